@@ -1,0 +1,181 @@
+// Package memorymanager decides on which NUMA nodes a container's memory and huge pages live: the Static policy of the
+// kubelet's Memory Manager (KEP-1769). It is pure: it reads no file, writes none and logs nothing.
+// https://kubernetes.io/docs/tasks/administer-cluster/memory-manager/
+package memorymanager
+
+import (
+	"strconv"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// MemoryType names a kind of memory as Kubernetes does: "memory" or "hugepages-<size>".
+type MemoryType string
+
+// Memory is a node's ordinary memory.
+const Memory MemoryType = "memory"
+
+// Hugepages returns the type of a page size in bytes, for example "hugepages-2Mi".
+func Hugepages(pageSize uint64) MemoryType {
+	units := [...]string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
+	unit := 0
+	for pageSize > 0 && pageSize%1024 == 0 && unit < len(units)-1 {
+		pageSize /= 1024
+		unit++
+	}
+	return MemoryType("hugepages-" + strconv.FormatUint(pageSize, 10) + units[unit])
+}
+
+// Amount is a number of bytes of one type.
+type Amount struct {
+	Type  MemoryType
+	Bytes uint64
+}
+
+// Request is what a container asks for, sorted by type, each type once.
+type Request []Amount
+
+// Pool is the huge pages of one size on one NUMA node.
+type Pool struct {
+	// PageSize is the size of a page in bytes.
+	PageSize uint64
+	// Count is the number of pages (nr_hugepages); 0 is a pool that is listed but empty.
+	Count uint64
+}
+
+// NodeCapacity is what one NUMA node has.
+type NodeCapacity struct {
+	// ID is the kernel's node number, 0 to 63.
+	ID int
+	// Total is the node's MemTotal in bytes, huge page pools included.
+	Total uint64
+	// Pools are the node's huge pages.
+	Pools []Pool
+	// Reserved is kept from containers (--reserved-memory), in bytes per type.
+	Reserved Request
+	// Distances is the node's row of the SLIT table, one value per node in the order of ids; only prefer-closest reads it.
+	Distances []int
+}
+
+// NodeAmount is a number of bytes on one NUMA node.
+type NodeAmount struct {
+	Node  int
+	Bytes uint64
+}
+
+// Block is a container's booking of one type on a set of nodes.
+type Block struct {
+	Nodes nodeset.Set
+	Type  MemoryType
+	// Size is in bytes; the block of a finished init container shrinks as later containers take its memory over.
+	Size uint64
+	// PerNode says where the bytes are booked; in State its sums over all blocks are the nodes' reserved bytes.
+	// A state that comes from a kubelet has none.
+	PerNode []NodeAmount
+}
+
+// Table is the memory of one type on one node in bytes, as in the kubelet's state file.
+type Table struct {
+	Total, SystemReserved, Allocatable, Reserved, Free uint64
+}
+
+// TypeTable is the Table of one type.
+type TypeTable struct {
+	Type MemoryType
+	Table
+}
+
+// NodeState is one node of the kubelet's machineState.
+type NodeState struct {
+	ID int
+	// Assignments counts the blocks that contain this node (numberOfAssignments).
+	Assignments int
+	// Cells is the group of nodes that this node's containers span; the node alone at first.
+	Cells nodeset.Set
+	// Memory is sorted by type.
+	Memory []TypeTable
+}
+
+// Entry is a container's booking.
+type Entry struct {
+	// Pod is the pod's UID.
+	Pod string
+	// Container is the container's name.
+	Container string
+	Blocks    []Block
+}
+
+// State is everything a checkpoint stores: nodes by id, entries by pod and container.
+type State struct {
+	Nodes   []NodeState
+	Entries []Entry
+}
+
+// Kind says how long a container runs within its pod.
+type Kind int
+
+// The kinds of container.
+const (
+	// App is a regular container.
+	App Kind = iota
+	// Init is an init container that ends before the next container starts.
+	Init
+	// Sidecar is an init container with restartPolicy Always.
+	Sidecar
+)
+
+// String returns "app", "init" or "sidecar".
+func (k Kind) String() string {
+	switch k {
+	case Init:
+		return "init"
+	case Sidecar:
+		return "sidecar"
+	}
+	return "app"
+}
+
+// Container is a Guaranteed container that asks for memory.
+type Container struct {
+	// Pod is the pod's UID, Name the container's name: together they own the booking.
+	Pod, Name string
+	Kind      Kind
+	Request   Request
+	// CPUs are the NUMA nodes of the container's exclusive CPUs; empty when it has none.
+	CPUs nodeset.Set
+}
+
+// Options choose how containers are placed.
+type Options struct {
+	// Policy is None when empty.
+	Policy topologymanager.Policy
+	// Scope is ContainerScope when empty.
+	Scope topologymanager.Scope
+	// PreferClosest is the kubelet's prefer-closest-numa-nodes.
+	PreferClosest bool
+	// Budget bounds the search where an exact answer would take exponential work, in candidate steps; 0 is the default.
+	Budget int
+}
+
+// Placement is where a container's memory is.
+type Placement struct {
+	// Affinity is the Topology Manager's answer; its Nodes are empty for policy none.
+	Affinity topologymanager.Hint
+	// Blocks are the container's bookings, sorted by type.
+	Blocks []Block
+	// Nodes is the union of the blocks' nodes: what goes into cpuset.mems.
+	Nodes nodeset.Set
+	// Existing is set when the container had its booking before.
+	Existing bool
+	// Bounded is set when the search ran into its budget: the placement is correct but may span more nodes than needed.
+	Bounded bool
+	// Overcommitted lists the bytes that were booked beyond what was free; only Adopt and Resize of running containers do.
+	Overcommitted []NodeShortage
+}
+
+// NodeShortage is what is booked on a node beyond its allocatable bytes.
+type NodeShortage struct {
+	Node int
+	Amount
+}

@@ -1,0 +1,153 @@
+// Package nodeset is a set of NUMA nodes with the text form of the kernel's node lists ("0-1,3").
+package nodeset
+
+import (
+	"fmt"
+	"iter"
+	"math/bits"
+	"strconv"
+	"strings"
+)
+
+// Max is the number of distinct node ids a Set can hold: ids 0 to Max-1, as in the kubelet's bit mask.
+const Max = 64
+
+// Set is a set of NUMA node ids. The zero value is empty; Sets are compared with ==.
+// As a number, bit i stands for node i, so a smaller number is the "narrower" mask of the Topology Manager.
+type Set uint64
+
+// Of returns the set of the given ids; ids outside 0 to Max-1 are left out.
+func Of(ids ...int) Set {
+	var s Set
+	for _, id := range ids {
+		if id >= 0 && id < Max {
+			s |= 1 << id
+		}
+	}
+	return s
+}
+
+// Parse reads the kernel's list format, for example "0-1,3" (cpuset.mems, /sys/devices/system/node/online).
+// An empty or blank text is the empty set.
+func Parse(text string) (Set, error) {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return 0, nil
+	}
+	var s Set
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		low, err := parseID(first)
+		if err != nil {
+			return 0, fmt.Errorf("node list %q: %w", text, err)
+		}
+		high := low
+		if isRange {
+			if high, err = parseID(last); err != nil {
+				return 0, fmt.Errorf("node list %q: %w", text, err)
+			}
+		}
+		if high < low {
+			return 0, fmt.Errorf("node list %q: range %q runs backwards", text, part)
+		}
+		for id := low; id <= high; id++ {
+			s |= 1 << id
+		}
+	}
+	return s, nil
+}
+
+func parseID(text string) (int, error) {
+	id, err := strconv.ParseUint(strings.TrimSpace(text), 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a node id", text)
+	}
+	if id >= Max {
+		return 0, fmt.Errorf("node id %d is above %d", id, Max-1)
+	}
+	return int(id), nil
+}
+
+// Has reports whether node id is in the set.
+func (s Set) Has(id int) bool { return id >= 0 && id < Max && s&(1<<id) != 0 }
+
+// Len returns the number of nodes.
+func (s Set) Len() int { return bits.OnesCount64(uint64(s)) }
+
+// Empty reports whether the set has no nodes.
+func (s Set) Empty() bool { return s == 0 }
+
+// First returns the lowest id, or -1 for the empty set.
+func (s Set) First() int {
+	if s == 0 {
+		return -1
+	}
+	return bits.TrailingZeros64(uint64(s))
+}
+
+// All yields the ids in ascending order.
+func (s Set) All() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for rest := s; rest != 0; rest &= rest - 1 {
+			if !yield(bits.TrailingZeros64(uint64(rest))) {
+				return
+			}
+		}
+	}
+}
+
+// IDs returns the ids in ascending order; never nil, so that it encodes as [] in JSON.
+func (s Set) IDs() []int {
+	ids := make([]int, 0, s.Len())
+	for id := range s.All() {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// Union returns the nodes in s or t.
+func (s Set) Union(t Set) Set { return s | t }
+
+// Intersect returns the nodes in both s and t.
+func (s Set) Intersect(t Set) Set { return s & t }
+
+// Minus returns the nodes of s that are not in t.
+func (s Set) Minus(t Set) Set { return s &^ t }
+
+// SubsetOf reports whether every node of s is in t.
+func (s Set) SubsetOf(t Set) bool { return s&^t == 0 }
+
+// String returns the kernel's list format, "" for the empty set.
+func (s Set) String() string {
+	var b []byte
+	for rest := s; rest != 0; {
+		low := bits.TrailingZeros64(uint64(rest))
+		length := bits.TrailingZeros64(^(uint64(rest) >> low))
+		if len(b) > 0 {
+			b = append(b, ',')
+		}
+		b = strconv.AppendInt(b, int64(low), 10)
+		if length > 1 {
+			b = append(b, '-')
+			b = strconv.AppendInt(b, int64(low+length-1), 10)
+		}
+		if low+length >= Max {
+			break
+		}
+		rest &= ^Set(0) << (low + length)
+	}
+	return string(b)
+}
+
+// MarshalText writes the kernel's list format.
+func (s Set) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads the kernel's list format.
+func (s *Set) UnmarshalText(text []byte) error {
+	parsed, err := Parse(string(text))
+	if err != nil {
+		return err
+	}
+	*s = parsed
+	return nil
+}
