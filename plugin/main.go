@@ -1,0 +1,100 @@
+// Command nri-memory-manager brings Kubernetes' Memory Manager and Memory QoS to a node through NRI, without the kubelet.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the linker.
+var version = "unknown"
+
+// Exit codes of every command.
+const (
+	exitOK       = 0
+	exitFailed   = 1 // something was found, rejected or could not be done
+	exitBadInput = 2 // the flags, a file or this host are not what they should be
+)
+
+// errFindings ends a command with exitFailed after it has printed what it found.
+var errFindings = errors.New("findings")
+
+// failure is an error that ends the program with exitFailed; every other error is bad input.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// failed marks an error as one of doing, not of input.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return failure{err}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := execute(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// execute runs one command line and returns the exit code.
+func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	if len(args) == 0 && launchedByRuntime() {
+		args = []string{"run"}
+	}
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	return exitCode(root.ExecuteContext(ctx), errOut)
+}
+
+func exitCode(err error, errOut io.Writer) int {
+	var failure failure
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errFindings):
+		return exitFailed
+	}
+	fmt.Fprintln(errOut, "nri-memory-manager: "+err.Error())
+	if errors.As(err, &failure) {
+		return exitFailed
+	}
+	return exitBadInput
+}
+
+// launchedByRuntime is true for a pre-installed plugin: the runtime starts it without arguments, with its end of the
+// connection in NRI_PLUGIN_SOCKET and its name in NRI_PLUGIN_NAME.
+func launchedByRuntime() bool {
+	return os.Getenv("NRI_PLUGIN_SOCKET") != "" || os.Getenv("NRI_PLUGIN_NAME") != ""
+}
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "nri-memory-manager",
+		Short: "NUMA-aware memory and Memory QoS for Kubernetes nodes, through NRI",
+		Long: `nri-memory-manager places the memory of Guaranteed pods on NUMA nodes (Memory Manager, Static policy) and sets
+memory.min, memory.low and memory.high (Memory QoS) for the containers that containerd or CRI-O starts.
+
+Exit status: 0 done, 1 something was found, rejected or failed, 2 bad input.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return cmd.Help()
+		},
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.AddCommand(newVersionCommand())
+	return root
+}
