@@ -1,0 +1,117 @@
+package agent
+
+import "time"
+
+// Pod is a pod sandbox as the runtime knows it.
+type Pod struct {
+	// ID is the runtime's id of the sandbox; a pod that is restarted by the kubelet gets a new one under the same UID.
+	ID string
+	// UID, Namespace and Name are the Kubernetes names of the pod.
+	UID, Namespace, Name string
+	// CgroupParent is the pod's cgroup as the kubelet gave it to the runtime; the QoS class is read from it.
+	CgroupParent string
+	Annotations  map[string]string
+	Labels       map[string]string
+	// Overhead is the pod's RuntimeClass overhead in bytes of memory, 0 when none.
+	Overhead uint64
+	// MemoryLimit is the pod's memory limit in bytes (the sum of its containers' limits), 0 when none or not told.
+	MemoryLimit uint64
+}
+
+// State says where in its life a container is.
+type State int
+
+// The states of a container.
+const (
+	// Unknown is the state of a container that is being created.
+	Unknown State = iota
+	Created
+	Running
+	Paused
+	Stopped
+)
+
+// String returns the state's name in lower case.
+func (s State) String() string {
+	switch s {
+	case Created:
+		return "created"
+	case Running:
+		return "running"
+	case Paused:
+		return "paused"
+	case Stopped:
+		return "stopped"
+	}
+	return "unknown"
+}
+
+// Alive reports whether a container in this state holds memory, or is about to.
+func (s State) Alive() bool { return s != Stopped }
+
+// Container is a container as the runtime knows it.
+type Container struct {
+	// ID is the runtime's id; every restart of a container has a new one.
+	ID string
+	// PodID is the id of its sandbox (Pod.ID).
+	PodID string
+	// Name is the container's name in the pod's spec.
+	Name  string
+	State State
+	// CgroupsPath is the OCI spec's linux.cgroupsPath.
+	CgroupsPath string
+	Annotations map[string]string
+	Resources   Resources
+}
+
+// Resources is what the kubelet asks for a container, through CRI.
+type Resources struct {
+	// MemoryLimit is in bytes; nil when the request does not name it, 0 or less means no limit.
+	MemoryLimit *int64
+	// OOMScoreAdj is nil when the request does not name it.
+	OOMScoreAdj *int64
+	// CPUs and Mems are cpuset.cpus and cpuset.mems in the kernel's list format.
+	CPUs, Mems string
+	// Hugepages are the limits per page size.
+	Hugepages []HugepageLimit
+	// Unified are the cgroup v2 files that the kubelet sets by name, for example "memory.high".
+	Unified map[string]string
+}
+
+// HugepageLimit is a container's limit of huge pages of one size.
+type HugepageLimit struct {
+	// PageSize is as in CRI and OCI, for example "2MB" or "1GB".
+	PageSize string
+	// Limit is in bytes.
+	Limit uint64
+}
+
+// Adjustment is what the agent changes of a container. The zero value changes nothing.
+type Adjustment struct {
+	// CpusetMems is the field linux.resources.cpu.mems; "" leaves it.
+	CpusetMems string
+	// Unified are cgroup v2 files by name: memory.min, memory.low, memory.high.
+	Unified map[string]string
+}
+
+// Empty reports whether nothing is changed.
+func (a Adjustment) Empty() bool { return a.CpusetMems == "" && len(a.Unified) == 0 }
+
+// Update is an adjustment of a container that exists.
+type Update struct {
+	ContainerID string
+	Adjustment
+}
+
+// Runtime is what the agent has to know about the runtime at the other end of the socket.
+type Runtime struct {
+	// Name and Version as the runtime registered, for example "containerd" and "v2.4.2".
+	Name, Version string
+	// NRIVersion is the version of NRI inside the runtime, "" when it does not say.
+	NRIVersion string
+	// ReplyUnified is set when the runtime applies unified keys in the reply to UpdateContainer (CRI-O ≤ 1.35 drops them);
+	// where it is not, the agent writes the container's cgroup files itself.
+	ReplyUnified bool
+	// MarginBeforeDeadline is how long before an event's deadline the answer must be on its way; 0 is a default of 200 ms.
+	MarginBeforeDeadline time.Duration
+}
