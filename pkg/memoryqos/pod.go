@@ -1,0 +1,102 @@
+package memoryqos
+
+import "math"
+
+// Pod gives the values of a pod's cgroup: the sums of what its containers really got, and memory.high only where the pod
+// has a limit of its own.
+func (s Settings) Pod(p Pod) Values {
+	var v Values
+	if p.Class != BestEffort {
+		low, min := s.podProtection(p)
+		v = Values{Min: positive(min), Low: positive(low)}
+	}
+	if p.PodLimit != nil {
+		request := sum(p.Containers, func(c PodContainer) uint64 { return c.Request })
+		if p.PodRequest != nil {
+			request = *p.PodRequest
+		}
+		// The kubelet adds the overhead to both the pod's request and its limit.
+		v.High = s.high(Container{
+			Class:   p.Class,
+			Request: add(request, p.Overhead),
+			Limit:   add(*p.PodLimit, p.Overhead),
+		}, p.Overrides)
+	}
+	return v
+}
+
+// podProtection sums up both protection files. Overhead and a pod-level request belong to no container and go to the file
+// of the pod's class.
+func (s Settings) podProtection(p Pod) (low, min uint64) {
+	min = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Min) })
+	low = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Low) })
+	var own *uint64
+	switch s.reservation(p.Class, p.Overrides.Reservation) {
+	case ReserveMin:
+		own = &min
+	case ReserveLow:
+		own = &low
+	default:
+		return low, min
+	}
+	if p.PodRequest != nil {
+		// Never less than the containers have: a parent that promises less than its children breaks their promise.
+		*own = max(*own, *p.PodRequest)
+	}
+	*own = add(*own, p.Overhead)
+	return low, min
+}
+
+// sum is Kubernetes' aggregate over a pod's containers: apps and sidecars together, or the peak while the init
+// containers run one after the other beside the sidecars that started before them.
+func sum(containers []PodContainer, amount func(PodContainer) uint64) uint64 {
+	var apps, sidecars, peak uint64
+	for _, c := range containers {
+		switch c.Kind {
+		case App:
+			apps = add(apps, amount(c))
+		case Sidecar:
+			sidecars = add(sidecars, amount(c))
+			peak = max(peak, sidecars)
+		case Init:
+			peak = max(peak, add(sidecars, amount(c)))
+		}
+	}
+	return max(add(apps, sidecars), peak)
+}
+
+// Ancestors gives the values of the levels above the pods. kubepods holds in memory.min what all pods have in either file,
+// so that no reclaim from the rest of the node reaches them, and in memory.low what they have in memory.low, because
+// protection that one level lacks is lost for all below it.
+func Ancestors(pods []PodValues) Levels {
+	var all, low, burstableMin, burstableLow uint64
+	for _, p := range pods {
+		podMin, podLow := value(p.Values.Min), value(p.Values.Low)
+		all = add(all, add(podMin, podLow))
+		low = add(low, podLow)
+		if p.Class == Burstable {
+			burstableMin = add(burstableMin, podMin)
+			burstableLow = add(burstableLow, podLow)
+		}
+	}
+	return Levels{
+		Kubepods:  Values{Min: positive(all), Low: positive(low)},
+		Burstable: Values{Min: positive(burstableMin), Low: positive(burstableLow)},
+	}
+}
+
+// value is what a file that is not set holds: 0.
+func value(bytes *uint64) uint64 {
+	if bytes == nil {
+		return 0
+	}
+	return *bytes
+}
+
+// add saturates: hostile sums never wrap around to small ones.
+func add(a, b uint64) uint64 {
+	if a > math.MaxUint64-b {
+		return math.MaxUint64
+	}
+	return a + b
+}

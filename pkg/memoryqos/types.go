@@ -1,0 +1,146 @@
+package memoryqos
+
+import "fmt"
+
+// QOSClass is a pod's quality of service class
+// (https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/).
+type QOSClass string
+
+// The three QoS classes of Kubernetes.
+const (
+	Guaranteed QOSClass = "Guaranteed"
+	Burstable  QOSClass = "Burstable"
+	BestEffort QOSClass = "BestEffort"
+)
+
+// ReservationPolicy chooses the protection file that carries a request (the kubelet's memoryReservationPolicy).
+type ReservationPolicy string
+
+const (
+	// None protects nothing: throttling only.
+	None ReservationPolicy = "None"
+	// TieredReservation puts a Guaranteed request in memory.min and a Burstable one in memory.low.
+	TieredReservation ReservationPolicy = "TieredReservation"
+	// HardReservation puts every request in memory.min.
+	HardReservation ReservationPolicy = "HardReservation"
+)
+
+// ParseReservationPolicy reads a policy's name.
+func ParseReservationPolicy(name string) (ReservationPolicy, error) {
+	switch p := ReservationPolicy(name); p {
+	case None, TieredReservation, HardReservation:
+		return p, nil
+	}
+	return "", fmt.Errorf("memoryReservationPolicy %q: want %s, %s or %s", name, None, TieredReservation, HardReservation)
+}
+
+// Settings are the node's rules.
+type Settings struct {
+	// Factor is memoryThrottlingFactor, in (0, 1]. Nil, or a number outside, means no memory.high.
+	Factor *float64
+	// MinimumFactor is the smallest throttling factor that a pod may choose for itself; 0 bounds nothing.
+	MinimumFactor float64
+	// Reservation chooses the protection file; empty is None.
+	Reservation ReservationPolicy
+	// GuaranteedHeadroom is the share of a limit, in [0, 1), that memory.min never covers, so that page cache below
+	// the limit remains reclaimable. 0 gives the kubelet's values.
+	GuaranteedHeadroom float64
+	// NodeAllocatable stands in for the limit of a container that has none: capacity - kube-reserved - system-reserved.
+	NodeAllocatable uint64
+	// PageSize is the system's page size; 0 counts as 4096.
+	PageSize uint64
+}
+
+// Container is what the rules need to know of one container.
+type Container struct {
+	Class QOSClass // of its pod
+	// Request and Limit are 0 when there is none.
+	Request, Limit uint64
+}
+
+// Reservation is a pod's own choice of protection file; empty leaves the choice to the node's policy.
+type Reservation string
+
+// The choices that a pod has.
+const (
+	ReserveNone Reservation = "none"
+	ReserveLow  Reservation = "low"
+	ReserveMin  Reservation = "min"
+)
+
+// ParseReservation reads a pod's choice.
+func ParseReservation(name string) (Reservation, error) {
+	switch r := Reservation(name); r {
+	case ReserveNone, ReserveLow, ReserveMin:
+		return r, nil
+	}
+	return "", fmt.Errorf("reservation %q: want %s, %s or %s", name, ReserveNone, ReserveLow, ReserveMin)
+}
+
+// Overrides are a pod's own wishes, from its annotations. The zero value wishes nothing. Whatever is wished, protection
+// never exceeds the request and memory.high never the limit.
+type Overrides struct {
+	// Factor replaces the node's throttling factor (also one that is unset), bounded below by MinimumFactor.
+	Factor *float64
+	// NoHigh is "memory-high: off".
+	NoHigh bool
+	// High is "memory-high: <quantity>". It is bounded by what MinimumFactor gives and by the limit, and is rounded
+	// down to a page.
+	High *uint64
+	// Reservation replaces the policy's choice of protection file.
+	Reservation Reservation
+}
+
+// Values are what the memory.min, memory.low and memory.high files of one cgroup should hold; nil is not set, that is
+// 0, 0 and max wherever something had been set before.
+type Values struct {
+	Min, Low, High *uint64
+}
+
+// Kind tells how a container's request counts for its pod.
+type Kind int
+
+const (
+	// App is an ordinary container.
+	App Kind = iota
+	// Init is an init container that ends before the next one starts.
+	Init
+	// Sidecar is a restartable init container: it stays.
+	Sidecar
+	// Ephemeral is a debugging container: it adds nothing to its pod.
+	Ephemeral
+)
+
+// PodContainer is a container as a part of its pod's sums.
+type PodContainer struct {
+	Name           string
+	Kind           Kind
+	Request, Limit uint64
+	// Values are what the container really got, from Settings.Container.
+	Values Values
+}
+
+// Pod is what the rules need to know of a pod.
+type Pod struct {
+	UID   string
+	Class QOSClass
+	// Containers are in the order of the pod's spec: init containers and sidecars first.
+	Containers []PodContainer
+	// Overhead is the runtime class's.
+	Overhead uint64
+	// PodRequest and PodLimit are pod-level resources (spec.resources); nil when not set.
+	PodRequest, PodLimit *uint64
+	// Overrides are the wishes for the whole pod; they count for its overhead and its pod-level resources.
+	Overrides Overrides
+}
+
+// PodValues are what one pod adds to the levels above it.
+type PodValues struct {
+	Class  QOSClass
+	Values Values
+}
+
+// Levels are the values of the levels above the pods.
+type Levels struct {
+	Kubepods, Burstable, BestEffort Values
+}
