@@ -1,0 +1,233 @@
+// Package guard keeps memory.high a brake and never a wall.
+//
+// Without swap a container that grows beyond its memory.high is not slowed but stopped: every allocation reclaims, finds
+// nothing, and sleeps (Documentation/admin-guide/cgroup-v2.rst, "memory.high"; mm/memcontrol.c,
+// mem_cgroup_handle_over_high). The guard waits for the kernel's own pressure trigger, makes sure that it is this
+// container's memory.high that stops it and not a node that is short as a whole, and raises memory.high in growing steps
+// until the container moves again or its limit decides. When it has been calm for long, the value goes back in steps.
+//
+// Brake decides and knows no kernel; Guard watches the containers and carries the decisions out.
+package guard
+
+import (
+	"math"
+	"time"
+)
+
+// Unlimited stands for "max" in memory.high: the container's memory.max alone decides.
+const Unlimited = math.MaxUint64
+
+const (
+	// looksPerWindow is how often an open episode is looked at within a window.
+	looksPerWindow = 20
+	// smallestStep, in bytes, keeps a container with a narrow gap from being raised a page at a time.
+	smallestStep = 1 << 20
+	// slack is the share of memory.high by which usage may stand below it and still count as "at" it: the kernel
+	// charges in batches and reclaims a little below the value.
+	slack = 0.05
+	// longestPatience bounds how far repeated episodes stretch RestoreAfter.
+	longestPatience = 8
+	// smallestCache is the page cache, in bytes, below which asking for reclaim is not worth the call.
+	smallestCache = 1 << 20
+)
+
+// Settings are the guard's thresholds; config.StallGuard documents their keys.
+type Settings struct {
+	Stall            time.Duration // full memory stall within Window that counts as stopped
+	Window           time.Duration // window of the pressure trigger, 500 ms to 10 s
+	Step             float64       // first raise, as a share of the gap between the computed memory.high and the ceiling
+	RestoreAfter     time.Duration // calm before a raised memory.high is lowered
+	ProactiveReclaim bool          // try memory.reclaim of page cache before the first raise
+}
+
+// Bounds are what a container's memory.high may move between, in bytes.
+type Bounds struct {
+	Computed uint64 // the memory.high of Memory QoS
+	Limit    uint64 // memory.max; 0 when the container has none
+}
+
+// Sample is one reading of the kernel's files for a container and its node.
+type Sample struct {
+	At            time.Time
+	Current       uint64        // memory.current, bytes
+	File          uint64        // active_file + inactive_file of memory.stat, bytes
+	HighEvents    uint64        // high of memory.events
+	FullStall     time.Duration // total of the full line of memory.pressure
+	NodeReclaims  uint64        // allocstall_* of /proc/vmstat: allocations that had to reclaim for want of node memory
+	NodeAvailable uint64        // bytes that the node can still give to this container
+}
+
+// Verb is what is to be done with a container.
+type Verb int
+
+// The verbs of an Action.
+const (
+	Nothing Verb = iota
+	Reclaim      // write Bytes to memory.reclaim
+	Raise        // set memory.high to Bytes
+	Restore      // lower memory.high to Bytes
+)
+
+// String names the verb for logs.
+func (v Verb) String() string {
+	return [...]string{"nothing", "reclaim", "raise", "restore"}[v]
+}
+
+// Action is a decision: the verb, its bytes (Unlimited for "max") and when to look again. LookIn 0 means: only when the
+// kernel's trigger fires.
+type Action struct {
+	Verb   Verb
+	Bytes  uint64
+	LookIn time.Duration
+}
+
+// Brake is the decision core for one container. It is not safe for concurrent use.
+type Brake struct {
+	settings Settings
+	bounds   Bounds
+	high     uint64 // what stands in memory.high
+
+	since     Sample    // the reading since which stall is counted; the zero time between episodes
+	raises    int       // of this episode
+	reclaimed bool      // memory.reclaim was tried in this episode
+	calmFrom  time.Time // last stall, or last step back
+	patience  int       // multiplies RestoreAfter: doubles when a step back was followed by a new stall
+	lowered   bool      // the last action was a step back
+}
+
+// NewBrake returns the core for a container whose memory.high stands at high: the computed value, or a raised one that
+// survived a restart of the plugin.
+func NewBrake(settings Settings, bounds Bounds, high uint64) *Brake {
+	return &Brake{settings: settings, bounds: bounds, high: max(high, bounds.Computed), patience: 1}
+}
+
+// High returns the memory.high that the brake holds to be set, in bytes.
+func (b *Brake) High() uint64 { return b.high }
+
+// Raised tells whether memory.high stands above its computed value.
+func (b *Brake) Raised() bool { return b.high > b.bounds.Computed }
+
+// Rebound takes new bounds (a resize or a reload) and returns the memory.high for them: a raise stays as far as the new
+// bounds leave room for it.
+func (b *Brake) Rebound(settings Settings, bounds Bounds) uint64 {
+	raised := b.Raised()
+	b.settings, b.bounds = settings, bounds
+	switch {
+	case !raised || b.high <= bounds.Computed:
+		b.high = bounds.Computed
+	case bounds.Limit > 0 && b.high >= bounds.Limit:
+		b.high = Unlimited
+	}
+	return b.high
+}
+
+// Next decides on a sample, taken because the trigger fired or because LookIn had passed.
+func (b *Brake) Next(s Sample) Action {
+	if b.calmFrom.IsZero() {
+		b.calmFrom = s.At
+	}
+	look := Action{LookIn: b.settings.Window / looksPerWindow}
+	if b.since.At.IsZero() { // the trigger fired, or it may be time to lower: a window will tell
+		b.since = s
+		return look
+	}
+	stall := s.FullStall - b.since.FullStall
+	switch {
+	case b.stopped(s, stall):
+		b.calmFrom = s.At
+		return b.relieve(s)
+	case s.At.Sub(b.since.At) < b.settings.Window:
+		return look
+	case stall*2 >= b.settings.Stall && s.HighEvents > b.since.HighEvents: // it creeps: stay with it
+		b.calmFrom = s.At
+		b.since = s
+		return look
+	}
+	b.since, b.raises, b.reclaimed = Sample{}, 0, false
+	return b.calm(s)
+}
+
+// stopped tells whether the container's own memory.high has stopped it since the last reading. Half of the trigger's
+// stall is enough here: the trigger has already seen a whole one.
+func (b *Brake) stopped(s Sample, stall time.Duration) bool {
+	return b.high != Unlimited &&
+		stall >= b.settings.Stall/2 &&
+		s.HighEvents > b.since.HighEvents &&
+		float64(s.Current) >= float64(b.high)*(1-slack)
+}
+
+// relieve frees page cache or raises memory.high, unless the node as a whole is short: then more room for one container
+// takes memory from the others, and the stall is not memory.high's.
+func (b *Brake) relieve(s Sample) Action {
+	if b.lowered {
+		b.patience, b.lowered = min(2*b.patience, longestPatience), false
+	}
+	nodeShort := s.NodeReclaims > b.since.NodeReclaims
+	b.since = s
+	look := b.settings.Window / looksPerWindow
+	if nodeShort {
+		return Action{LookIn: b.settings.Window}
+	}
+	step := b.step(s) << min(b.raises, 8)
+	if b.settings.ProactiveReclaim && !b.reclaimed && s.File >= smallestCache {
+		b.reclaimed = true
+		return Action{Verb: Reclaim, Bytes: min(step, s.File), LookIn: look}
+	}
+	next := b.high + step
+	if b.bounds.Limit > 0 && next >= b.bounds.Limit {
+		next = Unlimited
+	}
+	// The ceiling of what the node can give holds for containers with a limit too: limits may be overcommitted.
+	if room := s.Current + s.NodeAvailable; min(next, b.limit()) > room {
+		next = room
+	}
+	if next < b.high+smallestStep { // the node gives nothing worth a raise
+		return Action{LookIn: b.settings.Window}
+	}
+	b.high, b.raises = next, b.raises+1
+	return Action{Verb: Raise, Bytes: next, LookIn: look}
+}
+
+// calm lowers a raised memory.high by a step when its time has come, and otherwise says when to look again.
+func (b *Brake) calm(s Sample) Action {
+	if !b.Raised() {
+		b.patience = 1
+		return Action{}
+	}
+	wait := time.Duration(b.patience) * b.settings.RestoreAfter
+	if rest := wait - s.At.Sub(b.calmFrom); rest > 0 {
+		return Action{LookIn: rest}
+	}
+	b.calmFrom = s.At
+	step := b.step(s)
+	from := min(b.high, max(b.limit(), b.bounds.Computed+step))
+	if from == Unlimited { // raised by hand or by an older release: begin where the container stands
+		from = s.Current + step
+	}
+	target := max(b.bounds.Computed, from-min(step, from))
+	// What reclaim cannot take must fit below the new value with half a step to spare, else it would stall again.
+	if fixed := s.Current - min(s.File, s.Current); fixed+step/2 > target {
+		return Action{LookIn: wait}
+	}
+	b.high, b.lowered = target, true
+	return Action{Verb: Restore, Bytes: target, LookIn: wait}
+}
+
+// limit is memory.max in bytes, Unlimited when there is none.
+func (b *Brake) limit() uint64 {
+	if b.bounds.Limit == 0 {
+		return Unlimited
+	}
+	return b.bounds.Limit
+}
+
+// step is the first step in bytes: a share of the gap from the computed memory.high to the limit or, without one, to
+// what the node can give.
+func (b *Brake) step(s Sample) uint64 {
+	ceiling := b.bounds.Limit
+	if ceiling == 0 {
+		ceiling = s.Current + s.NodeAvailable
+	}
+	gap := ceiling - min(b.bounds.Computed, ceiling)
+	return max(uint64(float64(gap)*b.settings.Step), smallestStep)
+}
