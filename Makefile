@@ -1,0 +1,40 @@
+# nri-memory-manager: `make help` lists what can be done.
+
+GO          ?= go
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+BINARY      := bin/nri-memory-manager
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+FUZZTIME    ?= 60s
+BENCH       ?= .
+# The race detector needs a C compiler; without one the tests run all the same.
+RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test bench fuzz lint e2e clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## Build the static binary into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
+
+test: ## Run every test of the packages and of the built binary
+	$(GO) test $(RACE) -timeout 20m ./...
+
+bench: ## Run the benchmarks (BENCH=pattern)
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+
+fuzz: ## Run every fuzz target for FUZZTIME (60s)
+	@grep -rl --include='*_test.go' '^func Fuzz' pkg plugin | grep -v plugin/e2e | xargs -n1 dirname | sort -u | while read -r dir; do \
+	  for target in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' $$dir/*_test.go | cut -c6-); do \
+	    echo "$$dir $$target" && $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$dir || exit 1; done; done
+
+lint: ## Check formatting, go vet, staticcheck and the shell scripts
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+	cd plugin/e2e && $(GO) vet ./... && $(GO) run $(STATICCHECK) ./...
+	@if command -v shellcheck >/dev/null; then shellcheck $$(git ls-files '*.sh') .ci/run; else echo "shellcheck is not installed: scripts not checked"; fi
+
+clean: ## Remove what was built
+	rm -rf bin
