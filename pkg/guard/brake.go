@@ -162,7 +162,7 @@ func (b *Brake) relieve(s Sample) Action {
 	if b.lowered {
 		b.patience, b.lowered = min(2*b.patience, longestPatience), false
 	}
-	nodeShort := s.NodeReclaims > b.since.NodeReclaims
+	nodeShort := s.NodeReclaims > b.since.NodeReclaims || s.NodeAvailable < smallestStep
 	b.since = s
 	look := b.settings.Window / looksPerWindow
 	if nodeShort {
