@@ -1,0 +1,137 @@
+// Package config is what the administrator decides: the YAML file, what a KubeletConfiguration already says, and what pods
+// may wish for by annotation. The kubelet's ideas have the kubelet's names and meaning.
+package config
+
+import (
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// Config is the configuration file. Default has the value of every key that a file leaves out.
+type Config struct {
+	// KubeletConfig is the path of a KubeletConfiguration from which the keys with the kubelet's names are taken over.
+	// What this file sets wins.
+	KubeletConfig string `yaml:"kubeletConfig"`
+
+	// MemoryManagerPolicy is Static (place Guaranteed pods) or None.
+	MemoryManagerPolicy MemoryManagerPolicy `yaml:"memoryManagerPolicy"`
+	// TopologyManagerPolicy judges the placements: none, best-effort, restricted or single-numa-node.
+	TopologyManagerPolicy topologymanager.Policy `yaml:"topologyManagerPolicy"`
+	// TopologyManagerScope aligns each container or each pod.
+	TopologyManagerScope topologymanager.Scope `yaml:"topologyManagerScope"`
+	// TopologyManagerPolicyOptions are the kubelet's; prefer-closest-numa-nodes is the one that changes a placement.
+	TopologyManagerPolicyOptions map[string]string `yaml:"topologyManagerPolicyOptions"`
+	// OnUnsatisfiable is what happens to a container that cannot be placed; empty is Reject for restricted and
+	// single-numa-node, Unpinned for none and best-effort.
+	OnUnsatisfiable OnUnsatisfiable `yaml:"onUnsatisfiable"`
+	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
+	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
+
+	// ReservedMemory is kept from containers per NUMA node: the kubelet's list, or the text of its --reserved-memory flag.
+	// Empty spreads the sum of KubeReserved, SystemReserved and EvictionHard over the nodes.
+	ReservedMemory ReservedMemory `yaml:"reservedMemory"`
+	// ReservedMemoryCheck says whether a sum of ReservedMemory that differs from the one of the next three is an error
+	// (Strict) or a warning (Warn).
+	ReservedMemoryCheck ReservedMemoryCheck `yaml:"reservedMemoryCheck"`
+	// KubeReserved, SystemReserved and EvictionHard are the kubelet's; of the resources memory and hugepages-<size> count,
+	// of the signals memory.available (a quantity or a percentage of the node's memory).
+	KubeReserved   map[string]string `yaml:"kubeReserved"`
+	SystemReserved map[string]string `yaml:"systemReserved"`
+	EvictionHard   map[string]string `yaml:"evictionHard"`
+
+	// MemoryThrottlingFactor places memory.high between request and limit, in (0, 1]; nil sets no memory.high.
+	MemoryThrottlingFactor *float64 `yaml:"memoryThrottlingFactor"`
+	// MemoryReservationPolicy chooses the file that protects a request.
+	MemoryReservationPolicy memoryqos.ReservationPolicy `yaml:"memoryReservationPolicy"`
+	// GuaranteedHeadroom is the share of a Guaranteed container's limit that memory.min leaves reclaimable, in [0, 1).
+	GuaranteedHeadroom float64 `yaml:"guaranteedHeadroom"`
+
+	// RequestSources are where memory requests are asked for, in this order; empty finds out by itself.
+	RequestSources []RequestSource `yaml:"requestSources"`
+	// RequestTimeout is the longest that the creation of a container waits for a source.
+	RequestTimeout Duration `yaml:"requestTimeout"`
+
+	// AllowedAnnotations are the annotations by which pods may change their own values.
+	AllowedAnnotations []Annotation `yaml:"allowedAnnotations"`
+	// MinimumThrottlingFactor is the smallest factor that a pod may choose, in [0, 1].
+	MinimumThrottlingFactor float64 `yaml:"minimumThrottlingFactor"`
+	// AnnotationRules replace the two above for pods of some namespaces; the first rule that matches counts.
+	AnnotationRules []NamespaceRule `yaml:"annotationRules"`
+	// OnBadAnnotation ignores a wrong annotation, or rejects the pod's containers.
+	OnBadAnnotation OnBadAnnotation `yaml:"onBadAnnotation"`
+
+	// ReconcilePeriod is the time between two checks of the cgroups that others write to.
+	ReconcilePeriod Duration `yaml:"reconcilePeriod"`
+	// StateTolerance is how far a node's memory may have moved since the state file was written, in bytes.
+	StateTolerance quantity.Bytes `yaml:"stateTolerance"`
+	// StallGuard raises memory.high where it stops a container.
+	StallGuard StallGuard `yaml:"stallGuard"`
+	// DryRun decides, logs and counts, and touches nothing.
+	DryRun bool `yaml:"dryRun"`
+
+	// PodResources is the kubelet's PodResources API on a socket of ours.
+	PodResources PodResources `yaml:"podResources"`
+	// Events are Kubernetes Events on the pods.
+	Events Events `yaml:"events"`
+	// NodeResourceTopology exports what each NUMA node has left to the scheduler.
+	NodeResourceTopology NodeResourceTopology `yaml:"nodeResourceTopology"`
+	// Log is how the log is written.
+	Log Log `yaml:"log"`
+
+	origin *origin
+}
+
+// StallGuard is when a memory.high that stops a container is raised, and when it comes back.
+type StallGuard struct {
+	Enabled bool `yaml:"enabled"`
+	// Stall is the full memory stall within Window that counts as stopped.
+	Stall Duration `yaml:"stall"`
+	// Window is the window of the kernel's pressure trigger, 500ms to 10s.
+	Window Duration `yaml:"window"`
+	// Step is the first raise as a share of the gap between memory.high and the limit, in (0, 1].
+	Step float64 `yaml:"step"`
+	// RestoreAfter is the calm before a raised memory.high is lowered again.
+	RestoreAfter Duration `yaml:"restoreAfter"`
+	// ProactiveReclaim asks the kernel for page cache before the first raise.
+	ProactiveReclaim bool `yaml:"proactiveReclaim"`
+}
+
+// PodResources is the PodResources v1 gRPC API.
+type PodResources struct {
+	Enabled bool `yaml:"enabled"`
+}
+
+// Events are Kubernetes Events.
+type Events struct {
+	Enabled bool `yaml:"enabled"`
+}
+
+// NodeResourceTopology is the export of NUMA nodes as objects of topology.node.k8s.io.
+type NodeResourceTopology struct {
+	Enabled bool `yaml:"enabled"`
+	// Interval is the shortest time between two writes.
+	Interval Duration `yaml:"interval"`
+}
+
+// Log is how the log is written.
+type Log struct {
+	Format LogFormat `yaml:"format"`
+	// Level is a logrus level: error, warning, info, debug or trace.
+	Level LogLevel `yaml:"level"`
+}
+
+// NamespaceRule says what pods of some namespaces may wish for.
+type NamespaceRule struct {
+	// Namespaces are names or patterns with * and ?.
+	Namespaces []string `yaml:"namespaces"`
+	// AllowedAnnotations replaces the general list; empty allows none.
+	AllowedAnnotations []Annotation `yaml:"allowedAnnotations"`
+	// MinimumThrottlingFactor replaces the general one; nil leaves it.
+	MinimumThrottlingFactor *float64 `yaml:"minimumThrottlingFactor"`
+}
+
+// Duration is a time.Duration with its text form ("300ms").
+type Duration time.Duration

@@ -1,0 +1,92 @@
+package config
+
+// MemoryManagerPolicy is the kubelet's memoryManagerPolicy.
+type MemoryManagerPolicy string
+
+// The policies of the Memory Manager.
+const (
+	MemoryManagerStatic MemoryManagerPolicy = "Static"
+	MemoryManagerNone   MemoryManagerPolicy = "None"
+)
+
+// OnUnsatisfiable is what happens to a container that cannot be placed.
+type OnUnsatisfiable string
+
+// What happens to a container that cannot be placed.
+const (
+	// Reject fails the creation of the container.
+	Reject OnUnsatisfiable = "Reject"
+	// Unpinned lets the container run on all nodes without a booking.
+	Unpinned OnUnsatisfiable = "Unpinned"
+)
+
+// NodesWithoutCPUs is the use of NUMA nodes that have memory and no CPUs.
+type NodesWithoutCPUs string
+
+// The uses of nodes without CPUs.
+const (
+	ExcludeNodes NodesWithoutCPUs = "Exclude"
+	IncludeNodes NodesWithoutCPUs = "Include"
+)
+
+// ReservedMemoryCheck is how a wrong sum of reserved memory is taken.
+type ReservedMemoryCheck string
+
+// How a wrong sum is taken.
+const (
+	CheckStrict ReservedMemoryCheck = "Strict"
+	CheckWarn   ReservedMemoryCheck = "Warn"
+)
+
+// RequestSource is where memory requests come from.
+type RequestSource string
+
+// The sources that can be chosen. What the events themselves carry is always used when none of them answers.
+const (
+	// SourceKubelet is the kubelet's pod API (KEP-4188).
+	SourceKubelet RequestSource = "kubelet"
+	// SourceAPIServer is a pod watch.
+	SourceAPIServer RequestSource = "apiserver"
+	// SourceAnnotation is the noderesource.dev/resources annotation.
+	SourceAnnotation RequestSource = "annotation"
+	// SourceOOMScore is the oom_score_adj.
+	SourceOOMScore RequestSource = "oomscore"
+)
+
+// OnBadAnnotation is what a wrong annotation does to its pod.
+type OnBadAnnotation string
+
+// What a wrong annotation does.
+const (
+	IgnoreAnnotation OnBadAnnotation = "Ignore"
+	RejectPod        OnBadAnnotation = "Reject"
+)
+
+// Annotation is the key of one of our annotations, without its domain.
+type Annotation string
+
+// The annotations.
+const (
+	// AnnotationThrottlingFactor replaces memoryThrottlingFactor.
+	AnnotationThrottlingFactor Annotation = "throttling-factor"
+	// AnnotationMemoryHigh is "off" or a quantity.
+	AnnotationMemoryHigh Annotation = "memory-high"
+	// AnnotationReservation is none, low or min.
+	AnnotationReservation Annotation = "reservation"
+	// AnnotationNUMA is none, preferred or required.
+	AnnotationNUMA Annotation = "numa"
+	// AnnotationStallGuard is "off".
+	AnnotationStallGuard Annotation = "stall-guard"
+)
+
+// LogFormat is text or json.
+type LogFormat string
+
+// The formats of the log.
+const (
+	LogText LogFormat = "text"
+	LogJSON LogFormat = "json"
+)
+
+// LogLevel is a logrus level.
+type LogLevel string

@@ -1,0 +1,66 @@
+// Package machine tells what a node's hardware has: NUMA nodes with their memory, CPUs, huge pages and distances. It is
+// read from sysfs and proc under given roots, or from a machine file, so that tests and simulations need no such machine.
+package machine
+
+import (
+	"fmt"
+	"strings"
+
+	"k8s.io/utils/cpuset"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// Machine is what the hardware has.
+type Machine struct {
+	// Nodes are the online NUMA nodes by id. Ids may have gaps; a node may be without memory or without CPUs.
+	Nodes []Node
+	// PageSize is the size of an ordinary page in bytes.
+	PageSize int
+	// MemTotal is /proc/meminfo's MemTotal in bytes: what the kubelet calls the node's memory capacity.
+	MemTotal uint64
+	// Swap is /proc/meminfo's SwapTotal in bytes.
+	Swap uint64
+}
+
+// Node is one NUMA node.
+type Node struct {
+	// ID is the kernel's number of the node, 0 to 63.
+	ID int
+	// Memory is the node's MemTotal in bytes, huge page pools included.
+	Memory uint64
+	// CPUs are the node's CPUs; empty for a memory expander.
+	CPUs cpuset.CPUSet
+	// Hugepages are the node's huge page pools by page size, empty ones too.
+	Hugepages []Pool
+	// Distances is the node's row of the SLIT table: one value per node of Machine.Nodes, in their order.
+	Distances []int
+}
+
+// Pool is the huge pages of one size on one node.
+type Pool struct {
+	// PageSize is the size of one page in bytes.
+	PageSize uint64
+	// Count is the number of pages (nr_hugepages).
+	Count uint64
+}
+
+// NodesOfCPUs returns the NUMA nodes of a list of CPUs in the kernel's format ("0-3,8"), as a container's cpuset.cpus has
+// it. An empty list has no nodes. A CPU that no node has is an error.
+func (m Machine) NodesOfCPUs(list string) (nodeset.Set, error) {
+	wanted, err := cpuset.Parse(strings.TrimSpace(list))
+	if err != nil {
+		return 0, fmt.Errorf("CPU list %q: %w", list, err)
+	}
+	var nodes nodeset.Set
+	for _, node := range m.Nodes {
+		if here := wanted.Intersection(node.CPUs); !here.IsEmpty() {
+			nodes = nodes.Union(nodeset.Of(node.ID))
+			wanted = wanted.Difference(here)
+		}
+	}
+	if !wanted.IsEmpty() {
+		return 0, fmt.Errorf("CPU list %q: no NUMA node has CPU %s", list, wanted)
+	}
+	return nodes, nil
+}
