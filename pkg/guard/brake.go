@@ -231,3 +231,6 @@ func (b *Brake) step(s Sample) uint64 {
 	gap := ceiling - min(b.bounds.Computed, ceiling)
 	return max(uint64(float64(gap)*b.settings.Step), smallestStep)
 }
+
+// Open tells whether an episode is being watched: a trigger fired and calm has not returned.
+func (b *Brake) Open() bool { return !b.since.At.IsZero() }

@@ -1,0 +1,386 @@
+package guard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+)
+
+// Container is a running container with a memory.high of ours.
+type Container struct {
+	ID     string
+	Pod    string // namespace/name, for people
+	Name   string
+	Cgroup string // relative to the cgroup mount
+	Bounds Bounds
+	High   uint64 // memory.high as it stands: Bounds.Computed, or a raised value
+}
+
+// Host owns the values that the guard changes.
+type Host interface {
+	// SetHigh makes the memory.high of a running container stand at so many bytes, Unlimited for "max".
+	SetHigh(ctx context.Context, id string, bytes uint64) error
+}
+
+// Options are what a Guard works with.
+type Options struct {
+	Settings Settings
+	Tree     *cgroup.Tree
+	Node     Node
+	Host     Host
+	Log      logrus.FieldLogger
+	// OnEpisode, if set, is told of every episode when it ends. It must not call the guard.
+	OnEpisode func(Episode)
+}
+
+// Episode is one time that a container was stopped by its memory.high and given room.
+type Episode struct {
+	Container Container
+	Began     time.Time
+	Lasted    time.Duration
+	From, To  uint64        // memory.high before and after, bytes; Unlimited for "max"
+	Raises    int           // steps taken
+	Reclaimed uint64        // bytes of page cache freed instead
+	Stalled   time.Duration // full stall while it lasted
+}
+
+// Totals count since the guard was made.
+type Totals struct {
+	Episodes, Raises, Restores uint64
+	Reclaimed                  uint64        // bytes
+	Stalled                    time.Duration // full stall inside episodes
+	Raised                     time.Duration // container time with a raised memory.high
+}
+
+// Status is what the guard knows about one container.
+type Status struct {
+	Container Container
+	High      uint64 // memory.high, bytes; Unlimited for "max"
+	Raised    bool
+	Since     time.Time // when it was first raised; zero when it is not
+	Stopped   bool      // an episode is open
+}
+
+// Guard looks after all containers with a memory.high of ours. Its methods may be called from any goroutine.
+type Guard struct {
+	tree      *cgroup.Tree
+	node      Node
+	host      Host
+	log       logrus.FieldLogger
+	onEpisode func(Episode)
+	noPSI     sync.Once
+
+	mu       sync.Mutex
+	settings Settings
+	triggers *triggers
+	watched  map[string]*watched
+	totals   Totals
+}
+
+type watched struct {
+	Container
+	brake    *Brake
+	blind    *blind // where the kernel keeps no pressure
+	look     time.Time
+	busy     bool // a reclaiming write is under way
+	episode  *Episode
+	stalled0 time.Duration
+	raisedAt time.Time
+}
+
+// New returns a Guard that watches nothing yet.
+func New(o Options) (*Guard, error) {
+	t, err := newTriggers()
+	if err != nil {
+		return nil, err
+	}
+	return &Guard{tree: o.Tree, node: o.Node, host: o.Host, log: o.Log, onEpisode: o.OnEpisode,
+		settings: o.Settings, triggers: t, watched: map[string]*watched{}}, nil
+}
+
+// Put starts looking after a container, or takes its new bounds (resize, reload). The value to be written to memory.high
+// is returned: Bounds.Computed, or the raise as far as it still stands.
+func (g *Guard) Put(c Container) (high uint64, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w, ok := g.watched[c.ID]; ok {
+		w.Container.Bounds = c.Bounds
+		return g.rebound(w), nil
+	}
+	w := &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High)}
+	if w.brake.Raised() {
+		w.raisedAt = time.Now()
+		w.look = w.raisedAt.Add(g.settings.RestoreAfter)
+	}
+	err = g.triggers.add(c.ID, filepath.Join(g.tree.Root(), c.Cgroup, "memory.pressure"), g.settings.Stall, g.settings.Window)
+	if errors.Is(err, ErrNoPressure) {
+		g.noPSI.Do(func() {
+			g.log.WithError(err).Warn("stall guard: without pressure from the kernel, memory.events is read every window instead")
+		})
+		w.blind, w.look, err = &blind{}, time.Now().Add(g.settings.Window), nil
+	}
+	if err != nil {
+		return c.High, fmt.Errorf("guard container %s: %w", c.ID, err)
+	}
+	g.watched[c.ID] = w
+	g.triggers.interrupt()
+	return w.brake.High(), nil
+}
+
+// Drop stops looking after a container, whose cgroup may be gone. Dropping it again does nothing.
+func (g *Guard) Drop(id string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.drop(id)
+}
+
+func (g *Guard) drop(id string) {
+	w, ok := g.watched[id]
+	if !ok {
+		return
+	}
+	g.triggers.remove(id)
+	g.endEpisode(w, time.Now(), w.stalled0)
+	g.endRaise(w, time.Now())
+	delete(g.watched, id)
+}
+
+// SetSettings takes new thresholds for all containers: their triggers are set anew.
+func (g *Guard) SetSettings(s Settings) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.settings = s
+	for id, w := range g.watched {
+		g.rebound(w)
+		if w.blind != nil {
+			continue
+		}
+		g.triggers.remove(id)
+		if err := g.triggers.add(id, filepath.Join(g.tree.Root(), w.Cgroup, "memory.pressure"), s.Stall, s.Window); err != nil {
+			g.drop(id)
+		}
+	}
+	g.triggers.interrupt()
+}
+
+func (g *Guard) rebound(w *watched) uint64 {
+	high := w.brake.Rebound(g.settings, w.Bounds)
+	if !w.brake.Raised() {
+		g.endRaise(w, time.Now())
+	}
+	return high
+}
+
+// Run watches until ctx ends. While nothing stalls it sleeps in the kernel.
+func (g *Guard) Run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, g.triggers.interrupt)()
+	for {
+		fired, err := g.triggers.wait(g.untilNextLook(time.Now()))
+		if ctx.Err() != nil {
+			g.mu.Lock()
+			defer g.mu.Unlock()
+			g.triggers.close()
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		g.handle(ctx, fired, time.Now())
+	}
+}
+
+// untilNextLook is the time to the earliest look, 0 when there is none.
+func (g *Guard) untilNextLook(now time.Time) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var next time.Duration
+	for _, w := range g.watched {
+		if w.look.IsZero() || w.busy {
+			continue
+		}
+		if wait := max(w.look.Sub(now), time.Millisecond); next == 0 || wait < next {
+			next = wait
+		}
+	}
+	return next
+}
+
+func (g *Guard) handle(ctx context.Context, fired []int32, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, fd := range fired {
+		if w := g.watched[g.triggers.files[fd]]; w != nil && !w.brake.Open() {
+			w.look = now
+		}
+	}
+	for id, w := range g.watched {
+		if w.busy || w.look.IsZero() || w.look.After(now) {
+			continue
+		}
+		if err := g.lookAt(ctx, w, now); err != nil {
+			if !errors.Is(err, fs.ErrNotExist) { // an ended container's files are gone, or answer ENODEV
+				g.log.WithError(err).WithFields(w.fields()).Debug("stall guard: container no longer watched")
+			}
+			g.drop(id)
+		}
+	}
+}
+
+// lookAt samples one container and does what its brake says.
+func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
+	sample, err := g.sample(w, now)
+	if err != nil {
+		return err
+	}
+	if w.blind != nil && !w.blind.stuck && !w.brake.Open() && !w.brake.Raised() {
+		w.look = now.Add(g.settings.Window)
+		return nil
+	}
+	before := w.brake.High()
+	action := w.brake.Next(sample)
+	w.look = time.Time{}
+	if action.LookIn > 0 {
+		w.look = now.Add(action.LookIn)
+	} else if w.blind != nil {
+		w.look = now.Add(g.settings.Window)
+	}
+	switch action.Verb {
+	case Reclaim:
+		g.beginEpisode(w, now, before, sample)
+		g.inBackground(w, func() { g.reclaim(w, action.Bytes) })
+	case Raise:
+		g.beginEpisode(w, now, before, sample)
+		if err := g.host.SetHigh(ctx, w.ID, action.Bytes); err != nil {
+			return err
+		}
+		w.episode.To = action.Bytes
+		w.episode.Raises++
+		g.totals.Raises++
+		if w.raisedAt.IsZero() {
+			w.raisedAt = now
+		}
+	case Restore:
+		g.totals.Restores++
+		if !w.brake.Raised() {
+			g.endRaise(w, now)
+		}
+		// Writing a lower memory.high reclaims down to it before the call returns.
+		g.inBackground(w, func() {
+			if err := g.host.SetHigh(ctx, w.ID, action.Bytes); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				g.log.WithError(err).WithFields(w.fields()).Warn("stall guard: could not lower memory.high again")
+			}
+		})
+	}
+	if !w.brake.Open() {
+		g.endEpisode(w, now, sample.FullStall)
+	}
+	return nil
+}
+
+// inBackground runs a write that may take long; the container is not looked at meanwhile.
+func (g *Guard) inBackground(w *watched, write func()) {
+	w.busy = true
+	go func() {
+		write()
+		g.mu.Lock()
+		w.busy = false
+		g.mu.Unlock()
+		g.triggers.interrupt()
+	}()
+}
+
+// reclaim asks the kernel for page cache in one bounded call; what it could not free, it does not try again.
+func (g *Guard) reclaim(w *watched, bytes uint64) {
+	before, err := g.tree.Current(w.Cgroup)
+	if err != nil {
+		return
+	}
+	_ = g.tree.Reclaim(w.Cgroup, bytes) // less than asked, or no such file before kernel 5.19: the raise follows
+	after, err := g.tree.Current(w.Cgroup)
+	if err != nil || after >= before {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.totals.Reclaimed += before - after
+	if w.episode != nil {
+		w.episode.Reclaimed += before - after
+	}
+}
+
+func (g *Guard) beginEpisode(w *watched, now time.Time, high uint64, s Sample) {
+	if w.episode != nil {
+		return
+	}
+	// The trigger fired after a whole stall, which the sample's total already holds.
+	w.episode = &Episode{Container: w.Container, Began: now, From: high, To: high}
+	w.stalled0 = s.FullStall - min(s.FullStall, g.settings.Stall)
+	g.totals.Episodes++
+}
+
+func (g *Guard) endEpisode(w *watched, now time.Time, stall time.Duration) {
+	e := w.episode
+	if e == nil {
+		return
+	}
+	w.episode = nil
+	e.Lasted, e.Stalled = now.Sub(e.Began), stall-w.stalled0
+	g.totals.Stalled += e.Stalled
+	g.log.WithFields(w.fields()).WithFields(logrus.Fields{"memoryHigh": e.From, "raisedTo": text(e.To), "raises": e.Raises,
+		"reclaimedBytes": e.Reclaimed, "stalled": e.Stalled.String()}).
+		Info("stall guard: the container was stopped by its memory.high and was given room")
+	if g.onEpisode != nil {
+		g.onEpisode(*e)
+	}
+}
+
+func (g *Guard) endRaise(w *watched, now time.Time) {
+	if !w.raisedAt.IsZero() {
+		g.totals.Raised += now.Sub(w.raisedAt)
+		w.raisedAt = time.Time{}
+	}
+}
+
+// Totals returns the counters.
+func (g *Guard) Totals() Totals {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.totals
+	for _, w := range g.watched {
+		if !w.raisedAt.IsZero() {
+			t.Raised += time.Since(w.raisedAt)
+		}
+	}
+	return t
+}
+
+// Statuses returns what is known of the watched containers, by container ID.
+func (g *Guard) Statuses() map[string]Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make(map[string]Status, len(g.watched))
+	for id, w := range g.watched {
+		all[id] = Status{Container: w.Container, High: w.brake.High(), Raised: w.brake.Raised(), Since: w.raisedAt, Stopped: w.episode != nil}
+	}
+	return all
+}
+
+func (w *watched) fields() logrus.Fields {
+	return logrus.Fields{"pod": w.Pod, "container": w.Name, "id": w.ID}
+}
+
+// text is a memory.high as the kernel writes it.
+func text(bytes uint64) string {
+	if bytes == Unlimited {
+		return "max"
+	}
+	return fmt.Sprint(bytes)
+}

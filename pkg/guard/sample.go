@@ -1,0 +1,56 @@
+package guard
+
+import "time"
+
+// sample reads the kernel's files for a container and its node.
+func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
+	s := Sample{At: now}
+	var err error
+	if s.Current, err = g.tree.Current(w.Cgroup); err != nil {
+		return s, err
+	}
+	events, err := g.tree.Events(w.Cgroup)
+	if err != nil {
+		return s, err
+	}
+	s.HighEvents = events.High
+	stat, err := g.tree.Stat(w.Cgroup)
+	if err != nil {
+		return s, err
+	}
+	s.File = stat["active_file"] + stat["inactive_file"]
+	if w.blind != nil {
+		s.FullStall = w.blind.stall(s, w.brake.High())
+	} else {
+		pressure, _, err := g.tree.Pressure(w.Cgroup)
+		if err != nil {
+			return s, err
+		}
+		s.FullStall = time.Duration(pressure.Full.Total) * time.Microsecond
+	}
+	if s.NodeReclaims, err = g.node.Reclaims(); err != nil {
+		return s, err
+	}
+	s.NodeAvailable, err = g.node.Available()
+	return s, err
+}
+
+// blind estimates stall where the kernel keeps no pressure: time in which memory.high was hit, usage stood at it, and
+// hardly grew.
+type blind struct {
+	last  Sample
+	stuck bool // at the last reading
+	total time.Duration
+}
+
+func (b *blind) stall(s Sample, high uint64) time.Duration {
+	grown := s.Current - min(s.Current, b.last.Current)
+	b.stuck = !b.last.At.IsZero() && s.HighEvents > b.last.HighEvents &&
+		float64(s.Current) >= float64(high)*(1-slack) &&
+		grown < smallestStep && s.File < smallestCache
+	if b.stuck {
+		b.total += s.At.Sub(b.last.At)
+	}
+	b.last = s
+	return b.total
+}

@@ -1,0 +1,123 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrNoPressure tells that the kernel keeps no pressure for a cgroup: built without CONFIG_PSI, booted with psi=0, or
+// switched off in cgroup.pressure.
+var ErrNoPressure = errors.New("the kernel keeps no memory.pressure for this cgroup")
+
+// triggers waits on the pressure triggers of many cgroups with one descriptor and no timer
+// (Documentation/accounting/psi.rst, "Monitoring for pressure thresholds").
+type triggers struct {
+	epoll int
+	wake  int // eventfd: ends wait
+	files map[int32]string
+	byID  map[string]int32
+}
+
+func newTriggers() (*triggers, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("create an epoll descriptor: %w", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Close(epoll)
+		return nil, fmt.Errorf("create an eventfd: %w", err)
+	}
+	event := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(wake)}
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, wake, &event); err != nil {
+		unix.Close(wake)
+		unix.Close(epoll)
+		return nil, fmt.Errorf("watch an eventfd: %w", err)
+	}
+	return &triggers{epoll: epoll, wake: wake, files: map[int32]string{}, byID: map[string]int32{}}, nil
+}
+
+// add sets a trigger on a memory.pressure file: full stall of at least stall within window. The kernel accepts windows
+// of 500 ms to 10 s, and from a process without CAP_SYS_RESOURCE only multiples of 2 s (6.5 and later).
+func (t *triggers) add(id, pressureFile string, stall, window time.Duration) error {
+	fd, err := unix.Open(pressureFile, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
+		return fmt.Errorf("%s: %w", pressureFile, ErrNoPressure)
+	case err != nil:
+		return &fs.PathError{Op: "open", Path: pressureFile, Err: err}
+	}
+	trigger := fmt.Sprintf("full %d %d\x00", stall.Microseconds(), window.Microseconds())
+	if _, err := unix.Write(fd, []byte(trigger)); err != nil {
+		unix.Close(fd)
+		if errors.Is(err, unix.EOPNOTSUPP) {
+			return fmt.Errorf("%s: %w", pressureFile, ErrNoPressure)
+		}
+		return fmt.Errorf("write %q to %s: %w", trigger[:len(trigger)-1], pressureFile, err)
+	}
+	event := unix.EpollEvent{Events: unix.EPOLLPRI, Fd: int32(fd)}
+	if err := unix.EpollCtl(t.epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
+		unix.Close(fd)
+		return fmt.Errorf("wait for %s: %w", pressureFile, err)
+	}
+	t.files[event.Fd], t.byID[id] = id, event.Fd
+	return nil
+}
+
+// remove takes the trigger of a container back. Removing one that is not there does nothing.
+func (t *triggers) remove(id string) {
+	fd, ok := t.byID[id]
+	if !ok {
+		return
+	}
+	unix.Close(int(fd)) // leaves the epoll set by itself
+	delete(t.byID, id)
+	delete(t.files, fd)
+}
+
+// wait blocks until a trigger fires, interrupt is called or the timeout passes (0 waits for ever), and returns the
+// descriptors that fired; id translates them under the caller's lock.
+func (t *triggers) wait(timeout time.Duration) ([]int32, error) {
+	milliseconds := -1
+	if timeout > 0 {
+		milliseconds = int(timeout.Milliseconds()) + 1
+	}
+	var events [64]unix.EpollEvent
+	n, err := unix.EpollWait(t.epoll, events[:], milliseconds)
+	if errors.Is(err, unix.EINTR) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("wait for pressure: %w", err)
+	}
+	var fired []int32
+	for _, event := range events[:n] {
+		if event.Fd == int32(t.wake) {
+			var counter [8]byte
+			_, _ = unix.Read(t.wake, counter[:])
+			continue
+		}
+		if event.Events&unix.EPOLLERR != 0 { // the cgroup is gone, and would be told for ever
+			_ = unix.EpollCtl(t.epoll, unix.EPOLL_CTL_DEL, int(event.Fd), nil)
+		}
+		fired = append(fired, event.Fd)
+	}
+	return fired, nil
+}
+
+// interrupt ends a wait.
+func (t *triggers) interrupt() {
+	_, _ = unix.Write(t.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+}
+
+func (t *triggers) close() {
+	for id := range t.byID {
+		t.remove(id)
+	}
+	unix.Close(t.wake)
+	unix.Close(t.epoll)
+}
