@@ -60,7 +60,8 @@ func (s Settings) high(c Container, o Overrides) *uint64 {
 	var high uint64
 	if o.High != nil {
 		lowest := max(c.Request, s.throttle(c.Request, top, s.MinimumFactor))
-		high = s.floorPage(float64(min(max(*o.High, lowest), top)))
+		high = min(max(*o.High, lowest), top)
+		high -= high % s.pageSize()
 	} else {
 		high = s.throttle(c.Request, top, s.factor(o.Factor))
 	}

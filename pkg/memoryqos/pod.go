@@ -7,8 +7,8 @@ import "math"
 func (s Settings) Pod(p Pod) Values {
 	var v Values
 	if p.Class != BestEffort {
-		low, min := s.podProtection(p)
-		v = Values{Min: positive(min), Low: positive(low)}
+		hard, soft := s.podProtection(p)
+		v = Values{Min: positive(hard), Low: positive(soft)}
 	}
 	if p.PodLimit != nil {
 		request := sum(p.Containers, func(c PodContainer) uint64 { return c.Request })
@@ -25,26 +25,26 @@ func (s Settings) Pod(p Pod) Values {
 	return v
 }
 
-// podProtection sums up both protection files. Overhead and a pod-level request belong to no container and go to the file
+// podProtection sums up memory.min and memory.low. Overhead and a pod-level request belong to no container and go to the file
 // of the pod's class.
-func (s Settings) podProtection(p Pod) (low, min uint64) {
-	min = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Min) })
-	low = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Low) })
+func (s Settings) podProtection(p Pod) (hard, soft uint64) {
+	hard = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Min) })
+	soft = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Low) })
 	var own *uint64
 	switch s.reservation(p.Class, p.Overrides.Reservation) {
 	case ReserveMin:
-		own = &min
+		own = &hard
 	case ReserveLow:
-		own = &low
+		own = &soft
 	default:
-		return low, min
+		return hard, soft
 	}
 	if p.PodRequest != nil {
 		// Never less than the containers have: a parent that promises less than its children breaks their promise.
 		*own = max(*own, *p.PodRequest)
 	}
 	*own = add(*own, p.Overhead)
-	return low, min
+	return hard, soft
 }
 
 // sum is Kubernetes' aggregate over a pod's containers: apps and sidecars together, or the peak while the init

@@ -1,0 +1,185 @@
+package memoryqos_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+func settings(policy memoryqos.ReservationPolicy) memoryqos.Settings {
+	return memoryqos.Settings{Factor: ptr(0.9), Reservation: policy, NodeAllocatable: 8 * gi}
+}
+
+// part is a container of a pod; its values are what the settings give it.
+func part(s memoryqos.Settings, class memoryqos.QOSClass, kind memoryqos.Kind, request, limit uint64) memoryqos.PodContainer {
+	return memoryqos.PodContainer{Kind: kind, Request: request, Limit: limit,
+		Values: s.Container(memoryqos.Container{Class: class, Request: request, Limit: limit}, memoryqos.Overrides{})}
+}
+
+// TestPodSums goes through every class and policy with every shape of pod. The amount is what Kubernetes reckons as the
+// pod's request; the class and the policy say where it goes.
+func TestPodSums(t *testing.T) {
+	type shape struct {
+		kinds      []memoryqos.Kind
+		requests   []uint64 // in Mi
+		overhead   uint64
+		podRequest *uint64
+		podLimit   *uint64
+		amount     uint64
+	}
+	const app, init, sidecar, ephemeral = memoryqos.App, memoryqos.Init, memoryqos.Sidecar, memoryqos.Ephemeral
+	type kinds = []memoryqos.Kind
+	type sizes = []uint64
+	shapes := map[string]shape{
+		"no container yet":              {},
+		"no container yet, overhead":    {overhead: 10, amount: 10},
+		"one app":                       {kinds: kinds{app}, requests: sizes{64}, amount: 64},
+		"two apps":                      {kinds: kinds{app, app}, requests: sizes{64, 32}, amount: 96},
+		"small init":                    {kinds: kinds{init, app, app}, requests: sizes{80, 64, 32}, amount: 96},
+		"large init":                    {kinds: kinds{init, app, app}, requests: sizes{128, 64, 32}, amount: 128},
+		"inits are not added up":        {kinds: kinds{init, init, app}, requests: sizes{60, 50, 64}, amount: 64},
+		"sidecar":                       {kinds: kinds{sidecar, app}, requests: sizes{16, 64}, amount: 80},
+		"init after sidecar":            {kinds: kinds{sidecar, init, app}, requests: sizes{16, 100, 64}, amount: 116},
+		"init before sidecar":           {kinds: kinds{init, sidecar, app}, requests: sizes{100, 16, 64}, amount: 100},
+		"two sidecars around an init":   {kinds: kinds{sidecar, init, sidecar, app}, requests: sizes{16, 100, 32, 64}, amount: 116},
+		"sidecars alone":                {kinds: kinds{sidecar, sidecar}, requests: sizes{16, 32}, amount: 48},
+		"ephemeral adds nothing":        {kinds: kinds{app, ephemeral}, requests: sizes{64, 999}, amount: 64},
+		"overhead":                      {kinds: kinds{app}, requests: sizes{64}, overhead: 10, amount: 74},
+		"overhead and init":             {kinds: kinds{init, app}, requests: sizes{128, 64}, overhead: 10, amount: 138},
+		"pod-level request":             {kinds: kinds{app}, requests: sizes{64}, podRequest: ptr[uint64](200), amount: 200},
+		"pod-level request, overhead":   {kinds: kinds{app}, requests: sizes{64}, overhead: 10, podRequest: ptr[uint64](200), amount: 210},
+		"pod-level request, init":       {kinds: kinds{init, app}, requests: sizes{128, 64}, podRequest: ptr[uint64](200), amount: 200},
+		"pod-level request and limit":   {kinds: kinds{app}, requests: sizes{64}, podRequest: ptr[uint64](100), podLimit: ptr[uint64](300), amount: 100},
+		"pod-level limit":               {kinds: kinds{app}, requests: sizes{64}, podLimit: ptr[uint64](300), amount: 64},
+		"pod-level limit, overhead":     {kinds: kinds{app}, requests: sizes{64}, overhead: 10, podLimit: ptr[uint64](300), amount: 74},
+		"pod-level request below parts": {kinds: kinds{app}, requests: sizes{64}, podRequest: ptr[uint64](10), amount: 64},
+	}
+	policies := []memoryqos.ReservationPolicy{memoryqos.None, memoryqos.TieredReservation, memoryqos.HardReservation}
+	for name, shape := range shapes {
+		for _, class := range []memoryqos.QOSClass{memoryqos.Guaranteed, memoryqos.Burstable, memoryqos.BestEffort} {
+			for _, policy := range policies {
+				// A static pod is no different: its containers count like any.
+				t.Run(string(class)+"/"+string(policy)+"/"+name, func(t *testing.T) {
+					s := settings(policy)
+					p := memoryqos.Pod{Class: class, Overhead: shape.overhead * mi}
+					for i, kind := range shape.kinds {
+						p.Containers = append(p.Containers, part(s, class, kind, shape.requests[i]*mi, 0))
+					}
+					scale := func(v *uint64) *uint64 {
+						if v == nil {
+							return nil
+						}
+						return ptr(*v * mi)
+					}
+					p.PodRequest, p.PodLimit = scale(shape.podRequest), scale(shape.podLimit)
+					want := memoryqos.Values{}
+					if amount := shape.amount * mi; amount > 0 && class != memoryqos.BestEffort {
+						switch {
+						case policy == memoryqos.HardReservation, policy == memoryqos.TieredReservation && class == memoryqos.Guaranteed:
+							want.Min = &amount
+						case policy == memoryqos.TieredReservation:
+							want.Low = &amount
+						}
+					}
+					if shape.podLimit != nil && class != memoryqos.Guaranteed {
+						request, limit := float64(shape.amount*mi), float64((*shape.podLimit+shape.overhead)*mi)
+						want.High = ptr(uint64(math.Floor((request+(limit-request)*0.9)/4096)) * 4096)
+					}
+					if diff := cmp.Diff(want, s.Pod(p)); diff != "" {
+						t.Error(diff)
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestPodCarriesWhatItsContainersReallyGot(t *testing.T) {
+	s := settings(memoryqos.TieredReservation)
+	s.GuaranteedHeadroom = 0.02
+	p := memoryqos.Pod{Class: memoryqos.Guaranteed, Overhead: mi, Containers: []memoryqos.PodContainer{
+		part(s, memoryqos.Guaranteed, memoryqos.App, 100*mi, 100*mi),
+		part(s, memoryqos.Guaranteed, memoryqos.Sidecar, 200*mi, 200*mi),
+	}}
+	if diff := cmp.Diff(values(295*mi, unset, unset), s.Pod(p)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestPodWithMixedWishesSumsEachFile(t *testing.T) {
+	s := settings(memoryqos.TieredReservation)
+	p := memoryqos.Pod{Class: memoryqos.Burstable, Overhead: mi, Containers: []memoryqos.PodContainer{
+		{Values: values(10*mi, unset, unset)}, {Values: values(unset, 20*mi, unset)}, {Values: values(unset, unset, gi)},
+	}}
+	tests := map[string]struct {
+		wish memoryqos.Reservation
+		want memoryqos.Values
+	}{
+		"nothing wished":         {"", values(10*mi, 21*mi, unset)},
+		"the pod wishes min":     {memoryqos.ReserveMin, values(11*mi, 20*mi, unset)},
+		"the pod wishes nothing": {memoryqos.ReserveNone, values(10*mi, 20*mi, unset)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			p.Overrides.Reservation = test.wish
+			if diff := cmp.Diff(test.want, s.Pod(p)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestPodLevelLimitThatEqualsTheRequestIsNotThrottled(t *testing.T) {
+	p := memoryqos.Pod{Class: memoryqos.Burstable, PodRequest: ptr[uint64](gi), PodLimit: ptr[uint64](gi)}
+	if got := settings(memoryqos.None).Pod(p); got.High != nil {
+		t.Errorf("memory.high = %d, want not set", *got.High)
+	}
+	p.PodRequest, p.Overrides.NoHigh = nil, true
+	if got := settings(memoryqos.None).Pod(p); got.High != nil {
+		t.Errorf("memory.high = %d although the pod opted out", *got.High)
+	}
+}
+
+func TestAncestorsAreTheKubeletsSums(t *testing.T) {
+	type pod struct {
+		class   memoryqos.QOSClass
+		request uint64
+	}
+	kep := []pod{{memoryqos.Guaranteed, 128}, {memoryqos.Burstable, 128}, {memoryqos.Burstable, 256}}
+	// What a kubelet 1.36.3 was seen to set; it leaves memory.low of kubepods at 0, which cancels what is below.
+	seen := []pod{{memoryqos.Guaranteed, 64}, {memoryqos.Burstable, 64}, {memoryqos.Burstable, 64}, {memoryqos.BestEffort, 0}}
+	tests := map[string]struct {
+		policy memoryqos.ReservationPolicy
+		pods   []pod
+		want   memoryqos.Levels
+	}{
+		"KEP-2570, tiered": {memoryqos.TieredReservation, kep, memoryqos.Levels{
+			Kubepods: values(512*mi, 384*mi, unset), Burstable: values(unset, 384*mi, unset)}},
+		"KEP-2570, hard": {memoryqos.HardReservation, kep, memoryqos.Levels{
+			Kubepods: values(512*mi, unset, unset), Burstable: values(384*mi, unset, unset)}},
+		"KEP-2570, none": {memoryqos.None, kep, memoryqos.Levels{}},
+		"seen, tiered": {memoryqos.TieredReservation, seen, memoryqos.Levels{
+			Kubepods: values(201326592, 134217728, unset), Burstable: values(unset, 134217728, unset)}},
+		"Guaranteed alone": {memoryqos.TieredReservation, kep[:1], memoryqos.Levels{Kubepods: values(128*mi, unset, unset)}},
+		"no pods":          {memoryqos.TieredReservation, nil, memoryqos.Levels{}},
+		"absurd sums do not wrap around": {memoryqos.HardReservation,
+			[]pod{{memoryqos.Burstable, math.MaxUint64 / mi}, {memoryqos.Burstable, math.MaxUint64 / mi}},
+			memoryqos.Levels{Kubepods: memoryqos.Values{Min: ptr[uint64](math.MaxUint64)}, Burstable: memoryqos.Values{Min: ptr[uint64](math.MaxUint64)}}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := settings(test.policy)
+			var pods []memoryqos.PodValues
+			for _, p := range test.pods {
+				pods = append(pods, memoryqos.PodValues{Class: p.class, Values: s.Pod(memoryqos.Pod{Class: p.class,
+					Containers: []memoryqos.PodContainer{part(s, p.class, memoryqos.App, p.request*mi, 0)}})})
+			}
+			if diff := cmp.Diff(test.want, memoryqos.Ancestors(pods)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
