@@ -1,0 +1,55 @@
+// Package podinfo finds out what memory a pod asks for. The runtime's events carry limits but not requests, so the
+// requests come from the best source that answers: the kubelet's pod API, the API server, or an estimate from what the
+// kubelet left in the event. Every value keeps its source and by how much it can be wrong.
+package podinfo
+
+import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// Ref names a pod as the runtime does. The UID of a static pod is the kubelet's (the hash of its manifest), which its
+// mirror in the API server does not have as its own.
+type Ref struct {
+	UID, Namespace, Name string
+}
+
+// String returns namespace/name (uid), for messages.
+func (r Ref) String() string { return r.Namespace + "/" + r.Name + " (" + r.UID + ")" }
+
+// Pod is the part of a v1.Pod that memory decisions need. A Pod that was handed out is never changed again.
+type Pod struct {
+	Ref
+	// Class is the QoS class as Kubernetes computes it.
+	Class memoryqos.QOSClass
+	// Containers are in the order in which the kubelet starts them: init containers and sidecars as in the spec, then
+	// app containers, then ephemeral ones.
+	Containers []Container
+	// Overhead is the RuntimeClass overhead in bytes.
+	Overhead uint64
+	// PodRequest and PodLimit are the pod-level resources (spec.resources) in bytes, without overhead; nil when not set.
+	PodRequest, PodLimit *uint64
+	// Static is set for a pod that comes from a file or URL of the kubelet, Mirror when this is its copy in the API server.
+	Static, Mirror bool
+}
+
+// Container is the part of a v1.Container that memory decisions need.
+type Container struct {
+	Name string
+	Kind memoryqos.Kind
+	// Request and Limit are bytes of memory; 0 when there is none. They are what the kubelet has admitted, which during an
+	// in-place resize is not always what the spec asks for.
+	Request, Limit uint64
+	// Hugepages are the requests by page size, sorted by type; nil when there are none.
+	Hugepages memorymanager.Request
+}
+
+// Container finds a container by its name.
+func (p *Pod) Container(name string) (Container, bool) {
+	for _, c := range p.Containers {
+		if c.Name == name {
+			return c, true
+		}
+	}
+	return Container{}, false
+}

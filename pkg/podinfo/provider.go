@@ -1,0 +1,30 @@
+package podinfo
+
+import (
+	"context"
+	"errors"
+)
+
+// ErrNotFound is what a provider answers for a pod that its source does not know.
+var ErrNotFound = errors.New("pod not found")
+
+// ErrUnavailable is what a provider answers while its source is not there: no socket, no connection.
+var ErrUnavailable = errors.New("source not available")
+
+// Provider is a source that knows pods. Its methods may be called from any goroutine.
+type Provider interface {
+	// Source is the provider's name.
+	Source() Source
+	// Run keeps the provider connected until ctx ends, and calls changed for every pod that is new or different. It
+	// returns only when ctx has ended.
+	Run(ctx context.Context, changed func(*Pod)) error
+	// Known returns a pod from memory, without waiting; also while the source is away, because a request rarely changes.
+	Known(ref Ref) (*Pod, bool)
+	// Ask returns a pod, waiting for the source until ctx ends. The error is ErrNotFound, ErrUnavailable, ctx's error or
+	// what the source said.
+	Ask(ctx context.Context, ref Ref) (*Pod, error)
+	// Connected reports whether the source is there and has told of all pods that it has.
+	Connected() bool
+	// Len is the number of pods in memory.
+	Len() int
+}
