@@ -1,0 +1,38 @@
+package nriplugin
+
+import "github.com/containerd/nri/pkg/api"
+
+// Events returns the events to subscribe to at a runtime with this version of NRI. A runtime refuses a plugin that asks
+// for an event it does not know.
+func Events(nri Version) api.EventMask {
+	var mask api.EventMask
+	mask.Set(
+		api.Event_RUN_POD_SANDBOX,
+		api.Event_STOP_POD_SANDBOX,
+		api.Event_REMOVE_POD_SANDBOX,
+		api.Event_CREATE_CONTAINER,
+		api.Event_START_CONTAINER,
+		api.Event_UPDATE_CONTAINER,
+		api.Event_POST_UPDATE_CONTAINER,
+		api.Event_STOP_CONTAINER,
+		api.Event_REMOVE_CONTAINER,
+	)
+	if nri.AtLeast(0, 10, 0) {
+		mask.Set(api.Event_UPDATE_POD_SANDBOX)
+	}
+	return mask
+}
+
+// unaskedUpdates reports whether a plugin may send updates by itself. Up to NRI 0.12.0 such a call can lock up the
+// runtime for good when an event is on its way at the same time.
+func unaskedUpdates(nri Version) bool { return nri.AtLeast(0, 12, 1) }
+
+// repliesUnified reports whether the runtime applies the unified keys in the reply to UpdateContainer to the container
+// under update. CRI-O up to 1.35 drops them (cri-o#9816).
+func repliesUnified(runtime, runtimeVersion string) bool {
+	switch runtime {
+	case "cri-o", "crio":
+		return ParseVersion(runtimeVersion).AtLeast(1, 36, 0)
+	}
+	return true
+}

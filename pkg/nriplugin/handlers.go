@@ -1,0 +1,161 @@
+package nriplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+)
+
+// margin is the part of an event's time that is left for the answer's way back. Past a request's time limit the runtime
+// goes on without our answer.
+const margin = 10
+
+// handle runs the work of one event, observed, and answers before the runtime's time limit whatever the work does. What
+// ends later is lost to the runtime but not to the agent: the next try for the same container finds it.
+func handle[T any](ctx context.Context, s *session, event string, work func(context.Context) (T, error)) (T, error) {
+	s.accept()
+	began := time.Now()
+	ctx, cancel := withMargin(ctx)
+	type result struct {
+		answer T
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer cancel()
+		answer, err := work(ctx)
+		done <- result{answer, err}
+	}()
+	var r result
+	select {
+	case r = <-done:
+	case <-ctx.Done():
+		// The work may have ended at the same moment.
+		select {
+		case r = <-done:
+		default:
+			r.err = ctx.Err()
+		}
+	}
+	took := time.Since(began)
+	if errors.Is(r.err, context.DeadlineExceeded) {
+		r.err = fmt.Errorf("nri-memory-manager did not get %s done within %s, its part of the runtime's time limit: %w",
+			event, took.Round(time.Millisecond), r.err)
+	}
+	if s.opts.Observer != nil {
+		s.opts.Observer.Handled(event, took, r.err)
+	}
+	return r.answer, r.err
+}
+
+// tell is handle for events without an answer.
+func tell(ctx context.Context, s *session, event string, work func(context.Context) error) error {
+	_, err := handle(ctx, s, event, func(ctx context.Context) (struct{}, error) { return struct{}{}, work(ctx) })
+	return err
+}
+
+func withMargin(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/margin))
+}
+
+// Synchronize is the state of the runtime after a registration.
+func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	return handle(ctx, s, "Synchronize", func(ctx context.Context) ([]*api.ContainerUpdate, error) {
+		all := make([]agent.Pod, len(pods))
+		for i, pod := range pods {
+			all[i] = podOf(pod)
+		}
+		running := make([]agent.Container, len(containers))
+		for i, container := range containers {
+			running[i] = containerOf(container)
+		}
+		updates, err := s.agent.Synchronize(ctx, all, running)
+		return updatesOf(updates), err
+	})
+}
+
+// RunPodSandbox tells of a new pod.
+func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return tell(ctx, s, "RunPodSandbox", func(ctx context.Context) error {
+		return s.agent.RunPodSandbox(ctx, podOf(pod))
+	})
+}
+
+// UpdatePodSandbox tells of new resources of a pod; those in the pod itself are still the old ones.
+func (s *session) UpdatePodSandbox(ctx context.Context, pod *api.PodSandbox, overhead, resources *api.LinuxResources) error {
+	return tell(ctx, s, "UpdatePodSandbox", func(ctx context.Context) error {
+		return s.agent.UpdatePodSandbox(ctx, podOf(pod), memoryLimit(overhead), memoryLimit(resources))
+	})
+}
+
+// StopPodSandbox tells that a pod ends.
+func (s *session) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return tell(ctx, s, "StopPodSandbox", func(ctx context.Context) error {
+		return s.agent.StopPodSandbox(ctx, podOf(pod))
+	})
+}
+
+// RemovePodSandbox tells that the runtime forgets a pod.
+func (s *session) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return tell(ctx, s, "RemovePodSandbox", func(ctx context.Context) error {
+		return s.agent.RemovePodSandbox(ctx, podOf(pod))
+	})
+}
+
+// CreateContainer is answered with the container's nodes and values.
+func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	adjustment, err := handle(ctx, s, "CreateContainer", func(ctx context.Context) (*api.ContainerAdjustment, error) {
+		adjustment, err := s.agent.CreateContainer(ctx, podOf(pod), containerOf(container))
+		return adjustmentOf(adjustment), err
+	})
+	return adjustment, nil, err
+}
+
+// StartContainer tells that a container's process is about to run.
+func (s *session) StartContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
+	return tell(ctx, s, "StartContainer", func(ctx context.Context) error {
+		return s.agent.StartContainer(ctx, podOf(pod), containerOf(container))
+	})
+}
+
+// UpdateContainer is answered only when something of ours must change: any reply makes the runtime drop the swap limit
+// of the request.
+func (s *session) UpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container, resources *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	return handle(ctx, s, "UpdateContainer", func(ctx context.Context) ([]*api.ContainerUpdate, error) {
+		adjustment, err := s.agent.UpdateContainer(ctx, podOf(pod), containerOf(container), resourcesOf(resources))
+		if err != nil || adjustment == nil || adjustment.Empty() {
+			return nil, err
+		}
+		return []*api.ContainerUpdate{updateOf(container.GetId(), *adjustment)}, nil
+	})
+}
+
+// PostUpdateContainer tells that an update has been applied.
+func (s *session) PostUpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
+	return tell(ctx, s, "PostUpdateContainer", func(ctx context.Context) error {
+		return s.agent.PostUpdateContainer(ctx, podOf(pod), containerOf(container))
+	})
+}
+
+// StopContainer tells that a container has ended.
+func (s *session) StopContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
+	return nil, tell(ctx, s, "StopContainer", func(ctx context.Context) error {
+		return s.agent.StopContainer(ctx, podOf(pod), containerOf(container))
+	})
+}
+
+// RemoveContainer tells that the runtime forgets a container.
+func (s *session) RemoveContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
+	return tell(ctx, s, "RemoveContainer", func(ctx context.Context) error {
+		return s.agent.RemoveContainer(ctx, podOf(pod), containerOf(container))
+	})
+}

@@ -1,0 +1,150 @@
+// Package nriplugin connects an agent to containerd or CRI-O through NRI, the Node Resource Interface. It translates
+// events and answers and keeps the connection; it decides nothing.
+// https://github.com/containerd/nri
+package nriplugin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+)
+
+// Agent is what the events go to: *agent.Agent.
+type Agent interface {
+	Connected(runtime agent.Runtime, apply func(context.Context, []agent.Update) error)
+	Disconnected(reason error)
+	Synchronize(ctx context.Context, pods []agent.Pod, containers []agent.Container) ([]agent.Update, error)
+	RunPodSandbox(ctx context.Context, pod agent.Pod) error
+	UpdatePodSandbox(ctx context.Context, pod agent.Pod, overhead, limit uint64) error
+	StopPodSandbox(ctx context.Context, pod agent.Pod) error
+	RemovePodSandbox(ctx context.Context, pod agent.Pod) error
+	CreateContainer(ctx context.Context, pod agent.Pod, container agent.Container) (agent.Adjustment, error)
+	StartContainer(ctx context.Context, pod agent.Pod, container agent.Container) error
+	UpdateContainer(ctx context.Context, pod agent.Pod, container agent.Container, to agent.Resources) (*agent.Adjustment, error)
+	PostUpdateContainer(ctx context.Context, pod agent.Pod, container agent.Container) error
+	StopContainer(ctx context.Context, pod agent.Pod, container agent.Container) error
+	RemoveContainer(ctx context.Context, pod agent.Pod, container agent.Container) error
+}
+
+// Observer is told of every handled event alike.
+type Observer interface {
+	// Handled is called once per event with its name in NRI, for example "CreateContainer".
+	Handled(event string, took time.Duration, err error)
+}
+
+// Options say where and as what the plugin registers.
+type Options struct {
+	// Socket is the path of the runtime's NRI socket. It is not used by a plugin that the runtime launched.
+	Socket string
+	// Name and Index of the registration; plugins are called in the order of their two-digit index.
+	Name, Index string
+	// Launched is set when the runtime started this process and left the connection in NRI_PLUGIN_SOCKET. Such a plugin
+	// ends with its connection: the runtime starts a new one with itself.
+	Launched bool
+	// Configure takes the configuration that a runtime delivers to a plugin it launched; nil ignores it.
+	Configure func(ctx context.Context, config string) error
+	// Observer may be nil.
+	Observer Observer
+	// Log is where the connection's state is told; nil is logrus' standard logger.
+	Log logrus.FieldLogger
+}
+
+// Plugin keeps one agent connected.
+type Plugin struct {
+	agent Agent
+	opts  Options
+}
+
+// New returns a plugin that Run connects.
+func New(agent Agent, opts Options) *Plugin {
+	if opts.Log == nil {
+		opts.Log = logrus.StandardLogger()
+	}
+	return &Plugin{agent: agent, opts: opts}
+}
+
+// Waiting times between two tries to connect.
+const (
+	shortestWait = 50 * time.Millisecond
+	longestWait  = 2 * time.Second
+	// lasted is how long a connection must have been there for the next try to come at once.
+	lasted = 10 * time.Second
+)
+
+// CheckSocket returns an error for a path that exists and is not a socket. A path that does not exist is a runtime that
+// is not there yet.
+func CheckSocket(path string) error {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("NRI socket: %w", err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("NRI socket %s is a %s, not a socket", path, kindOf(info.Mode()))
+	}
+	return nil
+}
+
+func kindOf(mode fs.FileMode) string {
+	switch {
+	case mode.IsDir():
+		return "folder"
+	case mode.IsRegular():
+		return "regular file"
+	}
+	return "special file"
+}
+
+// Run connects and handles events until ctx ends. It reconnects for ever, each time with a fresh stub; only a plugin
+// that the runtime launched ends with its connection.
+func (p *Plugin) Run(ctx context.Context) error {
+	if p.opts.Launched {
+		err := newSession(p).run(ctx)
+		p.agent.Disconnected(err)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("the runtime that launched this plugin closed the connection: %w", err)
+	}
+	wait, told := shortestWait, ""
+	for {
+		began := time.Now()
+		err := newSession(p).run(ctx)
+		if ctx.Err() != nil {
+			p.agent.Disconnected(ctx.Err())
+			return nil
+		}
+		p.agent.Disconnected(err)
+		if time.Since(began) > lasted {
+			wait, told = shortestWait, ""
+		}
+		// The same reason is told once, not at every try.
+		if text := p.reason(err); text != told {
+			p.opts.Log.WithField("socket", p.opts.Socket).Warn(text)
+			told = text
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, longestWait)
+	}
+}
+
+// reason is the text for the log about a connection that is not there.
+func (p *Plugin) reason(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "waiting for the NRI socket: it does not exist. Is the runtime running and NRI enabled in its configuration?"
+	}
+	return fmt.Sprintf("not connected to the runtime, trying again: %v", err)
+}

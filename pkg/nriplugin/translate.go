@@ -1,0 +1,117 @@
+package nriplugin
+
+import (
+	"github.com/containerd/nri/pkg/api"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+)
+
+func podOf(pod *api.PodSandbox) agent.Pod {
+	linux := pod.GetLinux()
+	return agent.Pod{
+		ID:           pod.GetId(),
+		UID:          pod.GetUid(),
+		Namespace:    pod.GetNamespace(),
+		Name:         pod.GetName(),
+		CgroupParent: linux.GetCgroupParent(),
+		Annotations:  pod.GetAnnotations(),
+		Labels:       pod.GetLabels(),
+		Overhead:     memoryLimit(linux.GetPodOverhead()),
+		MemoryLimit:  memoryLimit(linux.GetPodResources()),
+	}
+}
+
+// memoryLimit is 0 when there is none; runtimes send -1 too.
+func memoryLimit(resources *api.LinuxResources) uint64 {
+	return uint64(max(0, resources.GetMemory().GetLimit().GetValue()))
+}
+
+func containerOf(container *api.Container) agent.Container {
+	linux := container.GetLinux()
+	resources := resourcesOf(linux.GetResources())
+	if adj := linux.GetOomScoreAdj(); adj != nil {
+		value := adj.GetValue()
+		resources.OOMScoreAdj = &value
+	}
+	return agent.Container{
+		ID:          container.GetId(),
+		PodID:       container.GetPodSandboxId(),
+		Name:        container.GetName(),
+		State:       stateOf(container.GetState()),
+		CgroupsPath: linux.GetCgroupsPath(),
+		Annotations: container.GetAnnotations(),
+		Resources:   resources,
+	}
+}
+
+func stateOf(state api.ContainerState) agent.State {
+	switch state {
+	case api.ContainerState_CONTAINER_CREATED:
+		return agent.Created
+	case api.ContainerState_CONTAINER_RUNNING:
+		return agent.Running
+	case api.ContainerState_CONTAINER_PAUSED:
+		return agent.Paused
+	case api.ContainerState_CONTAINER_STOPPED:
+		return agent.Stopped
+	}
+	return agent.Unknown
+}
+
+func resourcesOf(resources *api.LinuxResources) agent.Resources {
+	to := agent.Resources{
+		CPUs:    resources.GetCpu().GetCpus(),
+		Mems:    resources.GetCpu().GetMems(),
+		Unified: resources.GetUnified(),
+	}
+	if limit := resources.GetMemory().GetLimit(); limit != nil {
+		value := limit.GetValue()
+		to.MemoryLimit = &value
+	}
+	for _, limit := range resources.GetHugepageLimits() {
+		to.Hugepages = append(to.Hugepages, agent.HugepageLimit{PageSize: limit.GetPageSize(), Limit: limit.GetLimit()})
+	}
+	return to
+}
+
+// adjustmentOf returns nil when nothing is changed.
+func adjustmentOf(from agent.Adjustment) *api.ContainerAdjustment {
+	if from.Empty() {
+		return nil
+	}
+	to := &api.ContainerAdjustment{}
+	if from.CpusetMems != "" {
+		to.SetLinuxCPUSetMems(from.CpusetMems)
+	}
+	for key, value := range from.Unified {
+		to.AddLinuxUnified(key, value)
+	}
+	return to
+}
+
+func updateOf(id string, from agent.Adjustment) *api.ContainerUpdate {
+	to := &api.ContainerUpdate{}
+	to.SetContainerId(id)
+	if from.CpusetMems != "" {
+		to.SetLinuxCPUSetMems(from.CpusetMems)
+	}
+	for key, value := range from.Unified {
+		to.AddLinuxUnified(key, value)
+	}
+	return to
+}
+
+// updatesOf leaves out empty updates. CRI-O drops a plugin when an update of another container fails, so a failure is
+// always to be ignored; the agent's reconciler sees to the container later.
+func updatesOf(from []agent.Update) []*api.ContainerUpdate {
+	var to []*api.ContainerUpdate
+	for _, update := range from {
+		if update.ContainerID == "" || update.Empty() {
+			continue
+		}
+		u := updateOf(update.ContainerID, update.Adjustment)
+		u.SetIgnoreFailure()
+		to = append(to, u)
+	}
+	return to
+}
