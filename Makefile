@@ -10,13 +10,17 @@ BENCH       ?= .
 RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test bench fuzz lint e2e clean
+.PHONY: help build image run test bench fuzz lint e2e clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## Build the static binary into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
+
+image: ## Build the container image for amd64 and arm64 into bin/image.tar, without a container engine
+	@mkdir -p bin
+	$(GO) -C deploy run ./image -version $(VERSION) -created "$$(git log -1 --format=%ct)" -out ../bin/image.tar
 
 test: ## Run every test of the packages and of the built binary
 	$(GO) test $(RACE) -timeout 20m ./...
