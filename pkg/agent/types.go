@@ -1,7 +1,5 @@
 package agent
 
-import "time"
-
 // Pod is a pod sandbox as the runtime knows it.
 type Pod struct {
 	// ID is the runtime's id of the sandbox; a pod that is restarted by the kubelet gets a new one under the same UID.
@@ -72,6 +70,9 @@ type Resources struct {
 	OOMScoreAdj *int64
 	// CPUs and Mems are cpuset.cpus and cpuset.mems in the kernel's list format.
 	CPUs, Mems string
+	// CPUShares is the CPU weight in cgroup v1's unit (1024 for a CPU); nil when the request does not name it. It tells
+	// exclusive CPUs from shared ones.
+	CPUShares *uint64
 	// Hugepages are the limits per page size.
 	Hugepages []HugepageLimit
 	// Unified are the cgroup v2 files that the kubelet sets by name, for example "memory.high".
@@ -112,6 +113,4 @@ type Runtime struct {
 	// ReplyUnified is set when the runtime applies unified keys in the reply to UpdateContainer (CRI-O ≤ 1.35 drops them);
 	// where it is not, the agent writes the container's cgroup files itself.
 	ReplyUnified bool
-	// MarginBeforeDeadline is how long before an event's deadline the answer must be on its way; 0 is a default of 200 ms.
-	MarginBeforeDeadline time.Duration
 }
