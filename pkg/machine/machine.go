@@ -2,14 +2,7 @@
 // read from sysfs and proc under given roots, or from a machine file, so that tests and simulations need no such machine.
 package machine
 
-import (
-	"fmt"
-	"strings"
-
-	"k8s.io/utils/cpuset"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-)
+import "k8s.io/utils/cpuset"
 
 // Machine is what the hardware has.
 type Machine struct {
@@ -43,24 +36,4 @@ type Pool struct {
 	PageSize uint64
 	// Count is the number of pages (nr_hugepages).
 	Count uint64
-}
-
-// NodesOfCPUs returns the NUMA nodes of a list of CPUs in the kernel's format ("0-3,8"), as a container's cpuset.cpus has
-// it. An empty list has no nodes. A CPU that no node has is an error.
-func (m Machine) NodesOfCPUs(list string) (nodeset.Set, error) {
-	wanted, err := cpuset.Parse(strings.TrimSpace(list))
-	if err != nil {
-		return 0, fmt.Errorf("CPU list %q: %w", list, err)
-	}
-	var nodes nodeset.Set
-	for _, node := range m.Nodes {
-		if here := wanted.Intersection(node.CPUs); !here.IsEmpty() {
-			nodes = nodes.Union(nodeset.Of(node.ID))
-			wanted = wanted.Difference(here)
-		}
-	}
-	if !wanted.IsEmpty() {
-		return 0, fmt.Errorf("CPU list %q: no NUMA node has CPU %s", list, wanted)
-	}
-	return nodes, nil
 }

@@ -1,6 +1,114 @@
-// Package quantity reads Kubernetes quantities as whole bytes and refuses what is not: negative, fractional or too large
-// numbers.
+// Package quantity reads Kubernetes quantities ("64Mi", "1.5G", "4096") as whole bytes and refuses what is no number of
+// bytes: negative, fractional and too large ones.
+// https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 package quantity
 
-// Bytes is a number of bytes with the text form of a Kubernetes quantity ("64Mi").
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+const (
+	// longest is more than any number of bytes takes to write.
+	longest = 64
+	// largestExponent bounds the work for a short text like 1e999999999, whose digits would fill the memory.
+	largestExponent = 30
+)
+
+// Why a text is no number of bytes; errors.Is tells them apart.
+var (
+	ErrFormat   = errors.New("is not a quantity such as 64Mi, 2G or 4096")
+	ErrNegative = errors.New("is negative")
+	ErrFraction = errors.New("is not a whole number of bytes")
+	ErrTooLarge = errors.New("is more than a signed 64-bit number of bytes")
+)
+
+// Bytes is a number of bytes with the text form of a quantity.
 type Bytes uint64
+
+// Parse reads a quantity as a number of bytes, at most 2^63-1. The error quotes the text.
+func Parse(text string) (uint64, error) {
+	bytes, err := parse(text)
+	if err != nil {
+		return 0, fmt.Errorf("%s %w", shown(text), err)
+	}
+	return bytes, nil
+}
+
+func parse(text string) (uint64, error) {
+	if len(text) > longest || !strings.ContainsAny(text, "0123456789") {
+		return 0, ErrFormat
+	}
+	if exponent, ok := exponentOf(text); ok && (exponent > largestExponent || exponent < -largestExponent) {
+		return 0, fmt.Errorf("has an exponent beyond %d", largestExponent)
+	}
+	q, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, ErrFormat
+	}
+	if q.Sign() < 0 {
+		return 0, ErrNegative
+	}
+	// A value beyond int64 is cut to the largest one while it is read, which no memory has: both are refused.
+	if q.Cmp(*resource.NewQuantity(math.MaxInt64, resource.DecimalSI)) >= 0 {
+		return 0, ErrTooLarge
+	}
+	bytes := q.Value() // rounds up
+	if q.Cmp(*resource.NewQuantity(bytes, resource.DecimalSI)) != 0 {
+		return 0, ErrFraction
+	}
+	return uint64(bytes), nil
+}
+
+// exponentOf returns the number after an e or E; "1E" and "1Ei" are exabytes.
+func exponentOf(text string) (int, bool) {
+	i := strings.LastIndexAny(text, "eE")
+	if i < 0 {
+		return 0, false
+	}
+	exponent, err := strconv.Atoi(text[i+1:])
+	if errors.Is(err, strconv.ErrRange) {
+		return math.MaxInt, true
+	}
+	return exponent, err == nil
+}
+
+// shown quotes a text, escaped and shortened.
+func shown(text string) string {
+	if len(text) > longest {
+		return strconv.Quote(text[:longest]) + "…"
+	}
+	return strconv.Quote(text)
+}
+
+// Format writes bytes as the shortest exact binary quantity: 67108864 is "64Mi", 1000 is "1000".
+func Format(bytes uint64) string {
+	units := [...]string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
+	unit := 0
+	for bytes > 0 && bytes%1024 == 0 && unit < len(units)-1 {
+		bytes /= 1024
+		unit++
+	}
+	return strconv.FormatUint(bytes, 10) + units[unit]
+}
+
+// String is Format.
+func (b Bytes) String() string { return Format(uint64(b)) }
+
+// MarshalText writes the shortest exact binary quantity.
+func (b Bytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// UnmarshalText reads a quantity.
+func (b *Bytes) UnmarshalText(text []byte) error {
+	bytes, err := Parse(string(text))
+	if err != nil {
+		return err
+	}
+	*b = Bytes(bytes)
+	return nil
+}

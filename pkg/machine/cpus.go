@@ -1,0 +1,68 @@
+package machine
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"k8s.io/utils/cpuset"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// mostCPUs is the largest CONFIG_NR_CPUS of the kernel.
+const mostCPUs = 8192
+
+// parseCPUs reads the kernel's list format. A short text can name any number of CPUs, so their number is bounded before
+// the set is made.
+func parseCPUs(list string) (cpuset.CPUSet, error) {
+	number := 0
+	for part := range strings.SplitSeq(list, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		low, _ := strconv.Atoi(first) // what is no number is left to the parser below
+		high, _ := strconv.Atoi(last)
+		if low >= mostCPUs || high >= mostCPUs {
+			return cpuset.CPUSet{}, fmt.Errorf("CPU list %s: CPU ids end at %d", shown(list), mostCPUs-1)
+		}
+		if number += max(high-low, 0) + 1; number > mostCPUs {
+			return cpuset.CPUSet{}, fmt.Errorf("CPU list %s: more than %d CPUs", shown(list), mostCPUs)
+		}
+	}
+	cpus, err := cpuset.Parse(list)
+	if err != nil {
+		return cpuset.CPUSet{}, fmt.Errorf("CPU list %s is not in the form 0-3,8", shown(list))
+	}
+	return cpus, nil
+}
+
+// NodesOfCPUs returns the NUMA nodes of a list of CPUs in the kernel's format ("0-3,8"), as a container's cpuset.cpus has
+// it. An empty list has no nodes. A CPU that no node has is an error.
+func (m Machine) NodesOfCPUs(list string) (nodeset.Set, error) {
+	wanted, err := parseCPUs(strings.TrimSpace(list))
+	if err != nil {
+		return 0, err
+	}
+	var nodes nodeset.Set
+	for _, node := range m.Nodes {
+		if here := wanted.Intersection(node.CPUs); !here.IsEmpty() {
+			nodes = nodes.Union(nodeset.Of(node.ID))
+			wanted = wanted.Difference(here)
+		}
+	}
+	if !wanted.IsEmpty() {
+		return 0, fmt.Errorf("CPU list %s: no NUMA node has CPU %s", shown(list), wanted)
+	}
+	return nodes, nil
+}
+
+// shown quotes a text, escaped and shortened.
+func shown(text string) string {
+	const longest = 80
+	if len(text) > longest {
+		return strconv.Quote(text[:longest]) + "…"
+	}
+	return strconv.Quote(text)
+}

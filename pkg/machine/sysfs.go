@@ -1,0 +1,150 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"k8s.io/utils/cpuset"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// This is a reader of our own, in the habit of prometheus/procfs, because the Memory Manager needs each node's MemTotal to
+// the byte and from a root that the caller names: procfs knows no per-node meminfo by node id, and jaypipes/ghw takes its
+// root from the environment and rounds memory to what the DIMMs add up to.
+
+// Read reads a machine from the kernel, /sys and /proc on a living node. An empty procRoot takes the sum of the nodes as
+// MemTotal and no swap. See Documentation/ABI/stable/sysfs-devices-node of the kernel.
+func Read(sysfsRoot, procRoot string) (Machine, error) {
+	m, err := read(sysfsRoot, procRoot)
+	if err != nil {
+		return Machine{}, fmt.Errorf("read the machine: %w", err)
+	}
+	return m, nil
+}
+
+func read(sysfsRoot, procRoot string) (Machine, error) {
+	m := Machine{PageSize: os.Getpagesize()}
+	if procRoot != "" {
+		info, err := readMeminfo(filepath.Join(procRoot, "meminfo"))
+		if err != nil {
+			return Machine{}, err
+		}
+		if m.MemTotal = info["MemTotal"]; m.MemTotal == 0 {
+			return Machine{}, fmt.Errorf("%s: no MemTotal", filepath.Join(procRoot, "meminfo"))
+		}
+		m.Swap = info["SwapTotal"]
+	}
+	folder := filepath.Join(sysfsRoot, "devices/system/node")
+	online, err := readLine(filepath.Join(folder, "online"))
+	if errors.Is(err, fs.ErrNotExist) && m.MemTotal > 0 {
+		return m.withoutNUMA(sysfsRoot)
+	}
+	if err != nil {
+		return Machine{}, err
+	}
+	ids, err := nodeset.Parse(online)
+	if err != nil {
+		return Machine{}, fmt.Errorf("%s: %w (more than %d NUMA nodes are not supported, by the kubelet neither)",
+			filepath.Join(folder, "online"), err, nodeset.Max)
+	}
+	for id := range ids.All() {
+		node, err := readNode(filepath.Join(folder, "node"+strconv.Itoa(id)), id)
+		if err != nil {
+			return Machine{}, err
+		}
+		if len(node.Distances) != ids.Len() {
+			return Machine{}, fmt.Errorf("%s: %d distances for %d online nodes",
+				filepath.Join(folder, "node"+strconv.Itoa(id), "distance"), len(node.Distances), ids.Len())
+		}
+		m.Nodes = append(m.Nodes, node)
+	}
+	if len(m.Nodes) == 0 {
+		return Machine{}, fmt.Errorf("%s: no NUMA node is online", filepath.Join(folder, "online"))
+	}
+	if procRoot == "" {
+		for _, node := range m.Nodes {
+			m.MemTotal += node.Memory
+		}
+	}
+	return m, nil
+}
+
+// withoutNUMA is the machine of a kernel without CONFIG_NUMA: one node with all there is, as the kubelet sees it.
+func (m Machine) withoutNUMA(sysfsRoot string) (Machine, error) {
+	cpus, err := readCPUs(filepath.Join(sysfsRoot, "devices/system/cpu/online"))
+	if err != nil {
+		return Machine{}, err
+	}
+	pools, err := readPools(filepath.Join(sysfsRoot, "kernel/mm/hugepages"))
+	if err != nil {
+		return Machine{}, err
+	}
+	m.Nodes = []Node{{Memory: m.MemTotal, CPUs: cpus, Hugepages: pools, Distances: []int{localDistance}}}
+	return m, nil
+}
+
+// readNode reads one folder of /sys/devices/system/node.
+func readNode(folder string, id int) (Node, error) {
+	node := Node{ID: id}
+	info, err := readMeminfo(filepath.Join(folder, "meminfo"))
+	if err != nil {
+		return Node{}, err
+	}
+	total, ok := info["MemTotal"]
+	if !ok {
+		return Node{}, fmt.Errorf("%s: no MemTotal", filepath.Join(folder, "meminfo"))
+	}
+	node.Memory = total
+	if node.CPUs, err = readCPUs(filepath.Join(folder, "cpulist")); err != nil {
+		return Node{}, err
+	}
+	if node.Distances, err = readDistances(filepath.Join(folder, "distance")); err != nil {
+		return Node{}, err
+	}
+	if node.Hugepages, err = readPools(filepath.Join(folder, "hugepages")); err != nil {
+		return Node{}, err
+	}
+	return node, nil
+}
+
+// readLine reads a file that holds one line.
+func readLine(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	return strings.TrimSpace(string(data)), err
+}
+
+// readCPUs reads a cpulist; a node without CPUs has an empty one.
+func readCPUs(path string) (cpuset.CPUSet, error) {
+	text, err := readLine(path)
+	if err != nil {
+		return cpuset.CPUSet{}, err
+	}
+	cpus, err := parseCPUs(text)
+	if err != nil {
+		return cpuset.CPUSet{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return cpus, nil
+}
+
+// readDistances reads a row of the SLIT table: one number per online node.
+func readDistances(path string) ([]int, error) {
+	text, err := readLine(path)
+	if err != nil {
+		return nil, err
+	}
+	var row []int
+	for field := range strings.FieldsSeq(text) {
+		distance, err := strconv.ParseUint(field, 10, 16)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %q is not a distance", path, field)
+		}
+		row = append(row, int(distance))
+	}
+	return row, nil
+}

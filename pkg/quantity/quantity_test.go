@@ -1,0 +1,94 @@
+package quantity
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]uint64{
+		"0": 0, "4096": 4096, "64Mi": 64 << 20, "1.5Gi": 3 << 29, "2G": 2e9, "1e3": 1000, "1E": 1e18, "7Ei": 7 << 60,
+		"128974848000m": 128974848, "+1Ki": 1024, "9223372036854775806": 9223372036854775806,
+	} {
+		if got, err := Parse(text); err != nil || got != want {
+			t.Errorf("Parse(%q) = %d, %v, want %d", text, got, err, want)
+		}
+	}
+}
+
+func TestParseRefusesWhatIsNoNumberOfBytes(t *testing.T) {
+	tests := map[string]struct {
+		text, want string
+		is         error
+	}{
+		"empty":           {"", `"" is not a quantity such as 64Mi, 2G or 4096`, ErrFormat},
+		"only a unit":     {"Gi", `"Gi" is not a quantity such as 64Mi, 2G or 4096`, ErrFormat},
+		"wrong unit":      {"1GB", `"1GB" is not a quantity such as 64Mi, 2G or 4096`, ErrFormat},
+		"space":           {"1 Gi", `"1 Gi" is not a quantity such as 64Mi, 2G or 4096`, ErrFormat},
+		"control":         {"1\x00\x1b[2J", `"1\x00\x1b[2J" is not a quantity such as 64Mi, 2G or 4096`, ErrFormat},
+		"negative":        {"-1Gi", `"-1Gi" is negative`, ErrNegative},
+		"half a byte":     {"0.5", `"0.5" is not a whole number of bytes`, ErrFraction},
+		"milli":           {"1500m", `"1500m" is not a whole number of bytes`, ErrFraction},
+		"nano":            {"1n", `"1n" is not a whole number of bytes`, ErrFraction},
+		"below nano":      {"1e-20", `"1e-20" is not a whole number of bytes`, ErrFraction},
+		"2^63":            {"8Ei", `"8Ei" is more than a signed 64-bit number of bytes`, ErrTooLarge},
+		"digits":          {"99999999999999999999", `"99999999999999999999" is more than a signed 64-bit number of bytes`, ErrTooLarge},
+		"exponent":        {"1e999999999", `"1e999999999" has an exponent beyond 30`, nil},
+		"small exponent":  {"1E-2147483648", `"1E-2147483648" has an exponent beyond 30`, nil},
+		"exponent beyond": {"1e99999999999999999999", `"1e99999999999999999999" has an exponent beyond 30`, nil},
+		"long":            {strings.Repeat("9", 65), `"` + strings.Repeat("9", 64) + `"… is not a quantity such as 64Mi, 2G or 4096`, ErrFormat},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse(tc.text)
+			if err == nil || err.Error() != tc.want || tc.is != nil && !errors.Is(err, tc.is) {
+				t.Errorf("Parse(%q) = %v, want %s", tc.text, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestBytesTextIsExactAndShort(t *testing.T) {
+	for bytes, want := range map[Bytes]string{
+		0: "0", 1: "1", 1000: "1000", 1024: "1Ki", 64 << 20: "64Mi", 2148 << 20: "2148Mi", 1 << 60: "1Ei", 134987354112: "131823588Ki",
+	} {
+		text, err := bytes.MarshalText()
+		if err != nil || string(text) != want {
+			t.Errorf("text of %d = %q, %v, want %q", uint64(bytes), text, err, want)
+		}
+		var back Bytes
+		if err := back.UnmarshalText(text); err != nil || back != bytes {
+			t.Errorf("%q reads as %d, %v", text, back, err)
+		}
+	}
+	kept := Bytes(7)
+	if err := kept.UnmarshalText([]byte("-1")); err == nil || kept != 7 {
+		t.Errorf("a wrong text gives %v and %d, want an error and the old value", err, kept)
+	}
+}
+
+// FuzzParse: what is accepted is exactly what the Kubernetes library reads.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{"1Gi", "1.5Gi", "1e3", "1E", "0x10", "1e3Gi", "-1", "1.", ".5Gi", "1e-1", "8Ei", "1e999999999", "00001Gi", "1e30"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		bytes, err := Parse(text)
+		if err != nil {
+			return
+		}
+		q, err := resource.ParseQuantity(text)
+		if err != nil {
+			t.Fatalf("Parse accepts %q: %v", text, err)
+		}
+		if q.Cmp(*resource.NewQuantity(int64(bytes), resource.BinarySI)) != 0 {
+			t.Errorf("Parse(%q) = %d, the library reads %s", text, bytes, q.AsDec())
+		}
+		if again, err := Parse(Format(bytes)); err != nil || again != bytes {
+			t.Errorf("Format(%d) = %q reads as %d, %v", bytes, Format(bytes), again, err)
+		}
+	})
+}

@@ -1,0 +1,242 @@
+package strictyaml
+
+import (
+	"encoding"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// decoder puts nodes into Go values and notes their lines.
+type decoder struct {
+	doc *Document
+	// values is how many more may be read.
+	values int
+}
+
+func (d *decoder) errorf(n *yaml.Node, path, format string, args ...any) error {
+	return &Error{File: d.doc.file, Line: n.Line, Path: path, Message: fmt.Sprintf(format, args...)}
+}
+
+// value decodes a node into any of the supported kinds.
+func (d *decoder) value(n *yaml.Node, path string, into reflect.Value) error {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	if d.values--; d.values < 0 {
+		return d.errorf(n, path, "the file has more than %d values", mostValues)
+	}
+	d.doc.lines[path] = n.Line
+
+	if into.Kind() == reflect.Pointer {
+		if isNull(n) {
+			into.SetZero()
+			return nil
+		}
+		into.Set(reflect.New(into.Type().Elem()))
+		return d.value(n, path, into.Elem())
+	}
+	if n.Kind == yaml.ScalarNode && !isNull(n) {
+		if text, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok {
+			return d.text(n, path, text)
+		}
+	}
+	switch into.Kind() {
+	case reflect.Struct:
+		return d.structure(n, path, into)
+	case reflect.Map:
+		return d.mapping(n, path, into)
+	case reflect.Slice:
+		return d.list(n, path, into)
+	}
+	return d.scalar(n, path, into)
+}
+
+// structure decodes a mapping with known fields.
+func (d *decoder) structure(n *yaml.Node, path string, into reflect.Value) error {
+	fields := fieldsOf(into.Type())
+	return d.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
+		for i, name := range fields {
+			if name != "" && name == key {
+				return d.value(value, join(path, key), into.Field(i))
+			}
+		}
+		return d.errorf(keyNode, path, "unknown field %s, did you mean %q?", quote(key), nearest(key, fields))
+	})
+}
+
+// mapping decodes a mapping with free keys.
+func (d *decoder) mapping(n *yaml.Node, path string, into reflect.Value) error {
+	into.SetZero()
+	if isNull(n) {
+		return nil
+	}
+	entries := reflect.MakeMap(into.Type())
+	err := d.pairs(n, path, func(key string, _, value *yaml.Node) error {
+		entry := reflect.New(into.Type().Elem()).Elem()
+		if err := d.value(value, join(path, key), entry); err != nil {
+			return err
+		}
+		entries.SetMapIndex(reflect.ValueOf(key).Convert(into.Type().Key()), entry)
+		return nil
+	})
+	into.Set(entries)
+	return err
+}
+
+// pairs walks a mapping's keys, each once.
+func (d *decoder) pairs(n *yaml.Node, path string, visit func(key string, keyNode, value *yaml.Node) error) error {
+	if n.Kind != yaml.MappingNode {
+		return d.errorf(n, path, "want a mapping of names to values, got %s", describe(n))
+	}
+	seen := make(map[string]int, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		switch {
+		case key.Kind != yaml.ScalarNode:
+			return d.errorf(key, path, "want a name as the key, got %s", describe(key))
+		case key.ShortTag() == "!!merge":
+			return d.errorf(key, path, "merge keys (<<) are not supported")
+		case seen[key.Value] > 0:
+			return d.errorf(key, path, "field %s is already set on line %d", quote(key.Value), seen[key.Value])
+		}
+		seen[key.Value] = key.Line
+		if err := visit(key.Value, key, value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list decodes a sequence.
+func (d *decoder) list(n *yaml.Node, path string, into reflect.Value) error {
+	into.SetZero()
+	if isNull(n) {
+		return nil
+	}
+	if n.Kind != yaml.SequenceNode {
+		return d.errorf(n, path, "want a list, got %s", describe(n))
+	}
+	entries := reflect.MakeSlice(into.Type(), len(n.Content), len(n.Content))
+	for i, item := range n.Content {
+		if err := d.value(item, path+"["+strconv.Itoa(i)+"]", entries.Index(i)); err != nil {
+			return err
+		}
+	}
+	into.Set(entries)
+	return nil
+}
+
+// text hands a scalar to a type that reads itself.
+func (d *decoder) text(n *yaml.Node, path string, into encoding.TextUnmarshaler) error {
+	if err := d.known(n, path); err != nil {
+		return err
+	}
+	if err := into.UnmarshalText([]byte(n.Value)); err != nil {
+		return d.errorf(n, path, "%v", err)
+	}
+	return nil
+}
+
+// scalar decodes text, true and false, and numbers. A string takes a number's digits as they are written, so that
+// "cpu: 4" needs no quotes.
+func (d *decoder) scalar(n *yaml.Node, path string, into reflect.Value) error {
+	kind, want := into.Kind(), wanted(into)
+	if n.Kind != yaml.ScalarNode || isNull(n) {
+		return d.errorf(n, path, "want %s, got %s", want, describe(n))
+	}
+	if err := d.known(n, path); err != nil {
+		return err
+	}
+	wrong := d.errorf(n, path, "want %s, got %s", want, quote(n.Value))
+	switch tag := n.ShortTag(); kind {
+	case reflect.String:
+		into.SetString(n.Value)
+	case reflect.Bool:
+		if tag != "!!bool" {
+			return wrong
+		}
+		into.SetBool(strings.EqualFold(n.Value, "true"))
+	case reflect.Float64:
+		f, err := strconv.ParseFloat(n.Value, 64)
+		if err != nil || tag != "!!float" && tag != "!!int" || math.IsNaN(f) || math.IsInf(f, 0) {
+			return wrong
+		}
+		into.SetFloat(f)
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		i, err := strconv.ParseInt(n.Value, 10, into.Type().Bits())
+		if err != nil || tag != "!!int" {
+			return wrong
+		}
+		into.SetInt(i)
+	case reflect.Uint, reflect.Uint32, reflect.Uint64:
+		u, err := strconv.ParseUint(n.Value, 10, into.Type().Bits())
+		if err != nil || tag != "!!int" {
+			return wrong
+		}
+		into.SetUint(u)
+	default:
+		return d.errorf(n, path, "can not be set in a file")
+	}
+	return nil
+}
+
+// known refuses tags that would give a scalar another meaning.
+func (d *decoder) known(n *yaml.Node, path string) error {
+	switch n.ShortTag() {
+	case "!!str", "!!bool", "!!int", "!!float", "!!timestamp":
+		return nil
+	}
+	return d.errorf(n, path, "tag %s is not supported", quote(n.Tag))
+}
+
+func isNull(n *yaml.Node) bool {
+	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
+}
+
+// fieldsOf returns the names of a struct's fields by index; unexported and untagged ones have none.
+func fieldsOf(t reflect.Type) []string {
+	names := make([]string, t.NumField())
+	for i := range names {
+		names[i], _, _ = strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+		if names[i] == "-" {
+			names[i] = ""
+		}
+	}
+	return names
+}
+
+func wanted(into reflect.Value) string {
+	if _, ok := into.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return "a text"
+	}
+	switch into.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Float64:
+		return "a number"
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return "a whole number"
+	case reflect.Uint, reflect.Uint32, reflect.Uint64:
+		return "a whole number, 0 or more"
+	}
+	return "a text"
+}
+
+func describe(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case n.Kind == yaml.AliasNode:
+		return "an alias"
+	case isNull(n):
+		return "nothing"
+	}
+	return quote(n.Value)
+}

@@ -1,0 +1,135 @@
+// Package strictyaml reads a YAML file into a struct and leaves nothing to chance: an unknown or doubled field, a value of
+// the wrong kind, a number that is none or a second document is one error with file, line and field. The lines stay
+// available for what only the owner of the struct can judge.
+package strictyaml
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// largestFile, in bytes, is more than any file of ours needs (a ConfigMap holds as much).
+	largestFile = 1 << 20
+	// mostValues bounds what aliases can make of a small file.
+	mostValues = 100_000
+)
+
+// Error is what is wrong with a file.
+type Error struct {
+	File string
+	// Line counts from 1; 0 when the value stands in no file.
+	Line int
+	// Path is the field, for example "stallGuard.window" or "reservedMemory[0].limits"; empty for the file as a whole.
+	Path    string
+	Message string
+}
+
+// Error is "FILE:LINE: path: message".
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File)
+	if e.Line > 0 {
+		b.WriteByte(':')
+		b.WriteString(strconv.Itoa(e.Line))
+	}
+	b.WriteString(": ")
+	if e.Path != "" {
+		b.WriteString(e.Path)
+		b.WriteString(": ")
+	}
+	b.WriteString(e.Message)
+	return b.String()
+}
+
+// Document knows where each field of a file stands.
+type Document struct {
+	file  string
+	lines map[string]int
+}
+
+// Has reports whether the file has this field.
+func (d *Document) Has(path string) bool {
+	_, ok := d.lines[path]
+	return ok
+}
+
+// Errorf returns an *Error about a field. A field that the file leaves out is placed at the nearest one above it.
+func (d *Document) Errorf(path, format string, args ...any) error {
+	line := 0
+	for above := path; line == 0 && above != ""; above = parent(above) {
+		line = d.lines[above]
+	}
+	return &Error{File: d.file, Line: line, Path: path, Message: fmt.Sprintf(format, args...)}
+}
+
+// parent cuts the last field or index off a path.
+func parent(path string) string {
+	return path[:max(strings.LastIndexAny(path, ".["), 0)]
+}
+
+// Decode reads the only YAML document of data into the struct that into points to; name is what errors call the file.
+// Field names are those of the yaml tags. Fields that the file leaves out keep their value, a map or list that it has
+// replaces the old one, null empties pointers, maps and lists. A scalar goes into a type that has UnmarshalText through it.
+// An empty file changes nothing. Every error is an *Error.
+func Decode(name string, data []byte, into any) (*Document, error) {
+	doc := &Document{file: name, lines: map[string]int{}}
+	if len(data) > largestFile {
+		return doc, &Error{File: name, Message: fmt.Sprintf("is larger than %d bytes", largestFile)}
+	}
+	root, err := parse(data)
+	if err != nil {
+		return doc, syntaxError(name, err)
+	}
+	if root == nil {
+		return doc, nil
+	}
+	d := &decoder{doc: doc, values: mostValues}
+	return doc, d.value(root, "", reflect.ValueOf(into).Elem())
+}
+
+var errSecondDocument = errors.New("second document")
+
+// parse returns the root of the only document, nil for a text without one.
+func parse(data []byte) (*yaml.Node, error) {
+	reader := yaml.NewDecoder(bytes.NewReader(data))
+	var document, second yaml.Node
+	switch err := reader.Decode(&document); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	switch err := reader.Decode(&second); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		return nil, err
+	default:
+		return nil, fmt.Errorf("line %d: %w: only one is read", second.Line, errSecondDocument)
+	}
+	root := document.Content[0]
+	if root.Kind == yaml.ScalarNode && root.ShortTag() == "!!null" {
+		return nil, nil
+	}
+	return root, nil
+}
+
+// syntaxError moves the line of the YAML reader's message to where ours has it.
+func syntaxError(name string, err error) error {
+	message := strings.TrimPrefix(err.Error(), "yaml: ")
+	e := &Error{File: name, Message: message}
+	if rest, ok := strings.CutPrefix(message, "line "); ok {
+		number, text, _ := strings.Cut(rest, ": ")
+		if line, err := strconv.Atoi(number); err == nil {
+			e.Line, e.Message = line, text
+		}
+	}
+	return e
+}
