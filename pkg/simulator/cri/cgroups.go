@@ -1,0 +1,149 @@
+package cri
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+)
+
+// Tree is a copy of a cgroup v2 hierarchy in an ordinary folder: cgroups are folders, and their files hold what was
+// written last.
+type Tree struct{ root string }
+
+// NewTree makes the top of a hierarchy in an existing folder.
+func NewTree(root string) (*Tree, error) {
+	t := &Tree{root}
+	return t, t.write("", map[string]string{"cgroup.controllers": "cpuset cpu memory hugetlb pids", "cgroup.procs": ""})
+}
+
+// Root is the folder of the hierarchy.
+func (t *Tree) Root() string { return t.root }
+
+// A new cgroup's files, as the kernel shows them.
+var fresh = map[string]string{
+	"cgroup.controllers": "cpuset cpu memory hugetlb pids",
+	"cgroup.procs":       "",
+	"cpuset.cpus":        "",
+	"cpuset.mems":        "",
+	"memory.min":         "0",
+	"memory.low":         "0",
+	"memory.high":        "max",
+	"memory.max":         "max",
+	"memory.current":     "0",
+	"memory.events":      "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0",
+	"memory.pressure":    "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0",
+}
+
+// Make makes a cgroup and those above it; files that are there already stay.
+func (t *Tree) Make(cgroup string) error {
+	cgroup = path.Clean("/" + cgroup)
+	if cgroup == "/" {
+		return nil
+	}
+	if err := t.Make(path.Dir(cgroup)); err != nil {
+		return err
+	}
+	err := os.Mkdir(filepath.Join(t.root, cgroup), 0o755)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("making a cgroup: %w", err)
+	}
+	return t.write(cgroup, fresh)
+}
+
+// Remove removes a cgroup and those in it; one that is not there is fine.
+func (t *Tree) Remove(cgroup string) error {
+	if cgroup = path.Clean("/" + cgroup); cgroup == "/" {
+		return nil
+	}
+	return os.RemoveAll(filepath.Join(t.root, cgroup))
+}
+
+// Read returns the text of a cgroup's file, without the newline at its end.
+func (t *Tree) Read(cgroup, file string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(t.root, path.Clean("/"+cgroup), file))
+	return strings.TrimSpace(string(data)), err
+}
+
+func (t *Tree) write(cgroup string, files map[string]string) error {
+	for file, text := range files {
+		if err := os.WriteFile(filepath.Join(t.root, cgroup, file), []byte(text+"\n"), 0o644); err != nil {
+			return fmt.Errorf("writing a cgroup's file: %w", err)
+		}
+	}
+	return nil
+}
+
+// Path returns where a runtime makes the cgroup of an OCI spec's linux.cgroupsPath: "slice:prefix:name" under systemd,
+// else a path.
+func Path(cgroupsPath string) string {
+	parts := strings.Split(cgroupsPath, ":")
+	if len(parts) != 3 {
+		return path.Clean("/" + cgroupsPath)
+	}
+	return path.Join(ExpandSlice(parts[0]), parts[1]+"-"+parts[2]+".scope")
+}
+
+// ExpandSlice returns the path of a systemd slice: "a-b.slice" is in "a.slice".
+func ExpandSlice(slice string) string {
+	name, isSlice := strings.CutSuffix(path.Base(slice), ".slice")
+	if !isSlice {
+		return path.Clean("/" + slice)
+	}
+	expanded, prefix := "/", ""
+	for _, part := range strings.Split(name, "-") {
+		prefix += part
+		expanded = path.Join(expanded, prefix+".slice")
+		prefix += "-"
+	}
+	return expanded
+}
+
+// writeCgroup does what runc does with a container's resources.
+func (r *Runtime) writeCgroup(container *api.Container) error {
+	tree, cgroupsPath := r.options.Cgroups, container.GetLinux().GetCgroupsPath()
+	if tree == nil || cgroupsPath == "" {
+		return nil
+	}
+	resources := container.GetLinux().GetResources()
+	files := map[string]string{}
+	if limit := resources.GetMemory().GetLimit(); limit != nil {
+		files["memory.max"] = "max"
+		if limit.Value > 0 {
+			files["memory.max"] = strconv.FormatInt(limit.Value, 10)
+		}
+	}
+	if cpus := resources.GetCpu().GetCpus(); cpus != "" {
+		files["cpuset.cpus"] = cpus
+	}
+	if mems := resources.GetCpu().GetMems(); mems != "" {
+		files["cpuset.mems"] = mems
+	}
+	for key, value := range resources.GetUnified() {
+		if strings.ContainsRune(key, '/') {
+			return fmt.Errorf("unified key %q is not a file of a cgroup", key)
+		}
+		files[key] = value
+	}
+	cgroup := Path(cgroupsPath)
+	if err := tree.Make(cgroup); err != nil {
+		return err
+	}
+	return tree.write(cgroup, files)
+}
+
+func (r *Runtime) removeCgroup(container *api.Container) error {
+	if r.options.Cgroups == nil || container.GetLinux().GetCgroupsPath() == "" {
+		return nil
+	}
+	return r.options.Cgroups.Remove(Path(container.Linux.CgroupsPath))
+}

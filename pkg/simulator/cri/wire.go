@@ -1,0 +1,138 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/ttrpc"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+)
+
+// older makes a runtime's requests look like those of an older NRI, and lets it refuse what that one did not know. The
+// differences are those that plugins have met: what is said on the wire, not how the old runtime worked inside.
+func older(nri nriplugin.Version) []ttrpc.ClientOpts {
+	w := wire{nri}
+	return []ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(w.call)}
+}
+
+type wire struct{ nri nriplugin.Version }
+
+// events is the last event that the version knows.
+func (w wire) known() api.EventMask {
+	last := api.Event_REMOVE_CONTAINER
+	if w.nri.AtLeast(0, 10, 0) {
+		last = api.Event_VALIDATE_CONTAINER_ADJUSTMENT
+	}
+	return api.EventMask(1)<<last - 1
+}
+
+func (w wire) call(ctx context.Context, request *ttrpc.Request, response *ttrpc.Response, _ *ttrpc.UnaryClientInfo, next ttrpc.Invoker) error {
+	switch request.Method {
+	case "Configure":
+		return w.configure(ctx, request, response, next)
+	case "Synchronize":
+		if err := rewrite(request, &api.SynchronizeRequest{}, func(r *api.SynchronizeRequest) {
+			for _, container := range r.Containers {
+				w.strip(container)
+			}
+		}); err != nil {
+			return err
+		}
+	case "CreateContainer":
+		if err := rewrite(request, &api.CreateContainerRequest{}, func(r *api.CreateContainerRequest) { w.strip(r.Container) }); err != nil {
+			return err
+		}
+	case "UpdateContainer":
+		if err := rewrite(request, &api.UpdateContainerRequest{}, func(r *api.UpdateContainerRequest) { w.strip(r.Container) }); err != nil {
+			return err
+		}
+	case "StopContainer":
+		if err := rewrite(request, &api.StopContainerRequest{}, func(r *api.StopContainerRequest) { w.strip(r.Container) }); err != nil {
+			return err
+		}
+	default:
+		if err := w.stateChange(request); err != nil {
+			return err
+		}
+	}
+	return next(ctx, request, response)
+}
+
+// configure leaves the NRI version out before 0.12 and the failure policy before 0.12.4.
+func (w wire) configure(ctx context.Context, request *ttrpc.Request, response *ttrpc.Response, next ttrpc.Invoker) error {
+	err := rewrite(request, &api.ConfigureRequest{}, func(r *api.ConfigureRequest) {
+		r.NRIVersion = ""
+		if w.nri.AtLeast(0, 12, 0) {
+			r.NRIVersion = "v" + w.nri.String()
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if err := next(ctx, request, response); err != nil || response.GetStatus().GetCode() != 0 {
+		return err
+	}
+	reply := &api.ConfigureResponse{}
+	if err := proto.Unmarshal(response.Payload, reply); err != nil {
+		return err
+	}
+	if extra := api.EventMask(reply.Events) &^ w.known(); extra != 0 {
+		return fmt.Errorf("invalid plugin events: 0x%x", extra)
+	}
+	if !w.nri.AtLeast(0, 12, 4) {
+		reply.FailurePolicy = nil
+	}
+	response.Payload, err = proto.Marshal(reply)
+	return err
+}
+
+// strip leaves the unified map out before 0.10.
+func (w wire) strip(container *api.Container) {
+	if !w.nri.AtLeast(0, 10, 0) && container.GetLinux().GetResources() != nil {
+		container.Linux.Resources.Unified = nil
+	}
+}
+
+// Before 0.12 these events had no call of their own.
+var stateChanges = map[string]api.Event{
+	"RunPodSandbox":        api.Event_RUN_POD_SANDBOX,
+	"PostUpdatePodSandbox": api.Event_POST_UPDATE_POD_SANDBOX,
+	"StopPodSandbox":       api.Event_STOP_POD_SANDBOX,
+	"RemovePodSandbox":     api.Event_REMOVE_POD_SANDBOX,
+	"PostCreateContainer":  api.Event_POST_CREATE_CONTAINER,
+	"StartContainer":       api.Event_START_CONTAINER,
+	"PostStartContainer":   api.Event_POST_START_CONTAINER,
+	"PostUpdateContainer":  api.Event_POST_UPDATE_CONTAINER,
+	"RemoveContainer":      api.Event_REMOVE_CONTAINER,
+}
+
+func (w wire) stateChange(request *ttrpc.Request) error {
+	event, old := stateChanges[request.Method]
+	if !old || w.nri.AtLeast(0, 12, 0) {
+		return nil
+	}
+	// All these requests have the pod as their first field and the container as their second.
+	from := &api.PostCreateContainerRequest{}
+	if err := proto.Unmarshal(request.Payload, from); err != nil {
+		return err
+	}
+	if from.Container != nil {
+		w.strip(from.Container)
+	}
+	payload, err := proto.Marshal(&api.StateChangeEvent{Event: event, Pod: from.Pod, Container: from.Container})
+	request.Method, request.Payload = "StateChange", payload
+	return err
+}
+
+func rewrite[T proto.Message](request *ttrpc.Request, message T, change func(T)) error {
+	if err := proto.Unmarshal(request.Payload, message); err != nil {
+		return err
+	}
+	change(message)
+	payload, err := proto.Marshal(message)
+	request.Payload = payload
+	return err
+}
