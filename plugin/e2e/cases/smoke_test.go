@@ -1,0 +1,5 @@
+package cases
+
+import "testing"
+
+func TestSmoke(t *testing.T) {}

@@ -1,0 +1,115 @@
+// Package setup holds what the host tells a guest: which variant it is, what
+// to start and which tests to run.
+package setup
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+)
+
+// PlanPath is where a guest finds its plan.
+const PlanPath = "/e2e/plan.json"
+
+// Places inside every guest.
+const (
+	// Logs is the folder that is shipped to the host when the guest ends.
+	Logs = "/e2e/logs"
+	// Plugin, Workload and Cases are the binaries under test and of the tests.
+	Plugin   = "/e2e/nri-memory-manager"
+	Workload = "/e2e/workload"
+	Cases    = "/e2e/cases.test"
+	// ImageTar holds the one image that is sandbox and workload.
+	ImageTar = "/e2e/image.tar"
+	// ReleasedImageTar is the project's own container image, where one was built.
+	ReleasedImageTar = "/e2e/released-image.tar"
+	// Image is the name under which ImageTar is known to containerd.
+	Image = "e2e.local/box:1"
+	// Registry is where CRI-O pulls the image from.
+	Registry = "127.0.0.1:5000"
+	// RuntimePID holds the process id of the running container runtime.
+	RuntimePID = "/run/e2e/runtime.pid"
+	// RuntimeExtra may hold configuration that the next start of the runtime adds to its own.
+	RuntimeExtra = "/run/e2e/runtime-extra.toml"
+)
+
+// Names of the virtio ports over which the guest answers.
+const (
+	TestsPort = "tests"
+	LogsPort  = "logs"
+)
+
+// Driver is how cgroups are made: by writing to cgroupfs or by asking systemd.
+type Driver string
+
+// The two cgroup drivers of the kubelet.
+const (
+	Cgroupfs Driver = "cgroupfs"
+	Systemd  Driver = "systemd"
+)
+
+// Runtime names a container runtime and its release line.
+type Runtime string
+
+// The runtimes that variants use.
+const (
+	Containerd24 Runtime = "containerd-2.4"
+	Containerd17 Runtime = "containerd-1.7"
+	CRIO         Runtime = "cri-o"
+)
+
+// Node is a NUMA node of the guest.
+type Node struct {
+	ID        int   `json:"id"`
+	MiB       int   `json:"mib"`
+	CPUs      int   `json:"cpus"`
+	Hugepages int   `json:"hugepages"` // pages of 2 MiB
+	Distances []int `json:"distances"`
+}
+
+// Plan is what one guest is and does.
+type Plan struct {
+	Variant string  `json:"variant"`
+	Driver  Driver  `json:"driver"`
+	Runtime Runtime `json:"runtime"`
+	Kernel  string  `json:"kernel"`
+	Nodes   []Node  `json:"nodes"`
+	// OCIRuntime is the path of the OCI runtime that the container runtime calls.
+	OCIRuntime string `json:"ociRuntime"`
+	// Run is the regular expression of the tests to run.
+	Run string `json:"run"`
+	// Watchdog is the time after which the guest stops its tests, ships its logs and powers off.
+	Watchdog time.Duration `json:"watchdog"`
+	// HasReleasedImage tells that ReleasedImageTar is there.
+	HasReleasedImage bool `json:"hasReleasedImage"`
+}
+
+// Socket is the CRI socket of the plan's runtime.
+func (p Plan) Socket() string {
+	if p.Runtime == CRIO {
+		return "/run/crio/crio.sock"
+	}
+	return "/run/containerd/containerd.sock"
+}
+
+// Image is the name by which the runtime knows the test image.
+func (p Plan) Image() string {
+	if p.Runtime == CRIO {
+		return Registry + "/box:1"
+	}
+	return Image
+}
+
+// Read reads the plan of this guest.
+func Read() (Plan, error) {
+	var p Plan
+	text, err := os.ReadFile(PlanPath)
+	if err != nil {
+		return p, fmt.Errorf("read the plan: %w", err)
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		return p, fmt.Errorf("parse %s: %w", PlanPath, err)
+	}
+	return p, nil
+}

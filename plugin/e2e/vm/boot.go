@@ -1,0 +1,132 @@
+package vm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
+)
+
+// Guest is the outcome of one boot.
+type Guest struct {
+	Dir string // console.log, tests.log, logs.tar, qemu.log
+	// Exit is the status that the guest announced; -1 when it died before.
+	Exit int
+	// Why tells how a guest without a status ended.
+	Why  string
+	Time time.Duration
+}
+
+// Died tells that the guest ended without announcing a status.
+func (g Guest) Died() bool { return g.Exit < 0 }
+
+// Tests is what the test binary printed so far.
+func (g Guest) Tests() string { return read(filepath.Join(g.Dir, "tests.log")) }
+
+// Console is what the kernel and init printed.
+func (g Guest) Console() string { return read(filepath.Join(g.Dir, "console.log")) }
+
+func read(file string) string {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	return strings.ReplaceAll(string(text), "\r", "")
+}
+
+// outerMargin is how much longer QEMU may live than the guest's own watchdog:
+// boot and shipping of logs on a slow machine.
+const outerMargin = 150 * time.Second
+
+// Boot boots a guest in dir, waits for its end and says what became of it.
+func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string) (Guest, error) {
+	g := Guest{Dir: dir, Exit: -1}
+	if err := os.RemoveAll(dir); err != nil {
+		return g, fmt.Errorf("boot %s: %w", v.Name, err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return g, fmt.Errorf("boot %s: %w", v.Name, err)
+	}
+	tree, err := p.root(v, plan)
+	if err != nil {
+		return g, err
+	}
+	initrd := filepath.Join(dir, "initrd")
+	if err := tree.WriteTo(initrd); err != nil {
+		return g, err
+	}
+	defer os.Remove(initrd)
+	kernel, err := p.vmlinuz(v.Kernel)
+	if err != nil {
+		return g, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, plan.Watchdog+outerMargin)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, p.qemu, arguments(v, dir, kernel, initrd)...)
+	cmd.WaitDelay = 5 * time.Second
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	g.Time = time.Since(began)
+	_ = os.WriteFile(filepath.Join(dir, "qemu.log"), out, 0o644)
+	if m := regexp.MustCompile(`E2E-EXIT (\d+)`).FindStringSubmatch(g.Console()); m != nil {
+		g.Exit, _ = strconv.Atoi(m[1])
+		return g, nil
+	}
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		g.Why = fmt.Sprintf("no end after %v", plan.Watchdog+outerMargin)
+	case err != nil:
+		g.Why = fmt.Sprintf("QEMU: %v: %s", err, tail(string(out), 3))
+	default:
+		g.Why = "powered off without a status (kernel panic or reset)"
+	}
+	return g, nil
+}
+
+// arguments are QEMU's: pure software emulation unless ACCEL says otherwise,
+// one memory backend per NUMA node, no disk, no network, two channels back.
+func arguments(v Variant, dir, kernel, initrd string) []string {
+	accel, cpu := "tcg,thread=multi,tb-size=512", "Nehalem,-cx16" // with cx16, QEMU 7.2 and kernel 6.12 double-fault early
+	if a := os.Getenv("ACCEL"); a != "" && a != "tcg" {
+		accel, cpu = a, "host"
+	}
+	var nodes, distances []string
+	total, cpus := 0, 0
+	for _, n := range v.Nodes {
+		nodes = append(nodes, "-object", fmt.Sprintf("memory-backend-ram,id=m%d,size=%dM", n.ID, n.MiB))
+		node := fmt.Sprintf("node,nodeid=%d,memdev=m%d", n.ID, n.ID)
+		for range n.CPUs {
+			node += fmt.Sprintf(",cpus=%d", cpus)
+			cpus++
+		}
+		nodes = append(nodes, "-numa", node)
+		for to, d := range n.Distances {
+			if to != n.ID {
+				distances = append(distances, "-numa", fmt.Sprintf("dist,src=%d,dst=%d,val=%d", n.ID, to, d))
+			}
+		}
+		total += n.MiB
+	}
+	appended := "console=ttyS0 panic=-1 mitigations=off nokaslr nowatchdog tsc=reliable random.trust_cpu=on quiet swapaccount=1"
+	if v.Driver == setup.Systemd {
+		appended += " systemd.unit=e2e.target systemd.show_status=false"
+	}
+	args := []string{
+		"-M", "q35", "-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cpus), "-m", fmt.Sprintf("%dM", total),
+		"-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-net", "none", "-no-reboot",
+		"-serial", "file:" + filepath.Join(dir, "console.log"),
+		"-device", "virtio-serial-pci",
+		"-chardev", "file,id=tests,path=" + filepath.Join(dir, "tests.log"), "-device", "virtserialport,chardev=tests,name=" + setup.TestsPort,
+		"-chardev", "file,id=logs,path=" + filepath.Join(dir, "logs.tar"), "-device", "virtserialport,chardev=logs,name=" + setup.LogsPort,
+		"-kernel", kernel, "-initrd", initrd, "-append", appended,
+	}
+	return append(append(args, nodes...), distances...)
+}

@@ -1,0 +1,88 @@
+package vm
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"os"
+)
+
+// writeImage writes an OCI image layout archive with one layer that holds one
+// program: sandbox ("/pause", which is its command) and workload at once.
+func writeImage(file, name, program string) error {
+	binary, err := os.ReadFile(program)
+	if err != nil {
+		return fmt.Errorf("make the test image: %w", err)
+	}
+	layer, err := tarOf([]tarFile{{"workload", 0o755, binary}, {"pause", 0o755, binary}, {"tmp/.keep", 0o644, nil}, {"etc/passwd", 0o644, []byte("root:x:0:0:root:/:/workload\n")}})
+	if err != nil {
+		return err
+	}
+	config := mustJSON(map[string]any{
+		"architecture": "amd64", "os": "linux",
+		"config": map[string]any{"Entrypoint": []string{"/pause"}, "Cmd": []string{"sleep"}, "WorkingDir": "/"},
+		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest(layer)}},
+	})
+	const oci = "application/vnd.oci.image."
+	manifest := mustJSON(map[string]any{
+		"schemaVersion": 2, "mediaType": oci + "manifest.v1+json",
+		"config": descriptor(oci+"config.v1+json", config),
+		"layers": []any{descriptor(oci+"layer.v1.tar", layer)},
+	})
+	top := descriptor(oci+"manifest.v1+json", manifest)
+	top["annotations"] = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
+	index := mustJSON(map[string]any{"schemaVersion": 2, "manifests": []any{top}})
+	archive, err := tarOf([]tarFile{
+		{"oci-layout", 0o644, []byte(`{"imageLayoutVersion":"1.0.0"}`)},
+		{"index.json", 0o644, index},
+		{blob(layer), 0o644, layer}, {blob(config), 0o644, config}, {blob(manifest), 0o644, manifest},
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, archive, 0o644); err != nil {
+		return fmt.Errorf("make the test image: %w", err)
+	}
+	return nil
+}
+
+type tarFile struct {
+	name string
+	mode int64
+	data []byte
+}
+
+func tarOf(files []tarFile) ([]byte, error) {
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
+		if err := w.WriteHeader(&tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data))}); err != nil {
+			return nil, fmt.Errorf("make the test image: %w", err)
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return nil, fmt.Errorf("make the test image: %w", err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		return nil, fmt.Errorf("make the test image: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+func digest(data []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(data)) }
+func blob(data []byte) string   { return fmt.Sprintf("blobs/sha256/%x", sha256.Sum256(data)) }
+
+func descriptor(mediaType string, data []byte) map[string]any {
+	return map[string]any{"mediaType": mediaType, "digest": digest(data), "size": len(data)}
+}
+
+// mustJSON encodes values that cannot fail to encode.
+func mustJSON(value any) []byte {
+	out, err := json.Marshal(value)
+	if err != nil {
+		panic(err)
+	}
+	return out
+}

@@ -1,0 +1,248 @@
+package vm
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/ulikunitz/xz"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
+)
+
+// Options say where things are and what was asked for.
+type Options struct {
+	Home       string // the folder plugin/e2e
+	Project    string // the project's root
+	Cache      string
+	CRIO       string // path of a CRI-O binary, or ""
+	Conmon     string
+	OCIRuntime string // path of the OCI runtime for CRI-O, or "" for the built runc
+	Log        func(format string, args ...any)
+}
+
+// Parts is everything that guests are made of, as paths on the host.
+type Parts struct {
+	Options
+	qemu    string
+	kernels map[string]string // release line → unpacked package
+	tools   string            // folder of containerd, shim, ctr, runc
+	systemd string            // systemd with its closure; mke2fs too
+	busybox string
+	trixie  string // containerd 1.7 and its closure
+	bin     string // our own programs
+}
+
+// Cases is the host's path of the test binary.
+func (p *Parts) Cases() string { return filepath.Join(p.bin, "cases.test") }
+
+// Prepare downloads and builds what the variants need, or finds it in the cache.
+func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error) {
+	p := &Parts{Options: o, kernels: map[string]string{}, bin: filepath.Join(o.Cache, "bin")}
+	kernels, debian17 := map[string]bool{}, false
+	for _, v := range variants {
+		kernels[v.Kernel] = true
+		debian17 = debian17 || v.Runtime == setup.Containerd17
+	}
+	deb := filepath.Join(o.Cache, "debian")
+	p.systemd, p.busybox = filepath.Join(deb, "systemd"), filepath.Join(deb, "busybox")
+	bookworm := NewArchive(filepath.Join(o.Cache, "lists", "bookworm"), "bookworm")
+	jobs := []func() error{
+		func() error { return p.findQEMU(ctx) },
+		func() error { return p.buildTools(ctx) },
+		func() error {
+			if err := bookworm.Closure(ctx, p.systemd, "systemd", "mount", "e2fsprogs"); err != nil {
+				return err
+			}
+			if err := bookworm.Closure(ctx, p.busybox, "busybox-static"); err != nil {
+				return err
+			}
+			if kernels["6.1"] {
+				return p.kernel(ctx, "6.1", bookworm)
+			}
+			return nil
+		},
+	}
+	if kernels["6.12"] {
+		backports := NewArchive(filepath.Join(o.Cache, "lists", "backports"), "bookworm-backports")
+		jobs = append(jobs, func() error { return p.kernel(ctx, "6.12", backports) })
+	}
+	if debian17 {
+		p.trixie = filepath.Join(deb, "containerd-1.7")
+		trixie := NewArchive(filepath.Join(o.Cache, "lists", "trixie"), "trixie")
+		jobs = append(jobs, func() error { return trixie.Closure(ctx, p.trixie, "containerd", "runc") })
+	}
+	return p, together(jobs)
+}
+
+// together runs jobs at once and returns the first error.
+func together(jobs []func() error) error {
+	errs := make([]error, len(jobs))
+	var wg sync.WaitGroup
+	for i, job := range jobs {
+		wg.Go(func() { errs[i] = job() })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var kernelLock sync.Mutex
+
+func (p *Parts) kernel(ctx context.Context, line string, from *Archive) error {
+	dir := filepath.Join(p.Cache, "debian", "linux-"+line)
+	if err := from.Kernel(ctx, dir); err != nil {
+		return err
+	}
+	kernelLock.Lock()
+	defer kernelLock.Unlock()
+	p.kernels[line] = dir
+	return nil
+}
+
+// findQEMU looks for QEMU and, as root on Debian, installs it.
+func (p *Parts) findQEMU(ctx context.Context) error {
+	const name = "qemu-system-x86_64"
+	if found, err := exec.LookPath(name); err == nil {
+		p.qemu = found
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("%s is not installed (Debian: apt-get install qemu-system-x86)", name)
+	}
+	p.Log("%s is missing: installing the package qemu-system-x86", name)
+	_, err := retry(ctx, 4, func(ctx context.Context) (string, error) {
+		if out, err := run(ctx, "", nil, "apt-get", "-q", "-o", "Acquire::Retries=3", "update"); err != nil {
+			return out, err
+		}
+		return run(ctx, "", []string{"DEBIAN_FRONTEND=noninteractive"}, "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=3",
+			"install", "--no-install-recommends", "qemu-system-x86")
+	})
+	if err != nil {
+		return err
+	}
+	p.qemu, err = exec.LookPath(name)
+	return err
+}
+
+// buildTools builds the pinned runtimes; the folder's name holds a hash of the
+// pins, so that a change of versions builds anew.
+func (p *Parts) buildTools(ctx context.Context) error {
+	module := filepath.Join(p.Home, "tools")
+	key := sha256.New()
+	for _, file := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join(module, file))
+		if err != nil {
+			return fmt.Errorf("read the pinned tools: %w", err)
+		}
+		key.Write(text)
+	}
+	fmt.Fprint(key, runtime.Version())
+	p.tools = filepath.Join(p.Cache, fmt.Sprintf("tools-%x", key.Sum(nil)[:6]))
+	return once(p.tools, func(dir string) error {
+		p.Log("building containerd, its shim, ctr and runc (minutes, once)")
+		const containerd = "github.com/containerd/containerd/v2/cmd/"
+		if err := p.build(ctx, module, dir, []string{"CGO_ENABLED=0"}, "-tags", "no_btrfs,no_devmapper,no_zfs,no_aufs,netgo,osusergo", "-ldflags", "-s -w",
+			containerd+"containerd", containerd+"containerd-shim-runc-v2", containerd+"ctr"); err != nil {
+			return err
+		}
+		return p.build(ctx, module, dir, []string{"CGO_ENABLED=1"}, "-tags", "urfave_cli_no_docs,netgo,osusergo",
+			"-ldflags", "-s -w -linkmode external -extldflags -static", "github.com/opencontainers/runc")
+	})
+}
+
+// BuildOwn builds the plugin, the guest's init, the workload, the test binary
+// and the test image.
+func (p *Parts) BuildOwn(ctx context.Context) error {
+	if err := os.MkdirAll(p.bin, 0o755); err != nil {
+		return fmt.Errorf("build: %w", err)
+	}
+	static := []string{"CGO_ENABLED=0"}
+	if err := p.build(ctx, p.Project, p.bin+"/nri-memory-manager", static, "-ldflags", "-s -w -X main.version=e2e", "./plugin"); err != nil {
+		return err
+	}
+	if err := p.build(ctx, p.Home, p.bin+"/", static, "-ldflags", "-s -w", "./guest", "./workload"); err != nil {
+		return err
+	}
+	if _, err := run(ctx, p.Home, static, "nice", "-n", "5", "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", p.Cases(), "./cases"); err != nil {
+		return err
+	}
+	return writeImage(filepath.Join(p.bin, "image.tar"), setup.Image, filepath.Join(p.bin, "workload"))
+}
+
+func (p *Parts) build(ctx context.Context, dir, out string, env []string, args ...string) error {
+	_, err := retry(ctx, 2, func(ctx context.Context) (string, error) {
+		return run(ctx, dir, env, "nice", append([]string{"-n", "10", "go", "build", "-trimpath", "-o", out}, args...)...)
+	})
+	return err
+}
+
+// vmlinuz is the kernel image of a release line.
+func (p *Parts) vmlinuz(line string) (string, error) {
+	found, _ := filepath.Glob(filepath.Join(p.kernels[line], "boot", "vmlinuz-*"))
+	if len(found) == 0 {
+		return "", fmt.Errorf("no kernel image in %s", p.kernels[line])
+	}
+	return found[0], nil
+}
+
+// modules are loaded in this order where the kernel has them as files.
+var modules = []string{
+	"virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_console",
+	"overlay", "lz4_compress", "lz4hc_compress", "zstd_compress", "zsmalloc", "zram",
+	"crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4",
+}
+
+// addModules puts the kernel's modules into the tree, unpacked and numbered in
+// the order in which the guest loads them.
+func (p *Parts) addModules(t *Tree, line string) error {
+	found := map[string]string{}
+	err := filepath.WalkDir(filepath.Join(p.kernels[line], "lib", "modules"), func(file string, d os.DirEntry, err error) error {
+		if name, _, ok := strings.Cut(filepath.Base(file), ".ko"); ok {
+			found[strings.ReplaceAll(name, "-", "_")] = file
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("look for kernel modules: %w", err)
+	}
+	for i, name := range modules {
+		file, ok := found[name]
+		if !ok {
+			continue
+		}
+		data, err := readModule(file)
+		if err != nil {
+			return fmt.Errorf("unpack kernel module %s: %w", file, err)
+		}
+		t.Bytes(fmt.Sprintf("e2e/modules/%02d-%s.ko", i, name), data)
+	}
+	return nil
+}
+
+func readModule(file string) ([]byte, error) {
+	in, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	if !strings.HasSuffix(file, ".xz") {
+		return io.ReadAll(in)
+	}
+	r, err := xz.NewReader(in)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
