@@ -1,12 +1,22 @@
 package memorymanager
 
-// Entries returns a pod's bookings as State has them, per-node amounts included, for a checkpoint of one decision.
+import (
+	"slices"
+	"strings"
+)
+
+// Entries returns a pod's bookings sorted by container, for a checkpoint of one decision. PerNode is left out: State
+// has it, and so have the reserved bytes of Nodes.
 func (m *Manager) Entries(pod string) []Entry {
-	var entries []Entry
-	for _, entry := range m.State().Entries {
-		if entry.Pod == pod {
-			entries = append(entries, entry)
-		}
+	p := m.pods[pod]
+	if p == nil {
+		return nil
 	}
+	entries := make([]Entry, 0, len(p.containers))
+	for i := range p.containers {
+		c := &p.containers[i]
+		entries = append(entries, Entry{Pod: pod, Container: c.name, Blocks: slices.Clone(c.blocks)})
+	}
+	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Container, b.Container) })
 	return entries
 }

@@ -1,95 +1,176 @@
 package memorymanager
 
 import (
-	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Manager keeps the node map and the bookings. It is not safe for concurrent use: its owner holds one lock.
-type Manager struct{}
+//
+// The nodes that have bookings are partitioned into groups. A container lives on exactly one group, on one node that is
+// a group by itself, or on nodes that nobody uses yet and that become a group with it.
+type Manager struct {
+	policy  topologymanager.Policy
+	scope   topologymanager.Scope
+	closest bool
+	budget  int
 
-var errNotBuilt = errors.New("not built yet")
+	all       nodeset.Set
+	columns   []*column
+	distances *distances
+
+	assignments [nodeset.Max]int
+	groups      [nodeset.Max]nodeset.Set
+	// unused are the nodes without assignments.
+	unused nodeset.Set
+	// mixed are the nodes of groups whose containers do not all span the whole group: only adopted or restored ones.
+	mixed nodeset.Set
+
+	pods   map[string]*pod
+	sorted []*pod
+	added  []*pod
+
+	reuse      reuse
+	hints      hints
+	generation uint64
+	bounded    uint64
+}
+
+// pod holds its containers in the order in which they were booked.
+type pod struct {
+	uid        string
+	containers []container
+	// affinity is what AdmitPod decided.
+	affinity *topologymanager.Hint
+	gone     bool
+}
+
+type container struct {
+	name   string
+	kind   Kind
+	blocks []Block
+}
 
 // New returns a manager of the given nodes without bookings. It refuses node ids that are out of range or there twice,
 // and a node whose reservation and huge page pools together exceed its memory.
-func New(nodes []NodeCapacity, opts Options) (*Manager, error) { return nil, errNotBuilt }
-
-// Admit places and books a container. A container that has blocks keeps them. The error is a *Rejection and leaves the
-// state as it was.
-func (m *Manager) Admit(c Container) (Placement, error) { return Placement{}, errNotBuilt }
-
-// AdmitPod decides the affinity of a whole pod (scope pod); the Admit calls of its containers then use it.
-// The containers are in pod order, init containers first. cpus are the NUMA nodes of the pod's exclusive CPUs.
-// Without AdmitPod, Admit aligns each container by itself. The error is a *Rejection.
-func (m *Manager) AdmitPod(pod string, containers []Container, cpus nodeset.Set) (topologymanager.Hint, error) {
-	return topologymanager.Hint{}, errNotBuilt
+func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
+	m := &Manager{
+		policy: opts.Policy, scope: opts.Scope, closest: opts.PreferClosest, budget: opts.Budget,
+		pods: map[string]*pod{},
+	}
+	var err error
+	if m.policy == "" {
+		m.policy = topologymanager.None
+	}
+	if m.policy, err = topologymanager.ParsePolicy(string(m.policy)); err != nil {
+		return nil, err
+	}
+	if m.scope == "" {
+		m.scope = topologymanager.ContainerScope
+	}
+	if m.scope, err = topologymanager.ParseScope(string(m.scope)); err != nil {
+		return nil, err
+	}
+	if m.budget <= 0 {
+		m.budget = DefaultBudget
+	}
+	if m.all, m.columns, err = columns(nodes); err != nil {
+		return nil, fmt.Errorf("check NUMA nodes: %w", err)
+	}
+	if m.closest {
+		if m.distances, err = newDistances(nodes, m.all); err != nil {
+			return nil, fmt.Errorf("check NUMA distances: %w", err)
+		}
+	}
+	m.clear()
+	return m, nil
 }
 
-// Release ends a container's booking; false when there was none.
-func (m *Manager) Release(pod, container string) bool { return false }
-
-// ReleasePod ends all bookings of a pod and forgets its affinity; false when there were no bookings.
-func (m *Manager) ReleasePod(pod string) bool { return false }
-
-// Resize changes the request of a running container: less frees, more grows in place, else, when mayMove is set, onto a
-// superset of its nodes that keeps the group rules. The error is a *Rejection and leaves the booking as it was.
-func (m *Manager) Resize(c Container, mayMove bool) (Placement, error) {
-	return Placement{}, errNotBuilt
+// clear ends all bookings.
+func (m *Manager) clear() {
+	m.unused, m.mixed = m.all, 0
+	for id := range m.all.All() {
+		m.assignments[id] = 0
+		m.groups[id] = nodeset.Of(id)
+	}
+	for _, c := range m.columns {
+		c.booked = [nodeset.Max]uint64{}
+	}
+	clear(m.pods)
+	m.sorted, m.added = nil, nil
+	m.reuse = reuse{}
+	m.generation++
 }
 
-// Adopt books a running container that was found on these nodes (its cpuset.mems) as it is. What does not fit is booked
-// all the same and reported in Overcommitted. The error is for nodes that this machine does not have.
-func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Set) (Placement, error) {
-	return Placement{}, errNotBuilt
+func (m *Manager) column(name MemoryType) *column {
+	for _, c := range m.columns {
+		if c.name == name {
+			return c
+		}
+	}
+	return nil
 }
 
-// DefaultTolerance is how far a node's memory may move between two starts without a word, in bytes.
-const DefaultTolerance = 64 << 20
-
-// RestoreReport says what became of a stored state.
-type RestoreReport struct {
-	// Restored counts the entries that are booked again.
-	Restored int
-	// Drifted lists the nodes whose memory differs from the stored state.
-	Drifted []Drift
-	// Lost lists what running containers have booked beyond what their nodes now have.
-	Lost []NodeShortage
-	// Vanished are nodes of entries that this machine no longer has.
-	Vanished nodeset.Set
-	// Problems are one line each, about entries or nodes that were not as they should be.
-	Problems []string
+func (m *Manager) container(pod, name string) *container {
+	p := m.pods[pod]
+	if p == nil {
+		return nil
+	}
+	for i := range p.containers {
+		if p.containers[i].name == name {
+			return &p.containers[i]
+		}
+	}
+	return nil
 }
 
-// Drift is a change of a node's memory of one type since the state was stored.
-type Drift struct {
-	Node int
-	Type MemoryType
-	// Stored and Now are allocatable bytes.
-	Stored, Now uint64
-	// Tolerated is set when the difference is within the tolerance.
-	Tolerated bool
+// pod returns the pod's record, a new one if need be.
+func (m *Manager) pod(uid string) *pod {
+	p := m.pods[uid]
+	if p == nil {
+		p = &pod{uid: uid}
+		m.pods[uid] = p
+		if len(m.added) > 64+2*len(m.pods) {
+			m.added = slices.DeleteFunc(m.added, func(p *pod) bool { return p.gone })
+		}
+		m.added = append(m.added, p)
+	}
+	return p
 }
 
-// Restore takes over the entries of a stored state, replacing all bookings. tolerance is in bytes per node.
-// Running containers keep their nodes whatever the machine has become; the report says what no longer fits.
-// The error is for a state that contradicts itself; the manager is then as it was.
-func (m *Manager) Restore(s State, tolerance uint64) (RestoreReport, error) {
-	return RestoreReport{}, errNotBuilt
+// forget drops a pod's record once nothing is left in it.
+func (m *Manager) forget(p *pod) {
+	if len(p.containers) > 0 || p.affinity != nil {
+		return
+	}
+	p.gone = true
+	delete(m.pods, p.uid)
+	if n := len(m.added); n > 0 && m.added[n-1] == p {
+		m.added = m.added[:n-1]
+	}
 }
-
-// State returns a deep copy of nodes and bookings.
-func (m *Manager) State() State { return State{} }
-
-// Nodes returns the node map, by id.
-func (m *Manager) Nodes() []NodeState { return nil }
 
 // Generation changes with every change of the state.
-func (m *Manager) Generation() uint64 { return 0 }
-
-// Blocks returns a container's bookings sorted by type; nil when it has none. PerNode is left out.
-func (m *Manager) Blocks(pod, container string) []Block { return nil }
+func (m *Manager) Generation() uint64 { return m.generation }
 
 // Bounded counts the decisions that ran into the search budget.
-func (m *Manager) Bounded() uint64 { return 0 }
+func (m *Manager) Bounded() uint64 { return m.bounded }
+
+// Blocks returns a container's bookings sorted by type; nil when it has none. PerNode is left out.
+func (m *Manager) Blocks(pod, container string) []Block {
+	c := m.container(pod, container)
+	if c == nil {
+		return nil
+	}
+	return append([]Block(nil), c.blocks...)
+}
+
+func span(blocks []Block) (nodes nodeset.Set) {
+	for _, b := range blocks {
+		nodes |= b.Nodes
+	}
+	return nodes
+}

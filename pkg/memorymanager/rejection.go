@@ -1,13 +1,29 @@
 package memorymanager
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
+// Reasons of a Rejection, a bounded set for metrics.
+const (
+	// TopologyAffinityError: there is room, but not as the Topology Manager policy or the groups want it.
+	TopologyAffinityError = "TopologyAffinityError"
+	// UnexpectedAdmissionError: there is no room in any set of nodes.
+	UnexpectedAdmissionError = "UnexpectedAdmissionError"
+	// InvalidRequest: the request itself is wrong.
+	InvalidRequest = "InvalidRequest"
+	// ResizeInfeasible: a running container can not grow where it is.
+	ResizeInfeasible = "ResizeInfeasible"
+)
+
 // Rejection is the reason why a container is not placed.
 type Rejection struct {
-	// Container is what asked.
+	// Container is what asked; its Name is empty when a whole pod asked.
 	Container Container
 	// Policy and Scope it was judged by.
 	Policy topologymanager.Policy
@@ -25,51 +41,119 @@ type NodeReason struct {
 	Node int
 	// Group is the node's group; the node alone when it is in none.
 	Group nodeset.Set
-	// Memory has the allocatable and free bytes of the requested types.
+	// Memory has the tables of the requested types.
 	Memory []TypeTable
-	// Why it did not do.
+	// Why it did not do by itself.
 	Why string
 }
-
-// Reasons of a Rejection, a bounded set for metrics.
-const (
-	// TopologyAffinityError: there is room, but not as the Topology Manager policy wants it.
-	TopologyAffinityError = "TopologyAffinityError"
-	// UnexpectedAdmissionError: there is no room in any set of nodes.
-	UnexpectedAdmissionError = "UnexpectedAdmissionError"
-	// InvalidRequest: the request itself is wrong.
-	InvalidRequest = "InvalidRequest"
-	// ResizeInfeasible: a running container can not grow where it is.
-	ResizeInfeasible = "ResizeInfeasible"
-)
-
-// Error is the text for the pod's events, the log and explain.
-func (r *Rejection) Error() string { return r.Cause }
 
 // Reason is one of the constants above.
 func (r *Rejection) Reason() string { return r.reason }
 
-// Explanation is how a container would be placed now.
-type Explanation struct {
-	// Placement is the outcome; Err the rejection instead.
-	Placement Placement
-	Err       error
-	// Candidates are the sets of nodes that were considered, best first, a bounded number.
-	Candidates []Candidate
-	// Omitted counts candidates beyond the bound; -1 when their number is not known.
-	Omitted int
+// Error is the text for the pod's events, the log and explain, in one line.
+func (r *Rejection) Error() string {
+	var b strings.Builder
+	if r.Container.Name == "" {
+		fmt.Fprintf(&b, "pod %s", r.Container.Pod)
+	} else {
+		fmt.Fprintf(&b, "container %s of pod %s", r.Container.Name, r.Container.Pod)
+	}
+	fmt.Fprintf(&b, " asks for %s; policy %s, scope %s: %s", r.Container.Request, r.Policy, r.Scope, r.Cause)
+	for i, node := range r.Nodes {
+		b.WriteString([]string{": ", "; "}[min(i, 1)])
+		fmt.Fprintf(&b, "node %d (group %s)", node.Node, node.Group)
+		for _, table := range node.Memory {
+			fmt.Fprintf(&b, " %s allocatable %d free %d,", table.Type, table.Allocatable, table.Free)
+		}
+		b.WriteString(" " + node.Why)
+	}
+	return b.String()
 }
 
-// Candidate is one set of nodes.
-type Candidate struct {
-	Nodes nodeset.Set
-	// Preferred as in the Topology Manager's hints.
-	Preferred bool
-	// Chosen is set for the one that was taken.
-	Chosen bool
-	// Why it was not taken; empty when it was.
-	Why string
+// String lists the request with exact bytes, "memory 161061273600 (150Gi)".
+func (r Request) String() string {
+	var parts []string
+	for _, amount := range r {
+		text := fmt.Sprintf("%s %d", amount.Type, amount.Bytes)
+		if short := quantity(amount.Bytes); short != "" {
+			text += " (" + short + ")"
+		}
+		parts = append(parts, text)
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
 }
 
-// Explain says how a container would be placed, and why not elsewhere, without booking anything.
-func (m *Manager) Explain(c Container) Explanation { return Explanation{Err: errNotBuilt} }
+// quantity is a whole number of binary units; empty when bytes are not one.
+func quantity(bytes uint64) string {
+	units := [...]string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
+	unit := 0
+	for bytes > 0 && bytes%1024 == 0 && unit < len(units)-1 {
+		bytes /= 1024
+		unit++
+	}
+	if unit == 0 {
+		return ""
+	}
+	return strconv.FormatUint(bytes, 10) + units[unit]
+}
+
+func (m *Manager) reject(c Container, reason, cause string) *Rejection {
+	c.Request = append(Request(nil), c.Request...)
+	r := &Rejection{Container: c, Policy: m.policy, Scope: m.scope, Cause: cause, reason: reason}
+	for id := range m.all.All() {
+		node := NodeReason{Node: id, Group: m.groups[id], Why: m.why(nodeset.Of(id), c)}
+		if node.Why == "" {
+			node.Why = "has room"
+		}
+		for _, amount := range c.Request {
+			if column := m.column(amount.Type); column != nil {
+				node.Memory = append(node.Memory, TypeTable{Type: amount.Type, Table: column.table(id)})
+			}
+		}
+		r.Nodes = append(r.Nodes, node)
+	}
+	return r
+}
+
+// why says what keeps a container from living on exactly these nodes; empty when nothing does.
+func (m *Manager) why(nodes nodeset.Set, c Container) string {
+	for _, amount := range c.Request {
+		column := m.column(amount.Type)
+		if column == nil || nodes&column.listed == 0 {
+			return fmt.Sprintf("has no %s", amount.Type)
+		}
+		if has := column.allocatableOf(nodes); has < amount.Bytes {
+			return fmt.Sprintf("too small: %s allocatable %d < %d", amount.Type, has, amount.Bytes)
+		}
+	}
+	if !nodes.SubsetOf(m.unused) && m.groups[nodes.First()] != nodes {
+		if nodes.Len() == 1 {
+			return fmt.Sprintf("is in the group %s", m.groups[nodes.First()])
+		}
+		return "cuts through a group, or joins nodes in use"
+	}
+	for _, amount := range c.Request {
+		free := m.column(amount.Type).freeOf(nodes)
+		if free < amount.Bytes && free+m.reusable(c.Pod, nodes, amount.Type) < amount.Bytes {
+			return fmt.Sprintf("too full: %s free %d < %d", amount.Type, free, amount.Bytes)
+		}
+	}
+	return ""
+}
+
+// unpreferred says why the policy turns down hints that exist.
+func (m *Manager) unpreferred(h *hints) string {
+	nodes := h.narrow()
+	switch {
+	case nodes.Empty():
+		return "no set of NUMA nodes has room"
+	case m.policy == topologymanager.SingleNUMANode && nodes.Len() > 1:
+		return fmt.Sprintf("only nodes %s together have room, not one by itself", nodes)
+	case !h.minimal(nodes.Len()):
+		return fmt.Sprintf("only nodes %s together have room, although fewer nodes would hold the request if they were free", nodes)
+	}
+	return fmt.Sprintf("nodes %s have room, but not with the container's CPUs", nodes)
+}

@@ -1,0 +1,197 @@
+package memorymanager
+
+import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// Admit places and books a container. A container that has blocks keeps them. The error is a *Rejection and leaves the
+// state as it was.
+func (m *Manager) Admit(c Container) (Placement, error) {
+	if cause := c.Request.invalid(); cause != "" {
+		return Placement{}, m.reject(c, InvalidRequest, cause)
+	}
+	if existing := m.container(c.Pod, c.Name); existing != nil {
+		return m.readmit(c, existing), nil
+	}
+	if c.Kind == Init {
+		if nodes := m.appNodes(c.Pod); !nodes.Empty() {
+			return m.rerun(c, nodes)
+		}
+	}
+	hint, nodes, rejected := m.place(c)
+	if rejected != nil {
+		return Placement{}, rejected
+	}
+	bounded := m.hints.bounded
+	if bounded {
+		m.bounded++
+	}
+	return Placement{Affinity: hint, Blocks: m.book(c, nodes), Nodes: nodes, Bounded: bounded}, nil
+}
+
+// place decides where a new container goes: the Topology Manager's hint, and the nodes that are then booked.
+func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Rejection) {
+	h, known := m.hintsFor(c.Pod, c.Request)
+	if !known {
+		return topologymanager.Hint{}, 0, m.reject(c, UnexpectedAdmissionError, "no NUMA node has such memory")
+	}
+	hint, admitted := m.affinity(c, h)
+	if !admitted {
+		return hint, 0, m.reject(c, TopologyAffinityError, m.unpreferred(h))
+	}
+	nodes, cause := m.allocate(c.Pod, h, hint)
+	if cause == "" {
+		return hint, nodes, nil
+	}
+	reason := TopologyAffinityError
+	if h.Empty() {
+		reason = UnexpectedAdmissionError
+	}
+	return hint, 0, m.reject(c, reason, cause)
+}
+
+// affinity is the pod's hint in scope pod, the merged hint of the container otherwise.
+func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
+	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {
+		return *p.affinity, true
+	}
+	return m.policy.Merge(topologymanager.Providers{
+		All: m.all, Memory: h, Types: len(h.columns), CPUs: c.CPUs & m.all,
+	}, m.closest)
+}
+
+// allocate turns a hint into the nodes to book, or says why it can not.
+func (m *Manager) allocate(pod string, h *hints, hint topologymanager.Hint) (nodeset.Set, string) {
+	nodes := hint.Nodes
+	if nodes.Empty() {
+		if nodes = h.narrow(); nodes.Empty() {
+			return 0, "no set of NUMA nodes has room"
+		}
+		if hint.Preferred && !h.minimal(nodes.Len()) {
+			return 0, "more NUMA nodes would be needed than preferred"
+		}
+	}
+	group := m.groups[nodes.First()]
+	partOfGroup := nodes.Len() == 1 && group != nodes
+	if partOfGroup && m.podOn(pod, group) && h.fits(group) {
+		return group, "" // the pod itself made the group
+	}
+	if partOfGroup || !h.free(nodes) {
+		extended, ok := h.extend(nodes)
+		if !ok {
+			if h.Empty() {
+				return 0, "no set of NUMA nodes has room"
+			}
+			return 0, "no set of NUMA nodes with room contains the affinity " + nodes.String()
+		}
+		if hint.Preferred && !h.minimal(extended.Len()) {
+			return 0, "more NUMA nodes would be needed than the preferred affinity " + nodes.String()
+		}
+		nodes = extended
+	}
+	if !h.lawful(nodes) {
+		return 0, "the affinity " + nodes.String() + " cuts through a group of NUMA nodes"
+	}
+	return nodes, ""
+}
+
+// free reports whether the nodes have the request free, re-usable memory not counted.
+func (h *hints) free(nodes nodeset.Set) bool {
+	for t, c := range h.columns {
+		if c.freeOf(nodes) < h.want[t] {
+			return false
+		}
+	}
+	return true
+}
+
+// podOn reports whether a container of the pod lives on exactly this group.
+func (m *Manager) podOn(uid string, group nodeset.Set) bool {
+	p := m.pods[uid]
+	if p == nil {
+		return false
+	}
+	for i := range p.containers {
+		if span(p.containers[i].blocks) == group {
+			return true
+		}
+	}
+	return false
+}
+
+// book enters a container's blocks. Its request is covered first by what init containers of the pod leave behind.
+func (m *Manager) book(c Container, nodes nodeset.Set) []Block {
+	blocks := make([]Block, len(c.Request))
+	for i, amount := range c.Request {
+		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
+		m.assign(nodes)
+		m.fill(m.column(amount.Type), nodes, minus(amount.Bytes, m.reusable(c.Pod, nodes, amount.Type)))
+	}
+	p := m.pod(c.Pod)
+	m.noteReuse(c, blocks)
+	p.shrinkInit(c.Name, blocks)
+	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
+	m.generation++
+	return append([]Block(nil), blocks...)
+}
+
+// assign counts one block on each of the nodes and makes them a group.
+func (m *Manager) assign(nodes nodeset.Set) {
+	for id := range nodes.All() {
+		m.assignments[id]++
+		m.groups[id] = nodes
+	}
+	m.unused &^= nodes
+}
+
+// fill books bytes on the nodes in ascending order as far as they have room, and returns what found none.
+func (m *Manager) fill(c *column, nodes nodeset.Set, bytes uint64) uint64 {
+	for id := range nodes.All() {
+		part := min(bytes, c.free(id))
+		c.booked[id] += part
+		bytes -= part
+	}
+	return bytes
+}
+
+// readmit is the answer to a container that has its booking.
+func (m *Manager) readmit(c Container, existing *container) Placement {
+	existing.kind = c.Kind
+	nodes := span(existing.blocks)
+	m.noteReuse(c, existing.blocks)
+	hint := m.regenerated(c.Pod, c.Request, existing.blocks)
+	return Placement{Affinity: hint, Blocks: append([]Block(nil), existing.blocks...), Nodes: nodes, Existing: true}
+}
+
+// regenerated is the hint of a booking: its nodes, if the booking is what is asked for.
+func (m *Manager) regenerated(uid string, request Request, blocks []Block) topologymanager.Hint {
+	if p := m.pods[uid]; p != nil && p.affinity != nil {
+		return *p.affinity
+	}
+	if len(request) != len(blocks) {
+		return m.policy.NoPreference(m.all)
+	}
+	for i, b := range blocks {
+		if request[i] != (Amount{Type: b.Type, Bytes: b.Size}) {
+			return m.policy.NoPreference(m.all)
+		}
+	}
+	return m.policy.Regenerated(m.all, span(blocks))
+}
+
+// invalid says what is wrong with a request; empty when nothing is.
+func (r Request) invalid() string {
+	if len(r) == 0 {
+		return "the request names no memory"
+	}
+	if len(r) > maxTypes {
+		return "the request names too many memory types"
+	}
+	for i := 1; i < len(r); i++ {
+		if r[i-1].Type >= r[i].Type {
+			return "the request is not sorted by memory type, or names one twice"
+		}
+	}
+	return ""
+}

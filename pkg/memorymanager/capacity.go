@@ -1,0 +1,170 @@
+package memorymanager
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// column is one memory type over all nodes, indexed by node id, in bytes.
+type column struct {
+	name MemoryType
+	// listed are the nodes that have this type at all.
+	listed nodeset.Set
+
+	total, systemReserved, allocatable [nodeset.Max]uint64
+	// booked is what containers have; it exceeds allocatable only after the machine shrank or a container was adopted.
+	booked [nodeset.Max]uint64
+
+	// descending are all nodes by allocatable, the largest first, the lower id first among equals.
+	descending []int
+	// top[k] is the sum of the k largest allocatable.
+	top []uint64
+	// uniform is set when all nodes have the same allocatable.
+	uniform bool
+}
+
+func (c *column) free(node int) uint64 { return minus(c.allocatable[node], c.booked[node]) }
+
+func (c *column) allocatableOf(nodes nodeset.Set) (sum uint64) {
+	for id := range nodes.All() {
+		sum += c.allocatable[id]
+	}
+	return sum
+}
+
+func (c *column) freeOf(nodes nodeset.Set) (sum uint64) {
+	for id := range nodes.All() {
+		sum += c.free(id)
+	}
+	return sum
+}
+
+// largest is the sum of the r largest allocatable among nodes.
+func (c *column) largest(nodes nodeset.Set, r int) (sum uint64) {
+	if c.uniform {
+		return uint64(r) * c.allocatable[nodes.First()]
+	}
+	for _, id := range c.descending {
+		if r == 0 {
+			break
+		}
+		if nodes.Has(id) {
+			sum += c.allocatable[id]
+			r--
+		}
+	}
+	return sum
+}
+
+// minus is a - b, 0 instead of an underflow.
+func minus(a, b uint64) uint64 {
+	if b >= a {
+		return 0
+	}
+	return a - b
+}
+
+// columns checks the nodes and returns their memory by type, sorted.
+func columns(nodes []NodeCapacity) (nodeset.Set, []*column, error) {
+	if len(nodes) == 0 {
+		return 0, nil, fmt.Errorf("no NUMA nodes")
+	}
+	var all nodeset.Set
+	byType := map[MemoryType]*column{}
+	for _, node := range nodes {
+		if node.ID < 0 || node.ID >= nodeset.Max {
+			return 0, nil, fmt.Errorf("NUMA node id %d is not in 0 to %d", node.ID, nodeset.Max-1)
+		}
+		if all.Has(node.ID) {
+			return 0, nil, fmt.Errorf("NUMA node %d is there twice", node.ID)
+		}
+		all |= nodeset.Of(node.ID)
+		if err := fillNode(byType, node); err != nil {
+			return 0, nil, fmt.Errorf("NUMA node %d: %w", node.ID, err)
+		}
+	}
+	sorted := make([]*column, 0, len(byType))
+	for _, c := range byType {
+		if err := c.index(all); err != nil {
+			return 0, nil, err
+		}
+		sorted = append(sorted, c)
+	}
+	slices.SortFunc(sorted, func(a, b *column) int { return cmp.Compare(a.name, b.name) })
+	return all, sorted, nil
+}
+
+func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
+	reserved := map[MemoryType]uint64{}
+	for _, amount := range node.Reserved {
+		if _, twice := reserved[amount.Type]; twice {
+			return fmt.Errorf("%s is reserved twice", amount.Type)
+		}
+		reserved[amount.Type] = amount.Bytes
+	}
+	set := func(name MemoryType, total, allocatable uint64) error {
+		c := byType[name]
+		if c == nil {
+			c = &column{name: name}
+			byType[name] = c
+		}
+		if c.listed.Has(node.ID) {
+			return fmt.Errorf("%s is listed twice", name)
+		}
+		c.listed |= nodeset.Of(node.ID)
+		c.total[node.ID] = total
+		c.systemReserved[node.ID] = reserved[name]
+		c.allocatable[node.ID] = allocatable
+		delete(reserved, name)
+		return nil
+	}
+	left := node.Total
+	for _, pool := range node.Pools {
+		name := Hugepages(pool.PageSize)
+		if pool.PageSize == 0 || pool.Count > math.MaxUint64/pool.PageSize {
+			return fmt.Errorf("%d pages of %d bytes are not a pool", pool.Count, pool.PageSize)
+		}
+		total := pool.PageSize * pool.Count
+		if total > left {
+			return fmt.Errorf("the huge page pools exceed its memory of %d bytes", node.Total)
+		}
+		left -= total
+		if reserved[name] > total {
+			return fmt.Errorf("%s: reserved %d bytes exceed the pool of %d bytes", name, reserved[name], total)
+		}
+		if err := set(name, total, total-reserved[name]); err != nil {
+			return err
+		}
+	}
+	if reserved[Memory] > left {
+		return fmt.Errorf("memory: reserved %d bytes and huge page pools of %d bytes exceed its memory of %d bytes",
+			reserved[Memory], node.Total-left, node.Total)
+	}
+	if err := set(Memory, node.Total, left-reserved[Memory]); err != nil {
+		return err
+	}
+	for name := range reserved {
+		return fmt.Errorf("%s is reserved but not there", name)
+	}
+	return nil
+}
+
+// index prepares the sums that the search for nodes asks for.
+func (c *column) index(all nodeset.Set) error {
+	c.descending = all.IDs()
+	slices.SortStableFunc(c.descending, func(a, b int) int { return cmp.Compare(c.allocatable[b], c.allocatable[a]) })
+	c.uniform = c.allocatable[c.descending[0]] == c.allocatable[c.descending[len(c.descending)-1]]
+	c.top = make([]uint64, 1, len(c.descending)+1)
+	var total uint64
+	for k, id := range c.descending {
+		if total += c.total[id]; total < c.total[id] {
+			return fmt.Errorf("%s of all NUMA nodes exceeds 2^64 bytes", c.name)
+		}
+		c.top = append(c.top, c.top[k]+c.allocatable[id])
+	}
+	return nil
+}

@@ -1,0 +1,270 @@
+package memorymanager
+
+import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// hints are the sets of nodes that a request could live on, never listed. A set of one node is one that is in no wider
+// group. A wider set is exactly one group, or made of unused nodes only, and any superset of such within the unused
+// nodes is one too. That leaves few single nodes and groups to look at, and one search over the unused nodes.
+type hints struct {
+	m *Manager
+	// pod may re-use the memory of its init containers.
+	pod     string
+	columns []*column
+	want    need
+	unused  nodeset.Set
+	lists   int
+
+	budget  int
+	bounded bool
+
+	nodes    nodeset.Set // the narrowest hint, once found
+	searched bool
+
+	columnBuf [maxTypes]*column
+}
+
+var _ topologymanager.Hints = (*hints)(nil)
+
+// hintsFor prepares the hints of a request. A type that no node has makes it impossible; that is reported as false.
+func (m *Manager) hintsFor(pod string, request Request) (*hints, bool) {
+	h := &m.hints
+	*h = hints{m: m, pod: pod, unused: m.unused, lists: 1, budget: m.budget}
+	h.columns = h.columnBuf[:0]
+	known := true
+	for t, amount := range request {
+		c := m.column(amount.Type)
+		if c == nil {
+			known = false
+			break
+		}
+		h.columns = append(h.columns, c)
+		h.want[t] = amount.Bytes
+	}
+	if !known {
+		h.searched = true
+	}
+	return h, known
+}
+
+// fits reports whether the set has the request, now and by its size; it does not look at groups.
+func (h *hints) fits(nodes nodeset.Set) bool {
+	for t, c := range h.columns {
+		want := h.want[t]
+		if c.allocatableOf(nodes) < want {
+			return false
+		}
+		if free := c.freeOf(nodes); free < want && free+h.m.reusable(h.pod, nodes, c.name) < want {
+			return false
+		}
+	}
+	return true
+}
+
+// lawful reports whether the group rules let a new container live on exactly these nodes.
+func (h *hints) lawful(nodes nodeset.Set) bool {
+	return nodes.SubsetOf(h.unused) || h.m.groups[nodes.First()] == nodes
+}
+
+func (h *hints) has(nodes nodeset.Set) bool { return h.lawful(nodes) && h.fits(nodes) }
+
+// narrower orders sets like the Topology Manager: fewer nodes first, then the smaller mask.
+func narrower(a, b nodeset.Set) bool {
+	if b.Empty() || a.Len() != b.Len() {
+		return b.Empty() || a.Len() < b.Len()
+	}
+	return a < b
+}
+
+// narrow returns the narrowest hint; empty when there is none.
+func (h *hints) narrow() nodeset.Set {
+	if h.searched {
+		return h.nodes
+	}
+	h.searched = true
+	for id := range h.m.all.All() {
+		if single := nodeset.Of(id); h.m.groups[id] == single && h.fits(single) {
+			h.nodes = single
+			return single
+		}
+	}
+	for group := range h.m.groupsOfMany() {
+		if narrower(group, h.nodes) && h.fits(group) {
+			h.nodes = group
+		}
+	}
+	most := h.unused.Len()
+	if !h.nodes.Empty() {
+		most = min(most, h.nodes.Len())
+	}
+	for size := 2; size <= most; size++ {
+		if found, ok := h.subset(h.unused, size, h.want); ok {
+			if narrower(found, h.nodes) {
+				h.nodes = found
+			}
+			break
+		}
+	}
+	return h.nodes
+}
+
+// minimal reports whether no smaller number of nodes could hold the request if the machine were empty, for a size that
+// does hold it.
+func (h *hints) minimal(size int) bool {
+	least := 1
+	for t, c := range h.columns {
+		for least < len(c.top) && c.top[least] < h.want[t] {
+			least++
+		}
+	}
+	for ; least < size; least++ {
+		if h.exists(h.m.all, least, h.want) {
+			return false
+		}
+	}
+	return true
+}
+
+// Empty is set when nothing fits.
+func (h *hints) Empty() bool { return h.narrow().Empty() }
+
+// PreferredAt reports whether exactly these nodes are a preferred hint.
+func (h *hints) PreferredAt(nodes nodeset.Set) bool {
+	return nodes.SubsetOf(h.m.all) && h.has(nodes) && h.minimal(nodes.Len())
+}
+
+// PreferredSingle is the lowest single node; a single node is always preferred.
+func (h *hints) PreferredSingle() (nodeset.Set, bool) {
+	nodes := h.narrow()
+	if nodes.Len() != 1 {
+		return 0, false
+	}
+	return nodes, true
+}
+
+// BestPreferred is the best of the hints of minimal size.
+func (h *hints) BestPreferred(closest bool) (nodeset.Set, bool) {
+	nodes := h.narrow()
+	if nodes.Empty() || !h.minimal(nodes.Len()) {
+		return 0, false
+	}
+	if closest {
+		nodes = h.bestOfSize(nodes.Len(), 1, true)
+	}
+	return nodes, true
+}
+
+// BestIntersection is the best intersection of up to count hints with the size of the smallest hint.
+func (h *hints) BestIntersection(count int, closest bool) nodeset.Set {
+	nodes := h.narrow()
+	if !closest && count == 1 {
+		return nodes
+	}
+	return h.bestOfSize(nodes.Len(), count, closest)
+}
+
+// BestOverlap looks at every group, every single node and the unused nodes as a whole: a larger hint overlaps more.
+func (h *hints) BestOverlap(nodes nodeset.Set, closest bool) (best nodeset.Set) {
+	consider := func(hint nodeset.Set) {
+		overlap := hint & nodes
+		if overlap.Empty() || overlap.Len() < best.Len() || !h.fits(hint) {
+			return
+		}
+		if overlap.Len() > best.Len() || h.better(overlap, best, closest) {
+			best = overlap
+		}
+	}
+	for id := range (nodes & h.m.all).All() {
+		if group := h.m.groups[id]; group.First() == id || !nodes.Has(group.First()) {
+			consider(group)
+		}
+	}
+	consider(h.unused)
+	return best
+}
+
+// better orders sets of the same size; the best one is kept among equals.
+func (h *hints) better(a, best nodeset.Set, closest bool) bool {
+	if best.Empty() {
+		return true
+	}
+	if closest {
+		if x, y := h.m.distances.sum(a), h.m.distances.sum(best); x != y {
+			return x < y
+		}
+	}
+	return a < best
+}
+
+// bestOfSize is the best intersection of up to count hints that has this size; there is at least a hint of it.
+func (h *hints) bestOfSize(size, count int, closest bool) (best nodeset.Set) {
+	consider := func(nodes nodeset.Set) {
+		if nodes.Len() == size && h.better(nodes, best, closest) {
+			best = nodes
+		}
+	}
+	for id := range h.m.all.All() {
+		if group := h.m.groups[id]; group.Len() == size && group.First() == id && h.fits(group) {
+			consider(group)
+		}
+	}
+	want, packed := h.want, false
+	if count > 1 {
+		if !h.fits(h.unused) {
+			return best
+		}
+		// The intersection may be short of what each of the hints can spare, once for each but one.
+		packed, h.lists = true, count
+		for t, c := range h.columns {
+			all := c.allocatableOf(h.unused)
+			spare := all - h.want[t]
+			want[t] = all
+			for range count {
+				want[t] = minus(want[t], spare)
+			}
+		}
+	}
+	if size > h.unused.Len() {
+		return best
+	}
+	var found nodeset.Set
+	var ok bool
+	if closest {
+		found, ok = h.closest(h.m.distances, h.unused, size, want, packed)
+	} else {
+		found, ok = h.narrowest(h.unused, size, want, 0, packed)
+	}
+	if ok {
+		consider(found)
+	}
+	if best.Empty() {
+		best = h.nodes // the budget ran out
+	}
+	return best
+}
+
+// extend is the narrowest hint that contains the nodes.
+func (h *hints) extend(nodes nodeset.Set) (nodeset.Set, bool) {
+	if h.has(nodes) {
+		return nodes, true
+	}
+	if group := h.m.groups[nodes.First()]; nodes.SubsetOf(group) && nodes != group {
+		return group, h.fits(group)
+	}
+	if !nodes.SubsetOf(h.unused) {
+		return 0, false
+	}
+	want := h.want
+	for id := range nodes.All() {
+		want = h.without(want, id)
+	}
+	rest := h.unused &^ nodes
+	for more := 1; more <= rest.Len(); more++ {
+		if found, ok := h.subset(rest, more, want); ok {
+			return nodes | found, true
+		}
+	}
+	return 0, false
+}

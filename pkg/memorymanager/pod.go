@@ -1,0 +1,89 @@
+package memorymanager
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// AdmitPod decides the affinity of a whole pod (scope pod); the Admit calls of its containers then use it.
+// The containers are in pod order, init containers first. cpus are the NUMA nodes of the pod's exclusive CPUs.
+// Without AdmitPod, Admit aligns each container by itself. The error is a *Rejection.
+func (m *Manager) AdmitPod(uid string, containers []Container, cpus nodeset.Set) (topologymanager.Hint, error) {
+	whole := Container{Pod: uid, Request: podRequest(containers), CPUs: cpus}
+	if cause := whole.Request.invalid(); cause != "" {
+		return topologymanager.Hint{}, m.reject(whole, InvalidRequest, cause)
+	}
+	hint, rejected := m.podHint(whole, containers)
+	if rejected != nil {
+		return topologymanager.Hint{}, rejected
+	}
+	m.pod(uid).affinity = &hint
+	return hint, nil
+}
+
+func (m *Manager) podHint(whole Container, containers []Container) (topologymanager.Hint, *Rejection) {
+	if p := m.pods[whole.Pod]; p != nil {
+		p.affinity = nil
+		defer m.forget(p)
+		for _, c := range containers {
+			if existing := m.container(c.Pod, c.Name); existing != nil {
+				return m.regenerated(whole.Pod, whole.Request, existing.blocks), nil
+			}
+		}
+	}
+	h, known := m.hintsFor(whole.Pod, whole.Request)
+	if !known {
+		return topologymanager.Hint{}, m.reject(whole, UnexpectedAdmissionError, "no NUMA node has such memory")
+	}
+	hint, admitted := m.affinity(whole, h)
+	if !admitted {
+		return hint, m.reject(whole, TopologyAffinityError, m.unpreferred(h))
+	}
+	return hint, nil
+}
+
+// podRequest is what a pod needs at one time: per type the sum of its app containers and sidecars, or more where an init
+// container beside the sidecars started before it takes more. As in the kubelet, only types that an app container asks
+// for count.
+func podRequest(containers []Container) Request {
+	type peak struct{ apps, sidecars, init uint64 }
+	peaks := map[MemoryType]*peak{}
+	var request Request
+	for _, c := range containers {
+		for _, amount := range c.Request {
+			p := peaks[amount.Type]
+			if p == nil {
+				p = &peak{}
+				peaks[amount.Type] = p
+			}
+			switch c.Kind {
+			case App:
+				p.apps = plus(p.apps, amount.Bytes)
+				if !slices.ContainsFunc(request, func(a Amount) bool { return a.Type == amount.Type }) {
+					request = append(request, Amount{Type: amount.Type})
+				}
+			case Sidecar:
+				p.sidecars = plus(p.sidecars, amount.Bytes)
+			case Init:
+				p.init = max(p.init, plus(p.sidecars, amount.Bytes))
+			}
+		}
+	}
+	for i := range request {
+		p := peaks[request[i].Type]
+		request[i].Bytes = max(plus(p.apps, p.sidecars), p.init)
+	}
+	slices.SortFunc(request, func(a, b Amount) int { return cmp.Compare(a.Type, b.Type) })
+	return request
+}
+
+// plus is a + b, the largest number instead of an overflow.
+func plus(a, b uint64) uint64 {
+	if sum := a + b; sum >= a {
+		return sum
+	}
+	return ^uint64(0)
+}

@@ -1,0 +1,173 @@
+package memorymanager
+
+import (
+	"math/bits"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// DefaultBudget is how many nodes the search for one container may look at, again and again. With one memory type, with
+// equal nodes, or with up to ten nodes the exact answer takes far less. When it is used up (several types over dozens of
+// unequal nodes) the search goes on with what it has and sets of nodes that are easy to see.
+const DefaultBudget = 400_000
+
+// maxTypes bounds the memory types of one request: memory and every huge page size of any architecture.
+const maxTypes = 8
+
+// need is what is still wanted of each type of a request.
+type need [maxTypes]uint64
+
+func (n *need) met() bool { return *n == need{} }
+
+// spend takes n node visits from the budget and reports whether there is still some.
+func (h *hints) spend(n int) bool {
+	if h.budget < n {
+		h.budget = 0
+		h.bounded = true
+		return false
+	}
+	h.budget -= n
+	return true
+}
+
+// without is what is left to want once the node has given all it has.
+func (h *hints) without(want need, id int) need {
+	for t, c := range h.columns {
+		want[t] = minus(want[t], c.allocatable[id])
+	}
+	return want
+}
+
+// reachable reports whether r of the nodes could meet the need as far as each type by itself can tell. For one type, and
+// for equal nodes, that is exact.
+func (h *hints) reachable(nodes nodeset.Set, r int, want *need) bool {
+	for t, c := range h.columns {
+		if want[t] > 0 && c.largest(nodes, r) < want[t] {
+			return false
+		}
+	}
+	return true
+}
+
+// narrowest is the smallest mask, as a number, of r of the nodes that together have what is wanted.
+// It decides node by node from the highest down, without the node first: the first answer is the smallest.
+// packed asks in addition that the unused nodes left out are an intersection's, see intersects.
+func (h *hints) narrowest(nodes nodeset.Set, r int, want need, chosen nodeset.Set, packed bool) (nodeset.Set, bool) {
+	if r == 0 {
+		return chosen, want.met() && (!packed || h.intersects(chosen))
+	}
+	if nodes.Len() < r || !h.spend(nodes.Len()) || !h.reachable(nodes, r, &want) {
+		return 0, false
+	}
+	top := 63 - bits.LeadingZeros64(uint64(nodes))
+	if found, ok := h.narrowest(nodes&^(1<<top), r, want, chosen, packed); ok {
+		return found, true
+	}
+	// Without this node nothing does. A node like it could take its place, so all of its like are in every answer.
+	twins := h.twins(nodes, top)
+	for id := range twins.All() {
+		want = h.without(want, id)
+	}
+	if r -= twins.Len(); r < 0 {
+		return 0, false
+	}
+	return h.narrowest(nodes&^twins, r, want, chosen|twins, packed)
+}
+
+// twins are the nodes that have as much of each wanted type as this one.
+func (h *hints) twins(nodes nodeset.Set, like int) (twins nodeset.Set) {
+	for id := range nodes.All() {
+		same := true
+		for _, c := range h.columns {
+			same = same && c.allocatable[id] == c.allocatable[like]
+		}
+		if same {
+			twins |= 1 << id
+		}
+	}
+	return twins
+}
+
+// obvious tries the r nodes that are richest in one type: what is left when the budget is used up.
+func (h *hints) obvious(nodes nodeset.Set, r int, want need) (nodeset.Set, bool) {
+	for _, c := range h.columns {
+		var chosen nodeset.Set
+		left := want
+		for _, id := range c.descending {
+			if chosen.Len() == r {
+				break
+			}
+			if nodes.Has(id) {
+				chosen |= 1 << id
+				left = h.without(left, id)
+			}
+		}
+		if left.met() {
+			return chosen, true
+		}
+	}
+	return 0, false
+}
+
+// subset is the smallest mask of r of the nodes that has what is wanted, or an easy one when the budget is used up.
+func (h *hints) subset(nodes nodeset.Set, r int, want need) (nodeset.Set, bool) {
+	if r < 0 || nodes.Len() < r {
+		return 0, false
+	}
+	if found, ok := h.narrowest(nodes, r, want, 0, false); ok {
+		return found, true
+	}
+	if h.bounded {
+		return h.obvious(nodes, r, want)
+	}
+	return 0, false
+}
+
+// exists reports whether r of the nodes can have what is wanted.
+func (h *hints) exists(nodes nodeset.Set, r int, want need) bool {
+	if len(h.columns) == 1 {
+		return h.reachable(nodes, r, &want)
+	}
+	if _, ok := h.obvious(nodes, r, want); ok {
+		return true
+	}
+	_, ok := h.narrowest(nodes, r, want, 0, false)
+	return ok
+}
+
+// intersects reports whether the chosen unused nodes are the intersection of h.lists hints of unused nodes. Each hint
+// leaves out some of the others, at most what it can spare; together they leave out all of them. That is packing the
+// others into h.lists bins of the size of what can be spared.
+func (h *hints) intersects(chosen nodeset.Set) bool {
+	var bins [maxTypes]need
+	lists := min(h.lists, maxTypes)
+	for i := range lists {
+		for t, c := range h.columns {
+			bins[i][t] = c.allocatableOf(h.unused) - h.want[t]
+		}
+	}
+	return h.pack(h.unused&^chosen, bins[:lists], 0)
+}
+
+func (h *hints) pack(nodes nodeset.Set, bins []need, used int) bool {
+	if nodes.Empty() {
+		return true
+	}
+	if !h.spend(len(bins)) {
+		return false
+	}
+	id := nodes.First()
+	for i := range min(used+1, len(bins)) {
+		before := bins[i]
+		fits := true
+		for t, c := range h.columns {
+			fits = fits && c.allocatable[id] <= before[t]
+			bins[i][t] = minus(before[t], c.allocatable[id])
+		}
+		if fits && h.pack(nodes&^(1<<id), bins, max(used, i+1)) {
+			return true
+		}
+		bins[i] = before
+	}
+	return false
+}

@@ -1,0 +1,109 @@
+package memorymanager
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// table is what the state shows of one node: never more reserved than is allocatable, as the kubelet counts it.
+func (c *column) table(id int) Table {
+	return Table{
+		Total: c.total[id], SystemReserved: c.systemReserved[id], Allocatable: c.allocatable[id],
+		Reserved: min(c.booked[id], c.allocatable[id]), Free: c.free(id),
+	}
+}
+
+// Nodes returns the node map, by id.
+func (m *Manager) Nodes() []NodeState {
+	nodes := make([]NodeState, 0, m.all.Len())
+	tables := make([]TypeTable, 0, m.all.Len()*len(m.columns))
+	for id := range m.all.All() {
+		first := len(tables)
+		for _, c := range m.columns {
+			if c.listed.Has(id) {
+				tables = append(tables, TypeTable{Type: c.name, Table: c.table(id)})
+			}
+		}
+		nodes = append(nodes, NodeState{
+			ID: id, Assignments: m.assignments[id], Cells: m.groups[id],
+			Memory: tables[first:len(tables):len(tables)],
+		})
+	}
+	return nodes
+}
+
+// State returns a deep copy of nodes and bookings.
+func (m *Manager) State() State {
+	s := State{Nodes: m.Nodes()}
+	var order []int
+	for _, p := range m.byUID() {
+		order = order[:0]
+		for i := range p.containers {
+			order = append(order, i)
+		}
+		slices.SortFunc(order, func(a, b int) int { return strings.Compare(p.containers[a].name, p.containers[b].name) })
+		for _, i := range order {
+			c := &p.containers[i]
+			s.Entries = append(s.Entries, Entry{Pod: p.uid, Container: c.name, Blocks: slices.Clone(c.blocks)})
+		}
+	}
+	m.attribute(s.Entries)
+	return s
+}
+
+// byUID returns the pods sorted. It merges those that came since the last time, so that it does not sort them all.
+func (m *Manager) byUID() []*pod {
+	gone := func(p *pod) bool { return p.gone }
+	added := slices.DeleteFunc(m.added, gone)
+	slices.SortFunc(added, func(a, b *pod) int { return cmp.Compare(a.uid, b.uid) })
+	merged := make([]*pod, 0, len(m.pods))
+	for _, p := range m.sorted {
+		if p.gone {
+			continue
+		}
+		for len(added) > 0 && added[0].uid < p.uid {
+			merged = append(merged, added[0])
+			added = added[1:]
+		}
+		merged = append(merged, p)
+	}
+	m.sorted, m.added = append(merged, added...), nil
+	return m.sorted
+}
+
+// attribute says for every block on which nodes its bytes are booked, so that they add up to what the nodes have booked.
+// The kubelet drains a group from its lowest node whichever container leaves, so that is not a property of one block.
+func (m *Manager) attribute(entries []Entry) {
+	var blocks []*Block
+	amounts := 0
+	for i := range entries {
+		for j := range entries[i].Blocks {
+			b := &entries[i].Blocks[j]
+			blocks = append(blocks, b)
+			amounts += b.Nodes.Len()
+		}
+	}
+	if m.mixed != 0 {
+		slices.SortStableFunc(blocks, func(a, b *Block) int { return a.Nodes.Len() - b.Nodes.Len() })
+	}
+	var left [][nodeset.Max]uint64
+	for _, c := range m.columns {
+		left = append(left, c.booked)
+	}
+	backing := make([]NodeAmount, 0, amounts)
+	for _, b := range blocks {
+		t := slices.IndexFunc(m.columns, func(c *column) bool { return c.name == b.Type })
+		rest, first := b.Size, len(backing)
+		for id := range b.Nodes.All() {
+			if part := min(rest, left[t][id]); part > 0 {
+				backing = append(backing, NodeAmount{Node: id, Bytes: part})
+				left[t][id] -= part
+				rest -= part
+			}
+		}
+		b.PerNode = backing[first:len(backing):len(backing)]
+	}
+}
