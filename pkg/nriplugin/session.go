@@ -56,7 +56,7 @@ func (s *session) run(ctx context.Context) error {
 
 	// A stub waits without end for its Configure, and nothing ends it: one whose runtime died after the registration is
 	// left behind.
-	registration := time.NewTimer(2 * s.stub.RegistrationTimeout())
+	registration := time.NewTimer(2 * stub.DefaultRegistrationTimeout)
 	defer registration.Stop()
 	select {
 	case err = <-ended:

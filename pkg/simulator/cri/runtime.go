@@ -28,13 +28,16 @@ type Options struct {
 	// Name and Version of the runtime as plugins are told; by default containerd v2.4.2.
 	Name, Version string
 	// NRI makes the runtime speak as one with an older NRI: refuse events, leave out fields, not tell its version. The
-	// zero value is the version that is built in.
+	// zero value is BuiltIn.
 	NRI nriplugin.Version
 	// Cgroups is where containers' cgroups are made; nil makes none.
 	Cgroups *Tree
 	// Validator configures NRI's own validator of adjustments; nil is off.
 	Validator *validator.DefaultValidatorConfig
 }
+
+// BuiltIn is the version of NRI in this module (go.mod). A test binary has no build information that would tell it.
+var BuiltIn = nriplugin.Version{Major: 0, Minor: 12, Patch: 5}
 
 // Runtime keeps pods and containers as a runtime does. Its methods are the runtime's side of CRI and may be called from
 // any goroutine; as in containerd and CRI-O, one at a time reaches the plugins.
@@ -50,6 +53,7 @@ type Runtime struct {
 	plugins   []*ttrpc.Client
 
 	synced    sync.Mutex
+	starting  bool
 	syncs     int
 	onSync    chan struct{} // closed and replaced at every synchronization
 	byPlugins int           // unasked updates
@@ -59,6 +63,9 @@ type Runtime struct {
 func New(options Options) *Runtime {
 	if options.Name == "" {
 		options.Name, options.Version = "containerd", "v2.4.2"
+	}
+	if !options.NRI.Known() {
+		options.NRI = BuiltIn
 	}
 	if options.PluginDir == "" {
 		options.PluginDir = filepath.Join(filepath.Dir(options.Socket), "no-plugins")
@@ -75,24 +82,29 @@ func (r *Runtime) Start() error {
 		adaptation.WithSocketPath(r.options.Socket),
 		adaptation.WithPluginPath(r.options.PluginDir),
 		adaptation.WithPluginConfigPath(r.options.ConfigDir),
+		adaptation.WithTTRPCOptions([]ttrpc.ClientOpts{r.remember, speakAs(r.options.NRI)}, nil),
 	}
-	calls := []ttrpc.ClientOpts{r.remember}
-	if r.options.NRI.Known() {
-		calls = append(calls, older(r.options.NRI)...)
-	}
-	options = append(options, adaptation.WithTTRPCOptions(calls, nil))
 	if r.options.Validator != nil {
 		options = append(options, adaptation.WithDefaultValidator(r.options.Validator))
 	}
+	quiet()
 	nri, err := adaptation.New(r.options.Name, r.options.Version, r.synchronize, r.updateFromPlugin, options...)
 	if err != nil {
 		return fmt.Errorf("starting NRI's runtime side: %w", err)
 	}
+	r.setStarting(true)
+	defer r.setStarting(false)
 	if err := nri.Start(); err != nil {
 		return fmt.Errorf("starting NRI's runtime side: %w", err)
 	}
 	r.nri = nri
 	return nil
+}
+
+func (r *Runtime) setStarting(starting bool) {
+	r.synced.Lock()
+	defer r.synced.Unlock()
+	r.starting = starting
 }
 
 // Stop ends the runtime; pods and containers stay as they are, and a later Start finds them.
@@ -119,15 +131,16 @@ func (r *Runtime) remember(plugin *ttrpc.Client) {
 	r.plugins = append(r.plugins, plugin)
 }
 
-// Synchronizations counts the plugins that have been synchronized since the beginning.
+// Synchronizations counts the plugins that have connected and been synchronized since the beginning; those that Start
+// launched are not among them.
 func (r *Runtime) Synchronizations() int {
 	r.synced.Lock()
 	defer r.synced.Unlock()
 	return r.syncs
 }
 
-// WaitSynchronized waits until that many plugins have been synchronized since the beginning, and the last of them is in
-// place for the next event.
+// WaitSynchronized waits until Synchronizations is at least count, and the last of these plugins is in place for the next
+// event.
 func (r *Runtime) WaitSynchronized(ctx context.Context, count int) error {
 	for {
 		r.synced.Lock()
@@ -174,10 +187,12 @@ func (r *Runtime) synchronize(ctx context.Context, plugin adaptation.SyncCB) err
 		return err
 	}
 	r.synced.Lock()
-	r.syncs++
-	close(r.onSync)
-	r.onSync = make(chan struct{})
-	r.synced.Unlock()
+	defer r.synced.Unlock()
+	if !r.starting {
+		r.syncs++
+		close(r.onSync)
+		r.onSync = make(chan struct{})
+	}
 	return nil
 }
 

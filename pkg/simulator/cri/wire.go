@@ -11,16 +11,15 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 )
 
-// older makes a runtime's requests look like those of an older NRI, and lets it refuse what that one did not know. The
-// differences are those that plugins have met: what is said on the wire, not how the old runtime worked inside.
-func older(nri nriplugin.Version) []ttrpc.ClientOpts {
-	w := wire{nri}
-	return []ttrpc.ClientOpts{ttrpc.WithUnaryClientInterceptor(w.call)}
+// speakAs makes a runtime's requests look like those of a version of NRI, and lets it refuse what that one did not know.
+// The differences are those that plugins have met: what is said on the wire, not how the old runtime worked inside.
+func speakAs(nri nriplugin.Version) ttrpc.ClientOpts {
+	return ttrpc.WithUnaryClientInterceptor(wire{nri}.call)
 }
 
 type wire struct{ nri nriplugin.Version }
 
-// events is the last event that the version knows.
+// known returns the events of this version.
 func (w wire) known() api.EventMask {
 	last := api.Event_REMOVE_CONTAINER
 	if w.nri.AtLeast(0, 10, 0) {
@@ -30,46 +29,39 @@ func (w wire) known() api.EventMask {
 }
 
 func (w wire) call(ctx context.Context, request *ttrpc.Request, response *ttrpc.Response, _ *ttrpc.UnaryClientInfo, next ttrpc.Invoker) error {
+	err := error(nil)
 	switch request.Method {
 	case "Configure":
 		return w.configure(ctx, request, response, next)
 	case "Synchronize":
-		if err := rewrite(request, &api.SynchronizeRequest{}, func(r *api.SynchronizeRequest) {
-			for _, container := range r.Containers {
-				w.strip(container)
-			}
-		}); err != nil {
-			return err
-		}
+		err = rewrite(w, request, func(r *api.SynchronizeRequest) []*api.Container { return r.Containers })
 	case "CreateContainer":
-		if err := rewrite(request, &api.CreateContainerRequest{}, func(r *api.CreateContainerRequest) { w.strip(r.Container) }); err != nil {
-			return err
-		}
+		err = rewrite(w, request, func(r *api.CreateContainerRequest) []*api.Container { return []*api.Container{r.Container} })
 	case "UpdateContainer":
-		if err := rewrite(request, &api.UpdateContainerRequest{}, func(r *api.UpdateContainerRequest) { w.strip(r.Container) }); err != nil {
-			return err
-		}
+		err = rewrite(w, request, func(r *api.UpdateContainerRequest) []*api.Container { return []*api.Container{r.Container} })
 	case "StopContainer":
-		if err := rewrite(request, &api.StopContainerRequest{}, func(r *api.StopContainerRequest) { w.strip(r.Container) }); err != nil {
-			return err
-		}
+		err = rewrite(w, request, func(r *api.StopContainerRequest) []*api.Container { return []*api.Container{r.Container} })
 	default:
-		if err := w.stateChange(request); err != nil {
-			return err
-		}
+		err = w.stateChange(request)
+	}
+	if err != nil {
+		return err
 	}
 	return next(ctx, request, response)
 }
 
 // configure leaves the NRI version out before 0.12 and the failure policy before 0.12.4.
 func (w wire) configure(ctx context.Context, request *ttrpc.Request, response *ttrpc.Response, next ttrpc.Invoker) error {
-	err := rewrite(request, &api.ConfigureRequest{}, func(r *api.ConfigureRequest) {
-		r.NRIVersion = ""
-		if w.nri.AtLeast(0, 12, 0) {
-			r.NRIVersion = "v" + w.nri.String()
-		}
-	})
-	if err != nil {
+	told := &api.ConfigureRequest{}
+	if err := proto.Unmarshal(request.Payload, told); err != nil {
+		return err
+	}
+	told.NRIVersion = ""
+	if w.nri.AtLeast(0, 12, 0) {
+		told.NRIVersion = "v" + w.nri.String()
+	}
+	var err error
+	if request.Payload, err = proto.Marshal(told); err != nil {
 		return err
 	}
 	if err := next(ctx, request, response); err != nil || response.GetStatus().GetCode() != 0 {
@@ -127,11 +119,21 @@ func (w wire) stateChange(request *ttrpc.Request) error {
 	return err
 }
 
-func rewrite[T proto.Message](request *ttrpc.Request, message T, change func(T)) error {
+// rewrite strips the containers of a request.
+func rewrite[M any, T interface {
+	*M
+	proto.Message
+}](w wire, request *ttrpc.Request, containers func(T) []*api.Container) error {
+	if w.nri.AtLeast(0, 10, 0) {
+		return nil
+	}
+	message := T(new(M))
 	if err := proto.Unmarshal(request.Payload, message); err != nil {
 		return err
 	}
-	change(message)
+	for _, container := range containers(message) {
+		w.strip(container)
+	}
 	payload, err := proto.Marshal(message)
 	request.Payload = payload
 	return err

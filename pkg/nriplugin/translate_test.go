@@ -1,0 +1,115 @@
+package nriplugin
+
+import (
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+)
+
+func pointer[T any](value T) *T { return &value }
+
+func TestPodOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		from *api.PodSandbox
+		want agent.Pod
+	}{
+		"nothing": {nil, agent.Pod{}},
+		"all": {
+			&api.PodSandbox{
+				Id: "sandbox", Uid: "uid", Namespace: "ns", Name: "name",
+				Annotations: map[string]string{"a": "1"}, Labels: map[string]string{"l": "2"},
+				Linux: &api.LinuxPodSandbox{
+					CgroupParent: "/kubepods/poduid",
+					PodOverhead:  &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(64)}},
+					PodResources: &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(128)}},
+				},
+			},
+			agent.Pod{
+				ID: "sandbox", UID: "uid", Namespace: "ns", Name: "name", CgroupParent: "/kubepods/poduid",
+				Annotations: map[string]string{"a": "1"}, Labels: map[string]string{"l": "2"},
+				Overhead: 64, MemoryLimit: 128,
+			},
+		},
+		"limits that mean none": {
+			&api.PodSandbox{Linux: &api.LinuxPodSandbox{PodResources: &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(-1)}}}},
+			agent.Pod{},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, podOf(test.from)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestContainerOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		from *api.Container
+		want agent.Container
+	}{
+		"nothing": {nil, agent.Container{}},
+		"all": {
+			&api.Container{
+				Id: "id", PodSandboxId: "sandbox", Name: "app", State: api.ContainerState_CONTAINER_RUNNING,
+				Annotations: map[string]string{"a": "1"},
+				Linux: &api.LinuxContainer{
+					CgroupsPath: "/kubepods/poduid/id",
+					OomScoreAdj: &api.OptionalInt{Value: -997},
+					Resources: &api.LinuxResources{
+						Memory:         &api.LinuxMemory{Limit: api.Int64(1024)},
+						Cpu:            &api.LinuxCPU{Cpus: "0-3", Mems: "0"},
+						HugepageLimits: []*api.HugepageLimit{{PageSize: "2MB", Limit: 4096}},
+						Unified:        map[string]string{"memory.high": "max"},
+					},
+				},
+			},
+			agent.Container{
+				ID: "id", PodID: "sandbox", Name: "app", State: agent.Running, CgroupsPath: "/kubepods/poduid/id",
+				Annotations: map[string]string{"a": "1"},
+				Resources: agent.Resources{
+					MemoryLimit: pointer(int64(1024)), OOMScoreAdj: pointer(int64(-997)), CPUs: "0-3", Mems: "0",
+					Hugepages: []agent.HugepageLimit{{PageSize: "2MB", Limit: 4096}},
+					Unified:   map[string]string{"memory.high": "max"},
+				},
+			},
+		},
+		"no limit named": {
+			&api.Container{State: api.ContainerState_CONTAINER_PAUSED, Linux: &api.LinuxContainer{Resources: &api.LinuxResources{}}},
+			agent.Container{State: agent.Paused},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, containerOf(test.from)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestAdjustmentOf(t *testing.T) {
+	if got := adjustmentOf(agent.Adjustment{}); got != nil {
+		t.Errorf("an empty adjustment became %v", got)
+	}
+	got := adjustmentOf(agent.Adjustment{CpusetMems: "0-1", Unified: map[string]string{"memory.high": "4096"}})
+	if mems := got.GetLinux().GetResources().GetCpu().GetMems(); mems != "0-1" {
+		t.Errorf("cpuset.mems is %q, want it in its field", mems)
+	}
+	if diff := cmp.Diff(map[string]string{"memory.high": "4096"}, got.GetLinux().GetResources().GetUnified()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestUpdatesNeverFailTheirRequest(t *testing.T) {
+	updates := updatesOf([]agent.Update{
+		{ContainerID: "a", Adjustment: agent.Adjustment{CpusetMems: "0"}},
+		{ContainerID: "b"},
+		{Adjustment: agent.Adjustment{CpusetMems: "0"}},
+	})
+	if len(updates) != 1 || updates[0].ContainerId != "a" || !updates[0].IgnoreFailure {
+		t.Errorf("got %v, want one update of a that may fail", updates)
+	}
+}
