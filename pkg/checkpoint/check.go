@@ -1,6 +1,15 @@
 package checkpoint
 
-import "github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
 
 // Finding is something that is wrong in a state.
 type Finding struct {
@@ -12,12 +21,192 @@ type Finding struct {
 	Do string `json:"do"`
 }
 
-// Check lists what contradicts itself in a state: sums, groups, assignments, entries. None means that a kubelet on the
-// same machine starts with it.
-func Check(s memorymanager.State) []Finding { return nil }
+// What to do about a finding.
+const (
+	doRebuild      = "start the plugin: it rebuilds the books from the running containers; a kubelet needs the node drained and the file removed"
+	doReservations = "lower reservedMemory or the number of huge pages"
+	doDrain        = "drain the pod, or leave it to the plugin, which keeps it on the nodes it has"
+)
 
-// Compare lists where a state does not fit a machine: nodes is the node map of that machine without bookings.
-// Differences in memory up to tolerance bytes a node are left out.
-func Compare(s memorymanager.State, nodes []memorymanager.NodeState, tolerance uint64) []Finding {
-	return nil
+// Check lists what contradicts itself in a state: a node's sums, groups, assignments, entries, per-node amounts. It is
+// what the kubelet compares at its start, when it builds the node map from the entries and finds it different.
+func Check(s memorymanager.State) []Finding {
+	c := checker{state: s, nodes: make(map[int]*memorymanager.NodeState, len(s.Nodes))}
+	for i := range s.Nodes {
+		c.nodes[s.Nodes[i].ID] = &s.Nodes[i]
+	}
+	for _, node := range s.Nodes {
+		c.checkTables(node)
+		c.checkGroup(node)
+	}
+	for _, entry := range s.Entries {
+		c.checkEntry(entry)
+	}
+	if len(c.findings) == 0 { // the sums say nothing new about a state that is wrong already
+		c.checkAssignments()
+		c.checkGroupSums()
+		c.checkAmounts()
+	}
+	return c.findings
+}
+
+type checker struct {
+	state    memorymanager.State
+	nodes    map[int]*memorymanager.NodeState
+	findings []Finding
+}
+
+func (c *checker) add(where, do, format string, args ...any) {
+	c.findings = append(c.findings, Finding{Where: where, What: fmt.Sprintf(format, args...), Do: do})
+}
+
+func nodeName(id int) string { return fmt.Sprintf("node %d", id) }
+
+func entryName(entry memorymanager.Entry) string {
+	return "pod " + entry.Pod + " container " + entry.Container
+}
+
+// checkTables checks that what a node has is what it gives.
+func (c *checker) checkTables(node memorymanager.NodeState) {
+	pools := uint64(0)
+	for _, table := range node.Memory {
+		if table.Type != memorymanager.Memory {
+			pools += table.Total
+		}
+	}
+	for _, table := range node.Memory {
+		want := table.Total - table.SystemReserved
+		if table.Type == memorymanager.Memory {
+			want -= pools
+		}
+		if table.Allocatable != want {
+			c.add(nodeName(node.ID), doRebuild, "%s: allocatable is %d, but total %d without systemReserved %d and huge pages is %d",
+				table.Type, table.Allocatable, table.Total, table.SystemReserved, want)
+		}
+		if table.Allocatable > table.Total {
+			c.add(nodeName(node.ID), doReservations, "%s: allocatable %d is more than total %d: what is reserved and the huge pages exceed the memory",
+				table.Type, table.Allocatable, table.Total)
+		}
+		if table.Reserved+table.Free != table.Allocatable {
+			c.add(nodeName(node.ID), doRebuild, "%s: reserved %d + free %d is not allocatable %d", table.Type, table.Reserved, table.Free, table.Allocatable)
+		}
+	}
+}
+
+// checkGroup checks that all nodes of a group name the same group.
+func (c *checker) checkGroup(node memorymanager.NodeState) {
+	where := nodeName(node.ID)
+	switch {
+	case !node.Cells.Has(node.ID):
+		c.add(where, doRebuild, "its group [%s] does not contain it", node.Cells)
+	case node.Assignments == 0 && node.Cells.Len() > 1:
+		c.add(where, doRebuild, "is in group [%s] without an assignment", node.Cells)
+	}
+	for id := range node.Cells.All() {
+		if other, ok := c.nodes[id]; !ok {
+			c.add(where, doRebuild, "its group [%s] has node %d, which is not in machineState", node.Cells, id)
+		} else if other.Cells != node.Cells {
+			c.add(where, doRebuild, "is in group [%s], but node %d is in [%s]", node.Cells, id, other.Cells)
+		}
+	}
+}
+
+// checkEntry checks that a container's blocks are on nodes of one group that have the memory.
+func (c *checker) checkEntry(entry memorymanager.Entry) {
+	where := entryName(entry)
+	for _, block := range entry.Blocks {
+		for id := range block.Nodes.All() {
+			node, ok := c.nodes[id]
+			switch {
+			case !ok:
+				c.add(where, doDrain, "%s is on node %d, which is not in machineState", block.Type, id)
+			case typeTable(*node, block.Type) == nil:
+				c.add(where, doDrain, "%s is on node %d, which has no such memory", block.Type, id)
+			case node.Cells != block.Nodes:
+				c.add(where, doDrain, "%s is on nodes [%s], but node %d is in group [%s]", block.Type, block.Nodes, id, node.Cells)
+			}
+		}
+	}
+}
+
+func typeTable(node memorymanager.NodeState, name memorymanager.MemoryType) *memorymanager.TypeTable {
+	at := slices.IndexFunc(node.Memory, func(t memorymanager.TypeTable) bool { return t.Type == name })
+	if at < 0 {
+		return nil
+	}
+	return &node.Memory[at]
+}
+
+func (c *checker) checkAssignments() {
+	counted := map[int]int{}
+	for _, entry := range c.state.Entries {
+		for _, block := range entry.Blocks {
+			for id := range block.Nodes.All() {
+				counted[id]++
+			}
+		}
+	}
+	for _, node := range c.state.Nodes {
+		if node.Assignments != counted[node.ID] {
+			c.add(nodeName(node.ID), doRebuild, "numberOfAssignments is %d, but %d blocks are on it", node.Assignments, counted[node.ID])
+		}
+	}
+}
+
+type groupType struct {
+	group nodeset.Set
+	name  memorymanager.MemoryType
+}
+
+// checkGroupSums compares what a group's nodes have reserved with its blocks, as kubelets from 1.32 do.
+func (c *checker) checkGroupSums() {
+	reserved, booked := map[groupType]uint64{}, map[groupType]uint64{}
+	for _, node := range c.state.Nodes {
+		for _, table := range node.Memory {
+			reserved[groupType{node.Cells, table.Type}] += table.Reserved
+		}
+	}
+	for _, entry := range c.state.Entries {
+		for _, block := range entry.Blocks {
+			booked[groupType{block.Nodes, block.Type}] += block.Size
+		}
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(reserved), compareGroupType) {
+		if reserved[key] != booked[key] {
+			c.add("nodes "+key.group.String(), doRebuild, "%s: reserved is %d, but the containers' blocks are %d", key.name, reserved[key], booked[key])
+		}
+	}
+}
+
+func compareGroupType(a, b groupType) int {
+	return cmp.Or(cmp.Compare(a.group.First(), b.group.First()), strings.Compare(string(a.name), string(b.name)))
+}
+
+// checkAmounts compares each node's reserved bytes with the per-node amounts, where all blocks have them.
+func (c *checker) checkAmounts() {
+	type nodeType struct {
+		node int
+		name memorymanager.MemoryType
+	}
+	amounts := map[nodeType]uint64{}
+	for _, entry := range c.state.Entries {
+		for _, block := range entry.Blocks {
+			if block.PerNode == nil {
+				return
+			}
+			for _, amount := range block.PerNode {
+				amounts[nodeType{amount.Node, block.Type}] += amount.Bytes
+				if !block.Nodes.Has(amount.Node) {
+					c.add(entryName(entry), doDrain, "%s has %d bytes on node %d, outside of its nodes [%s]", block.Type, amount.Bytes, amount.Node, block.Nodes)
+				}
+			}
+		}
+	}
+	for _, node := range c.state.Nodes {
+		for _, table := range node.Memory {
+			if sum := amounts[nodeType{node.ID, table.Type}]; len(c.state.Entries) > 0 && sum != table.Reserved {
+				c.add(nodeName(node.ID), doRebuild, "%s: reserved is %d, but the blocks' amounts on it are %d", table.Type, table.Reserved, sum)
+			}
+		}
+	}
 }

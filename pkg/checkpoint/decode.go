@@ -1,6 +1,224 @@
 package checkpoint
 
-import "errors"
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
-// Decode reads the text of a state file in any of the kubelet's layouts.
-func Decode(data []byte) (File, error) { return File{}, errors.New("not built yet") }
+	"k8s.io/utils/dump"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint/internal/state"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// extras are the keys beside those of the V1 schema, which the kubelet of V1 skips.
+type extras struct {
+	// Data is the state as a string and DataChecksum its sum: kubelets from 1.37.
+	Data         string `json:"data"`
+	DataChecksum uint64 `json:"dataChecksum"`
+	// PodEntries has the pod-level assignments of kubelets with the feature gate PodLevelResourceManagers.
+	PodEntries map[string]json.RawMessage `json:"podEntries"`
+	// MachineState has the old key of the groups.
+	MachineState map[int]struct {
+		Nodes []int `json:"nodes"`
+	} `json:"machineState"`
+	// Entries and PerNodeChecksum are ours.
+	Entries map[string]map[string][]struct {
+		PerNode map[int]uint64 `json:"perNode"`
+	} `json:"entries"`
+	PerNodeChecksum uint32 `json:"perNodeChecksum"`
+}
+
+// Decode reads the text of a state file in any of the kubelet's layouts, compact, pretty-printed or with its keys in
+// another order. It refuses what the kubelet would refuse by the checksum. A text without checksum, which the kubelet
+// accepts, and the old layout, whose checksum is not known, must pass Check.
+func Decode(data []byte) (File, error) {
+	content, more, err := parse(data)
+	if err != nil {
+		return File{}, err
+	}
+	file := File{Format: V1}
+	switch {
+	case more.Data != "" || more.DataChecksum != 0:
+		file.Format = Wrapped
+		if sum := uint64(fnv1a(fnv1a(fnvOffset, "(string)"), more.Data)); sum != more.DataChecksum {
+			return File{}, fmt.Errorf("dataChecksum is %d, but data has %d: the file was changed or damaged after it was written", more.DataChecksum, sum)
+		}
+		file.Checksum, file.Verified = uint32(more.DataChecksum), true
+		if content, more, err = parse([]byte(more.Data)); err != nil {
+			return File{}, fmt.Errorf("data: %w", err)
+		}
+	case useOldGroups(content, more):
+		file.Format = Nodes
+		file.Checksum = uint32(content.Checksum)
+	case content.Checksum != 0:
+		if err := verify(content); err != nil {
+			return File{}, err
+		}
+		file.Checksum, file.Verified = uint32(content.Checksum), true
+	}
+	if len(more.PodEntries) > 0 {
+		return File{}, fmt.Errorf("podEntries has %d pods: assignments of the feature gate PodLevelResourceManagers have no counterpart here; drain the node and start the kubelet without it", len(more.PodEntries))
+	}
+	if file.Policy = content.PolicyName; file.Policy != PolicyStatic && file.Policy != "None" {
+		return File{}, fmt.Errorf(`policyName is %q, want "Static" or "None"`, file.Policy)
+	}
+	if file.State, err = convert(content, more); err != nil {
+		return File{}, err
+	}
+	if !file.Verified {
+		if findings := Check(file.State); len(findings) > 0 {
+			return File{}, fmt.Errorf("no checksum vouches for this text and it contradicts itself (%d findings): %s: %s", len(findings), findings[0].Where, findings[0].What)
+		}
+	}
+	return file, nil
+}
+
+func parse(data []byte) (*state.MemoryManagerCheckpoint, extras, error) {
+	content := &state.MemoryManagerCheckpoint{MachineState: state.NUMANodeMap{}, Entries: state.ContainerMemoryAssignments{}}
+	var more extras
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, more, errors.New("is empty, want the kubelet's JSON text of a memory manager state")
+	}
+	for _, target := range []any{content, &more} {
+		if err := json.Unmarshal(data, target); err != nil {
+			return nil, more, describe(err)
+		}
+	}
+	return content, more, nil
+}
+
+// describe says where in the text encoding/json stopped.
+func describe(err error) error {
+	var syntax *json.SyntaxError
+	var wrongType *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return fmt.Errorf("is not JSON from byte %d on (cut short?): %w", syntax.Offset, err)
+	case errors.As(err, &wrongType):
+		return fmt.Errorf("key %s at byte %d: found a %s, want a %s", wrongType.Field, wrongType.Offset, wrongType.Value, wrongType.Type)
+	}
+	return err
+}
+
+// useOldGroups fills the groups from the old key; false when the text has none of them.
+func useOldGroups(content *state.MemoryManagerCheckpoint, more extras) bool {
+	used := false
+	for id, node := range content.MachineState {
+		if old := more.MachineState[id].Nodes; node != nil && node.Cells == nil && old != nil {
+			node.Cells, used = old, true
+		}
+	}
+	return used
+}
+
+// verify compares the stored checksum with the one of the content, as every kubelet from 1.21 does.
+func verify(content *state.MemoryManagerCheckpoint) error {
+	stored := content.Checksum
+	content.Checksum = 0
+	text := dump.ForHash(content)
+	content.Checksum = stored
+	sum := fnv1a(fnvOffset, text)
+	podLevel := strings.TrimSuffix(text, textEnd) + textPodEntries + textEnd
+	if uint64(stored) != uint64(sum) && uint64(stored) != uint64(fnv1a(fnvOffset, podLevel)) {
+		return fmt.Errorf("checksum is %d, but the content has %d: the file was changed or damaged after it was written", stored, sum)
+	}
+	return nil
+}
+
+func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager.State, error) {
+	var s memorymanager.State
+	for _, id := range slices.Sorted(maps.Keys(content.MachineState)) {
+		node, err := convertNode(id, content.MachineState[id])
+		if err != nil {
+			return s, fmt.Errorf("machineState: node %d: %w", id, err)
+		}
+		s.Nodes = append(s.Nodes, node)
+	}
+	amounts := uint32(0)
+	for _, pod := range slices.Sorted(maps.Keys(content.Entries)) {
+		first := len(s.Entries)
+		for _, container := range slices.Sorted(maps.Keys(content.Entries[pod])) {
+			entry := memorymanager.Entry{Pod: pod, Container: container}
+			for i, block := range content.Entries[pod][container] {
+				converted, err := convertBlock(block)
+				if err != nil {
+					return s, fmt.Errorf("entries: pod %s container %s: %w", pod, container, err)
+				}
+				converted.PerNode = perNode(more.Entries[pod][container][i].PerNode)
+				entry.Blocks = append(entry.Blocks, converted)
+			}
+			slices.SortStableFunc(entry.Blocks, func(a, b memorymanager.Block) int { return cmp.Compare(a.Type, b.Type) })
+			s.Entries = append(s.Entries, entry)
+		}
+		amounts += amountsSum(pod, s.Entries[first:])
+	}
+	if amounts != more.PerNodeChecksum {
+		return s, fmt.Errorf("perNodeChecksum is %d, but the perNode amounts have %d: the file was changed or damaged after it was written", more.PerNodeChecksum, amounts)
+	}
+	return s, nil
+}
+
+func convertNode(id int, node *state.NUMANodeState) (memorymanager.NodeState, error) {
+	out := memorymanager.NodeState{ID: id}
+	switch {
+	case id < 0 || id >= nodeset.Max:
+		return out, fmt.Errorf("is out of range, want an id of 0 to %d", nodeset.Max-1)
+	case node == nil:
+		return out, errors.New("is null, want an object")
+	case node.NumberOfAssignments < 0:
+		return out, fmt.Errorf("numberOfAssignments is %d, want 0 or more", node.NumberOfAssignments)
+	}
+	out.Assignments = node.NumberOfAssignments
+	for _, name := range slices.Sorted(maps.Keys(node.MemoryMap)) {
+		table := node.MemoryMap[name]
+		if table == nil {
+			return out, fmt.Errorf("memoryMap: %s is null, want an object", name)
+		}
+		out.Memory = append(out.Memory, memorymanager.TypeTable{
+			Type: memorymanager.MemoryType(name),
+			Table: memorymanager.Table{
+				Total: table.TotalMemSize, SystemReserved: table.SystemReserved, Allocatable: table.Allocatable,
+				Reserved: table.Reserved, Free: table.Free,
+			},
+		})
+	}
+	var err error
+	if out.Cells, err = convertSet("cells", node.Cells); err != nil {
+		return out, err
+	}
+	return out, nil
+}
+
+func convertBlock(block state.Block) (memorymanager.Block, error) {
+	nodes, err := convertSet("numaAffinity", block.NUMAAffinity)
+	if err == nil && block.Type == "" {
+		err = errors.New("a block has no type, want memory or hugepages-<size>")
+	}
+	return memorymanager.Block{Nodes: nodes, Type: memorymanager.MemoryType(block.Type), Size: block.Size}, err
+}
+
+func convertSet(key string, ids []int) (nodeset.Set, error) {
+	set := nodeset.Of(ids...)
+	if set.Empty() || set.Len() != len(ids) {
+		return set, fmt.Errorf("%s is %v, want one or more distinct ids of 0 to %d", key, ids, nodeset.Max-1)
+	}
+	return set, nil
+}
+
+func perNode(amounts map[int]uint64) []memorymanager.NodeAmount {
+	if amounts == nil {
+		return nil
+	}
+	out := make([]memorymanager.NodeAmount, 0, len(amounts))
+	for _, id := range slices.Sorted(maps.Keys(amounts)) {
+		out = append(out, memorymanager.NodeAmount{Node: id, Bytes: amounts[id]})
+	}
+	return out
+}

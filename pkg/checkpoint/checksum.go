@@ -1,0 +1,85 @@
+package checkpoint
+
+import (
+	"strconv"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+// The text under the kubelet's checksum: its types as Go syntax, the way k8s.io/utils/dump.ForHash prints them, with a
+// checksum of 0 at the end. Keys are sorted, numbers as numbers.
+const (
+	textPolicy  = "(*state.MemoryManagerCheckpoint){PolicyName:(string)"
+	textNodes   = " MachineState:(state.NUMANodeMap)"
+	textEntries = " Entries:(state.ContainerMemoryAssignments)"
+	textEnd     = " Checksum:(checksum.Checksum)0}"
+	// textPodEntries stands before textEnd when a kubelet with the feature gate PodLevelResourceManagers wrote the file.
+	textPodEntries = " PodEntries:(state.PodMemoryAssignments)map[]"
+)
+
+func appendNodeText(b []byte, node memorymanager.NodeState) []byte {
+	b = strconv.AppendInt(b, int64(node.ID), 10)
+	b = append(b, ":<*>{NumberOfAssignments:(int)"...)
+	b = strconv.AppendInt(b, int64(node.Assignments), 10)
+	b = append(b, " MemoryMap:(map[v1.ResourceName]*state.MemoryTable)map["...)
+	for i, table := range node.Memory {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = append(b, table.Type...)
+		b = appendField(b, ":<*>{TotalMemSize:(uint64)", table.Total)
+		b = appendField(b, " SystemReserved:(uint64)", table.SystemReserved)
+		b = appendField(b, " Allocatable:(uint64)", table.Allocatable)
+		b = appendField(b, " Reserved:(uint64)", table.Reserved)
+		b = appendField(b, " Free:(uint64)", table.Free)
+		b = append(b, '}')
+	}
+	b = append(b, "] Cells:([]int)["...)
+	b = appendSet(b, node.Cells, ' ')
+	return append(b, "]}"...)
+}
+
+func appendEntryText(b []byte, entry memorymanager.Entry) []byte {
+	b = append(b, entry.Container...)
+	b = append(b, ":["...)
+	for i, block := range entry.Blocks {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = append(b, "{NUMAAffinity:([]int)["...)
+		b = appendSet(b, block.Nodes, ' ')
+		b = append(b, "] Type:(v1.ResourceName)"...)
+		b = append(b, block.Type...)
+		b = appendField(b, " Size:(uint64)", block.Size)
+		b = append(b, '}')
+	}
+	return append(b, ']')
+}
+
+// amountsSum is the checksum of a pod's per-node amounts, which the kubelet's does not cover. A file holds the sum over
+// its pods, so that a change of one pod does not touch the others.
+func amountsSum(pod string, entries []memorymanager.Entry) uint32 {
+	var b []byte
+	for _, entry := range entries {
+		for _, block := range entry.Blocks {
+			if block.PerNode == nil {
+				continue
+			}
+			b = append(b, pod...)
+			b = append(b, '/')
+			b = append(b, entry.Container...)
+			b = append(b, '/')
+			b = append(b, block.Type...)
+			for _, amount := range block.PerNode {
+				b = append(b, ' ')
+				b = strconv.AppendInt(b, int64(amount.Node), 10)
+				b = appendField(b, "=", amount.Bytes)
+			}
+			b = append(b, '\n')
+		}
+	}
+	if b == nil {
+		return 0
+	}
+	return fnv1a(fnvOffset, b)
+}
