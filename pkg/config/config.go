@@ -3,8 +3,6 @@
 package config
 
 import (
-	"time"
-
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -51,6 +49,10 @@ type Config struct {
 
 	// RequestSources are where memory requests are asked for, in this order; empty finds out by itself.
 	RequestSources []RequestSource `yaml:"requestSources"`
+	// Kubeconfig is the path of the API server's credentials; empty uses those of the pod that this runs in.
+	Kubeconfig string `yaml:"kubeconfig"`
+	// NodeName is this node's name in the API; empty is $NODE_NAME, else the host name.
+	NodeName string `yaml:"nodeName"`
 	// RequestTimeout is the longest that the creation of a container waits for a source.
 	RequestTimeout Duration `yaml:"requestTimeout"`
 
@@ -132,6 +134,3 @@ type NamespaceRule struct {
 	// MinimumThrottlingFactor replaces the general one; nil leaves it.
 	MinimumThrottlingFactor *float64 `yaml:"minimumThrottlingFactor"`
 }
-
-// Duration is a time.Duration with its text form ("300ms").
-type Duration time.Duration

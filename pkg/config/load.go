@@ -1,55 +1,88 @@
 package config
 
 import (
-	"errors"
-	"time"
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
-// origin is where the values came from, for messages.
-type origin struct{}
-
-// Default is the configuration of an empty file.
-func Default() Config {
-	factor := 0.9
-	return Config{
-		MemoryManagerPolicy:     MemoryManagerStatic,
-		TopologyManagerPolicy:   topologymanager.BestEffort,
-		TopologyManagerScope:    topologymanager.ContainerScope,
-		NodesWithoutCPUs:        ExcludeNodes,
-		ReservedMemoryCheck:     CheckStrict,
-		EvictionHard:            map[string]string{"memory.available": "100Mi"},
-		MemoryThrottlingFactor:  &factor,
-		MemoryReservationPolicy: memoryqos.TieredReservation,
-		GuaranteedHeadroom:      0.02,
-		RequestTimeout:          Duration(300 * time.Millisecond),
-		AllowedAnnotations: []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationReservation,
-			AnnotationNUMA, AnnotationStallGuard},
-		OnBadAnnotation: IgnoreAnnotation,
-		ReconcilePeriod: Duration(10 * time.Second),
-		StateTolerance:  64 << 20,
-		StallGuard: StallGuard{
-			Enabled:          true,
-			Stall:            Duration(500 * time.Millisecond),
-			Window:           Duration(2 * time.Second),
-			Step:             0.25,
-			RestoreAfter:     Duration(5 * time.Minute),
-			ProactiveReclaim: true,
-		},
-		PodResources:         PodResources{Enabled: true},
-		NodeResourceTopology: NodeResourceTopology{Interval: Duration(10 * time.Second)},
-		Log:                  Log{Format: LogText, Level: "info"},
-	}
+// origin is where a configuration's values came from, for messages.
+type origin struct {
+	doc *strictyaml.Document
+	// kubelet is the path of the KubeletConfiguration, taken the keys that came from it.
+	kubelet  string
+	taken    map[string]bool
+	warnings []string
 }
 
 // Load reads a configuration file.
-func Load(path string) (Config, error) { return Config{}, errors.New("not built yet") }
+func Load(path string) (Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("read the configuration: %w", err)
+	}
+	return Parse(path, data)
+}
 
-// Parse reads the text of a configuration file; name is what errors call it. Nothing but a file named by kubeletConfig is
-// read.
-func Parse(name string, data []byte) (Config, error) { return Config{}, errors.New("not built yet") }
+// Parse reads the text of a configuration file; name is what errors call it. No file is read but the one that kubeletConfig
+// names. Every error names file, line, key and what would be right.
+func Parse(name string, data []byte) (Config, error) {
+	c := Default()
+	doc, err := strictyaml.Decode(name, data, &c)
+	if err != nil {
+		return Config{}, err
+	}
+	c.origin = &origin{doc: doc}
+	if c.KubeletConfig != "" {
+		// Below our file's values lie the kubelet's, below these the defaults.
+		if c, err = takeOver(c.KubeletConfig, name, doc); err != nil {
+			return Config{}, doc.Errorf("kubeletConfig", "%v", err)
+		}
+		if _, err := strictyaml.Decode(name, data, &c); err != nil {
+			return Config{}, err
+		}
+	}
+	if err := c.validate(); err != nil {
+		return Config{}, err
+	}
+	return c, nil
+}
 
 // Marshal writes the effective configuration as YAML that Parse reads.
-func (c Config) Marshal() ([]byte, error) { return nil, errors.New("not built yet") }
+func (c Config) Marshal() ([]byte, error) {
+	var out bytes.Buffer
+	encoder := yaml.NewEncoder(&out)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(c); err != nil {
+		return nil, fmt.Errorf("write the configuration: %w", err)
+	}
+	return out.Bytes(), encoder.Close()
+}
+
+// errorf returns an error about a key, with the file and line that it came from.
+func (c Config) errorf(path, format string, args ...any) error {
+	switch {
+	case c.origin == nil:
+		return &strictyaml.Error{File: "configuration", Path: path, Message: fmt.Sprintf(format, args...)}
+	case c.origin.taken[firstKey(path)]:
+		return &strictyaml.Error{File: c.origin.kubelet, Path: path, Message: fmt.Sprintf(format, args...)}
+	}
+	return c.origin.doc.Errorf(path, format, args...)
+}
+
+func firstKey(path string) string {
+	if end := strings.IndexAny(path, ".["); end >= 0 {
+		return path[:end]
+	}
+	return path
+}
+
+// given reports whether a key of the first level stands in our file or in the kubelet's.
+func (c Config) given(key string) bool {
+	return c.origin != nil && (c.origin.taken[key] || c.origin.doc.Has(key))
+}

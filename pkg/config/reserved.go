@@ -2,21 +2,135 @@ package config
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// ReservedMemory is what is kept from containers on each NUMA node.
+// ReservedMemory is what is kept from containers on each NUMA node. In a file it is the kubelet's list, or the text of the
+// kubelet's --reserved-memory flag.
 type ReservedMemory []Reservation
 
 // Reservation is one entry of the kubelet's reservedMemory.
 type Reservation struct {
 	NUMANode int `yaml:"numaNode"`
 	// Limits are bytes by memory type: memory or hugepages-<size>.
-	Limits map[string]quantity.Bytes `yaml:"limits"`
+	Limits map[string]ReservedBytes `yaml:"limits"`
 }
 
-// ParseReservedMemory reads the values of the kubelet's --reserved-memory flags: "0:memory=1Gi,hugepages-1Gi=2Gi;1:memory=2Gi".
+// ReservedBytes is a number of reserved bytes. As in the kubelet its text is a whole number with a unit: 1536Mi, not 1.5Gi.
+type ReservedBytes uint64
+
+// errNotWhole is for quantities that the kubelet's Memory Manager cannot convert to bytes.
+var errNotWhole = errors.New("is not a whole number with a unit")
+
+// UnmarshalText reads a quantity that is neither a fraction nor negative.
+func (b *ReservedBytes) UnmarshalText(text []byte) error {
+	bytes, err := quantity.Parse(string(text))
+	if err != nil {
+		return err
+	}
+	if _, decimals, _ := strings.Cut(string(text), "."); strings.ContainsAny(decimals, "0123456789") || strings.ContainsAny(string(text), "mun-") {
+		return fmt.Errorf("%q %w: write %s", text, errNotWhole, quantity.Format(bytes))
+	}
+	*b = ReservedBytes(bytes)
+	return nil
+}
+
+// MarshalText writes the shortest exact binary quantity.
+func (b ReservedBytes) MarshalText() ([]byte, error) { return []byte(b.String()), nil }
+
+// String is the shortest exact binary quantity.
+func (b ReservedBytes) String() string { return quantity.Format(uint64(b)) }
+
+// UnmarshalText reads the text of one --reserved-memory flag.
+func (m *ReservedMemory) UnmarshalText(text []byte) error {
+	parsed, err := ParseReservedMemory(string(text))
+	if err != nil {
+		return err
+	}
+	*m = parsed
+	return nil
+}
+
+// String is the text of a --reserved-memory flag: types sorted, groups separated by ";".
+func (m ReservedMemory) String() string {
+	groups := make([]string, len(m))
+	for i, r := range m {
+		var limits []string
+		for _, memoryType := range slices.Sorted(maps.Keys(r.Limits)) {
+			limits = append(limits, memoryType+"="+r.Limits[memoryType].String())
+		}
+		groups[i] = strconv.Itoa(r.NUMANode) + ":" + strings.Join(limits, ",")
+	}
+	return strings.Join(groups, ";")
+}
+
+// ParseReservedMemory reads the values of the kubelet's --reserved-memory flags, each NODE:TYPE=QUANTITY[,TYPE=QUANTITY...]
+// with ";" between nodes. Empty values reserve nothing.
 func ParseReservedMemory(flags ...string) (ReservedMemory, error) {
-	return nil, errors.New("not built yet")
+	var reserved ReservedMemory
+	for _, flag := range flags {
+		if flag == "" {
+			continue
+		}
+		for group := range strings.SplitSeq(flag, ";") {
+			r, err := parseReservation(group)
+			if err != nil {
+				return nil, fmt.Errorf("reserved memory %s: %w", shown(group), err)
+			}
+			reserved = append(reserved, r)
+		}
+	}
+	return reserved, nil
+}
+
+// parseReservation reads the part for one node.
+func parseReservation(text string) (Reservation, error) {
+	node, limits, _ := strings.Cut(text, ":")
+	if limits == "" || strings.Contains(limits, ":") {
+		return Reservation{}, errors.New("want NODE:TYPE=QUANTITY[,TYPE=QUANTITY...], for example 0:memory=1Gi")
+	}
+	id, err := strconv.ParseInt(node, 10, 32)
+	if err != nil {
+		return Reservation{}, fmt.Errorf("%s is not the number of a NUMA node", shown(node))
+	}
+	r := Reservation{NUMANode: int(id), Limits: map[string]ReservedBytes{}}
+	for limit := range strings.SplitSeq(limits, ",") {
+		memoryType, amount, found := strings.Cut(limit, "=")
+		if !found || strings.Contains(amount, "=") {
+			return Reservation{}, fmt.Errorf("want TYPE=QUANTITY, got %s", shown(limit))
+		}
+		if !isMemoryType(memoryType) {
+			return Reservation{}, fmt.Errorf("%s is neither memory nor hugepages-<size>", shown(memoryType))
+		}
+		if _, twice := r.Limits[memoryType]; twice {
+			return Reservation{}, fmt.Errorf("%s is there twice", shown(memoryType))
+		}
+		var bytes ReservedBytes
+		if err := bytes.UnmarshalText([]byte(amount)); err != nil {
+			return Reservation{}, fmt.Errorf("%s: %w", memoryType, err)
+		}
+		r.Limits[memoryType] = bytes
+	}
+	return r, nil
+}
+
+func isMemoryType(name string) bool {
+	return name == "memory" || strings.HasPrefix(name, hugepagesPrefix)
+}
+
+const hugepagesPrefix = "hugepages-"
+
+// shown quotes a text, escaped and shortened.
+func shown(text string) string {
+	const longest = 80
+	if len(text) > longest {
+		return strconv.Quote(text[:longest]) + "…"
+	}
+	return strconv.Quote(text)
 }

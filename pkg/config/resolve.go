@@ -1,12 +1,16 @@
 package config
 
 import (
-	"errors"
+	"fmt"
+	"math"
+	"strconv"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Resolved is a configuration applied to a machine: what the deciding packages need.
@@ -24,14 +28,100 @@ type Resolved struct {
 	OnUnsatisfiable OnUnsatisfiable
 	// QoS are the rules for pods without annotations; see SettingsFor.
 	QoS memoryqos.Settings
+	// Reserved is what is kept from containers: reservedMemory, or what was spread over the nodes; empty unless Static.
+	Reserved ReservedMemory
 	// Warnings are one line each, for the log.
 	Warnings []string
 }
 
 // Resolve checks the configuration against a machine and applies it. The error names file, line and key.
 func (c Config) Resolve(m machine.Machine) (Resolved, error) {
-	return Resolved{}, errors.New("not built yet")
+	if err := c.validate(); err != nil {
+		return Resolved{}, err
+	}
+	r := Resolved{Config: c, OnUnsatisfiable: c.onUnsatisfiable()}
+	if c.origin != nil {
+		r.Warnings = append(r.Warnings, c.origin.warnings...)
+	}
+	keep, err := c.sums(m)
+	if err != nil {
+		return Resolved{}, err
+	}
+	r.QoS = memoryqos.Settings{
+		Factor:             c.MemoryThrottlingFactor,
+		MinimumFactor:      c.MinimumThrottlingFactor,
+		Reservation:        c.MemoryReservationPolicy,
+		GuaranteedHeadroom: c.GuaranteedHeadroom,
+		NodeAllocatable:    m.MemTotal - keep.kube - keep.system,
+		PageSize:           uint64(m.PageSize),
+	}
+	r.Static = c.MemoryManagerPolicy == MemoryManagerStatic
+	if r.Static {
+		err = r.placement(m, keep)
+	}
+	return r, err
+}
+
+// onUnsatisfiable is the key's value, or what suits the policy.
+func (c Config) onUnsatisfiable() OnUnsatisfiable {
+	switch {
+	case c.OnUnsatisfiable != "":
+		return c.OnUnsatisfiable
+	case c.TopologyManagerPolicy == topologymanager.Restricted, c.TopologyManagerPolicy == topologymanager.SingleNUMANode:
+		return Reject
+	}
+	return Unpinned
+}
+
+// sums are the reservations of Node Allocatable in bytes.
+// https://kubernetes.io/docs/tasks/administer-cluster/reserve-compute-resources/
+type sums struct {
+	kube, system, eviction uint64
+}
+
+func (c Config) sums(m machine.Machine) (sums, error) {
+	eviction, err := evictionThreshold(c.EvictionHard, m.MemTotal)
+	if err != nil {
+		return sums{}, c.errorf("evictionHard."+memoryAvailable, "%v", err)
+	}
+	s := sums{reserved(c.KubeReserved, "memory"), reserved(c.SystemReserved, "memory"), eviction}
+	if s.total() >= m.MemTotal {
+		key := "evictionHard"
+		switch {
+		case s.kube >= m.MemTotal:
+			key = "kubeReserved"
+		case s.kube+s.system >= m.MemTotal:
+			key = "systemReserved"
+		}
+		return sums{}, c.errorf(key, "%s leave nothing of the machine's memory of %s", s, amount(m.MemTotal))
+	}
+	return s, nil
+}
+
+// total is what all nodes together must reserve. The first two are below 2^63; three of that size end at the largest number.
+func (s sums) total() uint64 {
+	both := s.kube + s.system
+	return both + min(s.eviction, math.MaxUint64-both)
+}
+
+// String shows the sum as the kubelet's documentation does.
+func (s sums) String() string {
+	return fmt.Sprintf("kubeReserved %s + systemReserved %s + evictionHard %s = %s",
+		quantity.Format(s.kube), quantity.Format(s.system), quantity.Format(s.eviction), amount(s.total()))
+}
+
+// amount shows bytes as a quantity and to the byte.
+func amount(bytes uint64) string {
+	short := quantity.Format(bytes)
+	if exact := strconv.FormatUint(bytes, 10); exact != short {
+		return short + " (" + exact + " bytes)"
+	}
+	return short + " bytes"
 }
 
 // SettingsFor returns the Memory QoS rules for pods of a namespace.
-func (r Resolved) SettingsFor(namespace string) memoryqos.Settings { return r.QoS }
+func (r Resolved) SettingsFor(namespace string) memoryqos.Settings {
+	settings := r.QoS
+	settings.MinimumFactor = r.Config.AnnotationRulesFor(namespace).MinimumFactor
+	return settings
+}

@@ -1,5 +1,39 @@
 package config
 
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Duration is a time.Duration with its text form ("300ms").
+type Duration time.Duration
+
+// String is the shortest text: "5m", not "5m0s".
+func (d Duration) String() string {
+	text := time.Duration(d).String()
+	if short, ok := strings.CutSuffix(text, "m0s"); ok {
+		text = short + "m"
+	}
+	if short, ok := strings.CutSuffix(text, "h0m"); ok {
+		text = short + "h"
+	}
+	return text
+}
+
+// MarshalText writes the shortest text.
+func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
+
+// UnmarshalText reads Go's form of a duration.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("want a duration such as 300ms, 10s or 5m, got %s", shown(string(text)))
+	}
+	*d = Duration(parsed)
+	return nil
+}
+
 // MemoryManagerPolicy is the kubelet's memoryManagerPolicy.
 type MemoryManagerPolicy string
 
@@ -41,14 +75,18 @@ const (
 // RequestSource is where memory requests come from.
 type RequestSource string
 
-// The sources that can be chosen. What the events themselves carry is always used when none of them answers.
+// The sources that can be chosen, in order of trust. A Guaranteed pod's limit needs none of them.
 const (
 	// SourceKubelet is the kubelet's pod API (KEP-4188).
 	SourceKubelet RequestSource = "kubelet"
 	// SourceAPIServer is a pod watch.
 	SourceAPIServer RequestSource = "apiserver"
+	// SourceUnified is memory.min or memory.low in the kubelet's own CRI request.
+	SourceUnified RequestSource = "unified"
 	// SourceAnnotation is the noderesource.dev/resources annotation.
 	SourceAnnotation RequestSource = "annotation"
+	// SourceSwap is memory.swap.max on a node with LimitedSwap.
+	SourceSwap RequestSource = "swap"
 	// SourceOOMScore is the oom_score_adj.
 	SourceOOMScore RequestSource = "oomscore"
 )

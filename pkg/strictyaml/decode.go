@@ -65,7 +65,7 @@ func (d *decoder) structure(n *yaml.Node, path string, into reflect.Value) error
 				return d.value(value, join(path, key), into.Field(i))
 			}
 		}
-		return d.errorf(keyNode, path, "unknown field %s, did you mean %q?", quote(key), nearest(key, fields))
+		return d.errorf(keyNode, path, "unknown field %s, did you mean %q?", quote(key), Nearest(key, fields))
 	})
 }
 

@@ -33,8 +33,8 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// nearest returns the name with the fewest edits to key, letters' case aside; the first of equals.
-func nearest(key string, names []string) string {
+// Nearest returns the name with the fewest edits to key, letters' case aside; the first of equals.
+func Nearest(key string, names []string) string {
 	key = strings.ToLower(key[:min(len(key), longestQuote)])
 	best, fewest := "", -1
 	for _, name := range names {

@@ -1,0 +1,161 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// kubeletConfiguration is the part of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1) that is taken over. The
+// published type itself is used by the tests only: it would bring the kubelet's tracing and logging into this binary, and
+// a field that a newer kubelet has is no error here.
+type kubeletConfiguration struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+
+	MemoryManagerPolicy          string            `json:"memoryManagerPolicy"`
+	TopologyManagerPolicy        string            `json:"topologyManagerPolicy"`
+	TopologyManagerScope         string            `json:"topologyManagerScope"`
+	TopologyManagerPolicyOptions map[string]string `json:"topologyManagerPolicyOptions"`
+	ReservedMemory               []kubeletReserved `json:"reservedMemory"`
+	KubeReserved                 map[string]string `json:"kubeReserved"`
+	SystemReserved               map[string]string `json:"systemReserved"`
+	EvictionHard                 map[string]string `json:"evictionHard"`
+	MergeDefaultEvictionSettings bool              `json:"mergeDefaultEvictionSettings"`
+	MemoryThrottlingFactor       *float64          `json:"memoryThrottlingFactor"`
+	MemoryReservationPolicy      string            `json:"memoryReservationPolicy"`
+	FeatureGates                 map[string]bool   `json:"featureGates"`
+}
+
+type kubeletReserved struct {
+	NUMANode int               `json:"numaNode"`
+	Limits   map[string]string `json:"limits"`
+}
+
+// takeOver returns the defaults with what a KubeletConfiguration sets. A relative path starts at the folder of our file.
+func takeOver(path, ours string, doc *strictyaml.Document) (Config, error) {
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(filepath.Dir(ours), path)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, err
+	}
+	var k kubeletConfiguration
+	if err := yaml.Unmarshal(data, &k); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	if k.Kind != "KubeletConfiguration" || !strings.HasPrefix(k.APIVersion, "kubelet.config.k8s.io/") {
+		return Config{}, fmt.Errorf("%s: want a KubeletConfiguration of kubelet.config.k8s.io, got kind %s of %s", path, shown(k.Kind), shown(k.APIVersion))
+	}
+	c := Default()
+	c.origin = &origin{doc: doc, kubelet: path, taken: map[string]bool{}}
+	if err := c.take(k); err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	c.warnAboutKubelet(k)
+	// Messages name our file for what it sets itself.
+	for key := range c.origin.taken {
+		if doc.Has(key) {
+			delete(c.origin.taken, key)
+		}
+	}
+	return c, nil
+}
+
+// take copies what is set.
+func (c *Config) take(k kubeletConfiguration) error {
+	taken := func(key string, set bool) bool {
+		if set {
+			c.origin.taken[key] = true
+		}
+		return set
+	}
+	if taken("memoryManagerPolicy", k.MemoryManagerPolicy != "") {
+		c.MemoryManagerPolicy = MemoryManagerPolicy(k.MemoryManagerPolicy)
+	}
+	if taken("topologyManagerPolicy", k.TopologyManagerPolicy != "") {
+		c.TopologyManagerPolicy = topologymanager.Policy(k.TopologyManagerPolicy)
+	}
+	if taken("topologyManagerScope", k.TopologyManagerScope != "") {
+		c.TopologyManagerScope = topologymanager.Scope(k.TopologyManagerScope)
+	}
+	if taken("topologyManagerPolicyOptions", k.TopologyManagerPolicyOptions != nil) {
+		c.TopologyManagerPolicyOptions = only(k.TopologyManagerPolicyOptions, preferClosest, maxAllowableNodes)
+	}
+	if taken("reservedMemory", len(k.ReservedMemory) > 0) {
+		reserved, err := k.reservedMemory()
+		if err != nil {
+			return err
+		}
+		c.ReservedMemory = reserved
+	}
+	if taken("kubeReserved", k.KubeReserved != nil) {
+		c.KubeReserved = only(k.KubeReserved, "memory")
+	}
+	if taken("systemReserved", k.SystemReserved != nil) {
+		c.SystemReserved = only(k.SystemReserved, "memory")
+	}
+	if taken("evictionHard", k.EvictionHard != nil) {
+		if _, set := k.EvictionHard[memoryAvailable]; !set && k.MergeDefaultEvictionSettings {
+			k.EvictionHard[memoryAvailable] = c.EvictionHard[memoryAvailable]
+		}
+		c.EvictionHard = only(k.EvictionHard, memoryAvailable)
+	}
+	if taken("memoryThrottlingFactor", k.MemoryThrottlingFactor != nil) {
+		c.MemoryThrottlingFactor = k.MemoryThrottlingFactor
+	}
+	if taken("memoryReservationPolicy", k.MemoryReservationPolicy != "") {
+		c.MemoryReservationPolicy = memoryqos.ReservationPolicy(k.MemoryReservationPolicy)
+	}
+	return nil
+}
+
+// only returns the entries that concern us, so that what a newer kubelet has besides is no error.
+func only(entries map[string]string, keys ...string) map[string]string {
+	kept := map[string]string{}
+	for _, key := range keys {
+		if text, ok := entries[key]; ok {
+			kept[key] = text
+		}
+	}
+	return kept
+}
+
+func (k kubeletConfiguration) reservedMemory() (ReservedMemory, error) {
+	reserved := make(ReservedMemory, len(k.ReservedMemory))
+	for i, from := range k.ReservedMemory {
+		reserved[i] = Reservation{NUMANode: from.NUMANode, Limits: map[string]ReservedBytes{}}
+		for memoryType, text := range from.Limits {
+			var bytes ReservedBytes
+			if err := bytes.UnmarshalText([]byte(text)); err != nil {
+				return nil, fmt.Errorf("reservedMemory[%d].limits.%s: %w", i, memoryType, err)
+			}
+			reserved[i].Limits[memoryType] = bytes
+		}
+	}
+	return reserved, nil
+}
+
+// warnAboutKubelet names what a kubelet with this configuration would do beside us.
+func (c *Config) warnAboutKubelet(k kubeletConfiguration) {
+	warn := func(format string, args ...any) {
+		c.origin.warnings = append(c.origin.warnings, c.origin.kubelet+": "+fmt.Sprintf(format, args...))
+	}
+	switch {
+	case k.MemoryManagerPolicy == string(MemoryManagerStatic):
+		warn("the kubelet's own Memory Manager is Static, so that two would pin containers: set memoryManagerPolicy None there")
+	case k.MemoryManagerPolicy == string(MemoryManagerNone) && !c.origin.doc.Has("memoryManagerPolicy"):
+		warn("memoryManagerPolicy None is taken over, so that nothing is pinned: set memoryManagerPolicy Static in our file to pin")
+	}
+	if k.FeatureGates["MemoryQoS"] {
+		warn("the kubelet's own MemoryQoS is on and writes the same cgroup files: turn the feature gate off there")
+	}
+}

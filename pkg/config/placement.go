@@ -1,0 +1,241 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"math/bits"
+	"slices"
+	"strconv"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// placement fills in what the Memory Manager needs.
+func (r *Resolved) placement(m machine.Machine, keep sums) error {
+	c := r.Config
+	prefer, _ := strconv.ParseBool(c.TopologyManagerPolicyOptions[preferClosest])
+	r.Manager = memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope, PreferClosest: prefer}
+
+	r.leaveOut(m)
+	for i, node := range m.Nodes {
+		if r.LeftOut.Has(node.ID) {
+			continue
+		}
+		capacity := memorymanager.NodeCapacity{ID: node.ID, Total: node.Memory}
+		for _, pool := range node.Hugepages {
+			capacity.Pools = append(capacity.Pools, memorymanager.Pool(pool))
+		}
+		for j, distance := range m.Nodes[i].Distances {
+			if j < len(m.Nodes) && !r.LeftOut.Has(m.Nodes[j].ID) {
+				capacity.Distances = append(capacity.Distances, distance)
+			}
+		}
+		r.Nodes = append(r.Nodes, capacity)
+	}
+	if len(r.Nodes) == 0 {
+		return c.errorf("nodesWithoutCPUs", "no NUMA node of this machine has both memory and CPUs")
+	}
+	if len(c.ReservedMemory) == 0 {
+		return r.spread(keep)
+	}
+	if err := c.checkReserved(m); err != nil {
+		return err
+	}
+	if err := r.checkSums(keep); err != nil {
+		return err
+	}
+	r.Reserved = c.ReservedMemory
+	r.reserve()
+	return nil
+}
+
+// leaveOut leaves out nodes without memory and, unless they are wanted, nodes without CPUs. A machine whose description
+// has no CPUs at all tells nothing.
+func (r *Resolved) leaveOut(m machine.Machine) {
+	hasCPUs := func(n machine.Node) bool { return !n.CPUs.IsEmpty() }
+	exclude := r.Config.NodesWithoutCPUs == ExcludeNodes && slices.ContainsFunc(m.Nodes, hasCPUs)
+	for _, node := range m.Nodes {
+		if node.Memory == 0 || exclude && !hasCPUs(node) {
+			r.LeftOut = r.LeftOut.Union(nodeset.Of(node.ID))
+		}
+		if node.Memory > 0 && exclude && !hasCPUs(node) {
+			r.Warnings = append(r.Warnings, fmt.Sprintf(
+				"NUMA node %d has no CPUs and is left out: set nodesWithoutCPUs: Include to place containers there", node.ID))
+		}
+	}
+}
+
+// checkReserved checks each entry of reservedMemory against the node that it names.
+func (c Config) checkReserved(m machine.Machine) error {
+	for i, entry := range c.ReservedMemory {
+		field := fmt.Sprintf("reservedMemory[%d]", i)
+		at := slices.IndexFunc(m.Nodes, func(n machine.Node) bool { return n.ID == entry.NUMANode })
+		if at < 0 {
+			return c.errorf(field+".numaNode", "this machine has no NUMA node %d, only %s", entry.NUMANode, nodeIDs(m))
+		}
+		node := m.Nodes[at]
+		pools := uint64(0)
+		for _, pool := range node.Hugepages {
+			pools += pool.PageSize * pool.Count
+		}
+		for _, memoryType := range slices.Sorted(maps.Keys(entry.Limits)) {
+			limit, bytes := field+".limits."+memoryType, uint64(entry.Limits[memoryType])
+			if memoryType == string(memorymanager.Memory) {
+				if bytes > node.Memory-min(pools, node.Memory) {
+					return c.errorf(limit, "%s and huge pages of %s are more than the %s of NUMA node %d",
+						amount(bytes), amount(pools), amount(node.Memory), node.ID)
+				}
+				continue
+			}
+			pool := slices.IndexFunc(node.Hugepages, func(p machine.Pool) bool { return memoryType == string(memorymanager.Hugepages(p.PageSize)) })
+			if pool < 0 {
+				return c.errorf(limit, "NUMA node %d has no %s", node.ID, shown(memoryType))
+			}
+			if size := node.Hugepages[pool].PageSize * node.Hugepages[pool].Count; bytes > size {
+				return c.errorf(limit, "%s are more than the %s that NUMA node %d has", amount(bytes), amount(size), node.ID)
+			}
+		}
+	}
+	return nil
+}
+
+func nodeIDs(m machine.Machine) nodeset.Set {
+	var ids nodeset.Set
+	for _, node := range m.Nodes {
+		ids = ids.Union(nodeset.Of(node.ID))
+	}
+	return ids
+}
+
+// checkSums compares what reservedMemory keeps of each type with Node Allocatable, where that is given.
+func (r *Resolved) checkSums(keep sums) error {
+	c := r.Config
+	total := map[string]uint64{}
+	for _, entry := range c.ReservedMemory {
+		for memoryType, bytes := range entry.Limits {
+			total[memoryType] += uint64(bytes)
+		}
+	}
+	if total["memory"] == 0 {
+		return c.errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs some on at least one NUMA node")
+	}
+	if keep.kube+keep.system > 0 || c.given("evictionHard") || !maps.Equal(c.EvictionHard, defaultEvictionHard()) {
+		if err := r.compare("memory", total["memory"], keep.total(), keep.String()); err != nil {
+			return err
+		}
+	}
+	types := map[string]uint64{}
+	for _, list := range []map[string]string{c.KubeReserved, c.SystemReserved} {
+		for resource := range list {
+			if resource != "memory" && isMemoryType(resource) {
+				types[resource] += reserved(list, resource)
+			}
+		}
+	}
+	for _, memoryType := range slices.Sorted(maps.Keys(types)) {
+		want := fmt.Sprintf("kubeReserved + systemReserved = %s", amount(types[memoryType]))
+		if err := r.compare(memoryType, total[memoryType], types[memoryType], want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare takes a difference as reservedMemoryCheck says.
+func (r *Resolved) compare(memoryType string, got, want uint64, sum string) error {
+	if got == want {
+		return nil
+	}
+	err := r.Config.errorf("reservedMemory", "the NUMA nodes' %s adds up to %s, but %s", memoryType, amount(got), sum)
+	if r.Config.ReservedMemoryCheck == CheckStrict {
+		return fmt.Errorf("%w: make them equal, or set reservedMemoryCheck: Warn", err)
+	}
+	r.Warnings = append(r.Warnings, err.Error())
+	return nil
+}
+
+// reserve puts r.Reserved into the nodes.
+func (r *Resolved) reserve() {
+	for _, entry := range r.Reserved {
+		for i := range r.Nodes {
+			if r.Nodes[i].ID != entry.NUMANode {
+				continue
+			}
+			for _, memoryType := range slices.Sorted(maps.Keys(entry.Limits)) {
+				r.Nodes[i].Reserved = append(r.Nodes[i].Reserved,
+					memorymanager.Amount{Type: memorymanager.MemoryType(memoryType), Bytes: uint64(entry.Limits[memoryType])})
+			}
+			slices.SortFunc(r.Nodes[i].Reserved, func(a, b memorymanager.Amount) int {
+				if a.Type < b.Type {
+					return -1
+				}
+				return 1
+			})
+		}
+	}
+}
+
+// spread keeps the sum of Node Allocatable, in proportion to the nodes' memory.
+func (r *Resolved) spread(keep sums) error {
+	if keep.total() == 0 {
+		return r.Config.errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs reservedMemory, kubeReserved, systemReserved or evictionHard")
+	}
+	room, weights := make([]uint64, len(r.Nodes)), make([]uint64, len(r.Nodes))
+	for i, node := range r.Nodes {
+		weights[i], room[i] = node.Total, node.Total
+		for _, pool := range node.Pools {
+			room[i] -= min(pool.PageSize*pool.Count, room[i])
+		}
+	}
+	shares, ok := proportional(keep.total(), weights, room, r.QoS.PageSize)
+	if !ok {
+		return r.Config.errorf("reservedMemory", "%s do not fit what huge pages leave of the NUMA nodes' memory", keep)
+	}
+	for i, node := range r.Nodes {
+		if shares[i] > 0 {
+			r.Reserved = append(r.Reserved, Reservation{NUMANode: node.ID, Limits: map[string]ReservedBytes{"memory": ReservedBytes(shares[i])}})
+		}
+	}
+	r.reserve()
+	r.Warnings = append(r.Warnings, fmt.Sprintf("reservedMemory is not set: %s are spread over the NUMA nodes in proportion to their memory: %s", keep, r.Reserved))
+	return nil
+}
+
+// proportional splits a sum by weights into whole pages; the pages that rounding leaves over go to the first nodes that
+// have room, one each, and what is less than a page to one of them. No share exceeds its room. False when the sum does not
+// fit.
+func proportional(sum uint64, weights, room []uint64, page uint64) ([]uint64, bool) {
+	page = max(page, 1)
+	shares := make([]uint64, len(weights))
+	var whole uint64
+	for _, weight := range weights {
+		whole += weight // bounded by the machine's memory, which is less than 2^63
+	}
+	rest := sum
+	for i := range shares {
+		high, low := bits.Mul64(sum, weights[i])
+		share := uint64(math.MaxUint64)
+		if high < whole {
+			share, _ = bits.Div64(high, low, whole)
+		}
+		shares[i] = min(share/page*page, room[i]/page*page, rest)
+		rest -= shares[i]
+	}
+	for rest > 0 {
+		before := rest
+		// Large rests, of nodes without room, are split again; the last pages go one by one.
+		step := max(rest/uint64(len(shares))/page*page, page)
+		for i := range shares {
+			more := min(step, rest, room[i]-shares[i])
+			shares[i] += more
+			rest -= more
+		}
+		if rest == before {
+			return nil, false
+		}
+	}
+	return shares, true
+}

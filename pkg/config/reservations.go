@@ -1,0 +1,118 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+)
+
+// memoryAvailable is the eviction signal that concerns memory.
+const memoryAvailable = "memory.available"
+
+// Names that the kubelet knows in kubeReserved and systemReserved, and in evictionHard.
+var (
+	reservable = []string{"cpu", "memory", "ephemeral-storage", "pid"}
+	signals    = []string{memoryAvailable, "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree",
+		"containerfs.available", "containerfs.inodesFree", "pid.available", "allocatableMemory.available"}
+)
+
+// validateReservations checks everything about reservations that needs no machine.
+func (c Config) validateReservations() error {
+	err := firstError(
+		oneOf(c, "reservedMemoryCheck", c.ReservedMemoryCheck, CheckStrict, CheckWarn),
+		c.validateReservedMemory(),
+		c.validateReserved("kubeReserved", c.KubeReserved),
+		c.validateReserved("systemReserved", c.SystemReserved),
+	)
+	if err != nil {
+		return err
+	}
+	for _, signal := range slices.Sorted(maps.Keys(c.EvictionHard)) {
+		if !slices.Contains(signals, signal) {
+			return c.errorf("evictionHard", "unknown signal %s, did you mean %q?", shown(signal), strictyaml.Nearest(signal, signals))
+		}
+	}
+	_, err = evictionThreshold(c.EvictionHard, math.MaxInt64)
+	return c.check("evictionHard."+memoryAvailable, err == nil, "%v", err)
+}
+
+func (c Config) validateReserved(key string, reserved map[string]string) error {
+	for _, resource := range slices.Sorted(maps.Keys(reserved)) {
+		if resource == "memory" || strings.HasPrefix(resource, hugepagesPrefix) {
+			if _, err := quantity.Parse(reserved[resource]); err != nil {
+				return c.errorf(key+"."+resource, "%v", err)
+			}
+		} else if !slices.Contains(reservable, resource) {
+			return c.errorf(key, "unknown resource %s, did you mean %q?", shown(resource), strictyaml.Nearest(resource, reservable))
+		}
+	}
+	return nil
+}
+
+// validateReservedMemory refuses what the kubelet's configuration check refuses: zeros and doubles.
+func (c Config) validateReservedMemory() error {
+	type key struct {
+		node       int
+		memoryType string
+	}
+	seen := map[key]bool{}
+	for i, r := range c.ReservedMemory {
+		field := fmt.Sprintf("reservedMemory[%d]", i)
+		if len(r.Limits) == 0 {
+			return c.errorf(field, "limits is missing: want an amount of memory or hugepages-<size>")
+		}
+		for _, memoryType := range slices.Sorted(maps.Keys(r.Limits)) {
+			limit := field + ".limits." + memoryType
+			switch k := (key{r.NUMANode, memoryType}); {
+			case !isMemoryType(memoryType):
+				return c.errorf(field+".limits", "%s is neither memory nor hugepages-<size>", shown(memoryType))
+			case r.Limits[memoryType] == 0:
+				return c.errorf(limit, "reserved memory may not be zero for NUMA node %d", r.NUMANode)
+			case seen[k]:
+				return c.errorf(limit, "%s is reserved twice for NUMA node %d", memoryType, r.NUMANode)
+			default:
+				seen[k] = true
+			}
+		}
+	}
+	return nil
+}
+
+// reserved returns the bytes that a resource has in kubeReserved or systemReserved; they are valid.
+func reserved(list map[string]string, resource string) uint64 {
+	bytes, _ := quantity.Parse(list[resource])
+	return bytes
+}
+
+// evictionThreshold is evictionHard's memory.available in bytes; "0%" and "100%" are none, as for the kubelet, and so is a
+// list without it.
+func evictionThreshold(evictionHard map[string]string, capacity uint64) (uint64, error) {
+	text, ok := evictionHard[memoryAvailable]
+	if !ok {
+		return 0, nil
+	}
+	percent, isPercent := strings.CutSuffix(text, "%")
+	if !isPercent {
+		bytes, err := quantity.Parse(text)
+		if err == nil && bytes == 0 {
+			err = errors.New(`want more than 0, or "0%" for no threshold`)
+		}
+		return bytes, err
+	}
+	value, err := strconv.ParseFloat(percent, 32)
+	if err != nil || !(value >= 0 && value <= 100) {
+		return 0, fmt.Errorf("want a quantity such as 100Mi or a percentage from 0%% to 100%%, got %s", shown(text))
+	}
+	if value == 100 {
+		return 0, nil
+	}
+	// The kubelet computes with a 32-bit fraction of a 64-bit number of bytes.
+	return uint64(float64(capacity) * float64(float32(value)/100)), nil
+}

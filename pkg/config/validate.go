@@ -1,0 +1,170 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// The options of topologyManagerPolicyOptions. The second bounds the kubelet's search; ours needs no bound.
+const (
+	preferClosest     = "prefer-closest-numa-nodes"
+	maxAllowableNodes = "max-allowable-numa-nodes"
+)
+
+// mostRequestTimeout leaves the rest of an NRI request, which ends after two seconds, to everything else.
+const mostRequestTimeout = Duration(1500 * time.Millisecond)
+
+// validate checks what can be judged without a machine, in the order of the keys.
+func (c Config) validate() error {
+	return firstError(
+		oneOf(c, "memoryManagerPolicy", c.MemoryManagerPolicy, MemoryManagerStatic, MemoryManagerNone),
+		oneOf(c, "topologyManagerPolicy", c.TopologyManagerPolicy, topologymanager.None, topologymanager.BestEffort, topologymanager.Restricted, topologymanager.SingleNUMANode),
+		oneOf(c, "topologyManagerScope", c.TopologyManagerScope, topologymanager.ContainerScope, topologymanager.PodScope),
+		c.validatePolicyOptions(),
+		oneOf(c, "onUnsatisfiable", c.OnUnsatisfiable, Reject, Unpinned, ""),
+		oneOf(c, "nodesWithoutCPUs", c.NodesWithoutCPUs, ExcludeNodes, IncludeNodes),
+		c.validateReservations(),
+		c.validateFactor("memoryThrottlingFactor", c.MemoryThrottlingFactor),
+		oneOf(c, "memoryReservationPolicy", c.MemoryReservationPolicy, memoryqos.None, memoryqos.TieredReservation, memoryqos.HardReservation),
+		c.check("guaranteedHeadroom", c.GuaranteedHeadroom >= 0 && c.GuaranteedHeadroom < 1, "want 0 or more and less than 1, got %v", c.GuaranteedHeadroom),
+		c.validateSources(),
+		c.between("requestTimeout", c.RequestTimeout, 0, mostRequestTimeout),
+		c.validateAnnotationKeys("allowedAnnotations", c.AllowedAnnotations),
+		c.validateMinimum("minimumThrottlingFactor", c.MinimumThrottlingFactor),
+		c.validateRules(),
+		oneOf(c, "onBadAnnotation", c.OnBadAnnotation, IgnoreAnnotation, RejectPod),
+		c.between("reconcilePeriod", c.ReconcilePeriod, Duration(time.Second), Duration(time.Hour)),
+		c.validateStallGuard(),
+		c.between("nodeResourceTopology.interval", c.NodeResourceTopology.Interval, Duration(time.Second), Duration(time.Hour)),
+		oneOf(c, "log.format", c.Log.Format, LogText, LogJSON),
+		oneOf(c, "log.level", c.Log.Level, "error", "warning", "info", "debug", "trace"),
+	)
+}
+
+func firstError(errs ...error) error {
+	return cmp.Or(errs...)
+}
+
+func (c Config) check(path string, ok bool, format string, args ...any) error {
+	if ok {
+		return nil
+	}
+	return c.errorf(path, format, args...)
+}
+
+// oneOf checks a name against a list. An empty valid name stands for "not set" and is not shown.
+func oneOf[T ~string](c Config, path string, value T, valid ...T) error {
+	if slices.Contains(valid, value) {
+		return nil
+	}
+	names := make([]string, 0, len(valid))
+	for _, v := range valid {
+		if v != "" {
+			names = append(names, string(v))
+		}
+	}
+	last := len(names) - 1
+	return c.errorf(path, "want %s or %s, got %s", strings.Join(names[:last], ", "), names[last], shown(string(value)))
+}
+
+func (c Config) between(path string, d, low, high Duration) error {
+	return c.check(path, d >= low && d <= high, "want %s to %s, got %s", low, high, d)
+}
+
+func (c Config) validateFactor(path string, factor *float64) error {
+	if factor == nil {
+		return nil
+	}
+	return c.check(path, *factor > 0 && *factor <= 1, "want more than 0 and at most 1, or null for no memory.high, got %v", *factor)
+}
+
+func (c Config) validateMinimum(path string, factor float64) error {
+	return c.check(path, factor >= 0 && factor <= 1, "want 0 to 1, got %v", factor)
+}
+
+func (c Config) validatePolicyOptions() error {
+	for _, option := range slices.Sorted(maps.Keys(c.TopologyManagerPolicyOptions)) {
+		text, err := c.TopologyManagerPolicyOptions[option], error(nil)
+		field := "topologyManagerPolicyOptions." + option
+		switch option {
+		case preferClosest:
+			_, err = strconv.ParseBool(text)
+			err = c.check(field, err == nil, "want true or false, got %s", shown(text))
+		case maxAllowableNodes:
+			_, err = strconv.ParseUint(text, 10, 16)
+			err = c.check(field, err == nil, "want a number of nodes, got %s", shown(text))
+		default:
+			err = c.errorf("topologyManagerPolicyOptions", "unknown option %s, did you mean %q?", shown(option),
+				strictyaml.Nearest(option, []string{preferClosest, maxAllowableNodes}))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Config) validateSources() error {
+	for i, source := range c.RequestSources {
+		field := fmt.Sprintf("requestSources[%d]", i)
+		if err := oneOf(c, field, source, SourceKubelet, SourceAPIServer, SourceUnified, SourceAnnotation, SourceSwap, SourceOOMScore); err != nil {
+			return err
+		}
+		if slices.Index(c.RequestSources, source) < i {
+			return c.errorf(field, "%s is there twice", source)
+		}
+	}
+	return nil
+}
+
+func (c Config) validateAnnotationKeys(path string, keys []Annotation) error {
+	for i, key := range keys {
+		if err := oneOf(c, fmt.Sprintf("%s[%d]", path, i), key, annotations()...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Config) validateRules() error {
+	for i, rule := range c.AnnotationRules {
+		field := fmt.Sprintf("annotationRules[%d]", i)
+		if len(rule.Namespaces) == 0 {
+			return c.errorf(field, "namespaces is missing: want names or patterns such as team-*")
+		}
+		for j, pattern := range rule.Namespaces {
+			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+				return c.errorf(fmt.Sprintf("%s.namespaces[%d]", field, j), "want a name or a pattern such as team-*, got %s", shown(pattern))
+			}
+		}
+		err := c.validateAnnotationKeys(field+".allowedAnnotations", rule.AllowedAnnotations)
+		if err == nil && rule.MinimumThrottlingFactor != nil {
+			err = c.validateMinimum(field+".minimumThrottlingFactor", *rule.MinimumThrottlingFactor)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validateStallGuard keeps to what the kernel's pressure triggers take (Documentation/accounting/psi.rst).
+func (c Config) validateStallGuard() error {
+	g := c.StallGuard
+	return firstError(
+		c.between("stallGuard.window", g.Window, Duration(500*time.Millisecond), Duration(10*time.Second)),
+		c.between("stallGuard.stall", g.Stall, Duration(time.Millisecond), g.Window),
+		c.check("stallGuard.step", g.Step > 0 && g.Step <= 1, "want more than 0 and at most 1, got %v", g.Step),
+		c.between("stallGuard.restoreAfter", g.RestoreAfter, Duration(time.Second), Duration(24*time.Hour)),
+	)
+}
