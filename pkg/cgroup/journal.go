@@ -1,6 +1,19 @@
 package cgroup
 
-import "context"
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/renameio/v2"
+)
 
 // Entry is a knob that was written and has not been restored.
 type Entry struct {
@@ -15,29 +28,248 @@ const JournalFile = "knobs.json"
 
 // Journal remembers every knob that was written on this node and has not been restored. A goroutine writes it to the
 // disk, so that a hanging disk holds nobody. It is safe for concurrent use.
-type Journal struct{}
+type Journal struct {
+	path string
+	now  func() time.Time
+	save func(data []byte) error // replaced where a test needs a disk that hangs
+
+	wake   chan struct{}
+	urgent chan struct{}
+	stop   chan struct{}
+	ended  chan struct{}
+
+	mu      sync.Mutex
+	cgroups map[string]*journaled
+	version int // grows with every change
+	saved   int // the last version that was tried
+	err     error
+	tried   chan struct{} // closed and renewed after each try
+}
+
+// journaled is what the journal knows of one cgroup.
+type journaled struct {
+	knobs map[Knob]bool
+	unit  string
+	noted time.Time
+	seen  bool // it existed when the journal was last pruned
+}
+
+const (
+	// arrival is how long a noted cgroup may take to come: a container's knobs are noted before the runtime makes it.
+	arrival = time.Hour
+	// pace is the least time between two writes of the file, so that a busy node does not write all day.
+	pace = time.Second
+)
 
 // OpenJournal reads the journal in folder dir. A corrupt file is set aside as knobs.json.corrupt-<time>, which the second
 // value tells.
-func OpenJournal(dir string) (j *Journal, quarantined string, err error) { return nil, "", errNotYet }
+func OpenJournal(dir string) (j *Journal, quarantined string, err error) {
+	j = &Journal{
+		path: filepath.Join(dir, JournalFile), now: time.Now,
+		wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
+		stop: make(chan struct{}), ended: make(chan struct{}), tried: make(chan struct{}),
+		cgroups: make(map[string]*journaled),
+	}
+	j.save = j.saveFile
+	data, err := os.ReadFile(j.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, "", fmt.Errorf("read the journal of written knobs: %w", err)
+	default:
+		if j.cgroups, err = decodeJournal(data); err != nil {
+			j.cgroups = make(map[string]*journaled)
+			quarantined = j.path + ".corrupt-" + j.now().UTC().Format("20060102T150405.000Z")
+			if err := os.Rename(j.path, quarantined); err != nil {
+				return nil, "", fmt.Errorf("set the corrupt journal of written knobs aside: %w", err)
+			}
+		}
+	}
+	go j.run()
+	return j, quarantined, nil
+}
 
 // Note adds a knob. It does not wait for the disk. Call it before the knob is written; the cgroup need not exist yet.
-func (j *Journal) Note(e Entry) {}
+func (j *Journal) Note(e Entry) {
+	if !known(e.Knob) || !inside(e.Cgroup) {
+		return // Rollback could not restore it
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := j.cgroups[e.Cgroup]
+	if c == nil {
+		c = &journaled{knobs: make(map[Knob]bool, 1), noted: j.now()}
+		j.cgroups[e.Cgroup] = c
+	}
+	if c.knobs[e.Knob] && (e.Unit == "" || c.unit == e.Unit) {
+		return
+	}
+	c.knobs[e.Knob] = true
+	c.unit = cmp.Or(e.Unit, c.unit)
+	j.changed()
+}
 
 // Forget drops a knob that has been restored.
-func (j *Journal) Forget(cgroup string, knob Knob) {}
+func (j *Journal) Forget(cgroup string, knob Knob) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := j.cgroups[cgroup]
+	if c == nil || !c.knobs[knob] {
+		return
+	}
+	delete(c.knobs, knob)
+	if len(c.knobs) == 0 {
+		delete(j.cgroups, cgroup)
+	}
+	j.changed()
+}
 
 // Entries are the knobs known, sorted by cgroup and knob.
-func (j *Journal) Entries() []Entry { return nil }
+func (j *Journal) Entries() []Entry {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var entries []Entry
+	for cgroup, c := range j.cgroups {
+		for knob := range c.knobs {
+			entries = append(entries, Entry{Cgroup: cgroup, Knob: knob, Unit: c.unit})
+		}
+	}
+	slices.SortFunc(entries, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.Cgroup, b.Cgroup), cmp.Compare(a.Knob, b.Knob))
+	})
+	return entries
+}
 
 // Prune drops the knobs of cgroups that are gone. One that has not been seen yet has an hour to come.
-func (j *Journal) Prune(exists func(cgroup string) bool) {}
+func (j *Journal) Prune(exists func(cgroup string) bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err != nil {
+		j.changed() // the disk may have recovered
+	}
+	for cgroup, c := range j.cgroups {
+		switch there := exists(cgroup); {
+		case there && !c.seen:
+			c.seen = true
+			j.changed()
+		case !there && (c.seen || j.now().Sub(c.noted) > arrival):
+			delete(j.cgroups, cgroup)
+			j.changed()
+		}
+	}
+}
 
-// Flush waits until what was noted before is on the disk, and tells the last write's error.
-func (j *Journal) Flush(ctx context.Context) error { return errNotYet }
+// changed has the new state written. The caller holds the lock.
+func (j *Journal) changed() {
+	j.version++
+	poke(j.wake)
+}
+
+// poke wakes a goroutine that listens, now or when it next does.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
 
 // Err is the last write's error; nil after one that succeeded.
-func (j *Journal) Err() error { return nil }
+func (j *Journal) Err() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.err
+}
+
+// Flush waits until what was noted before is on the disk, and tells the last write's error.
+func (j *Journal) Flush(ctx context.Context) error {
+	j.mu.Lock()
+	if j.err != nil {
+		j.saved = -1 // try again
+	}
+	version := j.version
+	for j.saved < version {
+		tried := j.tried
+		j.mu.Unlock()
+		poke(j.wake)
+		poke(j.urgent)
+		select {
+		case <-tried:
+		case <-j.ended:
+			return fs.ErrClosed
+		case <-ctx.Done():
+			return fmt.Errorf("write the journal of written knobs: %w", ctx.Err())
+		}
+		j.mu.Lock()
+	}
+	defer j.mu.Unlock()
+	return j.err
+}
 
 // Close flushes within ctx and ends the goroutine.
-func (j *Journal) Close(ctx context.Context) error { return nil }
+func (j *Journal) Close(ctx context.Context) error {
+	err := j.Flush(ctx)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	select {
+	case <-j.stop:
+	default:
+		close(j.stop)
+	}
+	return err
+}
+
+// run writes the file after each change, at most once in a while.
+func (j *Journal) run() {
+	defer close(j.ended)
+	for {
+		select {
+		case <-j.stop:
+			return
+		case <-j.wake:
+		}
+		j.write()
+		rest := time.NewTimer(pace)
+		select {
+		case <-j.stop:
+			rest.Stop()
+			return
+		case <-j.urgent:
+			rest.Stop()
+		case <-rest.C:
+		}
+	}
+}
+
+// write writes the present state, unless that has been done.
+func (j *Journal) write() {
+	j.mu.Lock()
+	version := j.version
+	if j.saved == version {
+		j.mu.Unlock()
+		return
+	}
+	data := encodeJournal(j.cgroups)
+	j.mu.Unlock()
+	err := j.save(data)
+	if err != nil {
+		err = fmt.Errorf("write the journal of written knobs: %w", err)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.saved, j.err = version, err
+	close(j.tried)
+	j.tried = make(chan struct{})
+}
+
+// saveFile replaces the file so that a crash leaves the old or the new one.
+func (j *Journal) saveFile(data []byte) error {
+	if err := renameio.WriteFile(j.path, data, 0o600); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(j.path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}

@@ -1,12 +1,12 @@
 package cgroup
 
 import (
-	"errors"
+	"fmt"
+	"path"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
-
-var errNotYet = errors.New("not implemented yet")
 
 // Driver is the cgroup driver of kubelet and runtime.
 type Driver string
@@ -15,6 +15,13 @@ type Driver string
 const (
 	Cgroupfs Driver = "cgroupfs"
 	Systemd  Driver = "systemd"
+)
+
+const (
+	kubepods   = "kubepods"
+	slice      = ".slice"
+	scope      = ".scope"
+	longestDir = 4096 // PATH_MAX
 )
 
 // PodPath holds the cgroups of a pod and of the kubelet-made levels above it, relative to the cgroup mount, without a
@@ -30,8 +37,206 @@ type PodPath struct {
 
 // ParsePod finds a pod's cgroups from the CgroupParent that a runtime tells: both drivers, CRI-O's base names
 // ("kubepods-pod1.slice") and the prefixes of the kubelet's --cgroup-root. What leads out of kubepods is an error.
-func ParsePod(cgroupParent string) (PodPath, error) { return PodPath{}, errNotYet }
+func ParsePod(cgroupParent string) (PodPath, error) {
+	p, err := parsePod(cgroupParent)
+	if err != nil {
+		return PodPath{}, fmt.Errorf("cgroup parent %q: %w", cgroupParent, err)
+	}
+	return p, nil
+}
+
+func parsePod(parent string) (PodPath, error) {
+	names, err := split(parent)
+	if err != nil {
+		return PodPath{}, err
+	}
+	driver := Cgroupfs
+	if strings.HasSuffix(names[len(names)-1], slice) {
+		driver = Systemd
+		if len(names) == 1 {
+			names = expand(names[0])
+		}
+	}
+	// The pod is last; above it is kubepods, or a QoS level and then kubepods. What is further up is --cgroup-root.
+	for above := 2; above <= 3 && above <= len(names); above++ {
+		top := len(names) - above
+		if !isKubepods(names[top], driver) {
+			continue
+		}
+		class, ok := classify(names[top:], driver)
+		if !ok {
+			break
+		}
+		p := PodPath{
+			Kubepods: path.Join(names[:top+1]...),
+			Pod:      path.Join(names...),
+			Class:    class,
+			Driver:   driver,
+		}
+		if class != memoryqos.Guaranteed {
+			p.QoS = path.Dir(p.Pod)
+		}
+		return p, nil
+	}
+	return PodPath{}, fmt.Errorf("not a pod's: want …/kubepods[/burstable|/besteffort]/pod<uid> or …kubepods[-burstable|-besteffort]-pod<uid>.slice")
+}
+
+// split takes a path apart and refuses what could lead elsewhere.
+func split(dir string) ([]string, error) {
+	switch {
+	case strings.Trim(dir, "/") == "":
+		return nil, fmt.Errorf("is empty")
+	case len(dir) > longestDir:
+		return nil, fmt.Errorf("is longer than %d bytes", longestDir)
+	}
+	names := strings.Split(strings.TrimSuffix(strings.TrimPrefix(dir, "/"), "/"), "/")
+	for _, name := range names {
+		if name == "" || name == "." || name == ".." {
+			return nil, fmt.Errorf("must not contain the component %q", name)
+		}
+		if i := strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r > '~' }); i >= 0 {
+			return nil, fmt.Errorf("must not contain the character %q", name[i])
+		}
+	}
+	return names, nil
+}
+
+// expand gives the slices above a slice: systemd puts a-b.slice into a.slice (systemd.slice(5)).
+func expand(unit string) []string {
+	stem := strings.TrimSuffix(unit, slice)
+	var names []string
+	for i := 1; i < len(stem); i++ {
+		if stem[i] == '-' {
+			names = append(names, stem[:i]+slice)
+		}
+	}
+	return append(names, unit)
+}
+
+func isKubepods(name string, driver Driver) bool {
+	if driver == Systemd {
+		return name == kubepods+slice || strings.HasSuffix(name, "-"+kubepods+slice)
+	}
+	return name == kubepods
+}
+
+// classify reads the QoS class off the names from kubepods down to the pod, and tells whether each is what the kubelet
+// would call it.
+func classify(names []string, driver Driver) (memoryqos.QOSClass, bool) {
+	class := memoryqos.Guaranteed
+	prefix := "" // of the names of the next level
+	if driver == Systemd {
+		prefix = strings.TrimSuffix(names[0], slice) + "-"
+	}
+	if len(names) == 3 {
+		level := strings.TrimPrefix(names[1], prefix)
+		if driver == Systemd {
+			level = strings.TrimSuffix(level, slice)
+			prefix = strings.TrimSuffix(names[1], slice) + "-"
+		}
+		switch level {
+		case "burstable":
+			class = memoryqos.Burstable
+		case "besteffort":
+			class = memoryqos.BestEffort
+		default:
+			return "", false
+		}
+	}
+	pod := names[len(names)-1]
+	uid, ok := strings.CutPrefix(pod, prefix+"pod")
+	if driver == Systemd {
+		uid = strings.TrimSuffix(uid, slice)
+		ok = ok && !strings.Contains(uid, "-") // a dash would be a level of its own
+	}
+	return class, ok && uid != ""
+}
+
+// UID is the pod's UID as its cgroup's name tells it.
+func (p PodPath) UID() string {
+	name := path.Base(p.Pod)
+	if p.Driver == Systemd {
+		name = strings.TrimSuffix(name, slice)
+		name = name[strings.LastIndexByte(name, '-')+1:]
+		// The kubelet writes _ for -, which separates levels in a slice's name.
+		name = strings.ReplaceAll(name, "_", "-")
+	}
+	return strings.TrimPrefix(name, "pod")
+}
 
 // Container gives the cgroup of the container with this id from the CgroupsPath of its OCI spec: a path
 // ("/kubepods/pod1/<id>", ".../crio-<id>") or systemd's "<slice>:<runtime>:<id>".
-func (p PodPath) Container(cgroupsPath, id string) (string, error) { return "", errNotYet }
+func (p PodPath) Container(cgroupsPath, id string) (string, error) {
+	leaf, err := p.leaf(cgroupsPath, id)
+	if err != nil {
+		return "", fmt.Errorf("cgroups path %q of container %q: %w", cgroupsPath, id, err)
+	}
+	return p.Pod + "/" + leaf, nil
+}
+
+func (p PodPath) leaf(cgroupsPath, id string) (string, error) {
+	if ids, err := split(id); err != nil {
+		return "", fmt.Errorf("the id %w", err)
+	} else if len(ids) != 1 || ids[0] != id || strings.Contains(id, ":") || strings.HasSuffix(id, slice) {
+		return "", fmt.Errorf("the id is not a name")
+	}
+	if unit := strings.Split(cgroupsPath, ":"); len(unit) > 1 {
+		return p.scope(unit, id)
+	}
+	names, err := split(cgroupsPath)
+	if err != nil {
+		return "", err
+	}
+	leaf := names[len(names)-1]
+	if path.Join(names[:len(names)-1]...) != p.Pod {
+		return "", fmt.Errorf("not in the pod's cgroup /%s", p.Pod)
+	}
+	if name := strings.TrimSuffix(leaf, scope); name != id && !strings.HasSuffix(name, "-"+id) {
+		return "", fmt.Errorf("does not end in the container's id")
+	}
+	return leaf, nil
+}
+
+// scope is the name that runc and crun give to the unit <slice>:<runtime>:<id>.
+func (p PodPath) scope(unit []string, id string) (string, error) {
+	if len(unit) != 3 || p.Driver != Systemd {
+		return "", fmt.Errorf("want <slice>:<runtime>:<id>, and a pod whose cgroup is a slice")
+	}
+	parent, runtime, name := path.Base(unit[0]), unit[1], unit[2]
+	if parent != path.Base(p.Pod) {
+		return "", fmt.Errorf("not in the pod's slice %s", path.Base(p.Pod))
+	}
+	if name != id {
+		return "", fmt.Errorf("does not end in the container's id")
+	}
+	if runtime == "" {
+		return id + scope, nil
+	}
+	if names, err := split(runtime); err != nil || len(names) != 1 || names[0] != runtime {
+		return "", fmt.Errorf("the runtime %q is not a name", runtime)
+	}
+	return runtime + "-" + id + scope, nil
+}
+
+// Unit is the systemd unit of a cgroup: the slice or scope that it is named after; "" when it is neither.
+func Unit(cgroup string) string {
+	if name := path.Base(cgroup); strings.HasSuffix(name, slice) || strings.HasSuffix(name, scope) {
+		return name
+	}
+	return ""
+}
+
+// inside tells whether a relative path lies in kubepods and cannot lead out of it.
+func inside(cgroup string) bool {
+	if cgroup == "" || cgroup[0] == '/' || path.Clean(cgroup) != cgroup {
+		return false
+	}
+	found := false
+	for name := range strings.SplitSeq(cgroup, "/") {
+		if name == ".." || strings.IndexByte(name, 0) >= 0 {
+			return false
+		}
+		found = found || isKubepods(name, Cgroupfs) || isKubepods(name, Systemd)
+	}
+	return found
+}

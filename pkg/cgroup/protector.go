@@ -1,56 +1,16 @@
 package cgroup
 
 import (
-	"context"
+	"io"
+	"maps"
+	"os"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
-
-// Pod is a living pod as the levels above the containers see it.
-type Pod struct {
-	Path PodPath
-	// Values are its own cgroup's, from memoryqos.Settings.Pod.
-	Values memoryqos.Values
-}
-
-// Target is what one cgroup above the containers should hold. A value that is not set is put back to the kernel's default
-// if this protector wrote it before, and is otherwise left alone.
-type Target struct {
-	Cgroup string
-	Level  string // "kubepods", "burstable", "besteffort" or "pod"
-	Driver Driver
-	Values memoryqos.Values
-}
-
-// Targets derives all levels from the living pods: their own and the sums above them. It is pure.
-func Targets(pods []Pod) []Target { return nil }
-
-// Overwrite names a file that somebody else wrote.
-type Overwrite struct{ Level, File string }
-
-// Units sets memory properties of systemd units at run time.
-type Units interface {
-	// SetMemory sets the given properties of a unit; Max and 0 as the kernel means them.
-	SetMemory(ctx context.Context, unit string, values map[Knob]uint64) error
-}
-
-// NewUnits gives Units over systemd's private D-Bus socket, usually /run/systemd/private. It connects at first use and
-// again after an error.
-func NewUnits(socket string) *SystemdUnits { return &SystemdUnits{} }
-
-// SystemdUnits are Units over systemd's D-Bus socket.
-type SystemdUnits struct{}
-
-// SetMemory implements Units.
-func (u *SystemdUnits) SetMemory(ctx context.Context, unit string, values map[Knob]uint64) error {
-	return errNotYet
-}
-
-// Close ends the connection.
-func (u *SystemdUnits) Close() error { return nil }
 
 // ProtectorOptions are what a Protector works with.
 type ProtectorOptions struct {
@@ -66,37 +26,154 @@ type ProtectorOptions struct {
 }
 
 // Protector owns the values of kubepods, the QoS levels and the pods. It is safe for concurrent use.
-type Protector struct{}
+type Protector struct {
+	tree    *Tree
+	units   *breaker
+	journal *Journal
+	watcher *Watcher
+	log     logrus.FieldLogger
+	page    uint64
+	now     func() time.Time
+
+	mu         sync.Mutex
+	held       map[string]*held
+	fighting   map[string]bool // cgroups with a repair held back
+	generation int             // of Apply
+	overwrites map[Overwrite]uint64
+	lines      map[Overwrite]time.Time // when such an overwrite was last logged
+	complaint  complaint
+}
+
+// held is what this protector knows of one cgroup.
+type held struct {
+	cgroup     string
+	level      string
+	driver     Driver
+	generation int
+	files      [len(protected)]file
+}
+
+// protected are the files of a level, in the order of held.files.
+var protected = [...]Knob{MemoryMin, MemoryLow, MemoryHigh}
+
+// initial is what a new cgroup has in them.
+var initial = [...]uint64{0, 0, Max}
+
+// file is what this protector knows of one file. What it wants is told by Apply alone.
+type file struct {
+	wanted bool // we care for it
+	want   uint64
+	known  bool // the file was seen to hold have
+	have   uint64
+	ours   bool // we wrote it and have not put it back
+	fight  fight
+}
+
+// settled tells whether there is nothing to do.
+func (f *file) settled() bool { return !f.wanted || f.known && f.have == f.want }
 
 // NewProtector makes a Protector that wants nothing yet.
-func NewProtector(o ProtectorOptions) *Protector { return &Protector{} }
-
-// Apply makes the targets the wanted state, as a whole: a cgroup that was among the last ones and is not among these is
-// put back to the kernel's default. Writes lower bottom-up, then raise top-down, so that at no moment a parent promises
-// less than its children. A cgroup that is gone is no error. It does all that it can and returns all errors joined.
-func (p *Protector) Apply(ctx context.Context, targets []Target) error { return errNotYet }
-
-// Reconcile reads what the cgroups hold (all when none are named), compares with what is wanted and repairs. It tells
-// when it wants to be called again because it held a repair back; 0 is never.
-func (p *Protector) Reconcile(ctx context.Context, cgroups ...string) (time.Duration, error) {
-	return 0, errNotYet
+func NewProtector(o ProtectorOptions) *Protector {
+	p := &Protector{
+		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
+		held: make(map[string]*held), fighting: make(map[string]bool), overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
+	}
+	if p.log == nil {
+		silent := logrus.New()
+		silent.SetOutput(io.Discard)
+		p.log = silent
+	}
+	if p.now == nil {
+		p.now = time.Now
+	}
+	if p.page == 0 {
+		p.page = uint64(os.Getpagesize())
+	}
+	if o.Units != nil {
+		p.units = &breaker{units: o.Units, now: p.now, log: p.log}
+	}
+	return p
 }
 
-// Run reconciles every period and whenever the watcher tells of a write, until ctx ends.
-func (p *Protector) Run(ctx context.Context, period time.Duration) {}
+// want takes over the targets as the whole of what is wanted.
+func (p *Protector) want(targets []Target) {
+	p.generation++
+	for _, t := range targets {
+		h := p.held[t.Cgroup]
+		if h == nil {
+			h = &held{cgroup: t.Cgroup}
+			p.held[t.Cgroup] = h
+			p.watch(t)
+		}
+		h.level, h.driver, h.generation = t.Level, t.Driver, p.generation
+		h.set(t.Values)
+	}
+	for _, h := range p.held {
+		if h.generation != p.generation {
+			h.set(memoryqos.Values{})
+		}
+	}
+}
+
+// set takes over what a cgroup should hold. What is no longer set goes back to the kernel's default, if it was ours.
+func (h *held) set(v memoryqos.Values) {
+	for i, value := range [...]*uint64{v.Min, v.Low, v.High} {
+		f := &h.files[i]
+		switch {
+		case value != nil:
+			f.wanted, f.want = true, *value
+		case f.ours:
+			f.wanted, f.want = true, initial[i]
+		default:
+			f.wanted = false
+		}
+	}
+}
+
+// watch asks for news of the levels that other writers are known to write. Pods are looked at every period: a watch for each
+// would cost more than it tells.
+func (p *Protector) watch(t Target) {
+	if p.watcher == nil || t.Level == LevelPod {
+		return
+	}
+	if err := p.watcher.Watch(t.Cgroup, string(MemoryMin), string(MemoryLow)); err != nil {
+		p.log.WithError(err).Warn("other writers of this cgroup are noticed only by the periodic check")
+	}
+}
+
+// drop forgets a cgroup.
+func (p *Protector) drop(h *held) {
+	delete(p.held, h.cgroup)
+	if p.watcher != nil && h.level != LevelPod {
+		p.watcher.Unwatch(h.cgroup)
+	}
+}
 
 // Overwrites counts the foreign writes found so far.
-func (p *Protector) Overwrites() map[Overwrite]uint64 { return nil }
-
-// ContainerKnobs are values to be written to a running container's own cgroup.
-type ContainerKnobs struct {
-	Cgroup string // from PodPath.Container
-	Driver Driver
-	// Values: nil leaves a file alone; Max for High and 0 for Min and Low take it back.
-	Values memoryqos.Values
-	// Mems is cpuset.mems; empty leaves it alone.
-	Mems string
+func (p *Protector) Overwrites() map[Overwrite]uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.overwrites)
 }
 
-// SetContainer writes to a running container, to crun's inner cgroup too, for runtimes that cannot be asked to.
-func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error { return errNotYet }
+// unit is the systemd unit to set beside a cgroup's files; "" when files are all there is.
+func (p *Protector) unit(cgroup string, driver Driver) string {
+	if p.units == nil || driver != Systemd {
+		return ""
+	}
+	return Unit(cgroup)
+}
+
+// note enters a knob in the journal, before it is written.
+func (p *Protector) note(cgroup string, knob Knob, unit string) {
+	if p.journal != nil {
+		p.journal.Note(Entry{Cgroup: cgroup, Knob: knob, Unit: unit})
+	}
+}
+
+// forget takes a knob that is back at its default out of the journal.
+func (p *Protector) forget(cgroup string, knob Knob) {
+	if p.journal != nil {
+		p.journal.Forget(cgroup, knob)
+	}
+}

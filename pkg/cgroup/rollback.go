@@ -1,6 +1,16 @@
 package cgroup
 
-import "context"
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
 
 // Action is one thing that Rollback did, or would do.
 type Action struct {
@@ -17,8 +27,85 @@ type Action struct {
 }
 
 // Rollback restores every knob in the journal: memory.high to max, memory.min and memory.low to 0, cpuset.mems to what the
-// parent may use; children before parents. It can be repeated, and is safe while pods run. With dryRun it only tells.
-// The error joins those of the actions. Flush the journal afterwards.
+// parent may use; children before parents, so that no parent promises less than its children. u may be nil. It can be
+// repeated, and is safe while pods run. With dryRun it only tells. The error joins those of the actions. Flush the journal
+// afterwards.
 func Rollback(ctx context.Context, j *Journal, t *Tree, u Units, dryRun bool) ([]Action, error) {
-	return nil, errNotYet
+	entries := j.Entries()
+	slices.SortStableFunc(entries, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(depth(b.Cgroup), depth(a.Cgroup)), cmp.Compare(a.Cgroup, b.Cgroup))
+	})
+	var actions []Action
+	var errs []error
+	for _, e := range entries {
+		a := restore(ctx, e, t, u, dryRun)
+		if a.Err == nil && !dryRun {
+			j.Forget(e.Cgroup, e.Knob)
+		}
+		actions = append(actions, a)
+		errs = append(errs, a.Err)
+	}
+	return actions, errors.Join(errs...)
+}
+
+// restore puts one knob back.
+func restore(ctx context.Context, e Entry, t *Tree, u Units, dryRun bool) Action {
+	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit}
+	if !t.Exists(e.Cgroup) {
+		a.Gone = true
+		return a
+	}
+	var leaves []string
+	if leaves, a.Err = a.plan(t); a.Err != nil || dryRun {
+		return a
+	}
+	if u != nil && e.Unit != "" {
+		a.Err = a.resetUnit(ctx, u)
+	}
+	for _, leaf := range leaves {
+		err := t.write(leaf, e.Knob, a.To)
+		if errors.Is(err, fs.ErrNotExist) && !t.Exists(leaf) {
+			continue // it ended meanwhile
+		}
+		a.Err = errors.Join(a.Err, err)
+	}
+	return a
+}
+
+// plan finds what is to be written and where, in order.
+func (a *Action) plan(t *Tree) (leaves []string, err error) {
+	leaves = t.Leaves(a.Cgroup)
+	switch a.Knob {
+	case MemoryHigh:
+		a.To = "max"
+	case MemoryMin, MemoryLow:
+		a.To = "0"
+		slices.Reverse(leaves) // protection goes from the inside out
+	case CpusetMems:
+		if a.To, err = t.EffectiveMems(path.Dir(a.Cgroup)); err != nil {
+			return nil, fmt.Errorf("find what to restore: %w", err)
+		}
+	}
+	a.From, err = t.nodes(a.Cgroup, string(a.Knob))
+	return leaves, err
+}
+
+// resetUnit takes the property back that would otherwise return at systemd's next reload.
+func (a *Action) resetUnit(ctx context.Context, u Units) error {
+	value := uint64(0)
+	switch a.Knob {
+	case MemoryHigh:
+		value = Max
+	case CpusetMems:
+		nodes, err := nodeset.Parse(a.To)
+		if err != nil {
+			return fmt.Errorf("find what to restore: %w", err)
+		}
+		value = uint64(nodes)
+	}
+	err := u.SetMemory(ctx, a.Unit, map[Knob]uint64{a.Knob: value})
+	if errors.Is(err, ErrNoSystemd) || errors.Is(err, ErrNoUnit) {
+		return nil // then nothing holds it
+	}
+	return err
 }

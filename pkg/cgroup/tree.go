@@ -1,9 +1,21 @@
 package cgroup
 
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
 // Knob is a file that this package writes.
 type Knob string
 
-// The files that this package writes, and no others.
+// The files that this package writes, and no others but memory.reclaim.
 const (
 	MemoryMin  Knob = "memory.min"
 	MemoryLow  Knob = "memory.low"
@@ -23,88 +35,223 @@ type Write struct {
 
 // Tree is a cgroup v2 hierarchy. Paths are relative to its root; what is not below kubepods cannot be reached.
 // It is safe for concurrent use.
-type Tree struct{}
+type Tree struct {
+	root    string
+	folder  *os.Root
+	fd      *os.File // of the root folder, for openat2; nil where the kernel has none
+	at      int
+	plain   bool
+	onWrite func(Write)
+}
 
 // Option changes how a Tree works.
 type Option func(*Tree)
 
 // Plain is for an ordinary folder tree in place of a cgroup mount (tests, simulation): a missing file reads as the kernel's
 // default, and a write makes it.
-func Plain() Option { return func(*Tree) {} }
+func Plain() Option { return func(t *Tree) { t.plain = true } }
 
 // OnWrite has every write told to f after it succeeded. f must not call the tree.
-func OnWrite(f func(Write)) Option { return func(*Tree) {} }
+func OnWrite(f func(Write)) Option { return func(t *Tree) { t.onWrite = f } }
 
 // Open opens the hierarchy mounted at root, usually /sys/fs/cgroup.
-func Open(root string, options ...Option) (*Tree, error) { return nil, errNotYet }
-
-// RequireUnified says why root is no pure cgroup v2 hierarchy with the memory and cpuset controllers, or nil.
-func RequireUnified(root string) error { return errNotYet }
+func Open(root string, options ...Option) (*Tree, error) {
+	folder, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, fmt.Errorf("open the cgroup tree: %w", err)
+	}
+	t := &Tree{root: filepath.Clean(root), folder: folder}
+	for _, option := range options {
+		option(t)
+	}
+	if t.fd, err = folder.Open("."); err != nil {
+		folder.Close()
+		return nil, fmt.Errorf("open the cgroup tree: %w", err)
+	}
+	t.at = int(t.fd.Fd())
+	// Kernels before 5.6 lack openat2, and a container's seccomp filter may refuse it.
+	if fd, err := t.openat2(".", unix.O_PATH|unix.O_DIRECTORY); err == nil {
+		unix.Close(fd)
+	} else {
+		t.fd.Close()
+		t.fd = nil
+	}
+	return t, nil
+}
 
 // Close lets go of the root folder.
-func (t *Tree) Close() error { return errNotYet }
+func (t *Tree) Close() error {
+	if t.fd != nil {
+		t.fd.Close()
+	}
+	return t.folder.Close()
+}
 
 // Root is the folder that was opened.
-func (t *Tree) Root() string { return "" }
+func (t *Tree) Root() string { return t.root }
 
 // Exists tells whether there is such a cgroup.
-func (t *Tree) Exists(cgroup string) bool { return false }
-
-// Get reads memory.min, memory.low or memory.high in bytes; Max for "max".
-func (t *Tree) Get(cgroup string, knob Knob) (uint64, error) { return 0, errNotYet }
-
-// Set writes memory.min, memory.low or memory.high in bytes; Max as "max".
-func (t *Tree) Set(cgroup string, knob Knob, bytes uint64) error { return errNotYet }
-
-// Mems reads cpuset.mems, "" when the cgroup takes its parent's nodes.
-func (t *Tree) Mems(cgroup string) (string, error) { return "", errNotYet }
-
-// SetMems writes cpuset.mems.
-func (t *Tree) SetMems(cgroup, nodes string) error { return errNotYet }
-
-// EffectiveMems reads cpuset.mems.effective: the nodes that the cgroup may really use.
-func (t *Tree) EffectiveMems(cgroup string) (string, error) { return "", errNotYet }
+func (t *Tree) Exists(cgroup string) bool {
+	fd, err := t.open(cgroup, ".", unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return false
+	}
+	unix.Close(fd)
+	return true
+}
 
 // Leaves are the cgroups that hold a container's values: its own, and crun's "container" below it where there is one.
 // Outer comes first. A value that is loosened must be written to all.
-func (t *Tree) Leaves(container string) []string { return nil }
-
-// Limit reads memory.max in bytes; Max for "max".
-func (t *Tree) Limit(cgroup string) (uint64, error) { return 0, errNotYet }
-
-// Current reads memory.current in bytes.
-func (t *Tree) Current(cgroup string) (uint64, error) { return 0, errNotYet }
-
-// Procs reads cgroup.procs.
-func (t *Tree) Procs(cgroup string) ([]int, error) { return nil, errNotYet }
-
-// Events are the counters of memory.events.
-type Events struct{ Low, High, Max, OOM, OOMKill, OOMGroupKill uint64 }
-
-// Events reads memory.events, which counts the whole subtree.
-func (t *Tree) Events(cgroup string) (Events, error) { return Events{}, errNotYet }
-
-// LocalEvents reads memory.events.local, which counts this cgroup alone.
-func (t *Tree) LocalEvents(cgroup string) (Events, error) { return Events{}, errNotYet }
-
-// Pressure is memory.pressure (PSI): shares of time in which some or all tasks waited for memory.
-type Pressure struct{ Some, Full PressureLine }
-
-// PressureLine is one line of memory.pressure. Averages are percentages, Total is in microseconds.
-type PressureLine struct {
-	Avg10, Avg60, Avg300 float64
-	Total                uint64
+func (t *Tree) Leaves(container string) []string {
+	if inner := container + "/container"; t.Exists(inner) {
+		return []string{container, inner}
+	}
+	return []string{container}
 }
 
-// Pressure reads memory.pressure; false where the kernel keeps none.
-func (t *Tree) Pressure(cgroup string) (Pressure, bool, error) { return Pressure{}, false, errNotYet }
+// Get reads memory.min, memory.low or memory.high in bytes; Max for "max".
+func (t *Tree) Get(cgroup string, knob Knob) (uint64, error) { return t.limit(cgroup, string(knob)) }
 
-// Stat reads memory.stat: bytes, pages scanned and events by name.
-func (t *Tree) Stat(cgroup string) (map[string]uint64, error) { return nil, errNotYet }
+// Set writes memory.min, memory.low or memory.high in bytes; Max as "max".
+func (t *Tree) Set(cgroup string, knob Knob, bytes uint64) error {
+	switch knob {
+	case MemoryMin, MemoryLow, MemoryHigh:
+		return t.write(cgroup, knob, limitText(bytes))
+	}
+	return fmt.Errorf("write %d to %s/%s: want one of %s, %s, %s", bytes, cgroup, knob, MemoryMin, MemoryLow, MemoryHigh)
+}
 
-// NUMAStat reads memory.numa_stat: bytes by kind ("anon", "file", …) and NUMA node; nil on a kernel without NUMA.
-func (t *Tree) NUMAStat(cgroup string) (map[string]map[int]uint64, error) { return nil, errNotYet }
+// SetMems writes cpuset.mems.
+func (t *Tree) SetMems(cgroup, nodes string) error { return t.write(cgroup, CpusetMems, nodes) }
 
-// Reclaim asks the kernel to reclaim so many bytes (memory.reclaim, kernel 5.19). It returns ErrReclaimedLess when the
-// kernel found less, and an error that is fs.ErrNotExist where it has no such file.
-func (t *Tree) Reclaim(cgroup string, bytes uint64) error { return errNotYet }
+func limitText(bytes uint64) string {
+	if bytes == Max {
+		return "max"
+	}
+	return strconv.FormatUint(bytes, 10)
+}
+
+func (t *Tree) write(cgroup string, knob Knob, text string) error {
+	// Without O_NONBLOCK a lowered memory.high would reclaim before the write returns (kernel 6.17 and later heed it).
+	flags := unix.O_WRONLY | unix.O_TRUNC | unix.O_NONBLOCK
+	if t.plain {
+		flags |= unix.O_CREAT
+	}
+	if err := t.writeFile(cgroup, string(knob), text, flags); err != nil {
+		return err
+	}
+	if t.onWrite != nil {
+		t.onWrite(Write{Cgroup: cgroup, Knob: knob, Text: text})
+	}
+	return nil
+}
+
+// writeFile makes one write(2), which is what a kernel file takes as one value. It goes round os.File: that takes EAGAIN,
+// memory.reclaim's answer, for "not yet writable" and would wait for ever.
+func (t *Tree) writeFile(cgroup, file, text string, flags int) error {
+	fd, err := t.open(cgroup, file, flags)
+	if err == nil {
+		data := []byte(text)
+		if len(data) == 0 {
+			data = []byte("\n") // a write of no bytes never reaches the kernel's file
+		}
+		err = again(func() error {
+			_, err := unix.Write(fd, data)
+			return err
+		})
+		unix.Close(fd)
+	}
+	if err != nil {
+		return fmt.Errorf("write %q to %s: %w", text, path.Join(t.root, cgroup, file), gone(err))
+	}
+	return nil
+}
+
+// read reads a whole file.
+func (t *Tree) read(cgroup, file string) ([]byte, error) {
+	fd, err := t.open(cgroup, file, unix.O_RDONLY|unix.O_NONBLOCK)
+	if t.plain && errors.Is(err, fs.ErrNotExist) && t.Exists(cgroup) {
+		return []byte(defaults[file]), nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup, file), gone(err))
+	}
+	defer unix.Close(fd)
+	data := make([]byte, 0, 512)
+	for {
+		n := 0
+		err := again(func() (err error) {
+			n, err = unix.Read(fd, data[len(data):cap(data)])
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup, file), gone(err))
+		}
+		if n == 0 {
+			return data, nil
+		}
+		if data = data[:len(data)+n]; len(data) == cap(data) {
+			data = append(data, make([]byte, len(data))...)[:len(data)]
+		}
+	}
+}
+
+// defaults are what a new cgroup's files say, for plain folders.
+var defaults = map[string]string{
+	"memory.min": "0", "memory.low": "0", "memory.high": "max", "memory.max": "max", "memory.current": "0",
+}
+
+// open opens a file of a cgroup below kubepods; whatever the path holds, it cannot leave the tree.
+func (t *Tree) open(cgroup, file string, flags int) (int, error) {
+	if !inside(cgroup) {
+		return -1, fmt.Errorf("cgroup %q is not below kubepods", cgroup)
+	}
+	name := cgroup + "/" + file
+	if t.fd != nil {
+		return t.openat2(name, flags)
+	}
+	f, err := t.folder.OpenFile(name, flags, 0o644)
+	if err != nil {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err // the caller names the file
+		}
+		return -1, err
+	}
+	defer f.Close()
+	return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+}
+
+// openat2 resolves a path in one system call; os.Root needs one for each component.
+func (t *Tree) openat2(name string, flags int) (fd int, err error) {
+	how := unix.OpenHow{
+		Flags:   uint64(flags | unix.O_CLOEXEC),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS,
+	}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = 0o644
+	}
+	err = again(func() (err error) {
+		fd, err = unix.Openat2(t.at, name, &how)
+		return err
+	})
+	return fd, err
+}
+
+// again repeats a system call that a signal interrupted.
+func again(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// gone makes the kernel's answer for a cgroup that was removed while its file was open the same as that for one that was
+// removed before.
+func gone(err error) error {
+	if errors.Is(err, unix.ENODEV) {
+		return fs.ErrNotExist
+	}
+	return err
+}

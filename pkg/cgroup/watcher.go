@@ -1,26 +1,224 @@
 package cgroup
 
-// Watcher tells when somebody writes to a watched file (inotify IN_MODIFY, which works on cgroupfs). It tells of our own
-// writes too.
-type Watcher struct{}
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
 
-// NewWatcher starts watching below a tree.
-func NewWatcher(t *Tree) (*Watcher, error) { return nil, errNotYet }
-
-// Watch adds files of a cgroup: knobs, or "memory.events". Watching twice is one watch.
-func (w *Watcher) Watch(cgroup string, files ...string) error { return errNotYet }
-
-// Unwatch forgets all files of a cgroup.
-func (w *Watcher) Unwatch(cgroup string) {}
-
-// Prune forgets cgroups that are gone.
-func (w *Watcher) Prune() {}
-
-// Changes delivers the cgroup and file of each write. Writes that come faster than they are received are told of once.
-func (w *Watcher) Changes() <-chan Change { return nil }
+	"golang.org/x/sys/unix"
+)
 
 // Change names a file that was written.
 type Change struct{ Cgroup, File string }
 
+// Watcher tells when somebody writes to a watched file (inotify(7) IN_MODIFY, which works on cgroupfs). It tells of our own
+// writes too. It watches the files alone: their folders would tell of every counter that moves.
+type Watcher struct {
+	tree    *Tree
+	inotify *os.File
+	fd      int
+	changes chan Change
+	wake    chan struct{} // of the delivering goroutine
+	done    chan struct{}
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	watches map[int]Change
+	byFile  map[string]map[string]int // cgroup, file: watch
+	pending []Change                  // not delivered yet, each once
+}
+
+// NewWatcher starts watching below a tree.
+func NewWatcher(t *Tree) (*Watcher, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("start to watch the cgroup tree (fs.inotify.max_user_instances bounds the number of watchers): %w", err)
+	}
+	w := &Watcher{
+		tree: t, fd: fd, inotify: os.NewFile(uintptr(fd), "inotify"),
+		changes: make(chan Change), wake: make(chan struct{}, 1), done: make(chan struct{}),
+		watches: make(map[int]Change), byFile: make(map[string]map[string]int),
+	}
+	w.running.Go(w.read)
+	w.running.Go(w.deliver)
+	return w, nil
+}
+
+// Watch adds files of a cgroup: knobs, or "memory.events". Watching twice is one watch. A file that is not there is an error
+// that is fs.ErrNotExist.
+func (w *Watcher) Watch(cgroup string, files ...string) error {
+	if !inside(cgroup) {
+		return fmt.Errorf("watch cgroup %q: not below kubepods", cgroup)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var errs []error
+	for _, file := range files {
+		path := filepath.Join(w.tree.root, cgroup, file)
+		wd, err := unix.InotifyAddWatch(w.fd, path, unix.IN_MODIFY|unix.IN_DONT_FOLLOW)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
+			continue
+		}
+		// A cgroup made anew has new files: forget the old one's watch.
+		if old, ok := w.byFile[cgroup][file]; ok && old != wd {
+			w.remove(old)
+		}
+		if w.byFile[cgroup] == nil {
+			w.byFile[cgroup] = make(map[string]int)
+		}
+		w.byFile[cgroup][file] = wd
+		w.watches[wd] = Change{Cgroup: cgroup, File: file}
+	}
+	return errors.Join(errs...)
+}
+
+// remove ends one watch. The kernel may have ended it already.
+func (w *Watcher) remove(wd int) {
+	unix.InotifyRmWatch(w.fd, uint32(wd))
+	delete(w.watches, wd)
+}
+
+// Unwatch forgets all files of a cgroup.
+func (w *Watcher) Unwatch(cgroup string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unwatch(cgroup)
+}
+
+func (w *Watcher) unwatch(cgroup string) {
+	for _, wd := range w.byFile[cgroup] {
+		w.remove(wd)
+	}
+	delete(w.byFile, cgroup)
+}
+
+// Prune forgets cgroups that are gone.
+func (w *Watcher) Prune() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for cgroup := range w.byFile {
+		if !w.tree.Exists(cgroup) {
+			w.unwatch(cgroup)
+		}
+	}
+}
+
+// Watches is the number of files watched.
+func (w *Watcher) Watches() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.watches)
+}
+
+// Changes delivers the cgroup and file of each write. Writes that come faster than they are received are told of once.
+func (w *Watcher) Changes() <-chan Change { return w.changes }
+
 // Close ends all watches and closes Changes.
-func (w *Watcher) Close() error { return nil }
+func (w *Watcher) Close() error {
+	w.mu.Lock()
+	select {
+	case <-w.done:
+		w.mu.Unlock()
+		return fs.ErrClosed
+	default:
+	}
+	close(w.done)
+	w.mu.Unlock()
+	err := w.inotify.Close() // ends read
+	w.running.Wait()
+	close(w.changes)
+	return err
+}
+
+// read takes the kernel's events in.
+func (w *Watcher) read() {
+	buffer := make([]byte, 64*(unix.SizeofInotifyEvent+unix.NAME_MAX+1))
+	for {
+		n, err := w.inotify.Read(buffer)
+		if err != nil {
+			return
+		}
+		w.take(buffer[:n])
+		select {
+		case w.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take notes what a buffer of events tells (inotify(7): wd, mask, cookie, len, name).
+func (w *Watcher) take(events []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(events) >= unix.SizeofInotifyEvent {
+		wd := int(int32(binary.NativeEndian.Uint32(events)))
+		mask := binary.NativeEndian.Uint32(events[4:])
+		name := binary.NativeEndian.Uint32(events[12:])
+		events = events[min(len(events), unix.SizeofInotifyEvent+int(name)):]
+		switch {
+		case mask&unix.IN_Q_OVERFLOW != 0:
+			for _, c := range w.watches { // any of them may have changed
+				w.note(c)
+			}
+		case mask&unix.IN_IGNORED != 0:
+			w.ended(wd)
+		default:
+			if c, ok := w.watches[wd]; ok {
+				w.note(c)
+			}
+		}
+	}
+}
+
+// ended forgets a watch that the kernel ended because the file is gone.
+func (w *Watcher) ended(wd int) {
+	c, ok := w.watches[wd]
+	if !ok {
+		return
+	}
+	delete(w.watches, wd)
+	delete(w.byFile[c.Cgroup], c.File)
+	if len(w.byFile[c.Cgroup]) == 0 {
+		delete(w.byFile, c.Cgroup)
+	}
+}
+
+func (w *Watcher) note(c Change) {
+	for _, p := range w.pending {
+		if p == c {
+			return
+		}
+	}
+	w.pending = append(w.pending, c)
+}
+
+// deliver hands the changes on.
+func (w *Watcher) deliver() {
+	for {
+		w.mu.Lock()
+		var next Change
+		waiting := len(w.pending) > 0
+		if waiting {
+			next, w.pending = w.pending[0], w.pending[1:]
+		}
+		w.mu.Unlock()
+		if !waiting {
+			select {
+			case <-w.wake:
+				continue
+			case <-w.done:
+				return
+			}
+		}
+		select {
+		case w.changes <- next:
+		case <-w.done:
+			return
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// breaker keeps a systemd that does not answer from holding up every create: after a failure it is left alone for a while,
+// and files are all there is. It is used under the Protector's lock.
+type breaker struct {
+	units Units
+	now   func() time.Time
+	log   logrus.FieldLogger
+
+	until  time.Time // left alone until then
+	silent bool      // the absence has been logged
+}
+
+// pause is how long a failing systemd is left alone.
+const pause = 30 * time.Second
+
+// set sets a unit's properties. That there is no systemd or no such unit is no error: the files are written in any case.
+func (b *breaker) set(ctx context.Context, unit string, values map[Knob]uint64) error {
+	if b.now().Before(b.until) {
+		return nil
+	}
+	err := b.units.SetMemory(ctx, unit, values)
+	switch {
+	case err == nil:
+		b.silent = false
+		return nil
+	case errors.Is(err, ErrNoUnit):
+		return nil
+	}
+	b.until = b.now().Add(pause)
+	if errors.Is(err, ErrNoSystemd) {
+		if !b.silent {
+			b.silent = true
+			b.log.WithError(err).Warn("memory protection is written to files only: systemd takes it back at its next reload")
+		}
+		return nil
+	}
+	return err
+}

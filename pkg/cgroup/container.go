@@ -1,0 +1,80 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// ContainerKnobs are values to be written to a running container's own cgroup.
+type ContainerKnobs struct {
+	Cgroup string // from PodPath.Container
+	Driver Driver
+	// Values: nil leaves a file alone; Max for High and 0 for Min and Low take it back.
+	Values memoryqos.Values
+	// Mems is cpuset.mems; empty leaves it alone.
+	Mems string
+}
+
+// SetContainer writes to a running container, to crun's inner cgroup too, for runtimes that cannot be asked to. The levels
+// above must have been raised before. A cgroup that is gone is an error that is fs.ErrNotExist.
+func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	unit := p.unit(c.Cgroup, c.Driver)
+	var errs []error
+	properties := make(map[Knob]uint64, len(protected)+1)
+	values := [...]*uint64{c.Values.Min, c.Values.Low, c.Values.High}
+	for i, v := range values {
+		if v != nil {
+			p.note(c.Cgroup, protected[i], unit)
+			properties[protected[i]] = *v
+		}
+	}
+	if c.Mems != "" {
+		nodes, err := nodeset.Parse(c.Mems)
+		if err != nil {
+			return err
+		}
+		p.note(c.Cgroup, CpusetMems, unit)
+		properties[CpusetMems] = uint64(nodes)
+	}
+	if unit != "" && len(properties) > 0 {
+		errs = append(errs, p.units.set(ctx, unit, properties))
+	}
+	leaves := p.tree.Leaves(c.Cgroup)
+	for i, v := range values {
+		if v == nil {
+			continue
+		}
+		err := p.tree.setLeaves(leaves, protected[i], *v)
+		if err == nil && *v == initial[i] {
+			p.forget(c.Cgroup, protected[i])
+		}
+		errs = append(errs, err)
+	}
+	if c.Mems != "" {
+		for _, leaf := range leaves {
+			errs = append(errs, p.tree.SetMems(leaf, c.Mems))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setLeaves writes a value to a container's cgroups, outer first; protection that is lowered, inner first.
+func (t *Tree) setLeaves(leaves []string, knob Knob, bytes uint64) error {
+	if before, err := t.Get(leaves[0], knob); err == nil && bytes < before {
+		leaves = slices.Clone(leaves)
+		slices.Reverse(leaves)
+	}
+	for _, leaf := range leaves {
+		if err := t.Set(leaf, knob, bytes); err != nil && !(errors.Is(err, fs.ErrNotExist) && len(leaves) > 1) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,68 @@
+package cgroup
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// journalVersion is the form of the file.
+const journalVersion = 1
+
+type journalFile struct {
+	Version int           `json:"version"`
+	Cgroups []journalLine `json:"cgroups"`
+}
+
+type journalLine struct {
+	Cgroup string    `json:"cgroup"`
+	Knobs  []Knob    `json:"knobs"`
+	Unit   string    `json:"unit,omitempty"`
+	Noted  time.Time `json:"noted"`
+	Seen   bool      `json:"seen,omitempty"`
+}
+
+func encodeJournal(cgroups map[string]*journaled) []byte {
+	f := journalFile{Version: journalVersion, Cgroups: make([]journalLine, 0, len(cgroups))}
+	for _, cgroup := range slices.Sorted(maps.Keys(cgroups)) {
+		c := cgroups[cgroup]
+		f.Cgroups = append(f.Cgroups, journalLine{
+			Cgroup: cgroup, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted.UTC().Truncate(time.Second), Seen: c.seen,
+		})
+	}
+	data, _ := json.Marshal(f) // texts, times and booleans cannot fail
+	return append(data, '\n')
+}
+
+// decodeJournal reads the file. It is written by us alone, so that anything unexpected is corruption.
+func decodeJournal(data []byte) (map[string]*journaled, error) {
+	var f journalFile
+	if err := json.Unmarshal(data, &f); err != nil {
+		return nil, err
+	}
+	if f.Version != journalVersion {
+		return nil, fmt.Errorf("version is %d, want %d", f.Version, journalVersion)
+	}
+	cgroups := make(map[string]*journaled, len(f.Cgroups))
+	for _, line := range f.Cgroups {
+		if !inside(line.Cgroup) {
+			return nil, fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup)
+		}
+		c := &journaled{knobs: make(map[Knob]bool, len(line.Knobs)), unit: line.Unit, noted: line.Noted, seen: line.Seen}
+		for _, knob := range line.Knobs {
+			if !known(knob) {
+				return nil, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob)
+			}
+			c.knobs[knob] = true
+		}
+		cgroups[line.Cgroup] = c
+	}
+	return cgroups, nil
+}
+
+func known(knob Knob) bool {
+	_, ok := property[knob]
+	return ok
+}

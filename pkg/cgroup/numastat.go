@@ -1,0 +1,49 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+)
+
+// NUMAStat reads memory.numa_stat: bytes by kind ("anon", "file", …) and NUMA node (kernel 5.10; nil on one without NUMA).
+func (t *Tree) NUMAStat(cgroup string) (map[string]map[int]uint64, error) {
+	const file = "memory.numa_stat"
+	data, err := t.read(cgroup, file)
+	if errors.Is(err, fs.ErrNotExist) && t.Exists(cgroup) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	stat, err := parseNUMAStat(string(data))
+	if err != nil {
+		return nil, t.bad(cgroup, file, err)
+	}
+	return stat, nil
+}
+
+// parseNUMAStat reads lines like "anon N0=4096 N1=0".
+func parseNUMAStat(text string) (map[string]map[int]uint64, error) {
+	stat := make(map[string]map[int]uint64, strings.Count(text, "\n"))
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		nodes := make(map[int]uint64, len(fields)-1)
+		for _, field := range fields[1:] {
+			id, bytes, _ := strings.Cut(field, "=")
+			node, err := strconv.ParseUint(strings.TrimPrefix(id, "N"), 10, 31)
+			v, err2 := strconv.ParseUint(bytes, 10, 64)
+			if err != nil || err2 != nil || id[0] != 'N' {
+				return nil, fmt.Errorf("line %q: want N<node>=<bytes>, not %q", strings.TrimSpace(line), field)
+			}
+			nodes[int(node)] = v
+		}
+		stat[fields[0]] = nodes
+	}
+	return stat, nil
+}

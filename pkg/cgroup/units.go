@@ -1,0 +1,163 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/bits"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/dbus"
+	"github.com/godbus/dbus/v5"
+	"golang.org/x/sys/unix"
+)
+
+// Units sets memory properties of systemd units at run time.
+type Units interface {
+	// SetMemory sets the given properties of a unit: memory.min, memory.low and memory.high in bytes, Max for no limit;
+	// cpuset.mems as a bit for each node. ErrNoSystemd and ErrNoUnit say that there is nothing to set.
+	SetMemory(ctx context.Context, unit string, values map[Knob]uint64) error
+}
+
+var (
+	// ErrNoSystemd says that nobody listens on systemd's socket.
+	ErrNoSystemd = errors.New("no systemd to talk to")
+	// ErrNoUnit says that systemd knows no unit of that name.
+	ErrNoUnit = errors.New("systemd has no such unit")
+)
+
+// property is the systemd property behind a knob (systemd.resource-control(5)).
+var property = map[Knob]string{
+	MemoryMin:  "MemoryMin",
+	MemoryLow:  "MemoryLow",
+	MemoryHigh: "MemoryHigh",
+	CpusetMems: "AllowedMemoryNodes", // systemd 244
+}
+
+// unitTimeout is how long systemd may take over one answer: a create waits for it.
+const unitTimeout = 500 * time.Millisecond
+
+// SystemdUnits are Units over systemd's D-Bus socket. A value that systemd holds survives its daemon-reload and every change
+// of another property of the same slice; one that stands in the file alone does not.
+type SystemdUnits struct {
+	socket string
+
+	mu   sync.Mutex
+	conn *systemd.Conn
+}
+
+// NewUnits gives Units over systemd's private D-Bus socket, usually /run/systemd/private. It connects at first use and
+// again after an error.
+func NewUnits(socket string) *SystemdUnits { return &SystemdUnits{socket: socket} }
+
+// SetMemory implements Units.
+func (u *SystemdUnits) SetMemory(ctx context.Context, unit string, values map[Knob]uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, unitTimeout)
+	defer cancel()
+	if err := u.set(ctx, unit, properties(values)); err != nil {
+		return fmt.Errorf("set the memory properties of unit %s over %s: %w", unit, u.socket, err)
+	}
+	return nil
+}
+
+func (u *SystemdUnits) set(ctx context.Context, unit string, properties []systemd.Property) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.conn == nil || !u.conn.Connected() {
+		conn, err := u.dial(ctx)
+		if err != nil {
+			return err
+		}
+		u.conn = conn
+	}
+	err := u.conn.SetUnitPropertiesContext(ctx, unit, true, properties...)
+	var answer dbus.Error
+	switch {
+	case err == nil:
+		return nil
+	case !errors.As(err, &answer):
+		// No answer: the connection is of no more use.
+		u.conn.Close()
+		u.conn = nil
+	case answer.Name == "org.freedesktop.systemd1.NoSuchUnit":
+		return ErrNoUnit
+	}
+	return err
+}
+
+// dial connects. Its deadline bounds the handshake only: the connection outlives it.
+func (u *SystemdUnits) dial(ctx context.Context) (*systemd.Conn, error) {
+	var sockets []net.Conn
+	conn, err := systemd.NewConnection(func() (*dbus.Conn, error) {
+		socket, err := new(net.Dialer).DialContext(ctx, "unix", u.socket)
+		if err != nil {
+			return nil, err
+		}
+		if deadline, ok := ctx.Deadline(); ok {
+			socket.SetDeadline(deadline)
+		}
+		sockets = append(sockets, socket)
+		return handshake(socket)
+	})
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+		return nil, ErrNoSystemd
+	}
+	for _, socket := range sockets {
+		socket.SetDeadline(time.Time{})
+	}
+	return conn, err
+}
+
+// handshake says who we are; the private socket is no bus and takes no Hello.
+func handshake(socket net.Conn) (*dbus.Conn, error) {
+	conn, err := dbus.NewConn(socket)
+	if err != nil {
+		socket.Close()
+		return nil, err
+	}
+	if err := conn.Auth([]dbus.Auth{dbus.AuthExternal(strconv.Itoa(os.Getuid()))}); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Close ends the connection.
+func (u *SystemdUnits) Close() error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.conn != nil {
+		u.conn.Close()
+		u.conn = nil
+	}
+	return nil
+}
+
+func properties(values map[Knob]uint64) []systemd.Property {
+	var list []systemd.Property
+	for knob, v := range values {
+		var value any = v // Max is systemd's infinity too
+		if knob == CpusetMems {
+			value = nodeMask(v)
+		}
+		list = append(list, systemd.Property{Name: property[knob], Value: dbus.MakeVariant(value)})
+	}
+	slices.SortFunc(list, func(a, b systemd.Property) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// nodeMask is systemd's form of a set of NUMA nodes: a bit for each, lowest byte first.
+func nodeMask(nodes uint64) []byte {
+	mask := make([]byte, (bits.Len64(nodes)+7)/8)
+	for i := range mask {
+		mask[i] = byte(nodes >> (8 * i))
+	}
+	return mask
+}
