@@ -2,35 +2,174 @@ package podinfo
 
 import (
 	"context"
+	"fmt"
+	"sync"
 
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
 
-// APIServer is a watch on this node's pods in the API server.
-type APIServer struct{ node string }
+// APIServer is a watch on this node's pods in the API server. It needs the right to list and watch pods.
+type APIServer struct {
+	// Log is nil for logrus' standard logger. It is told when the API server comes and goes, not of each attempt.
+	Log logrus.FieldLogger
+
+	node     string
+	client   rest.Interface
+	params   runtime.ParameterCodec
+	pods     *table
+	pageSize int64         // of a list, where the server cannot stream it
+	backoff  *wait.Backoff // nil for client-go's
+
+	mu    sync.Mutex
+	state apiState
+	lists bool // the first list is complete
+}
+
+type apiState int
+
+const (
+	apiTrying apiState = iota // not known yet, or an attempt is under way
+	apiUp
+	apiDown
+)
 
 // NewAPIServer returns a provider for the pods of a node (the value of spec.nodeName).
 func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
-	return &APIServer{node: node}, nil
+	if node == "" {
+		return nil, fmt.Errorf("watch pods in the API server: the node's name is not known: set NODE_NAME")
+	}
+	// Only the types that are spoken, instead of a clientset that knows all of Kubernetes, save megabytes.
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
+	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	config = rest.CopyConfig(config)
+	config.APIPath = "/api"
+	config.GroupVersion = &corev1.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.ContentType = runtime.ContentTypeProtobuf
+	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	if config.UserAgent == "" {
+		config.UserAgent = "nri-memory-manager"
+	}
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("watch pods in the API server: %w", err)
+	}
+	return &APIServer{
+		node: node, client: client, params: runtime.NewParameterCodec(scheme), pods: newTable(), pageSize: 100,
+	}, nil
 }
 
-// ClientConfig reads a kubeconfig file, or with an empty path the service account that Kubernetes gives a pod.
-func ClientConfig(kubeconfig string) (*rest.Config, error) { return nil, ErrUnavailable }
+// ClientConfig reads a kubeconfig file, or with an empty path the service account that Kubernetes gives a pod; outside of
+// a pod that is rest.ErrNotInCluster.
+func ClientConfig(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		return rest.InClusterConfig()
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", kubeconfig, err)
+	}
+	return config, nil
+}
 
 // Source returns SourceAPIServer.
 func (a *APIServer) Source() Source { return SourceAPIServer }
 
-// Run lists and watches the pods until ctx ends.
-func (a *APIServer) Run(ctx context.Context, changed func(*Pod)) error { <-ctx.Done(); return nil }
-
 // Known returns a pod that the watch has told of.
-func (a *APIServer) Known(ref Ref) (*Pod, bool) { return nil, false }
-
-// Ask returns a pod that the watch has told of, waiting for it until ctx ends.
-func (a *APIServer) Ask(ctx context.Context, ref Ref) (*Pod, error) { return nil, ErrUnavailable }
-
-// Connected reports whether the first list is complete and the watch goes on.
-func (a *APIServer) Connected() bool { return false }
+func (a *APIServer) Known(ref Ref) (*Pod, bool) { return a.pods.get(ref) }
 
 // Len is the number of pods in memory.
-func (a *APIServer) Len() int { return 0 }
+func (a *APIServer) Len() int { return a.pods.len() }
+
+// Connected reports whether the first list is complete and the watch goes on.
+func (a *APIServer) Connected() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.lists && a.state == apiUp
+}
+
+// Ask returns a pod that the watch has told of, waiting for it until ctx ends: the kubelet may have heard of it earlier.
+// While the last attempt to reach the server has failed it does not wait.
+func (a *APIServer) Ask(ctx context.Context, ref Ref) (*Pod, error) {
+	if pod, ok := a.pods.get(ref); ok {
+		return pod, nil
+	}
+	a.mu.Lock()
+	down := a.state == apiDown
+	a.mu.Unlock()
+	if down {
+		return nil, ErrUnavailable
+	}
+	return a.pods.wait(ctx, ref)
+}
+
+// Run lists and watches the pods until ctx ends.
+func (a *APIServer) Run(ctx context.Context, changed func(*Pod)) error {
+	silent := klog.New(nil) // Log tells of failures, once
+	reflector := cache.NewReflectorWithOptions(
+		&cache.ListWatch{ListWithContextFunc: a.list, WatchFuncWithContext: a.watch},
+		&corev1.Pod{}, &apiStore{server: a, changed: changed},
+		cache.ReflectorOptions{Name: "podinfo", Logger: &silent, Backoff: a.backoff})
+	reflector.WatchListPageSize = a.pageSize
+	reflector.RunWithContext(klog.NewContext(ctx, silent))
+	a.reached(apiDown, ctx.Err())
+	return nil
+}
+
+func (a *APIServer) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+	list := &corev1.PodList{}
+	err := a.request(options).Do(ctx).Into(list)
+	a.attempted(ctx, err)
+	return list, err
+}
+
+func (a *APIServer) watch(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+	options.Watch = true
+	w, err := a.request(options).Watch(ctx)
+	a.attempted(ctx, err)
+	return w, err
+}
+
+func (a *APIServer) request(options metav1.ListOptions) *rest.Request {
+	options.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", a.node).String()
+	return a.client.Get().Resource("pods").VersionedParams(&options, a.params)
+}
+
+// attempted notes how an attempt to reach the server ended.
+func (a *APIServer) attempted(ctx context.Context, err error) {
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		a.reached(apiDown, err)
+	default:
+		a.reached(apiUp, nil)
+	}
+}
+
+func (a *APIServer) reached(state apiState, err error) {
+	a.mu.Lock()
+	before := a.state
+	a.state = state
+	a.mu.Unlock()
+	switch {
+	case state == before:
+	case state == apiUp:
+		logger(a.Log).Info("the API server answers")
+	case before == apiUp:
+		logger(a.Log).WithError(err).Info("lost the API server")
+	default:
+		logger(a.Log).WithError(err).Info("the API server does not answer")
+	}
+}

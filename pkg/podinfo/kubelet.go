@@ -1,30 +1,206 @@
 package podinfo
 
-import "context"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+)
 
 // DefaultKubeletSocket is where the kubelet serves its pod API.
 const DefaultKubeletSocket = "/var/lib/kubelet/pods/kubelet.sock"
 
 // Kubelet is the kubelet's own pod API over its gRPC socket (KEP-4188; alpha in Kubernetes 1.36).
-type Kubelet struct{ socket string }
+type Kubelet struct {
+	// Log is nil for logrus' standard logger. It is told when the kubelet comes and goes, not of each attempt.
+	Log logrus.FieldLogger
+
+	socket string
+	pods   *table
+	// absent is the time between two looks for a socket that is not there, syncing how long the kubelet may take to
+	// tell of all pods, retry the time before the next attempt after a failure, at first and at most.
+	absent, syncing time.Duration
+	retry           [2]time.Duration
+
+	mu        sync.Mutex
+	client    podsv1alpha1.PodsClient // nil while there is no connection
+	connected bool
+}
 
 // NewKubelet returns a provider for a socket, which may appear later, or never.
-func NewKubelet(socket string) *Kubelet { return &Kubelet{socket: socket} }
+func NewKubelet(socket string) *Kubelet {
+	return &Kubelet{
+		socket: socket, pods: newTable(), absent: 2 * time.Second, syncing: 30 * time.Second,
+		retry: [2]time.Duration{100 * time.Millisecond, 15 * time.Second},
+	}
+}
 
 // Source returns SourceKubelet.
 func (k *Kubelet) Source() Source { return SourceKubelet }
 
-// Run watches the pods until ctx ends, connecting again whenever it must.
-func (k *Kubelet) Run(ctx context.Context, changed func(*Pod)) error { <-ctx.Done(); return nil }
-
 // Known returns a pod that the watch has told of.
-func (k *Kubelet) Known(ref Ref) (*Pod, bool) { return nil, false }
-
-// Ask returns a pod that the watch has told of, else asks for it (GetPod).
-func (k *Kubelet) Ask(ctx context.Context, ref Ref) (*Pod, error) { return nil, ErrUnavailable }
-
-// Connected reports whether the watch is there and has told of all pods.
-func (k *Kubelet) Connected() bool { return false }
+func (k *Kubelet) Known(ref Ref) (*Pod, bool) { return k.pods.get(ref) }
 
 // Len is the number of pods in memory.
-func (k *Kubelet) Len() int { return 0 }
+func (k *Kubelet) Len() int { return k.pods.len() }
+
+// Connected reports whether the watch is there and has told of all pods.
+func (k *Kubelet) Connected() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.connected
+}
+
+// Ask returns a pod that the watch has told of, else asks for it (GetPod).
+func (k *Kubelet) Ask(ctx context.Context, ref Ref) (*Pod, error) {
+	if pod, ok := k.pods.get(ref); ok {
+		return pod, nil
+	}
+	k.mu.Lock()
+	client := k.client
+	k.mu.Unlock()
+	if client == nil {
+		return nil, ErrUnavailable
+	}
+	answer, err := client.GetPod(ctx, &podsv1alpha1.GetPodRequest{PodUID: ref.UID})
+	switch {
+	case status.Code(err) == codes.NotFound:
+		return nil, ErrNotFound
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, fmt.Errorf("ask the kubelet for pod %s: %w", ref, err)
+	}
+	pod, err := Decode(answer.GetPod())
+	if err != nil {
+		return nil, fmt.Errorf("ask the kubelet for pod %s: %w", ref, err)
+	}
+	if pod.Ref != ref {
+		return nil, fmt.Errorf("ask the kubelet for pod %s: it answers with pod %s", ref, pod.Ref)
+	}
+	return pod, nil
+}
+
+// Run watches the pods until ctx ends, connecting again whenever it must.
+func (k *Kubelet) Run(ctx context.Context, changed func(*Pod)) error {
+	wait := k.retry[0]
+	for ctx.Err() == nil {
+		synced, err := k.watch(ctx, changed)
+		if synced {
+			k.log().WithError(err).Info("lost the kubelet's pod API")
+			wait = k.retry[0]
+		}
+		pause := wait
+		if errors.Is(err, os.ErrNotExist) {
+			pause = k.absent
+		} else {
+			k.log().WithError(err).Debug("the kubelet's pod API does not answer")
+			wait = min(2*wait, k.retry[1])
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+// watch follows one connection to its end. synced tells whether the kubelet had told of all its pods.
+func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, err error) {
+	if _, err := os.Stat(k.socket); err != nil {
+		return false, err
+	}
+	conn, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", k.socket)
+		}))
+	if err != nil {
+		return false, fmt.Errorf("connect to %s: %w", k.socket, err)
+	}
+	defer conn.Close()
+	client := podsv1alpha1.NewPodsClient(conn)
+	k.set(client, false)
+	defer k.set(nil, false)
+
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	late := time.AfterFunc(k.syncing, func() {
+		cancel(fmt.Errorf("%s: the kubelet did not tell of all pods within %s", k.socket, k.syncing))
+	})
+	defer late.Stop()
+	stream, err := client.WatchPods(ctx, &podsv1alpha1.WatchPodsRequest{})
+	if err != nil {
+		return false, fmt.Errorf("watch pods at %s: %w", k.socket, err)
+	}
+	first := map[Ref]struct{}{} // what the kubelet has, until it has told of all
+	for {
+		event, err := stream.Recv()
+		if cause := context.Cause(ctx); err != nil && cause != nil {
+			return synced, cause
+		}
+		if errors.Is(err, io.EOF) {
+			return synced, fmt.Errorf("watch pods at %s: ended by the kubelet", k.socket)
+		}
+		if err != nil {
+			return synced, fmt.Errorf("watch pods at %s: %w", k.socket, err)
+		}
+		if event.GetType() == podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE {
+			if !synced && late.Stop() {
+				synced = true
+				k.pods.keep(first)
+				first = nil
+				k.set(client, true)
+				k.log().WithField("pods", k.Len()).Info("the kubelet's pod API is there")
+			}
+			continue
+		}
+		k.take(event, first, changed)
+	}
+}
+
+// take brings one event into the table.
+func (k *Kubelet) take(event *podsv1alpha1.WatchPodsEvent, first map[Ref]struct{}, changed func(*Pod)) {
+	pod, err := Decode(event.GetPod())
+	if err != nil {
+		k.log().WithError(err).Warn("passed over a pod that the kubelet sent")
+		return
+	}
+	if event.GetType() == podsv1alpha1.EventType_DELETED {
+		// Only its names are sure to be set.
+		delete(first, pod.Ref)
+		k.pods.drop(pod.Ref)
+		return
+	}
+	if first != nil {
+		first[pod.Ref] = struct{}{}
+	}
+	if k.pods.put(pod) {
+		changed(pod)
+	}
+}
+
+func (k *Kubelet) set(client podsv1alpha1.PodsClient, connected bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.client, k.connected = client, connected
+}
+
+func (k *Kubelet) log() logrus.FieldLogger { return logger(k.Log) }
+
+func logger(log logrus.FieldLogger) logrus.FieldLogger {
+	if log == nil {
+		return logrus.StandardLogger()
+	}
+	return log
+}

@@ -2,6 +2,8 @@ package podinfo
 
 import (
 	"context"
+	"reflect"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -38,47 +40,209 @@ func (a Answer) Estimate(container string) (Estimate, bool) {
 	return Estimate{Request: c.Request, Source: a.Source}, ok
 }
 
-// Resolver asks the providers. Its methods may be called from any goroutine.
-type Resolver struct{}
+// Resolver finds pods by their best source, and tells when a better one speaks later. It remembers a pod from the first
+// question until it is forgotten, whatever the sources do meanwhile. Its methods may be called from any goroutine.
+type Resolver struct {
+	timeout time.Duration
+	changed func(Answer)
+	log     logrus.FieldLogger
+	sources []*source
+	ctx     context.Context // ends with Run, and with it every question
+	stop    context.CancelFunc
+	wake    chan struct{} // holds one when dirty is not empty
 
-// New returns a resolver; Run connects it.
-func New(opts Options) *Resolver { return &Resolver{} }
-
-// Run keeps the providers connected and tells of changes until ctx ends.
-func (r *Resolver) Run(ctx context.Context) error { <-ctx.Done(); return nil }
-
-// Expect tells that a pod will be asked for soon, so that its answer is fetched meanwhile. It does not wait.
-func (r *Resolver) Expect(ref Ref) {}
-
-// Resolve returns the pod from the best source that knows it, waiting no longer than the timeout and not beyond ctx. It
-// is false when none does; the pod is then looked for on, and Changed tells when it is found.
-func (r *Resolver) Resolve(ctx context.Context, ref Ref) (Answer, bool) { return Answer{}, false }
-
-// Known returns what Resolve would without waiting.
-func (r *Resolver) Known(ref Ref) (Answer, bool) { return Answer{}, false }
-
-// Forget drops a pod: its sandbox was removed. Changed is not called for it any more.
-func (r *Resolver) Forget(ref Ref) {}
-
-// Stats returns the counters so far, one entry per provider in their order.
-func (r *Resolver) Stats() Stats { return Stats{} }
-
-// Stats counts what the sources did since the start.
-type Stats struct {
-	// Missed is the number of Resolve calls that no source answered.
-	Missed  uint64
-	Sources []SourceStats
+	mu     sync.Mutex
+	pods   map[Ref]*known
+	dirty  map[Ref]struct{} // pods of which a source has spoken since Changed was called
+	missed uint64
 }
 
-// SourceStats counts what one source did.
-type SourceStats struct {
-	Source Source
-	// Answers were given by this source; Errors and Timeouts are questions that it failed; NotFound were answered so.
-	Answers, Errors, Timeouts, NotFound uint64
-	// Suspended is set while the source is not asked because it failed several times in a row.
-	Suspended bool
-	// Connected is Provider.Connected.
-	Connected bool
-	// Pods is the number of pods in memory.
-	Pods int
+// known is what is known of a pod that was asked for.
+type known struct {
+	given    Answer        // what the caller was told last
+	resolved bool          // the caller was told something, be it nothing
+	waiting  int           // Resolve calls that are under way
+	asking   chan struct{} // closed when the question to the sources is over; nil before it
+	asked    Answer        // what the question brought
+}
+
+// New returns a resolver; Run connects it.
+func New(opts Options) *Resolver {
+	r := &Resolver{
+		timeout: opts.Timeout, changed: opts.Changed, log: logger(opts.Log),
+		wake: make(chan struct{}, 1), pods: map[Ref]*known{}, dirty: map[Ref]struct{}{},
+	}
+	if r.timeout <= 0 {
+		r.timeout = DefaultTimeout
+	}
+	r.ctx, r.stop = context.WithCancel(context.Background())
+	for rank, provider := range opts.Providers {
+		r.sources = append(r.sources, &source{Provider: provider, rank: rank, breaker: breaker{now: time.Now}})
+	}
+	return r
+}
+
+// Run keeps the providers connected and tells of changes until ctx ends. It can be called once.
+func (r *Resolver) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	for _, s := range r.sources {
+		running.Go(func() {
+			if err := s.Run(ctx, func(pod *Pod) { r.heard(s, pod) }); err != nil {
+				r.log.WithError(err).WithField("source", s.Source()).Error("stopped listening to a source of memory requests")
+			}
+		})
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			r.stop()
+			running.Wait()
+			return nil
+		case <-r.wake:
+			for _, answer := range r.changes() {
+				if r.changed != nil && ctx.Err() == nil {
+					r.changed(answer)
+				}
+			}
+		}
+	}
+}
+
+// Expect tells that a pod will be asked for soon, so that its answer is fetched meanwhile. It does not wait.
+func (r *Resolver) Expect(ref Ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.question(ref, r.pod(ref))
+}
+
+// Resolve returns the pod from the best source that knows it, waiting no longer than the timeout and not beyond ctx. It
+// is false when none does; Changed tells when one is heard of it later. Only the first calls for a pod wait: when the
+// sources were asked once without an answer, they are listened to, not asked again.
+func (r *Resolver) Resolve(ctx context.Context, ref Ref) (Answer, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k := r.pod(ref)
+	r.question(ref, k)
+	if asking := k.asking; r.best(ref, k).Pod == nil && asking != nil {
+		k.waiting++
+		r.mu.Unlock()
+		r.await(ctx, asking)
+		r.mu.Lock()
+		k.waiting--
+	}
+	k.given, k.resolved = r.best(ref, k), true
+	if k.given.Pod == nil {
+		r.missed++
+		return Answer{}, false
+	}
+	r.source(k.given.Source).answered()
+	return k.given, true
+}
+
+// await waits for a question's end, the timeout or ctx, whichever is first.
+func (r *Resolver) await(ctx context.Context, asking <-chan struct{}) {
+	timer := time.NewTimer(r.timeout)
+	defer timer.Stop()
+	select {
+	case <-asking:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// Known returns what is known of a pod now, without waiting or asking.
+func (r *Resolver) Known(ref Ref) (Answer, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	k, ok := r.pods[ref]
+	if !ok {
+		k = &known{}
+	}
+	answer := r.best(ref, k)
+	return answer, answer.Pod != nil
+}
+
+// Forget drops a pod: its sandbox was removed. Changed is not called for it any more, but for a call that is under way.
+func (r *Resolver) Forget(ref Ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.pods, ref)
+	delete(r.dirty, ref)
+}
+
+// pod returns what is known of a pod, which is remembered from now on.
+func (r *Resolver) pod(ref Ref) *known {
+	k, ok := r.pods[ref]
+	if !ok {
+		k = &known{}
+		r.pods[ref] = k
+	}
+	return k
+}
+
+// best chooses among what is known: the first source in order that is connected, then what was answered to a question,
+// then what a source said before it was lost, and last what the caller has already, though its source has dropped it.
+func (r *Resolver) best(ref Ref, k *known) Answer {
+	var stale Answer
+	for _, s := range r.sources {
+		pod, ok := s.Known(ref)
+		switch {
+		case !ok:
+		case s.Connected():
+			return Answer{Pod: pod, Source: s.Source()}
+		case stale.Pod == nil:
+			stale = Answer{Pod: pod, Source: s.Source()}
+		}
+	}
+	for _, answer := range []Answer{k.asked, stale} {
+		if answer.Pod != nil {
+			return answer
+		}
+	}
+	return k.given
+}
+
+// heard takes in that a source speaks of a pod.
+func (r *Resolver) heard(s *source, pod *Pod) {
+	s.breaker.succeeded()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if k, ok := r.pods[pod.Ref]; ok {
+		k.asked = Answer{} // the source's own word is newer
+		r.mark(pod.Ref)
+	}
+}
+
+func (r *Resolver) mark(ref Ref) {
+	r.dirty[ref] = struct{}{}
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// changes returns the answers that differ from what the caller was told, and takes them as told.
+func (r *Resolver) changes() []Answer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var all []Answer
+	for ref := range r.dirty {
+		delete(r.dirty, ref)
+		k, ok := r.pods[ref]
+		if !ok || !k.resolved || k.waiting > 0 { // a Resolve under way tells it itself
+			continue
+		}
+		answer := r.best(ref, k)
+		if answer.Pod == nil || answer.Pod == k.given.Pod || !r.better(answer, k.given) && reflect.DeepEqual(answer.Pod, k.given.Pod) {
+			continue
+		}
+		k.given = answer
+		all = append(all, answer)
+	}
+	return all
+}
+
+// better reports whether an answer's source comes before another's.
+func (r *Resolver) better(a, than Answer) bool {
+	return than.Pod != nil && r.source(a.Source).rank < r.source(than.Source).rank
 }

@@ -1,0 +1,162 @@
+package podinfo
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// The kubelet's annotations of static pods and of their mirrors in the API server
+// (https://kubernetes.io/docs/reference/labels-annotations-taints/).
+const (
+	configSource = "kubernetes.io/config.source"
+	configMirror = "kubernetes.io/config.mirror"
+)
+
+// Decode reads a v1.Pod in protobuf's wire format, as the kubelet's pod API sends it.
+func Decode(data []byte) (*Pod, error) {
+	var pod corev1.Pod
+	if err := pod.Unmarshal(data); err != nil {
+		return nil, fmt.Errorf("decode v1.Pod of %d bytes: %w", len(data), err)
+	}
+	return FromPod(&pod), nil
+}
+
+// FromPod takes from a v1.Pod what memory decisions need, with the API server's defaults applied where they are missing,
+// as in a manifest. Nothing of the v1.Pod is kept alive but the strings.
+//
+// During an in-place resize the spec says what is wished. What counts here is what the kubelet has admitted, because that
+// is what the node has promised: requests are status.containerStatuses[].allocatedResources. Limits are those of the spec
+// unless the wish was not admitted; then they are the actuated ones of status.containerStatuses[].resources. (The limit
+// that a running container has for sure is the one in the runtime's event.)
+func FromPod(pod *corev1.Pod) *Pod {
+	p := &Pod{
+		Ref:      Ref{UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name},
+		Class:    qosClass(pod),
+		Overhead: memory(pod.Spec.Overhead),
+	}
+	if source := pod.Annotations[configSource]; source != "" && source != "api" {
+		p.Static = true
+	}
+	if hash := pod.Annotations[configMirror]; hash != "" {
+		// The runtime knows the static pod, whose UID is this hash. The mirror's own UID was made by the API server.
+		p.Static, p.Mirror, p.UID = true, true, hash
+	}
+	p.Containers = containers(pod)
+	p.PodRequest, p.PodLimit = podLevel(pod)
+	return p
+}
+
+func containers(pod *corev1.Pod) []Container {
+	all := make([]Container, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
+	pending := resizePending(pod)
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		kind := memoryqos.Init
+		if sidecar(c) {
+			kind = memoryqos.Sidecar
+		}
+		all = append(all, container(c, kind, pod.Status.InitContainerStatuses, pending))
+	}
+	for i := range pod.Spec.Containers {
+		all = append(all, container(&pod.Spec.Containers[i], memoryqos.App, pod.Status.ContainerStatuses, pending))
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		all = append(all, Container{Name: pod.Spec.EphemeralContainers[i].Name, Kind: memoryqos.Ephemeral})
+	}
+	return all
+}
+
+// sidecar reports whether an init container stays (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/).
+func sidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+func container(c *corev1.Container, kind memoryqos.Kind, statuses []corev1.ContainerStatus, pending bool) Container {
+	wish := requests(c.Resources)
+	request, limit := wish, memory(c.Resources.Limits)
+	if status := statusOf(c.Name, statuses); status != nil {
+		switch {
+		case status.AllocatedResources != nil:
+			request = memory(status.AllocatedResources)
+		case pending && status.Resources != nil:
+			request = memory(status.Resources.Requests)
+		}
+		if (pending || request != wish) && status.Resources != nil {
+			limit = memory(status.Resources.Limits)
+		}
+	}
+	return Container{Name: c.Name, Kind: kind, Request: request, Limit: limit, Hugepages: hugepages(c.Resources)}
+}
+
+func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerStatus {
+	for i := range statuses {
+		if statuses[i].Name == name {
+			return &statuses[i]
+		}
+	}
+	return nil
+}
+
+// resizePending reports whether the kubelet has not admitted the resources in the spec. Before Kubernetes 1.33 this was
+// status.resize.
+func resizePending(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodResizePending {
+			return c.Status != corev1.ConditionFalse
+		}
+	}
+	switch pod.Status.Resize {
+	case "Proposed", corev1.PodResizeStatusDeferred, corev1.PodResizeStatusInfeasible:
+		return true
+	}
+	return false
+}
+
+// requests is the memory request of a container.
+func requests(r corev1.ResourceRequirements) uint64 {
+	q, _ := requested(r, corev1.ResourceMemory)
+	return bytes(q)
+}
+
+// requested is a container's request, which the API server makes the limit where only that is given, and whether there is
+// one (also of 0).
+func requested(r corev1.ResourceRequirements, name corev1.ResourceName) (resource.Quantity, bool) {
+	if q, ok := r.Requests[name]; ok {
+		return q, true
+	}
+	q, ok := r.Limits[name]
+	return q, ok
+}
+
+// hugepages are the requests of huge pages. Kubernetes does not overcommit them: a request equals its limit.
+func hugepages(r corev1.ResourceRequirements) memorymanager.Request {
+	var all memorymanager.Request
+	add := func(name corev1.ResourceName, q resource.Quantity) {
+		kind := memorymanager.MemoryType(name)
+		have := slices.ContainsFunc(all, func(a memorymanager.Amount) bool { return a.Type == kind })
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) && !have && bytes(q) > 0 {
+			all = append(all, memorymanager.Amount{Type: kind, Bytes: bytes(q)})
+		}
+	}
+	for name, q := range r.Requests {
+		add(name, q)
+	}
+	for name, q := range r.Limits {
+		add(name, q)
+	}
+	slices.SortFunc(all, func(a, b memorymanager.Amount) int { return cmp.Compare(a.Type, b.Type) })
+	return all
+}
+
+func memory(list corev1.ResourceList) uint64 { return bytes(list[corev1.ResourceMemory]) }
+
+// bytes rounds up to a whole byte as the kubelet does. A negative quantity counts as none.
+func bytes(q resource.Quantity) uint64 { return uint64(max(q.Value(), 0)) }

@@ -1,0 +1,142 @@
+package podinfo
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+)
+
+// source is a provider with its breaker and counters.
+type source struct {
+	Provider
+	rank    int
+	breaker breaker
+
+	answers, errors, timeouts, notFound atomic.Uint64
+}
+
+func (s *source) answered() { s.answers.Add(1) }
+
+// source finds a source by its name; an answer always has one.
+func (r *Resolver) source(name Source) *source {
+	for _, s := range r.sources {
+		if s.Source() == name {
+			return s
+		}
+	}
+	return &source{rank: len(r.sources)}
+}
+
+// question asks all sources at once for a pod that none has told of, unless that was done before. The first answer ends
+// it. The caller holds the lock.
+func (r *Resolver) question(ref Ref, k *known) {
+	if k.asking != nil || r.best(ref, k).Pod != nil {
+		return
+	}
+	k.asking = make(chan struct{})
+	var allowed []*source
+	for _, s := range r.sources {
+		if s.breaker.allow() {
+			allowed = append(allowed, s)
+		}
+	}
+	if len(allowed) == 0 {
+		close(k.asking)
+		return
+	}
+	go func() {
+		answer := r.ask(ref, allowed)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if answer.Pod != nil && r.pods[ref] == k {
+			k.asked = answer
+			r.mark(ref)
+		}
+		close(k.asking)
+	}()
+}
+
+// ask returns the first answer of any of the sources, or none within the timeout.
+func (r *Resolver) ask(ref Ref, sources []*source) Answer {
+	ctx, cancel := context.WithTimeout(r.ctx, r.timeout)
+	defer cancel()
+	answers := make(chan Answer, len(sources))
+	for _, s := range sources {
+		go func() {
+			pod, err := s.Ask(ctx, ref)
+			if s.noted(err) {
+				r.log.WithError(err).WithField("source", s.Source()).Debug("a source of memory requests gave no answer")
+			}
+			answers <- Answer{Pod: pod, Source: s.Source()}
+		}()
+	}
+	for range sources {
+		select {
+		case answer := <-answers:
+			if answer.Pod != nil {
+				return answer
+			}
+		case <-ctx.Done():
+			return Answer{}
+		}
+	}
+	return Answer{}
+}
+
+// noted counts how a question ended and reports whether it is a failure of the source.
+func (s *source) noted(err error) bool {
+	switch {
+	case err == nil:
+		s.breaker.succeeded()
+	case errors.Is(err, ErrNotFound):
+		s.notFound.Add(1)
+		s.breaker.succeeded()
+	case errors.Is(err, ErrUnavailable), errors.Is(err, context.Canceled):
+		s.breaker.dropped()
+	case errors.Is(err, context.DeadlineExceeded):
+		s.timeouts.Add(1)
+		s.breaker.failed()
+		return true
+	default:
+		s.errors.Add(1)
+		s.breaker.failed()
+		return true
+	}
+	return false
+}
+
+// Stats counts what the sources did since the start.
+type Stats struct {
+	// Missed is the number of Resolve calls that no source answered.
+	Missed uint64
+	// Sources are in the order of Options.Providers.
+	Sources []SourceStats
+}
+
+// SourceStats counts what one source did.
+type SourceStats struct {
+	Source Source
+	// Answers is the number of Resolve calls that this source answered. Of the questions that were put to it, Errors
+	// failed, Timeouts took too long, and NotFound were about a pod that it does not know.
+	Answers, Errors, Timeouts, NotFound uint64
+	// Suspended is set while the source is not asked because it failed several times in a row.
+	Suspended bool
+	// Connected is Provider.Connected.
+	Connected bool
+	// Pods is the number of pods in memory.
+	Pods int
+}
+
+// Stats returns the counters so far.
+func (r *Resolver) Stats() Stats {
+	r.mu.Lock()
+	stats := Stats{Missed: r.missed}
+	r.mu.Unlock()
+	for _, s := range r.sources {
+		stats.Sources = append(stats.Sources, SourceStats{
+			Source: s.Source(), Answers: s.answers.Load(), Errors: s.errors.Load(), Timeouts: s.timeouts.Load(),
+			NotFound: s.notFound.Load(), Suspended: s.breaker.suspended(), Connected: s.Connected(), Pods: s.Len(),
+		})
+	}
+	return stats
+}

@@ -1,0 +1,90 @@
+package podinfo
+
+import (
+	"context"
+	"reflect"
+	"sync"
+)
+
+// table is what one source has told of the pods.
+type table struct {
+	mu   sync.Mutex
+	pods map[Ref]*Pod
+	// news is closed and replaced when a pod comes in while somebody waits for one.
+	news    chan struct{}
+	waiting int
+}
+
+func newTable() *table {
+	return &table{pods: map[Ref]*Pod{}, news: make(chan struct{})}
+}
+
+func (t *table) get(ref Ref) (*Pod, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	pod, ok := t.pods[ref]
+	return pod, ok
+}
+
+// put takes a pod in and reports whether it says anything new.
+func (t *table) put(pod *Pod) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if have, ok := t.pods[pod.Ref]; ok && reflect.DeepEqual(have, pod) {
+		return false
+	}
+	t.pods[pod.Ref] = pod
+	if t.waiting > 0 {
+		close(t.news)
+		t.news = make(chan struct{})
+	}
+	return true
+}
+
+func (t *table) drop(ref Ref) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.pods, ref)
+}
+
+// keep drops all pods but these: a source has told of every pod that it has.
+func (t *table) keep(refs map[Ref]struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for ref := range t.pods {
+		if _, ok := refs[ref]; !ok {
+			delete(t.pods, ref)
+		}
+	}
+}
+
+func (t *table) len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.pods)
+}
+
+// wait returns a pod as soon as it is in the table, or ctx's error.
+func (t *table) wait(ctx context.Context, ref Ref) (*Pod, error) {
+	t.mu.Lock()
+	t.waiting++
+	defer func() {
+		t.mu.Lock()
+		t.waiting--
+		t.mu.Unlock()
+	}()
+	for {
+		pod, ok := t.pods[ref]
+		news := t.news
+		t.mu.Unlock()
+		if ok {
+			return pod, nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		t.mu.Lock()
+	}
+}
