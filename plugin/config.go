@@ -1,8 +1,117 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
 
 // newConfigCommand returns the command "config".
 func newConfigCommand() *cobra.Command {
-	return &cobra.Command{Use: "config", Short: "Check or show the configuration"}
+	command := &cobra.Command{
+		Use:   "config",
+		Short: "Check a configuration file, or show what it comes to",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	command.AddCommand(newConfigCheckCommand(), newConfigShowCommand())
+	return command
+}
+
+func newConfigCheckCommand() *cobra.Command {
+	var machinePath string
+	command := &cobra.Command{
+		Use:   "check FILE",
+		Short: "Check a configuration file against this machine or another one",
+		Long: `Reads the file as the daemon would and applies it to a machine. What is wrong is named with file, line and key;
+what is only doubtful is a warning. Nothing is changed.`,
+		Example: `  nri-memory-manager config check /etc/nri-memory-manager/config.yaml
+  nri-memory-manager config check config.yaml --machine two-nodes.yaml`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := config.Load(args[0])
+			if err != nil {
+				return err
+			}
+			m, err := loadMachine(machinePath)
+			if err != nil {
+				return err
+			}
+			resolved, err := c.Resolve(m)
+			if err != nil {
+				return err
+			}
+			return printResolved(cmd.OutOrStdout(), args[0], resolved)
+		},
+	}
+	command.Flags().StringVar(&machinePath, "machine", "", "machine file, or folder with a copy of sys and proc, instead of this machine")
+	return command
+}
+
+func newConfigShowCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show [FILE]",
+		Short: "Print the effective configuration: the file, what it takes over from the kubelet, and the defaults",
+		Example: `  nri-memory-manager config show
+  nri-memory-manager config show /etc/nri-memory-manager/config.yaml`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c := config.Default()
+			if len(args) == 1 {
+				loaded, err := config.Load(args[0])
+				if err != nil {
+					return err
+				}
+				c = loaded
+			}
+			text, err := c.Marshal()
+			if err != nil {
+				return failed(err)
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return failed(err)
+		},
+	}
+}
+
+// loadMachine reads the machine at path, this one when path is empty.
+func loadMachine(path string) (machine.Machine, error) {
+	if path == "" {
+		return machine.Read("/sys", "/proc")
+	}
+	return machine.Load(path)
+}
+
+// printResolved shows what a configuration comes to on a machine.
+func printResolved(out io.Writer, file string, r config.Resolved) error {
+	for _, warning := range r.Warnings {
+		fmt.Fprintf(out, "warning: %s\n", warning)
+	}
+	fmt.Fprintf(out, "%s is valid.\n", file)
+	if !r.Static {
+		return nil
+	}
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tMEMORY\tRESERVED\tHUGE PAGES\tALLOCATABLE")
+	for _, node := range r.Nodes {
+		var reserved, pools uint64
+		for _, amount := range node.Reserved {
+			if amount.Type == memorymanager.Memory {
+				reserved = amount.Bytes
+			}
+		}
+		for _, pool := range node.Pools {
+			pools += pool.PageSize * pool.Count
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Format(node.Total), quantity.Format(reserved),
+			quantity.Format(pools), quantity.Format(node.Total-reserved-pools))
+	}
+	return failed(table.Flush())
 }
