@@ -91,7 +91,7 @@ state = "/run/containerd"
 [grpc]
   address = "/run/containerd/containerd.sock"
 [debug]
-  level = "debug"
+  level = "info"
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "overlayfs"
   [plugins."io.containerd.cri.v1.images".pinned_images]
@@ -118,7 +118,7 @@ state = "/run/containerd"
 [grpc]
   address = "/run/containerd/containerd.sock"
 [debug]
-  level = "debug"
+  level = "info"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "%s"
   disable_apparmor = true
@@ -160,7 +160,7 @@ conmon_cgroup = "pod"
 disable_hostport_mapping = true
 apparmor_profile = "unconfined"
 seccomp_profile = ""
-log_level = "debug"
+log_level = "info"
 hooks_dir = []
 [crio.runtime.runtimes.%s]
 runtime_path = "%s"

@@ -19,7 +19,7 @@ func Output(ctx context.Context, name string, args ...string) (string, error) {
 // and the ends of its logs.
 func (g Guest) Show(out io.Writer, name string) {
 	part := func(title, text string, lines int) {
-		fmt.Fprintf(out, "\n===== %s: %s =====\n%s\n", name, title, tail(text, lines))
+		fmt.Fprintf(out, "\n===== %s: %s =====\n%s\n", name, title, short(tail(text, lines)))
 	}
 	part("output of the tests that did not pass", unpassed(g.Tests()), 250)
 	part("console", g.Console(), 30)
@@ -41,6 +41,18 @@ func (g Guest) Show(out io.Writer, name string) {
 		part("log "+header.Name, string(text), 25)
 	}
 	fmt.Fprintf(out, "\n===== %s: everything is in %s =====\n", name, g.Dir)
+}
+
+// short cuts very long lines: runtimes log whole specs.
+func short(text string) string {
+	const most = 400
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		if len(line) > most {
+			lines[i] = line[:most] + "…"
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // unpassed leaves out the output of tests that passed.
