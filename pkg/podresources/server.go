@@ -1,0 +1,107 @@
+// Package podresources serves the kubelet's PodResources v1 API from the agent's books, so that clients that read NUMA
+// placement from a kubelet read it here (https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#monitoring-device-plugin-resources).
+// Only memory and huge pages are filled: CPUs and devices stay the kubelet's.
+package podresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// Serve answers on a unix socket (mode 0600) until ctx ends. A socket that an earlier run left behind is replaced; any
+// other file is an error.
+func Serve(ctx context.Context, socket string, view func() *agent.View) error {
+	if info, err := os.Lstat(socket); err == nil {
+		if info.Mode().Type() != os.ModeSocket {
+			return fmt.Errorf("serve the PodResources API: %s exists and is no socket", socket)
+		}
+		if err := os.Remove(socket); err != nil {
+			return fmt.Errorf("serve the PodResources API: %w", err)
+		}
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return fmt.Errorf("serve the PodResources API: %w", err)
+	}
+	if err := os.Chmod(socket, 0o600); err != nil {
+		listener.Close()
+		return fmt.Errorf("serve the PodResources API: %w", err)
+	}
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, lister{view: view})
+	defer context.AfterFunc(ctx, server.Stop)()
+	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve the PodResources API: %w", err)
+	}
+	return nil
+}
+
+type lister struct {
+	podresources.UnimplementedPodResourcesListerServer
+	view func() *agent.View
+}
+
+// List returns every living pod with the memory of its containers, one ContainerMemory per block.
+func (l lister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
+	view := l.view()
+	response := &podresources.ListPodResourcesResponse{PodResources: make([]*podresources.PodResources, 0, len(view.Pods))}
+	for _, pod := range view.Pods {
+		response.PodResources = append(response.PodResources, resourcesOf(pod))
+	}
+	return response, nil
+}
+
+// Get returns one pod; NotFound where the agent does not know it.
+func (l lister) Get(_ context.Context, request *podresources.GetPodResourcesRequest) (*podresources.GetPodResourcesResponse, error) {
+	for _, pod := range l.view().Pods {
+		if pod.Namespace == request.GetPodNamespace() && pod.Name == request.GetPodName() {
+			return &podresources.GetPodResourcesResponse{PodResources: resourcesOf(pod)}, nil
+		}
+	}
+	return nil, status.Errorf(codes.NotFound, "pod %s in namespace %s is not on this node", request.GetPodName(), request.GetPodNamespace())
+}
+
+// GetAllocatableResources returns what containers can be given, one ContainerMemory per NUMA node and type; like the
+// kubelet's, without the types that a node has nothing of.
+func (l lister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
+	response := &podresources.AllocatableResourcesResponse{}
+	for _, node := range l.view().Nodes {
+		for _, table := range node.Memory {
+			if table.Allocatable > 0 {
+				response.Memory = append(response.Memory, memory(string(table.Type), table.Allocatable, nodeset.Of(node.ID)))
+			}
+		}
+	}
+	return response, nil
+}
+
+func resourcesOf(pod *agent.PodView) *podresources.PodResources {
+	resources := &podresources.PodResources{Name: pod.Name, Namespace: pod.Namespace}
+	for _, container := range pod.Containers {
+		c := &podresources.ContainerResources{Name: container.Name}
+		for _, block := range container.Blocks {
+			c.Memory = append(c.Memory, memory(string(block.Type), block.Size, block.Nodes))
+		}
+		resources.Containers = append(resources.Containers, c)
+	}
+	return resources
+}
+
+func memory(memoryType string, bytes uint64, nodes nodeset.Set) *podresources.ContainerMemory {
+	topology := &podresources.TopologyInfo{}
+	for id := range nodes.All() {
+		topology.Nodes = append(topology.Nodes, &podresources.NUMANode{ID: int64(id)})
+	}
+	return &podresources.ContainerMemory{MemoryType: memoryType, Size: bytes, Topology: topology}
+}

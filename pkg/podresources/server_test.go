@@ -1,0 +1,130 @@
+package podresources
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+var view = &agent.View{
+	Nodes: []memorymanager.NodeState{
+		{ID: 0, Memory: []memorymanager.TypeTable{
+			{Type: "hugepages-2Mi", Table: memorymanager.Table{Allocatable: 4 << 20}},
+			{Type: "memory", Table: memorymanager.Table{Allocatable: 64 << 30}}}},
+		{ID: 3, Memory: []memorymanager.TypeTable{
+			{Type: "hugepages-2Mi"},
+			{Type: "memory", Table: memorymanager.Table{Allocatable: 32 << 30}}}},
+	},
+	Pods: []*agent.PodView{
+		{Namespace: "default", Name: "database", Containers: []agent.ContainerView{
+			{Name: "postgres", Blocks: []memorymanager.Block{
+				{Nodes: nodeset.Of(0, 3), Type: "memory", Size: 80 << 30},
+				{Nodes: nodeset.Of(0), Type: "hugepages-2Mi", Size: 2 << 20}}},
+			{Name: "exporter"}}},
+		{Namespace: "kube-system", Name: "proxy"},
+	},
+}
+
+func client(t *testing.T) podresources.PodResourcesListerClient {
+	t.Helper()
+	folder, err := os.MkdirTemp("", "pr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(folder, "s")
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, socket, func() *agent.View { return view }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the server ended with: %v", err)
+		}
+		os.RemoveAll(folder)
+	})
+	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { connection.Close() })
+	return podresources.NewPodResourcesListerClient(connection)
+}
+
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func same(t *testing.T, got proto.Message, err error, wantJSON string, want proto.Message) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := protojson.Unmarshal([]byte(wantJSON), want); err != nil {
+		t.Fatal(err)
+	}
+	if !proto.Equal(got, want) {
+		t.Error(cmp.Diff(protojson.Format(want), protojson.Format(got)))
+	}
+}
+
+const database = `{"name": "database", "namespace": "default", "containers": [
+ {"name": "postgres", "memory": [
+  {"memory_type": "memory", "size": "85899345920", "topology": {"nodes": [{}, {"ID": "3"}]}},
+  {"memory_type": "hugepages-2Mi", "size": "2097152", "topology": {"nodes": [{}]}}]},
+ {"name": "exporter"}]}`
+
+func TestListHasOneMemoryPerBlock(t *testing.T) {
+	got, err := client(t).List(within(t), &podresources.ListPodResourcesRequest{})
+	same(t, got, err, `{"pod_resources": [`+database+`, {"name": "proxy", "namespace": "kube-system"}]}`, &podresources.ListPodResourcesResponse{})
+}
+
+func TestGet(t *testing.T) {
+	c := client(t)
+	got, err := c.Get(within(t), &podresources.GetPodResourcesRequest{PodNamespace: "default", PodName: "database"})
+	same(t, got, err, `{"pod_resources": `+database+`}`, &podresources.GetPodResourcesResponse{})
+	_, err = c.Get(within(t), &podresources.GetPodResourcesRequest{PodNamespace: "default", PodName: "proxy"})
+	if status.Code(err) != codes.NotFound {
+		t.Errorf("a pod of another namespace: %v, want NotFound", err)
+	}
+}
+
+func TestAllocatableIsPerNodeAndType(t *testing.T) {
+	got, err := client(t).GetAllocatableResources(within(t), &podresources.AllocatableResourcesRequest{})
+	same(t, got, err, `{"memory": [
+ {"memory_type": "hugepages-2Mi", "size": "4194304", "topology": {"nodes": [{}]}},
+ {"memory_type": "memory", "size": "68719476736", "topology": {"nodes": [{}]}},
+ {"memory_type": "memory", "size": "34359738368", "topology": {"nodes": [{"ID": "3"}]}}]}`, &podresources.AllocatableResourcesResponse{})
+}
+
+func TestSocketIsOursAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("kept"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := Serve(t.Context(), path, nil)
+	if err == nil || !strings.Contains(err.Error(), "exists and is no socket") {
+		t.Errorf("error %v, want one that says that the file is no socket", err)
+	}
+	if content, _ := os.ReadFile(path); string(content) != "kept" {
+		t.Error("the file was touched")
+	}
+}
