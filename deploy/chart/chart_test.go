@@ -32,7 +32,7 @@ var valueSets = map[string]string{
 	"default":    `{}`,
 	"kubelet":    `{requestSource: kubelet, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
 	"no-sources": `{requestSource: none, rollbackOnDelete: true, seLinuxType: spc_t, config: {memoryThrottlingFactor: 0.8}}`,
-	"everything": `{events: true, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
+	"everything": `{events: true, nodeResourceTopology: true, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
 }
@@ -149,10 +149,11 @@ func TestWrongValuesAreRefused(t *testing.T) {
 
 func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 	for values, want := range map[string]string{
-		`{requestSource: none}`:                  "",
-		`{requestSource: kubelet}`:               "",
-		`{requestSource: apiserver}`:             "resources: [pods]",
-		`{requestSource: kubelet, events: true}`: "resources: [events]",
+		`{requestSource: none}`:                             "",
+		`{requestSource: kubelet}`:                          "",
+		`{requestSource: apiserver}`:                        "resources: [pods]",
+		`{requestSource: kubelet, events: true}`:            "resources: [events]",
+		`{requestSource: none, nodeResourceTopology: true}`: "resources: [noderesourcetopologies]",
 	} {
 		got, err := render(t, values)
 		if err != nil {

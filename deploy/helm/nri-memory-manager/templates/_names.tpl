@@ -19,15 +19,19 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{/* The plugin's configuration: what the values say, below what the chart has to set for its mounts. */}}
 {{- define "nri-memory-manager.config" -}}
 {{- $config := deepCopy .Values.config -}}
-{{- if eq .Values.requestSource "none" }}{{ $_ := set $config "requestSources" (list) }}
-{{- else }}{{ $_ := set $config "requestSources" (list .Values.requestSource) }}
+{{- $fromEvents := list "unified" "annotation" "swap" "oomscore" -}}
+{{- if not (hasKey $config "requestSources") -}}
+{{- if eq .Values.requestSource "none" }}{{ $_ := set $config "requestSources" $fromEvents }}
+{{- else }}{{ $_ := set $config "requestSources" (prepend $fromEvents .Values.requestSource) }}
+{{- end }}
 {{- end }}
 {{- if .Values.kubeletConfig }}{{ $_ := set $config "kubeletConfig" "/host/kubelet-config.yaml" }}{{ end }}
-{{- if .Values.events }}{{ $_ := set $config "events" true }}{{ end }}
+{{- if .Values.events }}{{ $_ := set $config "events" (dict "enabled" true) }}{{ end }}
+{{- if .Values.nodeResourceTopology }}{{ $_ := set $config "nodeResourceTopology" (dict "enabled" true) }}{{ end }}
 {{- if .Values.rollbackOnDelete }}{{ $_ := set $config "onTermination" "Rollback" }}{{ end }}
 {{- toYaml $config }}
 {{- end }}
 
 {{- define "nri-memory-manager.usesAPI" -}}
-{{- if or (eq .Values.requestSource "apiserver") .Values.events }}true{{ end }}
+{{- if or (eq .Values.requestSource "apiserver") .Values.events .Values.nodeResourceTopology }}true{{ end }}
 {{- end }}
