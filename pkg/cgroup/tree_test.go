@@ -1,0 +1,268 @@
+package cgroup
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// makeTree makes a folder with cgroups and files ("kubepods/memory.min": "0\n") and opens it.
+func makeTree(t testing.TB, files map[string]string, options ...Option) *Tree {
+	t.Helper()
+	root := t.TempDir()
+	put(t, root, files)
+	tree, err := Open(root, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tree.Close() })
+	return tree
+}
+
+func put(t testing.TB, root string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		file := filepath.Join(root, name)
+		dir := file
+		if !strings.HasSuffix(name, "/") {
+			dir = filepath.Dir(file)
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if dir != file {
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func content(t testing.TB, tree *Tree, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(tree.Root(), file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// withoutOpenat2 is how a tree works on kernels that lack it.
+func withoutOpenat2(t testing.TB, tree *Tree) *Tree {
+	t.Helper()
+	if tree.fd != nil {
+		tree.fd.Close()
+		tree.fd = nil
+	}
+	return tree
+}
+
+// bothWays runs a test with openat2 and without.
+func bothWays(t *testing.T, f func(t *testing.T, open func(t *testing.T, files map[string]string, options ...Option) *Tree)) {
+	t.Run("openat2", func(t *testing.T) {
+		f(t, func(t *testing.T, files map[string]string, options ...Option) *Tree {
+			tree := makeTree(t, files, options...)
+			if tree.fd == nil {
+				t.Skip("this kernel has no openat2")
+			}
+			return tree
+		})
+	})
+	t.Run("os.Root", func(t *testing.T) {
+		f(t, func(t *testing.T, files map[string]string, options ...Option) *Tree {
+			return withoutOpenat2(t, makeTree(t, files, options...))
+		})
+	})
+}
+
+func TestTreeReadsAndWritesKnobs(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(*testing.T, map[string]string, ...Option) *Tree) {
+		var writes []Write
+		tree := open(t, map[string]string{
+			"kubepods/pod1/memory.min": "12345678\n", "kubepods/pod1/memory.high": "max\n", "kubepods/pod1/memory.max": "max\n",
+			"kubepods/pod1/memory.current": "4096\n", "kubepods/pod1/cpuset.mems": "\n", "kubepods/pod1/cpuset.mems.effective": "0-1\n",
+		}, OnWrite(func(w Write) { writes = append(writes, w) }))
+		check := func(name string, got any, err error, want any) {
+			t.Helper()
+			if diff := cmp.Diff(want, got); diff != "" || err != nil {
+				t.Errorf("%s: %v %s", name, err, diff)
+			}
+		}
+		min, err := tree.Get("kubepods/pod1", MemoryMin)
+		check("memory.min", min, err, uint64(12345678))
+		high, err := tree.Get("kubepods/pod1", MemoryHigh)
+		check("memory.high", high, err, uint64(Max))
+		limit, err := tree.Limit("kubepods/pod1")
+		check("memory.max", limit, err, uint64(Max))
+		current, err := tree.Current("kubepods/pod1")
+		check("memory.current", current, err, uint64(4096))
+		mems, err := tree.Mems("kubepods/pod1")
+		check("cpuset.mems", mems, err, "")
+		effective, err := tree.EffectiveMems("kubepods/pod1")
+		check("cpuset.mems.effective", effective, err, "0-1")
+
+		for _, err := range []error{
+			tree.Set("kubepods/pod1", MemoryMin, 7),
+			tree.Set("kubepods/pod1", MemoryHigh, Max),
+			tree.SetMems("kubepods/pod1", "0-1,3"),
+		} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		if got := content(t, tree, "kubepods/pod1/memory.min"); got != "7" {
+			t.Errorf("memory.min holds %q", got)
+		}
+		if got := content(t, tree, "kubepods/pod1/cpuset.mems"); got != "0-1,3" {
+			t.Errorf("cpuset.mems holds %q", got)
+		}
+		if err := tree.SetMems("kubepods/pod1", ""); err != nil || content(t, tree, "kubepods/pod1/cpuset.mems") != "" {
+			t.Errorf("cpuset.mems cannot be emptied: %v", err)
+		}
+		check("writes", writes, nil, []Write{
+			{"kubepods/pod1", MemoryMin, "7"}, {"kubepods/pod1", MemoryHigh, "max"},
+			{"kubepods/pod1", CpusetMems, "0-1,3"}, {"kubepods/pod1", CpusetMems, ""},
+		})
+	})
+}
+
+func TestTreeCannotBeLeft(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(*testing.T, map[string]string, ...Option) *Tree) {
+		tree := open(t, map[string]string{
+			"system.slice/memory.min": "0", "kubepods/memory.min": "0", "memory.min": "0", "real/memory.min": "0",
+		}, Plain())
+		outside := t.TempDir()
+		for link, target := range map[string]string{
+			"kubepods/podlink": outside, "kubepods/podup": "../system.slice", "kubepods.slice": "real",
+		} {
+			if err := os.Symlink(target, filepath.Join(tree.Root(), link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Symlink("../../system.slice/memory.min", filepath.Join(tree.Root(), "kubepods/memory.low")); err != nil {
+			t.Fatal(err)
+		}
+		for _, cgroup := range []string{
+			"", ".", "/", "..", "system.slice", "/kubepods", "kubepods/..", "kubepods/../system.slice", "../kubepods", "kubepods/",
+			"kubepods//pod1", "kubepods/./pod1", "kubepods\x00", "xkubepods", "kubepods.slices", "kubepods/podlink",
+		} {
+			if err := tree.Set(cgroup, MemoryMin, 1); err == nil {
+				t.Errorf("wrote to %q", cgroup)
+			}
+			if _, err := tree.Get(cgroup, MemoryMin); err == nil {
+				t.Errorf("read from %q", cgroup)
+			}
+			if tree.Exists(cgroup) {
+				t.Errorf("%q exists", cgroup)
+			}
+		}
+		if err := tree.Set("kubepods/podlink", MemoryMin, 1); err == nil {
+			t.Error("wrote through a link out of the tree")
+		}
+		if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
+			t.Errorf("something was written outside: %v %v", entries, err)
+		}
+		for _, knob := range []Knob{"memory.max", CpusetMems, "../memory.min", "cgroup.procs", ""} {
+			if err := tree.Set("kubepods", knob, 1); err == nil || !strings.Contains(err.Error(), "want one of memory.min") {
+				t.Errorf("%q: %v", knob, err)
+			}
+		}
+	})
+}
+
+func TestLinksInsideTheTreeAreNotFollowed(t *testing.T) {
+	tree := makeTree(t, map[string]string{"system.slice/memory.min": "0", "kubepods/pod1/": ""})
+	if tree.fd == nil {
+		t.Skip("this kernel has no openat2")
+	}
+	if err := os.Symlink("../../system.slice/memory.min", filepath.Join(tree.Root(), "kubepods/pod1/memory.min")); err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Set("kubepods/pod1", MemoryMin, 1); err == nil || content(t, tree, "system.slice/memory.min") != "0" {
+		t.Errorf("wrote outside kubepods: %v", err)
+	}
+}
+
+func TestTreeErrorsNameFileAndData(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(*testing.T, map[string]string, ...Option) *Tree) {
+		tree := open(t, map[string]string{"kubepods/memory.low": "lots\n", "kubepods/memory.high/": ""})
+		_, err := tree.Get("kubepods", MemoryMin)
+		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "read "+tree.Root()+"/kubepods/memory.min: ") {
+			t.Errorf("missing: %v", err)
+		}
+		_, err = tree.Get("kubepods", MemoryLow)
+		if want := "parse " + tree.Root() + `/kubepods/memory.low: "lots" is not a number of bytes or max`; err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+		_, err = tree.Get("kubepods", MemoryHigh)
+		if err == nil || !strings.Contains(err.Error(), "memory.high: is a directory") {
+			t.Errorf("a folder: %v", err)
+		}
+		err = tree.Set("kubepods", MemoryMin, 42)
+		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), `write "42" to `+tree.Root()+"/kubepods/memory.min: ") {
+			t.Errorf("write: %v", err)
+		}
+	})
+}
+
+func TestPlainTreeHasTheKernelsDefaults(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(*testing.T, map[string]string, ...Option) *Tree) {
+		tree := open(t, map[string]string{"kubepods/pod1/": ""}, Plain())
+		for file, want := range map[Knob]uint64{MemoryMin: 0, MemoryLow: 0, MemoryHigh: Max} {
+			if got, err := tree.Get("kubepods/pod1", file); got != want || err != nil {
+				t.Errorf("%s: %d, %v", file, got, err)
+			}
+		}
+		if mems, err := tree.Mems("kubepods/pod1"); mems != "" || err != nil {
+			t.Errorf("cpuset.mems: %q, %v", mems, err)
+		}
+		if err := tree.Set("kubepods/pod1", MemoryMin, 123456); err != nil {
+			t.Error(err)
+		}
+		if err := tree.Set("kubepods/pod1", MemoryMin, 1); err != nil || content(t, tree, "kubepods/pod1/memory.min") != "1" {
+			t.Errorf("a shorter value leaves a rest: %v", err)
+		}
+		if _, err := tree.Get("kubepods/pod2", MemoryMin); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a cgroup that is not there: %v", err)
+		}
+		if err := tree.Set("kubepods/pod2", MemoryMin, 1); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a cgroup that is not there: %v", err)
+		}
+	})
+}
+
+func TestLongFilesAreReadWhole(t *testing.T) {
+	var text strings.Builder
+	for i := range 5000 {
+		text.WriteString(strconv.Itoa(i + 1))
+		text.WriteByte('\n')
+	}
+	tree := makeTree(t, map[string]string{"kubepods/cgroup.procs": text.String()})
+	pids, err := tree.Procs("kubepods")
+	if err != nil || len(pids) != 5000 || pids[4999] != 5000 {
+		t.Errorf("%d pids, %v", len(pids), err)
+	}
+}
+
+func TestLeavesKnowCrunsInnerCgroup(t *testing.T) {
+	tree := makeTree(t, map[string]string{"kubepods.slice/kubepods-pod1.slice/crio-a.scope/container/": "", "kubepods.slice/kubepods-pod1.slice/crio-b.scope/": ""})
+	const a, b = "kubepods.slice/kubepods-pod1.slice/crio-a.scope", "kubepods.slice/kubepods-pod1.slice/crio-b.scope"
+	if diff := cmp.Diff([]string{a, a + "/container"}, tree.Leaves(a)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{b}, tree.Leaves(b)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestOpenNeedsAFolder(t *testing.T) {
+	if _, err := Open(filepath.Join(t.TempDir(), "absent")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
