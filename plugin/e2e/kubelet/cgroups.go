@@ -31,7 +31,8 @@ func newCgroups(ctx context.Context, driver setup.Driver) (*cgroups, error) {
 	c := &cgroups{driver: driver}
 	if driver == setup.Systemd {
 		var err error
-		if c.units, err = systemd.NewSystemdConnectionContext(context.WithoutCancel(ctx)) // the connection lives as long as its context; err != nil {
+		// The connection lives as long as its context.
+		if c.units, err = systemd.NewSystemdConnectionContext(context.WithoutCancel(ctx)); err != nil {
 			return nil, fmt.Errorf("connect to systemd: %w", err)
 		}
 	}
