@@ -48,7 +48,9 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	if h.Empty() {
 		reason = UnexpectedAdmissionError
 	}
-	return hint, 0, m.reject(c, reason, cause)
+	rejected := m.reject(c, reason, cause)
+	rejected.Affinity = &hint
+	return hint, 0, rejected
 }
 
 // affinity is the pod's hint in scope pod, the merged hint of the container otherwise.

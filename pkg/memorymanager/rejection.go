@@ -30,6 +30,8 @@ type Rejection struct {
 	Scope  topologymanager.Scope
 	// Cause in one clause.
 	Cause string
+	// Affinity is the merged hint when the policy admitted it, and what failed came after.
+	Affinity *topologymanager.Hint
 	// Nodes says per node why it did not do.
 	Nodes []NodeReason
 

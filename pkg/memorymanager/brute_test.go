@@ -1,0 +1,497 @@
+package memorymanager_test
+
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// brute follows the rules to the letter: every mask of nodes, every combination of hints. Masks here are over the
+// positions of nodes, which have the order of their ids.
+type brute struct {
+	ids      []int
+	types    []memorymanager.MemoryType
+	alloc    [][]uint64 // by type and position
+	reserved [][]uint64
+	count    []int
+	cells    []uint
+	distance [][]int
+	policy   topologymanager.Policy
+	closest  bool
+
+	containers []*bruteContainer // in the order of booking
+	podHint    map[string]bruteHint
+	reusePod   string
+	reuse      map[uint][]uint64
+}
+
+type bruteContainer struct {
+	pod, name string
+	kind      memorymanager.Kind
+	mask      uint
+	size      []uint64 // by type; absent types are not asked for
+	asked     []bool
+}
+
+type bruteHint struct {
+	mask      uint
+	preferred bool
+}
+
+func (b *brute) all() uint { return 1<<len(b.ids) - 1 }
+
+func (b *brute) free(t, i int) uint64 { return b.alloc[t][i] - b.reserved[t][i] }
+
+func (b *brute) set(mask uint) (s nodeset.Set) {
+	for i, id := range b.ids {
+		if mask>>i&1 == 1 {
+			s |= nodeset.Of(id)
+		}
+	}
+	return s
+}
+
+func (b *brute) mask(s nodeset.Set) (mask uint) {
+	for i, id := range b.ids {
+		if s.Has(id) {
+			mask |= 1 << i
+		}
+	}
+	return mask
+}
+
+// reusable is never more than the pod's init containers still have booked.
+func (b *brute) reusable(pod string, mask uint, t int) (bytes uint64) {
+	if b.reusePod != pod || b.reuse[mask] == nil {
+		return 0
+	}
+	for _, c := range b.containers {
+		if c.pod == pod && c.kind == memorymanager.Init && c.mask == mask && c.asked[t] {
+			bytes += c.size[t]
+		}
+	}
+	return min(bytes, b.reuse[mask][t])
+}
+
+// violates the group rules?
+func (b *brute) violates(mask uint) bool {
+	if bits.OnesCount(mask) == 1 {
+		return false
+	}
+	for i := range b.ids {
+		if mask>>i&1 == 1 && b.count[i] > 0 && b.cells[i] != mask {
+			return true
+		}
+	}
+	return false
+}
+
+// hints in the order of size, then lexicographically; the order decides nothing here, so it is that of numbers.
+func (b *brute) hints(pod string, want []uint64, asked []bool) (hints []bruteHint) {
+	least := len(b.ids)
+	for mask := uint(1); mask <= b.all(); mask++ {
+		var has, free [3]uint64
+		for m := mask; m != 0; m &= m - 1 {
+			i := bits.TrailingZeros(m)
+			for t := range b.types {
+				has[t] += b.alloc[t][i]
+				free[t] += b.free(t, i)
+			}
+		}
+		enough := true
+		for t := range b.types {
+			enough = enough && (!asked[t] || has[t] >= want[t])
+		}
+		if !enough {
+			continue
+		}
+		size := bits.OnesCount(mask)
+		least = min(least, size)
+		if size == 1 && bits.OnesCount(b.cells[bits.TrailingZeros(mask)]) > 1 || b.violates(mask) {
+			continue
+		}
+		for t := range b.types {
+			enough = enough && (!asked[t] || free[t]+b.reusable(pod, mask, t) >= want[t])
+		}
+		if enough {
+			hints = append(hints, bruteHint{mask: mask})
+		}
+	}
+	for i := range hints {
+		hints[i].preferred = bits.OnesCount(hints[i].mask) == least
+	}
+	return hints
+}
+
+func narrowerMask(a, b uint) bool {
+	if x, y := bits.OnesCount(a), bits.OnesCount(b); x != y {
+		return x < y
+	}
+	return a < b
+}
+
+func (b *brute) average(mask uint) float64 {
+	var sum, count float64
+	for i := range b.ids {
+		for j := range b.ids {
+			if mask>>i&1 == 1 && mask>>j&1 == 1 {
+				sum += float64(b.distance[i][j])
+				count++
+			}
+		}
+	}
+	return sum / count
+}
+
+// better of two hints that are equally preferred.
+func (b *brute) better(candidate, current uint) bool {
+	if b.closest && b.policy != topologymanager.SingleNUMANode && bits.OnesCount(candidate) == bits.OnesCount(current) {
+		if x, y := b.average(candidate), b.average(current); x != y {
+			return x < y
+		}
+	}
+	return narrowerMask(candidate, current)
+}
+
+// pick compares a merged hint with the best one so far. Not preferred ones creep up to the wanted size.
+func (b *brute) pick(current *bruteHint, candidate bruteHint, size int) *bruteHint {
+	switch {
+	case candidate.mask == 0:
+		return current
+	case current == nil:
+		return &candidate
+	case candidate.preferred != current.preferred:
+		if candidate.preferred {
+			return &candidate
+		}
+		return current
+	}
+	take := b.better(candidate.mask, current.mask)
+	if !candidate.preferred {
+		has, is := bits.OnesCount(candidate.mask), bits.OnesCount(current.mask)
+		switch {
+		case is > size:
+		case is == size:
+			take = take && has == size
+		case has > size:
+			take = false
+		case has != is:
+			take = has > is
+		}
+	}
+	if take {
+		return &candidate
+	}
+	return current
+}
+
+// merge is the cross product. A list without members has no combinations; nil is a list without preference.
+func (b *brute) merge(lists [][]bruteHint) *bruteHint {
+	size := 0
+	for _, list := range lists {
+		least := 0
+		for _, hint := range list {
+			if n := bits.OnesCount(hint.mask); least == 0 || n < least {
+				least = n
+			}
+		}
+		size = max(size, least)
+	}
+	var best *bruteHint
+	if len(b.ids) <= 3 {
+		b.product(lists, bruteHint{mask: b.all(), preferred: true}, 0, func(merged bruteHint) {
+			best = b.pick(best, merged, size)
+		})
+		return best
+	}
+	for merged := range b.combinations(lists) {
+		best = b.pick(best, merged, size)
+	}
+	return best
+}
+
+func (b *brute) product(lists [][]bruteHint, merged bruteHint, first uint, yield func(bruteHint)) {
+	if len(lists) == 0 {
+		yield(merged)
+		return
+	}
+	if lists[0] == nil {
+		b.product(lists[1:], merged, first, yield)
+		return
+	}
+	for _, hint := range lists[0] {
+		f := first
+		if f == 0 {
+			f = hint.mask
+		}
+		b.product(lists[1:], bruteHint{
+			mask: merged.mask & hint.mask, preferred: merged.preferred && hint.preferred && hint.mask == f,
+		}, f, yield)
+	}
+}
+
+// combinations are the distinct results of the cross product.
+func (b *brute) combinations(lists [][]bruteHint) map[bruteHint]bool {
+	type partial struct {
+		mask, first uint
+		preferred   bool
+	}
+	now := map[partial]bool{{mask: b.all(), preferred: true}: true}
+	for _, list := range lists {
+		if list == nil {
+			continue
+		}
+		next := map[partial]bool{}
+		for p := range now {
+			for _, hint := range list {
+				q := partial{mask: p.mask & hint.mask, first: p.first, preferred: p.preferred && hint.preferred}
+				if q.first == 0 {
+					q.first = hint.mask
+				}
+				if q.preferred = q.preferred && hint.mask == q.first; !q.preferred {
+					q.first = ^uint(0) // only preferred ones must stay equal
+				}
+				if q.mask != 0 {
+					next[q] = true
+				}
+			}
+		}
+		now = next
+	}
+	results := map[bruteHint]bool{}
+	for p := range now {
+		results[bruteHint{p.mask, p.preferred}] = true
+	}
+	return results
+}
+
+// affinity is the Topology Manager's answer for one request. Mask 0 is no affinity.
+func (b *brute) affinity(hints []bruteHint, asked []bool, cpus uint) (bruteHint, bool) {
+	if b.policy == topologymanager.None {
+		return bruteHint{}, true
+	}
+	var lists [][]bruteHint
+	for _, a := range asked {
+		switch {
+		case a && len(hints) == 0:
+			lists = append(lists, nil)
+		case a:
+			lists = append(lists, hints)
+		}
+	}
+	if cpus != 0 {
+		lists = append(lists, []bruteHint{{cpus, true}})
+	}
+	if b.policy == topologymanager.SingleNUMANode {
+		for i, list := range lists {
+			if list == nil {
+				continue
+			}
+			lists[i] = []bruteHint{}
+			for _, hint := range list {
+				if hint.preferred && bits.OnesCount(hint.mask) == 1 {
+					lists[i] = append(lists[i], hint)
+				}
+			}
+		}
+	}
+	best := bruteHint{mask: b.all()}
+	if merged := b.merge(lists); merged != nil {
+		best = *merged
+	}
+	if b.policy == topologymanager.SingleNUMANode && best.mask == b.all() {
+		best.mask = 0
+	}
+	return best, best.preferred || b.policy == topologymanager.BestEffort
+}
+
+func findBest(hints []bruteHint, within uint) (best *bruteHint) {
+	for i := range hints {
+		h := &hints[i]
+		if h.mask&within != within {
+			continue
+		}
+		if best == nil || h.preferred && !best.preferred || h.preferred == best.preferred && narrowerMask(h.mask, best.mask) {
+			best = h
+		}
+	}
+	return best
+}
+
+// allocate is where the hint leads to; 0 is an error.
+func (b *brute) allocate(pod string, hint bruteHint, want []uint64, asked []bool) uint {
+	hints := b.hints(pod, want, asked)
+	mask := hint.mask
+	if mask == 0 {
+		best := findBest(hints, 0)
+		if best == nil || hint.preferred && !best.preferred {
+			return 0
+		}
+		mask = best.mask
+	}
+	enough := true
+	for t := range b.types {
+		var free uint64
+		for i := range b.ids {
+			if mask>>i&1 == 1 {
+				free += b.free(t, i)
+			}
+		}
+		enough = enough && (!asked[t] || free >= want[t])
+	}
+	// One node of a group is not for one container alone: the group, when the pod made it, or another hint.
+	if bits.OnesCount(mask) == 1 {
+		if group := b.cells[bits.TrailingZeros(mask)]; group != mask {
+			enough = false
+			own := slices.ContainsFunc(b.containers, func(c *bruteContainer) bool { return c.pod == pod && c.mask == group })
+			if own && slices.ContainsFunc(hints, func(h bruteHint) bool { return h.mask == group }) {
+				return group
+			}
+		}
+	}
+	if !enough {
+		best := findBest(hints, mask)
+		if best == nil || hint.preferred && !best.preferred {
+			return 0
+		}
+		mask = best.mask
+	}
+	if b.violates(mask) {
+		return 0
+	}
+	return mask
+}
+
+func (b *brute) admit(c memorymanager.Container) (bruteHint, uint) {
+	want, asked := b.request(c.Request)
+	hint, ok := b.podHint[c.Pod]
+	if !ok {
+		if hint, ok = b.affinity(b.hints(c.Pod, want, asked), asked, b.mask(c.CPUs)); !ok {
+			return hint, 0
+		}
+	}
+	mask := b.allocate(c.Pod, hint, want, asked)
+	if mask != 0 {
+		b.book(c, mask, want, asked)
+	}
+	return hint, mask
+}
+
+func (b *brute) request(r memorymanager.Request) (want []uint64, asked []bool) {
+	want, asked = make([]uint64, len(b.types)), make([]bool, len(b.types))
+	for _, amount := range r {
+		t := slices.Index(b.types, amount.Type)
+		want[t], asked[t] = amount.Bytes, true
+	}
+	return want, asked
+}
+
+func (b *brute) book(c memorymanager.Container, mask uint, want []uint64, asked []bool) {
+	for t := range b.types {
+		if !asked[t] {
+			continue
+		}
+		left := want[t] - min(want[t], b.reusable(c.Pod, mask, t))
+		for i := range b.ids {
+			if mask>>i&1 == 0 {
+				continue
+			}
+			b.count[i]++
+			b.cells[i] = mask
+			part := min(left, b.free(t, i))
+			b.reserved[t][i] += part
+			left -= part
+		}
+	}
+	if b.reusePod != c.Pod {
+		b.reusePod, b.reuse = c.Pod, map[uint][]uint64{}
+	}
+	if b.reuse[mask] == nil {
+		b.reuse[mask] = make([]uint64, len(b.types))
+	}
+	for t := range b.types {
+		switch {
+		case !asked[t]:
+		case c.Kind == memorymanager.Init:
+			b.reuse[mask][t] = max(b.reuse[mask][t], want[t])
+		default:
+			b.reuse[mask][t] -= min(b.reuse[mask][t], want[t])
+		}
+		left := want[t]
+		for _, init := range b.containers {
+			if init.pod == c.Pod && init.kind == memorymanager.Init && init.mask == mask && init.asked[t] && asked[t] {
+				part := min(left, init.size[t])
+				init.size[t] -= part
+				left -= part
+			}
+		}
+	}
+	b.containers = append(b.containers, &bruteContainer{
+		pod: c.Pod, name: c.Name, kind: c.Kind, mask: mask, size: slices.Clone(want), asked: asked,
+	})
+}
+
+func (b *brute) release(pod, name string) bool {
+	at := slices.IndexFunc(b.containers, func(c *bruteContainer) bool { return c.pod == pod && c.name == name })
+	if at < 0 {
+		return false
+	}
+	c := b.containers[at]
+	b.containers = slices.Delete(b.containers, at, at+1)
+	for t := range b.types {
+		if !c.asked[t] {
+			continue
+		}
+		left := c.size[t]
+		for i := range b.ids {
+			if c.mask>>i&1 == 0 {
+				continue
+			}
+			if b.count[i]--; b.count[i] == 0 {
+				b.cells[i] = 1 << i
+			}
+			part := min(left, b.reserved[t][i])
+			b.reserved[t][i] -= part
+			left -= part
+		}
+	}
+	return true
+}
+
+func (b *brute) releasePod(pod string) {
+	for _, c := range slices.Clone(b.containers) {
+		if c.pod == pod {
+			b.release(pod, c.name)
+		}
+	}
+	delete(b.podHint, pod)
+}
+
+// admitPod decides for a whole pod by what its containers need at one time; types of app containers only.
+func (b *brute) admitPod(pod string, containers []memorymanager.Container, cpus uint) (bruteHint, bool) {
+	want, asked := make([]uint64, len(b.types)), make([]bool, len(b.types))
+	for t := range b.types {
+		var apps, sidecars, peak uint64
+		for _, c := range containers {
+			w, a := b.request(c.Request)
+			switch c.Kind {
+			case memorymanager.App:
+				apps += w[t]
+				asked[t] = asked[t] || a[t]
+			case memorymanager.Sidecar:
+				sidecars += w[t]
+			case memorymanager.Init:
+				peak = max(peak, sidecars+w[t])
+			}
+		}
+		want[t] = max(apps+sidecars, peak)
+	}
+	hint, ok := b.affinity(b.hints(pod, want, asked), asked, cpus)
+	if ok {
+		b.podHint[pod] = hint
+	}
+	return hint, ok
+}

@@ -1,0 +1,271 @@
+package memorymanager_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+var (
+	seed  = flag.Uint64("seed", 0, "seed of the random cases; 0 takes the time")
+	cases = flag.Int64("cases", 210_000, "number of random cases")
+)
+
+// TestDecisionsAreThoseOfABruteForce compares every decision on random machines with following the rules literally.
+func TestDecisionsAreThoseOfABruteForce(t *testing.T) {
+	start := *seed
+	if start == 0 {
+		start = uint64(time.Now().UnixNano())
+	}
+	fmt.Printf("random cases: seed %d\n", start)
+	var done, admitted, bounded atomic.Int64
+	t.Run("shards", func(t *testing.T) {
+		for shard := range uint64(4) {
+			t.Run(fmt.Sprint(shard), func(t *testing.T) {
+				t.Parallel()
+				for n := uint64(0); done.Load() < *cases && !t.Failed(); n++ {
+					g := newGame(t, rand.New(rand.NewPCG(start+shard, n)))
+					g.play()
+					done.Add(g.decisions)
+					admitted.Add(g.admitted)
+					bounded.Add(int64(g.m.Bounded()))
+				}
+			})
+		}
+	})
+	if bounded.Load() > 0 {
+		t.Errorf("%d of the decisions ran into the search budget", bounded.Load())
+	}
+	fmt.Printf("random cases: %d decisions, %d admitted\n", done.Load(), admitted.Load())
+}
+
+// game is one random machine with a random sequence of pods.
+type game struct {
+	t                   *testing.T
+	r                   *rand.Rand
+	m                   *memorymanager.Manager
+	b                   *brute
+	scope               topologymanager.Scope
+	log                 []string
+	pods                []string
+	names               map[string][]string
+	decisions, admitted int64
+}
+
+var gameTypes = []memorymanager.MemoryType{memorymanager.Hugepages(1), memorymanager.Hugepages(2), memorymanager.Memory}
+
+func newGame(t *testing.T, r *rand.Rand) *game {
+	g := &game{t: t, r: r, names: map[string][]string{}}
+	n := 1 + min(r.IntN(10), r.IntN(14))
+	g.b = &brute{
+		policy: []topologymanager.Policy{
+			topologymanager.None, topologymanager.BestEffort, topologymanager.BestEffort,
+			topologymanager.Restricted, topologymanager.SingleNUMANode,
+		}[r.IntN(5)],
+		closest: r.IntN(2) == 0, podHint: map[string]bruteHint{}, types: gameTypes[2-r.IntN(3):],
+	}
+	g.scope = []topologymanager.Scope{topologymanager.ContainerScope, topologymanager.PodScope}[r.IntN(2)]
+	nodes := g.machine(n)
+	var err error
+	g.m, err = memorymanager.New(nodes, memorymanager.Options{Policy: g.b.policy, Scope: g.scope, PreferClosest: g.b.closest})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.note("%s scope=%s closest=%v nodes=%+v", g.b.policy, g.scope, g.b.closest, nodes)
+	return g
+}
+
+func (g *game) note(format string, args ...any) { g.log = append(g.log, fmt.Sprintf(format, args...)) }
+
+func (g *game) fail(format string, args ...any) {
+	g.t.Fatalf("%s\n%s", strings.Join(g.log, "\n"), fmt.Sprintf(format, args...))
+}
+
+// machine has equal nodes, nodes of a few kinds, or nodes of any size.
+func (g *game) machine(n int) (nodes []memorymanager.NodeCapacity) {
+	r, b := g.r, g.b
+	gap, id, kinds := r.IntN(3), 0, []int{1, 2, n}[r.IntN(3)]
+	shapes := make([][3]uint64, kinds)
+	for i := range shapes {
+		shapes[i] = [3]uint64{uint64(r.IntN(7)), uint64(r.IntN(5)), uint64(1 + r.IntN(12))}
+	}
+	b.alloc, b.reserved = make([][]uint64, len(b.types)), make([][]uint64, len(b.types))
+	for i := range n {
+		id += 1 + gap*r.IntN(3)
+		shape := shapes[r.IntN(kinds)]
+		capacity := memorymanager.NodeCapacity{ID: id}
+		for t, name := range b.types {
+			amount := shape[3-len(b.types)+t]
+			if name == memorymanager.Memory {
+				reserved := uint64(r.IntN(2))
+				capacity.Total += amount + reserved
+				if reserved > 0 {
+					capacity.Reserved = memorymanager.Request{{Type: name, Bytes: reserved}}
+				}
+			} else {
+				size := uint64(3 - len(b.types) + t + 1)
+				capacity.Pools = append(capacity.Pools, memorymanager.Pool{PageSize: size, Count: amount})
+				amount *= size
+				capacity.Total += amount
+			}
+			b.alloc[t], b.reserved[t] = append(b.alloc[t], amount), append(b.reserved[t], 0)
+		}
+		b.ids, b.count, b.cells = append(b.ids, id), append(b.count, 0), append(b.cells, 1<<i)
+		nodes = append(nodes, capacity)
+	}
+	near := r.IntN(2) == 0
+	for i := range nodes {
+		row := make([]int, n)
+		for j := range row {
+			switch row[j] = 10 + r.IntN(4); {
+			case near && i == j:
+				row[j] = 10
+			case near:
+				row[j] = 12 + 8*((i^j)>>1&1)
+			}
+		}
+		nodes[i].Distances = row
+		b.distance = append(b.distance, row)
+	}
+	return nodes
+}
+
+func (g *game) play() {
+	for range 6 + g.r.IntN(12) {
+		switch {
+		case len(g.pods) == 0 || g.r.IntN(3) > 0:
+			g.pod()
+		case g.r.IntN(3) == 0:
+			pod := g.pods[g.r.IntN(len(g.pods))]
+			name := g.names[pod][g.r.IntN(len(g.names[pod]))]
+			g.note("release %s %s", pod, name)
+			if got, want := g.m.Release(pod, name), g.b.release(pod, name); got != want {
+				g.fail("released %v, want %v", got, want)
+			}
+		default:
+			g.end(g.pods[g.r.IntN(len(g.pods))])
+		}
+		g.compare()
+	}
+}
+
+func (g *game) end(pod string) {
+	g.note("release pod %s", pod)
+	g.m.ReleasePod(pod)
+	g.b.releasePod(pod)
+	for i, p := range g.pods {
+		if p == pod {
+			g.pods = append(g.pods[:i], g.pods[i+1:]...)
+			return
+		}
+	}
+}
+
+// pod admits one to four containers, init containers first.
+func (g *game) pod() {
+	pod := fmt.Sprintf("p%d", len(g.log))
+	g.pods = append(g.pods, pod)
+	var cpus nodeset.Set
+	if g.r.IntN(4) == 0 {
+		for _, id := range g.b.ids {
+			if g.r.IntN(3) == 0 {
+				cpus |= nodeset.Of(id)
+			}
+		}
+	}
+	var containers []memorymanager.Container
+	early := min(g.r.IntN(3), g.r.IntN(4))
+	for i := range early + 1 + g.r.IntN(2) {
+		c := memorymanager.Container{Pod: pod, Name: fmt.Sprint("c", i), CPUs: cpus, Request: g.request()}
+		if i < early {
+			c.Kind = []memorymanager.Kind{memorymanager.Init, memorymanager.Init, memorymanager.Sidecar}[g.r.IntN(3)]
+		}
+		containers = append(containers, c)
+		g.names[pod] = append(g.names[pod], c.Name)
+	}
+	g.note("pod %+v", containers)
+	if g.scope == topologymanager.PodScope {
+		g.decisions++
+		got, err := g.m.AdmitPod(pod, containers, cpus)
+		want, ok := g.b.admitPod(pod, containers, g.b.mask(cpus))
+		if (err == nil) != ok || ok && (g.b.mask(got.Nodes) != want.mask || got.Preferred != want.preferred) {
+			g.fail("pod affinity %s %v (%v), want %s %v", got.Nodes, got.Preferred, err, g.b.set(want.mask), want.preferred)
+		}
+		if !ok {
+			g.end(pod)
+			return
+		}
+	}
+	for _, c := range containers {
+		g.decisions++
+		got, err := g.m.Admit(c)
+		hint, mask := g.b.admit(c)
+		if (err == nil) != (mask != 0) {
+			g.fail("%s: got %s (%v), want %s", c.Name, got.Nodes, err, g.b.set(mask))
+		}
+		if mask == 0 {
+			g.compare()
+			g.end(pod)
+			return
+		}
+		if got.Affinity.Nodes != g.b.set(hint.mask) || got.Affinity.Preferred != hint.preferred || got.Nodes != g.b.set(mask) {
+			g.fail("%s: got %s %v and then %s, want %s %v and then %s", c.Name, got.Affinity.Nodes, got.Affinity.Preferred,
+				got.Nodes, g.b.set(hint.mask), hint.preferred, g.b.set(mask))
+		}
+		g.admitted++
+		g.compare()
+	}
+}
+
+func (g *game) request() (request memorymanager.Request) {
+	share := []uint64{1, 1, 2, 4}[g.r.IntN(4)]
+	for t, name := range g.b.types {
+		if name != memorymanager.Memory && g.r.IntN(3) == 0 {
+			continue
+		}
+		var most uint64
+		for _, amount := range g.b.alloc[t] {
+			most = max(most, amount)
+		}
+		request = append(request, memorymanager.Amount{Type: name, Bytes: g.r.Uint64N(most*share + 2)})
+	}
+	return request
+}
+
+// compare looks at the node map after every change, and at the bookings.
+func (g *game) compare() {
+	s := g.m.State()
+	for i, n := range s.Nodes {
+		if n.Assignments != g.b.count[i] || g.b.mask(n.Cells) != g.b.cells[i] {
+			g.fail("node %d: %d in group %s, want %d in %s", n.ID, n.Assignments, n.Cells, g.b.count[i], g.b.set(g.b.cells[i]))
+		}
+		for t, table := range n.Memory {
+			if table.Reserved != g.b.reserved[t][i] || table.Free != g.b.free(t, i) {
+				g.fail("node %d: %+v, want reserved %d free %d", n.ID, table, g.b.reserved[t][i], g.b.free(t, i))
+			}
+		}
+	}
+	if len(s.Entries) != len(g.b.containers) {
+		g.fail("%d entries, want %d", len(s.Entries), len(g.b.containers))
+	}
+	for _, c := range g.b.containers {
+		blocks := g.m.Blocks(c.pod, c.name)
+		for t, name := range g.b.types {
+			if !c.asked[t] {
+				continue
+			}
+			if b := blocks[0]; b.Type != name || b.Size != c.size[t] || b.Nodes != g.b.set(c.mask) {
+				g.fail("%s %s: block %+v, want %s %d on %s", c.pod, c.name, b, name, c.size[t], g.b.set(c.mask))
+			}
+			blocks = blocks[1:]
+		}
+	}
+}
