@@ -1,89 +1,255 @@
 // Package agent is the one owner of this node's state: which container's memory is where and how it is protected.
 // Every event of the runtime is one pass through it: decide, make durable, apply, answer.
+//
+// A decision is computed from values alone while one lock is held; nothing under that lock waits for a disk, a socket or
+// another process. The checkpoint is waited for outside of it, then the cgroups above the containers are raised, then
+// the answer goes out.
 package agent
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
 // Options are what an Agent is made of.
 type Options struct {
+	Config  config.Config
+	Machine machine.Machine
+	// StateDir holds the checkpoint, the journal of written cgroup files and the raised memory.high values.
+	StateDir string
+	// Tree is the cgroup v2 hierarchy.
+	Tree *cgroup.Tree
+	// Units sets properties of systemd's slices; nil writes files only.
+	Units cgroup.Units
+	// Watcher tells of other writers at once; nil leaves them to the periodic check.
+	Watcher *cgroup.Watcher
+	// Providers are the sources of memory requests in their order; the agent runs them.
+	Providers []podinfo.Provider
 	// Log is where decisions are told, one line each; nil is logrus' standard logger.
 	Log logrus.FieldLogger
-	// StateDir holds the checkpoint and the journal of written cgroup files.
-	StateDir string
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
 }
 
 // Agent holds the state. Its methods may be called from any goroutine.
-type Agent struct{}
+type Agent struct {
+	log       logrus.FieldLogger
+	now       func() time.Time
+	machine   machine.Machine
+	allNodes  nodeset.Set // those with memory
+	tree      *cgroup.Tree
+	watcher   *cgroup.Watcher
+	journal   *cgroup.Journal // nil where the state folder cannot be used
+	protector *cgroup.Protector
+	store     *checkpoint.Store
+	writer    *checkpoint.Writer // nil where the state folder cannot be used
+	requests  *podinfo.Resolver
+	node      podinfo.Node
+	raises    *raises
+	counters  counters
+	ancestors ancestors
 
-var errNotBuilt = errors.New("not built yet")
+	wake        chan struct{} // Run has work
+	highChanged chan struct{} // for the stall guard
 
-// New returns an agent that has read its checkpoint.
-func New(opts Options) (*Agent, error) { return &Agent{}, nil }
+	mu sync.Mutex
+	state
+}
+
+// New returns an agent that has read its checkpoint. A state folder that cannot be used, or a bad state file, is no
+// error: it is logged, it shows in View's conditions, and the state is rebuilt by Synchronize.
+func New(opts Options) (*Agent, error) {
+	if opts.Tree == nil {
+		return nil, errors.New("an agent needs a cgroup tree")
+	}
+	if opts.Log == nil {
+		opts.Log = logrus.StandardLogger()
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	resolved, err := opts.Config.Resolve(opts.Machine)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{
+		log:         opts.Log,
+		now:         opts.Now,
+		machine:     opts.Machine,
+		tree:        opts.Tree,
+		watcher:     opts.Watcher,
+		node:        podinfo.Node{MemTotal: opts.Machine.MemTotal, SwapTotal: opts.Machine.Swap},
+		wake:        make(chan struct{}, 1),
+		highChanged: make(chan struct{}, 1),
+		ancestors:   newAncestors(),
+	}
+	for _, node := range opts.Machine.Nodes {
+		if node.Memory > 0 {
+			a.allNodes = a.allNodes.Union(nodeset.Of(node.ID))
+		}
+	}
+	a.state = newState(resolved, opts.Now())
+	for _, warning := range resolved.Warnings {
+		a.log.Warn(warning)
+	}
+	if a.manager, err = managerFor(resolved); err != nil {
+		return nil, err
+	}
+	a.openStateDir(opts.StateDir)
+	a.requests = podinfo.New(podinfo.Options{
+		Providers: opts.Providers,
+		Timeout:   time.Duration(opts.Config.RequestTimeout),
+		Changed:   a.podChanged,
+		Log:       opts.Log,
+	})
+	a.protector = cgroup.NewProtector(cgroup.ProtectorOptions{
+		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher,
+		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now,
+	})
+	return a, nil
+}
+
+// managerFor is nil under the policy None.
+func managerFor(resolved config.Resolved) (*memorymanager.Manager, error) {
+	if !resolved.Static {
+		return nil, nil
+	}
+	manager, err := memorymanager.New(resolved.Nodes, resolved.Manager)
+	if err != nil {
+		return nil, fmt.Errorf("memory manager: %w", err)
+	}
+	return manager, nil
+}
+
+// openStateDir opens the files in the state folder and takes the checkpoint over.
+func (a *Agent) openStateDir(dir string) {
+	log := a.log.WithField("stateDir", dir)
+	var err error
+	if a.journal, err = a.openJournal(dir); err != nil {
+		log.WithError(err).Error("the journal of written cgroup files cannot be used: rollback will not know them")
+	}
+	a.raises = loadRaises(dir, a.log)
+	if a.store, err = checkpoint.Open(dir); err != nil {
+		a.storeError = err.Error()
+		log.WithError(err).Error("the checkpoint cannot be used: bookings are kept in memory only")
+		return
+	}
+	if a.manager != nil {
+		a.restore(log)
+	}
+	a.writer = checkpoint.NewWriter(a.store)
+}
+
+func (a *Agent) openJournal(dir string) (*cgroup.Journal, error) {
+	journal, quarantined, err := cgroup.OpenJournal(dir)
+	if quarantined != "" {
+		a.log.WithField("kept", quarantined).Warn("the journal of written cgroup files was damaged and is set aside")
+	}
+	return journal, err
+}
+
+// restore takes over the bookings of the state file. Synchronize then drops those whose pods are gone.
+func (a *Agent) restore(log logrus.FieldLogger) {
+	file, err := a.store.Load()
+	var corrupt *checkpoint.CorruptError
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return
+	case errors.As(err, &corrupt):
+		a.counters.quarantined.Add(1)
+		log.WithError(err).Warn("the state file was damaged and is set aside: bookings are rebuilt from the runtime")
+		return
+	case err != nil:
+		log.WithError(err).Error("the state file cannot be read: bookings are rebuilt from the runtime")
+		return
+	}
+	report, err := a.manager.Restore(file.State, uint64(a.resolved.Config.StateTolerance))
+	if err != nil {
+		log.WithError(err).Warn("the state file does not fit this machine: bookings are rebuilt from the runtime")
+		return
+	}
+	tellRestored(log, report)
+}
+
+func tellRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
+	for _, drift := range report.Drifted {
+		entry := log.WithFields(logrus.Fields{"node": drift.Node, "type": drift.Type, "stored": drift.Stored, "now": drift.Now})
+		if drift.Tolerated {
+			entry.Info("a node's memory has moved within the tolerance since the state file was written")
+		} else {
+			entry.Warn("a node's memory has changed since the state file was written")
+		}
+	}
+	for _, lost := range report.Lost {
+		log.WithFields(logrus.Fields{"node": lost.Node, "type": lost.Type, "bytes": lost.Bytes}).
+			Warn("running containers have more booked on a node than it has now")
+	}
+	if !report.Vanished.Empty() {
+		log.WithField("nodes", report.Vanished).Warn("containers are booked on nodes that this machine no longer has")
+	}
+	for _, problem := range report.Problems {
+		log.Warn(problem)
+	}
+	log.WithField("entries", report.Restored).Info("state file taken over")
+}
+
+// Close writes what is pending and lets go of the state folder.
+func (a *Agent) Close(ctx context.Context) error {
+	var errs []error
+	if a.writer != nil {
+		errs = append(errs, a.writer.Close(ctx))
+	}
+	if a.store != nil {
+		errs = append(errs, a.store.Close())
+	}
+	if a.journal != nil {
+		errs = append(errs, a.journal.Close(ctx))
+	}
+	return errors.Join(errs...)
+}
 
 // Connected tells that a runtime has accepted the plugin. apply sends unasked updates of running containers to it; nil
 // where the runtime can not take them, and the agent then writes the containers' cgroup files.
-func (a *Agent) Connected(runtime Runtime, apply func(context.Context, []Update) error) {}
+func (a *Agent) Connected(runtime Runtime, apply func(context.Context, []Update) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.runtime, a.apply = runtime, apply
+	a.changed()
+	a.connected.set(a.now(), "")
+}
 
 // Disconnected tells that the runtime is gone, and why.
-func (a *Agent) Disconnected(reason error) {}
-
-// Synchronize takes over what the runtime has: bookings of pods that are gone are freed, containers without a booking
-// are adopted. The updates bring containers to the values they should have.
-func (a *Agent) Synchronize(ctx context.Context, pods []Pod, containers []Container) ([]Update, error) {
-	return nil, errNotBuilt
+func (a *Agent) Disconnected(reason error) {
+	text := "the runtime has closed the connection"
+	if reason != nil {
+		text = reason.Error()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.apply = nil
+	a.changed()
+	a.connected.set(a.now(), text)
+	a.synchronized.set(a.now(), "not connected to a runtime")
 }
 
-// RunPodSandbox tells of a new pod sandbox.
-func (a *Agent) RunPodSandbox(ctx context.Context, pod Pod) error { return errNotBuilt }
-
-// UpdatePodSandbox tells that the resources of a pod change (in-place resize). overhead and limit are in bytes and
-// replace those of the pod, whose own may be stale.
-func (a *Agent) UpdatePodSandbox(ctx context.Context, pod Pod, overhead, limit uint64) error {
-	return errNotBuilt
+// poke has Run look for work.
+func (a *Agent) poke() {
+	select {
+	case a.wake <- struct{}{}:
+	default: // it has been told already
+	}
 }
-
-// StopPodSandbox frees all that a pod has. Stopping it again is harmless.
-func (a *Agent) StopPodSandbox(ctx context.Context, pod Pod) error { return errNotBuilt }
-
-// RemovePodSandbox frees all that a pod still has.
-func (a *Agent) RemovePodSandbox(ctx context.Context, pod Pod) error { return errNotBuilt }
-
-// CreateContainer places a container and computes its values. The error is for the pod's events: the container must
-// not be created.
-func (a *Agent) CreateContainer(ctx context.Context, pod Pod, container Container) (Adjustment, error) {
-	return Adjustment{}, errNotBuilt
-}
-
-// StartContainer tells that a container is about to run (StartContainer, PostStartContainer).
-func (a *Agent) StartContainer(ctx context.Context, pod Pod, container Container) error {
-	return errNotBuilt
-}
-
-// UpdateContainer recomputes a container whose resources the kubelet changes. nil means that nothing of ours has to
-// change; the error refuses the change.
-func (a *Agent) UpdateContainer(ctx context.Context, pod Pod, container Container, to Resources) (*Adjustment, error) {
-	return nil, errNotBuilt
-}
-
-// PostUpdateContainer tells that the runtime has applied an update.
-func (a *Agent) PostUpdateContainer(ctx context.Context, pod Pod, container Container) error {
-	return errNotBuilt
-}
-
-// StopContainer tells that a container has ended. Its booking stays for its next start as long as the pod lives.
-func (a *Agent) StopContainer(ctx context.Context, pod Pod, container Container) error {
-	return errNotBuilt
-}
-
-// RemoveContainer tells that the runtime forgets a container.
-func (a *Agent) RemoveContainer(ctx context.Context, pod Pod, container Container) error {
-	return errNotBuilt
-}
-
-// Run does the work beside the events until ctx ends: reconciling, corrections from better sources, repairs.
-func (a *Agent) Run(ctx context.Context) error { <-ctx.Done(); return nil }

@@ -3,7 +3,6 @@ package agent
 import (
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -54,7 +53,7 @@ type PodView struct {
 // ContainerView is a container of a living pod.
 type ContainerView struct {
 	ID, Name string
-	Kind     memorymanager.Kind
+	Kind     memoryqos.Kind
 	State    State
 	// Cgroup is relative to the cgroup mount.
 	Cgroup string
@@ -113,19 +112,4 @@ func (v *View) Ready() bool {
 		}
 	}
 	return true
-}
-
-// HighContainer is a running container with a memory.high of ours.
-type HighContainer struct {
-	ID, Name                string
-	UID, Namespace, PodName string
-	// Cgroup is relative to the cgroup mount.
-	Cgroup string
-	Driver cgroup.Driver
-	// High is what Memory QoS gives, in bytes; Raised is what the stall guard has set instead, 0 when nothing.
-	High, Raised uint64
-	// Limit is memory.max; 0 when there is none.
-	Limit uint64
-	// GuardOff is the pod's wish to be left alone by the stall guard.
-	GuardOff bool
 }

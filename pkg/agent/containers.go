@@ -1,0 +1,55 @@
+package agent
+
+import "context"
+
+// StartContainer tells that a container is about to run. A container that was created by values that have changed since
+// is brought to the new ones.
+func (a *Agent) StartContainer(ctx context.Context, told Pod, container Container) error {
+	a.mu.Lock()
+	c := a.containers[container.ID]
+	if c == nil {
+		a.mu.Unlock()
+		return nil
+	}
+	check := c.check
+	if c.state != Running {
+		c.state = Running
+		a.touch(c.pod)
+		if c.high() != nil {
+			a.highSignal()
+		}
+	}
+	a.mu.Unlock()
+	if check {
+		return a.checkFiles(ctx, container.ID)
+	}
+	return nil
+}
+
+// StopContainer tells that a container has ended. Its booking stays for its next start as long as the pod lives.
+func (a *Agent) StopContainer(ctx context.Context, told Pod, container Container) error {
+	a.endContainer(ctx, container.ID)
+	return nil
+}
+
+// RemoveContainer tells that the runtime forgets a container.
+func (a *Agent) RemoveContainer(ctx context.Context, told Pod, container Container) error {
+	a.endContainer(ctx, container.ID)
+	return nil
+}
+
+// endContainer takes a container out of its pod's sums. An id that is not known belongs to an earlier start of a
+// container, or to one that has ended before: both are done with.
+func (a *Agent) endContainer(ctx context.Context, id string) {
+	a.mu.Lock()
+	c := a.containers[id]
+	if c != nil {
+		a.end(c)
+		a.sumUp(c.pod)
+		a.forget(c)
+	}
+	a.mu.Unlock()
+	if c != nil {
+		a.protect(ctx)
+	}
+}

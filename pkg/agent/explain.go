@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// Explanation says why a container has what it has.
+type Explanation struct {
+	Pod       *PodView
+	Container ContainerView
+	// Placement is how the memory manager would place it now, with the candidates that it considers; nil for a container
+	// that is never pinned, Container.Pinning then says why.
+	Placement *memorymanager.Explanation
+	// Rejection is the last one of this container, if any.
+	Rejection *RejectionView
+	// Memory are the steps to memory.min, low and high, a line each.
+	Memory []string
+}
+
+// Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.
+// The error names what was not found.
+func (a *Agent) Explain(pod, container string) ([]Explanation, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var found []Explanation
+	pods := 0
+	for _, p := range a.living {
+		if !p.answersTo(pod) {
+			continue
+		}
+		pods++
+		if p.view == nil {
+			p.view = a.pictureOf(p)
+		}
+		for i, c := range p.containers {
+			if container == "" || c.name == container {
+				found = append(found, a.explain(c, p.view.Containers[i]))
+			}
+		}
+	}
+	switch {
+	case pods == 0:
+		return nil, fmt.Errorf("no pod %q on this node", pod)
+	case len(found) == 0 && container != "":
+		return nil, fmt.Errorf("pod %q has no container %q", pod, container)
+	}
+	return found, nil
+}
+
+func (p *pod) answersTo(name string) bool {
+	return name == p.UID || name == p.Name || name == p.Namespace+"/"+p.Name
+}
+
+// explain is Explain for one container. The lock is held.
+func (a *Agent) explain(c *container, view ContainerView) Explanation {
+	explanation := Explanation{Pod: c.pod.view, Container: view, Memory: c.arithmetic()}
+	if a.unpinnable(c) == "" {
+		if wanted := a.wanted(c); len(wanted.Request) > 0 {
+			placement := a.manager.Explain(wanted)
+			explanation.Placement = &placement
+		}
+	}
+	for i := range a.rejections {
+		if r := &a.rejections[i]; r.UID == c.pod.UID && r.Container == c.name {
+			explanation.Rejection = r
+			break
+		}
+	}
+	return explanation
+}
+
+// arithmetic shows how the container's values come about.
+func (c *container) arithmetic() []string {
+	settings := c.pod.settings
+	var lines []string
+	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
+	source := string(c.request.Source)
+	if c.request.Error > 0 {
+		source += fmt.Sprintf(", at most %d more", c.request.Error)
+	}
+	say("request = %d (%s)", c.request.Request, source)
+	ceiling, what := c.limit, "limit"
+	if ceiling == 0 {
+		ceiling, what = settings.NodeAllocatable, "node allocatable, for want of a limit"
+	}
+	factor := settings.Factor
+	if wish := c.wishes.QoS.Factor; wish != nil {
+		bounded := max(*wish, settings.MinimumFactor)
+		factor = &bounded
+	}
+	switch high := c.wanted.High; {
+	case high != nil && c.wishes.QoS.High != nil:
+		say("memory.high = %d, from the pod's annotation, within its request and %s", *high, what)
+	case high != nil && factor != nil:
+		say("memory.high = floor((request + (%d - request) * %g) / %d) * %d = %d (%d is the %s)",
+			ceiling, *factor, settings.PageSize, settings.PageSize, *high, ceiling, what)
+	default:
+		say("memory.high is not set: %s", c.whyNoHigh(ceiling))
+	}
+	if c.raised > 0 && c.wanted.High != nil {
+		say("memory.high stands at %s: the stall guard has raised it", number(*c.high()))
+	}
+	policy := settings.Reservation
+	if wish := c.wishes.QoS.Reservation; wish != "" {
+		policy = memoryqos.ReservationPolicy("annotation " + string(wish))
+	}
+	switch {
+	case c.wanted.Min != nil && *c.wanted.Min < c.request.Request:
+		say("memory.min = %d (%s): the limit less a share of %g that stays reclaimable", *c.wanted.Min, policy, settings.GuaranteedHeadroom)
+	case c.wanted.Min != nil:
+		say("memory.min = request = %d (%s)", *c.wanted.Min, policy)
+	case c.wanted.Low != nil:
+		say("memory.low = request = %d (%s)", *c.wanted.Low, policy)
+	default:
+		say("no memory.min and no memory.low (%s, %s)", c.pod.class(), policy)
+	}
+	return lines
+}
+
+func (c *container) whyNoHigh(ceiling uint64) string {
+	var reasons []string
+	switch {
+	case c.pod.class() == memoryqos.Guaranteed:
+		reasons = append(reasons, "the pod is Guaranteed")
+	case c.wishes.QoS.NoHigh:
+		reasons = append(reasons, "the pod's annotation memory-high is off")
+	case c.pod.settings.Factor == nil && c.wishes.QoS.Factor == nil:
+		reasons = append(reasons, "memoryThrottlingFactor is not set")
+	case ceiling <= c.request.Request:
+		reasons = append(reasons, fmt.Sprintf("nothing lies between the request and %d", ceiling))
+	default:
+		reasons = append(reasons, "rounded down to a page it would not exceed the request")
+	}
+	return strings.Join(reasons, ", ")
+}

@@ -1,0 +1,180 @@
+package agent
+
+import (
+	"strconv"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// compute decides all about a container that follows from its resources and its pod: role, request, wishes and values.
+// The lock is held.
+func (a *Agent) compute(c *container) {
+	p := c.pod
+	c.kind = p.role(c.name)
+	c.wishes, _ = p.wishesFor(c.name)
+	c.cpus = a.exclusiveCPUs(c)
+	c.request = a.estimate(c)
+	wanted := p.settings.Container(memoryqos.Container{Class: p.class(), Request: c.request.Request, Limit: c.limit}, c.wishes.QoS)
+	if !equal(wanted.High, c.wanted.High) {
+		a.highSignal()
+	}
+	c.wanted = wanted
+	c.had.min = c.had.min || wanted.Min != nil
+	c.had.low = c.had.low || wanted.Low != nil
+	c.had.high = c.had.high || wanted.High != nil
+}
+
+// sumUp derives the values of a pod's cgroup from its living containers, and of the levels above from all pods. The lock
+// is held.
+func (a *Agent) sumUp(p *pod) {
+	sums := memoryqos.Pod{
+		UID: p.UID, Class: p.class(), Overhead: p.Overhead, Overrides: p.wishes.QoS,
+		Containers: make([]memoryqos.PodContainer, 0, len(p.containers)),
+	}
+	if p.info != nil {
+		sums.Overhead = p.info.Overhead
+		sums.PodRequest, sums.PodLimit = p.info.PodRequest, p.info.PodLimit
+	}
+	for _, c := range inSpecOrder(p) {
+		if c.alive() {
+			sums.Containers = append(sums.Containers, memoryqos.PodContainer{
+				Name: c.name, Kind: c.kind, Request: c.request.Request, Limit: c.limit, Values: c.promised(),
+			})
+		}
+	}
+	values := p.settings.Pod(sums)
+	if !same(values, p.values) {
+		p.values = values
+		a.sums++
+	}
+	a.touch(p)
+}
+
+// inSpecOrder returns the pod's containers as its spec has them: the sum over init containers depends on the order.
+// Containers first appear in that order, except after a restart of the plugin.
+func inSpecOrder(p *pod) []*container {
+	if p.info == nil {
+		return p.containers
+	}
+	ordered := true
+	next := 0
+	for _, c := range p.containers {
+		at := specIndex(p, c.name)
+		if at < next {
+			ordered = false
+			break
+		}
+		next = at
+	}
+	if ordered {
+		return p.containers
+	}
+	sorted := make([]*container, 0, len(p.containers))
+	for _, spec := range p.info.Containers {
+		if c := p.named(spec.Name); c != nil {
+			sorted = append(sorted, c)
+		}
+	}
+	for _, c := range p.containers {
+		if _, known := p.info.Container(c.name); !known {
+			sorted = append(sorted, c)
+		}
+	}
+	return sorted
+}
+
+func specIndex(p *pod, name string) int {
+	for i := range p.info.Containers {
+		if p.info.Containers[i].Name == name {
+			return i
+		}
+	}
+	return len(p.info.Containers)
+}
+
+// promised is what the levels above must carry for a container: what it should have, and while an answer that lowers it
+// is on its way, what it still has.
+func (c *container) promised() memoryqos.Values {
+	if c.before == nil {
+		return c.wanted
+	}
+	return memoryqos.Values{Min: larger(c.wanted.Min, c.before.Min), Low: larger(c.wanted.Low, c.before.Low)}
+}
+
+func larger(a, b *uint64) *uint64 {
+	if a == nil || b != nil && *b > *a {
+		return b
+	}
+	return a
+}
+
+func same(a, b memoryqos.Values) bool {
+	return equal(a.Min, b.Min) && equal(a.Low, b.Low) && equal(a.High, b.High)
+}
+
+func equal(a, b *uint64) bool {
+	return a == b || a != nil && b != nil && *a == *b
+}
+
+// adjustment is what a new container gets.
+func (c *container) adjustment() Adjustment {
+	var adjustment Adjustment
+	if !c.byKubelet {
+		adjustment.CpusetMems = c.nodes.String()
+	}
+	adjustment.Unified = changes(memoryqos.Values{}, c.effective(), nil)
+	return adjustment
+}
+
+// The names and "nothing" texts of the files, as cgroup v2 has them.
+const (
+	noProtection = "0"
+	noLimit      = "max"
+)
+
+// changes are the files to be written so that a container that has given holds wanted. What shown (the unified map of a
+// request) sets otherwise is set again. nil when there are none.
+func changes(given, wanted memoryqos.Values, shown map[string]string) map[string]string {
+	var files map[string]string
+	put := func(knob cgroup.Knob, given, wanted *uint64, nothing string) {
+		text := nothing
+		if wanted != nil {
+			text = number(*wanted)
+		}
+		other, set := shown[string(knob)]
+		foreign := set && wanted != nil && other != text
+		if equal(given, wanted) && !foreign {
+			return
+		}
+		if files == nil {
+			files = make(map[string]string, 3)
+		}
+		files[string(knob)] = text
+	}
+	put(cgroup.MemoryMin, given.Min, wanted.Min, noProtection)
+	put(cgroup.MemoryLow, given.Low, wanted.Low, noProtection)
+	put(cgroup.MemoryHigh, given.High, wanted.High, noLimit)
+	return files
+}
+
+// number is a value's text: cgroup.Max is "max".
+func number(bytes uint64) string {
+	if bytes == cgroup.Max {
+		return noLimit
+	}
+	return strconv.FormatUint(bytes, 10)
+}
+
+// note has the journal know what an answer sets in a container's cgroup, so that rollback can take it back.
+func (a *Agent) note(container string, adjustment Adjustment) {
+	if a.journal == nil || container == "" {
+		return
+	}
+	for file := range adjustment.Unified {
+		a.journal.Note(cgroup.Entry{Cgroup: container, Knob: cgroup.Knob(file)})
+	}
+	if adjustment.CpusetMems != "" {
+		a.journal.Note(cgroup.Entry{Cgroup: container, Knob: cgroup.CpusetMems})
+	}
+}

@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"context"
+	"time"
+)
+
+// grace is how long a pod or container that has just been made may be without a cgroup.
+const grace = time.Minute
+
+// reconcile is the periodic look at what no event tells of: pods that ended unseen, containers whose files somebody else
+// has written, cgroups that could not be written before.
+func (a *Agent) reconcile(ctx context.Context) {
+	a.forgetGone(ctx)
+	a.checkAll(ctx, a.nextToCheck())
+	a.settleOld()
+	a.protect(ctx)
+	if a.journal != nil {
+		a.journal.Prune(a.tree.Exists)
+	}
+	if a.watcher != nil {
+		a.watcher.Prune()
+	}
+}
+
+// place of a pod or container in the file system, to be looked at without the lock.
+type place struct {
+	uid, id string
+	cgroup  string
+}
+
+// forgetGone frees pods and ends containers whose cgroups are gone: after its own restart containerd sends no
+// StopPodSandbox and no RemovePodSandbox for the sandboxes that it found, and CRI-O no StopContainer for a container that
+// died meanwhile.
+func (a *Agent) forgetGone(ctx context.Context) {
+	pods, containers := a.places()
+	gone := map[place]bool{}
+	for _, list := range [][]place{pods, containers} {
+		for _, at := range list {
+			gone[at] = !a.tree.Exists(at.cgroup)
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := a.now()
+	for _, at := range pods {
+		p := a.pods[at.uid]
+		if p == nil || p.ID != at.id { // ended, or begun anew, meanwhile
+			continue
+		}
+		if !gone[at] {
+			p.seen = true
+		} else if p.seen || now.Sub(p.born) > grace {
+			a.log.WithFields(p.fields()).Info("the pod's cgroup is gone: what it had is free")
+			a.counters.forgotten.Add(1)
+			a.stopped.add(p.ID)
+			a.endPod(p)
+		}
+	}
+	for _, at := range containers {
+		c := a.containers[at.id]
+		if c == nil {
+			continue
+		}
+		if !gone[at] {
+			c.seen = true
+		} else if c.seen || now.Sub(c.born) > grace {
+			a.end(c)
+			a.sumUp(c.pod)
+			a.forget(c)
+		}
+	}
+}
+
+// places are where all pods and the containers to look at this time should be.
+func (a *Agent) places() (pods, containers []place) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for uid, p := range a.pods {
+		if p.managed {
+			pods = append(pods, place{uid: uid, id: p.ID, cgroup: p.path.Pod})
+		}
+	}
+	for _, p := range a.turn() {
+		for _, c := range p.containers {
+			if c.alive() && c.cgroup != "" {
+				containers = append(containers, place{id: c.id, cgroup: c.cgroup})
+			}
+		}
+	}
+	return pods, containers
+}
+
+// turn are the pods whose containers are looked at by this reconcile. The lock is held.
+func (a *Agent) turn() []*pod {
+	n := min(checksPerTick, len(a.living))
+	pods := make([]*pod, 0, n)
+	for i := range n {
+		pods = append(pods, a.living[(a.next+i)%len(a.living)])
+	}
+	return pods
+}
+
+// nextToCheck are the containers whose files are compared by this reconcile; the next one goes on with others.
+func (a *Agent) nextToCheck() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var ids []string
+	for _, p := range a.turn() {
+		for _, c := range p.containers {
+			if c.alive() && c.state != Unknown {
+				ids = append(ids, c.id)
+			}
+		}
+	}
+	if len(a.living) > 0 {
+		a.next = (a.next + checksPerTick) % len(a.living)
+	}
+	return ids
+}
+
+// settleOld ends the waiting for updates that the runtime never told to have applied.
+func (a *Agent) settleOld() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, c := range a.containers {
+		a.settle(c)
+	}
+}

@@ -1,0 +1,89 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// knows reports whether a pod API has told of this container. A pod gets ephemeral containers later.
+func (p *pod) knows(container string) bool {
+	if p.info == nil {
+		return false
+	}
+	_, ok := p.info.Container(container)
+	return ok
+}
+
+// learn takes over what a pod API says. The lock is held.
+func (a *Agent) learn(p *pod, answer podinfo.Answer) {
+	if answer.Pod == nil || p.info == answer.Pod {
+		return
+	}
+	p.info, p.source = answer.Pod, answer.Source
+	a.touch(p)
+}
+
+// estimate is the container's memory request from the best source that agrees with its limit: during a resize the pod
+// APIs can be behind the event. The lock is held.
+func (a *Agent) estimate(c *container) podinfo.Estimate {
+	p := c.pod
+	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0) {
+		known := podinfo.Answer{Pod: p.info, Source: p.source}
+		if spec, ok := p.info.Container(c.name); ok && spec.Limit == c.limit {
+			if estimate, ok := known.Estimate(c.name); ok {
+				return estimate
+			}
+		}
+	}
+	return a.node.FromEvent(podinfo.Event{
+		Class:       p.class(),
+		Container:   c.name,
+		Limit:       c.limit,
+		OOMScoreAdj: c.resources.OOMScoreAdj,
+		Unified:     c.resources.Unified,
+		Annotations: p.Annotations,
+	}, a.sources...)
+}
+
+// eventSources are the estimates that the configuration allows; nil allows all.
+func eventSources(c config.Config) []podinfo.Source {
+	if len(c.RequestSources) == 0 {
+		return nil
+	}
+	sources := []podinfo.Source{podinfo.SourceLimit, podinfo.SourceUnified, podinfo.SourceSwap}
+	if slices.Contains(c.RequestSources, config.SourceAnnotation) {
+		sources = append(sources, podinfo.SourceAnnotation)
+	}
+	if slices.Contains(c.RequestSources, config.SourceOOMScore) {
+		sources = append(sources, podinfo.SourceOOMScore)
+	}
+	return sources
+}
+
+func (p *pod) class() memoryqos.QOSClass { return p.path.Class }
+
+// role is how long the container runs within its pod. NRI does not tell it: without a pod API every container counts as
+// an app container, so that an init container's booking stays until its pod ends.
+func (p *pod) role(container string) memoryqos.Kind {
+	if p.info != nil {
+		if spec, ok := p.info.Container(container); ok {
+			return spec.Kind
+		}
+	}
+	return memoryqos.App
+}
+
+// placementRole is a role as the memory manager names it. Ephemeral containers can have no requests.
+func placementRole(kind memoryqos.Kind) memorymanager.Kind {
+	switch kind {
+	case memoryqos.Init:
+		return memorymanager.Init
+	case memoryqos.Sidecar:
+		return memorymanager.Sidecar
+	}
+	return memorymanager.App
+}

@@ -1,0 +1,231 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+)
+
+// Synchronize takes over what the runtime has: bookings of pods that are gone are freed, containers without a booking
+// are adopted, and a Guaranteed container that was created while the plugin was away is placed. The updates bring
+// containers to the values they should have.
+//
+// It asks no API and writes the checkpoint once. The order of pods and containers does not matter.
+func (a *Agent) Synchronize(ctx context.Context, pods []Pod, containers []Container) ([]Update, error) {
+	began := a.now()
+	// Outside of the lock: these look at files.
+	gone := a.goneOf(pods, containers)
+	limits := a.limitsOf(pods, containers)
+
+	a.mu.Lock()
+	updates, ticket, fields := a.merge(pods, containers, gone, limits)
+	a.mu.Unlock()
+
+	if err := ticket.Wait(ctx); err != nil {
+		a.checkpointFailed(err.Error()) // the runtime has its containers all the same
+	}
+	a.protect(ctx)
+	fields["duration"] = a.now().Sub(began)
+	a.log.WithFields(fields).Info("synchronized with the runtime")
+	a.poke() // Run looks at the files, and for better requests
+	return updates, nil
+}
+
+// goneOf finds the pods that the runtime still lists and that have ended: no container and no cgroup.
+func (a *Agent) goneOf(pods []Pod, containers []Container) map[string]bool {
+	used := make(map[string]bool, len(pods))
+	for i := range containers {
+		if containers[i].State.Alive() {
+			used[containers[i].PodID] = true
+		}
+	}
+	gone := map[string]bool{}
+	for i := range pods {
+		if used[pods[i].ID] {
+			continue
+		}
+		if path, managed, err := pathOf(pods[i]); err == nil && managed && !a.tree.Exists(path.Pod) {
+			gone[pods[i].ID] = true
+		}
+	}
+	return gone
+}
+
+// limitsOf reads memory.max of containers where the runtime shows the limits of their creation: CRI-O after its own
+// restart. Elsewhere it is nil.
+func (a *Agent) limitsOf(pods []Pod, containers []Container) map[string]uint64 {
+	a.mu.Lock()
+	stale := strings.Contains(strings.ToLower(a.runtime.Name), "cri-o")
+	a.mu.Unlock()
+	if !stale {
+		return nil
+	}
+	paths := make(map[string]cgroup.PodPath, len(pods))
+	for i := range pods {
+		if path, managed, err := pathOf(pods[i]); err == nil && managed {
+			paths[pods[i].ID] = path
+		}
+	}
+	limits := make(map[string]uint64, len(containers))
+	for i := range containers {
+		path, managed := paths[containers[i].PodID]
+		if !managed {
+			continue
+		}
+		dir, err := path.Container(containers[i].CgroupsPath, containers[i].ID)
+		if err != nil {
+			continue
+		}
+		if limit, err := a.tree.Limit(dir); err == nil && limit != cgroup.Max {
+			limits[containers[i].ID] = limit
+		}
+	}
+	return limits
+}
+
+// merge is the part of Synchronize that happens under the lock.
+func (a *Agent) merge(pods []Pod, containers []Container, gone map[string]bool, limits map[string]uint64) ([]Update, checkpoint.Ticket, logrus.Fields) {
+	a.dropGone(pods, gone)
+	sandboxes := a.takePods(pods, gone, containers)
+	ours := a.knobs()
+	present := make(map[string]bool, len(containers))
+	var taken []*container
+	for i := range containers {
+		told := &containers[i]
+		p := sandboxes[told.PodID]
+		if p == nil || !told.State.Alive() {
+			continue
+		}
+		present[told.ID] = true
+		taken = append(taken, a.takeOver(p, *told, ours, limits))
+	}
+	for _, c := range a.containers {
+		if !present[c.id] {
+			a.end(c)
+			a.forget(c)
+		}
+	}
+	placed := a.settleBookings(taken)
+	for _, p := range a.living {
+		if p.managed {
+			a.sumUp(p)
+		}
+	}
+	updates := a.corrections(taken)
+	a.synchronized.set(a.now(), "")
+	a.changed()
+	a.highSignal()
+	ticket := checkpoint.Ticket{}
+	if a.manager != nil && a.writer != nil && !a.resolved.Config.DryRun {
+		ticket = a.writer.Replace(a.manager.State())
+	}
+	return updates, ticket, logrus.Fields{
+		"pods": len(a.living), "containers": len(a.containers), "placed": placed, "updates": len(updates),
+	}
+}
+
+// dropGone frees the pods that the runtime no longer has.
+func (a *Agent) dropGone(pods []Pod, gone map[string]bool) {
+	present := make(map[string]bool, len(pods))
+	for i := range pods {
+		if !gone[pods[i].ID] {
+			present[keyOf(pods[i])] = true
+		}
+	}
+	for _, p := range slices.Clone(a.living) {
+		if !present[keyOf(p.Pod)] {
+			a.endPod(p)
+		}
+	}
+	if a.manager == nil {
+		return
+	}
+	// Entries of the state file whose pods ended while the plugin was away.
+	for _, entry := range a.manager.State().Entries {
+		if !present[entry.Pod] {
+			a.manager.ReleasePod(entry.Pod)
+		}
+	}
+}
+
+// takePods makes the pods known, by the ids of their sandboxes. Of several sandboxes of a pod the one with containers
+// is the living one.
+func (a *Agent) takePods(pods []Pod, gone map[string]bool, containers []Container) map[string]*pod {
+	used := make(map[string]bool, len(pods))
+	for i := range containers {
+		used[containers[i].PodID] = true
+	}
+	ordered := make([]*Pod, 0, len(pods))
+	for i := range pods {
+		if !gone[pods[i].ID] {
+			ordered = append(ordered, &pods[i])
+		}
+	}
+	slices.SortStableFunc(ordered, func(x, y *Pod) int {
+		if used[x.ID] != used[y.ID] {
+			if used[y.ID] {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(x.ID, y.ID)
+	})
+	sandboxes := make(map[string]*pod, len(pods))
+	for _, told := range ordered {
+		p, err := a.podOf(*told)
+		if err != nil {
+			a.log.WithError(err).Warn("a pod is left alone")
+			continue
+		}
+		if !p.managed {
+			continue
+		}
+		sandboxes[told.ID] = p
+		if answer, ok := a.requests.Known(p.ref); ok {
+			a.learn(p, answer)
+		}
+	}
+	return sandboxes
+}
+
+// knobs are the files that this plugin has written on this node, by cgroup.
+func (a *Agent) knobs() map[string]map[cgroup.Knob]bool {
+	if a.journal == nil {
+		return nil
+	}
+	ours := map[string]map[cgroup.Knob]bool{}
+	for _, entry := range a.journal.Entries() {
+		if ours[entry.Cgroup] == nil {
+			ours[entry.Cgroup] = map[cgroup.Knob]bool{}
+		}
+		ours[entry.Cgroup][entry.Knob] = true
+	}
+	return ours
+}
+
+// corrections are the updates of Synchronize's answer.
+func (a *Agent) corrections(taken []*container) []Update {
+	if a.resolved.Config.DryRun {
+		return nil
+	}
+	var updates []Update
+	for _, c := range taken {
+		update, changed := a.updateOf(c)
+		if !changed {
+			continue
+		}
+		a.note(c.cgroup, update.Adjustment)
+		c.given, c.check = c.effective(), true
+		if update.CpusetMems != "" {
+			c.givenMems = update.CpusetMems
+		}
+		updates = append(updates, update)
+	}
+	return updates
+}
