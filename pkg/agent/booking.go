@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -185,11 +186,11 @@ func (a *Agent) adopt(c *container, request memorymanager.Request, how string) e
 		log.WithField("node", over.Node).WithField("bytes", over.Bytes).Warn("a node has more booked than it has")
 	}
 	log.Info("container " + how + ": booked as it is")
-	if len(placement.Overcommitted) > 0 {
-		a.recordAll(c.pod)
-	} else {
-		a.record(c.pod)
+	if len(placement.Overcommitted) > 0 && !a.batch {
+		c.pod.ticket = a.recordState() // only a whole state tells where bytes beyond a node's own are booked
+		return nil
 	}
+	a.record(c.pod)
 	return nil
 }
 
@@ -202,20 +203,24 @@ func (a *Agent) unbook(c *container) {
 
 // record hands the pod's bookings to the checkpoint. The lock is held, so that decisions arrive in their order.
 func (a *Agent) record(p *pod) {
-	if a.writer == nil || a.manager == nil || a.resolved.Config.DryRun {
+	if a.batch || !a.records() {
 		return
 	}
 	key := keyOf(p.Pod)
 	p.ticket = a.writer.Submit(a.manager.Nodes(), key, a.manager.Entries(key))
 }
 
-// recordAll hands all bookings to the checkpoint: where bytes are booked beyond what a node has, the whole state is needed
-// to tell where they are.
-func (a *Agent) recordAll(p *pod) {
-	if a.writer == nil || a.manager == nil || a.resolved.Config.DryRun {
-		return
+// records reports whether decisions go to the disk.
+func (a *Agent) records() bool {
+	return a.writer != nil && a.manager != nil && !a.resolved.Config.DryRun
+}
+
+// recordState hands all bookings to the checkpoint.
+func (a *Agent) recordState() checkpoint.Ticket {
+	if !a.records() {
+		return checkpoint.Ticket{}
 	}
-	p.ticket = a.writer.Replace(a.manager.State())
+	return a.writer.Replace(a.manager.State())
 }
 
 // holds reports whether blocks are of exactly this request.

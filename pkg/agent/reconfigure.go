@@ -65,7 +65,9 @@ func (a *Agent) takeConfig(resolved config.Resolved) ([]*container, error) {
 			}
 		}
 	}
+	a.batch = true
 	a.settleBookings(all)
+	a.batch = false
 	for _, p := range a.living {
 		if p.managed {
 			a.sumUp(p)
@@ -73,9 +75,7 @@ func (a *Agent) takeConfig(resolved config.Resolved) ([]*container, error) {
 	}
 	a.sums++ // also when no value has changed: a dry run that ends has written none of them
 	a.changed()
-	if a.manager != nil && a.writer != nil && !resolved.Config.DryRun {
-		a.writer.Replace(a.manager.State())
-	}
+	a.recordState()
 	return all, nil
 }
 

@@ -38,6 +38,7 @@ type state struct {
 
 	sources []podinfo.Source          // estimates that the configuration allows
 	better  map[string]podinfo.Answer // by UID: what the pod APIs have told since Run looked
+	batch   bool                      // the checkpoint is handed the whole state at the end
 	next    int                       // the pod whose containers Run checks next
 }
 

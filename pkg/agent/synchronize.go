@@ -91,6 +91,8 @@ func (a *Agent) limitsOf(pods []Pod, containers []Container) map[string]uint64 {
 
 // merge is the part of Synchronize that happens under the lock.
 func (a *Agent) merge(pods []Pod, containers []Container, gone map[string]bool, limits map[string]uint64) ([]Update, checkpoint.Ticket, logrus.Fields) {
+	a.batch = true
+	defer func() { a.batch = false }()
 	a.dropGone(pods, gone)
 	sandboxes := a.takePods(pods, gone, containers)
 	ours := a.knobs()
@@ -121,11 +123,7 @@ func (a *Agent) merge(pods []Pod, containers []Container, gone map[string]bool, 
 	a.synchronized.set(a.now(), "")
 	a.changed()
 	a.highSignal()
-	ticket := checkpoint.Ticket{}
-	if a.manager != nil && a.writer != nil && !a.resolved.Config.DryRun {
-		ticket = a.writer.Replace(a.manager.State())
-	}
-	return updates, ticket, logrus.Fields{
+	return updates, a.recordState(), logrus.Fields{
 		"pods": len(a.living), "containers": len(a.containers), "placed": placed, "updates": len(updates),
 	}
 }

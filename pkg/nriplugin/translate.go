@@ -68,6 +68,10 @@ func resourcesOf(resources *api.LinuxResources) agent.Resources {
 		value := limit.GetValue()
 		to.MemoryLimit = &value
 	}
+	if shares := resources.GetCpu().GetShares(); shares != nil {
+		value := shares.GetValue()
+		to.CPUShares = &value
+	}
 	for _, limit := range resources.GetHugepageLimits() {
 		to.Hugepages = append(to.Hugepages, agent.HugepageLimit{PageSize: limit.GetPageSize(), Limit: limit.GetLimit()})
 	}
