@@ -1,0 +1,344 @@
+package podinfo
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+const (
+	mi = 1 << 20
+	gi = 1 << 30
+)
+
+var node8G = Node{MemTotal: 8 * gi, SwapTotal: 2 * gi}
+
+func TestEstimateFromTheEventAlone(t *testing.T) {
+	// Of 8 GiB a thousandth is 8589934.592 bytes: a score of 992 is 8 of them.
+	bracket992 := Estimate{Request: 68719477, Source: SourceOOMScore, Error: 8589934}
+	annotation := func(app, request string) map[string]string {
+		return map[string]string{ResourcesAnnotation: `{"containers":{"` + app + `":{"requests":{"memory":"` + request + `"}}}}`}
+	}
+	for name, tt := range map[string]struct {
+		event Event
+		use   []Source
+		want  Estimate
+	}{
+		"Guaranteed is its limit": {
+			event: Event{Class: memoryqos.Guaranteed, Limit: 64 * mi, OOMScoreAdj: new(int64(-997))},
+			want:  Estimate{Request: 64 * mi, Source: SourceLimit},
+		},
+		"Guaranteed without a limit is unknown": {
+			event: Event{Class: memoryqos.Guaranteed},
+			want:  Estimate{Source: SourceNone, Error: 8 * gi},
+		},
+		"BestEffort asks for nothing, whatever the annotation says": {
+			event: Event{Class: memoryqos.BestEffort, OOMScoreAdj: new(int64(1000)), Annotations: annotation("app", "1Gi")},
+			want:  Estimate{Source: SourceNone},
+		},
+		"Burstable by the kubelet's memory.low": {
+			event: Event{Class: memoryqos.Burstable, Limit: 128 * mi, OOMScoreAdj: new(int64(992)),
+				Unified: map[string]string{"memory.low": "67108865", "memory.min": "0"}},
+			want: Estimate{Request: 67108865, Source: SourceUnified},
+		},
+		"Burstable by memory.min": {
+			event: Event{Class: memoryqos.Burstable, Unified: map[string]string{"memory.min": "67108865"}},
+			want:  Estimate{Request: 67108865, Source: SourceUnified},
+		},
+		"zeros of the kubelet say nothing": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)),
+				Unified: map[string]string{"memory.low": "0", "memory.min": "0"}},
+			want: bracket992,
+		},
+		"what is no number says nothing": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)),
+				Unified: map[string]string{"memory.low": "max", "memory.min": "-1", "memory.swap.max": "max"}},
+			want: bracket992,
+		},
+		"memory.low above the limit is no request": {
+			event: Event{Class: memoryqos.Burstable, Limit: 100 * mi, OOMScoreAdj: new(int64(992)),
+				Unified: map[string]string{"memory.low": "104857601"}},
+			want: bracket992,
+		},
+		"an annotation inside the bracket": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "70Mi")},
+			want:  Estimate{Request: 70 * mi, Source: SourceAnnotation},
+		},
+		"an annotation that claims too much": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "1Gi")},
+			want:  bracket992,
+		},
+		"an annotation that claims too little": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "1Mi")},
+			want:  bracket992,
+		},
+		"an annotation above the limit": {
+			event: Event{Class: memoryqos.Burstable, Limit: 68719478, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "70Mi")},
+			want:  Estimate{Request: 68719477, Source: SourceOOMScore, Error: 1},
+		},
+		"an annotation without a score to check it by": {
+			event: Event{Class: memoryqos.Burstable, Container: "app", Annotations: annotation("app", "70Mi")},
+			want:  Estimate{Source: SourceNone, Error: 8 * gi},
+		},
+		"an annotation for other containers": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("other", "70Mi")},
+			want:  bracket992,
+		},
+		"an annotation that is no JSON": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app",
+				Annotations: map[string]string{ResourcesAnnotation: "memory: 70Mi"}},
+			want: bracket992,
+		},
+		"an annotated sidecar has the score of a larger app container": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "proxy",
+				Annotations: map[string]string{ResourcesAnnotation: `{"initContainers":{"proxy":{"requests":{"memory":"1Mi"}}}}`}},
+			want: Estimate{Request: 1 * mi, Source: SourceAnnotation},
+		},
+		"an annotated sidecar that claims too much": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "proxy",
+				Annotations: map[string]string{ResourcesAnnotation: `{"initContainers":{"proxy":{"requests":{"memory":"1Gi"}}}}`}},
+			want: bracket992,
+		},
+		"annotation not to be used": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "70Mi")},
+			use:   []Source{SourceKubelet, SourceOOMScore},
+			want:  bracket992,
+		},
+		"score not to be used": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Limit: gi},
+			use:   []Source{SourceKubelet},
+			want:  Estimate{Source: SourceNone, Error: gi},
+		},
+		"swap is finer than the score": {
+			// 64 MiB of 8 GiB get 16 MiB of 2 GiB.
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(993)), Unified: map[string]string{"memory.swap.max": "16777216"}},
+			want:  Estimate{Request: 64 * mi, Source: SourceSwap, Error: 3},
+		},
+		"swap and limit": {
+			event: Event{Class: memoryqos.Burstable, Limit: 64*mi + 1, Unified: map[string]string{"memory.swap.max": "16777216"}},
+			want:  Estimate{Request: 64 * mi, Source: SourceSwap, Error: 1},
+		},
+		"swap of 0 says nothing": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Unified: map[string]string{"memory.swap.max": "0"}},
+			want:  bracket992,
+		},
+		"swap beyond the node's says nothing": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Unified: map[string]string{"memory.swap.max": "2147483649"}},
+			want:  bracket992,
+		},
+		"score 999 may stand for nothing": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(999))},
+			want:  Estimate{Source: SourceOOMScore, Error: 17179869},
+		},
+		"score 3 may stand for all": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(3))},
+			want:  Estimate{Request: 8564164789, Source: SourceOOMScore, Error: 8*gi - 8564164789},
+		},
+		"the limit bounds the error": {
+			event: Event{Class: memoryqos.Burstable, Limit: 70 * mi, OOMScoreAdj: new(int64(992))},
+			want:  Estimate{Request: 68719477, Source: SourceOOMScore, Error: 70*mi - 68719477},
+		},
+		"a score of more than the limit was not made from the request": {
+			event: Event{Class: memoryqos.Burstable, Limit: 10 * mi, OOMScoreAdj: new(int64(500))},
+			want:  Estimate{Source: SourceNone, Error: 10 * mi},
+		},
+		"node-critical pods do not tell": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(-997)), Limit: gi},
+			want:  Estimate{Source: SourceNone, Error: gi},
+		},
+		"a BestEffort score on a Burstable pod does not tell": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(1000))},
+			want:  Estimate{Source: SourceNone, Error: 8 * gi},
+		},
+		"nothing at all": {
+			event: Event{Class: memoryqos.Burstable},
+			want:  Estimate{Source: SourceNone, Error: 8 * gi},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := node8G.FromEvent(tt.event, tt.use...)
+			if got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+			if got.Exact() != (tt.want.Error == 0) {
+				t.Errorf("Exact() is %t with an error of %d", got.Exact(), tt.want.Error)
+			}
+		})
+	}
+}
+
+func TestEstimateWithoutKnowingTheNode(t *testing.T) {
+	event := Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Unified: map[string]string{"memory.swap.max": "4096"}}
+	if got, want := (Node{}).FromEvent(event), (Estimate{Source: SourceNone, Error: math.MaxInt64}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestSwapBeyondFloatPrecisionIsNotInverted(t *testing.T) {
+	event := Event{Class: memoryqos.Burstable, Unified: map[string]string{"memory.swap.max": "4096"}}
+	if got := (Node{MemTotal: maxExact + 1, SwapTotal: gi}).FromEvent(event); got.Source != SourceNone {
+		t.Errorf("got %+v, want source none", got)
+	}
+	// With more swap than memory some values are not made by any request.
+	if got := (Node{MemTotal: 1000, SwapTotal: 1 << 40}).FromEvent(event); got.Source != SourceNone {
+		t.Errorf("got %+v, want source none", got)
+	}
+}
+
+// kubeletOOMScore is the kubelet's formula for a Burstable container that is no sidecar and has no pod-level resources
+// (pkg/kubelet/qos, Kubernetes 1.36), in its own types.
+func kubeletOOMScore(request, capacity int64) int64 {
+	score := 1000 - (1000*request)/capacity
+	if score < 1000-997 {
+		return 1000 - 997
+	}
+	if score == 1000 {
+		return 999
+	}
+	return score
+}
+
+// kubeletSwap is the kubelet's formula of LimitedSwap (KEP-2400).
+func kubeletSwap(request, capacity, swap int64) int64 {
+	return int64(float64(request) / float64(capacity) * float64(swap))
+}
+
+func TestScoreBracketHoldsTheTrueRequest(t *testing.T) {
+	check := func(t *testing.T, capacity, request int64) {
+		t.Helper()
+		score := kubeletOOMScore(request, capacity)
+		got := Node{MemTotal: uint64(capacity)}.FromEvent(Event{Class: memoryqos.Burstable, OOMScoreAdj: &score})
+		if got.Source != SourceOOMScore || got.Request > uint64(request) || got.Request+got.Error < uint64(request) {
+			t.Fatalf("MemTotal %d, request %d, score %d: got %+v", capacity, request, score, got)
+		}
+		if score > lowestScore && score < highestScore {
+			// The bracket is as tight as can be: its ends have the score, their neighbours have not.
+			low, high := int64(got.Request), int64(got.Request+got.Error)
+			if kubeletOOMScore(low, capacity) != score || kubeletOOMScore(high, capacity) != score ||
+				kubeletOOMScore(low-1, capacity) == score || kubeletOOMScore(high+1, capacity) == score {
+				t.Fatalf("MemTotal %d, score %d: bracket [%d, %d] is not exact", capacity, score, low, high)
+			}
+		}
+	}
+	t.Run("every request of small machines", func(t *testing.T) {
+		for _, capacity := range []int64{1000, 1001, 1999, 4096, 65537} {
+			for request := range capacity + 1 {
+				check(t, capacity, request)
+			}
+		}
+	})
+	t.Run("all borders of real machines", func(t *testing.T) {
+		for _, capacity := range []int64{1544478720, 8 * gi, 134987354112, 135286722560 * 8, 1 << 45} {
+			for k := range int64(1001) {
+				border := k * capacity / 1000
+				for request := max(border-2, 0); request <= min(border+2, capacity); request++ {
+					check(t, capacity, request)
+				}
+			}
+		}
+	})
+	t.Run("random requests", func(t *testing.T) {
+		random := rand.New(rand.NewPCG(1, 2))
+		for range 200_000 {
+			capacity := 1000 + random.Int64N(1<<random.IntN(52)+1)
+			check(t, capacity, random.Int64N(capacity+1))
+		}
+	})
+}
+
+func TestSwapBracketHoldsTheTrueRequest(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 100_000 {
+		capacity := 1000 + random.Int64N(1<<(10+random.IntN(32)))
+		swap := 1 + random.Int64N(2*capacity)
+		request := random.Int64N(capacity + 1)
+		given := kubeletSwap(request, capacity, swap)
+		if given == 0 {
+			continue
+		}
+		got := Node{MemTotal: uint64(capacity), SwapTotal: uint64(swap)}.FromEvent(Event{
+			Class: memoryqos.Burstable, Unified: map[string]string{"memory.swap.max": fmt.Sprint(given)}})
+		if got.Source != SourceSwap || got.Request > uint64(request) || got.Request+got.Error < uint64(request) {
+			t.Fatalf("MemTotal %d, SwapTotal %d, request %d, memory.swap.max %d: got %+v", capacity, swap, request, given, got)
+		}
+		for _, end := range []uint64{got.Request, got.Request + got.Error} {
+			if kubeletSwap(int64(end), capacity, swap) != given {
+				t.Fatalf("MemTotal %d, SwapTotal %d: %d does not get memory.swap.max %d", capacity, swap, end, given)
+			}
+		}
+	}
+}
+
+func TestParseAnnotation(t *testing.T) {
+	for name, tt := range map[string]struct {
+		value string
+		want  Annotated
+		err   string
+	}{
+		"as the annotator writes it": {
+			value: `{"initContainers":{"i":{"requests":{"cpu":"1","memory":"1Gi"}}},"containers":{"a":{"limits":{"memory":"2G"},"requests":{"memory":"1500m"}},"b":{}}}`,
+			want:  Annotated{Init: map[string]uint64{"i": gi}, App: map[string]uint64{"a": 2, "b": 0}},
+		},
+		"a limit is a request": {
+			value: `{"containers":{"a":{"limits":{"memory":"64Mi"}}}}`,
+			want:  Annotated{Init: map[string]uint64{}, App: map[string]uint64{"a": 64 * mi}},
+		},
+		"nothing":        {value: `{}`, want: Annotated{Init: map[string]uint64{}, App: map[string]uint64{}}},
+		"empty":          {value: "", err: "annotation noderesource.dev/resources: want JSON"},
+		"a list":         {value: `[]`, err: "annotation noderesource.dev/resources: want JSON"},
+		"a bad quantity": {value: `{"containers":{"a":{"requests":{"memory":"1Qi"}}}}`, err: "annotation noderesource.dev/resources: want JSON"},
+		"negative": {
+			value: `{"containers":{"a":{"requests":{"memory":"-1"}}}}`,
+			err:   `annotation noderesource.dev/resources: containers["a"].requests.memory: -1: want 0 or more`,
+		},
+		"negative limit of an init container": {
+			value: `{"initContainers":{"a":{"limits":{"memory":"-1Ki"}}}}`,
+			err:   `annotation noderesource.dev/resources: initContainers["a"].limits.memory: -1Ki: want 0 or more`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := ParseAnnotation(tt.value)
+			if tt.err != "" {
+				if err == nil || !strings.HasPrefix(err.Error(), tt.err) {
+					t.Fatalf("got error %v, want %s", err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func FuzzParseAnnotation(f *testing.F) {
+	f.Add(`{"containers":{"app":{"requests":{"memory":"70Mi"}}}}`, int64(992))
+	f.Add(`{"initContainers":{"app":{"limits":{"memory":"1e30"}}},"containers":null}`, int64(999))
+	f.Add(`{"containers":{"app":{"requests":{"memory":"-9223372036854775808"}}}}`, int64(3))
+	f.Fuzz(func(t *testing.T, value string, score int64) {
+		_, err := ParseAnnotation(value)
+		if err != nil && !strings.Contains(err.Error(), ResourcesAnnotation) {
+			t.Errorf("error does not name the annotation: %v", err)
+		}
+		// Whatever the annotation claims, it never gets more than the score allows.
+		event := Event{Class: memoryqos.Burstable, Container: "app", OOMScoreAdj: &score}
+		without := node8G.FromEvent(event)
+		event.Annotations = map[string]string{ResourcesAnnotation: value}
+		with := node8G.FromEvent(event)
+		if with.Request > without.Request+without.Error {
+			t.Errorf("%q: %+v exceeds %+v", value, with, without)
+		}
+		if with.Source == SourceAnnotation && err != nil {
+			t.Errorf("%q: used although %v", value, err)
+		}
+	})
+}
