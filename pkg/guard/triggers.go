@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoPressure tells that the kernel keeps no pressure for a cgroup: built without CONFIG_PSI, booted with psi=0, or
-// switched off in cgroup.pressure.
-var ErrNoPressure = errors.New("the kernel keeps no memory.pressure for this cgroup")
+// ErrNoPressure tells that the kernel gives no pressure triggers for a cgroup: built without CONFIG_PSI, booted with
+// psi=0, switched off in cgroup.pressure, or not for this process.
+var ErrNoPressure = errors.New("the kernel gives no memory.pressure trigger for this cgroup")
 
 // triggers waits on the pressure triggers of many cgroups with one descriptor and no timer
 // (Documentation/accounting/psi.rst, "Monitoring for pressure thresholds").
@@ -46,6 +46,8 @@ func newTriggers() (*triggers, error) {
 func (t *triggers) add(id, pressureFile string, stall, window time.Duration) error {
 	fd, err := unix.Open(pressureFile, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
+	case errors.Is(err, unix.EPERM): // kernels before 6.5 ask for the capability whatever the window
+		return fmt.Errorf("%s: %w: CAP_SYS_RESOURCE is missing", pressureFile, ErrNoPressure)
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("%s: %w", pressureFile, ErrNoPressure)
 	case err != nil:
