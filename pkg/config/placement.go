@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -168,12 +169,7 @@ func (r *Resolved) reserve() {
 				r.Nodes[i].Reserved = append(r.Nodes[i].Reserved,
 					memorymanager.Amount{Type: memorymanager.MemoryType(memoryType), Bytes: uint64(entry.Limits[memoryType])})
 			}
-			slices.SortFunc(r.Nodes[i].Reserved, func(a, b memorymanager.Amount) int {
-				if a.Type < b.Type {
-					return -1
-				}
-				return 1
-			})
+			slices.SortFunc(r.Nodes[i].Reserved, func(a, b memorymanager.Amount) int { return cmp.Compare(a.Type, b.Type) })
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -56,9 +57,4 @@ func readPool(folder, size string) (Pool, error) {
 	return pool, nil
 }
 
-func byPageSize(a, b Pool) int {
-	if a.PageSize < b.PageSize {
-		return -1
-	}
-	return 1
-}
+func byPageSize(a, b Pool) int { return cmp.Compare(a.PageSize, b.PageSize) }

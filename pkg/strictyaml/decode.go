@@ -24,13 +24,13 @@ func (d *decoder) errorf(n *yaml.Node, path, format string, args ...any) error {
 
 // value decodes a node into any of the supported kinds.
 func (d *decoder) value(n *yaml.Node, path string, into reflect.Value) error {
-	if n.Kind == yaml.AliasNode {
-		n = n.Alias
-	}
 	if d.values--; d.values < 0 {
 		return d.errorf(n, path, "the file has more than %d values", mostValues)
 	}
 	d.doc.lines[path] = n.Line
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
 
 	if into.Kind() == reflect.Pointer {
 		if isNull(n) {
@@ -62,11 +62,18 @@ func (d *decoder) structure(n *yaml.Node, path string, into reflect.Value) error
 	return d.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
 		for i, name := range fields {
 			if name != "" && name == key {
-				return d.value(value, join(path, key), into.Field(i))
+				return d.field(keyNode, value, join(path, key), into.Field(i))
 			}
 		}
 		return d.errorf(keyNode, path, "unknown field %s, did you mean %q?", quote(key), Nearest(key, fields))
 	})
+}
+
+// field decodes the value of a key; the field stands where its key stands.
+func (d *decoder) field(key, value *yaml.Node, path string, into reflect.Value) error {
+	err := d.value(value, path, into)
+	d.doc.lines[path] = key.Line
+	return err
 }
 
 // mapping decodes a mapping with free keys.
@@ -76,9 +83,9 @@ func (d *decoder) mapping(n *yaml.Node, path string, into reflect.Value) error {
 		return nil
 	}
 	entries := reflect.MakeMap(into.Type())
-	err := d.pairs(n, path, func(key string, _, value *yaml.Node) error {
+	err := d.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
 		entry := reflect.New(into.Type().Elem()).Elem()
-		if err := d.value(value, join(path, key), entry); err != nil {
+		if err := d.field(keyNode, value, join(path, key), entry); err != nil {
 			return err
 		}
 		entries.SetMapIndex(reflect.ValueOf(key).Convert(into.Type().Key()), entry)

@@ -1,0 +1,259 @@
+package machine
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/cpuset"
+)
+
+const fixtures = "../../testdata/machines/"
+
+// unpack writes a fixture, a text archive of files after "-- path --" lines, into a folder.
+func unpack(t *testing.T, archive string) string {
+	t.Helper()
+	data, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	for part := range strings.SplitSeq("\n"+string(data), "\n-- ") {
+		name, text, isFile := strings.Cut(part, " --\n")
+		if isFile {
+			write(t, filepath.Join(root, name), text+"\n")
+		}
+	}
+	return root
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTreeAndFileTellTheSameMachine: each fixture is there as the kernel shows it and as a person writes it.
+func TestTreeAndFileTellTheSameMachine(t *testing.T) {
+	for _, name := range []string{"task-page", "four-unequal", "eight-socket"} {
+		t.Run(name, func(t *testing.T) {
+			tree, err := Load(unpack(t, fixtures+name+".txtar"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			file, err := Load(fixtures + name + ".yaml")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tree.PageSize != os.Getpagesize() {
+				t.Errorf("page size of this machine = %d, want %d", tree.PageSize, os.Getpagesize())
+			}
+			tree.PageSize = file.PageSize
+			if diff := cmp.Diff(tree, file, sameCPUs); diff != "" {
+				t.Errorf("(-tree +file):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestTaskPageMachineToTheByte(t *testing.T) {
+	m, err := Load(fixtures + "task-page.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Nodes[0].Memory != 134987354112 || m.Nodes[1].Memory != 135286722560 || m.MemTotal != 134987354112+135286722560 {
+		t.Errorf("memory = %d, %d, sum %d", m.Nodes[0].Memory, m.Nodes[1].Memory, m.MemTotal)
+	}
+	if got := m.Nodes[0].CPUs.Size(); got != 48 {
+		t.Errorf("node 0 has %d CPUs, want 48", got)
+	}
+}
+
+func TestNodesWithoutMemoryOrCPUsAndGapsAreKept(t *testing.T) {
+	m, err := Load(unpack(t, fixtures+"four-unequal.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Node{
+		{ID: 0, Memory: 65805228 << 10, CPUs: cpus(t, "0-15"), Hugepages: []Pool{{2 << 20, 512}, {1 << 30, 4}}, Distances: []int{10, 12, 24, 20}},
+		{ID: 1, Memory: 131915592 << 10, CPUs: cpus(t, "16-31"), Hugepages: []Pool{{2 << 20, 1024}, {1 << 30, 0}}, Distances: []int{12, 10, 24, 20}},
+		{ID: 3, Memory: 263891044 << 10, Hugepages: []Pool{{2 << 20, 0}, {1 << 30, 0}}, Distances: []int{24, 24, 10, 30}},
+		{ID: 4, CPUs: cpus(t, "32-47"), Distances: []int{20, 20, 30, 10}},
+	}
+	if diff := cmp.Diff(want, m.Nodes, sameCPUs); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if m.Swap != 8388604<<10 {
+		t.Errorf("swap = %d, want %d", m.Swap, 8388604<<10)
+	}
+}
+
+func cpus(t *testing.T, list string) cpuset.CPUSet {
+	t.Helper()
+	set, err := cpuset.Parse(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func TestSysfsWithoutProcTakesTheNodesSum(t *testing.T) {
+	root := unpack(t, fixtures+"task-page.txtar")
+	m, err := Load(filepath.Join(root, "sys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := uint64(134987354112 + 135286722560); m.MemTotal != want || m.Swap != 0 {
+		t.Errorf("MemTotal %d and swap %d, want %d and 0", m.MemTotal, m.Swap, want)
+	}
+}
+
+func TestKernelWithoutNUMAIsOneNode(t *testing.T) {
+	root := t.TempDir()
+	write(t, root+"/proc/meminfo", "MemTotal: 2048 kB\nSwapTotal: 0 kB\n")
+	write(t, root+"/sys/devices/system/cpu/online", "0-3\n")
+	write(t, root+"/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0\n")
+	m, err := Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Node{{Memory: 2 << 20, CPUs: cpus(t, "0-3"), Hugepages: []Pool{{2 << 20, 0}}, Distances: []int{10}}}
+	if diff := cmp.Diff(want, m.Nodes, sameCPUs); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestWhatIsNoPoolIsSkipped(t *testing.T) {
+	root := unpack(t, fixtures+"task-page.txtar")
+	write(t, root+"/sys/devices/system/node/node0/hugepages/power/x", "")
+	m, err := Load(root)
+	if err != nil || len(m.Nodes[0].Hugepages) != 2 {
+		t.Errorf("pools = %v, %v, want two", m.Nodes[0].Hugepages, err)
+	}
+}
+
+func TestThisMachineIsRead(t *testing.T) {
+	m, err := Read("/sys", "/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.Nodes) == 0 || m.MemTotal == 0 {
+		t.Errorf("this machine = %+v", m)
+	}
+}
+
+// TestDamagedTreeIsOneClearError replaces or removes ("-") one file of a good tree.
+func TestDamagedTreeIsOneClearError(t *testing.T) {
+	const node = "sys/devices/system/node/"
+	tests := map[string]struct{ file, text, want string }{
+		"no such folder":          {"", "", "machine: stat "},
+		"proc without MemTotal":   {"proc/meminfo", "SwapTotal: 0 kB\n", "proc/meminfo: no MemTotal"},
+		"proc with a wrong value": {"proc/meminfo", "MemTotal: x kB\n", `proc/meminfo: "x" is not a number of kB`},
+		"proc with too much":      {"proc/meminfo", "MemTotal: 18446744073709551615 kB\n", `"18446744073709551615" is not a number of kB`},
+		"proc without meminfo":    {"proc/meminfo", "-", "proc/meminfo: no such file or directory"},
+		"online empty":            {node + "online", "\n", "online: no NUMA node is online"},
+		"node 64":                 {node + "online", "0-1,64\n", `node id 64 is above 63 (more than 64 NUMA nodes are not supported, by the kubelet neither)`},
+		"online unreadable":       {node + "online/x", "", "online: is a directory"},
+		"node gone":               {node + "online", "0,2\n", "node2/meminfo: no such file or directory"},
+		"node without MemTotal":   {node + "node1/meminfo", "Node 1 MemFree: 1 kB\n", "node1/meminfo: no MemTotal"},
+		"cpulist gone":            {node + "node0/cpulist", "-", "node0/cpulist: no such file or directory"},
+		"cpulist wrong":           {node + "node0/cpulist", "0-x\n", `node0/cpulist: CPU list "0-x" is not in the form 0-3,8`},
+		"distance gone":           {node + "node0/distance", "-", "node0/distance: no such file or directory"},
+		"distance wrong":          {node + "node0/distance", "10 -1\n", `node0/distance: "-1" is not a distance`},
+		"distance short":          {node + "node0/distance", "10\n", "node0/distance: 1 distances for 2 online nodes"},
+		"page size wrong":         {node + "node0/hugepages/hugepages-0kB/nr_hugepages", "1\n", `hugepages-0kB: "0kB" is not a page size`},
+		"pages wrong":             {node + "node0/hugepages/hugepages-2048kB/nr_hugepages", "-1\n", `nr_hugepages: "-1" is not a number of pages`},
+		"pages beyond":            {node + "node0/hugepages/hugepages-2048kB/nr_hugepages", "99999999999999\n", `nr_hugepages: "99999999999999" is not a number of pages`},
+		"pages gone":              {node + "node0/hugepages/hugepages-2048kB/nr_hugepages", "-", "nr_hugepages: no such file or directory"},
+		"pools are a file":        {node + "node0/hugepages", "", "node0/hugepages: not a directory"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			root := unpack(t, fixtures+"task-page.txtar")
+			path := filepath.Join(root, tc.file)
+			switch {
+			case tc.file == "":
+				root = filepath.Join(root, "absent")
+			case tc.text == "-":
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				// A file where a folder was, and a folder where a file was, take the old one's place.
+				for _, old := range []string{path, filepath.Dir(path)} {
+					if info, err := os.Stat(old); err == nil && info.IsDir() != (old != path) {
+						if err := os.RemoveAll(old); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				write(t, path, tc.text)
+			}
+			_, err := Load(root)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v, want it to contain %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestKernelWithoutNUMAAndWithDamage(t *testing.T) {
+	for name, tc := range map[string]struct{ file, text, want string }{
+		"no CPUs":     {"sys/x", "", "cpu/online: no such file or directory"},
+		"wrong pools": {"sys/kernel/mm/hugepages/hugepages-xkB/nr_hugepages", "0", `"xkB" is not a page size`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			write(t, root+"/proc/meminfo", "MemTotal: 2048 kB\n")
+			if name != "no CPUs" {
+				write(t, root+"/sys/devices/system/cpu/online", "0\n")
+			}
+			write(t, filepath.Join(root, tc.file), tc.text)
+			if _, err := Load(root); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v, want it to contain %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestNodesOfCPUs(t *testing.T) {
+	m, err := Load(fixtures + "four-unequal.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := map[string]struct{ list, nodes, err string }{
+		"one node":     {"2-3", "0", ""},
+		"two nodes":    {"15,16\n", "0-1", ""},
+		"gap in ids":   {"0,40", "0,4", ""},
+		"none":         {"", "", ""},
+		"absent":       {"0,48", "", `CPU list "0,48": no NUMA node has CPU 48`},
+		"not a list":   {"a", "", `CPU list "a" is not in the form 0-3,8`},
+		"hostile":      {"0-4294967295", "", `CPU list "0-4294967295": CPU ids end at 8191`},
+		"many ranges":  {"0-8000,0-8000", "", `CPU list "0-8000,0-8000": more than 8192 CPUs`},
+		"long":         {strings.Repeat("0,", 200) + "x", "", `CPU list "` + strings.Repeat("0,", 40) + `"… is not in the form 0-3,8`},
+		"control text": {"0\x00\n1", "", `CPU list "0\x00\n1" is not in the form 0-3,8`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			nodes, err := m.NodesOfCPUs(tc.list)
+			if tc.err != "" {
+				if err == nil || err.Error() != tc.err {
+					t.Errorf("error = %v, want %s", err, tc.err)
+				}
+				return
+			}
+			if err != nil || nodes.String() != tc.nodes {
+				t.Errorf("nodes of %q = %s, %v, want %s", tc.list, nodes, err, tc.nodes)
+			}
+		})
+	}
+}
+
+// sameCPUs compares sets of CPUs; the zero value and an empty set are the same.
+var sameCPUs = cmp.Comparer(func(a, b cpuset.CPUSet) bool { return a.String() == b.String() })

@@ -1,0 +1,220 @@
+package strictyaml
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// duration reads itself.
+type duration time.Duration
+
+func (d *duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	*d = duration(parsed)
+	return err
+}
+
+// words are a list in a file, or a text with commas.
+type words []string
+
+func (w *words) UnmarshalText(text []byte) error {
+	*w = strings.Split(string(text), ",")
+	return nil
+}
+
+type inner struct {
+	On     bool     `yaml:"on"`
+	Window duration `yaml:"window"`
+}
+
+type sample struct {
+	Name    string            `yaml:"name"`
+	Share   float64           `yaml:"share"`
+	Factor  *float64          `yaml:"factor"`
+	Count   int               `yaml:"count"`
+	Small   int32             `yaml:"small"`
+	Pages   uint64            `yaml:"pages"`
+	Labels  map[string]string `yaml:"labels"`
+	List    []inner           `yaml:"list"`
+	Words   words             `yaml:"words"`
+	Inner   inner             `yaml:"inner"`
+	Channel chan int          `yaml:"channel"`
+	Skipped string            `yaml:"-"`
+	Untaged string
+	private string
+}
+
+func TestDecode(t *testing.T) {
+	factor := 0.5
+	got := sample{Name: "kept", Factor: new(float64), Labels: map[string]string{"old": "gone"}, private: "kept"}
+	doc, err := Decode("f.yaml", []byte(`# comment
+share: 1e-1
+factor: 0.5
+count: -3
+small: 7
+pages: 18446744073709551615
+labels: {cpu: 4, memory: 1Gi, on: true, day: 2001-01-01}
+list:
+- {on: true, window: 1s}
+- &second {window: 2m}
+- *second
+words: [a, b]
+inner:
+  on: True
+`), &got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := sample{Name: "kept", Share: 0.1, Factor: &factor, Count: -3, Small: 7, Pages: 1<<64 - 1,
+		Labels: map[string]string{"cpu": "4", "memory": "1Gi", "on": "true", "day": "2001-01-01"},
+		List:   []inner{{true, duration(time.Second)}, {false, duration(2 * time.Minute)}, {false, duration(2 * time.Minute)}},
+		Words:  words{"a", "b"}, Inner: inner{On: true}, private: "kept"}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(sample{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for path, want := range map[string]string{
+		"list[0].window": "f.yaml:9: list[0].window: too short",
+		"list[0].absent": "f.yaml:9: list[0].absent: too short",
+		"inner.window":   "f.yaml:13: inner.window: too short",
+		"absent":         "f.yaml: absent: too short",
+		"":               "f.yaml: too short",
+	} {
+		if err := doc.Errorf(path, "too %s", "short"); err.Error() != want {
+			t.Errorf("error at %q = %q, want %q", path, err, want)
+		}
+	}
+	if !doc.Has("labels.cpu") || doc.Has("name") {
+		t.Error("the document does not know which fields it has")
+	}
+}
+
+func TestNullEmptiesAndTextFillsLists(t *testing.T) {
+	factor := 0.5
+	got := sample{Factor: &factor, Labels: map[string]string{"a": "b"}, List: []inner{{}}}
+	if _, err := Decode("f", []byte("factor: null\nlabels: ~\nlist:\nwords: a,b"), &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(sample{Words: words{"a", "b"}}, got, cmp.AllowUnexported(sample{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestFileWithoutContentChangesNothing(t *testing.T) {
+	for _, text := range []string{"", "\n# only a comment\n", "---\n", "null"} {
+		got := sample{Name: "kept"}
+		if _, err := Decode("f", []byte(text), &got); err != nil || got.Name != "kept" {
+			t.Errorf("%q: %v, name %q", text, err, got.Name)
+		}
+	}
+}
+
+func TestBadFileIsOneClearError(t *testing.T) {
+	tests := map[string]struct{ text, want string }{
+		"unknown field":           {"name: x\nnmae: y", `f:2: unknown field "nmae", did you mean "name"?`},
+		"unknown field below":     {"inner:\n  windwo: 1s", `f:2: inner: unknown field "windwo", did you mean "window"?`},
+		"case of a field":         {"Name: x", `f:1: unknown field "Name", did you mean "name"?`},
+		"empty field":             {`"": x`, `f:1: unknown field "", did you mean "name"?`},
+		"untagged field":          {"Untaged: x", `f:1: unknown field "Untaged", did you mean "name"?`},
+		"hidden field":            {`"-": x`, `f:1: unknown field "-", did you mean "name"?`},
+		"hostile field":           {`"\0` + strings.Repeat("z", 100) + `": x`, `f:1: unknown field "\x00` + strings.Repeat("z", 79) + `"…, did you mean `},
+		"twice":                   {"name: x\nname: y", `f:2: field "name" is already set on line 1`},
+		"twice in a map":          {"labels: {a: 1, a: 2}", `f:1: labels: field "a" is already set on line 1`},
+		"two documents":           {"name: x\n---\nname: y", "f:2: second document: only one is read"},
+		"bad second document":     {"name: x\n---\n[", "f:3: did not find expected node content"},
+		"not YAML":                {"name: [", "f:1: did not find expected node content"},
+		"tab":                     {"inner:\n\ton: true", "f:2: found character that cannot start any token"},
+		"control":                 {"name: \x01", "f: control characters are not allowed"},
+		"list for a struct":       {"- a", "f:1: want a mapping of names to values, got a list"},
+		"text for a struct":       {"inner: on", `f:1: inner: want a mapping of names to values, got "on"`},
+		"null for a struct":       {"inner:", "f:1: inner: want a mapping of names to values, got nothing"},
+		"text for a list":         {"list: a", `f:1: list: want a list, got "a"`},
+		"mapping for a text":      {"name: {}", "f:1: name: want a text, got a mapping"},
+		"null for a text":         {"name:", "f:1: name: want a text, got nothing"},
+		"list for a text of ours": {"inner: {window: []}", "f:1: inner.window: want a text, got a list"},
+		"wrong text of ours":      {"list:\n- window: soon", `f:2: list[0].window: time: invalid duration "soon"`},
+		"text for a bool":         {"inner: {on: yes}", `f:1: inner.on: want true or false, got "yes"`},
+		"number for a bool":       {"inner: {on: 1}", `f:1: inner.on: want true or false, got "1"`},
+		"NaN":                     {"share: .nan", `f:1: share: want a number, got ".nan"`},
+		"nan as text":             {"share: nan", `f:1: share: want a number, got "nan"`},
+		"infinity":                {"factor: -.inf", `f:1: factor: want a number, got "-.inf"`},
+		"too large float":         {"share: 1e999", `f:1: share: want a number, got "1e999"`},
+		"quoted number":           {`share: "0.5"`, `f:1: share: want a number, got "0.5"`},
+		"fraction for a whole":    {"count: 1.5", `f:1: count: want a whole number, got "1.5"`},
+		"hexadecimal":             {"count: 0x10", `f:1: count: want a whole number, got "0x10"`},
+		"too large for its bits":  {"small: 2147483648", `f:1: small: want a whole number, got "2147483648"`},
+		"negative":                {"pages: -1", `f:1: pages: want a whole number, 0 or more, got "-1"`},
+		"channel":                 {"channel: 1", "f:1: channel: can not be set in a file"},
+		"merge":                   {"inner: {<<: {on: true}}", "f:1: inner: merge keys (<<) are not supported"},
+		"list as a key":           {"labels: {[a]: b}", "f:1: labels: want a name as the key, got a list"},
+		"alias as a key":          {"name: &n x\nlabels: {*n : b}", "f:2: labels: want a name as the key, got an alias"},
+		"unknown alias":           {"name: *n", "f: unknown anchor 'n' referenced"},
+		"binary":                  {"name: !!binary eA==", `f:1: name: tag "!!binary" is not supported`},
+		"own tag for ours":        {"inner: {window: !x 1s}", `f:1: inner.window: tag "!x" is not supported`},
+		"strange key in the path": {"labels: {\"a\\nb\": {}}", `f:1: labels."a\nb": want a text, got a mapping`},
+		"long key in the path":    {"labels: {" + strings.Repeat("k", 81) + ": {}}", `f:1: labels."` + strings.Repeat("k", 80) + `"…: want a text, got a mapping`},
+		"alias to itself":         {"list: &l [*l]", "f:1: list[0]: want a mapping of names to values, got a list"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := Decode("f", []byte(tc.text), &sample{})
+			if err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+				t.Errorf("error = %v\nwant    %s", err, tc.want)
+			}
+			var located *Error
+			if !errors.As(err, &located) || located.File != "f" {
+				t.Errorf("error %T names no file", err)
+			}
+		})
+	}
+}
+
+func TestAliasesCannotMakeAFileLarger(t *testing.T) {
+	var into struct {
+		A [][][]string `yaml:"a"`
+		B []string     `yaml:"b"`
+	}
+	row := "[" + strings.Repeat("x,", 200) + "]"
+	text := "b: &b " + row + "\na: [ &c [" + strings.Repeat("*b,", 200) + "]," + strings.Repeat("*c,", 200) + "]"
+	_, err := Decode("f", []byte(text), &into)
+	if err == nil || !strings.HasSuffix(err.Error(), "the file has more than 100000 values") {
+		t.Errorf("error = %v", err)
+	}
+	if _, err := Decode("f", make([]byte, largestFile+1), &into); err == nil || err.Error() != "f: is larger than 1048576 bytes" {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func TestNearestName(t *testing.T) {
+	names := []string{"", "memoryManagerPolicy", "topologyManagerPolicy", "reservedMemory", "dryRun"}
+	for key, want := range map[string]string{
+		"memoryPolicy": "memoryManagerPolicy", "TOPOLOGYMANAGERPOLICY": "topologyManagerPolicy", "reserved-memory": "reservedMemory",
+		"dry_run": "dryRun", "": "dryRun", strings.Repeat("q", 10000): "memoryManagerPolicy",
+	} {
+		if got := Nearest(key, names); got != want {
+			t.Errorf("nearest to %.20q = %q, want %q", key, got, want)
+		}
+	}
+}
+
+// FuzzDecode: any text fills the struct or is one located error.
+func FuzzDecode(f *testing.F) {
+	for _, text := range []string{"name: x", "list:\n- &a {on: true}\n- *a", "labels: {a: 1}\n---\n", "factor: .nan", "words: a,b", "a: &a [*a]", "<<: {}", "? [a]\n: b"} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var got sample
+		doc, err := Decode("f", data, &got)
+		if err == nil {
+			_ = doc.Errorf("list[0].window", "x")
+			return
+		}
+		var located *Error
+		if !errors.As(err, &located) || located.Line < 0 || strings.ContainsAny(err.Error(), "\n\x00\x1b") {
+			t.Errorf("%T: %q", err, err)
+		}
+	})
+}
