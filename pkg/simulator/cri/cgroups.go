@@ -74,6 +74,11 @@ func (t *Tree) Read(cgroup, file string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
+// Write writes one file of a cgroup.
+func (t *Tree) Write(cgroup, file, text string) error {
+	return t.write(path.Clean("/"+cgroup), map[string]string{file: text})
+}
+
 func (t *Tree) write(cgroup string, files map[string]string) error {
 	for file, text := range files {
 		if err := os.WriteFile(filepath.Join(t.root, cgroup, file), []byte(text+"\n"), 0o644); err != nil {

@@ -1,0 +1,184 @@
+package simulator
+
+import (
+	"path"
+	"strings"
+
+	"github.com/containerd/nri/pkg/api"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+)
+
+// kubelet says what the kubelet would tell the runtime on a machine.
+type kubelet struct {
+	machine machine.Machine
+	systemd bool // the systemd cgroup driver
+}
+
+// cgroupParent is the pod's cgroup as the kubelet names it to the runtime.
+func (k kubelet) cgroupParent(pod *corev1.Pod) string {
+	qos := map[memoryqos.QOSClass]string{memoryqos.Burstable: "burstable", memoryqos.BestEffort: "besteffort"}[classOf(pod)]
+	if !k.systemd {
+		return path.Join("/kubepods", qos, "pod"+string(pod.UID))
+	}
+	parts := []string{"kubepods"}
+	if qos != "" {
+		parts = append(parts, qos)
+	}
+	parts = append(parts, "pod"+strings.ReplaceAll(string(pod.UID), "-", "_"))
+	return cri.ExpandSlice(strings.Join(parts, "-") + ".slice")
+}
+
+// cgroupsPath is linux.cgroupsPath of a container's OCI spec, as containerd makes it.
+func (k kubelet) cgroupsPath(pod *corev1.Pod, id string) string {
+	parent := k.cgroupParent(pod)
+	if k.systemd {
+		return path.Base(parent) + ":cri-containerd:" + id
+	}
+	return path.Join(parent, id)
+}
+
+func classOf(pod *corev1.Pod) memoryqos.QOSClass { return podinfo.FromPod(pod).Class }
+
+// sandbox is RunPodSandbox' pod.
+func (k kubelet) sandbox(pod *corev1.Pod) *api.PodSandbox {
+	return &api.PodSandbox{
+		Id: idOf(string(pod.UID)), Name: pod.Name, Uid: string(pod.UID), Namespace: pod.Namespace,
+		Labels: pod.Labels, Annotations: pod.Annotations,
+		Linux: &api.LinuxPodSandbox{
+			CgroupParent: k.cgroupParent(pod),
+			PodOverhead:  memoryAndCPU(corev1.ResourceRequirements{Limits: pod.Spec.Overhead, Requests: pod.Spec.Overhead}),
+			PodResources: memoryAndCPU(podResources(pod)),
+		},
+	}
+}
+
+// container is CreateContainer's container. number counts its restarts.
+func (k kubelet) container(pod *corev1.Pod, container *corev1.Container) *api.Container {
+	id := idOf(string(pod.UID) + "/" + container.Name)
+	resources := memoryAndCPU(container.Resources)
+	resources.HugepageLimits = k.hugepageLimits(pod, container)
+	// The kubelet asks the kernel to kill all of a container's processes together.
+	resources.Unified = map[string]string{"memory.oom.group": "1"}
+	return &api.Container{
+		Id: id, PodSandboxId: idOf(string(pod.UID)), Name: container.Name, Annotations: map[string]string{},
+		Linux: &api.LinuxContainer{
+			Resources:   resources,
+			OomScoreAdj: &api.OptionalInt{Value: k.oomScoreAdj(pod, container)},
+			CgroupsPath: k.cgroupsPath(pod, id),
+		},
+	}
+}
+
+const (
+	quotaPeriod = 100000 // microseconds
+	minShares   = 2
+	maxShares   = 262144
+)
+
+// memoryAndCPU translates resources as the kubelet does for CRI. A memory limit of 0 is no limit.
+func memoryAndCPU(resources corev1.ResourceRequirements) *api.LinuxResources {
+	shares := uint64(resources.Requests.Cpu().MilliValue()) * 1024 / 1000
+	to := &api.LinuxResources{
+		Memory: &api.LinuxMemory{},
+		Cpu:    &api.LinuxCPU{Shares: api.UInt64(min(max(shares, minShares), maxShares)), Period: api.UInt64(uint64(quotaPeriod))},
+	}
+	if limit := resources.Limits.Memory().Value(); limit > 0 {
+		// Without swap the limit of memory and swap together is that of memory.
+		to.Memory.Limit, to.Memory.Swap = api.Int64(limit), api.Int64(limit)
+	}
+	if limit := resources.Limits.Cpu().MilliValue(); limit > 0 {
+		to.Cpu.Quota = api.Int64(max(limit*quotaPeriod/1000, 1000))
+	}
+	return to
+}
+
+// hugepageLimits has a limit for every page size of the machine, 0 where the container has none.
+func (k kubelet) hugepageLimits(pod *corev1.Pod, container *corev1.Container) []*api.HugepageLimit {
+	var limits []*api.HugepageLimit
+	seen := map[uint64]bool{}
+	for _, node := range k.machine.Nodes {
+		for _, pool := range node.Hugepages {
+			if seen[pool.PageSize] {
+				continue
+			}
+			seen[pool.PageSize] = true
+			limits = append(limits, &api.HugepageLimit{PageSize: pageSizeText(pool.PageSize), Limit: hugepageLimit(pod, container, pool.PageSize)})
+		}
+	}
+	return limits
+}
+
+// hugepageLimit prefers the container's limit to the pod's.
+func hugepageLimit(pod *corev1.Pod, container *corev1.Container, pageSize uint64) uint64 {
+	lists := []corev1.ResourceList{container.Resources.Limits}
+	if pod.Spec.Resources != nil {
+		lists = append(lists, pod.Spec.Resources.Limits)
+	}
+	for _, list := range lists {
+		for name, limit := range list {
+			text, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+			if size, err := resource.ParseQuantity(text); ok && err == nil && uint64(size.Value()) == pageSize {
+				return uint64(limit.Value())
+			}
+		}
+	}
+	return 0
+}
+
+// pageSizeText is a page size as CRI writes it: "2MB", "1GB".
+func pageSizeText(size uint64) string {
+	units := []string{"B", "KB", "MB", "GB", "TB"}
+	unit := 0
+	for size >= 1024 && size%1024 == 0 && unit < len(units)-1 {
+		size, unit = size/1024, unit+1
+	}
+	return resource.NewQuantity(int64(size), resource.DecimalSI).String() + units[unit]
+}
+
+// oomScoreAdj is the kubelet's (pkg/kubelet/qos): a share of the machine's memory for Burstable containers, clamped between
+// the fixed values of the other classes.
+func (k kubelet) oomScoreAdj(pod *corev1.Pod, container *corev1.Container) int64 {
+	if pod.Spec.PriorityClassName == "system-node-critical" {
+		return -997
+	}
+	switch classOf(pod) {
+	case memoryqos.Guaranteed:
+		return -997
+	case memoryqos.BestEffort:
+		return 1000
+	}
+	if k.machine.MemTotal == 0 {
+		return 999
+	}
+	request, extra := container.Resources.Requests.Memory().Value(), unclaimedShare(pod)
+	if isSidecar(container) {
+		// A sidecar is at least as precious as the app container that asks for the least.
+		least := pod.Spec.Containers[0].Resources.Requests.Memory().Value()
+		for _, app := range pod.Spec.Containers {
+			least = min(least, app.Resources.Requests.Memory().Value())
+		}
+		request = max(request, least)
+	}
+	adj := 1000 - 1000*(request+extra)/int64(k.machine.MemTotal)
+	return min(max(adj, 3), 999)
+}
+
+// unclaimedShare is each container's share of the pod-level request that no container asks for.
+func unclaimedShare(pod *corev1.Pod) int64 {
+	if pod.Spec.Resources == nil || pod.Spec.Resources.Requests.Memory().IsZero() {
+		return 0
+	}
+	sum := sumOfRequests(pod, corev1.ResourceMemory)
+	rest := pod.Spec.Resources.Requests.Memory().Value() - sum.Value()
+	return rest / int64(len(pod.Spec.Containers)+len(pod.Spec.InitContainers))
+}
+
+func isSidecar(container *corev1.Container) bool {
+	return container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}

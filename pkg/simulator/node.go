@@ -1,0 +1,147 @@
+package simulator
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+)
+
+// node is the simulated node.
+type node struct {
+	kubelet
+	runtime  *cri.Runtime
+	tree     *cri.Tree
+	plugin   Plugin
+	stateDir string
+
+	pods       []*corev1.Pod
+	containers []*Container
+}
+
+// runPod starts a pod as the kubelet does: the pod's cgroup, its sandbox, the init containers one after the other, each to
+// its end unless it is a sidecar, then the app containers. After an init container that does not start nothing follows.
+func (n *node) runPod(ctx context.Context, pod *corev1.Pod) error {
+	n.pods = append(n.pods, pod)
+	if err := n.makeCgroup(pod); err != nil {
+		return err
+	}
+	sandbox := n.sandbox(pod)
+	if err := n.runtime.RunPodSandbox(ctx, sandbox); err != nil {
+		n.skip(pod, pod.Spec.InitContainers, err.Error())
+		n.skip(pod, pod.Spec.Containers, err.Error())
+		return ctx.Err()
+	}
+	for i := range pod.Spec.InitContainers {
+		container := &pod.Spec.InitContainers[i]
+		admitted, err := n.runContainer(ctx, pod, container)
+		if err != nil {
+			return err
+		}
+		if !admitted {
+			reason := fmt.Sprintf("not created: init container %s did not start", container.Name)
+			n.skip(pod, pod.Spec.InitContainers[i+1:], reason)
+			n.skip(pod, pod.Spec.Containers, reason)
+			return nil
+		}
+		if !isSidecar(container) {
+			if err := n.runtime.StopContainer(ctx, idOf(string(pod.UID)+"/"+container.Name)); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if _, err := n.runContainer(ctx, pod, &pod.Spec.Containers[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeCgroup is what the kubelet does before a pod's sandbox.
+func (n *node) makeCgroup(pod *corev1.Pod) error {
+	cgroup := n.cgroupParent(pod)
+	if err := n.tree.Make(cgroup); err != nil {
+		return err
+	}
+	if !limited(pod) {
+		return nil
+	}
+	limit := podResources(pod).Limits[corev1.ResourceMemory]
+	limit.Add(pod.Spec.Overhead[corev1.ResourceMemory])
+	return n.tree.Write(cgroup, "memory.max", strconv.FormatInt(limit.Value(), 10))
+}
+
+// runContainer creates and starts a container and notes what came of it. The error is about the simulation.
+func (n *node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.Container) (admitted bool, err error) {
+	asked := n.container(pod, spec)
+	note := n.note(pod, spec)
+	resources, err := n.runtime.CreateContainer(ctx, asked)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
+	}
+	if err != nil {
+		note.Reason = err.Error()
+		return false, nil
+	}
+	note.Admitted, note.id, note.OCI = true, asked.Id, resources
+	note.learn(n.plugin.View())
+	return true, n.runtime.StartContainer(ctx, asked.Id)
+}
+
+func (n *node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
+	note := &Container{
+		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
+		uid: string(pod.UID),
+	}
+	switch init := slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == spec.Name }); {
+	case init && isSidecar(spec):
+		note.kind = "sidecar"
+	case init:
+		note.kind = "init, ended"
+	}
+	n.containers = append(n.containers, note)
+	return note
+}
+
+func (n *node) skip(pod *corev1.Pod, containers []corev1.Container, reason string) {
+	for i := range containers {
+		n.note(pod, &containers[i]).Reason = reason
+	}
+}
+
+// learn takes from the plugin what an OCI spec does not have: the request and where it is from.
+func (c *Container) learn(view *agent.View) {
+	for _, pod := range view.Pods {
+		if pod.UID != c.uid {
+			continue
+		}
+		for _, container := range pod.Containers {
+			if container.Name == c.Container {
+				c.Memory.Request, c.Memory.RequestSource = container.Request.Request, string(container.Request.Source)
+				c.requestError = container.Request.Error
+			}
+		}
+	}
+}
+
+// ancestors are the cgroups between the mount and the containers: kubepods, the QoS classes' and the pods'.
+func (n *node) ancestors() []string {
+	var all []string
+	seen := map[string]bool{".": true}
+	for _, pod := range n.pods {
+		var chain []string
+		for cgroup := path.Clean(n.cgroupParent(pod))[1:]; !seen[cgroup]; cgroup = path.Dir(cgroup) {
+			seen[cgroup] = true
+			chain = append([]string{cgroup}, chain...)
+		}
+		all = append(all, chain...)
+	}
+	return all
+}

@@ -1,0 +1,153 @@
+package simulator
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// Result is what became of the pods. Its JSON is for programs and keeps its keys; sizes are bytes, and what is not set is
+// left out.
+type Result struct {
+	Containers []*Container `json:"containers"`
+	Ancestors  []Ancestor   `json:"ancestors"`
+	// State is the state file; null under the Memory Manager policy None.
+	State json.RawMessage `json:"state"`
+
+	nodes []memorymanager.NodeState
+}
+
+// Container is one container of a manifest, in the order of creation.
+type Container struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+	QOSClass  string `json:"qosClass"`
+	Admitted  bool   `json:"admitted"`
+	// Reason is why a container was not created.
+	Reason     string `json:"reason"`
+	NUMANodes  []int  `json:"numaNodes"`
+	CpusetMems string `json:"cpusetMems"`
+	Memory     Memory `json:"memory"`
+	// OCI is linux.resources of the final OCI spec.
+	OCI *rspec.LinuxResources `json:"oci,omitempty"`
+
+	id, uid, kind string
+	requestError  uint64
+}
+
+// Memory is a container's memory request and the files of its cgroup.
+type Memory struct {
+	Request uint64 `json:"request"`
+	// RequestSource is where the plugin learned the request.
+	RequestSource string  `json:"requestSource,omitempty"`
+	Min           *uint64 `json:"min,omitempty"`
+	Low           *uint64 `json:"low,omitempty"`
+	High          *uint64 `json:"high,omitempty"`
+	Max           *uint64 `json:"max,omitempty"`
+}
+
+// Ancestor is a cgroup above the containers.
+type Ancestor struct {
+	// Cgroup is relative to the cgroup mount.
+	Cgroup    string  `json:"cgroup"`
+	MemoryMin *uint64 `json:"memoryMin,omitempty"`
+	MemoryLow *uint64 `json:"memoryLow,omitempty"`
+}
+
+// Rejected returns the containers that were not created.
+func (r *Result) Rejected() []*Container {
+	return slices.DeleteFunc(slices.Clone(r.Containers), func(c *Container) bool { return c.Admitted })
+}
+
+// result takes the node's state as it is now.
+func (n *node) result() (*Result, error) {
+	result := &Result{Containers: n.containers, nodes: n.plugin.View().Nodes}
+	specs := map[string]*rspec.LinuxResources{}
+	for _, container := range n.runtime.Containers() {
+		specs[container.Id] = container.Linux.Resources.ToOCI()
+	}
+	for _, container := range n.containers {
+		if !container.Admitted {
+			continue
+		}
+		// The plugin may have corrected a running container since its creation.
+		if spec := specs[container.id]; spec != nil {
+			container.OCI = spec
+		}
+		if err := container.read(container.OCI); err != nil {
+			return nil, fmt.Errorf("container %s of pod %s/%s: %w", container.Container, container.Namespace, container.Pod, err)
+		}
+	}
+	result.Ancestors = []Ancestor{}
+	for _, cgroup := range n.ancestors() {
+		ancestor := Ancestor{Cgroup: cgroup}
+		var err error
+		if ancestor.MemoryMin, err = n.protection(cgroup, "memory.min"); err != nil {
+			return nil, err
+		}
+		if ancestor.MemoryLow, err = n.protection(cgroup, "memory.low"); err != nil {
+			return nil, err
+		}
+		result.Ancestors = append(result.Ancestors, ancestor)
+	}
+	state, err := os.ReadFile(filepath.Join(n.stateDir, checkpoint.FileName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	result.State = json.RawMessage(state)
+	if len(state) == 0 {
+		result.State = json.RawMessage("null")
+	}
+	return result, nil
+}
+
+// read takes a container's nodes and memory files from its OCI spec.
+func (c *Container) read(spec *rspec.LinuxResources) (err error) {
+	if spec.CPU != nil && spec.CPU.Mems != "" {
+		c.CpusetMems = spec.CPU.Mems
+		nodes, err := nodeset.Parse(spec.CPU.Mems)
+		if err != nil {
+			return fmt.Errorf("cpuset.mems: %w", err)
+		}
+		c.NUMANodes = nodes.IDs()
+	}
+	if spec.Memory != nil && spec.Memory.Limit != nil && *spec.Memory.Limit > 0 {
+		limit := uint64(*spec.Memory.Limit)
+		c.Memory.Max = &limit
+	}
+	for key, to := range map[string]**uint64{"memory.min": &c.Memory.Min, "memory.low": &c.Memory.Low, "memory.high": &c.Memory.High} {
+		if *to, err = value(spec.Unified[key]); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return nil
+}
+
+// value reads a memory file's text; "", "0" and "max" are what the kernel has without us.
+func value(text string) (*uint64, error) {
+	if text == "" || text == "0" || text == "max" {
+		return nil, nil
+	}
+	bytes, err := strconv.ParseUint(text, 10, 64)
+	return &bytes, err
+}
+
+func (n *node) protection(cgroup, file string) (*uint64, error) {
+	text, err := n.tree.Read(cgroup, file)
+	if err != nil {
+		return nil, err
+	}
+	return value(text)
+}
