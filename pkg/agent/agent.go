@@ -58,6 +58,7 @@ type Agent struct {
 	store     *checkpoint.Store
 	writer    *checkpoint.Writer // nil where the state folder cannot be used
 	requests  *podinfo.Resolver
+	sourced   bool // requests has sources
 	node      podinfo.Node
 	raises    *raises
 	counters  counters
@@ -110,6 +111,7 @@ func New(opts Options) (*Agent, error) {
 		return nil, err
 	}
 	a.openStateDir(opts.StateDir)
+	a.sourced = len(opts.Providers) > 0
 	a.requests = podinfo.New(podinfo.Options{
 		Providers: opts.Providers,
 		Timeout:   time.Duration(opts.Config.RequestTimeout),

@@ -61,8 +61,11 @@ func (a *Agent) CreateContainer(ctx context.Context, told Pod, container Contain
 func (a *Agent) inquire(ctx context.Context, told Pod, container string) (managed bool, err error) {
 	a.mu.Lock()
 	p, err := a.podOf(told)
-	ask := err == nil && p.managed && !p.knows(container)
 	managed = err == nil && p.managed
+	ask := managed && a.sourced && !p.knows(container)
+	if ask {
+		p.asked = true
+	}
 	a.mu.Unlock()
 	if !ask {
 		return managed, err

@@ -26,7 +26,7 @@ func (a *Agent) RunPodSandbox(ctx context.Context, told Pod) error {
 	if err != nil {
 		return err
 	}
-	if p.managed {
+	if p.managed && a.sourced {
 		a.requests.Expect(p.ref)
 	}
 	a.protect(ctx)
@@ -171,7 +171,9 @@ func (a *Agent) endPod(p *pod) {
 	}
 	a.sums++
 	a.changed()
-	a.requests.Forget(p.ref)
+	if a.sourced {
+		a.requests.Forget(p.ref)
+	}
 }
 
 // touch marks a pod as another one than the last View shows. The lock is held.

@@ -63,7 +63,11 @@ func (a *Agent) checkFiles(ctx context.Context, id string) error {
 	if err != nil || differ.Mems == "" && differ.Values == (memoryqos.Values{}) {
 		return err
 	}
-	if err := a.protector.SetContainer(ctx, differ); err != nil {
+	err = a.protector.SetContainer(ctx, differ)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // it has ended
+		return nil
+	case err != nil:
 		a.counters.containerWriteErrors.Add(1)
 		return fmt.Errorf("cgroup %s: %w", knobs.Cgroup, err)
 	}

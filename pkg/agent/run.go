@@ -39,6 +39,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-a.wake:
 			timer.Stop()
 		}
+		a.listen(ctx)
 		a.correct(ctx)
 		a.checkMarked(ctx)
 	}
@@ -90,6 +91,30 @@ func (a *Agent) podChanged(answer podinfo.Answer) {
 	a.better[answer.Pod.UID] = answer
 	a.mu.Unlock()
 	a.poke()
+}
+
+// listen asks the sources for the pods that were found by Synchronize: it has no time to wait for them. From the question
+// on they tell of each pod's changes.
+func (a *Agent) listen(ctx context.Context) {
+	if !a.sourced {
+		return
+	}
+	a.mu.Lock()
+	var refs []podinfo.Ref
+	for _, p := range a.living {
+		if p.managed && !p.asked {
+			p.asked = true
+			refs = append(refs, p.ref)
+		}
+	}
+	a.mu.Unlock()
+	now, cancel := context.WithCancel(ctx)
+	cancel() // what is not known yet comes by podChanged
+	for _, ref := range refs {
+		if answer, ok := a.requests.Resolve(now, ref); ok {
+			a.podChanged(answer)
+		}
+	}
 }
 
 // correct brings running containers to requests that a pod API has told of since their creation.

@@ -66,6 +66,8 @@ type pod struct {
 	managed bool
 	// seen is set once the pod's cgroup was there: when it is gone then, so is the pod.
 	seen bool
+	// asked is set once the pod APIs were asked for the pod: they tell of its changes from then on.
+	asked bool
 	// info is what the pod APIs say; nil while none has.
 	info   *podinfo.Pod
 	source podinfo.Source

@@ -1,0 +1,328 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+const (
+	mi = uint64(1) << 20
+	gi = uint64(1) << 30
+)
+
+// twoNodes is a machine with two equal NUMA nodes.
+const twoNodes = `
+nodes:
+  - {id: 0, memory: 16Gi, cpus: 0-7, hugepages: {2Mi: 512}, distances: [10, 21]}
+  - {id: 1, memory: 16Gi, cpus: 8-15, hugepages: {2Mi: 512}, distances: [21, 10]}
+`
+
+// node is a machine with cgroups, a state folder and an agent that can be restarted.
+type node struct {
+	testing.TB
+	*Agent
+	root, state string
+	config      config.Config
+	machine     machine.Machine
+	providers   []podinfo.Provider
+	log         *logBuffer
+	clock       *clock
+	runtime     Runtime
+	apply       func(context.Context, []Update) error
+	onWrite     func(cgroup.Write)
+}
+
+// logBuffer keeps the log of a test.
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// clock is a clock that a test can move on.
+type clock struct {
+	mu    sync.Mutex
+	ahead time.Duration
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Now().Add(c.ahead)
+}
+
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ahead += d
+}
+
+// newNode starts an agent on a new machine. yaml is its configuration, laid over one with 1Gi reserved.
+func newNode(t testing.TB, yaml string, options ...func(*node)) *node {
+	t.Helper()
+	n := &node{
+		TB: t, root: t.TempDir(), state: filepath.Join(t.TempDir(), "state"), config: parseConfig(t, yaml),
+		log: &logBuffer{}, clock: &clock{}, runtime: Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true},
+	}
+	var err error
+	if n.machine, err = machine.Parse("machine", []byte(twoNodes)); err != nil {
+		t.Fatal(err)
+	}
+	for _, option := range options {
+		option(n)
+	}
+	n.start()
+	t.Cleanup(n.stop)
+	return n
+}
+
+func parseConfig(t testing.TB, yaml string) config.Config {
+	t.Helper()
+	c, err := config.Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\n"+
+		"kubeReserved: {memory: 924Mi}\n"+yaml))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// start makes the agent and connects it to a runtime without pods.
+func (n *node) start() {
+	n.Helper()
+	tree, err := cgroup.Open(n.root, cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
+		if n.onWrite != nil {
+			n.onWrite(w)
+		}
+	}))
+	if err != nil {
+		n.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.MultiWriter(n.log))
+	log.SetLevel(logrus.DebugLevel)
+	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
+	n.Agent, err = New(Options{
+		Config: n.config, Machine: n.machine, StateDir: n.state, Tree: tree, Providers: n.providers, Log: log, Now: n.clock.now,
+	})
+	if err != nil {
+		n.Fatal(err)
+	}
+	n.Connected(n.runtime, n.apply)
+}
+
+// stop ends the agent properly; kill forgets it as SIGKILL would.
+func (n *node) stop() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := n.Close(ctx); err != nil {
+		n.Log("close:", err)
+	}
+}
+
+// sync is Synchronize with what a test says the runtime has.
+func (n *node) sync(pods []Pod, containers []Container) []Update {
+	n.Helper()
+	updates, err := n.Synchronize(context.Background(), pods, containers)
+	if err != nil {
+		n.Fatal(err)
+	}
+	return updates
+}
+
+// podOfClass makes a pod and its cgroup.
+func (n *node) pod(name string, class memoryqos.QOSClass) Pod {
+	n.Helper()
+	uid := name + "-uid"
+	parent := "/kubepods/" + strings.ToLower(string(class)) + "/pod" + uid
+	if class == memoryqos.Guaranteed {
+		parent = "/kubepods/pod" + uid
+	}
+	if err := os.MkdirAll(filepath.Join(n.root, parent), 0o755); err != nil {
+		n.Fatal(err)
+	}
+	return Pod{ID: name + "-sandbox", UID: uid, Namespace: "default", Name: name, CgroupParent: parent}
+}
+
+// container makes a container of a pod, with a limit in bytes (0: none).
+func ofPod(p Pod, name string, limit uint64) Container {
+	c := Container{ID: p.Name + "-" + name, PodID: p.ID, Name: name, State: Unknown}
+	c.CgroupsPath = p.CgroupParent + "/" + c.ID
+	if limit > 0 {
+		value := int64(limit)
+		c.Resources.MemoryLimit = &value
+	}
+	return c
+}
+
+// run makes a container's cgroup and has it run, as a runtime that has applied the adjustment.
+func (n *node) run(p Pod, c Container, adjustment Adjustment) Container {
+	n.Helper()
+	n.mkdir(c.CgroupsPath)
+	n.write(c.CgroupsPath, adjustment)
+	c.State = Running
+	c.Resources = c.Resources.with(adjustment)
+	if err := n.StartContainer(context.Background(), p, c); err != nil {
+		n.Fatal(err)
+	}
+	return c
+}
+
+func (r Resources) with(a Adjustment) Resources {
+	r = merged(r, Resources{Unified: a.Unified, Mems: a.CpusetMems})
+	return r
+}
+
+func (n *node) mkdir(dir string) {
+	n.Helper()
+	if err := os.MkdirAll(filepath.Join(n.root, dir), 0o755); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func (n *node) rmdir(dir string) {
+	n.Helper()
+	if err := os.RemoveAll(filepath.Join(n.root, dir)); err != nil {
+		n.Fatal(err)
+	}
+}
+
+func (n *node) write(dir string, adjustment Adjustment) {
+	n.Helper()
+	for file, text := range adjustment.Unified {
+		n.writeFile(dir, file, text)
+	}
+	if adjustment.CpusetMems != "" {
+		n.writeFile(dir, "cpuset.mems", adjustment.CpusetMems)
+	}
+}
+
+func (n *node) writeFile(dir, file, text string) {
+	n.Helper()
+	if err := os.WriteFile(filepath.Join(n.root, dir, file), []byte(text+"\n"), 0o644); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// file is what a cgroup file holds, "" when it was never written.
+func (n *node) file(dir, name string) string {
+	n.Helper()
+	data, err := os.ReadFile(filepath.Join(n.root, dir, name))
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// create creates a container and fails the test when it is refused.
+func (n *node) create(p Pod, c Container) Adjustment {
+	n.Helper()
+	adjustment, err := n.CreateContainer(context.Background(), p, c)
+	if err != nil {
+		n.Fatal(err)
+	}
+	return adjustment
+}
+
+// launch creates a container and has it run.
+func (n *node) launch(p Pod, c Container) Container {
+	n.Helper()
+	return n.run(p, c, n.create(p, c))
+}
+
+// view is a pod's view.
+func (n *node) podView(p Pod) *PodView {
+	n.Helper()
+	for _, view := range n.View().Pods {
+		if view.UID == p.UID {
+			return view
+		}
+	}
+	n.Fatalf("no pod %s in the view", p.Name)
+	return nil
+}
+
+func (n *node) containerView(p Pod, name string) ContainerView {
+	n.Helper()
+	for _, view := range n.podView(p).Containers {
+		if view.Name == name {
+			return view
+		}
+	}
+	n.Fatalf("no container %s of pod %s in the view", name, p.Name)
+	return ContainerView{}
+}
+
+// booked is what each node has booked, in Mi, for example "3072 0".
+func (n *node) booked() string {
+	n.Helper()
+	var all []string
+	for _, node := range n.View().Nodes {
+		for _, table := range node.Memory {
+			if table.Type == "memory" {
+				all = append(all, strconv.FormatUint(table.Reserved/mi, 10))
+			}
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+func (n *node) want(what, got, want string) {
+	n.Helper()
+	if got != want {
+		n.Errorf("%s is %q, want %q", what, got, want)
+	}
+}
+
+func bytesOf(n uint64) string { return strconv.FormatUint(n, 10) }
+
+// eventually waits for a condition.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(60 * time.Second); !condition(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("not so within a minute: %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+func limit(bytes int64) *int64 { return &bytes }
+
+func text(v *uint64) string {
+	if v == nil {
+		return "-"
+	}
+	return fmt.Sprint(*v)
+}
