@@ -124,15 +124,14 @@ func (m *Manager) podOn(uid string, group nodeset.Set) bool {
 
 // book enters a container's blocks. Its request is covered first by what init containers of the pod leave behind.
 func (m *Manager) book(c Container, nodes nodeset.Set) []Block {
+	p := m.pod(c.Pod)
 	blocks := make([]Block, len(c.Request))
 	for i, amount := range c.Request {
-		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
+		b := Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
 		m.assign(nodes)
-		m.fill(m.column(amount.Type), nodes, minus(amount.Bytes, m.reusable(c.Pod, nodes, amount.Type)))
+		m.fill(m.column(b.Type), nodes, b.Size-p.takeOver(b))
+		blocks[i] = b
 	}
-	p := m.pod(c.Pod)
-	m.noteReuse(c, blocks)
-	p.shrinkInit(c.Name, blocks)
 	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
 	m.generation++
 	return append([]Block(nil), blocks...)
@@ -161,7 +160,6 @@ func (m *Manager) fill(c *column, nodes nodeset.Set, bytes uint64) uint64 {
 func (m *Manager) readmit(c Container, existing *container) Placement {
 	existing.kind = c.Kind
 	nodes := span(existing.blocks)
-	m.noteReuse(c, existing.blocks)
 	hint := m.regenerated(c.Pod, c.Request, existing.blocks)
 	return Placement{Affinity: hint, Blocks: append([]Block(nil), existing.blocks...), Nodes: nodes, Existing: true}
 }

@@ -207,9 +207,7 @@ func (b *brute) merge(lists [][]bruteHint) *bruteHint {
 		})
 		return best
 	}
-	for merged := range b.combinations(lists) {
-		best = b.pick(best, merged, size)
-	}
+	b.combinations(lists, func(merged bruteHint) { best = b.pick(best, merged, size) })
 	return best
 }
 
@@ -233,39 +231,55 @@ func (b *brute) product(lists [][]bruteHint, merged bruteHint, first uint, yield
 	}
 }
 
-// combinations are the distinct results of the cross product.
-func (b *brute) combinations(lists [][]bruteHint) map[bruteHint]bool {
-	type partial struct {
-		mask, first uint
-		preferred   bool
-	}
-	now := map[partial]bool{{mask: b.all(), preferred: true}: true}
+// combinations are the distinct results of the cross product: those of equal, preferred hints, and the others.
+func (b *brute) combinations(lists [][]bruteHint, yield func(bruteHint)) {
+	var equal, other []uint
+	started := false
 	for _, list := range lists {
-		if list == nil {
-			continue
-		}
-		next := map[partial]bool{}
-		for p := range now {
+		switch {
+		case list == nil:
+		case !started:
+			started = true
 			for _, hint := range list {
-				q := partial{mask: p.mask & hint.mask, first: p.first, preferred: p.preferred && hint.preferred}
-				if q.first == 0 {
-					q.first = hint.mask
-				}
-				if q.preferred = q.preferred && hint.mask == q.first; !q.preferred {
-					q.first = ^uint(0) // only preferred ones must stay equal
-				}
-				if q.mask != 0 {
-					next[q] = true
+				if hint.preferred {
+					equal = append(equal, hint.mask)
+				} else {
+					other = append(other, hint.mask)
 				}
 			}
+		default:
+			var seen [1 << 10]bool
+			var stay, next []uint
+			join := func(mask uint) {
+				if mask != 0 && !seen[mask] {
+					seen[mask] = true
+					next = append(next, mask)
+				}
+			}
+			for _, hint := range list {
+				for _, mask := range equal {
+					if hint.preferred && hint.mask == mask {
+						stay = append(stay, mask)
+					} else {
+						join(mask & hint.mask)
+					}
+				}
+				for _, mask := range other {
+					join(mask & hint.mask)
+				}
+			}
+			equal, other = stay, next
 		}
-		now = next
 	}
-	results := map[bruteHint]bool{}
-	for p := range now {
-		results[bruteHint{p.mask, p.preferred}] = true
+	if !started {
+		equal = append(equal, b.all())
 	}
-	return results
+	for _, mask := range equal {
+		yield(bruteHint{mask, true})
+	}
+	for _, mask := range other {
+		yield(bruteHint{mask, false})
+	}
 }
 
 // affinity is the Topology Manager's answer for one request. Mask 0 is no affinity.

@@ -33,7 +33,6 @@ type Manager struct {
 	sorted []*pod
 	added  []*pod
 
-	reuse      reuse
 	hints      hints
 	generation uint64
 	bounded    uint64
@@ -101,7 +100,6 @@ func (m *Manager) clear() {
 	}
 	clear(m.pods)
 	m.sorted, m.added = nil, nil
-	m.reuse = reuse{}
 	m.generation++
 }
 

@@ -2,48 +2,10 @@ package memorymanager
 
 import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 
-// reuse is what the init containers of one pod leave to its later containers. Only the pod that was looked at last has
-// any: the containers of a pod come one after the other.
-type reuse struct {
-	pod     string
-	entries []reuseEntry
-}
-
-type reuseEntry struct {
-	nodes nodeset.Set
-	name  MemoryType
-	bytes uint64
-}
-
-func (r *reuse) entry(nodes nodeset.Set, name MemoryType) *reuseEntry {
-	for i := range r.entries {
-		if e := &r.entries[i]; e.nodes == nodes && e.name == name {
-			return e
-		}
-	}
-	return nil
-}
-
-// reusable are the bytes of a type that the pod's init containers leave behind on exactly these nodes. It is never more
-// than they still have booked, so that a pod that comes again under the same UID books all it needs.
-func (m *Manager) reusable(pod string, nodes nodeset.Set, name MemoryType) uint64 {
-	if m.reuse.pod != pod || len(m.reuse.entries) == 0 {
-		return 0
-	}
-	e := m.reuse.entry(nodes, name)
-	if e == nil {
-		return 0
-	}
-	var booked uint64
-	if p := m.pods[pod]; p != nil {
-		for i := range p.containers {
-			if c := &p.containers[i]; c.kind == Init {
-				booked += size(c.blocks, nodes, name)
-			}
-		}
-	}
-	return min(e.bytes, booked)
-}
+// The init containers of a pod leave their memory to its later containers: those run when the init containers have
+// ended. A later container takes the blocks of init containers on exactly its nodes over, as far as it needs them, so
+// that the blocks of a pod always add up to what is booked for it. That needs no table beside the blocks, as the
+// kubelet has one, and holds when the containers of several pods come by turns.
 
 // size of the blocks of a type on exactly these nodes.
 func size(blocks []Block, nodes nodeset.Set, name MemoryType) (bytes uint64) {
@@ -55,44 +17,40 @@ func size(blocks []Block, nodes nodeset.Set, name MemoryType) (bytes uint64) {
 	return bytes
 }
 
-// noteReuse updates what is left to later containers: an init container leaves its blocks behind, any other uses it up.
-func (m *Manager) noteReuse(c Container, blocks []Block) {
-	r := &m.reuse
-	if r.pod != c.Pod {
-		r.pod, r.entries = c.Pod, r.entries[:0]
+// sizeOf the blocks of the pod's containers of one kind.
+func (p *pod) sizeOf(kind Kind, nodes nodeset.Set, name MemoryType) (bytes uint64) {
+	if p == nil {
+		return 0
 	}
-	for _, b := range blocks {
-		e := r.entry(b.Nodes, b.Type)
-		switch {
-		case c.Kind == Init && e == nil:
-			r.entries = append(r.entries, reuseEntry{nodes: b.Nodes, name: b.Type, bytes: b.Size})
-		case c.Kind == Init:
-			e.bytes = max(e.bytes, b.Size)
-		case e != nil:
-			e.bytes = minus(e.bytes, b.Size)
+	for i := range p.containers {
+		if c := &p.containers[i]; c.kind == kind {
+			bytes += size(c.blocks, nodes, name)
 		}
 	}
+	return bytes
 }
 
-// shrinkInit takes the blocks of a new container off those of the init containers before it, so that the blocks of a pod
-// add up to what it has booked.
-func (p *pod) shrinkInit(name string, blocks []Block) {
-	for _, b := range blocks {
-		left := b.Size
-		for i := range p.containers {
-			c := &p.containers[i]
-			if c.kind != Init || c.name == name {
-				continue
-			}
-			for j := range c.blocks {
-				if from := &c.blocks[j]; from.Type == b.Type && from.Nodes == b.Nodes {
-					taken := min(from.Size, left)
-					from.Size -= taken
-					left -= taken
-				}
+// reusable are the bytes of a type that the pod's init containers leave behind on exactly these nodes.
+func (m *Manager) reusable(pod string, nodes nodeset.Set, name MemoryType) uint64 {
+	return m.pods[pod].sizeOf(Init, nodes, name)
+}
+
+// takeOver shrinks the blocks of init containers, in their order, and returns the bytes that a later block takes over.
+func (p *pod) takeOver(b Block) (taken uint64) {
+	for i := range p.containers {
+		if p.containers[i].kind != Init {
+			continue
+		}
+		blocks := p.containers[i].blocks
+		for j := range blocks {
+			if from := &blocks[j]; from.Type == b.Type && from.Nodes == b.Nodes {
+				part := min(from.Size, b.Size-taken)
+				from.Size -= part
+				taken += part
 			}
 		}
 	}
+	return taken
 }
 
 // appNodes are the nodes of the pod's first app container that has a booking.
@@ -120,14 +78,9 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 		if column == nil {
 			return Placement{}, m.reject(c, UnexpectedAdmissionError, "no NUMA node has such memory")
 		}
-		var apps uint64
-		for i := range p.containers {
-			if p.containers[i].kind == App {
-				apps += size(p.containers[i].blocks, nodes, amount.Type)
-			}
-		}
-		wanted := minus(amount.Bytes, apps)
-		blocks = append(blocks, Block{Nodes: nodes, Type: amount.Type, Size: min(wanted, column.freeOf(nodes))})
+		idle := p.sizeOf(App, nodes, amount.Type) + p.sizeOf(Init, nodes, amount.Type)
+		more := min(minus(amount.Bytes, idle), column.freeOf(nodes))
+		blocks = append(blocks, Block{Nodes: nodes, Type: amount.Type, Size: more})
 	}
 	for _, b := range blocks {
 		m.assign(nodes)
