@@ -1,0 +1,107 @@
+// Package metrics shows the agent's state and work to Prometheus. It only reads: a scrape takes no lock that a decision
+// waits for, and what it reads from the kernel is bounded in time.
+//
+// Where the kubelet has a metric with the same meaning, its name is used (pkg/kubelet/metrics); all others begin with
+// nri_memory_manager_. Every label has a bounded set of values, but for the namespace, pod and container of managed
+// containers.
+package metrics
+
+import (
+	"net/http"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+)
+
+const prefix = "nri_memory_manager_"
+
+// Sources are what is shown.
+type Sources struct {
+	View     func() *agent.View
+	Counters func() agent.Counters
+	Guard    func() guard.Totals // nil where the stall guard is off
+	Tree     *cgroup.Tree        // for the counters of managed containers; nil shows none
+	Version  string
+}
+
+// Metrics is a registry of its own and the counters that events feed.
+type Metrics struct {
+	registry *prometheus.Registry
+	duration *prometheus.HistogramVec
+	results  *prometheus.CounterVec
+}
+
+// New returns the metrics. Attach shows the agent's once there is one.
+func New() *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    prefix + "handler_duration_seconds",
+			Help:    "Time to answer an NRI event.",
+			Buckets: prometheus.ExponentialBuckets(25e-6, 2.5, 14), // 25 µs to 3.7 s; the runtime waits 2 s
+		}, []string{"event"}),
+		results: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: prefix + "handler_results_total",
+			Help: "NRI events answered, by result.",
+		}, []string{"event", "result"}),
+	}
+	m.registry.MustRegister(m.duration, m.results, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Attach adds everything that is read from the sources at each scrape.
+func (m *Metrics) Attach(s Sources) {
+	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name:        prefix + "build_info",
+		Help:        "Always 1; the labels say what runs.",
+		ConstLabels: prometheus.Labels{"version": s.Version, "goversion": runtime.Version()},
+	}, func() float64 { return 1 })
+	m.registry.MustRegister(build, state{s})
+	if s.Tree != nil {
+		m.registry.MustRegister(newContainers(s.View, s.Tree))
+	}
+	if s.Guard != nil {
+		m.registry.MustRegister(guarded{s.Guard})
+	}
+}
+
+// Handled records an answered event; it is nriplugin's Observer.
+func (m *Metrics) Handled(event string, took time.Duration, err error) {
+	m.duration.WithLabelValues(event).Observe(took.Seconds())
+	result := "ok"
+	if err != nil {
+		result = "error"
+	}
+	m.results.WithLabelValues(event, result).Inc()
+}
+
+// Handler serves /metrics.
+func (m *Metrics) Handler() http.Handler {
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry, MaxRequestsInFlight: 2})
+}
+
+// description is one metric of a collector.
+type description struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+}
+
+func gauge(name, help string, labels ...string) description {
+	return description{prometheus.NewDesc(name, help, labels, nil), prometheus.GaugeValue}
+}
+
+func counter(name, help string, labels ...string) description {
+	return description{prometheus.NewDesc(name, help, labels, nil), prometheus.CounterValue}
+}
+
+func (d description) send(out chan<- prometheus.Metric, value float64, labels ...string) {
+	out <- prometheus.MustNewConstMetric(d.desc, d.kind, value, labels...)
+}

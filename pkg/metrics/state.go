@@ -1,0 +1,150 @@
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+)
+
+var (
+	pinningRequests = counter("memory_manager_pinning_requests_total", "Containers that asked for memory on NUMA nodes.")
+	pinningErrors   = counter("memory_manager_pinning_errors_total", "Containers that asked for memory on NUMA nodes and got none.")
+	nodeMin         = gauge("memory_qos_node_memory_min_bytes", "memory.min of the kubepods cgroup, as computed.")
+	nodeLow         = gauge("memory_qos_node_memory_low_bytes", "memory.low of the kubepods cgroup, as computed.")
+
+	total       = gauge(prefix+"numa_total_bytes", "Memory of a NUMA node.", "numa_node", "type")
+	reserved    = gauge(prefix+"numa_system_reserved_bytes", "Memory of a NUMA node that is kept from containers.", "numa_node", "type")
+	allocatable = gauge(prefix+"numa_allocatable_bytes", "Memory of a NUMA node for pinned containers.", "numa_node", "type")
+	allocated   = gauge(prefix+"numa_allocated_bytes", "Memory of a NUMA node that pinned containers have.", "numa_node", "type")
+	free        = gauge(prefix+"numa_free_bytes", "Memory of a NUMA node that pinned containers can still have.", "numa_node", "type")
+
+	containersByClass  = gauge(prefix+"containers", "Containers that hold memory, by QoS class and whether they are pinned.", "qos_class", "pinned")
+	containersBySource = gauge(prefix+"containers_by_request_source", "Containers that hold memory, by where their memory request comes from.", "source")
+	requestError       = gauge(prefix+"request_error_bytes", "Largest error bound of a memory request in use, by source.", "source")
+
+	rejections     = counter(prefix+"rejections_total", "Containers and resizes refused, by reason.", "reason")
+	unpinned       = counter(prefix+"unpinned_total", "Containers that run without NUMA nodes because they could not be placed, by reason.", "reason")
+	bounded        = counter(prefix+"bounded_searches_total", "Placements whose search was cut short by its budget.")
+	late           = counter(prefix+"late_answers_total", "Decisions that were not durable before the runtime's deadline.")
+	forgotten      = counter(prefix+"forgotten_pods_total", "Pods that ended without an event of the runtime.")
+	corrections    = counter(prefix+"request_corrections_total", "Memory requests of running containers corrected by a better source.")
+	updates        = counter(prefix+"container_updates_total", "Changes of running containers through the runtime.")
+	repairs        = counter(prefix+"container_writes_total", "Changes of running containers written to their cgroup files, by result.", "result")
+	protectErrors  = counter(prefix+"ancestor_write_errors_total", "Failed writes to the cgroups above the containers.")
+	overwrites     = counter(prefix+"ancestor_overwrites_total", "Values above the containers that somebody else had overwritten.", "level", "file")
+	configReloads  = counter(prefix+"config_reloads_total", "Configurations read while running, by result.", "result")
+	writes         = counter(prefix+"checkpoint_writes_total", "Writes of the state file.")
+	writeFailures  = counter(prefix+"checkpoint_failures_total", "Failed writes of the state file.")
+	writeSeconds   = counter(prefix+"checkpoint_seconds_total", "Time spent writing the state file.")
+	quarantined    = counter(prefix+"checkpoint_quarantined_total", "State files that could not be used and were set aside.")
+	answers        = counter(prefix+"request_source_answers_total", "Questions put to a source of memory requests, by result.", "source", "result")
+	sourceUp       = gauge(prefix+"request_source_connected", "1 while a source of memory requests is connected.", "source")
+	conditionState = gauge(prefix+"condition", "1 for each condition of readiness that holds.", "condition")
+)
+
+// state collects what the agent holds and has counted.
+type state struct{ Sources }
+
+// Describe sends nothing: which series there are depends on the node.
+func (state) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends one picture of the agent.
+func (s state) Collect(out chan<- prometheus.Metric) {
+	view := s.View()
+	min, low := view.Ancestors.Kubepods.Min, view.Ancestors.Kubepods.Low
+	nodeMin.send(out, optional(min))
+	nodeLow.send(out, optional(low))
+	for _, node := range view.Nodes {
+		id := strconv.Itoa(node.ID)
+		for _, table := range node.Memory {
+			kind := string(table.Type)
+			total.send(out, float64(table.Total), id, kind)
+			reserved.send(out, float64(table.SystemReserved), id, kind)
+			allocatable.send(out, float64(table.Allocatable), id, kind)
+			allocated.send(out, float64(table.Reserved), id, kind)
+			free.send(out, float64(table.Free), id, kind)
+		}
+	}
+	collectContainers(out, view)
+	for _, condition := range view.Conditions {
+		value := 0.0
+		if condition.OK {
+			value = 1
+		}
+		conditionState.send(out, value, condition.Name)
+	}
+	collectCounters(out, s.Counters())
+}
+
+func collectContainers(out chan<- prometheus.Metric, view *agent.View) {
+	type key struct{ class, pinned string }
+	classes, sources, errors := map[key]int{}, map[string]int{}, map[string]uint64{}
+	for _, pod := range view.Pods {
+		for _, container := range pod.Containers {
+			if !container.State.Alive() {
+				continue
+			}
+			classes[key{string(pod.Class), strconv.FormatBool(!container.Nodes.Empty())}]++
+			source := string(container.Request.Source)
+			sources[source]++
+			errors[source] = max(errors[source], container.Request.Error)
+		}
+	}
+	for k, n := range classes {
+		containersByClass.send(out, float64(n), k.class, k.pinned)
+	}
+	for source, n := range sources {
+		containersBySource.send(out, float64(n), source)
+		requestError.send(out, float64(errors[source]), source)
+	}
+}
+
+func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
+	pinningRequests.send(out, float64(c.PinningRequests))
+	pinningErrors.send(out, float64(c.PinningErrors))
+	for reason, n := range c.Rejections {
+		rejections.send(out, float64(n), reason)
+	}
+	for reason, n := range c.Unpinned {
+		unpinned.send(out, float64(n), reason)
+	}
+	bounded.send(out, float64(c.Bounded))
+	late.send(out, float64(c.Late))
+	forgotten.send(out, float64(c.Forgotten))
+	corrections.send(out, float64(c.Corrections))
+	updates.send(out, float64(c.Updates))
+	repairs.send(out, float64(c.ContainerRepairs), "ok")
+	repairs.send(out, float64(c.ContainerWriteErrors), "error")
+	protectErrors.send(out, float64(c.ProtectErrors))
+	for o, n := range c.Overwrites {
+		overwrites.send(out, float64(n), o.Level, o.File)
+	}
+	configReloads.send(out, float64(c.Reloads), "ok")
+	configReloads.send(out, float64(c.BadReloads), "error")
+	writes.send(out, float64(c.Checkpoint.Writes))
+	writeFailures.send(out, float64(c.Checkpoint.Failures))
+	writeSeconds.send(out, c.Checkpoint.Seconds)
+	quarantined.send(out, float64(c.Quarantined))
+	for _, source := range c.Requests.Sources {
+		name := string(source.Source)
+		answers.send(out, float64(source.Answers), name, "answered")
+		answers.send(out, float64(source.Errors), name, "error")
+		answers.send(out, float64(source.Timeouts), name, "timeout")
+		answers.send(out, float64(source.NotFound), name, "not_found")
+		up := 0.0
+		if source.Connected {
+			up = 1
+		}
+		sourceUp.send(out, up, name)
+	}
+}
+
+// optional is 0 for a value that is not set, which is what the kernel's file holds then.
+func optional(value *uint64) float64 {
+	if value == nil {
+		return 0
+	}
+	return float64(*value)
+}
