@@ -42,9 +42,11 @@ func Check(s memorymanager.State) []Finding {
 	for _, entry := range s.Entries {
 		c.checkEntry(entry)
 	}
-	if len(c.findings) == 0 { // the sums say nothing new about a state that is wrong already
+	if len(c.findings) == 0 { // sums say nothing new about a state that is wrong already
 		c.checkAssignments()
 		c.checkGroupSums()
+	}
+	if len(c.findings) == 0 {
 		c.checkAmounts()
 	}
 	return c.findings
@@ -160,22 +162,39 @@ type groupType struct {
 
 // checkGroupSums compares what a group's nodes have reserved with its blocks, as kubelets from 1.32 do.
 func (c *checker) checkGroupSums() {
-	reserved, booked := map[groupType]uint64{}, map[groupType]uint64{}
-	for _, node := range c.state.Nodes {
-		for _, table := range node.Memory {
-			reserved[groupType{node.Cells, table.Type}] += table.Reserved
-		}
-	}
-	for _, entry := range c.state.Entries {
-		for _, block := range entry.Blocks {
-			booked[groupType{block.Nodes, block.Type}] += block.Size
-		}
-	}
+	reserved, booked := groupSums(c.state)
 	for _, key := range slices.SortedFunc(maps.Keys(reserved), compareGroupType) {
 		if reserved[key] != booked[key] {
 			c.add("nodes "+key.group.String(), doRebuild, "%s: reserved is %d, but the containers' blocks are %d", key.name, reserved[key], booked[key])
 		}
 	}
+}
+
+// groupSums returns per group and type what the nodes have reserved, and the blocks' sizes.
+func groupSums(s memorymanager.State) (reserved, booked map[groupType]uint64) {
+	reserved, booked = map[groupType]uint64{}, map[groupType]uint64{}
+	for _, node := range s.Nodes {
+		for _, table := range node.Memory {
+			reserved[groupType{node.Cells, table.Type}] += table.Reserved
+		}
+	}
+	for _, entry := range s.Entries {
+		for _, block := range entry.Blocks {
+			booked[groupType{block.Nodes, block.Type}] += block.Size
+		}
+	}
+	return reserved, booked
+}
+
+// nodesTellAmounts is true when the blocks are where the nodes have reserved bytes.
+func nodesTellAmounts(s memorymanager.State) bool {
+	reserved, booked := groupSums(s)
+	for key, size := range booked {
+		if reserved[key] != size {
+			return false
+		}
+	}
+	return true
 }
 
 func compareGroupType(a, b groupType) int {

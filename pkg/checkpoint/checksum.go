@@ -26,7 +26,7 @@ func appendNodeText(b []byte, node memorymanager.NodeState) []byte {
 		if i > 0 {
 			b = append(b, ' ')
 		}
-		b = append(b, table.Type...)
+		b = append(b, validUTF8(string(table.Type))...)
 		b = appendField(b, ":<*>{TotalMemSize:(uint64)", table.Total)
 		b = appendField(b, " SystemReserved:(uint64)", table.SystemReserved)
 		b = appendField(b, " Allocatable:(uint64)", table.Allocatable)
@@ -39,8 +39,19 @@ func appendNodeText(b []byte, node memorymanager.NodeState) []byte {
 	return append(b, "]}"...)
 }
 
+func appendPodText(b []byte, pod string, entries []memorymanager.Entry) []byte {
+	b = append(append(b, pod...), ":map["...)
+	for i, entry := range entries {
+		if i > 0 {
+			b = append(b, ' ')
+		}
+		b = appendEntryText(b, entry)
+	}
+	return append(b, ']')
+}
+
 func appendEntryText(b []byte, entry memorymanager.Entry) []byte {
-	b = append(b, entry.Container...)
+	b = append(b, validUTF8(entry.Container)...)
 	b = append(b, ":["...)
 	for i, block := range entry.Blocks {
 		if i > 0 {
@@ -49,7 +60,7 @@ func appendEntryText(b []byte, entry memorymanager.Entry) []byte {
 		b = append(b, "{NUMAAffinity:([]int)["...)
 		b = appendSet(b, block.Nodes, ' ')
 		b = append(b, "] Type:(v1.ResourceName)"...)
-		b = append(b, block.Type...)
+		b = append(b, validUTF8(string(block.Type))...)
 		b = appendField(b, " Size:(uint64)", block.Size)
 		b = append(b, '}')
 	}
@@ -67,9 +78,9 @@ func amountsSum(pod string, entries []memorymanager.Entry) uint32 {
 			}
 			b = append(b, pod...)
 			b = append(b, '/')
-			b = append(b, entry.Container...)
+			b = append(b, validUTF8(entry.Container)...)
 			b = append(b, '/')
-			b = append(b, block.Type...)
+			b = append(b, validUTF8(string(block.Type))...)
 			for _, amount := range block.PerNode {
 				b = append(b, ' ')
 				b = strconv.AppendInt(b, int64(amount.Node), 10)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -102,9 +103,21 @@ func describe(err error) error {
 	case errors.As(err, &syntax):
 		return fmt.Errorf("is not JSON from byte %d on (cut short?): %w", syntax.Offset, err)
 	case errors.As(err, &wrongType):
-		return fmt.Errorf("key %s at byte %d: found a %s, want a %s", wrongType.Field, wrongType.Offset, wrongType.Value, wrongType.Type)
+		return fmt.Errorf("key %q before byte %d: found %s, want %s", wrongType.Field, wrongType.Offset, wrongType.Value, inJSON(wrongType.Type.Kind()))
 	}
 	return err
+}
+
+func inJSON(kind reflect.Kind) string {
+	switch kind {
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Map, reflect.Struct, reflect.Pointer:
+		return "an object"
+	}
+	return "a whole number"
 }
 
 // useOldGroups fills the groups from the old key; false when the text has none of them.

@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"bytes"
-	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -10,8 +9,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Encode returns the state file's text, which every kubelet from 1.21 reads. Blocks that know their per-node amounts
-// carry them in a key that the kubelet skips.
+// Encode returns the state file's text, which every kubelet from 1.21 reads.
+//
+// How much of a group's blocks is on each of its nodes is what the nodes have reserved, so the blocks' PerNode amounts
+// are left out. They are written where the nodes do not tell, because containers are booked beyond what a node has: in
+// a key of each block, "perNode", and a key "perNodeChecksum" at the end, both of which the kubelet skips.
 func Encode(policy string, s memorymanager.State) []byte {
 	e := newEncoder(policy)
 	e.replace(s)
@@ -24,17 +26,18 @@ type encoder struct {
 	nodesJSON []byte // the object's inside, in the order of the ids' text as encoding/json sorts them
 	nodesText []byte // the map's inside, in the order of the ids
 	pods      []*podText
+	amounts   bool // the pods' per-node amounts are written
 	scratch   podText
 }
 
 // podText is one pod's part of the file.
 type podText struct {
-	pod     string
-	json    []byte // "POD":{"CONTAINER":[...]}
-	text    []byte // POD:map[CONTAINER:[...]], under the checksum
-	span    *span  // of text
-	amounts uint32 // amountsSum
-	perNode bool   // some block has per-node amounts
+	pod         string
+	json        []byte // "POD":{"CONTAINER":[...]}
+	jsonAmounts []byte // the same with per-node amounts; empty when it has none
+	amounts     uint32 // their checksum
+	text        []byte // POD:map[CONTAINER:[...]], under the checksum
+	span        *span  // of text
 }
 
 func newEncoder(policy string) *encoder { return &encoder{policy: validUTF8(policy)} }
@@ -72,47 +75,58 @@ func inTextOrder(nodes []memorymanager.NodeState) []memorymanager.NodeState {
 	})
 }
 
+// decide takes over what one decision changed, a pod without entries is gone; false when nothing changed. Per-node
+// amounts of a state before it are no longer true.
+func (e *encoder) decide(nodes []memorymanager.NodeState, pod string, entries []memorymanager.Entry) bool {
+	changed := e.setNodes(nodes)
+	changed = e.setPod(validUTF8(pod), entries, false) || changed
+	changed = changed || e.amounts
+	e.amounts = false
+	return changed
+}
+
+// replace takes over a whole state; false when nothing changed.
+func (e *encoder) replace(s memorymanager.State) bool {
+	changed := e.setNodes(s.Nodes)
+	amounts := slices.ContainsFunc(s.Entries, hasAmounts) && !nodesTellAmounts(s)
+	changed = changed || amounts != e.amounts
+	e.amounts = amounts
+	there := make(map[string]bool, len(s.Entries))
+	for rest := s.Entries; len(rest) > 0; {
+		n := slices.IndexFunc(rest, func(entry memorymanager.Entry) bool { return entry.Pod != rest[0].Pod })
+		if n < 0 {
+			n = len(rest)
+		}
+		pod := validUTF8(rest[0].Pod)
+		there[pod] = true
+		changed = e.setPod(pod, rest[:n], amounts) || changed
+		rest = rest[n:]
+	}
+	before := len(e.pods)
+	e.pods = slices.DeleteFunc(e.pods, func(p *podText) bool { return !there[p.pod] })
+	return changed || len(e.pods) != before
+}
+
 // setPod takes over all entries of a pod, which are sorted by container; without any the pod goes. It is false when
 // nothing changed.
-func (e *encoder) setPod(pod string, entries []memorymanager.Entry) bool {
-	pod = validUTF8(pod)
-	at, found := slices.BinarySearchFunc(e.pods, pod, func(p *podText, pod string) int { return cmp.Compare(p.pod, pod) })
+func (e *encoder) setPod(pod string, entries []memorymanager.Entry, amounts bool) bool {
+	at, found := slices.BinarySearchFunc(e.pods, pod, func(p *podText, pod string) int { return strings.Compare(p.pod, pod) })
 	if len(entries) == 0 {
 		if found {
 			e.pods = slices.Delete(e.pods, at, at+1)
 		}
 		return found
 	}
-	e.scratch.encode(pod, entries)
-	if found && e.pods[at].equal(&e.scratch) {
+	e.scratch.encode(pod, entries, amounts)
+	switch {
+	case found && e.pods[at].equal(&e.scratch):
 		return false
-	}
-	fresh := e.scratch.clone()
-	if found {
-		e.pods[at] = fresh
-	} else {
-		e.pods = slices.Insert(e.pods, at, fresh)
+	case found:
+		e.pods[at] = e.scratch.clone()
+	default:
+		e.pods = slices.Insert(e.pods, at, e.scratch.clone())
 	}
 	return true
-}
-
-// replace takes over a whole state; false when nothing changed.
-func (e *encoder) replace(s memorymanager.State) bool {
-	changed := e.setNodes(s.Nodes)
-	there := make(map[string]bool, len(s.Entries))
-	for rest := s.Entries; len(rest) > 0; {
-		pod := rest[0].Pod
-		n := slices.IndexFunc(rest, func(entry memorymanager.Entry) bool { return entry.Pod != pod })
-		if n < 0 {
-			n = len(rest)
-		}
-		changed = e.setPod(pod, rest[:n]) || changed
-		there[validUTF8(pod)] = true
-		rest = rest[n:]
-	}
-	before := len(e.pods)
-	e.pods = slices.DeleteFunc(e.pods, func(p *podText) bool { return !there[p.pod] })
-	return changed || len(e.pods) != before
 }
 
 // appendTo appends the file's text: the kept pieces behind each other, and their checksum.
@@ -129,7 +143,7 @@ func (e *encoder) appendTo(b []byte) []byte {
 	hash = fnv1a(hash, e.nodesText)
 	hash = fnv1a(hash, "]"+textEntries+"map[")
 
-	amounts, perNode := uint32(0), false
+	amounts := uint32(0)
 	for i, p := range e.pods {
 		if i == 0 {
 			b = append(b, `,"entries":{`...)
@@ -137,51 +151,50 @@ func (e *encoder) appendTo(b []byte) []byte {
 			b = append(b, ',')
 			hash = fnv1a(hash, " ")
 		}
-		b = append(b, p.json...)
 		hash = p.span.extend(hash)
-		amounts += p.amounts
-		perNode = perNode || p.perNode
+		if e.amounts && len(p.jsonAmounts) > 0 {
+			b = append(b, p.jsonAmounts...)
+			amounts += p.amounts
+		} else {
+			b = append(b, p.json...)
+		}
 	}
 	if len(e.pods) > 0 {
 		b = append(b, '}')
 	}
 	hash = fnv1a(hash, "]"+textEnd)
 	b = appendField(b, `,"checksum":`, uint64(hash))
-	if perNode {
+	if e.amounts {
 		b = appendField(b, `,"perNodeChecksum":`, uint64(amounts))
 	}
 	return append(b, '}')
 }
 
-func (p *podText) encode(pod string, entries []memorymanager.Entry) {
+func (p *podText) encode(pod string, entries []memorymanager.Entry, amounts bool) {
 	p.pod = pod
-	p.json = append(appendString(p.json[:0], pod), `:{`...)
-	p.text = append(append(p.text[:0], pod...), ":map["...)
-	p.perNode = false
-	for i, entry := range entries {
-		entry.Container = validUTF8(entry.Container)
-		if i > 0 {
-			p.json = append(p.json, ',')
-			p.text = append(p.text, ' ')
-		}
-		p.json = appendEntryJSON(p.json, entry)
-		p.text = appendEntryText(p.text, entry)
-		for _, block := range entry.Blocks {
-			p.perNode = p.perNode || block.PerNode != nil
-		}
+	p.json = appendPodJSON(p.json[:0], pod, entries, false)
+	p.text = appendPodText(p.text[:0], pod, entries)
+	p.jsonAmounts, p.amounts = p.jsonAmounts[:0], 0
+	if amounts && slices.ContainsFunc(entries, hasAmounts) {
+		p.jsonAmounts = appendPodJSON(p.jsonAmounts, pod, entries, true)
+		p.amounts = amountsSum(pod, entries)
 	}
-	p.json = append(p.json, '}')
-	p.text = append(p.text, ']')
-	p.amounts = amountsSum(pod, entries)
+}
+
+func hasAmounts(entry memorymanager.Entry) bool {
+	return slices.ContainsFunc(entry.Blocks, func(b memorymanager.Block) bool { return b.PerNode != nil })
 }
 
 func (p *podText) equal(other *podText) bool {
-	return bytes.Equal(p.json, other.json) && bytes.Equal(p.text, other.text)
+	return bytes.Equal(p.json, other.json) && bytes.Equal(p.text, other.text) && bytes.Equal(p.jsonAmounts, other.jsonAmounts)
 }
 
 func (p *podText) clone() *podText {
 	text := slices.Clone(p.text)
-	return &podText{pod: p.pod, json: slices.Clone(p.json), text: text, span: newSpan(text), amounts: p.amounts, perNode: p.perNode}
+	return &podText{
+		pod: p.pod, json: slices.Clone(p.json), jsonAmounts: slices.Clone(p.jsonAmounts), amounts: p.amounts,
+		text: text, span: newSpan(text),
+	}
 }
 
 // validUTF8 replaces what JSON can not hold, so that the checksum is of what a reader sees.

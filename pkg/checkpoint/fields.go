@@ -35,8 +35,19 @@ func appendNodeJSON(b []byte, node memorymanager.NodeState) []byte {
 	return append(b, `]}`...)
 }
 
-func appendEntryJSON(b []byte, entry memorymanager.Entry) []byte {
-	b = appendString(b, entry.Container)
+func appendPodJSON(b []byte, pod string, entries []memorymanager.Entry, amounts bool) []byte {
+	b = append(appendString(b, pod), `:{`...)
+	for i, entry := range entries {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendEntryJSON(b, entry, amounts)
+	}
+	return append(b, '}')
+}
+
+func appendEntryJSON(b []byte, entry memorymanager.Entry, amounts bool) []byte {
+	b = appendString(b, validUTF8(entry.Container))
 	b = append(b, `:[`...)
 	for i, block := range entry.Blocks {
 		if i > 0 {
@@ -47,7 +58,7 @@ func appendEntryJSON(b []byte, entry memorymanager.Entry) []byte {
 		b = append(b, `],"type":`...)
 		b = appendString(b, string(block.Type))
 		b = appendField(b, `,"size":`, block.Size)
-		if block.PerNode != nil {
+		if amounts && block.PerNode != nil {
 			b = append(b, `,"perNode":{`...)
 			for j, amount := range block.PerNode {
 				if j > 0 {

@@ -59,11 +59,9 @@ func newRound() *round { return &round{done: make(chan struct{})} }
 
 // Submit hands over what one decision changed: the node map and all entries of the pod that it was about (none: the pod
 // is gone). The slices are not kept. The caller holds its own lock, so that decisions arrive in their order.
+// A decision that books more than a node has is for Replace, which writes where the bytes are.
 func (w *Writer) Submit(nodes []memorymanager.NodeState, pod string, entries []memorymanager.Entry) Ticket {
-	return w.change(func(e *encoder) bool {
-		changed := e.setNodes(nodes)
-		return e.setPod(pod, entries) || changed
-	})
+	return w.change(func(e *encoder) bool { return e.decide(nodes, pod, entries) })
 }
 
 // Replace hands over a whole state, at the start and after a Synchronize. What has not changed costs no write.

@@ -1,0 +1,234 @@
+package checkpoint
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+func openStore(t *testing.T, dir string) *Store {
+	t.Helper()
+	store, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { store.Close() })
+	return store
+}
+
+// aState is a good state with one container.
+func aState(t testing.TB) memorymanager.State {
+	t.Helper()
+	file, err := Decode([]byte(goodText))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file.State
+}
+
+func TestSaveThenLoad(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "lib", "state")
+	store := openStore(t, dir)
+	if _, err := store.Load(); !errors.Is(err, os.ErrNotExist) {
+		t.Fatalf("an empty folder: %v", err)
+	}
+	for range 2 {
+		if err := store.Save(aState(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file, err := store.Load()
+	if err != nil || !file.Verified || !cmp.Equal(file.State, aState(t)) {
+		t.Fatalf("%v: %+v", err, file)
+	}
+	for path, want := range map[string]fs.FileMode{dir: 0o700, store.Path(): 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: mode %v, want %v: %v", path, info.Mode().Perm(), want, err)
+		}
+	}
+	if names := folder(t, dir); !cmp.Equal(names, []string{FileName}) {
+		t.Errorf("the folder has %v", names)
+	}
+}
+
+func folder(t *testing.T, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	return names
+}
+
+func TestBadFileIsKeptAside(t *testing.T) {
+	dir := t.TempDir()
+	store := openStore(t, dir)
+	for i, bad := range []string{"", "not a state", goodText[:100]} {
+		if err := os.WriteFile(store.Path(), []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, err := store.Load()
+		var corrupt *CorruptError
+		if !errors.As(err, &corrupt) || !strings.Contains(err.Error(), store.Path()) || !strings.Contains(err.Error(), corrupt.Kept) {
+			t.Fatal(err)
+		}
+		if kept, err := os.ReadFile(corrupt.Kept); err != nil || string(kept) != bad || !strings.HasPrefix(corrupt.Kept, store.Path()+".corrupt-") {
+			t.Fatalf("%s: %q: %v", corrupt.Kept, kept, err)
+		}
+		if names := folder(t, dir); len(names) != i+1 {
+			t.Errorf("the folder has %v", names)
+		}
+		if _, err := store.Load(); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the bad file is still there: %v", err)
+		}
+	}
+	if err := store.Save(aState(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUnreadableFileIsKeptAsideBeforeItIsReplaced(t *testing.T) {
+	dir := t.TempDir()
+	store := openStore(t, dir)
+	if err := os.MkdirAll(filepath.Join(store.Path(), "inside"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Load(); err == nil || !strings.Contains(err.Error(), "is a folder, want a regular file") {
+		t.Fatal(err)
+	}
+	if err := store.Save(aState(t)); err != nil {
+		t.Fatal(err)
+	}
+	if kept, _ := filepath.Glob(store.Path() + ".corrupt-*/inside"); len(kept) != 1 {
+		t.Errorf("the folder has %v", folder(t, dir))
+	}
+}
+
+func TestReadFileRefusesWhatIsNotAStateFile(t *testing.T) {
+	dir := t.TempDir()
+	pipe := filepath.Join(dir, "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	large := filepath.Join(dir, "large")
+	if err := os.WriteFile(large, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(large, maxSize+1); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		filepath.Join(dir, "none"): "reading the state file: open " + filepath.Join(dir, "none") + ": no such file or directory",
+		dir:                        "state file " + dir + " is a folder, want a regular file",
+		pipe:                       "state file " + pipe + " is a special file, want a regular file",
+		large:                      "state file " + large + ": is larger than 67108864 bytes",
+	} {
+		if _, err := ReadFile(path); err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestOpenNamesTheFolder(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(path); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestFolderThatIsRemovedComesBack(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	store := openStore(t, dir)
+	if err := store.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(aState(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Load(); err != nil {
+		t.Error(err)
+	}
+	if err := openStore(t, dir).Lock(); !errors.Is(err, ErrInUse) {
+		t.Errorf("the new folder is not locked: %v", err)
+	}
+}
+
+func TestFolderIsLockedOnce(t *testing.T) {
+	dir := t.TempDir()
+	first, second := openStore(t, dir), openStore(t, dir)
+	if err := first.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Lock(); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), dir) {
+		t.Fatalf("a second lock: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Lock(); err != nil {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+func TestLeftoversOfACrashDoNotMatter(t *testing.T) {
+	dir := t.TempDir()
+	store := openStore(t, dir)
+	if err := os.WriteFile(filepath.Join(dir, temporary), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(aState(t)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Load(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWriteErrorsNameTheFile(t *testing.T) {
+	tests := map[string]struct {
+		prepare func(dir string) error
+		want    string
+	}{
+		"a folder where the new file goes": {
+			func(dir string) error { return os.Mkdir(filepath.Join(dir, temporary), 0o700) },
+			"writing the state file: open DIR/memory_manager_state.tmp: is a directory",
+		},
+		"a link where the new file goes": {
+			func(dir string) error { return os.Symlink("/etc/passwd", filepath.Join(dir, temporary)) },
+			"writing the state file: open DIR/memory_manager_state.tmp: too many levels of symbolic links",
+		},
+		"a folder where the state file goes": {
+			func(dir string) error { return os.Mkdir(filepath.Join(dir, FileName), 0o700) },
+			"writing the state file: rename DIR/memory_manager_state: is a directory",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := test.prepare(dir); err != nil {
+				t.Fatal(err)
+			}
+			err := openStore(t, dir).Save(aState(t))
+			if err == nil || strings.ReplaceAll(err.Error(), dir, "DIR") != test.want {
+				t.Errorf("got  %v\nwant %s", err, test.want)
+			}
+		})
+	}
+}
