@@ -1,0 +1,211 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// sameConfig compares configurations; where their values came from is left aside, and an empty list is none.
+var sameConfig = cmp.Options{cmpopts.IgnoreUnexported(Config{}), cmpopts.EquateEmpty()}
+
+// keys lists a struct's keys as paths, in order.
+func keys(t reflect.Type, prefix string) []string {
+	var all []string
+	for i := range t.NumField() {
+		name := t.Field(i).Tag.Get("yaml")
+		if name == "" {
+			continue
+		}
+		switch kind := t.Field(i).Type; {
+		case kind.Kind() == reflect.Struct:
+			all = append(all, keys(kind, prefix+name+".")...)
+		case kind == reflect.TypeFor[[]NamespaceRule]():
+			all = append(all, prefix+name)
+			all = append(all, keys(kind.Elem(), prefix+name+"[].")...)
+		default:
+			all = append(all, prefix+name)
+		}
+	}
+	return all
+}
+
+func TestSampleHasEveryKeyWithItsDefault(t *testing.T) {
+	const path = "../../deploy/config.yaml"
+	c, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Default(), c, sameConfig); diff != "" {
+		t.Errorf("the sample differs from the defaults (-default +sample):\n%s", diff)
+	}
+	for _, key := range keys(reflect.TypeFor[Config](), "") {
+		if !strings.Contains(key, "[]") && !c.origin.doc.Has(key) {
+			t.Errorf("the sample lacks %s", key)
+		}
+	}
+}
+
+func TestDocumentationHasEveryKeyInOrder(t *testing.T) {
+	text, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "\n## Keys\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	var documented []string
+	for _, row := range regexp.MustCompile("(?m)^\\| \\*?`([^`]+)`").FindAllStringSubmatch(table, -1) {
+		documented = append(documented, row[1])
+	}
+	if diff := cmp.Diff(keys(reflect.TypeFor[Config](), ""), documented); diff != "" {
+		t.Errorf("keys of the configuration and of its documentation (-configuration +documentation):\n%s", diff)
+	}
+}
+
+func TestMarshalIsReadBack(t *testing.T) {
+	changed := Default()
+	minimum := 0.25
+	changed.MemoryThrottlingFactor = nil
+	changed.OnUnsatisfiable = Reject
+	changed.ReservedMemory = ReservedMemory{{0, map[string]ReservedBytes{"memory": 3 << 30, "hugepages-2Mi": 2 << 20}}}
+	changed.KubeReserved = map[string]string{"cpu": "4", "memory": "4Gi"}
+	changed.RequestSources = []RequestSource{SourceKubelet}
+	changed.AllowedAnnotations = nil
+	changed.AnnotationRules = []NamespaceRule{{Namespaces: []string{"team-*"}, AllowedAnnotations: []Annotation{AnnotationNUMA}, MinimumThrottlingFactor: &minimum}}
+	changed.RequestTimeout = Duration(1500 * time.Millisecond)
+	changed.ReconcilePeriod = Duration(time.Hour)
+	for name, c := range map[string]Config{"defaults": Default(), "changed": changed} {
+		text, err := c.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		back, err := Parse(name, text)
+		if err != nil {
+			t.Fatalf("%v in\n%s", err, text)
+		}
+		if diff := cmp.Diff(c, back, sameConfig); diff != "" {
+			t.Errorf("%s (-want +got):\n%s\nfrom\n%s", name, diff, text)
+		}
+	}
+}
+
+func TestEmptyFileIsTheDefault(t *testing.T) {
+	c, err := Parse("c.yaml", []byte("# nothing\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Default(), c, sameConfig); diff != "" {
+		t.Errorf("(-default +got):\n%s", diff)
+	}
+}
+
+func TestFileThatCannotBeRead(t *testing.T) {
+	_, err := Load(filepath.Join(t.TempDir(), "absent"))
+	if err == nil || !strings.HasPrefix(err.Error(), "read the configuration: open ") {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func TestBadConfigurationIsOneClearError(t *testing.T) {
+	tests := map[string]struct{ text, want string }{
+		"unknown field":          {"dryRun: true\nmemoryThrotlingFactor: 1", `c.yaml:2: unknown field "memoryThrotlingFactor", did you mean "memoryThrottlingFactor"?`},
+		"unknown field below":    {"stallGuard:\n  windw: 1s", `c.yaml:2: stallGuard: unknown field "windw", did you mean "window"?`},
+		"wrong type":             {"dryRun: maybe", `c.yaml:1: dryRun: want true or false, got "maybe"`},
+		"list for a policy":      {"memoryManagerPolicy: [Static]", "c.yaml:1: memoryManagerPolicy: want a text, got a list"},
+		"factor 0":               {"memoryThrottlingFactor: 0", "c.yaml:1: memoryThrottlingFactor: want more than 0 and at most 1, or null for no memory.high, got 0"},
+		"factor -1":              {"memoryThrottlingFactor: -1", "c.yaml:1: memoryThrottlingFactor: want more than 0 and at most 1, or null for no memory.high, got -1"},
+		"factor 1.1":             {"memoryThrottlingFactor: 1.1", "c.yaml:1: memoryThrottlingFactor: want more than 0 and at most 1, or null for no memory.high, got 1.1"},
+		"factor NaN":             {"memoryThrottlingFactor: .nan", `c.yaml:1: memoryThrottlingFactor: want a number, got ".nan"`},
+		"factor a text":          {"memoryThrottlingFactor: high", `c.yaml:1: memoryThrottlingFactor: want a number, got "high"`},
+		"headroom 1":             {"guaranteedHeadroom: 1", "c.yaml:1: guaranteedHeadroom: want 0 or more and less than 1, got 1"},
+		"memory policy":          {"memoryManagerPolicy: static", `c.yaml:1: memoryManagerPolicy: want Static or None, got "static"`},
+		"topology policy":        {"topologyManagerPolicy: strict", `c.yaml:1: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "strict"`},
+		"scope":                  {"topologyManagerScope: node", `c.yaml:1: topologyManagerScope: want container or pod, got "node"`},
+		"option unknown":         {"topologyManagerPolicyOptions: {prefer-closest: true}", `c.yaml:1: topologyManagerPolicyOptions: unknown option "prefer-closest", did you mean "prefer-closest-numa-nodes"?`},
+		"option value":           {"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: perhaps}", `c.yaml:1: topologyManagerPolicyOptions.prefer-closest-numa-nodes: want true or false, got "perhaps"`},
+		"option number":          {"topologyManagerPolicyOptions: {max-allowable-numa-nodes: -1}", `c.yaml:1: topologyManagerPolicyOptions.max-allowable-numa-nodes: want a number of nodes, got "-1"`},
+		"unsatisfiable":          {"onUnsatisfiable: Ignore", `c.yaml:1: onUnsatisfiable: want Reject or Unpinned, got "Ignore"`},
+		"nodes without CPUs":     {"nodesWithoutCPUs: true", `c.yaml:1: nodesWithoutCPUs: want Exclude or Include, got "true"`},
+		"check":                  {"reservedMemoryCheck: Off", `c.yaml:1: reservedMemoryCheck: want Strict or Warn, got "Off"`},
+		"reserved text":          {"reservedMemory: 0:memory", `c.yaml:1: reservedMemory: reserved memory "0:memory": want TYPE=QUANTITY, got "memory"`},
+		"reserved zero text":     {`reservedMemory: "0:memory=0"`, "c.yaml:1: reservedMemory[0].limits.memory: reserved memory may not be zero for NUMA node 0"},
+		"reserved zero":          {"reservedMemory:\n- numaNode: 1\n  limits: {memory: 0}", "c.yaml:3: reservedMemory[0].limits.memory: reserved memory may not be zero for NUMA node 1"},
+		"reserved negative":      {"reservedMemory:\n- numaNode: 0\n  limits:\n    memory: -1Gi", `c.yaml:4: reservedMemory[0].limits.memory: "-1Gi" is negative`},
+		"reserved overflow":      {"reservedMemory: [{numaNode: 0, limits: {memory: 9223372036854775808}}]", `c.yaml:1: reservedMemory[0].limits.memory: "9223372036854775808" is more than a signed 64-bit number of bytes`},
+		"reserved fraction":      {"reservedMemory: [{numaNode: 0, limits: {memory: 0.5}}]", `c.yaml:1: reservedMemory[0].limits.memory: "0.5" is not a whole number of bytes`},
+		"reserved one and half":  {"reservedMemory: [{numaNode: 0, limits: {memory: 1.5Gi}}]", `c.yaml:1: reservedMemory[0].limits.memory: "1.5Gi" is not a whole number with a unit: write 1536Mi`},
+		"reserved twice":         {"reservedMemory:\n- {numaNode: 0, limits: {memory: 1Gi}}\n- {numaNode: 0, limits: {memory: 1Gi}}", "c.yaml:3: reservedMemory[1].limits.memory: memory is reserved twice for NUMA node 0"},
+		"reserved type":          {"reservedMemory: [{numaNode: 0, limits: {cpu: 1}}]", `c.yaml:1: reservedMemory[0].limits: "cpu" is neither memory nor hugepages-<size>`},
+		"reserved without limit": {"reservedMemory: [{numaNode: 0}]", "c.yaml:1: reservedMemory[0]: limits is missing: want an amount of memory or hugepages-<size>"},
+		"reserved node a text":   {"reservedMemory: [{numaNode: zero}]", `c.yaml:1: reservedMemory[0].numaNode: want a whole number, got "zero"`},
+		"kube resource":          {"kubeReserved: {memroy: 1Gi}", `c.yaml:1: kubeReserved: unknown resource "memroy", did you mean "memory"?`},
+		"kube negative":          {"kubeReserved: {memory: -1Gi}", `c.yaml:1: kubeReserved.memory: "-1Gi" is negative`},
+		"system fraction":        {"systemReserved: {memory: 100m}", `c.yaml:1: systemReserved.memory: "100m" is not a whole number of bytes`},
+		"system huge pages":      {"systemReserved: {hugepages-2Mi: many}", `c.yaml:1: systemReserved.hugepages-2Mi: "many" is not a quantity such as 64Mi, 2G or 4096`},
+		"eviction signal":        {"evictionHard: {memory.free: 1Gi}", `c.yaml:1: evictionHard: unknown signal "memory.free", did you mean "memory.available"?`},
+		"eviction zero":          {"evictionHard: {memory.available: 0}", `c.yaml:1: evictionHard.memory.available: want more than 0, or "0%" for no threshold`},
+		"eviction quantity":      {"evictionHard: {memory.available: 1GB}", `c.yaml:1: evictionHard.memory.available: "1GB" is not a quantity such as 64Mi, 2G or 4096`},
+		"eviction percentage":    {"evictionHard: {memory.available: 101%}", `c.yaml:1: evictionHard.memory.available: want a quantity such as 100Mi or a percentage from 0% to 100%, got "101%"`},
+		"eviction NaN":           {"evictionHard: {memory.available: nan%}", `c.yaml:1: evictionHard.memory.available: want a quantity such as 100Mi or a percentage from 0% to 100%, got "nan%"`},
+		"reservation policy":     {"memoryReservationPolicy: Hard", `c.yaml:1: memoryReservationPolicy: want None, TieredReservation or HardReservation, got "Hard"`},
+		"source":                 {"requestSources:\n- kubelet\n- etcd", `c.yaml:3: requestSources[1]: want kubelet, apiserver, unified, annotation, swap or oomscore, got "etcd"`},
+		"source twice":           {"requestSources: [kubelet, kubelet]", "c.yaml:1: requestSources[1]: kubelet is there twice"},
+		"timeout":                {"requestTimeout: 3s", "c.yaml:1: requestTimeout: want 0s to 1.5s, got 3s"},
+		"duration":               {"requestTimeout: 300", `c.yaml:1: requestTimeout: want a duration such as 300ms, 10s or 5m, got "300"`},
+		"annotation":             {"allowedAnnotations: [numa, high]", `c.yaml:1: allowedAnnotations[1]: want throttling-factor, memory-high, reservation, numa or stall-guard, got "high"`},
+		"minimum factor":         {"minimumThrottlingFactor: 2", "c.yaml:1: minimumThrottlingFactor: want 0 to 1, got 2"},
+		"rule without namespace": {"annotationRules: [{allowedAnnotations: []}]", "c.yaml:1: annotationRules[0]: namespaces is missing: want names or patterns such as team-*"},
+		"rule pattern":           {"annotationRules: [{namespaces: ['[']}]", `c.yaml:1: annotationRules[0].namespaces[0]: want a name or a pattern such as team-*, got "["`},
+		"rule annotation":        {"annotationRules: [{namespaces: [a], allowedAnnotations: [x]}]", `c.yaml:1: annotationRules[0].allowedAnnotations[0]: want throttling-factor, memory-high, reservation, numa or stall-guard, got "x"`},
+		"rule factor":            {"annotationRules: [{namespaces: [a], minimumThrottlingFactor: -1}]", "c.yaml:1: annotationRules[0].minimumThrottlingFactor: want 0 to 1, got -1"},
+		"bad annotation":         {"onBadAnnotation: Fail", `c.yaml:1: onBadAnnotation: want Ignore or Reject, got "Fail"`},
+		"reconcile":              {"reconcilePeriod: 1ms", "c.yaml:1: reconcilePeriod: want 1s to 1h, got 1ms"},
+		"tolerance":              {"stateTolerance: -64Mi", `c.yaml:1: stateTolerance: "-64Mi" is negative`},
+		"stall above window":     {"stallGuard:\n  window: 1s\n  stall: 2s", "c.yaml:3: stallGuard.stall: want 1ms to 1s, got 2s"},
+		"window":                 {"stallGuard: {window: 20s}", "c.yaml:1: stallGuard.window: want 500ms to 10s, got 20s"},
+		"step":                   {"stallGuard: {step: 0}", "c.yaml:1: stallGuard.step: want more than 0 and at most 1, got 0"},
+		"restore":                {"stallGuard: {restoreAfter: 0s}", "c.yaml:1: stallGuard.restoreAfter: want 1s to 24h, got 0s"},
+		"interval":               {"nodeResourceTopology: {interval: 0s}", "c.yaml:1: nodeResourceTopology.interval: want 1s to 1h, got 0s"},
+		"log format":             {"log: {format: xml}", `c.yaml:1: log.format: want text or json, got "xml"`},
+		"log level":              {"log: {level: loud}", `c.yaml:1: log.level: want error, warning, info, debug or trace, got "loud"`},
+		"long value":             {"memoryManagerPolicy: " + strings.Repeat("x", 100), `c.yaml:1: memoryManagerPolicy: want Static or None, got "` + strings.Repeat("x", 80) + `"…`},
+		"two documents":          {"dryRun: true\n---\ndryRun: false", "c.yaml:2: second document: only one is read"},
+		"not YAML":               {"dryRun: [", "c.yaml:1: did not find expected node content"},
+		"kubelet absent":         {"kubeletConfig: absent.yaml", "c.yaml:1: kubeletConfig: open absent.yaml: no such file or directory"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Parse("c.yaml", []byte(tc.text)); err == nil || err.Error() != tc.want {
+				t.Errorf("error = %v\nwant    %s", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestDurationText(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		300 * time.Millisecond: "300ms", 10 * time.Second: "10s", 5 * time.Minute: "5m", time.Hour: "1h", 90 * time.Minute: "1h30m", 61 * time.Second: "1m1s", 0: "0s",
+	} {
+		if got := Duration(d).String(); got != want {
+			t.Errorf("text of %v = %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
+	c := Default()
+	if c.MemoryManagerPolicy != "Static" || c.TopologyManagerPolicy != topologymanager.BestEffort || c.TopologyManagerScope != topologymanager.ContainerScope ||
+		*c.MemoryThrottlingFactor != 0.9 || c.MemoryReservationPolicy != memoryqos.TieredReservation {
+		t.Errorf("defaults = %+v", c)
+	}
+}
