@@ -74,9 +74,13 @@ func (k *Kubelet) Ask(ctx context.Context, ref Ref) (*Pod, error) {
 		return nil, ErrUnavailable
 	}
 	answer, err := client.GetPod(ctx, &podsv1alpha1.GetPodRequest{PodUID: ref.UID})
-	switch {
-	case status.Code(err) == codes.NotFound:
+	switch code := status.Code(err); {
+	case code == codes.NotFound:
 		return nil, ErrNotFound
+	case code == codes.Unavailable:
+		return nil, ErrUnavailable
+	case code == codes.DeadlineExceeded: // the server's clock may be ahead of ctx
+		return nil, context.DeadlineExceeded
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case err != nil:
