@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -19,25 +18,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// Serve answers on a unix socket (mode 0600) until ctx ends. A socket that an earlier run left behind is replaced; any
-// other file is an error.
-func Serve(ctx context.Context, socket string, view func() *agent.View) error {
-	if info, err := os.Lstat(socket); err == nil {
-		if info.Mode().Type() != os.ModeSocket {
-			return fmt.Errorf("serve the PodResources API: %s exists and is no socket", socket)
-		}
-		if err := os.Remove(socket); err != nil {
-			return fmt.Errorf("serve the PodResources API: %w", err)
-		}
-	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		return fmt.Errorf("serve the PodResources API: %w", err)
-	}
-	if err := os.Chmod(socket, 0o600); err != nil {
-		listener.Close()
-		return fmt.Errorf("serve the PodResources API: %w", err)
-	}
+// Serve answers on a listener until ctx ends.
+func Serve(ctx context.Context, listener net.Listener, view func() *agent.View) error {
 	server := grpc.NewServer()
 	podresources.RegisterPodResourcesListerServer(server, lister{view: view})
 	defer context.AfterFunc(ctx, server.Stop)()
