@@ -4,8 +4,6 @@
 package kubelet
 
 import (
-	"fmt"
-
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -32,7 +30,7 @@ type Container struct {
 	Name           string
 	Request, Limit uint64
 	Hugepages      uint64 // of 2 MiB, request and limit
-	CPUs           string // exclusive CPUs, as the kubelet's CPU manager gives them
+	CPUs           string // one exclusive CPU, as the kubelet's CPU manager gives it
 	Init           bool
 	Args           []string // steps of the workload; none: sleep
 	Mounts         map[string]string
@@ -124,15 +122,20 @@ func (c Container) resources() corev1.ResourceRequirements {
 		r.Requests["hugepages-2Mi"], r.Limits["hugepages-2Mi"] = quantity(c.Hugepages), quantity(c.Hugepages)
 	}
 	if c.guaranteed() {
-		cpu := resource.MustParse(fmt.Sprintf("%dm", milliCPU))
+		cpu := *resource.NewMilliQuantity(c.milliCPU(), resource.DecimalSI)
 		r.Requests[corev1.ResourceCPU], r.Limits[corev1.ResourceCPU] = cpu, cpu
 	}
 	return r
 }
 
-// milliCPU is what a container with equal memory request and limit gets of
-// CPU; it is not enforced, so that an emulated machine does not get slower.
-const milliCPU = 100
+// milliCPU is what a container with equal memory request and limit asks for;
+// it is not enforced, so that an emulated machine does not get slower.
+func (c Container) milliCPU() int64 {
+	if c.CPUs != "" {
+		return 1000
+	}
+	return 100
+}
 
 func (c Container) guaranteed() bool { return c.Request > 0 && c.Request == c.Limit }
 

@@ -79,7 +79,7 @@ func (k *Kubelet) resources(p *Pod, c Container) *cri.LinuxContainerResources {
 		Unified: map[string]string{"memory.oom.group": "1"},
 	}
 	if p.Class() == corev1.PodQOSGuaranteed {
-		r.CpuShares = milliCPU * 1024 / 1000
+		r.CpuShares = c.milliCPU() * 1024 / 1000
 	}
 	if c.Hugepages > 0 {
 		r.HugepageLimits = []*cri.HugepageLimit{{PageSize: "2MB", Limit: c.Hugepages}}

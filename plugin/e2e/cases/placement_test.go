@@ -1,0 +1,177 @@
+package cases
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+)
+
+// touching are the steps of a workload that uses this much memory and stays.
+func touching(bytes uint64) []string { return []string{fmt.Sprint("touch=", bytes)} }
+
+// guaranteed is a pod of one Guaranteed container that touches part of its memory.
+func guaranteed(name string, bytes, touched uint64) *kubelet.Pod {
+	return &kubelet.Pod{Name: name, Containers: []kubelet.Container{{Name: "app", Request: bytes, Limit: bytes, Args: touching(touched)}}}
+}
+
+// on makes a pod's container ask for an exclusive CPU.
+func on(pod *kubelet.Pod, cpu string) *kubelet.Pod {
+	pod.Containers[0].CPUs = cpu
+	return pod
+}
+
+// placed checks a container's cpuset, its booking and where its pages are.
+func placed(t *testing.T, k *kubelet.Kubelet, p *plugin, pod *kubelet.Pod, want string, touched uint64) {
+	t.Helper()
+	said(t, k, pod, "app", fmt.Sprint("done touch=", touched))
+	dir := dirOf(t, k, pod, "app")
+	for _, name := range []string{"cpuset.mems", "cpuset.mems.effective"} {
+		if got := file(dir, name); got != want {
+			t.Errorf("%s: %s is %q, want %q", pod.Name, name, got, want)
+		}
+	}
+	onNodes(t, pod.Name, anonPages(t, k, pod, "app"), ids(t, want), touched)
+	blocks := p.booked(pod, "app")
+	if len(blocks) == 0 || !slices.Equal(blocks[0].Nodes, ids(t, want)) {
+		t.Errorf("%s: booked %+v, want nodes %s", pod.Name, blocks, want)
+	}
+}
+
+func TestGuaranteedContainersLandOnTheirNodes(t *testing.T) {
+	k := kubeletOf(t)
+	p := startPlugin(t)
+	const touched = 24 * MiB
+
+	// Without exclusive CPUs the lowest node is taken, with them theirs.
+	first, second := guaranteed("first", 48*MiB, touched), on(guaranteed("second", 48*MiB, touched), "1")
+	run(t, k, first)
+	run(t, k, second)
+	placed(t, k, p, first, "0", touched)
+	placed(t, k, p, second, "1", touched)
+	if want := p.simulate(first).container(t, "first", "app").CpusetMems; want != "0" {
+		t.Errorf("the simulator puts the first pod on %q", want)
+	}
+
+	burstable := &kubelet.Pod{Name: "burstable", Containers: []kubelet.Container{{Name: "app", Request: 16 * MiB, Limit: 48 * MiB}}}
+	run(t, k, burstable)
+	if mems := file(dirOf(t, k, burstable, "app"), "cpuset.mems"); mems != "" {
+		t.Errorf("a Burstable container has cpuset.mems %q", mems)
+	}
+	if err := k.RemoveAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.waitFree()
+}
+
+func TestContainerLargerThanANodeGetsAGroup(t *testing.T) {
+	k := kubeletOf(t)
+	p := startPlugin(t)
+	largest := 0
+	for _, n := range k.Plan.Nodes {
+		largest = max(largest, n.MiB)
+	}
+	const touched = 64 * MiB
+	big := guaranteed("big", uint64(largest+64)*MiB, touched)
+	run(t, k, big)
+	want := p.simulate(big).container(t, "big", "app").CpusetMems
+	if len(ids(t, want)) != 2 {
+		t.Errorf("the simulator gives nodes %q, not two", want)
+	}
+	placed(t, k, p, big, want, touched)
+	s, err := p.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range ids(t, want) {
+		if cells := s.MachineState[fmt.Sprint(id)].Cells; !slices.Equal(cells, ids(t, want)) {
+			t.Errorf("node %d is in group %v, want %s", id, cells, want)
+		}
+	}
+}
+
+func TestHugepagesComeFromTheRightNode(t *testing.T) {
+	k := kubeletOf(t)
+	var with []int
+	for _, n := range k.Plan.Nodes {
+		if n.Hugepages > 0 {
+			with = append(with, n.ID)
+		}
+	}
+	if len(with) == 0 {
+		t.Skip("no node of this variant has huge pages")
+	}
+	p := startPlugin(t)
+	for _, id := range with {
+		const huge = 4 * MiB
+		pod := guaranteed(fmt.Sprint("huge", id), 32*MiB, 8*MiB)
+		pod.Containers[0].Hugepages = huge
+		pod.Containers[0].Args = []string{fmt.Sprint("huge=", huge), fmt.Sprint("touch=", 8*MiB)}
+		on(pod, fmt.Sprint(id)) // the CPU of node n has number n
+		run(t, k, pod)
+		placed(t, k, p, pod, fmt.Sprint(id), 8*MiB)
+		if pages := hugePages(t, k, pod, "app"); pages[id] != int(huge/(2*MiB)) || len(pages) != 1 {
+			t.Errorf("huge pages on nodes %v, want %d on node %d", pages, huge/(2*int(MiB)), id)
+		}
+		blocks := p.booked(pod, "app")
+		if !slices.ContainsFunc(blocks, func(b block) bool { return b.Type == "hugepages-2Mi" && b.Size == huge }) {
+			t.Errorf("no block of huge pages in %+v", blocks)
+		}
+	}
+}
+
+func TestNodeWithoutCPUsIsUsedOnlyWhenAllowed(t *testing.T) {
+	k := kubeletOf(t)
+	bare := -1
+	for _, n := range k.Plan.Nodes {
+		if n.CPUs == 0 {
+			bare = n.ID
+		}
+	}
+	if bare < 0 {
+		t.Skip("every node of this variant has CPUs")
+	}
+	p := startPlugin(t, "onUnsatisfiable: Reject", "nodesWithoutCPUs: Exclude")
+	s := p.machine(k)
+	var room uint64
+	for id, n := range s.MachineState {
+		if id != fmt.Sprint(bare) {
+			room += n.Memory["memory"].Allocatable
+		}
+	}
+	if _, listed := s.MachineState[fmt.Sprint(bare)]; listed && s.MachineState[fmt.Sprint(bare)].Memory["memory"].Allocatable > 0 {
+		t.Errorf("node %d without CPUs has allocatable memory: %+v", bare, s.MachineState[fmt.Sprint(bare)])
+	}
+	const touched = 16 * MiB
+	large := guaranteed("large", (room/MiB+16)*MiB, touched)
+	if err := k.Run(t.Context(), large); err == nil || !strings.Contains(err.Error(), "large") && !strings.Contains(err.Error(), large.UID) {
+		t.Errorf("a pod that needs node %d was not refused: %v", bare, err)
+	}
+	if err := k.Remove(t.Context(), large); err != nil {
+		t.Fatal(err)
+	}
+	p.stop()
+	p.configure("onUnsatisfiable: Reject", "nodesWithoutCPUs: Include")
+	p.restart()
+	again := guaranteed("again", (room/MiB+16)*MiB, touched)
+	run(t, k, again)
+	placed(t, k, p, again, "0-3", touched)
+}
+
+// machine returns the node map, which the state file holds from the first booking on.
+func (p *plugin) machine(k *kubelet.Kubelet) state {
+	p.t.Helper()
+	probe := guaranteed("probe", 16*MiB, MiB)
+	run(p.t, k, probe)
+	s, err := p.read()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if err := k.Remove(p.t.Context(), probe); err != nil {
+		p.t.Fatal(err)
+	}
+	p.waitFree()
+	return s
+}
