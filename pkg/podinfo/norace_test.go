@@ -1,0 +1,5 @@
+//go:build !race
+
+package podinfo
+
+const raceEnabled = false
