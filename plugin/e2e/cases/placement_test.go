@@ -113,7 +113,7 @@ func TestHugepagesComeFromTheRightNode(t *testing.T) {
 		run(t, k, pod)
 		placed(t, k, p, pod, fmt.Sprint(id), 8*MiB)
 		if pages := hugePages(t, k, pod, "app"); pages[id] != int(huge/(2*MiB)) || len(pages) != 1 {
-			t.Errorf("huge pages on nodes %v, want %d on node %d", pages, huge/(2*int(MiB)), id)
+			t.Errorf("huge pages on nodes %v, want %d on node %d", pages, int(huge/(2*MiB)), id)
 		}
 		blocks := p.booked(pod, "app")
 		if !slices.ContainsFunc(blocks, func(b block) bool { return b.Type == "hugepages-2Mi" && b.Size == huge }) {
