@@ -86,15 +86,25 @@ func shown(text string) string {
 	return strconv.Quote(text)
 }
 
+var units = [...]string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
+
 // Format writes bytes as the shortest exact binary quantity: 67108864 is "64Mi", 1000 is "1000".
 func Format(bytes uint64) string {
-	units := [...]string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
 	unit := 0
 	for bytes > 0 && bytes%1024 == 0 && unit < len(units)-1 {
 		bytes /= 1024
 		unit++
 	}
 	return strconv.FormatUint(bytes, 10) + units[unit]
+}
+
+// Short writes bytes for people: exact for whole units, else with two digits after the point.
+func Short(bytes uint64) string {
+	unit, rest := 0, float64(bytes)
+	for rest >= 1024 && unit < len(units)-1 {
+		rest, unit = rest/1024, unit+1
+	}
+	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(rest, 'f', 2, 64), "0"), ".") + units[unit]
 }
 
 // String is Format.
