@@ -17,11 +17,11 @@ type journalFile struct {
 }
 
 type journalLine struct {
-	Cgroup string    `json:"cgroup"`
-	Knobs  []Knob    `json:"knobs"`
-	Unit   string    `json:"unit,omitempty"`
-	Noted  time.Time `json:"noted"`
-	Seen   bool      `json:"seen,omitempty"`
+	Cgroup string `json:"cgroup"`
+	Knobs  []Knob `json:"knobs"`
+	Unit   string `json:"unit,omitempty"`
+	Noted  int64  `json:"noted"` // seconds since 1970
+	Seen   bool   `json:"seen,omitempty"`
 }
 
 func encodeJournal(cgroups map[string]*journaled) []byte {
@@ -29,10 +29,10 @@ func encodeJournal(cgroups map[string]*journaled) []byte {
 	for _, cgroup := range slices.Sorted(maps.Keys(cgroups)) {
 		c := cgroups[cgroup]
 		f.Cgroups = append(f.Cgroups, journalLine{
-			Cgroup: cgroup, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted.UTC().Truncate(time.Second), Seen: c.seen,
+			Cgroup: cgroup, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted.Unix(), Seen: c.seen,
 		})
 	}
-	data, _ := json.Marshal(f) // texts, times and booleans cannot fail
+	data, _ := json.Marshal(f) // texts, numbers and booleans cannot fail
 	return append(data, '\n')
 }
 
@@ -50,7 +50,7 @@ func decodeJournal(data []byte) (map[string]*journaled, error) {
 		if !inside(line.Cgroup) {
 			return nil, fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup)
 		}
-		c := &journaled{knobs: make(map[Knob]bool, len(line.Knobs)), unit: line.Unit, noted: line.Noted, seen: line.Seen}
+		c := &journaled{knobs: make(map[Knob]bool, len(line.Knobs)), unit: line.Unit, noted: time.Unix(line.Noted, 0), seen: line.Seen}
 		for _, knob := range line.Knobs {
 			if !known(knob) {
 				return nil, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob)

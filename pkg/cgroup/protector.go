@@ -19,7 +19,7 @@ type ProtectorOptions struct {
 	Journal *Journal // nil: none is kept
 	Watcher *Watcher // nil: repairs happen at Reconcile only
 	Log     logrus.FieldLogger
-	// PageSize is the kernel's rounding; 0 is the system's.
+	// PageSize is the kernel's rounding; 0 is the system's, and none in a plain tree.
 	PageSize int
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -86,7 +86,11 @@ func NewProtector(o ProtectorOptions) *Protector {
 	if p.now == nil {
 		p.now = time.Now
 	}
-	if p.page == 0 {
+	switch {
+	case p.page > 0:
+	case p.tree.plain:
+		p.page = 1
+	default:
 		p.page = uint64(os.Getpagesize())
 	}
 	if o.Units != nil {

@@ -22,11 +22,16 @@ func (t *Tree) Reclaim(cgroup string, bytes uint64) error {
 		_, err = unix.Write(fd, []byte(text)) // not repeated on a signal: that would begin anew
 		unix.Close(fd)
 	}
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
-		err = ErrReclaimedLess
-	}
 	if err != nil {
-		return fmt.Errorf("write %q to %s: %w", text, path.Join(t.root, cgroup, file), gone(err))
+		return fmt.Errorf("write %q to %s: %w", text, path.Join(t.root, cgroup, file), reclaimed(err))
 	}
 	return nil
+}
+
+// reclaimed makes an error of what the kernel answers.
+func reclaimed(err error) error {
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+		return ErrReclaimedLess
+	}
+	return gone(err)
 }

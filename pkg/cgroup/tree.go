@@ -187,7 +187,11 @@ func (t *Tree) read(cgroup, file string) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup, file), gone(err))
 		}
-		if n == 0 {
+		switch {
+		case n > 0:
+		case t.plain && len(data) == 0: // somebody is just writing it
+			return []byte(defaults[file]), nil
+		default:
 			return data, nil
 		}
 		if data = data[:len(data)+n]; len(data) == cap(data) {

@@ -1,0 +1,255 @@
+package cgroup
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+func TestAForeignWriteIsRepairedAtOnceAndCounted(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)})
+	for minute := range 5 { // as a kubelet's tick does
+		n.overwrite(t, "kubepods/memory.min", "0")
+		n.overwrite(t, "kubepods/burstable/memory.low", "0")
+		writes, wait := n.reconcile(t)
+		wantWrites(t, writes, "kubepods/min=120", "kubepods/burstable/low=20")
+		if wait != 0 {
+			t.Errorf("minute %d: waits %s", minute, wait)
+		}
+		n.clock = n.clock.Add(time.Minute)
+	}
+	want := map[Overwrite]uint64{{"kubepods", "memory.min"}: 5, {"burstable", "memory.low"}: 5}
+	if diff := cmp.Diff(want, n.Overwrites()); diff != "" {
+		t.Error(diff)
+	}
+	lines := n.log.AllEntries()
+	if len(lines) != 2 || !strings.Contains(lines[0].Message, "somebody else keeps writing this file: likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None") {
+		t.Errorf("%d lines, %v", len(lines), lines)
+	}
+}
+
+func TestOnlyTheNamedCgroupsAreLookedAt(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
+	n.overwrite(t, "kubepods/memory.min", "0")
+	n.overwrite(t, podG+"/memory.min", "0")
+	wantWrites(t, first(n.reconcile(t, podG, "kubepods/unknown")), podG+"/min=100")
+	wantWrites(t, first(n.reconcile(t, "kubepods")), "kubepods/min=100")
+}
+
+// TestAWriterEverySecondIsAnsweredWithinTheSecond goes through two minutes on a clock of its own.
+func TestAWriterEverySecondIsAnsweredWithinTheSecond(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)})
+	for second := range 120 {
+		n.overwrite(t, "kubepods/memory.min", "0")
+		began := n.clock
+		_, wait := n.reconcile(t, "kubepods")
+		for wait > 0 {
+			if n.clock = n.clock.Add(wait); n.clock.Sub(began) >= time.Second {
+				t.Fatalf("second %d: not repaired after %s", second, n.clock.Sub(began))
+			}
+			wait, _ = n.resume(t.Context())
+		}
+		if got := content(t, n.Tree, "kubepods/memory.min"); got != "120" {
+			t.Fatalf("second %d: memory.min is %s", second, got)
+		}
+		n.clock = began.Add(time.Second)
+	}
+	if got := n.Overwrites()[Overwrite{"kubepods", "memory.min"}]; got != 120 {
+		t.Errorf("%d overwrites counted", got)
+	}
+	if lines := len(n.log.AllEntries()); lines != 1 {
+		t.Errorf("%d lines", lines)
+	}
+}
+
+func TestAnEndlessFightIsLeftToThePeriodicCheck(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
+	var longestWait time.Duration
+	repairs := 0
+	for began := n.clock; n.clock.Sub(began) < 20*time.Minute; n.clock = n.clock.Add(10 * time.Millisecond) {
+		n.overwrite(t, "kubepods/memory.min", "0")
+		writes, wait := n.reconcile(t, "kubepods")
+		if n.clock.Sub(began) > stubborn+resignation {
+			repairs += len(writes)
+		}
+		longestWait = max(longestWait, wait)
+		if wait > 0 {
+			n.clock = n.clock.Add(wait - 10*time.Millisecond)
+		}
+	}
+	if longestWait > resignation || repairs < 50 || repairs > 65 {
+		t.Errorf("waited up to %s, %d repairs in the last ten minutes", longestWait, repairs)
+	}
+	// When the writer is gone for a while, the next one is met at once again.
+	n.reconcile(t)
+	n.clock = n.clock.Add(resignation)
+	n.reconcile(t)
+	n.clock = n.clock.Add(time.Minute)
+	n.overwrite(t, "kubepods/memory.min", "0")
+	wantWrites(t, first(n.reconcile(t)), "kubepods/min=100")
+}
+
+func TestARepairThatIsHeldBackIsNotCountedTwice(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
+	for range 2 {
+		n.overwrite(t, "kubepods/memory.min", "0")
+		n.reconcile(t)
+	}
+	for range 3 {
+		if writes, wait := n.reconcile(t); len(writes) > 0 || wait != firstDelay {
+			t.Errorf("wrote %v, waits %s", writes, wait)
+		}
+	}
+	// An event of another cgroup does not make it forgotten.
+	if _, wait := n.reconcile(t, podG); wait != firstDelay {
+		t.Errorf("waits %s", wait)
+	}
+	if got := n.Overwrites()[Overwrite{"kubepods", "memory.min"}]; got != 2 {
+		t.Errorf("%d overwrites counted", got)
+	}
+	// A new value need not wait, and the writer may put ours back itself.
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podG: minimum(200)}), "kubepods/min=200", podG+"/min=200")
+	if writes, wait := n.reconcile(t); len(writes) > 0 || wait != 0 {
+		t.Errorf("wrote %v, waits %s", writes, wait)
+	}
+}
+
+func TestTheLikelyWriterIsNamed(t *testing.T) {
+	tests := map[string]struct {
+		h     held
+		knob  Knob
+		found uint64
+		want  string
+	}{
+		"kubelet, None":            {held{level: LevelKubepods}, MemoryMin, 0, "memoryReservationPolicy None"},
+		"kubelet, tiered":          {held{level: LevelBurstable}, MemoryLow, 5, "TieredReservation"},
+		"systemd or kubelet":       {held{level: LevelKubepods, driver: Systemd}, MemoryMin, 0, "systemd at a reload, or a kubelet"},
+		"systemd":                  {held{level: LevelPod, driver: Systemd}, MemoryMin, 0, "systemd at a reload or a change of the slice"},
+		"resize":                   {held{level: LevelPod}, MemoryMin, 0, "resize of the pod"},
+		"nobody that we know of":   {held{level: LevelKubepods}, MemoryLow, 0, "another agent"},
+		"nobody that we know of 2": {held{level: LevelBurstable}, MemoryMin, 0, "another agent"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := likely(&test.h, test.knob, test.found); !strings.Contains(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestProtectionComesBackWhileSomebodyZeroesIt runs the real loop with inotify against a real writer. CGROUP_FIGHT_SECONDS
+// makes it longer; what it took is logged.
+func TestProtectionComesBackWhileSomebodyZeroesIt(t *testing.T) {
+	seconds := 2
+	if s, err := strconv.Atoi(os.Getenv("CGROUP_FIGHT_SECONDS")); err == nil {
+		seconds = s
+	}
+	n := newNode(t, nil)
+	watcher, err := NewWatcher(n.Tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer watcher.Close()
+	n.Protector.watcher, n.Protector.now = watcher, time.Now
+	files := []string{"kubepods/memory.min", "kubepods/memory.low", "kubepods/burstable/memory.low"}
+	for _, file := range append(files, "kubepods/burstable/memory.min") {
+		n.overwrite(t, file, "0") // a cgroup has its files
+	}
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)})
+	wants := []string{"120", "20", "20"}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.Run(ctx, time.Minute) // inotify does it
+	}()
+	before := cpu(t)
+	start := time.Now()
+	var slowest time.Duration
+	for range seconds {
+		began := time.Now()
+		for _, file := range files {
+			n.overwrite(t, file, "0")
+		}
+		for i, file := range files {
+			for content(t, n.Tree, file) != wants[i] {
+				if time.Since(began) > time.Minute {
+					t.Fatalf("%s was not restored", file)
+				}
+				<-time.After(time.Millisecond)
+			}
+		}
+		slowest = max(slowest, time.Since(began))
+		if rest := time.Second - time.Since(began); rest > 0 && seconds > 2 {
+			<-time.After(rest)
+		}
+	}
+	t.Logf("%d rounds: slowest repair after %s, %.2f %% of a core (writer and test included), %d log lines, %v",
+		seconds, slowest, 100*float64(cpu(t)-before)/float64(time.Since(start)), len(n.log.AllEntries()), n.Overwrites())
+	cancel()
+	<-ended
+	if len(n.log.AllEntries()) > 3 {
+		t.Errorf("%d lines", len(n.log.AllEntries()))
+	}
+}
+
+// cpu is the time that this process has used.
+func cpu(t *testing.T) time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func TestRunEndsHeldBackRepairsAndSurvivesItsWatcher(t *testing.T) {
+	n := newNode(t, nil)
+	watcher, err := NewWatcher(n.Tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Protector.watcher = watcher
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)}) // the files are not there to be watched: a line each
+	if lines := n.log.AllEntries(); len(lines) != 1 || !strings.Contains(lines[0].Message, "noticed only by the periodic check") {
+		t.Errorf("%v", lines)
+	}
+	watcher.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.Run(ctx, 10*time.Millisecond)
+	}()
+	if err := os.WriteFile(filepath.Join(n.Root(), podG, "memory.min"), []byte("0"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return content(t, n.Tree, podG+"/memory.min") == "100" })
+	cancel()
+	<-ended
+}
+
+// waitFor waits until a condition holds.
+func waitFor(t *testing.T, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !condition(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("waited for a minute in vain")
+		}
+	}
+}

@@ -1,0 +1,365 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// node is a small tree with a Protector and the writes that it made.
+type node struct {
+	*Tree
+	*Protector
+	journal *Journal
+	log     *logtest.Hook
+	clock   time.Time
+	writes  []string
+}
+
+const (
+	podG = "kubepods/podg"
+	podB = "kubepods/burstable/podb"
+	podC = "kubepods/burstable/podc"
+)
+
+func newNode(t testing.TB, units Units, dirs ...string) *node {
+	t.Helper()
+	files := map[string]string{podG + "/": "", podB + "/": "", podC + "/": ""}
+	for _, dir := range dirs {
+		files[dir+"/"] = ""
+	}
+	n := &node{clock: time.Unix(1e9, 0)}
+	n.Tree = makeTree(t, files, Plain(), OnWrite(func(w Write) {
+		n.writes = append(n.writes, w.Cgroup+"/"+strings.TrimPrefix(string(w.Knob), "memory.")+"="+w.Text)
+	}))
+	logger, hook := logtest.NewNullLogger()
+	n.log = hook
+	journal, _, err := OpenJournal(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { journal.Close(t.Context()) })
+	n.journal = journal
+	n.Protector = NewProtector(ProtectorOptions{
+		Tree: n.Tree, Units: units, Journal: journal, Log: logger, Now: func() time.Time { return n.clock },
+	})
+	return n
+}
+
+// apply makes these pods the living ones and returns the writes.
+func (n *node) apply(t testing.TB, pods map[string]memoryqos.Values) []string {
+	t.Helper()
+	var living []Pod
+	for parent, v := range pods {
+		living = append(living, Pod{mustPod(t, parent), v})
+	}
+	n.writes = nil
+	if err := n.Apply(t.Context(), Targets(living)); err != nil {
+		t.Fatal(err)
+	}
+	return n.writes
+}
+
+// reconcile returns the writes and the wait.
+func (n *node) reconcile(t testing.TB, cgroups ...string) ([]string, time.Duration) {
+	t.Helper()
+	n.writes = nil
+	wait, err := n.Reconcile(t.Context(), cgroups...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.writes, wait
+}
+
+func (n *node) overwrite(t testing.TB, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(n.Root(), file), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantWrites(t testing.TB, got []string, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestApplyLowersFromBelowAndRaisesFromAbove(t *testing.T) {
+	n := newNode(t, nil)
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)}),
+		"kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20", podG+"/min=100", podB+"/low=20")
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)}))
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podG: minimum(40), podB: low(80)}),
+		podG+"/min=40", "kubepods/low=80", "kubepods/burstable/low=80", podB+"/low=80")
+	// What one pod gives up, another gets: no moment in which both have it.
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podG: minimum(40), podB: low(30), podC: low(50)}),
+		podB+"/low=30", podC+"/low=50")
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podG: minimum(40)}),
+		podB+"/low=0", podC+"/low=0", "kubepods/burstable/low=0", "kubepods/min=40", "kubepods/low=0")
+	wantWrites(t, n.apply(t, nil), podG+"/min=0", "kubepods/min=0")
+	if entries := n.journal.Entries(); len(entries) > 0 {
+		t.Errorf("all is restored, but the journal has %v", entries)
+	}
+	if len(n.held) > 0 {
+		t.Errorf("still held: %v", n.held)
+	}
+}
+
+func TestApplyLeavesAloneWhatItNeverSet(t *testing.T) {
+	n := newNode(t, nil)
+	n.overwrite(t, "kubepods/burstable/memory.low", "777")
+	n.overwrite(t, "kubepods/memory.high", "888")
+	n.apply(t, map[string]memoryqos.Values{podB: minimum(4096)}) // HardReservation
+	n.reconcile(t)
+	n.apply(t, nil)
+	if got := content(t, n.Tree, "kubepods/burstable/memory.low"); got != "777" {
+		t.Errorf("memory.low of burstable is %s", got)
+	}
+	if got := content(t, n.Tree, "kubepods/memory.high"); got != "888" {
+		t.Errorf("memory.high of kubepods is %s", got)
+	}
+}
+
+func TestChangeOfPolicyTakesTheOldFileBack(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podB: low(100)})
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podB: minimum(100)}),
+		podB+"/low=0", "kubepods/burstable/low=0", "kubepods/low=0", "kubepods/burstable/min=100", podB+"/min=100")
+	high := uint64(4096)
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podB: {Min: ptr(uint64(100)), High: &high}}), podB+"/high=4096")
+	want := []Entry{
+		{"kubepods", MemoryMin, ""}, {"kubepods/burstable", MemoryMin, ""}, {podB, MemoryHigh, ""}, {podB, MemoryMin, ""},
+	}
+	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
+		t.Error(diff)
+	}
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podB: minimum(100)}), podB+"/high=max")
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func TestACgroupThatIsGoneIsNoError(t *testing.T) {
+	n := newNode(t, nil)
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{"kubepods/podlater": minimum(10)}), "kubepods/min=10")
+	wantWrites(t, first(n.reconcile(t)))
+	put(t, n.Root(), map[string]string{"kubepods/podlater/": ""})
+	wantWrites(t, first(n.reconcile(t)), "kubepods/podlater/min=10")
+	if err := os.RemoveAll(filepath.Join(n.Root(), "kubepods/podlater")); err != nil {
+		t.Fatal(err)
+	}
+	wantWrites(t, n.apply(t, nil), "kubepods/min=0")
+	if len(n.held) > 0 {
+		t.Errorf("still held: %v", n.held)
+	}
+	if len(n.Overwrites()) > 0 {
+		t.Errorf("nobody wrote, but %v", n.Overwrites())
+	}
+}
+
+func first[A, B any](a A, _ B) A { return a }
+
+func TestTheKernelsRoundingIsNoOverwrite(t *testing.T) {
+	n := newNode(t, nil)
+	n.Protector = NewProtector(ProtectorOptions{Tree: n.Tree, PageSize: 4096})
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(10_000)})
+	n.overwrite(t, podG+"/memory.min", "8192\n")
+	wantWrites(t, first(n.reconcile(t)))
+	if len(n.Overwrites()) > 0 {
+		t.Errorf("%v", n.Overwrites())
+	}
+}
+
+func TestErrorsDoNotKeepTheOthersFromBeingWritten(t *testing.T) {
+	n := newNode(t, nil, podG+"/memory.min")
+	err := n.Apply(t.Context(), Targets([]Pod{{mustPod(t, podG), minimum(10)}, {mustPod(t, podB), low(20)}}))
+	if err == nil || !strings.Contains(err.Error(), "read "+n.Root()+"/kubepods/podg/memory.min: is a directory") ||
+		!strings.Contains(err.Error(), `write "10" to `+n.Root()+"/kubepods/podg/memory.min: is a directory") {
+		t.Errorf("got %v", err)
+	}
+	if got := content(t, n.Tree, podB+"/memory.low"); got != "20" {
+		t.Errorf("memory.low is %s", got)
+	}
+	for range 3 { // it is said once
+		_, err = n.Reconcile(t.Context())
+		n.complain(err)
+	}
+	if err == nil || len(n.log.AllEntries()) != 1 {
+		t.Errorf("%v; %d lines", err, len(n.log.AllEntries()))
+	}
+	n.complain(nil)
+	n.complain(err)
+	if len(n.log.AllEntries()) != 2 {
+		t.Errorf("an error that is back is worth a line; %d lines", len(n.log.AllEntries()))
+	}
+	if err := n.Apply(t.Context(), nil); err != nil {
+		t.Errorf("nothing of ours is there: %v", err)
+	}
+	if got := content(t, n.Tree, "kubepods/memory.min"); got != "0" {
+		t.Errorf("memory.min of kubepods is %s", got)
+	}
+}
+
+func TestWhatCannotBeTakenBackIsKeptInMind(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(10)})
+	file := filepath.Join(n.Root(), podG, "memory.min")
+	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Apply(t.Context(), nil); err == nil {
+		t.Error("no error")
+	}
+	if n.held[podG] == nil || len(n.journal.Entries()) != 1 {
+		t.Errorf("%v, journal %v", n.held, n.journal.Entries())
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	n.reconcile(t)
+	wantWrites(t, n.apply(t, nil))
+	if len(n.held) > 0 {
+		t.Errorf("still held: %v", n.held)
+	}
+}
+
+// units records what a Protector sends to systemd.
+type units struct {
+	mu    sync.Mutex
+	calls []string
+	err   error
+	tree  *Tree // written to as systemd does, when set
+}
+
+func (u *units) SetMemory(_ context.Context, unit string, values map[Knob]uint64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	call := unit
+	for _, knob := range slices.Sorted(maps.Keys(values)) {
+		call += " " + string(knob) + "=" + limitText(values[knob])
+		if u.tree != nil {
+			u.tree.Set("kubepods.slice", knob, values[knob])
+		}
+	}
+	u.calls = append(u.calls, call)
+	return u.err
+}
+
+const (
+	sliceG = "kubepods.slice/kubepods-podg.slice"
+	sliceB = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb.slice"
+)
+
+func TestSystemdIsToldAndThenTheFileIsChecked(t *testing.T) {
+	u := &units{}
+	n := newNode(t, u, sliceG, sliceB)
+	u.tree = n.Tree
+	writes := n.apply(t, map[string]memoryqos.Values{sliceB: low(30), podG: minimum(5)})
+	wantWrites(t, u.calls, "kubepods.slice memory.low=30 memory.min=30", "kubepods-burstable.slice memory.low=30",
+		"kubepods-burstable-podb.slice memory.low=30")
+	// kubepods.slice already holds its values by systemd's hand; the fake one does not write the others.
+	wantWrites(t, writes, "kubepods/min=5", "kubepods.slice/low=30", "kubepods.slice/min=30", "kubepods.slice/low=30",
+		"kubepods.slice/kubepods-burstable.slice/low=30", podG+"/min=5", "kubepods.slice/low=30", sliceB+"/low=30")
+	for _, e := range n.journal.Entries() {
+		if (e.Unit != "") != strings.HasPrefix(e.Cgroup, "kubepods.slice") {
+			t.Errorf("%v", e)
+		}
+	}
+	u.calls = nil
+	n.apply(t, map[string]memoryqos.Values{sliceB: low(30), podG: minimum(5)})
+	wantWrites(t, u.calls) // set only when changed
+	u.tree = nil
+	n.apply(t, nil)
+	wantWrites(t, u.calls, "kubepods-burstable-podb.slice memory.low=0", "kubepods-burstable.slice memory.low=0",
+		"kubepods.slice memory.low=0 memory.min=0")
+}
+
+func TestWithoutSystemdFilesAreWrittenAndOneLineSaysSo(t *testing.T) {
+	u := &units{err: ErrNoSystemd}
+	n := newNode(t, u, sliceG)
+	for i := range uint64(3) {
+		n.apply(t, map[string]memoryqos.Values{sliceG: minimum(10 + i)})
+		n.clock = n.clock.Add(pause)
+	}
+	if got := content(t, n.Tree, sliceG+"/memory.min"); got != "12" {
+		t.Errorf("memory.min is %s", got)
+	}
+	if len(u.calls) != 3 { // once for each time it was due again
+		t.Errorf("%d calls: %v", len(u.calls), u.calls)
+	}
+	if lines := n.log.AllEntries(); len(lines) != 1 || lines[0].Level != logrus.WarnLevel || !strings.Contains(lines[0].Message, "written to files only") {
+		t.Errorf("%d lines", len(lines))
+	}
+	u.err = ErrNoUnit
+	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(20)})
+	u.err = errors.New("refused")
+	err := n.Apply(t.Context(), Targets([]Pod{{mustPod(t, sliceG), minimum(30)}}))
+	if err == nil || err.Error() != "refused" {
+		t.Errorf("got %v", err)
+	}
+	if got := content(t, n.Tree, sliceG+"/memory.min"); got != "30" {
+		t.Errorf("memory.min is %s", got)
+	}
+	u.err = nil
+	n.clock = n.clock.Add(pause)
+	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(40)})
+}
+
+func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
+	const crun = sliceG + "/crio-a.scope"
+	u := &units{}
+	n := newNode(t, u, crun+"/container", podG+"/b")
+	set := func(c ContainerKnobs) []string {
+		t.Helper()
+		n.writes, u.calls = nil, nil
+		if err := n.SetContainer(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		return n.writes
+	}
+	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: Systemd, Values: minimum(10), Mems: "0-1"}),
+		crun+"/min=10", crun+"/container/min=10", crun+"/cpuset.mems=0-1", crun+"/container/cpuset.mems=0-1")
+	wantWrites(t, u.calls, "crio-a.scope cpuset.mems=3 memory.min=10")
+	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: Systemd, Values: minimum(5)}), crun+"/container/min=5", crun+"/min=5")
+	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: Systemd, Values: memoryqos.Values{Min: ptr[uint64](0), High: ptr[uint64](Max)}}),
+		crun+"/container/min=0", crun+"/min=0", crun+"/high=max", crun+"/container/high=max")
+	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: Cgroupfs, Values: memoryqos.Values{High: ptr[uint64](4096)}}), podG+"/b/high=4096")
+	wantWrites(t, u.calls)
+	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: Cgroupfs}))
+	want := []Entry{{crun, CpusetMems, "crio-a.scope"}, {podG + "/b", MemoryHigh, ""}}
+	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
+		t.Error(diff)
+	}
+	if err := n.SetContainer(t.Context(), ContainerKnobs{Cgroup: podG + "/gone", Values: minimum(1)}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	if err := n.SetContainer(t.Context(), ContainerKnobs{Cgroup: podG + "/b", Mems: "x"}); err == nil {
+		t.Error("took x for a list of nodes")
+	}
+}
+
+func TestAProtectorNeedsATreeOnly(t *testing.T) {
+	tree := makeTree(t, map[string]string{podG + "/": ""}, Plain())
+	p := NewProtector(ProtectorOptions{Tree: tree})
+	if err := p.Apply(t.Context(), Targets([]Pod{{mustPod(t, podG), minimum(4096)}})); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Apply(t.Context(), nil); err != nil || content(t, tree, podG+"/memory.min") != "0" {
+		t.Error(err)
+	}
+	p.prune()
+	p.complain(errors.New("x"))
+}

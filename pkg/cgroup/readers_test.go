@@ -1,0 +1,215 @@
+package cgroup
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// kernelFiles are as a kernel 6.12 writes them, shortened.
+var kernelFiles = map[string]string{
+	"kubepods/pod1/memory.events":       "low 1\nhigh 309\nmax 2\noom 3\noom_kill 4\noom_group_kill 5\nsock_throttled 6\n",
+	"kubepods/pod1/memory.events.local": "low 0\nhigh 9\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
+	"kubepods/pod1/memory.stat":         "anon 1048576\nfile 4096\nworkingset_refault_anon 7\n",
+	"kubepods/pod1/memory.numa_stat":    "anon N0=4096 N1=0\nfile N0=0 N1=8192\n",
+	"kubepods/pod1/memory.pressure": "some avg10=53.10 avg60=12.00 avg300=1.50 total=123456\n" +
+		"full avg10=50.00 avg60=11.00 avg300=1.25 total=120000\n",
+	"kubepods/pod1/cgroup.procs": "12\n345\n0\n",
+	"kubepods/pod2/":             "",
+}
+
+func TestKernelFilesAreRead(t *testing.T) {
+	tree := makeTree(t, kernelFiles)
+	const cgroup = "kubepods/pod1"
+	check := func(name string, got any, err error, want any) {
+		t.Helper()
+		if diff := cmp.Diff(want, got); diff != "" || err != nil {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+	events, err := tree.Events(cgroup)
+	check("memory.events", events, err, Events{Low: 1, High: 309, Max: 2, OOM: 3, OOMKill: 4, OOMGroupKill: 5})
+	events, err = tree.LocalEvents(cgroup)
+	check("memory.events.local", events, err, Events{High: 9})
+	stat, err := tree.Stat(cgroup)
+	check("memory.stat", stat, err, map[string]uint64{"anon": 1048576, "file": 4096, "workingset_refault_anon": 7})
+	numa, err := tree.NUMAStat(cgroup)
+	check("memory.numa_stat", numa, err, map[string]map[int]uint64{"anon": {0: 4096, 1: 0}, "file": {0: 0, 1: 8192}})
+	pressure, ok, err := tree.Pressure(cgroup)
+	check("memory.pressure", pressure, err, Pressure{
+		Some: PressureLine{Avg10: 53.1, Avg60: 12, Avg300: 1.5, Total: 123456},
+		Full: PressureLine{Avg10: 50, Avg60: 11, Avg300: 1.25, Total: 120000},
+	})
+	check("there is pressure", ok, nil, true)
+	pids, err := tree.Procs(cgroup)
+	check("cgroup.procs", pids, err, []int{12, 345, 0})
+}
+
+func TestMissingOptionalFilesAreNoError(t *testing.T) {
+	tree := makeTree(t, kernelFiles)
+	if e, err := tree.LocalEvents("kubepods/pod2"); e != (Events{}) || err != nil {
+		t.Errorf("memory.events.local: %v, %v", e, err)
+	}
+	if s, err := tree.NUMAStat("kubepods/pod2"); s != nil || err != nil {
+		t.Errorf("memory.numa_stat: %v, %v", s, err)
+	}
+	if p, ok, err := tree.Pressure("kubepods/pod2"); p != (Pressure{}) || ok || err != nil {
+		t.Errorf("memory.pressure: %v, %v, %v", p, ok, err)
+	}
+	// A missing cgroup is one.
+	_, err1 := tree.LocalEvents("kubepods/pod3")
+	_, err2 := tree.NUMAStat("kubepods/pod3")
+	_, _, err3 := tree.Pressure("kubepods/pod3")
+	_, err4 := tree.Events("kubepods/pod2")
+	_, err5 := tree.Stat("kubepods/pod2")
+	_, err6 := tree.Procs("kubepods/pod2")
+	_, err7 := tree.EffectiveMems("kubepods/pod2")
+	for i, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%d: %v", i+1, err)
+		}
+	}
+}
+
+func TestDamagedKernelFilesAreNamed(t *testing.T) {
+	tree := makeTree(t, map[string]string{
+		"kubepods/memory.events": "low\n", "kubepods/memory.stat": "\nanon -1\n", "kubepods/memory.numa_stat": "\nanon N0=1 0=1\n",
+		"kubepods/memory.pressure": "\nhalf avg10=1\nsome avg10=x\n", "kubepods/cgroup.procs": "1\n-2\n",
+	})
+	_, err1 := tree.Events("kubepods")
+	_, err2 := tree.Stat("kubepods")
+	_, err3 := tree.NUMAStat("kubepods")
+	_, _, err4 := tree.Pressure("kubepods")
+	_, err5 := tree.Procs("kubepods")
+	for want, err := range map[string]error{
+		`memory.events: line "low": want a name and a number`:                     err1,
+		`memory.stat: line "anon -1": want a name and a number`:                   err2,
+		`memory.numa_stat: line "anon N0=1 0=1": want N<node>=<bytes>, not "0=1"`: err3,
+		`memory.pressure: line "some avg10=x": avg10 is "x", want a number`:       err4,
+		`cgroup.procs: "-2" is not a process id`:                                  err5,
+	} {
+		if err == nil || err.Error() != "parse "+tree.Root()+"/kubepods/"+want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
+func TestReclaimAsksTheKernelOnce(t *testing.T) {
+	tree := makeTree(t, map[string]string{"kubepods/pod1/memory.reclaim": "", "kubepods/pod2/": ""})
+	if err := tree.Reclaim("kubepods/pod1", 4096); err != nil || content(t, tree, "kubepods/pod1/memory.reclaim") != "4096" {
+		t.Errorf("got %v", err)
+	}
+	if err := tree.Reclaim("kubepods/pod2", 4096); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a kernel without it: %v", err)
+	}
+	if err := tree.Reclaim("system.slice", 4096); err == nil {
+		t.Error("reclaimed outside kubepods")
+	}
+}
+
+func TestReclaimThatFindsLessSaysSo(t *testing.T) {
+	for err, want := range map[error]error{
+		unix.EAGAIN: ErrReclaimedLess, unix.EINTR: ErrReclaimedLess, unix.ENODEV: fs.ErrNotExist, unix.EINVAL: unix.EINVAL,
+	} {
+		if got := reclaimed(err); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
+	}
+}
+
+func TestOnlyPureCgroupV2WillDo(t *testing.T) {
+	root := t.TempDir()
+	put(t, root, map[string]string{
+		"v1/memory/memory.limit_in_bytes": "", "hybrid/unified/cgroup.controllers": "", "hybrid/memory/memory.limit_in_bytes": "", "other/": "",
+	})
+	for dir, want := range map[string]string{
+		"v1": "it is cgroup v1: Memory QoS needs cgroup v2", "hybrid": "it is a hybrid of cgroup v1 and v2",
+		"other": "it is no cgroup v2 file system", "absent": "no such file or directory",
+	} {
+		err := RequireUnified(root + "/" + dir)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), root+"/"+dir+" is not usable: ") {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
+func TestControllersAreRequired(t *testing.T) {
+	root := t.TempDir()
+	put(t, root, map[string]string{
+		"all/cgroup.controllers": "cpuset cpu io memory pids\n", "none/": "",
+		"nocpuset/cgroup.controllers": "cpu io memory\n", "nomemory/cgroup.controllers": "\n",
+	})
+	for dir, want := range map[string]string{
+		"all": "", "none": "no such file", "nocpuset": `the controller cpuset is missing in cgroup.controllers "cpu io memory"`,
+		"nomemory": `the controller memory is missing in cgroup.controllers ""`,
+	} {
+		err := requireControllers(root + "/" + dir)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %s", dir, err, want)
+		}
+	}
+}
+
+// fuzzParser feeds a parser with the kernel's files and whatever the fuzzer makes of them: it must not panic, and must not
+// answer beside an error.
+func fuzzParser[T any](f *testing.F, parse func(string) (T, error), empty func(T) bool) {
+	for _, text := range kernelFiles {
+		f.Add(text)
+	}
+	f.Add("max")
+	f.Add("anon =")
+	f.Fuzz(func(t *testing.T, text string) {
+		if v, err := parse(text); err != nil && !empty(v) {
+			t.Errorf("%q: %v beside %v", text, v, err)
+		}
+	})
+}
+
+func FuzzParseLimit(f *testing.F) {
+	fuzzParser(f, func(s string) (uint64, error) { return parseLimit([]byte(s)) }, func(v uint64) bool { return v == 0 })
+}
+
+func FuzzParseEvents(f *testing.F) {
+	fuzzParser(f, parseEvents, func(e Events) bool { return e == Events{} })
+}
+
+func FuzzParseStat(f *testing.F) {
+	fuzzParser(f, parseFlat, func(m map[string]uint64) bool { return m == nil })
+}
+
+func FuzzParseNUMAStat(f *testing.F) {
+	fuzzParser(f, parseNUMAStat, func(m map[string]map[int]uint64) bool { return m == nil })
+}
+
+func FuzzParsePressure(f *testing.F) {
+	fuzzParser(f, parsePressure, func(p Pressure) bool { return p == Pressure{} })
+}
+
+func FuzzParseProcs(f *testing.F) {
+	fuzzParser(f, parseProcs, func(p []int) bool { return p == nil })
+}
+
+func FuzzJournal(f *testing.F) {
+	f.Add([]byte(`{"version":1,"cgroups":[{"cgroup":"kubepods/pod1","knobs":["memory.min"],"noted":1767225600}]}`))
+	f.Add([]byte(`{"version":1,"cgroups":[{"cgroup":"../kubepods","knobs":["memory.max"]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cgroups, err := decodeJournal(data)
+		if err != nil {
+			return
+		}
+		again, err := decodeJournal(encodeJournal(cgroups))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for cgroup, c := range cgroups {
+			if !inside(cgroup) || again[cgroup] == nil || !maps.Equal(again[cgroup].knobs, c.knobs) {
+				t.Errorf("%q: %+v became %+v", cgroup, c, again[cgroup])
+			}
+		}
+	})
+}

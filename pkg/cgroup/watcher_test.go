@@ -1,0 +1,170 @@
+package cgroup
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func newWatcher(t *testing.T, tree *Tree) *Watcher {
+	t.Helper()
+	w, err := NewWatcher(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return w
+}
+
+func next(t *testing.T, w *Watcher) Change {
+	t.Helper()
+	select {
+	case c := <-w.Changes():
+		return c
+	case <-time.After(time.Minute):
+		t.Fatal("no change was told")
+		return Change{}
+	}
+}
+
+func TestWritesAreToldOnce(t *testing.T) {
+	tree := makeTree(t, map[string]string{
+		"kubepods/memory.min": "0", "kubepods/memory.low": "0", "kubepods/memory.max": "0", "kubepods/pod1/cpuset.mems": "",
+	})
+	w := newWatcher(t, tree)
+	if err := errors.Join(w.Watch("kubepods", "memory.min", "memory.low"), w.Watch("kubepods", "memory.min"), w.Watch("kubepods/pod1", "cpuset.mems")); err != nil {
+		t.Fatal(err)
+	}
+	if w.Watches() != 3 {
+		t.Errorf("%d watches", w.Watches())
+	}
+	write := func(file, text string) {
+		f, err := os.OpenFile(filepath.Join(tree.Root(), file), os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("kubepods/memory.max", "1") // nobody asked
+	write("kubepods/pod1/cpuset.mems", "0")
+	if c := next(t, w); c != (Change{"kubepods/pod1", "cpuset.mems"}) {
+		t.Errorf("%v", c)
+	}
+	// A flood before anybody listens is one change, or two when one was on its way already.
+	for range 100 {
+		write("kubepods/memory.min", "1")
+	}
+	write("kubepods/memory.low", "1")
+	min := 0
+	for c := next(t, w); c != (Change{"kubepods", "memory.low"}); c = next(t, w) {
+		if c != (Change{"kubepods", "memory.min"}) {
+			t.Errorf("%v", c)
+		}
+		min++
+	}
+	if min < 1 || min > 2 {
+		t.Errorf("told of memory.min %d times", min)
+	}
+}
+
+func TestWatchesEndWithTheirCgroup(t *testing.T) {
+	files := map[string]string{"kubepods/memory.min": "0", "kubepods/pod1/memory.min": "0", "kubepods/pod1/memory.low": "0", "kubepods/pod2/memory.min": "0"}
+	tree := makeTree(t, files)
+	w := newWatcher(t, tree)
+	for _, cgroup := range []string{"kubepods", "kubepods/pod1", "kubepods/pod2"} {
+		if err := w.Watch(cgroup, "memory.min"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Unwatch("kubepods/pod2")
+	w.Unwatch("kubepods/pod2")
+	if w.Watches() != 2 {
+		t.Errorf("%d watches", w.Watches())
+	}
+	if err := os.RemoveAll(filepath.Join(tree.Root(), "kubepods/pod1")); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { return w.Watches() == 1 }) // the kernel says so
+	put(t, tree.Root(), files)
+	if err := w.Watch("kubepods/pod1", "memory.min", "memory.low"); err != nil || w.Watches() != 3 {
+		t.Errorf("%d watches, %v", w.Watches(), err)
+	}
+	// Where the kernel does not say so, Prune finds it.
+	if err := os.Rename(filepath.Join(tree.Root(), "kubepods/pod1"), filepath.Join(tree.Root(), "kubepods/away")); err != nil {
+		t.Fatal(err)
+	}
+	w.Prune()
+	if w.Watches() != 1 {
+		t.Errorf("%d watches", w.Watches())
+	}
+	// A cgroup made anew under a watched name.
+	if err := os.Rename(filepath.Join(tree.Root(), "kubepods/memory.min"), filepath.Join(tree.Root(), "kubepods/old")); err != nil {
+		t.Fatal(err)
+	}
+	put(t, tree.Root(), files)
+	if err := w.Watch("kubepods", "memory.min"); err != nil || w.Watches() != 1 {
+		t.Errorf("%d watches, %v", w.Watches(), err)
+	}
+}
+
+func TestOnlyKubepodsIsWatched(t *testing.T) {
+	tree := makeTree(t, map[string]string{"system.slice/memory.min": "0", "kubepods/": ""})
+	w := newWatcher(t, tree)
+	if err := w.Watch("system.slice", "memory.min"); err == nil {
+		t.Error("watches outside kubepods")
+	}
+	if err := w.Watch("kubepods", "memory.min"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAnOverflowTellsOfAll(t *testing.T) {
+	tree := makeTree(t, map[string]string{"kubepods/memory.min": "0", "kubepods/memory.low": "0"})
+	w := newWatcher(t, tree)
+	if err := w.Watch("kubepods", "memory.min", "memory.low"); err != nil {
+		t.Fatal(err)
+	}
+	event := make([]byte, unix.SizeofInotifyEvent)
+	binary.NativeEndian.PutUint32(event, ^uint32(0)) // no watch: -1
+	binary.NativeEndian.PutUint32(event[4:], unix.IN_Q_OVERFLOW)
+	w.take(append(event, 1, 2, 3))
+	w.wake <- struct{}{}
+	got := map[Change]bool{next(t, w): true, next(t, w): true}
+	if !got[Change{"kubepods", "memory.min"}] || !got[Change{"kubepods", "memory.low"}] {
+		t.Errorf("%v", got)
+	}
+	// Events of watches that have ended are of no interest.
+	binary.NativeEndian.PutUint32(event, 999)
+	binary.NativeEndian.PutUint32(event[4:], unix.IN_IGNORED)
+	w.take(event)
+	binary.NativeEndian.PutUint32(event[4:], unix.IN_MODIFY)
+	binary.NativeEndian.PutUint32(event[12:], 1<<31)
+	w.take(event)
+}
+
+func TestCloseEndsTheChanges(t *testing.T) {
+	tree := makeTree(t, map[string]string{"kubepods/memory.min": "0"})
+	w, err := NewWatcher(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.note(Change{"kubepods", "memory.min"}) // nobody listens
+	w.wake <- struct{}{}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	for range w.Changes() {
+	}
+	if err := w.Close(); !errors.Is(err, fs.ErrClosed) {
+		t.Errorf("closed twice: %v", err)
+	}
+}
