@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// daemonOptions are what a daemon is made of: the flags of run, or what simulate chooses.
+type daemonOptions struct {
+	hostOptions
+	socket, name, index string
+	launched            bool
+	config              config.Config
+	configPath          string // watched for changes; empty has none
+	machine             machine.Machine
+	kubeletPods         string // empty leaves the kubelet out
+	metricsAddress      string // empty has no HTTP server
+	offline             bool   // has no API server
+	verbose             int    // -v
+	log                 *logrus.Logger
+}
+
+// daemon is a plugin with all that belongs to it.
+type daemon struct {
+	options daemonOptions
+	log     *logrus.Logger
+	agent   *agent.Agent
+	tree    *cgroup.Tree
+	watcher *cgroup.Watcher
+	plugin  *nriplugin.Plugin
+	metrics *metrics.Metrics
+	http    net.Listener // nil without --metrics-address
+}
+
+// newDaemon puts a daemon together. Its errors are of input: nothing has been touched yet.
+func newDaemon(options daemonOptions) (d *daemon, err error) {
+	d = &daemon{options: options, log: options.log}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	if err := checkIdentity(options.name, options.index); err != nil {
+		return nil, err
+	}
+	if !options.launched {
+		if err := nriplugin.CheckSocket(options.socket); err != nil {
+			return nil, err
+		}
+	}
+	if d.tree, err = options.openTree(); err != nil {
+		return nil, err
+	}
+	if d.watcher, err = cgroup.NewWatcher(d.tree); err != nil {
+		d.log.WithError(err).Warn("other writers of cgroup files are found by the periodic check only")
+		d.watcher = nil
+	}
+	providers, err := d.providers()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(options.stateDir, 0o700); err != nil {
+		d.log.WithError(err).Error("the state folder cannot be made")
+	}
+	d.agent, err = agent.New(agent.Options{
+		Config: options.config, Machine: options.machine, StateDir: options.stateDir,
+		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Log: d.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.metrics = metrics.New()
+	d.metrics.Attach(metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Tree: d.tree, Version: version})
+	d.plugin = nriplugin.New(d.agent, nriplugin.Options{
+		Socket: options.socket, Name: options.name, Index: options.index, Launched: options.launched,
+		Configure: d.configure, Observer: d.metrics, Log: d.log,
+	})
+	if options.metricsAddress != "" {
+		if d.http, err = admin.ListenTCP(options.metricsAddress); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// providers are the sources of memory requests beside the runtime's events. With no sources configured, those that are
+// there are used.
+func (d *daemon) providers() ([]podinfo.Provider, error) {
+	wanted := d.options.config.RequestSources
+	uses := func(source config.RequestSource) bool { return len(wanted) == 0 || slices.Contains(wanted, source) }
+	var providers []podinfo.Provider
+	if d.options.kubeletPods != "" && uses(config.SourceKubelet) {
+		providers = append(providers, podinfo.NewKubelet(d.options.kubeletPods))
+	}
+	api, err := d.apiServer(slices.Contains(wanted, config.SourceAPIServer))
+	if api != nil && uses(config.SourceAPIServer) {
+		providers = append(providers, api)
+	}
+	return providers, err
+}
+
+// apiServer is nil without an error where there is none and it was not asked for.
+func (d *daemon) apiServer(asked bool) (podinfo.Provider, error) {
+	name := d.options.config.NodeName
+	if name == "" {
+		name = os.Getenv("NODE_NAME")
+	}
+	if d.options.offline || !asked && name == "" && d.options.config.Kubeconfig == "" {
+		return nil, nil
+	}
+	if name == "" {
+		name, _ = os.Hostname() // without a name NewAPIServer says what is missing
+	}
+	client, err := podinfo.ClientConfig(d.options.config.Kubeconfig)
+	if err != nil {
+		if asked || d.options.config.Kubeconfig != "" {
+			return nil, fmt.Errorf("requestSources: apiserver: %w", err)
+		}
+		return nil, nil // not in a pod
+	}
+	return podinfo.NewAPIServer(client, name)
+}
+
+// View is the agent's state.
+func (d *daemon) View() *agent.View { return d.agent.View() }
+
+// run runs all parts until ctx ends or one of them fails.
+func (d *daemon) run(ctx context.Context) error {
+	defer d.close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	parts := []func(context.Context) error{d.agent.Run, d.plugin.Run}
+	if d.http != nil {
+		handler := admin.Handler(admin.Sources{View: d.agent.View, Metrics: d.metrics.Handler()})
+		parts = append(parts, func(ctx context.Context) error { return admin.Serve(ctx, d.http, handler) })
+	}
+	if d.options.configPath != "" {
+		parts = append(parts, d.watchConfig)
+	}
+	var (
+		group sync.WaitGroup
+		mu    sync.Mutex
+		errs  []error
+	)
+	for _, part := range parts {
+		group.Go(func() {
+			defer cancel()
+			if err := part(ctx); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// closeTimeout bounds the last writes to the disk.
+const closeTimeout = 5 * time.Second
+
+func (d *daemon) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if d.agent != nil {
+		if err := d.agent.Close(ctx); err != nil {
+			d.log.WithError(err).Error("the last state could not be written")
+		}
+	}
+	if d.watcher != nil {
+		d.watcher.Close()
+	}
+	if d.tree != nil {
+		d.tree.Close()
+	}
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+)
+
+// Defaults of flags.
+const (
+	defaultSocket        = api.DefaultSocketPath
+	defaultName          = "memory-manager"
+	defaultIndex         = "92"
+	defaultStateDir      = "/var/lib/nri-memory-manager"
+	defaultCgroups       = "/sys/fs/cgroup"
+	defaultSystemdSocket = "/run/systemd/private"
+	defaultKubeletPods   = "/var/lib/kubelet/pods/kubelet.sock"
+	defaultMetrics       = "127.0.0.1:8891"
+)
+
+// hostOptions are the flags of commands that touch this host.
+type hostOptions struct {
+	stateDir      string
+	cgroups       string
+	plainCgroups  bool
+	systemdSocket string
+}
+
+func (o *hostOptions) addTo(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.stateDir, "state-dir", defaultStateDir, "folder of the state file and of the journal of what was written")
+	flags.StringVar(&o.cgroups, "cgroups", defaultCgroups, "where the cgroup v2 hierarchy is mounted")
+	flags.BoolVar(&o.plainCgroups, "plain-cgroups", false, "take --cgroups for a folder tree that only looks like cgroups (tests, simulation)")
+	flags.StringVar(&o.systemdSocket, "systemd-socket", defaultSystemdSocket, "systemd's private D-Bus socket, for nodes with the systemd cgroup driver; empty writes files only")
+}
+
+// openTree opens the cgroup hierarchy and refuses a host with cgroup v1.
+func (o *hostOptions) openTree() (*cgroup.Tree, error) {
+	if o.plainCgroups {
+		return cgroup.Open(o.cgroups, cgroup.Plain())
+	}
+	if err := cgroup.RequireUnified(o.cgroups); err != nil {
+		return nil, err
+	}
+	return cgroup.Open(o.cgroups)
+}
+
+// units are nil where no systemd is to be told: in a folder tree there is none.
+func (o *hostOptions) units() cgroup.Units {
+	if o.systemdSocket == "" || o.plainCgroups {
+		return nil
+	}
+	return cgroup.NewUnits(o.systemdSocket)
+}
+
+// loadConfig reads a configuration file; without one the defaults hold.
+func loadConfig(path string) (config.Config, error) {
+	if path == "" {
+		return config.Default(), nil
+	}
+	return config.Load(path)
+}
+
+// checkIdentity refuses a name or index that every runtime would.
+func checkIdentity(name, index string) error {
+	if err := api.CheckPluginName(name); err != nil {
+		return fmt.Errorf("--name %q: %w", name, err)
+	}
+	if err := api.CheckPluginIndex(index); err != nil {
+		return fmt.Errorf("--idx %q: %w; want two digits", index, err)
+	}
+	return nil
+}
+
+// absolute makes the paths of a daemon independent of its working folder.
+func absolute(paths ...*string) error {
+	for _, path := range paths {
+		if *path == "" {
+			continue
+		}
+		full, err := filepath.Abs(*path)
+		if err != nil {
+			return err
+		}
+		*path = full
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+)
+
+// settle is how long a configuration file must have been left alone before it is read: an editor writes in several steps.
+const settle = 100 * time.Millisecond
+
+// watchConfig puts a changed configuration file in force, and the unchanged one again on SIGHUP (a KubeletConfiguration
+// that it takes over may have changed). One that is not valid leaves the old one in force.
+func (d *daemon) watchConfig(ctx context.Context) error {
+	path := d.options.configPath
+	hangUp := make(chan os.Signal, 1)
+	signal.Notify(hangUp, syscall.SIGHUP)
+	defer signal.Stop(hangUp)
+
+	// The folder is watched, not the file: editors and the kubelet put a new file in the old one's place. For a mounted
+	// ConfigMap that is the swap of the symlink ..data beside it.
+	var (
+		changes chan fsnotify.Event
+		missed  chan error
+	)
+	watcher, err := fsnotify.NewWatcher()
+	if err == nil {
+		defer watcher.Close()
+		err = watchFolders(watcher, path)
+		changes, missed = watcher.Events, watcher.Errors
+	}
+	if err != nil {
+		d.log.WithError(err).Warn("changes of the configuration file are taken on SIGHUP only")
+	}
+	last, _ := os.ReadFile(path)
+	var settled <-chan time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changes:
+			settled = time.After(settle)
+		case <-missed: // events were lost, perhaps ours
+			settled = time.After(settle)
+		case <-hangUp:
+			last, _ = os.ReadFile(path)
+			d.reload(ctx, path)
+		case <-settled:
+			settled = nil
+			if text, err := os.ReadFile(path); err != nil || !bytes.Equal(text, last) {
+				last = text
+				d.reload(ctx, path)
+			}
+		}
+	}
+}
+
+// watchFolders watches the folder of a file, and that of the file it links to.
+func watchFolders(watcher *fsnotify.Watcher, path string) error {
+	if err := watcher.Add(filepath.Dir(path)); err != nil {
+		return err
+	}
+	if target, err := filepath.EvalSymlinks(path); err == nil && filepath.Dir(target) != filepath.Dir(path) {
+		return watcher.Add(filepath.Dir(target))
+	}
+	return nil
+}
+
+func (d *daemon) reload(ctx context.Context, path string) {
+	c, err := config.Load(path)
+	if err != nil {
+		d.agent.RejectConfig(err)
+		return
+	}
+	d.take(ctx, c)
+}
+
+// configure takes the configuration that a runtime delivers to a plugin that it launched.
+func (d *daemon) configure(ctx context.Context, text string) error {
+	c, err := config.Parse("configuration from the runtime", []byte(text))
+	if err != nil {
+		return err
+	}
+	return d.take(ctx, c)
+}
+
+// take puts a configuration in force; the agent logs and counts one that does not fit this machine.
+func (d *daemon) take(ctx context.Context, c config.Config) error {
+	if err := d.agent.Reconfigure(ctx, c); err != nil {
+		return fmt.Errorf("configuration: %w", err)
+	}
+	setLog(d.log, c.Log, d.options.verbose)
+	return nil
+}

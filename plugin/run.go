@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"math"
+	"os"
+	"runtime/debug"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+)
+
+// runOptions are the flags of run.
+type runOptions struct {
+	daemonOptions
+	machinePath string
+}
+
+func newRunCommand() *cobra.Command {
+	var o runOptions
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the plugin beside containerd or CRI-O",
+		Long: `Run connects to the runtime's NRI socket, and again whenever the runtime comes back. A runtime that finds this binary
+among its pre-installed plugins starts it without arguments, which is the same.
+
+SIGHUP reads the configuration again, as does a change of its file. SIGTERM ends the plugin; containers keep what they
+have. "nri-memory-manager rollback" takes it back.`,
+		Example: `  nri-memory-manager run --config /etc/nri-memory-manager/config.yaml
+  nri-memory-manager run --nri-socket /tmp/nri.sock --state-dir /tmp/state --cgroups /tmp/cgroups --plain-cgroups --machine machine.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	o.addTo(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&o.socket, "nri-socket", defaultSocket, "the runtime's NRI socket")
+	flags.StringVar(&o.name, "name", env(api.PluginNameEnvVar, defaultName), "name to register with")
+	flags.StringVar(&o.index, "idx", env(api.PluginIdxEnvVar, defaultIndex), "two-digit index to register with; plugins are called in its order")
+	flags.StringVar(&o.configPath, "config", "", "configuration file (YAML); without it the defaults hold")
+	flags.StringVar(&o.machinePath, "machine", "", "machine file or sysfs copy to use in place of this machine")
+	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API; empty does not ask it")
+	flags.StringVar(&o.metricsAddress, "metrics-address", defaultMetrics, "where /metrics, /healthz and /readyz are served; empty is nowhere")
+	flags.CountVarP(&o.verbose, "verbose", "v", "log more than the configuration says: -v debug, -vv trace")
+	return cmd
+}
+
+func env(name, otherwise string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}
+
+func (o *runOptions) run(ctx context.Context) error {
+	err := absolute(&o.socket, &o.configPath, &o.stateDir, &o.cgroups, &o.kubeletPods)
+	if err != nil {
+		return err
+	}
+	if o.config, err = loadConfig(o.configPath); err != nil {
+		return err
+	}
+	if o.machine, err = loadMachine(o.machinePath); err != nil {
+		return err
+	}
+	o.launched = os.Getenv(api.PluginSocketEnvVar) != ""
+	o.log = logrus.New()
+	setLog(o.log, o.config.Log, o.verbose)
+	limitMemory()
+	d, err := newDaemon(o.daemonOptions)
+	if err != nil {
+		return err
+	}
+	o.log.WithFields(logrus.Fields{"version": version, "socket": o.socket, "stateDir": o.stateDir, "nodes": len(o.machine.Nodes)}).
+		Info("nri-memory-manager starts")
+	if d.http != nil {
+		o.log.WithField("address", d.http.Addr()).Info("serving metrics and probes")
+	}
+	err = d.run(ctx)
+	o.log.Info("nri-memory-manager ends")
+	return failed(err)
+}
+
+// setLog applies the log's configuration; flags ask for more than it, never for less.
+func setLog(log *logrus.Logger, c config.Log, verbose int) {
+	level, err := logrus.ParseLevel(string(c.Level))
+	if err != nil {
+		level = logrus.InfoLevel // the configuration has been checked
+	}
+	switch {
+	case verbose > 1:
+		level = logrus.TraceLevel
+	case verbose == 1:
+		level = max(level, logrus.DebugLevel)
+	}
+	log.SetLevel(level)
+	if c.Format == config.LogJSON {
+		log.SetFormatter(&logrus.JSONFormatter{})
+	} else {
+		log.SetFormatter(&logrus.TextFormatter{FullTimestamp: true})
+	}
+}
+
+// memoryTarget is what the Go heap should stay below, in bytes. It is a target, not a limit: the collector works harder
+// near it and is never stopped.
+const memoryTarget = 24 << 20
+
+// limitMemory keeps the process small: it runs on every node. What the environment says (GOMEMLIMIT, GOGC) wins.
+func limitMemory() {
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
+		debug.SetMemoryLimit(memoryTarget)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(50)
+	}
+}
