@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -43,11 +44,12 @@ func Parse(name string, data []byte) (Config, error) {
 		if c, err = takeOver(c.KubeletConfig, name, doc); err != nil {
 			return Config{}, doc.Errorf("kubeletConfig", "%v", err)
 		}
-		if _, err := strictyaml.Decode(name, data, &c); err != nil {
-			return Config{}, err
-		}
+		_, err = strictyaml.Decode(name, data, &c)
 	}
-	if err := c.validate(); err != nil {
+	if err == nil {
+		err = c.validate()
+	}
+	if err != nil {
 		return Config{}, err
 	}
 	return c, nil
@@ -58,10 +60,8 @@ func (c Config) Marshal() ([]byte, error) {
 	var out bytes.Buffer
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
-	if err := encoder.Encode(c); err != nil {
-		return nil, fmt.Errorf("write the configuration: %w", err)
-	}
-	return out.Bytes(), encoder.Close()
+	err := cmp.Or(encoder.Encode(c), encoder.Close())
+	return out.Bytes(), err
 }
 
 // errorf returns an error about a key, with the file and line that it came from.

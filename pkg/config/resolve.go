@@ -80,10 +80,7 @@ type sums struct {
 }
 
 func (c Config) sums(m machine.Machine) (sums, error) {
-	eviction, err := evictionThreshold(c.EvictionHard, m.MemTotal)
-	if err != nil {
-		return sums{}, c.errorf("evictionHard."+memoryAvailable, "%v", err)
-	}
+	eviction, _ := evictionThreshold(c.EvictionHard, m.MemTotal) // valid by now
 	s := sums{reserved(c.KubeReserved, "memory"), reserved(c.SystemReserved, "memory"), eviction}
 	if s.total() >= m.MemTotal {
 		key := "evictionHard"

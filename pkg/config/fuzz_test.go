@@ -1,0 +1,115 @@
+package config
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+)
+
+// fuzzMachine has two nodes, one with huge pages.
+func fuzzMachine() machine.Machine {
+	return machine.Machine{PageSize: 4096, MemTotal: 32 << 30, Nodes: []machine.Node{
+		{ID: 0, Memory: 16 << 30, Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 1024}}},
+		{ID: 1, Memory: 16 << 30},
+	}}
+}
+
+// FuzzParse: any text is an error or a configuration that is written and read back the same, and resolves or not to nodes
+// that hold what they reserve.
+func FuzzParse(f *testing.F) {
+	for _, path := range []string{"../../deploy/config.yaml", "../../testdata/config/task-page.yaml"} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add([]byte("reservedMemory: [{numaNode: 0, limits: {memory: 1Gi, hugepages-2Mi: 2Mi}}]\nstallGuard: {step: 1}"))
+	f.Add([]byte("kubeReserved: {memory: 7Ei}\nevictionHard: {memory.available: 5%}\nannotationRules: [{namespaces: [a*]}]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if strings.Contains(string(data), "kubeletConfig") {
+			return // reads files
+		}
+		c, err := Parse("c.yaml", data)
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\x00\x1b") {
+				t.Errorf("error is not one plain line: %q", err)
+			}
+			return
+		}
+		if text, err := c.Marshal(); err != nil {
+			t.Error(err)
+		} else if back, err := Parse("back.yaml", text); err != nil || !cmp.Equal(c, back, sameConfig) {
+			t.Errorf("%v: %s\n%s", err, text, cmp.Diff(c, back, sameConfig))
+		}
+		r, err := c.Resolve(fuzzMachine())
+		if err != nil {
+			return
+		}
+		for _, node := range r.Nodes {
+			sum := uint64(0)
+			for _, amount := range node.Reserved {
+				sum += amount.Bytes
+			}
+			if sum > node.Total {
+				t.Errorf("node %d reserves %d of %d", node.ID, sum, node.Total)
+			}
+		}
+	})
+}
+
+// FuzzReservedMemory: any text is an error, or reads back from our own text of it.
+func FuzzReservedMemory(f *testing.F) {
+	data, err := os.ReadFile(vectorFolder + "reserved-memory.jsonl")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if _, args, found := strings.Cut(line, `"args":["`); found {
+			flag, _, _ := strings.Cut(args, `"`)
+			f.Add(flag)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		reserved, err := ParseReservedMemory(text)
+		if err != nil {
+			if strings.ContainsAny(err.Error(), "\n\x00\x1b") {
+				t.Errorf("error is not one plain line: %q", err)
+			}
+			return
+		}
+		again, err := ParseReservedMemory(reserved.String())
+		if err != nil || !cmp.Equal(reserved, again) {
+			t.Errorf("%q is %q and reads as %q: %v", text, reserved, again, err)
+		}
+	})
+}
+
+// FuzzAnnotations: whatever a pod says, wishes stay within the rules and messages are plain and short.
+func FuzzAnnotations(f *testing.F) {
+	f.Add("throttling-factor"+ours, "0.7", "memory-high"+ours+"/container.app", "512Mi")
+	f.Add("memory-high"+ours, "1e999999999", "numa.memory-manager.nri.io/pod", "required")
+	f.Add("x"+ours+"/", "\x00", "reservation"+ours, "min")
+	f.Fuzz(func(t *testing.T, key, value, key2, value2 string) {
+		rules := AnnotationRules{Allowed: annotations(), MinimumFactor: 0.25}
+		wishes, problems := ParseAnnotations(map[string]string{key: value, key2: value2}, "app", rules)
+		if factor := wishes.QoS.Factor; factor != nil && !(*factor >= 0.25 && *factor <= 1) {
+			t.Errorf("factor %v", *factor)
+		}
+		if high := wishes.QoS.High; high != nil && (*high == 0 || wishes.QoS.NoHigh) {
+			t.Errorf("memory.high %d, off %v", *high, wishes.QoS.NoHigh)
+		}
+		for _, problem := range problems {
+			if len(problem.Message) > 2000 || strings.ContainsAny(problem.Message, "\n\x00\x1b") {
+				t.Errorf("message %q", problem.Message)
+			}
+		}
+		if forbidden, _ := ParseAnnotations(map[string]string{key: value, key2: value2}, "app", AnnotationRules{}); !cmp.Equal(forbidden, Wishes{}) {
+			t.Errorf("wishes %+v although nothing is allowed", forbidden)
+		}
+	})
+}

@@ -1,0 +1,144 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kubelet "k8s.io/kubelet/config/v1beta1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// beside writes a KubeletConfiguration and a file of ours that names it, and returns the path of ours.
+func beside(t *testing.T, kubeletText, ours string) string {
+	t.Helper()
+	folder := t.TempDir()
+	for name, text := range map[string]string{"kubelet.yaml": kubeletText, "c.yaml": "kubeletConfig: kubelet.yaml\n" + ours} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return filepath.Join(folder, "c.yaml")
+}
+
+// TestKubeletConfigurationIsTakenOver writes the file with the kubelet's own published type.
+func TestKubeletConfigurationIsTakenOver(t *testing.T) {
+	factor := 0.8
+	text, err := yaml.Marshal(kubelet.KubeletConfiguration{
+		TypeMeta:                     metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
+		CgroupDriver:                 "systemd",
+		MemoryManagerPolicy:          "Static",
+		TopologyManagerPolicy:        "restricted",
+		TopologyManagerScope:         "pod",
+		TopologyManagerPolicyOptions: map[string]string{"prefer-closest-numa-nodes": "true", "an-option-of-tomorrow": "true"},
+		ReservedMemory: []kubelet.MemoryReservation{
+			{NumaNode: 0, Limits: corev1.ResourceList{"memory": resource.MustParse("3Gi")}},
+			{NumaNode: 1, Limits: corev1.ResourceList{"memory": resource.MustParse("2148Mi"), "hugepages-2Mi": resource.MustParse("4194304")}},
+		},
+		KubeReserved:            map[string]string{"cpu": "4", "memory": "4Gi"},
+		SystemReserved:          map[string]string{"cpu": "1", "memory": "1Gi", "a-resource-of-tomorrow": "1"},
+		EvictionHard:            map[string]string{"memory.available": "5%", "nodefs.available": "10%"},
+		MemoryThrottlingFactor:  &factor,
+		MemoryReservationPolicy: kubelet.NoneMemoryReservationPolicy,
+		FeatureGates:            map[string]bool{"MemoryQoS": true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := beside(t, string(text), "topologyManagerScope: container\nkubeReserved: {memory: 2Gi}\n")
+	got, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.KubeletConfig = "kubelet.yaml"
+	want.TopologyManagerPolicy = topologymanager.Restricted
+	want.TopologyManagerPolicyOptions = map[string]string{"prefer-closest-numa-nodes": "true"}
+	want.ReservedMemory = ReservedMemory{{0, map[string]ReservedBytes{"memory": 3 << 30}}, {1, map[string]ReservedBytes{"memory": 2148 << 20, "hugepages-2Mi": 4 << 20}}}
+	want.KubeReserved = map[string]string{"memory": "2Gi"}
+	want.SystemReserved = map[string]string{"memory": "1Gi"}
+	want.EvictionHard = map[string]string{"memory.available": "5%"}
+	want.MemoryThrottlingFactor = &factor
+	want.MemoryReservationPolicy = memoryqos.None
+	if diff := cmp.Diff(want, got, sameConfig); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	folder := filepath.Dir(path)
+	if diff := cmp.Diff([]string{
+		folder + "/kubelet.yaml: the kubelet's own Memory Manager is Static, so that two would pin containers: set memoryManagerPolicy None there",
+		folder + "/kubelet.yaml: the kubelet's own MemoryQoS is on and writes the same cgroup files: turn the feature gate off there",
+	}, got.origin.warnings); diff != "" {
+		t.Errorf("warnings (-want +got):\n%s", diff)
+	}
+}
+
+const kubeletHead = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+
+func TestNullInOurFileTurnsTheKubeletsFactorOff(t *testing.T) {
+	c, err := Load(beside(t, kubeletHead+"memoryThrottlingFactor: 0.5", "memoryThrottlingFactor: null"))
+	if err != nil || c.MemoryThrottlingFactor != nil {
+		t.Errorf("factor = %v, %v, want none", c.MemoryThrottlingFactor, err)
+	}
+}
+
+func TestEvictionOfTheKubelet(t *testing.T) {
+	for name, tc := range map[string]struct {
+		text string
+		want map[string]string
+	}{
+		"not set":              {"", map[string]string{"memory.available": "100Mi"}},
+		"without memory":       {"evictionHard: {nodefs.available: 10%}", nil},
+		"merged with defaults": {"mergeDefaultEvictionSettings: true\nevictionHard: {nodefs.available: 10%}", map[string]string{"memory.available": "100Mi"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := Load(beside(t, kubeletHead+tc.text, ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, c.EvictionHard, sameConfig); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestPolicyNoneOfTheKubeletIsTakenOverWithAWarning(t *testing.T) {
+	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: None", ""))
+	if err != nil || c.MemoryManagerPolicy != MemoryManagerNone || len(c.origin.warnings) != 1 ||
+		!strings.HasSuffix(c.origin.warnings[0], "nothing is pinned: set memoryManagerPolicy Static in our file to pin") {
+		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.origin.warnings)
+	}
+	c, err = Load(beside(t, kubeletHead+"memoryManagerPolicy: None", "memoryManagerPolicy: Static"))
+	if err != nil || c.MemoryManagerPolicy != MemoryManagerStatic || len(c.origin.warnings) != 0 {
+		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.origin.warnings)
+	}
+}
+
+// TestErrorNamesTheFileThatIsWrong: %s stands for the folder of both files.
+func TestErrorNamesTheFileThatIsWrong(t *testing.T) {
+	tests := map[string]struct{ kubelet, ours, want string }{
+		"another kind":         {"kind: Pod\napiVersion: v1", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: want a KubeletConfiguration of kubelet.config.k8s.io, got kind "Pod" of "v1"`},
+		"not YAML":             {"[", "", "%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: error converting YAML to JSON: yaml: line 1: did not find expected node content"},
+		"kubelet's value":      {kubeletHead + "topologyManagerPolicy: x", "", `%s/kubelet.yaml: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "x"`},
+		"kubelet's quantity":   {kubeletHead + "kubeReserved: {memory: -1}", "", `%s/kubelet.yaml: kubeReserved.memory: "-1" is negative`},
+		"kubelet's reserved":   {kubeletHead + "reservedMemory: [{numaNode: 0, limits: {memory: -1}}]", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: reservedMemory[0].limits.memory: "-1" is negative`},
+		"ours above kubelet's": {kubeletHead + "kubeReserved: {memory: 1Gi}", "kubeReserved: {memory: -1}", `%s/c.yaml:2: kubeReserved.memory: "-1" is negative`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := beside(t, tc.kubelet, tc.ours)
+			want := strings.ReplaceAll(tc.want, "%s", filepath.Dir(path))
+			if _, err := Load(path); err == nil || err.Error() != want {
+				t.Errorf("error = %v\nwant    %s", err, want)
+			}
+		})
+	}
+}

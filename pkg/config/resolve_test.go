@@ -1,0 +1,269 @@
+package config
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// fixture reads a machine of testdata.
+func fixture(t *testing.T, name string) machine.Machine {
+	t.Helper()
+	m, err := machine.Load("../../testdata/machines/" + name + ".yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// resolve parses a text and applies it to a machine.
+func resolve(t *testing.T, text string, m machine.Machine) (Resolved, error) {
+	t.Helper()
+	c, err := Parse("c.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Resolve(m)
+}
+
+// TestTaskPageReservations: the documentation's example, 4Gi + 1Gi + 100Mi = 3Gi + 2148Mi.
+func TestTaskPageReservations(t *testing.T) {
+	c, err := Load("../../testdata/config/task-page.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Resolve(fixture(t, "task-page"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pools := []memorymanager.Pool{{PageSize: 2 << 20}, {PageSize: 1 << 30}}
+	want := Resolved{
+		Static: true,
+		Nodes: []memorymanager.NodeCapacity{
+			{ID: 0, Total: 134987354112, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 3 << 30}}, Distances: []int{10, 21}},
+			{ID: 1, Total: 135286722560, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 2148 << 20}}, Distances: []int{21, 10}},
+		},
+		Manager:         memorymanager.Options{Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope},
+		OnUnsatisfiable: Unpinned,
+		QoS: memoryqos.Settings{Factor: c.MemoryThrottlingFactor, Reservation: memoryqos.TieredReservation, GuaranteedHeadroom: 0.02,
+			NodeAllocatable: 134987354112 + 135286722560 - 5<<30, PageSize: 4096},
+		Reserved: c.ReservedMemory,
+	}
+	r.Config = Config{}
+	if diff := cmp.Diff(want, r, sameConfig); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestReservationsAreSpreadWithAWarning(t *testing.T) {
+	r, err := resolve(t, "kubeReserved: {memory: 4Gi}\nsystemReserved: {memory: 1Gi}", fixture(t, "task-page"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "reservedMemory is not set: kubeReserved 4Gi + systemReserved 1Gi + evictionHard 100Mi = 5220Mi (5473566720 bytes) are spread over " +
+		"the NUMA nodes in proportion to their memory: 0:memory=2669680Ki;1:memory=2675600Ki"
+	if diff := cmp.Diff([]string{want}, r.Warnings); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if r.Nodes[0].Reserved[0].Bytes != 2669680<<10 || r.Nodes[1].Reserved[0].Bytes != 2675600<<10 {
+		t.Errorf("reserved = %v, %v", r.Nodes[0].Reserved, r.Nodes[1].Reserved)
+	}
+}
+
+// TestSpreadIsExactInPagesAndWithinRoom for random machines.
+func TestSpreadIsExactInPagesAndWithinRoom(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 20_000 {
+		nodes := 1 + random.IntN(64)
+		weights, room, all := make([]uint64, nodes), make([]uint64, nodes), uint64(0)
+		for i := range weights {
+			weights[i] = 1 + random.Uint64N(1<<40)
+			room[i] = weights[i] - random.Uint64N(weights[i])*uint64(random.IntN(2))
+			all += room[i]
+		}
+		sum := 1 + random.Uint64N(all)
+		if random.IntN(4) == 0 {
+			sum = all
+		}
+		shares, ok := proportional(sum, weights, room, 4096)
+		total, odd := uint64(0), 0
+		for i, share := range shares {
+			total += share
+			if share > room[i] {
+				t.Fatalf("share %d of room %d", share, room[i])
+			}
+			if share%4096 != 0 && share != room[i] {
+				odd++
+			}
+		}
+		if !ok || total != sum || odd > 1 {
+			t.Fatalf("%d bytes over %v with room %v: %v, %v, %d shares that are no whole pages", sum, weights, room, shares, ok, odd)
+		}
+		if _, ok := proportional(all+1, weights, room, 4096); ok {
+			t.Fatalf("%d bytes fit room %v", all+1, room)
+		}
+	}
+}
+
+func TestSpreadLeavesRoomForHugePages(t *testing.T) {
+	m := machine.Machine{PageSize: 4096, MemTotal: 4 << 30, Nodes: []machine.Node{
+		{ID: 0, Memory: 2 << 30, Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 1000}}},
+		{ID: 1, Memory: 2 << 30},
+	}}
+	r, err := resolve(t, "kubeReserved: {memory: 1Gi}", m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.Reserved.String(); got != "0:memory=48Mi;1:memory=1076Mi" {
+		t.Errorf("reserved = %s, want what 1000 pages of 2Mi leave on node 0 and the rest on node 1", got)
+	}
+	m.Nodes[1].Hugepages = []machine.Pool{{PageSize: 2 << 20, Count: 1000}}
+	_, err = resolve(t, "kubeReserved: {memory: 1Gi}", m)
+	if want := "c.yaml: reservedMemory: kubeReserved 1Gi + systemReserved 0 + evictionHard 100Mi = 1124Mi (1178599424 bytes) do not fit what huge pages leave of the NUMA nodes' memory"; err == nil || err.Error() != want {
+		t.Errorf("error = %v\nwant    %s", err, want)
+	}
+}
+
+func TestNodesWithoutMemoryOrCPUsAreLeftOut(t *testing.T) {
+	m := fixture(t, "four-unequal")
+	r, err := resolve(t, "topologyManagerPolicyOptions: {prefer-closest-numa-nodes: true}", m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.LeftOut != nodeset.Of(3, 4) || len(r.Nodes) != 2 || !cmp.Equal(r.Nodes[1].Distances, []int{12, 10}) || !r.Manager.PreferClosest {
+		t.Errorf("left out %s, nodes %+v, options %+v", r.LeftOut, r.Nodes, r.Manager)
+	}
+	if want := "NUMA node 3 has no CPUs and is left out: set nodesWithoutCPUs: Include to place containers there"; r.Warnings[0] != want {
+		t.Errorf("warnings = %q", r.Warnings)
+	}
+	r, err = resolve(t, "nodesWithoutCPUs: Include", m)
+	if err != nil || r.LeftOut != nodeset.Of(4) || len(r.Nodes) != 3 || !cmp.Equal(r.Nodes[2].Distances, []int{24, 24, 10}) {
+		t.Errorf("%v, left out %s, nodes %+v", err, r.LeftOut, r.Nodes)
+	}
+	// A reservation on a node that is left out counts in the sum and has no place in the node map.
+	r, err = resolve(t, "reservedMemory: 0:memory=100Mi,hugepages-1Gi=1Gi;3:memory=1Gi", m)
+	if err != nil || len(r.Nodes) != 2 || len(r.Nodes[0].Reserved) != 2 || r.Nodes[0].Reserved[0].Type != "hugepages-1Gi" || len(r.Nodes[1].Reserved) != 0 {
+		t.Errorf("%v, nodes %+v", err, r.Nodes)
+	}
+	m.Nodes = m.Nodes[2:]
+	if _, err = resolve(t, "", m); err == nil || err.Error() != "c.yaml: nodesWithoutCPUs: no NUMA node of this machine has both memory and CPUs" {
+		t.Errorf("error = %v", err)
+	}
+}
+
+func TestReservationsThatDoNotFitTheMachine(t *testing.T) {
+	const fullSum = "kubeReserved: {memory: 4Gi}\nsystemReserved: {memory: 1Gi}\n"
+	tests := map[string]struct{ text, want string }{
+		"absent node":          {"reservedMemory:\n- {numaNode: 0, limits: {memory: 1Gi}}\n- {numaNode: 2, limits: {memory: 1Gi}}", "c.yaml:3: reservedMemory[1].numaNode: this machine has no NUMA node 2, only 0-1"},
+		"absent node in text":  {"reservedMemory: -1:memory=1Gi", "c.yaml:1: reservedMemory[0].numaNode: this machine has no NUMA node -1, only 0-1"},
+		"larger than the node": {"reservedMemory: 0:memory=200Gi", "c.yaml:1: reservedMemory[0].limits.memory: 200Gi (214748364800 bytes) and huge pages of 0 bytes are more than the 131823588Ki (134987354112 bytes) of NUMA node 0"},
+		"absent page size":     {"reservedMemory: 0:memory=1Gi,hugepages-64Ki=1Mi", `c.yaml:1: reservedMemory[0].limits.hugepages-64Ki: NUMA node 0 has no "hugepages-64Ki"`},
+		"too many pages":       {"reservedMemory: 0:memory=1Gi,hugepages-2Mi=2Mi", "c.yaml:1: reservedMemory[0].limits.hugepages-2Mi: 2Mi (2097152 bytes) are more than the 0 bytes that NUMA node 0 has"},
+		"no memory":            {"reservedMemory: 0:hugepages-2Mi=2Mi", "c.yaml:1: reservedMemory[0].limits.hugepages-2Mi: 2Mi (2097152 bytes) are more than the 0 bytes that NUMA node 0 has"},
+		"one MiB short": {fullSum + "reservedMemory: 0:memory=3Gi;1:memory=2147Mi",
+			"c.yaml:3: reservedMemory: the NUMA nodes' memory adds up to 5219Mi (5472518144 bytes), but kubeReserved 4Gi + systemReserved 1Gi + evictionHard 100Mi = 5220Mi (5473566720 bytes): make them equal, or set reservedMemoryCheck: Warn"},
+		"eviction given": {"evictionHard: {memory.available: 100Mi}\nreservedMemory: 0:memory=1Gi",
+			"c.yaml:2: reservedMemory: the NUMA nodes' memory adds up to 1Gi (1073741824 bytes), but kubeReserved 0 + systemReserved 0 + evictionHard 100Mi = 100Mi (104857600 bytes): make them equal, or set reservedMemoryCheck: Warn"},
+		"huge pages": {"kubeReserved: {hugepages-2Mi: 2Mi}\nreservedMemory: 0:memory=1Gi",
+			"c.yaml:2: reservedMemory: the NUMA nodes' hugepages-2Mi adds up to 0 bytes, but kubeReserved + systemReserved = 2Mi (2097152 bytes): make them equal, or set reservedMemoryCheck: Warn"},
+		"nothing at all":      {"evictionHard: {}", "c.yaml: reservedMemory: no memory is reserved: memoryManagerPolicy Static needs reservedMemory, kubeReserved, systemReserved or evictionHard"},
+		"kube too large":      {"kubeReserved: {memory: 1Ti}", "c.yaml:1: kubeReserved: kubeReserved 1Ti + systemReserved 0 + evictionHard 100Mi = 1048676Mi (1099616485376 bytes) leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
+		"system too large":    {"kubeReserved: {memory: 7Ei}\nsystemReserved: {memory: 7Ei}\nevictionHard: {memory.available: 7Ei}", "c.yaml:1: kubeReserved: kubeReserved 7Ei + systemReserved 7Ei + evictionHard 7Ei = 18446744073709551615 bytes leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
+		"both too large":      {"kubeReserved: {memory: 200Gi}\nsystemReserved: {memory: 200Gi}", "c.yaml:2: systemReserved: kubeReserved 200Gi + systemReserved 200Gi + evictionHard 100Mi = 409700Mi (429601587200 bytes) leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
+		"eviction too large":  {"evictionHard: {memory.available: 1Ti}", "c.yaml:1: evictionHard: kubeReserved 0 + systemReserved 0 + evictionHard 1Ti = 1Ti (1099511627776 bytes) leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
+		"only pages reserved": {"", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := fixture(t, "task-page")
+			if name == "only pages reserved" {
+				m.Nodes[0].Hugepages[0].Count = 1
+				tc.text, tc.want = "reservedMemory: 0:hugepages-2Mi=2Mi", "c.yaml:1: reservedMemory: no memory is reserved: memoryManagerPolicy Static needs some on at least one NUMA node"
+			}
+			if _, err := resolve(t, tc.text, m); err == nil || err.Error() != tc.want {
+				t.Errorf("error = %v\nwant    %s", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestWrongSumIsAWarningWhenAsked(t *testing.T) {
+	r, err := resolve(t, "kubeReserved: {memory: 4Gi}\nreservedMemoryCheck: Warn\nreservedMemory: 0:memory=1Gi", fixture(t, "task-page"))
+	const want = "c.yaml:3: reservedMemory: the NUMA nodes' memory adds up to 1Gi (1073741824 bytes), but kubeReserved 4Gi + systemReserved 0 + evictionHard 100Mi = 4196Mi (4399824896 bytes)"
+	if err != nil || len(r.Warnings) != 1 || r.Warnings[0] != want {
+		t.Errorf("%v, warnings %q, want %q", err, r.Warnings, want)
+	}
+}
+
+func TestReservedMemoryAloneStandsForItself(t *testing.T) {
+	r, err := resolve(t, "reservedMemory: 0:memory=3Gi;1:memory=2148Mi", fixture(t, "task-page"))
+	if err != nil || len(r.Warnings) != 0 || r.QoS.NodeAllocatable != 270274076672 {
+		t.Errorf("%v, warnings %q, allocatable %d", err, r.Warnings, r.QoS.NodeAllocatable)
+	}
+}
+
+// TestEvictionPercentage: the kubelet multiplies with a 32-bit fraction.
+func TestEvictionPercentage(t *testing.T) {
+	for text, want := range map[string]uint64{"5%": 429496736, "0%": 0, "100%": 0, "100Mi": 100 << 20, "0.5%": 42949672} {
+		got, err := evictionThreshold(map[string]string{"memory.available": text}, 8<<30)
+		if err != nil || got != want {
+			t.Errorf("%s of 8Gi = %d, %v, want %d", text, got, err, want)
+		}
+	}
+}
+
+func TestPolicyNonePlacesNothing(t *testing.T) {
+	r, err := resolve(t, "memoryManagerPolicy: None\nevictionHard: {}", fixture(t, "task-page"))
+	if err != nil || r.Static || r.Nodes != nil || r.QoS.NodeAllocatable != 270274076672 {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
+func TestOnUnsatisfiableSuitsThePolicy(t *testing.T) {
+	for text, want := range map[string]OnUnsatisfiable{
+		"topologyManagerPolicy: none": Unpinned, "topologyManagerPolicy: best-effort": Unpinned,
+		"topologyManagerPolicy: restricted": Reject, "topologyManagerPolicy: single-numa-node": Reject,
+		"topologyManagerPolicy: restricted\nonUnsatisfiable: Unpinned": Unpinned, "onUnsatisfiable: Reject": Reject,
+	} {
+		if r, err := resolve(t, text, fixture(t, "task-page")); err != nil || r.OnUnsatisfiable != want {
+			t.Errorf("%q: %v, %s, want %s", text, err, r.OnUnsatisfiable, want)
+		}
+	}
+}
+
+// TestConfigurationMadeByAProgramIsChecked: it comes from no file.
+func TestConfigurationMadeByAProgramIsChecked(t *testing.T) {
+	c := Default()
+	c.GuaranteedHeadroom = -1
+	if _, err := c.Resolve(fixture(t, "task-page")); err == nil || err.Error() != "configuration: guaranteedHeadroom: want 0 or more and less than 1, got -1" {
+		t.Errorf("error = %v", err)
+	}
+	if r, err := Default().Resolve(fixture(t, "eight-socket")); err != nil || len(r.Nodes) != 8 || !strings.Contains(r.Warnings[0], "evictionHard 100Mi") {
+		t.Errorf("%v, %+v", err, r)
+	}
+}
+
+func TestWarningsAboutTheKubeletAreKept(t *testing.T) {
+	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: Static", "reservedMemory: 0:memory=1Gi"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := c.Resolve(fixture(t, "task-page")); err != nil || len(r.Warnings) != 1 {
+		t.Errorf("%v, warnings %q", err, r.Warnings)
+	}
+}
+
+func TestReservedMemoryOfSeveralFlags(t *testing.T) {
+	got, err := ParseReservedMemory("0:memory=1Gi", "", "1:memory=2Gi,hugepages-1Gi=1Gi")
+	if err != nil || got.String() != "0:memory=1Gi;1:hugepages-1Gi=1Gi,memory=2Gi" {
+		t.Errorf("%s, %v", got, err)
+	}
+}
