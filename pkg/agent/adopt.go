@@ -103,7 +103,7 @@ func (a *Agent) settleBookings(taken []*container) (placed int) {
 			continue
 		}
 		wanted := request(c)
-		if nodes, err := nodeset.Parse(c.givenMems); err == nil && !nodes.Empty() && len(wanted) > 0 {
+		if nodes, err := nodeset.Parse(c.givenMems); err == nil && !nodes.Empty() && !c.released && len(wanted) > 0 {
 			c.nodes, c.byKubelet = nodes, false
 			_ = a.adopt(c, wanted, "found pinned") // its problems are logged, a running container is never refused
 			continue
@@ -130,7 +130,9 @@ func (a *Agent) keepBooking(c *container) bool {
 	if reason := a.unpinnable(c); reason != "" {
 		c.nodes, c.byKubelet, c.pinning = 0, false, reason
 		a.unbook(c)
-		a.respect(c)
+		if !a.respect(c) {
+			c.released = c.givenMems != ""
+		}
 		return true
 	}
 	blocks := a.manager.Blocks(keyOf(c.pod.Pod), c.name)

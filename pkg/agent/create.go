@@ -97,10 +97,7 @@ func (a *Agent) decideCreate(told Pod, container Container) decision {
 	}
 	d.container, d.adjustment = c.cgroup, c.adjustment()
 	if !d.dryRun {
-		c.given, c.givenMems = c.effective(), d.adjustment.CpusetMems
-		if c.byKubelet {
-			c.givenMems = c.resources.Mems
-		}
+		a.gave(c, d.adjustment)
 	}
 	return d
 }
@@ -134,6 +131,7 @@ func (a *Agent) attach(c *container, told Container, state State) {
 	c.limit = limitOf(told.Resources.MemoryLimit)
 	c.cgroup, _ = c.pod.path.Container(told.CgroupsPath, told.ID)
 	c.before, c.check = nil, false
+	c.givenMems, c.released = told.Resources.Mems, false
 	c.raised = a.raises.of(told.ID)
 	a.containers[told.ID] = c
 	a.compute(c)

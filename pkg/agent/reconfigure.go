@@ -26,6 +26,7 @@ func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
 		a.log.Warn(warning)
 	}
 	a.bring(ctx, all)
+	a.checkMarked(ctx) // files that were written behind the runtime's back are not among its updates
 	a.counters.reloads.Add(1)
 	a.log.WithField("containers", len(all)).Info("configuration in force")
 	a.poke()
@@ -61,6 +62,7 @@ func (a *Agent) takeConfig(resolved config.Resolved) ([]*container, error) {
 		for _, c := range p.containers {
 			if c.alive() {
 				a.compute(c)
+				c.check = true
 				all = append(all, c)
 			}
 		}

@@ -40,7 +40,7 @@ func (a *Agent) mems(c *container) string {
 		return ""
 	case !c.nodes.Empty():
 		return c.nodes.String()
-	case c.givenMems != "":
+	case c.released:
 		return a.allNodes.String()
 	}
 	return ""
@@ -213,13 +213,19 @@ func (a *Agent) pushed(updates []Update) {
 	a.counters.updates.Add(uint64(len(updates)))
 	for _, update := range updates {
 		if c := a.containers[update.ContainerID]; c != nil {
-			c.given, c.check = c.effective(), true
-			if update.CpusetMems != "" {
-				c.givenMems = update.CpusetMems
-			}
+			c.check = true
+			a.gave(c, update.Adjustment)
 		}
 	}
 	a.poke()
+}
+
+// gave notes what a container has been given.
+func (a *Agent) gave(c *container, adjustment Adjustment) {
+	c.given = c.effective()
+	if adjustment.CpusetMems != "" {
+		c.givenMems = adjustment.CpusetMems
+	}
 }
 
 // recheck has Run look at a container's files.

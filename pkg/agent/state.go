@@ -119,6 +119,7 @@ type container struct {
 	nodes     nodeset.Set // its cpuset.mems, from us or from the kubelet; empty when not pinned
 	givenMems string      // the cpuset.mems that the container is believed to have
 	byKubelet bool        // the kubelet has set nodes
+	released  bool        // it had nodes from us and must not have them any more
 	pinning   string      // how it got its nodes, or why it has none
 }
 

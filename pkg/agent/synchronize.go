@@ -219,10 +219,8 @@ func (a *Agent) corrections(taken []*container) []Update {
 			continue
 		}
 		a.note(c.cgroup, update.Adjustment)
-		c.given, c.check = c.effective(), true
-		if update.CpusetMems != "" {
-			c.givenMems = update.CpusetMems
-		}
+		c.check = true
+		a.gave(c, update.Adjustment)
 		updates = append(updates, update)
 	}
 	return updates

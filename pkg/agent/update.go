@@ -86,10 +86,7 @@ func (a *Agent) decideUpdate(told Pod, container Container, to Resources) decisi
 		d.adjustment = Adjustment{}
 		return d
 	}
-	c.given = c.effective()
-	if d.adjustment.CpusetMems != "" {
-		c.givenMems = d.adjustment.CpusetMems
-	}
+	a.gave(c, d.adjustment)
 	if !a.runtime.ReplyUnified && d.adjustment.Unified != nil {
 		// The runtime would drop them: PostUpdateContainer writes the files, after the runtime has.
 		a.note(c.cgroup, d.adjustment)

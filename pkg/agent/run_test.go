@@ -1,0 +1,460 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// podAPI is a source of pods that a test speaks for.
+type podAPI struct {
+	mu      sync.Mutex
+	pods    map[podinfo.Ref]*podinfo.Pod
+	changed func(*podinfo.Pod)
+}
+
+func (s *podAPI) Source() podinfo.Source { return podinfo.SourceKubelet }
+func (s *podAPI) Connected() bool        { return true }
+
+func (s *podAPI) Run(ctx context.Context, changed func(*podinfo.Pod)) error {
+	s.mu.Lock()
+	s.changed = changed
+	s.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+func (s *podAPI) Known(ref podinfo.Ref) (*podinfo.Pod, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pod, ok := s.pods[ref]
+	return pod, ok
+}
+
+func (s *podAPI) Ask(_ context.Context, ref podinfo.Ref) (*podinfo.Pod, error) {
+	if pod, ok := s.Known(ref); ok {
+		return pod, nil
+	}
+	return nil, podinfo.ErrNotFound
+}
+
+func (s *podAPI) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pods)
+}
+
+// say has the source tell of a pod.
+func (s *podAPI) say(pod *podinfo.Pod) {
+	s.mu.Lock()
+	if s.pods == nil {
+		s.pods = map[podinfo.Ref]*podinfo.Pod{}
+	}
+	s.pods[pod.Ref] = pod
+	changed := s.changed
+	s.mu.Unlock()
+	if changed != nil {
+		changed(pod)
+	}
+}
+
+// listening waits for Run.
+func (s *podAPI) listening(t testing.TB) {
+	eventually(t, "the source is listened to", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.changed != nil
+	})
+}
+
+func spec(p Pod, class memoryqos.QOSClass, containers ...podinfo.Container) *podinfo.Pod {
+	return &podinfo.Pod{Ref: podinfo.Ref{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, Class: class, Containers: containers}
+}
+
+// background runs the agent's Run until the test ends.
+func (n *node) background() (stop func()) {
+	n.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	agent := n.Agent
+	go func() {
+		defer close(done)
+		if err := agent.Run(ctx); err != nil {
+			n.Error(err)
+		}
+	}()
+	stop = sync.OnceFunc(func() { cancel(); <-done })
+	n.Cleanup(stop)
+	return stop
+}
+
+func TestAnEstimateIsCorrectedOnTheRunningContainer(t *testing.T) {
+	for name, byRuntime := range map[string]bool{"through the runtime": true, "by files": false} {
+		t.Run(name, func(t *testing.T) {
+			api := &podAPI{}
+			var mu sync.Mutex
+			var applied []Update
+			n := newNode(t, "requestTimeout: 10ms", func(n *node) {
+				n.providers = []podinfo.Provider{api}
+				if byRuntime {
+					n.apply = func(_ context.Context, updates []Update) error {
+						mu.Lock()
+						defer mu.Unlock()
+						applied = append(applied, updates...)
+						return nil
+					}
+				}
+			})
+			pod := n.pod("pod", memoryqos.Burstable)
+			c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+			n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(900*mi))
+			n.background()
+			api.listening(t)
+			api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
+			eventually(t, "the pod is protected", func() bool {
+				return n.file(pod.CgroupParent, "memory.low") == bytesOf(500*mi) && n.file("kubepods/burstable", "memory.low") == bytesOf(500*mi)
+			})
+			eventually(t, "the container is throttled later", func() bool {
+				return n.file(c.CgroupsPath, "memory.high") == bytesOf(950*mi) // by the check of the files, where the runtime failed silently
+			})
+			mu.Lock()
+			defer mu.Unlock()
+			if byRuntime && (len(applied) != 1 || applied[0].Unified["memory.low"] != bytesOf(500*mi)) {
+				t.Errorf("the runtime was told %+v", applied)
+			}
+			view := n.containerView(pod, "main").Request
+			if view.Source != podinfo.SourceKubelet || !view.Exact() {
+				t.Errorf("the request is shown as %+v", view)
+			}
+			if n.Counters().Corrections != 1 {
+				t.Errorf("counted %d corrections", n.Counters().Corrections)
+			}
+		})
+	}
+}
+
+func TestARuntimeThatRefusesUpdatesHasItsFilesWritten(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "requestTimeout: 10ms", func(n *node) {
+		n.providers = []podinfo.Provider{api}
+		n.apply = func(context.Context, []Update) error { return fmt.Errorf("no") }
+	})
+	pod := n.pod("pod", memoryqos.Burstable)
+	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+	n.background()
+	api.listening(t)
+	api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
+	eventually(t, "the file is written", func() bool { return n.file(c.CgroupsPath, "memory.high") == bytesOf(950*mi) })
+}
+
+func TestRolesAndPodLevelsComeFromThePodAPI(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.background()
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	known := spec(pod, memoryqos.Guaranteed,
+		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 2 * gi, Limit: 2 * gi},
+		podinfo.Container{Name: "main", Request: gi, Limit: gi})
+	known.Overhead = 10 * mi
+	api.say(known)
+	first := n.launch(pod, ofPod(pod, "init", 2*gi))
+	n.want("bookings", n.booked(), "2048 0")
+	if err := n.StopContainer(context.Background(), pod, first); err != nil {
+		t.Fatal(err)
+	}
+	n.launch(pod, ofPod(pod, "main", gi))
+	n.want("the app re-uses the init container's memory", n.booked(), "2048 0")
+	if kind := n.containerView(pod, "init").Kind; kind != memoryqos.Init {
+		t.Errorf("the role is %v", kind)
+	}
+	n.want("the pod's memory.min", n.file(pod.CgroupParent, "memory.min"), bytesOf(1052266496+10*mi))
+}
+
+func TestPodScopeAlignsTheWholePod(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "topologyManagerScope: pod\ntopologyManagerPolicy: restricted", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.background()
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	api.say(spec(pod, memoryqos.Guaranteed,
+		podinfo.Container{Name: "a", Request: 10 * gi, Limit: 10 * gi},
+		podinfo.Container{Name: "b", Request: 10 * gi, Limit: 10 * gi}))
+	for _, name := range []string{"a", "b"} {
+		n.want("cpuset.mems", n.create(pod, ofPod(pod, name, 10*gi)).CpusetMems, "0-1")
+	}
+	// The whole pod is refused at its first container.
+	big := n.pod("big", memoryqos.Guaranteed)
+	api.say(spec(big, memoryqos.Guaranteed,
+		podinfo.Container{Name: "a", Request: 5 * gi, Limit: 5 * gi}, podinfo.Container{Name: "b", Request: 3 * gi, Limit: 3 * gi},
+		podinfo.Container{Name: "debug", Kind: memoryqos.Ephemeral}))
+	if _, err := n.CreateContainer(context.Background(), big, ofPod(big, "a", 5*gi)); err == nil {
+		t.Error("a pod that needs more nodes than preferred was begun")
+	}
+	// After a restart the rest of a pod follows what it has.
+	n.restart()
+	n.background()
+	c := ofPod(pod, "a", 10*gi)
+	c.State, c.Resources.Mems = Running, "0-1"
+	n.sync([]Pod{pod}, []Container{c})
+	n.want("cpuset.mems", n.create(pod, ofPod(pod, "b", 10*gi)).CpusetMems, "0-1")
+}
+
+func TestPodsThatEndUnseenAreForgotten(t *testing.T) {
+	ctx := context.Background()
+	n := newNode(t, "")
+	pod := n.pod("gone", memoryqos.Guaranteed)
+	c := n.launch(pod, ofPod(pod, "main", gi))
+	fresh := n.pod("fresh", memoryqos.Guaranteed)
+	n.create(fresh, ofPod(fresh, "main", gi))
+	n.rmdir(fresh.CgroupParent) // its cgroup has not been seen yet
+	n.reconcile(ctx)
+	n.want("bookings", n.booked(), "2048 0")
+
+	n.rmdir(c.CgroupsPath) // the container died unseen
+	n.reconcile(ctx)
+	n.want("bookings", n.booked(), "2048 0")
+	if n.containerView(pod, "main").State.Alive() {
+		t.Error("a container without a cgroup counts as alive")
+	}
+	n.rmdir(pod.CgroupParent)
+	n.reconcile(ctx)
+	n.want("bookings", n.booked(), "1024 0")
+	n.rmdir("kubepods")
+	n.mkdir("kubepods")
+	n.clock.add(2 * grace)
+	n.reconcile(ctx)
+	n.want("bookings", n.booked(), "0 0")
+	if got := n.Counters().Forgotten; got != 2 {
+		t.Errorf("%d pods were forgotten", got)
+	}
+	if _, err := n.CreateContainer(ctx, pod, ofPod(pod, "main", gi)); err == nil {
+		t.Error("a late create of a forgotten pod was taken")
+	}
+}
+
+func TestForeignWritesToContainersAreRepaired(t *testing.T) {
+	n := newNode(t, "reconcilePeriod: 1s")
+	n.background()
+	pod := n.pod("pod", memoryqos.Burstable)
+	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+	pinned := n.pod("pinned", memoryqos.Guaranteed)
+	p := n.launch(pinned, ofPod(pinned, "main", gi))
+	n.writeFile(c.CgroupsPath, "memory.high", "max")
+	n.writeFile(p.CgroupsPath, "cpuset.mems", "1")
+	n.writeFile("kubepods", "memory.min", "0")
+	eventually(t, "all is repaired", func() bool {
+		return n.file(c.CgroupsPath, "memory.high") == bytesOf(900*mi) && n.file(p.CgroupsPath, "cpuset.mems") == "0" &&
+			n.file("kubepods", "memory.min") == "1052266496"
+	})
+	if got := n.Counters(); got.ContainerRepairs == 0 || len(got.Overwrites) == 0 {
+		t.Errorf("counted %+v", got)
+	}
+}
+
+func TestAReloadReachesRunningContainers(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Burstable)
+	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+	pinned := n.pod("pinned", memoryqos.Guaranteed)
+	p := n.launch(pinned, ofPod(pinned, "main", gi))
+
+	n.reconfigure("memoryThrottlingFactor: 0.5")
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(500*mi))
+	n.reconfigure("memoryThrottlingFactor: null\nmemoryReservationPolicy: None")
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), "max")
+	n.want("memory.min", n.file(p.CgroupsPath, "memory.min"), "0")
+	n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), "0")
+	n.reconfigure("memoryManagerPolicy: None\nreservedMemory: []")
+	n.want("cpuset.mems", n.file(p.CgroupsPath, "cpuset.mems"), "0-1")
+	if n.View().Nodes != nil {
+		t.Error("there is a node map without a memory manager")
+	}
+	n.reconfigure("")
+	n.want("bookings", n.booked(), "1024 0")
+	n.want("cpuset.mems", n.file(p.CgroupsPath, "cpuset.mems"), "0")
+	n.reconfigure("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\ntopologyManagerPolicy: restricted")
+	n.want("bookings", n.booked(), "1024 0")
+
+	// One that does not fit this machine changes nothing.
+	bad := n.config
+	bad.ReservedMemory = append(bad.ReservedMemory[:0:0], bad.ReservedMemory...)
+	bad.ReservedMemory[0].NUMANode = 9
+	if err := n.Reconfigure(context.Background(), bad); err == nil {
+		t.Fatal("it was taken")
+	}
+	n.sync([]Pod{pod, pinned}, []Container{c, p})
+	if view := n.View(); view.Ready() || n.Counters().BadReloads != 1 {
+		t.Errorf("the conditions are %+v", view.Conditions)
+	}
+	n.reconfigure("")
+	if view := n.View(); !view.Ready() {
+		t.Errorf("the conditions are %+v", view.Conditions)
+	}
+}
+
+func TestADryRunTouchesNothing(t *testing.T) {
+	var mu sync.Mutex
+	writes := 0
+	n := newNode(t, "dryRun: true\ntopologyManagerPolicy: restricted", func(n *node) {
+		n.onWrite = func(cgroup.Write) { mu.Lock(); writes++; mu.Unlock() }
+	})
+	stop := n.background()
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	if got := n.create(pod, ofPod(pod, "main", gi)); !got.Empty() {
+		t.Errorf("it was adjusted: %+v", got)
+	}
+	n.want("the bookings shown", n.booked(), "1024 0")
+	big := n.pod("big", memoryqos.Guaranteed)
+	if got := n.create(big, ofPod(big, "main", 60*gi)); !got.Empty() {
+		t.Errorf("it was adjusted: %+v", got)
+	}
+	if rejections := n.View().Rejections; len(rejections) != 1 || rejections[0].Refused {
+		t.Errorf("shown: %+v", rejections)
+	}
+	if !n.containerView(big, "main").State.Alive() {
+		t.Error("a container that a dry run would refuse does not run")
+	}
+	burst := n.pod("burst", memoryqos.Burstable)
+	c := ofPod(burst, "main", 1000*mi)
+	n.create(burst, c)
+	c = n.run(burst, c, Adjustment{})
+	if got := n.update(burst, c, Resources{MemoryLimit: limit(int64(gi))}); got != nil {
+		t.Errorf("the update was answered with %+v", got)
+	}
+	if err := n.PostUpdateContainer(context.Background(), burst, c); err != nil {
+		t.Error(err)
+	}
+	if err := n.SetHigh(context.Background(), c.ID, 2*gi); err != nil || len(n.HighContainers()) > 0 {
+		t.Errorf("the guard has containers, or %v", err)
+	}
+	missed := n.pod("missed", memoryqos.Guaranteed)
+	m := ofPod(missed, "main", gi)
+	m.State = Running
+	if updates := n.sync([]Pod{pod, big, burst, missed}, []Container{c, m}); len(updates) > 0 {
+		t.Errorf("updates: %+v", updates)
+	}
+	n.reconcile(context.Background())
+	stop()
+	if mu.Lock(); writes > 0 {
+		t.Errorf("%d cgroup files were written", writes)
+	}
+	mu.Unlock()
+	if !n.View().Ready() {
+		t.Errorf("not ready: %+v", n.View().Conditions)
+	}
+	// Its end brings what is there to what was decided.
+	n.reconfigure("topologyManagerPolicy: restricted")
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), "966365184")
+	n.restart()
+	n.want("the checkpoint", strings.Split(n.booked(), " ")[0], "2048")
+}
+
+func TestConditionsFollowTheConnection(t *testing.T) {
+	n := newNode(t, "")
+	message := func(name string) string {
+		for _, condition := range n.View().Conditions {
+			if condition.Name == name {
+				return condition.Message
+			}
+		}
+		return "none"
+	}
+	n.want(Connected, message(Connected), "")
+	n.want(Synchronized, message(Synchronized), "not synchronized with a runtime yet")
+	n.sync(nil, nil)
+	n.want(Synchronized, message(Synchronized), "")
+	n.Disconnected(fmt.Errorf("socket closed"))
+	n.want(Connected, message(Connected), "socket closed")
+	n.want(Synchronized, message(Synchronized), "not connected to a runtime")
+	n.Connected(n.runtime, nil)
+	n.Disconnected(nil)
+	n.want(Connected, message(Connected), "the runtime has closed the connection")
+}
+
+func TestASlowDiskIsToldAndAFailingOneIsNot(t *testing.T) {
+	n := newNode(t, "")
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	_, err := n.CreateContainer(ctx, pod, ofPod(pod, "main", gi))
+	if err == nil || !strings.Contains(err.Error(), "deadline") {
+		t.Fatalf("the error is %v", err)
+	}
+	n.want("kubepods' memory.min", strings.Trim(n.file("kubepods", "memory.min"), "0"), "")
+	n.want("the retry has the same nodes", n.create(pod, ofPod(pod, "main", gi)).CpusetMems, "0")
+	n.want("bookings", n.booked(), "1024 0")
+
+	file := filepath.Join(n.state, checkpoint.FileName)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(file, "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other := n.pod("other", memoryqos.Guaranteed)
+	n.want("nodes without a disk", n.create(other, ofPod(other, "main", gi)).CpusetMems, "0")
+	if n.View().Ready() {
+		t.Error("it is ready while nothing can be written")
+	}
+	if !strings.Contains(n.log.String(), "the state file cannot be written: containers start") {
+		t.Errorf("the log does not say so:\n%s", n.log)
+	}
+}
+
+func TestExplainShowsTheArithmetic(t *testing.T) {
+	n := newNode(t, "topologyManagerPolicy: single-numa-node")
+	pods := map[string]struct {
+		class       memoryqos.QOSClass
+		limit       uint64
+		annotations map[string]string
+		want        []string
+	}{
+		"burst":  {memoryqos.Burstable, 1000 * mi, nil, []string{"memory.high = floor((request + (1048576000 - request) * 0.9) / 4096) * 4096 = 943718400", "no memory.min and no memory.low"}},
+		"guar":   {memoryqos.Guaranteed, gi, nil, []string{"memory.high is not set: the pod is Guaranteed", "memory.min = 1052266496"}},
+		"off":    {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "off"}, []string{"memory-high is off"}},
+		"fixed":  {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "512Mi"}, []string{"memory.high = 536870912, from the pod's annotation"}},
+		"factor": {memoryqos.Burstable, 1000 * mi, map[string]string{"throttling-factor.memory-manager.nri.io": "0.8"}, []string{"* 0.8)"}},
+		"none":   {memoryqos.BestEffort, 0, nil, []string{"node allocatable, for want of a limit"}},
+	}
+	for name, test := range pods {
+		pod := n.pod(name, test.class)
+		pod.Annotations = test.annotations
+		n.launch(pod, ofPod(pod, "main", test.limit))
+		explained, err := n.Explain("default/"+name, "")
+		if err != nil || len(explained) != 1 {
+			t.Fatalf("%s: %v, %v", name, explained, err)
+		}
+		all := strings.Join(explained[0].Memory, "\n")
+		for _, want := range test.want {
+			if !strings.Contains(all, want) {
+				t.Errorf("%s: %q is not in\n%s", name, want, all)
+			}
+		}
+		if (explained[0].Placement != nil) != (test.class == memoryqos.Guaranteed) {
+			t.Errorf("%s: placement %v", name, explained[0].Placement)
+		}
+	}
+	big := n.pod("big", memoryqos.Guaranteed)
+	if _, err := n.CreateContainer(context.Background(), big, ofPod(big, "main", 20*gi)); err == nil {
+		t.Fatal("it was created")
+	}
+	explained, err := n.Explain("big", "main")
+	if err != nil || len(explained) != 1 || explained[0].Rejection == nil {
+		t.Errorf("the refused one: %+v, %v", explained, err)
+	}
+	if _, err := n.Explain("nobody", ""); err == nil {
+		t.Error("a pod that is not there was explained")
+	}
+	if _, err := n.Explain("guar", "nobody"); err == nil {
+		t.Error("a container that is not there was explained")
+	}
+}
