@@ -22,6 +22,10 @@ image: ## Build the container image for amd64 and arm64 into bin/image.tar, with
 	@mkdir -p bin
 	$(GO) -C deploy run ./image -version $(VERSION) -created "$$(git log -1 --format=%ct)" -out ../bin/image.tar
 
+run: build ## Build, then send the manifests in testdata/pods through NRI on a simulated two-node machine
+	$(BINARY) simulate --machine testdata/machines/demo.yaml --config testdata/config/demo.yaml --pod-info kubelet \
+	  --expect-rejected too-large/app testdata/pods/*.yaml
+
 test: ## Run every test of the packages and of the built binary
 	$(GO) test $(RACE) -timeout 20m ./...
 	$(GO) -C deploy test ./...

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
@@ -34,8 +35,8 @@ func (n *node) runPod(ctx context.Context, pod *corev1.Pod) error {
 	}
 	sandbox := n.sandbox(pod)
 	if err := n.runtime.RunPodSandbox(ctx, sandbox); err != nil {
-		n.skip(pod, pod.Spec.InitContainers, err.Error())
-		n.skip(pod, pod.Spec.Containers, err.Error())
+		n.skip(pod, pod.Spec.InitContainers, textOf(err))
+		n.skip(pod, pod.Spec.Containers, textOf(err))
 		return ctx.Err()
 	}
 	for i := range pod.Spec.InitContainers {
@@ -87,13 +88,16 @@ func (n *node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 		return false, ctx.Err()
 	}
 	if err != nil {
-		note.Reason = err.Error()
+		note.Reason = textOf(err)
 		return false, nil
 	}
 	note.Admitted, note.id, note.OCI = true, asked.Id, resources
 	note.learn(n.plugin.View())
 	return true, n.runtime.StartContainer(ctx, asked.Id)
 }
+
+// textOf is a plugin's error as the plugin gave it, without the words of the connection around it.
+func textOf(err error) string { return status.Convert(err).Message() }
 
 func (n *node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 	note := &Container{
