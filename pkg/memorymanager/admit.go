@@ -134,7 +134,24 @@ func (m *Manager) book(c Container, nodes nodeset.Set) []Block {
 	}
 	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
 	m.generation++
-	return append([]Block(nil), blocks...)
+	return m.settle(nodes, blocks)
+}
+
+// settle books mixed groups anew, and returns a copy of the blocks that were just booked.
+func (m *Manager) settle(nodes nodeset.Set, blocks []Block) []Block {
+	if nodes&m.mixed != 0 {
+		m.regroup()
+	}
+	return copied(blocks)
+}
+
+// copied leaves PerNode out: it holds only until the next change.
+func copied(blocks []Block) []Block {
+	c := append([]Block(nil), blocks...)
+	for i := range c {
+		c[i].PerNode = nil
+	}
+	return c
 }
 
 // assign counts one block on each of the nodes and makes them a group.
@@ -161,7 +178,7 @@ func (m *Manager) readmit(c Container, existing *container) Placement {
 	existing.kind = c.Kind
 	nodes := span(existing.blocks)
 	hint := m.regenerated(c.Pod, c.Request, existing.blocks)
-	return Placement{Affinity: hint, Blocks: append([]Block(nil), existing.blocks...), Nodes: nodes, Existing: true}
+	return Placement{Affinity: hint, Blocks: copied(existing.blocks), Nodes: nodes, Existing: true}
 }
 
 // regenerated is the hint of a booking: its nodes, if the booking is what is asked for.

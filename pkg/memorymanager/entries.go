@@ -15,7 +15,7 @@ func (m *Manager) Entries(pod string) []Entry {
 	entries := make([]Entry, 0, len(p.containers))
 	for i := range p.containers {
 		c := &p.containers[i]
-		entries = append(entries, Entry{Pod: pod, Container: c.name, Blocks: slices.Clone(c.blocks)})
+		entries = append(entries, Entry{Pod: pod, Container: c.name, Blocks: copied(c.blocks)})
 	}
 	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Container, b.Container) })
 	return entries

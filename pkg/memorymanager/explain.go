@@ -37,7 +37,7 @@ func (m *Manager) Explain(c Container) Explanation {
 	if existing := m.container(c.Pod, c.Name); existing != nil {
 		e.Placement = Placement{
 			Affinity: m.regenerated(c.Pod, c.Request, existing.blocks),
-			Blocks:   append([]Block(nil), existing.blocks...), Nodes: span(existing.blocks), Existing: true,
+			Blocks:   copied(existing.blocks), Nodes: span(existing.blocks), Existing: true,
 		}
 	} else if hint, nodes, rejected := m.place(c); rejected != nil {
 		e.Err = rejected

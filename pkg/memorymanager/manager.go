@@ -163,7 +163,7 @@ func (m *Manager) Blocks(pod, container string) []Block {
 	if c == nil {
 		return nil
 	}
-	return append([]Block(nil), c.blocks...)
+	return copied(c.blocks)
 }
 
 func span(blocks []Block) (nodes nodeset.Set) {

@@ -4,10 +4,13 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -57,6 +60,7 @@ type game struct {
 	log                 []string
 	pods                []string
 	names               map[string][]string
+	nodes               []memorymanager.NodeCapacity
 	decisions, admitted int64
 }
 
@@ -74,6 +78,7 @@ func newGame(t *testing.T, r *rand.Rand) *game {
 	}
 	g.scope = []topologymanager.Scope{topologymanager.ContainerScope, topologymanager.PodScope}[r.IntN(2)]
 	nodes := g.machine(n)
+	g.nodes = nodes
 	var err error
 	g.m, err = memorymanager.New(nodes, memorymanager.Options{Policy: g.b.policy, Scope: g.scope, PreferClosest: g.b.closest})
 	if err != nil {
@@ -154,6 +159,35 @@ func (g *game) play() {
 			g.end(g.pods[g.r.IntN(len(g.pods))])
 		}
 		g.compare()
+	}
+	g.restore()
+}
+
+// restore takes the state over into another manager: as it is, without what the nodes had booked, and without what the
+// blocks know of that. All are exact, whatever came and went before.
+func (g *game) restore() {
+	var without [3]memorymanager.State
+	for i := range without {
+		without[i] = g.m.State()
+	}
+	without[1].Nodes = nil
+	for i := range without[2].Entries {
+		for j := range without[2].Entries[i].Blocks {
+			without[2].Entries[i].Blocks[j].PerNode = nil
+		}
+	}
+	for i, s := range without {
+		m, err := memorymanager.New(g.nodes, memorymanager.Options{})
+		if err != nil {
+			g.fail("%v", err)
+		}
+		report, err := m.Restore(s, 0)
+		if err != nil || len(report.Problems)+len(report.Drifted)+len(report.Lost) > 0 {
+			g.fail("restore %d: %+v, %v", i, report, err)
+		}
+		if was, is := g.m.State(), m.State(); !reflect.DeepEqual(was, is) {
+			g.fail("restore %d: -was +is\n%s", i, cmp.Diff(was, is))
+		}
 	}
 }
 

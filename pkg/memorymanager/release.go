@@ -16,9 +16,9 @@ func (m *Manager) Release(pod, container string) bool {
 	}
 	for i := range p.containers {
 		if p.containers[i].name == container {
-			blocks := p.containers[i].blocks
+			released := p.containers[i]
 			p.containers = slices.Delete(p.containers, i, i+1)
-			m.unbook(blocks)
+			m.unbook(released)
 			m.forget(p)
 			m.generation++
 			return true
@@ -35,9 +35,7 @@ func (m *Manager) ReleasePod(pod string) bool {
 	}
 	containers := p.containers
 	p.containers, p.affinity = nil, nil
-	for i := range containers {
-		m.unbook(containers[i].blocks)
-	}
+	m.unbook(containers...)
 	m.forget(p)
 	if len(containers) > 0 {
 		m.generation++
@@ -45,18 +43,25 @@ func (m *Manager) ReleasePod(pod string) bool {
 	return len(containers) > 0
 }
 
-// unbook frees blocks that are no longer in any container: per block the nodes in ascending order, as the kubelet does.
-func (m *Manager) unbook(blocks []Block) {
-	if span(blocks)&m.mixed != 0 {
-		m.regroup()
-		return
-	}
-	for i := range blocks {
-		b := &blocks[i]
-		for id := range b.Nodes.All() {
-			m.unassign(id)
+// unbook frees the blocks of containers that are out of the books: per block the nodes in ascending order, as the kubelet
+// does.
+func (m *Manager) unbook(containers ...container) {
+	regroup := false
+	for _, c := range containers {
+		for i := range c.blocks {
+			b := &c.blocks[i]
+			if b.Nodes&m.mixed != 0 {
+				regroup = true
+				continue
+			}
+			for id := range b.Nodes.All() {
+				m.unassign(id)
+			}
+			m.drain(m.column(b.Type), b.Nodes, b.Size)
 		}
-		m.drain(m.column(b.Type), b.Nodes, b.Size)
+	}
+	if regroup {
+		m.regroup()
 	}
 }
 
@@ -87,10 +92,10 @@ func (m *Manager) groupsOfMany() iter.Seq[nodeset.Set] {
 	}
 }
 
-// blocks yields every block there is.
+// blocks yields every block there is, in the order of pods.
 func (m *Manager) blocks() iter.Seq[*Block] {
 	return func(yield func(*Block) bool) {
-		for _, p := range m.pods {
+		for _, p := range m.byUID() {
 			for i := range p.containers {
 				for j := range p.containers[i].blocks {
 					if !yield(&p.containers[i].blocks[j]) {
@@ -131,7 +136,7 @@ func (m *Manager) regroup() {
 	m.rebook(before | m.mixed)
 }
 
-// rebook books the blocks that touch these nodes anew.
+// rebook books the blocks that touch these nodes anew, and notes in them on which nodes.
 func (m *Manager) rebook(nodes nodeset.Set) {
 	if nodes.Empty() {
 		return
@@ -142,11 +147,8 @@ func (m *Manager) rebook(nodes nodeset.Set) {
 			again = append(again, b)
 		}
 	}
-	slices.SortFunc(again, func(a, b *Block) int {
-		if a.Nodes.Len() != b.Nodes.Len() {
-			return a.Nodes.Len() - b.Nodes.Len()
-		}
-		return cmp.Compare(a.Nodes, b.Nodes)
+	slices.SortStableFunc(again, func(a, b *Block) int {
+		return cmp.Or(cmp.Compare(a.Nodes.Len(), b.Nodes.Len()), cmp.Compare(a.Nodes, b.Nodes))
 	})
 	for _, c := range m.columns {
 		for id := range nodes.All() {
@@ -154,7 +156,29 @@ func (m *Manager) rebook(nodes nodeset.Set) {
 		}
 	}
 	for _, b := range again {
-		c := m.column(b.Type)
-		c.booked[b.Nodes.First()] += m.fill(c, b.Nodes, b.Size)
+		m.overfill(m.column(b.Type), b)
+	}
+}
+
+// overfill books a block on its nodes in ascending order, and what finds no room on the first of them.
+func (m *Manager) overfill(c *column, b *Block) {
+	b.PerNode = nil
+	rest := b.Size
+	for id := range b.Nodes.All() {
+		if part := min(rest, c.free(id)); part > 0 {
+			b.PerNode = append(b.PerNode, NodeAmount{Node: id, Bytes: part})
+			c.booked[id] += part
+			rest -= part
+		}
+	}
+	if rest == 0 {
+		return
+	}
+	first := b.Nodes.First()
+	c.booked[first] += rest
+	if len(b.PerNode) > 0 && b.PerNode[0].Node == first {
+		b.PerNode[0].Bytes += rest
+	} else {
+		b.PerNode = slices.Insert(b.PerNode, 0, NodeAmount{Node: first, Bytes: rest})
 	}
 }

@@ -2,7 +2,6 @@ package memorymanager
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -37,7 +36,7 @@ func (m *Manager) Resize(c Container, mayMove bool) (Placement, error) {
 	}
 	m.rewrite(existing, blocks)
 	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: append([]Block(nil), blocks...), Nodes: nodes, Bounded: h.bounded,
+		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Bounded: h.bounded,
 	}, nil
 }
 
@@ -90,7 +89,7 @@ func (m *Manager) rewrite(c *container, blocks []Block) {
 	m.generation++
 	if span(old) != span(blocks) {
 		c.blocks = nil
-		m.unbook(old)
+		m.unbook(container{blocks: old})
 		c.blocks = blocks
 		for _, b := range blocks {
 			m.assign(b.Nodes)
@@ -147,7 +146,7 @@ func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Se
 	m.regroup()
 	m.generation++
 	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: slices.Clone(blocks), Nodes: nodes,
+		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes,
 		Overcommitted: m.shortages(nodes, 0),
 	}, nil
 }

@@ -70,7 +70,9 @@ func (m *Manager) Restore(s State, tolerance uint64) (RestoreReport, error) {
 		m.rebuild(c, s.Nodes)
 	}
 	for b := range m.blocks() {
-		b.PerNode = nil
+		if b.Nodes&m.mixed == 0 {
+			b.PerNode = nil
+		}
 	}
 	m.compare(s.Nodes, &report)
 	report.Lost = append(report.Lost, m.shortages(m.all, tolerance)...)
@@ -174,15 +176,14 @@ func (m *Manager) rebuild(c *column, stored []NodeState) {
 	for id := range (m.all &^ m.unused).All() {
 		group := m.groups[id]
 		switch {
-		case group.First() != id:
+		case group.First() != id, group&m.mixed != 0: // regroup has booked mixed groups
 		case sum(&reserved, group) == wanted[id]:
 			take(&c.booked, &reserved, group)
 		case sum(&said, group) == wanted[id]:
 			take(&c.booked, &said, group)
-		case m.mixed&group == 0:
+		default:
 			take(&c.booked, &[nodeset.Max]uint64{}, group)
 			c.booked[id] += m.fill(c, group, wanted[id])
-		default: // regroup has booked it
 		}
 	}
 }

@@ -89,6 +89,6 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	p.containers = append(p.containers, container{name: c.Name, kind: Init, blocks: blocks})
 	m.generation++
 	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: append([]Block(nil), blocks...), Nodes: nodes,
+		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: m.settle(nodes, blocks), Nodes: nodes,
 	}, nil
 }

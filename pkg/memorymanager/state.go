@@ -75,19 +75,21 @@ func (m *Manager) byUID() []*pod {
 }
 
 // attribute says for every block on which nodes its bytes are booked, so that they add up to what the nodes have booked.
-// The kubelet drains a group from its lowest node whichever container leaves, so that is not a property of one block.
+// The kubelet drains a group from its lowest node whichever container leaves, so that is not a property of one block;
+// only blocks of mixed groups know it.
 func (m *Manager) attribute(entries []Entry) {
 	var blocks []*Block
 	amounts := 0
 	for i := range entries {
 		for j := range entries[i].Blocks {
 			b := &entries[i].Blocks[j]
+			if b.Nodes&m.mixed != 0 {
+				b.PerNode = slices.Clone(b.PerNode)
+				continue
+			}
 			blocks = append(blocks, b)
 			amounts += b.Nodes.Len()
 		}
-	}
-	if m.mixed != 0 {
-		slices.SortStableFunc(blocks, func(a, b *Block) int { return a.Nodes.Len() - b.Nodes.Len() })
 	}
 	var left [][nodeset.Max]uint64
 	for _, c := range m.columns {

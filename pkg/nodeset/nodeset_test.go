@@ -1,0 +1,117 @@
+package nodeset
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+	"testing/quick"
+)
+
+func TestParse(t *testing.T) {
+	tests := map[string]struct {
+		text string
+		want Set
+		err  string
+	}{
+		"nothing":             {text: ""},
+		"blank line":          {text: " \n"},
+		"one":                 {text: "0", want: Of(0)},
+		"range":               {text: "0-1,3", want: Of(0, 1, 3)},
+		"spaces and newline":  {text: "0 - 1, 63\n", want: Of(0, 1, 63)},
+		"all":                 {text: "0-63", want: ^Set(0)},
+		"not a number":        {text: "a", err: `node list "a": "a" is not a node id`},
+		"negative":            {text: "-1", err: `node list "-1": "" is not a node id`},
+		"open range":          {text: "1-", err: `node list "1-": "" is not a node id`},
+		"above the last":      {text: "64", err: `node list "64": node id 64 is above 63`},
+		"range above":         {text: "1-70", err: `node list "1-70": node id 70 is above 63`},
+		"backwards":           {text: "3-1", err: `node list "3-1": range "3-1" runs backwards`},
+		"empty part":          {text: "1,,2", err: `node list "1,,2": "" is not a node id`},
+		"number out of range": {text: "99999999999", err: `node list "99999999999": "99999999999" is not a node id`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := Parse(test.text)
+			if text := errorText(err); got != test.want || text != test.err {
+				t.Errorf("got %s, %q, want %s, %q", got, text, test.want, test.err)
+			}
+		})
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestTextOfAnySetReadsBack(t *testing.T) {
+	same := func(s Set) bool {
+		data, err := json.Marshal(s)
+		var back Set
+		return err == nil && json.Unmarshal(data, &back) == nil && back == s && Of(s.IDs()...) == s && len(s.IDs()) == s.Len()
+	}
+	if err := quick.Check(same, nil); err != nil {
+		t.Error(err)
+	}
+	for _, s := range []Set{0, 1, ^Set(0), 1 << 63, ^Set(1)} {
+		if !same(s) {
+			t.Errorf("%s does not read back", s)
+		}
+	}
+	var s Set
+	if err := s.UnmarshalText([]byte("x")); err == nil {
+		t.Error("a bad text was read")
+	}
+}
+
+func TestSets(t *testing.T) {
+	s := Of(1, 2, 5, -1, 64)
+	tests := map[string]struct{ got, want any }{
+		"text":          {s.String(), "1-2,5"},
+		"length":        {s.Len(), 3},
+		"has":           {s.Has(5), true},
+		"has not":       {s.Has(0), false},
+		"has no 64":     {s.Has(64), false},
+		"first":         {s.First(), 1},
+		"first of none": {Set(0).First(), -1},
+		"empty":         {s.Empty(), false},
+		"none is empty": {Set(0).Empty(), true},
+		"union":         {s.Union(Of(0)), Of(0, 1, 2, 5)},
+		"intersect":     {s.Intersect(Of(0, 1)), Of(1)},
+		"minus":         {s.Minus(Of(1, 7)), Of(2, 5)},
+		"subset":        {Of(1, 5).SubsetOf(s), true},
+		"no subset":     {Of(0, 1).SubsetOf(s), false},
+	}
+	for name, test := range tests {
+		if test.got != test.want {
+			t.Errorf("%s: got %v, want %v", name, test.got, test.want)
+		}
+	}
+	if ids := Set(0).IDs(); ids == nil || len(ids) != 0 {
+		t.Errorf("ids of none are %v, want an empty list", ids)
+	}
+	for id := range s.All() {
+		if id == 2 {
+			break
+		}
+		if !slices.Contains([]int{1, 2}, id) {
+			t.Errorf("id %d out of order", id)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, seed := range []string{"", "0", "0-1,3", "63", "5-2", "1,,2", "0-63\n"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := Parse(text)
+		if err != nil {
+			return
+		}
+		if back, err := Parse(s.String()); err != nil || back != s {
+			t.Errorf("%q is %s, which reads as %s (%v)", text, s, back, err)
+		}
+	})
+}
