@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -30,9 +28,9 @@ type daemonOptions struct {
 	config              config.Config
 	configPath          string // watched for changes; empty has none
 	machine             machine.Machine
-	kubeletPods         string // empty leaves the kubelet out
+	kubeletPods         string // socket of the kubelet's pod API
 	metricsAddress      string // empty has no HTTP server
-	offline             bool   // has no API server
+	simulated           bool   // only the sources that a simulated node has
 	verbose             int    // -v
 	log                 *logrus.Logger
 }
@@ -100,42 +98,27 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 	return d, nil
 }
 
-// providers are the sources of memory requests beside the runtime's events. With no sources configured, those that are
-// there are used.
+// providers are the sources of memory requests beside the runtime's events.
 func (d *daemon) providers() ([]podinfo.Provider, error) {
-	wanted := d.options.config.RequestSources
-	uses := func(source config.RequestSource) bool { return len(wanted) == 0 || slices.Contains(wanted, source) }
-	var providers []podinfo.Provider
-	if d.options.kubeletPods != "" && uses(config.SourceKubelet) {
-		providers = append(providers, podinfo.NewKubelet(d.options.kubeletPods))
-	}
-	api, err := d.apiServer(slices.Contains(wanted, config.SourceAPIServer))
-	if api != nil && uses(config.SourceAPIServer) {
-		providers = append(providers, api)
-	}
-	return providers, err
-}
-
-// apiServer is nil without an error where there is none and it was not asked for.
-func (d *daemon) apiServer(asked bool) (podinfo.Provider, error) {
-	name := d.options.config.NodeName
-	if name == "" {
-		name = os.Getenv("NODE_NAME")
-	}
-	if d.options.offline || !asked && name == "" && d.options.config.Kubeconfig == "" {
-		return nil, nil
-	}
-	if name == "" {
-		name, _ = os.Hostname() // without a name NewAPIServer says what is missing
-	}
-	client, err := podinfo.ClientConfig(d.options.config.Kubeconfig)
-	if err != nil {
-		if asked || d.options.config.Kubeconfig != "" {
-			return nil, fmt.Errorf("requestSources: apiserver: %w", err)
+	c, at := d.options.config, podinfo.Places{KubeletSocket: d.options.kubeletPods}
+	var order []podinfo.Source
+	if d.options.simulated {
+		if at.KubeletSocket == "" {
+			return nil, nil
 		}
-		return nil, nil // not in a pod
+		return podinfo.Providers(append(order, podinfo.SourceKubelet), at, d.log)
 	}
-	return podinfo.NewAPIServer(client, name)
+	for _, source := range c.RequestSources {
+		order = append(order, podinfo.Source(source))
+	}
+	at.Kubeconfig, at.Node = c.Kubeconfig, c.NodeName
+	if at.Node == "" {
+		at.Node = os.Getenv("NODE_NAME")
+	}
+	if at.Node == "" && at.Kubeconfig != "" {
+		at.Node, _ = os.Hostname() // in a pod it would be the pod's name
+	}
+	return podinfo.Providers(order, at, d.log)
 }
 
 // View is the agent's state.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
 // Defaults of flags.
@@ -19,7 +20,7 @@ const (
 	defaultStateDir      = "/var/lib/nri-memory-manager"
 	defaultCgroups       = "/sys/fs/cgroup"
 	defaultSystemdSocket = "/run/systemd/private"
-	defaultKubeletPods   = "/var/lib/kubelet/pods/kubelet.sock"
+	defaultKubeletPods   = podinfo.DefaultKubeletSocket
 	defaultMetrics       = "127.0.0.1:8891"
 )
 

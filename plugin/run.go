@@ -41,7 +41,7 @@ have. "nri-memory-manager rollback" takes it back.`,
 	flags.StringVar(&o.index, "idx", env(api.PluginIdxEnvVar, defaultIndex), "two-digit index to register with; plugins are called in its order")
 	flags.StringVar(&o.configPath, "config", "", "configuration file (YAML); without it the defaults hold")
 	flags.StringVar(&o.machinePath, "machine", "", "machine file or sysfs copy to use in place of this machine")
-	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API; empty does not ask it")
+	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API, unless requestSources leaves it out")
 	flags.StringVar(&o.metricsAddress, "metrics-address", defaultMetrics, "where /metrics, /healthz and /readyz are served; empty is nowhere")
 	flags.CountVarP(&o.verbose, "verbose", "v", "log more than the configuration says: -v debug, -vv trace")
 	return cmd

@@ -147,7 +147,7 @@ func (s *simulated) Wait() error { return <-s.ended }
 func startSimulated(ctx context.Context, at simulator.Paths, options daemonOptions) (*simulated, error) {
 	options.hostOptions = hostOptions{stateDir: at.StateDir, cgroups: at.Cgroups, plainCgroups: true}
 	options.socket, options.name, options.index = at.Socket, defaultName, defaultIndex
-	options.kubeletPods, options.offline = at.KubeletPods, true
+	options.kubeletPods, options.simulated = at.KubeletPods, true
 	d, err := newDaemon(options)
 	if err != nil {
 		return nil, err
