@@ -56,7 +56,7 @@ func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
 	config = rest.CopyConfig(config)
 	config.APIPath = "/api"
 	config.GroupVersion = &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.NegotiatedSerializer = projected{serializer.NewCodecFactory(scheme).WithoutConversion()}
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	if config.UserAgent == "" {

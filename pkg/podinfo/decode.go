@@ -23,7 +23,11 @@ const (
 // Decode reads a v1.Pod in protobuf's wire format, as the kubelet's pod API sends it.
 func Decode(data []byte) (*Pod, error) {
 	var pod corev1.Pod
-	if err := pod.Unmarshal(data); err != nil {
+	small, err := podFields.of(data)
+	if err == nil {
+		err = pod.Unmarshal(small)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("decode v1.Pod of %d bytes: %w", len(data), err)
 	}
 	return FromPod(&pod), nil
@@ -123,7 +127,7 @@ func resizePending(pod *corev1.Pod) bool {
 // requests is the memory request of a container.
 func requests(r corev1.ResourceRequirements) uint64 {
 	q, _ := requested(r, corev1.ResourceMemory)
-	return bytes(q)
+	return byteCount(q)
 }
 
 // requested is a container's request, which the API server makes the limit where only that is given, and whether there is
@@ -142,8 +146,8 @@ func hugepages(r corev1.ResourceRequirements) memorymanager.Request {
 	add := func(name corev1.ResourceName, q resource.Quantity) {
 		kind := memorymanager.MemoryType(name)
 		have := slices.ContainsFunc(all, func(a memorymanager.Amount) bool { return a.Type == kind })
-		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) && !have && bytes(q) > 0 {
-			all = append(all, memorymanager.Amount{Type: kind, Bytes: bytes(q)})
+		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) && !have && byteCount(q) > 0 {
+			all = append(all, memorymanager.Amount{Type: kind, Bytes: byteCount(q)})
 		}
 	}
 	for name, q := range r.Requests {
@@ -156,7 +160,7 @@ func hugepages(r corev1.ResourceRequirements) memorymanager.Request {
 	return all
 }
 
-func memory(list corev1.ResourceList) uint64 { return bytes(list[corev1.ResourceMemory]) }
+func memory(list corev1.ResourceList) uint64 { return byteCount(list[corev1.ResourceMemory]) }
 
-// bytes rounds up to a whole byte as the kubelet does. A negative quantity counts as none.
-func bytes(q resource.Quantity) uint64 { return uint64(max(q.Value(), 0)) }
+// byteCount rounds up to a whole byte as the kubelet does. A negative quantity counts as none.
+func byteCount(q resource.Quantity) uint64 { return uint64(max(q.Value(), 0)) }

@@ -2,7 +2,6 @@ package podinfo
 
 import (
 	"bufio"
-
 	"context"
 	"fmt"
 	"net/http/httptest"
@@ -24,10 +23,11 @@ import (
 // fullPod is a pod as it is found in a cluster, of about 20 KiB in protobuf: three containers with environment, probes and
 // mounts, a status, and who has managed which of its fields.
 func fullPod(i int) *corev1.Pod {
-	name := fmt.Sprintf("checkout-frontend-7c9f8d6b5-%05d", i)
+	ref := fullRef(i)
+	name := ref.Name
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: name, Namespace: fmt.Sprintf("team-%03d", i%50), UID: types.UID(fmt.Sprintf("3b1f8a34-5c6d-4e7f-8a9b-%012d", i)),
+			Name: name, Namespace: ref.Namespace, UID: types.UID(ref.UID),
 			Labels: map[string]string{}, Annotations: map[string]string{},
 		},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning, QOSClass: corev1.PodQOSBurstable, PodIP: "10.0.0.1"},
@@ -59,6 +59,11 @@ func fullPod(i int) *corev1.Pod {
 			Image: container.Image, ImageID: strings.Repeat("f", 64), AllocatedResources: container.Resources.Requests})
 	}
 	return pod
+}
+
+func fullRef(i int) Ref {
+	return Ref{UID: fmt.Sprintf("3b1f8a34-5c6d-4e7f-8a9b-%012d", i), Namespace: fmt.Sprintf("team-%03d", i%50),
+		Name: fmt.Sprintf("checkout-frontend-7c9f8d6b5-%05d", i)}
 }
 
 const measured = 1000
@@ -143,7 +148,7 @@ func TestMeasuredProcess(t *testing.T) {
 	})
 	refs := make([]Ref, measured)
 	for i := range refs {
-		refs[i] = FromPod(fullPod(i)).Ref
+		refs[i] = fullRef(i)
 		if _, ok := r.Resolve(t.Context(), refs[i]); !ok {
 			t.Fatalf("no answer for %s", refs[i])
 		}

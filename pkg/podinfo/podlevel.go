@@ -12,7 +12,7 @@ func podLevel(pod *corev1.Pod) (request, limit *uint64) {
 		return nil, nil
 	}
 	if q, ok := levelRequest(pod, corev1.ResourceMemory); ok {
-		request = new(bytes(q))
+		request = new(byteCount(q))
 		// What the kubelet has admitted of a pod-level resize contains the overhead.
 		overhead := memory(pod.Spec.Overhead)
 		if allocated := memory(pod.Status.AllocatedResources); allocated > overhead {
@@ -20,10 +20,10 @@ func podLevel(pod *corev1.Pod) (request, limit *uint64) {
 		}
 	}
 	if q, ok := level.Limits[corev1.ResourceMemory]; ok {
-		limit = new(bytes(q))
+		limit = new(byteCount(q))
 		if resizePending(pod) && pod.Status.Resources != nil {
 			if actuated, ok := pod.Status.Resources.Limits[corev1.ResourceMemory]; ok {
-				*limit = bytes(actuated)
+				*limit = byteCount(actuated)
 			}
 		}
 	}
