@@ -81,7 +81,7 @@ func TestReservationsAreSpreadWithAWarning(t *testing.T) {
 // TestSpreadIsExactInPagesAndWithinRoom for random machines.
 func TestSpreadIsExactInPagesAndWithinRoom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 20_000 {
+	for range 5_000 {
 		nodes := 1 + random.IntN(64)
 		weights, room, all := make([]uint64, nodes), make([]uint64, nodes), uint64(0)
 		for i := range weights {

@@ -14,9 +14,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// This is a reader of our own, in the habit of prometheus/procfs, because the Memory Manager needs each node's MemTotal to
-// the byte and from a root that the caller names: procfs knows no per-node meminfo by node id, and jaypipes/ghw takes its
-// root from the environment and rounds memory to what the DIMMs add up to.
+// This is a small reader of our own, in the habit of prometheus/procfs, which has no per-node meminfo. jaypipes/ghw was
+// compared: its usable memory of a node is the same MemTotal to the byte, but it looks at every nodeN folder instead of the
+// online nodes, wants each node's caches and memory blocks too, and where one cannot be read it warns and returns fewer
+// nodes. Here a node that cannot be read must be an error: a short node map would place containers wrongly.
 
 // Read reads a machine from the kernel, /sys and /proc on a living node. An empty procRoot takes the sum of the nodes as
 // MemTotal and no swap. See Documentation/ABI/stable/sysfs-devices-node of the kernel.
