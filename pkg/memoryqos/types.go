@@ -111,6 +111,19 @@ const (
 	Ephemeral
 )
 
+// String returns "app", "init", "sidecar" or "ephemeral".
+func (k Kind) String() string {
+	switch k {
+	case Init:
+		return "init"
+	case Sidecar:
+		return "sidecar"
+	case Ephemeral:
+		return "ephemeral"
+	}
+	return "app"
+}
+
 // PodContainer is a container as a part of its pod's sums.
 type PodContainer struct {
 	Name           string

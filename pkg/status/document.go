@@ -1,0 +1,287 @@
+// Package status answers "where is my pod's memory, and is it protected": a document made from the agent's view and the
+// kernel's files, and its table for people.
+package status
+
+import (
+	"path"
+	"strconv"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// Document is the contract of `status -o json` and of /status. Sizes are in bytes; a value that is not set is absent.
+type Document struct {
+	Time       time.Time   `json:"time"`
+	Version    string      `json:"version"`
+	Runtime    string      `json:"runtime,omitempty"`
+	Policy     Policy      `json:"policy"`
+	Conditions []Condition `json:"conditions"`
+	Nodes      []Node      `json:"nodes"`
+	Ancestors  []Ancestor  `json:"ancestors"`
+	Pods       []Pod       `json:"pods"`
+	Rejections []Rejection `json:"rejections"`
+}
+
+// Policy is the configuration in force, as far as it decides about pods.
+type Policy struct {
+	MemoryManager     string   `json:"memoryManagerPolicy"`
+	TopologyManager   string   `json:"topologyManagerPolicy"`
+	Scope             string   `json:"topologyManagerScope"`
+	ThrottlingFactor  *float64 `json:"memoryThrottlingFactor,omitempty"`
+	MemoryReservation string   `json:"memoryReservationPolicy"`
+	StallGuard        bool     `json:"stallGuard"`
+	DryRun            bool     `json:"dryRun"`
+}
+
+// Condition is one of readiness.
+type Condition struct {
+	Name    string `json:"name"`
+	OK      bool   `json:"ok"`
+	Message string `json:"message,omitempty"`
+}
+
+// Node is a NUMA node.
+type Node struct {
+	ID     int      `json:"id"`
+	Group  []int    `json:"group"`
+	Memory []Memory `json:"memory"`
+}
+
+// Memory is one type of memory of a node.
+type Memory struct {
+	Type        string `json:"type"`
+	Total       uint64 `json:"total"`
+	Reserved    uint64 `json:"systemReserved"`
+	Allocatable uint64 `json:"allocatable"`
+	Allocated   uint64 `json:"allocated"`
+	Free        uint64 `json:"free"`
+}
+
+// Ancestor is a cgroup above the pods: what it should hold and what it holds.
+type Ancestor struct {
+	Cgroup  string  `json:"cgroup"`
+	Level   string  `json:"level"`
+	Min     *uint64 `json:"memoryMin,omitempty"`
+	Low     *uint64 `json:"memoryLow,omitempty"`
+	RealMin *uint64 `json:"realMemoryMin,omitempty"`
+	RealLow *uint64 `json:"realMemoryLow,omitempty"`
+}
+
+// Pod is a living pod.
+type Pod struct {
+	Namespace  string      `json:"namespace"`
+	Name       string      `json:"name"`
+	UID        string      `json:"uid"`
+	QOSClass   string      `json:"qosClass"`
+	Cgroup     string      `json:"cgroup,omitempty"`
+	Min        *uint64     `json:"memoryMin,omitempty"`
+	Low        *uint64     `json:"memoryLow,omitempty"`
+	High       *uint64     `json:"memoryHigh,omitempty"`
+	Containers []Container `json:"containers"`
+	Problems   []string    `json:"problems,omitempty"`
+}
+
+// Container is a container of a living pod.
+type Container struct {
+	Name          string  `json:"name"`
+	ID            string  `json:"id,omitempty"`
+	Kind          string  `json:"kind"`
+	State         string  `json:"state"`
+	Nodes         []int   `json:"numaNodes,omitempty"`
+	CpusetMems    string  `json:"cpusetMems,omitempty"`
+	Pinning       string  `json:"pinning,omitempty"`
+	Blocks        []Block `json:"blocks,omitempty"`
+	Request       uint64  `json:"request"`
+	RequestSource string  `json:"requestSource"`
+	RequestError  uint64  `json:"requestError,omitempty"`
+	Limit         uint64  `json:"limit,omitempty"`
+	Min           *uint64 `json:"memoryMin,omitempty"`
+	Low           *uint64 `json:"memoryLow,omitempty"`
+	High          *uint64 `json:"memoryHigh,omitempty"`
+	// Raised is the memory.high that the stall guard has set instead.
+	Raised uint64 `json:"memoryHighRaised,omitempty"`
+	// Stopped is set while the container is stopped by its memory.high and being given room.
+	Stopped bool   `json:"stopped,omitempty"`
+	Usage   *Usage `json:"usage,omitempty"`
+}
+
+// Block is a booking on NUMA nodes.
+type Block struct {
+	Nodes   []int            `json:"numaNodes"`
+	Type    string           `json:"type"`
+	Size    uint64           `json:"size"`
+	PerNode map[string]int64 `json:"perNode"`
+}
+
+// Usage is what the kernel counts for a container.
+type Usage struct {
+	Current    uint64  `json:"current"`
+	HighEvents uint64  `json:"highEvents"`
+	FullStall  float64 `json:"fullStallSeconds"`
+	// PerNode is anonymous and file memory per NUMA node (memory.numa_stat).
+	PerNode map[string]uint64 `json:"perNode,omitempty"`
+}
+
+// Rejection is a container that could not be placed.
+type Rejection struct {
+	Time      time.Time `json:"time"`
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	Container string    `json:"container"`
+	Reason    string    `json:"reason"`
+	Text      string    `json:"text"`
+	Refused   bool      `json:"refused"`
+}
+
+// Sources are what a document is made from.
+type Sources struct {
+	View     func() *agent.View
+	Statuses func() map[string]guard.Status // nil without the stall guard
+	Tree     *cgroup.Tree                   // nil leaves the kernel's counters out
+	Version  string
+}
+
+// Make takes a picture now.
+func (s Sources) Make() *Document {
+	view := s.View()
+	config := view.Config.Config
+	d := &Document{
+		Time: view.Taken, Version: s.Version,
+		Policy: Policy{
+			MemoryManager: string(config.MemoryManagerPolicy), TopologyManager: string(config.TopologyManagerPolicy),
+			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
+			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard.Enabled, DryRun: config.DryRun,
+		},
+		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: []Rejection{},
+	}
+	if view.Runtime.Name != "" {
+		d.Runtime = view.Runtime.Name + " " + view.Runtime.Version
+	}
+	for _, c := range view.Conditions {
+		d.Conditions = append(d.Conditions, Condition{c.Name, c.OK, c.Message})
+	}
+	var guarded map[string]guard.Status
+	if s.Statuses != nil {
+		guarded = s.Statuses()
+	}
+	for _, pod := range view.Pods {
+		d.Pods = append(d.Pods, s.pod(pod, guarded))
+	}
+	for _, r := range view.Rejections {
+		d.Rejections = append(d.Rejections, Rejection{r.At, r.Namespace, r.Pod, r.Container, r.Reason, r.Text, r.Refused})
+	}
+	return d
+}
+
+// Nodes is the node map as it stands in the document.
+func Nodes(states []memorymanager.NodeState) []Node {
+	nodes := make([]Node, 0, len(states))
+	for _, state := range states {
+		node := Node{ID: state.ID, Group: state.Cells.IDs()}
+		for _, t := range state.Memory {
+			node.Memory = append(node.Memory, Memory{string(t.Type), t.Total, t.SystemReserved, t.Allocatable, t.Reserved, t.Free})
+		}
+		nodes = append(nodes, node)
+	}
+	return nodes
+}
+
+func (s Sources) pod(view *agent.PodView, guarded map[string]guard.Status) Pod {
+	pod := Pod{Namespace: view.Namespace, Name: view.Name, UID: view.UID, QOSClass: string(view.Class), Cgroup: view.Cgroup,
+		Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Containers: []Container{}}
+	for _, problem := range view.Problems {
+		pod.Problems = append(pod.Problems, problem.Annotation+": "+problem.Message)
+	}
+	for i := range view.Containers {
+		pod.Containers = append(pod.Containers, s.container(&view.Containers[i], guarded))
+	}
+	return pod
+}
+
+func (s Sources) container(view *agent.ContainerView, guarded map[string]guard.Status) Container {
+	c := Container{Name: view.Name, ID: view.ID, Kind: view.Kind.String(), State: view.State.String(),
+		CpusetMems: view.Nodes.String(), Pinning: view.Pinning,
+		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
+		Limit: view.Limit, Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Raised: view.Raised,
+		Stopped: guarded[view.ID].Stopped}
+	if !view.Nodes.Empty() {
+		c.Nodes = view.Nodes.IDs()
+	}
+	c.Blocks = blocks(view.Blocks)
+	if s.Tree != nil && view.State == agent.Running && view.Cgroup != "" {
+		c.Usage = s.usage(view.Cgroup)
+	}
+	return c
+}
+
+func blocks(bookings []memorymanager.Block) []Block {
+	var list []Block
+	for _, b := range bookings {
+		block := Block{Nodes: b.Nodes.IDs(), Type: string(b.Type), Size: b.Size, PerNode: map[string]int64{}}
+		for _, amount := range b.PerNode {
+			block.PerNode[strconv.Itoa(amount.Node)] += int64(amount.Bytes)
+		}
+		list = append(list, block)
+	}
+	return list
+}
+
+// usage reads the kernel's counters; nil for a container that has just ended.
+func (s Sources) usage(path string) *Usage {
+	current, err := s.Tree.Current(path)
+	if err != nil {
+		return nil
+	}
+	u := &Usage{Current: current}
+	if events, err := s.Tree.Events(path); err == nil {
+		u.HighEvents = events.High
+	}
+	if pressure, ok, err := s.Tree.Pressure(path); err == nil && ok {
+		u.FullStall = float64(pressure.Full.Total) / 1e6
+	}
+	if stat, err := s.Tree.NUMAStat(path); err == nil && len(stat) > 0 {
+		u.PerNode = map[string]uint64{}
+		for _, kind := range []string{"anon", "file"} {
+			for node, bytes := range stat[kind] {
+				u.PerNode[strconv.Itoa(node)] += bytes
+			}
+		}
+	}
+	return u
+}
+
+// ancestors are the levels above the pods, wanted and real.
+func (s Sources) ancestors(view *agent.View) []Ancestor {
+	list := []Ancestor{}
+	if view.Kubepods == "" {
+		return list
+	}
+	list = append(list, s.ancestor(view.Kubepods, cgroup.LevelKubepods, view.Ancestors.Kubepods))
+	for _, pod := range view.Pods {
+		if pod.Class == memoryqos.Burstable && pod.Cgroup != "" {
+			return append(list, s.ancestor(path.Dir(pod.Cgroup), cgroup.LevelBurstable, view.Ancestors.Burstable))
+		}
+	}
+	return list
+}
+
+func (s Sources) ancestor(path, level string, wanted memoryqos.Values) Ancestor {
+	a := Ancestor{Cgroup: path, Level: level, Min: wanted.Min, Low: wanted.Low}
+	if s.Tree != nil {
+		a.RealMin, a.RealLow = s.read(path, cgroup.MemoryMin), s.read(path, cgroup.MemoryLow)
+	}
+	return a
+}
+
+func (s Sources) read(path string, knob cgroup.Knob) *uint64 {
+	bytes, err := s.Tree.Get(path, knob)
+	if err != nil {
+		return nil
+	}
+	return &bytes
+}

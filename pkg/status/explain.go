@@ -1,0 +1,150 @@
+package status
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
+)
+
+// Explanation says why a container has what it has; the contract of `explain -o json` and of /explain.
+type Explanation struct {
+	Namespace string     `json:"namespace"`
+	Pod       string     `json:"pod"`
+	QOSClass  string     `json:"qosClass"`
+	Container string     `json:"container"`
+	Pinning   string     `json:"pinning"`
+	Placement *Placement `json:"placement,omitempty"`
+	Rejection *Rejection `json:"rejection,omitempty"`
+	// Memory are the steps of the arithmetic to memory.min, low and high, a line each.
+	Memory []string `json:"memory,omitempty"`
+}
+
+// Placement is how the container was, or would be, placed.
+type Placement struct {
+	NUMANodes  []int       `json:"numaNodes,omitempty"`
+	Preferred  bool        `json:"preferred"`
+	Existing   bool        `json:"existing"`
+	Bounded    bool        `json:"bounded,omitempty"`
+	Blocks     []Block     `json:"blocks,omitempty"`
+	Rejected   string      `json:"rejected,omitempty"`
+	Candidates []Candidate `json:"candidates"`
+}
+
+// Candidate is a set of NUMA nodes that was considered.
+type Candidate struct {
+	NUMANodes []int  `json:"numaNodes"`
+	Preferred bool   `json:"preferred"`
+	Chosen    bool   `json:"chosen"`
+	Why       string `json:"why,omitempty"`
+}
+
+// Explain turns the agent's explanations into documents.
+func Explain(explanations []agent.Explanation) []Explanation {
+	documents := make([]Explanation, 0, len(explanations))
+	for _, e := range explanations {
+		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
+			Pinning: e.Container.Pinning, Memory: e.Memory}
+		if e.Placement != nil {
+			document.Placement = placement(e.Placement)
+		}
+		if r := e.Rejection; r != nil {
+			document.Rejection = &Rejection{r.At, r.Namespace, r.Pod, r.Container, r.Reason, r.Text, r.Refused}
+		}
+		documents = append(documents, document)
+	}
+	return documents
+}
+
+func placement(e *memorymanager.Explanation) *Placement {
+	p := &Placement{Preferred: e.Placement.Affinity.Preferred, Existing: e.Placement.Existing, Bounded: e.Placement.Bounded,
+		Blocks: blocks(e.Placement.Blocks), Candidates: []Candidate{}}
+	if !e.Placement.Nodes.Empty() {
+		p.NUMANodes = e.Placement.Nodes.IDs()
+	}
+	if e.Err != nil {
+		p.Rejected = e.Err.Error()
+	}
+	for _, c := range e.Candidates {
+		p.Candidates = append(p.Candidates, Candidate{c.Nodes.IDs(), c.Preferred, c.Chosen, c.Why})
+	}
+	return p
+}
+
+// WriteExplanations writes documents for people.
+func WriteExplanations(to io.Writer, documents []Explanation) error {
+	if len(documents) == 0 {
+		return errors.New("there is nothing to explain")
+	}
+	var b strings.Builder
+	for i, d := range documents {
+		if i > 0 {
+			fmt.Fprintln(&b)
+		}
+		d.write(&b)
+	}
+	_, err := io.WriteString(to, b.String())
+	return err
+}
+
+func (d *Explanation) write(b *strings.Builder) {
+	fmt.Fprintf(b, "%s/%s %s (%s)\n", d.Namespace, d.Pod, d.Container, d.QOSClass)
+	if d.Pinning != "" {
+		fmt.Fprintf(b, "  NUMA nodes: %s\n", d.Pinning)
+	}
+	if p := d.Placement; p != nil {
+		p.write(b)
+	}
+	if r := d.Rejection; r != nil {
+		fmt.Fprintf(b, "  last rejection, %s (%s):\n    %s\n", r.Time.UTC().Format("2006-01-02 15:04:05"), r.Reason, strings.ReplaceAll(r.Text, "\n", "\n    "))
+	}
+	if len(d.Memory) > 0 {
+		fmt.Fprintf(b, "  memory:\n    %s\n", strings.Join(d.Memory, "\n    "))
+	}
+}
+
+func (p *Placement) write(b *strings.Builder) {
+	switch {
+	case p.Rejected != "":
+		fmt.Fprintf(b, "  placed now, it would be rejected: %s\n", strings.ReplaceAll(p.Rejected, "\n", "\n    "))
+	case p.Existing:
+		fmt.Fprintln(b, "  it keeps its booking as long as its pod lives:")
+	default:
+		fmt.Fprintln(b, "  placed now, it would get:")
+	}
+	for _, block := range p.Blocks {
+		fmt.Fprintf(b, "    %s of %s on %s\n", quantity.Short(block.Size), block.Type, nodeList(block.Nodes))
+	}
+	if p.Bounded {
+		fmt.Fprintln(b, "    the search was cut short: fewer nodes may do")
+	}
+	if len(p.Candidates) == 0 {
+		return
+	}
+	fmt.Fprintln(b, "  considered:")
+	w := tables.New(b)
+	for _, c := range p.Candidates {
+		verdict := c.Why
+		if c.Chosen {
+			verdict = "taken"
+		}
+		preferred := ""
+		if c.Preferred {
+			preferred = "preferred"
+		}
+		fmt.Fprintf(w, "    %s\t%s\t%s\n", nodeList(c.NUMANodes), preferred, verdict)
+	}
+	w.Flush()
+}
+
+func nodeList(ids []int) string {
+	if len(ids) == 1 {
+		return fmt.Sprintf("node %d", ids[0])
+	}
+	return "nodes " + strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]")
+}

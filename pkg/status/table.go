@@ -1,0 +1,198 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
+)
+
+// Table writes the document for people; wide adds cgroups, kernel counters and how containers got their nodes.
+func (d *Document) Table(to io.Writer, wide bool) error {
+	var b strings.Builder
+	d.writeHead(&b)
+	tables.Nodes(&b, nodeStates(d.Nodes))
+	d.writeContainers(&b, wide)
+	d.writeAncestors(&b)
+	d.writeRejections(&b)
+	_, err := io.WriteString(to, b.String())
+	return err
+}
+
+func (d *Document) writeHead(b *strings.Builder) {
+	fmt.Fprintf(b, "nri-memory-manager %s, %s\n", d.Version, orElse(d.Runtime, "no runtime connected yet"))
+	factor := "off"
+	if f := d.Policy.ThrottlingFactor; f != nil {
+		factor = fmt.Sprint(*f)
+	}
+	fmt.Fprintf(b, "memory manager %s, topology manager %s (%s), throttling factor %s, %s", d.Policy.MemoryManager,
+		d.Policy.TopologyManager, d.Policy.Scope, factor, d.Policy.MemoryReservation)
+	if d.Policy.DryRun {
+		fmt.Fprint(b, ", DRY RUN: nothing is changed")
+	}
+	fmt.Fprintln(b)
+	for _, c := range d.Conditions {
+		if !c.OK {
+			fmt.Fprintf(b, "NOT READY: %s: %s\n", c.Name, c.Message)
+		}
+	}
+	fmt.Fprintln(b)
+}
+
+func (d *Document) writeContainers(b *strings.Builder, wide bool) {
+	fmt.Fprintln(b, "CONTAINERS")
+	w := tables.New(b)
+	header := "POD\tCONTAINER\tQOS\tNODES\tREQUEST\tFROM\tMIN\tLOW\tHIGH\tLIMIT\tUSED\tTHROTTLED"
+	if wide {
+		header += "\tSTALLED\tON NODES\tPLACED\tCGROUP"
+	}
+	fmt.Fprintln(w, header)
+	for _, pod := range d.Pods {
+		for _, c := range pod.Containers {
+			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", pod.Namespace, pod.Name, c.name(), pod.QOSClass,
+				tables.OrDash(c.CpusetMems), c.request(), tables.OrDash(c.RequestSource), tables.Value(c.Min), tables.Value(c.Low),
+				c.high(), limit(c.Limit), c.used(), c.throttled())
+			if wide {
+				fmt.Fprintf(w, "\t%s\t%s\t%s\t%s", c.stalled(), c.onNodes(), tables.OrDash(c.Pinning), tables.OrDash(pod.Cgroup))
+			}
+			fmt.Fprintln(w)
+		}
+	}
+	w.Flush()
+	fmt.Fprintln(b)
+}
+
+func (c *Container) name() string {
+	switch {
+	case c.State == "stopped":
+		return c.Name + " (ended)"
+	case c.Kind != "app":
+		return c.Name + " (" + c.Kind + ")"
+	}
+	return c.Name
+}
+
+func (c *Container) request() string {
+	text := quantity.Short(c.Request)
+	if c.RequestError > 0 {
+		text += " ±" + quantity.Short(c.RequestError)
+	}
+	return text
+}
+
+// high shows a raised value behind the computed one.
+func (c *Container) high() string {
+	text := tables.Value(c.High)
+	switch {
+	case c.Raised == 0:
+		return text
+	case c.Raised == 1<<64-1:
+		return text + "→max"
+	}
+	return text + "→" + quantity.Short(c.Raised)
+}
+
+func limit(bytes uint64) string {
+	if bytes == 0 {
+		return "-"
+	}
+	return quantity.Short(bytes)
+}
+
+func (c *Container) used() string {
+	if c.Usage == nil {
+		return "-"
+	}
+	return quantity.Short(c.Usage.Current)
+}
+
+func (c *Container) throttled() string {
+	switch {
+	case c.Stopped:
+		return "STOPPED"
+	case c.Usage == nil || c.Usage.HighEvents == 0:
+		return "-"
+	}
+	return fmt.Sprintf("%d×", c.Usage.HighEvents)
+}
+
+func (c *Container) stalled() string {
+	if c.Usage == nil || c.Usage.FullStall == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.1fs", c.Usage.FullStall)
+}
+
+// onNodes says where the pages really are.
+func (c *Container) onNodes() string {
+	if c.Usage == nil {
+		return "-"
+	}
+	var parts []string
+	for id := range nodeset.Max {
+		if bytes := c.Usage.PerNode[fmt.Sprint(id)]; bytes > 0 {
+			parts = append(parts, fmt.Sprintf("%d:%s", id, quantity.Short(bytes)))
+		}
+	}
+	return tables.OrDash(strings.Join(parts, " "))
+}
+
+func (d *Document) writeAncestors(b *strings.Builder) {
+	if len(d.Ancestors) == 0 {
+		return
+	}
+	fmt.Fprintln(b, "CGROUPS ABOVE THE PODS")
+	w := tables.New(b)
+	fmt.Fprintln(w, "CGROUP\tMEMORY.MIN\tMEMORY.LOW\tIN THE FILES")
+	for _, a := range d.Ancestors {
+		state := "the same"
+		if differs(a.Min, a.RealMin) || differs(a.Low, a.RealLow) {
+			state = fmt.Sprintf("%s, %s: overwritten or not yet written", tables.Value(a.RealMin), tables.Value(a.RealLow))
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", a.Cgroup, tables.Value(a.Min), tables.Value(a.Low), state)
+	}
+	w.Flush()
+	fmt.Fprintln(b)
+}
+
+func differs(wanted, real *uint64) bool { return wanted != nil && real != nil && *wanted != *real }
+
+func (d *Document) writeRejections(b *strings.Builder) {
+	if len(d.Rejections) == 0 {
+		return
+	}
+	fmt.Fprintln(b, "COULD NOT BE PLACED")
+	for _, r := range d.Rejections {
+		outcome := "rejected"
+		if !r.Refused {
+			outcome = "runs unpinned"
+		}
+		fmt.Fprintf(b, "%s  %s/%s %s, %s:\n    %s\n", r.Time.UTC().Format("2006-01-02 15:04:05"), r.Namespace, r.Pod, r.Container, outcome,
+			strings.ReplaceAll(r.Text, "\n", "\n    "))
+	}
+}
+
+// nodeStates turns the document's nodes into what tables.Nodes draws.
+func nodeStates(nodes []Node) []memorymanager.NodeState {
+	states := make([]memorymanager.NodeState, 0, len(nodes))
+	for _, n := range nodes {
+		state := memorymanager.NodeState{ID: n.ID, Cells: nodeset.Of(n.Group...)}
+		for _, m := range n.Memory {
+			state.Memory = append(state.Memory, memorymanager.TypeTable{Type: memorymanager.MemoryType(m.Type),
+				Table: memorymanager.Table{Total: m.Total, SystemReserved: m.Reserved, Allocatable: m.Allocatable, Reserved: m.Allocated, Free: m.Free}})
+		}
+		states = append(states, state)
+	}
+	return states
+}
+
+func orElse(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}

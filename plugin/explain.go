@@ -1,0 +1,65 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+)
+
+func newExplainCommand() *cobra.Command {
+	var stateDir, format string
+	cmd := &cobra.Command{
+		Use:   "explain [NAMESPACE/]POD[/CONTAINER]",
+		Short: "Say why a pod's containers are where they are, or why not, and how their values come about",
+		Long: `Explain asks the running daemon why each container of a pod has its NUMA nodes (the sets of nodes that were considered, and
+why each was not taken) or was rejected, and shows the arithmetic of memory.min, memory.low and memory.high. A pod is named
+by namespace and name, by its name alone, or by its UID.`,
+		Example: `  nri-memory-manager explain default/database
+  nri-memory-manager explain default/database/postgres
+  nri-memory-manager explain 5f2c1f0e-8d0e-4f5c-9d3e-2b1c3f6a7b8c -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkFormat(format, "text", "json", "yaml"); err != nil {
+				return err
+			}
+			var documents []status.Explanation
+			err := fmt.Errorf("explain %q: want [NAMESPACE/]POD[/CONTAINER]", args[0])
+			for _, query := range readings(args[0]) {
+				if err = ask(cmd.Context(), stateDir, "/explain", query, &documents); err == nil {
+					break
+				}
+			}
+			if err != nil {
+				return failed(err)
+			}
+			return failed(writeAs(cmd.OutOrStdout(), format, documents, func(to io.Writer) error {
+				return status.WriteExplanations(to, documents)
+			}))
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
+	flags.StringVarP(&format, "output", "o", "text", "text, json or yaml")
+	return cmd
+}
+
+// readings are what an argument can mean: "a/b" is a pod in a namespace, or a container of a pod.
+func readings(argument string) []url.Values {
+	query := func(pod, container string) url.Values {
+		return url.Values{"pod": {pod}, "container": {container}}
+	}
+	switch parts := strings.Split(argument, "/"); len(parts) {
+	case 1:
+		return []url.Values{query(parts[0], "")}
+	case 2:
+		return []url.Values{query(parts[0], parts[1]), query(argument, "")}
+	case 3:
+		return []url.Values{query(parts[0]+"/"+parts[1], parts[2])}
+	}
+	return nil
+}
