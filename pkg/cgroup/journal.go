@@ -205,15 +205,19 @@ func (j *Journal) Flush(ctx context.Context) error {
 	return j.err
 }
 
-// Close flushes within ctx and ends the goroutine.
+// Close flushes within ctx and ends the goroutine. On return nothing is written any more, unless ctx ended first.
 func (j *Journal) Close(ctx context.Context) error {
 	err := j.Flush(ctx)
 	j.mu.Lock()
-	defer j.mu.Unlock()
 	select {
 	case <-j.stop:
 	default:
 		close(j.stop)
+	}
+	j.mu.Unlock()
+	select {
+	case <-j.ended:
+	case <-ctx.Done():
 	}
 	return err
 }

@@ -47,14 +47,9 @@ func newNode(t testing.TB, units Units, dirs ...string) *node {
 	}))
 	logger, hook := logtest.NewNullLogger()
 	n.log = hook
-	journal, _, err := OpenJournal(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { journal.Close(t.Context()) })
-	n.journal = journal
+	n.journal = openJournal(t, t.TempDir())
 	n.Protector = NewProtector(ProtectorOptions{
-		Tree: n.Tree, Units: units, Journal: journal, Log: logger, Now: func() time.Time { return n.clock },
+		Tree: n.Tree, Units: units, Journal: n.journal, Log: logger, Now: func() time.Time { return n.clock },
 	})
 	return n
 }

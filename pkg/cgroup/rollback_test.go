@@ -1,0 +1,141 @@
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+const (
+	scopeA = sliceG + "/crio-a.scope"
+	plainB = podB + "/b"
+)
+
+// written is a node on which everything was written once.
+func written(t *testing.T, u Units) *node {
+	n := newNode(t, u, scopeA+"/container", plainB)
+	for cgroup, files := range map[string]map[string]string{
+		"kubepods":  {"memory.min": "130", "memory.low": "30", "cpuset.mems.effective": "0-3"},
+		podB:        {"memory.low": "30", "cpuset.mems.effective": "0-1"},
+		plainB:      {"memory.low": "30", "memory.high": "4096", "cpuset.mems": "1"},
+		scopeA:      {"memory.min": "100", "memory.high": "8192", "cpuset.mems": "1", "cpuset.mems.effective": "0"},
+		sliceG:      {"memory.min": "100", "cpuset.mems.effective": "0-2"},
+		podC + "/x": {"memory.min": "5"},
+	} {
+		for file, text := range files {
+			put(t, n.Root(), map[string]string{cgroup + "/" + file: text})
+		}
+		for knob := range property {
+			if _, ok := files[string(knob)]; ok && cgroup != podC+"/x" {
+				n.journal.Note(Entry{cgroup, knob, Unit(cgroup)})
+			}
+		}
+	}
+	put(t, n.Root(), map[string]string{scopeA + "/container/memory.min": "100", scopeA + "/container/cpuset.mems": "1"})
+	n.journal.Note(Entry{"kubepods/podgone/c", MemoryHigh, ""})
+	return n
+}
+
+func TestRollbackRestoresWhatTheJournalKnows(t *testing.T) {
+	u := &units{}
+	n := written(t, u)
+	want := []Action{
+		{Cgroup: plainB, Knob: CpusetMems, From: "1", To: "0-1"},
+		{Cgroup: plainB, Knob: MemoryHigh, From: "4096", To: "max"},
+		{Cgroup: plainB, Knob: MemoryLow, From: "30", To: "0"},
+		{Cgroup: scopeA, Knob: CpusetMems, Unit: "crio-a.scope", From: "1", To: "0-2"},
+		{Cgroup: scopeA, Knob: MemoryHigh, Unit: "crio-a.scope", From: "8192", To: "max"},
+		{Cgroup: scopeA, Knob: MemoryMin, Unit: "crio-a.scope", From: "100", To: "0"},
+		{Cgroup: podB, Knob: MemoryLow, From: "30", To: "0"},
+		{Cgroup: "kubepods/podgone/c", Knob: MemoryHigh, Gone: true},
+		{Cgroup: sliceG, Knob: MemoryMin, Unit: "kubepods-podg.slice", From: "100", To: "0"},
+		{Cgroup: "kubepods", Knob: MemoryLow, From: "30", To: "0"},
+		{Cgroup: "kubepods", Knob: MemoryMin, From: "130", To: "0"},
+	}
+	got, err := Rollback(t.Context(), n.journal, n.Tree, u, true)
+	byDepth := cmpopts.SortSlices(func(a, b Action) bool { return a.Cgroup+string(a.Knob) < b.Cgroup+string(b.Knob) })
+	if diff := cmp.Diff(want, got, byDepth); diff != "" || err != nil {
+		t.Errorf("dry run: %v %s", err, diff)
+	}
+	if len(n.writes) > 0 || len(u.calls) > 0 || len(n.journal.Entries()) != len(want) {
+		t.Errorf("the dry run wrote %v, told systemd %v", n.writes, u.calls)
+	}
+	for i := 1; i < len(got); i++ {
+		if depth(got[i].Cgroup) > depth(got[i-1].Cgroup) {
+			t.Errorf("%s is restored before what is below it", got[i-1].Cgroup)
+		}
+	}
+
+	got, err = Rollback(t.Context(), n.journal, n.Tree, u, false)
+	if diff := cmp.Diff(want, got, byDepth); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+	for file, want := range map[string]string{
+		"kubepods/memory.min": "0", "kubepods/memory.low": "0", podB + "/memory.low": "0",
+		plainB + "/memory.low": "0", plainB + "/memory.high": "max", plainB + "/cpuset.mems": "0-1",
+		scopeA + "/memory.min": "0", scopeA + "/memory.high": "max", scopeA + "/cpuset.mems": "0-2",
+		scopeA + "/container/memory.min": "0", scopeA + "/container/memory.high": "max", scopeA + "/container/cpuset.mems": "0-2",
+		sliceG + "/memory.min": "0",
+		podC + "/x/memory.min": "5", // not ours
+	} {
+		if got := content(t, n.Tree, file); got != want {
+			t.Errorf("%s holds %s, want %s", file, got, want)
+		}
+	}
+	wantWrites(t, u.calls, "crio-a.scope cpuset.mems=7", "crio-a.scope memory.high=max", "crio-a.scope memory.min=0", "kubepods-podg.slice memory.min=0")
+
+	n.writes = nil
+	if got, err := Rollback(t.Context(), n.journal, n.Tree, u, false); len(got) > 0 || err != nil || len(n.writes) > 0 {
+		t.Errorf("the second time: %v, %v", got, err)
+	}
+}
+
+func TestRollbackKeepsWhatItCouldNotRestore(t *testing.T) {
+	u := &units{err: errors.New("systemd hangs")}
+	n := newNode(t, nil, scopeA, plainB, podG+"/memory.min")
+	n.journal.Note(Entry{podG, MemoryMin, ""})
+	n.journal.Note(Entry{plainB, MemoryLow, ""})
+	n.journal.Note(Entry{scopeA, MemoryMin, "crio-a.scope"})
+	actions, err := Rollback(t.Context(), n.journal, n.Tree, u, false)
+	if len(actions) != 3 || err == nil || !strings.Contains(err.Error(), "systemd hangs") || !strings.Contains(err.Error(), "is a directory") {
+		t.Errorf("%v, %v", actions, err)
+	}
+	want := []Entry{{scopeA, MemoryMin, "crio-a.scope"}, {podG, MemoryMin, ""}}
+	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
+		t.Error(diff)
+	}
+	if content(t, n.Tree, scopeA+"/memory.min") != "0" {
+		t.Error("the file could have been restored")
+	}
+	for _, u.err = range []error{ErrNoSystemd, ErrNoUnit} { // nothing there that would bring it back
+		n.journal.Note(Entry{scopeA, MemoryMin, "crio-a.scope"})
+		if err := os.RemoveAll(filepath.Join(n.Root(), podG)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Rollback(t.Context(), n.journal, n.Tree, u, false); err != nil || len(n.journal.Entries()) > 0 {
+			t.Errorf("%v: %v, %v", u.err, err, n.journal.Entries())
+		}
+	}
+}
+
+func TestRollbackOfMemsNeedsTheParentsNodes(t *testing.T) {
+	root := t.TempDir()
+	put(t, root, map[string]string{"kubepods/pod1/a/cpuset.mems": "1", "kubepods/pod2/cpuset.mems.effective": "x", "kubepods/pod2/b.scope/cpuset.mems": "1"})
+	tree, err := Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	j := openJournal(t, t.TempDir())
+	j.Note(Entry{"kubepods/pod1/a", CpusetMems, ""})
+	j.Note(Entry{"kubepods/pod2/b.scope", CpusetMems, "b.scope"})
+	actions, err := Rollback(t.Context(), j, tree, &units{}, false)
+	if len(actions) != 2 || err == nil || strings.Count(err.Error(), "find what to restore: ") != 2 || len(j.Entries()) != 2 {
+		t.Errorf("%v, %v", actions, err)
+	}
+}

@@ -1,0 +1,282 @@
+package cgroup
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// walker plays kubelet and runtime on a plain tree: pods come, change and go, and it keeps books of every write.
+type walker struct {
+	t         *testing.T
+	rand      *rand.Rand
+	tree      *Tree
+	protector *Protector
+	settings  memoryqos.Settings
+	pods      []*walkedPod
+	made      int
+	wrong     string
+	// files is what each protection file holds, below what sums up its children: the books.
+	files, below map[string]uint64
+}
+
+type walkedPod struct {
+	path PodPath
+	memoryqos.Pod
+	names []string // of its containers' cgroups
+}
+
+// TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving goes through 100,000 events. After each, every level holds what can be
+// derived from the living pods; and no write, in between, leaves a parent with less than its children have.
+func TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving(t *testing.T) {
+	events := 100_000
+	if testing.Short() {
+		events = 5_000
+	}
+	for _, policy := range []memoryqos.ReservationPolicy{memoryqos.TieredReservation, memoryqos.HardReservation} {
+		t.Run(string(policy), func(t *testing.T) {
+			w := newWalker(t, policy)
+			for event := range events / 2 {
+				what := w.step()
+				if w.wrong != "" {
+					t.Fatalf("event %d, %s: %s", event, what, w.wrong)
+				}
+				w.verify(event, what)
+			}
+			for len(w.pods) > 0 {
+				w.remove(0)
+			}
+			w.verify(events, "the end")
+			t.Logf("%d pods came and went", w.made)
+		})
+	}
+}
+
+func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
+	root := t.TempDir()
+	if dir, err := os.MkdirTemp("/dev/shm", "walk"); err == nil { // where there is one, spare the disk
+		root = dir
+		t.Cleanup(func() { os.RemoveAll(dir) })
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	factor := 0.9
+	w := &walker{
+		t: t, rand: rand.New(rand.NewPCG(seed, 0)), files: make(map[string]uint64), below: make(map[string]uint64),
+		settings: memoryqos.Settings{Factor: &factor, Reservation: policy, GuaranteedHeadroom: 0.02, NodeAllocatable: 8 << 30, PageSize: 4096},
+	}
+	put(t, root, map[string]string{"kubepods/burstable/": "", "kubepods/besteffort/": ""})
+	tree, err := Open(root, Plain(), OnWrite(w.book))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tree.Close() })
+	w.tree, w.protector = tree, NewProtector(ProtectorOptions{Tree: tree})
+	return w
+}
+
+// book enters a write and looks whether all parents still promise enough.
+func (w *walker) book(write Write) {
+	if write.Knob == MemoryHigh {
+		return
+	}
+	v, err := strconv.ParseUint(write.Text, 10, 64)
+	if err != nil {
+		w.wrong = err.Error()
+		return
+	}
+	file := path.Join(write.Cgroup, string(write.Knob))
+	parent := path.Join(path.Dir(write.Cgroup), string(write.Knob))
+	w.below[parent] += v - w.files[file]
+	w.files[file] = v
+	for _, f := range []string{file, parent} {
+		if w.files[f] < w.below[f] && f != string(write.Knob) {
+			w.wrong = fmt.Sprintf("after %s=%d, %s is %d, its children have %d", file, v, f, w.files[f], w.below[f])
+		}
+	}
+}
+
+// forget takes a removed cgroup out of the books.
+func (w *walker) forget(cgroup string) {
+	for _, knob := range []Knob{MemoryMin, MemoryLow} {
+		file := path.Join(cgroup, string(knob))
+		w.below[path.Join(path.Dir(cgroup), string(knob))] -= w.files[file]
+		delete(w.files, file)
+		delete(w.below, file)
+	}
+}
+
+// step makes one thing happen.
+func (w *walker) step() string {
+	switch n := w.rand.IntN(10); {
+	case len(w.pods) == 0 || n < 2 && len(w.pods) < 12:
+		w.add()
+		return "a pod came"
+	case n < 4:
+		w.remove(w.rand.IntN(len(w.pods)))
+		return "a pod went"
+	case n < 6:
+		w.grow(w.pods[w.rand.IntN(len(w.pods))])
+		return "a container came"
+	default:
+		w.resize(w.pods[w.rand.IntN(len(w.pods))])
+		return "a container was resized"
+	}
+}
+
+func (w *walker) mkdir(cgroup string) {
+	if err := os.Mkdir(filepath.Join(w.tree.Root(), cgroup), 0o755); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *walker) add() {
+	w.made++
+	parent := []string{"", "burstable/", "besteffort/"}[w.rand.IntN(3)]
+	p := &walkedPod{path: mustPod(w.t, fmt.Sprintf("kubepods/%spod%d", parent, w.made))}
+	p.Class = p.path.Class
+	if w.rand.IntN(4) == 0 {
+		p.Overhead = w.rand.Uint64N(64) << 20
+	}
+	if w.rand.IntN(6) == 0 && p.Class == memoryqos.Burstable {
+		p.PodRequest = ptr(w.rand.Uint64N(1<<30) + 1)
+	}
+	w.mkdir(p.path.Pod)
+	w.pods = append(w.pods, p)
+	w.grow(p)
+}
+
+// container is what the rules give to a container of a pod.
+func (w *walker) container(p *walkedPod) memoryqos.PodContainer {
+	c := memoryqos.PodContainer{Kind: memoryqos.Kind(2 * w.rand.IntN(2))} // app or sidecar: they have cgroups at once
+	switch p.Class {
+	case memoryqos.Guaranteed:
+		c.Request = w.rand.Uint64N(1<<30) + 1
+		c.Limit = c.Request
+	case memoryqos.Burstable:
+		c.Request = w.rand.Uint64N(1 << 30)
+		c.Limit = uint64(w.rand.IntN(2)) * (c.Request + w.rand.Uint64N(1<<30))
+	}
+	c.Values = w.settings.Container(memoryqos.Container{Class: p.Class, Request: c.Request, Limit: c.Limit}, memoryqos.Overrides{})
+	return c
+}
+
+// grow adds a container: first the levels above, then the runtime makes it with its values.
+func (w *walker) grow(p *walkedPod) {
+	if len(p.Containers) > 3 {
+		return
+	}
+	p.Containers = append(p.Containers, w.container(p))
+	p.names = append(p.names, fmt.Sprintf("%s/c%d", p.path.Pod, len(p.names)))
+	w.apply()
+	w.mkdir(p.names[len(p.names)-1])
+	w.runtime(p, len(p.names)-1)
+}
+
+// resize changes a container: what grows is raised above before, what shrinks is lowered above afterwards.
+func (w *walker) resize(p *walkedPod) {
+	i := w.rand.IntN(len(p.Containers))
+	old, new := p.Containers[i], w.container(p)
+	new.Kind = old.Kind
+	p.Containers[i] = new
+	p.Containers[i].Values = memoryqos.Values{Min: larger(old.Values.Min, new.Values.Min), Low: larger(old.Values.Low, new.Values.Low)}
+	w.apply()
+	p.Containers[i] = new
+	w.runtime(p, i)
+	w.apply()
+}
+
+func larger(a, b *uint64) *uint64 {
+	if a == nil || b != nil && *b > *a {
+		return b
+	}
+	return a
+}
+
+// runtime writes a container's values as a runtime does.
+func (w *walker) runtime(p *walkedPod, i int) {
+	for knob, v := range map[Knob]*uint64{MemoryMin: p.Containers[i].Values.Min, MemoryLow: p.Containers[i].Values.Low} {
+		if err := w.tree.Set(p.names[i], knob, number(v)); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+}
+
+func number(v *uint64) uint64 {
+	if v == nil {
+		return 0
+	}
+	return *v
+}
+
+// remove ends a pod: its containers' cgroups go, then its sums, then its own cgroup. Some are gone before we hear of it.
+func (w *walker) remove(i int) {
+	p := w.pods[i]
+	w.pods = append(w.pods[:i], w.pods[i+1:]...)
+	for _, name := range p.names {
+		w.forget(name)
+	}
+	early := w.rand.IntN(2) == 0
+	if early {
+		w.forget(p.path.Pod)
+		os.RemoveAll(filepath.Join(w.tree.Root(), p.path.Pod))
+	}
+	w.apply()
+	if !early {
+		w.forget(p.path.Pod)
+		os.RemoveAll(filepath.Join(w.tree.Root(), p.path.Pod))
+	}
+}
+
+func (w *walker) apply() {
+	pods := make([]Pod, 0, len(w.pods))
+	for _, p := range w.pods {
+		pods = append(pods, Pod{p.path, w.settings.Pod(p.Pod)})
+	}
+	if err := w.protector.Apply(w.t.Context(), Targets(pods)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// verify reads every level's files and compares with sums that are made here, from the living pods alone.
+func (w *walker) verify(event int, what string) {
+	want := map[string]uint64{"kubepods/memory.min": 0, "kubepods/memory.low": 0, "kubepods/burstable/memory.min": 0, "kubepods/burstable/memory.low": 0}
+	for _, p := range w.pods {
+		var min, low uint64
+		for _, c := range p.Containers {
+			min, low = min+number(c.Values.Min), low+number(c.Values.Low)
+		}
+		own := &min
+		if p.Class == memoryqos.Burstable && w.settings.Reservation == memoryqos.TieredReservation {
+			own = &low
+		}
+		if p.Class != memoryqos.BestEffort {
+			*own = max(*own, number(p.PodRequest)) + p.Overhead
+		}
+		want[p.path.Pod+"/memory.min"], want[p.path.Pod+"/memory.low"] = min, low
+		want["kubepods/memory.min"] += min + low
+		want["kubepods/memory.low"] += low
+		if p.Class == memoryqos.Burstable {
+			want["kubepods/burstable/memory.min"] += min
+			want["kubepods/burstable/memory.low"] += low
+		}
+	}
+	for file, want := range want {
+		data, err := os.ReadFile(filepath.Join(w.tree.Root(), file))
+		if os.IsNotExist(err) {
+			data = []byte("0")
+		} else if err != nil {
+			w.t.Fatal(err)
+		}
+		if got := strings.TrimSpace(string(data)); got != strconv.FormatUint(want, 10) {
+			w.t.Fatalf("event %d, %s: %s holds %s, the living have %d", event, what, file, got, want)
+		}
+	}
+}
