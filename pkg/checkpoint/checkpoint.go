@@ -11,6 +11,9 @@ const FileName = "memory_manager_state"
 // PolicyStatic is the policyName of every state that has bookings.
 const PolicyStatic = "Static"
 
+// policyNone is the policyName of a kubelet without memory manager; its state is empty.
+const policyNone = "None"
+
 // Format is the layout that a state file was found in.
 type Format string
 

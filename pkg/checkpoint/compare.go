@@ -26,8 +26,9 @@ func Compare(s memorymanager.State, nodes []memorymanager.NodeState, tolerance u
 		c.compareNode(s.Nodes[at], now, tolerance)
 	}
 	for _, stored := range s.Nodes {
-		if !slices.ContainsFunc(nodes, func(n memorymanager.NodeState) bool { return n.ID == stored.ID }) {
-			c.add(nodeName(stored.ID), doMachine, "is in the file, but not on the machine (%d assignments)", stored.Assignments)
+		gone := !slices.ContainsFunc(nodes, func(n memorymanager.NodeState) bool { return n.ID == stored.ID })
+		if gone && (stored.Assignments > 0 || slices.ContainsFunc(stored.Memory, hasMemory)) {
+			c.add(nodeName(stored.ID), doMachine, "is in the file, but not among the machine's nodes (%d assignments)", stored.Assignments)
 		}
 	}
 	return c.findings
@@ -50,7 +51,7 @@ func (c *checker) compareNode(stored, now memorymanager.NodeState, tolerance uin
 			c.add(where, doRebase, "%s: allocatable is %d in the file and %d on the machine, %d bytes apart (tolerated %d)",
 				table.Type, old.Allocatable, table.Allocatable, distance(old.Allocatable, table.Allocatable), tolerance)
 		}
-		if old != nil && old.Reserved > table.Allocatable {
+		if old != nil && old.Reserved > table.Allocatable+tolerance {
 			c.add(where, doDrain, "%s: containers have %d bytes, the machine gives %d", table.Type, old.Reserved, table.Allocatable)
 		}
 	}
@@ -61,4 +62,25 @@ func (c *checker) compareNode(stored, now memorymanager.NodeState, tolerance uin
 	}
 }
 
+func hasMemory(t memorymanager.TypeTable) bool { return t.Total > 0 }
+
 func distance(a, b uint64) uint64 { return max(a, b) - min(a, b) }
+
+// ReserveAs returns the nodes of a machine with what the state has reserved for the system on them, to compare the rest
+// where the configuration is not known.
+func ReserveAs(s memorymanager.State, nodes []memorymanager.NodeCapacity) []memorymanager.NodeCapacity {
+	nodes = slices.Clone(nodes)
+	for i := range nodes {
+		nodes[i].Reserved = nil
+		at := slices.IndexFunc(s.Nodes, func(n memorymanager.NodeState) bool { return n.ID == nodes[i].ID })
+		if at < 0 {
+			continue
+		}
+		for _, table := range s.Nodes[at].Memory {
+			if table.SystemReserved > 0 && table.SystemReserved <= table.Total {
+				nodes[i].Reserved = append(nodes[i].Reserved, memorymanager.Amount{Type: table.Type, Bytes: table.SystemReserved})
+			}
+		}
+	}
+	return nodes
+}

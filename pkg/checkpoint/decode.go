@@ -40,37 +40,8 @@ type extras struct {
 // another order. It refuses what the kubelet would refuse by the checksum. A text without checksum, which the kubelet
 // accepts, and the old layout, whose checksum is not known, must pass Check.
 func Decode(data []byte) (File, error) {
-	content, more, err := parse(data)
-	if err != nil {
-		return File{}, err
-	}
-	file := File{Format: V1}
-	switch {
-	case more.Data != "" || more.DataChecksum != 0:
-		file.Format = Wrapped
-		if sum := uint64(fnv1a(fnv1a(fnvOffset, "(string)"), more.Data)); sum != more.DataChecksum {
-			return File{}, fmt.Errorf("dataChecksum is %d, but data has %d: the file was changed or damaged after it was written", more.DataChecksum, sum)
-		}
-		file.Checksum, file.Verified = uint32(more.DataChecksum), true
-		if content, more, err = parse([]byte(more.Data)); err != nil {
-			return File{}, fmt.Errorf("data: %w", err)
-		}
-	case useOldGroups(content, more):
-		file.Format = Nodes
-		file.Checksum = uint32(content.Checksum)
-	case content.Checksum != 0:
-		if err := verify(content); err != nil {
-			return File{}, err
-		}
-		file.Checksum, file.Verified = uint32(content.Checksum), true
-	}
-	if len(more.PodEntries) > 0 {
-		return File{}, fmt.Errorf("podEntries has %d pods: assignments of the feature gate PodLevelResourceManagers have no counterpart here; drain the node and start the kubelet without it", len(more.PodEntries))
-	}
-	if file.Policy = content.PolicyName; file.Policy != PolicyStatic && file.Policy != "None" {
-		return File{}, fmt.Errorf(`policyName is %q, want "Static" or "None"`, file.Policy)
-	}
-	if file.State, err = convert(content, more); err != nil {
+	file, damage, err := decode(data)
+	if err = cmp.Or(damage, err); err != nil {
 		return File{}, err
 	}
 	if !file.Verified {
@@ -79,6 +50,44 @@ func Decode(data []byte) (File, error) {
 		}
 	}
 	return file, nil
+}
+
+// decode reads a text. damage is a checksum that is not the content's, err a content that is no state.
+func decode(data []byte) (file File, damage, err error) {
+	content, more, err := parse(data)
+	if err != nil {
+		return File{}, nil, err
+	}
+	file.Format = V1
+	switch {
+	case more.Data != "" || more.DataChecksum != 0:
+		file.Format, file.Checksum = Wrapped, uint32(more.DataChecksum)
+		if sum := uint64(fnv1a(fnv1a(fnvOffset, "(string)"), more.Data)); sum != more.DataChecksum {
+			damage = damaged("dataChecksum", more.DataChecksum, "data has", sum)
+		}
+		file.Verified = damage == nil
+		if content, more, err = parse([]byte(more.Data)); err != nil {
+			return file, damage, fmt.Errorf("data: %w", err)
+		}
+	case useOldGroups(content, more):
+		file.Format, file.Checksum = Nodes, uint32(content.Checksum)
+	case content.Checksum != 0:
+		file.Checksum = uint32(content.Checksum)
+		damage = verify(content)
+		file.Verified = damage == nil
+	}
+	if len(more.PodEntries) > 0 {
+		return file, damage, fmt.Errorf("podEntries has %d pods: assignments of the feature gate PodLevelResourceManagers have no counterpart here; drain the node and start the kubelet without it", len(more.PodEntries))
+	}
+	if file.Policy = content.PolicyName; file.Policy != PolicyStatic && file.Policy != policyNone {
+		return file, damage, fmt.Errorf("policyName is %q, want %q or %q", file.Policy, PolicyStatic, policyNone)
+	}
+	file.State, err = convert(content, more)
+	return file, damage, err
+}
+
+func damaged(key string, stored uint64, what string, sum uint64) error {
+	return fmt.Errorf("%s is %d, but %s %d: the file was changed or damaged after it was written", key, stored, what, sum)
 }
 
 func parse(data []byte) (*state.MemoryManagerCheckpoint, extras, error) {
@@ -140,7 +149,7 @@ func verify(content *state.MemoryManagerCheckpoint) error {
 	sum := fnv1a(fnvOffset, text)
 	podLevel := strings.TrimSuffix(text, textEnd) + textPodEntries + textEnd
 	if uint64(stored) != uint64(sum) && uint64(stored) != uint64(fnv1a(fnvOffset, podLevel)) {
-		return fmt.Errorf("checksum is %d, but the content has %d: the file was changed or damaged after it was written", stored, sum)
+		return damaged("checksum", uint64(stored), "the content has", uint64(sum))
 	}
 	return nil
 }
@@ -173,7 +182,7 @@ func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager
 		amounts += amountsSum(pod, s.Entries[first:])
 	}
 	if amounts != more.PerNodeChecksum {
-		return s, fmt.Errorf("perNodeChecksum is %d, but the perNode amounts have %d: the file was changed or damaged after it was written", more.PerNodeChecksum, amounts)
+		return s, damaged("perNodeChecksum", uint64(more.PerNodeChecksum), "the perNode amounts have", uint64(amounts))
 	}
 	return s, nil
 }

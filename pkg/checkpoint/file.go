@@ -35,26 +35,34 @@ func (e *CorruptError) Unwrap() error { return e.Err }
 // ReadFile reads a state file, a kubelet's or ours, and leaves it where it is. The error is a *CorruptError when the
 // content is bad, else the file system's.
 func ReadFile(path string) (File, error) {
-	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not hold us
+	data, err := readAll(path)
 	if err != nil {
-		return File{}, fmt.Errorf("reading the state file: %w", err)
-	}
-	defer in.Close()
-	if info, err := in.Stat(); err == nil && !info.Mode().IsRegular() {
-		return File{}, fmt.Errorf("state file %s is a %s, want a regular file", path, kind(info.Mode()))
-	}
-	data, err := io.ReadAll(io.LimitReader(in, maxSize+1))
-	if err != nil {
-		return File{}, fmt.Errorf("reading the state file: %w", err)
-	}
-	if len(data) > maxSize {
-		return File{}, &CorruptError{Path: path, Err: fmt.Errorf("is larger than %d bytes", maxSize)}
+		return File{}, err
 	}
 	file, err := Decode(data)
 	if err != nil {
 		return File{}, &CorruptError{Path: path, Err: err}
 	}
 	return file, nil
+}
+
+func readAll(path string) ([]byte, error) {
+	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not hold us
+	if err != nil {
+		return nil, fmt.Errorf("reading the state file: %w", err)
+	}
+	defer in.Close()
+	if info, err := in.Stat(); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("state file %s is a %s, want a regular file", path, kind(info.Mode()))
+	}
+	data, err := io.ReadAll(io.LimitReader(in, maxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading the state file: %w", err)
+	}
+	if len(data) > maxSize {
+		return nil, &CorruptError{Path: path, Err: fmt.Errorf("is larger than %d bytes", maxSize)}
+	}
+	return data, nil
 }
 
 func kind(mode os.FileMode) string {

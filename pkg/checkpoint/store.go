@@ -100,23 +100,39 @@ func (s *Store) Load() (File, error) {
 		kept, keepErr := s.keepAside()
 		corrupt.Kept = kept
 		if keepErr != nil {
-			corrupt.Err = fmt.Errorf("%w; it could not be kept aside: %w", corrupt.Err, keepErr)
+			corrupt.Err = fmt.Errorf("%w; %w", corrupt.Err, keepErr)
 		}
 	}
 	return file, err
 }
 
-// keepAside moves a bad state file out of the way, never onto another one.
+// keepAside moves a bad state file out of the way.
 func (s *Store) keepAside() (string, error) {
-	name := FileName + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	kept, err := s.move("corrupt")
+	if errors.Is(err, unix.ENOENT) {
+		kept, err = "", nil
+	}
+	s.bad = s.bad && err != nil
+	return kept, err
+}
+
+// setAside moves a good state file out of the way.
+func (s *Store) setAside(why string) (string, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.move(why)
+}
+
+// move renames the state file to <file>.<why>-<time>, never onto another one.
+func (s *Store) move(why string) (string, error) {
+	name := FileName + "." + why + time.Now().UTC().Format("-20060102T150405.000000000Z")
 	err := unix.Renameat2(s.folder, FileName, s.folder, name, unix.RENAME_NOREPLACE)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // a file system without the flag
 		err = unix.Renameat(s.folder, FileName, s.folder, name)
 	}
-	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return "", &fs.PathError{Op: "rename", Path: s.Path(), Err: err}
+	if err != nil {
+		return "", fmt.Errorf("keeping the state file aside: %w", &fs.PathError{Op: "rename", Path: s.Path(), Err: err})
 	}
-	s.bad = false
 	return filepath.Join(s.dir, name), nil
 }
 
@@ -129,7 +145,7 @@ func (s *Store) write(data []byte) error {
 	defer s.mu.Unlock()
 	if s.bad {
 		if _, err := s.keepAside(); err != nil {
-			return fmt.Errorf("keeping the unreadable state file aside: %w", err)
+			return err
 		}
 	}
 	err := s.replace(data)

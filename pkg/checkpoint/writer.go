@@ -43,8 +43,12 @@ type round struct {
 	err    error // set before done is closed
 }
 
-// NewWriter starts a writer. The caller stops it with Close.
-func NewWriter(store *Store) *Writer { return startWriter(store.write, retryAfter) }
+// NewWriter starts a writer. The caller stops it with Close. It takes the store's lock when that is free, so that Import
+// does not write under it; a caller that must be alone calls Store.Lock before.
+func NewWriter(store *Store) *Writer {
+	_ = store.Lock()
+	return startWriter(store.write, retryAfter)
+}
 
 func startWriter(save func([]byte) error, retry time.Duration) *Writer {
 	w := &Writer{

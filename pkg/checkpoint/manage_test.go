@@ -1,0 +1,129 @@
+package checkpoint
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestImport(t *testing.T) {
+	good := File{Policy: PolicyStatic, State: aState(t)}
+	empty := File{Policy: PolicyStatic}
+	tests := map[string]struct {
+		there  string // the state file that is there already
+		file   File
+		force  bool
+		want   string // the error
+		keptAs string // what is kept aside
+	}{
+		"nothing there":         {"", good, false, "", ""},
+		"an empty one there":    {string(Encode(PolicyStatic, empty.State)), good, false, "", ""},
+		"one with containers":   {goodText, good, false, "DIR/memory_manager_state has 1 containers, not replaced without --force", ""},
+		"the same, forced":      {goodText, good, true, "", goodText},
+		"a bad one there":       {"bad", good, false, "not replaced without --force: state file DIR/memory_manager_state: is not JSON from byte 1 on (cut short?): invalid character 'b' looking for beginning of value", ""},
+		"a bad one, forced":     {"bad", good, true, "", "bad"},
+		"of policy None":        {"", File{Policy: "None"}, true, `policyName is "None": there is nothing to take over, want "Static"`, ""},
+		"empty over containers": {goodText, empty, true, "", goodText},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			store := openStore(t, dir)
+			if test.there != "" {
+				if err := os.WriteFile(store.Path(), []byte(test.there), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			kept, err := Import(store, test.file, test.force)
+			if test.want != "" {
+				if err == nil || strings.ReplaceAll(err.Error(), dir, "DIR") != test.want {
+					t.Fatalf("got  %v\nwant %s", err, test.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if file, err := store.Load(); err != nil || !cmp.Equal(file.State, test.file.State) {
+				t.Errorf("%v: %+v", err, file.State)
+			}
+			text, err := os.ReadFile(kept)
+			if test.keptAs != "" && (err != nil || string(text) != test.keptAs || !strings.HasPrefix(kept, store.Path()+".replaced-")) || test.keptAs == "" && kept != "" {
+				t.Errorf("kept %q: %q: %v", kept, text, err)
+			}
+		})
+	}
+}
+
+func TestImportDoesNotWriteUnderARunningPlugin(t *testing.T) {
+	dir := t.TempDir()
+	running := openStore(t, dir)
+	w := NewWriter(running)
+	if _, err := Import(openStore(t, dir), File{Policy: PolicyStatic}, true); !errors.Is(err, ErrInUse) || !strings.HasSuffix(err.Error(), ": stop it first") {
+		t.Error(err)
+	}
+	if err := w.Close(within(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExportHasNothingOfOurs(t *testing.T) {
+	s := twoNodes()
+	text, findings := Export(File{Policy: PolicyStatic, State: s})
+	kubeletAccepts(t, text)
+	if len(findings) > 0 || strings.Contains(string(text), "perNode") || s.Entries[0].Blocks[0].PerNode == nil {
+		t.Errorf("%v %s", findings, text)
+	}
+	if text, findings := Export(File{Policy: PolicyStatic, State: overfull()}); len(findings) == 0 || strings.Contains(string(text), "perNode") {
+		t.Errorf("a state that a kubelet refuses: %v %s", findings, text)
+	}
+}
+
+func TestVerifyListsEverything(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "state")
+	both := strings.NewReplacer(`"size":2147483648`, `"size":1`, `"checksum":0`, `"checksum":7`).Replace(goodText)
+	for text, want := range map[string][]string{
+		goodText:     nil,
+		both:         {path + ": checksum is 7, but the content has 130510034: the file was changed or damaged after it was written", "nodes 0: memory: reserved is 2147483648, but the containers' blocks are 1"},
+		goodText[:9]: {path + ": is not JSON from byte 9 on (cut short?): unexpected end of JSON input"},
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, findings, err := Verify(path)
+		if err != nil {
+			t.Error(err)
+		}
+		checkFindings(t, findings, want)
+	}
+	if _, _, err := Verify(path + ".none"); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+}
+
+func TestTableKeepsControlCharactersOffTheTerminal(t *testing.T) {
+	s := overfull()
+	s.Entries[0].Pod = "\x1b[31m\u009b"
+	s.Entries[0].Blocks[0].Size = 5
+	s.Nodes[0].Memory[0].Total = 1 << 63
+	var out bytes.Buffer
+	listing := NewListing("file", File{Policy: PolicyStatic, State: s})
+	if err := listing.WriteTable(&out); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); strings.ContainsAny(text, "\x1b\u009b") || !strings.Contains(text, "?[31m?") || !strings.Contains(text, "8Ei") || !strings.Contains(text, "not verified by a checksum") {
+		t.Errorf("%q", text)
+	}
+	if listing.Containers[0].Blocks[0].PerNode[0] != 110 {
+		t.Errorf("%+v", listing.Containers)
+	}
+	out.Reset()
+	if err := WriteFindings(&out, []Finding{{"a\nb", "c", "d"}}); err != nil || out.String() != "a?b: c\n    to do: d\n" {
+		t.Errorf("%q: %v", out.String(), err)
+	}
+}

@@ -1,0 +1,157 @@
+package checkpoint
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+// Listing is a state file for programs: `state show -o json`. Sizes are in bytes.
+type Listing struct {
+	File       string             `json:"file"`
+	Policy     string             `json:"policy"`
+	Format     Format             `json:"format"`
+	Checksum   uint32             `json:"checksum"`
+	Verified   bool               `json:"verified"`
+	Nodes      []NodeListing      `json:"nodes"`
+	Containers []ContainerListing `json:"containers"`
+}
+
+// NodeListing is one NUMA node.
+type NodeListing struct {
+	Node        int             `json:"node"`
+	Group       []int           `json:"group"`
+	Assignments int             `json:"assignments"`
+	Memory      []MemoryListing `json:"memory"`
+}
+
+// MemoryListing is the memory of one type on one node.
+type MemoryListing struct {
+	Type           string `json:"type"`
+	Total          uint64 `json:"total"`
+	SystemReserved uint64 `json:"systemReserved"`
+	Allocatable    uint64 `json:"allocatable"`
+	Reserved       uint64 `json:"reserved"`
+	Free           uint64 `json:"free"`
+}
+
+// ContainerListing is one container with its blocks.
+type ContainerListing struct {
+	Pod       string         `json:"pod"`
+	Container string         `json:"container"`
+	Blocks    []BlockListing `json:"blocks"`
+}
+
+// BlockListing is a container's memory of one type. PerNode is there only when the nodes do not tell it.
+type BlockListing struct {
+	Type    string         `json:"type"`
+	Size    uint64         `json:"size"`
+	Nodes   []int          `json:"nodes"`
+	PerNode map[int]uint64 `json:"perNode,omitempty"`
+}
+
+// NewListing returns the listing of the file that was read from path.
+func NewListing(path string, file File) Listing {
+	out := Listing{
+		File: path, Policy: file.Policy, Format: file.Format, Checksum: file.Checksum, Verified: file.Verified,
+		Nodes: []NodeListing{}, Containers: []ContainerListing{},
+	}
+	for _, node := range file.State.Nodes {
+		listed := NodeListing{Node: node.ID, Group: node.Cells.IDs(), Assignments: node.Assignments, Memory: []MemoryListing{}}
+		for _, t := range node.Memory {
+			listed.Memory = append(listed.Memory, MemoryListing{string(t.Type), t.Total, t.SystemReserved, t.Allocatable, t.Reserved, t.Free})
+		}
+		out.Nodes = append(out.Nodes, listed)
+	}
+	for _, entry := range file.State.Entries {
+		listed := ContainerListing{Pod: entry.Pod, Container: entry.Container, Blocks: []BlockListing{}}
+		for _, block := range entry.Blocks {
+			listed.Blocks = append(listed.Blocks, listBlock(block))
+		}
+		out.Containers = append(out.Containers, listed)
+	}
+	return out
+}
+
+func listBlock(block memorymanager.Block) BlockListing {
+	out := BlockListing{Type: string(block.Type), Size: block.Size, Nodes: block.Nodes.IDs()}
+	for _, amount := range block.PerNode {
+		if out.PerNode == nil {
+			out.PerNode = map[int]uint64{}
+		}
+		out.PerNode[amount.Node] = amount.Bytes
+	}
+	return out
+}
+
+// WriteTable writes a listing for people.
+func (l Listing) WriteTable(out io.Writer) error {
+	vouched := "checksum right"
+	if !l.Verified {
+		vouched = "not verified by a checksum"
+	}
+	fmt.Fprintf(out, "%s: policy %s, layout %s, %s, %d containers\n\n", l.File, l.Policy, l.Format, vouched, len(l.Containers))
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "NODE\tGROUP\tASSIGNMENTS\tTYPE\tTOTAL\tSYSTEM RESERVED\tALLOCATABLE\tRESERVED\tFREE")
+	for _, node := range l.Nodes {
+		for _, t := range node.Memory {
+			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", node.Node, joined(node.Group), node.Assignments, t.Type,
+				rounded(t.Total), rounded(t.SystemReserved), rounded(t.Allocatable), rounded(t.Reserved), rounded(t.Free))
+		}
+	}
+	if len(l.Containers) > 0 {
+		fmt.Fprintln(table, "\nPOD\tCONTAINER\tTYPE\tSIZE\tNODES")
+	}
+	for _, c := range l.Containers {
+		for _, block := range c.Blocks {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(c.Pod), printable(c.Container), printable(block.Type), rounded(block.Size), joined(block.Nodes))
+		}
+	}
+	return table.Flush()
+}
+
+// WriteFindings writes one finding a line, and below it what to do.
+func WriteFindings(out io.Writer, findings []Finding) error {
+	var text strings.Builder
+	for _, finding := range findings {
+		fmt.Fprintf(&text, "%s: %s\n    to do: %s\n", printable(finding.Where), printable(finding.What), finding.Do)
+	}
+	_, err := io.WriteString(out, text.String())
+	return err
+}
+
+// printable keeps control characters of a hostile file off a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+func joined(ids []int) string {
+	texts := make([]string, len(ids))
+	for i, id := range ids {
+		texts[i] = fmt.Sprint(id)
+	}
+	return strings.Join(texts, ",")
+}
+
+// rounded writes bytes for people: three digits or more of the largest binary unit that fits.
+func rounded(bytes uint64) string {
+	const units = "KMGTPE"
+	if bytes < 1024 {
+		return fmt.Sprint(bytes)
+	}
+	value, unit := float64(bytes)/1024, 0
+	for value >= 1024 && unit < len(units)-1 {
+		value /= 1024
+		unit++
+	}
+	text := strings.TrimRight(strings.TrimRight(fmt.Sprintf("%.2f", value), "0"), ".")
+	return text + units[unit:unit+1] + "i"
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+
+	"github.com/google/renameio/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+// newStateCommand returns the command "state".
+func newStateCommand() *cobra.Command {
+	command := &cobra.Command{
+		Use:   "state",
+		Short: "Take over, hand back, show or verify the state file of a Memory Manager",
+		Long: `The plugin keeps its bookings in the format of the kubelet's /var/lib/kubelet/memory_manager_state, so that a node
+can move from the kubelet's Memory Manager to the plugin and back.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	command.AddCommand(newStateImportCommand(), newStateExportCommand(), newStateShowCommand(), newStateVerifyCommand())
+	return command
+}
+
+func addStateDir(cmd *cobra.Command, dir *string) {
+	cmd.Flags().StringVar(dir, "state-dir", defaultStateDir, "folder of the plugin's state file")
+}
+
+func newStateImportCommand() *cobra.Command {
+	var (
+		stateDir string
+		force    bool
+	)
+	command := &cobra.Command{
+		Use:   "import FILE",
+		Short: "Make a kubelet's state file the plugin's",
+		Long: `Reads a state file of a kubelet, checks it, and writes it as the plugin's. Stop the plugin and the kubelet first.
+The next start of the plugin takes the bookings over; containers that are gone by then are dropped.`,
+		Example: `  nri-memory-manager state import /var/lib/kubelet/memory_manager_state`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, err := checkpoint.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			store, err := checkpoint.Open(stateDir)
+			if err != nil {
+				return err
+			}
+			defer store.Close()
+			kept, err := checkpoint.Import(store, file, force)
+			if err != nil {
+				return err
+			}
+			if kept != "" {
+				fmt.Fprintf(cmd.OutOrStdout(), "The state file that was there is now %s.\n", kept)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "Took over %d containers of %s into %s.\n", len(file.State.Entries), args[0], store.Path())
+			return nil
+		},
+	}
+	addStateDir(command, &stateDir)
+	command.Flags().BoolVar(&force, "force", false, "replace a state file that has containers; it is kept aside")
+	return command
+}
+
+func newStateExportCommand() *cobra.Command {
+	var stateDir, output string
+	command := &cobra.Command{
+		Use:   "export",
+		Short: "Write the plugin's state as a kubelet accepts it",
+		Long: `Prints the plugin's state file without anything that is the plugin's own. A state that a kubelet would refuse at its
+start is not written: what is wrong is listed, and the exit status is 1.`,
+		Example: `  nri-memory-manager state export -o /var/lib/kubelet/memory_manager_state`,
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			file, err := checkpoint.ReadFile(filepath.Join(stateDir, checkpoint.FileName))
+			if err != nil {
+				return err
+			}
+			text, findings := checkpoint.Export(file)
+			if len(findings) > 0 {
+				fmt.Fprintln(cmd.ErrOrStderr(), "A kubelet would refuse this state:")
+				if err := checkpoint.WriteFindings(cmd.ErrOrStderr(), findings); err != nil {
+					return failed(err)
+				}
+				return errFindings
+			}
+			if output == "" {
+				_, err = cmd.OutOrStdout().Write(text) // no newline: the text as a kubelet writes it
+				return failed(err)
+			}
+			return failed(renameio.WriteFile(output, text, 0o600))
+		},
+	}
+	addStateDir(command, &stateDir)
+	command.Flags().StringVarP(&output, "output", "o", "", "write this file instead of standard output")
+	return command
+}
+
+func newStateShowCommand() *cobra.Command {
+	var format string
+	command := &cobra.Command{
+		Use:   "show FILE",
+		Short: "Show the nodes and containers of a state file, a kubelet's or the plugin's",
+		Example: `  nri-memory-manager state show /var/lib/nri-memory-manager/memory_manager_state
+  nri-memory-manager state show /var/lib/kubelet/memory_manager_state -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if format != "table" && format != "json" {
+				return fmt.Errorf("--output %q: want table or json", format)
+			}
+			file, err := checkpoint.ReadFile(args[0])
+			if err != nil {
+				return err
+			}
+			listing := checkpoint.NewListing(args[0], file)
+			if format == "json" {
+				encoder := json.NewEncoder(cmd.OutOrStdout())
+				encoder.SetIndent("", "  ")
+				return failed(encoder.Encode(listing))
+			}
+			return failed(listing.WriteTable(cmd.OutOrStdout()))
+		},
+	}
+	command.Flags().StringVarP(&format, "output", "o", "table", "table or json")
+	return command
+}
+
+func newStateVerifyCommand() *cobra.Command {
+	var machinePath, configPath string
+	command := &cobra.Command{
+		Use:   "verify FILE",
+		Short: "Verify a state file: its checksum, its sums and groups, and whether it fits this machine or another one",
+		Long: `Lists everything that is wrong with a state file and what to do about it; the exit status is then 1. The memory of
+the nodes may differ from the file's by the configuration's stateTolerance (64Mi). Without --config, what the file has
+reserved for the system is taken as right.`,
+		Example: `  nri-memory-manager state verify /var/lib/kubelet/memory_manager_state
+  nri-memory-manager state verify memory_manager_state --machine two-nodes.yaml --config config.yaml`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file, findings, err := checkpoint.Verify(args[0])
+			if err != nil {
+				return err
+			}
+			misfits, err := compareState(file.State, machinePath, configPath)
+			if err != nil {
+				return err
+			}
+			findings = append(findings, misfits...)
+			out := cmd.OutOrStdout()
+			if len(findings) == 0 {
+				fmt.Fprintf(out, "%s is good: %d containers on %d nodes.\n", args[0], len(file.State.Entries), len(file.State.Nodes))
+				return nil
+			}
+			if err := checkpoint.WriteFindings(out, findings); err != nil {
+				return failed(err)
+			}
+			return errFindings
+		},
+	}
+	command.Flags().StringVar(&machinePath, "machine", "", "machine file, or folder with a copy of sys and proc, instead of this machine")
+	command.Flags().StringVar(&configPath, "config", "", "configuration file, for what is reserved on each node")
+	return command
+}
+
+// compareState lists where a state does not fit a machine. Without a configuration the nodes reserve what they do in
+// the state.
+func compareState(s memorymanager.State, machinePath, configPath string) ([]checkpoint.Finding, error) {
+	m, err := loadMachine(machinePath)
+	if err != nil {
+		return nil, err
+	}
+	c, err := loadConfig(configPath)
+	if err != nil {
+		return nil, err
+	}
+	resolved, err := c.Resolve(m)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.Nodes) == 0 || !resolved.Static {
+		return nil, nil
+	}
+	nodes := resolved.Nodes
+	if configPath == "" {
+		nodes = checkpoint.ReserveAs(s, nodes)
+	}
+	manager, err := memorymanager.New(nodes, resolved.Manager)
+	if err != nil {
+		return []checkpoint.Finding{{Where: "machine", What: err.Error(), Do: "look whether the file is of this machine, or name its configuration with --config"}}, nil
+	}
+	return checkpoint.Compare(s, manager.Nodes(), uint64(c.StateTolerance)), nil
+}
