@@ -38,6 +38,10 @@ type Kubelet struct {
 	connected bool
 }
 
+// window is how many bytes the kubelet may send ahead of us. On a local socket the default, which grows, gains nothing and
+// holds megabytes while the first list comes in.
+const window = 64 << 10
+
 // NewKubelet returns a provider for a socket, which may appear later, or never.
 func NewKubelet(socket string) *Kubelet {
 	return &Kubelet{
@@ -126,6 +130,7 @@ func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, e
 		return false, err
 	}
 	conn, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", k.socket)
 		}))
