@@ -3,17 +3,16 @@ package main
 import (
 	"context"
 	"errors"
-	"net"
 	"os"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -30,6 +29,7 @@ type daemonOptions struct {
 	machine             machine.Machine
 	kubeletPods         string // socket of the kubelet's pod API
 	metricsAddress      string // empty has no HTTP server
+	podResources        string // socket of our PodResources API
 	simulated           bool   // only the sources that a simulated node has
 	verbose             int    // -v
 	log                 *logrus.Logger
@@ -44,7 +44,8 @@ type daemon struct {
 	watcher *cgroup.Watcher
 	plugin  *nriplugin.Plugin
 	metrics *metrics.Metrics
-	http    net.Listener // nil without --metrics-address
+	guard   *guard.Guard // nil where there is no kernel to watch
+	parts   []part       // the services
 }
 
 // newDaemon puts a daemon together. Its errors are of input: nothing has been touched yet.
@@ -85,17 +86,17 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 		return nil, err
 	}
 	d.metrics = metrics.New()
-	d.metrics.Attach(metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Tree: d.tree, Version: version})
+	if !options.plainCgroups { // a folder tree stops nobody
+		if d.guard, err = d.newGuard(); err != nil {
+			return nil, err
+		}
+	}
 	d.plugin = nriplugin.New(d.agent, nriplugin.Options{
 		Socket: options.socket, Name: options.name, Index: options.index, Launched: options.launched,
 		Configure: d.configure, Observer: d.metrics, Log: d.log,
 	})
-	if options.metricsAddress != "" {
-		if d.http, err = admin.ListenTCP(options.metricsAddress); err != nil {
-			return nil, err
-		}
-	}
-	return d, nil
+	d.parts, err = d.services()
+	return d, err
 }
 
 // providers are the sources of memory requests beside the runtime's events.
@@ -111,10 +112,7 @@ func (d *daemon) providers() ([]podinfo.Provider, error) {
 	for _, source := range c.RequestSources {
 		order = append(order, podinfo.Source(source))
 	}
-	at.Kubeconfig, at.Node = c.Kubeconfig, c.NodeName
-	if at.Node == "" {
-		at.Node = os.Getenv("NODE_NAME")
-	}
+	at.Kubeconfig, at.Node = c.Kubeconfig, d.nodeName()
 	if at.Node == "" && at.Kubeconfig != "" {
 		at.Node, _ = os.Hostname() // in a pod it would be the pod's name
 	}
@@ -129,10 +127,9 @@ func (d *daemon) run(ctx context.Context) error {
 	defer d.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	parts := []func(context.Context) error{d.agent.Run, d.plugin.Run}
-	if d.http != nil {
-		handler := admin.Handler(admin.Sources{View: d.agent.View, Metrics: d.metrics.Handler()})
-		parts = append(parts, func(ctx context.Context) error { return admin.Serve(ctx, d.http, handler) })
+	parts := append([]part{d.agent.Run, d.plugin.Run}, d.parts...)
+	if d.guard != nil {
+		parts = append(parts, d.guard.Run, d.followContainers)
 	}
 	if d.options.configPath != "" {
 		parts = append(parts, d.watchConfig)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 
 	"github.com/containerd/nri/pkg/api"
@@ -43,6 +44,7 @@ have. "nri-memory-manager rollback" takes it back.`,
 	flags.StringVar(&o.machinePath, "machine", "", "machine file or sysfs copy to use in place of this machine")
 	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API, unless requestSources leaves it out")
 	flags.StringVar(&o.metricsAddress, "metrics-address", defaultMetrics, "where /metrics, /healthz and /readyz are served; empty is nowhere")
+	flags.StringVar(&o.podResources, "podresources-socket", "", "socket of the PodResources API, where the configuration enables it (default podresources.sock in the state folder)")
 	flags.CountVarP(&o.verbose, "verbose", "v", "log more than the configuration says: -v debug, -vv trace")
 	return cmd
 }
@@ -62,6 +64,9 @@ func (o *runOptions) run(ctx context.Context) error {
 	if o.config, err = loadConfig(o.configPath); err != nil {
 		return err
 	}
+	if o.podResources == "" {
+		o.podResources = filepath.Join(o.stateDir, "podresources.sock")
+	}
 	if o.machine, err = loadMachine(o.machinePath); err != nil {
 		return err
 	}
@@ -75,9 +80,6 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	o.log.WithFields(logrus.Fields{"version": version, "socket": o.socket, "stateDir": o.stateDir, "nodes": len(o.machine.Nodes)}).
 		Info("nri-memory-manager starts")
-	if d.http != nil {
-		o.log.WithField("address", d.http.Addr()).Info("serving metrics and probes")
-	}
 	err = d.run(ctx)
 	o.log.Info("nri-memory-manager ends")
 	return failed(err)

@@ -231,7 +231,7 @@ func TestNodeReadsTheKernelsFiles(t *testing.T) {
 	}
 	f.write("cg/kubepods/memory.max", "1073741824\n")
 	f.write("cg/kubepods/memory.current", "1072693248\n")
-	node.Kubepods = "kubepods"
+	node.Kubepods = func() string { return "kubepods" }
 	if got, err := node.Available(); err != nil || got != 1<<20 {
 		t.Errorf("available %d, %v; want the MiB that kubepods may still take", got, err)
 	}

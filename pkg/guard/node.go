@@ -14,10 +14,10 @@ import (
 
 // Node reads whether the node as a whole is short of memory.
 type Node struct {
-	Proc     string       // usually /proc
-	Tree     *cgroup.Tree // for Kubepods
-	Kubepods string       // its memory.max, where the kubelet sets one, bounds what pods can be given; "" when not known yet
-	Reserve  uint64       // bytes that must stay available: the kubelet's eviction threshold
+	Proc     string        // usually /proc
+	Tree     *cgroup.Tree  // for Kubepods
+	Kubepods func() string // its memory.max, where the kubelet sets one, bounds what pods can be given; nil or "": not known yet
+	Reserve  uint64        // bytes that must stay available: the kubelet's eviction threshold
 }
 
 // Reclaims returns how many allocations have had to reclaim because the node had too little free memory: the sum of
@@ -35,14 +35,15 @@ func (n Node) Available() (uint64, error) {
 	}
 	available := kibibytes * 1024
 	available -= min(available, n.Reserve)
-	if n.Tree == nil || n.Kubepods == "" {
+	if n.Kubepods == nil || n.Kubepods() == "" {
 		return available, nil
 	}
-	limit, err := n.Tree.Limit(n.Kubepods)
+	kubepods := n.Kubepods()
+	limit, err := n.Tree.Limit(kubepods)
 	if err != nil {
 		return 0, err
 	}
-	current, err := n.Tree.Current(n.Kubepods)
+	current, err := n.Tree.Current(kubepods)
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+)
+
+// evictionReserve is what the stall guard leaves to the node, in bytes: the kubelet's default eviction threshold. Beyond
+// it the kubelet would begin to evict pods for the room that one was given.
+const evictionReserve = 100 << 20
+
+func (d *daemon) newGuard() (*guard.Guard, error) {
+	return guard.New(guard.Options{
+		Settings: guardSettings(d.options.config.StallGuard), Tree: d.tree, Host: d.agent, Log: d.log,
+		Node: guard.Node{Proc: "/proc", Tree: d.tree, Reserve: evictionReserve,
+			Kubepods: func() string { return d.agent.View().Kubepods }},
+	})
+}
+
+func guardSettings(c config.StallGuard) guard.Settings {
+	return guard.Settings{Stall: time.Duration(c.Stall), Window: time.Duration(c.Window), Step: c.Step,
+		RestoreAfter: time.Duration(c.RestoreAfter), ProactiveReclaim: c.ProactiveReclaim}
+}
+
+// followContainers keeps the guard's containers and settings those of the agent.
+func (d *daemon) followContainers(ctx context.Context) error {
+	settings := guardSettings(d.options.config.StallGuard)
+	for {
+		c := d.agent.View().Config.Config.StallGuard
+		if now := guardSettings(c); now != settings {
+			settings = now
+			d.guard.SetSettings(now)
+		}
+		d.guardContainers(ctx, c.Enabled)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.agent.HighChanged():
+		}
+	}
+}
+
+// guardContainers watches what is to be watched, and takes the raises of all others back.
+func (d *daemon) guardContainers(ctx context.Context, enabled bool) {
+	watched := d.guard.Statuses()
+	for _, c := range d.agent.HighContainers() {
+		if !enabled || c.GuardOff {
+			if c.Raised > 0 {
+				d.setHigh(ctx, c, c.High)
+			}
+			continue
+		}
+		delete(watched, c.ID)
+		stands := max(c.High, c.Raised)
+		high, err := d.guard.Put(guard.Container{ID: c.ID, Pod: c.Namespace + "/" + c.PodName, Name: c.Name, Cgroup: c.Cgroup,
+			Bounds: guard.Bounds{Computed: c.High, Limit: c.Limit}, High: stands})
+		if err != nil {
+			d.log.WithError(err).WithFields(map[string]any{"pod": c.PodName, "container": c.Name}).Debug("stall guard: not watched")
+			continue
+		}
+		if high != stands {
+			d.setHigh(ctx, c, high)
+		}
+	}
+	for id := range watched {
+		d.guard.Drop(id)
+	}
+}
+
+func (d *daemon) setHigh(ctx context.Context, c agent.HighContainer, bytes uint64) {
+	if err := d.agent.SetHigh(ctx, c.ID, bytes); err != nil {
+		d.log.WithError(fmt.Errorf("set memory.high: %w", err)).WithFields(map[string]any{"pod": c.PodName, "container": c.Name}).
+			Debug("stall guard: the container has just ended")
+	}
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	topologyclient "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/generated/clientset/versioned"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podresources"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+)
+
+// part is something that runs until its context ends.
+type part = func(context.Context) error
+
+// services are the parts that only read the agent: metrics, status, PodResources, the export for the scheduler. One that
+// cannot be had on request is an error; a socket in the state folder that cannot be had is logged, for the plugin works
+// without.
+func (d *daemon) services() ([]part, error) {
+	sources := status.Sources{View: d.agent.View, Tree: d.tree, Version: version}
+	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Tree: d.tree, Version: version}
+	if d.guard != nil {
+		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals
+	}
+	d.metrics.Attach(shown)
+	handler := admin.Handler(admin.Sources{
+		View: d.agent.View, Metrics: d.metrics.Handler(), Page: admin.Page(),
+		Status: func() any { return sources.Make() },
+		Explain: func(pod, container string) (any, error) {
+			explanations, err := d.agent.Explain(pod, container)
+			return status.Explain(explanations), err
+		},
+	})
+	var parts []part
+	if d.options.metricsAddress != "" {
+		listener, err := admin.ListenTCP(d.options.metricsAddress)
+		if err != nil {
+			return nil, err
+		}
+		d.log.WithField("address", listener.Addr()).Info("serving metrics and probes")
+		parts = append(parts, serve(listener, handler))
+	}
+	if d.options.simulated {
+		return parts, nil
+	}
+	if listener, err := admin.ListenUnix(filepath.Join(d.options.stateDir, adminSocket)); err != nil {
+		d.log.WithError(err).Error("status and explain will not find this daemon")
+	} else {
+		parts = append(parts, serve(listener, handler))
+	}
+	if d.options.config.PodResources.Enabled {
+		listener, err := admin.ListenUnix(d.options.podResources)
+		if err != nil {
+			return nil, fmt.Errorf("podResources: %w", err)
+		}
+		parts = append(parts, func(ctx context.Context) error { return podresources.Serve(ctx, listener, d.agent.View) })
+	}
+	if d.options.config.NodeResourceTopology.Enabled {
+		export, err := d.topologyExport()
+		if err != nil {
+			return nil, fmt.Errorf("nodeResourceTopology: %w", err)
+		}
+		parts = append(parts, export)
+	}
+	return parts, nil
+}
+
+func serve(listener net.Listener, handler http.Handler) part {
+	return func(ctx context.Context) error { return admin.Serve(ctx, listener, handler) }
+}
+
+func (d *daemon) topologyExport() (part, error) {
+	client, err := podinfo.ClientConfig(d.options.config.Kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	objects, err := topologyclient.NewForConfig(client)
+	if err != nil {
+		return nil, err
+	}
+	exporter := nodetopology.Exporter{Client: objects, Node: d.nodeName(), View: d.agent.View, Machine: d.options.machine,
+		Period: time.Duration(d.options.config.NodeResourceTopology.Interval), Log: d.log}
+	if exporter.Node == "" {
+		return nil, fmt.Errorf("the node's name is not known: set nodeName, or NODE_NAME in the environment")
+	}
+	return func(ctx context.Context) error { exporter.Run(ctx); return nil }, nil
+}
+
+// nodeName is this node's name in the API, as configured or from the environment.
+func (d *daemon) nodeName() string {
+	if name := d.options.config.NodeName; name != "" {
+		return name
+	}
+	return os.Getenv("NODE_NAME")
+}
