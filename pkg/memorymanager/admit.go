@@ -5,6 +5,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
+const noRoom = "no set of NUMA nodes has room"
+
 // Admit places and books a container. A container that has blocks keeps them. The error is a *Rejection and leaves the
 // state as it was.
 func (m *Manager) Admit(c Container) (Placement, error) {
@@ -44,9 +46,12 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	if cause == "" {
 		return hint, nodes, nil
 	}
+	if m.fallBack && !h.Empty() {
+		return hint, h.narrow(), nil
+	}
 	reason := TopologyAffinityError
 	if h.Empty() {
-		reason = UnexpectedAdmissionError
+		reason, cause = UnexpectedAdmissionError, noRoom
 	}
 	rejected := m.reject(c, reason, cause)
 	rejected.Affinity = &hint
@@ -68,7 +73,7 @@ func (m *Manager) allocate(pod string, h *hints, hint topologymanager.Hint) (nod
 	nodes := hint.Nodes
 	if nodes.Empty() {
 		if nodes = h.narrow(); nodes.Empty() {
-			return 0, "no set of NUMA nodes has room"
+			return 0, noRoom
 		}
 		if hint.Preferred && !h.minimal(nodes.Len()) {
 			return 0, "more NUMA nodes would be needed than preferred"
@@ -82,9 +87,6 @@ func (m *Manager) allocate(pod string, h *hints, hint topologymanager.Hint) (nod
 	if partOfGroup || !h.free(nodes) {
 		extended, ok := h.extend(nodes)
 		if !ok {
-			if h.Empty() {
-				return 0, "no set of NUMA nodes has room"
-			}
 			return 0, "no set of NUMA nodes with room contains the affinity " + nodes.String()
 		}
 		if hint.Preferred && !h.minimal(extended.Len()) {

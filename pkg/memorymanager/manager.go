@@ -16,7 +16,9 @@ type Manager struct {
 	policy  topologymanager.Policy
 	scope   topologymanager.Scope
 	closest bool
-	budget  int
+	// fallBack is for policies that do not insist.
+	fallBack bool
+	budget   int
 
 	all       nodeset.Set
 	columns   []*column
@@ -58,7 +60,8 @@ type container struct {
 func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	m := &Manager{
 		policy: opts.Policy, scope: opts.Scope, closest: opts.PreferClosest, budget: opts.Budget,
-		pods: map[string]*pod{},
+		fallBack: opts.FallBack && opts.Policy != topologymanager.Restricted && opts.Policy != topologymanager.SingleNUMANode,
+		pods:     map[string]*pod{},
 	}
 	var err error
 	if m.policy == "" {

@@ -151,7 +151,7 @@ func (m *Manager) unpreferred(h *hints) string {
 	nodes := h.narrow()
 	switch {
 	case nodes.Empty():
-		return "no set of NUMA nodes has room"
+		return noRoom
 	case m.policy == topologymanager.SingleNUMANode && nodes.Len() > 1:
 		return fmt.Sprintf("only nodes %s together have room, not one by itself", nodes)
 	case !h.minimal(nodes.Len()):

@@ -154,6 +154,9 @@ type Options struct {
 	Scope topologymanager.Scope
 	// PreferClosest is the kubelet's prefer-closest-numa-nodes.
 	PreferClosest bool
+	// FallBack takes the narrowest set of nodes with room where policy none or best-effort leads to nodes that a group
+	// keeps from being used; without it such a container is rejected, as the kubelet does (kubernetes#138495).
+	FallBack bool
 	// Budget bounds the search where an exact answer would take exponential work, in candidate steps; 0 is the default.
 	Budget int
 }

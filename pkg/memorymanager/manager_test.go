@@ -1,0 +1,776 @@
+package memorymanager_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// plain are n nodes of 10Gi without reservation.
+func plain(n int) (nodes []memorymanager.NodeCapacity) {
+	for id := range n {
+		nodes = append(nodes, memorymanager.NodeCapacity{ID: id, Total: 10 * gi})
+	}
+	return nodes
+}
+
+func manager(t testing.TB, nodes []memorymanager.NodeCapacity, policy topologymanager.Policy) *memorymanager.Manager {
+	t.Helper()
+	m, err := memorymanager.New(nodes, memorymanager.Options{Policy: policy})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func memory(bytes uint64) memorymanager.Request {
+	return memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}
+}
+
+func app(pod string, bytes uint64) memorymanager.Container {
+	return memorymanager.Container{Pod: pod, Name: "c", Request: memory(bytes)}
+}
+
+func mustAdmit(t testing.TB, m *memorymanager.Manager, c memorymanager.Container) memorymanager.Placement {
+	t.Helper()
+	p, err := m.Admit(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// booked shows the memory table of each node as "reserved/free group" in Gi.
+func reservedBytes(m *memorymanager.Manager) (reserved []uint64) {
+	for _, n := range m.Nodes() {
+		for _, table := range n.Memory {
+			if table.Type == memorymanager.Memory {
+				reserved = append(reserved, table.Reserved)
+			}
+		}
+	}
+	return reserved
+}
+
+func TestHugepages(t *testing.T) {
+	for size, want := range map[uint64]memorymanager.MemoryType{
+		2 * mi: "hugepages-2Mi", gi: "hugepages-1Gi", 64 << 10: "hugepages-64Ki", 1000: "hugepages-1000", 0: "hugepages-0",
+	} {
+		if got := memorymanager.Hugepages(size); got != want {
+			t.Errorf("%d: got %s, want %s", size, got, want)
+		}
+	}
+	for kind, want := range map[memorymanager.Kind]string{memorymanager.App: "app", memorymanager.Init: "init", memorymanager.Sidecar: "sidecar"} {
+		if kind.String() != want {
+			t.Errorf("got %s, want %s", kind, want)
+		}
+	}
+}
+
+func TestNewRefusesWhatDoesNotAddUp(t *testing.T) {
+	pool := func(size, count uint64) []memorymanager.Pool {
+		return []memorymanager.Pool{{PageSize: size, Count: count}}
+	}
+	tests := map[string]struct {
+		nodes []memorymanager.NodeCapacity
+		opts  memorymanager.Options
+		err   string
+	}{
+		"no nodes":          {err: "check NUMA nodes: no NUMA nodes"},
+		"id above the last": {nodes: []memorymanager.NodeCapacity{{ID: 64}}, err: "check NUMA nodes: NUMA node id 64 is not in 0 to 63"},
+		"negative id":       {nodes: []memorymanager.NodeCapacity{{ID: -1}}, err: "check NUMA nodes: NUMA node id -1 is not in 0 to 63"},
+		"node twice":        {nodes: []memorymanager.NodeCapacity{{ID: 3}, {ID: 3}}, err: "check NUMA nodes: NUMA node 3 is there twice"},
+		"reservation above the node": {
+			nodes: []memorymanager.NodeCapacity{{Total: 10, Reserved: memory(11)}},
+			err:   "check NUMA nodes: NUMA node 0: memory: reserved 11 bytes and huge page pools of 0 bytes exceed its memory of 10 bytes",
+		},
+		"reservation and pools above the node": {
+			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(2, 3), Reserved: memory(5)}},
+			err:   "check NUMA nodes: NUMA node 0: memory: reserved 5 bytes and huge page pools of 6 bytes exceed its memory of 10 bytes",
+		},
+		"pools above the node": {
+			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(2, 6)}},
+			err:   "check NUMA nodes: NUMA node 0: the huge page pools exceed its memory of 10 bytes",
+		},
+		"pool beyond 64 bits": {
+			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(1<<33, 1<<33)}},
+			err:   "check NUMA nodes: NUMA node 0: 8589934592 pages of 8589934592 bytes are not a pool",
+		},
+		"page size zero": {
+			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(0, 1)}},
+			err:   "check NUMA nodes: NUMA node 0: 1 pages of 0 bytes are not a pool",
+		},
+		"pool twice": {
+			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: append(pool(2, 1), pool(2, 1)...)}},
+			err:   "check NUMA nodes: NUMA node 0: hugepages-2 is listed twice",
+		},
+		"reservation above the pool": {
+			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(2, 1), Reserved: memorymanager.Request{{Type: "hugepages-2", Bytes: 3}}}},
+			err:   "check NUMA nodes: NUMA node 0: hugepages-2: reserved 3 bytes exceed the pool of 2 bytes",
+		},
+		"reservation of what is not there": {
+			nodes: []memorymanager.NodeCapacity{{Total: 10, Reserved: memorymanager.Request{{Type: "hugepages-4", Bytes: 3}}}},
+			err:   "check NUMA nodes: NUMA node 0: hugepages-4 is reserved but not there",
+		},
+		"reservation twice": {
+			nodes: []memorymanager.NodeCapacity{{Total: 10, Reserved: append(memory(1), memory(1)...)}},
+			err:   "check NUMA nodes: NUMA node 0: memory is reserved twice",
+		},
+		"sum beyond 64 bits": {
+			nodes: []memorymanager.NodeCapacity{{ID: 0, Total: 1 << 63}, {ID: 1, Total: 1 << 63}},
+			err:   "check NUMA nodes: memory of all NUMA nodes exceeds 2^64 bytes",
+		},
+		"policy": {
+			nodes: plain(1), opts: memorymanager.Options{Policy: "strict"},
+			err: `topology manager policy "strict" is not one of none, best-effort, restricted, single-numa-node`,
+		},
+		"scope": {
+			nodes: plain(1), opts: memorymanager.Options{Scope: "node"},
+			err: `topology manager scope "node" is not one of container, pod`,
+		},
+		"no distances": {
+			nodes: plain(2), opts: memorymanager.Options{PreferClosest: true},
+			err: "check NUMA distances: NUMA node 0 has 0 distances, want one for each of the 2 nodes",
+		},
+		"negative distance": {
+			nodes: []memorymanager.NodeCapacity{{ID: 5, Distances: []int{-1}}}, opts: memorymanager.Options{PreferClosest: true},
+			err: "check NUMA distances: NUMA node 5: distance -1 to node 5 is not in 0 to 65535",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if _, err := memorymanager.New(test.nodes, test.opts); err == nil || err.Error() != test.err {
+				t.Errorf("got  %v\nwant %s", err, test.err)
+			}
+		})
+	}
+}
+
+func TestRejections(t *testing.T) {
+	seed := []memorymanager.NodeCapacity{
+		{ID: 0, Total: 134987354112, Reserved: memory(3 * gi)}, {ID: 1, Total: 135286722560, Reserved: memory(2148 * mi)},
+	}
+	tests := map[string]struct {
+		nodes  []memorymanager.NodeCapacity
+		policy topologymanager.Policy
+		first  []memorymanager.Container
+		c      memorymanager.Container
+		reason string
+		err    string
+	}{
+		"one node by itself is too small": {
+			nodes: seed, policy: topologymanager.SingleNUMANode, c: app("p", 150*gi), reason: memorymanager.TopologyAffinityError,
+			err: "container c of pod p asks for memory 161061273600 (150Gi); policy single-numa-node, scope container: " +
+				"only nodes 0-1 together have room, not one by itself: " +
+				"node 0 (group 0) memory allocatable 131766128640 free 131766128640, too small: memory allocatable 131766128640 < 161061273600; " +
+				"node 1 (group 1) memory allocatable 133034381312 free 133034381312, too small: memory allocatable 133034381312 < 161061273600",
+		},
+		"fewer nodes would do if they were free": {
+			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 15*gi)}, c: app("b", gi+1),
+			reason: memorymanager.TopologyAffinityError,
+			err: "container c of pod b asks for memory 1073741825; policy restricted, scope container: " +
+				"only nodes 0-1 together have room, although fewer nodes would hold the request if they were free: " +
+				"node 0 (group 0-1) memory allocatable 10737418240 free 0, is in the group 0-1; " +
+				"node 1 (group 0-1) memory allocatable 10737418240 free 5368709120, is in the group 0-1",
+		},
+		"everything is full": {
+			nodes: plain(1), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 8*gi)}, c: app("b", 3*gi),
+			reason: memorymanager.UnexpectedAdmissionError,
+			err: "container c of pod b asks for memory 3221225472 (3Gi); policy best-effort, scope container: no set of NUMA nodes has room: " +
+				"node 0 (group 0) memory allocatable 10737418240 free 2147483648, too full: memory free 2147483648 < 3221225472",
+		},
+		"no such pages": {
+			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}},
+			reason: memorymanager.UnexpectedAdmissionError,
+			err: "container c of pod p asks for hugepages-2Mi 1; policy none, scope container: no NUMA node has such memory: " +
+				"node 0 (group 0) has no hugepages-2Mi",
+		},
+		"not with these CPUs": {
+			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 8*gi)},
+			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(4 * gi), CPUs: nodeset.Of(0)},
+			reason: memorymanager.TopologyAffinityError,
+			err: "container c of pod b asks for memory 4294967296 (4Gi); policy restricted, scope container: " +
+				"nodes 1 have room, but not with the container's CPUs: " +
+				"node 0 (group 0) memory allocatable 10737418240 free 2147483648, too full: memory free 2147483648 < 4294967296; " +
+				"node 1 (group 1) memory allocatable 10737418240 free 10737418240, has room",
+		},
+		"CPUs on a group's node": {
+			nodes: plain(3), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 15*gi)},
+			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(8 * gi), CPUs: nodeset.Of(0)},
+			reason: memorymanager.TopologyAffinityError,
+			err:    "the affinity 0-2 cuts through a group of NUMA nodes",
+		},
+		"CPUs on nodes that are no group": {
+			nodes: plain(4), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 25*gi)},
+			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(2 * gi), CPUs: nodeset.Of(1, 2)},
+			reason: memorymanager.TopologyAffinityError,
+			err:    "the affinity 1-2 cuts through a group of NUMA nodes",
+		},
+		"nothing asked for": {
+			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c"}, reason: memorymanager.InvalidRequest,
+			err: "container c of pod p asks for nothing; policy none, scope container: the request names no memory: node 0 (group 0) has room",
+		},
+		"not sorted": {
+			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c", Request: append(memory(1), memory(1)...)},
+			reason: memorymanager.InvalidRequest, err: "the request is not sorted by memory type, or names one twice",
+		},
+		"too many types": {
+			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c", Request: make(memorymanager.Request, 9)},
+			reason: memorymanager.InvalidRequest, err: "the request names too many memory types",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := manager(t, test.nodes, test.policy)
+			for _, c := range test.first {
+				mustAdmit(t, m, c)
+			}
+			before, generation := m.State(), m.Generation()
+			_, err := m.Admit(test.c)
+			var rejected *memorymanager.Rejection
+			if !errors.As(err, &rejected) {
+				t.Fatalf("got %v, want a rejection", err)
+			}
+			if rejected.Reason() != test.reason {
+				t.Errorf("reason is %s, want %s", rejected.Reason(), test.reason)
+			}
+			if !strings.Contains(err.Error(), test.err) {
+				t.Errorf("got  %s\nwant %s", err, test.err)
+			}
+			if diff := cmp.Diff(before, m.State()); diff != "" || generation != m.Generation() {
+				t.Errorf("the state changed: %s", diff)
+			}
+		})
+	}
+}
+
+// TestFreesInAnotherOrder is kubernetes#113130: 240G over two nodes, 20G beside it; the 20G go, 10G come, and a restart
+// must find what it left.
+func TestFreesInAnotherOrder(t *testing.T) {
+	nodes := []memorymanager.NodeCapacity{{ID: 0, Total: 220 * gi}, {ID: 1, Total: 220 * gi}}
+	m := manager(t, nodes, topologymanager.BestEffort)
+	mustAdmit(t, m, app("a", 240*gi))
+	mustAdmit(t, m, app("b", 20*gi))
+	m.ReleasePod("b")
+	mustAdmit(t, m, app("c", 10*gi))
+	restarted := manager(t, nodes, topologymanager.BestEffort)
+	report, err := restarted.Restore(m.State(), 0)
+	if err != nil || report.Restored != 2 || len(report.Problems) > 0 {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if diff := cmp.Diff(m.State(), restarted.State()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestPoolsOfTwoNodes is kubernetes#104682.
+func TestPoolsOfTwoNodes(t *testing.T) {
+	pages := memorymanager.Hugepages(2 * mi)
+	var nodes []memorymanager.NodeCapacity
+	for id := range 2 {
+		nodes = append(nodes, memorymanager.NodeCapacity{ID: id, Total: gi, Pools: []memorymanager.Pool{{PageSize: 2 * mi, Count: 10}}})
+	}
+	m := manager(t, nodes, topologymanager.Restricted)
+	request := func(bytes uint64) memorymanager.Request { return memorymanager.Request{{Type: pages, Bytes: bytes}} }
+	p := mustAdmit(t, m, memorymanager.Container{Pod: "a", Name: "c", Request: request(24 * mi)})
+	if p.Nodes != nodeset.Of(0, 1) {
+		t.Errorf("24Mi are on %s", p.Nodes)
+	}
+	if _, err := m.Admit(memorymanager.Container{Pod: "b", Name: "c", Request: request(4 * mi)}); err == nil {
+		t.Error("what one node could hold is preferred on both")
+	}
+}
+
+func TestAdmitAgainKeepsTheBooking(t *testing.T) {
+	m := manager(t, plain(2), topologymanager.Restricted)
+	first := mustAdmit(t, m, app("p", 4*gi))
+	generation := m.Generation()
+	again := mustAdmit(t, m, app("p", 4*gi))
+	if !again.Existing || again.Nodes != first.Nodes || again.Affinity != first.Affinity || m.Generation() != generation {
+		t.Errorf("got %+v, had %+v", again, first)
+	}
+	if other := mustAdmit(t, m, app("p", 5*gi)); other.Affinity.Nodes != nodeset.Of(0, 1) || other.Blocks[0].Size != 4*gi {
+		t.Errorf("another request changed the booking: %+v", other)
+	}
+	two := append(memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}, memory(4*gi)...)
+	if other := mustAdmit(t, m, memorymanager.Container{Pod: "p", Name: "c", Request: two}); !other.Existing {
+		t.Errorf("another request changed the booking: %+v", other)
+	}
+	if !m.Release("p", "c") || m.Release("p", "c") || m.Release("q", "c") || m.ReleasePod("p") {
+		t.Error("a booking was released more or less than once")
+	}
+	if m.Blocks("p", "c") != nil || m.Entries("p") != nil {
+		t.Error("a released booking is still there")
+	}
+}
+
+// TestPodsByTurns has the containers of two pods come by turns, as a runtime creates them.
+func TestPodsByTurns(t *testing.T) {
+	m := manager(t, plain(1), topologymanager.BestEffort)
+	container := func(pod, name string, kind memorymanager.Kind, bytes uint64) memorymanager.Container {
+		return memorymanager.Container{Pod: pod, Name: name, Kind: kind, Request: memory(bytes)}
+	}
+	mustAdmit(t, m, container("a", "init", memorymanager.Init, 4*gi))
+	mustAdmit(t, m, container("b", "init", memorymanager.Init, 5*gi))
+	mustAdmit(t, m, container("a", "app", memorymanager.App, 3*gi))
+	mustAdmit(t, m, container("b", "proxy", memorymanager.Sidecar, gi))
+	mustAdmit(t, m, container("b", "app", memorymanager.App, 5*gi))
+	want := map[string]uint64{"a/init": gi, "a/app": 3 * gi, "b/init": 0, "b/proxy": gi, "b/app": 5 * gi}
+	for _, pod := range []string{"a", "b"} {
+		for _, e := range m.Entries(pod) {
+			if got := e.Blocks[0].Size; got != want[pod+"/"+e.Container] {
+				t.Errorf("%s of %s has %d", e.Container, pod, got)
+			}
+		}
+	}
+	if got := reservedBytes(m); !slices.Equal(got, []uint64{10 * gi}) {
+		t.Errorf("booked %d", got)
+	}
+	if problem := unbalanced(m.State()); problem != "" {
+		t.Error(problem)
+	}
+	// b's sandbox starts again: its init container takes the app container's place.
+	m.Release("b", "init")
+	p := mustAdmit(t, m, container("b", "init", memorymanager.Init, 5*gi))
+	if p.Blocks[0].Size != 0 || p.Nodes != nodeset.Of(0) {
+		t.Errorf("the init container that runs again has %+v", p)
+	}
+	c := container("b", "init2", memorymanager.Init, 1)
+	if c.Request[0].Type = "hugepages-2Mi"; c.Request[0].Type != memorymanager.Memory {
+		if _, err := m.Admit(c); err == nil {
+			t.Error("an init container that runs again got pages that are not there")
+		}
+	}
+}
+
+func TestPodScope(t *testing.T) {
+	m, err := memorymanager.New(plain(2), memorymanager.Options{Policy: topologymanager.Restricted, Scope: topologymanager.PodScope})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := func(uid string, sizes ...uint64) (containers []memorymanager.Container) {
+		for i, size := range sizes {
+			containers = append(containers, memorymanager.Container{Pod: uid, Name: string(rune('a' + i)), Request: memory(size)})
+		}
+		return containers
+	}
+	both := pod("p", 6*gi, 5*gi)
+	hint, err := m.AdmitPod("p", both, 0)
+	if err != nil || hint.Nodes != nodeset.Of(0, 1) {
+		t.Fatalf("%v, %v", hint, err)
+	}
+	for _, c := range both {
+		if p := mustAdmit(t, m, c); p.Nodes != nodeset.Of(0, 1) || p.Affinity != hint {
+			t.Errorf("%s is on %s", c.Name, p.Nodes)
+		}
+	}
+	if again, err := m.AdmitPod("p", both, 0); err != nil || !again.Preferred {
+		t.Errorf("again: %v, %v", again, err)
+	}
+	tests := map[string]struct {
+		containers []memorymanager.Container
+		reason     string
+		err        string
+	}{
+		"not preferred": {pod("q", gi), memorymanager.TopologyAffinityError, "pod q asks for memory 1073741824 (1Gi); policy restricted, scope pod: only nodes 0-1"},
+		"no containers": {nil, memorymanager.InvalidRequest, "pod q asks for nothing"},
+		"no such pages": {
+			[]memorymanager.Container{{Pod: "q", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}}},
+			memorymanager.UnexpectedAdmissionError, "no NUMA node has such memory",
+		},
+		"more than there are bytes": {pod("q", 1<<63, 1<<63, 1<<63), "", ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := m.AdmitPod("q", test.containers, 0)
+			var rejected *memorymanager.Rejection
+			if errors.As(err, &rejected) != (test.reason != "") {
+				t.Fatal(err)
+			}
+			if rejected != nil && (rejected.Reason() != test.reason || !strings.Contains(err.Error(), test.err)) {
+				t.Errorf("%s: %v", rejected.Reason(), err)
+			}
+			m.ReleasePod("q")
+		})
+	}
+}
+
+func TestResize(t *testing.T) {
+	tests := map[string]struct {
+		policy  topologymanager.Policy
+		first   []memorymanager.Container
+		c       memorymanager.Container
+		mayMove bool
+		nodes   nodeset.Set
+		want    []uint64
+		err     string
+	}{
+		"grow in place":                 {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 6*gi), nodes: nodeset.Of(0), want: []uint64{6 * gi, 0, 0}},
+		"shrink":                        {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", gi), nodes: nodeset.Of(0), want: []uint64{gi, 0, 0}},
+		"shrink in a group":             {first: []memorymanager.Container{app("p", 14*gi)}, c: app("p", 12*gi), nodes: nodeset.Of(0, 1), want: []uint64{8 * gi, 4 * gi, 0}},
+		"to a superset":                 {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), mayMove: true, nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 6 * gi, 0}},
+		"to all":                        {policy: topologymanager.BestEffort, first: []memorymanager.Container{app("p", 14*gi)}, c: app("p", 24*gi), mayMove: true, nodes: nodeset.Of(0, 1, 2), want: []uint64{10 * gi, 10 * gi, 4 * gi}},
+		"may not move":                  {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), err: "nodes 0 have no room for more"},
+		"one node only":                 {policy: topologymanager.SingleNUMANode, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), mayMove: true, err: "node 0 has no room for more, and the policy allows no second one"},
+		"others keep the group":         {first: []memorymanager.Container{app("p", 4*gi), app("q", 4*gi)}, c: app("p", 8*gi), mayMove: true, err: "nodes 0 have no room for more, and other containers on them keep the group from growing"},
+		"larger than the machine":       {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 40*gi), mayMove: true, err: "nodes 0 have no room for more, nor with unused nodes"},
+		"more nodes than preferred":     {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 14*gi), app("q", 9*gi)}, c: app("p", 16*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 6 * gi, 9 * gi}},
+		"pages that are not there":      {first: []memorymanager.Container{app("p", gi)}, c: memorymanager.Container{Pod: "p", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}}, err: "no NUMA node has such memory"},
+		"without a booking":             {c: app("p", gi), err: "the container has no booking to resize"},
+		"without a request":             {c: memorymanager.Container{Pod: "p", Name: "c"}, err: "the request names no memory"},
+		"restricted to a preferred two": {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 12*gi), mayMove: true, nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 2 * gi, 0}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			m := manager(t, plain(3), test.policy)
+			for _, c := range test.first {
+				mustAdmit(t, m, c)
+			}
+			before := m.State()
+			p, err := m.Resize(test.c, test.mayMove)
+			if test.err != "" {
+				if err == nil || !strings.Contains(err.Error(), test.err) {
+					t.Errorf("got %v, want %s", err, test.err)
+				}
+				if diff := cmp.Diff(before, m.State()); diff != "" {
+					t.Errorf("the state changed: %s", diff)
+				}
+				return
+			}
+			if err != nil || p.Nodes != test.nodes {
+				t.Fatalf("got %s (%v), want %s", p.Nodes, err, test.nodes)
+			}
+			if got := reservedBytes(m); !slices.Equal(got, test.want) {
+				t.Errorf("booked %d, want %d", got, test.want)
+			}
+			if problem := unbalanced(m.State()); problem != "" {
+				t.Error(problem)
+			}
+			m.ReleasePod("p")
+			m.ReleasePod("q")
+			if got := reservedBytes(m); !slices.Equal(got, []uint64{0, 0, 0}) {
+				t.Errorf("booked %d at the end", got)
+			}
+		})
+	}
+	t.Run("restricted, unequal nodes", func(t *testing.T) {
+		nodes := append(plain(2), memorymanager.NodeCapacity{ID: 2, Total: 30 * gi})
+		m := manager(t, nodes, topologymanager.Restricted)
+		mustAdmit(t, m, app("p", 4*gi))
+		_, err := m.Resize(app("p", 12*gi), true)
+		if err == nil || !strings.Contains(err.Error(), "it would need nodes 0-1, more than preferred") {
+			t.Error(err)
+		}
+	})
+}
+
+func TestAdopt(t *testing.T) {
+	m := manager(t, plain(3), topologymanager.BestEffort)
+	if p, err := m.Adopt("p", "c", memory(12*gi), nodeset.Of(0)); err != nil || len(p.Overcommitted) != 1 ||
+		p.Overcommitted[0] != (memorymanager.NodeShortage{Node: 0, Amount: memorymanager.Amount{Type: memorymanager.Memory, Bytes: 2 * gi}}) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := m.Adopt("p", "c", memory(12*gi), nodeset.Of(0)); err != nil || !p.Existing {
+		t.Errorf("again: %+v, %v", p, err)
+	}
+	if p, err := m.Adopt("p", "c", memory(12*gi), nodeset.Of(0, 1)); err != nil || p.Nodes != nodeset.Of(0, 1) || len(p.Overcommitted) > 0 {
+		t.Errorf("elsewhere: %+v, %v", p, err)
+	}
+	if _, err := m.Adopt("q", "c", memory(gi), nodeset.Of(1, 2)); err != nil {
+		t.Error(err)
+	}
+	for _, n := range m.Nodes() {
+		if n.Cells != nodeset.Of(0, 1, 2) {
+			t.Errorf("node %d is in %s: containers overlap", n.ID, n.Cells)
+		}
+	}
+	if p := mustAdmit(t, m, app("s", 17*gi-1)); p.Nodes != nodeset.Of(0, 1, 2) {
+		t.Errorf("on %s, want the joined group", p.Nodes)
+	}
+	m.ReleasePod("s")
+	m.ReleasePod("p")
+	if n := m.Nodes()[0]; n.Cells != nodeset.Of(0) || n.Assignments != 0 {
+		t.Errorf("node 0 is still in %s", n.Cells)
+	}
+	tests := map[string]struct {
+		request memorymanager.Request
+		nodes   nodeset.Set
+		err     string
+	}{
+		"no nodes":      {memory(1), 0, `nodes "" are not all of this machine's 0-2`},
+		"foreign nodes": {memory(1), nodeset.Of(2, 3), `nodes "2-3" are not all of this machine's 0-2`},
+		"no request":    {nil, nodeset.Of(0), "the request names no memory"},
+		"foreign pages": {memorymanager.Request{{Type: "hugepages-2Mi"}}, nodeset.Of(0), "no NUMA node has hugepages-2Mi"},
+	}
+	for name, test := range tests {
+		if _, err := m.Adopt("x", "c", test.request, test.nodes); err == nil || !strings.Contains(err.Error(), test.err) {
+			t.Errorf("%s: got %v, want %s", name, err, test.err)
+		}
+	}
+}
+
+func TestFallBack(t *testing.T) {
+	m, err := memorymanager.New(plain(3), memorymanager.Options{Policy: topologymanager.BestEffort, FallBack: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustAdmit(t, m, app("a", 15*gi))
+	p := mustAdmit(t, m, memorymanager.Container{Pod: "b", Name: "c", Request: memory(8 * gi), CPUs: nodeset.Of(0)})
+	if p.Nodes != nodeset.Of(2) {
+		t.Errorf("on %s, want the node that has room", p.Nodes)
+	}
+	if _, err := m.Admit(app("d", 9*gi)); err == nil {
+		t.Error("placed where nothing fits")
+	}
+}
+
+func TestExplain(t *testing.T) {
+	m := manager(t, plain(4), topologymanager.BestEffort)
+	mustAdmit(t, m, app("a", 15*gi))
+	before := m.State()
+	texts := func(e memorymanager.Explanation) (texts []string) {
+		for _, c := range e.Candidates {
+			text := c.Nodes.String()
+			if c.Preferred {
+				text += "+"
+			}
+			if c.Chosen {
+				text += " chosen"
+			}
+			if c.Why != "" {
+				text += " " + c.Why
+			}
+			texts = append(texts, text)
+		}
+		return texts
+	}
+	tests := map[string]struct {
+		c     memorymanager.Container
+		nodes nodeset.Set
+		err   string
+		want  []string
+	}{
+		"one node": {
+			c: app("b", 4*gi), nodes: nodeset.Of(2),
+			want: []string{
+				"2+ chosen", "0 is in the group 0-1", "1 is in the group 0-1", "3+ has room, but nodes 2 come first",
+				"0-1 has room, but nodes 2 come first", "2-3 has room, but nodes 2 come first",
+			},
+		},
+		"two nodes": {
+			c: app("b", 14*gi), nodes: nodeset.Of(2, 3),
+			want: []string{
+				"2-3+ chosen",
+				"0 too small: memory allocatable 10737418240 < 15032385536", "1 too small: memory allocatable 10737418240 < 15032385536",
+				"2 too small: memory allocatable 10737418240 < 15032385536", "3 too small: memory allocatable 10737418240 < 15032385536",
+				"0-1 too full: memory free 5368709120 < 15032385536",
+			},
+		},
+		"nothing fits": {
+			c: app("b", 25*gi), err: "no set of NUMA nodes has room",
+			want: []string{
+				"0 too small: memory allocatable 10737418240 < 26843545600", "1 too small: memory allocatable 10737418240 < 26843545600",
+				"2 too small: memory allocatable 10737418240 < 26843545600", "3 too small: memory allocatable 10737418240 < 26843545600",
+				"0-1 too small: memory allocatable 21474836480 < 26843545600", "2-3 too small: memory allocatable 21474836480 < 26843545600",
+			},
+		},
+		"CPUs elsewhere": {
+			c: memorymanager.Container{Pod: "b", Name: "c", Request: memory(6 * gi), CPUs: nodeset.Of(1, 2)}, nodes: nodeset.Of(2),
+			want: []string{
+				"2+ chosen", "0 is in the group 0-1", "1 is in the group 0-1", "3+ has room, but nodes 2 come first",
+				"0-1 too full: memory free 5368709120 < 6442450944", "2-3 has room, but nodes 2 come first",
+			},
+		},
+		"CPUs that cut through": {
+			c: memorymanager.Container{Pod: "b", Name: "c", Request: memory(8 * gi), CPUs: nodeset.Of(0)}, err: "cuts through a group",
+			want: []string{
+				"0 is in the group 0-1", "1 is in the group 0-1", "2+ not as the policy best-effort wants it",
+				"3+ not as the policy best-effort wants it", "0-1 too full: memory free 5368709120 < 8589934592",
+				"2-3 not as the policy best-effort wants it",
+			},
+		},
+		"existing":   {c: app("a", 15*gi), nodes: nodeset.Of(0, 1)},
+		"no request": {c: app("a", 0), nodes: nodeset.Of(0, 1)},
+		"invalid":    {c: memorymanager.Container{Pod: "x"}, err: "the request names no memory"},
+		"no pages": {
+			c:   memorymanager.Container{Pod: "x", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}},
+			err: "no NUMA node has such memory",
+			want: []string{
+				"0 has no hugepages-2Mi", "1 has no hugepages-2Mi", "2 has no hugepages-2Mi", "3 has no hugepages-2Mi",
+				"0-1 has no hugepages-2Mi", "2-3 has no hugepages-2Mi",
+			},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			e := m.Explain(test.c)
+			if (e.Err != nil) != (test.err != "") || e.Err != nil && !strings.Contains(e.Err.Error(), test.err) || e.Placement.Nodes != test.nodes {
+				t.Errorf("got %s, %v; want %s, %s", e.Placement.Nodes, e.Err, test.nodes, test.err)
+			}
+			if got := texts(e); test.want != nil && !slices.Equal(got, test.want) {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+			}
+			if diff := cmp.Diff(before, m.State()); diff != "" {
+				t.Errorf("the state changed: %s", diff)
+			}
+		})
+	}
+}
+
+func TestRestore(t *testing.T) {
+	pages := memorymanager.Hugepages(gi)
+	withPages := func(total, count uint64, n int) (nodes []memorymanager.NodeCapacity) {
+		for id := range n {
+			nodes = append(nodes, memorymanager.NodeCapacity{ID: id, Total: total, Pools: []memorymanager.Pool{{PageSize: gi, Count: count}}})
+		}
+		return nodes
+	}
+	stored := manager(t, withPages(14*gi, 4, 3), topologymanager.BestEffort)
+	mustAdmit(t, stored, memorymanager.Container{
+		Pod: "a", Name: "c", Request: append(memorymanager.Request{{Type: pages, Bytes: 5 * gi}}, memory(18*gi)...),
+	})
+	mustAdmit(t, stored, app("b", 10*gi))
+	tests := map[string]struct {
+		nodes  []memorymanager.NodeCapacity
+		change func(s *memorymanager.State)
+		want   memorymanager.RestoreReport
+		bytes  []uint64
+		err    string
+	}{
+		"as it was": {nodes: withPages(14*gi, 4, 3), want: memorymanager.RestoreReport{Restored: 2}, bytes: []uint64{10 * gi, 8 * gi, 10 * gi}},
+		"a little less": {
+			nodes: withPages(14*gi-mi, 4, 3), bytes: []uint64{10*gi - mi, 8 * gi, 10*gi - mi},
+			want: memorymanager.RestoreReport{Restored: 2, Drifted: []memorymanager.Drift{
+				{Node: 0, Type: "memory", Stored: 10 * gi, Now: 10*gi - mi, Tolerated: true},
+				{Node: 1, Type: "memory", Stored: 10 * gi, Now: 10*gi - mi, Tolerated: true},
+				{Node: 2, Type: "memory", Stored: 10 * gi, Now: 10*gi - mi, Tolerated: true},
+			}},
+		},
+		"much less": {
+			nodes: withPages(13*gi, 4, 3), bytes: []uint64{9 * gi, 8 * gi, 9 * gi},
+			want: memorymanager.RestoreReport{Restored: 2, Drifted: []memorymanager.Drift{
+				{Node: 0, Type: "memory", Stored: 10 * gi, Now: 9 * gi}, {Node: 1, Type: "memory", Stored: 10 * gi, Now: 9 * gi},
+				{Node: 2, Type: "memory", Stored: 10 * gi, Now: 9 * gi},
+			}, Lost: []memorymanager.NodeShortage{
+				{Node: 0, Amount: memorymanager.Amount{Type: "memory", Bytes: gi}}, {Node: 2, Amount: memorymanager.Amount{Type: "memory", Bytes: gi}},
+			}},
+		},
+		"a node gone": {
+			nodes: withPages(14*gi, 4, 2), bytes: []uint64{10 * gi, 8 * gi},
+			want: memorymanager.RestoreReport{
+				Restored: 1, Vanished: nodeset.Of(2),
+				Drifted: []memorymanager.Drift{{Node: 2, Type: pages, Stored: 4 * gi}, {Node: 2, Type: "memory", Stored: 10 * gi}},
+				Lost:    []memorymanager.NodeShortage{{Node: 2, Amount: memorymanager.Amount{Type: "memory", Bytes: 10 * gi}}},
+				Problems: []string{
+					"container c of pod b: nodes 2 of its memory are gone", "container c of pod b: its memory is on no node of this machine",
+				},
+			},
+		},
+		"pages gone": {
+			nodes: plain(3), bytes: []uint64{10 * gi, 8 * gi, 10 * gi},
+			want: memorymanager.RestoreReport{
+				Restored: 2,
+				Drifted: []memorymanager.Drift{
+					{Node: 0, Type: pages, Stored: 4 * gi}, {Node: 1, Type: pages, Stored: 4 * gi}, {Node: 2, Type: pages, Stored: 4 * gi},
+				},
+				Lost: []memorymanager.NodeShortage{{Node: 0, Amount: memorymanager.Amount{Type: pages, Bytes: 5 * gi}}},
+				Problems: []string{
+					"container c of pod a: this machine has no hugepages-1Gi",
+					"node 0: 2 assignments stored, its entries make 1", "node 1: 2 assignments stored, its entries make 1",
+				},
+			},
+		},
+		"node map that is not its entries'": {
+			nodes: withPages(14*gi, 4, 3), bytes: []uint64{10 * gi, 8 * gi, 10 * gi},
+			change: func(s *memorymanager.State) {
+				s.Nodes[2].Cells, s.Nodes[2].Assignments = nodeset.Of(1, 2), 5
+				s.Nodes[2].Memory[1].Reserved = 1
+			},
+			want: memorymanager.RestoreReport{Restored: 2, Problems: []string{
+				"node 2: 5 assignments stored, its entries make 1", "node 2: group 1-2 stored, its entries make 2",
+				"node 2: memory reserved 1 stored, its entries make 10737418240",
+			}},
+		},
+		"nothing says where the bytes are": {
+			nodes: withPages(14*gi, 4, 3), bytes: []uint64{10 * gi, 8 * gi, 10 * gi},
+			change: func(s *memorymanager.State) {
+				s.Nodes = nil
+				for i := range s.Entries {
+					for j := range s.Entries[i].Blocks {
+						s.Entries[i].Blocks[j].PerNode = nil
+					}
+				}
+			},
+			want: memorymanager.RestoreReport{Restored: 2},
+		},
+		"a block twice": {
+			nodes: withPages(14*gi, 4, 3), bytes: []uint64{10 * gi, 8 * gi, 10 * gi},
+			change: func(s *memorymanager.State) {
+				s.Entries[1].Blocks = append(s.Entries[1].Blocks, s.Entries[1].Blocks[0])
+			},
+			want: memorymanager.RestoreReport{Restored: 2, Problems: []string{"container c of pod b: its memory is there twice"}},
+		},
+		"an entry twice": {
+			nodes:  withPages(14*gi, 4, 3),
+			change: func(s *memorymanager.State) { s.Entries = append(s.Entries, s.Entries[0]) },
+			err:    `restore bookings: entry of container "c" of pod "a" is without a name or there twice`,
+		},
+		"an entry without a name": {
+			nodes:  withPages(14*gi, 4, 3),
+			change: func(s *memorymanager.State) { s.Entries[0].Container = "" },
+			err:    `restore bookings: entry of container "" of pod "a" is without a name or there twice`,
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			m, state := manager(t, test.nodes, topologymanager.BestEffort), stored.State()
+			if test.change != nil {
+				test.change(&state)
+			}
+			report, err := m.Restore(state, memorymanager.DefaultTolerance)
+			if test.err != "" {
+				if err == nil || err.Error() != test.err {
+					t.Errorf("got %v, want %s", err, test.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, report); diff != "" {
+				t.Errorf("-want +got\n%s", diff)
+			}
+			if got := reservedBytes(m); !slices.Equal(got, test.bytes) {
+				t.Errorf("booked %d, want %d", got, test.bytes)
+			}
+			if problem := unbalanced(m.State()); problem != "" {
+				t.Error(problem)
+			}
+		})
+	}
+}
+
+// TestManyPodsComeAndGo keeps the books of pods that nobody looked at in between.
+func TestManyPodsComeAndGo(t *testing.T) {
+	m := manager(t, plain(1), topologymanager.None)
+	for i := range 300 {
+		mustAdmit(t, m, app(string(rune('a'+i)), 1))
+		if i%3 > 0 {
+			m.ReleasePod(string(rune('a' + i - 1)))
+		}
+	}
+	s := m.State()
+	if !slices.IsSortedFunc(s.Entries, func(a, b memorymanager.Entry) int { return strings.Compare(a.Pod, b.Pod) }) {
+		t.Error("entries are not sorted")
+	}
+	if len(s.Entries) != m.Nodes()[0].Assignments || unbalanced(s) != "" {
+		t.Errorf("%d entries, %d assignments", len(s.Entries), m.Nodes()[0].Assignments)
+	}
+}
