@@ -20,14 +20,21 @@ func Encode(policy string, s memorymanager.State) []byte {
 	return e.appendTo(nil)
 }
 
-// An encoder keeps the text of each pod, so that a decision re-encodes one pod and the node map, not the state.
+// An encoder keeps the text of each node and pod, so that a decision re-encodes what it changed, not the state.
 type encoder struct {
-	policy    string
-	nodesJSON []byte // the object's inside, in the order of the ids' text as encoding/json sorts them
-	nodesText []byte // the map's inside, in the order of the ids
-	pods      []*podText
-	amounts   bool // the pods' per-node amounts are written
-	scratch   podText
+	policy  string
+	nodes   []nodeText // by id
+	order   []int      // of nodes in the file: encoding/json sorts "10" before "2"
+	pods    []*podText // by UID
+	amounts bool       // the pods' per-node amounts are written
+	scratch podText
+}
+
+// nodeText is one node's part of the file.
+type nodeText struct {
+	node memorymanager.NodeState
+	json []byte // "ID":{...}
+	span *span  // ID:<*>{...}, under the checksum
 }
 
 // podText is one pod's part of the file.
@@ -37,42 +44,39 @@ type podText struct {
 	jsonAmounts []byte // the same with per-node amounts; empty when it has none
 	amounts     uint32 // their checksum
 	text        []byte // POD:map[CONTAINER:[...]], under the checksum
-	span        *span  // of text
+	span        *span  // of the text
 }
 
 func newEncoder(policy string) *encoder { return &encoder{policy: validUTF8(policy)} }
 
 // setNodes takes over the node map, which is sorted by id; false when nothing changed.
 func (e *encoder) setNodes(nodes []memorymanager.NodeState) bool {
-	text := make([]byte, 0, len(e.nodesText)+64)
+	sameID := func(text nodeText, node memorymanager.NodeState) bool { return text.node.ID == node.ID }
+	changed := !slices.EqualFunc(e.nodes, nodes, sameID)
+	if changed {
+		e.nodes = make([]nodeText, len(nodes))
+		e.order = e.order[:0]
+		for i := range nodes {
+			e.order = append(e.order, i)
+		}
+		slices.SortFunc(e.order, func(a, b int) int {
+			return strings.Compare(strconv.Itoa(nodes[a].ID), strconv.Itoa(nodes[b].ID))
+		})
+	}
 	for i, node := range nodes {
-		if i > 0 {
-			text = append(text, ' ')
+		text := &e.nodes[i]
+		if text.span != nil && text.shows(node) {
+			continue
 		}
-		text = appendNodeText(text, node)
+		changed = true
+		node.Memory = append(text.node.Memory[:0], node.Memory...)
+		*text = nodeText{node: node, json: appendNodeJSON(text.json[:0], node), span: newSpan(appendNodeText(nil, node))}
 	}
-	if bytes.Equal(text, e.nodesText) {
-		return false
-	}
-	e.nodesText = text
-	e.nodesJSON = e.nodesJSON[:0]
-	for i, node := range inTextOrder(nodes) {
-		if i > 0 {
-			e.nodesJSON = append(e.nodesJSON, ',')
-		}
-		e.nodesJSON = appendNodeJSON(e.nodesJSON, node)
-	}
-	return true
+	return changed
 }
 
-// inTextOrder sorts nodes as encoding/json sorts integer keys: "10" before "2".
-func inTextOrder(nodes []memorymanager.NodeState) []memorymanager.NodeState {
-	if len(nodes) == 0 || nodes[len(nodes)-1].ID < 10 {
-		return nodes
-	}
-	return slices.SortedFunc(slices.Values(nodes), func(a, b memorymanager.NodeState) int {
-		return strings.Compare(strconv.Itoa(a.ID), strconv.Itoa(b.ID))
-	})
+func (t *nodeText) shows(node memorymanager.NodeState) bool {
+	return t.node.Assignments == node.Assignments && t.node.Cells == node.Cells && slices.Equal(t.node.Memory, node.Memory)
 }
 
 // decide takes over what one decision changed, a pod without entries is gone; false when nothing changed. Per-node
@@ -134,13 +138,23 @@ func (e *encoder) appendTo(b []byte) []byte {
 	b = append(b, `{"policyName":`...)
 	b = appendString(b, e.policy)
 	b = append(b, `,"machineState":{`...)
-	b = append(b, e.nodesJSON...)
+	for i, at := range e.order {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, e.nodes[at].json...)
+	}
 	b = append(b, '}')
 
 	hash := fnv1a(fnvOffset, textPolicy)
 	hash = fnv1a(hash, e.policy)
 	hash = fnv1a(hash, textNodes+"map[")
-	hash = fnv1a(hash, e.nodesText)
+	for i := range e.nodes {
+		if i > 0 {
+			hash = fnv1a(hash, " ")
+		}
+		hash = e.nodes[i].span.extend(hash)
+	}
 	hash = fnv1a(hash, "]"+textEntries+"map[")
 
 	amounts := uint32(0)
