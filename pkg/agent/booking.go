@@ -79,7 +79,12 @@ func (a *Agent) wanted(c *container) memorymanager.Container {
 // place asks the memory manager.
 func (a *Agent) place(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
 	if blocks := a.manager.Blocks(wanted.Pod, wanted.Name); blocks != nil && wanted.Kind != memorymanager.Init && !holds(blocks, wanted.Request) {
-		return a.manager.Resize(wanted, true) // its limit has changed since its last start
+		// Its limit has changed since its last start. It does not run, so that it may go elsewhere.
+		placement, err := a.manager.Resize(wanted, true)
+		if err == nil {
+			return placement, nil
+		}
+		a.unbook(c)
 	}
 	if err := a.align(c); err != nil {
 		return memorymanager.Placement{}, err

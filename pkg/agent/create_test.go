@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -375,16 +374,7 @@ func TestBadAnnotationsAreIgnoredOrRefuse(t *testing.T) {
 // reconfigure puts a configuration in force.
 func (n *node) reconfigure(yaml string) {
 	n.Helper()
-	var c config.Config
-	if strings.Contains(yaml, "reservedMemory:") {
-		var err error
-		if c, err = config.Parse("config", []byte(yaml)); err != nil {
-			n.Fatal(err)
-		}
-	} else {
-		c = parseConfig(n, yaml)
-	}
-	if err := n.Reconfigure(context.Background(), c); err != nil {
+	if err := n.Reconfigure(context.Background(), parseConfig(n, yaml)); err != nil {
 		n.Fatal(err)
 	}
 }

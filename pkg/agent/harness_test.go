@@ -54,11 +54,15 @@ type node struct {
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
+	off  bool
 }
 
 func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.off {
+		return len(p), nil
+	}
 	return l.text.Write(p)
 }
 
@@ -107,8 +111,10 @@ func newNode(t testing.TB, yaml string, options ...func(*node)) *node {
 
 func parseConfig(t testing.TB, yaml string) config.Config {
 	t.Helper()
-	c, err := config.Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\n"+
-		"kubeReserved: {memory: 924Mi}\n"+yaml))
+	if !strings.Contains(yaml, "reservedMemory:") {
+		yaml = "reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n" + yaml
+	}
+	c, err := config.Parse("config", []byte(yaml))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,152 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// eightNodes has room for a thousand pods.
+const eightNodes = `
+nodes:
+  - {id: 0, memory: 256Gi, cpus: 0-7}
+  - {id: 1, memory: 256Gi, cpus: 8-15}
+  - {id: 2, memory: 256Gi, cpus: 16-23}
+  - {id: 3, memory: 256Gi, cpus: 24-31}
+  - {id: 4, memory: 256Gi, cpus: 32-39}
+  - {id: 5, memory: 256Gi, cpus: 40-47}
+  - {id: 6, memory: 256Gi, cpus: 48-55}
+  - {id: 7, memory: 256Gi, cpus: 56-63}
+`
+
+// loaded is a node with so many pods of one running container each, every second one pinned.
+func loaded(b *testing.B, pods int) (n *node, all []Pod, containers []Container) {
+	n = newNode(b, "kubeReserved: {memory: 8Gi}\nreservedMemory: []", func(n *node) {
+		var err error
+		if n.machine, err = machine.Parse("machine", []byte(eightNodes)); err != nil {
+			b.Fatal(err)
+		}
+	})
+	n.log.discard()
+	n.Agent.log.(*logrus.Logger).SetOutput(io.Discard)
+	n.Agent.log.(*logrus.Logger).SetLevel(logrus.WarnLevel)
+	for i := range pods {
+		class := memoryqos.Guaranteed
+		if i%2 == 1 {
+			class = memoryqos.Burstable
+		}
+		pod := n.pod(fmt.Sprintf("pod%d", i), class)
+		c := ofPod(pod, "main", 64*mi)
+		if class == memoryqos.Burstable {
+			adj := int64(990)
+			c.Resources.OOMScoreAdj = &adj
+		}
+		c.State = Running
+		all, containers = append(all, pod), append(containers, c)
+	}
+	updates := map[string]Adjustment{}
+	for _, update := range n.sync(all, containers) {
+		updates[update.ContainerID] = update.Adjustment
+	}
+	for i := range containers {
+		containers[i].Resources = containers[i].Resources.with(updates[containers[i].ID])
+	}
+	return n, all, containers
+}
+
+// BenchmarkSynchronize is a whole Synchronize, the checkpoint's write included, by an agent that has just read it.
+func BenchmarkSynchronize(b *testing.B) {
+	for _, pods := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("containers=%d", pods), func(b *testing.B) {
+			n, all, containers := loaded(b, pods)
+			for b.Loop() {
+				b.StopTimer()
+				n.stop()
+				n.start()
+				n.Agent.log.(*logrus.Logger).SetOutput(io.Discard)
+				b.StartTimer()
+				n.sync(all, containers)
+			}
+		})
+	}
+}
+
+// BenchmarkCreate is a create and the end of its pod beside so many other pods; the state folder decides about the disk.
+func BenchmarkCreate(b *testing.B) {
+	for _, class := range []memoryqos.QOSClass{memoryqos.Guaranteed, memoryqos.Burstable} {
+		for _, pods := range []int{0, 100, 1000} {
+			b.Run(fmt.Sprintf("%s/existing=%d", class, pods), func(b *testing.B) {
+				n, _, _ := loaded(b, pods)
+				pod := n.pod("measured", class)
+				c := ofPod(pod, "main", 64*mi)
+				if class == memoryqos.Burstable {
+					adj := int64(990)
+					c.Resources.OOMScoreAdj = &adj
+				}
+				ctx := context.Background()
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					pod.ID = fmt.Sprint(i)
+					if _, err := n.CreateContainer(ctx, pod, c); err != nil {
+						b.Fatal(err)
+					}
+					if err := n.StopPodSandbox(ctx, pod); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkDecide is the part of a create under the lock: nothing else can happen meanwhile.
+func BenchmarkDecide(b *testing.B) {
+	n, _, _ := loaded(b, 1000)
+	pod := n.pod("measured", memoryqos.Guaranteed)
+	c := ofPod(pod, "main", 64*mi)
+	b.ReportAllocs()
+	for b.Loop() {
+		if d := n.decideCreate(pod, c); d.err != nil {
+			b.Fatal(d.err)
+		}
+		n.mu.Lock()
+		n.endPod(n.pods[pod.UID])
+		n.mu.Unlock()
+	}
+}
+
+// BenchmarkAncestors is the derivation of all levels above the containers from 1,000 pods, without and with the writes.
+func BenchmarkAncestors(b *testing.B) {
+	n, _, _ := loaded(b, 1000)
+	b.Run("derive", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			n.sums++
+			n.targets()
+		}
+	})
+	b.Run("apply", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			n.sums++
+			n.protect(context.Background())
+		}
+	})
+}
+
+// BenchmarkView is a View after one pod has changed.
+func BenchmarkView(b *testing.B) {
+	n, _, _ := loaded(b, 1000)
+	for b.Loop() {
+		n.mu.Lock()
+		n.touch(n.living[0])
+		n.mu.Unlock()
+		n.View()
+	}
+}

@@ -1,0 +1,438 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// walker plays kubelet and runtime in a random order of events, and knows what must be so after each.
+type walker struct {
+	*node
+	rand *rand.Rand
+	next int
+	calm int // of so many occasions one is a kill
+	pods map[string]*walkedPod
+	// held are the values that the files have, as the writes told.
+	held map[string]uint64
+	bad  []string
+}
+
+type walkedPod struct {
+	Pod
+	class      memoryqos.QOSClass
+	containers map[string]*walkedContainer
+}
+
+// walkedContainer is a container as the runtime has it: the resources of its OCI spec.
+type walkedContainer struct{ Container }
+
+func newWalker(t *testing.T, seed uint64, yaml string, calm int) *walker {
+	w := &walker{calm: calm, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}, held: map[string]uint64{}}
+	w.node = newNode(t, yaml, func(n *node) { n.onWrite = w.written })
+	w.log.discard()
+	return w
+}
+
+// written checks that no parent promises less than its children at any moment.
+func (w *walker) written(write cgroup.Write) {
+	if write.Knob != cgroup.MemoryMin && write.Knob != cgroup.MemoryLow {
+		return
+	}
+	value, _ := strconv.ParseUint(write.Text, 10, 64)
+	w.held[write.Cgroup+"/"+string(write.Knob)] = value
+	for _, parent := range []string{write.Cgroup, path.Dir(write.Cgroup)} {
+		sum := uint64(0)
+		for file, bytes := range w.held {
+			if path.Dir(path.Dir(file)) == parent && path.Base(file) == string(write.Knob) {
+				sum += bytes
+			}
+		}
+		if promised := w.held[parent+"/"+string(write.Knob)]; parent != "." && promised < sum {
+			w.bad = append(w.bad, fmt.Sprintf("%s of %s is %d, its children have %d", write.Knob, parent, promised, sum))
+		}
+	}
+}
+
+func (l *logBuffer) discard() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.off = true
+}
+
+func pick[T any](w *walker, all map[string]T) (T, bool) {
+	var none T
+	if len(all) == 0 {
+		return none, false
+	}
+	keys := slices.Sorted(maps.Keys(all))
+	return all[keys[w.rand.IntN(len(keys))]], true
+}
+
+// step is one random event.
+func (w *walker) step() (event string) {
+	ctx := context.Background()
+	p, any := pick(w, w.pods)
+	if !any || len(w.pods) < 12 && w.rand.IntN(6) == 0 {
+		return w.newPod()
+	}
+	c, some := pick(w, p.containers)
+	switch roll := w.rand.IntN(100); {
+	case roll < 25:
+		return w.createContainer(p)
+	case roll < 40 && some:
+		if !c.State.Alive() {
+			return "nothing"
+		}
+		w.exit(c)
+		w.noError(w.StopContainer(ctx, p.Pod, c.Container))
+		return "stop " + c.ID
+	case roll < 50 && some:
+		w.exit(c)
+		w.noError(w.RemoveContainer(ctx, p.Pod, c.Container))
+		delete(p.containers, c.Name)
+		return "remove " + c.ID
+	case roll < 70 && some:
+		return w.resize(p, c)
+	case roll < 80:
+		for _, c := range p.containers {
+			w.exit(c)
+		}
+		w.noError(w.StopPodSandbox(ctx, p.Pod))
+		if w.rand.IntN(2) == 0 {
+			w.noError(w.RemovePodSandbox(ctx, p.Pod))
+		}
+		w.drop(p)
+		return "stop pod " + p.Name
+	case roll < 83: // its end is not told
+		w.reconcile(ctx) // has been seen
+		w.drop(p)
+		w.reconcile(ctx)
+		return "lose pod " + p.Name
+	case roll < 84 && w.rand.IntN(w.calm) == 0:
+		w.kill()
+		return "kill"
+	case roll < 86:
+		w.Disconnected(nil)
+		w.Connected(w.runtime, nil)
+		w.synchronize()
+		return "restart of the runtime"
+	}
+	w.reconcile(ctx)
+	return "reconcile"
+}
+
+func (w *walker) noError(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *walker) newPod() string {
+	w.next++
+	class := []memoryqos.QOSClass{memoryqos.Guaranteed, memoryqos.Guaranteed, memoryqos.Burstable, memoryqos.BestEffort}[w.rand.IntN(4)]
+	p := &walkedPod{Pod: w.pod(fmt.Sprintf("pod%d", w.next), class), class: class, containers: map[string]*walkedContainer{}}
+	w.pods[p.UID] = p
+	w.noError(w.RunPodSandbox(context.Background(), p.Pod))
+	return "run pod " + p.Name
+}
+
+func (w *walker) size(class memoryqos.QOSClass) uint64 {
+	if class == memoryqos.BestEffort {
+		return 0
+	}
+	if w.rand.IntN(10) == 0 {
+		return uint64(1+w.rand.IntN(20)) * gi
+	}
+	return uint64(1+w.rand.IntN(2048)) * mi
+}
+
+func (w *walker) createContainer(p *walkedPod) string {
+	w.next++
+	name := string(rune('a' + w.rand.IntN(3)))
+	if old := p.containers[name]; old != nil && old.State.Alive() {
+		return "nothing"
+	} else if old != nil {
+		w.rmdir(old.CgroupsPath)
+	}
+	c := ofPod(p.Pod, name, w.size(p.class))
+	c.ID = fmt.Sprintf("%s-%d", c.ID, w.next)
+	c.CgroupsPath = p.CgroupParent + "/" + c.ID
+	if p.class == memoryqos.Burstable {
+		adj := int64(3 + w.rand.IntN(997))
+		c.Resources.OOMScoreAdj = &adj
+	}
+	adjustment, err := w.CreateContainer(context.Background(), p.Pod, c)
+	delete(p.containers, name)
+	if err != nil {
+		return "refused " + c.ID
+	}
+	if w.rand.IntN(8) == 0 { // another plugin rejects it: nobody tells
+		return w.retried(p, c)
+	}
+	w.mkdir(c.CgroupsPath)
+	w.writeFile(c.CgroupsPath, "memory.max", bytesOf(limitOf(c.Resources.MemoryLimit)))
+	w.applied(c.CgroupsPath, adjustment)
+	c.Resources = c.Resources.with(adjustment)
+	c.State = Running
+	w.noError(w.StartContainer(context.Background(), p.Pod, c))
+	p.containers[name] = &walkedContainer{Container: c}
+	return "create " + c.ID
+}
+
+// retried is the kubelet's next try after a create that failed behind us; the sums must not count the first.
+func (w *walker) retried(p *walkedPod, c Container) string {
+	c.ID += "-retry"
+	c.CgroupsPath += "-retry"
+	adjustment, err := w.CreateContainer(context.Background(), p.Pod, c)
+	if err != nil {
+		w.Fatalf("a retry of what was admitted is refused: %v", err)
+	}
+	w.mkdir(c.CgroupsPath)
+	w.applied(c.CgroupsPath, adjustment)
+	c.Resources = c.Resources.with(adjustment)
+	c.State = Running
+	w.noError(w.StartContainer(context.Background(), p.Pod, c))
+	p.containers[c.Name] = &walkedContainer{Container: c}
+	return "retry " + c.ID
+}
+
+func (w *walker) resize(p *walkedPod, c *walkedContainer) string {
+	if !c.State.Alive() || p.class == memoryqos.BestEffort {
+		return "nothing"
+	}
+	to := Resources{MemoryLimit: limit(int64(w.size(p.class)))}
+	if w.rand.IntN(3) == 0 {
+		to.Unified = map[string]string{"memory.high": "max", "memory.min": "0"}
+	}
+	got, err := w.UpdateContainer(context.Background(), p.Pod, c.Container, to)
+	if err != nil {
+		return "refused resize " + c.ID
+	}
+	c.Resources = merged(c.Resources, to)
+	if got != nil {
+		c.Resources = c.Resources.with(*got)
+		w.applied(c.CgroupsPath, *got)
+	}
+	w.writeFile(c.CgroupsPath, "memory.max", bytesOf(limitOf(c.Resources.MemoryLimit)))
+	w.noError(w.PostUpdateContainer(context.Background(), p.Pod, c.Container))
+	return "resize " + c.ID
+}
+
+// drop removes a pod's cgroups.
+func (w *walker) drop(p *walkedPod) {
+	w.rmdir(p.CgroupParent)
+	w.forgetHeld(p.CgroupParent)
+	delete(w.pods, p.UID)
+}
+
+// applied writes what the runtime writes for an answer.
+func (w *walker) applied(dir string, adjustment Adjustment) {
+	w.write(dir, adjustment)
+	for file, value := range adjustment.Unified {
+		w.written(cgroup.Write{Cgroup: strings.TrimPrefix(dir, "/"), Knob: cgroup.Knob(file), Text: value})
+	}
+}
+
+// exit ends a container's processes; the runtime tells of it afterwards.
+func (w *walker) exit(c *walkedContainer) {
+	c.State = Stopped
+	w.rmdir(c.CgroupsPath)
+	w.forgetHeld(c.CgroupsPath)
+}
+
+func (w *walker) forgetHeld(cgroup string) {
+	for file := range w.held {
+		if strings.HasPrefix(file, strings.TrimPrefix(cgroup, "/")+"/") {
+			delete(w.held, file)
+		}
+	}
+}
+
+// kill starts another agent on the state folder as it is at this moment, as after a SIGKILL.
+func (w *walker) kill() {
+	w.next++
+	copied := filepath.Join(w.root, fmt.Sprintf("state-%d", w.next))
+	for { // a file that is renamed meanwhile is there under its new name
+		err := os.CopyFS(copied, os.DirFS(w.state))
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			w.Fatal(err)
+		}
+		w.rmdir(strings.TrimPrefix(copied, w.root))
+	}
+	w.stop()
+	w.state = copied
+	w.start()
+	w.synchronize()
+}
+
+func (w *walker) synchronize() {
+	var pods []Pod
+	var containers []Container
+	for _, p := range w.pods {
+		pods = append(pods, p.Pod)
+		for _, c := range p.containers {
+			if c.State.Alive() {
+				containers = append(containers, c.Container)
+			}
+		}
+	}
+	for _, update := range w.sync(pods, containers) {
+		for _, p := range w.pods {
+			for _, c := range p.containers {
+				if c.ID == update.ContainerID {
+					c.Resources = c.Resources.with(update.Adjustment)
+					w.applied(c.CgroupsPath, update.Adjustment)
+				}
+			}
+		}
+	}
+}
+
+// check compares the agent's state and the files with what the runtime has.
+func (w *walker) check(event string) {
+	w.Helper()
+	fail := func(format string, args ...any) {
+		w.Helper()
+		w.Fatalf("after %s: %s", event, fmt.Sprintf(format, args...))
+	}
+	if len(w.bad) > 0 {
+		fail("%s", strings.Join(w.bad, "; "))
+	}
+	if w.manager != nil {
+		w.checkBookings(fail)
+	}
+	want := map[string]uint64{}
+	for _, p := range w.pods {
+		for _, c := range p.containers {
+			if !c.State.Alive() {
+				continue
+			}
+			for _, file := range []string{"memory.min", "memory.low"} {
+				bytes, _ := strconv.ParseUint(c.Resources.Unified[file], 10, 64)
+				want[p.CgroupParent+"/"+file] += bytes
+				want["kubepods/"+file] += bytes
+				if file == "memory.low" {
+					want["kubepods/memory.min"] += bytes
+				}
+				if p.class == memoryqos.Burstable {
+					want["kubepods/burstable/"+file] += bytes
+				}
+			}
+		}
+	}
+	for file, bytes := range want {
+		held := w.file(path.Dir(file), path.Base(file))
+		if held == "" {
+			held = "0"
+		}
+		if held != bytesOf(bytes) {
+			fail("%s holds %s, the living containers have %d", file, held, bytes)
+		}
+	}
+}
+
+// checkBookings compares the node map with the bookings, and the bookings with the pods.
+func (w *walker) checkBookings(fail func(string, ...any)) {
+	state := w.manager.State()
+	type key struct {
+		node int
+		of   memorymanager.MemoryType
+	}
+	sums := map[key]uint64{}
+	for _, entry := range state.Entries {
+		p := w.pods[entry.Pod]
+		if p == nil {
+			fail("pod %s is gone and has a booking", entry.Pod)
+		}
+		for _, block := range entry.Blocks {
+			for _, amount := range block.PerNode {
+				sums[key{amount.Node, block.Type}] += amount.Bytes
+			}
+		}
+	}
+	for _, node := range state.Nodes {
+		for _, table := range node.Memory {
+			if got := sums[key{node.ID, table.Type}]; got != table.Reserved {
+				fail("node %d has %d of %s reserved, the bookings sum up to %d", node.ID, table.Reserved, table.Type, got)
+			}
+		}
+	}
+	for _, p := range w.pods {
+		for _, c := range p.containers {
+			blocks := w.manager.Blocks(p.UID, c.Name)
+			if c.State.Alive() && len(blocks) > 0 && nodesOf(blocks).String() != c.Resources.Mems {
+				fail("container %s is booked on %s and has cpuset.mems %q", c.ID, nodesOf(blocks), c.Resources.Mems)
+			}
+			if c.State.Alive() && len(blocks) > 0 && blocks[len(blocks)-1].Size != limitOf(c.Resources.MemoryLimit) {
+				fail("container %s has %d booked and the limit %d", c.ID, blocks[0].Size, *c.Resources.MemoryLimit)
+			}
+		}
+	}
+}
+
+// walk takes steps; the seed of a failed walk is in its message.
+func walk(t *testing.T, yaml string, steps, calm int) {
+	seed := rand.Uint64()
+	if text := os.Getenv("WALK_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("seed %d (set WALK_SEED to repeat it)", seed)
+	w := newWalker(t, seed, yaml, calm)
+	for range steps {
+		w.check(w.step())
+	}
+	for _, p := range w.pods {
+		for _, c := range p.containers {
+			w.exit(c)
+		}
+		w.noError(w.StopPodSandbox(context.Background(), p.Pod))
+		w.drop(p)
+	}
+	w.check("the last pod")
+	for _, file := range []string{"kubepods/memory.min", "kubepods/memory.low", "kubepods/burstable/memory.low"} {
+		if held := w.held[file]; held != 0 {
+			t.Errorf("%s holds %d after the last pod", file, held)
+		}
+	}
+}
+
+func TestNothingLeaksOnARandomWalk(t *testing.T) {
+	for name, yaml := range map[string]string{
+		"best-effort":      "",
+		"restricted":       "topologyManagerPolicy: restricted",
+		"single-numa-node": "topologyManagerPolicy: single-numa-node\nmemoryReservationPolicy: HardReservation",
+	} {
+		t.Run(name, func(t *testing.T) { walk(t, yaml, 1000, 1) })
+	}
+}
+
+// TestAncestorsHoldOnALongWalk has no bookings and so no disk to wait for.
+func TestAncestorsHoldOnALongWalk(t *testing.T) {
+	steps := 100_000
+	if testing.Short() {
+		steps = 5_000
+	}
+	walk(t, "memoryManagerPolicy: None\nreservedMemory: []", steps, 100)
+}
