@@ -68,7 +68,7 @@ func TestRollbackLeavesKernelDefaults(t *testing.T) {
 	p.agrees(k, p.simulate(pods...), pods...)
 	p.stop()
 	for _, args := range [][]string{{"rollback", "--dry-run"}, {"rollback"}, {"rollback"}} {
-		out, code := p.command(append(args, "--config", p.config, "--state-dir", p.state)...)
+		out, code := p.command(append(args, "--state-dir", p.state)...)
 		if code != 0 {
 			t.Fatalf("%v: exit status %d: %s", args, code, out)
 		}

@@ -1,7 +1,6 @@
 package cases
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -115,13 +114,13 @@ func TestRequiredPluginKeepsPodsOutWithoutIt(t *testing.T) {
 	extra := `
   [plugins."io.containerd.nri.v1.nri".default_validator]
     enable = true
-    required_plugins = ["nri-memory-manager"]
+    required_plugins = ["memory-manager"]
 `
 	switch k.Plan.Runtime {
 	case setup.Containerd17:
 		t.Skip("containerd 1.7 has no validator")
 	case setup.CRIO:
-		extra = "[crio.nri.default_validator]\nnri_enable_default_validator = true\nnri_validator_required_plugins = [\"nri-memory-manager\"]\n"
+		extra = "[crio.nri.default_validator]\nnri_enable_default_validator = true\nnri_validator_required_plugins = [\"memory-manager\"]\n"
 	}
 	t.Cleanup(func() { restartRuntime(t, k, "") })
 	restartRuntime(t, k, extra)
@@ -131,7 +130,7 @@ func TestRequiredPluginKeepsPodsOutWithoutIt(t *testing.T) {
 	p.kill()
 	without := guaranteed("without", 32*MiB, MiB)
 	err := k.Run(t.Context(), without)
-	if err == nil || !strings.Contains(err.Error(), "nri-memory-manager") {
+	if err == nil || !strings.Contains(err.Error(), "memory-manager") {
 		t.Errorf("without the plugin the runtime says %v", err)
 	}
 	p.restart()
@@ -154,5 +153,5 @@ func TestReleasedImageRunsAsAPod(t *testing.T) {
 	// as a pod with /var/run/nri, the state folder, sysfs read-only and the cgroup
 	// file system mounted and all capabilities dropped, then as in
 	// TestGuaranteedContainersLandOnTheirNodes and TestValuesAtEveryLevel.
-	t.Skip(fmt.Sprintf("%s is there, its case is not written yet", setup.ReleasedImageTar))
+	t.Skipf("%s is there, its case is not written yet", setup.ReleasedImageTar)
 }

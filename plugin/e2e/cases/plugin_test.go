@@ -23,7 +23,7 @@ var settings = []string{
 	"topologyManagerPolicy: best-effort",
 	"memoryThrottlingFactor: 0.9",
 	"requestSources: [kubelet]",
-	"requestTimeout: 30s", // a slow machine must not fall to a worse source
+	"requestTimeout: 1500ms", // the most that there is: a slow machine must not fall to a worse source
 	"reconcilePeriod: 2s",
 	"stallGuard: {enabled: false}", // its cases turn it on
 	"log: {level: debug}",

@@ -22,10 +22,11 @@ const (
 	protectedUse     = 80 * MiB
 )
 
-// protectedPair runs a Burstable pod with a request and a twin without one, both using the same.
+// protectedPair runs a Burstable pod with a request and a twin without one, both
+// using the same. Neither has a limit: runtimes keep limited containers from swapping.
 func protectedPair(t *testing.T, k *kubelet.Kubelet) (protected, twin *kubelet.Pod) {
 	t.Helper()
-	protected = &kubelet.Pod{Name: "protected", Containers: []kubelet.Container{{Name: "app", Request: protectedRequest, Limit: 160 * MiB, Args: touching(protectedUse)}}}
+	protected = &kubelet.Pod{Name: "protected", Containers: []kubelet.Container{{Name: "app", Request: protectedRequest, Args: touching(protectedUse)}}}
 	twin = &kubelet.Pod{Name: "twin", Containers: []kubelet.Container{{Name: "app", Args: touching(protectedUse)}}}
 	for _, pod := range []*kubelet.Pod{protected, twin} {
 		run(t, k, pod)

@@ -43,7 +43,7 @@ type simulatedContainer struct {
 // simulate asks the simulator for what these pods get on this machine under the plugin's configuration.
 func (p *plugin) simulate(pods ...*kubelet.Pod) simulated {
 	p.t.Helper()
-	args := []string{"simulate", "--machine", "/", "--config", p.config, "-o", "json"}
+	args := []string{"simulate", "--machine", "/", "--config", p.config, "--pod-info", "kubelet", "-o", "json"}
 	for _, pod := range pods {
 		manifest, err := json.Marshal(pod.Object())
 		if err != nil {

@@ -16,19 +16,22 @@ const near = 1.03
 // container back, and that a Guaranteed one is never held back.
 func TestThrottlingIsReal(t *testing.T) {
 	k := kubeletOf(t)
-	startPlugin(t, "memoryThrottlingFactor: 0.5")
-
-	// With swap, what is beyond memory.high goes there and the work comes to its end.
+	// With swap, what is beyond memory.high goes there and the work comes to its
+	// end. The container has no limit: a limit would keep it from swapping.
 	t.Run("with swap", func(t *testing.T) {
+		p := startPlugin(t, "memoryThrottlingFactor: 0.02")
+		defer p.stop()
 		swap(t, 256*MiB)
-		pod := &kubelet.Pod{Name: "paged", Containers: []kubelet.Container{{Name: "app", Request: 32 * MiB, Limit: 96 * MiB, Args: []string{fmt.Sprint("grow=", 88*MiB)}}}}
+		pod := &kubelet.Pod{Name: "paged", Containers: []kubelet.Container{{Name: "app", Request: 32 * MiB}}}
+		high := value(p.simulate(pod).container(t, "paged", "app").Memory.High, 0)
+		steps := fmt.Sprint("grow=", (high/MiB+16)*MiB)
+		pod.Containers[0].Args = []string{steps}
 		run(t, k, pod)
 		dir := dirOf(t, k, pod, "app")
-		high := number(t, dir, "memory.high")
-		if want := 64 * MiB; high != want {
-			t.Errorf("memory.high is %d, want %d", high, want)
+		if set := number(t, dir, "memory.high"); set != high || high == 0 {
+			t.Errorf("memory.high is %d, want %d", set, high)
 		}
-		said(t, k, pod, "app", fmt.Sprint("done grow=", 88*MiB))
+		said(t, k, pod, "app", "done "+steps)
 		if n := event(dir, "memory.events", "high"); n == 0 {
 			t.Error("no high events although the container asked for more than memory.high")
 		}
@@ -43,6 +46,7 @@ func TestThrottlingIsReal(t *testing.T) {
 		}
 	})
 
+	startPlugin(t, "memoryThrottlingFactor: 0.5")
 	// Without swap there is nowhere to go: the process is stopped, and shows it.
 	t.Run("without swap", func(t *testing.T) {
 		pod := &kubelet.Pod{Name: "stopped", Containers: []kubelet.Container{{Name: "app", Request: 32 * MiB, Limit: 96 * MiB, Args: []string{"wait=/ctl/go", fmt.Sprint("grow=", 88*MiB)}}}}

@@ -9,20 +9,26 @@ import (
 	"os"
 )
 
-// writeImage writes an OCI image layout archive with one layer that holds one
-// program: sandbox ("/pause", which is its command) and workload at once.
-func writeImage(file, name, program string) error {
+// writeImage writes an OCI image layout archive with one layer: the workload,
+// and busybox, whose sleep is the sandbox's command. A sandbox must be as small
+// as the real one, since it shares the pod's memory limit. CRI-O's takes no
+// arguments: there it is the workload.
+func writeImage(file, name, program, busybox string) error {
 	binary, err := os.ReadFile(program)
 	if err != nil {
 		return fmt.Errorf("make the test image: %w", err)
 	}
-	layer, err := tarOf([]tarFile{{"workload", 0o755, binary}, {"pause", 0o755, binary}, {"tmp/.keep", 0o644, nil}, {"etc/passwd", 0o644, []byte("root:x:0:0:root:/:/workload\n")}})
+	tools, err := os.ReadFile(busybox)
+	if err != nil {
+		return fmt.Errorf("make the test image: %w", err)
+	}
+	layer, err := tarOf([]tarFile{{"workload", 0o755, binary}, {"pause", 0o755, binary}, {"bin/sleep", 0o755, tools}, {"tmp/.keep", 0o644, nil}, {"etc/passwd", 0o644, []byte("root:x:0:0:root:/:/workload\n")}})
 	if err != nil {
 		return err
 	}
 	config := mustJSON(map[string]any{
 		"architecture": "amd64", "os": "linux",
-		"config": map[string]any{"Entrypoint": []string{"/pause"}, "Cmd": []string{"sleep"}, "WorkingDir": "/"},
+		"config": map[string]any{"Entrypoint": []string{"/bin/sleep", "2147483647"}, "WorkingDir": "/"},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest(layer)}},
 	})
 	const oci = "application/vnd.oci.image."

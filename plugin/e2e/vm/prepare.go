@@ -178,7 +178,7 @@ func (p *Parts) BuildOwn(ctx context.Context) error {
 	if _, err := run(ctx, p.Home, static, "nice", "-n", "5", "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", p.Cases(), "./cases"); err != nil {
 		return err
 	}
-	return writeImage(filepath.Join(p.bin, "image.tar"), setup.Image, filepath.Join(p.bin, "workload"))
+	return writeImage(filepath.Join(p.bin, "image.tar"), setup.Image, filepath.Join(p.bin, "workload"), filepath.Join(p.busybox, "bin", "busybox"))
 }
 
 func (p *Parts) build(ctx context.Context, dir, out string, env []string, args ...string) error {
