@@ -31,9 +31,10 @@ type APIServer struct {
 	pageSize int64         // of a list, where the server cannot stream it
 	backoff  *wait.Backoff // nil for client-go's
 
-	mu    sync.Mutex
-	state apiState
-	lists bool // the first list is complete
+	mu      sync.Mutex
+	changed func(*Pod)
+	state   apiState
+	listed  bool // the first list is complete
 }
 
 type apiState int
@@ -97,7 +98,7 @@ func (a *APIServer) Len() int { return a.pods.len() }
 func (a *APIServer) Connected() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.lists && a.state == apiUp
+	return a.listed && a.state == apiUp
 }
 
 // Ask returns a pod that the watch has told of, waiting for it until ctx ends: the kubelet may have heard of it earlier.
@@ -117,6 +118,9 @@ func (a *APIServer) Ask(ctx context.Context, ref Ref) (*Pod, error) {
 
 // Run lists and watches the pods until ctx ends.
 func (a *APIServer) Run(ctx context.Context, changed func(*Pod)) error {
+	a.mu.Lock()
+	a.changed = changed
+	a.mu.Unlock()
 	silent := klog.New(nil) // Log tells of failures, once
 	reflector := cache.NewReflectorWithOptions(
 		&cache.ListWatch{ListWithContextFunc: a.list, WatchFuncWithContext: a.watch},
@@ -167,9 +171,23 @@ func (a *APIServer) reached(state apiState, err error) {
 	case state == before:
 	case state == apiUp:
 		logger(a.Log).Info("the API server answers")
+		a.announce()
 	case before == apiUp:
 		logger(a.Log).WithError(err).Info("lost the API server")
 	default:
 		logger(a.Log).WithError(err).Info("the API server does not answer")
+	}
+}
+
+// announce tells of all pods if the server is connected: they count for more than before.
+func (a *APIServer) announce() {
+	a.mu.Lock()
+	changed := a.changed
+	a.mu.Unlock()
+	if !a.Connected() {
+		return
+	}
+	for _, pod := range a.pods.all() {
+		changed(pod)
 	}
 }

@@ -76,14 +76,13 @@ func (s *apiStore) Replace(objects []any, _ string) error {
 		}
 		objects[i] = nil // not needed any more, and large
 		refs[pod.Ref] = struct{}{}
-		if s.server.pods.put(pod) {
-			s.changed(pod)
-		}
+		s.server.pods.put(pod)
 	}
 	s.server.pods.keep(refs)
 	s.server.mu.Lock()
-	s.server.lists = true
+	s.server.listed = true
 	s.server.mu.Unlock()
+	s.server.announce()
 	return nil
 }
 

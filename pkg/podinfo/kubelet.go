@@ -171,6 +171,9 @@ func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, e
 				first = nil
 				k.set(client, true)
 				k.log().WithField("pods", k.Len()).Info("the kubelet's pod API is there")
+				for _, pod := range k.pods.all() {
+					changed(pod)
+				}
 			}
 			continue
 		}
@@ -191,10 +194,10 @@ func (k *Kubelet) take(event *podsv1alpha1.WatchPodsEvent, first map[Ref]struct{
 		k.pods.drop(pod.Ref)
 		return
 	}
+	different := k.pods.put(pod)
 	if first != nil {
-		first[pod.Ref] = struct{}{}
-	}
-	if k.pods.put(pod) {
+		first[pod.Ref] = struct{}{} // told of when all are there
+	} else if different {
 		changed(pod)
 	}
 }

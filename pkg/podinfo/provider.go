@@ -15,8 +15,8 @@ var ErrUnavailable = errors.New("source not available")
 type Provider interface {
 	// Source is the provider's name.
 	Source() Source
-	// Run keeps the provider connected until ctx ends, and calls changed for every pod that is new or different. It
-	// returns only when ctx has ended.
+	// Run keeps the provider connected until ctx ends. It calls changed for every pod when it has become connected, and then
+	// for every pod that is new or different. It returns only when ctx has ended.
 	Run(ctx context.Context, changed func(*Pod)) error
 	// Known returns a pod from memory, without waiting; also while the source is away, because a request rarely changes.
 	Known(ref Ref) (*Pod, bool)

@@ -175,6 +175,40 @@ func TestResolverCorrectsWhenABetterSourceSpeaks(t *testing.T) {
 	}
 }
 
+func TestResolverReturnsToABetterSourceThatHasNothingNew(t *testing.T) {
+	kubeletServer, podServer := newFakeKubelet(t), newPodServer(t)
+	pod := testPod(t, "a", "64Mi")
+	kubeletServer.put(pod)
+	podServer.put(testPod(t, "a", "65Mi"))
+	kubeletServer.start(t)
+	kubelet, api := newTestKubelet(kubeletServer), newTestAPIServer(t, podServer)
+	r := follow(t, long, kubelet, api)
+	eventually(t, "both sources", func() bool { return kubelet.Connected() && api.Connected() })
+	if got := resolved(t, r, refOf(pod)); got != "kubelet 64Mi" {
+		t.Errorf("got %s", got)
+	}
+	kubeletServer.stop()
+	eventually(t, "the loss of the kubelet", func() bool { return !kubelet.Connected() })
+	podServer.put(testPod(t, "a", "66Mi"))
+	eventually(t, "the other source's word", func() bool { return r.last(refOf(pod)) == "apiserver 66Mi" })
+	kubeletServer.start(t)
+	eventually(t, "the kubelet's return", func() bool { return r.last(refOf(pod)) == "kubelet 64Mi" })
+
+	// The same for the API server, which resumes its watch without another list.
+	r.stop()
+	other := follow(t, long, api, kubelet)
+	eventually(t, "both sources", func() bool { return kubelet.Connected() && api.Connected() })
+	if got := resolved(t, other, refOf(pod)); got != "apiserver 66Mi" {
+		t.Errorf("got %s", got)
+	}
+	podServer.with(func() { podServer.broken = true; podServer.cut() })
+	eventually(t, "the loss of the API server", func() bool { return !api.Connected() })
+	kubeletServer.put(testPod(t, "a", "67Mi"))
+	eventually(t, "the kubelet's word", func() bool { return other.last(refOf(pod)) == "kubelet 67Mi" })
+	podServer.with(func() { podServer.broken = false })
+	eventually(t, "the API server's return", func() bool { return other.last(refOf(pod)) == "apiserver 66Mi" })
+}
+
 func TestResolverAsksWhenTheWatchIsLate(t *testing.T) {
 	server := newFakeKubelet(t)
 	server.start(t)

@@ -2,7 +2,9 @@ package podinfo
 
 import (
 	"context"
+	"maps"
 	"reflect"
+	"slices"
 	"sync"
 )
 
@@ -56,6 +58,12 @@ func (t *table) keep(refs map[Ref]struct{}) {
 			delete(t.pods, ref)
 		}
 	}
+}
+
+func (t *table) all() []*Pod {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.pods))
 }
 
 func (t *table) len() int {
