@@ -248,7 +248,7 @@ func (b *brute) combinations(lists [][]bruteHint, yield func(bruteHint)) {
 				}
 			}
 		default:
-			var seen [1 << 10]bool
+			seen := make([]bool, b.all()+1)
 			var stay, next []uint
 			join := func(mask uint) {
 				if mask != 0 && !seen[mask] {

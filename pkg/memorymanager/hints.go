@@ -19,6 +19,7 @@ type hints struct {
 
 	budget  int
 	bounded bool
+	shared  bool // m.shares are of this request
 
 	nodes    nodeset.Set // the narrowest hint, once found
 	searched bool
@@ -99,19 +100,15 @@ func (h *hints) narrow() nodeset.Set {
 	if !h.nodes.Empty() {
 		most = min(most, h.nodes.Len())
 	}
-	for size := 2; size <= most; size++ {
-		if found, ok := h.subset(h.unused, size, h.want); ok {
-			if narrower(found, h.nodes) {
-				h.nodes = found
-			}
-			break
-		}
+	if found, ok := h.smallest(h.unused, 2, most, h.want); ok && narrower(found, h.nodes) {
+		h.nodes = found
 	}
 	return h.nodes
 }
 
 // minimal reports whether no smaller number of nodes could hold the request if the machine were empty, for a size that
-// does hold it.
+// does hold it. Once the budget is used up it takes the size for minimal: the set of nodes may be wider than it had to
+// be, and a restricted policy would turn down what is there.
 func (h *hints) minimal(size int) bool {
 	least := 1
 	for t, c := range h.columns {
@@ -119,7 +116,7 @@ func (h *hints) minimal(size int) bool {
 			least++
 		}
 	}
-	for ; least < size; least++ {
+	for ; least < size && !h.bounded; least++ {
 		if h.exists(h.m.all, least, h.want) {
 			return false
 		}
@@ -261,10 +258,6 @@ func (h *hints) extend(nodes nodeset.Set) (nodeset.Set, bool) {
 		want = h.without(want, id)
 	}
 	rest := h.unused &^ nodes
-	for more := 1; more <= rest.Len(); more++ {
-		if found, ok := h.subset(rest, more, want); ok {
-			return nodes | found, true
-		}
-	}
-	return 0, false
+	found, ok := h.smallest(rest, 1, rest.Len(), want)
+	return nodes | found, ok
 }

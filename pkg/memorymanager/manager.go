@@ -36,6 +36,7 @@ type Manager struct {
 	added  []*pod
 
 	hints      hints
+	shares     shares
 	generation uint64
 	bounded    uint64
 }

@@ -35,7 +35,8 @@ func TestDecisionsAreThoseOfABruteForce(t *testing.T) {
 			t.Run(fmt.Sprint(shard), func(t *testing.T) {
 				t.Parallel()
 				for n := uint64(0); done.Load() < *cases && !t.Failed(); n++ {
-					g := newGame(t, rand.New(rand.NewPCG(start+shard, n)))
+					r := rand.New(rand.NewPCG(start+shard, n))
+					g := newGame(t, r, 1+min(r.IntN(10), r.IntN(14)), 1+r.IntN(3), anyPolicy(r), 0)
 					g.play()
 					done.Add(g.decisions)
 					admitted.Add(g.admitted)
@@ -48,6 +49,62 @@ func TestDecisionsAreThoseOfABruteForce(t *testing.T) {
 		t.Errorf("%d of the decisions ran into the search budget", bounded.Load())
 	}
 	fmt.Printf("random cases: %d decisions, %d admitted\n", done.Load(), admitted.Load())
+}
+
+// TestLargerMachines has more nodes than a kubelet takes; policy none where the cross product of several lists of hints is
+// beyond a brute force.
+func TestLargerMachines(t *testing.T) {
+	for seed := range uint64(24) {
+		r := rand.New(rand.NewPCG(seed, 11))
+		types, policy := 1, anyPolicy(r)
+		if seed%2 == 0 {
+			types, policy = 2+r.IntN(2), topologymanager.None
+		}
+		g := newGame(t, r, 11+r.IntN(2), types, policy, 0)
+		g.play()
+		if g.m.Bounded() > 0 {
+			t.Errorf("seed %d: %d decisions ran into the search budget", seed, g.m.Bounded())
+		}
+	}
+}
+
+// TestBoundedSearchIsStillCorrect gives the search next to nothing: what fits is placed all the same, where it fits and
+// within the group rules. Only the intersection of hints that best-effort may choose can lead to more nodes than a hint.
+func TestBoundedSearchIsStillCorrect(t *testing.T) {
+	var bounded uint64
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 13))
+		n := 1 + r.IntN(20)
+		g := newGame(t, r, n, 1+r.IntN(3), anyPolicy(r), 1+r.IntN(60))
+		exact, err := memorymanager.New(g.nodes, memorymanager.Options{Policy: g.b.policy, PreferClosest: g.b.closest})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 8 {
+			c := memorymanager.Container{Pod: fmt.Sprint(i), Name: "c", Request: g.request()}
+			best, refused := exact.Admit(c)
+			got, err := g.m.Admit(c)
+			switch {
+			case refused == nil && err != nil:
+				t.Fatalf("seed %d: %s should go to %s: %v\n%s", seed, c.Pod, best.Nodes, err, strings.Join(g.log, "\n"))
+			case refused != nil && err == nil && !got.Bounded:
+				t.Fatalf("seed %d: %s went to %s: %v", seed, c.Pod, got.Nodes, refused)
+			case refused == nil && !got.Bounded && got.Nodes != best.Nodes,
+				refused == nil && g.b.policy != topologymanager.BestEffort && got.Nodes.Len() < best.Nodes.Len():
+				t.Fatalf("seed %d: %s went to %s, want %s", seed, c.Pod, got.Nodes, best.Nodes)
+			}
+			if problem := unbalanced(g.m.State()); problem != "" {
+				t.Fatalf("seed %d: %s", seed, problem)
+			}
+			if refused != nil || got.Nodes != best.Nodes {
+				break // the machines are no longer the same
+			}
+		}
+		bounded += g.m.Bounded()
+	}
+	if bounded == 0 {
+		t.Error("no search was bounded")
+	}
 }
 
 // game is one random machine with a random sequence of pods.
@@ -66,21 +123,24 @@ type game struct {
 
 var gameTypes = []memorymanager.MemoryType{memorymanager.Hugepages(1), memorymanager.Hugepages(2), memorymanager.Memory}
 
-func newGame(t *testing.T, r *rand.Rand) *game {
+func anyPolicy(r *rand.Rand) topologymanager.Policy {
+	return []topologymanager.Policy{
+		topologymanager.None, topologymanager.BestEffort, topologymanager.BestEffort,
+		topologymanager.Restricted, topologymanager.SingleNUMANode,
+	}[r.IntN(5)]
+}
+
+// newGame has n nodes and some memory types.
+func newGame(t *testing.T, r *rand.Rand, n, types int, policy topologymanager.Policy, budget int) *game {
 	g := &game{t: t, r: r, names: map[string][]string{}}
-	n := 1 + min(r.IntN(10), r.IntN(14))
 	g.b = &brute{
-		policy: []topologymanager.Policy{
-			topologymanager.None, topologymanager.BestEffort, topologymanager.BestEffort,
-			topologymanager.Restricted, topologymanager.SingleNUMANode,
-		}[r.IntN(5)],
-		closest: r.IntN(2) == 0, podHint: map[string]bruteHint{}, types: gameTypes[2-r.IntN(3):],
+		policy: policy, closest: r.IntN(2) == 0, podHint: map[string]bruteHint{}, types: gameTypes[3-types:],
 	}
 	g.scope = []topologymanager.Scope{topologymanager.ContainerScope, topologymanager.PodScope}[r.IntN(2)]
 	nodes := g.machine(n)
 	g.nodes = nodes
 	var err error
-	g.m, err = memorymanager.New(nodes, memorymanager.Options{Policy: g.b.policy, Scope: g.scope, PreferClosest: g.b.closest})
+	g.m, err = memorymanager.New(nodes, memorymanager.Options{Policy: g.b.policy, Scope: g.scope, PreferClosest: g.b.closest, Budget: budget})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +158,9 @@ func (g *game) fail(format string, args ...any) {
 func (g *game) machine(n int) (nodes []memorymanager.NodeCapacity) {
 	r, b := g.r, g.b
 	gap, id, kinds := r.IntN(3), 0, []int{1, 2, n}[r.IntN(3)]
+	if n > 12 {
+		gap = 0 // ids end at 63
+	}
 	shapes := make([][3]uint64, kinds)
 	for i := range shapes {
 		shapes[i] = [3]uint64{uint64(r.IntN(7)), uint64(r.IntN(5)), uint64(1 + r.IntN(12))}

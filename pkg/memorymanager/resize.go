@@ -70,14 +70,12 @@ func (m *Manager) widen(h *hints, blocks []Block, nodes nodeset.Set, mayMove boo
 		want = h.without(want, id)
 	}
 	rest := h.unused &^ nodes
-	for more := 1; more <= rest.Len(); more++ {
-		if found, ok := h.subset(rest, more, want); ok {
-			wider := nodes | found
-			if m.policy == topologymanager.Restricted && !h.minimal(wider.Len()) {
-				return 0, fmt.Sprintf("it would need nodes %s, more than preferred", wider)
-			}
-			return wider, ""
+	if found, ok := h.smallest(rest, 1, rest.Len(), want); ok {
+		wider := nodes | found
+		if m.policy == topologymanager.Restricted && !h.minimal(wider.Len()) {
+			return 0, fmt.Sprintf("it would need nodes %s, more than preferred", wider)
 		}
+		return wider, ""
 	}
 	return 0, fmt.Sprintf("nodes %s have no room for more, nor with unused nodes", nodes)
 }

@@ -1,15 +1,18 @@
 package memorymanager
 
 import (
+	"cmp"
 	"math/bits"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// DefaultBudget is how many nodes the search for one container may look at, again and again. With one memory type, with
-// equal nodes, or with up to ten nodes the exact answer takes far less. When it is used up (several types over dozens of
-// unequal nodes) the search goes on with what it has and sets of nodes that are easy to see.
-const DefaultBudget = 400_000
+// DefaultBudget is how many nodes the search for one container may look at, again and again: about a millisecond. With one
+// memory type, with equal nodes, or with up to ten nodes the exact answer takes far less. When it is used up (several
+// types, or prefer-closest, over dozens of unequal nodes) the answer is a set of nodes that has room and keeps the group
+// rules, perhaps a wider or less close one than the best; such decisions are counted.
+const DefaultBudget = 200_000
 
 // maxTypes bounds the memory types of one request: memory and every huge page size of any architecture.
 const maxTypes = 8
@@ -38,15 +41,65 @@ func (h *hints) without(want need, id int) need {
 	return want
 }
 
-// reachable reports whether r of the nodes could meet the need as far as each type by itself can tell. For one type, and
-// for equal nodes, that is exact.
+// reachable reports whether r of the nodes could meet the need as far as each type by itself can tell, and all types by
+// their shares. For one type, and for equal nodes, that is exact.
 func (h *hints) reachable(nodes nodeset.Set, r int, want *need) bool {
 	for t, c := range h.columns {
 		if want[t] > 0 && c.largest(nodes, r) < want[t] {
 			return false
 		}
 	}
-	return true
+	return len(h.columns) == 1 || h.shares().reach(nodes, r) >= h.share(want)*(1-1e-9)
+}
+
+// shares has for every node the sum over the types of the share of the request that it could hold. The r largest of them
+// bound what r nodes can hold of all types at once.
+type shares struct {
+	of         [nodeset.Max]float64
+	descending []int
+}
+
+// shares are worked out when they are asked for first.
+func (h *hints) shares() *shares {
+	s := &h.m.shares
+	if h.shared {
+		return s
+	}
+	h.shared = true
+	s.descending = s.descending[:0]
+	for id := range h.m.all.All() {
+		var available need
+		for t, c := range h.columns {
+			available[t] = min(c.allocatable[id], h.want[t])
+		}
+		s.of[id] = h.share(&available)
+		s.descending = append(s.descending, id)
+	}
+	slices.SortStableFunc(s.descending, func(a, b int) int { return cmp.Compare(s.of[b], s.of[a]) })
+	return s
+}
+
+// share is the sum over the types of the share of the request.
+func (h *hints) share(part *need) (sum float64) {
+	for t := range h.columns {
+		if h.want[t] > 0 {
+			sum += float64(part[t]) / float64(h.want[t])
+		}
+	}
+	return sum
+}
+
+func (s *shares) reach(nodes nodeset.Set, r int) (sum float64) {
+	for _, id := range s.descending {
+		if r == 0 {
+			break
+		}
+		if nodes.Has(id) {
+			sum += s.of[id]
+			r--
+		}
+	}
+	return sum
 }
 
 // narrowest is the smallest mask, as a number, of r of the nodes that together have what is wanted.
@@ -88,39 +141,61 @@ func (h *hints) twins(nodes nodeset.Set, like int) (twins nodeset.Set) {
 	return twins
 }
 
-// obvious tries the r nodes that are richest in one type: what is left when the budget is used up.
-func (h *hints) obvious(nodes nodeset.Set, r int, want need) (nodeset.Set, bool) {
-	for _, c := range h.columns {
-		var chosen nodeset.Set
-		left := want
-		for _, id := range c.descending {
-			if chosen.Len() == r {
-				break
-			}
-			if nodes.Has(id) {
-				chosen |= 1 << id
-				left = h.without(left, id)
-			}
-		}
-		if left.met() {
-			return chosen, true
+// smallest is the smallest mask of the fewest of the nodes that together have what is wanted; an easy one when the
+// budget is used up.
+func (h *hints) smallest(nodes nodeset.Set, from, to int, want need) (nodeset.Set, bool) {
+	for size := from; size <= min(to, nodes.Len()) && !h.bounded; size++ {
+		if found, ok := h.narrowest(nodes, size, want, 0, false); ok {
+			return found, true
 		}
 	}
-	return 0, false
-}
-
-// subset is the smallest mask of r of the nodes that has what is wanted, or an easy one when the budget is used up.
-func (h *hints) subset(nodes nodeset.Set, r int, want need) (nodeset.Set, bool) {
-	if r < 0 || nodes.Len() < r {
+	if !h.bounded {
 		return 0, false
 	}
-	if found, ok := h.narrowest(nodes, r, want, 0, false); ok {
-		return found, true
+	best := h.greedy(nodes, from, want)
+	for _, c := range h.columns {
+		if found := h.first(c.descending, nodes, from, want); narrower(found, best) && !found.Empty() {
+			best = found
+		}
 	}
-	if h.bounded {
-		return h.obvious(nodes, r, want)
+	return best, !best.Empty() && best.Len() <= to
+}
+
+// first takes the nodes in an order, at least so many, until they have what is wanted; none if they never do.
+func (h *hints) first(order []int, nodes nodeset.Set, least int, want need) (chosen nodeset.Set) {
+	for _, id := range order {
+		if want.met() && least <= 0 {
+			return chosen
+		}
+		if nodes.Has(id) {
+			chosen |= 1 << id
+			want = h.without(want, id)
+			least--
+		}
 	}
-	return 0, false
+	if !want.met() {
+		return 0
+	}
+	return chosen
+}
+
+// greedy takes the nodes that add most to what is still wanted, one by one.
+func (h *hints) greedy(nodes nodeset.Set, least int, want need) (chosen nodeset.Set) {
+	for ; !want.met() || least > 0; least-- {
+		best, most := -1, -1.0
+		for id := range (nodes &^ chosen).All() {
+			left := h.without(want, id)
+			if gain := h.share(&want) - h.share(&left); gain > most {
+				best, most = id, gain
+			}
+		}
+		if best < 0 {
+			return 0
+		}
+		chosen |= 1 << best
+		want = h.without(want, best)
+	}
+	return chosen
 }
 
 // exists reports whether r of the nodes can have what is wanted.
@@ -128,8 +203,10 @@ func (h *hints) exists(nodes nodeset.Set, r int, want need) bool {
 	if len(h.columns) == 1 {
 		return h.reachable(nodes, r, &want)
 	}
-	if _, ok := h.obvious(nodes, r, want); ok {
-		return true
+	for _, c := range h.columns {
+		if easy := h.first(c.descending, nodes, r, want); !easy.Empty() && easy.Len() == r {
+			return true
+		}
 	}
 	_, ok := h.narrowest(nodes, r, want, 0, false)
 	return ok
