@@ -9,8 +9,6 @@ import (
 	"path/filepath"
 	"time"
 
-	topologyclient "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/generated/clientset/versioned"
-
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
@@ -83,7 +81,7 @@ func (d *daemon) topologyExport() (part, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, err := topologyclient.NewForConfig(client)
+	objects, err := nodetopology.NewClient(client)
 	if err != nil {
 		return nil, err
 	}

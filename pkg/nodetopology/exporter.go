@@ -7,20 +7,38 @@ import (
 	"time"
 
 	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
-	client "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/generated/clientset/versioned"
 	"github.com/sirupsen/logrus"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
 
+const resource = "noderesourcetopologies"
+
+// NewClient returns a client for the API group topology.node.k8s.io. The generated clientset would do the same and draw
+// all of Kubernetes' API groups into the binary, 16 MB of them.
+func NewClient(config *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	if err := topology.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.GroupVersion, config.APIPath = &topology.SchemeGroupVersion, "/apis"
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // custom resources have no other
+	return rest.RESTClientFor(config)
+}
+
 // Exporter keeps one object, named after the node, equal to the node map.
 type Exporter struct {
-	Client  client.Interface
-	Node    string // the Kubernetes node's name
+	Client  rest.Interface // from NewClient
+	Node    string         // the Kubernetes node's name
 	View    func() *agent.View
 	Machine machine.Machine
 	// Period is the least time between two writes; each wait is stretched by up to a fifth at random, so that a cluster's
@@ -62,20 +80,20 @@ func (e *Exporter) export(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	objects := e.Client.TopologyV1alpha2().NodeResourceTopologies()
-	current, err := objects.Get(ctx, e.Node, metav1.GetOptions{})
+	var current topology.NodeResourceTopology
+	err := e.Client.Get().Resource(resource).Name(e.Node).Do(ctx).Into(&current)
 	switch {
 	case apierrors.IsNotFound(err):
-		current = &topology.NodeResourceTopology{ObjectMeta: metav1.ObjectMeta{Name: e.Node}, Zones: zones, Attributes: attributes}
-		current, err = objects.Create(ctx, current, metav1.CreateOptions{})
-	case err == nil && !same(current, zones, attributes):
+		object := topology.NodeResourceTopology{ObjectMeta: metav1.ObjectMeta{Name: e.Node}, Zones: zones, Attributes: attributes}
+		err = e.Client.Post().Resource(resource).Body(&object).Do(ctx).Into(&current)
+	case err == nil && !same(&current, zones, attributes):
 		current.Zones, current.Attributes = zones, attributes
-		current, err = objects.Update(ctx, current, metav1.UpdateOptions{})
+		err = e.Client.Put().Resource(resource).Name(e.Node).Body(&current).Do(ctx).Into(&current)
 	}
 	if err != nil {
 		return fmt.Errorf("write NodeResourceTopology %s: %w", e.Node, err)
 	}
-	e.sent = current
+	e.sent = &current
 	return nil
 }
 

@@ -5,16 +5,19 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
-	"github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/generated/clientset/versioned/fake"
 	"github.com/sirupsen/logrus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	ktesting "k8s.io/client-go/testing"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -54,24 +57,65 @@ func TestZones(t *testing.T) {
 	}
 }
 
-func exporter(client *fake.Clientset, view *agent.View) *Exporter {
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	return &Exporter{Client: client, Node: "worker", View: func() *agent.View { return view }, Machine: hardware, Period: time.Millisecond, Log: log}
+// apiServer serves the one object of a node as an API server does for a custom resource.
+type apiServer struct {
+	t  *testing.T
+	mu sync.Mutex
+	// object is nil until it was created.
+	object   *topology.NodeResourceTopology
+	requests map[string]int
+	failures int // answers to PUT that are still to fail
 }
 
-func writes(client *fake.Clientset) map[string]int {
-	count := map[string]int{}
-	for _, action := range client.Actions() {
-		count[action.GetVerb()]++
+func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.requests[r.Method]++
+	const collection = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case r.Method == "GET" && r.URL.Path == collection+"/worker" && s.object == nil:
+		w.WriteHeader(http.StatusNotFound)
+		json.NewEncoder(w).Encode(apierrors.NewNotFound(schema.GroupResource{}, "worker").Status())
+		return
+	case r.Method == "GET" && r.URL.Path == collection+"/worker":
+	case r.Method == "POST" && r.URL.Path == collection && s.object == nil,
+		r.Method == "PUT" && r.URL.Path == collection+"/worker" && s.object != nil:
+		if s.failures > 0 && r.Method == "PUT" {
+			s.failures--
+			w.WriteHeader(http.StatusConflict)
+			json.NewEncoder(w).Encode(apierrors.NewConflict(schema.GroupResource{}, "worker", errors.New("changed")).Status())
+			return
+		}
+		s.object = &topology.NodeResourceTopology{}
+		if err := json.NewDecoder(r.Body).Decode(s.object); err != nil {
+			s.t.Errorf("body: %v", err)
+		}
+	default:
+		s.t.Errorf("unexpected request %s %s", r.Method, r.URL)
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
 	}
-	return count
+	json.NewEncoder(w).Encode(s.object)
+}
+
+func newExporter(t *testing.T, view *agent.View) (*Exporter, *apiServer) {
+	t.Helper()
+	api := &apiServer{t: t, requests: map[string]int{}}
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	client, err := NewClient(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return &Exporter{Client: client, Node: "worker", View: func() *agent.View { return view }, Machine: hardware, Period: time.Millisecond, Log: log}, api
 }
 
 func TestOnlyChangesAreSent(t *testing.T) {
-	client := fake.NewSimpleClientset()
 	view := &agent.View{Nodes: nodes(63 << 30)}
-	e := exporter(client, view)
+	e, api := newExporter(t, view)
 	for range 3 {
 		if err := e.export(t.Context()); err != nil {
 			t.Fatal(err)
@@ -81,44 +125,33 @@ func TestOnlyChangesAreSent(t *testing.T) {
 	if err := e.export(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := writes(client); got["create"] != 1 || got["update"] != 1 || got["get"] != 2 {
-		t.Errorf("requests %v, want one create, one update, and a get before each", got)
+	if difference := cmp.Diff(map[string]int{"GET": 2, "POST": 1, "PUT": 1}, api.requests); difference != "" {
+		t.Error(difference)
 	}
-	object, err := client.TopologyV1alpha2().NodeResourceTopologies().Get(t.Context(), "worker", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if available := object.Zones[0].Resources[1].Available; available.Value() != 1<<30 {
+	if available := api.object.Zones[0].Resources[1].Available; available.Value() != 1<<30 {
 		t.Errorf("node 0 has %s available, want 1Gi", available.String())
 	}
 }
 
 func TestNothingIsSentBeforeThereIsANodeMap(t *testing.T) {
-	client := fake.NewSimpleClientset()
-	if err := exporter(client, &agent.View{}).export(t.Context()); err != nil || len(client.Actions()) > 0 {
-		t.Errorf("error %v, requests %v, want none of either", err, client.Actions())
+	e, api := newExporter(t, &agent.View{})
+	if err := e.export(t.Context()); err != nil || len(api.requests) > 0 {
+		t.Errorf("error %v, requests %v, want none of either", err, api.requests)
 	}
 }
 
 func TestFailureIsTriedAgain(t *testing.T) {
-	client := fake.NewSimpleClientset(&topology.NodeResourceTopology{ObjectMeta: metav1.ObjectMeta{Name: "worker"}})
-	failures := 3
-	client.PrependReactor("update", "*", func(ktesting.Action) (bool, runtime.Object, error) {
-		failures--
-		return failures >= 0, nil, errors.New("the API server is away")
-	})
+	e, api := newExporter(t, &agent.View{Nodes: nodes(0)})
+	api.object, api.failures = &topology.NodeResourceTopology{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}, 3
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := make(chan struct{})
-	go func() { exporter(client, &agent.View{Nodes: nodes(0)}).Run(ctx); close(ended) }()
-	for {
-		object, err := client.Tracker().Get(topology.SchemeGroupVersion.WithResource("noderesourcetopologies"), "", "worker")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(object.(*topology.NodeResourceTopology).Zones) == 2 {
-			break
-		}
+	go func() { e.Run(ctx); close(ended) }()
+	for written := false; !written; {
+		time.Sleep(time.Millisecond)
+		api.mu.Lock()
+		written = len(api.object.Zones) == 2
+		api.mu.Unlock()
 		if ctx.Err() != nil {
 			t.Fatal("the object was not written within a minute")
 		}

@@ -7,7 +7,7 @@ import (
 	"math"
 
 	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
-	"k8s.io/apimachinery/pkg/api/resource"
+	kresource "k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -58,6 +58,6 @@ func attributes(view *agent.View) topology.AttributeList {
 
 func zoneName(id int) string { return fmt.Sprintf("node-%d", id) }
 
-func quantity(bytes uint64) resource.Quantity {
-	return *resource.NewQuantity(int64(min(bytes, math.MaxInt64)), resource.BinarySI)
+func quantity(bytes uint64) kresource.Quantity {
+	return *kresource.NewQuantity(int64(min(bytes, math.MaxInt64)), kresource.BinarySI)
 }
