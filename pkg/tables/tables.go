@@ -25,13 +25,14 @@ func Nodes(to io.Writer, nodes []memorymanager.NodeState) {
 	w := New(to)
 	fmt.Fprintln(w, "NODE\tGROUP\tTYPE\tTOTAL\tRESERVED\tALLOCATED\tFREE\t")
 	for _, node := range nodes {
-		for i, memory := range node.Memory {
-			id, group := fmt.Sprint(node.ID), node.Cells.String()
-			if i > 0 {
-				id, group = "", ""
+		id, group := fmt.Sprint(node.ID), node.Cells.String()
+		for _, memory := range node.Memory {
+			if memory.Total == 0 { // a pool that is listed but empty
+				continue
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, group, memory.Type, quantity.Short(memory.Total),
 				quantity.Short(memory.SystemReserved), quantity.Short(memory.Reserved), quantity.Short(memory.Free), Bar(memory.Table))
+			id, group = "", ""
 		}
 	}
 	w.Flush()

@@ -18,7 +18,7 @@ func TestNodes(t *testing.T) {
 	var out strings.Builder
 	Nodes(&out, []memorymanager.NodeState{
 		{ID: 0, Cells: nodeset.Of(0, 1), Memory: []memorymanager.TypeTable{
-			{Type: "hugepages-2Mi", Table: table(2, 0, 0)}, {Type: "memory", Table: table(40, 4, 20)}}},
+			{Type: "hugepages-1Gi"}, {Type: "hugepages-2Mi", Table: table(2, 0, 0)}, {Type: "memory", Table: table(40, 4, 20)}}},
 		{ID: 1, Cells: nodeset.Of(0, 1), Memory: []memorymanager.TypeTable{{Type: "memory", Table: table(400, 0, 1)}}},
 	})
 	want := `NUMA NODES   (▒ reserved or in huge page pools, █ allocated, ░ free)
