@@ -5,7 +5,11 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"iter"
+	"maps"
 	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // Apply makes the targets the wanted state, as a whole: a cgroup that was among the last ones and is not among these is
@@ -17,9 +21,36 @@ func (p *Protector) Apply(ctx context.Context, targets []Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.want(targets)
+	return p.settle(ctx, maps.Values(p.held))
+}
+
+// Update is Apply for a part: the targets become wanted, the cgroups that are gone are put back, and what else is wanted
+// stays as it is. Its cost does not grow with the number of pods. Where it fails, Apply tries all again.
+func (p *Protector) Update(ctx context.Context, targets []Target, gone []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	touched := make(map[string]*held, len(targets)+len(gone))
+	for _, cgroup := range gone {
+		if h := p.held[cgroup]; h != nil {
+			h.generation = noTarget
+			h.set(memoryqos.Values{})
+			touched[cgroup] = h
+		}
+	}
+	for _, t := range targets {
+		touched[t.Cgroup] = p.take(t)
+	}
+	return p.settle(ctx, maps.Values(touched))
+}
+
+// noTarget is the generation of a cgroup that is not wanted any more.
+const noTarget = -1
+
+// settle makes these cgroups hold what is wanted, and forgets those that are no target any more.
+func (p *Protector) settle(ctx context.Context, cgroups iter.Seq[*held]) error {
 	var changes []change
 	var errs []error
-	for _, h := range p.held {
+	for h := range cgroups {
 		for i := range h.files {
 			f := &h.files[i]
 			if f.settled() {
@@ -38,7 +69,7 @@ func (p *Protector) Apply(ctx context.Context, targets []Target) error {
 		}
 	}
 	errs = append(errs, p.write(ctx, changes)...)
-	for _, h := range p.held {
+	for h := range cgroups {
 		if h.generation != p.generation && !h.left(p.tree) {
 			p.drop(h)
 		}

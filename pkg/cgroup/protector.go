@@ -18,6 +18,9 @@ type ProtectorOptions struct {
 	Units   Units    // nil: files only
 	Journal *Journal // nil: none is kept
 	Watcher *Watcher // nil: repairs happen at Reconcile only
+	// Changed is told by Run of writes to other files that the watcher was asked to watch, such as the cpuset.mems of a
+	// container; may be nil.
+	Changed func(Change)
 	Log     logrus.FieldLogger
 	// PageSize is the kernel's rounding; 0 is the system's, and none in a plain tree.
 	PageSize int
@@ -31,6 +34,7 @@ type Protector struct {
 	units   *breaker
 	journal *Journal
 	watcher *Watcher
+	changed func(Change)
 	log     logrus.FieldLogger
 	page    uint64
 	now     func() time.Time
@@ -75,7 +79,7 @@ func (f *file) settled() bool { return !f.wanted || f.known && f.have == f.want 
 // NewProtector makes a Protector that wants nothing yet.
 func NewProtector(o ProtectorOptions) *Protector {
 	p := &Protector{
-		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
+		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, changed: o.Changed, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		held: make(map[string]*held), fighting: make(map[string]bool), overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}
 	if p.log == nil {
@@ -103,20 +107,26 @@ func NewProtector(o ProtectorOptions) *Protector {
 func (p *Protector) want(targets []Target) {
 	p.generation++
 	for _, t := range targets {
-		h := p.held[t.Cgroup]
-		if h == nil {
-			h = &held{cgroup: t.Cgroup}
-			p.held[t.Cgroup] = h
-			p.watch(t)
-		}
-		h.level, h.driver, h.generation = t.Level, t.Driver, p.generation
-		h.set(t.Values)
+		p.take(t)
 	}
 	for _, h := range p.held {
 		if h.generation != p.generation {
 			h.set(memoryqos.Values{})
 		}
 	}
+}
+
+// take takes over one target.
+func (p *Protector) take(t Target) *held {
+	h := p.held[t.Cgroup]
+	if h == nil {
+		h = &held{cgroup: t.Cgroup}
+		p.held[t.Cgroup] = h
+		p.watch(t)
+	}
+	h.level, h.driver, h.generation = t.Level, t.Driver, p.generation
+	h.set(t.Values)
+	return h
 }
 
 // set takes over what a cgroup should hold. What is no longer set goes back to the kernel's default, if it was ours.
@@ -136,13 +146,11 @@ func (h *held) set(v memoryqos.Values) {
 
 // watch asks for news of the levels that other writers are known to write. Pods are looked at every period: a watch for each
 // would cost more than it tells.
-func (p *Protector) watch(t Target) {
-	if p.watcher == nil || t.Level == LevelPod {
-		return
+func (p *Protector) watch(h *held) error {
+	if p.watcher == nil || h.level == LevelPod {
+		return nil
 	}
-	if err := p.watcher.Watch(t.Cgroup, string(MemoryMin), string(MemoryLow)); err != nil {
-		p.log.WithError(err).Warn("other writers of this cgroup are noticed only by the periodic check")
-	}
+	return p.watcher.Watch(h.cgroup, string(MemoryMin), string(MemoryLow))
 }
 
 // drop forgets a cgroup.
