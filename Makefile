@@ -18,10 +18,6 @@ help: ## Show this list
 build: ## Build the static binary into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
 
-run: build ## Simulate a two-socket machine with a mix of pods, one of which cannot fit
-	$(BINARY) simulate --machine testdata/machines/demo.yaml --config testdata/config/demo.yaml \
-	  --expect-rejected too-large/app testdata/pods/*.yaml
-
 image: ## Build the container image for amd64 and arm64 into bin/image.tar, without a container engine
 	@mkdir -p bin
 	$(GO) -C deploy run ./image -version $(VERSION) -created "$$(git log -1 --format=%ct)" -out ../bin/image.tar
@@ -38,7 +34,7 @@ bench: ## Run the benchmarks (BENCH=pattern)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
 e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (RUN=pattern VARIANT=name KEEP=1)
-	plugin/e2e/run.sh
+	$(GO) -C plugin/e2e run .
 
 fuzz: ## Run every fuzz target for FUZZTIME (60s)
 	@grep -rl --include='*_test.go' '^func Fuzz' pkg plugin | grep -v plugin/e2e | xargs -n1 dirname | sort -u | while read -r dir; do \
