@@ -29,17 +29,13 @@ const (
 	resignation = 10 * time.Second // is fought only so often
 )
 
-// hit takes note of a foreign write, once, and tells whether it was new.
-func (f *fight) hit(now time.Time) bool {
-	if f.open {
-		return false
-	}
+// hit takes note of a foreign write.
+func (f *fight) hit(now time.Time) {
 	if f.count == 0 || now.Sub(f.last) > quiet+f.delay(now) {
 		*f = fight{began: now}
 	}
 	f.open, f.last, f.due = true, now, now.Add(f.delay(now))
 	f.count++
-	return true
 }
 
 // delay is how long to wait with the next repair.

@@ -222,6 +222,37 @@ func cpu(who int) time.Duration {
 
 func percent(used, of time.Duration) float64 { return 100 * float64(used) / float64(of) }
 
+func TestRunWatchesWhatCameLateAndPassesOnTheRest(t *testing.T) {
+	n := newNode(t, nil)
+	watcher := newWatcher(t, n.Tree)
+	others := make(chan Change, 1)
+	n.Protector.watcher, n.Protector.changed = watcher, func(c Change) { others <- c }
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
+	n.overwrite(t, podC+"/cpuset.mems", "0")
+	n.overwrite(t, "kubepods/memory.low", "0")
+	if err := watcher.Watch(podC, "cpuset.mems"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		n.Run(ctx, 10*time.Millisecond)
+	}()
+	waitFor(t, func() bool { return watcher.Watches() == 3 }) // memory.min and memory.low of kubepods are there now
+	n.overwrite(t, podC+"/cpuset.mems", "1")
+	if c := <-others; c != (Change{podC, "cpuset.mems"}) {
+		t.Errorf("%v", c)
+	}
+	go func() {
+		for range others {
+		}
+	}()
+	cancel()
+	<-ended
+	close(others)
+}
+
 func TestRunEndsHeldBackRepairsAndSurvivesItsWatcher(t *testing.T) {
 	n := newNode(t, nil)
 	watcher, err := NewWatcher(n.Tree)
@@ -230,7 +261,7 @@ func TestRunEndsHeldBackRepairsAndSurvivesItsWatcher(t *testing.T) {
 	}
 	n.Protector.watcher = watcher
 	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)}) // the files are not there to be watched: a line each
-	if lines := n.log.AllEntries(); len(lines) != 1 || !strings.Contains(lines[0].Message, "noticed only by the periodic check") {
+	if lines := n.log.AllEntries(); len(lines) != 1 || !strings.Contains(lines[0].Message, "noticed by the periodic check only") {
 		t.Errorf("%v", lines)
 	}
 	watcher.Close()

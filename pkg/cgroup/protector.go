@@ -120,9 +120,11 @@ func (p *Protector) want(targets []Target) {
 func (p *Protector) take(t Target) *held {
 	h := p.held[t.Cgroup]
 	if h == nil {
-		h = &held{cgroup: t.Cgroup}
+		h = &held{cgroup: t.Cgroup, level: t.Level}
 		p.held[t.Cgroup] = h
-		p.watch(t)
+		if err := p.watch(h); err != nil {
+			p.log.WithError(err).Warn("until this cgroup can be watched, other writers are noticed by the periodic check only")
+		}
 	}
 	h.level, h.driver, h.generation = t.Level, t.Driver, p.generation
 	h.set(t.Values)

@@ -114,6 +114,36 @@ func TestApplyLowersFromBelowAndRaisesFromAbove(t *testing.T) {
 	}
 }
 
+func TestUpdateLeavesTheRestAsItIs(t *testing.T) {
+	n := newNode(t, nil)
+	n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)})
+	update := func(gone []string, targets ...Target) []string {
+		t.Helper()
+		n.writes = nil
+		if err := n.Update(t.Context(), targets, gone); err != nil {
+			t.Fatal(err)
+		}
+		return n.writes
+	}
+	top := func(min, low uint64) Target {
+		return Target{"kubepods", LevelKubepods, Cgroupfs, both(min, low)}
+	}
+	burstable := func(v uint64) Target { return Target{"kubepods/burstable", LevelBurstable, Cgroupfs, low(v)} }
+	pod := func(cgroup string, v uint64) Target { return Target{cgroup, LevelPod, Cgroupfs, low(v)} }
+	wantWrites(t, update(nil, top(125, 25), burstable(25), pod(podC, 5)),
+		"kubepods/min=125", "kubepods/low=25", "kubepods/burstable/low=25", podC+"/low=5")
+	// One goes as another grows.
+	wantWrites(t, update([]string{podB, "kubepods/unknown"}, top(115, 15), burstable(15), pod(podC, 15)),
+		podB+"/low=0", "kubepods/burstable/low=15", "kubepods/min=115", "kubepods/low=15", podC+"/low=15")
+	if n.held[podB] != nil || n.held[podG] == nil {
+		t.Errorf("holds %v", n.held)
+	}
+	n.overwrite(t, podG+"/memory.min", "0")
+	wantWrites(t, first(n.reconcile(t)), podG+"/min=100")
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podC: low(15)}))
+	wantWrites(t, n.apply(t, nil), podC+"/low=0", "kubepods/burstable/low=0", podG+"/min=0", "kubepods/min=0", "kubepods/low=0")
+}
+
 func TestApplyLeavesAloneWhatItNeverSet(t *testing.T) {
 	n := newNode(t, nil)
 	n.overwrite(t, "kubepods/burstable/memory.low", "777")

@@ -82,7 +82,8 @@ func (p *Protector) check(h *held, index int, now time.Time) (wait time.Duration
 	case f.settled():
 		f.fight.open = false
 		return 0, false, nil
-	case wrote && f.fight.hit(now):
+	case wrote:
+		f.fight.hit(now)
 		p.overwritten(change{h, index})
 	}
 	if wait := f.fight.due.Sub(now); f.fight.open && wait > 0 {
@@ -117,6 +118,9 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 				changes = nil
 				continue
 			}
+			if !p.holds(c) {
+				continue
+			}
 			next, err = p.Reconcile(ctx, c.Cgroup)
 		}
 		if next > 0 {
@@ -126,13 +130,33 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	}
 }
 
-// prune lets go of what hangs on cgroups that are gone.
-func (p *Protector) prune() {
-	if p.watcher != nil {
-		p.watcher.Prune()
+// holds tells whether a change is of a file that is ours to repair. The others are passed on.
+func (p *Protector) holds(c Change) bool {
+	p.mu.Lock()
+	h := p.held[c.Cgroup]
+	p.mu.Unlock()
+	if h != nil {
+		return true
 	}
+	if p.changed != nil {
+		p.changed(c)
+	}
+	return false
+}
+
+// prune lets go of what hangs on cgroups that are gone, and watches those that came late or were made anew.
+func (p *Protector) prune() {
 	if p.journal != nil {
 		p.journal.Prune(p.tree.Exists)
+	}
+	if p.watcher == nil {
+		return
+	}
+	p.watcher.Prune()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range p.held {
+		_ = p.watch(h) // said when it failed first
 	}
 }
 

@@ -119,9 +119,14 @@ func (w *walker) step() string {
 	case len(w.pods) == 0 || n < 2 && len(w.pods) < 12:
 		w.add()
 		return "a pod came"
-	case n < 4:
+	case n < 3:
 		w.remove(w.rand.IntN(len(w.pods)))
 		return "a pod went"
+	case n < 4:
+		gone := w.end(w.rand.IntN(len(w.pods)))
+		w.add()
+		w.rmdir(gone.path.Pod)
+		return "a pod went as another came"
 	case n < 6:
 		w.grow(w.pods[w.rand.IntN(len(w.pods))])
 		return "a container came"
@@ -216,22 +221,32 @@ func number(v *uint64) uint64 {
 	return *v
 }
 
-// remove ends a pod: its containers' cgroups go, then its sums, then its own cgroup. Some are gone before we hear of it.
-func (w *walker) remove(i int) {
+// end ends a pod's containers; its own cgroup stays until the kubelet comes round to it.
+func (w *walker) end(i int) *walkedPod {
 	p := w.pods[i]
 	w.pods = append(w.pods[:i], w.pods[i+1:]...)
 	for _, name := range p.names {
 		w.forget(name)
 	}
-	early := w.rand.IntN(2) == 0
-	if early {
-		w.forget(p.path.Pod)
-		os.RemoveAll(filepath.Join(w.tree.Root(), p.path.Pod))
+	return p
+}
+
+// remove ends a pod. Some pods' cgroups are gone before we hear of it.
+func (w *walker) remove(i int) {
+	p := w.end(i)
+	if w.rand.IntN(2) == 0 {
+		w.rmdir(p.path.Pod)
+		w.apply()
+		return
 	}
 	w.apply()
-	if !early {
-		w.forget(p.path.Pod)
-		os.RemoveAll(filepath.Join(w.tree.Root(), p.path.Pod))
+	w.rmdir(p.path.Pod)
+}
+
+func (w *walker) rmdir(pod string) {
+	w.forget(pod)
+	if err := os.RemoveAll(filepath.Join(w.tree.Root(), pod)); err != nil {
+		w.t.Fatal(err)
 	}
 }
 
@@ -245,7 +260,8 @@ func (w *walker) apply() {
 	}
 }
 
-// verify reads every level's files and compares with sums that are made here, from the living pods alone.
+// verify compares every level with sums that are made here, from the living pods alone: each time by the books and by the
+// files of kubepods and the QoS level, and now and then by all files.
 func (w *walker) verify(event int, what string) {
 	want := map[string]uint64{"kubepods/memory.min": 0, "kubepods/memory.low": 0, "kubepods/burstable/memory.min": 0, "kubepods/burstable/memory.low": 0}
 	for _, p := range w.pods {
@@ -269,6 +285,12 @@ func (w *walker) verify(event int, what string) {
 		}
 	}
 	for file, want := range want {
+		if got := w.files[file]; got != want {
+			w.t.Fatalf("event %d, %s: %s was set to %d, the living have %d", event, what, file, got, want)
+		}
+		if strings.Contains(file, "/pod") && event%50 > 0 {
+			continue
+		}
 		data, err := os.ReadFile(filepath.Join(w.tree.Root(), file))
 		if os.IsNotExist(err) {
 			data = []byte("0")
