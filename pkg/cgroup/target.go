@@ -1,8 +1,6 @@
 package cgroup
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -31,41 +29,49 @@ type Target struct {
 	Values memoryqos.Values
 }
 
-// Targets derives all levels from the living pods: their own and the sums above them, parents before children. It is pure.
+// Targets derives all levels from the living pods: the sums, top-down, then the pods as they are given. It is pure.
 // BestEffort's level protects nothing and so is no target.
 func Targets(pods []Pod) []Target {
-	targets := make([]Target, 0, len(pods)+2)
-	trees := make(map[string]*subtree, 1)
+	var trees []*subtree // a node has one, unless kubelets share it
 	for _, p := range pods {
-		targets = append(targets, Target{Cgroup: p.Path.Pod, Level: LevelPod, Driver: p.Path.Driver, Values: p.Values})
-		t := trees[p.Path.Kubepods]
+		t := find(trees, p.Path.Kubepods)
 		if t == nil {
-			t = &subtree{driver: p.Path.Driver, pods: make([]memoryqos.PodValues, 0, len(pods))}
-			trees[p.Path.Kubepods] = t
+			t = &subtree{kubepods: p.Path.Kubepods, driver: p.Path.Driver, pods: make([]memoryqos.PodValues, 0, len(pods))}
+			trees = append(trees, t)
 		}
 		t.pods = append(t.pods, memoryqos.PodValues{Class: p.Path.Class, Values: p.Values})
 		if p.Path.Class == memoryqos.Burstable {
 			t.burstable = p.Path.QoS
 		}
 	}
-	for kubepods, t := range trees {
+	targets := make([]Target, 0, len(pods)+2*len(trees))
+	for _, t := range trees {
 		levels := memoryqos.Ancestors(t.pods)
-		targets = append(targets, Target{Cgroup: kubepods, Level: LevelKubepods, Driver: t.driver, Values: levels.Kubepods})
+		targets = append(targets, Target{Cgroup: t.kubepods, Level: LevelKubepods, Driver: t.driver, Values: levels.Kubepods})
 		if t.burstable != "" {
 			targets = append(targets, Target{Cgroup: t.burstable, Level: LevelBurstable, Driver: t.driver, Values: levels.Burstable})
 		}
 	}
-	slices.SortFunc(targets, func(a, b Target) int {
-		return cmp.Or(cmp.Compare(depth(a.Cgroup), depth(b.Cgroup)), cmp.Compare(a.Cgroup, b.Cgroup))
-	})
+	for _, p := range pods {
+		targets = append(targets, Target{Cgroup: p.Path.Pod, Level: LevelPod, Driver: p.Path.Driver, Values: p.Values})
+	}
 	return targets
 }
 
-// subtree is what hangs below one kubepods; a node has one, unless kubelets share it.
+// subtree is what hangs below one kubepods.
 type subtree struct {
-	driver    Driver
-	burstable string
-	pods      []memoryqos.PodValues
+	kubepods, burstable string
+	driver              Driver
+	pods                []memoryqos.PodValues
+}
+
+func find(trees []*subtree, kubepods string) *subtree {
+	for _, t := range trees {
+		if t.kubepods == kubepods {
+			return t
+		}
+	}
+	return nil
 }
 
 func depth(cgroup string) int { return strings.Count(cgroup, "/") }

@@ -29,9 +29,9 @@ func TestTargetsAreTheSumsOfTheLivingPods(t *testing.T) {
 		"KEP-2570": {[]Pod{burstable2, guaranteed, burstable1}, []Target{
 			{"kubepods", LevelKubepods, Cgroupfs, both(512*mi, 384*mi)},
 			{"kubepods/burstable", LevelBurstable, Cgroupfs, low(384 * mi)},
+			{"kubepods/burstable/podb2", LevelPod, Cgroupfs, low(256 * mi)},
 			{"kubepods/podg", LevelPod, Cgroupfs, minimum(128 * mi)},
 			{"kubepods/burstable/podb1", LevelPod, Cgroupfs, low(128 * mi)},
-			{"kubepods/burstable/podb2", LevelPod, Cgroupfs, low(256 * mi)},
 		}},
 		"BestEffort": {[]Pod{bestEffort}, []Target{
 			{"kubepods", LevelKubepods, Cgroupfs, memoryqos.Values{}},
@@ -40,8 +40,8 @@ func TestTargetsAreTheSumsOfTheLivingPods(t *testing.T) {
 		"two kubelets": {[]Pod{guaranteed, {mustPod(t, "a-kubepods-burstable-pod1.slice"), low(mi)}}, []Target{
 			{"kubepods", LevelKubepods, Cgroupfs, minimum(128 * mi)},
 			{"a.slice/a-kubepods.slice", LevelKubepods, Systemd, both(mi, mi)},
-			{"kubepods/podg", LevelPod, Cgroupfs, minimum(128 * mi)},
 			{"a.slice/a-kubepods.slice/a-kubepods-burstable.slice", LevelBurstable, Systemd, low(mi)},
+			{"kubepods/podg", LevelPod, Cgroupfs, minimum(128 * mi)},
 			{"a.slice/a-kubepods.slice/a-kubepods-burstable.slice/a-kubepods-burstable-pod1.slice", LevelPod, Systemd, low(mi)},
 		}},
 	}
