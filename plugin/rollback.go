@@ -8,7 +8,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -69,6 +71,18 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 		return failed(errors.New("not everything could be restored; what is left stays in the journal"))
 	}
 	return nil
+}
+
+// rollbackTimeout bounds the rollback of a daemon that ends, within the 30 s that Kubernetes gives it.
+const rollbackTimeout = 20 * time.Second
+
+// rollback takes everything back when the daemon ends (onTermination: Rollback).
+func (d *daemon) rollback() error {
+	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
+	defer cancel()
+	lines := d.log.WriterLevel(logrus.InfoLevel)
+	defer lines.Close()
+	return rollback(ctx, d.options.hostOptions, false, lines)
 }
 
 // describe is one line about one file.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -81,6 +82,9 @@ func (o *runOptions) run(ctx context.Context) error {
 	o.log.WithFields(logrus.Fields{"version": version, "socket": o.socket, "stateDir": o.stateDir, "nodes": len(o.machine.Nodes)}).
 		Info("nri-memory-manager starts")
 	err = d.run(ctx)
+	if d.View().Config.Config.OnTermination == config.RollbackValues {
+		err = errors.Join(err, d.rollback())
+	}
 	o.log.Info("nri-memory-manager ends")
 	return failed(err)
 }

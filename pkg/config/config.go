@@ -73,6 +73,8 @@ type Config struct {
 	StallGuard StallGuard `yaml:"stallGuard"`
 	// DryRun decides, logs and counts, and touches nothing.
 	DryRun bool `yaml:"dryRun"`
+	// OnTermination says what becomes of the written files when the plugin ends on SIGTERM.
+	OnTermination OnTermination `yaml:"onTermination"`
 
 	// PodResources is the kubelet's PodResources API on a socket of ours.
 	PodResources PodResources `yaml:"podResources"`

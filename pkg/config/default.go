@@ -23,6 +23,7 @@ func Default() Config {
 		RequestTimeout:          Duration(300 * time.Millisecond),
 		AllowedAnnotations:      annotations(),
 		OnBadAnnotation:         IgnoreAnnotation,
+		OnTermination:           KeepValues,
 		ReconcilePeriod:         Duration(10 * time.Second),
 		StateTolerance:          64 << 20,
 		StallGuard: StallGuard{

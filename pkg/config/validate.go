@@ -43,6 +43,7 @@ func (c Config) validate() error {
 		c.validateMinimum("minimumThrottlingFactor", c.MinimumThrottlingFactor),
 		c.validateRules(),
 		oneOf(c, "onBadAnnotation", c.OnBadAnnotation, IgnoreAnnotation, RejectPod),
+		oneOf(c, "onTermination", c.OnTermination, KeepValues, RollbackValues),
 		c.between("reconcilePeriod", c.ReconcilePeriod, Duration(time.Second), Duration(time.Hour)),
 		c.validateStallGuard(),
 		c.between("nodeResourceTopology.interval", c.NodeResourceTopology.Interval, Duration(time.Second), Duration(time.Hour)),

@@ -91,6 +91,17 @@ const (
 	SourceOOMScore RequestSource = "oomscore"
 )
 
+// OnTermination is what becomes of everything that was written when the plugin ends.
+type OnTermination string
+
+// The ways to end.
+const (
+	// KeepValues leaves containers and cgroups as they are: the next start takes them over.
+	KeepValues OnTermination = "Keep"
+	// RollbackValues does what the command rollback does: for uninstalling.
+	RollbackValues OnTermination = "Rollback"
+)
+
 // OnBadAnnotation is what a wrong annotation does to its pod.
 type OnBadAnnotation string
 
