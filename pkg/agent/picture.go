@@ -44,21 +44,19 @@ func (a *Agent) picture() *View {
 	if a.manager != nil {
 		view.Nodes = a.manager.Nodes()
 	}
-	values := make([]memoryqos.PodValues, 0, len(a.living))
 	for _, p := range a.living {
 		if p.view == nil {
 			p.view = a.pictureOf(p)
 		}
 		view.Pods = append(view.Pods, p.view)
 		if p.managed {
-			values = append(values, memoryqos.PodValues{Class: p.class(), Values: p.values})
 			view.Kubepods = p.path.Kubepods
 		}
 	}
 	slices.SortFunc(view.Pods, func(x, y *PodView) int {
 		return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name), strings.Compare(x.UID, y.UID))
 	})
-	view.Ancestors = memoryqos.Ancestors(values)
+	view.Ancestors = memoryqos.Ancestors(a.values)
 	a.view = view
 	return view
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
@@ -105,7 +105,13 @@ func (a *Agent) podOf(told Pod) (*pod, error) {
 	if p == nil {
 		p = &pod{born: a.now()}
 		a.pods[key] = p
+		p.index = len(a.living)
 		a.living = append(a.living, p)
+		a.values = append(a.values, memoryqos.PodValues{})
+	}
+	if p.managed && p.path.Pod != path.Pod {
+		a.gone = append(a.gone, p.path.Pod)
+		a.resum(p)
 	}
 	p.Pod, p.path, p.managed = told, path, managed
 	p.ref = podinfo.Ref{UID: told.UID, Namespace: told.Namespace, Name: told.Name}
@@ -163,13 +169,18 @@ func (a *Agent) endPod(p *pod) {
 	}
 	key := keyOf(p.Pod)
 	delete(a.pods, key)
-	if i := slices.Index(a.living, p); i >= 0 {
-		a.living = slices.Delete(a.living, i, i+1)
-	}
+	last := len(a.living) - 1 // takes its place
+	a.living[p.index], a.values[p.index] = a.living[last], a.values[last]
+	a.living[p.index].index = p.index
+	a.living[last], a.values[last] = nil, memoryqos.PodValues{}
+	a.living, a.values = a.living[:last], a.values[:last]
 	if a.manager != nil && a.manager.ReleasePod(key) {
 		a.record(p)
 	}
-	a.sums++
+	if p.managed {
+		a.sums++
+		a.gone = append(a.gone, p.path.Pod)
+	}
 	a.changed()
 	if a.sourced {
 		a.requests.Forget(p.ref)

@@ -46,7 +46,8 @@ func (a *Agent) sumUp(p *pod) {
 	values := p.settings.Pod(sums)
 	if !same(values, p.values) {
 		p.values = values
-		a.sums++
+		a.values[p.index] = memoryqos.PodValues{Class: p.class(), Values: values}
+		a.resum(p)
 	}
 	a.touch(p)
 }

@@ -76,6 +76,7 @@ func (a *Agent) takeConfig(resolved config.Resolved) ([]*container, error) {
 		}
 	}
 	a.sums++ // also when no value has changed: a dry run that ends has written none of them
+	a.allDirty = true
 	a.changed()
 	a.recordState()
 	return all, nil

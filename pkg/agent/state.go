@@ -23,12 +23,16 @@ type state struct {
 
 	pods       map[string]*pod       // by UID
 	living     []*pod                // the same, quick to run over
+	values     []memoryqos.PodValues // of living, side by side in memory, to be summed up
 	containers map[string]*container // by the runtime's id, those that have not ended
 	stopped    recent                // ids of sandboxes that were stopped
 
-	generation uint64 // moves with every change
-	sums       uint64 // moves when the levels above the containers must change
-	view       *View  // of generation; nil when there is none yet
+	generation uint64   // moves with every change
+	sums       uint64   // moves when the levels above the containers must change
+	dirty      []*pod   // whose sums have changed since protect looked
+	gone       []string // cgroups of pods that have ended since
+	allDirty   bool     // all pods may have changed
+	view       *View    // of generation; nil when there is none yet
 	rejections []RejectionView
 
 	connected, synchronized, configured condition
@@ -81,8 +85,10 @@ type pod struct {
 	aligned bool
 	// containers are in the order of their first appearance.
 	containers []*container
-	// values are the pod cgroup's.
+	// values are the pod cgroup's; dirty is set while protect has not seen them.
 	values memoryqos.Values
+	dirty  bool
+	index  int // in living and values
 	// ticket is the pod's last decision on its way to the disk.
 	ticket checkpoint.Ticket
 	view   *PodView // nil when it must be made again

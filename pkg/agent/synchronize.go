@@ -120,6 +120,8 @@ func (a *Agent) merge(pods []Pod, containers []Container, gone map[string]bool, 
 		}
 	}
 	updates := a.corrections(taken)
+	a.sums++
+	a.allDirty = true
 	a.synchronized.set(a.now(), "")
 	a.changed()
 	a.highSignal()
