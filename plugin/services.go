@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -24,7 +25,8 @@ type part = func(context.Context) error
 // cannot be had on request is an error; a socket in the state folder that cannot be had is logged, for the plugin works
 // without.
 func (d *daemon) services() ([]part, error) {
-	sources := status.Sources{View: d.agent.View, Tree: d.tree, Version: version}
+	sources := status.Sources{View: d.agent.View, Overwrites: func() map[cgroup.Overwrite]uint64 { return d.agent.Counters().Overwrites },
+		Tree: d.tree, Version: version, PreInstalled: d.options.launched}
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Tree: d.tree, Version: version}
 	if d.guard != nil {
 		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals

@@ -3,7 +3,9 @@
 package status
 
 import (
+	"cmp"
 	"path"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,19 +14,40 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 )
 
 // Document is the contract of `status -o json` and of /status. Sizes are in bytes; a value that is not set is absent.
 type Document struct {
 	Time       time.Time   `json:"time"`
 	Version    string      `json:"version"`
-	Runtime    string      `json:"runtime,omitempty"`
+	Runtime    *Runtime    `json:"runtime,omitempty"`
 	Policy     Policy      `json:"policy"`
 	Conditions []Condition `json:"conditions"`
 	Nodes      []Node      `json:"nodes"`
 	Ancestors  []Ancestor  `json:"ancestors"`
 	Pods       []Pod       `json:"pods"`
 	Rejections []Rejection `json:"rejections"`
+	// Overwrites are foreign writes to the cgroups above the containers since the daemon started.
+	Overwrites []Overwrite `json:"overwrites"`
+}
+
+// Runtime is the container runtime that is, or was last, connected.
+type Runtime struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	// NRI is the version of NRI inside; absent when it is not known.
+	NRI string `json:"nriVersion,omitempty"`
+	// PreInstalled is set when the runtime has started the plugin itself.
+	PreInstalled bool `json:"preInstalled,omitempty"`
+}
+
+// String is the runtime's name and version.
+func (r *Runtime) String() string {
+	if r == nil {
+		return "no runtime connected yet"
+	}
+	return r.Name + " " + r.Version
 }
 
 // Policy is the configuration in force, as far as it decides about pods.
@@ -35,6 +58,7 @@ type Policy struct {
 	ThrottlingFactor  *float64 `json:"memoryThrottlingFactor,omitempty"`
 	MemoryReservation string   `json:"memoryReservationPolicy"`
 	StallGuard        bool     `json:"stallGuard"`
+	ProactiveReclaim  bool     `json:"proactiveReclaim,omitempty"`
 	DryRun            bool     `json:"dryRun"`
 }
 
@@ -90,6 +114,7 @@ type Pod struct {
 type Container struct {
 	Name          string  `json:"name"`
 	ID            string  `json:"id,omitempty"`
+	Cgroup        string  `json:"cgroup,omitempty"`
 	Kind          string  `json:"kind"`
 	State         string  `json:"state"`
 	Nodes         []int   `json:"numaNodes,omitempty"`
@@ -138,12 +163,22 @@ type Rejection struct {
 	Refused   bool      `json:"refused"`
 }
 
+// Overwrite counts foreign writes to a file of a level: kubepods, burstable or pod.
+type Overwrite struct {
+	Level string `json:"level"`
+	File  string `json:"file"`
+	Count uint64 `json:"count"`
+}
+
 // Sources are what a document is made from.
 type Sources struct {
-	View     func() *agent.View
-	Statuses func() map[string]guard.Status // nil without the stall guard
-	Tree     *cgroup.Tree                   // nil leaves the kernel's counters out
-	Version  string
+	View       func() *agent.View
+	Overwrites func() map[cgroup.Overwrite]uint64 // nil shows none
+	Statuses   func() map[string]guard.Status     // nil without the stall guard
+	Tree       *cgroup.Tree                       // nil leaves the kernel's counters out
+	Version    string
+	// PreInstalled is set when the runtime has started the plugin itself.
+	PreInstalled bool
 }
 
 // Make takes a picture now.
@@ -155,12 +190,17 @@ func (s Sources) Make() *Document {
 		Policy: Policy{
 			MemoryManager: string(config.MemoryManagerPolicy), TopologyManager: string(config.TopologyManagerPolicy),
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
-			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard.Enabled, DryRun: config.DryRun,
+			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard.Enabled,
+			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
 		},
 		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: []Rejection{},
+		Overwrites: s.overwrites(),
 	}
-	if view.Runtime.Name != "" {
-		d.Runtime = view.Runtime.Name + " " + view.Runtime.Version
+	if r := view.Runtime; r.Name != "" {
+		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled}
+		if nri := nriplugin.RuntimeNRIVersion(r.NRIVersion, r.Name, r.Version); nri.Known() {
+			d.Runtime.NRI = nri.String()
+		}
 	}
 	for _, c := range view.Conditions {
 		d.Conditions = append(d.Conditions, Condition{c.Name, c.OK, c.Message})
@@ -176,6 +216,18 @@ func (s Sources) Make() *Document {
 		d.Rejections = append(d.Rejections, Rejection{r.At, r.Namespace, r.Pod, r.Container, r.Reason, r.Text, r.Refused})
 	}
 	return d
+}
+
+func (s Sources) overwrites() []Overwrite {
+	list := []Overwrite{}
+	if s.Overwrites == nil {
+		return list
+	}
+	for o, count := range s.Overwrites() {
+		list = append(list, Overwrite{Level: o.Level, File: o.File, Count: count})
+	}
+	slices.SortFunc(list, func(a, b Overwrite) int { return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.File, b.File)) })
+	return list
 }
 
 // Nodes is the node map as it stands in the document.
@@ -204,7 +256,7 @@ func (s Sources) pod(view *agent.PodView, guarded map[string]guard.Status) Pod {
 }
 
 func (s Sources) container(view *agent.ContainerView, guarded map[string]guard.Status) Container {
-	c := Container{Name: view.Name, ID: view.ID, Kind: view.Kind.String(), State: view.State.String(),
+	c := Container{Name: view.Name, ID: view.ID, Cgroup: view.Cgroup, Kind: view.Kind.String(), State: view.State.String(),
 		CpusetMems: view.Nodes.String(), Pinning: view.Pinning,
 		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
 		Limit: view.Limit, Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Raised: view.Raised,

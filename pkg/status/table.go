@@ -24,7 +24,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 }
 
 func (d *Document) writeHead(b *strings.Builder) {
-	fmt.Fprintf(b, "nri-memory-manager %s, %s\n", d.Version, orElse(d.Runtime, "no runtime connected yet"))
+	fmt.Fprintf(b, "nri-memory-manager %s, %s\n", d.Version, d.Runtime)
 	factor := "off"
 	if f := d.Policy.ThrottlingFactor; f != nil {
 		factor = fmt.Sprint(*f)
@@ -188,11 +188,4 @@ func nodeStates(nodes []Node) []memorymanager.NodeState {
 		states = append(states, state)
 	}
 	return states
-}
-
-func orElse(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
 }
