@@ -36,7 +36,7 @@ func fullPod(i int) *corev1.Pod {
 		pod.Labels[fmt.Sprintf("app.kubernetes.io/label-%d", j)] = name
 		pod.Annotations[fmt.Sprintf("example.com/annotation-%d", j)] = strings.Repeat("a", 100)
 		pod.ManagedFields = append(pod.ManagedFields, metav1.ManagedFieldsEntry{Manager: "controller",
-			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{"f:labels":{"` + strings.Repeat("f:x", 150) + `":{}}}}`)}})
+			FieldsV1: metav1.NewFieldsV1(`{"f:metadata":{"f:labels":{"` + strings.Repeat("f:x", 150) + `":{}}}}`)})
 		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: fmt.Sprintf("volume-%d", j), VolumeSource: corev1.VolumeSource{
 			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: name}}}})
 		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: "Ready", Status: "True", Message: name})
