@@ -65,7 +65,17 @@ func (t *Tree) Remove(cgroup string) error {
 	if cgroup = path.Clean("/" + cgroup); cgroup == "/" {
 		return nil
 	}
-	return os.RemoveAll(filepath.Join(t.root, cgroup))
+	// As in the kernel it goes at once, also while somebody writes to its files.
+	removed, err := os.MkdirTemp(t.root, ".removed-")
+	if err != nil {
+		return fmt.Errorf("removing a cgroup: %w", err)
+	}
+	defer os.RemoveAll(removed)
+	err = os.Rename(filepath.Join(t.root, cgroup), filepath.Join(removed, "cgroup"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // Read returns the text of a cgroup's file, without the newline at its end.

@@ -92,9 +92,11 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, resources *api
 		merged := proto.Clone(resources).(*api.LinuxResources)
 		var others []*api.ContainerUpdate
 		for _, update := range reply.Update {
-			if update.ContainerId == id {
+			switch update.GetContainerId() {
+			case "": // NRI's place for a reply that no plugin gave
+			case id:
 				merge(merged, update.GetLinux().GetResources())
-			} else {
+			default:
 				others = append(others, update)
 			}
 		}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"path"
+
+	"github.com/containerd/nri/pkg/api"
+)
+
+const (
+	mi = 1 << 20
+	gi = 1 << 30
+)
+
+// testPod is a pod with one container, as the kubelet names its parts to the runtime.
+type testPod struct {
+	name  string
+	qos   string // "", "burstable" or "besteffort": the part of the cgroup path
+	limit int64  // bytes; 0 is none
+	adj   int64  // oom_score_adj
+	tries int    // of its container: every restart has its own id
+}
+
+func guaranteed(name string, limit int64) *testPod {
+	return &testPod{name: name, limit: limit, adj: -997}
+}
+
+// burstable is a pod whose request follows from its oom_score_adj only roughly.
+func burstable(name string, limit, adj int64) *testPod {
+	return &testPod{name: name, qos: "burstable", limit: limit, adj: adj}
+}
+
+func (p *testPod) uid() string     { return "uid-" + p.name }
+func (p *testPod) sandbox() string { return "sandbox-" + p.name }
+func (p *testPod) id() string      { return "container-" + p.name + "-" + string(rune('a'+p.tries)) }
+func (p *testPod) cgroup() string  { return path.Join("kubepods", p.qos, "pod"+p.uid()) }
+
+func (p *testPod) resources() *api.LinuxResources {
+	resources := &api.LinuxResources{Memory: &api.LinuxMemory{}, Cpu: &api.LinuxCPU{Shares: api.UInt64(uint64(1024))}}
+	if p.limit > 0 {
+		resources.Memory.Limit = api.Int64(p.limit)
+	}
+	return resources
+}
+
+func (p *testPod) pod() *api.PodSandbox {
+	return &api.PodSandbox{
+		Id: p.sandbox(), Uid: p.uid(), Namespace: "default", Name: p.name,
+		Linux: &api.LinuxPodSandbox{CgroupParent: "/" + p.cgroup(), PodResources: p.resources()},
+	}
+}
+
+func (p *testPod) container() *api.Container {
+	return &api.Container{
+		Id: p.id(), PodSandboxId: p.sandbox(), Name: "app",
+		Linux: &api.LinuxContainer{
+			Resources: p.resources(), OomScoreAdj: &api.OptionalInt{Value: p.adj}, CgroupsPath: "/" + path.Join(p.cgroup(), p.id()),
+		},
+	}
+}
+
+// The kubelet's steps for a pod.
+
+func (h *host) runPod(p *testPod) error {
+	if err := h.tree.Make(p.cgroup()); err != nil {
+		return err
+	}
+	return h.runtime.RunPodSandbox(context.Background(), p.pod())
+}
+
+func (h *host) create(p *testPod) error {
+	_, err := h.runtime.CreateContainer(context.Background(), p.container())
+	return err
+}
+
+func (h *host) startContainer(p *testPod) error {
+	return h.runtime.StartContainer(context.Background(), p.id())
+}
+
+func (h *host) resize(p *testPod, limit int64) error {
+	if err := h.runtime.UpdateContainer(context.Background(), p.id(), &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(limit)}}); err != nil {
+		return err
+	}
+	p.limit = limit
+	return nil
+}
+
+// deploy runs a pod and its container.
+func (h *host) deploy(pods ...*testPod) {
+	h.t.Helper()
+	for _, p := range pods {
+		must(h.t, h.runPod(p))
+		must(h.t, h.create(p))
+		must(h.t, h.startContainer(p))
+	}
+}
+
+func (h *host) stopContainer(p *testPod) error {
+	return h.runtime.StopContainer(context.Background(), p.id())
+}
+
+func (h *host) removeContainer(p *testPod) error {
+	return h.runtime.RemoveContainer(context.Background(), p.id())
+}
+
+// endPod is what the kubelet does when a pod is deleted; its cgroup goes with it.
+func (h *host) endPod(p *testPod) error {
+	if err := h.runtime.StopPodSandbox(context.Background(), p.sandbox()); err != nil {
+		return err
+	}
+	return h.tree.Remove(p.cgroup())
+}
+
+func (h *host) removePod(p *testPod) error {
+	return h.runtime.RemovePodSandbox(context.Background(), p.sandbox())
+}
+
+// mems and unified are what the container's OCI spec has now.
+func (h *host) mems(p *testPod) string {
+	for _, container := range h.runtime.Containers() {
+		if container.Id == p.id() {
+			return container.Linux.Resources.GetCpu().GetMems()
+		}
+	}
+	return "no container " + p.id()
+}
