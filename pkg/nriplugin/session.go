@@ -81,7 +81,7 @@ func connectionEnded(err error) error {
 func (s *session) Configure(ctx context.Context, config, runtime, version string) (api.EventMask, error) {
 	defer close(s.configured)
 	s.nri = RuntimeNRIVersion(s.stub.RuntimeNRIVersion(), runtime, version)
-	s.runtime = agent.Runtime{Name: runtime, Version: version, NRIVersion: s.nri.String(), ReplyUnified: repliesUnified(runtime, version)}
+	s.runtime = agent.Runtime{Name: runtime, Version: version, ReplyUnified: repliesUnified(runtime, version)}
 	if s.nri.Known() {
 		s.runtime.NRIVersion = s.nri.String()
 	}
