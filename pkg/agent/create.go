@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 )
@@ -16,7 +14,7 @@ import (
 // decision is what one event came to, taken along out of the lock.
 type decision struct {
 	container  string // cgroup of the container
-	fields     logrus.Fields
+	about      *facts // nil when there is nothing to tell
 	adjustment Adjustment
 	ticket     checkpoint.Ticket
 	moved      bool // an update changed the limit or the nodes
@@ -91,7 +89,8 @@ func (a *Agent) decideCreate(told Pod, container Container) decision {
 	}
 	c, err := a.admit(p, container)
 	a.touch(p)
-	d.fields, d.err, d.ticket = c.fields(), err, p.ticket
+	about := c.facts()
+	d.about, d.err, d.ticket = &about, err, p.ticket
 	if err != nil {
 		return d
 	}
@@ -229,11 +228,12 @@ func (a *Agent) checkpointFailed(text string) {
 
 // tell logs a decision, one line.
 func (a *Agent) tell(event string, d decision, took time.Duration) {
-	if d.fields == nil {
+	if d.about == nil {
 		return
 	}
-	d.fields["duration"] = took
-	log := a.log.WithFields(d.fields)
+	fields := d.about.fields()
+	fields["duration"] = took
+	log := a.log.WithFields(fields)
 	if d.dryRun {
 		log = log.WithField("dryRun", true)
 	}

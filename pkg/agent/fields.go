@@ -2,6 +2,10 @@ package agent
 
 import (
 	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
 // fields name a pod in the log.
@@ -9,40 +13,44 @@ func (p *pod) fields() logrus.Fields {
 	return logrus.Fields{"pod": p.Name, "namespace": p.Namespace, "uid": p.UID, "qosClass": p.class()}
 }
 
-// fields are the stable fields of a decision in the log.
-func (c *container) fields() logrus.Fields {
-	fields := c.pod.fields()
-	fields["container"] = c.name
-	fields["containerID"] = c.id
-	fields["numaNodes"] = c.nodes.String()
-	fields["pinning"] = c.pinning
-	fields["memoryRequest"] = c.request.Request
-	fields["requestSource"] = c.request.Source
-	if c.request.Error > 0 {
-		fields["requestError"] = c.request.Error
+// facts are what the log says of a decision about a container. They are taken under the lock and written outside of it.
+type facts struct {
+	pod, namespace, uid string
+	class               memoryqos.QOSClass
+	container, id       string
+	nodes               nodeset.Set
+	pinning             string
+	request             podinfo.Estimate
+	values              memoryqos.Values
+}
+
+func (c *container) facts() facts {
+	return facts{
+		pod: c.pod.Name, namespace: c.pod.Namespace, uid: c.pod.UID, class: c.pod.class(), container: c.name, id: c.id,
+		nodes: c.nodes, pinning: c.pinning, request: c.request, values: c.effective(),
 	}
-	for name, value := range map[string]*uint64{
-		"memoryMin": c.wanted.Min, "memoryLow": c.wanted.Low, "memoryHigh": c.high(),
-	} {
+}
+
+// fields are the stable fields of a decision in the log.
+func (f facts) fields() logrus.Fields {
+	fields := make(logrus.Fields, 16)
+	fields["pod"], fields["namespace"], fields["uid"], fields["qosClass"] = f.pod, f.namespace, f.uid, f.class
+	fields["container"], fields["containerID"] = f.container, f.id
+	fields["numaNodes"], fields["pinning"] = f.nodes.String(), f.pinning
+	fields["memoryRequest"], fields["requestSource"] = f.request.Request, f.request.Source
+	if f.request.Error > 0 {
+		fields["requestError"] = f.request.Error
+	}
+	put := func(name string, value *uint64) {
 		if value != nil {
-			fields[name] = *value
+			fields[name] = number(*value)
 		}
 	}
+	put("memoryMin", f.values.Min)
+	put("memoryLow", f.values.Low)
+	put("memoryHigh", f.values.High)
 	return fields
 }
 
-// rejectionsKept is how many refused or unpinned containers a View shows.
-const rejectionsKept = 64
-
-// reject notes a container that could not be placed as asked. The lock is held.
-func (a *Agent) reject(c *container, reason, text string, refused bool) {
-	dryRun := a.resolved.Config.DryRun
-	a.counters.rejected(reason, refused && !dryRun)
-	rejection := RejectionView{
-		At: a.now(), Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.name,
-		Reason: reason, Text: text, Refused: refused && !dryRun,
-	}
-	keep := min(len(a.rejections), rejectionsKept-1)
-	a.rejections = append([]RejectionView{rejection}, a.rejections[:keep]...) // a new slice: views share the old one
-	a.changed()
-}
+// fields name a container in the log.
+func (c *container) fields() logrus.Fields { return c.facts().fields() }

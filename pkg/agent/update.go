@@ -68,7 +68,8 @@ func (a *Agent) decideUpdate(told Pod, container Container, to Resources) decisi
 		raised := c.raised
 		*c = old
 		c.raised = raised
-		d.err, d.fields = err, c.fields()
+		about := c.facts()
+		d.err, d.about = err, &about
 		return d
 	}
 	if !same(old.promised(), c.wanted) {
@@ -76,7 +77,8 @@ func (a *Agent) decideUpdate(told Pod, container Container, to Resources) decisi
 		c.before = &before
 	}
 	a.sumUp(p)
-	d.fields, d.ticket, d.container = c.fields(), p.ticket, c.cgroup
+	about := c.facts()
+	d.about, d.ticket, d.container = &about, p.ticket, c.cgroup
 	d.moved = c.nodes != old.nodes || c.limit != old.limit
 	d.adjustment.Unified = changes(c.given, c.effective(), to.Unified)
 	if mems := a.mems(c); mems != "" && (mems != c.givenMems || to.Mems != "" && to.Mems != mems) {

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// TestAStormLeavesNothing has many pods come, change and go at once, beside all that reads and repairs.
+func TestAStormLeavesNothing(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "requestTimeout: 10ms\nreconcilePeriod: 1s", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.log.discard()
+	stop := n.background()
+	api.listening(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+
+	reading, stopReading := context.WithCancel(ctx)
+	var readers, writers sync.WaitGroup
+	for _, read := range []func(){
+		func() { n.View() },
+		func() { n.Counters() },
+		func() { n.HighContainers() },
+		func() { _, _ = n.Explain("pod1", "") },
+		func() { n.reconcile(ctx) },
+		func() {
+			for _, c := range n.HighContainers() {
+				_ = n.SetHigh(ctx, c.ID, c.High+mi)
+			}
+		},
+	} {
+		readers.Go(func() {
+			for reading.Err() == nil {
+				read()
+				time.Sleep(time.Millisecond)
+			}
+		})
+	}
+	for worker := range 8 {
+		writers.Go(func() {
+			for round := range 5 {
+				class := []memoryqos.QOSClass{memoryqos.Guaranteed, memoryqos.Burstable}[(worker+round)%2]
+				pod := n.pod(fmt.Sprintf("pod%d-%d", worker, round), class)
+				if err := n.RunPodSandbox(ctx, pod); err != nil {
+					t.Error(err)
+				}
+				api.say(spec(pod, class, podinfo.Container{Name: "main", Request: 64 * mi, Limit: 128 * mi}))
+				for _, name := range []string{"main", "second"} {
+					c := ofPod(pod, name, 128*mi)
+					adjustment, err := n.CreateContainer(ctx, pod, c)
+					if err != nil {
+						t.Error(err)
+						continue
+					}
+					c = n.run(pod, c, adjustment)
+					if _, err := n.UpdateContainer(ctx, pod, c, Resources{MemoryLimit: limit(int64(256 * mi))}); err != nil {
+						t.Error(err)
+					}
+					if err := n.PostUpdateContainer(ctx, pod, c); err != nil {
+						t.Error(err)
+					}
+					if err := n.StopContainer(ctx, pod, c); err != nil {
+						t.Error(err)
+					}
+				}
+				if err := n.StopPodSandbox(ctx, pod); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	stopReading()
+	readers.Wait()
+	stop()
+	n.want("bookings after the storm", n.booked(), "0 0")
+	for _, file := range []string{"memory.min", "memory.low"} {
+		if held := n.file("kubepods", file); held != "" && held != "0" {
+			t.Errorf("kubepods' %s is %s after the storm", file, held)
+		}
+	}
+	if pods := n.View().Pods; len(pods) > 0 {
+		t.Errorf("%d pods are left", len(pods))
+	}
+	if errs := n.Counters().ProtectErrors; errs > 0 {
+		t.Errorf("%d writes to the cgroups above failed", errs)
+	}
+}
