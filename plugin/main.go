@@ -95,6 +95,6 @@ Exit status: 0 done, 1 something was found, rejected or failed, 2 bad input.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newRunCommand(), newSimulateCommand(), newStatusCommand(), newExplainCommand(), newRollbackCommand(), newConfigCommand(), newStateCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newSimulateCommand(), newStatusCommand(), newExplainCommand(), newVerifyCommand(), newRollbackCommand(), newConfigCommand(), newStateCommand(), newVersionCommand())
 	return root
 }

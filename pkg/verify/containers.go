@@ -1,0 +1,177 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+// Pages elsewhere are worth a finding from this share and this size on: the kernel keeps some per-CPU counts that are
+// written back late, and a few pages of the runtime's start are everywhere.
+const (
+	elsewhereShare = 0.02
+	elsewhereBytes = 4 << 20
+)
+
+// files compares what the containers' own cgroups hold with what the daemon has set.
+func files(n Node) []Finding {
+	if n.Document.Policy.DryRun {
+		return []Finding{{Warning, "dry-run", "configuration", "dryRun is set: the daemon decides and counts, and changes nothing",
+			"set dryRun to false when the decisions in the log are what you want"}}
+	}
+	const do = "another plugin or agent has written it after the container's start: find it (index of the NRI plugins, other agents on the node) and turn it off; a restart of the pod sets the value again"
+	var findings []Finding
+	for _, c := range n.containers() {
+		real := n.Cgroups[c.Cgroup]
+		if c.CpusetMems != "" && real.Mems != "" && !sameNodes(real.Mems, c.CpusetMems) {
+			findings = append(findings, Finding{Error, "cpuset", c.object(),
+				fmt.Sprintf("cpuset.mems is %s, and the container's memory is booked on %s", real.Mems, c.CpusetMems), do})
+		}
+		if c.CpusetMems != "" && real.Mems == "" {
+			findings = append(findings, Finding{Error, "cpuset", c.object(),
+				fmt.Sprintf("cpuset.mems is empty, so that the container may use every node, and its memory is booked on %s", c.CpusetMems), do})
+		}
+		want := c.High
+		if c.Raised > 0 {
+			want = &c.Raised
+		}
+		if want != nil && real.High != *want {
+			findings = append(findings, Finding{Warning, "memory-high", c.object(),
+				fmt.Sprintf("memory.high is %s, want %s", limit(real.High), limit(*want)), do})
+		}
+	}
+	return findings
+}
+
+func sameNodes(a, b string) bool {
+	x, err := nodeset.Parse(a)
+	y, err2 := nodeset.Parse(b)
+	return err == nil && err2 == nil && x == y
+}
+
+// limit is a limit as the kernel's file shows it.
+func limit(bytes uint64) string {
+	if bytes == 1<<64-1 {
+		return "max"
+	}
+	return quantity.Short(bytes)
+}
+
+// placement compares where a container's pages are with where they are booked. Private pages elsewhere are slow for this
+// container alone; files and shared memory can have been brought in for somebody else.
+func placement(n Node) []Finding {
+	var findings []Finding
+	for _, c := range n.containers() {
+		nodes, err := nodeset.Parse(c.CpusetMems)
+		if err != nil || nodes.Empty() {
+			continue
+		}
+		pages := n.Cgroups[c.Cgroup].Pages
+		private, privateAt := elsewhere(pages["anon"], nodes)
+		// The kernel counts shared memory among the files.
+		shared, sharedAt := elsewhere(pages["shmem"], nodes)
+		file, fileAt := elsewhere(pages["file"], nodes)
+		file -= min(file, shared)
+		all := total(pages["anon"]) + total(pages["file"])
+		if notable(private, all) {
+			findings = append(findings, Finding{Warning, "pages-elsewhere", c.object(),
+				fmt.Sprintf("%s of private memory is on %s, the container is booked on %s", quantity.Short(private), nodeNames(privateAt), nodeNames(nodes)),
+				"it was allocated before the container was pinned, or its node was full: a restart of the pod brings it home; migratepages PID " + privateAt.String() + " " + nodes.String() + " moves it while it runs"})
+		}
+		if notable(shared, all) {
+			findings = append(findings, Finding{Note, "shared-elsewhere", c.object(),
+				fmt.Sprintf("%s of shared memory is on %s, the container is booked on %s", quantity.Short(shared), nodeNames(sharedAt), nodeNames(nodes)),
+				"shared memory lies where it was first touched, which may have been another process: let this container touch it first"})
+		}
+		if notable(file, all) {
+			findings = append(findings, Finding{Note, "files-elsewhere", c.object(),
+				fmt.Sprintf("%s of file cache is on %s, the container is booked on %s", quantity.Short(file), nodeNames(fileAt), nodeNames(nodes)),
+				"the files were read before the container was pinned; the cache moves as it is used anew"})
+		}
+	}
+	return findings
+}
+
+func notable(bytes, all uint64) bool {
+	return bytes > elsewhereBytes && float64(bytes) > elsewhereShare*float64(all)
+}
+
+func elsewhere(pages map[int]uint64, nodes nodeset.Set) (bytes uint64, at nodeset.Set) {
+	for id, n := range pages {
+		if n > 0 && id < nodeset.Max && !nodes.Has(id) {
+			bytes += n
+			at = at.Union(nodeset.Of(id))
+		}
+	}
+	return bytes, at
+}
+
+func total(pages map[int]uint64) (bytes uint64) {
+	for _, n := range pages {
+		bytes += n
+	}
+	return bytes
+}
+
+func nodeNames(s nodeset.Set) string {
+	if s.Len() == 1 {
+		return "node " + s.String()
+	}
+	return "nodes " + s.String()
+}
+
+// raised finds containers that the stall guard has given room, and those that stand still now.
+func raised(n Node) []Finding {
+	const do = "the container needs more memory than its request lets it have: raise its request, or allow its pod the annotation throttling-factor or memory-high"
+	var findings []Finding
+	for _, c := range n.containers() {
+		switch {
+		case c.Stopped:
+			findings = append(findings, Finding{Warning, "stopped", c.object(), "the container is stopped by its memory.high and is being given room", do})
+		case c.Raised > 0 && c.High != nil:
+			findings = append(findings, Finding{Warning, "raised", c.object(),
+				fmt.Sprintf("the stall guard has raised memory.high from %s to %s", limit(*c.High), limit(c.Raised)), do})
+		}
+	}
+	return findings
+}
+
+// requests finds what is known of requests only roughly: one note for the node.
+func requests(n Node) []Finding {
+	var names []string
+	var largest uint64
+	sources := map[string]bool{}
+	for _, c := range n.containers() {
+		if c.RequestError > 0 {
+			names = append(names, c.object())
+			largest = max(largest, c.RequestError)
+			sources[c.RequestSource] = true
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	shown := strings.Join(names[:min(3, len(names))], ", ")
+	if len(names) > 3 {
+		shown += fmt.Sprintf(" and %d more", len(names)-3)
+	}
+	return []Finding{{Note, "estimate", shown,
+		fmt.Sprintf("the memory request is known only roughly, to within %s: the true one can be that much larger, and is protected that much less", quantity.Short(largest)),
+		"let the daemon see the pods: the kubelet's pod API (KEP-4188, on by default from 1.37) or the API server (requestSources: [apiserver] and the right to list and watch pods)"}}
+}
+
+// annotations finds wishes of pods that are not heeded.
+func annotations(n Node) []Finding {
+	var findings []Finding
+	for _, pod := range n.Document.Pods {
+		for _, problem := range pod.Problems {
+			findings = append(findings, Finding{Warning, "annotation", pod.Namespace + "/" + pod.Name, "not heeded: " + problem,
+				"correct the annotation, or allow it in the configuration (allowedAnnotations, annotationRules)"})
+		}
+	}
+	return findings
+}

@@ -1,0 +1,199 @@
+package verify
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+)
+
+// Places are where a node's files are.
+type Places struct {
+	// Tree is the cgroup hierarchy; Plain is set when it is none of a kernel.
+	Tree  *cgroup.Tree
+	Plain bool
+	// Sys and Proc are /sys and /proc, or copies; empty skips what is in them.
+	Sys, Proc string
+	// StateDir is the daemon's.
+	StateDir string
+	// KubeletConfig is the kubelet's configuration file; KubeletWanted makes it an error that there is none.
+	KubeletConfig string
+	KubeletWanted bool
+}
+
+// Gather reads what the checks look at. Its errors are of input; what cannot be read otherwise is in Node.Skipped.
+func (p Places) Gather(document status.Document) (Node, error) {
+	n := Node{Document: document, Cgroups: map[string]Cgroup{}}
+	if err := p.kubelet(&n); err != nil {
+		return Node{}, err
+	}
+	p.cgroups(&n)
+	p.hugepages(&n)
+	p.kernel(&n)
+	n.SetAside, _ = filepath.Glob(filepath.Join(p.StateDir, "*.corrupt-*")) // the pattern is good
+	return n, nil
+}
+
+func (p Places) kubelet(n *Node) error {
+	data, err := os.ReadFile(p.KubeletConfig)
+	if err != nil {
+		if p.KubeletWanted {
+			return fmt.Errorf("read the kubelet's configuration: %w", err)
+		}
+		n.Skipped = append(n.Skipped, fmt.Sprintf("the kubelet's settings: %v; name its file with --kubelet-config", err))
+		return nil
+	}
+	n.Kubelet = &Kubelet{}
+	if err := yaml.Unmarshal(data, n.Kubelet); err != nil {
+		return fmt.Errorf("read the kubelet's configuration %s: %w", p.KubeletConfig, err)
+	}
+	n.Kubelet.File = p.KubeletConfig
+	return nil
+}
+
+// cgroups reads the pods' and containers' cgroups, those above them, and the siblings of each, who share in the same
+// protection.
+func (p Places) cgroups(n *Node) {
+	for _, pod := range n.Document.Pods {
+		for _, c := range pod.Containers {
+			if c.State != running || c.Cgroup == "" {
+				continue
+			}
+			for _, level := range levels(c.Cgroup) {
+				p.siblings(n, level)
+			}
+			at, ok := n.Cgroups[c.Cgroup]
+			if !ok {
+				n.Skipped = append(n.Skipped, fmt.Sprintf("container %s/%s/%s: no cgroup %s; it may just have ended", pod.Namespace, pod.Name, c.Name, c.Cgroup))
+				continue
+			}
+			if at.Mems, _ = p.Tree.Mems(c.Cgroup); p.Tree.Exists(c.Cgroup + inner) {
+				n.Cgroups[c.Cgroup+inner] = p.read(c.Cgroup + inner)
+			}
+			if pages, err := p.Tree.NUMAStat(c.Cgroup); err == nil {
+				at.Pages = pages
+			} else {
+				n.Skipped = append(n.Skipped, err.Error())
+			}
+			n.Cgroups[c.Cgroup] = at
+		}
+	}
+}
+
+// siblings reads a cgroup and all beside it, unless that was done already.
+func (p Places) siblings(n *Node, level string) {
+	if _, ok := n.Cgroups[level]; ok {
+		return
+	}
+	parent := path.Dir(level)
+	entries, err := os.ReadDir(filepath.Join(p.Tree.Root(), parent))
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		if entry.IsDir() {
+			name := path.Join(parent, entry.Name())
+			n.Cgroups[name] = p.read(name)
+		}
+	}
+}
+
+// read reads the values of a cgroup; what is missing is the kernel's default. The tree itself reaches nothing above
+// kubepods, where a slice without protection can cancel everything.
+func (p Places) read(name string) Cgroup {
+	value := func(file string, otherwise uint64) uint64 {
+		data, err := os.ReadFile(filepath.Join(p.Tree.Root(), name, file))
+		text := strings.TrimSpace(string(data))
+		switch bytes, err2 := strconv.ParseUint(text, 10, 64); {
+		case text == "max":
+			return cgroup.Max
+		case err != nil || err2 != nil:
+			return otherwise
+		default:
+			return bytes
+		}
+	}
+	return Cgroup{Min: value("memory.min", 0), Low: value("memory.low", 0), High: value("memory.high", cgroup.Max)}
+}
+
+// hugepages reads the pools (Documentation/admin-guide/mm/hugetlbpage.rst).
+func (p Places) hugepages(n *Node) {
+	if p.Sys == "" {
+		return
+	}
+	for _, node := range n.Document.Nodes {
+		folder := filepath.Join(p.Sys, "devices/system/node/node"+strconv.Itoa(node.ID), "hugepages")
+		entries, err := os.ReadDir(folder)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			n.Skipped = append(n.Skipped, fmt.Sprintf("huge pages of node %d: %v", node.ID, err))
+		}
+		for _, entry := range entries {
+			kib, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(entry.Name(), "hugepages-"), "kB"), 10, 44)
+			count, err2 := number(filepath.Join(folder, entry.Name(), "nr_hugepages"))
+			free, err3 := number(filepath.Join(folder, entry.Name(), "free_hugepages"))
+			if err := errors.Join(err, err2, err3); err != nil {
+				n.Skipped = append(n.Skipped, fmt.Sprintf("huge pages of node %d: %v", node.ID, err))
+				continue
+			}
+			n.Pools = append(n.Pools, Pool{Node: node.ID, PageSize: kib << 10, Count: count, Free: free})
+		}
+	}
+}
+
+func number(file string) (uint64, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", file, err)
+	}
+	return n, nil
+}
+
+// kernel asks the cgroup that all pods are in, for its top has not every file.
+func (p Places) kernel(n *Node) {
+	if p.Plain || p.Proc == "" {
+		return
+	}
+	data, err := os.ReadFile(filepath.Join(p.Proc, "sys/kernel/osrelease"))
+	if err != nil {
+		n.Skipped = append(n.Skipped, fmt.Sprintf("the kernel's version: %v", err))
+		return
+	}
+	n.Kernel = &Kernel{Release: strings.TrimSpace(string(data)), Pressure: true, Reclaim: true, RecursiveProtection: p.recursive()}
+	if len(n.Document.Ancestors) == 0 {
+		return
+	}
+	kubepods := n.Document.Ancestors[0].Cgroup
+	if _, ok, err := p.Tree.Pressure(kubepods); err == nil {
+		n.Kernel.Pressure = ok
+	}
+	_, err = os.Stat(filepath.Join(p.Tree.Root(), kubepods, "memory.reclaim"))
+	n.Kernel.Reclaim = !errors.Is(err, fs.ErrNotExist)
+}
+
+// recursive reads the mount option of the cgroup hierarchy from /proc/self/mounts.
+func (p Places) recursive() bool {
+	data, err := os.ReadFile(filepath.Join(p.Proc, "self/mounts"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(data)) {
+		if fields := strings.Fields(line); len(fields) > 3 && fields[2] == "cgroup2" {
+			return slices.Contains(strings.Split(fields[3], ","), "memory_recursiveprot")
+		}
+	}
+	return false
+}

@@ -1,0 +1,184 @@
+package verify
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+// conditions finds why the daemon is not ready.
+func conditions(n Node) []Finding {
+	do := map[string]string{
+		"connected":    "see that the runtime runs and that NRI is enabled in it, and that --nri-socket is its socket",
+		"synchronized": "see the daemon's log: the runtime lists its containers once the plugin is registered",
+		"checkpoint":   "see that the state folder's file system is writable and not full: until then a decision may be lost by a restart",
+		"config":       "the last good configuration is in force: correct the file and check it with nri-memory-manager config check",
+	}
+	var findings []Finding
+	for _, c := range n.Document.Conditions {
+		if !c.OK {
+			findings = append(findings, Finding{Error, "not-ready", c.Name, c.Message, do[c.Name]})
+		}
+	}
+	return findings
+}
+
+// hugepages compares the kernel's free huge pages with the books, over each group of nodes that is shared: the kernel
+// takes a group's pages from whichever of its nodes it likes.
+func hugepages(n Node) []Finding {
+	type key struct {
+		nodes nodeset.Set
+		size  uint64
+	}
+	type sums struct{ booksFree, free, count, total uint64 }
+	all := map[key]sums{}
+	for _, pool := range n.Pools {
+		for _, node := range n.Document.Nodes {
+			if node.ID != pool.Node {
+				continue
+			}
+			for _, memory := range node.Memory {
+				if memory.Type != string(memorymanager.Hugepages(pool.PageSize)) {
+					continue
+				}
+				k := key{nodeset.Of(node.Group...).Union(nodeset.Of(node.ID)), pool.PageSize}
+				s := all[k]
+				s.booksFree += memory.Free / pool.PageSize
+				s.free, s.count, s.total = s.free+pool.Free, s.count+pool.Count, s.total+memory.Total/pool.PageSize
+				all[k] = s
+			}
+		}
+	}
+	var findings []Finding
+	for _, k := range slices.SortedFunc(maps.Keys(all), func(a, b key) int {
+		if a.nodes != b.nodes {
+			return strings.Compare(a.nodes.String(), b.nodes.String())
+		}
+		return int(int64(a.size) - int64(b.size))
+	}) {
+		s, object := all[k], fmt.Sprintf("%s, huge pages of %s", nodeNames(k.nodes), quantity.Format(k.size))
+		if s.count != s.total {
+			findings = append(findings, Finding{Warning, "hugepages-resized", object,
+				fmt.Sprintf("there are %d pages, the books began with %d", s.count, s.total), "restart the daemon (and the kubelet) after a pool was resized"})
+		}
+		if s.free < s.booksFree {
+			findings = append(findings, Finding{Warning, "hugepages-taken", object,
+				fmt.Sprintf("%d pages are free, %d are in the books: %d are used by containers that are not pinned, or by others on the node", s.free, s.booksFree, s.booksFree-s.free),
+				"a pinned container may find no page (SIGBUS): let only Guaranteed pods use huge pages, or reserve those of others (reservedMemory)"})
+		}
+	}
+	return findings
+}
+
+// overwrites finds other writers of the cgroups above the containers.
+func overwrites(n Node) []Finding {
+	var findings []Finding
+	for _, o := range n.Document.Overwrites {
+		f := Finding{Warning, "overwritten", o.Level + " " + o.File, fmt.Sprintf("overwritten %d times by somebody else since the daemon started, and put back each time", o.Count),
+			"turn the other writer off: most often a kubelet with the feature gate MemoryQoS; the daemon's log says who is likely"}
+		if o.Count == 1 {
+			f.Severity, f.What = Note, "overwritten once by somebody else since the daemon started, and put back"
+		}
+		if o.Count > 0 {
+			findings = append(findings, f)
+		}
+	}
+	return findings
+}
+
+// kubelet finds settings that make the kubelet do the same work.
+func kubelet(n Node) []Finding {
+	k := n.Kubelet
+	if k == nil {
+		return nil
+	}
+	var findings []Finding
+	if k.MemoryManagerPolicy == "Static" {
+		findings = append(findings, Finding{Error, "kubelet-memory-manager", k.File, "memoryManagerPolicy is Static: the kubelet pins containers too, by books of its own",
+			"set memoryManagerPolicy: None there, move its state with nri-memory-manager state import, and restart the kubelet"})
+	}
+	gate, set := k.FeatureGates["MemoryQoS"]
+	policy := k.MemoryReservationPolicy
+	if policy == "" {
+		policy = "None"
+	}
+	switch {
+	case gate:
+		findings = append(findings, Finding{Error, "kubelet-memory-qos", k.File,
+			fmt.Sprintf("the feature gate MemoryQoS is on, with memoryReservationPolicy %s: the kubelet writes memory.min and memory.low of the same cgroups about once a minute", policy),
+			"set featureGates.MemoryQoS: false there and restart the kubelet"})
+	case !set && (k.MemoryThrottlingFactor != nil || k.MemoryReservationPolicy != ""):
+		findings = append(findings, Finding{Warning, "kubelet-memory-qos", k.File,
+			"settings of MemoryQoS are there and its feature gate is not: a kubelet from 1.37 on has it on by default",
+			"set featureGates.MemoryQoS: false there, or take memoryThrottlingFactor and memoryReservationPolicy out"})
+	case !set:
+		findings = append(findings, Finding{Note, "kubelet-memory-qos", k.File,
+			"the feature gate MemoryQoS is not named: a kubelet from 1.37 on has it on by default, and overwrites memory.min of kubepods about once a minute",
+			"set featureGates.MemoryQoS: false there before the kubelet is updated to 1.37"})
+	}
+	return findings
+}
+
+// kernel finds what the kernel lacks.
+func kernel(n Node) []Finding {
+	if n.Kernel == nil {
+		return nil
+	}
+	var findings []Finding
+	object := "kernel " + n.Kernel.Release
+	if !n.Kernel.Pressure && n.Document.Policy.StallGuard {
+		findings = append(findings, Finding{Warning, "kernel-pressure", object,
+			"cgroups have no memory.pressure: the stall guard sees stopped containers later, by their memory.events alone", "boot with psi=1, on a kernel with CONFIG_PSI"})
+	}
+	if !n.Kernel.Reclaim && n.Document.Policy.ProactiveReclaim {
+		findings = append(findings, Finding{Note, "kernel-reclaim", object, "cgroups have no memory.reclaim: proactiveReclaim does nothing",
+			"update to Linux 5.19 or later, or set stallGuard.proactiveReclaim to false"})
+	}
+	return findings
+}
+
+// runtime finds what this runtime is known to do wrong. The plugin works around most of it.
+func runtime(n Node) []Finding {
+	r := n.Document.Runtime
+	if r == nil {
+		return nil
+	}
+	var findings []Finding
+	object := r.String()
+	nri, version := nriplugin.ParseVersion(r.NRI), nriplugin.ParseVersion(r.Version)
+	note := func(id, what, do string) { findings = append(findings, Finding{Note, id, object, what, do}) }
+	if !nri.Known() {
+		note("runtime-unknown", "the version of NRI inside is not known: the plugin does only what every version can", "use a released containerd or CRI-O")
+		return findings
+	}
+	inside := "NRI " + nri.String() + ": "
+	if r.PreInstalled && !nri.AtLeast(0, 8, 0) {
+		findings = append(findings, Finding{Warning, "runtime-not-synchronized", object,
+			inside + "a plugin that the runtime starts itself is not told of the containers that run already", "run the plugin as a DaemonSet or a systemd unit, or update the runtime"})
+	}
+	if !nri.AtLeast(0, 12, 1) {
+		note("runtime-unasked-updates", inside+"an update that nobody asked for can lock up this runtime, so that values of running containers are written to their cgroup files, and the runtime's own records show older ones",
+			"nothing has to be done; containerd 2.4 has it right")
+	}
+	if name := strings.ToLower(r.Name); (name == "cri-o" || name == "crio") && version.Known() && !version.AtLeast(1, 36, 0) {
+		note("runtime-drops-unified", "memory.high in the answer to a resize is dropped (cri-o#9816), so that the plugin writes the file after it", "nothing has to be done; CRI-O 1.36 has it right")
+	}
+	return findings
+}
+
+// setAside finds state files that could not be used.
+func setAside(n Node) []Finding {
+	var findings []Finding
+	for _, file := range n.SetAside {
+		findings = append(findings, Finding{Warning, "state-quarantined", file,
+			"a state file could not be used and was set aside: the bookings of then were taken from the running containers instead",
+			"look at it with nri-memory-manager state verify, see that the disk is sound, and remove it"})
+	}
+	return findings
+}

@@ -1,0 +1,64 @@
+package verify
+
+import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+)
+
+// running is the state of the containers that are audited.
+const running = "running"
+
+// Node is all that the checks look at.
+type Node struct {
+	Document status.Document
+	// Cgroups are the cgroups from the top of the hierarchy down to the containers, and their siblings, by path.
+	Cgroups map[string]Cgroup
+	// Pools are the kernel's huge page pools; nil where they are not known.
+	Pools []Pool
+	// Kubelet is nil where its configuration file was not found.
+	Kubelet *Kubelet
+	// Kernel is nil for a tree that is none of a kernel.
+	Kernel *Kernel
+	// SetAside are files in the state folder that could not be used.
+	SetAside []string
+	// Skipped names what could not be read, and why.
+	Skipped []string
+}
+
+// Cgroup is what the kernel says of a cgroup. Values are in bytes.
+type Cgroup struct {
+	Min, Low, High uint64
+	// Mems is cpuset.mems, "" where the cgroup takes its parent's nodes.
+	Mems string
+	// Pages are the bytes by kind ("anon", "file", "shmem") and NUMA node of memory.numa_stat; read for containers only.
+	Pages map[string]map[int]uint64
+}
+
+// Pool is a huge page pool of a NUMA node.
+type Pool struct {
+	Node     int
+	PageSize uint64 // bytes
+	// Count is how many pages there are, Free how many of them nobody uses.
+	Count, Free uint64
+}
+
+// Kubelet is what matters of a KubeletConfiguration
+// (https://kubernetes.io/docs/reference/config-api/kubelet-config.v1beta1/).
+type Kubelet struct {
+	File                    string
+	MemoryManagerPolicy     string          `json:"memoryManagerPolicy"`
+	FeatureGates            map[string]bool `json:"featureGates"`
+	MemoryThrottlingFactor  *float64        `json:"memoryThrottlingFactor"`
+	MemoryReservationPolicy string          `json:"memoryReservationPolicy"`
+}
+
+// Kernel is what matters of the running kernel.
+type Kernel struct {
+	// Release is as uname prints it.
+	Release string
+	// Pressure is set where cgroups have memory.pressure (PSI).
+	Pressure bool
+	// Reclaim is set where cgroups have memory.reclaim.
+	Reclaim bool
+	// RecursiveProtection is set where cgroup2 is mounted with memory_recursiveprot, as systemd does.
+	RecursiveProtection bool
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
+)
+
+// defaultKubeletConfig is where kubeadm and most distributions put the kubelet's configuration.
+const defaultKubeletConfig = "/var/lib/kubelet/config.yaml"
+
+func newVerifyCommand() *cobra.Command {
+	var (
+		o                              hostOptions
+		machine, kubeletConfig, format string
+	)
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Audit this node: is what was promised to containers what the kernel does for them",
+		Long: `Verify asks the running daemon what it has promised, reads the kernel's files, and names what does not agree: protection
+that a cgroup above cancels, pages on other NUMA nodes than booked, huge pages that others have taken, other writers of the
+same files, settings of the kubelet that conflict, and known problems of this kernel and runtime. It changes nothing.
+
+Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warnings, 2 bad input or no daemon.`,
+		Example: `  nri-memory-manager verify
+  nri-memory-manager verify -o json | jq -r '.findings[] | select(.severity == "error") | .object'
+  nri-memory-manager verify --kubelet-config /etc/kubernetes/kubelet.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkFormat(format, "text", "json", "yaml"); err != nil {
+				return err
+			}
+			places := verify.Places{Plain: o.plainCgroups, StateDir: o.stateDir,
+				KubeletConfig: kubeletConfig, KubeletWanted: cmd.Flags().Changed("kubelet-config")}
+			if err := placesOf(&places, machine); err != nil {
+				return err
+			}
+			var document status.Document
+			if err := ask(cmd.Context(), o.stateDir, "/status", nil, &document); err != nil {
+				return err
+			}
+			tree, err := o.openTree()
+			if err != nil {
+				return err
+			}
+			defer tree.Close()
+			places.Tree = tree
+			node, err := places.Gather(document)
+			if err != nil {
+				return err
+			}
+			report := verify.Run(node)
+			if err := writeAs(cmd.OutOrStdout(), format, report, func(to io.Writer) error { return report.WriteText(to) }); err != nil {
+				return failed(err)
+			}
+			if !report.Clean() {
+				return errFindings
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
+	flags.StringVar(&o.cgroups, "cgroups", defaultCgroups, "where the cgroup v2 hierarchy is mounted")
+	flags.BoolVar(&o.plainCgroups, "plain-cgroups", false, "take --cgroups for a folder tree that only looks like cgroups (tests, simulation)")
+	flags.StringVar(&machine, "machine", "", "folder with a copy of sys and proc to read in place of this machine's; with a machine file huge pages and kernel are left out")
+	flags.StringVar(&kubeletConfig, "kubelet-config", defaultKubeletConfig, "the kubelet's configuration file")
+	flags.StringVarP(&format, "output", "o", "text", "text, json or yaml")
+	return cmd
+}
+
+// placesOf finds sys and proc as machine.Load does.
+func placesOf(places *verify.Places, path string) error {
+	if path == "" {
+		places.Sys, places.Proc = "/sys", "/proc"
+		return nil
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		places.Sys, places.Proc = filepath.Join(path, "sys"), filepath.Join(path, "proc")
+		if _, err := os.Stat(places.Sys); err != nil {
+			places.Sys = path
+		}
+	}
+	return nil
+}
