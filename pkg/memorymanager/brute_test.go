@@ -93,17 +93,18 @@ func (b *brute) violates(mask uint) bool {
 func (b *brute) hints(pod string, want []uint64, asked []bool) (hints []bruteHint) {
 	least := len(b.ids)
 	for mask := uint(1); mask <= b.all(); mask++ {
-		var has, free [3]uint64
-		for m := mask; m != 0; m &= m - 1 {
-			i := bits.TrailingZeros(m)
-			for t := range b.types {
-				has[t] += b.alloc[t][i]
-				free[t] += b.free(t, i)
-			}
-		}
 		enough := true
 		for t := range b.types {
-			enough = enough && (!asked[t] || has[t] >= want[t])
+			if !asked[t] {
+				continue
+			}
+			var has uint64
+			for m := mask; m != 0; m &= m - 1 {
+				has += b.alloc[t][bits.TrailingZeros(m)]
+			}
+			if enough = has >= want[t]; !enough {
+				break
+			}
 		}
 		if !enough {
 			continue
@@ -114,7 +115,14 @@ func (b *brute) hints(pod string, want []uint64, asked []bool) (hints []bruteHin
 			continue
 		}
 		for t := range b.types {
-			enough = enough && (!asked[t] || free[t]+b.reusable(pod, mask, t) >= want[t])
+			if !asked[t] {
+				continue
+			}
+			free := b.reusable(pod, mask, t)
+			for m := mask; m != 0; m &= m - 1 {
+				free += b.free(t, bits.TrailingZeros(m))
+			}
+			enough = enough && free >= want[t]
 		}
 		if enough {
 			hints = append(hints, bruteHint{mask: mask})
@@ -336,8 +344,7 @@ func findBest(hints []bruteHint, within uint) (best *bruteHint) {
 }
 
 // allocate is where the hint leads to; 0 is an error.
-func (b *brute) allocate(pod string, hint bruteHint, want []uint64, asked []bool) uint {
-	hints := b.hints(pod, want, asked)
+func (b *brute) allocate(pod string, hints []bruteHint, hint bruteHint, want []uint64, asked []bool) uint {
 	mask := hint.mask
 	if mask == 0 {
 		best := findBest(hints, 0)
@@ -381,13 +388,14 @@ func (b *brute) allocate(pod string, hint bruteHint, want []uint64, asked []bool
 
 func (b *brute) admit(c memorymanager.Container) (bruteHint, uint) {
 	want, asked := b.request(c.Request)
+	hints := b.hints(c.Pod, want, asked)
 	hint, ok := b.podHint[c.Pod]
 	if !ok {
-		if hint, ok = b.affinity(b.hints(c.Pod, want, asked), asked, b.mask(c.CPUs)); !ok {
+		if hint, ok = b.affinity(hints, asked, b.mask(c.CPUs)); !ok {
 			return hint, 0
 		}
 	}
-	mask := b.allocate(c.Pod, hint, want, asked)
+	mask := b.allocate(c.Pod, hints, hint, want, asked)
 	if mask != 0 {
 		b.book(c, mask, want, asked)
 	}

@@ -673,6 +673,21 @@ func TestRestore(t *testing.T) {
 				},
 			},
 		},
+		"one node of a group gone": {
+			nodes: withPages(14*gi, 4, 3)[1:], bytes: []uint64{10 * gi, 10 * gi},
+			want: memorymanager.RestoreReport{
+				Restored: 2, Vanished: nodeset.Of(0),
+				Drifted: []memorymanager.Drift{{Node: 0, Type: pages, Stored: 4 * gi}, {Node: 0, Type: "memory", Stored: 10 * gi}},
+				Lost: []memorymanager.NodeShortage{
+					{Node: 1, Amount: memorymanager.Amount{Type: pages, Bytes: gi}}, {Node: 1, Amount: memorymanager.Amount{Type: "memory", Bytes: 8 * gi}},
+				},
+				Problems: []string{
+					"container c of pod a: nodes 0 of its hugepages-1Gi are gone", "container c of pod a: nodes 0 of its memory are gone",
+					"node 1: hugepages-1Gi reserved 1073741824 stored, its entries make 5368709120",
+					"node 1: memory reserved 8589934592 stored, its entries make 19327352832",
+				},
+			},
+		},
 		"pages gone": {
 			nodes: plain(3), bytes: []uint64{10 * gi, 8 * gi, 10 * gi},
 			want: memorymanager.RestoreReport{

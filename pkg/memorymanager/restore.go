@@ -17,7 +17,7 @@ type RestoreReport struct {
 	Restored int
 	// Drifted lists the nodes whose memory differs from the stored state.
 	Drifted []Drift
-	// Lost lists what running containers have booked beyond what their nodes now have.
+	// Lost lists what running containers have booked beyond what their nodes now have, and blocks without any node left.
 	Lost []NodeShortage
 	// Vanished are nodes of entries that this machine no longer has.
 	Vanished nodeset.Set
@@ -37,6 +37,10 @@ type Drift struct {
 
 func (r *RestoreReport) problem(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
+}
+
+func (r *RestoreReport) lose(node int, b Block) {
+	r.Lost = append(r.Lost, NodeShortage{Node: node, Amount: Amount{Type: b.Type, Bytes: b.Size}})
 }
 
 // Restore takes over the entries of a stored state, replacing all bookings. tolerance is in bytes per node.
@@ -117,29 +121,26 @@ func (m *Manager) drift(stored []NodeState, tolerance uint64, report *RestoreRep
 	})
 }
 
-// usable are the blocks of an entry that this machine can book. Nothing is dropped without a word.
+// usable are the blocks of an entry that this machine can book. Nothing is dropped without a word. A block that loses some
+// of its nodes keeps its size on the others.
 func (m *Manager) usable(e Entry, report *RestoreReport) (blocks []Block) {
 	for _, b := range e.Blocks {
 		b.PerNode = slices.Clone(b.PerNode)
 		if gone := b.Nodes &^ m.all; !gone.Empty() {
 			report.Vanished |= gone
 			report.problem("container %s of pod %s: nodes %s of its %s are gone", e.Container, e.Pod, gone, b.Type)
-			lost := b.Size
-			for _, amount := range b.PerNode {
-				if m.all.Has(amount.Node) {
-					lost = minus(lost, amount.Bytes)
-				}
-			}
-			report.Lost = append(report.Lost, NodeShortage{Node: gone.First(), Amount: Amount{Type: b.Type, Bytes: lost}})
 			b.Nodes &= m.all
 			b.PerNode = nil
+			if b.Nodes.Empty() {
+				report.lose(gone.First(), b)
+			}
 		}
 		switch {
 		case b.Nodes.Empty():
 			report.problem("container %s of pod %s: its %s is on no node of this machine", e.Container, e.Pod, b.Type)
 		case m.column(b.Type) == nil:
 			report.problem("container %s of pod %s: this machine has no %s", e.Container, e.Pod, b.Type)
-			report.Lost = append(report.Lost, NodeShortage{Node: b.Nodes.First(), Amount: Amount{Type: b.Type, Bytes: b.Size}})
+			report.lose(b.Nodes.First(), b)
 		case slices.ContainsFunc(blocks, func(other Block) bool { return other.Type == b.Type }):
 			report.problem("container %s of pod %s: its %s is there twice", e.Container, e.Pod, b.Type)
 		default:

@@ -70,7 +70,8 @@ type Block struct {
 	Type  MemoryType
 	// Size is in bytes; the block of a finished init container shrinks as later containers take its memory over.
 	Size uint64
-	// PerNode says where the bytes are booked; in State its sums over all blocks are the nodes' reserved bytes.
+	// PerNode says where the bytes are booked. Only State has it, where its sums over all blocks are what the nodes have
+	// booked: a container that leaves a group frees its lowest nodes first, so others' bytes may move between nodes.
 	// A state that comes from a kubelet has none.
 	PerNode []NodeAmount
 }
