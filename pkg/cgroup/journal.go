@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,7 +20,8 @@ import (
 type Entry struct {
 	Cgroup string `json:"cgroup"`
 	Knob   Knob   `json:"knob"`
-	// Unit is the systemd unit whose property was set with it, if any.
+	// Unit is the systemd unit whose property was set with it, if any. It need not be told for a scope: runtimes set a
+	// container's values as properties of its scope.
 	Unit string `json:"unit,omitempty"`
 }
 
@@ -93,6 +95,9 @@ func OpenJournal(dir string) (j *Journal, quarantined string, err error) {
 func (j *Journal) Note(e Entry) {
 	if !known(e.Knob) || !inside(e.Cgroup) {
 		return // Rollback could not restore it
+	}
+	if e.Unit == "" && strings.HasSuffix(e.Cgroup, scope) {
+		e.Unit = Unit(e.Cgroup)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()

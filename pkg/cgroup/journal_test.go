@@ -59,6 +59,13 @@ func TestJournalOutlivesTheProcess(t *testing.T) {
 	if diff := cmp.Diff(entries, again.Entries()); diff != "" {
 		t.Error(diff)
 	}
+	again.Note(Entry{"kubepods.slice/kubepods-pod1.slice/crio-a.scope", MemoryHigh, ""})
+	if err := again.Flush(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if e := again.Entries()[2]; e.Unit != "crio-a.scope" {
+		t.Errorf("a runtime sets a scope's properties, but %v", e)
+	}
 	if files, _ := filepath.Glob(dir + "/*"); len(files) != 1 {
 		t.Errorf("left %v", files)
 	}

@@ -175,7 +175,9 @@ func TestNobodyOnTheSocketIsNoSystemd(t *testing.T) {
 
 func TestASystemdThatSaysNothingIsNotWaitedFor(t *testing.T) {
 	s := listenAsSystemd(t)
+	s.mu.Lock()
 	s.mute = true
+	s.mu.Unlock()
 	u := NewUnits(s.path)
 	defer u.Close()
 	if err := u.SetMemory(t.Context(), "kubepods.slice", map[Knob]uint64{MemoryMin: 1}); err == nil || errors.Is(err, ErrNoSystemd) {
