@@ -3,7 +3,8 @@
 //
 // It is what `make e2e` calls. Variables: VARIANT (names, comma-separated),
 // RUN and SKIP (regular expressions of test names), KEEP=1 (leave the guests' folders),
-// TIMEOUT (bound of the whole run, default 30m), JOBS (guests at once, default 2),
+// TIMEOUT (bound of the whole run, default 45m), JOBS (guests at once, default 2),
+// FULL=1 (cases that make tables make all of them), ACCEL (QEMU's accelerator, default tcg),
 // CRIO, CONMON and OCI_RUNTIME (paths that add the CRI-O variant).
 package main
 
@@ -40,7 +41,7 @@ func logf(format string, args ...any) {
 }
 
 func e2e() (bool, error) {
-	limit := 30 * time.Minute
+	limit := 45 * time.Minute
 	if text := os.Getenv("TIMEOUT"); text != "" {
 		var err error
 		if limit, err = time.ParseDuration(text); err != nil {

@@ -100,7 +100,7 @@ func (r *result) boot(ctx context.Context, parts *vm.Parts, dir string) (vm.Gues
 	_, err := os.Stat(parts.ReleasedImage())
 	plan := setup.Plan{
 		Variant: v.Name, Driver: v.Driver, Runtime: v.Runtime, Kernel: v.Kernel, Nodes: v.Nodes, OCIRuntime: runtime,
-		Run: "^(" + strings.Join(r.open(), "|") + ")$", Watchdog: watchdog(), HasReleasedImage: err == nil,
+		Run: "^(" + strings.Join(r.open(), "|") + ")$", Watchdog: watchdog(), HasReleasedImage: err == nil, Full: os.Getenv("FULL") != "",
 	}
 	r.logf("booting: %s, %d tests", v.Summary, len(r.open()))
 	stop := make(chan struct{})
@@ -110,7 +110,7 @@ func (r *result) boot(ctx context.Context, parts *vm.Parts, dir string) (vm.Gues
 }
 
 // watchdog is how long one guest may take; wide, because a slow machine is no error.
-func watchdog() time.Duration { return 12 * time.Minute }
+func watchdog() time.Duration { return 20 * time.Minute }
 
 var (
 	verdict = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\S+) \(([^)]*)\)`)

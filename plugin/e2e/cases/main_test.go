@@ -18,7 +18,7 @@ const MiB = kubelet.MiB
 
 // patience bounds every wait for a condition. It is wide: it is used up only
 // when something is broken, and CI machines can be very slow.
-const patience = 2 * time.Minute
+const patience = 4 * time.Minute
 
 var node struct {
 	once    sync.Once

@@ -19,7 +19,7 @@ const (
 // container's limit on a real file system. With memory.min as large as
 // memory.max the kernel finds nothing that it may reclaim and kills the
 // container; with the default headroom the work comes to its end. What it
-// logs is the table of docs/page-cache.md.
+// logs with FULL=1 is the table of docs/page-cache.md.
 func TestPageCacheOfAGuaranteedContainer(t *testing.T) {
 	k := kubeletOf(t)
 	dir := disk(t, 2*cacheFile+64*MiB)
@@ -30,12 +30,19 @@ func TestPageCacheOfAGuaranteedContainer(t *testing.T) {
 	p := newPlugin(t)
 	t.Logf("limit %d MiB, file %d MiB, page size %d", cacheLimit/MiB, cacheFile/MiB, os.Getpagesize())
 	t.Log("| guaranteedHeadroom | memory.min | sandbox uses | read | write |")
-	for _, headroom := range []string{"0", "0.01", "0.02", "0.05", "0.1"} {
+	headrooms := []string{"0", "0.02"}
+	if k.Plan.Full {
+		headrooms = []string{"0", "0.01", "0.02", "0.05", "0.1"}
+	}
+	for _, headroom := range headrooms {
 		p.kill()
 		p.configure("guaranteedHeadroom: " + headroom)
 		p.restart()
 		read := cacheRun(t, k, dir, "read=/data/big")
-		written := cacheRun(t, k, dir, fmt.Sprintf("write=/data/new:%d", cacheFile))
+		written := outcome{how: "not tried"}
+		if k.Plan.Full || headroom != "0" {
+			written = cacheRun(t, k, dir, fmt.Sprintf("write=/data/new:%d", cacheFile))
+		}
 		t.Logf("| %s | %d | %d | %s | %s |", headroom, read.min, read.sandbox, read.how, written.how)
 		switch headroom {
 		case "0":

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
@@ -98,6 +99,7 @@ func TestProtectionHoldsAgainstANeighbour(t *testing.T) {
 	k := kubeletOf(t)
 	swap(t, 768*MiB)
 	startPlugin(t, "memoryReservationPolicy: HardReservation", "memoryThrottlingFactor: 1.0")
+	shrinkNode(t, k)
 	protected, twin := protectedPair(t, k)
 	appetite := memAvailable(t) + 96*MiB
 	neighbour := &kubelet.Pod{Name: "neighbour", Containers: []kubelet.Container{{
@@ -123,4 +125,25 @@ func TestProtectionHoldsAgainstANeighbour(t *testing.T) {
 	if err := k.Remove(t.Context(), neighbour); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// shrinkNode takes most of the free memory away as huge pages, which costs no
+// time, so that the neighbour has less to eat.
+func shrinkNode(t *testing.T, k *kubelet.Kubelet) {
+	t.Helper()
+	const left = 192 * MiB // on each node
+	for _, n := range k.Plan.Nodes {
+		dir := fmt.Sprintf("/sys/devices/system/node/node%d", n.ID)
+		pages := dir + "/hugepages/hugepages-2048kB/nr_hugepages"
+		before := file(pages)
+		t.Cleanup(func() { _ = rawWrite(pages, before) })
+		var id int
+		var kib uint64
+		for line := range strings.Lines(file(dir, "meminfo")) {
+			if _, err := fmt.Sscanf(line, "Node %d MemFree: %d kB", &id, &kib); err == nil && kib<<10 > left {
+				write(t, fmt.Sprint(uint64(n.Hugepages)+(kib<<10-left)/(2*MiB)), pages)
+			}
+		}
+	}
+	t.Logf("%d MiB are left to pods", memAvailable(t)/MiB)
 }

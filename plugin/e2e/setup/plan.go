@@ -81,6 +81,8 @@ type Plan struct {
 	Run string `json:"run"`
 	// Watchdog is the time after which the guest stops its tests, ships its logs and powers off.
 	Watchdog time.Duration `json:"watchdog"`
+	// Full asks for the long form of cases that make tables for the documentation.
+	Full bool `json:"full"`
 	// HasReleasedImage tells that ReleasedImageTar is there.
 	HasReleasedImage bool `json:"hasReleasedImage"`
 }
