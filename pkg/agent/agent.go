@@ -119,7 +119,7 @@ func New(opts Options) (*Agent, error) {
 		Log:       opts.Log,
 	})
 	a.protector = cgroup.NewProtector(cgroup.ProtectorOptions{
-		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher,
+		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher, Changed: a.written,
 		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now,
 	})
 	return a, nil

@@ -11,8 +11,8 @@ func (a *Agent) StartContainer(ctx context.Context, told Pod, container Containe
 		a.mu.Unlock()
 		return nil
 	}
-	check := c.check
-	if c.state != Running {
+	check, begins := c.check, c.state != Running
+	if begins {
 		c.state = Running
 		a.touch(c.pod)
 		if c.high() != nil {
@@ -20,6 +20,9 @@ func (a *Agent) StartContainer(ctx context.Context, told Pod, container Containe
 		}
 	}
 	a.mu.Unlock()
+	if begins {
+		a.watch(container.ID)
+	}
 	if check {
 		return a.checkFiles(ctx, container.ID)
 	}

@@ -48,6 +48,7 @@ type node struct {
 	runtime     Runtime
 	apply       func(context.Context, []Update) error
 	onWrite     func(cgroup.Write)
+	watches     bool // other writers are told of at once
 }
 
 // logBuffer keeps the log of a test.
@@ -132,12 +133,20 @@ func (n *node) start() {
 	if err != nil {
 		n.Fatal(err)
 	}
+	var watcher *cgroup.Watcher
+	if n.watches {
+		if watcher, err = cgroup.NewWatcher(tree); err != nil {
+			n.Fatal(err)
+		}
+		n.Cleanup(func() { watcher.Close() })
+	}
 	log := logrus.New()
 	log.SetOutput(io.MultiWriter(n.log))
 	log.SetLevel(logrus.DebugLevel)
 	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
 	n.Agent, err = New(Options{
-		Config: n.config, Machine: n.machine, StateDir: n.state, Tree: tree, Providers: n.providers, Log: log, Now: n.clock.now,
+		Config: n.config, Machine: n.machine, StateDir: n.state, Tree: tree, Providers: n.providers,
+		Watcher: watcher, Log: log, Now: n.clock.now,
 	})
 	if err != nil {
 		n.Fatal(err)

@@ -79,6 +79,7 @@ func (a *Agent) takeConfig(resolved config.Resolved) ([]*container, error) {
 	a.allDirty = true
 	a.changed()
 	a.recordState()
+	a.highSignal()
 	return all, nil
 }
 

@@ -72,6 +72,9 @@ func (a *Agent) checkFiles(ctx context.Context, id string) error {
 		return fmt.Errorf("cgroup %s: %w", knobs.Cgroup, err)
 	}
 	a.counters.containerRepairs.Add(1)
+	a.mu.Lock()
+	c.repaired = a.now()
+	a.mu.Unlock()
 	return nil
 }
 

@@ -166,6 +166,7 @@ func (a *Agent) checkAll(ctx context.Context, ids []string) {
 		if ctx.Err() != nil {
 			return
 		}
+		a.watch(id)
 		if err := a.checkFiles(ctx, id); err != nil {
 			a.log.WithField("containerID", id).WithError(err).Debug("a container's cgroup files could not be checked")
 			a.recheck(id)

@@ -458,3 +458,13 @@ func TestExplainShowsTheArithmetic(t *testing.T) {
 		t.Error("a container that is not there was explained")
 	}
 }
+
+func TestAForeignWriteToAContainerIsRepairedAtOnce(t *testing.T) {
+	n := newNode(t, "reconcilePeriod: 1h", func(n *node) { n.watches = true })
+	n.background()
+	pod := n.pod("pod", memoryqos.Burstable)
+	c := ofPod(pod, "main", 1000*mi)
+	c = n.run(pod, c, n.create(pod, c))
+	n.writeFile(c.CgroupsPath, "memory.high", "max")
+	eventually(t, "it is repaired", func() bool { return n.file(c.CgroupsPath, "memory.high") == bytesOf(900*mi) })
+}

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -120,6 +119,8 @@ type container struct {
 	raised uint64
 	// check asks Run to compare the container's files with what they should hold.
 	check bool
+	// repaired is when they were last found otherwise.
+	repaired time.Time
 
 	cpus      nodeset.Set // NUMA nodes of its exclusive CPUs
 	nodes     nodeset.Set // its cpuset.mems, from us or from the kubelet; empty when not pinned
@@ -154,10 +155,6 @@ func (p *pod) named(name string) *container {
 		}
 	}
 	return nil
-}
-
-func (p *pod) alive() bool {
-	return slices.ContainsFunc(p.containers, (*container).alive)
 }
 
 // condition is a Condition in the making; it holds while its message is empty.
