@@ -81,14 +81,6 @@ func start(t *testing.T, program string, args ...string) *exec.Cmd {
 	t.Helper()
 	command := exec.Command(program, args...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if testing.Verbose() {
-		log, err := os.Create(filepath.Join(os.TempDir(), filepath.Base(program)+".log"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { log.Close() })
-		command.Stdout, command.Stderr = log, log
-	}
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -171,6 +163,9 @@ func byName(a *APIServer, name string) *Pod {
 func TestRealAPIServer(t *testing.T) {
 	c := newCluster(t)
 	c.start(t)
+	c.must(t, "POST", "/api/v1/nodes", asJSON, `
+metadata: {name: node1}
+status: {allocatable: {memory: 8Gi, cpu: 4}, conditions: [{type: Ready, status: "True"}]}`)
 	create := func(text string) { t.Helper(); c.must(t, "POST", podsPath, asJSON, text) }
 	create(`
 metadata: {name: before}
@@ -229,7 +224,7 @@ status: {containerStatuses: [{name: app, image: i, imageID: i, ready: true, rest
 status: {containerStatuses: [{name: app, image: i, imageID: i, ready: true, restartCount: 0, allocatedResources: {memory: 200Mi}, resources: {requests: {memory: 100Mi}}}]}`)
 	eventually(t, "the admitted resize", func() bool { return byName(api, "resized").Containers[0].Request == 200*mi })
 
-	c.must(t, "DELETE", podsPath+"/level?gracePeriodSeconds=0", asJSON, "")
+	c.must(t, "DELETE", podsPath+"/level", asJSON, "{apiVersion: v1, kind: DeleteOptions, gracePeriodSeconds: 0}")
 	eventually(t, "a pod's end", func() bool { return byName(api, "level").Name == "" })
 
 	end(c.server)
