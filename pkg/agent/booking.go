@@ -143,6 +143,7 @@ func (a *Agent) unplaced(c *container, err error) error {
 	case config.NUMARequired:
 		refuse = true
 	}
+	refuse = refuse && c.state == Unknown // what runs is not refused
 	reason := reasonOf(err)
 	a.reject(c, reason, err.Error(), refuse)
 	if refuse {

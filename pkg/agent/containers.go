@@ -3,13 +3,17 @@ package agent
 import "context"
 
 // StartContainer tells that a container is about to run. A container that was created by values that have changed since
-// is brought to the new ones.
+// is brought to the new ones. So is one whose creation was answered too late: runtimes without NRI's failure policy go on
+// without the answer.
 func (a *Agent) StartContainer(ctx context.Context, told Pod, container Container) error {
+	container.State = Running
 	a.mu.Lock()
 	c := a.containers[container.ID]
 	if c == nil {
-		a.mu.Unlock()
-		return nil
+		if c = a.missed(told, container); c == nil {
+			a.mu.Unlock()
+			return nil
+		}
 	}
 	check, begins := c.check, c.state != Running
 	if begins {
@@ -20,6 +24,7 @@ func (a *Agent) StartContainer(ctx context.Context, told Pod, container Containe
 		}
 	}
 	a.mu.Unlock()
+	a.protect(ctx)
 	if begins {
 		a.watch(container.ID)
 	}
@@ -27,6 +32,18 @@ func (a *Agent) StartContainer(ctx context.Context, told Pod, container Containe
 		return a.checkFiles(ctx, container.ID)
 	}
 	return nil
+}
+
+// missed takes in a container that runs without this agent's answer, if it is one of ours. The lock is held.
+func (a *Agent) missed(told Pod, begun Container) *container {
+	p, err := a.podOf(told)
+	if err != nil || !p.managed {
+		return nil
+	}
+	c := a.takeIn(p, begun)
+	c.state, c.check = Created, true
+	a.log.WithFields(c.fields()).Warn("a container starts that was created without an answer of ours")
+	return c
 }
 
 // StopContainer tells that a container has ended. Its booking stays for its next start as long as the pod lives.

@@ -195,20 +195,34 @@ func (a *Agent) forget(c *container) {
 	a.touch(p)
 }
 
-// durable waits until a decision is on disk. A disk that fails degrades readiness and does not stop the container; a
-// disk that is only slow must not have it started before its decision is safe.
+// durable waits until a decision is on disk. A disk that fails, or that hangs until the answer has to be on its way, does
+// not hold the container: the decision is in memory, and the next write takes it along.
 func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
-	err := ticket.Wait(ctx)
-	if err == nil {
+	waiting, cancel := patience(ctx)
+	defer cancel()
+	err := ticket.Wait(waiting)
+	switch {
+	case err == nil:
 		a.checkpointFailed("")
-		return nil
-	}
-	if ctx.Err() != nil {
+	case ctx.Err() != nil:
 		a.counters.late.Add(1)
 		return fmt.Errorf("the state file was not written in time (a slow disk?), the decision is kept for the next try: %w", err)
+	case waiting.Err() != nil:
+		a.counters.late.Add(1)
+		a.checkpointFailed("the state file was not written in time (a slow disk?)")
+	default:
+		a.checkpointFailed(err.Error())
 	}
-	a.checkpointFailed(err.Error())
 	return nil
+}
+
+// patience is the part of an event's time that the disk may take: what is left is for the cgroups and the answer.
+func patience(ctx context.Context) (context.Context, context.CancelFunc) {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)*2/5))
 }
 
 // checkpointFailed logs an error of the checkpoint once, and its end; "" is none.

@@ -378,3 +378,19 @@ func (n *node) reconfigure(yaml string) {
 		n.Fatal(err)
 	}
 }
+
+func TestAContainerThatStartsWithoutAnAnswerIsBroughtIn(t *testing.T) {
+	n := newNode(t, "")
+	late, cancel := context.WithCancel(context.Background())
+	cancel()
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	c := ofPod(pod, "main", gi)
+	if _, err := n.CreateContainer(late, pod, c); err == nil {
+		t.Fatal("the create was answered in time")
+	}
+	n.run(pod, c, Adjustment{}) // by a runtime that does not know the failure policy
+	n.want("memory.min", n.file(c.CgroupsPath, "memory.min"), "1052266496")
+	n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), "0")
+	n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), "1052266496")
+	n.want("bookings", n.booked(), "1024 0")
+}

@@ -27,9 +27,7 @@ func (a *Agent) Synchronize(ctx context.Context, pods []Pod, containers []Contai
 	updates, ticket, fields := a.merge(pods, containers, gone, limits)
 	a.mu.Unlock()
 
-	if err := ticket.Wait(ctx); err != nil {
-		a.checkpointFailed(err.Error()) // the runtime has its containers all the same
-	}
+	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
 	a.protect(ctx)
 	fields["duration"] = a.now().Sub(began)
 	a.log.WithFields(fields).Info("synchronized with the runtime")
