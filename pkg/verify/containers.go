@@ -22,7 +22,7 @@ func files(n Node) []Finding {
 		return []Finding{{Warning, "dry-run", "configuration", "dryRun is set: the daemon decides and counts, and changes nothing",
 			"set dryRun to false when the decisions in the log are what you want"}}
 	}
-	const do = "another plugin or agent has written it after the container's start: find it (index of the NRI plugins, other agents on the node) and turn it off; a restart of the pod sets the value again"
+	const do = "another plugin or agent has written it after the container's start: the daemon puts its value back at one of its next checks; if this stays, find the other writer (another NRI plugin, another agent on the node) and turn it off"
 	var findings []Finding
 	for _, c := range n.containers() {
 		real := n.Cgroups[c.Cgroup]

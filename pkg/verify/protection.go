@@ -127,7 +127,7 @@ func protection(n Node) []Finding {
 			}
 			what := fmt.Sprintf("%s: %s has %s instead of %s", cause, worst.container, quantity.Short(worst.bytes), quantity.Short(worst.promised))
 			if len(all) > 1 {
-				what += fmt.Sprintf(", and %d more containers have less than was promised", len(all)-1)
+				what += fmt.Sprintf(", and %s more", several(len(all)-1, "container"))
 			}
 			findings = append(findings, Finding{Error, "protection", at, what, n.restore(at)})
 		}
@@ -142,7 +142,11 @@ func (n Node) restore(cgroup string) string {
 		kubepods = n.Document.Ancestors[0].Cgroup
 	}
 	if kubepods != "" && cgroup != kubepods && !strings.HasPrefix(cgroup, kubepods+"/") {
-		return "this cgroup is above the kubelet's and not the plugin's to write: give it the protection of all pods, for a slice with systemctl set-property " + path.Base(cgroup) + " MemoryMin=… MemoryLow=…"
+		do := "this cgroup is above the kubelet's and not the plugin's to write: give it the protection of all pods"
+		if strings.HasSuffix(cgroup, ".slice") {
+			do += ": systemctl set-property " + path.Base(cgroup) + " MemoryMin=… MemoryLow=…"
+		}
+		return do
 	}
 	return "the daemon puts its value back within seconds; if this stays, find the other writer (see the finding overwritten, or the daemon's log) and turn it off"
 }

@@ -1,0 +1,239 @@
+package verify
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+)
+
+const mi = 1 << 20
+
+func bytes(n uint64) *uint64 { return &n }
+
+// sound is a node with two pods on which nothing is wrong.
+func sound() Node {
+	return Node{
+		Document: status.Document{
+			Time:       time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC),
+			Runtime:    &status.Runtime{Name: "containerd", Version: "v2.4.2", NRI: "0.12.3"},
+			Policy:     status.Policy{StallGuard: true, ProactiveReclaim: true},
+			Conditions: []status.Condition{{Name: "connected", OK: true}, {Name: "checkpoint", OK: true}},
+			Ancestors:  []status.Ancestor{{Cgroup: "kubepods", Level: "kubepods"}},
+			Nodes: []status.Node{
+				{ID: 0, Group: []int{0}, Memory: []status.Memory{{Type: "hugepages-2Mi", Total: 8 * mi, Allocated: 2 * mi, Free: 6 * mi}, {Type: "memory", Total: 4096 * mi}}},
+				{ID: 1, Group: []int{1}, Memory: []status.Memory{{Type: "memory", Total: 4096 * mi}}},
+			},
+			Pods: []status.Pod{
+				{Namespace: "default", Name: "database", QOSClass: "Guaranteed", Cgroup: "kubepods/pod1", Containers: []status.Container{
+					{Name: "postgres", State: "running", Cgroup: "kubepods/pod1/a", CpusetMems: "0", Min: bytes(256 * mi), Limit: 256 * mi}}},
+				{Namespace: "default", Name: "web", QOSClass: "Burstable", Cgroup: "kubepods/burstable/pod2", Containers: []status.Container{
+					{Name: "nginx", State: "running", Cgroup: "kubepods/burstable/pod2/b", Low: bytes(64 * mi), High: bytes(120 * mi), RequestSource: "kubelet"},
+					{Name: "ended", State: "stopped", Low: bytes(512 * mi)}}},
+			},
+		},
+		Cgroups: map[string]Cgroup{
+			"kubepods":                      {Min: 320 * mi, Low: 64 * mi, High: cgroup.Max},
+			"kubepods/burstable":            {Low: 64 * mi, High: cgroup.Max},
+			"kubepods/besteffort":           {High: cgroup.Max},
+			"kubepods/pod1":                 {Min: 256 * mi, High: cgroup.Max},
+			"kubepods/pod1/pause":           {High: cgroup.Max},
+			"kubepods/pod1/a":               {Min: 256 * mi, High: cgroup.Max, Mems: "0", Pages: pages(map[int]uint64{0: 200 * mi, 1: 4096}, map[int]uint64{0: 20 * mi}, nil)},
+			"kubepods/burstable/pod2":       {Low: 64 * mi, High: cgroup.Max},
+			"kubepods/burstable/pod2/pause": {High: cgroup.Max},
+			"kubepods/burstable/pod2/b":     {Low: 64 * mi, High: 120 * mi},
+		},
+		Pools:   []Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 3}},
+		Kubelet: &Kubelet{File: "/var/lib/kubelet/config.yaml", MemoryManagerPolicy: "None", FeatureGates: map[string]bool{"MemoryQoS": false}},
+		Kernel:  &Kernel{Release: "6.12.41", Pressure: true, Reclaim: true, RecursiveProtection: true},
+	}
+}
+
+func pages(anon, file, shmem map[int]uint64) map[string]map[int]uint64 {
+	return map[string]map[int]uint64{"anon": anon, "file": file, "shmem": shmem}
+}
+
+func (n Node) set(cgroup string, change func(*Cgroup)) {
+	c := n.Cgroups[cgroup]
+	change(&c)
+	n.Cgroups[cgroup] = c
+}
+
+func TestFindings(t *testing.T) {
+	database := func(n *Node) *status.Container { return &n.Document.Pods[0].Containers[0] }
+	web := func(n *Node) *status.Container { return &n.Document.Pods[1].Containers[0] }
+	for name, change := range map[string]func(*Node){
+		"nothing":                func(*Node) {},
+		"kubepods-low-is-0":      func(n *Node) { n.set("kubepods", func(c *Cgroup) { c.Low = 0 }) },
+		"pod-holds-half":         func(n *Node) { n.set("kubepods/pod1", func(c *Cgroup) { c.Min = 128 * mi }) },
+		"siblings-claim-more":    func(n *Node) { n.Cgroups["kubepods/podX"] = Cgroup{Min: 384 * mi} },
+		"container-itself":       func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Min = 0 }) },
+		"crun-inner-without":     func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{}; n.Kernel.RecursiveProtection = false },
+		"crun-inner-recursive":   func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{} },
+		"dry-run":                func(n *Node) { n.Document.Policy.DryRun = true; n.set("kubepods", func(c *Cgroup) { c.Low = 0 }) },
+		"above-kubepods":         above,
+		"two-containers-one-hit": func(n *Node) { twin(n); n.set("kubepods/burstable", func(c *Cgroup) { c.Low = 1 * mi }) },
+		"private-pages-elsewhere": func(n *Node) {
+			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Pages = pages(map[int]uint64{0: 100 * mi, 1: 50 * mi}, nil, nil) })
+		},
+		"shared-and-files-elsewhere": func(n *Node) {
+			n.set("kubepods/pod1/a", func(c *Cgroup) {
+				c.Pages = pages(map[int]uint64{0: 100 * mi}, map[int]uint64{1: 50 * mi}, map[int]uint64{1: 30 * mi})
+			})
+		},
+		"cpuset-changed":   func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
+		"cpuset-gone":      func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" }) },
+		"memory-high-gone": func(n *Node) { n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = cgroup.Max }) },
+		"raised": func(n *Node) {
+			web(n).Raised = 126 * mi
+			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = 126 * mi })
+		},
+		"stopped":            func(n *Node) { web(n).Stopped = true },
+		"hugepages-taken":    func(n *Node) { n.Pools[0].Free = 1 },
+		"hugepages-resized":  func(n *Node) { n.Pools[0].Count, n.Pools[0].Free = 6, 5 },
+		"hugepages-in-group": grouped,
+		"overwrites": func(n *Node) {
+			n.Document.Overwrites = []status.Overwrite{{Level: "burstable", File: "memory.low", Count: 1}, {Level: "kubepods", File: "memory.min", Count: 17}}
+		},
+		"kubelet-static":       func(n *Node) { n.Kubelet.MemoryManagerPolicy = "Static" },
+		"kubelet-memory-qos":   func(n *Node) { n.Kubelet.FeatureGates["MemoryQoS"] = true },
+		"kubelet-gate-unnamed": func(n *Node) { n.Kubelet.FeatureGates = nil },
+		"kubelet-factor":       func(n *Node) { n.Kubelet.FeatureGates = nil; n.Kubelet.MemoryThrottlingFactor = new(float64) },
+		"kernel-old":           func(n *Node) { n.Kernel = &Kernel{Release: "5.15.0-160-generic"} },
+		"runtime-1.7-preinstalled": func(n *Node) {
+			n.Document.Runtime = &status.Runtime{Name: "containerd", Version: "v1.7.20", NRI: "0.6.1", PreInstalled: true}
+		},
+		"runtime-crio-1.35": func(n *Node) { n.Document.Runtime = &status.Runtime{Name: "cri-o", Version: "1.35.2", NRI: "0.11.0"} },
+		"runtime-unknown":   func(n *Node) { n.Document.Runtime = &status.Runtime{Name: "other", Version: "1"} },
+		"no-runtime": func(n *Node) {
+			n.Document.Runtime = nil
+			n.Document.Conditions[0] = status.Condition{Name: "connected", Message: "no runtime has connected yet"}
+		},
+		"estimates": func(n *Node) { web(n).RequestSource, web(n).RequestError = "oomscore", 33*mi },
+		"annotation": func(n *Node) {
+			n.Document.Pods[1].Problems = []string{`reservation.memory-manager.nri.io/pod: Unsupported value: "max"`}
+		},
+		"quarantined": func(n *Node) {
+			n.SetAside = []string{"/var/lib/nri-memory-manager/memory_manager_state.corrupt-20260504T120000Z"}
+		},
+		"not-read":   func(n *Node) { n.Kubelet = nil; n.Skipped = []string{"the kubelet's settings: no such file"} },
+		"no-promise": func(n *Node) { database(n).Min = nil; n.set("kubepods/pod1/a", func(c *Cgroup) { c.Min = 0 }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := sound()
+			change(&n)
+			var text strings.Builder
+			if err := Run(n).WriteText(&text); err != nil {
+				t.Fatal(err)
+			}
+			golden(t, name+".txt", text.String())
+		})
+	}
+}
+
+// above puts the pods below a slice of the administrator's that protects nothing.
+func above(n *Node) {
+	moved := map[string]Cgroup{"pods": {High: cgroup.Max}}
+	for name, c := range n.Cgroups {
+		moved["pods/"+name] = c
+	}
+	n.Cgroups = moved
+	n.Document.Ancestors[0].Cgroup = "pods/kubepods"
+	for i := range n.Document.Pods {
+		for j := range n.Document.Pods[i].Containers {
+			if c := &n.Document.Pods[i].Containers[j]; c.Cgroup != "" {
+				c.Cgroup = path.Join("pods", c.Cgroup)
+			}
+		}
+	}
+}
+
+// twin adds a smaller container to the pod web.
+func twin(n *Node) {
+	n.Document.Pods[1].Containers = append(n.Document.Pods[1].Containers,
+		status.Container{Name: "sidecar", State: "running", Cgroup: "kubepods/burstable/pod2/c", Low: bytes(16 * mi)})
+	n.Cgroups["kubepods/burstable/pod2/c"] = Cgroup{Low: 16 * mi}
+	for _, level := range []string{"kubepods", "kubepods/burstable", "kubepods/burstable/pod2"} {
+		n.set(level, func(c *Cgroup) { c.Low = 80 * mi })
+	}
+}
+
+// grouped has the two nodes in one group, whose pages the kernel took from the other node than the books say.
+func grouped(n *Node) {
+	for i := range n.Document.Nodes {
+		n.Document.Nodes[i].Group = []int{0, 1}
+	}
+	n.Document.Nodes[1].Memory = append(n.Document.Nodes[1].Memory, status.Memory{Type: "hugepages-2Mi", Total: 8 * mi, Free: 8 * mi})
+	n.Pools = []Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 4}, {Node: 1, PageSize: 2 * mi, Count: 4, Free: 3}}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if os.Getenv("UPDATE_GOLDEN") != "" {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if difference := cmp.Diff(string(want), got); difference != "" {
+		t.Errorf("%s (-) and the report (+) differ; UPDATE_GOLDEN=1 writes it anew:\n%s", file, difference)
+	}
+}
+
+func TestReportAsJSON(t *testing.T) {
+	n := sound()
+	n.set("kubepods", func(c *Cgroup) { c.Low = 0 })
+	text, err := json.MarshalIndent(Run(n), "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "report.json", string(text)+"\n")
+}
+
+// The kernel gives the children of a cgroup together no more than it has itself, and none more than its own claim.
+func TestEffectiveProtectionIsNeverMoreThanTheKernelGives(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	value := func(c Cgroup) uint64 { return c.Min }
+	for range 2000 {
+		n := Node{Cgroups: map[string]Cgroup{"kubepods": {Min: random.Uint64N(1000)}}}
+		var leaves []string
+		for pod := range 1 + random.IntN(4) {
+			p := "kubepods/pod" + string(rune('a'+pod))
+			n.Cgroups[p] = Cgroup{Min: random.Uint64N(600)}
+			for c := range 1 + random.IntN(3) {
+				leaf := p + "/" + string(rune('a'+c))
+				n.Cgroups[leaf] = Cgroup{Min: random.Uint64N(400)}
+				leaves = append(leaves, leaf)
+			}
+		}
+		sums := map[string]uint64{}
+		for _, leaf := range leaves {
+			promised := n.Cgroups[leaf].Min
+			e := n.effectively(leaf, promised, value)
+			if e.bytes > promised || (e.at == "") != (e.bytes == promised) {
+				t.Fatalf("%s: promised %d, effective %+v in %v", leaf, promised, e, n.Cgroups)
+			}
+			for _, level := range levels(leaf) {
+				sums[level] += e.bytes
+			}
+		}
+		for level, sum := range sums {
+			if sum > n.Cgroups[level].Min {
+				t.Fatalf("%s has %d, those below it %d, in %v", level, n.Cgroups[level].Min, sum, n.Cgroups)
+			}
+		}
+	}
+}
