@@ -1,0 +1,153 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// kernelTree makes kubepods on a real cgroup v2 mount. CGROUP_TREE names one whose kubepods may be made and removed, such as
+// that of a virtual machine; the cgroups of a machine that is in use are not touched.
+func kernelTree(t *testing.T) *Tree {
+	t.Helper()
+	root := os.Getenv("CGROUP_TREE")
+	if root == "" {
+		t.Skip("needs a cgroup v2 mount to write to: set CGROUP_TREE")
+	}
+	if err := RequireUnified(root); err != nil {
+		t.Fatal(err)
+	}
+	tree, err := Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tree.Close() })
+	dirs := []string{"kubepods", "kubepods/burstable", "kubepods/burstable/podb", "kubepods/burstable/podb/c"}
+	for i, dir := range dirs {
+		control := filepath.Join(root, filepath.Dir(dir), "cgroup.subtree_control")
+		if err := os.WriteFile(control, []byte("+memory +cpuset"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Mkdir(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Remove(filepath.Join(root, dirs[i])) })
+	}
+	return tree
+}
+
+// TestOnARealKernel shows what a folder cannot: the kernel's own files.
+func TestOnARealKernel(t *testing.T) {
+	tree := kernelTree(t)
+	const pod, container = "kubepods/burstable/podb", "kubepods/burstable/podb/c"
+	watcher := newWatcher(t, tree)
+	j := openJournal(t, t.TempDir())
+	p := NewProtector(ProtectorOptions{Tree: tree, Watcher: watcher, Journal: j})
+	if tree.fd == nil {
+		t.Error("openat2 does not work here")
+	}
+
+	// What is written is read again, rounded to pages, and that is no overwrite.
+	if err := p.Apply(t.Context(), Targets([]Pod{{mustPod(t, pod), low(10_000_001)}})); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.SetContainer(t.Context(), ContainerKnobs{Cgroup: container, Values: memoryqos.Values{High: ptr[uint64](1 << 20)}, Mems: "0"}); err != nil {
+		t.Fatal(err)
+	}
+	for cgroup, knob := range map[string]Knob{"kubepods": MemoryMin, "kubepods/burstable": MemoryLow, pod: MemoryLow} {
+		if v, err := tree.Get(cgroup, knob); v != 10_000_001-10_000_001%uint64(os.Getpagesize()) || err != nil {
+			t.Errorf("%s of %s: %d, %v", knob, cgroup, v, err)
+		}
+	}
+	if _, err := p.Reconcile(t.Context()); err != nil || len(p.Overwrites()) > 0 {
+		t.Errorf("%v, overwrites %v", err, p.Overwrites())
+	}
+	if v, err := tree.Get(container, MemoryHigh); v != 1<<20 || err != nil {
+		t.Errorf("memory.high: %d, %v", v, err)
+	}
+	if mems, err := tree.Mems(container); mems != "0" || err != nil {
+		t.Errorf("cpuset.mems: %q, %v", mems, err)
+	}
+
+	// All readers understand this kernel.
+	_, err1 := tree.Events(container)
+	_, err2 := tree.LocalEvents(container)
+	_, err3 := tree.Stat(container)
+	numa, err4 := tree.NUMAStat(container)
+	pressure, ok, err5 := tree.Pressure(container)
+	_, err6 := tree.Procs(container)
+	_, err7 := tree.Current(container)
+	limit, err8 := tree.Limit(container)
+	effective, err9 := tree.EffectiveMems(container)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9); err != nil || limit != Max || effective != "0" {
+		t.Errorf("%v; memory.max %d, effective %q", err, limit, effective)
+	}
+	t.Logf("memory.numa_stat has %d kinds, pressure %v %v", len(numa), ok, pressure)
+
+	// memory.reclaim answers EAGAIN, at once.
+	if err := tree.Reclaim(container, 1<<30); !errors.Is(err, ErrReclaimedLess) {
+		t.Errorf("memory.reclaim: %v", err)
+	}
+	if err := tree.Set(container, MemoryHigh, Max); err != nil {
+		t.Error(err)
+	}
+
+	// inotify tells of another writer.
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.Run(ctx, time.Hour)
+	}()
+	if err := os.WriteFile(filepath.Join(tree.Root(), "kubepods/memory.min"), []byte("0"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, func() bool { v, err := tree.Get("kubepods", MemoryMin); return v > 0 && err == nil })
+	cancel()
+	<-ended
+	if diff := cmp.Diff(map[Overwrite]uint64{{LevelKubepods, "memory.min"}: 1}, p.Overwrites()); diff != "" {
+		t.Error(diff)
+	}
+
+	// The way back.
+	if actions, err := Rollback(t.Context(), j, tree, nil, false); err != nil || len(actions) != 6 {
+		t.Errorf("%v, %v", actions, err)
+	}
+	for _, cgroup := range []string{"kubepods", "kubepods/burstable", pod, container} {
+		min, err1 := tree.Get(cgroup, MemoryMin)
+		low, err2 := tree.Get(cgroup, MemoryLow)
+		high, err3 := tree.Get(cgroup, MemoryHigh)
+		if err := errors.Join(err1, err2, err3); min != 0 || low != 0 || high != Max || err != nil {
+			t.Errorf("%s: %d, %d, %d, %v", cgroup, min, low, high, err)
+		}
+	}
+	parents, _ := tree.EffectiveMems(pod)
+	if mems, err := tree.Mems(container); mems != parents || err != nil {
+		t.Errorf("cpuset.mems is %q, its parent has %q, %v", mems, parents, err)
+	}
+
+	// Cgroups that end: files that were open, and watches.
+	if err := watcher.Watch(container, "memory.events"); err != nil {
+		t.Fatal(err)
+	}
+	before := watcher.Watches()
+	if err := os.Remove(filepath.Join(tree.Root(), container)); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d of %d watches after rmdir, before pruning", watcher.Watches(), before)
+	watcher.Prune()
+	if watcher.Watches() != before-1 {
+		t.Errorf("%d watches of %d", watcher.Watches(), before)
+	}
+	if _, err := tree.Get(container, MemoryMin); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("read after rmdir: %v", err)
+	}
+}
