@@ -195,10 +195,17 @@ func (a *Agent) forget(c *container) {
 	a.touch(p)
 }
 
-// durable waits until a decision is on disk. A disk that fails, or that hangs until the answer has to be on its way, does
-// not hold the container: the decision is in memory, and the next write takes it along.
+// durable waits until a decision is on disk. A disk that fails degrades readiness and does not stop the container; a
+// disk that is only slow must not have it started before its decision is safe. One that hangs counts as failing after
+// slowDisk: until then the kubelet's next try finds the decision made.
 func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
-	waiting, cancel := patience(ctx)
+	if a.writer == nil {
+		return nil
+	}
+	waiting, cancel := ctx, func() {}
+	if a.hangs() {
+		waiting, cancel = context.WithTimeout(ctx, graceOfHanging)
+	}
 	defer cancel()
 	err := ticket.Wait(waiting)
 	switch {
@@ -209,20 +216,20 @@ func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
 		return fmt.Errorf("the state file was not written in time (a slow disk?), the decision is kept for the next try: %w", err)
 	case waiting.Err() != nil:
 		a.counters.late.Add(1)
-		a.checkpointFailed("the state file was not written in time (a slow disk?)")
+		a.checkpointFailed("it has not been written for more than " + slowDisk.String())
 	default:
 		a.checkpointFailed(err.Error())
 	}
 	return nil
 }
 
-// patience is the part of an event's time that the disk may take: what is left is for the cgroups and the answer.
-func patience(ctx context.Context) (context.Context, context.CancelFunc) {
-	deadline, ok := ctx.Deadline()
-	if !ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)*2/5))
+// graceOfHanging is how long a decision waits for a disk that hangs.
+const graceOfHanging = 50 * time.Millisecond
+
+// hangs tells whether the state file has been on its way to the disk for too long.
+func (a *Agent) hangs() bool {
+	stats := a.writer.Stats()
+	return stats.Pending && a.now().Sub(stats.PendingSince) > slowDisk
 }
 
 // checkpointFailed logs an error of the checkpoint once, and its end; "" is none.

@@ -27,16 +27,17 @@ func (a *Agent) learn(p *pod, answer podinfo.Answer) {
 	a.touch(p)
 }
 
-// estimate is the container's memory request from the best source that agrees with its limit: during a resize the pod
-// APIs can be behind the event. The lock is held.
+// estimate is the container's memory request from the best source. During a resize the pod APIs can be behind the event:
+// their old request, within the new limit, is still nearer than an estimate from the values of the creation, and they
+// tell the new one soon. The lock is held.
 func (a *Agent) estimate(c *container) podinfo.Estimate {
 	p := c.pod
 	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0) {
-		known := podinfo.Answer{Pod: p.info, Source: p.source}
-		if spec, ok := p.info.Container(c.name); ok && spec.Limit == c.limit {
-			if estimate, ok := known.Estimate(c.name); ok {
-				return estimate
+		if known, ok := (podinfo.Answer{Pod: p.info, Source: p.source}).Estimate(c.name); ok {
+			if c.limit > 0 {
+				known.Request = min(known.Request, c.limit)
 			}
+			return known
 		}
 	}
 	return a.node.FromEvent(podinfo.Event{

@@ -468,3 +468,22 @@ func TestAForeignWriteToAContainerIsRepairedAtOnce(t *testing.T) {
 	n.writeFile(c.CgroupsPath, "memory.high", "max")
 	eventually(t, "it is repaired", func() bool { return n.file(c.CgroupsPath, "memory.high") == bytesOf(900*mi) })
 }
+
+func TestAResizeKeepsTheKnownRequestUntilItsNewsComes(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.background()
+	api.listening(t)
+	pod := n.pod("pod", memoryqos.Burstable)
+	api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
+	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+	n.want("memory.low", n.file(c.CgroupsPath, "memory.low"), bytesOf(500*mi))
+	if got := n.update(pod, c, Resources{MemoryLimit: limit(int64(2000 * mi))}); got == nil || len(got.Unified) != 1 || got.Unified["memory.high"] != bytesOf(1850*mi) {
+		t.Errorf("a new limit was answered with %+v", got)
+	}
+	if got := n.update(pod, c, Resources{MemoryLimit: limit(int64(400 * mi))}); got == nil || got.Unified["memory.low"] != bytesOf(400*mi) {
+		t.Errorf("a limit below the request was answered with %+v", got)
+	}
+	api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 300 * mi, Limit: 400 * mi}))
+	eventually(t, "the news has come", func() bool { return n.containerView(pod, "main").Request.Request == 300*mi })
+}
