@@ -8,6 +8,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 )
@@ -146,5 +147,5 @@ func nodeList(ids []int) string {
 	if len(ids) == 1 {
 		return fmt.Sprintf("node %d", ids[0])
 	}
-	return "nodes " + strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]")
+	return "nodes " + nodeset.Of(ids...).String()
 }

@@ -18,6 +18,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	tables.Nodes(&b, nodeStates(d.Nodes))
 	d.writeContainers(&b, wide)
 	d.writeAncestors(&b)
+	d.writeProblems(&b)
 	d.writeRejections(&b)
 	_, err := io.WriteString(to, b.String())
 	return err
@@ -44,6 +45,10 @@ func (d *Document) writeHead(b *strings.Builder) {
 }
 
 func (d *Document) writeContainers(b *strings.Builder, wide bool) {
+	if len(d.Pods) == 0 {
+		fmt.Fprintln(b, "no pods")
+		return
+	}
 	fmt.Fprintln(b, "CONTAINERS")
 	w := tables.New(b)
 	header := "POD\tCONTAINER\tQOS\tNODES\tREQUEST\tFROM\tMIN\tLOW\tHIGH\tLIMIT\tUSED\tTHROTTLED"
@@ -57,7 +62,7 @@ func (d *Document) writeContainers(b *strings.Builder, wide bool) {
 				tables.OrDash(c.CpusetMems), c.request(), tables.OrDash(c.RequestSource), tables.Value(c.Min), tables.Value(c.Low),
 				c.high(), limit(c.Limit), c.used(), c.throttled())
 			if wide {
-				fmt.Fprintf(w, "\t%s\t%s\t%s\t%s", c.stalled(), c.onNodes(), tables.OrDash(c.Pinning), tables.OrDash(pod.Cgroup))
+				fmt.Fprintf(w, "\t%s\t%s\t%s\t%s", c.stalled(), c.onNodes(), tables.OrDash(c.Pinning), tables.OrDash(c.Cgroup))
 			}
 			fmt.Fprintln(w)
 		}
@@ -76,10 +81,11 @@ func (c *Container) name() string {
 	return c.Name
 }
 
+// request is a range where the source knows it only roughly: what counts, and what it can truly be.
 func (c *Container) request() string {
 	text := quantity.Short(c.Request)
 	if c.RequestError > 0 {
-		text += " ±" + quantity.Short(c.RequestError)
+		text += "–" + quantity.Short(c.Request+c.RequestError)
 	}
 	return text
 }
@@ -160,6 +166,18 @@ func (d *Document) writeAncestors(b *strings.Builder) {
 }
 
 func differs(wanted, real *uint64) bool { return wanted != nil && real != nil && *wanted != *real }
+
+func (d *Document) writeProblems(b *strings.Builder) {
+	var lines strings.Builder
+	for _, pod := range d.Pods {
+		for _, problem := range pod.Problems {
+			fmt.Fprintf(&lines, "%s/%s: %s\n", pod.Namespace, pod.Name, problem)
+		}
+	}
+	if lines.Len() > 0 {
+		fmt.Fprintf(b, "ANNOTATIONS NOT HEEDED\n%s\n", lines.String())
+	}
+}
 
 func (d *Document) writeRejections(b *strings.Builder) {
 	if len(d.Rejections) == 0 {
