@@ -65,6 +65,11 @@ func (h *host) runPod(p *testPod) error {
 	if err := h.tree.Make(p.cgroup()); err != nil {
 		return err
 	}
+	if h.as != nil {
+		if err := h.give(h.path("cgroups")); err != nil {
+			return err
+		}
+	}
 	return h.runtime.RunPodSandbox(context.Background(), p.pod())
 }
 
@@ -115,7 +120,7 @@ func (h *host) removePod(p *testPod) error {
 	return h.runtime.RemovePodSandbox(context.Background(), p.sandbox())
 }
 
-// mems and unified are what the container's OCI spec has now.
+// mems is cpuset.mems in the container's OCI spec as it is now.
 func (h *host) mems(p *testPod) string {
 	for _, container := range h.runtime.Containers() {
 		if container.Id == p.id() {

@@ -94,6 +94,16 @@ func (h *host) write(name, text string) {
 	must(h.t, os.WriteFile(h.path(name), []byte(text), 0o644))
 }
 
+// give makes everything below a path the plugin's user's own, but for the state folder.
+func (h *host) give(path string) error {
+	return filepath.WalkDir(path, func(path string, _ os.DirEntry, err error) error {
+		if err != nil || path == h.path("state") {
+			return err
+		}
+		return os.Chown(path, int(h.as.Uid), int(h.as.Gid))
+	})
+}
+
 // process is a running plugin.
 type process struct {
 	t      testing.TB

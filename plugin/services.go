@@ -60,9 +60,10 @@ func (d *daemon) services() ([]part, error) {
 	if d.options.config.PodResources.Enabled {
 		listener, err := admin.ListenUnix(d.options.podResources)
 		if err != nil {
-			return nil, fmt.Errorf("podResources: %w", err)
+			d.log.WithError(err).Error("the PodResources API is not served")
+		} else {
+			parts = append(parts, func(ctx context.Context) error { return podresources.Serve(ctx, listener, d.agent.View) })
 		}
-		parts = append(parts, func(ctx context.Context) error { return podresources.Serve(ctx, listener, d.agent.View) })
 	}
 	if d.options.config.NodeResourceTopology.Enabled {
 		export, err := d.topologyExport()

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+)
+
+// The disk is slow here in that opening the state file's temporary copy takes as long as the test wants: it is a FIFO, and
+// nobody reads from it. Everything else is as always.
+func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	plugin := h.start()
+	first, second := guaranteed("first", 4*gi), guaranteed("second", 12*gi)
+	h.deploy(first)
+	before := h.entries()
+	fifo := h.path("state/" + checkpoint.FileName + ".tmp")
+	must(t, unix.Mkfifo(fifo, 0o600))
+	must(t, h.runPod(second))
+	// As long as it may only be slow, the container waits for its decision; the kubelet tries again and again.
+	var tries []error
+	eventually(t, "the container is created all the same", func() bool {
+		err := h.create(second)
+		tries = append(tries, err)
+		return err == nil
+	})
+	for _, err := range tries[:len(tries)-1] {
+		if !strings.Contains(err.Error(), "time") {
+			t.Errorf("a try ended with %v", err)
+		}
+	}
+	if got := h.mems(second); got != "1" {
+		t.Errorf("cpuset.mems is %q, want 1", got)
+	}
+	if diff := cmp.Diff(before, h.entries()); diff != "" {
+		t.Errorf("the state file has changed on a disk that hangs:\n%s", diff)
+	}
+	eventually(t, "readiness names the checkpoint", func() bool { return strings.Contains(plugin.get("/readyz"), "[-] checkpoint") })
+
+	// The disk comes back, though not with that write.
+	reader, err := os.OpenFile(fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	must(t, err)
+	defer reader.Close()
+	eventually(t, "both bookings are in the state file", func() bool { return len(h.entries()) == 2 })
+	eventually(t, "the plugin is ready", func() bool { return !strings.Contains(plugin.get("/readyz"), "[-]") })
+}
+
+func TestAReadOnlyStateFolderHoldsNoContainer(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	if os.Geteuid() == 0 {
+		// Permissions mean nothing to root, so the plugin runs as nobody; all but its state folder is nobody's.
+		h.as = &syscall.Credential{Uid: 65534, Gid: 65534}
+		must(t, h.give(h.dir))
+	}
+	must(t, os.Chmod(h.path("state"), 0o555))
+	t.Cleanup(func() { os.Chmod(h.path("state"), 0o755) })
+	plugin := h.start()
+	first := guaranteed("first", 4*gi)
+	h.deploy(first)
+	if got := h.mems(first); got != "0" {
+		t.Errorf("cpuset.mems is %q, want 0", got)
+	}
+	if ready := plugin.get("/readyz"); !strings.Contains(ready, "[-] checkpoint") {
+		t.Errorf("readiness does not name the checkpoint:\n%s", ready)
+	}
+	// The bookings are in memory: the second pod does not land on the first.
+	second := guaranteed("second", 12*gi)
+	h.deploy(second)
+	if got := h.mems(second); got != "1" {
+		t.Errorf("cpuset.mems is %q, want 1", got)
+	}
+	// A restart finds them at the runtime.
+	plugin.kill()
+	h.start()
+	third := guaranteed("third", 8*gi)
+	h.deploy(third)
+	if got := h.mems(third); got != "0" {
+		t.Errorf("cpuset.mems is %q, want 0", got)
+	}
+}
+
+func TestADamagedStateFileIsKeptAndRebuilt(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	plugin := h.start()
+	first := guaranteed("first", 4*gi)
+	h.deploy(first)
+	before := h.entries()
+	plugin.kill()
+	must(t, os.WriteFile(h.path("state/"+checkpoint.FileName), []byte(`{"policyName":"Static","machineState":{`), 0o600))
+	h.start()
+	eventually(t, "the bookings are back", func() bool { return slices.Equal(h.entries(), before) })
+	kept, err := filepath.Glob(h.path("state/" + checkpoint.FileName + ".corrupt-*"))
+	must(t, err)
+	if len(kept) != 1 {
+		t.Errorf("kept aside: %v, want the damaged file", kept)
+	}
+}
+
+func (h *host) high(p *testPod) string { return h.knob(p.cgroup()+"/"+p.id(), "memory.high") }
+
+func TestConfigurationIsReloaded(t *testing.T) {
+	const half = "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\nmemoryThrottlingFactor: 0.5\nguaranteedHeadroom: 0\n"
+	for name, test := range map[string]struct {
+		options cri.Options
+		change  func(*host, *process)
+	}{
+		"the file is rewritten": {cri.Options{}, func(h *host, _ *process) { h.write("config.yaml", half) }},
+		"the file is replaced": {cri.Options{}, func(h *host, _ *process) {
+			h.write("config.yaml.new", half)
+			must(h.t, os.Rename(h.path("config.yaml.new"), h.path("config.yaml")))
+		}},
+		"on a runtime without unasked updates": {cri.Options{Name: "cri-o", Version: "1.34.2", NRI: nriplugin.Version{Minor: 10}},
+			func(h *host, _ *process) { h.write("config.yaml", half) }},
+		"a mounted ConfigMap changes": {cri.Options{}, func(h *host, _ *process) {
+			must(h.t, os.Mkdir(h.path("new"), 0o755))
+			h.write("new/config.yaml", half)
+			must(h.t, os.Symlink("new", h.path("..data_tmp")))
+			must(h.t, os.Rename(h.path("..data_tmp"), h.path("..data")))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, test.options, testConfig)
+			if strings.Contains(name, "ConfigMap") {
+				must(t, os.Mkdir(h.path("old"), 0o755))
+				must(t, os.Rename(h.path("config.yaml"), h.path("old/config.yaml")))
+				must(t, os.Symlink("old", h.path("..data")))
+				must(t, os.Symlink("..data/config.yaml", h.path("config.yaml")))
+			}
+			plugin := h.start()
+			web := burstable("web", 2*gi, 968)
+			h.deploy(web)
+			before := h.high(web)
+			test.change(h, plugin)
+			eventually(t, "memory.high of the running container is lower", func() bool { return h.high(web) < before })
+			if ready := plugin.get("/readyz"); strings.Contains(ready, "[-]") {
+				t.Errorf("not ready:\n%s", ready)
+			}
+		})
+	}
+}
+
+func TestAnInvalidConfigurationLeavesTheOldOne(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	plugin := h.start()
+	web := burstable("web", 2*gi, 968)
+	h.deploy(web)
+	before := h.high(web)
+	h.write("config.yaml", "memoryThrotlingFactor: 0.5\n")
+	eventually(t, "readiness names the configuration", func() bool { return strings.Contains(plugin.get("/readyz"), "[-] config") })
+	if ready := plugin.get("/readyz"); !strings.Contains(ready, "memoryThrottlingFactor") {
+		t.Errorf("readiness does not name the right key:\n%s", ready)
+	}
+	other := burstable("other", 2*gi, 968)
+	h.deploy(other)
+	if got := h.high(other); got != before {
+		t.Errorf("memory.high is %s, want %s as before", got, before)
+	}
+	h.write("config.yaml", testConfig)
+	eventually(t, "the plugin is ready", func() bool { return !strings.Contains(plugin.get("/readyz"), "[-]") })
+}
+
+func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	plugin := h.start()
+	taken := strings.Count(plugin.log.String(), "configuration in force")
+	must(t, plugin.cmd.Process.Signal(syscall.SIGHUP))
+	eventually(t, "the configuration is in force again", func() bool {
+		return strings.Count(plugin.log.String(), "configuration in force") > taken
+	})
+}
+
+func TestRollbackTakesEverythingBack(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	plugin := h.start()
+	first, web := guaranteed("first", 4*gi), burstable("web", 2*gi, 968)
+	untouched := map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"}
+	h.deploy(first, web)
+	if code := plugin.stop(); code != exitOK {
+		t.Fatalf("SIGTERM ended the plugin with %d", code)
+	}
+	if got := h.knob(first.cgroup(), "memory.min"); got == "0" {
+		t.Fatal("the pod is not protected, there is nothing to roll back")
+	}
+	flags := []string{"rollback", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups"}
+	before := h.picture()
+	code, out, errOut := run(t, "", append(flags, "--dry-run")...)
+	if code != exitOK || !strings.Contains(out, "would    kubepods/memory.min") {
+		t.Errorf("--dry-run: exit %d\n%s%s", code, out, errOut)
+	}
+	if diff := cmp.Diff(before, h.picture()); diff != "" {
+		t.Errorf("--dry-run has changed:\n%s", diff)
+	}
+	code, out, errOut = run(t, "", flags...)
+	if code != exitOK || !strings.Contains(out, "restored kubepods/memory.min") {
+		t.Errorf("exit %d\n%s%s", code, out, errOut)
+	}
+	for _, cgroup := range []string{"kubepods", "kubepods/burstable", first.cgroup(), web.cgroup(),
+		first.cgroup() + "/" + first.id(), web.cgroup() + "/" + web.id()} {
+		for file, want := range untouched {
+			if got := h.knob(cgroup, file); got != want {
+				t.Errorf("%s/%s is %s, want %s", cgroup, file, got, want)
+			}
+		}
+	}
+	code, out, errOut = run(t, "", flags...)
+	if code != exitOK || out != "nothing to restore\n" {
+		t.Errorf("a second time: exit %d\n%s%s", code, out, errOut)
+	}
+}
+
+// A runtime starts a plugin that it finds installed, and hands it its configuration.
+func TestAPreinstalledPlugin(t *testing.T) {
+	for name, options := range map[string]cri.Options{
+		"of today":                     {},
+		"never synchronized (NRI 0.6)": {Name: "containerd", Version: "v1.7.20", NRI: nriplugin.Version{Minor: 6, Patch: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			must(t, os.Mkdir(filepath.Join(dir, "plugins"), 0o755))
+			must(t, os.Mkdir(filepath.Join(dir, "conf.d"), 0o755))
+			options.PluginDir, options.ConfigDir = filepath.Join(dir, "plugins"), filepath.Join(dir, "conf.d")
+			h := newHost(t, options, "")
+			h.runtime.Stop()
+			// What the flags say would be this machine's own folders; a script keeps the test away from them.
+			script := "#!/bin/sh\nexec " + binary + " run --state-dir " + h.path("state") + " --cgroups " + h.path("cgroups") +
+				" --plain-cgroups --machine " + h.path("machine.yaml") + " --metrics-address ''\n"
+			must(t, os.WriteFile(filepath.Join(options.PluginDir, "92-memory-manager"), []byte(script), 0o755))
+			must(t, os.WriteFile(filepath.Join(options.ConfigDir, "92-memory-manager.conf"), []byte(testConfig), 0o644))
+			must(t, h.runtime.Start())
+			first, large := guaranteed("first", 4*gi), guaranteed("large", 64*gi)
+			h.deploy(first)
+			if got := h.mems(first); got != "0" {
+				t.Errorf("cpuset.mems is %q, want 0", got)
+			}
+			must(t, h.runPod(large))
+			if err := h.create(large); err == nil || !strings.Contains(err.Error(), "restricted") {
+				t.Errorf("the create ended with %v: the policy in the delivered configuration is not in force", err)
+			}
+		})
+	}
+}
