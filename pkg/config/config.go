@@ -25,6 +25,9 @@ type Config struct {
 	// OnUnsatisfiable is what happens to a container that cannot be placed; empty is Reject for restricted and
 	// single-numa-node, Unpinned for none and best-effort.
 	OnUnsatisfiable OnUnsatisfiable `yaml:"onUnsatisfiable"`
+	// OnGroupConflict is what happens under none and best-effort when the hints lead to nodes that another group of
+	// containers holds: the kubelet's answer (Fail), or the narrowest set of nodes with room (FallBack).
+	OnGroupConflict OnGroupConflict `yaml:"onGroupConflict"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
 	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
 

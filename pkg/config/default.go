@@ -24,6 +24,7 @@ func Default() Config {
 		AllowedAnnotations:      annotations(),
 		OnBadAnnotation:         IgnoreAnnotation,
 		OnTermination:           KeepValues,
+		OnGroupConflict:         FailOnConflict,
 		ReconcilePeriod:         Duration(10 * time.Second),
 		StateTolerance:          64 << 20,
 		StallGuard: StallGuard{

@@ -18,7 +18,8 @@ import (
 func (r *Resolved) placement(m machine.Machine, keep sums) error {
 	c := r.Config
 	prefer, _ := strconv.ParseBool(c.TopologyManagerPolicyOptions[preferClosest])
-	r.Manager = memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope, PreferClosest: prefer}
+	r.Manager = memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope, PreferClosest: prefer,
+		FallBack: c.OnGroupConflict == FallBackOnConflict}
 
 	r.leaveOut(m)
 	for i, node := range m.Nodes {

@@ -239,6 +239,14 @@ func TestOnUnsatisfiableSuitsThePolicy(t *testing.T) {
 	}
 }
 
+func TestOnGroupConflictReachesTheMemoryManager(t *testing.T) {
+	for text, want := range map[string]bool{"{}": false, "onGroupConflict: Fail": false, "onGroupConflict: FallBack": true} {
+		if r, err := resolve(t, text, fixture(t, "task-page")); err != nil || r.Manager.FallBack != want {
+			t.Errorf("%q: %v, fall back %t, want %t", text, err, r.Manager.FallBack, want)
+		}
+	}
+}
+
 // TestConfigurationMadeByAProgramIsChecked: it comes from no file.
 func TestConfigurationMadeByAProgramIsChecked(t *testing.T) {
 	c := Default()

@@ -32,6 +32,7 @@ func (c Config) validate() error {
 		oneOf(c, "topologyManagerScope", c.TopologyManagerScope, topologymanager.ContainerScope, topologymanager.PodScope),
 		c.validatePolicyOptions(),
 		oneOf(c, "onUnsatisfiable", c.OnUnsatisfiable, Reject, Unpinned, ""),
+		oneOf(c, "onGroupConflict", c.OnGroupConflict, FailOnConflict, FallBackOnConflict),
 		oneOf(c, "nodesWithoutCPUs", c.NodesWithoutCPUs, ExcludeNodes, IncludeNodes),
 		c.validateReservations(),
 		c.validateFactor("memoryThrottlingFactor", c.MemoryThrottlingFactor),

@@ -91,6 +91,17 @@ const (
 	SourceOOMScore RequestSource = "oomscore"
 )
 
+// OnGroupConflict is what happens when the merged hint breaks the group rule (kubernetes#138495).
+type OnGroupConflict string
+
+// The answers to a group conflict.
+const (
+	// FailOnConflict is the kubelet's: the container cannot be placed.
+	FailOnConflict OnGroupConflict = "Fail"
+	// FallBackOnConflict takes the narrowest set of nodes that has room and keeps the groups.
+	FallBackOnConflict OnGroupConflict = "FallBack"
+)
+
 // OnTermination is what becomes of everything that was written when the plugin ends.
 type OnTermination string
 
