@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
+)
+
+const operatorsConfig = testConfig + `
+memoryReservationPolicy: TieredReservation
+reconcilePeriod: 1h
+podResources: {enabled: true}
+`
+
+// busyHost runs a pinned and a throttled pod, and one that was rejected.
+func busyHost(t *testing.T) (*host, *process) {
+	t.Helper()
+	h := newHost(t, cri.Options{}, operatorsConfig)
+	plugin := h.start()
+	h.deploy(guaranteed("database", 4*gi), burstable("web", 2*gi, 968))
+	large := guaranteed("large", 64*gi)
+	must(t, h.runPod(large))
+	if err := h.create(large); err == nil {
+		t.Fatal("a container larger than the machine was created")
+	}
+	return h, plugin
+}
+
+// ask runs a command of the binary against the running plugin.
+func (h *host) ask(code int, args ...string) string {
+	h.t.Helper()
+	got, out, errOut := run(h.t, "", append(args, "--state-dir", h.path("state"))...)
+	if got != code {
+		h.t.Fatalf("%s: exit code %d, want %d\n%s%s", strings.Join(args, " "), got, code, out, errOut)
+	}
+	return out + errOut
+}
+
+func wantAll(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("want %q in\n%s", part, text)
+		}
+	}
+}
+
+func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
+	h, plugin := busyHost(t)
+	wantAll(t, h.ask(0, "status"), "NODE", "default/database", "default/web", "limit", "oomscore", "4Gi", "COULD NOT BE PLACED", "default/large")
+	wantAll(t, h.ask(0, "status", "-o", "wide"), "ON NODES", "kubepods/poduid-database/container-database-a")
+	wantAll(t, h.ask(0, "status", "-o", "yaml"), "topologyManagerPolicy: restricted")
+	var document, served status.Document
+	must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
+	must(t, json.Unmarshal([]byte(plugin.get("/status")), &served))
+	document.Time, served.Time = served.Time, served.Time
+	if difference := cmp.Diff(served, document); difference != "" {
+		t.Errorf("status -o json and /status differ:\n%s", difference)
+	}
+	if nodes := document.Pods[0].Containers[0].Nodes; !slices.Equal(nodes, []int{0}) {
+		t.Errorf("database is on %v, want node 0", nodes)
+	}
+
+	wantAll(t, h.ask(0, "explain", "default/database"), "4Gi of memory on node 0", "taken", "memory.min =")
+	wantAll(t, h.ask(0, "explain", "default/large/app"), "would be rejected", "last rejection", "68719476736")
+	wantAll(t, h.ask(0, "explain", "web/app"), "memory.high = floor((request", "oomscore")
+	wantAll(t, h.ask(1, "explain", "default/nobody"), `no pod "default/nobody" on this node`)
+	wantAll(t, h.ask(2, "status", "-o", "xml"), "--output \"xml\": want one of table, wide, json, yaml")
+
+	wantAll(t, plugin.get("/"), "<title>NUMA memory map</title>")
+	wantAll(t, plugin.get("/healthz"), "ok")
+	if ready := plugin.get("/readyz"); strings.Contains(ready, "[-]") || !strings.Contains(ready, "[+] synchronized") {
+		t.Errorf("/readyz: %s", ready)
+	}
+	if info, err := os.Stat(h.path("state/admin.sock")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket's mode is %v (%v), want 0600", info.Mode(), err)
+	}
+	plugin.stop()
+	wantAll(t, h.ask(1, "status"), "is it running, with this --state-dir?")
+}
+
+func TestVerifyOfARunningPlugin(t *testing.T) {
+	h, _ := busyHost(t)
+	h.write("kubelet.yaml", "memoryManagerPolicy: None\nfeatureGates: {MemoryQoS: false}\n")
+	audit := func(code int, args ...string) string {
+		return h.ask(code, append([]string{"verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"),
+			"--kubelet-config", h.path("kubelet.yaml")}, args...)...)
+	}
+	wantAll(t, audit(0), "2 running containers looked at: nothing is wrong, 1 note", "[estimate]")
+
+	h.write("kubelet.yaml", "memoryManagerPolicy: Static\n")
+	found := map[string]bool{}
+	// The plugin puts its values back, so that the audit has to come in time.
+	eventually(t, "verify names what others have written", func() bool {
+		must(t, h.tree.Write("kubepods/burstable/poduid-web/container-web-a", "memory.high", "max"))
+		must(t, h.tree.Write("kubepods/poduid-database/container-database-a", "cpuset.mems", "0-1"))
+		var report verify.Report
+		must(t, json.Unmarshal([]byte(audit(1, "-o", "json")), &report))
+		for _, f := range report.Findings {
+			found[string(f.Severity)+" "+f.ID+" "+f.Object] = true
+		}
+		return found["error cpuset default/database/app"] && found["warning memory-high default/web/app"]
+	})
+	if want := "error kubelet-memory-manager " + h.path("kubelet.yaml"); !found[want] {
+		t.Errorf("want %q in %v", want, found)
+	}
+	h.write("kubelet.yaml", "memoryManagerPolicy: [\n")
+	wantAll(t, audit(2), "read the kubelet's configuration")
+	wantAll(t, h.ask(2, "verify", "--machine", h.path("nowhere")), "nowhere")
+}
+
+func TestVerifyNamesTheLevelThatCancelsProtection(t *testing.T) {
+	h, _ := busyHost(t)
+	audit := func() (text string) {
+		_, text, _ = run(t, "", "verify", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"))
+		return text
+	}
+	const want = "kubepods/burstable: its memory.low is 0: default/web/app has 0 instead of"
+	// The plugin puts its value back, so that the audit has to come in time.
+	eventually(t, "verify names the level", func() bool {
+		must(t, h.tree.Write("kubepods/burstable", "memory.low", "0"))
+		return strings.Contains(audit(), want)
+	})
+	eventually(t, "verify counts the overwrites", func() bool { return strings.Contains(audit(), "burstable memory.low: overwritten") })
+	eventually(t, "the plugin has put its value back", func() bool { return !strings.Contains(audit(), want) })
+}
+
+func TestScrapeOfARunningPlugin(t *testing.T) {
+	_, plugin := busyHost(t)
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(plugin.get("/metrics")))
+	must(t, err)
+	for name, want := range map[string]float64{
+		"memory_manager_pinning_requests_total": 2, "memory_manager_pinning_errors_total": 1, "nri_memory_manager_rejections_total": 1,
+	} {
+		if family := families[name]; family == nil || family.Metric[0].GetCounter().GetValue() != want {
+			t.Errorf("%s is %v, want %v", name, family, want)
+		}
+	}
+	handlers := map[string]uint64{}
+	for _, metric := range families["nri_memory_manager_handler_duration_seconds"].GetMetric() {
+		handlers[metric.Label[0].GetValue()] = metric.GetHistogram().GetSampleCount()
+	}
+	if handlers["CreateContainer"] != 3 || handlers["RunPodSandbox"] != 3 || handlers["StartContainer"]+handlers["PostStartContainer"] == 0 {
+		t.Errorf("events answered: %v", handlers)
+	}
+	for _, name := range []string{"memory_qos_node_memory_min_bytes", "nri_memory_manager_numa_allocated_bytes", "nri_memory_manager_container_memory_current_bytes", "nri_memory_manager_build_info", "go_goroutines", "process_resident_memory_bytes"} {
+		if families[name] == nil {
+			t.Errorf("no %s", name)
+		}
+	}
+}
+
+func TestPodResourcesOfARunningPlugin(t *testing.T) {
+	h, _ := busyHost(t)
+	connection, err := grpc.NewClient("unix://"+h.path("state/podresources.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(t, err)
+	t.Cleanup(func() { connection.Close() })
+	client := podresources.NewPodResourcesListerClient(connection)
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	pod, err := client.Get(ctx, &podresources.GetPodResourcesRequest{PodNamespace: "default", PodName: "database"}, grpc.WaitForReady(true))
+	must(t, err)
+	memory := pod.GetPodResources().GetContainers()[0].GetMemory()
+	if len(memory) != 1 || memory[0].GetSize() != 4*gi || memory[0].GetMemoryType() != "memory" || memory[0].GetTopology().GetNodes()[0].GetID() != 0 {
+		t.Errorf("memory of database: %v, want 4Gi on node 0", memory)
+	}
+	list, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
+	must(t, err)
+	if n := len(list.GetPodResources()); n != 3 {
+		t.Errorf("%d pods, want 3", n)
+	}
+	allocatable, err := client.GetAllocatableResources(ctx, &podresources.AllocatableResourcesRequest{})
+	must(t, err)
+	if n := len(allocatable.GetMemory()); n != 2 {
+		t.Errorf("allocatable: %v, want one for each node", allocatable)
+	}
+}
