@@ -51,9 +51,10 @@ type daemon struct {
 // newDaemon puts a daemon together. Its errors are of input: nothing has been touched yet.
 func newDaemon(options daemonOptions) (d *daemon, err error) {
 	d = &daemon{options: options, log: options.log}
+	made := d
 	defer func() {
 		if err != nil {
-			d.close()
+			made.close()
 		}
 	}()
 	if err := checkIdentity(options.name, options.index); err != nil {

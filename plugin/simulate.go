@@ -119,7 +119,7 @@ func readManifests(paths []string, in io.Reader) ([]*corev1.Pod, error) {
 		}
 		pods = append(pods, more...)
 	}
-	return pods, nil
+	return pods, simulator.Unique(pods)
 }
 
 func readManifest(path string, in io.Reader) ([]*corev1.Pod, error) {

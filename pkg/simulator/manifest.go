@@ -162,7 +162,7 @@ func (o owner) pods() ([]*corev1.Pod, error) {
 	for i := range o.replicas {
 		pod := &corev1.Pod{ObjectMeta: *o.template.ObjectMeta.DeepCopy(), Spec: *o.template.Spec.DeepCopy()}
 		pod.Namespace = o.meta.Namespace
-		if o.alone && pod.Name == "" {
+		if o.alone && pod.Name == "" && pod.GenerateName != "" {
 			pod.Name = pod.GenerateName + "0"
 		}
 		if !o.alone {

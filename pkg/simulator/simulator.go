@@ -39,7 +39,8 @@ type Paths struct {
 // Options say what is simulated.
 type Options struct {
 	Machine machine.Machine
-	Pods    []*corev1.Pod
+	// Pods are from Read, and Unique.
+	Pods []*corev1.Pod
 	// Systemd is the kubelet's systemd cgroup driver; else cgroupfs.
 	Systemd bool
 	// PodAPI gives the node the kubelet's pod API; without it the plugin has only the runtime's events.
@@ -56,9 +57,6 @@ const connectTimeout = time.Minute
 // Run simulates the life of a node up to the point where every pod has been started as far as it can be. The error is about
 // the simulation itself; a container that the plugin rejects is part of the result.
 func Run(ctx context.Context, options Options) (result *Result, err error) {
-	if err := unique(options.Pods); err != nil {
-		return nil, err
-	}
 	at, cleanUp, err := makePaths(options.Dir)
 	if err != nil {
 		return nil, err
@@ -109,7 +107,8 @@ func Run(ctx context.Context, options Options) (result *Result, err error) {
 	return n.result()
 }
 
-func unique(pods []*corev1.Pod) error {
+// Unique refuses pods that one node cannot have together: of the same name, or of the same UID.
+func Unique(pods []*corev1.Pod) error {
 	names, uids := map[string]bool{}, map[string]string{}
 	for _, pod := range pods {
 		name := pod.Namespace + "/" + pod.Name

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func file(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	must(t, os.WriteFile(path, []byte(text), 0o644))
+	return path
+}
+
+// pod returns a manifest of one container with these resources.
+func pod(resources string) string {
+	return "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n    - name: app\n      image: app\n      resources: " + resources + "\n"
+}
+
+// Each wrong input has one clear error on one line and ends with exit code 2.
+func refused(t *testing.T, stdin, want string, args ...string) {
+	t.Helper()
+	code, out, errOut := run(t, stdin, args...)
+	if code != exitBadInput || out != "" {
+		t.Errorf("exit %d with output %q, want %d and none; errors: %s", code, out, exitBadInput, errOut)
+	}
+	// Before it there may be warnings in the log.
+	lines := strings.Split(strings.TrimSpace(errOut), "\n")
+	last := lines[len(lines)-1]
+	if !strings.HasPrefix(last, "nri-memory-manager: ") || !strings.Contains(last, want) || strings.Count(errOut, "nri-memory-manager: ") != 1 {
+		t.Errorf("errors:\n%s\nwant one line with %q", errOut, want)
+	}
+}
+
+func TestManifestsThatAreRefused(t *testing.T) {
+	for name, test := range map[string]struct{ manifest, want string }{
+		"empty":                         {"", "no pods in it"},
+		"only comments":                 {"# nothing\n---\n---\n", "no pods in it"},
+		"not YAML":                      {"{", "standard input: document 1"},
+		"not an object":                 {"- 1\n", "not a Kubernetes object"},
+		"no kind":                       {"metadata: {name: a}\n", "apiVersion and kind are missing"},
+		"not a pod":                     {"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", `kind "Service" is not a pod`},
+		"another API version":           {strings.Replace(pod("{}"), "v1", "v2", 1), `apiVersion "v2"`},
+		"second document not a pod":     {pod("{}") + "---\napiVersion: v1\nkind: Secret\n", "document 2"},
+		"unknown field":                 {strings.Replace(pod("{}"), "image", "imgae", 1), "imgae"},
+		"no containers":                 {"apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\n", "spec.containers is empty"},
+		"no name":                       {strings.Replace(pod("{}"), "name: web", "labels: {}", 1), "metadata.name"},
+		"name that is a path":           {strings.Replace(pod("{}"), "name: web", "name: ../web", 1), `metadata.name "../web"`},
+		"UID that is a path":            {strings.Replace(pod("{}"), "name: web", "name: web, uid: ../../x", 1), "metadata.uid"},
+		"twice":                         {pod("{}") + "---\n" + pod("{}"), "default/web is there twice"},
+		"negative":                      {pod("{limits: {memory: -1Gi}}"), "limits.memory: -1Gi is negative"},
+		"negative request":              {pod("{requests: {memory: -5}}"), "requests.memory: -5 is negative"},
+		"not a quantity":                {pod("{limits: {memory: 1Gib}}"), `"1Gib" is not a quantity`},
+		"a list as quantity":            {pod("{limits: {memory: [1]}}"), "is not a quantity"},
+		"overflowing":                   {pod("{limits: {memory: 8Ei}}"), "more than any machine has"},
+		"overflowing far":               {pod("{limits: {memory: 1e30}}"), "more than any machine has"},
+		"fraction of a byte":            {pod("{limits: {memory: 1500m}}"), "not a whole number of bytes"},
+		"limit below request":           {pod("{requests: {memory: 2Gi}, limits: {memory: 1Gi}}"), "requests.memory: 2Gi is more than the limit of 1Gi"},
+		"CPU limit below request":       {pod("{requests: {cpu: 2}, limits: {cpu: 500m}}"), "requests.cpu: 2 is more than the limit of 500m"},
+		"huge pages alone":              {pod("{limits: {hugepages-2Mi: 4Mi}}"), "huge pages need a cpu or memory request"},
+		"huge pages without a limit":    {pod("{requests: {memory: 1Gi, hugepages-2Mi: 4Mi}}"), "must equal its limit"},
+		"part of a huge page":           {pod("{limits: {memory: 1Gi, hugepages-2Mi: 3Mi}}"), "not a multiple of the page size"},
+		"huge pages of no size":         {pod("{limits: {memory: 1Gi, hugepages-x: 3Mi}}"), "not a page size"},
+		"negative overhead":             {strings.Replace(pod("{}"), "spec:", "spec:\n  overhead: {memory: -1}", 1), "spec.overhead.memory: -1 is negative"},
+		"container name twice":          {strings.Replace(pod("{}"), "spec:", "spec:\n  initContainers: [{name: app, image: a}]", 1), `"app" is there twice`},
+		"pod level below its sum":       {strings.Replace(pod("{requests: {memory: 2Gi}}"), "spec:", "spec:\n  resources: {requests: {memory: 1Gi}}", 1), "is less than the 2Gi of the containers"},
+		"pod level limit below":         {strings.Replace(pod("{limits: {memory: 2Gi}}"), "spec:", "spec:\n  resources: {limits: {memory: 1Gi}}", 1), "is less than the limit 2Gi"},
+		"negative replicas":             {"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: a}\nspec: {replicas: -1, selector: {}, template: {spec: {containers: [{name: a}]}}}\n", "-1 replicas"},
+		"more replicas than make sense": {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: a}\nspec: {replicas: 1000000, selector: {}, template: {spec: {containers: [{name: a}]}}}\n", "1000000 replicas"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused(t, test.manifest, test.want, "simulate", "--machine", taskPageMachine, "-")
+		})
+	}
+}
+
+func TestConfigurationsThatAreRefused(t *testing.T) {
+	for name, test := range map[string]struct{ config, want string }{
+		"unknown field":               {"memoryThrotlingFactor: 0.8\n", "memoryThrottlingFactor"},
+		"wrong type":                  {"memoryThrottlingFactor: [1]\n", "memoryThrottlingFactor"},
+		"factor 0":                    {"memoryThrottlingFactor: 0\n", "memoryThrottlingFactor"},
+		"factor -1":                   {"memoryThrottlingFactor: -1\n", "memoryThrottlingFactor"},
+		"factor 1.1":                  {"memoryThrottlingFactor: 1.1\n", "memoryThrottlingFactor"},
+		"factor not a number":         {"memoryThrottlingFactor: .nan\n", "memoryThrottlingFactor"},
+		"unknown policy":              {"topologyManagerPolicy: strict\n", "topologyManagerPolicy"},
+		"reserved on an absent node":  {"reservedMemory: 7:memory=1Gi\n", "7"},
+		"reserved twice":              {"reservedMemory: 0:memory=1Gi;0:memory=1Gi\n", "reservedMemory"},
+		"reserved nothing":            {"reservedMemory: 0:memory=0\n", "reservedMemory"},
+		"reserved more than there is": {"reservedMemory: 0:memory=500Gi\nreservedMemoryCheck: Warn\n", "reservedMemory"},
+		"reserved sum is another":     {"kubeReserved: {memory: 4Gi}\nreservedMemory: 0:memory=1Gi\n", "reservedMemory"},
+		"negative reservation":        {"kubeReserved: {memory: -1Gi}\n", "kubeReserved"},
+		"overflowing reservation":     {"kubeReserved: {memory: 100Ei}\n", "kubeReserved"},
+		"fraction of a byte":          {"kubeReserved: {memory: 100m}\n", "kubeReserved"},
+		"kubelet's file is not there": {"kubeletConfig: /nowhere/config.yaml\n", "/nowhere/config.yaml"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := file(t, "config.yaml", test.config)
+			refused(t, pod("{}"), test.want, "simulate", "--machine", taskPageMachine, "--config", path, "-")
+			refused(t, "", test.want, "run", "--machine", taskPageMachine, "--config", path, "--nri-socket", filepath.Join(t.TempDir(), "nri.sock"),
+				"--cgroups", t.TempDir(), "--plain-cgroups", "--state-dir", t.TempDir(), "--metrics-address", "")
+		})
+	}
+}
+
+func TestHostsAndFlagsThatAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	v1 := filepath.Dir(filepath.Dir(file(t, "memory/memory.limit_in_bytes", "9223372036854771712\n")))
+	plain := []string{"--machine", taskPageMachine, "--cgroups", dir, "--plain-cgroups", "--state-dir", filepath.Join(dir, "state"), "--metrics-address", ""}
+	notASocket := file(t, "nri.sock", "")
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"unknown command":       {[]string{"fly"}, `unknown command "fly"`},
+		"unknown flag":          {[]string{"run", "--fast"}, "unknown flag: --fast"},
+		"simulate nothing":      {[]string{"simulate", "--machine", taskPageMachine}, "no manifest"},
+		"simulate nowhere":      {[]string{"simulate", "-"}, "--machine is missing"},
+		"machine is not there":  {[]string{"simulate", "--machine", "/nowhere", "-"}, "/nowhere"},
+		"manifest is not there": {[]string{"simulate", "--machine", taskPageMachine, "/nowhere.yaml"}, "/nowhere.yaml"},
+		"unknown output":        {[]string{"simulate", "--machine", taskPageMachine, "-o", "xml", "-"}, `--output "xml"`},
+		"unknown source":        {[]string{"simulate", "--machine", taskPageMachine, "--pod-info", "etcd", "-"}, `--pod-info "etcd"`},
+		"not a socket":          {append([]string{"run", "--nri-socket", notASocket}, plain...), "is a regular file, not a socket"},
+		"index of one digit":    {append([]string{"run", "--idx", "9"}, plain...), `--idx "9"`},
+		"cgroup v1":             {[]string{"run", "--machine", taskPageMachine, "--cgroups", v1, "--metrics-address", ""}, "cgroup v1"},
+		"no cgroups":            {[]string{"run", "--machine", taskPageMachine, "--cgroups", dir, "--metrics-address", ""}, "no cgroup v2"},
+		"rollback on cgroup v1": {[]string{"rollback", "--cgroups", v1}, "cgroup v1"},
+		"metrics address":       {append([]string{"run", "--nri-socket", filepath.Join(dir, "nri.sock")}, append(plain, "--metrics-address", "here")...), "metrics"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			refused(t, pod("{}"), test.want, test.args...)
+		})
+	}
+}
+
+func TestWithoutARuntimeThePluginWaits(t *testing.T) {
+	dir := t.TempDir()
+	h := &host{t: t, dir: dir, flags: []string{"run", "--nri-socket", filepath.Join(dir, "nri.sock"), "--machine", taskPageMachine,
+		"--cgroups", dir, "--plain-cgroups", "--state-dir", filepath.Join(dir, "state"), "--metrics-address", "127.0.0.1:0"}}
+	plugin := h.launch()
+	eventually(t, "the log says what it waits for", func() bool {
+		return strings.Contains(plugin.log.String(), "waiting for the NRI socket")
+	})
+	if ready := plugin.get("/readyz"); !strings.Contains(ready, "[-] connected") {
+		t.Errorf("readiness does not name the connection:\n%s", ready)
+	}
+	if code := plugin.stop(); code != exitOK {
+		t.Errorf("SIGTERM ended the plugin with %d", code)
+	}
+	if told := strings.Count(plugin.log.String(), "waiting for the NRI socket"); told != 1 {
+		t.Errorf("told %d times", told)
+	}
+}

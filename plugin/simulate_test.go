@@ -1,0 +1,144 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+)
+
+const taskPageConfig = "../testdata/config/task-page.yaml"
+
+// simulated is simulate's JSON as a program reads it.
+type simulatedJSON struct {
+	Containers []struct {
+		Namespace, Pod, Container, QOSClass, Reason, CpusetMems string
+		Admitted                                                bool
+		NUMANodes                                               []int
+		Memory                                                  map[string]any
+		OCI                                                     map[string]any
+	}
+	Ancestors []map[string]any
+	State     json.RawMessage
+}
+
+func simulateJSON(t *testing.T, manifest string, wantCode int, flags ...string) simulatedJSON {
+	t.Helper()
+	code, out, errOut := run(t, manifest, append([]string{"simulate", "-o", "json", "-"}, flags...)...)
+	if code != wantCode {
+		t.Fatalf("exit %d, want %d; errors: %s", code, wantCode, errOut)
+	}
+	var result simulatedJSON
+	must(t, json.Unmarshal([]byte(out), &result))
+	return result
+}
+
+// The task page of the Kubernetes documentation: a Guaranteed pod of 150Gi on two nodes of 126Gi.
+func TestSimulateTheTaskPage(t *testing.T) {
+	result := simulateJSON(t, pod("{limits: {cpu: 2, memory: 150Gi}}"), exitOK, "--machine", taskPageMachine, "--config", taskPageConfig)
+	container := result.Containers[0]
+	if !container.Admitted || !slices.Equal(container.NUMANodes, []int{0, 1}) || container.CpusetMems != "0-1" {
+		t.Errorf("the container is %+v", container)
+	}
+	file, err := checkpoint.Decode(result.State)
+	must(t, err)
+	for i, want := range []struct{ reserved, free uint64 }{{131766128640, 0}, {29295144960, 103739236352}} {
+		for _, memory := range file.State.Nodes[i].Memory {
+			if memory.Type == "memory" && (memory.Reserved != want.reserved || memory.Free != want.free) {
+				t.Errorf("node %d: %+v, want %+v", i, memory, want)
+			}
+		}
+	}
+	if got := result.Ancestors[0]; got["cgroup"] != "kubepods" || got["memoryMin"] != container.Memory["min"] {
+		t.Errorf("the first ancestor is %v, the container has %v", got, container.Memory)
+	}
+}
+
+func TestSimulateARejection(t *testing.T) {
+	config := file(t, "config.yaml", "kubeReserved: {memory: 4Gi}\nsystemReserved: {memory: 1Gi}\nreservedMemory: 0:memory=3Gi;1:memory=2148Mi\ntopologyManagerPolicy: single-numa-node\n")
+	manifest := pod("{limits: {cpu: 2, memory: 150Gi}}")
+	result := simulateJSON(t, manifest, exitFailed, "--machine", taskPageMachine, "--config", config)
+	container := result.Containers[0]
+	for _, want := range []string{"131766128640", "133034381312", "single-numa-node"} {
+		if container.Admitted || !strings.Contains(container.Reason, want) {
+			t.Errorf("the reason is %q, want %s in it", container.Reason, want)
+		}
+	}
+	if code, _, errOut := run(t, manifest, "simulate", "--machine", taskPageMachine, "--config", config, "--expect-rejected", "web/app", "-"); code != exitOK {
+		t.Errorf("an expected rejection ends with %d: %s", code, errOut)
+	}
+	if code, _, _ := run(t, pod("{}"), "simulate", "--machine", taskPageMachine, "--expect-rejected", "web/app", "-"); code != exitFailed {
+		t.Errorf("a rejection that did not come ends with %d", code)
+	}
+}
+
+// The keys and types of the JSON are a contract.
+func TestTheKeysOfSimulatesJSON(t *testing.T) {
+	code, out, errOut := run(t, pod("{requests: {memory: 512Mi}, limits: {memory: 1Gi}}"),
+		"simulate", "--machine", taskPageMachine, "--pod-info", "kubelet", "-o", "json", "-")
+	if code != exitOK {
+		t.Fatalf("exit %d: %s", code, errOut)
+	}
+	var got map[string]any
+	must(t, json.Unmarshal([]byte(out), &got))
+	delete(got, "state")
+	want := map[string]any{
+		"containers": []any{map[string]any{
+			"namespace": "default", "pod": "web", "container": "app", "qosClass": "Burstable", "admitted": true, "reason": "",
+			"numaNodes": []any{}, "cpusetMems": "",
+			"memory": map[string]any{"request": 536870912.0, "requestSource": "kubelet", "low": 536870912.0, "high": 1020051456.0, "max": 1073741824.0},
+			"oci": map[string]any{
+				"cpu":            map[string]any{"shares": 2.0, "period": 100000.0},
+				"memory":         map[string]any{"limit": 1073741824.0, "swap": 1073741824.0},
+				"hugepageLimits": []any{map[string]any{"pageSize": "2MB", "limit": 0.0}, map[string]any{"pageSize": "1GB", "limit": 0.0}},
+				"unified":        map[string]any{"memory.high": "1020051456", "memory.low": "536870912", "memory.oom.group": "1"},
+			},
+		}},
+		"ancestors": []any{
+			map[string]any{"cgroup": "kubepods", "memoryMin": 536870912.0, "memoryLow": 536870912.0},
+			map[string]any{"cgroup": "kubepods/burstable", "memoryLow": 536870912.0},
+			map[string]any{"cgroup": "kubepods/burstable/pod82b3ade9-d00c-8164-aa4d-420e670d6cd9", "memoryLow": 536870912.0},
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSimulateTheDemo(t *testing.T) {
+	args := []string{"simulate", "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/config/demo.yaml",
+		"--pod-info", "kubelet", "--expect-rejected", "too-large/app", "../testdata/pods/1-database.yaml", "../testdata/pods/2-cache.yaml",
+		"../testdata/pods/3-web.yaml", "../testdata/pods/4-report.yaml", "../testdata/pods/5-packet-router.yaml", "../testdata/pods/6-api.yaml",
+		"../testdata/pods/7-too-large.yaml"}
+	for _, driver := range []string{"cgroupfs", "systemd"} {
+		code, out, errOut := run(t, "", append(args, "--cgroup-driver", driver)...)
+		if code != exitOK || errOut != "" {
+			t.Fatalf("exit %d: %s", code, errOut)
+		}
+		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "NOT CREATED", "default/too-large app:"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: %q is not in\n%s", driver, want, out)
+			}
+		}
+	}
+}
+
+// After an init container that is rejected nothing of its pod follows, and its memory is not taken.
+func TestSimulateAnInitContainerThatDoesNotFit(t *testing.T) {
+	config := file(t, "config.yaml", "topologyManagerPolicy: restricted\n")
+	result := simulateJSON(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  initContainers: [{name: init, resources: {limits: {cpu: 1, memory: 500Gi}}}]
+  containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]
+`, exitFailed, "--machine", taskPageMachine, "--config", config)
+	if app := result.Containers[1]; app.Admitted || !strings.Contains(app.Reason, "init container init did not start") {
+		t.Errorf("the app container is %+v", app)
+	}
+}
