@@ -183,3 +183,13 @@ func TestAncestorsAreTheKubeletsSums(t *testing.T) {
 		})
 	}
 }
+
+func TestKindsHaveNames(t *testing.T) {
+	for kind, want := range map[memoryqos.Kind]string{
+		memoryqos.App: "app", memoryqos.Init: "init", memoryqos.Sidecar: "sidecar", memoryqos.Ephemeral: "ephemeral",
+	} {
+		if got := kind.String(); got != want {
+			t.Errorf("%d is called %q, want %q", kind, got, want)
+		}
+	}
+}
