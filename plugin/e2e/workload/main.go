@@ -7,6 +7,7 @@
 //	read=FILE          read a file to its end
 //	write=FILE:BYTES   write a file
 //	grow=BYTES         touch 1 MiB after the other, saying every sixteenth
+//	free               give all that was touched back
 //	wait=FILE          until the file exists
 //	say=TEXT           a line
 //	exit=N             end
@@ -69,6 +70,14 @@ func do(name, value string) error {
 		return nil
 	case "grow":
 		return grow(value)
+	case "free":
+		for _, memory := range held {
+			if err := syscall.Munmap(memory); err != nil {
+				return err
+			}
+		}
+		held = nil
+		return nil
 	case "read":
 		return readFile(value)
 	case "write":
