@@ -24,7 +24,7 @@ type fight struct {
 const (
 	quiet       = 10 * time.Second // a fight is over when nobody wrote for so long
 	firstDelay  = 25 * time.Millisecond
-	longest     = 250 * time.Millisecond
+	longest     = 100 * time.Millisecond
 	stubborn    = 10 * time.Minute // a fight that lasts longer
 	resignation = 10 * time.Second // is fought only so often
 )
@@ -58,6 +58,7 @@ func (p *Protector) overwritten(c change) {
 	h, f := c.held, c.file()
 	o := Overwrite{Level: h.level, File: string(protected[c.index])}
 	p.overwrites[o]++
+	f.overwritten++
 	now := p.now()
 	if last, logged := p.lines[o]; p.overwrites[o] < 2 || logged && now.Sub(last) < lineEvery {
 		return

@@ -71,6 +71,8 @@ type file struct {
 	have   uint64
 	ours   bool // we wrote it and have not put it back
 	fight  fight
+
+	overwritten uint64 // foreign writes since it is held
 }
 
 // settled tells whether there is nothing to do.
