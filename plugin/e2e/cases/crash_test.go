@@ -3,21 +3,26 @@ package cases
 import (
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
-// crashCycles is how many pods come and go while the plugin is killed.
-const crashCycles = 50
+// crashCycles is how many containers come and go while the plugin is killed;
+// after crashesPerPod of them their pod goes, too.
+const (
+	crashCycles   = 50
+	crashesPerPod = 10
+)
 
 // TestPluginIsKilledAtAnyMoment kills the plugin once in every cycle in which
-// a pod comes and another goes, at a moment drawn from the length of the cycle
-// before, so that it hits every stage. No create fails, the state file is valid
-// at each start, and in the end exactly the living pods are booked.
+// a container comes and the one before goes, at a moment drawn from the length
+// of the cycle before, so that it hits every stage. No create fails, the state
+// file is valid at each start, every living container is booked, and in the end
+// nothing is.
 func TestPluginIsKilledAtAnyMoment(t *testing.T) {
 	k := kubeletOf(t)
 	p := startPlugin(t)
@@ -29,38 +34,57 @@ func TestPluginIsKilledAtAnyMoment(t *testing.T) {
 	nodes := file(dirOf(t, k, stays, "app"), "cpuset.mems")
 
 	length := 2 * time.Second
-	var last *kubelet.Pod
+	var pod *kubelet.Pod
 	for i := range crashCycles {
-		pod := guaranteed(fmt.Sprint("pod", i), 32*MiB, MiB)
 		killed := make(chan error, 1)
-		moment := time.Duration(random.Int64N(int64(length)))
-		time.AfterFunc(moment, func() {
+		time.AfterFunc(time.Duration(random.Int64N(int64(length))), func() {
 			p.kill()
 			killed <- p.launch()
 		})
 		began := time.Now()
-		run(t, k, pod)
-		if last != nil {
-			if err := k.Remove(t.Context(), last); err != nil {
+		n := i % crashesPerPod
+		if n == 0 {
+			if pod != nil {
+				if err := k.Remove(t.Context(), pod); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pod = &kubelet.Pod{Name: fmt.Sprint("pod", i)}
+			for c := range crashesPerPod {
+				pod.Containers = append(pod.Containers, kubelet.Container{Name: fmt.Sprint("c", c), Request: 16 * MiB, Limit: 16 * MiB})
+			}
+			if err := k.Prepare(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
 		}
-		length, last = time.Since(began), pod
+		if err := k.RunContainer(t.Context(), pod, fmt.Sprint("c", n)); err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			if err := k.StopContainer(t.Context(), pod, fmt.Sprint("c", n-1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		length = time.Since(began)
 		if err := <-killed; err != nil {
 			t.Fatal(err)
 		}
-		if i%5 == 4 { // the others are hit while they start
+		if n == 4 || n == 9 { // in the other cycles the next kill may hit the start
 			p.waitSynchronized(1)
 			p.onlyBooked(k, stays, pod)
+			eventually(t, "the living container is booked", func() string {
+				if len(p.booked(pod, fmt.Sprint("c", n))) == 0 {
+					return fmt.Sprintf("cycle %d: no booking of c%d", i, n)
+				}
+				return ""
+			})
 		}
 		if now := file(dirOf(t, k, stays, "app"), "cpuset.mems"); now != nodes {
 			t.Fatalf("cycle %d: the pod that stays moved from node %s to %s", i, nodes, now)
 		}
 	}
-	p.waitSynchronized(1)
-	p.onlyBooked(k, stays, last)
-	if all := file(p.log); strings.Contains(all, ".corrupt-") {
-		t.Errorf("a state file was damaged by a kill")
+	if kept, _ := filepath.Glob(p.stateFile() + ".corrupt-*"); len(kept) > 0 {
+		t.Errorf("a kill left a damaged state file: %v", kept)
 	}
 	if err := k.RemoveAll(t.Context()); err != nil {
 		t.Fatal(err)

@@ -14,8 +14,6 @@ type Variant struct {
 	Only []string
 	// Skip names tests that this variant cannot run, with the reason.
 	Skip map[string]string
-	// Alone tells that RUN and a plain `make e2e` leave it out unless it is named in VARIANT.
-	Alone bool
 }
 
 var (
@@ -31,24 +29,43 @@ var (
 	}
 )
 
+// elsewhere is the reason to leave out a long case whose answer does not depend on the variant.
+const elsewhere = "runs in other variants"
+
 // Variants are all guests, the longest first.
 func Variants() []Variant {
 	return []Variant{
 		{
 			Name: "containerd24-systemd", Summary: "containerd 2.4, systemd as PID 1, 4 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: fourNodes,
+			Skip: map[string]string{
+				"TestPluginIsKilledAtAnyMoment":                elsewhere,
+				"TestPageCacheOfAGuaranteedContainer":          elsewhere,
+				"TestProtectionHoldsAgainstANeighbour":         elsewhere,
+				"TestPreInstalledPluginIsLaunchedByTheRuntime": elsewhere,
+			},
 		},
 		{
 			Name: "containerd24-cgroupfs", Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes,
+			Skip: map[string]string{"TestStormOfPodsLeavesNothing": elsewhere},
 		},
 		{
 			Name: "containerd17-cgroupfs", Summary: "containerd 1.7 of Debian trixie, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd17, Driver: setup.Cgroupfs, Nodes: twoNodes,
+			Only: []string{
+				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestResizeInPlace",
+				"TestRuntimeRestartsUnderRunningPods", "TestPodsMadeWhileThePluginIsAwayAreAdopted", "TestTwoPluginsThatSetTheSameKey",
+				"TestRejectionsSayWhyAndLeakNothing",
+			},
 		},
 		{
 			Name: "kernel61", Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.1",
 			Kernel: "6.1", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes,
+			Only: []string{
+				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestThrottlingIsReal",
+				"TestProtectionHoldsWhenKubepodsIsReclaimed",
+			},
 		},
 		{
 			Name: "crio-cgroupfs", Summary: "CRI-O as given by CRIO, cgroupfs, 2 NUMA nodes, kernel 6.12",
