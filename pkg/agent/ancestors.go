@@ -150,17 +150,15 @@ func (a *Agent) resum(p *pod) {
 
 // protectFailed counts and logs a failure, once, and its end; nil is none.
 func (a *Agent) protectFailed(err error) {
-	text := ""
 	if err != nil {
 		a.counters.protectErrors.Add(1)
-		text = err.Error()
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if text == a.lastProtectError {
+	if a.protectFails == (err != nil) {
 		return
 	}
-	a.lastProtectError = text
+	a.protectFails = err != nil
 	if err != nil {
 		a.log.WithError(err).Error("the cgroups above the containers could not be written; trying again")
 		return

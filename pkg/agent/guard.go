@@ -72,8 +72,13 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 		a.mu.Unlock()
 		return nil
 	}
+	raise := bytes > *c.wanted.High
+	if raise && (c.wishes.StallGuardOff || !a.resolved.Config.StallGuard.Enabled) { // decided before that was
+		a.mu.Unlock()
+		return nil
+	}
 	c.raised = 0
-	if bytes > *c.wanted.High {
+	if raise {
 		c.raised = bytes
 	}
 	raised, high := c.raised, *c.high()

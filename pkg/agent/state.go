@@ -37,7 +37,7 @@ type state struct {
 	connected, synchronized, configured condition
 	storeError                          string // why there is no checkpoint
 	lastCheckpointError                 string // told in the log
-	lastProtectError                    string // told in the log
+	protectFails                        bool   // told in the log
 
 	sources []podinfo.Source          // estimates that the configuration allows
 	better  map[string]podinfo.Answer // by UID: what the pod APIs have told since Run looked
