@@ -32,6 +32,9 @@ var binary string
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
+	if socket := os.Getenv(idleVariable); socket != "" {
+		return runIdle(socket)
+	}
 	dir, err := os.MkdirTemp("", "nri-memory-manager")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -2,6 +2,9 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"os"
+	"os/exec"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
@@ -33,4 +36,30 @@ func (h *host) connect(plugin any, name, index string) (stop func()) {
 	h.connected()
 	h.t.Cleanup(s.Stop)
 	return s.Stop
+}
+
+// idleVariable makes this test binary run the plugin that does nothing, at the socket that it holds.
+const idleVariable = "TEST_IDLE_PLUGIN_SOCKET"
+
+// runIdle is that plugin, in a process of its own as the real one is.
+func runIdle(socket string) int {
+	s, err := stub.New(other{}, stub.WithSocketPath(socket), stub.WithPluginName("nothing"), stub.WithPluginIdx("92"))
+	if err == nil {
+		err = s.Run(context.Background())
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// nothing starts it and waits until it is connected.
+func (h *host) nothing() (stop func()) {
+	h.t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), idleVariable+"="+h.path("nri.sock"))
+	must(h.t, cmd.Start())
+	h.connected()
+	return func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
 }
