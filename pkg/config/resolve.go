@@ -30,6 +30,8 @@ type Resolved struct {
 	QoS memoryqos.Settings
 	// Reserved is what is kept from containers: reservedMemory, or what was spread over the nodes; empty unless Static.
 	Reserved ReservedMemory
+	// Eviction is the available memory, in bytes, below which the kubelet evicts pods (evictionHard).
+	Eviction uint64
 	// Warnings are one line each, for the log.
 	Warnings []string
 }
@@ -55,6 +57,7 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 		NodeAllocatable:    m.MemTotal - keep.kube - keep.system,
 		PageSize:           uint64(m.PageSize),
 	}
+	r.Eviction = keep.eviction
 	r.Static = c.MemoryManagerPolicy == MemoryManagerStatic
 	if r.Static {
 		err = r.placement(m, keep)

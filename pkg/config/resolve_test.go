@@ -56,6 +56,7 @@ func TestTaskPageReservations(t *testing.T) {
 		QoS: memoryqos.Settings{Factor: c.MemoryThrottlingFactor, Reservation: memoryqos.TieredReservation, GuaranteedHeadroom: 0.02,
 			NodeAllocatable: 134987354112 + 135286722560 - 5<<30, PageSize: 4096},
 		Reserved: c.ReservedMemory,
+		Eviction: 100 << 20,
 	}
 	r.Config = Config{}
 	if diff := cmp.Diff(want, r, sameConfig); diff != "" {

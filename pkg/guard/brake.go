@@ -18,9 +18,10 @@ import (
 const Unlimited = math.MaxUint64
 
 const (
-	// looksPerWindow is how often an open episode is looked at within a window.
+	// looksPerWindow is how often an open episode is looked at within a window, at most.
 	looksPerWindow = 20
-	// smallestStep, in bytes, keeps a container with a narrow gap from being raised a page at a time.
+	// smallestStep, in bytes, keeps a container with a narrow gap from being raised a page at a time. One that gains so
+	// much by reclaim while it stalls is slow, and not stopped.
 	smallestStep = 1 << 20
 	// slack is the share of memory.high by which usage may stand below it and still count as "at" it: the kernel
 	// charges in batches and reclaims a little below the value.
@@ -29,6 +30,9 @@ const (
 	longestPatience = 8
 	// smallestCache is the page cache, in bytes, below which asking for reclaim is not worth the call.
 	smallestCache = 1 << 20
+	// shareOfShortNode divides what one raise may take of the node's available memory while other allocations have to
+	// reclaim.
+	shareOfShortNode = 8
 )
 
 // Settings are the guard's thresholds; config.StallGuard documents their keys.
@@ -51,6 +55,7 @@ type Sample struct {
 	At            time.Time
 	Current       uint64        // memory.current, bytes
 	File          uint64        // active_file + inactive_file of memory.stat, bytes
+	Reclaimed     uint64        // pgsteal of memory.stat without what came back (workingset_refault_*), bytes
 	HighEvents    uint64        // high of memory.events
 	FullStall     time.Duration // total of the full line of memory.pressure
 	NodeReclaims  uint64        // allocstall_* of /proc/vmstat: allocations that had to reclaim for want of node memory
@@ -126,62 +131,64 @@ func (b *Brake) Next(s Sample) Action {
 	if b.calmFrom.IsZero() {
 		b.calmFrom = s.At
 	}
-	look := Action{LookIn: b.settings.Window / looksPerWindow}
 	if b.since.At.IsZero() { // the trigger fired, or it may be time to lower: a window will tell
 		b.since = s
-		return look
 	}
 	stall := s.FullStall - b.since.FullStall
 	switch {
 	case b.stopped(s, stall):
 		b.calmFrom = s.At
 		return b.relieve(s)
+	case stall >= b.settings.Stall/2 && s.HighEvents > b.since.HighEvents: // slow, but it gets on: stay with it
+		b.calmFrom, b.since = s.At, s
+		return Action{LookIn: b.settings.Stall / 2}
 	case s.At.Sub(b.since.At) < b.settings.Window:
-		return look
-	case stall*2 >= b.settings.Stall && s.HighEvents > b.since.HighEvents: // it creeps: stay with it
-		b.calmFrom = s.At
-		b.since = s
-		return look
+		return Action{LookIn: max(b.settings.Stall/2-stall, b.settings.Window/looksPerWindow)} // before, it cannot be enough
 	}
 	b.since, b.raises, b.reclaimed = Sample{}, 0, false
 	return b.calm(s)
 }
 
 // stopped tells whether the container's own memory.high has stopped it since the last reading. Half of the trigger's
-// stall is enough here: the trigger has already seen a whole one.
+// stall is enough here: the trigger has already seen a whole one. A container to which reclaim gives pages that it does
+// not need again, as when it reads a large file or has swap, gets on.
 func (b *Brake) stopped(s Sample, stall time.Duration) bool {
 	return b.high != Unlimited &&
 		stall >= b.settings.Stall/2 &&
-		s.HighEvents > b.since.HighEvents &&
-		float64(s.Current) >= float64(b.high)*(1-slack)
+		(s.HighEvents > b.since.HighEvents || s.Current > b.high) && // one asleep for its excess counts no event
+		float64(s.Current) >= float64(b.high)*(1-slack) &&
+		s.Reclaimed < b.since.Reclaimed+smallestStep
 }
 
-// relieve frees page cache or raises memory.high, unless the node as a whole is short: then more room for one container
-// takes memory from the others, and the stall is not memory.high's.
+// relieve frees page cache or raises memory.high, as far as the node can give: where it is short as a whole, more room
+// for one container takes memory from the others.
 func (b *Brake) relieve(s Sample) Action {
 	if b.lowered {
 		b.patience, b.lowered = min(2*b.patience, longestPatience), false
 	}
-	nodeShort := s.NodeReclaims > b.since.NodeReclaims || s.NodeAvailable < smallestStep
+	room := s.NodeAvailable
+	if s.NodeReclaims > b.since.NodeReclaims {
+		room /= shareOfShortNode
+	}
 	b.since = s
-	look := b.settings.Window / looksPerWindow
-	if nodeShort {
+	if room < smallestStep {
 		return Action{LookIn: b.settings.Window}
 	}
+	look := b.settings.Stall / 2
 	step := b.step(s) << min(b.raises, 8)
 	if b.settings.ProactiveReclaim && !b.reclaimed && s.File >= smallestCache {
 		b.reclaimed = true
 		return Action{Verb: Reclaim, Bytes: min(step, s.File), LookIn: look}
 	}
-	next := b.high + step
+	next := max(b.high, s.Current) + step
 	if b.bounds.Limit > 0 && next >= b.bounds.Limit {
 		next = Unlimited
 	}
-	// The ceiling of what the node can give holds for containers with a limit too: limits may be overcommitted.
-	if room := s.Current + s.NodeAvailable; min(next, b.limit()) > room {
-		next = room
+	// What the node can give bounds containers with a limit too: limits may be overcommitted.
+	if most := s.Current + room; min(next, b.limit()) > most {
+		next = most
 	}
-	if next < b.high+smallestStep { // the node gives nothing worth a raise
+	if next < b.high+smallestStep { // it stands below memory.high, and the node gives little
 		return Action{LookIn: b.settings.Window}
 	}
 	b.high, b.raises = next, b.raises+1

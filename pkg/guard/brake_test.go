@@ -19,7 +19,10 @@ type container struct {
 	perSecond uint64 // bytes that it allocates a second when nothing holds it
 	readsFile bool   // it fills its memory with page cache when it has all that it wants
 
+	swap             bool // what is beyond memory.high goes there, slowly
 	anon, file, high uint64
+	swapped          uint64
+	reclaimed        uint64
 	events           uint64
 	stall            time.Duration
 	killed           bool
@@ -40,17 +43,25 @@ func (c *container) step() {
 		c.file += bytes
 		if used := c.anon + c.file; used > c.high {
 			c.events++
+			c.reclaimed += min(c.file, used-c.high)
 			c.file -= min(c.file, used-c.high)
+			c.stall += tick / 2
 		}
 		return
 	}
-	if c.anon >= c.want || c.killed {
+	if c.anon+c.swapped >= c.want || c.killed {
 		return
 	}
 	if used := c.anon + c.file + bytes; used > c.high {
 		c.events++
 		if over := used - c.high; c.file >= over {
 			c.file -= over
+			c.reclaimed += over
+		} else if c.swap {
+			c.stall += tick / 2
+			c.swapped += bytes
+			c.reclaimed += bytes
+			return
 		} else {
 			c.file = 0
 			c.stall += tick * 93 / 100
@@ -68,7 +79,7 @@ func (c *container) step() {
 }
 
 func (c *container) sample(at time.Time) Sample {
-	return Sample{At: at, Current: c.anon + c.file, File: c.file, HighEvents: c.events, FullStall: c.stall,
+	return Sample{At: at, Current: c.anon + c.file, File: c.file, Reclaimed: c.reclaimed, HighEvents: c.events, FullStall: c.stall,
 		NodeReclaims: c.nodeReclaims, NodeAvailable: c.nodeAvailable}
 }
 
@@ -160,16 +171,40 @@ func TestPageCacheReaderIsNotRaised(t *testing.T) {
 	}
 }
 
+func TestSwappingContainerIsNotRaised(t *testing.T) {
+	c, b := newContainer(32, 0, 1024)
+	c.swap = true
+	if actions := c.run(b, defaults, time.Now(), time.Minute, true); len(actions) > 0 || c.swapped == 0 || c.stall < time.Second {
+		t.Errorf("actions %v with %v of stall, want none: it gets on", actions, c.stall)
+	}
+}
+
 func TestNodeThatIsShortIsNotMadeShorter(t *testing.T) {
 	c, b := newContainer(32, 64, 56)
-	c.nodeShort = true
+	c.nodeAvailable = 0
 	if actions := c.run(b, defaults, time.Now(), time.Minute, true); len(actions) > 0 {
-		t.Errorf("actions %v, want none: the whole node reclaims", actions)
+		t.Errorf("actions %v, want none: the node has nothing to give", actions)
 	}
 	c, b = newContainer(32, 64, 56)
-	c.nodeAvailable = 0
-	if actions := c.run(b, defaults, time.Now(), time.Minute, true); verbs(actions)[Raise] > 0 {
-		t.Errorf("actions %v, want none: the node has nothing to give", actions)
+	c.nodeShort, c.nodeAvailable = true, 4*mib
+	if actions := c.run(b, defaults, time.Now(), time.Minute, true); len(actions) > 0 {
+		t.Errorf("actions %v, want none: the whole node reclaims and has little to give", actions)
+	}
+	c, b = newContainer(32, 64, 56)
+	c.nodeShort = true
+	if c.run(b, defaults, time.Now(), time.Minute, true); c.anon < c.want {
+		t.Error("the container stands although the node has plenty: allocations reclaim for other reasons too")
+	}
+}
+
+// Threads that grow at once stand far above memory.high, each asleep for up to 2 s: no event is counted meanwhile.
+func TestRaiseReachesBeyondWhatIsUsedAlready(t *testing.T) {
+	_, b := newContainer(32, 0, 0)
+	began := time.Now()
+	b.Next(Sample{At: began, Current: 48 * mib, NodeAvailable: 1 << 30})
+	got := b.Next(Sample{At: began.Add(300 * time.Millisecond), Current: 48 * mib, FullStall: 300 * time.Millisecond, NodeAvailable: 1 << 30})
+	if got.Verb != Raise || got.Bytes <= 48*mib {
+		t.Errorf("%v to %d, want a raise beyond the 48 MiB in use", got.Verb, got.Bytes)
 	}
 }
 

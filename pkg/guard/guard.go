@@ -88,11 +88,12 @@ type Guard struct {
 type watched struct {
 	Container
 	brake    *Brake
-	blind    *blind // where the kernel keeps no pressure
-	look     time.Time
-	busy     bool // a reclaiming write is under way
-	episode  *Episode
-	stalled0 time.Duration
+	blind    *blind        // where the kernel keeps no pressure
+	look     time.Time     // when to look again; zero: when the trigger fires
+	busy     bool          // a write is under way
+	stall    time.Duration // full stall, at the last look
+	episode  *Episode      // nil between episodes
+	before   time.Duration // full stall when it began
 	raisedAt time.Time
 }
 
@@ -121,7 +122,7 @@ func (g *Guard) Put(c Container) (high uint64, err error) {
 		w.look = w.raisedAt.Add(g.settings.RestoreAfter)
 	}
 	err = g.triggers.add(c.ID, filepath.Join(g.tree.Root(), c.Cgroup, "memory.pressure"), g.settings.Stall, g.settings.Window)
-	if errors.Is(err, ErrNoPressure) {
+	if errors.Is(err, ErrNoPressure) && g.tree.Exists(c.Cgroup) {
 		g.noPSI.Do(func() {
 			g.log.WithError(err).Warn("stall guard: without pressure from the kernel, memory.events is read every window instead")
 		})
@@ -148,27 +149,19 @@ func (g *Guard) drop(id string) {
 		return
 	}
 	g.triggers.remove(id)
-	g.endEpisode(w, time.Now(), w.stalled0)
+	g.endEpisode(w, time.Now())
 	g.endRaise(w, time.Now())
 	delete(g.watched, id)
 }
 
-// SetSettings takes new thresholds for all containers: their triggers are set anew.
+// SetSettings takes new thresholds. They need new triggers: all containers are dropped, and must be Put again.
 func (g *Guard) SetSettings(s Settings) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.settings = s
-	for id, w := range g.watched {
-		g.rebound(w)
-		if w.blind != nil {
-			continue
-		}
-		g.triggers.remove(id)
-		if err := g.triggers.add(id, filepath.Join(g.tree.Root(), w.Cgroup, "memory.pressure"), s.Stall, s.Window); err != nil {
-			g.drop(id)
-		}
+	for id := range g.watched {
+		g.drop(id)
 	}
-	g.triggers.interrupt()
 }
 
 func (g *Guard) rebound(w *watched) uint64 {
@@ -221,16 +214,23 @@ func (g *Guard) handle(ctx context.Context, fired []int32, now time.Time) {
 			w.look = now
 		}
 	}
-	for id, w := range g.watched {
+	for _, w := range g.watched {
 		if w.busy || w.look.IsZero() || w.look.After(now) {
 			continue
 		}
 		if err := g.lookAt(ctx, w, now); err != nil {
-			if !errors.Is(err, fs.ErrNotExist) { // an ended container's files are gone, or answer ENODEV
-				g.log.WithError(err).WithFields(w.fields()).Debug("stall guard: container no longer watched")
-			}
-			g.drop(id)
+			g.giveUp(w, err)
 		}
+	}
+}
+
+// giveUp stops watching a container that cannot be read or raised, most often because it has ended.
+func (g *Guard) giveUp(w *watched, err error) {
+	if !errors.Is(err, fs.ErrNotExist) {
+		g.log.WithError(err).WithFields(w.fields()).Warn("stall guard: container no longer watched")
+	}
+	if g.watched[w.ID] == w {
+		g.drop(w.ID)
 	}
 }
 
@@ -240,6 +240,7 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	w.stall = sample.FullStall
 	if w.blind != nil && !w.blind.stuck && !w.brake.Open() && !w.brake.Raised() {
 		w.look = now.Add(g.settings.Window)
 		return nil
@@ -254,45 +255,42 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 	}
 	switch action.Verb {
 	case Reclaim:
-		g.beginEpisode(w, now, before, sample)
-		g.inBackground(w, func() { g.reclaim(w, action.Bytes) })
+		g.beginEpisode(w, now, before)
+		g.inBackground(w, func() error { g.reclaim(w, action.Bytes); return nil })
 	case Raise:
-		g.beginEpisode(w, now, before, sample)
-		if err := g.host.SetHigh(ctx, w.ID, action.Bytes); err != nil {
-			return err
-		}
+		g.beginEpisode(w, now, before)
 		w.episode.To = action.Bytes
 		w.episode.Raises++
 		g.totals.Raises++
 		if w.raisedAt.IsZero() {
 			w.raisedAt = now
 		}
+		g.inBackground(w, func() error { return g.host.SetHigh(ctx, w.ID, action.Bytes) })
 	case Restore:
 		g.totals.Restores++
 		if !w.brake.Raised() {
 			g.endRaise(w, now)
 		}
-		// Writing a lower memory.high reclaims down to it before the call returns.
-		g.inBackground(w, func() {
-			if err := g.host.SetHigh(ctx, w.ID, action.Bytes); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				g.log.WithError(err).WithFields(w.fields()).Warn("stall guard: could not lower memory.high again")
-			}
-		})
+		g.inBackground(w, func() error { return g.host.SetHigh(ctx, w.ID, action.Bytes) })
 	}
 	if !w.brake.Open() {
-		g.endEpisode(w, now, sample.FullStall)
+		g.endEpisode(w, now)
 	}
 	return nil
 }
 
-// inBackground runs a write that may take long; the container is not looked at meanwhile.
-func (g *Guard) inBackground(w *watched, write func()) {
+// inBackground runs a write, so that no other container waits for it: the kernel reclaims down to a lower memory.high
+// before the write returns. The container itself is not looked at meanwhile.
+func (g *Guard) inBackground(w *watched, write func() error) {
 	w.busy = true
 	go func() {
-		write()
+		err := write()
 		g.mu.Lock()
+		defer g.mu.Unlock()
 		w.busy = false
-		g.mu.Unlock()
+		if err != nil {
+			g.giveUp(w, err)
+		}
 		g.triggers.interrupt()
 	}()
 }
@@ -316,23 +314,22 @@ func (g *Guard) reclaim(w *watched, bytes uint64) {
 	}
 }
 
-func (g *Guard) beginEpisode(w *watched, now time.Time, high uint64, s Sample) {
+func (g *Guard) beginEpisode(w *watched, now time.Time, high uint64) {
 	if w.episode != nil {
 		return
 	}
-	// The trigger fired after a whole stall, which the sample's total already holds.
 	w.episode = &Episode{Container: w.Container, Began: now, From: high, To: high}
-	w.stalled0 = s.FullStall - min(s.FullStall, g.settings.Stall)
+	w.before = w.stall - min(w.stall, g.settings.Stall) // the trigger fired after a whole stall
 	g.totals.Episodes++
 }
 
-func (g *Guard) endEpisode(w *watched, now time.Time, stall time.Duration) {
+func (g *Guard) endEpisode(w *watched, now time.Time) {
 	e := w.episode
 	if e == nil {
 		return
 	}
 	w.episode = nil
-	e.Lasted, e.Stalled = now.Sub(e.Began), stall-w.stalled0
+	e.Lasted, e.Stalled = now.Sub(e.Began), w.stall-w.before
 	g.totals.Stalled += e.Stalled
 	g.log.WithFields(w.fields()).WithFields(logrus.Fields{"memoryHigh": e.From, "raisedTo": text(e.To), "raises": e.Raises,
 		"reclaimedBytes": e.Reclaimed, "stalled": e.Stalled.String()}).

@@ -214,6 +214,7 @@ func TestNewSettingsAndBoundsReachAWatchedContainer(t *testing.T) {
 		t.Errorf("after a resize: memory.high %d, error %v, want the computed 50 MiB", high, err)
 	}
 	f.guard.SetSettings(quick)
+	f.put(0)
 	if got := f.guard.watched["c1"].brake.settings; got != quick {
 		t.Errorf("settings %+v, want the new ones", got)
 	}
@@ -225,15 +226,16 @@ func TestNodeReadsTheKernelsFiles(t *testing.T) {
 		t.Errorf("reclaims %d, %v; want 3", got, err)
 	}
 	node := f.guard.node
-	node.Reserve = 1 << 30
+	node.Reserve = func() uint64 { return 1 << 30 }
 	if got, err := node.Available(); err != nil || got != 1<<30 {
 		t.Errorf("available %d, %v; want 2 GiB without the reserve", got, err)
 	}
 	f.write("cg/kubepods/memory.max", "1073741824\n")
 	f.write("cg/kubepods/memory.current", "1072693248\n")
+	f.write("cg/kubepods/memory.stat", "inactive_file 1048576\nactive_file 7000000\n")
 	node.Kubepods = func() string { return "kubepods" }
-	if got, err := node.Available(); err != nil || got != 1<<20 {
-		t.Errorf("available %d, %v; want the MiB that kubepods may still take", got, err)
+	if got, err := node.Available(); err != nil || got != 2<<20 {
+		t.Errorf("available %d, %v; want the MiB that kubepods may still take, and the one of old page cache", got, err)
 	}
 	for file, text := range map[string]string{"meminfo": "MemTotal: 1 kB\n", "vmstat": "allocstall_dma many\n"} {
 		f.write("proc/"+file, text)

@@ -17,7 +17,7 @@ type Node struct {
 	Proc     string        // usually /proc
 	Tree     *cgroup.Tree  // for Kubepods
 	Kubepods func() string // its memory.max, where the kubelet sets one, bounds what pods can be given; nil or "": not known yet
-	Reserve  uint64        // bytes that must stay available: the kubelet's eviction threshold
+	Reserve  func() uint64 // bytes that must stay available: the kubelet's eviction threshold; nil is 0
 }
 
 // Reclaims returns how many allocations have had to reclaim because the node had too little free memory: the sum of
@@ -27,27 +27,38 @@ func (n Node) Reclaims() (uint64, error) {
 }
 
 // Available returns the bytes that the node can still give to a container: MemAvailable of /proc/meminfo without the
-// reserve, and not more than kubepods may still take.
+// reserve, and not more than kubepods may still take. Like the kubelet, it counts page cache that has not been used for
+// long (inactive_file) as free: kubepods' memory.current grows up to its limit on any node that reads files.
 func (n Node) Available() (uint64, error) {
 	kibibytes, err := n.sum("meminfo", func(name string) bool { return name == "MemAvailable:" })
 	if err != nil {
 		return 0, err
 	}
 	available := kibibytes * 1024
-	available -= min(available, n.Reserve)
-	if n.Kubepods == nil || n.Kubepods() == "" {
+	if n.Reserve != nil {
+		available -= min(available, n.Reserve())
+	}
+	if n.Kubepods == nil {
 		return available, nil
 	}
 	kubepods := n.Kubepods()
+	if kubepods == "" {
+		return available, nil
+	}
 	limit, err := n.Tree.Limit(kubepods)
-	if err != nil {
-		return 0, err
+	if err != nil || limit == cgroup.Max {
+		return available, err
 	}
 	current, err := n.Tree.Current(kubepods)
 	if err != nil {
 		return 0, err
 	}
-	return min(available, limit-min(limit, current)), nil
+	stat, err := n.Tree.Stat(kubepods)
+	if err != nil {
+		return 0, err
+	}
+	used := current - min(current, stat["inactive_file"])
+	return min(available, limit-min(limit, used)), nil
 }
 
 func (n Node) sum(name string, wanted func(string) bool) (uint64, error) {

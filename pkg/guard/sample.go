@@ -1,6 +1,11 @@
 package guard
 
-import "time"
+import (
+	"os"
+	"time"
+)
+
+var pageSize = uint64(os.Getpagesize())
 
 // sample reads the kernel's files for a container and its node.
 func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
@@ -19,6 +24,8 @@ func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
 		return s, err
 	}
 	s.File = stat["active_file"] + stat["inactive_file"]
+	stolen, back := stat["pgsteal"], stat["workingset_refault_file"]+stat["workingset_refault_anon"]
+	s.Reclaimed = (stolen - min(stolen, back)) * pageSize
 	if w.blind != nil {
 		s.FullStall = w.blind.stall(s, w.brake.High())
 	} else {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,9 +18,11 @@ var ErrNoPressure = errors.New("the kernel gives no memory.pressure trigger for 
 // (Documentation/accounting/psi.rst, "Monitoring for pressure thresholds").
 type triggers struct {
 	epoll int
-	wake  int // eventfd: ends wait
 	files map[int32]string
 	byID  map[string]int32
+
+	mu   sync.Mutex
+	wake int // eventfd: ends wait; -1 when closed
 }
 
 func newTriggers() (*triggers, error) {
@@ -41,8 +44,12 @@ func newTriggers() (*triggers, error) {
 	return &triggers{epoll: epoll, wake: wake, files: map[int32]string{}, byID: map[string]int32{}}, nil
 }
 
-// add sets a trigger on a memory.pressure file: full stall of at least stall within window. The kernel accepts windows
-// of 500 ms to 10 s, and from a process without CAP_SYS_RESOURCE only multiples of 2 s (6.5 and later).
+// unprivilegedWindow is what windows must be a multiple of for a process without CAP_SYS_RESOURCE (kernel 6.5;
+// psi_trigger_create in kernel/sched/psi.c): the period of the averages.
+const unprivilegedWindow = 2 * time.Second
+
+// add sets a trigger on a memory.pressure file: full stall of at least stall within window, 500 ms to 10 s. Where the
+// kernel wants a longer window from this process, it gets one.
 func (t *triggers) add(id, pressureFile string, stall, window time.Duration) error {
 	fd, err := unix.Open(pressureFile, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
@@ -53,20 +60,31 @@ func (t *triggers) add(id, pressureFile string, stall, window time.Duration) err
 	case err != nil:
 		return &fs.PathError{Op: "open", Path: pressureFile, Err: err}
 	}
-	trigger := fmt.Sprintf("full %d %d\x00", stall.Microseconds(), window.Microseconds())
-	if _, err := unix.Write(fd, []byte(trigger)); err != nil {
+	if err = writeTrigger(fd, stall, window); errors.Is(err, unix.EINVAL) && window%unprivilegedWindow != 0 {
+		err = writeTrigger(fd, stall, window-window%unprivilegedWindow+unprivilegedWindow)
+	}
+	if err != nil {
 		unix.Close(fd)
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			return fmt.Errorf("%s: %w", pressureFile, ErrNoPressure)
 		}
-		return fmt.Errorf("write %q to %s: %w", trigger[:len(trigger)-1], pressureFile, err)
+		return fmt.Errorf("%s: %w", pressureFile, err)
 	}
-	event := unix.EpollEvent{Events: unix.EPOLLPRI, Fd: int32(fd)}
+	// Edge-triggered, because the file of a cgroup that is gone is ready for ever.
+	event := unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLET, Fd: int32(fd)}
 	if err := unix.EpollCtl(t.epoll, unix.EPOLL_CTL_ADD, fd, &event); err != nil {
 		unix.Close(fd)
 		return fmt.Errorf("wait for %s: %w", pressureFile, err)
 	}
 	t.files[event.Fd], t.byID[id] = id, event.Fd
+	return nil
+}
+
+func writeTrigger(fd int, stall, window time.Duration) error {
+	trigger := fmt.Sprintf("full %d %d", stall.Microseconds(), window.Microseconds())
+	if _, err := unix.Write(fd, append([]byte(trigger), 0)); err != nil {
+		return fmt.Errorf("write trigger %q: %w", trigger, err)
+	}
 	return nil
 }
 
@@ -103,23 +121,28 @@ func (t *triggers) wait(timeout time.Duration) ([]int32, error) {
 			_, _ = unix.Read(t.wake, counter[:])
 			continue
 		}
-		if event.Events&unix.EPOLLERR != 0 { // the cgroup is gone, and would be told for ever
-			_ = unix.EpollCtl(t.epoll, unix.EPOLL_CTL_DEL, int(event.Fd), nil)
-		}
 		fired = append(fired, event.Fd)
 	}
 	return fired, nil
 }
 
-// interrupt ends a wait.
+// interrupt ends a wait, at any time and from any goroutine.
 func (t *triggers) interrupt() {
-	_, _ = unix.Write(t.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.wake >= 0 {
+		_, _ = unix.Write(t.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
 }
 
+// close frees all descriptors: nothing can be added any more.
 func (t *triggers) close() {
 	for id := range t.byID {
 		t.remove(id)
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	unix.Close(t.wake)
 	unix.Close(t.epoll)
+	t.wake, t.epoll = -1, -1
 }
