@@ -10,15 +10,13 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 )
 
-// evictionReserve is what the stall guard leaves to the node, in bytes: the kubelet's default eviction threshold. Beyond
-// it the kubelet would begin to evict pods for the room that one was given.
-const evictionReserve = 100 << 20
-
 func (d *daemon) newGuard() (*guard.Guard, error) {
 	return guard.New(guard.Options{
 		Settings: guardSettings(d.options.config.StallGuard), Tree: d.tree, Host: d.agent, Log: d.log,
-		Node: guard.Node{Proc: "/proc", Tree: d.tree, Reserve: evictionReserve,
-			Kubepods: func() string { return d.agent.View().Kubepods }},
+		Node: guard.Node{Proc: "/proc", Tree: d.tree,
+			Kubepods: func() string { return d.agent.View().Kubepods },
+			// Beyond it the kubelet would begin to evict pods for the room that one was given.
+			Reserve: func() uint64 { return d.agent.View().Config.Eviction }},
 	})
 }
 
@@ -47,15 +45,14 @@ func (d *daemon) followContainers(ctx context.Context) error {
 
 // guardContainers watches what is to be watched, and takes the raises of all others back.
 func (d *daemon) guardContainers(ctx context.Context, enabled bool) {
-	watched := d.guard.Statuses()
+	gone := d.guard.Statuses()
+	var leftAlone []agent.HighContainer
 	for _, c := range d.agent.HighContainers() {
 		if !enabled || c.GuardOff {
-			if c.Raised > 0 {
-				d.setHigh(ctx, c, c.High)
-			}
+			leftAlone = append(leftAlone, c)
 			continue
 		}
-		delete(watched, c.ID)
+		delete(gone, c.ID)
 		stands := max(c.High, c.Raised)
 		high, err := d.guard.Put(guard.Container{ID: c.ID, Pod: c.Namespace + "/" + c.PodName, Name: c.Name, Cgroup: c.Cgroup,
 			Bounds: guard.Bounds{Computed: c.High, Limit: c.Limit}, High: stands})
@@ -67,8 +64,13 @@ func (d *daemon) guardContainers(ctx context.Context, enabled bool) {
 			d.setHigh(ctx, c, high)
 		}
 	}
-	for id := range watched {
+	for id := range gone {
 		d.guard.Drop(id)
+	}
+	for _, c := range leftAlone {
+		if c.Raised > 0 {
+			d.setHigh(ctx, c, c.High)
+		}
 	}
 }
 
