@@ -1,0 +1,168 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+)
+
+// chromium returns the browser's path.
+func chromium(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	t.Skip("no Chromium is installed: the page was not looked at (apt-get install chromium)")
+	return ""
+}
+
+// serve serves the page with a fixture of package status in place of a daemon, and notes what is asked for.
+func serve(t *testing.T, fixture string) (url string, asked func() []string) {
+	t.Helper()
+	document, err := os.ReadFile(filepath.Join("../status/testdata", fixture))
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := Handler(Sources{View: func() *agent.View { return &agent.View{} }, Metrics: http.NotFoundHandler(),
+		Status: func() any { return json.RawMessage(document) }, Page: Page()})
+	requests := make(chan string, 1000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests <- r.URL.Path
+		if r.URL.Path == "/phone" { // a window cannot be as narrow
+			io.WriteString(w, `<!doctype html><body style="margin:0"><iframe src="/" style="width:390px;height:100vh;border:0">`)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	return server.URL, func() (all []string) {
+		for {
+			select {
+			case path := <-requests:
+				all = append(all, path)
+			default:
+				return all
+			}
+		}
+	}
+}
+
+// browse runs the browser on a page, and returns what it prints.
+func browse(t *testing.T, url string, flags ...string) string {
+	t.Helper()
+	home, err := os.MkdirTemp("", "chromium") // the browser may still be writing to it when it has ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(home) })
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, chromium(t), append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars",
+		"--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync", "--virtual-time-budget=5000", "--user-data-dir=" + home}, append(flags, url)...)...)
+	var out, errOut strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, errOut.String())
+	}
+	return out.String()
+}
+
+func TestPageInChromium(t *testing.T) {
+	url, asked := serve(t, "busy.json")
+	dom := browse(t, url, "--dump-dom")
+	for name, part := range map[string]string{
+		"a node's memory":         "Node 0 · memory",
+		"its huge pages":          "Node 0 · hugepages-2Mi",
+		"a group":                 "in a group of nodes 1, 2",
+		"what is free":            "21Gi free",
+		"a container in its bar":  `title="default/database/postgres: 39Gi booked here, 30Gi really here"`,
+		"the other node's share":  `title="analytics/spark-1/executor: 20Gi booked here, 18Gi really here"`,
+		"a container in the list": "shop/web-7d9c5b-x2x4l",
+		"a range of the request":  "1Gi–1.19Gi",
+		"a raised memory.high":    "1.90Gi → 1.95Gi",
+		"a stopped container":     `<span class="bad">stopped</span>`,
+		"an ancestor":             "kubepods.slice/kubepods-burstable.slice",
+		"a cancelled protection":  `<td class="bad" data-label="low effective">0</td>`,
+		"a rejection":             "100Gi of memory fit on no set of NUMA nodes",
+		"why it is not ready":     "checkpoint: write /var/lib/nri-memory-manager/memory_manager_state: no space left on device",
+		"a wrong annotation":      "Unsupported value:",
+		"the version":             "v0.1.0 · containerd v2.4.2",
+	} {
+		if !strings.Contains(dom, part) {
+			t.Errorf("%s: want %q in the page", name, part)
+		}
+	}
+	for _, path := range asked() {
+		if path != "/" && path != "/status" && path != "/favicon.ico" {
+			t.Errorf("the page asked for %s", path)
+		}
+	}
+	if t.Failed() {
+		t.Log(dom)
+	}
+}
+
+func TestPageOfANewDaemonInChromium(t *testing.T) {
+	url, _ := serve(t, "new.json")
+	dom := browse(t, url, "--dump-dom")
+	for _, part := range []string{"no container is pinned", "dry run: nothing is changed", "no runtime", "No containers yet"} {
+		if !strings.Contains(dom, part) {
+			t.Errorf("want %q in the page", part)
+		}
+	}
+	if t.Failed() {
+		t.Log(dom)
+	}
+}
+
+// What a pod is called must not become part of the page.
+func TestPageTakesNoMarkupFromTheNodeInChromium(t *testing.T) {
+	server := httptest.NewServer(Handler(Sources{View: func() *agent.View { return &agent.View{} }, Metrics: http.NotFoundHandler(), Page: Page(),
+		Status: func() any {
+			return json.RawMessage(`{"version":"<img id=evil src=x>","policy":{},"conditions":[],"nodes":[],"ancestors":[],"overwrites":[],
+ "pods":[{"namespace":"<script id=evil>document.title='evil'</script>","name":"a","qosClass":"","containers":[{"name":"\"><b id=evil>","state":"running"}],"problems":["<i id=evil>"]}],
+ "rejections":[{"time":"2026-05-04T11:58:03Z","namespace":"<u id=evil>","pod":"p","container":"c","text":"<b id=evil>","refused":true}]}`)
+		}}))
+	t.Cleanup(server.Close)
+	dom := browse(t, server.URL, "--dump-dom")
+	if !strings.Contains(dom, "&lt;script id=evil&gt;") {
+		t.Errorf("the pod is not shown:\n%s", dom)
+	}
+	for _, markup := range []string{"<img", "<b ", "<i id", "<u ", "<title>evil", "<script id"} {
+		if strings.Contains(dom, markup) {
+			t.Errorf("%q has become markup", markup)
+		}
+	}
+}
+
+// TestScreenshots takes pictures to look at, where PAGE_SCREENSHOTS names a folder for them.
+func TestScreenshots(t *testing.T) {
+	folder := os.Getenv("PAGE_SCREENSHOTS")
+	if folder == "" {
+		t.Skip("PAGE_SCREENSHOTS names no folder")
+	}
+	url, _ := serve(t, "busy.json")
+	for name, shot := range map[string]struct {
+		path  string
+		flags []string
+	}{
+		"desktop": {"/", []string{"--window-size=1280,1250"}},
+		"dark":    {"/", []string{"--window-size=1280,1250", "--blink-settings=preferredColorScheme=0"}},
+		"phone":   {"/phone", []string{"--window-size=500,2000"}},
+	} {
+		browse(t, url+shot.path, append(shot.flags, "--screenshot="+filepath.Join(folder, name+".png"))...)
+	}
+}
