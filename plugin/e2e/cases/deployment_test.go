@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
@@ -56,6 +55,16 @@ func install(t *testing.T, from, to string) {
 	}
 }
 
+// startSecond starts another instance under another name and index.
+func startSecond(t *testing.T, lines ...string) *plugin {
+	t.Helper()
+	second := newPlugin(t, lines...)
+	second.args = append(second.args, "--name", "second", "--idx", "93", "--metrics-address", "")
+	second.start()
+	second.waitSynchronized(1)
+	return second
+}
+
 // TestTwoPluginsThatSetTheSameKey runs a second instance under another name:
 // the runtime itself names both in the create's error, and nothing is leaked.
 func TestTwoPluginsThatSetTheSameKey(t *testing.T) {
@@ -64,19 +73,13 @@ func TestTwoPluginsThatSetTheSameKey(t *testing.T) {
 	alone := guaranteed("alone", 32*MiB, MiB)
 	run(t, k, alone)
 
-	second := newPlugin(t)
-	second.state += "-second"
-	second.log += "-second.log"
-	second.args = []string{"run", "--config", second.config, "--state-dir", second.state, "--name", "second", "--idx", "93", "--metrics-address", "127.0.0.1:8892",
-		"--kubelet-pods-socket", kubelet.PodAPISocket}
-	second.start()
-	second.waitSynchronized(1)
+	second := startSecond(t)
 	pod := guaranteed("both", 32*MiB, MiB)
 	if err := k.Prepare(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
 	err := k.RunContainer(t.Context(), pod, "app")
-	if err == nil || !strings.Contains(err.Error(), "second") || !strings.Contains(err.Error(), "conflict") {
+	if err == nil || !strings.Contains(err.Error(), "second") || !strings.Contains(err.Error(), "memory-manager\" both tried to set") {
 		t.Errorf("two plugins set one key and the runtime says %v", err)
 	}
 	second.kill()
@@ -91,13 +94,7 @@ func TestTwoPluginsThatSetTheSameKey(t *testing.T) {
 func TestPluginBesideAnotherThatDoesNothing(t *testing.T) {
 	k := kubeletOf(t)
 	p := startPlugin(t)
-	second := newPlugin(t, "dryRun: true")
-	second.state += "-second"
-	second.log += "-second.log"
-	second.args = []string{"run", "--config", second.config, "--state-dir", second.state, "--name", "second", "--idx", "93", "--metrics-address", "127.0.0.1:8892",
-		"--kubelet-pods-socket", kubelet.PodAPISocket}
-	second.start()
-	second.waitSynchronized(1)
+	startSecond(t, "dryRun: true")
 	pod := guaranteed("pod", 32*MiB, 8*MiB)
 	run(t, k, pod)
 	placed(t, k, p, pod, "0", 8*MiB)

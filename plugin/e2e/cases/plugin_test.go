@@ -42,6 +42,9 @@ type plugin struct {
 	done chan struct{}
 }
 
+// plugins counts the plugins that a test has made: each has its own files.
+var plugins = map[string]int{}
+
 // metricsAddress is where the plugin under test serves its metrics.
 const metricsAddress = "127.0.0.1:8891"
 
@@ -50,6 +53,9 @@ const metricsAddress = "127.0.0.1:8891"
 func newPlugin(t *testing.T, lines ...string) *plugin {
 	t.Helper()
 	name := strings.ReplaceAll(t.Name(), "/", "-")
+	if plugins[name]++; plugins[name] > 1 {
+		name += fmt.Sprint("-", plugins[name])
+	}
 	p := &plugin{t: t, state: filepath.Join("/run/e2e/state", name), log: filepath.Join(setup.Logs, "plugin-"+name+".log")}
 	p.config = filepath.Join("/run/e2e/config", name+".yaml")
 	for _, dir := range []string{filepath.Dir(p.state), filepath.Dir(p.config)} {

@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -33,7 +34,9 @@ func restartRuntime(t *testing.T, k *kubelet.Kubelet, extra string) {
 		}
 		return ""
 	})
-	if err := k.WaitReady(t.Context()); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // the test's own ends before its clean-up
+	defer cancel()
+	if err := k.WaitReady(ctx); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -43,7 +43,8 @@ type Kubelet struct {
 // Start connects to the runtime, waits until it is ready, makes the upper
 // cgroups and serves the pod API.
 func Start(ctx context.Context, plan setup.Plan) (*Kubelet, error) {
-	conn, err := grpc.NewClient("unix://"+plan.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+plan.Socket(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true))) // a runtime that restarts is waited for
 	if err != nil {
 		return nil, fmt.Errorf("connect to the runtime: %w", err)
 	}
