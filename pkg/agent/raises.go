@@ -21,8 +21,12 @@ const raisesFile = "raised.json"
 type raises struct {
 	path string
 
-	mu    sync.Mutex
-	bytes map[string]uint64
+	mu      sync.Mutex
+	bytes   map[string]uint64
+	changes uint64
+
+	writing sync.Mutex // held while the file is written; comes before mu
+	written uint64     // changes that the file has
 }
 
 // loadRaises reads the file; a bad one is no more than the loss of the raises.
@@ -49,10 +53,10 @@ func (r *raises) of(id string) uint64 {
 	return r.bytes[id]
 }
 
-// set keeps a raise, or with 0 its end, and drops those of containers that have ended.
+// set keeps a raise, or with 0 its end, and drops those of containers that have ended. Raises that come while the file
+// is written share the next write: many containers can be stopped at once, and disks can be slow.
 func (r *raises) set(id string, bytes uint64, alive func(id string) bool) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if bytes == 0 {
 		delete(r.bytes, id)
 	} else {
@@ -63,12 +67,25 @@ func (r *raises) set(id string, bytes uint64, alive func(id string) bool) error 
 			delete(r.bytes, other)
 		}
 	}
+	r.changes++
+	change := r.changes
+	r.mu.Unlock()
+
+	r.writing.Lock()
+	defer r.writing.Unlock()
+	if r.written >= change {
+		return nil
+	}
+	r.mu.Lock()
 	data, err := json.Marshal(r.bytes)
+	change = r.changes
+	r.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", r.path, err)
 	}
 	if err := renameio.WriteFile(r.path, data, 0o600); err != nil {
 		return fmt.Errorf("write %s: %w", r.path, err)
 	}
+	r.written = change
 	return nil
 }

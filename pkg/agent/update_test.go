@@ -2,8 +2,12 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
+
+	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -245,6 +249,53 @@ func TestSetHighRaisesAndSurvives(t *testing.T) {
 	if len(n.HighContainers()) != 0 {
 		t.Error("a stopped container is left to the guard")
 	}
+}
+
+// The guard may have decided before it heard that it is to leave a container alone.
+func TestRaiseIsRefusedWhereTheGuardIsOff(t *testing.T) {
+	ctx := context.Background()
+	off := map[string]string{"stall-guard.memory-manager.noderesource.dev": "off"}
+	for name, test := range map[string]struct {
+		config      string
+		annotations map[string]string
+	}{
+		"by annotation":    {"", off},
+		"by configuration": {"stallGuard: {enabled: false}", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, test.config)
+			pod := n.pod("pod", memoryqos.Burstable)
+			pod.Annotations = test.annotations
+			c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+			before := n.file(c.CgroupsPath, "memory.high")
+			if err := n.SetHigh(ctx, c.ID, 950*mi); err != nil {
+				t.Fatal(err)
+			}
+			n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), before)
+			if n.HighContainers()[0].Raised != 0 {
+				t.Error("it counts as raised")
+			}
+		})
+	}
+}
+
+func TestRaisesShareWrites(t *testing.T) {
+	dir := t.TempDir()
+	r := loadRaises(dir, logrus.New())
+	alive := func(string) bool { return true }
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			if err := r.set(fmt.Sprint("c", i), uint64(i+1)*mi, alive); err != nil {
+				t.Error(err)
+			}
+			// What set has returned for is on the disk.
+			if got := loadRaises(dir, logrus.New()).of(fmt.Sprint("c", i)); got != uint64(i+1)*mi {
+				t.Errorf("container %d stands at %d after a restart", i, got)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // restart ends the agent as SIGKILL would, but for what is on its way to the disk, and starts another one.
