@@ -65,8 +65,13 @@ func e2e() (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	cache := filepath.Join(home, ".cache")
+	folder, err := runFolder(filepath.Join(cache, "run"))
+	if err != nil {
+		return false, err
+	}
 	o := vm.Options{
-		Home: home, Project: project, Cache: filepath.Join(home, ".cache"),
+		Home: home, Project: project, Cache: cache, Run: folder,
 		CRIO: os.Getenv("CRIO"), Conmon: os.Getenv("CONMON"), OCIRuntime: os.Getenv("OCI_RUNTIME"), Log: logf,
 	}
 	began := time.Now()
@@ -98,7 +103,27 @@ func e2e() (bool, error) {
 	for range chosen {
 		<-done
 	}
-	return summary(results, left, time.Since(began)), nil
+	ok := summary(results, left, time.Since(began))
+	_ = os.RemoveAll(filepath.Dir(parts.Cases()))
+	return ok, nil
+}
+
+// keptRuns is how many runs' consoles and logs stay in the cache.
+const keptRuns = 5
+
+// runFolder makes a folder for this run, so that two at once do not disturb
+// each other, and removes old ones.
+func runFolder(dir string) (string, error) {
+	old, _ := filepath.Glob(filepath.Join(dir, "*"))
+	slices.Sort(old) // the names are times
+	for _, folder := range old[:max(0, len(old)-keptRuns)] {
+		_ = os.RemoveAll(folder)
+	}
+	folder := filepath.Join(dir, fmt.Sprintf("%s-%d", time.Now().Format("20060102-150405"), os.Getpid()))
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", fmt.Errorf("make the run's folder: %w", err)
+	}
+	return folder, nil
 }
 
 func seconds(d time.Duration) string { return strconv.Itoa(int(d.Round(time.Second).Seconds())) + " s" }

@@ -67,7 +67,7 @@ func (r *result) run(ctx context.Context, parts *vm.Parts) {
 	defer func() { r.took = time.Since(began) }()
 	for len(r.open()) > 0 && r.boots < mostBoots && r.deaths <= mostDeaths && ctx.Err() == nil {
 		r.boots++
-		dir := filepath.Join(parts.Cache, "run", fmt.Sprintf("%s-%d", r.variant.Name, r.boots))
+		dir := filepath.Join(parts.Run, fmt.Sprintf("%s-%d", r.variant.Name, r.boots))
 		if r.boots > 1 {
 			r.logf("BOOT %d in a fresh guest, for: %s", r.boots, strings.Join(r.open(), " "))
 		}

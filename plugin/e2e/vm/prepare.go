@@ -22,6 +22,7 @@ type Options struct {
 	Home       string // the folder plugin/e2e
 	Project    string // the project's root
 	Cache      string
+	Run        string // the folder of this run: programs, consoles, logs
 	CRIO       string // path of a CRI-O binary, or ""
 	Conmon     string
 	OCIRuntime string // path of the OCI runtime for CRI-O, or "" for the built runc
@@ -45,7 +46,7 @@ func (p *Parts) Cases() string { return filepath.Join(p.bin, "cases.test") }
 
 // Prepare downloads and builds what the variants need, or finds it in the cache.
 func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error) {
-	p := &Parts{Options: o, kernels: map[string]string{}, bin: filepath.Join(o.Cache, "bin")}
+	p := &Parts{Options: o, kernels: map[string]string{}, bin: filepath.Join(o.Run, "bin")}
 	kernels, debian17 := map[string]bool{}, false
 	for _, v := range variants {
 		kernels[v.Kernel] = true
