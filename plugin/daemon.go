@@ -12,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
@@ -44,8 +45,9 @@ type daemon struct {
 	watcher *cgroup.Watcher
 	plugin  *nriplugin.Plugin
 	metrics *metrics.Metrics
-	guard   *guard.Guard // nil where there is no kernel to watch
-	parts   []part       // the services
+	guard   *guard.Guard     // nil where there is no kernel to watch
+	events  *events.Reporter // nil unless the configuration wants events
+	parts   []part           // the services
 }
 
 // newDaemon puts a daemon together. Its errors are of input: nothing has been touched yet.

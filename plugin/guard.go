@@ -12,7 +12,7 @@ import (
 
 func (d *daemon) newGuard() (*guard.Guard, error) {
 	return guard.New(guard.Options{
-		Settings: guardSettings(d.options.config.StallGuard), Tree: d.tree, Host: d.agent, Log: d.log,
+		Settings: guardSettings(d.options.config.StallGuard), Tree: d.tree, Host: d.agent, Log: d.log, OnEpisode: d.throttled,
 		Node: guard.Node{Proc: "/proc", Tree: d.tree,
 			Kubepods: func() string { return d.agent.View().Kubepods },
 			// Beyond it the kubelet would begin to evict pods for the room that one was given.

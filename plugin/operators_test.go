@@ -3,9 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -13,6 +16,7 @@ import (
 	"github.com/prometheus/common/model"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	corev1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
@@ -67,7 +71,7 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	var document, served status.Document
 	must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
 	must(t, json.Unmarshal([]byte(plugin.get("/status")), &served))
-	document.Time, served.Time = served.Time, served.Time
+	document.Time = served.Time
 	if difference := cmp.Diff(served, document); difference != "" {
 		t.Errorf("status -o json and /status differ:\n%s", difference)
 	}
@@ -189,4 +193,42 @@ func TestPodResourcesOfARunningPlugin(t *testing.T) {
 	if n := len(allocatable.GetMemory()); n != 2 {
 		t.Errorf("allocatable: %v, want one for each node", allocatable)
 	}
+}
+
+func TestEventsOfARunningPlugin(t *testing.T) {
+	var mu sync.Mutex
+	var written []corev1.Event
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var event corev1.Event
+		if r.Method != http.MethodPost || r.URL.Path != "/api/v1/namespaces/default/events" || json.NewDecoder(r.Body).Decode(&event) != nil {
+			http.NotFound(w, r)
+			return
+		}
+		mu.Lock()
+		written = append(written, event)
+		mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_ = json.NewEncoder(w).Encode(event)
+	}))
+	t.Cleanup(server.Close)
+	h := newHost(t, cri.Options{}, "")
+	h.write("kubeconfig", "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: '"+server.URL+"'}}]}")
+	h.write("config.yaml", operatorsConfig+"events: {enabled: true}\nnodeName: worker-1\nrequestSources: [oomscore]\nkubeconfig: "+h.path("kubeconfig")+"\n")
+	h.start()
+	large := guaranteed("large", 64*gi)
+	must(t, h.runPod(large))
+	if h.create(large) == nil {
+		t.Fatal("a container larger than the machine was created")
+	}
+	eventually(t, "the pod has an event", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(written) > 0
+	})
+	event := written[0]
+	if o := event.InvolvedObject; o.Kind != "Pod" || o.Name != "large" || string(o.UID) != large.uid() || event.Type != "Warning" || event.Source.Host != "worker-1" {
+		t.Errorf("event %s", asJSON(t, event))
+	}
+	wantAll(t, event.Message, "68719476736")
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -65,6 +68,12 @@ func (d *daemon) services() ([]part, error) {
 			parts = append(parts, func(ctx context.Context) error { return podresources.Serve(ctx, listener, d.agent.View) })
 		}
 	}
+	if d.options.config.Events.Enabled {
+		if err := d.writeEvents(); err != nil {
+			return nil, fmt.Errorf("events: %w", err)
+		}
+		parts = append(parts, d.events.Run)
+	}
 	if d.options.config.NodeResourceTopology.Enabled {
 		export, err := d.topologyExport()
 		if err != nil {
@@ -79,6 +88,33 @@ func serve(listener net.Listener, handler http.Handler) part {
 	return func(ctx context.Context) error { return admin.Serve(ctx, listener, handler) }
 }
 
+// writeEvents prepares the pods' events.
+func (d *daemon) writeEvents() error {
+	client, err := podinfo.ClientConfig(d.options.config.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	sink, err := events.NewSink(client)
+	if err != nil {
+		return err
+	}
+	node := d.nodeName()
+	if node == "" {
+		return errNodeName
+	}
+	d.events = events.New(events.Options{Sink: sink, Node: node, View: d.agent.View, Overwritten: d.agent.Overwritten, Log: d.log})
+	return nil
+}
+
+// throttled is told of containers that the stall guard has given room.
+func (d *daemon) throttled(e guard.Episode) {
+	if d.events != nil {
+		d.events.Throttled(e)
+	}
+}
+
+var errNodeName = errors.New("the node's name is not known: set nodeName, or NODE_NAME in the environment")
+
 func (d *daemon) topologyExport() (part, error) {
 	client, err := podinfo.ClientConfig(d.options.config.Kubeconfig)
 	if err != nil {
@@ -91,7 +127,7 @@ func (d *daemon) topologyExport() (part, error) {
 	exporter := nodetopology.Exporter{Client: objects, Node: d.nodeName(), View: d.agent.View, Machine: d.options.machine,
 		Period: time.Duration(d.options.config.NodeResourceTopology.Interval), Log: d.log}
 	if exporter.Node == "" {
-		return nil, fmt.Errorf("the node's name is not known: set nodeName, or NODE_NAME in the environment")
+		return nil, errNodeName
 	}
 	return func(ctx context.Context) error { exporter.Run(ctx); return nil }, nil
 }

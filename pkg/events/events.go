@@ -1,0 +1,217 @@
+// Package events writes Kubernetes Events, so that "kubectl describe pod" tells what happened to a pod's memory: that it
+// could not be placed, that its memory.high stopped it, that somebody else writes its cgroup files. client-go's recorder
+// joins what repeats and bounds the rate.
+package events
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	"k8s.io/klog/v2"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+// The reasons of events. A rejection has the memory manager's own, the kubelet's words.
+const (
+	Throttled   = "MemoryThrottled"
+	Overwritten = "MemoryProtectionOverwritten"
+)
+
+const (
+	component = "nri-memory-manager"
+	// lookEvery is how often the agent is looked at for news.
+	lookEvery = 2 * time.Second
+	retryEvery = 10 * time.Second
+	// longest is the API's bound of a message, in bytes.
+	longest = 1024
+	// waiting is how many episodes may wait to be written; more are dropped.
+	waiting = 64
+)
+
+// Options are what a Reporter works with.
+type Options struct {
+	Sink record.EventSink
+	// Node is the node's name in the API.
+	Node        string
+	View        func() *agent.View
+	Overwritten func() map[cgroup.File]uint64
+	Log         logrus.FieldLogger
+}
+
+// Reporter writes events about what it finds in the agent.
+type Reporter struct {
+	Options
+	episodes chan guard.Episode
+	recorder record.EventRecorder
+	last     agent.RejectionView // the newest one that was reported
+	counted  map[cgroup.File]uint64
+	every    time.Duration
+	retry    time.Duration // pause before an event is tried again
+}
+
+// New returns a Reporter; nothing is written before Run.
+func New(o Options) *Reporter {
+	return &Reporter{Options: o, episodes: make(chan guard.Episode, waiting), every: lookEvery, retry: retryEvery}
+}
+
+// Throttled takes note of a container that was stopped by its memory.high. It never waits.
+func (r *Reporter) Throttled(e guard.Episode) {
+	select {
+	case r.episodes <- e:
+	default:
+	}
+}
+
+// Run writes events until ctx ends.
+func (r *Reporter) Run(ctx context.Context) error {
+	silent := klog.NewContext(ctx, klog.New(nil)) // failures are told of once, by the sink
+	broadcaster := record.NewBroadcaster(record.WithContext(silent), record.WithSleepDuration(r.retry))
+	defer broadcaster.Shutdown()
+	broadcaster.StartRecordingToSink(&telling{EventSink: r.Sink, log: r.Log})
+	r.recorder = broadcaster.NewRecorder(runtime.NewScheme(), corev1.EventSource{Component: component, Host: r.Node})
+	r.counted = r.Overwritten()
+	ticker := time.NewTicker(r.every)
+	defer ticker.Stop()
+	for {
+		r.look()
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-r.episodes:
+			r.throttled(e)
+		case <-ticker.C:
+		}
+	}
+}
+
+// look reports what is new.
+func (r *Reporter) look() {
+	view := r.View()
+	news := view.Rejections // newest first
+	if i := slices.Index(news, r.last); i >= 0 {
+		news = news[:i]
+	}
+	for _, rejection := range slices.Backward(news) {
+		text := rejection.Text
+		if !rejection.Refused {
+			text = "runs without NUMA nodes of its own: " + text
+		}
+		r.write(podReference(rejection.Namespace, rejection.Pod, rejection.UID, rejection.Container), rejection.Reason, text)
+		r.last = rejection
+	}
+	counts := r.Overwritten()
+	for _, file := range slices.SortedFunc(maps.Keys(counts), func(a, b cgroup.File) int {
+		return strings.Compare(a.Cgroup+string(a.Knob), b.Cgroup+string(b.Knob))
+	}) {
+		if counts[file] > r.counted[file] {
+			r.write(r.owner(view, file.Cgroup), Overwritten,
+				fmt.Sprintf("%s of cgroup %s was overwritten by somebody else and put back", file.Knob, file.Cgroup))
+		}
+	}
+	r.counted = counts
+}
+
+// owner is the pod of a cgroup, or the node for the levels above the pods.
+func (r *Reporter) owner(view *agent.View, path string) *corev1.ObjectReference {
+	for _, pod := range view.Pods {
+		if pod.Cgroup == path {
+			return podReference(pod.Namespace, pod.Name, pod.UID, "")
+		}
+	}
+	// The kubelet's events on its node have the name for the UID too; kubectl finds them by it.
+	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: r.Node, UID: types.UID(r.Node)}
+}
+
+func (r *Reporter) throttled(e guard.Episode) {
+	for _, pod := range r.View().Pods {
+		for i := range pod.Containers {
+			if c := &pod.Containers[i]; c.ID == e.Container.ID {
+				r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), Throttled, episode(e))
+				return
+			}
+		}
+	}
+}
+
+func episode(e guard.Episode) string {
+	text := fmt.Sprintf("stopped by its memory.high of %s for %s", quantity.Short(e.From), e.Stalled.Round(100*time.Millisecond))
+	switch {
+	case e.To == cgroup.Max:
+		text += ", which was raised to max"
+	case e.To > e.From:
+		text += ", which was raised to " + quantity.Short(e.To)
+	case e.Reclaimed > 0:
+		text += "; " + quantity.Short(e.Reclaimed) + " of page cache was freed"
+	}
+	return text + ": it needs more than its memory request lets it have"
+}
+
+func podReference(namespace, name, uid, container string) *corev1.ObjectReference {
+	reference := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: namespace, Name: name, UID: types.UID(uid)}
+	if container != "" {
+		reference.FieldPath = "spec.containers{" + container + "}"
+	}
+	return reference
+}
+
+func (r *Reporter) write(object *corev1.ObjectReference, reason, message string) {
+	r.recorder.Event(object, corev1.EventTypeWarning, reason, bounded(message))
+}
+
+// bounded cuts a message to what the API takes, at a character.
+func bounded(message string) string {
+	if len(message) <= longest {
+		return message
+	}
+	end := longest - len("…")
+	for !utf8.RuneStart(message[end]) {
+		end--
+	}
+	return message[:end] + "…"
+}
+
+// telling logs when events cannot be written, and when they can again. The recorder calls it from one goroutine.
+type telling struct {
+	record.EventSink
+	log     logrus.FieldLogger
+	failing bool
+}
+
+func (t *telling) Create(event *corev1.Event) (*corev1.Event, error) {
+	written, err := t.EventSink.Create(event)
+	return written, t.tell(err)
+}
+
+func (t *telling) Patch(event *corev1.Event, patch []byte) (*corev1.Event, error) {
+	written, err := t.EventSink.Patch(event, patch)
+	if apierrors.IsNotFound(err) { // it has expired; the recorder creates it anew
+		return written, err
+	}
+	return written, t.tell(err)
+}
+
+func (t *telling) tell(err error) error {
+	switch {
+	case err != nil && !t.failing:
+		t.log.WithError(err).Warn("events cannot be written to the API server")
+	case err == nil && t.failing:
+		t.log.Info("events can be written to the API server again")
+	}
+	t.failing = err != nil
+	return err
+}

@@ -1,0 +1,265 @@
+package events
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sirupsen/logrus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/client-go/rest"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+)
+
+// server is the part of an API server that keeps events.
+type server struct {
+	*httptest.Server
+	failing atomic.Int64 // requests to be answered with 503
+
+	mu     sync.Mutex
+	events map[string]*corev1.Event
+	wrong  []string
+}
+
+func newServer(t *testing.T) *server {
+	s := &server{events: map[string]*corev1.Event{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /api/v1/namespaces/{namespace}/events", s.create)
+	mux.HandleFunc("PATCH /api/v1/namespaces/{namespace}/events/{name}", s.patch)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.wrong = append(s.wrong, r.Method+" "+r.URL.Path)
+		http.NotFound(w, r)
+	})
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.failing.Add(-1) >= 0 {
+			http.Error(w, "not now", http.StatusServiceUnavailable)
+			return
+		}
+		mux.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (s *server) create(w http.ResponseWriter, r *http.Request) {
+	event := &corev1.Event{}
+	if err := json.NewDecoder(r.Body).Decode(event); err != nil || event.Kind != "Event" || event.Namespace != r.PathValue("namespace") || len(event.Message) > longest {
+		http.Error(w, fmt.Sprintf("bad event: %v", err), http.StatusUnprocessableEntity)
+		return
+	}
+	s.mu.Lock()
+	s.events[event.Namespace+"/"+event.Name] = event
+	s.mu.Unlock()
+	answer(w, http.StatusCreated, event)
+}
+
+func (s *server) patch(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	event := s.events[r.PathValue("namespace")+"/"+r.PathValue("name")]
+	if event == nil {
+		answer(w, http.StatusNotFound, &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status: metav1.StatusFailure, Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+		return
+	}
+	before, _ := json.Marshal(event)
+	patch, _ := io.ReadAll(r.Body)
+	after, err := strategicpatch.StrategicMergePatch(before, patch, corev1.Event{})
+	if err == nil {
+		err = json.Unmarshal(after, event)
+	}
+	if err != nil {
+		s.wrong = append(s.wrong, err.Error())
+	}
+	answer(w, http.StatusOK, event)
+}
+
+func answer(w http.ResponseWriter, code int, object any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(object)
+}
+
+// written are the events as "object field type reason count: message".
+func (s *server) written() map[string]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[string]bool{}
+	for _, e := range s.events {
+		o := e.InvolvedObject
+		all[fmt.Sprintf("%s %s/%s %s %s %s %d×: %s", o.Kind, o.Namespace, o.Name, o.UID, o.FieldPath, e.Reason, e.Count, e.Message)] = true
+	}
+	return all
+}
+
+// node is what a Reporter looks at.
+type node struct {
+	mu     sync.Mutex
+	view   agent.View
+	counts map[cgroup.File]uint64
+}
+
+func (n *node) change(change func(*node)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(n)
+}
+
+func start(t *testing.T, s *server, n *node) *Reporter {
+	t.Helper()
+	sink, err := NewSink(&rest.Config{Host: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	r := New(Options{Sink: sink, Node: "worker-1", Log: log,
+		View: func() *agent.View {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			view := n.view
+			return &view
+		},
+		Overwritten: func() map[cgroup.File]uint64 {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			counts := map[cgroup.File]uint64{}
+			for file, count := range n.counts {
+				counts[file] = count
+			}
+			return counts
+		}})
+	r.every, r.retry = time.Millisecond, time.Millisecond
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the reporter ended with: %v", err)
+		}
+		if len(s.wrong) > 0 {
+			t.Errorf("wrong requests: %q", s.wrong)
+		}
+	})
+	return r
+}
+
+func (s *server) eventually(t *testing.T, want ...string) {
+	t.Helper()
+	wanted := map[string]bool{}
+	for _, text := range want {
+		wanted[text] = true
+	}
+	var difference string
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if difference = cmp.Diff(wanted, s.written()); difference == "" {
+			return
+		}
+	}
+	t.Fatal(difference)
+}
+
+func busyNode() *node {
+	return &node{
+		view: agent.View{Pods: []*agent.PodView{{UID: "u1", Namespace: "shop", Name: "web", Cgroup: "kubepods/burstable/podu1",
+			Containers: []agent.ContainerView{{ID: "c1", Name: "nginx"}}}}},
+		counts: map[cgroup.File]uint64{{Cgroup: "kubepods", Knob: cgroup.MemoryMin}: 3}, // from before
+	}
+}
+
+func rejection(pod string, refused bool) agent.RejectionView {
+	return agent.RejectionView{At: time.Now(), Namespace: "shop", Pod: pod, UID: "uid-" + pod, Container: "app",
+		Reason: "TopologyAffinityError", Text: "fits nowhere", Refused: refused}
+}
+
+func TestEventsOfAPod(t *testing.T) {
+	s, n := newServer(t), busyNode()
+	r := start(t, s, n)
+	const rejected = "Pod shop/large uid-large spec.containers{app} TopologyAffinityError 1×: fits nowhere"
+	const unpinned = "Pod shop/odd uid-odd spec.containers{app} TopologyAffinityError 1×: runs without NUMA nodes of its own: fits nowhere"
+	n.change(func(n *node) { n.view.Rejections = []agent.RejectionView{rejection("large", true)} })
+	s.eventually(t, rejected)
+	n.change(func(n *node) {
+		n.view.Rejections = append([]agent.RejectionView{rejection("odd", false)}, n.view.Rejections...)
+	})
+	s.eventually(t, rejected, unpinned)
+
+	r.Throttled(guard.Episode{Container: guard.Container{ID: "c1"}, From: 64 << 20, To: 96 << 20, Stalled: 3 * time.Second})
+	r.Throttled(guard.Episode{Container: guard.Container{ID: "gone"}, From: 1, To: 2})
+	const throttled = "Pod shop/web u1 spec.containers{nginx} MemoryThrottled 1×: stopped by its memory.high of 64Mi for 3s, which was raised to 96Mi: it needs more than its memory request lets it have"
+	s.eventually(t, rejected, unpinned, throttled)
+
+	// What repeats is one event that counts.
+	const overwritten = "Pod shop/web u1  MemoryProtectionOverwritten %d×: memory.low of cgroup kubepods/burstable/podu1 was overwritten by somebody else and put back"
+	for i := range 3 {
+		n.change(func(n *node) { n.counts[cgroup.File{Cgroup: "kubepods/burstable/podu1", Knob: cgroup.MemoryLow}]++ })
+		s.eventually(t, rejected, unpinned, throttled, fmt.Sprintf(overwritten, i+1))
+	}
+	n.change(func(n *node) { n.counts[cgroup.File{Cgroup: "kubepods", Knob: cgroup.MemoryMin}]++ })
+	s.eventually(t, rejected, unpinned, throttled,
+		fmt.Sprintf(overwritten, 3),
+		"Node /worker-1 worker-1  MemoryProtectionOverwritten 1×: memory.min of cgroup kubepods was overwritten by somebody else and put back")
+}
+
+func TestEventsWaitForAnAPIServerThatIsAway(t *testing.T) {
+	s, n := newServer(t), busyNode()
+	s.failing.Store(3)
+	start(t, s, n)
+	n.change(func(n *node) { n.view.Rejections = []agent.RejectionView{rejection("large", true)} })
+	s.eventually(t, "Pod shop/large uid-large spec.containers{app} TopologyAffinityError 1×: fits nowhere")
+}
+
+func TestAnEpisodeInWords(t *testing.T) {
+	for want, e := range map[string]guard.Episode{
+		"stopped by its memory.high of 64Mi for 1.2s, which was raised to max":             {From: 64 << 20, To: cgroup.Max, Stalled: 1234 * time.Millisecond},
+		"stopped by its memory.high of 64Mi for 0s; 8Mi of page cache was freed":           {From: 64 << 20, To: 64 << 20, Reclaimed: 8 << 20},
+		"stopped by its memory.high of 64Mi for 0s: it needs more than its memory request": {From: 64 << 20, To: 64 << 20},
+	} {
+		if got := episode(e); !strings.HasPrefix(got, want) {
+			t.Errorf("%q, want %q first", got, want)
+		}
+	}
+}
+
+func TestAMessageIsCutAtACharacter(t *testing.T) {
+	for _, text := range []string{strings.Repeat("x", 2000), strings.Repeat("é", 1000), "x" + strings.Repeat("世", 700)} {
+		got := bounded(text)
+		if len(got) > longest || len(got) < longest-5 || !strings.HasSuffix(got, "…") || strings.ContainsRune(got, '\uFFFD') {
+			t.Errorf("%d bytes: %q", len(got), got[max(0, len(got)-20):])
+		}
+	}
+	if got := bounded("short"); got != "short" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestFailuresAreToldOnce(t *testing.T) {
+	var text strings.Builder
+	log := logrus.New()
+	log.SetOutput(&text)
+	sink := &telling{log: log}
+	for _, err := range []error{nil, errors.New("refused"), errors.New("refused"), nil, nil} {
+		_ = sink.tell(err)
+	}
+	if n := strings.Count(text.String(), "\n"); n != 2 || !strings.Contains(text.String(), "again") {
+		t.Errorf("want two lines:\n%s", text.String())
+	}
+}
