@@ -157,7 +157,9 @@ func TestCloseEndsTheChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	w.mu.Lock()
 	w.note(Change{"kubepods", "memory.min"}) // nobody listens
+	w.mu.Unlock()
 	w.wake <- struct{}{}
 	if err := w.Close(); err != nil {
 		t.Error(err)
