@@ -60,7 +60,7 @@ type Agent struct {
 	requests  *podinfo.Resolver
 	sourced   bool // requests has sources
 	node      podinfo.Node
-	raises    *raises
+	raises    raises
 	counters  counters
 	ancestors ancestors
 
@@ -144,7 +144,8 @@ func (a *Agent) openStateDir(dir string) {
 	if a.journal, err = a.openJournal(dir); err != nil {
 		log.WithError(err).Error("the journal of written cgroup files cannot be used: rollback will not know them")
 	}
-	a.raises = loadRaises(dir, a.log)
+	a.raises.path = raisesPath(dir)
+	a.kept = loadRaises(a.raises.path, a.log)
 	if a.store, err = checkpoint.Open(dir); err != nil {
 		a.storeError = err.Error()
 		log.WithError(err).Error("the checkpoint cannot be used: bookings are kept in memory only")

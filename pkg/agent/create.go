@@ -131,7 +131,7 @@ func (a *Agent) attach(c *container, told Container, state State) {
 	c.cgroup, _ = c.pod.path.Container(told.CgroupsPath, told.ID)
 	c.before, c.check = nil, false
 	c.givenMems, c.released = told.Resources.Mems, false
-	c.raised = a.raises.of(told.ID)
+	c.raised = a.keptRaise(told.ID)
 	a.containers[told.ID] = c
 	a.compute(c)
 }

@@ -81,7 +81,8 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	if raise {
 		c.raised = bytes
 	}
-	raised, high := c.raised, *c.high()
+	a.raiseChanges++
+	change, high := a.raiseChanges, *c.high()
 	knobs := cgroup.ContainerKnobs{Cgroup: c.cgroup, Driver: c.pod.path.Driver, Values: memoryqos.Values{High: &high}}
 	a.touch(c.pod)
 	a.mu.Unlock()
@@ -90,14 +91,8 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	if err := a.protector.SetContainer(ctx, knobs); err != nil {
 		return fmt.Errorf("cgroup %s: %w", knobs.Cgroup, err)
 	}
-	if err := a.raises.set(id, raised, a.runs); err != nil {
+	if err := a.keepRaises(change); err != nil {
 		a.log.WithError(err).Warn("a raised memory.high will be lost when the plugin restarts")
 	}
 	return nil
-}
-
-func (a *Agent) runs(id string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.containers[id] != nil
 }

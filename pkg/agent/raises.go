@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -17,69 +18,44 @@ import (
 // plugin does not stop those containers again.
 const raisesFile = "raised.json"
 
-// raises are the raised memory.high values, in memory and in the state folder.
+// raises is the file of raised memory.high values. Its lock is taken before the agent's, never under it: a slow disk
+// must not hold a create.
 type raises struct {
-	path string
-
 	mu      sync.Mutex
-	bytes   map[string]uint64
-	changes uint64
-
-	writing sync.Mutex // held while the file is written; comes before mu
-	written uint64     // changes that the file has
+	path    string
+	written uint64 // changes that the file has
 }
 
 // loadRaises reads the file; a bad one is no more than the loss of the raises.
-func loadRaises(dir string, log logrus.FieldLogger) *raises {
-	r := &raises{path: filepath.Join(dir, raisesFile), bytes: map[string]uint64{}}
-	data, err := os.ReadFile(r.path)
+func loadRaises(path string, log logrus.FieldLogger) map[string]uint64 {
+	kept := map[string]uint64{}
+	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return r
+		return kept
 	}
 	if err == nil {
-		err = json.Unmarshal(data, &r.bytes)
+		err = json.Unmarshal(data, &kept)
 	}
-	if err != nil || r.bytes == nil {
-		log.WithError(err).WithField("file", r.path).Warn("raised memory.high values cannot be read: containers get their computed ones")
-		r.bytes = map[string]uint64{}
+	if err != nil || kept == nil {
+		log.WithError(err).WithField("file", path).Warn("raised memory.high values cannot be read: containers get their computed ones")
+		return map[string]uint64{}
 	}
-	return r
+	return kept
 }
 
-// of is a container's raised memory.high, 0 when there is none.
-func (r *raises) of(id string) uint64 {
+func raisesPath(dir string) string { return filepath.Join(dir, raisesFile) }
+
+// keepRaises writes the file, if it does not have this change yet. Raises that come while it is written share the next
+// write: many containers can be stopped at once, and disks can be slow.
+func (a *Agent) keepRaises(change uint64) error {
+	r := &a.raises
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.bytes[id]
-}
-
-// set keeps a raise, or with 0 its end, and drops those of containers that have ended. Raises that come while the file
-// is written share the next write: many containers can be stopped at once, and disks can be slow.
-func (r *raises) set(id string, bytes uint64, alive func(id string) bool) error {
-	r.mu.Lock()
-	if bytes == 0 {
-		delete(r.bytes, id)
-	} else {
-		r.bytes[id] = bytes
-	}
-	for other := range r.bytes {
-		if other != id && !alive(other) {
-			delete(r.bytes, other)
-		}
-	}
-	r.changes++
-	change := r.changes
-	r.mu.Unlock()
-
-	r.writing.Lock()
-	defer r.writing.Unlock()
 	if r.written >= change {
 		return nil
 	}
-	r.mu.Lock()
-	data, err := json.Marshal(r.bytes)
-	change = r.changes
-	r.mu.Unlock()
+	all, change := a.raised()
+	data, err := json.Marshal(all)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", r.path, err)
 	}
@@ -88,4 +64,24 @@ func (r *raises) set(id string, bytes uint64, alive func(id string) bool) error 
 	}
 	r.written = change
 	return nil
+}
+
+// raised are the raises of living containers, and those of the file whose containers have not been seen yet.
+func (a *Agent) raised() (all map[string]uint64, change uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	all = maps.Clone(a.kept)
+	for id, c := range a.containers {
+		if c.raised > 0 {
+			all[id] = c.raised
+		}
+	}
+	return all, a.raiseChanges
+}
+
+// keptRaise takes a container's raise over from the file. The lock is held.
+func (a *Agent) keptRaise(id string) uint64 {
+	bytes := a.kept[id]
+	delete(a.kept, id)
+	return bytes
 }

@@ -41,8 +41,11 @@ type state struct {
 
 	sources []podinfo.Source          // estimates that the configuration allows
 	better  map[string]podinfo.Answer // by UID: what the pod APIs have told since Run looked
-	batch   bool                      // the checkpoint is handed the whole state at the end
-	next    int                       // the pod whose containers Run checks next
+	kept    map[string]uint64         // raised memory.high values of the last start, by container id
+	// raiseChanges counts what the file of raises has to follow.
+	raiseChanges uint64
+	batch        bool // the checkpoint is handed the whole state at the end
+	next         int  // the pod whose containers Run checks next
 }
 
 func newState(resolved config.Resolved, now time.Time) state {

@@ -111,6 +111,7 @@ func (a *Agent) merge(pods []Pod, containers []Container, gone map[string]bool, 
 			a.forget(c)
 		}
 	}
+	clear(a.kept) // the others have ended
 	placed := a.settleBookings(taken)
 	for _, p := range a.living {
 		if p.managed {

@@ -56,12 +56,13 @@ func TestWhatAnAgentCannotBeMadeOf(t *testing.T) {
 func TestAChangedMachineKeepsRunningContainersWhereTheyAre(t *testing.T) {
 	n := newNode(t, "")
 	pods, containers := fleet(n)
-	for name, text := range map[string]string{
-		"drift within the tolerance": strings.Replace(twoNodes, "id: 0, memory: 16Gi", "id: 0, memory: 16760832Ki", 1),
-		"less memory":                strings.Replace(twoNodes, "id: 0, memory: 16Gi", "id: 0, memory: 8Gi", 1),
-		"a node less":                strings.Join(slices.DeleteFunc(strings.Split(twoNodes, "\n"), func(l string) bool { return strings.Contains(l, "id: 1") }), "\n"),
+	for _, test := range []struct{ name, text string }{
+		{"drift within the tolerance", strings.Replace(twoNodes, "id: 0, memory: 16Gi", "id: 0, memory: 16760832Ki", 1)},
+		{"less memory", strings.Replace(twoNodes, "id: 0, memory: 16Gi", "id: 0, memory: 8Gi", 1)},
+		{"a node less", strings.Join(slices.DeleteFunc(strings.Split(twoNodes, "\n"), func(l string) bool { return strings.Contains(l, "id: 1") }), "\n")},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
+			text := test.text
 			n.TB = t
 			var err error
 			if n.machine, err = machine.Parse("machine", []byte(strings.ReplaceAll(text, ", distances: [10, 21]", ""))); err != nil {

@@ -279,23 +279,24 @@ func TestRaiseIsRefusedWhereTheGuardIsOff(t *testing.T) {
 	}
 }
 
-func TestRaisesShareWrites(t *testing.T) {
-	dir := t.TempDir()
-	r := loadRaises(dir, logrus.New())
-	alive := func(string) bool { return true }
-	var wg sync.WaitGroup
+func TestRaisesThatComeAtOnceAreAllKept(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Burstable)
+	var group sync.WaitGroup
 	for i := range 50 {
-		wg.Go(func() {
-			if err := r.set(fmt.Sprint("c", i), uint64(i+1)*mi, alive); err != nil {
+		c := n.launch(pod, ofPod(pod, fmt.Sprint("c", i), 1000*mi))
+		group.Go(func() {
+			raise := 901*mi + uint64(i)
+			if err := n.SetHigh(context.Background(), c.ID, raise); err != nil {
 				t.Error(err)
 			}
-			// What set has returned for is on the disk.
-			if got := loadRaises(dir, logrus.New()).of(fmt.Sprint("c", i)); got != uint64(i+1)*mi {
+			// What SetHigh has returned for is on the disk.
+			if got := loadRaises(raisesPath(n.state), logrus.New())[c.ID]; got != raise {
 				t.Errorf("container %d stands at %d after a restart", i, got)
 			}
 		})
 	}
-	wg.Wait()
+	group.Wait()
 }
 
 // restart ends the agent as SIGKILL would, but for what is on its way to the disk, and starts another one.
