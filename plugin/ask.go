@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 )
 
@@ -73,6 +74,13 @@ func writeAs(to io.Writer, format string, document any, people func(io.Writer) e
 		return err
 	}
 	return people(to)
+}
+
+// addFormat adds the flag --output with its completion; the first format is the default.
+func addFormat(cmd *cobra.Command, format *string, known ...string) {
+	last := len(known) - 1
+	cmd.Flags().StringVarP(format, "output", "o", known[0], strings.Join(known[:last], ", ")+" or "+known[last])
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(known, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
 }
 
 // checkFormat refuses an output format that is not one of those known.

@@ -18,8 +18,12 @@ func newConfigCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "config",
 		Short: "Check a configuration file, or show what it comes to",
-		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Long: `The configuration is one YAML file with the kubelet's names for what the kubelet has too. Without a file the defaults
+hold.`,
+		Example: `  nri-memory-manager config check /etc/nri-memory-manager/config.yaml
+  nri-memory-manager config show`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	command.AddCommand(newConfigCheckCommand(), newConfigShowCommand())
 	return command
@@ -59,6 +63,7 @@ func newConfigShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [FILE]",
 		Short: "Print the effective configuration: the file, what it takes over from the kubelet, and the defaults",
+		Long:  `Prints every key with the value that holds. Nothing of this machine is looked at; that is "config check".`,
 		Example: `  nri-memory-manager config show
   nri-memory-manager config show /etc/nri-memory-manager/config.yaml`,
 		Args: cobra.MaximumNArgs(1),

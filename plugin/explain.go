@@ -8,24 +8,37 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
 func newExplainCommand() *cobra.Command {
-	var stateDir, format string
+	var stateDir, stateFile, configPath, format string
 	cmd := &cobra.Command{
 		Use:   "explain [NAMESPACE/]POD[/CONTAINER]",
 		Short: "Say why a pod's containers are where they are, or why not, and how their values come about",
 		Long: `Explain asks the running daemon why each container of a pod has its NUMA nodes (the sets of nodes that were considered, and
 why each was not taken) or was rejected, and shows the arithmetic of memory.min, memory.low and memory.high. A pod is named
-by namespace and name, by its name alone, or by its UID.`,
+by namespace and name, by its name alone, or by its UID.
+
+With --state-file no daemon is asked: the file, the plugin's or a kubelet's, says what is booked, of pods by their UID, and
+the Topology Manager's policy is the configuration's.`,
 		Example: `  nri-memory-manager explain default/database
   nri-memory-manager explain default/database/postgres
-  nri-memory-manager explain 5f2c1f0e-8d0e-4f5c-9d3e-2b1c3f6a7b8c -o json`,
+  nri-memory-manager explain 5f2c1f0e-8d0e-4f5c-9d3e-2b1c3f6a7b8c -o json
+  nri-memory-manager explain 5f2c1f0e-8d0e-4f5c-9d3e-2b1c3f6a7b8c --state-file /var/lib/kubelet/memory_manager_state`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := checkFormat(format, "text", "json", "yaml"); err != nil {
 				return err
+			}
+			if stateFile != "" {
+				documents, err := explainFile(stateFile, configPath, args[0])
+				if err != nil {
+					return err
+				}
+				return failed(writeExplanations(cmd.OutOrStdout(), format, documents))
 			}
 			var documents []status.Explanation
 			err := fmt.Errorf("explain %q: want [NAMESPACE/]POD[/CONTAINER]", args[0])
@@ -37,14 +50,14 @@ by namespace and name, by its name alone, or by its UID.`,
 			if err != nil {
 				return failed(err)
 			}
-			return failed(writeAs(cmd.OutOrStdout(), format, documents, func(to io.Writer) error {
-				return status.WriteExplanations(to, documents)
-			}))
+			return failed(writeExplanations(cmd.OutOrStdout(), format, documents))
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
-	flags.StringVarP(&format, "output", "o", "text", "text, json or yaml")
+	flags.StringVar(&stateFile, "state-file", "", "state file to explain in place of asking the daemon")
+	flags.StringVar(&configPath, "config", "", "configuration file with the Topology Manager's policy, for --state-file")
+	addFormat(cmd, &format, "text", "json", "yaml")
 	return cmd
 }
 
@@ -62,4 +75,26 @@ func readings(argument string) []url.Values {
 		return []url.Values{query(parts[0]+"/"+parts[1], parts[2])}
 	}
 	return nil
+}
+
+func writeExplanations(to io.Writer, format string, documents []status.Explanation) error {
+	return writeAs(to, format, documents, func(to io.Writer) error { return status.WriteExplanations(to, documents) })
+}
+
+// explainFile explains "UID" or "UID/CONTAINER" from a state file.
+func explainFile(path, configPath, argument string) ([]status.Explanation, error) {
+	file, err := checkpoint.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	c, err := loadConfig(configPath)
+	if err != nil {
+		return nil, err
+	}
+	uid, container, _ := strings.Cut(argument, "/")
+	documents, err := status.ExplainState(file.State, memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope}, uid, container)
+	if err != nil {
+		return nil, failed(fmt.Errorf("%s: %w", path, err))
+	}
+	return documents, nil
 }

@@ -85,6 +85,11 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	wantAll(t, h.ask(1, "explain", "default/nobody"), `no pod "default/nobody" on this node`)
 	wantAll(t, h.ask(2, "status", "-o", "xml"), "--output \"xml\": want one of table, wide, json, yaml")
 
+	file := h.path("state/memory_manager_state")
+	wantAll(t, h.ask(0, "explain", "uid-database/app", "--state-file", file, "--config", h.path("config.yaml")), "4Gi of memory on node 0", "taken")
+	wantAll(t, h.ask(1, "explain", "default/database", "--state-file", file), "the state file knows pods by UID")
+	wantAll(t, h.ask(2, "explain", "uid", "--state-file", h.path("nowhere")), "nowhere")
+
 	wantAll(t, plugin.get("/"), "<title>NUMA memory map</title>")
 	wantAll(t, plugin.get("/healthz"), "ok")
 	if ready := plugin.get("/readyz"); strings.Contains(ready, "[-]") || !strings.Contains(ready, "[+] synchronized") {

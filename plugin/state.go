@@ -19,6 +19,8 @@ func newStateCommand() *cobra.Command {
 		Short: "Take over, hand back, show or verify the state file of a Memory Manager",
 		Long: `The plugin keeps its bookings in the format of the kubelet's /var/lib/kubelet/memory_manager_state, so that a node
 can move from the kubelet's Memory Manager to the plugin and back.`,
+		Example: `  nri-memory-manager state import /var/lib/kubelet/memory_manager_state
+  nri-memory-manager state show /var/lib/nri-memory-manager/memory_manager_state`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -107,6 +109,8 @@ func newStateShowCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "show FILE",
 		Short: "Show the nodes and containers of a state file, a kubelet's or the plugin's",
+		Long: `Prints what every NUMA node has, has given and has left, and where each container is booked. The file is only read;
+whether it is right, "state verify" tells.`,
 		Example: `  nri-memory-manager state show /var/lib/nri-memory-manager/memory_manager_state
   nri-memory-manager state show /var/lib/kubelet/memory_manager_state -o json`,
 		Args: cobra.ExactArgs(1),

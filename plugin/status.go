@@ -38,7 +38,7 @@ the cgroups above the pods, and what could not be placed.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
-	flags.StringVarP(&format, "output", "o", "table", "table, wide, json or yaml")
+	addFormat(cmd, &format, "table", "wide", "json", "yaml")
 	flags.BoolVarP(&watch, "watch", "w", false, "show it anew every two seconds")
 	return cmd
 }

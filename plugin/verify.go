@@ -70,7 +70,7 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 	flags.BoolVar(&o.plainCgroups, "plain-cgroups", false, "take --cgroups for a folder tree that only looks like cgroups (tests, simulation)")
 	flags.StringVar(&machine, "machine", "", "folder with a copy of sys and proc to read in place of this machine's; with a machine file huge pages and kernel are left out")
 	flags.StringVar(&kubeletConfig, "kubelet-config", defaultKubeletConfig, "the kubelet's configuration file")
-	flags.StringVarP(&format, "output", "o", "text", "text, json or yaml")
+	addFormat(cmd, &format, "text", "json", "yaml")
 	return cmd
 }
 

@@ -12,7 +12,10 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this binary and of the NRI protocol it was built with",
-		Args:  cobra.NoArgs,
+		Long: `Prints the version of this binary, of the NRI module in it and of Go. Which version of NRI the runtime has,
+"nri-memory-manager status -o json" tells.`,
+		Example: `  nri-memory-manager version`,
+		Args:    cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) {
 			fmt.Fprintf(cmd.OutOrStdout(), "nri-memory-manager %s (NRI %s, %s)\n", version, nriVersion(), runtime.Version())
 		},

@@ -94,7 +94,11 @@ func WriteExplanations(to io.Writer, documents []Explanation) error {
 }
 
 func (d *Explanation) write(b *strings.Builder) {
-	fmt.Fprintf(b, "%s/%s %s (%s)\n", d.Namespace, d.Pod, d.Container, d.QOSClass)
+	pod := d.Pod
+	if d.Namespace != "" {
+		pod = d.Namespace + "/" + pod
+	}
+	fmt.Fprintf(b, "%s %s (%s)\n", pod, d.Container, d.QOSClass)
 	if d.Pinning != "" {
 		fmt.Fprintf(b, "  NUMA nodes: %s\n", d.Pinning)
 	}
