@@ -32,23 +32,31 @@ var (
 // elsewhere is the reason to leave out a long case whose answer does not depend on the variant.
 const elsewhere = "runs in other variants"
 
+// leaveOut names tests that other variants run.
+func leaveOut(tests ...string) map[string]string {
+	skip := map[string]string{}
+	for _, name := range tests {
+		skip[name] = elsewhere
+	}
+	return skip
+}
+
 // Variants are all guests, the longest first.
 func Variants() []Variant {
 	return []Variant{
 		{
 			Name: "containerd24-systemd", Summary: "containerd 2.4, systemd as PID 1, 4 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: fourNodes,
-			Skip: map[string]string{
-				"TestPluginIsKilledAtAnyMoment":                elsewhere,
-				"TestPageCacheOfAGuaranteedContainer":          elsewhere,
-				"TestProtectionHoldsAgainstANeighbour":         elsewhere,
-				"TestPreInstalledPluginIsLaunchedByTheRuntime": elsewhere,
-			},
+			Skip: leaveOut(
+				"TestPluginIsKilledAtAnyMoment", "TestPageCacheOfAGuaranteedContainer", "TestProtectionHoldsAgainstANeighbour", "TestThrottlingIsReal",
+				"TestPreInstalledPluginIsLaunchedByTheRuntime", "TestTwoPluginsThatSetTheSameKey", "TestPluginBesideAnotherThatDoesNothing",
+				"TestRequiredPluginKeepsPodsOutWithoutIt", "TestStateFileIsLostOrForeign",
+			),
 		},
 		{
 			Name: "containerd24-cgroupfs", Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes,
-			Skip: map[string]string{"TestStormOfPodsLeavesNothing": elsewhere},
+			Skip: leaveOut("TestStormOfPodsLeavesNothing", "TestRejectionsSayWhyAndLeakNothing"),
 		},
 		{
 			Name: "containerd17-cgroupfs", Summary: "containerd 1.7 of Debian trixie, cgroupfs, 2 NUMA nodes, kernel 6.12",
