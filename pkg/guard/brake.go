@@ -55,6 +55,7 @@ type Sample struct {
 	At            time.Time
 	Current       uint64        // memory.current, bytes
 	File          uint64        // active_file + inactive_file of memory.stat, bytes
+	Swap          uint64        // bytes that the container can still swap out
 	Reclaimed     uint64        // pgsteal of memory.stat without what came back (workingset_refault_*), bytes
 	HighEvents    uint64        // high of memory.events
 	FullStall     time.Duration // total of the full line of memory.pressure
@@ -72,11 +73,6 @@ const (
 	Raise        // set memory.high to Bytes
 	Restore      // lower memory.high to Bytes
 )
-
-// String names the verb for logs.
-func (v Verb) String() string {
-	return [...]string{"nothing", "reclaim", "raise", "restore"}[v]
-}
 
 // Action is a decision: the verb, its bytes (Unlimited for "max") and when to look again. LookIn 0 means: only when the
 // kernel's trigger fires.
@@ -134,30 +130,38 @@ func (b *Brake) Next(s Sample) Action {
 	if b.since.At.IsZero() { // the trigger fired, or it may be time to lower: a window will tell
 		b.since = s
 	}
-	stall := s.FullStall - b.since.FullStall
+	stall, watched := s.FullStall-b.since.FullStall, s.At.Sub(b.since.At)
+	enough, after := b.threshold(s)
 	switch {
-	case b.stopped(s, stall):
+	case stall >= enough && watched >= after && b.stopped(s, stall):
 		b.calmFrom = s.At
 		return b.relieve(s)
+	case watched < b.settings.Window: // look when it can be enough
+		return Action{LookIn: max(enough-stall, after-watched, b.settings.Window/looksPerWindow)}
 	case stall >= b.settings.Stall/2 && s.HighEvents > b.since.HighEvents: // slow, but it gets on: stay with it
 		b.calmFrom, b.since = s.At, s
-		return Action{LookIn: b.settings.Stall / 2}
-	case s.At.Sub(b.since.At) < b.settings.Window:
-		return Action{LookIn: max(b.settings.Stall/2-stall, b.settings.Window/looksPerWindow)} // before, it cannot be enough
+		return Action{LookIn: max(enough, after)}
 	}
 	b.since, b.raises, b.reclaimed = Sample{}, 0, false
 	return b.calm(s)
 }
 
-// stopped tells whether the container's own memory.high has stopped it since the last reading. Half of the trigger's
-// stall is enough here: the trigger has already seen a whole one. A container to which reclaim gives pages that it does
-// not need again, as when it reads a large file or has swap, gets on.
+// threshold is the stall to be seen, and for how long to watch. Half of the trigger's stall is enough, since the trigger
+// has seen a whole one. But one that swaps sleeps between two steps forward: a whole window tells.
+func (b *Brake) threshold(s Sample) (stall, watched time.Duration) {
+	if s.Swap >= smallestStep {
+		return b.settings.Stall, b.settings.Window
+	}
+	return b.settings.Stall / 2, 0
+}
+
+// stopped tells whether the stall since the last reading is that of a container stopped by its own memory.high. One to
+// which reclaim gives pages that it does not need again, as when it reads a large file or swaps, gets on.
 func (b *Brake) stopped(s Sample, stall time.Duration) bool {
 	return b.high != Unlimited &&
-		stall >= b.settings.Stall/2 &&
 		(s.HighEvents > b.since.HighEvents || s.Current > b.high) && // one asleep for its excess counts no event
 		float64(s.Current) >= float64(b.high)*(1-slack) &&
-		s.Reclaimed < b.since.Reclaimed+smallestStep
+		s.Reclaimed < b.since.Reclaimed+smallestStep*uint64(1+2*stall/b.settings.Stall)
 }
 
 // relieve frees page cache or raises memory.high, as far as the node can give: where it is short as a whole, more room
@@ -174,11 +178,10 @@ func (b *Brake) relieve(s Sample) Action {
 	if room < smallestStep {
 		return Action{LookIn: b.settings.Window}
 	}
-	look := b.settings.Stall / 2
 	step := b.step(s) << min(b.raises, 8)
 	if b.settings.ProactiveReclaim && !b.reclaimed && s.File >= smallestCache {
-		b.reclaimed = true
-		return Action{Verb: Reclaim, Bytes: min(step, s.File), LookIn: look}
+		b.reclaimed, b.since = true, Sample{} // what it frees is no step forward of the container
+		return Action{Verb: Reclaim, Bytes: min(step, s.File), LookIn: time.Millisecond}
 	}
 	next := max(b.high, s.Current) + step
 	if b.bounds.Limit > 0 && next >= b.bounds.Limit {
@@ -192,7 +195,7 @@ func (b *Brake) relieve(s Sample) Action {
 		return Action{LookIn: b.settings.Window}
 	}
 	b.high, b.raises = next, b.raises+1
-	return Action{Verb: Raise, Bytes: next, LookIn: look}
+	return Action{Verb: Raise, Bytes: next, LookIn: b.settings.Stall / 2}
 }
 
 // calm lowers a raised memory.high by a step when its time has come, and otherwise says when to look again.
@@ -240,4 +243,4 @@ func (b *Brake) step(s Sample) uint64 {
 }
 
 // Open tells whether an episode is being watched: a trigger fired and calm has not returned.
-func (b *Brake) Open() bool { return !b.since.At.IsZero() }
+func (b *Brake) Open() bool { return !b.since.At.IsZero() || b.reclaimed }

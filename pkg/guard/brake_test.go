@@ -10,6 +10,11 @@ const mib = 1 << 20
 
 var defaults = Settings{Stall: 500 * time.Millisecond, Window: 2 * time.Second, Step: 0.25, RestoreAfter: 5 * time.Minute, ProactiveReclaim: true}
 
+// String names the verb in messages of tests.
+func (v Verb) String() string {
+	return [...]string{"nothing", "reclaim", "raise", "restore"}[v]
+}
+
 // container is a simulated one on kernel 6.12 without swap, as runs in a virtual machine showed it: at memory.high,
 // page cache is reclaimed at no cost, and anonymous memory stalls its process for 93 % of the time while it gains
 // about 0.1 MiB a second.
@@ -58,9 +63,11 @@ func (c *container) step() {
 			c.file -= over
 			c.reclaimed += over
 		} else if c.swap {
-			c.stall += tick / 2
-			c.swapped += bytes
-			c.reclaimed += bytes
+			c.stall += tick * 9 / 10
+			if c.stall%time.Second < 200*time.Millisecond { // it sleeps for the rest
+				c.swapped += bytes
+				c.reclaimed += bytes
+			}
 			return
 		} else {
 			c.file = 0
@@ -79,7 +86,11 @@ func (c *container) step() {
 }
 
 func (c *container) sample(at time.Time) Sample {
-	return Sample{At: at, Current: c.anon + c.file, File: c.file, Reclaimed: c.reclaimed, HighEvents: c.events, FullStall: c.stall,
+	swap := uint64(0)
+	if c.swap {
+		swap = 1 << 40
+	}
+	return Sample{At: at, Current: c.anon + c.file, File: c.file, Swap: swap, Reclaimed: c.reclaimed, HighEvents: c.events, FullStall: c.stall,
 		NodeReclaims: c.nodeReclaims, NodeAvailable: c.nodeAvailable}
 }
 
@@ -216,6 +227,10 @@ func TestPageCacheIsReclaimedBeforeTheFirstRaise(t *testing.T) {
 		FullStall: 400 * time.Millisecond, NodeAvailable: 1 << 30}
 	if got := b.Next(stalled); got.Verb != Reclaim || got.Bytes != 8*mib {
 		t.Fatalf("first answer: %v of %d bytes, want reclaim of the 8 MiB of cache", got.Verb, got.Bytes)
+	}
+	stalled.At = began.Add(500 * time.Millisecond)
+	if got := b.Next(stalled); got.Verb != Nothing || !b.Open() {
+		t.Fatalf("the call has returned: %v, want a new reading", got.Verb)
 	}
 	stalled.At, stalled.HighEvents, stalled.FullStall = began.Add(800*time.Millisecond), 18, 800*time.Millisecond
 	if got := b.Next(stalled); got.Verb != Raise || got.Bytes != 40*mib {

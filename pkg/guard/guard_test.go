@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/sirupsen/logrus/hooks/test"
+	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
@@ -148,14 +149,8 @@ func TestStoppedContainerIsRaisedAndLoweredWithoutPressureFiles(t *testing.T) {
 	if status := f.guard.Statuses()["c1"]; status.Raised || status.High != 32*mib {
 		t.Errorf("status %+v, want the computed value", status)
 	}
-	warned := 0
-	for _, entry := range f.logged.AllEntries() {
-		if entry.Level == logrus.WarnLevel {
-			warned++
-		}
-	}
-	if warned != 1 {
-		t.Errorf("%d warnings, want one: that the kernel keeps no pressure", warned)
+	if !f.warned("without pressure from the kernel") {
+		t.Error("nobody was told that the kernel keeps no pressure")
 	}
 }
 
@@ -245,6 +240,151 @@ func TestNodeReadsTheKernelsFiles(t *testing.T) {
 	}
 	if _, err := node.Reclaims(); err == nil || !strings.Contains(err.Error(), `vmstat: line "allocstall_dma many": the value is no number`) {
 		t.Errorf("error %v, want one that names the line", err)
+	}
+}
+
+// pressured gives the container a memory.pressure that takes a trigger, and puts it under the guard. The trigger never
+// fires by itself: the returned function says that it has, at this reading of the container's files.
+func (f *fixture) pressured() (fire func(at time.Time, current, file uint64, events int, stall time.Duration)) {
+	f.t.Helper()
+	dir := filepath.Join(f.root, "cg", cgroupPath)
+	if err := unix.Mkfifo(filepath.Join(dir, "memory.pressure"), 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	f.put(0)
+	if err := os.Remove(filepath.Join(dir, "memory.pressure")); err != nil {
+		f.t.Fatal(err)
+	}
+	return func(at time.Time, current, file uint64, events int, stall time.Duration) {
+		f.t.Helper()
+		f.state(current, events)
+		f.write("cg/"+cgroupPath+"/memory.stat", fmt.Sprintf("inactive_file %d\npgsteal %d\n", file, 0))
+		f.write("cg/"+cgroupPath+"/memory.pressure", fmt.Sprintf("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=%d\n", stall.Microseconds()))
+		f.guard.mu.Lock()
+		fd := f.guard.triggers.byID["c1"]
+		f.guard.mu.Unlock()
+		f.guard.handle(f.t.Context(), []int32{fd}, at)
+		f.idle()
+	}
+}
+
+// idle waits until the guard has written what it wanted to.
+func (f *fixture) idle() {
+	f.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		f.guard.mu.Lock()
+		w := f.guard.watched["c1"]
+		idle := w == nil || !w.busy
+		f.guard.mu.Unlock()
+		if idle {
+			return
+		}
+		if time.Now().After(deadline) {
+			f.t.Fatal("a write does not end within a minute")
+		}
+	}
+}
+
+func TestTriggerLeadsToReclaimThenToARaise(t *testing.T) {
+	f := newFixture(t, defaults)
+	f.write("cg/"+cgroupPath+"/memory.reclaim", "")
+	f.write("cg/"+cgroupPath+"/memory.swap.max", "0\n")
+	fire := f.pressured()
+	at := time.Now().Add(-time.Minute)
+	later := func(d time.Duration) time.Time { return at.Add(d) }
+	fire(at, 32*mib, 4*mib, 1, 500*time.Millisecond)
+	fire(later(300*time.Millisecond), 32*mib, 4*mib, 2, 800*time.Millisecond)
+	if asked, _ := os.ReadFile(filepath.Join(f.root, "cg", cgroupPath, "memory.reclaim")); string(asked) != fmt.Sprint(4*mib) {
+		t.Errorf("memory.reclaim was asked for %q, want the 4 MiB of page cache", asked)
+	}
+	fire(later(310*time.Millisecond), 32*mib, 4*mib, 2, 810*time.Millisecond)
+	fire(later(610*time.Millisecond), 32*mib, 4*mib, 3, 1110*time.Millisecond)
+	if got := f.last(); got != 40*mib {
+		t.Fatalf("memory.high was set to %d, want 40 MiB", got)
+	}
+	if status := f.guard.Statuses()["c1"]; !status.Stopped || !status.Raised || status.Since.IsZero() {
+		t.Errorf("status %+v, want stopped and raised", status)
+	}
+	fire(later(3*time.Second), 34*mib, 4*mib, 3, 1120*time.Millisecond)
+	e := <-f.episodes
+	if e.Stalled != 820*time.Millisecond || e.Raises != 1 || e.To != 40*mib {
+		t.Errorf("episode %+v, want one raise to 40 MiB and 820 ms of stall: 500 ms before the trigger fired", e)
+	}
+	if totals := f.guard.Totals(); totals.Raised <= 0 || totals.Stalled != e.Stalled {
+		t.Errorf("totals %+v", totals)
+	}
+	f.write("cg/"+cgroupPath+"/memory.pressure", "full total=much\n")
+	f.guard.handle(t.Context(), []int32{f.guard.triggers.byID["c1"]}, later(time.Hour))
+	if len(f.guard.Statuses()) > 0 || !f.warned("container no longer watched") {
+		t.Error("a container that cannot be read is still watched, or nobody was told")
+	}
+}
+
+func (f *fixture) warned(text string) bool {
+	for _, entry := range f.logged.AllEntries() {
+		if entry.Level == logrus.WarnLevel && strings.Contains(entry.Message, text) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestContainerThatSwapsIsGivenAWindow(t *testing.T) {
+	f := newFixture(t, defaults)
+	f.write("cg/"+cgroupPath+"/memory.swap.max", "max\n")
+	f.write("cg/"+cgroupPath+"/memory.swap.current", "4096\n")
+	f.write("proc/meminfo", "MemAvailable: 2097152 kB\nSwapFree: 1048576 kB\n")
+	fire := f.pressured()
+	at := time.Now()
+	fire(at, 32*mib, 0, 1, 500*time.Millisecond)
+	fire(at.Add(1900*time.Millisecond), 32*mib, 0, 2, 2*time.Second)
+	if len(f.host.highs["c1"]) > 0 {
+		t.Error("raised within the window")
+	}
+	fire(at.Add(2100*time.Millisecond), 32*mib, 0, 3, 2200*time.Millisecond)
+	if len(f.host.highs["c1"]) != 1 {
+		t.Error("not raised although it got nothing in a whole window")
+	}
+}
+
+func TestContainerThatHasEndedIsNotWatched(t *testing.T) {
+	f := newFixture(t, quick)
+	_, err := f.guard.Put(Container{ID: "gone", Cgroup: "kubepods/burstable/pod1/gone", Bounds: Bounds{Computed: mib}})
+	if err == nil || len(f.guard.Statuses()) > 0 || f.warned("without pressure") {
+		t.Errorf("error %v, want one, and no word about the kernel", err)
+	}
+	f.write("cg/"+cgroupPath+"/memory.pressure", "") // nothing to wait on
+	_, err = f.guard.Put(Container{ID: "c1", Cgroup: cgroupPath, Bounds: Bounds{Computed: mib}})
+	if err == nil || !strings.Contains(err.Error(), "guard container c1: wait for ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// What the kernel says to a trigger; that it fires is shown in virtual machines.
+func TestKernelTakesTheTrigger(t *testing.T) {
+	triggers, err := newTriggers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer triggers.close()
+	err = triggers.add("node", "/proc/pressure/memory", 250*time.Millisecond, 500*time.Millisecond)
+	if err != nil {
+		t.Skipf("this machine has no pressure triggers: %v", err)
+	}
+	if fired, err := triggers.wait(time.Millisecond); err != nil || len(fired) > 1 {
+		t.Errorf("fired %v, error %v", fired, err)
+	}
+	triggers.interrupt()
+	if _, err := triggers.wait(0); err != nil {
+		t.Error(err)
+	}
+	triggers.remove("node")
+	triggers.remove("node")
+	if len(triggers.files)+len(triggers.byID) > 0 {
+		t.Error("the trigger is still there")
+	}
+	if err := triggers.add("node", "/proc/pressure/memory", time.Second, time.Hour); err == nil || !strings.Contains(err.Error(), `write trigger "full 1000000 3600000000"`) {
+		t.Errorf("error %v, want one that names the trigger", err)
 	}
 }
 

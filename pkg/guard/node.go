@@ -61,6 +61,12 @@ func (n Node) Available() (uint64, error) {
 	return min(available, limit-min(limit, used)), nil
 }
 
+// Swap returns the node's free swap in bytes.
+func (n Node) Swap() (uint64, error) {
+	kibibytes, err := n.sum("meminfo", func(name string) bool { return name == "SwapFree:" })
+	return kibibytes * 1024, err
+}
+
 func (n Node) sum(name string, wanted func(string) bool) (uint64, error) {
 	path := filepath.Join(n.Proc, name)
 	file, err := os.Open(path)

@@ -1,6 +1,8 @@
 package guard
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"time"
 )
@@ -26,6 +28,9 @@ func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
 	s.File = stat["active_file"] + stat["inactive_file"]
 	stolen, back := stat["pgsteal"], stat["workingset_refault_file"]+stat["workingset_refault_anon"]
 	s.Reclaimed = (stolen - min(stolen, back)) * pageSize
+	if s.Swap, err = g.swap(w); err != nil {
+		return s, err
+	}
 	if w.blind != nil {
 		s.FullStall = w.blind.stall(s, w.brake.High())
 	} else {
@@ -40,6 +45,17 @@ func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
 	}
 	s.NodeAvailable, err = g.node.Available()
 	return s, err
+}
+
+// swap is what the container can still swap out. A kernel without swap has no such files.
+func (g *Guard) swap(w *watched) (uint64, error) {
+	limit, err := g.tree.Get(w.Cgroup, "memory.swap.max")
+	if limit == 0 || errors.Is(err, fs.ErrNotExist) && g.tree.Exists(w.Cgroup) {
+		return 0, nil
+	}
+	used, err2 := g.tree.Get(w.Cgroup, "memory.swap.current")
+	free, err3 := g.node.Swap()
+	return min(limit-min(limit, used), free), errors.Join(err, err2, err3)
 }
 
 // blind estimates stall where the kernel keeps no pressure: time in which memory.high was hit, usage stood at it, and
