@@ -7,6 +7,7 @@
 //	read=FILE          read a file to its end
 //	write=FILE:BYTES   write a file
 //	grow=BYTES         touch 1 MiB after the other, saying every sixteenth
+//	crowd=BYTES        the same in 16 threads at once
 //	free               give all that was touched back
 //	wait=FILE          until the file exists
 //	say=TEXT           a line
@@ -20,6 +21,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,6 +72,8 @@ func do(name, value string) error {
 		return nil
 	case "grow":
 		return grow(value)
+	case "crowd":
+		return crowd(value)
 	case "free":
 		for _, memory := range held {
 			if err := syscall.Munmap(memory); err != nil {
@@ -127,6 +131,32 @@ func touch(memory []byte) {
 			memory[i] = byte(x)
 		}
 	}
+}
+
+// crowd allocates in many threads, each of which stands far above memory.high before it is held back.
+func crowd(bytes string) error {
+	const threads = 16
+	n, err := strconv.Atoi(bytes)
+	if err != nil {
+		return err
+	}
+	done := make(chan bool)
+	for range threads {
+		memory, err := mapped(strconv.Itoa(n/threads), 0)
+		if err != nil {
+			return err
+		}
+		held = append(held, memory)
+		go func() {
+			runtime.LockOSThread()
+			touch(memory)
+			done <- true
+		}()
+	}
+	for range threads {
+		<-done
+	}
+	return nil
 }
 
 func grow(bytes string) error {
