@@ -35,7 +35,7 @@ const (
 const (
 	component = "nri-memory-manager"
 	// lookEvery is how often the agent is looked at for news.
-	lookEvery = 2 * time.Second
+	lookEvery  = 2 * time.Second
 	retryEvery = 10 * time.Second
 	// longest is the API's bound of a message, in bytes.
 	longest = 1024
