@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -22,36 +23,66 @@ guaranteedHeadroom: 0
 
 // step is something that kubelet and runtime do.
 type step struct {
-	name string
-	do   func(*host) error
+	name   string
+	do     func(*host) error
+	booked []string // afterwards
 }
 
 // life is the story of two pods; every step leaves something to be right or wrong.
 func life() []step {
 	first, second := guaranteed("first", 4*gi), guaranteed("second", 10*gi)
 	web := burstable("web", 2*gi, 968) // a request between 1 and 1.1 GiB on this machine of 32 GiB
-	return []step{
-		{"run first", func(h *host) error { return h.runPod(first) }},
-		{"create first", func(h *host) error { return h.create(first) }},
-		{"start first", func(h *host) error { return h.startContainer(first) }},
-		{"run web", func(h *host) error { return h.runPod(web) }},
-		{"create web", func(h *host) error { return h.create(web) }},
-		{"start web", func(h *host) error { return h.startContainer(web) }},
-		{"resize web", func(h *host) error { return h.resize(web, 3*gi) }},
-		{"resize first", func(h *host) error { return h.resize(first, 6*gi) }},
-		{"run second", func(h *host) error { return h.runPod(second) }},
-		{"create second", func(h *host) error { return h.create(second) }},
-		{"first crashes", func(h *host) error { return h.stopContainer(first) }},
-		{"remove first's container", func(h *host) error { return h.removeContainer(first) }},
-		{"create first again", func(h *host) error { first.tries++; return h.create(first) }},
-		{"start first again", func(h *host) error { return h.startContainer(first) }},
-		{"delete web", func(h *host) error { return h.endPod(web) }},
-		{"remove web", func(h *host) error { return h.removePod(web) }},
-		{"delete second", func(h *host) error { return h.endPod(second) }},
-		{"remove second", func(h *host) error { return h.removePod(second) }},
-		{"delete first", func(h *host) error { return h.endPod(first) }},
-		{"remove first", func(h *host) error { return h.removePod(first) }},
+	steps := []step{
+		{name: "run first", do: func(h *host) error { return h.runPod(first) }},
+		{name: "create first", do: func(h *host) error { return h.create(first) }},
+		{name: "start first", do: func(h *host) error { return h.startContainer(first) }},
+		{name: "run web", do: func(h *host) error { return h.runPod(web) }},
+		{name: "create web", do: func(h *host) error { return h.create(web) }},
+		{name: "start web", do: func(h *host) error { return h.startContainer(web) }},
+		{name: "resize web", do: func(h *host) error { return h.resize(web, 3*gi) }},
+		{name: "resize first", do: func(h *host) error { return h.resize(first, 6*gi) }},
+		{name: "run second", do: func(h *host) error { return h.runPod(second) }},
+		{name: "create second", do: func(h *host) error { return h.create(second) }},
+		{name: "first crashes", do: func(h *host) error { return h.stopContainer(first) }},
+		{name: "remove first's container", do: func(h *host) error { return h.removeContainer(first) }},
+		{name: "create first again", do: func(h *host) error { first.tries++; return h.create(first) }},
+		{name: "start first again", do: func(h *host) error { return h.startContainer(first) }},
+		{name: "delete web", do: func(h *host) error { return h.endPod(web) }},
+		{name: "remove web", do: func(h *host) error { return h.removePod(web) }},
+		{name: "delete second", do: func(h *host) error { return h.endPod(second) }},
+		{name: "remove second", do: func(h *host) error { return h.removePod(second) }},
+		{name: "delete first", do: func(h *host) error { return h.endPod(first) }},
+		{name: "remove first", do: func(h *host) error { return h.removePod(first) }},
 	}
+	// What the state file has from a step on.
+	const small, grown, other = "uid-first/app 0 4294967296", "uid-first/app 0 6442450944", "uid-second/app 1 10737418240"
+	from := map[string][]string{
+		"create first": {small}, "resize first": {grown}, "create second": {grown, other}, "delete second": {grown}, "delete first": nil,
+	}
+	var booked []string
+	for i := range steps {
+		if change, ok := from[steps[i].name]; ok {
+			booked = change
+		}
+		steps[i].booked = booked
+	}
+	return steps
+}
+
+// settled returns the picture once the state file has these bookings and nothing has changed for a while: protection that
+// is no longer needed is taken back after the answer.
+func (h *host) settled(booked []string) map[string]string {
+	h.t.Helper()
+	last, same := h.picture(), 0
+	eventually(h.t, fmt.Sprintf("the bookings %q, and calm", booked), func() bool {
+		now := h.picture()
+		same++
+		if !maps.Equal(now, last) || !slices.Equal(h.entries(), booked) {
+			last, same = now, 0
+		}
+		return same > 80 // at least 5 ms each
+	})
+	return last
 }
 
 // picture is what can be seen of the plugin's work: bookings, containers' values, and the cgroups above them.
@@ -91,7 +122,7 @@ func (h *host) live(plugin *process, killAfter func(step int) bool, wanted []map
 			plugin = h.start()
 		}
 		if wanted == nil {
-			taken = append(taken, h.picture())
+			taken = append(taken, h.settled(step.booked))
 			continue
 		}
 		var diff string
@@ -109,21 +140,6 @@ func TestKilledBetweenAnyTwoEventsThePluginKeepsEverything(t *testing.T) {
 	calm := newHost(t, cri.Options{}, testConfig)
 	wanted := calm.live(calm.start(), never, nil)
 	steps := life()
-	for i, want := range map[string]string{
-		"create first":  "booked uid-first/app 0 4294967296",
-		"resize first":  "booked uid-first/app 0 6442450944",
-		"create second": "booked uid-second/app 1 10737418240",
-	} {
-		at := slices.IndexFunc(steps, func(s step) bool { return s.name == i })
-		if _, ok := wanted[at][want]; !ok {
-			t.Errorf("after %q: want %q in %s", i, want, asJSON(t, wanted[at]))
-		}
-	}
-	for name := range wanted[len(wanted)-1] {
-		if strings.HasPrefix(name, "booked") {
-			t.Errorf("left at the end: %s", name)
-		}
-	}
 	t.Run("once", func(t *testing.T) {
 		for at := range steps {
 			t.Run(strings.ReplaceAll(steps[at].name, " ", "-"), func(t *testing.T) {
