@@ -22,7 +22,7 @@ var (
 )
 
 // readingTime bounds what one scrape spends on the kernel's files. A container takes about 40 µs.
-const readingTime = 40 * time.Millisecond
+const readingTime = 35 * time.Millisecond
 
 // containers collects the kernel's counters of the containers with a memory.high of ours: only they can be throttled.
 type containers struct {

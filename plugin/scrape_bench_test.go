@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+)
+
+// BenchmarkCreateWhileScraped times creates on a node with 1,000 throttled containers whose metrics are scraped every
+// 100 ms, turn by turn with the same node that nobody scrapes. The ratios are the former's over the latter's.
+func BenchmarkCreateWhileScraped(b *testing.B) {
+	const existing = 1000
+	calm, scraped := newHost(b, cri.Options{}, testConfig), newHost(b, cri.Options{}, testConfig)
+	var plugin *process
+	for _, h := range []*host{calm, scraped} {
+		h.onTmpfs()
+		plugin = h.start()
+		for i := range existing {
+			h.deploy(burstable(fmt.Sprintf("existing-%d", i), 64*mi, 999))
+		}
+	}
+	plugin.get("/metrics")
+	end, ended := make(chan struct{}), make(chan int)
+	go func() {
+		ticker, scrapes := time.NewTicker(100*time.Millisecond), 0
+		defer ticker.Stop()
+		for {
+			select {
+			case <-end:
+				ended <- scrapes
+				return
+			case <-ticker.C:
+				plugin.get("/metrics")
+				scrapes++
+			}
+		}
+	}()
+	var calmTook, took []time.Duration
+	b.ResetTimer()
+	for i := range b.N {
+		pod := guaranteed(fmt.Sprintf("pod-%d", i), gi)
+		calmTook = append(calmTook, calm.timeCreate(pod))
+		took = append(took, scraped.timeCreate(pod))
+	}
+	b.StopTimer()
+	close(end)
+	b.ReportMetric(float64(<-ended), "scrapes")
+	for _, percent := range []int{50, 99} {
+		without, with := percentile(calmTook, percent), percentile(took, percent)
+		b.ReportMetric(without, fmt.Sprintf("calm-p%d-ns", percent))
+		b.ReportMetric(with, fmt.Sprintf("p%d-ns", percent))
+		b.ReportMetric(with/without, fmt.Sprintf("p%d-ratio", percent))
+	}
+}
