@@ -58,8 +58,8 @@ func (g *Guard) swap(w *watched) (uint64, error) {
 	return min(limit-min(limit, used), free), errors.Join(err, err2, err3)
 }
 
-// blind estimates stall where the kernel keeps no pressure: time in which memory.high was hit, usage stood at it, and
-// hardly grew.
+// blind estimates stall where the kernel keeps no pressure: time in which memory.high was hit, usage stood at it and
+// hardly grew, and reclaim gave nothing.
 type blind struct {
 	last  Sample
 	stuck bool // at the last reading
@@ -70,7 +70,7 @@ func (b *blind) stall(s Sample, high uint64) time.Duration {
 	grown := s.Current - min(s.Current, b.last.Current)
 	b.stuck = !b.last.At.IsZero() && s.HighEvents > b.last.HighEvents &&
 		float64(s.Current) >= float64(high)*(1-slack) &&
-		grown < smallestStep && s.File < smallestCache
+		grown < smallestStep && s.Reclaimed < b.last.Reclaimed+smallestStep
 	if b.stuck {
 		b.total += s.At.Sub(b.last.At)
 	}
