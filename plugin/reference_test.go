@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -97,5 +98,30 @@ func TestReferenceIsCurrent(t *testing.T) {
 		case !slices.Equal(got, want):
 			t.Errorf("%s (-) is not what the commands say (+); UPDATE_GOLDEN=1 writes it anew:\n%s", file, cmp.Diff(string(got), string(want)))
 		}
+	}
+}
+
+// The commands that the troubleshooting page tells people to run are ones of this binary, with flags that it knows.
+func TestTroubleshootingNamesRealCommands(t *testing.T) {
+	page, err := os.ReadFile("../docs/troubleshooting.md")
+	must(t, err)
+	found := 0
+	for _, match := range regexp.MustCompile("(?m)(?:^    |`)nri-memory-manager ([^`\n]+)").FindAllStringSubmatch(string(page), -1) {
+		found++
+		words := strings.Fields(match[1])
+		command, rest, err := newRootCommand().Find(words)
+		if err != nil || command.Name() == "nri-memory-manager" {
+			t.Errorf("%q is no command: %v", match[1], err)
+			continue
+		}
+		if err := command.ParseFlags(rest); err != nil {
+			t.Errorf("%q: %v", match[1], err)
+		}
+		if err := command.ValidateArgs(command.Flags().Args()); err != nil {
+			t.Errorf("%q: %v", match[1], err)
+		}
+	}
+	if found < 10 {
+		t.Errorf("%d commands found in the page", found)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -234,6 +235,32 @@ func TestEffectiveProtectionIsNeverMoreThanTheKernelGives(t *testing.T) {
 			if sum > n.Cgroups[level].Min {
 				t.Fatalf("%s has %d, those below it %d, in %v", level, n.Cgroups[level].Min, sum, n.Cgroups)
 			}
+		}
+	}
+}
+
+func TestTroubleshootingNamesEveryFinding(t *testing.T) {
+	page, err := os.ReadFile("../../docs/troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	reports, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(reports) == 0 {
+		t.Fatal("no reports", err)
+	}
+	ids := map[string]bool{}
+	for _, report := range reports {
+		text, err := os.ReadFile(report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range regexp.MustCompile(`  \[([a-z-]+)\]\n`).FindAllSubmatch(text, -1) {
+			ids[string(match[1])] = true
+		}
+	}
+	for id := range ids {
+		if id != "annotation" && !strings.Contains(string(page), "`"+id+"`") {
+			t.Errorf("docs/troubleshooting.md does not name %s", id)
 		}
 	}
 }
