@@ -44,6 +44,9 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 			if err := ask(cmd.Context(), o.stateDir, "/status", nil, &document); err != nil {
 				return err
 			}
+			if file := document.Policy.KubeletConfig; file != "" && !places.KubeletWanted {
+				places.KubeletConfig = file
+			}
 			tree, err := o.openTree()
 			if err != nil {
 				return err
@@ -69,7 +72,7 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 	flags.StringVar(&o.cgroups, "cgroups", defaultCgroups, "where the cgroup v2 hierarchy is mounted")
 	flags.BoolVar(&o.plainCgroups, "plain-cgroups", false, "take --cgroups for a folder tree that only looks like cgroups (tests, simulation)")
 	flags.StringVar(&machine, "machine", "", "folder with a copy of sys and proc to read in place of this machine's; with a machine file huge pages and kernel are left out")
-	flags.StringVar(&kubeletConfig, "kubelet-config", defaultKubeletConfig, "the kubelet's configuration file")
+	flags.StringVar(&kubeletConfig, "kubelet-config", defaultKubeletConfig, "the kubelet's configuration file; where it is not given and the daemon takes settings from one, that one")
 	addFormat(cmd, &format, "text", "json", "yaml")
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -71,6 +72,9 @@ func (l lister) GetAllocatableResources(context.Context, *podresources.Allocatab
 func resourcesOf(pod *agent.PodView) *podresources.PodResources {
 	resources := &podresources.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for _, container := range pod.Containers {
+		if container.Kind == memoryqos.Init { // the kubelet lists none either: it is ended before the pod runs
+			continue
+		}
 		c := &podresources.ContainerResources{Name: container.Name}
 		for _, block := range container.Blocks {
 			c.Memory = append(c.Memory, memory(string(block.Type), block.Size, block.Nodes))

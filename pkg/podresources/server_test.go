@@ -19,6 +19,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -36,7 +37,8 @@ var view = &agent.View{
 			{Name: "postgres", Blocks: []memorymanager.Block{
 				{Nodes: nodeset.Of(0, 3), Type: "memory", Size: 80 << 30},
 				{Nodes: nodeset.Of(0), Type: "hugepages-2Mi", Size: 2 << 20}}},
-			{Name: "exporter"}}},
+			{Name: "migrate", Kind: memoryqos.Init, Blocks: []memorymanager.Block{{Nodes: nodeset.Of(0), Type: "memory", Size: 1 << 30}}},
+			{Name: "exporter", Kind: memoryqos.Sidecar}}},
 		{Namespace: "kube-system", Name: "proxy"},
 	},
 }

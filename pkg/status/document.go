@@ -60,6 +60,8 @@ type Policy struct {
 	StallGuard        bool     `json:"stallGuard"`
 	ProactiveReclaim  bool     `json:"proactiveReclaim,omitempty"`
 	DryRun            bool     `json:"dryRun"`
+	// KubeletConfig is the kubelet's configuration file that settings are taken from.
+	KubeletConfig string `json:"kubeletConfig,omitempty"`
 }
 
 // Condition is one of readiness.
@@ -192,6 +194,7 @@ func (s Sources) Make() *Document {
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
 			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard.Enabled,
 			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
+			KubeletConfig: config.KubeletConfig,
 		},
 		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: []Rejection{},
 		Overwrites: s.overwrites(),
