@@ -53,9 +53,7 @@ const unprivilegedWindow = 2 * time.Second
 func (t *triggers) add(id, pressureFile string, stall, window time.Duration) error {
 	fd, err := unix.Open(pressureFile, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
-	case errors.Is(err, unix.EPERM): // kernels before 6.5 ask for the capability whatever the window
-		return fmt.Errorf("%s: %w: CAP_SYS_RESOURCE is missing", pressureFile, ErrNoPressure)
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
+	case errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOENT), errors.Is(err, unix.EOPNOTSUPP):
 		return fmt.Errorf("%s: %w", pressureFile, ErrNoPressure)
 	case err != nil:
 		return &fs.PathError{Op: "open", Path: pressureFile, Err: err}

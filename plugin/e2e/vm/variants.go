@@ -51,6 +51,8 @@ func Variants() []Variant {
 				"TestPluginIsKilledAtAnyMoment", "TestPageCacheOfAGuaranteedContainer", "TestProtectionHoldsAgainstANeighbour", "TestThrottlingIsReal",
 				"TestPreInstalledPluginIsLaunchedByTheRuntime", "TestTwoPluginsThatSetTheSameKey", "TestPluginBesideAnotherThatDoesNothing",
 				"TestRequiredPluginKeepsPodsOutWithoutIt", "TestStateFileIsLostOrForeign",
+				"TestStallGuardLetsContainersThrough", "TestStallGuardTakesRaisesBack", "TestStallGuardRaisesNobodyWithoutNeed",
+				"TestStallGuardLeavesSwappingContainersAlone",
 			),
 		},
 		{
@@ -72,7 +74,7 @@ func Variants() []Variant {
 			Kernel: "6.1", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes,
 			Only: []string{
 				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestThrottlingIsReal",
-				"TestProtectionHoldsWhenKubepodsIsReclaimed",
+				"TestProtectionHoldsWhenKubepodsIsReclaimed", "TestStallGuardLetsContainersThrough", "TestStallGuardTakesRaisesBack",
 			},
 		},
 		{
