@@ -38,7 +38,7 @@ func files(n Node) []Finding {
 		if c.Raised > 0 {
 			want = &c.Raised
 		}
-		if want != nil && real.High != *want {
+		if want != nil && max(real.High, *want)-min(real.High, *want) > slack {
 			findings = append(findings, Finding{Warning, "memory-high", c.object(),
 				fmt.Sprintf("memory.high is %s, want %s", limit(real.High), limit(*want)), do})
 		}

@@ -15,7 +15,7 @@ import (
 // inner is the child that crun makes below a container's cgroup, where the processes are.
 const inner = "/container"
 
-// slack is what a protection may be short of without a word, in bytes: rounding to pages along the levels.
+// slack is what a value may be off without a word, in bytes: the kernel rounds to pages, of up to 64 KiB.
 const slack = 64 << 10
 
 // effective is what the kernel gives of a protection.
