@@ -94,6 +94,10 @@ func TestFindings(t *testing.T) {
 		"cpuset-changed":   func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
 		"cpuset-gone":      func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" }) },
 		"memory-high-gone": func(n *Node) { n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = cgroup.Max }) },
+		"rounded-by-the-kernel": func(n *Node) {
+			web(n).Raised = 126*mi + 100
+			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = 126 * mi })
+		},
 		"raised": func(n *Node) {
 			web(n).Raised = 126 * mi
 			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = 126 * mi })
