@@ -108,16 +108,17 @@ func e2e() (bool, error) {
 	return ok, nil
 }
 
-// keptRuns is how many runs' consoles and logs stay in the cache.
-const keptRuns = 5
+// keptFor is how long consoles and logs stay in the cache; longer than any run takes.
+const keptFor = 6 * time.Hour
 
 // runFolder makes a folder for this run, so that two at once do not disturb
 // each other, and removes old ones.
 func runFolder(dir string) (string, error) {
 	old, _ := filepath.Glob(filepath.Join(dir, "*"))
-	slices.Sort(old) // the names are times
-	for _, folder := range old[:max(0, len(old)-keptRuns)] {
-		_ = os.RemoveAll(folder)
+	for _, folder := range old {
+		if info, err := os.Stat(folder); err == nil && time.Since(info.ModTime()) > keptFor {
+			_ = os.RemoveAll(folder)
+		}
 	}
 	folder := filepath.Join(dir, fmt.Sprintf("%s-%d", time.Now().Format("20060102-150405"), os.Getpid()))
 	if err := os.MkdirAll(folder, 0o755); err != nil {
