@@ -1,0 +1,104 @@
+package guard
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Episode is one time that a container was stopped by its memory.high and given room.
+type Episode struct {
+	Container Container
+	Began     time.Time
+	Lasted    time.Duration
+	From, To  uint64        // memory.high before and after, bytes; Unlimited for "max"
+	Raises    int           // steps taken
+	Reclaimed uint64        // bytes of page cache freed instead
+	Stalled   time.Duration // full stall while it lasted
+}
+
+// Totals count since the guard was made.
+type Totals struct {
+	Episodes, Raises, Restores uint64
+	Reclaimed                  uint64        // bytes
+	Stalled                    time.Duration // full stall inside episodes
+	Raised                     time.Duration // container time with a raised memory.high
+}
+
+// Status is what the guard knows about one container.
+type Status struct {
+	Container Container
+	High      uint64 // memory.high, bytes; Unlimited for "max"
+	Raised    bool
+	Since     time.Time // when it was first raised; zero when it is not
+	Stopped   bool      // an episode is open
+}
+
+func (g *Guard) beginEpisode(w *watched, now time.Time, high uint64) {
+	if w.episode != nil {
+		return
+	}
+	w.episode = &Episode{Container: w.Container, Began: now, From: high, To: high}
+	w.before = w.stall - min(w.stall, g.settings.Stall) // the trigger fired after a whole stall
+	g.totals.Episodes++
+}
+
+func (g *Guard) endEpisode(w *watched, now time.Time) {
+	e := w.episode
+	if e == nil {
+		return
+	}
+	w.episode = nil
+	e.Lasted, e.Stalled = now.Sub(e.Began), w.stall-w.before
+	g.totals.Stalled += e.Stalled
+	g.log.WithFields(w.fields()).WithFields(logrus.Fields{"memoryHigh": e.From, "raisedTo": text(e.To), "raises": e.Raises,
+		"reclaimedBytes": e.Reclaimed, "stalled": e.Stalled.String()}).
+		Info("stall guard: the container was stopped by its memory.high and was given room")
+	if g.onEpisode != nil {
+		g.onEpisode(*e)
+	}
+}
+
+func (g *Guard) endRaise(w *watched, now time.Time) {
+	if !w.raisedAt.IsZero() {
+		g.totals.Raised += now.Sub(w.raisedAt)
+		w.raisedAt = time.Time{}
+	}
+}
+
+// Totals returns the counters.
+func (g *Guard) Totals() Totals {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.totals
+	for _, w := range g.watched {
+		if !w.raisedAt.IsZero() {
+			t.Raised += time.Since(w.raisedAt)
+		}
+	}
+	return t
+}
+
+// Statuses returns what is known of the watched containers, by container ID.
+func (g *Guard) Statuses() map[string]Status {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make(map[string]Status, len(g.watched))
+	for id, w := range g.watched {
+		all[id] = Status{Container: w.Container, High: w.brake.High(), Raised: w.brake.Raised(), Since: w.raisedAt, Stopped: w.episode != nil}
+	}
+	return all
+}
+
+func (w *watched) fields() logrus.Fields {
+	return logrus.Fields{"pod": w.Pod, "container": w.Name, "id": w.ID}
+}
+
+// text is a memory.high as the kernel writes it.
+func text(bytes uint64) string {
+	if bytes == Unlimited {
+		return "max"
+	}
+	return fmt.Sprint(bytes)
+}
