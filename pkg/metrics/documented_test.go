@@ -101,3 +101,26 @@ func declared(t *testing.T, file string) []string {
 	}
 	return names
 }
+
+// The alerts that are shipped ask for metrics that there are.
+func TestAlertsAskForMetricsThatThereAre(t *testing.T) {
+	rules, err := os.ReadFile("../../deploy/prometheus/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New()
+	m.Attach(sources(t))
+	m.Handled("CreateContainer", time.Millisecond, nil)
+	families := parse(t, scrape(t, m))
+	for _, name := range regexp.MustCompile(`\b(?:nri_memory_manager|memory_manager|memory_qos)_[a-z_]+`).FindAllString(string(rules), -1) {
+		family := name
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if base := strings.TrimSuffix(name, suffix); families[base] != nil {
+				family = base
+			}
+		}
+		if families[family] == nil {
+			t.Errorf("deploy/prometheus/rules.yaml asks for %s, which there is not", name)
+		}
+	}
+}

@@ -1,0 +1,23 @@
+package metrics
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPromtoolFindsNothing(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed (apt-get install prometheus); the client library's linter has looked")
+	}
+	m := New()
+	m.Attach(sources(t))
+	m.Handled("CreateContainer", time.Millisecond, nil)
+	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(scrape(t, m))
+	if output, err := cmd.CombinedOutput(); err != nil || len(output) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, output)
+	}
+}
