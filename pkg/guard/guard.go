@@ -243,7 +243,11 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 		if !w.brake.Raised() {
 			g.endRaise(w, now)
 		}
-		g.inBackground(w, func() error { return g.host.SetHigh(ctx, w.ID, action.Bytes) })
+		g.inBackground(w, func() error {
+			// Writing memory.high would reclaim the same, and have others wait for it.
+			_ = g.tree.Reclaim(w.Cgroup, sample.Current-min(sample.Current, action.Bytes))
+			return g.host.SetHigh(ctx, w.ID, action.Bytes)
+		})
 	}
 	if !w.brake.Open() {
 		g.endEpisode(w, now)
@@ -251,8 +255,8 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 	return nil
 }
 
-// inBackground runs a write, so that no other container waits for it: the kernel reclaims down to a lower memory.high
-// before the write returns. The container itself is not looked at meanwhile.
+// inBackground runs a write that may take long, so that no other container waits for it. This one is not looked at
+// meanwhile.
 func (g *Guard) inBackground(w *watched, write func() error) {
 	w.busy = true
 	go func() {

@@ -313,8 +313,14 @@ func TestTriggerLeadsToReclaimThenToARaise(t *testing.T) {
 	if totals := f.guard.Totals(); totals.Raised <= 0 || totals.Stalled != e.Stalled {
 		t.Errorf("totals %+v", totals)
 	}
+	// An hour later it has given all but page cache back.
+	fire(later(time.Hour), 36*mib, 30*mib, 3, 1120*time.Millisecond)
+	fire(later(time.Hour+3*time.Second), 36*mib, 30*mib, 3, 1120*time.Millisecond)
+	if asked, _ := os.ReadFile(filepath.Join(f.root, "cg", cgroupPath, "memory.reclaim")); string(asked) != fmt.Sprint(4*mib) || f.last() != 32*mib {
+		t.Errorf("memory.high was set to %d after asking to reclaim %q, want 32 MiB after the 4 MiB beyond", f.last(), asked)
+	}
 	f.write("cg/"+cgroupPath+"/memory.pressure", "full total=much\n")
-	f.guard.handle(t.Context(), []int32{f.guard.triggers.byID["c1"]}, later(time.Hour))
+	f.guard.handle(t.Context(), []int32{f.guard.triggers.byID["c1"]}, later(2*time.Hour))
 	if len(f.guard.Statuses()) > 0 || !f.warned("container no longer watched") {
 		t.Error("a container that cannot be read is still watched, or nobody was told")
 	}
