@@ -184,9 +184,10 @@ func TestWhatEndedWhileThePluginWasAwayIsFreed(t *testing.T) {
 	must(t, h.endPod(gone))
 	must(t, h.removePod(gone))
 	h.start()
-	if got := h.entries(); len(got) != 1 || !strings.HasPrefix(got[0], "uid-stays/app") {
-		t.Errorf("bookings: %v, want that of stays only", got)
-	}
+	eventually(t, "only stays is booked", func() bool {
+		got := h.entries()
+		return len(got) == 1 && strings.HasPrefix(got[0], "uid-stays/app")
+	})
 	h.deploy(guaranteed("next", 12*gi))
 }
 
@@ -211,9 +212,7 @@ func TestRuntimesWithAnOlderNRI(t *testing.T) {
 			eventually(t, "memory.high follows the resize", func() bool { return high() != before })
 			must(t, h.endPod(first))
 			must(t, h.removePod(first))
-			if got := h.entries(); len(got) != 0 {
-				t.Errorf("left: %v", got)
-			}
+			eventually(t, "nothing is booked", func() bool { return len(h.entries()) == 0 })
 		})
 	}
 }
@@ -231,9 +230,7 @@ func TestAnotherPluginSetsTheSameKey(t *testing.T) {
 	stop()
 	// The kubelet tries again; the first try has left nothing that would be in its way.
 	eventually(t, "the rival is gone", func() bool { return h.create(first) == nil })
-	if got, want := h.entries(), []string{"uid-first/app 0 12884901888"}; !slices.Equal(got, want) {
-		t.Errorf("bookings: %v, want %v", got, want)
-	}
+	eventually(t, "it alone is booked", func() bool { return slices.Equal(h.entries(), []string{"uid-first/app 0 12884901888"}) })
 }
 
 func TestARejectedContainerLeavesNothing(t *testing.T) {
@@ -248,9 +245,7 @@ func TestARejectedContainerLeavesNothing(t *testing.T) {
 		}
 	}
 	must(t, h.runtime.StopPodSandbox(context.Background(), large.sandbox()))
-	if got := h.entries(); len(got) != 0 {
-		t.Errorf("left: %v", got)
-	}
+	eventually(t, "nothing is booked", func() bool { return len(h.entries()) == 0 })
 	h.deploy(guaranteed("fits", 12*gi))
 }
 
@@ -266,8 +261,6 @@ func TestAHostileCgroupParentTouchesNothing(t *testing.T) {
 			must(t, h.runtime.RemovePodSandbox(context.Background(), evil.sandbox()))
 		}
 	}
-	if got := h.entries(); len(got) != 0 {
-		t.Errorf("bookings: %v", got)
-	}
+	eventually(t, "nothing is booked", func() bool { return len(h.entries()) == 0 })
 	h.deploy(guaranteed("good", gi))
 }

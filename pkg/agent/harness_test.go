@@ -247,6 +247,20 @@ func (n *node) writeFile(dir, file, text string) {
 	}
 }
 
+// overwrite writes as to a cgroup file, in one step: an ordinary file must not be cut short first, and the text must be
+// longer than what it held.
+func (n *node) overwrite(dir, file, text string) {
+	n.Helper()
+	target, err := os.OpenFile(filepath.Join(n.root, dir, file), os.O_WRONLY, 0)
+	if err == nil {
+		_, err = target.WriteString(text + "\n")
+		err = errors.Join(err, target.Close())
+	}
+	if err != nil {
+		n.Fatal(err)
+	}
+}
+
 // file is what a cgroup file holds, "" when it was never written.
 func (n *node) file(dir, name string) string {
 	n.Helper()

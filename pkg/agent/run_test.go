@@ -465,7 +465,7 @@ func TestAForeignWriteToAContainerIsRepairedAtOnce(t *testing.T) {
 	pod := n.pod("pod", memoryqos.Burstable)
 	c := ofPod(pod, "main", 1000*mi)
 	c = n.run(pod, c, n.create(pod, c))
-	n.writeFile(c.CgroupsPath, "memory.high", "max")
+	n.overwrite(c.CgroupsPath, "memory.high", "9000000000000")
 	eventually(t, "it is repaired", func() bool { return n.file(c.CgroupsPath, "memory.high") == bytesOf(900*mi) })
 }
 

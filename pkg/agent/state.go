@@ -122,6 +122,8 @@ type container struct {
 	raised uint64
 	// check asks Run to compare the container's files with what they should hold.
 	check bool
+	// held is set while a look at them waits for the calm after a repair to end.
+	held bool
 	// repaired is when they were last found otherwise.
 	repaired time.Time
 

@@ -6,8 +6,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// calmAfterRepair is how long a container's files are left to the periodic check after a repair, so that another writer
-// who does not give in is not fought at every write.
+// calmAfterRepair is how long a container's files are left alone after a repair, so that another writer who does not give
+// in is not fought at every write.
 const calmAfterRepair = 5 * time.Second
 
 // watch asks for news of a container's files that hold values of ours. What cannot be watched is found by the periodic
@@ -47,10 +47,23 @@ func (a *Agent) written(change cgroup.Change) {
 		if c.cgroup != change.Cgroup {
 			continue
 		}
-		if c.alive() && a.now().Sub(c.repaired) > calmAfterRepair {
+		switch rest := calmAfterRepair - a.now().Sub(c.repaired); {
+		case !c.alive() || c.held:
+		case rest > 0:
+			c.held = true
+			time.AfterFunc(rest, func() { a.calmed(c) })
+		default:
 			c.check = true
 			a.poke()
 		}
 		return
 	}
+}
+
+// calmed looks at what was written in the calm after a repair.
+func (a *Agent) calmed(c *container) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c.held, c.check = false, c.alive()
+	a.poke()
 }
