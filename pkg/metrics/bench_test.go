@@ -48,7 +48,10 @@ func BenchmarkScrape(b *testing.B) {
 	}
 	defer tree.Close()
 	m := New()
-	m.Attach(Sources{View: func() *agent.View { return view }, Counters: func() agent.Counters { return agent.Counters{} }, Tree: tree, Version: "v1"})
+	m.Attach(Sources{View: func() *agent.View { return view }, Counters: func() agent.Counters { return agent.Counters{} }, Version: "v1"})
+	files := newContainers(func() *agent.View { return view }, tree)
+	files.fresh = 0 // each scrape reads
+	m.registry.MustRegister(files)
 	server := httptest.NewServer(m.Handler())
 	defer server.Close()
 	var longest time.Duration

@@ -24,25 +24,44 @@ var (
 // readingTime bounds what one scrape spends on the kernel's files. A container takes about 40 µs.
 const readingTime = 35 * time.Millisecond
 
+// freshTime is for how long what was read is sent again, so that several scrapers, or a hasty one, cost no more than one.
+const freshTime = time.Second
+
 // containers collects the kernel's counters of the containers with a memory.high of ours: only they can be throttled.
 type containers struct {
 	view func() *agent.View
 	tree *cgroup.Tree
 	now  func() time.Time
 
-	mu   sync.Mutex
-	next int // where the last scrape stopped, so that every container has its turn
+	fresh  time.Duration
+	mu     sync.Mutex
+	next   int // where the last reading stopped, so that every container has its turn
+	readAt time.Time
+	read   []prometheus.Metric
 }
 
 func newContainers(view func() *agent.View, tree *cgroup.Tree) *containers {
-	return &containers{view: view, tree: tree, now: time.Now}
+	return &containers{view: view, tree: tree, now: time.Now, fresh: freshTime}
 }
 
 // Describe sends nothing, like state's.
 func (*containers) Describe(chan<- *prometheus.Desc) {}
 
-// Collect reads as many containers as there is time for, and goes on there at the next scrape.
+// Collect sends what was read last, unless that was too long ago.
 func (c *containers) Collect(out chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.now(); c.readAt.IsZero() || now.Sub(c.readAt) >= c.fresh {
+		c.readAll()
+		c.readAt = now
+	}
+	for _, metric := range c.read {
+		out <- metric
+	}
+}
+
+// readAll reads as many containers as there is time for, and goes on there at the next time. The lock is held.
+func (c *containers) readAll() {
 	type throttled struct {
 		pod       *agent.PodView
 		container *agent.ContainerView
@@ -59,23 +78,23 @@ func (c *containers) Collect(out chan<- prometheus.Metric) {
 			}
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.read = c.read[:0]
+	send := func(d description, value float64, labels ...string) { c.read = append(c.read, d.of(value, labels...)) }
 	began, read := c.now(), 0
 	for ; read < len(all) && c.now().Sub(began) < readingTime; read++ {
 		t := all[(c.next+read)%len(all)]
 		labels := []string{t.pod.Namespace, t.pod.Name, t.container.Name}
 		if events, err := c.tree.Events(t.container.Cgroup); err == nil { // an ended container has no files
-			highEvents.send(out, float64(events.High), labels...)
+			send(highEvents, float64(events.High), labels...)
 		}
 		if pressure, ok, err := c.tree.Pressure(t.container.Cgroup); err == nil && ok {
-			fullStall.send(out, float64(pressure.Full.Total)/1e6, labels...)
+			send(fullStall, float64(pressure.Full.Total)/1e6, labels...)
 		}
 		if current, err := c.tree.Current(t.container.Cgroup); err == nil {
-			usage.send(out, float64(current), labels...)
+			send(usage, float64(current), labels...)
 		}
 	}
-	leftOut.send(out, float64(len(all)-read))
+	send(leftOut, float64(len(all)-read))
 	if len(all) > 0 {
 		c.next = (c.next + read) % len(all)
 	}

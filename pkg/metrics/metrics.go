@@ -103,5 +103,9 @@ func counter(name, help string, labels ...string) description {
 }
 
 func (d description) send(out chan<- prometheus.Metric, value float64, labels ...string) {
-	out <- prometheus.MustNewConstMetric(d.desc, d.kind, value, labels...)
+	out <- d.of(value, labels...)
+}
+
+func (d description) of(value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d.desc, d.kind, value, labels...)
 }

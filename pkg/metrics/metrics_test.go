@@ -158,6 +158,7 @@ func TestAScrapeReadsWhatItHasTimeForAndGoesOnThere(t *testing.T) {
 	s.View = func() *agent.View { return view }
 	m := New()
 	limited := newContainers(s.View, s.Tree)
+	limited.fresh = 0
 	clock := time.Now()
 	limited.now = func() time.Time { clock = clock.Add(readingTime / 4); return clock }
 	m.registry.MustRegister(limited)
@@ -177,5 +178,28 @@ func TestAScrapeReadsWhatItHasTimeForAndGoesOnThere(t *testing.T) {
 	}
 	if len(seen) != 10 {
 		t.Errorf("after four scrapes %d of 10 containers were read", len(seen))
+	}
+}
+
+func TestWhatWasJustReadIsSentAgain(t *testing.T) {
+	s := sources(t)
+	m := New()
+	kept := newContainers(s.View, s.Tree)
+	clock := time.Now()
+	kept.now = func() time.Time { return clock }
+	m.registry.MustRegister(kept)
+	const name = "nri_memory_manager_container_memory_current_bytes"
+	current := func() float64 { return parse(t, scrape(t, m))[name].Metric[0].GetGauge().GetValue() }
+	first := current()
+	file := filepath.Join(s.Tree.Root(), "kubepods/burstable/pod1/app/memory.current")
+	if err := os.WriteFile(file, []byte("8192\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if again := current(); first != 4096 || again != first {
+		t.Errorf("%v bytes, then %v, want 4096 twice", first, again)
+	}
+	clock = clock.Add(freshTime)
+	if later := current(); later != 8192 {
+		t.Errorf("%v bytes later, want 8192", later)
 	}
 }
