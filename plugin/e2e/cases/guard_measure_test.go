@@ -172,6 +172,9 @@ func usageOf(t *testing.T, p *plugin) usage {
 		n, _ := strconv.ParseInt(nanoseconds, 10, 64)
 		u.cpu += time.Duration(n)
 	}
+	if u.switches == 0 {
+		t.Fatalf("%s: no context switches since the start", dir)
+	}
 	return u
 }
 
