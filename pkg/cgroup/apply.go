@@ -79,6 +79,9 @@ func (p *Protector) settle(ctx context.Context, cgroups iter.Seq[*held]) error {
 
 // left tells whether something of ours is left in a cgroup that is no target any more.
 func (h *held) left(t *Tree) bool {
+	if h.behind {
+		return t.Exists(h.cgroup)
+	}
 	for i := range h.files {
 		if h.files[i].ours && !h.files[i].settled() {
 			return t.Exists(h.cgroup)
@@ -159,10 +162,13 @@ func (p *Protector) writeCgroup(ctx context.Context, changes []change) error {
 		values := make(map[Knob]uint64, len(changes))
 		for _, c := range changes {
 			values[protected[c.index]] = c.file().want
+			c.file().told = true
 		}
-		if err := p.units.set(ctx, unit, values); err != nil {
+		sure, err := p.units.set(ctx, unit, values)
+		if err != nil {
 			errs = append(errs, err)
 		}
+		h.behind = h.behind || !sure
 	}
 	for _, c := range changes {
 		f := c.file()
@@ -182,9 +188,34 @@ func (p *Protector) writeCgroup(ctx context.Context, changes []change) error {
 			f.have, f.known = f.want, true
 		}
 		f.ours = f.want != initial[c.index]
-		if !f.ours {
+		if !f.ours && !h.behind {
 			p.forget(h.cgroup, protected[c.index])
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// catchUp tells systemd again what it may not have heard: a property that it holds comes back into the file at its next
+// look at the unit, long after a value was taken back.
+func (p *Protector) catchUp(ctx context.Context, h *held) error {
+	values := make(map[Knob]uint64)
+	for i := range h.files {
+		if f := &h.files[i]; f.told {
+			values[protected[i]] = f.want
+		}
+	}
+	sure, err := p.units.set(ctx, Unit(h.cgroup), values)
+	if !sure {
+		return err
+	}
+	h.behind = false
+	for i := range h.files {
+		if f := &h.files[i]; f.told && !f.ours {
+			p.forget(h.cgroup, protected[i])
+		}
+	}
+	if h.generation != p.generation && !h.left(p.tree) {
+		p.drop(h)
+	}
+	return nil
 }

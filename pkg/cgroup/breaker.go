@@ -23,17 +23,18 @@ type breaker struct {
 const pause = 30 * time.Second
 
 // set sets a unit's properties. That there is no systemd or no such unit is no error: the files are written in any case.
-func (b *breaker) set(ctx context.Context, unit string, values map[Knob]uint64) error {
+// Unless it is sure, systemd may hold other values and write them again at any time.
+func (b *breaker) set(ctx context.Context, unit string, values map[Knob]uint64) (sure bool, err error) {
 	if b.now().Before(b.until) {
-		return nil
+		return false, nil
 	}
-	err := b.units.SetMemory(ctx, unit, values)
+	err = b.units.SetMemory(ctx, unit, values)
 	switch {
 	case err == nil:
 		b.silent = false
-		return nil
+		return true, nil
 	case errors.Is(err, ErrNoUnit):
-		return nil
+		return true, nil
 	}
 	b.until = b.now().Add(pause)
 	if errors.Is(err, ErrNoSystemd) {
@@ -41,7 +42,7 @@ func (b *breaker) set(ctx context.Context, unit string, values map[Knob]uint64) 
 			b.silent = true
 			b.log.WithError(err).Warn("memory protection is written to files only: systemd takes it back at its next reload")
 		}
-		return nil
+		return true, nil
 	}
-	return err
+	return false, err
 }

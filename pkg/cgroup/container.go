@@ -44,7 +44,8 @@ func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 		properties[CpusetMems] = uint64(nodes)
 	}
 	if unit != "" && len(properties) > 0 {
-		errs = append(errs, p.units.set(ctx, unit, properties))
+		_, err := p.units.set(ctx, unit, properties)
+		errs = append(errs, err)
 	}
 	leaves := p.tree.Leaves(c.Cgroup)
 	for i, v := range values {

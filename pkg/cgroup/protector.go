@@ -55,6 +55,7 @@ type held struct {
 	driver     Driver
 	generation int
 	files      [len(protected)]file
+	behind     bool // systemd has not confirmed what it was told
 }
 
 // protected are the files of a level, in the order of held.files.
@@ -70,6 +71,7 @@ type file struct {
 	known  bool // the file was seen to hold have
 	have   uint64
 	ours   bool // we wrote it and have not put it back
+	told   bool // systemd was told of it, and may have heard
 	fight  fight
 
 	overwritten uint64 // foreign writes since it is held
@@ -140,7 +142,7 @@ func (h *held) set(v memoryqos.Values) {
 		switch {
 		case value != nil:
 			f.wanted, f.want = true, *value
-		case f.ours:
+		case f.ours, h.behind && f.told:
 			f.wanted, f.want = true, initial[i]
 		default:
 			f.wanted = false

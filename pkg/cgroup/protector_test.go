@@ -343,6 +343,36 @@ func TestWithoutSystemdFilesAreWrittenAndOneLineSaysSo(t *testing.T) {
 	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(40)})
 }
 
+// A systemd that is slow may hear of a value after we have given up waiting, and then holds it for ever.
+func TestASystemdThatDidNotAnswerIsToldAgain(t *testing.T) {
+	u := &units{err: context.DeadlineExceeded}
+	n := newNode(t, u, sliceG)
+	if err := n.Apply(t.Context(), Targets([]Pod{{mustPod(t, sliceG), minimum(30)}})); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v", err)
+	}
+	u.err = nil
+	n.apply(t, nil) // the pod ends while systemd is left alone
+	if len(n.journal.Entries()) == 0 {
+		t.Error("the journal has forgotten what systemd may still hold")
+	}
+	u.calls = nil
+	n.reconcile(t)
+	wantWrites(t, u.calls)
+	n.clock = n.clock.Add(pause)
+	n.overwrite(t, "kubepods.slice/memory.min", "30") // it writes what it had heard
+	n.reconcile(t)
+	if slices.Sort(u.calls); len(u.calls) == 0 || u.calls[len(u.calls)-1] != "kubepods.slice memory.min=0" {
+		t.Errorf("systemd was told %q, want memory.min=0 for kubepods.slice", u.calls)
+	}
+	if got := content(t, n.Tree, "kubepods.slice/memory.min"); got != "0" {
+		t.Errorf("memory.min is %s", got)
+	}
+	n.apply(t, nil)
+	if len(n.held) > 0 || len(n.journal.Entries()) > 0 {
+		t.Errorf("still held: %v, journal %v", n.held, n.journal.Entries())
+	}
+}
+
 func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 	const crun = sliceG + "/crio-a.scope"
 	u := &units{}

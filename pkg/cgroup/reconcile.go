@@ -38,6 +38,9 @@ func (p *Protector) reconcile(ctx context.Context, cgroups iter.Seq[string]) (ne
 	for cgroup := range cgroups {
 		fighting := false
 		h := p.held[cgroup]
+		if h != nil && h.behind {
+			errs = append(errs, p.catchUp(ctx, h))
+		}
 		for i := range protected {
 			if h == nil {
 				break
