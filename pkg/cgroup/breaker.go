@@ -19,8 +19,8 @@ type breaker struct {
 	silent bool      // the absence has been logged
 }
 
-// pause is how long a failing systemd is left alone.
-const pause = 30 * time.Second
+// pause is how long a failing systemd is left alone: a daemon-reload of a busy node takes seconds.
+const pause = 10 * time.Second
 
 // set sets a unit's properties. That there is no systemd or no such unit is no error: the files are written in any case.
 // Unless it is sure, systemd may hold other values and write them again at any time.
