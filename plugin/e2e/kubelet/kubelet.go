@@ -334,6 +334,31 @@ func (k *Kubelet) Resize(ctx context.Context, p *Pod, name string, request, limi
 	return nil
 }
 
+// Exec runs a command in a container and returns what it printed and its exit status.
+func (k *Kubelet) Exec(ctx context.Context, p *Pod, name string, command ...string) (string, int, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	response, err := k.runtime.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: p.ids[name], Cmd: command, Timeout: int64(patience.Seconds())})
+	if err != nil {
+		return "", -1, fmt.Errorf("run %v in %s/%s: %w", command, p.Name, name, err)
+	}
+	return string(response.GetStdout()) + string(response.GetStderr()), int(response.GetExitCode()), nil
+}
+
+// HasImage tells whether the runtime can make containers of an image.
+func (k *Kubelet) HasImage(ctx context.Context, image string) bool {
+	response, err := k.images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image}})
+	return err == nil && response.GetImage() != nil
+}
+
+// RemoveImage makes the runtime forget an image.
+func (k *Kubelet) RemoveImage(ctx context.Context, image string) error {
+	if _, err := k.images.RemoveImage(ctx, &cri.RemoveImageRequest{Image: &cri.ImageSpec{Image: image}}); err != nil {
+		return fmt.Errorf("remove image %s: %w", image, err)
+	}
+	return nil
+}
+
 // Output is what a container printed.
 func (k *Kubelet) Output(p *Pod, name string) string {
 	text, err := os.ReadFile(filepath.Join(logDir(p), name+".log"))

@@ -32,11 +32,14 @@ type Container struct {
 	Hugepages      uint64 // of 2 MiB, request and limit
 	CPUs           string // one exclusive CPU, as the kubelet's CPU manager gives it
 	Init           bool
-	Args           []string // steps of the workload; none: sleep
-	Mounts         map[string]string
+	Args           []string          // steps of the workload; none: sleep
+	Mounts         map[string]string // path inside → path on the node, with ":ro" at its end read-only
 	Unified        map[string]string // sent with the CRI request
-	Image          string            // another image than the test image
-	ReadOnly       bool
+	Image          string            // another image than the test image; Args are its entrypoint's
+	// Restricted takes from the container what a careful security context
+	// takes: all capabilities, new privileges and writes to the image's files.
+	Restricted bool
+	Seccomp    bool // the runtime's default profile
 }
 
 // Class is the pod's QoS class (pkg/apis/core/v1/helper/qos): CPU is asked for

@@ -3,6 +3,7 @@ package kubelet
 import (
 	"maps"
 	"path/filepath"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
@@ -61,13 +62,27 @@ func (k *Kubelet) containerConfig(p *Pod, c Container) *cri.ContainerConfig {
 		Mounts:      []*cri.Mount{{HostPath: k.Control(p), ContainerPath: "/ctl"}},
 		Linux: &cri.LinuxContainerConfig{
 			Resources:       k.resources(p, c),
-			SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: namespaces(), ReadonlyRootfs: c.ReadOnly},
+			SecurityContext: c.securityContext(),
 		},
 	}
 	for inside, outside := range c.Mounts {
-		config.Mounts = append(config.Mounts, &cri.Mount{HostPath: outside, ContainerPath: inside})
+		outside, readOnly := strings.CutSuffix(outside, ":ro")
+		config.Mounts = append(config.Mounts, &cri.Mount{HostPath: outside, ContainerPath: inside, Readonly: readOnly})
 	}
 	return config
+}
+
+func (c Container) securityContext() *cri.LinuxContainerSecurityContext {
+	s := &cri.LinuxContainerSecurityContext{NamespaceOptions: namespaces()}
+	if c.Restricted {
+		s.RunAsUser, s.RunAsGroup = &cri.Int64Value{}, &cri.Int64Value{} // 0: root without its rights
+		s.Capabilities = &cri.Capability{DropCapabilities: []string{"ALL"}}
+		s.NoNewPrivs, s.ReadonlyRootfs = true, true
+	}
+	if c.Seccomp {
+		s.Seccomp = &cri.SecurityProfile{ProfileType: cri.SecurityProfile_RuntimeDefault}
+	}
+	return s
 }
 
 // resources is what the kubelet sends (pkg/kubelet/kuberuntime

@@ -22,8 +22,12 @@ const (
 	Cases    = "/e2e/cases.test"
 	// ImageTar holds the one image that is sandbox and workload.
 	ImageTar = "/e2e/image.tar"
-	// ReleasedImageTar is the project's own container image, where one was built.
+	// ReleasedImageTar holds the project's own container image, as it is released but for one platform only.
 	ReleasedImageTar = "/e2e/released-image.tar"
+	// ReleasedImage is the name under which ReleasedImageTar is known to containerd.
+	ReleasedImage = "ghcr.io/nri-memory-manager/nri-memory-manager:" + Version
+	// Version is what the binary under test and its image say of themselves.
+	Version = "e2e"
 	// Image is the name under which ImageTar is known to containerd.
 	Image = "e2e.local/box:1"
 	// Registry is where CRI-O pulls the image from.
@@ -83,8 +87,6 @@ type Plan struct {
 	Watchdog time.Duration `json:"watchdog"`
 	// Full asks for the long form of cases that make tables for the documentation.
 	Full bool `json:"full"`
-	// HasReleasedImage tells that ReleasedImageTar is there.
-	HasReleasedImage bool `json:"hasReleasedImage"`
 }
 
 // Socket is the CRI socket of the plan's runtime.

@@ -163,14 +163,18 @@ func (p *Parts) buildTools(ctx context.Context) error {
 	})
 }
 
-// BuildOwn builds the plugin, the guest's init, the workload, the test binary
-// and the test image.
+// BuildOwn builds the plugin and its container image, the guest's init, the
+// workload, the test binary and the test image.
 func (p *Parts) BuildOwn(ctx context.Context) error {
 	if err := os.MkdirAll(p.bin, 0o755); err != nil {
 		return fmt.Errorf("build: %w", err)
 	}
 	static := []string{"CGO_ENABLED=0"}
-	if err := p.build(ctx, p.Project, p.bin+"/nri-memory-manager", static, "-ldflags", "-s -w -X main.version=e2e", "./plugin"); err != nil {
+	if err := p.build(ctx, p.Project, p.bin+"/nri-memory-manager", static, "-ldflags", "-s -w -X main.version="+setup.Version, "./plugin"); err != nil {
+		return err
+	}
+	if _, err := run(ctx, filepath.Join(p.Project, "deploy"), nil, "nice", "-n", "5", "go", "run", "./image",
+		"-platforms", "linux/amd64", "-version", setup.Version, "-out", filepath.Join(p.bin, "released-image.tar")); err != nil {
 		return err
 	}
 	if err := p.build(ctx, p.Home, p.bin+"/", static, "-ldflags", "-s -w", "./guest", "./workload"); err != nil {

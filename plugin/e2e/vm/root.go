@@ -17,11 +17,9 @@ func (p *Parts) root(v Variant, plan setup.Plan) (*Tree, error) {
 	t.Bytes(setup.PlanPath, mustJSON(plan))
 	for name, file := range map[string]string{
 		setup.Plugin: "nri-memory-manager", setup.Workload: "workload", setup.Cases: "cases.test", setup.ImageTar: "image.tar",
+		setup.ReleasedImageTar: "released-image.tar",
 	} {
 		t.File(name, filepath.Join(p.bin, file))
-	}
-	if plan.HasReleasedImage {
-		t.File(setup.ReleasedImageTar, p.ReleasedImage())
 	}
 	busybox := filepath.Join(p.busybox, "bin", "busybox")
 	t.File("bin/busybox", busybox)
@@ -118,11 +116,6 @@ func (p *Parts) addCRIO(t *Tree) error {
 func exists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
-}
-
-// ReleasedImage is where `make image` leaves the project's own image.
-func (p *Parts) ReleasedImage() string {
-	return filepath.Join(p.Project, "bin", "nri-memory-manager.oci.tar")
 }
 
 // addSystemd adds systemd as the guest's first process, with one target that

@@ -1,0 +1,175 @@
+package cases
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
+)
+
+// daemon is the name of the plugin's container in its pod.
+const daemon = "nri-memory-manager"
+
+// daemonPod is the chart's pod (deploy/helm): its arguments, mounts, resources
+// and security context. What differs is the network, the node's, because the
+// guest has no CNI, and the folder that stands for the config map.
+func daemonPod(t *testing.T, p *plugin, driver setup.Driver) *kubelet.Pod {
+	t.Helper()
+	config := t.TempDir()
+	install(t, p.config, filepath.Join(config, "config.yaml"))
+	if err := os.MkdirAll(p.state, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	mounts := map[string]string{
+		"/etc/nri/memory-manager":     config + ":ro",
+		"/var/run/nri":                "/var/run/nri",
+		"/var/lib/nri-memory-manager": p.state,
+		"/sys/fs/cgroup":              kubelet.Root,
+		"/host/kubelet-pods":          filepath.Dir(kubelet.PodAPISocket) + ":ro",
+	}
+	if driver == setup.Systemd {
+		mounts["/run/systemd/private"] = "/run/systemd/private"
+	}
+	return &kubelet.Pod{Name: daemon, Containers: []kubelet.Container{{
+		Name: daemon, Image: setup.ReleasedImage, Request: 48 * MiB, Limit: 128 * MiB,
+		Args: []string{
+			"run", "--idx=92", "--config=/etc/nri/memory-manager/config.yaml", "--state-dir=/var/lib/nri-memory-manager",
+			"--metrics-address=:8891", "--kubelet-pods-socket=/host/kubelet-pods/kubelet.sock",
+		},
+		Mounts: mounts, Restricted: true, Seccomp: hasSeccomp(t),
+	}}}
+}
+
+// hasSeccomp tells whether the OCI runtime was built with seccomp: ours is not,
+// since that needs a C library, a distribution's is.
+func hasSeccomp(t *testing.T) bool {
+	t.Helper()
+	out, err := exec.Command("runc", "features").Output()
+	if err != nil {
+		t.Fatalf("runc features: %v", err)
+	}
+	var features struct {
+		Linux struct {
+			Seccomp struct {
+				Enabled bool `json:"enabled"`
+			} `json:"seccomp"`
+		} `json:"linux"`
+	}
+	if err := json.Unmarshal(out, &features); err != nil {
+		t.Fatalf("runc features: %v: %s", err, out)
+	}
+	return features.Linux.Seccomp.Enabled
+}
+
+// importReleasedImage gives the runtime the plugin's own image, until the test ends.
+func importReleasedImage(t *testing.T, k *kubelet.Kubelet) {
+	t.Helper()
+	args := []string{"-n", "k8s.io", "images", "import", "--local", setup.ReleasedImageTar}
+	if k.Plan.Runtime == setup.Containerd17 {
+		args = []string{"-n", "k8s.io", "images", "import", setup.ReleasedImageTar}
+	}
+	if out, err := exec.CommandContext(t.Context(), "ctr", args...).CombinedOutput(); err != nil {
+		t.Fatalf("import the image: %v: %s", err, out)
+	}
+	t.Cleanup(func() { // its files are in the guest's memory
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := k.RemoveImage(ctx, setup.ReleasedImage); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "the runtime knows the image", func() string {
+		if !k.HasImage(t.Context(), setup.ReleasedImage) {
+			return setup.ReleasedImage + " is not there"
+		}
+		return ""
+	})
+}
+
+// confined checks that the kernel holds a container's process to what was asked for.
+func confined(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, container string) {
+	t.Helper()
+	pids, err := k.PIDs(pod, container)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"Uid": "0", "CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000",
+		"CapAmb": "0000000000000000", "NoNewPrivs": "1", "Seccomp": "0",
+	}
+	if pod.Container(container).Seccomp {
+		want["Seccomp"] = "2"
+	}
+	for line := range strings.Lines(file("/proc", strconv.Itoa(pids[0]), "status")) {
+		key, text, _ := strings.Cut(line, ":")
+		value, asked := want[key]
+		if fields := strings.Fields(text); asked && (len(fields) == 0 || fields[0] != value) {
+			t.Errorf("%s of the plugin's process is %v, want %s", key, fields, value)
+		}
+		delete(want, key)
+	}
+	if len(want) > 0 {
+		t.Errorf("the kernel does not show %v", want)
+	}
+}
+
+// TestReleasedImageRunsAsAPod runs the plugin from its own container image as
+// the chart's pod, root without any capability, and looks at placement and
+// values as TestGuaranteedContainersLandOnTheirNodes and
+// TestValuesAtEveryLevel do. The plugin's own pod gets its values, too.
+func TestReleasedImageRunsAsAPod(t *testing.T) {
+	k := kubeletOf(t)
+	if k.Plan.Runtime == setup.CRIO {
+		t.Skip("CRI-O pulls its images, and the guest's registry has one only")
+	}
+	importReleasedImage(t, k)
+	p := newPlugin(t, "memoryReservationPolicy: TieredReservation")
+	own := daemonPod(t, p, k.Plan.Driver)
+	t.Logf("seccomp: %t", own.Containers[0].Seccomp)
+	t.Cleanup(func() { _ = os.WriteFile(p.log, []byte(k.Output(own, daemon)), 0o644) })
+	run(t, k, own)
+	eventually(t, "the plugin synchronizes with the runtime", func() string {
+		out := k.Output(own, daemon)
+		if how, exited := k.Exited(t.Context(), own, daemon); exited {
+			t.Fatalf("the plugin ended (%s):\n%s", how, out)
+		}
+		if !strings.Contains(out, "synchronized with the runtime") {
+			return out[max(0, len(out)-2000):]
+		}
+		return ""
+	})
+	confined(t, k, own, daemon)
+
+	const touched = 24 * MiB
+	first, second := guaranteed("first", 48*MiB, touched), on(guaranteed("second", 48*MiB, touched), "1")
+	run(t, k, first)
+	run(t, k, second)
+	placed(t, k, p, first, "0", touched)
+	placed(t, k, p, second, "1", touched)
+
+	if err := k.Remove(t.Context(), second); err != nil { // the simulator gives no exclusive CPUs
+		t.Fatal(err)
+	}
+	pods := append([]*kubelet.Pod{own, first}, mixture()...)
+	for _, pod := range pods[2:] {
+		run(t, k, pod)
+	}
+	p.agrees(k, p.simulate(pods...), pods...)
+
+	for _, question := range []struct{ command, want string }{{"status", "first"}, {"verify", "nothing is wrong"}, {"version", setup.Version}} {
+		out, code, err := k.Exec(t.Context(), own, daemon, "/nri-memory-manager", question.command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code != 0 || !strings.Contains(out, question.want) {
+			t.Errorf("%s in the container: exit status %d, and %q is wanted in what it says:\n%s", question.command, code, question.want, out)
+		}
+	}
+}
