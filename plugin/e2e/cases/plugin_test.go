@@ -67,6 +67,12 @@ func newPlugin(t *testing.T, lines ...string) *plugin {
 	p.args = []string{"run", "--config", p.config, "--state-dir", p.state, "--metrics-address", metricsAddress, "--kubelet-pods-socket", kubelet.PodAPISocket}
 	t.Cleanup(func() {
 		p.kill()
+		// The next case finds the node as before, whatever this one's plugin promised to kubepods and the QoS levels.
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if out, err := exec.CommandContext(ctx, setup.Plugin, "rollback", "--state-dir", p.state).CombinedOutput(); err != nil {
+			t.Logf("rollback after the case: %v: %s", err, out)
+		}
 		_ = os.RemoveAll(p.state)
 	})
 	return p
