@@ -141,7 +141,7 @@ func TestReleasedImageRunsAsAPod(t *testing.T) {
 			t.Fatalf("the plugin ended (%s):\n%s", how, out)
 		}
 		if !strings.Contains(out, "synchronized with the runtime") {
-			return out[max(0, len(out)-2000):]
+			return "it has said: " + out[max(0, len(out)-2000):]
 		}
 		return ""
 	})
