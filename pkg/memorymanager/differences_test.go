@@ -11,7 +11,10 @@ import (
 	"testing"
 )
 
-const document = "../../docs/differences.md"
+const (
+	document            = "../../docs/differences.md"
+	reservedDifferences = "../../testdata/vectors/reserved-differences.jsonl"
+)
 
 func writeDifferences(t *testing.T, known map[key]difference) {
 	t.Helper()
@@ -32,7 +35,7 @@ func writeDifferences(t *testing.T, known map[key]difference) {
 	if err := os.WriteFile(differences, data.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(document, []byte(describe(readDifferences(t))), 0o644); err != nil {
+	if err := os.WriteFile(document, []byte(describe(t, readDifferences(t))), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -43,12 +46,13 @@ func TestDocumentListsAllDifferences(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := describe(readDifferences(t)); string(got) != want {
+	if want := describe(t, readDifferences(t)); string(got) != want {
 		t.Errorf("%s is not what %s says; run go test ./pkg/memorymanager -run TestKubeletVectors -update\n%s", document, differences, want)
 	}
 }
 
-func describe(known []difference) string {
+func describe(t *testing.T, known []difference) string {
+	t.Helper()
 	var b strings.Builder
 	b.WriteString(`# Where we differ from the kubelet
 
@@ -72,6 +76,30 @@ A test writes this page and compares it.
 			known = known[1:]
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", first.ID, strings.Join(steps, ", "), first.Reason)
+	}
+	b.WriteString(`
+## Reserved memory
+
+Of the recorded outcomes of ` + "`--reserved-memory` and `reservedMemory`" + ` these are others here; both outcomes stand in
+` + "`testdata/vectors/reserved-differences.jsonl`, and pkg/config's test holds ours to them" + `.
+
+| record | flags | why ours is another answer |
+| --- | --- | --- |
+`)
+	data, err := os.ReadFile(reservedDifferences)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(data) {
+		var record struct {
+			Record int
+			Flags  []string
+			Reason string
+		}
+		if err := json.Unmarshal(line, &record); err != nil {
+			t.Fatalf("%s: %v", reservedDifferences, err)
+		}
+		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", record.Record, strings.Join(record.Flags, " "), record.Reason)
 	}
 	return b.String()
 }
