@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,7 +10,6 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 )
@@ -101,7 +99,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if err != nil {
 		return failed(err)
 	}
-	if err := o.write(out, result); err != nil {
+	if err := writeAs(out, o.output, result, result.Table); err != nil {
 		return failed(err)
 	}
 	return o.judge(result, errOut)
@@ -155,23 +153,6 @@ func startSimulated(ctx context.Context, at simulator.Paths, options daemonOptio
 	s := &simulated{d, make(chan error, 1)}
 	go func() { s.ended <- d.run(ctx) }()
 	return s, nil
-}
-
-func (o *simulateOptions) write(out io.Writer, result *simulator.Result) error {
-	switch o.output {
-	case "json":
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(result)
-	case "yaml":
-		text, err := yaml.Marshal(result)
-		if err != nil {
-			return err
-		}
-		_, err = out.Write(text)
-		return err
-	}
-	return result.Table(out)
 }
 
 // judge compares the rejections with those that were expected.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 
@@ -123,12 +122,7 @@ whether it is right, "state verify" tells.`,
 				return err
 			}
 			listing := checkpoint.NewListing(args[0], file)
-			if format == "json" {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				return failed(encoder.Encode(listing))
-			}
-			return failed(listing.WriteTable(cmd.OutOrStdout()))
+			return failed(writeAs(cmd.OutOrStdout(), format, listing, listing.WriteTable))
 		},
 	}
 	command.Flags().StringVarP(&format, "output", "o", "table", "table or json")
