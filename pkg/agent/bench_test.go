@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/sirupsen/logrus"
@@ -143,10 +144,22 @@ func BenchmarkAncestors(b *testing.B) {
 // BenchmarkView is a View after one pod has changed.
 func BenchmarkView(b *testing.B) {
 	n, _, _ := loaded(b, 1000)
+	churn(n)
 	for b.Loop() {
 		n.mu.Lock()
 		n.touch(n.living[0])
 		n.mu.Unlock()
 		n.View()
 	}
+}
+
+// churn leaves the pods in the order of no name, as the comings and goings of days do.
+func churn(n *node) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	rand.Shuffle(len(n.living), func(i, j int) {
+		n.living[i], n.living[j] = n.living[j], n.living[i]
+		n.values[i], n.values[j] = n.values[j], n.values[i]
+		n.living[i].index, n.living[j].index = i, j
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -12,26 +13,37 @@ import (
 // slowDisk is how long a decision may be on its way to the disk before the checkpoint counts as failing.
 const slowDisk = 10 * time.Second
 
+// picture is the shared part of the views of one generation.
+type picture struct {
+	View
+	order sync.Once // sorts the pods: a thousand take longer than a decision
+}
+
 // View returns the present state. The lock is held only to collect what has changed since the last View.
 func (a *Agent) View() *View {
 	storage := a.storage()
 	a.mu.Lock()
-	view := a.picture()
+	shared := a.picture()
 	a.mu.Unlock()
+	shared.order.Do(func() {
+		slices.SortFunc(shared.Pods, func(x, y *PodView) int {
+			return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name), strings.Compare(x.UID, y.UID))
+		})
+	})
 	// What follows is this caller's own copy.
-	own := *view
+	own := shared.View
 	own.Taken = a.now()
-	own.Conditions = append(slices.Clone(view.Conditions), storage)
+	own.Conditions = append(slices.Clone(shared.Conditions), storage)
 	slices.SortFunc(own.Conditions, func(x, y Condition) int { return cmp.Compare(x.Name, y.Name) })
 	return &own
 }
 
-// picture makes the shared part of a view, or returns the one that still holds. The lock is held.
-func (a *Agent) picture() *View {
+// picture collects the shared part of a view, or returns the one that still holds. The lock is held.
+func (a *Agent) picture() *picture {
 	if a.view != nil && a.view.Generation == a.generation {
 		return a.view
 	}
-	view := &View{
+	view := &picture{View: View{
 		Generation: a.generation,
 		Runtime:    a.runtime,
 		Config:     a.resolved,
@@ -40,7 +52,7 @@ func (a *Agent) picture() *View {
 		Conditions: []Condition{
 			a.connected.named(Connected), a.synchronized.named(Synchronized), a.configured.named(ConfigValid),
 		},
-	}
+	}}
 	if a.manager != nil {
 		view.Nodes = a.manager.Nodes()
 	}
@@ -53,9 +65,6 @@ func (a *Agent) picture() *View {
 			view.Kubepods = p.path.Kubepods
 		}
 	}
-	slices.SortFunc(view.Pods, func(x, y *PodView) int {
-		return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name), strings.Compare(x.UID, y.UID))
-	})
 	view.Ancestors = memoryqos.Ancestors(a.values)
 	a.view = view
 	return view

@@ -31,7 +31,7 @@ type state struct {
 	dirty      []*pod   // whose sums have changed since protect looked
 	gone       []string // cgroups of pods that have ended since
 	allDirty   bool     // all pods may have changed
-	view       *View    // of generation; nil when there is none yet
+	view       *picture // of generation; nil when there is none yet
 	rejections []RejectionView
 
 	connected, synchronized, configured condition
