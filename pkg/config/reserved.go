@@ -113,7 +113,7 @@ func parseReservation(text string) (Reservation, error) {
 		}
 		var bytes ReservedBytes
 		if err := bytes.UnmarshalText([]byte(amount)); err != nil {
-			return Reservation{}, fmt.Errorf("%s: %w", memoryType, err)
+			return Reservation{}, fmt.Errorf("%s: %w", strings.Trim(shown(memoryType), `"`), err)
 		}
 		r.Limits[memoryType] = bytes
 	}
