@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -122,6 +123,11 @@ func TestSimulateTheDemo(t *testing.T) {
 		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "NOT CREATED", "default/too-large app:"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: %q is not in\n%s", driver, want, out)
+			}
+		}
+		for pod, nodes := range map[string]string{"database-0": "0-1", "cache-0": "2", "packet-router": "2", "web-0": "-"} {
+			if row := regexp.MustCompile(`default/` + pod + ` .* yes +(\S+)`).FindStringSubmatch(out); row == nil || row[1] != nodes {
+				t.Errorf("%s: %s is placed as %q, want nodes %s:\n%s", driver, pod, row, nodes, out)
 			}
 		}
 	}
