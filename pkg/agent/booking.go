@@ -145,7 +145,7 @@ func (a *Agent) unplaced(c *container, err error) error {
 	}
 	refuse = refuse && c.state == Unknown // what runs is not refused
 	reason := reasonOf(err)
-	a.reject(c, reason, err.Error(), refuse)
+	a.reject(c, reason, textOf(err), refuse)
 	if refuse {
 		return err
 	}
@@ -162,6 +162,15 @@ func reasonOf(err error) string {
 		return NotPreferred
 	}
 	return otherReason
+}
+
+// textOf is a reason at length, with a line for each NUMA node where the memory manager gives one.
+func textOf(err error) string {
+	var rejection *memorymanager.Rejection
+	if errors.As(err, &rejection) {
+		return rejection.Text()
+	}
+	return err.Error()
 }
 
 // respect takes over the cpuset.mems that the kubelet has set: kubelet and agent never both pin.

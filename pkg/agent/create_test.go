@@ -157,7 +157,7 @@ func TestWhatCannotBePlacedIsRefusedOrRunsUnpinned(t *testing.T) {
 	}{
 		"restricted refuses": {
 			yaml: "topologyManagerPolicy: restricted", limit: 40 * gi,
-			err: "container main of pod default/pod", reason: "UnexpectedAdmissionError",
+			err: "container main of pod default/pod: it asks for memory 42949672960 (40Gi); policy restricted, scope container: no set of NUMA nodes has room: node 0 ", reason: "UnexpectedAdmissionError",
 		},
 		"single-numa-node refuses two nodes": {
 			yaml: "topologyManagerPolicy: single-numa-node", limit: 20 * gi,

@@ -122,7 +122,7 @@ func (a *Agent) rebook(c *container, to Resources) error {
 	}
 	placement, err := a.manager.Resize(wanted, true)
 	if err != nil {
-		a.reject(c, reasonOf(err), err.Error(), true)
+		a.reject(c, reasonOf(err), textOf(err), true)
 		return err
 	}
 	c.nodes = placement.Nodes

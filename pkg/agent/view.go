@@ -81,7 +81,7 @@ type RejectionView struct {
 	UID                       string
 	// Reason is one of memorymanager's, or one of this package's.
 	Reason string
-	// Text is what the pod's events say.
+	// Text says why, without the container's name; it may have more lines.
 	Text string
 	// Refused is unset when the container runs all the same, unpinned.
 	Refused bool

@@ -107,10 +107,11 @@ func (r *Reporter) look() {
 		news = news[:i]
 	}
 	for _, rejection := range slices.Backward(news) {
-		text := rejection.Text
+		text := strings.ReplaceAll(rejection.Text, "\n", " ")
 		if !rejection.Refused {
 			text = "runs without NUMA nodes of its own: " + text
 		}
+		text = fmt.Sprintf("container %s: %s", rejection.Container, text) // describe does not show whose container an event is
 		r.write(podReference(rejection.Namespace, rejection.Pod, rejection.UID, rejection.Container), rejection.Reason, text)
 		r.last = rejection
 	}

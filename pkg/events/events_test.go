@@ -193,8 +193,8 @@ func rejection(pod string, refused bool) agent.RejectionView {
 func TestEventsOfAPod(t *testing.T) {
 	s, n := newServer(t), busyNode()
 	r := start(t, s, n)
-	const rejected = "Pod shop/large uid-large spec.containers{app} TopologyAffinityError 1×: fits nowhere"
-	const unpinned = "Pod shop/odd uid-odd spec.containers{app} TopologyAffinityError 1×: runs without NUMA nodes of its own: fits nowhere"
+	const rejected = "Pod shop/large uid-large spec.containers{app} TopologyAffinityError 1×: container app: fits nowhere"
+	const unpinned = "Pod shop/odd uid-odd spec.containers{app} TopologyAffinityError 1×: container app: runs without NUMA nodes of its own: fits nowhere"
 	n.change(func(n *node) { n.view.Rejections = []agent.RejectionView{rejection("large", true)} })
 	s.eventually(t, rejected)
 	n.change(func(n *node) {
@@ -224,7 +224,7 @@ func TestEventsWaitForAnAPIServerThatIsAway(t *testing.T) {
 	s.failing.Store(3)
 	start(t, s, n)
 	n.change(func(n *node) { n.view.Rejections = []agent.RejectionView{rejection("large", true)} })
-	s.eventually(t, "Pod shop/large uid-large spec.containers{app} TopologyAffinityError 1×: fits nowhere")
+	s.eventually(t, "Pod shop/large uid-large spec.containers{app} TopologyAffinityError 1×: container app: fits nowhere")
 }
 
 func TestAnEpisodeInWords(t *testing.T) {

@@ -167,7 +167,7 @@ func TestRejections(t *testing.T) {
 	}{
 		"one node by itself is too small": {
 			nodes: seed, policy: topologymanager.SingleNUMANode, c: app("p", 150*gi), reason: memorymanager.TopologyAffinityError,
-			err: "container c of pod p asks for memory 161061273600 (150Gi); policy single-numa-node, scope container: " +
+			err: "it asks for memory 161061273600 (150Gi); policy single-numa-node, scope container: " +
 				"only nodes 0-1 together have room, not one by itself: " +
 				"node 0 (group 0) memory allocatable 131766128640 free 131766128640, too small: memory allocatable 131766128640 < 161061273600; " +
 				"node 1 (group 1) memory allocatable 133034381312 free 133034381312, too small: memory allocatable 133034381312 < 161061273600",
@@ -175,7 +175,7 @@ func TestRejections(t *testing.T) {
 		"fewer nodes would do if they were free": {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 15*gi)}, c: app("b", gi+1),
 			reason: memorymanager.TopologyAffinityError,
-			err: "container c of pod b asks for memory 1073741825; policy restricted, scope container: " +
+			err: "it asks for memory 1073741825; policy restricted, scope container: " +
 				"only nodes 0-1 together have room, although fewer nodes would hold the request if they were free: " +
 				"node 0 (group 0-1) memory allocatable 10737418240 free 0, is in the group 0-1; " +
 				"node 1 (group 0-1) memory allocatable 10737418240 free 5368709120, is in the group 0-1",
@@ -183,21 +183,21 @@ func TestRejections(t *testing.T) {
 		"everything is full": {
 			nodes: plain(1), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 8*gi)}, c: app("b", 3*gi),
 			reason: memorymanager.UnexpectedAdmissionError,
-			err: "container c of pod b asks for memory 3221225472 (3Gi); policy best-effort, scope container: no set of NUMA nodes has room: " +
+			err: "it asks for memory 3221225472 (3Gi); policy best-effort, scope container: no set of NUMA nodes has room: " +
 				"node 0 (group 0) memory allocatable 10737418240 free 2147483648, too full: memory free 2147483648 < 3221225472",
 		},
 		"no such pages": {
 			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}},
 			reason: memorymanager.UnexpectedAdmissionError,
-			err: "container c of pod p asks for hugepages-2Mi 1; policy none, scope container: no NUMA node has such memory: " +
+			err: "it asks for hugepages-2Mi 1; policy none, scope container: no NUMA node has such memory: " +
 				"node 0 (group 0) has no hugepages-2Mi",
 		},
 		"not with these CPUs": {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 8*gi)},
 			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(4 * gi), CPUs: nodeset.Of(0)},
 			reason: memorymanager.TopologyAffinityError,
-			err: "container c of pod b asks for memory 4294967296 (4Gi); policy restricted, scope container: " +
-				"nodes 1 have room, but not with the container's CPUs: " +
+			err: "it asks for memory 4294967296 (4Gi); policy restricted, scope container: " +
+				"there is room on node 1, but not with the container's CPUs: " +
 				"node 0 (group 0) memory allocatable 10737418240 free 2147483648, too full: memory free 2147483648 < 4294967296; " +
 				"node 1 (group 1) memory allocatable 10737418240 free 10737418240, has room",
 		},
@@ -215,7 +215,7 @@ func TestRejections(t *testing.T) {
 		},
 		"nothing asked for": {
 			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c"}, reason: memorymanager.InvalidRequest,
-			err: "container c of pod p asks for nothing; policy none, scope container: the request names no memory: node 0 (group 0) has room",
+			err: "it asks for nothing; policy none, scope container: the request names no memory: node 0 (group 0) has room",
 		},
 		"not sorted": {
 			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c", Request: append(memory(1), memory(1)...)},
@@ -379,8 +379,8 @@ func TestPodScope(t *testing.T) {
 		reason     string
 		err        string
 	}{
-		"not preferred": {pod("q", gi), memorymanager.TopologyAffinityError, "pod q asks for memory 1073741824 (1Gi); policy restricted, scope pod: only nodes 0-1"},
-		"no containers": {nil, memorymanager.InvalidRequest, "pod q asks for nothing"},
+		"not preferred": {pod("q", gi), memorymanager.TopologyAffinityError, "the pod's containers ask together for memory 1073741824 (1Gi); policy restricted, scope pod: only nodes 0-1"},
+		"no containers": {nil, memorymanager.InvalidRequest, "the pod's containers ask together for nothing"},
 		"no such pages": {
 			[]memorymanager.Container{{Pod: "q", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}}},
 			memorymanager.UnexpectedAdmissionError, "no NUMA node has such memory",
@@ -560,8 +560,8 @@ func TestExplain(t *testing.T) {
 		"one node": {
 			c: app("b", 4*gi), nodes: nodeset.Of(2),
 			want: []string{
-				"2+ chosen", "0 is in the group 0-1", "1 is in the group 0-1", "3+ has room, but nodes 2 come first",
-				"0-1 has room, but nodes 2 come first", "2-3 has room, but nodes 2 come first",
+				"2+ chosen", "0 is in the group 0-1", "1 is in the group 0-1", "3+ has room, but comes after node 2",
+				"0-1 has room, but comes after node 2", "2-3 has room, but comes after node 2",
 			},
 		},
 		"two nodes": {
@@ -584,8 +584,8 @@ func TestExplain(t *testing.T) {
 		"CPUs elsewhere": {
 			c: memorymanager.Container{Pod: "b", Name: "c", Request: memory(6 * gi), CPUs: nodeset.Of(1, 2)}, nodes: nodeset.Of(2),
 			want: []string{
-				"2+ chosen", "0 is in the group 0-1", "1 is in the group 0-1", "3+ has room, but nodes 2 come first",
-				"0-1 too full: memory free 5368709120 < 6442450944", "2-3 has room, but nodes 2 come first",
+				"2+ chosen", "0 is in the group 0-1", "1 is in the group 0-1", "3+ has room, but comes after node 2",
+				"0-1 too full: memory free 5368709120 < 6442450944", "2-3 has room, but comes after node 2",
 			},
 		},
 		"CPUs that cut through": {

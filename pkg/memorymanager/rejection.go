@@ -52,24 +52,25 @@ type NodeReason struct {
 // Reason is one of the constants above.
 func (r *Rejection) Reason() string { return r.reason }
 
-// Error is the text for the pod's events, the log and explain, in one line.
-func (r *Rejection) Error() string {
-	var b strings.Builder
+// Error is the text for the runtime's error, the pod's events and the log, in one line. Whoever asked is named by those, which
+// know the pod's name.
+func (r *Rejection) Error() string { return strings.ReplaceAll(r.Text(), "\n", " ") }
+
+// Text is the same with a line for each node, for status and explain.
+func (r *Rejection) Text() string {
+	who := "it asks"
 	if r.Container.Name == "" {
-		fmt.Fprintf(&b, "pod %s", r.Container.Pod)
-	} else {
-		fmt.Fprintf(&b, "container %s of pod %s", r.Container.Name, r.Container.Pod)
+		who = "the pod's containers ask together"
 	}
-	fmt.Fprintf(&b, " asks for %s; policy %s, scope %s: %s", r.Container.Request, r.Policy, r.Scope, r.Cause)
+	text := fmt.Sprintf("%s for %s; policy %s, scope %s: %s", who, r.Container.Request, r.Policy, r.Scope, r.Cause)
 	for i, node := range r.Nodes {
-		b.WriteString([]string{": ", "; "}[min(i, 1)])
-		fmt.Fprintf(&b, "node %d (group %s)", node.Node, node.Group)
+		text += []string{":", ";"}[min(i, 1)] + fmt.Sprintf("\nnode %d (group %s)", node.Node, node.Group)
 		for _, table := range node.Memory {
-			fmt.Fprintf(&b, " %s allocatable %d free %d,", table.Type, table.Allocatable, table.Free)
+			text += fmt.Sprintf(" %s allocatable %d free %d,", table.Type, table.Allocatable, table.Free)
 		}
-		b.WriteString(" " + node.Why)
+		text += " " + node.Why
 	}
-	return b.String()
+	return text
 }
 
 // String lists the request with exact bytes, "memory 161061273600 (150Gi)".
@@ -157,5 +158,13 @@ func (m *Manager) unpreferred(h *hints) string {
 	case !h.minimal(nodes.Len()):
 		return fmt.Sprintf("only nodes %s together have room, although fewer nodes would hold the request if they were free", nodes)
 	}
-	return fmt.Sprintf("nodes %s have room, but not with the container's CPUs", nodes)
+	return fmt.Sprintf("there is room on %s, but not with the container's CPUs", named(nodes))
+}
+
+// named is "node 0" or "nodes 0-1".
+func named(nodes nodeset.Set) string {
+	if nodes.Len() == 1 {
+		return "node " + nodes.String()
+	}
+	return "nodes " + nodes.String()
 }

@@ -54,7 +54,8 @@ func (r *Result) writeRejections(b *strings.Builder) {
 	}
 	fmt.Fprintln(b, "NOT CREATED")
 	for _, c := range rejected {
-		fmt.Fprintf(b, "%s/%s %s:\n    %s\n", c.Namespace, c.Pod, c.Container, strings.ReplaceAll(c.Reason, "\n", "\n    "))
+		said := strings.TrimPrefix(c.Reason, fmt.Sprintf("container %s of pod %s/%s: ", c.Container, c.Namespace, c.Pod))
+		fmt.Fprintf(b, "%s/%s %s:\n    %s\n", c.Namespace, c.Pod, c.Container, strings.ReplaceAll(said, "\n", "\n    "))
 	}
 	fmt.Fprintln(b)
 }
