@@ -8,9 +8,11 @@ FUZZTIME    ?= 60s
 BENCH       ?= .
 # The race detector needs a C compiler; without one the tests run all the same.
 RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
+# The same commit gives the same bytes.
+RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" -out ../bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build image run test bench fuzz lint e2e clean
+.PHONY: help build image release run test bench fuzz lint e2e clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,9 +22,13 @@ build: ## Build the static binary into bin/
 
 image: ## Build the container image for amd64 and arm64 into bin/image.tar, without a container engine
 	@mkdir -p bin
-	$(GO) -C deploy run ./image -version $(VERSION) -created "$$(git log -1 --format=%ct)" -out ../bin/image.tar
+	$(RELEASE) image
 
-run: build ## Build, then send the manifests in testdata/pods through NRI on a simulated two-node machine
+release: ## Build image, tarballs with the systemd unit, packed chart and SHA256SUMS into bin/
+	@mkdir -p bin
+	$(RELEASE)
+
+run: build ## Build, then send the manifests in testdata/pods through NRI on a simulated two-socket machine
 	$(BINARY) simulate --machine testdata/machines/demo.yaml --config testdata/config/demo.yaml --pod-info kubelet \
 	  --expect-rejected too-large/app testdata/pods/*.yaml
 

@@ -24,6 +24,8 @@ const (
 	ImageTar = "/e2e/image.tar"
 	// ReleasedImageTar holds the project's own container image, as it is released but for one platform only.
 	ReleasedImageTar = "/e2e/released-image.tar"
+	// ReleasedTarball is the project's archive for nodes without Kubernetes' tools.
+	ReleasedTarball = "/e2e/release.tar.gz"
 	// ReleasedImage is the name under which ReleasedImageTar is known to containerd.
 	ReleasedImage = "ghcr.io/nri-memory-manager/nri-memory-manager:" + Version
 	// Version is what the binary under test and its image say of themselves.

@@ -163,8 +163,11 @@ func (p *Parts) buildTools(ctx context.Context) error {
 	})
 }
 
-// BuildOwn builds the plugin and its container image, the guest's init, the
-// workload, the test binary and the test image.
+// release is the folder of what the project would release.
+func (p *Parts) release() string { return filepath.Join(p.bin, "release") }
+
+// BuildOwn builds the plugin, its container image and its tarball, the guest's
+// init, the workload, the test binary and the test image.
 func (p *Parts) BuildOwn(ctx context.Context) error {
 	if err := os.MkdirAll(p.bin, 0o755); err != nil {
 		return fmt.Errorf("build: %w", err)
@@ -173,8 +176,11 @@ func (p *Parts) BuildOwn(ctx context.Context) error {
 	if err := p.build(ctx, p.Project, p.bin+"/nri-memory-manager", static, "-ldflags", "-s -w -X main.version="+setup.Version, "./plugin"); err != nil {
 		return err
 	}
-	if _, err := run(ctx, filepath.Join(p.Project, "deploy"), nil, "nice", "-n", "5", "go", "run", "./image",
-		"-platforms", "linux/amd64", "-version", setup.Version, "-out", filepath.Join(p.bin, "released-image.tar")); err != nil {
+	if err := os.MkdirAll(p.release(), 0o755); err != nil {
+		return fmt.Errorf("build: %w", err)
+	}
+	if _, err := run(ctx, filepath.Join(p.Project, "deploy"), nil, "nice", "-n", "5", "go", "run", "./release",
+		"-platforms", "linux/amd64", "-version", setup.Version, "-out", p.release(), "image", "tarballs"); err != nil {
 		return err
 	}
 	if err := p.build(ctx, p.Home, p.bin+"/", static, "-ldflags", "-s -w", "./guest", "./workload"); err != nil {

@@ -17,7 +17,7 @@ func (p *Parts) root(v Variant, plan setup.Plan) (*Tree, error) {
 	t.Bytes(setup.PlanPath, mustJSON(plan))
 	for name, file := range map[string]string{
 		setup.Plugin: "nri-memory-manager", setup.Workload: "workload", setup.Cases: "cases.test", setup.ImageTar: "image.tar",
-		setup.ReleasedImageTar: "released-image.tar",
+		setup.ReleasedImageTar: "release/image.tar", setup.ReleasedTarball: "release/nri-memory-manager-" + setup.Version + "-linux-amd64.tar.gz",
 	} {
 		t.File(name, filepath.Join(p.bin, file))
 	}

@@ -16,6 +16,31 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
+const binaryPath = "nri-memory-manager"
+
+// parts are what every artefact of a platform holds.
+type parts struct {
+	binary   file
+	licenses []file
+}
+
+// parts builds the parts of a platform, once.
+func (o options) parts(platform v1.Platform) (parts, error) {
+	if built, done := o.built[platform.String()]; done {
+		return built, nil
+	}
+	binary, err := o.build(platform)
+	if err != nil {
+		return parts{}, err
+	}
+	licenses, err := o.licenses(platform)
+	if err != nil {
+		return parts{}, err
+	}
+	o.built[platform.String()] = parts{file{binaryPath, 0o755, binary}, licenses}
+	return o.built[platform.String()], nil
+}
+
 // build compiles the binary for a platform: static, without the paths of this machine, repeatable.
 func (o options) build(platform v1.Platform) ([]byte, error) {
 	folder, err := os.MkdirTemp("", "binary")

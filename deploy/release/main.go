@@ -1,0 +1,105 @@
+// Release builds what a release consists of, without a container engine: the same sources give the same bytes.
+//
+//	go -C deploy run ./release -version v0.1.0 -out ../bin image     # image.tar
+//	go -C deploy run ./release -version v0.1.0 -out ../bin           # all: image, tarballs, chart, SHA256SUMS
+package main
+
+import (
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+type options struct {
+	root      string // of the main module
+	version   string
+	created   time.Time
+	platforms []v1.Platform
+	built     map[string]parts // by platform
+}
+
+// artefact is a file of the release.
+type artefact struct {
+	name    string
+	content []byte
+}
+
+// kind is a kind of artefact that can be asked for.
+type kind struct {
+	name string
+	make func(options) ([]artefact, error)
+}
+
+var kinds = []kind{
+	{"image", options.imageArchive},
+	{"tarballs", options.tarballs},
+	{"chart", options.packedChart},
+}
+
+func main() {
+	root := flag.String("root", "..", "folder of the main module")
+	version := flag.String("version", "unknown", "version to build")
+	platforms := flag.String("platforms", "linux/amd64,linux/arm64", "platforms, comma-separated")
+	out := flag.String("out", ".", "folder to write to")
+	created := flag.Int64("created", 0, "creation time, seconds since 1970: the time of the commit makes builds repeatable")
+	flag.Parse()
+	o := options{root: *root, version: *version, created: time.Unix(*created, 0).UTC(), built: map[string]parts{}}
+	if err := o.run(*platforms, *out, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// run builds the wanted kinds, all if none is named; then with their sums.
+func (o options) run(platforms, out string, wanted []string) error {
+	for text := range strings.SplitSeq(platforms, ",") {
+		platform, err := v1.ParsePlatform(text)
+		if err != nil {
+			return fmt.Errorf("platform %q: %w", text, err)
+		}
+		o.platforms = append(o.platforms, *platform)
+	}
+	for _, name := range wanted {
+		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
+			return fmt.Errorf("%q: want image, tarballs or chart; nothing for all", name)
+		}
+	}
+	var all []artefact
+	for _, kind := range kinds {
+		if len(wanted) > 0 && !slices.Contains(wanted, kind.name) {
+			continue
+		}
+		made, err := kind.make(o)
+		if err != nil {
+			return fmt.Errorf("%s: %w", kind.name, err)
+		}
+		all = append(all, made...)
+	}
+	if len(wanted) == 0 {
+		all = append(all, sums(all))
+	}
+	for _, a := range all {
+		path := filepath.Join(out, a.name)
+		if err := os.WriteFile(path, a.content, 0o644); err != nil {
+			return err
+		}
+		fmt.Printf("%x  %s\n", sha256.Sum256(a.content), path)
+	}
+	return nil
+}
+
+// sums is what sha256sum --check reads.
+func sums(all []artefact) artefact {
+	var text strings.Builder
+	for _, a := range all {
+		fmt.Fprintf(&text, "%x  %s\n", sha256.Sum256(a.content), a.name)
+	}
+	return artefact{"SHA256SUMS", []byte(text.String())}
+}
