@@ -110,6 +110,8 @@ func (p *Parts) addCRIO(t *Tree) error {
 			return err
 		}
 	}
+	t.Link("usr/bin/nsenter", "/bin/busybox") // CRI-O does not start without one
+	t.Bytes("var/tmp/.keep", nil)             // images are unpacked there
 	return nil
 }
 
