@@ -49,13 +49,9 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 		fmt.Fprintf(out, "nothing to restore: %s has no journal of written files\n", o.stateDir)
 		return nil
 	}
-	journal, quarantined, err := cgroup.OpenJournal(o.stateDir)
+	journal, damage, err := cgroup.OpenJournal(o.stateDir)
 	if err != nil {
 		return failed(err)
-	}
-	if quarantined != "" {
-		journal.Close(ctx)
-		return failed(fmt.Errorf("the journal of written files was damaged and is kept as %s: what it named cannot be restored", quarantined))
 	}
 	actions, err := cgroup.Rollback(ctx, journal, tree, o.units(), dryRun)
 	for _, action := range actions {
@@ -69,6 +65,9 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	}
 	if err != nil {
 		return failed(errors.New("not everything could be restored; what is left stays in the journal"))
+	}
+	if damage != nil {
+		return failed(fmt.Errorf("the journal of written files cannot be read in full, and what is not known of it is not restored: %w", damage))
 	}
 	return nil
 }

@@ -158,9 +158,9 @@ func (a *Agent) openStateDir(dir string) {
 }
 
 func (a *Agent) openJournal(dir string) (*cgroup.Journal, error) {
-	journal, quarantined, err := cgroup.OpenJournal(dir)
-	if quarantined != "" {
-		a.log.WithField("kept", quarantined).Warn("the journal of written cgroup files was damaged and is set aside")
+	journal, damage, err := cgroup.OpenJournal(dir)
+	if damage != nil {
+		a.log.WithError(damage).Warn("the journal of written cgroup files cannot be read in full and is set aside")
 	}
 	return journal, err
 }
@@ -174,7 +174,7 @@ func (a *Agent) restore(log logrus.FieldLogger) {
 		return
 	case errors.As(err, &corrupt):
 		a.counters.quarantined.Add(1)
-		log.WithError(err).Warn("the state file was damaged and is set aside: bookings are rebuilt from the runtime")
+		log.WithError(err).Warn("the state file cannot be used and is set aside: bookings are rebuilt from the runtime")
 		return
 	case err != nil:
 		log.WithError(err).Error("the state file cannot be read: bookings are rebuilt from the runtime")

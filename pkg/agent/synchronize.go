@@ -208,13 +208,15 @@ func (a *Agent) knobs() map[string]map[cgroup.Knob]bool {
 	return ours
 }
 
-// corrections are the updates of Synchronize's answer.
+// corrections are the updates of Synchronize's answer. The journal is told of all values, those too that the containers have
+// already: it may have been lost.
 func (a *Agent) corrections(taken []*container) []Update {
 	if a.resolved.Config.DryRun {
 		return nil
 	}
 	var updates []Update
 	for _, c := range taken {
+		a.note(c.cgroup, c.adjustment())
 		update, changed := a.updateOf(c)
 		if !changed {
 			continue

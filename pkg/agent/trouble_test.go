@@ -92,7 +92,7 @@ func TestADamagedJournalAndDamagedRaisesAreNoReasonToStop(t *testing.T) {
 		}
 	}
 	n.start()
-	for _, told := range []string{"journal of written cgroup files was damaged", "raised memory.high values cannot be read"} {
+	for _, told := range []string{"journal of written cgroup files cannot be read in full", "raised memory.high values cannot be read"} {
 		if !strings.Contains(n.log.String(), told) {
 			t.Errorf("the log does not say %q", told)
 		}

@@ -61,9 +61,9 @@ const (
 	pace = time.Second
 )
 
-// OpenJournal reads the journal in folder dir. A corrupt file is set aside as knobs.json.corrupt-<time>, which the second
-// value tells.
-func OpenJournal(dir string) (j *Journal, quarantined string, err error) {
+// OpenJournal reads the journal in folder dir. A file that is damaged, or has more in it than this release knows, is set
+// aside as knobs.json.corrupt-<time>, and damage tells why; what is known of it is taken over.
+func OpenJournal(dir string) (j *Journal, damage, err error) {
 	j = &Journal{
 		path: filepath.Join(dir, JournalFile), now: time.Now,
 		wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
@@ -75,18 +75,28 @@ func OpenJournal(dir string) (j *Journal, quarantined string, err error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, "", fmt.Errorf("read the journal of written knobs: %w", err)
+		return nil, nil, fmt.Errorf("read the journal of written knobs: %w", err)
 	default:
-		if j.cgroups, err = decodeJournal(data); err != nil {
-			j.cgroups = make(map[string]*journaled)
-			quarantined = j.path + ".corrupt-" + j.now().UTC().Format("20060102T150405.000Z")
-			if err := os.Rename(j.path, quarantined); err != nil {
-				return nil, "", fmt.Errorf("set the corrupt journal of written knobs aside: %w", err)
+		if j.cgroups, damage = decodeJournal(data); damage != nil {
+			kept, err := j.setAside()
+			if err != nil {
+				return nil, nil, err
 			}
+			damage = fmt.Errorf("%w (kept as %s)", damage, kept)
 		}
 	}
 	go j.run()
-	return j, quarantined, nil
+	return j, damage, nil
+}
+
+// setAside moves a file that is not understood in full out of the way; what is known of it is written anew.
+func (j *Journal) setAside() (kept string, err error) {
+	kept = j.path + ".corrupt-" + j.now().UTC().Format("20060102T150405.000Z")
+	if err := os.Rename(j.path, kept); err != nil {
+		return "", fmt.Errorf("set the corrupt journal of written knobs aside: %w", err)
+	}
+	j.changed()
+	return kept, nil
 }
 
 // Note adds a knob. It does not wait for the disk. Call it before the knob is written; the cgroup need not exist yet.

@@ -16,9 +16,9 @@ import (
 
 func openJournal(t testing.TB, dir string) *Journal {
 	t.Helper()
-	j, quarantined, err := OpenJournal(dir)
-	if err != nil || quarantined != "" {
-		t.Fatalf("%v, quarantined %q", err, quarantined)
+	j, damage, err := OpenJournal(dir)
+	if err != nil || damage != nil {
+		t.Fatalf("%v, damage %v", err, damage)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // the test's own has ended
@@ -71,24 +71,43 @@ func TestJournalOutlivesTheProcess(t *testing.T) {
 	}
 }
 
-func TestCorruptJournalIsSetAside(t *testing.T) {
-	for name, text := range map[string]string{
-		"empty": "", "torn": `{"version":1,"cgroups":[{"cgr`, "newer": `{"version":2}`, "leads out": `{"version":1,"cgroups":[{"cgroup":"../x"}]}`,
-		"another knob": `{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":["memory.max"]}]}`,
+func TestAJournalWithMoreThanIsKnownIsSetAside(t *testing.T) {
+	const line = `{"cgroup":"kubepods","knobs":["memory.min"],"noted":5}`
+	known := []Entry{{"kubepods", MemoryMin, ""}}
+	for name, test := range map[string]struct {
+		text, damage string
+		entries      []Entry
+	}{
+		"empty": {"", "unexpected end of JSON input", nil},
+		"torn":  {`{"version":1,"cgroups":[` + line + `,{"cgr`, "unexpected end of JSON input", nil},
+		"newer": {`{"version":2,"cgroups":[` + line + `]}`, "version is 2, want 1", known},
+		"leads out": {`{"version":1,"cgroups":[{"cgroup":"../x","knobs":["memory.min"]},` + line + `]}`,
+			`cgroup "../x" is not below kubepods`, known},
+		"another knob": {`{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":["memory.max","memory.min"]}]}`,
+			`cgroup "kubepods": unknown knob "memory.max"`, known},
+		"only another knob": {`{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":["memory.max"]}]}`,
+			`cgroup "kubepods": unknown knob "memory.max"`, nil},
+		"another kind": {`{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":[{"memory.min":5}]}]}`, "cannot unmarshal object", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			put(t, dir, map[string]string{JournalFile: text})
-			j, quarantined, err := OpenJournal(dir)
-			if err != nil || !strings.HasPrefix(quarantined, filepath.Join(dir, JournalFile)+".corrupt-") {
-				t.Fatalf("%q, %v", quarantined, err)
+			put(t, dir, map[string]string{JournalFile: test.text})
+			j, damage, err := OpenJournal(dir)
+			kept, _ := filepath.Glob(filepath.Join(dir, JournalFile+".corrupt-*"))
+			if err != nil || len(kept) != 1 {
+				t.Fatalf("kept %q, %v", kept, err)
 			}
-			defer j.Close(t.Context())
-			if data, err := os.ReadFile(quarantined); err != nil || string(data) != text {
+			if damage == nil || !strings.Contains(damage.Error(), test.damage) || !strings.HasSuffix(damage.Error(), "(kept as "+kept[0]+")") {
+				t.Errorf("damage is %v, want %s and the file that is kept", damage, test.damage)
+			}
+			if data, err := os.ReadFile(kept[0]); err != nil || string(data) != test.text {
 				t.Errorf("%q, %v", data, err)
 			}
-			if len(j.Entries()) > 0 {
-				t.Errorf("%v", j.Entries())
+			if err := j.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff(test.entries, openJournal(t, dir).Entries()); diff != "" {
+				t.Errorf("read again from the disk: %s", diff)
 			}
 		})
 	}

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -36,30 +37,36 @@ func encodeJournal(cgroups map[string]*journaled) []byte {
 	return append(data, '\n')
 }
 
-// decodeJournal reads the file. It is written by us alone, so that anything unexpected is corruption.
+// decodeJournal reads the file. The error names the first thing in it that this release does not know; what it knows of
+// the rest is returned all the same, so that rollback can take it back.
 func decodeJournal(data []byte) (map[string]*journaled, error) {
+	cgroups := make(map[string]*journaled)
 	var f journalFile
 	if err := json.Unmarshal(data, &f); err != nil {
-		return nil, err
+		return cgroups, err
 	}
+	var unknown error
 	if f.Version != journalVersion {
-		return nil, fmt.Errorf("version is %d, want %d", f.Version, journalVersion)
+		unknown = fmt.Errorf("version is %d, want %d", f.Version, journalVersion)
 	}
-	cgroups := make(map[string]*journaled, len(f.Cgroups))
 	for _, line := range f.Cgroups {
 		if !inside(line.Cgroup) {
-			return nil, fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup)
+			unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup))
+			continue
 		}
 		c := &journaled{knobs: make(map[Knob]bool, len(line.Knobs)), unit: line.Unit, noted: time.Unix(line.Noted, 0), seen: line.Seen}
 		for _, knob := range line.Knobs {
 			if !known(knob) {
-				return nil, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob)
+				unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob))
+				continue
 			}
 			c.knobs[knob] = true
 		}
-		cgroups[line.Cgroup] = c
+		if len(c.knobs) > 0 {
+			cgroups[line.Cgroup] = c
+		}
 	}
-	return cgroups, nil
+	return cgroups, unknown
 }
 
 func known(knob Knob) bool {
