@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -25,6 +26,7 @@ type systemdSocket struct {
 	calls []string
 	conns []net.Conn
 	mute  bool // takes connections and says nothing
+	dies  bool // ends in the middle of its first message
 }
 
 func listenAsSystemd(t *testing.T) *systemdSocket {
@@ -93,6 +95,14 @@ func (s *systemdSocket) serve(conn net.Conn) {
 			return
 		}
 		answer := s.answer(call)
+		if s.dies {
+			var message bytes.Buffer
+			_ = answer.EncodeTo(&message, binary.LittleEndian)
+			header := 16 + int(binary.LittleEndian.Uint32(message.Bytes()[12:])) // its padding and the body follow
+			_, _ = conn.Write(message.Bytes()[:min(header, message.Len()-1)])
+			conn.Close()
+			return
+		}
 		if err := answer.EncodeTo(conn, binary.LittleEndian); err != nil {
 			return
 		}
@@ -187,5 +197,16 @@ func TestASystemdThatSaysNothingIsNotWaitedFor(t *testing.T) {
 	cancel()
 	if err := u.SetMemory(ctx, "kubepods.slice", map[Knob]uint64{MemoryMin: 1}); err == nil {
 		t.Error("no error")
+	}
+}
+
+// TestASystemdThatEndsInTheMiddleOfAMessage is one that is upgraded while it answers.
+func TestASystemdThatEndsInTheMiddleOfAMessage(t *testing.T) {
+	s := listenAsSystemd(t)
+	s.dies = true
+	u := NewUnits(s.path)
+	defer u.Close()
+	if err := u.SetMemory(t.Context(), "kubepods.slice", map[Knob]uint64{MemoryMin: 1}); err == nil || errors.Is(err, ErrNoSystemd) {
+		t.Errorf("got %v", err)
 	}
 }

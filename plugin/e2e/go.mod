@@ -6,7 +6,7 @@ replace github.com/nri-memory-manager/nri-memory-manager => ../..
 
 require (
 	github.com/coreos/go-systemd/v22 v22.7.0
-	github.com/godbus/dbus/v5 v5.1.0
+	github.com/godbus/dbus/v5 v5.2.4
 	github.com/ulikunitz/xz v0.5.17
 	golang.org/x/sys v0.49.0
 	google.golang.org/grpc v1.82.1

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,24 +25,35 @@ const Root = "/sys/fs/cgroup"
 // cgroups makes and removes the levels above containers.
 type cgroups struct {
 	driver setup.Driver
-	units  *systemd.Conn // nil with cgroupfs
+
+	mu   sync.Mutex
+	conn *systemd.Conn // nil with cgroupfs
 }
 
 func newCgroups(ctx context.Context, driver setup.Driver) (*cgroups, error) {
 	c := &cgroups{driver: driver}
-	if driver == setup.Systemd {
-		var err error
-		// The connection lives as long as its context.
-		if c.units, err = systemd.NewSystemdConnectionContext(context.WithoutCancel(ctx)); err != nil {
-			return nil, fmt.Errorf("connect to systemd: %w", err)
-		}
-	}
 	for _, level := range []string{c.Kubepods(), c.QoS(corev1.PodQOSBurstable), c.QoS(corev1.PodQOSBestEffort)} {
 		if err := c.create(ctx, level, 0); err != nil {
 			return nil, err
 		}
 	}
 	return c, nil
+}
+
+// units is the connection to systemd, made anew after systemd was executed anew.
+func (c *cgroups) units(ctx context.Context) (*systemd.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil && c.conn.Connected() {
+		return c.conn, nil
+	}
+	// The connection lives as long as its context.
+	conn, err := systemd.NewSystemdConnectionContext(context.WithoutCancel(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("connect to systemd: %w", err)
+	}
+	c.conn = conn
+	return conn, nil
 }
 
 // Kubepods, QoS and Pod are paths below Root.
@@ -85,8 +97,12 @@ func (c *cgroups) create(ctx context.Context, path string, limit uint64) error {
 		if limit > 0 {
 			properties = append(properties, property("MemoryMax", limit))
 		}
+		units, err := c.units(ctx)
+		if err != nil {
+			return err
+		}
 		done := make(chan string, 1)
-		if _, err := c.units.StartTransientUnitContext(ctx, name, "replace", properties, done); err != nil {
+		if _, err := units.StartTransientUnitContext(ctx, name, "replace", properties, done); err != nil {
 			return fmt.Errorf("start %s: %w", name, err)
 		}
 		select {
@@ -128,7 +144,11 @@ func property(name string, value any) systemd.Property {
 // limit changes a level's memory limit.
 func (c *cgroups) limit(ctx context.Context, path string, bytes uint64) error {
 	if c.driver == setup.Systemd {
-		if err := c.units.SetUnitPropertiesContext(ctx, filepath.Base(path), true, property("MemoryMax", bytes)); err != nil {
+		units, err := c.units(ctx)
+		if err != nil {
+			return err
+		}
+		if err := units.SetUnitPropertiesContext(ctx, filepath.Base(path), true, property("MemoryMax", bytes)); err != nil {
 			return fmt.Errorf("limit %s: %w", path, err)
 		}
 		return nil
@@ -139,8 +159,12 @@ func (c *cgroups) limit(ctx context.Context, path string, bytes uint64) error {
 // remove removes a pod's level when its processes are gone.
 func (c *cgroups) remove(ctx context.Context, path string) error {
 	if c.driver == setup.Systemd {
+		units, err := c.units(ctx)
+		if err != nil {
+			return err
+		}
 		done := make(chan string, 1)
-		if _, err := c.units.StopUnitContext(ctx, filepath.Base(path), "replace", done); err == nil {
+		if _, err := units.StopUnitContext(ctx, filepath.Base(path), "replace", done); err == nil {
 			select {
 			case <-done:
 			case <-ctx.Done():
