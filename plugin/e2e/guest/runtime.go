@@ -63,7 +63,7 @@ func (r *runtime) configure() error {
 	case setup.CRIO:
 		file = "/etc/crio/crio.conf"
 		name := filepath.Base(r.plan.OCIRuntime)
-		text = fmt.Sprintf(crio, r.plan.Image(), name, name, r.plan.OCIRuntime)
+		text = fmt.Sprintf(crio, r.plan.Image(), name, r.plan.Driver, name, r.plan.OCIRuntime)
 		for name, text := range map[string]string{
 			"/etc/containers/policy.json":     `{"default":[{"type":"insecureAcceptAnything"}]}`,
 			"/etc/containers/registries.conf": "[[registry]]\nlocation = \"" + setup.Registry + "\"\ninsecure = true\n",
@@ -155,7 +155,7 @@ network_dir = "/etc/cni/net.d"
 plugin_dirs = ["/opt/cni/bin"]
 [crio.runtime]
 default_runtime = "%s"
-cgroup_manager = "cgroupfs"
+cgroup_manager = "%s"
 conmon_cgroup = "pod"
 disable_hostport_mapping = true
 apparmor_profile = "unconfined"

@@ -81,5 +81,15 @@ func Variants() []Variant {
 			Name: "crio-cgroupfs", Summary: "CRI-O as given by CRIO, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.CRIO, Driver: setup.Cgroupfs, Nodes: twoNodes,
 		},
+		{
+			Name: "crio-systemd", Summary: "CRI-O as given by CRIO, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.CRIO, Driver: setup.Systemd, Nodes: twoNodes,
+			Only: []string{
+				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestResizeInPlace",
+				"TestRuntimeRestartsUnderRunningPods", "TestPodsMadeWhileThePluginIsAwayAreAdopted", "TestRejectionsSayWhyAndLeakNothing",
+				"TestAncestorsThatOthersWriteAreRepaired", "TestRollbackLeavesKernelDefaults", "TestProtectionHoldsWhenKubepodsIsReclaimed",
+				"TestStallGuardLetsContainersThrough",
+			},
+		},
 	}
 }
