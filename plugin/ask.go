@@ -23,6 +23,11 @@ const adminSocket = "admin.sock"
 // askTimeout bounds a question to the daemon.
 const askTimeout = 10 * time.Second
 
+// refusal is a daemon's answer that there is nothing to be had.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
 // ask puts a question to the daemon that owns a state folder, and decodes its answer.
 func ask(ctx context.Context, stateDir, path string, query url.Values, answer any) error {
 	socket := filepath.Join(stateDir, adminSocket)
@@ -50,7 +55,7 @@ func ask(ctx context.Context, stateDir, path string, query url.Values, answer an
 		return fmt.Errorf("read the daemon's answer: %w", err)
 	}
 	if response.StatusCode != http.StatusOK {
-		return errors.New(strings.TrimSpace(string(body)))
+		return refusal(strings.TrimSpace(string(body)))
 	}
 	if err := json.Unmarshal(body, answer); err != nil {
 		return fmt.Errorf("the daemon's answer is not this version's: %w", err)

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -40,13 +43,11 @@ the Topology Manager's policy is the configuration's.`,
 				}
 				return failed(writeExplanations(cmd.OutOrStdout(), format, documents))
 			}
-			var documents []status.Explanation
-			err := fmt.Errorf("explain %q: want [NAMESPACE/]POD[/CONTAINER]", args[0])
-			for _, query := range readings(args[0]) {
-				if err = ask(cmd.Context(), stateDir, "/explain", query, &documents); err == nil {
-					break
-				}
+			queries := readings(args[0])
+			if len(queries) == 0 {
+				return fmt.Errorf("explain %q: want [NAMESPACE/]POD[/CONTAINER]", args[0])
 			}
+			documents, err := explainLive(cmd.Context(), stateDir, queries)
 			if err != nil {
 				return failed(err)
 			}
@@ -61,16 +62,36 @@ the Topology Manager's policy is the configuration's.`,
 	return cmd
 }
 
-// readings are what an argument can mean: "a/b" is a pod in a namespace, or a container of a pod.
+// explainLive asks the daemon for what an argument can mean, one after the other.
+func explainLive(ctx context.Context, stateDir string, queries []url.Values) (documents []status.Explanation, err error) {
+	var none []string
+	for _, query := range queries {
+		if err = ask(ctx, stateDir, "/explain", query, &documents); err == nil {
+			return documents, nil
+		}
+		var no refusal
+		if !errors.As(err, &no) {
+			return nil, err
+		}
+		none = append(none, no.Error())
+	}
+	return nil, fmt.Errorf("%s; nri-memory-manager status lists them", strings.Join(none, ", and "))
+}
+
+// readings are what an argument can mean: "a/b" is a pod in a namespace, or a container of a pod. Nothing is empty.
 func readings(argument string) []url.Values {
 	query := func(pod, container string) url.Values {
 		return url.Values{"pod": {pod}, "container": {container}}
 	}
-	switch parts := strings.Split(argument, "/"); len(parts) {
+	parts := strings.Split(argument, "/")
+	if slices.Contains(parts, "") {
+		return nil
+	}
+	switch len(parts) {
 	case 1:
 		return []url.Values{query(parts[0], "")}
 	case 2:
-		return []url.Values{query(parts[0], parts[1]), query(argument, "")}
+		return []url.Values{query(argument, ""), query(parts[0], parts[1])}
 	case 3:
 		return []url.Values{query(parts[0]+"/"+parts[1], parts[2])}
 	}

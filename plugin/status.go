@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"time"
 
@@ -51,14 +53,24 @@ func writeStatus(ctx context.Context, to io.Writer, stateDir, format string) err
 	return failed(writeAs(to, format, &document, func(to io.Writer) error { return document.Table(to, format == "wide") }))
 }
 
-// watchStatus clears the screen before each picture, until the user has enough.
+// watchStatus shows one picture after the other until the user has enough, in place of the last one where it is for people.
+// Once it has shown one, it waits for a daemon that is away.
 func watchStatus(ctx context.Context, to io.Writer, stateDir, format string) error {
-	for {
-		if _, err := io.WriteString(to, "\x1b[H\x1b[2J"); err != nil {
-			return failed(err)
+	for shown := false; ; shown = true {
+		var picture bytes.Buffer
+		if format == "table" || format == "wide" {
+			picture.WriteString("\x1b[H\x1b[2J") // clear the screen
 		}
-		if err := writeStatus(ctx, to, stateDir, format); err != nil {
+		switch err := writeStatus(ctx, &picture, stateDir, format); {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !shown:
 			return err
+		case err != nil:
+			fmt.Fprintf(&picture, "%s UTC  %v\n", time.Now().UTC().Format(time.DateTime), err)
+		}
+		if _, err := picture.WriteTo(to); err != nil { // at once, so that nothing flickers
+			return failed(err)
 		}
 		select {
 		case <-ctx.Done():

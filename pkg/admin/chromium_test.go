@@ -96,7 +96,7 @@ func TestPageInChromium(t *testing.T) {
 		"a stopped container":     `<span class="bad">stopped</span>`,
 		"an ancestor":             "kubepods.slice/kubepods-burstable.slice",
 		"a cancelled protection":  `<td class="bad" data-label="low effective">0</td>`,
-		"a rejection":             "100Gi of memory fit on no set of NUMA nodes",
+		"a rejection":             "it asks for memory 107374182400 (100Gi); policy restricted",
 		"why it is not ready":     "checkpoint: write /var/lib/nri-memory-manager/memory_manager_state: no space left on device",
 		"a wrong annotation":      "Unsupported value:",
 		"the version":             "v0.1.0 · containerd v2.4.2",

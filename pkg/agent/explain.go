@@ -2,10 +2,12 @@ package agent
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // Explanation says why a container has what it has.
@@ -78,11 +80,11 @@ func (c *container) arithmetic() []string {
 	settings := c.pod.settings
 	var lines []string
 	say := func(format string, args ...any) { lines = append(lines, fmt.Sprintf(format, args...)) }
-	source := string(c.request.Source)
+	more := ""
 	if c.request.Error > 0 {
-		source += fmt.Sprintf(", at most %d more", c.request.Error)
+		more = fmt.Sprintf(", at most %s more", exact(c.request.Error))
 	}
-	say("request = %d (%s)", c.request.Request, source)
+	say("request = %s, from source %s%s", exact(c.request.Request), c.request.Source, more)
 	ceiling, what := c.limit, "limit"
 	if ceiling == 0 {
 		ceiling, what = settings.NodeAllocatable, "node allocatable, for want of a limit"
@@ -94,10 +96,10 @@ func (c *container) arithmetic() []string {
 	}
 	switch high := c.wanted.High; {
 	case high != nil && c.wishes.QoS.High != nil:
-		say("memory.high = %d, from the pod's annotation, within its request and %s", *high, what)
+		say("memory.high = %s, from the pod's annotation, within its request and %s", exact(*high), what)
 	case high != nil && factor != nil:
-		say("memory.high = floor((request + (%d - request) * %g) / %d) * %d = %d (%d is the %s)",
-			ceiling, *factor, settings.PageSize, settings.PageSize, *high, ceiling, what)
+		say("memory.high = floor((request + (%d - request) * %g) / %d) * %d = %s; %d is the %s",
+			ceiling, *factor, settings.PageSize, settings.PageSize, exact(*high), ceiling, what)
 	default:
 		say("memory.high is not set: %s", c.whyNoHigh(ceiling))
 	}
@@ -110,15 +112,25 @@ func (c *container) arithmetic() []string {
 	}
 	switch {
 	case c.wanted.Min != nil && *c.wanted.Min < c.request.Request:
-		say("memory.min = %d (%s): the limit less a share of %g that stays reclaimable", *c.wanted.Min, policy, settings.GuaranteedHeadroom)
+		say("memory.min = %s, %s: the limit less a share of %g that stays reclaimable", exact(*c.wanted.Min), policy, settings.GuaranteedHeadroom)
 	case c.wanted.Min != nil:
-		say("memory.min = request = %d (%s)", *c.wanted.Min, policy)
+		say("memory.min = request = %s, %s", exact(*c.wanted.Min), policy)
 	case c.wanted.Low != nil:
-		say("memory.low = request = %d (%s)", *c.wanted.Low, policy)
+		say("memory.low = request = %s, %s", exact(*c.wanted.Low), policy)
+	case c.request.Request == 0:
+		say("no memory.min and no memory.low: the container has no request, or none that is known")
 	default:
 		say("no memory.min and no memory.low (%s, %s)", c.pod.class(), policy)
 	}
 	return lines
+}
+
+// exact is a size in bytes, and for people.
+func exact(bytes uint64) string {
+	if short := quantity.Short(bytes); short != strconv.FormatUint(bytes, 10) {
+		return fmt.Sprintf("%d (%s)", bytes, short)
+	}
+	return strconv.FormatUint(bytes, 10)
 }
 
 func (c *container) whyNoHigh(ceiling uint64) string {

@@ -421,7 +421,7 @@ func TestExplainShowsTheArithmetic(t *testing.T) {
 		"burst":  {memoryqos.Burstable, 1000 * mi, nil, []string{"memory.high = floor((request + (1048576000 - request) * 0.9) / 4096) * 4096 = 943718400", "no memory.min and no memory.low"}},
 		"guar":   {memoryqos.Guaranteed, gi, nil, []string{"memory.high is not set: the pod is Guaranteed", "memory.min = 1052266496"}},
 		"off":    {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "off"}, []string{"memory-high is off"}},
-		"fixed":  {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "512Mi"}, []string{"memory.high = 536870912, from the pod's annotation"}},
+		"fixed":  {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "512Mi"}, []string{"memory.high = 536870912 (512Mi), from the pod's annotation"}},
 		"factor": {memoryqos.Burstable, 1000 * mi, map[string]string{"throttling-factor.memory-manager.nri.io": "0.8"}, []string{"* 0.8)"}},
 		"none":   {memoryqos.BestEffort, 0, nil, []string{"node allocatable, for want of a limit"}},
 	}

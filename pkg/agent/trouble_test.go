@@ -212,7 +212,7 @@ func TestWhyThereIsNoMemoryHigh(t *testing.T) {
 		"no factor":         {"memoryThrottlingFactor: null", gi, 0, "memoryThrottlingFactor is not set"},
 		"request is limit":  {"", gi, gi, "nothing lies between the request and 1073741824"},
 		"less than a page":  {"", 8192, 4096, "rounded down to a page it would not exceed the request"},
-		"its low is stated": {"", gi, 100 * mi, "memory.low = request = 104857600 (TieredReservation)"},
+		"its low is stated": {"", gi, 100 * mi, "memory.low = request = 104857600 (100Mi), TieredReservation"},
 	} {
 		n := newNode(t, test.yaml)
 		pod := n.pod("pod", memoryqos.Burstable)
@@ -226,7 +226,7 @@ func TestWhyThereIsNoMemoryHigh(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := strings.Replace(test.want, "(TieredReservation)", "(annotation low)", 1)
+		want := strings.Replace(test.want, "TieredReservation", "annotation low", 1)
 		if all := strings.Join(explained[0].Memory, "\n"); !strings.Contains(all, want) {
 			t.Errorf("%s: %q is not in\n%s", name, want, all)
 		}

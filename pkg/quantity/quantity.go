@@ -101,7 +101,7 @@ func Format(bytes uint64) string {
 // Short writes bytes for people: exact for whole units, else with two digits after the point.
 func Short(bytes uint64) string {
 	unit, rest := 0, float64(bytes)
-	for rest >= 1024 && unit < len(units)-1 {
+	for rest >= 1023.995 && unit < len(units)-1 { // which would be written as 1024
 		rest, unit = rest/1024, unit+1
 	}
 	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(rest, 'f', 2, 64), "0"), ".") + units[unit]

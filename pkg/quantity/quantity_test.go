@@ -95,7 +95,7 @@ func FuzzParse(f *testing.F) {
 
 func TestShort(t *testing.T) {
 	for bytes, want := range map[uint64]string{0: "0", 1000: "1000", 1024: "1Ki", 1536: "1.5Ki", 67108864: "64Mi", 127504384: "121.6Mi",
-		100: "100", 1<<64 - 1: "16Ei", 10 << 30: "10Gi"} {
+		100: "100", 1<<64 - 1: "16Ei", 10 << 30: "10Gi", 1<<30 - 1: "1Gi", 1<<30 - 6<<10: "1023.99Mi", 1023: "1023"} {
 		if got := Short(bytes); got != want {
 			t.Errorf("%d bytes: %q, want %q", bytes, got, want)
 		}

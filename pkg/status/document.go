@@ -112,6 +112,9 @@ type Pod struct {
 	Problems   []string    `json:"problems,omitempty"`
 }
 
+// Rejected is the state of a container that was never created because it could not be placed; the others are the agent's.
+const Rejected = "rejected"
+
 // Container is a container of a living pod.
 type Container struct {
 	Name          string  `json:"name"`
@@ -177,7 +180,8 @@ type Sources struct {
 	View       func() *agent.View
 	Overwrites func() map[cgroup.Overwrite]uint64 // nil shows none
 	Statuses   func() map[string]guard.Status     // nil without the stall guard
-	Tree       *cgroup.Tree                       // nil leaves the kernel's counters out
+	Tree       *cgroup.Tree                       // nil leaves out what the cgroups above the pods hold
+	Usages     *Usages                            // nil leaves the kernel's counters out
 	Version    string
 	// PreInstalled is set when the runtime has started the plugin itself.
 	PreInstalled bool
@@ -208,12 +212,9 @@ func (s Sources) Make() *Document {
 	for _, c := range view.Conditions {
 		d.Conditions = append(d.Conditions, Condition{c.Name, c.OK, c.Message})
 	}
-	var guarded map[string]guard.Status
-	if s.Statuses != nil {
-		guarded = s.Statuses()
-	}
+	known := s.known(view)
 	for _, pod := range view.Pods {
-		d.Pods = append(d.Pods, s.pod(pod, guarded))
+		d.Pods = append(d.Pods, known.pod(pod))
 	}
 	for _, r := range view.Rejections {
 		d.Rejections = append(d.Rejections, Rejection{r.At, r.Namespace, r.Pod, r.Container, r.Reason, r.Text, r.Refused})
@@ -246,30 +247,51 @@ func Nodes(states []memorymanager.NodeState) []Node {
 	return nodes
 }
 
-func (s Sources) pod(view *agent.PodView, guarded map[string]guard.Status) Pod {
+// known is what is known of containers beside the view.
+type known struct {
+	guarded map[string]guard.Status // by container ID
+	usage   map[string]*Usage       // by cgroup
+	refused map[[2]string]bool      // by pod UID and container: the last word about its placement
+}
+
+func (s Sources) known(view *agent.View) known {
+	k := known{refused: map[[2]string]bool{}}
+	if s.Statuses != nil {
+		k.guarded = s.Statuses()
+	}
+	if s.Usages != nil {
+		k.usage = s.Usages.read(view)
+	}
+	for _, r := range slices.Backward(view.Rejections) {
+		k.refused[[2]string{r.UID, r.Container}] = r.Refused
+	}
+	return k
+}
+
+func (k known) pod(view *agent.PodView) Pod {
 	pod := Pod{Namespace: view.Namespace, Name: view.Name, UID: view.UID, QOSClass: string(view.Class), Cgroup: view.Cgroup,
 		Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Containers: []Container{}}
 	for _, problem := range view.Problems {
 		pod.Problems = append(pod.Problems, problem.Annotation+": "+problem.Message)
 	}
 	for i := range view.Containers {
-		pod.Containers = append(pod.Containers, s.container(&view.Containers[i], guarded))
+		pod.Containers = append(pod.Containers, k.container(view.UID, &view.Containers[i]))
 	}
 	return pod
 }
 
-func (s Sources) container(view *agent.ContainerView, guarded map[string]guard.Status) Container {
+func (k known) container(uid string, view *agent.ContainerView) Container {
 	c := Container{Name: view.Name, ID: view.ID, Cgroup: view.Cgroup, Kind: view.Kind.String(), State: view.State.String(),
 		CpusetMems: view.Nodes.String(), Pinning: view.Pinning,
 		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
 		Limit: view.Limit, Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Raised: view.Raised,
-		Stopped: guarded[view.ID].Stopped}
+		Stopped: k.guarded[view.ID].Stopped, Usage: k.usage[view.Cgroup]}
 	if !view.Nodes.Empty() {
 		c.Nodes = view.Nodes.IDs()
 	}
 	c.Blocks = blocks(view.Blocks)
-	if s.Tree != nil && view.State == agent.Running && view.Cgroup != "" {
-		c.Usage = s.usage(view.Cgroup)
+	if view.State == agent.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
+		c.State, c.Min, c.Low, c.High = Rejected, nil, nil, nil
 	}
 	return c
 }
@@ -284,30 +306,6 @@ func blocks(bookings []memorymanager.Block) []Block {
 		list = append(list, block)
 	}
 	return list
-}
-
-// usage reads the kernel's counters; nil for a container that has just ended.
-func (s Sources) usage(path string) *Usage {
-	current, err := s.Tree.Current(path)
-	if err != nil {
-		return nil
-	}
-	u := &Usage{Current: current}
-	if events, err := s.Tree.Events(path); err == nil {
-		u.HighEvents = events.High
-	}
-	if pressure, ok, err := s.Tree.Pressure(path); err == nil && ok {
-		u.FullStall = float64(pressure.Full.Total) / 1e6
-	}
-	if stat, err := s.Tree.NUMAStat(path); err == nil && len(stat) > 0 {
-		u.PerNode = map[string]uint64{}
-		for _, kind := range []string{"anon", "file"} {
-			for node, bytes := range stat[kind] {
-				u.PerNode[strconv.Itoa(node)] += bytes
-			}
-		}
-	}
-	return u
 }
 
 // ancestors are the levels above the pods, wanted and real.

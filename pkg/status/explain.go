@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -68,7 +69,10 @@ func placement(e *memorymanager.Explanation) *Placement {
 	if !e.Placement.Nodes.Empty() {
 		p.NUMANodes = e.Placement.Nodes.IDs()
 	}
-	if e.Err != nil {
+	var rejection *memorymanager.Rejection
+	if errors.As(e.Err, &rejection) {
+		p.Rejected = rejection.Text()
+	} else if e.Err != nil {
 		p.Rejected = e.Err.Error()
 	}
 	for _, c := range e.Candidates {
@@ -99,24 +103,33 @@ func (d *Explanation) write(b *strings.Builder) {
 		pod = d.Namespace + "/" + pod
 	}
 	fmt.Fprintf(b, "%s %s (%s)\n", pod, d.Container, d.QOSClass)
-	if d.Pinning != "" {
-		fmt.Fprintf(b, "  NUMA nodes: %s\n", d.Pinning)
+	switch {
+	case d.Pinning == "": // never placed
+	case d.Placement != nil && len(d.Placement.NUMANodes) > 0 && d.Placement.Existing:
+		fmt.Fprintf(b, "  on %s, %s\n", nodeList(d.Placement.NUMANodes), d.Pinning)
+	default:
+		fmt.Fprintf(b, "  %s\n", d.Pinning)
+	}
+	last := ""
+	if r := d.Rejection; r != nil {
+		last = r.Text
+		fmt.Fprintf(b, "  last rejection, %s UTC (%s):\n    %s\n", r.Time.UTC().Format(time.DateTime), r.Reason, strings.ReplaceAll(last, "\n", "\n    "))
 	}
 	if p := d.Placement; p != nil {
-		p.write(b)
-	}
-	if r := d.Rejection; r != nil {
-		fmt.Fprintf(b, "  last rejection, %s (%s):\n    %s\n", r.Time.UTC().Format("2006-01-02 15:04:05"), r.Reason, strings.ReplaceAll(r.Text, "\n", "\n    "))
+		p.write(b, last)
 	}
 	if len(d.Memory) > 0 {
 		fmt.Fprintf(b, "  memory:\n    %s\n", strings.Join(d.Memory, "\n    "))
 	}
 }
 
-func (p *Placement) write(b *strings.Builder) {
+// write is told of the last rejection, so as not to repeat it.
+func (p *Placement) write(b *strings.Builder, last string) {
 	switch {
+	case p.Rejected != "" && p.Rejected == last:
+		fmt.Fprintln(b, "  placed now, it would be rejected for the same reason")
 	case p.Rejected != "":
-		fmt.Fprintf(b, "  placed now, it would be rejected: %s\n", strings.ReplaceAll(p.Rejected, "\n", "\n    "))
+		fmt.Fprintf(b, "  placed now, it would be rejected:\n    %s\n", strings.ReplaceAll(p.Rejected, "\n", "\n    "))
 	case p.Existing:
 		fmt.Fprintln(b, "  it keeps its booking as long as its pod lives:")
 	default:

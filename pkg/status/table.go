@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -73,7 +75,9 @@ func (d *Document) writeContainers(b *strings.Builder, wide bool) {
 
 func (c *Container) name() string {
 	switch {
-	case c.State == "stopped":
+	case c.State == Rejected:
+		return c.Name + " (rejected)"
+	case c.State == agent.Stopped.String():
 		return c.Name + " (ended)"
 	case c.Kind != "app":
 		return c.Name + " (" + c.Kind + ")"
@@ -189,7 +193,7 @@ func (d *Document) writeRejections(b *strings.Builder) {
 		if !r.Refused {
 			outcome = "runs unpinned"
 		}
-		fmt.Fprintf(b, "%s  %s/%s %s, %s:\n    %s\n", r.Time.UTC().Format("2006-01-02 15:04:05"), r.Namespace, r.Pod, r.Container, outcome,
+		fmt.Fprintf(b, "%s UTC  %s/%s %s, %s:\n    %s\n", r.Time.UTC().Format(time.DateTime), r.Namespace, r.Pod, r.Container, outcome,
 			strings.ReplaceAll(r.Text, "\n", "\n    "))
 	}
 }
