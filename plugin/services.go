@@ -12,6 +12,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
@@ -129,7 +130,13 @@ func (d *daemon) topologyExport() (part, error) {
 	if exporter.Node == "" {
 		return nil, errNodeName
 	}
-	return func(ctx context.Context) error { exporter.Run(ctx); return nil }, nil
+	return func(ctx context.Context) error {
+		exporter.Run(ctx)
+		if d.View().Config.Config.OnTermination == config.RollbackValues {
+			return exporter.Delete()
+		}
+		return nil
+	}, nil
 }
 
 // nodeName is this node's name in the API, as configured or from the environment.

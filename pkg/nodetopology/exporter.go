@@ -2,6 +2,7 @@ package nodetopology
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -35,7 +36,8 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 	return rest.RESTClientFor(config)
 }
 
-// Exporter keeps one object, named after the node, equal to the node map.
+// Exporter keeps one object, named after the node, equal to the node map. It needs the rights to get, create, update and
+// delete noderesourcetopologies, and to get nodes.
 type Exporter struct {
 	Client  rest.Interface // from NewClient
 	Node    string         // the Kubernetes node's name
@@ -46,20 +48,32 @@ type Exporter struct {
 	Period time.Duration
 	Log    logrus.FieldLogger
 
-	sent *topology.NodeResourceTopology
+	known   *topology.NodeResourceTopology // as the API server had it last; nil is not known
+	periods int                            // since the object was read
 }
 
-// Run exports until ctx ends. Nothing is sent while nothing has changed; an API server that does not answer is asked
-// again after the next period.
+// lookEvery is after how many periods the object is read although nothing has changed here: somebody may have deleted it
+// or written into it.
+const lookEvery = 30
+
+// requestTimeout bounds one export, and the deletion.
+const requestTimeout = 10 * time.Second
+
+// managedBy finds the objects of all nodes: "kubectl delete noderesourcetopologies -l".
+var managedBy = map[string]string{"app.kubernetes.io/managed-by": "nri-memory-manager"}
+
+// Run exports until ctx ends. Nothing is sent while nothing has changed, but for a look at every lookEvery'th period; an
+// API server that does not answer is asked again after the next period.
 func (e *Exporter) Run(ctx context.Context) {
 	failing := false
 	for {
-		if err := e.export(ctx); err != nil && ctx.Err() == nil {
-			if !failing {
-				e.Log.WithError(err).Warn("the NodeResourceTopology of this node is not up to date")
-			}
+		switch err := e.export(ctx); {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failing:
+			e.Log.WithError(err).Warn("the NodeResourceTopology of this node is not up to date")
 			failing = true
-		} else if failing {
+		case err == nil && failing:
 			e.Log.Info("the NodeResourceTopology of this node is up to date again")
 			failing = false
 		}
@@ -71,30 +85,110 @@ func (e *Exporter) Run(ctx context.Context) {
 	}
 }
 
-// export writes the object if it differs from what was sent last.
+// Delete deletes the object, so that no scheduler trusts it any more.
+func (e *Exporter) Delete() error {
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	if err := e.Client.Delete().Resource(resource).Name(e.Node).Do(ctx).Error(); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete NodeResourceTopology %s: %w", e.Node, err)
+	}
+	return nil
+}
+
+// export writes the object if it differs from what the API server has.
 func (e *Exporter) export(ctx context.Context) error {
 	view := e.View()
 	zones, attributes := Zones(view.Nodes, e.Machine), attributes(view)
-	if len(zones) == 0 || e.sent != nil && same(e.sent, zones, attributes) {
+	if len(zones) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	var current topology.NodeResourceTopology
-	err := e.Client.Get().Resource(resource).Name(e.Node).Do(ctx).Into(&current)
-	switch {
-	case apierrors.IsNotFound(err):
-		object := topology.NodeResourceTopology{ObjectMeta: metav1.ObjectMeta{Name: e.Node}, Zones: zones, Attributes: attributes}
-		err = e.Client.Post().Resource(resource).Body(&object).Do(ctx).Into(&current)
-	case err == nil && !same(&current, zones, attributes):
-		current.Zones, current.Attributes = zones, attributes
-		err = e.Client.Put().Resource(resource).Name(e.Node).Body(&current).Do(ctx).Into(&current)
+	err := e.write(ctx, zones, attributes)
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // changed or deleted since it was read
+		e.periods = lookEvery
+		err = e.write(ctx, zones, attributes)
 	}
 	if err != nil {
+		e.known = nil // whatever it is now
 		return fmt.Errorf("write NodeResourceTopology %s: %w", e.Node, err)
 	}
-	e.sent = &current
 	return nil
+}
+
+// write makes the object what it should be, and reads it before where it is not known or was not read for long.
+func (e *Exporter) write(ctx context.Context, zones topology.ZoneList, attributes topology.AttributeList) error {
+	if e.periods++; e.known == nil || e.periods >= lookEvery {
+		if err := e.read(ctx); err != nil {
+			return err
+		}
+	}
+	if e.known == nil {
+		return e.create(ctx, zones, attributes)
+	}
+	if same(e.known, zones, attributes) {
+		return nil
+	}
+	object := e.known.DeepCopy()
+	object.Zones, object.Attributes = zones, attributes
+	return e.send(ctx, e.Client.Put().Name(e.Node), object)
+}
+
+// read asks for the object, and tells when it is not what it was.
+func (e *Exporter) read(ctx context.Context) error {
+	found := &topology.NodeResourceTopology{}
+	err := e.Client.Get().Resource(resource).Name(e.Node).Do(ctx).Into(found)
+	if apierrors.IsNotFound(err) {
+		found, err = nil, nil
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case e.known == nil:
+	case found == nil:
+		e.Log.Info("somebody has deleted the NodeResourceTopology of this node")
+	case !same(found, e.known.Zones, e.known.Attributes):
+		e.Log.Info("somebody else has written the NodeResourceTopology of this node")
+	}
+	e.known, e.periods = found, 0
+	return nil
+}
+
+func (e *Exporter) create(ctx context.Context, zones topology.ZoneList, attributes topology.AttributeList) error {
+	owners, unowned := e.owners(ctx)
+	err := e.send(ctx, e.Client.Post(), &topology.NodeResourceTopology{
+		ObjectMeta: metav1.ObjectMeta{Name: e.Node, Labels: managedBy, OwnerReferences: owners}, Zones: zones, Attributes: attributes})
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("is the CustomResourceDefinition of %s installed? %w", resource, err)
+	}
+	if err == nil && unowned != nil {
+		e.Log.WithError(unowned).Warn("the NodeResourceTopology of this node will outlive the Node, whose UID cannot be read")
+	}
+	return err
+}
+
+func (e *Exporter) send(ctx context.Context, request *rest.Request, object *topology.NodeResourceTopology) error {
+	written := &topology.NodeResourceTopology{}
+	err := request.Resource(resource).Body(object).Do(ctx).Into(written)
+	if err == nil {
+		e.known = written
+	}
+	return err
+}
+
+// owners are the Node, so that the object is deleted together with it.
+func (e *Exporter) owners(ctx context.Context) ([]metav1.OwnerReference, error) {
+	text, err := e.Client.Get().AbsPath("/api/v1/nodes", e.Node).
+		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	var node metav1.PartialObjectMetadata
+	if err := json.Unmarshal(text, &node); err != nil {
+		return nil, err
+	}
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: e.Node, UID: node.UID}}, nil
 }
 
 func same(object *topology.NodeResourceTopology, zones topology.ZoneList, attributes topology.AttributeList) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
 	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -65,26 +67,32 @@ type apiServer struct {
 	object   *topology.NodeResourceTopology
 	requests map[string]int
 	failures int // answers to PUT that are still to fail
+	forbid   bool
 }
 
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.requests[r.Method]++
 	const collection = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
 	w.Header().Set("Content-Type", "application/json")
+	if r.URL.Path == "/api/v1/nodes/worker" {
+		io.WriteString(w, `{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "worker", "uid": "u1"}}`)
+		return
+	}
+	s.requests[r.Method]++
 	switch {
+	case s.forbid:
+		refuse(w, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, "worker", errors.New("no such right")))
+		return
 	case r.Method == "GET" && r.URL.Path == collection+"/worker" && s.object == nil:
-		w.WriteHeader(http.StatusNotFound)
-		json.NewEncoder(w).Encode(apierrors.NewNotFound(schema.GroupResource{}, "worker").Status())
+		refuse(w, apierrors.NewNotFound(schema.GroupResource{Resource: resource}, "worker"))
 		return
 	case r.Method == "GET" && r.URL.Path == collection+"/worker":
 	case r.Method == "POST" && r.URL.Path == collection && s.object == nil,
 		r.Method == "PUT" && r.URL.Path == collection+"/worker" && s.object != nil:
 		if s.failures > 0 && r.Method == "PUT" {
 			s.failures--
-			w.WriteHeader(http.StatusConflict)
-			json.NewEncoder(w).Encode(apierrors.NewConflict(schema.GroupResource{}, "worker", errors.New("changed")).Status())
+			refuse(w, apierrors.NewConflict(schema.GroupResource{Resource: resource}, "worker", errors.New("changed")))
 			return
 		}
 		s.object = &topology.NodeResourceTopology{}
@@ -97,6 +105,13 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	json.NewEncoder(w).Encode(s.object)
+}
+
+func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
+	status := err.Status()
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	w.WriteHeader(int(status.Code))
+	json.NewEncoder(w).Encode(status)
 }
 
 func newExporter(t *testing.T, view *agent.View) (*Exporter, *apiServer) {
@@ -125,11 +140,16 @@ func TestOnlyChangesAreSent(t *testing.T) {
 	if err := e.export(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if difference := cmp.Diff(map[string]int{"GET": 2, "POST": 1, "PUT": 1}, api.requests); difference != "" {
+	if difference := cmp.Diff(map[string]int{"GET": 1, "POST": 1, "PUT": 1}, api.requests); difference != "" {
 		t.Error(difference)
 	}
 	if available := api.object.Zones[0].Resources[1].Available; available.Value() != 1<<30 {
 		t.Errorf("node 0 has %s available, want 1Gi", available.String())
+	}
+	want := metav1.ObjectMeta{Name: "worker", Labels: map[string]string{"app.kubernetes.io/managed-by": "nri-memory-manager"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "worker", UID: "u1"}}}
+	if difference := cmp.Diff(want, api.object.ObjectMeta); difference != "" {
+		t.Error(difference)
 	}
 }
 
@@ -137,6 +157,42 @@ func TestNothingIsSentBeforeThereIsANodeMap(t *testing.T) {
 	e, api := newExporter(t, &agent.View{})
 	if err := e.export(t.Context()); err != nil || len(api.requests) > 0 {
 		t.Errorf("error %v, requests %v, want none of either", err, api.requests)
+	}
+}
+
+func TestObjectIsLookedAtNowAndThen(t *testing.T) {
+	e, api := newExporter(t, &agent.View{Nodes: nodes(0)})
+	for range 1 + 2*lookEvery {
+		if err := e.export(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if difference := cmp.Diff(map[string]int{"GET": 3, "POST": 1}, api.requests); difference != "" {
+		t.Error(difference)
+	}
+}
+
+func TestRefusalIsToldOnce(t *testing.T) {
+	e, api := newExporter(t, &agent.View{Nodes: nodes(0)})
+	log, lines := logtest.NewNullLogger()
+	e.Log, api.forbid = log, true
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ended := make(chan struct{})
+	go func() { e.Run(ctx); close(ended) }()
+	for asked := 0; asked < 5 && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		api.mu.Lock()
+		asked = api.requests["GET"]
+		api.mu.Unlock()
+	}
+	cancel()
+	<-ended
+	const want = `write NodeResourceTopology worker: noderesourcetopologies "worker" is forbidden: no such right`
+	var told []string
+	for _, line := range lines.AllEntries() {
+		told = append(told, fmt.Sprint(line.Data[logrus.ErrorKey]))
+	}
+	if difference := cmp.Diff([]string{want}, told); difference != "" {
+		t.Error(difference)
 	}
 }
 
