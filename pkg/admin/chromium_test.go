@@ -86,13 +86,16 @@ func TestPageInChromium(t *testing.T) {
 	for name, part := range map[string]string{
 		"a node's memory":         "Node 0 · memory",
 		"its huge pages":          "Node 0 · hugepages-2Mi",
+		"the legend":              "booked for a container, each its colour",
+		"a bar in words":          `aria-label="Node 0 memory: 40Gi of 61Gi allocated, 21Gi free"`,
+		"how old it is":           "as of ",
 		"a group":                 "in a group of nodes 1, 2",
 		"what is free":            "21Gi free",
 		"a container in its bar":  `title="default/database/postgres: 39Gi booked here, 30Gi really here"`,
 		"the other node's share":  `title="analytics/spark-1/executor: 20Gi booked here, 18Gi really here"`,
 		"a container in the list": "shop/web-7d9c5b-x2x4l",
 		"a range of the request":  "1Gi–1.19Gi",
-		"a raised memory.high":    "1.90Gi → 1.95Gi",
+		"a raised memory.high":    "1.9Gi → 1.95Gi",
 		"a stopped container":     `<span class="bad">stopped</span>`,
 		"an ancestor":             "kubepods.slice/kubepods-burstable.slice",
 		"a cancelled protection":  `<td class="bad" data-label="low effective">0</td>`,
@@ -125,6 +128,19 @@ func TestPageOfANewDaemonInChromium(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(dom)
+	}
+}
+
+func TestPageWithoutADaemonInChromium(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("GET /{$}", Page())
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	dom := browse(t, server.URL, "--dump-dom")
+	for _, part := range []string{"the daemon does not answer: status 404", `<main id="main" hidden=""`} {
+		if !strings.Contains(dom, part) {
+			t.Errorf("want %q in the page:\n%s", part, dom)
+		}
 	}
 }
 
