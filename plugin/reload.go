@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -99,5 +100,43 @@ func (d *daemon) take(ctx context.Context, c config.Config) error {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	setLog(d.log, c.Log, d.options.verbose)
+	if keys := startKeys(d.options.config, c); len(keys) > 0 {
+		d.log.WithField("keys", strings.Join(keys, ", ")).Warn("these keys are taken at the start of the plugin only: what it was started with stays in force")
+	}
 	return nil
+}
+
+// startKeys are the keys that differ and that only a start can put in force: services and sources are made of them.
+func startKeys(was, now config.Config) (keys []string) {
+	for _, key := range []struct {
+		name     string
+		was, now any
+	}{
+		{"requestSources", podAPIs(was), podAPIs(now)},
+		{"kubeconfig", was.Kubeconfig, now.Kubeconfig},
+		{"nodeName", was.NodeName, now.NodeName},
+		{"podResources.enabled", was.PodResources.Enabled, now.PodResources.Enabled},
+		{"events.enabled", was.Events.Enabled, now.Events.Enabled},
+		{"nodeResourceTopology.enabled", was.NodeResourceTopology.Enabled, now.NodeResourceTopology.Enabled},
+		{"nodeResourceTopology.interval", was.NodeResourceTopology.Interval, now.NodeResourceTopology.Interval},
+	} {
+		if key.was != key.now {
+			keys = append(keys, key.name)
+		}
+	}
+	return keys
+}
+
+// podAPIs are the sources that connections are made to. The others are read from events, and may change at any time.
+func podAPIs(c config.Config) string {
+	if len(c.RequestSources) == 0 {
+		return "found out"
+	}
+	var apis []string
+	for _, source := range c.RequestSources {
+		if source == config.SourceKubelet || source == config.SourceAPIServer {
+			apis = append(apis, string(source))
+		}
+	}
+	return strings.Join(apis, ", ")
 }

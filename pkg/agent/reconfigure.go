@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -52,6 +53,7 @@ func (a *Agent) takeConfig(resolved config.Resolved) ([]*container, error) {
 	}
 	a.resolved = resolved
 	a.sources = eventSources(resolved.Config)
+	a.requests.SetTimeout(time.Duration(resolved.Config.RequestTimeout))
 	a.configured.set(a.now(), "")
 	all := make([]*container, 0, len(a.containers))
 	for _, p := range a.living {

@@ -301,6 +301,30 @@ func TestAReloadReachesRunningContainers(t *testing.T) {
 	}
 }
 
+// slowAPI is asked in vain, and remembers how long it had to answer.
+type slowAPI struct {
+	podAPI
+	had chan time.Duration
+}
+
+func (s *slowAPI) Ask(ctx context.Context, _ podinfo.Ref) (*podinfo.Pod, error) {
+	deadline, _ := ctx.Deadline()
+	s.had <- time.Until(deadline)
+	return nil, podinfo.ErrNotFound
+}
+
+func TestReconfigureChangesTheRequestTimeout(t *testing.T) {
+	api := &slowAPI{had: make(chan time.Duration, 1)}
+	n := newNode(t, "requestTimeout: 1500ms", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.reconfigure("requestTimeout: 5ms")
+	if err := n.RunPodSandbox(context.Background(), n.pod("pod", memoryqos.Burstable)); err != nil {
+		t.Fatal(err)
+	}
+	if had := <-api.had; had > 5*time.Millisecond {
+		t.Errorf("a source has %s to answer, want no more than 5ms", had)
+	}
+}
+
 func TestADryRunTouchesNothing(t *testing.T) {
 	var mu sync.Mutex
 	writes := 0

@@ -1,9 +1,11 @@
 package podinfo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 )
 
 // source is a provider with its breaker and counters.
@@ -56,9 +58,9 @@ func (r *Resolver) question(ref Ref, k *known) {
 	}()
 }
 
-// ask returns the first answer of any of the sources, or none within the timeout.
+// ask returns the first answer of any of the sources, or none in time.
 func (r *Resolver) ask(ref Ref, sources []*source) Answer {
-	ctx, cancel := context.WithTimeout(r.ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(r.ctx, cmp.Or(time.Duration(r.timeout.Load()), DefaultTimeout))
 	defer cancel()
 	answers := make(chan Answer, len(sources))
 	for _, s := range sources {

@@ -4,19 +4,20 @@ import (
 	"context"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 )
 
-// DefaultTimeout is how long a create waits for all sources together.
+// DefaultTimeout bounds a question that nobody waits for.
 const DefaultTimeout = 300 * time.Millisecond
 
 // Options are what a Resolver is made of.
 type Options struct {
 	// Providers are the sources in their order: the first that knows a pod is believed.
 	Providers []Provider
-	// Timeout bounds one Resolve over all providers; 0 is DefaultTimeout.
+	// Timeout is SetTimeout's.
 	Timeout time.Duration
 	// Changed is called when a pod that was resolved, and not forgotten since, is known better or has changed: always from
 	// one goroutine of Run, never with a lock held, never twice for the same answer. It may be nil.
@@ -43,7 +44,7 @@ func (a Answer) Estimate(container string) (Estimate, bool) {
 // Resolver finds pods by their best source, and tells when a better one speaks later. It remembers a pod from the first
 // question until it is forgotten, whatever the sources do meanwhile. Its methods may be called from any goroutine.
 type Resolver struct {
-	timeout time.Duration
+	timeout atomic.Int64 // a time.Duration
 	changed func(Answer)
 	log     logrus.FieldLogger
 	sources []*source
@@ -69,18 +70,20 @@ type known struct {
 // New returns a resolver; Run connects it.
 func New(opts Options) *Resolver {
 	r := &Resolver{
-		timeout: opts.Timeout, changed: opts.Changed, log: logger(opts.Log),
+		changed: opts.Changed, log: logger(opts.Log),
 		wake: make(chan struct{}, 1), pods: map[Ref]*known{}, dirty: map[Ref]struct{}{},
 	}
-	if r.timeout <= 0 {
-		r.timeout = DefaultTimeout
-	}
+	r.SetTimeout(opts.Timeout)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	for rank, provider := range opts.Providers {
 		r.sources = append(r.sources, &source{Provider: provider, rank: rank, breaker: breaker{now: time.Now}})
 	}
 	return r
 }
+
+// SetTimeout bounds each Resolve from now on, over all providers. 0 does not wait: the sources are asked all the same, and
+// Changed tells what they answer.
+func (r *Resolver) SetTimeout(timeout time.Duration) { r.timeout.Store(int64(timeout)) }
 
 // Run keeps the providers connected and tells of changes until ctx ends. It can be called once.
 func (r *Resolver) Run(ctx context.Context) error {
@@ -141,7 +144,7 @@ func (r *Resolver) Resolve(ctx context.Context, ref Ref) (Answer, bool) {
 
 // await waits for a question's end, the timeout or ctx, whichever is first.
 func (r *Resolver) await(ctx context.Context, asking <-chan struct{}) {
-	timer := time.NewTimer(r.timeout)
+	timer := time.NewTimer(time.Duration(r.timeout.Load()))
 	defer timer.Stop()
 	select {
 	case <-asking:

@@ -305,9 +305,6 @@ func TestResolverIsAnsweredByTheOtherSourceWhenOneHangs(t *testing.T) {
 
 func TestResolverWithoutSources(t *testing.T) {
 	r := New(Options{})
-	if r.timeout != DefaultTimeout {
-		t.Errorf("got timeout %s", r.timeout)
-	}
 	if _, ok := r.Resolve(t.Context(), Ref{UID: "a"}); ok {
 		t.Error("got an answer")
 	}
@@ -331,6 +328,22 @@ func TestResolverQuestionEndsWithTheResolver(t *testing.T) {
 	})
 	r.stop()
 	if got := <-done; got != "nothing" {
+		t.Errorf("got %s", got)
+	}
+}
+
+// silent is a source that never answers.
+type silent struct{ failing }
+
+func (*silent) Ask(ctx context.Context, _ Ref) (*Pod, error) {
+	<-ctx.Done()
+	return nil, ctx.Err()
+}
+
+func TestResolverTakesAnotherTimeout(t *testing.T) {
+	r := follow(t, 24*time.Hour, &silent{})
+	r.SetTimeout(0)
+	if got := resolved(t, r, Ref{UID: "a"}); got != "nothing" {
 		t.Errorf("got %s", got)
 	}
 }
