@@ -272,7 +272,7 @@ func (k known) pod(view *agent.PodView) Pod {
 	pod := Pod{Namespace: view.Namespace, Name: view.Name, UID: view.UID, QOSClass: string(view.Class), Cgroup: view.Cgroup,
 		Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Containers: []Container{}}
 	for _, problem := range view.Problems {
-		pod.Problems = append(pod.Problems, problem.Annotation+": "+problem.Message)
+		pod.Problems = append(pod.Problems, problem.Message) // it names the annotation
 	}
 	for i := range view.Containers {
 		pod.Containers = append(pod.Containers, k.container(view.UID, &view.Containers[i]))

@@ -69,7 +69,7 @@ func hugepages(n Node) []Finding {
 		}
 		if s.free < s.booksFree {
 			findings = append(findings, Finding{Warning, "hugepages-taken", object,
-				fmt.Sprintf("%d pages are free, %d are in the books: %d are used by containers that are not pinned, or by others on the node", s.free, s.booksFree, s.booksFree-s.free),
+				fmt.Sprintf("%s free, %d in the books: %d used by containers that are not pinned, or by others on the node", several(int(s.free), "page"), s.booksFree, s.booksFree-s.free),
 				"a pinned container may find no page (SIGBUS): let only Guaranteed pods use huge pages, or reserve those of others (reservedMemory)"})
 		}
 	}
@@ -81,7 +81,7 @@ func overwrites(n Node) []Finding {
 	var findings []Finding
 	for _, o := range n.Document.Overwrites {
 		f := Finding{Warning, "overwritten", o.Level + " " + o.File, fmt.Sprintf("overwritten %d times by somebody else since the daemon started, and put back each time", o.Count),
-			"turn the other writer off: most often a kubelet with the feature gate MemoryQoS; the daemon's log says who is likely"}
+			"turn the other writer off: most often a kubelet with the feature gate MemoryQoS; the daemon's log says who is likely; the count begins anew with the daemon"}
 		if o.Count == 1 {
 			f.Severity, f.What = Note, "overwritten once by somebody else since the daemon started, and put back"
 		}
@@ -99,7 +99,7 @@ func kubelet(n Node) []Finding {
 		return nil
 	}
 	var findings []Finding
-	if k.MemoryManagerPolicy == "Static" {
+	if k.MemoryManagerPolicy == "Static" && n.Document.Policy.MemoryManager != "None" {
 		findings = append(findings, Finding{Error, "kubelet-memory-manager", k.File, "memoryManagerPolicy is Static: the kubelet pins containers too, by books of its own",
 			"set memoryManagerPolicy: None there, move its state with nri-memory-manager state import, and restart the kubelet"})
 	}
@@ -134,7 +134,7 @@ func kernel(n Node) []Finding {
 	object := "kernel " + n.Kernel.Release
 	if !n.Kernel.Pressure && n.Document.Policy.StallGuard {
 		findings = append(findings, Finding{Warning, "kernel-pressure", object,
-			"cgroups have no memory.pressure: the stall guard sees stopped containers later, by their memory.events alone", "boot with psi=1, on a kernel with CONFIG_PSI"})
+			"cgroups have no memory.pressure: the stall guard sees stopped containers later, by their memory.events alone", "boot with psi=1, on a kernel with CONFIG_PSI, and see that cgroup.pressure is 1 in the pods' cgroups"})
 	}
 	if !n.Kernel.Reclaim && n.Document.Policy.ProactiveReclaim {
 		findings = append(findings, Finding{Note, "kernel-reclaim", object, "cgroups have no memory.reclaim: proactiveReclaim does nothing",

@@ -75,6 +75,23 @@ func (n Node) claimed(parent string, value func(Cgroup) uint64) uint64 {
 	return sum
 }
 
+// stranger is the child of a cgroup that claims most, of those that hold no container of the daemon's.
+func (n Node) stranger(parent string, value func(Cgroup) uint64) (cgroup string, bytes uint64) {
+	ours := map[string]bool{}
+	for _, c := range n.containers() {
+		for _, level := range levels(c.Cgroup) {
+			ours[level] = true
+		}
+	}
+	for name, child := range n.Cgroups {
+		claim := value(child)
+		if path.Dir(name) == parent && !ours[name] && (claim > bytes || claim == bytes && name < cgroup) {
+			cgroup, bytes = name, claim
+		}
+	}
+	return cgroup, bytes
+}
+
 // leaf is the cgroup in which a container's processes are.
 func (n Node) leaf(container string) string {
 	if _, ok := n.Cgroups[container+inner]; ok {
@@ -121,15 +138,19 @@ func protection(n Node) []Finding {
 				return cmp.Or(cmp.Compare(b.promised-b.bytes, a.promised-a.bytes), cmp.Compare(a.container, b.container))
 			})
 			worst := all[0]
-			cause := fmt.Sprintf("its %s is %s", p.file, quantity.Short(p.value(n.Cgroups[at])))
+			cause, do := fmt.Sprintf("its %s is %s", p.file, quantity.Short(p.value(n.Cgroups[at]))), n.restore(at)
 			if worst.claimed > 0 {
 				cause += fmt.Sprintf(", and what is directly below it claims %s together", quantity.Short(worst.claimed))
+				if stranger, bytes := n.stranger(at, p.value); stranger != "" {
+					cause += fmt.Sprintf(", of it %s %s, which holds no container of the daemon's", quantity.Short(bytes), stranger)
+					do = "take the " + p.file + " of " + stranger + " away, or move that cgroup away from the pods: it takes part of their protection"
+				}
 			}
 			what := fmt.Sprintf("%s: %s has %s instead of %s", cause, worst.container, quantity.Short(worst.bytes), quantity.Short(worst.promised))
 			if len(all) > 1 {
 				what += fmt.Sprintf(", and %s more", several(len(all)-1, "container"))
 			}
-			findings = append(findings, Finding{Error, "protection", at, what, n.restore(at)})
+			findings = append(findings, Finding{Error, "protection", at, what, do})
 		}
 	}
 	return findings

@@ -13,7 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -109,6 +111,9 @@ func TestFindings(t *testing.T) {
 		"overwrites": func(n *Node) {
 			n.Document.Overwrites = []status.Overwrite{{Level: "burstable", File: "memory.low", Count: 1}, {Level: "kubepods", File: "memory.min", Count: 17}}
 		},
+		"kubelet-static-alone": func(n *Node) {
+			n.Kubelet.MemoryManagerPolicy, n.Document.Policy.MemoryManager = "Static", "None"
+		},
 		"kubelet-static":       func(n *Node) { n.Kubelet.MemoryManagerPolicy = "Static" },
 		"kubelet-memory-qos":   func(n *Node) { n.Kubelet.FeatureGates["MemoryQoS"] = true },
 		"kubelet-gate-unnamed": func(n *Node) { n.Kubelet.FeatureGates = nil },
@@ -125,7 +130,7 @@ func TestFindings(t *testing.T) {
 		},
 		"estimates": func(n *Node) { web(n).RequestSource, web(n).RequestError = "oomscore", 33*mi },
 		"annotation": func(n *Node) {
-			n.Document.Pods[1].Problems = []string{`reservation.memory-manager.nri.io/pod: Unsupported value: "max"`}
+			n.Document.Pods[1].Problems = []string{`metadata.annotations[reservation.memory-manager.noderesource.dev/pod]: Unsupported value: "max"`}
 		},
 		"quarantined": func(n *Node) {
 			n.SetAside = []string{"/var/lib/nri-memory-manager/memory_manager_state.corrupt-20260504T120000Z"}
@@ -243,28 +248,50 @@ func TestEffectiveProtectionIsNeverMoreThanTheKernelGives(t *testing.T) {
 	}
 }
 
+// Every code of a finding that the source has is shown in a report above, and explained to users.
 func TestTroubleshootingNamesEveryFinding(t *testing.T) {
-	page, err := os.ReadFile("../../docs/troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
+	reports := contents(t, "testdata/*.txt")
+	codes := regexp.MustCompile(`(?:Finding\{(?:Error|Warning|Note), |note\()"([a-z-]+)"`).FindAllStringSubmatch(contents(t, "*.go"), -1)
+	if len(codes) < 20 {
+		t.Fatalf("only %d codes were found in the source", len(codes))
 	}
-	reports, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(reports) == 0 {
-		t.Fatal("no reports", err)
+	page := contents(t, "../../docs/troubleshooting.md")
+	for _, code := range codes {
+		if !strings.Contains(reports, "["+code[1]+"]") {
+			t.Errorf("no report shows %s", code[1])
+		}
+		if !strings.Contains(page, "\n| `"+code[1]+"` |") {
+			t.Errorf("docs/troubleshooting.md does not explain %s", code[1])
+		}
 	}
-	ids := map[string]bool{}
-	for _, report := range reports {
-		text, err := os.ReadFile(report)
+}
+
+func TestTroubleshootingNamesEveryReasonOfARejection(t *testing.T) {
+	page := contents(t, "../../docs/troubleshooting.md")
+	for _, reason := range []string{memorymanager.TopologyAffinityError, memorymanager.UnexpectedAdmissionError, memorymanager.InvalidRequest,
+		memorymanager.ResizeInfeasible, agent.BadAnnotation, agent.NotPreferred} {
+		if !strings.Contains(page, "\n| `"+reason+"` |") {
+			t.Errorf("docs/troubleshooting.md does not explain %s", reason)
+		}
+	}
+}
+
+// contents are the files' texts in one, without those of tests.
+func contents(t *testing.T, pattern string) string {
+	t.Helper()
+	files, err := filepath.Glob(pattern)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: no files, %v", pattern, err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, match := range regexp.MustCompile(`  \[([a-z-]+)\]\n`).FindAllSubmatch(text, -1) {
-			ids[string(match[1])] = true
+		if !strings.HasSuffix(file, "_test.go") {
+			all.Write(text)
 		}
 	}
-	for id := range ids {
-		if id != "annotation" && !strings.Contains(string(page), "`"+id+"`") {
-			t.Errorf("docs/troubleshooting.md does not name %s", id)
-		}
-	}
+	return all.String()
 }
