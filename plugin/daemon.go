@@ -16,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
@@ -31,6 +32,7 @@ type daemonOptions struct {
 	kubeletPods         string // socket of the kubelet's pod API
 	metricsAddress      string // empty has no HTTP server
 	podResources        string // socket of our PodResources API
+	daemonSet           string // NAMESPACE/NAME of the DaemonSet that runs this; empty knows none
 	simulated           bool   // only the sources that a simulated node has
 	verbose             int    // -v
 	log                 *logrus.Logger
@@ -38,16 +40,17 @@ type daemonOptions struct {
 
 // daemon is a plugin with all that belongs to it.
 type daemon struct {
-	options daemonOptions
-	log     *logrus.Logger
-	agent   *agent.Agent
-	tree    *cgroup.Tree
-	watcher *cgroup.Watcher
-	plugin  *nriplugin.Plugin
-	metrics *metrics.Metrics
-	guard   *guard.Guard     // nil where there is no kernel to watch
-	events  *events.Reporter // nil unless the configuration wants events
-	parts   []part           // the services
+	options  daemonOptions
+	log      *logrus.Logger
+	agent    *agent.Agent
+	tree     *cgroup.Tree
+	watcher  *cgroup.Watcher
+	plugin   *nriplugin.Plugin
+	metrics  *metrics.Metrics
+	guard    *guard.Guard           // nil where there is no kernel to watch
+	events   *events.Reporter       // nil unless the configuration wants events
+	topology *nodetopology.Exporter // nil unless the configuration wants the export
+	parts    []part                 // the services
 }
 
 // newDaemon puts a daemon together. Its errors are of input: nothing has been touched yet.

@@ -53,7 +53,7 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	if err != nil {
 		return failed(err)
 	}
-	actions, err := cgroup.Rollback(ctx, journal, tree, o.units(), dryRun)
+	actions, err := cgroup.Rollback(ctx, journal, tree, o.patientUnits(), dryRun)
 	for _, action := range actions {
 		fmt.Fprintln(out, describe(action, dryRun))
 	}
@@ -81,7 +81,11 @@ func (d *daemon) rollback() error {
 	defer cancel()
 	lines := d.log.WriterLevel(logrus.InfoLevel)
 	defer lines.Close()
-	return rollback(ctx, d.options.hostOptions, false, lines)
+	err := rollback(ctx, d.options.hostOptions, false, lines)
+	if d.topology != nil {
+		err = errors.Join(err, d.topology.Delete())
+	}
+	return err
 }
 
 // describe is one line about one file.

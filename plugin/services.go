@@ -12,7 +12,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
@@ -125,18 +124,12 @@ func (d *daemon) topologyExport() (part, error) {
 	if err != nil {
 		return nil, err
 	}
-	exporter := nodetopology.Exporter{Client: objects, Node: d.nodeName(), View: d.agent.View, Machine: d.options.machine,
+	d.topology = &nodetopology.Exporter{Client: objects, Node: d.nodeName(), View: d.agent.View, Machine: d.options.machine,
 		Period: time.Duration(d.options.config.NodeResourceTopology.Interval), Log: d.log}
-	if exporter.Node == "" {
+	if d.topology.Node == "" {
 		return nil, errNodeName
 	}
-	return func(ctx context.Context) error {
-		exporter.Run(ctx)
-		if d.View().Config.Config.OnTermination == config.RollbackValues {
-			return exporter.Delete()
-		}
-		return nil
-	}, nil
+	return func(ctx context.Context) error { d.topology.Run(ctx); return nil }, nil
 }
 
 // nodeName is this node's name in the API, as configured or from the environment.
