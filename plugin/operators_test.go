@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -65,7 +67,7 @@ func wantAll(t *testing.T, text string, parts ...string) {
 
 func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	h, plugin := busyHost(t)
-	wantAll(t, h.ask(0, "status"), "NODE", "default/database", "default/web", "limit", "oomscore", "4Gi", "COULD NOT BE PLACED", "default/large")
+	wantAll(t, h.ask(0, "status"), "NODE", "default/database", "default/web", "limit", "oomscore", "4Gi", "COULD NOT BE PLACED", "default/large", "app (rejected)")
 	wantAll(t, h.ask(0, "status", "-o", "wide"), "ON NODES", "kubepods/poduid-database/container-database-a")
 	wantAll(t, h.ask(0, "status", "-o", "yaml"), "topologyManagerPolicy: restricted")
 	var document, served status.Document
@@ -83,6 +85,10 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	wantAll(t, h.ask(0, "explain", "default/large/app"), "would be rejected", "last rejection", "68719476736")
 	wantAll(t, h.ask(0, "explain", "web/app"), "memory.high = floor((request", "oomscore")
 	wantAll(t, h.ask(1, "explain", "default/nobody"), `no pod "default/nobody" on this node`)
+	wantAll(t, h.ask(1, "explain", "database/nobody"), `no pod "database/nobody" on this node, and pod "database" has no container "nobody"`)
+	for _, argument := range []string{"", "default/", "/database", "a/b/c/d"} {
+		wantAll(t, h.ask(2, "explain", argument), `want [NAMESPACE/]POD[/CONTAINER]`)
+	}
 	wantAll(t, h.ask(2, "status", "-o", "xml"), "--output \"xml\": want one of table, wide, json, yaml")
 
 	file := h.path("state/memory_manager_state")
@@ -100,6 +106,29 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	}
 	plugin.stop()
 	wantAll(t, h.ask(1, "status"), "is it running, with this --state-dir?")
+}
+
+func TestStatusWatchOutlivesThePlugin(t *testing.T) {
+	h, plugin := busyHost(t)
+	watch := exec.Command(binary, "status", "--watch", "--state-dir", h.path("state"))
+	var screen output
+	watch.Stdout = &screen
+	must(t, watch.Start())
+	t.Cleanup(func() { watch.Process.Kill() })
+	shows := func(part string, times int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%s is shown %d times", part, times), func() bool { return strings.Count(screen.String(), part) >= times })
+	}
+	shows("default/database", 1)
+	plugin.stop()
+	shows("no daemon answers", 1)
+	before := strings.Count(screen.String(), "default/database")
+	h.start()
+	shows("default/database", before+1)
+	must(t, watch.Process.Signal(os.Interrupt))
+	if err := watch.Wait(); err != nil {
+		t.Errorf("interrupted, it ends with %v", err)
+	}
 }
 
 func TestVerifyOfARunningPlugin(t *testing.T) {
