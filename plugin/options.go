@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/spf13/cobra"
@@ -58,6 +59,18 @@ func (o *hostOptions) units() cgroup.Units {
 	}
 	return cgroup.NewUnits(o.systemdSocket)
 }
+
+// patientUnits are units for whom nobody waits: a busy systemd may take its time.
+func (o *hostOptions) patientUnits() cgroup.Units {
+	units, ok := o.units().(*cgroup.SystemdUnits)
+	if !ok {
+		return nil
+	}
+	return units.WithTimeout(patience)
+}
+
+// patience is how long systemd may take over one answer when no container waits for it.
+const patience = 10 * time.Second
 
 // loadConfig reads a configuration file; without one the defaults hold.
 func loadConfig(path string) (config.Config, error) {

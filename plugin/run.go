@@ -46,6 +46,7 @@ have. "nri-memory-manager rollback" takes it back.`,
 	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API, unless requestSources leaves it out")
 	flags.StringVar(&o.metricsAddress, "metrics-address", defaultMetrics, "where /metrics, /healthz and /readyz are served; empty is nowhere")
 	flags.StringVar(&o.podResources, "podresources-socket", "", "socket of the PodResources API, where the configuration enables it (default podresources.sock in the state folder)")
+	flags.StringVar(&o.daemonSet, "daemonset", "", "NAMESPACE/NAME of the DaemonSet that runs this: with onTermination: Rollback, the values are kept as long as it stands")
 	flags.CountVarP(&o.verbose, "verbose", "v", "log more than the configuration says: -v debug, -vv trace")
 	return cmd
 }
@@ -60,6 +61,9 @@ func env(name, otherwise string) string {
 func (o *runOptions) run(ctx context.Context) error {
 	err := absolute(&o.socket, &o.configPath, &o.stateDir, &o.cgroups, &o.kubeletPods)
 	if err != nil {
+		return err
+	}
+	if err := checkOwner(o.daemonSet); err != nil {
 		return err
 	}
 	if o.config, err = loadConfig(o.configPath); err != nil {
@@ -82,7 +86,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	o.log.WithFields(logrus.Fields{"version": version, "socket": o.socket, "stateDir": o.stateDir, "nodes": len(o.machine.Nodes)}).
 		Info("nri-memory-manager starts")
 	err = d.run(ctx)
-	if d.View().Config.Config.OnTermination == config.RollbackValues {
+	if d.endsForGood() {
 		err = errors.Join(err, d.rollback())
 	}
 	o.log.Info("nri-memory-manager ends")

@@ -41,7 +41,7 @@ var property = map[Knob]string{
 	CpusetMems: "AllowedMemoryNodes", // systemd 244
 }
 
-// unitTimeout is how long systemd may take over one answer: a create waits for it.
+// unitTimeout is how long systemd may take over one answer while a create waits for it.
 const unitTimeout = 500 * time.Millisecond
 
 // SystemdUnits are Units over systemd's D-Bus socket. A value that systemd holds survives its daemon-reload and every change
@@ -49,7 +49,8 @@ const unitTimeout = 500 * time.Millisecond
 // makes systemd write all that it holds for the unit: a cpu.max that somebody wrote behind its back is lost
 // (kubernetes#138431). So a property is set only when its value changes.
 type SystemdUnits struct {
-	socket string
+	socket  string
+	timeout time.Duration
 
 	mu   sync.Mutex
 	conn *systemd.Conn
@@ -57,11 +58,19 @@ type SystemdUnits struct {
 
 // NewUnits gives Units over systemd's private D-Bus socket, usually /run/systemd/private. It connects at first use and
 // again after an error.
-func NewUnits(socket string) *SystemdUnits { return &SystemdUnits{socket: socket} }
+func NewUnits(socket string) *SystemdUnits {
+	return &SystemdUnits{socket: socket, timeout: unitTimeout}
+}
+
+// WithTimeout sets how long systemd may take over one answer.
+func (u *SystemdUnits) WithTimeout(timeout time.Duration) *SystemdUnits {
+	u.timeout = timeout
+	return u
+}
 
 // SetMemory implements Units.
 func (u *SystemdUnits) SetMemory(ctx context.Context, unit string, values map[Knob]uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, unitTimeout)
+	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
 	if err := u.set(ctx, unit, properties(values)); err != nil {
 		return fmt.Errorf("set the memory properties of unit %s over %s: %w", unit, u.socket, err)
