@@ -33,7 +33,7 @@ type Counters struct {
 	ProtectErrors uint64
 	// Reloads and BadReloads count configurations taken and refused.
 	Reloads, BadReloads uint64
-	// Overwrites counts foreign writes to the cgroups above the containers.
+	// Overwrites counts foreign writes to the cgroups above the containers, those of pods that have ended too.
 	Overwrites map[cgroup.Overwrite]uint64
 	// Checkpoint are the state file's.
 	Checkpoint checkpoint.Stats
@@ -96,3 +96,6 @@ func (a *Agent) Counters() Counters {
 	a.mu.Unlock()
 	return counted
 }
+
+// Overwritten counts the foreign writes among Overwrites to the cgroups that are there now, by file.
+func (a *Agent) Overwritten() map[cgroup.File]uint64 { return a.protector.Overwritten() }
