@@ -325,6 +325,33 @@ func TestReconfigureChangesTheRequestTimeout(t *testing.T) {
 	}
 }
 
+// Kernels before 6.17 reclaim before the write of a smaller memory.high returns. The write takes here until the test ends it.
+func TestALoweredMemoryHighHoldsNoCreate(t *testing.T) {
+	slow, ended := make(chan struct{}), make(chan struct{})
+	n := newNode(t, "", func(n *node) {
+		n.onWrite = func(w cgroup.Write) {
+			if w.Knob == cgroup.MemoryHigh {
+				slow <- struct{}{}
+				<-ended
+			}
+		}
+	})
+	pod := n.pod("pod", memoryqos.Burstable)
+	n.launch(pod, ofPod(pod, "main", 1000*mi))
+	var reload sync.WaitGroup
+	reload.Go(func() { n.reconfigure("memoryThrottlingFactor: 0.5") })
+	<-slow
+	other := n.pod("other", memoryqos.Guaranteed)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if _, err := n.CreateContainer(ctx, other, ofPod(other, "main", gi)); err != nil {
+		t.Error(err)
+	}
+	n.want("the new pod's memory.min", n.file(other.CgroupParent, "memory.min"), "1052266496")
+	close(ended)
+	reload.Wait()
+}
+
 func TestADryRunTouchesNothing(t *testing.T) {
 	var mu sync.Mutex
 	writes := 0

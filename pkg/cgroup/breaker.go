@@ -3,18 +3,20 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 )
 
 // breaker keeps a systemd that does not answer from holding up every create: after a failure it is left alone for a while,
-// and files are all there is. It is used under the Protector's lock.
+// and files are all there is.
 type breaker struct {
 	units Units
 	now   func() time.Time
 	log   logrus.FieldLogger
 
+	mu     sync.Mutex
 	until  time.Time // left alone until then
 	silent bool      // the absence has been logged
 }
@@ -25,10 +27,12 @@ const pause = 10 * time.Second
 // set sets a unit's properties. That there is no systemd or no such unit is no error: the files are written in any case.
 // Unless it is sure, systemd may hold other values and write them again at any time.
 func (b *breaker) set(ctx context.Context, unit string, values map[Knob]uint64) (sure bool, err error) {
-	if b.now().Before(b.until) {
+	if b.open() {
 		return false, nil
 	}
 	err = b.units.SetMemory(ctx, unit, values)
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	switch {
 	case err == nil:
 		b.silent = false
@@ -45,4 +49,11 @@ func (b *breaker) set(ctx context.Context, unit string, values map[Knob]uint64) 
 		return true, nil
 	}
 	return false, err
+}
+
+// open tells whether systemd is left alone.
+func (b *breaker) open() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.now().Before(b.until)
 }

@@ -22,9 +22,10 @@ type ContainerKnobs struct {
 
 // SetContainer writes to a running container, to crun's inner cgroup too, for runtimes that cannot be asked to. The levels
 // above must have been raised before. A cgroup that is gone is an error that is fs.ErrNotExist.
+//
+// It holds no lock while it writes, and systemd, which answers one after the other, is told last: kernels before 6.17 reclaim
+// what is above a smaller memory.high before the write returns, and no create may wait for that.
 func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	unit := p.unit(c.Cgroup, c.Driver)
 	var errs []error
 	properties := make(map[Knob]uint64, len(protected)+1)
@@ -43,10 +44,6 @@ func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 		p.note(c.Cgroup, CpusetMems, unit)
 		properties[CpusetMems] = uint64(nodes)
 	}
-	if unit != "" && len(properties) > 0 {
-		_, err := p.units.set(ctx, unit, properties)
-		errs = append(errs, err)
-	}
 	leaves := p.tree.Leaves(c.Cgroup)
 	for i, v := range values {
 		if v == nil {
@@ -62,6 +59,10 @@ func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 		for _, leaf := range leaves {
 			errs = append(errs, p.tree.SetMems(leaf, c.Mems))
 		}
+	}
+	if unit != "" && len(properties) > 0 {
+		_, err := p.units.set(ctx, unit, properties)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
