@@ -153,6 +153,7 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		`{requestSource: kubelet}`:                          "",
 		`{requestSource: apiserver}`:                        "resources: [pods]",
 		`{requestSource: kubelet, events: true}`:            "resources: [events]",
+		`{requestSource: none, rollbackOnDelete: true}`:     "resourceNames: [nri-memory-manager]",
 		`{requestSource: none, nodeResourceTopology: true}`: "resources: [noderesourcetopologies]",
 	} {
 		got, err := render(t, values)

@@ -102,6 +102,7 @@ func (o options) image(platform v1.Platform) (v1.Image, error) {
 	config.Created = v1.Time{Time: o.created}
 	config.Config.Entrypoint = []string{"/" + binaryPath}
 	config.Config.Cmd = []string{"run"}
+	config.Config.Env = []string{"PATH=/"} // for `kubectl exec … nri-memory-manager status`
 	config.Config.Labels = map[string]string{
 		"org.opencontainers.image.title":       "nri-memory-manager",
 		"org.opencontainers.image.description": "Kubernetes' Memory Manager and Memory QoS as an NRI plugin",
