@@ -2,6 +2,7 @@ package config
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -110,6 +111,35 @@ func FuzzAnnotations(f *testing.F) {
 		}
 		if forbidden, _ := ParseAnnotations(map[string]string{key: value, key2: value2}, "app", AnnotationRules{}); !cmp.Equal(forbidden, Wishes{}) {
 			t.Errorf("wishes %+v although nothing is allowed", forbidden)
+		}
+	})
+}
+
+// FuzzKubeletConfiguration: any text is an error of one line that names the file, or gives a configuration that stands on its own.
+func FuzzKubeletConfiguration(f *testing.F) {
+	const kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+	f.Add(kind + "memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]\nkubeReserved: {memory: 924Mi}\n")
+	f.Add(kind + "evictionHard: {memory.available: 5%}\nmergeDefaultEvictionSettings: true\nmemoryThrottlingFactor: 0.9\n")
+	f.Add(kind + "topologyManagerPolicyOptions: {max-allowable-numa-nodes: \"8\"}\nfeatureGates: {MemoryQoS: true}\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(t.TempDir(), "kubelet.yaml")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := Parse("c.yaml", []byte("kubeletConfig: "+path))
+		if err != nil {
+			if !strings.Contains(err.Error(), path) || strings.ContainsAny(err.Error(), "\n\x00\x1b") {
+				t.Errorf("error is not one plain line about %s: %q", path, err)
+			}
+			return
+		}
+		c.KubeletConfig = ""
+		alone, err := c.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := Parse("back.yaml", alone); err != nil || !cmp.Equal(c, back, sameConfig) {
+			t.Errorf("%v: %s\n%s", err, alone, cmp.Diff(c, back, sameConfig))
 		}
 	})
 }

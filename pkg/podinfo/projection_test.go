@@ -136,3 +136,22 @@ func TestProjectedSerializerLeavesAloneWhatIsNoPod(t *testing.T) {
 		})
 	}
 }
+
+// FuzzProjection: what is a pod to Kubernetes is the same pod to us.
+func FuzzProjection(f *testing.F) {
+	f.Add(encoded(fullPod(1)))
+	f.Add([]byte{0x12, 2, 0x12, 0})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, err := Decode(data)
+		var whole corev1.Pod
+		if whole.Unmarshal(data) != nil {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(FromPod(&whole), got); diff != "" {
+			t.Errorf("-whole +kept:\n%s", diff)
+		}
+	})
+}
