@@ -121,12 +121,14 @@ func (p *plugin) agrees(k *kubelet.Kubelet, s simulated, pods ...*kubelet.Pod) {
 					continue
 				}
 				want, dir := s.container(p.t, pod.Name, c.Name), dirOf(p.t, k, pod, c.Name)
-				check(dir, "memory.min", value(want.Memory.Min, 0))
-				check(dir, "memory.low", value(want.Memory.Low, 0))
-				check(dir, "memory.high", value(want.Memory.High, unlimited))
-				check(dir, "memory.max", value(want.Memory.Max, unlimited))
-				if mems := file(dir, "cpuset.mems"); mems != want.CpusetMems {
-					wrong = append(wrong, fmt.Sprintf("%s/%s has cpuset.mems %q, want %q", pod.Name, c.Name, mems, want.CpusetMems))
+				for _, dir := range kubelet.Leaves(dir) {
+					check(dir, "memory.min", value(want.Memory.Min, 0))
+					check(dir, "memory.low", value(want.Memory.Low, 0))
+					check(dir, "memory.high", value(want.Memory.High, unlimited))
+					check(dir, "memory.max", value(want.Memory.Max, unlimited))
+					if mems := file(dir, "cpuset.mems"); mems != want.CpusetMems {
+						wrong = append(wrong, fmt.Sprintf("%s/%s has cpuset.mems %q, want %q", pod.Name, c.Name, mems, want.CpusetMems))
+					}
 				}
 			}
 		}

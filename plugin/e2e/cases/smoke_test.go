@@ -27,7 +27,7 @@ func TestNodeRunsPods(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Log(dir)
+		t.Log(kubelet.Leaves(dir))
 		if err := k.Remove(t.Context(), p); err != nil {
 			t.Fatal(err)
 		}

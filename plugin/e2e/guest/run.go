@@ -2,6 +2,7 @@ package main
 
 import (
 	"archive/tar"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -72,6 +73,11 @@ func prepare(plan setup.Plan) error {
 	} {
 		if err := mount(m.kind, m.target, m.options); err != nil {
 			return err
+		}
+	}
+	for name, target := range map[string]string{"/dev/fd": "/proc/self/fd", "/dev/stdin": "fd/0"} { // crun reads updates from there
+		if err := os.Symlink(target, name); err != nil && !errors.Is(err, fs.ErrExist) {
+			return fmt.Errorf("prepare the node: %w", err)
 		}
 	}
 	for name, text := range map[string]string{"/etc/resolv.conf": "", "/etc/hosts": "127.0.0.1 localhost e2e\n"} {

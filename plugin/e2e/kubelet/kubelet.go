@@ -124,6 +124,15 @@ func (k *Kubelet) ContainerDir(p *Pod, name string) (string, error) {
 	return "", fmt.Errorf("no cgroup of %s/%s (%s) in %s", p.Name, name, id, k.Dir(p))
 }
 
+// Leaves are a container's cgroup and, with crun under systemd, the one inside it that holds the processes.
+func Leaves(dir string) []string {
+	inner := filepath.Join(dir, "container")
+	if _, err := os.Stat(inner); err != nil {
+		return []string{dir}
+	}
+	return []string{dir, inner}
+}
+
 // Control is a folder of the node that containers of the pod see as /ctl:
 // workloads wait for files in it.
 func (k *Kubelet) Control(p *Pod) string { return filepath.Join("/run/e2e/ctl", p.UID) }

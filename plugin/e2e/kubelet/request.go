@@ -7,25 +7,19 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
-
-	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 func logDir(p *Pod) string { return filepath.Join("/var/log/pods", "default_"+p.Name+"_"+p.UID) }
 
 // sandboxConfig is what the kubelet sends for a pod with the host's network.
 func (k *Kubelet) sandboxConfig(p *Pod) *cri.PodSandboxConfig {
-	parent := "/" + k.cgroups.Pod(p)
-	if k.Plan.Runtime == setup.CRIO && k.Plan.Driver == setup.Systemd {
-		parent = filepath.Base(parent)
-	}
 	return &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: p.Name, Uid: p.UID, Namespace: "default"},
 		LogDirectory: logDir(p),
 		Labels:       map[string]string{"io.kubernetes.pod.name": p.Name, "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": p.UID},
 		Annotations:  p.annotations(),
 		Linux: &cri.LinuxPodSandboxConfig{
-			CgroupParent:    parent,
+			CgroupParent:    "/" + k.cgroups.Pod(p),
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: namespaces()},
 			Overhead:        &cri.LinuxContainerResources{MemoryLimitInBytes: int64(p.Overhead)},
 			Resources:       &cri.LinuxContainerResources{MemoryLimitInBytes: int64(p.limit()), CpuPeriod: 100000, CpuShares: 2},

@@ -36,6 +36,7 @@ type Parts struct {
 	kernels map[string]string // release line → unpacked package
 	tools   string            // folder of containerd, shim, ctr, runc
 	systemd string            // systemd with its closure; mke2fs too
+	bus     string            // the D-Bus system bus with its closure
 	busybox string
 	trixie  string // containerd 1.7 and its closure
 	bin     string // our own programs
@@ -47,13 +48,14 @@ func (p *Parts) Cases() string { return filepath.Join(p.bin, "cases.test") }
 // Prepare downloads and builds what the variants need, or finds it in the cache.
 func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error) {
 	p := &Parts{Options: o, kernels: map[string]string{}, bin: filepath.Join(o.Run, "bin")}
-	kernels, debian17 := map[string]bool{}, false
+	kernels, debian17, bus := map[string]bool{}, false, false
 	for _, v := range variants {
+		bus = bus || p.needsBus(v)
 		kernels[v.Kernel] = true
 		debian17 = debian17 || v.Runtime == setup.Containerd17
 	}
 	deb := filepath.Join(o.Cache, "debian")
-	p.systemd, p.busybox = filepath.Join(deb, "systemd"), filepath.Join(deb, "busybox")
+	p.systemd, p.bus, p.busybox = filepath.Join(deb, "systemd"), filepath.Join(deb, "dbus"), filepath.Join(deb, "busybox")
 	bookworm := NewArchive(filepath.Join(o.Cache, "lists", "bookworm"), "bookworm")
 	jobs := []func() error{
 		func() error { return p.findQEMU(ctx) },
@@ -64,6 +66,11 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 			}
 			if err := bookworm.Closure(ctx, p.busybox, "busybox-static"); err != nil {
 				return err
+			}
+			if bus {
+				if err := bookworm.Closure(ctx, p.bus, "dbus"); err != nil {
+					return err
+				}
 			}
 			if kernels["6.1"] {
 				return p.kernel(ctx, "6.1", bookworm)

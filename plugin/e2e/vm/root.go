@@ -26,8 +26,8 @@ func (p *Parts) root(v Variant, plan setup.Plan) (*Tree, error) {
 	for _, name := range []string{"sh", "mount", "umount", "mkswap", "swapon", "swapoff", "cat", "ls", "ps", "dmesg", "kill", "grep", "sed", "mkdir", "rm", "cp", "env"} {
 		t.Link("bin/"+name, "busybox")
 	}
-	t.Bytes("etc/passwd", []byte("root:x:0:0:root:/root:/bin/sh\n"))
-	t.Bytes("etc/group", []byte("root:x:0:\n"))
+	t.Bytes("etc/passwd", []byte("root:x:0:0:root:/root:/bin/sh\nmessagebus:x:100:100::/:/bin/false\n"))
+	t.Bytes("etc/group", []byte("root:x:0:\nmessagebus:x:100:\n"))
 	t.Bytes("etc/hostname", []byte("e2e\n"))
 	t.Bytes("etc/machine-id", []byte("0123456789abcdef0123456789abcdef\n"))
 	if err := p.addModules(t, v.Kernel); err != nil {
@@ -36,6 +36,11 @@ func (p *Parts) root(v Variant, plan setup.Plan) (*Tree, error) {
 	if v.Driver == setup.Systemd {
 		if err := p.addSystemd(t); err != nil {
 			return nil, err
+		}
+	}
+	if p.needsBus(v) {
+		if err := t.Folder(p.bus, kept); err != nil {
+			return nil, fmt.Errorf("add the message bus: %w", err)
 		}
 	}
 	if err := p.addRuntime(t, v); err != nil {
@@ -120,18 +125,29 @@ func exists(file string) bool {
 	return err == nil
 }
 
+// needsBus is whether the guest needs D-Bus: crun asks systemd over the system
+// bus only, where the others use systemd's own socket.
+func (p *Parts) needsBus(v Variant) bool {
+	return v.Runtime == setup.CRIO && v.Driver == setup.Systemd && p.OCIRuntime != ""
+}
+
+// kept is which files of a package tree are put into a guest.
+func kept(name string) bool {
+	if strings.HasPrefix(name, "usr/share/dbus-1/") {
+		return true
+	}
+	for _, part := range []string{"usr/share/", "usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/perl", "var/", "usr/lib/udev", "lib/udev", "usr/lib/locale"} {
+		if strings.HasPrefix(name, part) {
+			return false
+		}
+	}
+	return !strings.HasSuffix(name, ".deb")
+}
+
 // addSystemd adds systemd as the guest's first process, with one target that
 // starts the tests and nothing that a VM without disks and network would wait for.
 func (p *Parts) addSystemd(t *Tree) error {
-	err := t.Folder(p.systemd, func(name string) bool {
-		for _, part := range []string{"usr/share/", "usr/lib/x86_64-linux-gnu/gconv", "usr/lib/x86_64-linux-gnu/perl", "var/", "usr/lib/udev", "lib/udev", "usr/lib/locale"} {
-			if strings.HasPrefix(name, part) {
-				return false
-			}
-		}
-		return !strings.HasSuffix(name, ".deb")
-	})
-	if err != nil {
+	if err := t.Folder(p.systemd, kept); err != nil {
 		return fmt.Errorf("add systemd: %w", err)
 	}
 	for _, unit := range []string{
