@@ -2,14 +2,16 @@ package chart
 
 import (
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
-	"strings"
 )
 
 func build(t *testing.T, folder string) string {
@@ -45,6 +47,57 @@ func TestBothWaysRunTheSamePod(t *testing.T) {
 	if difference := cmp.Diff(fromChart.Spec.Template.Spec, fromBase.Spec.Template.Spec); difference != "" {
 		t.Errorf("the pod of the chart (-) and of the kustomize base (+) differ:\n%s", difference)
 	}
+}
+
+// TestComponentsGiveTheRightsOfTheChart builds an overlay of a user on the one that needs no rights of its own.
+func TestComponentsGiveTheRightsOfTheChart(t *testing.T) {
+	built := build(t, "../chart/testdata/components")
+	decodeStrictly(t, built)
+	rendered, err := render(t, `{requestSource: kubelet, events: true, nodeResourceTopology: true}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if difference := cmp.Diff(rights(t, rendered), rights(t, built)); difference != "" {
+		t.Errorf("the rights of the chart (-) and of the components (+) differ:\n%s", difference)
+	}
+	if pod := daemonSet(t, built).Spec.Template.Spec; !*pod.AutomountServiceAccountToken {
+		t.Error("the pod has no token")
+	}
+}
+
+// rights are the rules of all ClusterRoles that are bound to the plugin's ServiceAccount.
+func rights(t *testing.T, manifests string) (rules []rbacv1.PolicyRule) {
+	t.Helper()
+	bound := map[string]bool{}
+	documents := strings.Split(manifests, "\n---\n")
+	for _, document := range documents {
+		var binding rbacv1.ClusterRoleBinding
+		if !strings.Contains(document, "\nkind: ClusterRoleBinding\n") {
+			continue
+		}
+		if err := yaml.UnmarshalStrict([]byte(document), &binding); err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(binding.Subjects, rbacv1.Subject{Kind: "ServiceAccount", Name: "nri-memory-manager", Namespace: "kube-system"}) {
+			bound[binding.RoleRef.Name] = true
+		}
+	}
+	for _, document := range documents {
+		var role rbacv1.ClusterRole
+		if !strings.Contains(document, "\nkind: ClusterRole\n") {
+			continue
+		}
+		if err := yaml.UnmarshalStrict([]byte(document), &role); err != nil {
+			t.Fatal(err)
+		}
+		if bound[role.Name] {
+			rules = append(rules, role.Rules...)
+		}
+	}
+	if len(rules) == 0 {
+		t.Error("no rights at all")
+	}
+	return rules
 }
 
 func daemonSet(t *testing.T, manifests string) appsv1.DaemonSet {
