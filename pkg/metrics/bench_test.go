@@ -1,12 +1,14 @@
 package metrics
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +74,18 @@ func BenchmarkScrape(b *testing.B) {
 	b.ReportMetric(float64((cpuTime(b)-cpu).Microseconds())/1000/float64(b.N), "ms-cpu/op")
 	b.ReportMetric(float64(longest.Microseconds())/1000, "ms-longest")
 	b.ReportMetric(float64(bytes), "bytes/scrape")
+	response, err := http.Get(server.URL)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer response.Body.Close()
+	series := 0
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		if !strings.HasPrefix(lines.Text(), "#") {
+			series++
+		}
+	}
+	b.ReportMetric(float64(series), "series/scrape")
 }
 
 // cpuTime is what this process, server and client, has had of the CPUs: what a scrape takes on a machine with nothing else
