@@ -35,7 +35,8 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 		return err == nil
 	})
 	for _, err := range tries[:len(tries)-1] {
-		if !strings.Contains(err.Error(), "time") {
+		// On a loaded machine the runtime can be the first to give up.
+		if !strings.Contains(err.Error(), "not written in time") && !strings.Contains(err.Error(), "deadline exceeded") {
 			t.Errorf("a try ended with %v", err)
 		}
 	}
