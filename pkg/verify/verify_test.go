@@ -78,7 +78,7 @@ func TestFindings(t *testing.T) {
 		"nothing":                func(*Node) {},
 		"kubepods-low-is-0":      func(n *Node) { n.set("kubepods", func(c *Cgroup) { c.Low = 0 }) },
 		"pod-holds-half":         func(n *Node) { n.set("kubepods/pod1", func(c *Cgroup) { c.Min = 128 * mi }) },
-		"siblings-claim-more":    func(n *Node) { n.Cgroups["kubepods/podX"] = Cgroup{Min: 384 * mi} },
+		"siblings-claim-more":    func(n *Node) { n.Cgroups["kubepods/podX"] = Cgroup{Min: 192 * mi} },
 		"container-itself":       func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Min = 0 }) },
 		"crun-inner-without":     func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{}; n.Kernel.RecursiveProtection = false },
 		"crun-inner-recursive":   func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{} },
