@@ -1,0 +1,175 @@
+package apiserver
+
+import (
+	"bufio"
+	"encoding/json"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/keyutil"
+	"sigs.k8s.io/yaml"
+)
+
+// TestTheChartsRightsAreWhatIsNeeded runs the plugin with the rights that the chart gives it, neither fewer nor more than
+// it uses. It needs a kube-apiserver: KUBE_APISERVER=/path go -C deploy test ./apiserver -run Rights -v
+func TestTheChartsRightsAreWhatIsNeeded(t *testing.T) {
+	program := os.Getenv("KUBE_APISERVER")
+	if program == "" {
+		t.Skip("KUBE_APISERVER does not name a kube-apiserver")
+	}
+	admin, audit := startKubernetes(t, program)
+	client, err := kubernetes.NewForConfig(admin)
+	must(t, err)
+	_, err = client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}, metav1.CreateOptions{})
+	must(t, err)
+	config, granted := grant(t, client, admin)
+	n := newNode(t, config, machine, `
+requestSources: [apiserver]
+nodeResourceTopology: {enabled: true, interval: 1s}
+events: {enabled: true}
+onTermination: Rollback
+`)
+	n.objects = objectsOf(t, admin)
+
+	if owners := n.isTrue().OwnerReferences; len(owners) != 1 || owners[0].Kind != "Node" || owners[0].Name != "worker" {
+		t.Errorf("the object's owners are %v, want the Node", owners)
+	}
+	must(t, n.place("database", createPod(t, client, "database", "3Gi"), 3<<30))
+	n.isTrue()
+	uid := createPod(t, client, "large", "40Gi")
+	if err := n.place("large", uid, 40<<30); err == nil {
+		t.Error("40Gi were placed on 32Gi")
+	}
+	counted := func(count int32) func() bool {
+		return func() bool {
+			events, err := client.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=large"})
+			must(t, err)
+			return len(events.Items) == 1 && events.Items[0].Count == count
+		}
+	}
+	eventually(t, "an event of the rejection", counted(1))
+	_ = n.create(uid, 40<<30)
+	eventually(t, "the event counts the second rejection", counted(2))
+	must(t, n.process.Process.Signal(syscall.SIGTERM))
+	must(t, n.process.Wait())
+
+	used := map[string]bool{"list pods": true} // where the server cannot stream the list into the watch
+	file, err := os.Open(audit)
+	must(t, err)
+	defer file.Close()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var event struct { // of audit.k8s.io/v1
+			User        struct{ Username string }
+			Verb        string
+			ObjectRef   struct{ Resource string }
+			Annotations map[string]string
+		}
+		must(t, json.Unmarshal(lines.Bytes(), &event))
+		if event.User.Username != "system:serviceaccount:kube-system:nri-memory-manager" {
+			continue
+		}
+		what := event.Verb + " " + event.ObjectRef.Resource
+		if event.Annotations["authorization.k8s.io/decision"] != "allow" {
+			t.Errorf("%s is forbidden", what)
+		}
+		used[what] = true
+	}
+	if difference := cmp.Diff(granted, slices.Sorted(maps.Keys(used))); difference != "" {
+		t.Errorf("the rights that the chart gives (-) and that were used (+) differ:\n%s", difference)
+	}
+}
+
+// startKubernetes returns an administrator and the path of the audit log.
+func startKubernetes(t *testing.T, program string) (admin *rest.Config, audit string) {
+	t.Helper()
+	dir, address := t.TempDir(), freeAddress(t)
+	_, port, _ := net.SplitHostPort(address)
+	key, tokens, policy := filepath.Join(dir, "sa.key"), filepath.Join(dir, "tokens.csv"), filepath.Join(dir, "policy.yaml")
+	audit = filepath.Join(dir, "audit.log")
+	private, err := keyutil.MarshalPrivateKeyToPEM(newKey(t)) // signs the ServiceAccounts' tokens
+	must(t, err)
+	must(t, os.WriteFile(key, private, 0o600))
+	must(t, os.WriteFile(tokens, []byte(`test-token,admin,admin,"system:masters"`+"\n"), 0o600))
+	must(t, os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"), 0o600))
+	admin = &rest.Config{Host: "https://" + address, BearerToken: "test-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	return ready(t, admin, exec.Command(program, "--etcd-servers", startEtcd(t), "--cert-dir", dir, "--bind-address", "127.0.0.1",
+		"--advertise-address", "127.0.0.1", "--secure-port", port, "--service-cluster-ip-range", "10.0.0.0/24",
+		"--service-account-issuer", "https://test", "--service-account-key-file", key, "--service-account-signing-key-file", key,
+		"--token-auth-file", tokens, "--authorization-mode", "RBAC", "--disable-admission-plugins", "ServiceAccount",
+		"--audit-policy-file", policy, "--audit-log-path", audit)), audit
+}
+
+// grant applies the chart's ServiceAccount and roles, as "helm install" does with events and NodeResourceTopologies. It
+// returns a client with the ServiceAccount's token, and its rights as "verb resource".
+func grant(t *testing.T, client kubernetes.Interface, admin *rest.Config) (config *rest.Config, rights []string) {
+	t.Helper()
+	rendered, err := os.ReadFile("../chart/testdata/everything.yaml")
+	must(t, err)
+	for document := range strings.SplitSeq(string(rendered), "\n---\n") {
+		var kind metav1.TypeMeta
+		must(t, yaml.Unmarshal([]byte(document), &kind))
+		switch kind.Kind {
+		case "ServiceAccount":
+			var account corev1.ServiceAccount
+			must(t, yaml.UnmarshalStrict([]byte(document), &account))
+			_, err = client.CoreV1().ServiceAccounts(account.Namespace).Create(t.Context(), &account, metav1.CreateOptions{})
+		case "ClusterRole":
+			var role rbacv1.ClusterRole
+			must(t, yaml.UnmarshalStrict([]byte(document), &role))
+			for _, rule := range role.Rules {
+				for _, verb := range rule.Verbs {
+					rights = append(rights, verb+" "+rule.Resources[0])
+				}
+			}
+			_, err = client.RbacV1().ClusterRoles().Create(t.Context(), &role, metav1.CreateOptions{})
+		case "ClusterRoleBinding":
+			var binding rbacv1.ClusterRoleBinding
+			must(t, yaml.UnmarshalStrict([]byte(document), &binding))
+			_, err = client.RbacV1().ClusterRoleBindings().Create(t.Context(), &binding, metav1.CreateOptions{})
+		}
+		must(t, err)
+	}
+	token, err := client.CoreV1().ServiceAccounts("kube-system").CreateToken(t.Context(), "nri-memory-manager",
+		&authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	must(t, err)
+	config = rest.CopyConfig(admin)
+	config.BearerToken = token.Status.Token
+	slices.Sort(rights)
+	return config, rights
+}
+
+// createPod creates a Guaranteed pod in the API and returns its UID.
+func createPod(t *testing.T, client kubernetes.Interface, name, memory string) string {
+	t.Helper()
+	limits := corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory), corev1.ResourceCPU: resource.MustParse("1")}
+	return create(t, client, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{
+		Containers: []corev1.Container{{Name: "app", Image: "image", Resources: corev1.ResourceRequirements{Limits: limits}}}}})
+}
+
+// create creates a pod on the node and gives it a status, as the scheduler and the kubelet do.
+func create(t *testing.T, client kubernetes.Interface, pod *corev1.Pod) string {
+	t.Helper()
+	pod.Spec.NodeName = "worker"
+	status := pod.Status
+	pod, err := client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{})
+	must(t, err)
+	pod.Status = status
+	pod, err = client.CoreV1().Pods("default").UpdateStatus(t.Context(), pod, metav1.UpdateOptions{})
+	must(t, err)
+	return string(pod.UID)
+}
