@@ -10,8 +10,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
-// TestPreInstalledPluginIsLaunchedByTheRuntime puts the binary where runtimes
-// look for plugins and starts the runtime anew.
+// TestPreInstalledPluginIsLaunchedByTheRuntime puts the tarball's binary where
+// runtimes look for plugins, as INSTALL.md says, and starts the runtime anew.
 func TestPreInstalledPluginIsLaunchedByTheRuntime(t *testing.T) {
 	k := kubeletOf(t)
 	p := newPlugin(t)
@@ -22,8 +22,8 @@ func TestPreInstalledPluginIsLaunchedByTheRuntime(t *testing.T) {
 		restartRuntime(t, k, "")
 		_ = os.RemoveAll(p.state)
 	})
-	install(t, setup.Plugin, "/opt/nri/plugins/92-nri-memory-manager")
-	install(t, p.config, "/etc/nri/conf.d/92-nri-memory-manager.conf")
+	unpackTarball(t).follow("Started by the runtime")
+	install(t, p.config, "/etc/nri/conf.d/memory-manager.conf")
 	restartRuntime(t, k, "")
 	pod := guaranteed("guaranteed", 48*MiB, 16*MiB)
 	run(t, k, pod)
@@ -32,7 +32,7 @@ func TestPreInstalledPluginIsLaunchedByTheRuntime(t *testing.T) {
 		t.Error("the container has no memory.min")
 	}
 	out, err := exec.Command("ps", "-o", "args").CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "92-nri-memory-manager") {
+	if err != nil || !strings.Contains(string(out), "92-memory-manager") {
 		t.Errorf("the runtime's child is not there: %v\n%s", err, out)
 	}
 	if err := k.Remove(t.Context(), pod); err != nil {
@@ -104,23 +104,20 @@ func TestPluginBesideAnotherThatDoesNothing(t *testing.T) {
 	p.waitFree()
 }
 
-// TestRequiredPluginKeepsPodsOutWithoutIt turns on the runtime's validator:
-// pods start while the plugin is there, and do not without it.
+// TestRequiredPluginKeepsPodsOutWithoutIt turns on the runtime's validator as
+// the tarball's snippet says: pods start while the plugin is there, and without
+// it only those that are annotated, as static pods have to be.
 func TestRequiredPluginKeepsPodsOutWithoutIt(t *testing.T) {
 	k := kubeletOf(t)
-	extra := `
-  [plugins."io.containerd.nri.v1.nri".default_validator]
-    enable = true
-    required_plugins = ["memory-manager"]
-`
+	snippet := "containerd.toml"
 	switch k.Plan.Runtime {
 	case setup.Containerd17:
 		t.Skip("containerd 1.7 has no validator")
 	case setup.CRIO:
-		extra = "[crio.nri.default_validator]\nnri_enable_default_validator = true\nnri_validator_required_plugins = [\"memory-manager\"]\n"
+		snippet = "crio.conf"
 	}
 	t.Cleanup(func() { restartRuntime(t, k, "") })
-	restartRuntime(t, k, extra)
+	restartRuntime(t, k, unpackTarball(t).optional(snippet, "default_validator]"))
 	p := startPlugin(t)
 	with := guaranteed("with", 32*MiB, MiB)
 	run(t, k, with)
@@ -130,10 +127,14 @@ func TestRequiredPluginKeepsPodsOutWithoutIt(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "memory-manager") {
 		t.Errorf("without the plugin the runtime says %v", err)
 	}
+	static := guaranteed("static", 24*MiB, MiB)
+	static.Annotations = map[string]string{"tolerate-missing-nri-plugins.noderesource.dev": "true"}
+	run(t, k, static)
 	p.restart()
 	if without.Sandbox() != "" {
 		if err := k.RunContainer(t.Context(), without, "app"); err != nil {
 			t.Errorf("with the plugin back: %v", err)
 		}
 	}
+	p.onlyBooked(k, with, without, static)
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
@@ -35,7 +36,7 @@ func daemonPod(t *testing.T, p *plugin, driver setup.Driver) *kubelet.Pod {
 		"/host/kubelet-pods":          filepath.Dir(kubelet.PodAPISocket) + ":ro",
 	}
 	if driver == setup.Systemd {
-		mounts["/run/systemd/private"] = "/run/systemd/private"
+		mounts["/run/systemd"] = "/run/systemd:ro"
 	}
 	return &kubelet.Pod{Name: daemon, Containers: []kubelet.Container{{
 		Name: daemon, Image: setup.ReleasedImage, Request: 48 * MiB, Limit: 128 * MiB,
@@ -93,6 +94,44 @@ func importReleasedImage(t *testing.T, k *kubelet.Kubelet) {
 	})
 }
 
+// runDaemonPod runs the plugin as the chart's pod.
+func runDaemonPod(t *testing.T, k *kubelet.Kubelet, p *plugin) *kubelet.Pod {
+	t.Helper()
+	importReleasedImage(t, k)
+	own := daemonPod(t, p, k.Plan.Driver)
+	t.Logf("seccomp: %t", own.Containers[0].Seccomp)
+	t.Cleanup(func() { _ = os.WriteFile(p.log, []byte(k.Output(own, daemon)), 0o644) })
+	run(t, k, own)
+	eventually(t, "the plugin synchronizes with the runtime", func() string {
+		out := k.Output(own, daemon)
+		if how, exited := k.Exited(t.Context(), own, daemon); exited {
+			t.Fatalf("the plugin ended (%s):\n%s", how, out)
+		}
+		if !strings.Contains(out, "synchronized with the runtime") {
+			return "it has said: " + out[max(0, len(out)-2000):]
+		}
+		return ""
+	})
+	return own
+}
+
+// terminate ends the plugin's container as the kubelet does at first, and waits for its end.
+func terminate(t *testing.T, k *kubelet.Kubelet, own *kubelet.Pod) {
+	t.Helper()
+	pids, err := k.PIDs(own, daemon)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pids[0], syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if how, err := k.WaitExit(ctx, own, daemon); err != nil || !strings.HasPrefix(how, "0 ") {
+		t.Errorf("the plugin's container ended with %q, %v:\n%s", how, err, k.Output(own, daemon))
+	}
+}
+
 // confined checks that the kernel holds a container's process to what was asked for.
 func confined(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, container string) {
 	t.Helper()
@@ -123,28 +162,16 @@ func confined(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, container stri
 // TestReleasedImageRunsAsAPod runs the plugin from its own container image as
 // the chart's pod, root without any capability, and looks at placement and
 // values as TestGuaranteedContainersLandOnTheirNodes and
-// TestValuesAtEveryLevel do. The plugin's own pod gets its values, too.
+// TestValuesAtEveryLevel do. The plugin's own pod gets its values, too. It
+// survives a new systemd, the stall guard works in it, and when it ends it
+// takes everything back.
 func TestReleasedImageRunsAsAPod(t *testing.T) {
 	k := kubeletOf(t)
 	if k.Plan.Runtime == setup.CRIO {
 		t.Skip("CRI-O pulls its images, and the guest's registry has one only")
 	}
-	importReleasedImage(t, k)
-	p := newPlugin(t, "memoryReservationPolicy: TieredReservation")
-	own := daemonPod(t, p, k.Plan.Driver)
-	t.Logf("seccomp: %t", own.Containers[0].Seccomp)
-	t.Cleanup(func() { _ = os.WriteFile(p.log, []byte(k.Output(own, daemon)), 0o644) })
-	run(t, k, own)
-	eventually(t, "the plugin synchronizes with the runtime", func() string {
-		out := k.Output(own, daemon)
-		if how, exited := k.Exited(t.Context(), own, daemon); exited {
-			t.Fatalf("the plugin ended (%s):\n%s", how, out)
-		}
-		if !strings.Contains(out, "synchronized with the runtime") {
-			return "it has said: " + out[max(0, len(out)-2000):]
-		}
-		return ""
-	})
+	p := newPlugin(t, "memoryReservationPolicy: TieredReservation", "onTermination: Rollback")
+	own := runDaemonPod(t, k, p)
 	confined(t, k, own, daemon)
 
 	const touched = 24 * MiB
@@ -164,7 +191,7 @@ func TestReleasedImageRunsAsAPod(t *testing.T) {
 	p.agrees(k, p.simulate(pods...), pods...)
 
 	for _, question := range []struct{ command, want string }{{"status", "first"}, {"verify", "nothing is wrong"}, {"version", setup.Version}} {
-		out, code, err := k.Exec(t.Context(), own, daemon, "/nri-memory-manager", question.command)
+		out, code, err := k.Exec(t.Context(), own, daemon, "nri-memory-manager", question.command)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,4 +199,23 @@ func TestReleasedImageRunsAsAPod(t *testing.T) {
 			t.Errorf("%s in the container: exit status %d, and %q is wanted in what it says:\n%s", question.command, code, question.want, out)
 		}
 	}
+
+	if k.Plan.Driver == setup.Systemd { // as an upgrade of systemd does: its sockets are made anew
+		if out, err := exec.CommandContext(t.Context(), "systemctl", "daemon-reexec").CombinedOutput(); err != nil {
+			t.Fatalf("daemon-reexec: %v: %s", err, out)
+		}
+		late := guaranteed("late", 40*MiB, MiB)
+		run(t, k, late)
+		pods = append(pods, late)
+		p.agrees(k, p.simulate(pods...), pods...)
+		holds(t, k.Dir(late), "memory.min", "MemoryMin")
+		holds(t, k.Kubepods(), "memory.min", "MemoryMin")
+	}
+
+	p.configure("onTermination: Rollback", "stallGuard: {enabled: true}")
+	install(t, p.config, filepath.Join(strings.TrimSuffix(own.Containers[0].Mounts["/etc/nri/memory-manager"], ":ro"), "config.yaml"))
+	stopped := guardedThrough(t, k, func() string { return k.Output(own, daemon) })
+
+	terminate(t, k, own)
+	untouched(t, k, append(pods[1:], stopped)...)
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,14 +78,6 @@ func TestTarballRunsAsASystemdUnit(t *testing.T) {
 	p.agrees(k, p.simulate(pods...), pods...)
 	p.onlyBooked(k, pods[0])
 
-	p.configure("stallGuard: {enabled: true}")
-	r.sh("systemctl reload nri-memory-manager")
-	stopped := newGrowing("stopped", 32*MiB, 64*MiB, 56*MiB, 0, nil)
-	start(t, k, stopped)
-	stopped.finish(t, k)
-	if log := r.log(); strings.Contains(log, "without pressure from the kernel") || !strings.Contains(log, "raisedTo=") {
-		t.Errorf("the stall guard had no pressure trigger or raised nothing:\n%s", log)
-	}
 	if out := r.sh("nri-memory-manager status"); !strings.Contains(out, "guaranteed") {
 		t.Errorf("status does not know the pods:\n%s", out)
 	}
@@ -96,13 +89,36 @@ func TestTarballRunsAsASystemdUnit(t *testing.T) {
 		return ""
 	})
 
+	p.configure("stallGuard: {enabled: true}")
+	r.sh("systemctl reload nri-memory-manager")
+	stopped := guardedThrough(t, k, r.log)
+
 	t.Log(r.follow("Uninstall"))
 	for _, name := range []string{p.state, p.config, "/usr/local/bin/nri-memory-manager", "/etc/systemd/system/" + unit} {
 		if _, err := os.Stat(name); !os.IsNotExist(err) {
 			t.Errorf("%s is left: %v", name, err)
 		}
 	}
-	untouched(t, k, append(pods, stopped.pod)...)
+	untouched(t, k, append(pods, stopped)...)
+}
+
+// guardedThrough runs a pod that its memory.high stops until the stall guard, woken by the kernel, gives it room.
+func guardedThrough(t *testing.T, k *kubelet.Kubelet, log func() string) *kubelet.Pod {
+	t.Helper()
+	g := newGrowing("stopped", 32*MiB, 64*MiB, 56*MiB, 0, nil)
+	start(t, k, g)
+	g.finish(t, k)
+	eventually(t, "the stall guard says that it gave room", func() string {
+		out := log()
+		if strings.Contains(out, "without pressure from the kernel") {
+			t.Fatal("the kernel gave no trigger")
+		}
+		if !strings.Contains(out, "raisedTo=") {
+			return out[max(0, len(out)-2000):]
+		}
+		return ""
+	})
+	return g.pod
 }
 
 // untouched checks that nothing of what the plugin writes is left in the kernel or in systemd.
@@ -184,6 +200,20 @@ func (r *release) follow(section string) string {
 		r.t.Fatalf("INSTALL.md has no section %q that begins with commands:\n%s", section, text)
 	}
 	return r.sh(m[1])
+}
+
+// optional is the part of a file that is commented out, from the line that ends with these words on.
+func (r *release) optional(name, from string) string {
+	r.t.Helper()
+	lines := strings.Split(file(r.folder, name), "\n")
+	first := slices.IndexFunc(lines, func(line string) bool { return strings.HasSuffix(line, from) })
+	if first < 0 {
+		r.t.Fatalf("%s has no line that ends with %q", name, from)
+	}
+	for i, line := range lines {
+		lines[i] = strings.TrimPrefix(strings.TrimSpace(line), "# ")
+	}
+	return strings.Join(lines[first:], "\n") + "\n"
 }
 
 func (r *release) property(name string) string {
