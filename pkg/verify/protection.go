@@ -142,7 +142,7 @@ func protection(n Node) []Finding {
 			if worst.claimed > 0 {
 				cause += fmt.Sprintf(", and what is directly below it claims %s together", quantity.Short(worst.claimed))
 				if stranger, bytes := n.stranger(at, p.value); stranger != "" {
-					cause += fmt.Sprintf(", of it %s %s, which holds no container of the daemon's", quantity.Short(bytes), stranger)
+					cause += fmt.Sprintf(", %s of it %s, which holds no container of the daemon's", quantity.Short(bytes), stranger)
 					do = "take the " + p.file + " of " + stranger + " away, or move that cgroup away from the pods: it takes part of their protection"
 				}
 			}

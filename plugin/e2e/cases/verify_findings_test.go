@@ -187,7 +187,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 			make: func(t *testing.T) func() { return rival(t, "0", k.Kubepods(), "memory.min") },
 		},
 		"protection shared with a stranger": {
-			want: finding{Severity: "error", ID: "protection", Object: path(k.Kubepods()), What: ", of it 512Mi " + path(k.Kubepods()) + "/stranger.slice, which holds no container of the daemon's"},
+			want: finding{Severity: "error", ID: "protection", Object: path(k.Kubepods()), What: ", 512Mi of it " + path(k.Kubepods()) + "/stranger.slice, which holds no container of the daemon's"},
 			make: func(t *testing.T) func() {
 				stranger := filepath.Join(k.Kubepods(), "stranger.slice")
 				if err := os.Mkdir(stranger, 0o755); err != nil {
