@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/utils/cpuset"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -27,7 +28,7 @@ func (a *Agent) exclusiveCPUs(c *container) nodeset.Set {
 	if list == "" || c.pod.class() != memoryqos.Guaranteed {
 		return 0
 	}
-	cpus, err := cpuset.Parse(list)
+	cpus, err := machine.ParseCPUs(list)
 	if err != nil {
 		return 0
 	}

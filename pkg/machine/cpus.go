@@ -13,9 +13,9 @@ import (
 // mostCPUs is the largest CONFIG_NR_CPUS of the kernel.
 const mostCPUs = 8192
 
-// parseCPUs reads the kernel's list format. A short text can name any number of CPUs, so their number is bounded before
-// the set is made.
-func parseCPUs(list string) (cpuset.CPUSet, error) {
+// ParseCPUs reads a list of CPUs in the kernel's format ("0-3,8"). A short text can name any number of CPUs, so their number
+// is bounded before the set is made.
+func ParseCPUs(list string) (cpuset.CPUSet, error) {
 	number := 0
 	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(part, "-")
@@ -41,7 +41,7 @@ func parseCPUs(list string) (cpuset.CPUSet, error) {
 // NodesOfCPUs returns the NUMA nodes of a list of CPUs in the kernel's format ("0-3,8"), as a container's cpuset.cpus has
 // it. An empty list has no nodes. A CPU that no node has is an error.
 func (m Machine) NodesOfCPUs(list string) (nodeset.Set, error) {
-	wanted, err := parseCPUs(strings.TrimSpace(list))
+	wanted, err := ParseCPUs(strings.TrimSpace(list))
 	if err != nil {
 		return 0, err
 	}

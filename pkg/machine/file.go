@@ -98,7 +98,7 @@ func (f file) machine(doc *strictyaml.Document) (Machine, error) {
 
 func (f fileNode) node(doc *strictyaml.Document, path string, nodes int) (Node, error) {
 	node := Node{ID: *f.ID, Memory: uint64(f.Memory), Distances: f.Distances}
-	cpus, err := parseCPUs(f.CPUs)
+	cpus, err := ParseCPUs(f.CPUs)
 	if err != nil {
 		return Node{}, doc.Errorf(path+".cpus", "%v", err)
 	}

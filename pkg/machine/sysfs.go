@@ -126,7 +126,7 @@ func readCPUs(path string) (cpuset.CPUSet, error) {
 	if err != nil {
 		return cpuset.CPUSet{}, err
 	}
-	cpus, err := parseCPUs(text)
+	cpus, err := ParseCPUs(text)
 	if err != nil {
 		return cpuset.CPUSet{}, fmt.Errorf("%s: %w", path, err)
 	}
