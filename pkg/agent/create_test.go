@@ -304,6 +304,7 @@ func TestExclusiveCPUsLeadTheMemory(t *testing.T) {
 		"no shares told, all there are":    {cpus: "0-15", mems: "0"},
 		"no list":                          {cpus: "eight", mems: "0"},
 		"CPUs that the machine has not":    {cpus: "99", shares: shares(1024), mems: "0"},
+		"more than memory could list":      {cpus: "0-999999999", mems: "0"},
 		"shares of 0 are no shares at all": {cpus: "8-9", shares: shares(0), mems: "1"},
 	}
 	for name, test := range tests {
