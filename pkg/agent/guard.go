@@ -89,7 +89,11 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 
 	a.note(knobs.Cgroup, Adjustment{Unified: map[string]string{string(cgroup.MemoryHigh): ""}})
 	if err := a.protector.SetContainer(ctx, knobs); err != nil {
-		return fmt.Errorf("cgroup %s: %w", knobs.Cgroup, err)
+		// The container stands still or not by what the kernel holds, whether or not systemd has answered.
+		if held, e := a.tree.Get(knobs.Cgroup, cgroup.MemoryHigh); e != nil || held != high {
+			return fmt.Errorf("cgroup %s: %w", knobs.Cgroup, err)
+		}
+		a.log.WithError(err).WithField("containerID", id).Debug("memory.high is set, and systemd does not know it yet")
 	}
 	if err := a.keepRaises(change); err != nil {
 		a.log.WithError(err).Warn("a raised memory.high will be lost when the plugin restarts")

@@ -48,7 +48,8 @@ type node struct {
 	runtime     Runtime
 	apply       func(context.Context, []Update) error
 	onWrite     func(cgroup.Write)
-	watches     bool // other writers are told of at once
+	watches     bool         // other writers are told of at once
+	units       cgroup.Units // nil has no systemd
 }
 
 // logBuffer keeps the log of a test.
@@ -146,7 +147,7 @@ func (n *node) start() {
 	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
 	n.Agent, err = New(Options{
 		Config: n.config, Machine: n.machine, StateDir: n.state, Tree: tree, Providers: n.providers,
-		Watcher: watcher, Log: log, Now: n.clock.now,
+		Watcher: watcher, Units: n.units, Log: log, Now: n.clock.now,
 	})
 	if err != nil {
 		n.Fatal(err)

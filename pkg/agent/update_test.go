@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sirupsen/logrus"
@@ -304,4 +305,33 @@ func (n *node) restart() {
 	n.Helper()
 	n.stop()
 	n.start()
+}
+
+// busySystemd does not answer in time while it is busy.
+type busySystemd struct{ busy atomic.Bool }
+
+func (s *busySystemd) SetMemory(context.Context, string, map[cgroup.Knob]uint64) error {
+	if s.busy.Load() {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// TestRaiseHoldsWithoutSystemdsAnswer keeps the stall guard from giving a container up that the kernel has given room.
+func TestRaiseHoldsWithoutSystemdsAnswer(t *testing.T) {
+	systemd := &busySystemd{}
+	n := newNode(t, "", func(n *node) { n.units = systemd })
+	pod := n.pod("pod", memoryqos.Burstable)
+	pod.CgroupParent = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podpod_uid.slice"
+	c := ofPod(pod, "main", 1000*mi)
+	c.CgroupsPath = pod.CgroupParent + "/cri-containerd-" + c.ID + ".scope"
+	c = n.launch(pod, c)
+	systemd.busy.Store(true)
+	if err := n.SetHigh(t.Context(), c.ID, 950*mi); err != nil {
+		t.Fatal(err)
+	}
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(950*mi))
+	if high := n.HighContainers(); len(high) != 1 || high[0].Raised != 950*mi {
+		t.Errorf("the guard sees %+v", high)
+	}
 }
