@@ -66,7 +66,7 @@ func Variants() []Variant {
 			Only: []string{
 				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestResizeInPlace",
 				"TestRuntimeRestartsUnderRunningPods", "TestPodsMadeWhileThePluginIsAwayAreAdopted", "TestTwoPluginsThatSetTheSameKey",
-				"TestRejectionsSayWhyAndLeakNothing", "TestVerifyKnowsTheRuntime",
+				"TestRejectionsSayWhyAndLeakNothing", "TestReleasedImageRunsAsAPod", "TestVerifyKnowsTheRuntime",
 			},
 		},
 		{
