@@ -164,7 +164,8 @@ func TestPageTakesNoMarkupFromTheNodeInChromium(t *testing.T) {
 	}
 }
 
-// TestScreenshots takes pictures to look at, where PAGE_SCREENSHOTS names a folder for them.
+// TestScreenshots takes pictures to look at, where PAGE_SCREENSHOTS names a folder for them. README.md shows the first as
+// docs/memory-map.png.
 func TestScreenshots(t *testing.T) {
 	folder := os.Getenv("PAGE_SCREENSHOTS")
 	if folder == "" {
