@@ -65,7 +65,7 @@ func (a *Agent) checkFiles(ctx context.Context, id string) error {
 	}
 	err = a.protector.SetContainer(ctx, differ)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // it has ended
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, cgroup.ErrOwn): // it has ended, or only the runtime can
 		return nil
 	case err != nil:
 		a.counters.containerWriteErrors.Add(1)

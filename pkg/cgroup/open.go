@@ -54,6 +54,18 @@ func again(call func() error) error {
 	}
 }
 
+// ErrOwn is the answer to a write to the cgroup in which the writer's own cgroup namespace begins, where the hierarchy is
+// mounted with nsdelegate, as systemd does: a container cannot change its own values (cgroup_namespaces(7)).
+var ErrOwn = errors.New("the kernel lets no container change the values of its own cgroup")
+
+// own tells that answer, EPERM, from those to other writes: what permissions forbid is EACCES.
+func own(err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return ErrOwn
+	}
+	return err
+}
+
 // gone makes the kernel's answer for a cgroup that was removed while its file was open the same as that for one that was
 // removed before.
 func gone(err error) error {

@@ -64,8 +64,8 @@ func restore(ctx context.Context, e Entry, t *Tree, u Units, dryRun bool) Action
 	}
 	for _, leaf := range leaves {
 		err := t.write(leaf, e.Knob, a.To)
-		if errors.Is(err, fs.ErrNotExist) && !t.Exists(leaf) {
-			continue // it ended meanwhile
+		if errors.Is(err, fs.ErrNotExist) && !t.Exists(leaf) || errors.Is(err, ErrOwn) {
+			continue // it ended meanwhile, or ends with this process
 		}
 		a.Err = errors.Join(a.Err, err)
 	}

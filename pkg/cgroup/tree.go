@@ -155,10 +155,10 @@ func (t *Tree) writeFile(cgroup, file, text string, flags int) error {
 		if len(data) == 0 {
 			data = []byte("\n") // a write of no bytes never reaches the kernel's file
 		}
-		err = again(func() error {
+		err = own(again(func() error {
 			_, err := unix.Write(fd, data)
 			return err
-		})
+		}))
 		unix.Close(fd)
 	}
 	if err != nil {

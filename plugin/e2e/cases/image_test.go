@@ -38,7 +38,7 @@ func daemonPod(t *testing.T, p *plugin, driver setup.Driver) *kubelet.Pod {
 	if driver == setup.Systemd {
 		mounts["/run/systemd"] = "/run/systemd:ro"
 	}
-	return &kubelet.Pod{Name: daemon, Containers: []kubelet.Container{{
+	return &kubelet.Pod{Name: daemon, Annotations: map[string]string{"memory-high.memory-manager.noderesource.dev": "off"}, Containers: []kubelet.Container{{
 		Name: daemon, Image: setup.ReleasedImage, Request: 48 * MiB, Limit: 128 * MiB,
 		Args: []string{
 			"run", "--idx=92", "--config=/etc/nri/memory-manager/config.yaml", "--state-dir=/var/lib/nri-memory-manager",
@@ -115,9 +115,8 @@ func runDaemonPod(t *testing.T, k *kubelet.Kubelet, p *plugin) *kubelet.Pod {
 	return own
 }
 
-// terminate ends the plugin's container as the kubelet does at first, and waits for its end. Its exit status does not
-// count: with nsdelegate no process may write the files of the cgroup that is its namespace's root, so that the plugin
-// can restore every container's but its own.
+// terminate ends the plugin's container as the kubelet does at first, and waits for its end. It is content although it can
+// restore every container's values but its own (cgroup.ErrOwn).
 func terminate(t *testing.T, k *kubelet.Kubelet, own *kubelet.Pod) {
 	t.Helper()
 	pids, err := k.PIDs(own, daemon)
@@ -129,8 +128,12 @@ func terminate(t *testing.T, k *kubelet.Kubelet, own *kubelet.Pod) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if _, err := k.WaitExit(ctx, own, daemon); err != nil {
+	how, err := k.WaitExit(ctx, own, daemon)
+	if err != nil {
 		t.Fatal(err)
+	}
+	if !strings.HasPrefix(how, "0 ") {
+		t.Errorf("the plugin ends with %s:\n%s", how, k.Output(own, daemon))
 	}
 }
 
