@@ -190,14 +190,14 @@ func TestTheSchedulerSeesWhatStatusSays(t *testing.T) {
 // What others do to the object does not last.
 func TestTheObjectIsMended(t *testing.T) {
 	n := newNode(t, startServer(t), machine, exporting)
-	object := n.isTrue()
+	n.isTrue()
 
 	must(t, n.objects.Delete(t.Context(), "worker", metav1.DeleteOptions{}))
 	eventually(t, "a deleted object comes back", func() bool { return n.exported() != nil })
-	object = n.isTrue()
+	object := n.isTrue()
 
 	object.Zones, object.Labels["team"] = object.Zones[:1], "memory"
-	object, err := n.objects.Update(t.Context(), object, metav1.UpdateOptions{})
+	_, err := n.objects.Update(t.Context(), object, metav1.UpdateOptions{})
 	must(t, err)
 	n.isTrue()
 	for _, line := range []string{"somebody has deleted the NodeResourceTopology", "somebody else has written the NodeResourceTopology"} {
