@@ -62,7 +62,7 @@ func (m *Manager) Explain(c Container) Explanation {
 		case candidate.Why == "" && e.Err != nil:
 			candidate.Why = "not as the policy " + string(m.policy) + " wants it"
 		case candidate.Why == "":
-			candidate.Why = "has room, but comes after " + named(e.Placement.Nodes)
+			candidate.Why = "has room, but comes after " + e.Placement.Nodes.Named()
 		}
 		e.Candidates = append(e.Candidates, candidate)
 	}

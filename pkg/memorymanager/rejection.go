@@ -158,13 +158,5 @@ func (m *Manager) unpreferred(h *hints) string {
 	case !h.minimal(nodes.Len()):
 		return fmt.Sprintf("only nodes %s together have room, although fewer nodes would hold the request if they were free", nodes)
 	}
-	return fmt.Sprintf("there is room on %s, but not with the container's CPUs", named(nodes))
-}
-
-// named is "node 0" or "nodes 0-1".
-func named(nodes nodeset.Set) string {
-	if nodes.Len() == 1 {
-		return "node " + nodes.String()
-	}
-	return "nodes " + nodes.String()
+	return fmt.Sprintf("there is room on %s, but not with the container's CPUs", nodes.Named())
 }

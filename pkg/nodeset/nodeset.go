@@ -139,6 +139,14 @@ func (s Set) String() string {
 	return string(b)
 }
 
+// Named returns the set in a sentence: "node 0", "nodes 0-1".
+func (s Set) Named() string {
+	if s.Len() == 1 {
+		return "node " + s.String()
+	}
+	return "nodes " + s.String()
+}
+
 // MarshalText writes the kernel's list format.
 func (s Set) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 

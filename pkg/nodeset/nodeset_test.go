@@ -69,6 +69,8 @@ func TestSets(t *testing.T) {
 	s := Of(1, 2, 5, -1, 64)
 	tests := map[string]struct{ got, want any }{
 		"text":          {s.String(), "1-2,5"},
+		"named":         {s.Named(), "nodes 1-2,5"},
+		"one named":     {Of(2).Named(), "node 2"},
 		"length":        {s.Len(), 3},
 		"has":           {s.Has(5), true},
 		"has not":       {s.Has(0), false},

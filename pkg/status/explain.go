@@ -106,7 +106,7 @@ func (d *Explanation) write(b *strings.Builder) {
 	switch {
 	case d.Pinning == "": // never placed
 	case d.Placement != nil && len(d.Placement.NUMANodes) > 0 && d.Placement.Existing:
-		fmt.Fprintf(b, "  on %s, %s\n", nodeList(d.Placement.NUMANodes), d.Pinning)
+		fmt.Fprintf(b, "  on %s, %s\n", nodeset.Of(d.Placement.NUMANodes...).Named(), d.Pinning)
 	default:
 		fmt.Fprintf(b, "  %s\n", d.Pinning)
 	}
@@ -136,7 +136,7 @@ func (p *Placement) write(b *strings.Builder, last string) {
 		fmt.Fprintln(b, "  placed now, it would get:")
 	}
 	for _, block := range p.Blocks {
-		fmt.Fprintf(b, "    %s of %s on %s\n", quantity.Short(block.Size), block.Type, nodeList(block.Nodes))
+		fmt.Fprintf(b, "    %s of %s on %s\n", quantity.Short(block.Size), block.Type, nodeset.Of(block.Nodes...).Named())
 	}
 	if p.Bounded {
 		fmt.Fprintln(b, "    the search was cut short: fewer nodes may do")
@@ -155,14 +155,7 @@ func (p *Placement) write(b *strings.Builder, last string) {
 		if c.Preferred {
 			preferred = "preferred"
 		}
-		fmt.Fprintf(w, "    %s\t%s\t%s\n", nodeList(c.NUMANodes), preferred, verdict)
+		fmt.Fprintf(w, "    %s\t%s\t%s\n", nodeset.Of(c.NUMANodes...).Named(), preferred, verdict)
 	}
 	w.Flush()
-}
-
-func nodeList(ids []int) string {
-	if len(ids) == 1 {
-		return fmt.Sprintf("node %d", ids[0])
-	}
-	return "nodes " + nodeset.Of(ids...).String()
 }

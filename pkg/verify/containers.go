@@ -78,17 +78,17 @@ func placement(n Node) []Finding {
 		all := total(pages["anon"]) + total(pages["file"])
 		if notable(private, all) {
 			findings = append(findings, Finding{Warning, "pages-elsewhere", c.object(),
-				fmt.Sprintf("%s of private memory is on %s, the container is booked on %s", quantity.Short(private), nodeNames(privateAt), nodeNames(nodes)),
+				fmt.Sprintf("%s of private memory is on %s, the container is booked on %s", quantity.Short(private), privateAt.Named(), nodes.Named()),
 				"it was allocated before the container was pinned, or its node was full: a restart of the pod brings it home; migratepages PID " + privateAt.String() + " " + nodes.String() + " moves it while it runs"})
 		}
 		if notable(shared, all) {
 			findings = append(findings, Finding{Note, "shared-elsewhere", c.object(),
-				fmt.Sprintf("%s of shared memory is on %s, the container is booked on %s", quantity.Short(shared), nodeNames(sharedAt), nodeNames(nodes)),
+				fmt.Sprintf("%s of shared memory is on %s, the container is booked on %s", quantity.Short(shared), sharedAt.Named(), nodes.Named()),
 				"shared memory lies where it was first touched, which may have been another process: let this container touch it first"})
 		}
 		if notable(file, all) {
 			findings = append(findings, Finding{Note, "files-elsewhere", c.object(),
-				fmt.Sprintf("%s of file cache is on %s, the container is booked on %s", quantity.Short(file), nodeNames(fileAt), nodeNames(nodes)),
+				fmt.Sprintf("%s of file cache is on %s, the container is booked on %s", quantity.Short(file), fileAt.Named(), nodes.Named()),
 				"the files were read before the container was pinned; the cache moves as it is used anew"})
 		}
 	}
@@ -114,13 +114,6 @@ func total(pages map[int]uint64) (bytes uint64) {
 		bytes += n
 	}
 	return bytes
-}
-
-func nodeNames(s nodeset.Set) string {
-	if s.Len() == 1 {
-		return "node " + s.String()
-	}
-	return "nodes " + s.String()
 }
 
 // raised finds containers that the stall guard has given room, and those that stand still now.

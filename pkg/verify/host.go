@@ -62,7 +62,7 @@ func hugepages(n Node) []Finding {
 		}
 		return int(int64(a.size) - int64(b.size))
 	}) {
-		s, object := all[k], fmt.Sprintf("%s, huge pages of %s", nodeNames(k.nodes), quantity.Format(k.size))
+		s, object := all[k], fmt.Sprintf("%s, huge pages of %s", k.nodes.Named(), quantity.Format(k.size))
 		if s.count != s.total {
 			findings = append(findings, Finding{Warning, "hugepages-resized", object,
 				fmt.Sprintf("there are %d pages, the books began with %d", s.count, s.total), "restart the daemon (and the kubelet) after a pool was resized"})
