@@ -5,6 +5,7 @@
 // RUN and SKIP (regular expressions of test names), KEEP=1 (leave the guests' folders),
 // TIMEOUT (bound of the whole run, default 45m), JOBS (guests at once, default 2),
 // FULL=1 (cases that make tables make all of them), ACCEL (QEMU's accelerator, default tcg),
+// CACHE (the folder of downloads and builds, default nri-memory-manager-e2e in the user's cache folder),
 // CRIO, CONMON and OCI_RUNTIME (paths that add the CRI-O variant).
 package main
 
@@ -65,8 +66,11 @@ func e2e() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	cache := filepath.Join(home, ".cache")
-	folder, err := runFolder(filepath.Join(cache, "run"))
+	cache, err := cacheFolder()
+	if err != nil {
+		return false, err
+	}
+	folder, err := runFolder(filepath.Join(home, ".cache", "run"))
 	if err != nil {
 		return false, err
 	}
@@ -106,6 +110,18 @@ func e2e() (bool, error) {
 	ok := summary(results, left, time.Since(began))
 	_ = os.RemoveAll(filepath.Dir(parts.Cases()))
 	return ok, nil
+}
+
+// cacheFolder holds downloads and builds, for every clone of this user.
+func cacheFolder() (string, error) {
+	if dir := os.Getenv("CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a folder for downloads and builds (or set CACHE): %w", err)
+	}
+	return filepath.Join(dir, "nri-memory-manager-e2e"), nil
 }
 
 // keptFor is how long consoles and logs stay in the cache; longer than any run takes.

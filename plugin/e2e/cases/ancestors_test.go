@@ -12,7 +12,7 @@ import (
 // TestAncestorsThatOthersWriteAreRepaired writes zeros where today's kubelets
 // do, and reloads systemd; protection comes back and the overwrites are counted.
 func TestAncestorsThatOthersWriteAreRepaired(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	pods := []*kubelet.Pod{
 		guaranteed("guaranteed", 64*MiB, MiB),
@@ -55,7 +55,7 @@ func TestAncestorsThatOthersWriteAreRepaired(t *testing.T) {
 
 // TestRollbackLeavesKernelDefaults takes back everything under running pods.
 func TestRollbackLeavesKernelDefaults(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	pods := []*kubelet.Pod{
 		guaranteed("guaranteed", 64*MiB, MiB),

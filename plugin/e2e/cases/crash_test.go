@@ -24,7 +24,7 @@ const (
 // file is valid at each start, every living container is booked, and in the end
 // nothing is.
 func TestPluginIsKilledAtAnyMoment(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -71,7 +71,7 @@ func TestPluginIsKilledAtAnyMoment(t *testing.T) {
 		}
 		if n == 4 || n == 9 { // in the other cycles the next kill may hit the start
 			p.waitSynchronized(1)
-			p.onlyBooked(k, stays, pod)
+			p.onlyBooked(stays, pod)
 			eventually(t, "the living container is booked", func() string {
 				if len(p.booked(pod, fmt.Sprint("c", n))) == 0 {
 					return fmt.Sprintf("cycle %d: no booking of c%d", i, n)
@@ -94,7 +94,7 @@ func TestPluginIsKilledAtAnyMoment(t *testing.T) {
 
 // onlyBooked waits until these pods' containers are booked and no others, and
 // verifies the state file.
-func (p *plugin) onlyBooked(_ *kubelet.Kubelet, pods ...*kubelet.Pod) {
+func (p *plugin) onlyBooked(pods ...*kubelet.Pod) {
 	p.t.Helper()
 	var want []string
 	for _, pod := range pods {
@@ -135,7 +135,7 @@ func (p *plugin) onlyBooked(_ *kubelet.Kubelet, pods ...*kubelet.Pod) {
 // TestPodsMadeWhileThePluginIsAwayAreAdopted creates pods without the plugin;
 // when it comes back they are booked and get their values.
 func TestPodsMadeWhileThePluginIsAwayAreAdopted(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	before := guaranteed("before", 32*MiB, 8*MiB)
 	run(t, k, before)
@@ -148,7 +148,7 @@ func TestPodsMadeWhileThePluginIsAwayAreAdopted(t *testing.T) {
 		t.Fatalf("memory.high is %d without the plugin", high)
 	}
 	p.restart()
-	p.onlyBooked(k, before, pinned)
+	p.onlyBooked(before, pinned)
 	want := p.simulate(burstable).container(t, "burstable", "app")
 	eventually(t, "the Burstable container gets its values", func() string {
 		dir := dirOf(t, k, burstable, "app")

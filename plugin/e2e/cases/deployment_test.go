@@ -13,7 +13,7 @@ import (
 // TestPreInstalledPluginIsLaunchedByTheRuntime puts the tarball's binary where
 // runtimes look for plugins, as INSTALL.md says, and starts the runtime anew.
 func TestPreInstalledPluginIsLaunchedByTheRuntime(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := newPlugin(t)
 	p.state = "/var/lib/nri-memory-manager" // the default: there are no arguments
 	t.Cleanup(func() {
@@ -68,7 +68,7 @@ func startSecond(t *testing.T, lines ...string) *plugin {
 // TestTwoPluginsThatSetTheSameKey runs a second instance under another name:
 // the runtime itself names both in the create's error, and nothing is leaked.
 func TestTwoPluginsThatSetTheSameKey(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	alone := guaranteed("alone", 32*MiB, MiB)
 	run(t, k, alone)
@@ -86,13 +86,13 @@ func TestTwoPluginsThatSetTheSameKey(t *testing.T) {
 	if err := k.RunContainer(t.Context(), pod, "app"); err != nil {
 		t.Fatal(err)
 	}
-	p.onlyBooked(k, alone, pod)
+	p.onlyBooked(alone, pod)
 }
 
 // TestPluginBesideAnotherThatDoesNothing runs a second instance that adjusts
 // nothing: both are called, ours decides.
 func TestPluginBesideAnotherThatDoesNothing(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	startSecond(t, "dryRun: true")
 	pod := guaranteed("pod", 32*MiB, 8*MiB)
@@ -108,7 +108,7 @@ func TestPluginBesideAnotherThatDoesNothing(t *testing.T) {
 // the tarball's snippet says: pods start while the plugin is there, and without
 // it only those that are annotated, as static pods have to be.
 func TestRequiredPluginKeepsPodsOutWithoutIt(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	snippet := "containerd.toml"
 	switch k.Plan.Runtime {
 	case setup.Containerd17:
@@ -131,10 +131,10 @@ func TestRequiredPluginKeepsPodsOutWithoutIt(t *testing.T) {
 	static.Annotations = map[string]string{"tolerate-missing-nri-plugins.noderesource.dev": "true"}
 	run(t, k, static)
 	p.restart()
-	if without.Sandbox() != "" {
+	if k.Sandbox(without) != "" {
 		if err := k.RunContainer(t.Context(), without, "app"); err != nil {
 			t.Errorf("with the plugin back: %v", err)
 		}
 	}
-	p.onlyBooked(k, with, without, static)
+	p.onlyBooked(with, without, static)
 }

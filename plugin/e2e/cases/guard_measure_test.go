@@ -16,7 +16,7 @@ import (
 // measuring leaves out what is only for the tables of docs/stall-guard.md.
 func measuring(t *testing.T) {
 	t.Helper()
-	if !kubeletOf(t).Plan.Full {
+	if !criOf(t).Plan.Full {
 		t.Skip("it measures for the documentation: FULL=1")
 	}
 }
@@ -66,7 +66,7 @@ func TestMeasureStallGuard(t *testing.T) {
 }
 
 // measure runs one container and says how it ended, when, and how long it stood.
-func measure(t *testing.T, k *kubelet.Kubelet, step string, high, limit, want uint64, annotations map[string]string) (took, stalled string) {
+func measure(t *testing.T, k machine, step string, high, limit, want uint64, annotations map[string]string) (took, stalled string) {
 	t.Helper()
 	g := newGrowing("measured", high, limit, want, 0, annotations)
 	args := fmt.Sprint(step, "=", want)
@@ -112,7 +112,7 @@ func measure(t *testing.T, k *kubelet.Kubelet, step string, high, limit, want ui
 // TestMeasureIdleStallGuard compares a plugin's wake-ups and CPU time with many idle containers with the guard on and off.
 func TestMeasureIdleStallGuard(t *testing.T) {
 	measuring(t)
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t, "reconcilePeriod: 10m", "stallGuard: {enabled: false}")
 	const pods = 20
 	for i := range pods {

@@ -20,9 +20,9 @@ import (
 
 // guarded starts a plugin with the stall guard in the guests that show it: the guard knows kernels, not runtimes, so one
 // runtime and driver per kernel will do.
-func guarded(t *testing.T, guard string) (*kubelet.Kubelet, *plugin) {
+func guarded(t *testing.T, guard string) (machine, *plugin) {
 	t.Helper()
-	k := kubeletOf(t)
+	k := criOf(t)
 	if k.Plan.Runtime != setup.Containerd24 || k.Plan.Driver != setup.Cgroupfs {
 		t.Skip("one runtime and one driver per kernel show it")
 	}
@@ -51,7 +51,7 @@ func newGrowing(name string, high, limit, want, more uint64, annotations map[str
 }
 
 // start creates the pods and sets them going at once.
-func start(t *testing.T, k *kubelet.Kubelet, all ...*growing) {
+func start(t *testing.T, k machine, all ...*growing) {
 	t.Helper()
 	for _, g := range all {
 		run(t, k, g.pod)
@@ -66,7 +66,7 @@ func start(t *testing.T, k *kubelet.Kubelet, all ...*growing) {
 }
 
 // finish waits until the container has what it wants and returns how long that took and how long it stood.
-func (g *growing) finish(t *testing.T, k *kubelet.Kubelet) (took, stalled time.Duration) {
+func (g *growing) finish(t *testing.T, k machine) (took, stalled time.Duration) {
 	t.Helper()
 	said(t, k, g.pod, "app", fmt.Sprint("done grow=", g.want))
 	took, stalled = time.Since(g.began), g.stalled(t, k)
@@ -75,14 +75,14 @@ func (g *growing) finish(t *testing.T, k *kubelet.Kubelet) (took, stalled time.D
 	return took, stalled
 }
 
-func (g *growing) finished(k *kubelet.Kubelet) bool {
+func (g *growing) finished(k machine) bool {
 	return strings.Contains(k.Output(g.pod, "app"), fmt.Sprint("done grow=", g.want))
 }
 
 var fullTotal = regexp.MustCompile(`full .* total=(\d+)`)
 
 // stalled is how long the container has been in full stall since its start.
-func (g *growing) stalled(t *testing.T, k *kubelet.Kubelet) time.Duration {
+func (g *growing) stalled(t *testing.T, k machine) time.Duration {
 	t.Helper()
 	m := fullTotal.FindStringSubmatch(file(dirOf(t, k, g.pod, "app"), "memory.pressure"))
 	if m == nil {
@@ -96,7 +96,7 @@ func (g *growing) stalled(t *testing.T, k *kubelet.Kubelet) time.Duration {
 }
 
 // awaitStall waits until the container has stood for so long.
-func (g *growing) awaitStall(t *testing.T, k *kubelet.Kubelet, atLeast time.Duration) {
+func (g *growing) awaitStall(t *testing.T, k machine, atLeast time.Duration) {
 	t.Helper()
 	eventually(t, g.pod.Name+" is stopped", func() string {
 		if now := g.stalled(t, k); now < atLeast {
@@ -107,7 +107,7 @@ func (g *growing) awaitStall(t *testing.T, k *kubelet.Kubelet, atLeast time.Dura
 }
 
 // awaitHigh waits until memory.high satisfies check.
-func (g *growing) awaitHigh(t *testing.T, k *kubelet.Kubelet, what string, check func(high uint64) bool) {
+func (g *growing) awaitHigh(t *testing.T, k machine, what string, check func(high uint64) bool) {
 	t.Helper()
 	eventually(t, g.pod.Name+": "+what, func() string {
 		if high := number(t, dirOf(t, k, g.pod, "app"), "memory.high"); !check(high) {

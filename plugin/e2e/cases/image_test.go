@@ -70,10 +70,10 @@ func hasSeccomp(t *testing.T) bool {
 }
 
 // importReleasedImage gives the runtime the plugin's own image, until the test ends.
-func importReleasedImage(t *testing.T, k *kubelet.Kubelet) {
+func importReleasedImage(t *testing.T, k machine) {
 	t.Helper()
 	args := []string{"-n", "k8s.io", "images", "import", "--local", setup.ReleasedImageTar}
-	if k.Plan.Runtime == setup.Containerd17 {
+	if planOf(t).Runtime == setup.Containerd17 {
 		args = []string{"-n", "k8s.io", "images", "import", setup.ReleasedImageTar}
 	}
 	if out, err := exec.CommandContext(t.Context(), "ctr", args...).CombinedOutput(); err != nil {
@@ -95,10 +95,10 @@ func importReleasedImage(t *testing.T, k *kubelet.Kubelet) {
 }
 
 // runDaemonPod runs the plugin as the chart's pod.
-func runDaemonPod(t *testing.T, k *kubelet.Kubelet, p *plugin) *kubelet.Pod {
+func runDaemonPod(t *testing.T, k machine, p *plugin) *kubelet.Pod {
 	t.Helper()
 	importReleasedImage(t, k)
-	own := daemonPod(t, p, k.Plan.Driver)
+	own := daemonPod(t, p, planOf(t).Driver)
 	t.Logf("seccomp: %t", own.Containers[0].Seccomp)
 	t.Cleanup(func() { _ = os.WriteFile(p.log, []byte(k.Output(own, daemon)), 0o644) })
 	run(t, k, own)
@@ -117,7 +117,7 @@ func runDaemonPod(t *testing.T, k *kubelet.Kubelet, p *plugin) *kubelet.Pod {
 
 // terminate ends the plugin's container as the kubelet does at first, and waits for its end. It is content although it can
 // restore every container's values but its own (cgroup.ErrOwn).
-func terminate(t *testing.T, k *kubelet.Kubelet, own *kubelet.Pod) {
+func terminate(t *testing.T, k machine, own *kubelet.Pod) {
 	t.Helper()
 	pids, err := k.PIDs(own, daemon)
 	if err != nil {
@@ -138,7 +138,7 @@ func terminate(t *testing.T, k *kubelet.Kubelet, own *kubelet.Pod) {
 }
 
 // confined checks that the kernel holds a container's process to what was asked for.
-func confined(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, container string) {
+func confined(t *testing.T, k machine, pod *kubelet.Pod, container string) {
 	t.Helper()
 	pids, err := k.PIDs(pod, container)
 	if err != nil {
@@ -171,7 +171,7 @@ func confined(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, container stri
 // survives a new systemd, the stall guard works in it, and when it ends it
 // takes everything back.
 func TestReleasedImageRunsAsAPod(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	if k.Plan.Runtime == setup.CRIO {
 		t.Skip("CRI-O pulls its images, and the guest's registry has one only")
 	}

@@ -90,7 +90,7 @@ func reclaim(dir string, bytes uint64) {
 
 // anonPages counts the anonymous pages of a container's processes per NUMA
 // node (proc(5), numa_maps).
-func anonPages(t *testing.T, k *kubelet.Kubelet, p *kubelet.Pod, container string) map[int]int {
+func anonPages(t *testing.T, k machine, p *kubelet.Pod, container string) map[int]int {
 	t.Helper()
 	pids, err := k.PIDs(p, container)
 	if err != nil {
@@ -109,7 +109,7 @@ func anonPages(t *testing.T, k *kubelet.Kubelet, p *kubelet.Pod, container strin
 }
 
 // hugePages counts the huge pages of a container's processes per NUMA node.
-func hugePages(t *testing.T, k *kubelet.Kubelet, p *kubelet.Pod, container string) map[int]int {
+func hugePages(t *testing.T, k machine, p *kubelet.Pod, container string) map[int]int {
 	t.Helper()
 	pids, err := k.PIDs(p, container)
 	if err != nil {
@@ -180,7 +180,7 @@ func onNodes(t *testing.T, what string, pages map[int]int, nodes []int, atLeast 
 }
 
 // dirOf is a container's cgroup.
-func dirOf(t *testing.T, k *kubelet.Kubelet, p *kubelet.Pod, container string) string {
+func dirOf(t *testing.T, k machine, p *kubelet.Pod, container string) string {
 	t.Helper()
 	dir, err := k.ContainerDir(p, container)
 	if err != nil {

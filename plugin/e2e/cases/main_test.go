@@ -5,10 +5,12 @@ package cases
 
 import (
 	"context"
-	"sync"
+	"maps"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
@@ -20,36 +22,104 @@ const MiB = kubelet.MiB
 // when something is broken, and CI machines can be very slow.
 const patience = 4 * time.Minute
 
-var node struct {
-	once    sync.Once
-	kubelet *kubelet.Kubelet
-	err     error
+// machine is a node with its pods: beside the real kubelet, or beside requests to the runtime that a case makes itself.
+type machine interface {
+	Run(context.Context, *kubelet.Pod) error
+	Remove(context.Context, *kubelet.Pod) error
+	RemoveAll(context.Context) error
+	Resize(ctx context.Context, p *kubelet.Pod, container string, request, limit uint64) error
+
+	WaitReady(context.Context) error
+	HasImage(ctx context.Context, image string) bool
+	RemoveImage(ctx context.Context, image string) error
+	Version(context.Context) (string, error)
+	Kubepods() string
+	QoS(*kubelet.Pod) string
+	Dir(*kubelet.Pod) string
+	ContainerDir(p *kubelet.Pod, container string) (string, error)
+	Control(*kubelet.Pod) string
+	PIDs(p *kubelet.Pod, container string) ([]int, error)
+	Output(p *kubelet.Pod, container string) string
+	WaitOutput(ctx context.Context, p *kubelet.Pod, container, line string) error
+	Exited(ctx context.Context, p *kubelet.Pod, container string) (string, bool)
+	WaitExit(ctx context.Context, p *kubelet.Pod, container string) (string, error)
+	Exec(ctx context.Context, p *kubelet.Pod, container string, command ...string) (string, int, error)
 }
 
-// kubeletOf returns this guest's kubelet and sees to it that the test leaves
-// no pod behind.
-func kubeletOf(t *testing.T) *kubelet.Kubelet {
+// node is this guest's: one of the two at a time, since the kubelet ends pods that are not its own.
+var node struct {
+	kubelet *kubelet.Kubelet
+	cri     *cri.Kubelet
+}
+
+// planOf reads what this guest is; outside of one the test skips itself.
+func planOf(t *testing.T) setup.Plan {
 	t.Helper()
 	plan, err := setup.Read()
 	if err != nil {
 		t.Skip("this is no test VM; use make e2e")
 	}
-	node.once.Do(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		node.kubelet, node.err = kubelet.Start(ctx, plan)
-	})
-	if node.err != nil {
-		t.Fatal(node.err)
+	return plan
+}
+
+// kubeletOf returns this guest's kubelet, running with this configuration over its baseline, and sees to it that the
+// test leaves no pod behind.
+func kubeletOf(t *testing.T, config ...kubelet.Config) *kubelet.Kubelet {
+	t.Helper()
+	plan := planOf(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if node.cri != nil {
+		node.cri.Stop()
+		node.cri = nil
 	}
+	if node.kubelet == nil {
+		k, err := kubelet.New(ctx, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.kubelet = k
+	}
+	merged := kubelet.Config{}
+	for _, c := range config {
+		maps.Copy(merged, c)
+	}
+	if err := node.kubelet.Configure(ctx, merged); err != nil {
+		t.Fatal(err)
+	}
+	leaveNoPod(t, node.kubelet)
+	return node.kubelet
+}
+
+// criOf stops the kubelet and returns what makes pods by requests to the runtime: for cases that need requests which no
+// kubelet would make at that moment.
+func criOf(t *testing.T) *cri.Kubelet {
+	t.Helper()
+	plan := planOf(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if node.kubelet != nil {
+		node.kubelet.Kill(syscall.SIGTERM)
+	}
+	if node.cri == nil {
+		k, err := cri.Start(ctx, plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.cri = k
+	}
+	leaveNoPod(t, node.cri)
+	return node.cri
+}
+
+func leaveNoPod(t *testing.T, k machine) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		if err := node.kubelet.RemoveAll(ctx); err != nil {
+		if err := k.RemoveAll(ctx); err != nil {
 			t.Error(err)
 		}
 	})
-	return node.kubelet
 }
 
 // eventually waits until check returns "" and fails with its last answer.
@@ -65,7 +135,7 @@ func eventually(t *testing.T, what string, check func() string) {
 }
 
 // run runs a pod and waits for its containers' first line where they have steps.
-func run(t *testing.T, k *kubelet.Kubelet, p *kubelet.Pod) *kubelet.Pod {
+func run(t *testing.T, k machine, p *kubelet.Pod) *kubelet.Pod {
 	t.Helper()
 	if err := k.Run(t.Context(), p); err != nil {
 		t.Fatal(err)
@@ -74,7 +144,7 @@ func run(t *testing.T, k *kubelet.Kubelet, p *kubelet.Pod) *kubelet.Pod {
 }
 
 // said waits for a line of a container's output.
-func said(t *testing.T, k *kubelet.Kubelet, p *kubelet.Pod, container, line string) {
+func said(t *testing.T, k machine, p *kubelet.Pod, container, line string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -6,8 +6,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
 const (
@@ -21,7 +19,7 @@ const (
 // container; with headroom the read comes to its end. What it
 // logs with FULL=1 is the table of docs/page-cache.md.
 func TestPageCacheOfAGuaranteedContainer(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	dir := disk(t, 2*cacheFile+64*MiB)
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
@@ -93,7 +91,7 @@ const (
 )
 
 // cacheRun runs a Guaranteed pod with one step of file work and says how it ended.
-func cacheRun(t *testing.T, k *kubelet.Kubelet, dir, step string) outcome {
+func cacheRun(t *testing.T, k machine, dir, step string) outcome {
 	t.Helper()
 	_ = os.Remove(dir + "/new")
 	write(t, "3", "/proc/sys/vm/drop_caches")

@@ -24,7 +24,7 @@ func on(pod *kubelet.Pod, cpu string) *kubelet.Pod {
 }
 
 // placed checks a container's cpuset, its booking and where its pages are.
-func placed(t *testing.T, k *kubelet.Kubelet, p *plugin, pod *kubelet.Pod, want string, touched uint64) {
+func placed(t *testing.T, k machine, p *plugin, pod *kubelet.Pod, want string, touched uint64) {
 	t.Helper()
 	said(t, k, pod, "app", fmt.Sprint("done touch=", touched))
 	dir := dirOf(t, k, pod, "app")
@@ -41,7 +41,7 @@ func placed(t *testing.T, k *kubelet.Kubelet, p *plugin, pod *kubelet.Pod, want 
 }
 
 func TestGuaranteedContainersLandOnTheirNodes(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	const touched = 24 * MiB
 
@@ -67,7 +67,7 @@ func TestGuaranteedContainersLandOnTheirNodes(t *testing.T) {
 }
 
 func TestContainerLargerThanANodeGetsAGroup(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	largest := 0
 	for _, n := range k.Plan.Nodes {
@@ -93,7 +93,7 @@ func TestContainerLargerThanANodeGetsAGroup(t *testing.T) {
 }
 
 func TestHugepagesComeFromTheRightNode(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	var with []int
 	for _, n := range k.Plan.Nodes {
 		if n.Hugepages > 0 {
@@ -123,7 +123,7 @@ func TestHugepagesComeFromTheRightNode(t *testing.T) {
 }
 
 func TestNodeWithoutCPUsIsUsedOnlyWhenAllowed(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	bare := -1
 	for _, n := range k.Plan.Nodes {
 		if n.CPUs == 0 {
@@ -161,7 +161,7 @@ func TestNodeWithoutCPUsIsUsedOnlyWhenAllowed(t *testing.T) {
 }
 
 // machine returns the node map, which the state file holds from the first booking on.
-func (p *plugin) machine(k *kubelet.Kubelet) state {
+func (p *plugin) machine(k machine) state {
 	p.t.Helper()
 	probe := guaranteed("probe", 16*MiB, MiB)
 	run(p.t, k, probe)

@@ -25,7 +25,7 @@ const (
 
 // protectedPair runs a Burstable pod with a request and a twin without one, both
 // using the same. Neither has a limit: runtimes keep limited containers from swapping.
-func protectedPair(t *testing.T, k *kubelet.Kubelet) (protected, twin *kubelet.Pod) {
+func protectedPair(t *testing.T, k machine) (protected, twin *kubelet.Pod) {
 	t.Helper()
 	protected = &kubelet.Pod{Name: "protected", Containers: []kubelet.Container{{Name: "app", Request: protectedRequest, Args: touching(protectedUse)}}}
 	twin = &kubelet.Pod{Name: "twin", Containers: []kubelet.Container{{Name: "app", Args: touching(protectedUse)}}}
@@ -37,13 +37,13 @@ func protectedPair(t *testing.T, k *kubelet.Kubelet) (protected, twin *kubelet.P
 }
 
 // kept says how many bytes of a container are still in memory.
-func kept(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod) uint64 {
+func kept(t *testing.T, k machine, pod *kubelet.Pod) uint64 {
 	t.Helper()
 	return number(t, dirOf(t, k, pod, "app"), "memory.current")
 }
 
 // atLeast and atMost check what is left of the protected container and its twin.
-func atLeast(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod) {
+func atLeast(t *testing.T, k machine, pod *kubelet.Pod) {
 	t.Helper()
 	if now := kept(t, k, pod); now*100 < protectedRequest*95 {
 		t.Errorf("%s keeps %d bytes, less than 95 %% of its request %d", pod.Name, now, protectedRequest)
@@ -52,7 +52,7 @@ func atLeast(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod) {
 	}
 }
 
-func atMost(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod) {
+func atMost(t *testing.T, k machine, pod *kubelet.Pod) {
 	t.Helper()
 	if now := kept(t, k, pod); now*100 >= protectedRequest*95 {
 		t.Errorf("%s keeps %d bytes although nothing protects it", pod.Name, now)
@@ -63,7 +63,7 @@ func atMost(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod) {
 
 // TestProtectionHoldsWhenKubepodsIsReclaimed forces reclaim from above the pods.
 func TestProtectionHoldsWhenKubepodsIsReclaimed(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	swap(t, 512*MiB)
 	p := startPlugin(t, "memoryReservationPolicy: HardReservation", "memoryThrottlingFactor: 1.0")
 	protected, twin := protectedPair(t, k)
@@ -96,7 +96,7 @@ func TestProtectionHoldsWhenKubepodsIsReclaimed(t *testing.T) {
 
 // TestProtectionHoldsAgainstANeighbour lets another pod eat the node's memory.
 func TestProtectionHoldsAgainstANeighbour(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	swap(t, 768*MiB)
 	startPlugin(t, "memoryReservationPolicy: HardReservation", "memoryThrottlingFactor: 1.0")
 	protected, twin := protectedPair(t, k)
@@ -123,10 +123,10 @@ func TestProtectionHoldsAgainstANeighbour(t *testing.T) {
 
 // shrinkNode takes most of the free memory away as huge pages, which costs no
 // time, so that the neighbour has less to eat.
-func shrinkNode(t *testing.T, k *kubelet.Kubelet) {
+func shrinkNode(t *testing.T, k machine) {
 	t.Helper()
 	const left = 64 * MiB // on each node
-	for _, n := range k.Plan.Nodes {
+	for _, n := range planOf(t).Nodes {
 		dir := fmt.Sprintf("/sys/devices/system/node/node%d", n.ID)
 		pages := dir + "/hugepages/hugepages-2048kB/nr_hugepages"
 		before := file(pages)

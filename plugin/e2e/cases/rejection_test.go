@@ -11,7 +11,7 @@ import (
 // two strict policies: the create's error holds our text, nothing stays booked,
 // and the same container fits when there is room.
 func TestRejectionsSayWhyAndLeakNothing(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	for _, policy := range []string{"single-numa-node", "restricted"} {
 		t.Run(policy, func(t *testing.T) {
 			p := startPlugin(t, "topologyManagerPolicy: "+policy)
@@ -39,7 +39,7 @@ func TestRejectionsSayWhyAndLeakNothing(t *testing.T) {
 					t.Errorf("the create's error lacks %q: %v", part, err)
 				}
 			}
-			p.onlyBooked(k, fills)
+			p.onlyBooked(fills)
 			if err := k.Remove(t.Context(), fills); err != nil {
 				t.Fatal(err)
 			}
@@ -47,7 +47,7 @@ func TestRejectionsSayWhyAndLeakNothing(t *testing.T) {
 			if err := k.RunContainer(t.Context(), refused, "app"); err != nil {
 				t.Fatalf("with room it is refused again: %v", err)
 			}
-			p.onlyBooked(k, refused)
+			p.onlyBooked(refused)
 			if err := k.Remove(t.Context(), refused); err != nil {
 				t.Fatal(err)
 			}

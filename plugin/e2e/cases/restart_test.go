@@ -15,7 +15,7 @@ import (
 
 // restartRuntime ends the container runtime and waits until a new one is ready.
 // extra is added to its configuration for this and all later starts.
-func restartRuntime(t *testing.T, k *kubelet.Kubelet, extra string) {
+func restartRuntime(t *testing.T, k machine, extra string) {
 	t.Helper()
 	if err := os.WriteFile(setup.RuntimeExtra, []byte(extra), 0o644); err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func restartRuntime(t *testing.T, k *kubelet.Kubelet, extra string) {
 // TestRuntimeRestartsUnderRunningPods restarts the runtime; the plugin finds it
 // again, running pods keep everything and new ones get theirs.
 func TestRuntimeRestartsUnderRunningPods(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	pods := []*kubelet.Pod{
 		guaranteed("guaranteed", 48*MiB, 16*MiB),
@@ -59,14 +59,14 @@ func TestRuntimeRestartsUnderRunningPods(t *testing.T) {
 	restartRuntime(t, k, "")
 	p.waitSynchronized(2)
 	p.agrees(k, want, pods...)
-	p.onlyBooked(k, pods[0], pods[2])
+	p.onlyBooked(pods[0], pods[2])
 
 	if err := k.Remove(t.Context(), pods[2]); err != nil {
 		t.Fatal(err)
 	}
 	late := guaranteed("late", 24*MiB, MiB)
 	run(t, k, late)
-	p.onlyBooked(k, pods[0], late)
+	p.onlyBooked(pods[0], late)
 	left := []*kubelet.Pod{pods[0], pods[1], late}
 	p.agrees(k, p.simulate(left...), left...)
 }
@@ -75,12 +75,12 @@ func TestRuntimeRestartsUnderRunningPods(t *testing.T) {
 // gone, cut off, or from another machine: pods keep running on their nodes, and
 // the state is what it was.
 func TestStateFileIsLostOrForeign(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	here, there := guaranteed("here", 48*MiB, 8*MiB), on(guaranteed("there", 32*MiB, 8*MiB), "1")
 	run(t, k, here)
 	run(t, k, there)
-	p.onlyBooked(k, here, there)
+	p.onlyBooked(here, there)
 	good, err := os.ReadFile(p.stateFile())
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func TestStateFileIsLostOrForeign(t *testing.T) {
 				}
 			}
 			p.restart()
-			p.onlyBooked(k, here, there)
+			p.onlyBooked(here, there)
 			for pod, want := range map[*kubelet.Pod]string{here: "0", there: "1"} {
 				if got := file(dirOf(t, k, pod, "app"), "cpuset.mems"); got != want {
 					t.Errorf("%s is on node %q, want %s", pod.Name, got, want)

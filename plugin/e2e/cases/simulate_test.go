@@ -101,7 +101,7 @@ func value(v *uint64, unset uint64) uint64 {
 
 // agrees waits until the kernel's files of all pods, their containers and the
 // levels above hold what the simulator says.
-func (p *plugin) agrees(k *kubelet.Kubelet, s simulated, pods ...*kubelet.Pod) {
+func (p *plugin) agrees(k machine, s simulated, pods ...*kubelet.Pod) {
 	p.t.Helper()
 	eventually(p.t, "the kernel holds what the simulator says", func() string {
 		var wrong []string

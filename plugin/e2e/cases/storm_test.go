@@ -10,7 +10,7 @@ import (
 
 // TestStormOfPodsLeavesNothing creates and removes 40 pods at once.
 func TestStormOfPodsLeavesNothing(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	const pods, atOnce = 40, 10
 	var wg sync.WaitGroup

@@ -25,7 +25,7 @@ const (
 // systemd: pods get what they get from any other start, through a reload, a
 // restart and a crash, and after the last section nothing is left.
 func TestTarballRunsAsASystemdUnit(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	if k.Plan.Driver != setup.Systemd {
 		t.Skip("systemd is not PID 1")
 	}
@@ -76,7 +76,7 @@ func TestTarballRunsAsASystemdUnit(t *testing.T) {
 	r.waitSynchronized(before)
 	run(t, k, pods[4])
 	p.agrees(k, p.simulate(pods...), pods...)
-	p.onlyBooked(k, pods[0])
+	p.onlyBooked(pods[0])
 
 	if out := r.sh("nri-memory-manager status"); !strings.Contains(out, "guaranteed") {
 		t.Errorf("status does not know the pods:\n%s", out)
@@ -103,7 +103,7 @@ func TestTarballRunsAsASystemdUnit(t *testing.T) {
 }
 
 // guardedThrough runs a pod that its memory.high stops until the stall guard, woken by the kernel, gives it room.
-func guardedThrough(t *testing.T, k *kubelet.Kubelet, log func() string) *kubelet.Pod {
+func guardedThrough(t *testing.T, k machine, log func() string) *kubelet.Pod {
 	t.Helper()
 	g := newGrowing("stopped", 32*MiB, 64*MiB, 56*MiB, 0, nil)
 	start(t, k, g)
@@ -122,7 +122,7 @@ func guardedThrough(t *testing.T, k *kubelet.Kubelet, log func() string) *kubele
 }
 
 // untouched checks that nothing of what the plugin writes is left in the kernel or in systemd.
-func untouched(t *testing.T, k *kubelet.Kubelet, pods ...*kubelet.Pod) {
+func untouched(t *testing.T, k machine, pods ...*kubelet.Pod) {
 	t.Helper()
 	dirs := []string{k.Kubepods()}
 	for _, pod := range pods {
@@ -135,7 +135,7 @@ func untouched(t *testing.T, k *kubelet.Kubelet, pods ...*kubelet.Pod) {
 			}
 		}
 	}
-	if k.Plan.Driver == setup.Systemd {
+	if planOf(t).Driver == setup.Systemd {
 		holds(t, k.Kubepods(), "memory.min", "MemoryMin")
 	}
 }

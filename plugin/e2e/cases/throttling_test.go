@@ -15,7 +15,7 @@ const near = 1.03
 // TestThrottlingIsReal shows that beyond memory.high the kernel holds a
 // container back, and that a Guaranteed one is never held back.
 func TestThrottlingIsReal(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	// With swap, what is beyond memory.high goes there and the work comes to its
 	// end. The container has no limit: a limit would keep it from swapping.
 	t.Run("with swap", func(t *testing.T) {

@@ -122,7 +122,7 @@ func written(t *testing.T, text string, parts ...string) (back func()) {
 
 // TestVerifyKnowsTheRuntime finds on a healthy node what is known of the runtime, and nothing else of it.
 func TestVerifyKnowsTheRuntime(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	known := map[setup.Runtime][]string{setup.Containerd17: {"runtime-unasked-updates"}, setup.Containerd24: nil}
 	want, listed := known[k.Plan.Runtime]
@@ -143,7 +143,7 @@ func TestVerifyKnowsTheRuntime(t *testing.T) {
 // TestVerifyNamesWhatIsWrong makes every kind of finding happen that this kernel can, sees verify name it, undoes it and sees
 // it go away. Pods' cgroups and containers' protections are repaired by the periodic check alone, which never comes here.
 func TestVerifyNamesWhatIsWrong(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	settings := []string{"memoryReservationPolicy: TieredReservation", "reconcilePeriod: 1h", "stallGuard: {enabled: true, step: 0.01, restoreAfter: 1h}"}
 	p := startPlugin(t, settings...)
 	pinned := guaranteed("pinned", 96*MiB, 24*MiB)
@@ -330,9 +330,9 @@ func (p *plugin) kubeletConfig(setting, before string) (undo func()) {
 }
 
 // hugepages takes pages outside of the books, and enlarges a pool, where nodes have huge pages.
-func (p *plugin) hugepages(k *kubelet.Kubelet) {
+func (p *plugin) hugepages(k machine) {
 	t := p.t
-	for _, n := range k.Plan.Nodes {
+	for _, n := range planOf(t).Nodes {
 		if n.Hugepages == 0 {
 			continue
 		}

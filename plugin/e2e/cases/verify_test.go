@@ -14,7 +14,7 @@ import (
 // nothing but root can, and back: verify names them for as long, and finds
 // nothing on a healthy node.
 func TestVerifyNamesPagesOnOtherNodes(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	p := startPlugin(t)
 	const touched = 24 * MiB
 	pod := guaranteed("pinned", 48*MiB, touched)
@@ -46,7 +46,7 @@ func TestVerifyNamesPagesOnOtherNodes(t *testing.T) {
 
 // migrate moves a container's pages between nodes (migrate_pages(2)). It needs
 // no consent of the container's cpuset, only CAP_SYS_NICE.
-func migrate(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, from, to int) {
+func migrate(t *testing.T, k machine, pod *kubelet.Pod, from, to int) {
 	t.Helper()
 	pids, err := k.PIDs(pod, "app")
 	if err != nil {

@@ -98,7 +98,20 @@ func prepare(plan setup.Plan) error {
 			return err
 		}
 	}
-	return loopback()
+	if err := loopback(); err != nil {
+		return err
+	}
+	return network()
+}
+
+// network gives the guest its address in QEMU's user network, where the host is 10.0.2.2.
+func network() error {
+	for _, command := range []string{"link set eth0 up", "addr add 10.0.2.15/24 dev eth0", "route add default via 10.0.2.2"} {
+		if out, err := exec.Command("/bin/busybox", append([]string{"ip"}, strings.Fields(command)...)...).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip %s: %w: %s", command, err, out)
+		}
+	}
+	return nil
 }
 
 // ownCgroup leaves the root cgroup's controllers open for kubepods and puts

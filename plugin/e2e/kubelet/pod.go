@@ -1,13 +1,18 @@
-// Package kubelet plays the kubelet's part towards a container runtime: it
-// makes the kubepods, QoS and pod cgroups, asks for sandboxes and containers
-// over CRI with what a kubelet sends, and serves the kubelet's pod API.
 package kubelet
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 // MiB is 2^20 bytes.
@@ -16,13 +21,15 @@ const MiB = uint64(1) << 20
 // Pod is a pod as a test wants it, and what became of it.
 type Pod struct {
 	Name        string
-	UID         string
 	Annotations map[string]string
 	Overhead    uint64 // bytes of memory
 	Containers  []Container
+	// Restart is the restart policy; "" is Never, so that a case sees the end of a container.
+	Restart corev1.RestartPolicy
 
-	sandbox string            // CRI id
-	ids     map[string]string // container → CRI id
+	// UID and IDs are what became of it: the pod's UID, and the CRI ids of its containers by name.
+	UID string
+	IDs map[string]string
 }
 
 // Container is one container of a pod. Amounts are bytes; 0 means not given.
@@ -32,6 +39,7 @@ type Container struct {
 	Hugepages      uint64 // of 2 MiB, request and limit
 	CPUs           string // one exclusive CPU, as the kubelet's CPU manager gives it
 	Init           bool
+	Sidecar        bool              // an init container that runs beside the others (restartPolicy Always)
 	Args           []string          // steps of the workload; none: sleep
 	Mounts         map[string]string // path inside → path on the node, with ":ro" at its end read-only
 	Unified        map[string]string // sent with the CRI request
@@ -69,48 +77,72 @@ func (p *Pod) Container(name string) *Container {
 	return nil
 }
 
-// ID is the CRI id of a container, "" when it does not exist.
-func (p *Pod) ID(container string) string { return p.ids[container] }
-
-// Sandbox is the CRI id of the pod's sandbox.
-func (p *Pod) Sandbox() string { return p.sandbox }
-
-// limit is the pod's memory limit: the containers' sum where each has one,
-// else 0 (pkg/kubelet/cm ResourceConfigForPod).
-func (p *Pod) limit() uint64 {
-	var sum, initial uint64
-	for _, c := range p.Containers {
-		if c.Limit == 0 {
-			return 0
-		}
-		if c.Init {
-			initial = max(initial, c.Limit)
-		} else {
-			sum += c.Limit
-		}
-	}
-	return max(sum, initial) + p.Overhead
-}
-
 // Object is the pod as the API server knows it.
 func (p *Pod) Object() *corev1.Pod {
+	var automount bool
 	pod := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: "default", UID: types.UID(p.UID), Annotations: p.Annotations},
-		Status:     corev1.PodStatus{QOSClass: p.Class()},
+		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: Namespace, UID: types.UID(p.UID), Annotations: p.Annotations},
+		Spec: corev1.PodSpec{
+			HostNetwork: true, RestartPolicy: cmp.Or(p.Restart, corev1.RestartPolicyNever), AutomountServiceAccountToken: &automount,
+			TerminationGracePeriodSeconds: new(int64(1)),
+			Volumes:                       []corev1.Volume{hostPath("ctl", controlDir(p))},
+		},
+		Status: corev1.PodStatus{QOSClass: p.Class()},
 	}
 	if p.Overhead > 0 {
 		pod.Spec.Overhead = corev1.ResourceList{corev1.ResourceMemory: quantity(p.Overhead)}
+		pod.Spec.RuntimeClassName = new(p.runtimeClass())
 	}
 	for _, c := range p.Containers {
-		object := corev1.Container{Name: c.Name, Image: "e2e.local/box:1", Resources: c.resources()}
-		if c.Init {
+		object, volumes := c.object()
+		pod.Spec.Volumes = append(pod.Spec.Volumes, volumes...)
+		if c.Sidecar {
+			object.RestartPolicy = new(corev1.ContainerRestartPolicyAlways)
+		}
+		if c.Init || c.Sidecar {
 			pod.Spec.InitContainers = append(pod.Spec.InitContainers, object)
 		} else {
 			pod.Spec.Containers = append(pod.Spec.Containers, object)
 		}
 	}
 	return pod
+}
+
+func (p *Pod) runtimeClass() string { return fmt.Sprint("overhead-", p.Overhead) }
+
+func hostPath(name, path string) corev1.Volume {
+	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}
+}
+
+// object is the container as the API server knows it, with the volumes that it mounts.
+func (c Container) object() (corev1.Container, []corev1.Volume) {
+	object := corev1.Container{
+		Name: c.Name, Image: setup.Image, ImagePullPolicy: corev1.PullNever, Command: []string{"/workload"}, Args: c.Args, Resources: c.resources(),
+		VolumeMounts: []corev1.VolumeMount{{Name: "ctl", MountPath: "/ctl"}},
+	}
+	if c.Image != "" {
+		object.Image, object.Command = c.Image, nil
+	}
+	var volumes []corev1.Volume
+	for _, inside := range slices.Sorted(maps.Keys(c.Mounts)) {
+		name := fmt.Sprintf("%s-%d", c.Name, len(volumes))
+		outside, readOnly := strings.CutSuffix(c.Mounts[inside], ":ro")
+		volumes = append(volumes, hostPath(name, outside))
+		object.VolumeMounts = append(object.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: inside, ReadOnly: readOnly})
+	}
+	if c.Restricted || c.Seccomp {
+		object.SecurityContext = &corev1.SecurityContext{}
+	}
+	if s := object.SecurityContext; c.Restricted {
+		s.RunAsUser, s.RunAsGroup = new(int64(0)), new(int64(0)) // root without its rights
+		s.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}
+		s.AllowPrivilegeEscalation, s.ReadOnlyRootFilesystem = new(false), new(true)
+	}
+	if c.Seccomp {
+		object.SecurityContext.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+	}
+	return object, volumes
 }
 
 func (c Container) resources() corev1.ResourceRequirements {
@@ -125,15 +157,15 @@ func (c Container) resources() corev1.ResourceRequirements {
 		r.Requests["hugepages-2Mi"], r.Limits["hugepages-2Mi"] = quantity(c.Hugepages), quantity(c.Hugepages)
 	}
 	if c.guaranteed() {
-		cpu := *resource.NewMilliQuantity(c.milliCPU(), resource.DecimalSI)
+		cpu := *resource.NewMilliQuantity(c.MilliCPU(), resource.DecimalSI)
 		r.Requests[corev1.ResourceCPU], r.Limits[corev1.ResourceCPU] = cpu, cpu
 	}
 	return r
 }
 
-// milliCPU is what a container with equal memory request and limit asks for;
+// MilliCPU is what a container with equal memory request and limit asks for;
 // it is not enforced, so that an emulated machine does not get slower.
-func (c Container) milliCPU() int64 {
+func (c Container) MilliCPU() int64 {
 	if c.CPUs != "" {
 		return 1000
 	}
@@ -144,16 +176,4 @@ func (c Container) guaranteed() bool { return c.Request > 0 && c.Request == c.Li
 
 func quantity(bytes uint64) resource.Quantity {
 	return *resource.NewQuantity(int64(bytes), resource.BinarySI)
-}
-
-// oomScoreAdj is the kubelet's (pkg/kubelet/qos/policy.go).
-func (p *Pod) oomScoreAdj(c Container, memTotal uint64) int64 {
-	switch p.Class() {
-	case corev1.PodQOSGuaranteed:
-		return -997
-	case corev1.PodQOSBestEffort:
-		return 1000
-	}
-	adj := 1000 - int64(1000*c.Request/memTotal)
-	return min(max(adj, 3), 999)
 }

@@ -30,10 +30,21 @@ const (
 	ReleasedImage = "ghcr.io/nri-memory-manager/nri-memory-manager:" + Version
 	// Version is what the binary under test and its image say of themselves.
 	Version = "e2e"
+	// NodeName is the guest's name in its cluster.
+	NodeName = "e2e"
 	// Image is the name under which ImageTar is known to containerd.
 	Image = "e2e.local/box:1"
 	// Registry is where CRI-O pulls the image from.
 	Registry = "127.0.0.1:5000"
+	// Kubelet is the real kubelet, and KubeletFiles the folder of what it needs to join the control plane on the host:
+	// CA, Certificate, Key, and kubeconfigs with the node's rights and with the administrator's.
+	Kubelet      = "/usr/bin/kubelet"
+	KubeletFiles = "/etc/kubernetes/"
+	CA           = KubeletFiles + "ca.crt"
+	Certificate  = KubeletFiles + "node.crt"
+	Key          = KubeletFiles + "node.key"
+	KubeletConf  = KubeletFiles + "kubelet.conf"
+	AdminConf    = KubeletFiles + "admin.conf"
 	// RuntimePID holds the process id of the running container runtime.
 	RuntimePID = "/run/e2e/runtime.pid"
 	// RuntimeExtra may hold configuration that the next start of the runtime adds to its own.
@@ -83,6 +94,8 @@ type Plan struct {
 	Nodes   []Node  `json:"nodes"`
 	// OCIRuntime is the path of the OCI runtime that the container runtime calls.
 	OCIRuntime string `json:"ociRuntime"`
+	// KubeletPort is where the kubelet serves, in the guest and, forwarded, on the host's loopback.
+	KubeletPort int `json:"kubeletPort"`
 	// Run is the regular expression of the tests to run.
 	Run string `json:"run"`
 	// Watchdog is the time after which the guest stops its tests, ships its logs and powers off.

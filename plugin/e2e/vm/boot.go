@@ -10,8 +10,10 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/controlplane"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
@@ -55,7 +57,28 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return g, fmt.Errorf("boot %s: %w", v.Name, err)
 	}
-	tree, err := p.root(v, plan)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	cluster, err := controlplane.New([]string{p.kubernetes, p.etcd}, filepath.Join(dir, "controlplane"))
+	if err != nil {
+		return g, err
+	}
+	member, err := cluster.Join(setup.NodeName)
+	if err != nil {
+		return g, err
+	}
+	plan.KubeletPort = cluster.KubeletPort()
+	var starting sync.WaitGroup
+	starting.Go(func() { // beside the packing of the root and the boot; the guest waits for it
+		if err := cluster.Start(ctx); err != nil {
+			cancel(err)
+		}
+	})
+	defer func() {
+		starting.Wait()
+		cluster.Stop()
+	}()
+	tree, err := p.root(v, plan, member)
 	if err != nil {
 		return g, err
 	}
@@ -68,9 +91,9 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 	if err != nil {
 		return g, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, plan.Watchdog+outerMargin)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, p.qemu, arguments(v, dir, kernel, initrd)...)
+	ctx, stop := context.WithTimeout(ctx, plan.Watchdog+outerMargin)
+	defer stop()
+	cmd := exec.CommandContext(ctx, p.qemu, arguments(v, plan, dir, kernel, initrd)...)
 	cmd.WaitDelay = 5 * time.Second
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
@@ -80,7 +103,9 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 		g.Exit, _ = strconv.Atoi(m[1])
 		return g, nil
 	}
-	switch {
+	switch cause := context.Cause(ctx); {
+	case cause != nil && !errors.Is(cause, context.DeadlineExceeded) && !errors.Is(cause, context.Canceled):
+		g.Why = cause.Error()
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		g.Why = fmt.Sprintf("no end after %v", plan.Watchdog+outerMargin)
 	case err != nil:
@@ -92,8 +117,9 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 }
 
 // arguments are QEMU's: pure software emulation unless ACCEL says otherwise,
-// one memory backend per NUMA node, no disk, no network, two channels back.
-func arguments(v Variant, dir, kernel, initrd string) []string {
+// one memory backend per NUMA node, no disk, two channels back, and a user network
+// over which the guest reaches the control plane and the API server the kubelet.
+func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string {
 	accel, cpu := "tcg,thread=multi,tb-size=512", "Nehalem,-cx16" // with cx16, QEMU 7.2 and kernel 6.12 double-fault early
 	if a := os.Getenv("ACCEL"); a != "" && a != "tcg" {
 		accel, cpu = a, "host"
@@ -121,7 +147,8 @@ func arguments(v Variant, dir, kernel, initrd string) []string {
 	}
 	args := []string{
 		"-M", "q35", "-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cpus), "-m", fmt.Sprintf("%dM", total),
-		"-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-net", "none", "-no-reboot",
+		"-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-no-reboot",
+		"-netdev", fmt.Sprintf("user,id=net,hostfwd=tcp:127.0.0.1:%d-:%d", plan.KubeletPort, plan.KubeletPort), "-device", "virtio-net-pci,netdev=net,romfile=",
 		"-serial", "file:" + filepath.Join(dir, "console.log"),
 		"-device", "virtio-serial-pci",
 		"-chardev", "file,id=tests,path=" + filepath.Join(dir, "tests.log"), "-device", "virtserialport,chardev=tests,name=" + setup.TestsPort,

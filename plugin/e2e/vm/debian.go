@@ -153,7 +153,7 @@ func once(dir string, fill func(dir string) error) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
 	}
-	building := dir + ".building"
+	building := fmt.Sprintf("%s.building-%d", dir, os.Getpid()) // another run may do the same
 	if err := os.RemoveAll(building); err != nil {
 		return fmt.Errorf("clear the cache: %w", err)
 	}
@@ -164,6 +164,9 @@ func once(dir string, fill func(dir string) error) error {
 		return err
 	}
 	if err := os.Rename(building, dir); err != nil {
+		if _, other := os.Stat(dir); other == nil {
+			return os.RemoveAll(building)
+		}
 		return fmt.Errorf("fill the cache: %w", err)
 	}
 	return nil

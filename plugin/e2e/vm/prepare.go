@@ -14,6 +14,7 @@ import (
 
 	"github.com/ulikunitz/xz"
 
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/controlplane"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
@@ -35,11 +36,14 @@ type Parts struct {
 	qemu    string
 	kernels map[string]string // release line → unpacked package
 	tools   string            // folder of containerd, shim, ctr, runc
-	systemd string            // systemd with its closure; mke2fs too
-	bus     string            // the D-Bus system bus with its closure
-	busybox string
-	trixie  string // containerd 1.7 and its closure
-	bin     string // our own programs
+	etcd    string            // folder of etcd
+	// kubernetes is the folder of the kubelet and of the control plane.
+	kubernetes string
+	systemd    string // systemd with its closure; mke2fs too
+	bus        string // the D-Bus system bus with its closure
+	busybox    string
+	trixie     string // containerd 1.7 and its closure
+	bin        string // our own programs
 }
 
 // Cases is the host's path of the test binary.
@@ -59,7 +63,8 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 	bookworm := NewArchive(filepath.Join(o.Cache, "lists", "bookworm"), "bookworm")
 	jobs := []func() error{
 		func() error { return p.findQEMU(ctx) },
-		func() error { return p.buildTools(ctx) },
+		func() error { return p.buildRuntimes(ctx) },
+		func() error { return p.buildKubernetes(ctx) },
 		func() error {
 			if err := bookworm.Closure(ctx, p.systemd, "systemd", "mount", "e2fsprogs"); err != nil {
 				return err
@@ -119,55 +124,95 @@ func (p *Parts) kernel(ctx context.Context, line string, from *Archive) error {
 	return nil
 }
 
-// findQEMU looks for QEMU and, as root on Debian, installs it.
-func (p *Parts) findQEMU(ctx context.Context) error {
+// findQEMU looks for QEMU and installs it where it is missing.
+func (p *Parts) findQEMU(ctx context.Context) (err error) {
 	const name = "qemu-system-x86_64"
-	if found, err := exec.LookPath(name); err == nil {
-		p.qemu = found
+	if p.qemu, err = exec.LookPath(name); err == nil {
 		return nil
 	}
-	if os.Geteuid() != 0 {
-		return fmt.Errorf("%s is not installed (Debian: apt-get install qemu-system-x86)", name)
-	}
-	p.Log("%s is missing: installing the package qemu-system-x86", name)
-	_, err := retry(ctx, 4, func(ctx context.Context) (string, error) {
-		if out, err := run(ctx, "", nil, "apt-get", "-q", "-o", "Acquire::Retries=3", "update"); err != nil {
-			return out, err
-		}
-		return run(ctx, "", []string{"DEBIAN_FRONTEND=noninteractive"}, "apt-get", "-q", "-y", "-o", "DPkg::Lock::Timeout=120", "-o", "Acquire::Retries=3",
-			"install", "--no-install-recommends", "qemu-system-x86")
-	})
-	if err != nil {
+	if err := p.install(ctx, "qemu-system-x86"); err != nil {
 		return err
 	}
 	p.qemu, err = exec.LookPath(name)
 	return err
 }
 
-// buildTools builds the pinned runtimes; the folder's name holds a hash of the
-// pins, so that a change of versions builds anew.
-func (p *Parts) buildTools(ctx context.Context) error {
-	module := filepath.Join(p.Home, "tools")
+var installing sync.Mutex
+
+// install installs Debian packages that are missing, which only root can.
+func (p *Parts) install(ctx context.Context, packages ...string) error {
+	installing.Lock()
+	defer installing.Unlock()
+	if _, err := run(ctx, "", nil, "dpkg", append([]string{"-s"}, packages...)...); err == nil {
+		return nil
+	}
+	if os.Geteuid() != 0 {
+		return fmt.Errorf("missing packages (Debian: apt-get install %s)", strings.Join(packages, " "))
+	}
+	p.Log("installing %s", strings.Join(packages, ", "))
+	_, err := retry(ctx, 4, func(ctx context.Context) (string, error) {
+		if out, err := run(ctx, "", nil, "apt-get", "-q", "-o", "Acquire::Retries=3", "update"); err != nil {
+			return out, err
+		}
+		return run(ctx, "", []string{"DEBIAN_FRONTEND=noninteractive"}, "apt-get", append([]string{"-q", "-y", "-o", "DPkg::Lock::Timeout=120",
+			"-o", "Acquire::Retries=3", "install", "--no-install-recommends"}, packages...)...)
+	})
+	return err
+}
+
+// pinned builds the programs of a module of pins into a folder of the cache,
+// whose name holds a hash of the pins, so that a change of versions builds again.
+func (p *Parts) pinned(name, module string, build func(module, dir string) error) (string, error) {
+	module = filepath.Join(p.Home, module)
 	key := sha256.New()
 	for _, file := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile(filepath.Join(module, file))
 		if err != nil {
-			return fmt.Errorf("read the pinned tools: %w", err)
+			return "", fmt.Errorf("read the pinned versions: %w", err)
 		}
 		key.Write(text)
 	}
 	fmt.Fprint(key, runtime.Version())
-	p.tools = filepath.Join(p.Cache, fmt.Sprintf("tools-%x", key.Sum(nil)[:6]))
-	return once(p.tools, func(dir string) error {
+	folder := filepath.Join(p.Cache, fmt.Sprintf("%s-%x", name, key.Sum(nil)[:6]))
+	return folder, once(folder, func(dir string) error { return build(module, dir) })
+}
+
+func (p *Parts) buildRuntimes(ctx context.Context) (err error) {
+	p.tools, err = p.pinned("tools", "tools", func(module, dir string) error {
 		p.Log("building containerd, its shim, ctr and runc (minutes, once)")
+		if err := p.install(ctx, "libseccomp-dev", "pkgconf"); err != nil { // the kubelet's sandboxes ask for a seccomp profile
+			return err
+		}
 		const containerd = "github.com/containerd/containerd/v2/cmd/"
 		if err := p.build(ctx, module, dir, []string{"CGO_ENABLED=0"}, "-tags", "no_btrfs,no_devmapper,no_zfs,no_aufs,netgo,osusergo", "-ldflags", "-s -w",
 			containerd+"containerd", containerd+"containerd-shim-runc-v2", containerd+"ctr"); err != nil {
 			return err
 		}
-		return p.build(ctx, module, dir, []string{"CGO_ENABLED=1"}, "-tags", "urfave_cli_no_docs,netgo,osusergo",
+		return p.build(ctx, module, dir, []string{"CGO_ENABLED=1"}, "-tags", "seccomp,urfave_cli_no_docs,netgo,osusergo",
 			"-ldflags", "-s -w -linkmode external -extldflags -static", "github.com/opencontainers/runc")
 	})
+	return err
+}
+
+// buildKubernetes builds the kubelet, which goes into the guests, and the
+// control plane, which runs on this machine.
+func (p *Parts) buildKubernetes(ctx context.Context) (err error) {
+	static := []string{"CGO_ENABLED=0"}
+	if p.etcd, err = p.pinned("etcd", "tools/etcd", func(module, dir string) error {
+		p.Log("building etcd (a minute, once)")
+		return p.build(ctx, module, dir+"/etcd", static, "-ldflags", "-s -w", "go.etcd.io/etcd/server/v3")
+	}); err != nil {
+		return err
+	}
+	p.kubernetes, err = p.pinned("kubernetes", "tools/kubernetes", func(module, dir string) error {
+		p.Log("building the kubelet and the control plane (ten minutes and more, once)")
+		const version = "k8s.io/component-base/version."
+		const command = "k8s.io/kubernetes/cmd/"
+		return p.build(ctx, module, dir, static, "-ldflags", "-s -w -X "+version+"gitVersion="+controlplane.Version+
+			" -X "+version+"gitMajor=1 -X "+version+"gitMinor=36", command+"kubelet", command+"kube-apiserver",
+			command+"kube-controller-manager", command+"kube-scheduler", command+"kubectl")
+	})
+	return err
 }
 
 // release is the folder of what the project would release.
@@ -218,6 +263,7 @@ func (p *Parts) vmlinuz(line string) (string, error) {
 // modules are loaded in this order where the kernel has them as files.
 var modules = []string{
 	"virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_console",
+	"failover", "net_failover", "virtio_net",
 	"overlay", "lzo_compress", "lzo_decompress", "lzo", "lzo_rle", "lz4_compress", "lz4hc_compress", "lz4", "lz4hc", "zstd_compress", "zsmalloc", "zram",
 	"crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4",
 }

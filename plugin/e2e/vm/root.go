@@ -7,11 +7,12 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/controlplane"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 // root puts together the root file system of a variant's guest.
-func (p *Parts) root(v Variant, plan setup.Plan) (*Tree, error) {
+func (p *Parts) root(v Variant, plan setup.Plan, member controlplane.Node) (*Tree, error) {
 	t := NewTree()
 	t.File("init", filepath.Join(p.bin, "guest"))
 	t.Bytes(setup.PlanPath, mustJSON(plan))
@@ -25,6 +26,15 @@ func (p *Parts) root(v Variant, plan setup.Plan) (*Tree, error) {
 	t.File("bin/busybox", busybox)
 	for _, name := range []string{"sh", "mount", "umount", "mkswap", "swapon", "swapoff", "cat", "ls", "ps", "dmesg", "kill", "grep", "sed", "mkdir", "rm", "cp", "env"} {
 		t.Link("bin/"+name, "busybox")
+	}
+	t.File(setup.Kubelet, filepath.Join(p.kubernetes, "kubelet"))
+	for name, text := range map[string][]byte{
+		setup.CA: member.CA, setup.Certificate: member.Serving.Certificate, setup.Key: member.Serving.Key,
+		setup.KubeletConf: member.Kubelet, setup.AdminConf: member.Admin,
+		// Pods have the host's network; the kubelet is NotReady without a configuration.
+		"etc/cni/net.d/10-e2e.conflist": []byte(`{"cniVersion":"1.0.0","name":"e2e","plugins":[{"type":"loopback"}]}`),
+	} {
+		t.Bytes(name, text)
 	}
 	t.Bytes("etc/passwd", []byte("root:x:0:0:root:/root:/bin/sh\nmessagebus:x:100:100::/:/bin/false\n"))
 	t.Bytes("etc/group", []byte("root:x:0:\nmessagebus:x:100:\n"))

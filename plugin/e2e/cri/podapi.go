@@ -1,4 +1,4 @@
-package kubelet
+package cri
 
 import (
 	"context"
@@ -12,10 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
-)
 
-// PodAPISocket is where the kubelet serves its pod API (KEP-4188).
-const PodAPISocket = "/var/lib/kubelet/pods/kubelet.sock"
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+)
 
 // podAPI serves the pods of this kubelet.
 type podAPI struct {
@@ -43,7 +42,10 @@ func servePods(socket string) (*podAPI, error) {
 	return a, nil
 }
 
-func (a *podAPI) set(p *Pod, kind podsv1alpha1.EventType) error {
+// Stop ends the pod API; a real kubelet serves it then.
+func (k *Kubelet) Stop() { k.api.server.Stop() }
+
+func (a *podAPI) set(p *kubelet.Pod, kind podsv1alpha1.EventType) error {
 	data, err := p.Object().Marshal()
 	if err != nil {
 		return fmt.Errorf("encode pod %s: %w", p.Name, err)

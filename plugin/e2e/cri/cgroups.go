@@ -1,4 +1,4 @@
-package kubelet
+package cri
 
 import (
 	"context"
@@ -16,23 +16,24 @@ import (
 	"github.com/godbus/dbus/v5"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
-// Root is where cgroup v2 is mounted.
-const Root = "/sys/fs/cgroup"
-
 // cgroups makes and removes the levels above containers.
 type cgroups struct {
-	driver setup.Driver
+	kubelet.Paths
 
 	mu   sync.Mutex
 	conn *systemd.Conn // nil with cgroupfs
 }
 
 func newCgroups(ctx context.Context, driver setup.Driver) (*cgroups, error) {
-	c := &cgroups{driver: driver}
+	c := &cgroups{Paths: kubelet.Paths{Driver: driver}}
 	for _, level := range []string{c.Kubepods(), c.QoS(corev1.PodQOSBurstable), c.QoS(corev1.PodQOSBestEffort)} {
+		if _, err := os.Stat(filepath.Join(kubelet.Root, level)); err == nil {
+			continue // a kubelet has run here
+		}
 		if err := c.create(ctx, level, 0); err != nil {
 			return nil, err
 		}
@@ -56,38 +57,10 @@ func (c *cgroups) units(ctx context.Context) (*systemd.Conn, error) {
 	return conn, nil
 }
 
-// Kubepods, QoS and Pod are paths below Root.
-func (c *cgroups) Kubepods() string {
-	if c.driver == setup.Systemd {
-		return "kubepods.slice"
-	}
-	return "kubepods"
-}
-
-func (c *cgroups) QoS(class corev1.PodQOSClass) string {
-	name := strings.ToLower(string(class))
-	switch {
-	case class == corev1.PodQOSGuaranteed:
-		return c.Kubepods()
-	case c.driver == setup.Systemd:
-		return "kubepods.slice/kubepods-" + name + ".slice"
-	}
-	return "kubepods/" + name
-}
-
-func (c *cgroups) Pod(p *Pod) string {
-	qos := c.QoS(p.Class())
-	if c.driver == setup.Systemd {
-		prefix := strings.TrimSuffix(filepath.Base(qos), ".slice")
-		return qos + "/" + prefix + "-pod" + strings.ReplaceAll(p.UID, "-", "_") + ".slice"
-	}
-	return qos + "/pod" + p.UID
-}
-
 // create makes a level with its memory limit (0: none) and hands the
 // controllers on to what will be below it.
 func (c *cgroups) create(ctx context.Context, path string, limit uint64) error {
-	if c.driver == setup.Systemd {
+	if c.Driver == setup.Systemd {
 		name := filepath.Base(path)
 		properties := []systemd.Property{
 			systemd.PropDescription("e2e " + name),
@@ -114,15 +87,15 @@ func (c *cgroups) create(ctx context.Context, path string, limit uint64) error {
 			return fmt.Errorf("start %s: %w", name, ctx.Err())
 		}
 	}
-	dir := filepath.Join(Root, path)
+	dir := filepath.Join(kubelet.Root, path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make %s: %w", path, err)
 	}
-	for level := filepath.Dir(dir); strings.HasPrefix(level, Root); level = filepath.Dir(level) {
+	for level := filepath.Dir(dir); strings.HasPrefix(level, kubelet.Root); level = filepath.Dir(level) {
 		defer enable(level) // from the top down
 	}
 	defer func() {
-		if limit > 0 && c.driver == setup.Cgroupfs {
+		if limit > 0 && c.Driver == setup.Cgroupfs {
 			_ = os.WriteFile(filepath.Join(dir, "memory.max"), []byte(fmt.Sprint(limit)), 0)
 		}
 	}()
@@ -143,7 +116,7 @@ func property(name string, value any) systemd.Property {
 
 // limit changes a level's memory limit.
 func (c *cgroups) limit(ctx context.Context, path string, bytes uint64) error {
-	if c.driver == setup.Systemd {
+	if c.Driver == setup.Systemd {
 		units, err := c.units(ctx)
 		if err != nil {
 			return err
@@ -153,12 +126,12 @@ func (c *cgroups) limit(ctx context.Context, path string, bytes uint64) error {
 		}
 		return nil
 	}
-	return os.WriteFile(filepath.Join(Root, path, "memory.max"), []byte(fmt.Sprint(bytes)), 0)
+	return os.WriteFile(filepath.Join(kubelet.Root, path, "memory.max"), []byte(fmt.Sprint(bytes)), 0)
 }
 
 // remove removes a pod's level when its processes are gone.
 func (c *cgroups) remove(ctx context.Context, path string) error {
-	if c.driver == setup.Systemd {
+	if c.Driver == setup.Systemd {
 		units, err := c.units(ctx)
 		if err != nil {
 			return err
@@ -172,7 +145,7 @@ func (c *cgroups) remove(ctx context.Context, path string) error {
 		}
 	}
 	for {
-		err := removeTree(filepath.Join(Root, path))
+		err := removeTree(filepath.Join(kubelet.Root, path))
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
