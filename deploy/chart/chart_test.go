@@ -29,9 +29,10 @@ var update = flag.Bool("update", false, "write the golden files and the chart's 
 
 // valueSets are what users set, and what must come out.
 var valueSets = map[string]string{
-	"default":    `{}`,
-	"kubelet":    `{requestSource: kubelet, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
-	"no-sources": `{requestSource: none, rollbackOnDelete: true, seLinuxType: spc_t, config: {memoryThrottlingFactor: 0.8}}`,
+	"default":      `{}`,
+	"kubelet":      `{requestSource: kubelet, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
+	"kubelet-root": `{requestSource: kubelet, kubeletPodsSocket: /data/kubelet/pods-api/pods.sock}`,
+	"no-sources":   `{requestSource: none, rollbackOnDelete: true, seLinuxType: spc_t, config: {memoryThrottlingFactor: 0.8}}`,
 	"everything": `{events: true, nodeResourceTopology: true, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
@@ -140,6 +141,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{metrics: {port: 0}}`:          "port",
 		`{stateDir: var/lib}`:           "stateDir",
 		`{rollbackOnDelete: "yes"}`:     "rollbackOnDelete",
+		`{kubeletPodsSocket: /}`:        "kubeletPodsSocket",
+		`{kubeletPodsDir: /pods}`:       "kubeletPodsDir",
 	} {
 		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("values %s: error %v, want one that names %q", values, err, want)

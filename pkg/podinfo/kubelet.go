@@ -18,8 +18,9 @@ import (
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
 
-// DefaultKubeletSocket is where the kubelet serves its pod API.
-const DefaultKubeletSocket = "/var/lib/kubelet/pods/kubelet.sock"
+// DefaultKubeletSocket is where a kubelet with the root directory /var/lib/kubelet serves its pod API (DefaultKubeletPodsAPIDirName
+// in pkg/kubelet/kubeletconfig and Socket in pkg/kubelet/apis/pods of Kubernetes 1.36).
+const DefaultKubeletSocket = "/var/lib/kubelet/pods-api/pods-api.sock"
 
 // Kubelet is the kubelet's own pod API over its gRPC socket (KEP-4188; alpha in Kubernetes 1.36).
 type Kubelet struct {

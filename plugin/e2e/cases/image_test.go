@@ -33,7 +33,7 @@ func daemonPod(t *testing.T, p *plugin, driver setup.Driver) *kubelet.Pod {
 		"/var/run/nri":                "/var/run/nri",
 		"/var/lib/nri-memory-manager": p.state,
 		"/sys/fs/cgroup":              kubelet.Root,
-		"/host/kubelet-pods":          filepath.Dir(kubelet.PodAPISocket) + ":ro",
+		"/host/kubelet-pods-api":      filepath.Dir(kubelet.PodAPISocket) + ":ro",
 	}
 	if driver == setup.Systemd {
 		mounts["/run/systemd"] = "/run/systemd:ro"
@@ -42,7 +42,7 @@ func daemonPod(t *testing.T, p *plugin, driver setup.Driver) *kubelet.Pod {
 		Name: daemon, Image: setup.ReleasedImage, Request: 48 * MiB, Limit: 128 * MiB,
 		Args: []string{
 			"run", "--idx=92", "--config=/etc/nri/memory-manager/config.yaml", "--state-dir=/var/lib/nri-memory-manager",
-			"--metrics-address=:8891", "--kubelet-pods-socket=/host/kubelet-pods/kubelet.sock",
+			"--metrics-address=:8891", "--kubelet-pods-socket=/host/kubelet-pods-api/pods-api.sock",
 		},
 		Mounts: mounts, Restricted: true, Seccomp: hasSeccomp(t),
 	}}}
