@@ -138,7 +138,8 @@ func TestVerifyOfARunningPlugin(t *testing.T) {
 		return h.ask(code, append([]string{"verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"),
 			"--kubelet-config", h.path("kubelet.yaml")}, args...)...)
 	}
-	wantAll(t, audit(0), "2 running containers looked at: nothing is wrong, 1 note", "[estimate]")
+	wantAll(t, audit(0), "2 running containers looked at: nothing is wrong, 2 notes", "[estimate]",
+		"NOTE     kubelet: ", "kubelet.sock: no such file or directory", "now from oomscore", "feature gate PodsAPI", "[request-source]")
 
 	h.write("kubelet.yaml", "memoryManagerPolicy: Static\n")
 	found := map[string]bool{}

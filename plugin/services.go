@@ -29,7 +29,8 @@ type part = func(context.Context) error
 // without.
 func (d *daemon) services() ([]part, error) {
 	sources := status.Sources{View: d.agent.View, Overwrites: func() map[cgroup.Overwrite]uint64 { return d.agent.Counters().Overwrites },
-		Tree: d.tree, Usages: status.NewUsages(d.tree), Version: version, PreInstalled: d.options.launched}
+		Requests: func() podinfo.Stats { return d.agent.Counters().Requests },
+		Tree:     d.tree, Usages: status.NewUsages(d.tree), Version: version, PreInstalled: d.options.launched}
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Tree: d.tree, Version: version}
 	if d.guard != nil {
 		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals

@@ -25,6 +25,7 @@ type podAPI struct {
 
 func (s *podAPI) Source() podinfo.Source { return podinfo.SourceKubelet }
 func (s *podAPI) Connected() bool        { return true }
+func (s *podAPI) Problem() string        { return "" }
 
 func (s *podAPI) Run(ctx context.Context, changed func(*podinfo.Pod)) error {
 	s.mu.Lock()

@@ -31,19 +31,12 @@ type APIServer struct {
 	pageSize int64         // of a list, where the server cannot stream it
 	backoff  *wait.Backoff // nil for client-go's
 
+	server presence
+
 	mu      sync.Mutex
 	changed func(*Pod)
-	state   apiState
 	listed  bool // the first list is complete
 }
-
-type apiState int
-
-const (
-	apiTrying apiState = iota // not known yet, or an attempt is under way
-	apiUp
-	apiDown
-)
 
 // NewAPIServer returns a provider for the pods of a node (the value of spec.nodeName).
 func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
@@ -69,6 +62,7 @@ func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
 	}
 	return &APIServer{
 		node: node, client: client, params: runtime.NewParameterCodec(scheme), pods: newTable(), pageSize: 100,
+		server: presence{name: "the API server"},
 	}, nil
 }
 
@@ -98,8 +92,11 @@ func (a *APIServer) Len() int { return a.pods.len() }
 func (a *APIServer) Connected() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.listed && a.state == apiUp
+	return a.listed && a.server.up()
 }
+
+// Problem says why the server does not answer.
+func (a *APIServer) Problem() string { return a.server.problem() }
 
 // Ask returns a pod that the watch has told of, waiting for it until ctx ends: the kubelet may have heard of it earlier.
 // While the last attempt to reach the server has failed it does not wait.
@@ -107,10 +104,7 @@ func (a *APIServer) Ask(ctx context.Context, ref Ref) (*Pod, error) {
 	if pod, ok := a.pods.get(ref); ok {
 		return pod, nil
 	}
-	a.mu.Lock()
-	down := a.state == apiDown
-	a.mu.Unlock()
-	if down {
+	if a.server.problem() != "" {
 		return nil, ErrUnavailable
 	}
 	return a.pods.wait(ctx, ref)
@@ -128,7 +122,7 @@ func (a *APIServer) Run(ctx context.Context, changed func(*Pod)) error {
 		cache.ReflectorOptions{Name: "podinfo", Logger: &silent, Backoff: a.backoff})
 	reflector.WatchListPageSize = a.pageSize
 	reflector.RunWithContext(klog.NewContext(ctx, silent))
-	a.reached(apiDown, ctx.Err())
+	a.server.failed(logger(a.Log), ctx.Err())
 	return nil
 }
 
@@ -156,26 +150,9 @@ func (a *APIServer) attempted(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		a.reached(apiDown, err)
-	default:
-		a.reached(apiUp, nil)
-	}
-}
-
-func (a *APIServer) reached(state apiState, err error) {
-	a.mu.Lock()
-	before := a.state
-	a.state = state
-	a.mu.Unlock()
-	switch {
-	case state == before:
-	case state == apiUp:
-		logger(a.Log).Info("the API server answers")
+		a.server.failed(logger(a.Log), err)
+	case a.server.succeeded(logger(a.Log)):
 		a.announce()
-	case before == apiUp:
-		logger(a.Log).WithError(err).Info("lost the API server")
-	default:
-		logger(a.Log).WithError(err).Info("the API server does not answer")
 	}
 }
 

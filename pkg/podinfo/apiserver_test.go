@@ -225,7 +225,7 @@ func TestAPIServerIsFollowedThroughItsLife(t *testing.T) {
 			mu.Unlock()
 
 			server.with(func() { server.broken = true; server.cut() })
-			eventually(t, "the loss of the server", func() bool { return !api.Connected() })
+			eventually(t, "the loss of the server", func() bool { return !api.Connected() && api.Problem() != "" })
 			if requestOf(api, refOf(second)) != 66*mi {
 				t.Error("a pod is forgotten while the server is away")
 			}

@@ -24,7 +24,7 @@ const DefaultKubeletSocket = "/var/lib/kubelet/pods-api/pods-api.sock"
 
 // Kubelet is the kubelet's own pod API over its gRPC socket (KEP-4188; alpha in Kubernetes 1.36).
 type Kubelet struct {
-	// Log is nil for logrus' standard logger. It is told when the kubelet comes and goes, not of each attempt.
+	// Log is nil for logrus' standard logger. The kubelet's coming and going is logged, not each attempt.
 	Log logrus.FieldLogger
 
 	socket string
@@ -33,6 +33,8 @@ type Kubelet struct {
 	// tell of all pods, retry the time before the next attempt after a failure, at first and at most.
 	absent, syncing time.Duration
 	retry           [2]time.Duration
+
+	server presence
 
 	mu        sync.Mutex
 	client    podsv1alpha1.PodsClient // nil while there is no connection
@@ -48,6 +50,8 @@ func NewKubelet(socket string) *Kubelet {
 	return &Kubelet{
 		socket: socket, pods: newTable(), absent: 2 * time.Second, syncing: 30 * time.Second,
 		retry: [2]time.Duration{100 * time.Millisecond, 15 * time.Second},
+		server: presence{name: "the kubelet's pod API",
+			hint: ": another source of memory requests is used until it does; it needs the kubelet's feature gate PodsAPI, which is on by default from Kubernetes 1.37"},
 	}
 }
 
@@ -66,6 +70,9 @@ func (k *Kubelet) Connected() bool {
 	defer k.mu.Unlock()
 	return k.connected
 }
+
+// Problem says why the kubelet's pod API does not answer.
+func (k *Kubelet) Problem() string { return k.server.problem() }
 
 // Ask returns a pod that the watch has told of, else asks for it (GetPod).
 func (k *Kubelet) Ask(ctx context.Context, ref Ref) (*Pod, error) {
@@ -107,14 +114,15 @@ func (k *Kubelet) Run(ctx context.Context, changed func(*Pod)) error {
 	for ctx.Err() == nil {
 		synced, err := k.watch(ctx, changed)
 		if synced {
-			k.log().WithError(err).Info("lost the kubelet's pod API")
 			wait = k.retry[0]
+		}
+		if synced || ctx.Err() == nil {
+			k.server.failed(k.log(), err)
 		}
 		pause := wait
 		if errors.Is(err, os.ErrNotExist) {
 			pause = k.absent
 		} else {
-			k.log().WithError(err).Debug("the kubelet's pod API does not answer")
 			wait = min(2*wait, k.retry[1])
 		}
 		select {
@@ -171,7 +179,7 @@ func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, e
 				k.pods.keep(first)
 				first = nil
 				k.set(client, true)
-				k.log().WithField("pods", k.Len()).Info("the kubelet's pod API is there")
+				k.server.succeeded(k.log().WithField("pods", k.Len()))
 				for _, pod := range k.pods.all() {
 					changed(pod)
 				}

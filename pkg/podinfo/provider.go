@@ -25,6 +25,8 @@ type Provider interface {
 	Ask(ctx context.Context, ref Ref) (*Pod, error)
 	// Connected reports whether the source is there and has told of all pods that it has.
 	Connected() bool
+	// Problem says why the source does not answer; "" while it does and while that is not known yet.
+	Problem() string
 	// Len is the number of pods in memory.
 	Len() int
 }

@@ -123,8 +123,9 @@ type SourceStats struct {
 	Answers, Errors, Timeouts, NotFound uint64
 	// Suspended is set while the source is not asked because it failed several times in a row.
 	Suspended bool
-	// Connected is Provider.Connected.
+	// Connected is Provider.Connected, Problem is Provider.Problem.
 	Connected bool
+	Problem   string
 	// Pods is the number of pods in memory.
 	Pods int
 }
@@ -137,7 +138,7 @@ func (r *Resolver) Stats() Stats {
 	for _, s := range r.sources {
 		stats.Sources = append(stats.Sources, SourceStats{
 			Source: s.Source(), Answers: s.answers.Load(), Errors: s.errors.Load(), Timeouts: s.timeouts.Load(),
-			NotFound: s.notFound.Load(), Suspended: s.breaker.suspended(), Connected: s.Connected(), Pods: s.Len(),
+			NotFound: s.notFound.Load(), Suspended: s.breaker.suspended(), Connected: s.Connected(), Problem: s.Problem(), Pods: s.Len(),
 		})
 	}
 	return stats

@@ -7,6 +7,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
@@ -15,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
 // Document is the contract of `status -o json` and of /status. Sizes are in bytes; a value that is not set is absent.
@@ -24,10 +26,12 @@ type Document struct {
 	Runtime    *Runtime    `json:"runtime,omitempty"`
 	Policy     Policy      `json:"policy"`
 	Conditions []Condition `json:"conditions"`
-	Nodes      []Node      `json:"nodes"`
-	Ancestors  []Ancestor  `json:"ancestors"`
-	Pods       []Pod       `json:"pods"`
-	Rejections []Rejection `json:"rejections"`
+	// RequestSources are the APIs that memory requests are taken from, in their order.
+	RequestSources []RequestSource `json:"requestSources"`
+	Nodes          []Node          `json:"nodes"`
+	Ancestors      []Ancestor      `json:"ancestors"`
+	Pods           []Pod           `json:"pods"`
+	Rejections     []Rejection     `json:"rejections"`
 	// Overwrites are foreign writes to the cgroups above the containers since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
 }
@@ -69,6 +73,14 @@ type Condition struct {
 	Name    string `json:"name"`
 	OK      bool   `json:"ok"`
 	Message string `json:"message,omitempty"`
+}
+
+// RequestSource is an API that knows the pods' memory requests.
+type RequestSource struct {
+	Source    string `json:"source"`
+	Connected bool   `json:"connected"`
+	// Problem says why it does not answer; absent while it does, and while that is not known yet.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Node is a NUMA node.
@@ -179,6 +191,7 @@ type Overwrite struct {
 type Sources struct {
 	View       func() *agent.View
 	Overwrites func() map[cgroup.Overwrite]uint64 // nil shows none
+	Requests   func() podinfo.Stats               // nil shows no sources of requests
 	Statuses   func() map[string]guard.Status     // nil without the stall guard
 	Tree       *cgroup.Tree                       // nil leaves out what the cgroups above the pods hold
 	Usages     *Usages                            // nil leaves the kernel's counters out
@@ -201,7 +214,7 @@ func (s Sources) Make() *Document {
 			KubeletConfig: config.KubeletConfig,
 		},
 		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: []Rejection{},
-		Overwrites: s.overwrites(),
+		Overwrites: s.overwrites(), RequestSources: s.requestSources(),
 	}
 	if r := view.Runtime; r.Name != "" {
 		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled}
@@ -232,6 +245,43 @@ func (s Sources) overwrites() []Overwrite {
 	}
 	slices.SortFunc(list, func(a, b Overwrite) int { return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.File, b.File)) })
 	return list
+}
+
+func (s Sources) requestSources() []RequestSource {
+	list := []RequestSource{}
+	if s.Requests == nil {
+		return list
+	}
+	for _, source := range s.Requests().Sources {
+		list = append(list, RequestSource{Source: string(source.Source), Connected: source.Connected, Problem: source.Problem})
+	}
+	return list
+}
+
+// RequestsFrom says where memory requests come from while some of the sources do not answer.
+func (d *Document) RequestsFrom() string {
+	var answering, estimates []string
+	for _, s := range d.RequestSources {
+		if s.Connected {
+			answering = append(answering, s.Source)
+		}
+	}
+	if len(answering) > 0 {
+		return "memory requests come from " + strings.Join(answering, ", ")
+	}
+	for _, pod := range d.Pods {
+		for _, c := range pod.Containers {
+			if c.RequestError > 0 && !slices.Contains(estimates, c.RequestSource) {
+				estimates = append(estimates, c.RequestSource)
+			}
+		}
+	}
+	text := "memory requests of Burstable pods are estimates from what the runtime's events carry"
+	if len(estimates) > 0 {
+		slices.Sort(estimates)
+		text += ", now from " + strings.Join(estimates, ", ")
+	}
+	return text
 }
 
 // Nodes is the node map as it stands in the document.

@@ -43,6 +43,11 @@ func (d *Document) writeHead(b *strings.Builder) {
 			fmt.Fprintf(b, "NOT READY: %s: %s\n", c.Name, c.Message)
 		}
 	}
+	for _, s := range d.RequestSources {
+		if s.Problem != "" {
+			fmt.Fprintf(b, "request source %s does not answer (%s): %s\n", s.Source, s.Problem, d.RequestsFrom())
+		}
+	}
 	fmt.Fprintln(b)
 }
 

@@ -157,6 +157,23 @@ func requests(n Node) []Finding {
 		"let the daemon see the pods: the kubelet's pod API (KEP-4188, on by default from 1.37) or the API server (requestSources: [apiserver] and the right to list and watch pods)"}}
 }
 
+// sources finds APIs of memory requests that do not answer. The kubelet's is missing on most clusters, and another source
+// takes its place: a note.
+func sources(n Node) []Finding {
+	do := map[string]string{
+		"kubelet":   "nothing has to be done; for exact requests from the kubelet set its feature gate PodsAPI (alpha in Kubernetes 1.36, on by default from 1.37), and name its socket with --kubelet-pods-socket where its root directory is not /var/lib/kubelet; or leave kubelet out of requestSources",
+		"apiserver": "see that the API server is reachable from this node and lets the daemon list and watch pods; or leave apiserver out of requestSources",
+	}
+	var findings []Finding
+	for _, s := range n.Document.RequestSources {
+		if s.Problem != "" {
+			findings = append(findings, Finding{Note, "request-source", s.Source,
+				fmt.Sprintf("this source of memory requests does not answer (%s): %s", s.Problem, n.Document.RequestsFrom()), do[s.Source]})
+		}
+	}
+	return findings
+}
+
 // annotations finds wishes of pods that are not heeded.
 func annotations(n Node) []Finding {
 	var findings []Finding

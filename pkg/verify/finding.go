@@ -60,7 +60,7 @@ func Run(n Node) Report {
 		}
 	}
 	for _, check := range []func(Node) []Finding{
-		conditions, protection, files, placement, hugepages, overwrites, raised, kubelet, kernel, runtime, requests, annotations, setAside,
+		conditions, protection, files, placement, hugepages, overwrites, raised, kubelet, kernel, runtime, sources, requests, annotations, setAside,
 	} {
 		report.Findings = append(report.Findings, check(n)...)
 	}

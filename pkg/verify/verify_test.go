@@ -128,6 +128,15 @@ func TestFindings(t *testing.T) {
 			n.Document.Runtime = nil
 			n.Document.Conditions[0] = status.Condition{Name: "connected", Message: "no runtime has connected yet"}
 		},
+		"sources-none": func(n *Node) {
+			web(n).RequestSource, web(n).RequestError = "oomscore", 33*mi
+			n.Document.RequestSources = []status.RequestSource{
+				{Source: "kubelet", Problem: "stat /var/lib/kubelet/pods-api/pods-api.sock: no such file or directory"}, {Source: "apiserver", Problem: "pods is forbidden"}}
+		},
+		"sources-other": func(n *Node) {
+			n.Document.RequestSources = []status.RequestSource{
+				{Source: "kubelet", Problem: "stat /var/lib/kubelet/pods-api/pods-api.sock: no such file or directory"}, {Source: "apiserver", Connected: true}}
+		},
 		"estimates": func(n *Node) { web(n).RequestSource, web(n).RequestError = "oomscore", 33*mi },
 		"annotation": func(n *Node) {
 			n.Document.Pods[1].Problems = []string{`metadata.annotations[reservation.memory-manager.noderesource.dev/pod]: Unsupported value: "max"`}
