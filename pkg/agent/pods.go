@@ -147,7 +147,7 @@ func annotated(annotations map[string]string) bool {
 // takeRules takes over what the configuration says about the pod's namespace, and reads the pod's wishes anew.
 func (a *Agent) takeRules(p *pod) {
 	p.settings = a.resolved.SettingsFor(p.Namespace)
-	p.wishes, p.problems = config.Wishes{}, nil
+	p.wishes, p.problems, p.overrides = config.Wishes{}, nil, nil
 	if p.annotated {
 		p.rules = a.resolved.Config.AnnotationRulesFor(p.Namespace)
 		p.wishes, p.problems = config.ParseAnnotations(p.Annotations, "", p.rules)
@@ -160,6 +160,24 @@ func (p *pod) wishesFor(container string) (config.Wishes, []config.Problem) {
 		return config.Wishes{}, nil
 	}
 	return config.ParseAnnotations(p.Annotations, container, p.rules)
+}
+
+// overridesFor is what the annotations wish for a container of the spec. They are read once: sums are made at every event. The
+// lock is held.
+func (p *pod) overridesFor(container string) memoryqos.Overrides {
+	if !p.annotated {
+		return memoryqos.Overrides{}
+	}
+	overrides, known := p.overrides[container]
+	if !known {
+		wishes, _ := p.wishesFor(container)
+		overrides = wishes.QoS
+		if p.overrides == nil {
+			p.overrides = map[string]memoryqos.Overrides{}
+		}
+		p.overrides[container] = overrides
+	}
+	return overrides
 }
 
 // endPod frees all that a pod has. The lock is held.

@@ -25,23 +25,12 @@ func (a *Agent) compute(c *container) {
 	c.had.high = c.had.high || wanted.High != nil
 }
 
-// sumUp derives the values of a pod's cgroup from its living containers, and of the levels above from all pods. The lock
-// is held.
+// sumUp derives the values of a pod's cgroup from its containers, and of the levels above from all pods. The lock is held.
 func (a *Agent) sumUp(p *pod) {
-	sums := memoryqos.Pod{
-		UID: p.UID, Class: p.class(), Overhead: p.Overhead, Overrides: p.wishes.QoS,
-		Containers: make([]memoryqos.PodContainer, 0, len(p.containers)),
-	}
+	sums := memoryqos.Pod{UID: p.UID, Class: p.class(), Overhead: p.Overhead, Overrides: p.wishes.QoS, Containers: p.parts()}
 	if p.info != nil {
 		sums.Overhead = p.info.Overhead
 		sums.PodRequest, sums.PodLimit = p.info.PodRequest, p.info.PodLimit
-	}
-	for _, c := range inSpecOrder(p) {
-		if c.alive() {
-			sums.Containers = append(sums.Containers, memoryqos.PodContainer{
-				Name: c.name, Kind: c.kind, Request: c.request.Request, Limit: c.limit, Values: c.promised(),
-			})
-		}
 	}
 	values := p.settings.Pod(sums)
 	if !same(values, p.values) {
@@ -52,46 +41,33 @@ func (a *Agent) sumUp(p *pod) {
 	a.touch(p)
 }
 
-// inSpecOrder returns the pod's containers as its spec has them: the sum over init containers depends on the order.
-// Containers first appear in that order, except after a restart of the plugin.
-func inSpecOrder(p *pod) []*container {
-	if p.info == nil {
-		return p.containers
-	}
-	ordered := true
-	next := 0
-	for _, c := range p.containers {
-		at := specIndex(p, c.name)
-		if at < next {
-			ordered = false
-			break
-		}
-		next = at
-	}
-	if ordered {
-		return p.containers
-	}
-	sorted := make([]*container, 0, len(p.containers))
-	for _, spec := range p.info.Containers {
-		if c := p.named(spec.Name); c != nil {
-			sorted = append(sorted, c)
+// parts are the containers that count for the pod's cgroup: all of the spec, in its order, where a pod API has told of it,
+// and those that live and are not in it.
+func (p *pod) parts() []memoryqos.PodContainer {
+	parts := make([]memoryqos.PodContainer, 0, len(p.containers))
+	if p.info != nil {
+		for _, spec := range p.info.Containers {
+			if c := p.named(spec.Name); c != nil && c.alive() {
+				parts = append(parts, c.part(spec.Kind))
+				continue
+			}
+			parts = append(parts, memoryqos.PodContainer{
+				Name: spec.Name, Kind: spec.Kind, Request: spec.Request, Limit: spec.Limit, Overrides: p.overridesFor(spec.Name),
+			})
 		}
 	}
 	for _, c := range p.containers {
-		if _, known := p.info.Container(c.name); !known {
-			sorted = append(sorted, c)
+		if c.alive() && !p.knows(c.name) {
+			parts = append(parts, c.part(c.kind))
 		}
 	}
-	return sorted
+	return parts
 }
 
-func specIndex(p *pod, name string) int {
-	for i := range p.info.Containers {
-		if p.info.Containers[i].Name == name {
-			return i
-		}
-	}
-	return len(p.info.Containers)
+// part is a living container as a part of its pod's sums.
+func (c *container) part(kind memoryqos.Kind) memoryqos.PodContainer {
+	values := c.promised()
+	return memoryqos.PodContainer{Name: c.name, Kind: kind, Request: c.request.Request, Limit: c.limit, Values: &values}
 }
 
 // promised is what the levels above must carry for a container: what it should have, and while an answer that lowers it

@@ -178,7 +178,42 @@ func TestRolesAndPodLevelsComeFromThePodAPI(t *testing.T) {
 	if kind := n.containerView(pod, "init").Kind; kind != memoryqos.Init {
 		t.Errorf("the role is %v", kind)
 	}
-	n.want("the pod's memory.min", n.file(pod.CgroupParent, "memory.min"), bytesOf(1052266496+10*mi))
+	// The init container's peak stays, less the headroom of its limit.
+	n.want("the pod's memory.min", n.file(pod.CgroupParent, "memory.min"), bytesOf(2104532992+10*mi))
+}
+
+func TestAPodKeepsTheSumOfItsSpec(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "memoryReservationPolicy: TieredReservation", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.background()
+	pod := n.pod("pod", memoryqos.Burstable)
+	pod.Annotations = map[string]string{"reservation.memory-manager.noderesource.dev/container.quiet": "none"}
+	api.say(spec(pod, memoryqos.Burstable,
+		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 124 * mi, Limit: 200 * mi},
+		podinfo.Container{Name: "quiet", Request: 500 * mi},
+		podinfo.Container{Name: "main", Request: 100 * mi, Limit: 1000 * mi}))
+	sums := func(what string, bytes uint64) {
+		t.Helper()
+		n.want("the pod's memory.low "+what, n.file(pod.CgroupParent, "memory.low"), bytesOf(bytes))
+		n.want("the class's memory.low "+what, n.file("kubepods/burstable", "memory.low"), bytesOf(bytes))
+		n.want("kubepods' memory.low "+what, n.file("kubepods", "memory.low"), bytesOf(bytes))
+	}
+	first := n.launch(pod, ofPod(pod, "init", 200*mi))
+	sums("in its first init container", 124*mi)
+	if err := n.StopContainer(context.Background(), pod, first); err != nil {
+		t.Fatal(err)
+	}
+	sums("between its containers", 124*mi)
+	main := n.launch(pod, ofPod(pod, "main", 1000*mi))
+	sums("in its app container", 124*mi)
+
+	// A container that has more than the spec says is carried, as long as a pod API is behind a resize.
+	api.say(spec(pod, memoryqos.Burstable,
+		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 124 * mi, Limit: 200 * mi},
+		podinfo.Container{Name: "quiet", Request: 500 * mi},
+		podinfo.Container{Name: "main", Request: 300 * mi, Limit: 1000 * mi}))
+	eventually(t, "the new request", func() bool { return n.file(main.CgroupsPath, "memory.low") == bytesOf(300*mi) })
+	sums("after the resize", 300*mi)
 }
 
 func TestPodScopeAlignsTheWholePod(t *testing.T) {

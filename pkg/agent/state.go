@@ -83,6 +83,8 @@ type pod struct {
 	annotated bool
 	wishes    config.Wishes // of the pod itself
 	problems  []config.Problem
+	// overrides are the annotations' wishes for containers of the spec, as far as they have been read.
+	overrides map[string]memoryqos.Overrides
 	// aligned is set once the whole pod has its affinity (scope pod).
 	aligned bool
 	// containers are in the order of their first appearance.

@@ -169,7 +169,8 @@ func (w *walker) container(p *walkedPod) memoryqos.PodContainer {
 		c.Request = w.rand.Uint64N(1 << 30)
 		c.Limit = uint64(w.rand.IntN(2)) * (c.Request + w.rand.Uint64N(1<<30))
 	}
-	c.Values = w.settings.Container(memoryqos.Container{Class: p.Class, Request: c.Request, Limit: c.Limit}, memoryqos.Overrides{})
+	values := w.settings.Container(memoryqos.Container{Class: p.Class, Request: c.Request, Limit: c.Limit}, memoryqos.Overrides{})
+	c.Values = &values
 	return c
 }
 
@@ -191,7 +192,7 @@ func (w *walker) resize(p *walkedPod) {
 	old, new := p.Containers[i], w.container(p)
 	new.Kind = old.Kind
 	p.Containers[i] = new
-	p.Containers[i].Values = memoryqos.Values{Min: larger(old.Values.Min, new.Values.Min), Low: larger(old.Values.Low, new.Values.Low)}
+	p.Containers[i].Values = &memoryqos.Values{Min: larger(old.Values.Min, new.Values.Min), Low: larger(old.Values.Low, new.Values.Low)}
 	w.apply()
 	p.Containers[i] = new
 	w.runtime(p, i)

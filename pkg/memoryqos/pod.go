@@ -2,10 +2,15 @@ package memoryqos
 
 import "math"
 
-// Pod gives the values of a pod's cgroup: the sums of what its containers really got, and memory.high only where the pod
-// has a limit of its own.
+// Pod gives the values of a pod's cgroup: Kubernetes' aggregate over what its containers get, and memory.high only where the
+// pod has a limit of its own.
+//
+// What is added up are values, not requests: GuaranteedHeadroom takes its share from every container of a Guaranteed pod,
+// and the pod and the levels above it carry what its containers really have. A container of the spec that does not live
+// counts as if it did, so that the pod keeps its sum from its first container to its end, as the kubelet has it.
 func (s Settings) Pod(p Pod) Values {
 	var v Values
+	p.Containers = s.planned(p)
 	if p.Class != BestEffort {
 		hard, soft := s.podProtection(p)
 		v = Values{Min: positive(hard), Low: positive(soft)}
@@ -23,6 +28,24 @@ func (s Settings) Pod(p Pod) Values {
 		}, p.Overrides)
 	}
 	return v
+}
+
+// planned gives the containers that do not live the values that they would get. One without a limit of its own runs under
+// the pod's.
+func (s Settings) planned(p Pod) []PodContainer {
+	all := make([]PodContainer, 0, len(p.Containers))
+	for _, c := range p.Containers {
+		if c.Values == nil {
+			limit := c.Limit
+			if limit == 0 {
+				limit = value(p.PodLimit)
+			}
+			values := s.Container(Container{Class: p.Class, Request: c.Request, Limit: limit}, c.Overrides)
+			c.Values = &values
+		}
+		all = append(all, c)
+	}
+	return all
 }
 
 // podProtection sums up memory.min and memory.low. Overhead and a pod-level request belong to no container and go to the file

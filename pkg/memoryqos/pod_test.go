@@ -2,6 +2,7 @@ package memoryqos_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -16,7 +17,7 @@ func settings(policy memoryqos.ReservationPolicy) memoryqos.Settings {
 // part is a container of a pod; its values are what the settings give it.
 func part(s memoryqos.Settings, class memoryqos.QOSClass, kind memoryqos.Kind, request, limit uint64) memoryqos.PodContainer {
 	return memoryqos.PodContainer{Kind: kind, Request: request, Limit: limit,
-		Values: s.Container(memoryqos.Container{Class: class, Request: request, Limit: limit}, memoryqos.Overrides{})}
+		Values: ptr(s.Container(memoryqos.Container{Class: class, Request: request, Limit: limit}, memoryqos.Overrides{}))}
 }
 
 // TestPodSums goes through every class and policy with every shape of pod. The amount is what Kubernetes reckons as the
@@ -109,10 +110,95 @@ func TestPodCarriesWhatItsContainersReallyGot(t *testing.T) {
 	}
 }
 
+// TestPodKeepsItsSumForItsLife goes through the lives of pods whose spec is known: containers that have not begun or have ended
+// count like those that live.
+func TestPodKeepsItsSumForItsLife(t *testing.T) {
+	tiered := settings(memoryqos.TieredReservation)
+	careful := tiered
+	careful.GuaranteedHeadroom = 0.02
+	const app, init, sidecar, ephemeral = memoryqos.App, memoryqos.Init, memoryqos.Sidecar, memoryqos.Ephemeral
+	of := func(kind memoryqos.Kind, request, limit uint64) memoryqos.PodContainer {
+		return memoryqos.PodContainer{Kind: kind, Request: request * mi, Limit: limit * mi}
+	}
+	tests := map[string]struct {
+		settings memoryqos.Settings
+		class    memoryqos.QOSClass
+		spec     []memoryqos.PodContainer
+		overhead uint64
+		podLimit *uint64
+		phases   []string // a letter for each container of the spec that lives
+		want     memoryqos.Values
+	}{
+		"an init container's peak, as kubelet 1.36.3": {settings: tiered, class: memoryqos.Burstable,
+			spec: []memoryqos.PodContainer{of(init, 124, 124), of(app, 32, 64)}, phases: []string{"", "a", "", "b", "ab"},
+			want: values(130023424, unset, unset)},
+		"sidecars and inits in turn, as kubelet 1.36.3": {settings: tiered, class: memoryqos.Burstable,
+			spec:   []memoryqos.PodContainer{of(sidecar, 16, 0), of(init, 84, 84), of(sidecar, 32, 0), of(app, 48, 0)},
+			phases: []string{"", "a", "ab", "a", "ac", "acd", "cd"}, want: values(104857600, unset, unset)},
+		"apps that begin one by one": {settings: tiered, class: memoryqos.Burstable,
+			spec: []memoryqos.PodContainer{of(app, 64, 0), of(app, 32, 0), of(ephemeral, 0, 0)}, overhead: 10,
+			phases: []string{"", "a", "ab", "b", "abc"}, want: values(106*mi, unset, unset)},
+		"Guaranteed, with the headroom of each container": {settings: careful, class: memoryqos.Guaranteed,
+			spec: []memoryqos.PodContainer{of(init, 200, 200), of(app, 50, 50), of(app, 50, 50)}, overhead: 1,
+			phases: []string{"", "a", "b", "bc"}, want: values(197*mi, unset, unset)},
+		"BestEffort": {settings: tiered, class: memoryqos.BestEffort, spec: []memoryqos.PodContainer{of(app, 0, 0)}, phases: []string{"", "a"}},
+	}
+	for name, test := range tests {
+		for _, living := range test.phases {
+			t.Run(name+"/"+living, func(t *testing.T) {
+				p := memoryqos.Pod{Class: test.class, Overhead: test.overhead * mi, PodLimit: test.podLimit}
+				for i, c := range test.spec {
+					if strings.ContainsRune(living, rune('a'+i)) {
+						c = part(test.settings, test.class, c.Kind, c.Request, c.Limit)
+					}
+					p.Containers = append(p.Containers, c)
+				}
+				want := test.want
+				if test.class == memoryqos.Burstable {
+					want.Min, want.Low = nil, want.Min
+				}
+				if diff := cmp.Diff(want, test.settings.Pod(p)); diff != "" {
+					t.Error(diff)
+				}
+			})
+		}
+	}
+}
+
+func TestContainersThatDoNotLiveCountWithWhatTheyWouldGet(t *testing.T) {
+	s := settings(memoryqos.TieredReservation)
+	s.GuaranteedHeadroom = 0.02
+	tests := map[string]struct {
+		pod  memoryqos.Pod
+		want memoryqos.Values
+	}{
+		"its pod's annotations": {memoryqos.Pod{Class: memoryqos.Burstable, Containers: []memoryqos.PodContainer{
+			{Request: 10 * mi, Overrides: memoryqos.Overrides{Reservation: memoryqos.ReserveMin}},
+			{Request: 20 * mi, Overrides: memoryqos.Overrides{Reservation: memoryqos.ReserveNone}}, {Request: 40 * mi},
+		}}, values(10*mi, 40*mi, unset)},
+		"the pod's limit, where it has none of its own": {memoryqos.Pod{Class: memoryqos.Guaranteed, PodLimit: ptr[uint64](100 * mi), Containers: []memoryqos.PodContainer{
+			{Request: 100 * mi},
+		}}, values(98*mi, unset, unset)},
+		"a neighbor that was resized beyond the spec": {memoryqos.Pod{Class: memoryqos.Burstable, Containers: []memoryqos.PodContainer{
+			{Request: 10 * mi, Values: ptr(values(unset, 30*mi, unset))}, {Request: 20 * mi},
+		}}, values(unset, 50*mi, unset)},
+		"a neighbor that was resized below the spec": {memoryqos.Pod{Class: memoryqos.Burstable, Containers: []memoryqos.PodContainer{
+			{Request: 10 * mi, Values: ptr(values(unset, 5*mi, unset))}, {Request: 20 * mi},
+		}}, values(unset, 25*mi, unset)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, s.Pod(test.pod)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 func TestPodWithMixedWishesSumsEachFile(t *testing.T) {
 	s := settings(memoryqos.TieredReservation)
 	p := memoryqos.Pod{Class: memoryqos.Burstable, Overhead: mi, Containers: []memoryqos.PodContainer{
-		{Values: values(10*mi, unset, unset)}, {Values: values(unset, 20*mi, unset)}, {Values: values(unset, unset, gi)},
+		{Values: ptr(values(10*mi, unset, unset))}, {Values: ptr(values(unset, 20*mi, unset))}, {Values: ptr(values(unset, unset, gi))},
 	}}
 	tests := map[string]struct {
 		wish memoryqos.Reservation

@@ -129,7 +129,7 @@ func TestEveryLevelPromisesWhatIsBelowIt(t *testing.T) {
 				_, c, o := anyCase(r)
 				c.Class = p.Class
 				v := s.Container(c, o)
-				p.Containers = append(p.Containers, memoryqos.PodContainer{Kind: memoryqos.Kind(2 * r.IntN(2)), Request: c.Request, Limit: c.Limit, Values: v})
+				p.Containers = append(p.Containers, memoryqos.PodContainer{Kind: memoryqos.Kind(2 * r.IntN(2)), Request: c.Request, Limit: c.Limit, Values: &v})
 				hard, soft = hard+get(v.Min), soft+get(v.Low)
 			}
 			v := s.Pod(p)

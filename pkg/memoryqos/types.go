@@ -129,15 +129,19 @@ type PodContainer struct {
 	Name           string
 	Kind           Kind
 	Request, Limit uint64
-	// Values are what the container really got, from Settings.Container.
-	Values Values
+	// Overrides are the wishes for this container; they count while Values is nil.
+	Overrides Overrides
+	// Values are what a living container really has, from Settings.Container. Nil stands for a container of the spec that
+	// does not live: it counts with what it would get.
+	Values *Values
 }
 
 // Pod is what the rules need to know of a pod.
 type Pod struct {
 	UID   string
 	Class QOSClass
-	// Containers are in the order of the pod's spec: init containers and sidecars first.
+	// Containers are in the order of the pod's spec: init containers and sidecars first. They are all of the spec, whether
+	// they live or not, where the spec is known, and else those that live.
 	Containers []PodContainer
 	// Overhead is the runtime class's.
 	Overhead uint64
