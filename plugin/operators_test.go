@@ -8,7 +8,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
@@ -160,6 +163,42 @@ func TestVerifyOfARunningPlugin(t *testing.T) {
 	h.write("kubelet.yaml", "memoryManagerPolicy: [\n")
 	wantAll(t, audit(2), "read the kubelet's configuration")
 	wantAll(t, h.ask(2, "verify", "--machine", h.path("nowhere")), "nowhere")
+}
+
+// roundFiles gives the memory files what a kernel would show of them: whole pages.
+func (h *host) roundFiles() {
+	h.t.Helper()
+	for path, text := range h.written() {
+		if bytes, err := strconv.ParseUint(text, 10, 64); err == nil && strings.HasPrefix(filepath.Base(path), "memory.") {
+			must(h.t, h.tree.Write(filepath.Dir(path), filepath.Base(path), fmt.Sprint(memoryqos.InFile(bytes, 4096))))
+		}
+	}
+}
+
+// Requests are seldom whole pages, and the kernel's files show nothing else.
+func TestTheKernelsRoundingIsNoDifference(t *testing.T) {
+	h := newHost(t, cri.Options{}, operatorsConfig)
+	plugin := h.start()
+	h.deploy(guaranteed("database", 10000001), guaranteed("decimal", 100_000_000), burstable("web", 2*gi+1, 968))
+	h.roundFiles()
+	if got := h.knob("kubepods/poduid-database", "memory.min"); got != "9998336" {
+		t.Fatalf("the pod's memory.min is %s, want a request in whole pages", got)
+	}
+	text := h.ask(0, "status")
+	wantAll(t, text, "kubepods ", "kubepods/burstable ", "the same")
+	if strings.Contains(text, "overwritten") {
+		t.Errorf("rounded files are called overwritten:\n%s", text)
+	}
+	for source, text := range map[string]string{"status -o json": h.ask(0, "status", "-o", "json"), "/status": plugin.get("/status")} {
+		var document status.Document
+		must(t, json.Unmarshal([]byte(text), &document))
+		for _, a := range document.Ancestors {
+			if !cmp.Equal(a.Min, a.RealMin) && a.Min != nil || !cmp.Equal(a.Low, a.RealLow) && a.Low != nil {
+				t.Errorf("%s: what %s should show is not what it shows:\n%s", source, a.Cgroup, asJSON(t, a))
+			}
+		}
+	}
+	wantAll(t, h.ask(0, "verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml")), "nothing is wrong")
 }
 
 func TestVerifyNamesTheLevelThatCancelsProtection(t *testing.T) {

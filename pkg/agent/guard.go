@@ -90,7 +90,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	a.note(knobs.Cgroup, Adjustment{Unified: map[string]string{string(cgroup.MemoryHigh): ""}})
 	if err := a.protector.SetContainer(ctx, knobs); err != nil {
 		// The container stands still or not by what the kernel holds, whether or not systemd has answered.
-		if held, e := a.tree.Get(knobs.Cgroup, cgroup.MemoryHigh); e != nil || held != high {
+		if shows, e := a.tree.Get(knobs.Cgroup, cgroup.MemoryHigh); e != nil || !memoryqos.Holds(shows, high, uint64(a.machine.PageSize)) {
 			return fmt.Errorf("cgroup %s: %w", knobs.Cgroup, err)
 		}
 		a.log.WithError(err).WithField("containerID", id).Debug("memory.high is set, and systemd does not know it yet")

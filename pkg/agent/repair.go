@@ -95,14 +95,14 @@ func (a *Agent) differing(knobs cgroup.ContainerKnobs) (cgroup.ContainerKnobs, e
 			if file.from == nil {
 				continue
 			}
-			holds, err := a.tree.Get(leaf, file.knob)
+			shows, err := a.tree.Get(leaf, file.knob)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
 			if err != nil {
 				return knobs, err
 			}
-			if holds != a.asKernel(*file.from) {
+			if !memoryqos.Holds(shows, *file.from, uint64(a.machine.PageSize)) {
 				*file.to = file.from
 			}
 		}
@@ -117,15 +117,6 @@ func (a *Agent) differing(knobs cgroup.ContainerKnobs) (cgroup.ContainerKnobs, e
 		}
 	}
 	return knobs, nil
-}
-
-// asKernel is what a file shows after a value was written: the kernel rounds down to pages.
-func (a *Agent) asKernel(bytes uint64) uint64 {
-	page := uint64(a.machine.PageSize)
-	if bytes == cgroup.Max || page == 0 {
-		return bytes
-	}
-	return bytes - bytes%page
 }
 
 // bring gives running containers what they should have after the rules or their requests have changed. The levels above

@@ -109,8 +109,7 @@ func (p *Protector) look(h *held, index int) error {
 	if !f.known {
 		return err
 	}
-	// The kernel counts in pages: what it rounded down is what we wrote.
-	if f.have = v; f.ours && v == f.want-f.want%p.page {
+	if f.have = v; memoryqos.Holds(v, f.want, p.page) {
 		f.have = f.want
 	}
 	return nil

@@ -206,6 +206,11 @@ func TestTheKernelsRoundingIsNoOverwrite(t *testing.T) {
 	if len(n.Overwrites()) > 0 {
 		t.Errorf("%v", n.Overwrites())
 	}
+	// After a restart, too: systemd must not be asked again for what it holds, and what was found is taken back.
+	n.overwrite(t, "kubepods/memory.min", "8192\n")
+	n.Protector = NewProtector(ProtectorOptions{Tree: n.Tree, PageSize: 4096})
+	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podG: minimum(10_000)}))
+	wantWrites(t, n.apply(t, nil), "kubepods/podg/min=0", "kubepods/min=0")
 }
 
 func TestErrorsDoNotKeepTheOthersFromBeingWritten(t *testing.T) {

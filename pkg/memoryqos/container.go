@@ -1,6 +1,9 @@
 package memoryqos
 
-import "math"
+import (
+	"cmp"
+	"math"
+)
 
 // Container gives a container's values under the node's rules and its pod's wishes.
 func (s Settings) Container(c Container, o Overrides) Values {
@@ -61,7 +64,7 @@ func (s Settings) high(c Container, o Overrides) *uint64 {
 	if o.High != nil {
 		lowest := max(c.Request, s.throttle(c.Request, top, s.MinimumFactor))
 		high = min(max(*o.High, lowest), top)
-		high -= high % s.pageSize()
+		high = InFile(high, s.PageSize)
 	} else {
 		high = s.throttle(c.Request, top, s.factor(o.Factor))
 	}
@@ -99,15 +102,8 @@ func (s Settings) floorPage(bytes float64) uint64 {
 	if !(bytes >= 0 && bytes < math.MaxInt64) {
 		return 0
 	}
-	page := s.pageSize()
+	page := cmp.Or(s.PageSize, defaultPageSize)
 	return uint64(math.Floor(bytes/float64(page))) * page
-}
-
-func (s Settings) pageSize() uint64 {
-	if s.PageSize == 0 {
-		return 4096
-	}
-	return s.PageSize
 }
 
 // positive is nil for 0: a protection of nothing is not set.

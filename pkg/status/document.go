@@ -100,7 +100,7 @@ type Memory struct {
 	Free        uint64 `json:"free"`
 }
 
-// Ancestor is a cgroup above the pods: what it should hold and what it holds.
+// Ancestor is a cgroup above the pods: what its files should show, in the kernel's whole pages, and what they show.
 type Ancestor struct {
 	Cgroup  string  `json:"cgroup"`
 	Level   string  `json:"level"`
@@ -364,21 +364,35 @@ func (s Sources) ancestors(view *agent.View) []Ancestor {
 	if view.Kubepods == "" {
 		return list
 	}
-	list = append(list, s.ancestor(view.Kubepods, cgroup.LevelKubepods, view.Ancestors.Kubepods))
+	page := view.Config.QoS.PageSize
+	list = append(list, s.ancestor(view.Kubepods, cgroup.LevelKubepods, view.Ancestors.Kubepods, page))
 	for _, pod := range view.Pods {
 		if pod.Class == memoryqos.Burstable && pod.Cgroup != "" {
-			return append(list, s.ancestor(path.Dir(pod.Cgroup), cgroup.LevelBurstable, view.Ancestors.Burstable))
+			return append(list, s.ancestor(path.Dir(pod.Cgroup), cgroup.LevelBurstable, view.Ancestors.Burstable, page))
 		}
 	}
 	return list
 }
 
-func (s Sources) ancestor(path, level string, wanted memoryqos.Values) Ancestor {
-	a := Ancestor{Cgroup: path, Level: level, Min: wanted.Min, Low: wanted.Low}
+func (s Sources) ancestor(path, level string, wanted memoryqos.Values, page uint64) Ancestor {
+	a := Ancestor{Cgroup: path, Level: level}
 	if s.Tree != nil {
 		a.RealMin, a.RealLow = s.read(path, cgroup.MemoryMin), s.read(path, cgroup.MemoryLow)
 	}
+	a.Min, a.Low = expected(wanted.Min, a.RealMin, page), expected(wanted.Low, a.RealLow, page)
 	return a
+}
+
+// expected is what a file should show for a wanted value, and is what it shows where it holds that.
+func expected(wanted, real *uint64, page uint64) *uint64 {
+	switch {
+	case wanted == nil:
+		return nil
+	case real != nil && memoryqos.Holds(*real, *wanted, page):
+		return real
+	}
+	shown := memoryqos.InFile(*wanted, page)
+	return &shown
 }
 
 func (s Sources) read(path string, knob cgroup.Knob) *uint64 {

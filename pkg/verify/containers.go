@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -38,9 +39,10 @@ func files(n Node) []Finding {
 		if c.Raised > 0 {
 			want = &c.Raised
 		}
-		if want != nil && max(real.High, *want)-min(real.High, *want) > slack {
+		if want != nil && !memoryqos.Holds(real.High, *want, n.PageSize) {
+			is, should := apart(real.High, *want)
 			findings = append(findings, Finding{Warning, "memory-high", c.object(),
-				fmt.Sprintf("memory.high is %s, want %s", limit(real.High), limit(*want)), do})
+				fmt.Sprintf("memory.high is %s, want %s", is, should), do})
 		}
 	}
 	return findings

@@ -33,7 +33,7 @@ type Places struct {
 
 // Gather reads what the checks look at. Its errors are of input; what cannot be read otherwise is in Node.Skipped.
 func (p Places) Gather(document status.Document) (Node, error) {
-	n := Node{Document: document, Cgroups: map[string]Cgroup{}}
+	n := Node{Document: document, Cgroups: map[string]Cgroup{}, PageSize: uint64(os.Getpagesize())}
 	if err := p.kubelet(&n); err != nil {
 		return Node{}, err
 	}

@@ -73,6 +73,7 @@ func TestGather(t *testing.T) {
 			"kubepods/pod1/app":           {Min: 4096, High: cgroup.Max, Mems: "0", Pages: pages(map[int]uint64{0: 4096, 1: 0}, map[int]uint64{0: 0, 1: 8192}, map[int]uint64{0: 0, 1: 0})},
 			"kubepods/pod1/app/container": {Low: 7, High: cgroup.Max},
 		},
+		PageSize: uint64(os.Getpagesize()),
 		Pools:    []Pool{{PageSize: 2 << 20, Count: 4, Free: 1}},
 		Kubelet:  &Kubelet{File: places.KubeletConfig, MemoryManagerPolicy: "Static", MemoryThrottlingFactor: &factor, FeatureGates: map[string]bool{"MemoryQoS": true}},
 		Kernel:   &Kernel{Release: "6.12.41", Pressure: true, RecursiveProtection: true},

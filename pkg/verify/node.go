@@ -12,6 +12,8 @@ type Node struct {
 	Document status.Document
 	// Cgroups are the cgroups from the top of the hierarchy down to the containers, and their siblings, by path.
 	Cgroups map[string]Cgroup
+	// PageSize is the kernel's, in bytes: its files show whole pages. 0 counts as 4096.
+	PageSize uint64
 	// Pools are the kernel's huge page pools; nil where they are not known.
 	Pools []Pool
 	// Kubelet is nil where its configuration file was not found.

@@ -8,15 +8,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
 // inner is the child that crun makes below a container's cgroup, where the processes are.
 const inner = "/container"
-
-// slack is what a value may be off without a word, in bytes: the kernel rounds to pages, of up to 64 KiB.
-const slack = 64 << 10
 
 // effective is what the kernel gives of a protection.
 type effective struct {
@@ -128,7 +126,8 @@ func protection(n Node) []Finding {
 			if promised == nil || *promised == 0 {
 				continue
 			}
-			if e := n.effectively(n.leaf(c.Cgroup), *promised, p.value); e.lost > slack {
+			whole := memoryqos.InFile(*promised, n.PageSize)
+			if e := n.effectively(n.leaf(c.Cgroup), whole, p.value); memoryqos.InFile(e.lost, n.PageSize) > 0 {
 				losses[e.at] = append(losses[e.at], loss{c.object(), *promised, e})
 			}
 		}
@@ -146,7 +145,8 @@ func protection(n Node) []Finding {
 					do = "take the " + p.file + " of " + stranger + " away, or move that cgroup away from the pods: it takes part of their protection"
 				}
 			}
-			what := fmt.Sprintf("%s: %s has %s instead of %s", cause, worst.container, quantity.Short(worst.bytes), quantity.Short(worst.promised))
+			has, promised := apart(worst.bytes, worst.promised)
+			what := fmt.Sprintf("%s: %s has %s instead of %s", cause, worst.container, has, promised)
 			if len(all) > 1 {
 				what += fmt.Sprintf(", and %s more", several(len(all)-1, "container"))
 			}

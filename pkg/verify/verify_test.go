@@ -100,6 +100,16 @@ func TestFindings(t *testing.T) {
 			web(n).Raised = 126*mi + 100
 			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = 126 * mi })
 		},
+		"memory-high-a-page-lower": func(n *Node) {
+			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High -= 4096 })
+		},
+		"protection-rounded-by-the-kernel": func(n *Node) {
+			database(n).Min = bytes(10000001)
+			for _, level := range []string{"kubepods", "kubepods/pod1", "kubepods/pod1/a"} {
+				n.set(level, func(c *Cgroup) { c.Min = 9998336 })
+			}
+		},
+		"protection-a-page-short": func(n *Node) { n.set("kubepods/pod1", func(c *Cgroup) { c.Min -= 4096 }) },
 		"raised": func(n *Node) {
 			web(n).Raised = 126 * mi
 			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = 126 * mi })

@@ -1,0 +1,70 @@
+package status
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+func TestAncestorsAreComparedAsTheKernelRounds(t *testing.T) {
+	bytes := func(n uint64) *uint64 { return &n }
+	for name, test := range map[string]struct {
+		wanted memoryqos.Values
+		files  map[string]string
+		want   Ancestor
+		says   string // the last column of the table
+	}{
+		"rounded down by the kernel": {
+			memoryqos.Values{Min: bytes(10000001), Low: bytes(100000000)}, map[string]string{"memory.min": "9998336", "memory.low": "99999744"},
+			Ancestor{Min: bytes(9998336), Low: bytes(99999744), RealMin: bytes(9998336), RealLow: bytes(99999744)}, "the same",
+		},
+		"kept to the byte by a folder": {
+			memoryqos.Values{Min: bytes(10000001)}, map[string]string{"memory.min": "10000001", "memory.low": "0"},
+			Ancestor{Min: bytes(10000001), RealMin: bytes(10000001), RealLow: bytes(0)}, "the same",
+		},
+		"a page less": {
+			memoryqos.Values{Min: bytes(10000001)}, map[string]string{"memory.min": "9994240", "memory.low": "0"},
+			Ancestor{Min: bytes(9998336), RealMin: bytes(9994240), RealLow: bytes(0)}, "9.53Mi, 0: overwritten or not yet written",
+		},
+		"not to be read": {
+			memoryqos.Values{Min: bytes(10000001)}, map[string]string{"memory.min": "many", "memory.low": "0"},
+			Ancestor{Min: bytes(9998336), RealLow: bytes(0)}, "the same",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			if err := os.Mkdir(filepath.Join(root, "kubepods"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for file, text := range test.files {
+				if err := os.WriteFile(filepath.Join(root, "kubepods", file), fmt.Appendln(nil, text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			tree, err := cgroup.Open(root, cgroup.Plain())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tree.Close()
+			view := &agent.View{Kubepods: "kubepods", Ancestors: memoryqos.Levels{Kubepods: test.wanted}}
+			view.Config.QoS.PageSize = 4096
+			document := Sources{View: func() *agent.View { return view }, Tree: tree}.Make()
+			test.want.Cgroup, test.want.Level = "kubepods", cgroup.LevelKubepods
+			if difference := cmp.Diff([]Ancestor{test.want}, document.Ancestors); difference != "" {
+				t.Error(difference)
+			}
+			var text strings.Builder
+			if err := document.Table(&text, false); err != nil || !strings.Contains(text.String(), "  "+test.says+"\n") {
+				t.Errorf("%v; want %q in\n%s", err, test.says, text.String())
+			}
+		})
+	}
+}
