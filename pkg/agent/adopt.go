@@ -14,9 +14,10 @@ import (
 
 // takeOver makes a container known that the runtime already has. One that the agent knows keeps its resources, which hold
 // the updates since its creation; the runtime may not show them. The lock is held.
-func (a *Agent) takeOver(p *pod, told Container, ours map[string]map[cgroup.Knob]bool, limits map[string]uint64) *container {
+func (a *Agent) takeOver(p *pod, told Container, ours map[string]map[cgroup.Knob]bool, found observation) *container {
 	if c := a.containers[told.ID]; c != nil && c.pod == p {
 		c.state = told.State
+		c.seen = c.seen || found.seen[c.cgroup]
 		c.given, c.givenMems = shown(told.Resources)
 		c.before = nil
 		a.compute(c)
@@ -36,18 +37,19 @@ func (a *Agent) takeOver(p *pod, told Container, ours map[string]map[cgroup.Knob
 	given, mems := shown(told.Resources)
 	dir, _ := p.path.Container(told.CgroupsPath, told.ID)
 	told.Resources = withoutOurs(told.Resources, ours[dir])
-	if limit, known := limits[told.ID]; known {
+	if limit, known := found.limits[told.ID]; known {
 		value := int64(min(limit, 1<<62))
 		told.Resources.MemoryLimit = &value
 	}
 	a.attach(c, told, told.State)
+	c.seen = found.seen[c.cgroup]
 	c.given, c.givenMems, c.check = given, mems, true
 	return c
 }
 
 // takeIn makes a container known whose creation was missed, by an event of its own.
 func (a *Agent) takeIn(p *pod, told Container) *container {
-	c := a.takeOver(p, told, a.knobs(), nil)
+	c := a.takeOver(p, told, a.knobs(), observation{})
 	a.settleBookings([]*container{c})
 	a.sumUp(p)
 	return c

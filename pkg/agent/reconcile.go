@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// grace is how long a pod or container that has just been made may be without a cgroup.
+// grace is how long a pod, or a container that does not run yet, may be without a cgroup.
 const grace = time.Minute
 
 // reconcile is the periodic look at what no event tells of: pods that ended unseen, containers whose files somebody else
@@ -31,14 +31,23 @@ type place struct {
 
 // forgetGone frees pods and ends containers whose cgroups are gone: after its own restart containerd sends no
 // StopPodSandbox and no RemovePodSandbox for the sandboxes that it found, and CRI-O no StopContainer for a container that
-// died meanwhile.
+// died meanwhile. A container that runs and never had a cgroup is one of a virtual machine, and ends with its pod.
 func (a *Agent) forgetGone(ctx context.Context) {
 	pods, containers := a.places()
-	gone := map[place]bool{}
+	found := map[place]bool{} // whether its cgroup is there; without those of which that is not known
+	var unknown error
 	for _, list := range [][]place{pods, containers} {
 		for _, at := range list {
-			gone[at] = !a.tree.Exists(at.cgroup)
+			there, err := a.tree.Exists(at.cgroup)
+			if err != nil {
+				unknown = err
+				continue
+			}
+			found[at] = there
 		}
+	}
+	if unknown != nil {
+		a.log.WithError(unknown).Debug("pods and containers are kept whose cgroups cannot be looked at")
 	}
 	if ctx.Err() != nil {
 		return
@@ -48,10 +57,11 @@ func (a *Agent) forgetGone(ctx context.Context) {
 	now := a.now()
 	for _, at := range pods {
 		p := a.pods[at.uid]
-		if p == nil || p.ID != at.id { // ended, or begun anew, meanwhile
+		there, known := found[at]
+		if !known || p == nil || p.ID != at.id { // or has ended, or was recreated, meanwhile
 			continue
 		}
-		if !gone[at] {
+		if there {
 			p.seen = true
 		} else if p.seen || now.Sub(p.born) > grace {
 			a.log.WithFields(p.fields()).Info("the pod's cgroup is gone: what it had is free")
@@ -62,12 +72,13 @@ func (a *Agent) forgetGone(ctx context.Context) {
 	}
 	for _, at := range containers {
 		c := a.containers[at.id]
-		if c == nil {
+		there, known := found[at]
+		if !known || c == nil {
 			continue
 		}
-		if !gone[at] {
+		if there {
 			c.seen = true
-		} else if c.seen || now.Sub(c.born) > grace {
+		} else if c.seen || !c.ran() && now.Sub(c.born) > grace {
 			a.end(c)
 			a.sumUp(c.pod)
 			a.forget(c)

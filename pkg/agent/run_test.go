@@ -277,6 +277,87 @@ func TestPodsThatEndUnseenAreForgotten(t *testing.T) {
 	}
 }
 
+// After a restart of containerd no event tells of the end of what it found: what Synchronize brought was seen then.
+func TestWhatSynchronizeBroughtEndsAsSoonAsItsCgroupIsGone(t *testing.T) {
+	ctx := context.Background()
+	n := newNode(t, "")
+	ends, stays := n.pod("ends", memoryqos.Guaranteed), n.pod("stays", memoryqos.Guaranteed)
+	late := n.pod("late", memoryqos.Guaranteed)
+	first, second := n.launch(ends, ofPod(ends, "main", gi)), n.launch(stays, ofPod(stays, "main", 2*gi))
+	third := ofPod(late, "main", 4*gi)
+	n.create(late, third) // runc makes its cgroup at its start
+	third.State = Created
+	n.restart()
+	n.sync([]Pod{ends, stays, late}, []Container{first, second, third})
+	n.rmdir(ends.CgroupParent)
+	n.rmdir(second.CgroupsPath)
+	n.reconcile(ctx)
+	n.want("bookings", n.booked(), "6144 0")
+	if n.containerView(stays, "main").State.Alive() {
+		t.Error("a container without a cgroup counts as alive")
+	}
+	if !n.containerView(late, "main").State.Alive() {
+		t.Error("a container that has not been started is ended")
+	}
+	if got := n.Counters().Forgotten; got != 1 {
+		t.Errorf("%d pods were forgotten, want 1", got)
+	}
+}
+
+// Of a cgroup that cannot be looked at, here for a link in its way as elsewhere for want of descriptors, nothing is known.
+func TestWhatCannotBeLookedAtIsNotGone(t *testing.T) {
+	ctx := context.Background()
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	c := n.launch(pod, ofPod(pod, "main", gi))
+	n.reconcile(ctx)
+	journaled := len(n.journal.Entries())
+
+	hidden := n.root + "/hidden"
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(os.Rename(n.root+pod.CgroupParent, hidden))
+	must(os.Symlink(hidden, n.root+pod.CgroupParent))
+	n.reconcile(ctx)
+	n.clock.add(2 * time.Hour)
+	n.reconcile(ctx)
+	n.want("bookings", n.booked(), "1024 0")
+	if got := len(n.journal.Entries()); got != journaled {
+		t.Errorf("the journal has %d entries, want %d", got, journaled)
+	}
+	n.sync([]Pod{pod}, nil) // the runtime lists the pod without its container
+	n.want("bookings", n.booked(), "1024 0")
+	must(os.Remove(n.root + pod.CgroupParent))
+	must(os.Rename(hidden, n.root+pod.CgroupParent))
+	n.sync([]Pod{pod}, []Container{c})
+	if _, err := n.CreateContainer(ctx, pod, ofPod(pod, "second", gi)); err != nil {
+		t.Errorf("the pod's next container: %v", err)
+	}
+}
+
+// A container in a virtual machine has no cgroup of its own on the host.
+func TestAContainerThatNeverHadACgroupEndsWithItsPod(t *testing.T) {
+	ctx := context.Background()
+	n := newNode(t, "")
+	pod := n.pod("kata", memoryqos.Guaranteed)
+	c := ofPod(pod, "main", gi)
+	n.create(pod, c)
+	c.State = Running
+	if err := n.StartContainer(ctx, pod, c); err != nil {
+		t.Fatal(err)
+	}
+	n.clock.add(2 * grace)
+	n.reconcile(ctx)
+	n.want("the pod's memory.min", text(n.podView(pod).Values.Min), "1052266496")
+	n.rmdir(pod.CgroupParent)
+	n.reconcile(ctx)
+	n.want("bookings", n.booked(), "0 0")
+}
+
 func TestForeignWritesToContainersAreRepaired(t *testing.T) {
 	n := newNode(t, "reconcilePeriod: 1s")
 	n.background()

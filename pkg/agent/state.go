@@ -140,6 +140,9 @@ type container struct {
 // alive reports whether the container holds memory, or is about to.
 func (c *container) alive() bool { return c.state.Alive() }
 
+// ran reports whether the container has been started.
+func (c *container) ran() bool { return c.state != Unknown && c.state != Created }
+
 // high is the memory.high that should stand in the container's file.
 func (c *container) high() *uint64 {
 	if c.wanted.High != nil && c.raised > *c.wanted.High {

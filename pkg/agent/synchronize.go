@@ -19,12 +19,10 @@ import (
 // It asks no API and writes the checkpoint once. The order of pods and containers does not matter.
 func (a *Agent) Synchronize(ctx context.Context, pods []Pod, containers []Container) ([]Update, error) {
 	began := a.now()
-	// Outside of the lock: these look at files.
-	gone := a.goneOf(pods, containers)
-	limits := a.limitsOf(pods, containers)
+	found := a.observe(pods, containers) // outside of the lock: it looks at files
 
 	a.mu.Lock()
-	updates, ticket, fields := a.merge(pods, containers, gone, limits)
+	updates, ticket, fields := a.merge(pods, containers, found)
 	a.mu.Unlock()
 
 	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
@@ -35,42 +33,37 @@ func (a *Agent) Synchronize(ctx context.Context, pods []Pod, containers []Contai
 	return updates, nil
 }
 
-// goneOf finds the pods that the runtime still lists and that have ended: no container and no cgroup.
-func (a *Agent) goneOf(pods []Pod, containers []Container) map[string]bool {
+// observation is what the files say of the pods and containers that a runtime lists.
+type observation struct {
+	gone   map[string]bool   // sandboxes that have ended: no container and no cgroup
+	seen   map[string]bool   // cgroups of pods and containers that are there
+	limits map[string]uint64 // memory.max of containers, where the runtime's is not to be trusted
+}
+
+// observe looks at the cgroups of all pods and containers, and at memory.max where the runtime shows the limits of the
+// creation: CRI-O after its own restart.
+func (a *Agent) observe(pods []Pod, containers []Container) observation {
+	a.mu.Lock()
+	stale := strings.Contains(strings.ToLower(a.runtime.Name), "cri-o")
+	a.mu.Unlock()
+	o := observation{gone: map[string]bool{}, seen: make(map[string]bool, len(pods)+len(containers)), limits: map[string]uint64{}}
 	used := make(map[string]bool, len(pods))
 	for i := range containers {
 		if containers[i].State.Alive() {
 			used[containers[i].PodID] = true
 		}
 	}
-	gone := map[string]bool{}
-	for i := range pods {
-		if used[pods[i].ID] {
-			continue
-		}
-		if path, managed, err := pathOf(pods[i]); err == nil && managed && !a.tree.Exists(path.Pod) {
-			gone[pods[i].ID] = true
-		}
-	}
-	return gone
-}
-
-// limitsOf reads memory.max of containers where the runtime shows the limits of their creation: CRI-O after its own
-// restart. Elsewhere it is nil.
-func (a *Agent) limitsOf(pods []Pod, containers []Container) map[string]uint64 {
-	a.mu.Lock()
-	stale := strings.Contains(strings.ToLower(a.runtime.Name), "cri-o")
-	a.mu.Unlock()
-	if !stale {
-		return nil
-	}
 	paths := make(map[string]cgroup.PodPath, len(pods))
 	for i := range pods {
-		if path, managed, err := pathOf(pods[i]); err == nil && managed {
-			paths[pods[i].ID] = path
+		path, managed, err := pathOf(pods[i])
+		if err != nil || !managed {
+			continue
 		}
+		paths[pods[i].ID] = path
+		there, err := a.tree.Exists(path.Pod)
+		o.seen[path.Pod] = there
+		o.gone[pods[i].ID] = !there && err == nil && !used[pods[i].ID]
 	}
-	limits := make(map[string]uint64, len(containers))
 	for i := range containers {
 		path, managed := paths[containers[i].PodID]
 		if !managed {
@@ -80,19 +73,23 @@ func (a *Agent) limitsOf(pods []Pod, containers []Container) map[string]uint64 {
 		if err != nil {
 			continue
 		}
+		o.seen[dir], _ = a.tree.Exists(dir)
+		if !stale {
+			continue
+		}
 		if limit, err := a.tree.Limit(dir); err == nil && limit != cgroup.Max {
-			limits[containers[i].ID] = limit
+			o.limits[containers[i].ID] = limit
 		}
 	}
-	return limits
+	return o
 }
 
 // merge is the part of Synchronize that happens under the lock.
-func (a *Agent) merge(pods []Pod, containers []Container, gone map[string]bool, limits map[string]uint64) ([]Update, checkpoint.Ticket, logrus.Fields) {
+func (a *Agent) merge(pods []Pod, containers []Container, found observation) ([]Update, checkpoint.Ticket, logrus.Fields) {
 	a.batch = true
 	defer func() { a.batch = false }()
-	a.dropGone(pods, gone)
-	sandboxes := a.takePods(pods, gone, containers)
+	a.dropGone(pods, found.gone)
+	sandboxes := a.takePods(pods, found, containers)
 	ours := a.knobs()
 	present := make(map[string]bool, len(containers))
 	var taken []*container
@@ -103,7 +100,7 @@ func (a *Agent) merge(pods []Pod, containers []Container, gone map[string]bool, 
 			continue
 		}
 		present[told.ID] = true
-		taken = append(taken, a.takeOver(p, *told, ours, limits))
+		taken = append(taken, a.takeOver(p, *told, ours, found))
 	}
 	for _, c := range a.containers {
 		if !present[c.id] {
@@ -155,14 +152,14 @@ func (a *Agent) dropGone(pods []Pod, gone map[string]bool) {
 
 // takePods makes the pods known, by the ids of their sandboxes. Of several sandboxes of a pod the one with containers
 // is the living one.
-func (a *Agent) takePods(pods []Pod, gone map[string]bool, containers []Container) map[string]*pod {
+func (a *Agent) takePods(pods []Pod, found observation, containers []Container) map[string]*pod {
 	used := make(map[string]bool, len(pods))
 	for i := range containers {
 		used[containers[i].PodID] = true
 	}
 	ordered := make([]*Pod, 0, len(pods))
 	for i := range pods {
-		if !gone[pods[i].ID] {
+		if !found.gone[pods[i].ID] {
 			ordered = append(ordered, &pods[i])
 		}
 	}
@@ -186,6 +183,7 @@ func (a *Agent) takePods(pods []Pod, gone map[string]bool, containers []Containe
 			continue
 		}
 		sandboxes[told.ID] = p
+		p.seen = p.seen || found.seen[p.path.Pod]
 		if answer, ok := a.requests.Known(p.ref); ok {
 			a.learn(p, answer)
 		}

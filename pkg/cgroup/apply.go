@@ -77,17 +77,13 @@ func (p *Protector) settle(ctx context.Context, cgroups iter.Seq[*held]) error {
 	return errors.Join(errs...)
 }
 
-// left tells whether something of ours is left in a cgroup that is no target any more.
+// left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
 func (h *held) left(t *Tree) bool {
-	if h.behind {
-		return t.Exists(h.cgroup)
-	}
+	some := h.behind
 	for i := range h.files {
-		if h.files[i].ours && !h.files[i].settled() {
-			return t.Exists(h.cgroup)
-		}
+		some = some || h.files[i].ours && !h.files[i].settled()
 	}
-	return false
+	return some && !t.ended(h.cgroup)
 }
 
 // change is a file that does not hold what is wanted.

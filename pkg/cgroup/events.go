@@ -1,10 +1,5 @@
 package cgroup
 
-import (
-	"errors"
-	"io/fs"
-)
-
 // Events are the counters of memory.events.
 type Events struct{ Low, High, Max, OOM, OOMKill, OOMGroupKill uint64 }
 
@@ -14,7 +9,7 @@ func (t *Tree) Events(cgroup string) (Events, error) { return t.events(cgroup, "
 // LocalEvents reads memory.events.local, which counts this cgroup alone (kernel 5.2; zeros where there is none).
 func (t *Tree) LocalEvents(cgroup string) (Events, error) {
 	e, err := t.events(cgroup, "memory.events.local")
-	if errors.Is(err, fs.ErrNotExist) && t.Exists(cgroup) {
+	if t.Lacks(cgroup, err) {
 		return Events{}, nil
 	}
 	return e, err

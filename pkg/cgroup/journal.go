@@ -153,15 +153,18 @@ func (j *Journal) Entries() []Entry {
 	return entries
 }
 
-// Prune drops the knobs of cgroups that are gone. One that has not been seen yet has an hour to come.
-func (j *Journal) Prune(exists func(cgroup string) bool) {
+// Prune drops the knobs of cgroups that are gone. One that has not been seen yet has an hour to come; of one that cannot be
+// looked at nothing is known.
+func (j *Journal) Prune(exists func(cgroup string) (bool, error)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.err != nil {
 		j.changed() // the disk may have recovered
 	}
 	for cgroup, c := range j.cgroups {
-		switch there := exists(cgroup); {
+		there, err := exists(cgroup)
+		switch {
+		case err != nil:
 		case there && !c.seen:
 			c.seen = true
 			j.changed()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 func openJournal(t testing.TB, dir string) *Journal {
@@ -128,7 +129,7 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	j.Note(Entry{"kubepods", MemoryMin, ""})
 	j.Note(Entry{"kubepods/pod1/created", MemoryHigh, ""})
 	alive := map[string]bool{"kubepods": true}
-	exists := func(cgroup string) bool { return alive[cgroup] }
+	exists := func(cgroup string) (bool, error) { return alive[cgroup], nil }
 	cgroups := func() (list []string) {
 		for _, e := range j.Entries() {
 			list = append(list, e.Cgroup)
@@ -144,6 +145,8 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	wantWrites(t, cgroups(), "kubepods")
 	j.Note(Entry{"kubepods/pod1/never", MemoryHigh, ""})
 	clock = clock.Add(arrival + time.Second)
+	j.Prune(func(string) (bool, error) { return false, unix.EMFILE }) // whether it is gone is not known
+	wantWrites(t, cgroups(), "kubepods", "kubepods/pod1/never")
 	j.Prune(exists)
 	wantWrites(t, cgroups(), "kubepods")
 }
@@ -198,7 +201,7 @@ func TestAFailedWriteIsToldAndTriedAgain(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	j.Prune(func(string) bool { return true })
+	j.Prune(func(string) (bool, error) { return true, nil })
 	waitFor(t, func() bool { return j.Err() == nil })
 	// A later failure, then Flush alone.
 	if err := os.RemoveAll(dir); err != nil {

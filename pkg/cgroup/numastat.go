@@ -1,9 +1,7 @@
 package cgroup
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 	"strings"
 )
@@ -12,7 +10,7 @@ import (
 func (t *Tree) NUMAStat(cgroup string) (map[string]map[int]uint64, error) {
 	const file = "memory.numa_stat"
 	data, err := t.read(cgroup, file)
-	if errors.Is(err, fs.ErrNotExist) && t.Exists(cgroup) {
+	if t.Lacks(cgroup, err) {
 		return nil, nil
 	}
 	if err != nil {

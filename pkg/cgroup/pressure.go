@@ -3,7 +3,6 @@ package cgroup
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 	"strings"
 
@@ -24,7 +23,7 @@ type PressureLine struct {
 func (t *Tree) Pressure(cgroup string) (Pressure, bool, error) {
 	const file = "memory.pressure"
 	data, err := t.read(cgroup, file)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, fs.ErrNotExist) && t.Exists(cgroup) {
+	if errors.Is(err, unix.EOPNOTSUPP) || t.Lacks(cgroup, err) {
 		return Pressure{}, false, nil
 	}
 	if err != nil {

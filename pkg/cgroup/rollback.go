@@ -51,8 +51,8 @@ func Rollback(ctx context.Context, j *Journal, t *Tree, u Units, dryRun bool) ([
 // restore puts one knob back.
 func restore(ctx context.Context, e Entry, t *Tree, u Units, dryRun bool) Action {
 	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit}
-	if !t.Exists(e.Cgroup) {
-		a.Gone = true
+	there, err := t.Exists(e.Cgroup)
+	if a.Gone, a.Err = !there && err == nil, err; a.Gone || err != nil {
 		return a
 	}
 	var leaves []string
@@ -64,7 +64,7 @@ func restore(ctx context.Context, e Entry, t *Tree, u Units, dryRun bool) Action
 	}
 	for _, leaf := range leaves {
 		err := t.write(leaf, e.Knob, a.To)
-		if errors.Is(err, fs.ErrNotExist) && !t.Exists(leaf) || errors.Is(err, ErrOwn) {
+		if errors.Is(err, fs.ErrNotExist) && t.ended(leaf) || errors.Is(err, ErrOwn) {
 			continue // it ended meanwhile, or ends with this process
 		}
 		a.Err = errors.Join(a.Err, err)

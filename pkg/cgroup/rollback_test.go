@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -120,6 +121,30 @@ func TestRollbackKeepsWhatItCouldNotRestore(t *testing.T) {
 		if _, err := Rollback(t.Context(), n.journal, n.Tree, u, false); err != nil || len(n.journal.Entries()) > 0 {
 			t.Errorf("%v: %v, %v", u.err, err, n.journal.Entries())
 		}
+	}
+}
+
+// A lack of descriptors or permissions, here a link in the way, says nothing about a cgroup.
+func TestWhatCannotBeLookedAtIsNotGone(t *testing.T) {
+	n := newNode(t, nil, plainB)
+	if err := os.Symlink(filepath.Join(n.Root(), podG), filepath.Join(n.Root(), "kubepods/podlink")); err != nil {
+		t.Fatal(err)
+	}
+	for cgroup, want := range map[string]string{
+		plainB: "true <nil>", "kubepods/podnone": "false <nil>", "kubepods/podnone/a": "false <nil>",
+		"kubepods/podlink": "false look for cgroup " + n.Root() + "/kubepods/podlink: too many levels of symbolic links",
+		"system.slice":     "false look for cgroup " + n.Root() + `/system.slice: cgroup "system.slice" is not below kubepods`,
+	} {
+		there, err := n.Exists(cgroup)
+		if got := fmt.Sprint(there, " ", err); got != want {
+			t.Errorf("%s: %s, want %s", cgroup, got, want)
+		}
+	}
+	n.journal.Note(Entry{"kubepods/podlink", MemoryMin, ""})
+	n.journal.Prune(n.Exists)
+	actions, err := Rollback(t.Context(), n.journal, n.Tree, nil, false)
+	if len(actions) != 1 || actions[0].Gone || err == nil || len(n.journal.Entries()) != 1 {
+		t.Errorf("%+v, %v; the journal has %v", actions, err, n.journal.Entries())
 	}
 }
 

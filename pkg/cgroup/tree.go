@@ -90,20 +90,40 @@ func (t *Tree) Close() error {
 // Root is the folder that was opened.
 func (t *Tree) Root() string { return t.root }
 
-// Exists tells whether there is such a cgroup.
-func (t *Tree) Exists(cgroup string) bool {
+// Exists reports whether there is such a cgroup. An error means that it is not known: for want of descriptors, memory or
+// permissions nothing is gone.
+func (t *Tree) Exists(cgroup string) (bool, error) {
 	fd, err := t.open(cgroup, ".", unix.O_PATH|unix.O_DIRECTORY)
-	if err != nil {
+	switch err = gone(err); {
+	case err == nil:
+		unix.Close(fd)
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	}
+	return false, fmt.Errorf("look for cgroup %s: %w", path.Join(t.root, cgroup), err)
+}
+
+// ended reports whether it is known that there is no such cgroup.
+func (t *Tree) ended(cgroup string) bool {
+	there, err := t.Exists(cgroup)
+	return !there && err == nil
+}
+
+// Lacks reports whether an error says that a cgroup which is there has no such file, as on an older kernel.
+func (t *Tree) Lacks(cgroup string, err error) bool {
+	if !errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
-	unix.Close(fd)
-	return true
+	there, _ := t.Exists(cgroup)
+	return there
 }
 
 // Leaves are the cgroups that hold a container's values: its own, and crun's "container" below it where there is one.
 // Outer comes first. A value that is loosened must be written to all.
 func (t *Tree) Leaves(container string) []string {
-	if inner := container + "/container"; t.Exists(inner) {
+	inner := container + "/container"
+	if there, _ := t.Exists(inner); there {
 		return []string{container, inner}
 	}
 	return []string{container}
@@ -170,7 +190,7 @@ func (t *Tree) writeFile(cgroup, file, text string, flags int) error {
 // read reads a whole file.
 func (t *Tree) read(cgroup, file string) ([]byte, error) {
 	fd, err := t.open(cgroup, file, unix.O_RDONLY|unix.O_NONBLOCK)
-	if t.plain && errors.Is(err, fs.ErrNotExist) && t.Exists(cgroup) {
+	if t.plain && t.Lacks(cgroup, err) {
 		return []byte(defaults[file]), nil
 	}
 	if err != nil {

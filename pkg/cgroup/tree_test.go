@@ -158,7 +158,7 @@ func TestTreeCannotBeLeft(t *testing.T) {
 			if _, err := tree.Get(cgroup, MemoryMin); err == nil {
 				t.Errorf("read from %q", cgroup)
 			}
-			if tree.Exists(cgroup) {
+			if there, _ := tree.Exists(cgroup); there {
 				t.Errorf("%q exists", cgroup)
 			}
 		}

@@ -102,7 +102,7 @@ func (w *Watcher) Prune() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for cgroup := range w.byFile {
-		if !w.tree.Exists(cgroup) {
+		if w.tree.ended(cgroup) {
 			w.unwatch(cgroup)
 		}
 	}

@@ -94,7 +94,7 @@ func (g *Guard) Put(c Container) (high uint64, err error) {
 		w.look = w.raisedAt.Add(g.settings.RestoreAfter)
 	}
 	err = g.triggers.add(c.ID, filepath.Join(g.tree.Root(), c.Cgroup, "memory.pressure"), g.settings.Stall, g.settings.Window)
-	if errors.Is(err, ErrNoPressure) && g.tree.Exists(c.Cgroup) {
+	if there, _ := g.tree.Exists(c.Cgroup); there && errors.Is(err, ErrNoPressure) {
 		g.noPSI.Do(func() {
 			g.log.WithError(err).Warn("stall guard: without pressure from the kernel, memory.events is read every window instead")
 		})

@@ -2,7 +2,6 @@ package guard
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"time"
 )
@@ -50,7 +49,7 @@ func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
 // swap is what the container can still swap out. A kernel without swap has no such files.
 func (g *Guard) swap(w *watched) (uint64, error) {
 	limit, err := g.tree.Get(w.Cgroup, "memory.swap.max")
-	if limit == 0 || errors.Is(err, fs.ErrNotExist) && g.tree.Exists(w.Cgroup) {
+	if limit == 0 || g.tree.Lacks(w.Cgroup, err) {
 		return 0, nil
 	}
 	used, err2 := g.tree.Get(w.Cgroup, "memory.swap.current")

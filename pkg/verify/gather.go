@@ -77,7 +77,8 @@ func (p Places) cgroups(n *Node) {
 				n.Skipped = append(n.Skipped, fmt.Sprintf("container %s/%s/%s: no cgroup %s; it may just have ended", pod.Namespace, pod.Name, c.Name, c.Cgroup))
 				continue
 			}
-			if at.Mems, _ = p.Tree.Mems(c.Cgroup); p.Tree.Exists(c.Cgroup + inner) {
+			at.Mems, _ = p.Tree.Mems(c.Cgroup)
+			if there, _ := p.Tree.Exists(c.Cgroup + inner); there {
 				n.Cgroups[c.Cgroup+inner] = p.read(c.Cgroup + inner)
 			}
 			if pages, err := p.Tree.NUMAStat(c.Cgroup); err == nil {
