@@ -47,7 +47,8 @@ type Config struct {
 	MemoryThrottlingFactor *float64 `yaml:"memoryThrottlingFactor"`
 	// MemoryReservationPolicy chooses the file that protects a request.
 	MemoryReservationPolicy memoryqos.ReservationPolicy `yaml:"memoryReservationPolicy"`
-	// GuaranteedHeadroom is the share of a Guaranteed container's limit that memory.min leaves reclaimable, in [0, 1).
+	// GuaranteedHeadroom is the share of its limit that a container's memory.min leaves reclaimable, in [0, 1). It bounds a
+	// Burstable container's memory.min as well, which it has under HardReservation or by annotation.
 	GuaranteedHeadroom float64 `yaml:"guaranteedHeadroom"`
 
 	// RequestSources are where memory requests are asked for, in this order; empty finds out by itself.

@@ -126,6 +126,8 @@ func TestProtectionFollowsClassAndPolicy(t *testing.T) {
 		"hard, Burstable":                         {memoryqos.HardReservation, 0.02, burstable, 100 * mi, unset},
 		"hard, Burstable with request = limit":    {memoryqos.HardReservation, 0.02, full, kept, unset},
 		"hard, Burstable with request near limit": {memoryqos.HardReservation, 0.02, container{memoryqos.Burstable, 99 * mi, 100 * mi}, kept, unset},
+		"hard, no headroom, request = limit":      {memoryqos.HardReservation, 0, full, 100 * mi, unset},
+		"hard, Burstable at the headroom":         {memoryqos.HardReservation, 0.02, container{memoryqos.Burstable, 98 * mi, 100 * mi}, kept, unset},
 		"hard, Burstable without limit":           {memoryqos.HardReservation, 0.02, unlimited, 100 * mi, unset},
 		"hard, BestEffort":                        {memoryqos.HardReservation, 0.02, container{class: memoryqos.BestEffort}, unset, unset},
 		"hard, BestEffort that claims to request": {memoryqos.HardReservation, 0.02, container{memoryqos.BestEffort, gi, gi}, unset, unset},
@@ -179,8 +181,10 @@ func TestOverridesAreBounded(t *testing.T) {
 		"a quantity for Guaranteed": {ptr(0.9), 0, guaranteed, overrides{High: ptr[uint64](50 * mi)}, values(98*mi, unset, unset)},
 		"no reservation":            {nil, 0, burstable, overrides{Reservation: memoryqos.ReserveNone}, memoryqos.Values{}},
 		"min for Burstable":         {nil, 0, burstable, overrides{Reservation: memoryqos.ReserveMin}, values(500*mi, unset, unset)},
-		"low for Guaranteed":        {nil, 0, guaranteed, overrides{Reservation: memoryqos.ReserveLow}, values(unset, 100*mi, unset)},
-		"min for BestEffort":        {nil, 0, bestEffort, overrides{Reservation: memoryqos.ReserveMin}, memoryqos.Values{}},
+		"min for Burstable near its limit": {nil, 0, container{Class: memoryqos.Burstable, Request: 99 * mi, Limit: 100 * mi},
+			overrides{Reservation: memoryqos.ReserveMin}, values(98*mi, unset, unset)},
+		"low for Guaranteed": {nil, 0, guaranteed, overrides{Reservation: memoryqos.ReserveLow}, values(unset, 100*mi, unset)},
+		"min for BestEffort": {nil, 0, bestEffort, overrides{Reservation: memoryqos.ReserveMin}, memoryqos.Values{}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -43,7 +43,8 @@ type Settings struct {
 	// Reservation chooses the protection file; empty is None.
 	Reservation ReservationPolicy
 	// GuaranteedHeadroom is the share of a limit, in [0, 1), that memory.min never covers, so that page cache below
-	// the limit remains reclaimable. 0 gives the kubelet's values.
+	// the limit remains reclaimable. It bounds every container's memory.min: a Burstable one's, where its request is to be in
+	// that file and is nearer to its limit, as well as a Guaranteed one's. 0 gives the kubelet's values.
 	GuaranteedHeadroom float64
 	// NodeAllocatable stands in for the limit of a container that has none: capacity - kube-reserved - system-reserved.
 	NodeAllocatable uint64
