@@ -19,6 +19,9 @@ type testPod struct {
 	limit int64  // bytes; 0 is none
 	adj   int64  // oom_score_adj
 	tries int    // of its container: every restart has its own id
+
+	// unified and files are what a kubelet with MemoryQoS asks for the container, and writes into the pod's cgroup.
+	unified, files map[string]string
 }
 
 func guaranteed(name string, limit int64) *testPod {
@@ -51,10 +54,12 @@ func (p *testPod) pod() *api.PodSandbox {
 }
 
 func (p *testPod) container() *api.Container {
+	resources := p.resources()
+	resources.Unified = p.unified
 	return &api.Container{
 		Id: p.id(), PodSandboxId: p.sandbox(), Name: "app",
 		Linux: &api.LinuxContainer{
-			Resources: p.resources(), OomScoreAdj: &api.OptionalInt{Value: p.adj}, CgroupsPath: "/" + path.Join(p.cgroup(), p.id()),
+			Resources: resources, OomScoreAdj: &api.OptionalInt{Value: p.adj}, CgroupsPath: "/" + path.Join(p.cgroup(), p.id()),
 		},
 	}
 }
@@ -64,6 +69,11 @@ func (p *testPod) container() *api.Container {
 func (h *host) runPod(p *testPod) error {
 	if err := h.tree.Make(p.cgroup()); err != nil {
 		return err
+	}
+	for file, text := range p.files {
+		if err := h.tree.Write(p.cgroup(), file, text); err != nil {
+			return err
+		}
 	}
 	if h.as != nil {
 		if err := h.give(h.path("cgroups")); err != nil {

@@ -26,7 +26,13 @@ func newRollbackCommand() *cobra.Command {
 		Short: "Take back everything that the plugin has written on this node",
 		Long: `Rollback restores every cgroup file and systemd property that the plugin has written on this node and that is still
 there, from the journal in its state folder: memory.high to max, memory.min and memory.low to 0, cpuset.mems to what the
-parent has. It is safe while pods run and can be repeated. Stop the plugin first, or it writes again.`,
+parent has. It is safe while pods run and can be repeated. Stop the plugin first, or it writes again.
+
+A kubelet with the feature gate MemoryQoS writes memory.min, memory.low and memory.high itself. Its value of a container is
+given back where a request to the runtime has carried it, or where it was found beside ours; its value of a pod, where it stood
+in the file before ours. kubepods and the Burstable level are set to 0: their sums move with every pod, and the kubelet
+writes memory.min of kubepods and memory.low of the Burstable level again within a minute. What was not known goes to the
+kernel's default, and the last lines say so.`,
 		Example: `  nri-memory-manager rollback --dry-run
   nri-memory-manager rollback`,
 		Args: cobra.NoArgs,
@@ -56,6 +62,9 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	actions, err := cgroup.Rollback(ctx, journal, tree, o.patientUnits(), dryRun)
 	for _, action := range actions {
 		fmt.Fprintln(out, describe(action, dryRun))
+	}
+	for _, line := range kubeletNotes(actions) {
+		fmt.Fprintln(out, "note     "+line)
 	}
 	if len(actions) == 0 {
 		fmt.Fprintln(out, "nothing to restore")
@@ -94,13 +103,44 @@ func describe(a cgroup.Action, dryRun bool) string {
 	if a.Unit != "" {
 		file += " (unit " + a.Unit + ")"
 	}
+	done, whose := "restored", ""
+	if dryRun {
+		done = "would   "
+	}
+	if a.Wanted {
+		whose = ", the kubelet's own value"
+	}
 	switch {
 	case a.Err != nil:
 		return fmt.Sprintf("FAILED   %s: %v", file, a.Err)
 	case a.Gone:
 		return fmt.Sprintf("gone     %s", file)
-	case dryRun:
-		return fmt.Sprintf("would    %s: %q to %q", file, a.From, a.To)
 	}
-	return fmt.Sprintf("restored %s: %q to %q", file, a.From, a.To)
+	return fmt.Sprintf("%s %s: %q to %q%s", done, file, a.From, a.To, whose)
+}
+
+// kubeletNotes say which values a kubelet that writes some itself writes again, and which it does not. They follow its
+// qosContainerManagerImpl.UpdateCgroups (at its start, every minute, and when a pod starts or is killed),
+// podContainerManagerImpl.EnsureExists and generateLinuxContainerResources.
+func kubeletNotes(actions []cgroup.Action) []string {
+	above, unknown := false, 0
+	for _, a := range actions {
+		switch {
+		case a.Gone, a.Err != nil, a.Knob == cgroup.CpusetMems:
+		case a.Level == cgroup.LevelKubepods, a.Level == cgroup.LevelBurstable:
+			above = true
+		case !a.Wanted:
+			unknown++
+		}
+	}
+	var lines []string
+	if above {
+		lines = append(lines, "a kubelet with the feature gate MemoryQoS writes memory.min of kubepods and memory.low of the Burstable level again "+
+			"within a minute, at its own start, and when a pod starts or ends; memory.low of kubepods and memory.min of the Burstable level it never writes")
+	}
+	if unknown > 0 {
+		lines = append(lines, fmt.Sprintf("no value of the kubelet's is known for %d of the files of pods and containers: these go to the kernel's default. "+
+			"A kubelet with the feature gate MemoryQoS writes a container's again when it is created or resized, and a pod's only for a new pod", unknown))
+	}
+	return lines
 }

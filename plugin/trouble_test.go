@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
@@ -216,6 +217,77 @@ func TestRollbackTakesEverythingBack(t *testing.T) {
 	code, out, errOut = run(t, "", flags...)
 	if code != exitOK || out != "nothing to restore\n" {
 		t.Errorf("a second time: exit %d\n%s%s", code, out, errOut)
+	}
+}
+
+// Beside a kubelet with MemoryQoS a rollback leaves what the kubelet wants, where that is known.
+func TestRollbackGivesBackWhatTheKubeletWants(t *testing.T) {
+	byKubelet := func(p *testPod, files, unified map[string]string) *testPod {
+		p.files, p.unified = files, unified
+		return p
+	}
+	database := byKubelet(guaranteed("database", 4*gi), map[string]string{"memory.min": "4294967296"}, map[string]string{"memory.min": "4294967296"})
+	web := byKubelet(burstable("web", 2*gi, 968), map[string]string{"memory.low": "1099999232"},
+		map[string]string{"memory.low": "1099999232", "memory.high": "2042736640"})
+	before := byKubelet(guaranteed("before", gi), map[string]string{"memory.min": "1073741824"}, map[string]string{"memory.min": "1073741824"})
+	plain := guaranteed("plain", gi) // of this one the kubelet wants nothing
+
+	h := newHost(t, cri.Options{}, strings.Replace(testConfig, "guaranteedHeadroom: 0", "guaranteedHeadroom: 0.02", 1))
+	h.deploy(before) // the plugin comes later
+	plugin := h.start()
+	h.deploy(database, web, plain)
+	web.unified = map[string]string{"memory.low": "1099999232", "memory.high": "3009413120"}
+	must(t, h.runtime.UpdateContainer(t.Context(), web.id(), &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(int64(3 * gi))}, Unified: web.unified}))
+	if code := plugin.stop(); code != exitOK { // a restart in between forgets nothing
+		t.Fatalf("SIGTERM ended the plugin with %d", code)
+	}
+	if code := h.start().stop(); code != exitOK {
+		t.Fatalf("SIGTERM ended the plugin with %d", code)
+	}
+	for _, p := range []*testPod{database, before} {
+		for _, cgroup := range []string{p.cgroup(), p.cgroup() + "/" + p.id()} {
+			if got := h.knob(cgroup, "memory.min"); got == p.files["memory.min"] {
+				t.Fatalf("%s has the kubelet's memory.min, there is nothing to roll back", cgroup)
+			}
+		}
+	}
+
+	flags := []string{"rollback", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups"}
+	for _, dryRun := range []bool{true, false} {
+		args := flags
+		verb := "restored "
+		if dryRun {
+			args, verb = append(flags, "--dry-run"), "would    "
+		}
+		code, out, errOut := run(t, "", args...)
+		if code != exitOK {
+			t.Fatalf("%v: exit %d\n%s%s", args, code, out, errOut)
+		}
+		wantAll(t, out,
+			verb+database.cgroup()+`/memory.min: "4209065984" to "4294967296", the kubelet's own value`,
+			verb+web.cgroup()+"/"+web.id()+`/memory.high: "`, `to "3009413120", the kubelet's own value`,
+			verb+plain.cgroup()+`/memory.min: "1052266496" to "0"`+"\n",
+			"note     a kubelet with the feature gate MemoryQoS writes memory.min of kubepods and memory.low of the Burstable level again within a minute",
+			"note     no value of the kubelet's is known for 2 of the files of pods and containers")
+	}
+	for _, p := range []*testPod{database, web, before, plain} {
+		for cgroup, files := range map[string]map[string]string{p.cgroup(): p.files, p.cgroup() + "/" + p.id(): p.unified} {
+			for file, want := range map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"} {
+				if kubelet, wants := files[file]; wants {
+					want = kubelet
+				}
+				if got := h.knob(cgroup, file); got != want {
+					t.Errorf("%s/%s is %s, want %s", cgroup, file, got, want)
+				}
+			}
+		}
+	}
+	for _, cgroup := range []string{"kubepods", "kubepods/burstable"} {
+		for _, file := range []string{"memory.min", "memory.low"} {
+			if got := h.knob(cgroup, file); got != "0" {
+				t.Errorf("%s/%s is %s, want 0", cgroup, file, got)
+			}
+		}
 	}
 }
 

@@ -52,6 +52,9 @@ func (a *Agent) takeIn(p *pod, told Container) *container {
 	c := a.takeOver(p, told, a.knobs(), observation{})
 	a.settleBookings([]*container{c})
 	a.sumUp(p)
+	if !a.resolved.Config.DryRun {
+		a.noteFound(c)
+	}
 	return c
 }
 

@@ -81,7 +81,7 @@ func (a *Agent) targets() (work, bool) {
 		pods := make([]cgroup.Pod, 0, len(a.living))
 		for _, p := range a.living {
 			if p.managed {
-				pods = append(pods, cgroup.Pod{Path: p.path, Values: p.values})
+				pods = append(pods, cgroup.Pod{Path: p.path, Values: p.values, Fresh: p.fresh})
 			}
 		}
 		todo.targets = cgroup.Targets(pods)
@@ -96,7 +96,7 @@ func (a *Agent) targets() (work, bool) {
 		if a.pods[keyOf(p.Pod)] == p && p.managed {
 			a.ancestors.know(p.path)
 			todo.targets = append(todo.targets, cgroup.Target{
-				Cgroup: p.path.Pod, Level: cgroup.LevelPod, Driver: p.path.Driver, Values: p.values,
+				Cgroup: p.path.Pod, Level: cgroup.LevelPod, Driver: p.path.Driver, Values: p.values, Fresh: p.fresh,
 			})
 		}
 	}

@@ -35,7 +35,7 @@ func (a *Agent) CreateContainer(ctx context.Context, told Pod, container Contain
 		d.err = a.durable(ctx, d.ticket)
 	}
 	if d.err == nil && !d.dryRun {
-		a.note(d.container, d.adjustment)
+		a.note(d.container, d.adjustment, container.Resources.Unified)
 		a.protect(ctx)
 		d.err = ctx.Err() // past the deadline the runtime goes on without our answer
 	}

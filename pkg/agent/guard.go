@@ -87,7 +87,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	a.touch(c.pod)
 	a.mu.Unlock()
 
-	a.note(knobs.Cgroup, Adjustment{Unified: map[string]string{string(cgroup.MemoryHigh): ""}})
+	a.note(knobs.Cgroup, Adjustment{Unified: map[string]string{string(cgroup.MemoryHigh): ""}}, nil)
 	if err := a.protector.SetContainer(ctx, knobs); err != nil {
 		// The container stands still or not by what the kernel holds, whether or not systemd has answered.
 		if shows, e := a.tree.Get(knobs.Cgroup, cgroup.MemoryHigh); e != nil || !memoryqos.Holds(shows, high, uint64(a.machine.PageSize)) {

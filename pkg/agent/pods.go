@@ -18,8 +18,10 @@ var errStopped = errors.New("the pod sandbox has been stopped")
 // RunPodSandbox tells of a new pod sandbox.
 func (a *Agent) RunPodSandbox(ctx context.Context, told Pod) error {
 	a.mu.Lock()
+	_, known := a.pods[keyOf(told)]
 	p, err := a.podOf(told)
 	if err == nil && p.managed {
+		p.fresh = p.fresh || !known
 		a.sumUp(p)
 	}
 	a.mu.Unlock()

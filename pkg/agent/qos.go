@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"maps"
 	"strconv"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -143,15 +144,37 @@ func number(bytes uint64) string {
 	return strconv.FormatUint(bytes, 10)
 }
 
-// note has the journal know what an answer sets in a container's cgroup, so that rollback can take it back.
-func (a *Agent) note(container string, adjustment Adjustment) {
+// noteFound has the journal know the values of a container that was found, those too that it has already: the journal may
+// have been lost. For the same reason only what is none of ours is taken for the kubelet's.
+func (a *Agent) noteFound(c *container) {
+	others := maps.Clone(c.resources.Unified)
+	for _, values := range []memoryqos.Values{c.wanted, c.effective()} {
+		for file, text := range changes(memoryqos.Values{}, values, nil) {
+			if others[file] == text {
+				delete(others, file)
+			}
+		}
+	}
+	a.note(c.cgroup, c.adjustment(), others)
+}
+
+// note has the journal know what an answer sets in a container's cgroup, so that rollback can take it back. asked are the
+// files that the kubelet has set there: where they are new to the journal, rollback gives them back.
+func (a *Agent) note(container string, adjustment Adjustment, asked map[string]string) {
 	if a.journal == nil || container == "" {
 		return
 	}
 	for file := range adjustment.Unified {
-		a.journal.Note(cgroup.Entry{Cgroup: container, Knob: cgroup.Knob(file)})
+		a.journal.Note(cgroup.Entry{Cgroup: container, Knob: cgroup.Knob(file), Restore: asked[file]})
 	}
 	if adjustment.CpusetMems != "" {
 		a.journal.Note(cgroup.Entry{Cgroup: container, Knob: cgroup.CpusetMems})
+	}
+}
+
+// noteWanted has the journal know what the kubelet wants from now on in the files that hold values of ours.
+func (a *Agent) noteWanted(container string, files map[string]string) {
+	if a.journal != nil && len(files) > 0 {
+		a.journal.Wanted(container, files)
 	}
 }

@@ -163,7 +163,7 @@ func (a *Agent) due(containers []*container) []Update {
 			c.before = &before
 			a.sumUp(c.pod)
 		}
-		a.note(c.cgroup, update.Adjustment)
+		a.note(c.cgroup, update.Adjustment, c.resources.Unified)
 		updates = append(updates, update)
 	}
 	return updates

@@ -72,6 +72,8 @@ type pod struct {
 	managed bool
 	// seen is set once the pod's cgroup was there: when it is gone then, so is the pod.
 	seen bool
+	// fresh is set for a pod that began while this agent ran: nothing that its cgroup's files held before is ours.
+	fresh bool
 	// asked is set once the pod APIs were asked for the pod: they tell of its changes from then on.
 	asked bool
 	// info is what the pod APIs say; nil while none has.

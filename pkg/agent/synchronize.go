@@ -206,20 +206,19 @@ func (a *Agent) knobs() map[string]map[cgroup.Knob]bool {
 	return ours
 }
 
-// corrections are the updates of Synchronize's answer. The journal is told of all values, those too that the containers have
-// already: it may have been lost.
+// corrections are the updates of Synchronize's answer.
 func (a *Agent) corrections(taken []*container) []Update {
 	if a.resolved.Config.DryRun {
 		return nil
 	}
 	var updates []Update
 	for _, c := range taken {
-		a.note(c.cgroup, c.adjustment())
+		a.noteFound(c)
 		update, changed := a.updateOf(c)
 		if !changed {
 			continue
 		}
-		a.note(c.cgroup, update.Adjustment)
+		a.note(c.cgroup, update.Adjustment, c.resources.Unified)
 		c.check = true
 		a.gave(c, update.Adjustment)
 		updates = append(updates, update)

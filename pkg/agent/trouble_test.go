@@ -99,6 +99,87 @@ func TestADamagedJournalAndDamagedRaisesAreNoReasonToStop(t *testing.T) {
 	}
 }
 
+// What the kubelet asks for and our answer overrides is what a rollback gives back.
+func TestTheJournalKnowsWhatTheKubeletWants(t *testing.T) {
+	asking := func(pod Pod, files map[string]string) Container {
+		c := ofPod(pod, "main", 1000*mi)
+		c.Resources.Unified = files
+		return c
+	}
+	for name, test := range map[string]struct {
+		config string
+		asked  map[string]string
+		do     func(*node, Pod, Container)
+		want   string
+	}{
+		"a create": {
+			asked: map[string]string{"memory.low": "104857600", "memory.high": "964689920"}, do: func(n *node, p Pod, c Container) { n.launch(p, c) },
+			want: "memory.high=964689920 memory.low=104857600",
+		},
+		"a kubelet that asks for nothing": {
+			asked: map[string]string{"memory.min": "0", "memory.high": "max"}, do: func(n *node, p Pod, c Container) { n.launch(p, c) },
+			want: "memory.high=",
+		},
+		"a resize": {
+			asked: map[string]string{"memory.low": "104857600"},
+			do: func(n *node, p Pod, c Container) {
+				c = n.launch(p, c)
+				n.update(p, c, Resources{MemoryLimit: limit(int64(2000 * mi)), Unified: map[string]string{"memory.low": "209715200", "memory.high": "1908408320"}})
+			},
+			want: "memory.high=1908408320 memory.low=209715200",
+		},
+		"a restart of the plugin": {
+			asked: map[string]string{"memory.low": "104857600"},
+			do: func(n *node, p Pod, c Container) {
+				c = n.launch(p, c)
+				n.restart()
+				n.sync([]Pod{p}, []Container{c})
+			},
+			want: "memory.high= memory.low=104857600",
+		},
+		"a file that is ours only later": {
+			config: "memoryReservationPolicy: None", asked: map[string]string{"memory.low": "104857600"},
+			do: func(n *node, p Pod, c Container) {
+				n.launch(p, c)
+				n.reconfigure("memoryReservationPolicy: TieredReservation")
+			},
+			want: "memory.high= memory.low=104857600",
+		},
+		"a container that was there before the plugin": {
+			asked: map[string]string{"memory.low": "104857600", "memory.high": "838860800"},
+			do: func(n *node, p Pod, c Container) {
+				c.State = Running
+				n.mkdir(c.CgroupsPath)
+				n.sync([]Pod{p}, []Container{c})
+			},
+			want: "memory.high=838860800 memory.low=", // memory.low is what we would have set: the journal may have been lost
+		},
+		"a container that starts without an answer of ours": {
+			asked: map[string]string{"memory.high": "838860800"},
+			do: func(n *node, p Pod, c Container) {
+				if err := n.StartContainer(context.Background(), p, c); err != nil {
+					t.Fatal(err)
+				}
+			},
+			want: "memory.high=838860800",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, test.config)
+			pod := n.pod("pod", memoryqos.Burstable)
+			c := asking(pod, test.asked)
+			test.do(n, pod, c)
+			var all []string
+			for _, e := range n.journal.Entries() {
+				if "/"+e.Cgroup == c.CgroupsPath {
+					all = append(all, string(e.Knob)+"="+e.Restore)
+				}
+			}
+			n.want("the journal of the container", strings.Join(all, " "), test.want)
+		})
+	}
+}
+
 func TestAncestorsThatCannotBeWrittenAreToldOnceAndTriedAgain(t *testing.T) {
 	n := newNode(t, "")
 	n.mkdir("kubepods/memory.min/in the way")

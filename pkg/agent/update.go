@@ -20,7 +20,8 @@ func (a *Agent) UpdateContainer(ctx context.Context, told Pod, container Contain
 		d.err = a.durable(ctx, d.ticket)
 	}
 	if d.err == nil && !d.dryRun {
-		a.note(d.container, d.adjustment)
+		a.note(d.container, d.adjustment, container.Resources.Unified)
+		a.noteWanted(d.container, to.Unified)
 		a.protect(ctx)
 		d.err = ctx.Err()
 	}
@@ -91,7 +92,7 @@ func (a *Agent) decideUpdate(told Pod, container Container, to Resources) decisi
 	a.gave(c, d.adjustment)
 	if !a.runtime.ReplyUnified && d.adjustment.Unified != nil {
 		// The runtime would drop them: PostUpdateContainer writes the files, after the runtime has.
-		a.note(c.cgroup, d.adjustment)
+		a.note(c.cgroup, d.adjustment, container.Resources.Unified)
 		d.adjustment.Unified = nil
 		c.check = true
 	}

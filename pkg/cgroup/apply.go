@@ -150,7 +150,7 @@ func (p *Protector) writeCgroup(ctx context.Context, changes []change) error {
 	h := changes[0].held
 	unit := p.unit(h.cgroup, h.driver)
 	for _, c := range changes {
-		p.note(h.cgroup, protected[c.index], unit)
+		p.note(Entry{Cgroup: h.cgroup, Knob: protected[c.index], Unit: unit, Restore: c.before()})
 	}
 	var errs []error
 	if unit != "" {

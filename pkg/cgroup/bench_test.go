@@ -23,7 +23,7 @@ func busyNode(b *testing.B) (*Tree, []Pod) {
 		if i%2 == 1 {
 			values = low(3 * 64 * mi)
 		}
-		pods = append(pods, Pod{mustPod(b, parent), values})
+		pods = append(pods, Pod{Path: mustPod(b, parent), Values: values})
 	}
 	return makeTree(b, files), pods
 }

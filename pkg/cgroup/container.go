@@ -32,7 +32,7 @@ func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 	values := [...]*uint64{c.Values.Min, c.Values.Low, c.Values.High}
 	for i, v := range values {
 		if v != nil {
-			p.note(c.Cgroup, protected[i], unit)
+			p.note(Entry{Cgroup: c.Cgroup, Knob: protected[i], Unit: unit})
 			properties[protected[i]] = *v
 		}
 	}
@@ -41,7 +41,7 @@ func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 		if err != nil {
 			return err
 		}
-		p.note(c.Cgroup, CpusetMems, unit)
+		p.note(Entry{Cgroup: c.Cgroup, Knob: CpusetMems, Unit: unit})
 		properties[CpusetMems] = uint64(nodes)
 	}
 	leaves := p.tree.Leaves(c.Cgroup)

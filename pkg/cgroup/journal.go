@@ -21,6 +21,8 @@ type Entry struct {
 	// Unit is the systemd unit whose property was set with it, if any. It need not be told for a scope: runtimes set a
 	// container's values as properties of its scope.
 	Unit string `json:"unit,omitempty"`
+	// Restore is the text that the kubelet wants in the file; "" where that is the kernel's default, or not known.
+	Restore string `json:"restore,omitempty"`
 }
 
 // JournalFile is the journal's name in the state folder.
@@ -48,7 +50,7 @@ type Journal struct {
 
 // journaled is what the journal knows of one cgroup.
 type journaled struct {
-	knobs map[Knob]bool
+	knobs map[Knob]string // with Entry.Restore
 	unit  string
 	noted time.Time
 	seen  bool // it existed when the journal was last pruned
@@ -100,6 +102,7 @@ func (j *Journal) setAside() (kept string, err error) {
 }
 
 // Note adds a knob. It does not wait for the disk. Call it before the knob is written; the cgroup need not exist yet.
+// Entry.Restore counts for a knob that is new: later on the file holds a value of ours.
 func (j *Journal) Note(e Entry) {
 	if !known(e.Knob) || !inside(e.Cgroup) {
 		return // Rollback could not restore it
@@ -111,23 +114,72 @@ func (j *Journal) Note(e Entry) {
 	defer j.mu.Unlock()
 	c := j.cgroups[e.Cgroup]
 	if c == nil {
-		c = &journaled{knobs: make(map[Knob]bool, 1), noted: j.now()}
+		c = &journaled{knobs: make(map[Knob]string, 1), noted: j.now()}
 		j.cgroups[e.Cgroup] = c
 	}
-	if c.knobs[e.Knob] && (e.Unit == "" || c.unit == e.Unit) {
+	restore, there := c.knobs[e.Knob]
+	if there && (e.Unit == "" || c.unit == e.Unit) {
 		return
 	}
-	c.knobs[e.Knob] = true
+	if !there {
+		restore, _ = restorable(e.Knob, e.Restore)
+	}
+	c.knobs[e.Knob] = restore
 	c.unit = cmp.Or(e.Unit, c.unit)
 	j.changed()
 }
 
-// Forget drops a knob that has been restored.
-func (j *Journal) Forget(cgroup string, knob Knob) {
+// Wanted takes note of what the kubelet wants from now on in files of a cgroup, by name. Those that are not in the journal
+// hold nothing of ours, and are left out.
+func (j *Journal) Wanted(cgroup string, files map[string]string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	c := j.cgroups[cgroup]
-	if c == nil || !c.knobs[knob] {
+	if c == nil {
+		return
+	}
+	for knob, before := range c.knobs {
+		text, named := files[string(knob)]
+		if !named {
+			continue
+		}
+		if restore, err := restorable(knob, text); err == nil && restore != before {
+			c.knobs[knob] = restore
+			j.changed()
+		}
+	}
+}
+
+// restorable is the text that Rollback writes to give a value back; "" for the kernel's default.
+func restorable(knob Knob, text string) (string, error) {
+	if !slices.Contains(protected[:], knob) {
+		return "", fmt.Errorf("want one of %s, %s, %s", MemoryMin, MemoryLow, MemoryHigh)
+	}
+	bytes, err := parseLimit([]byte(text))
+	if err != nil || bytes == byDefault(knob) {
+		return "", err
+	}
+	return limitText(bytes), nil
+}
+
+// AtDefault drops a knob whose file holds the kernel's default again, unless the kubelet wants another value in it.
+func (j *Journal) AtDefault(cgroup string, knob Knob) {
+	j.forget(cgroup, knob, func(restore string) bool { return restore == "" })
+}
+
+// Forget drops a knob that has been restored.
+func (j *Journal) Forget(cgroup string, knob Knob) {
+	j.forget(cgroup, knob, func(string) bool { return true })
+}
+
+func (j *Journal) forget(cgroup string, knob Knob, which func(restore string) bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := j.cgroups[cgroup]
+	if c == nil {
+		return
+	}
+	if restore, there := c.knobs[knob]; !there || !which(restore) {
 		return
 	}
 	delete(c.knobs, knob)
@@ -143,8 +195,8 @@ func (j *Journal) Entries() []Entry {
 	defer j.mu.Unlock()
 	var entries []Entry
 	for cgroup, c := range j.cgroups {
-		for knob := range c.knobs {
-			entries = append(entries, Entry{Cgroup: cgroup, Knob: knob, Unit: c.unit})
+		for knob, restore := range c.knobs {
+			entries = append(entries, Entry{Cgroup: cgroup, Knob: knob, Unit: c.unit, Restore: restore})
 		}
 	}
 	slices.SortFunc(entries, func(a, b Entry) int {

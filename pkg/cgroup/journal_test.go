@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,7 +31,7 @@ func openJournal(t testing.TB, dir string) *Journal {
 }
 
 var entries = []Entry{
-	{"kubepods", MemoryMin, ""}, {"kubepods.slice", MemoryLow, "kubepods.slice"}, {"kubepods/pod1/abc", CpusetMems, ""}, {"kubepods/pod1/abc", MemoryHigh, ""},
+	{"kubepods", MemoryMin, "", ""}, {"kubepods.slice", MemoryLow, "kubepods.slice", ""}, {"kubepods/pod1/abc", CpusetMems, "", ""}, {"kubepods/pod1/abc", MemoryHigh, "", ""},
 }
 
 func TestJournalOutlivesTheProcess(t *testing.T) {
@@ -40,12 +41,12 @@ func TestJournalOutlivesTheProcess(t *testing.T) {
 		j.Note(e)
 		j.Note(e)
 	}
-	j.Note(Entry{"kubepods/pod1", MemoryMin, ""})
+	j.Note(Entry{"kubepods/pod1", MemoryMin, "", ""})
 	j.Forget("kubepods/pod1", MemoryMin)
 	j.Forget("kubepods/pod1", MemoryMin)
 	j.Forget("kubepods", MemoryLow)
-	j.Note(Entry{"system.slice", MemoryMin, ""})      // not ours to touch
-	j.Note(Entry{"kubepods", Knob("memory.max"), ""}) // nor this
+	j.Note(Entry{"system.slice", MemoryMin, "", ""})      // not ours to touch
+	j.Note(Entry{"kubepods", Knob("memory.max"), "", ""}) // nor this
 	if err := j.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func TestJournalOutlivesTheProcess(t *testing.T) {
 	if diff := cmp.Diff(entries, again.Entries()); diff != "" {
 		t.Error(diff)
 	}
-	again.Note(Entry{"kubepods.slice/kubepods-pod1.slice/crio-a.scope", MemoryHigh, ""})
+	again.Note(Entry{"kubepods.slice/kubepods-pod1.slice/crio-a.scope", MemoryHigh, "", ""})
 	if err := again.Flush(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -74,7 +75,7 @@ func TestJournalOutlivesTheProcess(t *testing.T) {
 
 func TestAJournalWithMoreThanIsKnownIsSetAside(t *testing.T) {
 	const line = `{"cgroup":"kubepods","knobs":["memory.min"],"noted":5}`
-	known := []Entry{{"kubepods", MemoryMin, ""}}
+	known := []Entry{{"kubepods", MemoryMin, "", ""}}
 	for name, test := range map[string]struct {
 		text, damage string
 		entries      []Entry
@@ -88,7 +89,12 @@ func TestAJournalWithMoreThanIsKnownIsSetAside(t *testing.T) {
 			`cgroup "kubepods": unknown knob "memory.max"`, known},
 		"only another knob": {`{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":["memory.max"]}]}`,
 			`cgroup "kubepods": unknown knob "memory.max"`, nil},
-		"another kind": {`{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":[{"memory.min":5}]}]}`, "cannot unmarshal object", nil},
+		"no number to restore": {`{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":["memory.min"],"restore":{"memory.min":"many"}}]}`,
+			`cgroup "kubepods": restore of memory.min: "many" is not a number of bytes or max`, known},
+		"another knob to restore": {`{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":["memory.min"],"restore":{"memory.max":"4096"}}]}`,
+			`cgroup "kubepods": restore of memory.max: want one of memory.min, memory.low, memory.high`, known},
+		"another kind to restore": {`{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":["memory.min"],"restore":{"memory.min":4096}}]}`, "cannot unmarshal number", nil},
+		"another kind":            {`{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":[{"memory.min":5}]}]}`, "cannot unmarshal object", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -114,6 +120,64 @@ func TestAJournalWithMoreThanIsKnownIsSetAside(t *testing.T) {
 	}
 }
 
+// What the kubelet wants goes with a knob: as it was asked for before our first value, and as it was asked for last.
+func TestJournalKnowsWhatTheKubeletWants(t *testing.T) {
+	dir := t.TempDir()
+	j := openJournal(t, dir)
+	const a, b = "kubepods/pod1/a", "kubepods/pod1/b"
+	j.Note(Entry{a, MemoryMin, "", "4096"})
+	j.Note(Entry{a, MemoryMin, "", "8192"}) // this one is ours by now
+	j.Note(Entry{a, MemoryLow, "", "0"})
+	j.Note(Entry{a, MemoryHigh, "", "many"})
+	j.Note(Entry{a, CpusetMems, "", "0"})
+	j.Note(Entry{b, MemoryLow, "", "max"})
+	j.Note(Entry{b, MemoryHigh, "", "max"})
+	entries := func() (all []string) {
+		for _, e := range j.Entries() {
+			all = append(all, e.Cgroup+"/"+string(e.Knob)+"="+e.Restore)
+		}
+		return all
+	}
+	wantWrites(t, entries(), a+"/cpuset.mems=", a+"/memory.high=", a+"/memory.low=", a+"/memory.min=4096", b+"/memory.high=", b+"/memory.low=max")
+
+	j.Wanted(a, map[string]string{"memory.min": "12288", "memory.low": "-1", "memory.high": "16384", "cpuset.mems": "1", "pids.max": "1"})
+	j.Wanted(b, map[string]string{"memory.min": "12288", "memory.low": "0"}) // memory.min is none of ours
+	j.Wanted("kubepods/pod2", map[string]string{"memory.min": "12288"})
+	want := []string{a + "/cpuset.mems=", a + "/memory.high=16384", a + "/memory.low=", a + "/memory.min=12288", b + "/memory.high=", b + "/memory.low="}
+	wantWrites(t, entries(), want...)
+	if err := j.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// A release that does not know of it reads the rest.
+	data, err := os.ReadFile(filepath.Join(dir, JournalFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var older struct {
+		Version int
+		Cgroups []struct {
+			Cgroup string
+			Knobs  []Knob
+			Unit   string
+			Noted  int64
+			Seen   bool
+		}
+	}
+	if err := json.Unmarshal(data, &older); err != nil || older.Version != 1 || len(older.Cgroups) != 2 || len(older.Cgroups[0].Knobs) != 4 {
+		t.Errorf("an older release reads %+v, %v from\n%s", older, err, data)
+	}
+
+	j = openJournal(t, dir)
+	wantWrites(t, entries(), want...)
+	j.AtDefault(a, MemoryMin) // our 0 is not what the kubelet wants
+	j.AtDefault(a, MemoryLow)
+	j.AtDefault(a, MemoryLow)
+	j.AtDefault("kubepods/pod2", MemoryLow)
+	j.Forget(a, MemoryHigh)
+	wantWrites(t, entries(), a+"/cpuset.mems=", a+"/memory.min=12288", b+"/memory.high=", b+"/memory.low=")
+}
+
 func TestJournalThatCannotBeReadIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	put(t, dir, map[string]string{JournalFile + "/x": ""})
@@ -126,8 +190,8 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	j := openJournal(t, t.TempDir())
 	clock := time.Unix(1e9, 0)
 	j.now = func() time.Time { return clock }
-	j.Note(Entry{"kubepods", MemoryMin, ""})
-	j.Note(Entry{"kubepods/pod1/created", MemoryHigh, ""})
+	j.Note(Entry{"kubepods", MemoryMin, "", ""})
+	j.Note(Entry{"kubepods/pod1/created", MemoryHigh, "", ""})
 	alive := map[string]bool{"kubepods": true}
 	exists := func(cgroup string) (bool, error) { return alive[cgroup], nil }
 	cgroups := func() (list []string) {
@@ -143,7 +207,7 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	delete(alive, "kubepods/pod1/created")
 	j.Prune(exists)
 	wantWrites(t, cgroups(), "kubepods")
-	j.Note(Entry{"kubepods/pod1/never", MemoryHigh, ""})
+	j.Note(Entry{"kubepods/pod1/never", MemoryHigh, "", ""})
 	clock = clock.Add(arrival + time.Second)
 	j.Prune(func(string) (bool, error) { return false, unix.EMFILE }) // whether it is gone is not known
 	wantWrites(t, cgroups(), "kubepods", "kubepods/pod1/never")
@@ -164,7 +228,7 @@ func TestAHangingDiskHoldsNobody(t *testing.T) {
 	j.Note(entries[0])
 	<-began
 	for i := range 1000 {
-		j.Note(Entry{fmt.Sprintf("kubepods/pod%d", i), MemoryMin, ""})
+		j.Note(Entry{fmt.Sprintf("kubepods/pod%d", i), MemoryMin, "", ""})
 	}
 	j.Forget("kubepods/pod1", MemoryMin)
 	if len(j.Entries()) != 1000 {

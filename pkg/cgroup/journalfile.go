@@ -23,6 +23,9 @@ type journalLine struct {
 	Unit   string `json:"unit,omitempty"`
 	Noted  int64  `json:"noted"` // seconds since 1970
 	Seen   bool   `json:"seen,omitempty"`
+	// Restore is the text of the files that the kubelet wants another value in than the kernel's default. Releases that do
+	// not know it skip it, and restore the default.
+	Restore map[Knob]string `json:"restore,omitempty"`
 }
 
 func encodeJournal(cgroups map[string]*journaled) []byte {
@@ -31,10 +34,26 @@ func encodeJournal(cgroups map[string]*journaled) []byte {
 		c := cgroups[cgroup]
 		f.Cgroups = append(f.Cgroups, journalLine{
 			Cgroup: cgroup, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted.Unix(), Seen: c.seen,
+			Restore: c.restores(),
 		})
 	}
 	data, _ := json.Marshal(f) // texts, numbers and booleans cannot fail
 	return append(data, '\n')
+}
+
+// restores are the knobs that the kubelet wants another value in than the kernel's default.
+func (c *journaled) restores() map[Knob]string {
+	var values map[Knob]string
+	for knob, text := range c.knobs {
+		if text == "" {
+			continue
+		}
+		if values == nil {
+			values = make(map[Knob]string, 1)
+		}
+		values[knob] = text
+	}
+	return values
 }
 
 // decodeJournal reads the file. The error names the first thing in it that this release does not know; what it knows of
@@ -54,13 +73,21 @@ func decodeJournal(data []byte) (map[string]*journaled, error) {
 			unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup))
 			continue
 		}
-		c := &journaled{knobs: make(map[Knob]bool, len(line.Knobs)), unit: line.Unit, noted: time.Unix(line.Noted, 0), seen: line.Seen}
+		c := &journaled{knobs: make(map[Knob]string, len(line.Knobs)), unit: line.Unit, noted: time.Unix(line.Noted, 0), seen: line.Seen}
 		for _, knob := range line.Knobs {
 			if !known(knob) {
 				unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob))
 				continue
 			}
-			c.knobs[knob] = true
+			c.knobs[knob] = ""
+		}
+		for _, knob := range slices.Sorted(maps.Keys(line.Restore)) {
+			restore, err := restorable(knob, line.Restore[knob])
+			if err != nil {
+				unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: restore of %s: %w", line.Cgroup, knob, err))
+			} else if _, written := c.knobs[knob]; written {
+				c.knobs[knob] = restore
+			}
 		}
 		if len(c.knobs) > 0 {
 			cgroups[line.Cgroup] = c

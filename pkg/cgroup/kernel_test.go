@@ -56,7 +56,7 @@ func TestOnARealKernel(t *testing.T) {
 	}
 
 	// What is written is read again, rounded to pages, and that is no overwrite.
-	if err := p.Apply(t.Context(), Targets([]Pod{{mustPod(t, pod), low(10_000_001)}})); err != nil {
+	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, pod), Values: low(10_000_001)}})); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.SetContainer(t.Context(), ContainerKnobs{Cgroup: container, Values: memoryqos.Values{High: ptr[uint64](1 << 20)}, Mems: "0"}); err != nil {

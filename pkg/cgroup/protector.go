@@ -56,6 +56,7 @@ type held struct {
 	generation int
 	files      [len(protected)]file
 	behind     bool // systemd has not confirmed what it was told
+	fresh      bool // see Target
 }
 
 // protected are the files of a level, in the order of held.files.
@@ -63,6 +64,14 @@ var protected = [...]Knob{MemoryMin, MemoryLow, MemoryHigh}
 
 // initial is what a new cgroup has in them.
 var initial = [...]uint64{0, 0, Max}
+
+// byDefault is what a new cgroup has in a file of bytes.
+func byDefault(knob Knob) uint64 {
+	if knob == MemoryHigh {
+		return Max
+	}
+	return 0
+}
 
 // file is what this protector knows of one file. What it wants is told by Apply alone.
 type file struct {
@@ -130,7 +139,7 @@ func (p *Protector) take(t Target) *held {
 			p.log.WithError(err).Warn("until this cgroup can be watched, other writers are noticed by the periodic check only")
 		}
 	}
-	h.level, h.driver, h.generation = t.Level, t.Driver, p.generation
+	h.level, h.driver, h.generation, h.fresh = t.Level, t.Driver, p.generation, t.Fresh
 	h.set(t.Values)
 	return h
 }
@@ -183,15 +192,25 @@ func (p *Protector) unit(cgroup string, driver Driver) string {
 }
 
 // note enters a knob in the journal, before it is written.
-func (p *Protector) note(cgroup string, knob Knob, unit string) {
+func (p *Protector) note(e Entry) {
 	if p.journal != nil {
-		p.journal.Note(Entry{Cgroup: cgroup, Knob: knob, Unit: unit})
+		p.journal.Note(e)
 	}
+}
+
+// before is what a file held before our first write, where that is to be given back: a kubelet with MemoryQoS writes a pod's
+// values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
+// wrong. When the journal was lost, a value of ours is found; it is the one that is wanted.
+func (c change) before() string {
+	if f := c.file(); c.level == LevelPod && f.known && (c.fresh || f.have != f.want) {
+		return limitText(f.have)
+	}
+	return ""
 }
 
 // forget takes a knob that is back at its default out of the journal.
 func (p *Protector) forget(cgroup string, knob Knob) {
 	if p.journal != nil {
-		p.journal.Forget(cgroup, knob)
+		p.journal.AtDefault(cgroup, knob)
 	}
 }

@@ -59,7 +59,7 @@ func (n *node) apply(t testing.TB, pods map[string]memoryqos.Values) []string {
 	t.Helper()
 	var living []Pod
 	for parent, v := range pods {
-		living = append(living, Pod{mustPod(t, parent), v})
+		living = append(living, Pod{Path: mustPod(t, parent), Values: v})
 	}
 	n.writes = nil
 	if err := n.Apply(t.Context(), Targets(living)); err != nil {
@@ -126,10 +126,10 @@ func TestUpdateLeavesTheRestAsItIs(t *testing.T) {
 		return n.writes
 	}
 	top := func(min, low uint64) Target {
-		return Target{"kubepods", LevelKubepods, Cgroupfs, both(min, low)}
+		return Target{"kubepods", LevelKubepods, Cgroupfs, both(min, low), false}
 	}
-	burstable := func(v uint64) Target { return Target{"kubepods/burstable", LevelBurstable, Cgroupfs, low(v)} }
-	pod := func(cgroup string, v uint64) Target { return Target{cgroup, LevelPod, Cgroupfs, low(v)} }
+	burstable := func(v uint64) Target { return Target{"kubepods/burstable", LevelBurstable, Cgroupfs, low(v), false} }
+	pod := func(cgroup string, v uint64) Target { return Target{cgroup, LevelPod, Cgroupfs, low(v), false} }
 	wantWrites(t, update(nil, top(125, 25), burstable(25), pod(podC, 5)),
 		"kubepods/min=125", "kubepods/low=25", "kubepods/burstable/low=25", podC+"/low=5")
 	// One goes as another grows.
@@ -167,7 +167,7 @@ func TestChangeOfPolicyTakesTheOldFileBack(t *testing.T) {
 	high := uint64(4096)
 	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podB: {Min: ptr(uint64(100)), High: &high}}), podB+"/high=4096")
 	want := []Entry{
-		{"kubepods", MemoryMin, ""}, {"kubepods/burstable", MemoryMin, ""}, {podB, MemoryHigh, ""}, {podB, MemoryMin, ""},
+		{"kubepods", MemoryMin, "", ""}, {"kubepods/burstable", MemoryMin, "", ""}, {podB, MemoryHigh, "", ""}, {podB, MemoryMin, "", ""},
 	}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
@@ -195,6 +195,47 @@ func TestACgroupThatIsGoneIsNoError(t *testing.T) {
 	}
 }
 
+// What a kubelet wrote into a new pod's files is given back; the sums above it move with every pod.
+func TestTheJournalKnowsWhatAPodsFilesHeldBefore(t *testing.T) {
+	for name, test := range map[string]struct {
+		fresh  bool
+		before string
+		want   string
+	}{
+		"a new pod":                            {true, "8192", "8192"},
+		"a new pod with the same value":        {true, "4096", "4096"},
+		"a new pod without":                    {true, "0", ""},
+		"a pod that was there":                 {false, "8192", "8192"},
+		"a pod that was there, the same value": {false, "4096", ""}, // which is ours where the journal was lost
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			for _, level := range []string{"kubepods", "kubepods/burstable", podB} {
+				put(t, n.Root(), map[string]string{level + "/memory.low": test.before, level + "/memory.min": test.before})
+			}
+			pod := Pod{Path: mustPod(t, podB), Values: low(4096), Fresh: test.fresh}
+			for _, bytes := range []uint64{4096, 12288} { // what is there then is ours
+				pod.Values = low(bytes)
+				if err := n.Apply(t.Context(), Targets([]Pod{pod})); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := []Entry{{"kubepods", MemoryLow, "", ""}, {"kubepods", MemoryMin, "", ""}, {"kubepods/burstable", MemoryLow, "", ""}, {podB, MemoryLow, "", test.want}}
+			if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
+				t.Error(diff)
+			}
+			// Where the pod is to have nothing from us, 0 is not what the kubelet wants.
+			pod.Values = memoryqos.Values{}
+			if err := n.Apply(t.Context(), Targets([]Pod{pod})); err != nil {
+				t.Fatal(err)
+			}
+			if left := n.journal.Entries(); len(left) > 0 != (test.want != "") {
+				t.Errorf("the journal has %v", left)
+			}
+		})
+	}
+}
+
 func first[A, B any](a A, _ B) A { return a }
 
 func TestTheKernelsRoundingIsNoOverwrite(t *testing.T) {
@@ -215,7 +256,7 @@ func TestTheKernelsRoundingIsNoOverwrite(t *testing.T) {
 
 func TestErrorsDoNotKeepTheOthersFromBeingWritten(t *testing.T) {
 	n := newNode(t, nil, podG+"/memory.min")
-	err := n.Apply(t.Context(), Targets([]Pod{{mustPod(t, podG), minimum(10)}, {mustPod(t, podB), low(20)}}))
+	err := n.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(10)}, {Path: mustPod(t, podB), Values: low(20)}}))
 	if err == nil || !strings.Contains(err.Error(), "read "+n.Root()+"/kubepods/podg/memory.min: is a directory") ||
 		!strings.Contains(err.Error(), `write "10" to `+n.Root()+"/kubepods/podg/memory.min: is a directory") {
 		t.Errorf("got %v", err)
@@ -336,7 +377,7 @@ func TestWithoutSystemdFilesAreWrittenAndOneLineSaysSo(t *testing.T) {
 	u.err = ErrNoUnit
 	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(20)})
 	u.err = errors.New("refused")
-	err := n.Apply(t.Context(), Targets([]Pod{{mustPod(t, sliceG), minimum(30)}}))
+	err := n.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, sliceG), Values: minimum(30)}}))
 	if err == nil || err.Error() != "refused" {
 		t.Errorf("got %v", err)
 	}
@@ -352,7 +393,7 @@ func TestWithoutSystemdFilesAreWrittenAndOneLineSaysSo(t *testing.T) {
 func TestASystemdThatDidNotAnswerIsToldAgain(t *testing.T) {
 	u := &units{err: context.DeadlineExceeded}
 	n := newNode(t, u, sliceG)
-	if err := n.Apply(t.Context(), Targets([]Pod{{mustPod(t, sliceG), minimum(30)}})); !errors.Is(err, context.DeadlineExceeded) {
+	if err := n.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, sliceG), Values: minimum(30)}})); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("got %v", err)
 	}
 	u.err = nil
@@ -399,7 +440,7 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: Cgroupfs, Values: memoryqos.Values{High: ptr[uint64](4096)}}), podG+"/b/high=4096")
 	wantWrites(t, u.calls)
 	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: Cgroupfs}))
-	want := []Entry{{crun, CpusetMems, "crio-a.scope"}, {podG + "/b", MemoryHigh, ""}}
+	want := []Entry{{crun, CpusetMems, "crio-a.scope", ""}, {podG + "/b", MemoryHigh, "", ""}}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
 	}
@@ -414,7 +455,7 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 func TestAProtectorNeedsATreeOnly(t *testing.T) {
 	tree := makeTree(t, map[string]string{podG + "/": ""}, Plain())
 	p := NewProtector(ProtectorOptions{Tree: tree})
-	if err := p.Apply(t.Context(), Targets([]Pod{{mustPod(t, podG), minimum(4096)}})); err != nil {
+	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(4096)}})); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Apply(t.Context(), nil); err != nil || content(t, tree, podG+"/memory.min") != "0" {

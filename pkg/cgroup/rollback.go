@@ -18,16 +18,20 @@ type Action struct {
 	Knob   Knob
 	// Unit is the systemd unit whose property is reset too, if any.
 	Unit string
+	// Level is that of the cgroup: kubepods, burstable, pod or container.
+	Level string
 	// From is what the file held, To what it holds afterwards.
 	From, To string
+	// Wanted says that To is what the kubelet wants in the file, and not the kernel's default.
+	Wanted bool
 	// Gone says that the cgroup does not exist any more: nothing is left to do.
 	Gone bool
 	// Err is why it could not be done; such a knob stays in the journal.
 	Err error
 }
 
-// Rollback restores every knob in the journal: memory.high to max, memory.min and memory.low to 0, cpuset.mems to what the
-// parent may use; children before parents, so that no parent promises less than its children. u may be nil. It can be
+// Rollback restores every knob in the journal: memory.high, memory.min and memory.low to what the kubelet wants there, where
+// that is known, else to max, 0 and 0; cpuset.mems to what the parent may use; children before parents, so that no parent promises less than its children. u may be nil. It can be
 // repeated, and is safe while pods run. With dryRun it only tells. The error joins those of the actions. Flush the journal
 // afterwards.
 func Rollback(ctx context.Context, j *Journal, t *Tree, u Units, dryRun bool) ([]Action, error) {
@@ -50,13 +54,13 @@ func Rollback(ctx context.Context, j *Journal, t *Tree, u Units, dryRun bool) ([
 
 // restore puts one knob back.
 func restore(ctx context.Context, e Entry, t *Tree, u Units, dryRun bool) Action {
-	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit}
+	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: levelOf(e.Cgroup), Wanted: e.Restore != ""}
 	there, err := t.Exists(e.Cgroup)
 	if a.Gone, a.Err = !there && err == nil, err; a.Gone || err != nil {
 		return a
 	}
 	var leaves []string
-	if leaves, a.Err = a.plan(t); a.Err != nil || dryRun {
+	if leaves, a.Err = a.plan(t, e.Restore); a.Err != nil || dryRun {
 		return a
 	}
 	if u != nil && e.Unit != "" {
@@ -73,13 +77,13 @@ func restore(ctx context.Context, e Entry, t *Tree, u Units, dryRun bool) Action
 }
 
 // plan finds what is to be written and where, in order.
-func (a *Action) plan(t *Tree) (leaves []string, err error) {
+func (a *Action) plan(t *Tree, restore string) (leaves []string, err error) {
 	leaves = t.Leaves(a.Cgroup)
 	switch a.Knob {
 	case MemoryHigh:
-		a.To = "max"
+		a.To = cmp.Or(restore, "max")
 	case MemoryMin, MemoryLow:
-		a.To = "0"
+		a.To = cmp.Or(restore, "0")
 		slices.Reverse(leaves) // protection goes from the inside out
 	case CpusetMems:
 		if a.To, err = t.EffectiveMems(path.Dir(a.Cgroup)); err != nil {
@@ -92,18 +96,19 @@ func (a *Action) plan(t *Tree) (leaves []string, err error) {
 
 // resetUnit takes the property back that would otherwise return at systemd's next reload.
 func (a *Action) resetUnit(ctx context.Context, u Units) error {
-	value := uint64(0)
-	switch a.Knob {
-	case MemoryHigh:
-		value = Max
-	case CpusetMems:
-		nodes, err := nodeset.Parse(a.To)
-		if err != nil {
-			return fmt.Errorf("find what to restore: %w", err)
-		}
+	var value uint64
+	var err error
+	if a.Knob == CpusetMems {
+		var nodes nodeset.Set
+		nodes, err = nodeset.Parse(a.To)
 		value = uint64(nodes)
+	} else {
+		value, err = parseLimit([]byte(a.To))
 	}
-	err := u.SetMemory(ctx, a.Unit, map[Knob]uint64{a.Knob: value})
+	if err != nil {
+		return fmt.Errorf("find what to restore: %w", err)
+	}
+	err = u.SetMemory(ctx, a.Unit, map[Knob]uint64{a.Knob: value})
 	if errors.Is(err, ErrNoSystemd) || errors.Is(err, ErrNoUnit) {
 		return nil // then nothing holds it
 	}

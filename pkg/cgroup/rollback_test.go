@@ -33,12 +33,12 @@ func written(t *testing.T, u Units) *node {
 		}
 		for knob := range property {
 			if _, ok := files[string(knob)]; ok && cgroup != podC+"/x" {
-				n.journal.Note(Entry{cgroup, knob, Unit(cgroup)})
+				n.journal.Note(Entry{cgroup, knob, Unit(cgroup), ""})
 			}
 		}
 	}
 	put(t, n.Root(), map[string]string{scopeA + "/container/memory.min": "100", scopeA + "/container/cpuset.mems": "1"})
-	n.journal.Note(Entry{"kubepods/podgone/c", MemoryHigh, ""})
+	n.journal.Note(Entry{"kubepods/podgone/c", MemoryHigh, "", ""})
 	return n
 }
 
@@ -46,17 +46,17 @@ func TestRollbackRestoresWhatTheJournalKnows(t *testing.T) {
 	u := &units{}
 	n := written(t, u)
 	want := []Action{
-		{Cgroup: plainB, Knob: CpusetMems, From: "1", To: "0-1"},
-		{Cgroup: plainB, Knob: MemoryHigh, From: "4096", To: "max"},
-		{Cgroup: plainB, Knob: MemoryLow, From: "30", To: "0"},
-		{Cgroup: scopeA, Knob: CpusetMems, Unit: "crio-a.scope", From: "1", To: "0-2"},
-		{Cgroup: scopeA, Knob: MemoryHigh, Unit: "crio-a.scope", From: "8192", To: "max"},
-		{Cgroup: scopeA, Knob: MemoryMin, Unit: "crio-a.scope", From: "100", To: "0"},
-		{Cgroup: podB, Knob: MemoryLow, From: "30", To: "0"},
-		{Cgroup: "kubepods/podgone/c", Knob: MemoryHigh, Gone: true},
-		{Cgroup: sliceG, Knob: MemoryMin, Unit: "kubepods-podg.slice", From: "100", To: "0"},
-		{Cgroup: "kubepods", Knob: MemoryLow, From: "30", To: "0"},
-		{Cgroup: "kubepods", Knob: MemoryMin, From: "130", To: "0"},
+		{Cgroup: plainB, Level: LevelContainer, Knob: CpusetMems, From: "1", To: "0-1"},
+		{Cgroup: plainB, Level: LevelContainer, Knob: MemoryHigh, From: "4096", To: "max"},
+		{Cgroup: plainB, Level: LevelContainer, Knob: MemoryLow, From: "30", To: "0"},
+		{Cgroup: scopeA, Level: LevelContainer, Knob: CpusetMems, Unit: "crio-a.scope", From: "1", To: "0-2"},
+		{Cgroup: scopeA, Level: LevelContainer, Knob: MemoryHigh, Unit: "crio-a.scope", From: "8192", To: "max"},
+		{Cgroup: scopeA, Level: LevelContainer, Knob: MemoryMin, Unit: "crio-a.scope", From: "100", To: "0"},
+		{Cgroup: podB, Level: LevelPod, Knob: MemoryLow, From: "30", To: "0"},
+		{Cgroup: "kubepods/podgone/c", Level: LevelContainer, Knob: MemoryHigh, Gone: true},
+		{Cgroup: sliceG, Level: LevelPod, Knob: MemoryMin, Unit: "kubepods-podg.slice", From: "100", To: "0"},
+		{Cgroup: "kubepods", Level: LevelKubepods, Knob: MemoryLow, From: "30", To: "0"},
+		{Cgroup: "kubepods", Level: LevelKubepods, Knob: MemoryMin, From: "130", To: "0"},
 	}
 	got, err := Rollback(t.Context(), n.journal, n.Tree, u, true)
 	byDepth := cmpopts.SortSlices(func(a, b Action) bool { return a.Cgroup+string(a.Knob) < b.Cgroup+string(b.Knob) })
@@ -96,17 +96,58 @@ func TestRollbackRestoresWhatTheJournalKnows(t *testing.T) {
 	}
 }
 
+func TestRollbackGivesBackWhatTheKubeletWants(t *testing.T) {
+	u := &units{}
+	n := newNode(t, u)
+	for cgroup, files := range map[string]map[string]string{
+		scopeA: {"memory.min": "100", "memory.high": "8192"}, scopeA + "/container": {"memory.min": "100", "memory.high": "8192"},
+		sliceG: {"memory.min": "100"}, plainB: {"memory.low": "30", "memory.high": "4096"}, podB: {"memory.low": "30"},
+	} {
+		for file, text := range files {
+			put(t, n.Root(), map[string]string{cgroup + "/" + file: text})
+		}
+	}
+	for _, e := range []Entry{
+		{scopeA, MemoryMin, "crio-a.scope", "128"}, {scopeA, MemoryHigh, "crio-a.scope", "12288"}, {sliceG, MemoryMin, Unit(sliceG), "120"},
+		{plainB, MemoryLow, "", "40"}, {plainB, MemoryHigh, "", ""}, {podB, MemoryLow, "", "max"},
+	} {
+		n.journal.Note(e)
+	}
+	actions, err := Rollback(t.Context(), n.journal, n.Tree, u, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range actions {
+		if want := a.Cgroup != plainB || a.Knob != MemoryHigh; a.Wanted != want {
+			t.Errorf("%s/%s to %s is said to be what the kubelet wants: %t", a.Cgroup, a.Knob, a.To, a.Wanted)
+		}
+	}
+	for file, want := range map[string]string{
+		scopeA + "/memory.min": "128", scopeA + "/memory.high": "12288",
+		scopeA + "/container/memory.min": "128", scopeA + "/container/memory.high": "12288",
+		sliceG + "/memory.min": "120", plainB + "/memory.low": "40", plainB + "/memory.high": "max", podB + "/memory.low": "max",
+	} {
+		if got := content(t, n.Tree, file); got != want {
+			t.Errorf("%s holds %s, want %s", file, got, want)
+		}
+	}
+	wantWrites(t, u.calls, "crio-a.scope memory.high=12288", "crio-a.scope memory.min=128", "kubepods-podg.slice memory.min=120")
+	if left := n.journal.Entries(); len(left) > 0 {
+		t.Errorf("the journal has %v", left)
+	}
+}
+
 func TestRollbackKeepsWhatItCouldNotRestore(t *testing.T) {
 	u := &units{err: errors.New("systemd hangs")}
 	n := newNode(t, nil, scopeA, plainB, podG+"/memory.min")
-	n.journal.Note(Entry{podG, MemoryMin, ""})
-	n.journal.Note(Entry{plainB, MemoryLow, ""})
-	n.journal.Note(Entry{scopeA, MemoryMin, "crio-a.scope"})
+	n.journal.Note(Entry{podG, MemoryMin, "", ""})
+	n.journal.Note(Entry{plainB, MemoryLow, "", ""})
+	n.journal.Note(Entry{scopeA, MemoryMin, "crio-a.scope", ""})
 	actions, err := Rollback(t.Context(), n.journal, n.Tree, u, false)
 	if len(actions) != 3 || err == nil || !strings.Contains(err.Error(), "systemd hangs") || !strings.Contains(err.Error(), "is a directory") {
 		t.Errorf("%v, %v", actions, err)
 	}
-	want := []Entry{{scopeA, MemoryMin, "crio-a.scope"}, {podG, MemoryMin, ""}}
+	want := []Entry{{scopeA, MemoryMin, "crio-a.scope", ""}, {podG, MemoryMin, "", ""}}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
 	}
@@ -114,7 +155,7 @@ func TestRollbackKeepsWhatItCouldNotRestore(t *testing.T) {
 		t.Error("the file could have been restored")
 	}
 	for _, u.err = range []error{ErrNoSystemd, ErrNoUnit} { // nothing there that would bring it back
-		n.journal.Note(Entry{scopeA, MemoryMin, "crio-a.scope"})
+		n.journal.Note(Entry{scopeA, MemoryMin, "crio-a.scope", ""})
 		if err := os.RemoveAll(filepath.Join(n.Root(), podG)); err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +181,7 @@ func TestWhatCannotBeLookedAtIsNotGone(t *testing.T) {
 			t.Errorf("%s: %s, want %s", cgroup, got, want)
 		}
 	}
-	n.journal.Note(Entry{"kubepods/podlink", MemoryMin, ""})
+	n.journal.Note(Entry{"kubepods/podlink", MemoryMin, "", ""})
 	n.journal.Prune(n.Exists)
 	actions, err := Rollback(t.Context(), n.journal, n.Tree, nil, false)
 	if len(actions) != 1 || actions[0].Gone || err == nil || len(n.journal.Entries()) != 1 {
@@ -157,8 +198,8 @@ func TestRollbackOfMemsNeedsTheParentsNodes(t *testing.T) {
 	}
 	defer tree.Close()
 	j := openJournal(t, t.TempDir())
-	j.Note(Entry{"kubepods/pod1/a", CpusetMems, ""})
-	j.Note(Entry{"kubepods/pod2/b.scope", CpusetMems, "b.scope"})
+	j.Note(Entry{"kubepods/pod1/a", CpusetMems, "", ""})
+	j.Note(Entry{"kubepods/pod2/b.scope", CpusetMems, "b.scope", ""})
 	actions, err := Rollback(t.Context(), j, tree, &units{}, false)
 	if len(actions) != 2 || err == nil || strings.Count(err.Error(), "find what to restore: ") != 2 || len(j.Entries()) != 2 {
 		t.Errorf("%v, %v", actions, err)

@@ -41,7 +41,7 @@ func TestOnARealSystemd(t *testing.T) {
 	j := openJournal(t, t.TempDir())
 	p := NewProtector(ProtectorOptions{Tree: tree, Units: u, Journal: j})
 	const value = 64 << 20
-	if err := p.Apply(t.Context(), Targets([]Pod{{mustPod(t, "kubepods-podg.slice"), minimum(value)}})); err != nil {
+	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, "kubepods-podg.slice"), Values: minimum(value)}})); err != nil {
 		t.Fatal(err)
 	}
 	// Of what a file alone holds, nothing is left after these.

@@ -1,23 +1,43 @@
 package cgroup
 
 import (
+	"path"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// The levels above the containers.
+// The levels above the containers, and theirs.
 const (
 	LevelKubepods  = "kubepods"
 	LevelBurstable = "burstable"
 	LevelPod       = "pod"
+	LevelContainer = "container"
 )
+
+// levelOf is the level of a cgroup that this package writes to.
+func levelOf(cgroup string) string {
+	name, parent := path.Base(cgroup), path.Base(path.Dir(cgroup))
+	switch {
+	case isKubepods(name, Cgroupfs), isKubepods(name, Systemd):
+		return LevelKubepods
+	case isKubepods(parent, Cgroupfs) && name == "burstable",
+		isKubepods(parent, Systemd) && name == strings.TrimSuffix(parent, slice)+"-burstable"+slice:
+		return LevelBurstable
+	}
+	if _, err := ParsePod(cgroup); err == nil {
+		return LevelPod
+	}
+	return LevelContainer
+}
 
 // Pod is a living pod as the levels above the containers see it.
 type Pod struct {
 	Path PodPath
 	// Values are its own cgroup's, from memoryqos.Settings.Pod.
 	Values memoryqos.Values
+	// Fresh is set for a pod that began while this process ran: nothing that its files held before is ours.
+	Fresh bool
 }
 
 // Target is what one cgroup above the containers should hold. A value that is not set is put back to the kernel's default
@@ -27,6 +47,8 @@ type Target struct {
 	Level  string
 	Driver Driver
 	Values memoryqos.Values
+	// Fresh is a pod's.
+	Fresh bool
 }
 
 // Targets derives all levels from the living pods: the sums, top-down, then the pods as they are given. It is pure.
@@ -53,7 +75,7 @@ func Targets(pods []Pod) []Target {
 		}
 	}
 	for _, p := range pods {
-		targets = append(targets, Target{Cgroup: p.Path.Pod, Level: LevelPod, Driver: p.Path.Driver, Values: p.Values})
+		targets = append(targets, Target{Cgroup: p.Path.Pod, Level: LevelPod, Driver: p.Path.Driver, Values: p.Values, Fresh: p.Fresh})
 	}
 	return targets
 }

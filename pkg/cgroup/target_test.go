@@ -10,6 +10,27 @@ import (
 
 const mi = 1 << 20
 
+func TestLevelsOfCgroups(t *testing.T) {
+	for cgroup, want := range map[string]string{
+		"kubepods":                 LevelKubepods,
+		"a/kubepods":               LevelKubepods,
+		"a.slice/a-kubepods.slice": LevelKubepods,
+		"kubepods/burstable":       LevelBurstable,
+		"kubepods.slice/kubepods-burstable.slice":             LevelBurstable,
+		"a.slice/a-kubepods.slice/a-kubepods-burstable.slice": LevelBurstable,
+		"kubepods/pod1":           LevelPod,
+		"kubepods/burstable/pod1": LevelPod,
+		"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice": LevelPod,
+		"kubepods/pod1/burstable":                         LevelContainer,
+		"kubepods/burstable/pod1/c":                       LevelContainer,
+		"kubepods.slice/kubepods-pod1.slice/crio-c.scope": LevelContainer,
+	} {
+		if got := levelOf(cgroup); got != want {
+			t.Errorf("%s is called %s, want %s", cgroup, got, want)
+		}
+	}
+}
+
 func minimum(v uint64) memoryqos.Values { return memoryqos.Values{Min: &v} }
 func low(v uint64) memoryqos.Values     { return memoryqos.Values{Low: &v} }
 func both(min, low uint64) memoryqos.Values {
@@ -17,32 +38,32 @@ func both(min, low uint64) memoryqos.Values {
 }
 
 func TestTargetsAreTheSumsOfTheLivingPods(t *testing.T) {
-	guaranteed := Pod{mustPod(t, "/kubepods/podg"), minimum(128 * mi)}
-	burstable1 := Pod{mustPod(t, "/kubepods/burstable/podb1"), low(128 * mi)}
-	burstable2 := Pod{mustPod(t, "/kubepods/burstable/podb2"), low(256 * mi)}
-	bestEffort := Pod{mustPod(t, "/kubepods/besteffort/pode"), memoryqos.Values{}}
+	guaranteed := Pod{Path: mustPod(t, "/kubepods/podg"), Values: minimum(128 * mi), Fresh: true}
+	burstable1 := Pod{Path: mustPod(t, "/kubepods/burstable/podb1"), Values: low(128 * mi)}
+	burstable2 := Pod{Path: mustPod(t, "/kubepods/burstable/podb2"), Values: low(256 * mi)}
+	bestEffort := Pod{Path: mustPod(t, "/kubepods/besteffort/pode"), Values: memoryqos.Values{}}
 	tests := map[string]struct {
 		pods []Pod
 		want []Target
 	}{
 		"none": {nil, []Target{}},
 		"KEP-2570": {[]Pod{burstable2, guaranteed, burstable1}, []Target{
-			{"kubepods", LevelKubepods, Cgroupfs, both(512*mi, 384*mi)},
-			{"kubepods/burstable", LevelBurstable, Cgroupfs, low(384 * mi)},
-			{"kubepods/burstable/podb2", LevelPod, Cgroupfs, low(256 * mi)},
-			{"kubepods/podg", LevelPod, Cgroupfs, minimum(128 * mi)},
-			{"kubepods/burstable/podb1", LevelPod, Cgroupfs, low(128 * mi)},
+			{"kubepods", LevelKubepods, Cgroupfs, both(512*mi, 384*mi), false},
+			{"kubepods/burstable", LevelBurstable, Cgroupfs, low(384 * mi), false},
+			{"kubepods/burstable/podb2", LevelPod, Cgroupfs, low(256 * mi), false},
+			{"kubepods/podg", LevelPod, Cgroupfs, minimum(128 * mi), true},
+			{"kubepods/burstable/podb1", LevelPod, Cgroupfs, low(128 * mi), false},
 		}},
 		"BestEffort": {[]Pod{bestEffort}, []Target{
-			{"kubepods", LevelKubepods, Cgroupfs, memoryqos.Values{}},
-			{"kubepods/besteffort/pode", LevelPod, Cgroupfs, memoryqos.Values{}},
+			{"kubepods", LevelKubepods, Cgroupfs, memoryqos.Values{}, false},
+			{"kubepods/besteffort/pode", LevelPod, Cgroupfs, memoryqos.Values{}, false},
 		}},
-		"two kubelets": {[]Pod{guaranteed, {mustPod(t, "a-kubepods-burstable-pod1.slice"), low(mi)}}, []Target{
-			{"kubepods", LevelKubepods, Cgroupfs, minimum(128 * mi)},
-			{"a.slice/a-kubepods.slice", LevelKubepods, Systemd, both(mi, mi)},
-			{"a.slice/a-kubepods.slice/a-kubepods-burstable.slice", LevelBurstable, Systemd, low(mi)},
-			{"kubepods/podg", LevelPod, Cgroupfs, minimum(128 * mi)},
-			{"a.slice/a-kubepods.slice/a-kubepods-burstable.slice/a-kubepods-burstable-pod1.slice", LevelPod, Systemd, low(mi)},
+		"two kubelets": {[]Pod{guaranteed, {Path: mustPod(t, "a-kubepods-burstable-pod1.slice"), Values: low(mi)}}, []Target{
+			{"kubepods", LevelKubepods, Cgroupfs, minimum(128 * mi), false},
+			{"a.slice/a-kubepods.slice", LevelKubepods, Systemd, both(mi, mi), false},
+			{"a.slice/a-kubepods.slice/a-kubepods-burstable.slice", LevelBurstable, Systemd, low(mi), false},
+			{"kubepods/podg", LevelPod, Cgroupfs, minimum(128 * mi), true},
+			{"a.slice/a-kubepods.slice/a-kubepods-burstable.slice/a-kubepods-burstable-pod1.slice", LevelPod, Systemd, low(mi), false},
 		}},
 	}
 	for name, test := range tests {

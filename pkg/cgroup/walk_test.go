@@ -254,7 +254,7 @@ func (w *walker) rmdir(pod string) {
 func (w *walker) apply() {
 	pods := make([]Pod, 0, len(w.pods))
 	for _, p := range w.pods {
-		pods = append(pods, Pod{p.path, w.settings.Pod(p.Pod)})
+		pods = append(pods, Pod{Path: p.path, Values: w.settings.Pod(p.Pod)})
 	}
 	if err := w.protector.Apply(w.t.Context(), Targets(pods)); err != nil {
 		w.t.Fatal(err)
