@@ -41,8 +41,13 @@ func TestBooksBalanceWhateverComes(t *testing.T) {
 				_, err := m.Adopt(pod, name, request, nodeset.Set(r.Uint64())&nodeset.Set(1<<len(nodes)-1))
 				what = fmt.Sprint("adopt ", err)
 			case 3, 4:
-				_, err := m.Resize(c, r.IntN(2) == 0)
-				what = fmt.Sprint("resize ", err)
+				p, err := m.Resize(c, r.IntN(2) == 0)
+				what = fmt.Sprint("resize ", p, err)
+				if err == nil {
+					if problem := misallocated(request, p); problem != "" {
+						t.Fatalf("seed %d step %d: after %s: %s", seed, step, what, problem)
+					}
+				}
 				if err != nil && m.Generation() != before {
 					t.Fatalf("seed %d step %d: a rejected resize changed the state", seed, step)
 				}
@@ -114,6 +119,20 @@ func unbalanced(s memorymanager.State) string {
 			if table.Reserved != min(want, table.Allocatable) || table.Free != table.Allocatable-table.Reserved {
 				return fmt.Sprintf("node %d: %+v, its entries have %d", n.ID, table, want)
 			}
+		}
+	}
+	return ""
+}
+
+// misallocated says what a resize promises and does not hold: a request is its blocks and what is short.
+func misallocated(request memorymanager.Request, p memorymanager.Placement) string {
+	short := map[memorymanager.MemoryType]uint64{}
+	for _, amount := range p.Short {
+		short[amount.Type] = amount.Bytes
+	}
+	for i, amount := range request {
+		if p.Blocks[i].Size+short[amount.Type] != amount.Bytes {
+			return fmt.Sprintf("%d of %+v are allocated and %d short", p.Blocks[i].Size, amount, short[amount.Type])
 		}
 	}
 	return ""

@@ -403,29 +403,34 @@ func TestPodScope(t *testing.T) {
 }
 
 func TestResize(t *testing.T) {
+	required := func(c memorymanager.Container) memorymanager.Container { c.Required = true; return c }
 	tests := map[string]struct {
-		policy  topologymanager.Policy
-		first   []memorymanager.Container
-		c       memorymanager.Container
-		mayMove bool
-		nodes   nodeset.Set
-		want    []uint64
-		err     string
+		policy topologymanager.Policy
+		first  []memorymanager.Container
+		c      memorymanager.Container
+		nodes  nodeset.Set
+		want   []uint64
+		err    string
+		// Where there is an err: what is allocated, and what is short, of a resize that is not refused.
+		partly []uint64
+		short  uint64
 	}{
 		"grow in place":                 {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 6*gi), nodes: nodeset.Of(0), want: []uint64{6 * gi, 0, 0}},
 		"shrink":                        {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", gi), nodes: nodeset.Of(0), want: []uint64{gi, 0, 0}},
 		"shrink in a group":             {first: []memorymanager.Container{app("p", 14*gi)}, c: app("p", 12*gi), nodes: nodeset.Of(0, 1), want: []uint64{8 * gi, 4 * gi, 0}},
-		"to a superset":                 {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), mayMove: true, nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 6 * gi, 0}},
-		"to all":                        {policy: topologymanager.BestEffort, first: []memorymanager.Container{app("p", 14*gi)}, c: app("p", 24*gi), mayMove: true, nodes: nodeset.Of(0, 1, 2), want: []uint64{10 * gi, 10 * gi, 4 * gi}},
-		"may not move":                  {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), err: "nodes 0 have no room for more"},
-		"one node only":                 {policy: topologymanager.SingleNUMANode, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), mayMove: true, err: "node 0 has no room for more, and the policy allows no second one"},
-		"others keep the group":         {first: []memorymanager.Container{app("p", 4*gi), app("q", 4*gi)}, c: app("p", 8*gi), mayMove: true, err: "nodes 0 have no room for more, and other containers on them keep the group from growing"},
-		"larger than the machine":       {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 40*gi), mayMove: true, err: "nodes 0 have no room for more, nor with unused nodes"},
-		"more nodes than preferred":     {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 14*gi), app("q", 9*gi)}, c: app("p", 16*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 6 * gi, 9 * gi}},
+		"to a superset":                 {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 6 * gi, 0}},
+		"to all":                        {policy: topologymanager.BestEffort, first: []memorymanager.Container{app("p", 14*gi)}, c: app("p", 24*gi), nodes: nodeset.Of(0, 1, 2), want: []uint64{10 * gi, 10 * gi, 4 * gi}},
+		"one node only":                 {policy: topologymanager.SingleNUMANode, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), err: "node 0 has no room for more, and the policy allows no second one", partly: []uint64{10 * gi, 0, 0}, short: 6 * gi},
+		"others keep the node":          {first: []memorymanager.Container{app("p", 4*gi), app("q", 4*gi)}, c: app("p", 8*gi), err: "node 0 has no room for more, and other containers there keep it from getting more nodes", partly: []uint64{10 * gi, 0, 0}, short: 2 * gi},
+		"others keep the group":         {first: []memorymanager.Container{app("p", 14*gi), app("r", 10*gi), app("q", 5*gi)}, c: app("p", 16*gi), err: "nodes 0-1 have no room for more, and other containers there keep it from getting more nodes", partly: []uint64{10 * gi, 10 * gi, 10 * gi}, short: gi},
+		"larger than the machine":       {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 40*gi), err: "node 0 has no room for more, nor with unused nodes", partly: []uint64{10 * gi, 0, 0}, short: 30 * gi},
+		"a node that is full":           {first: []memorymanager.Container{app("p", 4*gi), app("q", 6*gi)}, c: app("p", 5*gi), err: "node 0 has no room for more", partly: []uint64{10 * gi, 0, 0}, short: gi},
+		"in a group of others":          {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 14*gi), app("q", 9*gi)}, c: app("p", 16*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 6 * gi, 9 * gi}},
 		"pages that are not there":      {first: []memorymanager.Container{app("p", gi)}, c: memorymanager.Container{Pod: "p", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}}, err: "no NUMA node has such memory"},
-		"without a booking":             {c: app("p", gi), err: "the container has no booking to resize"},
+		"without an allocation":         {c: app("p", gi), err: "the container has no booking to resize"},
 		"without a request":             {c: memorymanager.Container{Pod: "p", Name: "c"}, err: "the request names no memory"},
-		"restricted to a preferred two": {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 12*gi), mayMove: true, nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 2 * gi, 0}},
+		"restricted to a preferred two": {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 12*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 2 * gi, 0}},
+		"required, to a preferred two":  {policy: topologymanager.BestEffort, first: []memorymanager.Container{app("p", 4*gi)}, c: required(app("p", 12*gi)), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 2 * gi, 0}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -434,7 +439,7 @@ func TestResize(t *testing.T) {
 				mustAdmit(t, m, c)
 			}
 			before := m.State()
-			p, err := m.Resize(test.c, test.mayMove)
+			p, err := m.Resize(test.c, true)
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Errorf("got %v, want %s", err, test.err)
@@ -442,10 +447,11 @@ func TestResize(t *testing.T) {
 				if diff := cmp.Diff(before, m.State()); diff != "" {
 					t.Errorf("the state changed: %s", diff)
 				}
+				testShort(t, m, test.c, test.partly, test.short)
 				return
 			}
-			if err != nil || p.Nodes != test.nodes {
-				t.Fatalf("got %s (%v), want %s", p.Nodes, err, test.nodes)
+			if err != nil || p.Nodes != test.nodes || p.Short != nil {
+				t.Fatalf("got %s, short of %s (%v), want %s", p.Nodes, p.Short, err, test.nodes)
 			}
 			if got := reservedBytes(m); !slices.Equal(got, test.want) {
 				t.Errorf("booked %d, want %d", got, test.want)
@@ -460,15 +466,102 @@ func TestResize(t *testing.T) {
 			}
 		})
 	}
-	t.Run("restricted, unequal nodes", func(t *testing.T) {
-		nodes := append(plain(2), memorymanager.NodeCapacity{ID: 2, Total: 30 * gi})
-		m := manager(t, nodes, topologymanager.Restricted)
-		mustAdmit(t, m, app("p", 4*gi))
-		_, err := m.Resize(app("p", 12*gi), true)
-		if err == nil || !strings.Contains(err.Error(), "it would need nodes 0-1, more than preferred") {
-			t.Error(err)
+	for name, test := range map[string]struct {
+		policy topologymanager.Policy
+		c      memorymanager.Container
+		err    string
+	}{
+		"restricted, unequal nodes": {topologymanager.Restricted, app("p", 12*gi), "it would need nodes 0-1, more than preferred"},
+		"required, unequal nodes":   {topologymanager.BestEffort, required(app("p", 12*gi)), "it would need nodes 0-1, more than preferred"},
+		"best effort":               {topologymanager.BestEffort, app("p", 12*gi), ""},
+		"required under none":       {topologymanager.None, required(app("p", 12*gi)), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := manager(t, append(plain(2), memorymanager.NodeCapacity{ID: 2, Total: 30 * gi}), test.policy)
+			mustAdmit(t, m, app("p", 4*gi))
+			if _, err := m.Resize(test.c, true); (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+				t.Errorf("got %v, want %q", err, test.err)
+			}
+		})
+	}
+}
+
+// testShort resizes a container that is not to be refused, and again once the others are gone. want is nil where the
+// request itself is wrong.
+func testShort(t *testing.T, m *memorymanager.Manager, c memorymanager.Container, want []uint64, short uint64) {
+	t.Helper()
+	p, err := m.Resize(c, false)
+	if want == nil {
+		if err == nil {
+			t.Error("it is accepted")
 		}
-	})
+		return
+	}
+	if err != nil || p.Nodes != nodeset.Of(0, 1, 2) || !slices.Equal(p.Short, memory(short)) {
+		t.Fatalf("accepted on %s, short of %s (%v), want all nodes and %d", p.Nodes, p.Short, err, short)
+	}
+	if got := reservedBytes(m); !slices.Equal(got, want) {
+		t.Errorf("allocated %d, want %d", got, want)
+	}
+	if problem := unbalanced(m.State()); problem != "" {
+		t.Error(problem)
+	}
+	generation := m.Generation()
+	if again, err := m.Resize(c, false); err != nil || !slices.Equal(again.Short, p.Short) || m.Generation() != generation {
+		t.Errorf("the same again: short of %s (%v), generation %d after %d", again.Short, err, m.Generation(), generation)
+	}
+	if report, err := m.Restore(m.State(), 0); err != nil || len(report.Problems) > 0 || len(report.Lost) > 0 {
+		t.Errorf("restored: %+v, %v", report, err)
+	}
+	if again, err := m.Resize(c, false); err != nil || !slices.Equal(again.Short, p.Short) {
+		t.Errorf("after a restart it is short of %s (%v), want %s", again.Short, err, p.Short)
+	}
+	m.ReleasePod("q")
+	m.ReleasePod("r")
+	c.Request = memory(9 * gi)
+	if p, err := m.Resize(c, false); err != nil || p.Nodes == nodeset.Of(0, 1, 2) || p.Short != nil {
+		t.Errorf("with room it is on %s, short of %s (%v)", p.Nodes, p.Short, err)
+	}
+}
+
+// TestReinstate restarts a container whose limit has grown and that fits nowhere.
+func TestReinstate(t *testing.T) {
+	m := manager(t, plain(2), topologymanager.Restricted)
+	mustAdmit(t, m, app("p", 4*gi))
+	mustAdmit(t, m, app("q", 4*gi))
+	mustAdmit(t, m, app("r", 8*gi))
+	blocks := m.Blocks("p", "c")
+	m.Release("p", "c")
+	p, err := m.Reinstate(app("p", 12*gi), blocks)
+	if err != nil || p.Nodes != nodeset.Of(0, 1) || !slices.Equal(p.Short, memory(6*gi)) {
+		t.Errorf("on %s, short of %s (%v)", p.Nodes, p.Short, err)
+	}
+	if got := reservedBytes(m); !slices.Equal(got, []uint64{10 * gi, 8 * gi}) {
+		t.Errorf("allocated %d", got)
+	}
+	if problem := unbalanced(m.State()); problem != "" {
+		t.Error(problem)
+	}
+	if _, err := m.Reinstate(app("s", gi), nil); err == nil {
+		t.Error("nothing was reinstated without an error")
+	}
+}
+
+func TestSpread(t *testing.T) {
+	m := manager(t, plain(2), topologymanager.BestEffort)
+	all := nodeset.Of(0, 1)
+	if m.Spread(all) {
+		t.Error("unused nodes join no group")
+	}
+	mustAdmit(t, m, app("p", 4*gi))
+	if !m.Spread(all) || m.Spread(nodeset.Of(0)) {
+		t.Errorf("beside a container on node 0: all nodes %v, node 0 %v", m.Spread(all), m.Spread(nodeset.Of(0)))
+	}
+	m.ReleasePod("p")
+	mustAdmit(t, m, app("p", 14*gi))
+	if m.Spread(all) {
+		t.Error("all nodes are one group")
+	}
 }
 
 func TestAdopt(t *testing.T) {

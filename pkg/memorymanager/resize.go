@@ -2,15 +2,18 @@ package memorymanager
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// Resize changes the request of a running container: less frees, more grows in place, else, when mayMove is set, onto a
-// superset of its nodes that keeps the group rules and the policy. The error is a *Rejection and leaves the booking as
-// it was.
-func (m *Manager) Resize(c Container, mayMove bool) (Placement, error) {
+// Resize changes the request of a running container: less frees, more grows in place, else onto a superset of its nodes
+// that keeps the group rules and the policy. Where there is no such room and whole is set, the error is a *Rejection and
+// the allocation stays as it was. Where whole is not set, the container keeps its nodes, is allocated what they have free
+// of each type, and is short of the rest until another Resize finds room. Meanwhile it may use all nodes: the kernel then
+// takes memory that is free somewhere, instead of ending a process on nodes that are full.
+func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	if cause := c.Request.invalid(); cause != "" {
 		return Placement{}, m.reject(c, InvalidRequest, cause)
 	}
@@ -24,11 +27,15 @@ func (m *Manager) Resize(c Container, mayMove bool) (Placement, error) {
 		return Placement{}, m.reject(c, ResizeInfeasible, "no NUMA node has such memory")
 	}
 	if !m.growsIn(existing.blocks, c.Request, nodes) {
-		wider, cause := m.widen(h, existing.blocks, nodes, mayMove)
-		if cause != "" {
+		wider, cause := m.widen(c, h, existing.blocks, nodes)
+		switch {
+		case cause == "":
+			nodes = wider
+		case whole:
 			return Placement{}, m.reject(c, ResizeInfeasible, cause)
+		default:
+			return m.fitPartly(c.Request, existing), nil
 		}
-		nodes = wider
 	}
 	blocks := make([]Block, len(c.Request))
 	for i, amount := range c.Request {
@@ -38,6 +45,47 @@ func (m *Manager) Resize(c Container, mayMove bool) (Placement, error) {
 	return Placement{
 		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Bounded: h.bounded,
 	}, nil
+}
+
+// fitPartly gives a container what its nodes have free of a request.
+func (m *Manager) fitPartly(request Request, existing *container) Placement {
+	nodes := span(existing.blocks)
+	blocks := make([]Block, len(request))
+	for i, amount := range request {
+		has := plus(size(existing.blocks, nodes, amount.Type), m.column(amount.Type).freeOf(nodes))
+		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: min(amount.Bytes, has)}
+	}
+	same := func(a, b Block) bool { return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size }
+	if !slices.EqualFunc(existing.blocks, blocks, same) {
+		m.rewrite(existing, blocks)
+	}
+	return Placement{
+		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: m.all, Short: request.beyond(blocks),
+	}
+}
+
+// beyond is what a request has beyond blocks; nil when they hold all of it.
+func (r Request) beyond(blocks []Block) (short Request) {
+	for _, amount := range r {
+		if more := minus(amount.Bytes, size(blocks, span(blocks), amount.Type)); more > 0 {
+			short = append(short, Amount{Type: amount.Type, Bytes: more})
+		}
+	}
+	return short
+}
+
+// Reinstate allocates blocks again that were just released, for a container that found no room elsewhere, and brings them
+// to its request as far as there is room: see Resize.
+func (m *Manager) Reinstate(c Container, blocks []Block) (Placement, error) {
+	before := make(Request, len(blocks))
+	for i, b := range blocks {
+		before[i] = Amount{Type: b.Type, Bytes: b.Size}
+	}
+	if _, err := m.Adopt(c.Pod, c.Name, before, span(blocks)); err != nil {
+		return Placement{}, err
+	}
+	m.container(c.Pod, c.Name).kind = c.Kind
+	return m.Resize(c, false)
 }
 
 // growsIn reports whether the nodes have what the request asks for beyond the blocks.
@@ -52,16 +100,17 @@ func (m *Manager) growsIn(blocks []Block, request Request, nodes nodeset.Set) bo
 }
 
 // widen finds more nodes for a container that has its own to itself.
-func (m *Manager) widen(h *hints, blocks []Block, nodes nodeset.Set, mayMove bool) (nodeset.Set, string) {
-	switch {
-	case !mayMove:
-		return 0, fmt.Sprintf("nodes %s have no room for more", nodes)
-	case m.policy == topologymanager.SingleNUMANode:
-		return 0, fmt.Sprintf("node %s has no room for more, and the policy allows no second one", nodes)
+func (m *Manager) widen(c Container, h *hints, blocks []Block, nodes nodeset.Set) (nodeset.Set, string) {
+	full := nodes.Named() + " has no room for more"
+	if nodes.Len() > 1 {
+		full = nodes.Named() + " have no room for more"
+	}
+	if m.policy == topologymanager.SingleNUMANode {
+		return 0, full + ", and the policy allows no second one"
 	}
 	for id := range nodes.All() {
 		if m.assignments[id] != len(blocks) {
-			return 0, fmt.Sprintf("nodes %s have no room for more, and other containers on them keep the group from growing", nodes)
+			return 0, full + ", and other containers there keep it from getting more nodes"
 		}
 	}
 	h.unused |= nodes
@@ -72,12 +121,13 @@ func (m *Manager) widen(h *hints, blocks []Block, nodes nodeset.Set, mayMove boo
 	rest := h.unused &^ nodes
 	if found, ok := h.smallest(rest, 1, rest.Len(), want); ok {
 		wider := nodes | found
-		if m.policy == topologymanager.Restricted && !h.minimal(wider.Len()) {
+		insists := m.policy == topologymanager.Restricted || c.Required && m.policy != topologymanager.None
+		if insists && !h.minimal(wider.Len()) {
 			return 0, fmt.Sprintf("it would need nodes %s, more than preferred", wider)
 		}
 		return wider, ""
 	}
-	return 0, fmt.Sprintf("nodes %s have no room for more, nor with unused nodes", nodes)
+	return 0, full + ", nor with unused nodes"
 }
 
 // rewrite replaces a container's blocks. On the same nodes only the differences move.
@@ -147,6 +197,12 @@ func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Se
 		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes,
 		Overcommitted: m.shortages(nodes, 0),
 	}, nil
+}
+
+// Spread reports whether a container that was found on these nodes without an allocation is spread over the machine, as
+// one that is short is: they are all nodes, and an allocation there would join groups.
+func (m *Manager) Spread(nodes nodeset.Set) bool {
+	return nodes == m.all && nodes != m.unused && m.groups[nodes.First()] != nodes
 }
 
 func bookedAs(name string, blocks []Block) container { return container{name: name, blocks: blocks} }

@@ -145,6 +145,8 @@ type Container struct {
 	Request   Request
 	// CPUs are the NUMA nodes of the container's exclusive CPUs; empty when it has none.
 	CPUs nodeset.Set
+	// Required is set when its pod asks for no more NUMA nodes than it needs (the annotation numa: required).
+	Required bool
 }
 
 // Options choose how containers are placed.
@@ -158,6 +160,9 @@ type Options struct {
 	// FallBack takes the narrowest set of nodes with room where policy none or best-effort leads to nodes that a group
 	// keeps from being used; without it such a container is rejected, as the kubelet does (kubernetes#138495).
 	FallBack bool
+	// FollowCPUs lets the memory of a container under policy restricted follow exclusive CPUs that are on more nodes than
+	// the policy admits; without it such a container is rejected.
+	FollowCPUs bool
 	// Budget bounds the search where an exact answer would take exponential work, in candidate steps; 0 is the default.
 	Budget int
 }
@@ -168,8 +173,10 @@ type Placement struct {
 	Affinity topologymanager.Hint
 	// Blocks are the container's bookings, sorted by type.
 	Blocks []Block
-	// Nodes is the union of the blocks' nodes: what goes into cpuset.mems.
+	// Nodes is what goes into cpuset.mems: the union of the blocks' nodes, or all nodes while the container is short.
 	Nodes nodeset.Set
+	// Short is what a resized container asks for beyond its blocks; nil when they hold all of it.
+	Short Request
 	// Existing is set when the container had its booking before.
 	Existing bool
 	// Bounded is set when the search ran into its budget: the placement is correct but may span more nodes than needed.
