@@ -28,6 +28,9 @@ type Config struct {
 	// OnGroupConflict is what happens under none and best-effort when the hints lead to nodes that another group of
 	// containers holds: the kubelet's answer (Fail), or the narrowest set of nodes with room (FallBack).
 	OnGroupConflict OnGroupConflict `yaml:"onGroupConflict"`
+	// OnForeignCPUs is what happens under restricted to a container whose exclusive CPUs the kubelet has assigned on more
+	// nodes than the policy admits: its memory follows them (Follow), or it cannot be placed (Reject).
+	OnForeignCPUs OnForeignCPUs `yaml:"onForeignCPUs"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
 	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
 

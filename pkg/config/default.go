@@ -25,6 +25,7 @@ func Default() Config {
 		OnBadAnnotation:         IgnoreAnnotation,
 		OnTermination:           KeepValues,
 		OnGroupConflict:         FailOnConflict,
+		OnForeignCPUs:           FollowCPUs,
 		ReconcilePeriod:         Duration(10 * time.Second),
 		StateTolerance:          64 << 20,
 		StallGuard: StallGuard{

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -32,6 +33,9 @@ type kubeletConfiguration struct {
 	MemoryThrottlingFactor       *float64          `json:"memoryThrottlingFactor"`
 	MemoryReservationPolicy      string            `json:"memoryReservationPolicy"`
 	FeatureGates                 map[string]bool   `json:"featureGates"`
+
+	// CPUManagerPolicy is not taken over: the kubelet assigns exclusive CPUs itself.
+	CPUManagerPolicy string `json:"cpuManagerPolicy"`
 }
 
 type kubeletReserved struct {
@@ -61,6 +65,9 @@ func takeOver(path, ours string, doc *strictyaml.Document) (Config, error) {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
 	c.warnAboutKubelet(k)
+	if k.CPUManagerPolicy == "static" {
+		c.origin.assigns = cmp.Or(topologymanager.Policy(k.TopologyManagerPolicy), topologymanager.None)
+	}
 	// Messages name our file for what it sets itself.
 	for key := range c.origin.taken {
 		if doc.Has(key) {
@@ -142,6 +149,20 @@ func (k kubeletConfiguration) reservedMemory() (ReservedMemory, error) {
 		}
 	}
 	return reserved, nil
+}
+
+// warnAboutCPUs warns where the kubelet may assign exclusive CPUs on more NUMA nodes than our policy admits.
+func (c Config) warnAboutCPUs() (warnings []string) {
+	ours := c.TopologyManagerPolicy
+	if c.origin == nil || c.origin.assigns == "" || c.origin.assigns == ours || ours != topologymanager.Restricted && ours != topologymanager.SingleNUMANode {
+		return nil
+	}
+	answer := "is rejected"
+	if ours == topologymanager.Restricted && c.OnForeignCPUs == FollowCPUs {
+		answer = "has its memory on the nodes of its CPUs (onForeignCPUs Follow)"
+	}
+	return []string{fmt.Sprintf("%s: cpuManagerPolicy is static and topologyManagerPolicy %s, ours is %s: a container whose exclusive CPUs are on more NUMA nodes than ours admits %s; set topologyManagerPolicy %s there",
+		c.origin.kubelet, c.origin.assigns, ours, answer, ours)}
 }
 
 // warnAboutKubelet names what a kubelet with this configuration would do beside us.

@@ -122,6 +122,31 @@ func TestPolicyNoneOfTheKubeletIsTakenOverWithAWarning(t *testing.T) {
 	}
 }
 
+func TestCPUsThatTheKubeletMayAssignAnywhere(t *testing.T) {
+	const static = "cpuManagerPolicy: static\n"
+	for name, test := range map[string]struct{ kubelet, ours, want string }{
+		"restricted":          {static, "topologyManagerPolicy: restricted", "kubelet.yaml: cpuManagerPolicy is static and topologyManagerPolicy none, ours is restricted: a container whose exclusive CPUs are on more NUMA nodes than ours admits has its memory on the nodes of its CPUs (onForeignCPUs Follow); set topologyManagerPolicy restricted there"},
+		"restricted, Reject":  {static + "topologyManagerPolicy: best-effort", "topologyManagerPolicy: restricted\nonForeignCPUs: Reject", "topologyManagerPolicy best-effort, ours is restricted: a container whose exclusive CPUs are on more NUMA nodes than ours admits is rejected"},
+		"single-numa-node":    {static, "topologyManagerPolicy: single-numa-node", "admits is rejected; set topologyManagerPolicy single-numa-node there"},
+		"the same":            {static + "topologyManagerPolicy: restricted", "topologyManagerPolicy: restricted", ""},
+		"taken over":          {static + "topologyManagerPolicy: restricted", "", ""},
+		"ours is best-effort": {static, "topologyManagerPolicy: best-effort", ""},
+		"no exclusive CPUs":   {"cpuManagerPolicy: none", "topologyManagerPolicy: restricted", ""},
+		"nothing is placed":   {static, "memoryManagerPolicy: None\ntopologyManagerPolicy: restricted", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := Load(beside(t, kubeletHead+test.kubelet, test.ours+"\nreservedMemory: 0:memory=1Gi"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := c.Resolve(fixture(t, "task-page"))
+			if err != nil || test.want == "" && len(r.Warnings) > 0 || test.want != "" && (len(r.Warnings) != 1 || !strings.Contains(r.Warnings[0], test.want)) {
+				t.Errorf("%v, warnings %q, want %q", err, r.Warnings, test.want)
+			}
+		})
+	}
+}
+
 // TestErrorNamesTheFileThatIsWrong: %s stands for the folder of both files.
 func TestErrorNamesTheFileThatIsWrong(t *testing.T) {
 	tests := map[string]struct{ kubelet, ours, want string }{

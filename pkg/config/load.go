@@ -10,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // origin is where a configuration's values came from, for messages.
@@ -19,6 +20,8 @@ type origin struct {
 	kubelet  string
 	taken    map[string]bool
 	warnings []string
+	// assigns is the topology policy by which the kubelet assigns exclusive CPUs; empty where it assigns none, or is not known.
+	assigns topologymanager.Policy
 }
 
 // Load reads a configuration file.

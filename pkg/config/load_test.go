@@ -130,6 +130,7 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"headroom 1":             {"guaranteedHeadroom: 1", "c.yaml:1: guaranteedHeadroom: want 0 or more and less than 1, got 1"},
 		"memory policy":          {"memoryManagerPolicy: static", `c.yaml:1: memoryManagerPolicy: want Static or None, got "static"`},
 		"topology policy":        {"topologyManagerPolicy: strict", `c.yaml:1: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "strict"`},
+		"foreign CPUs":           {"onForeignCPUs: follow", `c.yaml:1: onForeignCPUs: want Follow or Reject, got "follow"`},
 		"scope":                  {"topologyManagerScope: node", `c.yaml:1: topologyManagerScope: want container or pod, got "node"`},
 		"option unknown":         {"topologyManagerPolicyOptions: {prefer-closest: true}", `c.yaml:1: topologyManagerPolicyOptions: unknown option "prefer-closest", did you mean "prefer-closest-numa-nodes"?`},
 		"option value":           {"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: perhaps}", `c.yaml:1: topologyManagerPolicyOptions.prefer-closest-numa-nodes: want true or false, got "perhaps"`},

@@ -19,7 +19,7 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 	c := r.Config
 	prefer, _ := strconv.ParseBool(c.TopologyManagerPolicyOptions[preferClosest])
 	r.Manager = memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope, PreferClosest: prefer,
-		FallBack: c.OnGroupConflict == FallBackOnConflict}
+		FallBack: c.OnGroupConflict == FallBackOnConflict, FollowCPUs: c.OnForeignCPUs == FollowCPUs}
 
 	r.leaveOut(m)
 	for i, node := range m.Nodes {

@@ -60,6 +60,7 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 	r.Eviction = keep.eviction
 	r.Static = c.MemoryManagerPolicy == MemoryManagerStatic
 	if r.Static {
+		r.Warnings = append(r.Warnings, c.warnAboutCPUs()...)
 		err = r.placement(m, keep)
 	}
 	return r, err
@@ -74,6 +75,20 @@ func (c Config) onUnsatisfiable() OnUnsatisfiable {
 		return Reject
 	}
 	return Unpinned
+}
+
+// RefusesCreate reports whether a container that cannot be placed is refused instead of running on all nodes. What its pod
+// asks for by annotation comes first.
+func (r Resolved) RefusesCreate(wish NUMAPreference) bool {
+	return wish == NUMARequired || wish != NUMAPreferred && r.OnUnsatisfiable == Reject
+}
+
+// RefusesResize is the same for a resize that finds no room. The container runs here already, the kubelet has admitted the
+// resize, and would try it again every second: it is refused only where more memory elsewhere is no choice, by the pod's
+// annotation or by the policy single-numa-node.
+func (r Resolved) RefusesResize(wish NUMAPreference) bool {
+	insists := r.Config.TopologyManagerPolicy == topologymanager.SingleNUMANode
+	return wish == NUMARequired || insists && r.RefusesCreate(wish)
 }
 
 // sums are the reservations of Node Allocatable in bytes.

@@ -51,7 +51,7 @@ func TestTaskPageReservations(t *testing.T) {
 			{ID: 0, Total: 134987354112, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 3 << 30}}, Distances: []int{10, 21}},
 			{ID: 1, Total: 135286722560, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 2148 << 20}}, Distances: []int{21, 10}},
 		},
-		Manager:         memorymanager.Options{Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope},
+		Manager:         memorymanager.Options{Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope, FollowCPUs: true},
 		OnUnsatisfiable: Unpinned,
 		QoS: memoryqos.Settings{Factor: c.MemoryThrottlingFactor, Reservation: memoryqos.TieredReservation, GuaranteedHeadroom: 0.02,
 			NodeAllocatable: 134987354112 + 135286722560 - 5<<30, PageSize: 4096},
@@ -244,6 +244,40 @@ func TestOnGroupConflictReachesTheMemoryManager(t *testing.T) {
 	for text, want := range map[string]bool{"{}": false, "onGroupConflict: Fail": false, "onGroupConflict: FallBack": true} {
 		if r, err := resolve(t, text, fixture(t, "task-page")); err != nil || r.Manager.FallBack != want {
 			t.Errorf("%q: %v, fall back %t, want %t", text, err, r.Manager.FallBack, want)
+		}
+	}
+}
+
+func TestOnForeignCPUsReachesTheMemoryManager(t *testing.T) {
+	for text, want := range map[string]bool{"{}": true, "onForeignCPUs: Follow": true, "onForeignCPUs: Reject": false} {
+		if r, err := resolve(t, text, fixture(t, "task-page")); err != nil || r.Manager.FollowCPUs != want {
+			t.Errorf("%q: %v, follow %t, want %t", text, err, r.Manager.FollowCPUs, want)
+		}
+	}
+}
+
+// TestWhatIsRefused is the table of docs/configuration.md.
+func TestWhatIsRefused(t *testing.T) {
+	type outcome struct{ create, resize bool }
+	const unpinned, reject = "\nonUnsatisfiable: Unpinned", "\nonUnsatisfiable: Reject"
+	for text, want := range map[string]map[NUMAPreference]outcome{
+		"none":                        {"": {}, NUMAPreferred: {}, NUMARequired: {true, true}},
+		"best-effort":                 {"": {}, NUMAPreferred: {}, NUMARequired: {true, true}},
+		"best-effort" + reject:        {"": {true, false}, NUMAPreferred: {}, NUMARequired: {true, true}},
+		"restricted":                  {"": {true, false}, NUMAPreferred: {}, NUMARequired: {true, true}},
+		"restricted" + unpinned:       {"": {}, NUMAPreferred: {}, NUMARequired: {true, true}},
+		"restricted" + reject:         {"": {true, false}, NUMAPreferred: {}, NUMARequired: {true, true}},
+		"single-numa-node":            {"": {true, true}, NUMAPreferred: {}, NUMARequired: {true, true}},
+		"single-numa-node" + unpinned: {"": {}, NUMAPreferred: {}, NUMARequired: {true, true}},
+	} {
+		r, err := resolve(t, "topologyManagerPolicy: "+text, fixture(t, "task-page"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for wish, want := range want {
+			if got := (outcome{r.RefusesCreate(wish), r.RefusesResize(wish)}); got != want {
+				t.Errorf("%q, annotation %q: refused %+v, want %+v", text, wish, got, want)
+			}
 		}
 	}
 }

@@ -33,6 +33,7 @@ func (c Config) validate() error {
 		c.validatePolicyOptions(),
 		oneOf(c, "onUnsatisfiable", c.OnUnsatisfiable, Reject, Unpinned, ""),
 		oneOf(c, "onGroupConflict", c.OnGroupConflict, FailOnConflict, FallBackOnConflict),
+		oneOf(c, "onForeignCPUs", c.OnForeignCPUs, FollowCPUs, RejectCPUs),
 		oneOf(c, "nodesWithoutCPUs", c.NodesWithoutCPUs, ExcludeNodes, IncludeNodes),
 		c.validateReservations(),
 		c.validateFactor("memoryThrottlingFactor", c.MemoryThrottlingFactor),

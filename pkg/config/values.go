@@ -102,6 +102,18 @@ const (
 	FallBackOnConflict OnGroupConflict = "FallBack"
 )
 
+// OnForeignCPUs is what happens under restricted when the kubelet has assigned a container's exclusive CPUs on more NUMA
+// nodes than the policy admits.
+type OnForeignCPUs string
+
+// The answers to CPUs on too many nodes.
+const (
+	// FollowCPUs places the memory on the nodes of the CPUs.
+	FollowCPUs OnForeignCPUs = "Follow"
+	// RejectCPUs treats the container as one that cannot be placed: the policy as the kubelet has it.
+	RejectCPUs OnForeignCPUs = "Reject"
+)
+
 // OnTermination is what becomes of everything that was written when the plugin ends.
 type OnTermination string
 

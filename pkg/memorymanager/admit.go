@@ -40,7 +40,7 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	}
 	hint, admitted := m.affinity(c, h)
 	if !admitted {
-		return hint, 0, m.reject(c, TopologyAffinityError, m.unpreferred(h))
+		return hint, 0, m.reject(c, TopologyAffinityError, m.unpreferred(c, h))
 	}
 	nodes, cause := m.allocate(c.Pod, h, hint)
 	if cause == "" {
@@ -58,14 +58,20 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	return hint, 0, rejected
 }
 
-// affinity is the pod's hint in scope pod, the merged hint of the container otherwise.
+// affinity is the pod's hint in scope pod, the merged hint of the container otherwise, or where its CPUs lead.
 func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
 	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {
 		return *p.affinity, true
 	}
-	return m.policy.Merge(topologymanager.Providers{
+	hint, admitted := m.policy.Merge(topologymanager.Providers{
 		All: m.all, Memory: h, Types: len(h.columns), CPUs: c.CPUs & m.all,
 	}, m.closest)
+	if !admitted {
+		if nodes := m.follow(c, h); !nodes.Empty() {
+			return topologymanager.Hint{Nodes: nodes}, true
+		}
+	}
+	return hint, admitted
 }
 
 // allocate turns a hint into the nodes to book, or says why it can not.

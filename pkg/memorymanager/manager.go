@@ -17,8 +17,9 @@ type Manager struct {
 	scope   topologymanager.Scope
 	closest bool
 	// fallBack is for policies that do not insist.
-	fallBack bool
-	budget   int
+	fallBack   bool
+	followCPUs bool
+	budget     int
 
 	all       nodeset.Set
 	columns   []*column
@@ -61,8 +62,9 @@ type container struct {
 func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	m := &Manager{
 		policy: opts.Policy, scope: opts.Scope, closest: opts.PreferClosest, budget: opts.Budget,
-		fallBack: opts.FallBack && opts.Policy != topologymanager.Restricted && opts.Policy != topologymanager.SingleNUMANode,
-		pods:     map[string]*pod{},
+		fallBack:   opts.FallBack && opts.Policy != topologymanager.Restricted && opts.Policy != topologymanager.SingleNUMANode,
+		followCPUs: opts.FollowCPUs,
+		pods:       map[string]*pod{},
 	}
 	var err error
 	if m.policy == "" {

@@ -13,6 +13,9 @@ import (
 // Without AdmitPod, Admit aligns each container by itself. The error is a *Rejection.
 func (m *Manager) AdmitPod(uid string, containers []Container, cpus nodeset.Set) (topologymanager.Hint, error) {
 	whole := Container{Pod: uid, Request: podRequest(containers), CPUs: cpus}
+	for _, c := range containers {
+		whole.Required = whole.Required || c.Required
+	}
 	if cause := whole.Request.invalid(); cause != "" {
 		return topologymanager.Hint{}, m.reject(whole, InvalidRequest, cause)
 	}
@@ -40,7 +43,7 @@ func (m *Manager) podHint(whole Container, containers []Container) (topologymana
 	}
 	hint, admitted := m.affinity(whole, h)
 	if !admitted {
-		return hint, m.reject(whole, TopologyAffinityError, m.unpreferred(h))
+		return hint, m.reject(whole, TopologyAffinityError, m.unpreferred(whole, h))
 	}
 	return hint, nil
 }

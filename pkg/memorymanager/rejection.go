@@ -148,11 +148,13 @@ func (m *Manager) why(nodes nodeset.Set, c Container) string {
 }
 
 // unpreferred says why the policy turns down hints that exist.
-func (m *Manager) unpreferred(h *hints) string {
+func (m *Manager) unpreferred(c Container, h *hints) string {
 	nodes := h.narrow()
 	switch {
 	case nodes.Empty():
 		return noRoom
+	case m.tooWide(c, h):
+		return m.wayOut(c)
 	case m.policy == topologymanager.SingleNUMANode && nodes.Len() > 1:
 		return fmt.Sprintf("only nodes %s together have room, not one by itself", nodes)
 	case !h.minimal(nodes.Len()):

@@ -1,0 +1,62 @@
+package memorymanager
+
+import (
+	"fmt"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// The kubelet's CPU manager assigns exclusive CPUs before the runtime is asked to create the container. Where the
+// kubelet's own topology policy does not insist, they can be on more NUMA nodes than ours admits. A rejection then helps
+// nobody: the CPUs stay assigned, and the kubelet asks for the same container again and again.
+
+// tooWide reports whether a container's CPUs are on more nodes than the policy admits for its request.
+func (m *Manager) tooWide(c Container, h *hints) bool {
+	cpus := c.CPUs & m.all
+	switch m.policy {
+	case topologymanager.SingleNUMANode:
+		return cpus.Len() > 1
+	case topologymanager.Restricted:
+		return cpus.Len() > 1 && !h.minimal(cpus.Len())
+	}
+	return false
+}
+
+// follow returns the nodes for a container whose memory follows its CPUs: all nodes of the CPUs, or, where containers on
+// them keep these from being one group or they have no room, the fewest of them that do. It is empty where the memory may
+// not follow the CPUs, or there is no room.
+func (m *Manager) follow(c Container, h *hints) (nodes nodeset.Set) {
+	if !m.followCPUs || c.Required || m.policy != topologymanager.Restricted || !m.tooWide(c, h) {
+		return 0
+	}
+	cpus := c.CPUs & m.all
+	if h.has(cpus) {
+		return cpus
+	}
+	for id := range cpus.All() {
+		if group := m.groups[id]; group.SubsetOf(cpus) && narrower(group, nodes) && h.fits(group) {
+			nodes = group
+		}
+	}
+	unused := h.unused & cpus
+	if found, ok := h.smallest(unused, 2, unused.Len(), h.want); ok && narrower(found, nodes) {
+		nodes = found
+	}
+	return nodes
+}
+
+// wayOut says why a container is rejected whose CPUs are on too many nodes, and what to do about it.
+func (m *Manager) wayOut(c Container) string {
+	text := fmt.Sprintf("its exclusive CPUs are on nodes %s, more than the policy admits for this request", c.CPUs&m.all)
+	kubelet := fmt.Sprintf("topologyManagerPolicy: %s in the kubelet's configuration has it assign CPUs on fewer nodes", m.policy)
+	switch {
+	case m.policy == topologymanager.SingleNUMANode:
+		return text + "; " + kubelet
+	case c.Required:
+		return text + ", and the pod's annotation numa is required; " + kubelet
+	case m.followCPUs:
+		return text + ", and its memory does not fit there; " + kubelet
+	}
+	return text + "; onForeignCPUs: Follow in the plugin's configuration lets its memory follow them, and " + kubelet
+}
