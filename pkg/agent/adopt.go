@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -98,26 +97,38 @@ func withoutOurs(r Resources, ours map[cgroup.Knob]bool) Resources {
 	return r
 }
 
-// settleBookings gives running containers their bookings: those with an entry keep it, those with a cpuset.mems are
-// booked as they are, and last the others are placed, in an order that does not depend on the runtime's. It returns how
-// many were placed. The lock is held.
+// settleBookings gives running containers their allocations: those with an entry keep it, those with a cpuset.mems are
+// taken over as they are, then those that were resized meanwhile are fitted, and last the others are placed. The order
+// does not depend on the runtime's. It returns how many were placed. The lock is held.
 func (a *Agent) settleBookings(taken []*container) (placed int) {
-	var free []*container
-	for _, c := range taken {
+	var resized, spread, free []*container
+	for _, c := range inOrder(taken) {
 		if a.keepBooking(c) {
+			if a.misfits(c) {
+				resized = append(resized, c)
+			}
 			continue
 		}
-		wanted := request(c)
-		if nodes, err := nodeset.Parse(c.givenMems); err == nil && !nodes.Empty() && !c.released && len(wanted) > 0 {
-			c.nodes, c.byKubelet = nodes, false
-			_ = a.adopt(c, wanted, "found pinned") // its problems are logged, a running container is never refused
-			continue
+		nodes, err := nodeset.Parse(c.givenMems)
+		switch {
+		case err != nil, nodes.Empty(), c.released, len(request(c)) == 0:
+			free = append(free, c)
+		case a.manager.Spread(nodes):
+			spread = append(spread, c)
+		default:
+			a.found(c, nodes)
 		}
-		free = append(free, c)
 	}
-	slices.SortFunc(free, func(x, y *container) int {
-		return cmp.Or(cmp.Compare(keyOf(x.pod.Pod), keyOf(y.pod.Pod)), cmp.Compare(x.name, y.name))
-	})
+	for _, c := range spread { // others may have made all nodes one group
+		if nodes, _ := nodeset.Parse(c.givenMems); a.manager.Spread(nodes) {
+			free = append(free, c) // it was short, and the state file is lost
+		} else {
+			a.found(c, nodes)
+		}
+	}
+	for _, c := range resized {
+		a.refit(c)
+	}
 	for _, c := range free {
 		_ = a.book(c) // refuses nothing that runs
 		if !c.nodes.Empty() {
@@ -127,10 +138,23 @@ func (a *Agent) settleBookings(taken []*container) (placed int) {
 	return placed
 }
 
+// inOrder sorts containers by pod and name.
+func inOrder(containers []*container) []*container {
+	return slices.SortedFunc(slices.Values(containers), func(x, y *container) int {
+		return cmp.Or(cmp.Compare(keyOf(x.pod.Pod), keyOf(y.pod.Pod)), cmp.Compare(x.name, y.name))
+	})
+}
+
+// found takes over a container without an entry on the nodes that it has.
+func (a *Agent) found(c *container, nodes nodeset.Set) {
+	c.nodes, c.short, c.byKubelet = nodes, nil, false
+	_ = a.adopt(c, request(c), "found pinned") // its problems are logged, a running container is never refused
+}
+
 // keepBooking reports whether nothing has to be done for a container's booking: it has one, or may not have one.
 func (a *Agent) keepBooking(c *container) bool {
 	if reason := a.unpinnable(c); reason != "" {
-		c.nodes, c.byKubelet, c.pinning = 0, false, reason
+		c.nodes, c.short, c.byKubelet, c.pinning = 0, nil, false, reason
 		a.unbook(c)
 		if !a.respect(c) {
 			c.released = c.givenMems != ""
@@ -145,13 +169,6 @@ func (a *Agent) keepBooking(c *container) bool {
 		c.pinning = "pinned before this start of the plugin"
 	}
 	// The checkpoint wins over what the runtime shows: CRI-O shows the values of the creation after its own restart.
-	c.nodes = nodesOf(blocks)
-	if wanted := a.wanted(c); wanted.Kind != memorymanager.Init && len(wanted.Request) > 0 && !holds(blocks, wanted.Request) {
-		if placement, err := a.manager.Resize(wanted, true); err != nil {
-			a.log.WithFields(c.fields()).WithError(err).Warn("a container that was resized meanwhile does not fit its nodes: its old booking stays")
-		} else {
-			c.nodes = placement.Nodes
-		}
-	}
+	c.nodes, c.short = nodesOf(blocks), nil
 	return true
 }

@@ -38,7 +38,7 @@ func (a *Agent) unpinnable(c *container) string {
 
 // book finds a container's nodes, or why it has none. The error refuses the container. The lock is held.
 func (a *Agent) book(c *container) error {
-	c.nodes, c.byKubelet = 0, false
+	c.nodes, c.short, c.byKubelet = 0, nil, false
 	if c.pinning = a.unpinnable(c); c.pinning != "" {
 		a.unbook(c)
 		a.respect(c)
@@ -60,8 +60,12 @@ func (a *Agent) book(c *container) error {
 		a.counters.pinningErrors.Add(1)
 		return a.unplaced(c, err)
 	}
-	c.nodes = placement.Nodes
-	c.pinning = "pinned under " + string(a.resolved.Config.TopologyManagerPolicy)
+	a.allocated(c, placement)
+	policy := a.resolved.Config.TopologyManagerPolicy
+	c.pinning = "pinned under " + string(policy)
+	if policy == topologymanager.Restricted && !placement.Affinity.Preferred {
+		c.pinning += ", on nodes of its CPUs"
+	}
 	if placement.Bounded {
 		c.pinning += ", by a search that was cut short"
 	}
@@ -73,19 +77,29 @@ func (a *Agent) book(c *container) error {
 func (a *Agent) wanted(c *container) memorymanager.Container {
 	return memorymanager.Container{
 		Pod: keyOf(c.pod.Pod), Name: c.name, Kind: placementRole(c.kind), Request: request(c), CPUs: c.cpus,
+		Required: c.wishes.NUMA == config.NUMARequired,
 	}
 }
 
-// place asks the memory manager.
+// place asks the memory manager. A container whose limit has changed since its last start does not run, so that it may go
+// elsewhere; where there is no room, it goes on as after a resize.
 func (a *Agent) place(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
-	if blocks := a.manager.Blocks(wanted.Pod, wanted.Name); blocks != nil && wanted.Kind != memorymanager.Init && !holds(blocks, wanted.Request) {
-		// Its limit has changed since its last start. It does not run, so that it may go elsewhere.
-		placement, err := a.manager.Resize(wanted, true)
-		if err == nil {
-			return placement, nil
-		}
-		a.unbook(c)
+	if !a.misfits(c) {
+		return a.placeNew(c, wanted)
 	}
+	if placement, err := a.manager.Resize(wanted, true); err == nil {
+		return placement, nil
+	}
+	blocks := a.manager.Blocks(wanted.Pod, wanted.Name)
+	a.unbook(c)
+	placement, err := a.placeNew(c, wanted)
+	if err != nil && !a.resolved.RefusesResize(c.wishes.NUMA) {
+		return a.manager.Reinstate(wanted, blocks)
+	}
+	return placement, err
+}
+
+func (a *Agent) placeNew(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
 	if err := a.align(c); err != nil {
 		return memorymanager.Placement{}, err
 	}
@@ -93,7 +107,7 @@ func (a *Agent) place(c *container, wanted memorymanager.Container) (memorymanag
 	if err != nil {
 		return placement, err
 	}
-	required := c.wishes.NUMA == config.NUMARequired && a.resolved.Manager.Policy != topologymanager.None
+	required := wanted.Required && a.resolved.Manager.Policy != topologymanager.None
 	if required && !placement.Existing && !placement.Affinity.Preferred {
 		a.manager.Release(wanted.Pod, wanted.Name)
 		return placement, fmt.Errorf("%w: it could only have nodes %s, which are more than it needs", errNotPreferred, placement.Nodes)
@@ -125,7 +139,9 @@ func (a *Agent) align(c *container) error {
 			request = append(request, memorymanager.Amount{Type: memorymanager.Memory, Bytes: spec.Request})
 		}
 		sortRequest(request)
-		whole = append(whole, memorymanager.Container{Pod: key, Name: spec.Name, Kind: placementRole(spec.Kind), Request: request})
+		whole = append(whole, memorymanager.Container{
+			Pod: key, Name: spec.Name, Kind: placementRole(spec.Kind), Request: request, Required: c.wishes.NUMA == config.NUMARequired,
+		})
 	}
 	if _, err := a.manager.AdmitPod(key, whole, c.cpus); err != nil {
 		return err
@@ -136,14 +152,7 @@ func (a *Agent) align(c *container) error {
 
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (a *Agent) unplaced(c *container, err error) error {
-	refuse := a.resolved.OnUnsatisfiable == config.Reject
-	switch c.wishes.NUMA {
-	case config.NUMAPreferred:
-		refuse = false
-	case config.NUMARequired:
-		refuse = true
-	}
-	refuse = refuse && c.state == Unknown // what runs is not refused
+	refuse := a.resolved.RefusesCreate(c.wishes.NUMA) && c.state == Unknown // what runs is not refused
 	reason := reasonOf(err)
 	a.reject(c, reason, textOf(err), refuse)
 	if refuse {
@@ -179,7 +188,7 @@ func (a *Agent) respect(c *container) bool {
 	if err != nil || nodes.Empty() {
 		return false
 	}
-	c.nodes, c.byKubelet = nodes, true
+	c.nodes, c.short, c.byKubelet = nodes, nil, true
 	return true
 }
 
@@ -218,6 +227,9 @@ func (a *Agent) unbook(c *container) {
 
 // record hands the pod's bookings to the checkpoint. The lock is held, so that decisions arrive in their order.
 func (a *Agent) record(p *pod) {
+	if a.anyShort {
+		a.poke() // memory may have been released
+	}
 	if a.batch || !a.records() {
 		return
 	}

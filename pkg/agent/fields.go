@@ -3,6 +3,7 @@ package agent
 import (
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -20,6 +21,7 @@ type facts struct {
 	container, id       string
 	nodes               nodeset.Set
 	pinning             string
+	short               memorymanager.Request
 	request             podinfo.Estimate
 	values              memoryqos.Values
 }
@@ -27,7 +29,7 @@ type facts struct {
 func (c *container) facts() facts {
 	return facts{
 		pod: c.pod.Name, namespace: c.pod.Namespace, uid: c.pod.UID, class: c.pod.class(), container: c.name, id: c.id,
-		nodes: c.nodes, pinning: c.pinning, request: c.request, values: c.effective(),
+		nodes: c.nodes, pinning: c.pinning, short: c.short, request: c.request, values: c.effective(),
 	}
 }
 
@@ -40,6 +42,9 @@ func (f facts) fields() logrus.Fields {
 	fields["memoryRequest"], fields["requestSource"] = f.request.Request, f.request.Source
 	if f.request.Error > 0 {
 		fields["requestError"] = f.request.Error
+	}
+	if len(f.short) > 0 {
+		fields["short"] = f.short.String()
 	}
 	put := func(name string, value *uint64) {
 		if value != nil {

@@ -80,6 +80,12 @@ func (a *Agent) pictureOf(p *pod) *PodView {
 			ID: c.id, Name: c.name, Kind: c.kind, State: c.state, Cgroup: c.cgroup, Limit: c.limit, Request: c.request,
 			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Pinning: c.pinning,
 		}
+		if c.alive() {
+			shown.Short = c.short
+		}
+		if !c.cpus.Empty() {
+			shown.CPUs, _ = a.machine.CPUsByNode(c.resources.CPUs) // cpus is made from the same list
+		}
 		if a.manager != nil {
 			shown.Blocks = a.manager.Blocks(view.UID, c.name)
 		}

@@ -64,6 +64,9 @@ func (a *Agent) takeConfig(resolved config.Resolved) ([]*container, error) {
 		for _, c := range p.containers {
 			if c.alive() {
 				a.compute(c)
+				if c.refusal != nil {
+					c.refusal.generation = 0 // the answer may be another one now
+				}
 				c.check = true
 				all = append(all, c)
 			}
@@ -104,6 +107,6 @@ func (a *Agent) takeNodes(resolved config.Resolved) error {
 			a.log.WithField("node", lost.Node).WithField("bytes", lost.Bytes).Warn("running containers have more booked on a node than it has under the new configuration")
 		}
 	}
-	a.manager = manager
+	a.manager, a.fitted = manager, 0
 	return nil
 }

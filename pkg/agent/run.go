@@ -41,6 +41,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		a.listen(ctx)
 		a.correct(ctx)
+		a.fitShort(ctx)
 		a.checkMarked(ctx)
 	}
 }

@@ -33,6 +33,8 @@ type state struct {
 	allDirty   bool     // all pods may have changed
 	view       *picture // of generation; nil when there is none yet
 	rejections []RejectionView
+	anyShort   bool   // a container may be short
+	fitted     uint64 // generation of the manager when short containers were last looked at
 
 	connected, synchronized, configured condition
 	storeError                          string // why there is no checkpoint
@@ -131,12 +133,15 @@ type container struct {
 	// repaired is when they were last found otherwise.
 	repaired time.Time
 
-	cpus      nodeset.Set // NUMA nodes of its exclusive CPUs
-	nodes     nodeset.Set // its cpuset.mems, from us or from the kubelet; empty when not pinned
-	givenMems string      // the cpuset.mems that the container is believed to have
-	byKubelet bool        // the kubelet has set nodes
-	released  bool        // it had nodes from us and must not have them any more
-	pinning   string      // how it got its nodes, or why it has none
+	cpus  nodeset.Set // NUMA nodes of its exclusive CPUs
+	nodes nodeset.Set // its cpuset.mems, from us or from the kubelet; empty when not pinned
+	// short is what a resize asks for beyond the allocation; nodes are all then. It follows from both and is not stored.
+	short     memorymanager.Request
+	refusal   *refusal // the last resize that was refused; nil when none was
+	givenMems string   // the cpuset.mems that the container is believed to have
+	byKubelet bool     // the kubelet has set nodes
+	released  bool     // it had nodes from us and must not have them any more
+	pinning   string   // how it got its nodes, or why it has none
 }
 
 // alive reports whether the container holds memory, or is about to.

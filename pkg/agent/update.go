@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 )
 
 // UpdateContainer recomputes a container whose resources the kubelet changes. nil means that nothing of ours has to
@@ -66,11 +67,14 @@ func (a *Agent) decideUpdate(told Pod, container Container, to Resources) decisi
 	}
 	a.compute(c)
 	if err := a.rebook(c, to); err != nil {
-		raised := c.raised
+		raised, refusal := c.raised, c.refusal
 		*c = old
-		c.raised = raised
-		about := c.facts()
-		d.err, d.about = err, &about
+		c.raised, c.refusal = raised, refusal
+		d.err = err
+		if c.refusal == nil || c.refusal.Count == 1 { // the log has the first try
+			about := c.facts()
+			d.about = &about
+		}
 		return d
 	}
 	if !same(old.promised(), c.wanted) {
@@ -80,7 +84,7 @@ func (a *Agent) decideUpdate(told Pod, container Container, to Resources) decisi
 	a.sumUp(p)
 	about := c.facts()
 	d.about, d.ticket, d.container = &about, p.ticket, c.cgroup
-	d.moved = c.nodes != old.nodes || c.limit != old.limit
+	d.moved = c.nodes != old.nodes || c.limit != old.limit || !slices.Equal(c.short, old.short)
 	d.adjustment.Unified = changes(c.given, c.effective(), to.Unified)
 	if mems := a.mems(c); mems != "" && (mems != c.givenMems || to.Mems != "" && to.Mems != mems) {
 		d.adjustment.CpusetMems = mems
@@ -99,10 +103,8 @@ func (a *Agent) decideUpdate(told Pod, container Container, to Resources) decisi
 	return d
 }
 
-// rebook brings a container's booking to its new resources: less frees, more grows in place, else onto a superset of
-// its nodes. The error refuses the change.
+// rebook brings a container's allocation to its new resources. The error refuses the change.
 func (a *Agent) rebook(c *container, to Resources) error {
-	key := keyOf(c.pod.Pod)
 	if a.manager == nil {
 		return nil
 	}
@@ -116,19 +118,20 @@ func (a *Agent) rebook(c *container, to Resources) error {
 		}
 		return nil
 	}
-	blocks := a.manager.Blocks(key, c.name)
-	wanted := a.wanted(c)
-	if blocks == nil || len(wanted.Request) == 0 || holds(blocks, wanted.Request) {
+	if !a.misfits(c) {
+		if len(c.short) > 0 { // and no longer is
+			c.nodes, c.short = nodesOf(a.manager.Blocks(keyOf(c.pod.Pod), c.name)), nil
+		}
 		return nil
 	}
-	placement, err := a.manager.Resize(wanted, true)
-	if err != nil {
-		a.reject(c, reasonOf(err), textOf(err), true)
+	if err := a.refusedAgain(c); err != nil {
 		return err
 	}
-	c.nodes = placement.Nodes
-	a.record(c.pod)
-	return nil
+	err := a.fit(c, a.resolved.RefusesResize(c.wishes.NUMA))
+	if err != nil {
+		a.refuse(c, err)
+	}
+	return err
 }
 
 // merged lays a request over what a container has: what it does not name stays.

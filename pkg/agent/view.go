@@ -66,8 +66,11 @@ type ContainerView struct {
 	Raised uint64
 	// Nodes is the cpuset.mems that the container has from us or from the kubelet; empty when it is not pinned.
 	Nodes nodeset.Set
-	// CPUNodes are the NUMA nodes of its exclusive CPUs.
+	// Short is what a resize asks for and could not be allocated yet; nil when nothing is missing.
+	Short memorymanager.Request
+	// CPUNodes are the NUMA nodes of its exclusive CPUs, CPUs how many of them each of these has.
 	CPUNodes nodeset.Set
+	CPUs     map[int]int
 	// Pinning says in a few words how the container got its nodes, or why it has none.
 	Pinning string
 	// Blocks are its bookings.
@@ -76,7 +79,10 @@ type ContainerView struct {
 
 // RejectionView is a container that was refused, or that runs unpinned because it could not be placed.
 type RejectionView struct {
-	At                        time.Time
+	// At is the first time, Last the last one, Count how often the same was tried. Only a refused resize is tried again as
+	// the same rejection; each try to create a container is one of its own.
+	At, Last                  time.Time
+	Count                     int
 	Namespace, Pod, Container string
 	UID                       string
 	// Reason is one of memorymanager's, or one of this package's.
@@ -85,6 +91,11 @@ type RejectionView struct {
 	Text string
 	// Refused is unset when the container runs all the same, unpinned.
 	Refused bool
+}
+
+// Same reports whether both are the same rejection, however often it was tried.
+func (r RejectionView) Same(other RejectionView) bool {
+	return r.At.Equal(other.At) && r.UID == other.UID && r.Container == other.Container && r.Reason == other.Reason
 }
 
 // The names of the conditions.

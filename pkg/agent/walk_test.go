@@ -30,6 +30,8 @@ type walker struct {
 	// held are the values that the files have, as the writes told.
 	held map[string]uint64
 	bad  []string
+	// short counts how often a container was found to be allocated less than it asks for.
+	short int
 }
 
 type walkedPod struct {
@@ -43,7 +45,7 @@ type walkedContainer struct{ Container }
 
 func newWalker(t *testing.T, seed uint64, yaml string, calm int) *walker {
 	w := &walker{calm: calm, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}, held: map[string]uint64{}}
-	w.node = newNode(t, yaml, func(n *node) { n.onWrite = w.written })
+	w.node = newNode(t, yaml, func(n *node) { n.onWrite, n.apply = w.written, w.update })
 	w.log.discard()
 	return w
 }
@@ -128,7 +130,7 @@ func (w *walker) step() (event string) {
 		return "kill"
 	case roll < 86:
 		w.Disconnected(nil)
-		w.Connected(w.runtime, nil)
+		w.Connected(w.runtime, w.apply)
 		w.synchronize()
 		return "restart of the runtime"
 	}
@@ -295,7 +297,12 @@ func (w *walker) synchronize() {
 			}
 		}
 	}
-	for _, update := range w.sync(pods, containers) {
+	w.noError(w.update(context.Background(), w.sync(pods, containers)))
+}
+
+// update is the runtime's part in updates of running containers.
+func (w *walker) update(_ context.Context, updates []Update) error {
+	for _, update := range updates {
 		for _, p := range w.pods {
 			for _, c := range p.containers {
 				if c.ID == update.ContainerID {
@@ -305,6 +312,7 @@ func (w *walker) synchronize() {
 			}
 		}
 	}
+	return nil
 }
 
 // check compares the agent's state and the files with what the runtime has.
@@ -379,11 +387,24 @@ func (w *walker) checkBookings(fail func(string, ...any)) {
 	for _, p := range w.pods {
 		for _, c := range p.containers {
 			blocks := w.manager.Blocks(p.UID, c.Name)
-			if c.State.Alive() && len(blocks) > 0 && nodesOf(blocks).String() != c.Resources.Mems {
-				fail("container %s is booked on %s and has cpuset.mems %q", c.ID, nodesOf(blocks), c.Resources.Mems)
+			if !c.State.Alive() || len(blocks) == 0 {
+				continue
 			}
-			if c.State.Alive() && len(blocks) > 0 && blocks[len(blocks)-1].Size != limitOf(c.Resources.MemoryLimit) {
-				fail("container %s has %d booked and the limit %d", c.ID, blocks[0].Size, *c.Resources.MemoryLimit)
+			size, asked, nodes := blocks[0].Size, limitOf(c.Resources.MemoryLimit), nodesOf(blocks)
+			if size < asked { // it is short, as nothing is free on its nodes
+				w.short++
+				for id := range nodes.All() {
+					if free := state.Nodes[id].Memory[len(state.Nodes[id].Memory)-1].Free; free > 0 {
+						fail("container %s has %d allocated and the limit %d, and node %d has %d free", c.ID, size, asked, id, free)
+					}
+				}
+				nodes = w.allNodes
+			}
+			if size > asked {
+				fail("container %s has %d allocated and the limit %d", c.ID, size, asked)
+			}
+			if nodes.String() != c.Resources.Mems {
+				fail("container %s belongs on %s and has cpuset.mems %q", c.ID, nodes, c.Resources.Mems)
 			}
 		}
 	}
@@ -401,8 +422,11 @@ func walk(t *testing.T, yaml string, steps, calm int) {
 	t.Logf("seed %d (set WALK_SEED to repeat it)", seed)
 	w := newWalker(t, seed, yaml, calm)
 	for range steps {
-		w.check(w.step())
+		event := w.step()
+		w.fitShort(context.Background()) // Run's part
+		w.check(event)
 	}
+	t.Logf("containers were found short %d times", w.short)
 	for _, p := range w.pods {
 		for _, c := range p.containers {
 			w.exit(c)
@@ -420,9 +444,11 @@ func walk(t *testing.T, yaml string, steps, calm int) {
 
 func TestNothingLeaksOnARandomWalk(t *testing.T) {
 	for name, yaml := range map[string]string{
-		"best-effort":      "",
-		"restricted":       "topologyManagerPolicy: restricted",
-		"single-numa-node": "topologyManagerPolicy: single-numa-node\nmemoryReservationPolicy: HardReservation",
+		"best-effort":       "",
+		"restricted":        "topologyManagerPolicy: restricted",
+		"single-numa-node":  "topologyManagerPolicy: single-numa-node\nmemoryReservationPolicy: HardReservation",
+		"crowded":           "topologyManagerPolicy: restricted\nreservedMemory: 0:memory=12Gi;1:memory=11Gi",
+		"crowded, Unpinned": "topologyManagerPolicy: single-numa-node\nonUnsatisfiable: Unpinned\nreservedMemory: 0:memory=12Gi;1:memory=12Gi",
 	} {
 		t.Run(name, func(t *testing.T) { walk(t, yaml, 1000, 1) })
 	}

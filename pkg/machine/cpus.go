@@ -40,22 +40,31 @@ func ParseCPUs(list string) (cpuset.CPUSet, error) {
 
 // NodesOfCPUs returns the NUMA nodes of a list of CPUs in the kernel's format ("0-3,8"), as a container's cpuset.cpus has
 // it. An empty list has no nodes. A CPU that no node has is an error.
-func (m Machine) NodesOfCPUs(list string) (nodeset.Set, error) {
+func (m Machine) NodesOfCPUs(list string) (nodes nodeset.Set, err error) {
+	counts, err := m.CPUsByNode(list)
+	for id := range counts {
+		nodes = nodes.Union(nodeset.Of(id))
+	}
+	return nodes, err
+}
+
+// CPUsByNode returns how many CPUs of such a list each NUMA node has; nodes without any are left out.
+func (m Machine) CPUsByNode(list string) (map[int]int, error) {
 	wanted, err := ParseCPUs(strings.TrimSpace(list))
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	var nodes nodeset.Set
+	counts := map[int]int{}
 	for _, node := range m.Nodes {
 		if here := wanted.Intersection(node.CPUs); !here.IsEmpty() {
-			nodes = nodes.Union(nodeset.Of(node.ID))
+			counts[node.ID] = here.Size()
 			wanted = wanted.Difference(here)
 		}
 	}
 	if !wanted.IsEmpty() {
-		return 0, fmt.Errorf("CPU list %s: no NUMA node has CPU %s", shown(list), wanted)
+		return nil, fmt.Errorf("CPU list %s: no NUMA node has CPU %s", shown(list), wanted)
 	}
-	return nodes, nil
+	return counts, nil
 }
 
 // shown quotes a text, escaped and shortened.
