@@ -103,7 +103,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 func (r *Reporter) look() {
 	view := r.View()
 	news := view.Rejections // newest first
-	if i := slices.Index(news, r.last); i >= 0 {
+	if i := slices.IndexFunc(news, r.last.Same); i >= 0 {
 		news = news[:i]
 	}
 	for _, rejection := range slices.Backward(news) {

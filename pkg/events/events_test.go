@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -201,6 +202,11 @@ func TestEventsOfAPod(t *testing.T) {
 		n.view.Rejections = append([]agent.RejectionView{rejection("odd", false)}, n.view.Rejections...)
 	})
 	s.eventually(t, rejected, unpinned)
+	// A resize that the kubelet tries again is no news.
+	n.change(func(n *node) {
+		n.view.Rejections = slices.Clone(n.view.Rejections)
+		n.view.Rejections[0].Count, n.view.Rejections[0].Last = 2, time.Now()
+	})
 
 	r.Throttled(guard.Episode{Container: guard.Container{ID: "c1"}, From: 64 << 20, To: 96 << 20, Stalled: 3 * time.Second})
 	r.Throttled(guard.Episode{Container: guard.Container{ID: "gone"}, From: 1, To: 2})

@@ -42,7 +42,8 @@ func busyNode() *agent.View {
 				{Name: "app", State: agent.Running, Cgroup: "kubepods/burstable/pod2/app", Values: memoryqos.Values{High: pointer(1000)},
 					Request: podinfo.Estimate{Request: 500, Source: "oomscore", Error: 16}}}},
 			{Namespace: "b", Name: "database", Class: memoryqos.Guaranteed, Containers: []agent.ContainerView{
-				{Name: "postgres", State: agent.Running, Nodes: nodeset.Of(1), Request: podinfo.Estimate{Request: 40, Source: "limit"}}}},
+				{Name: "postgres", State: agent.Running, Nodes: nodeset.Of(1), Request: podinfo.Estimate{Request: 40, Source: "limit"},
+					Short: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 30}}}}},
 		},
 		Conditions: []agent.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
 var (
@@ -22,9 +23,11 @@ var (
 
 	containersByClass  = gauge(prefix+"containers", "Containers that hold memory, by QoS class and whether they are pinned.", "qos_class", "pinned")
 	containersBySource = gauge(prefix+"containers_by_request_source", "Containers that hold memory, by where their memory request comes from.", "source")
+	shortContainers    = gauge(prefix+"short_containers", "Containers that are allocated less than a resize asks for, because it found no room.")
+	shortBytes         = gauge(prefix+"short_bytes", "Memory that resizes ask for and that could not be allocated yet.", "type")
 	requestError       = gauge(prefix+"request_error_bytes", "Largest error bound of a memory request in use, by source.", "source")
 
-	rejections     = counter(prefix+"rejections_total", "Containers and resizes refused, by reason.", "reason")
+	rejections     = counter(prefix+"rejections_total", "Containers and resizes refused, by reason. A resize that is tried again is counted once.", "reason")
 	unpinned       = counter(prefix+"unpinned_total", "Containers that run without NUMA nodes because they could not be placed, by reason.", "reason")
 	bounded        = counter(prefix+"bounded_searches_total", "Placements whose search was cut short by its budget.")
 	late           = counter(prefix+"late_answers_total", "Decisions that were not durable before the runtime's deadline.")
@@ -81,6 +84,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 func collectContainers(out chan<- prometheus.Metric, view *agent.View) {
 	type key struct{ class, pinned string }
 	classes, sources, errors := map[key]int{}, map[string]int{}, map[string]uint64{}
+	short, bytes := 0, map[string]uint64{string(memorymanager.Memory): 0}
 	for _, pod := range view.Pods {
 		for _, container := range pod.Containers {
 			if !container.State.Alive() {
@@ -90,7 +94,17 @@ func collectContainers(out chan<- prometheus.Metric, view *agent.View) {
 			source := string(container.Request.Source)
 			sources[source]++
 			errors[source] = max(errors[source], container.Request.Error)
+			for _, amount := range container.Short {
+				bytes[string(amount.Type)] += amount.Bytes
+			}
+			if len(container.Short) > 0 {
+				short++
+			}
 		}
+	}
+	shortContainers.send(out, float64(short))
+	for kind, n := range bytes {
+		shortBytes.send(out, float64(n), kind)
 	}
 	for k, n := range classes {
 		containersByClass.send(out, float64(n), k.class, k.pinned)

@@ -150,6 +150,10 @@ type Container struct {
 	// Stopped is set while the container is stopped by its memory.high and being given room.
 	Stopped bool   `json:"stopped,omitempty"`
 	Usage   *Usage `json:"usage,omitempty"`
+	// Short is what a resize asks for beyond the blocks, by type of memory; its nodes are all until it is allocated.
+	Short map[string]uint64 `json:"short,omitempty"`
+	// ExclusiveCPUs counts the container's own CPUs by NUMA node.
+	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
 }
 
 // Block is a booking on NUMA nodes.
@@ -339,7 +343,7 @@ func (k known) container(uid string, view *agent.ContainerView) Container {
 	if !view.Nodes.Empty() {
 		c.Nodes = view.Nodes.IDs()
 	}
-	c.Blocks = blocks(view.Blocks)
+	c.Blocks, c.Short, c.ExclusiveCPUs = blocks(view.Blocks), amounts(view.Short), cpus(view.CPUs)
 	if view.State == agent.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
 		c.State, c.Min, c.Low, c.High = Rejected, nil, nil, nil
 	}

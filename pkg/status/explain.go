@@ -25,6 +25,11 @@ type Explanation struct {
 	Rejection *Rejection `json:"rejection,omitempty"`
 	// Memory are the steps of the arithmetic to memory.min, low and high, a line each.
 	Memory []string `json:"memory,omitempty"`
+	// Short is what a resize asks for and could not be allocated yet, by type of memory.
+	Short map[string]uint64 `json:"short,omitempty"`
+	// ExclusiveCPUs counts the container's own CPUs by NUMA node, CPUs says how many of them are remote to its memory.
+	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
+	CPUs          string         `json:"cpus,omitempty"`
 }
 
 // Placement is how the container was, or would be, placed.
@@ -51,7 +56,8 @@ func Explain(explanations []agent.Explanation) []Explanation {
 	documents := make([]Explanation, 0, len(explanations))
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
-			Pinning: e.Container.Pinning, Memory: e.Memory}
+			Pinning: e.Container.Pinning, Memory: e.Memory, Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
+			CPUs: remoteCPUs(e.Container.CPUs, blockNodes(blocks(e.Container.Blocks)))}
 		if e.Placement != nil {
 			document.Placement = placement(e.Placement)
 		}
@@ -109,6 +115,12 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  on %s, %s\n", nodeset.Of(d.Placement.NUMANodes...).Named(), d.Pinning)
 	default:
 		fmt.Fprintf(b, "  %s\n", d.Pinning)
+	}
+	if len(d.Short) > 0 {
+		fmt.Fprintf(b, "  short of %s since a resize: tried again when memory is released, and until then it may use all nodes\n", short(d.Short))
+	}
+	if d.CPUs != "" {
+		fmt.Fprintf(b, "  %s\n", d.CPUs)
 	}
 	last := ""
 	if r := d.Rejection; r != nil {

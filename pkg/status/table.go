@@ -19,6 +19,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	d.writeHead(&b)
 	tables.Nodes(&b, nodeStates(d.Nodes))
 	d.writeContainers(&b, wide)
+	d.writeShort(&b)
 	d.writeAncestors(&b)
 	d.writeProblems(&b)
 	d.writeRejections(&b)
@@ -84,6 +85,8 @@ func (c *Container) name() string {
 		return c.Name + " (rejected)"
 	case c.State == agent.Stopped.String():
 		return c.Name + " (ended)"
+	case len(c.Short) > 0:
+		return c.Name + " (short)"
 	case c.Kind != "app":
 		return c.Name + " (" + c.Kind + ")"
 	}

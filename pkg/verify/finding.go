@@ -60,7 +60,8 @@ func Run(n Node) Report {
 		}
 	}
 	for _, check := range []func(Node) []Finding{
-		conditions, protection, files, placement, hugepages, overwrites, raised, kubelet, kernel, runtime, sources, requests, annotations, setAside,
+		conditions, protection, files, placement, short, cpus, hugepages, overwrites, raised, kubelet, kernel, runtime, sources, requests,
+		annotations, setAside,
 	} {
 		report.Findings = append(report.Findings, check(n)...)
 	}

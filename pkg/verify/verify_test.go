@@ -93,6 +93,30 @@ func TestFindings(t *testing.T) {
 				c.Pages = pages(map[int]uint64{0: 100 * mi}, map[int]uint64{1: 50 * mi}, map[int]uint64{1: 30 * mi})
 			})
 		},
+		"short": func(n *Node) {
+			c := database(n)
+			c.CpusetMems, c.Short = "0-1", map[string]uint64{"memory": 64 * mi, "hugepages-2Mi": 2 * mi}
+			c.Blocks = []status.Block{{Nodes: []int{0}, Type: "memory", Size: 192 * mi}}
+			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" })
+		},
+		"cpus-on-several-nodes": func(n *Node) {
+			n.Document.Policy.TopologyManager = "restricted"
+			for i := range n.Document.Nodes {
+				memory := n.Document.Nodes[i].Memory
+				memory[len(memory)-1].Allocatable = 4096 * mi
+			}
+			database(n).ExclusiveCPUs, database(n).Nodes = map[string]int{"0": 2, "1": 2}, []int{0}
+			web(n).ExclusiveCPUs = map[string]int{"0": 2, "1": 2} // is not pinned
+			n.Document.Pods = append(n.Document.Pods,
+				status.Pod{Namespace: "default", Name: "rejected", Containers: []status.Container{{Name: "app", State: status.Rejected, Limit: mi, ExclusiveCPUs: map[string]int{"0": 1, "1": 3}}}},
+				status.Pod{Namespace: "default", Name: "wide", Containers: []status.Container{{Name: "app", State: "running", Limit: 6000 * mi, ExclusiveCPUs: map[string]int{"0": 1, "1": 3}}}},
+				status.Pod{Namespace: "default", Name: "ended", Containers: []status.Container{{Name: "app", State: "stopped", ExclusiveCPUs: map[string]int{"0": 1, "1": 3}}}},
+				status.Pod{Namespace: "default", Name: "aligned", Containers: []status.Container{{Name: "app", State: "running", Limit: mi, ExclusiveCPUs: map[string]int{"1": 3}}}})
+		},
+		"cpus-under-best-effort": func(n *Node) {
+			n.Document.Policy.TopologyManager = "best-effort"
+			database(n).ExclusiveCPUs = map[string]int{"0": 2, "1": 2}
+		},
 		"cpuset-changed":   func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
 		"cpuset-gone":      func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" }) },
 		"memory-high-gone": func(n *Node) { n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = cgroup.Max }) },

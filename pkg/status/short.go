@@ -1,0 +1,102 @@
+package status
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+// writeShort lists the containers that were resized and are allocated less than they ask for.
+func (d *Document) writeShort(b *strings.Builder) {
+	var lines strings.Builder
+	for _, pod := range d.Pods {
+		for _, c := range pod.Containers {
+			if len(c.Short) > 0 {
+				fmt.Fprintf(&lines, "%s/%s %s: %s that a resize asks for has no room on %s; until it has, the container may use %s\n",
+					pod.Namespace, pod.Name, c.Name, short(c.Short), blockNodes(c.Blocks).Named(), nodeset.Of(c.Nodes...).Named())
+			}
+		}
+	}
+	if lines.Len() > 0 {
+		fmt.Fprintf(b, "SHORT OF MEMORY\n%s\n", lines.String())
+	}
+}
+
+func blockNodes(blocks []Block) (nodes nodeset.Set) {
+	for _, block := range blocks {
+		nodes = nodes.Union(nodeset.Of(block.Nodes...))
+	}
+	return nodes
+}
+
+// short is an amount for people: "2Gi of memory".
+func short(amounts map[string]uint64) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(amounts)) {
+		parts = append(parts, quantity.Short(amounts[name])+" of "+name)
+	}
+	return strings.Join(parts, ", ")
+}
+
+func amounts(request memorymanager.Request) map[string]uint64 {
+	if len(request) == 0 {
+		return nil
+	}
+	all := make(map[string]uint64, len(request))
+	for _, amount := range request {
+		all[string(amount.Type)] = amount.Bytes
+	}
+	return all
+}
+
+func cpus(byNode map[int]int) map[string]int {
+	if len(byNode) == 0 {
+		return nil
+	}
+	all := make(map[string]int, len(byNode))
+	for id, n := range byNode {
+		all[strconv.Itoa(id)] = n
+	}
+	return all
+}
+
+// remoteCPUs says where a container's exclusive CPUs are as seen from its memory: "2 of its 4 CPUs are on node 1, its memory
+// on node 0: half of the CPUs are remote". It is empty for a container without exclusive CPUs or without an allocation.
+func remoteCPUs(byNode map[int]int, memory nodeset.Set) string {
+	var nodes, remote nodeset.Set
+	all, far := 0, 0
+	for id, n := range byNode {
+		nodes = nodes.Union(nodeset.Of(id))
+		if all += n; !memory.Has(id) {
+			remote, far = remote.Union(nodeset.Of(id)), far+n
+		}
+	}
+	switch {
+	case all == 0 || memory.Empty():
+		return ""
+	case far == 0:
+		return fmt.Sprintf("its CPUs (%d) are on %s, its memory on %s: none of the CPUs is remote", all, nodes.Named(), memory.Named())
+	}
+	verb := "are"
+	if far == 1 {
+		verb = "is"
+	}
+	return fmt.Sprintf("%d of its %d CPUs %s on %s, its memory on %s: %s of the CPUs are remote", far, all, verb, remote.Named(), memory.Named(), share(far, all))
+}
+
+// share is a part for people.
+func share(part, all int) string {
+	switch {
+	case part == all:
+		return "all"
+	case 2*part == all:
+		return "half"
+	}
+	return fmt.Sprintf("%d %%", (200*part+all)/(2*all))
+}

@@ -1,0 +1,94 @@
+package verify
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// short finds containers that are allocated less than a resize asks for.
+func short(n Node) []Finding {
+	var findings []Finding
+	for _, c := range n.containers() {
+		if len(c.Short) == 0 {
+			continue
+		}
+		var parts []string
+		for _, name := range slices.Sorted(maps.Keys(c.Short)) {
+			parts = append(parts, quantity.Short(c.Short[name])+" of "+name)
+		}
+		var nodes nodeset.Set
+		for _, block := range c.Blocks {
+			nodes = nodes.Union(nodeset.Of(block.Nodes...))
+		}
+		findings = append(findings, Finding{Warning, "short", c.object(),
+			fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", strings.Join(parts, ", "), nodes.Named()),
+			"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself"})
+	}
+	return findings
+}
+
+// cpus finds containers whose exclusive CPUs are on more NUMA nodes than the policy admits for their memory.
+func cpus(n Node) []Finding {
+	policy := n.Document.Policy.TopologyManager
+	if policy != string(topologymanager.Restricted) && policy != string(topologymanager.SingleNUMANode) {
+		return nil
+	}
+	var findings []Finding
+	for i := range n.Document.Pods {
+		pod := &n.Document.Pods[i]
+		for j := range pod.Containers {
+			c := &pod.Containers[j]
+			if c.State != running && c.State != status.Rejected || len(c.ExclusiveCPUs) <= fewestNodes(n.Document.Nodes, c.Limit) {
+				continue
+			}
+			var nodes nodeset.Set
+			for id := range c.ExclusiveCPUs {
+				if id, err := strconv.Atoi(id); err == nil {
+					nodes = nodes.Union(nodeset.Of(id))
+				}
+			}
+			outcome := "its memory is on all nodes"
+			if memory := nodeset.Of(c.Nodes...); c.State == status.Rejected {
+				outcome = "it is rejected"
+			} else if !memory.Empty() {
+				outcome = "its memory is on " + memory.Named()
+			}
+			findings = append(findings, Finding{Warning, "cpus-on-several-nodes", place{pod, c}.object(),
+				fmt.Sprintf("its exclusive CPUs are on %s, more than the policy %s admits for its memory: %s", nodes.Named(), policy, outcome),
+				fmt.Sprintf("set topologyManagerPolicy: %s in the kubelet's configuration, which then assigns CPUs on fewer nodes; for what happens until then see onForeignCPUs", policy)})
+		}
+	}
+	return findings
+}
+
+// fewestNodes is how many of the NUMA nodes would hold an amount of memory if they were free; at least 1.
+func fewestNodes(nodes []status.Node, bytes uint64) int {
+	var sizes []uint64
+	for _, node := range nodes {
+		for _, memory := range node.Memory {
+			if memory.Type == string(memorymanager.Memory) {
+				sizes = append(sizes, memory.Allocatable)
+			}
+		}
+	}
+	slices.SortFunc(sizes, func(a, b uint64) int { return cmp.Compare(b, a) })
+	fewest := 1
+	for _, size := range sizes {
+		if bytes <= size {
+			break
+		}
+		bytes -= size
+		fewest++
+	}
+	return fewest
+}
