@@ -19,6 +19,7 @@ type testPod struct {
 	limit int64  // bytes; 0 is none
 	adj   int64  // oom_score_adj
 	tries int    // of its container: every restart has its own id
+	cpus  string // its exclusive CPUs, four of them; "" is none
 
 	// unified and files are what a kubelet with MemoryQoS asks for the container, and writes into the pod's cgroup.
 	unified, files map[string]string
@@ -40,6 +41,9 @@ func (p *testPod) cgroup() string  { return path.Join("kubepods", p.qos, "pod"+p
 
 func (p *testPod) resources() *api.LinuxResources {
 	resources := &api.LinuxResources{Memory: &api.LinuxMemory{}, Cpu: &api.LinuxCPU{Shares: api.UInt64(uint64(1024))}}
+	if p.cpus != "" {
+		resources.Cpu.Cpus, resources.Cpu.Shares = p.cpus, api.UInt64(uint64(4*1024))
+	}
 	if p.limit > 0 {
 		resources.Memory.Limit = api.Int64(p.limit)
 	}
