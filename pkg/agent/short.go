@@ -61,13 +61,13 @@ func (a *Agent) fitShort(ctx context.Context) {
 		return
 	}
 	ticket := a.recordState()
-	told := make([]facts, len(changed))
+	decisions := make([]facts, len(changed))
 	for i, c := range changed {
-		told[i] = c.facts()
+		decisions[i] = c.facts()
 	}
 	a.mu.Unlock()
 	_ = a.durable(ctx, ticket) // they run all the same
-	for _, about := range told {
+	for _, about := range decisions {
 		a.log.WithFields(about.fields()).Info("a container that was resized is allocated more of what it asks for")
 	}
 	a.bring(ctx, changed)
