@@ -111,6 +111,55 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	wantAll(t, h.ask(1, "status"), "is it running, with this --state-dir?")
 }
 
+// The kubelet tries to create a container until it succeeds or the pod is gone.
+func TestRejectionsOfAPodAreOneBlockAndGoWithIt(t *testing.T) {
+	for name, config := range map[string]string{"rejected": operatorsConfig, "runs unpinned": operatorsConfig + "dryRun: true\n"} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, cri.Options{}, config)
+			h.start()
+			large, stays := guaranteed("large", 64*gi), guaranteed("stays", 65*gi)
+			must(t, h.runPod(large))
+			must(t, h.runPod(stays))
+			for _, p := range []*testPod{large, stays, large, large} {
+				_ = h.create(p) // dry run refuses nothing
+				p.tries++
+			}
+			text := h.ask(0, "status")
+			wantAll(t, text, "  default/large app, "+name+", 3 times:\n", "  default/stays app, "+name+":\n")
+			if n := strings.Count(text, "68719476736 (64Gi)"); n != 1 {
+				t.Errorf("the same is said %d times:\n%s", n, text)
+			}
+			rejections := func() (all []string) {
+				var document status.Document
+				must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
+				for _, r := range document.Rejections {
+					if r.Last.Before(r.Time) || r.Last.Equal(r.Time) != (r.Count == 1) {
+						t.Errorf("%d times from %s to %s", r.Count, r.Time, r.Last)
+					}
+					all = append(all, fmt.Sprintf("%s/%s %d %t", r.Pod, r.Container, r.Count, r.Refused))
+				}
+				return all
+			}
+			refused := fmt.Sprint(name == "rejected")
+			if diff := cmp.Diff([]string{"large/app 3 " + refused, "stays/app 1 " + refused}, rejections()); diff != "" {
+				t.Error(diff)
+			}
+			must(t, h.endPod(large)) // deleted, and never had a container that ran
+			must(t, h.removePod(large))
+			if diff := cmp.Diff([]string{"stays/app 1 " + refused}, rejections()); diff != "" {
+				t.Error(diff)
+			}
+			if text := h.ask(0, "status"); strings.Contains(text, "default/large") {
+				t.Errorf("the pod is gone, and still shown:\n%s", text)
+			}
+			must(t, h.removePod(stays)) // not stopped before
+			if text := h.ask(0, "status"); strings.Contains(text, "COULD NOT BE PLACED") {
+				t.Errorf("no pod is left, and still shown:\n%s", text)
+			}
+		})
+	}
+}
+
 func TestStatusWatchOutlivesThePlugin(t *testing.T) {
 	h, plugin := busyHost(t)
 	watch := exec.Command(binary, "status", "--watch", "--state-dir", h.path("state"))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -201,6 +202,9 @@ func (a *Agent) endPod(p *pod) {
 		a.sums++
 		a.gone = append(a.gone, p.path.Pod)
 	}
+	a.rejections = slices.DeleteFunc(slices.Clone(a.rejections), func(r RejectionView) bool { // views share the old ones
+		return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name
+	})
 	a.changed()
 	if a.sourced {
 		a.requests.Forget(p.ref)

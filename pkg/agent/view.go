@@ -28,7 +28,7 @@ type View struct {
 	Kubepods string
 	// Pods are sorted by namespace, name and UID.
 	Pods []*PodView
-	// Rejections are the last containers that could not be placed, newest first.
+	// Rejections are the last containers of living pods that could not be placed, newest first.
 	Rejections []RejectionView
 	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.
 	Conditions []Condition

@@ -103,7 +103,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 func (r *Reporter) look() {
 	view := r.View()
 	news := view.Rejections // newest first
-	if i := slices.IndexFunc(news, r.last.Same); i >= 0 {
+	if i := slices.IndexFunc(news, r.known); i >= 0 {
 		news = news[:i]
 	}
 	for _, rejection := range slices.Backward(news) {
@@ -125,6 +125,11 @@ func (r *Reporter) look() {
 		}
 	}
 	r.counted = counts
+}
+
+// known reports whether a rejection is the last one that was reported, or an older one: the last one goes with its pod.
+func (r *Reporter) known(rejection agent.RejectionView) bool {
+	return r.last.Same(rejection) || rejection.At.Before(r.last.At)
 }
 
 // owner is the pod of a cgroup, or the node for the levels above the pods.

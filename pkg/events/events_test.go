@@ -207,6 +207,8 @@ func TestEventsOfAPod(t *testing.T) {
 		n.view.Rejections = slices.Clone(n.view.Rejections)
 		n.view.Rejections[0].Count, n.view.Rejections[0].Last = 2, time.Now()
 	})
+	// What goes with its pod makes the older ones no news.
+	n.change(func(n *node) { n.view.Rejections = n.view.Rejections[1:] })
 
 	r.Throttled(guard.Episode{Container: guard.Container{ID: "c1"}, From: 64 << 20, To: 96 << 20, Stalled: 3 * time.Second})
 	r.Throttled(guard.Episode{Container: guard.Container{ID: "gone"}, From: 1, To: 2})

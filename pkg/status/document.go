@@ -31,7 +31,8 @@ type Document struct {
 	Nodes          []Node          `json:"nodes"`
 	Ancestors      []Ancestor      `json:"ancestors"`
 	Pods           []Pod           `json:"pods"`
-	Rejections     []Rejection     `json:"rejections"`
+	// Rejections are containers of living pods that could not be placed; those of a pod follow each other, newest first.
+	Rejections []Rejection `json:"rejections"`
 	// Overwrites are foreign writes to the cgroups above the containers since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
 }
@@ -173,17 +174,6 @@ type Usage struct {
 	PerNode map[string]uint64 `json:"perNode,omitempty"`
 }
 
-// Rejection is a container that could not be placed.
-type Rejection struct {
-	Time      time.Time `json:"time"`
-	Namespace string    `json:"namespace"`
-	Pod       string    `json:"pod"`
-	Container string    `json:"container"`
-	Reason    string    `json:"reason"`
-	Text      string    `json:"text"`
-	Refused   bool      `json:"refused"`
-}
-
 // Overwrite counts foreign writes to a file of a level: kubepods, burstable or pod.
 type Overwrite struct {
 	Level string `json:"level"`
@@ -217,7 +207,7 @@ func (s Sources) Make() *Document {
 			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
 			KubeletConfig: config.KubeletConfig,
 		},
-		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: []Rejection{},
+		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(view.Rejections),
 		Overwrites: s.overwrites(), RequestSources: s.requestSources(),
 	}
 	if r := view.Runtime; r.Name != "" {
@@ -232,9 +222,6 @@ func (s Sources) Make() *Document {
 	known := s.known(view)
 	for _, pod := range view.Pods {
 		d.Pods = append(d.Pods, known.pod(pod))
-	}
-	for _, r := range view.Rejections {
-		d.Rejections = append(d.Rejections, Rejection{r.At, r.Namespace, r.Pod, r.Container, r.Reason, r.Text, r.Refused})
 	}
 	return d
 }

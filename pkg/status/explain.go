@@ -62,7 +62,8 @@ func Explain(explanations []agent.Explanation) []Explanation {
 			document.Placement = placement(e.Placement)
 		}
 		if r := e.Rejection; r != nil {
-			document.Rejection = &Rejection{r.At, r.Namespace, r.Pod, r.Container, r.Reason, r.Text, r.Refused}
+			last := rejection(r)
+			document.Rejection = &last
 		}
 		documents = append(documents, document)
 	}
@@ -125,7 +126,7 @@ func (d *Explanation) write(b *strings.Builder) {
 	last := ""
 	if r := d.Rejection; r != nil {
 		last = r.Text
-		fmt.Fprintf(b, "  last rejection, %s UTC (%s):\n    %s\n", r.Time.UTC().Format(time.DateTime), r.Reason, strings.ReplaceAll(last, "\n", "\n    "))
+		fmt.Fprintf(b, "  last rejection, %s UTC (%s):\n    %s\n", r.Last.UTC().Format(time.DateTime), r.Reason, strings.ReplaceAll(last, "\n", "\n    "))
 	}
 	if p := d.Placement; p != nil {
 		p.write(b, last)

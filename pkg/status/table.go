@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -188,21 +187,6 @@ func (d *Document) writeProblems(b *strings.Builder) {
 	}
 	if lines.Len() > 0 {
 		fmt.Fprintf(b, "ANNOTATIONS NOT HEEDED\n%s\n", lines.String())
-	}
-}
-
-func (d *Document) writeRejections(b *strings.Builder) {
-	if len(d.Rejections) == 0 {
-		return
-	}
-	fmt.Fprintln(b, "COULD NOT BE PLACED")
-	for _, r := range d.Rejections {
-		outcome := "rejected"
-		if !r.Refused {
-			outcome = "runs unpinned"
-		}
-		fmt.Fprintf(b, "%s UTC  %s/%s %s, %s:\n    %s\n", r.Time.UTC().Format(time.DateTime), r.Namespace, r.Pod, r.Container, outcome,
-			strings.ReplaceAll(r.Text, "\n", "\n    "))
 	}
 }
 

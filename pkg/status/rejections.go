@@ -1,0 +1,116 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+)
+
+// Rejection is a container that could not be placed.
+type Rejection struct {
+	// Time is of the first try, Last of the last one; Count is how many there were.
+	Time      time.Time `json:"time"`
+	Last      time.Time `json:"last"`
+	Count     int       `json:"count"`
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	Container string    `json:"container"`
+	Reason    string    `json:"reason"`
+	Text      string    `json:"text"`
+	Refused   bool      `json:"refused"`
+}
+
+func rejection(r *agent.RejectionView) Rejection {
+	last := r.Last
+	if last.Before(r.At) {
+		last = r.At
+	}
+	return Rejection{r.At, last, max(r.Count, 1), r.Namespace, r.Pod, r.Container, r.Reason, r.Text, r.Refused}
+}
+
+// outcome is a rejection in a few words.
+func (r *Rejection) outcome() string {
+	text := "rejected"
+	if !r.Refused {
+		text = "runs unpinned"
+	}
+	if r.Count > 1 {
+		text += fmt.Sprintf(", %d times", r.Count)
+	}
+	return text
+}
+
+// rejections joins what a container was rejected for again and again: the kubelet tries to create it until it succeeds. Those
+// of a pod follow each other; the newest come first.
+func rejections(views []agent.RejectionView) []Rejection {
+	type try struct {
+		uid, namespace, pod, container, reason string
+		refused                                bool
+	}
+	list, known := make([]Rejection, 0, len(views)), map[try]int{}
+	for i := range views {
+		r, key := rejection(&views[i]), try{views[i].UID, views[i].Namespace, views[i].Pod, views[i].Container, views[i].Reason, views[i].Refused}
+		at, again := known[key]
+		if !again {
+			known[key] = len(list)
+			list = append(list, r)
+			continue
+		}
+		joined := &list[at]
+		if r.Time.Before(joined.Time) {
+			joined.Time = r.Time
+		}
+		if r.Last.After(joined.Last) {
+			joined.Last, joined.Text = r.Last, r.Text
+		}
+		joined.Count += r.Count
+	}
+	newest := map[[2]string]time.Time{}
+	for _, r := range list {
+		if pod := [2]string{r.Namespace, r.Pod}; r.Last.After(newest[pod]) {
+			newest[pod] = r.Last
+		}
+	}
+	slices.SortStableFunc(list, func(a, b Rejection) int {
+		return cmp.Or(
+			newest[[2]string{b.Namespace, b.Pod}].Compare(newest[[2]string{a.Namespace, a.Pod}]),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
+			b.Last.Compare(a.Last),
+		)
+	})
+	return list
+}
+
+// writeRejections writes a block for each pod.
+func (d *Document) writeRejections(b *strings.Builder) {
+	if len(d.Rejections) == 0 {
+		return
+	}
+	fmt.Fprintln(b, "COULD NOT BE PLACED")
+	for rest := d.Rejections; len(rest) > 0; {
+		first, n, last, count := rest[0], 0, rest[0].Last, 0
+		for ; n < len(rest) && rest[n].Namespace == first.Namespace && rest[n].Pod == first.Pod; n++ {
+			count += rest[n].Count
+			if rest[n].Last.After(last) {
+				last = rest[n].Last
+			}
+		}
+		fmt.Fprintf(b, "%s UTC  %s/%s", last.UTC().Format(time.DateTime), first.Namespace, first.Pod)
+		indent := "    "
+		if n > 1 {
+			fmt.Fprintf(b, ", %d times:\n", count)
+			indent += "    "
+		}
+		for _, r := range rest[:n] {
+			if n > 1 {
+				fmt.Fprint(b, "   ")
+			}
+			fmt.Fprintf(b, " %s, %s:\n%s%s\n", r.Container, r.outcome(), indent, strings.ReplaceAll(r.Text, "\n", "\n"+indent))
+		}
+		rest = rest[n:]
+	}
+}
