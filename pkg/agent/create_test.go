@@ -10,7 +10,7 @@ import (
 
 func TestACreatedContainerGetsItsNodesAndValues(t *testing.T) {
 	n := newNode(t, "")
-	adj := int64(500)
+	adj, highest := int64(500), int64(999)
 	tests := map[string]struct {
 		class       memoryqos.QOSClass
 		limit       uint64
@@ -31,8 +31,15 @@ func TestACreatedContainerGetsItsNodesAndValues(t *testing.T) {
 			class: memoryqos.Burstable, limit: 18 * gi, oomScoreAdj: &adj,
 			unified: map[string]string{"memory.low": bytesOf(17179869184), "memory.high": bytesOf(19112603648)},
 		},
-		"Burstable without a request": {
+		"Burstable with a request that may be its limit": {
+			class: memoryqos.Burstable, limit: 17179869184 + 16*mi, oomScoreAdj: &adj, // half of 32Gi, to within 33Mi
+			unified: map[string]string{"memory.low": bytesOf(17179869184)},
+		},
+		"Burstable with a request that nothing tells": {
 			class: memoryqos.Burstable, limit: 1000 * mi,
+		},
+		"Burstable without a request": {
+			class: memoryqos.Burstable, limit: 1000 * mi, oomScoreAdj: &highest,
 			unified: map[string]string{"memory.high": bytesOf(900 * mi)},
 		},
 		"BestEffort": {

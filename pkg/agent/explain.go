@@ -142,6 +142,8 @@ func (c *container) whyNoHigh(ceiling uint64) string {
 		reasons = append(reasons, "the pod's annotation memory-high is off")
 	case c.pod.settings.Factor == nil && c.wishes.QoS.Factor == nil:
 		reasons = append(reasons, "memoryThrottlingFactor is not set")
+	case c.limit > 0 && c.request.Error > 0 && c.request.Request+c.request.Error >= c.limit:
+		reasons = append(reasons, "the request is an estimate and may equal the limit, and a container that asks for its limit is not throttled")
 	case ceiling <= c.request.Request:
 		reasons = append(reasons, fmt.Sprintf("nothing lies between the request and %d", ceiling))
 	default:

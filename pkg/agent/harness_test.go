@@ -188,13 +188,18 @@ func (n *node) pod(name string, class memoryqos.QOSClass) Pod {
 	return Pod{ID: name + "-sandbox", UID: uid, Namespace: "default", Name: name, CgroupParent: parent}
 }
 
-// container makes a container of a pod, with a limit in bytes (0: none).
+// ofPod makes a container of a pod, with a limit in bytes (0: none). A Burstable one has the oom_score_adj of a container without a
+// request.
 func ofPod(p Pod, name string, limit uint64) Container {
 	c := Container{ID: p.Name + "-" + name, PodID: p.ID, Name: name, State: Unknown}
 	c.CgroupsPath = p.CgroupParent + "/" + c.ID
 	if limit > 0 {
 		value := int64(limit)
 		c.Resources.MemoryLimit = &value
+	}
+	if strings.Contains(p.CgroupParent, "burstable") {
+		score := int64(999)
+		c.Resources.OOMScoreAdj = &score
 	}
 	return c
 }

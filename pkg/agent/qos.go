@@ -16,7 +16,9 @@ func (a *Agent) compute(c *container) {
 	c.wishes, _ = p.wishesFor(c.name)
 	c.cpus = a.exclusiveCPUs(c)
 	c.request = a.estimate(c)
-	wanted := p.settings.Container(memoryqos.Container{Class: p.class(), Request: c.request.Request, Limit: c.limit}, c.wishes.QoS)
+	wanted := p.settings.Container(memoryqos.Container{
+		Class: p.class(), Request: c.request.Request, RequestError: c.request.Error, Limit: c.limit,
+	}, c.wishes.QoS)
 	if !equal(wanted.High, c.wanted.High) {
 		a.highSignal()
 	}

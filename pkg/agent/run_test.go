@@ -186,6 +186,7 @@ func TestAPodKeepsTheSumOfItsSpec(t *testing.T) {
 	api := &podAPI{}
 	n := newNode(t, "memoryReservationPolicy: TieredReservation", func(n *node) { n.providers = []podinfo.Provider{api} })
 	n.background()
+	api.listening(t)
 	pod := n.pod("pod", memoryqos.Burstable)
 	pod.Annotations = map[string]string{"reservation.memory-manager.noderesource.dev/container.quiet": "none"}
 	api.say(spec(pod, memoryqos.Burstable,
@@ -591,6 +592,7 @@ func TestExplainShowsTheArithmetic(t *testing.T) {
 		"off":    {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "off"}, []string{"memory-high is off"}},
 		"fixed":  {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "512Mi"}, []string{"memory.high = 536870912 (512Mi), from the pod's annotation"}},
 		"factor": {memoryqos.Burstable, 1000 * mi, map[string]string{"throttling-factor.memory-manager.nri.io": "0.8"}, []string{"* 0.8)"}},
+		"small":  {memoryqos.Burstable, 64 * mi, nil, []string{"memory.high is not set: the request is an estimate and may equal the limit"}},
 		"none":   {memoryqos.BestEffort, 0, nil, []string{"node allocatable, for want of a limit"}},
 	}
 	for name, test := range pods {

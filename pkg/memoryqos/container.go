@@ -53,7 +53,7 @@ func (s Settings) reclaimable(limit uint64) uint64 {
 
 // high gives memory.high, or nil where none belongs.
 func (s Settings) high(c Container, o Overrides) *uint64 {
-	if o.NoHigh || c.Class == Guaranteed {
+	if o.NoHigh || c.Class == Guaranteed || o.High == nil && c.mayAskForItsLimit() {
 		return nil
 	}
 	top := c.Limit
@@ -73,6 +73,13 @@ func (s Settings) high(c Container, o Overrides) *uint64 {
 		return nil
 	}
 	return &high
+}
+
+// mayAskForItsLimit reports whether the request equals the limit, or an estimate of it does not exclude that. Such a container
+// is not throttled: it would be held below what it was promised, and it has memory.max. A pod that names a memory.high itself
+// knows its request.
+func (c Container) mayAskForItsLimit() bool {
+	return c.Limit > 0 && add(c.Request, c.RequestError) >= c.Limit
 }
 
 // factor is the throttling factor in force; 0 when none is.

@@ -95,6 +95,37 @@ func TestNoFactorMeansNoMemoryHigh(t *testing.T) {
 	}
 }
 
+// TestWhoMayAskForItsLimitIsNotThrottled: a request that is known only to within some bytes counts as the limit when it can be.
+func TestWhoMayAskForItsLimitIsNotThrottled(t *testing.T) {
+	type overrides = memoryqos.Overrides
+	tests := map[string]struct {
+		request, more, limit uint64
+		wish                 overrides
+		want                 uint64
+	}{
+		"exact, at the limit":             {1000 * mi, 0, 1000 * mi, overrides{}, unset},
+		"exact, a page below":             {1000*mi - 4097, 0, 1000 * mi, overrides{}, 1000*mi - 4096},
+		"the range ends below the limit":  {500 * mi, 500*mi - 1, 1000 * mi, overrides{}, 950 * mi},
+		"the range ends at the limit":     {500 * mi, 500 * mi, 1000 * mi, overrides{}, unset},
+		"the range goes beyond the limit": {500 * mi, 900 * mi, 1000 * mi, overrides{}, unset},
+		"nothing is known":                {0, 1000 * mi, 1000 * mi, overrides{}, unset},
+		"nothing is known, absurdly":      {gi, math.MaxUint64, 2 * gi, overrides{}, unset},
+		"nothing is known, no limit":      {0, math.MaxInt64, 0, overrides{}, 7730937856},
+		"the pod wishes a factor":         {500 * mi, 500 * mi, 1000 * mi, overrides{Factor: ptr(0.5)}, unset},
+		"the pod wishes a quantity":       {500 * mi, 500 * mi, 1000 * mi, overrides{High: ptr[uint64](600 * mi)}, 600 * mi},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := settings(memoryqos.None).Container(memoryqos.Container{
+				Class: memoryqos.Burstable, Request: test.request, RequestError: test.more, Limit: test.limit,
+			}, test.wish)
+			if diff := cmp.Diff(values(unset, unset, test.want), got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 func TestProtectionFollowsClassAndPolicy(t *testing.T) {
 	type container struct {
 		class          memoryqos.QOSClass

@@ -57,6 +57,8 @@ type Container struct {
 	Class QOSClass // of its pod
 	// Request and Limit are 0 when there is none.
 	Request, Limit uint64
+	// RequestError is by how much the true request can be larger, where Request is an estimate; 0 is exact.
+	RequestError uint64
 }
 
 // Reservation is a pod's own choice of protection file; empty leaves the choice to the node's policy.
