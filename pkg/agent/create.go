@@ -68,10 +68,11 @@ func (a *Agent) inquire(ctx context.Context, told Pod, container string) (manage
 	if !ask {
 		return managed, err
 	}
-	if answer, ok := a.requests.Resolve(ctx, p.ref); ok {
-		a.mu.Lock()
-		a.learn(p, answer)
-		a.mu.Unlock()
+	a.requests.Resolve(ctx, p.ref)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.learn(p) && len(p.containers) > 0 { // who was created before knew less
+		a.revise(keyOf(told))
 	}
 	return true, nil
 }

@@ -18,13 +18,22 @@ func (p *pod) knows(container string) bool {
 	return ok
 }
 
-// learn takes over what a pod API says. The lock is held.
-func (a *Agent) learn(p *pod, answer podinfo.Answer) {
-	if answer.Pod == nil || p.info == answer.Pod {
-		return
+// learn takes over the best that the pod APIs have told of a pod by now, and reports whether that is news. The answers of
+// questions and changes themselves are not looked at, because they may overtake each other. The lock is held.
+func (a *Agent) learn(p *pod) bool {
+	answer, ok := a.requests.Known(p.ref)
+	if !ok || p.info == answer.Pod {
+		return false
 	}
 	p.info, p.source = answer.Pod, answer.Source
 	a.touch(p)
+	return true
+}
+
+// revise has Run recompute a pod's containers and bring them to their values. The lock is held.
+func (a *Agent) revise(uid string) {
+	a.revised[uid] = true
+	a.poke()
 }
 
 // estimate is the container's memory request from the best source. During a resize the pod APIs can be behind the event:

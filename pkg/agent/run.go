@@ -89,9 +89,8 @@ func (a *Agent) podChanged(answer podinfo.Answer) {
 		return
 	}
 	a.mu.Lock()
-	a.better[answer.Pod.UID] = answer
-	a.mu.Unlock()
-	a.poke()
+	defer a.mu.Unlock()
+	a.revise(answer.Pod.UID)
 }
 
 // listen asks the sources for the pods that were found by Synchronize: it has no time to wait for them. From the question
@@ -118,17 +117,17 @@ func (a *Agent) listen(ctx context.Context) {
 	}
 }
 
-// correct brings running containers to requests that a pod API has told of since their creation.
+// correct brings running containers to what has become known of their requests since their creation.
 func (a *Agent) correct(ctx context.Context) {
 	a.mu.Lock()
 	var changed []*container
-	for uid, answer := range a.better {
-		delete(a.better, uid)
+	for uid := range a.revised {
+		delete(a.revised, uid)
 		p := a.pods[uid]
 		if p == nil || !p.managed {
 			continue
 		}
-		a.learn(p, answer)
+		a.learn(p)
 		for _, c := range p.containers {
 			if !c.alive() {
 				continue

@@ -144,6 +144,27 @@ func TestAnEstimateIsCorrectedOnTheRunningContainer(t *testing.T) {
 	}
 }
 
+// A pod API has the pod in its table, and the next container's creation finds it there before the pod API has told of it.
+func TestWhatOneContainerLearnsIsKnownToTheOthers(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "requestTimeout: 10ms", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.background()
+	api.listening(t)
+	pod := n.pod("pod", memoryqos.Burstable)
+	side := n.launch(pod, ofPod(pod, "side", 1000*mi))
+	info := spec(pod, memoryqos.Burstable,
+		podinfo.Container{Name: "side", Kind: memoryqos.Sidecar, Request: 500 * mi, Limit: 1000 * mi},
+		podinfo.Container{Name: "main", Request: 100 * mi, Limit: 1000 * mi})
+	api.mu.Lock()
+	api.pods = map[podinfo.Ref]*podinfo.Pod{info.Ref: info}
+	api.mu.Unlock()
+	n.launch(pod, ofPod(pod, "main", 1000*mi))
+	eventually(t, "the first container has its request", func() bool { return n.file(side.CgroupsPath, "memory.low") == bytesOf(500*mi) })
+	if got := n.containerView(pod, "side"); got.Request.Request != 500*mi || got.Kind != memoryqos.Sidecar {
+		t.Errorf("the first container is shown as %+v", got)
+	}
+}
+
 func TestARuntimeThatRefusesUpdatesHasItsFilesWritten(t *testing.T) {
 	api := &podAPI{}
 	n := newNode(t, "requestTimeout: 10ms", func(n *node) {

@@ -41,9 +41,9 @@ type state struct {
 	lastCheckpointError                 string // told in the log
 	protectFails                        bool   // told in the log
 
-	sources []podinfo.Source          // estimates that the configuration allows
-	better  map[string]podinfo.Answer // by UID: what the pod APIs have told since Run looked
-	kept    map[string]uint64         // raised memory.high values of the last start, by container id
+	sources []podinfo.Source  // estimates that the configuration allows
+	revised map[string]bool   // UIDs of pods of whose requests more is known since Run looked
+	kept    map[string]uint64 // raised memory.high values of the last start, by container id
 	// raiseChanges counts what the file of raises has to follow.
 	raiseChanges uint64
 	batch        bool // the checkpoint is handed the whole state at the end
@@ -53,7 +53,7 @@ type state struct {
 func newState(resolved config.Resolved, now time.Time) state {
 	s := state{
 		resolved: resolved, sources: eventSources(resolved.Config),
-		pods: map[string]*pod{}, containers: map[string]*container{}, better: map[string]podinfo.Answer{},
+		pods: map[string]*pod{}, containers: map[string]*container{}, revised: map[string]bool{},
 	}
 	s.connected.set(now, "not connected to a runtime yet")
 	s.synchronized.set(now, "not synchronized with a runtime yet")

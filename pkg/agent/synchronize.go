@@ -184,9 +184,7 @@ func (a *Agent) takePods(pods []Pod, found observation, containers []Container) 
 		}
 		sandboxes[told.ID] = p
 		p.seen = p.seen || found.seen[p.path.Pod]
-		if answer, ok := a.requests.Known(p.ref); ok {
-			a.learn(p, answer)
-		}
+		a.learn(p)
 	}
 	return sandboxes
 }
