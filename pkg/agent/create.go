@@ -7,8 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // decision is what one event came to, taken along out of the lock.
@@ -65,16 +67,45 @@ func (a *Agent) inquire(ctx context.Context, told Pod, container string) (manage
 		p.asked = true
 	}
 	a.mu.Unlock()
-	if !ask {
-		return managed, err
+	if !managed {
+		return false, err
 	}
-	a.requests.Resolve(ctx, p.ref)
+	if ask {
+		a.requests.Resolve(ctx, p.ref)
+		a.mu.Lock()
+		if a.learn(p) && len(p.containers) > 0 { // who was created before knew less
+			a.revise(keyOf(told))
+		}
+		a.mu.Unlock()
+	}
+	a.takeLimit(told)
+	return true, nil
+}
+
+// takeLimit reads the limit of a pod whose spec is not known from its cgroup: after a resize the runtime may have an old one.
+func (a *Agent) takeLimit(told Pod) {
+	limit, ok := a.limitOfPod(told)
+	if !ok {
+		return
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.learn(p) && len(p.containers) > 0 { // who was created before knew less
-		a.revise(keyOf(told))
+	if p := a.pods[keyOf(told)]; p != nil && p.info == nil {
+		p.MemoryLimit = limit
 	}
-	return true, nil
+}
+
+// limitOfPod reads memory.max of a Guaranteed pod's cgroup, less the pod's overhead. It is false where there is none.
+func (a *Agent) limitOfPod(told Pod) (uint64, bool) {
+	path, managed, err := pathOf(told)
+	if err != nil || !managed || path.Class != memoryqos.Guaranteed {
+		return 0, false
+	}
+	limit, err := a.tree.Limit(path.Pod)
+	if err != nil || limit == cgroup.Max {
+		return 0, false
+	}
+	return limit - min(limit, told.Overhead), true
 }
 
 // decideCreate is the part of a create that happens under the lock. A sandbox that has been stopped while the sources were

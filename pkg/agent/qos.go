@@ -30,10 +30,18 @@ func (a *Agent) compute(c *container) {
 
 // sumUp derives the values of a pod's cgroup from its containers, and of the levels above from all pods. The lock is held.
 func (a *Agent) sumUp(p *pod) {
+	if p.findShared() {
+		a.recompute(p)
+	}
 	sums := memoryqos.Pod{UID: p.UID, Class: p.class(), Overhead: p.Overhead, Overrides: p.wishes.QoS, Containers: p.parts()}
 	if p.info != nil {
 		sums.Overhead = p.info.Overhead
 		sums.PodRequest, sums.PodLimit = p.info.PodRequest, p.info.PodLimit
+	} else {
+		sums.CgroupLimit = p.MemoryLimit
+		if limit := p.sharedLimit(); limit > 0 { // what limits a Guaranteed pod is what it asks for
+			sums.PodRequest = &limit
+		}
 	}
 	values := p.settings.Pod(sums)
 	if !same(values, p.values) {

@@ -30,6 +30,17 @@ func (a *Agent) learn(p *pod) bool {
 	return true
 }
 
+// recompute computes a pod's living containers again. Run brings those that have been created already to their values. The lock is
+// held.
+func (a *Agent) recompute(p *pod) {
+	for _, c := range p.containers {
+		if c.alive() {
+			a.compute(c)
+		}
+	}
+	a.revise(keyOf(p.Pod))
+}
+
 // revise has Run recompute a pod's containers and bring them to their values. The lock is held.
 func (a *Agent) revise(uid string) {
 	a.revised[uid] = true
@@ -41,7 +52,7 @@ func (a *Agent) revise(uid string) {
 // tell the new one soon. The lock is held.
 func (a *Agent) estimate(c *container) podinfo.Estimate {
 	p := c.pod
-	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0) {
+	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0 || p.info.PodLevel()) {
 		if known, ok := (podinfo.Answer{Pod: p.info, Source: p.source}).Estimate(c.name); ok {
 			if c.limit > 0 {
 				known.Request = min(known.Request, c.limit)
@@ -53,10 +64,36 @@ func (a *Agent) estimate(c *container) podinfo.Estimate {
 		Class:       p.class(),
 		Container:   c.name,
 		Limit:       c.limit,
+		PodLimit:    p.sharedLimit(),
 		OOMScoreAdj: c.resources.OOMScoreAdj,
 		Unified:     c.resources.Unified,
 		Annotations: p.Annotations,
 	}, a.sources...)
+}
+
+// sharedLimit is the limit that the containers of a pod share, 0 when it is not known that they do.
+func (p *pod) sharedLimit() uint64 {
+	if p.shared && p.info == nil {
+		return p.MemoryLimit
+	}
+	return 0
+}
+
+// findShared finds out that the containers of a Guaranteed pod whose spec is not known share its limit, and reports whether that
+// is news: one has all of it and is not alone. Where each has a limit of its own, these add up to the pod's.
+func (p *pod) findShared() bool {
+	if p.shared || p.info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
+		return false
+	}
+	limited, whole := 0, false
+	for _, c := range p.containers {
+		if c.alive() && c.limit > 0 {
+			limited++
+			whole = whole || c.limit >= p.MemoryLimit
+		}
+	}
+	p.shared = whole && limited > 1
+	return p.shared
 }
 
 // eventSources are the estimates that the configuration allows; nil allows all.

@@ -238,6 +238,60 @@ func TestAPodKeepsTheSumOfItsSpec(t *testing.T) {
 	sums("after the resize", 300*mi)
 }
 
+func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "memoryManagerPolicy: None\nreservedMemory: []", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.background()
+	sums := func(what string, pod Pod, bytes uint64) {
+		t.Helper()
+		n.want("the pod's memory.min "+what, n.file(pod.CgroupParent, "memory.min"), bytesOf(bytes))
+		n.want("kubepods' memory.min "+what, n.file("kubepods", "memory.min"), bytesOf(bytes))
+	}
+
+	// The runtime tells the pod's limit for containers that have none of their own.
+	pod := n.pod("known", memoryqos.Guaranteed)
+	request := uint64(4 * gi)
+	known := spec(pod, memoryqos.Guaranteed, podinfo.Container{Name: "a", Request: 2 * gi, Limit: 2 * gi}, podinfo.Container{Name: "b"}, podinfo.Container{Name: "c"})
+	known.PodRequest, known.PodLimit = &request, &request
+	api.say(known)
+	for name, want := range map[string]struct {
+		limit uint64
+		min   string
+	}{"a": {2 * gi, "2104532992"}, "b": {4 * gi, ""}, "c": {4 * gi, ""}} {
+		n.want("memory.min of "+name, n.create(pod, ofPod(pod, name, want.limit)).Unified["memory.min"], want.min)
+	}
+	sums("where its spec is known", pod, 4*gi)
+	if got := n.containerView(pod, "b").Request; got != (podinfo.Estimate{Source: podinfo.SourceKubelet}) {
+		t.Errorf("the request of a container without resources is %+v", got)
+	}
+	if err := n.StopPodSandbox(context.Background(), pod); err != nil {
+		t.Fatal(err)
+	}
+
+	pod = n.pod("unknown", memoryqos.Guaranteed)
+	pod.MemoryLimit = 4 * gi
+	c := n.launch(pod, ofPod(pod, "a", 4*gi))
+	sums("with one container", pod, 4209065984) // less the headroom
+	if got := n.create(pod, ofPod(pod, "b", 4*gi)).Unified; got != nil {
+		t.Errorf("a container that has all of its pod's limit beside another gets %v", got)
+	}
+	sums("where only its limit is known", pod, 4*gi)
+	eventually(t, "the first container's request is not known either", func() bool { return n.file(c.CgroupsPath, "memory.min") == "0" })
+	if got := n.containerView(pod, "a").Request; got != (podinfo.Estimate{Source: podinfo.SourceNone, Error: 4 * gi}) {
+		t.Errorf("its request is %+v", got)
+	}
+	n.create(pod, ofPod(pod, "own", gi))
+	sums("with a container that has a limit of its own", pod, 4*gi)
+
+	// The kubelet raises the limit of the pod's cgroup first. Runtimes need not tell it, nor know it after their restart.
+	n.writeFile(pod.CgroupParent, "memory.max", bytesOf(5*gi))
+	n.update(pod, c, Resources{MemoryLimit: limit(int64(5 * gi))})
+	sums("after a resize", pod, 5*gi)
+	n.restart()
+	n.sync([]Pod{pod}, []Container{c, ofPod(pod, "b", 4*gi)})
+	sums("after a restart", pod, 5*gi)
+}
+
 func TestPodScopeAlignsTheWholePod(t *testing.T) {
 	api := &podAPI{}
 	n := newNode(t, "topologyManagerScope: pod\ntopologyManagerPolicy: restricted", func(n *node) { n.providers = []podinfo.Provider{api} })

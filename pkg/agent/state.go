@@ -81,6 +81,8 @@ type pod struct {
 	// info is what the pod APIs say; nil while none has.
 	info   *podinfo.Pod
 	source podinfo.Source
+	// shared is set once it is found that containers have the pod's limit, while info is nil.
+	shared bool
 	// settings are the namespace's rules, annotated is set when the pod has any annotation of ours.
 	settings  memoryqos.Settings
 	rules     config.AnnotationRules

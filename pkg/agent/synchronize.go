@@ -37,11 +37,11 @@ func (a *Agent) Synchronize(ctx context.Context, pods []Pod, containers []Contai
 type observation struct {
 	gone   map[string]bool   // sandboxes that have ended: no container and no cgroup
 	seen   map[string]bool   // cgroups of pods and containers that are there
-	limits map[string]uint64 // memory.max of containers, where the runtime's is not to be trusted
+	limits map[string]uint64 // memory.max by the runtime's ids: of Guaranteed pods, and of containers where the runtime's is not to be trusted
 }
 
-// observe looks at the cgroups of all pods and containers, and at memory.max where the runtime shows the limits of the
-// creation: CRI-O after its own restart.
+// observe looks at the cgroups of all pods and containers, at memory.max of Guaranteed pods, and at that of containers where
+// the runtime shows the limits of the creation: CRI-O after its own restart.
 func (a *Agent) observe(pods []Pod, containers []Container) observation {
 	a.mu.Lock()
 	stale := strings.Contains(strings.ToLower(a.runtime.Name), "cri-o")
@@ -63,6 +63,9 @@ func (a *Agent) observe(pods []Pod, containers []Container) observation {
 		there, err := a.tree.Exists(path.Pod)
 		o.seen[path.Pod] = there
 		o.gone[pods[i].ID] = !there && err == nil && !used[pods[i].ID]
+		if limit, ok := a.limitOfPod(pods[i]); ok {
+			o.limits[pods[i].ID] = limit
+		}
 	}
 	for i := range containers {
 		path, managed := paths[containers[i].PodID]
@@ -183,6 +186,9 @@ func (a *Agent) takePods(pods []Pod, found observation, containers []Container) 
 			continue
 		}
 		sandboxes[told.ID] = p
+		if limit, ok := found.limits[told.ID]; ok {
+			p.MemoryLimit = limit
+		}
 		p.seen = p.seen || found.seen[p.path.Pod]
 		a.learn(p)
 	}

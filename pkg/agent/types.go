@@ -12,7 +12,8 @@ type Pod struct {
 	Labels       map[string]string
 	// Overhead is the pod's RuntimeClass overhead in bytes of memory, 0 when none.
 	Overhead uint64
-	// MemoryLimit is the pod's memory limit in bytes (the sum of its containers' limits), 0 when none or not told.
+	// MemoryLimit is the pod's memory limit in bytes without overhead (its own, or the sum of its containers'), 0 when none or
+	// not told.
 	MemoryLimit uint64
 }
 

@@ -53,21 +53,35 @@ func (s Settings) planned(p Pod) []PodContainer {
 func (s Settings) podProtection(p Pod) (hard, soft uint64) {
 	hard = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Min) })
 	soft = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Low) })
-	var own *uint64
+	// Containers that claim more than their pod has share it in proportion to their claims.
+	whole := p.most()
+	hard = min(hard, whole)
+	soft = min(soft, whole-hard)
 	switch s.reservation(p.Class, p.Overrides.Reservation) {
 	case ReserveMin:
-		own = &hard
+		if p.PodRequest != nil {
+			hard = *p.PodRequest - soft
+		}
+		hard = add(hard, p.Overhead)
 	case ReserveLow:
-		own = &soft
-	default:
-		return hard, soft
+		if p.PodRequest != nil {
+			soft = *p.PodRequest - hard
+		}
+		soft = add(soft, p.Overhead)
 	}
-	if p.PodRequest != nil {
-		// Never less than the containers have: a parent that promises less than its children breaks their promise.
-		*own = max(*own, *p.PodRequest)
-	}
-	*own = add(*own, p.Overhead)
 	return hard, soft
+}
+
+// most is the largest request that the pod can have, without overhead: its pod-level request replaces the sum over its
+// containers, as in the kubelet, and the request of a Guaranteed pod is its limit.
+func (p Pod) most() uint64 {
+	switch {
+	case p.PodRequest != nil:
+		return *p.PodRequest
+	case p.Class == Guaranteed && p.CgroupLimit > 0:
+		return p.CgroupLimit
+	}
+	return math.MaxUint64
 }
 
 // sum is Kubernetes' aggregate over a pod's containers: apps and sidecars together, or the peak while the init

@@ -56,7 +56,9 @@ func TestPodSums(t *testing.T) {
 		"pod-level request and limit":   {kinds: kinds{app}, requests: sizes{64}, podRequest: ptr[uint64](100), podLimit: ptr[uint64](300), amount: 100},
 		"pod-level limit":               {kinds: kinds{app}, requests: sizes{64}, podLimit: ptr[uint64](300), amount: 64},
 		"pod-level limit, overhead":     {kinds: kinds{app}, requests: sizes{64}, overhead: 10, podLimit: ptr[uint64](300), amount: 74},
-		"pod-level request below parts": {kinds: kinds{app}, requests: sizes{64}, podRequest: ptr[uint64](10), amount: 64},
+		"pod-level request below parts": {kinds: kinds{app}, requests: sizes{64}, podRequest: ptr[uint64](10), amount: 10},
+		"pod-level request, init above": {kinds: kinds{init, app}, requests: sizes{128, 64}, overhead: 10, podRequest: ptr[uint64](100), amount: 110},
+		"pod-level request of nothing":  {kinds: kinds{app}, requests: sizes{64}, podRequest: ptr[uint64](0), amount: 0},
 	}
 	policies := []memoryqos.ReservationPolicy{memoryqos.None, memoryqos.TieredReservation, memoryqos.HardReservation}
 	for name, shape := range shapes {
@@ -212,6 +214,42 @@ func TestPodWithMixedWishesSumsEachFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p.Overrides.Reservation = test.wish
 			if diff := cmp.Diff(test.want, s.Pod(p)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestPodIsNotProtectedBeyondItsOwnRequest has containers that claim more than their pod: they share what it has.
+func TestPodIsNotProtectedBeyondItsOwnRequest(t *testing.T) {
+	s := settings(memoryqos.TieredReservation)
+	s.GuaranteedHeadroom = 0.02
+	inherited := part(s, memoryqos.Guaranteed, memoryqos.App, 100*mi, 100*mi) // the pod's limit, taken for its request
+	three := []memoryqos.PodContainer{inherited, inherited, inherited}
+	mixed := []memoryqos.PodContainer{{Values: ptr(values(10*mi, unset, unset))}, {Values: ptr(values(unset, 20*mi, unset))}}
+	wish := func(r memoryqos.Reservation) memoryqos.Overrides { return memoryqos.Overrides{Reservation: r} }
+	tests := map[string]struct {
+		pod  memoryqos.Pod
+		want memoryqos.Values
+	}{
+		"Guaranteed by spec.resources, one container asks": {memoryqos.Pod{
+			Class: memoryqos.Guaranteed, PodRequest: ptr[uint64](4 * gi), PodLimit: ptr[uint64](4 * gi),
+			Containers: []memoryqos.PodContainer{{Request: 2 * gi, Limit: 2 * gi}, {}, {}},
+		}, values(4294967296, unset, unset)},
+		"two files, low is the pod's":         {memoryqos.Pod{Class: memoryqos.Burstable, PodRequest: ptr[uint64](25 * mi), Containers: mixed}, values(10*mi, 15*mi, unset)},
+		"two files, min is the pod's":         {memoryqos.Pod{Class: memoryqos.Burstable, PodRequest: ptr[uint64](25 * mi), Containers: mixed, Overrides: wish(memoryqos.ReserveMin)}, values(10*mi, 15*mi, unset)},
+		"two files, the pod wishes nothing":   {memoryqos.Pod{Class: memoryqos.Burstable, PodRequest: ptr[uint64](25 * mi), Containers: mixed, Overrides: wish(memoryqos.ReserveNone)}, values(10*mi, 15*mi, unset)},
+		"two files, min is the pod's, room":   {memoryqos.Pod{Class: memoryqos.Burstable, PodRequest: ptr[uint64](50 * mi), Containers: mixed, Overrides: wish(memoryqos.ReserveMin)}, values(30*mi, 20*mi, unset)},
+		"memory.min alone is more":            {memoryqos.Pod{Class: memoryqos.Burstable, PodRequest: ptr[uint64](5 * mi), Containers: mixed}, values(5*mi, unset, unset)},
+		"spec not known":                      {memoryqos.Pod{Class: memoryqos.Guaranteed, CgroupLimit: 100 * mi, Overhead: mi, Containers: three}, values(101*mi, unset, unset)},
+		"spec not known, one container":       {memoryqos.Pod{Class: memoryqos.Guaranteed, CgroupLimit: 100 * mi, Containers: three[:1]}, values(98*mi, unset, unset)},
+		"spec not known, nor the limit":       {memoryqos.Pod{Class: memoryqos.Guaranteed, Containers: three}, values(294*mi, unset, unset)},
+		"Burstable: its limit is no request":  {memoryqos.Pod{Class: memoryqos.Burstable, CgroupLimit: 10 * mi, Containers: mixed}, values(10*mi, 20*mi, unset)},
+		"its request counts before its limit": {memoryqos.Pod{Class: memoryqos.Guaranteed, PodRequest: ptr[uint64](50 * mi), CgroupLimit: 100 * mi, Containers: three}, values(50*mi, unset, unset)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, s.Pod(test.pod)); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -150,6 +150,10 @@ type Pod struct {
 	Overhead uint64
 	// PodRequest and PodLimit are pod-level resources (spec.resources); nil when not set.
 	PodRequest, PodLimit *uint64
+	// CgroupLimit is the memory limit of the pod's cgroup without overhead; 0 when there is none or it is not known. It counts
+	// where PodRequest is not known: containers without a limit of their own have their pod's, and are taken for Guaranteed
+	// ones that ask for it.
+	CgroupLimit uint64
 	// Overrides are the wishes for the whole pod; they count for its overhead and its pod-level resources.
 	Overrides Overrides
 }

@@ -18,7 +18,7 @@ const (
 	// SourceAPIServer is the API server's pod. Exact.
 	SourceAPIServer Source = "apiserver"
 	// SourceLimit is the limit of a container of a Guaranteed pod, which equals its request. Exact, but for a pod that is
-	// Guaranteed by pod-level resources, whose containers need not ask for what limits them; only a pod API tells that.
+	// Guaranteed by pod-level resources, whose containers need not ask for what limits them.
 	SourceLimit Source = "limit"
 	// SourceUnified is memory.min or memory.low that the kubelet asks the runtime to set (its own Memory QoS). Exact.
 	SourceUnified Source = "unified"
@@ -52,6 +52,9 @@ type Event struct {
 	Container string
 	// Limit is memory.max in bytes, 0 when none.
 	Limit uint64
+	// PodLimit is the pod's memory limit where its containers share it (spec.resources): one without a limit of its own has the
+	// pod's. 0 where each has its own.
+	PodLimit uint64
 	// OOMScoreAdj is nil when the event does not name it.
 	OOMScoreAdj *int64
 	// Unified are the cgroup v2 files that the kubelet asked for. Leave out what this plugin itself has set: after a
@@ -78,7 +81,7 @@ func (n Node) FromEvent(e Event, use ...Source) Estimate {
 	case memoryqos.BestEffort:
 		return Estimate{Source: SourceNone}
 	case memoryqos.Guaranteed:
-		if e.Limit == 0 {
+		if e.Limit == 0 || e.PodLimit > 0 && e.Limit >= e.PodLimit {
 			return unknown
 		}
 		return Estimate{Request: e.Limit, Source: SourceLimit}

@@ -34,6 +34,14 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 			event: Event{Class: memoryqos.Guaranteed, Limit: 64 * mi, OOMScoreAdj: new(int64(-997))},
 			want:  Estimate{Request: 64 * mi, Source: SourceLimit},
 		},
+		"Guaranteed with a limit of its own beside the pod's": {
+			event: Event{Class: memoryqos.Guaranteed, Limit: gi, PodLimit: gi + 1},
+			want:  Estimate{Request: gi, Source: SourceLimit},
+		},
+		"Guaranteed with the pod's limit is unknown": {
+			event: Event{Class: memoryqos.Guaranteed, Limit: gi, PodLimit: gi},
+			want:  Estimate{Source: SourceNone, Error: gi},
+		},
 		"Guaranteed without a limit is unknown": {
 			event: Event{Class: memoryqos.Guaranteed},
 			want:  Estimate{Source: SourceNone, Error: 8 * gi},

@@ -33,6 +33,9 @@ type Pod struct {
 	Static, Mirror bool
 }
 
+// PodLevel reports whether the pod has memory of its own in spec.resources: its containers need not ask for what limits them.
+func (p *Pod) PodLevel() bool { return p.PodRequest != nil || p.PodLimit != nil }
+
 // Container is the part of a v1.Container that memory decisions need.
 type Container struct {
 	Name string
