@@ -151,7 +151,7 @@ func (w *walker) add() {
 		p.Overhead = w.rand.Uint64N(64) << 20
 	}
 	if w.rand.IntN(6) == 0 && p.Class == memoryqos.Burstable {
-		p.PodRequest = ptr(w.rand.Uint64N(1<<30) + 1)
+		p.PodRequest = ptr(w.rand.Uint64N(1<<30) + 1<<40) // the API server admits none below the sum of the containers
 	}
 	w.mkdir(p.path.Pod)
 	w.pods = append(w.pods, p)

@@ -3,7 +3,7 @@
 //
 // It is what `make e2e` calls. Variables: VARIANT (names, comma-separated),
 // RUN and SKIP (regular expressions of test names), KEEP=1 (leave the guests' folders),
-// TIMEOUT (bound of the whole run, default 45m), JOBS (guests at once, default 2),
+// TIMEOUT (bound of the whole run, default 75m), JOBS (guests at once, default 2),
 // FULL=1 (cases that make tables make all of them), ACCEL (QEMU's accelerator, default tcg),
 // CACHE (the folder of downloads and builds, default nri-memory-manager-e2e in the user's cache folder),
 // CRIO, CONMON and OCI_RUNTIME (paths that add the CRI-O variant).
@@ -42,7 +42,7 @@ func logf(format string, args ...any) {
 }
 
 func e2e() (bool, error) {
-	limit := 45 * time.Minute
+	limit := 75 * time.Minute
 	if text := os.Getenv("TIMEOUT"); text != "" {
 		var err error
 		if limit, err = time.ParseDuration(text); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 // shape is a pod with what its cgroups must hold under TieredReservation, throttling factor 0.9 and no headroom. The numbers
@@ -69,19 +70,25 @@ func shapes(t *testing.T) []shape {
 type files struct{ min, low, high, max *uint64 }
 
 // TestEveryFileBesideTheKubelet runs pods of every shape beside a kubelet with its own Memory QoS off, on without
-// reservations, and on with them; and brings the plugin from None to TieredReservation, to HardReservation and back. Every
-// file of every level holds what the policy says, and in the end again what the kubelet alone would have it hold.
+// reservations, and on with them; brings the plugin from None to TieredReservation and HardReservation; and rolls back.
+// Every file of every level holds what the policy says, and in the end again what the kubelet alone would have it hold.
 func TestEveryFileBesideTheKubelet(t *testing.T) {
 	for _, theirs := range []struct {
-		name     string
-		config   kubelet.Config
-		reserves bool
+		name   string
+		config kubelet.Config
+		kubeletQoS
 	}{
-		{"off", kubelet.Config{}, false},
-		{"None", memoryQoS("None"), false},
-		{"TieredReservation", memoryQoS("TieredReservation"), true},
+		{"off", kubelet.Config{}, kubeletQoS{}},
+		{"None", memoryQoS("None"), kubeletQoS{throttles: true}},
+		{"TieredReservation", memoryQoS("TieredReservation"), kubeletQoS{throttles: true, reserves: true}},
 	} {
 		t.Run("kubelet "+theirs.name, func(t *testing.T) {
+			// FULL=1 goes through all states with both drivers; else there is the default with cgroupfs, and the state in which
+			// the kubelet writes most with systemd.
+			plan := planOf(t)
+			if usual := map[setup.Driver]string{setup.Cgroupfs: "off", setup.Systemd: "TieredReservation"}; !plan.Full && theirs.name != usual[plan.Driver] {
+				t.Skip("with FULL=1, or with the other driver")
+			}
 			k := kubeletOf(t, theirs.config)
 			own := func(policy string) []string {
 				return []string{"memoryReservationPolicy: " + policy, "guaranteedHeadroom: 0", "topologyManagerPolicy: none"}
@@ -95,20 +102,41 @@ func TestEveryFileBesideTheKubelet(t *testing.T) {
 			if err := k.RunAll(t.Context(), pods...); err != nil {
 				t.Fatal(err)
 			}
-			hold(t, k, all, "None", theirs.reserves)
-			for _, policy := range []string{"TieredReservation", "HardReservation", "None"} {
+			hold(t, k, all, "None", theirs.kubeletQoS)
+			for _, policy := range []string{"TieredReservation", "HardReservation"} {
+				taken := metric(t, updates)
 				p.configure(own(policy)...)
 				_ = p.cmd.Process.Signal(syscall.SIGHUP)
-				hold(t, k, all, policy, theirs.reserves)
-				if policy != "None" {
-					if out, code := p.command("status", "--address", metricsAddress); code != 0 || strings.Contains(out, "overwritten") {
-						t.Errorf("status under %s: exit status %d:\n%s", policy, code, out)
+				hold(t, k, all, policy, theirs.kubeletQoS)
+				eventually(t, "the runtime has made the updates", func() string { // later ones would undo a rollback
+					if metric(t, updates) <= taken {
+						return "it has not"
 					}
+					return ""
+				})
+				if out, code := p.ask("status"); code != 0 || strings.Contains(out, "overwritten") {
+					t.Errorf("status under %s: exit status %d:\n%s", policy, code, out)
 				}
 			}
+			p.stop()
+			out, code := p.ask("rollback")
+			if says := strings.Contains(out, "kubelet"); code != 0 || !says {
+				t.Errorf("rollback: exit status %d:\n%s", code, out)
+			}
+			hold(t, k, all, rolledBack, theirs.kubeletQoS)
 		})
 	}
 }
+
+// updates counts the changes of running containers that the runtime has made for the plugin.
+const updates = "nri_memory_manager_container_updates_total"
+
+// rolledBack stands for the policy of a plugin that is gone: nothing is left of it, its memory.high neither.
+const rolledBack = "rolled back"
+
+// kubeletQoS is what the kubelet's own Memory QoS does: 1.36 gives BestEffort containers no memory.high, and leaves
+// memory.low of kubepods at 0.
+type kubeletQoS struct{ throttles, reserves bool }
 
 // memoryQoS is the kubelet's own Memory QoS.
 func memoryQoS(policy string) kubelet.Config {
@@ -117,11 +145,12 @@ func memoryQoS(policy string) kubelet.Config {
 	}
 }
 
-// hold waits until all files hold what the plugin's policy says; under None, what the kubelet reserves.
-func hold(t *testing.T, k machine, all []shape, policy string, kubeletReserves bool) {
+// hold waits until all files hold what the plugin's policy says; under None and after a rollback, what the kubelet reserves.
+func hold(t *testing.T, k machine, all []shape, policy string, kubelets kubeletQoS) {
 	t.Helper()
 	hard := policy == "HardReservation"
-	reserved := policy != "None" || kubeletReserves
+	gone := policy == rolledBack
+	reserved := policy != "None" && !gone || kubelets.reserves
 	var guaranteed, burstable uint64
 	want := map[string]files{}
 	for _, s := range all {
@@ -145,13 +174,13 @@ func hold(t *testing.T, k machine, all []shape, policy string, kubeletReserves b
 		for name, v := range s.containers {
 			minimum, low := protection(v.protected)
 			high := v.high
-			if high == 0 {
+			if high == 0 || gone && (!kubelets.throttles || s.pod.Class() == "BestEffort") {
 				high = unlimited
 			}
 			want[dirOf(t, k, s.pod, name)] = files{min: &minimum, low: &low, high: &high, max: &v.limit}
 		}
 	}
-	upper, qos := levels(guaranteed, burstable, policy, kubeletReserves)
+	upper, qos := levels(guaranteed, burstable, policy, kubelets.reserves)
 	want[k.Kubepods()] = upper
 	want[k.QoS(all[2].pod)] = qos
 	eventually(t, "under the plugin's "+policy+" every file holds its value", func() string {

@@ -20,7 +20,7 @@ const MiB = kubelet.MiB
 
 // patience bounds every wait for a condition. It is wide: it is used up only
 // when something is broken, and CI machines can be very slow.
-const patience = 4 * time.Minute
+const patience = 6 * time.Minute
 
 // machine is a node with its pods: beside the real kubelet, or beside requests to the runtime that a case makes itself.
 type machine interface {

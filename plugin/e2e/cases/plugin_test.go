@@ -65,7 +65,7 @@ func newPlugin(t *testing.T, lines ...string) *plugin {
 		}
 	}
 	p.configure(lines...)
-	p.args = []string{"run", "--config", p.config, "--state-dir", p.state, "--metrics-address", metricsAddress, "--kubelet-pods-socket", kubelet.PodAPISocket}
+	p.args = []string{"run", "--config", p.config, "--state-dir", p.state, "--metrics-address", metricsAddress}
 	t.Cleanup(func() {
 		p.kill()
 		// The next case finds the node as before, whatever this one's plugin promised to kubepods and the QoS levels.
@@ -199,6 +199,12 @@ func (p *plugin) command(args ...string) (string, int) {
 		p.t.Fatal(err)
 	}
 	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// ask runs a subcommand that asks the running process.
+func (p *plugin) ask(args ...string) (string, int) {
+	p.t.Helper()
+	return p.command(append(args, "--state-dir", p.state)...)
 }
 
 // stateFile is the state file's path.

@@ -7,10 +7,16 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
-// TestResizeInPlace changes requests and limits of running containers, up and
-// down, pinned and unpinned; all values and the booking follow.
-func TestResizeInPlace(t *testing.T) {
-	k := kubeletOf(t)
+// TestResizeInPlace has the kubelet resize running containers.
+func TestResizeInPlace(t *testing.T) { resizeInPlace(t, kubeletOf(t)) }
+
+// TestResizeByRequest resizes them by the requests of a kubelet, for every runtime.
+func TestResizeByRequest(t *testing.T) { resizeInPlace(t, criOf(t)) }
+
+// resizeInPlace changes requests and limits of running containers, up and
+// down, pinned and unpinned; all values and the allocation follow.
+func resizeInPlace(t *testing.T, k machine) {
+	t.Helper()
 	p := startPlugin(t)
 	pinned := guaranteed("pinned", 64*MiB, 16*MiB)
 	unpinned := &kubelet.Pod{Name: "unpinned", Containers: []kubelet.Container{{Name: "app", Request: 32 * MiB, Limit: 64 * MiB}}}

@@ -10,7 +10,7 @@ import (
 // TestNodeRunsPods shows that the guest itself is sound: without the plugin,
 // pods of every class run where a kubelet would put them.
 func TestNodeRunsPods(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	version, err := k.Version(t.Context())
 	if err != nil {
 		t.Fatal(err)

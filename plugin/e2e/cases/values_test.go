@@ -25,7 +25,7 @@ func mixture() []*kubelet.Pod {
 // pods, QoS classes and kubepods with the simulator's, also after a change of
 // the configuration and when pods go.
 func TestValuesAtEveryLevel(t *testing.T) {
-	k := kubeletOf(t)
+	k := criOf(t)
 	tiered := []string{"memoryReservationPolicy: TieredReservation"}
 	p := startPlugin(t, tiered...)
 	pods := mixture()

@@ -127,7 +127,7 @@ func (a *authority) files(dir, server string) error {
 		return err
 	}
 	for name, of := range map[string]subject{
-		"apiserver":      {name: "kube-apiserver", addresses: []string{loopback, HostSeenByGuests, "10.96.0.1"}, hosts: []string{"localhost", "kubernetes.default.svc"}},
+		"apiserver":      {name: "kube-apiserver", addresses: []string{loopback, HostSeenByGuests, ServiceAddress}, hosts: []string{"localhost", "kubernetes.default.svc"}},
 		"kubelet-client": {name: "kube-apiserver-kubelet-client", group: administrators},
 	} {
 		id, err := a.issue(of)

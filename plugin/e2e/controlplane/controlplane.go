@@ -24,6 +24,8 @@ const (
 	loopback = "127.0.0.1"
 	// HostSeenByGuests is the host's loopback as QEMU's user network shows it to a guest.
 	HostSeenByGuests = "10.0.2.2"
+	// ServiceAddress is the first of the services' range: what pods know as the API server.
+	ServiceAddress = "10.96.0.1"
 	// Version is the release of Kubernetes that plugin/e2e/tools/kubernetes pins.
 	Version = "v1.36.3"
 
@@ -59,6 +61,9 @@ func (c *Cluster) port(of int) string { return strconv.Itoa(c.ports[of]) }
 
 // KubeletPort is a port that was free when the cluster was prepared: the node's kubelet serves there.
 func (c *Cluster) KubeletPort() int { return c.ports[kubelet] }
+
+// SeenByGuests is the API server's address and port for a guest.
+func (c *Cluster) SeenByGuests() string { return net.JoinHostPort(HostSeenByGuests, c.port(apiServer)) }
 
 // process is one component.
 type process struct {

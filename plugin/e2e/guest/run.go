@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,7 +102,10 @@ func prepare(plan setup.Plan) error {
 	if err := loopback(); err != nil {
 		return err
 	}
-	return network()
+	if err := network(); err != nil {
+		return err
+	}
+	return serveAPI(plan.APIServer)
 }
 
 // network gives the guest its address in QEMU's user network, where the host is 10.0.2.2.
@@ -112,6 +116,44 @@ func network() error {
 		}
 	}
 	return nil
+}
+
+// serviceAddress is what pods know as the API server (controlplane.ServiceAddress).
+const serviceAddress = "10.96.0.1"
+
+// serveAPI forwards the API server's service address to it, as kube-proxy would.
+func serveAPI(server string) error {
+	if out, err := exec.Command("/bin/busybox", "ip", "addr", "add", serviceAddress+"/32", "dev", "lo").CombinedOutput(); err != nil {
+		return fmt.Errorf("add the API server's service address: %w: %s", err, out)
+	}
+	listener, err := net.Listen("tcp", serviceAddress+":443")
+	if err != nil {
+		return fmt.Errorf("serve the API server's service address: %w", err)
+	}
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go forward(client, server)
+		}
+	}()
+	return nil
+}
+
+func forward(client net.Conn, server string) {
+	defer client.Close()
+	upstream, err := net.Dial("tcp", server)
+	if err != nil {
+		return
+	}
+	defer upstream.Close()
+	go func() {
+		_, _ = io.Copy(upstream, client)
+		_ = upstream.(*net.TCPConn).CloseWrite()
+	}()
+	_, _ = io.Copy(client, upstream)
 }
 
 // ownCgroup leaves the root cgroup's controllers open for kubepods and puts

@@ -14,7 +14,7 @@ import (
 )
 
 // RequestLimit bounds one request to the runtime, and one wish of a test to the kubelet, on a slow machine.
-const RequestLimit = 3 * time.Minute
+const RequestLimit = 5 * time.Minute
 
 // Node is what can be seen of this guest's pods, whoever made them.
 type Node struct {

@@ -37,7 +37,7 @@ type Container struct {
 	Name           string
 	Request, Limit uint64
 	Hugepages      uint64 // of 2 MiB, request and limit
-	CPUs           string // one exclusive CPU, as the kubelet's CPU manager gives it
+	CPUs           string // exclusive CPUs, comma-separated: so many are asked for, package cri gives just these
 	Init           bool
 	Sidecar        bool              // an init container that runs beside the others (restartPolicy Always)
 	Args           []string          // steps of the workload; none: sleep
@@ -167,7 +167,7 @@ func (c Container) resources() corev1.ResourceRequirements {
 // it is not enforced, so that an emulated machine does not get slower.
 func (c Container) MilliCPU() int64 {
 	if c.CPUs != "" {
-		return 1000
+		return int64(1000 * len(strings.Split(c.CPUs, ",")))
 	}
 	return 100
 }

@@ -47,9 +47,8 @@ func (k *Kubelet) RunAll(ctx context.Context, pods ...*Pod) error {
 
 // Create creates a pod on this node and waits for nothing.
 func (k *Kubelet) Create(ctx context.Context, p *Pod) error {
-	p.UID, p.IDs = "", map[string]string{}
-	if err := os.MkdirAll(k.Control(p), 0o777); err != nil {
-		return fmt.Errorf("create pod %s: %w", p.Name, err)
+	if err := k.Expect(p); err != nil {
+		return err
 	}
 	object := p.Object()
 	if p.Overhead > 0 {
@@ -63,6 +62,15 @@ func (k *Kubelet) Create(ctx context.Context, p *Pod) error {
 		return fmt.Errorf("create pod %s: %w", p.Name, err)
 	}
 	p.UID = string(created.UID)
+	return nil
+}
+
+// Expect prepares for a pod that Create or somebody else creates now; RemoveAll removes it.
+func (k *Kubelet) Expect(p *Pod) error {
+	p.UID, p.IDs = "", map[string]string{}
+	if err := os.MkdirAll(k.Control(p), 0o777); err != nil {
+		return fmt.Errorf("prepare for pod %s: %w", p.Name, err)
+	}
 	k.pods[p.Name] = p
 	return nil
 }
@@ -85,6 +93,7 @@ func (k *Kubelet) Get(ctx context.Context, p *Pod) (*corev1.Pod, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.UID = string(object.UID)
 	for _, s := range statuses(object) {
 		if _, id, found := strings.Cut(s.ContainerID, "://"); found {
 			p.IDs[s.Name] = id

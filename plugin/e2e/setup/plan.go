@@ -26,6 +26,8 @@ const (
 	ReleasedImageTar = "/e2e/released-image.tar"
 	// ReleasedTarball is the project's archive for nodes without Kubernetes' tools.
 	ReleasedTarball = "/e2e/release.tar.gz"
+	// ReleasedChart is the project's packed Helm chart.
+	ReleasedChart = "/e2e/chart.tgz"
 	// ReleasedImage is the name under which ReleasedImageTar is known to containerd.
 	ReleasedImage = "ghcr.io/nri-memory-manager/nri-memory-manager:" + Version
 	// Version is what the binary under test and its image say of themselves.
@@ -96,6 +98,8 @@ type Plan struct {
 	OCIRuntime string `json:"ociRuntime"`
 	// KubeletPort is where the kubelet serves, in the guest and, forwarded, on the host's loopback.
 	KubeletPort int `json:"kubeletPort"`
+	// APIServer is the API server's address and port.
+	APIServer string `json:"apiServer"`
 	// Run is the regular expression of the tests to run.
 	Run string `json:"run"`
 	// Watchdog is the time after which the guest stops its tests, ships its logs and powers off.

@@ -67,7 +67,7 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 	if err != nil {
 		return g, err
 	}
-	plan.KubeletPort = cluster.KubeletPort()
+	plan.KubeletPort, plan.APIServer = cluster.KubeletPort(), cluster.SeenByGuests()
 	var starting sync.WaitGroup
 	starting.Go(func() { // beside the packing of the root and the boot; the guest waits for it
 		if err := cluster.Start(ctx); err != nil {

@@ -37,13 +37,13 @@ type Parts struct {
 	kernels map[string]string // release line → unpacked package
 	tools   string            // folder of containerd, shim, ctr, runc
 	etcd    string            // folder of etcd
-	// kubernetes is the folder of the kubelet and of the control plane.
-	kubernetes string
-	systemd    string // systemd with its closure; mke2fs too
-	bus        string // the D-Bus system bus with its closure
-	busybox    string
-	trixie     string // containerd 1.7 and its closure
-	bin        string // our own programs
+	// kubernetes is the folder of the kubelet, the control plane and kubectl; cluster of Helm and the network plugins.
+	kubernetes, cluster string
+	systemd             string // systemd with its closure; mke2fs too
+	bus                 string // the D-Bus system bus with its closure
+	busybox             string
+	trixie              string // containerd 1.7 and its closure
+	bin                 string // our own programs
 }
 
 // Cases is the host's path of the test binary.
@@ -204,6 +204,13 @@ func (p *Parts) buildKubernetes(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	if p.cluster, err = p.pinned("cluster", "tools/cluster", func(module, dir string) error {
+		p.Log("building Helm and the network plugins (a minute, once)")
+		const plugin = "github.com/containernetworking/plugins/plugins/"
+		return p.build(ctx, module, dir, static, "-ldflags", "-s -w", plugin+"ipam/host-local", plugin+"main/loopback", plugin+"main/ptp", "helm.sh/helm/v3/cmd/helm")
+	}); err != nil {
+		return err
+	}
 	p.kubernetes, err = p.pinned("kubernetes", "tools/kubernetes", func(module, dir string) error {
 		p.Log("building the kubelet and the control plane (ten minutes and more, once)")
 		const version = "k8s.io/component-base/version."
@@ -232,7 +239,7 @@ func (p *Parts) BuildOwn(ctx context.Context) error {
 		return fmt.Errorf("build: %w", err)
 	}
 	if _, err := run(ctx, filepath.Join(p.Project, "deploy"), nil, "nice", "-n", "5", "go", "run", "./release",
-		"-platforms", "linux/amd64", "-version", setup.Version, "-out", p.release(), "image", "tarballs"); err != nil {
+		"-platforms", "linux/amd64", "-version", setup.Version, "-out", p.release(), "image", "tarballs", "chart"); err != nil {
 		return err
 	}
 	if err := p.build(ctx, p.Home, p.bin+"/", static, "-ldflags", "-s -w", "./guest", "./workload"); err != nil {
@@ -263,7 +270,7 @@ func (p *Parts) vmlinuz(line string) (string, error) {
 // modules are loaded in this order where the kernel has them as files.
 var modules = []string{
 	"virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_console",
-	"failover", "net_failover", "virtio_net",
+	"failover", "net_failover", "virtio_net", "veth",
 	"overlay", "lzo_compress", "lzo_decompress", "lzo", "lzo_rle", "lz4_compress", "lz4hc_compress", "lz4", "lz4hc", "zstd_compress", "zsmalloc", "zram",
 	"crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4",
 }

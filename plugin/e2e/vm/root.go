@@ -31,10 +31,23 @@ func (p *Parts) root(v Variant, plan setup.Plan, member controlplane.Node) (*Tre
 	for name, text := range map[string][]byte{
 		setup.CA: member.CA, setup.Certificate: member.Serving.Certificate, setup.Key: member.Serving.Key,
 		setup.KubeletConf: member.Kubelet, setup.AdminConf: member.Admin,
-		// Pods have the host's network; the kubelet is NotReady without a configuration.
-		"etc/cni/net.d/10-e2e.conflist": []byte(`{"cniVersion":"1.0.0","name":"e2e","plugins":[{"type":"loopback"}]}`),
+		// Most pods have the host's network; the kubelet is NotReady without a configuration.
+		"etc/cni/net.d/10-e2e.conflist": []byte(`{"cniVersion":"1.0.0","name":"e2e","plugins":[{"type":"ptp","ipam":` +
+			`{"type":"host-local","subnet":"10.244.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}}]}`),
 	} {
 		t.Bytes(name, text)
+	}
+	for _, name := range []string{"loopback", "ptp", "host-local"} {
+		t.File("opt/cni/bin/"+name, filepath.Join(p.cluster, name))
+	}
+	if v.Clients {
+		t.File("usr/bin/helm", filepath.Join(p.cluster, "helm"))
+		t.File("usr/bin/kubectl", filepath.Join(p.kubernetes, "kubectl"))
+		charts, _ := filepath.Glob(filepath.Join(p.release(), "nri-memory-manager-*.tgz"))
+		if len(charts) != 1 {
+			return nil, fmt.Errorf("want one packed chart in %s, found %v", p.release(), charts)
+		}
+		t.File(setup.ReleasedChart, charts[0])
 	}
 	t.Bytes("etc/passwd", []byte("root:x:0:0:root:/root:/bin/sh\nmessagebus:x:100:100::/:/bin/false\n"))
 	t.Bytes("etc/group", []byte("root:x:0:\nmessagebus:x:100:\n"))

@@ -1,6 +1,10 @@
 package vm
 
-import "github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
+import (
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
+)
 
 // Variant is one kind of guest that the tests run in.
 type Variant struct {
@@ -10,6 +14,8 @@ type Variant struct {
 	Runtime setup.Runtime
 	Driver  setup.Driver
 	Nodes   []setup.Node
+	// Clients has kubectl, Helm and the packed chart in the guest.
+	Clients bool
 	// Only names the tests that run in this variant; empty means all but Skip.
 	Only []string
 	// Skip names tests that this variant cannot run, with the reason.
@@ -29,13 +35,29 @@ var (
 	}
 )
 
+// kubeletNodes have room for pods of every kind at once, for the kubelet's tools and for the daemon's pod.
+var kubeletNodes = []setup.Node{
+	{ID: 0, MiB: 1536, CPUs: 2, Distances: []int{10, 21}},
+	{ID: 1, MiB: 1024, CPUs: 1, Distances: []int{21, 10}},
+}
+
+// The cases that ask a kubelet for pods; the others ask the runtime.
+var (
+	// anyDriver are those whose answer does not depend on the cgroup driver.
+	anyDriver = []string{"TestResizeInPlace", "TestResizeWithoutRoom", "TestRejectedPodIsOneBlock", "TestCPUsOverTwoNodes", "TestKubeletGoesAway"}
+	// eachDriver are those that each driver must show.
+	eachDriver = []string{"TestEveryFileBesideTheKubelet", "TestChartInACluster"}
+
+	besideKubelet = slices.Concat(anyDriver, eachDriver)
+)
+
 // elsewhere is the reason to leave out a long case whose answer does not depend on the variant.
 const elsewhere = "runs in other variants"
 
-// leaveOut names tests that other variants run.
+// leaveOut names tests that other variants run, those of besideKubelet among them.
 func leaveOut(tests ...string) map[string]string {
 	skip := map[string]string{}
-	for _, name := range tests {
+	for _, name := range append(tests, besideKubelet...) {
 		skip[name] = elsewhere
 	}
 	return skip
@@ -44,6 +66,14 @@ func leaveOut(tests ...string) map[string]string {
 // Variants are all guests, the longest first.
 func Variants() []Variant {
 	return []Variant{
+		{
+			Name: "kubelet-cgroupfs", Summary: "a cluster's node: kubelet 1.36, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: kubeletNodes, Clients: true, Only: slices.Concat(eachDriver, anyDriver),
+		},
+		{
+			Name: "kubelet-systemd", Summary: "a cluster's node: kubelet 1.36, containerd 2.4, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: kubeletNodes, Clients: true, Only: eachDriver,
+		},
 		{
 			Name: "containerd24-systemd", Summary: "containerd 2.4, systemd as PID 1, 4 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: fourNodes,
@@ -64,7 +94,7 @@ func Variants() []Variant {
 			Name: "containerd17-cgroupfs", Summary: "containerd 1.7 of Debian trixie, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd17, Driver: setup.Cgroupfs, Nodes: twoNodes,
 			Only: []string{
-				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestResizeInPlace",
+				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestResizeByRequest",
 				"TestRuntimeRestartsUnderRunningPods", "TestPodsMadeWhileThePluginIsAwayAreAdopted", "TestTwoPluginsThatSetTheSameKey",
 				"TestRejectionsSayWhyAndLeakNothing", "TestReleasedImageRunsAsAPod", "TestVerifyKnowsTheRuntime",
 			},
@@ -79,13 +109,13 @@ func Variants() []Variant {
 		},
 		{
 			Name: "crio-cgroupfs", Summary: "CRI-O as given by CRIO, cgroupfs, 2 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.CRIO, Driver: setup.Cgroupfs, Nodes: twoNodes,
+			Kernel: "6.12", Runtime: setup.CRIO, Driver: setup.Cgroupfs, Nodes: twoNodes, Skip: leaveOut(),
 		},
 		{
 			Name: "crio-systemd", Summary: "CRI-O as given by CRIO, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.CRIO, Driver: setup.Systemd, Nodes: twoNodes,
 			Only: []string{
-				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestResizeInPlace",
+				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestResizeByRequest",
 				"TestRuntimeRestartsUnderRunningPods", "TestPodsMadeWhileThePluginIsAwayAreAdopted", "TestRejectionsSayWhyAndLeakNothing",
 				"TestAncestorsThatOthersWriteAreRepaired", "TestRollbackLeavesKernelDefaults", "TestProtectionHoldsWhenKubepodsIsReclaimed",
 			},

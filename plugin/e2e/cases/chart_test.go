@@ -1,0 +1,134 @@
+package cases
+
+import (
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
+)
+
+// cluster runs the commands of an administrator.
+type cluster struct{ t *testing.T }
+
+func (c cluster) run(input string, command ...string) (string, error) {
+	c.t.Helper()
+	cmd := exec.CommandContext(c.t.Context(), command[0], command[1:]...)
+	cmd.Env = append(cmd.Environ(), "KUBECONFIG="+setup.AdminConf, "HOME=/run/e2e")
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// do runs a command that must succeed.
+func (c cluster) do(command ...string) string {
+	c.t.Helper()
+	out, err := c.run("", command...)
+	if err != nil {
+		c.t.Fatalf("%s: %v:\n%s", strings.Join(command, " "), err, out)
+	}
+	return out
+}
+
+// ask runs a subcommand of the daemon in its pod.
+func (c cluster) ask(question ...string) (string, error) {
+	c.t.Helper()
+	return c.run("", append([]string{"kubectl", "-n", "kube-system", "exec", "ds/" + daemon, "--", "nri-memory-manager"}, question...)...)
+}
+
+// TestChartInACluster installs the packed chart with Helm as docs/installation.md says, has the scheduler place pods, asks the
+// daemon about them with kubectl, changes the configuration by an upgrade, and uninstalls without a trace.
+func TestChartInACluster(t *testing.T) {
+	k := kubeletOf(t)
+	importReleasedImage(t, k)
+	c := cluster{t}
+	chart := []string{daemon, setup.ReleasedChart, "--namespace", "kube-system"}
+	t.Cleanup(func() {
+		_, _ = c.run("", "helm", "uninstall", daemon, "--namespace", "kube-system", "--wait", "--ignore-not-found")
+	})
+	c.do(append([]string{"helm", "install", "--set", "image.tag=" + setup.Version, "--wait", "--timeout", "6m"}, chart...)...)
+	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=6m")
+
+	pods := []*kubelet.Pod{
+		guaranteed("database", 64*MiB, 16*MiB),
+		{Name: "server", Containers: []kubelet.Container{{Name: "app", Request: 64 * MiB, Limit: 128 * MiB}}},
+	}
+	for _, pod := range pods {
+		c.schedule(k, pod)
+	}
+	database, server := dirOf(t, k, pods[0], "app"), dirOf(t, k, pods[1], "app")
+	if mems := file(database, "cpuset.mems"); mems != "0" && mems != "1" {
+		t.Errorf("the Guaranteed container has cpuset.mems %q, want one node", mems)
+	}
+	const high = 127504384 // 64Mi + 0.9 × 64Mi in whole pages
+	holdsValue(t, server, "memory.low", 64*MiB)
+	holdsValue(t, server, "memory.high", high)
+	holdsValue(t, k.Dir(pods[1]), "memory.low", 64*MiB)
+
+	for _, question := range []struct {
+		command []string
+		want    string
+	}{
+		{[]string{"status"}, "default/database"},
+		{[]string{"explain", "default/database"}, "Guaranteed"},
+		{[]string{"verify"}, "nothing is wrong"},
+	} {
+		eventually(t, "the daemon answers "+question.command[0], func() string {
+			out, err := c.ask(question.command...)
+			if err != nil || !strings.Contains(out, question.want) {
+				return out
+			}
+			return ""
+		})
+	}
+
+	// As docs/installation.md says under "Uninstalling without a trace".
+	c.do(append([]string{"helm", "upgrade", "--reuse-values", "--set", "rollbackOnDelete=true", "--wait", "--timeout", "6m"}, chart...)...)
+	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=6m")
+	holdsValue(t, server, "memory.high", high)
+	c.do("helm", "uninstall", daemon, "--namespace", "kube-system", "--wait", "--timeout", "6m")
+	eventually(t, "the daemon's pod goes", func() string {
+		left, err := k.Client.CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + daemon})
+		if err != nil || len(left.Items) > 0 {
+			return "it is still there"
+		}
+		return ""
+	})
+	untouched(t, k, pods...)
+}
+
+// schedule creates a pod as a user does and waits until the scheduler has found the node and the kubelet has started it.
+func (c cluster) schedule(k *kubelet.Kubelet, pod *kubelet.Pod) {
+	c.t.Helper()
+	object := pod.Object()
+	object.UID, object.Status = "", corev1.PodStatus{}
+	manifest, err := json.Marshal(object)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := k.Expect(pod); err != nil {
+		c.t.Fatal(err)
+	}
+	if out, err := c.run(string(manifest), "kubectl", "apply", "-f", "-"); err != nil {
+		c.t.Fatalf("kubectl apply: %v: %s", err, out)
+	}
+	if err := k.WaitStarted(c.t.Context(), pod); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// holdsValue waits until a kernel file holds a number.
+func holdsValue(t *testing.T, dir, name string, want uint64) {
+	t.Helper()
+	eventually(t, name+" of "+strings.TrimPrefix(dir, kubelet.Root), func() string {
+		if got := number(t, dir, name); got != want {
+			return "it is " + file(dir, name)
+		}
+		return ""
+	})
+}
