@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -116,6 +117,7 @@ func New(opts Options) (*Agent, error) {
 		Providers: opts.Providers,
 		Timeout:   time.Duration(opts.Config.RequestTimeout),
 		Changed:   a.podChanged,
+		File:      a.requestsFile(opts.StateDir),
 		Log:       opts.Log,
 	})
 	a.protector = cgroup.NewProtector(cgroup.ProtectorOptions{
@@ -123,6 +125,17 @@ func New(opts Options) (*Agent, error) {
 		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now,
 	})
 	return a, nil
+}
+
+// requestsFile keeps what the pod APIs have told of the pods.
+const requestsFile = "requests.json"
+
+// requestsFile is the path of that file; "" without pod APIs, or a folder for it.
+func (a *Agent) requestsFile(dir string) string {
+	if !a.sourced || dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, requestsFile)
 }
 
 // managerFor is nil under the policy None.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
 // Synchronize takes over what the runtime has: bookings of pods that are gone are freed, containers without a booking
@@ -112,6 +113,7 @@ func (a *Agent) merge(pods []Pod, containers []Container, found observation) ([]
 		}
 	}
 	clear(a.kept) // the others have ended
+	a.retainRequests()
 	placed := a.settleBookings(taken)
 	for _, p := range a.living {
 		if p.managed {
@@ -193,6 +195,15 @@ func (a *Agent) takePods(pods []Pod, found observation, containers []Container) 
 		a.learn(p)
 	}
 	return sandboxes
+}
+
+// retainRequests drops what an earlier run knew of pods that have ended. The lock is held.
+func (a *Agent) retainRequests() {
+	refs := make([]podinfo.Ref, 0, len(a.living))
+	for _, p := range a.living {
+		refs = append(refs, p.ref)
+	}
+	a.requests.Retain(refs)
 }
 
 // knobs are the files that this plugin has written on this node, by cgroup.

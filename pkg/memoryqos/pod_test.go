@@ -315,5 +315,13 @@ func TestKindsHaveNames(t *testing.T) {
 		if got := kind.String(); got != want {
 			t.Errorf("%d is called %q, want %q", kind, got, want)
 		}
+		var back memoryqos.Kind
+		if text, err := kind.MarshalText(); err != nil || back.UnmarshalText(text) != nil || back != kind {
+			t.Errorf("%v is written as %q (%v) and read as %v", kind, text, err, back)
+		}
+	}
+	err := new(memoryqos.Kind).UnmarshalText([]byte("App"))
+	if want := `kind "App": want app, init, sidecar or ephemeral`; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }

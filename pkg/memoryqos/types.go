@@ -127,6 +127,20 @@ func (k Kind) String() string {
 	return "app"
 }
 
+// MarshalText returns the kind's name.
+func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads a kind's name.
+func (k *Kind) UnmarshalText(name []byte) error {
+	for kind := App; kind <= Ephemeral; kind++ {
+		if kind.String() == string(name) {
+			*k = kind
+			return nil
+		}
+	}
+	return fmt.Errorf("kind %q: want app, init, sidecar or ephemeral", name)
+}
+
 // PodContainer is a container as a part of its pod's sums.
 type PodContainer struct {
 	Name           string

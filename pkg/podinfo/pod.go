@@ -11,7 +11,9 @@ import (
 // Ref names a pod as the runtime does. The UID of a static pod is the kubelet's (the hash of its manifest), which its
 // mirror in the API server does not have as its own.
 type Ref struct {
-	UID, Namespace, Name string
+	UID       string `json:"uid"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
 }
 
 // String returns namespace/name (uid), for messages.
@@ -21,16 +23,18 @@ func (r Ref) String() string { return r.Namespace + "/" + r.Name + " (" + r.UID 
 type Pod struct {
 	Ref
 	// Class is the QoS class as Kubernetes computes it.
-	Class memoryqos.QOSClass
+	Class memoryqos.QOSClass `json:"class"`
 	// Containers are in the order in which the kubelet starts them: init containers and sidecars as in the spec, then
 	// app containers, then ephemeral ones.
-	Containers []Container
+	Containers []Container `json:"containers"`
 	// Overhead is the RuntimeClass overhead in bytes.
-	Overhead uint64
+	Overhead uint64 `json:"overhead,omitempty"`
 	// PodRequest and PodLimit are the pod-level resources (spec.resources) in bytes, without overhead; nil when not set.
-	PodRequest, PodLimit *uint64
+	PodRequest *uint64 `json:"podRequest,omitempty"`
+	PodLimit   *uint64 `json:"podLimit,omitempty"`
 	// Static is set for a pod that comes from a file or URL of the kubelet, Mirror when this is its copy in the API server.
-	Static, Mirror bool
+	Static bool `json:"static,omitempty"`
+	Mirror bool `json:"mirror,omitempty"`
 }
 
 // PodLevel reports whether the pod has memory of its own in spec.resources: its containers need not ask for what limits them.
@@ -38,13 +42,14 @@ func (p *Pod) PodLevel() bool { return p.PodRequest != nil || p.PodLimit != nil 
 
 // Container is the part of a v1.Container that memory decisions need.
 type Container struct {
-	Name string
-	Kind memoryqos.Kind
+	Name string         `json:"name"`
+	Kind memoryqos.Kind `json:"kind"`
 	// Request and Limit are bytes of memory; 0 when there is none. They are what the kubelet has admitted, which during an
 	// in-place resize is not always what the spec asks for.
-	Request, Limit uint64
+	Request uint64 `json:"request,omitempty"`
+	Limit   uint64 `json:"limit,omitempty"`
 	// Hugepages are the requests by page size, sorted by type; nil when there are none.
-	Hugepages memorymanager.Request
+	Hugepages memorymanager.Request `json:"hugepages,omitempty"`
 }
 
 // Container finds a container by its name.

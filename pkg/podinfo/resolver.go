@@ -3,6 +3,7 @@ package podinfo
 import (
 	"context"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,9 @@ type Options struct {
 	// Changed is called when a pod that was resolved, and not forgotten since, is known better or has changed: always from
 	// one goroutine of Run, never with a lock held, never twice for the same answer. It may be nil.
 	Changed func(Answer)
+	// File keeps what is known of the pods, so that after a restart a request that was known stays until a source tells a newer
+	// one; empty keeps nothing.
+	File string
 	// Log is nil for logrus' standard logger.
 	Log logrus.FieldLogger
 }
@@ -51,9 +55,12 @@ type Resolver struct {
 	ctx     context.Context // ends with Run, and with it every question
 	stop    context.CancelFunc
 	wake    chan struct{} // holds one when dirty is not empty
+	file    string
+	unsaved chan struct{} // holds one when the file has to be written
 
 	mu     sync.Mutex
 	pods   map[Ref]*known
+	kept   map[Ref]Answer   // of an earlier run, not asked for yet
 	dirty  map[Ref]struct{} // pods of which a source has spoken since Changed was called
 	missed uint64
 }
@@ -65,6 +72,7 @@ type known struct {
 	waiting  int           // Resolve calls that are under way
 	asking   chan struct{} // closed when the question to the sources is over; nil before it
 	asked    Answer        // what the question brought
+	spoken   *source       // spoke last since given, while none before it was there; nil when none has
 }
 
 // New returns a resolver; Run connects it.
@@ -72,7 +80,9 @@ func New(opts Options) *Resolver {
 	r := &Resolver{
 		changed: opts.Changed, log: logger(opts.Log),
 		wake: make(chan struct{}, 1), pods: map[Ref]*known{}, dirty: map[Ref]struct{}{},
+		file: opts.File, unsaved: make(chan struct{}, 1),
 	}
+	r.load()
 	r.SetTimeout(opts.Timeout)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	for rank, provider := range opts.Providers {
@@ -94,6 +104,9 @@ func (r *Resolver) Run(ctx context.Context) error {
 				r.log.WithError(err).WithField("source", s.Source()).Error("stopped listening to a source of memory requests")
 			}
 		})
+	}
+	if r.file != "" {
+		running.Go(func() { r.keep(ctx) })
 	}
 	for {
 		select {
@@ -133,7 +146,7 @@ func (r *Resolver) Resolve(ctx context.Context, ref Ref) (Answer, bool) {
 		r.mu.Lock()
 		k.waiting--
 	}
-	k.given, k.resolved = r.best(ref, k), true
+	r.give(ref, k, r.best(ref, k))
 	if k.given.Pod == nil {
 		r.missed++
 		return Answer{}, false
@@ -169,8 +182,12 @@ func (r *Resolver) Known(ref Ref) (Answer, bool) {
 func (r *Resolver) Forget(ref Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if k, ok := r.pods[ref]; ok && k.given.Pod != nil {
+		r.save()
+	}
 	delete(r.pods, ref)
 	delete(r.dirty, ref)
+	delete(r.kept, ref)
 }
 
 // pod returns what is known of a pod, which is remembered from now on.
@@ -183,26 +200,27 @@ func (r *Resolver) pod(ref Ref) *known {
 	return k
 }
 
-// best chooses among what is known: the first source in order that is connected, then what was answered to a question,
-// then what a source said before it was lost, and last what the caller has already, though its source has dropped it.
+// best chooses among what is known: the first source in order that is connected, what the caller has already, though its source
+// was lost or has dropped it, what was answered to a question, what a source said before it was lost, and last what an earlier run
+// knew. A source does not replace the word of one that comes before it unless it has spoken since that one was lost.
 func (r *Resolver) best(ref Ref, k *known) Answer {
 	var stale Answer
 	for _, s := range r.sources {
 		pod, ok := s.Known(ref)
 		switch {
 		case !ok:
-		case s.Connected():
+		case s.Connected() && (k.given.Pod == nil || s == k.spoken || s.rank <= r.source(k.given.Source).rank):
 			return Answer{Pod: pod, Source: s.Source()}
 		case stale.Pod == nil:
 			stale = Answer{Pod: pod, Source: s.Source()}
 		}
 	}
-	for _, answer := range []Answer{k.asked, stale} {
+	for _, answer := range []Answer{k.given, k.asked, stale} {
 		if answer.Pod != nil {
 			return answer
 		}
 	}
-	return k.given
+	return r.kept[ref]
 }
 
 // heard takes in that a source speaks of a pod.
@@ -212,8 +230,19 @@ func (r *Resolver) heard(s *source, pod *Pod) {
 	defer r.mu.Unlock()
 	if k, ok := r.pods[pod.Ref]; ok {
 		k.asked = Answer{} // the source's own word is newer
+		if !r.precedes(s, pod.Ref) {
+			k.spoken = s
+		}
 		r.mark(pod.Ref)
 	}
+}
+
+// precedes reports whether a source before this one is connected and knows the pod.
+func (r *Resolver) precedes(s *source, ref Ref) bool {
+	return slices.ContainsFunc(r.sources[:s.rank], func(other *source) bool {
+		_, ok := other.Known(ref)
+		return ok && other.Connected()
+	})
 }
 
 func (r *Resolver) mark(ref Ref) {
@@ -239,7 +268,7 @@ func (r *Resolver) changes() []Answer {
 		if answer.Pod == nil || answer.Pod == k.given.Pod || !r.better(answer, k.given) && reflect.DeepEqual(answer.Pod, k.given.Pod) {
 			continue
 		}
-		k.given = answer
+		r.give(ref, k, answer)
 		all = append(all, answer)
 	}
 	return all

@@ -24,8 +24,14 @@ type following struct {
 
 func follow(t testing.TB, timeout time.Duration, providers ...Provider) *following {
 	t.Helper()
+	return followFile(t, timeout, "", providers...)
+}
+
+// followFile is follow with a file of known pods.
+func followFile(t testing.TB, timeout time.Duration, file string, providers ...Provider) *following {
+	t.Helper()
 	f := &following{}
-	f.Resolver = New(Options{Providers: providers, Timeout: timeout, Log: quiet(), Changed: func(a Answer) {
+	f.Resolver = New(Options{Providers: providers, Timeout: timeout, File: file, Log: quiet(), Changed: func(a Answer) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.told = append(f.told, a)
@@ -138,6 +144,7 @@ func TestResolverCorrectsWhenABetterSourceSpeaks(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	podServer.put(testPod(t, "a", "66Mi")) // the lesser source does not count
+	eventually(t, "the lesser source", func() bool { return requestOf(api, ref) == 66*mi })
 	kubeletServer.put(testPod(t, "a", "67Mi"))
 	eventually(t, "a resize", func() bool { return r.last(ref) == "kubelet 67Mi" })
 
@@ -145,6 +152,9 @@ func TestResolverCorrectsWhenABetterSourceSpeaks(t *testing.T) {
 	before := r.count()
 	kubeletServer.stop()
 	eventually(t, "the loss of the kubelet", func() bool { return !kubelet.Connected() })
+	if answer, _ := r.Known(ref); shown(answer) != "kubelet 67Mi" || resolved(t, r, ref) != "kubelet 67Mi" {
+		t.Errorf("without the kubelet: known %s, want its last word", shown(answer))
+	}
 	podServer.put(testPod(t, "a", "68Mi"))
 	eventually(t, "the API server's word", func() bool { return r.last(ref) == "apiserver 68Mi" })
 	if got := r.count(); got != before+1 {
@@ -153,6 +163,10 @@ func TestResolverCorrectsWhenABetterSourceSpeaks(t *testing.T) {
 
 	// A pod that the sources drop is known until its sandbox is gone.
 	podServer.with(func() { podServer.broken = true; podServer.cut() })
+	eventually(t, "the loss of both", func() bool { return !api.Connected() })
+	if answer, _ := r.Known(ref); shown(answer) != "apiserver 68Mi" {
+		t.Errorf("without both: known %s, want the last word", shown(answer))
+	}
 	podServer.with(func() { podServer.broken = false })
 	podServer.drop("a")
 	kubeletServer.with(func() { clear(kubeletServer.pods) })
@@ -281,6 +295,7 @@ func TestResolverDoesNotPayForAHangingSourceEachTime(t *testing.T) {
 	server.with(func() { server.hang = nil })
 	server.put(testPod(t, "news", "64Mi"))
 	eventually(t, "the source's return", func() bool { return !r.Stats().Sources[0].Suspended })
+	r.SetTimeout(long)
 	pod := testPod(t, "late", "64Mi")
 	server.with(func() { server.pods[pod.UID] = pod })
 	if got := resolved(t, r, refOf(pod)); got != "kubelet 64Mi" {
