@@ -44,7 +44,7 @@ func (h *host) beside(p *testPod, name string) {
 	must(h.t, h.runtime.StartContainer(context.Background(), id))
 }
 
-// A request that was exact stays so while its source is away, until a source tells a newer one.
+// A request that was exact stays so while its source is away, until a source has a newer one.
 func TestAnExactRequestStaysWhileItsSourceIsAway(t *testing.T) {
 	h := newHost(t, cri.Options{}, operatorsConfig)
 	kubelet := h.podAPI()

@@ -127,7 +127,7 @@ func New(opts Options) (*Agent, error) {
 	return a, nil
 }
 
-// requestsFile keeps what the pod APIs have told of the pods.
+// requestsFile holds the pods as last received from the pod APIs.
 const requestsFile = "requests.json"
 
 // requestsFile is the path of that file; "" without pod APIs, or a folder for it.

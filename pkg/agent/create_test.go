@@ -35,7 +35,7 @@ func TestACreatedContainerGetsItsNodesAndValues(t *testing.T) {
 			class: memoryqos.Burstable, limit: 17179869184 + 16*mi, oomScoreAdj: &adj, // half of 32Gi, to within 33Mi
 			unified: map[string]string{"memory.low": bytesOf(17179869184)},
 		},
-		"Burstable with a request that nothing tells": {
+		"Burstable with an unknown request": {
 			class: memoryqos.Burstable, limit: 1000 * mi,
 		},
 		"Burstable without a request": {

@@ -52,7 +52,7 @@ func (a *Agent) sumUp(p *pod) {
 	a.touch(p)
 }
 
-// parts are the containers that count for the pod's cgroup: all of the spec, in its order, where a pod API has told of it,
+// parts are the containers that count for the pod's cgroup: all of the spec, in its order, where a pod API has provided it,
 // and those that live and are not in it.
 func (p *pod) parts() []memoryqos.PodContainer {
 	parts := make([]memoryqos.PodContainer, 0, len(p.containers))

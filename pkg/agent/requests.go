@@ -18,8 +18,8 @@ func (p *pod) knows(container string) bool {
 	return ok
 }
 
-// learn takes over the best that the pod APIs have told of a pod by now, and reports whether that is news. The answers of
-// questions and changes themselves are not looked at, because they may overtake each other. The lock is held.
+// learn takes the best that the pod APIs know of a pod now, and reports whether that is new. It does not use the answer to a
+// question or a notification itself, because one may overtake the other. The lock is held.
 func (a *Agent) learn(p *pod) bool {
 	answer, ok := a.requests.Known(p.ref)
 	if !ok || p.info == answer.Pod {

@@ -144,7 +144,7 @@ func TestAnEstimateIsCorrectedOnTheRunningContainer(t *testing.T) {
 	}
 }
 
-// A pod API has the pod in its table, and the next container's creation finds it there before the pod API has told of it.
+// A pod API has the pod in its table, and the next container's creation finds it there before the notification arrives.
 func TestWhatOneContainerLearnsIsKnownToTheOthers(t *testing.T) {
 	api := &podAPI{}
 	n := newNode(t, "requestTimeout: 10ms", func(n *node) { n.providers = []podinfo.Provider{api} })
@@ -209,10 +209,10 @@ func TestAPodKeepsTheSumOfItsSpec(t *testing.T) {
 	n.background()
 	api.listening(t)
 	pod := n.pod("pod", memoryqos.Burstable)
-	pod.Annotations = map[string]string{"reservation.memory-manager.noderesource.dev/container.quiet": "none"}
+	pod.Annotations = map[string]string{"reservation.memory-manager.noderesource.dev/container.plain": "none"}
 	api.say(spec(pod, memoryqos.Burstable,
 		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 124 * mi, Limit: 200 * mi},
-		podinfo.Container{Name: "quiet", Request: 500 * mi},
+		podinfo.Container{Name: "plain", Request: 500 * mi},
 		podinfo.Container{Name: "main", Request: 100 * mi, Limit: 1000 * mi}))
 	sums := func(what string, bytes uint64) {
 		t.Helper()
@@ -232,7 +232,7 @@ func TestAPodKeepsTheSumOfItsSpec(t *testing.T) {
 	// A container that has more than the spec says is carried, as long as a pod API is behind a resize.
 	api.say(spec(pod, memoryqos.Burstable,
 		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 124 * mi, Limit: 200 * mi},
-		podinfo.Container{Name: "quiet", Request: 500 * mi},
+		podinfo.Container{Name: "plain", Request: 500 * mi},
 		podinfo.Container{Name: "main", Request: 300 * mi, Limit: 1000 * mi}))
 	eventually(t, "the new request", func() bool { return n.file(main.CgroupsPath, "memory.low") == bytesOf(300*mi) })
 	sums("after the resize", 300*mi)
@@ -248,7 +248,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 		n.want("kubepods' memory.min "+what, n.file("kubepods", "memory.min"), bytesOf(bytes))
 	}
 
-	// The runtime tells the pod's limit for containers that have none of their own.
+	// The runtime reports the pod's limit for containers that have none of their own.
 	pod := n.pod("known", memoryqos.Guaranteed)
 	request := uint64(4 * gi)
 	known := spec(pod, memoryqos.Guaranteed, podinfo.Container{Name: "a", Request: 2 * gi, Limit: 2 * gi}, podinfo.Container{Name: "b"}, podinfo.Container{Name: "c"})
@@ -283,7 +283,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 	n.create(pod, ofPod(pod, "own", gi))
 	sums("with a container that has a limit of its own", pod, 4*gi)
 
-	// The kubelet raises the limit of the pod's cgroup first. Runtimes need not tell it, nor know it after their restart.
+	// The kubelet raises the limit of the pod's cgroup first. Runtimes need not report that, nor know it after their restart.
 	n.writeFile(pod.CgroupParent, "memory.max", bytesOf(5*gi))
 	n.update(pod, c, Resources{MemoryLimit: limit(int64(5 * gi))})
 	sums("after a resize", pod, 5*gi)

@@ -151,7 +151,8 @@ func (w *walker) add() {
 		p.Overhead = w.rand.Uint64N(64) << 20
 	}
 	if w.rand.IntN(6) == 0 && p.Class == memoryqos.Burstable {
-		p.PodRequest = ptr(w.rand.Uint64N(1<<30) + 1<<40) // the API server admits none below the sum of the containers
+		// Kubernetes admits none below what the containers ask for: up to four, of less than 1Gi each.
+		p.PodRequest = ptr(4<<30 + w.rand.Uint64N(1<<30))
 	}
 	w.mkdir(p.path.Pod)
 	w.pods = append(w.pods, p)
@@ -275,7 +276,10 @@ func (w *walker) verify(event int, what string) {
 			own = &low
 		}
 		if p.Class != memoryqos.BestEffort {
-			*own = max(*own, number(p.PodRequest)) + p.Overhead
+			if p.PodRequest != nil {
+				*own = *p.PodRequest
+			}
+			*own += p.Overhead
 		}
 		want[p.path.Pod+"/memory.min"], want[p.path.Pod+"/memory.low"] = min, low
 		want["kubepods/memory.min"] += min + low

@@ -75,10 +75,10 @@ func (r *Resolver) Retain(refs []Ref) {
 	r.save()
 }
 
-// give notes what the caller is told of a pod. The lock is held.
+// give notes the answer that the caller receives for a pod. The lock is held.
 func (r *Resolver) give(ref Ref, k *known, answer Answer) {
 	if answer.Pod != k.given.Pod {
-		k.spoken = nil
+		k.updated = nil
 		r.save()
 	}
 	delete(r.kept, ref)

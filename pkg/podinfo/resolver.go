@@ -23,7 +23,7 @@ type Options struct {
 	// Changed is called when a pod that was resolved, and not forgotten since, is known better or has changed: always from
 	// one goroutine of Run, never with a lock held, never twice for the same answer. It may be nil.
 	Changed func(Answer)
-	// File keeps what is known of the pods, so that after a restart a request that was known stays until a source tells a newer
+	// File keeps what is known of the pods, so that a request that was known before a restart stays until a source has a newer
 	// one; empty keeps nothing.
 	File string
 	// Log is nil for logrus' standard logger.
@@ -72,7 +72,7 @@ type known struct {
 	waiting  int           // Resolve calls that are under way
 	asking   chan struct{} // closed when the question to the sources is over; nil before it
 	asked    Answer        // what the question brought
-	spoken   *source       // spoke last since given, while none before it was there; nil when none has
+	updated  *source       // the last that sent the pod since given, while none before it was connected; nil when none has
 }
 
 // New returns a resolver; Run connects it.
@@ -202,14 +202,14 @@ func (r *Resolver) pod(ref Ref) *known {
 
 // best chooses among what is known: the first source in order that is connected, what the caller has already, though its source
 // was lost or has dropped it, what was answered to a question, what a source said before it was lost, and last what an earlier run
-// knew. A source does not replace the word of one that comes before it unless it has spoken since that one was lost.
+// knew. A source does not replace what one before it said, unless it has sent the pod since that one was lost.
 func (r *Resolver) best(ref Ref, k *known) Answer {
 	var stale Answer
 	for _, s := range r.sources {
 		pod, ok := s.Known(ref)
 		switch {
 		case !ok:
-		case s.Connected() && (k.given.Pod == nil || s == k.spoken || s.rank <= r.source(k.given.Source).rank):
+		case s.Connected() && (k.given.Pod == nil || s == k.updated || s.rank <= r.source(k.given.Source).rank):
 			return Answer{Pod: pod, Source: s.Source()}
 		case stale.Pod == nil:
 			stale = Answer{Pod: pod, Source: s.Source()}
@@ -231,7 +231,7 @@ func (r *Resolver) heard(s *source, pod *Pod) {
 	if k, ok := r.pods[pod.Ref]; ok {
 		k.asked = Answer{} // the source's own word is newer
 		if !r.precedes(s, pod.Ref) {
-			k.spoken = s
+			k.updated = s
 		}
 		r.mark(pod.Ref)
 	}

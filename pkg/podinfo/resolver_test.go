@@ -153,7 +153,7 @@ func TestResolverCorrectsWhenABetterSourceSpeaks(t *testing.T) {
 	kubeletServer.stop()
 	eventually(t, "the loss of the kubelet", func() bool { return !kubelet.Connected() })
 	if answer, _ := r.Known(ref); shown(answer) != "kubelet 67Mi" || resolved(t, r, ref) != "kubelet 67Mi" {
-		t.Errorf("without the kubelet: known %s, want its last word", shown(answer))
+		t.Errorf("without the kubelet: known %s, want what it said last", shown(answer))
 	}
 	podServer.put(testPod(t, "a", "68Mi"))
 	eventually(t, "the API server's word", func() bool { return r.last(ref) == "apiserver 68Mi" })
@@ -165,7 +165,7 @@ func TestResolverCorrectsWhenABetterSourceSpeaks(t *testing.T) {
 	podServer.with(func() { podServer.broken = true; podServer.cut() })
 	eventually(t, "the loss of both", func() bool { return !api.Connected() })
 	if answer, _ := r.Known(ref); shown(answer) != "apiserver 68Mi" {
-		t.Errorf("without both: known %s, want the last word", shown(answer))
+		t.Errorf("without both: known %s, want what was said last", shown(answer))
 	}
 	podServer.with(func() { podServer.broken = false })
 	podServer.drop("a")

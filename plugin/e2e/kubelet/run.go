@@ -65,7 +65,7 @@ func (k *Kubelet) Create(ctx context.Context, p *Pod) error {
 	return nil
 }
 
-// Expect prepares for a pod that Create or somebody else creates now; RemoveAll removes it.
+// Expect prepares for a pod that Create or another client creates now; RemoveAll removes it.
 func (k *Kubelet) Expect(p *Pod) error {
 	p.UID, p.IDs = "", map[string]string{}
 	if err := os.MkdirAll(k.Control(p), 0o777); err != nil {
