@@ -57,7 +57,7 @@ func Explain(explanations []agent.Explanation) []Explanation {
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
 			Pinning: e.Container.Pinning, Memory: e.Memory, Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
-			CPUs: remoteCPUs(e.Container.CPUs, blockNodes(blocks(e.Container.Blocks)))}
+			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks)))}
 		if e.Placement != nil {
 			document.Placement = placement(e.Placement)
 		}
@@ -118,7 +118,7 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  %s\n", d.Pinning)
 	}
 	if len(d.Short) > 0 {
-		fmt.Fprintf(b, "  short of %s since a resize: tried again when memory is released, and until then it may use all nodes\n", short(d.Short))
+		fmt.Fprintf(b, "  short of %s since a resize: tried again when memory is released, and until then it may use all nodes\n", Amounts(d.Short))
 	}
 	if d.CPUs != "" {
 		fmt.Fprintf(b, "  %s\n", d.CPUs)

@@ -19,7 +19,7 @@ func (d *Document) writeShort(b *strings.Builder) {
 		for _, c := range pod.Containers {
 			if len(c.Short) > 0 {
 				fmt.Fprintf(&lines, "%s/%s %s: %s that a resize asks for has no room on %s; until it has, the container may use %s\n",
-					pod.Namespace, pod.Name, c.Name, short(c.Short), blockNodes(c.Blocks).Named(), nodeset.Of(c.Nodes...).Named())
+					pod.Namespace, pod.Name, c.Name, Amounts(c.Short), BlockNodes(c.Blocks).Named(), nodeset.Of(c.Nodes...).Named())
 			}
 		}
 	}
@@ -28,15 +28,16 @@ func (d *Document) writeShort(b *strings.Builder) {
 	}
 }
 
-func blockNodes(blocks []Block) (nodes nodeset.Set) {
+// BlockNodes are the NUMA nodes that an allocation is on.
+func BlockNodes(blocks []Block) (nodes nodeset.Set) {
 	for _, block := range blocks {
 		nodes = nodes.Union(nodeset.Of(block.Nodes...))
 	}
 	return nodes
 }
 
-// short is an amount for people: "2Gi of memory".
-func short(amounts map[string]uint64) string {
+// Amounts writes bytes by resource for people: "2Gi of memory".
+func Amounts(amounts map[string]uint64) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(amounts)) {
 		parts = append(parts, quantity.Short(amounts[name])+" of "+name)

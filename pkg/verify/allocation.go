@@ -3,14 +3,11 @@ package verify
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -22,16 +19,8 @@ func short(n Node) []Finding {
 		if len(c.Short) == 0 {
 			continue
 		}
-		var parts []string
-		for _, name := range slices.Sorted(maps.Keys(c.Short)) {
-			parts = append(parts, quantity.Short(c.Short[name])+" of "+name)
-		}
-		var nodes nodeset.Set
-		for _, block := range c.Blocks {
-			nodes = nodes.Union(nodeset.Of(block.Nodes...))
-		}
 		findings = append(findings, Finding{Warning, "short", c.object(),
-			fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", strings.Join(parts, ", "), nodes.Named()),
+			fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", status.Amounts(c.Short), status.BlockNodes(c.Blocks).Named()),
 			"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself"})
 	}
 	return findings
