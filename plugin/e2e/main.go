@@ -3,7 +3,7 @@
 //
 // It is what `make e2e` calls. Variables: VARIANT (names, comma-separated),
 // RUN and SKIP (regular expressions of test names), KEEP=1 (leave the guests' folders),
-// TIMEOUT (bound of the whole run, default 75m), JOBS (guests at once, default 2),
+// TIMEOUT (bound of the whole run, default 75m, 4h with FULL=1), JOBS (guests at once, default 2),
 // FULL=1 (cases that make tables make all of them), ACCEL (QEMU's accelerator, default tcg),
 // CACHE (the folder of downloads and builds, default nri-memory-manager-e2e in the user's cache folder),
 // CRIO, CONMON and OCI_RUNTIME (paths that add the CRI-O variant).
@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -43,6 +44,9 @@ func logf(format string, args ...any) {
 
 func e2e() (bool, error) {
 	limit := 75 * time.Minute
+	if os.Getenv("FULL") != "" {
+		limit = 4 * time.Hour
+	}
 	if text := os.Getenv("TIMEOUT"); text != "" {
 		var err error
 		if limit, err = time.ParseDuration(text); err != nil {
@@ -92,21 +96,19 @@ func e2e() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	results := make([]*result, len(chosen))
+	var results []*result
+	var guests sync.WaitGroup
 	free := make(chan struct{}, jobs())
-	done := make(chan struct{})
-	for i, v := range chosen {
-		results[i] = newResult(v, tests)
-		go func() {
-			free <- struct{}{}
-			results[i].run(ctx, parts)
+	for _, v := range chosen { // in this order: the longest first
+		r := newResult(v, tests)
+		results = append(results, r)
+		free <- struct{}{}
+		guests.Go(func() {
+			r.run(ctx, parts)
 			<-free
-			done <- struct{}{}
-		}()
+		})
 	}
-	for range chosen {
-		<-done
-	}
+	guests.Wait()
 	ok := summary(results, left, time.Since(began))
 	_ = os.RemoveAll(filepath.Dir(parts.Cases()))
 	return ok, nil

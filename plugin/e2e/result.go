@@ -109,7 +109,12 @@ func (r *result) boot(ctx context.Context, parts *vm.Parts, dir string) (vm.Gues
 }
 
 // watchdog is how long one guest may take; wide, because a slow machine is no error.
-func watchdog() time.Duration { return 40 * time.Minute }
+func watchdog() time.Duration {
+	if os.Getenv("FULL") != "" {
+		return 2 * time.Hour
+	}
+	return 40 * time.Minute
+}
 
 var (
 	verdict = regexp.MustCompile(`(?m)^--- (PASS|FAIL|SKIP): (\S+) \(([^)]*)\)`)

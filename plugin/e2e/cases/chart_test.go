@@ -44,6 +44,7 @@ func (c cluster) ask(question ...string) (string, error) {
 // TestChartInACluster installs the packed chart with Helm as docs/installation.md says, has the scheduler place pods, asks the
 // daemon about them with kubectl, changes the configuration by an upgrade, and uninstalls without a trace.
 func TestChartInACluster(t *testing.T) {
+	with(t, setup.Systemd)
 	k := kubeletOf(t)
 	importReleasedImage(t, k)
 	c := cluster{t}
@@ -51,8 +52,8 @@ func TestChartInACluster(t *testing.T) {
 	t.Cleanup(func() {
 		_, _ = c.run("", "helm", "uninstall", daemon, "--namespace", "kube-system", "--wait", "--ignore-not-found")
 	})
-	c.do(append([]string{"helm", "install", "--set", "image.tag=" + setup.Version, "--wait", "--timeout", "6m"}, chart...)...)
-	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=6m")
+	c.do(append([]string{"helm", "install", "--set", "image.tag=" + setup.Version, "--wait", "--timeout", "12m"}, chart...)...)
+	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=12m")
 
 	pods := []*kubelet.Pod{
 		guaranteed("database", 64*MiB, 16*MiB),
@@ -88,10 +89,10 @@ func TestChartInACluster(t *testing.T) {
 	}
 
 	// As docs/installation.md says under "Uninstalling without a trace".
-	c.do(append([]string{"helm", "upgrade", "--reuse-values", "--set", "rollbackOnDelete=true", "--wait", "--timeout", "6m"}, chart...)...)
-	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=6m")
+	c.do(append([]string{"helm", "upgrade", "--reuse-values", "--set", "rollbackOnDelete=true", "--wait", "--timeout", "12m"}, chart...)...)
+	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=12m")
 	holdsValue(t, server, "memory.high", high)
-	c.do("helm", "uninstall", daemon, "--namespace", "kube-system", "--wait", "--timeout", "6m")
+	c.do("helm", "uninstall", daemon, "--namespace", "kube-system", "--wait", "--timeout", "12m")
 	eventually(t, "the daemon's pod goes", func() string {
 		left, err := k.Client.CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + daemon})
 		if err != nil || len(left.Items) > 0 {

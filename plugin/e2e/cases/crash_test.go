@@ -11,15 +11,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
-// crashCycles is how many containers come and go while the plugin is killed;
-// after crashesPerPod of them their pod goes, too.
-const (
-	crashCycles   = 50
-	crashesPerPod = 10
-)
+// crashesPerPod is how many containers of a pod come and go while the plugin is killed, before their pod goes, too.
+const crashesPerPod = 10
 
 // TestPluginIsKilledAtAnyMoment kills the plugin once in every cycle in which
-// a container comes and the one before goes, at a moment drawn from the length
+// a container of one of two pods, five with FULL=1, comes and the one before goes, at a moment drawn from the length
 // of the cycle before, so that it hits every stage. No create fails, the state
 // file is valid at each start, every living container is booked, and in the end
 // nothing is.
@@ -35,7 +31,11 @@ func TestPluginIsKilledAtAnyMoment(t *testing.T) {
 
 	length := 2 * time.Second
 	var pod *kubelet.Pod
-	for i := range crashCycles {
+	cycles := crashesPerPod * 2
+	if k.Plan.Full {
+		cycles = crashesPerPod * 5
+	}
+	for i := range cycles {
 		killed := make(chan error, 1)
 		time.AfterFunc(time.Duration(random.Int64N(int64(length))), func() {
 			p.kill()

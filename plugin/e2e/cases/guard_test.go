@@ -165,7 +165,7 @@ func TestStallGuardLetsContainersThrough(t *testing.T) {
 			t.Errorf("%s was stopped for %v", g.pod.Name, stalled)
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	how, err := k.WaitExit(ctx, leak.pod, "app")
 	if err != nil || !strings.HasPrefix(how, "137 ") {

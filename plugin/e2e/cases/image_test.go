@@ -58,7 +58,7 @@ func importReleasedImage(t *testing.T, k machine) {
 		t.Fatalf("import the image: %v: %s", err, out)
 	}
 	t.Cleanup(func() { // its files are in the guest's memory
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 		defer cancel()
 		if err := k.RemoveImage(ctx, setup.ReleasedImage); err != nil {
 			t.Error(err)
@@ -103,7 +103,7 @@ func terminate(t *testing.T, k machine, own *kubelet.Pod) {
 	if err := syscall.Kill(pids[0], syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	how, err := k.WaitExit(ctx, own, daemon)
 	if err != nil {

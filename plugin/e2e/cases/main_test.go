@@ -18,9 +18,9 @@ import (
 // MiB is 2^20 bytes.
 const MiB = kubelet.MiB
 
-// patience bounds every wait for a condition. It is wide: it is used up only
+// waitLimit bounds every wait for a condition. It is wide: it is used up only
 // when something is broken, and CI machines can be very slow.
-const patience = 6 * time.Minute
+const waitLimit = 6 * time.Minute
 
 // machine is a node with its pods: beside the real kubelet, or beside requests to the runtime that a case makes itself.
 type machine interface {
@@ -62,12 +62,23 @@ func planOf(t *testing.T) setup.Plan {
 	return plan
 }
 
+// with skips the other driver's guest without FULL=1: for long cases whose answer hardly depends on the driver.
+func with(t *testing.T, driver setup.Driver) {
+	t.Helper()
+	if plan := planOf(t); !plan.Full && plan.Driver != driver {
+		t.Skip("runs with the other cgroup driver, or with FULL=1")
+	}
+}
+
 // kubeletOf returns this guest's kubelet, running with this configuration over its baseline, and sees to it that the
 // test leaves no pod behind.
 func kubeletOf(t *testing.T, config ...kubelet.Config) *kubelet.Kubelet {
 	t.Helper()
 	plan := planOf(t)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	if plan.APIServer == "" {
+		t.Skip("this guest is no node of a cluster")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	if node.cri != nil {
 		node.cri.Stop()
@@ -96,7 +107,7 @@ func kubeletOf(t *testing.T, config ...kubelet.Config) *kubelet.Kubelet {
 func criOf(t *testing.T) *cri.Kubelet {
 	t.Helper()
 	plan := planOf(t)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	if node.kubelet != nil {
 		node.kubelet.Kill(syscall.SIGTERM)
@@ -114,7 +125,7 @@ func criOf(t *testing.T) *cri.Kubelet {
 
 func leaveNoPod(t *testing.T, k machine) {
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 		defer cancel()
 		if err := k.RemoveAll(ctx); err != nil {
 			t.Error(err)
@@ -126,12 +137,12 @@ func leaveNoPod(t *testing.T, k machine) {
 func eventually(t *testing.T, what string, check func() string) {
 	t.Helper()
 	var last string
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(waitLimit); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		if last = check(); last == "" {
 			return
 		}
 	}
-	t.Fatalf("%s: not within %v: %s", what, patience, last)
+	t.Fatalf("%s: not within %v: %s", what, waitLimit, last)
 }
 
 // run runs a pod and waits for its containers' first line where they have steps.
@@ -146,7 +157,7 @@ func run(t *testing.T, k machine, p *kubelet.Pod) *kubelet.Pod {
 // said waits for a line of a container's output.
 func said(t *testing.T, k machine, p *kubelet.Pod, container, line string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	if err := k.WaitOutput(ctx, p, container, line); err != nil {
 		t.Fatal(err)

@@ -101,7 +101,7 @@ func cacheRun(t *testing.T, k machine, dir, step string) outcome {
 	run(t, k, pod)
 	now := outcome{min: number(t, dirOf(t, k, pod, "app"), "memory.min"), sandbox: number(t, k.Dir(pod), "memory.current") - number(t, dirOf(t, k, pod, "app"), "memory.current")}
 	touchFile(t, k.Control(pod), "go")
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*waitLimit)
 	defer cancel()
 	status, err := k.WaitExit(ctx, pod, "app")
 	if err != nil {

@@ -34,7 +34,7 @@ func restartRuntime(t *testing.T, k machine, extra string) {
 		}
 		return ""
 	})
-	ctx, cancel := context.WithTimeout(context.Background(), patience) // the test's own ends before its clean-up
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit) // the test's own ends before its clean-up
 	defer cancel()
 	if err := k.WaitReady(ctx); err != nil {
 		t.Fatal(err)

@@ -8,11 +8,15 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
-// TestStormOfPodsLeavesNothing creates and removes 40 pods at once.
+// TestStormOfPodsLeavesNothing creates and removes 16 pods, 40 with FULL=1, ten at a time.
 func TestStormOfPodsLeavesNothing(t *testing.T) {
 	k := criOf(t)
 	p := startPlugin(t)
-	const pods, atOnce = 40, 10
+	const atOnce = 10
+	pods := 16
+	if k.Plan.Full {
+		pods = 40
+	}
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, atOnce)
 	errs := make(chan error, 2*pods)

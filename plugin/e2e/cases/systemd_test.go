@@ -173,7 +173,7 @@ func unpackTarball(t *testing.T) *release {
 
 // try runs shell commands in the release's folder; the first that fails is the last.
 func (r *release) try(commands string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "/bin/sh", "-ec", commands)
 	cmd.Dir, cmd.Env = r.folder, append(os.Environ(), "PATH="+r.path)

@@ -17,6 +17,8 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 // Identity is a certificate with its key, both PEM.
@@ -127,7 +129,7 @@ func (a *authority) files(dir, server string) error {
 		return err
 	}
 	for name, of := range map[string]subject{
-		"apiserver":      {name: "kube-apiserver", addresses: []string{loopback, HostSeenByGuests, ServiceAddress}, hosts: []string{"localhost", "kubernetes.default.svc"}},
+		"apiserver":      {name: "kube-apiserver", addresses: []string{loopback, HostSeenByGuests, setup.ServiceAddress}, hosts: []string{"localhost", "kubernetes.default.svc"}},
 		"kubelet-client": {name: "kube-apiserver-kubelet-client", group: administrators},
 	} {
 		id, err := a.issue(of)

@@ -24,8 +24,6 @@ const (
 	loopback = "127.0.0.1"
 	// HostSeenByGuests is the host's loopback as QEMU's user network shows it to a guest.
 	HostSeenByGuests = "10.0.2.2"
-	// ServiceAddress is the first of the services' range: what pods know as the API server.
-	ServiceAddress = "10.96.0.1"
 	// Version is the release of Kubernetes that plugin/e2e/tools/kubernetes pins.
 	Version = "v1.36.3"
 
@@ -250,16 +248,16 @@ type Node struct {
 }
 
 // Join issues the identity of a node in a guest.
-func (c *Cluster) Join(name string) (Node, error) {
-	n := Node{CA: c.ca.pem}
+func (c *Cluster) Join(name string) (*Node, error) {
+	n := &Node{CA: c.ca.pem}
 	var err error
 	n.Serving, err = c.ca.issue(subject{name: "system:node:" + name, group: "system:nodes", addresses: []string{loopback, "10.0.2.15"}, hosts: []string{name}})
 	if err != nil {
-		return n, err
+		return nil, err
 	}
 	server := c.url(HostSeenByGuests)
 	if n.Kubelet, err = c.ca.kubeconfig(server, subject{name: "system:node:" + name, group: "system:nodes"}); err != nil {
-		return n, err
+		return nil, err
 	}
 	n.Admin, err = c.ca.kubeconfig(server, subject{name: "admin", group: administrators})
 	return n, err

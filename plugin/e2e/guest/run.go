@@ -102,6 +102,9 @@ func prepare(plan setup.Plan) error {
 	if err := loopback(); err != nil {
 		return err
 	}
+	if plan.APIServer == "" {
+		return nil
+	}
 	if err := network(); err != nil {
 		return err
 	}
@@ -118,15 +121,12 @@ func network() error {
 	return nil
 }
 
-// serviceAddress is what pods know as the API server (controlplane.ServiceAddress).
-const serviceAddress = "10.96.0.1"
-
 // serveAPI forwards the API server's service address to it, as kube-proxy would.
 func serveAPI(server string) error {
-	if out, err := exec.Command("/bin/busybox", "ip", "addr", "add", serviceAddress+"/32", "dev", "lo").CombinedOutput(); err != nil {
+	if out, err := exec.Command("/bin/busybox", "ip", "addr", "add", setup.ServiceAddress+"/32", "dev", "lo").CombinedOutput(); err != nil {
 		return fmt.Errorf("add the API server's service address: %w: %s", err, out)
 	}
-	listener, err := net.Listen("tcp", serviceAddress+":443")
+	listener, err := net.Listen("tcp", setup.ServiceAddress+":443")
 	if err != nil {
 		return fmt.Errorf("serve the API server's service address: %w", err)
 	}

@@ -34,6 +34,9 @@ const (
 	StaticPods = "/etc/kubernetes/manifests"
 
 	configFile = setup.KubeletFiles + "kubelet.yaml"
+
+	// pollPeriod is between two looks at the API server: asking costs an emulated CPU some milliseconds.
+	pollPeriod = 300 * time.Millisecond
 )
 
 // Config are keys of a KubeletConfiguration over those that every guest has (see baseline).
@@ -170,7 +173,7 @@ func (k *Kubelet) waitNode(ctx context.Context, began time.Time) error {
 			return fmt.Errorf("the kubelet ended: %v; see kubelet.log", k.cmd.ProcessState)
 		case <-ctx.Done():
 			return fmt.Errorf("the node does not get ready: %w (%v)", ctx.Err(), err)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(pollPeriod):
 		}
 	}
 }

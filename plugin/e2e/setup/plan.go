@@ -34,6 +34,8 @@ const (
 	Version = "e2e"
 	// NodeName is the guest's name in its cluster.
 	NodeName = "e2e"
+	// ServiceAddress is what pods know as the API server: the first address of the cluster's services.
+	ServiceAddress = "10.96.0.1"
 	// Image is the name under which ImageTar is known to containerd.
 	Image = "e2e.local/box:1"
 	// Registry is where CRI-O pulls the image from.
@@ -98,7 +100,7 @@ type Plan struct {
 	OCIRuntime string `json:"ociRuntime"`
 	// KubeletPort is where the kubelet serves, in the guest and, forwarded, on the host's loopback.
 	KubeletPort int `json:"kubeletPort"`
-	// APIServer is the API server's address and port.
+	// APIServer is the API server's address and port; empty where the guest is no node of a cluster.
 	APIServer string `json:"apiServer"`
 	// Run is the regular expression of the tests to run.
 	Run string `json:"run"`

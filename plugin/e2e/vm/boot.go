@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,25 +60,27 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	cluster, err := controlplane.New([]string{p.kubernetes, p.etcd}, filepath.Join(dir, "controlplane"))
-	if err != nil {
-		return g, err
-	}
-	member, err := cluster.Join(setup.NodeName)
-	if err != nil {
-		return g, err
-	}
-	plan.KubeletPort, plan.APIServer = cluster.KubeletPort(), cluster.SeenByGuests()
-	var starting sync.WaitGroup
-	starting.Go(func() { // beside the packing of the root and the boot; the guest waits for it
-		if err := cluster.Start(ctx); err != nil {
-			cancel(err)
+	var member *controlplane.Node
+	if v.Cluster {
+		cluster, err := controlplane.New([]string{p.kubernetes, p.etcd}, filepath.Join(dir, "controlplane"))
+		if err != nil {
+			return g, err
 		}
-	})
-	defer func() {
-		starting.Wait()
-		cluster.Stop()
-	}()
+		if member, err = cluster.Join(setup.NodeName); err != nil {
+			return g, err
+		}
+		plan.KubeletPort, plan.APIServer = cluster.KubeletPort(), cluster.SeenByGuests()
+		var starting sync.WaitGroup
+		starting.Go(func() { // beside the packing of the root and the boot; the guest waits for it
+			if err := cluster.Start(ctx); err != nil {
+				cancel(err)
+			}
+		})
+		defer func() {
+			starting.Wait()
+			cluster.Stop()
+		}()
+	}
 	tree, err := p.root(v, plan, member)
 	if err != nil {
 		return g, err
@@ -116,11 +119,12 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 	return g, nil
 }
 
-// arguments are QEMU's: pure software emulation unless ACCEL says otherwise,
-// one memory backend per NUMA node, no disk, two channels back, and a user network
-// over which the guest reaches the control plane and the API server the kubelet.
+// arguments are QEMU's: pure software emulation unless ACCEL says otherwise, with one thread for all CPUs of the guest (two
+// guests with a thread for each CPU spend most of two cores waiting for one another's locks),
+// one memory backend per NUMA node, no disk, two channels back and, in a cluster, a user
+// network over which the guest reaches the control plane and the API server the kubelet.
 func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string {
-	accel, cpu := "tcg,thread=multi,tb-size=512", "Nehalem,-cx16" // with cx16, QEMU 7.2 and kernel 6.12 double-fault early
+	accel, cpu := "tcg,thread=single,tb-size=512", "Nehalem,-cx16" // with cx16, QEMU 7.2 and kernel 6.12 double-fault early
 	if a := os.Getenv("ACCEL"); a != "" && a != "tcg" {
 		accel, cpu = a, "host"
 	}
@@ -148,12 +152,15 @@ func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string 
 	args := []string{
 		"-M", "q35", "-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cpus), "-m", fmt.Sprintf("%dM", total),
 		"-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-no-reboot",
-		"-netdev", fmt.Sprintf("user,id=net,hostfwd=tcp:127.0.0.1:%d-:%d", plan.KubeletPort, plan.KubeletPort), "-device", "virtio-net-pci,netdev=net,romfile=",
 		"-serial", "file:" + filepath.Join(dir, "console.log"),
 		"-device", "virtio-serial-pci",
 		"-chardev", "file,id=tests,path=" + filepath.Join(dir, "tests.log"), "-device", "virtserialport,chardev=tests,name=" + setup.TestsPort,
 		"-chardev", "file,id=logs,path=" + filepath.Join(dir, "logs.tar"), "-device", "virtserialport,chardev=logs,name=" + setup.LogsPort,
 		"-kernel", kernel, "-initrd", initrd, "-append", appended,
 	}
-	return append(append(args, nodes...), distances...)
+	if v.Cluster {
+		args = append(args, "-netdev", fmt.Sprintf("user,id=net,hostfwd=tcp:127.0.0.1:%d-:%d", plan.KubeletPort, plan.KubeletPort),
+			"-device", "virtio-net-pci,netdev=net,romfile=")
+	}
+	return slices.Concat(args, nodes, distances)
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
-// root puts together the root file system of a variant's guest.
-func (p *Parts) root(v Variant, plan setup.Plan, member controlplane.Node) (*Tree, error) {
+// root puts together the root file system of a variant's guest; member is nil where there is no cluster.
+func (p *Parts) root(v Variant, plan setup.Plan, member *controlplane.Node) (*Tree, error) {
 	t := NewTree()
 	t.File("init", filepath.Join(p.bin, "guest"))
 	t.Bytes(setup.PlanPath, mustJSON(plan))
@@ -27,27 +27,10 @@ func (p *Parts) root(v Variant, plan setup.Plan, member controlplane.Node) (*Tre
 	for _, name := range []string{"sh", "mount", "umount", "mkswap", "swapon", "swapoff", "cat", "ls", "ps", "dmesg", "kill", "grep", "sed", "mkdir", "rm", "cp", "env"} {
 		t.Link("bin/"+name, "busybox")
 	}
-	t.File(setup.Kubelet, filepath.Join(p.kubernetes, "kubelet"))
-	for name, text := range map[string][]byte{
-		setup.CA: member.CA, setup.Certificate: member.Serving.Certificate, setup.Key: member.Serving.Key,
-		setup.KubeletConf: member.Kubelet, setup.AdminConf: member.Admin,
-		// Most pods have the host's network; the kubelet is NotReady without a configuration.
-		"etc/cni/net.d/10-e2e.conflist": []byte(`{"cniVersion":"1.0.0","name":"e2e","plugins":[{"type":"ptp","ipam":` +
-			`{"type":"host-local","subnet":"10.244.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}}]}`),
-	} {
-		t.Bytes(name, text)
-	}
-	for _, name := range []string{"loopback", "ptp", "host-local"} {
-		t.File("opt/cni/bin/"+name, filepath.Join(p.cluster, name))
-	}
-	if v.Clients {
-		t.File("usr/bin/helm", filepath.Join(p.cluster, "helm"))
-		t.File("usr/bin/kubectl", filepath.Join(p.kubernetes, "kubectl"))
-		charts, _ := filepath.Glob(filepath.Join(p.release(), "nri-memory-manager-*.tgz"))
-		if len(charts) != 1 {
-			return nil, fmt.Errorf("want one packed chart in %s, found %v", p.release(), charts)
+	if member != nil {
+		if err := p.addCluster(t, member); err != nil {
+			return nil, err
 		}
-		t.File(setup.ReleasedChart, charts[0])
 	}
 	t.Bytes("etc/passwd", []byte("root:x:0:0:root:/root:/bin/sh\nmessagebus:x:100:100::/:/bin/false\n"))
 	t.Bytes("etc/group", []byte("root:x:0:\nmessagebus:x:100:\n"))
@@ -73,6 +56,31 @@ func (p *Parts) root(v Variant, plan setup.Plan, member controlplane.Node) (*Tre
 	// runtime's, which may need newer ones.
 	t.File("sbin/mke2fs", filepath.Join(p.systemd, "sbin", "mke2fs"))
 	return t, p.addLibraries(t, filepath.Join(p.systemd, "sbin", "mke2fs"))
+}
+
+// addCluster adds what a node of a cluster has beside its runtime, and what its administrator uses.
+func (p *Parts) addCluster(t *Tree, member *controlplane.Node) error {
+	for name, text := range map[string][]byte{
+		setup.CA: member.CA, setup.Certificate: member.Serving.Certificate, setup.Key: member.Serving.Key,
+		setup.KubeletConf: member.Kubelet, setup.AdminConf: member.Admin,
+		// Most pods have the host's network; the kubelet is NotReady without a configuration.
+		"etc/cni/net.d/10-e2e.conflist": []byte(`{"cniVersion":"1.0.0","name":"e2e","plugins":[{"type":"ptp","ipam":` +
+			`{"type":"host-local","subnet":"10.244.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}}]}`),
+	} {
+		t.Bytes(name, text)
+	}
+	for _, name := range []string{"loopback", "ptp", "host-local"} {
+		t.File("opt/cni/bin/"+name, filepath.Join(p.cluster, name))
+	}
+	t.File(setup.Kubelet, filepath.Join(p.kubernetes, "kubelet"))
+	t.File("usr/bin/kubectl", filepath.Join(p.kubernetes, "kubectl"))
+	t.File("usr/bin/helm", filepath.Join(p.cluster, "helm"))
+	charts, _ := filepath.Glob(filepath.Join(p.release(), "nri-memory-manager-*.tgz"))
+	if len(charts) != 1 {
+		return fmt.Errorf("want one packed chart in %s, found %v", p.release(), charts)
+	}
+	t.File(setup.ReleasedChart, charts[0])
+	return nil
 }
 
 // addLibraries adds what a program of the bookworm tree needs and the guest does not have yet.
