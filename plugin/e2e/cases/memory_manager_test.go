@@ -1,0 +1,104 @@
+package cases
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+)
+
+// TestMemoryManagerDecidesAsTheKubelets runs the same pods under the Static policy of the kubelet and, beside a kubelet
+// without one, under the plugin's. After each step the node map and the allocations of both checkpoints are the same.
+func TestMemoryManagerDecidesAsTheKubelets(t *testing.T) {
+	reservations := kubelet.Config{
+		"kubeReserved": map[string]any{"memory": "44Mi"}, "evictionHard": map[string]any{"memory.available": "20Mi"},
+	}
+	k := kubeletOf(t, reservations, kubelet.Config{
+		"memoryManagerPolicy": "Static", "topologyManagerPolicy": "best-effort",
+		"reservedMemory": []any{map[string]any{"numaNode": 0, "limits": map[string]any{"memory": "64Mi"}}},
+	})
+	theirs := allocations(t, k, "/var/lib/kubelet/memory_manager_state")
+
+	k = kubeletOf(t, reservations)
+	p := startPlugin(t, "topologyManagerPolicy: best-effort", "kubeReserved: {memory: 44Mi}", "evictionHard: {memory.available: 20Mi}",
+		"reservedMemory: [{numaNode: 0, limits: {memory: 64Mi}}]")
+	ours := allocations(t, k, p.stateFile())
+	for i := range theirs {
+		if ours[i] != theirs[i] {
+			t.Errorf("step %d: the plugin has\n%s\nthe kubelet has\n%s", i, ours[i], theirs[i])
+		}
+	}
+}
+
+// allocations runs pods that share a group of nodes, fill nodes one by one and take the place of others, and returns what the
+// checkpoint holds after each step.
+func allocations(t *testing.T, k *kubelet.Kubelet, checkpoint string) []string {
+	t.Helper()
+	pod := func(name string, bytes uint64) *kubelet.Pod { return guaranteed(name, bytes, MiB) }
+	wide, beside := pod("wide", 1700*MiB), pod("beside", 64*MiB)
+	first, second, third, fourth := pod("first", 300*MiB), pod("second", 900*MiB), pod("third", 250*MiB), pod("fourth", 350*MiB)
+	third.Containers[0].Hugepages = 16 * MiB // only node 1 has so many
+	var seen []string
+	var living []*kubelet.Pod
+	for _, step := range []struct {
+		come []*kubelet.Pod
+		goes *kubelet.Pod
+	}{
+		{come: []*kubelet.Pod{wide}}, {come: []*kubelet.Pod{beside}}, {goes: wide}, {goes: beside},
+		{come: []*kubelet.Pod{first}}, {come: []*kubelet.Pod{second}}, {come: []*kubelet.Pod{third}}, {goes: first}, {come: []*kubelet.Pod{fourth}},
+	} {
+		for _, pod := range step.come {
+			run(t, k, pod)
+			living = append(living, pod)
+		}
+		if step.goes != nil {
+			if err := k.Remove(t.Context(), step.goes); err != nil {
+				t.Fatal(err)
+			}
+			living = slices.DeleteFunc(living, func(p *kubelet.Pod) bool { return p == step.goes })
+		}
+		seen = append(seen, allocated(t, checkpoint, living))
+	}
+	if err := k.RemoveAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return seen
+}
+
+// allocated waits until the checkpoint has these pods and no others, and returns its node map and allocations by pods' names.
+func allocated(t *testing.T, checkpoint string, living []*kubelet.Pod) string {
+	t.Helper()
+	var s state
+	eventually(t, checkpoint+" has the living pods", func() string {
+		s = state{}
+		text, err := os.ReadFile(checkpoint)
+		if err == nil {
+			err = json.Unmarshal(text, &s)
+		}
+		if err != nil {
+			return err.Error()
+		}
+		for _, pod := range living {
+			if s.Entries[pod.UID] == nil {
+				return "no allocation of " + pod.Name + ": " + string(text)
+			}
+		}
+		if len(s.Entries) > len(living) {
+			return "allocations of others: " + string(text)
+		}
+		return ""
+	})
+	byName := map[string][]block{}
+	for _, pod := range living {
+		blocks := s.Entries[pod.UID]["app"]
+		slices.SortFunc(blocks, func(a, b block) int { return len(a.Type) - len(b.Type) })
+		byName[pod.Name] = blocks
+	}
+	text, err := json.MarshalIndent(map[string]any{"nodes": s.MachineState, "allocations": byName}, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
