@@ -65,11 +65,11 @@ func newPlugin(t *testing.T, lines ...string) *plugin {
 		}
 	}
 	p.configure(lines...)
-	p.args = []string{"run", "--config", p.config, "--state-dir", p.state, "--metrics-address", metricsAddress}
+	p.keepStateIn(p.state)
 	t.Cleanup(func() {
 		p.kill()
 		// The next case finds the node as before, whatever this one's plugin promised to kubepods and the QoS levels.
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 		defer cancel()
 		if out, err := exec.CommandContext(ctx, setup.Plugin, "rollback", "--state-dir", p.state).CombinedOutput(); err != nil {
 			t.Logf("rollback after the case: %v: %s", err, out)
@@ -77,6 +77,12 @@ func newPlugin(t *testing.T, lines ...string) *plugin {
 		_ = os.RemoveAll(p.state)
 	})
 	return p
+}
+
+// keepStateIn has the next process keep its state in a folder.
+func (p *plugin) keepStateIn(dir string) {
+	p.state = dir
+	p.args = []string{"run", "--config", p.config, "--state-dir", p.state, "--metrics-address", metricsAddress}
 }
 
 // configure writes the configuration file.
@@ -144,6 +150,9 @@ func (p *plugin) output() string {
 	return text[max(0, strings.LastIndex(text, startMark)):]
 }
 
+// synchronized is what the plugin logs when it has taken over the runtime's containers.
+const synchronized = "synchronized with the runtime"
+
 // waitSynchronized waits until the running process has synchronized n times.
 func (p *plugin) waitSynchronized(n int) {
 	p.t.Helper()
@@ -153,7 +162,7 @@ func (p *plugin) waitSynchronized(n int) {
 			p.t.Fatalf("the plugin ended:\n%s", p.output())
 		default:
 		}
-		if out := p.output(); strings.Count(out, "synchronized with the runtime") < n {
+		if out := p.output(); strings.Count(out, synchronized) < n {
 			return out[max(0, len(out)-2000):]
 		}
 		return ""

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -123,6 +124,13 @@ func (k *Kubelet) WaitStarted(ctx context.Context, p *Pod) error {
 	})
 }
 
+// WaitCrashed waits until a container of a pod has ended and waits for its next start.
+func (k *Kubelet) WaitCrashed(ctx context.Context, p *Pod) error {
+	return k.wait(ctx, p, "crash", func(object *corev1.Pod) (bool, error) {
+		return slices.ContainsFunc(statuses(object), func(s corev1.ContainerStatus) bool { return s.RestartCount > 0 }), nil
+	})
+}
+
 // wait looks at a pod until done says so or fails.
 func (k *Kubelet) wait(ctx context.Context, p *Pod, what string, done func(*corev1.Pod) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, RequestLimit)
@@ -149,7 +157,7 @@ func (k *Kubelet) wait(ctx context.Context, p *Pod, what string, done func(*core
 				state = string(text)
 			}
 			return fmt.Errorf("%s pod %s: %w: %s", what, p.Name, ctx.Err(), state)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(pollPeriod):
 		}
 	}
 }
@@ -160,6 +168,11 @@ func (k *Kubelet) Resize(ctx context.Context, p *Pod, name string, request, limi
 	if err := k.AskResize(ctx, p, name, request, limit); err != nil {
 		return err
 	}
+	return k.WaitResized(ctx, p, name)
+}
+
+// WaitResized waits until the kubelet has resized a container as asked; the error is its word why it has not.
+func (k *Kubelet) WaitResized(ctx context.Context, p *Pod, name string) error {
 	c := p.Container(name)
 	return k.wait(ctx, p, "resize", func(object *corev1.Pod) (bool, error) {
 		for _, condition := range object.Status.Conditions {
@@ -239,7 +252,7 @@ func (k *Kubelet) waitGone(ctx context.Context, p *Pod) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("pod %s does not go: %w (API server: %v, cgroup: %v)", p.Name, ctx.Err(), err, left)
-		case <-time.After(100 * time.Millisecond):
+		case <-time.After(pollPeriod):
 		}
 	}
 }
