@@ -1,6 +1,7 @@
 package nodetopology
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
 	"github.com/sirupsen/logrus"
+	"golang.org/x/time/rate"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,18 +45,24 @@ type Exporter struct {
 	Node    string         // the Kubernetes node's name
 	View    func() *agent.View
 	Machine machine.Machine
-	// Period is the least time between two writes; each wait is stretched by up to a fifth at random, so that a cluster's
-	// nodes do not write in step.
+	// Period is the mean time between two writes while something changes all the time. A change after a calm is written at once.
 	Period time.Duration
 	Log    logrus.FieldLogger
 
-	known   *topology.NodeResourceTopology // as the API server had it last; nil is not known
-	periods int                            // since the object was read
+	known *topology.NodeResourceTopology // as the API server had it last; nil is not known
+	read  time.Time                      // when it was read
+	look  time.Duration                  // a test's lookEvery
 }
 
-// lookEvery is after how many periods the object is read although nothing has changed here: somebody may have deleted it
-// or written into it.
-const lookEvery = 30
+const (
+	// lookEvery is how often the node map is looked at for a change; pods that start together share a write.
+	lookEvery = 200 * time.Millisecond
+	// burst is how many writes a calm allows at once. Each period adds one again.
+	burst = 5
+	// readEvery is after how many periods the object is read although nothing has changed here: somebody may have deleted
+	// it or written into it.
+	readEvery = 30
+)
 
 // requestTimeout bounds one export, and the deletion.
 const requestTimeout = 10 * time.Second
@@ -62,25 +70,33 @@ const requestTimeout = 10 * time.Second
 // managedBy finds the objects of all nodes: "kubectl delete noderesourcetopologies -l".
 var managedBy = map[string]string{"app.kubernetes.io/managed-by": "nri-memory-manager"}
 
-// Run exports until ctx ends. Nothing is sent while nothing has changed, but for a look at every lookEvery'th period; an
-// API server that does not answer is asked again after the next period.
+// Run exports until ctx ends. Nothing is sent while nothing has changed, but for a look at every readEvery'th period; an API
+// server that does not answer is asked again after a period, stretched by up to a fifth at random, so that a cluster's nodes
+// do not ask in step.
 func (e *Exporter) Run(ctx context.Context) {
+	limit := rate.NewLimiter(rate.Every(e.Period), burst)
 	failing := false
 	for {
-		switch err := e.export(ctx); {
-		case ctx.Err() != nil:
-			return
-		case err != nil && !failing:
-			e.Log.WithError(err).Warn("the NodeResourceTopology of this node is not up to date")
-			failing = true
-		case err == nil && failing:
-			e.Log.Info("the NodeResourceTopology of this node is up to date again")
-			failing = false
+		pause := cmp.Or(e.look, lookEvery)
+		if view := e.View(); e.due(view, time.Now()) && limit.Allow() {
+			switch err := e.export(ctx, view); {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				pause = e.Period + rand.N(e.Period/5+1)
+				if !failing {
+					e.Log.WithError(err).Warn("the NodeResourceTopology of this node is not up to date")
+				}
+				failing = true
+			case failing:
+				e.Log.Info("the NodeResourceTopology of this node is up to date again")
+				failing = false
+			}
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(e.Period + rand.N(e.Period/5+1)):
+		case <-time.After(pause):
 		}
 	}
 }
@@ -95,18 +111,23 @@ func (e *Exporter) Delete() error {
 	return nil
 }
 
+// due reports whether there is something to send or to read. A node without a map has no zones to export.
+func (e *Exporter) due(view *agent.View, now time.Time) bool {
+	return len(view.Nodes) > 0 && (e.stale(now) || !same(e.known, Zones(view, e.Machine), attributes(view)))
+}
+
+func (e *Exporter) stale(now time.Time) bool {
+	return e.known == nil || now.Sub(e.read) >= readEvery*e.Period
+}
+
 // export writes the object if it differs from what the API server has.
-func (e *Exporter) export(ctx context.Context) error {
-	view := e.View()
-	zones, attributes := Zones(view.Nodes, e.Machine), attributes(view)
-	if len(zones) == 0 {
-		return nil
-	}
+func (e *Exporter) export(ctx context.Context, view *agent.View) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	zones, attributes := Zones(view, e.Machine), attributes(view)
 	err := e.write(ctx, zones, attributes)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // changed or deleted since it was read
-		e.periods = lookEvery
+		e.read = time.Time{}
 		err = e.write(ctx, zones, attributes)
 	}
 	if err != nil {
@@ -118,8 +139,8 @@ func (e *Exporter) export(ctx context.Context) error {
 
 // write makes the object what it should be, and reads it before where it is not known or was not read for long.
 func (e *Exporter) write(ctx context.Context, zones topology.ZoneList, attributes topology.AttributeList) error {
-	if e.periods++; e.known == nil || e.periods >= lookEvery {
-		if err := e.read(ctx); err != nil {
+	if e.stale(time.Now()) {
+		if err := e.get(ctx); err != nil {
 			return err
 		}
 	}
@@ -134,8 +155,8 @@ func (e *Exporter) write(ctx context.Context, zones topology.ZoneList, attribute
 	return e.send(ctx, e.Client.Put().Name(e.Node), object)
 }
 
-// read asks for the object, and tells when it is not what it was.
-func (e *Exporter) read(ctx context.Context) error {
+// get asks for the object, and says so when it is not what it was.
+func (e *Exporter) get(ctx context.Context) error {
 	found := &topology.NodeResourceTopology{}
 	err := e.Client.Get().Resource(resource).Name(e.Node).Do(ctx).Into(found)
 	if apierrors.IsNotFound(err) {
@@ -151,7 +172,7 @@ func (e *Exporter) read(ctx context.Context) error {
 	case !same(found, e.known.Zones, e.known.Attributes):
 		e.Log.Info("somebody else has written the NodeResourceTopology of this node")
 	}
-	e.known, e.periods = found, 0
+	e.known, e.read = found, time.Now()
 	return nil
 }
 

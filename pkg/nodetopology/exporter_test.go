@@ -14,12 +14,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
+	"github.com/k8stopologyawareschedwg/podfingerprint"
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/cpuset"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -36,17 +38,21 @@ func nodes(free uint64) []memorymanager.NodeState {
 	}
 }
 
-var hardware = machine.Machine{Nodes: []machine.Node{{ID: 0, Distances: []int{10, 21}}, {ID: 2, Distances: []int{21, 10}}}}
+var hardware = machine.Machine{Nodes: []machine.Node{
+	{ID: 0, CPUs: cpuset.New(0, 1, 2, 3), Distances: []int{10, 21}},
+	{ID: 2, Distances: []int{21, 10}}}} // a memory expander
 
 const zonesWithAllFree = `[
  {"name": "node-0", "type": "Node", "costs": [{"name": "node-0", "value": 10}, {"name": "node-2", "value": 21}], "resources": [
+  {"name": "cpu", "capacity": "4", "allocatable": "4", "available": "4"},
   {"name": "hugepages-2Mi", "capacity": "1Gi", "allocatable": "1Gi", "available": "512Mi"},
   {"name": "memory", "capacity": "64Gi", "allocatable": "63Gi", "available": "63Gi"}]},
  {"name": "node-2", "type": "Node", "costs": [{"name": "node-0", "value": 21}, {"name": "node-2", "value": 10}], "resources": [
+  {"name": "cpu", "capacity": "0", "allocatable": "0", "available": "0"},
   {"name": "memory", "capacity": "32Gi", "allocatable": "32Gi", "available": "32Gi"}]}]`
 
 func TestZones(t *testing.T) {
-	text, err := json.Marshal(Zones(nodes(63<<30), hardware))
+	text, err := json.Marshal(Zones(&agent.View{Nodes: nodes(63 << 30)}, hardware))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,6 +62,65 @@ func TestZones(t *testing.T) {
 	}
 	if difference := cmp.Diff(want, got); difference != "" {
 		t.Error(difference)
+	}
+}
+
+func TestExclusiveCPUsAreNotAvailable(t *testing.T) {
+	container := func(state agent.State, cpus map[int]int) agent.ContainerView {
+		return agent.ContainerView{State: state, CPUs: cpus}
+	}
+	for name, tc := range map[string]struct {
+		containers []agent.ContainerView
+		want       int64
+	}{
+		"nothing runs":                   {nil, 4},
+		"a container of the shared pool": {[]agent.ContainerView{container(agent.Running, nil)}, 4},
+		"exclusive CPUs":                 {[]agent.ContainerView{container(agent.Running, map[int]int{0: 2}), container(agent.Created, map[int]int{0: 1, 2: 1})}, 1},
+		"an ended container":             {[]agent.ContainerView{container(agent.Stopped, map[int]int{0: 3})}, 4},
+		"more than there are":            {[]agent.ContainerView{container(agent.Running, map[int]int{0: 5})}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := &agent.View{Nodes: nodes(0), Pods: []*agent.PodView{{Containers: tc.containers}}}
+			if got := Zones(view, hardware)[0].Resources[0]; got.Name != "cpu" || got.Available.Value() != tc.want || got.Capacity.Value() != 4 {
+				t.Errorf("%s: %s of %s available, want %d of 4", got.Name, got.Available.String(), got.Capacity.String(), tc.want)
+			}
+		})
+	}
+}
+
+func TestFingerprintIsOfThePodsThatRunOrWill(t *testing.T) {
+	pod := func(name string, containers ...agent.ContainerView) *agent.PodView {
+		return &agent.PodView{UID: "uid-" + name, Namespace: "default", Name: name, Containers: containers}
+	}
+	app := agent.ContainerView{Name: "app"}
+	rejection := func(name string, refused bool) agent.RejectionView {
+		return agent.RejectionView{UID: "uid-" + name, Refused: refused}
+	}
+	for name, tc := range map[string]struct {
+		view agent.View
+		want []string
+	}{
+		"no pods":                        {agent.View{}, nil},
+		"a pod that runs":                {agent.View{Pods: []*agent.PodView{pod("a", app)}}, []string{"a"}},
+		"a pod that starts":              {agent.View{Pods: []*agent.PodView{pod("b"), pod("a", app)}}, []string{"a", "b"}},
+		"a refused pod":                  {agent.View{Pods: []*agent.PodView{pod("a", app), pod("b")}, Rejections: []agent.RejectionView{rejection("b", true)}}, []string{"a"}},
+		"a pod that was refused earlier": {agent.View{Pods: []*agent.PodView{pod("a", app)}, Rejections: []agent.RejectionView{rejection("a", true)}}, []string{"a"}},
+		"a pod that runs unpinned":       {agent.View{Pods: []*agent.PodView{pod("a")}, Rejections: []agent.RejectionView{rejection("a", false)}}, []string{"a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scheduler := podfingerprint.NewFingerprint(0)
+			for _, name := range tc.want {
+				must(t, scheduler.Add("default", name))
+			}
+			must(t, scheduler.Check(fingerprint(&tc.view)))
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -128,22 +193,24 @@ func newExporter(t *testing.T, view *agent.View) (*Exporter, *apiServer) {
 	return &Exporter{Client: client, Node: "worker", View: func() *agent.View { return view }, Machine: hardware, Period: time.Millisecond, Log: log}, api
 }
 
+// exports exports once.
+func exports(t *testing.T, e *Exporter) {
+	t.Helper()
+	must(t, e.export(t.Context(), e.View()))
+}
+
 func TestOnlyChangesAreSent(t *testing.T) {
 	view := &agent.View{Nodes: nodes(63 << 30)}
 	e, api := newExporter(t, view)
 	for range 3 {
-		if err := e.export(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		exports(t, e)
 	}
 	view.Nodes = nodes(1 << 30)
-	if err := e.export(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	exports(t, e)
 	if difference := cmp.Diff(map[string]int{"GET": 1, "POST": 1, "PUT": 1}, api.requests); difference != "" {
 		t.Error(difference)
 	}
-	if available := api.object.Zones[0].Resources[1].Available; available.Value() != 1<<30 {
+	if available := api.object.Zones[0].Resources[2].Available; available.Value() != 1<<30 {
 		t.Errorf("node 0 has %s available, want 1Gi", available.String())
 	}
 	want := metav1.ObjectMeta{Name: "worker", Labels: map[string]string{"app.kubernetes.io/managed-by": "nri-memory-manager"},
@@ -153,21 +220,59 @@ func TestOnlyChangesAreSent(t *testing.T) {
 	}
 }
 
-func TestNothingIsSentBeforeThereIsANodeMap(t *testing.T) {
-	e, api := newExporter(t, &agent.View{})
-	if err := e.export(t.Context()); err != nil || len(api.requests) > 0 {
-		t.Errorf("error %v, requests %v, want none of either", err, api.requests)
+func TestWhatIsDue(t *testing.T) {
+	now := time.Now()
+	for name, tc := range map[string]struct {
+		change func(*Exporter, *agent.View)
+		want   bool
+	}{
+		"nothing has changed":             {func(*Exporter, *agent.View) {}, false},
+		"other things have changed":       {func(_ *Exporter, v *agent.View) { v.Generation++ }, false},
+		"memory was allocated":            {func(_ *Exporter, v *agent.View) { v.Nodes = nodes(1) }, true},
+		"a pod came":                      {func(_ *Exporter, v *agent.View) { v.Pods = []*agent.PodView{{Name: "a"}} }, true},
+		"no node map":                     {func(_ *Exporter, v *agent.View) { v.Nodes = nil }, false},
+		"nothing was read for long":       {func(e *Exporter, _ *agent.View) { e.read = now.Add(-readEvery * e.Period) }, true},
+		"the last request failed":         {func(e *Exporter, _ *agent.View) { e.known = nil }, true},
+		"failed, and no node map anymore": {func(e *Exporter, v *agent.View) { e.known, v.Nodes = nil, nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := &agent.View{Nodes: nodes(0)}
+			e, _ := newExporter(t, view)
+			e.Period = time.Hour
+			exports(t, e)
+			tc.change(e, view)
+			if got := e.due(view, now); got != tc.want {
+				t.Errorf("due: %t, want %t", got, tc.want)
+			}
+		})
 	}
 }
 
-func TestObjectIsLookedAtNowAndThen(t *testing.T) {
+func TestObjectIsReadNowAndThen(t *testing.T) {
 	e, api := newExporter(t, &agent.View{Nodes: nodes(0)})
-	for range 1 + 2*lookEvery {
-		if err := e.export(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	exports(t, e)
+	e.read = time.Time{}
+	exports(t, e)
+	if difference := cmp.Diff(map[string]int{"GET": 2, "POST": 1}, api.requests); difference != "" {
+		t.Error(difference)
 	}
-	if difference := cmp.Diff(map[string]int{"GET": 3, "POST": 1}, api.requests); difference != "" {
+}
+
+// A burst of changes is written as it comes, and the rest at the pace of the period.
+func TestWritesAreBounded(t *testing.T) {
+	changes := uint64(0)
+	e, api := newExporter(t, nil)
+	e.Period, e.look = time.Hour, time.Microsecond
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	e.View = func() *agent.View {
+		if changes++; changes == 100 {
+			cancel()
+		}
+		return &agent.View{Nodes: nodes(changes)}
+	}
+	e.Run(ctx)
+	if difference := cmp.Diff(map[string]int{"GET": 1, "POST": 1, "PUT": burst - 1}, api.requests); difference != "" {
 		t.Error(difference)
 	}
 }

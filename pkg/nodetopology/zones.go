@@ -5,21 +5,29 @@ package nodetopology
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
+	"github.com/k8stopologyawareschedwg/podfingerprint"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Zones returns one zone per NUMA node with its memory and huge pages: capacity, allocatable and available bytes, and the
-// SLIT distances as costs.
-func Zones(nodes []memorymanager.NodeState, hardware machine.Machine) topology.ZoneList {
-	zones := make(topology.ZoneList, 0, len(nodes))
-	for _, node := range nodes {
+// Zones returns one zone per NUMA node with its CPUs, memory and huge pages: what it has, what pods may have of it and what
+// is available, and the SLIT distances as costs. The scheduler takes a resource that no zone has for one that no zone can
+// give: without CPUs it would place no pod that requests any.
+func Zones(view *agent.View, hardware machine.Machine) topology.ZoneList {
+	exclusive := exclusiveCPUs(view)
+	zones := make(topology.ZoneList, 0, len(view.Nodes))
+	for _, node := range view.Nodes {
 		zone := topology.Zone{Name: zoneName(node.ID), Type: "Node"}
+		if i := slices.IndexFunc(hardware.Nodes, func(n machine.Node) bool { return n.ID == node.ID }); i >= 0 {
+			cpus := hardware.Nodes[i].CPUs.Size()
+			zone.Resources = append(zone.Resources, topology.ResourceInfo{
+				Name: "cpu", Capacity: number(cpus), Allocatable: number(cpus), Available: number(max(cpus-exclusive[node.ID], 0))})
+		}
 		for _, table := range node.Memory {
 			zone.Resources = append(zone.Resources, topology.ResourceInfo{
 				Name:        string(table.Type),
@@ -48,12 +56,47 @@ func costs(id int, hardware machine.Machine) topology.CostList {
 	return nil
 }
 
-// attributes tell the scheduler which rule this node admits by.
+// exclusiveCPUs counts the CPUs of each NUMA node that the kubelet's CPU manager has assigned to living containers.
+func exclusiveCPUs(view *agent.View) map[int]int {
+	count := map[int]int{}
+	for _, pod := range view.Pods {
+		for _, container := range pod.Containers {
+			if !container.State.Alive() {
+				continue
+			}
+			for node, cpus := range container.CPUs {
+				count[node] += cpus
+			}
+		}
+	}
+	return count
+}
+
+// attributes tell the scheduler which rule this node admits by, and which pods the zones account for.
 func attributes(view *agent.View) topology.AttributeList {
 	return topology.AttributeList{
 		{Name: "topologyManagerPolicy", Value: string(view.Config.Manager.Policy)},
 		{Name: "topologyManagerScope", Value: string(view.Config.Manager.Scope)},
+		{Name: podfingerprint.AttributeMethod, Value: podfingerprint.MethodAll},
+		{Name: podfingerprint.Attribute, Value: fingerprint(view)},
 	}
+}
+
+// fingerprint is a hash of the node's pods. A scheduler that keeps a cache charges the pods that it sends here to every zone,
+// until it finds its own fingerprint of the node's running pods in the object. A pod counts from its sandbox on, so that no
+// charge is dropped before the zones have it, but not while its only containers are refused: such a pod never runs.
+func fingerprint(view *agent.View) string {
+	refused := map[string]bool{}
+	for _, rejection := range view.Rejections {
+		refused[rejection.UID] = refused[rejection.UID] || rejection.Refused
+	}
+	print := podfingerprint.NewFingerprint(len(view.Pods))
+	for _, pod := range view.Pods {
+		if len(pod.Containers) > 0 || !refused[pod.UID] {
+			_ = print.Add(pod.Namespace, pod.Name) // never fails
+		}
+	}
+	return print.Sign()
 }
 
 func zoneName(id int) string { return fmt.Sprintf("node-%d", id) }
@@ -61,3 +104,5 @@ func zoneName(id int) string { return fmt.Sprintf("node-%d", id) }
 func quantity(bytes uint64) kresource.Quantity {
 	return *kresource.NewQuantity(int64(min(bytes, math.MaxInt64)), kresource.BinarySI)
 }
+
+func number(n int) kresource.Quantity { return *kresource.NewQuantity(int64(n), kresource.DecimalSI) }
