@@ -12,7 +12,7 @@ RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" -out ../bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build image release run test bench fuzz lint e2e clean
+.PHONY: help build image release run test bench fuzz lint e2e fleet clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ bench: ## Run the benchmarks (BENCH=pattern)
 
 e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (RUN=pattern VARIANT=name KEEP=1)
 	$(GO) -C plugin/e2e run .
+
+fleet: ## Measure what a scheduler makes of the nodes' NodeResourceTopologies (NODES=100 ONLY=text, or SHORT=1 for the test)
+	$(GO) -C plugin/e2e run ./fleet $(if $(SHORT),-short) $(if $(NODES),-nodes $(NODES)) $(if $(ONLY),-only '$(ONLY)')
 
 fuzz: ## Run every fuzz target for FUZZTIME (60s)
 	@grep -rl --include='*_test.go' '^func Fuzz' pkg plugin | grep -v plugin/e2e | xargs -n1 dirname | sort -u | while read -r dir; do \

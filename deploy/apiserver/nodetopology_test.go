@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
 	client "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/generated/clientset/versioned/typed/topology/v1alpha2"
+	"github.com/k8stopologyawareschedwg/podfingerprint"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,7 +122,8 @@ func (n *node) isTrue() *v1alpha2.NodeResourceTopology {
 		if object = n.exported(); object != nil {
 			zones := object.DeepCopy().Zones
 			for i := range zones {
-				zones[i].Costs = nil // status has none
+				zones[i].Costs = nil // status has none, and no CPUs
+				zones[i].Resources = slices.DeleteFunc(zones[i].Resources, func(r v1alpha2.ResourceInfo) bool { return r.Name == "cpu" })
 			}
 			if difference = cmp.Diff(n.reported(), zones); difference == "" {
 				return object
@@ -167,9 +169,16 @@ func available(object *v1alpha2.NodeResourceTopology) (all []int64) {
 func TestTheSchedulerSeesWhatStatusSays(t *testing.T) {
 	n := newNode(t, startServer(t), machine, exporting)
 	object := n.isTrue()
-	want := v1alpha2.AttributeList{{Name: "topologyManagerPolicy", Value: "restricted"}, {Name: "topologyManagerScope", Value: "container"}}
+	pods := podfingerprint.NewFingerprint(0)
+	want := v1alpha2.AttributeList{{Name: "topologyManagerPolicy", Value: "restricted"}, {Name: "topologyManagerScope", Value: "container"},
+		{Name: podfingerprint.AttributeMethod, Value: podfingerprint.MethodAll}, {Name: podfingerprint.Attribute, Value: pods.Sign()}}
 	if difference := cmp.Diff(want, object.Attributes); difference != "" {
 		t.Error(difference)
+	}
+	for _, zone := range object.Zones {
+		if cpu := zone.Resources[0]; cpu.Name != "cpu" || cpu.Capacity.Value() != 4 || cpu.Available.Value() != 4 {
+			t.Errorf("the first resource of %s is %s with %s, want cpu with 4", zone.Name, cpu.Name, cpu.Available.String())
+		}
 	}
 	for i, want := range []v1alpha2.CostList{
 		{{Name: "node-0", Value: 10}, {Name: "node-1", Value: 21}},
@@ -184,7 +193,10 @@ func TestTheSchedulerSeesWhatStatusSays(t *testing.T) {
 	eventually(t, "the object offers 3Gi less", func() bool {
 		return slices.Equal(available(n.exported()), []int64{before[0] - 3<<30, before[1]})
 	})
-	n.isTrue()
+	must(t, pods.Add("default", "database"))
+	if got := n.isTrue().Attributes[3].Value; got != pods.Sign() {
+		t.Errorf("fingerprint %s, want that of default/database, %s", got, pods.Sign())
+	}
 }
 
 // What others do to the object does not last.
@@ -244,10 +256,10 @@ func TestSizeOnTheWire(t *testing.T) {
 	}
 	n := newNode(t, startServer(t), large.String(), exporting)
 	object := n.isTrue()
-	if len(object.Zones) != 8 || len(object.Zones[0].Resources) != 3 {
+	if len(object.Zones) != 8 || len(object.Zones[0].Resources) != 4 {
 		t.Fatalf("%d zones with %d resources", len(object.Zones), len(object.Zones[0].Resources))
 	}
 	text, err := json.Marshal(object)
 	must(t, err)
-	t.Logf("a NodeResourceTopology of 8 zones with 3 resources each: %d bytes", len(text))
+	t.Logf("a NodeResourceTopology of 8 zones with 4 resources each: %d bytes", len(text))
 }

@@ -123,7 +123,7 @@ type Events struct {
 // NodeResourceTopology is the export of NUMA nodes as objects of topology.node.k8s.io.
 type NodeResourceTopology struct {
 	Enabled bool `yaml:"enabled"`
-	// Interval is the shortest time between two writes.
+	// Interval is the mean time between two writes while something changes all the time.
 	Interval Duration `yaml:"interval"`
 }
 

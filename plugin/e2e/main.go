@@ -70,7 +70,7 @@ func e2e() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	cache, err := cacheFolder()
+	cache, err := vm.CacheFolder()
 	if err != nil {
 		return false, err
 	}
@@ -112,18 +112,6 @@ func e2e() (bool, error) {
 	ok := summary(results, left, time.Since(began))
 	_ = os.RemoveAll(filepath.Dir(parts.Cases()))
 	return ok, nil
-}
-
-// cacheFolder holds downloads and builds, for every clone of this user.
-func cacheFolder() (string, error) {
-	if dir := os.Getenv("CACHE"); dir != "" {
-		return filepath.Abs(dir)
-	}
-	dir, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("find a folder for downloads and builds (or set CACHE): %w", err)
-	}
-	return filepath.Join(dir, "nri-memory-manager-e2e"), nil
 }
 
 // keptFor is how long consoles and logs stay in the cache; longer than any run takes.

@@ -26,6 +26,8 @@ const (
 	HostSeenByGuests = "10.0.2.2"
 	// Version is the release of Kubernetes that plugin/e2e/tools/kubernetes pins.
 	Version = "v1.36.3"
+	// TopologyAware is the scheduler with the plugin NodeResourceTopologyMatch: its program, and its name in pods.
+	TopologyAware = "topology-aware"
 
 	administrators = "system:masters"
 	// startLimit bounds the start of one process, stopLimit its end after SIGTERM; a loaded machine needs a tenth of them.
@@ -53,6 +55,7 @@ const (
 	manager
 	scheduler
 	kubelet
+	topologyAware
 )
 
 func (c *Cluster) port(of int) string { return strconv.Itoa(c.ports[of]) }
@@ -78,7 +81,7 @@ func New(bin []string, dir string) (*Cluster, error) {
 		return nil, fmt.Errorf("prepare the control plane: %w", err)
 	}
 	var err error
-	if c.ports, err = freePorts(6); err != nil {
+	if c.ports, err = freePorts(7); err != nil {
 		return nil, err
 	}
 	if c.ca, err = newAuthority(); err != nil {
@@ -125,7 +128,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(c.dir, "admin.conf"))
+	config, err := clientcmd.BuildConfigFromFlags("", c.AdminKubeconfig())
 	if err != nil {
 		return fmt.Errorf("connect to the API server: %w", err)
 	}
@@ -141,14 +144,7 @@ func (c *Cluster) startAPIServer(ctx context.Context) error {
 }
 
 func (c *Cluster) startManagers() error {
-	const file = "scheduler.yaml"
-	configuration := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\n" +
-		"clientConnection: {kubeconfig: scheduler.conf, qps: 2000, burst: 2000}\n"
-	if err := os.WriteFile(filepath.Join(c.dir, file), []byte(configuration), 0o600); err != nil {
-		return fmt.Errorf("configure the scheduler: %w", err)
-	}
-	if err := c.start("kube-scheduler", "--config="+file, "--authentication-kubeconfig=scheduler.conf", "--authorization-kubeconfig=scheduler.conf",
-		"--bind-address="+loopback, "--secure-port="+c.port(scheduler)); err != nil {
+	if err := c.startScheduler("kube-scheduler", scheduler, ""); err != nil {
 		return err
 	}
 	const conf = "controller-manager.conf"
@@ -156,6 +152,19 @@ func (c *Cluster) startManagers() error {
 		"--bind-address="+loopback, "--secure-port="+c.port(manager), "--leader-elect=false", "--use-service-account-credentials",
 		"--root-ca-file=ca.crt", "--service-account-private-key-file=sa.key",
 		"--kube-api-qps=2000", "--kube-api-burst=2000")
+}
+
+// startScheduler starts a scheduler with more lines of configuration.
+func (c *Cluster) startScheduler(name string, port int, more string) error {
+	const conf = "scheduler.conf"
+	file := name + ".yaml"
+	configuration := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\n" +
+		"clientConnection: {kubeconfig: " + conf + ", qps: 2000, burst: 2000}\n" + more
+	if err := os.WriteFile(filepath.Join(c.dir, file), []byte(configuration), 0o600); err != nil {
+		return fmt.Errorf("configure the scheduler: %w", err)
+	}
+	return c.start(name, "--config="+file, "--authentication-kubeconfig="+conf, "--authorization-kubeconfig="+conf,
+		"--bind-address="+loopback, "--secure-port="+c.port(port))
 }
 
 // start starts a component, whose output goes to a log in the cluster's folder.
@@ -182,6 +191,9 @@ func (c *Cluster) start(name string, args ...string) error {
 	}()
 	return nil
 }
+
+// AdminKubeconfig is the path of the administrator's kubeconfig on the host.
+func (c *Cluster) AdminKubeconfig() string { return filepath.Join(c.dir, "admin.conf") }
 
 // program finds a component's binary.
 func (c *Cluster) program(name string) (string, error) {

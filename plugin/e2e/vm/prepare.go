@@ -3,8 +3,10 @@ package vm
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +30,18 @@ type Options struct {
 	Conmon     string
 	OCIRuntime string // path of the OCI runtime for CRI-O, or "" for the built runc
 	Log        func(format string, args ...any)
+}
+
+// CacheFolder holds downloads and builds, for every clone of this user.
+func CacheFolder() (string, error) {
+	if dir := os.Getenv("CACHE"); dir != "" {
+		return filepath.Abs(dir)
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find a folder for downloads and builds (or set CACHE): %w", err)
+	}
+	return filepath.Join(dir, "nri-memory-manager-e2e"), nil
 }
 
 // Parts is everything that guests are made of, as paths on the host.
@@ -65,6 +79,7 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 		func() error { return p.findQEMU(ctx) },
 		func() error { return p.buildRuntimes(ctx) },
 		func() error { return p.buildKubernetes(ctx) },
+		func() error { return p.buildCluster(ctx) },
 		func() error {
 			if err := bookworm.Closure(ctx, p.systemd, "systemd", "mount", "e2fsprogs"); err != nil {
 				return err
@@ -165,8 +180,11 @@ func (p *Parts) install(ctx context.Context, packages ...string) error {
 func (p *Parts) pinned(name, module string, build func(module, dir string) error) (string, error) {
 	module = filepath.Join(p.Home, module)
 	key := sha256.New()
-	for _, file := range []string{"go.mod", "go.sum"} {
+	for _, file := range []string{"go.mod", "go.sum", "main.go"} {
 		text, err := os.ReadFile(filepath.Join(module, file))
+		if file == "main.go" && errors.Is(err, fs.ErrNotExist) {
+			continue // a module of pins only
+		}
 		if err != nil {
 			return "", fmt.Errorf("read the pinned versions: %w", err)
 		}
@@ -194,20 +212,22 @@ func (p *Parts) buildRuntimes(ctx context.Context) (err error) {
 	return err
 }
 
-// buildKubernetes builds the kubelet, which goes into the guests, and the
-// control plane, which runs on this machine.
-func (p *Parts) buildKubernetes(ctx context.Context) (err error) {
-	static := []string{"CGO_ENABLED=0"}
-	if p.etcd, err = p.pinned("etcd", "tools/etcd", func(module, dir string) error {
-		p.Log("building etcd (a minute, once)")
-		return p.build(ctx, module, dir+"/etcd", static, "-ldflags", "-s -w", "go.etcd.io/etcd/server/v3")
-	}); err != nil {
-		return err
-	}
-	if p.cluster, err = p.pinned("cluster", "tools/cluster", func(module, dir string) error {
+// buildCluster builds Helm and the network plugins, which go into the guests.
+func (p *Parts) buildCluster(ctx context.Context) (err error) {
+	p.cluster, err = p.pinned("cluster", "tools/cluster", func(module, dir string) error {
 		p.Log("building Helm and the network plugins (a minute, once)")
 		const plugin = "github.com/containernetworking/plugins/plugins/"
 		return p.build(ctx, module, dir, static, "-ldflags", "-s -w", plugin+"ipam/host-local", plugin+"main/loopback", plugin+"main/ptp", "helm.sh/helm/v3/cmd/helm")
+	})
+	return err
+}
+
+// buildKubernetes builds the kubelet, which goes into the guests, and the
+// control plane, which runs on this machine.
+func (p *Parts) buildKubernetes(ctx context.Context) (err error) {
+	if p.etcd, err = p.pinned("etcd", "tools/etcd", func(module, dir string) error {
+		p.Log("building etcd (a minute, once)")
+		return p.build(ctx, module, dir+"/etcd", static, "-ldflags", "-s -w", "go.etcd.io/etcd/server/v3")
 	}); err != nil {
 		return err
 	}
@@ -222,6 +242,26 @@ func (p *Parts) buildKubernetes(ctx context.Context) (err error) {
 	return err
 }
 
+// ControlPlane returns the folders of the control plane's programs, and of the
+// scheduler that reads NodeResourceTopologies.
+func ControlPlane(ctx context.Context, o Options) ([]string, error) {
+	p := &Parts{Options: o}
+	if err := p.buildKubernetes(ctx); err != nil {
+		return nil, err
+	}
+	scheduler, err := p.pinned("scheduler", "tools/scheduler", func(module, dir string) error {
+		p.Log("building the scheduler with NodeResourceTopologyMatch (three minutes, once)")
+		return p.build(ctx, module, filepath.Join(dir, controlplane.TopologyAware), static, "-ldflags", "-s -w", ".")
+	})
+	return []string{p.kubernetes, p.etcd, scheduler}, err
+}
+
+// BuildPlugin builds the plugin.
+func BuildPlugin(ctx context.Context, o Options, out string) error {
+	p := &Parts{Options: o}
+	return p.build(ctx, p.Project, out, static, "-ldflags", "-s -w -X main.version="+setup.Version, "./plugin")
+}
+
 // release is the folder of what the project would release.
 func (p *Parts) release() string { return filepath.Join(p.bin, "release") }
 
@@ -231,8 +271,7 @@ func (p *Parts) BuildOwn(ctx context.Context) error {
 	if err := os.MkdirAll(p.bin, 0o755); err != nil {
 		return fmt.Errorf("build: %w", err)
 	}
-	static := []string{"CGO_ENABLED=0"}
-	if err := p.build(ctx, p.Project, p.bin+"/nri-memory-manager", static, "-ldflags", "-s -w -X main.version="+setup.Version, "./plugin"); err != nil {
+	if err := BuildPlugin(ctx, p.Options, p.bin+"/nri-memory-manager"); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(p.release(), 0o755); err != nil {
@@ -250,6 +289,9 @@ func (p *Parts) BuildOwn(ctx context.Context) error {
 	}
 	return writeImage(filepath.Join(p.bin, "image.tar"), setup.Image, filepath.Join(p.bin, "workload"), filepath.Join(p.busybox, "bin", "busybox"))
 }
+
+// static is the environment of builds without a C library.
+var static = []string{"CGO_ENABLED=0"}
 
 func (p *Parts) build(ctx context.Context, dir, out string, env []string, args ...string) error {
 	_, err := retry(ctx, 2, func(ctx context.Context) (string, error) {
