@@ -21,6 +21,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/containerd/nri/pkg/adaptation"
+
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/controlplane"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/vm"
 )
@@ -77,6 +79,7 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "measure the settings only whose line holds this text")
 	flag.StringVar(&o.plugin, "plugin", "", "a plugin to measure instead of the one of this tree")
 	flag.Parse()
+	adaptation.SetPluginRequestTimeout(time.Minute) // a loaded machine is no refusal
 	o.settings, o.nodes = full, 100
 	if o.short {
 		o.settings, o.nodes = short, 8
