@@ -50,6 +50,7 @@ type Exporter struct {
 	Log    logrus.FieldLogger
 
 	known *topology.NodeResourceTopology // as the API server had it last; nil is not known
+	equal uint64                         // the last generation of the View that known was found to be equal to
 	read  time.Time                      // when it was read
 	look  time.Duration                  // a test's lookEvery
 }
@@ -113,7 +114,18 @@ func (e *Exporter) Delete() error {
 
 // due reports whether there is something to send or to read. A node without a map has no zones to export.
 func (e *Exporter) due(view *agent.View, now time.Time) bool {
-	return len(view.Nodes) > 0 && (e.stale(now) || !same(e.known, Zones(view, e.Machine), attributes(view)))
+	switch {
+	case len(view.Nodes) == 0:
+		return false
+	case e.stale(now):
+		return true
+	case e.equal == view.Generation:
+		return false
+	case same(e.known, Zones(view, e.Machine), attributes(view)):
+		e.equal = view.Generation
+		return false
+	}
+	return true
 }
 
 func (e *Exporter) stale(now time.Time) bool {
