@@ -29,12 +29,8 @@ type values struct{ protected, high, limit uint64 }
 // unlimitedHigh is memory.high of a container without a limit on this node.
 func unlimitedHigh(t *testing.T, request uint64) uint64 {
 	t.Helper()
-	var kib uint64
-	if _, err := fmt.Sscanf(file("/proc/meminfo"), "MemTotal: %d kB", &kib); err != nil {
-		t.Fatal(err)
-	}
 	const factor, page = 0.9, 4096
-	return uint64(math.Floor((float64(request)+(float64(kib<<10)-float64(request))*factor)/page)) * page
+	return uint64(math.Floor((float64(request)+(float64(memTotal(t))-float64(request))*factor)/page)) * page
 }
 
 // shapes are pods of every kind.

@@ -14,7 +14,9 @@ import (
 func TestEvictedPodIsForgotten(t *testing.T) {
 	const touched = 400 * MiB
 	k := kubeletOf(t)
-	threshold := fmt.Sprintf("%dMi", (memAvailable(t)-touched/2)/MiB)
+	used := func(what string) uint64 { return event(kubelet.Root, "memory.stat", what) }
+	available := memTotal(t) - (used("anon") + used("file") - used("inactive_file")) // as the kubelet counts
+	threshold := fmt.Sprintf("%dMi", (available-touched/2)/MiB)
 	k = kubeletOf(t, kubelet.Config{"evictionHard": map[string]any{"memory.available": threshold}})
 	p := startPlugin(t)
 	stays := guaranteed("stays", 64*MiB, 16*MiB)

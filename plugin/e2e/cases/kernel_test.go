@@ -189,15 +189,18 @@ func dirOf(t *testing.T, k machine, p *kubelet.Pod, container string) string {
 	return dir
 }
 
-// memAvailable is what the node could still give, in bytes.
-func memAvailable(t *testing.T) uint64 {
+// memAvailable is what the node could still give, in bytes, and memTotal what it has.
+func memAvailable(t *testing.T) uint64 { return meminfo(t, "MemAvailable") }
+func memTotal(t *testing.T) uint64     { return meminfo(t, "MemTotal") }
+
+func meminfo(t *testing.T, what string) uint64 {
 	t.Helper()
 	for line := range strings.Lines(file("/proc/meminfo")) {
 		var kib uint64
-		if _, err := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); err == nil {
+		if _, err := fmt.Sscanf(line, what+": %d kB", &kib); err == nil {
 			return kib << 10
 		}
 	}
-	t.Fatal("no MemAvailable in /proc/meminfo")
+	t.Fatalf("no %s in /proc/meminfo", what)
 	return 0
 }

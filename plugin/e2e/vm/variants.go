@@ -29,9 +29,9 @@ var (
 		{ID: 1, MiB: 512, CPUs: 1, Distances: []int{21, 10}},
 	}
 	fourNodes = []setup.Node{
-		{ID: 0, MiB: 896, CPUs: 1, Distances: []int{10, 15, 20, 25}},
-		{ID: 1, MiB: 512, CPUs: 1, Hugepages: 32, Distances: []int{15, 10, 18, 22}},
-		{ID: 2, MiB: 384, CPUs: 1, Hugepages: 16, Distances: []int{20, 18, 10, 17}},
+		{ID: 0, MiB: 1024, CPUs: 1, Distances: []int{10, 15, 20, 25}},
+		{ID: 1, MiB: 768, CPUs: 1, Hugepages: 32, Distances: []int{15, 10, 18, 22}},
+		{ID: 2, MiB: 640, CPUs: 1, Hugepages: 16, Distances: []int{20, 18, 10, 17}},
 		{ID: 3, MiB: 256, CPUs: 0, Distances: []int{25, 22, 17, 10}},
 	}
 )
