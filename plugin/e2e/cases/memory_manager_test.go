@@ -10,7 +10,7 @@ import (
 )
 
 // TestMemoryManagerDecidesAsTheKubelets runs the same pods under the Static policy of the kubelet and, beside a kubelet
-// without one, under the plugin's. After each step the node map and the allocations of both checkpoints are the same.
+// without one, under the plugin's. With each pod that comes, the node map and the allocations of both checkpoints are the same.
 func TestMemoryManagerDecidesAsTheKubelets(t *testing.T) {
 	reservations := kubelet.Config{
 		"kubeReserved": map[string]any{"memory": "44Mi"}, "evictionHard": map[string]any{"memory.available": "20Mi"},
@@ -27,13 +27,13 @@ func TestMemoryManagerDecidesAsTheKubelets(t *testing.T) {
 	ours := allocations(t, k, p.stateFile())
 	for i := range theirs {
 		if ours[i] != theirs[i] {
-			t.Errorf("step %d: the plugin has\n%s\nthe kubelet has\n%s", i, ours[i], theirs[i])
+			t.Errorf("pod %d: the plugin has\n%s\nthe kubelet has\n%s", i, ours[i], theirs[i])
 		}
 	}
 }
 
 // allocations runs pods that share a group of nodes, fill nodes one by one and take the place of others, and returns what the
-// checkpoint holds after each step.
+// checkpoint holds with each. The kubelet forgets a pod that has gone only when the next one comes.
 func allocations(t *testing.T, k *kubelet.Kubelet, checkpoint string) []string {
 	t.Helper()
 	pod := func(name string, bytes uint64) *kubelet.Pod { return guaranteed(name, bytes, MiB) }
@@ -43,22 +43,19 @@ func allocations(t *testing.T, k *kubelet.Kubelet, checkpoint string) []string {
 	var seen []string
 	var living []*kubelet.Pod
 	for _, step := range []struct {
-		come []*kubelet.Pod
-		goes *kubelet.Pod
+		goes []*kubelet.Pod
+		come *kubelet.Pod
 	}{
-		{come: []*kubelet.Pod{wide}}, {come: []*kubelet.Pod{beside}}, {goes: wide}, {goes: beside},
-		{come: []*kubelet.Pod{first}}, {come: []*kubelet.Pod{second}}, {come: []*kubelet.Pod{third}}, {goes: first}, {come: []*kubelet.Pod{fourth}},
+		{nil, wide}, {nil, beside}, {[]*kubelet.Pod{wide, beside}, first}, {nil, second}, {nil, third}, {[]*kubelet.Pod{first}, fourth},
 	} {
-		for _, pod := range step.come {
-			run(t, k, pod)
-			living = append(living, pod)
-		}
-		if step.goes != nil {
-			if err := k.Remove(t.Context(), step.goes); err != nil {
+		for _, pod := range step.goes {
+			if err := k.Remove(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
-			living = slices.DeleteFunc(living, func(p *kubelet.Pod) bool { return p == step.goes })
+			living = slices.DeleteFunc(living, func(p *kubelet.Pod) bool { return p == pod })
 		}
+		run(t, k, step.come)
+		living = append(living, step.come)
 		seen = append(seen, allocated(t, checkpoint, living))
 	}
 	if err := k.RemoveAll(t.Context()); err != nil {
