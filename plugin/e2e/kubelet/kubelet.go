@@ -84,7 +84,7 @@ func (k *Kubelet) baseline() Config {
 		"port": k.Plan.KubeletPort, "readOnlyPort": 0,
 		"cgroupDriver": string(k.Plan.Driver), "containerRuntimeEndpoint": "unix://" + k.Plan.Socket(),
 		"failSwapOn": false, "localStorageCapacityIsolation": false, "makeIPTablesUtilChains": false, // the guest has no disk and no iptables
-		"cpuCFSQuota":  false, // an emulated CPU is slow enough
+		"cpuCFSQuota": false, "runtimeRequestTimeout": "10m", // an emulated CPU is slow enough
 		"evictionHard": map[string]any{"memory.available": "20Mi"}, "imageGCHighThresholdPercent": 100,
 		"enforceNodeAllocatable": []string{"pods"}, "nodeStatusUpdateFrequency": "5s", "staticPodPath": StaticPods,
 		"featureGates": map[string]any{"PodsAPI": true},
