@@ -45,7 +45,8 @@ func annotatedRequests(list string, containers map[string]corev1.ResourceRequire
 					ResourcesAnnotation, list, name, field, q.String())
 			}
 		}
-		all[name] = requests(r)
+		setMissing(&r.Requests, r.Limits, always)
+		all[name] = memory(r.Requests)
 	}
 	return all, nil
 }

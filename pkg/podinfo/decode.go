@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -41,6 +40,7 @@ func Decode(data []byte) (*Pod, error) {
 // unless the wish was not admitted; then they are the actuated ones of status.containerStatuses[].resources. (The limit
 // that a running container has for sure is the one in the runtime's event.)
 func FromPod(pod *corev1.Pod) *Pod {
+	pod = defaulted(pod)
 	p := &Pod{
 		Ref:      Ref{UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name},
 		Class:    qosClass(pod),
@@ -84,7 +84,7 @@ func sidecar(c *corev1.Container) bool {
 }
 
 func container(c *corev1.Container, kind memoryqos.Kind, statuses []corev1.ContainerStatus, pending bool) Container {
-	wish := requests(c.Resources)
+	wish := memory(c.Resources.Requests)
 	request, limit := wish, memory(c.Resources.Limits)
 	if status := statusOf(c.Name, statuses); status != nil {
 		switch {
@@ -97,7 +97,7 @@ func container(c *corev1.Container, kind memoryqos.Kind, statuses []corev1.Conta
 			limit = memory(status.Resources.Limits)
 		}
 	}
-	return Container{Name: c.Name, Kind: kind, Request: request, Limit: limit, Hugepages: hugepages(c.Resources)}
+	return Container{Name: c.Name, Kind: kind, Request: request, Limit: limit, Hugepages: hugepages(c.Resources.Requests)}
 }
 
 func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerStatus {
@@ -124,37 +124,13 @@ func resizePending(pod *corev1.Pod) bool {
 	return false
 }
 
-// requests is the memory request of a container.
-func requests(r corev1.ResourceRequirements) uint64 {
-	q, _ := requested(r, corev1.ResourceMemory)
-	return byteCount(q)
-}
-
-// requested is a container's request, which the API server makes the limit where only that is given, and whether there is
-// one (also of 0).
-func requested(r corev1.ResourceRequirements, name corev1.ResourceName) (resource.Quantity, bool) {
-	if q, ok := r.Requests[name]; ok {
-		return q, true
-	}
-	q, ok := r.Limits[name]
-	return q, ok
-}
-
 // hugepages are the requests of huge pages. Kubernetes does not overcommit them: a request equals its limit.
-func hugepages(r corev1.ResourceRequirements) memorymanager.Request {
+func hugepages(requests corev1.ResourceList) memorymanager.Request {
 	var all memorymanager.Request
-	add := func(name corev1.ResourceName, q resource.Quantity) {
-		kind := memorymanager.MemoryType(name)
-		have := slices.ContainsFunc(all, func(a memorymanager.Amount) bool { return a.Type == kind })
-		if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) && !have && byteCount(q) > 0 {
-			all = append(all, memorymanager.Amount{Type: kind, Bytes: byteCount(q)})
+	for name, q := range requests {
+		if isHugepages(name) && q.Sign() > 0 {
+			all = append(all, memorymanager.Amount{Type: memorymanager.MemoryType(name), Bytes: byteCount(q)})
 		}
-	}
-	for name, q := range r.Requests {
-		add(name, q)
-	}
-	for name, q := range r.Limits {
-		add(name, q)
 	}
 	slices.SortFunc(all, func(a, b memorymanager.Amount) int { return cmp.Compare(a.Type, b.Type) })
 	return all

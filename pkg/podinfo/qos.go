@@ -16,13 +16,7 @@ func qosClass(pod *corev1.Pod) memoryqos.QOSClass {
 	}
 	sums := qosSums{requests: corev1.ResourceList{}, limits: corev1.ResourceList{}, allLimited: true}
 	if level := pod.Spec.Resources; level != nil {
-		requests := corev1.ResourceList{}
-		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-			if q, ok := levelRequest(pod, name); ok {
-				requests[name] = q
-			}
-		}
-		sums.add(requests, level.Limits)
+		sums.add(level.Requests, level.Limits)
 	} else {
 		for _, c := range pod.Spec.InitContainers {
 			sums.add(c.Resources.Requests, c.Resources.Limits)
@@ -43,11 +37,7 @@ type qosSums struct {
 func (s *qosSums) add(requests, limits corev1.ResourceList) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		limit := limits[name]
-		request, ok := requests[name]
-		if !ok {
-			request = limit // as the API server's defaults do
-		}
-		plus(s.requests, name, request)
+		plus(s.requests, name, requests[name])
 		plus(s.limits, name, limit)
 		if limit.Sign() <= 0 {
 			s.allLimited = false

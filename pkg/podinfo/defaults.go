@@ -1,0 +1,87 @@
+package podinfo
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// SetDefaults fills in the resources that the API server fills in (SetDefaults_Pod): requests from limits, and of a pod with
+// resources of its own what its containers ask for.
+func SetDefaults(pod *corev1.Pod) {
+	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			resources := &containers[i].Resources
+			setMissing(&resources.Requests, resources.Limits, always)
+		}
+	}
+	level := pod.Spec.Resources
+	if level == nil || len(level.Requests)+len(level.Limits) == 0 {
+		return
+	}
+	none := resourcehelper.PodResourcesOptions{}
+	setMissing(&level.Limits, resourcehelper.AggregateContainerLimits(pod, none), func(name corev1.ResourceName) bool {
+		_, requested := level.Requests[name]
+		return isHugepages(name) && !requested
+	})
+	if len(level.Limits) == 0 {
+		return
+	}
+	setMissing(&level.Requests, resourcehelper.AggregateContainerRequests(pod, none), func(name corev1.ResourceName) bool {
+		return resourcehelper.IsSupportedPodLevelResource(name) && !isHugepages(name)
+	})
+	setMissing(&level.Requests, level.Limits, resourcehelper.IsSupportedPodLevelResource)
+}
+
+// setMissing copies the quantities that a list does not have.
+func setMissing(to *corev1.ResourceList, from corev1.ResourceList, wanted func(corev1.ResourceName) bool) {
+	for name, quantity := range from {
+		if _, ok := (*to)[name]; ok || !wanted(name) {
+			continue
+		}
+		if *to == nil {
+			*to = corev1.ResourceList{}
+		}
+		(*to)[name] = quantity.DeepCopy()
+	}
+}
+
+func always(corev1.ResourceName) bool { return true }
+
+func isHugepages(name corev1.ResourceName) bool {
+	return strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
+}
+
+// defaulted returns the pod with its defaults. The sources' pods have them, and nothing is copied.
+func defaulted(pod *corev1.Pod) *corev1.Pod {
+	if !lacksRequest(pod) {
+		return pod
+	}
+	pod = pod.DeepCopy()
+	SetDefaults(pod)
+	return pod
+}
+
+// lacksRequest reports whether a request that SetDefaults may fill in is missing.
+func lacksRequest(pod *corev1.Pod) bool {
+	lacks := func(c corev1.Container) bool {
+		for name := range c.Resources.Limits {
+			if _, ok := c.Resources.Requests[name]; !ok {
+				return true
+			}
+		}
+		return false
+	}
+	if slices.ContainsFunc(pod.Spec.InitContainers, lacks) || slices.ContainsFunc(pod.Spec.Containers, lacks) {
+		return true
+	}
+	level := pod.Spec.Resources
+	if level == nil || len(level.Limits) == 0 {
+		return false
+	}
+	_, cpu := level.Requests[corev1.ResourceCPU]
+	_, memory := level.Requests[corev1.ResourceMemory]
+	return !cpu || !memory
+}

@@ -1,0 +1,36 @@
+package podinfo
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestSetDefaults(t *testing.T) {
+	for name, tt := range map[string]struct{ spec, want string }{
+		"requests follow limits, those that are there stay": {
+			"{initContainers: [{name: i, resources: {limits: {cpu: 1}}}], containers: [{name: a, resources: {requests: {memory: 0}, limits: {memory: 1Gi, cpu: 2}}}]}",
+			"{initContainers: [{name: i, resources: {requests: {cpu: 1}, limits: {cpu: 1}}}], containers: [{name: a, resources: {requests: {memory: 0, cpu: 2}, limits: {memory: 1Gi, cpu: 2}}}]}",
+		},
+		"a pod with a limit asks for what its containers ask for, and for its limit where they ask for nothing": {
+			"{resources: {limits: {cpu: 2, memory: 4Gi}}, containers: [{name: a, resources: {requests: {memory: 1Gi}}}, {name: b}]}",
+			"{resources: {requests: {cpu: 2, memory: 1Gi}, limits: {cpu: 2, memory: 4Gi}}, containers: [{name: a, resources: {requests: {memory: 1Gi}}}, {name: b}]}",
+		},
+		"a pod with requests only asks for nothing more": {
+			"{resources: {requests: {memory: 4Gi}}, containers: [{name: a, resources: {requests: {cpu: 1}}}]}",
+			"{resources: {requests: {memory: 4Gi}}, containers: [{name: a, resources: {requests: {cpu: 1}}}]}",
+		},
+		"a pod with resources has the huge pages of its containers": {
+			"{resources: {limits: {memory: 4Gi}}, containers: [{name: a, resources: {requests: {hugepages-2Mi: 4Mi}, limits: {hugepages-2Mi: 4Mi}}}]}",
+			"{resources: {requests: {memory: 4Gi, hugepages-2Mi: 4Mi}, limits: {memory: 4Gi, hugepages-2Mi: 4Mi}}, containers: [{name: a, resources: {requests: {hugepages-2Mi: 4Mi}, limits: {hugepages-2Mi: 4Mi}}}]}",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := manifest(t, "spec: "+tt.spec)
+			SetDefaults(pod)
+			if diff := cmp.Diff(manifest(t, "spec: "+tt.want), pod); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
