@@ -90,7 +90,7 @@ func TestTheKeysOfSimulatesJSON(t *testing.T) {
 	want := map[string]any{
 		"containers": []any{map[string]any{
 			"namespace": "default", "pod": "web", "container": "app", "qosClass": "Burstable", "admitted": true, "reason": "",
-			"numaNodes": []any{}, "cpusetMems": "",
+			"numaNodes": []any{}, "cpusetMems": "", "oomScoreAdj": 999.0,
 			"memory": map[string]any{"request": 536870912.0, "requestSource": "kubelet", "low": 536870912.0, "high": 1020051456.0, "max": 1073741824.0},
 			"oci": map[string]any{
 				"cpu":            map[string]any{"shares": 2.0, "period": 100000.0},
@@ -102,11 +102,34 @@ func TestTheKeysOfSimulatesJSON(t *testing.T) {
 		"ancestors": []any{
 			map[string]any{"cgroup": "kubepods", "memoryMin": 536870912.0, "memoryLow": 536870912.0},
 			map[string]any{"cgroup": "kubepods/burstable", "memoryLow": 536870912.0},
-			map[string]any{"cgroup": "kubepods/burstable/pod82b3ade9-d00c-8164-aa4d-420e670d6cd9", "memoryLow": 536870912.0},
+			map[string]any{"cgroup": "kubepods/burstable/pod82b3ade9-d00c-8164-aa4d-420e670d6cd9", "memoryLow": 536870912.0, "memoryMax": 1073741824.0},
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A container has its pod's limits where it has none, and counts with its share of what the pod asks for beyond its containers.
+func TestSimulateAPodWithResourcesOfItsOwn(t *testing.T) {
+	result := simulateJSON(t, `
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  resources: {limits: {cpu: 2, memory: 100Gi}}
+  containers: [{name: app}, {name: limited, resources: {limits: {cpu: 1, memory: 1Gi}, requests: {cpu: 500m, memory: 1Gi}}}]
+`, exitOK, "--machine", taskPageMachine, "--pod-info", "kubelet")
+	type values struct{ limit, quota, shares any }
+	for i, want := range []values{{107374182400.0, 200000.0, 2048.0}, {1073741824.0, 100000.0, 512.0}} {
+		container := result.Containers[i]
+		cpu := container.OCI["cpu"].(map[string]any)
+		if got := (values{container.Memory["max"], cpu["quota"], cpu["shares"]}); got != want {
+			t.Errorf("%s: got %v, want %v", container.Container, got, want)
+		}
+	}
+	if pod := result.Ancestors[2]; pod["memoryMax"] != 107374182400.0 || pod["memoryLow"] != 1073741824.0 {
+		t.Errorf("the pod's cgroup is %v", pod)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+	resourcehelper "k8s.io/component-helpers/resource"
 )
 
 // checkQuantities finds quantities that cannot be read before the typed reader does, which does not say where they are.
@@ -171,8 +172,9 @@ func checkPodLevel(pod *corev1.Pod) error {
 	if err := checkResources(*level); err != nil {
 		return fmt.Errorf("spec.%w", err)
 	}
+	sums := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
 	for name, request := range level.Requests {
-		if sum := sumOfRequests(pod, name); sum.Cmp(request) > 0 {
+		if sum := sums[name]; sum.Cmp(request) > 0 {
 			return fmt.Errorf("spec.resources.requests.%s: %s is less than the %s of the containers together", name, request.String(), sum.String())
 		}
 	}

@@ -6,10 +6,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
-// complete fills in what the API server would: namespace, UID, and requests from limits. The UID follows from the name, so
-// that two simulations of the same manifest agree.
+// complete fills in what the API server would: namespace, UID, and resources. The UID follows from the name, so that two
+// simulations of the same manifest agree.
 func complete(pod *corev1.Pod) {
 	if pod.Namespace == "" {
 		pod.Namespace = corev1.NamespaceDefault
@@ -17,24 +19,7 @@ func complete(pod *corev1.Pod) {
 	if pod.UID == "" {
 		pod.UID = uidOf(pod.Namespace + "/" + pod.Name)
 	}
-	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range containers {
-			containers[i].Resources.Requests = orLimits(containers[i].Resources)
-		}
-	}
-}
-
-func orLimits(resources corev1.ResourceRequirements) corev1.ResourceList {
-	requests := resources.Requests
-	for name, limit := range resources.Limits {
-		if _, ok := requests[name]; !ok {
-			if requests == nil {
-				requests = corev1.ResourceList{}
-			}
-			requests[name] = limit
-		}
-	}
-	return requests
+	podinfo.SetDefaults(pod)
 }
 
 // uidOf returns a UUID made from a name.

@@ -1,12 +1,14 @@
 package simulator
 
 import (
+	"maps"
 	"path"
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -45,6 +47,8 @@ func (k kubelet) cgroupsPath(pod *corev1.Pod, id string) string {
 
 func classOf(pod *corev1.Pod) memoryqos.QOSClass { return podinfo.FromPod(pod).Class }
 
+var withoutOverhead = resourcehelper.PodResourcesOptions{ExcludeOverhead: true}
+
 // sandbox is RunPodSandbox' pod.
 func (k kubelet) sandbox(pod *corev1.Pod) *api.PodSandbox {
 	return &api.PodSandbox{
@@ -52,8 +56,8 @@ func (k kubelet) sandbox(pod *corev1.Pod) *api.PodSandbox {
 		Labels: pod.Labels, Annotations: pod.Annotations,
 		Linux: &api.LinuxPodSandbox{
 			CgroupParent: k.cgroupParent(pod),
-			PodOverhead:  memoryAndCPU(corev1.ResourceRequirements{Limits: pod.Spec.Overhead, Requests: pod.Spec.Overhead}),
-			PodResources: memoryAndCPU(podResources(pod)),
+			PodOverhead:  memoryAndCPU(pod.Spec.Overhead, pod.Spec.Overhead),
+			PodResources: memoryAndCPU(resourcehelper.PodRequests(pod, withoutOverhead), resourcehelper.PodLimits(pod, withoutOverhead)),
 		},
 	}
 }
@@ -61,7 +65,7 @@ func (k kubelet) sandbox(pod *corev1.Pod) *api.PodSandbox {
 // container is CreateContainer's container. number counts its restarts.
 func (k kubelet) container(pod *corev1.Pod, container *corev1.Container) *api.Container {
 	id := idOf(string(pod.UID) + "/" + container.Name)
-	resources := memoryAndCPU(container.Resources)
+	resources := memoryAndCPU(container.Resources.Requests, limits(pod, container))
 	resources.HugepageLimits = k.hugepageLimits(pod, container)
 	// The kubelet asks the kernel to kill all of a container's processes together.
 	resources.Unified = map[string]string{"memory.oom.group": "1"}
@@ -81,21 +85,65 @@ const (
 	maxShares   = 262144
 )
 
-// memoryAndCPU translates resources as the kubelet does for CRI. A memory limit of 0 is no limit.
-func memoryAndCPU(resources corev1.ResourceRequirements) *api.LinuxResources {
-	shares := uint64(resources.Requests.Cpu().MilliValue()) * 1024 / 1000
+// memoryAndCPU translates resources as the kubelet does for CRI. A limit of 0 is no limit; without a request the CPU limit
+// is one.
+func memoryAndCPU(requests, limits corev1.ResourceList) *api.LinuxResources {
+	cpu, ok := requests[corev1.ResourceCPU]
+	if !ok {
+		cpu = limits[corev1.ResourceCPU]
+	}
+	shares := cpu.MilliValue() * 1024 / 1000
 	to := &api.LinuxResources{
 		Memory: &api.LinuxMemory{},
-		Cpu:    &api.LinuxCPU{Shares: api.UInt64(min(max(shares, minShares), maxShares)), Period: api.UInt64(uint64(quotaPeriod))},
+		Cpu:    &api.LinuxCPU{Shares: api.UInt64(uint64(min(max(shares, minShares), maxShares))), Period: api.UInt64(uint64(quotaPeriod))},
 	}
-	if limit := resources.Limits.Memory().Value(); limit > 0 {
+	if limit := limits.Memory().Value(); limit > 0 {
 		// Without swap the limit of memory and swap together is that of memory.
 		to.Memory.Limit, to.Memory.Swap = api.Int64(limit), api.Int64(limit)
 	}
-	if limit := resources.Limits.Cpu().MilliValue(); limit > 0 {
+	if limit := limits.Cpu().MilliValue(); limit > 0 {
 		to.Cpu.Quota = api.Int64(max(limit*quotaPeriod/1000, 1000))
 	}
 	return to
+}
+
+// limits are a container's limits of CPU and memory, and where it has none those of its pod (spec.resources).
+func limits(pod *corev1.Pod, container *corev1.Container) corev1.ResourceList {
+	list := corev1.ResourceList{}
+	if level := pod.Spec.Resources; level != nil {
+		maps.Copy(list, level.Limits)
+	}
+	for name, limit := range container.Resources.Limits {
+		if !limit.IsZero() {
+			list[name] = limit
+		}
+	}
+	return list
+}
+
+// memoryLimit is the limit of the pod's cgroup: that of the pod, or of its containers together where each has one. The
+// kubelet takes an init container beside a sidecar with a limit for one with a limit.
+func memoryLimit(pod *corev1.Pod) (bytes int64, limited bool) {
+	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
+	bytes = limits.Memory().Value()
+	if level := pod.Spec.Resources; level != nil && !level.Limits.Memory().IsZero() {
+		return bytes, true
+	}
+	lacks := func(c *corev1.Container) bool { return c.Resources.Limits.Memory().IsZero() }
+	beside := false
+	for i := range pod.Spec.InitContainers {
+		container := &pod.Spec.InitContainers[i]
+		if lacks(container) && !beside {
+			return 0, false
+		}
+		beside = beside || isSidecar(container)
+	}
+	for i := range pod.Spec.Containers {
+		if lacks(&pod.Spec.Containers[i]) {
+			return 0, false
+		}
+	}
+	return bytes, true
 }
 
 // hugepageLimits has a limit for every page size of the machine, 0 where the container has none.
@@ -174,8 +222,8 @@ func unclaimedShare(pod *corev1.Pod) int64 {
 	if pod.Spec.Resources == nil || pod.Spec.Resources.Requests.Memory().IsZero() {
 		return 0
 	}
-	sum := sumOfRequests(pod, corev1.ResourceMemory)
-	rest := pod.Spec.Resources.Requests.Memory().Value() - sum.Value()
+	sums := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
+	rest := pod.Spec.Resources.Requests.Memory().Value() - sums.Memory().Value()
 	return rest / int64(len(pod.Spec.Containers)+len(pod.Spec.InitContainers))
 }
 

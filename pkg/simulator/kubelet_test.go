@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -102,32 +103,44 @@ func TestHugepageLimitsNameEveryPageSizeOfTheMachine(t *testing.T) {
 	}
 }
 
-func TestPodResourcesAreThePeakOfWhatRunsAtOneTime(t *testing.T) {
+func TestAPodIsLimitedWhereAllItsContainersAre(t *testing.T) {
 	for name, test := range map[string]struct {
-		spec           string
-		request, limit int64
-		limited        bool
+		spec  string
+		limit int64 // 0: none
 	}{
-		"apps add up":            {"{containers: [{name: a, resources: {limits: {memory: 1Gi}}}, {name: b, resources: {limits: {memory: 2Gi}}}]}", 3 * gi, 3 * gi, true},
-		"a large init container": {"{initContainers: [{name: i, resources: {limits: {memory: 5Gi}}}], containers: [{name: a, resources: {limits: {memory: 1Gi}}}]}", 5 * gi, 5 * gi, true},
+		"apps add up":            {"{containers: [{name: a, resources: {limits: {memory: 1Gi}}}, {name: b, resources: {limits: {memory: 2Gi}}}]}", 3 * gi},
+		"overhead":               {"{overhead: {memory: 1Gi}, containers: [{name: a, resources: {limits: {memory: 1Gi}}}]}", 2 * gi},
+		"a large init container": {"{initContainers: [{name: i, resources: {limits: {memory: 5Gi}}}], containers: [{name: a, resources: {limits: {memory: 1Gi}}}]}", 5 * gi},
 		"init after a sidecar": {"{initContainers: [{name: s, restartPolicy: Always, resources: {limits: {memory: 1Gi}}}, {name: i, resources: {limits: {memory: 5Gi}}}], " +
-			"containers: [{name: a, resources: {limits: {memory: 1Gi}}}]}", 6 * gi, 6 * gi, true},
-		"one without a limit": {"{containers: [{name: a, resources: {limits: {memory: 1Gi}}}, {name: b}]}", gi, gi, false},
-		"pod level":           {"{resources: {requests: {memory: 3Gi}, limits: {memory: 4Gi}}, containers: [{name: a, resources: {requests: {memory: 1Gi}}}]}", 3 * gi, 4 * gi, true},
+			"containers: [{name: a, resources: {limits: {memory: 1Gi}}}]}", 6 * gi},
+		"init without a limit": {"{initContainers: [{name: i}], containers: [{name: a, resources: {limits: {memory: 1Gi}}}]}", 0},
+		"init without a limit after a sidecar": {"{initContainers: [{name: s, restartPolicy: Always, resources: {limits: {memory: 1Gi}}}, {name: i}], " +
+			"containers: [{name: a, resources: {limits: {memory: 1Gi}}}]}", 2 * gi},
+		"one without a limit": {"{containers: [{name: a, resources: {limits: {memory: 1Gi}}}, {name: b}]}", 0},
+		"pod level":           {"{resources: {requests: {memory: 3Gi}, limits: {memory: 4Gi}}, containers: [{name: a, resources: {requests: {memory: 1Gi}}}]}", 4 * gi},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pod := podOf(t, test.spec)
-			resources := podResources(pod)
-			if got := resources.Requests.Memory().Value(); got != test.request {
-				t.Errorf("request %d, want %d", got, test.request)
-			}
-			if got := resources.Limits.Memory().Value(); got != test.limit {
-				t.Errorf("limit %d, want %d", got, test.limit)
-			}
-			if got := limited(pod); got != test.limited {
-				t.Errorf("limited: %v", got)
+			if got, limited := memoryLimit(podOf(t, test.spec)); got != test.limit || limited != (test.limit > 0) {
+				t.Errorf("got %d, %v, want %d", got, limited, test.limit)
 			}
 		})
+	}
+}
+
+// As in the kubelet, a container without a limit has its pod's, and its CPU shares are those of the limit where it asks for none.
+func TestContainersHaveTheLimitsOfTheirPod(t *testing.T) {
+	pod := podOf(t, "{resources: {limits: {cpu: 2, memory: 4Gi}}, containers: [{name: a}, {name: b, resources: {requests: {cpu: 500m}, limits: {memory: 1Gi}}}]}")
+	type values struct {
+		limit, quota int64
+		shares       uint64
+	}
+	var got []values
+	for i := range pod.Spec.Containers {
+		resources := (kubelet{}).container(pod, &pod.Spec.Containers[i]).Linux.Resources
+		got = append(got, values{resources.Memory.Limit.GetValue(), resources.Cpu.Quota.GetValue(), resources.Cpu.Shares.GetValue()})
+	}
+	if want := []values{{4 * gi, 200000, 2048}, {gi, 200000, 512}}; !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

@@ -71,12 +71,11 @@ func (n *node) makeCgroup(pod *corev1.Pod) error {
 	if err := n.tree.Make(cgroup); err != nil {
 		return err
 	}
-	if !limited(pod) {
+	bytes, limited := memoryLimit(pod)
+	if !limited {
 		return nil
 	}
-	limit := podResources(pod).Limits[corev1.ResourceMemory]
-	limit.Add(pod.Spec.Overhead[corev1.ResourceMemory])
-	return n.tree.Write(cgroup, "memory.max", strconv.FormatInt(limit.Value(), 10))
+	return n.tree.Write(cgroup, "memory.max", strconv.FormatInt(bytes, 10))
 }
 
 // runContainer creates and starts a container and notes what came of it. The error is about the simulation.
@@ -102,7 +101,7 @@ func textOf(err error) string { return status.Convert(err).Message() }
 func (n *node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 	note := &Container{
 		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
-		uid: string(pod.UID),
+		OOMScoreAdj: n.oomScoreAdj(pod, spec), uid: string(pod.UID),
 	}
 	switch init := slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == spec.Name }); {
 	case init && isSidecar(spec):

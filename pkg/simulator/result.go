@@ -40,6 +40,8 @@ type Container struct {
 	NUMANodes  []int  `json:"numaNodes"`
 	CpusetMems string `json:"cpusetMems"`
 	Memory     Memory `json:"memory"`
+	// OOMScoreAdj is what the kubelet gives the container's processes.
+	OOMScoreAdj int64 `json:"oomScoreAdj"`
 	// OCI is linux.resources of the final OCI spec.
 	OCI *rspec.LinuxResources `json:"oci,omitempty"`
 
@@ -64,6 +66,8 @@ type Ancestor struct {
 	Cgroup    string  `json:"cgroup"`
 	MemoryMin *uint64 `json:"memoryMin,omitempty"`
 	MemoryLow *uint64 `json:"memoryLow,omitempty"`
+	// MemoryMax is the kubelet's limit of a pod.
+	MemoryMax *uint64 `json:"memoryMax,omitempty"`
 }
 
 // Rejected returns the containers that were not created.
@@ -93,12 +97,11 @@ func (n *node) result() (*Result, error) {
 	result.Ancestors = []Ancestor{}
 	for _, cgroup := range n.ancestors() {
 		ancestor := Ancestor{Cgroup: cgroup}
-		var err error
-		if ancestor.MemoryMin, err = n.protection(cgroup, "memory.min"); err != nil {
-			return nil, err
-		}
-		if ancestor.MemoryLow, err = n.protection(cgroup, "memory.low"); err != nil {
-			return nil, err
+		for file, to := range map[string]**uint64{"memory.min": &ancestor.MemoryMin, "memory.low": &ancestor.MemoryLow, "memory.max": &ancestor.MemoryMax} {
+			var err error
+			if *to, err = n.file(cgroup, file); err != nil {
+				return nil, err
+			}
 		}
 		result.Ancestors = append(result.Ancestors, ancestor)
 	}
@@ -144,7 +147,7 @@ func value(text string) (*uint64, error) {
 	return &bytes, err
 }
 
-func (n *node) protection(cgroup, file string) (*uint64, error) {
+func (n *node) file(cgroup, file string) (*uint64, error) {
 	text, err := n.tree.Read(cgroup, file)
 	if err != nil {
 		return nil, err
