@@ -20,6 +20,7 @@ type simulated struct {
 		Cgroup    string  `json:"cgroup"`
 		MemoryMin *uint64 `json:"memoryMin"`
 		MemoryLow *uint64 `json:"memoryLow"`
+		MemoryMax *uint64 `json:"memoryMax"`
 	} `json:"ancestors"`
 }
 
@@ -30,7 +31,19 @@ type simulatedContainer struct {
 	Admitted   bool   `json:"admitted"`
 	Reason     string `json:"reason"`
 	CpusetMems string `json:"cpusetMems"`
-	Memory     struct {
+	OOMScore   int64  `json:"oomScoreAdj"`
+	OCI        struct {
+		CPU struct {
+			Shares uint64 `json:"shares"`
+			Quota  int64  `json:"quota"`
+			Period uint64 `json:"period"`
+		} `json:"cpu"`
+		HugepageLimits []struct {
+			PageSize string `json:"pageSize"`
+			Limit    uint64 `json:"limit"`
+		} `json:"hugepageLimits"`
+	} `json:"oci"`
+	Memory struct {
 		Request       uint64  `json:"request"`
 		RequestSource string  `json:"requestSource"`
 		Min           *uint64 `json:"min"`
@@ -99,6 +112,14 @@ func value(v *uint64, unset uint64) uint64 {
 	return *v
 }
 
+// wholePages is a value as the kernel shows it.
+func wholePages(bytes uint64) uint64 {
+	if bytes == unlimited {
+		return bytes
+	}
+	return bytes / 4096 * 4096
+}
+
 // agrees waits until the kernel's files of all pods, their containers and the
 // levels above hold what the simulator says.
 func (p *plugin) agrees(k machine, s simulated, pods ...*kubelet.Pod) {
@@ -106,7 +127,7 @@ func (p *plugin) agrees(k machine, s simulated, pods ...*kubelet.Pod) {
 	eventually(p.t, "the kernel holds what the simulator says", func() string {
 		var wrong []string
 		check := func(dir, file string, want uint64) {
-			if got := number(p.t, dir, file); got != want {
+			if got := number(p.t, dir, file); got != wholePages(want) {
 				wrong = append(wrong, fmt.Sprintf("%s/%s is %d, want %d", strings.TrimPrefix(dir, kubelet.Root), file, got, want))
 			}
 		}

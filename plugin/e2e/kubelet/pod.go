@@ -24,35 +24,44 @@ type Pod struct {
 	Annotations map[string]string
 	Overhead    uint64 // bytes of memory
 	Containers  []Container
+	// Resources are the pod's own (spec.resources).
+	Resources *corev1.ResourceRequirements
 	// Restart is the restart policy; "" is Never, so that a case sees the end of a container.
 	Restart corev1.RestartPolicy
 
 	// UID and IDs are what became of it: the pod's UID, and the CRI ids of its containers by name.
 	UID string
 	IDs map[string]string
+
+	class corev1.PodQOSClass // as the API server has computed it
 }
 
 // Container is one container of a pod. Amounts are bytes; 0 means not given.
 type Container struct {
 	Name           string
 	Request, Limit uint64
-	Hugepages      uint64 // of 2 MiB, request and limit
-	CPUs           string // exclusive CPUs, comma-separated: so many are asked for, package cri gives just these
-	Init           bool
-	Sidecar        bool              // an init container that runs beside the others (restartPolicy Always)
-	Args           []string          // steps of the workload; none: sleep
-	Mounts         map[string]string // path inside → path on the node, with ":ro" at its end read-only
-	Unified        map[string]string // sent with the CRI request
-	Image          string            // another image than the test image; Args are its entrypoint's
+	// Resources, where set, are instead of Request, Limit, Hugepages and CPUs.
+	Resources *corev1.ResourceRequirements
+	Hugepages uint64 // of 2 MiB, request and limit
+	CPUs      string // exclusive CPUs, comma-separated: so many are asked for, package cri gives just these
+	Init      bool
+	Sidecar   bool              // an init container that runs beside the others (restartPolicy Always)
+	Args      []string          // steps of the workload; none: sleep
+	Mounts    map[string]string // path inside → path on the node, with ":ro" at its end read-only
+	Unified   map[string]string // sent with the CRI request
+	Image     string            // another image than the test image; Args are its entrypoint's
 	// Restricted takes from the container what a careful security context
 	// takes: all capabilities, new privileges and writes to the image's files.
 	Restricted bool
 	Seccomp    bool // the runtime's default profile
 }
 
-// Class is the pod's QoS class (pkg/apis/core/v1/helper/qos): CPU is asked for
-// just where memory makes a container Guaranteed.
+// Class is the pod's QoS class, before its creation the one that it will have (pkg/apis/core/v1/helper/qos): CPU is asked
+// for just where memory makes a container Guaranteed.
 func (p *Pod) Class() corev1.PodQOSClass {
+	if p.class != "" {
+		return p.class
+	}
 	guaranteed, any := true, false
 	for _, c := range p.Containers {
 		any = any || c.Request > 0 || c.Limit > 0 || c.Hugepages > 0
@@ -86,7 +95,7 @@ func (p *Pod) Object() *corev1.Pod {
 		Spec: corev1.PodSpec{
 			HostNetwork: true, RestartPolicy: cmp.Or(p.Restart, corev1.RestartPolicyNever), AutomountServiceAccountToken: &automount,
 			TerminationGracePeriodSeconds: new(int64(1)),
-			Volumes:                       []corev1.Volume{hostPath("ctl", controlDir(p))},
+			Volumes:                       []corev1.Volume{hostPath("ctl", controlDir(p))}, Resources: p.Resources,
 		},
 		Status: corev1.PodStatus{QOSClass: p.Class()},
 	}
@@ -146,6 +155,9 @@ func (c Container) object() (corev1.Container, []corev1.Volume) {
 }
 
 func (c Container) resources() corev1.ResourceRequirements {
+	if c.Resources != nil {
+		return *c.Resources
+	}
 	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
 	if c.Request > 0 {
 		r.Requests[corev1.ResourceMemory] = quantity(c.Request)

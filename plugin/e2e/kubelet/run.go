@@ -58,17 +58,18 @@ func (k *Kubelet) Create(ctx context.Context, p *Pod) error {
 		}
 	}
 	object.Spec.NodeName = setup.NodeName
+	object.Status = corev1.PodStatus{} // the API server keeps a QoS class that it finds here
 	created, err := k.Client.CoreV1().Pods(Namespace).Create(ctx, object, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("create pod %s: %w", p.Name, err)
 	}
-	p.UID = string(created.UID)
+	p.UID, p.class = string(created.UID), created.Status.QOSClass
 	return nil
 }
 
 // Expect prepares for a pod that Create or another client creates now; RemoveAll removes it.
 func (k *Kubelet) Expect(p *Pod) error {
-	p.UID, p.IDs = "", map[string]string{}
+	p.UID, p.IDs, p.class = "", map[string]string{}, ""
 	if err := os.MkdirAll(k.Control(p), 0o777); err != nil {
 		return fmt.Errorf("prepare for pod %s: %w", p.Name, err)
 	}
