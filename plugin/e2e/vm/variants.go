@@ -46,7 +46,7 @@ var kubeletNodes = []setup.Node{
 var (
 	// anyDriver are those whose answer does not depend on the cgroup driver.
 	anyDriver = []string{"TestResizeInPlace", "TestResizeWithoutRoom", "TestRejectedPodIsOneBlock", "TestCPUsOverTwoNodes", "TestKubeletGoesAway",
-		"TestMemoryManagerDecidesAsTheKubelets", "TestStaticPodIsExact", "TestEvictedPodIsForgotten", "TestSimulatorAgreesWithTheKubelet"}
+		"TestMemoryManagerDecidesAsTheKubelets", "TestStaticPodIsExact", "TestSimulatorAgreesWithTheKubelet"}
 	// eachDriver are those that each driver must show.
 	eachDriver = []string{"TestEveryFileBesideTheKubelet", "TestChartInACluster", "TestHourBesideTheKubelet"}
 
