@@ -14,8 +14,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/pods"
 )
 
-// small are pods of which a batch fits on the node, whose containers start within their limits.
-var small = pods.Bounds{MinMemory: 16 * int64(MiB), MaxMemory: 48 * int64(MiB), MaxCPU: 100, MinCPULimit: 100, MaxCPULimit: 160}
+// small are pods of which a batch fits on the node, and whose containers start within their limits on an emulated machine.
+var small = pods.Bounds{MinMemory: 24 * int64(MiB), MaxMemory: 64 * int64(MiB), MaxCPU: 100, MinCPULimit: 300, MaxCPULimit: 400}
 
 // TestSimulatorAgreesWithTheKubelet runs random pods through the real kubelet and compares every value that the simulator
 // prints for them with the kernel's: QoS class and cgroup, memory.*, cpuset.mems, CPU weight and quota, huge pages and
@@ -23,7 +23,7 @@ var small = pods.Bounds{MinMemory: 16 * int64(MiB), MaxMemory: 48 * int64(MiB), 
 func TestSimulatorAgreesWithTheKubelet(t *testing.T) {
 	k := kubeletOf(t, kubelet.Config{"cpuCFSQuota": true})
 	p := startPlugin(t)
-	count, batch := 6, 3
+	count, batch := 6, 2
 	if k.Plan.Full {
 		count = 200
 	}
