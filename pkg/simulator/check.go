@@ -169,6 +169,14 @@ func checkPodLevel(pod *corev1.Pod) error {
 	if level == nil {
 		return nil
 	}
+	// Before the requests, which may follow from the containers' limits.
+	for name, limit := range level.Limits {
+		for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+			if own, ok := container.Resources.Limits[name]; ok && own.Cmp(limit) > 0 {
+				return fmt.Errorf("spec.resources.limits.%s: %s is less than the limit %s of container %q", name, limit.String(), own.String(), container.Name)
+			}
+		}
+	}
 	if err := checkResources(*level); err != nil {
 		return fmt.Errorf("spec.%w", err)
 	}
@@ -176,13 +184,6 @@ func checkPodLevel(pod *corev1.Pod) error {
 	for name, request := range level.Requests {
 		if sum := sums[name]; sum.Cmp(request) > 0 {
 			return fmt.Errorf("spec.resources.requests.%s: %s is less than the %s of the containers together", name, request.String(), sum.String())
-		}
-	}
-	for name, limit := range level.Limits {
-		for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-			if own, ok := container.Resources.Limits[name]; ok && own.Cmp(limit) > 0 {
-				return fmt.Errorf("spec.resources.limits.%s: %s is less than the limit %s of container %q", name, limit.String(), own.String(), container.Name)
-			}
 		}
 	}
 	return nil
