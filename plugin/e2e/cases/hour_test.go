@@ -43,7 +43,7 @@ func TestHourBesideTheKubelet(t *testing.T) {
 	p.start()
 	p.waitSynchronized(1)
 
-	h := &hour{t: t, k: k, p: p, pods: map[string]*lodger{}, wrongSince: map[string]time.Time{}, usage: map[string]*processUsage{}}
+	h := &hour{t: t, k: k, p: p, pods: map[string]*hourPod{}, wrongSince: map[string]time.Time{}, usage: map[string]*processUsage{}}
 	ctx, cancel := context.WithTimeout(t.Context(), duration)
 	defer cancel()
 	var workers sync.WaitGroup
@@ -82,7 +82,7 @@ type hour struct {
 	p *plugin
 
 	mu   sync.Mutex
-	pods map[string]*lodger
+	pods map[string]*hourPod
 	// changing counts the pods that come, go or are resized just now: the levels above them have no one right value then.
 	changing int
 	away     bool // the plugin, for the time of a disturbance
@@ -97,8 +97,8 @@ type hour struct {
 	disagreed                            map[disagreement]bool // at the last look
 }
 
-// lodger is a pod of the run.
-type lodger struct {
+// hourPod is a pod of the run.
+type hourPod struct {
 	*kubelet.Pod
 	changing bool
 	crashes  bool
@@ -145,7 +145,7 @@ func (h *hour) changePods(ctx context.Context, random *rand.Rand) {
 func (h *hour) create(random *rand.Rand) error {
 	h.serial++
 	pod, crashes := randomPod(fmt.Sprint("p", h.serial), random)
-	l := &lodger{Pod: pod, changing: true, crashes: crashes}
+	l := &hourPod{Pod: pod, changing: true, crashes: crashes}
 	h.mu.Lock()
 	h.pods[pod.Name] = l
 	h.changing++
@@ -198,7 +198,7 @@ func (h *hour) resize(name string, random *rand.Rand) error {
 }
 
 // take marks a pod as changing.
-func (h *hour) take(name string) *lodger {
+func (h *hour) take(name string) *hourPod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l := h.pods[name]
@@ -208,7 +208,7 @@ func (h *hour) take(name string) *lodger {
 }
 
 // settle waits until a change is done, whatever the kubelet says meanwhile, and marks the pod as at rest.
-func (h *hour) settle(l *lodger, wait func(context.Context) error) error {
+func (h *hour) settle(l *hourPod, wait func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(h.t.Context(), waitLimit)
 	defer cancel()
 	for {
@@ -481,7 +481,7 @@ func levelPromises(dir string, minimum, low uint64) []promise {
 }
 
 // request is Kubernetes' aggregate: what runs together, or the largest init container beside the sidecars before it.
-func (l *lodger) request() uint64 {
+func (l *hourPod) request() uint64 {
 	var together, largest, beside uint64
 	for _, c := range l.Containers {
 		switch {
