@@ -2,6 +2,7 @@ package cases
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,8 +14,13 @@ import (
 func full(t *testing.T, k *kubelet.Kubelet, p *plugin, left uint64) map[int]*kubelet.Pod {
 	t.Helper()
 	pods := map[int]*kubelet.Pod{}
-	for id, n := range p.machine(k).MachineState {
-		pod := guaranteed("fills-"+id, (n.Memory["memory"].Allocatable-left)/MiB*MiB, MiB)
+	var sizes []uint64
+	for _, n := range p.machine(k).MachineState {
+		sizes = append(sizes, n.Memory["memory"].Allocatable)
+	}
+	slices.Sort(sizes)
+	for i, size := range slices.Backward(sizes) { // the largest first: it fits on one node only
+		pod := guaranteed(fmt.Sprint("fills-", i), (size-left)/MiB*MiB, MiB)
 		run(t, k, pod)
 		nodes := p.booked(pod, "app")[0].Nodes
 		if len(nodes) != 1 || pods[nodes[0]] != nil {
