@@ -241,7 +241,8 @@ func randomPod(name string, random *rand.Rand) (pod *kubelet.Pod, crashes bool) 
 	case 4:
 		app.Request = 0
 	}
-	pod = &kubelet.Pod{Name: name, Containers: []kubelet.Container{app}}
+	// A container whose start fails because the runtime ends under it is started again.
+	pod = &kubelet.Pod{Name: name, Restart: corev1.RestartPolicyAlways, Containers: []kubelet.Container{app}}
 	switch random.IntN(8) {
 	case 0:
 		pod.Containers = append([]kubelet.Container{{Name: "before", Init: true, Request: size(), Limit: 100 * MiB, Args: []string{"exit=0"}}}, pod.Containers...)
@@ -249,7 +250,6 @@ func randomPod(name string, random *rand.Rand) (pod *kubelet.Pod, crashes bool) 
 		pod.Containers = append([]kubelet.Container{{Name: "beside", Sidecar: true, Request: size(), Limit: 100 * MiB}}, pod.Containers...)
 	case 2:
 		crashes = true
-		pod.Restart = corev1.RestartPolicyAlways
 		pod.Containers[0].Args = []string{"exit=1"}
 	}
 	return pod, crashes
