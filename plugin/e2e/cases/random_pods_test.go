@@ -23,7 +23,7 @@ var small = pods.Bounds{MinMemory: 24 * int64(MiB), MaxMemory: 64 * int64(MiB), 
 func TestSimulatorAgreesWithTheKubelet(t *testing.T) {
 	k := kubeletOf(t, kubelet.Config{"cpuCFSQuota": true})
 	p := startPlugin(t)
-	count, batch := 6, 2
+	count, batch := 2, 2
 	if k.Plan.Full {
 		count = 200
 	}
