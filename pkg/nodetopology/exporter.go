@@ -50,8 +50,8 @@ type Exporter struct {
 	Log    logrus.FieldLogger
 
 	known *topology.NodeResourceTopology // as the API server had it last; nil is not known
-	equal uint64                         // the last generation of the View that known was found to be equal to
 	read  time.Time                      // when it was read
+	equal uint64                         // the last generation of the View that it was found to be equal to
 	look  time.Duration                  // a test's lookEvery
 }
 

@@ -81,12 +81,10 @@ type hour struct {
 	k *kubelet.Kubelet
 	p *plugin
 
-	mu   sync.Mutex
-	pods map[string]*hourPod
-	// changing counts the pods that come, go or are resized just now: the levels above them have no one right value then.
-	changing int
-	away     bool // the plugin, for the time of a disturbance
-	serial   int
+	mu     sync.Mutex
+	pods   map[string]*hourPod
+	away   bool // the plugin, for the time of a disturbance
+	serial int
 
 	actions, disturbances                map[string]int
 	sampled, deviations, repaired, asked int
@@ -100,7 +98,7 @@ type hour struct {
 // hourPod is a pod of the run.
 type hourPod struct {
 	*kubelet.Pod
-	changing bool
+	changing bool // it comes, goes or is resized just now
 	crashes  bool
 }
 
@@ -148,7 +146,6 @@ func (h *hour) create(random *rand.Rand) error {
 	l := &hourPod{Pod: pod, changing: true, crashes: crashes}
 	h.mu.Lock()
 	h.pods[pod.Name] = l
-	h.changing++
 	h.mu.Unlock()
 	kind := "create " + string(pod.Class())
 	if crashes {
@@ -203,7 +200,6 @@ func (h *hour) take(name string) *hourPod {
 	defer h.mu.Unlock()
 	l := h.pods[name]
 	l.changing = true
-	h.changing++
 	return l
 }
 
@@ -225,7 +221,6 @@ func (h *hour) settle(l *hourPod, wait func(context.Context) error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l.changing = false
-	h.changing--
 	return nil
 }
 
@@ -434,6 +429,7 @@ func (h *hour) promises() []promise {
 		return nil // it is just being written
 	}
 	var guaranteed, burstable uint64
+	changing := false // the levels above have no one right value then
 	for _, l := range h.pods {
 		minimum, low := uint64(0), uint64(0)
 		switch l.Class() {
@@ -444,6 +440,7 @@ func (h *hour) promises() []promise {
 		}
 		guaranteed, burstable = guaranteed+minimum, burstable+low
 		if l.changing {
+			changing = true
 			continue
 		}
 		all = append(all, levelPromises(h.k.Dir(l.Pod), minimum, low)...)
@@ -467,7 +464,7 @@ func (h *hour) promises() []promise {
 			}
 		}
 	}
-	if h.changing == 0 {
+	if !changing {
 		all = append(all, levelPromises(h.k.Kubepods(), guaranteed+burstable, burstable)...)
 		all = append(all, levelPromises(filepath.Join(kubelet.Root, h.k.Paths.QoS(corev1.PodQOSBurstable)), 0, burstable)...)
 	}
@@ -509,7 +506,7 @@ func (h *hour) high(c kubelet.Container) string {
 }
 
 // inPages is how the kernel shows a value that was written to a memory file.
-func inPages(bytes uint64) string { return strconv.FormatUint(bytes/4096*4096, 10) }
+func inPages(bytes uint64) string { return strconv.FormatUint(wholePages(bytes), 10) }
 
 // nodesOf are the NUMA nodes of a container's allocation in the kernel's list format, of at most two nodes.
 func nodesOf(blocks []block) string {

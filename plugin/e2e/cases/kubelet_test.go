@@ -14,12 +14,7 @@ import (
 func full(t *testing.T, k *kubelet.Kubelet, p *plugin, left uint64) map[int]*kubelet.Pod {
 	t.Helper()
 	pods := map[int]*kubelet.Pod{}
-	var sizes []uint64
-	for _, n := range p.machine(k).MachineState {
-		sizes = append(sizes, n.Memory["memory"].Allocatable)
-	}
-	slices.Sort(sizes)
-	for i, size := range slices.Backward(sizes) { // the largest first: it fits on one node only
+	for i, size := range slices.Backward(p.machine(k).sizes()) { // the largest first: it fits on one node only
 		pod := guaranteed(fmt.Sprint("fills-", i), (size-left)/MiB*MiB, MiB)
 		run(t, k, pod)
 		nodes := p.booked(pod, "app")[0].Nodes
@@ -95,10 +90,8 @@ func says(t *testing.T, p *plugin, heading string, want bool) {
 func TestRejectedPodIsOneBlock(t *testing.T) {
 	k := kubeletOf(t)
 	p := startPlugin(t, "topologyManagerPolicy: single-numa-node")
-	var largest uint64
-	for _, n := range p.machine(k).MachineState {
-		largest = max(largest, n.Memory["memory"].Allocatable)
-	}
+	sizes := p.machine(k).sizes()
+	largest := sizes[len(sizes)-1]
 	pod := guaranteed("too-large", (largest/MiB+64)*MiB, MiB)
 	if err := k.Run(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "single-numa-node") {
 		t.Fatalf("a container larger than every node: %v", err)

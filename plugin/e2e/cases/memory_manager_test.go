@@ -2,7 +2,7 @@ package cases
 
 import (
 	"encoding/json"
-	"os"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -73,21 +73,17 @@ func allocated(t *testing.T, checkpoint string, living []*kubelet.Pod) string {
 	t.Helper()
 	var s state
 	eventually(t, checkpoint+" has the living pods", func() string {
-		s = state{}
-		text, err := os.ReadFile(checkpoint)
-		if err == nil {
-			err = json.Unmarshal(text, &s)
-		}
-		if err != nil {
+		var err error
+		if s, err = readState(checkpoint); err != nil {
 			return err.Error()
 		}
 		for _, pod := range living {
 			if s.Entries[pod.UID] == nil {
-				return "no allocation of " + pod.Name + ": " + string(text)
+				return fmt.Sprintf("no allocation of %s: %v", pod.Name, s.Entries)
 			}
 		}
 		if len(s.Entries) > len(living) {
-			return "allocations of others: " + string(text)
+			return fmt.Sprintf("allocations of others: %v", s.Entries)
 		}
 		return ""
 	})

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -242,10 +243,23 @@ type block struct {
 	Size  uint64 `json:"size"`
 }
 
-// read reads the state file; an empty state when there is none yet.
-func (p *plugin) read() (state, error) {
+// sizes are the nodes' allocatable bytes of memory, the smallest first.
+func (s state) sizes() []uint64 {
+	var sizes []uint64
+	for _, n := range s.MachineState {
+		sizes = append(sizes, n.Memory["memory"].Allocatable)
+	}
+	slices.Sort(sizes)
+	return sizes
+}
+
+// read reads the state file.
+func (p *plugin) read() (state, error) { return readState(p.stateFile()) }
+
+// readState reads a checkpoint in the kubelet's form; an empty state when there is none yet.
+func readState(file string) (state, error) {
 	var s state
-	text, err := os.ReadFile(p.stateFile())
+	text, err := os.ReadFile(file)
 	if os.IsNotExist(err) {
 		return s, nil
 	}

@@ -2,7 +2,6 @@ package cases
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -15,13 +14,8 @@ func TestRejectionsSayWhyAndLeakNothing(t *testing.T) {
 	for _, policy := range []string{"single-numa-node", "restricted"} {
 		t.Run(policy, func(t *testing.T) {
 			p := startPlugin(t, "topologyManagerPolicy: "+policy)
-			machine := p.machine(k)
 			// The largest node holds one such pod, not two; no other node holds one.
-			var sizes []uint64
-			for _, n := range machine.MachineState {
-				sizes = append(sizes, n.Memory["memory"].Allocatable)
-			}
-			slices.Sort(sizes)
+			sizes := p.machine(k).sizes()
 			largest, next := sizes[len(sizes)-1], sizes[len(sizes)-2]
 			size := (next/MiB + (largest-next)/MiB/2) * MiB
 			fills := guaranteed("fills", size, MiB)
