@@ -14,6 +14,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
@@ -126,7 +127,7 @@ func (d *daemon) providers() ([]podinfo.Provider, error) {
 }
 
 // View is the agent's state.
-func (d *daemon) View() *agent.View { return d.agent.View() }
+func (d *daemon) View() *ledger.View { return d.agent.View() }
 
 // run runs all parts until ctx ends or one of them fails.
 func (d *daemon) run(ctx context.Context) error {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 func (d *daemon) newGuard() (*guard.Guard, error) {
@@ -46,7 +46,7 @@ func (d *daemon) followContainers(ctx context.Context) error {
 // guardContainers watches what is to be watched, and takes the raises of all others back.
 func (d *daemon) guardContainers(ctx context.Context, enabled bool) {
 	gone := d.guard.Statuses()
-	var leftAlone []agent.HighContainer
+	var leftAlone []ledger.HighContainer
 	for _, c := range d.agent.HighContainers() {
 		if !enabled || c.GuardOff {
 			leftAlone = append(leftAlone, c)
@@ -74,7 +74,7 @@ func (d *daemon) guardContainers(ctx context.Context, enabled bool) {
 	}
 }
 
-func (d *daemon) setHigh(ctx context.Context, c agent.HighContainer, bytes uint64) {
+func (d *daemon) setHigh(ctx context.Context, c ledger.HighContainer, bytes uint64) {
 	if err := d.agent.SetHigh(ctx, c.ID, bytes); err != nil {
 		d.log.WithError(fmt.Errorf("set memory.high: %w", err)).WithFields(map[string]any{"pod": c.PodName, "container": c.Name}).
 			Debug("stall guard: the container has just ended")

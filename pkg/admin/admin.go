@@ -12,12 +12,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // Sources are what is shown.
 type Sources struct {
-	View    func() *agent.View
+	View    func() *ledger.View
 	Metrics http.Handler
 	// Status is the document behind /status, status.Document.
 	Status func() any
@@ -46,7 +46,7 @@ func Handler(s Sources) http.Handler {
 }
 
 // ready names every condition, and answers 503 while one does not hold.
-func ready(w http.ResponseWriter, view *agent.View) {
+func ready(w http.ResponseWriter, view *ledger.View) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if !view.Ready() {
 		w.WriteHeader(http.StatusServiceUnavailable)

@@ -12,13 +12,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 func TestEndpoints(t *testing.T) {
-	conditions := []agent.Condition{{Name: "connected", OK: true}, {Name: "checkpoint", OK: true}}
+	conditions := []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint", OK: true}}
 	sources := Sources{
-		View:    func() *agent.View { return &agent.View{Conditions: conditions} },
+		View:    func() *ledger.View { return &ledger.View{Conditions: conditions} },
 		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "# metrics\n") }),
 		Status:  func() any { return map[string]int{"nodes": 2} },
 		Explain: func(pod, container string) (any, error) {
@@ -55,7 +55,7 @@ func TestEndpoints(t *testing.T) {
 			}
 		})
 	}
-	conditions[1] = agent.Condition{Name: "checkpoint", Message: "the disk is full"}
+	conditions[1] = ledger.Condition{Name: "checkpoint", Message: "the disk is full"}
 	response := httptest.NewRecorder()
 	handler.ServeHTTP(response, httptest.NewRequest("GET", "/readyz", nil))
 	if want := "[+] connected\n[-] checkpoint: the disk is full\n"; response.Code != 503 || response.Body.String() != want {

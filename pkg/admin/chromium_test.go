@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // chromium returns the browser's path.
@@ -35,7 +35,7 @@ func serve(t *testing.T, fixture string) (url string, asked func() []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	handler := Handler(Sources{View: func() *agent.View { return &agent.View{} }, Metrics: http.NotFoundHandler(),
+	handler := Handler(Sources{View: func() *ledger.View { return &ledger.View{} }, Metrics: http.NotFoundHandler(),
 		Status: func() any { return json.RawMessage(document) }, Page: Page()})
 	requests := make(chan string, 1000)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -149,7 +149,7 @@ func TestPageWithoutADaemonInChromium(t *testing.T) {
 
 // What a pod is called must not become part of the page.
 func TestPageTakesNoMarkupFromTheNodeInChromium(t *testing.T) {
-	server := httptest.NewServer(Handler(Sources{View: func() *agent.View { return &agent.View{} }, Metrics: http.NotFoundHandler(), Page: Page(),
+	server := httptest.NewServer(Handler(Sources{View: func() *ledger.View { return &ledger.View{} }, Metrics: http.NotFoundHandler(), Page: Page(),
 		Status: func() any {
 			return json.RawMessage(`{"version":"<img id=evil src=x>","policy":{},"conditions":[],"nodes":[],"ancestors":[],"overwrites":[],
  "pods":[{"namespace":"<script id=evil>document.title='evil'</script>","name":"a","qosClass":"","containers":[{"name":"\"><b id=evil>","state":"running"}],"problems":["<i id=evil>"]}],

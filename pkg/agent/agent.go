@@ -1,9 +1,6 @@
-// Package agent is the one owner of this node's state: which container's memory is where and how it is protected.
-// Every event of the runtime is one pass through it: decide, make durable, apply, answer.
-//
-// A decision is computed from values alone while one lock is held; nothing under that lock waits for a disk, a socket or
-// another process. The checkpoint is waited for outside of it, then the cgroups above the containers are raised, then
-// the answer goes out.
+// Package agent carries out what the ledger decides. Each event of the runtime is one Step of the ledger under one lock;
+// everything that waits happens outside of it: the state file, the cgroups above the containers, the answer, the log, in
+// this order. What an effect did is not believed: the files are read, and what they show is an event too.
 package agent
 
 import (
@@ -20,9 +17,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
@@ -36,22 +33,21 @@ type Options struct {
 	Tree *cgroup.Tree
 	// Units sets properties of systemd's slices; nil writes files only.
 	Units cgroup.Units
-	// Watcher tells of other writers at once; nil leaves them to the periodic check.
+	// Watcher reports other writers at once; nil leaves them to the periodic check.
 	Watcher *cgroup.Watcher
 	// Providers are the sources of memory requests in their order; the agent runs them.
 	Providers []podinfo.Provider
-	// Log is where decisions are told, one line each; nil is logrus' standard logger.
+	// Log gets decisions, one line each; nil is logrus' standard logger.
 	Log logrus.FieldLogger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
 
-// Agent holds the state. Its methods may be called from any goroutine.
+// Agent drives a ledger. Its methods may be called from any goroutine.
 type Agent struct {
 	log       logrus.FieldLogger
 	now       func() time.Time
 	machine   machine.Machine
-	allNodes  nodeset.Set // those with memory
 	tree      *cgroup.Tree
 	watcher   *cgroup.Watcher
 	journal   *cgroup.Journal // nil where the state folder cannot be used
@@ -60,16 +56,24 @@ type Agent struct {
 	writer    *checkpoint.Writer // nil where the state folder cannot be used
 	requests  *podinfo.Resolver
 	sourced   bool // requests has sources
-	node      podinfo.Node
 	raises    raises
 	counters  counters
+	checks    checks
 	ancestors ancestors
 
 	wake        chan struct{} // Run has work
 	highChanged chan struct{} // for the stall guard
 
-	mu sync.Mutex
-	state
+	mu     sync.Mutex // guards what follows; nothing under it waits
+	ledger *ledger.Ledger
+	outbox
+	picture             *picture                                     // of the ledger's generation; nil when there is none yet
+	apply               func(context.Context, []ledger.Update) error // nil where the runtime takes no unasked updates
+	storeError          string                                       // why there is no checkpoint
+	lastCheckpointError string                                       // in the log
+	protectFails        bool                                         // in the log
+	raiseChanges        uint64                                       // what the file of raises has to follow
+	next                int                                          // the pod whose containers are looked at next
 }
 
 // New returns an agent that has read its checkpoint. A state folder that cannot be used, or a bad state file, is no
@@ -94,24 +98,23 @@ func New(opts Options) (*Agent, error) {
 		machine:     opts.Machine,
 		tree:        opts.Tree,
 		watcher:     opts.Watcher,
-		node:        podinfo.Node{MemTotal: opts.Machine.MemTotal, SwapTotal: opts.Machine.Swap},
 		wake:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
+		checks:      newChecks(),
 		ancestors:   newAncestors(),
 	}
-	for _, node := range opts.Machine.Nodes {
-		if node.Memory > 0 {
-			a.allNodes = a.allNodes.Union(nodeset.Of(node.ID))
-		}
-	}
-	a.state = newState(resolved, opts.Now())
 	for _, warning := range resolved.Warnings {
 		a.log.Warn(warning)
 	}
-	if a.manager, err = managerFor(resolved); err != nil {
+	a.raises.path = raisesPath(opts.StateDir)
+	a.ledger, err = ledger.New(opts.Now(), ledger.Options{
+		Config: resolved, Machine: opts.Machine, Raises: loadRaises(a.raises.path, a.log),
+	})
+	if err != nil {
 		return nil, err
 	}
-	a.openStateDir(opts.StateDir)
+	a.outbox.all = true // nothing is known of what an earlier run has written
+	a.openStateDir(opts.StateDir, resolved)
 	a.sourced = len(opts.Providers) > 0
 	a.requests = podinfo.New(podinfo.Options{
 		Providers: opts.Providers,
@@ -138,33 +141,19 @@ func (a *Agent) requestsFile(dir string) string {
 	return filepath.Join(dir, requestsFile)
 }
 
-// managerFor is nil under the policy None.
-func managerFor(resolved config.Resolved) (*memorymanager.Manager, error) {
-	if !resolved.Static {
-		return nil, nil
-	}
-	manager, err := memorymanager.New(resolved.Nodes, resolved.Manager)
-	if err != nil {
-		return nil, fmt.Errorf("memory manager: %w", err)
-	}
-	return manager, nil
-}
-
-// openStateDir opens the files in the state folder and takes the checkpoint over.
-func (a *Agent) openStateDir(dir string) {
+// openStateDir opens the files in the state folder and restores the checkpoint.
+func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
 	log := a.log.WithField("stateDir", dir)
 	var err error
 	if a.journal, err = a.openJournal(dir); err != nil {
 		log.WithError(err).Error("the journal of written cgroup files cannot be used: rollback will not know them")
 	}
-	a.raises.path = raisesPath(dir)
-	a.kept = loadRaises(a.raises.path, a.log)
 	if a.store, err = checkpoint.Open(dir); err != nil {
 		a.storeError = err.Error()
-		log.WithError(err).Error("the checkpoint cannot be used: bookings are kept in memory only")
+		log.WithError(err).Error("the checkpoint cannot be used: allocations are kept in memory only")
 		return
 	}
-	if a.manager != nil {
+	if resolved.Static {
 		a.restore(log)
 	}
 	a.writer = checkpoint.NewWriter(a.store)
@@ -178,7 +167,7 @@ func (a *Agent) openJournal(dir string) (*cgroup.Journal, error) {
 	return journal, err
 }
 
-// restore takes over the bookings of the state file. Synchronize then drops those whose pods are gone.
+// restore restores the allocations of the state file. Synchronize then drops those whose pods are gone.
 func (a *Agent) restore(log logrus.FieldLogger) {
 	file, err := a.store.Load()
 	var corrupt *checkpoint.CorruptError
@@ -187,21 +176,21 @@ func (a *Agent) restore(log logrus.FieldLogger) {
 		return
 	case errors.As(err, &corrupt):
 		a.counters.quarantined.Add(1)
-		log.WithError(err).Warn("the state file cannot be used and is set aside: bookings are rebuilt from the runtime")
+		log.WithError(err).Warn("the state file cannot be used and is set aside: allocations are rebuilt from the runtime")
 		return
 	case err != nil:
-		log.WithError(err).Error("the state file cannot be read: bookings are rebuilt from the runtime")
+		log.WithError(err).Error("the state file cannot be read: allocations are rebuilt from the runtime")
 		return
 	}
-	report, err := a.manager.Restore(file.State, uint64(a.resolved.Config.StateTolerance))
+	report, err := a.ledger.Restore(file.State)
 	if err != nil {
-		log.WithError(err).Warn("the state file does not fit this machine: bookings are rebuilt from the runtime")
+		log.WithError(err).Warn("the state file does not fit this machine: allocations are rebuilt from the runtime")
 		return
 	}
-	tellRestored(log, report)
+	logRestored(log, report)
 }
 
-func tellRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
+func logRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
 	for _, drift := range report.Drifted {
 		entry := log.WithFields(logrus.Fields{"node": drift.Node, "type": drift.Type, "stored": drift.Stored, "now": drift.Now})
 		if drift.Tolerated {
@@ -212,18 +201,18 @@ func tellRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
 	}
 	for _, lost := range report.Lost {
 		log.WithFields(logrus.Fields{"node": lost.Node, "type": lost.Type, "bytes": lost.Bytes}).
-			Warn("running containers have more booked on a node than it has now")
+			Warn("running containers have more allocated on a node than it has now")
 	}
 	if !report.Vanished.Empty() {
-		log.WithField("nodes", report.Vanished).Warn("containers are booked on nodes that this machine no longer has")
+		log.WithField("nodes", report.Vanished).Warn("containers have allocations on nodes that this machine no longer has")
 	}
 	for _, problem := range report.Problems {
 		log.Warn(problem)
 	}
-	log.WithField("entries", report.Restored).Info("state file taken over")
+	log.WithField("entries", report.Restored).Info("state file restored")
 }
 
-// Close writes what is pending and lets go of the state folder.
+// Close writes what is pending and closes the state folder.
 func (a *Agent) Close(ctx context.Context) error {
 	var errs []error
 	if a.writer != nil {
@@ -238,30 +227,6 @@ func (a *Agent) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Connected tells that a runtime has accepted the plugin. apply sends unasked updates of running containers to it; nil
-// where the runtime can not take them, and the agent then writes the containers' cgroup files.
-func (a *Agent) Connected(runtime Runtime, apply func(context.Context, []Update) error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.runtime, a.apply = runtime, apply
-	a.changed()
-	a.connected.set(a.now(), "")
-}
-
-// Disconnected tells that the runtime is gone, and why.
-func (a *Agent) Disconnected(reason error) {
-	text := "the runtime has closed the connection"
-	if reason != nil {
-		text = reason.Error()
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.apply = nil
-	a.changed()
-	a.connected.set(a.now(), text)
-	a.synchronized.set(a.now(), "not connected to a runtime")
-}
-
 // poke has Run look for work.
 func (a *Agent) poke() {
 	select {
@@ -269,3 +234,37 @@ func (a *Agent) poke() {
 	default: // it has been told already
 	}
 }
+
+// Reconfigure puts a configuration in force and brings running containers and the cgroups above them to it. One that does
+// not fit this machine is refused: the old one stays, and the error is shown until a good one comes.
+func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
+	resolved, err := c.Resolve(a.machine)
+	if err != nil {
+		a.RejectConfig(err)
+		return err
+	}
+	effects := a.step(ledger.Reconfigure{Config: resolved})
+	defer a.logNotes(effects.Notes)
+	if effects.Err != nil {
+		return effects.Err
+	}
+	a.requests.SetTimeout(time.Duration(resolved.Config.RequestTimeout))
+	a.work(ctx)
+	a.poke()
+	return nil
+}
+
+// RejectConfig reports a new configuration that could not be read; the old one stays in force.
+func (a *Agent) RejectConfig(err error) {
+	a.logNotes(a.step(ledger.RejectConfig{Err: err}).Notes)
+}
+
+// Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.
+// The error names what was not found.
+func (a *Agent) Explain(pod, container string) ([]ledger.Explanation, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Explain(pod, container)
+}
+
+var errNoAnswer = fmt.Errorf("the runtime did not answer within %s", updateTimeout)

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"strconv"
 	"testing"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -56,7 +58,7 @@ func loaded(b *testing.B, pods int) (n *node, all []Pod, containers []Container)
 		updates[update.ContainerID] = update.Adjustment
 	}
 	for i := range containers {
-		containers[i].Resources = containers[i].Resources.with(updates[containers[i].ID])
+		containers[i].Resources = with(containers[i].Resources, updates[containers[i].ID])
 	}
 	return n, all, containers
 }
@@ -112,13 +114,12 @@ func BenchmarkDecide(b *testing.B) {
 	pod := n.pod("measured", memoryqos.Guaranteed)
 	c := ofPod(pod, "main", 64*mi)
 	b.ReportAllocs()
-	for b.Loop() {
-		if d := n.decideCreate(pod, c); d.err != nil {
-			b.Fatal(d.err)
+	for i := 0; b.Loop(); i++ {
+		pod.ID = strconv.Itoa(i)
+		if effects := n.step(ledger.CreateContainer{Pod: pod, Container: c}); effects.Err != nil {
+			b.Fatal(effects.Err)
 		}
-		n.mu.Lock()
-		n.endPod(n.pods[pod.UID])
-		n.mu.Unlock()
+		n.step(ledger.EndPod{Pod: pod})
 	}
 }
 
@@ -128,14 +129,13 @@ func BenchmarkAncestors(b *testing.B) {
 	b.Run("derive", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			n.sums++
-			n.targets()
+			n.ledger.Targets()
 		}
 	})
 	b.Run("apply", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			n.sums++
+			n.outbox.all = true
 			n.protect(context.Background())
 		}
 	})
@@ -143,23 +143,14 @@ func BenchmarkAncestors(b *testing.B) {
 
 // BenchmarkView is a View after one pod has changed.
 func BenchmarkView(b *testing.B) {
-	n, _, _ := loaded(b, 1000)
-	churn(n)
+	n, pods, _ := loaded(b, 1000)
+	for _, i := range rand.Perm(len(pods)) { // the order of no name, as the comings and goings of days leave it
+		n.step(ledger.EndPod{Pod: pods[i]})
+		pods[i].ID += "-again"
+		n.step(ledger.RunPod{Pod: pods[i]})
+	}
 	for b.Loop() {
-		n.mu.Lock()
-		n.touch(n.living[0])
-		n.mu.Unlock()
+		n.step(ledger.UpdatePod{Pod: pods[0]})
 		n.View()
 	}
-}
-
-// churn leaves the pods in the order of no name, as the comings and goings of days do.
-func churn(n *node) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	rand.Shuffle(len(n.living), func(i, j int) {
-		n.living[i], n.living[j] = n.living[j], n.living[i]
-		n.values[i], n.values[j] = n.values[j], n.values[i]
-		n.living[i].index, n.living[j].index = i, j
-	})
 }

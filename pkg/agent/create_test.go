@@ -263,7 +263,7 @@ func TestTheKubeletsOwnNodesAreRespectedAndBooked(t *testing.T) {
 	n.want("cpuset.mems", n.create(pod, c).CpusetMems, "")
 	n.want("bookings", n.booked(), "0 2048")
 	n.want("pinning", n.containerView(pod, "main").Pinning, "pinned by the kubelet")
-	if !strings.Contains(n.log.String(), "pinned by the kubelet: booked as it is") {
+	if !strings.Contains(n.log.String(), "pinned by the kubelet: its memory is allocated where it is") {
 		t.Errorf("the log does not say so:\n%s", n.log)
 	}
 	// More than the node has is booked all the same.
@@ -271,7 +271,7 @@ func TestTheKubeletsOwnNodesAreRespectedAndBooked(t *testing.T) {
 	c = ofPod(big, "main", 30*gi)
 	c.Resources.Mems = "1"
 	n.create(big, c)
-	if !strings.Contains(n.log.String(), "a node has more booked than it has") {
+	if !strings.Contains(n.log.String(), "a node has more allocated than it has") {
 		t.Errorf("the log does not say so:\n%s", n.log)
 	}
 	// A node that is not there is not booked, and the container runs.
@@ -279,7 +279,7 @@ func TestTheKubeletsOwnNodesAreRespectedAndBooked(t *testing.T) {
 	c = ofPod(gone, "main", gi)
 	c.Resources.Mems = "7"
 	n.create(gone, c)
-	if pinning := n.containerView(gone, "main").Pinning; !strings.Contains(pinning, "not booked") {
+	if pinning := n.containerView(gone, "main").Pinning; !strings.Contains(pinning, "not allocated") {
 		t.Errorf("pinning is %q", pinning)
 	}
 }
@@ -288,7 +288,7 @@ func TestHugepagesAreBookedWithTheMemory(t *testing.T) {
 	n := newNode(t, "")
 	pod := n.pod("huge", memoryqos.Guaranteed)
 	c := ofPod(pod, "main", gi)
-	c.Resources.Hugepages = []HugepageLimit{{"2MB", 600 * 2 * mi}, {"1GB", 0}, {"odd", 5}}
+	c.Resources.Hugepages = []HugepageLimit{{PageSize: "2MB", Limit: 600 * 2 * mi}, {PageSize: "1GB", Limit: 0}, {PageSize: "odd", Limit: 5}}
 	n.want("cpuset.mems", n.create(pod, c).CpusetMems, "0-1") // a node has 512 pages
 	blocks := n.containerView(pod, "main").Blocks
 	if len(blocks) != 2 || blocks[0].Type != "hugepages-2Mi" || blocks[1].Type != "memory" {

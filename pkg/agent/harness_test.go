@@ -210,16 +210,11 @@ func (n *node) run(p Pod, c Container, adjustment Adjustment) Container {
 	n.mkdir(c.CgroupsPath)
 	n.write(c.CgroupsPath, adjustment)
 	c.State = Running
-	c.Resources = c.Resources.with(adjustment)
+	c.Resources = with(c.Resources, adjustment)
 	if err := n.StartContainer(context.Background(), p, c); err != nil {
 		n.Fatal(err)
 	}
 	return c
-}
-
-func (r Resources) with(a Adjustment) Resources {
-	r = merged(r, Resources{Unified: a.Unified, Mems: a.CpusetMems})
-	return r
 }
 
 func (n *node) mkdir(dir string) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -66,22 +65,9 @@ func (a *Agent) keepRaises(change uint64) error {
 	return nil
 }
 
-// raised are the raises of living containers, and those of the file whose containers have not been seen yet.
+// raised are the raises to keep, and the change that they include.
 func (a *Agent) raised() (all map[string]uint64, change uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	all = maps.Clone(a.kept)
-	for id, c := range a.containers {
-		if c.raised > 0 {
-			all[id] = c.raised
-		}
-	}
-	return all, a.raiseChanges
-}
-
-// keptRaise takes a container's raise over from the file. The lock is held.
-func (a *Agent) keptRaise(id string) uint64 {
-	bytes := a.kept[id]
-	delete(a.kept, id)
-	return bytes
+	return a.ledger.Raises(), a.raiseChanges
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
@@ -342,7 +343,7 @@ func TestPodsThatEndUnseenAreForgotten(t *testing.T) {
 	n.want("bookings", n.booked(), "1024 0")
 	n.rmdir("kubepods")
 	n.mkdir("kubepods")
-	n.clock.add(2 * grace)
+	n.clock.add(2 * time.Minute)
 	n.reconcile(ctx)
 	n.want("bookings", n.booked(), "0 0")
 	if got := n.Counters().Forgotten; got != 2 {
@@ -426,7 +427,7 @@ func TestAContainerThatNeverHadACgroupEndsWithItsPod(t *testing.T) {
 	if err := n.StartContainer(ctx, pod, c); err != nil {
 		t.Fatal(err)
 	}
-	n.clock.add(2 * grace)
+	n.clock.add(2 * time.Minute)
 	n.reconcile(ctx)
 	n.want("the pod's memory.min", text(n.podView(pod).Values.Min), "1052266496")
 	n.rmdir(pod.CgroupParent)
@@ -612,16 +613,16 @@ func TestConditionsFollowTheConnection(t *testing.T) {
 		}
 		return "none"
 	}
-	n.want(Connected, message(Connected), "")
-	n.want(Synchronized, message(Synchronized), "not synchronized with a runtime yet")
+	n.want(ledger.ConditionConnected, message(ledger.ConditionConnected), "")
+	n.want(ledger.ConditionSynchronized, message(ledger.ConditionSynchronized), "not synchronized with a runtime yet")
 	n.sync(nil, nil)
-	n.want(Synchronized, message(Synchronized), "")
+	n.want(ledger.ConditionSynchronized, message(ledger.ConditionSynchronized), "")
 	n.Disconnected(fmt.Errorf("socket closed"))
-	n.want(Connected, message(Connected), "socket closed")
-	n.want(Synchronized, message(Synchronized), "not connected to a runtime")
+	n.want(ledger.ConditionConnected, message(ledger.ConditionConnected), "socket closed")
+	n.want(ledger.ConditionSynchronized, message(ledger.ConditionSynchronized), "not connected to a runtime")
 	n.Connected(n.runtime, nil)
 	n.Disconnected(nil)
-	n.want(Connected, message(Connected), "the runtime has closed the connection")
+	n.want(ledger.ConditionConnected, message(ledger.ConditionConnected), "the runtime has closed the connection")
 }
 
 func TestASlowDiskIsToldAndAFailingOneIsNot(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -100,12 +101,12 @@ func TestWhatIsShortIsAllocatedOnceThereIsRoom(t *testing.T) {
 			if name != "nothing is released" && len(n.wake) == 0 {
 				t.Error("Run is not told")
 			}
-			n.fitShort(context.Background())
+			n.work(context.Background())
 			n.want("allocated on the nodes", n.booked(), test.booked)
 			n.want("short", n.containerView(small, "main").Short.String(), test.short)
 			n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), test.mems)
 			generation := n.View().Generation
-			n.fitShort(context.Background())
+			n.work(context.Background())
 			if n.View().Generation != generation {
 				t.Error("the same again has changed something")
 			}
@@ -132,7 +133,8 @@ func TestARestartFindsWhatIsShort(t *testing.T) {
 	n := newNode(t, "")
 	small, other, c, neighbor := n.crowd("")
 	got := n.update(small, c, to(10*gi))
-	c.Resources = merged(c.Resources, to(10*gi)).with(*got)
+	c.Resources = with(c.Resources.Updated(to(10*gi)), *got)
+	n.write(c.CgroupsPath, *got)
 	n.restart()
 	file, err := n.store.Load()
 	if err != nil {
@@ -161,7 +163,7 @@ func TestARestartFindsWhatIsShort(t *testing.T) {
 func TestAResizeWhileThePluginWasAway(t *testing.T) {
 	n := newNode(t, "topologyManagerPolicy: single-numa-node")
 	small, other, c, neighbor := n.crowd("required")
-	c.Resources = merged(c.Resources, to(10*gi))
+	c.Resources = c.Resources.Updated(to(10 * gi))
 	n.restart()
 	n.sync([]Pod{small, other}, []Container{neighbor, c})
 	n.want("short", n.containerView(small, "main").Short.String(), "memory 1610612736 (1536Mi)")
@@ -171,7 +173,8 @@ func TestAShortContainerIsNotTakenForOneOnAllNodes(t *testing.T) {
 	n := newNode(t, "topologyManagerPolicy: restricted")
 	small, other, c, neighbor := n.crowd("")
 	got := n.update(small, c, to(10*gi))
-	c.Resources = merged(c.Resources, to(10*gi)).with(*got)
+	c.Resources = with(c.Resources.Updated(to(10*gi)), *got)
+	n.write(c.CgroupsPath, *got)
 	n.stop()
 	if err := os.Remove(filepath.Join(n.state, checkpoint.FileName)); err != nil {
 		t.Fatal(err)
@@ -281,12 +284,12 @@ func TestARefusedResizeOutlivesNewerRejections(t *testing.T) {
 	try := func() { _, _ = n.UpdateContainer(context.Background(), small, c, to(10*gi)) }
 	try()
 	large := n.pod("large", memoryqos.Guaranteed)
-	for range rejectionsKept {
+	for range ledger.RejectionsKept {
 		_, _ = n.CreateContainer(context.Background(), large, ofPod(large, "main", 20*gi))
 	}
 	try()
 	view := n.View()
-	if len(view.Rejections) != rejectionsKept || view.Rejections[0].Count != 2 || view.Rejections[0].Pod != "small" {
+	if len(view.Rejections) != ledger.RejectionsKept || view.Rejections[0].Count != 2 || view.Rejections[0].Pod != "small" {
 		t.Errorf("%d are shown, the first is %+v", len(view.Rejections), view.Rejections[0])
 	}
 }
@@ -301,7 +304,7 @@ func TestADryRunShortensNothing(t *testing.T) {
 	if err := n.StopPodSandbox(context.Background(), other); err != nil {
 		t.Fatal(err)
 	}
-	n.fitShort(context.Background())
+	n.work(context.Background())
 	n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), "0")
 }
 

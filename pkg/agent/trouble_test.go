@@ -246,7 +246,7 @@ func TestTheKubeletMayMoveWhatItHasPinned(t *testing.T) {
 	c = n.launch(pod, c)
 	got := n.update(pod, c, Resources{
 		Mems: "0", MemoryLimit: limit(int64(2 * gi)), OOMScoreAdj: limit(-997), CPUShares: new(uint64),
-		Hugepages: []HugepageLimit{{"2MB", 4 * mi}},
+		Hugepages: []HugepageLimit{{PageSize: "2MB", Limit: 4 * mi}},
 	})
 	if got == nil || got.CpusetMems != "" || got.Unified["memory.min"] != "2104532992" {
 		t.Errorf("it was answered with %+v", got)

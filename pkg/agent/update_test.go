@@ -218,7 +218,7 @@ func TestSetHighRaisesAndSurvives(t *testing.T) {
 		t.Errorf("the update was answered with %+v", got)
 	}
 	n.write(c.CgroupsPath, *got)
-	c.Resources = c.Resources.with(*got)
+	c.Resources = with(c.Resources, *got)
 
 	// A restart of the plugin knows it, and so does the file check.
 	n.restart()

@@ -1,126 +1,59 @@
 package agent
 
 import (
-	"time"
+	"cmp"
+	"slices"
+	"strings"
+	"sync"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// View is a consistent picture of the agent's state. It never changes after it was taken; its parts are shared between
-// views and must not be written to.
-type View struct {
-	Taken time.Time
-	// Generation changes with every change of the state.
-	Generation uint64
-	// Runtime is the one connected last; its Name is empty before the first.
-	Runtime Runtime
-	// Config is the configuration in force.
-	Config config.Resolved
-	// Nodes is the node map; empty under the Memory Manager policy None.
-	Nodes []memorymanager.NodeState
-	// Ancestors are the values of the levels above the pods, as wanted.
-	Ancestors memoryqos.Levels
-	// Kubepods is the cgroup of the top level, "" before the first pod.
-	Kubepods string
-	// Pods are sorted by namespace, name and UID.
-	Pods []*PodView
-	// Rejections are the last containers of living pods that could not be placed, newest first.
-	Rejections []RejectionView
-	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.
-	Conditions []Condition
+// picture is the shared part of the views of one generation.
+type picture struct {
+	ledger.View
+	order sync.Once // sorts the pods: a thousand take longer than a decision
 }
 
-// PodView is a living pod.
-type PodView struct {
-	UID, ID, Namespace, Name string
-	Class                    memoryqos.QOSClass
-	// Cgroup is relative to the cgroup mount; "" for a pod outside kubepods, which is left alone.
-	Cgroup string
-	// Values are what the pod's own cgroup should hold.
-	Values memoryqos.Values
-	// Containers are in the order of their first appearance, ended ones that keep a booking included.
-	Containers []ContainerView
-	// Problems are wrong annotations.
-	Problems []config.Problem
-	// Since is when the agent first saw the pod.
-	Since time.Time
+// View returns the present state. The lock is held only to collect what has changed since the last View.
+func (a *Agent) View() *ledger.View {
+	a.mu.Lock()
+	if a.picture == nil || a.picture.Generation != a.ledger.Generation() {
+		a.picture = &picture{View: a.ledger.View()}
+	}
+	shared, storeError := a.picture, a.storeError
+	a.mu.Unlock()
+	shared.order.Do(func() {
+		slices.SortFunc(shared.Pods, func(x, y *ledger.PodView) int {
+			return cmp.Or(strings.Compare(x.Namespace, y.Namespace), strings.Compare(x.Name, y.Name), strings.Compare(x.UID, y.UID))
+		})
+	})
+	// What follows is this caller's own copy.
+	own := shared.View
+	own.Taken = a.now()
+	own.Conditions = append(slices.Clone(shared.Conditions), a.storage(&own, storeError))
+	slices.SortFunc(own.Conditions, func(x, y ledger.Condition) int { return cmp.Compare(x.Name, y.Name) })
+	return &own
 }
 
-// ContainerView is a container of a living pod.
-type ContainerView struct {
-	ID, Name string
-	Kind     memoryqos.Kind
-	State    State
-	// Cgroup is relative to the cgroup mount.
-	Cgroup string
-	// Limit is 0 when there is none.
-	Limit uint64
-	// Request is the memory request with its source and error bound.
-	Request podinfo.Estimate
-	// Values are what Memory QoS gives; Raised is the memory.high that the stall guard has set instead, 0 when none.
-	Values memoryqos.Values
-	Raised uint64
-	// Nodes is the cpuset.mems that the container has from us or from the kubelet; empty when it is not pinned.
-	Nodes nodeset.Set
-	// Short is what a resize asks for and could not be allocated yet; nil when nothing is missing.
-	Short memorymanager.Request
-	// CPUNodes are the NUMA nodes of its exclusive CPUs, CPUs how many of them each of these has.
-	CPUNodes nodeset.Set
-	CPUs     map[int]int
-	// Pinning says in a few words how the container got its nodes, or why it has none.
-	Pinning string
-	// Blocks are its bookings.
-	Blocks []memorymanager.Block
-}
-
-// RejectionView is a container that was refused, or that runs unpinned because it could not be placed.
-type RejectionView struct {
-	// At is the first time, Last the last one, Count how often the same was tried. Only a refused resize is tried again as
-	// the same rejection; each try to create a container is one of its own.
-	At, Last                  time.Time
-	Count                     int
-	Namespace, Pod, Container string
-	UID                       string
-	// Reason is one of memorymanager's, or one of this package's.
-	Reason string
-	// Text says why, without the container's name; it may have more lines.
-	Text string
-	// Refused is unset when the container runs all the same, unpinned.
-	Refused bool
-}
-
-// Same reports whether both are the same rejection, however often it was tried.
-func (r RejectionView) Same(other RejectionView) bool {
-	return r.At.Equal(other.At) && r.UID == other.UID && r.Container == other.Container && r.Reason == other.Reason
-}
-
-// The names of the conditions.
-const (
-	Connected    = "connected"
-	Synchronized = "synchronized"
-	Checkpoint   = "checkpoint"
-	ConfigValid  = "config"
-)
-
-// Condition is one thing that must be so for the agent to be ready.
-type Condition struct {
-	Name string
-	OK   bool
-	// Message says why not.
-	Message string
-	Since   time.Time
-}
-
-// Ready reports whether every condition holds.
-func (v *View) Ready() bool {
-	for _, c := range v.Conditions {
-		if !c.OK {
-			return false
+// storage is the condition of the checkpoint.
+func (a *Agent) storage(view *ledger.View, storeError string) ledger.Condition {
+	condition := ledger.Condition{Name: ledger.ConditionCheckpoint, OK: true}
+	if !view.Config.Static || view.Config.Config.DryRun {
+		return condition
+	}
+	if a.writer == nil {
+		return ledger.Condition{Name: ledger.ConditionCheckpoint, Message: storeError}
+	}
+	stats := a.writer.Stats()
+	switch {
+	case stats.LastError != "":
+		return ledger.Condition{Name: ledger.ConditionCheckpoint, Message: stats.LastError, Since: stats.PendingSince}
+	case stats.Pending && a.now().Sub(stats.PendingSince) > slowDisk:
+		return ledger.Condition{
+			Name: ledger.ConditionCheckpoint, Since: stats.PendingSince,
+			Message: "the state file has not been written for more than " + slowDisk.String(),
 		}
 	}
-	return true
+	return condition
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // walker plays kubelet and runtime in a random order of events, and knows what must be so after each.
@@ -188,9 +189,9 @@ func (w *walker) createContainer(p *walkedPod) string {
 		return w.retried(p, c)
 	}
 	w.mkdir(c.CgroupsPath)
-	w.writeFile(c.CgroupsPath, "memory.max", bytesOf(limitOf(c.Resources.MemoryLimit)))
+	w.writeFile(c.CgroupsPath, "memory.max", bytesOf(limitOf(c.Resources)))
 	w.applied(c.CgroupsPath, adjustment)
-	c.Resources = c.Resources.with(adjustment)
+	c.Resources = with(c.Resources, adjustment)
 	c.State = Running
 	w.noError(w.StartContainer(context.Background(), p.Pod, c))
 	p.containers[name] = &walkedContainer{Container: c}
@@ -207,7 +208,7 @@ func (w *walker) retried(p *walkedPod, c Container) string {
 	}
 	w.mkdir(c.CgroupsPath)
 	w.applied(c.CgroupsPath, adjustment)
-	c.Resources = c.Resources.with(adjustment)
+	c.Resources = with(c.Resources, adjustment)
 	c.State = Running
 	w.noError(w.StartContainer(context.Background(), p.Pod, c))
 	p.containers[c.Name] = &walkedContainer{Container: c}
@@ -226,12 +227,12 @@ func (w *walker) resize(p *walkedPod, c *walkedContainer) string {
 	if err != nil {
 		return "refused resize " + c.ID
 	}
-	c.Resources = merged(c.Resources, to)
+	c.Resources = c.Resources.Updated(to)
 	if got != nil {
-		c.Resources = c.Resources.with(*got)
+		c.Resources = with(c.Resources, *got)
 		w.applied(c.CgroupsPath, *got)
 	}
-	w.writeFile(c.CgroupsPath, "memory.max", bytesOf(limitOf(c.Resources.MemoryLimit)))
+	w.writeFile(c.CgroupsPath, "memory.max", bytesOf(limitOf(c.Resources)))
 	w.noError(w.PostUpdateContainer(context.Background(), p.Pod, c.Container))
 	return "resize " + c.ID
 }
@@ -306,7 +307,7 @@ func (w *walker) update(_ context.Context, updates []Update) error {
 		for _, p := range w.pods {
 			for _, c := range p.containers {
 				if c.ID == update.ContainerID {
-					c.Resources = c.Resources.with(update.Adjustment)
+					c.Resources = with(c.Resources, update.Adjustment)
 					w.applied(c.CgroupsPath, update.Adjustment)
 				}
 			}
@@ -325,8 +326,8 @@ func (w *walker) check(event string) {
 	if len(w.bad) > 0 {
 		fail("%s", strings.Join(w.bad, "; "))
 	}
-	if w.manager != nil {
-		w.checkBookings(fail)
+	if state, ok := w.ledger.State(); ok {
+		w.checkAllocations(state, fail)
 	}
 	want := map[string]uint64{}
 	for _, p := range w.pods {
@@ -358,19 +359,20 @@ func (w *walker) check(event string) {
 	}
 }
 
-// checkBookings compares the node map with the bookings, and the bookings with the pods.
-func (w *walker) checkBookings(fail func(string, ...any)) {
-	state := w.manager.State()
+// checkAllocations compares the node map with the allocations, and the allocations with the pods.
+func (w *walker) checkAllocations(state memorymanager.State, fail func(string, ...any)) {
 	type key struct {
 		node int
 		of   memorymanager.MemoryType
 	}
 	sums := map[key]uint64{}
+	allocated := map[string][]memorymanager.Block{}
 	for _, entry := range state.Entries {
 		p := w.pods[entry.Pod]
 		if p == nil {
-			fail("pod %s is gone and has a booking", entry.Pod)
+			fail("pod %s is gone and has an allocation", entry.Pod)
 		}
+		allocated[entry.Pod+"/"+entry.Container] = entry.Blocks
 		for _, block := range entry.Blocks {
 			for _, amount := range block.PerNode {
 				sums[key{amount.Node, block.Type}] += amount.Bytes
@@ -380,17 +382,17 @@ func (w *walker) checkBookings(fail func(string, ...any)) {
 	for _, node := range state.Nodes {
 		for _, table := range node.Memory {
 			if got := sums[key{node.ID, table.Type}]; got != table.Reserved {
-				fail("node %d has %d of %s reserved, the bookings sum up to %d", node.ID, table.Reserved, table.Type, got)
+				fail("node %d has %d of %s reserved, the allocations sum up to %d", node.ID, table.Reserved, table.Type, got)
 			}
 		}
 	}
 	for _, p := range w.pods {
 		for _, c := range p.containers {
-			blocks := w.manager.Blocks(p.UID, c.Name)
+			blocks := allocated[p.UID+"/"+c.Name]
 			if !c.State.Alive() || len(blocks) == 0 {
 				continue
 			}
-			size, asked, nodes := blocks[0].Size, limitOf(c.Resources.MemoryLimit), nodesOf(blocks)
+			size, asked, nodes := blocks[0].Size, limitOf(c.Resources), blocks[0].Nodes
 			if size < asked { // it is short, as nothing is free on its nodes
 				w.short++
 				for id := range nodes.All() {
@@ -398,7 +400,7 @@ func (w *walker) checkBookings(fail func(string, ...any)) {
 						fail("container %s has %d allocated and the limit %d, and node %d has %d free", c.ID, size, asked, id, free)
 					}
 				}
-				nodes = w.allNodes
+				nodes = nodeset.Of(0, 1)
 			}
 			if size > asked {
 				fail("container %s has %d allocated and the limit %d", c.ID, size, asked)
@@ -408,6 +410,13 @@ func (w *walker) checkBookings(fail func(string, ...any)) {
 			}
 		}
 	}
+}
+
+func limitOf(r Resources) uint64 {
+	if r.MemoryLimit == nil {
+		return 0
+	}
+	return uint64(*r.MemoryLimit)
 }
 
 // walk takes steps; the seed of a failed walk is in its message.
@@ -423,7 +432,7 @@ func walk(t *testing.T, yaml string, steps, calm int) {
 	w := newWalker(t, seed, yaml, calm)
 	for range steps {
 		event := w.step()
-		w.fitShort(context.Background()) // Run's part
+		w.work(context.Background()) // Run's part
 		w.check(event)
 	}
 	t.Logf("containers were found short %d times", w.short)

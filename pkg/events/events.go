@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -48,7 +48,7 @@ type Options struct {
 	Sink record.EventSink
 	// Node is the node's name in the API.
 	Node        string
-	View        func() *agent.View
+	View        func() *ledger.View
 	Overwritten func() map[cgroup.File]uint64
 	Log         logrus.FieldLogger
 }
@@ -58,7 +58,7 @@ type Reporter struct {
 	Options
 	episodes chan guard.Episode
 	recorder record.EventRecorder
-	last     agent.RejectionView // the newest one that was reported
+	last     ledger.Rejection // the newest one that was reported
 	counted  map[cgroup.File]uint64
 	every    time.Duration
 	retry    time.Duration // pause before an event is tried again
@@ -128,12 +128,12 @@ func (r *Reporter) look() {
 }
 
 // known reports whether a rejection is the last one that was reported, or an older one: the last one goes with its pod.
-func (r *Reporter) known(rejection agent.RejectionView) bool {
+func (r *Reporter) known(rejection ledger.Rejection) bool {
 	return r.last.Same(rejection) || rejection.At.Before(r.last.At)
 }
 
 // owner is the pod of a cgroup, or the node for the levels above the pods.
-func (r *Reporter) owner(view *agent.View, path string) *corev1.ObjectReference {
+func (r *Reporter) owner(view *ledger.View, path string) *corev1.ObjectReference {
 	for _, pod := range view.Pods {
 		if pod.Cgroup == path {
 			return podReference(pod.Namespace, pod.Name, pod.UID, "")

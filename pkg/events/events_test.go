@@ -22,9 +22,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/client-go/rest"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // server is the part of an API server that keeps events.
@@ -113,7 +113,7 @@ func (s *server) written() map[string]bool {
 // node is what a Reporter looks at.
 type node struct {
 	mu     sync.Mutex
-	view   agent.View
+	view   ledger.View
 	counts map[cgroup.File]uint64
 }
 
@@ -132,7 +132,7 @@ func start(t *testing.T, s *server, n *node) *Reporter {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	r := New(Options{Sink: sink, Node: "worker-1", Log: log,
-		View: func() *agent.View {
+		View: func() *ledger.View {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			view := n.view
@@ -180,14 +180,14 @@ func (s *server) eventually(t *testing.T, want ...string) {
 
 func busyNode() *node {
 	return &node{
-		view: agent.View{Pods: []*agent.PodView{{UID: "u1", Namespace: "shop", Name: "web", Cgroup: "kubepods/burstable/podu1",
-			Containers: []agent.ContainerView{{ID: "c1", Name: "nginx"}}}}},
+		view: ledger.View{Pods: []*ledger.PodView{{UID: "u1", Namespace: "shop", Name: "web", Cgroup: "kubepods/burstable/podu1",
+			Containers: []ledger.ContainerView{{ID: "c1", Name: "nginx"}}}}},
 		counts: map[cgroup.File]uint64{{Cgroup: "kubepods", Knob: cgroup.MemoryMin}: 3}, // from before
 	}
 }
 
-func rejection(pod string, refused bool) agent.RejectionView {
-	return agent.RejectionView{At: time.Now(), Namespace: "shop", Pod: pod, UID: "uid-" + pod, Container: "app",
+func rejection(pod string, refused bool) ledger.Rejection {
+	return ledger.Rejection{At: time.Now(), Namespace: "shop", Pod: pod, UID: "uid-" + pod, Container: "app",
 		Reason: "TopologyAffinityError", Text: "fits nowhere", Refused: refused}
 }
 
@@ -196,10 +196,10 @@ func TestEventsOfAPod(t *testing.T) {
 	r := start(t, s, n)
 	const rejected = "Pod shop/large uid-large spec.containers{app} TopologyAffinityError 1×: container app: fits nowhere"
 	const unpinned = "Pod shop/odd uid-odd spec.containers{app} TopologyAffinityError 1×: container app: runs without NUMA nodes of its own: fits nowhere"
-	n.change(func(n *node) { n.view.Rejections = []agent.RejectionView{rejection("large", true)} })
+	n.change(func(n *node) { n.view.Rejections = []ledger.Rejection{rejection("large", true)} })
 	s.eventually(t, rejected)
 	n.change(func(n *node) {
-		n.view.Rejections = append([]agent.RejectionView{rejection("odd", false)}, n.view.Rejections...)
+		n.view.Rejections = append([]ledger.Rejection{rejection("odd", false)}, n.view.Rejections...)
 	})
 	s.eventually(t, rejected, unpinned)
 	// A resize that the kubelet tries again is no news.
@@ -231,7 +231,7 @@ func TestEventsWaitForAnAPIServerThatIsAway(t *testing.T) {
 	s, n := newServer(t), busyNode()
 	s.failing.Store(3)
 	start(t, s, n)
-	n.change(func(n *node) { n.view.Rejections = []agent.RejectionView{rejection("large", true)} })
+	n.change(func(n *node) { n.view.Rejections = []ledger.Rejection{rejection("large", true)} })
 	s.eventually(t, "Pod shop/large uid-large spec.containers{app} TopologyAffinityError 1×: container app: fits nowhere")
 }
 

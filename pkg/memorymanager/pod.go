@@ -90,3 +90,30 @@ func plus(a, b uint64) uint64 {
 	}
 	return ^uint64(0)
 }
+
+// Aligned reports whether the pod has an affinity. A pod without one that has allocations gets the affinity that they
+// show.
+func (m *Manager) Aligned(uid string) bool {
+	p := m.pods[uid]
+	if p == nil {
+		return false
+	}
+	if p.affinity == nil && len(p.containers) > 0 {
+		var nodes nodeset.Set
+		for i := range p.containers {
+			nodes = nodes.Union(span(p.containers[i].blocks))
+		}
+		hint := m.policy.Regenerated(m.all, nodes)
+		p.affinity = &hint
+	}
+	return p.affinity != nil
+}
+
+// SetKind corrects the kind of a container that was allocated before its kind was known: what an init container leaves
+// behind can be used again.
+func (m *Manager) SetKind(pod, name string, kind Kind) {
+	if c := m.container(pod, name); c != nil && c.kind != kind {
+		c.kind = kind
+		m.generation++
+	}
+}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
@@ -24,7 +25,7 @@ import (
 // folder's, which are read faster than a kernel's.
 func BenchmarkScrape(b *testing.B) {
 	root := b.TempDir()
-	view := &agent.View{Nodes: busyNode().Nodes, Conditions: busyNode().Conditions}
+	view := &ledger.View{Nodes: busyNode().Nodes, Conditions: busyNode().Conditions}
 	for i := range 1000 {
 		name := fmt.Sprintf("kubepods/burstable/pod%d/app", i)
 		folder := filepath.Join(root, name)
@@ -40,8 +41,8 @@ func BenchmarkScrape(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		view.Pods = append(view.Pods, &agent.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
-			Containers: []agent.ContainerView{{Name: "app", State: agent.Running, Cgroup: name, Values: memoryqos.Values{High: pointer(1 << 30)},
+		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
+			Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running, Cgroup: name, Values: memoryqos.Values{High: pointer(1 << 30)},
 				Request: podinfo.Estimate{Request: 1 << 29, Source: podinfo.SourceKubelet}}}})
 	}
 	tree, err := cgroup.Open(root)
@@ -50,8 +51,8 @@ func BenchmarkScrape(b *testing.B) {
 	}
 	defer tree.Close()
 	m := New()
-	m.Attach(Sources{View: func() *agent.View { return view }, Counters: func() agent.Counters { return agent.Counters{} }, Version: "v1"})
-	files := newContainers(func() *agent.View { return view }, tree)
+	m.Attach(Sources{View: func() *ledger.View { return view }, Counters: func() agent.Counters { return agent.Counters{} }, Version: "v1"})
+	files := newContainers(func() *ledger.View { return view }, tree)
 	files.fresh = 0 // each scrape reads
 	m.registry.MustRegister(files)
 	server := httptest.NewServer(m.Handler())

@@ -6,8 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 var (
@@ -29,7 +29,7 @@ const freshTime = time.Second
 
 // containers collects the kernel's counters of the containers with a memory.high of ours: only they can be throttled.
 type containers struct {
-	view func() *agent.View
+	view func() *ledger.View
 	tree *cgroup.Tree
 	now  func() time.Time
 
@@ -40,7 +40,7 @@ type containers struct {
 	read   []prometheus.Metric
 }
 
-func newContainers(view func() *agent.View, tree *cgroup.Tree) *containers {
+func newContainers(view func() *ledger.View, tree *cgroup.Tree) *containers {
 	return &containers{view: view, tree: tree, now: time.Now, fresh: freshTime}
 }
 
@@ -63,8 +63,8 @@ func (c *containers) Collect(out chan<- prometheus.Metric) {
 // readAll reads as many containers as there is time for, and goes on there at the next time. The lock is held.
 func (c *containers) readAll() {
 	type throttled struct {
-		pod       *agent.PodView
-		container *agent.ContainerView
+		pod       *ledger.PodView
+		container *ledger.ContainerView
 	}
 	var all []throttled
 	seen := map[[3]string]bool{} // a pod that is ending and its successor may bear one name
@@ -72,7 +72,7 @@ func (c *containers) readAll() {
 		for i := range pod.Containers {
 			container := &pod.Containers[i]
 			name := [3]string{pod.Namespace, pod.Name, container.Name}
-			if container.State == agent.Running && container.Values.High != nil && !seen[name] {
+			if container.State == ledger.Running && container.Values.High != nil && !seen[name] {
 				seen[name] = true
 				all = append(all, throttled{pod, container})
 			}

@@ -18,13 +18,14 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 const prefix = "nri_memory_manager_"
 
 // Sources are what is shown.
 type Sources struct {
-	View     func() *agent.View
+	View     func() *ledger.View
 	Counters func() agent.Counters
 	Guard    func() guard.Totals // nil where the stall guard is off
 	Tree     *cgroup.Tree        // for the counters of managed containers; nil shows none

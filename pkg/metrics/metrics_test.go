@@ -20,6 +20,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -28,24 +29,24 @@ import (
 
 func pointer(bytes uint64) *uint64 { return &bytes }
 
-func busyNode() *agent.View {
-	return &agent.View{
+func busyNode() *ledger.View {
+	return &ledger.View{
 		Nodes: []memorymanager.NodeState{{ID: 1, Memory: []memorymanager.TypeTable{
 			{Type: "memory", Table: memorymanager.Table{Total: 100, SystemReserved: 10, Allocatable: 90, Reserved: 40, Free: 50}}}}},
 		Ancestors: memoryqos.Levels{Kubepods: memoryqos.Values{Min: pointer(512), Low: pointer(384)}},
-		Pods: []*agent.PodView{
-			{Namespace: "a", Name: "web", Class: memoryqos.Burstable, Containers: []agent.ContainerView{
-				{Name: "app", State: agent.Running, Cgroup: "kubepods/burstable/pod1/app", Values: memoryqos.Values{High: pointer(1000)},
+		Pods: []*ledger.PodView{
+			{Namespace: "a", Name: "web", Class: memoryqos.Burstable, Containers: []ledger.ContainerView{
+				{Name: "app", State: ledger.Running, Cgroup: "kubepods/burstable/pod1/app", Values: memoryqos.Values{High: pointer(1000)},
 					Request: podinfo.Estimate{Request: 500, Source: "oomscore", Error: 64}},
-				{Name: "ended", State: agent.Stopped}}},
-			{Namespace: "a", Name: "web", Class: memoryqos.Burstable, Containers: []agent.ContainerView{
-				{Name: "app", State: agent.Running, Cgroup: "kubepods/burstable/pod2/app", Values: memoryqos.Values{High: pointer(1000)},
+				{Name: "ended", State: ledger.Stopped}}},
+			{Namespace: "a", Name: "web", Class: memoryqos.Burstable, Containers: []ledger.ContainerView{
+				{Name: "app", State: ledger.Running, Cgroup: "kubepods/burstable/pod2/app", Values: memoryqos.Values{High: pointer(1000)},
 					Request: podinfo.Estimate{Request: 500, Source: "oomscore", Error: 16}}}},
-			{Namespace: "b", Name: "database", Class: memoryqos.Guaranteed, Containers: []agent.ContainerView{
-				{Name: "postgres", State: agent.Running, Nodes: nodeset.Of(1), Request: podinfo.Estimate{Request: 40, Source: "limit"},
+			{Namespace: "b", Name: "database", Class: memoryqos.Guaranteed, Containers: []ledger.ContainerView{
+				{Name: "postgres", State: ledger.Running, Nodes: nodeset.Of(1), Request: podinfo.Estimate{Request: 40, Source: "limit"},
 					Short: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 30}}}}},
 		},
-		Conditions: []agent.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
+		Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
 	}
 }
 
@@ -74,9 +75,9 @@ func sources(t *testing.T) Sources {
 		Version: "v1", Tree: tree, View: busyNode,
 		Guard: func() guard.Totals { return guard.Totals{Episodes: 2, Raised: time.Minute} },
 		Counters: func() agent.Counters {
-			return agent.Counters{PinningRequests: 7, PinningErrors: 1,
+			return agent.Counters{Counters: ledger.Counters{PinningRequests: 7, PinningErrors: 1,
 				Rejections: map[string]uint64{"TopologyAffinityError": 1},
-				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3},
+				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}},
 				Overwrites: map[cgroup.Overwrite]uint64{{Level: "kubepods", File: "memory.min"}: 4},
 				Checkpoint: checkpoint.Stats{Writes: 9},
 				Requests:   podinfo.Stats{Sources: []podinfo.SourceStats{{Source: "kubelet", Answers: 5, Connected: true}}}}
@@ -151,12 +152,12 @@ func TestNamesFollowThePrometheusConventions(t *testing.T) {
 
 func TestAScrapeReadsWhatItHasTimeForAndGoesOnThere(t *testing.T) {
 	s := sources(t)
-	view := &agent.View{}
+	view := &ledger.View{}
 	for i := range 10 {
-		view.Pods = append(view.Pods, &agent.PodView{Namespace: "a", Name: fmt.Sprint(i), Containers: []agent.ContainerView{
-			{Name: "app", State: agent.Running, Cgroup: "kubepods/burstable/pod1/app", Values: memoryqos.Values{High: pointer(1)}}}})
+		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "a", Name: fmt.Sprint(i), Containers: []ledger.ContainerView{
+			{Name: "app", State: ledger.Running, Cgroup: "kubepods/burstable/pod1/app", Values: memoryqos.Values{High: pointer(1)}}}})
 	}
-	s.View = func() *agent.View { return view }
+	s.View = func() *ledger.View { return view }
 	m := New()
 	limited := newContainers(s.View, s.Tree)
 	limited.fresh = 0

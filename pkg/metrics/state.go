@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
@@ -81,7 +82,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 	collectCounters(out, s.Counters())
 }
 
-func collectContainers(out chan<- prometheus.Metric, view *agent.View) {
+func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 	type key struct{ class, pinned string }
 	classes, sources, errors := map[key]int{}, map[string]int{}, map[string]uint64{}
 	short, bytes := 0, map[string]uint64{string(memorymanager.Memory): 0}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
 
@@ -43,7 +43,7 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 type Exporter struct {
 	Client  rest.Interface // from NewClient
 	Node    string         // the Kubernetes node's name
-	View    func() *agent.View
+	View    func() *ledger.View
 	Machine machine.Machine
 	// Period is the mean time between two writes while something changes all the time. A change after a calm is written at once.
 	Period time.Duration
@@ -113,7 +113,7 @@ func (e *Exporter) Delete() error {
 }
 
 // due reports whether there is something to send or to read. A node without a map has no zones to export.
-func (e *Exporter) due(view *agent.View, now time.Time) bool {
+func (e *Exporter) due(view *ledger.View, now time.Time) bool {
 	switch {
 	case len(view.Nodes) == 0:
 		return false
@@ -133,7 +133,7 @@ func (e *Exporter) stale(now time.Time) bool {
 }
 
 // export writes the object if it differs from what the API server has.
-func (e *Exporter) export(ctx context.Context, view *agent.View) error {
+func (e *Exporter) export(ctx context.Context, view *ledger.View) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	zones, attributes := Zones(view, e.Machine), attributes(view)

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/cpuset"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
@@ -52,7 +52,7 @@ const zonesWithAllFree = `[
   {"name": "memory", "capacity": "32Gi", "allocatable": "32Gi", "available": "32Gi"}]}]`
 
 func TestZones(t *testing.T) {
-	text, err := json.Marshal(Zones(&agent.View{Nodes: nodes(63 << 30)}, hardware))
+	text, err := json.Marshal(Zones(&ledger.View{Nodes: nodes(63 << 30)}, hardware))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,21 +66,21 @@ func TestZones(t *testing.T) {
 }
 
 func TestExclusiveCPUsAreNotAvailable(t *testing.T) {
-	container := func(state agent.State, cpus map[int]int) agent.ContainerView {
-		return agent.ContainerView{State: state, CPUs: cpus}
+	container := func(state ledger.State, cpus map[int]int) ledger.ContainerView {
+		return ledger.ContainerView{State: state, CPUs: cpus}
 	}
 	for name, tc := range map[string]struct {
-		containers []agent.ContainerView
+		containers []ledger.ContainerView
 		want       int64
 	}{
 		"nothing runs":                   {nil, 4},
-		"a container of the shared pool": {[]agent.ContainerView{container(agent.Running, nil)}, 4},
-		"exclusive CPUs":                 {[]agent.ContainerView{container(agent.Running, map[int]int{0: 2}), container(agent.Created, map[int]int{0: 1, 2: 1})}, 1},
-		"an ended container":             {[]agent.ContainerView{container(agent.Stopped, map[int]int{0: 3})}, 4},
-		"more than there are":            {[]agent.ContainerView{container(agent.Running, map[int]int{0: 5})}, 0},
+		"a container of the shared pool": {[]ledger.ContainerView{container(ledger.Running, nil)}, 4},
+		"exclusive CPUs":                 {[]ledger.ContainerView{container(ledger.Running, map[int]int{0: 2}), container(ledger.Created, map[int]int{0: 1, 2: 1})}, 1},
+		"an ended container":             {[]ledger.ContainerView{container(ledger.Stopped, map[int]int{0: 3})}, 4},
+		"more than there are":            {[]ledger.ContainerView{container(ledger.Running, map[int]int{0: 5})}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			view := &agent.View{Nodes: nodes(0), Pods: []*agent.PodView{{Containers: tc.containers}}}
+			view := &ledger.View{Nodes: nodes(0), Pods: []*ledger.PodView{{Containers: tc.containers}}}
 			if got := Zones(view, hardware)[0].Resources[0]; got.Name != "cpu" || got.Available.Value() != tc.want || got.Capacity.Value() != 4 {
 				t.Errorf("%s: %s of %s available, want %d of 4", got.Name, got.Available.String(), got.Capacity.String(), tc.want)
 			}
@@ -89,23 +89,23 @@ func TestExclusiveCPUsAreNotAvailable(t *testing.T) {
 }
 
 func TestFingerprintIsOfThePodsThatRunOrWill(t *testing.T) {
-	pod := func(name string, containers ...agent.ContainerView) *agent.PodView {
-		return &agent.PodView{UID: "uid-" + name, Namespace: "default", Name: name, Containers: containers}
+	pod := func(name string, containers ...ledger.ContainerView) *ledger.PodView {
+		return &ledger.PodView{UID: "uid-" + name, Namespace: "default", Name: name, Containers: containers}
 	}
-	app := agent.ContainerView{Name: "app"}
-	rejection := func(name string, refused bool) agent.RejectionView {
-		return agent.RejectionView{UID: "uid-" + name, Refused: refused}
+	app := ledger.ContainerView{Name: "app"}
+	rejection := func(name string, refused bool) ledger.Rejection {
+		return ledger.Rejection{UID: "uid-" + name, Refused: refused}
 	}
 	for name, tc := range map[string]struct {
-		view agent.View
+		view ledger.View
 		want []string
 	}{
-		"no pods":                        {agent.View{}, nil},
-		"a pod that runs":                {agent.View{Pods: []*agent.PodView{pod("a", app)}}, []string{"a"}},
-		"a pod that starts":              {agent.View{Pods: []*agent.PodView{pod("b"), pod("a", app)}}, []string{"a", "b"}},
-		"a refused pod":                  {agent.View{Pods: []*agent.PodView{pod("a", app), pod("b")}, Rejections: []agent.RejectionView{rejection("b", true)}}, []string{"a"}},
-		"a pod that was refused earlier": {agent.View{Pods: []*agent.PodView{pod("a", app)}, Rejections: []agent.RejectionView{rejection("a", true)}}, []string{"a"}},
-		"a pod that runs unpinned":       {agent.View{Pods: []*agent.PodView{pod("a")}, Rejections: []agent.RejectionView{rejection("a", false)}}, []string{"a"}},
+		"no pods":                        {ledger.View{}, nil},
+		"a pod that runs":                {ledger.View{Pods: []*ledger.PodView{pod("a", app)}}, []string{"a"}},
+		"a pod that starts":              {ledger.View{Pods: []*ledger.PodView{pod("b"), pod("a", app)}}, []string{"a", "b"}},
+		"a refused pod":                  {ledger.View{Pods: []*ledger.PodView{pod("a", app), pod("b")}, Rejections: []ledger.Rejection{rejection("b", true)}}, []string{"a"}},
+		"a pod that was refused earlier": {ledger.View{Pods: []*ledger.PodView{pod("a", app)}, Rejections: []ledger.Rejection{rejection("a", true)}}, []string{"a"}},
+		"a pod that runs unpinned":       {ledger.View{Pods: []*ledger.PodView{pod("a")}, Rejections: []ledger.Rejection{rejection("a", false)}}, []string{"a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			scheduler := podfingerprint.NewFingerprint(0)
@@ -179,7 +179,7 @@ func refuse(w http.ResponseWriter, err *apierrors.StatusError) {
 	json.NewEncoder(w).Encode(status)
 }
 
-func newExporter(t *testing.T, view *agent.View) (*Exporter, *apiServer) {
+func newExporter(t *testing.T, view *ledger.View) (*Exporter, *apiServer) {
 	t.Helper()
 	api := &apiServer{t: t, requests: map[string]int{}}
 	server := httptest.NewServer(api)
@@ -190,7 +190,7 @@ func newExporter(t *testing.T, view *agent.View) (*Exporter, *apiServer) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	return &Exporter{Client: client, Node: "worker", View: func() *agent.View { return view }, Machine: hardware, Period: time.Millisecond, Log: log}, api
+	return &Exporter{Client: client, Node: "worker", View: func() *ledger.View { return view }, Machine: hardware, Period: time.Millisecond, Log: log}, api
 }
 
 // exports exports once.
@@ -200,7 +200,7 @@ func exports(t *testing.T, e *Exporter) {
 }
 
 func TestOnlyChangesAreSent(t *testing.T) {
-	view := &agent.View{Nodes: nodes(63 << 30)}
+	view := &ledger.View{Nodes: nodes(63 << 30)}
 	e, api := newExporter(t, view)
 	for range 3 {
 		exports(t, e)
@@ -223,19 +223,19 @@ func TestOnlyChangesAreSent(t *testing.T) {
 func TestWhatIsDue(t *testing.T) {
 	now := time.Now()
 	for name, tc := range map[string]struct {
-		change func(*Exporter, *agent.View)
+		change func(*Exporter, *ledger.View)
 		want   bool
 	}{
-		"nothing that is exported":        {func(*Exporter, *agent.View) {}, false},
-		"memory was allocated":            {func(_ *Exporter, v *agent.View) { v.Nodes = nodes(1) }, true},
-		"a pod came":                      {func(_ *Exporter, v *agent.View) { v.Pods = []*agent.PodView{{Name: "a"}} }, true},
-		"no node map":                     {func(_ *Exporter, v *agent.View) { v.Nodes = nil }, false},
-		"nothing was read for long":       {func(e *Exporter, _ *agent.View) { e.read = now.Add(-readEvery * e.Period) }, true},
-		"the last request failed":         {func(e *Exporter, _ *agent.View) { e.known = nil }, true},
-		"failed, and no node map anymore": {func(e *Exporter, v *agent.View) { e.known, v.Nodes = nil, nil }, false},
+		"nothing that is exported":        {func(*Exporter, *ledger.View) {}, false},
+		"memory was allocated":            {func(_ *Exporter, v *ledger.View) { v.Nodes = nodes(1) }, true},
+		"a pod came":                      {func(_ *Exporter, v *ledger.View) { v.Pods = []*ledger.PodView{{Name: "a"}} }, true},
+		"no node map":                     {func(_ *Exporter, v *ledger.View) { v.Nodes = nil }, false},
+		"nothing was read for long":       {func(e *Exporter, _ *ledger.View) { e.read = now.Add(-readEvery * e.Period) }, true},
+		"the last request failed":         {func(e *Exporter, _ *ledger.View) { e.known = nil }, true},
+		"failed, and no node map anymore": {func(e *Exporter, v *ledger.View) { e.known, v.Nodes = nil, nil }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			view := &agent.View{Nodes: nodes(0)}
+			view := &ledger.View{Nodes: nodes(0)}
 			e, _ := newExporter(t, view)
 			e.Period = time.Hour
 			exports(t, e)
@@ -249,7 +249,7 @@ func TestWhatIsDue(t *testing.T) {
 }
 
 func TestObjectIsReadNowAndThen(t *testing.T) {
-	e, api := newExporter(t, &agent.View{Nodes: nodes(0)})
+	e, api := newExporter(t, &ledger.View{Nodes: nodes(0)})
 	exports(t, e)
 	e.read = time.Time{}
 	exports(t, e)
@@ -265,11 +265,11 @@ func TestWritesAreBounded(t *testing.T) {
 	e.Period, e.look = time.Hour, time.Microsecond
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	e.View = func() *agent.View {
+	e.View = func() *ledger.View {
 		if changes++; changes == 100 {
 			cancel()
 		}
-		return &agent.View{Generation: changes, Nodes: nodes(changes)}
+		return &ledger.View{Generation: changes, Nodes: nodes(changes)}
 	}
 	e.Run(ctx)
 	if difference := cmp.Diff(map[string]int{"GET": 1, "POST": 1, "PUT": burst - 1}, api.requests); difference != "" {
@@ -278,7 +278,7 @@ func TestWritesAreBounded(t *testing.T) {
 }
 
 func TestRefusalIsToldOnce(t *testing.T) {
-	e, api := newExporter(t, &agent.View{Nodes: nodes(0)})
+	e, api := newExporter(t, &ledger.View{Nodes: nodes(0)})
 	log, lines := logtest.NewNullLogger()
 	e.Log, api.forbid = log, true
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -302,7 +302,7 @@ func TestRefusalIsToldOnce(t *testing.T) {
 }
 
 func TestFailureIsTriedAgain(t *testing.T) {
-	e, api := newExporter(t, &agent.View{Nodes: nodes(0)})
+	e, api := newExporter(t, &ledger.View{Nodes: nodes(0)})
 	api.object, api.failures = &topology.NodeResourceTopology{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}, 3
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

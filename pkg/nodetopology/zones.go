@@ -11,14 +11,14 @@ import (
 	"github.com/k8stopologyawareschedwg/podfingerprint"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
 
 // Zones returns one zone per NUMA node with its CPUs, memory and huge pages: what it has, what pods may have of it and what
 // is available, and the SLIT distances as costs. The scheduler takes a resource that no zone has for one that no zone can
 // give: without CPUs it would place no pod that requests any.
-func Zones(view *agent.View, hardware machine.Machine) topology.ZoneList {
+func Zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
 	exclusive := exclusiveCPUs(view)
 	zones := make(topology.ZoneList, 0, len(view.Nodes))
 	for _, node := range view.Nodes {
@@ -57,7 +57,7 @@ func costs(id int, hardware machine.Machine) topology.CostList {
 }
 
 // exclusiveCPUs counts the CPUs of each NUMA node that the kubelet's CPU manager has assigned to living containers.
-func exclusiveCPUs(view *agent.View) map[int]int {
+func exclusiveCPUs(view *ledger.View) map[int]int {
 	count := map[int]int{}
 	for _, pod := range view.Pods {
 		for _, container := range pod.Containers {
@@ -73,7 +73,7 @@ func exclusiveCPUs(view *agent.View) map[int]int {
 }
 
 // attributes tell the scheduler which rule this node admits by, and which pods the zones account for.
-func attributes(view *agent.View) topology.AttributeList {
+func attributes(view *ledger.View) topology.AttributeList {
 	return topology.AttributeList{
 		{Name: "topologyManagerPolicy", Value: string(view.Config.Manager.Policy)},
 		{Name: "topologyManagerScope", Value: string(view.Config.Manager.Scope)},
@@ -85,7 +85,7 @@ func attributes(view *agent.View) topology.AttributeList {
 // fingerprint is a hash of the node's pods. A scheduler that keeps a cache charges the pods that it sends here to every zone,
 // until it finds its own fingerprint of the node's running pods in the object. A pod counts from its sandbox on, so that no
 // charge is dropped before the zones have it, but not while its only containers are refused: such a pod never runs.
-func fingerprint(view *agent.View) string {
+func fingerprint(view *ledger.View) string {
 	refused := map[string]bool{}
 	for _, rejection := range view.Rejections {
 		refused[rejection.UID] = refused[rejection.UID] || rejection.Refused

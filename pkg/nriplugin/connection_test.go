@@ -16,7 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
@@ -27,8 +27,8 @@ const bound = 60 * time.Second
 // recorder is an agent that remembers what it was told.
 type recorder struct {
 	mu       sync.Mutex
-	runtime  agent.Runtime
-	apply    func(context.Context, []agent.Update) error
+	runtime  ledger.Runtime
+	apply    func(context.Context, []ledger.Update) error
 	events   []string
 	lost     []string
 	changed  chan struct{}
@@ -69,44 +69,46 @@ func (r *recorder) wait(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-func (r *recorder) Connected(runtime agent.Runtime, apply func(context.Context, []agent.Update) error) {
+func (r *recorder) Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) {
 	r.note(func() { r.runtime, r.apply = runtime, apply })
 }
 func (r *recorder) Disconnected(reason error) {
 	r.note(func() { r.lost = append(r.lost, reason.Error()) })
 }
-func (r *recorder) Synchronize(context.Context, []agent.Pod, []agent.Container) ([]agent.Update, error) {
+func (r *recorder) Synchronize(context.Context, []ledger.Pod, []ledger.Container) ([]ledger.Update, error) {
 	return nil, r.event("Synchronize")
 }
-func (r *recorder) RunPodSandbox(context.Context, agent.Pod) error { return r.event("RunPodSandbox") }
-func (r *recorder) UpdatePodSandbox(context.Context, agent.Pod, uint64, uint64) error {
+func (r *recorder) RunPodSandbox(context.Context, ledger.Pod) error { return r.event("RunPodSandbox") }
+func (r *recorder) UpdatePodSandbox(context.Context, ledger.Pod, uint64, uint64) error {
 	return r.event("UpdatePodSandbox")
 }
-func (r *recorder) StopPodSandbox(context.Context, agent.Pod) error { return r.event("StopPodSandbox") }
-func (r *recorder) RemovePodSandbox(context.Context, agent.Pod) error {
+func (r *recorder) StopPodSandbox(context.Context, ledger.Pod) error {
+	return r.event("StopPodSandbox")
+}
+func (r *recorder) RemovePodSandbox(context.Context, ledger.Pod) error {
 	return r.event("RemovePodSandbox")
 }
-func (r *recorder) CreateContainer(ctx context.Context, _ agent.Pod, _ agent.Container) (agent.Adjustment, error) {
+func (r *recorder) CreateContainer(ctx context.Context, _ ledger.Pod, _ ledger.Container) (ledger.Adjustment, error) {
 	if r.onCreate != nil {
 		if err := r.onCreate(ctx); err != nil {
-			return agent.Adjustment{}, err
+			return ledger.Adjustment{}, err
 		}
 	}
-	return agent.Adjustment{CpusetMems: "0", Unified: map[string]string{"memory.high": "4096"}}, r.event("CreateContainer")
+	return ledger.Adjustment{CpusetMems: "0", Unified: map[string]string{"memory.high": "4096"}}, r.event("CreateContainer")
 }
-func (r *recorder) StartContainer(context.Context, agent.Pod, agent.Container) error {
+func (r *recorder) StartContainer(context.Context, ledger.Pod, ledger.Container) error {
 	return r.event("StartContainer")
 }
-func (r *recorder) UpdateContainer(context.Context, agent.Pod, agent.Container, agent.Resources) (*agent.Adjustment, error) {
-	return &agent.Adjustment{Unified: map[string]string{"memory.high": "8192"}}, r.event("UpdateContainer")
+func (r *recorder) UpdateContainer(context.Context, ledger.Pod, ledger.Container, ledger.Resources) (*ledger.Adjustment, error) {
+	return &ledger.Adjustment{Unified: map[string]string{"memory.high": "8192"}}, r.event("UpdateContainer")
 }
-func (r *recorder) PostUpdateContainer(context.Context, agent.Pod, agent.Container) error {
+func (r *recorder) PostUpdateContainer(context.Context, ledger.Pod, ledger.Container) error {
 	return r.event("PostUpdateContainer")
 }
-func (r *recorder) StopContainer(context.Context, agent.Pod, agent.Container) error {
+func (r *recorder) StopContainer(context.Context, ledger.Pod, ledger.Container) error {
 	return r.event("StopContainer")
 }
-func (r *recorder) RemoveContainer(context.Context, agent.Pod, agent.Container) error {
+func (r *recorder) RemoveContainer(context.Context, ledger.Pod, ledger.Container) error {
 	return r.event("RemoveContainer")
 }
 
@@ -276,7 +278,7 @@ func TestUnaskedUpdatesReachTheRuntime(t *testing.T) {
 	must(t, err)
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	must(t, recorder.apply(ctx, []agent.Update{{ContainerID: "container", Adjustment: agent.Adjustment{CpusetMems: "1"}}}))
+	must(t, recorder.apply(ctx, []ledger.Update{{ContainerID: "container", Adjustment: ledger.Adjustment{CpusetMems: "1"}}}))
 	if got := runtime.Containers()[0].Linux.Resources.Cpu.Mems; got != "1" {
 		t.Errorf("cpuset.mems is %q, want 1", got)
 	}

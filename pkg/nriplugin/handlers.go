@@ -8,7 +8,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // margin is the part of an event's time that is left for the answer's way back. Past a request's time limit the runtime
@@ -70,11 +70,11 @@ func withMargin(ctx context.Context) (context.Context, context.CancelFunc) {
 // Synchronize is the state of the runtime after a registration.
 func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
 	return handle(ctx, s, "Synchronize", func(ctx context.Context) ([]*api.ContainerUpdate, error) {
-		all := make([]agent.Pod, len(pods))
+		all := make([]ledger.Pod, len(pods))
 		for i, pod := range pods {
 			all[i] = podOf(pod)
 		}
-		running := make([]agent.Container, len(containers))
+		running := make([]ledger.Container, len(containers))
 		for i, container := range containers {
 			running[i] = containerOf(container)
 		}

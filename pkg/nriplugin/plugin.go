@@ -13,24 +13,24 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // Agent is what the events go to: *agent.Agent.
 type Agent interface {
-	Connected(runtime agent.Runtime, apply func(context.Context, []agent.Update) error)
+	Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error)
 	Disconnected(reason error)
-	Synchronize(ctx context.Context, pods []agent.Pod, containers []agent.Container) ([]agent.Update, error)
-	RunPodSandbox(ctx context.Context, pod agent.Pod) error
-	UpdatePodSandbox(ctx context.Context, pod agent.Pod, overhead, limit uint64) error
-	StopPodSandbox(ctx context.Context, pod agent.Pod) error
-	RemovePodSandbox(ctx context.Context, pod agent.Pod) error
-	CreateContainer(ctx context.Context, pod agent.Pod, container agent.Container) (agent.Adjustment, error)
-	StartContainer(ctx context.Context, pod agent.Pod, container agent.Container) error
-	UpdateContainer(ctx context.Context, pod agent.Pod, container agent.Container, to agent.Resources) (*agent.Adjustment, error)
-	PostUpdateContainer(ctx context.Context, pod agent.Pod, container agent.Container) error
-	StopContainer(ctx context.Context, pod agent.Pod, container agent.Container) error
-	RemoveContainer(ctx context.Context, pod agent.Pod, container agent.Container) error
+	Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error)
+	RunPodSandbox(ctx context.Context, pod ledger.Pod) error
+	UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error
+	StopPodSandbox(ctx context.Context, pod ledger.Pod) error
+	RemovePodSandbox(ctx context.Context, pod ledger.Pod) error
+	CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error)
+	StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
+	UpdateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container, to ledger.Resources) (*ledger.Adjustment, error)
+	PostUpdateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
+	StopContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
+	RemoveContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
 }
 
 // Observer is told of every handled event alike.

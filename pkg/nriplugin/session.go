@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/containerd/nri/pkg/stub"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // session is one connection to a runtime, with its own stub.
@@ -19,7 +19,7 @@ type session struct {
 	*Plugin
 	stub       stub.Stub
 	configured chan struct{} // closed by Configure
-	runtime    agent.Runtime
+	runtime    ledger.Runtime
 	nri        Version
 	accepted   sync.Once // tells the agent
 }
@@ -81,7 +81,7 @@ func connectionEnded(err error) error {
 func (s *session) Configure(ctx context.Context, config, runtime, version string) (api.EventMask, error) {
 	defer close(s.configured)
 	s.nri = RuntimeNRIVersion(s.stub.RuntimeNRIVersion(), runtime, version)
-	s.runtime = agent.Runtime{Name: runtime, Version: version, ReplyUnified: repliesUnified(runtime, version)}
+	s.runtime = ledger.Runtime{Name: runtime, Version: version, ReplyUnified: repliesUnified(runtime, version)}
 	if s.nri.Known() {
 		s.runtime.NRIVersion = s.nri.String()
 	}
@@ -100,7 +100,7 @@ func (s *session) accept() {
 	s.accepted.Do(func() {
 		s.opts.Log.WithField("runtime", s.runtime.Name+" "+s.runtime.Version).WithField("nri", s.nri.String()).
 			Info("connected to the runtime")
-		var apply func(context.Context, []agent.Update) error
+		var apply func(context.Context, []ledger.Update) error
 		if unaskedUpdates(s.nri) {
 			apply = s.apply
 		}
@@ -110,7 +110,7 @@ func (s *session) accept() {
 
 // apply sends updates to the runtime. It must not be waited for by an event's handler: the runtime takes the updates
 // only when no event is on its way.
-func (s *session) apply(ctx context.Context, updates []agent.Update) error {
+func (s *session) apply(ctx context.Context, updates []ledger.Update) error {
 	request := updatesOf(updates)
 	if len(request) == 0 {
 		return nil

@@ -3,12 +3,12 @@ package nriplugin
 import (
 	"github.com/containerd/nri/pkg/api"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-func podOf(pod *api.PodSandbox) agent.Pod {
+func podOf(pod *api.PodSandbox) ledger.Pod {
 	linux := pod.GetLinux()
-	return agent.Pod{
+	return ledger.Pod{
 		ID:           pod.GetId(),
 		UID:          pod.GetUid(),
 		Namespace:    pod.GetNamespace(),
@@ -26,14 +26,14 @@ func memoryLimit(resources *api.LinuxResources) uint64 {
 	return uint64(max(0, resources.GetMemory().GetLimit().GetValue()))
 }
 
-func containerOf(container *api.Container) agent.Container {
+func containerOf(container *api.Container) ledger.Container {
 	linux := container.GetLinux()
 	resources := resourcesOf(linux.GetResources())
 	if adj := linux.GetOomScoreAdj(); adj != nil {
 		value := adj.GetValue()
 		resources.OOMScoreAdj = &value
 	}
-	return agent.Container{
+	return ledger.Container{
 		ID:          container.GetId(),
 		PodID:       container.GetPodSandboxId(),
 		Name:        container.GetName(),
@@ -44,22 +44,22 @@ func containerOf(container *api.Container) agent.Container {
 	}
 }
 
-func stateOf(state api.ContainerState) agent.State {
+func stateOf(state api.ContainerState) ledger.State {
 	switch state {
 	case api.ContainerState_CONTAINER_CREATED:
-		return agent.Created
+		return ledger.Created
 	case api.ContainerState_CONTAINER_RUNNING:
-		return agent.Running
+		return ledger.Running
 	case api.ContainerState_CONTAINER_PAUSED:
-		return agent.Paused
+		return ledger.Paused
 	case api.ContainerState_CONTAINER_STOPPED:
-		return agent.Stopped
+		return ledger.Stopped
 	}
-	return agent.Unknown
+	return ledger.Unknown
 }
 
-func resourcesOf(resources *api.LinuxResources) agent.Resources {
-	to := agent.Resources{
+func resourcesOf(resources *api.LinuxResources) ledger.Resources {
+	to := ledger.Resources{
 		CPUs:    resources.GetCpu().GetCpus(),
 		Mems:    resources.GetCpu().GetMems(),
 		Unified: resources.GetUnified(),
@@ -73,13 +73,13 @@ func resourcesOf(resources *api.LinuxResources) agent.Resources {
 		to.CPUShares = &value
 	}
 	for _, limit := range resources.GetHugepageLimits() {
-		to.Hugepages = append(to.Hugepages, agent.HugepageLimit{PageSize: limit.GetPageSize(), Limit: limit.GetLimit()})
+		to.Hugepages = append(to.Hugepages, ledger.HugepageLimit{PageSize: limit.GetPageSize(), Limit: limit.GetLimit()})
 	}
 	return to
 }
 
 // adjustmentOf returns nil when nothing is changed.
-func adjustmentOf(from agent.Adjustment) *api.ContainerAdjustment {
+func adjustmentOf(from ledger.Adjustment) *api.ContainerAdjustment {
 	if from.Empty() {
 		return nil
 	}
@@ -93,7 +93,7 @@ func adjustmentOf(from agent.Adjustment) *api.ContainerAdjustment {
 	return to
 }
 
-func updateOf(id string, from agent.Adjustment) *api.ContainerUpdate {
+func updateOf(id string, from ledger.Adjustment) *api.ContainerUpdate {
 	to := &api.ContainerUpdate{}
 	to.SetContainerId(id)
 	if from.CpusetMems != "" {
@@ -107,7 +107,7 @@ func updateOf(id string, from agent.Adjustment) *api.ContainerUpdate {
 
 // updatesOf leaves out empty updates. CRI-O drops a plugin when an update of another container fails, so a failure is
 // always to be ignored; the agent's reconciler sees to the container later.
-func updatesOf(from []agent.Update) []*api.ContainerUpdate {
+func updatesOf(from []ledger.Update) []*api.ContainerUpdate {
 	var to []*api.ContainerUpdate
 	for _, update := range from {
 		if update.ContainerID == "" || update.Empty() {

@@ -6,7 +6,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 func pointer[T any](value T) *T { return &value }
@@ -14,9 +14,9 @@ func pointer[T any](value T) *T { return &value }
 func TestPodOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		from *api.PodSandbox
-		want agent.Pod
+		want ledger.Pod
 	}{
-		"nothing": {nil, agent.Pod{}},
+		"nothing": {nil, ledger.Pod{}},
 		"all": {
 			&api.PodSandbox{
 				Id: "sandbox", Uid: "uid", Namespace: "ns", Name: "name",
@@ -27,7 +27,7 @@ func TestPodOf(t *testing.T) {
 					PodResources: &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(128)}},
 				},
 			},
-			agent.Pod{
+			ledger.Pod{
 				ID: "sandbox", UID: "uid", Namespace: "ns", Name: "name", CgroupParent: "/kubepods/poduid",
 				Annotations: map[string]string{"a": "1"}, Labels: map[string]string{"l": "2"},
 				Overhead: 64, MemoryLimit: 128,
@@ -35,7 +35,7 @@ func TestPodOf(t *testing.T) {
 		},
 		"limits that mean none": {
 			&api.PodSandbox{Linux: &api.LinuxPodSandbox{PodResources: &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(-1)}}}},
-			agent.Pod{},
+			ledger.Pod{},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -49,9 +49,9 @@ func TestPodOf(t *testing.T) {
 func TestContainerOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		from *api.Container
-		want agent.Container
+		want ledger.Container
 	}{
-		"nothing": {nil, agent.Container{}},
+		"nothing": {nil, ledger.Container{}},
 		"all": {
 			&api.Container{
 				Id: "id", PodSandboxId: "sandbox", Name: "app", State: api.ContainerState_CONTAINER_RUNNING,
@@ -67,19 +67,19 @@ func TestContainerOf(t *testing.T) {
 					},
 				},
 			},
-			agent.Container{
-				ID: "id", PodID: "sandbox", Name: "app", State: agent.Running, CgroupsPath: "/kubepods/poduid/id",
+			ledger.Container{
+				ID: "id", PodID: "sandbox", Name: "app", State: ledger.Running, CgroupsPath: "/kubepods/poduid/id",
 				Annotations: map[string]string{"a": "1"},
-				Resources: agent.Resources{
+				Resources: ledger.Resources{
 					MemoryLimit: pointer(int64(1024)), OOMScoreAdj: pointer(int64(-997)), CPUs: "0-3", Mems: "0",
-					Hugepages: []agent.HugepageLimit{{PageSize: "2MB", Limit: 4096}},
+					Hugepages: []ledger.HugepageLimit{{PageSize: "2MB", Limit: 4096}},
 					Unified:   map[string]string{"memory.high": "max"},
 				},
 			},
 		},
 		"no limit named": {
 			&api.Container{State: api.ContainerState_CONTAINER_PAUSED, Linux: &api.LinuxContainer{Resources: &api.LinuxResources{}}},
-			agent.Container{State: agent.Paused},
+			ledger.Container{State: ledger.Paused},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -91,10 +91,10 @@ func TestContainerOf(t *testing.T) {
 }
 
 func TestAdjustmentOf(t *testing.T) {
-	if got := adjustmentOf(agent.Adjustment{}); got != nil {
+	if got := adjustmentOf(ledger.Adjustment{}); got != nil {
 		t.Errorf("an empty adjustment became %v", got)
 	}
-	got := adjustmentOf(agent.Adjustment{CpusetMems: "0-1", Unified: map[string]string{"memory.high": "4096"}})
+	got := adjustmentOf(ledger.Adjustment{CpusetMems: "0-1", Unified: map[string]string{"memory.high": "4096"}})
 	if mems := got.GetLinux().GetResources().GetCpu().GetMems(); mems != "0-1" {
 		t.Errorf("cpuset.mems is %q, want it in its field", mems)
 	}
@@ -104,10 +104,10 @@ func TestAdjustmentOf(t *testing.T) {
 }
 
 func TestUpdatesNeverFailTheirRequest(t *testing.T) {
-	updates := updatesOf([]agent.Update{
-		{ContainerID: "a", Adjustment: agent.Adjustment{CpusetMems: "0"}},
+	updates := updatesOf([]ledger.Update{
+		{ContainerID: "a", Adjustment: ledger.Adjustment{CpusetMems: "0"}},
 		{ContainerID: "b"},
-		{Adjustment: agent.Adjustment{CpusetMems: "0"}},
+		{Adjustment: ledger.Adjustment{CpusetMems: "0"}},
 	})
 	if len(updates) != 1 || updates[0].ContainerId != "a" || !updates[0].IgnoreFailure {
 		t.Errorf("got %v, want one update of a that may fail", updates)

@@ -14,13 +14,13 @@ import (
 	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Serve answers on a listener until ctx ends.
-func Serve(ctx context.Context, listener net.Listener, view func() *agent.View) error {
+func Serve(ctx context.Context, listener net.Listener, view func() *ledger.View) error {
 	server := grpc.NewServer()
 	podresources.RegisterPodResourcesListerServer(server, lister{view: view})
 	defer context.AfterFunc(ctx, server.Stop)()
@@ -32,7 +32,7 @@ func Serve(ctx context.Context, listener net.Listener, view func() *agent.View) 
 
 type lister struct {
 	podresources.UnimplementedPodResourcesListerServer
-	view func() *agent.View
+	view func() *ledger.View
 }
 
 // List returns every living pod with the memory of its containers, one ContainerMemory per block.
@@ -69,7 +69,7 @@ func (l lister) GetAllocatableResources(context.Context, *podresources.Allocatab
 	return response, nil
 }
 
-func resourcesOf(pod *agent.PodView) *podresources.PodResources {
+func resourcesOf(pod *ledger.PodView) *podresources.PodResources {
 	resources := &podresources.PodResources{Name: pod.Name, Namespace: pod.Namespace}
 	for _, container := range pod.Containers {
 		if container.Kind == memoryqos.Init { // the kubelet lists none either: it is ended before the pod runs

@@ -17,13 +17,13 @@ import (
 	"google.golang.org/protobuf/proto"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-var view = &agent.View{
+var view = &ledger.View{
 	Nodes: []memorymanager.NodeState{
 		{ID: 0, Memory: []memorymanager.TypeTable{
 			{Type: "hugepages-2Mi", Table: memorymanager.Table{Allocatable: 4 << 20}},
@@ -32,8 +32,8 @@ var view = &agent.View{
 			{Type: "hugepages-2Mi"},
 			{Type: "memory", Table: memorymanager.Table{Allocatable: 32 << 30}}}},
 	},
-	Pods: []*agent.PodView{
-		{Namespace: "default", Name: "database", Containers: []agent.ContainerView{
+	Pods: []*ledger.PodView{
+		{Namespace: "default", Name: "database", Containers: []ledger.ContainerView{
 			{Name: "postgres", Blocks: []memorymanager.Block{
 				{Nodes: nodeset.Of(0, 3), Type: "memory", Size: 80 << 30},
 				{Nodes: nodeset.Of(0), Type: "hugepages-2Mi", Size: 2 << 20}}},
@@ -56,7 +56,7 @@ func client(t *testing.T) podresources.PodResourcesListerClient {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { done <- Serve(ctx, listener, func() *agent.View { return view }) }()
+	go func() { done <- Serve(ctx, listener, func() *ledger.View { return view }) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

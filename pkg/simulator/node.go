@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
 
@@ -120,7 +120,7 @@ func (n *node) skip(pod *corev1.Pod, containers []corev1.Container, reason strin
 }
 
 // learn takes from the plugin what an OCI spec does not have: the request and where it is from.
-func (c *Container) learn(view *agent.View) {
+func (c *Container) learn(view *ledger.View) {
 	for _, pod := range view.Pods {
 		if pod.UID != c.uid {
 			continue

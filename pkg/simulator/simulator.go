@@ -12,14 +12,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
 
 // Plugin is the plugin under simulation.
 type Plugin interface {
-	View() *agent.View
+	View() *ledger.View
 	// Wait returns when the plugin has ended after its context.
 	Wait() error
 }

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -19,7 +19,7 @@ import (
 // than a kernel's.
 func BenchmarkDocument(b *testing.B) {
 	root := b.TempDir()
-	view := &agent.View{}
+	view := &ledger.View{}
 	var numa strings.Builder
 	for _, kind := range strings.Fields("anon file kernel_stack pagetables sec_pagetables shmem file_mapped file_dirty file_writeback swapcached " +
 		"anon_thp file_thp shmem_thp inactive_anon active_anon inactive_file active_file unevictable slab_reclaimable slab_unreclaimable " +
@@ -43,8 +43,8 @@ func BenchmarkDocument(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		view.Pods = append(view.Pods, &agent.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
-			Containers: []agent.ContainerView{{Name: "app", State: agent.Running, Cgroup: name}}})
+		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
+			Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running, Cgroup: name}}})
 	}
 	tree, err := cgroup.Open(root)
 	if err != nil {
@@ -53,7 +53,7 @@ func BenchmarkDocument(b *testing.B) {
 	defer tree.Close()
 	for name, fresh := range map[string]time.Duration{"read": 0, "fresh": freshTime} {
 		b.Run(name, func(b *testing.B) {
-			sources := Sources{View: func() *agent.View { return view }, Tree: tree, Usages: NewUsages(tree)}
+			sources := Sources{View: func() *ledger.View { return view }, Tree: tree, Usages: NewUsages(tree)}
 			sources.Usages.fresh = fresh
 			cpu := cpuTime(b)
 			for b.Loop() {

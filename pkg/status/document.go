@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -183,7 +183,7 @@ type Overwrite struct {
 
 // Sources are what a document is made from.
 type Sources struct {
-	View       func() *agent.View
+	View       func() *ledger.View
 	Overwrites func() map[cgroup.Overwrite]uint64 // nil shows none
 	Requests   func() podinfo.Stats               // nil shows no sources of requests
 	Statuses   func() map[string]guard.Status     // nil without the stall guard
@@ -295,7 +295,7 @@ type known struct {
 	refused map[[2]string]bool      // by pod UID and container: the last word about its placement
 }
 
-func (s Sources) known(view *agent.View) known {
+func (s Sources) known(view *ledger.View) known {
 	k := known{refused: map[[2]string]bool{}}
 	if s.Statuses != nil {
 		k.guarded = s.Statuses()
@@ -309,7 +309,7 @@ func (s Sources) known(view *agent.View) known {
 	return k
 }
 
-func (k known) pod(view *agent.PodView) Pod {
+func (k known) pod(view *ledger.PodView) Pod {
 	pod := Pod{Namespace: view.Namespace, Name: view.Name, UID: view.UID, QOSClass: string(view.Class), Cgroup: view.Cgroup,
 		Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Containers: []Container{}}
 	for _, problem := range view.Problems {
@@ -321,7 +321,7 @@ func (k known) pod(view *agent.PodView) Pod {
 	return pod
 }
 
-func (k known) container(uid string, view *agent.ContainerView) Container {
+func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{Name: view.Name, ID: view.ID, Cgroup: view.Cgroup, Kind: view.Kind.String(), State: view.State.String(),
 		CpusetMems: view.Nodes.String(), Pinning: view.Pinning,
 		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
@@ -331,7 +331,7 @@ func (k known) container(uid string, view *agent.ContainerView) Container {
 		c.Nodes = view.Nodes.IDs()
 	}
 	c.Blocks, c.Short, c.ExclusiveCPUs = blocks(view.Blocks), amounts(view.Short), cpus(view.CPUs)
-	if view.State == agent.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
+	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
 		c.State, c.Min, c.Low, c.High = Rejected, nil, nil, nil
 	}
 	return c
@@ -350,7 +350,7 @@ func blocks(bookings []memorymanager.Block) []Block {
 }
 
 // ancestors are the levels above the pods, wanted and real.
-func (s Sources) ancestors(view *agent.View) []Ancestor {
+func (s Sources) ancestors(view *ledger.View) []Ancestor {
 	list := []Ancestor{}
 	if view.Kubepods == "" {
 		return list

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -54,9 +54,9 @@ func TestAncestorsAreComparedAsTheKernelRounds(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer tree.Close()
-			view := &agent.View{Kubepods: "kubepods", Ancestors: memoryqos.Levels{Kubepods: test.wanted}}
+			view := &ledger.View{Kubepods: "kubepods", Ancestors: memoryqos.Levels{Kubepods: test.wanted}}
 			view.Config.QoS.PageSize = 4096
-			document := Sources{View: func() *agent.View { return view }, Tree: tree}.Make()
+			document := Sources{View: func() *ledger.View { return view }, Tree: tree}.Make()
 			test.want.Cgroup, test.want.Level = "kubepods", cgroup.LevelKubepods
 			if difference := cmp.Diff([]Ancestor{test.want}, document.Ancestors); difference != "" {
 				t.Error(difference)

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -52,7 +52,7 @@ type Candidate struct {
 }
 
 // Explain turns the agent's explanations into documents.
-func Explain(explanations []agent.Explanation) []Explanation {
+func Explain(explanations []ledger.Explanation) []Explanation {
 	documents := make([]Explanation, 0, len(explanations))
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,

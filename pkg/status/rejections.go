@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // Rejection is a container that could not be placed.
@@ -24,7 +24,7 @@ type Rejection struct {
 	Refused   bool      `json:"refused"`
 }
 
-func rejection(r *agent.RejectionView) Rejection {
+func rejection(r *ledger.Rejection) Rejection {
 	last := r.Last
 	if last.Before(r.At) {
 		last = r.At
@@ -46,7 +46,7 @@ func (r *Rejection) outcome() string {
 
 // rejections joins what a container was rejected for again and again: the kubelet tries to create it until it succeeds. Those
 // of a pod follow each other; the newest come first.
-func rejections(views []agent.RejectionView) []Rejection {
+func rejections(views []ledger.Rejection) []Rejection {
 	type try struct {
 		uid, namespace, pod, container, reason string
 		refused                                bool

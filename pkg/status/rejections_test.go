@@ -7,17 +7,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 func TestRejectionsOfAPodAreJoined(t *testing.T) {
 	began := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	at := func(minute int) time.Time { return began.Add(time.Duration(minute) * time.Minute) }
-	view := func(minute int, pod, container string) agent.RejectionView {
-		return agent.RejectionView{At: at(minute), Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container,
+	view := func(minute int, pod, container string) ledger.Rejection {
+		return ledger.Rejection{At: at(minute), Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container,
 			Reason: "TopologyAffinityError", Text: fmt.Sprintf("no room at %d", minute), Refused: true}
 	}
-	changed := func(r agent.RejectionView, change func(*agent.RejectionView)) agent.RejectionView {
+	changed := func(r ledger.Rejection, change func(*ledger.Rejection)) ledger.Rejection {
 		change(&r)
 		return r
 	}
@@ -25,31 +25,31 @@ func TestRejectionsOfAPodAreJoined(t *testing.T) {
 		return fmt.Sprintf("%s/%s %d× %d–%d %s %t: %s", r.Pod, r.Container, r.Count, int(r.Time.Sub(began).Minutes()), int(r.Last.Sub(began).Minutes()), r.Reason, r.Refused, r.Text)
 	}
 	for name, test := range map[string]struct {
-		views []agent.RejectionView // newest first
+		views []ledger.Rejection // newest first
 		want  []string
 	}{
 		"none": {},
-		"one":  {[]agent.RejectionView{view(1, "web", "app")}, []string{"web/app 1× 1–1 TopologyAffinityError true: no room at 1"}},
+		"one":  {[]ledger.Rejection{view(1, "web", "app")}, []string{"web/app 1× 1–1 TopologyAffinityError true: no room at 1"}},
 		"a create that is tried again and again": {
-			[]agent.RejectionView{view(9, "web", "app"), view(5, "web", "app"), view(1, "web", "app")},
+			[]ledger.Rejection{view(9, "web", "app"), view(5, "web", "app"), view(1, "web", "app")},
 			[]string{"web/app 3× 1–9 TopologyAffinityError true: no room at 9"},
 		},
 		"a resize that is tried again and again": {
-			[]agent.RejectionView{changed(view(1, "web", "app"), func(r *agent.RejectionView) { r.Last, r.Count = at(8), 400 }), view(0, "web", "app")},
+			[]ledger.Rejection{changed(view(1, "web", "app"), func(r *ledger.Rejection) { r.Last, r.Count = at(8), 400 }), view(0, "web", "app")},
 			[]string{"web/app 401× 0–8 TopologyAffinityError true: no room at 1"},
 		},
 		"the pods in turn": {
-			[]agent.RejectionView{view(9, "web", "app"), view(8, "api", "app"), view(7, "web", "proxy"), view(6, "api", "app"), view(5, "web", "app")},
+			[]ledger.Rejection{view(9, "web", "app"), view(8, "api", "app"), view(7, "web", "proxy"), view(6, "api", "app"), view(5, "web", "app")},
 			[]string{
 				"web/app 2× 5–9 TopologyAffinityError true: no room at 9", "web/proxy 1× 7–7 TopologyAffinityError true: no room at 7",
 				"api/app 2× 6–8 TopologyAffinityError true: no room at 8",
 			},
 		},
 		"another reason, another outcome, another pod of the name": {
-			[]agent.RejectionView{
-				view(9, "web", "app"), changed(view(8, "web", "app"), func(r *agent.RejectionView) { r.Reason = "BadAnnotation" }),
-				changed(view(7, "web", "app"), func(r *agent.RejectionView) { r.Refused = false }),
-				changed(view(6, "web", "app"), func(r *agent.RejectionView) { r.UID = "other" }),
+			[]ledger.Rejection{
+				view(9, "web", "app"), changed(view(8, "web", "app"), func(r *ledger.Rejection) { r.Reason = "BadAnnotation" }),
+				changed(view(7, "web", "app"), func(r *ledger.Rejection) { r.Refused = false }),
+				changed(view(6, "web", "app"), func(r *ledger.Rejection) { r.UID = "other" }),
 			},
 			[]string{
 				"web/app 1× 9–9 TopologyAffinityError true: no room at 9", "web/app 1× 8–8 BadAnnotation true: no room at 8",

@@ -4,23 +4,23 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // shortPod has a container that was resized from 8Gi to 10Gi and has four CPUs on two nodes.
-func shortPod() *agent.PodView {
-	return &agent.PodView{Namespace: "default", Name: "database", UID: "1", Class: "Guaranteed", Containers: []agent.ContainerView{{
-		Name: "postgres", State: agent.Running, Limit: 10 << 30, Nodes: nodeset.Of(0, 1), Pinning: "pinned under restricted",
+func shortPod() *ledger.PodView {
+	return &ledger.PodView{Namespace: "default", Name: "database", UID: "1", Class: "Guaranteed", Containers: []ledger.ContainerView{{
+		Name: "postgres", State: ledger.Running, Limit: 10 << 30, Nodes: nodeset.Of(0, 1), Pinning: "pinned under restricted",
 		Blocks: []memorymanager.Block{{Nodes: nodeset.Of(0), Type: memorymanager.Memory, Size: 17 << 29}},
 		Short:  memorymanager.Request{{Type: memorymanager.Memory, Bytes: 3 << 29}}, CPUs: map[int]int{0: 2, 1: 2},
 	}}}
 }
 
 func TestAShortContainerIsShown(t *testing.T) {
-	view := &agent.View{Pods: []*agent.PodView{shortPod()}}
-	document := Sources{View: func() *agent.View { return view }}.Make()
+	view := &ledger.View{Pods: []*ledger.PodView{shortPod()}}
+	document := Sources{View: func() *ledger.View { return view }}.Make()
 	c := document.Pods[0].Containers[0]
 	if c.Short["memory"] != 3<<29 || c.ExclusiveCPUs["1"] != 2 || c.CpusetMems != "0-1" {
 		t.Errorf("the document has %+v", c)
@@ -42,7 +42,7 @@ func TestAShortContainerIsShown(t *testing.T) {
 func TestAShortContainerIsExplained(t *testing.T) {
 	pod := shortPod()
 	var text strings.Builder
-	documents := Explain([]agent.Explanation{{Pod: pod, Container: pod.Containers[0]}})
+	documents := Explain([]ledger.Explanation{{Pod: pod, Container: pod.Containers[0]}})
 	if err := WriteExplanations(&text, documents); err != nil {
 		t.Fatal(err)
 	}

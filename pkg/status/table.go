@@ -5,7 +5,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -82,7 +82,7 @@ func (c *Container) name() string {
 	switch {
 	case c.State == Rejected:
 		return c.Name + " (rejected)"
-	case c.State == agent.Stopped.String():
+	case c.State == ledger.Stopped.String():
 		return c.Name + " (ended)"
 	case len(c.Short) > 0:
 		return c.Name + " (short)"

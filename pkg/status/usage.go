@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // readingTime bounds what one document spends on the kernel's files. A container takes about 50 µs.
@@ -39,13 +39,13 @@ func NewUsages(tree *cgroup.Tree) *Usages {
 }
 
 // read returns the counters of the view's running containers, by cgroup.
-func (u *Usages) read(view *agent.View) map[string]*Usage {
+func (u *Usages) read(view *ledger.View) map[string]*Usage {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	var cgroups []string
 	for _, pod := range view.Pods {
 		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.State == agent.Running && c.Cgroup != "" {
+			if c := &pod.Containers[i]; c.State == ledger.Running && c.Cgroup != "" {
 				cgroups = append(cgroups, c.Cgroup)
 			}
 		}

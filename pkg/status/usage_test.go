@@ -10,21 +10,21 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // containersOf is a tree of running containers, and what sets the memory.current of all of them.
-func containersOf(t *testing.T, names ...string) (view *agent.View, tree *cgroup.Tree, set func(bytes int)) {
+func containersOf(t *testing.T, names ...string) (view *ledger.View, tree *cgroup.Tree, set func(bytes int)) {
 	t.Helper()
 	root := t.TempDir()
-	view = &agent.View{}
+	view = &ledger.View{}
 	for _, name := range names {
 		name = "kubepods/" + name // nothing else is read
 		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		view.Pods = append(view.Pods, &agent.PodView{Containers: []agent.ContainerView{{State: agent.Running, Cgroup: name}}})
+		view.Pods = append(view.Pods, &ledger.PodView{Containers: []ledger.ContainerView{{State: ledger.Running, Cgroup: name}}})
 	}
 	tree, err := cgroup.Open(root, cgroup.Plain())
 	if err != nil {

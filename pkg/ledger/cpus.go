@@ -1,4 +1,4 @@
-package agent
+package ledger
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ const sharesPerCPU = 1024
 // CPUs, the shared pool to all others. Exclusive CPUs are as many as the container asks for, which its CPU shares tell;
 // a container of the shared pool asks for a fraction, or is not Guaranteed. Where the event carries no shares, CPUs are
 // taken as exclusive unless a container of another pod has the very same set, or it is all of the machine.
-func (a *Agent) exclusiveCPUs(c *container) nodeset.Set {
+func (l *Ledger) exclusiveCPUs(c *container) nodeset.Set {
 	list := c.resources.CPUs
 	if list == "" || c.pod.class() != memoryqos.Guaranteed {
 		return 0
@@ -36,26 +36,26 @@ func (a *Agent) exclusiveCPUs(c *container) nodeset.Set {
 		if *shares != uint64(cpus.Size())*sharesPerCPU {
 			return 0
 		}
-	} else if a.sharedCPUs(c, cpus) {
+	} else if l.sharedCPUs(c, cpus) {
 		return 0
 	}
-	nodes, err := a.machine.NodesOfCPUs(list)
+	nodes, err := l.machine.NodesOfCPUs(list)
 	if err != nil {
-		a.log.WithFields(c.fields()).WithError(err).Warn("the container's CPUs are not this machine's: placed without them")
+		l.note(Warn, "the container's CPUs are not this machine's: placed without them", c.fields(), err)
 		return 0
 	}
 	return nodes
 }
 
-func (a *Agent) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
+func (l *Ledger) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
 	all := 0
-	for _, node := range a.machine.Nodes {
+	for _, node := range l.machine.Nodes {
 		all += node.CPUs.Size()
 	}
 	if cpus.Size() >= all {
 		return true
 	}
-	for _, other := range a.containers {
+	for _, other := range l.containers {
 		if other.pod != c.pod && other.resources.CPUs == c.resources.CPUs {
 			return true
 		}

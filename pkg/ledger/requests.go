@@ -1,4 +1,4 @@
-package agent
+package ledger
 
 import (
 	"slices"
@@ -18,39 +18,72 @@ func (p *pod) knows(container string) bool {
 	return ok
 }
 
-// learn takes the best that the pod APIs know of a pod now, and reports whether that is new. It does not use the answer to a
-// question or a notification itself, because one may overtake the other. The lock is held.
-func (a *Agent) learn(p *pod) bool {
-	answer, ok := a.requests.Known(p.ref)
-	if !ok || p.info == answer.Pod {
+// PodFacts are the newest that the pod APIs know of a pod.
+type PodFacts struct {
+	UID   string // Pod.Key
+	Known podinfo.Answer
+}
+
+func (e PodFacts) apply(l *Ledger) {
+	if p := l.pods[e.UID]; p != nil && p.managed && l.learn(p, e.Known) {
+		l.sumUp(p)
+	}
+}
+
+// learn takes what the pod APIs know, and reports whether that is new. All containers of the pod are brought to it, running
+// ones included.
+func (l *Ledger) learn(p *pod, known podinfo.Answer) bool {
+	if known.Pod == nil || p.info == known.Pod {
 		return false
 	}
-	p.info, p.source = answer.Pod, answer.Source
-	a.touch(p)
+	p.info, p.source = known.Pod, known.Source
+	l.touch(p)
+	l.recompute(p)
 	return true
 }
 
-// recompute computes a pod's living containers again. Run brings those that have been created already to their values. The lock is
-// held.
-func (a *Agent) recompute(p *pod) {
+// recompute computes a pod's living containers again. The role of a container reaches its allocation whenever it is learnt.
+func (l *Ledger) recompute(p *pod) {
 	for _, c := range p.containers {
-		if c.alive() {
-			a.compute(c)
+		if !c.alive() {
+			continue
+		}
+		before := c.request
+		l.compute(c)
+		if l.manager != nil {
+			l.manager.SetKind(p.key(), c.name, placementRole(c.kind))
+		}
+		l.bring(c)
+		if c.request != before {
+			l.counters.Corrections++
+			l.note(Info, "memory request corrected", with(c.fields(), "before", before.Request), nil)
 		}
 	}
-	a.revise(keyOf(p.Pod))
+	if p.podLevel() {
+		l.releaseAll(p)
+	}
 }
 
-// revise has Run recompute a pod's containers and bring them to their values. The lock is held.
-func (a *Agent) revise(uid string) {
-	a.revised[uid] = true
-	a.poke()
+// releaseAll frees the allocations of a pod that turns out to be one that is never pinned.
+func (l *Ledger) releaseAll(p *pod) {
+	for _, c := range p.containers {
+		if c.alive() && l.manager != nil && !c.byKubelet {
+			l.keepAllocation(c)
+			l.bring(c)
+		}
+	}
+}
+
+// podLevel reports whether the pod's resources are known to be the pod's own, not its containers'. As the kubelet's
+// default does, such a pod is not pinned.
+func (p *pod) podLevel() bool {
+	return p.info != nil && p.info.PodLevel() || p.shared && p.info == nil
 }
 
 // estimate is the container's memory request from the best source. During a resize the pod APIs can be behind the event:
 // their old request, within the new limit, is still nearer than an estimate from the values of the creation, and they
-// tell the new one soon. The lock is held.
-func (a *Agent) estimate(c *container) podinfo.Estimate {
+// tell the new one soon.
+func (l *Ledger) estimate(c *container) podinfo.Estimate {
 	p := c.pod
 	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0 || p.info.PodLevel()) {
 		if known, ok := (podinfo.Answer{Pod: p.info, Source: p.source}).Estimate(c.name); ok {
@@ -60,7 +93,7 @@ func (a *Agent) estimate(c *container) podinfo.Estimate {
 			return known
 		}
 	}
-	return a.node.FromEvent(podinfo.Event{
+	return l.node.FromEvent(podinfo.Event{
 		Class:       p.class(),
 		Container:   c.name,
 		Limit:       c.limit,
@@ -68,7 +101,7 @@ func (a *Agent) estimate(c *container) podinfo.Estimate {
 		OOMScoreAdj: c.resources.OOMScoreAdj,
 		Unified:     c.resources.Unified,
 		Annotations: p.Annotations,
-	}, a.sources...)
+	}, l.sources...)
 }
 
 // sharedLimit is the limit that the containers of a pod share, 0 when it is not known that they do.
@@ -79,11 +112,11 @@ func (p *pod) sharedLimit() uint64 {
 	return 0
 }
 
-// findShared finds out that the containers of a Guaranteed pod whose spec is not known share its limit, and reports whether that
-// is news: one has all of it and is not alone. Where each has a limit of its own, these add up to the pod's.
-func (p *pod) findShared() bool {
+// findShared finds out that the containers of a Guaranteed pod whose spec is not known share its limit: one has all of it
+// and is not alone. Where each has a limit of its own, these add up to the pod's.
+func (l *Ledger) findShared(p *pod) {
 	if p.shared || p.info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
-		return false
+		return
 	}
 	limited, whole := 0, false
 	for _, c := range p.containers {
@@ -92,8 +125,9 @@ func (p *pod) findShared() bool {
 			whole = whole || c.limit >= p.MemoryLimit
 		}
 	}
-	p.shared = whole && limited > 1
-	return p.shared
+	if p.shared = whole && limited > 1; p.shared {
+		l.recompute(p)
+	}
 }
 
 // eventSources are the estimates that the configuration allows; nil allows all.
@@ -114,7 +148,7 @@ func eventSources(c config.Config) []podinfo.Source {
 func (p *pod) class() memoryqos.QOSClass { return p.path.Class }
 
 // role is how long the container runs within its pod. NRI does not tell it: without a pod API every container counts as
-// an app container, so that an init container's booking stays until its pod ends.
+// an app container, so that an init container's allocation stays until its pod ends.
 func (p *pod) role(container string) memoryqos.Kind {
 	if p.info != nil {
 		if spec, ok := p.info.Container(container); ok {

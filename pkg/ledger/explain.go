@@ -1,4 +1,4 @@
-package agent
+package ledger
 
 import (
 	"fmt"
@@ -18,29 +18,27 @@ type Explanation struct {
 	// that is never pinned, Container.Pinning then says why.
 	Placement *memorymanager.Explanation
 	// Rejection is the last one of this container, if any.
-	Rejection *RejectionView
+	Rejection *Rejection
 	// Memory are the steps to memory.min, low and high, a line each.
 	Memory []string
 }
 
 // Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.
 // The error names what was not found.
-func (a *Agent) Explain(pod, container string) ([]Explanation, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
+func (l *Ledger) Explain(pod, container string) ([]Explanation, error) {
 	var found []Explanation
 	pods := 0
-	for _, p := range a.living {
+	for _, p := range l.living {
 		if !p.answersTo(pod) {
 			continue
 		}
 		pods++
 		if p.view == nil {
-			p.view = a.pictureOf(p)
+			p.view = l.podView(p)
 		}
 		for i, c := range p.containers {
 			if container == "" || c.name == container {
-				found = append(found, a.explain(c, p.view.Containers[i]))
+				found = append(found, l.explain(c, p.view.Containers[i]))
 			}
 		}
 	}
@@ -57,17 +55,17 @@ func (p *pod) answersTo(name string) bool {
 	return name == p.UID || name == p.Name || name == p.Namespace+"/"+p.Name
 }
 
-// explain is Explain for one container. The lock is held.
-func (a *Agent) explain(c *container, view ContainerView) Explanation {
+// explain is Explain for one container.
+func (l *Ledger) explain(c *container, view ContainerView) Explanation {
 	explanation := Explanation{Pod: c.pod.view, Container: view, Memory: c.arithmetic()}
-	if a.unpinnable(c) == "" {
-		if wanted := a.wanted(c); len(wanted.Request) > 0 {
-			placement := a.manager.Explain(wanted)
+	if l.unpinnable(c) == "" {
+		if wanted := l.wanted(c); len(wanted.Request) > 0 {
+			placement := l.manager.Explain(wanted)
 			explanation.Placement = &placement
 		}
 	}
-	for i := range a.rejections {
-		if r := &a.rejections[i]; r.UID == c.pod.UID && r.Container == c.name {
+	for i := range l.rejections {
+		if r := &l.rejections[i]; r.UID == c.pod.UID && r.Container == c.name {
 			explanation.Rejection = r
 			break
 		}

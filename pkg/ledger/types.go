@@ -1,4 +1,4 @@
-package agent
+package ledger
 
 // Pod is a pod sandbox as the runtime knows it.
 type Pod struct {

@@ -1,4 +1,4 @@
-package agent
+package ledger
 
 import (
 	"maps"
@@ -9,18 +9,17 @@ import (
 )
 
 // compute decides all about a container that follows from its resources and its pod: role, request, wishes and values.
-// The lock is held.
-func (a *Agent) compute(c *container) {
+func (l *Ledger) compute(c *container) {
 	p := c.pod
 	c.kind = p.role(c.name)
 	c.wishes, _ = p.wishesFor(c.name)
-	c.cpus = a.exclusiveCPUs(c)
-	c.request = a.estimate(c)
+	c.cpus = l.exclusiveCPUs(c)
+	c.request = l.estimate(c)
 	wanted := p.settings.Container(memoryqos.Container{
 		Class: p.class(), Request: c.request.Request, RequestError: c.request.Error, Limit: c.limit,
 	}, c.wishes.QoS)
 	if !equal(wanted.High, c.wanted.High) {
-		a.highSignal()
+		l.highChanged()
 	}
 	c.wanted = wanted
 	c.had.min = c.had.min || wanted.Min != nil
@@ -28,11 +27,8 @@ func (a *Agent) compute(c *container) {
 	c.had.high = c.had.high || wanted.High != nil
 }
 
-// sumUp derives the values of a pod's cgroup from its containers, and of the levels above from all pods. The lock is held.
-func (a *Agent) sumUp(p *pod) {
-	if p.findShared() {
-		a.recompute(p)
-	}
+// sumUp derives the values of a pod's cgroup from its containers, and of the levels above from all pods.
+func (l *Ledger) sumUp(p *pod) {
 	sums := memoryqos.Pod{UID: p.UID, Class: p.class(), Overhead: p.Overhead, Overrides: p.wishes.QoS, Containers: p.parts()}
 	if p.info != nil {
 		sums.Overhead = p.info.Overhead
@@ -46,10 +42,10 @@ func (a *Agent) sumUp(p *pod) {
 	values := p.settings.Pod(sums)
 	if !same(values, p.values) {
 		p.values = values
-		a.values[p.index] = memoryqos.PodValues{Class: p.class(), Values: values}
-		a.resum(p)
+		l.values[p.index] = memoryqos.PodValues{Class: p.class(), Values: values}
+		l.sumChanged(p)
 	}
-	a.touch(p)
+	l.touch(p)
 }
 
 // parts are the containers that count for the pod's cgroup: all of the spec, in its order, where a pod API has provided it,
@@ -81,8 +77,8 @@ func (c *container) part(kind memoryqos.Kind) memoryqos.PodContainer {
 	return memoryqos.PodContainer{Name: c.name, Kind: kind, Request: c.request.Request, Limit: c.limit, Values: &values}
 }
 
-// promised is what the levels above must carry for a container: what it should have, and while an answer that lowers it
-// is on its way, what it still has.
+// promised is what the levels above must carry for a container: what it should have, and until the end of an update that
+// lowers it, what it had.
 func (c *container) promised() memoryqos.Values {
 	if c.before == nil {
 		return c.wanted
@@ -154,9 +150,9 @@ func number(bytes uint64) string {
 	return strconv.FormatUint(bytes, 10)
 }
 
-// noteFound has the journal know the values of a container that was found, those too that it has already: the journal may
-// have been lost. For the same reason only what is none of ours is taken for the kubelet's.
-func (a *Agent) noteFound(c *container) {
+// journalFound has the journal know the values of a container that was found, also those that it has already: the journal
+// may have been lost. For the same reason only what is not ours counts as the kubelet's.
+func (l *Ledger) journalFound(c *container) {
 	others := maps.Clone(c.resources.Unified)
 	for _, values := range []memoryqos.Values{c.wanted, c.effective()} {
 		for file, text := range changes(memoryqos.Values{}, values, nil) {
@@ -165,26 +161,16 @@ func (a *Agent) noteFound(c *container) {
 			}
 		}
 	}
-	a.note(c.cgroup, c.adjustment(), others)
+	l.journal(c, c.adjustment(), others, nil)
 }
 
-// note has the journal know what an answer sets in a container's cgroup, so that rollback can take it back. asked are the
-// files that the kubelet has set there: where they are new to the journal, rollback gives them back.
-func (a *Agent) note(container string, adjustment Adjustment, asked map[string]string) {
-	if a.journal == nil || container == "" {
+// journal has the journal know what an answer or an update writes in a container's cgroup, so that rollback restores it.
+// asked are the values that the kubelet wants there, where they are new to the journal; wanted replaces those.
+func (l *Ledger) journal(c *container, adjustment Adjustment, asked, wanted map[string]string) {
+	if c.cgroup == "" || adjustment.Empty() && len(wanted) == 0 {
 		return
 	}
-	for file := range adjustment.Unified {
-		a.journal.Note(cgroup.Entry{Cgroup: container, Knob: cgroup.Knob(file), Restore: asked[file]})
-	}
-	if adjustment.CpusetMems != "" {
-		a.journal.Note(cgroup.Entry{Cgroup: container, Knob: cgroup.CpusetMems})
-	}
-}
-
-// noteWanted has the journal know what the kubelet wants from now on in the files that hold values of ours.
-func (a *Agent) noteWanted(container string, files map[string]string) {
-	if a.journal != nil && len(files) > 0 {
-		a.journal.Wanted(container, files)
-	}
+	l.step.effects.Journal = append(l.step.effects.Journal, Journaled{
+		Cgroup: c.cgroup, Adjustment: adjustment, Asked: asked, Wanted: wanted,
+	})
 }

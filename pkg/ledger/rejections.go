@@ -1,4 +1,4 @@
-package agent
+package ledger
 
 import (
 	"slices"
@@ -6,64 +6,68 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// rejectionsKept is how many refused or unpinned containers a View shows.
-const rejectionsKept = 64
+// RejectionsKept is how many refused or unpinned containers a View shows.
+const RejectionsKept = 64
 
 // refusal is a resize that was refused. The kubelet tries the very same one again every second, for as long as the pod
 // lives.
 type refusal struct {
-	RejectionView
+	Rejection
 	request    memorymanager.Request
 	generation uint64 // of the manager: as long as it is the same, so is the answer; never 0 there
 	err        error
 }
 
-// reject notes a container that could not be placed as asked. The lock is held.
-func (a *Agent) reject(c *container, reason, text string, refused bool) RejectionView {
-	dryRun := a.resolved.Config.DryRun
-	a.counters.rejected(reason, refused && !dryRun)
-	now := a.now()
-	rejection := RejectionView{
+// reject notes a container that could not be placed as asked.
+func (l *Ledger) reject(c *container, reason, text string, refused bool) Rejection {
+	dryRun := l.resolved.Config.DryRun
+	if refused && !dryRun {
+		l.counters.Rejections[reason]++
+	} else {
+		l.counters.Unpinned[reason]++
+	}
+	now := l.step.now
+	rejection := Rejection{
 		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.name,
 		Reason: reason, Text: text, Refused: refused && !dryRun,
 	}
-	a.show(rejection)
+	l.show(rejection)
 	return rejection
 }
 
 // show puts a rejection in front of the others, or in its own place when it is among them.
-func (a *Agent) show(rejection RejectionView) {
-	rejections := slices.Clone(a.rejections) // views share the old ones
+func (l *Ledger) show(rejection Rejection) {
+	rejections := slices.Clone(l.rejections) // views share the old ones
 	if i := slices.IndexFunc(rejections, rejection.Same); i >= 0 {
 		rejections[i] = rejection
 	} else {
 		rejections = slices.Insert(rejections, 0, rejection)
 	}
-	a.rejections = rejections[:min(len(rejections), rejectionsKept)]
-	a.changed()
+	l.rejections = rejections[:min(len(rejections), RejectionsKept)]
+	l.changed()
 }
 
 // refuse notes a resize that was refused. The same one again is the same rejection.
-func (a *Agent) refuse(c *container, err error) {
+func (l *Ledger) refuse(c *container, err error) {
 	request := request(c)
-	view := RejectionView{}
+	view := Rejection{}
 	if c.refusal != nil && slices.Equal(c.refusal.request, request) {
-		view = c.refusal.RejectionView
-		view.Text, view.Last = textOf(err), a.now()
+		view = c.refusal.Rejection
+		view.Text, view.Last = textOf(err), l.step.now
 		view.Count++
-		a.show(view)
+		l.show(view)
 	} else {
-		view = a.reject(c, reasonOf(err), textOf(err), true)
+		view = l.reject(c, reasonOf(err), textOf(err), true)
 	}
-	c.refusal = &refusal{RejectionView: view, request: request, generation: a.manager.Generation(), err: err}
+	c.refusal = &refusal{Rejection: view, request: request, generation: l.manager.Generation(), err: err}
 }
 
 // refusedAgain answers a resize that was refused and that nothing has made room for since; nil is another one.
-func (a *Agent) refusedAgain(c *container) error {
+func (l *Ledger) refusedAgain(c *container) error {
 	r := c.refusal
-	if r == nil || r.generation != a.manager.Generation() || !slices.Equal(r.request, request(c)) {
+	if r == nil || r.generation != l.manager.Generation() || !slices.Equal(r.request, request(c)) {
 		return nil
 	}
-	a.refuse(c, r.err)
+	l.refuse(c, r.err)
 	return r.err
 }

@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// outbox is what Steps have left to do. The newest effect replaces older ones about the same thing.
+type outbox struct {
+	files   map[string]cgroup.Target // cgroups above the containers, to be written
+	ended   []string                 // those that are desired no more
+	all     bool                     // all of them have to be looked at
+	bring   map[string]bool          // containers that may lack something
+	ask     []podinfo.Ref            // pods of which the pod APIs have to be asked
+	tickets map[string]checkpoint.Ticket
+	newest  checkpoint.Ticket // of all decisions on their way to the disk
+}
+
+// step applies an event to the ledger.
+func (a *Agent) step(event ledger.Event) ledger.Effects {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.stepLocked(event)
+}
+
+// stepLocked applies an event and takes from its effects what must keep the order of the events.
+func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
+	effects := a.ledger.Step(a.now(), event)
+	if a.writer != nil {
+		for _, delta := range effects.Allocations {
+			a.submit(delta)
+		}
+	}
+	a.post(effects)
+	for _, ref := range effects.Forget {
+		a.requests.Forget(ref)
+	}
+	a.checks.mark(effects.Check...)
+	if effects.HighChanged {
+		select {
+		case a.highChanged <- struct{}{}:
+		default: // it has a value to receive already
+		}
+	}
+	if len(effects.Bring) > 0 {
+		a.poke()
+	}
+	return effects
+}
+
+// submit hands a change of the allocations to the writer of the state file. A pod's ticket is kept while the pod has
+// allocations: a create that is tried again waits for the decision of the first try.
+func (a *Agent) submit(delta ledger.Delta) {
+	ticket := checkpoint.Ticket{}
+	if delta.State != nil {
+		ticket = a.writer.Replace(*delta.State)
+	} else {
+		ticket = a.writer.Submit(delta.Nodes, delta.Pod, delta.Entries)
+	}
+	a.outbox.newest = ticket
+	switch {
+	case delta.Pod == "":
+	case delta.State == nil && len(delta.Entries) == 0:
+		delete(a.outbox.tickets, delta.Pod)
+	default:
+		if a.outbox.tickets == nil {
+			a.outbox.tickets = map[string]checkpoint.Ticket{}
+		}
+		a.outbox.tickets[delta.Pod] = ticket
+	}
+}
+
+// post collects what protect and Run do.
+func (o *outbox) post(effects ledger.Effects) {
+	if effects.AllFiles {
+		o.all, o.files, o.ended = true, nil, nil
+	}
+	if o.files == nil {
+		o.files = map[string]cgroup.Target{}
+	}
+	for _, cgroup := range effects.Ended {
+		delete(o.files, cgroup)
+		o.ended = append(o.ended, cgroup)
+	}
+	for _, target := range effects.Files {
+		o.files[target.Cgroup] = target
+	}
+	if o.bring == nil {
+		o.bring = map[string]bool{}
+	}
+	for _, id := range effects.Bring {
+		o.bring[id] = true
+	}
+	o.ask = append(o.ask, effects.Ask...)
+}
+
+// note has the journal know which container files are going to be written, before they are.
+func (a *Agent) note(writes []ledger.Journaled) {
+	if a.journal == nil {
+		return
+	}
+	for _, w := range writes {
+		for file := range w.Adjustment.Unified {
+			a.journal.Note(cgroup.Entry{Cgroup: w.Cgroup, Knob: cgroup.Knob(file), Restore: w.Asked[file]})
+		}
+		if w.Adjustment.CpusetMems != "" {
+			a.journal.Note(cgroup.Entry{Cgroup: w.Cgroup, Knob: cgroup.CpusetMems})
+		}
+		if len(w.Wanted) > 0 {
+			a.journal.Wanted(w.Cgroup, w.Wanted)
+		}
+	}
+}
+
+// slowDisk is how long a decision may be on its way to the disk before the checkpoint counts as failing.
+const slowDisk = 10 * time.Second
+
+// graceOfHanging is how long a decision waits for a disk that hangs.
+const graceOfHanging = 50 * time.Millisecond
+
+// durable waits until a decision is on disk. A disk that fails degrades readiness and does not stop the container; a
+// disk that is only slow must not have it started before its decision is safe. One that hangs counts as failing after
+// slowDisk: until then the kubelet's next try finds the decision made.
+func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
+	if a.writer == nil {
+		return nil
+	}
+	waiting, cancel := ctx, func() {}
+	if a.hangs() {
+		waiting, cancel = context.WithTimeout(ctx, graceOfHanging)
+	}
+	defer cancel()
+	err := ticket.Wait(waiting)
+	switch {
+	case err == nil:
+		a.checkpointFailed("")
+	case ctx.Err() != nil:
+		a.counters.late.Add(1)
+		return fmt.Errorf("the state file was not written in time (a slow disk?), the decision is kept for the next try: %w", err)
+	case waiting.Err() != nil:
+		a.counters.late.Add(1)
+		a.checkpointFailed("it has not been written for more than " + slowDisk.String())
+	default:
+		a.checkpointFailed(err.Error())
+	}
+	return nil
+}
+
+// hangs reports whether the state file has been on its way to the disk for too long.
+func (a *Agent) hangs() bool {
+	stats := a.writer.Stats()
+	return stats.Pending && a.now().Sub(stats.PendingSince) > slowDisk
+}
+
+// checkpointFailed logs an error of the checkpoint once, and its end; "" is none.
+func (a *Agent) checkpointFailed(text string) {
+	a.mu.Lock()
+	changed := text != a.lastCheckpointError
+	a.lastCheckpointError = text
+	a.mu.Unlock()
+	switch {
+	case !changed:
+	case text == "":
+		a.log.Info("the state file can be written again")
+	default:
+		a.log.WithField("error", text).Error("the state file cannot be written: containers start, but allocations are kept in memory only")
+	}
+}
+
+// logDecision logs what was decided for a container, one line.
+func (a *Agent) logDecision(event string, effects ledger.Effects, err error, took time.Duration) {
+	if effects.Decision == nil {
+		return
+	}
+	log := a.log.WithFields(effects.Decision.Fields()).WithField("duration", took)
+	if effects.DryRun {
+		log = log.WithField("dryRun", true)
+	}
+	if err != nil {
+		log.WithError(err).Warn(event + ": refused")
+		return
+	}
+	log.Info(event)
+}
+
+var levels = map[ledger.Level]logrus.Level{
+	ledger.Debug: logrus.DebugLevel, ledger.Info: logrus.InfoLevel, ledger.Warn: logrus.WarnLevel, ledger.Error: logrus.ErrorLevel,
+}
+
+// logNotes writes what the ledger notes.
+func (a *Agent) logNotes(notes []ledger.Note) {
+	for _, note := range notes {
+		log := a.log.WithFields(note.Fields)
+		if note.Err != nil {
+			log = log.WithError(note.Err)
+		}
+		log.Log(levels[note.Level], note.Text)
+	}
+}

@@ -1,0 +1,253 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// Connected is called when a runtime has accepted the plugin. apply sends unasked updates of running containers to it; nil
+// where the runtime can not take them, and the agent then writes the containers' cgroup files.
+func (a *Agent) Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.apply = apply
+	a.stepLocked(ledger.Connected{Runtime: runtime})
+}
+
+// Disconnected is called when the runtime is gone, with the reason.
+func (a *Agent) Disconnected(reason error) {
+	text := "the runtime has closed the connection"
+	if reason != nil {
+		text = reason.Error()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.apply = nil
+	a.stepLocked(ledger.Disconnected{Reason: text})
+}
+
+// RunPodSandbox handles a new pod sandbox.
+func (a *Agent) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
+	effects := a.step(ledger.RunPod{Pod: pod})
+	defer a.logNotes(effects.Notes)
+	if effects.Err != nil {
+		return effects.Err
+	}
+	if a.sourced && len(effects.Ask) > 0 {
+		a.requests.Expect(pod.Ref())
+	}
+	a.protect(ctx)
+	return nil
+}
+
+// UpdatePodSandbox handles new resources of a pod (in-place resize). overhead and limit are in bytes and replace those of
+// the pod, whose own may be stale.
+func (a *Agent) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error {
+	effects := a.step(ledger.UpdatePod{Pod: pod, Overhead: overhead, Limit: limit})
+	defer a.logNotes(effects.Notes)
+	if effects.Err == nil {
+		a.protect(ctx)
+	}
+	return effects.Err
+}
+
+// StopPodSandbox frees all that a pod has. Stopping it again is harmless.
+func (a *Agent) StopPodSandbox(ctx context.Context, pod ledger.Pod) error {
+	a.handle(ctx, ledger.EndPod{Pod: pod})
+	return nil
+}
+
+// RemovePodSandbox frees all that a pod still has.
+func (a *Agent) RemovePodSandbox(ctx context.Context, pod ledger.Pod) error {
+	a.handle(ctx, ledger.EndPod{Pod: pod})
+	return nil
+}
+
+// StopContainer handles the end of a container. Its allocation stays for its next start as long as the pod lives.
+func (a *Agent) StopContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
+	a.handle(ctx, ledger.EndContainer{ID: container.ID})
+	return nil
+}
+
+// RemoveContainer handles a container that the runtime forgets.
+func (a *Agent) RemoveContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
+	a.handle(ctx, ledger.EndContainer{ID: container.ID})
+	return nil
+}
+
+// handle is for events without an answer.
+func (a *Agent) handle(ctx context.Context, event ledger.Event) {
+	effects := a.step(event)
+	a.note(effects.Journal)
+	a.protect(ctx)
+	a.logNotes(effects.Notes)
+}
+
+// CreateContainer places a container and computes its values. The error is for the pod's events: the container must
+// not be created.
+func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error) {
+	began := a.now()
+	limit, managed, err := a.inquire(ctx, pod, container.Name)
+	if err != nil || !managed {
+		return ledger.Adjustment{}, err
+	}
+	effects, ticket := a.decide(pod, func(known podinfo.Answer) ledger.Event {
+		return ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, Known: known}
+	})
+	err = a.prepare(ctx, effects, ticket)
+	if err != nil {
+		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
+		if !effects.DryRun {
+			a.step(ledger.AbandonContainer{ID: container.ID})
+			a.poke()
+		}
+	}
+	a.logNotes(effects.Notes)
+	a.logDecision("container created", effects, err, a.now().Sub(began))
+	if effects.DryRun {
+		err = nil
+	}
+	if err != nil {
+		return ledger.Adjustment{}, err
+	}
+	return effects.Answer, nil
+}
+
+// UpdateContainer recomputes a container whose resources the kubelet changes. nil means that nothing of ours has to
+// change; the error refuses the change.
+func (a *Agent) UpdateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container, to ledger.Resources) (*ledger.Adjustment, error) {
+	began := a.now()
+	limit, managed, err := a.inquire(ctx, pod, container.Name)
+	if err != nil || !managed {
+		return nil, err
+	}
+	found := a.find(pod, container)
+	effects, ticket := a.decide(pod, func(known podinfo.Answer) ledger.Event {
+		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Found: found}
+	})
+	err = a.prepare(ctx, effects, ticket)
+	if err != nil {
+		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
+		a.step(ledger.FailUpdate{ID: container.ID})
+		a.poke()
+	}
+	a.logNotes(effects.Notes)
+	a.logDecision("container updated", effects, err, a.now().Sub(began))
+	if effects.DryRun {
+		return nil, nil
+	}
+	if err != nil || effects.Answer.Empty() {
+		return nil, err
+	}
+	return &effects.Answer, nil
+}
+
+// decide applies an event with the newest that the pod APIs know of its pod. Answers and notifications may overtake one
+// another, so that this is asked under the lock.
+func (a *Agent) decide(pod ledger.Pod, event func(podinfo.Answer) ledger.Event) (ledger.Effects, checkpoint.Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var known podinfo.Answer
+	if a.sourced {
+		known, _ = a.requests.Known(pod.Ref())
+	}
+	effects := a.stepLocked(event(known))
+	return effects, a.outbox.tickets[pod.Key()]
+}
+
+// prepare does what has to be done before the answer goes out. The error refuses the container.
+func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket checkpoint.Ticket) error {
+	if effects.Err != nil {
+		return effects.Err
+	}
+	if err := a.durable(ctx, ticket); err != nil {
+		return err
+	}
+	if effects.DryRun {
+		return nil
+	}
+	a.note(effects.Journal)
+	a.protect(ctx)
+	return ctx.Err() // past the deadline the runtime goes on without our answer
+}
+
+// inquire asks the pod APIs where they have not described the container yet, and reads the pod's limit. Both may be slow,
+// so that no lock is held.
+func (a *Agent) inquire(ctx context.Context, pod ledger.Pod, container string) (limit *uint64, managed bool, err error) {
+	path, managed, err := pod.Path()
+	if err != nil {
+		return nil, false, fmt.Errorf("pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	if !managed {
+		return nil, false, nil
+	}
+	if a.sourced {
+		a.mu.Lock()
+		ask := !a.ledger.Stopped(pod.ID) && !a.ledger.Describes(pod.Key(), container)
+		a.mu.Unlock()
+		if ask {
+			a.requests.Resolve(ctx, pod.Ref())
+		}
+	}
+	return a.podLimit(pod, path), true, nil
+}
+
+// podLimit reads memory.max of a Guaranteed pod's cgroup, less the pod's overhead; nil where there is none.
+func (a *Agent) podLimit(pod ledger.Pod, path cgroup.PodPath) *uint64 {
+	if path.Class != memoryqos.Guaranteed {
+		return nil
+	}
+	limit, err := a.tree.Limit(path.Pod)
+	if err != nil || limit == cgroup.Max {
+		return nil
+	}
+	limit -= min(limit, pod.Overhead)
+	return &limit
+}
+
+// StartContainer handles a container that is about to run. It never fails: what is wrong with the files is repaired later.
+func (a *Agent) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
+	container.State = ledger.Running
+	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: container, Found: a.find(pod, container)})
+	a.checkMarked(ctx, container.ID)
+	return nil
+}
+
+// PostUpdateContainer handles an update that the runtime has applied: what was lowered may now be lowered above too.
+func (a *Agent) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
+	a.handle(ctx, ledger.Settled{IDs: []string{container.ID}})
+	a.checkMarked(ctx, container.ID)
+	return nil
+}
+
+// Synchronize takes over what the runtime has. It asks no API and writes the checkpoint once. The order of pods and
+// containers does not matter.
+func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error) {
+	event := ledger.Synchronize{Pods: pods, Containers: containers, Found: a.observeAll(pods, containers)}
+	a.mu.Lock()
+	if a.sourced {
+		event.Known = make(map[string]podinfo.Answer, len(pods))
+		for i := range pods {
+			if answer, ok := a.requests.Known(pods[i].Ref()); ok {
+				event.Known[pods[i].Key()] = answer
+			}
+		}
+	}
+	effects := a.stepLocked(event)
+	a.requests.Retain(a.ledger.Refs())
+	ticket := a.outbox.newest
+	a.mu.Unlock()
+
+	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
+	a.note(effects.Journal)
+	a.protect(ctx)
+	a.poke() // Run looks at the files, and for better requests
+	a.logNotes(effects.Notes)
+	return effects.Updates, nil
+}

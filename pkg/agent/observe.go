@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+)
+
+// podsPerLook is how many pods have their containers' files read at one periodic look, so that its cost does not grow with
+// the node.
+const podsPerLook = 50
+
+// reconcile is the periodic look at what no event tells: pods that ended unseen, containers whose files were written by
+// others or hold something else than the last update asked for, cgroups that could not be written before.
+func (a *Agent) reconcile(ctx context.Context) {
+	a.mu.Lock()
+	pods, containers, next := a.ledger.Places(a.next, podsPerLook)
+	a.next = next
+	a.mu.Unlock()
+	presence := a.present(append(pods, containers...))
+	if ctx.Err() != nil {
+		return
+	}
+	a.logNotes(a.step(presence).Notes)
+	for _, at := range containers {
+		if at.Files && ctx.Err() == nil {
+			a.checkFiles(ctx, at.ID)
+		}
+	}
+	a.logNotes(a.step(ledger.Settled{}).Notes)
+	a.protect(ctx)
+	if a.journal != nil {
+		a.journal.Prune(a.tree.Exists)
+	}
+	if a.watcher != nil {
+		a.watcher.Prune()
+	}
+}
+
+// present looks whether cgroups are there.
+func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
+	var unknown error
+	for _, at := range places {
+		there, err := a.tree.Exists(at.Cgroup)
+		switch {
+		case err != nil:
+			unknown = err
+		case there:
+			presence.There = append(presence.There, at)
+		default:
+			presence.Gone = append(presence.Gone, at)
+		}
+	}
+	if unknown != nil {
+		a.log.WithError(unknown).Debug("pods and containers are kept whose cgroups cannot be looked at")
+	}
+	return presence
+}
+
+// read reads the files of a container's cgroup. What cannot be read is unknown; the error is nil for files and cgroups that
+// are not there.
+func (a *Agent) read(dir string) (files ledger.Files, err error) {
+	var errs []error
+	value := func(read func() (uint64, error)) *uint64 {
+		bytes, err := read()
+		if err == nil {
+			return &bytes
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		return nil
+	}
+	files.Min = value(func() (uint64, error) { return a.tree.Get(dir, cgroup.MemoryMin) })
+	files.Low = value(func() (uint64, error) { return a.tree.Get(dir, cgroup.MemoryLow) })
+	files.High = value(func() (uint64, error) { return a.tree.Get(dir, cgroup.MemoryHigh) })
+	files.Limit = value(func() (uint64, error) { return a.tree.Limit(dir) })
+	mems, err := a.tree.Mems(dir)
+	switch {
+	case err == nil:
+		files.Mems = &mems
+	case !errors.Is(err, fs.ErrNotExist):
+		errs = append(errs, err)
+	}
+	return files, errors.Join(errs...)
+}
+
+// find reads the files of a container that the ledger does not know; nil for one that it does.
+func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
+	a.mu.Lock()
+	known := a.ledger.Knows(container.ID)
+	a.mu.Unlock()
+	if known {
+		return nil
+	}
+	path, managed, err := pod.Path()
+	if err != nil || !managed {
+		return nil
+	}
+	dir, err := path.Container(container.CgroupsPath, container.ID)
+	if err != nil {
+		return nil
+	}
+	files, _ := a.read(dir) // what cannot be read is unknown
+	files.Ours = a.ours()[dir]
+	return &files
+}
+
+// ours are the files that this plugin has written on this node, by cgroup.
+func (a *Agent) ours() map[string]map[cgroup.Knob]bool {
+	if a.journal == nil {
+		return nil
+	}
+	ours := map[string]map[cgroup.Knob]bool{}
+	for _, entry := range a.journal.Entries() {
+		if ours[entry.Cgroup] == nil {
+			ours[entry.Cgroup] = map[cgroup.Knob]bool{}
+		}
+		ours[entry.Cgroup][entry.Knob] = true
+	}
+	return ours
+}
+
+// observeAll looks at the cgroups of all pods and containers.
+func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) ledger.Found {
+	found := ledger.Found{
+		Gone: map[string]bool{}, Seen: make(map[string]bool, len(pods)+len(containers)), PodLimits: map[string]uint64{},
+		Files: make(map[string]ledger.Files, len(containers)),
+	}
+	used := make(map[string]bool, len(pods))
+	for i := range containers {
+		if containers[i].State.Alive() {
+			used[containers[i].PodID] = true
+		}
+	}
+	paths := make(map[string]cgroup.PodPath, len(pods))
+	for i := range pods {
+		path, managed, err := pods[i].Path()
+		if err != nil || !managed {
+			continue
+		}
+		paths[pods[i].ID] = path
+		there, err := a.tree.Exists(path.Pod)
+		found.Seen[path.Pod] = there
+		found.Gone[pods[i].ID] = !there && err == nil && !used[pods[i].ID]
+		if limit := a.podLimit(pods[i], path); limit != nil {
+			found.PodLimits[pods[i].ID] = *limit
+		}
+	}
+	ours := a.ours()
+	for i := range containers {
+		path, managed := paths[containers[i].PodID]
+		if !managed || !containers[i].State.Alive() {
+			continue
+		}
+		dir, err := path.Container(containers[i].CgroupsPath, containers[i].ID)
+		if err != nil {
+			continue
+		}
+		files, _ := a.read(dir) // what cannot be read is unknown
+		files.Ours = ours[dir]
+		found.Files[containers[i].ID] = files
+		found.Seen[dir] = files.Limit != nil
+	}
+	return found
+}

@@ -1,0 +1,100 @@
+package ledger
+
+import (
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// level is a kubepods cgroup with the burstable one below it. A node has one, unless kubelets share it.
+type level struct {
+	kubepods, burstable string
+	driver              cgroup.Driver
+}
+
+// sumChanged marks a pod as one whose values have changed, or that has ended: the sums above it change too.
+func (l *Ledger) sumChanged(p *pod) {
+	if !p.dirty {
+		p.dirty = true
+		l.step.dirty = append(l.step.dirty, p)
+	}
+}
+
+// finishFiles derives what the cgroups above the containers should hold from the pods that have changed. The sums are made
+// from all pods each time, never counted up and down.
+func (l *Ledger) finishFiles(out *Effects) {
+	dirty := l.step.dirty
+	for _, p := range dirty {
+		p.dirty = false
+	}
+	switch {
+	case l.step.all:
+		out.AllFiles, out.Files, out.Ended = true, nil, nil
+		return
+	case len(dirty) == 0:
+		return
+	}
+	out.Files = make([]cgroup.Target, 0, len(dirty)+2*max(1, len(l.levels)))
+	for _, p := range dirty {
+		if l.pods[p.key()] == p && p.managed {
+			l.addLevel(p.path)
+			out.Files = append(out.Files, p.target())
+		}
+	}
+	for _, at := range l.levels {
+		out.Files = l.levelTargets(out.Files, at)
+	}
+}
+
+// Targets are what all cgroups above the containers should hold.
+func (l *Ledger) Targets() []cgroup.Target {
+	l.levels = nil
+	targets := make([]cgroup.Target, 0, len(l.living)+2)
+	for _, p := range l.living {
+		if p.managed {
+			l.addLevel(p.path)
+			targets = append(targets, p.target())
+		}
+	}
+	for _, at := range l.levels {
+		targets = l.levelTargets(targets, at)
+	}
+	return targets
+}
+
+// target is what the pod's cgroup should hold.
+func (p *pod) target() cgroup.Target {
+	return cgroup.Target{Cgroup: p.path.Pod, Level: cgroup.LevelPod, Driver: p.path.Driver, Values: p.values, Fresh: p.fresh}
+}
+
+// addLevel adds the cgroups above a pod.
+func (l *Ledger) addLevel(path cgroup.PodPath) {
+	i := slices.IndexFunc(l.levels, func(at level) bool { return at.kubepods == path.Kubepods })
+	if i < 0 {
+		i = len(l.levels)
+		l.levels = append(l.levels, level{kubepods: path.Kubepods, driver: path.Driver})
+	}
+	if path.Class == memoryqos.Burstable {
+		l.levels[i].burstable = path.QoS
+	}
+}
+
+// levelTargets adds the sums above all pods of one kubepods.
+func (l *Ledger) levelTargets(targets []cgroup.Target, at level) []cgroup.Target {
+	values := l.values
+	if len(l.levels) > 1 {
+		values = nil
+		for i, p := range l.living {
+			if p.path.Kubepods == at.kubepods {
+				values = append(values, l.values[i])
+			}
+		}
+	}
+	sums := memoryqos.Ancestors(values)
+	targets = append(targets, cgroup.Target{Cgroup: at.kubepods, Level: cgroup.LevelKubepods, Driver: at.driver, Values: sums.Kubepods})
+	if at.burstable != "" {
+		targets = append(targets, cgroup.Target{Cgroup: at.burstable, Level: cgroup.LevelBurstable, Driver: at.driver, Values: sums.Burstable})
+	}
+	return targets
+}

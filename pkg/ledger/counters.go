@@ -1,0 +1,30 @@
+package ledger
+
+import "maps"
+
+// Counters count since the ledger was made.
+type Counters struct {
+	// PinningRequests and PinningErrors are the kubelet's memory_manager_pinning_requests_total and …_errors_total.
+	PinningRequests, PinningErrors uint64
+	// Rejections are refused containers and resizes, Unpinned those that run without nodes of their own instead; both by
+	// reason, a bounded set.
+	Rejections, Unpinned map[string]uint64
+	// Bounded counts placements whose search was cut short.
+	Bounded uint64
+	// Forgotten counts pods that ended without an event.
+	Forgotten uint64
+	// Corrections counts memory requests that a better source corrected on a running container.
+	Corrections uint64
+	// Reloads and BadReloads count configurations put in force and refused.
+	Reloads, BadReloads uint64
+}
+
+// Counters returns what has been counted so far.
+func (l *Ledger) Counters() Counters {
+	counters := l.counters
+	counters.Rejections, counters.Unpinned = maps.Clone(counters.Rejections), maps.Clone(counters.Unpinned)
+	if l.manager != nil {
+		counters.Bounded = l.manager.Bounded()
+	}
+	return counters
+}

@@ -1,0 +1,155 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// CreateContainer is a container that is about to be created. It is answered with its nodes and values.
+type CreateContainer struct {
+	Pod       Pod
+	Container Container
+	// PodLimit is the limit that a Guaranteed pod's cgroup was observed to have, without the pod's overhead, in bytes; nil
+	// when it was not.
+	PodLimit *uint64
+	// Known is the newest that the pod APIs know of the pod.
+	Known podinfo.Answer
+}
+
+func (e CreateContainer) apply(l *Ledger) {
+	out := &l.step.effects
+	p, err := l.podOf(e.Pod)
+	if err != nil {
+		out.Err = err
+		return
+	}
+	if !p.managed {
+		return
+	}
+	l.learn(p, e.Known)
+	p.limitObserved(e.PodLimit)
+	c, err := l.admit(p, e.Container)
+	l.touch(p)
+	out.Err, out.Decision = err, c.decision()
+	if err != nil {
+		return
+	}
+	out.Answer = c.adjustment()
+	l.answered(c, out.Answer, e.Container.Resources.Unified, nil)
+}
+
+// answered is what follows when an adjustment is sent for a container: asked are the values that the kubelet wants in its
+// files, wanted those that it wants from now on.
+func (l *Ledger) answered(c *container, adjustment Adjustment, asked, wanted map[string]string) {
+	if l.resolved.Config.DryRun {
+		return
+	}
+	l.journal(c, adjustment, asked, wanted)
+	c.given = c.effective()
+	if adjustment.CpusetMems != "" {
+		c.givenMems, c.foundMems = adjustment.CpusetMems, adjustment.CpusetMems
+	}
+}
+
+// admit takes a new container in: its place and its values. A container of the same name that was there before is
+// replaced, whether it has ended or its creation was given up.
+func (l *Ledger) admit(p *pod, received Container) (*container, error) {
+	c := p.named(received.Name)
+	if c == nil {
+		c = &container{pod: p, name: received.Name}
+		p.containers = append(p.containers, c)
+	} else {
+		l.end(c)
+	}
+	l.attach(c, received, Unknown)
+	l.findShared(p)
+	err := l.checkAnnotations(c)
+	if err == nil {
+		err = l.allocate(c)
+	}
+	if err != nil && !l.resolved.Config.DryRun { // which refuses nothing
+		l.end(c)
+	}
+	l.sumUp(p)
+	return c, err
+}
+
+// attach ties a container of the runtime to its state.
+func (l *Ledger) attach(c *container, received Container, state State) {
+	c.id, c.state, c.born, c.seen = received.ID, state, l.step.now, false
+	c.resources = received.Resources
+	c.limit = limitOf(received.Resources.MemoryLimit)
+	c.lastLimit = c.limit
+	c.cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
+	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
+	c.before, c.updating = nil, zeroTime
+	c.released = false
+	c.raised = l.raises[received.ID]
+	delete(l.raises, received.ID)
+	c.revision++
+	l.containers[received.ID] = c
+	l.compute(c)
+}
+
+// limitOf reads a CRI memory limit: what is not positive is none.
+func limitOf(limit *int64) uint64 {
+	if limit == nil || *limit <= 0 {
+		return 0
+	}
+	return uint64(*limit)
+}
+
+// checkAnnotations refuses a container with wrong annotations where the administrator wants that.
+func (l *Ledger) checkAnnotations(c *container) error {
+	if !c.pod.annotated || l.resolved.Config.OnBadAnnotation != config.RejectPod {
+		return nil
+	}
+	_, problems := c.pod.wishesFor(c.name)
+	if len(problems) == 0 {
+		return nil
+	}
+	texts := make([]string, len(problems))
+	for i, problem := range problems {
+		texts[i] = problem.Message
+	}
+	err := fmt.Errorf("bad annotations: %s", strings.Join(texts, "; "))
+	l.reject(c, BadAnnotation, err.Error(), true)
+	return err
+}
+
+// AbandonContainer is a container whose creation failed after it was decided. Its allocation waits for the next try.
+type AbandonContainer struct{ ID string }
+
+func (e AbandonContainer) apply(l *Ledger) {
+	if c := l.containers[e.ID]; c != nil && c.state == Unknown {
+		l.end(c)
+		l.sumUp(c.pod)
+	}
+}
+
+// end takes a container out of the living ones. Its allocation stays.
+func (l *Ledger) end(c *container) {
+	if l.containers[c.id] == c {
+		delete(l.containers, c.id)
+	}
+	if c.high() != nil {
+		l.highChanged()
+	}
+	c.state, c.before, c.raised = Stopped, nil, 0
+	l.touch(c.pod)
+}
+
+// forget drops a container that has ended and has no allocation.
+func (l *Ledger) forget(c *container) {
+	if c.alive() || l.manager != nil && l.manager.Blocks(c.pod.key(), c.name) != nil {
+		return
+	}
+	p := c.pod
+	p.containers = slices.DeleteFunc(p.containers, func(other *container) bool { return other == c })
+	l.touch(p)
+}

@@ -1,0 +1,67 @@
+package ledger
+
+import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// Decision is what the log says about a container and what was decided for it.
+type Decision struct {
+	Pod, Namespace, UID string
+	Class               memoryqos.QOSClass
+	Container, ID       string
+	Nodes               nodeset.Set
+	Pinning             string
+	Short               memorymanager.Request
+	Request             podinfo.Estimate
+	Values              memoryqos.Values
+	// Err is why it was refused.
+	Err error
+}
+
+func (c *container) decision() *Decision {
+	return &Decision{
+		Pod: c.pod.Name, Namespace: c.pod.Namespace, UID: c.pod.UID, Class: c.pod.class(), Container: c.name, ID: c.id,
+		Nodes: c.nodes, Pinning: c.pinning, Short: c.short, Request: c.request, Values: c.effective(),
+	}
+}
+
+// Fields are the stable fields of a decision in the log.
+func (d *Decision) Fields() map[string]any {
+	fields := make(map[string]any, 16)
+	fields["pod"], fields["namespace"], fields["uid"], fields["qosClass"] = d.Pod, d.Namespace, d.UID, d.Class
+	fields["container"], fields["containerID"] = d.Container, d.ID
+	fields["numaNodes"], fields["pinning"] = d.Nodes.String(), d.Pinning
+	fields["memoryRequest"], fields["requestSource"] = d.Request.Request, d.Request.Source
+	if d.Request.Error > 0 {
+		fields["requestError"] = d.Request.Error
+	}
+	if len(d.Short) > 0 {
+		fields["short"] = d.Short.String()
+	}
+	put := func(name string, value *uint64) {
+		if value != nil {
+			fields[name] = number(*value)
+		}
+	}
+	put("memoryMin", d.Values.Min)
+	put("memoryLow", d.Values.Low)
+	put("memoryHigh", d.Values.High)
+	return fields
+}
+
+// fields name a container in the log.
+func (c *container) fields() map[string]any { return c.decision().Fields() }
+
+// fields name a pod in the log.
+func (p *pod) fields() map[string]any {
+	return map[string]any{"pod": p.Name, "namespace": p.Namespace, "uid": p.UID, "qosClass": p.class()}
+}
+
+// with adds a field to others.
+func with(fields map[string]any, name string, value any) map[string]any {
+	fields[name] = value
+	return fields
+}

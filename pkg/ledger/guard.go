@@ -1,0 +1,88 @@
+package ledger
+
+import (
+	"fmt"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// HighContainer is a running container with a memory.high of ours.
+type HighContainer struct {
+	ID, Name                string
+	UID, Namespace, PodName string
+	// Cgroup is relative to the cgroup mount.
+	Cgroup string
+	Driver cgroup.Driver
+	// High is what Memory QoS gives, in bytes; Raised is what the stall guard has set instead, 0 when nothing.
+	High, Raised uint64
+	// Limit is memory.max; 0 when there is none.
+	Limit uint64
+	// GuardOff is the pod's wish to be left alone by the stall guard.
+	GuardOff bool
+}
+
+// High returns the running containers that have a memory.high of ours.
+func (l *Ledger) High() []HighContainer {
+	if l.resolved.Config.DryRun {
+		return nil
+	}
+	var all []HighContainer
+	for _, c := range l.containers {
+		if c.state == Unknown || c.wanted.High == nil || c.cgroup == "" {
+			continue
+		}
+		all = append(all, HighContainer{
+			ID: c.id, Name: c.name, UID: c.pod.UID, Namespace: c.pod.Namespace, PodName: c.pod.Name,
+			Cgroup: c.cgroup, Driver: c.pod.path.Driver, High: *c.wanted.High, Raised: c.raised, Limit: c.limit,
+			GuardOff: c.wishes.StallGuardOff,
+		})
+	}
+	return all
+}
+
+// Raise makes the memory.high of a running container stand at so many bytes, cgroup.Max for "max"; the value that Memory
+// QoS gives, or less, ends the raise. A resize or a reload recomputes what stands below it.
+type Raise struct {
+	ID    string
+	Bytes uint64
+}
+
+func (e Raise) apply(l *Ledger) {
+	out := &l.step.effects
+	c := l.containers[e.ID]
+	if c == nil || c.cgroup == "" || c.wanted.High == nil {
+		out.Err = fmt.Errorf("container %s has no memory.high of ours", e.ID)
+		return
+	}
+	if l.resolved.Config.DryRun {
+		return
+	}
+	raise := e.Bytes > *c.wanted.High
+	if raise && (c.wishes.StallGuardOff || !l.resolved.Config.StallGuard.Enabled) { // decided before that was
+		return
+	}
+	c.raised = 0
+	if raise {
+		c.raised = e.Bytes
+	}
+	high := *c.high()
+	out.Raise = &cgroup.ContainerKnobs{Cgroup: c.cgroup, Driver: c.pod.path.Driver, Values: memoryqos.Values{High: &high}}
+	l.journal(c, Adjustment{Unified: map[string]string{string(cgroup.MemoryHigh): ""}}, nil, nil)
+	l.touch(c.pod)
+}
+
+// Raises are the raised memory.high values by container id: those of living containers, and those of Options whose
+// containers have not been seen yet.
+func (l *Ledger) Raises() map[string]uint64 {
+	all := make(map[string]uint64, len(l.raises))
+	for id, bytes := range l.raises {
+		all[id] = bytes
+	}
+	for id, c := range l.containers {
+		if c.raised > 0 {
+			all[id] = c.raised
+		}
+	}
+	return all
+}

@@ -1,0 +1,240 @@
+// Package ledger computes what this node's pods get: where the memory of each container is allocated, and which values
+// the cgroup files should hold.
+//
+// It is a state machine without effects. Step applies one event and returns everything that has to happen because of it;
+// the driver, package agent, carries that out. There is no log, disk, clock, lock or goroutine in here, so the same
+// events always give the same effects.
+//
+// What the ledger holds about a container is either desired (it follows from the pod, the configuration and the
+// allocations) or observed (the runtime or the kernel has shown it). An answer counts as observed until the files show
+// something else.
+package ledger
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// Options are what a Ledger starts with.
+type Options struct {
+	Config  config.Resolved
+	Machine machine.Machine
+	// Raises are the memory.high values that the stall guard had set when the plugin ended, by container id.
+	Raises map[string]uint64
+}
+
+// Ledger is the state of this node's pods. It is not safe for concurrent use: its driver holds one lock around every
+// call.
+type Ledger struct {
+	machine  machine.Machine
+	allNodes nodeset.Set // the NUMA nodes with memory
+	node     podinfo.Node
+
+	resolved config.Resolved
+	sources  []podinfo.Source       // the estimates that resolved allows
+	manager  *memorymanager.Manager // nil under the policy None
+	runtime  Runtime                // as connected last
+
+	pods       map[string]*pod       // every living pod, by UID
+	living     []*pod                // the same pods; pod.index is the position
+	values     []memoryqos.PodValues // values[i] are living[i].values, contiguous because they are summed at many events
+	containers map[string]*container // every container that has not ended, by the runtime's id
+	levels     []level               // the cgroups above all managed pods since the last full pass
+	stopped    recent                // sandboxes that have ended: a late event of theirs brings nothing back
+	raises     map[string]uint64     // Options.Raises of containers that have not been seen yet
+
+	generation uint64 // moves with every change that a view shows
+	rejections []Rejection
+	anyShort   bool   // false only when no container is short
+	fitted     uint64 // the manager's generation when short containers were looked at last
+	counters   Counters
+
+	connected, synchronized, configured condition
+
+	step step // of the Step under way
+}
+
+// step is what a Step collects.
+type step struct {
+	now     time.Time
+	effects Effects
+	durable []*pod // pods whose allocations have changed
+	whole   bool   // so have those of many
+	dirty   []*pod // pods whose values have changed
+	all     bool   // so have those of many
+}
+
+// New returns a ledger without pods.
+func New(now time.Time, o Options) (*Ledger, error) {
+	l := &Ledger{
+		machine:    o.Machine,
+		node:       podinfo.Node{MemTotal: o.Machine.MemTotal, SwapTotal: o.Machine.Swap},
+		resolved:   o.Config,
+		sources:    eventSources(o.Config.Config),
+		pods:       map[string]*pod{},
+		containers: map[string]*container{},
+		raises:     o.Raises,
+		counters:   Counters{Rejections: map[string]uint64{}, Unpinned: map[string]uint64{}},
+	}
+	l.connected.set(now, "not connected to a runtime yet")
+	l.synchronized.set(now, "not synchronized with a runtime yet")
+	l.configured.set(now, "")
+	for _, node := range o.Machine.Nodes {
+		if node.Memory > 0 {
+			l.allNodes = l.allNodes.Union(nodeset.Of(node.ID))
+		}
+	}
+	var err error
+	l.manager, err = managerFor(o.Config)
+	return l, err
+}
+
+// managerFor is nil under the policy None.
+func managerFor(resolved config.Resolved) (*memorymanager.Manager, error) {
+	if !resolved.Static {
+		return nil, nil
+	}
+	manager, err := memorymanager.New(resolved.Nodes, resolved.Manager)
+	if err != nil {
+		return nil, fmt.Errorf("memory manager: %w", err)
+	}
+	return manager, nil
+}
+
+// Event is something that has happened, with everything that the ledger may know about it.
+type Event interface {
+	apply(l *Ledger)
+}
+
+// Step applies one event at a moment and returns what has to happen because of it.
+func (l *Ledger) Step(now time.Time, event Event) Effects {
+	l.step = step{now: now}
+	event.apply(l)
+	l.fitShort()
+	l.finish()
+	return l.step.effects
+}
+
+// finish derives what depends on all changes of a Step.
+func (l *Ledger) finish() {
+	out := &l.step.effects
+	if out.DryRun = l.resolved.Config.DryRun; out.DryRun {
+		out.Answer, out.Updates, out.Journal, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil
+		out.Check, out.Bring, out.Raise = nil, nil, nil
+		return
+	}
+	out.Allocations = l.deltas()
+	l.finishFiles(out)
+}
+
+// Effects are what a driver has to do after a Step, in the order of the fields. An effect that fails is not undone: what
+// the driver observes next is.
+type Effects struct {
+	// Err refuses the container, or the change of a container, that the event was about.
+	Err error
+	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
+	Allocations []Delta
+	// Journal are the container files that the answer or the updates are going to write.
+	Journal []Journaled
+	// Files are the cgroups above the containers whose desired values have changed, and Ended those that are desired no
+	// more. AllFiles is set when all may have changed: Targets has them.
+	Files    []cgroup.Target
+	Ended    []string
+	AllFiles bool
+	// Answer is for the container of the event.
+	Answer Adjustment
+	// Decision is what the log says about it; nil is nothing.
+	Decision *Decision
+	// Updates are for running containers that lack something. The driver applies Settled when they have been sent.
+	Updates []Update
+	// Bring are containers that may lack something; the driver applies Bring to them outside the event's answer.
+	Bring []string
+	// Check are containers whose files are to be read once the runtime has done its part.
+	Check []string
+	// Raise is a memory.high to be written at once.
+	Raise *cgroup.ContainerKnobs
+	// Ask are pods of which the pod APIs have to be asked, Forget those that have ended.
+	Ask, Forget []podinfo.Ref
+	// HighChanged is set when High returns something else now.
+	HighChanged bool
+	// DryRun is set when the configuration wants everything computed and nothing done.
+	DryRun bool
+	// Notes are for the log.
+	Notes []Note
+}
+
+// Delta is a change of the allocations: of one pod, or of all when State is set.
+type Delta struct {
+	// Pod is the pod's UID; "" with a State that concerns no pod in particular.
+	Pod     string
+	Nodes   []memorymanager.NodeState
+	Entries []memorymanager.Entry
+	State   *memorymanager.State
+}
+
+// Journaled are files of a container's cgroup that are going to be written, so that rollback finds them.
+type Journaled struct {
+	Cgroup string
+	// Adjustment are the files and what they get.
+	Adjustment Adjustment
+	// Asked are the values that the kubelet wants in files of the adjustment: rollback restores them. Wanted is set when
+	// they replace those of an earlier write.
+	Asked  map[string]string
+	Wanted map[string]string
+}
+
+// deltas collects the allocations that have changed, each pod once and as they are now.
+func (l *Ledger) deltas() []Delta {
+	switch {
+	case l.manager == nil:
+		return nil
+	case l.step.whole:
+		state := l.manager.State()
+		delta := Delta{State: &state}
+		if len(l.step.durable) > 0 {
+			delta.Pod = l.step.durable[0].key()
+		}
+		return []Delta{delta}
+	}
+	var deltas []Delta
+	for i, p := range l.step.durable {
+		seen := false
+		for _, earlier := range l.step.durable[:i] {
+			seen = seen || earlier == p
+		}
+		if !seen {
+			deltas = append(deltas, Delta{Pod: p.key(), Nodes: l.manager.Nodes(), Entries: l.manager.Entries(p.key())})
+		}
+	}
+	return deltas
+}
+
+// changed marks the state as another one than the last View shows.
+func (l *Ledger) changed() { l.generation++ }
+
+// touch marks a pod as another one than the last View shows.
+func (l *Ledger) touch(p *pod) {
+	p.view = nil
+	l.changed()
+}
+
+// check has the driver read a container's files.
+func (l *Ledger) check(c *container) {
+	l.step.effects.Check = append(l.step.effects.Check, c.id)
+}
+
+// bring has the driver bring a container to what it should have.
+func (l *Ledger) bring(c *container) {
+	l.step.effects.Bring = append(l.step.effects.Bring, c.id)
+}
+
+// highChanged has the driver tell the stall guard.
+func (l *Ledger) highChanged() { l.step.effects.HighChanged = true }

@@ -1,0 +1,225 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// Files is what a container's cgroup was observed to hold. A value that could not be read is nil.
+type Files struct {
+	// Min, Low, High and Limit are memory.min, memory.low, memory.high and memory.max in bytes; cgroup.Max is "max".
+	Min, Low, High, Limit *uint64
+	// Mems is cpuset.mems.
+	Mems *string
+	// Ours are the files that the journal has of this cgroup: what the runtime shows for them is not the kubelet's.
+	Ours map[cgroup.Knob]bool
+}
+
+// Place is a pod or container of which the driver observes whether its cgroup is there.
+type Place struct {
+	// UID is a pod's Key, and ID its sandbox; a container has only an ID.
+	UID, ID string
+	// Cgroup is relative to the cgroup mount.
+	Cgroup string
+	// Revision is a container's at the time of asking.
+	Revision uint64
+	// Files is unset for a container that is being created.
+	Files bool
+}
+
+// Places are all managed pods, and the containers of up to count pods, starting with the pod at position from. next is where
+// the next look goes on.
+func (l *Ledger) Places(from, count int) (pods, containers []Place, next int) {
+	for _, p := range l.living {
+		if p.managed {
+			pods = append(pods, Place{UID: p.key(), ID: p.ID, Cgroup: p.path.Pod})
+		}
+	}
+	count = min(count, len(l.living))
+	for i := range count {
+		p := l.living[(from+i)%len(l.living)]
+		for _, c := range p.containers {
+			if c.alive() && c.cgroup != "" {
+				containers = append(containers, c.place())
+			}
+		}
+	}
+	if len(l.living) > 0 {
+		next = (from + count) % len(l.living)
+	}
+	return pods, containers, next
+}
+
+// Place is where a container's files are; it is false for one that does not live or has no cgroup.
+func (l *Ledger) Place(id string) (Place, bool) {
+	c := l.containers[id]
+	if c == nil || c.cgroup == "" {
+		return Place{}, false
+	}
+	return c.place(), true
+}
+
+func (c *container) place() Place {
+	return Place{ID: c.id, Cgroup: c.cgroup, Revision: c.revision, Files: c.state != Unknown}
+}
+
+// grace is how long a pod, or a container that does not run yet, may be without a cgroup.
+const grace = time.Minute
+
+// Presence is whether the cgroups of places were there. Places of which that is not known are left out: for want of
+// descriptors, memory or permissions nothing is gone.
+type Presence struct {
+	There, Gone []Place
+}
+
+// apply frees pods and ends containers whose cgroups are gone: after its own restart containerd sends no StopPodSandbox and
+// no RemovePodSandbox for the sandboxes that it found, and CRI-O no StopContainer for a container that died meanwhile. A
+// container that runs and never had a cgroup is one of a virtual machine, and ends with its pod.
+func (e Presence) apply(l *Ledger) {
+	for _, at := range e.There {
+		if p := l.pods[at.UID]; p != nil && p.ID == at.ID {
+			p.seen = true
+		} else if c := l.containers[at.ID]; c != nil {
+			c.seen = true
+		}
+	}
+	for _, at := range e.Gone {
+		p, c := l.pods[at.UID], l.containers[at.ID]
+		switch {
+		case p != nil && p.ID == at.ID: // it is not another sandbox by now
+			if p.seen || l.step.now.Sub(p.born) > grace {
+				l.note(Info, "the pod's cgroup is gone: what it had is free", p.fields(), nil)
+				l.counters.Forgotten++
+				l.stopped.add(p.ID)
+				l.endPod(p)
+			}
+		case at.UID == "" && c != nil && (c.seen || !c.ran() && l.step.now.Sub(c.born) > grace):
+			l.end(c)
+			l.sumUp(c.pod)
+			l.forget(c)
+		}
+	}
+}
+
+// Observed is what a container's files hold.
+type Observed struct {
+	ID string
+	// Revision is Place's: a container that the runtime has changed since is not what was observed.
+	Revision uint64
+	Files    Files
+}
+
+// updateTakes is how long the runtime may take to apply an update; until then the files show what was before.
+const updateTakes = 10 * time.Second
+
+// Updating reports whether the runtime may be applying an update of a container.
+func (l *Ledger) Updating(id string) bool {
+	c := l.containers[id]
+	return c != nil && !c.updating.IsZero()
+}
+
+// apply takes over what the kernel has. A limit that is not the last one asked for belongs to an update that failed, or to
+// one that was made while nobody was connected.
+func (e Observed) apply(l *Ledger) {
+	c := l.containers[e.ID]
+	if c == nil || c.revision != e.Revision || c.state == Unknown {
+		return
+	}
+	if l.step.now.Sub(c.updating) < updateTakes && !l.limitShows(c, e.Files.Limit) {
+		return // the runtime is at it
+	}
+	c.updating = zeroTime
+	if l.takeLimit(c, e.Files.Limit) {
+		c.given = e.Files.over(c.given)
+		l.findShared(c.pod)
+		l.compute(c)
+		l.refitObserved(c)
+		l.bring(c)
+	}
+	if c.before != nil {
+		shown := e.Files.over(c.given)
+		if c.before = nil; exceeds(shown, c.wanted) { // the update did not reach the files
+			c.before = &shown
+		}
+	}
+	l.sumUp(c.pod)
+}
+
+// exceeds reports whether one protects more than the other.
+func exceeds(a, b memoryqos.Values) bool {
+	return !equal(larger(a.Min, b.Min), b.Min) || !equal(larger(a.Low, b.Low), b.Low)
+}
+
+// over lays what was read over what was known.
+func (f *Files) over(values memoryqos.Values) memoryqos.Values {
+	read := func(value *uint64, initial uint64, known *uint64) *uint64 {
+		switch {
+		case value == nil:
+			return known
+		case *value == initial:
+			return nil
+		}
+		return value
+	}
+	return memoryqos.Values{
+		Min: read(f.Min, 0, values.Min), Low: read(f.Low, 0, values.Low), High: read(f.High, cgroup.Max, values.High),
+	}
+}
+
+// Differing keeps of the desired values those that the files do not hold, where page is the kernel's page size in bytes. A
+// file that could not be read holds what it should.
+func (f *Files) Differing(desired cgroup.ContainerKnobs, page uint64) cgroup.ContainerKnobs {
+	keep := func(wanted, shown *uint64) *uint64 {
+		if wanted == nil || shown == nil || memoryqos.Holds(*shown, *wanted, page) {
+			return nil
+		}
+		return wanted
+	}
+	desired.Values = memoryqos.Values{
+		Min: keep(desired.Values.Min, f.Min), Low: keep(desired.Values.Low, f.Low), High: keep(desired.Values.High, f.High),
+	}
+	if f.Mems == nil || *f.Mems == desired.Mems {
+		desired.Mems = ""
+	}
+	return desired
+}
+
+// limitShows reports whether the file shows the container's limit.
+func (l *Ledger) limitShows(c *container, shows *uint64) bool {
+	return shows == nil || memoryqos.Holds(*shows, c.limit, l.page())
+}
+
+func (l *Ledger) page() uint64 { return uint64(l.machine.PageSize) }
+
+// takeLimit takes the limit that memory.max shows, and reports whether it is another one. The exact bytes that the kubelet
+// asked for stay where the file shows them rounded. "max" changes nothing: the kubelet never takes a limit away from a
+// running container, and some runtimes limit only the pod.
+func (l *Ledger) takeLimit(c *container, shows *uint64) bool {
+	if shows == nil || *shows == cgroup.Max || c.limit > 0 && memoryqos.Holds(*shows, c.limit, l.page()) {
+		return false
+	}
+	limit := *shows
+	if memoryqos.Holds(limit, c.lastLimit, l.page()) && c.lastLimit > 0 {
+		limit = c.lastLimit
+	}
+	c.limit, c.lastLimit = limit, c.limit
+	value := int64(min(limit, 1<<62))
+	c.resources.MemoryLimit = &value
+	l.note(Info, "the container's memory limit is another one than the last update asked for",
+		with(with(c.fields(), "limit", c.limit), "before", c.lastLimit), nil)
+	return true
+}
+
+// refitObserved fits the allocation of a container whose limit was observed.
+func (l *Ledger) refitObserved(c *container) {
+	if l.manager == nil || l.unpinnable(c) != "" {
+		return
+	}
+	if l.misfits(c) {
+		l.refit(c)
+	} else if len(c.short) > 0 {
+		c.nodes, c.short = nodesOf(l.manager.Blocks(c.pod.key(), c.name)), nil
+	}
+}

@@ -1,0 +1,207 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+var zeroTime time.Time
+
+// errStopped answers an event that is so late that its pod has ended meanwhile.
+var errStopped = errors.New("the pod sandbox has been stopped")
+
+// RunPod is a new pod sandbox.
+type RunPod struct{ Pod Pod }
+
+func (e RunPod) apply(l *Ledger) {
+	_, known := l.pods[e.Pod.Key()]
+	p, err := l.podOf(e.Pod)
+	if err != nil {
+		l.step.effects.Err = err
+		return
+	}
+	if p.managed {
+		p.fresh = p.fresh || !known
+		l.sumUp(p)
+		l.step.effects.Ask = append(l.step.effects.Ask, p.ref)
+	}
+}
+
+// UpdatePod are new resources of a pod (in-place resize), in bytes. They replace those in Pod, which may be stale.
+type UpdatePod struct {
+	Pod             Pod
+	Overhead, Limit uint64
+}
+
+func (e UpdatePod) apply(l *Ledger) {
+	p, err := l.podOf(e.Pod)
+	if err != nil {
+		l.step.effects.Err = err
+		return
+	}
+	p.Overhead, p.MemoryLimit = e.Overhead, e.Limit
+	if p.managed {
+		l.sumUp(p)
+	}
+}
+
+// EndPod is a sandbox that was stopped or removed. It frees the pod, unless that has a newer sandbox by now: the kubelet
+// removes the old one much later.
+type EndPod struct{ Pod Pod }
+
+func (e EndPod) apply(l *Ledger) {
+	l.stopped.add(e.Pod.ID)
+	p := l.pods[e.Pod.Key()]
+	if p != nil && (p.ID == e.Pod.ID || e.Pod.ID == "") {
+		l.endPod(p)
+		l.note(Debug, "pod has ended", p.fields(), nil)
+	}
+}
+
+// podOf returns the pod of an event, made when it is new.
+func (l *Ledger) podOf(received Pod) (*pod, error) {
+	if l.stopped.has(received.ID) {
+		l.step.effects.Forget = append(l.step.effects.Forget, received.Ref())
+		return nil, fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, errStopped)
+	}
+	key := received.Key()
+	p := l.pods[key]
+	if p != nil && p.ID == received.ID && p.CgroupParent == received.CgroupParent {
+		return p, nil
+	}
+	path, managed, err := received.Path()
+	if err != nil {
+		return nil, fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, err)
+	}
+	if p == nil {
+		p = &pod{born: l.step.now, index: len(l.living)}
+		l.pods[key] = p
+		l.living = append(l.living, p)
+		l.values = append(l.values, memoryqos.PodValues{})
+	}
+	if p.managed && p.path.Pod != path.Pod {
+		l.step.effects.Ended = append(l.step.effects.Ended, p.path.Pod)
+		l.sumChanged(p)
+	}
+	p.Pod, p.path, p.managed = received, path, managed
+	p.ref = received.Ref()
+	p.annotated = annotated(received.Annotations)
+	l.takeRules(p)
+	l.touch(p)
+	return p, nil
+}
+
+// Stopped reports whether a sandbox has ended.
+func (l *Ledger) Stopped(id string) bool { return l.stopped.has(id) }
+
+// Key is the pod's UID; pods that no kubelet made may have none, and have the sandbox's id instead.
+func (p Pod) Key() string {
+	if p.UID != "" {
+		return p.UID
+	}
+	return p.ID
+}
+
+// Ref names the pod to the pod APIs.
+func (p Pod) Ref() podinfo.Ref {
+	return podinfo.Ref{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
+}
+
+// Path finds the pod's cgroups. A pod outside kubepods is not the kubelet's, and managed is false; a path that tries to
+// lead elsewhere is an error.
+func (p Pod) Path() (path cgroup.PodPath, managed bool, err error) {
+	path, err = cgroup.ParsePod(p.CgroupParent)
+	if err == nil {
+		return path, true, nil
+	}
+	if strings.Contains(p.CgroupParent, "kubepods") || strings.Contains(p.CgroupParent, "..") {
+		return cgroup.PodPath{}, false, err
+	}
+	return cgroup.PodPath{}, false, nil
+}
+
+// limitObserved takes the limit that the pod's cgroup was observed to have, where the pod's spec is not known: after a
+// resize the runtime may show an old one.
+func (p *pod) limitObserved(limit *uint64) {
+	if limit != nil && p.info == nil {
+		p.MemoryLimit = *limit
+	}
+}
+
+// annotated is a quick no for the pods that have no annotation of ours.
+func annotated(annotations map[string]string) bool {
+	for key := range annotations {
+		if strings.Contains(key, ".memory-manager.") {
+			return true
+		}
+	}
+	return false
+}
+
+// takeRules takes what the configuration says about the pod's namespace, and reads the pod's wishes again.
+func (l *Ledger) takeRules(p *pod) {
+	p.settings = l.resolved.SettingsFor(p.Namespace)
+	p.wishes, p.problems, p.overrides = config.Wishes{}, nil, nil
+	if p.annotated {
+		p.rules = l.resolved.Config.AnnotationRulesFor(p.Namespace)
+		p.wishes, p.problems = config.ParseAnnotations(p.Annotations, "", p.rules)
+	}
+}
+
+// wishesFor reads the annotations for one container.
+func (p *pod) wishesFor(container string) (config.Wishes, []config.Problem) {
+	if !p.annotated {
+		return config.Wishes{}, nil
+	}
+	return config.ParseAnnotations(p.Annotations, container, p.rules)
+}
+
+// overridesFor is what the annotations wish for a container of the spec. They are read once: sums are made at every event.
+func (p *pod) overridesFor(container string) memoryqos.Overrides {
+	if !p.annotated {
+		return memoryqos.Overrides{}
+	}
+	overrides, known := p.overrides[container]
+	if !known {
+		wishes, _ := p.wishesFor(container)
+		overrides = wishes.QoS
+		if p.overrides == nil {
+			p.overrides = map[string]memoryqos.Overrides{}
+		}
+		p.overrides[container] = overrides
+	}
+	return overrides
+}
+
+// endPod frees all that a pod has.
+func (l *Ledger) endPod(p *pod) {
+	for _, c := range p.containers {
+		l.end(c)
+	}
+	delete(l.pods, p.key())
+	last := len(l.living) - 1 // takes its place
+	l.living[p.index], l.values[p.index] = l.living[last], l.values[last]
+	l.living[p.index].index = p.index
+	l.living[last], l.values[last] = nil, memoryqos.PodValues{}
+	l.living, l.values = l.living[:last], l.values[:last]
+	if l.manager != nil && l.manager.ReleasePod(p.key()) {
+		l.persist(p)
+	}
+	if p.managed {
+		l.step.effects.Ended = append(l.step.effects.Ended, p.path.Pod)
+		l.sumChanged(p)
+	}
+	l.rejections = slices.DeleteFunc(slices.Clone(l.rejections), func(r Rejection) bool { // views share the old ones
+		return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name
+	})
+	l.changed()
+	l.step.effects.Forget = append(l.step.effects.Forget, p.ref)
+}

@@ -1,0 +1,91 @@
+package ledger
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+// Reconfigure puts a configuration in force. One that does not fit this machine is refused with Err: the old one stays, and
+// the error is shown until a good one comes.
+type Reconfigure struct{ Config config.Resolved }
+
+func (e Reconfigure) apply(l *Ledger) {
+	if err := l.takeNodes(e.Config); err != nil {
+		RejectConfig{Err: err}.apply(l)
+		l.step.effects.Err = err
+		return
+	}
+	l.resolved = e.Config
+	l.sources = eventSources(e.Config.Config)
+	l.configured.set(l.step.now, "")
+	var all []*container
+	for _, p := range l.living {
+		if !p.managed {
+			continue
+		}
+		l.takeRules(p)
+		for _, c := range p.containers {
+			if !c.alive() {
+				continue
+			}
+			l.compute(c)
+			if c.refusal != nil {
+				c.refusal.generation = 0 // the answer may be another one now
+			}
+			l.check(c) // files that were written behind the runtime's back are not among its updates
+			l.bring(c)
+			all = append(all, c)
+		}
+	}
+	l.settleAllocations(all)
+	for _, p := range l.living {
+		if p.managed {
+			l.sumUp(p)
+		}
+	}
+	l.step.all, l.step.whole = true, true // also when no value has changed: a dry run that ends has written none of them
+	l.changed()
+	l.highChanged()
+	l.counters.Reloads++
+	for _, warning := range e.Config.Warnings {
+		l.note(Warn, warning, nil, nil)
+	}
+	l.note(Info, "configuration in force", map[string]any{"containers": len(all)}, nil)
+}
+
+// RejectConfig is a new configuration that cannot be used; the old one stays in force.
+type RejectConfig struct{ Err error }
+
+func (e RejectConfig) apply(l *Ledger) {
+	l.counters.BadReloads++
+	l.note(Error, "new configuration refused, the old one stays in force", nil, e.Err)
+	l.configured.set(l.step.now, e.Err.Error())
+	l.changed()
+}
+
+// takeNodes makes a new node map when the configuration changes it; the allocations stay where they are.
+func (l *Ledger) takeNodes(resolved config.Resolved) error {
+	if resolved.Static == l.resolved.Static && reflect.DeepEqual(resolved.Nodes, l.resolved.Nodes) &&
+		reflect.DeepEqual(resolved.Manager, l.resolved.Manager) {
+		return nil
+	}
+	manager, err := managerFor(resolved)
+	if err != nil {
+		return err
+	}
+	if manager != nil && l.manager != nil {
+		report, err := manager.Restore(l.manager.State(), memorymanager.DefaultTolerance)
+		if err != nil {
+			return fmt.Errorf("the allocations do not fit the new configuration: %w", err)
+		}
+		for _, lost := range report.Lost {
+			l.note(Warn, "running containers have more allocated on a node than it has under the new configuration",
+				map[string]any{"node": lost.Node, "bytes": lost.Bytes}, nil)
+		}
+	}
+	l.manager, l.fitted = manager, 0
+	return nil
+}

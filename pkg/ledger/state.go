@@ -1,0 +1,176 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// pod is a living pod.
+type pod struct {
+	Pod
+	ref  podinfo.Ref
+	born time.Time
+	// path is where its cgroup is; it is empty, and managed unset, for a pod outside kubepods, which is left alone.
+	path    cgroup.PodPath
+	managed bool
+	// seen is set once its cgroup was observed: when that is gone later, so is the pod.
+	seen bool
+	// fresh is set for a pod that began while this ledger ran: nothing that its cgroup's files held before is ours.
+	fresh bool
+
+	// info is what the pod APIs say, and source which of them; nil while none has.
+	info   *podinfo.Pod
+	source podinfo.Source
+	// shared is set once it is found, without info, that its containers share the pod's limit.
+	shared bool
+
+	// settings, rules, wishes and problems follow from the configuration and the annotations.
+	settings  memoryqos.Settings
+	rules     config.AnnotationRules
+	annotated bool // has any annotation of ours
+	wishes    config.Wishes
+	problems  []config.Problem
+	// overrides are the annotations' wishes for containers of the spec, as far as they have been read.
+	overrides map[string]memoryqos.Overrides
+
+	// containers are in the order of their first appearance; ended ones stay while they have an allocation.
+	containers []*container
+	// values are desired for the pod's cgroup: they always follow from what is above and from the containers.
+	values memoryqos.Values
+	dirty  bool // is in step.dirty
+	index  int  // in Ledger.living and Ledger.values
+	view   *PodView
+}
+
+// key is the pod's UID; pods that no kubelet made may have none.
+func (p *pod) key() string { return p.Key() }
+
+// container is a container of a living pod. It outlives its end as long as it has an allocation.
+type container struct {
+	id, name string
+	pod      *pod
+	state    State
+	born     time.Time
+	cgroup   string // "" when it cannot be determined
+	seen     bool   // its cgroup was observed
+	revision uint64 // moves when the runtime changes the container: an older observation says nothing about it
+
+	// resources are what the kubelet asks for, limit is their memory limit (0: none).
+	resources Resources
+	limit     uint64
+	// lastLimit is the one before it. A kernel file shows either rounded to a page.
+	lastLimit uint64
+	// updating is when an update was answered whose end has not been observed; zero otherwise.
+	updating time.Time
+
+	// kind, wishes, request, cpus and wanted follow from resources, the pod and the configuration.
+	kind    memoryqos.Kind
+	wishes  config.Wishes
+	request podinfo.Estimate
+	cpus    nodeset.Set      // the NUMA nodes of its exclusive CPUs
+	wanted  memoryqos.Values // what Memory QoS gives
+	// raised is the memory.high set by the stall guard; 0 when none.
+	raised uint64
+	// had are the files that held a value of ours at any time of the container's life.
+	had struct{ min, low, high bool }
+
+	// given and givenMems are what the runtime has in its own record of the container: by our answers, and by what it
+	// shows. It writes them again at its next update of the container, whatever the files hold meanwhile.
+	given     memoryqos.Values
+	givenMems string
+	// foundMems is the cpuset.mems that was observed when the container was taken over.
+	foundMems string
+	// before is what given was when an answer that lowers it was sent: the levels above carry it until the end of the
+	// update is observed.
+	before *memoryqos.Values
+
+	// nodes is the cpuset.mems that is desired, by us or by the kubelet; empty when not pinned.
+	nodes nodeset.Set
+	// short is what a resize asks for beyond the allocation; nodes are all then. It follows from both and is not stored.
+	short     memorymanager.Request
+	refusal   *refusal // the last resize that was refused; nil when none was
+	byKubelet bool     // the kubelet has set nodes
+	released  bool     // it had nodes from us and must not have them any more
+	pinning   string   // how it got its nodes, or why it has none
+}
+
+// alive reports whether the container holds memory, or is about to.
+func (c *container) alive() bool { return c.state.Alive() }
+
+// ran reports whether the container has been started.
+func (c *container) ran() bool { return c.state != Unknown && c.state != Created }
+
+// high is the memory.high that should stand in the container's file.
+func (c *container) high() *uint64 {
+	if c.wanted.High != nil && c.raised > *c.wanted.High {
+		raised := c.raised
+		return &raised
+	}
+	return c.wanted.High
+}
+
+// effective are the values that should stand in the container's files.
+func (c *container) effective() memoryqos.Values {
+	return memoryqos.Values{Min: c.wanted.Min, Low: c.wanted.Low, High: c.high()}
+}
+
+// named finds a pod's container.
+func (p *pod) named(name string) *container {
+	for _, c := range p.containers {
+		if c.name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// condition is a Condition in the making; it holds while its message is empty.
+type condition struct {
+	message string
+	since   time.Time
+}
+
+func (c *condition) set(now time.Time, message string) {
+	if c.since.IsZero() || (c.message == "") != (message == "") {
+		c.since = now
+	}
+	c.message = message
+}
+
+func (c condition) named(name string) Condition {
+	return Condition{Name: name, OK: c.message == "", Message: c.message, Since: c.since}
+}
+
+// recent remembers the last ids that were added.
+type recent struct {
+	ids  map[string]struct{}
+	ring []string
+	next int
+}
+
+// recentSize is more sandboxes than a node stops within the longest time that a handler can be late.
+const recentSize = 1024
+
+func (r *recent) add(id string) {
+	if id == "" || r.has(id) {
+		return
+	}
+	if r.ids == nil {
+		r.ids, r.ring = map[string]struct{}{}, make([]string, recentSize)
+	}
+	delete(r.ids, r.ring[r.next])
+	r.ring[r.next] = id
+	r.ids[id] = struct{}{}
+	r.next = (r.next + 1) % recentSize
+}
+
+func (r *recent) has(id string) bool {
+	_, ok := r.ids[id]
+	return ok
+}

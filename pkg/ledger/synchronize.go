@@ -1,0 +1,212 @@
+package ledger
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// Synchronize is everything that a runtime has, in any order. Pods that are gone are freed, containers without an
+// allocation are adopted, and a Guaranteed container that was created while the plugin was away is placed. The updates
+// bring containers to the values that they should have.
+type Synchronize struct {
+	Pods       []Pod
+	Containers []Container
+	// Found is what the files say.
+	Found Found
+	// Known is the newest that the pod APIs know, by Pod.Key.
+	Known map[string]podinfo.Answer
+}
+
+// Found is what the files say of the pods and containers that a runtime lists.
+type Found struct {
+	// Gone are the sandboxes that have ended: they have no container and no cgroup.
+	Gone map[string]bool
+	// Seen are the cgroups of pods and containers that are there.
+	Seen map[string]bool
+	// PodLimits are the limits that the cgroups of Guaranteed pods have, without overhead, by sandbox, in bytes.
+	PodLimits map[string]uint64
+	// Files are those of containers, by the runtime's id.
+	Files map[string]Files
+}
+
+func (e Synchronize) apply(l *Ledger) {
+	l.step.all, l.step.whole = true, true
+	l.dropGone(e.Pods, e.Found.Gone)
+	sandboxes := l.takePods(e)
+	present := make(map[string]bool, len(e.Containers))
+	var taken []*container
+	for i := range e.Containers {
+		received := &e.Containers[i]
+		p := sandboxes[received.PodID]
+		if p == nil || !received.State.Alive() {
+			continue
+		}
+		present[received.ID] = true
+		taken = append(taken, l.takeOver(p, *received, e.Found))
+	}
+	for _, p := range slices.Clone(l.living) {
+		for _, c := range slices.Clone(p.containers) {
+			if c.alive() && !present[c.id] {
+				l.end(c)
+				l.forget(c)
+			}
+		}
+		l.findShared(p)
+	}
+	clear(l.raises) // the others have ended
+	placed := l.settleAllocations(taken)
+	for _, p := range l.living {
+		if p.managed {
+			l.sumUp(p)
+			l.step.effects.Ask = append(l.step.effects.Ask, p.ref)
+		}
+	}
+	l.correct(taken, e.Found)
+	l.synchronized.set(l.step.now, "")
+	l.changed()
+	l.highChanged()
+	l.note(Info, "synchronized with the runtime", map[string]any{
+		"pods": len(l.living), "containers": len(l.containers), "placed": placed, "updates": len(l.step.effects.Updates),
+	}, nil)
+}
+
+// correct brings what was found to what it should have. Where the files hold that already, the runtime is not bothered,
+// whatever it shows: its record is corrected by the answer to its next update.
+func (l *Ledger) correct(taken []*container, found Found) {
+	if l.resolved.Config.DryRun {
+		return
+	}
+	for _, c := range taken {
+		l.journalFound(c)
+		update, lacks := l.updateOf(c)
+		if files, known := found.Files[c.id]; !lacks || known && l.holdsAll(c, files) {
+			continue
+		}
+		l.answered(c, update.Adjustment, c.resources.Unified, nil)
+		l.check(c)
+		l.step.effects.Updates = append(l.step.effects.Updates, update)
+	}
+}
+
+// holdsAll reports whether the files were read and hold all that they should.
+func (l *Ledger) holdsAll(c *container, files Files) bool {
+	desired, ours := l.Desired(c.id)
+	if !ours || files.Min == nil || files.Low == nil || files.High == nil || files.Mems == nil {
+		return false
+	}
+	differing := files.Differing(desired, l.page())
+	return differing.Mems == "" && differing.Values == (memoryqos.Values{})
+}
+
+// dropGone frees the pods that the runtime no longer has.
+func (l *Ledger) dropGone(pods []Pod, gone map[string]bool) {
+	present := make(map[string]bool, len(pods))
+	for i := range pods {
+		if !gone[pods[i].ID] {
+			present[pods[i].Key()] = true
+		}
+	}
+	for _, p := range slices.Clone(l.living) {
+		if !present[p.key()] {
+			l.endPod(p)
+		}
+	}
+	if l.manager == nil {
+		return
+	}
+	// Entries of the state file whose pods ended while the plugin was away.
+	for _, entry := range l.manager.State().Entries {
+		if !present[entry.Pod] {
+			l.manager.ReleasePod(entry.Pod)
+		}
+	}
+}
+
+// takePods makes the pods known, by the ids of their sandboxes. Of several sandboxes of a pod the one with containers
+// is the living one.
+func (l *Ledger) takePods(e Synchronize) map[string]*pod {
+	used := make(map[string]bool, len(e.Pods))
+	for i := range e.Containers {
+		used[e.Containers[i].PodID] = true
+	}
+	ordered := make([]*Pod, 0, len(e.Pods))
+	for i := range e.Pods {
+		if !e.Found.Gone[e.Pods[i].ID] {
+			ordered = append(ordered, &e.Pods[i])
+		}
+	}
+	slices.SortStableFunc(ordered, func(x, y *Pod) int {
+		if used[x.ID] != used[y.ID] {
+			if used[y.ID] {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(x.ID, y.ID)
+	})
+	sandboxes := make(map[string]*pod, len(e.Pods))
+	for _, received := range ordered {
+		p, err := l.podOf(*received)
+		if err != nil {
+			l.note(Warn, "a pod is left alone", nil, err)
+			continue
+		}
+		if !p.managed {
+			continue
+		}
+		sandboxes[received.ID] = p
+		if limit, ok := e.Found.PodLimits[received.ID]; ok {
+			p.MemoryLimit = limit
+		}
+		p.seen = p.seen || e.Found.Seen[p.path.Pod]
+		l.learn(p, e.Known[p.key()])
+	}
+	return sandboxes
+}
+
+// Refs are the living pods, as the pod APIs name them.
+func (l *Ledger) Refs() []podinfo.Ref {
+	refs := make([]podinfo.Ref, 0, len(l.living))
+	for _, p := range l.living {
+		refs = append(refs, p.ref)
+	}
+	return refs
+}
+
+// Connected is a runtime that has accepted the plugin.
+type Connected struct{ Runtime Runtime }
+
+func (e Connected) apply(l *Ledger) {
+	l.runtime = e.Runtime
+	l.connected.set(l.step.now, "")
+	l.changed()
+}
+
+// Disconnected is a runtime that is gone, and why.
+type Disconnected struct{ Reason string }
+
+func (e Disconnected) apply(l *Ledger) {
+	l.connected.set(l.step.now, e.Reason)
+	l.synchronized.set(l.step.now, "not connected to a runtime")
+	l.changed()
+}
+
+// Restore allocates what a state file has. Synchronize then releases the allocations of pods that are gone.
+func (l *Ledger) Restore(state memorymanager.State) (memorymanager.RestoreReport, error) {
+	if l.manager == nil {
+		return memorymanager.RestoreReport{}, nil
+	}
+	return l.manager.Restore(state, uint64(l.resolved.Config.StateTolerance))
+}
+
+// State are all allocations; false under the Memory Manager policy None.
+func (l *Ledger) State() (memorymanager.State, bool) {
+	if l.manager == nil {
+		return memorymanager.State{}, false
+	}
+	return l.manager.State(), true
+}

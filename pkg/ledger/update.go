@@ -1,0 +1,190 @@
+package ledger
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// UpdateContainer is the kubelet's change of a container's resources (in-place resize). It is answered with what has to
+// change of ours; an empty answer is nothing.
+type UpdateContainer struct {
+	Pod       Pod
+	Container Container
+	To        Resources
+	// PodLimit and Known are CreateContainer's.
+	PodLimit *uint64
+	Known    podinfo.Answer
+	// Found is StartContainer's.
+	Found *Files
+}
+
+func (e UpdateContainer) apply(l *Ledger) {
+	out := &l.step.effects
+	p, err := l.podOf(e.Pod)
+	if err != nil {
+		out.Err = err
+		return
+	}
+	if !p.managed {
+		return
+	}
+	l.learn(p, e.Known)
+	p.limitObserved(e.PodLimit)
+	c := l.containers[e.Container.ID]
+	if c == nil {
+		if !e.Container.State.Alive() {
+			return
+		}
+		c = l.takeIn(p, e.Container, e.Found)
+	}
+	old := *c
+	c.revision++
+	c.resources = c.resources.Updated(e.To)
+	if limit := e.To.MemoryLimit; limit != nil && *limit != 0 { // CRI: 0 leaves the limit as it is
+		c.limit, c.lastLimit = limitOf(limit), c.limit
+	}
+	l.findShared(p)
+	l.compute(c)
+	if err := l.reallocate(c, e.To); err != nil {
+		l.refused(c, old, err)
+		return
+	}
+	c.updating = l.step.now
+	if !same(old.promised(), c.wanted) {
+		before := old.promised()
+		c.before = &before
+	}
+	l.sumUp(p)
+	adjustment := Adjustment{Unified: changes(c.given, c.effective(), e.To.Unified)}
+	if mems := l.mems(c); mems != "" && (mems != c.givenMems || e.To.Mems != "" && e.To.Mems != mems) {
+		adjustment.CpusetMems = mems
+	}
+	moved := c.nodes != old.nodes || c.limit != old.limit || !slices.Equal(c.short, old.short)
+	if !adjustment.Empty() || moved {
+		out.Decision = c.decision()
+	}
+	l.answered(c, adjustment, e.Container.Resources.Unified, e.To.Unified)
+	if !l.runtime.ReplyUnified {
+		// The runtime would drop them: the files are written after it has done its part.
+		adjustment.Unified = nil
+	}
+	out.Answer = adjustment
+}
+
+// refused leaves a container as it was before a resize that cannot be allocated.
+func (l *Ledger) refused(c *container, old container, err error) {
+	raised, refusal, revision := c.raised, c.refusal, c.revision
+	*c = old
+	c.raised, c.refusal, c.revision = raised, refusal, revision
+	out := &l.step.effects
+	out.Err = err
+	if c.refusal == nil || c.refusal.Count == 1 { // the log has the first try
+		out.Decision = c.decision()
+	}
+}
+
+// reallocate brings a container's allocation to its new resources. The error refuses the change.
+func (l *Ledger) reallocate(c *container, to Resources) error {
+	if l.manager == nil {
+		return nil
+	}
+	if c.byKubelet {
+		if to.Mems == "" && c.limit == 0 {
+			return nil
+		}
+		l.respect(c)
+		if l.unpinnable(c) == "" {
+			return l.adopt(c, request(c), c.pinning)
+		}
+		return nil
+	}
+	if !l.misfits(c) {
+		if len(c.short) > 0 { // and no longer is
+			c.nodes, c.short = nodesOf(l.manager.Blocks(c.pod.key(), c.name)), nil
+		}
+		return nil
+	}
+	if err := l.refusedAgain(c); err != nil {
+		return err
+	}
+	err := l.fit(c, l.resolved.RefusesResize(c.wishes.NUMA))
+	if err != nil {
+		l.refuse(c, err)
+	}
+	return err
+}
+
+// Updated lays a request over what a container has: what it does not name stays.
+func (have Resources) Updated(to Resources) Resources {
+	if to.MemoryLimit != nil && *to.MemoryLimit != 0 {
+		have.MemoryLimit = to.MemoryLimit
+	}
+	if to.OOMScoreAdj != nil {
+		have.OOMScoreAdj = to.OOMScoreAdj
+	}
+	if to.CPUs != "" {
+		have.CPUs = to.CPUs
+	}
+	if to.CPUShares != nil && *to.CPUShares != 0 {
+		have.CPUShares = to.CPUShares
+	}
+	if to.Mems != "" {
+		have.Mems = to.Mems
+	}
+	if len(to.Hugepages) > 0 {
+		have.Hugepages = to.Hugepages
+	}
+	if len(to.Unified) > 0 {
+		all := maps.Clone(have.Unified)
+		if all == nil {
+			all = map[string]string{}
+		}
+		maps.Copy(all, to.Unified)
+		have.Unified = all
+	}
+	return have
+}
+
+// FailUpdate is an update whose answer was an error: what the files show next is right.
+type FailUpdate struct{ ID string }
+
+func (e FailUpdate) apply(l *Ledger) {
+	if c := l.containers[e.ID]; c != nil {
+		c.updating = zeroTime
+		l.check(c)
+	}
+}
+
+// Settled are updates that the runtime has applied, or was asked to apply: what was lowered may now be lowered above the
+// containers too. Without IDs these are all whose end the runtime never told.
+type Settled struct{ IDs []string }
+
+func (e Settled) apply(l *Ledger) {
+	if e.IDs != nil {
+		for _, id := range e.IDs {
+			if c := l.containers[id]; c != nil {
+				c.updating = zeroTime
+				l.settle(c)
+				l.check(c)
+			}
+		}
+		return
+	}
+	for _, p := range l.living {
+		for _, c := range p.containers {
+			if l.step.now.Sub(c.updating) > updateTakes {
+				l.settle(c)
+			}
+		}
+	}
+}
+
+// settle ends the time in which a lowered container still counts as it was.
+func (l *Ledger) settle(c *container) {
+	if c.before != nil {
+		c.before = nil
+		l.sumUp(c.pod)
+	}
+}
