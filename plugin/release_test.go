@@ -235,7 +235,7 @@ func TestUpgradeWithRunningPods(t *testing.T) {
 			t.Parallel()
 			h := asLeftBy(t, folder.Name())
 			plugin := h.takeover(h.placements())
-			said(plugin, `msg="state file taken over" entries=3`)
+			said(plugin, `msg="state file restored" entries=3`)
 			if kept := h.setAside(); len(kept) > 0 {
 				t.Errorf("set aside: %v", kept)
 			}

@@ -6,7 +6,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -266,5 +265,3 @@ func (a *Agent) Explain(pod, container string) ([]ledger.Explanation, error) {
 	defer a.mu.Unlock()
 	return a.ledger.Explain(pod, container)
 }
-
-var errNoAnswer = fmt.Errorf("the runtime did not answer within %s", updateTimeout)

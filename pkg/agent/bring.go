@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -9,8 +10,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// updateTimeout is how long the runtime may take to answer updates of running containers. After it their files are written.
-const updateTimeout = 10 * time.Second
+// updateTimeout and updateTimeoutEach are how long the runtime may take to answer updates of running containers, and for
+// each of them. After it their files are written.
+const (
+	updateTimeout     = 5 * time.Second
+	updateTimeoutEach = 100 * time.Millisecond
+)
 
 // bringDue gives running containers what they should have after the rules or their requests have changed. The levels above
 // are raised first and lowered last.
@@ -47,7 +52,7 @@ func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.U
 	if apply == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, updateTimeout)
+	ctx, cancel := context.WithTimeout(ctx, updateTimeout+time.Duration(len(updates))*updateTimeoutEach)
 	sent := make(chan error, 1)
 	go func() {
 		defer cancel()
@@ -60,6 +65,6 @@ func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.U
 		}
 		return err
 	case <-ctx.Done():
-		return errNoAnswer
+		return errors.New("the runtime did not answer in time")
 	}
 }

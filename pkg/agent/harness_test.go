@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,9 +58,25 @@ type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	off  bool
+	gate atomic.Pointer[chan struct{}] // a write waits until it is closed
+	held atomic.Bool                   // one does
 }
 
+// block has every write wait until unblock.
+func (l *logBuffer) block() (unblock func()) {
+	gate := make(chan struct{})
+	l.gate.Store(&gate)
+	return func() { close(gate) }
+}
+
+// stuck reports whether a write waits.
+func (l *logBuffer) stuck() bool { return l.held.Load() }
+
 func (l *logBuffer) Write(p []byte) (int, error) {
+	if gate := l.gate.Load(); gate != nil {
+		l.held.Store(true)
+		<-*gate
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.off {

@@ -42,7 +42,7 @@ func (l *Ledger) learn(p *pod, known podinfo.Answer) bool {
 	return true
 }
 
-// recompute computes a pod's living containers again. The role of a container reaches its allocation whenever it is learnt.
+// recompute computes a pod's living containers again.
 func (l *Ledger) recompute(p *pod) {
 	for _, c := range p.containers {
 		if !c.alive() {
@@ -50,9 +50,6 @@ func (l *Ledger) recompute(p *pod) {
 		}
 		before := c.request
 		l.compute(c)
-		if l.manager != nil {
-			l.manager.SetKind(p.key(), c.name, placementRole(c.kind))
-		}
 		l.bring(c)
 		if c.request != before {
 			l.counters.Corrections++

@@ -1,0 +1,279 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// The connection is lost, the kubelet resizes, the connection is back.
+func TestAResizeWhileDisconnectedIsObserved(t *testing.T) {
+	for _, runtime := range []string{"containerd", "cri-o"} { // which shows the limits of the creation
+		t.Run(runtime, func(t *testing.T) {
+			n := newNode(t, "", func(n *node) { n.runtime.Name = runtime })
+			burst := n.pod("burst", memoryqos.Burstable)
+			b := n.launch(burst, ofPod(burst, "main", 1000*mi))
+			pinned := n.pod("pinned", memoryqos.Guaranteed)
+			g := n.launch(pinned, ofPod(pinned, "main", gi))
+			n.Disconnected(nil)
+			n.writeFile(b.CgroupsPath, "memory.max", bytesOf(2000*mi))
+			n.writeFile(g.CgroupsPath, "memory.max", bytesOf(4*gi))
+			if runtime == "containerd" {
+				b.Resources.MemoryLimit = limit(int64(2000 * mi))
+				g.Resources.MemoryLimit = limit(int64(4 * gi))
+			}
+			n.Connected(n.runtime, nil)
+			n.sync([]Pod{burst, pinned}, []Container{b, g})
+			if got := n.containerView(burst, "main").Limit; got != 2000*mi {
+				t.Errorf("memory.max is %d, the limit is taken as %d", 2000*mi, got)
+			}
+			n.want("allocated", n.booked(), "4096 0")
+		})
+	}
+}
+
+// The exact bytes that the kubelet asks for are no multiple of a page; the file shows them rounded.
+func TestAnObservedLimitKeepsItsExactBytes(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	c := n.launch(pod, ofPod(pod, "main", 1_000_000_001))
+	n.writeFile(c.CgroupsPath, "memory.max", bytesOf(1_000_000_001/4096*4096))
+	n.reconcile(context.Background())
+	if got := n.containerView(pod, "main").Limit; got != 1_000_000_001 {
+		t.Errorf("the limit is %d", got)
+	}
+}
+
+func TestAnUpdateThatWeFailedIsNotBelieved(t *testing.T) {
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
+	for _, class := range []memoryqos.QOSClass{memoryqos.Burstable, memoryqos.Guaranteed} {
+		t.Run(string(class), func(t *testing.T) {
+			n := newNode(t, "")
+			pod := n.pod("pod", class)
+			c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+			n.writeFile(c.CgroupsPath, "memory.max", bytesOf(1000*mi))
+			allocated := n.booked()
+			if _, err := n.UpdateContainer(ctx, pod, c, Resources{MemoryLimit: limit(int64(4000 * mi))}); err == nil {
+				t.Fatal("no error")
+			}
+			n.reconcile(context.Background())
+			if got := n.containerView(pod, "main").Limit; got != 1000*mi {
+				t.Errorf("memory.max is %d, the limit is taken as %d", 1000*mi, got)
+			}
+			n.want("allocated", n.booked(), allocated)
+		})
+	}
+}
+
+// runc, or a plugin behind us, fails after our answer: PostUpdateContainer never comes.
+func TestAnUpdateThatTheRuntimeFailedIsNotBelieved(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Burstable)
+	c := n.launch(pod, ofPod(pod, "main", 4000*mi))
+	n.writeFile(c.CgroupsPath, "memory.max", bytesOf(4000*mi))
+	if got := n.update(pod, c, Resources{MemoryLimit: limit(int64(1000 * mi))}); got == nil {
+		t.Fatal("no answer")
+	}
+	n.reconcile(context.Background())
+	n.want("memory.high while the runtime may be at it", n.file(c.CgroupsPath, "memory.high"), bytesOf(3600*mi))
+	n.clock.add(time.Minute)
+	n.reconcile(context.Background())
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(3600*mi))
+	if got := n.containerView(pod, "main").Limit; got != 4000*mi {
+		t.Errorf("memory.max is %d, the limit is taken as %d", 4000*mi, got)
+	}
+	// The kubelet tries again, and this time it works.
+	if got := n.update(pod, c, Resources{MemoryLimit: limit(int64(1000 * mi))}); got == nil || got.Unified["memory.high"] != bytesOf(900*mi) {
+		t.Errorf("answered with %+v", got)
+	}
+}
+
+// NRI before 0.10 does not show unified: the files say what is there.
+func TestARestartUpdatesNothingThatIsRight(t *testing.T) {
+	n := newNode(t, "", func(n *node) {
+		n.runtime = Runtime{Name: "containerd", Version: "v2.1.4", NRIVersion: "0.8.0", ReplyUnified: true}
+	})
+	pods, containers := fleet(n)
+	for i := range containers {
+		containers[i].Resources.Unified = nil
+	}
+	n.restart()
+	if updates := n.sync(pods, containers); len(updates) > 0 {
+		t.Errorf("the files are right, and there are updates: %+v", updates)
+	}
+}
+
+// A dry run writes nothing, and so must not keep what is to be written.
+func TestADryRunKeepsNothingOfEndedPods(t *testing.T) {
+	n := newNode(t, "dryRun: true")
+	n.log.discard()
+	ctx := context.Background()
+	for i := range 100 {
+		pod := n.pod(fmt.Sprint("pod", i), memoryqos.Guaranteed)
+		c := ofPod(pod, "main", mi)
+		n.create(pod, c)
+		_ = n.StopContainer(ctx, pod, c)
+		_ = n.StopPodSandbox(ctx, pod)
+	}
+	if kept := len(n.outbox.ended) + len(n.outbox.files) + len(n.outbox.tickets) + len(n.outbox.bring); kept > 0 {
+		t.Errorf("no pod lives, and the outbox has %d entries", kept)
+	}
+}
+
+// The plugin restarts while an init container runs; its app container takes the memory over.
+func TestAnInitContainersMemoryIsReusedAfterARestart(t *testing.T) {
+	ctx := context.Background()
+	api := &podAPI{}
+	n := newNode(t, "topologyManagerPolicy: single-numa-node", func(n *node) { n.providers = []podinfo.Provider{api} })
+	stop := n.background()
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	info := spec(pod, memoryqos.Guaranteed,
+		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 14 * gi, Limit: 14 * gi},
+		podinfo.Container{Name: "main", Request: 14 * gi, Limit: 14 * gi})
+	api.say(info)
+	blocker := n.pod("blocker", memoryqos.Guaranteed)
+	init := n.launch(pod, ofPod(pod, "init", 14*gi))
+	other := n.launch(blocker, ofPod(blocker, "main", 14*gi))
+	n.want("allocated", n.booked(), "14336 14336")
+	stop()
+	n.restart()
+	api.changed = nil
+	n.background()
+	api.listening(t)
+	n.sync([]Pod{pod, blocker}, []Container{init, other})
+	api.say(info)
+	eventually(t, "the role is known", func() bool { return n.containerView(pod, "init").Kind == memoryqos.Init })
+	_ = n.StopContainer(ctx, pod, init)
+	n.create(pod, ofPod(pod, "main", 14*gi))
+}
+
+// scope pod: a reload that changes the Memory Manager, or a restart, keeps a pod's affinity.
+func TestAPodKeepsItsAffinity(t *testing.T) {
+	const config = "topologyManagerScope: pod\ntopologyManagerPolicy: restricted"
+	for _, how := range []string{"reload", "restart"} {
+		t.Run(how, func(t *testing.T) {
+			api := &podAPI{}
+			n := newNode(t, config, func(n *node) { n.providers = []podinfo.Provider{api} })
+			stop := n.background()
+			fill := n.pod("fill", memoryqos.Guaranteed)
+			api.say(spec(fill, memoryqos.Guaranteed, podinfo.Container{Name: "main", Request: 5 * gi, Limit: 5 * gi}))
+			f := n.launch(fill, ofPod(fill, "main", 5*gi))
+			pod := n.pod("pod", memoryqos.Guaranteed)
+			info := spec(pod, memoryqos.Guaranteed,
+				podinfo.Container{Name: "a", Request: 7 * gi, Limit: 7 * gi}, podinfo.Container{Name: "b", Request: 6 * gi, Limit: 6 * gi})
+			api.say(info)
+			a := n.launch(pod, ofPod(pod, "a", 7*gi))
+			if how == "reload" {
+				n.reconfigure(config + "\nonGroupConflict: FallBack")
+			} else {
+				stop()
+				n.restart()
+				n.background()
+				n.sync([]Pod{pod, fill}, []Container{a, f})
+				api.say(info)
+			}
+			b := n.create(pod, ofPod(pod, "b", 6*gi))
+			n.want("the nodes of b", b.CpusetMems, n.containerView(pod, "a").Nodes.String())
+		})
+	}
+}
+
+// The kubelet gives each container of a pod that is Guaranteed by pod-level resources the pod's limit, and does not place
+// such pods.
+func TestAPodLevelPodCountsOnce(t *testing.T) {
+	for name, known := range map[string]bool{"pod API": true, "no pod API": false} {
+		t.Run(name, func(t *testing.T) {
+			api := &podAPI{}
+			n := newNode(t, "guaranteedHeadroom: 0", func(n *node) {
+				if known {
+					n.providers = []podinfo.Provider{api}
+				}
+			})
+			n.background()
+			pod := n.pod("pod", memoryqos.Guaranteed)
+			pod.MemoryLimit = gi
+			request := gi
+			p := spec(pod, memoryqos.Guaranteed, podinfo.Container{Name: "a"}, podinfo.Container{Name: "b"}, podinfo.Container{Name: "c"})
+			p.PodRequest, p.PodLimit = &request, &request
+			api.say(p)
+			for _, c := range []string{"a", "b", "c"} {
+				n.launch(pod, ofPod(pod, c, gi))
+			}
+			n.work(context.Background())
+			n.want("the pod's memory.min", text(n.podView(pod).Values.Min), bytesOf(gi))
+			n.want("memory.min of kubepods", text(n.View().Ancestors.Kubepods.Min), bytesOf(gi))
+			n.want("allocated", n.booked(), "0 0")
+			for _, c := range []string{"a", "b", "c"} {
+				n.want("pinning of "+c, n.containerView(pod, c).Pinning,
+					"not pinned: the pod's resources are its own, not its containers' (pod-level resources)")
+			}
+		})
+	}
+}
+
+// A runtime that never answers an unasked update holds up neither the periodic look nor the values.
+func TestARuntimeThatHangsHoldsNothingUp(t *testing.T) {
+	api := &podAPI{}
+	asked := make(chan bool, 100)
+	n := newNode(t, "reconcilePeriod: 1s\nrequestTimeout: 10ms", func(n *node) {
+		n.providers = []podinfo.Provider{api}
+		n.apply = func(ctx context.Context, _ []Update) error {
+			asked <- true
+			select {} // not even the end of the context
+		}
+	})
+	pod := n.pod("pod", memoryqos.Burstable)
+	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
+	n.background()
+	api.listening(t)
+	api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
+	<-asked
+	eventually(t, "memory.low is written", func() bool { return n.file(c.CgroupsPath, "memory.low") == bytesOf(500*mi) })
+	gone := n.pod("gone", memoryqos.Guaranteed)
+	n.launch(gone, ofPod(gone, "main", gi))
+	n.clock.add(2 * time.Minute)
+	n.rmdir(gone.CgroupParent)
+	eventually(t, "the pod that is gone is free", func() bool { return n.booked() == "0 0" })
+}
+
+// News that come more often than the period do not keep the periodic look away.
+func TestWakeUpsDoNotStarveThePeriodicLook(t *testing.T) {
+	n := newNode(t, "reconcilePeriod: 1s")
+	gone := n.pod("gone", memoryqos.Guaranteed)
+	n.launch(gone, ofPod(gone, "main", gi))
+	n.background()
+	n.clock.add(2 * time.Minute)
+	n.rmdir(gone.CgroupParent)
+	eventually(t, "the pod that is gone is free", func() bool {
+		n.poke()
+		return n.booked() == "0 0"
+	})
+}
+
+// A log that blocks holds up no other pod: nothing is logged under the lock.
+func TestALogThatBlocksHoldsNoLock(t *testing.T) {
+	n := newNode(t, "")
+	pod, other := n.pod("pod", memoryqos.Burstable), n.pod("other", memoryqos.Burstable)
+	unblock := n.log.block()
+	created := make(chan error)
+	go func() {
+		_, err := n.CreateContainer(context.Background(), pod, ofPod(pod, "main", gi))
+		created <- err
+	}()
+	eventually(t, "a line is stuck", n.log.stuck)
+	n.View() // takes the lock
+	if _, err := n.Explain("pod", ""); err != nil {
+		t.Error(err)
+	}
+	n.step(ledger.EndPod{Pod: other})
+	unblock()
+	if err := <-created; err != nil {
+		t.Error(err)
+	}
+}
