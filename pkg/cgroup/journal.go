@@ -129,6 +129,19 @@ func (j *Journal) Note(e Entry) {
 	j.changed()
 }
 
+// Unrestored reports whether a knob was written and still has to go back to the kernel's default. One in which the kubelet
+// wants a value of its own does not.
+func (j *Journal) Unrestored(cgroup string, knob Knob) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := j.cgroups[cgroup]
+	if c == nil {
+		return false
+	}
+	restore, written := c.knobs[knob]
+	return written && restore == ""
+}
+
 // Wanted takes note of what the kubelet wants from now on in files of a cgroup, by name. Those that are not in the journal
 // hold nothing of ours, and are left out.
 func (j *Journal) Wanted(cgroup string, files map[string]string) {

@@ -135,6 +135,9 @@ func (p *Protector) take(t Target) *held {
 	if h == nil {
 		h = &held{cgroup: t.Cgroup, level: t.Level}
 		p.held[t.Cgroup] = h
+		if !t.Fresh {
+			p.recall(h)
+		}
 		if err := p.watch(h); err != nil {
 			p.log.WithError(err).Warn("until this cgroup can be watched, other writers are noticed by the periodic check only")
 		}
@@ -142,6 +145,17 @@ func (p *Protector) take(t Target) *held {
 	h.level, h.driver, h.generation, h.fresh = t.Level, t.Driver, p.generation, t.Fresh
 	h.set(t.Values)
 	return h
+}
+
+// recall takes the files that an earlier run wrote for ours, so that those that are no longer wanted go back to their default:
+// after an upgrade, or a change of the configuration while the plugin was stopped.
+func (p *Protector) recall(h *held) {
+	if p.journal == nil {
+		return
+	}
+	for i := range h.files {
+		h.files[i].ours = p.journal.Unrestored(h.cgroup, protected[i])
+	}
 }
 
 // set takes over what a cgroup should hold. What is no longer set goes back to the kernel's default, if it was ours.

@@ -177,6 +177,39 @@ func TestChangeOfPolicyTakesTheOldFileBack(t *testing.T) {
 
 func ptr[T any](v T) *T { return &v }
 
+// What an earlier run wrote goes back to its default where it is not wanted any more: an older release set memory.high of pods
+// with a limit of their own, and the policy may have changed while the plugin was stopped.
+func TestARestartTakesBackWhatAnEarlierRunWrote(t *testing.T) {
+	entries := []Entry{{podB, MemoryHigh, "", ""}, {podB, MemoryMin, "", ""}}
+	known := []Entry{{podB, MemoryMin, "", "4096"}}
+	for name, test := range map[string]struct {
+		fresh   bool
+		entries []Entry
+		writes  []string
+		left    []Entry
+	}{
+		"written by an earlier run":          {entries: entries, writes: []string{podB + "/min=0", podB + "/high=max"}},
+		"written by another":                 {},
+		"the kubelet's value is known":       {entries: known, left: known},
+		"a new pod in a cgroup of that name": {fresh: true, entries: entries, left: entries},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			put(t, n.Root(), map[string]string{podB + "/memory.min": "4096", podB + "/memory.high": "8192"})
+			for _, e := range test.entries {
+				n.journal.Note(e)
+			}
+			if err := n.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, podB), Fresh: test.fresh}})); err != nil {
+				t.Fatal(err)
+			}
+			wantWrites(t, n.writes, test.writes...)
+			if diff := cmp.Diff(test.left, n.journal.Entries()); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 func TestACgroupThatIsGoneIsNoError(t *testing.T) {
 	n := newNode(t, nil)
 	wantWrites(t, n.apply(t, map[string]memoryqos.Values{"kubepods/podlater": minimum(10)}), "kubepods/min=10")

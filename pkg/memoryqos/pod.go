@@ -2,32 +2,19 @@ package memoryqos
 
 import "math"
 
-// Pod gives the values of a pod's cgroup: Kubernetes' aggregate over what its containers get, and memory.high only where the
-// pod has a limit of its own.
+// Pod gives the values of a pod's cgroup: Kubernetes' aggregate over what its containers get. There is no memory.high, as
+// under a kubelet: a pod with a limit of its own has memory.max, and the stall guard gives room to containers only.
 //
 // What is added up are values, not requests: GuaranteedHeadroom takes its share from every container of a Guaranteed pod,
 // and the pod and the levels above it carry what its containers really have. A container of the spec that does not live
 // counts as if it did, so that the pod keeps its sum from its first container to its end, as the kubelet has it.
 func (s Settings) Pod(p Pod) Values {
-	var v Values
+	if p.Class == BestEffort {
+		return Values{}
+	}
 	p.Containers = s.planned(p)
-	if p.Class != BestEffort {
-		hard, soft := s.podProtection(p)
-		v = Values{Min: positive(hard), Low: positive(soft)}
-	}
-	if p.PodLimit != nil {
-		request := sum(p.Containers, func(c PodContainer) uint64 { return c.Request })
-		if p.PodRequest != nil {
-			request = *p.PodRequest
-		}
-		// The kubelet adds the overhead to both the pod's request and its limit.
-		v.High = s.high(Container{
-			Class:   p.Class,
-			Request: add(request, p.Overhead),
-			Limit:   add(*p.PodLimit, p.Overhead),
-		}, p.Overrides)
-	}
-	return v
+	hard, soft := s.podProtection(p)
+	return Values{Min: positive(hard), Low: positive(soft)}
 }
 
 // planned gives the containers that do not live the values that they would get. One without a limit of its own runs under

@@ -20,8 +20,8 @@ func part(s memoryqos.Settings, class memoryqos.QOSClass, kind memoryqos.Kind, r
 		Values: ptr(s.Container(memoryqos.Container{Class: class, Request: request, Limit: limit}, memoryqos.Overrides{}))}
 }
 
-// TestPodSums goes through every class and policy with every shape of pod. The amount is what Kubernetes reckons as the
-// pod's request; the class and the policy say where it goes.
+// TestPodSums goes through every class and policy with every shape of pod. The amount is what Kubernetes computes as the
+// pod's request; the class and the policy say where it goes. No pod has a memory.high.
 func TestPodSums(t *testing.T) {
 	type shape struct {
 		kinds      []memoryqos.Kind
@@ -86,10 +86,6 @@ func TestPodSums(t *testing.T) {
 						case policy == memoryqos.TieredReservation:
 							want.Low = &amount
 						}
-					}
-					if shape.podLimit != nil && class != memoryqos.Guaranteed {
-						request, limit := float64(shape.amount*mi), float64((*shape.podLimit+shape.overhead)*mi)
-						want.High = ptr(uint64(math.Floor((request+(limit-request)*0.9)/4096)) * 4096)
 					}
 					if diff := cmp.Diff(want, s.Pod(p)); diff != "" {
 						t.Error(diff)
@@ -253,17 +249,6 @@ func TestPodIsNotProtectedBeyondItsOwnRequest(t *testing.T) {
 				t.Error(diff)
 			}
 		})
-	}
-}
-
-func TestPodLevelLimitThatEqualsTheRequestIsNotThrottled(t *testing.T) {
-	p := memoryqos.Pod{Class: memoryqos.Burstable, PodRequest: ptr[uint64](gi), PodLimit: ptr[uint64](gi)}
-	if got := settings(memoryqos.None).Pod(p); got.High != nil {
-		t.Errorf("memory.high = %d, want not set", *got.High)
-	}
-	p.PodRequest, p.Overrides.NoHigh = nil, true
-	if got := settings(memoryqos.None).Pod(p); got.High != nil {
-		t.Errorf("memory.high = %d although the pod opted out", *got.High)
 	}
 }
 

@@ -168,7 +168,7 @@ type Pod struct {
 	// where PodRequest is not known: containers without a limit of their own have their pod's, and are taken for Guaranteed
 	// ones that ask for it.
 	CgroupLimit uint64
-	// Overrides are the wishes for the whole pod; they count for its overhead and its pod-level resources.
+	// Overrides are the wishes for the whole pod; its reservation decides about its overhead and its pod-level request.
 	Overrides Overrides
 }
 

@@ -120,7 +120,6 @@ type Pod struct {
 	Cgroup     string      `json:"cgroup,omitempty"`
 	Min        *uint64     `json:"memoryMin,omitempty"`
 	Low        *uint64     `json:"memoryLow,omitempty"`
-	High       *uint64     `json:"memoryHigh,omitempty"`
 	Containers []Container `json:"containers"`
 	Problems   []string    `json:"problems,omitempty"`
 }
@@ -311,7 +310,7 @@ func (s Sources) known(view *ledger.View) known {
 
 func (k known) pod(view *ledger.PodView) Pod {
 	pod := Pod{Namespace: view.Namespace, Name: view.Name, UID: view.UID, QOSClass: string(view.Class), Cgroup: view.Cgroup,
-		Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Containers: []Container{}}
+		Min: view.Values.Min, Low: view.Values.Low, Containers: []Container{}}
 	for _, problem := range view.Problems {
 		pod.Problems = append(pod.Problems, problem.Message) // it names the annotation
 	}
