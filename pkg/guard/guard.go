@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"sync"
 	"time"
@@ -63,6 +62,9 @@ type watched struct {
 	blind    *blind        // where the kernel keeps no pressure
 	look     time.Time     // when to look again; zero: when the trigger fires
 	busy     bool          // a write is under way
+	armed    bool          // the kernel's trigger is set, or blind stands in for it
+	behind   bool          // memory.high does not hold the brake's value: writing it has failed
+	failures int           // how often in a row it could not be armed, read or written
 	stall    time.Duration // full stall, at the last look
 	episode  *Episode      // nil between episodes
 	before   time.Duration // full stall when it began
@@ -80,7 +82,7 @@ func New(o Options) (*Guard, error) {
 }
 
 // Put starts looking after a container, or takes its new bounds (resize, reload). The value to be written to memory.high
-// is returned: Bounds.Computed, or the raise as far as it still stands.
+// is returned: Bounds.Computed, or the raise as far as it still stands. The error is that of a container that has ended.
 func (g *Guard) Put(c Container) (high uint64, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -93,19 +95,35 @@ func (g *Guard) Put(c Container) (high uint64, err error) {
 		w.raisedAt = time.Now()
 		w.look = w.raisedAt.Add(g.settings.RestoreAfter)
 	}
-	err = g.triggers.add(c.ID, filepath.Join(g.tree.Root(), c.Cgroup, "memory.pressure"), g.settings.Stall, g.settings.Window)
-	if there, _ := g.tree.Exists(c.Cgroup); there && errors.Is(err, ErrNoPressure) {
+	switch err := g.arm(w); {
+	case err == nil:
+	case g.gone(w):
+		return c.High, fmt.Errorf("guard container %s: %w", c.ID, err)
+	default:
+		g.retry(w, err, time.Now())
+	}
+	g.watched[c.ID] = w
+	g.triggers.interrupt()
+	return w.brake.High(), nil
+}
+
+// arm sets the kernel's trigger for a container. Without pressure from the kernel it is looked at every window.
+func (g *Guard) arm(w *watched) error {
+	err := g.triggers.add(w.ID, filepath.Join(g.tree.Root(), w.Cgroup, "memory.pressure"), g.settings.Stall, g.settings.Window)
+	if errors.Is(err, ErrNoPressure) && !g.gone(w) {
 		g.noPSI.Do(func() {
 			g.log.WithError(err).Warn("stall guard: without pressure from the kernel, memory.events is read every window instead")
 		})
 		w.blind, w.look, err = &blind{}, time.Now().Add(g.settings.Window), nil
 	}
-	if err != nil {
-		return c.High, fmt.Errorf("guard container %s: %w", c.ID, err)
-	}
-	g.watched[c.ID] = w
-	g.triggers.interrupt()
-	return w.brake.High(), nil
+	w.armed = err == nil
+	return err
+}
+
+// gone reports whether a container's cgroup no longer exists. One that cannot be looked at is not gone.
+func (g *Guard) gone(w *watched) bool {
+	there, err := g.tree.Exists(w.Cgroup)
+	return !there && err == nil
 }
 
 // Drop stops looking after a container, whose cgroup may be gone. Dropping it again does nothing.
@@ -191,28 +209,51 @@ func (g *Guard) handle(ctx context.Context, fired []int32, now time.Time) {
 			continue
 		}
 		if err := g.lookAt(ctx, w, now); err != nil {
-			g.giveUp(w, err)
+			g.failed(w, err, now)
 		}
 	}
 }
 
-// giveUp stops watching a container that cannot be read or raised, most often because it has ended.
-func (g *Guard) giveUp(w *watched, err error) {
-	if !errors.Is(err, fs.ErrNotExist) {
-		g.log.WithError(err).WithFields(w.fields()).Warn("stall guard: container no longer watched")
-	}
-	if g.watched[w.ID] == w {
+// failed ends the watch of a container whose cgroup is gone, and has every other one looked at again.
+func (g *Guard) failed(w *watched, err error, now time.Time) {
+	switch {
+	case g.watched[w.ID] != w: // dropped while it was written
+	case g.gone(w):
 		g.drop(w.ID)
+	default:
+		g.retry(w, err, now)
 	}
 }
 
-// lookAt samples one container and does what its brake says.
+// longestRetry bounds the wait before a container is looked at again.
+const longestRetry = time.Minute
+
+// retry has a container looked at again after a window, and after twice as long with each further failure: the failure may
+// pass while the container still stands at its memory.high.
+func (g *Guard) retry(w *watched, err error, now time.Time) {
+	if w.failures == 0 {
+		g.log.WithError(err).WithFields(w.fields()).Warn("stall guard: the container cannot be watched or given room at the moment; trying again")
+	}
+	w.look = now.Add(min(g.settings.Window<<min(w.failures, 10), longestRetry))
+	w.failures++
+}
+
+// lookAt samples one container and does what its brake says, after what has failed before.
 func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
+	if !w.armed {
+		if err := g.arm(w); err != nil {
+			return err
+		}
+	}
+	if w.behind {
+		g.setHigh(ctx, w, 0)
+		return nil
+	}
 	sample, err := g.sample(w, now)
 	if err != nil {
 		return err
 	}
-	w.stall = sample.FullStall
+	w.stall, w.failures = sample.FullStall, 0
 	if w.blind != nil && !w.blind.stuck && !w.brake.Open() && !w.brake.Raised() {
 		w.look = now.Add(g.settings.Window)
 		return nil
@@ -228,7 +269,7 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 	switch action.Verb {
 	case Reclaim:
 		g.beginEpisode(w, now, before)
-		g.inBackground(w, func() error { g.reclaim(w, action.Bytes); return nil })
+		g.inBackground(w, func() { g.reclaim(w, action.Bytes) })
 	case Raise:
 		g.beginEpisode(w, now, before)
 		w.episode.To = action.Bytes
@@ -237,17 +278,13 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 		if w.raisedAt.IsZero() {
 			w.raisedAt = now
 		}
-		g.inBackground(w, func() error { return g.host.SetHigh(ctx, w.ID, action.Bytes) })
+		g.setHigh(ctx, w, 0)
 	case Restore:
 		g.totals.Restores++
 		if !w.brake.Raised() {
 			g.endRaise(w, now)
 		}
-		g.inBackground(w, func() error {
-			// Writing memory.high would reclaim the same, and have others wait for it.
-			_ = g.tree.Reclaim(w.Cgroup, sample.Current-min(sample.Current, action.Bytes))
-			return g.host.SetHigh(ctx, w.ID, action.Bytes)
-		})
+		g.setHigh(ctx, w, sample.Current-min(sample.Current, action.Bytes))
 	}
 	if !w.brake.Open() {
 		g.endEpisode(w, now)
@@ -255,18 +292,36 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 	return nil
 }
 
+// setHigh makes memory.high hold the brake's value, after these bytes were reclaimed: writing memory.high would reclaim the
+// same, and have others wait for it. Where it fails it is tried again.
+func (g *Guard) setHigh(ctx context.Context, w *watched, reclaim uint64) {
+	high := w.brake.High()
+	g.inBackground(w, func() {
+		if reclaim > 0 {
+			_ = g.tree.Reclaim(w.Cgroup, reclaim)
+		}
+		err := g.host.SetHigh(ctx, w.ID, high)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		switch {
+		case err != nil:
+			w.behind = true
+			g.failed(w, err, time.Now())
+		case w.behind:
+			w.behind, w.failures, w.look = false, 0, time.Now()
+		}
+	})
+}
+
 // inBackground runs a write that may take long, so that no other container waits for it. This one is not looked at
 // meanwhile.
-func (g *Guard) inBackground(w *watched, write func() error) {
+func (g *Guard) inBackground(w *watched, write func()) {
 	w.busy = true
 	go func() {
-		err := write()
+		write()
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		w.busy = false
-		if err != nil {
-			g.giveUp(w, err)
-		}
 		g.triggers.interrupt()
 	}()
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -187,17 +188,113 @@ func TestEndedContainerIsDropped(t *testing.T) {
 	}
 }
 
-func TestContainerThatCannotBeRaisedIsDropped(t *testing.T) {
+func TestContainerThatEndsDuringARaiseIsDropped(t *testing.T) {
 	f := newFixture(t, quick)
 	f.host.err = fmt.Errorf("write memory.high: %w", fs.ErrNotExist)
 	f.put(0)
 	f.run()
 	events := 0
 	f.await("attempt", f.host.set, func() { events++; f.state(32*mib, events) })
+	if err := os.RemoveAll(filepath.Join(f.root, "cg", cgroupPath)); err != nil {
+		t.Fatal(err)
+	}
+	f.until("the container is no longer watched", func() bool { return len(f.guard.Statuses()) == 0 })
 	f.guard.Drop("c1")
 	f.guard.Drop("c1")
-	if len(f.guard.Statuses()) > 0 {
-		t.Error("the container is still watched")
+}
+
+// until waits for a condition.
+func (f *fixture) until(what string, condition func() bool) {
+	f.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			f.t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
+const tryingAgain = "cannot be watched or given room at the moment; trying again"
+
+func TestAFailedRaiseIsTriedAgain(t *testing.T) {
+	f := newFixture(t, quick)
+	f.host.err = errors.New("interrupted for a moment")
+	f.put(0)
+	f.run()
+	events := 0
+	stall := func() { events++; f.state(32*mib, events) }
+	f.await("raise", f.host.set, stall)
+	f.await("second try", f.host.set, stall)
+	f.host.mu.Lock()
+	tried := slices.Clone(f.host.highs["c1"])
+	f.host.err = nil
+	f.host.mu.Unlock()
+	if tried[1] != tried[0] || tried[0] <= 32*mib {
+		t.Errorf("memory.high was set to %v, want the same raise twice", tried)
+	}
+	f.await("third try", f.host.set, stall)
+	f.state(8*mib, events)
+	for f.last() != 32*mib {
+		f.await("restore", f.host.set, func() {})
+	}
+	if warnings := f.warnings(tryingAgain); warnings != 1 {
+		t.Errorf("%d warnings, want one", warnings)
+	}
+}
+
+func TestAFailedReadIsTriedAgain(t *testing.T) {
+	vmstat, meminfo, events := "proc/vmstat", "proc/meminfo", "cg/"+cgroupPath+"/memory.events"
+	for file, text := range map[string]string{vmstat: "allocstall_dma 1\n", meminfo: "MemAvailable: 2097152 kB\n", events: ""} {
+		t.Run(file, func(t *testing.T) {
+			f := newFixture(t, quick)
+			f.put(0)
+			f.write(file, "high many\n")
+			f.run()
+			f.until("the failure is logged", func() bool { return f.warned(tryingAgain) })
+			if file != events {
+				f.write(file, text)
+			}
+			high := 0
+			f.await("raise", f.host.set, func() { high++; f.state(32*mib, high) })
+			if warnings := f.warnings(tryingAgain); warnings != 1 {
+				t.Errorf("%d warnings, want one", warnings)
+			}
+		})
+	}
+}
+
+func TestRetriesWaitLongerAndLonger(t *testing.T) {
+	f := newFixture(t, defaults)
+	f.put(0)
+	f.write("proc/vmstat", "allocstall_dma many\n")
+	w := f.guard.watched["c1"]
+	for i, want := range []time.Duration{2, 4, 8, 16, 32, 60, 60} {
+		at := w.look
+		f.guard.handle(t.Context(), nil, at)
+		if wait := w.look.Sub(at); wait != want*time.Second {
+			t.Errorf("after failure %d: again in %s, want %ds", i+1, wait, want)
+		}
+	}
+	f.write("proc/vmstat", "allocstall_dma 1\n")
+	f.guard.handle(t.Context(), nil, w.look)
+	f.write("proc/vmstat", "allocstall_dma many\n")
+	at := w.look
+	f.guard.handle(t.Context(), nil, at)
+	if wait := w.look.Sub(at); wait != 2*time.Second || f.warnings(tryingAgain) != 2 {
+		t.Errorf("after a success: again in %s with %d warnings, want 2s and the second warning", wait, f.warnings(tryingAgain))
+	}
+}
+
+// A shortage of descriptors or memory says nothing about a cgroup. A file in its place does the same here.
+func TestAContainerThatCannotBeLookedAtIsNotGone(t *testing.T) {
+	f := newFixture(t, defaults)
+	f.put(0)
+	dir := filepath.Join(f.root, "cg", cgroupPath)
+	if err := errors.Join(os.Rename(dir, dir+".away"), os.WriteFile(dir, nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	f.guard.handle(t.Context(), nil, f.guard.watched["c1"].look)
+	if len(f.guard.Statuses()) != 1 || !f.warned(tryingAgain) {
+		t.Error("the container is no longer watched, or the failure was not logged")
 	}
 }
 
@@ -321,18 +418,20 @@ func TestTriggerLeadsToReclaimThenToARaise(t *testing.T) {
 	}
 	f.write("cg/"+cgroupPath+"/memory.pressure", "full total=much\n")
 	f.guard.handle(t.Context(), []int32{f.guard.triggers.byID["c1"]}, later(2*time.Hour))
-	if len(f.guard.Statuses()) > 0 || !f.warned("container no longer watched") {
-		t.Error("a container that cannot be read is still watched, or nobody was told")
+	if len(f.guard.Statuses()) != 1 || !f.warned(tryingAgain) {
+		t.Error("a container that cannot be read is no longer watched, or the failure was not logged")
 	}
 }
 
-func (f *fixture) warned(text string) bool {
+func (f *fixture) warned(text string) bool { return f.warnings(text) > 0 }
+
+func (f *fixture) warnings(text string) (count int) {
 	for _, entry := range f.logged.AllEntries() {
 		if entry.Level == logrus.WarnLevel && strings.Contains(entry.Message, text) {
-			return true
+			count++
 		}
 	}
-	return false
+	return count
 }
 
 func TestContainerThatSwapsIsGivenAWindow(t *testing.T) {
@@ -359,10 +458,27 @@ func TestContainerThatHasEndedIsNotWatched(t *testing.T) {
 	if err == nil || len(f.guard.Statuses()) > 0 || f.warned("without pressure") {
 		t.Errorf("error %v, want one, and no word about the kernel", err)
 	}
+	f.put(0)
+	if len(f.guard.Statuses()) != 1 {
+		t.Error("a container that runs is not watched")
+	}
+}
+
+func TestATriggerThatCannotBeSetIsTriedAgain(t *testing.T) {
+	f := newFixture(t, defaults)
+	pressure := filepath.Join(f.root, "cg", cgroupPath, "memory.pressure")
 	f.write("cg/"+cgroupPath+"/memory.pressure", "") // nothing to wait on
-	_, err = f.guard.Put(Container{ID: "c1", Cgroup: cgroupPath, Bounds: Bounds{Computed: mib}})
-	if err == nil || !strings.Contains(err.Error(), "guard container c1: wait for ") {
-		t.Errorf("error %v", err)
+	f.put(0)
+	w := f.guard.watched["c1"]
+	if len(f.guard.triggers.byID) > 0 || !f.warned(tryingAgain) {
+		t.Fatal("the trigger was set, or the failure was not logged")
+	}
+	if err := errors.Join(os.Remove(pressure), unix.Mkfifo(pressure, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	f.guard.handle(t.Context(), nil, w.look)
+	if len(f.guard.triggers.byID) != 1 {
+		t.Error("the trigger was not set the second time")
 	}
 }
 
