@@ -204,19 +204,24 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-var address = regexp.MustCompile(`address="?(127\.0\.0\.1:[0-9]+)`)
+var address = regexp.MustCompile(`address="?(\S+:[0-9]+)`)
 
-// get returns the body behind a path of the plugin's HTTP server.
-func (p *process) get(path string) string {
+// address is where the plugin's HTTP server listens.
+func (p *process) address() (at string) {
 	p.t.Helper()
-	var at string
-	eventually(p.t, "the plugin tells its HTTP address", func() bool {
+	eventually(p.t, "the plugin logs its HTTP address", func() bool {
 		if match := address.FindStringSubmatch(p.log.String()); match != nil {
 			at = match[1]
 		}
 		return at != ""
 	})
-	response, err := http.Get("http://" + at + path)
+	return at
+}
+
+// get returns the body behind a path of the plugin's HTTP server.
+func (p *process) get(path string) string {
+	p.t.Helper()
+	response, err := http.Get("http://" + p.address() + path)
 	must(p.t, err)
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)

@@ -44,7 +44,7 @@ have. "nri-memory-manager rollback" takes it back.`,
 	flags.StringVar(&o.configPath, "config", "", "configuration file (YAML); without it the defaults hold")
 	flags.StringVar(&o.machinePath, "machine", "", "machine file or sysfs copy to use in place of this machine")
 	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API, unless requestSources leaves it out")
-	flags.StringVar(&o.metricsAddress, "metrics-address", defaultMetrics, "where /metrics, /healthz and /readyz are served; empty is nowhere")
+	flags.StringVar(&o.metricsAddress, "metrics-address", defaultMetrics, "where /metrics, /healthz and /readyz are served, and on loopback /status and the page; empty is nowhere")
 	flags.StringVar(&o.podResources, "podresources-socket", "", "socket of the PodResources API, where the configuration enables it (default podresources.sock in the state folder)")
 	flags.StringVar(&o.daemonSet, "daemonset", "", "NAMESPACE/NAME of the DaemonSet that runs this: with onTermination: Rollback, the values are kept as long as it stands")
 	flags.CountVarP(&o.verbose, "verbose", "v", "log more than the configuration says: -v debug, -vv trace")

@@ -1,16 +1,14 @@
 // Package admin answers over HTTP what people and probes ask of a running daemon: health, metrics, status, explanations and
 // a page that draws the NUMA memory map. It only reads; nothing over HTTP changes state.
+//
+// Probes and metrics are for everybody who reaches the listener. What shows the pods of all namespaces is for this machine
+// alone, or this pod's network: a unix socket, or loopback.
 package admin
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -27,22 +25,48 @@ type Sources struct {
 	Page http.Handler
 }
 
-// Handler serves /healthz, /readyz, /metrics, /status, /explain?pod=NAMESPACE/NAME&container=NAME and /.
+// Handler serves /healthz, /readyz and /metrics; and /status, /explain?pod=NAMESPACE/NAME&container=NAME and / to clients on
+// this machine.
 func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, s.View()) })
-	mux.Handle("GET /metrics", s.Metrics)
+	mux.Handle("GET /metrics", buffered(s.Metrics))
 	if s.Status != nil {
-		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { document(w, s.Status()) })
+		mux.Handle("GET /status", local(&document{view: s.View, make: s.Status}))
 	}
 	if s.Explain != nil {
-		mux.HandleFunc("GET /explain", func(w http.ResponseWriter, r *http.Request) { explain(w, r, s.Explain) })
+		mux.Handle("GET /explain", local(explain(s.Explain)))
 	}
 	if s.Page != nil {
-		mux.Handle("GET /{$}", s.Page)
+		mux.Handle("GET /{$}", local(s.Page))
 	}
 	return mux
+}
+
+// local refuses clients that come over a network.
+func local(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !isLocal(r) {
+			http.Error(w, r.URL.Path+" shows pods and is not served over the network, where /metrics, /healthz and /readyz are: "+
+				`run "nri-memory-manager status" on the node, or use loopback, as kubectl port-forward does`, http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isLocal reports whether a request came over a unix socket, or from loopback to loopback: a node may route packets of its
+// neighbors to its loopback addresses (net.ipv4.conf.*.route_localnet).
+func isLocal(r *http.Request) bool {
+	switch address := r.Context().Value(http.LocalAddrContextKey).(type) {
+	case *net.UnixAddr:
+		return true
+	case *net.TCPAddr:
+		host, _, err := net.SplitHostPort(r.RemoteAddr)
+		return err == nil && address.IP.IsLoopback() && net.ParseIP(host).IsLoopback()
+	}
+	return false
 }
 
 // ready names every condition, and answers 503 while one does not hold.
@@ -60,64 +84,19 @@ func ready(w http.ResponseWriter, view *ledger.View) {
 	}
 }
 
-func explain(w http.ResponseWriter, r *http.Request, explain func(pod, container string) (any, error)) {
-	pod := r.URL.Query().Get("pod")
-	if pod == "" {
-		http.Error(w, "explain what? The query needs pod=NAMESPACE/NAME or pod=UID", http.StatusBadRequest)
-		return
-	}
-	answer, err := explain(pod, r.URL.Query().Get("container"))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusNotFound)
-		return
-	}
-	document(w, answer)
-}
-
-func document(w http.ResponseWriter, value any) {
-	w.Header().Set("Content-Type", "application/json")
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	_ = encoder.Encode(value) // the client went away
-}
-
-// ListenTCP listens on an address such as "127.0.0.1:8891" or ":8891".
-func ListenTCP(address string) (net.Listener, error) {
-	listener, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("serve metrics and status: %w", err)
-	}
-	return listener, nil
-}
-
-// ListenUnix listens on a socket that only its owner may use. A socket that an earlier run left behind is replaced.
-func ListenUnix(path string) (net.Listener, error) {
-	if info, err := os.Lstat(path); err == nil {
-		if info.Mode().Type() != os.ModeSocket {
-			return nil, fmt.Errorf("serve status: %s exists and is no socket", path)
+func explain(explain func(pod, container string) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		pod := r.URL.Query().Get("pod")
+		if pod == "" {
+			http.Error(w, "explain what? The query needs pod=NAMESPACE/NAME or pod=UID", http.StatusBadRequest)
+			return
 		}
-		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("serve status: %w", err)
+		answer, err := explain(pod, r.URL.Query().Get("container"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
 		}
+		body, err := encode(answer)
+		write(w, body, err)
 	}
-	listener, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("serve status: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		listener.Close()
-		return nil, fmt.Errorf("serve status: %w", err)
-	}
-	return listener, nil
-}
-
-// Serve answers on a listener until ctx ends.
-func Serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
-	stop := context.AfterFunc(ctx, func() { server.Close() })
-	defer stop()
-	if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve on %s: %w", listener.Addr(), err)
-	}
-	return nil
 }

@@ -49,7 +49,7 @@ func TestEndpoints(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			response := httptest.NewRecorder()
-			handler.ServeHTTP(response, httptest.NewRequest(test.method, test.url, nil))
+			handler.ServeHTTP(response, over(httptest.NewRequest(test.method, test.url, nil), &net.UnixAddr{Name: "admin.sock", Net: "unix"}, "@"))
 			if response.Code != test.code || !strings.Contains(response.Body.String(), test.body) {
 				t.Errorf("%d %q, want %d %q", response.Code, response.Body, test.code, test.body)
 			}
@@ -60,6 +60,53 @@ func TestEndpoints(t *testing.T) {
 	handler.ServeHTTP(response, httptest.NewRequest("GET", "/readyz", nil))
 	if want := "[+] connected\n[-] checkpoint: the disk is full\n"; response.Code != 503 || response.Body.String() != want {
 		t.Errorf("%d %q, want 503 %q", response.Code, response.Body, want)
+	}
+}
+
+// over is a request that came to a local address from a remote one.
+func over(r *http.Request, local net.Addr, remote string) *http.Request {
+	r.RemoteAddr = remote
+	return r.WithContext(context.WithValue(r.Context(), http.LocalAddrContextKey, local))
+}
+
+func TestOnlyProbesAndMetricsAreServedOverTheNetwork(t *testing.T) {
+	ok := func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }
+	handler := Handler(Sources{
+		View: func() *agent.View { return &agent.View{} }, Metrics: http.HandlerFunc(ok), Page: http.HandlerFunc(ok),
+		Status: func() any { return nil }, Explain: func(string, string) (any, error) { return nil, nil },
+	})
+	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 8891} }
+	const allowed, refused = http.StatusOK, http.StatusForbidden
+	for name, test := range map[string]struct {
+		local  net.Addr
+		remote string
+		code   int
+	}{
+		"the unix socket":                {&net.UnixAddr{Name: "admin.sock", Net: "unix"}, "@", allowed},
+		"loopback":                       {tcp("127.0.0.1"), "127.0.0.1:40000", allowed},
+		"loopback, IPv6":                 {tcp("::1"), "[::1]:40000", allowed},
+		"the pod network":                {tcp("10.244.1.7"), "10.244.3.9:40000", refused},
+		"the pod network, IPv6":          {tcp("fd00::7"), "[fd00::9]:40000", refused},
+		"the machine's own address":      {tcp("10.244.1.7"), "10.244.1.7:40000", refused},
+		"a neighbor routed to loopback":  {tcp("127.0.0.1"), "10.0.0.9:40000", refused},
+		"an address that is not known":   {nil, "127.0.0.1:40000", refused},
+		"a remote that cannot be parsed": {tcp("127.0.0.1"), "localhost", refused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for path, code := range map[string]int{
+				"/healthz": allowed, "/readyz": allowed, "/metrics": allowed, "/status": test.code, "/explain?pod=a/b": test.code, "/": test.code,
+			} {
+				response := httptest.NewRecorder()
+				handler.ServeHTTP(response, over(httptest.NewRequest("GET", path, nil), test.local, test.remote))
+				if response.Code != code {
+					t.Errorf("%s: %d, want %d", path, response.Code, code)
+				}
+				want := `shows pods and is not served over the network, where /metrics, /healthz and /readyz are: run "nri-memory-manager status" on the node, or use loopback`
+				if code == refused && !strings.Contains(response.Body.String(), want) {
+					t.Errorf("%s: %q, want %q", path, response.Body, want)
+				}
+			}
+		})
 	}
 }
 

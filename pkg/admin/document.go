@@ -1,0 +1,94 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+)
+
+// maxAge is for how long a document is handed to further readers: the memory in use moves without the view.
+const maxAge = time.Second
+
+// document serves a JSON document. All who read it at the same time share one copy of it for each generation of the view, so
+// that clients which read slowly, or not at all, hold no memory of their own.
+type document struct {
+	view func() *agent.View
+	make func() any
+
+	mu         sync.Mutex
+	readers    int    // of body and of the bodies before it
+	body       []byte // nil when there is no reader
+	generation uint64 // of the view, when body was made
+	made       time.Time
+}
+
+func (d *document) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	body, err := d.open()
+	defer d.close()
+	write(w, body, err)
+}
+
+// open returns the document: a new one where none is being read or the last one is out of date.
+func (d *document) open() ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.readers++
+	generation := d.view().Generation
+	if d.body != nil && d.generation == generation && time.Since(d.made) < maxAge {
+		return d.body, nil
+	}
+	body, err := encode(d.make())
+	d.body, d.generation, d.made = body, generation, time.Now()
+	return body, err
+}
+
+func (d *document) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.readers--; d.readers == 0 {
+		d.body = nil
+	}
+}
+
+func encode(value any) ([]byte, error) {
+	body, err := json.MarshalIndent(value, "", "  ")
+	return append(body, '\n'), err
+}
+
+// write sends a JSON document.
+func write(w http.ResponseWriter, body []byte, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // the client went away
+}
+
+// buffered has a handler end before its answer is sent: the handler of metrics bounds how many run at once, and must not be
+// occupied by clients that do not read.
+func buffered(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		held := &answer{ResponseWriter: w, code: http.StatusOK}
+		next.ServeHTTP(held, r)
+		w.WriteHeader(held.code)
+		_, _ = w.Write(held.body.Bytes()) // the client went away
+	})
+}
+
+// answer keeps what a handler writes.
+type answer struct {
+	http.ResponseWriter
+	code int
+	body bytes.Buffer
+}
+
+func (a *answer) WriteHeader(code int) { a.code = code }
+
+func (a *answer) Write(data []byte) (int, error) { return a.body.Write(data) }
