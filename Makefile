@@ -17,8 +17,10 @@ RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(gi
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# grpcnotrace leaves gRPC's tracing pages out, and with them text/template: what looks methods up by name has the linker keep
+# the exported methods of every type.
 build: ## Build the static binary into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
+	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
 
 image: ## Build the container image for amd64 and arm64 into bin/image.tar, without a container engine
 	@mkdir -p bin
@@ -28,8 +30,8 @@ release: ## Build image, tarballs with the systemd unit, packed chart and SHA256
 	@mkdir -p bin
 	$(RELEASE)
 
-run: build ## Build, then send the manifests in testdata/pods through NRI on a simulated two-socket machine
-	$(BINARY) simulate --machine testdata/machines/demo.yaml --config testdata/config/demo.yaml --pod-info kubelet \
+run: build ## Build, then send the manifests in testdata/pods through NRI into the plugin on a simulated two-socket machine
+	$(GO) run ./plugin/demo --plugin $(BINARY) --machine testdata/machines/demo.yaml --config testdata/config/demo.yaml --pod-info kubelet \
 	  --expect-rejected too-large/app testdata/pods/*.yaml
 
 test: ## Run every test of the packages and of the built binary

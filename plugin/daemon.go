@@ -14,7 +14,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
@@ -22,7 +21,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
-// daemonOptions are what a daemon is made of: the flags of run, or what simulate chooses.
+// daemonOptions are what a daemon is made of: the flags of run.
 type daemonOptions struct {
 	hostOptions
 	socket, name, index string
@@ -34,7 +33,6 @@ type daemonOptions struct {
 	metricsAddress      string // empty has no HTTP server
 	podResources        string // socket of our PodResources API
 	daemonSet           string // NAMESPACE/NAME of the DaemonSet that runs this; empty knows none
-	simulated           bool   // only the sources that a simulated node has
 	verbose             int    // -v
 	log                 *logrus.Logger
 }
@@ -110,12 +108,6 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 func (d *daemon) providers() ([]podinfo.Provider, error) {
 	c, at := d.options.config, podinfo.Places{KubeletSocket: d.options.kubeletPods}
 	var order []podinfo.Source
-	if d.options.simulated {
-		if at.KubeletSocket == "" {
-			return nil, nil
-		}
-		return podinfo.Providers(append(order, podinfo.SourceKubelet), at, d.log)
-	}
 	for _, source := range c.RequestSources {
 		order = append(order, podinfo.Source(source))
 	}
@@ -125,9 +117,6 @@ func (d *daemon) providers() ([]podinfo.Provider, error) {
 	}
 	return podinfo.Providers(order, at, d.log)
 }
-
-// View is the agent's state.
-func (d *daemon) View() *ledger.View { return d.agent.View() }
 
 // run runs all parts until ctx ends or one of them fails.
 func (d *daemon) run(ctx context.Context) error {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
 
@@ -46,7 +47,7 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	binary = filepath.Join(dir, "nri-memory-manager")
-	if output, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
+	if output, err := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", binary, ".").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "building the binary: %v\n%s", err, output)
 		return 1
 	}
@@ -57,7 +58,7 @@ func testMain(m *testing.M) int {
 type host struct {
 	t       testing.TB
 	dir     string
-	tree    *cri.Tree
+	tree    *cgroups.Tree
 	runtime *cri.Runtime
 	flags   []string
 	as      *syscall.Credential
@@ -74,7 +75,7 @@ func newHost(t testing.TB, options cri.Options, config string) *host {
 	for _, folder := range []string{"cgroups", "state"} {
 		must(t, os.Mkdir(filepath.Join(dir, folder), 0o755))
 	}
-	h.tree, err = cri.NewTree(filepath.Join(dir, "cgroups"))
+	h.tree, err = cgroups.NewTree(filepath.Join(dir, "cgroups"))
 	must(t, err)
 	h.write("machine.yaml", "nodes: [{id: 0, memory: 16Gi, cpus: 0-3}, {id: 1, memory: 16Gi, cpus: 4-7}]\n")
 	h.write("config.yaml", config)

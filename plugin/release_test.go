@@ -21,6 +21,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
@@ -53,9 +54,11 @@ func TestRecord(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	ctx, cancel := context.WithCancel(t.Context())
-	at := simulator.Paths{Socket: h.path("nri.sock"), StateDir: h.path("state"), Cgroups: h.path("cgroups")}
-	plugin, err := startSimulated(ctx, at, daemonOptions{config: c, machine: m, log: log})
+	recorded, stop, err := startAgent(ctx, &simulator.Node{StateDir: h.path("state"), Cgroups: h.tree}, c, m, log)
 	must(t, err)
+	ended := make(chan error, 1)
+	plugin := nriplugin.New(recorded, nriplugin.Options{Socket: h.path("nri.sock"), Name: defaultName, Index: defaultIndex, Log: log})
+	go func() { ended <- plugin.Run(ctx) }()
 	h.connected()
 
 	pages, web := guaranteed("pages", 2*gi), burstable("web", 2*gi, 984)
@@ -66,9 +69,10 @@ func TestRecord(t *testing.T) {
 	_, err = h.runtime.CreateContainer(ctx, container)
 	must(t, err)
 	must(t, h.startContainer(pages))
-	must(t, plugin.agent.SetHigh(ctx, web.id(), 2000*mi))
+	must(t, recorded.SetHigh(ctx, web.id(), 2000*mi))
 	cancel()
-	must(t, plugin.Wait())
+	must(t, <-ended)
+	must(t, stop())
 
 	must(t, os.MkdirAll(dir, 0o755))
 	for _, name := range []string{"machine.yaml", "config.yaml"} {

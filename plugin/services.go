@@ -53,9 +53,6 @@ func (d *daemon) services() ([]part, error) {
 		d.log.WithField("address", listener.Addr()).Info("serving metrics and probes")
 		parts = append(parts, serve(listener, handler))
 	}
-	if d.options.simulated {
-		return parts, nil
-	}
 	if listener, err := admin.ListenUnix(filepath.Join(d.options.stateDir, adminSocket)); err != nil {
 		d.log.WithError(err).Error("status and explain will not find this daemon")
 	} else {

@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 )
 
@@ -29,11 +33,11 @@ func newSimulateCommand() *cobra.Command {
 	var o simulateOptions
 	cmd := &cobra.Command{
 		Use:   "simulate --machine FILE|SYSFS-ROOT MANIFEST…",
-		Short: "Send Pod manifests through NRI and this plugin on a machine that need not be there",
-		Long: `Simulate starts NRI's own runtime side, connects this plugin to it, and plays kubelet and runtime for each pod of the
-manifests: Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs with their replicas. "-" is standard
-input. It shows on which NUMA nodes every container lands, its memory.min, low, high and max, and what the cgroups above
-hold. Nothing of this host is touched.
+		Short: "Show what becomes of Pod manifests on a machine that need not be there",
+		Long: `Simulate plays kubelet and container runtime for each pod of the manifests and has the daemon's own code decide about it:
+Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs with their replicas. "-" is standard input. It shows
+on which NUMA nodes every container lands, its memory.min, low, high and max, and what the cgroups above hold. Nothing of
+this host is touched.
 
 Exit status: 0 when every container was admitted, 1 when one was rejected, 2 on bad input.`,
 		Example: `  nri-memory-manager simulate --machine testdata/machines/task-page.yaml testdata/pods/*.yaml
@@ -83,19 +87,14 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if _, err := c.Resolve(m); err != nil {
 		return err
 	}
-	pods, err := readManifests(manifests, in)
+	pods, err := simulator.ReadFiles(manifests, in)
 	if err != nil {
 		return err
 	}
 	log := logrus.New()
 	log.SetOutput(errOut)
 	log.SetLevel(logrus.ErrorLevel + logrus.Level(min(2*o.verbose, 4)))
-	result, err := simulator.Run(ctx, simulator.Options{
-		Machine: m, Pods: pods, Systemd: o.cgroupDriver == "systemd", PodAPI: o.podInfo == "kubelet", Dir: o.keep,
-		Connect: func(ctx context.Context, at simulator.Paths) (simulator.Plugin, error) {
-			return startSimulated(ctx, at, daemonOptions{config: c, machine: m, log: log})
-		},
-	})
+	result, err := o.simulate(ctx, c, m, pods, log)
 	if err != nil {
 		return failed(err)
 	}
@@ -105,73 +104,63 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	return o.judge(result, errOut)
 }
 
-func readManifests(paths []string, in io.Reader) ([]*corev1.Pod, error) {
-	if len(paths) == 0 {
-		return nil, errors.New("no manifest; want files, or - for standard input")
-	}
-	var pods []*corev1.Pod
-	for _, path := range paths {
-		more, err := readManifest(path, in)
-		if err != nil {
-			return nil, err
-		}
-		pods = append(pods, more...)
-	}
-	return pods, simulator.Unique(pods)
-}
-
-func readManifest(path string, in io.Reader) ([]*corev1.Pod, error) {
-	if path == "-" {
-		return simulator.Read("standard input", in)
-	}
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("manifest: %w", err)
-	}
-	defer file.Close()
-	return simulator.Read(path, file)
-}
-
-// simulated is a daemon in this process.
-type simulated struct {
-	*daemon
-	ended chan error
-}
-
-// Wait returns when the daemon has ended.
-func (s *simulated) Wait() error { return <-s.ended }
-
-// startSimulated runs the plugin with the paths of a simulated node. It asks only the sources that the node has.
-func startSimulated(ctx context.Context, at simulator.Paths, options daemonOptions) (*simulated, error) {
-	options.hostOptions = hostOptions{stateDir: at.StateDir, cgroups: at.Cgroups, plainCgroups: true}
-	options.socket, options.name, options.index = at.Socket, defaultName, defaultIndex
-	options.kubeletPods, options.simulated = at.KubeletPods, true
-	d, err := newDaemon(options)
+// simulate runs the pods on a node of their own.
+func (o *simulateOptions) simulate(ctx context.Context, c config.Config, m machine.Machine, pods []*corev1.Pod, log *logrus.Logger) (result *simulator.Result, err error) {
+	node, err := simulator.NewNode(simulator.Options{
+		Machine: m, Pods: pods, Systemd: o.cgroupDriver == "systemd", PodAPI: o.podInfo == "kubelet", Dir: o.keep,
+	})
 	if err != nil {
 		return nil, err
 	}
-	s := &simulated{d, make(chan error, 1)}
-	go func() { s.ended <- d.run(ctx) }()
-	return s, nil
+	defer node.Close()
+	decides, stop, err := startAgent(ctx, node, c, m, log)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	runtime, err := simulator.Connect(ctx, decides, node.Cgroups)
+	if err != nil {
+		return nil, err
+	}
+	return node.Run(ctx, runtime, runtime)
+}
+
+// startAgent runs the daemon's agent on a simulated node. It asks only the sources that the node has.
+func startAgent(ctx context.Context, node *simulator.Node, c config.Config, m machine.Machine, log *logrus.Logger) (*agent.Agent, func() error, error) {
+	tree, err := cgroup.Open(node.Cgroups.Root(), cgroup.Plain())
+	if err != nil {
+		return nil, nil, err
+	}
+	var providers []podinfo.Provider
+	if node.KubeletPods != "" {
+		providers, err = podinfo.Providers([]podinfo.Source{podinfo.SourceKubelet}, podinfo.Places{KubeletSocket: node.KubeletPods}, log)
+		if err != nil {
+			return nil, nil, errors.Join(err, tree.Close())
+		}
+	}
+	decides, err := agent.New(agent.Options{Config: c, Machine: m, StateDir: node.StateDir, Tree: tree, Providers: providers, Log: log})
+	if err != nil {
+		return nil, nil, errors.Join(err, tree.Close())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- decides.Run(ctx) }()
+	return decides, func() error {
+		cancel()
+		err := <-ended
+		closing, closed := context.WithTimeout(context.Background(), closeTimeout)
+		defer closed()
+		return errors.Join(err, decides.Close(closing), tree.Close())
+	}, nil
 }
 
 // judge compares the rejections with those that were expected.
 func (o *simulateOptions) judge(result *simulator.Result, errOut io.Writer) error {
-	expected := map[string]bool{}
-	for _, name := range o.expectRejected {
-		expected[name] = true
-	}
-	surprised := false
-	for _, container := range result.Rejected() {
-		name := container.Pod + "/" + container.Container
-		surprised = surprised || !expected[name]
-		delete(expected, name)
-	}
-	for name := range expected {
+	rejected, admitted := result.Unexpected(o.expectRejected)
+	for _, name := range admitted {
 		fmt.Fprintf(errOut, "nri-memory-manager: %s was to be rejected and was not\n", name)
-		surprised = true
 	}
-	if surprised {
+	if len(rejected)+len(admitted) > 0 {
 		return errFindings
 	}
 	return nil

@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -169,5 +171,35 @@ spec:
 `, exitFailed, "--machine", taskPageMachine, "--config", config)
 	if app := result.Containers[1]; app.Admitted || !strings.Contains(app.Reason, "init container init did not start") {
 		t.Errorf("the app container is %+v", app)
+	}
+}
+
+// The demo (make run) sends the same pods through NRI's own runtime side and its socket into the plugin's process. What
+// simulate does in place of NRI and the runtime must have the same result.
+func TestSimulateAgreesWithNRI(t *testing.T) {
+	demo := filepath.Join(t.TempDir(), "demo")
+	if output, err := exec.Command("go", "build", "-o", demo, "./demo").CombinedOutput(); err != nil {
+		t.Fatalf("building the demo: %v\n%s", err, output)
+	}
+	manifests, err := filepath.Glob("../testdata/pods/*.yaml")
+	must(t, err)
+	for _, driver := range []string{"cgroupfs", "systemd"} {
+		for _, podInfo := range []string{"none", "kubelet"} {
+			t.Run(driver+" "+podInfo, func(t *testing.T) {
+				args := append([]string{"--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/config/demo.yaml",
+					"--expect-rejected", "too-large/app", "--cgroup-driver", driver, "--pod-info", podInfo, "-o", "json"}, manifests...)
+				code, simulated, errOut := run(t, "", append([]string{"simulate"}, args...)...)
+				if code != exitOK {
+					t.Fatalf("simulate: exit %d: %s", code, errOut)
+				}
+				demonstrated, err := exec.Command(demo, append([]string{"--plugin", binary}, args...)...).Output()
+				if err != nil {
+					t.Fatalf("demo: %v", err)
+				}
+				if diff := cmp.Diff(string(demonstrated), simulated); diff != "" {
+					t.Errorf("NRI (-) and simulate (+) differ:\n%s", diff)
+				}
+			})
+		}
 	}
 }

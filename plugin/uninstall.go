@@ -25,7 +25,7 @@ const standsTimeout = 5 * time.Second
 // daemon knows its DaemonSet, that is deleted. An update of it, or the pod's move to another node, leaves the values.
 func (d *daemon) endsForGood() bool {
 	switch {
-	case d.View().Config.Config.OnTermination != config.RollbackValues:
+	case d.agent.View().Config.Config.OnTermination != config.RollbackValues:
 		return false
 	case d.options.daemonSet == "":
 		return true

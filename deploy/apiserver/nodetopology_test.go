@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
@@ -31,7 +32,7 @@ import (
 type node struct {
 	t       *testing.T
 	dir     string
-	tree    *cri.Tree
+	tree    *cgroups.Tree
 	runtime *cri.Runtime
 	process *exec.Cmd
 	log     *output
@@ -57,7 +58,7 @@ func newNode(t *testing.T, config *rest.Config, machine, settings string) *node 
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := &node{t: t, dir: dir, objects: objectsOf(t, config)}
 	must(t, os.Mkdir(n.path("cgroups"), 0o755))
-	n.tree, err = cri.NewTree(n.path("cgroups"))
+	n.tree, err = cgroups.NewTree(n.path("cgroups"))
 	must(t, err)
 	n.runtime = cri.New(cri.Options{Socket: n.path("nri.sock"), Cgroups: n.tree})
 	must(t, n.runtime.Start())

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // maxAge is for how long a document is handed to further readers: the memory in use moves without the view.
@@ -17,7 +17,7 @@ const maxAge = time.Second
 // document serves a JSON document. All who read it at the same time share one copy of it for each generation of the view, so
 // that clients which read slowly, or not at all, hold no memory of their own.
 type document struct {
-	view func() *agent.View
+	view func() *ledger.View
 	make func() any
 
 	mu         sync.Mutex

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 func heap() uint64 {
@@ -32,7 +32,7 @@ func TestClientsThatDoNotReadHoldLittleMemoryAndNoProbeBack(t *testing.T) {
 			rendering := make(chan bool, 2)
 			var generation uint64
 			handler := Handler(Sources{
-				View: func() *agent.View { return &agent.View{Generation: generation} },
+				View: func() *ledger.View { return &ledger.View{Generation: generation} },
 				Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					rendering <- true
 					defer func() { <-rendering }()
@@ -154,8 +154,8 @@ func serveInMemory(t *testing.T) net.Conn {
 
 func TestReadersShareADocument(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		view, made := &agent.View{Generation: 1}, 0
-		d := &document{view: func() *agent.View { return view }, make: func() any { made++; return made }}
+		view, made := &ledger.View{Generation: 1}, 0
+		d := &document{view: func() *ledger.View { return view }, make: func() any { made++; return made }}
 		var readers []*slow
 		read := func(want string) {
 			t.Helper()
@@ -169,7 +169,7 @@ func TestReadersShareADocument(t *testing.T) {
 		}
 		read("1\n")
 		read("1\n") // beside the first
-		view = &agent.View{Generation: 2}
+		view = &ledger.View{Generation: 2}
 		read("2\n")
 		read("2\n")
 		time.Sleep(maxAge)
@@ -200,7 +200,7 @@ func (s *slow) Write(data []byte) (int, error) {
 }
 
 func TestAnAnswerThatCannotBeEncodedIsAnError(t *testing.T) {
-	d := &document{view: func() *agent.View { return &agent.View{} }, make: func() any { return func() {} }}
+	d := &document{view: func() *ledger.View { return &ledger.View{} }, make: func() any { return func() {} }}
 	response := httptest.NewRecorder()
 	d.ServeHTTP(response, httptest.NewRequest("GET", "/status", nil))
 	if want := "json: unsupported type: func()\n"; response.Code != 500 || response.Body.String() != want {

@@ -72,11 +72,11 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, conta
 	return handle(ctx, s, "Synchronize", func(ctx context.Context) ([]*api.ContainerUpdate, error) {
 		all := make([]ledger.Pod, len(pods))
 		for i, pod := range pods {
-			all[i] = podOf(pod)
+			all[i] = PodOf(pod)
 		}
 		running := make([]ledger.Container, len(containers))
 		for i, container := range containers {
-			running[i] = containerOf(container)
+			running[i] = ContainerOf(container)
 		}
 		updates, err := s.agent.Synchronize(ctx, all, running)
 		return updatesOf(updates), err
@@ -86,35 +86,35 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, conta
 // RunPodSandbox tells of a new pod.
 func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	return tell(ctx, s, "RunPodSandbox", func(ctx context.Context) error {
-		return s.agent.RunPodSandbox(ctx, podOf(pod))
+		return s.agent.RunPodSandbox(ctx, PodOf(pod))
 	})
 }
 
 // UpdatePodSandbox tells of new resources of a pod; those in the pod itself are still the old ones.
 func (s *session) UpdatePodSandbox(ctx context.Context, pod *api.PodSandbox, overhead, resources *api.LinuxResources) error {
 	return tell(ctx, s, "UpdatePodSandbox", func(ctx context.Context) error {
-		return s.agent.UpdatePodSandbox(ctx, podOf(pod), memoryLimit(overhead), memoryLimit(resources))
+		return s.agent.UpdatePodSandbox(ctx, PodOf(pod), memoryLimit(overhead), memoryLimit(resources))
 	})
 }
 
 // StopPodSandbox tells that a pod ends.
 func (s *session) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	return tell(ctx, s, "StopPodSandbox", func(ctx context.Context) error {
-		return s.agent.StopPodSandbox(ctx, podOf(pod))
+		return s.agent.StopPodSandbox(ctx, PodOf(pod))
 	})
 }
 
 // RemovePodSandbox tells that the runtime forgets a pod.
 func (s *session) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	return tell(ctx, s, "RemovePodSandbox", func(ctx context.Context) error {
-		return s.agent.RemovePodSandbox(ctx, podOf(pod))
+		return s.agent.RemovePodSandbox(ctx, PodOf(pod))
 	})
 }
 
 // CreateContainer is answered with the container's nodes and values.
 func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
 	adjustment, err := handle(ctx, s, "CreateContainer", func(ctx context.Context) (*api.ContainerAdjustment, error) {
-		adjustment, err := s.agent.CreateContainer(ctx, podOf(pod), containerOf(container))
+		adjustment, err := s.agent.CreateContainer(ctx, PodOf(pod), ContainerOf(container))
 		return adjustmentOf(adjustment), err
 	})
 	return adjustment, nil, err
@@ -123,7 +123,7 @@ func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, cont
 // StartContainer tells that a container's process is about to run.
 func (s *session) StartContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
 	return tell(ctx, s, "StartContainer", func(ctx context.Context) error {
-		return s.agent.StartContainer(ctx, podOf(pod), containerOf(container))
+		return s.agent.StartContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
@@ -131,7 +131,7 @@ func (s *session) StartContainer(ctx context.Context, pod *api.PodSandbox, conta
 // of the request.
 func (s *session) UpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container, resources *api.LinuxResources) ([]*api.ContainerUpdate, error) {
 	return handle(ctx, s, "UpdateContainer", func(ctx context.Context) ([]*api.ContainerUpdate, error) {
-		adjustment, err := s.agent.UpdateContainer(ctx, podOf(pod), containerOf(container), resourcesOf(resources))
+		adjustment, err := s.agent.UpdateContainer(ctx, PodOf(pod), ContainerOf(container), resourcesOf(resources))
 		if err != nil || adjustment == nil || adjustment.Empty() {
 			return nil, err
 		}
@@ -142,20 +142,20 @@ func (s *session) UpdateContainer(ctx context.Context, pod *api.PodSandbox, cont
 // PostUpdateContainer tells that an update has been applied.
 func (s *session) PostUpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
 	return tell(ctx, s, "PostUpdateContainer", func(ctx context.Context) error {
-		return s.agent.PostUpdateContainer(ctx, podOf(pod), containerOf(container))
+		return s.agent.PostUpdateContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
 // StopContainer tells that a container has ended.
 func (s *session) StopContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
 	return nil, tell(ctx, s, "StopContainer", func(ctx context.Context) error {
-		return s.agent.StopContainer(ctx, podOf(pod), containerOf(container))
+		return s.agent.StopContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
 // RemoveContainer tells that the runtime forgets a container.
 func (s *session) RemoveContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
 	return tell(ctx, s, "RemoveContainer", func(ctx context.Context) error {
-		return s.agent.RemoveContainer(ctx, podOf(pod), containerOf(container))
+		return s.agent.RemoveContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }

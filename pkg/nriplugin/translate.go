@@ -6,7 +6,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-func podOf(pod *api.PodSandbox) ledger.Pod {
+// PodOf is a pod of the runtime as the agent receives it.
+func PodOf(pod *api.PodSandbox) ledger.Pod {
 	linux := pod.GetLinux()
 	return ledger.Pod{
 		ID:           pod.GetId(),
@@ -26,7 +27,8 @@ func memoryLimit(resources *api.LinuxResources) uint64 {
 	return uint64(max(0, resources.GetMemory().GetLimit().GetValue()))
 }
 
-func containerOf(container *api.Container) ledger.Container {
+// ContainerOf is a container of the runtime as the agent receives it.
+func ContainerOf(container *api.Container) ledger.Container {
 	linux := container.GetLinux()
 	resources := resourcesOf(linux.GetResources())
 	if adj := linux.GetOomScoreAdj(); adj != nil {

@@ -39,7 +39,7 @@ func TestPodOf(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, podOf(test.from)); diff != "" {
+			if diff := cmp.Diff(test.want, PodOf(test.from)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -83,7 +83,7 @@ func TestContainerOf(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, containerOf(test.from)); diff != "" {
+			if diff := cmp.Diff(test.want, ContainerOf(test.from)); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -13,7 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
 // kubelet says what the kubelet would tell the runtime on a machine.
@@ -33,7 +33,7 @@ func (k kubelet) cgroupParent(pod *corev1.Pod) string {
 		parts = append(parts, qos)
 	}
 	parts = append(parts, "pod"+strings.ReplaceAll(string(pod.UID), "-", "_"))
-	return cri.ExpandSlice(strings.Join(parts, "-") + ".slice")
+	return cgroups.ExpandSlice(strings.Join(parts, "-") + ".slice")
 }
 
 // cgroupsPath is linux.cgroupsPath of a container's OCI spec, as containerd makes it.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
@@ -17,6 +18,34 @@ import (
 
 // maxReplicas bounds the pods of one controller.
 const maxReplicas = 10000
+
+// ReadFiles reads manifests that one node can have together; "-" is standard input.
+func ReadFiles(paths []string, stdin io.Reader) ([]*corev1.Pod, error) {
+	if len(paths) == 0 {
+		return nil, errors.New("no manifest; want files, or - for standard input")
+	}
+	var pods []*corev1.Pod
+	for _, path := range paths {
+		more, err := readFile(path, stdin)
+		if err != nil {
+			return nil, err
+		}
+		pods = append(pods, more...)
+	}
+	return pods, Unique(pods)
+}
+
+func readFile(path string, stdin io.Reader) ([]*corev1.Pod, error) {
+	if path == "-" {
+		return Read("standard input", stdin)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("manifest: %w", err)
+	}
+	defer file.Close()
+	return Read(path, file)
+}
 
 // Read reads a manifest of one or more documents: Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs,
 // which become the pods that they would have on one node. name is what errors call the manifest.

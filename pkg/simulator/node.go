@@ -9,26 +9,11 @@ import (
 
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
-
-// node is the simulated node.
-type node struct {
-	kubelet
-	runtime  *cri.Runtime
-	tree     *cri.Tree
-	plugin   Plugin
-	stateDir string
-
-	pods       []*corev1.Pod
-	containers []*Container
-}
 
 // runPod starts a pod as the kubelet does: the pod's cgroup, its sandbox, the init containers one after the other, each to
 // its end unless it is a sidecar, then the app containers. After an init container that does not start nothing follows.
-func (n *node) runPod(ctx context.Context, pod *corev1.Pod) error {
+func (n *Node) runPod(ctx context.Context, pod *corev1.Pod) error {
 	n.pods = append(n.pods, pod)
 	if err := n.makeCgroup(pod); err != nil {
 		return err
@@ -66,20 +51,20 @@ func (n *node) runPod(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // makeCgroup is what the kubelet does before a pod's sandbox.
-func (n *node) makeCgroup(pod *corev1.Pod) error {
+func (n *Node) makeCgroup(pod *corev1.Pod) error {
 	cgroup := n.cgroupParent(pod)
-	if err := n.tree.Make(cgroup); err != nil {
+	if err := n.Cgroups.Make(cgroup); err != nil {
 		return err
 	}
 	bytes, limited := memoryLimit(pod)
 	if !limited {
 		return nil
 	}
-	return n.tree.Write(cgroup, "memory.max", strconv.FormatInt(bytes, 10))
+	return n.Cgroups.Write(cgroup, "memory.max", strconv.FormatInt(bytes, 10))
 }
 
 // runContainer creates and starts a container and notes what came of it. The error is about the simulation.
-func (n *node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.Container) (admitted bool, err error) {
+func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.Container) (admitted bool, err error) {
 	asked := n.container(pod, spec)
 	note := n.note(pod, spec)
 	resources, err := n.runtime.CreateContainer(ctx, asked)
@@ -91,14 +76,18 @@ func (n *node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 		return false, nil
 	}
 	note.Admitted, note.id, note.OCI = true, asked.Id, resources
-	note.learn(n.plugin.View())
+	request, err := n.plugin.Request(ctx, note.uid, note.Container)
+	if err != nil {
+		return false, err
+	}
+	note.Memory.Request, note.Memory.RequestSource, note.requestError = request.Request, string(request.Source), request.Error
 	return true, n.runtime.StartContainer(ctx, asked.Id)
 }
 
 // textOf is a plugin's error as the plugin gave it, without the words of the connection around it.
 func textOf(err error) string { return status.Convert(err).Message() }
 
-func (n *node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
+func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 	note := &Container{
 		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
 		OOMScoreAdj: n.oomScoreAdj(pod, spec), uid: string(pod.UID),
@@ -113,29 +102,14 @@ func (n *node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 	return note
 }
 
-func (n *node) skip(pod *corev1.Pod, containers []corev1.Container, reason string) {
+func (n *Node) skip(pod *corev1.Pod, containers []corev1.Container, reason string) {
 	for i := range containers {
 		n.note(pod, &containers[i]).Reason = reason
 	}
 }
 
-// learn takes from the plugin what an OCI spec does not have: the request and where it is from.
-func (c *Container) learn(view *ledger.View) {
-	for _, pod := range view.Pods {
-		if pod.UID != c.uid {
-			continue
-		}
-		for _, container := range pod.Containers {
-			if container.Name == c.Container {
-				c.Memory.Request, c.Memory.RequestSource = container.Request.Request, string(container.Request.Source)
-				c.requestError = container.Request.Error
-			}
-		}
-	}
-}
-
 // ancestors are the cgroups between the mount and the containers: kubepods, the QoS classes' and the pods'.
-func (n *node) ancestors() []string {
+func (n *Node) ancestors() []string {
 	var all []string
 	seen := map[string]bool{".": true}
 	for _, pod := range n.pods {

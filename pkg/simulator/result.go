@@ -1,10 +1,12 @@
 package simulator
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -75,9 +77,30 @@ func (r *Result) Rejected() []*Container {
 	return slices.DeleteFunc(slices.Clone(r.Containers), func(c *Container) bool { return c.Admitted })
 }
 
+// Unexpected compares the containers that were not created with those that were to be rejected, as POD/CONTAINER: it
+// returns those rejected that were not expected, and those expected that were not rejected.
+func (r *Result) Unexpected(expected []string) (rejected, admitted []string) {
+	missing := map[string]bool{}
+	for _, name := range expected {
+		missing[name] = true
+	}
+	for _, container := range r.Rejected() {
+		name := container.Pod + "/" + container.Container
+		if !slices.Contains(expected, name) {
+			rejected = append(rejected, name)
+		}
+		delete(missing, name)
+	}
+	return rejected, slices.Sorted(maps.Keys(missing))
+}
+
 // result takes the node's state as it is now.
-func (n *node) result() (*Result, error) {
-	result := &Result{Containers: n.containers, nodes: n.plugin.View().Nodes}
+func (n *Node) result(ctx context.Context) (*Result, error) {
+	nodes, err := n.plugin.Nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	result := &Result{Containers: n.containers, nodes: nodes}
 	specs := map[string]*rspec.LinuxResources{}
 	for _, container := range n.runtime.Containers() {
 		specs[container.Id] = container.Linux.Resources.ToOCI()
@@ -98,14 +121,13 @@ func (n *node) result() (*Result, error) {
 	for _, cgroup := range n.ancestors() {
 		ancestor := Ancestor{Cgroup: cgroup}
 		for file, to := range map[string]**uint64{"memory.min": &ancestor.MemoryMin, "memory.low": &ancestor.MemoryLow, "memory.max": &ancestor.MemoryMax} {
-			var err error
 			if *to, err = n.file(cgroup, file); err != nil {
 				return nil, err
 			}
 		}
 		result.Ancestors = append(result.Ancestors, ancestor)
 	}
-	state, err := os.ReadFile(filepath.Join(n.stateDir, checkpoint.FileName))
+	state, err := os.ReadFile(filepath.Join(n.StateDir, checkpoint.FileName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -147,8 +169,8 @@ func value(text string) (*uint64, error) {
 	return &bytes, err
 }
 
-func (n *node) file(cgroup, file string) (*uint64, error) {
-	text, err := n.tree.Read(cgroup, file)
+func (n *Node) file(cgroup, file string) (*uint64, error) {
+	text, err := n.Cgroups.Read(cgroup, file)
 	if err != nil {
 		return nil, err
 	}

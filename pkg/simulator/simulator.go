@@ -1,42 +1,43 @@
-// Package simulator plays kubelet and container runtime for a real plugin: pods from manifests go through NRI's own runtime
-// side and come out as OCI specs, on a machine that need not be there.
+// Package simulator shows what becomes of pods from manifests on a machine that need not be there. It plays the kubelet,
+// and for simulate the container runtime too: Direct passes the pods to the agent that decides in the daemon.
 package simulator
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
+	"github.com/containerd/nri/pkg/api"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
-// Plugin is the plugin under simulation.
+// Runtime is the container runtime that the simulated kubelet uses.
+type Runtime interface {
+	RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error
+	// CreateContainer returns linux.resources of the container's final OCI spec.
+	CreateContainer(ctx context.Context, container *api.Container) (*rspec.LinuxResources, error)
+	StartContainer(ctx context.Context, id string) error
+	StopContainer(ctx context.Context, id string) error
+	// Containers returns copies of all containers as they are now.
+	Containers() []*api.Container
+}
+
+// Plugin answers what the containers' OCI specs do not have.
 type Plugin interface {
-	View() *ledger.View
-	// Wait returns when the plugin has ended after its context.
-	Wait() error
+	// Request returns the memory request of a container, with its source; zero when the plugin does not know the container.
+	Request(ctx context.Context, podUID, container string) (podinfo.Estimate, error)
+	// Nodes returns the node map.
+	Nodes(ctx context.Context) ([]memorymanager.NodeState, error)
 }
 
-// Paths are what a simulated node has for its plugin.
-type Paths struct {
-	// Socket is the NRI socket.
-	Socket string
-	// StateDir is the plugin's own folder.
-	StateDir string
-	// Cgroups is the folder that stands for the cgroup mount.
-	Cgroups string
-	// KubeletPods is the socket of the kubelet's pod API; empty when the node has none.
-	KubeletPods string
-}
-
-// Options say what is simulated.
+// Options describe a node.
 type Options struct {
 	Machine machine.Machine
 	// Pods are from Read, and Unique.
@@ -45,66 +46,77 @@ type Options struct {
 	Systemd bool
 	// PodAPI gives the node the kubelet's pod API; without it the plugin has only the runtime's events.
 	PodAPI bool
-	// Dir keeps the cgroup tree and the state folder; empty makes them in a temporary folder that is removed.
+	// Dir keeps the cgroup tree and the state folder; empty makes them in a temporary folder that Close removes.
 	Dir string
-	// Connect starts the plugin; it runs until ctx ends.
-	Connect func(ctx context.Context, at Paths) (Plugin, error)
 }
 
-// connectTimeout bounds the wait for the plugin's registration.
-const connectTimeout = time.Minute
+// Node is a simulated node: the kubelet, the pods' cgroups, and folders for a runtime and a plugin.
+type Node struct {
+	// Socket is where the runtime may serve NRI.
+	Socket string
+	// StateDir is the plugin's own folder.
+	StateDir string
+	// Cgroups is the cgroup hierarchy.
+	Cgroups *cgroups.Tree
+	// KubeletPods is the socket of the kubelet's pod API; empty when the node has none.
+	KubeletPods string
 
-// Run simulates the life of a node up to the point where every pod has been started as far as it can be. The error is about
-// the simulation itself; a container that the plugin rejects is part of the result.
-func Run(ctx context.Context, options Options) (result *Result, err error) {
-	at, cleanUp, err := makePaths(options.Dir)
+	kubelet
+	toRun   []*corev1.Pod
+	cleanUp []func()
+
+	runtime    Runtime
+	plugin     Plugin
+	pods       []*corev1.Pod
+	containers []*Container
+}
+
+// NewNode returns a node on which nothing runs yet.
+func NewNode(options Options) (n *Node, err error) {
+	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, toRun: options.Pods}
+	made := n
+	defer func() {
+		if err != nil {
+			made.Close()
+		}
+	}()
+	cgroupDir, err := n.makeFolders(options.Dir)
 	if err != nil {
 		return nil, err
 	}
-	defer cleanUp()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-
-	tree, err := cri.NewTree(at.Cgroups)
-	if err != nil {
+	if n.Cgroups, err = cgroups.NewTree(cgroupDir); err != nil {
 		return nil, err
 	}
 	if options.PodAPI {
-		at.KubeletPods = filepath.Join(filepath.Dir(at.Socket), "kubelet.sock")
-		stop, err := servePods(at.KubeletPods, options.Pods)
+		n.KubeletPods = filepath.Join(filepath.Dir(n.Socket), "kubelet.sock")
+		stop, err := servePods(n.KubeletPods, options.Pods)
 		if err != nil {
 			return nil, err
 		}
-		defer stop()
+		n.cleanUp = append(n.cleanUp, stop)
 	}
-	runtime := cri.New(cri.Options{Socket: at.Socket, Cgroups: tree})
-	if err := runtime.Start(); err != nil {
-		return nil, err
-	}
-	defer runtime.Stop()
+	return n, nil
+}
 
-	plugin, err := options.Connect(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		cancel()
-		err = errors.Join(err, plugin.Wait())
-	}()
-	connecting, connected := context.WithTimeout(ctx, connectTimeout)
-	defer connected()
-	if err := runtime.WaitSynchronized(connecting, 1); err != nil {
-		return nil, fmt.Errorf("the plugin did not connect: %w", err)
-	}
-	n := &node{
-		kubelet: kubelet{options.Machine, options.Systemd}, runtime: runtime, tree: tree, plugin: plugin, stateDir: at.StateDir,
-	}
-	for _, pod := range options.Pods {
+// Run starts every pod as far as it can be. The error is about the simulation itself; a container that the plugin rejects
+// is part of the result.
+func (n *Node) Run(ctx context.Context, runtime Runtime, plugin Plugin) (*Result, error) {
+	n.runtime, n.plugin = runtime, plugin
+	for _, pod := range n.toRun {
 		if err := n.runPod(ctx, pod); err != nil {
 			return nil, err
 		}
 	}
-	return n.result()
+	return n.result(ctx)
+}
+
+// Close stops the pod API and removes the temporary folders.
+func (n *Node) Close() {
+	for len(n.cleanUp) > 0 {
+		last := len(n.cleanUp) - 1
+		n.cleanUp[last]()
+		n.cleanUp = n.cleanUp[:last]
+	}
 }
 
 // Unique refuses pods that one node cannot have together: of the same name, or of the same UID.
@@ -123,45 +135,36 @@ func Unique(pods []*corev1.Pod) error {
 	return nil
 }
 
-// makePaths makes the node's folders. The sockets are in a folder of their own: their paths must be short.
-func makePaths(dir string) (at Paths, cleanUp func(), err error) {
-	var made []string
-	cleanUp = func() {
-		for _, dir := range made {
-			os.RemoveAll(dir)
-		}
-	}
-	defer func() {
-		if err != nil {
-			cleanUp()
-		}
-	}()
-	sockets, err := os.MkdirTemp("", "nri")
-	if err != nil {
-		return at, cleanUp, fmt.Errorf("making a temporary folder: %w", err)
-	}
-	made = append(made, sockets)
+// makeFolders makes the node's folders and returns that of the cgroup hierarchy. The sockets are in a folder of their own:
+// their paths must be short.
+func (n *Node) makeFolders(dir string) (cgroupDir string, err error) {
+	sockets, err := n.temporary("")
 	const longest = 100 // bytes of a socket's path, of which the kernel takes 107
-	if len(sockets) > longest-len("/kubelet.sock") {
-		if sockets, err = os.MkdirTemp("/tmp", "nri"); err != nil {
-			return at, cleanUp, fmt.Errorf("making a temporary folder: %w", err)
-		}
-		made = append(made, sockets)
+	if err == nil && len(sockets) > longest-len("/kubelet.sock") {
+		sockets, err = n.temporary("/tmp")
+	}
+	if err != nil {
+		return "", fmt.Errorf("making a temporary folder: %w", err)
 	}
 	if dir == "" {
 		dir = filepath.Join(sockets, "node")
 	}
-	at = Paths{
-		Socket:   filepath.Join(sockets, "nri.sock"),
-		StateDir: filepath.Join(dir, "state"),
-		Cgroups:  filepath.Join(dir, "cgroups"),
-	}
-	for _, path := range []string{at.StateDir, at.Cgroups} {
+	n.Socket, n.StateDir, cgroupDir = filepath.Join(sockets, "nri.sock"), filepath.Join(dir, "state"), filepath.Join(dir, "cgroups")
+	for _, path := range []string{n.StateDir, cgroupDir} {
 		if err := emptyFolder(path); err != nil {
-			return at, cleanUp, err
+			return "", err
 		}
 	}
-	return at, cleanUp, nil
+	return cgroupDir, nil
+}
+
+// temporary makes a folder that Close removes.
+func (n *Node) temporary(parent string) (string, error) {
+	dir, err := os.MkdirTemp(parent, "nri")
+	if err == nil {
+		n.cleanUp = append(n.cleanUp, func() { os.RemoveAll(dir) })
+	}
+	return dir, err
 }
 
 // emptyFolder makes a folder, or takes one that is there and has nothing in it: an old state would not be this node's.

@@ -16,7 +16,7 @@ import (
 func (d *Document) Table(to io.Writer, wide bool) error {
 	var b strings.Builder
 	d.writeHead(&b)
-	tables.Nodes(&b, nodeStates(d.Nodes))
+	tables.Nodes(&b, NodeStates(d.Nodes))
 	d.writeContainers(&b, wide)
 	d.writeShort(&b)
 	d.writeAncestors(&b)
@@ -190,8 +190,8 @@ func (d *Document) writeProblems(b *strings.Builder) {
 	}
 }
 
-// nodeStates turns the document's nodes into what tables.Nodes draws.
-func nodeStates(nodes []Node) []memorymanager.NodeState {
+// NodeStates turns the document's nodes into what tables.Nodes draws.
+func NodeStates(nodes []Node) []memorymanager.NodeState {
 	states := make([]memorymanager.NodeState, 0, len(nodes))
 	for _, n := range nodes {
 		state := memorymanager.NodeState{ID: n.ID, Cells: nodeset.Of(n.Group...)}

@@ -159,6 +159,20 @@ func (r *Runtime) Containers() []*api.Container {
 	return containers
 }
 
+func (r *Runtime) writeCgroup(container *api.Container) error {
+	if r.options.Cgroups == nil {
+		return nil
+	}
+	return r.options.Cgroups.Apply(container)
+}
+
+func (r *Runtime) removeCgroup(container *api.Container) error {
+	if r.options.Cgroups == nil {
+		return nil
+	}
+	return r.options.Cgroups.RemoveContainer(container)
+}
+
 func (r *Runtime) forget(id string) {
 	r.containers = slices.DeleteFunc(r.containers, func(c *api.Container) bool { return c.Id == id })
 }

@@ -1,6 +1,6 @@
 // Package cri is a container runtime without processes: NRI's own runtime side (pkg/adaptation), as containerd and CRI-O
-// use it, with pods and containers that have an OCI spec and a cgroup, but nothing in them. Simulations and tests connect
-// real plugins to it.
+// use it, with pods and containers that have an OCI spec and a cgroup, but nothing in them. Tests and "make run" connect
+// the real plugin to it; the daemon must not link it.
 package cri
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/ttrpc"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
 // Options say what kind of runtime it is.
@@ -31,7 +32,7 @@ type Options struct {
 	// zero value is BuiltIn.
 	NRI nriplugin.Version
 	// Cgroups is where containers' cgroups are made; nil makes none.
-	Cgroups *Tree
+	Cgroups *cgroups.Tree
 	// Validator configures NRI's own validator of adjustments; nil is off.
 	Validator *validator.DefaultValidatorConfig
 }

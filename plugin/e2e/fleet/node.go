@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
 
@@ -25,7 +26,7 @@ import (
 type node struct {
 	name, dir string
 	client    kubernetes.Interface
-	tree      *cri.Tree
+	tree      *cgroups.Tree
 	runtime   *cri.Runtime
 	plugin    *exec.Cmd
 	pods      chan *corev1.Pod // that the kubelet is to run
@@ -46,7 +47,7 @@ func (n *node) start(ctx context.Context, program, settings string) error {
 		return err
 	}
 	var err error
-	if n.tree, err = cri.NewTree(n.path("cgroups")); err != nil {
+	if n.tree, err = cgroups.NewTree(n.path("cgroups")); err != nil {
 		return err
 	}
 	n.runtime = cri.New(cri.Options{Socket: n.path("nri.sock"), Cgroups: n.tree})

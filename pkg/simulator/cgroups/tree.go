@@ -1,4 +1,6 @@
-package cri
+// Package cgroups plays a cgroup v2 hierarchy for nodes that need not be there: ordinary folders and files, and what a
+// container runtime writes into them.
+package cgroups
 
 import (
 	"errors"
@@ -65,7 +67,7 @@ func (t *Tree) Remove(cgroup string) error {
 	if cgroup = path.Clean("/" + cgroup); cgroup == "/" {
 		return nil
 	}
-	// As in the kernel it goes at once, also while somebody writes to its files.
+	// As in the kernel it goes at once, also while something writes to its files.
 	removed, err := os.MkdirTemp(t.root, ".removed-")
 	if err != nil {
 		return fmt.Errorf("removing a cgroup: %w", err)
@@ -123,10 +125,11 @@ func ExpandSlice(slice string) string {
 	return expanded
 }
 
-// writeCgroup does what runc does with a container's resources.
-func (r *Runtime) writeCgroup(container *api.Container) error {
-	tree, cgroupsPath := r.options.Cgroups, container.GetLinux().GetCgroupsPath()
-	if tree == nil || cgroupsPath == "" {
+// Apply makes a container's cgroup and writes its resources there, as runc does. A container without a cgroups path has
+// none.
+func (t *Tree) Apply(container *api.Container) error {
+	cgroupsPath := container.GetLinux().GetCgroupsPath()
+	if cgroupsPath == "" {
 		return nil
 	}
 	resources := container.GetLinux().GetResources()
@@ -150,15 +153,16 @@ func (r *Runtime) writeCgroup(container *api.Container) error {
 		files[key] = value
 	}
 	cgroup := Path(cgroupsPath)
-	if err := tree.Make(cgroup); err != nil {
+	if err := t.Make(cgroup); err != nil {
 		return err
 	}
-	return tree.write(cgroup, files)
+	return t.write(cgroup, files)
 }
 
-func (r *Runtime) removeCgroup(container *api.Container) error {
-	if r.options.Cgroups == nil || container.GetLinux().GetCgroupsPath() == "" {
+// RemoveContainer removes a container's cgroup.
+func (t *Tree) RemoveContainer(container *api.Container) error {
+	if container.GetLinux().GetCgroupsPath() == "" {
 		return nil
 	}
-	return r.options.Cgroups.Remove(Path(container.Linux.CgroupsPath))
+	return t.Remove(Path(container.Linux.CgroupsPath))
 }

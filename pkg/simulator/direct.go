@@ -1,0 +1,180 @@
+package simulator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/containerd/nri/pkg/api"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
+)
+
+// Agent decides about the pods: *agent.Agent.
+type Agent interface {
+	Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error)
+	Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error)
+	RunPodSandbox(ctx context.Context, pod ledger.Pod) error
+	CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error)
+	StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
+	StopContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
+	View() *ledger.View
+}
+
+// Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
+// containerd does with the plugin's: it puts them into the container's resources and those into its cgroup.
+type Direct struct {
+	agent Agent
+	tree  *cgroups.Tree
+
+	mu         sync.Mutex // held while the agent is asked and for unasked updates, as in containerd
+	pods       map[string]*api.PodSandbox
+	containers []*api.Container
+}
+
+// Connect returns the runtime of an agent, which it has synchronized: there are no pods yet.
+func Connect(ctx context.Context, decides Agent, tree *cgroups.Tree) (*Direct, error) {
+	d := &Direct{agent: decides, tree: tree, pods: map[string]*api.PodSandbox{}}
+	decides.Connected(ledger.Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true}, d.update)
+	_, err := decides.Synchronize(ctx, nil, nil)
+	return d, err
+}
+
+// RunPodSandbox starts a pod.
+func (d *Direct) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.agent.RunPodSandbox(ctx, nriplugin.PodOf(pod)); err != nil {
+		return err
+	}
+	d.pods[pod.Id] = pod
+	return nil
+}
+
+// CreateContainer asks the agent, puts its adjustment into the container's resources and makes its cgroup.
+func (d *Direct) CreateContainer(ctx context.Context, container *api.Container) (*rspec.LinuxResources, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	adjustment, err := d.agent.CreateContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container))
+	if err != nil {
+		return nil, err
+	}
+	container = proto.Clone(container).(*api.Container)
+	container.State = api.ContainerState_CONTAINER_CREATED
+	container.Linux.Resources = adjusted(container.Linux.Resources, adjustment)
+	if err := d.tree.Apply(container); err != nil {
+		return nil, err
+	}
+	d.containers = append(d.containers, container)
+	return container.Linux.Resources.ToOCI(), nil
+}
+
+// adjusted returns a container's resources with what the agent changes of them.
+func adjusted(resources *api.LinuxResources, by ledger.Adjustment) *api.LinuxResources {
+	resources = proto.Clone(resources).(*api.LinuxResources)
+	if by.CpusetMems != "" {
+		if resources.Cpu == nil {
+			resources.Cpu = &api.LinuxCPU{}
+		}
+		resources.Cpu.Mems = by.CpusetMems
+	}
+	if resources.Unified == nil {
+		resources.Unified = map[string]string{}
+	}
+	maps.Copy(resources.Unified, by.Unified)
+	return resources
+}
+
+// StartContainer runs a created container.
+func (d *Direct) StartContainer(ctx context.Context, id string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	container, err := d.find(id)
+	if err != nil {
+		return err
+	}
+	if err := d.agent.StartContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container)); err != nil {
+		return err
+	}
+	container.State = api.ContainerState_CONTAINER_RUNNING
+	return nil
+}
+
+// StopContainer ends a container; its cgroup goes with its process.
+func (d *Direct) StopContainer(ctx context.Context, id string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	container, err := d.find(id)
+	if err != nil {
+		return err
+	}
+	container.State = api.ContainerState_CONTAINER_STOPPED
+	if err := d.tree.RemoveContainer(container); err != nil {
+		return err
+	}
+	return d.agent.StopContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container))
+}
+
+// update applies what the agent changes of containers without being asked.
+func (d *Direct) update(_ context.Context, updates []ledger.Update) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var errs []error
+	for _, update := range updates {
+		container, err := d.find(update.ContainerID)
+		if err == nil {
+			container.Linux.Resources = adjusted(container.Linux.Resources, update.Adjustment)
+			err = d.tree.Apply(container)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (d *Direct) find(id string) (*api.Container, error) {
+	for _, container := range d.containers {
+		if container.Id == id {
+			return container, nil
+		}
+	}
+	return nil, fmt.Errorf("no container %q", id)
+}
+
+// Containers returns copies of all containers, in the order of their creation.
+func (d *Direct) Containers() []*api.Container {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	containers := make([]*api.Container, len(d.containers))
+	for i, container := range d.containers {
+		containers[i] = proto.Clone(container).(*api.Container)
+	}
+	return containers
+}
+
+// Request returns what the agent knows of a container's memory request.
+func (d *Direct) Request(_ context.Context, podUID, container string) (podinfo.Estimate, error) {
+	for _, pod := range d.agent.View().Pods {
+		if pod.UID != podUID {
+			continue
+		}
+		for i := range pod.Containers {
+			if pod.Containers[i].Name == container {
+				return pod.Containers[i].Request, nil
+			}
+		}
+	}
+	return podinfo.Estimate{}, nil
+}
+
+// Nodes returns the agent's node map.
+func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
+	return d.agent.View().Nodes, nil
+}

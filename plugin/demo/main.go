@@ -1,0 +1,127 @@
+// Demo runs the built plugin as a process beside NRI's own runtime side, as containerd and CRI-O use it, on a machine that
+// need not be there, and sends it the pods of manifests through a real NRI socket: `make run`. It shows what simulate shows.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+// options are the flags.
+type options struct {
+	plugin, machine, config  string
+	podInfo, driver, output  string
+	expectRejected, manifest []string
+}
+
+func parse(args []string, errOut io.Writer) (o options, err error) {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(errOut)
+	flags.StringVar(&o.plugin, "plugin", "bin/nri-memory-manager", "the plugin's binary")
+	flags.StringVar(&o.machine, "machine", "", "machine file, or a folder with a copy of sysfs (required)")
+	flags.StringVar(&o.config, "config", "", "the plugin's configuration file; without it the defaults hold")
+	flags.StringVar(&o.podInfo, "pod-info", "none", "whether the node has the kubelet's pod API: none or kubelet")
+	flags.StringVar(&o.driver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
+	flags.StringVar(&o.output, "o", "table", "table or json")
+	flags.Func("expect-rejected", "POD/CONTAINER that must be rejected, and is then no failure; repeatable", func(name string) error {
+		o.expectRejected = append(o.expectRejected, name)
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return o, err
+	}
+	o.manifest = flags.Args()
+	if o.machine == "" {
+		return o, errors.New("-machine is missing; want a machine file or a folder with a copy of sysfs")
+	}
+	return o, nil
+}
+
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) error {
+	o, err := parse(args, errOut)
+	if err != nil {
+		return err
+	}
+	m, err := machine.Load(o.machine)
+	if err != nil {
+		return err
+	}
+	pods, err := simulator.ReadFiles(o.manifest, in)
+	if err != nil {
+		return err
+	}
+	result, err := o.demonstrate(ctx, simulator.Options{
+		Machine: m, Pods: pods, Systemd: o.driver == "systemd", PodAPI: o.podInfo == "kubelet",
+	})
+	if err != nil {
+		return err
+	}
+	if err := o.write(out, result); err != nil {
+		return err
+	}
+	if rejected, admitted := result.Unexpected(o.expectRejected); len(rejected)+len(admitted) > 0 {
+		return fmt.Errorf("rejected: %q, and not rejected as expected: %q", rejected, admitted)
+	}
+	return nil
+}
+
+// connectTimeout bounds the wait for the plugin's registration.
+const connectTimeout = time.Minute
+
+// demonstrate runs the pods on a node with NRI's runtime side and the plugin's process.
+func (o options) demonstrate(ctx context.Context, of simulator.Options) (result *simulator.Result, err error) {
+	node, err := simulator.NewNode(of)
+	if err != nil {
+		return nil, err
+	}
+	defer node.Close()
+	runtime := cri.New(cri.Options{Socket: node.Socket, Cgroups: node.Cgroups})
+	if err := runtime.Start(); err != nil {
+		return nil, err
+	}
+	defer runtime.Stop()
+	ctx, plugin, err := start(ctx, o, node)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, plugin.stop()) }()
+	connecting, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	if err := runtime.WaitSynchronized(connecting, 1); err != nil {
+		return nil, fmt.Errorf("the plugin did not connect: %w", err)
+	}
+	return node.Run(ctx, runtime, plugin)
+}
+
+func (o options) write(to io.Writer, result *simulator.Result) error {
+	if o.output != "json" {
+		return result.Table(to)
+	}
+	encoder := json.NewEncoder(to)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(result)
+}

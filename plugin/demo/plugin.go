@@ -1,0 +1,117 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+)
+
+// plugin is the daemon as a process of its own. It implements simulator.Plugin with the status that it serves.
+type plugin struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+	status error // how the process ended, once ended is closed
+	log    *bytes.Buffer
+	client http.Client
+}
+
+// stopTimeout is how long the process may take to end before it is killed.
+const stopTimeout = 10 * time.Second
+
+// start runs the plugin's binary on a node. The returned context ends with the process.
+func start(ctx context.Context, o options, node *simulator.Node) (context.Context, *plugin, error) {
+	kubelet := node.KubeletPods
+	if kubelet == "" {
+		kubelet = filepath.Join(filepath.Dir(node.Socket), "no-kubelet.sock")
+	}
+	running, cancel := context.WithCancel(ctx)
+	cmd := exec.CommandContext(running, o.plugin, "run", "--nri-socket", node.Socket, "--state-dir", node.StateDir,
+		"--cgroups", node.Cgroups.Root(), "--plain-cgroups", "--machine", o.machine, "--config", o.config,
+		"--kubelet-pods-socket", kubelet, "--metrics-address", "")
+	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, stopTimeout
+	p := &plugin{cancel: cancel, ended: make(chan struct{}), log: &bytes.Buffer{}}
+	cmd.Stderr = p.log
+	admin := filepath.Join(node.StateDir, "admin.sock")
+	p.client.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
+	}}
+	if err := cmd.Start(); err != nil {
+		cancel()
+		return nil, nil, fmt.Errorf("starting the plugin: %w", err)
+	}
+	go func() {
+		defer close(p.ended)
+		defer cancel()
+		p.status = cmd.Wait()
+	}()
+	return running, p, nil
+}
+
+// stop ends the process. The error has its log when it did not end well.
+func (p *plugin) stop() error {
+	p.cancel()
+	<-p.ended
+	if p.status == nil || errors.Is(p.status, context.Canceled) {
+		return nil
+	}
+	return fmt.Errorf("the plugin ended with %w:\n%s", p.status, p.log)
+}
+
+// document returns what the plugin tells of itself.
+func (p *plugin) document(ctx context.Context) (*status.Document, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://plugin/status", nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := p.client.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("asking the plugin for its status: %w", err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("asking the plugin for its status: %s", response.Status)
+	}
+	var document status.Document
+	if err := json.NewDecoder(response.Body).Decode(&document); err != nil {
+		return nil, fmt.Errorf("the plugin's status: %w", err)
+	}
+	return &document, nil
+}
+
+// Request returns what the plugin knows of a container's memory request.
+func (p *plugin) Request(ctx context.Context, podUID, container string) (podinfo.Estimate, error) {
+	document, err := p.document(ctx)
+	if err != nil {
+		return podinfo.Estimate{}, err
+	}
+	for _, pod := range document.Pods {
+		for _, c := range pod.Containers {
+			if pod.UID == podUID && c.Name == container {
+				return podinfo.Estimate{Request: c.Request, Source: podinfo.Source(c.RequestSource), Error: c.RequestError}, nil
+			}
+		}
+	}
+	return podinfo.Estimate{}, nil
+}
+
+// Nodes returns the plugin's node map.
+func (p *plugin) Nodes(ctx context.Context) ([]memorymanager.NodeState, error) {
+	document, err := p.document(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return status.NodeStates(document.Nodes), nil
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"debug/elf"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Every node has the daemon in memory: what only tests and "make run" need must stay out of it.
+func TestTheDaemonLinksNoRuntimeSide(t *testing.T) {
+	output, err := exec.Command("go", "list", "-deps", ".").Output()
+	must(t, err)
+	packages := strings.Fields(string(output))
+	for _, unwanted := range []string{
+		"github.com/containerd/nri/pkg/adaptation", "github.com/containerd/nri/pkg/runtime-tools/generate",
+		"github.com/containerd/nri/plugins/default-validator", "github.com/opencontainers/runtime-tools/generate",
+		"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri",
+	} {
+		if slices.Contains(packages, unwanted) {
+			t.Errorf("the daemon imports %s", unwanted)
+		}
+	}
+}
+
+// The linker leaves out what nothing reaches, as long as nothing looks methods up by name: then it keeps the exported
+// methods of every type. NRI's api package imports a WebAssembly engine that the plugin's side has no use for; gRPC's
+// tracing pages, which the build tag grpcnotrace leaves out, use text/template.
+func TestTheLinkerLeavesOutWhatNothingReaches(t *testing.T) {
+	file, err := elf.Open(binary)
+	must(t, err)
+	defer file.Close()
+	symbols, err := file.Symbols()
+	must(t, err)
+	for _, unwanted := range []string{"github.com/tetratelabs/wazero.NewRuntimeWithConfig", "text/template.(*state).evalField"} {
+		if slices.ContainsFunc(symbols, func(s elf.Symbol) bool { return s.Name == unwanted }) {
+			t.Errorf("the binary contains %s", unwanted)
+		}
+	}
+}
