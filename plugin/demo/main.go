@@ -33,9 +33,9 @@ func main() {
 
 // options are the flags.
 type options struct {
-	plugin, machine, config  string
-	podInfo, driver, output  string
-	expectRejected, manifest []string
+	plugin, machine, config   string
+	podInfo, driver, output   string
+	expectRejected, manifests []string
 }
 
 func parse(args []string, errOut io.Writer) (o options, err error) {
@@ -54,9 +54,16 @@ func parse(args []string, errOut io.Writer) (o options, err error) {
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
-	o.manifest = flags.Args()
-	if o.machine == "" {
+	o.manifests = flags.Args()
+	switch {
+	case o.machine == "":
 		return o, errors.New("-machine is missing; want a machine file or a folder with a copy of sysfs")
+	case o.podInfo != "none" && o.podInfo != "kubelet":
+		return o, fmt.Errorf("-pod-info %q: want none or kubelet", o.podInfo)
+	case o.driver != "cgroupfs" && o.driver != "systemd":
+		return o, fmt.Errorf("-cgroup-driver %q: want cgroupfs or systemd", o.driver)
+	case o.output != "table" && o.output != "json":
+		return o, fmt.Errorf("-o %q: want table or json", o.output)
 	}
 	return o, nil
 }
@@ -70,7 +77,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
-	pods, err := simulator.ReadFiles(o.manifest, in)
+	pods, err := simulator.ReadFiles(o.manifests, in)
 	if err != nil {
 		return err
 	}
