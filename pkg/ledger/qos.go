@@ -21,9 +21,7 @@ func (l *Ledger) compute(c *container) {
 	c.wishes, _ = p.wishesFor(c.name)
 	c.cpus = l.exclusiveCPUs(c)
 	c.request = l.estimate(c)
-	wanted := p.settings.Container(memoryqos.Container{
-		Class: p.class(), Request: c.request.Request, RequestError: c.request.Error, Limit: c.limit,
-	}, c.wishes.QoS)
+	wanted := p.settings.Container(c.forQoS(), c.wishes.QoS)
 	if !equal(wanted.High, c.wanted.High) {
 		l.highChanged()
 	}
@@ -31,6 +29,13 @@ func (l *Ledger) compute(c *container) {
 	c.had.min = c.had.min || wanted.Min != nil
 	c.had.low = c.had.low || wanted.Low != nil
 	c.had.high = c.had.high || wanted.High != nil
+}
+
+// forQoS is the container as the rules of Memory QoS see it.
+func (c *container) forQoS() memoryqos.Container {
+	return memoryqos.Container{
+		Class: c.pod.class(), Request: c.request.Request, RequestError: c.request.Error, Limit: c.limit,
+	}
 }
 
 // sumUp derives the values of a pod's cgroup from its containers, and of the levels above from all pods.

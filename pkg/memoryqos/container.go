@@ -5,10 +5,11 @@ import (
 	"math"
 )
 
-// Container gives a container's values under the node's rules and its pod's wishes.
+// Container gives a container's values under the node's rules and its pod's wishes. Explain gives the same values with the
+// reasons, which cost more than the decisions.
 func (s Settings) Container(c Container, o Overrides) Values {
-	v := s.protection(c, s.reservation(c.Class, o.Reservation))
-	v.High = s.high(c, o)
+	v := s.protection(c, o).values()
+	v.High = positive(s.throttling(c, o).bytes)
 	return v
 }
 
@@ -27,13 +28,29 @@ func (s Settings) reservation(class QOSClass, wish Reservation) Reservation {
 	return ReserveNone
 }
 
-// protection puts the request in the chosen file.
-func (s Settings) protection(c Container, file Reservation) Values {
-	switch file {
+// protection is a decision on memory.min and memory.low: how many bytes of the request are in which file. 0 bytes are not set.
+type protection struct {
+	file  Reservation
+	bytes uint64
+}
+
+func (s Settings) protection(c Container, o Overrides) protection {
+	p := protection{file: s.reservation(c.Class, o.Reservation)}
+	switch p.file {
 	case ReserveMin:
-		return Values{Min: positive(min(c.Request, s.reclaimable(c.Limit)))}
+		p.bytes = min(c.Request, s.reclaimable(c.Limit))
 	case ReserveLow:
-		return Values{Low: positive(c.Request)}
+		p.bytes = c.Request
+	}
+	return p
+}
+
+func (p protection) values() Values {
+	switch p.file {
+	case ReserveMin:
+		return Values{Min: positive(p.bytes)}
+	case ReserveLow:
+		return Values{Low: positive(p.bytes)}
 	}
 	return Values{}
 }
@@ -51,28 +68,62 @@ func (s Settings) reclaimable(limit uint64) uint64 {
 	return limit
 }
 
-// high gives memory.high, or nil where none belongs.
-func (s Settings) high(c Container, o Overrides) *uint64 {
-	if o.NoHigh || c.Class == Guaranteed || o.High == nil && c.mayAskForItsLimit() {
-		return nil
+// throttling is a decision on memory.high.
+type throttling struct {
+	// bytes of memory.high; 0 is not set, and why says the reason.
+	bytes uint64
+	why   unthrottled
+	// top is the container's limit, or what stands in for it.
+	top uint64
+	// factor that the formula was applied with; 0 for a value that the pod has chosen itself.
+	factor float64
+}
+
+// unthrottled is the reason why a container has no memory.high.
+type unthrottled string
+
+const (
+	ofGuaranteedPod unthrottled = "the pod is Guaranteed"
+	optedOut        unthrottled = "the pod's annotation memory-high is off"
+	noFactor        unthrottled = "memoryThrottlingFactor is not set"
+	mayBeTheLimit   unthrottled = "the request is an estimate and may equal the limit, and a container that asks for its limit is not throttled"
+	noRoom          unthrottled = "nothing lies between the request and" // the top
+	roundedDown     unthrottled = "rounded down to a page it would not exceed the request"
+)
+
+func (s Settings) throttling(c Container, o Overrides) throttling {
+	t := throttling{top: cmp.Or(c.Limit, s.NodeAllocatable)}
+	if o.High == nil {
+		t.factor = s.factor(o.Factor)
 	}
-	top := c.Limit
-	if top == 0 {
-		top = s.NodeAllocatable
+	switch {
+	case c.Class == Guaranteed:
+		t.why = ofGuaranteedPod
+	case o.NoHigh:
+		t.why = optedOut
+	case o.High == nil && t.factor == 0:
+		t.why = noFactor
+	case o.High == nil && c.mayAskForItsLimit() && c.RequestError > 0:
+		t.why = mayBeTheLimit
+	case t.top <= c.Request:
+		t.why = noRoom
+	default:
+		t.bytes = s.highBetween(c.Request, t.top, t.factor, o.High)
+		if t.bytes <= c.Request {
+			t.bytes, t.why = 0, roundedDown
+		}
 	}
-	var high uint64
-	if o.High != nil {
-		lowest := max(c.Request, s.throttle(c.Request, top, s.MinimumFactor))
-		high = min(max(*o.High, lowest), top)
-		high = InFile(high, s.PageSize)
-	} else {
-		high = s.throttle(c.Request, top, s.factor(o.Factor))
+	return t
+}
+
+// highBetween is memory.high between a request and a larger top: by the formula, or what the pod has chosen within the
+// bounds that MinimumFactor and the top set.
+func (s Settings) highBetween(request, top uint64, factor float64, chosen *uint64) uint64 {
+	if chosen == nil {
+		return s.throttle(request, top, factor)
 	}
-	// This also covers a request that equals the limit, and one beyond what the node has.
-	if high <= c.Request {
-		return nil
-	}
-	return &high
+	lowest := max(request, s.throttle(request, top, s.MinimumFactor))
+	return InFile(min(max(*chosen, lowest), top), s.PageSize)
 }
 
 // mayAskForItsLimit reports whether the request equals the limit, or an estimate of it does not exclude that. Such a container
@@ -89,10 +140,10 @@ func (s Settings) factor(wish *float64) float64 {
 		bounded := max(*wish, s.MinimumFactor)
 		factor = &bounded
 	}
-	if factor == nil || !(*factor > 0 && *factor <= 1) { // so put that NaN is refused
-		return 0
+	if factor != nil && *factor > 0 && *factor <= 1 { // NaN is none of these
+		return *factor
 	}
-	return *factor
+	return 0
 }
 
 // throttle is KEP-2570's formula, with the kubelet's order of operations so that every byte agrees.
@@ -118,5 +169,6 @@ func positive(bytes uint64) *uint64 {
 	if bytes == 0 {
 		return nil
 	}
-	return &bytes
+	set := bytes // only a value that is set is allocated on the heap
+	return &set
 }

@@ -107,6 +107,15 @@ func Short(bytes uint64) string {
 	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(rest, 'f', 2, 64), "0"), ".") + units[unit]
 }
 
+// Exact writes the bytes themselves and, where that says more, for people: 67108864 is "67108864 (64Mi)".
+func Exact(bytes uint64) string {
+	exact := strconv.FormatUint(bytes, 10)
+	if short := Short(bytes); short != exact {
+		return exact + " (" + short + ")"
+	}
+	return exact
+}
+
 // String is Format.
 func (b Bytes) String() string { return Format(uint64(b)) }
 

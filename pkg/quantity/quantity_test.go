@@ -101,3 +101,13 @@ func TestShort(t *testing.T) {
 		}
 	}
 }
+
+func TestExactSaysEveryByte(t *testing.T) {
+	for bytes, want := range map[uint64]string{
+		0: "0", 1023: "1023", 1024: "1024 (1Ki)", 64 << 20: "67108864 (64Mi)", 2040107008: "2040107008 (1.9Gi)",
+	} {
+		if got := Exact(bytes); got != want {
+			t.Errorf("%d is %q, want %q", bytes, got, want)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package memoryqos
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+// Steps say how a container's values come about, a line for each decision.
+type Steps struct {
+	// High is about memory.high, Protection about memory.min and memory.low.
+	High, Protection string
+}
+
+// Explain gives what Container gives, with the steps that lead there.
+func (s Settings) Explain(c Container, o Overrides) (Values, Steps) {
+	t, p := s.throttling(c, o), s.protection(c, o)
+	v := p.values()
+	v.High = positive(t.bytes)
+	return v, Steps{High: s.explainHigh(t, c), Protection: s.explainProtection(p, c, o)}
+}
+
+func (s Settings) explainHigh(t throttling, c Container) string {
+	what := "limit"
+	if c.Limit == 0 {
+		what = "node allocatable, for want of a limit"
+	}
+	switch {
+	case t.why == noRoom:
+		return fmt.Sprintf("memory.high is not set: %s %d", t.why, t.top)
+	case t.why != "":
+		return fmt.Sprintf("memory.high is not set: %s", t.why)
+	case t.factor == 0:
+		return fmt.Sprintf("memory.high = %s, from the pod's annotation, within its request and %s", quantity.Exact(t.bytes), what)
+	}
+	page := cmp.Or(s.PageSize, defaultPageSize)
+	return fmt.Sprintf("memory.high = floor((request + (%d - request) * %g) / %d) * %d = %s; %d is the %s",
+		t.top, t.factor, page, page, quantity.Exact(t.bytes), t.top, what)
+}
+
+func (s Settings) explainProtection(p protection, c Container, o Overrides) string {
+	policy := string(s.Reservation)
+	if o.Reservation != "" {
+		policy = "annotation " + string(o.Reservation)
+	}
+	switch {
+	case c.Request == 0:
+		return "no memory.min and no memory.low: the container has no request, or none that is known"
+	case p.file == ReserveNone:
+		return fmt.Sprintf("no memory.min and no memory.low (%s, %s)", c.Class, policy)
+	case p.bytes == c.Request:
+		return fmt.Sprintf("memory.%s = request = %s, %s", p.file, quantity.Exact(p.bytes), policy)
+	case p.bytes == 0:
+		return fmt.Sprintf("no memory.min (%s): the limit less a share of %g that stays reclaimable is no whole page", policy, s.GuaranteedHeadroom)
+	}
+	return fmt.Sprintf("memory.min = %s, %s: the limit less a share of %g that stays reclaimable", quantity.Exact(p.bytes), policy, s.GuaranteedHeadroom)
+}

@@ -1,0 +1,142 @@
+package memoryqos_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
+	type overrides = memoryqos.Overrides
+	const (
+		guaranteed  = memoryqos.Guaranteed
+		burstable   = memoryqos.Burstable
+		bestEffort  = memoryqos.BestEffort
+		noRequest   = "no memory.min and no memory.low: the container has no request, or none that is known"
+		tieredLow   = "memory.low = request = 524288000 (500Mi), TieredReservation"
+		unprotected = "no memory.min and no memory.low (Burstable, None)"
+	)
+	tests := map[string]struct {
+		class          memoryqos.QOSClass
+		request, limit uint64
+		change         func(*memoryqos.Settings, *memoryqos.Container)
+		wish           overrides
+		high           string
+		protection     string
+	}{
+		"the formula": {class: burstable, request: 500 * mi, limit: 1000 * mi,
+			high:       "memory.high = floor((request + (1048576000 - request) * 0.9) / 4096) * 4096 = 996147200 (950Mi); 1048576000 is the limit",
+			protection: tieredLow},
+		"the formula with large pages": {class: burstable, request: 500 * mi, limit: 1000 * mi,
+			change:     func(s *memoryqos.Settings, _ *memoryqos.Container) { s.PageSize = 65536 },
+			high:       "memory.high = floor((request + (1048576000 - request) * 0.9) / 65536) * 65536 = 996147200 (950Mi); 1048576000 is the limit",
+			protection: tieredLow},
+		"no limit": {class: bestEffort,
+			high: "memory.high = floor((request + (8589934592 - request) * 0.9) / 4096) * 4096 = 7730937856 (7.2Gi);" +
+				" 8589934592 is the node allocatable, for want of a limit",
+			protection: noRequest},
+		"the pod's factor": {class: burstable, request: 500 * mi, limit: 1000 * mi, wish: overrides{Factor: ptr(0.5)},
+			high:       "memory.high = floor((request + (1048576000 - request) * 0.5) / 4096) * 4096 = 786432000 (750Mi); 1048576000 is the limit",
+			protection: tieredLow},
+		"the pod's value": {class: burstable, request: 500 * mi, limit: 1000 * mi, wish: overrides{High: ptr[uint64](600 * mi)},
+			high: "memory.high = 629145600 (600Mi), from the pod's annotation, within its request and limit", protection: tieredLow},
+		"Guaranteed, with headroom": {class: guaranteed, request: gi, limit: gi,
+			change:     func(s *memoryqos.Settings, _ *memoryqos.Container) { s.GuaranteedHeadroom = 0.02 },
+			high:       "memory.high is not set: the pod is Guaranteed",
+			protection: "memory.min = 1052266496 (1003.52Mi), TieredReservation: the limit less a share of 0.02 that stays reclaimable"},
+		"Guaranteed, all of it": {class: guaranteed, request: gi, limit: gi,
+			high: "memory.high is not set: the pod is Guaranteed", protection: "memory.min = request = 1073741824 (1Gi), TieredReservation"},
+		"the pod opts out": {class: burstable, request: 500 * mi, limit: 1000 * mi, wish: overrides{NoHigh: true, Reservation: memoryqos.ReserveMin},
+			high: "memory.high is not set: the pod's annotation memory-high is off", protection: "memory.min = request = 524288000 (500Mi), annotation min"},
+		"no factor, no policy": {class: burstable, request: 500 * mi, limit: 1000 * mi,
+			change: func(s *memoryqos.Settings, _ *memoryqos.Container) { s.Factor, s.Reservation = nil, memoryqos.None },
+			high:   "memory.high is not set: memoryThrottlingFactor is not set", protection: unprotected},
+		"an estimate": {class: burstable, request: 500 * mi, limit: 1000 * mi,
+			change: func(_ *memoryqos.Settings, c *memoryqos.Container) { c.RequestError = 500 * mi },
+			high: "memory.high is not set: the request is an estimate and may equal the limit," +
+				" and a container that asks for its limit is not throttled",
+			protection: tieredLow},
+		"asks for its limit": {class: burstable, request: 500 * mi, limit: 500 * mi,
+			high: "memory.high is not set: nothing lies between the request and 524288000", protection: tieredLow},
+		"the pod's value, no factor, asks for its limit": {class: burstable, request: 500 * mi, limit: 500 * mi, wish: overrides{High: ptr[uint64](gi)},
+			change: func(s *memoryqos.Settings, _ *memoryqos.Container) { s.Factor = nil },
+			high:   "memory.high is not set: nothing lies between the request and 524288000", protection: tieredLow},
+		"less than a page": {class: burstable, request: 4096, limit: 8192,
+			high:       "memory.high is not set: rounded down to a page it would not exceed the request",
+			protection: "memory.low = request = 4096 (4Ki), TieredReservation"},
+		"headroom takes the only page": {class: guaranteed, request: 4096, limit: 4096,
+			change:     func(s *memoryqos.Settings, _ *memoryqos.Container) { s.GuaranteedHeadroom = 0.02 },
+			high:       "memory.high is not set: the pod is Guaranteed",
+			protection: "no memory.min (TieredReservation): the limit less a share of 0.02 that stays reclaimable is no whole page"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s, c := settings(memoryqos.TieredReservation), memoryqos.Container{Class: test.class, Request: test.request, Limit: test.limit}
+			if test.change != nil {
+				test.change(&s, &c)
+			}
+			_, got := s.Explain(c, test.wish)
+			if diff := cmp.Diff(memoryqos.Steps{High: test.high, Protection: test.protection}, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestExplainNamesWhatContainerDecides: for every container the values are the same, and each that is set is in the text.
+func TestExplainNamesWhatContainerDecides(t *testing.T) {
+	r := seeded(t)
+	for range 20_000 {
+		s, c, o := anyCase(r)
+		if r.IntN(3) == 0 {
+			c.RequestError = r.Uint64N(gi)
+		}
+		o.NoHigh = r.IntN(8) == 0
+		want := s.Container(c, o)
+		got, steps := s.Explain(c, o)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("%+v %+v %+v: %s", s, c, o, diff)
+		}
+		named(t, steps.High, "memory.high is not set: ", "memory.high = ", got.High)
+		switch {
+		case got.Low != nil:
+			named(t, steps.Protection, "", "memory.low = ", got.Low)
+		default:
+			named(t, steps.Protection, "no memory.min", "memory.min = ", got.Min)
+		}
+	}
+}
+
+// named wants a value that is set in the text behind its name, and the other text where none is set.
+func named(t *testing.T, text, unset, set string, value *uint64) {
+	t.Helper()
+	if value == nil {
+		if !strings.HasPrefix(text, unset) {
+			t.Fatalf("%q, but nothing is set", text)
+		}
+	} else if !strings.HasPrefix(text, set) || !strings.Contains(text, fmt.Sprintf("= %d", *value)) {
+		t.Fatalf("%q, but %d is set", text, *value)
+	}
+}
+
+// TestOnlyValuesThatAreSetAreAllocated: the steps cost a create nothing.
+func TestOnlyValuesThatAreSetAreAllocated(t *testing.T) {
+	for name, test := range map[string]struct {
+		container memoryqos.Container
+		want      float64
+	}{
+		"low and high": {memoryqos.Container{Class: memoryqos.Burstable, Request: 500 * mi, Limit: gi}, 2},
+		"min":          {memoryqos.Container{Class: memoryqos.Guaranteed, Request: gi, Limit: gi}, 1},
+		"high":         {memoryqos.Container{Class: memoryqos.BestEffort}, 1},
+		"none":         {memoryqos.Container{Class: memoryqos.BestEffort, Limit: 1}, 0},
+	} {
+		s := settings(memoryqos.TieredReservation)
+		if got := testing.AllocsPerRun(100, func() { s.Container(test.container, memoryqos.Overrides{}) }); got != test.want {
+			t.Errorf("%s: %v allocations, want %v", name, got, test.want)
+		}
+	}
+}
