@@ -154,11 +154,11 @@ func (k kubeletConfiguration) reservedMemory() (ReservedMemory, error) {
 // warnAboutCPUs warns where the kubelet may assign exclusive CPUs on more NUMA nodes than our policy admits.
 func (c Config) warnAboutCPUs() (warnings []string) {
 	ours := c.TopologyManagerPolicy
-	if c.origin == nil || c.origin.assigns == "" || c.origin.assigns == ours || ours != topologymanager.Restricted && ours != topologymanager.SingleNUMANode {
+	if c.origin == nil || c.origin.assigns == "" || c.origin.assigns == ours || !ours.Rules().Insists {
 		return nil
 	}
 	answer := "is rejected"
-	if ours == topologymanager.Restricted && c.OnForeignCPUs == FollowCPUs {
+	if !ours.Rules().OneNode && c.OnForeignCPUs == FollowCPUs {
 		answer = "has its memory on the nodes of its CPUs (onForeignCPUs Follow)"
 	}
 	return []string{fmt.Sprintf("%s: cpuManagerPolicy is static and topologyManagerPolicy %s, ours is %s: a container whose exclusive CPUs are on more NUMA nodes than ours admits %s; set topologyManagerPolicy %s there",

@@ -10,7 +10,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Resolved is a configuration applied to a machine: what the deciding packages need.
@@ -71,7 +70,7 @@ func (c Config) onUnsatisfiable() OnUnsatisfiable {
 	switch {
 	case c.OnUnsatisfiable != "":
 		return c.OnUnsatisfiable
-	case c.TopologyManagerPolicy == topologymanager.Restricted, c.TopologyManagerPolicy == topologymanager.SingleNUMANode:
+	case c.TopologyManagerPolicy.Rules().Insists:
 		return Reject
 	}
 	return Unpinned
@@ -85,10 +84,9 @@ func (r Resolved) RefusesCreate(wish NUMAPreference) bool {
 
 // RefusesResize is the same for a resize that finds no room. The container runs here already, the kubelet has admitted the
 // resize, and would try it again every second: it is refused only where more memory elsewhere is no choice, by the pod's
-// annotation or by the policy single-numa-node.
+// annotation or by a policy that allows one node.
 func (r Resolved) RefusesResize(wish NUMAPreference) bool {
-	insists := r.Config.TopologyManagerPolicy == topologymanager.SingleNUMANode
-	return wish == NUMARequired || insists && r.RefusesCreate(wish)
+	return wish == NUMARequired || r.Config.TopologyManagerPolicy.Rules().OneNode && r.RefusesCreate(wish)
 }
 
 // sums are the reservations of Node Allocatable in bytes.

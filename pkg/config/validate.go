@@ -28,7 +28,7 @@ const mostRequestTimeout = Duration(1500 * time.Millisecond)
 func (c Config) validate() error {
 	return firstError(
 		oneOf(c, "memoryManagerPolicy", c.MemoryManagerPolicy, MemoryManagerStatic, MemoryManagerNone),
-		oneOf(c, "topologyManagerPolicy", c.TopologyManagerPolicy, topologymanager.None, topologymanager.BestEffort, topologymanager.Restricted, topologymanager.SingleNUMANode),
+		oneOf(c, "topologyManagerPolicy", c.TopologyManagerPolicy, topologymanager.Policies()...),
 		oneOf(c, "topologyManagerScope", c.TopologyManagerScope, topologymanager.ContainerScope, topologymanager.PodScope),
 		c.validatePolicyOptions(),
 		oneOf(c, "onUnsatisfiable", c.OnUnsatisfiable, Reject, Unpinned, ""),

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // The kubelet's CPU manager assigns exclusive CPUs before the runtime is asked to create the container. Where the
@@ -13,21 +12,15 @@ import (
 
 // tooWide reports whether a container's CPUs are on more nodes than the policy admits for its request.
 func (m *Manager) tooWide(c Container, h *hints) bool {
-	cpus := c.CPUs & m.all
-	switch m.policy {
-	case topologymanager.SingleNUMANode:
-		return cpus.Len() > 1
-	case topologymanager.Restricted:
-		return cpus.Len() > 1 && !h.minimal(cpus.Len())
-	}
-	return false
+	width := (c.CPUs & m.all).Len()
+	return m.rules.Insists && width > 1 && (m.rules.OneNode || !h.minimal(width))
 }
 
 // follow returns the nodes for a container whose memory follows its CPUs: all nodes of the CPUs, or, where containers on
 // them keep these from being one group or they have no room, the fewest of them that do. It is empty where the memory may
 // not follow the CPUs, or there is no room.
 func (m *Manager) follow(c Container, h *hints) (nodes nodeset.Set) {
-	if !m.followCPUs || c.Required || m.policy != topologymanager.Restricted || !m.tooWide(c, h) {
+	if !m.followCPUs || c.Required || m.rules.OneNode || !m.tooWide(c, h) {
 		return 0
 	}
 	cpus := c.CPUs & m.all
@@ -51,7 +44,7 @@ func (m *Manager) wayOut(c Container) string {
 	text := fmt.Sprintf("its exclusive CPUs are on nodes %s, more than the policy admits for this request", c.CPUs&m.all)
 	kubelet := fmt.Sprintf("topologyManagerPolicy: %s in the kubelet's configuration has it assign CPUs on fewer nodes", m.policy)
 	switch {
-	case m.policy == topologymanager.SingleNUMANode:
+	case m.rules.OneNode:
 		return text + "; " + kubelet
 	case c.Required:
 		return text + ", and the pod's annotation numa is required; " + kubelet

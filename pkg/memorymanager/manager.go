@@ -14,6 +14,7 @@ import (
 // a group by itself, or on nodes that nobody uses yet and that become a group with it.
 type Manager struct {
 	policy  topologymanager.Policy
+	rules   topologymanager.Rules // of the policy
 	scope   topologymanager.Scope
 	closest bool
 	// fallBack is for policies that do not insist.
@@ -62,9 +63,7 @@ type container struct {
 func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	m := &Manager{
 		policy: opts.Policy, scope: opts.Scope, closest: opts.PreferClosest, budget: opts.Budget,
-		fallBack:   opts.FallBack && opts.Policy != topologymanager.Restricted && opts.Policy != topologymanager.SingleNUMANode,
-		followCPUs: opts.FollowCPUs,
-		pods:       map[string]*pod{},
+		followCPUs: opts.FollowCPUs, pods: map[string]*pod{},
 	}
 	var err error
 	if m.policy == "" {
@@ -73,6 +72,8 @@ func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	if m.policy, err = topologymanager.ParsePolicy(string(m.policy)); err != nil {
 		return nil, err
 	}
+	m.rules = m.policy.Rules()
+	m.fallBack = opts.FallBack && !m.rules.Insists
 	if m.scope == "" {
 		m.scope = topologymanager.ContainerScope
 	}

@@ -155,7 +155,7 @@ func (m *Manager) unpreferred(c Container, h *hints) string {
 		return noRoom
 	case m.tooWide(c, h):
 		return m.wayOut(c)
-	case m.policy == topologymanager.SingleNUMANode && nodes.Len() > 1:
+	case m.rules.OneNode && nodes.Len() > 1:
 		return fmt.Sprintf("only nodes %s together have room, not one by itself", nodes)
 	case !h.minimal(nodes.Len()):
 		return fmt.Sprintf("only nodes %s together have room, although fewer nodes would hold the request if they were free", nodes)

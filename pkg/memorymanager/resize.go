@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Resize changes the request of a running container: less frees, more grows in place, else onto a superset of its nodes
@@ -105,7 +104,7 @@ func (m *Manager) widen(c Container, h *hints, blocks []Block, nodes nodeset.Set
 	if nodes.Len() > 1 {
 		full = nodes.Named() + " have no room for more"
 	}
-	if m.policy == topologymanager.SingleNUMANode {
+	if m.rules.OneNode {
 		return 0, full + ", and the policy allows no second one"
 	}
 	for id := range nodes.All() {
@@ -121,7 +120,7 @@ func (m *Manager) widen(c Container, h *hints, blocks []Block, nodes nodeset.Set
 	rest := h.unused &^ nodes
 	if found, ok := h.smallest(rest, 1, rest.Len(), want); ok {
 		wider := nodes | found
-		insists := m.policy == topologymanager.Restricted || c.Required && m.policy != topologymanager.None
+		insists := m.rules.Insists || c.Required && m.rules.Aligns
 		if insists && !h.minimal(wider.Len()) {
 			return 0, fmt.Sprintf("it would need nodes %s, more than preferred", wider)
 		}

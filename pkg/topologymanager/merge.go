@@ -40,20 +40,19 @@ type Providers struct {
 //
 // No hints at all count as no preference: the allocation that follows is what fails.
 func (p Policy) Merge(in Providers, closest bool) (hint Hint, admitted bool) {
-	switch p {
-	case BestEffort:
-		if hint = mergePreferred(in, closest); !hint.Preferred {
-			hint = mergeOther(in, closest)
-		}
-		return hint, true
-	case Restricted:
-		hint = mergePreferred(in, closest)
-		return hint, hint.Preferred
-	case SingleNUMANode:
+	rules := p.Rules()
+	switch {
+	case !rules.Aligns:
+		return Hint{}, true
+	case rules.OneNode:
 		hint = mergeSingle(in)
-		return hint, hint.Preferred
+	default:
+		hint = mergePreferred(in, closest)
 	}
-	return Hint{}, true
+	if !hint.Preferred && !rules.Insists {
+		return mergeOther(in, closest), true
+	}
+	return hint, hint.Preferred
 }
 
 func mergePreferred(in Providers, closest bool) Hint {
@@ -100,22 +99,29 @@ func mergeSingle(in Providers) Hint {
 
 // NoPreference is the merged hint when no provider prefers anything.
 func (p Policy) NoPreference(all nodeset.Set) Hint {
-	switch p {
-	case BestEffort, Restricted:
-		return Hint{Nodes: all, Preferred: true}
-	case SingleNUMANode:
-		return Hint{Preferred: true}
+	rules := p.Rules()
+	if rules.OneNode {
+		all = 0 // no affinity
 	}
-	return Hint{}
+	return rules.preferred(all)
 }
 
 // Regenerated is the merged hint of a container that has its memory on nodes already.
 func (p Policy) Regenerated(all, nodes nodeset.Set) Hint {
+	rules := p.Rules()
 	switch {
-	case p == BestEffort, p == Restricted, p == SingleNUMANode && nodes.Len() == 1 && nodes != all:
-		return Hint{Nodes: nodes, Preferred: true}
-	case p == SingleNUMANode:
-		return Hint{Preferred: nodes.Len() == 1}
+	case rules.OneNode && nodes.Len() != 1:
+		return Hint{}
+	case rules.OneNode && nodes == all:
+		nodes = 0 // no affinity
 	}
-	return Hint{}
+	return rules.preferred(nodes)
+}
+
+// preferred is a preferred hint, where hints are asked for.
+func (r Rules) preferred(nodes nodeset.Set) Hint {
+	if !r.Aligns {
+		return Hint{}
+	}
+	return Hint{Nodes: nodes, Preferred: true}
 }

@@ -18,6 +18,26 @@ func TestParsePolicy(t *testing.T) {
 	}
 }
 
+func TestRulesOfThePolicies(t *testing.T) {
+	want := map[Policy]Rules{
+		"none":             {},
+		"best-effort":      {Aligns: true},
+		"restricted":       {Aligns: true, Insists: true},
+		"single-numa-node": {Aligns: true, Insists: true, OneNode: true},
+	}
+	if got := Policies(); len(got) != len(want) {
+		t.Errorf("the policies are %v", got)
+	}
+	for policy, want := range want {
+		if got := policy.Rules(); got != want {
+			t.Errorf("%s: %+v, want %+v", policy, got, want)
+		}
+	}
+	if got := Policy("Restricted").Rules(); got != (Rules{}) {
+		t.Errorf("an unknown policy has rules: %+v", got)
+	}
+}
+
 func TestParseScope(t *testing.T) {
 	for _, name := range []string{"container", "pod"} {
 		if s, err := ParseScope(name); err != nil || string(s) != name {

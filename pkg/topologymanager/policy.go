@@ -5,6 +5,7 @@ package topologymanager
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -24,11 +25,50 @@ const (
 	SingleNUMANode Policy = "single-numa-node"
 )
 
+// Rules are what a policy insists on, and what bounds it.
+type Rules struct {
+	// Aligns is set for a policy that asks for hints; without it every placement is admitted and has no affinity.
+	Aligns bool
+	// Insists is set for a policy that admits only a preferred hint.
+	Insists bool
+	// OneNode bounds the affinity to a single NUMA node, which is also all that the policy prefers.
+	OneNode bool
+}
+
+// policies is the table of all policies, in the order of their strictness.
+var policies = [...]struct {
+	Policy
+	Rules
+}{
+	{None, Rules{}},
+	{BestEffort, Rules{Aligns: true}},
+	{Restricted, Rules{Aligns: true, Insists: true}},
+	{SingleNUMANode, Rules{Aligns: true, Insists: true, OneNode: true}},
+}
+
+// Rules returns the policy's row of the table; an unknown policy has the rules of None.
+func (p Policy) Rules() Rules {
+	for i := range policies {
+		if policies[i].Policy == p {
+			return policies[i].Rules
+		}
+	}
+	return Rules{}
+}
+
+// Policies are the names of all policies.
+func Policies() []Policy {
+	names := make([]Policy, len(policies))
+	for i := range policies {
+		names[i] = policies[i].Policy
+	}
+	return names
+}
+
 // ParsePolicy reads a policy by the kubelet's name.
 func ParsePolicy(text string) (Policy, error) {
-	switch p := Policy(text); p {
-	case None, BestEffort, Restricted, SingleNUMANode:
-		return p, nil
+	if slices.Contains(Policies(), Policy(text)) {
+		return Policy(text), nil
 	}
 	return "", fmt.Errorf("topology manager policy %q is not one of none, best-effort, restricted, single-numa-node", text)
 }

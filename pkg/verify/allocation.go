@@ -29,7 +29,7 @@ func short(n Node) []Finding {
 // cpus finds containers whose exclusive CPUs are on more NUMA nodes than the policy admits for their memory.
 func cpus(n Node) []Finding {
 	policy := n.Document.Policy.TopologyManager
-	if policy != string(topologymanager.Restricted) && policy != string(topologymanager.SingleNUMANode) {
+	if !topologymanager.Policy(policy).Rules().Insists {
 		return nil
 	}
 	var findings []Finding
