@@ -107,15 +107,11 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 // providers are the sources of memory requests beside the runtime's events.
 func (d *daemon) providers() ([]podinfo.Provider, error) {
 	c, at := d.options.config, podinfo.Places{KubeletSocket: d.options.kubeletPods}
-	var order []podinfo.Source
-	for _, source := range c.RequestSources {
-		order = append(order, podinfo.Source(source))
-	}
 	at.Kubeconfig, at.Node = c.Kubeconfig, d.nodeName()
 	if at.Node == "" && at.Kubeconfig != "" {
 		at.Node, _ = os.Hostname() // in a pod it would be the pod's name
 	}
-	return podinfo.Providers(order, at, d.log)
+	return podinfo.Providers(c.RequestSources, at, d.log)
 }
 
 // run runs all parts until ctx ends or one of them fails.

@@ -14,6 +14,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // settle is how long a configuration file must have been left alone before it is read: an editor writes in several steps.
@@ -134,7 +135,7 @@ func podAPIs(c config.Config) string {
 	}
 	var apis []string
 	for _, source := range c.RequestSources {
-		if source == config.SourceKubelet || source == config.SourceAPIServer {
+		if source == memoryqos.SourceKubelet || source == memoryqos.SourceAPIServer {
 			apis = append(apis, string(source))
 		}
 	}

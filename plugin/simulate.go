@@ -14,6 +14,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 )
@@ -133,7 +134,7 @@ func startAgent(ctx context.Context, node *simulator.Node, c config.Config, m ma
 	}
 	var providers []podinfo.Provider
 	if node.KubeletPods != "" {
-		providers, err = podinfo.Providers([]podinfo.Source{podinfo.SourceKubelet}, podinfo.Places{KubeletSocket: node.KubeletPods}, log)
+		providers, err = podinfo.Providers([]memoryqos.Source{memoryqos.SourceKubelet}, podinfo.Places{KubeletSocket: node.KubeletPods}, log)
 		if err != nil {
 			return nil, nil, errors.Join(err, tree.Close())
 		}

@@ -72,7 +72,7 @@ func over(r *http.Request, local net.Addr, remote string) *http.Request {
 func TestOnlyProbesAndMetricsAreServedOverTheNetwork(t *testing.T) {
 	ok := func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") }
 	handler := Handler(Sources{
-		View: func() *agent.View { return &agent.View{} }, Metrics: http.HandlerFunc(ok), Page: http.HandlerFunc(ok),
+		View: func() *ledger.View { return &ledger.View{} }, Metrics: http.HandlerFunc(ok), Page: http.HandlerFunc(ok),
 		Status: func() any { return nil }, Explain: func(string, string) (any, error) { return nil, nil },
 	})
 	tcp := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 8891} }

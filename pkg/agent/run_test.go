@@ -24,9 +24,9 @@ type podAPI struct {
 	changed func(*podinfo.Pod)
 }
 
-func (s *podAPI) Source() podinfo.Source { return podinfo.SourceKubelet }
-func (s *podAPI) Connected() bool        { return true }
-func (s *podAPI) Problem() string        { return "" }
+func (s *podAPI) Source() memoryqos.Source { return memoryqos.SourceKubelet }
+func (s *podAPI) Connected() bool          { return true }
+func (s *podAPI) Problem() string          { return "" }
 
 func (s *podAPI) Run(ctx context.Context, changed func(*podinfo.Pod)) error {
 	s.mu.Lock()
@@ -135,7 +135,7 @@ func TestAnEstimateIsCorrectedOnTheRunningContainer(t *testing.T) {
 				t.Errorf("the runtime was told %+v", applied)
 			}
 			view := n.containerView(pod, "main").Request
-			if view.Source != podinfo.SourceKubelet || !view.Exact() {
+			if view.Source != memoryqos.SourceKubelet || !view.Exact() {
 				t.Errorf("the request is shown as %+v", view)
 			}
 			if n.Counters().Corrections != 1 {
@@ -262,7 +262,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 		n.want("memory.min of "+name, n.create(pod, ofPod(pod, name, want.limit)).Unified["memory.min"], want.min)
 	}
 	sums("where its spec is known", pod, 4*gi)
-	if got := n.containerView(pod, "b").Request; got != (podinfo.Estimate{Source: podinfo.SourceKubelet}) {
+	if got := n.containerView(pod, "b").Request; got != (podinfo.Estimate{Source: memoryqos.SourceKubelet}) {
 		t.Errorf("the request of a container without resources is %+v", got)
 	}
 	if err := n.StopPodSandbox(context.Background(), pod); err != nil {
@@ -278,7 +278,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 	}
 	sums("where only its limit is known", pod, 4*gi)
 	eventually(t, "the first container's request is not known either", func() bool { return n.file(c.CgroupsPath, "memory.min") == "0" })
-	if got := n.containerView(pod, "a").Request; got != (podinfo.Estimate{Source: podinfo.SourceNone, Error: 4 * gi}) {
+	if got := n.containerView(pod, "a").Request; got != (podinfo.Estimate{Source: memoryqos.SourceNone, Error: 4 * gi}) {
 		t.Errorf("its request is %+v", got)
 	}
 	n.create(pod, ofPod(pod, "own", gi))

@@ -266,11 +266,11 @@ func TestTheKubeletMayMoveWhatItHasPinned(t *testing.T) {
 
 func TestOnlyTheChosenSourcesAreBelieved(t *testing.T) {
 	adj := int64(500)
-	for yaml, want := range map[string]podinfo.Source{
-		"":                             podinfo.SourceOOMScore,
-		"requestSources: [oomscore]":   podinfo.SourceOOMScore,
-		"requestSources: [annotation]": podinfo.SourceNone,
-		"requestSources: [kubelet]":    podinfo.SourceNone,
+	for yaml, want := range map[string]memoryqos.Source{
+		"":                             memoryqos.SourceOOMScore,
+		"requestSources: [oomscore]":   memoryqos.SourceOOMScore,
+		"requestSources: [annotation]": memoryqos.SourceNone,
+		"requestSources: [kubelet]":    memoryqos.SourceNone,
 	} {
 		n := newNode(t, yaml)
 		pod := n.pod("pod", memoryqos.Burstable)

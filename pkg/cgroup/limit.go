@@ -18,15 +18,15 @@ func (t *Tree) limit(cgroup, file string) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	v, err := parseLimit(data)
+	v, err := ParseLimit(data)
 	if err != nil {
 		return 0, t.bad(cgroup, file, err)
 	}
 	return v, nil
 }
 
-// parseLimit reads a file with one number of bytes, or "max".
-func parseLimit(data []byte) (uint64, error) {
+// ParseLimit reads a file with one number of bytes, or "max".
+func ParseLimit(data []byte) (uint64, error) {
 	text := bytes.TrimSpace(data)
 	if string(text) == "max" {
 		return Max, nil

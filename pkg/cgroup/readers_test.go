@@ -171,7 +171,7 @@ func fuzzParser[T any](f *testing.F, parse func(string) (T, error), empty func(T
 }
 
 func FuzzParseLimit(f *testing.F) {
-	fuzzParser(f, func(s string) (uint64, error) { return parseLimit([]byte(s)) }, func(v uint64) bool { return v == 0 })
+	fuzzParser(f, func(s string) (uint64, error) { return ParseLimit([]byte(s)) }, func(v uint64) bool { return v == 0 })
 }
 
 func FuzzParseEvents(f *testing.F) {

@@ -136,7 +136,7 @@ func (t *Tree) Get(cgroup string, knob Knob) (uint64, error) { return t.limit(cg
 func (t *Tree) Set(cgroup string, knob Knob, bytes uint64) error {
 	switch knob {
 	case MemoryMin, MemoryLow, MemoryHigh:
-		return t.write(cgroup, knob, limitText(bytes))
+		return t.write(cgroup, knob, FormatLimit(bytes))
 	}
 	return fmt.Errorf("write %d to %s/%s: want one of %s, %s, %s", bytes, cgroup, knob, MemoryMin, MemoryLow, MemoryHigh)
 }
@@ -144,7 +144,8 @@ func (t *Tree) Set(cgroup string, knob Knob, bytes uint64) error {
 // SetMems writes cpuset.mems.
 func (t *Tree) SetMems(cgroup, nodes string) error { return t.write(cgroup, CpusetMems, nodes) }
 
-func limitText(bytes uint64) string {
+// FormatLimit is the text of a number of bytes in a file; "max" for Max.
+func FormatLimit(bytes uint64) string {
 	if bytes == Max {
 		return "max"
 	}
@@ -191,7 +192,7 @@ func (t *Tree) writeFile(cgroup, file, text string, flags int) error {
 func (t *Tree) read(cgroup, file string) ([]byte, error) {
 	fd, err := t.open(cgroup, file, unix.O_RDONLY|unix.O_NONBLOCK)
 	if t.plain && t.Lacks(cgroup, err) {
-		return []byte(defaults[file]), nil
+		return []byte(Default(file)), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup, file), gone(err))
@@ -209,8 +210,8 @@ func (t *Tree) read(cgroup, file string) ([]byte, error) {
 		}
 		switch {
 		case n > 0:
-		case t.plain && len(data) == 0: // somebody is just writing it
-			return []byte(defaults[file]), nil
+		case t.plain && len(data) == 0: // another process is just writing it
+			return []byte(Default(file)), nil
 		default:
 			return data, nil
 		}
@@ -218,9 +219,4 @@ func (t *Tree) read(cgroup, file string) ([]byte, error) {
 			data = append(data, make([]byte, len(data))...)[:len(data)]
 		}
 	}
-}
-
-// defaults are what a new cgroup's files say, for plain folders.
-var defaults = map[string]string{
-	"memory.min": "0", "memory.low": "0", "memory.high": "max", "memory.max": "max", "memory.current": "0",
 }

@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // Listing is a state file for programs: `state show -o json`. Sizes are in bytes.
@@ -99,7 +100,7 @@ func (l Listing) WriteTable(out io.Writer) error {
 	for _, node := range l.Nodes {
 		for _, t := range node.Memory {
 			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\n", node.Node, joined(node.Group), node.Assignments, t.Type,
-				rounded(t.Total), rounded(t.SystemReserved), rounded(t.Allocatable), rounded(t.Reserved), rounded(t.Free))
+				quantity.Short(t.Total), quantity.Short(t.SystemReserved), quantity.Short(t.Allocatable), quantity.Short(t.Reserved), quantity.Short(t.Free))
 		}
 	}
 	if len(l.Containers) > 0 {
@@ -107,7 +108,7 @@ func (l Listing) WriteTable(out io.Writer) error {
 	}
 	for _, c := range l.Containers {
 		for _, block := range c.Blocks {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(c.Pod), printable(c.Container), printable(block.Type), rounded(block.Size), joined(block.Nodes))
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(c.Pod), printable(c.Container), printable(block.Type), quantity.Short(block.Size), joined(block.Nodes))
 		}
 	}
 	return table.Flush()
@@ -139,19 +140,4 @@ func joined(ids []int) string {
 		texts[i] = fmt.Sprint(id)
 	}
 	return strings.Join(texts, ",")
-}
-
-// rounded writes bytes for people: three digits or more of the largest binary unit that fits.
-func rounded(bytes uint64) string {
-	const units = "KMGTPE"
-	if bytes < 1024 {
-		return fmt.Sprint(bytes)
-	}
-	value, unit := float64(bytes)/1024, 0
-	for value >= 1024 && unit < len(units)-1 {
-		value /= 1024
-		unit++
-	}
-	text := strings.TrimRight(strings.TrimRight(fmt.Sprintf("%.2f", value), "0"), ".")
-	return text + units[unit:unit+1] + "i"
 }

@@ -55,7 +55,7 @@ type Config struct {
 	GuaranteedHeadroom float64 `yaml:"guaranteedHeadroom"`
 
 	// RequestSources are where memory requests are asked for, in this order; empty finds out by itself.
-	RequestSources []RequestSource `yaml:"requestSources"`
+	RequestSources []memoryqos.Source `yaml:"requestSources"`
 	// Kubeconfig is the path of the API server's credentials; empty uses those of the pod that this runs in.
 	Kubeconfig string `yaml:"kubeconfig"`
 	// NodeName is this node's name in the API; empty is $NODE_NAME, else the host name.

@@ -79,7 +79,7 @@ func TestMarshalIsReadBack(t *testing.T) {
 	changed.OnUnsatisfiable = Reject
 	changed.ReservedMemory = ReservedMemory{{0, map[string]ReservedBytes{"memory": 3 << 30, "hugepages-2Mi": 2 << 20}}}
 	changed.KubeReserved = map[string]string{"cpu": "4", "memory": "4Gi"}
-	changed.RequestSources = []RequestSource{SourceKubelet}
+	changed.RequestSources = []memoryqos.Source{memoryqos.SourceKubelet}
 	changed.AllowedAnnotations = nil
 	changed.AnnotationRules = []NamespaceRule{{Namespaces: []string{"team-*"}, AllowedAnnotations: []Annotation{AnnotationNUMA}, MinimumThrottlingFactor: &minimum}}
 	changed.RequestTimeout = Duration(1500 * time.Millisecond)

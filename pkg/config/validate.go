@@ -120,7 +120,8 @@ func (c Config) validatePolicyOptions() error {
 func (c Config) validateSources() error {
 	for i, source := range c.RequestSources {
 		field := fmt.Sprintf("requestSources[%d]", i)
-		if err := oneOf(c, field, source, SourceKubelet, SourceAPIServer, SourceUnified, SourceAnnotation, SourceSwap, SourceOOMScore); err != nil {
+		if err := oneOf(c, field, source, memoryqos.SourceKubelet, memoryqos.SourceAPIServer, memoryqos.SourceUnified,
+			memoryqos.SourceAnnotation, memoryqos.SourceSwap, memoryqos.SourceOOMScore); err != nil {
 			return err
 		}
 		if slices.Index(c.RequestSources, source) < i {

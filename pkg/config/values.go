@@ -72,25 +72,6 @@ const (
 	CheckWarn   ReservedMemoryCheck = "Warn"
 )
 
-// RequestSource is where memory requests come from.
-type RequestSource string
-
-// The sources that can be chosen, in order of trust. A Guaranteed pod's limit needs none of them.
-const (
-	// SourceKubelet is the kubelet's pod API (KEP-4188).
-	SourceKubelet RequestSource = "kubelet"
-	// SourceAPIServer is a pod watch.
-	SourceAPIServer RequestSource = "apiserver"
-	// SourceUnified is memory.min or memory.low in the kubelet's own CRI request.
-	SourceUnified RequestSource = "unified"
-	// SourceAnnotation is the noderesource.dev/resources annotation.
-	SourceAnnotation RequestSource = "annotation"
-	// SourceSwap is memory.swap.max on a node with LimitedSwap.
-	SourceSwap RequestSource = "swap"
-	// SourceOOMScore is the oom_score_adj.
-	SourceOOMScore RequestSource = "oomscore"
-)
-
 // OnGroupConflict is what happens when the merged hint breaks the group rule (kubernetes#138495).
 type OnGroupConflict string
 

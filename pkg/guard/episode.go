@@ -1,10 +1,11 @@
 package guard
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // Episode is one time that a container was stopped by its memory.high and given room.
@@ -52,7 +53,7 @@ func (g *Guard) endEpisode(w *watched, now time.Time) {
 	w.episode = nil
 	e.Lasted, e.Stalled = now.Sub(e.Began), w.stall-w.before
 	g.totals.Stalled += e.Stalled
-	g.log.WithFields(w.fields()).WithFields(logrus.Fields{"memoryHigh": e.From, "raisedTo": text(e.To), "raises": e.Raises,
+	g.log.WithFields(w.fields()).WithFields(logrus.Fields{"memoryHigh": e.From, "raisedTo": cgroup.FormatLimit(e.To), "raises": e.Raises,
 		"reclaimedBytes": e.Reclaimed, "stalled": e.Stalled.String()}).
 		Info("stall guard: the container was stopped by its memory.high and was given room")
 	if g.onEpisode != nil {
@@ -93,12 +94,4 @@ func (g *Guard) Statuses() map[string]Status {
 
 func (w *watched) fields() logrus.Fields {
 	return logrus.Fields{"pod": w.Pod, "container": w.Name, "id": w.ID}
-}
-
-// text is a memory.high as the kernel writes it.
-func text(bytes uint64) string {
-	if bytes == Unlimited {
-		return "max"
-	}
-	return fmt.Sprint(bytes)
 }

@@ -77,7 +77,7 @@ func (l *Ledger) allocate(c *container) error {
 // wanted is the container as the memory manager sees it.
 func (l *Ledger) wanted(c *container) memorymanager.Container {
 	return memorymanager.Container{
-		Pod: c.pod.key(), Name: c.name, Kind: placementRole(c.kind), Request: request(c), CPUs: c.cpus,
+		Pod: c.pod.key(), Name: c.name, Kind: c.kind, Request: request(c), CPUs: c.cpus,
 		Required: c.wishes.NUMA == config.NUMARequired,
 	}
 }
@@ -141,7 +141,7 @@ func (l *Ledger) align(c *container) error {
 		}
 		sortRequest(request)
 		whole = append(whole, memorymanager.Container{
-			Pod: key, Name: spec.Name, Kind: placementRole(spec.Kind), Request: request, Required: c.wishes.NUMA == config.NUMARequired,
+			Pod: key, Name: spec.Name, Kind: spec.Kind, Request: request, Required: c.wishes.NUMA == config.NUMARequired,
 		})
 	}
 	_, err := l.manager.AdmitPod(key, whole, c.cpus)

@@ -39,7 +39,6 @@ type Ledger struct {
 	node     podinfo.Node
 
 	resolved config.Resolved
-	sources  []podinfo.Source       // the estimates that resolved allows
 	manager  *memorymanager.Manager // nil under the policy None
 	runtime  Runtime                // as connected last
 
@@ -78,7 +77,6 @@ func New(now time.Time, o Options) (*Ledger, error) {
 		machine:    o.Machine,
 		node:       podinfo.Node{MemTotal: o.Machine.MemTotal, SwapTotal: o.Machine.Swap},
 		resolved:   o.Config,
-		sources:    eventSources(o.Config.Config),
 		pods:       map[string]*pod{},
 		containers: map[string]*container{},
 		raises:     o.Raises,

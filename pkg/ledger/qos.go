@@ -15,7 +15,7 @@ func (l *Ledger) compute(c *container) {
 	if kind := p.role(c.name); kind != c.kind {
 		c.kind = kind
 		if l.manager != nil {
-			l.manager.SetKind(p.key(), c.name, placementRole(kind))
+			l.manager.SetKind(p.key(), c.name, kind)
 		}
 	}
 	c.wishes, _ = p.wishesFor(c.name)

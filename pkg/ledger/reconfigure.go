@@ -19,7 +19,6 @@ func (e Reconfigure) apply(l *Ledger) {
 		return
 	}
 	l.resolved = e.Config
-	l.sources = eventSources(e.Config.Config)
 	l.configured.set(l.step.now, "")
 	var all []*container
 	for _, p := range l.living {

@@ -1,10 +1,6 @@
 package ledger
 
 import (
-	"slices"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
@@ -98,7 +94,7 @@ func (l *Ledger) estimate(c *container) podinfo.Estimate {
 		OOMScoreAdj: c.resources.OOMScoreAdj,
 		Unified:     c.resources.Unified,
 		Annotations: p.Annotations,
-	}, l.sources...)
+	}, l.resolved.Config.RequestSources...)
 }
 
 // sharedLimit is the limit that the containers of a pod share, 0 when it is not known that they do.
@@ -127,21 +123,6 @@ func (l *Ledger) findShared(p *pod) {
 	}
 }
 
-// eventSources are the estimates that the configuration allows; nil allows all.
-func eventSources(c config.Config) []podinfo.Source {
-	if len(c.RequestSources) == 0 {
-		return nil
-	}
-	sources := []podinfo.Source{podinfo.SourceLimit, podinfo.SourceUnified, podinfo.SourceSwap}
-	if slices.Contains(c.RequestSources, config.SourceAnnotation) {
-		sources = append(sources, podinfo.SourceAnnotation)
-	}
-	if slices.Contains(c.RequestSources, config.SourceOOMScore) {
-		sources = append(sources, podinfo.SourceOOMScore)
-	}
-	return sources
-}
-
 func (p *pod) class() memoryqos.QOSClass { return p.path.Class }
 
 // role is how long the container runs within its pod. NRI does not tell it: without a pod API every container counts as
@@ -153,15 +134,4 @@ func (p *pod) role(container string) memoryqos.Kind {
 		}
 	}
 	return memoryqos.App
-}
-
-// placementRole is a role as the memory manager names it. Ephemeral containers can have no requests.
-func placementRole(kind memoryqos.Kind) memorymanager.Kind {
-	switch kind {
-	case memoryqos.Init:
-		return memorymanager.Init
-	case memoryqos.Sidecar:
-		return memorymanager.Sidecar
-	}
-	return memorymanager.App
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // misfits reports whether a container's allocation is not what it asks for. An init container's shrinks as others of its
@@ -13,7 +14,7 @@ func (l *Ledger) misfits(c *container) bool {
 		return false
 	}
 	blocks, wanted := l.manager.Blocks(c.pod.key(), c.name), l.wanted(c)
-	return blocks != nil && wanted.Kind != memorymanager.Init && len(wanted.Request) > 0 && !holds(blocks, wanted.Request)
+	return blocks != nil && wanted.Kind != memoryqos.Init && len(wanted.Request) > 0 && !holds(blocks, wanted.Request)
 }
 
 // fit brings a container's allocation to its request, as far as there is room where whole is not set. The error refuses

@@ -26,7 +26,7 @@ type pod struct {
 
 	// info is what the pod APIs say, and source which of them; nil while none has.
 	info   *podinfo.Pod
-	source podinfo.Source
+	source memoryqos.Source
 	// shared is set once it is found, without info, that its containers share the pod's limit.
 	shared bool
 

@@ -1,6 +1,7 @@
 package memorymanager
 
 import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -16,7 +17,7 @@ func (m *Manager) Admit(c Container) (Placement, error) {
 	if existing := m.container(c.Pod, c.Name); existing != nil {
 		return m.readmit(c, existing), nil
 	}
-	if c.Kind == Init {
+	if c.Kind == memoryqos.Init {
 		if nodes := m.appNodes(c.Pod); !nodes.Empty() {
 			return m.rerun(c, nodes)
 		}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -30,7 +31,7 @@ func TestBooksBalanceWhateverComes(t *testing.T) {
 			if r.IntN(2) == 0 {
 				request = append(memorymanager.Request{{Type: memorymanager.Hugepages(gi), Bytes: r.Uint64N(20) * gi}}, request...)
 			}
-			c := memorymanager.Container{Pod: pod, Name: name, Kind: memorymanager.Kind(r.IntN(3)), Request: request}
+			c := memorymanager.Container{Pod: pod, Name: name, Kind: memoryqos.Kind(r.IntN(3)), Request: request}
 			before := m.Generation()
 			var what string
 			switch r.IntN(8) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -30,7 +31,7 @@ type brute struct {
 
 type bruteContainer struct {
 	pod, name string
-	kind      memorymanager.Kind
+	kind      memoryqos.Kind
 	mask      uint
 	size      []uint64 // by type; absent types are not asked for
 	asked     []bool
@@ -69,7 +70,7 @@ func (b *brute) reusable(pod string, mask uint, t int) (bytes uint64) {
 		return 0
 	}
 	for _, c := range b.containers {
-		if c.pod == pod && c.kind == memorymanager.Init && c.mask == mask && c.asked[t] {
+		if c.pod == pod && c.kind == memoryqos.Init && c.mask == mask && c.asked[t] {
 			bytes += c.size[t]
 		}
 	}
@@ -437,14 +438,14 @@ func (b *brute) book(c memorymanager.Container, mask uint, want []uint64, asked 
 	for t := range b.types {
 		switch {
 		case !asked[t]:
-		case c.Kind == memorymanager.Init:
+		case c.Kind == memoryqos.Init:
 			b.reuse[mask][t] = max(b.reuse[mask][t], want[t])
 		default:
 			b.reuse[mask][t] -= min(b.reuse[mask][t], want[t])
 		}
 		left := want[t]
 		for _, init := range b.containers {
-			if init.pod == c.Pod && init.kind == memorymanager.Init && init.mask == mask && init.asked[t] && asked[t] {
+			if init.pod == c.Pod && init.kind == memoryqos.Init && init.mask == mask && init.asked[t] && asked[t] {
 				part := min(left, init.size[t])
 				init.size[t] -= part
 				left -= part
@@ -500,12 +501,12 @@ func (b *brute) admitPod(pod string, containers []memorymanager.Container, cpus 
 		for _, c := range containers {
 			w, a := b.request(c.Request)
 			switch c.Kind {
-			case memorymanager.App:
+			case memoryqos.App:
 				apps += w[t]
 				asked[t] = asked[t] || a[t]
-			case memorymanager.Sidecar:
+			case memoryqos.Sidecar:
 				sidecars += w[t]
-			case memorymanager.Init:
+			case memoryqos.Init:
 				peak = max(peak, sidecars+w[t])
 			}
 		}

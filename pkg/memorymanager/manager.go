@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -14,12 +15,12 @@ import (
 // a group by itself, or on nodes that nobody uses yet and that become a group with it.
 type Manager struct {
 	policy  topologymanager.Policy
-	rules   topologymanager.Rules // of the policy
 	scope   topologymanager.Scope
 	closest bool
 	// fallBack is for policies that do not insist.
 	fallBack   bool
 	followCPUs bool
+	rules      topologymanager.Rules // of the policy
 	budget     int
 
 	all       nodeset.Set
@@ -54,7 +55,7 @@ type pod struct {
 
 type container struct {
 	name   string
-	kind   Kind
+	kind   memoryqos.Kind
 	blocks []Block
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -65,11 +66,6 @@ func TestHugepages(t *testing.T) {
 	} {
 		if got := memorymanager.Hugepages(size); got != want {
 			t.Errorf("%d: got %s, want %s", size, got, want)
-		}
-	}
-	for kind, want := range map[memorymanager.Kind]string{memorymanager.App: "app", memorymanager.Init: "init", memorymanager.Sidecar: "sidecar"} {
-		if kind.String() != want {
-			t.Errorf("got %s, want %s", kind, want)
 		}
 	}
 }
@@ -314,14 +310,14 @@ func TestAdmitAgainKeepsTheBooking(t *testing.T) {
 // TestPodsByTurns has the containers of two pods come by turns, as a runtime creates them.
 func TestPodsByTurns(t *testing.T) {
 	m := manager(t, plain(1), topologymanager.BestEffort)
-	container := func(pod, name string, kind memorymanager.Kind, bytes uint64) memorymanager.Container {
+	container := func(pod, name string, kind memoryqos.Kind, bytes uint64) memorymanager.Container {
 		return memorymanager.Container{Pod: pod, Name: name, Kind: kind, Request: memory(bytes)}
 	}
-	mustAdmit(t, m, container("a", "init", memorymanager.Init, 4*gi))
-	mustAdmit(t, m, container("b", "init", memorymanager.Init, 5*gi))
-	mustAdmit(t, m, container("a", "app", memorymanager.App, 3*gi))
-	mustAdmit(t, m, container("b", "proxy", memorymanager.Sidecar, gi))
-	mustAdmit(t, m, container("b", "app", memorymanager.App, 5*gi))
+	mustAdmit(t, m, container("a", "init", memoryqos.Init, 4*gi))
+	mustAdmit(t, m, container("b", "init", memoryqos.Init, 5*gi))
+	mustAdmit(t, m, container("a", "app", memoryqos.App, 3*gi))
+	mustAdmit(t, m, container("b", "proxy", memoryqos.Sidecar, gi))
+	mustAdmit(t, m, container("b", "app", memoryqos.App, 5*gi))
 	want := map[string]uint64{"a/init": gi, "a/app": 3 * gi, "b/init": 0, "b/proxy": gi, "b/app": 5 * gi}
 	for _, pod := range []string{"a", "b"} {
 		for _, e := range m.Entries(pod) {
@@ -338,11 +334,11 @@ func TestPodsByTurns(t *testing.T) {
 	}
 	// b's sandbox starts again: its init container takes the app container's place.
 	m.Release("b", "init")
-	p := mustAdmit(t, m, container("b", "init", memorymanager.Init, 5*gi))
+	p := mustAdmit(t, m, container("b", "init", memoryqos.Init, 5*gi))
 	if p.Blocks[0].Size != 0 || p.Nodes != nodeset.Of(0) {
 		t.Errorf("the init container that runs again has %+v", p)
 	}
-	c := container("b", "init2", memorymanager.Init, 1)
+	c := container("b", "init2", memoryqos.Init, 1)
 	if c.Request[0].Type = "hugepages-2Mi"; c.Request[0].Type != memorymanager.Memory {
 		if _, err := m.Admit(c); err == nil {
 			t.Error("an init container that runs again got pages that are not there")

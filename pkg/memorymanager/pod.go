@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -48,36 +49,26 @@ func (m *Manager) podHint(whole Container, containers []Container) (topologymana
 	return hint, nil
 }
 
-// podRequest is what a pod needs at one time: per type the sum of its app containers and sidecars, or more where an init
-// container beside the sidecars started before it takes more. As in the kubelet, only types that an app container asks
-// for count.
+// podRequest is what a pod needs at one time, by type. As in the kubelet, only types that an app container asks for count.
 func podRequest(containers []Container) Request {
-	type peak struct{ apps, sidecars, init uint64 }
-	peaks := map[MemoryType]*peak{}
+	peaks := map[MemoryType]*memoryqos.Peak{}
 	var request Request
 	for _, c := range containers {
 		for _, amount := range c.Request {
 			p := peaks[amount.Type]
 			if p == nil {
-				p = &peak{}
+				p = &memoryqos.Peak{}
 				peaks[amount.Type] = p
 			}
-			switch c.Kind {
-			case App:
-				p.apps = plus(p.apps, amount.Bytes)
-				if !slices.ContainsFunc(request, func(a Amount) bool { return a.Type == amount.Type }) {
-					request = append(request, Amount{Type: amount.Type})
-				}
-			case Sidecar:
-				p.sidecars = plus(p.sidecars, amount.Bytes)
-			case Init:
-				p.init = max(p.init, plus(p.sidecars, amount.Bytes))
+			p.Add(c.Kind, amount.Bytes)
+			asked := func(a Amount) bool { return a.Type == amount.Type }
+			if c.Kind == memoryqos.App && !slices.ContainsFunc(request, asked) {
+				request = append(request, Amount{Type: amount.Type})
 			}
 		}
 	}
 	for i := range request {
-		p := peaks[request[i].Type]
-		request[i].Bytes = max(plus(p.apps, p.sidecars), p.init)
+		request[i].Bytes = peaks[request[i].Type].Bytes()
 	}
 	slices.SortFunc(request, func(a, b Amount) int { return cmp.Compare(a.Type, b.Type) })
 	return request
@@ -111,7 +102,7 @@ func (m *Manager) Aligned(uid string) bool {
 
 // SetKind corrects the kind of a container that was allocated before its kind was known: what an init container leaves
 // behind can be used again.
-func (m *Manager) SetKind(pod, name string, kind Kind) {
+func (m *Manager) SetKind(pod, name string, kind memoryqos.Kind) {
 	if c := m.container(pod, name); c != nil && c.kind != kind {
 		c.kind = kind
 		m.generation++

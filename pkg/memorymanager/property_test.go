@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -285,7 +286,7 @@ func (g *game) pod() {
 	for i := range early + 1 + g.r.IntN(2) {
 		c := memorymanager.Container{Pod: pod, Name: fmt.Sprint("c", i), CPUs: cpus, Request: g.request()}
 		if i < early {
-			c.Kind = []memorymanager.Kind{memorymanager.Init, memorymanager.Init, memorymanager.Sidecar}[g.r.IntN(3)]
+			c.Kind = []memoryqos.Kind{memoryqos.Init, memoryqos.Init, memoryqos.Sidecar}[g.r.IntN(3)]
 		}
 		containers = append(containers, c)
 		g.names[pod] = append(g.names[pod], c.Name)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -77,30 +78,16 @@ func (r *Rejection) Text() string {
 func (r Request) String() string {
 	var parts []string
 	for _, amount := range r {
-		text := fmt.Sprintf("%s %d", amount.Type, amount.Bytes)
-		if short := quantity(amount.Bytes); short != "" {
+		text := strconv.FormatUint(amount.Bytes, 10)
+		if short := quantity.Format(amount.Bytes); short != text {
 			text += " (" + short + ")"
 		}
-		parts = append(parts, text)
+		parts = append(parts, string(amount.Type)+" "+text)
 	}
 	if len(parts) == 0 {
 		return "nothing"
 	}
 	return strings.Join(parts, ", ")
-}
-
-// quantity is a whole number of binary units; empty when bytes are not one.
-func quantity(bytes uint64) string {
-	units := [...]string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
-	unit := 0
-	for bytes > 0 && bytes%1024 == 0 && unit < len(units)-1 {
-		bytes /= 1024
-		unit++
-	}
-	if unit == 0 {
-		return ""
-	}
-	return strconv.FormatUint(bytes, 10) + units[unit]
 }
 
 func (m *Manager) reject(c Container, reason, cause string) *Rejection {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -258,14 +259,14 @@ func rank(c podContainer) int {
 	return 1
 }
 
-func (c podContainer) kind() memorymanager.Kind {
+func (c podContainer) kind() memoryqos.Kind {
 	switch {
 	case c.Init && c.Restartable:
-		return memorymanager.Sidecar
+		return memoryqos.Sidecar
 	case c.Init:
-		return memorymanager.Init
+		return memoryqos.Init
 	}
-	return memorymanager.App
+	return memoryqos.App
 }
 
 // request refuses quantities that a kubelet can not represent: an API server would have rewritten them.

@@ -1,6 +1,9 @@
 package memorymanager
 
-import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
 
 // The init containers of a pod leave their memory to its later containers: those run when the init containers have
 // ended. A later container takes the blocks of init containers on exactly its nodes over, as far as it needs them, so
@@ -18,7 +21,7 @@ func size(blocks []Block, nodes nodeset.Set, name MemoryType) (bytes uint64) {
 }
 
 // sizeOf the blocks of the pod's containers of one kind.
-func (p *pod) sizeOf(kind Kind, nodes nodeset.Set, name MemoryType) (bytes uint64) {
+func (p *pod) sizeOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) (bytes uint64) {
 	if p == nil {
 		return 0
 	}
@@ -32,13 +35,13 @@ func (p *pod) sizeOf(kind Kind, nodes nodeset.Set, name MemoryType) (bytes uint6
 
 // reusable are the bytes of a type that the pod's init containers leave behind on exactly these nodes.
 func (m *Manager) reusable(pod string, nodes nodeset.Set, name MemoryType) uint64 {
-	return m.pods[pod].sizeOf(Init, nodes, name)
+	return m.pods[pod].sizeOf(memoryqos.Init, nodes, name)
 }
 
 // takeOver shrinks the blocks of init containers, in their order, and returns the bytes that a later block takes over.
 func (p *pod) takeOver(b Block) (taken uint64) {
 	for i := range p.containers {
-		if p.containers[i].kind != Init {
+		if p.containers[i].kind != memoryqos.Init {
 			continue
 		}
 		blocks := p.containers[i].blocks
@@ -60,7 +63,7 @@ func (m *Manager) appNodes(uid string) nodeset.Set {
 		return 0
 	}
 	for i := range p.containers {
-		if c := &p.containers[i]; c.kind == App {
+		if c := &p.containers[i]; c.kind == memoryqos.App {
 			return span(c.blocks)
 		}
 	}
@@ -78,7 +81,7 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 		if column == nil {
 			return Placement{}, m.reject(c, UnexpectedAdmissionError, "no NUMA node has such memory")
 		}
-		idle := p.sizeOf(App, nodes, amount.Type) + p.sizeOf(Init, nodes, amount.Type)
+		idle := p.sizeOf(memoryqos.App, nodes, amount.Type) + p.sizeOf(memoryqos.Init, nodes, amount.Type)
 		more := min(minus(amount.Bytes, idle), column.freeOf(nodes))
 		blocks = append(blocks, Block{Nodes: nodes, Type: amount.Type, Size: more})
 	}
@@ -86,7 +89,7 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 		m.assign(nodes)
 		m.fill(m.column(b.Type), nodes, b.Size)
 	}
-	p.containers = append(p.containers, container{name: c.Name, kind: Init, blocks: blocks})
+	p.containers = append(p.containers, container{name: c.Name, kind: memoryqos.Init, blocks: blocks})
 	m.generation++
 	return Placement{
 		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: m.settle(nodes, blocks), Nodes: nodes,

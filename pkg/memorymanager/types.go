@@ -4,9 +4,9 @@
 package memorymanager
 
 import (
-	"strconv"
-
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -18,13 +18,7 @@ const Memory MemoryType = "memory"
 
 // Hugepages returns the type of a page size in bytes, for example "hugepages-2Mi".
 func Hugepages(pageSize uint64) MemoryType {
-	units := [...]string{"", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"}
-	unit := 0
-	for pageSize > 0 && pageSize%1024 == 0 && unit < len(units)-1 {
-		pageSize /= 1024
-		unit++
-	}
-	return MemoryType("hugepages-" + strconv.FormatUint(pageSize, 10) + units[unit])
+	return MemoryType("hugepages-" + quantity.Format(pageSize))
 }
 
 // Amount is a number of bytes of one type.
@@ -113,35 +107,11 @@ type State struct {
 	Entries []Entry
 }
 
-// Kind says how long a container runs within its pod.
-type Kind int
-
-// The kinds of container.
-const (
-	// App is a regular container.
-	App Kind = iota
-	// Init is an init container that ends before the next container starts.
-	Init
-	// Sidecar is an init container with restartPolicy Always.
-	Sidecar
-)
-
-// String returns "app", "init" or "sidecar".
-func (k Kind) String() string {
-	switch k {
-	case Init:
-		return "init"
-	case Sidecar:
-		return "sidecar"
-	}
-	return "app"
-}
-
 // Container is a Guaranteed container that asks for memory.
 type Container struct {
 	// Pod is the pod's UID, Name the container's name: together they own the booking.
 	Pod, Name string
-	Kind      Kind
+	Kind      memoryqos.Kind
 	Request   Request
 	// CPUs are the NUMA nodes of the container's exclusive CPUs; empty when it has none.
 	CPUs nodeset.Set

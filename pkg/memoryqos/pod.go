@@ -71,22 +71,13 @@ func (p Pod) most() uint64 {
 	return math.MaxUint64
 }
 
-// sum is Kubernetes' aggregate over a pod's containers: apps and sidecars together, or the peak while the init
-// containers run one after the other beside the sidecars that started before them.
+// sum is the peak of an amount over a pod's containers.
 func sum(containers []PodContainer, amount func(PodContainer) uint64) uint64 {
-	var apps, sidecars, peak uint64
+	var p Peak
 	for _, c := range containers {
-		switch c.Kind {
-		case App:
-			apps = add(apps, amount(c))
-		case Sidecar:
-			sidecars = add(sidecars, amount(c))
-			peak = max(peak, sidecars)
-		case Init:
-			peak = max(peak, add(sidecars, amount(c)))
-		}
+		p.Add(c.Kind, amount(c))
 	}
-	return max(add(apps, sidecars), peak)
+	return p.Bytes()
 }
 
 // Ancestors gives the values of the levels above the pods. kubepods holds in memory.min what all pods have in either file,

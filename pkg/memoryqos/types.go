@@ -100,47 +100,6 @@ type Values struct {
 	Min, Low, High *uint64
 }
 
-// Kind tells how a container's request counts for its pod.
-type Kind int
-
-const (
-	// App is an ordinary container.
-	App Kind = iota
-	// Init is an init container that ends before the next one starts.
-	Init
-	// Sidecar is a restartable init container: it stays.
-	Sidecar
-	// Ephemeral is a debugging container: it adds nothing to its pod.
-	Ephemeral
-)
-
-// String returns "app", "init", "sidecar" or "ephemeral".
-func (k Kind) String() string {
-	switch k {
-	case Init:
-		return "init"
-	case Sidecar:
-		return "sidecar"
-	case Ephemeral:
-		return "ephemeral"
-	}
-	return "app"
-}
-
-// MarshalText returns the kind's name.
-func (k Kind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
-
-// UnmarshalText reads a kind's name.
-func (k *Kind) UnmarshalText(name []byte) error {
-	for kind := App; kind <= Ephemeral; kind++ {
-		if kind.String() == string(name) {
-			*k = kind
-			return nil
-		}
-	}
-	return fmt.Errorf("kind %q: want app, init, sidecar or ephemeral", name)
-}
-
 // PodContainer is a container as a part of its pod's sums.
 type PodContainer struct {
 	Name           string

@@ -43,7 +43,7 @@ func BenchmarkScrape(b *testing.B) {
 		}
 		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
 			Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running, Cgroup: name, Values: memoryqos.Values{High: pointer(1 << 30)},
-				Request: podinfo.Estimate{Request: 1 << 29, Source: podinfo.SourceKubelet}}}})
+				Request: podinfo.Estimate{Request: 1 << 29, Source: memoryqos.SourceKubelet}}}})
 	}
 	tree, err := cgroup.Open(root)
 	if err != nil {

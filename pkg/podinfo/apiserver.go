@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // APIServer is a watch on this node's pods in the API server. It needs the right to list and watch pods.
@@ -80,7 +82,7 @@ func ClientConfig(kubeconfig string) (*rest.Config, error) {
 }
 
 // Source returns SourceAPIServer.
-func (a *APIServer) Source() Source { return SourceAPIServer }
+func (a *APIServer) Source() memoryqos.Source { return memoryqos.SourceAPIServer }
 
 // Known returns a pod that the watch has told of.
 func (a *APIServer) Known(ref Ref) (*Pod, bool) { return a.pods.get(ref) }

@@ -20,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // podServer is a small HTTP server that speaks the pod list and watch of the Kubernetes API, in protobuf. It is not an API
@@ -335,7 +337,7 @@ current-context: c
 	}
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	for name, tt := range map[string]struct {
-		order []Source
+		order []memoryqos.Source
 		at    Places
 		want  string
 		err   string
@@ -345,12 +347,12 @@ current-context: c
 		"automatic, outside, with a node": {at: Places{Node: "n"}, want: "kubelet"},
 		"automatic, with a kubeconfig and no node": {at: Places{Kubeconfig: kubeconfig},
 			err: "requestSources: apiserver: watch pods in the API server: the node's name is not known: set NODE_NAME"},
-		"the given order": {order: []Source{SourceAPIServer, SourceAnnotation, SourceKubelet, SourceOOMScore},
+		"the given order": {order: []memoryqos.Source{memoryqos.SourceAPIServer, memoryqos.SourceAnnotation, memoryqos.SourceKubelet, memoryqos.SourceOOMScore},
 			at: Places{Kubeconfig: kubeconfig, Node: "n", KubeletSocket: "/s"}, want: "apiserver kubelet"},
-		"only the events": {order: []Source{SourceOOMScore}, want: ""},
-		"API server outside of a cluster": {order: []Source{SourceAPIServer}, at: Places{Node: "n"},
+		"only the events": {order: []memoryqos.Source{memoryqos.SourceOOMScore}, want: ""},
+		"API server outside of a cluster": {order: []memoryqos.Source{memoryqos.SourceAPIServer}, at: Places{Node: "n"},
 			err: "requestSources: apiserver: unable to load in-cluster configuration"},
-		"no such kubeconfig": {order: []Source{SourceAPIServer}, at: Places{Kubeconfig: filepath.Join(dir, "none"), Node: "n"},
+		"no such kubeconfig": {order: []memoryqos.Source{memoryqos.SourceAPIServer}, at: Places{Kubeconfig: filepath.Join(dir, "none"), Node: "n"},
 			err: "requestSources: apiserver: read kubeconfig " + filepath.Join(dir, "none") + ": "},
 		"a certificate that is none": {at: Places{Kubeconfig: tls, Node: "n"},
 			err: "requestSources: apiserver: watch pods in the API server: "},

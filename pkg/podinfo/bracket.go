@@ -4,12 +4,14 @@ import (
 	"math/bits"
 	"sort"
 	"strconv"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // bracket holds a request: Low <= request <= High, in bytes.
 type bracket struct{ Low, High uint64 }
 
-func (b bracket) estimate(s Source) Estimate {
+func (b bracket) estimate(s memoryqos.Source) Estimate {
 	return Estimate{Request: b.Low, Source: s, Error: b.High - b.Low}
 }
 

@@ -282,8 +282,8 @@ func TestPodContainer(t *testing.T) {
 	if _, ok := pod.Container("c"); ok {
 		t.Error("c: found")
 	}
-	answer := Answer{Pod: pod, Source: SourceKubelet}
-	if e, ok := answer.Estimate("a"); !ok || e != (Estimate{Request: 1, Source: SourceKubelet}) || !e.Exact() {
+	answer := Answer{Pod: pod, Source: memoryqos.SourceKubelet}
+	if e, ok := answer.Estimate("a"); !ok || e != (Estimate{Request: 1, Source: memoryqos.SourceKubelet}) || !e.Exact() {
 		t.Errorf("a: got %+v, %t", e, ok)
 	}
 	if _, ok := answer.Estimate("c"); ok {

@@ -8,35 +8,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// Source says where a memory request was learned.
-type Source string
-
-// The sources, the most trusted first. Kubelet and APIServer know the pod; the others are read from the runtime's event.
-const (
-	// SourceKubelet is the kubelet's pod API (KEP-4188). Exact.
-	SourceKubelet Source = "kubelet"
-	// SourceAPIServer is the API server's pod. Exact.
-	SourceAPIServer Source = "apiserver"
-	// SourceLimit is the limit of a container of a Guaranteed pod, which equals its request. Exact, but for a pod that is
-	// Guaranteed by pod-level resources, whose containers need not ask for what limits them.
-	SourceLimit Source = "limit"
-	// SourceUnified is memory.min or memory.low that the kubelet asks the runtime to set (its own Memory QoS). Exact.
-	SourceUnified Source = "unified"
-	// SourceAnnotation is the noderesource.dev/resources annotation. Exact if it is true; it must agree with oom_score_adj.
-	SourceAnnotation Source = "annotation"
-	// SourceSwap inverts memory.swap.max, which the kubelet's LimitedSwap makes proportional to the request.
-	SourceSwap Source = "swap"
-	// SourceOOMScore inverts oom_score_adj, which tells the request in thousandths of the node's memory.
-	SourceOOMScore Source = "oomscore"
-	// SourceNone means that nothing is known, and the request counts as 0; or that it is 0, because the pod is BestEffort.
-	SourceNone Source = "none"
-)
-
 // Estimate is a container's memory request with its provenance.
 type Estimate struct {
 	// Request is in bytes. It is never more than was asked for, as far as the source can tell.
 	Request uint64
-	Source  Source
+	Source  memoryqos.Source
 	// Error bounds in bytes by how much the true request can be larger: it lies in [Request, Request+Error]. 0 is exact.
 	Error uint64
 }
@@ -72,35 +48,35 @@ type Node struct {
 	SwapTotal uint64
 }
 
-// FromEvent estimates the request of a container from its event alone. use names which of SourceAnnotation and
-// SourceOOMScore may be taken, both when none is named; limit, unified and swap always are. An annotation that cannot be
+// FromEvent estimates the request of a container from its event alone. use are the configured sources:
+// SourceAnnotation and SourceOOMScore count only where they are named, or none is; limit, unified and swap always do. An annotation that cannot be
 // read is passed over here and reported by ParseAnnotation.
-func (n Node) FromEvent(e Event, use ...Source) Estimate {
-	unknown := Estimate{Source: SourceNone, Error: n.most(e.Limit)}
+func (n Node) FromEvent(e Event, use ...memoryqos.Source) Estimate {
+	unknown := Estimate{Source: memoryqos.SourceNone, Error: n.most(e.Limit)}
 	switch e.Class {
 	case memoryqos.BestEffort:
-		return Estimate{Source: SourceNone}
+		return Estimate{Source: memoryqos.SourceNone}
 	case memoryqos.Guaranteed:
 		if e.Limit == 0 || e.PodLimit > 0 && e.Limit >= e.PodLimit {
 			return unknown
 		}
-		return Estimate{Request: e.Limit, Source: SourceLimit}
+		return Estimate{Request: e.Limit, Source: memoryqos.SourceLimit}
 	}
 	if request, ok := e.protected(); ok {
-		return Estimate{Request: request, Source: SourceUnified}
+		return Estimate{Request: request, Source: memoryqos.SourceUnified}
 	}
-	may := func(s Source) bool { return len(use) == 0 || slices.Contains(use, s) }
+	may := func(s memoryqos.Source) bool { return len(use) == 0 || slices.Contains(use, s) }
 	scored, byScore := n.fromOOMScore(e)
-	if may(SourceAnnotation) && byScore {
+	if may(memoryqos.SourceAnnotation) && byScore {
 		if request, ok := e.annotated(scored); ok {
-			return Estimate{Request: request, Source: SourceAnnotation}
+			return Estimate{Request: request, Source: memoryqos.SourceAnnotation}
 		}
 	}
 	if swap, ok := n.fromSwap(e); ok {
-		return swap.estimate(SourceSwap)
+		return swap.estimate(memoryqos.SourceSwap)
 	}
-	if may(SourceOOMScore) && byScore {
-		return scored.estimate(SourceOOMScore)
+	if may(memoryqos.SourceOOMScore) && byScore {
+		return scored.estimate(memoryqos.SourceOOMScore)
 	}
 	return unknown
 }

@@ -21,43 +21,43 @@ var node8G = Node{MemTotal: 8 * gi, SwapTotal: 2 * gi}
 
 func TestEstimateFromTheEventAlone(t *testing.T) {
 	// Of 8 GiB a thousandth is 8589934.592 bytes: a score of 992 is 8 of them.
-	bracket992 := Estimate{Request: 68719477, Source: SourceOOMScore, Error: 8589934}
+	bracket992 := Estimate{Request: 68719477, Source: memoryqos.SourceOOMScore, Error: 8589934}
 	annotation := func(app, request string) map[string]string {
 		return map[string]string{ResourcesAnnotation: `{"containers":{"` + app + `":{"requests":{"memory":"` + request + `"}}}}`}
 	}
 	for name, tt := range map[string]struct {
 		event Event
-		use   []Source
+		use   []memoryqos.Source
 		want  Estimate
 	}{
 		"Guaranteed is its limit": {
 			event: Event{Class: memoryqos.Guaranteed, Limit: 64 * mi, OOMScoreAdj: new(int64(-997))},
-			want:  Estimate{Request: 64 * mi, Source: SourceLimit},
+			want:  Estimate{Request: 64 * mi, Source: memoryqos.SourceLimit},
 		},
 		"Guaranteed with a limit of its own beside the pod's": {
 			event: Event{Class: memoryqos.Guaranteed, Limit: gi, PodLimit: gi + 1},
-			want:  Estimate{Request: gi, Source: SourceLimit},
+			want:  Estimate{Request: gi, Source: memoryqos.SourceLimit},
 		},
 		"Guaranteed with the pod's limit is unknown": {
 			event: Event{Class: memoryqos.Guaranteed, Limit: gi, PodLimit: gi},
-			want:  Estimate{Source: SourceNone, Error: gi},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: gi},
 		},
 		"Guaranteed without a limit is unknown": {
 			event: Event{Class: memoryqos.Guaranteed},
-			want:  Estimate{Source: SourceNone, Error: 8 * gi},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: 8 * gi},
 		},
 		"BestEffort asks for nothing, whatever the annotation says": {
 			event: Event{Class: memoryqos.BestEffort, OOMScoreAdj: new(int64(1000)), Annotations: annotation("app", "1Gi")},
-			want:  Estimate{Source: SourceNone},
+			want:  Estimate{Source: memoryqos.SourceNone},
 		},
 		"Burstable by the kubelet's memory.low": {
 			event: Event{Class: memoryqos.Burstable, Limit: 128 * mi, OOMScoreAdj: new(int64(992)),
 				Unified: map[string]string{"memory.low": "67108865", "memory.min": "0"}},
-			want: Estimate{Request: 67108865, Source: SourceUnified},
+			want: Estimate{Request: 67108865, Source: memoryqos.SourceUnified},
 		},
 		"Burstable by memory.min": {
 			event: Event{Class: memoryqos.Burstable, Unified: map[string]string{"memory.min": "67108865"}},
-			want:  Estimate{Request: 67108865, Source: SourceUnified},
+			want:  Estimate{Request: 67108865, Source: memoryqos.SourceUnified},
 		},
 		"zeros of the kubelet say nothing": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)),
@@ -76,7 +76,7 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 		},
 		"an annotation inside the bracket": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "70Mi")},
-			want:  Estimate{Request: 70 * mi, Source: SourceAnnotation},
+			want:  Estimate{Request: 70 * mi, Source: memoryqos.SourceAnnotation},
 		},
 		"an annotation that claims too much": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "1Gi")},
@@ -88,11 +88,11 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 		},
 		"an annotation above the limit": {
 			event: Event{Class: memoryqos.Burstable, Limit: 68719478, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "70Mi")},
-			want:  Estimate{Request: 68719477, Source: SourceOOMScore, Error: 1},
+			want:  Estimate{Request: 68719477, Source: memoryqos.SourceOOMScore, Error: 1},
 		},
 		"an annotation without a score to check it by": {
 			event: Event{Class: memoryqos.Burstable, Container: "app", Annotations: annotation("app", "70Mi")},
-			want:  Estimate{Source: SourceNone, Error: 8 * gi},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: 8 * gi},
 		},
 		"an annotation for other containers": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("other", "70Mi")},
@@ -106,7 +106,7 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 		"an annotated sidecar has the score of a larger app container": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "proxy",
 				Annotations: map[string]string{ResourcesAnnotation: `{"initContainers":{"proxy":{"requests":{"memory":"1Mi"}}}}`}},
-			want: Estimate{Request: 1 * mi, Source: SourceAnnotation},
+			want: Estimate{Request: 1 * mi, Source: memoryqos.SourceAnnotation},
 		},
 		"an annotated sidecar that claims too much": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "proxy",
@@ -115,22 +115,22 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 		},
 		"annotation not to be used": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "70Mi")},
-			use:   []Source{SourceKubelet, SourceOOMScore},
+			use:   []memoryqos.Source{memoryqos.SourceKubelet, memoryqos.SourceOOMScore},
 			want:  bracket992,
 		},
 		"score not to be used": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Limit: gi},
-			use:   []Source{SourceKubelet},
-			want:  Estimate{Source: SourceNone, Error: gi},
+			use:   []memoryqos.Source{memoryqos.SourceKubelet},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: gi},
 		},
 		"swap is finer than the score": {
 			// 64 MiB of 8 GiB get 16 MiB of 2 GiB.
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(993)), Unified: map[string]string{"memory.swap.max": "16777216"}},
-			want:  Estimate{Request: 64 * mi, Source: SourceSwap, Error: 3},
+			want:  Estimate{Request: 64 * mi, Source: memoryqos.SourceSwap, Error: 3},
 		},
 		"swap and limit": {
 			event: Event{Class: memoryqos.Burstable, Limit: 64*mi + 1, Unified: map[string]string{"memory.swap.max": "16777216"}},
-			want:  Estimate{Request: 64 * mi, Source: SourceSwap, Error: 1},
+			want:  Estimate{Request: 64 * mi, Source: memoryqos.SourceSwap, Error: 1},
 		},
 		"swap of 0 says nothing": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Unified: map[string]string{"memory.swap.max": "0"}},
@@ -142,31 +142,31 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 		},
 		"score 999 may stand for nothing": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(999))},
-			want:  Estimate{Source: SourceOOMScore, Error: 17179869},
+			want:  Estimate{Source: memoryqos.SourceOOMScore, Error: 17179869},
 		},
 		"score 3 may stand for all": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(3))},
-			want:  Estimate{Request: 8564164789, Source: SourceOOMScore, Error: 8*gi - 8564164789},
+			want:  Estimate{Request: 8564164789, Source: memoryqos.SourceOOMScore, Error: 8*gi - 8564164789},
 		},
 		"the limit bounds the error": {
 			event: Event{Class: memoryqos.Burstable, Limit: 70 * mi, OOMScoreAdj: new(int64(992))},
-			want:  Estimate{Request: 68719477, Source: SourceOOMScore, Error: 70*mi - 68719477},
+			want:  Estimate{Request: 68719477, Source: memoryqos.SourceOOMScore, Error: 70*mi - 68719477},
 		},
 		"a score of more than the limit was not made from the request": {
 			event: Event{Class: memoryqos.Burstable, Limit: 10 * mi, OOMScoreAdj: new(int64(500))},
-			want:  Estimate{Source: SourceNone, Error: 10 * mi},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: 10 * mi},
 		},
 		"node-critical pods do not tell": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(-997)), Limit: gi},
-			want:  Estimate{Source: SourceNone, Error: gi},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: gi},
 		},
 		"a BestEffort score on a Burstable pod does not tell": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(1000))},
-			want:  Estimate{Source: SourceNone, Error: 8 * gi},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: 8 * gi},
 		},
 		"nothing at all": {
 			event: Event{Class: memoryqos.Burstable},
-			want:  Estimate{Source: SourceNone, Error: 8 * gi},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: 8 * gi},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -183,18 +183,18 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 
 func TestEstimateWithoutKnowingTheNode(t *testing.T) {
 	event := Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Unified: map[string]string{"memory.swap.max": "4096"}}
-	if got, want := (Node{}).FromEvent(event), (Estimate{Source: SourceNone, Error: math.MaxInt64}); got != want {
+	if got, want := (Node{}).FromEvent(event), (Estimate{Source: memoryqos.SourceNone, Error: math.MaxInt64}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
 func TestSwapBeyondFloatPrecisionIsNotInverted(t *testing.T) {
 	event := Event{Class: memoryqos.Burstable, Unified: map[string]string{"memory.swap.max": "4096"}}
-	if got := (Node{MemTotal: maxExact + 1, SwapTotal: gi}).FromEvent(event); got.Source != SourceNone {
+	if got := (Node{MemTotal: maxExact + 1, SwapTotal: gi}).FromEvent(event); got.Source != memoryqos.SourceNone {
 		t.Errorf("got %+v, want source none", got)
 	}
 	// With more swap than memory some values are not made by any request.
-	if got := (Node{MemTotal: 1000, SwapTotal: 1 << 40}).FromEvent(event); got.Source != SourceNone {
+	if got := (Node{MemTotal: 1000, SwapTotal: 1 << 40}).FromEvent(event); got.Source != memoryqos.SourceNone {
 		t.Errorf("got %+v, want source none", got)
 	}
 }
@@ -222,7 +222,7 @@ func TestScoreBracketHoldsTheTrueRequest(t *testing.T) {
 		t.Helper()
 		score := kubeletOOMScore(request, capacity)
 		got := Node{MemTotal: uint64(capacity)}.FromEvent(Event{Class: memoryqos.Burstable, OOMScoreAdj: &score})
-		if got.Source != SourceOOMScore || got.Request > uint64(request) || got.Request+got.Error < uint64(request) {
+		if got.Source != memoryqos.SourceOOMScore || got.Request > uint64(request) || got.Request+got.Error < uint64(request) {
 			t.Fatalf("MemTotal %d, request %d, score %d: got %+v", capacity, request, score, got)
 		}
 		if score > lowestScore && score < highestScore {
@@ -272,7 +272,7 @@ func TestSwapBracketHoldsTheTrueRequest(t *testing.T) {
 		}
 		got := Node{MemTotal: uint64(capacity), SwapTotal: uint64(swap)}.FromEvent(Event{
 			Class: memoryqos.Burstable, Unified: map[string]string{"memory.swap.max": fmt.Sprint(given)}})
-		if got.Source != SourceSwap || got.Request > uint64(request) || got.Request+got.Error < uint64(request) {
+		if got.Source != memoryqos.SourceSwap || got.Request > uint64(request) || got.Request+got.Error < uint64(request) {
 			t.Fatalf("MemTotal %d, SwapTotal %d, request %d, memory.swap.max %d: got %+v", capacity, swap, request, given, got)
 		}
 		for _, end := range []uint64{got.Request, got.Request + got.Error} {
@@ -345,7 +345,7 @@ func FuzzParseAnnotation(f *testing.F) {
 		if with.Request > without.Request+without.Error {
 			t.Errorf("%q: %+v exceeds %+v", value, with, without)
 		}
-		if with.Source == SourceAnnotation && err != nil {
+		if with.Source == memoryqos.SourceAnnotation && err != nil {
 			t.Errorf("%q: used although %v", value, err)
 		}
 	})

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // saveInterval is the shortest time between two writes of the file of known pods.
@@ -20,8 +22,8 @@ const saveInterval = time.Second
 
 // keptPod is a pod in the file of known pods.
 type keptPod struct {
-	Source Source `json:"source"`
-	Pod    *Pod   `json:"pod"`
+	Source memoryqos.Source `json:"source"`
+	Pod    *Pod             `json:"pod"`
 }
 
 // load reads the pods that an earlier run knew. A file that cannot be read is no more than their loss: the sources know them.

@@ -86,7 +86,7 @@ func TestKeptPodsAreWhole(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "requests.json")
 	r := New(Options{File: file, Log: quiet()})
 	pod := every()
-	r.kept = map[Ref]Answer{pod.Ref: {Pod: pod, Source: SourceAPIServer}}
+	r.kept = map[Ref]Answer{pod.Ref: {Pod: pod, Source: memoryqos.SourceAPIServer}}
 	if err := r.write(); err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestKeptPodsAreWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if difference := cmp.Diff(map[Ref]Answer{pod.Ref: {Pod: pod, Source: SourceAPIServer}}, kept); difference != "" {
+	if difference := cmp.Diff(map[Ref]Answer{pod.Ref: {Pod: pod, Source: memoryqos.SourceAPIServer}}, kept); difference != "" {
 		t.Error(difference)
 	}
 }

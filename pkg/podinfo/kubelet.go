@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // DefaultKubeletSocket is where a kubelet with the root directory /var/lib/kubelet serves its pod API (DefaultKubeletPodsAPIDirName
@@ -56,7 +58,7 @@ func NewKubelet(socket string) *Kubelet {
 }
 
 // Source returns SourceKubelet.
-func (k *Kubelet) Source() Source { return SourceKubelet }
+func (k *Kubelet) Source() memoryqos.Source { return memoryqos.SourceKubelet }
 
 // Known returns a pod that the watch has told of.
 func (k *Kubelet) Known(ref Ref) (*Pod, bool) { return k.pods.get(ref) }

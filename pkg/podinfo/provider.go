@@ -3,6 +3,8 @@ package podinfo
 import (
 	"context"
 	"errors"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // ErrNotFound is what a provider answers for a pod that its source does not know.
@@ -14,7 +16,7 @@ var ErrUnavailable = errors.New("source not available")
 // Provider is a source that knows pods. Its methods may be called from any goroutine.
 type Provider interface {
 	// Source is the provider's name.
-	Source() Source
+	Source() memoryqos.Source
 	// Run keeps the provider connected until ctx ends. It calls changed for every pod when it has become connected, and then
 	// for every pod that is new or different. It returns only when ctx has ended.
 	Run(ctx context.Context, changed func(*Pod)) error

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // source is a provider with its breaker and counters.
@@ -20,7 +22,7 @@ type source struct {
 func (s *source) answered() { s.answers.Add(1) }
 
 // source finds a source by its name; an answer always has one.
-func (r *Resolver) source(name Source) *source {
+func (r *Resolver) source(name memoryqos.Source) *source {
 	for _, s := range r.sources {
 		if s.Source() == name {
 			return s
@@ -117,7 +119,7 @@ type Stats struct {
 
 // SourceStats counts what one source did.
 type SourceStats struct {
-	Source Source
+	Source memoryqos.Source
 	// Answers is the number of Resolve calls that this source answered. Of the questions that were put to it, Errors
 	// failed, Timeouts took too long, and NotFound were about a pod that it does not know.
 	Answers, Errors, Timeouts, NotFound uint64

@@ -25,6 +25,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // cluster is a real kube-apiserver over a real etcd, both started by the test from the programs that the environment names
@@ -205,7 +207,7 @@ metadata: {name: static-node1, annotations: {kubernetes.io/config.mirror: hash1,
 spec: {nodeName: node1, containers: [{name: app, image: i, resources: {requests: {memory: 32Mi}}}]}
 `)
 	answer, ok := r.Resolve(t.Context(), Ref{UID: "hash1", Namespace: "default", Name: "static-node1"})
-	if !ok || answer.Source != SourceAPIServer || !answer.Pod.Mirror || answer.Pod.Containers[0].Request != 32*mi {
+	if !ok || answer.Source != memoryqos.SourceAPIServer || !answer.Pod.Mirror || answer.Pod.Containers[0].Request != 32*mi {
 		t.Errorf("the mirror of a static pod: got %+v, %t", answer.Pod, ok)
 	}
 
@@ -229,7 +231,7 @@ status: {containerStatuses: [{name: app, image: i, imageID: i, ready: true, rest
 
 	end(c.server)
 	eventually(t, "the loss of the server", func() bool { return !api.Connected() })
-	if got, ok := r.Resolve(context.Background(), before.Ref); !ok || got.Source != SourceAPIServer {
+	if got, ok := r.Resolve(context.Background(), before.Ref); !ok || got.Source != memoryqos.SourceAPIServer {
 		t.Errorf("a known pod while the server is away: got %+v, %t", got, ok)
 	}
 	c.start(t)

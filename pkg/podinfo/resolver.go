@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // DefaultTimeout bounds a question that nobody waits for.
@@ -33,7 +35,7 @@ type Options struct {
 // Answer is a pod and the source that told of it.
 type Answer struct {
 	Pod    *Pod
-	Source Source
+	Source memoryqos.Source
 }
 
 // Estimate gives a container's request from an answer: exact. It is false for a container that the pod does not have.

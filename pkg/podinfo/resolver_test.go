@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // following runs a resolver over a kubelet and an API server until the test's end, and collects what it tells of.
@@ -109,7 +111,7 @@ func TestResolverBelievesTheFirstSourceInOrder(t *testing.T) {
 				t.Errorf("got %s, want the only source that knows", got)
 			}
 			stats := r.Stats()
-			answers := map[Source]uint64{}
+			answers := map[memoryqos.Source]uint64{}
 			for _, s := range stats.Sources {
 				answers[s.Source] += s.Answers
 				if !s.Connected || s.Suspended || s.Pods == 0 {
@@ -248,7 +250,7 @@ func TestResolverAsksWhenTheWatchIsLate(t *testing.T) {
 	}
 	stats := r.Stats()
 	if diff := cmp.Diff(Stats{Missed: 1, Sources: []SourceStats{
-		{Source: SourceKubelet, Answers: 3, NotFound: 1, Connected: true}}}, stats); diff != "" {
+		{Source: memoryqos.SourceKubelet, Answers: 3, NotFound: 1, Connected: true}}}, stats); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 	if r.count() != 0 {
@@ -384,7 +386,7 @@ func TestResolverCountsErrors(t *testing.T) {
 			t.Error("got an answer")
 		}
 	}
-	want := SourceStats{Source: SourceKubelet, Errors: breakerFailures, Suspended: true}
+	want := SourceStats{Source: memoryqos.SourceKubelet, Errors: breakerFailures, Suspended: true}
 	if diff := cmp.Diff(want, r.Stats().Sources[0]); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -6,6 +6,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/rest"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // Places say where the pod APIs are.
@@ -21,15 +23,15 @@ type Places struct {
 // Providers makes the providers that order names (requestSources); other sources in it are passed over, because the
 // events themselves bring them. An empty order finds out by itself: the kubelet, whose socket may appear at any time, and
 // the API server where a kubeconfig or a service account and the node's name are given.
-func Providers(order []Source, at Places, log logrus.FieldLogger) ([]Provider, error) {
+func Providers(order []memoryqos.Source, at Places, log logrus.FieldLogger) ([]Provider, error) {
 	automatic := len(order) == 0
 	if automatic {
-		order = []Source{SourceKubelet, SourceAPIServer}
+		order = []memoryqos.Source{memoryqos.SourceKubelet, memoryqos.SourceAPIServer}
 	}
 	var all []Provider
 	for _, source := range order {
 		switch source {
-		case SourceKubelet:
+		case memoryqos.SourceKubelet:
 			socket := at.KubeletSocket
 			if socket == "" {
 				socket = DefaultKubeletSocket
@@ -37,7 +39,7 @@ func Providers(order []Source, at Places, log logrus.FieldLogger) ([]Provider, e
 			kubelet := NewKubelet(socket)
 			kubelet.Log = log
 			all = append(all, kubelet)
-		case SourceAPIServer:
+		case memoryqos.SourceAPIServer:
 			server, err := at.apiServer()
 			if automatic && (errors.Is(err, rest.ErrNotInCluster) || at.Node == "" && at.Kubeconfig == "") {
 				continue

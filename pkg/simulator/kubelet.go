@@ -179,7 +179,7 @@ func hugepageLimit(pod *corev1.Pod, container *corev1.Container, pageSize uint64
 	return 0
 }
 
-// pageSizeText is a page size as CRI writes it: "2MB", "1GB".
+// pageSizeText is a page size as CRI writes it, "2MB" or "1GB", and no Kubernetes quantity.
 func pageSizeText(size uint64) string {
 	units := []string{"B", "KB", "MB", "GB", "TB"}
 	unit := 0

@@ -112,19 +112,15 @@ func (p Places) siblings(n *Node, level string) {
 // read reads the values of a cgroup; what is missing is the kernel's default. The tree itself reaches nothing above
 // kubepods, where a slice without protection can cancel everything.
 func (p Places) read(name string) Cgroup {
-	value := func(file string, otherwise uint64) uint64 {
-		data, err := os.ReadFile(filepath.Join(p.Tree.Root(), name, file))
-		text := strings.TrimSpace(string(data))
-		switch bytes, err2 := strconv.ParseUint(text, 10, 64); {
-		case text == "max":
-			return cgroup.Max
-		case err != nil || err2 != nil:
-			return otherwise
-		default:
-			return bytes
+	value := func(knob cgroup.Knob) uint64 {
+		data, err := os.ReadFile(filepath.Join(p.Tree.Root(), name, string(knob)))
+		bytes, err2 := cgroup.ParseLimit(data)
+		if err != nil || err2 != nil {
+			return knob.Default()
 		}
+		return bytes
 	}
-	return Cgroup{Min: value("memory.min", 0), Low: value("memory.low", 0), High: value("memory.high", cgroup.Max)}
+	return Cgroup{Min: value(cgroup.MemoryMin), Low: value(cgroup.MemoryLow), High: value(cgroup.MemoryHigh)}
 }
 
 // hugepages reads the pools (Documentation/admin-guide/mm/hugetlbpage.rst).

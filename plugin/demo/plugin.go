@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
@@ -100,7 +101,7 @@ func (p *plugin) Request(ctx context.Context, podUID, container string) (podinfo
 	for _, pod := range document.Pods {
 		for _, c := range pod.Containers {
 			if pod.UID == podUID && c.Name == container {
-				return podinfo.Estimate{Request: c.Request, Source: podinfo.Source(c.RequestSource), Error: c.RequestError}, nil
+				return podinfo.Estimate{Request: c.Request, Source: memoryqos.Source(c.RequestSource), Error: c.RequestError}, nil
 			}
 		}
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // Tree is a copy of a cgroup v2 hierarchy in an ordinary folder: cgroups are folders, and their files hold what was
@@ -33,12 +35,12 @@ var fresh = map[string]string{
 	"cgroup.controllers": "cpuset cpu memory hugetlb pids",
 	"cgroup.procs":       "",
 	"cpuset.cpus":        "",
-	"cpuset.mems":        "",
-	"memory.min":         "0",
-	"memory.low":         "0",
-	"memory.high":        "max",
-	"memory.max":         "max",
-	"memory.current":     "0",
+	"cpuset.mems":        cgroup.Default("cpuset.mems"),
+	"memory.min":         cgroup.Default("memory.min"),
+	"memory.low":         cgroup.Default("memory.low"),
+	"memory.high":        cgroup.Default("memory.high"),
+	"memory.max":         cgroup.Default("memory.max"),
+	"memory.current":     cgroup.Default("memory.current"),
 	"memory.events":      "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0",
 	"memory.pressure":    "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0",
 }
@@ -135,7 +137,7 @@ func (t *Tree) Apply(container *api.Container) error {
 	resources := container.GetLinux().GetResources()
 	files := map[string]string{}
 	if limit := resources.GetMemory().GetLimit(); limit != nil {
-		files["memory.max"] = "max"
+		files["memory.max"] = cgroup.Default("memory.max")
 		if limit.Value > 0 {
 			files["memory.max"] = strconv.FormatInt(limit.Value, 10)
 		}
