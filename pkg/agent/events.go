@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
@@ -34,7 +35,7 @@ func (a *Agent) Disconnected(reason error) {
 
 // RunPodSandbox handles a new pod sandbox.
 func (a *Agent) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
-	effects := a.step(ledger.RunPod{Pod: pod})
+	effects := a.step(ledger.RunPod{Pod: a.read(pod)})
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {
 		return effects.Err
@@ -49,7 +50,7 @@ func (a *Agent) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 // UpdatePodSandbox handles new resources of a pod (in-place resize). overhead and limit are in bytes and replace those of
 // the pod, whose own may be stale.
 func (a *Agent) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error {
-	effects := a.step(ledger.UpdatePod{Pod: pod, Overhead: overhead, Limit: limit})
+	effects := a.step(ledger.UpdatePod{Pod: a.read(pod), Overhead: overhead, Limit: limit})
 	defer a.logNotes(effects.Notes)
 	if effects.Err == nil {
 		a.protect(ctx)
@@ -81,6 +82,18 @@ func (a *Agent) RemoveContainer(ctx context.Context, _ ledger.Pod, container led
 	return nil
 }
 
+// read reads what a pod brings, once for each sandbox and outside the lock.
+func (a *Agent) read(pod ledger.Pod) ledger.Pod {
+	a.mu.Lock()
+	known := a.ledger.HasRead(pod)
+	a.mu.Unlock()
+	if known {
+		pod.Annotations = nil
+		return pod
+	}
+	return a.ledger.Read(pod)
+}
+
 // handle is for events without an answer.
 func (a *Agent) handle(ctx context.Context, event ledger.Event) {
 	effects := a.step(event)
@@ -93,6 +106,7 @@ func (a *Agent) handle(ctx context.Context, event ledger.Event) {
 // not be created.
 func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error) {
 	began := a.now()
+	pod = a.read(pod)
 	limit, managed, err := a.inquire(ctx, pod, container.Name)
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
@@ -123,6 +137,7 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 // change; the error refuses the change.
 func (a *Agent) UpdateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container, to ledger.Resources) (*ledger.Adjustment, error) {
 	began := a.now()
+	pod = a.read(pod)
 	limit, managed, err := a.inquire(ctx, pod, container.Name)
 	if err != nil || !managed {
 		return nil, err
@@ -214,6 +229,7 @@ func (a *Agent) podLimit(pod ledger.Pod, path cgroup.PodPath) *uint64 {
 // StartContainer handles a container that is about to run. It never fails: what is wrong with the files is repaired later.
 func (a *Agent) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
 	container.State = ledger.Running
+	pod = a.read(pod)
 	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: container, Found: a.find(pod, container)})
 	a.checkMarked(ctx, container.ID)
 	return nil
@@ -229,6 +245,10 @@ func (a *Agent) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container
 // Synchronize takes over what the runtime has. It asks no API and writes the checkpoint once. The order of pods and
 // containers does not matter.
 func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error) {
+	pods = slices.Clone(pods)
+	for i := range pods {
+		pods[i] = a.read(pods[i])
+	}
 	event := ledger.Synchronize{Pods: pods, Containers: containers, Found: a.observeAll(pods, containers)}
 	a.mu.Lock()
 	if a.sourced {

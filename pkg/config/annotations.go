@@ -1,27 +1,14 @@
 package config
 
 import (
-	"maps"
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
-)
-
-// The domains of our annotations, the newer first: it wins.
-var domains = [...]string{".memory-manager.noderesource.dev", ".memory-manager.nri.io"}
-
-const (
-	forPod       = "pod"
-	forContainer = "container."
-	// mostProblems bounds what one pod can write into a log.
-	mostProblems = 20
 )
 
 // AnnotationRules say which annotations a pod may use.
@@ -79,113 +66,19 @@ func (c Config) AnnotationRulesFor(namespace string) AnnotationRules {
 	return rules
 }
 
-// ParseAnnotations reads a pod's wishes for one of its containers ("" for the pod itself): KEY.memory-manager.noderesource.dev
-// or KEY.memory-manager.nri.io, for all containers, with /pod for all too, or with /container.NAME for one; the most specific
-// wins. What is wrong or not allowed counts as not there and is named in the problems, sorted by annotation.
-func ParseAnnotations(annotations map[string]string, container string, rules AnnotationRules) (Wishes, []Problem) {
-	ours := 0
-	for key := range annotations {
-		if _, _, _, ok := splitAnnotation(key); ok {
-			ours++
-		}
+// wish puts one annotation's value into the wishes. After an error they are to be thrown away.
+func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, value string) *field.Error {
+	if !slices.Contains(rules.Allowed, name) {
+		return field.Forbidden(at, "the administrator does not allow "+string(name)+" in this namespace")
 	}
-	if ours == 0 {
-		return Wishes{}, nil
-	}
-	r := annotationReader{rules: rules, best: map[Annotation]int{}}
-	for _, key := range slices.Sorted(maps.Keys(annotations)) {
-		if name, scope, domain, ok := splitAnnotation(key); ok {
-			r.read(key, Annotation(name), annotations[key], rank(scope, container, domain))
-		}
-	}
-	return r.wishes, r.problems[:min(len(r.problems), mostProblems)]
-}
-
-// splitAnnotation takes a key of ours apart: name, scope ("" without one) and the index of its domain.
-func splitAnnotation(key string) (name, scope string, domain int, ok bool) {
-	head, scope, scoped := strings.Cut(key, "/")
-	for domain, suffix := range domains {
-		if name, ok := strings.CutSuffix(head, suffix); ok {
-			if scoped && scope == "" {
-				scope = "/" // wrong, and not the same as none
-			}
-			return name, scope, domain, true
-		}
-	}
-	return "", "", 0, false
-}
-
-// Ranks of an annotation for a container.
-const (
-	wrongScope     = -1
-	otherContainer = 0
-)
-
-// rank orders the annotations that concern a container by how specific they are, then by domain.
-func rank(scope, container string, domain int) int {
-	newer := len(domains) - domain
-	name, isContainer := strings.CutPrefix(scope, forContainer)
-	switch {
-	case scope == "":
-		return newer
-	case scope == forPod:
-		return 10 + newer
-	case !isContainer || name == "":
-		return wrongScope
-	case name == container:
-		return 20 + newer
-	}
-	return otherContainer
-}
-
-// annotationReader collects wishes; best is the rank of the annotation that each came from.
-type annotationReader struct {
-	rules    AnnotationRules
-	best     map[Annotation]int
-	wishes   Wishes
-	problems []Problem
-}
-
-func (r *annotationReader) read(key string, name Annotation, value string, rank int) {
-	if rank == otherContainer {
-		return
-	}
-	at := field.NewPath("metadata", "annotations").Key(plain(key))
-	fail := func(err *field.Error) {
-		r.problems = append(r.problems, Problem{Annotation: key, Message: err.Error()})
-	}
-	next := r.wishes
-	switch {
-	case rank == wrongScope:
-		fail(field.Invalid(at, short(value), "want the key to end in /pod or /container.NAME, or without either"))
-		return
-	case !slices.Contains(annotations(), name):
-		fail(field.Invalid(at, short(value), "unknown annotation, did you mean "+
-			strictyaml.Nearest(string(name), annotationNames())+domains[0]+"?"))
-		return
-	case !slices.Contains(r.rules.Allowed, name):
-		fail(field.Forbidden(at, "the administrator does not allow "+string(name)+" in this namespace"))
-		return
-	}
-	if err := r.set(&next, at, name, value); err != nil {
-		fail(err)
-		return
-	}
-	if rank > r.best[name] {
-		r.best[name], r.wishes = rank, next
-	}
-}
-
-// set puts one annotation's value into the wishes.
-func (r *annotationReader) set(w *Wishes, at *field.Path, name Annotation, value string) *field.Error {
 	switch name {
 	case AnnotationThrottlingFactor:
 		factor, err := strconv.ParseFloat(value, 64)
 		if err != nil || !(factor > 0 && factor <= 1) {
 			return field.Invalid(at, short(value), "must be a number greater than 0 and at most 1")
 		}
-		if factor < r.rules.MinimumFactor {
-			return field.Invalid(at, short(value), "must be at least the administrator's minimumThrottlingFactor "+strconv.FormatFloat(r.rules.MinimumFactor, 'g', -1, 64))
+		if factor < rules.MinimumFactor {
+			return field.Invalid(at, short(value), "must be at least the administrator's minimumThrottlingFactor "+strconv.FormatFloat(rules.MinimumFactor, 'g', -1, 64))
 		}
 		w.QoS.Factor = &factor
 	case AnnotationMemoryHigh:
@@ -221,19 +114,13 @@ func supported[T ~string](at *field.Path, value T, valid ...T) *field.Error {
 	return field.NotSupported(at, T(short(string(value))), valid)
 }
 
-func annotationNames() []string {
-	names := []string{}
-	for _, name := range annotations() {
-		names = append(names, string(name))
-	}
-	return names
-}
+// longestValue bounds what is kept and shown of a value; no right one is longer.
+const longestValue = 80
 
 // short cuts a value; the field error escapes it.
 func short(value string) string {
-	const longest = 80
-	if len(value) > longest {
-		return value[:longest] + "…"
+	if len(value) > longestValue {
+		return value[:longestValue] + "…"
 	}
 	return value
 }

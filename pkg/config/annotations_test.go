@@ -11,6 +11,10 @@ import (
 
 const ours = ".memory-manager.noderesource.dev"
 
+func parseAnnotations(annotations map[string]string, container string, rules AnnotationRules) (Wishes, []Problem) {
+	return ReadAnnotations(annotations).Wishes(container, rules)
+}
+
 func all() AnnotationRules { return Default().AnnotationRulesFor("any") }
 
 func TestAnnotations(t *testing.T) {
@@ -36,7 +40,7 @@ func TestAnnotations(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, problems := ParseAnnotations(tc.annotations, "app", all())
+			got, problems := parseAnnotations(tc.annotations, "app", all())
 			if diff := cmp.Diff(tc.want, got); diff != "" || len(problems) > 0 {
 				t.Errorf("problems %v (-want +got):\n%s", problems, diff)
 			}
@@ -77,7 +81,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 			if name == "not allowed" {
 				rules.Allowed = []Annotation{AnnotationMemoryHigh}
 			}
-			got, problems := ParseAnnotations(map[string]string{tc.key: tc.value}, "app", rules)
+			got, problems := parseAnnotations(map[string]string{tc.key: tc.value}, "app", rules)
 			if diff := cmp.Diff(Wishes{}, got); diff != "" {
 				t.Errorf("wishes of a bad annotation:\n%s", diff)
 			}
@@ -89,7 +93,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 }
 
 func TestBadAnnotationDoesNotHideAGoodOne(t *testing.T) {
-	got, problems := ParseAnnotations(map[string]string{"numa" + ours: "required", "numa" + ours + "/container.app": "x"}, "app", all())
+	got, problems := parseAnnotations(map[string]string{"numa" + ours: "required", "numa" + ours + "/container.app": "x"}, "app", all())
 	if got.NUMA != NUMARequired || len(problems) != 1 {
 		t.Errorf("%+v, %v", got, problems)
 	}
@@ -100,7 +104,7 @@ func TestProblemsAreBoundedAndSorted(t *testing.T) {
 	for i := range 1000 {
 		annotations["k"+strings.Repeat("z", i)+ours] = ""
 	}
-	_, problems := ParseAnnotations(annotations, "", all())
+	_, problems := parseAnnotations(annotations, "", all())
 	if len(problems) != mostProblems {
 		t.Fatalf("%d problems, want %d", len(problems), mostProblems)
 	}
@@ -115,7 +119,7 @@ func TestProblemsAreBoundedAndSorted(t *testing.T) {
 func TestPodWithoutOursCostsNothing(t *testing.T) {
 	annotations := map[string]string{"kubernetes.io/config.source": "api", "memory-manager.nri.io": "x", "a/b.memory-manager.nri.io": "y"}
 	rules := all()
-	if n := testing.AllocsPerRun(100, func() { ParseAnnotations(annotations, "app", rules) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { parseAnnotations(annotations, "app", rules) }); n != 0 {
 		t.Errorf("%v allocations, want none", n)
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,27 +91,40 @@ func FuzzReservedMemory(f *testing.F) {
 	})
 }
 
-// FuzzAnnotations: whatever a pod says, wishes stay within the rules and messages are plain and short.
-func FuzzAnnotations(f *testing.F) {
-	f.Add("throttling-factor"+ours, "0.7", "memory-high"+ours+"/container.app", "512Mi")
-	f.Add("memory-high"+ours, "1e999999999", "numa.memory-manager.nri.io/pod", "required")
-	f.Add("x"+ours+"/", "\x00", "reservation"+ours, "min")
-	f.Fuzz(func(t *testing.T, key, value, key2, value2 string) {
+// FuzzReadAnnotations: whatever a pod's annotations are, wishes stay within the rules, messages are plain, short and few, and
+// the annotations of another container change nothing.
+func FuzzReadAnnotations(f *testing.F) {
+	f.Add("throttling-factor"+ours, "0.7", "memory-high"+ours+"/container.app", "512Mi", uint16(0))
+	f.Add("memory-high"+ours, "1e999999999", "numa.memory-manager.nri.io/pod", "required", uint16(990))
+	f.Add("x"+ours+"/", "\x00", "reservation"+ours, "min", uint16(999))
+	f.Fuzz(func(t *testing.T, key, value, key2, value2 string, others uint16) {
+		pod := map[string]string{key: value, key2: value2}
 		rules := AnnotationRules{Allowed: annotations(), MinimumFactor: 0.25}
-		wishes, problems := ParseAnnotations(map[string]string{key: value, key2: value2}, "app", rules)
+		wishes, problems := ReadAnnotations(pod).Wishes("app", rules)
 		if factor := wishes.QoS.Factor; factor != nil && !(*factor >= 0.25 && *factor <= 1) {
 			t.Errorf("factor %v", *factor)
 		}
 		if high := wishes.QoS.High; high != nil && (*high == 0 || wishes.QoS.NoHigh) {
 			t.Errorf("memory.high %d, off %v", *high, wishes.QoS.NoHigh)
 		}
-		for _, problem := range problems {
+		if forbidden, _ := ReadAnnotations(pod).Wishes("app", AnnotationRules{}); !cmp.Equal(forbidden, Wishes{}) {
+			t.Errorf("wishes %+v although nothing is allowed", forbidden)
+		}
+		for i := range int(others) % (2 * mostAnnotations) {
+			pod[fmt.Sprintf("~%d%s/container.~", i, ours)] = value // after the other keys, for a container that cannot be
+		}
+		read := ReadAnnotations(pod)
+		all, allProblems := read.Wishes("app", rules)
+		if len(read.beyond) == 0 && (!cmp.Equal(all, wishes) || !cmp.Equal(allProblems, problems)) {
+			t.Errorf("the annotations of another container change %+v %v to %+v %v", wishes, problems, all, allProblems)
+		}
+		if len(allProblems) > mostProblems {
+			t.Errorf("%d problems", len(allProblems))
+		}
+		for _, problem := range allProblems {
 			if len(problem.Message) > 2000 || strings.ContainsAny(problem.Message, "\n\x00\x1b") {
 				t.Errorf("message %q", problem.Message)
 			}
-		}
-		if forbidden, _ := ParseAnnotations(map[string]string{key: value, key2: value2}, "app", AnnotationRules{}); !cmp.Equal(forbidden, Wishes{}) {
-			t.Errorf("wishes %+v although nothing is allowed", forbidden)
 		}
 	})
 }

@@ -106,7 +106,7 @@ func limitOf(limit *int64) uint64 {
 
 // checkAnnotations refuses a container with wrong annotations where the administrator wants that.
 func (l *Ledger) checkAnnotations(c *container) error {
-	if !c.pod.annotated || l.resolved.Config.OnBadAnnotation != config.RejectPod {
+	if c.pod.brought.Annotations.Empty() || l.resolved.Config.OnBadAnnotation != config.RejectPod {
 		return nil
 	}
 	_, problems := c.pod.wishesFor(c.name)

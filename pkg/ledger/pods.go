@@ -91,12 +91,39 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 		l.step.effects.Ended = append(l.step.effects.Ended, p.path.Pod)
 		l.sumChanged(p)
 	}
+	if received.Brought == nil && p.brought == nil {
+		received = l.Read(received)
+	}
+	if received.Brought != nil {
+		p.brought = received.Brought
+	}
+	received.Annotations, received.Brought = nil, nil
 	p.Pod, p.path, p.managed = received, path, managed
 	p.ref = received.Ref()
-	p.annotated = annotated(received.Annotations)
 	l.takeRules(p)
 	l.touch(p)
 	return p, nil
+}
+
+// Brought is what a pod's annotations say, within bounds.
+type Brought struct {
+	Annotations config.PodAnnotations
+	Claims      podinfo.Claims
+}
+
+// Read reads what a pod brings. It uses nothing that changes, and may be called without the driver's lock: a driver does so
+// once for each sandbox, because a tenant decides how much there is to read.
+func (l *Ledger) Read(received Pod) Pod {
+	claims, _ := l.node.ReadClaims(received.Annotations) // with an error nothing is claimed, and requests are estimates
+	received.Brought = &Brought{Annotations: config.ReadAnnotations(received.Annotations), Claims: claims}
+	received.Annotations = nil
+	return received
+}
+
+// HasRead reports whether a sandbox is known, so that there is nothing to Read.
+func (l *Ledger) HasRead(received Pod) bool {
+	p := l.pods[received.Key()]
+	return p != nil && p.ID == received.ID || l.stopped.has(received.ID)
 }
 
 // Stopped reports whether a sandbox has ended.
@@ -136,37 +163,24 @@ func (p *pod) limitObserved(limit *uint64) {
 	}
 }
 
-// annotated is a quick no for the pods that have no annotation of ours.
-func annotated(annotations map[string]string) bool {
-	for key := range annotations {
-		if strings.Contains(key, ".memory-manager.") {
-			return true
-		}
-	}
-	return false
-}
-
-// takeRules takes what the configuration says about the pod's namespace, and reads the pod's wishes again.
+// takeRules takes what the configuration says about the pod's namespace, and determines the pod's wishes.
 func (l *Ledger) takeRules(p *pod) {
 	p.settings = l.resolved.SettingsFor(p.Namespace)
 	p.wishes, p.problems, p.overrides = config.Wishes{}, nil, nil
-	if p.annotated {
+	if !p.brought.Annotations.Empty() {
 		p.rules = l.resolved.Config.AnnotationRulesFor(p.Namespace)
-		p.wishes, p.problems = config.ParseAnnotations(p.Annotations, "", p.rules)
+		p.wishes, p.problems = p.wishesFor("")
 	}
 }
 
-// wishesFor reads the annotations for one container.
+// wishesFor are the annotations' wishes for one container, "" for the pod itself.
 func (p *pod) wishesFor(container string) (config.Wishes, []config.Problem) {
-	if !p.annotated {
-		return config.Wishes{}, nil
-	}
-	return config.ParseAnnotations(p.Annotations, container, p.rules)
+	return p.brought.Annotations.Wishes(container, p.rules)
 }
 
-// overridesFor is what the annotations wish for a container of the spec. They are read once: sums are made at every event.
+// overridesFor is what the annotations wish for a container of the spec. They are found once: sums are made at every event.
 func (p *pod) overridesFor(container string) memoryqos.Overrides {
-	if !p.annotated {
+	if p.brought.Annotations.Empty() {
 		return memoryqos.Overrides{}
 	}
 	overrides, known := p.overrides[container]

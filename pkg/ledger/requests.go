@@ -93,7 +93,7 @@ func (l *Ledger) estimate(c *container) podinfo.Estimate {
 		PodLimit:    p.sharedLimit(),
 		OOMScoreAdj: c.resources.OOMScoreAdj,
 		Unified:     c.resources.Unified,
-		Annotations: p.Annotations,
+		Claims:      p.brought.Claims,
 	}, l.resolved.Config.RequestSources...)
 }
 

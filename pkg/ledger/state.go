@@ -30,13 +30,14 @@ type pod struct {
 	// shared is set once it is found, without info, that its containers share the pod's limit.
 	shared bool
 
-	// settings, rules, wishes and problems follow from the configuration and the annotations.
-	settings  memoryqos.Settings
-	rules     config.AnnotationRules
-	annotated bool // has any annotation of ours
-	wishes    config.Wishes
-	problems  []config.Problem
-	// overrides are the annotations' wishes for containers of the spec, as far as they have been read.
+	// brought is what the annotations say: it is read once for each sandbox, and never nil.
+	brought *Brought
+	// settings, rules, wishes and problems follow from the configuration and from brought.
+	settings memoryqos.Settings
+	rules    config.AnnotationRules
+	wishes   config.Wishes
+	problems []config.Problem
+	// overrides are the annotations' wishes for containers of the spec, as far as they have been found.
 	overrides map[string]memoryqos.Overrides
 
 	// containers are in the order of their first appearance; ended ones stay while they have an allocation.

@@ -8,8 +8,10 @@ type Pod struct {
 	UID, Namespace, Name string
 	// CgroupParent is the pod's cgroup as the kubelet gave it to the runtime; the QoS class is read from it.
 	CgroupParent string
-	Annotations  map[string]string
-	Labels       map[string]string
+	// Annotations are not read yet; Brought is what they say, nil until Ledger.Read.
+	Annotations map[string]string
+	Brought     *Brought
+	Labels      map[string]string
 	// Overhead is the pod's RuntimeClass overhead in bytes of memory, 0 when none.
 	Overhead uint64
 	// MemoryLimit is the pod's memory limit in bytes without overhead (its own, or the sum of its containers'), 0 when none or
