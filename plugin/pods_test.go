@@ -21,6 +21,8 @@ type testPod struct {
 	tries int    // of its container: every restart has its own id
 	cpus  string // its exclusive CPUs, four of them; "" is none
 
+	annotations map[string]string
+
 	// unified and files are what a kubelet with MemoryQoS asks for the container, and writes into the pod's cgroup.
 	unified, files map[string]string
 }
@@ -52,7 +54,7 @@ func (p *testPod) resources() *api.LinuxResources {
 
 func (p *testPod) pod() *api.PodSandbox {
 	return &api.PodSandbox{
-		Id: p.sandbox(), Uid: p.uid(), Namespace: "default", Name: p.name,
+		Id: p.sandbox(), Uid: p.uid(), Namespace: "default", Name: p.name, Annotations: p.annotations,
 		Linux: &api.LinuxPodSandbox{CgroupParent: "/" + p.cgroup(), PodResources: p.resources()},
 	}
 }

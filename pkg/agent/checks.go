@@ -143,7 +143,7 @@ func (a *Agent) compare(ctx context.Context, at ledger.Place, desired cgroup.Con
 	held := make([]ledger.Files, len(leaves))
 	for i, leaf := range leaves {
 		var err error
-		if held[i], err = a.read(leaf); err != nil {
+		if held[i], err = a.readFiles(leaf); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func (a *Agent) compare(ctx context.Context, at ledger.Place, desired cgroup.Con
 	a.checks.mu.Lock()
 	a.checks.repaired[at.ID] = a.now()
 	a.checks.mu.Unlock()
-	if files, err := a.read(at.Cgroup); err == nil {
+	if files, err := a.readFiles(at.Cgroup); err == nil {
 		a.step(ledger.Observed{ID: at.ID, Revision: at.Revision, Files: files})
 		a.protect(ctx)
 	}

@@ -60,9 +60,9 @@ func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 	return presence
 }
 
-// read reads the files of a container's cgroup. What cannot be read is unknown; the error is nil for files and cgroups that
+// readFiles reads the files of a container's cgroup. What cannot be read is unknown; the error is nil for files and cgroups that
 // are not there.
-func (a *Agent) read(dir string) (files ledger.Files, err error) {
+func (a *Agent) readFiles(dir string) (files ledger.Files, err error) {
 	var errs []error
 	value := func(read func() (uint64, error)) *uint64 {
 		bytes, err := read()
@@ -104,7 +104,7 @@ func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
 	if err != nil {
 		return nil
 	}
-	files, _ := a.read(dir) // what cannot be read is unknown
+	files, _ := a.readFiles(dir) // what cannot be read is unknown
 	files.Ours = a.ours()[dir]
 	return &files
 }
@@ -160,7 +160,7 @@ func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) led
 		if err != nil {
 			continue
 		}
-		files, _ := a.read(dir) // what cannot be read is unknown
+		files, _ := a.readFiles(dir) // what cannot be read is unknown
 		files.Ours = ours[dir]
 		found.Files[containers[i].ID] = files
 		found.Seen[dir] = files.Limit != nil

@@ -15,6 +15,8 @@ func (b bracket) estimate(s memoryqos.Source) Estimate {
 	return Estimate{Request: b.Low, Source: s, Error: b.High - b.Low}
 }
 
+func (b bracket) holds(request uint64) bool { return b.Low <= request && request <= b.High }
+
 // below cuts a bracket at a limit, because no request exceeds its limit. It is false when nothing remains: then the value
 // was not made from the container's own request.
 func (b bracket) below(limit uint64) (bracket, bool) {
@@ -31,9 +33,12 @@ const (
 	highestScore = 999
 )
 
-// fromOOMScore inverts the oom_score_adj of a Burstable container. It cannot tell apart whose score was not made from the
+// clamped reports whether a score stands for others too, beyond the end of the range.
+func clamped(score int64) bool { return score <= lowestScore || score >= highestScore }
+
+// fromOOMScore inverts the oom_score_adj of a Burstable container. It cannot detect a score that was not computed from the
 // container's own request alone, and is too high there: a sidecar may have the score of its pod's smallest app container,
-// and pod-level resources add a share of what the containers leave. Node-critical pods are told by their score of -997.
+// and pod-level resources add a share of what the containers leave. Node-critical pods have a score of -997.
 func (n Node) fromOOMScore(e Event) (bracket, bool) {
 	if n.MemTotal == 0 || e.OOMScoreAdj == nil || *e.OOMScoreAdj < lowestScore || *e.OOMScoreAdj > highestScore {
 		return bracket{}, false

@@ -36,8 +36,8 @@ type Event struct {
 	// Unified are the cgroup v2 files that the kubelet asked for. Leave out what this plugin itself has set: after a
 	// restart the runtime shows our values in the same place.
 	Unified map[string]string
-	// Annotations are the pod's.
-	Annotations map[string]string
+	// Claims are what the pod's resources annotation claims.
+	Claims Claims
 }
 
 // Node is what the estimates must know of this machine.
@@ -48,9 +48,8 @@ type Node struct {
 	SwapTotal uint64
 }
 
-// FromEvent estimates the request of a container from its event alone. use are the configured sources:
-// SourceAnnotation and SourceOOMScore count only where they are named, or none is; limit, unified and swap always do. An annotation that cannot be
-// read is passed over here and reported by ParseAnnotation.
+// FromEvent estimates the request of a container from its event alone. use names which of SourceAnnotation and
+// SourceOOMScore may be used, both when none is named; limit, unified and swap always are.
 func (n Node) FromEvent(e Event, use ...memoryqos.Source) Estimate {
 	unknown := Estimate{Source: memoryqos.SourceNone, Error: n.most(e.Limit)}
 	switch e.Class {
@@ -67,13 +66,14 @@ func (n Node) FromEvent(e Event, use ...memoryqos.Source) Estimate {
 	}
 	may := func(s memoryqos.Source) bool { return len(use) == 0 || slices.Contains(use, s) }
 	scored, byScore := n.fromOOMScore(e)
+	swapped, bySwap := n.fromSwap(e)
 	if may(memoryqos.SourceAnnotation) && byScore {
-		if request, ok := e.annotated(scored); ok {
+		if request, ok := e.confirmed(scored, swapped, bySwap); ok {
 			return Estimate{Request: request, Source: memoryqos.SourceAnnotation}
 		}
 	}
-	if swap, ok := n.fromSwap(e); ok {
-		return swap.estimate(memoryqos.SourceSwap)
+	if bySwap {
+		return swapped.estimate(memoryqos.SourceSwap)
 	}
 	if may(memoryqos.SourceOOMScore) && byScore {
 		return scored.estimate(memoryqos.SourceOOMScore)

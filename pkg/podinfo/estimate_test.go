@@ -4,10 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -22,8 +19,11 @@ var node8G = Node{MemTotal: 8 * gi, SwapTotal: 2 * gi}
 func TestEstimateFromTheEventAlone(t *testing.T) {
 	// Of 8 GiB a thousandth is 8589934.592 bytes: a score of 992 is 8 of them.
 	bracket992 := Estimate{Request: 68719477, Source: memoryqos.SourceOOMScore, Error: 8589934}
-	annotation := func(app, request string) map[string]string {
-		return map[string]string{ResourcesAnnotation: `{"containers":{"` + app + `":{"requests":{"memory":"` + request + `"}}}}`}
+	annotation := func(app, request string) Claims {
+		return claimed(t, node8G, `{"containers":{"`+app+`":{"requests":{"memory":"`+request+`"}}}}`)
+	}
+	initAnnotation := func(request string) Claims {
+		return claimed(t, node8G, `{"initContainers":{"proxy":{"requests":{"memory":"`+request+`"}}}}`)
 	}
 	for name, tt := range map[string]struct {
 		event Event
@@ -47,7 +47,7 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 			want:  Estimate{Source: memoryqos.SourceNone, Error: 8 * gi},
 		},
 		"BestEffort asks for nothing, whatever the annotation says": {
-			event: Event{Class: memoryqos.BestEffort, OOMScoreAdj: new(int64(1000)), Annotations: annotation("app", "1Gi")},
+			event: Event{Class: memoryqos.BestEffort, OOMScoreAdj: new(int64(1000)), Claims: annotation("app", "1Gi")},
 			want:  Estimate{Source: memoryqos.SourceNone},
 		},
 		"Burstable by the kubelet's memory.low": {
@@ -75,46 +75,89 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 			want: bracket992,
 		},
 		"an annotation inside the bracket": {
-			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "70Mi")},
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Claims: annotation("app", "70Mi")},
 			want:  Estimate{Request: 70 * mi, Source: memoryqos.SourceAnnotation},
 		},
 		"an annotation that claims too much": {
-			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "1Gi")},
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Claims: annotation("app", "1Gi")},
 			want:  bracket992,
 		},
 		"an annotation that claims too little": {
-			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "1Mi")},
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Claims: annotation("app", "1Mi")},
 			want:  bracket992,
 		},
 		"an annotation above the limit": {
-			event: Event{Class: memoryqos.Burstable, Limit: 68719478, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "70Mi")},
+			event: Event{Class: memoryqos.Burstable, Limit: 68719478, OOMScoreAdj: new(int64(992)), Container: "app", Claims: annotation("app", "70Mi")},
 			want:  Estimate{Request: 68719477, Source: memoryqos.SourceOOMScore, Error: 1},
 		},
 		"an annotation without a score to check it by": {
-			event: Event{Class: memoryqos.Burstable, Container: "app", Annotations: annotation("app", "70Mi")},
+			event: Event{Class: memoryqos.Burstable, Container: "app", Claims: annotation("app", "70Mi")},
 			want:  Estimate{Source: memoryqos.SourceNone, Error: 8 * gi},
 		},
 		"an annotation for other containers": {
-			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("other", "70Mi")},
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Claims: annotation("other", "70Mi")},
 			want:  bracket992,
 		},
-		"an annotation that is no JSON": {
-			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app",
-				Annotations: map[string]string{ResourcesAnnotation: "memory: 70Mi"}},
-			want: bracket992,
-		},
 		"an annotated sidecar has the score of a larger app container": {
-			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "proxy",
-				Annotations: map[string]string{ResourcesAnnotation: `{"initContainers":{"proxy":{"requests":{"memory":"1Mi"}}}}`}},
-			want: Estimate{Request: 1 * mi, Source: memoryqos.SourceAnnotation},
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "proxy", Claims: initAnnotation("1Mi")},
+			want:  Estimate{Request: 1 * mi, Source: memoryqos.SourceAnnotation},
 		},
 		"an annotated sidecar that claims too much": {
-			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "proxy",
-				Annotations: map[string]string{ResourcesAnnotation: `{"initContainers":{"proxy":{"requests":{"memory":"1Gi"}}}}`}},
-			want: bracket992,
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "proxy", Claims: initAnnotation("1Gi")},
+			want:  bracket992,
+		},
+		"an annotation at score 999, which confirms nothing": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(999)), Container: "app", Claims: annotation("app", "1")},
+			want:  Estimate{Source: memoryqos.SourceOOMScore, Error: 17179869},
+		},
+		"an annotation at score 999 within a limit": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(999)), Limit: 2 * mi, Container: "app", Claims: annotation("app", "2Mi")},
+			want:  Estimate{Source: memoryqos.SourceOOMScore, Error: 2 * mi},
+		},
+		"an annotation of nothing at score 999": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(999)), Container: "app", Claims: annotation("app", "0")},
+			want:  Estimate{Source: memoryqos.SourceAnnotation},
+		},
+		"an annotated init container at score 999": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(999)), Container: "proxy", Claims: initAnnotation("1Mi")},
+			want:  Estimate{Source: memoryqos.SourceOOMScore, Error: 17179869},
+		},
+		"an annotation at score 998, the first that confirms something": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(998)), Container: "app", Claims: annotation("app", "25769803")},
+			want:  Estimate{Request: 25769803, Source: memoryqos.SourceAnnotation},
+		},
+		"an annotation at score 998 of more than it confirms": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(998)), Container: "app", Claims: annotation("app", "25769804")},
+			want:  Estimate{Request: 17179870, Source: memoryqos.SourceOOMScore, Error: 8589933},
+		},
+		"an annotation at score 4, the last that confirms something": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(4)), Container: "app", Claims: annotation("app", "8564164788")},
+			want:  Estimate{Request: 8564164788, Source: memoryqos.SourceAnnotation},
+		},
+		"an annotation of all at score 3": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(3)), Container: "app", Claims: annotation("app", "8Gi")},
+			want:  Estimate{Request: 8564164789, Source: memoryqos.SourceOOMScore, Error: 8*gi - 8564164789},
+		},
+		"an annotated sidecar at score 3, which is that of an app container": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(3)), Container: "proxy", Claims: initAnnotation("1Mi")},
+			want:  Estimate{Request: mi, Source: memoryqos.SourceAnnotation},
+		},
+		"an annotated sidecar of all at score 3": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(3)), Container: "proxy", Claims: initAnnotation("8Gi")},
+			want:  Estimate{Request: 8564164789, Source: memoryqos.SourceOOMScore, Error: 8*gi - 8564164789},
+		},
+		"an annotation that swap confirms": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(993)), Container: "app", Claims: annotation("app", "64Mi"),
+				Unified: map[string]string{"memory.swap.max": "16777216"}},
+			want: Estimate{Request: 64 * mi, Source: memoryqos.SourceAnnotation},
+		},
+		"an annotation within its score that swap refutes": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(993)), Container: "app", Claims: annotation("app", "65Mi"),
+				Unified: map[string]string{"memory.swap.max": "16777216"}},
+			want: Estimate{Request: 64 * mi, Source: memoryqos.SourceSwap, Error: 3},
 		},
 		"annotation not to be used": {
-			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Annotations: annotation("app", "70Mi")},
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Container: "app", Claims: annotation("app", "70Mi")},
 			use:   []memoryqos.Source{memoryqos.SourceKubelet, memoryqos.SourceOOMScore},
 			want:  bracket992,
 		},
@@ -281,72 +324,4 @@ func TestSwapBracketHoldsTheTrueRequest(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestParseAnnotation(t *testing.T) {
-	for name, tt := range map[string]struct {
-		value string
-		want  Annotated
-		err   string
-	}{
-		"as the annotator writes it": {
-			value: `{"initContainers":{"i":{"requests":{"cpu":"1","memory":"1Gi"}}},"containers":{"a":{"limits":{"memory":"2G"},"requests":{"memory":"1500m"}},"b":{}}}`,
-			want:  Annotated{Init: map[string]uint64{"i": gi}, App: map[string]uint64{"a": 2, "b": 0}},
-		},
-		"a limit is a request": {
-			value: `{"containers":{"a":{"limits":{"memory":"64Mi"}}}}`,
-			want:  Annotated{Init: map[string]uint64{}, App: map[string]uint64{"a": 64 * mi}},
-		},
-		"nothing":        {value: `{}`, want: Annotated{Init: map[string]uint64{}, App: map[string]uint64{}}},
-		"empty":          {value: "", err: "annotation noderesource.dev/resources: want JSON"},
-		"a list":         {value: `[]`, err: "annotation noderesource.dev/resources: want JSON"},
-		"a bad quantity": {value: `{"containers":{"a":{"requests":{"memory":"1Qi"}}}}`, err: "annotation noderesource.dev/resources: want JSON"},
-		"negative": {
-			value: `{"containers":{"a":{"requests":{"memory":"-1"}}}}`,
-			err:   `annotation noderesource.dev/resources: containers["a"].requests.memory: -1: want 0 or more`,
-		},
-		"negative limit of an init container": {
-			value: `{"initContainers":{"a":{"limits":{"memory":"-1Ki"}}}}`,
-			err:   `annotation noderesource.dev/resources: initContainers["a"].limits.memory: -1Ki: want 0 or more`,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got, err := ParseAnnotation(tt.value)
-			if tt.err != "" {
-				if err == nil || !strings.HasPrefix(err.Error(), tt.err) {
-					t.Fatalf("got error %v, want %s", err, tt.err)
-				}
-				return
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
-				t.Errorf("-want +got:\n%s", diff)
-			}
-		})
-	}
-}
-
-func FuzzParseAnnotation(f *testing.F) {
-	f.Add(`{"containers":{"app":{"requests":{"memory":"70Mi"}}}}`, int64(992))
-	f.Add(`{"initContainers":{"app":{"limits":{"memory":"1e30"}}},"containers":null}`, int64(999))
-	f.Add(`{"containers":{"app":{"requests":{"memory":"-9223372036854775808"}}}}`, int64(3))
-	f.Fuzz(func(t *testing.T, value string, score int64) {
-		_, err := ParseAnnotation(value)
-		if err != nil && !strings.Contains(err.Error(), ResourcesAnnotation) {
-			t.Errorf("error does not name the annotation: %v", err)
-		}
-		// Whatever the annotation claims, it never gets more than the score allows.
-		event := Event{Class: memoryqos.Burstable, Container: "app", OOMScoreAdj: &score}
-		without := node8G.FromEvent(event)
-		event.Annotations = map[string]string{ResourcesAnnotation: value}
-		with := node8G.FromEvent(event)
-		if with.Request > without.Request+without.Error {
-			t.Errorf("%q: %+v exceeds %+v", value, with, without)
-		}
-		if with.Source == memoryqos.SourceAnnotation && err != nil {
-			t.Errorf("%q: used although %v", value, err)
-		}
-	})
 }

@@ -40,6 +40,16 @@ func Parse(text string) (uint64, error) {
 	return bytes, nil
 }
 
+// ParseRoundedUp is Parse, but rounds a fraction of a byte up as the kubelet does.
+func ParseRoundedUp(text string) (uint64, error) {
+	bytes, err := parse(text)
+	if err != nil && !errors.Is(err, ErrFraction) {
+		return 0, fmt.Errorf("%s %w", shown(text), err)
+	}
+	return bytes, nil
+}
+
+// parse returns the bytes rounded up together with ErrFraction.
 func parse(text string) (uint64, error) {
 	if len(text) > longest || !strings.ContainsAny(text, "0123456789") {
 		return 0, ErrFormat
@@ -60,7 +70,7 @@ func parse(text string) (uint64, error) {
 	}
 	bytes := q.Value() // rounds up
 	if q.Cmp(*resource.NewQuantity(bytes, resource.DecimalSI)) != 0 {
-		return 0, ErrFraction
+		return uint64(bytes), ErrFraction
 	}
 	return uint64(bytes), nil
 }

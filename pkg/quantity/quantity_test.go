@@ -19,6 +19,21 @@ func TestParse(t *testing.T) {
 	}
 }
 
+func TestParseRoundedUp(t *testing.T) {
+	for text, want := range map[string]uint64{"4096": 4096, "1500m": 2, "0.5": 1, "1e-20": 1, "1.0001Ki": 1025} {
+		if got, err := ParseRoundedUp(text); err != nil || got != want {
+			t.Errorf("ParseRoundedUp(%q) = %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"-0.5": `"-0.5" is negative`, "1e999999999": `"1e999999999" has an exponent beyond 30`, "9.5Ei": `"9.5Ei" is more than a signed 64-bit number of bytes`,
+	} {
+		if got, err := ParseRoundedUp(text); err == nil || err.Error() != want || got != 0 {
+			t.Errorf("ParseRoundedUp(%q) = %d, %v, want %s", text, got, err, want)
+		}
+	}
+}
+
 func TestParseRefusesWhatIsNoNumberOfBytes(t *testing.T) {
 	tests := map[string]struct {
 		text, want string

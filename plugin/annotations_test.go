@@ -1,0 +1,79 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+)
+
+// largestAnnotations is about what the API server admits for one pod.
+const largestAnnotations = 250 << 10
+
+// The runtime waits for 2 seconds when a plugin registers: the annotations of one pod must not cost more.
+func TestAPodWithTheLargestAnnotationsDoesNotKeepThePluginOut(t *testing.T) {
+	h := newHost(t, cri.Options{}, operatorsConfig)
+	tenant := burstable("tenant", 0, 968)
+	tenant.annotations = map[string]string{}
+	for i, size := 0, 0; size < largestAnnotations/2; i++ {
+		key := fmt.Sprintf("a%d.memory-manager.nri.io/a", i)
+		tenant.annotations[key] = ""
+		size += len(key)
+	}
+	tenant.annotations[podinfo.ResourcesAnnotation] = `{"containers":{"app":{"requests":{"memory":"1060Mi"}}` +
+		strings.Repeat(`,"x":{"requests":{"memory":"1060Mi"}}`, largestAnnotations/2/37) + `}}`
+	h.deploy(tenant)
+	for i := range 150 {
+		h.beside(tenant, fmt.Sprintf("c%d", i))
+	}
+	h.start()
+
+	var document status.Document
+	must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
+	if len(document.Pods) != 1 || len(document.Pods[0].Containers) != 151 {
+		t.Fatalf("status has %d pods, want 1 with 151 containers", len(document.Pods))
+	}
+	problems := document.Pods[0].Problems
+	if len(problems) != 20 || !strings.Contains(problems[19], "this and all later keys are ignored") ||
+		!strings.Contains(problems[19], "want at most 500 with 64Ki") {
+		t.Errorf("problems of the pod's annotations: %q", problems)
+	}
+	if got := h.requests(tenant)["app"]; got != "oomscore 1048Mi" {
+		t.Errorf("the request is %s, want the estimate, because an annotation of this size is not read", got)
+	}
+}
+
+// Whoever creates a pod writes its annotations: they are believed as far as oom_score_adj confirms them.
+func TestFalseRequestsInAnAnnotation(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig+"memoryReservationPolicy: HardReservation\n")
+	h.start()
+	const containers = 60
+	claim := 2*(32<<30)/1000 - 4096 // each asks for 1 byte in truth
+	tenant, honest := burstable("tenant", 0, 999), burstable("honest", 2*gi, 968)
+	var claims []string
+	for i := range containers {
+		claims = append(claims, fmt.Sprintf(`"c%d":{"requests":{"memory":"%d"}}`, i, claim))
+	}
+	tenant.annotations = map[string]string{podinfo.ResourcesAnnotation: `{"containers":{` + strings.Join(claims, ",") + `}}`}
+	honest.annotations = map[string]string{podinfo.ResourcesAnnotation: `{"containers":{"app":{"requests":{"memory":"1060Mi"}}}}`}
+	h.deploy(honest)
+	must(t, h.runPod(tenant))
+	for i := range containers {
+		h.beside(tenant, fmt.Sprintf("c%d", i))
+	}
+	if got := h.requests(honest)["app"]; got != "annotation 1060Mi" {
+		t.Errorf("an annotation that oom_score_adj confirms: %s", got)
+	}
+	for container, got := range h.requests(tenant) {
+		if got != "oomscore 0Mi" {
+			t.Errorf("container %s: %s, want no more than oom_score_adj confirms", container, got)
+		}
+	}
+	if got := h.knob("kubepods", "memory.min"); got != fmt.Sprint(1060*mi) {
+		t.Errorf("kubepods has memory.min %s, want the honest pod's %d", got, 1060*mi)
+	}
+}
