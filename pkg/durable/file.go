@@ -1,0 +1,176 @@
+// Package durable keeps files on disk: one way to replace a file so that a crash leaves the old or the new content, one way
+// to set a damaged file aside, and one writer that lets many changes share a write.
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// temporary is appended to a file's name for the copy that takes its place. The name is fixed, unlike renameio's random
+// ones: what a crash leaves is overwritten by the next write instead of staying for ever.
+const temporary = ".tmp"
+
+// fsync is replaced by tests.
+var fsync = (*os.File).Sync
+
+// WriteFile replaces a file: the content goes to a temporary file in the same folder, fsync, rename, fsync of the folder.
+// When it returns nil the content is on disk; an error before the rename leaves the file as it was. A process that finds
+// another one writing the same file fails with EWOULDBLOCK.
+func WriteFile(path string, data []byte, mode fs.FileMode) error {
+	out, err := openTemporary(path+temporary, mode)
+	if err != nil {
+		return err
+	}
+	defer out.Close() // after the rename: until then its lock keeps other processes off the file
+	if err = fill(out, data); err == nil {
+		err = os.Rename(out.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(out.Name()) // gives a full disk its room back
+		return err
+	}
+	return syncFolder(filepath.Dir(path))
+}
+
+// openTemporary opens an empty file for this process alone. A link in its place is not followed.
+func openTemporary(path string, mode fs.FileMode) (*os.File, error) {
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, mode)
+	if err != nil {
+		return nil, err
+	}
+	if err := prepare(out, mode); err != nil {
+		_ = out.Close()
+		return nil, err
+	}
+	return out, nil
+}
+
+func prepare(out *os.File, mode fs.FileMode) error {
+	err := unix.Flock(int(out.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) { // other errors: a file system without locks
+		return &fs.PathError{Op: "lock", Path: out.Name(), Err: err}
+	}
+	opened, err := out.Stat()
+	if err != nil {
+		return err
+	}
+	if there, err := os.Lstat(out.Name()); err != nil || !os.SameFile(opened, there) { // renamed before it was locked
+		return &fs.PathError{Op: "lock", Path: out.Name(), Err: unix.EWOULDBLOCK}
+	}
+	if opened.Mode().Perm() != mode {
+		if err := out.Chmod(mode); err != nil {
+			return err
+		}
+	}
+	if opened.Size() > 0 { // what a crash left
+		return out.Truncate(0)
+	}
+	return nil
+}
+
+func fill(out *os.File, data []byte) error {
+	if _, err := out.Write(data); err != nil {
+		return err
+	}
+	return fsync(out)
+}
+
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer folder.Close()
+	if err := fsync(folder); err != nil && !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync for a folder
+		return err
+	}
+	return nil
+}
+
+// maxSize bounds what is read, in bytes; the state of a thousand containers needs 200 KB.
+const maxSize = 64 << 20
+
+// DamagedError says why the content of a file could not be used, and where the file is now.
+type DamagedError struct {
+	Path string
+	// Kept is the name that the file was given when it was set aside; empty when it is still in its place.
+	Kept string
+	Err  error
+}
+
+// Error names the file, what is wrong with it, and where it is kept.
+func (e *DamagedError) Error() string {
+	if e.Kept == "" {
+		return fmt.Sprintf("%s: %v", e.Path, e.Err)
+	}
+	return fmt.Sprintf("%s: %v (kept as %s)", e.Path, e.Err, e.Kept)
+}
+
+// Unwrap returns what was wrong with the file.
+func (e *DamagedError) Unwrap() error { return e.Err }
+
+// ReadFile reads a regular file. The error is fs.ErrNotExist for a missing file and a *DamagedError for one that is too large.
+func ReadFile(path string) ([]byte, error) {
+	in, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe must not block
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	info, err := in.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is a %s, want a regular file", path, kind(info.Mode()))
+	case info.Size() > maxSize:
+		return nil, &DamagedError{Path: path, Err: fmt.Errorf("is larger than %d bytes", maxSize)}
+	}
+	return io.ReadAll(io.LimitReader(in, maxSize))
+}
+
+func kind(mode fs.FileMode) string {
+	if mode.IsDir() {
+		return "folder"
+	}
+	return "special file"
+}
+
+// Load reads a file and decodes it. A file that decode refuses is set aside, and the error is a *DamagedError then;
+// otherwise it is ReadFile's.
+func Load(path string, decode func(data []byte) error) error {
+	data, err := ReadFile(path)
+	if err == nil {
+		if err = decode(data); err != nil {
+			err = &DamagedError{Path: path, Err: err}
+		}
+	}
+	if damaged, ok := errors.AsType[*DamagedError](err); ok {
+		kept, failure := SetAside(path, "corrupt")
+		damaged.Kept = kept
+		if failure != nil {
+			damaged.Err = fmt.Errorf("%w; %w", damaged.Err, failure)
+		}
+	}
+	return err
+}
+
+// SetAside renames a file to <path>.<why>-<time>, never onto another one, and returns that name.
+func SetAside(path, why string) (kept string, err error) {
+	kept = path + "." + why + time.Now().UTC().Format("-20060102T150405.000000000Z")
+	err = unix.Renameat2(unix.AT_FDCWD, path, unix.AT_FDCWD, kept, unix.RENAME_NOREPLACE)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // a file system without the flag
+		err = unix.Rename(path, kept)
+	}
+	if err != nil {
+		return "", fmt.Errorf("setting it aside: %w", &fs.PathError{Op: "rename", Path: path, Err: err})
+	}
+	return kept, nil
+}

@@ -1,0 +1,260 @@
+package durable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// After a failed write the next one comes by itself: after firstRetry, then after twice the time, at most after maxRetry.
+const (
+	firstRetry = time.Second
+	maxRetry   = 30 * time.Second
+)
+
+// ErrClosed is the error of content that was submitted after Close.
+var ErrClosed = errors.New("the writer is closed")
+
+// Options are what a Writer is made of.
+type Options struct {
+	// Path is the file.
+	Path string
+	// Interval is the least time between two writes that nobody has asked for with Flush.
+	Interval time.Duration
+	// Write makes content durable; nil is WriteFile with mode 0600.
+	Write func(data []byte) error
+}
+
+// Content returns a file's newest content, appended to an empty buffer or in a slice of its own; it is the writer's then.
+// The writer calls it without a lock of its own.
+type Content func(buffer []byte) ([]byte, error)
+
+// Writer replaces a file from one goroutine: what is submitted while a write is under way shares the next one. Its methods
+// are safe for concurrent use, and none but Ticket.Wait and Close waits for the disk.
+type Writer struct {
+	path     string
+	write    func(data []byte) error
+	interval time.Duration
+	retry    time.Duration // after the first failure
+
+	start  sync.Once
+	work   chan struct{} // has room for one: something is pending, or the writer is closed
+	urgent chan struct{} // has room for one: do not wait for the interval
+	ended  chan struct{} // closed when the goroutine has ended
+
+	buffer []byte // the goroutine's
+
+	mu      sync.Mutex
+	content Content // the newest
+	next    *round  // the write that will contain it; nil when all is on disk or in writing
+	writing *round  // the write under way, nil when there is none
+	closed  bool
+	last    error // of the last write
+	stats   Stats
+}
+
+// A round is one write; those whose content it has wait for it.
+type round struct {
+	path  string
+	since time.Time // when the oldest change in it was submitted
+	done  chan struct{}
+	err   error // set before done is closed
+}
+
+func (w *Writer) newRound(since time.Time) *round {
+	return &round{path: w.path, since: since, done: make(chan struct{})}
+}
+
+// NewWriter returns a writer. Its goroutine starts with the first Submit; the caller ends it with Close.
+func NewWriter(o Options) *Writer {
+	w := &Writer{
+		path: o.Path, write: o.Write, interval: o.Interval, retry: firstRetry,
+		work: make(chan struct{}, 1), urgent: make(chan struct{}, 1), ended: make(chan struct{}),
+	}
+	if w.write == nil {
+		w.write = func(data []byte) error { return WriteFile(o.Path, data, 0o600) }
+	}
+	return w
+}
+
+// Submit has newer content written. It replaces what was submitted before and is not on disk yet.
+func (w *Writer) Submit(content Content) Ticket {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.content = content
+	if w.next == nil {
+		w.next = w.newRound(time.Now())
+	}
+	return w.pending()
+}
+
+// Flush has what is pending written without delay, after a failed write too. The ticket stands for all that was submitted.
+func (w *Writer) Flush() Ticket {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.next != nil {
+		poke(w.urgent)
+	}
+	return w.pending()
+}
+
+// pending returns the ticket of the newest content. The lock is held.
+func (w *Writer) pending() Ticket {
+	switch {
+	case w.next == nil:
+		return Ticket{w.writing}
+	case w.closed:
+		refused := w.newRound(w.next.since)
+		refused.err = fmt.Errorf("write %s: %w", w.path, ErrClosed)
+		close(refused.done)
+		return Ticket{refused}
+	}
+	w.start.Do(func() { go w.run() })
+	poke(w.work)
+	return Ticket{w.next}
+}
+
+// poke wakes a goroutine that listens, now or when it next does.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (w *Writer) run() {
+	defer close(w.ended)
+	again, pause := time.NewTimer(w.retry), w.retry
+	again.Stop()
+	for {
+		select {
+		case <-w.work:
+		case <-again.C:
+		}
+		closed, err := w.writePending()
+		switch {
+		case closed:
+			return
+		case err != nil:
+			again.Reset(pause)
+			pause = min(2*pause, maxRetry)
+		default:
+			pause = w.retry
+		}
+		if w.interval > 0 {
+			select {
+			case <-w.urgent:
+			case <-time.After(w.interval):
+			}
+		}
+	}
+}
+
+// writePending writes what is pending, if anything is. It reports whether the writer was closed before.
+func (w *Writer) writePending() (closed bool, err error) {
+	w.mu.Lock()
+	r, content, closed := w.next, w.content, w.closed
+	w.writing, w.next = r, nil
+	w.mu.Unlock()
+	if r == nil {
+		return closed, nil
+	}
+	data, err := content(w.buffer[:0])
+	start := time.Now()
+	if err != nil {
+		err = fmt.Errorf("encode %s: %w", w.path, err)
+	} else {
+		w.buffer = data
+		err = w.write(data)
+	}
+	w.finish(r, err, len(data), time.Since(start))
+	return closed, err
+}
+
+// finish counts a write and answers everyone who waits for it.
+func (w *Writer) finish(r *round, err error, size int, took time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stats.Seconds += took.Seconds()
+	if err != nil {
+		w.stats.Failures++
+		if w.next == nil {
+			w.next = w.newRound(r.since)
+		}
+		w.next.since = r.since
+	} else {
+		w.stats.Writes++
+		w.stats.Size = size
+	}
+	w.last, w.writing = err, nil
+	r.err = err
+	close(r.done)
+}
+
+// Close writes what is pending, tries once more what failed, and ends the writer. The error is the last write's, or the
+// context's when the disk does not answer.
+func (w *Writer) Close(ctx context.Context) error {
+	w.mu.Lock()
+	w.closed = true
+	w.start.Do(func() { close(w.ended) }) // nothing was ever submitted
+	w.mu.Unlock()
+	poke(w.work)
+	poke(w.urgent)
+	select {
+	case <-w.ended:
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.last
+	case <-ctx.Done():
+		return fmt.Errorf("write %s: %w", w.path, ctx.Err())
+	}
+}
+
+// Ticket stands for submitted content on its way to the disk. The zero Ticket is content that is there already.
+type Ticket struct{ round *round }
+
+// Wait returns when a write that has the content is durable or has failed, or with the context's error. What a failed
+// write had is part of the next one, which the writer tries by itself after a while.
+func (t Ticket) Wait(ctx context.Context) error {
+	if t.round == nil {
+		return nil
+	}
+	select {
+	case <-t.round.done:
+		return t.round.err
+	case <-ctx.Done():
+		return fmt.Errorf("write %s: %w", t.round.path, ctx.Err())
+	}
+}
+
+// Stats are a Writer's counters since its start.
+type Stats struct {
+	// Writes and Failures are how many writes ended well and badly, Seconds the time spent in both.
+	Writes, Failures uint64
+	Seconds          float64
+	// Size is the file's size in bytes, as last written.
+	Size int
+	// Pending is set while something submitted is not on disk; PendingSince is since when.
+	Pending      bool
+	PendingSince time.Time
+	// LastError is the text of the last write's error; empty when it went well.
+	LastError string
+}
+
+// Stats returns the counters.
+func (w *Writer) Stats() Stats {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	stats := w.stats
+	for _, r := range []*round{w.next, w.writing} { // the older one last
+		if r != nil {
+			stats.Pending, stats.PendingSince = true, r.since
+		}
+	}
+	if w.last != nil {
+		stats.LastError = w.last.Error()
+	}
+	return stats
+}
