@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
@@ -58,9 +59,9 @@ func withoutAmounts(s memorymanager.State) memorymanager.State {
 // Verify reads a state file, also a damaged one as far as that goes, and lists everything that is wrong with it: what
 // can not be read, a wrong checksum, and what Check finds. The error is of reading the file.
 func Verify(path string) (File, []Finding, error) {
-	data, err := readAll(path)
+	data, err := durable.ReadFile(path)
 	if err != nil {
-		return File{}, nil, err
+		return File{}, nil, fmt.Errorf("reading the state file: %w", err)
 	}
 	file, damage, err := decode(data)
 	var findings []Finding

@@ -1,10 +1,12 @@
 package checkpoint
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -125,14 +127,14 @@ func TestReadFileRefusesWhatIsNotAStateFile(t *testing.T) {
 	if err := os.WriteFile(large, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(large, maxSize+1); err != nil {
+	if err := os.Truncate(large, 64<<20+1); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]string{
 		filepath.Join(dir, "none"): "reading the state file: open " + filepath.Join(dir, "none") + ": no such file or directory",
-		dir:                        "state file " + dir + " is a folder, want a regular file",
-		pipe:                       "state file " + pipe + " is a special file, want a regular file",
-		large:                      "state file " + large + ": is larger than 67108864 bytes",
+		dir:                        "reading the state file: " + dir + " is a folder, want a regular file",
+		pipe:                       "reading the state file: " + pipe + " is a special file, want a regular file",
+		large:                      "reading the state file: " + large + ": is larger than 67108864 bytes",
 	} {
 		if _, err := ReadFile(path); err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
@@ -187,48 +189,72 @@ func TestFolderIsLockedOnce(t *testing.T) {
 	}
 }
 
-func TestLeftoversOfACrashDoNotMatter(t *testing.T) {
-	dir := t.TempDir()
+// A folder that another process has replaced is not written without its lock.
+func TestFolderThatIsReplacedIsLockedAgain(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
 	store := openStore(t, dir)
-	if err := os.WriteFile(filepath.Join(dir, temporary), make([]byte, 1<<20), 0o600); err != nil {
+	if err := store.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(dir, dir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	other := openStore(t, dir)
+	if err := other.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(aState(t)); !errors.Is(err, ErrInUse) {
+		t.Errorf("written beside another process: %v", err)
+	}
+	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Save(aState(t)); err != nil {
+		t.Error(err)
+	}
+	if err := openStore(t, dir).Lock(); !errors.Is(err, ErrInUse) {
+		t.Errorf("the new folder is not locked: %v", err)
+	}
+}
+
+func TestCloseDoesNotWaitForAWriteThatHangs(t *testing.T) {
+	dir := t.TempDir()
+	store := openStore(t, dir)
+	fifo := filepath.Join(dir, FileName+".tmp") // opening it hangs until somebody reads
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Load(); err != nil {
+	w := NewWriter(store)
+	w.Replace(aState(t))
+	for store.mu.TryLock() { // until the write has begun
+		store.mu.Unlock()
+		runtime.Gosched()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := w.Close(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := store.Close(); err == nil || !strings.Contains(err.Error(), dir+": a write is under way") {
+		t.Errorf("got %v", err)
+	}
+	reader, err := os.OpenFile(fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if err := w.Close(within(t)); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestWriteErrorsNameTheFile(t *testing.T) {
-	tests := map[string]struct {
-		prepare func(dir string) error
-		want    string
-	}{
-		"a folder where the new file goes": {
-			func(dir string) error { return os.Mkdir(filepath.Join(dir, temporary), 0o700) },
-			"writing the state file: open DIR/memory_manager_state.tmp: is a directory",
-		},
-		"a link where the new file goes": {
-			func(dir string) error { return os.Symlink("/etc/passwd", filepath.Join(dir, temporary)) },
-			"writing the state file: open DIR/memory_manager_state.tmp: too many levels of symbolic links",
-		},
-		"a folder where the state file goes": {
-			func(dir string) error { return os.Mkdir(filepath.Join(dir, FileName), 0o700) },
-			"writing the state file: rename DIR/memory_manager_state: is a directory",
-		},
+func TestSaveNamesTheFile(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, FileName), 0o700); err != nil {
+		t.Fatal(err)
 	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			if err := test.prepare(dir); err != nil {
-				t.Fatal(err)
-			}
-			err := openStore(t, dir).Save(aState(t))
-			if err == nil || strings.ReplaceAll(err.Error(), dir, "DIR") != test.want {
-				t.Errorf("got  %v\nwant %s", err, test.want)
-			}
-		})
+	err := openStore(t, dir).Save(aState(t))
+	if want := "writing the state file: rename DIR/memory_manager_state.tmp DIR/memory_manager_state: file exists"; err == nil || strings.ReplaceAll(err.Error(), dir, "DIR") != want {
+		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }
