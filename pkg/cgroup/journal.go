@@ -6,12 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 )
 
 // Entry is a knob that was written and has not been restored.
@@ -28,24 +29,14 @@ type Entry struct {
 // JournalFile is the journal's name in the state folder.
 const JournalFile = "knobs.json"
 
-// Journal remembers every knob that was written on this node and has not been restored. A goroutine writes it to the
-// disk, so that a hanging disk holds nobody. It is safe for concurrent use.
+// Journal remembers every knob that was written on this node and has not been restored. Only Flush and Close wait for the
+// disk. It is safe for concurrent use.
 type Journal struct {
-	path string
 	now  func() time.Time
-	save func(data []byte) error // replaced where a test needs a disk that hangs
-
-	wake   chan struct{}
-	urgent chan struct{}
-	stop   chan struct{}
-	ended  chan struct{}
+	file *durable.Writer
 
 	mu      sync.Mutex
 	cgroups map[string]*journaled
-	version int // grows with every change
-	saved   int // the last version that was tried
-	err     error
-	tried   chan struct{} // closed and renewed after each try
 }
 
 // journaled is what the journal knows of one cgroup.
@@ -66,39 +57,24 @@ const (
 // OpenJournal reads the journal in folder dir. A file that is damaged, or has more in it than this release knows, is set
 // aside as knobs.json.corrupt-<time>, and damage tells why; what is known of it is taken over.
 func OpenJournal(dir string) (j *Journal, damage, err error) {
+	path := filepath.Join(dir, JournalFile)
 	j = &Journal{
-		path: filepath.Join(dir, JournalFile), now: time.Now,
-		wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1),
-		stop: make(chan struct{}), ended: make(chan struct{}), tried: make(chan struct{}),
+		now: time.Now, file: durable.NewWriter(durable.Options{Path: path, Interval: pace}),
 		cgroups: make(map[string]*journaled),
 	}
-	j.save = j.saveFile
-	data, err := os.ReadFile(j.path)
+	err = durable.Load(path, func(data []byte) (err error) {
+		j.cgroups, err = decodeJournal(data)
+		return err
+	})
+	damaged, _ := errors.AsType[*durable.DamagedError](err)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return nil, nil, fmt.Errorf("read the journal of written knobs: %w", err)
-	default:
-		if j.cgroups, damage = decodeJournal(data); damage != nil {
-			kept, err := j.setAside()
-			if err != nil {
-				return nil, nil, err
-			}
-			damage = fmt.Errorf("%w (kept as %s)", damage, kept)
-		}
+	case err == nil, errors.Is(err, fs.ErrNotExist):
+		return j, nil, nil
+	case damaged != nil && damaged.Kept != "":
+		j.changed() // writes what is known
+		return j, err, nil
 	}
-	go j.run()
-	return j, damage, nil
-}
-
-// setAside moves a file that is not understood in full out of the way; what is known of it is written anew.
-func (j *Journal) setAside() (kept string, err error) {
-	kept = j.path + ".corrupt-" + j.now().UTC().Format("20060102T150405.000Z")
-	if err := os.Rename(j.path, kept); err != nil {
-		return "", fmt.Errorf("set the corrupt journal of written knobs aside: %w", err)
-	}
-	j.changed()
-	return kept, nil
+	return nil, nil, fmt.Errorf("read the journal of written knobs: %w", err)
 }
 
 // Note adds a knob. It does not wait for the disk. Call it before the knob is written; the cgroup need not exist yet.
@@ -223,9 +199,6 @@ func (j *Journal) Entries() []Entry {
 func (j *Journal) Prune(exists func(cgroup string) (bool, error)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.err != nil {
-		j.changed() // the disk may have recovered
-	}
 	for cgroup, c := range j.cgroups {
 		there, err := exists(cgroup)
 		switch {
@@ -241,64 +214,24 @@ func (j *Journal) Prune(exists func(cgroup string) (bool, error)) {
 }
 
 // changed has the new state written. The caller holds the lock.
-func (j *Journal) changed() {
-	j.version++
-	poke(j.wake)
-}
+func (j *Journal) changed() { j.file.Submit(j.content) }
 
-// poke wakes a goroutine that listens, now or when it next does.
-func poke(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
-
-// Err is the last write's error; nil after one that succeeded.
-func (j *Journal) Err() error {
+// content is the text of the newest state.
+func (j *Journal) content([]byte) ([]byte, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.err
+	return encodeJournal(j.cgroups), nil
 }
 
-// Flush waits until what was noted before is on the disk, and tells the last write's error.
-func (j *Journal) Flush(ctx context.Context) error {
-	j.mu.Lock()
-	if j.err != nil {
-		j.saved = -1 // try again
-	}
-	version := j.version
-	for j.saved < version {
-		tried := j.tried
-		j.mu.Unlock()
-		poke(j.wake)
-		poke(j.urgent)
-		select {
-		case <-tried:
-		case <-j.ended:
-			return fs.ErrClosed
-		case <-ctx.Done():
-			return fmt.Errorf("write the journal of written knobs: %w", ctx.Err())
-		}
-		j.mu.Lock()
-	}
-	defer j.mu.Unlock()
-	return j.err
-}
+// Flush waits until what was noted before is on the disk, or its write has failed.
+func (j *Journal) Flush(ctx context.Context) error { return writing(j.file.Flush().Wait(ctx)) }
 
-// Close flushes within ctx and ends the goroutine. On return nothing is written any more, unless ctx ended first.
-func (j *Journal) Close(ctx context.Context) error {
-	err := j.Flush(ctx)
-	j.mu.Lock()
-	select {
-	case <-j.stop:
-	default:
-		close(j.stop)
+// Close writes what is pending within ctx. On return nothing is written any more, unless ctx ended first.
+func (j *Journal) Close(ctx context.Context) error { return writing(j.file.Close(ctx)) }
+
+func writing(err error) error {
+	if err != nil {
+		return fmt.Errorf("write the journal of written knobs: %w", err)
 	}
-	j.mu.Unlock()
-	select {
-	case <-j.ended:
-	case <-ctx.Done():
-	}
-	return err
+	return nil
 }
