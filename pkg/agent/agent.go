@@ -16,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -54,8 +55,8 @@ type Agent struct {
 	store     *checkpoint.Store
 	writer    *checkpoint.Writer // nil where the state folder cannot be used
 	requests  *podinfo.Resolver
-	sourced   bool // requests has sources
-	raises    raises
+	sourced   bool            // requests has sources
+	raises    *durable.Writer // of raisesFile
 	counters  counters
 	checks    checks
 	ancestors ancestors
@@ -71,7 +72,6 @@ type Agent struct {
 	storeError          string                                       // why there is no checkpoint
 	lastCheckpointError string                                       // in the log
 	protectFails        bool                                         // in the log
-	raiseChanges        uint64                                       // what the file of raises has to follow
 	next                int                                          // the pod whose containers are looked at next
 }
 
@@ -105,9 +105,8 @@ func New(opts Options) (*Agent, error) {
 	for _, warning := range resolved.Warnings {
 		a.log.Warn(warning)
 	}
-	a.raises.path = raisesPath(opts.StateDir)
 	a.ledger, err = ledger.New(opts.Now(), ledger.Options{
-		Config: resolved, Machine: opts.Machine, Raises: loadRaises(a.raises.path, a.log),
+		Config: resolved, Machine: opts.Machine, Raises: loadRaises(raisesPath(opts.StateDir), a.log),
 	})
 	if err != nil {
 		return nil, err
@@ -147,6 +146,7 @@ func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
 	if a.journal, err = a.openJournal(dir); err != nil {
 		log.WithError(err).Error("the journal of written cgroup files cannot be used: rollback will not know them")
 	}
+	a.raises = durable.NewWriter(durable.Options{Path: raisesPath(dir)})
 	if a.store, err = checkpoint.Open(dir); err != nil {
 		a.storeError = err.Error()
 		log.WithError(err).Error("the checkpoint cannot be used: allocations are kept in memory only")
@@ -223,7 +223,7 @@ func (a *Agent) Close(ctx context.Context) error {
 	if a.journal != nil {
 		errs = append(errs, a.journal.Close(ctx))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, a.raises.Close(ctx))...)
 }
 
 // poke has Run look for work.

@@ -26,13 +26,7 @@ func (a *Agent) HighChanged() <-chan struct{} { return a.highChanged }
 // The file is written at once: a container that stands still must not wait for the runtime. The runtime writes its own
 // value again at its next update of the container, and UpdateContainer then answers with this one.
 func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
-	a.mu.Lock()
-	effects := a.stepLocked(ledger.Raise{ID: id, Bytes: bytes})
-	if effects.Raise != nil {
-		a.raiseChanges++
-	}
-	change := a.raiseChanges
-	a.mu.Unlock()
+	effects := a.step(ledger.Raise{ID: id, Bytes: bytes})
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil || effects.Raise == nil {
 		return effects.Err
@@ -41,7 +35,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	if err := a.setHigh(ctx, *effects.Raise); err != nil {
 		return err
 	}
-	if err := a.keepRaises(change); err != nil {
+	if err := a.keepRaises(ctx); err != nil {
 		a.log.WithError(err).Warn("a raised memory.high will be lost when the plugin restarts")
 	}
 	return nil

@@ -1,42 +1,30 @@
 package agent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"sync"
 
-	"github.com/google/renameio/v2"
 	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 )
 
 // raisesFile holds the memory.high values that the stall guard has raised, by container id, so that a restart of the
 // plugin does not stop those containers again.
 const raisesFile = "raised.json"
 
-// raises is the file of raised memory.high values. Its lock is taken before the agent's, never under it: a slow disk
-// must not hold a create.
-type raises struct {
-	mu      sync.Mutex
-	path    string
-	written uint64 // changes that the file has
-}
-
-// loadRaises reads the file; a bad one is no more than the loss of the raises.
+// loadRaises reads the file; a bad one is set aside, and is no more than the loss of the raises.
 func loadRaises(path string, log logrus.FieldLogger) map[string]uint64 {
-	kept := map[string]uint64{}
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return kept
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &kept)
-	}
-	if err != nil || kept == nil {
+	var kept map[string]uint64
+	err := durable.Load(path, func(data []byte) error { return json.Unmarshal(data, &kept) })
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.WithError(err).WithField("file", path).Warn("raised memory.high values cannot be read: containers get their computed ones")
+		kept = nil
+	}
+	if kept == nil {
 		return map[string]uint64{}
 	}
 	return kept
@@ -44,30 +32,15 @@ func loadRaises(path string, log logrus.FieldLogger) map[string]uint64 {
 
 func raisesPath(dir string) string { return filepath.Join(dir, raisesFile) }
 
-// keepRaises writes the file, if it does not have this change yet. Raises that come while it is written share the next
-// write: many containers can be stopped at once, and disks can be slow.
-func (a *Agent) keepRaises(change uint64) error {
-	r := &a.raises
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.written >= change {
-		return nil
-	}
-	all, change := a.raised()
-	data, err := json.Marshal(all)
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", r.path, err)
-	}
-	if err := renameio.WriteFile(r.path, data, 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", r.path, err)
-	}
-	r.written = change
-	return nil
+// keepRaises waits until the file has the present raises. The lock is not held: a slow disk must not hold a create.
+func (a *Agent) keepRaises(ctx context.Context) error {
+	return a.raises.Submit(a.encodeRaises).Wait(ctx)
 }
 
-// raised are the raises to keep, and the change that they include.
-func (a *Agent) raised() (all map[string]uint64, change uint64) {
+// encodeRaises has the raises of living containers, and those of the file whose containers have not been seen yet.
+func (a *Agent) encodeRaises([]byte) ([]byte, error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.ledger.Raises(), a.raiseChanges
+	all := a.ledger.Raises()
+	a.mu.Unlock()
+	return json.Marshal(all)
 }

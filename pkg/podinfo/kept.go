@@ -5,20 +5,21 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"time"
 
-	"github.com/google/renameio/v2"
-
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// saveInterval is the shortest time between two writes of the file of known pods.
-const saveInterval = time.Second
+const (
+	// saveInterval is the shortest time between two writes of the file of known pods.
+	saveInterval = time.Second
+	// finishTimeout bounds the last write.
+	finishTimeout = 5 * time.Second
+)
 
 // keptPod is a pod in the file of known pods.
 type keptPod struct {
@@ -27,12 +28,17 @@ type keptPod struct {
 }
 
 // load reads the pods that an earlier run knew. A file that cannot be read is no more than their loss: the sources know them.
-func (r *Resolver) load() {
-	kept, err := readKept(r.file)
+func (r *Resolver) load(path string) {
+	kept, err := readKept(path)
 	if err != nil {
 		r.log.WithError(err).Warn("what was known of the pods cannot be read: their requests are estimates until a source answers")
 	}
 	r.kept = kept
+	if path != "" {
+		r.file = durable.NewWriter(durable.Options{
+			Path: path, Interval: saveInterval, Write: func(data []byte) error { return r.write(path, data) },
+		})
+	}
 }
 
 // readKept reads the file of known pods; "" and a file that is not there have none.
@@ -41,16 +47,13 @@ func readKept(file string) (map[Ref]Answer, error) {
 	if file == "" {
 		return kept, nil
 	}
-	data, err := os.ReadFile(file)
+	var list []keptPod
+	err := durable.Load(file, func(data []byte) error { return json.Unmarshal(data, &list) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return kept, nil
 	}
-	var list []keptPod
-	if err == nil {
-		err = json.Unmarshal(data, &list)
-	}
 	if err != nil {
-		return kept, fmt.Errorf("read %s: %w", file, err)
+		return kept, err
 	}
 	for _, k := range list {
 		if k.Pod != nil {
@@ -87,42 +90,34 @@ func (r *Resolver) give(ref Ref, k *known, answer Answer) {
 	k.given, k.resolved = answer, true
 }
 
-// save has the file of known pods written. The lock is held.
+// save has the file of known pods written.
 func (r *Resolver) save() {
-	select {
-	case r.unsaved <- struct{}{}:
-	default:
+	if r.file != nil {
+		r.file.Submit(r.content)
 	}
 }
 
-// keep writes the file of known pods whenever they have changed, until ctx ends.
-func (r *Resolver) keep(ctx context.Context) {
-	for failed := false; ; {
-		select {
-		case <-r.unsaved:
-		case <-ctx.Done():
-			select {
-			case <-r.unsaved:
-			default:
-				return
-			}
-		}
-		err := r.write()
-		if (err != nil) != failed {
-			failed = err != nil
-			if failed {
-				r.log.WithError(err).Warn("what is known of the pods cannot be written: after a restart their requests are estimates until a source answers")
-			}
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(saveInterval):
-		}
+// write writes the file of known pods. Only the file's writer calls it.
+func (r *Resolver) write(path string, data []byte) error {
+	err := durable.WriteFile(path, data, 0o600)
+	if err != nil && !r.failed {
+		r.log.WithError(err).Warn("what is known of the pods cannot be written: after a restart their requests are estimates until a source answers")
+	}
+	r.failed = err != nil
+	return err
+}
+
+// finish writes what is pending, unless the disk hangs.
+func (r *Resolver) finish() {
+	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
+	defer cancel()
+	if err := r.file.Close(ctx); err != nil {
+		r.log.WithError(err).Debug("what was last known of the pods is not written")
 	}
 }
 
-// write writes what is known of the pods that were resolved, and of those of an earlier run that have not been seen yet.
-func (r *Resolver) write() error {
+// content is what is known of the pods that were resolved, and of those of an earlier run that have not been seen yet.
+func (r *Resolver) content(buffer []byte) ([]byte, error) {
 	r.mu.Lock()
 	known := maps.Clone(r.kept)
 	for ref, k := range r.pods {
@@ -138,12 +133,5 @@ func (r *Resolver) write() error {
 	slices.SortFunc(list, func(a, b keptPod) int {
 		return cmp.Or(cmp.Compare(a.Pod.UID, b.Pod.UID), cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
 	})
-	data, err := json.Marshal(list)
-	if err != nil {
-		return fmt.Errorf("encode %s: %w", r.file, err)
-	}
-	if err := renameio.WriteFile(r.file, data, 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", r.file, err)
-	}
-	return nil
+	return json.Marshal(list)
 }

@@ -87,7 +87,8 @@ func TestKeptPodsAreWhole(t *testing.T) {
 	r := New(Options{File: file, Log: quiet()})
 	pod := every()
 	r.kept = map[Ref]Answer{pod.Ref: {Pod: pod, Source: memoryqos.SourceAPIServer}}
-	if err := r.write(); err != nil {
+	r.save()
+	if err := r.file.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -56,9 +57,9 @@ type Resolver struct {
 	sources []*source
 	ctx     context.Context // ends with Run, and with it every question
 	stop    context.CancelFunc
-	wake    chan struct{} // holds one when dirty is not empty
-	file    string
-	unsaved chan struct{} // holds one when the file has to be written
+	wake    chan struct{}   // holds one when dirty is not empty
+	file    *durable.Writer // of known pods; nil keeps none
+	failed  bool            // its last write did; the writer's
 
 	mu     sync.Mutex
 	pods   map[Ref]*known
@@ -82,9 +83,8 @@ func New(opts Options) *Resolver {
 	r := &Resolver{
 		changed: opts.Changed, log: logger(opts.Log),
 		wake: make(chan struct{}, 1), pods: map[Ref]*known{}, dirty: map[Ref]struct{}{},
-		file: opts.File, unsaved: make(chan struct{}, 1),
 	}
-	r.load()
+	r.load(opts.File)
 	r.SetTimeout(opts.Timeout)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	for rank, provider := range opts.Providers {
@@ -107,8 +107,8 @@ func (r *Resolver) Run(ctx context.Context) error {
 			}
 		})
 	}
-	if r.file != "" {
-		running.Go(func() { r.keep(ctx) })
+	if r.file != nil {
+		defer r.finish()
 	}
 	for {
 		select {
