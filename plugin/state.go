@@ -95,7 +95,7 @@ start is not written: what is wrong is listed, and the exit status is 1.`,
 				_, err = cmd.OutOrStdout().Write(text) // no newline: the text as a kubelet writes it
 				return failed(err)
 			}
-			return failed(renameio.WriteFile(output, text, 0o600))
+			return failed(renameio.WriteFile(output, text, 0o600, renameio.WithTempDir(filepath.Dir(output))))
 		},
 	}
 	addStateDir(command, &stateDir)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
@@ -55,6 +56,61 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 	defer reader.Close()
 	eventually(t, "both bookings are in the state file", func() bool { return len(h.entries()) == 2 })
 	eventually(t, "the plugin is ready", func() bool { return !strings.Contains(plugin.get("/readyz"), "[-]") })
+}
+
+// A plugin that is told to end while its disk hangs ends all the same, whichever of its files it is writing.
+func TestADiskThatHangsDoesNotHoldTheEnd(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	plugin := h.start()
+	h.deploy(guaranteed("first", 4*gi))
+	for _, file := range []string{checkpoint.FileName, cgroup.JournalFile} {
+		eventually(t, "no write is under way", func() bool { return unix.Mkfifo(h.path("state/"+file+".tmp"), 0o600) == nil })
+	}
+	second := guaranteed("second", 12*gi)
+	must(t, h.runPod(second))
+	if err := h.create(second); err != nil && !strings.Contains(err.Error(), "not written in time") && !strings.Contains(err.Error(), "deadline exceeded") {
+		t.Error(err)
+	}
+	if code := plugin.stop(); code != exitOK {
+		t.Errorf("SIGTERM ended the plugin with %d", code)
+	}
+	said(plugin, "the last state could not be written")
+}
+
+// What an earlier run could not read is kept, and the plugin goes on without it.
+func TestDamagedFilesAreSetAside(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	plugin := h.start()
+	h.deploy(guaranteed("first", 4*gi))
+	plugin.kill()
+	files := []string{checkpoint.FileName, cgroup.JournalFile, "raised.json"}
+	for _, file := range files {
+		must(t, os.WriteFile(h.path("state/"+file), []byte("{"), 0o600))
+		// A crash has left more: the next write uses it up.
+		must(t, os.WriteFile(h.path("state/"+file+".tmp"), make([]byte, 1<<20), 0o600))
+	}
+	plugin = h.start()
+	eventually(t, "the bookings are back", func() bool { return len(h.entries()) == 1 })
+	for i, kept := range h.setAside() {
+		if name, _, _ := strings.Cut(filepath.Base(kept), ".corrupt-"); !slices.Contains(files, name) {
+			t.Errorf("%d: %s is set aside", i, kept)
+		}
+		said(plugin, "(kept as "+kept+")")
+	}
+	if kept := h.setAside(); len(kept) != len(files) {
+		t.Errorf("set aside: %v", kept)
+	}
+	if code := plugin.stop(); code != exitOK {
+		t.Errorf("SIGTERM ended the plugin with %d", code)
+	}
+	if info, err := os.Stat(h.path("state/" + checkpoint.FileName)); err != nil || info.Size() > 1<<16 {
+		t.Errorf("the state file: %v, %v", info, err)
+	}
+	left, err := filepath.Glob(h.path("state/*.tmp"))
+	must(t, err)
+	if want := []string{h.path("state/raised.json.tmp")}; !slices.Equal(left, want) { // nothing was raised
+		t.Errorf("left are %v, want %v", left, want)
+	}
 }
 
 func TestAReadOnlyStateFolderHoldsNoContainer(t *testing.T) {

@@ -177,8 +177,8 @@ func setAside(n Node) []Finding {
 	var findings []Finding
 	for _, file := range n.SetAside {
 		findings = append(findings, Finding{Warning, "state-quarantined", file,
-			"a state file could not be used and was set aside: the bookings of then were taken from the running containers instead",
-			"look at it with nri-memory-manager state verify, see that the disk is sound, and remove it"})
+			"a file in the state folder could not be used and was set aside: the plugin went on with what the running containers show",
+			"see that the disk is sound, look at the file (a memory_manager_state with nri-memory-manager state verify), and remove it"})
 	}
 	return findings
 }
