@@ -20,8 +20,9 @@ type Store struct {
 
 	mu     sync.Mutex
 	folder *os.File // dir, which has the lock; nil after Close
-	locked bool     // Lock was called
-	bad    bool     // a state file that could not be read is still in its place
+	opened fs.FileInfo
+	locked bool // Lock was called
+	bad    bool // a state file that could not be read is still in its place
 }
 
 // Open creates the folder (mode 0700) when it is missing.
@@ -44,6 +45,10 @@ func (s *Store) openFolder() error {
 	}
 	folder, err := os.Open(s.dir)
 	if err != nil {
+		return fmt.Errorf("opening the state folder: %w", err)
+	}
+	if s.opened, err = folder.Stat(); err != nil {
+		_ = folder.Close()
 		return fmt.Errorf("opening the state folder: %w", err)
 	}
 	s.folder = folder
@@ -70,12 +75,8 @@ func (s *Store) isOpen() bool {
 	if s.folder == nil {
 		return false
 	}
-	open, err := s.folder.Stat()
-	if err != nil {
-		return false
-	}
 	there, err := os.Stat(s.dir)
-	return err == nil && os.SameFile(open, there)
+	return err == nil && os.SameFile(s.opened, there)
 }
 
 // Path is where the state file is.

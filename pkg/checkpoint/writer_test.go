@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
@@ -56,10 +57,10 @@ func TestWhatHasNotChangedCostsNoWrite(t *testing.T) {
 	if err := os.Mkdir(store.Path(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := submit(w, 1).Wait(within(t)); !errors.Is(err, fs.ErrExist) {
+	if err := submit(w, 1).Wait(within(t)); !errors.Is(err, unix.EISDIR) {
 		t.Fatal(err)
 	}
-	if err := submit(w, 1).Wait(within(t)); !errors.Is(err, fs.ErrExist) {
+	if err := submit(w, 1).Wait(within(t)); !errors.Is(err, unix.EISDIR) {
 		t.Fatal(err)
 	}
 	if err := os.Remove(store.Path()); err != nil {

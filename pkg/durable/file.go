@@ -19,7 +19,7 @@ import (
 const temporary = ".tmp"
 
 // fsync is replaced by tests.
-var fsync = (*os.File).Sync
+var fsync = unix.Fsync
 
 // WriteFile replaces a file: the content goes to a temporary file in the same folder, fsync, rename, fsync of the folder.
 // When it returns nil the content is on disk; an error before the rename leaves the file as it was. A process that finds
@@ -30,8 +30,13 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 		return err
 	}
 	defer out.Close() // after the rename: until then its lock keeps other processes off the file
-	if err = fill(out, data); err == nil {
-		err = os.Rename(out.Name(), path)
+	if _, err = out.Write(data); err == nil {
+		err = flush(int(out.Fd()), out.Name())
+	}
+	if err == nil {
+		if err = unix.Rename(out.Name(), path); err != nil {
+			err = &os.LinkError{Op: "rename", Old: out.Name(), New: path, Err: err}
+		}
 	}
 	if err != nil {
 		_ = os.Remove(out.Name()) // gives a full disk its room back
@@ -76,23 +81,28 @@ func prepare(out *os.File, mode fs.FileMode) error {
 	return nil
 }
 
-func fill(out *os.File, data []byte) error {
-	if _, err := out.Write(data); err != nil {
-		return err
-	}
-	return fsync(out)
-}
-
 func syncFolder(path string) error {
-	folder, err := os.Open(path)
+	folder, err := unix.Open(path, unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // not os.Open, which would look at it once more
 	if err != nil {
-		return err
+		return &fs.PathError{Op: "open", Path: path, Err: err}
 	}
-	defer folder.Close()
-	if err := fsync(folder); err != nil && !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync for a folder
+	defer unix.Close(folder)
+	if err := flush(folder, path); !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync for a folder
 		return err
 	}
 	return nil
+}
+
+func flush(fd int, path string) error {
+	for {
+		switch err := fsync(fd); err {
+		case nil:
+			return nil
+		case unix.EINTR:
+		default:
+			return &fs.PathError{Op: "sync", Path: path, Err: err}
+		}
+	}
 }
 
 // maxSize bounds what is read, in bytes; the state of a thousand containers needs 200 KB.

@@ -3,6 +3,7 @@ package durable
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -33,12 +34,12 @@ func names(t testing.TB, dir string) (all []string) {
 
 // failSync has fsync fail for paths with a suffix.
 func failSync(t *testing.T, suffix string) {
-	t.Cleanup(func() { fsync = (*os.File).Sync })
-	fsync = func(f *os.File) error {
-		if strings.HasSuffix(f.Name(), suffix) {
-			return &fs.PathError{Op: "sync", Path: f.Name(), Err: unix.EIO}
+	t.Cleanup(func() { fsync = unix.Fsync })
+	fsync = func(fd int) error {
+		if path, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); strings.HasSuffix(path, suffix) {
+			return unix.EIO
 		}
-		return f.Sync()
+		return unix.Fsync(fd)
 	}
 }
 
@@ -64,7 +65,7 @@ func TestAWriteThatFailsLeavesTheOldContentAndNamesTheFile(t *testing.T) {
 				must(t, os.Remove(filepath.Join(dir, "file")))
 				must(t, os.Mkdir(filepath.Join(dir, "file"), 0o700))
 			},
-			"rename DIR/file.tmp DIR/file: file exists", "", nil,
+			"rename DIR/file.tmp DIR/file: is a directory", "", nil,
 		},
 		"a temporary file of another process": {
 			func(t *testing.T, dir string) {
