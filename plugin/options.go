@@ -11,6 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // Defaults of flags.
@@ -53,16 +54,16 @@ func (o *hostOptions) openTree() (*cgroup.Tree, error) {
 }
 
 // units are nil where no systemd is to be told: in a folder tree there is none.
-func (o *hostOptions) units() cgroup.Units {
+func (o *hostOptions) units() protect.Units {
 	if o.systemdSocket == "" || o.plainCgroups {
 		return nil
 	}
-	return cgroup.NewUnits(o.systemdSocket)
+	return protect.NewUnits(o.systemdSocket)
 }
 
 // patientUnits are units for whom nobody waits: a busy systemd may take its time.
-func (o *hostOptions) patientUnits() cgroup.Units {
-	units, ok := o.units().(*cgroup.SystemdUnits)
+func (o *hostOptions) patientUnits() protect.Units {
+	units, ok := o.units().(*protect.SystemdUnits)
 	if !ok {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
 
@@ -26,15 +27,15 @@ func TestAPodWithALimitOfItsOwnIsNotThrottledAsAWhole(t *testing.T) {
 
 	plugin.stop()
 	must(t, h.tree.Write(pod.cgroup(), "memory.high", "2040107008"))
-	journal, damage, err := cgroup.OpenJournal(h.path("state"))
+	journal, damage, err := protect.OpenJournal(h.path("state"))
 	must(t, err)
 	must(t, damage)
-	journal.Note(cgroup.Entry{Cgroup: pod.cgroup(), Knob: cgroup.MemoryHigh})
+	journal.Note(protect.Entry{Cgroup: pod.cgroup(), Knob: cgroup.MemoryHigh})
 	must(t, journal.Close(t.Context()))
 	plugin = h.start()
 	eventually(t, "the older release's memory.high of the pod is taken back", func() bool { return h.knob(pod.cgroup(), "memory.high") == "max" })
 	plugin.stop()
-	journal, _, err = cgroup.OpenJournal(h.path("state"))
+	journal, _, err = protect.OpenJournal(h.path("state"))
 	must(t, err)
 	for _, entry := range journal.Entries() {
 		if entry.Cgroup == pod.cgroup() && entry.Knob == cgroup.MemoryHigh {

@@ -19,9 +19,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
@@ -250,7 +250,7 @@ func TestUpgradeWithRunningPods(t *testing.T) {
 
 // A downgrade: this code finds files in which a newer release, or a kubelet's, has more than it knows.
 func TestDowngradeWithRunningPods(t *testing.T) {
-	const state, journal = "state/" + checkpoint.FileName, "state/" + cgroup.JournalFile
+	const state, journal = "state/" + checkpoint.FileName, "state/" + protect.JournalFile
 	for name, test := range map[string]struct {
 		file     string
 		old, new string // in the file's text; without old, new is the whole text

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 func newRollbackCommand() *cobra.Command {
@@ -51,15 +52,15 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 		return err
 	}
 	defer tree.Close()
-	if _, err := os.Stat(filepath.Join(o.stateDir, cgroup.JournalFile)); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(o.stateDir, protect.JournalFile)); errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(out, "nothing to restore: %s has no journal of written files\n", o.stateDir)
 		return nil
 	}
-	journal, damage, err := cgroup.OpenJournal(o.stateDir)
+	journal, damage, err := protect.OpenJournal(o.stateDir)
 	if err != nil {
 		return failed(err)
 	}
-	actions, err := cgroup.Rollback(ctx, journal, tree, o.patientUnits(), dryRun)
+	actions, err := protect.Rollback(ctx, journal, tree, o.patientUnits(), dryRun)
 	for _, action := range actions {
 		fmt.Fprintln(out, describe(action, dryRun))
 	}
@@ -98,7 +99,7 @@ func (d *daemon) rollback() error {
 }
 
 // describe is one line about one file.
-func describe(a cgroup.Action, dryRun bool) string {
+func describe(a protect.Action, dryRun bool) string {
 	file := a.Cgroup + "/" + string(a.Knob)
 	if a.Unit != "" {
 		file += " (unit " + a.Unit + ")"
@@ -122,7 +123,7 @@ func describe(a cgroup.Action, dryRun bool) string {
 // kubeletNotes say which values a kubelet that writes some itself writes again, and which it does not. They follow its
 // qosContainerManagerImpl.UpdateCgroups (at its start, every minute, and when a pod starts or is killed),
 // podContainerManagerImpl.EnsureExists and generateLinuxContainerResources.
-func kubeletNotes(actions []cgroup.Action) []string {
+func kubeletNotes(actions []protect.Action) []string {
 	above, unknown := false, 0
 	for _, a := range actions {
 		switch {

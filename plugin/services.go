@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podresources"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -28,7 +28,7 @@ type part = func(context.Context) error
 // cannot be had on request is an error; a socket in the state folder that cannot be had is logged, for the plugin works
 // without.
 func (d *daemon) services() ([]part, error) {
-	sources := status.Sources{View: d.agent.View, Overwrites: func() map[cgroup.Overwrite]uint64 { return d.agent.Counters().Overwrites },
+	sources := status.Sources{View: d.agent.View, Overwrites: func() map[protect.Overwrite]uint64 { return d.agent.Counters().Overwrites },
 		Requests: func() podinfo.Stats { return d.agent.Counters().Requests },
 		Tree:     d.tree, Usages: status.NewUsages(d.tree), Version: version, PreInstalled: d.options.launched}
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Tree: d.tree, Version: version}

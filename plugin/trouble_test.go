@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
 
@@ -63,7 +63,7 @@ func TestADiskThatHangsDoesNotHoldTheEnd(t *testing.T) {
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	h.deploy(guaranteed("first", 4*gi))
-	for _, file := range []string{checkpoint.FileName, cgroup.JournalFile} {
+	for _, file := range []string{checkpoint.FileName, protect.JournalFile} {
 		eventually(t, "no write is under way", func() bool { return unix.Mkfifo(h.path("state/"+file+".tmp"), 0o600) == nil })
 	}
 	second := guaranteed("second", 12*gi)
@@ -83,7 +83,7 @@ func TestDamagedFilesAreSetAside(t *testing.T) {
 	plugin := h.start()
 	h.deploy(guaranteed("first", 4*gi))
 	plugin.kill()
-	files := []string{checkpoint.FileName, cgroup.JournalFile, "raised.json"}
+	files := []string{checkpoint.FileName, protect.JournalFile, "raised.json"}
 	for _, file := range files {
 		must(t, os.WriteFile(h.path("state/"+file), []byte("{"), 0o600))
 		// A crash has left more: the next write uses it up.

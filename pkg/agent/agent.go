@@ -21,6 +21,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // Options are what an Agent is made of.
@@ -32,7 +33,7 @@ type Options struct {
 	// Tree is the cgroup v2 hierarchy.
 	Tree *cgroup.Tree
 	// Units sets properties of systemd's slices; nil writes files only.
-	Units cgroup.Units
+	Units protect.Units
 	// Watcher reports other writers at once; nil leaves them to the periodic check.
 	Watcher *cgroup.Watcher
 	// Providers are the sources of memory requests in their order; the agent runs them.
@@ -50,8 +51,8 @@ type Agent struct {
 	machine   machine.Machine
 	tree      *cgroup.Tree
 	watcher   *cgroup.Watcher
-	journal   *cgroup.Journal // nil where the state folder cannot be used
-	protector *cgroup.Protector
+	journal   *protect.Journal // nil where the state folder cannot be used
+	protector *protect.Protector
 	store     *checkpoint.Store
 	writer    *checkpoint.Writer // nil where the state folder cannot be used
 	requests  *podinfo.Resolver
@@ -121,7 +122,7 @@ func New(opts Options) (*Agent, error) {
 		File:      a.requestsFile(opts.StateDir),
 		Log:       opts.Log,
 	})
-	a.protector = cgroup.NewProtector(cgroup.ProtectorOptions{
+	a.protector = protect.New(protect.Options{
 		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher, Changed: a.written,
 		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now,
 	})
@@ -158,8 +159,8 @@ func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
 	a.writer = checkpoint.NewWriter(a.store)
 }
 
-func (a *Agent) openJournal(dir string) (*cgroup.Journal, error) {
-	journal, damage, err := cgroup.OpenJournal(dir)
+func (a *Agent) openJournal(dir string) (*protect.Journal, error) {
+	journal, damage, err := protect.OpenJournal(dir)
 	if damage != nil {
 		a.log.WithError(damage).Warn("the journal of written cgroup files cannot be read in full and is set aside")
 	}

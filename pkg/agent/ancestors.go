@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // ancestors orders the writes to the cgroups above the containers: one at a time, and always the newest values, so that
@@ -43,7 +43,7 @@ func (a *Agent) protect(ctx context.Context) {
 }
 
 // takeFiles takes what is to be written.
-func (a *Agent) takeFiles() (targets []cgroup.Target, ended []string, all bool) {
+func (a *Agent) takeFiles() (targets []protect.Target, ended []string, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := &a.outbox

@@ -14,6 +14,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // calmAfterRepair is how long a container's files are left alone after a repair, so that another writer who does not give
@@ -138,7 +139,7 @@ func (a *Agent) checkFiles(ctx context.Context, id string) {
 	}
 }
 
-func (a *Agent) compare(ctx context.Context, at ledger.Place, desired cgroup.ContainerKnobs) error {
+func (a *Agent) compare(ctx context.Context, at ledger.Place, desired protect.ContainerKnobs) error {
 	leaves := a.tree.Leaves(at.Cgroup)
 	held := make([]ledger.Files, len(leaves))
 	for i, leaf := range leaves {
@@ -177,8 +178,8 @@ func (a *Agent) compare(ctx context.Context, at ledger.Place, desired cgroup.Con
 }
 
 // differing keeps of the desired values those that a file of any leaf does not hold.
-func (a *Agent) differing(desired cgroup.ContainerKnobs, held []ledger.Files) cgroup.ContainerKnobs {
-	differ := cgroup.ContainerKnobs{Cgroup: desired.Cgroup, Driver: desired.Driver}
+func (a *Agent) differing(desired protect.ContainerKnobs, held []ledger.Files) protect.ContainerKnobs {
+	differ := protect.ContainerKnobs{Cgroup: desired.Cgroup, Driver: desired.Driver}
 	for i := range held {
 		leaf := held[i].Differing(desired, uint64(a.machine.PageSize))
 		differ.Values = memoryqos.Values{
@@ -192,7 +193,7 @@ func (a *Agent) differing(desired cgroup.ContainerKnobs, held []ledger.Files) cg
 
 // watch asks for news of a container's files that hold values of ours. What cannot be watched is found by the periodic
 // check.
-func (a *Agent) watch(id string, desired cgroup.ContainerKnobs) {
+func (a *Agent) watch(id string, desired protect.ContainerKnobs) {
 	if a.watcher == nil {
 		return
 	}

@@ -3,10 +3,10 @@ package agent
 import (
 	"sync/atomic"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // Counters count since the agent was made.
@@ -22,7 +22,7 @@ type Counters struct {
 	// ProtectErrors counts failed writes to the cgroups above the containers.
 	ProtectErrors uint64
 	// Overwrites counts other writers' writes to the cgroups above the containers, those of pods that have ended too.
-	Overwrites map[cgroup.Overwrite]uint64
+	Overwrites map[protect.Overwrite]uint64
 	// Checkpoint are the state file's.
 	Checkpoint checkpoint.Stats
 	// Requests are the sources'.
@@ -54,4 +54,4 @@ func (a *Agent) Counters() Counters {
 }
 
 // Overwritten counts other writers' writes among Overwrites to the cgroups that are there now, by file.
-func (a *Agent) Overwritten() map[cgroup.File]uint64 { return a.protector.Overwritten() }
+func (a *Agent) Overwritten() map[protect.File]uint64 { return a.protector.Overwritten() }

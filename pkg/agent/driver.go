@@ -11,15 +11,16 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // outbox is what Steps have left to do. The newest effect replaces older ones about the same thing.
 type outbox struct {
-	files   map[string]cgroup.Target // cgroups above the containers, to be written
-	ended   []string                 // those that are desired no more
-	all     bool                     // all of them have to be looked at
-	bring   map[string]bool          // containers that may lack something
-	ask     []podinfo.Ref            // pods of which the pod APIs have to be asked
+	files   map[string]protect.Target // cgroups above the containers, to be written
+	ended   []string                  // those that are desired no more
+	all     bool                      // all of them have to be looked at
+	bring   map[string]bool           // containers that may lack something
+	ask     []podinfo.Ref             // pods of which the pod APIs have to be asked
 	tickets map[string]checkpoint.Ticket
 	newest  checkpoint.Ticket // of all decisions on their way to the disk
 }
@@ -84,7 +85,7 @@ func (o *outbox) post(effects ledger.Effects) {
 		o.all, o.files, o.ended = true, nil, nil
 	}
 	if o.files == nil {
-		o.files = map[string]cgroup.Target{}
+		o.files = map[string]protect.Target{}
 	}
 	for _, cgroup := range effects.Ended {
 		delete(o.files, cgroup)
@@ -109,10 +110,10 @@ func (a *Agent) note(writes []ledger.Journaled) {
 	}
 	for _, w := range writes {
 		for file := range w.Adjustment.Unified {
-			a.journal.Note(cgroup.Entry{Cgroup: w.Cgroup, Knob: cgroup.Knob(file), Restore: w.Asked[file]})
+			a.journal.Note(protect.Entry{Cgroup: w.Cgroup, Knob: cgroup.Knob(file), Restore: w.Asked[file]})
 		}
 		if w.Adjustment.CpusetMems != "" {
-			a.journal.Note(cgroup.Entry{Cgroup: w.Cgroup, Knob: cgroup.CpusetMems})
+			a.journal.Note(protect.Entry{Cgroup: w.Cgroup, Knob: cgroup.CpusetMems})
 		}
 		if len(w.Wanted) > 0 {
 			a.journal.Wanted(w.Cgroup, w.Wanted)

@@ -7,6 +7,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // HighContainers returns the running containers that have a memory.high of ours.
@@ -41,7 +42,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	return nil
 }
 
-func (a *Agent) setHigh(ctx context.Context, knobs cgroup.ContainerKnobs) error {
+func (a *Agent) setHigh(ctx context.Context, knobs protect.ContainerKnobs) error {
 	err := a.protector.SetContainer(ctx, knobs)
 	if err == nil {
 		return nil

@@ -22,6 +22,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 const (
@@ -49,8 +50,8 @@ type node struct {
 	runtime     Runtime
 	apply       func(context.Context, []Update) error
 	onWrite     func(cgroup.Write)
-	watches     bool         // other writers are told of at once
-	units       cgroup.Units // nil has no systemd
+	watches     bool          // other writers are told of at once
+	units       protect.Units // nil has no systemd
 }
 
 // logBuffer keeps the log of a test.

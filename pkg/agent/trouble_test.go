@@ -13,6 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 func TestWhatAnAgentCannotBeMadeOf(t *testing.T) {
@@ -86,7 +87,7 @@ func TestAChangedMachineKeepsRunningContainersWhereTheyAre(t *testing.T) {
 func TestADamagedJournalAndDamagedRaisesAreNoReasonToStop(t *testing.T) {
 	n := newNode(t, "")
 	n.stop()
-	for _, file := range []string{cgroup.JournalFile, raisesFile} {
+	for _, file := range []string{protect.JournalFile, raisesFile} {
 		if err := os.WriteFile(filepath.Join(n.state, file), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}

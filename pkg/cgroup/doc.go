@@ -1,7 +1,8 @@
-// Package cgroup is the effect side of Memory QoS: it finds the cgroup v2 directories of pods and containers, reads what
-// the kernel tells about their memory, keeps the protection of the levels above the containers in place against other
-// writers, and knows the way back.
+// Package cgroup is the cgroup v2 file system as this program needs it: the paths of pods and containers under both drivers
+// and all runtimes, safe reads and writes of their files, watches for writes and for pressure, and readers of the kernel's
+// statistics. It decides nothing.
 //
 // It writes memory.min, memory.low, memory.high, memory.reclaim and cpuset.mems below kubepods, and nothing else.
+// A cgroup is gone where the kernel answers ENOENT or ENODEV. Any other error means that nothing is known about it.
 // Kernel documentation: https://docs.kernel.org/admin-guide/cgroup-v2.html
 package cgroup

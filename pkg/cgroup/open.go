@@ -10,7 +10,7 @@ import (
 
 // open opens a file of a cgroup below kubepods; whatever the path holds, it cannot leave the tree.
 func (t *Tree) open(cgroup, file string, flags int) (int, error) {
-	if !inside(cgroup) {
+	if !Inside(cgroup) {
 		return -1, fmt.Errorf("cgroup %q is not below kubepods", cgroup)
 	}
 	name := cgroup + "/" + file

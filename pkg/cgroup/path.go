@@ -226,8 +226,8 @@ func Unit(cgroup string) string {
 	return ""
 }
 
-// inside tells whether a relative path lies in kubepods and cannot lead out of it.
-func inside(cgroup string) bool {
+// Inside reports whether a relative path lies in kubepods and cannot lead out of it.
+func Inside(cgroup string) bool {
 	if cgroup == "" || cgroup[0] == '/' || path.Clean(cgroup) != cgroup {
 		return false
 	}

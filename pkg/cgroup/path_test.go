@@ -194,7 +194,7 @@ func FuzzParsePod(f *testing.F) {
 			return
 		}
 		for _, dir := range []string{p.Kubepods, p.Pod} {
-			if !inside(dir) {
+			if !Inside(dir) {
 				t.Errorf("%q: %q is not inside", parent, dir)
 			}
 		}
@@ -210,7 +210,7 @@ func FuzzParsePod(f *testing.F) {
 		if path.Dir(p.Pod) != above || p.UID() == "" {
 			t.Errorf("%q: %+v, uid %q", parent, p, p.UID())
 		}
-		if c, err := p.Container(cgroups, id); err == nil && (!inside(c) || path.Dir(c) != p.Pod || !strings.Contains(c, id)) {
+		if c, err := p.Container(cgroups, id); err == nil && (!Inside(c) || path.Dir(c) != p.Pod || !strings.Contains(c, id)) {
 			t.Errorf("%q %q: container %q", cgroups, id, c)
 		}
 	})

@@ -90,6 +90,14 @@ func (t *Tree) Close() error {
 // Root is the folder that was opened.
 func (t *Tree) Root() string { return t.root }
 
+// PageSize is what the kernel rounds the values of its files down to; 1 in a plain tree, which keeps every byte.
+func (t *Tree) PageSize() int {
+	if t.plain {
+		return 1
+	}
+	return os.Getpagesize()
+}
+
 // Exists reports whether there is such a cgroup. An error means that it is not known: for want of descriptors, memory or
 // permissions nothing is gone.
 func (t *Tree) Exists(cgroup string) (bool, error) {
@@ -104,8 +112,8 @@ func (t *Tree) Exists(cgroup string) (bool, error) {
 	return false, fmt.Errorf("look for cgroup %s: %w", path.Join(t.root, cgroup), err)
 }
 
-// ended reports whether it is known that there is no such cgroup.
-func (t *Tree) ended(cgroup string) bool {
+// Ended reports whether it is known that there is no such cgroup.
+func (t *Tree) Ended(cgroup string) bool {
 	there, err := t.Exists(cgroup)
 	return !there && err == nil
 }
@@ -129,6 +137,9 @@ func (t *Tree) Leaves(container string) []string {
 	return []string{container}
 }
 
+// Text reads what a knob shows.
+func (t *Tree) Text(cgroup string, knob Knob) (string, error) { return t.nodes(cgroup, string(knob)) }
+
 // Get reads memory.min, memory.low or memory.high in bytes; Max for "max".
 func (t *Tree) Get(cgroup string, knob Knob) (uint64, error) { return t.limit(cgroup, string(knob)) }
 
@@ -136,13 +147,13 @@ func (t *Tree) Get(cgroup string, knob Knob) (uint64, error) { return t.limit(cg
 func (t *Tree) Set(cgroup string, knob Knob, bytes uint64) error {
 	switch knob {
 	case MemoryMin, MemoryLow, MemoryHigh:
-		return t.write(cgroup, knob, FormatLimit(bytes))
+		return t.Write(cgroup, knob, FormatLimit(bytes))
 	}
 	return fmt.Errorf("write %d to %s/%s: want one of %s, %s, %s", bytes, cgroup, knob, MemoryMin, MemoryLow, MemoryHigh)
 }
 
 // SetMems writes cpuset.mems.
-func (t *Tree) SetMems(cgroup, nodes string) error { return t.write(cgroup, CpusetMems, nodes) }
+func (t *Tree) SetMems(cgroup, nodes string) error { return t.Write(cgroup, CpusetMems, nodes) }
 
 // FormatLimit is the text of a number of bytes in a file; "max" for Max.
 func FormatLimit(bytes uint64) string {
@@ -152,7 +163,8 @@ func FormatLimit(bytes uint64) string {
 	return strconv.FormatUint(bytes, 10)
 }
 
-func (t *Tree) write(cgroup string, knob Knob, text string) error {
+// Write writes a text to a knob.
+func (t *Tree) Write(cgroup string, knob Knob, text string) error {
 	// Without O_NONBLOCK a lowered memory.high would reclaim before the write returns (kernel 6.17 and later heed it).
 	flags := unix.O_WRONLY | unix.O_TRUNC | unix.O_NONBLOCK
 	if t.plain {

@@ -51,7 +51,7 @@ func NewWatcher(t *Tree) (*Watcher, error) {
 // Watch adds files of a cgroup: knobs, or "memory.events". Watching twice is one watch. A file that is not there is an error
 // that is fs.ErrNotExist.
 func (w *Watcher) Watch(cgroup string, files ...string) error {
-	if !inside(cgroup) {
+	if !Inside(cgroup) {
 		return fmt.Errorf("watch cgroup %q: not below kubepods", cgroup)
 	}
 	w.mu.Lock()
@@ -102,7 +102,7 @@ func (w *Watcher) Prune() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for cgroup := range w.byFile {
-		if w.tree.ended(cgroup) {
+		if w.tree.Ended(cgroup) {
 			w.unwatch(cgroup)
 		}
 	}

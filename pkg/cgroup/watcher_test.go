@@ -170,3 +170,13 @@ func TestCloseEndsTheChanges(t *testing.T) {
 		t.Errorf("closed twice: %v", err)
 	}
 }
+
+// waitFor waits until a condition holds.
+func waitFor(t *testing.T, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !condition(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the condition did not hold within a minute")
+		}
+	}
+}

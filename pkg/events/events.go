@@ -23,6 +23,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -49,7 +50,7 @@ type Options struct {
 	// Node is the node's name in the API.
 	Node        string
 	View        func() *ledger.View
-	Overwritten func() map[cgroup.File]uint64
+	Overwritten func() map[protect.File]uint64
 	Log         logrus.FieldLogger
 }
 
@@ -59,7 +60,7 @@ type Reporter struct {
 	episodes chan guard.Episode
 	recorder record.EventRecorder
 	last     ledger.Rejection // the newest one that was reported
-	counted  map[cgroup.File]uint64
+	counted  map[protect.File]uint64
 	every    time.Duration
 	retry    time.Duration // pause before an event is tried again
 }
@@ -116,7 +117,7 @@ func (r *Reporter) look() {
 		r.last = rejection
 	}
 	counts := r.Overwritten()
-	for _, file := range slices.SortedFunc(maps.Keys(counts), func(a, b cgroup.File) int {
+	for _, file := range slices.SortedFunc(maps.Keys(counts), func(a, b protect.File) int {
 		return strings.Compare(a.Cgroup+string(a.Knob), b.Cgroup+string(b.Knob))
 	}) {
 		if counts[file] > r.counted[file] {

@@ -25,6 +25,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // server is the part of an API server that keeps events.
@@ -114,7 +115,7 @@ func (s *server) written() map[string]bool {
 type node struct {
 	mu     sync.Mutex
 	view   ledger.View
-	counts map[cgroup.File]uint64
+	counts map[protect.File]uint64
 }
 
 func (n *node) change(change func(*node)) {
@@ -138,10 +139,10 @@ func start(t *testing.T, s *server, n *node) *Reporter {
 			view := n.view
 			return &view
 		},
-		Overwritten: func() map[cgroup.File]uint64 {
+		Overwritten: func() map[protect.File]uint64 {
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			counts := map[cgroup.File]uint64{}
+			counts := map[protect.File]uint64{}
 			for file, count := range n.counts {
 				counts[file] = count
 			}
@@ -182,7 +183,7 @@ func busyNode() *node {
 	return &node{
 		view: ledger.View{Pods: []*ledger.PodView{{UID: "u1", Namespace: "shop", Name: "web", Cgroup: "kubepods/burstable/podu1",
 			Containers: []ledger.ContainerView{{ID: "c1", Name: "nginx"}}}}},
-		counts: map[cgroup.File]uint64{{Cgroup: "kubepods", Knob: cgroup.MemoryMin}: 3}, // from before
+		counts: map[protect.File]uint64{{Cgroup: "kubepods", Knob: cgroup.MemoryMin}: 3}, // from before
 	}
 }
 
@@ -218,10 +219,10 @@ func TestEventsOfAPod(t *testing.T) {
 	// What repeats is one event that counts.
 	const overwritten = "Pod shop/web u1  MemoryProtectionOverwritten %d×: memory.low of cgroup kubepods/burstable/podu1 was overwritten by somebody else and put back"
 	for i := range 3 {
-		n.change(func(n *node) { n.counts[cgroup.File{Cgroup: "kubepods/burstable/podu1", Knob: cgroup.MemoryLow}]++ })
+		n.change(func(n *node) { n.counts[protect.File{Cgroup: "kubepods/burstable/podu1", Knob: cgroup.MemoryLow}]++ })
 		s.eventually(t, rejected, unpinned, throttled, fmt.Sprintf(overwritten, i+1))
 	}
-	n.change(func(n *node) { n.counts[cgroup.File{Cgroup: "kubepods", Knob: cgroup.MemoryMin}]++ })
+	n.change(func(n *node) { n.counts[protect.File{Cgroup: "kubepods", Knob: cgroup.MemoryMin}]++ })
 	s.eventually(t, rejected, unpinned, throttled,
 		fmt.Sprintf(overwritten, 3),
 		"Node /worker-1 worker-1  MemoryProtectionOverwritten 1×: memory.min of cgroup kubepods was overwritten by somebody else and put back")

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // level is a kubepods cgroup with the burstable one below it. A node has one, unless kubelets share it.
@@ -35,7 +36,7 @@ func (l *Ledger) finishFiles(out *Effects) {
 	case len(dirty) == 0:
 		return
 	}
-	out.Files = make([]cgroup.Target, 0, len(dirty)+2*max(1, len(l.levels)))
+	out.Files = make([]protect.Target, 0, len(dirty)+2*max(1, len(l.levels)))
 	for _, p := range dirty {
 		if l.pods[p.key()] == p && p.managed {
 			l.addLevel(p.path)
@@ -48,9 +49,9 @@ func (l *Ledger) finishFiles(out *Effects) {
 }
 
 // Targets are what all cgroups above the containers should hold.
-func (l *Ledger) Targets() []cgroup.Target {
+func (l *Ledger) Targets() []protect.Target {
 	l.levels = nil
-	targets := make([]cgroup.Target, 0, len(l.living)+2)
+	targets := make([]protect.Target, 0, len(l.living)+2)
 	for _, p := range l.living {
 		if p.managed {
 			l.addLevel(p.path)
@@ -64,8 +65,8 @@ func (l *Ledger) Targets() []cgroup.Target {
 }
 
 // target is what the pod's cgroup should hold.
-func (p *pod) target() cgroup.Target {
-	return cgroup.Target{Cgroup: p.path.Pod, Level: cgroup.LevelPod, Driver: p.path.Driver, Values: p.values, Fresh: p.fresh}
+func (p *pod) target() protect.Target {
+	return protect.Target{Cgroup: p.path.Pod, Level: cgroup.LevelPod, Driver: p.path.Driver, Values: p.values, Fresh: p.fresh}
 }
 
 // addLevel adds the cgroups above a pod.
@@ -81,7 +82,7 @@ func (l *Ledger) addLevel(path cgroup.PodPath) {
 }
 
 // levelTargets adds the sums above all pods of one kubepods.
-func (l *Ledger) levelTargets(targets []cgroup.Target, at level) []cgroup.Target {
+func (l *Ledger) levelTargets(targets []protect.Target, at level) []protect.Target {
 	values := l.values
 	if len(l.levels) > 1 {
 		values = nil
@@ -92,9 +93,9 @@ func (l *Ledger) levelTargets(targets []cgroup.Target, at level) []cgroup.Target
 		}
 	}
 	sums := memoryqos.Ancestors(values)
-	targets = append(targets, cgroup.Target{Cgroup: at.kubepods, Level: cgroup.LevelKubepods, Driver: at.driver, Values: sums.Kubepods})
+	targets = append(targets, protect.Target{Cgroup: at.kubepods, Level: cgroup.LevelKubepods, Driver: at.driver, Values: sums.Kubepods})
 	if at.burstable != "" {
-		targets = append(targets, cgroup.Target{Cgroup: at.burstable, Level: cgroup.LevelBurstable, Driver: at.driver, Values: sums.Burstable})
+		targets = append(targets, protect.Target{Cgroup: at.burstable, Level: cgroup.LevelBurstable, Driver: at.driver, Values: sums.Burstable})
 	}
 	return targets
 }

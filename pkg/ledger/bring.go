@@ -3,6 +3,7 @@ package ledger
 import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // Bring asks for the updates of those among the containers that do not have what they should, as it is now.
@@ -44,10 +45,10 @@ func (l *Ledger) updateOf(c *container) (Update, bool) {
 
 // Desired are what a container's files should hold: a value, or the kernel's default where one of ours stood before. It is
 // false for a container that has none of ours to look after.
-func (l *Ledger) Desired(id string) (cgroup.ContainerKnobs, bool) {
+func (l *Ledger) Desired(id string) (protect.ContainerKnobs, bool) {
 	c := l.containers[id]
 	if c == nil || c.cgroup == "" || c.state == Unknown || l.resolved.Config.DryRun {
-		return cgroup.ContainerKnobs{}, false
+		return protect.ContainerKnobs{}, false
 	}
 	wanted := c.effective()
 	restored := func(value *uint64, had bool, initial uint64) *uint64 {
@@ -56,7 +57,7 @@ func (l *Ledger) Desired(id string) (cgroup.ContainerKnobs, bool) {
 		}
 		return value
 	}
-	return cgroup.ContainerKnobs{
+	return protect.ContainerKnobs{
 		Cgroup: c.cgroup,
 		Driver: c.pod.path.Driver,
 		Values: memoryqos.Values{

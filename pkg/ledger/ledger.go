@@ -14,13 +14,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // Options are what a Ledger starts with.
@@ -144,7 +144,7 @@ type Effects struct {
 	Journal []Journaled
 	// Files are the cgroups above the containers whose desired values have changed, and Ended those that are desired no
 	// more. AllFiles is set when all may have changed: Targets has them.
-	Files    []cgroup.Target
+	Files    []protect.Target
 	Ended    []string
 	AllFiles bool
 	// Answer is for the container of the event.
@@ -158,7 +158,7 @@ type Effects struct {
 	// Check are containers whose files are to be read once the runtime has done its part.
 	Check []string
 	// Raise is a memory.high to be written at once.
-	Raise *cgroup.ContainerKnobs
+	Raise *protect.ContainerKnobs
 	// Ask are pods of which the pod APIs have to be asked, Forget those that have ended.
 	Ask, Forget []podinfo.Ref
 	// HighChanged is set when High returns something else now.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // Files is what a container's cgroup was observed to hold. A value that could not be read is nil.
@@ -170,7 +171,7 @@ func (f *Files) over(values memoryqos.Values) memoryqos.Values {
 
 // Differing keeps of the desired values those that the files do not hold, where page is the kernel's page size in bytes. A
 // file that could not be read holds what it should.
-func (f *Files) Differing(desired cgroup.ContainerKnobs, page uint64) cgroup.ContainerKnobs {
+func (f *Files) Differing(desired protect.ContainerKnobs, page uint64) protect.ContainerKnobs {
 	keep := func(wanted, shown *uint64) *uint64 {
 		if wanted == nil || shown == nil || memoryqos.Holds(*shown, *wanted, page) {
 			return nil

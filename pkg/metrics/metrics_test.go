@@ -25,6 +25,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 func pointer(bytes uint64) *uint64 { return &bytes }
@@ -78,7 +79,7 @@ func sources(t *testing.T) Sources {
 			return agent.Counters{Counters: ledger.Counters{PinningRequests: 7, PinningErrors: 1,
 				Rejections: map[string]uint64{"TopologyAffinityError": 1},
 				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}},
-				Overwrites: map[cgroup.Overwrite]uint64{{Level: "kubepods", File: "memory.min"}: 4},
+				Overwrites: map[protect.Overwrite]uint64{{Level: "kubepods", File: "memory.min"}: 4},
 				Checkpoint: checkpoint.Stats{Writes: 9},
 				Requests:   podinfo.Stats{Sources: []podinfo.SourceStats{{Source: "kubelet", Answers: 5, Connected: true}}}}
 		},

@@ -17,6 +17,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // Document is the contract of `status -o json` and of /status. Sizes are in bytes; a value that is not set is absent.
@@ -183,11 +184,11 @@ type Overwrite struct {
 // Sources are what a document is made from.
 type Sources struct {
 	View       func() *ledger.View
-	Overwrites func() map[cgroup.Overwrite]uint64 // nil shows none
-	Requests   func() podinfo.Stats               // nil shows no sources of requests
-	Statuses   func() map[string]guard.Status     // nil without the stall guard
-	Tree       *cgroup.Tree                       // nil leaves out what the cgroups above the pods hold
-	Usages     *Usages                            // nil leaves the kernel's counters out
+	Overwrites func() map[protect.Overwrite]uint64 // nil shows none
+	Requests   func() podinfo.Stats                // nil shows no sources of requests
+	Statuses   func() map[string]guard.Status      // nil without the stall guard
+	Tree       *cgroup.Tree                        // nil leaves out what the cgroups above the pods hold
+	Usages     *Usages                             // nil leaves the kernel's counters out
 	Version    string
 	// PreInstalled is set when the runtime has started the plugin itself.
 	PreInstalled bool

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"cmp"
@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -78,12 +79,12 @@ func (p *Protector) settle(ctx context.Context, cgroups iter.Seq[*held]) error {
 }
 
 // left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
-func (h *held) left(t *Tree) bool {
+func (h *held) left(t *cgroup.Tree) bool {
 	some := h.behind
 	for i := range h.files {
 		some = some || h.files[i].ours && !h.files[i].settled()
 	}
-	return some && !t.ended(h.cgroup)
+	return some && !t.Ended(h.cgroup)
 }
 
 // change is a file that does not hold what is wanted.
@@ -154,7 +155,7 @@ func (p *Protector) writeCgroup(ctx context.Context, changes []change) error {
 	}
 	var errs []error
 	if unit != "" {
-		values := make(map[Knob]uint64, len(changes))
+		values := make(map[cgroup.Knob]uint64, len(changes))
 		for _, c := range changes {
 			values[protected[c.index]] = c.file().want
 			c.file().told = true
@@ -193,13 +194,13 @@ func (p *Protector) writeCgroup(ctx context.Context, changes []change) error {
 // catchUp tells systemd again what it may not have heard: a property that it holds comes back into the file at its next
 // look at the unit, long after a value was taken back.
 func (p *Protector) catchUp(ctx context.Context, h *held) error {
-	values := make(map[Knob]uint64)
+	values := make(map[cgroup.Knob]uint64)
 	for i := range h.files {
 		if f := &h.files[i]; f.told {
 			values[protected[i]] = f.want
 		}
 	}
-	sure, err := p.units.set(ctx, Unit(h.cgroup), values)
+	sure, err := p.units.set(ctx, cgroup.Unit(h.cgroup), values)
 	if !sure {
 		return err
 	}

@@ -1,28 +1,28 @@
-package cgroup
+package protect
 
 import (
 	"io"
 	"maps"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// ProtectorOptions are what a Protector works with.
-type ProtectorOptions struct {
-	Tree    *Tree
-	Units   Units    // nil: files only
-	Journal *Journal // nil: none is kept
-	Watcher *Watcher // nil: repairs happen at Reconcile only
+// Options are what a Protector works with.
+type Options struct {
+	Tree    *cgroup.Tree
+	Units   Units           // nil: files only
+	Journal *Journal        // nil: none is kept
+	Watcher *cgroup.Watcher // nil: repairs happen at Reconcile only
 	// Changed is told by Run of writes to other files that the watcher was asked to watch, such as the cpuset.mems of a
 	// container; may be nil.
-	Changed func(Change)
+	Changed func(cgroup.Change)
 	Log     logrus.FieldLogger
-	// PageSize is the kernel's rounding; 0 is the system's, and none in a plain tree.
+	// PageSize is what the kernel rounds down to; 0 is the tree's.
 	PageSize int
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -30,11 +30,11 @@ type ProtectorOptions struct {
 
 // Protector owns the values of kubepods, the QoS levels and the pods. It is safe for concurrent use.
 type Protector struct {
-	tree    *Tree
+	tree    *cgroup.Tree
 	units   *breaker
 	journal *Journal
-	watcher *Watcher
-	changed func(Change)
+	watcher *cgroup.Watcher
+	changed func(cgroup.Change)
 	log     logrus.FieldLogger
 	page    uint64
 	now     func() time.Time
@@ -52,7 +52,7 @@ type Protector struct {
 type held struct {
 	cgroup     string
 	level      string
-	driver     Driver
+	driver     cgroup.Driver
 	generation int
 	files      [len(protected)]file
 	behind     bool // systemd has not confirmed what it was told
@@ -60,15 +60,15 @@ type held struct {
 }
 
 // protected are the files of a level, in the order of held.files.
-var protected = [...]Knob{MemoryMin, MemoryLow, MemoryHigh}
+var protected = [...]cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh}
 
 // initial is what a new cgroup has in them.
-var initial = [...]uint64{0, 0, Max}
+var initial = [...]uint64{0, 0, cgroup.Max}
 
 // byDefault is what a new cgroup has in a file of bytes.
-func byDefault(knob Knob) uint64 {
-	if knob == MemoryHigh {
-		return Max
+func byDefault(knob cgroup.Knob) uint64 {
+	if knob == cgroup.MemoryHigh {
+		return cgroup.Max
 	}
 	return 0
 }
@@ -89,8 +89,8 @@ type file struct {
 // settled tells whether there is nothing to do.
 func (f *file) settled() bool { return !f.wanted || f.known && f.have == f.want }
 
-// NewProtector makes a Protector that wants nothing yet.
-func NewProtector(o ProtectorOptions) *Protector {
+// New makes a Protector that wants nothing yet.
+func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, changed: o.Changed, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		held: make(map[string]*held), fighting: make(map[string]bool), overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
@@ -103,12 +103,8 @@ func NewProtector(o ProtectorOptions) *Protector {
 	if p.now == nil {
 		p.now = time.Now
 	}
-	switch {
-	case p.page > 0:
-	case p.tree.plain:
-		p.page = 1
-	default:
-		p.page = uint64(os.Getpagesize())
+	if p.page == 0 {
+		p.page = uint64(p.tree.PageSize())
 	}
 	if o.Units != nil {
 		p.units = &breaker{units: o.Units, now: p.now, log: p.log}
@@ -176,16 +172,16 @@ func (h *held) set(v memoryqos.Values) {
 // watch asks for news of the levels that other writers are known to write. Pods are looked at every period: a watch for each
 // would cost more than it tells.
 func (p *Protector) watch(h *held) error {
-	if p.watcher == nil || h.level == LevelPod {
+	if p.watcher == nil || h.level == cgroup.LevelPod {
 		return nil
 	}
-	return p.watcher.Watch(h.cgroup, string(MemoryMin), string(MemoryLow))
+	return p.watcher.Watch(h.cgroup, string(cgroup.MemoryMin), string(cgroup.MemoryLow))
 }
 
 // drop forgets a cgroup.
 func (p *Protector) drop(h *held) {
 	delete(p.held, h.cgroup)
-	if p.watcher != nil && h.level != LevelPod {
+	if p.watcher != nil && h.level != cgroup.LevelPod {
 		p.watcher.Unwatch(h.cgroup)
 	}
 }
@@ -198,11 +194,11 @@ func (p *Protector) Overwrites() map[Overwrite]uint64 {
 }
 
 // unit is the systemd unit to set beside a cgroup's files; "" when files are all there is.
-func (p *Protector) unit(cgroup string, driver Driver) string {
-	if p.units == nil || driver != Systemd {
+func (p *Protector) unit(dir string, driver cgroup.Driver) string {
+	if p.units == nil || driver != cgroup.Systemd {
 		return ""
 	}
-	return Unit(cgroup)
+	return cgroup.Unit(dir)
 }
 
 // note enters a knob in the journal, before it is written.
@@ -216,14 +212,14 @@ func (p *Protector) note(e Entry) {
 // values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
 // wrong. When the journal was lost, a value of ours is found; it is the one that is wanted.
 func (c change) before() string {
-	if f := c.file(); c.level == LevelPod && f.known && (c.fresh || f.have != f.want) {
-		return limitText(f.have)
+	if f := c.file(); c.level == cgroup.LevelPod && f.known && (c.fresh || f.have != f.want) {
+		return cgroup.FormatLimit(f.have)
 	}
 	return ""
 }
 
 // forget takes a knob that is back at its default out of the journal.
-func (p *Protector) forget(cgroup string, knob Knob) {
+func (p *Protector) forget(cgroup string, knob cgroup.Knob) {
 	if p.journal != nil {
 		p.journal.AtDefault(cgroup, knob)
 	}

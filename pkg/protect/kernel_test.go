@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"context"
@@ -11,21 +11,22 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // kernelTree makes kubepods on a real cgroup v2 mount. CGROUP_TREE names one whose kubepods may be made and removed, such as
 // that of a virtual machine; the cgroups of a machine that is in use are not touched.
-func kernelTree(t *testing.T) *Tree {
+func kernelTree(t *testing.T) *cgroup.Tree {
 	t.Helper()
 	root := os.Getenv("CGROUP_TREE")
 	if root == "" {
 		t.Skip("needs a cgroup v2 mount to write to: set CGROUP_TREE")
 	}
-	if err := RequireUnified(root); err != nil {
+	if err := cgroup.RequireUnified(root); err != nil {
 		t.Fatal(err)
 	}
-	tree, err := Open(root)
+	tree, err := cgroup.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,10 +51,7 @@ func TestOnARealKernel(t *testing.T) {
 	const pod, container = "kubepods/burstable/podb", "kubepods/burstable/podb/c"
 	watcher := newWatcher(t, tree)
 	j := openJournal(t, t.TempDir())
-	p := NewProtector(ProtectorOptions{Tree: tree, Watcher: watcher, Journal: j})
-	if tree.fd == nil {
-		t.Error("openat2 does not work here")
-	}
+	p := New(Options{Tree: tree, Watcher: watcher, Journal: j})
 
 	// What is written is read again, rounded to pages, and that is no overwrite.
 	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, pod), Values: low(10_000_001)}})); err != nil {
@@ -62,15 +60,15 @@ func TestOnARealKernel(t *testing.T) {
 	if err := p.SetContainer(t.Context(), ContainerKnobs{Cgroup: container, Values: memoryqos.Values{High: ptr[uint64](1 << 20)}, Mems: "0"}); err != nil {
 		t.Fatal(err)
 	}
-	for cgroup, knob := range map[string]Knob{"kubepods": MemoryMin, "kubepods/burstable": MemoryLow, pod: MemoryLow} {
-		if v, err := tree.Get(cgroup, knob); v != 10_000_001-10_000_001%uint64(os.Getpagesize()) || err != nil {
-			t.Errorf("%s of %s: %d, %v", knob, cgroup, v, err)
+	for dir, knob := range map[string]cgroup.Knob{"kubepods": cgroup.MemoryMin, "kubepods/burstable": cgroup.MemoryLow, pod: cgroup.MemoryLow} {
+		if v, err := tree.Get(dir, knob); v != 10_000_001-10_000_001%uint64(os.Getpagesize()) || err != nil {
+			t.Errorf("%s of %s: %d, %v", knob, dir, v, err)
 		}
 	}
 	if _, err := p.Reconcile(t.Context()); err != nil || len(p.Overwrites()) > 0 {
 		t.Errorf("%v, overwrites %v", err, p.Overwrites())
 	}
-	if v, err := tree.Get(container, MemoryHigh); v != 1<<20 || err != nil {
+	if v, err := tree.Get(container, cgroup.MemoryHigh); v != 1<<20 || err != nil {
 		t.Errorf("memory.high: %d, %v", v, err)
 	}
 	if mems, err := tree.Mems(container); mems != "0" || err != nil {
@@ -87,16 +85,16 @@ func TestOnARealKernel(t *testing.T) {
 	_, err7 := tree.Current(container)
 	limit, err8 := tree.Limit(container)
 	effective, err9 := tree.EffectiveMems(container)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9); err != nil || limit != Max || effective != "0" {
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9); err != nil || limit != cgroup.Max || effective != "0" {
 		t.Errorf("%v; memory.max %d, effective %q", err, limit, effective)
 	}
 	t.Logf("memory.numa_stat has %d kinds, pressure %v %v", len(numa), ok, pressure)
 
 	// memory.reclaim answers EAGAIN, at once.
-	if err := tree.Reclaim(container, 1<<30); !errors.Is(err, ErrReclaimedLess) {
+	if err := tree.Reclaim(container, 1<<30); !errors.Is(err, cgroup.ErrReclaimedLess) {
 		t.Errorf("memory.reclaim: %v", err)
 	}
-	if err := tree.Set(container, MemoryHigh, Max); err != nil {
+	if err := tree.Set(container, cgroup.MemoryHigh, cgroup.Max); err != nil {
 		t.Error(err)
 	}
 
@@ -110,10 +108,10 @@ func TestOnARealKernel(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(tree.Root(), "kubepods/memory.min"), []byte("0"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { v, err := tree.Get("kubepods", MemoryMin); return v > 0 && err == nil })
+	waitFor(t, func() bool { v, err := tree.Get("kubepods", cgroup.MemoryMin); return v > 0 && err == nil })
 	cancel()
 	<-ended
-	if diff := cmp.Diff(map[Overwrite]uint64{{LevelKubepods, "memory.min"}: 1}, p.Overwrites()); diff != "" {
+	if diff := cmp.Diff(map[Overwrite]uint64{{cgroup.LevelKubepods, "memory.min"}: 1}, p.Overwrites()); diff != "" {
 		t.Error(diff)
 	}
 
@@ -121,12 +119,12 @@ func TestOnARealKernel(t *testing.T) {
 	if actions, err := Rollback(t.Context(), j, tree, nil, false); err != nil || len(actions) != 6 {
 		t.Errorf("%v, %v", actions, err)
 	}
-	for _, cgroup := range []string{"kubepods", "kubepods/burstable", pod, container} {
-		min, err1 := tree.Get(cgroup, MemoryMin)
-		low, err2 := tree.Get(cgroup, MemoryLow)
-		high, err3 := tree.Get(cgroup, MemoryHigh)
-		if err := errors.Join(err1, err2, err3); min != 0 || low != 0 || high != Max || err != nil {
-			t.Errorf("%s: %d, %d, %d, %v", cgroup, min, low, high, err)
+	for _, dir := range []string{"kubepods", "kubepods/burstable", pod, container} {
+		min, err1 := tree.Get(dir, cgroup.MemoryMin)
+		low, err2 := tree.Get(dir, cgroup.MemoryLow)
+		high, err3 := tree.Get(dir, cgroup.MemoryHigh)
+		if err := errors.Join(err1, err2, err3); min != 0 || low != 0 || high != cgroup.Max || err != nil {
+			t.Errorf("%s: %d, %d, %d, %v", dir, min, low, high, err)
 		}
 	}
 	parents, _ := tree.EffectiveMems(pod)
@@ -147,7 +145,7 @@ func TestOnARealKernel(t *testing.T) {
 	if watcher.Watches() != before-1 {
 		t.Errorf("%d watches of %d", watcher.Watches(), before)
 	}
-	if _, err := tree.Get(container, MemoryMin); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := tree.Get(container, cgroup.MemoryMin); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read after rmdir: %v", err)
 	}
 }

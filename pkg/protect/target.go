@@ -1,39 +1,15 @@
-package cgroup
+package protect
 
 import (
-	"path"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// The levels above the containers, and theirs.
-const (
-	LevelKubepods  = "kubepods"
-	LevelBurstable = "burstable"
-	LevelPod       = "pod"
-	LevelContainer = "container"
-)
-
-// levelOf is the level of a cgroup that this package writes to.
-func levelOf(cgroup string) string {
-	name, parent := path.Base(cgroup), path.Base(path.Dir(cgroup))
-	switch {
-	case isKubepods(name, Cgroupfs), isKubepods(name, Systemd):
-		return LevelKubepods
-	case isKubepods(parent, Cgroupfs) && name == "burstable",
-		isKubepods(parent, Systemd) && name == strings.TrimSuffix(parent, slice)+"-burstable"+slice:
-		return LevelBurstable
-	}
-	if _, err := ParsePod(cgroup); err == nil {
-		return LevelPod
-	}
-	return LevelContainer
-}
-
 // Pod is a living pod as the levels above the containers see it.
 type Pod struct {
-	Path PodPath
+	Path cgroup.PodPath
 	// Values are its own cgroup's, from memoryqos.Settings.Pod.
 	Values memoryqos.Values
 	// Fresh is set for a pod that began while this process ran: nothing that its files held before is ours.
@@ -45,7 +21,7 @@ type Pod struct {
 type Target struct {
 	Cgroup string
 	Level  string
-	Driver Driver
+	Driver cgroup.Driver
 	Values memoryqos.Values
 	// Fresh is a pod's.
 	Fresh bool
@@ -69,13 +45,13 @@ func Targets(pods []Pod) []Target {
 	targets := make([]Target, 0, len(pods)+2*len(trees))
 	for _, t := range trees {
 		levels := memoryqos.Ancestors(t.pods)
-		targets = append(targets, Target{Cgroup: t.kubepods, Level: LevelKubepods, Driver: t.driver, Values: levels.Kubepods})
+		targets = append(targets, Target{Cgroup: t.kubepods, Level: cgroup.LevelKubepods, Driver: t.driver, Values: levels.Kubepods})
 		if t.burstable != "" {
-			targets = append(targets, Target{Cgroup: t.burstable, Level: LevelBurstable, Driver: t.driver, Values: levels.Burstable})
+			targets = append(targets, Target{Cgroup: t.burstable, Level: cgroup.LevelBurstable, Driver: t.driver, Values: levels.Burstable})
 		}
 	}
 	for _, p := range pods {
-		targets = append(targets, Target{Cgroup: p.Path.Pod, Level: LevelPod, Driver: p.Path.Driver, Values: p.Values, Fresh: p.Fresh})
+		targets = append(targets, Target{Cgroup: p.Path.Pod, Level: cgroup.LevelPod, Driver: p.Path.Driver, Values: p.Values, Fresh: p.Fresh})
 	}
 	return targets
 }
@@ -83,7 +59,7 @@ func Targets(pods []Pod) []Target {
 // subtree is what hangs below one kubepods.
 type subtree struct {
 	kubepods, burstable string
-	driver              Driver
+	driver              cgroup.Driver
 	pods                []memoryqos.PodValues
 }
 

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"iter"
 	"maps"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // Reconcile reads what the cgroups hold (all when none are named), compares with what is wanted and repairs. It tells
@@ -97,7 +99,7 @@ func (p *Protector) check(h *held, index int, now time.Time) (wait time.Duration
 
 // Run reconciles every period and whenever the watcher tells of a write, until ctx ends.
 func (p *Protector) Run(ctx context.Context, period time.Duration) {
-	var changes <-chan Change
+	var changes <-chan cgroup.Change
 	if p.watcher != nil {
 		changes = p.watcher.Changes()
 	}
@@ -134,7 +136,7 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 }
 
 // holds tells whether a change is of a file that is ours to repair. The others are passed on.
-func (p *Protector) holds(c Change) bool {
+func (p *Protector) holds(c cgroup.Change) bool {
 	p.mu.Lock()
 	h := p.held[c.Cgroup]
 	p.mu.Unlock()

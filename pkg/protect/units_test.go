@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"bufio"
@@ -15,6 +15,8 @@ import (
 
 	"github.com/godbus/dbus/v5"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // systemdSocket speaks D-Bus on a socket as systemd's private one does: EXTERNAL authentication, no Hello, no bus.
@@ -137,10 +139,10 @@ func TestMemoryIsSetAsRuntimeUnitProperties(t *testing.T) {
 	s := listenAsSystemd(t)
 	u := NewUnits(s.path)
 	defer u.Close()
-	if err := u.SetMemory(t.Context(), "kubepods.slice", map[Knob]uint64{MemoryMin: 4096, MemoryLow: 0}); err != nil {
+	if err := u.SetMemory(t.Context(), "kubepods.slice", map[cgroup.Knob]uint64{cgroup.MemoryMin: 4096, cgroup.MemoryLow: 0}); err != nil {
 		t.Fatal(err)
 	}
-	if err := u.SetMemory(t.Context(), "crio-a.scope", map[Knob]uint64{MemoryHigh: Max, CpusetMems: 1<<9 | 1}); err != nil {
+	if err := u.SetMemory(t.Context(), "crio-a.scope", map[cgroup.Knob]uint64{cgroup.MemoryHigh: cgroup.Max, cgroup.CpusetMems: 1<<9 | 1}); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -150,10 +152,10 @@ func TestMemoryIsSetAsRuntimeUnitProperties(t *testing.T) {
 	if diff := cmp.Diff(want, s.calls); diff != "" {
 		t.Error(diff)
 	}
-	if err := u.SetMemory(t.Context(), "absent.slice", map[Knob]uint64{MemoryMin: 1}); !errors.Is(err, ErrNoUnit) {
+	if err := u.SetMemory(t.Context(), "absent.slice", map[cgroup.Knob]uint64{cgroup.MemoryMin: 1}); !errors.Is(err, ErrNoUnit) {
 		t.Errorf("got %v", err)
 	}
-	err := u.SetMemory(t.Context(), "refused.slice", map[Knob]uint64{MemoryMin: 1})
+	err := u.SetMemory(t.Context(), "refused.slice", map[cgroup.Knob]uint64{cgroup.MemoryMin: 1})
 	if want := "set the memory properties of unit refused.slice over " + s.path + ": "; err == nil || !strings.HasPrefix(err.Error(), want) || errors.Is(err, ErrNoUnit) {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -163,7 +165,9 @@ func TestUnitsSurviveARestartOfSystemd(t *testing.T) {
 	s := listenAsSystemd(t)
 	u := NewUnits(s.path)
 	defer u.Close()
-	set := func() error { return u.SetMemory(t.Context(), "kubepods.slice", map[Knob]uint64{MemoryMin: 1}) }
+	set := func() error {
+		return u.SetMemory(t.Context(), "kubepods.slice", map[cgroup.Knob]uint64{cgroup.MemoryMin: 1})
+	}
 	if err := set(); err != nil {
 		t.Fatal(err)
 	}
@@ -190,12 +194,12 @@ func TestASystemdThatSaysNothingIsNotWaitedFor(t *testing.T) {
 	s.mu.Unlock()
 	u := NewUnits(s.path)
 	defer u.Close()
-	if err := u.SetMemory(t.Context(), "kubepods.slice", map[Knob]uint64{MemoryMin: 1}); err == nil || errors.Is(err, ErrNoSystemd) {
+	if err := u.SetMemory(t.Context(), "kubepods.slice", map[cgroup.Knob]uint64{cgroup.MemoryMin: 1}); err == nil || errors.Is(err, ErrNoSystemd) {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := u.SetMemory(ctx, "kubepods.slice", map[Knob]uint64{MemoryMin: 1}); err == nil {
+	if err := u.SetMemory(ctx, "kubepods.slice", map[cgroup.Knob]uint64{cgroup.MemoryMin: 1}); err == nil {
 		t.Error("no error")
 	}
 }
@@ -206,7 +210,7 @@ func TestASystemdThatEndsInTheMiddleOfAMessage(t *testing.T) {
 	s.dies = true
 	u := NewUnits(s.path)
 	defer u.Close()
-	if err := u.SetMemory(t.Context(), "kubepods.slice", map[Knob]uint64{MemoryMin: 1}); err == nil || errors.Is(err, ErrNoSystemd) {
+	if err := u.SetMemory(t.Context(), "kubepods.slice", map[cgroup.Knob]uint64{cgroup.MemoryMin: 1}); err == nil || errors.Is(err, ErrNoSystemd) {
 		t.Errorf("got %v", err)
 	}
 }

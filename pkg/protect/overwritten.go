@@ -1,9 +1,13 @@
-package cgroup
+package protect
+
+import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+)
 
 // File is a file of a cgroup.
 type File struct {
 	Cgroup string
-	Knob   Knob
+	Knob   cgroup.Knob
 }
 
 // Overwritten counts foreign writes to the files that are protected now: what Overwrites counts by level, by cgroup.

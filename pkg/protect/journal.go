@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"cmp"
@@ -12,13 +12,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 )
 
 // Entry is a knob that was written and has not been restored.
 type Entry struct {
-	Cgroup string `json:"cgroup"`
-	Knob   Knob   `json:"knob"`
+	Cgroup string      `json:"cgroup"`
+	Knob   cgroup.Knob `json:"knob"`
 	// Unit is the systemd unit whose property was set with it, if any. It need not be told for a scope: runtimes set a
 	// container's values as properties of its scope.
 	Unit string `json:"unit,omitempty"`
@@ -41,7 +42,7 @@ type Journal struct {
 
 // journaled is what the journal knows of one cgroup.
 type journaled struct {
-	knobs map[Knob]string // with Entry.Restore
+	knobs map[cgroup.Knob]string // with Entry.Restore
 	unit  string
 	noted time.Time
 	seen  bool // it existed when the journal was last pruned
@@ -80,17 +81,17 @@ func OpenJournal(dir string) (j *Journal, damage, err error) {
 // Note adds a knob. It does not wait for the disk. Call it before the knob is written; the cgroup need not exist yet.
 // Entry.Restore counts for a knob that is new: later on the file holds a value of ours.
 func (j *Journal) Note(e Entry) {
-	if !known(e.Knob) || !inside(e.Cgroup) {
+	if !known(e.Knob) || !cgroup.Inside(e.Cgroup) {
 		return // Rollback could not restore it
 	}
-	if e.Unit == "" && strings.HasSuffix(e.Cgroup, scope) {
-		e.Unit = Unit(e.Cgroup)
+	if e.Unit == "" && strings.HasSuffix(e.Cgroup, ".scope") {
+		e.Unit = cgroup.Unit(e.Cgroup)
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	c := j.cgroups[e.Cgroup]
 	if c == nil {
-		c = &journaled{knobs: make(map[Knob]string, 1), noted: j.now()}
+		c = &journaled{knobs: make(map[cgroup.Knob]string, 1), noted: j.now()}
 		j.cgroups[e.Cgroup] = c
 	}
 	restore, there := c.knobs[e.Knob]
@@ -107,7 +108,7 @@ func (j *Journal) Note(e Entry) {
 
 // Unrestored reports whether a knob was written and still has to go back to the kernel's default. One in which the kubelet
 // wants a value of its own does not.
-func (j *Journal) Unrestored(cgroup string, knob Knob) bool {
+func (j *Journal) Unrestored(cgroup string, knob cgroup.Knob) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	c := j.cgroups[cgroup]
@@ -140,28 +141,28 @@ func (j *Journal) Wanted(cgroup string, files map[string]string) {
 }
 
 // restorable is the text that Rollback writes to give a value back; "" for the kernel's default.
-func restorable(knob Knob, text string) (string, error) {
+func restorable(knob cgroup.Knob, text string) (string, error) {
 	if !slices.Contains(protected[:], knob) {
-		return "", fmt.Errorf("want one of %s, %s, %s", MemoryMin, MemoryLow, MemoryHigh)
+		return "", fmt.Errorf("want one of %s, %s, %s", cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh)
 	}
-	bytes, err := parseLimit([]byte(text))
+	bytes, err := cgroup.ParseLimit([]byte(text))
 	if err != nil || bytes == byDefault(knob) {
 		return "", err
 	}
-	return limitText(bytes), nil
+	return cgroup.FormatLimit(bytes), nil
 }
 
 // AtDefault drops a knob whose file holds the kernel's default again, unless the kubelet wants another value in it.
-func (j *Journal) AtDefault(cgroup string, knob Knob) {
+func (j *Journal) AtDefault(cgroup string, knob cgroup.Knob) {
 	j.forget(cgroup, knob, func(restore string) bool { return restore == "" })
 }
 
 // Forget drops a knob that has been restored.
-func (j *Journal) Forget(cgroup string, knob Knob) {
+func (j *Journal) Forget(cgroup string, knob cgroup.Knob) {
 	j.forget(cgroup, knob, func(string) bool { return true })
 }
 
-func (j *Journal) forget(cgroup string, knob Knob, which func(restore string) bool) {
+func (j *Journal) forget(cgroup string, knob cgroup.Knob, which func(restore string) bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	c := j.cgroups[cgroup]

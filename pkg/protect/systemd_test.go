@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"errors"
@@ -7,6 +7,8 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // TestOnARealSystemd shows that what systemd is told survives what a value in a file alone does not. CGROUP_SYSTEMD names the
@@ -16,14 +18,14 @@ func TestOnARealSystemd(t *testing.T) {
 	if root == "" || socket == "" {
 		t.Skip("needs a systemd to talk to: set CGROUP_TREE and CGROUP_SYSTEMD")
 	}
-	tree, err := Open(root)
+	tree, err := cgroup.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tree.Close()
 	u := NewUnits(socket)
 	defer u.Close()
-	if err := u.SetMemory(t.Context(), "kubepods-absent.slice", map[Knob]uint64{MemoryMin: 1}); err != nil && !errors.Is(err, ErrNoUnit) {
+	if err := u.SetMemory(t.Context(), "kubepods-absent.slice", map[cgroup.Knob]uint64{cgroup.MemoryMin: 1}); err != nil && !errors.Is(err, ErrNoUnit) {
 		t.Errorf("a unit that is not there: %v", err)
 	}
 	conn, err := u.dial(t.Context())
@@ -36,10 +38,10 @@ func TestOnARealSystemd(t *testing.T) {
 	if _, err := conn.StartTransientUnitContext(t.Context(), "kubepods-podg.slice", "replace", []systemd.Property{accounting}, nil); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool { _, err := tree.Get(pod, MemoryMin); return err == nil })
+	waitFor(t, func() bool { _, err := tree.Get(pod, cgroup.MemoryMin); return err == nil })
 
 	j := openJournal(t, t.TempDir())
-	p := NewProtector(ProtectorOptions{Tree: tree, Units: u, Journal: j})
+	p := New(Options{Tree: tree, Units: u, Journal: j})
 	const value = 64 << 20
 	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, "kubepods-podg.slice"), Values: minimum(value)}})); err != nil {
 		t.Fatal(err)
@@ -59,18 +61,18 @@ func TestOnARealSystemd(t *testing.T) {
 	}
 	holds := func(want uint64) {
 		t.Helper()
-		for _, cgroup := range []string{"kubepods.slice", pod} {
-			if v, err := tree.Get(cgroup, MemoryMin); v != want || err != nil {
-				t.Errorf("memory.min of %s: %d, %v, want %d", cgroup, v, err, want)
+		for _, dir := range []string{"kubepods.slice", pod} {
+			if v, err := tree.Get(dir, cgroup.MemoryMin); v != want || err != nil {
+				t.Errorf("memory.min of %s: %d, %v, want %d", dir, v, err, want)
 			}
 		}
 	}
-	if err := tree.Set(pod, MemoryLow, value); err != nil {
+	if err := tree.Set(pod, cgroup.MemoryLow, value); err != nil {
 		t.Fatal(err)
 	}
 	disturb()
 	holds(value)
-	if v, err := tree.Get(pod, MemoryLow); v != 0 || err != nil {
+	if v, err := tree.Get(pod, cgroup.MemoryLow); v != 0 || err != nil {
 		t.Errorf("memory.low that only the file held: %d, %v", v, err)
 	}
 	if _, err := p.Reconcile(t.Context()); err != nil || len(p.Overwrites()) > 0 {
@@ -82,7 +84,7 @@ func TestOnARealSystemd(t *testing.T) {
 	disturb()
 	holds(0)
 
-	if err := u.SetMemory(t.Context(), Unit(pod), map[Knob]uint64{CpusetMems: 1, MemoryHigh: Max}); err != nil {
+	if err := u.SetMemory(t.Context(), cgroup.Unit(pod), map[cgroup.Knob]uint64{cgroup.CpusetMems: 1, cgroup.MemoryHigh: cgroup.Max}); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool { nodes, err := tree.Mems(pod); return nodes == "0" && err == nil })

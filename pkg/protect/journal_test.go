@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 )
 
@@ -33,7 +35,7 @@ func openJournal(t testing.TB, dir string) *Journal {
 }
 
 var entries = []Entry{
-	{"kubepods", MemoryMin, "", ""}, {"kubepods.slice", MemoryLow, "kubepods.slice", ""}, {"kubepods/pod1/abc", CpusetMems, "", ""}, {"kubepods/pod1/abc", MemoryHigh, "", ""},
+	{"kubepods", cgroup.MemoryMin, "", ""}, {"kubepods.slice", cgroup.MemoryLow, "kubepods.slice", ""}, {"kubepods/pod1/abc", cgroup.CpusetMems, "", ""}, {"kubepods/pod1/abc", cgroup.MemoryHigh, "", ""},
 }
 
 func TestJournalOutlivesTheProcess(t *testing.T) {
@@ -43,12 +45,12 @@ func TestJournalOutlivesTheProcess(t *testing.T) {
 		j.Note(e)
 		j.Note(e)
 	}
-	j.Note(Entry{"kubepods/pod1", MemoryMin, "", ""})
-	j.Forget("kubepods/pod1", MemoryMin)
-	j.Forget("kubepods/pod1", MemoryMin)
-	j.Forget("kubepods", MemoryLow)
-	j.Note(Entry{"system.slice", MemoryMin, "", ""})      // not ours to touch
-	j.Note(Entry{"kubepods", Knob("memory.max"), "", ""}) // nor this
+	j.Note(Entry{"kubepods/pod1", cgroup.MemoryMin, "", ""})
+	j.Forget("kubepods/pod1", cgroup.MemoryMin)
+	j.Forget("kubepods/pod1", cgroup.MemoryMin)
+	j.Forget("kubepods", cgroup.MemoryLow)
+	j.Note(Entry{"system.slice", cgroup.MemoryMin, "", ""})      // not ours to touch
+	j.Note(Entry{"kubepods", cgroup.Knob("memory.max"), "", ""}) // nor this
 	if err := j.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +65,7 @@ func TestJournalOutlivesTheProcess(t *testing.T) {
 	if diff := cmp.Diff(entries, again.Entries()); diff != "" {
 		t.Error(diff)
 	}
-	again.Note(Entry{"kubepods.slice/kubepods-pod1.slice/crio-a.scope", MemoryHigh, "", ""})
+	again.Note(Entry{"kubepods.slice/kubepods-pod1.slice/crio-a.scope", cgroup.MemoryHigh, "", ""})
 	if err := again.Flush(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -77,7 +79,7 @@ func TestJournalOutlivesTheProcess(t *testing.T) {
 
 func TestAJournalWithMoreThanIsKnownIsSetAside(t *testing.T) {
 	const line = `{"cgroup":"kubepods","knobs":["memory.min"],"noted":5}`
-	known := []Entry{{"kubepods", MemoryMin, "", ""}}
+	known := []Entry{{"kubepods", cgroup.MemoryMin, "", ""}}
 	for name, test := range map[string]struct {
 		text, damage string
 		entries      []Entry
@@ -127,13 +129,13 @@ func TestJournalKnowsWhatTheKubeletWants(t *testing.T) {
 	dir := t.TempDir()
 	j := openJournal(t, dir)
 	const a, b = "kubepods/pod1/a", "kubepods/pod1/b"
-	j.Note(Entry{a, MemoryMin, "", "4096"})
-	j.Note(Entry{a, MemoryMin, "", "8192"}) // this one is ours by now
-	j.Note(Entry{a, MemoryLow, "", "0"})
-	j.Note(Entry{a, MemoryHigh, "", "many"})
-	j.Note(Entry{a, CpusetMems, "", "0"})
-	j.Note(Entry{b, MemoryLow, "", "max"})
-	j.Note(Entry{b, MemoryHigh, "", "max"})
+	j.Note(Entry{a, cgroup.MemoryMin, "", "4096"})
+	j.Note(Entry{a, cgroup.MemoryMin, "", "8192"}) // this one is ours by now
+	j.Note(Entry{a, cgroup.MemoryLow, "", "0"})
+	j.Note(Entry{a, cgroup.MemoryHigh, "", "many"})
+	j.Note(Entry{a, cgroup.CpusetMems, "", "0"})
+	j.Note(Entry{b, cgroup.MemoryLow, "", "max"})
+	j.Note(Entry{b, cgroup.MemoryHigh, "", "max"})
 	entries := func() (all []string) {
 		for _, e := range j.Entries() {
 			all = append(all, e.Cgroup+"/"+string(e.Knob)+"="+e.Restore)
@@ -160,7 +162,7 @@ func TestJournalKnowsWhatTheKubeletWants(t *testing.T) {
 		Version int
 		Cgroups []struct {
 			Cgroup string
-			Knobs  []Knob
+			Knobs  []cgroup.Knob
 			Unit   string
 			Noted  int64
 			Seen   bool
@@ -172,11 +174,11 @@ func TestJournalKnowsWhatTheKubeletWants(t *testing.T) {
 
 	j = openJournal(t, dir)
 	wantWrites(t, entries(), want...)
-	j.AtDefault(a, MemoryMin) // our 0 is not what the kubelet wants
-	j.AtDefault(a, MemoryLow)
-	j.AtDefault(a, MemoryLow)
-	j.AtDefault("kubepods/pod2", MemoryLow)
-	j.Forget(a, MemoryHigh)
+	j.AtDefault(a, cgroup.MemoryMin) // our 0 is not what the kubelet wants
+	j.AtDefault(a, cgroup.MemoryLow)
+	j.AtDefault(a, cgroup.MemoryLow)
+	j.AtDefault("kubepods/pod2", cgroup.MemoryLow)
+	j.Forget(a, cgroup.MemoryHigh)
 	wantWrites(t, entries(), a+"/cpuset.mems=", a+"/memory.min=12288", b+"/memory.high=", b+"/memory.low=")
 }
 
@@ -192,8 +194,8 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	j := openJournal(t, t.TempDir())
 	clock := time.Unix(1e9, 0)
 	j.now = func() time.Time { return clock }
-	j.Note(Entry{"kubepods", MemoryMin, "", ""})
-	j.Note(Entry{"kubepods/pod1/created", MemoryHigh, "", ""})
+	j.Note(Entry{"kubepods", cgroup.MemoryMin, "", ""})
+	j.Note(Entry{"kubepods/pod1/created", cgroup.MemoryHigh, "", ""})
 	alive := map[string]bool{"kubepods": true}
 	exists := func(cgroup string) (bool, error) { return alive[cgroup], nil }
 	cgroups := func() (list []string) {
@@ -209,7 +211,7 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	delete(alive, "kubepods/pod1/created")
 	j.Prune(exists)
 	wantWrites(t, cgroups(), "kubepods")
-	j.Note(Entry{"kubepods/pod1/never", MemoryHigh, "", ""})
+	j.Note(Entry{"kubepods/pod1/never", cgroup.MemoryHigh, "", ""})
 	clock = clock.Add(arrival + time.Second)
 	j.Prune(func(string) (bool, error) { return false, unix.EMFILE }) // whether it is gone is not known
 	wantWrites(t, cgroups(), "kubepods", "kubepods/pod1/never")
@@ -226,9 +228,9 @@ func TestAHangingDiskHoldsNobody(t *testing.T) {
 	j := openJournal(t, dir)
 	j.Note(entries[0])
 	for i := range 1000 {
-		j.Note(Entry{fmt.Sprintf("kubepods/pod%d", i), MemoryMin, "", ""})
+		j.Note(Entry{fmt.Sprintf("kubepods/pod%d", i), cgroup.MemoryMin, "", ""})
 	}
-	j.Forget("kubepods/pod1", MemoryMin)
+	j.Forget("kubepods/pod1", cgroup.MemoryMin)
 	if len(j.Entries()) != 1000 {
 		t.Errorf("%d entries", len(j.Entries()))
 	}
@@ -270,4 +272,21 @@ func TestAFailedWriteIsReportedAndTriedAgain(t *testing.T) {
 	if err := j.Flush(t.Context()); !errors.Is(err, durable.ErrClosed) {
 		t.Errorf("flushed after Close: %v", err)
 	}
+}
+
+func FuzzJournal(f *testing.F) {
+	f.Add([]byte(`{"version":1,"cgroups":[{"cgroup":"kubepods/pod1","knobs":["memory.min"],"noted":1767225600}]}`))
+	f.Add([]byte(`{"version":1,"cgroups":[{"cgroup":"../kubepods","knobs":["memory.max"]}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		cgroups, _ := decodeJournal(data)
+		again, err := decodeJournal(encodeJournal(cgroups))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for dir, c := range cgroups {
+			if !cgroup.Inside(dir) || again[dir] == nil || !maps.Equal(again[dir].knobs, c.knobs) {
+				t.Errorf("%q: %+v became %+v", dir, c, again[dir])
+			}
+		}
+	})
 }

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // breaker keeps a systemd that does not answer from holding up every create: after a failure it is left alone for a while,
@@ -26,7 +28,7 @@ const pause = 10 * time.Second
 
 // set sets a unit's properties. That there is no systemd or no such unit is no error: the files are written in any case.
 // Unless it is sure, systemd may hold other values and write them again at any time.
-func (b *breaker) set(ctx context.Context, unit string, values map[Knob]uint64) (sure bool, err error) {
+func (b *breaker) set(ctx context.Context, unit string, values map[cgroup.Knob]uint64) (sure bool, err error) {
 	if b.open() {
 		return false, nil
 	}

@@ -1,10 +1,12 @@
-package cgroup
+package protect
 
 import (
 	"fmt"
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // Overwrite names a file that somebody else wrote.
@@ -65,23 +67,23 @@ func (p *Protector) overwritten(c change) {
 	}
 	p.lines[o] = now
 	p.log.WithFields(logrus.Fields{
-		"cgroup": h.cgroup, "file": o.File, "found": limitText(f.have), "restored": limitText(f.want), "times": p.overwrites[o],
+		"cgroup": h.cgroup, "file": o.File, "found": cgroup.FormatLimit(f.have), "restored": cgroup.FormatLimit(f.want), "times": p.overwrites[o],
 	}).Warnf("somebody else keeps writing this file: %s", likely(h, protected[c.index], f.have))
 }
 
 // likely names who may have written a value, from what kubelets and systemd were seen to do.
-func likely(h *held, knob Knob, found uint64) string {
-	kubelets := h.level == LevelKubepods && knob == MemoryMin || h.level == LevelBurstable && knob == MemoryLow
+func likely(h *held, knob cgroup.Knob, found uint64) string {
+	kubelets := h.level == cgroup.LevelKubepods && knob == cgroup.MemoryMin || h.level == cgroup.LevelBurstable && knob == cgroup.MemoryLow
 	switch {
-	case kubelets && found == 0 && h.driver == Systemd:
+	case kubelets && found == 0 && h.driver == cgroup.Systemd:
 		return "likely systemd at a reload, or a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None"
 	case kubelets && found == 0:
 		return "likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None: turn the gate off"
 	case kubelets:
 		return "likely a kubelet with memoryReservationPolicy TieredReservation and sums of its own: turn the gate MemoryQoS off"
-	case h.driver == Systemd:
+	case h.driver == cgroup.Systemd:
 		return "likely systemd at a reload or a change of the slice"
-	case h.level == LevelPod:
+	case h.level == cgroup.LevelPod:
 		return "likely the kubelet at a resize of the pod, or another NRI plugin"
 	}
 	return "likely another agent on this node that manages memory"

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"cmp"
@@ -9,13 +9,14 @@ import (
 	"path"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Action is one thing that Rollback did, or would do.
 type Action struct {
 	Cgroup string
-	Knob   Knob
+	Knob   cgroup.Knob
 	// Unit is the systemd unit whose property is reset too, if any.
 	Unit string
 	// Level is that of the cgroup: kubepods, burstable, pod or container.
@@ -34,7 +35,7 @@ type Action struct {
 // that is known, else to max, 0 and 0; cpuset.mems to what the parent may use; children before parents, so that no parent promises less than its children. u may be nil. It can be
 // repeated, and is safe while pods run. With dryRun it only tells. The error joins those of the actions. Flush the journal
 // afterwards.
-func Rollback(ctx context.Context, j *Journal, t *Tree, u Units, dryRun bool) ([]Action, error) {
+func Rollback(ctx context.Context, j *Journal, t *cgroup.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
 		return cmp.Or(cmp.Compare(depth(b.Cgroup), depth(a.Cgroup)), cmp.Compare(a.Cgroup, b.Cgroup))
@@ -53,8 +54,8 @@ func Rollback(ctx context.Context, j *Journal, t *Tree, u Units, dryRun bool) ([
 }
 
 // restore puts one knob back.
-func restore(ctx context.Context, e Entry, t *Tree, u Units, dryRun bool) Action {
-	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: levelOf(e.Cgroup), Wanted: e.Restore != ""}
+func restore(ctx context.Context, e Entry, t *cgroup.Tree, u Units, dryRun bool) Action {
+	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), Wanted: e.Restore != ""}
 	there, err := t.Exists(e.Cgroup)
 	if a.Gone, a.Err = !there && err == nil, err; a.Gone || err != nil {
 		return a
@@ -67,8 +68,8 @@ func restore(ctx context.Context, e Entry, t *Tree, u Units, dryRun bool) Action
 		a.Err = a.resetUnit(ctx, u)
 	}
 	for _, leaf := range leaves {
-		err := t.write(leaf, e.Knob, a.To)
-		if errors.Is(err, fs.ErrNotExist) && t.ended(leaf) || errors.Is(err, ErrOwn) {
+		err := t.Write(leaf, e.Knob, a.To)
+		if errors.Is(err, fs.ErrNotExist) && t.Ended(leaf) || errors.Is(err, cgroup.ErrOwn) {
 			continue // it ended meanwhile, or ends with this process
 		}
 		a.Err = errors.Join(a.Err, err)
@@ -77,20 +78,20 @@ func restore(ctx context.Context, e Entry, t *Tree, u Units, dryRun bool) Action
 }
 
 // plan finds what is to be written and where, in order.
-func (a *Action) plan(t *Tree, restore string) (leaves []string, err error) {
+func (a *Action) plan(t *cgroup.Tree, restore string) (leaves []string, err error) {
 	leaves = t.Leaves(a.Cgroup)
 	switch a.Knob {
-	case MemoryHigh:
+	case cgroup.MemoryHigh:
 		a.To = cmp.Or(restore, "max")
-	case MemoryMin, MemoryLow:
+	case cgroup.MemoryMin, cgroup.MemoryLow:
 		a.To = cmp.Or(restore, "0")
 		slices.Reverse(leaves) // protection goes from the inside out
-	case CpusetMems:
+	case cgroup.CpusetMems:
 		if a.To, err = t.EffectiveMems(path.Dir(a.Cgroup)); err != nil {
 			return nil, fmt.Errorf("find what to restore: %w", err)
 		}
 	}
-	a.From, err = t.nodes(a.Cgroup, string(a.Knob))
+	a.From, err = t.Text(a.Cgroup, a.Knob)
 	return leaves, err
 }
 
@@ -98,17 +99,17 @@ func (a *Action) plan(t *Tree, restore string) (leaves []string, err error) {
 func (a *Action) resetUnit(ctx context.Context, u Units) error {
 	var value uint64
 	var err error
-	if a.Knob == CpusetMems {
+	if a.Knob == cgroup.CpusetMems {
 		var nodes nodeset.Set
 		nodes, err = nodeset.Parse(a.To)
 		value = uint64(nodes)
 	} else {
-		value, err = parseLimit([]byte(a.To))
+		value, err = cgroup.ParseLimit([]byte(a.To))
 	}
 	if err != nil {
 		return fmt.Errorf("find what to restore: %w", err)
 	}
-	err = u.SetMemory(ctx, a.Unit, map[Knob]uint64{a.Knob: value})
+	err = u.SetMemory(ctx, a.Unit, map[cgroup.Knob]uint64{a.Knob: value})
 	if errors.Is(err, ErrNoSystemd) || errors.Is(err, ErrNoUnit) {
 		return nil // then nothing holds it
 	}

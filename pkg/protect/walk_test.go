@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -17,7 +18,7 @@ import (
 type walker struct {
 	t         *testing.T
 	rand      *rand.Rand
-	tree      *Tree
+	tree      *cgroup.Tree
 	protector *Protector
 	settings  memoryqos.Settings
 	pods      []*walkedPod
@@ -28,7 +29,7 @@ type walker struct {
 }
 
 type walkedPod struct {
-	path PodPath
+	path cgroup.PodPath
 	memoryqos.Pod
 	names []string // of its containers' cgroups
 }
@@ -73,18 +74,18 @@ func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
 		settings: memoryqos.Settings{Factor: &factor, Reservation: policy, GuaranteedHeadroom: 0.02, NodeAllocatable: 8 << 30, PageSize: 4096},
 	}
 	put(t, root, map[string]string{"kubepods/burstable/": "", "kubepods/besteffort/": ""})
-	tree, err := Open(root, Plain(), OnWrite(w.book))
+	tree, err := cgroup.Open(root, cgroup.Plain(), cgroup.OnWrite(w.book))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tree.Close() })
-	w.tree, w.protector = tree, NewProtector(ProtectorOptions{Tree: tree})
+	w.tree, w.protector = tree, New(Options{Tree: tree})
 	return w
 }
 
 // book enters a write and looks whether all parents still promise enough.
-func (w *walker) book(write Write) {
-	if write.Knob == MemoryHigh {
+func (w *walker) book(write cgroup.Write) {
+	if write.Knob == cgroup.MemoryHigh {
 		return
 	}
 	v, err := strconv.ParseUint(write.Text, 10, 64)
@@ -104,10 +105,10 @@ func (w *walker) book(write Write) {
 }
 
 // forget takes a removed cgroup out of the books.
-func (w *walker) forget(cgroup string) {
-	for _, knob := range []Knob{MemoryMin, MemoryLow} {
-		file := path.Join(cgroup, string(knob))
-		w.below[path.Join(path.Dir(cgroup), string(knob))] -= w.files[file]
+func (w *walker) forget(dir string) {
+	for _, knob := range []cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow} {
+		file := path.Join(dir, string(knob))
+		w.below[path.Join(path.Dir(dir), string(knob))] -= w.files[file]
 		delete(w.files, file)
 		delete(w.below, file)
 	}
@@ -209,7 +210,7 @@ func larger(a, b *uint64) *uint64 {
 
 // runtime writes a container's values as a runtime does.
 func (w *walker) runtime(p *walkedPod, i int) {
-	for knob, v := range map[Knob]*uint64{MemoryMin: p.Containers[i].Values.Min, MemoryLow: p.Containers[i].Values.Low} {
+	for knob, v := range map[cgroup.Knob]*uint64{cgroup.MemoryMin: p.Containers[i].Values.Min, cgroup.MemoryLow: p.Containers[i].Values.Low} {
 		if err := w.tree.Set(p.names[i], knob, number(v)); err != nil {
 			w.t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -132,17 +133,17 @@ func TestARepairThatIsHeldBackIsNotCountedTwice(t *testing.T) {
 func TestTheLikelyWriterIsNamed(t *testing.T) {
 	tests := map[string]struct {
 		h     held
-		knob  Knob
+		knob  cgroup.Knob
 		found uint64
 		want  string
 	}{
-		"kubelet, None":            {held{level: LevelKubepods}, MemoryMin, 0, "memoryReservationPolicy None"},
-		"kubelet, tiered":          {held{level: LevelBurstable}, MemoryLow, 5, "TieredReservation"},
-		"systemd or kubelet":       {held{level: LevelKubepods, driver: Systemd}, MemoryMin, 0, "systemd at a reload, or a kubelet"},
-		"systemd":                  {held{level: LevelPod, driver: Systemd}, MemoryMin, 0, "systemd at a reload or a change of the slice"},
-		"resize":                   {held{level: LevelPod}, MemoryMin, 0, "resize of the pod"},
-		"nobody that we know of":   {held{level: LevelKubepods}, MemoryLow, 0, "another agent"},
-		"nobody that we know of 2": {held{level: LevelBurstable}, MemoryMin, 0, "another agent"},
+		"kubelet, None":            {held{level: cgroup.LevelKubepods}, cgroup.MemoryMin, 0, "memoryReservationPolicy None"},
+		"kubelet, tiered":          {held{level: cgroup.LevelBurstable}, cgroup.MemoryLow, 5, "TieredReservation"},
+		"systemd or kubelet":       {held{level: cgroup.LevelKubepods, driver: cgroup.Systemd}, cgroup.MemoryMin, 0, "systemd at a reload, or a kubelet"},
+		"systemd":                  {held{level: cgroup.LevelPod, driver: cgroup.Systemd}, cgroup.MemoryMin, 0, "systemd at a reload or a change of the slice"},
+		"resize":                   {held{level: cgroup.LevelPod}, cgroup.MemoryMin, 0, "resize of the pod"},
+		"nobody that we know of":   {held{level: cgroup.LevelKubepods}, cgroup.MemoryLow, 0, "another agent"},
+		"nobody that we know of 2": {held{level: cgroup.LevelBurstable}, cgroup.MemoryMin, 0, "another agent"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +162,7 @@ func TestProtectionComesBackWhileSomebodyZeroesIt(t *testing.T) {
 		seconds = s
 	}
 	n := newNode(t, nil)
-	watcher, err := NewWatcher(n.Tree)
+	watcher, err := cgroup.NewWatcher(n.Tree)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,8 +226,8 @@ func percent(used, of time.Duration) float64 { return 100 * float64(used) / floa
 func TestRunWatchesWhatCameLateAndPassesOnTheRest(t *testing.T) {
 	n := newNode(t, nil)
 	watcher := newWatcher(t, n.Tree)
-	others := make(chan Change, 1)
-	n.Protector.watcher, n.Protector.changed = watcher, func(c Change) { others <- c }
+	others := make(chan cgroup.Change, 1)
+	n.Protector.watcher, n.Protector.changed = watcher, func(c cgroup.Change) { others <- c }
 	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
 	n.overwrite(t, podC+"/cpuset.mems", "0")
 	n.overwrite(t, "kubepods/memory.low", "0")
@@ -241,7 +242,7 @@ func TestRunWatchesWhatCameLateAndPassesOnTheRest(t *testing.T) {
 	}()
 	waitFor(t, func() bool { return watcher.Watches() == 3 }) // memory.min and memory.low of kubepods are there now
 	n.overwrite(t, podC+"/cpuset.mems", "1")
-	if c := <-others; c != (Change{podC, "cpuset.mems"}) {
+	if c := <-others; c != (cgroup.Change{Cgroup: podC, File: "cpuset.mems"}) {
 		t.Errorf("%v", c)
 	}
 	go func() {
@@ -255,7 +256,7 @@ func TestRunWatchesWhatCameLateAndPassesOnTheRest(t *testing.T) {
 
 func TestRunEndsHeldBackRepairsAndSurvivesItsWatcher(t *testing.T) {
 	n := newNode(t, nil)
-	watcher, err := NewWatcher(n.Tree)
+	watcher, err := cgroup.NewWatcher(n.Tree)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,14 +1,15 @@
-package cgroup
+package protect
 
 import (
 	"fmt"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // busyNode is a tree of 334 pods with 3 containers each, and its pods.
-func busyNode(b *testing.B) (*Tree, []Pod) {
+func busyNode(b *testing.B) (*cgroup.Tree, []Pod) {
 	files := make(map[string]string)
 	var pods []Pod
 	for i := range 334 {
@@ -30,7 +31,7 @@ func busyNode(b *testing.B) (*Tree, []Pod) {
 
 func BenchmarkApplyOneOfAThousandContainersChanges(b *testing.B) {
 	tree, pods := busyNode(b)
-	p := NewProtector(ProtectorOptions{Tree: tree})
+	p := New(Options{Tree: tree})
 	if err := p.Apply(b.Context(), Targets(pods)); err != nil {
 		b.Fatal(err)
 	}
@@ -48,7 +49,7 @@ func BenchmarkApplyAThousandContainersAtOnce(b *testing.B) {
 	tree, pods := busyNode(b)
 	targets := Targets(pods)
 	for b.Loop() {
-		p := NewProtector(ProtectorOptions{Tree: tree})
+		p := New(Options{Tree: tree})
 		if err := p.Apply(b.Context(), targets); err != nil {
 			b.Fatal(err)
 		}
@@ -57,7 +58,7 @@ func BenchmarkApplyAThousandContainersAtOnce(b *testing.B) {
 
 func BenchmarkReconcileAThousandContainers(b *testing.B) {
 	tree, pods := busyNode(b)
-	p := NewProtector(ProtectorOptions{Tree: tree})
+	p := New(Options{Tree: tree})
 	if err := p.Apply(b.Context(), Targets(pods)); err != nil {
 		b.Fatal(err)
 	}
@@ -74,19 +75,4 @@ func BenchmarkTargetsOfAThousandContainers(b *testing.B) {
 	for b.Loop() {
 		Targets(pods)
 	}
-}
-
-func BenchmarkGet(b *testing.B) {
-	tree, _ := busyNode(b)
-	get := func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if _, err := tree.Get("kubepods/burstable/pod1/c1", MemoryMin); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	b.Run("openat2", get)
-	withoutOpenat2(b, tree)
-	b.Run("os.Root", get)
 }

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"errors"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 const (
@@ -20,7 +22,7 @@ const (
 // written is a node on which everything was written once.
 func written(t *testing.T, u Units) *node {
 	n := newNode(t, u, scopeA+"/container", plainB)
-	for cgroup, files := range map[string]map[string]string{
+	for dir, files := range map[string]map[string]string{
 		"kubepods":  {"memory.min": "130", "memory.low": "30", "cpuset.mems.effective": "0-3"},
 		podB:        {"memory.low": "30", "cpuset.mems.effective": "0-1"},
 		plainB:      {"memory.low": "30", "memory.high": "4096", "cpuset.mems": "1"},
@@ -29,16 +31,16 @@ func written(t *testing.T, u Units) *node {
 		podC + "/x": {"memory.min": "5"},
 	} {
 		for file, text := range files {
-			put(t, n.Root(), map[string]string{cgroup + "/" + file: text})
+			put(t, n.Root(), map[string]string{dir + "/" + file: text})
 		}
 		for knob := range property {
-			if _, ok := files[string(knob)]; ok && cgroup != podC+"/x" {
-				n.journal.Note(Entry{cgroup, knob, Unit(cgroup), ""})
+			if _, ok := files[string(knob)]; ok && dir != podC+"/x" {
+				n.journal.Note(Entry{dir, knob, cgroup.Unit(dir), ""})
 			}
 		}
 	}
 	put(t, n.Root(), map[string]string{scopeA + "/container/memory.min": "100", scopeA + "/container/cpuset.mems": "1"})
-	n.journal.Note(Entry{"kubepods/podgone/c", MemoryHigh, "", ""})
+	n.journal.Note(Entry{"kubepods/podgone/c", cgroup.MemoryHigh, "", ""})
 	return n
 }
 
@@ -46,17 +48,17 @@ func TestRollbackRestoresWhatTheJournalKnows(t *testing.T) {
 	u := &units{}
 	n := written(t, u)
 	want := []Action{
-		{Cgroup: plainB, Level: LevelContainer, Knob: CpusetMems, From: "1", To: "0-1"},
-		{Cgroup: plainB, Level: LevelContainer, Knob: MemoryHigh, From: "4096", To: "max"},
-		{Cgroup: plainB, Level: LevelContainer, Knob: MemoryLow, From: "30", To: "0"},
-		{Cgroup: scopeA, Level: LevelContainer, Knob: CpusetMems, Unit: "crio-a.scope", From: "1", To: "0-2"},
-		{Cgroup: scopeA, Level: LevelContainer, Knob: MemoryHigh, Unit: "crio-a.scope", From: "8192", To: "max"},
-		{Cgroup: scopeA, Level: LevelContainer, Knob: MemoryMin, Unit: "crio-a.scope", From: "100", To: "0"},
-		{Cgroup: podB, Level: LevelPod, Knob: MemoryLow, From: "30", To: "0"},
-		{Cgroup: "kubepods/podgone/c", Level: LevelContainer, Knob: MemoryHigh, Gone: true},
-		{Cgroup: sliceG, Level: LevelPod, Knob: MemoryMin, Unit: "kubepods-podg.slice", From: "100", To: "0"},
-		{Cgroup: "kubepods", Level: LevelKubepods, Knob: MemoryLow, From: "30", To: "0"},
-		{Cgroup: "kubepods", Level: LevelKubepods, Knob: MemoryMin, From: "130", To: "0"},
+		{Cgroup: plainB, Level: cgroup.LevelContainer, Knob: cgroup.CpusetMems, From: "1", To: "0-1"},
+		{Cgroup: plainB, Level: cgroup.LevelContainer, Knob: cgroup.MemoryHigh, From: "4096", To: "max"},
+		{Cgroup: plainB, Level: cgroup.LevelContainer, Knob: cgroup.MemoryLow, From: "30", To: "0"},
+		{Cgroup: scopeA, Level: cgroup.LevelContainer, Knob: cgroup.CpusetMems, Unit: "crio-a.scope", From: "1", To: "0-2"},
+		{Cgroup: scopeA, Level: cgroup.LevelContainer, Knob: cgroup.MemoryHigh, Unit: "crio-a.scope", From: "8192", To: "max"},
+		{Cgroup: scopeA, Level: cgroup.LevelContainer, Knob: cgroup.MemoryMin, Unit: "crio-a.scope", From: "100", To: "0"},
+		{Cgroup: podB, Level: cgroup.LevelPod, Knob: cgroup.MemoryLow, From: "30", To: "0"},
+		{Cgroup: "kubepods/podgone/c", Level: cgroup.LevelContainer, Knob: cgroup.MemoryHigh, Gone: true},
+		{Cgroup: sliceG, Level: cgroup.LevelPod, Knob: cgroup.MemoryMin, Unit: "kubepods-podg.slice", From: "100", To: "0"},
+		{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Knob: cgroup.MemoryLow, From: "30", To: "0"},
+		{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Knob: cgroup.MemoryMin, From: "130", To: "0"},
 	}
 	got, err := Rollback(t.Context(), n.journal, n.Tree, u, true)
 	byDepth := cmpopts.SortSlices(func(a, b Action) bool { return a.Cgroup+string(a.Knob) < b.Cgroup+string(b.Knob) })
@@ -99,17 +101,17 @@ func TestRollbackRestoresWhatTheJournalKnows(t *testing.T) {
 func TestRollbackGivesBackWhatTheKubeletWants(t *testing.T) {
 	u := &units{}
 	n := newNode(t, u)
-	for cgroup, files := range map[string]map[string]string{
+	for dir, files := range map[string]map[string]string{
 		scopeA: {"memory.min": "100", "memory.high": "8192"}, scopeA + "/container": {"memory.min": "100", "memory.high": "8192"},
 		sliceG: {"memory.min": "100"}, plainB: {"memory.low": "30", "memory.high": "4096"}, podB: {"memory.low": "30"},
 	} {
 		for file, text := range files {
-			put(t, n.Root(), map[string]string{cgroup + "/" + file: text})
+			put(t, n.Root(), map[string]string{dir + "/" + file: text})
 		}
 	}
 	for _, e := range []Entry{
-		{scopeA, MemoryMin, "crio-a.scope", "128"}, {scopeA, MemoryHigh, "crio-a.scope", "12288"}, {sliceG, MemoryMin, Unit(sliceG), "120"},
-		{plainB, MemoryLow, "", "40"}, {plainB, MemoryHigh, "", ""}, {podB, MemoryLow, "", "max"},
+		{scopeA, cgroup.MemoryMin, "crio-a.scope", "128"}, {scopeA, cgroup.MemoryHigh, "crio-a.scope", "12288"}, {sliceG, cgroup.MemoryMin, cgroup.Unit(sliceG), "120"},
+		{plainB, cgroup.MemoryLow, "", "40"}, {plainB, cgroup.MemoryHigh, "", ""}, {podB, cgroup.MemoryLow, "", "max"},
 	} {
 		n.journal.Note(e)
 	}
@@ -118,7 +120,7 @@ func TestRollbackGivesBackWhatTheKubeletWants(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range actions {
-		if want := a.Cgroup != plainB || a.Knob != MemoryHigh; a.Wanted != want {
+		if want := a.Cgroup != plainB || a.Knob != cgroup.MemoryHigh; a.Wanted != want {
 			t.Errorf("%s/%s to %s is said to be what the kubelet wants: %t", a.Cgroup, a.Knob, a.To, a.Wanted)
 		}
 	}
@@ -140,14 +142,14 @@ func TestRollbackGivesBackWhatTheKubeletWants(t *testing.T) {
 func TestRollbackKeepsWhatItCouldNotRestore(t *testing.T) {
 	u := &units{err: errors.New("systemd hangs")}
 	n := newNode(t, nil, scopeA, plainB, podG+"/memory.min")
-	n.journal.Note(Entry{podG, MemoryMin, "", ""})
-	n.journal.Note(Entry{plainB, MemoryLow, "", ""})
-	n.journal.Note(Entry{scopeA, MemoryMin, "crio-a.scope", ""})
+	n.journal.Note(Entry{podG, cgroup.MemoryMin, "", ""})
+	n.journal.Note(Entry{plainB, cgroup.MemoryLow, "", ""})
+	n.journal.Note(Entry{scopeA, cgroup.MemoryMin, "crio-a.scope", ""})
 	actions, err := Rollback(t.Context(), n.journal, n.Tree, u, false)
 	if len(actions) != 3 || err == nil || !strings.Contains(err.Error(), "systemd hangs") || !strings.Contains(err.Error(), "is a directory") {
 		t.Errorf("%v, %v", actions, err)
 	}
-	want := []Entry{{scopeA, MemoryMin, "crio-a.scope", ""}, {podG, MemoryMin, "", ""}}
+	want := []Entry{{scopeA, cgroup.MemoryMin, "crio-a.scope", ""}, {podG, cgroup.MemoryMin, "", ""}}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
 	}
@@ -155,7 +157,7 @@ func TestRollbackKeepsWhatItCouldNotRestore(t *testing.T) {
 		t.Error("the file could have been restored")
 	}
 	for _, u.err = range []error{ErrNoSystemd, ErrNoUnit} { // nothing there that would bring it back
-		n.journal.Note(Entry{scopeA, MemoryMin, "crio-a.scope", ""})
+		n.journal.Note(Entry{scopeA, cgroup.MemoryMin, "crio-a.scope", ""})
 		if err := os.RemoveAll(filepath.Join(n.Root(), podG)); err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +183,7 @@ func TestWhatCannotBeLookedAtIsNotGone(t *testing.T) {
 			t.Errorf("%s: %s, want %s", cgroup, got, want)
 		}
 	}
-	n.journal.Note(Entry{"kubepods/podlink", MemoryMin, "", ""})
+	n.journal.Note(Entry{"kubepods/podlink", cgroup.MemoryMin, "", ""})
 	n.journal.Prune(n.Exists)
 	actions, err := Rollback(t.Context(), n.journal, n.Tree, nil, false)
 	if len(actions) != 1 || actions[0].Gone || err == nil || len(n.journal.Entries()) != 1 {
@@ -192,14 +194,14 @@ func TestWhatCannotBeLookedAtIsNotGone(t *testing.T) {
 func TestRollbackOfMemsNeedsTheParentsNodes(t *testing.T) {
 	root := t.TempDir()
 	put(t, root, map[string]string{"kubepods/pod1/a/cpuset.mems": "1", "kubepods/pod2/cpuset.mems.effective": "x", "kubepods/pod2/b.scope/cpuset.mems": "1"})
-	tree, err := Open(root)
+	tree, err := cgroup.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tree.Close()
 	j := openJournal(t, t.TempDir())
-	j.Note(Entry{"kubepods/pod1/a", CpusetMems, "", ""})
-	j.Note(Entry{"kubepods/pod2/b.scope", CpusetMems, "b.scope", ""})
+	j.Note(Entry{"kubepods/pod1/a", cgroup.CpusetMems, "", ""})
+	j.Note(Entry{"kubepods/pod2/b.scope", cgroup.CpusetMems, "b.scope", ""})
 	actions, err := Rollback(t.Context(), j, tree, &units{}, false)
 	if len(actions) != 2 || err == nil || strings.Count(err.Error(), "find what to restore: ") != 2 || len(j.Entries()) != 2 {
 		t.Errorf("%v, %v", actions, err)

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"context"
@@ -16,12 +16,13 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // node is a small tree with a Protector and the writes that it made.
 type node struct {
-	*Tree
+	*cgroup.Tree
 	*Protector
 	journal *Journal
 	log     *logtest.Hook
@@ -42,13 +43,13 @@ func newNode(t testing.TB, units Units, dirs ...string) *node {
 		files[dir+"/"] = ""
 	}
 	n := &node{clock: time.Unix(1e9, 0)}
-	n.Tree = makeTree(t, files, Plain(), OnWrite(func(w Write) {
+	n.Tree = makeTree(t, files, cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
 		n.writes = append(n.writes, w.Cgroup+"/"+strings.TrimPrefix(string(w.Knob), "memory.")+"="+w.Text)
 	}))
 	logger, hook := logtest.NewNullLogger()
 	n.log = hook
 	n.journal = openJournal(t, t.TempDir())
-	n.Protector = NewProtector(ProtectorOptions{
+	n.Protector = New(Options{
 		Tree: n.Tree, Units: units, Journal: n.journal, Log: logger, Now: func() time.Time { return n.clock },
 	})
 	return n
@@ -126,10 +127,14 @@ func TestUpdateLeavesTheRestAsItIs(t *testing.T) {
 		return n.writes
 	}
 	top := func(min, low uint64) Target {
-		return Target{"kubepods", LevelKubepods, Cgroupfs, both(min, low), false}
+		return Target{"kubepods", cgroup.LevelKubepods, cgroup.Cgroupfs, both(min, low), false}
 	}
-	burstable := func(v uint64) Target { return Target{"kubepods/burstable", LevelBurstable, Cgroupfs, low(v), false} }
-	pod := func(cgroup string, v uint64) Target { return Target{cgroup, LevelPod, Cgroupfs, low(v), false} }
+	burstable := func(v uint64) Target {
+		return Target{"kubepods/burstable", cgroup.LevelBurstable, cgroup.Cgroupfs, low(v), false}
+	}
+	pod := func(dir string, v uint64) Target {
+		return Target{dir, cgroup.LevelPod, cgroup.Cgroupfs, low(v), false}
+	}
 	wantWrites(t, update(nil, top(125, 25), burstable(25), pod(podC, 5)),
 		"kubepods/min=125", "kubepods/low=25", "kubepods/burstable/low=25", podC+"/low=5")
 	// One goes as another grows.
@@ -167,7 +172,7 @@ func TestChangeOfPolicyTakesTheOldFileBack(t *testing.T) {
 	high := uint64(4096)
 	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podB: {Min: ptr(uint64(100)), High: &high}}), podB+"/high=4096")
 	want := []Entry{
-		{"kubepods", MemoryMin, "", ""}, {"kubepods/burstable", MemoryMin, "", ""}, {podB, MemoryHigh, "", ""}, {podB, MemoryMin, "", ""},
+		{"kubepods", cgroup.MemoryMin, "", ""}, {"kubepods/burstable", cgroup.MemoryMin, "", ""}, {podB, cgroup.MemoryHigh, "", ""}, {podB, cgroup.MemoryMin, "", ""},
 	}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
@@ -180,8 +185,8 @@ func ptr[T any](v T) *T { return &v }
 // What an earlier run wrote goes back to its default where it is not wanted any more: an older release set memory.high of pods
 // with a limit of their own, and the policy may have changed while the plugin was stopped.
 func TestARestartTakesBackWhatAnEarlierRunWrote(t *testing.T) {
-	entries := []Entry{{podB, MemoryHigh, "", ""}, {podB, MemoryMin, "", ""}}
-	known := []Entry{{podB, MemoryMin, "", "4096"}}
+	entries := []Entry{{podB, cgroup.MemoryHigh, "", ""}, {podB, cgroup.MemoryMin, "", ""}}
+	known := []Entry{{podB, cgroup.MemoryMin, "", "4096"}}
 	for name, test := range map[string]struct {
 		fresh   bool
 		entries []Entry
@@ -253,7 +258,7 @@ func TestTheJournalKnowsWhatAPodsFilesHeldBefore(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			want := []Entry{{"kubepods", MemoryLow, "", ""}, {"kubepods", MemoryMin, "", ""}, {"kubepods/burstable", MemoryLow, "", ""}, {podB, MemoryLow, "", test.want}}
+			want := []Entry{{"kubepods", cgroup.MemoryLow, "", ""}, {"kubepods", cgroup.MemoryMin, "", ""}, {"kubepods/burstable", cgroup.MemoryLow, "", ""}, {podB, cgroup.MemoryLow, "", test.want}}
 			if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 				t.Error(diff)
 			}
@@ -273,7 +278,7 @@ func first[A, B any](a A, _ B) A { return a }
 
 func TestTheKernelsRoundingIsNoOverwrite(t *testing.T) {
 	n := newNode(t, nil)
-	n.Protector = NewProtector(ProtectorOptions{Tree: n.Tree, PageSize: 4096})
+	n.Protector = New(Options{Tree: n.Tree, PageSize: 4096})
 	n.apply(t, map[string]memoryqos.Values{podG: minimum(10_000)})
 	n.overwrite(t, podG+"/memory.min", "8192\n")
 	wantWrites(t, first(n.reconcile(t)))
@@ -282,7 +287,7 @@ func TestTheKernelsRoundingIsNoOverwrite(t *testing.T) {
 	}
 	// After a restart, too: systemd must not be asked again for what it holds, and what was found is taken back.
 	n.overwrite(t, "kubepods/memory.min", "8192\n")
-	n.Protector = NewProtector(ProtectorOptions{Tree: n.Tree, PageSize: 4096})
+	n.Protector = New(Options{Tree: n.Tree, PageSize: 4096})
 	wantWrites(t, n.apply(t, map[string]memoryqos.Values{podG: minimum(10_000)}))
 	wantWrites(t, n.apply(t, nil), "kubepods/podg/min=0", "kubepods/min=0")
 }
@@ -345,15 +350,15 @@ type units struct {
 	mu    sync.Mutex
 	calls []string
 	err   error
-	tree  *Tree // written to as systemd does, when set
+	tree  *cgroup.Tree // written to as systemd does, when set
 }
 
-func (u *units) SetMemory(_ context.Context, unit string, values map[Knob]uint64) error {
+func (u *units) SetMemory(_ context.Context, unit string, values map[cgroup.Knob]uint64) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	call := unit
 	for _, knob := range slices.Sorted(maps.Keys(values)) {
-		call += " " + string(knob) + "=" + limitText(values[knob])
+		call += " " + string(knob) + "=" + cgroup.FormatLimit(values[knob])
 		if u.tree != nil {
 			u.tree.Set("kubepods.slice", knob, values[knob])
 		}
@@ -464,16 +469,16 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 		}
 		return n.writes
 	}
-	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: Systemd, Values: minimum(10), Mems: "0-1"}),
+	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: cgroup.Systemd, Values: minimum(10), Mems: "0-1"}),
 		crun+"/min=10", crun+"/container/min=10", crun+"/cpuset.mems=0-1", crun+"/container/cpuset.mems=0-1")
 	wantWrites(t, u.calls, "crio-a.scope cpuset.mems=3 memory.min=10")
-	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: Systemd, Values: minimum(5)}), crun+"/container/min=5", crun+"/min=5")
-	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: Systemd, Values: memoryqos.Values{Min: ptr[uint64](0), High: ptr[uint64](Max)}}),
+	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: cgroup.Systemd, Values: minimum(5)}), crun+"/container/min=5", crun+"/min=5")
+	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: cgroup.Systemd, Values: memoryqos.Values{Min: ptr[uint64](0), High: ptr[uint64](cgroup.Max)}}),
 		crun+"/container/min=0", crun+"/min=0", crun+"/high=max", crun+"/container/high=max")
-	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: Cgroupfs, Values: memoryqos.Values{High: ptr[uint64](4096)}}), podG+"/b/high=4096")
+	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: cgroup.Cgroupfs, Values: memoryqos.Values{High: ptr[uint64](4096)}}), podG+"/b/high=4096")
 	wantWrites(t, u.calls)
-	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: Cgroupfs}))
-	want := []Entry{{crun, CpusetMems, "crio-a.scope", ""}, {podG + "/b", MemoryHigh, "", ""}}
+	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: cgroup.Cgroupfs}))
+	want := []Entry{{crun, cgroup.CpusetMems, "crio-a.scope", ""}, {podG + "/b", cgroup.MemoryHigh, "", ""}}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
 	}
@@ -486,8 +491,8 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 }
 
 func TestAProtectorNeedsATreeOnly(t *testing.T) {
-	tree := makeTree(t, map[string]string{podG + "/": ""}, Plain())
-	p := NewProtector(ProtectorOptions{Tree: tree})
+	tree := makeTree(t, map[string]string{podG + "/": ""}, cgroup.Plain())
+	p := New(Options{Tree: tree})
 	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(4096)}})); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"context"
@@ -17,13 +17,15 @@ import (
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // Units sets memory properties of systemd units at run time.
 type Units interface {
 	// SetMemory sets the given properties of a unit: memory.min, memory.low and memory.high in bytes, Max for no limit;
 	// cpuset.mems as a bit for each node. ErrNoSystemd and ErrNoUnit say that there is nothing to set.
-	SetMemory(ctx context.Context, unit string, values map[Knob]uint64) error
+	SetMemory(ctx context.Context, unit string, values map[cgroup.Knob]uint64) error
 }
 
 var (
@@ -34,11 +36,11 @@ var (
 )
 
 // property is the systemd property behind a knob (systemd.resource-control(5)).
-var property = map[Knob]string{
-	MemoryMin:  "MemoryMin",
-	MemoryLow:  "MemoryLow",
-	MemoryHigh: "MemoryHigh",
-	CpusetMems: "AllowedMemoryNodes", // systemd 244
+var property = map[cgroup.Knob]string{
+	cgroup.MemoryMin:  "MemoryMin",
+	cgroup.MemoryLow:  "MemoryLow",
+	cgroup.MemoryHigh: "MemoryHigh",
+	cgroup.CpusetMems: "AllowedMemoryNodes", // systemd 244
 }
 
 // unitTimeout is how long systemd may take over one answer while a create waits for it.
@@ -69,7 +71,7 @@ func (u *SystemdUnits) WithTimeout(timeout time.Duration) *SystemdUnits {
 }
 
 // SetMemory implements Units.
-func (u *SystemdUnits) SetMemory(ctx context.Context, unit string, values map[Knob]uint64) error {
+func (u *SystemdUnits) SetMemory(ctx context.Context, unit string, values map[cgroup.Knob]uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
 	if err := u.set(ctx, unit, properties(values)); err != nil {
@@ -151,11 +153,11 @@ func (u *SystemdUnits) Close() error {
 	return nil
 }
 
-func properties(values map[Knob]uint64) []systemd.Property {
+func properties(values map[cgroup.Knob]uint64) []systemd.Property {
 	var list []systemd.Property
 	for knob, v := range values {
 		var value any = v // Max is systemd's infinity too
-		if knob == CpusetMems {
+		if knob == cgroup.CpusetMems {
 			value = nodeMask(v)
 		}
 		list = append(list, systemd.Property{Name: property[knob], Value: dbus.MakeVariant(value)})

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"cmp"
@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // journalVersion is the form of the file.
@@ -18,14 +20,14 @@ type journalFile struct {
 }
 
 type journalLine struct {
-	Cgroup string `json:"cgroup"`
-	Knobs  []Knob `json:"knobs"`
-	Unit   string `json:"unit,omitempty"`
-	Noted  int64  `json:"noted"` // seconds since 1970
-	Seen   bool   `json:"seen,omitempty"`
+	Cgroup string        `json:"cgroup"`
+	Knobs  []cgroup.Knob `json:"knobs"`
+	Unit   string        `json:"unit,omitempty"`
+	Noted  int64         `json:"noted"` // seconds since 1970
+	Seen   bool          `json:"seen,omitempty"`
 	// Restore is the text of the files that the kubelet wants another value in than the kernel's default. Releases that do
 	// not know it skip it, and restore the default.
-	Restore map[Knob]string `json:"restore,omitempty"`
+	Restore map[cgroup.Knob]string `json:"restore,omitempty"`
 }
 
 func encodeJournal(cgroups map[string]*journaled) []byte {
@@ -42,14 +44,14 @@ func encodeJournal(cgroups map[string]*journaled) []byte {
 }
 
 // restores are the knobs that the kubelet wants another value in than the kernel's default.
-func (c *journaled) restores() map[Knob]string {
-	var values map[Knob]string
+func (c *journaled) restores() map[cgroup.Knob]string {
+	var values map[cgroup.Knob]string
 	for knob, text := range c.knobs {
 		if text == "" {
 			continue
 		}
 		if values == nil {
-			values = make(map[Knob]string, 1)
+			values = make(map[cgroup.Knob]string, 1)
 		}
 		values[knob] = text
 	}
@@ -69,11 +71,11 @@ func decodeJournal(data []byte) (map[string]*journaled, error) {
 		unknown = fmt.Errorf("version is %d, want %d", f.Version, journalVersion)
 	}
 	for _, line := range f.Cgroups {
-		if !inside(line.Cgroup) {
+		if !cgroup.Inside(line.Cgroup) {
 			unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup))
 			continue
 		}
-		c := &journaled{knobs: make(map[Knob]string, len(line.Knobs)), unit: line.Unit, noted: time.Unix(line.Noted, 0), seen: line.Seen}
+		c := &journaled{knobs: make(map[cgroup.Knob]string, len(line.Knobs)), unit: line.Unit, noted: time.Unix(line.Noted, 0), seen: line.Seen}
 		for _, knob := range line.Knobs {
 			if !known(knob) {
 				unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob))
@@ -96,7 +98,7 @@ func decodeJournal(data []byte) (map[string]*journaled, error) {
 	return cgroups, unknown
 }
 
-func known(knob Knob) bool {
+func known(knob cgroup.Knob) bool {
 	_, ok := property[knob]
 	return ok
 }

@@ -1,4 +1,4 @@
-package cgroup
+package protect
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -13,7 +14,7 @@ import (
 // ContainerKnobs are values to be written to a running container's own cgroup.
 type ContainerKnobs struct {
 	Cgroup string // from PodPath.Container
-	Driver Driver
+	Driver cgroup.Driver
 	// Values: nil leaves a file alone; Max for High and 0 for Min and Low take it back.
 	Values memoryqos.Values
 	// Mems is cpuset.mems; empty leaves it alone.
@@ -28,7 +29,7 @@ type ContainerKnobs struct {
 func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 	unit := p.unit(c.Cgroup, c.Driver)
 	var errs []error
-	properties := make(map[Knob]uint64, len(protected)+1)
+	properties := make(map[cgroup.Knob]uint64, len(protected)+1)
 	values := [...]*uint64{c.Values.Min, c.Values.Low, c.Values.High}
 	for i, v := range values {
 		if v != nil {
@@ -41,15 +42,15 @@ func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 		if err != nil {
 			return err
 		}
-		p.note(Entry{Cgroup: c.Cgroup, Knob: CpusetMems, Unit: unit})
-		properties[CpusetMems] = uint64(nodes)
+		p.note(Entry{Cgroup: c.Cgroup, Knob: cgroup.CpusetMems, Unit: unit})
+		properties[cgroup.CpusetMems] = uint64(nodes)
 	}
 	leaves := p.tree.Leaves(c.Cgroup)
 	for i, v := range values {
 		if v == nil {
 			continue
 		}
-		err := p.tree.setLeaves(leaves, protected[i], *v)
+		err := setLeaves(p.tree, leaves, protected[i], *v)
 		if err == nil && *v == initial[i] {
 			p.forget(c.Cgroup, protected[i])
 		}
@@ -68,7 +69,7 @@ func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 }
 
 // setLeaves writes a value to a container's cgroups, outer first; protection that is lowered, inner first.
-func (t *Tree) setLeaves(leaves []string, knob Knob, bytes uint64) error {
+func setLeaves(t *cgroup.Tree, leaves []string, knob cgroup.Knob, bytes uint64) error {
 	if before, err := t.Get(leaves[0], knob); err == nil && bytes < before {
 		leaves = slices.Clone(leaves)
 		slices.Reverse(leaves)

@@ -1,0 +1,70 @@
+package protect
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+)
+
+// makeTree makes a folder with cgroups and files ("kubepods/memory.min": "0\n") and opens it.
+func makeTree(t testing.TB, files map[string]string, options ...cgroup.Option) *cgroup.Tree {
+	t.Helper()
+	root := t.TempDir()
+	put(t, root, files)
+	tree, err := cgroup.Open(root, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tree.Close() })
+	return tree
+}
+
+func put(t testing.TB, root string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		file := filepath.Join(root, name)
+		dir := file
+		if !strings.HasSuffix(name, "/") {
+			dir = filepath.Dir(file)
+		}
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if dir != file {
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func content(t testing.TB, tree *cgroup.Tree, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(tree.Root(), file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(data))
+}
+
+func mustPod(t testing.TB, parent string) cgroup.PodPath {
+	t.Helper()
+	p, err := cgroup.ParsePod(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func newWatcher(t *testing.T, tree *cgroup.Tree) *cgroup.Watcher {
+	t.Helper()
+	w, err := cgroup.NewWatcher(tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { w.Close() })
+	return w
+}
