@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"path/filepath"
-	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/spf13/cobra"
@@ -53,25 +52,13 @@ func (o *hostOptions) openTree() (*cgroup.Tree, error) {
 	return cgroup.Open(o.cgroups)
 }
 
-// units are nil where no systemd is to be told: in a folder tree there is none.
+// units are nil where there is no systemd to set properties: in a folder tree there is none.
 func (o *hostOptions) units() protect.Units {
 	if o.systemdSocket == "" || o.plainCgroups {
 		return nil
 	}
 	return protect.NewUnits(o.systemdSocket)
 }
-
-// patientUnits are units for whom nobody waits: a busy systemd may take its time.
-func (o *hostOptions) patientUnits() protect.Units {
-	units, ok := o.units().(*protect.SystemdUnits)
-	if !ok {
-		return nil
-	}
-	return units.WithTimeout(patience)
-}
-
-// patience is how long systemd may take over one answer when no container waits for it.
-const patience = 10 * time.Second
 
 // loadConfig reads a configuration file; without one the defaults hold.
 func loadConfig(path string) (config.Config, error) {

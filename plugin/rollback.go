@@ -60,7 +60,7 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	if err != nil {
 		return failed(err)
 	}
-	actions, err := protect.Rollback(ctx, journal, tree, o.patientUnits(), dryRun)
+	actions, err := protect.Rollback(ctx, journal, tree, o.units(), dryRun)
 	for _, action := range actions {
 		fmt.Fprintln(out, describe(action, dryRun))
 	}

@@ -221,10 +221,20 @@ func (a *Agent) Close(ctx context.Context) error {
 	if a.store != nil {
 		errs = append(errs, a.store.Close())
 	}
+	errs = append(errs, a.closeProtector(ctx))
 	if a.journal != nil {
 		errs = append(errs, a.journal.Close(ctx))
 	}
 	return errors.Join(append(errs, a.raises.Close(ctx))...)
+}
+
+// systemdTimeout is how long systemd has to confirm the last values, of the time that Close has.
+const systemdTimeout = 2 * time.Second
+
+func (a *Agent) closeProtector(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
+	defer cancel()
+	return a.protector.Close(ctx)
 }
 
 // poke has Run look for work.

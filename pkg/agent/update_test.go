@@ -335,3 +335,38 @@ func TestRaiseHoldsWithoutSystemdsAnswer(t *testing.T) {
 		t.Errorf("the guard sees %+v", high)
 	}
 }
+
+// hangingSystemd takes calls and never answers.
+type hangingSystemd struct{}
+
+func (hangingSystemd) SetMemory(ctx context.Context, _ string, _ map[cgroup.Knob]uint64) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestASystemdThatHangsHoldsNoContainer takes in running pods, creates one and starts its container while systemd hangs.
+func TestASystemdThatHangsHoldsNoContainer(t *testing.T) {
+	n := newNode(t, "", func(n *node) { n.units = hangingSystemd{} })
+	var pods []Pod
+	var containers []Container
+	for i := range 20 {
+		pod := n.pod(fmt.Sprintf("p%d", i), memoryqos.Guaranteed)
+		pod.CgroupParent = fmt.Sprintf("/kubepods.slice/kubepods-podp%d.slice", i)
+		c := ofPod(pod, "main", 10*mi)
+		c.State, c.CgroupsPath = Running, pod.CgroupParent+"/cri-containerd-"+c.ID+".scope"
+		n.mkdir(c.CgroupsPath)
+		pods, containers = append(pods, pod), append(containers, c)
+	}
+	n.sync(pods, containers)
+	pod := n.pod("new", memoryqos.Guaranteed)
+	pod.CgroupParent = "/kubepods.slice/kubepods-podnew.slice"
+	c := ofPod(pod, "main", 10*mi)
+	c.CgroupsPath = pod.CgroupParent + "/cri-containerd-" + c.ID + ".scope"
+	n.mkdir(pod.CgroupParent)
+	n.run(pod, c, n.create(pod, c))
+	for _, dir := range []string{"/kubepods.slice", pod.CgroupParent} {
+		if got := n.file(dir, "memory.min"); got == "0" {
+			t.Errorf("memory.min of %s is %s", dir, got)
+		}
+	}
+}

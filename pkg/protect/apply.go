@@ -22,7 +22,7 @@ func (p *Protector) Apply(ctx context.Context, targets []Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.want(targets)
-	return p.settle(ctx, maps.Values(p.held))
+	return p.settle(maps.Values(p.held))
 }
 
 // Update is Apply for a part: the targets become wanted, the cgroups that are gone are put back, and what else is wanted
@@ -34,21 +34,21 @@ func (p *Protector) Update(ctx context.Context, targets []Target, gone []string)
 	for _, cgroup := range gone {
 		if h := p.held[cgroup]; h != nil {
 			h.generation = noTarget
-			h.set(memoryqos.Values{})
+			p.set(h, memoryqos.Values{})
 			touched[cgroup] = h
 		}
 	}
 	for _, t := range targets {
 		touched[t.Cgroup] = p.take(t)
 	}
-	return p.settle(ctx, maps.Values(touched))
+	return p.settle(maps.Values(touched))
 }
 
 // noTarget is the generation of a cgroup that is not wanted any more.
 const noTarget = -1
 
 // settle makes these cgroups hold what is wanted, and forgets those that are no target any more.
-func (p *Protector) settle(ctx context.Context, cgroups iter.Seq[*held]) error {
+func (p *Protector) settle(cgroups iter.Seq[*held]) error {
 	var changes []change
 	var errs []error
 	for h := range cgroups {
@@ -69,9 +69,9 @@ func (p *Protector) settle(ctx context.Context, cgroups iter.Seq[*held]) error {
 			changes = append(changes, change{h, i})
 		}
 	}
-	errs = append(errs, p.write(ctx, changes)...)
+	errs = append(errs, p.write(changes)...)
 	for h := range cgroups {
-		if h.generation != p.generation && !h.left(p.tree) {
+		if h.generation != p.generation && !p.left(h) {
 			p.drop(h)
 		}
 	}
@@ -79,12 +79,12 @@ func (p *Protector) settle(ctx context.Context, cgroups iter.Seq[*held]) error {
 }
 
 // left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
-func (h *held) left(t *cgroup.Tree) bool {
-	some := h.behind
+func (p *Protector) left(h *held) bool {
+	some := p.unconfirmed(h.cgroup)
 	for i := range h.files {
 		some = some || h.files[i].ours && !h.files[i].settled()
 	}
-	return some && !t.Ended(h.cgroup)
+	return some && !p.tree.Ended(h.cgroup)
 }
 
 // change is a file that does not hold what is wanted.
@@ -115,7 +115,7 @@ func (p *Protector) look(h *held, index int) error {
 // write makes the changes: first those that lower, children before parents; then those that raise, parents before children.
 // In between each cgroup holds the smaller of its old and new value, so that the sum of children never exceeds their parent's
 // old value while it is lowered, nor its new one while they are raised.
-func (p *Protector) write(ctx context.Context, changes []change) []error {
+func (p *Protector) write(changes []change) []error {
 	slices.SortFunc(changes, func(a, b change) int {
 		down, up := a.lowers(), b.lowers()
 		deeper := cmp.Compare(depth(b.cgroup), depth(a.cgroup))
@@ -132,12 +132,12 @@ func (p *Protector) write(ctx context.Context, changes []change) []error {
 	})
 	var errs []error
 	for len(changes) > 0 {
-		// What belongs to one cgroup goes to systemd in one call.
+		// What belongs to one unit goes to systemd in one call.
 		n := 1
 		for n < len(changes) && changes[n].held == changes[0].held && changes[n].lowers() == changes[0].lowers() {
 			n++
 		}
-		if err := p.writeCgroup(ctx, changes[:n]); err != nil {
+		if err := p.writeCgroup(changes[:n]); err != nil {
 			errs = append(errs, err)
 		}
 		changes = changes[n:]
@@ -145,34 +145,17 @@ func (p *Protector) write(ctx context.Context, changes []change) []error {
 	return errs
 }
 
-// writeCgroup makes changes of one cgroup: as unit properties where systemd manages it, then as files where those do not say
-// the same yet.
-func (p *Protector) writeCgroup(ctx context.Context, changes []change) error {
+// writeCgroup makes changes of one cgroup: the files, and then the properties of its unit, which systemd is to hold too.
+func (p *Protector) writeCgroup(changes []change) error {
 	h := changes[0].held
 	unit := p.unit(h.cgroup, h.driver)
-	for _, c := range changes {
-		p.note(Entry{Cgroup: h.cgroup, Knob: protected[c.index], Unit: unit, Restore: c.before()})
-	}
+	values := make(map[cgroup.Knob]uint64, len(changes))
 	var errs []error
-	if unit != "" {
-		values := make(map[cgroup.Knob]uint64, len(changes))
-		for _, c := range changes {
-			values[protected[c.index]] = c.file().want
-			c.file().told = true
-		}
-		sure, err := p.units.set(ctx, unit, values)
-		if err != nil {
-			errs = append(errs, err)
-		}
-		h.behind = h.behind || !sure
-	}
 	for _, c := range changes {
-		f := c.file()
-		if unit != "" {
-			p.look(h, c.index) // what cannot be read is written
-		}
+		f, knob := c.file(), protected[c.index]
+		p.note(Entry{Cgroup: h.cgroup, Knob: knob, Unit: unit, Restore: c.before()})
 		if !f.settled() {
-			err := p.tree.Set(h.cgroup, protected[c.index], f.want)
+			err := p.tree.Set(h.cgroup, knob, f.want)
 			if errors.Is(err, fs.ErrNotExist) {
 				f.known = false
 				continue
@@ -184,34 +167,51 @@ func (p *Protector) writeCgroup(ctx context.Context, changes []change) error {
 			f.have, f.known = f.want, true
 		}
 		f.ours = f.want != initial[c.index]
-		if !f.ours && !h.behind {
-			p.forget(h.cgroup, protected[c.index])
-		}
+		values[knob] = f.want
 	}
+	if unit != "" && len(values) > 0 {
+		p.systemd.set(h.cgroup, unit, values)
+	}
+	p.forgetRestored(h)
 	return errors.Join(errs...)
 }
 
-// catchUp tells systemd again what it may not have heard: a property that it holds comes back into the file at its next
-// look at the unit, long after a value was taken back.
-func (p *Protector) catchUp(ctx context.Context, h *held) error {
-	values := make(map[cgroup.Knob]uint64)
-	for i := range h.files {
-		if f := &h.files[i]; f.told {
-			values[protected[i]] = f.want
-		}
+// forgetRestored takes the files of a cgroup out of the journal that hold the kernel's default again, once systemd cannot
+// overwrite them any more.
+func (p *Protector) forgetRestored(h *held) {
+	if p.unconfirmed(h.cgroup) {
+		return
 	}
-	sure, err := p.units.set(ctx, cgroup.Unit(h.cgroup), values)
-	if !sure {
-		return err
-	}
-	h.behind = false
 	for i := range h.files {
-		if f := &h.files[i]; f.told && !f.ours {
+		if f := &h.files[i]; f.wanted && f.settled() && !f.ours {
 			p.forget(h.cgroup, protected[i])
 		}
 	}
-	if h.generation != p.generation && !h.left(p.tree) {
+}
+
+// confirmed receives the values that systemd has confirmed. It has written all values of the unit into the files, so that
+// they are compared.
+func (p *Protector) confirmed(dir string, values map[cgroup.Knob]uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.held[dir]
+	if h == nil {
+		for knob, v := range values {
+			if knob != cgroup.CpusetMems && v == byDefault(knob) {
+				p.forget(dir, knob)
+			}
+		}
+		return
+	}
+	if p.unconfirmed(dir) {
+		return // of newer values
+	}
+	_, err := p.reconcile(slices.Values([]string{dir}))
+	if p.complaint.new(err, p.now()) {
+		p.log.WithError(err).Warn("a cgroup that systemd has written could not be compared")
+	}
+	p.forgetRestored(h)
+	if h.generation != p.generation && !p.left(h) {
 		p.drop(h)
 	}
-	return nil
 }

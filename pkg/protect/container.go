@@ -24,9 +24,9 @@ type ContainerKnobs struct {
 // SetContainer writes to a running container, to crun's inner cgroup too, for runtimes that cannot be asked to. The levels
 // above must have been raised before. A cgroup that is gone is an error that is fs.ErrNotExist.
 //
-// It holds no lock while it writes, and systemd, which answers one after the other, is told last: kernels before 6.17 reclaim
-// what is above a smaller memory.high before the write returns, and no create may wait for that.
-func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
+// It holds no lock while it writes: kernels before 6.17 reclaim what is above a smaller memory.high before the write returns,
+// and no create may wait for that.
+func (p *Protector) SetContainer(_ context.Context, c ContainerKnobs) error {
 	unit := p.unit(c.Cgroup, c.Driver)
 	var errs []error
 	properties := make(map[cgroup.Knob]uint64, len(protected)+1)
@@ -51,7 +51,7 @@ func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 			continue
 		}
 		err := setLeaves(p.tree, leaves, protected[i], *v)
-		if err == nil && *v == initial[i] {
+		if err == nil && *v == initial[i] && unit == "" {
 			p.forget(c.Cgroup, protected[i])
 		}
 		errs = append(errs, err)
@@ -61,11 +61,11 @@ func (p *Protector) SetContainer(ctx context.Context, c ContainerKnobs) error {
 			errs = append(errs, p.tree.SetMems(leaf, c.Mems))
 		}
 	}
-	if unit != "" && len(properties) > 0 {
-		_, err := p.units.set(ctx, unit, properties)
-		errs = append(errs, err)
+	err := errors.Join(errs...)
+	if unit != "" && len(properties) > 0 && err == nil {
+		p.systemd.set(c.Cgroup, unit, properties)
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // setLeaves writes a value to a container's cgroups, outer first; protection that is lowered, inner first.

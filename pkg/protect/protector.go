@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"context"
 	"io"
 	"maps"
 	"sync"
@@ -31,7 +32,7 @@ type Options struct {
 // Protector owns the values of kubepods, the QoS levels and the pods. It is safe for concurrent use.
 type Protector struct {
 	tree    *cgroup.Tree
-	units   *breaker
+	systemd *queue // nil: files only
 	journal *Journal
 	watcher *cgroup.Watcher
 	changed func(cgroup.Change)
@@ -55,7 +56,6 @@ type held struct {
 	driver     cgroup.Driver
 	generation int
 	files      [len(protected)]file
-	behind     bool // systemd has not confirmed what it was told
 	fresh      bool // see Target
 }
 
@@ -80,7 +80,6 @@ type file struct {
 	known  bool // the file was seen to hold have
 	have   uint64
 	ours   bool // we wrote it and have not put it back
-	told   bool // systemd was told of it, and may have heard
 	fight  fight
 
 	overwritten uint64 // foreign writes since it is held
@@ -107,7 +106,7 @@ func New(o Options) *Protector {
 		p.page = uint64(p.tree.PageSize())
 	}
 	if o.Units != nil {
-		p.units = &breaker{units: o.Units, now: p.now, log: p.log}
+		p.systemd = newQueue(o.Units, p.tree, p.log, p.confirmed)
 	}
 	return p
 }
@@ -120,7 +119,7 @@ func (p *Protector) want(targets []Target) {
 	}
 	for _, h := range p.held {
 		if h.generation != p.generation {
-			h.set(memoryqos.Values{})
+			p.set(h, memoryqos.Values{})
 		}
 	}
 }
@@ -139,7 +138,7 @@ func (p *Protector) take(t Target) *held {
 		}
 	}
 	h.level, h.driver, h.generation, h.fresh = t.Level, t.Driver, p.generation, t.Fresh
-	h.set(t.Values)
+	p.set(h, t.Values)
 	return h
 }
 
@@ -155,13 +154,13 @@ func (p *Protector) recall(h *held) {
 }
 
 // set takes over what a cgroup should hold. What is no longer set goes back to the kernel's default, if it was ours.
-func (h *held) set(v memoryqos.Values) {
+func (p *Protector) set(h *held, v memoryqos.Values) {
 	for i, value := range [...]*uint64{v.Min, v.Low, v.High} {
 		f := &h.files[i]
 		switch {
 		case value != nil:
 			f.wanted, f.want = true, *value
-		case f.ours, h.behind && f.told:
+		case f.ours, p.systemd != nil && p.systemd.sent(h.cgroup, protected[i]):
 			f.wanted, f.want = true, initial[i]
 		default:
 			f.wanted = false
@@ -193,9 +192,36 @@ func (p *Protector) Overwrites() map[Overwrite]uint64 {
 	return maps.Clone(p.overwrites)
 }
 
+// Unconfirmed is how many units have values that systemd has not confirmed yet. The files of their cgroups hold them.
+func (p *Protector) Unconfirmed() int {
+	if p.systemd == nil {
+		return 0
+	}
+	return p.systemd.length()
+}
+
+// Flush waits until systemd has confirmed all values, or ctx ends.
+func (p *Protector) Flush(ctx context.Context) error {
+	if p.systemd == nil {
+		return nil
+	}
+	return p.systemd.flush(ctx)
+}
+
+// Close flushes within ctx. On return systemd receives nothing more from this Protector.
+func (p *Protector) Close(ctx context.Context) error {
+	if p.systemd == nil {
+		return nil
+	}
+	return p.systemd.close(ctx)
+}
+
+// unconfirmed reports whether systemd may still write an older value into the files of a cgroup.
+func (p *Protector) unconfirmed(dir string) bool { return p.systemd != nil && p.systemd.waits(dir) }
+
 // unit is the systemd unit to set beside a cgroup's files; "" when files are all there is.
 func (p *Protector) unit(dir string, driver cgroup.Driver) string {
-	if p.units == nil || driver != cgroup.Systemd {
+	if p.systemd == nil || driver != cgroup.Systemd {
 		return ""
 	}
 	return cgroup.Unit(dir)

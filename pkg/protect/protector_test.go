@@ -3,6 +3,7 @@ package protect
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -51,6 +52,11 @@ func newNode(t testing.TB, units Units, dirs ...string) *node {
 	n.journal = openJournal(t, t.TempDir())
 	n.Protector = New(Options{
 		Tree: n.Tree, Units: units, Journal: n.journal, Log: logger, Now: func() time.Time { return n.clock },
+	})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		n.Protector.Close(ctx)
 	})
 	return n
 }
@@ -350,21 +356,61 @@ type units struct {
 	mu    sync.Mutex
 	calls []string
 	err   error
-	tree  *cgroup.Tree // written to as systemd does, when set
+	tree  *cgroup.Tree    // written to as systemd does, when set
+	hangs chan struct{}   // a call waits until it is closed, when set
+	began chan string     // receives the unit of each call before it waits, when set
+	gone  map[string]bool // units that systemd refuses
 }
 
-func (u *units) SetMemory(_ context.Context, unit string, values map[cgroup.Knob]uint64) error {
+func (u *units) SetMemory(ctx context.Context, unit string, values map[cgroup.Knob]uint64) error {
+	if u.began != nil {
+		u.began <- unit
+	}
+	if u.hangs != nil {
+		select {
+		case <-u.hangs:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	call := unit
 	for _, knob := range slices.Sorted(maps.Keys(values)) {
 		call += " " + string(knob) + "=" + cgroup.FormatLimit(values[knob])
-		if u.tree != nil {
+		if u.tree != nil && unit == "kubepods.slice" {
 			u.tree.Set("kubepods.slice", knob, values[knob])
 		}
 	}
 	u.calls = append(u.calls, call)
+	if u.gone[unit] {
+		return errors.New("refused")
+	}
 	return u.err
+}
+
+// answer makes systemd answer with err from now on.
+func (u *units) answer(err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.err = err
+}
+
+// taken are the calls since the last time.
+func (u *units) taken() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	calls := u.calls
+	u.calls = nil
+	return calls
+}
+
+// flush waits until systemd has confirmed everything.
+func (n *node) flush(t testing.TB) {
+	t.Helper()
+	if err := n.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 const (
@@ -372,28 +418,45 @@ const (
 	sliceB = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb.slice"
 )
 
-func TestSystemdIsToldAndThenTheFileIsChecked(t *testing.T) {
+func TestFilesAreWrittenAndThenSystemdReceivesTheirValues(t *testing.T) {
 	u := &units{}
 	n := newNode(t, u, sliceG, sliceB)
-	u.tree = n.Tree
 	writes := n.apply(t, map[string]memoryqos.Values{sliceB: low(30), podG: minimum(5)})
-	wantWrites(t, u.calls, "kubepods.slice memory.low=30 memory.min=30", "kubepods-burstable.slice memory.low=30",
-		"kubepods-burstable-podb.slice memory.low=30")
-	// kubepods.slice already holds its values by systemd's hand; the fake one does not write the others.
-	wantWrites(t, writes, "kubepods/min=5", "kubepods.slice/low=30", "kubepods.slice/min=30", "kubepods.slice/low=30",
-		"kubepods.slice/kubepods-burstable.slice/low=30", podG+"/min=5", "kubepods.slice/low=30", sliceB+"/low=30")
+	wantWrites(t, writes, "kubepods/min=5", "kubepods.slice/min=30", "kubepods.slice/low=30",
+		"kubepods.slice/kubepods-burstable.slice/low=30", podG+"/min=5", sliceB+"/low=30")
+	n.flush(t)
+	calls := u.taken()
+	slices.Sort(calls) // a parent comes first where they wait together
+	wantWrites(t, calls, "kubepods-burstable-podb.slice memory.low=30", "kubepods-burstable.slice memory.low=30", "kubepods.slice memory.low=30 memory.min=30")
 	for _, e := range n.journal.Entries() {
 		if (e.Unit != "") != strings.HasPrefix(e.Cgroup, "kubepods.slice") {
 			t.Errorf("%v", e)
 		}
 	}
-	u.calls = nil
 	n.apply(t, map[string]memoryqos.Values{sliceB: low(30), podG: minimum(5)})
-	wantWrites(t, u.calls) // set only when changed
-	u.tree = nil
+	n.flush(t)
+	wantWrites(t, u.taken()) // set only when changed
 	n.apply(t, nil)
-	wantWrites(t, u.calls, "kubepods-burstable-podb.slice memory.low=0", "kubepods-burstable.slice memory.low=0",
-		"kubepods.slice memory.low=0 memory.min=0")
+	n.flush(t)
+	calls = u.taken()
+	slices.Sort(calls)
+	wantWrites(t, calls, "kubepods-burstable-podb.slice memory.low=0", "kubepods-burstable.slice memory.low=0", "kubepods.slice memory.low=0 memory.min=0")
+	waitFor(t, func() bool { return len(n.journal.Entries()) == 0 })
+}
+
+// systemd writes whatever it holds for a unit, so that files are compared after each confirmation.
+func TestFilesAreComparedAfterSystemdHasWrittenThem(t *testing.T) {
+	u := &units{hangs: make(chan struct{}), began: make(chan string, 100)}
+	n := newNode(t, u, sliceG)
+	u.tree = n.Tree
+	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(30)})
+	if unit := <-u.began; unit != "kubepods.slice" {
+		t.Errorf("the first is %s", unit)
+	}
+	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(40)}) // systemd is just receiving 30
+	close(u.hangs)
+	n.flush(t)
+	waitFor(t, func() bool { return content(t, n.Tree, "kubepods.slice/memory.min") == "40" })
 }
 
 func TestWithoutSystemdFilesAreWrittenAndOneLineSaysSo(t *testing.T) {
@@ -401,59 +464,141 @@ func TestWithoutSystemdFilesAreWrittenAndOneLineSaysSo(t *testing.T) {
 	n := newNode(t, u, sliceG)
 	for i := range uint64(3) {
 		n.apply(t, map[string]memoryqos.Values{sliceG: minimum(10 + i)})
-		n.clock = n.clock.Add(pause)
+		n.flush(t)
 	}
 	if got := content(t, n.Tree, sliceG+"/memory.min"); got != "12" {
 		t.Errorf("memory.min is %s", got)
 	}
-	if len(u.calls) != 3 { // once for each time it was due again
-		t.Errorf("%d calls: %v", len(u.calls), u.calls)
-	}
 	if lines := n.log.AllEntries(); len(lines) != 1 || lines[0].Level != logrus.WarnLevel || !strings.Contains(lines[0].Message, "written to files only") {
 		t.Errorf("%d lines", len(lines))
 	}
-	u.err = ErrNoUnit
+	u.answer(ErrNoUnit)
 	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(20)})
-	u.err = errors.New("refused")
-	err := n.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, sliceG), Values: minimum(30)}}))
-	if err == nil || err.Error() != "refused" {
-		t.Errorf("got %v", err)
+	n.flush(t)
+	if n.Unconfirmed() != 0 {
+		t.Errorf("%d units wait", n.Unconfirmed())
 	}
-	if got := content(t, n.Tree, sliceG+"/memory.min"); got != "30" {
-		t.Errorf("memory.min is %s", got)
-	}
-	u.err = nil
-	n.clock = n.clock.Add(pause)
-	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(40)})
 }
 
-// A systemd that is slow may hear of a value after we have given up waiting, and then holds it for ever.
-func TestASystemdThatDidNotAnswerIsToldAgain(t *testing.T) {
+// A systemd that does not answer holds nobody: neither those who set values, nor those who read or check them.
+func TestASystemdThatHangsHoldsNobody(t *testing.T) {
+	u := &units{hangs: make(chan struct{}), began: make(chan string, 5000)}
+	n := newNode(t, u)
+	var pods []Pod
+	for i := range 1000 {
+		slice := fmt.Sprintf("kubepods.slice/kubepods-pod%d.slice", i)
+		put(t, n.Root(), map[string]string{slice + "/": ""})
+		pods = append(pods, Pod{Path: mustPod(t, slice), Values: minimum(10)})
+	}
+	if err := n.Apply(t.Context(), Targets(pods)); err != nil {
+		t.Fatal(err)
+	}
+	<-u.began
+	n.reconcile(t)
+	if err := n.SetContainer(t.Context(), ContainerKnobs{Cgroup: "kubepods.slice/kubepods-pod1.slice/crio-a.scope", Driver: cgroup.Systemd}); err != nil {
+		t.Error(err)
+	}
+	if got := content(t, n.Tree, "kubepods.slice/memory.min"); got != "10000" {
+		t.Errorf("memory.min is %s", got)
+	}
+	if n.Unconfirmed() != 1001 {
+		t.Errorf("%d units wait", n.Unconfirmed())
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := n.Protector.Close(ctx); err == nil || err.Error() != "1001 units have properties that systemd has not confirmed: context canceled" {
+		t.Errorf("got %v", err)
+	}
+	if calls := len(u.began); calls > 0 {
+		t.Errorf("%d calls after Close", calls)
+	}
+}
+
+// A systemd that is slow may receive a value after we have stopped waiting, and then holds it for ever.
+func TestASystemdThatDidNotAnswerReceivesTheLatestValuesUntilItConfirms(t *testing.T) {
 	u := &units{err: context.DeadlineExceeded}
 	n := newNode(t, u, sliceG)
-	if err := n.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, sliceG), Values: minimum(30)}})); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("got %v", err)
-	}
-	u.err = nil
-	n.apply(t, nil) // the pod ends while systemd is left alone
+	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(30)})
+	waitFor(t, func() bool { u.mu.Lock(); defer u.mu.Unlock(); return len(u.calls) > 0 })
+	n.apply(t, nil) // the pod ends before systemd has confirmed
 	if len(n.journal.Entries()) == 0 {
 		t.Error("the journal has forgotten what systemd may still hold")
 	}
-	u.calls = nil
-	n.reconcile(t)
-	wantWrites(t, u.calls)
-	n.clock = n.clock.Add(pause)
-	n.overwrite(t, "kubepods.slice/memory.min", "30") // it writes what it had heard
-	n.reconcile(t)
-	if slices.Sort(u.calls); len(u.calls) == 0 || u.calls[len(u.calls)-1] != "kubepods.slice memory.min=0" {
-		t.Errorf("systemd was told %q, want memory.min=0 for kubepods.slice", u.calls)
-	}
-	if got := content(t, n.Tree, "kubepods.slice/memory.min"); got != "0" {
-		t.Errorf("memory.min is %s", got)
-	}
+	n.overwrite(t, "kubepods.slice/memory.min", "30") // systemd writes what it had received
+	u.answer(nil)
+	u.taken()
+	n.flush(t)
+	calls := u.taken()
+	slices.Sort(calls)
+	wantWrites(t, calls, "kubepods-podg.slice memory.min=0", "kubepods.slice memory.min=0")
+	waitFor(t, func() bool { return content(t, n.Tree, "kubepods.slice/memory.min") == "0" })
+	n.flush(t)
+	waitFor(t, func() bool { return len(n.journal.Entries()) == 0 })
 	n.apply(t, nil)
-	if len(n.held) > 0 || len(n.journal.Entries()) > 0 {
-		t.Errorf("still held: %v, journal %v", n.held, n.journal.Entries())
+	if len(n.held) > 0 {
+		t.Errorf("still held: %v", n.held)
+	}
+	if lines := n.log.AllEntries(); len(lines) != 1 || !strings.Contains(lines[0].Message, "systemd has not confirmed") {
+		t.Errorf("%d lines", len(lines))
+	}
+}
+
+// A unit that systemd refuses does not keep the others waiting.
+func TestARefusedUnitKeepsNoOtherWaiting(t *testing.T) {
+	u := &units{gone: map[string]bool{"kubepods.slice": true}}
+	n := newNode(t, u, sliceG, sliceB)
+	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(30), sliceB: low(5)})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		waitFor(t, func() bool { return n.Unconfirmed() == 1 })
+		cancel()
+	}()
+	if err := n.Flush(ctx); err == nil || err.Error() != "1 units have properties that systemd has not confirmed: refused" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A slice of any name is loaded by systemd and keeps a drop-in; one whose cgroup is gone must not be.
+func TestAUnitThatIsGoneReceivesNothing(t *testing.T) {
+	u := &units{hangs: make(chan struct{}), began: make(chan string, 100)}
+	n := newNode(t, u, sliceG, sliceB)
+	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(30), sliceB: low(5)})
+	<-u.began // of kubepods.slice; the others wait
+	if err := os.RemoveAll(filepath.Join(n.Root(), sliceG)); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(n.Root(), sliceB) // whether it is there is not known
+	if err := errors.Join(os.RemoveAll(link), os.Symlink(n.Root(), link)); err != nil {
+		t.Fatal(err)
+	}
+	close(u.hangs)
+	waitFor(t, func() bool { return n.Unconfirmed() == 1 })
+	for _, call := range u.taken() {
+		if strings.Contains(call, "-pod") {
+			t.Errorf("systemd received %s", call)
+		}
+	}
+	n.apply(t, map[string]memoryqos.Values{sliceB: low(5)}) // the file is written first, and is not there
+	if err := errors.Join(os.Remove(link), os.Mkdir(link, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	n.flush(t)
+	if calls := strings.Join(u.taken(), ","); !strings.Contains(calls, "kubepods-burstable-podb.slice memory.low=5") || strings.Contains(calls, "kubepods-podg") {
+		t.Errorf("systemd received %s", calls)
+	}
+}
+
+func TestRetryIntervalsGrowAndAreBounded(t *testing.T) {
+	var got []time.Duration
+	for failures := range 8 {
+		got = append(got, retryInterval(failures))
+	}
+	want := []time.Duration{1, 1, 2, 4, 8, 16, 30, 30}
+	for i := range want {
+		want[i] *= time.Second
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -463,7 +608,8 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 	n := newNode(t, u, crun+"/container", podG+"/b")
 	set := func(c ContainerKnobs) []string {
 		t.Helper()
-		n.writes, u.calls = nil, nil
+		n.flush(t)
+		n.writes, _ = nil, u.taken()
 		if err := n.SetContainer(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
@@ -471,12 +617,14 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 	}
 	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: cgroup.Systemd, Values: minimum(10), Mems: "0-1"}),
 		crun+"/min=10", crun+"/container/min=10", crun+"/cpuset.mems=0-1", crun+"/container/cpuset.mems=0-1")
-	wantWrites(t, u.calls, "crio-a.scope cpuset.mems=3 memory.min=10")
+	n.flush(t)
+	wantWrites(t, u.taken(), "crio-a.scope cpuset.mems=3 memory.min=10")
 	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: cgroup.Systemd, Values: minimum(5)}), crun+"/container/min=5", crun+"/min=5")
 	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: cgroup.Systemd, Values: memoryqos.Values{Min: ptr[uint64](0), High: ptr[uint64](cgroup.Max)}}),
 		crun+"/container/min=0", crun+"/min=0", crun+"/high=max", crun+"/container/high=max")
 	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: cgroup.Cgroupfs, Values: memoryqos.Values{High: ptr[uint64](4096)}}), podG+"/b/high=4096")
-	wantWrites(t, u.calls)
+	n.flush(t)
+	wantWrites(t, u.taken())
 	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: cgroup.Cgroupfs}))
 	want := []Entry{{crun, cgroup.CpusetMems, "crio-a.scope", ""}, {podG + "/b", cgroup.MemoryHigh, "", ""}}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {

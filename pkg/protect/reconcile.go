@@ -17,32 +17,29 @@ func (p *Protector) Reconcile(ctx context.Context, cgroups ...string) (time.Dura
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(cgroups) == 0 {
-		return p.reconcile(ctx, maps.Keys(p.held))
+		return p.reconcile(maps.Keys(p.held))
 	}
 	// Those with a repair held back are always among them, so that the answer is the earliest of all.
 	for _, cgroup := range cgroups {
 		p.fighting[cgroup] = true
 	}
-	return p.reconcile(ctx, maps.Keys(p.fighting))
+	return p.reconcile(maps.Keys(p.fighting))
 }
 
 // resume makes the repairs that were held back and are due.
-func (p *Protector) resume(ctx context.Context) (time.Duration, error) {
+func (p *Protector) resume() (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.reconcile(ctx, maps.Keys(p.fighting))
+	return p.reconcile(maps.Keys(p.fighting))
 }
 
-func (p *Protector) reconcile(ctx context.Context, cgroups iter.Seq[string]) (next time.Duration, err error) {
+func (p *Protector) reconcile(cgroups iter.Seq[string]) (next time.Duration, err error) {
 	var changes []change
 	var errs []error
 	now := p.now()
 	for cgroup := range cgroups {
 		fighting := false
 		h := p.held[cgroup]
-		if h != nil && h.behind {
-			errs = append(errs, p.catchUp(ctx, h))
-		}
 		for i := range protected {
 			if h == nil {
 				break
@@ -63,7 +60,7 @@ func (p *Protector) reconcile(ctx context.Context, cgroups iter.Seq[string]) (ne
 			delete(p.fighting, cgroup)
 		}
 	}
-	errs = append(errs, p.write(ctx, changes)...)
+	errs = append(errs, p.write(changes)...)
 	for _, c := range changes {
 		if c.file().settled() {
 			c.file().fight.open = false
@@ -117,7 +114,7 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 			p.prune()
 			next, err = p.Reconcile(ctx)
 		case <-held.C:
-			next, err = p.resume(ctx)
+			next, err = p.resume()
 		case c, ok := <-changes:
 			if !ok {
 				changes = nil

@@ -46,6 +46,9 @@ func TestOnARealSystemd(t *testing.T) {
 	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, "kubepods-podg.slice"), Values: minimum(value)}})); err != nil {
 		t.Fatal(err)
 	}
+	if err := p.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	// Of what a file alone holds, nothing is left after these.
 	disturb := func() {
 		t.Helper()

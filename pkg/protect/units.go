@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
@@ -43,16 +42,12 @@ var property = map[cgroup.Knob]string{
 	cgroup.CpusetMems: "AllowedMemoryNodes", // systemd 244
 }
 
-// unitTimeout is how long systemd may take over one answer while a create waits for it.
-const unitTimeout = 500 * time.Millisecond
-
 // SystemdUnits are Units over systemd's D-Bus socket. A value that systemd holds survives its daemon-reload and every change
 // of another property of the same slice; one that stands in the file alone does not. The other way round, setting a property
 // makes systemd write all that it holds for the unit: a cpu.max that somebody wrote behind its back is lost
 // (kubernetes#138431). So a property is set only when its value changes.
 type SystemdUnits struct {
-	socket  string
-	timeout time.Duration
+	socket string
 
 	mu   sync.Mutex
 	conn *systemd.Conn
@@ -61,18 +56,12 @@ type SystemdUnits struct {
 // NewUnits gives Units over systemd's private D-Bus socket, usually /run/systemd/private. It connects at first use and
 // again after an error.
 func NewUnits(socket string) *SystemdUnits {
-	return &SystemdUnits{socket: socket, timeout: unitTimeout}
+	return &SystemdUnits{socket: socket}
 }
 
-// WithTimeout sets how long systemd may take over one answer.
-func (u *SystemdUnits) WithTimeout(timeout time.Duration) *SystemdUnits {
-	u.timeout = timeout
-	return u
-}
-
-// SetMemory implements Units.
+// SetMemory implements Units. It waits for systemd no longer than callTimeout.
 func (u *SystemdUnits) SetMemory(ctx context.Context, unit string, values map[cgroup.Knob]uint64) error {
-	ctx, cancel := context.WithTimeout(ctx, u.timeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := u.set(ctx, unit, properties(values)); err != nil {
 		return fmt.Errorf("set the memory properties of unit %s over %s: %w", unit, u.socket, err)
@@ -107,23 +96,17 @@ func (u *SystemdUnits) set(ctx context.Context, unit string, properties []system
 
 // dial connects. Its deadline bounds the handshake only: the connection outlives it.
 func (u *SystemdUnits) dial(ctx context.Context) (*systemd.Conn, error) {
-	var sockets []net.Conn
 	conn, err := systemd.NewConnection(func() (*dbus.Conn, error) {
 		socket, err := new(net.Dialer).DialContext(ctx, "unix", u.socket)
 		if err != nil {
 			return nil, err
 		}
-		if deadline, ok := ctx.Deadline(); ok {
-			socket.SetDeadline(deadline)
-		}
-		sockets = append(sockets, socket)
+		stop := context.AfterFunc(ctx, func() { socket.Close() })
+		defer stop()
 		return handshake(socket)
 	})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil, ErrNoSystemd
-	}
-	for _, socket := range sockets {
-		socket.SetDeadline(time.Time{})
 	}
 	return conn, err
 }
