@@ -5,118 +5,203 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"iter"
 	"maps"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// Apply makes the targets the wanted state, as a whole: a cgroup that was among the last ones and is not among these is
-// put back to the kernel's default. Writes lower bottom-up, then raise top-down, so that at no moment a parent promises
-// less than its children. A cgroup that is gone is no error. It does all that it can and returns all errors joined.
-//
-// For a container that shrinks, the caller applies the smaller sums after the container has its smaller value.
+// Apply makes the targets the desired state, as a whole: a cgroup that was among the last ones and is not among these is put
+// back to the kernel's default. Protection is lowered bottom-up and then raised top-down, so that at no moment a parent
+// promises less than its children. A cgroup that is gone is no error. It does all that it can and returns all errors joined.
+// It returns when the files hold the values; systemd receives them afterwards.
 func (p *Protector) Apply(ctx context.Context, targets []Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.want(targets)
-	return p.settle(maps.Values(p.held))
+	for _, r := range p.rows {
+		r.target = false
+	}
+	var errs []error
+	for _, t := range targets {
+		if _, err := p.take(t); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, r := range p.rows {
+		if !r.target {
+			p.set(r, memoryqos.Values{}, nil)
+		}
+	}
+	rows := slices.AppendSeq(make([]*row, 0, len(p.rows)), maps.Values(p.rows))
+	return errors.Join(append(errs, p.settle(ctx, rows)...)...)
 }
 
-// Update is Apply for a part: the targets become wanted, the cgroups that are gone are put back, and what else is wanted
-// stays as it is. Its cost does not grow with the number of pods. Where it fails, Apply tries all again.
+// Update is Apply for a part: the targets become desired, the cgroups that are gone are put back, and the rest stays as it
+// is. Its cost does not grow with the number of pods. Where it fails, Apply tries everything again.
 func (p *Protector) Update(ctx context.Context, targets []Target, gone []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	touched := make(map[string]*held, len(targets)+len(gone))
-	for _, cgroup := range gone {
-		if h := p.held[cgroup]; h != nil {
-			h.generation = noTarget
-			p.set(h, memoryqos.Values{})
-			touched[cgroup] = h
+	touched := make(map[*row]bool, len(targets)+len(gone))
+	for _, dir := range gone {
+		if r := p.rows[dir]; r != nil {
+			r.target, r.byRuntime = false, false
+			p.set(r, memoryqos.Values{}, nil)
+			touched[r] = true
 		}
 	}
+	var errs []error
 	for _, t := range targets {
-		touched[t.Cgroup] = p.take(t)
+		if r, err := p.take(t); err != nil {
+			errs = append(errs, err)
+		} else {
+			touched[r] = true
+		}
 	}
-	return p.settle(maps.Values(touched))
+	return errors.Join(append(errs, p.settle(ctx, slices.Collect(maps.Keys(touched)))...)...)
 }
 
-// noTarget is the generation of a cgroup that is not wanted any more.
-const noTarget = -1
-
-// settle makes these cgroups hold what is wanted, and forgets those that are no target any more.
-func (p *Protector) settle(cgroups iter.Seq[*held]) error {
+// settle makes these cgroups hold what is desired, and drops those that are no target any more.
+func (p *Protector) settle(ctx context.Context, rows []*row) (errs []error) {
 	var changes []change
-	var errs []error
-	for h := range cgroups {
-		for i := range h.files {
-			f := &h.files[i]
-			if f.settled() {
+	for _, r := range rows {
+		if r.byRuntime || r.settled() {
+			continue
+		}
+		for _, part := range p.parts(r) {
+			if part == nil {
 				continue
 			}
-			if !f.known {
-				err := p.look(h, i)
-				if errors.Is(err, fs.ErrNotExist) {
-					continue
-				}
+			for i := range part.files {
+				due, err := p.unsettled(part, i)
 				if err != nil {
 					errs = append(errs, err)
 				}
+				if due {
+					changes = append(changes, change{part, i})
+				}
 			}
-			changes = append(changes, change{h, i})
 		}
 	}
-	errs = append(errs, p.write(changes)...)
-	for h := range cgroups {
-		if h.generation != p.generation && !p.left(h) {
-			p.drop(h)
+	errs = append(errs, p.write(ctx, changes)...)
+	for _, r := range rows {
+		if p.rows[r.cgroup] != r {
+			continue
+		}
+		p.forgetRestored(r)
+		if !r.target && !p.left(r) {
+			p.drop(r)
 		}
 	}
-	return errors.Join(errs...)
+	return errs
+}
+
+// settled reports whether there is nothing to do for any file.
+func (r *row) settled() bool {
+	for i := range r.files {
+		if !r.files[i].settled() {
+			return false
+		}
+	}
+	return r.inner == nil || r.inner.settled()
+}
+
+// unsettled reports whether a file is to be written. Where a pod's file is seen for the first time to hold what is desired,
+// systemd may not hold it yet, and it is a change all the same; a container's was written by its runtime, through systemd.
+func (p *Protector) unsettled(r *row, index int) (bool, error) {
+	f := &r.files[index]
+	if f.settled() {
+		return false, nil
+	}
+	if f.known {
+		return true, nil
+	}
+	err := p.look(r, index)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if r.level == cgroup.LevelContainer && f.settled() {
+		f.ours = !f.isInitial(index)
+		return false, nil
+	}
+	return true, err
 }
 
 // left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
-func (p *Protector) left(h *held) bool {
-	some := p.unconfirmed(h.cgroup)
-	for i := range h.files {
-		some = some || h.files[i].ours && !h.files[i].settled()
+func (p *Protector) left(r *row) bool {
+	some := p.unconfirmed(r.cgroup)
+	for i := range r.files {
+		some = some || r.files[i].ours && !r.files[i].settled()
 	}
-	return some && !p.tree.Ended(h.cgroup)
+	if r.inner != nil {
+		some = some || p.left(r.inner)
+	}
+	return some && !p.tree.Ended(r.cgroup)
 }
 
-// change is a file that does not hold what is wanted.
+// change is a file that does not hold what is desired.
 type change struct {
-	*held
+	*row
 	index int
 }
 
 func (c change) file() *file { return &c.files[c.index] }
 
-// lowers tells whether the change takes something away.
+// lowers reports whether the change takes something away.
 func (c change) lowers() bool { f := c.file(); return f.known && f.want < f.have }
 
+// before is what a file held before our first write, where rollback is to restore it: a kubelet with MemoryQoS writes a pod's
+// values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
+// wrong. When the journal was lost, a value of ours is found; it is the one that is desired.
+func (c change) before() string {
+	if f := c.file(); c.level == cgroup.LevelPod && c.index != mems && f.known && (c.fresh || f.have != f.want) {
+		return cgroup.FormatLimit(f.have)
+	}
+	return ""
+}
+
 // look reads what a file holds.
-func (p *Protector) look(h *held, index int) error {
-	f := &h.files[index]
-	v, err := p.tree.Get(h.cgroup, protected[index])
-	f.known = err == nil
-	if !f.known {
+func (p *Protector) look(r *row, index int) error {
+	f := &r.files[index]
+	v, err := p.read(r.cgroup, index)
+	if f.known = err == nil; !f.known {
 		return err
 	}
-	if f.have = v; memoryqos.Holds(v, f.want, p.page) {
+	p.found(r)
+	if f.have = v; index != mems && memoryqos.Holds(v, f.want, p.page) {
 		f.have = f.want
 	}
 	return nil
 }
 
+func (p *Protector) read(dir string, index int) (uint64, error) {
+	if index != mems {
+		return p.tree.Get(dir, knobs[index])
+	}
+	text, err := p.tree.Mems(dir)
+	if err != nil {
+		return 0, err
+	}
+	nodes, err := nodeset.Parse(text)
+	return uint64(nodes), err
+}
+
+func (p *Protector) put(dir string, index int, value uint64) error {
+	if index != mems {
+		return p.tree.Set(dir, knobs[index], value)
+	}
+	return p.tree.SetMems(dir, nodeset.Set(value).String())
+}
+
 // write makes the changes: first those that lower, children before parents; then those that raise, parents before children.
 // In between each cgroup holds the smaller of its old and new value, so that the sum of children never exceeds their parent's
-// old value while it is lowered, nor its new one while they are raised.
-func (p *Protector) write(changes []change) []error {
+// old value while it is lowered, nor its new one while they are raised. What may take long comes last, and without the lock.
+func (p *Protector) write(ctx context.Context, changes []change) (errs []error) {
 	slices.SortFunc(changes, func(a, b change) int {
+		if a.index >= high != (b.index >= high) {
+			return cmp.Compare(a.index, b.index)
+		}
 		down, up := a.lowers(), b.lowers()
 		deeper := cmp.Compare(depth(b.cgroup), depth(a.cgroup))
 		switch {
@@ -130,61 +215,109 @@ func (p *Protector) write(changes []change) []error {
 		}
 		return cmp.Or(deeper, cmp.Compare(a.cgroup, b.cgroup), cmp.Compare(a.index, b.index))
 	})
-	var errs []error
-	for len(changes) > 0 {
-		// What belongs to one unit goes to systemd in one call.
-		n := 1
-		for n < len(changes) && changes[n].held == changes[0].held && changes[n].lowers() == changes[0].lowers() {
-			n++
+	var units []*row
+	values := make(map[*row]map[cgroup.Knob]uint64)
+	for _, c := range changes {
+		var err error
+		if c.index < high {
+			err = p.writeFile(c)
+		} else {
+			err = p.writeSlowly(ctx, c)
 		}
-		if err := p.writeCgroup(changes[:n]); err != nil {
+		if err != nil {
 			errs = append(errs, err)
 		}
-		changes = changes[n:]
+		f := c.file()
+		if !f.wanted || !f.settled() {
+			continue
+		}
+		f.ours = !f.isInitial(c.index)
+		if c.isInner || p.unit(c.cgroup, c.driver) == "" {
+			continue
+		}
+		if values[c.row] == nil {
+			units, values[c.row] = append(units, c.row), make(map[cgroup.Knob]uint64, 2)
+		}
+		values[c.row][knobs[c.index]] = f.want
+	}
+	for _, r := range units {
+		p.systemd.set(r.cgroup, p.unit(r.cgroup, r.driver), values[r])
 	}
 	return errs
 }
 
-// writeCgroup makes changes of one cgroup: the files, and then the properties of its unit, which systemd is to hold too.
-func (p *Protector) writeCgroup(changes []change) error {
-	h := changes[0].held
-	unit := p.unit(h.cgroup, h.driver)
-	values := make(map[cgroup.Knob]uint64, len(changes))
-	var errs []error
-	for _, c := range changes {
-		f, knob := c.file(), protected[c.index]
-		p.note(Entry{Cgroup: h.cgroup, Knob: knob, Unit: unit, Restore: c.before()})
-		if !f.settled() {
-			err := p.tree.Set(h.cgroup, knob, f.want)
-			if errors.Is(err, fs.ErrNotExist) {
-				f.known = false
-				continue
-			}
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			f.have, f.known = f.want, true
+// writeFile writes a file that holds protection.
+func (p *Protector) writeFile(c change) error {
+	f := c.file()
+	p.noteChange(c)
+	if !f.settled() {
+		if err := p.put(c.cgroup, c.index, f.want); err != nil {
+			return p.notWritten(c, err)
 		}
-		f.ours = f.want != initial[c.index]
-		values[knob] = f.want
+		f.have, f.known = f.want, true
 	}
-	if unit != "" && len(values) > 0 {
-		p.systemd.set(h.cgroup, unit, values)
-	}
-	p.forgetRestored(h)
-	return errors.Join(errs...)
+	return nil
 }
 
-// forgetRestored takes the files of a cgroup out of the journal that hold the kernel's default again, once systemd cannot
+// writeSlowly writes memory.high or cpuset.mems without the lock: before it returns, the kernel may reclaim what is above the
+// value, or move pages. The value counts from the start of the write, so that a newer one need not wait for an older; which of
+// two was written last is not known, and both look afterwards.
+func (p *Protector) writeSlowly(ctx context.Context, c change) error {
+	f := c.file()
+	p.noteChange(c)
+	for !f.settled() {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		want := f.want
+		p.mu.Unlock()
+		err := p.put(c.cgroup, c.index, want)
+		p.mu.Lock()
+		if err != nil {
+			return p.notWritten(c, err)
+		}
+		f.have, f.known = want, true
+		if f.want == want {
+			break
+		}
+		if err := p.look(c.row, c.index); err != nil {
+			return p.notWritten(c, err)
+		}
+	}
+	return nil
+}
+
+// noteChange enters a change in the journal, before it is made.
+func (p *Protector) noteChange(c change) {
+	if !c.isInner {
+		p.note(Entry{Cgroup: c.cgroup, Knob: knobs[c.index], Unit: p.unit(c.cgroup, c.driver), Restore: c.before()})
+	}
+}
+
+// notWritten returns the error of a write, nil where the cgroup is gone or only the runtime may write.
+func (p *Protector) notWritten(c change, err error) error {
+	c.file().known = false
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, cgroup.ErrOwn) {
+		return nil
+	}
+	return err
+}
+
+// forgetRestored removes the files of a cgroup from the journal that hold the kernel's default again, once systemd cannot
 // overwrite them any more.
-func (p *Protector) forgetRestored(h *held) {
-	if p.unconfirmed(h.cgroup) {
+func (p *Protector) forgetRestored(r *row) {
+	if p.unconfirmed(r.cgroup) {
 		return
 	}
-	for i := range h.files {
-		if f := &h.files[i]; f.wanted && f.settled() && !f.ours {
-			p.forget(h.cgroup, protected[i])
+	for i := range r.files {
+		f := &r.files[i]
+		if !f.wanted || !f.settled() || !f.isInitial(i) {
+			continue
+		}
+		f.ours = false
+		p.forget(r.cgroup, knobs[i])
+		if f.restore {
+			f.wanted, f.restore = false, false
 		}
 	}
 }
@@ -194,8 +327,8 @@ func (p *Protector) forgetRestored(h *held) {
 func (p *Protector) confirmed(dir string, values map[cgroup.Knob]uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	h := p.held[dir]
-	if h == nil {
+	r := p.rows[dir]
+	if r == nil {
 		for knob, v := range values {
 			if knob != cgroup.CpusetMems && v == byDefault(knob) {
 				p.forget(dir, knob)
@@ -206,12 +339,15 @@ func (p *Protector) confirmed(dir string, values map[cgroup.Knob]uint64) {
 	if p.unconfirmed(dir) {
 		return // of newer values
 	}
-	_, err := p.reconcile(slices.Values([]string{dir}))
+	_, err := p.reconcile(context.Background(), []*row{r}, false)
 	if p.complaint.new(err, p.now()) {
 		p.log.WithError(err).Warn("a cgroup that systemd has written could not be compared")
 	}
-	p.forgetRestored(h)
-	if h.generation != p.generation && !p.left(h) {
-		p.drop(h)
+	if p.rows[dir] != r {
+		return
+	}
+	p.forgetRestored(r)
+	if !r.target && !p.left(r) {
+		p.drop(r)
 	}
 }

@@ -29,12 +29,12 @@ type ContainerKnobs struct {
 func (p *Protector) SetContainer(_ context.Context, c ContainerKnobs) error {
 	unit := p.unit(c.Cgroup, c.Driver)
 	var errs []error
-	properties := make(map[cgroup.Knob]uint64, len(protected)+1)
+	properties := make(map[cgroup.Knob]uint64, len(knobs))
 	values := [...]*uint64{c.Values.Min, c.Values.Low, c.Values.High}
 	for i, v := range values {
 		if v != nil {
-			p.note(Entry{Cgroup: c.Cgroup, Knob: protected[i], Unit: unit})
-			properties[protected[i]] = *v
+			p.note(Entry{Cgroup: c.Cgroup, Knob: knobs[i], Unit: unit})
+			properties[knobs[i]] = *v
 		}
 	}
 	if c.Mems != "" {
@@ -50,9 +50,9 @@ func (p *Protector) SetContainer(_ context.Context, c ContainerKnobs) error {
 		if v == nil {
 			continue
 		}
-		err := setLeaves(p.tree, leaves, protected[i], *v)
+		err := setLeaves(p.tree, leaves, knobs[i], *v)
 		if err == nil && *v == initial[i] && unit == "" {
-			p.forget(c.Cgroup, protected[i])
+			p.forget(c.Cgroup, knobs[i])
 		}
 		errs = append(errs, err)
 	}

@@ -7,16 +7,17 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// Overwrite names a file that somebody else wrote.
+// Overwrite names a file that another writer changed.
 type Overwrite struct{ Level, File string }
 
-// A fight is a series of foreign writes to one file. The first is repaired at once; each further one a little later, so that a
-// busy writer cannot keep us busy; and when it goes on for long we leave the file to the periodic check. A writer that comes
-// once a minute, as the kubelet does, is met at once every time.
-type fight struct {
-	open  bool      // a foreign write was found and has not been repaired yet
+// A series is several changes of one file by another writer. The first is repaired at once; each further one a little later,
+// so that a busy writer cannot keep us busy; and when the series goes on for long, the file is left to the periodic check. A
+// writer that comes once a minute, as the kubelet does, is answered at once every time.
+type series struct {
+	open  bool      // a change was found and has not been repaired yet
 	due   time.Time // when it is to be repaired
 	began time.Time
 	last  time.Time
@@ -24,41 +25,43 @@ type fight struct {
 }
 
 const (
-	quiet       = 10 * time.Second // a fight is over when nobody wrote for so long
-	firstDelay  = 25 * time.Millisecond
-	longest     = 100 * time.Millisecond
-	stubborn    = 10 * time.Minute // a fight that lasts longer
-	resignation = 10 * time.Second // is fought only so often
+	// seriesEnd is how long no change may come for the series to be over.
+	seriesEnd = 10 * time.Second
+	// firstDelay doubles with each change up to shortDelay. In a series that is longer than longSeries it is longDelay.
+	firstDelay = 25 * time.Millisecond
+	shortDelay = 100 * time.Millisecond
+	longSeries = 10 * time.Minute
+	longDelay  = 10 * time.Second
 )
 
-// hit takes note of a foreign write.
-func (f *fight) hit(now time.Time) {
-	if f.count == 0 || now.Sub(f.last) > quiet+f.delay(now) {
-		*f = fight{began: now}
+// hit adds a change.
+func (s *series) hit(now time.Time) {
+	if s.count == 0 || now.Sub(s.last) > seriesEnd+s.delay(now) {
+		*s = series{began: now}
 	}
-	f.open, f.last, f.due = true, now, now.Add(f.delay(now))
-	f.count++
+	s.open, s.last, s.due = true, now, now.Add(s.delay(now))
+	s.count++
 }
 
 // delay is how long to wait with the next repair.
-func (f *fight) delay(now time.Time) time.Duration {
+func (s *series) delay(now time.Time) time.Duration {
 	switch {
-	case f.count == 0:
+	case s.count == 0:
 		return 0
-	case now.Sub(f.began) > stubborn:
-		return resignation
-	case f.count > 4:
-		return longest
+	case now.Sub(s.began) > longSeries:
+		return longDelay
+	case s.count > 4:
+		return shortDelay
 	}
-	return min(firstDelay<<(f.count-1), longest)
+	return min(firstDelay<<(s.count-1), shortDelay)
 }
 
 const lineEvery = 10 * time.Minute
 
-// overwritten counts a foreign write and logs it when it repeats, at most every ten minutes for a file of a level.
+// overwritten counts a change by another writer and logs it when it repeats, at most every ten minutes for a file of a level.
 func (p *Protector) overwritten(c change) {
-	h, f := c.held, c.file()
-	o := Overwrite{Level: h.level, File: string(protected[c.index])}
+	r, f, knob := c.row, c.file(), knobs[c.index]
+	o := Overwrite{Level: r.level, File: string(knob)}
 	p.overwrites[o]++
 	f.overwritten++
 	now := p.now()
@@ -67,23 +70,33 @@ func (p *Protector) overwritten(c change) {
 	}
 	p.lines[o] = now
 	p.log.WithFields(logrus.Fields{
-		"cgroup": h.cgroup, "file": o.File, "found": cgroup.FormatLimit(f.have), "restored": cgroup.FormatLimit(f.want), "times": p.overwrites[o],
-	}).Warnf("somebody else keeps writing this file: %s", likely(h, protected[c.index], f.have))
+		"cgroup": r.cgroup, "file": o.File, "found": format(c.index, f.have), "restored": format(c.index, f.want), "times": p.overwrites[o],
+	}).Warnf("another writer keeps changing this file: %s", likely(r, knob, f.have))
+}
+
+// format is the text of a value in its file.
+func format(index int, value uint64) string {
+	if index == mems {
+		return nodeset.Set(value).String()
+	}
+	return cgroup.FormatLimit(value)
 }
 
 // likely names who may have written a value, from what kubelets and systemd were seen to do.
-func likely(h *held, knob cgroup.Knob, found uint64) string {
-	kubelets := h.level == cgroup.LevelKubepods && knob == cgroup.MemoryMin || h.level == cgroup.LevelBurstable && knob == cgroup.MemoryLow
+func likely(r *row, knob cgroup.Knob, found uint64) string {
+	kubelets := r.level == cgroup.LevelKubepods && knob == cgroup.MemoryMin || r.level == cgroup.LevelBurstable && knob == cgroup.MemoryLow
 	switch {
-	case kubelets && found == 0 && h.driver == cgroup.Systemd:
+	case kubelets && found == 0 && r.driver == cgroup.Systemd:
 		return "likely systemd at a reload, or a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None"
 	case kubelets && found == 0:
 		return "likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None: turn the gate off"
 	case kubelets:
 		return "likely a kubelet with memoryReservationPolicy TieredReservation and sums of its own: turn the gate MemoryQoS off"
-	case h.driver == cgroup.Systemd:
+	case r.level == cgroup.LevelContainer:
+		return "likely the runtime at an update that no NRI plugin saw, or another NRI plugin"
+	case r.driver == cgroup.Systemd:
 		return "likely systemd at a reload or a change of the slice"
-	case h.level == cgroup.LevelPod:
+	case r.level == cgroup.LevelPod:
 		return "likely the kubelet at a resize of the pod, or another NRI plugin"
 	}
 	return "likely another agent on this node that manages memory"
@@ -95,7 +108,7 @@ type complaint struct {
 	last time.Time
 }
 
-// new tells whether an error is worth a line.
+// new reports whether an error is worth a line.
 func (c *complaint) new(err error, now time.Time) bool {
 	text := ""
 	if err != nil {

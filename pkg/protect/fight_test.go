@@ -35,7 +35,7 @@ func TestAForeignWriteIsRepairedAtOnceAndCounted(t *testing.T) {
 		t.Error(diff)
 	}
 	lines := n.log.AllEntries()
-	if len(lines) != 2 || !strings.Contains(lines[0].Message, "somebody else keeps writing this file: likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None") {
+	if len(lines) != 2 || !strings.Contains(lines[0].Message, "another writer keeps changing this file: likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None") {
 		t.Errorf("%d lines, %v", len(lines), lines)
 	}
 }
@@ -61,7 +61,7 @@ func TestAWriterEverySecondIsAnsweredWithinTheSecond(t *testing.T) {
 			if n.clock = n.clock.Add(wait); n.clock.Sub(began) >= time.Second {
 				t.Fatalf("second %d: not repaired after %s", second, n.clock.Sub(began))
 			}
-			wait, _ = n.resume()
+			wait, _ = n.repair(t.Context())
 		}
 		if got := content(t, n.Tree, "kubepods/memory.min"); got != "120" {
 			t.Fatalf("second %d: memory.min is %s", second, got)
@@ -84,7 +84,7 @@ func TestAnEndlessFightIsLeftToThePeriodicCheck(t *testing.T) {
 	for began := n.clock; n.clock.Sub(began) < 20*time.Minute; n.clock = n.clock.Add(100 * time.Millisecond) {
 		n.overwrite(t, "kubepods/memory.min", "0")
 		writes, wait := n.reconcile(t, "kubepods")
-		if n.clock.Sub(began) > stubborn+resignation {
+		if n.clock.Sub(began) > longSeries+longDelay {
 			repairs += len(writes)
 		}
 		longestWait = max(longestWait, wait)
@@ -92,12 +92,12 @@ func TestAnEndlessFightIsLeftToThePeriodicCheck(t *testing.T) {
 			n.clock = n.clock.Add(wait - 100*time.Millisecond)
 		}
 	}
-	if longestWait > resignation || repairs < 50 || repairs > 65 {
+	if longestWait > longDelay || repairs < 50 || repairs > 65 {
 		t.Errorf("waited up to %s, %d repairs in the last ten minutes", longestWait, repairs)
 	}
 	// When the writer is gone for a while, the next one is met at once again.
 	n.reconcile(t)
-	n.clock = n.clock.Add(resignation)
+	n.clock = n.clock.Add(longDelay)
 	n.reconcile(t)
 	n.clock = n.clock.Add(time.Minute)
 	n.overwrite(t, "kubepods/memory.min", "0")
@@ -132,18 +132,18 @@ func TestARepairThatIsHeldBackIsNotCountedTwice(t *testing.T) {
 
 func TestTheLikelyWriterIsNamed(t *testing.T) {
 	tests := map[string]struct {
-		h     held
+		h     row
 		knob  cgroup.Knob
 		found uint64
 		want  string
 	}{
-		"kubelet, None":            {held{level: cgroup.LevelKubepods}, cgroup.MemoryMin, 0, "memoryReservationPolicy None"},
-		"kubelet, tiered":          {held{level: cgroup.LevelBurstable}, cgroup.MemoryLow, 5, "TieredReservation"},
-		"systemd or kubelet":       {held{level: cgroup.LevelKubepods, driver: cgroup.Systemd}, cgroup.MemoryMin, 0, "systemd at a reload, or a kubelet"},
-		"systemd":                  {held{level: cgroup.LevelPod, driver: cgroup.Systemd}, cgroup.MemoryMin, 0, "systemd at a reload or a change of the slice"},
-		"resize":                   {held{level: cgroup.LevelPod}, cgroup.MemoryMin, 0, "resize of the pod"},
-		"nobody that we know of":   {held{level: cgroup.LevelKubepods}, cgroup.MemoryLow, 0, "another agent"},
-		"nobody that we know of 2": {held{level: cgroup.LevelBurstable}, cgroup.MemoryMin, 0, "another agent"},
+		"kubelet, None":            {row{level: cgroup.LevelKubepods}, cgroup.MemoryMin, 0, "memoryReservationPolicy None"},
+		"kubelet, tiered":          {row{level: cgroup.LevelBurstable}, cgroup.MemoryLow, 5, "TieredReservation"},
+		"systemd or kubelet":       {row{level: cgroup.LevelKubepods, driver: cgroup.Systemd}, cgroup.MemoryMin, 0, "systemd at a reload, or a kubelet"},
+		"systemd":                  {row{level: cgroup.LevelPod, driver: cgroup.Systemd}, cgroup.MemoryMin, 0, "systemd at a reload or a change of the slice"},
+		"resize":                   {row{level: cgroup.LevelPod}, cgroup.MemoryMin, 0, "resize of the pod"},
+		"nobody that we know of":   {row{level: cgroup.LevelKubepods}, cgroup.MemoryLow, 0, "another agent"},
+		"nobody that we know of 2": {row{level: cgroup.LevelBurstable}, cgroup.MemoryMin, 0, "another agent"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

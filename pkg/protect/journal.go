@@ -142,7 +142,7 @@ func (j *Journal) Wanted(cgroup string, files map[string]string) {
 
 // restorable is the text that Rollback writes to give a value back; "" for the kernel's default.
 func restorable(knob cgroup.Knob, text string) (string, error) {
-	if !slices.Contains(protected[:], knob) {
+	if !slices.Contains(knobs[:mems], knob) {
 		return "", fmt.Errorf("want one of %s, %s, %s", cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh)
 	}
 	bytes, err := cgroup.ParseLimit([]byte(text))

@@ -10,15 +10,20 @@ type File struct {
 	Knob   cgroup.Knob
 }
 
-// Overwritten counts foreign writes to the files that are protected now: what Overwrites counts by level, by cgroup.
+// Overwritten counts how often another writer changed the files of the cgroups in the table: what Overwrites counts by level,
+// by cgroup.
 func (p *Protector) Overwritten() map[File]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := map[File]uint64{}
-	for _, h := range p.held {
-		for i, f := range h.files {
-			if f.overwritten > 0 {
-				all[File{h.cgroup, protected[i]}] = f.overwritten
+	for dir, r := range p.rows {
+		for i := range r.files {
+			n := r.files[i].overwritten
+			if r.inner != nil {
+				n += r.inner.files[i].overwritten
+			}
+			if n > 0 {
+				all[File{dir, knobs[i]}] = n
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package protect
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"maps"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Options are what a Protector works with.
@@ -19,8 +21,7 @@ type Options struct {
 	Units   Units           // nil: files only
 	Journal *Journal        // nil: none is kept
 	Watcher *cgroup.Watcher // nil: repairs happen at Reconcile only
-	// Changed is told by Run of writes to other files that the watcher was asked to watch, such as the cpuset.mems of a
-	// container; may be nil.
+	// Changed receives from Run the writes to watched files of cgroups that are not in the table; may be nil.
 	Changed func(cgroup.Change)
 	Log     logrus.FieldLogger
 	// PageSize is what the kernel rounds down to; 0 is the tree's.
@@ -29,7 +30,7 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Protector owns the values of kubepods, the QoS levels and the pods. It is safe for concurrent use.
+// Protector is the table of what cgroups should hold, and of what they were last seen to hold. It is safe for concurrent use.
 type Protector struct {
 	tree    *cgroup.Tree
 	systemd *queue // nil: files only
@@ -41,28 +42,40 @@ type Protector struct {
 	now     func() time.Time
 
 	mu         sync.Mutex
-	held       map[string]*held
-	fighting   map[string]bool // cgroups with a repair held back
-	generation int             // of Apply
+	rows       map[string]*row
+	containers []*row          // those of rows, in the order in which Reconcile looks at them
+	next       int             // of containers, at the next Reconcile
+	delayed    map[string]bool // cgroups with a repair that waits
 	overwrites map[Overwrite]uint64
 	lines      map[Overwrite]time.Time // when such an overwrite was last logged
 	complaint  complaint
 }
 
-// held is what this protector knows of one cgroup.
-type held struct {
-	cgroup     string
-	level      string
-	driver     cgroup.Driver
-	generation int
-	files      [len(protected)]file
-	fresh      bool // see Target
+// row is one cgroup of the table.
+type row struct {
+	cgroup    string
+	level     string
+	driver    cgroup.Driver
+	target    bool // the last Apply, or an Update since, named it
+	fresh     bool // see Target
+	byRuntime bool // see Target
+	watched   bool
+	place     int  // of a container among Protector.containers
+	inner     *row // the cgroup that crun makes inside a container's, for the same values
+	isInner   bool
+	files     [len(knobs)]file
 }
 
-// protected are the files of a level, in the order of held.files.
-var protected = [...]cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh}
+// knobs are the files of a row, in the order of row.files.
+var knobs = [...]cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems}
 
-// initial is what a new cgroup has in them.
+// The indices of the files that take long to write; those before hold protection.
+const (
+	high = 2
+	mems = 3
+)
+
+// initial is what a new cgroup has in the files of bytes. cpuset.mems has no such value that would be right to write.
 var initial = [...]uint64{0, 0, cgroup.Max}
 
 // byDefault is what a new cgroup has in a file of bytes.
@@ -73,26 +86,30 @@ func byDefault(knob cgroup.Knob) uint64 {
 	return 0
 }
 
-// file is what this protector knows of one file. What it wants is told by Apply alone.
+// file is one file of a row: bytes, or a set of NUMA nodes as a bit for each.
 type file struct {
-	wanted bool // we care for it
-	want   uint64
-	known  bool // the file was seen to hold have
-	have   uint64
-	ours   bool // we wrote it and have not put it back
-	fight  fight
+	wanted  bool // there is a desired value
+	want    uint64
+	restore bool // no target sets it any more: it goes back to the default, and is then left alone
+	known   bool // the file was seen to hold have
+	have    uint64
+	ours    bool // a value of ours was written, by us or by the runtime, and is not restored
+	series  series
 
-	overwritten uint64 // foreign writes since it is held
+	overwritten uint64 // times that another writer changed it
 }
 
-// settled tells whether there is nothing to do.
+// settled reports whether there is nothing to do.
 func (f *file) settled() bool { return !f.wanted || f.known && f.have == f.want }
 
-// New makes a Protector that wants nothing yet.
+// isInitial reports whether the desired value is what a new cgroup has.
+func (f *file) isInitial(index int) bool { return index != mems && f.want == initial[index] }
+
+// New makes a Protector with an empty table.
 func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, changed: o.Changed, log: o.Log, page: uint64(o.PageSize), now: o.Now,
-		held: make(map[string]*held), fighting: make(map[string]bool), overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
+		rows: make(map[string]*row), delayed: make(map[string]bool), overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}
 	if p.log == nil {
 		silent := logrus.New()
@@ -111,81 +128,177 @@ func New(o Options) *Protector {
 	return p
 }
 
-// want takes over the targets as the whole of what is wanted.
-func (p *Protector) want(targets []Target) {
-	p.generation++
-	for _, t := range targets {
-		p.take(t)
-	}
-	for _, h := range p.held {
-		if h.generation != p.generation {
-			p.set(h, memoryqos.Values{})
+// take makes a target the desired state of its cgroup.
+func (p *Protector) take(t Target) (*row, error) {
+	var nodes *uint64
+	if t.Mems != "" {
+		set, err := nodeset.Parse(t.Mems)
+		if err != nil {
+			return nil, fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
 		}
+		bits := uint64(set)
+		nodes = &bits
+	}
+	r := p.rows[t.Cgroup]
+	if r == nil {
+		r = &row{cgroup: t.Cgroup, level: t.Level}
+		p.add(r)
+		if !t.Fresh {
+			p.recall(r)
+		}
+	}
+	r.level, r.driver, r.target, r.fresh, r.byRuntime = t.Level, t.Driver, true, t.Fresh, t.ByRuntime
+	p.set(r, t.Values, nodes)
+	if t.ByRuntime {
+		p.expect(r)
+	}
+	return r, nil
+}
+
+// add enters a row.
+func (p *Protector) add(r *row) {
+	p.rows[r.cgroup] = r
+	if r.level == cgroup.LevelContainer {
+		r.place = len(p.containers)
+		p.containers = append(p.containers, r)
+		return // its cgroup may be yet to come: see found
+	}
+	if err := p.watch(r); err != nil {
+		p.log.WithError(err).Warn("until this cgroup can be watched, other writers are noticed by the periodic check only")
 	}
 }
 
-// take takes over one target.
-func (p *Protector) take(t Target) *held {
-	h := p.held[t.Cgroup]
-	if h == nil {
-		h = &held{cgroup: t.Cgroup, level: t.Level}
-		p.held[t.Cgroup] = h
-		if !t.Fresh {
-			p.recall(h)
-		}
-		if err := p.watch(h); err != nil {
-			p.log.WithError(err).Warn("until this cgroup can be watched, other writers are noticed by the periodic check only")
-		}
+// drop removes a row.
+func (p *Protector) drop(r *row) {
+	delete(p.rows, r.cgroup)
+	if r.level == cgroup.LevelContainer {
+		last := p.containers[len(p.containers)-1]
+		p.containers[r.place], last.place = last, r.place
+		p.containers = p.containers[:len(p.containers)-1]
 	}
-	h.level, h.driver, h.generation, h.fresh = t.Level, t.Driver, p.generation, t.Fresh
-	p.set(h, t.Values)
-	return h
+	if p.watcher != nil && r.level != cgroup.LevelPod {
+		p.watcher.Unwatch(r.cgroup)
+	}
 }
 
 // recall takes the files that an earlier run wrote for ours, so that those that are no longer wanted go back to their default:
 // after an upgrade, or a change of the configuration while the plugin was stopped.
-func (p *Protector) recall(h *held) {
-	if p.journal == nil {
+func (p *Protector) recall(r *row) {
+	if p.journal == nil || r.level == cgroup.LevelContainer {
 		return
 	}
-	for i := range h.files {
-		h.files[i].ours = p.journal.Unrestored(h.cgroup, protected[i])
-	}
-}
-
-// set takes over what a cgroup should hold. What is no longer set goes back to the kernel's default, if it was ours.
-func (p *Protector) set(h *held, v memoryqos.Values) {
-	for i, value := range [...]*uint64{v.Min, v.Low, v.High} {
-		f := &h.files[i]
-		switch {
-		case value != nil:
-			f.wanted, f.want = true, *value
-		case f.ours, p.systemd != nil && p.systemd.sent(h.cgroup, protected[i]):
-			f.wanted, f.want = true, initial[i]
-		default:
-			f.wanted = false
+	for i := range r.files {
+		if i != mems {
+			r.files[i].ours = p.journal.Unrestored(r.cgroup, knobs[i])
 		}
 	}
 }
 
-// watch asks for news of the levels that other writers are known to write. Pods are looked at every period: a watch for each
-// would cost more than it tells.
-func (p *Protector) watch(h *held) error {
-	if p.watcher == nil || h.level == cgroup.LevelPod {
+// set makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
+func (p *Protector) set(r *row, v memoryqos.Values, nodes *uint64) {
+	for i, value := range [...]*uint64{v.Min, v.Low, v.High, nodes} {
+		f := &r.files[i]
+		switch {
+		case value != nil:
+			f.wanted, f.restore, f.want = true, false, *value
+		case i != mems && (f.ours || p.sent(r.cgroup, knobs[i])):
+			f.wanted, f.restore, f.want = true, true, initial[i]
+		default:
+			f.wanted, f.restore = false, false
+		}
+	}
+	r.watched = false
+	if r.inner != nil {
+		p.set(r.inner, v, nodes)
+	}
+}
+
+// expect enters what the runtime is about to write in the journal: they are values of ours.
+func (p *Protector) expect(r *row) {
+	for i := range r.files {
+		if f := &r.files[i]; f.wanted && !f.isInitial(i) {
+			f.ours = true
+			p.note(Entry{Cgroup: r.cgroup, Knob: knobs[i], Unit: p.unit(r.cgroup, r.driver)})
+		}
+	}
+}
+
+// parts are the cgroups of a row: its own, and crun's inside, nil where there is none.
+func (p *Protector) parts(r *row) [2]*row {
+	if r.level != cgroup.LevelContainer || r.inner != nil {
+		return [2]*row{r, r.inner}
+	}
+	if leaves := p.tree.Leaves(r.cgroup); len(leaves) > 1 {
+		r.inner = &row{cgroup: leaves[1], level: r.level, isInner: true, files: r.files}
+		for i := range r.inner.files {
+			f := &r.inner.files[i]
+			f.known, f.series, f.overwritten = false, series{}, 0
+		}
+	}
+	return [2]*row{r, r.inner}
+}
+
+// watch watches the files that other writers are known to write. Pods are looked at every period: a watch for each would cost
+// more than it gives.
+func (p *Protector) watch(r *row) error {
+	if p.watcher == nil || r.isInner {
 		return nil
 	}
-	return p.watcher.Watch(h.cgroup, string(cgroup.MemoryMin), string(cgroup.MemoryLow))
+	var files []string
+	switch r.level {
+	case cgroup.LevelPod:
+		return nil
+	case cgroup.LevelContainer:
+		for _, i := range []int{high, mems} {
+			if r.files[i].wanted {
+				files = append(files, string(knobs[i]))
+			}
+		}
+	default:
+		files = []string{string(cgroup.MemoryMin), string(cgroup.MemoryLow)}
+	}
+	return p.watcher.Watch(r.cgroup, files...)
 }
 
-// drop forgets a cgroup.
-func (p *Protector) drop(h *held) {
-	delete(p.held, h.cgroup)
-	if p.watcher != nil && h.level != cgroup.LevelPod {
-		p.watcher.Unwatch(h.cgroup)
+// found watches a container whose cgroup has been seen.
+func (p *Protector) found(r *row) {
+	if r.watched || r.isInner || r.level != cgroup.LevelContainer {
+		return
+	}
+	r.watched = true
+	if err := p.watch(r); err != nil {
+		p.log.WithError(err).WithField("cgroup", r.cgroup).Debug("writes to a container's files are found by the periodic check only")
 	}
 }
 
-// Overwrites counts the foreign writes found so far.
+// Observation is what a cgroup was last seen to hold in the files that have a desired value. What was not seen is not set. A
+// value that the kernel has rounded down to a page is shown as it was written.
+type Observation struct {
+	Values memoryqos.Values
+	Mems   string
+}
+
+// Observed returns what a cgroup of the table was last seen to hold. It reads no file: Check does.
+func (p *Protector) Observed(dir string) (Observation, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.rows[dir]
+	if r == nil {
+		return Observation{}, false
+	}
+	var o Observation
+	for i, to := range []**uint64{&o.Values.Min, &o.Values.Low, &o.Values.High} {
+		if f := r.files[i]; f.known {
+			*to = &f.have
+		}
+	}
+	if f := r.files[mems]; f.known {
+		o.Mems = nodeset.Set(f.have).String()
+	}
+	return o, true
+}
+
+// Overwrites counts by level how often another writer changed a file.
 func (p *Protector) Overwrites() map[Overwrite]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +332,12 @@ func (p *Protector) Close(ctx context.Context) error {
 // unconfirmed reports whether systemd may still write an older value into the files of a cgroup.
 func (p *Protector) unconfirmed(dir string) bool { return p.systemd != nil && p.systemd.waits(dir) }
 
-// unit is the systemd unit to set beside a cgroup's files; "" when files are all there is.
+// sent reports whether systemd may have received a value for a file that it has not confirmed.
+func (p *Protector) sent(dir string, knob cgroup.Knob) bool {
+	return p.systemd != nil && p.systemd.sent(dir, knob)
+}
+
+// unit is the systemd unit that is to hold the values of a cgroup; "" where there are files only.
 func (p *Protector) unit(dir string, driver cgroup.Driver) string {
 	if p.systemd == nil || driver != cgroup.Systemd {
 		return ""
@@ -234,19 +352,9 @@ func (p *Protector) note(e Entry) {
 	}
 }
 
-// before is what a file held before our first write, where that is to be given back: a kubelet with MemoryQoS writes a pod's
-// values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
-// wrong. When the journal was lost, a value of ours is found; it is the one that is wanted.
-func (c change) before() string {
-	if f := c.file(); c.level == cgroup.LevelPod && f.known && (c.fresh || f.have != f.want) {
-		return cgroup.FormatLimit(f.have)
-	}
-	return ""
-}
-
-// forget takes a knob that is back at its default out of the journal.
-func (p *Protector) forget(cgroup string, knob cgroup.Knob) {
+// forget removes a knob that is back at its default from the journal.
+func (p *Protector) forget(dir string, knob cgroup.Knob) {
 	if p.journal != nil {
-		p.journal.AtDefault(cgroup, knob)
+		p.journal.AtDefault(dir, knob)
 	}
 }

@@ -79,7 +79,11 @@ func (n *node) apply(t testing.TB, pods map[string]memoryqos.Values) []string {
 func (n *node) reconcile(t testing.TB, cgroups ...string) ([]string, time.Duration) {
 	t.Helper()
 	n.writes = nil
-	wait, err := n.Reconcile(t.Context(), cgroups...)
+	check := n.Reconcile
+	if len(cgroups) > 0 {
+		check = func(ctx context.Context) (time.Duration, error) { return n.repair(ctx, cgroups...) }
+	}
+	wait, err := check(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,8 +120,8 @@ func TestApplyLowersFromBelowAndRaisesFromAbove(t *testing.T) {
 	if entries := n.journal.Entries(); len(entries) > 0 {
 		t.Errorf("all is restored, but the journal has %v", entries)
 	}
-	if len(n.held) > 0 {
-		t.Errorf("still held: %v", n.held)
+	if len(n.rows) > 0 {
+		t.Errorf("still held: %v", n.rows)
 	}
 }
 
@@ -133,21 +137,21 @@ func TestUpdateLeavesTheRestAsItIs(t *testing.T) {
 		return n.writes
 	}
 	top := func(min, low uint64) Target {
-		return Target{"kubepods", cgroup.LevelKubepods, cgroup.Cgroupfs, both(min, low), false}
+		return Target{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Driver: cgroup.Cgroupfs, Values: both(min, low)}
 	}
 	burstable := func(v uint64) Target {
-		return Target{"kubepods/burstable", cgroup.LevelBurstable, cgroup.Cgroupfs, low(v), false}
+		return Target{Cgroup: "kubepods/burstable", Level: cgroup.LevelBurstable, Driver: cgroup.Cgroupfs, Values: low(v)}
 	}
 	pod := func(dir string, v uint64) Target {
-		return Target{dir, cgroup.LevelPod, cgroup.Cgroupfs, low(v), false}
+		return Target{Cgroup: dir, Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: low(v)}
 	}
 	wantWrites(t, update(nil, top(125, 25), burstable(25), pod(podC, 5)),
 		"kubepods/min=125", "kubepods/low=25", "kubepods/burstable/low=25", podC+"/low=5")
 	// One goes as another grows.
 	wantWrites(t, update([]string{podB, "kubepods/unknown"}, top(115, 15), burstable(15), pod(podC, 15)),
 		podB+"/low=0", "kubepods/burstable/low=15", "kubepods/min=115", "kubepods/low=15", podC+"/low=15")
-	if n.held[podB] != nil || n.held[podG] == nil {
-		t.Errorf("holds %v", n.held)
+	if n.rows[podB] != nil || n.rows[podG] == nil {
+		t.Errorf("holds %v", n.rows)
 	}
 	n.overwrite(t, podG+"/memory.min", "0")
 	wantWrites(t, first(n.reconcile(t)), podG+"/min=100")
@@ -231,8 +235,8 @@ func TestACgroupThatIsGoneIsNoError(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantWrites(t, n.apply(t, nil), "kubepods/min=0")
-	if len(n.held) > 0 {
-		t.Errorf("still held: %v", n.held)
+	if len(n.rows) > 0 {
+		t.Errorf("still held: %v", n.rows)
 	}
 	if len(n.Overwrites()) > 0 {
 		t.Errorf("nobody wrote, but %v", n.Overwrites())
@@ -338,16 +342,16 @@ func TestWhatCannotBeTakenBackIsKeptInMind(t *testing.T) {
 	if err := n.Apply(t.Context(), nil); err == nil {
 		t.Error("no error")
 	}
-	if n.held[podG] == nil || len(n.journal.Entries()) != 1 {
-		t.Errorf("%v, journal %v", n.held, n.journal.Entries())
+	if n.rows[podG] == nil || len(n.journal.Entries()) != 1 {
+		t.Errorf("%v, journal %v", n.rows, n.journal.Entries())
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	n.reconcile(t)
 	wantWrites(t, n.apply(t, nil))
-	if len(n.held) > 0 {
-		t.Errorf("still held: %v", n.held)
+	if len(n.rows) > 0 {
+		t.Errorf("still held: %v", n.rows)
 	}
 }
 
@@ -535,8 +539,8 @@ func TestASystemdThatDidNotAnswerReceivesTheLatestValuesUntilItConfirms(t *testi
 	n.flush(t)
 	waitFor(t, func() bool { return len(n.journal.Entries()) == 0 })
 	n.apply(t, nil)
-	if len(n.held) > 0 {
-		t.Errorf("still held: %v", n.held)
+	if len(n.rows) > 0 {
+		t.Errorf("still held: %v", n.rows)
 	}
 	if lines := n.log.AllEntries(); len(lines) != 1 || !strings.Contains(lines[0].Message, "systemd has not confirmed") {
 		t.Errorf("%d lines", len(lines))

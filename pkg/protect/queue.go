@@ -282,3 +282,11 @@ func (q *queue) close(ctx context.Context) error {
 	<-q.ended
 	return err
 }
+
+// poke has the receiver of a channel look for work.
+func poke(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it will
+	}
+}

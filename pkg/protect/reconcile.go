@@ -4,97 +4,162 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"iter"
-	"maps"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// Reconcile reads what the cgroups hold (all when none are named), compares with what is wanted and repairs. It tells
-// when it wants to be called again because it held a repair back; 0 is never.
-func (p *Protector) Reconcile(ctx context.Context, cgroups ...string) (time.Duration, error) {
+// containersPerPass is how many containers one Reconcile looks at, so that its cost does not grow with the node.
+const containersPerPass = 150
+
+// Reconcile reads what cgroups hold, compares with what is desired and repairs: everything above the containers, and a bounded
+// number of containers, the next ones at the next call. It returns when it wants to be called again because a repair waits; 0
+// is never.
+func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(cgroups) == 0 {
-		return p.reconcile(maps.Keys(p.held))
+	rows := make([]*row, 0, len(p.rows)-len(p.containers)+containersPerPass)
+	for dir, r := range p.rows {
+		if r.level != cgroup.LevelContainer || p.delayed[dir] {
+			rows = append(rows, r)
+		}
 	}
-	// Those with a repair held back are always among them, so that the answer is the earliest of all.
-	for _, cgroup := range cgroups {
-		p.fighting[cgroup] = true
+	for range min(containersPerPass, len(p.containers)) {
+		r := p.containers[p.next%len(p.containers)]
+		p.next = (p.next + 1) % len(p.containers)
+		if !p.delayed[r.cgroup] {
+			rows = append(rows, r)
+		}
 	}
-	return p.reconcile(maps.Keys(p.fighting))
+	return p.reconcile(ctx, rows, false)
 }
 
-// resume makes the repairs that were held back and are due.
-func (p *Protector) resume() (time.Duration, error) {
+// Check reads what these cgroups hold, compares with what is desired and repairs at once, whatever other writers did before.
+// Observed returns what it found. A cgroup that is not in the table, or not there, is no error.
+func (p *Protector) Check(ctx context.Context, dirs ...string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.reconcile(maps.Keys(p.fighting))
+	rows := make([]*row, 0, len(dirs))
+	for _, dir := range dirs {
+		if r := p.rows[dir]; r != nil {
+			rows = append(rows, r)
+		}
+	}
+	_, err := p.reconcile(ctx, rows, true)
+	return err
 }
 
-func (p *Protector) reconcile(cgroups iter.Seq[string]) (next time.Duration, err error) {
+// repair looks at a cgroup whose files were written, and at those with a repair that waits, so that the answer is the earliest
+// of all.
+func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, dir := range dirs {
+		p.delayed[dir] = true
+	}
+	rows := make([]*row, 0, len(p.delayed))
+	for dir := range p.delayed {
+		if r := p.rows[dir]; r != nil {
+			rows = append(rows, r)
+		} else {
+			delete(p.delayed, dir)
+		}
+	}
+	return p.reconcile(ctx, rows, false)
+}
+
+// reconcile compares rows and repairs what is due, or everything at once.
+func (p *Protector) reconcile(ctx context.Context, rows []*row, atOnce bool) (next time.Duration, err error) {
 	var changes []change
 	var errs []error
 	now := p.now()
-	for cgroup := range cgroups {
-		fighting := false
-		h := p.held[cgroup]
-		for i := range protected {
-			if h == nil {
-				break
-			}
-			wait, due, err := p.check(h, i, now)
-			errs = append(errs, err)
-			if due {
-				changes = append(changes, change{h, i})
-			}
-			if wait > 0 && (next == 0 || wait < next) {
-				next = wait
-			}
-			fighting = fighting || wait > 0
+	for _, r := range rows {
+		r.byRuntime = false
+		delete(p.delayed, r.cgroup)
+		if !r.wants() {
+			continue
 		}
-		if fighting {
-			p.fighting[cgroup] = true
-		} else {
-			delete(p.fighting, cgroup)
+		for _, part := range p.parts(r) {
+			if part == nil {
+				continue
+			}
+			for i := range part.files {
+				wait, due, err := p.check(part, i, now)
+				if err != nil {
+					errs = append(errs, err)
+				}
+				if due || atOnce && wait > 0 {
+					changes = append(changes, change{part, i})
+				} else if wait > 0 {
+					p.delayed[r.cgroup] = true
+					if next == 0 || wait < next {
+						next = wait
+					}
+				}
+			}
 		}
 	}
-	errs = append(errs, p.write(changes)...)
+	errs = append(errs, p.write(ctx, changes)...)
 	for _, c := range changes {
 		if c.file().settled() {
-			c.file().fight.open = false
+			c.file().series.open = false
+		}
+	}
+	for _, r := range rows {
+		if r.restores() && p.rows[r.cgroup] == r {
+			p.forgetRestored(r)
 		}
 	}
 	return next, errors.Join(errs...)
 }
 
-// check compares one file. It tells whether the file is to be repaired now, or how long a repair is held back.
-func (p *Protector) check(h *held, index int, now time.Time) (wait time.Duration, due bool, err error) {
-	f := &h.files[index]
+// wants reports whether a file has a desired value.
+func (r *row) wants() bool {
+	for i := range r.files {
+		if r.files[i].wanted {
+			return true
+		}
+	}
+	return false
+}
+
+// restores reports whether a file goes back to the kernel's default.
+func (r *row) restores() bool {
+	for i := range r.files {
+		if r.files[i].restore {
+			return true
+		}
+	}
+	return false
+}
+
+// check compares one file. It returns whether the file is to be repaired now, or how long the repair waits.
+func (p *Protector) check(r *row, index int, now time.Time) (wait time.Duration, due bool, err error) {
+	f := &r.files[index]
 	if !f.wanted {
 		return 0, false, nil
 	}
 	wrote := f.settled() // as far as we knew
-	switch err := p.look(h, index); {
+	switch err := p.look(r, index); {
 	case errors.Is(err, fs.ErrNotExist):
+		r.watched = false
 		return 0, false, nil
 	case err != nil:
-		return 0, true, err // what cannot be understood is written anew
+		return 0, true, err // what cannot be understood is written again
 	case f.settled():
-		f.fight.open = false
+		f.series.open = false
 		return 0, false, nil
 	case wrote:
-		f.fight.hit(now)
-		p.overwritten(change{h, index})
+		f.series.hit(now)
+		p.overwritten(change{r, index})
 	}
-	if wait := f.fight.due.Sub(now); f.fight.open && wait > 0 {
+	if wait := f.series.due.Sub(now); f.series.open && wait > 0 {
 		return wait, false, nil
 	}
 	return 0, true, nil
 }
 
-// Run reconciles every period and whenever the watcher tells of a write, until ctx ends.
+// Run reconciles every period and whenever the watcher reports a write, until ctx ends.
 func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	var changes <-chan cgroup.Change
 	if p.watcher != nil {
@@ -102,8 +167,8 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	held := time.NewTimer(time.Hour) // repairs that were held back
-	defer held.Stop()
+	delayed := time.NewTimer(time.Hour) // for repairs that wait
+	defer delayed.Stop()
 	for {
 		var next time.Duration
 		var err error
@@ -113,31 +178,31 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 		case <-ticker.C:
 			p.prune()
 			next, err = p.Reconcile(ctx)
-		case <-held.C:
-			next, err = p.resume()
+		case <-delayed.C:
+			next, err = p.repair(ctx)
 		case c, ok := <-changes:
 			if !ok {
 				changes = nil
 				continue
 			}
-			if !p.holds(c) {
+			if !p.has(c) {
 				continue
 			}
-			next, err = p.Reconcile(ctx, c.Cgroup)
+			next, err = p.repair(ctx, c.Cgroup)
 		}
 		if next > 0 {
-			held.Reset(next)
+			delayed.Reset(next)
 		}
 		p.complain(err)
 	}
 }
 
-// holds tells whether a change is of a file that is ours to repair. The others are passed on.
-func (p *Protector) holds(c cgroup.Change) bool {
+// has reports whether a change is of a cgroup of the table. The others are passed on.
+func (p *Protector) has(c cgroup.Change) bool {
 	p.mu.Lock()
-	h := p.held[c.Cgroup]
+	r := p.rows[c.Cgroup]
 	p.mu.Unlock()
-	if h != nil {
+	if r != nil {
 		return true
 	}
 	if p.changed != nil {
@@ -146,7 +211,7 @@ func (p *Protector) holds(c cgroup.Change) bool {
 	return false
 }
 
-// prune lets go of what hangs on cgroups that are gone, and watches those that came late or were made anew.
+// prune forgets what belongs to cgroups that are gone, and watches those that came late or were recreated.
 func (p *Protector) prune() {
 	if p.journal != nil {
 		p.journal.Prune(p.tree.Exists)
@@ -157,8 +222,10 @@ func (p *Protector) prune() {
 	p.watcher.Prune()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, h := range p.held {
-		_ = p.watch(h) // said when it failed first
+	for _, r := range p.rows {
+		if r.level != cgroup.LevelContainer {
+			_ = p.watch(r) // logged when it failed first
+		}
 	}
 }
 

@@ -7,28 +7,45 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// Pod is a living pod as the levels above the containers see it.
+// Pod is a living pod.
 type Pod struct {
 	Path cgroup.PodPath
 	// Values are its own cgroup's, from memoryqos.Settings.Pod.
 	Values memoryqos.Values
 	// Fresh is set for a pod that began while this process ran: nothing that its files held before is ours.
 	Fresh bool
+	// Containers are those of its containers that have a cgroup, or will.
+	Containers []Container
 }
 
-// Target is what one cgroup above the containers should hold. A value that is not set is put back to the kernel's default
-// if this protector wrote it before, and is otherwise left alone.
+// Container is a living container.
+type Container struct {
+	Cgroup string // from PodPath.Container
+	Values memoryqos.Values
+	// Mems is cpuset.mems.
+	Mems string
+	// ByRuntime says that the runtime is about to write the values.
+	ByRuntime bool
+}
+
+// Target is what one cgroup should hold. A value that is not set is put back to the kernel's default if it was ours before,
+// and is otherwise left alone.
 type Target struct {
 	Cgroup string
 	Level  string
 	Driver cgroup.Driver
 	Values memoryqos.Values
+	// Mems is cpuset.mems, of a container; empty leaves it alone.
+	Mems string
 	// Fresh is a pod's.
 	Fresh bool
+	// ByRuntime says that the runtime is about to write the values: they are desired from now on, and Apply and Update write
+	// none of them.
+	ByRuntime bool
 }
 
-// Targets derives all levels from the living pods: the sums, top-down, then the pods as they are given. It is pure.
-// BestEffort's level protects nothing and so is no target.
+// Targets derives all levels from the living pods: the sums, top-down, then the pods as they are given, each with its
+// containers. It is pure. BestEffort's level protects nothing and so is no target.
 func Targets(pods []Pod) []Target {
 	var trees []*subtree // a node has one, unless kubelets share it
 	for _, p := range pods {
@@ -52,6 +69,11 @@ func Targets(pods []Pod) []Target {
 	}
 	for _, p := range pods {
 		targets = append(targets, Target{Cgroup: p.Path.Pod, Level: cgroup.LevelPod, Driver: p.Path.Driver, Values: p.Values, Fresh: p.Fresh})
+		for _, c := range p.Containers {
+			targets = append(targets, Target{
+				Cgroup: c.Cgroup, Level: cgroup.LevelContainer, Driver: p.Path.Driver, Values: c.Values, Mems: c.Mems, ByRuntime: c.ByRuntime,
+			})
+		}
 	}
 	return targets
 }

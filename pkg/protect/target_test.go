@@ -28,22 +28,22 @@ func TestTargetsAreTheSumsOfTheLivingPods(t *testing.T) {
 	}{
 		"none": {nil, []Target{}},
 		"KEP-2570": {[]Pod{burstable2, guaranteed, burstable1}, []Target{
-			{"kubepods", cgroup.LevelKubepods, cgroup.Cgroupfs, both(512*mi, 384*mi), false},
-			{"kubepods/burstable", cgroup.LevelBurstable, cgroup.Cgroupfs, low(384 * mi), false},
-			{"kubepods/burstable/podb2", cgroup.LevelPod, cgroup.Cgroupfs, low(256 * mi), false},
-			{"kubepods/podg", cgroup.LevelPod, cgroup.Cgroupfs, minimum(128 * mi), true},
-			{"kubepods/burstable/podb1", cgroup.LevelPod, cgroup.Cgroupfs, low(128 * mi), false},
+			{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Driver: cgroup.Cgroupfs, Values: both(512*mi, 384*mi)},
+			{Cgroup: "kubepods/burstable", Level: cgroup.LevelBurstable, Driver: cgroup.Cgroupfs, Values: low(384 * mi)},
+			{Cgroup: "kubepods/burstable/podb2", Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: low(256 * mi)},
+			{Cgroup: "kubepods/podg", Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: minimum(128 * mi), Fresh: true},
+			{Cgroup: "kubepods/burstable/podb1", Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: low(128 * mi)},
 		}},
 		"BestEffort": {[]Pod{bestEffort}, []Target{
-			{"kubepods", cgroup.LevelKubepods, cgroup.Cgroupfs, memoryqos.Values{}, false},
-			{"kubepods/besteffort/pode", cgroup.LevelPod, cgroup.Cgroupfs, memoryqos.Values{}, false},
+			{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Driver: cgroup.Cgroupfs, Values: memoryqos.Values{}},
+			{Cgroup: "kubepods/besteffort/pode", Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: memoryqos.Values{}},
 		}},
 		"two kubelets": {[]Pod{guaranteed, {Path: mustPod(t, "a-kubepods-burstable-pod1.slice"), Values: low(mi)}}, []Target{
-			{"kubepods", cgroup.LevelKubepods, cgroup.Cgroupfs, minimum(128 * mi), false},
-			{"a.slice/a-kubepods.slice", cgroup.LevelKubepods, cgroup.Systemd, both(mi, mi), false},
-			{"a.slice/a-kubepods.slice/a-kubepods-burstable.slice", cgroup.LevelBurstable, cgroup.Systemd, low(mi), false},
-			{"kubepods/podg", cgroup.LevelPod, cgroup.Cgroupfs, minimum(128 * mi), true},
-			{"a.slice/a-kubepods.slice/a-kubepods-burstable.slice/a-kubepods-burstable-pod1.slice", cgroup.LevelPod, cgroup.Systemd, low(mi), false},
+			{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Driver: cgroup.Cgroupfs, Values: minimum(128 * mi)},
+			{Cgroup: "a.slice/a-kubepods.slice", Level: cgroup.LevelKubepods, Driver: cgroup.Systemd, Values: both(mi, mi)},
+			{Cgroup: "a.slice/a-kubepods.slice/a-kubepods-burstable.slice", Level: cgroup.LevelBurstable, Driver: cgroup.Systemd, Values: low(mi)},
+			{Cgroup: "kubepods/podg", Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: minimum(128 * mi), Fresh: true},
+			{Cgroup: "a.slice/a-kubepods.slice/a-kubepods-burstable.slice/a-kubepods-burstable-pod1.slice", Level: cgroup.LevelPod, Driver: cgroup.Systemd, Values: low(mi)},
 		}},
 	}
 	for name, test := range tests {

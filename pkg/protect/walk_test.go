@@ -14,17 +14,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// walker plays kubelet and runtime on a plain tree: pods come, change and go, and it keeps books of every write.
+// walker plays kubelet and runtime on a plain tree: pods come, change and go, and it records every write.
 type walker struct {
 	t         *testing.T
 	rand      *rand.Rand
 	tree      *cgroup.Tree
 	protector *Protector
 	settings  memoryqos.Settings
+	runtimes  bool // the runtime writes the containers' values, and not the protector
 	pods      []*walkedPod
 	made      int
 	wrong     string
-	// files is what each protection file holds, below what sums up its children: the books.
+	// files is what each protection file holds, below what sums up its children: the record.
 	files, below map[string]uint64
 }
 
@@ -42,21 +43,27 @@ func TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving(t *testing.T) {
 		events = 5_000
 	}
 	for _, policy := range []memoryqos.ReservationPolicy{memoryqos.TieredReservation, memoryqos.HardReservation} {
-		t.Run(string(policy), func(t *testing.T) {
-			w := newWalker(t, policy)
-			for event := range events / 2 {
-				what := w.step()
-				if w.wrong != "" {
-					t.Fatalf("event %d, %s: %s", event, what, w.wrong)
+		for _, runtimes := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, written by the runtime %t", policy, runtimes), func(t *testing.T) {
+				w := newWalker(t, policy)
+				w.runtimes = runtimes
+				for event := range events / 4 {
+					what := w.step()
+					if w.wrong != "" {
+						t.Fatalf("event %d, %s: %s", event, what, w.wrong)
+					}
+					w.verify(event, what)
 				}
-				w.verify(event, what)
-			}
-			for len(w.pods) > 0 {
-				w.remove(0)
-			}
-			w.verify(events, "the end")
-			t.Logf("%d pods came and went", w.made)
-		})
+				for len(w.pods) > 0 {
+					w.remove(0)
+				}
+				w.verify(events, "the end")
+				if len(w.protector.rows)+len(w.protector.containers) > 2 {
+					t.Errorf("%d rows are left, %d of containers", len(w.protector.rows), len(w.protector.containers))
+				}
+				t.Logf("%d pods came and went", w.made)
+			})
+		}
 	}
 }
 
@@ -74,7 +81,7 @@ func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
 		settings: memoryqos.Settings{Factor: &factor, Reservation: policy, GuaranteedHeadroom: 0.02, NodeAllocatable: 8 << 30, PageSize: 4096},
 	}
 	put(t, root, map[string]string{"kubepods/burstable/": "", "kubepods/besteffort/": ""})
-	tree, err := cgroup.Open(root, cgroup.Plain(), cgroup.OnWrite(w.book))
+	tree, err := cgroup.Open(root, cgroup.Plain(), cgroup.OnWrite(w.record))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,8 +90,8 @@ func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
 	return w
 }
 
-// book enters a write and looks whether all parents still promise enough.
-func (w *walker) book(write cgroup.Write) {
+// record enters a write and looks whether all parents still promise enough.
+func (w *walker) record(write cgroup.Write) {
 	if write.Knob == cgroup.MemoryHigh {
 		return
 	}
@@ -104,7 +111,7 @@ func (w *walker) book(write cgroup.Write) {
 	}
 }
 
-// forget takes a removed cgroup out of the books.
+// forget takes a removed cgroup out of the record.
 func (w *walker) forget(dir string) {
 	for _, knob := range []cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow} {
 		file := path.Join(dir, string(knob))
@@ -176,29 +183,44 @@ func (w *walker) container(p *walkedPod) memoryqos.PodContainer {
 	return c
 }
 
-// grow adds a container: first the levels above, then the runtime makes it with its values.
+// grow adds a container: first the levels above, then its cgroup with its values.
 func (w *walker) grow(p *walkedPod) {
 	if len(p.Containers) > 3 {
 		return
 	}
+	name := fmt.Sprintf("%s/c%d", p.path.Pod, len(p.names))
 	p.Containers = append(p.Containers, w.container(p))
-	p.names = append(p.names, fmt.Sprintf("%s/c%d", p.path.Pod, len(p.names)))
+	p.names = append(p.names, name)
+	if w.runtimes {
+		w.apply()
+		w.mkdir(name)
+		w.runtime(p, len(p.names)-1)
+		return
+	}
+	w.mkdir(name)
+	if w.rand.IntN(2) == 0 {
+		w.mkdir(name + "/container") // as crun does
+	}
 	w.apply()
-	w.mkdir(p.names[len(p.names)-1])
-	w.runtime(p, len(p.names)-1)
 }
 
-// resize changes a container: what grows is raised above before, what shrinks is lowered above afterwards.
+// resize changes a container. Where the runtime does, what grows is raised above before, and what shrinks is lowered above
+// afterwards; otherwise the order is the protector's.
 func (w *walker) resize(p *walkedPod) {
 	i := w.rand.IntN(len(p.Containers))
 	old, new := p.Containers[i], w.container(p)
 	new.Kind = old.Kind
 	p.Containers[i] = new
-	p.Containers[i].Values = &memoryqos.Values{Min: larger(old.Values.Min, new.Values.Min), Low: larger(old.Values.Low, new.Values.Low)}
+	if w.runtimes {
+		p.Containers[i].Values = &memoryqos.Values{Min: larger(old.Values.Min, new.Values.Min), Low: larger(old.Values.Low, new.Values.Low)}
+		w.apply()
+		p.Containers[i] = new
+		w.runtime(p, i)
+	}
 	w.apply()
-	p.Containers[i] = new
-	w.runtime(p, i)
-	w.apply()
+	if err := w.protector.Check(w.t.Context(), p.names[i]); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 func larger(a, b *uint64) *uint64 {
@@ -229,7 +251,11 @@ func (w *walker) end(i int) *walkedPod {
 	p := w.pods[i]
 	w.pods = append(w.pods[:i], w.pods[i+1:]...)
 	for _, name := range p.names {
+		w.forget(name + "/container")
 		w.forget(name)
+		if err := os.RemoveAll(filepath.Join(w.tree.Root(), name)); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 	return p
 }
@@ -256,21 +282,26 @@ func (w *walker) rmdir(pod string) {
 func (w *walker) apply() {
 	pods := make([]Pod, 0, len(w.pods))
 	for _, p := range w.pods {
-		pods = append(pods, Pod{Path: p.path, Values: w.settings.Pod(p.Pod)})
+		pod := Pod{Path: p.path, Values: w.settings.Pod(p.Pod)}
+		for i, c := range p.Containers {
+			pod.Containers = append(pod.Containers, Container{Cgroup: p.names[i], Values: *c.Values, ByRuntime: w.runtimes})
+		}
+		pods = append(pods, pod)
 	}
 	if err := w.protector.Apply(w.t.Context(), Targets(pods)); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// verify compares every level with sums that are made here, from the living pods alone: each time by the books and by the
+// verify compares every level with sums that are made here, from the living pods alone: each time by the record and by the
 // files of kubepods and the QoS level, and now and then by all files.
 func (w *walker) verify(event int, what string) {
 	want := map[string]uint64{"kubepods/memory.min": 0, "kubepods/memory.low": 0, "kubepods/burstable/memory.min": 0, "kubepods/burstable/memory.low": 0}
 	for _, p := range w.pods {
 		var min, low uint64
-		for _, c := range p.Containers {
+		for i, c := range p.Containers {
 			min, low = min+number(c.Values.Min), low+number(c.Values.Low)
+			want[p.names[i]+"/memory.min"], want[p.names[i]+"/memory.low"] = number(c.Values.Min), number(c.Values.Low)
 		}
 		own := &min
 		if p.Class == memoryqos.Burstable && w.settings.Reservation == memoryqos.TieredReservation {

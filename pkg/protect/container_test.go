@@ -1,0 +1,254 @@
+package protect
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+const (
+	runcA = podG + "/a"
+	crunB = podB + "/b" // with a cgroup inside
+)
+
+// containers are the targets of two pods with one container each.
+func containers(t testing.TB, a, b Container) []Target {
+	a.Cgroup, b.Cgroup = runcA, crunB
+	return Targets([]Pod{
+		{Path: mustPod(t, podG), Values: a.Values, Containers: []Container{a}},
+		{Path: mustPod(t, podB), Values: b.Values, Containers: []Container{b}},
+	})
+}
+
+// do runs a method of a Protector and returns the writes.
+func (n *node) do(t testing.TB, f func() error) []string {
+	t.Helper()
+	n.writes = nil
+	if err := f(); err != nil {
+		t.Fatal(err)
+	}
+	return n.writes
+}
+
+func TestContainersAreOneMoreLevel(t *testing.T) {
+	n := newNode(t, nil, runcA, crunB+"/container")
+	apply := func(a, b Container) []string {
+		t.Helper()
+		return n.do(t, func() error { return n.Apply(t.Context(), containers(t, a, b)) })
+	}
+	wantWrites(t, apply(Container{Values: minimum(100), Mems: "0-1"}, Container{Values: low(20)}),
+		"kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20", podG+"/min=100", podB+"/low=20", runcA+"/min=100", crunB+"/low=20",
+		crunB+"/container/low=20", runcA+"/cpuset.mems=0-1")
+	wantWrites(t, apply(Container{Values: minimum(100), Mems: "0,1"}, Container{Values: low(20)}))
+	wantWrites(t, apply(Container{Values: minimum(100), Mems: "1"}, Container{Values: low(5)}),
+		crunB+"/container/low=5", crunB+"/low=5", podB+"/low=5", "kubepods/burstable/low=5", "kubepods/min=105", "kubepods/low=5", runcA+"/cpuset.mems=1")
+	high := uint64(4096)
+	wantWrites(t, apply(Container{Values: minimum(100)}, Container{Values: memoryqos.Values{High: &high}}),
+		crunB+"/container/low=0", crunB+"/low=0", podB+"/low=0", "kubepods/burstable/low=0", "kubepods/min=100", "kubepods/low=0",
+		crunB+"/container/high=4096", crunB+"/high=4096", podB+"/high=4096")
+
+	// What is no longer set goes back to the default and is left alone then; cpuset.mems, which has none, at once.
+	wantWrites(t, apply(Container{Values: minimum(100)}, Container{}), podB+"/high=max", crunB+"/high=max", crunB+"/container/high=max")
+	n.overwrite(t, crunB+"/memory.high", "8192")
+	n.overwrite(t, runcA+"/cpuset.mems", "0")
+	wantWrites(t, first(n.reconcile(t)))
+	if len(n.Overwrites()) > 0 {
+		t.Errorf("%v", n.Overwrites())
+	}
+	want := []Entry{{"kubepods", cgroup.MemoryMin, "", ""}, {podG, cgroup.MemoryMin, "", ""}, {runcA, cgroup.CpusetMems, "", ""}, {runcA, cgroup.MemoryMin, "", ""}}
+	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
+		t.Error(diff)
+	}
+	n.do(t, func() error { return n.Apply(t.Context(), nil) })
+	if len(n.rows)+len(n.containers) > 0 {
+		t.Errorf("%d rows are left", len(n.rows))
+	}
+}
+
+func TestWhatTheRuntimeWritesIsComparedAfterwards(t *testing.T) {
+	n := newNode(t, nil)
+	announced := Container{Cgroup: runcA, Values: minimum(100), Mems: "1", ByRuntime: true}
+	targets := Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(100), Containers: []Container{announced}}})
+	update := func() error { return n.Update(t.Context(), targets, nil) }
+	check := func() error { return n.Check(t.Context(), runcA, "kubepods/podunknown/c") }
+	wantWrites(t, n.do(t, update), "kubepods/min=100", podG+"/min=100")
+	wantWrites(t, n.do(t, check)) // it is not there yet
+	want := []Entry{{"kubepods", cgroup.MemoryMin, "", ""}, {podG, cgroup.MemoryMin, "", ""}, {runcA, cgroup.CpusetMems, "", ""}, {runcA, cgroup.MemoryMin, "", ""}}
+	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
+		t.Error(diff)
+	}
+	n.overwriteAll(t, map[string]string{runcA + "/memory.min": "100", runcA + "/cpuset.mems": "1"})
+	wantWrites(t, n.do(t, check))
+	wantObserved(t, n, runcA, Observation{Values: minimum(100), Mems: "1"})
+
+	// An update that the runtime does in part. Nobody else wrote.
+	announced.Values, announced.Mems = minimum(50), "0"
+	targets = Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(100), Containers: []Container{announced}}})
+	wantWrites(t, n.do(t, update))
+	wantWrites(t, n.do(t, func() error { return n.Apply(t.Context(), targets) }))
+	wantObserved(t, n, runcA, Observation{Values: minimum(100), Mems: "1"})
+	n.overwrite(t, runcA+"/cpuset.mems", "0")
+	wantWrites(t, n.do(t, check), runcA+"/min=50")
+	wantObserved(t, n, runcA, Observation{Values: minimum(50), Mems: "0"})
+	if len(n.Overwrites()) > 0 {
+		t.Errorf("%v", n.Overwrites())
+	}
+
+	// A runtime that takes a value back writes the default.
+	announced.Values = memoryqos.Values{}
+	targets = Targets([]Pod{{Path: mustPod(t, podG), Containers: []Container{announced}}})
+	wantWrites(t, n.do(t, update), podG+"/min=0", "kubepods/min=0")
+	n.overwrite(t, runcA+"/memory.min", "0")
+	wantWrites(t, first(n.reconcile(t)))
+	want = []Entry{{runcA, cgroup.CpusetMems, "", ""}}
+	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
+		t.Error(diff)
+	}
+	if _, found := n.Observed("kubepods/podunknown/c"); found {
+		t.Error("observed what is not in the table")
+	}
+}
+
+func wantObserved(t *testing.T, n *node, dir string, want Observation) {
+	t.Helper()
+	got, found := n.Observed(dir)
+	if diff := cmp.Diff(want, got); diff != "" || !found {
+		t.Errorf("%t %s", found, diff)
+	}
+}
+
+func (n *node) overwriteAll(t testing.TB, files map[string]string) {
+	t.Helper()
+	for file, text := range files {
+		if err := os.MkdirAll(filepath.Join(n.Root(), filepath.Dir(file)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		n.overwrite(t, file, text)
+	}
+}
+
+func TestOtherWritersOfContainersMeetTheSamePolicy(t *testing.T) {
+	n := newNode(t, nil, runcA, crunB+"/container")
+	n.do(t, func() error {
+		return n.Apply(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{Values: low(20)}))
+	})
+	n.overwrite(t, runcA+"/cpuset.mems", "0-1")
+	n.overwrite(t, crunB+"/container/memory.low", "0")
+	wantWrites(t, first(n.reconcile(t)), crunB+"/container/low=20", runcA+"/cpuset.mems=1")
+	n.overwrite(t, runcA+"/cpuset.mems", "0-1")
+	writes, wait := n.reconcile(t)
+	if wantWrites(t, writes); wait != firstDelay {
+		t.Errorf("waits %s", wait)
+	}
+	wantWrites(t, n.do(t, func() error { return n.Check(t.Context(), runcA) }), runcA+"/cpuset.mems=1") // at once
+	want := map[Overwrite]uint64{{"container", "cpuset.mems"}: 2, {"container", "memory.low"}: 1}
+	if diff := cmp.Diff(want, n.Overwrites()); diff != "" {
+		t.Error(diff)
+	}
+	files := map[File]uint64{{runcA, cgroup.CpusetMems}: 2, {crunB, cgroup.MemoryLow}: 1}
+	if diff := cmp.Diff(files, n.Overwritten()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestReconcileLooksAtABoundedNumberOfContainers(t *testing.T) {
+	n := newNode(t, nil)
+	pod := Pod{Path: mustPod(t, podG)}
+	for i := range 2*containersPerPass + 10 {
+		c := Container{Cgroup: fmt.Sprintf("%s/c%d", podG, i), Values: minimum(1)}
+		put(t, n.Root(), map[string]string{c.Cgroup + "/": ""})
+		pod.Containers = append(pod.Containers, c)
+	}
+	n.do(t, func() error { return n.Apply(t.Context(), Targets([]Pod{pod})) })
+	for _, c := range pod.Containers {
+		n.overwrite(t, c.Cgroup+"/memory.min", "0")
+	}
+	for _, want := range []int{containersPerPass, containersPerPass, 10, 0} {
+		if writes := first(n.reconcile(t)); len(writes) != want {
+			t.Errorf("repaired %d, want %d", len(writes), want)
+		}
+	}
+	// Those that end leave the others in their turn.
+	n.do(t, func() error {
+		return n.Update(t.Context(), nil, []string{pod.Containers[0].Cgroup, pod.Containers[309].Cgroup})
+	})
+	if len(n.containers) != 2*containersPerPass+8 {
+		t.Errorf("%d containers", len(n.containers))
+	}
+	for i, r := range n.containers {
+		if r.place != i || n.rows[r.cgroup] != r {
+			t.Errorf("%s is at %d, not at %d", r.cgroup, i, r.place)
+		}
+	}
+}
+
+// While an older memory.high is being written, which may take as long as the kernel reclaims, a newer one is written at once,
+// and stands in the end whichever of the two the kernel took last.
+func TestANewerHighDoesNotWaitForAnOlder(t *testing.T) {
+	for name, olderIsLast := range map[string]bool{"newer last": false, "older last": true} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil, runcA)
+			target := func(high uint64) []Target {
+				return []Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Driver: cgroup.Cgroupfs, Values: memoryqos.Values{High: &high}}}
+			}
+			begun := false
+			tree, err := cgroup.Open(n.Root(), cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
+				if begun {
+					return
+				}
+				begun = true // this write has not returned yet
+				if err := n.Update(t.Context(), target(8192), nil); err != nil {
+					t.Error(err)
+				}
+				if olderIsLast {
+					n.overwrite(t, runcA+"/memory.high", w.Text)
+				}
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer tree.Close()
+			n.Protector = New(Options{Tree: tree})
+			if err := n.Update(t.Context(), target(4096), nil); err != nil {
+				t.Fatal(err)
+			}
+			if got := content(t, n.Tree, runcA+"/memory.high"); got != "8192" || !begun {
+				t.Errorf("memory.high is %s", got)
+			}
+		})
+	}
+}
+
+func TestContainersOfSystemdAreSetWhereWeWrite(t *testing.T) {
+	u := &units{}
+	const scope = sliceG + "/crio-a.scope"
+	n := newNode(t, u, scope)
+	target := Target{Cgroup: scope, Level: cgroup.LevelContainer, Driver: cgroup.Systemd, Values: minimum(10), Mems: "0-1", ByRuntime: true}
+	n.overwriteAll(t, map[string]string{scope + "/memory.min": "10", scope + "/cpuset.mems": "0-1"})
+	n.do(t, func() error {
+		return errors.Join(n.Update(t.Context(), []Target{target}, nil), n.Check(t.Context(), scope))
+	})
+	target.ByRuntime = false
+	n.do(t, func() error { return n.Update(t.Context(), []Target{target}, nil) })
+	n.flush(t)
+	wantWrites(t, u.taken()) // the runtime's doing
+	n.overwrite(t, scope+"/cpuset.mems", "0")
+	n.reconcile(t)
+	n.flush(t)
+	wantWrites(t, u.taken(), "crio-a.scope cpuset.mems=3")
+}
+
+func TestABadTargetIsNamed(t *testing.T) {
+	n := newNode(t, nil, runcA)
+	err := n.Update(t.Context(), []Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "x"}}, nil)
+	if want := `cgroup kubepods/podg/a: cpuset.mems: node list "x": `; err == nil || len(err.Error()) < len(want) || err.Error()[:len(want)] != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
