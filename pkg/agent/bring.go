@@ -31,7 +31,7 @@ func (a *Agent) bringDue(ctx context.Context) {
 	ticket, apply := a.outbox.newest, a.apply
 	a.mu.Unlock()
 	_ = a.durable(ctx, ticket) // they run all the same
-	a.note(effects.Journal)
+	a.note(effects)
 	a.protect(ctx)
 	if len(effects.Updates) == 0 {
 		return

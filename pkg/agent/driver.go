@@ -41,6 +41,11 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 		}
 	}
 	a.post(effects)
+	if a.journal != nil {
+		for _, dir := range effects.Over {
+			a.journal.End(dir)
+		}
+	}
 	for _, ref := range effects.Forget {
 		a.requests.Forget(ref)
 	}
@@ -104,11 +109,11 @@ func (o *outbox) post(effects ledger.Effects) {
 }
 
 // note has the journal know which container files are going to be written, before they are.
-func (a *Agent) note(writes []ledger.Journaled) {
+func (a *Agent) note(effects ledger.Effects) {
 	if a.journal == nil {
 		return
 	}
-	for _, w := range writes {
+	for _, w := range effects.Journal {
 		for file := range w.Adjustment.Unified {
 			a.journal.Note(protect.Entry{Cgroup: w.Cgroup, Knob: cgroup.Knob(file), Restore: w.Asked[file]})
 		}

@@ -97,7 +97,7 @@ func (a *Agent) read(pod ledger.Pod) ledger.Pod {
 // handle is for events without an answer.
 func (a *Agent) handle(ctx context.Context, event ledger.Event) {
 	effects := a.step(event)
-	a.note(effects.Journal)
+	a.note(effects)
 	a.protect(ctx)
 	a.logNotes(effects.Notes)
 }
@@ -187,7 +187,7 @@ func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket chec
 	if effects.DryRun {
 		return nil
 	}
-	a.note(effects.Journal)
+	a.note(effects)
 	a.protect(ctx)
 	return ctx.Err() // past the deadline the runtime goes on without our answer
 }
@@ -265,7 +265,7 @@ func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers [
 	a.mu.Unlock()
 
 	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
-	a.note(effects.Journal)
+	a.note(effects)
 	a.protect(ctx)
 	a.poke() // Run looks at the files, and for better requests
 	a.logNotes(effects.Notes)

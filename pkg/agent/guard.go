@@ -32,7 +32,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	if effects.Err != nil || effects.Raise == nil {
 		return effects.Err
 	}
-	a.note(effects.Journal)
+	a.note(effects)
 	if err := a.setHigh(ctx, *effects.Raise); err != nil {
 		return err
 	}

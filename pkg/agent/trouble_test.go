@@ -332,3 +332,23 @@ func TestStatesHaveNames(t *testing.T) {
 		}
 	}
 }
+
+// TestShortLivedContainersLeaveTheJournal has containers that end before anything has looked at their cgroups.
+func TestShortLivedContainersLeaveTheJournal(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("job", memoryqos.Burstable)
+	for i := range 20 {
+		c := ofPod(pod, "main", gi)
+		c.ID = fmt.Sprintf("c%d", i)
+		c.CgroupsPath = pod.CgroupParent + "/" + c.ID
+		c = n.launch(pod, c)
+		if err := n.StopContainer(t.Context(), pod, c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, e := range n.journal.Entries() {
+		if cgroup.LevelOf(e.Cgroup) == cgroup.LevelContainer {
+			t.Errorf("the journal has %v", e)
+		}
+	}
+}

@@ -140,6 +140,9 @@ func (l *Ledger) end(c *container) {
 	if c.high() != nil {
 		l.highChanged()
 	}
+	if c.cgroup != "" {
+		l.step.effects.Over = append(l.step.effects.Over, c.cgroup)
+	}
 	c.state, c.before, c.raised = Stopped, nil, 0
 	l.touch(c.pod)
 }

@@ -125,7 +125,7 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 func (l *Ledger) finish() {
 	out := &l.step.effects
 	if out.DryRun = l.resolved.Config.DryRun; out.DryRun {
-		out.Answer, out.Updates, out.Journal, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil
+		out.Answer, out.Updates, out.Journal, out.Over, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil, nil
 		out.Check, out.Bring, out.Raise = nil, nil, nil
 		return
 	}
@@ -142,6 +142,8 @@ type Effects struct {
 	Allocations []Delta
 	// Journal are the container files that the answer or the updates are going to write.
 	Journal []Journaled
+	// Over are the cgroups of pods and containers that have ended: nothing of them is left to restore.
+	Over []string
 	// Files are the cgroups above the containers whose desired values have changed, and Ended those that are desired no
 	// more. AllFiles is set when all may have changed: Targets has them.
 	Files    []protect.Target

@@ -211,6 +211,7 @@ func (l *Ledger) endPod(p *pod) {
 	}
 	if p.managed {
 		l.step.effects.Ended = append(l.step.effects.Ended, p.path.Pod)
+		l.step.effects.Over = append(l.step.effects.Over, p.path.Pod)
 		l.sumChanged(p)
 	}
 	l.rejections = slices.DeleteFunc(slices.Clone(l.rejections), func(r Rejection) bool { // views share the old ones

@@ -287,9 +287,9 @@ func (p *Protector) writeSlowly(ctx context.Context, c change) error {
 	return nil
 }
 
-// noteChange enters a change in the journal, before it is made.
+// noteChange enters a change in the journal, before it is made. A value that is put back is there already.
 func (p *Protector) noteChange(c change) {
-	if !c.isInner {
+	if !c.isInner && !c.file().restore {
 		p.note(Entry{Cgroup: c.cgroup, Knob: knobs[c.index], Unit: p.unit(c.cgroup, c.driver), Restore: c.before()})
 	}
 }

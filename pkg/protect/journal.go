@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -177,6 +178,20 @@ func (j *Journal) forget(cgroup string, knob cgroup.Knob, which func(restore str
 		delete(j.cgroups, cgroup)
 	}
 	j.changed()
+}
+
+// End removes a pod or container that has ended, with all cgroups below it: nothing of it is left to restore.
+func (j *Journal) End(dir string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	before := len(j.cgroups)
+	delete(j.cgroups, dir)
+	if cgroup.LevelOf(dir) == cgroup.LevelPod {
+		maps.DeleteFunc(j.cgroups, func(below string, _ *journaled) bool { return strings.HasPrefix(below, dir+"/") })
+	}
+	if len(j.cgroups) < before {
+		j.changed()
+	}
 }
 
 // Entries are the knobs known, sorted by cgroup and knob.

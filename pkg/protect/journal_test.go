@@ -219,6 +219,49 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	wantWrites(t, cgroups(), "kubepods")
 }
 
+func TestWhatEndsLeavesTheJournal(t *testing.T) {
+	n := newNode(t, nil, runcA)
+	note := func(dirs ...string) {
+		for _, dir := range dirs {
+			n.journal.Note(Entry{dir, cgroup.MemoryHigh, "", "4096"})
+			n.journal.Note(Entry{dir, cgroup.CpusetMems, "", ""})
+		}
+	}
+	cgroups := func() (list []string) {
+		for _, e := range n.journal.Entries() {
+			if e.Knob == cgroup.CpusetMems {
+				list = append(list, e.Cgroup)
+			}
+		}
+		return list
+	}
+	note("kubepods/pod1", "kubepods/pod1/a", "kubepods/pod1/b", "kubepods/pod11", "kubepods/pod11/a")
+	n.journal.End("kubepods/pod1/a")
+	n.journal.End("kubepods/pod2")
+	wantWrites(t, cgroups(), "kubepods/pod1", "kubepods/pod1/b", "kubepods/pod11", "kubepods/pod11/a")
+	n.journal.End("kubepods/pod1")
+	wantWrites(t, cgroups(), "kubepods/pod11", "kubepods/pod11/a")
+	n.journal.End("kubepods/pod11")
+
+	// A container that was seen and is gone.
+	n.do(t, func() error {
+		return n.Apply(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{}))
+	})
+	if err := os.RemoveAll(filepath.Join(n.Root(), runcA)); err != nil {
+		t.Fatal(err)
+	}
+	wantWrites(t, cgroups(), runcA)
+	n.reconcile(t)
+	wantWrites(t, cgroups())
+	// A value of ours that is put back after the end is not taken for one of the kubelet's.
+	n.journal.End(podG)
+	n.do(t, func() error { return n.Update(t.Context(), nil, []string{podG}) })
+	want := []Entry{{"kubepods", cgroup.MemoryMin, "", ""}}
+	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestAHangingDiskHoldsNobody(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, JournalFile+".tmp") // opening it hangs until somebody reads

@@ -171,6 +171,7 @@ func (p *Protector) add(r *row) {
 // drop removes a row.
 func (p *Protector) drop(r *row) {
 	delete(p.rows, r.cgroup)
+	p.endIfGone(r)
 	if r.level == cgroup.LevelContainer {
 		last := p.containers[len(p.containers)-1]
 		p.containers[r.place], last.place = last, r.place
@@ -349,6 +350,13 @@ func (p *Protector) unit(dir string, driver cgroup.Driver) string {
 func (p *Protector) note(e Entry) {
 	if p.journal != nil {
 		p.journal.Note(e)
+	}
+}
+
+// endIfGone removes a cgroup that is gone from the journal.
+func (p *Protector) endIfGone(r *row) {
+	if p.journal != nil && !r.isInner && p.tree.Ended(r.cgroup) {
+		p.journal.End(r.cgroup)
 	}
 }
 

@@ -139,10 +139,12 @@ func (p *Protector) check(r *row, index int, now time.Time) (wait time.Duration,
 	if !f.wanted {
 		return 0, false, nil
 	}
-	wrote := f.settled() // as far as we knew
+	wrote, seen := f.settled(), f.known // as far as we knew
 	switch err := p.look(r, index); {
 	case errors.Is(err, fs.ErrNotExist):
-		r.watched = false
+		if r.watched = false; seen {
+			p.endIfGone(r)
+		}
 		return 0, false, nil
 	case err != nil:
 		return 0, true, err // what cannot be understood is written again
