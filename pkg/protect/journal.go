@@ -21,7 +21,7 @@ import (
 type Entry struct {
 	Cgroup string      `json:"cgroup"`
 	Knob   cgroup.Knob `json:"knob"`
-	// Unit is the systemd unit whose property was set with it, if any. It need not be told for a scope: runtimes set a
+	// Unit is the systemd unit whose property was set with it, if any. It may be left out for a scope: runtimes set a
 	// container's values as properties of its scope.
 	Unit string `json:"unit,omitempty"`
 	// Restore is the text that the kubelet wants in the file; "" where that is the kernel's default, or not known.

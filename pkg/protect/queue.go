@@ -57,7 +57,7 @@ const (
 	// firstRetry is the retry interval after one failure; it doubles up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
-	// flushRetry is the retry interval while somebody waits for the queue to be empty.
+	// flushRetry is the retry interval while a caller waits for the queue to be empty.
 	flushRetry = 100 * time.Millisecond
 )
 

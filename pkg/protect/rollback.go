@@ -33,7 +33,7 @@ type Action struct {
 
 // Rollback restores every knob in the journal: memory.high, memory.min and memory.low to what the kubelet wants there, where
 // that is known, else to max, 0 and 0; cpuset.mems to what the parent may use; children before parents, so that no parent promises less than its children. u may be nil. It can be
-// repeated, and is safe while pods run. With dryRun it only tells. The error joins those of the actions. Flush the journal
+// repeated, and is safe while pods run. With dryRun it only returns the actions. The error joins those of the actions. Flush the journal
 // afterwards.
 func Rollback(ctx context.Context, j *Journal, t *cgroup.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()

@@ -44,7 +44,7 @@ var property = map[cgroup.Knob]string{
 
 // SystemdUnits are Units over systemd's D-Bus socket. A value that systemd holds survives its daemon-reload and every change
 // of another property of the same slice; one that stands in the file alone does not. The other way round, setting a property
-// makes systemd write all that it holds for the unit: a cpu.max that somebody wrote behind its back is lost
+// makes systemd write all that it holds for the unit: a cpu.max that another writer set is lost
 // (kubernetes#138431). So a property is set only when its value changes.
 type SystemdUnits struct {
 	socket string
