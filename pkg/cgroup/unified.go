@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/cgroups/v3"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,27 +19,51 @@ func RequireUnified(root string) error {
 	return nil
 }
 
-func requireUnified(root string) error {
-	var fs unix.Statfs_t
-	if err := again(func() error { return unix.Statfs(root, &fs) }); err != nil {
-		return fmt.Errorf("read the kind of file system: %w", err)
-	}
-	if fs.Type != unix.CGROUP2_SUPER_MAGIC {
-		return notUnified(root)
-	}
-	return requireControllers(root)
-}
+// usual is where a host mounts its hierarchy, and the only place whose mode the library knows.
+const usual = "/sys/fs/cgroup"
 
-// notUnified says what is there instead.
-func notUnified(root string) error {
+func requireUnified(root string) error {
 	const want = "Memory QoS needs cgroup v2 alone (boot with systemd.unified_cgroup_hierarchy=1)"
-	if _, err := os.Stat(filepath.Join(root, "unified", "cgroup.controllers")); err == nil {
-		return fmt.Errorf("it is a hybrid of cgroup v1 and v2: %s", want)
+	mode, err := modeOf(root)
+	if err != nil {
+		return err
 	}
-	if _, err := os.Stat(filepath.Join(root, "memory", "memory.limit_in_bytes")); err == nil {
+	switch mode {
+	case cgroups.Unified:
+		return requireControllers(root)
+	case cgroups.Hybrid:
+		return fmt.Errorf("it is a hybrid of cgroup v1 and v2: %s", want)
+	case cgroups.Legacy:
 		return fmt.Errorf("it is cgroup v1: %s", want)
 	}
 	return fmt.Errorf("it is no cgroup v2 file system: %s", want)
+}
+
+// modeOf finds the mode of the hierarchy at root. The library answers for the usual mount alone; a hierarchy elsewhere, as
+// in a container that has the host's mounted beside its own, is looked at here.
+func modeOf(root string) (cgroups.CGMode, error) {
+	if filepath.Clean(root) == usual {
+		if mode := cgroups.Mode(); mode != cgroups.Unavailable {
+			return mode, nil
+		} // the look below has the reason
+	}
+	var fs unix.Statfs_t
+	if err := again(func() error { return unix.Statfs(root, &fs) }); err != nil {
+		return cgroups.Unavailable, fmt.Errorf("read the kind of file system: %w", err)
+	}
+	there := func(names ...string) bool {
+		_, err := os.Stat(filepath.Join(append([]string{root}, names...)...))
+		return err == nil
+	}
+	switch {
+	case fs.Type == unix.CGROUP2_SUPER_MAGIC:
+		return cgroups.Unified, nil
+	case there("unified", "cgroup.controllers"):
+		return cgroups.Hybrid, nil
+	case there("memory", "memory.limit_in_bytes"):
+		return cgroups.Legacy, nil
+	}
+	return cgroups.Unavailable, nil
 }
 
 func requireControllers(root string) error {
