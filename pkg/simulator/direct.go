@@ -11,6 +11,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -27,6 +28,7 @@ type Agent interface {
 	StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
 	StopContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
 	View() *ledger.View
+	Counters() agent.Counters
 }
 
 // Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
@@ -177,4 +179,14 @@ func (d *Direct) Request(_ context.Context, podUID, container string) (podinfo.E
 // Nodes returns the agent's node map.
 func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
 	return d.agent.View().Nodes, nil
+}
+
+// SourcesConnected reports whether every source of memory requests is connected.
+func (d *Direct) SourcesConnected(context.Context) (bool, error) {
+	for _, source := range d.agent.Counters().Requests.Sources {
+		if !source.Connected {
+			return false, nil
+		}
+	}
+	return true, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
@@ -35,6 +36,8 @@ type Plugin interface {
 	Request(ctx context.Context, podUID, container string) (podinfo.Estimate, error)
 	// Nodes returns the node map.
 	Nodes(ctx context.Context) ([]memorymanager.NodeState, error)
+	// SourcesConnected reports whether the plugin has learnt all pods from the node's pod API.
+	SourcesConnected(ctx context.Context) (bool, error)
 }
 
 // Options describe a node.
@@ -102,12 +105,39 @@ func NewNode(options Options) (n *Node, err error) {
 // is part of the result.
 func (n *Node) Run(ctx context.Context, runtime Runtime, plugin Plugin) (*Result, error) {
 	n.runtime, n.plugin = runtime, plugin
+	if err := n.awaitSources(ctx); err != nil {
+		return nil, err
+	}
 	for _, pod := range n.toRun {
 		if err := n.runPod(ctx, pod); err != nil {
 			return nil, err
 		}
 	}
 	return n.result(ctx)
+}
+
+// connectTimeout bounds the plugin's connection to the pod API.
+const connectTimeout = time.Minute
+
+// awaitSources waits until the plugin is connected to the pod API: a pod before that would show an estimate of its request.
+func (n *Node) awaitSources(ctx context.Context) error {
+	if n.KubeletPods == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	ticker := time.NewTicker(5 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		if connected, err := n.plugin.SourcesConnected(ctx); connected || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the plugin's connection to the kubelet's pod API: %w", ctx.Err())
+		case <-ticker.C:
+		}
+	}
 }
 
 // Close stops the pod API and removes the temporary folders.

@@ -116,3 +116,17 @@ func (p *plugin) Nodes(ctx context.Context) ([]memorymanager.NodeState, error) {
 	}
 	return status.NodeStates(document.Nodes), nil
 }
+
+// SourcesConnected reports whether every source of memory requests is connected.
+func (p *plugin) SourcesConnected(ctx context.Context) (bool, error) {
+	document, err := p.document(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, source := range document.RequestSources {
+		if !source.Connected {
+			return false, nil
+		}
+	}
+	return true, nil
+}

@@ -29,7 +29,7 @@ func TestSimulatorAgreesWithNRI(t *testing.T) {
 				list.Items = append(list.Items, *pod)
 			}
 			args := []string{"--machine", "../../../testdata/machines/demo.yaml", "--config", "../../../testdata/config/demo.yaml",
-				"--pod-info", []string{"none", "kubelet"}[seed%2], "--cgroup-driver", []string{"cgroupfs", "systemd"}[seed/2], "-o", "json"}
+				"--pod-info", "kubelet", "--cgroup-driver", []string{"cgroupfs", "systemd"}[seed%2], "-o", "json"}
 			simulated := printed(t, list, plugin, append(append([]string{"simulate"}, args...), "-")...)
 			demonstrated := printed(t, list, demo, append(append([]string{"--plugin", plugin}, args...), "-")...)
 			if !bytes.Equal(simulated, demonstrated) {
