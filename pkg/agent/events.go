@@ -118,8 +118,8 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
 		if !effects.DryRun {
-			a.step(ledger.AbandonContainer{ID: container.ID})
-			a.poke()
+			a.handle(ctx, ledger.AbandonContainer{ID: container.ID}) // its pod stays
+			a.poke()                                                 // past the deadline, that is left to Run
 		}
 	}
 	a.logNotes(effects.Notes)
@@ -149,7 +149,7 @@ func (a *Agent) UpdateContainer(ctx context.Context, pod ledger.Pod, container l
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
-		a.step(ledger.FailUpdate{ID: container.ID})
+		a.handle(ctx, ledger.FailUpdate{ID: container.ID})
 		a.poke()
 	}
 	a.logNotes(effects.Notes)
