@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/sirupsen/logrus"
@@ -77,6 +78,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	o.launched = os.Getenv(api.PluginSocketEnvVar) != ""
 	o.log = logrus.New()
+	defer logTo(o.log, os.Stderr).Close(logTimeout)
 	setLog(o.log, o.config.Log, o.verbose)
 	limitMemory()
 	d, err := newDaemon(o.daemonOptions)
@@ -92,6 +94,9 @@ func (o *runOptions) run(ctx context.Context) error {
 	o.log.Info("nri-memory-manager ends")
 	return failed(err)
 }
+
+// logTimeout is how long the last lines of the log may take.
+const logTimeout = 2 * time.Second
 
 // setLog applies the log's configuration; flags ask for more than it, never for less.
 func setLog(log *logrus.Logger, c config.Log, verbose int) {
