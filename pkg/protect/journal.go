@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -180,16 +179,12 @@ func (j *Journal) forget(cgroup string, knob cgroup.Knob, which func(restore str
 	j.changed()
 }
 
-// End removes a pod or container that has ended, with all cgroups below it: nothing of it is left to restore.
+// End removes a pod or container that has ended: nothing of it is left to restore.
 func (j *Journal) End(dir string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	before := len(j.cgroups)
-	delete(j.cgroups, dir)
-	if cgroup.LevelOf(dir) == cgroup.LevelPod {
-		maps.DeleteFunc(j.cgroups, func(below string, _ *journaled) bool { return strings.HasPrefix(below, dir+"/") })
-	}
-	if len(j.cgroups) < before {
+	if _, known := j.cgroups[dir]; known {
+		delete(j.cgroups, dir)
 		j.changed()
 	}
 }

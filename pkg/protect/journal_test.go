@@ -239,9 +239,13 @@ func TestWhatEndsLeavesTheJournal(t *testing.T) {
 	n.journal.End("kubepods/pod1/a")
 	n.journal.End("kubepods/pod2")
 	wantWrites(t, cgroups(), "kubepods/pod1", "kubepods/pod1/b", "kubepods/pod11", "kubepods/pod11/a")
-	n.journal.End("kubepods/pod1")
+	for _, dir := range []string{"kubepods/pod1", "kubepods/pod1/b"} {
+		n.journal.End(dir)
+	}
 	wantWrites(t, cgroups(), "kubepods/pod11", "kubepods/pod11/a")
-	n.journal.End("kubepods/pod11")
+	for _, dir := range []string{"kubepods/pod11", "kubepods/pod11/a"} {
+		n.journal.End(dir)
+	}
 
 	// A container that was seen and is gone.
 	n.do(t, func() error {
