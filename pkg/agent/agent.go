@@ -70,6 +70,7 @@ type Agent struct {
 	outbox
 	picture             *picture                                     // of the ledger's generation; nil when there is none yet
 	apply               func(context.Context, []ledger.Update) error // nil where the runtime takes no unasked updates
+	sending             bool                                         // updates are on their way to the runtime
 	storeError          string                                       // why there is no checkpoint
 	lastCheckpointError string                                       // in the log
 	protectFails        bool                                         // in the log

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -10,24 +9,26 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// updateTimeout and updateTimeoutEach are how long the runtime may take to answer updates of running containers, and for
-// each of them. After it their files are written.
+// How long the runtime may take to answer updates of running containers: so long, and that much for each of them. Nobody
+// waits for longer than updateWait; the files are looked at by the periodic check meanwhile.
 const (
-	updateTimeout     = 5 * time.Second
-	updateTimeoutEach = 100 * time.Millisecond
+	updateTimeout     = time.Minute
+	updateTimeoutEach = time.Second
+	updateWait        = 5 * time.Second
 )
 
 // bringDue gives running containers what they should have after the rules or their requests have changed. The levels above
 // are raised first and lowered last.
 func (a *Agent) bringDue(ctx context.Context) {
 	a.mu.Lock()
-	ids := slices.Sorted(maps.Keys(a.outbox.bring))
-	a.outbox.bring = nil
-	if len(ids) == 0 {
+	if a.sending || len(a.outbox.bring) == 0 {
 		a.mu.Unlock()
 		return
 	}
+	ids := slices.Sorted(maps.Keys(a.outbox.bring))
+	a.outbox.bring = nil
 	effects := a.stepLocked(ledger.Bring{IDs: ids})
+	a.sending = len(effects.Updates) > 0
 	ticket, apply := a.outbox.newest, a.apply
 	a.mu.Unlock()
 	_ = a.durable(ctx, ticket) // they run all the same
@@ -36,35 +37,41 @@ func (a *Agent) bringDue(ctx context.Context) {
 	if len(effects.Updates) == 0 {
 		return
 	}
-	if err := a.send(ctx, apply, effects.Updates); err != nil {
-		a.log.WithError(err).Warn("the runtime did not take updates of running containers: their cgroup files are written instead")
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		a.send(ctx, apply, effects.Updates)
+	}()
+	wait := time.NewTimer(updateWait)
+	defer wait.Stop()
+	select {
+	case <-sent:
+	case <-wait.C:
 	}
-	sent := make([]string, len(effects.Updates))
-	for i, update := range effects.Updates {
-		sent[i] = update.ContainerID
-	}
-	a.step(ledger.Settled{IDs: sent}) // has their files checked: the runtime ignores updates that fail
-	a.protect(ctx)
 }
 
-// send sends updates to the runtime. It returns at the timeout whatever the runtime does.
-func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.Update) error, updates []ledger.Update) error {
-	if apply == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, updateTimeout+time.Duration(len(updates))*updateTimeoutEach)
-	sent := make(chan error, 1)
-	go func() {
-		defer cancel()
-		sent <- apply(ctx, updates)
-	}()
-	select {
-	case err := <-sent:
+// send sends updates to the runtime and has the files of the containers checked afterwards: the runtime ignores updates that
+// fail.
+func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.Update) error, updates []ledger.Update) {
+	if apply != nil {
+		timeout := updateTimeout + time.Duration(len(updates))*updateTimeoutEach
+		applying, cancel := context.WithTimeout(ctx, timeout)
+		err := apply(applying, updates)
+		cancel()
 		if err == nil {
 			a.counters.updates.Add(uint64(len(updates)))
+		} else {
+			a.log.WithError(err).Warn("the runtime did not take updates of running containers: their cgroup files are written instead")
 		}
-		return err
-	case <-ctx.Done():
-		return errors.New("the runtime did not answer in time")
 	}
+	ids := make([]string, len(updates))
+	for i, update := range updates {
+		ids[i] = update.ContainerID
+	}
+	a.mu.Lock()
+	a.sending = false
+	a.stepLocked(ledger.Settled{IDs: ids})
+	a.mu.Unlock()
+	a.protect(ctx)
+	a.poke() // for what came meanwhile
 }

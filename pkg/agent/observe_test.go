@@ -225,7 +225,8 @@ func TestARuntimeThatHangsHoldsNothingUp(t *testing.T) {
 		n.providers = []podinfo.Provider{api}
 		n.apply = func(ctx context.Context, _ []Update) error {
 			asked <- true
-			select {} // not even the end of the context
+			<-ctx.Done()
+			return ctx.Err()
 		}
 	})
 	pod := n.pod("pod", memoryqos.Burstable)
