@@ -132,14 +132,14 @@ func (a *Agent) checkFiles(ctx context.Context, id string) {
 		return
 	}
 	a.watch(id, desired)
-	if err := a.compare(ctx, at, desired); err != nil {
+	if err := a.compare(ctx, at); err != nil {
 		a.counters.containerWriteErrors.Add(1)
 		a.log.WithField("containerID", id).WithError(err).Debug("a container's cgroup files could not be checked; trying again")
 		a.checks.mark(id)
 	}
 }
 
-func (a *Agent) compare(ctx context.Context, at ledger.Place, desired protect.ContainerKnobs) error {
+func (a *Agent) compare(ctx context.Context, at ledger.Place) error {
 	leaves := a.tree.Leaves(at.Cgroup)
 	held := make([]ledger.Files, len(leaves))
 	for i, leaf := range leaves {
