@@ -23,16 +23,10 @@ type CreateContainer struct {
 
 func (e CreateContainer) apply(l *Ledger) {
 	out := &l.step.effects
-	p, err := l.podOf(e.Pod)
-	if err != nil {
-		out.Err = err
+	p := l.podFor(e.Pod, e.Known, e.PodLimit)
+	if p == nil {
 		return
 	}
-	if !p.managed {
-		return
-	}
-	l.learn(p, e.Known)
-	p.limitObserved(e.PodLimit)
 	c, err := l.admit(p, e.Container)
 	l.touch(p)
 	out.Err, out.Decision = err, c.decision()

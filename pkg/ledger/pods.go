@@ -129,6 +129,24 @@ func (l *Ledger) HasRead(received Pod) bool {
 // Stopped reports whether a sandbox has ended.
 func (l *Ledger) Stopped(id string) bool { return l.stopped.has(id) }
 
+// podFor returns the pod of an event about one of its containers, with what was found out for it. It is nil for a pod that is
+// left alone, and for one that must not have containers any more, which is Effects.Err.
+func (l *Ledger) podFor(received Pod, known podinfo.Answer, limit *uint64) *pod {
+	p, err := l.podOf(received)
+	if err != nil {
+		l.step.effects.Err = err
+		return nil
+	}
+	if !p.managed {
+		return nil
+	}
+	l.learn(p, known)
+	if limit != nil && p.info == nil { // after a resize the runtime may show an old one
+		p.MemoryLimit = *limit
+	}
+	return p
+}
+
 // Key is the pod's UID; pods that no kubelet made may have none, and have the sandbox's id instead.
 func (p Pod) Key() string {
 	if p.UID != "" {
@@ -153,14 +171,6 @@ func (p Pod) Path() (path cgroup.PodPath, managed bool, err error) {
 		return cgroup.PodPath{}, false, err
 	}
 	return cgroup.PodPath{}, false, nil
-}
-
-// limitObserved takes the limit that the pod's cgroup was observed to have, where the pod's spec is not known: after a
-// resize the runtime may show an old one.
-func (p *pod) limitObserved(limit *uint64) {
-	if limit != nil && p.info == nil {
-		p.MemoryLimit = *limit
-	}
 }
 
 // takeRules takes what the configuration says about the pod's namespace, and determines the pod's wishes.

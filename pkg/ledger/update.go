@@ -22,16 +22,10 @@ type UpdateContainer struct {
 
 func (e UpdateContainer) apply(l *Ledger) {
 	out := &l.step.effects
-	p, err := l.podOf(e.Pod)
-	if err != nil {
-		out.Err = err
+	p := l.podFor(e.Pod, e.Known, e.PodLimit)
+	if p == nil {
 		return
 	}
-	if !p.managed {
-		return
-	}
-	l.learn(p, e.Known)
-	p.limitObserved(e.PodLimit)
 	c := l.containers[e.Container.ID]
 	if c == nil {
 		if !e.Container.State.Alive() {
