@@ -32,6 +32,7 @@ func (l *Ledger) finishFiles(out *Effects) {
 	switch {
 	case l.step.all:
 		out.AllFiles, out.Files, out.Ended = true, nil, nil
+		l.levels = l.allLevels()
 		return
 	case len(dirty) == 0:
 		return
@@ -39,29 +40,38 @@ func (l *Ledger) finishFiles(out *Effects) {
 	out.Files = make([]protect.Target, 0, len(dirty)+2*max(1, len(l.levels)))
 	for _, p := range dirty {
 		if l.pods[p.key()] == p && p.managed {
-			l.addLevel(p.path)
+			l.levels = addLevel(l.levels, p.path)
 			out.Files = append(out.Files, p.target())
 		}
 	}
 	for _, at := range l.levels {
-		out.Files = l.levelTargets(out.Files, at)
+		out.Files = l.levelTargets(out.Files, at, len(l.levels) > 1)
 	}
 }
 
 // Targets are what all cgroups above the containers should hold.
 func (l *Ledger) Targets() []protect.Target {
-	l.levels = nil
 	targets := make([]protect.Target, 0, len(l.living)+2)
 	for _, p := range l.living {
 		if p.managed {
-			l.addLevel(p.path)
 			targets = append(targets, p.target())
 		}
 	}
-	for _, at := range l.levels {
-		targets = l.levelTargets(targets, at)
+	levels := l.allLevels()
+	for _, at := range levels {
+		targets = l.levelTargets(targets, at, len(levels) > 1)
 	}
 	return targets
+}
+
+// allLevels are the cgroups above the managed pods.
+func (l *Ledger) allLevels() (levels []level) {
+	for _, p := range l.living {
+		if p.managed {
+			levels = addLevel(levels, p.path)
+		}
+	}
+	return levels
 }
 
 // target is what the pod's cgroup should hold.
@@ -69,22 +79,23 @@ func (p *pod) target() protect.Target {
 	return protect.Target{Cgroup: p.path.Pod, Level: cgroup.LevelPod, Driver: p.path.Driver, Values: p.values, Fresh: p.fresh}
 }
 
-// addLevel adds the cgroups above a pod.
-func (l *Ledger) addLevel(path cgroup.PodPath) {
-	i := slices.IndexFunc(l.levels, func(at level) bool { return at.kubepods == path.Kubepods })
+// addLevel adds the cgroups above a pod to others.
+func addLevel(levels []level, path cgroup.PodPath) []level {
+	i := slices.IndexFunc(levels, func(at level) bool { return at.kubepods == path.Kubepods })
 	if i < 0 {
-		i = len(l.levels)
-		l.levels = append(l.levels, level{kubepods: path.Kubepods, driver: path.Driver})
+		i = len(levels)
+		levels = append(levels, level{kubepods: path.Kubepods, driver: path.Driver})
 	}
 	if path.Class == memoryqos.Burstable {
-		l.levels[i].burstable = path.QoS
+		levels[i].burstable = path.QoS
 	}
+	return levels
 }
 
-// levelTargets adds the sums above all pods of one kubepods.
-func (l *Ledger) levelTargets(targets []protect.Target, at level) []protect.Target {
+// levelTargets adds the sums above all pods of one kubepods, where several is set when there is more than one.
+func (l *Ledger) levelTargets(targets []protect.Target, at level, several bool) []protect.Target {
 	values := l.values
-	if len(l.levels) > 1 {
+	if several {
 		values = nil
 		for i, p := range l.living {
 			if p.path.Kubepods == at.kubepods {

@@ -46,7 +46,7 @@ type Ledger struct {
 	living     []*pod                // the same pods; pod.index is the position
 	values     []memoryqos.PodValues // values[i] are living[i].values, contiguous because they are summed at many events
 	containers map[string]*container // every container that has not ended, by the runtime's id
-	levels     []level               // the cgroups above all managed pods since the last full pass
+	levels     []level               // the cgroups above managed pods, those that have ended included until the next full pass
 	stopped    recent                // sandboxes that have ended: a late event of theirs brings nothing back
 	raises     map[string]uint64     // Options.Raises of containers that have not been seen yet
 

@@ -1,0 +1,183 @@
+package ledger
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"math/rand/v2"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+)
+
+// The package has no effects: it cannot reach a disk, a log, a clock or a lock.
+func TestThePackageIsPure(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	forbidden := []string{"context", "io", "log", "net", "os", "sync"}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, spec := range file.Imports {
+			path := strings.Trim(spec.Path.Value, `"`)
+			first, _, _ := strings.Cut(path, "/")
+			if slices.Contains(forbidden, first) || strings.Contains(path, "logrus") {
+				t.Errorf("%s imports %s", name, path)
+			}
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if call, ok := n.(*ast.SelectorExpr); ok {
+				if of, ok := call.X.(*ast.Ident); ok && of.Name == "time" && (call.Sel.Name == "Now" || call.Sel.Name == "Since" || call.Sel.Name == "AfterFunc") {
+					t.Errorf("%s uses time.%s", name, call.Sel.Name)
+				}
+			}
+			if _, ok := n.(*ast.GoStmt); ok {
+				t.Errorf("%s starts a goroutine", name)
+			}
+			return true
+		})
+	}
+}
+
+// events makes random events of a node's life. Two with the same seed make the same.
+type events struct {
+	*rand.Rand
+	pods map[string]map[string]Container // by the pod's number, by name
+	next int
+}
+
+func (r *events) pod(name string) Pod {
+	class := []string{"", "burstable/", "besteffort/"}[len(name)%3]
+	return Pod{ID: "sandbox-" + name, UID: "uid-" + name, Namespace: "default", Name: name, CgroupParent: "/kubepods/" + class + "poduid-" + name}
+}
+
+func (r *events) limit() *int64 {
+	limit := int64(1+r.IntN(6)) << 30
+	return &limit
+}
+
+func (r *events) event() Event {
+	names := make([]string, 0, len(r.pods))
+	for name := range r.pods {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	if len(names) < 2 || r.IntN(8) == 0 {
+		r.next++
+		name := strings.Repeat("p", 1+r.IntN(3)) + fmt.Sprint(r.next)
+		r.pods[name] = map[string]Container{}
+		return RunPod{Pod: r.pod(name)}
+	}
+	name := names[r.IntN(len(names))]
+	pod, containers := r.pod(name), r.pods[name]
+	which := string(rune('a' + r.IntN(3)))
+	c, lives := containers[which]
+	switch roll := r.IntN(20); {
+	case roll == 0:
+		delete(r.pods, name)
+		return EndPod{Pod: pod}
+	case roll == 1:
+		return Settled{}
+	case roll == 2:
+		return PodFacts{UID: pod.UID, Known: podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
+			Ref: pod.Ref(), Containers: []podinfo.Container{{Name: "a", Kind: memoryqos.Kind(r.IntN(3)), Request: 1 << 30, Limit: 2 << 30}},
+		}}}
+	case !lives || roll < 5:
+		r.next++
+		c = Container{ID: fmt.Sprint(name, which, r.next), PodID: pod.ID, Name: which, Resources: Resources{MemoryLimit: r.limit()}}
+		c.CgroupsPath = pod.CgroupParent + "/" + c.ID
+		containers[which] = c
+		return CreateContainer{Pod: pod, Container: c}
+	case roll < 8:
+		return StartContainer{Pod: pod, Container: c}
+	case roll < 11:
+		return UpdateContainer{Pod: pod, Container: c, To: Resources{MemoryLimit: r.limit()}}
+	case roll < 13:
+		bytes := uint64(1+r.IntN(6)) << 30
+		return Observed{ID: c.ID, Revision: uint64(1 + r.IntN(3)), Files: Files{Limit: &bytes, High: &bytes}}
+	case roll < 15:
+		return Bring{IDs: []string{c.ID}}
+	case roll < 16:
+		return Presence{Gone: []Place{{ID: c.ID}}, There: []Place{{UID: pod.UID, ID: pod.ID}}}
+	case roll < 17:
+		return Raise{ID: c.ID, Bytes: 5 << 30}
+	}
+	delete(containers, which)
+	return EndContainer{ID: c.ID}
+}
+
+func newLedger(t *testing.T, yaml string) *Ledger {
+	t.Helper()
+	m, err := machine.Parse("machine", []byte(`
+nodes:
+  - {id: 0, memory: 16Gi, cpus: 0-7, distances: [10, 21]}
+  - {id: 1, memory: 16Gi, cpus: 8-15, distances: [21, 10]}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := c.Resolve(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := New(time.Unix(0, 0), Options{Config: resolved, Machine: m, Raises: map[string]uint64{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// The same events give the same effects, and at any moment all values follow from what lives: a whole look gives what the
+// single steps gave.
+func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
+	for _, yaml := range []string{"", "topologyManagerPolicy: restricted", "memoryReservationPolicy: HardReservation\nonUnsatisfiable: Unpinned"} {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		one, other := newLedger(t, yaml), newLedger(t, yaml)
+		first := &events{rand.New(rand.NewPCG(seed, 0)), map[string]map[string]Container{}, 0}
+		second := &events{rand.New(rand.NewPCG(seed, 0)), map[string]map[string]Container{}, 0}
+		files := map[string]protect.Target{}
+		for i := range 1500 {
+			now := time.Unix(int64(i), 0)
+			event := first.event()
+			effects, again := one.Step(now, event), other.Step(now, second.event())
+			if !reflect.DeepEqual(effects, again) {
+				t.Fatalf("%s: step %d, %T: the effects are\n%+v\nand\n%+v", yaml, i, event, effects, again)
+			}
+			for _, ended := range effects.Ended {
+				delete(files, ended)
+			}
+			for _, target := range effects.Files {
+				files[target.Cgroup] = target
+			}
+			if i%50 == 0 {
+				for _, target := range one.Targets() {
+					if got := files[target.Cgroup]; !same(got.Values, target.Values) {
+						t.Fatalf("%s: step %d, %T: %s should hold %+v, the steps gave %+v", yaml, i, event, target.Cgroup, target.Values, got.Values)
+					}
+				}
+			}
+		}
+	}
+}
