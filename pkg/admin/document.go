@@ -71,12 +71,22 @@ func write(w http.ResponseWriter, body []byte, err error) {
 	_, _ = w.Write(body) // the client went away
 }
 
-// buffered has a handler end before its answer is sent: the handler of metrics bounds how many run at once, and must not be
+// scrapesAtOnce bounds how many requests of metrics are answered at the same time; the others wait.
+const scrapesAtOnce = 2
+
+// buffered bounds how many requests a handler has at the same time, and has it end before its answer is sent: it must not be
 // occupied by clients that do not read.
 func buffered(next http.Handler) http.Handler {
+	places := make(chan struct{}, scrapesAtOnce)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case places <- struct{}{}:
+		case <-r.Context().Done():
+			return // nobody is there any more
+		}
 		held := &answer{ResponseWriter: w, code: http.StatusOK}
 		next.ServeHTTP(held, r)
+		<-places
 		w.WriteHeader(held.code)
 		_, _ = w.Write(held.body.Bytes()) // the client went away
 	})

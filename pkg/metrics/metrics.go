@@ -84,9 +84,9 @@ func (m *Metrics) Handled(event string, took time.Duration, err error) {
 	m.results.WithLabelValues(event, result).Inc()
 }
 
-// Handler serves /metrics.
+// Handler serves /metrics. The caller bounds how many requests it has at the same time.
 func (m *Metrics) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry, MaxRequestsInFlight: 2})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry})
 }
 
 // description is one metric of a collector.
