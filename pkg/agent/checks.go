@@ -60,14 +60,15 @@ func (c *checks) done(id string) bool {
 	return due
 }
 
-// forget drops a container that has ended.
-func (c *checks) forget(id string) {
+// prune drops containers that have ended.
+func (c *checks) prune(lives func(id string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.due, id)
-	delete(c.repaired, id)
-	delete(c.held, id)
-	maps.DeleteFunc(c.watched, func(_, watched string) bool { return watched == id })
+	ended := func(id string) bool { return !lives(id) }
+	maps.DeleteFunc(c.due, func(id string, _ bool) bool { return ended(id) })
+	maps.DeleteFunc(c.held, func(id string, _ bool) bool { return ended(id) })
+	maps.DeleteFunc(c.repaired, func(id string, _ time.Time) bool { return ended(id) })
+	maps.DeleteFunc(c.watched, func(_, id string) bool { return ended(id) })
 }
 
 // written receives writes to watched files, ours and the runtime's among them.
@@ -122,12 +123,9 @@ func (a *Agent) checkMarked(ctx context.Context, id string) {
 // be read or written now is tried again.
 func (a *Agent) checkFiles(ctx context.Context, id string) {
 	a.mu.Lock()
-	at, lives := a.ledger.Place(id)
+	at, _ := a.ledger.Place(id)
 	desired, ours := a.ledger.Desired(id)
 	a.mu.Unlock()
-	if !lives {
-		a.checks.forget(id)
-	}
 	if !ours {
 		return
 	}

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -65,22 +66,27 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 // submit hands a change of the allocations to the writer of the state file. A pod's ticket is kept while the pod has
 // allocations: a create that is tried again waits for the decision of the first try.
 func (a *Agent) submit(delta ledger.Delta) {
-	ticket := checkpoint.Ticket{}
-	if delta.State != nil {
-		ticket = a.writer.Replace(*delta.State)
-	} else {
-		ticket = a.writer.Submit(delta.Nodes, delta.Pod, delta.Entries)
+	o := &a.outbox
+	if o.tickets == nil {
+		o.tickets = map[string]checkpoint.Ticket{}
 	}
-	a.outbox.newest = ticket
-	switch {
-	case delta.Pod == "":
-	case delta.State == nil && len(delta.Entries) == 0:
-		delete(a.outbox.tickets, delta.Pod)
-	default:
-		if a.outbox.tickets == nil {
-			a.outbox.tickets = map[string]checkpoint.Ticket{}
-		}
-		a.outbox.tickets[delta.Pod] = ticket
+	entries := delta.Entries
+	if delta.State != nil {
+		o.newest, entries = a.writer.Replace(*delta.State), delta.State.Entries
+	} else {
+		o.newest = a.writer.Submit(delta.Nodes, delta.Pods[0], delta.Entries)
+	}
+	for _, pod := range delta.Pods {
+		o.tickets[pod] = o.newest
+	}
+	allocated := make(map[string]bool, len(entries))
+	for _, entry := range entries {
+		allocated[entry.Pod] = true
+	}
+	if delta.State != nil {
+		maps.DeleteFunc(o.tickets, func(pod string, _ checkpoint.Ticket) bool { return !allocated[pod] })
+	} else if !allocated[delta.Pods[0]] {
+		delete(o.tickets, delta.Pods[0])
 	}
 }
 

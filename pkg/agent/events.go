@@ -40,7 +40,7 @@ func (a *Agent) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 	if effects.Err != nil {
 		return effects.Err
 	}
-	if a.sourced && len(effects.Ask) > 0 {
+	if _, managed, _ := pod.Path(); managed && a.sourced { // the ledger has reported the error
 		a.requests.Expect(pod.Ref())
 	}
 	a.protect(ctx)

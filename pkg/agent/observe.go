@@ -31,6 +31,9 @@ func (a *Agent) reconcile(ctx context.Context) {
 		}
 	}
 	a.logNotes(a.step(ledger.Settled{}).Notes)
+	a.mu.Lock()
+	a.checks.prune(a.ledger.Knows)
+	a.mu.Unlock()
 	a.protect(ctx)
 	if a.journal != nil {
 		a.journal.Prune(a.tree.Exists)

@@ -126,6 +126,41 @@ func TestADryRunKeepsNothingOfEndedPods(t *testing.T) {
 	}
 }
 
+// Of containers that have ended nothing stays, however they were watched and repaired.
+func TestNothingOfEndedContainersIsKept(t *testing.T) {
+	ctx := context.Background()
+	n := newNode(t, "", func(n *node) { n.watches = true })
+	for i := range 20 {
+		pod := n.pod(fmt.Sprint("pod", i), memoryqos.Guaranteed)
+		c := n.launch(pod, ofPod(pod, "main", 100*mi))
+		n.writeFile(c.CgroupsPath, "cpuset.mems", "1") // another writer
+		n.checks.mark(c.ID)
+		n.work(ctx)
+		_ = n.StopContainer(ctx, pod, c)
+		_ = n.StopPodSandbox(ctx, pod)
+		n.rmdir(pod.CgroupParent)
+	}
+	n.reconcile(ctx)
+	n.sync(nil, nil)
+	c, o := &n.checks, &n.outbox
+	if kept := len(c.due) + len(c.watched) + len(c.repaired) + len(c.held) + len(o.tickets) + len(o.files) + len(o.ended); kept > 0 {
+		t.Errorf("no pod lives, and this is kept: %+v, %+v", c, o)
+	}
+}
+
+// A look at files that are as they should be changes nothing that anybody sees.
+func TestALookThatFindsNothingIsNoChange(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	n.launch(pod, ofPod(pod, "main", gi))
+	n.work(context.Background())
+	before := n.View().Generation
+	n.reconcile(context.Background())
+	if got := n.View().Generation; got != before {
+		t.Errorf("the state has changed %d times", got-before)
+	}
+}
+
 // The plugin restarts while an init container runs; its app container takes the memory over.
 func TestAnInitContainersMemoryIsReusedAfterARestart(t *testing.T) {
 	ctx := context.Background()

@@ -12,6 +12,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
@@ -173,8 +174,8 @@ type Effects struct {
 
 // Delta is a change of the allocations: of one pod, or of all when State is set.
 type Delta struct {
-	// Pod is the pod's UID; "" with a State that concerns no pod in particular.
-	Pod     string
+	// Pods are the UIDs of the pods that it was made for: one, or with a State any number.
+	Pods    []string
 	Nodes   []memorymanager.NodeState
 	Entries []memorymanager.Entry
 	State   *memorymanager.State
@@ -193,26 +194,22 @@ type Journaled struct {
 
 // deltas collects the allocations that have changed, each pod once and as they are now.
 func (l *Ledger) deltas() []Delta {
-	switch {
-	case l.manager == nil:
+	if l.manager == nil || len(l.step.durable) == 0 && !l.step.whole {
 		return nil
-	case l.step.whole:
-		state := l.manager.State()
-		delta := Delta{State: &state}
-		if len(l.step.durable) > 0 {
-			delta.Pod = l.step.durable[0].key()
-		}
-		return []Delta{delta}
 	}
-	var deltas []Delta
-	for i, p := range l.step.durable {
-		seen := false
-		for _, earlier := range l.step.durable[:i] {
-			seen = seen || earlier == p
+	var pods []string
+	for _, p := range l.step.durable {
+		if !slices.Contains(pods, p.key()) {
+			pods = append(pods, p.key())
 		}
-		if !seen {
-			deltas = append(deltas, Delta{Pod: p.key(), Nodes: l.manager.Nodes(), Entries: l.manager.Entries(p.key())})
-		}
+	}
+	if l.step.whole {
+		state := l.manager.State()
+		return []Delta{{Pods: pods, State: &state}}
+	}
+	deltas := make([]Delta, len(pods))
+	for i, pod := range pods {
+		deltas[i] = Delta{Pods: pods[i : i+1], Nodes: l.manager.Nodes(), Entries: l.manager.Entries(pod)}
 	}
 	return deltas
 }

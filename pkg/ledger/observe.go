@@ -132,20 +132,25 @@ func (e Observed) apply(l *Ledger) {
 		return // the runtime is at it
 	}
 	c.updating = zeroTime
-	if l.takeLimit(c, e.Files.Limit) {
+	before := c.before
+	if before != nil {
+		shown := e.Files.over(c.given)
+		if before = nil; exceeds(shown, c.wanted) { // the update did not reach the files
+			before = &shown
+		}
+	}
+	limited := l.takeLimit(c, e.Files.Limit)
+	if limited {
 		c.given = e.Files.over(c.given)
 		l.findShared(c.pod)
 		l.compute(c)
 		l.refitObserved(c)
 		l.bring(c)
 	}
-	if c.before != nil {
-		shown := e.Files.over(c.given)
-		if c.before = nil; exceeds(shown, c.wanted) { // the update did not reach the files
-			c.before = &shown
-		}
+	if limited || before != c.before {
+		c.before = before
+		l.sumUp(c.pod)
 	}
-	l.sumUp(c.pod)
 }
 
 // exceeds reports whether one protects more than the other.

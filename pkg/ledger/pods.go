@@ -31,7 +31,6 @@ func (e RunPod) apply(l *Ledger) {
 	if p.managed {
 		p.fresh = p.fresh || !known
 		l.sumUp(p)
-		l.step.effects.Ask = append(l.step.effects.Ask, p.ref)
 	}
 }
 
