@@ -495,7 +495,8 @@ func (l *hourPod) request() uint64 {
 	return max(together, largest)
 }
 
-// high is memory.high by KEP-2570's formula with the throttling factor 0.9.
+// high is memory.high by KEP-2570's formula with the throttling factor 0.9. One that is not more than the request in whole
+// pages is not set, by a kubelet neither.
 func (h *hour) high(c kubelet.Container) string {
 	if c.Limit > 0 && c.Request == c.Limit {
 		return "max"
@@ -503,7 +504,11 @@ func (h *hour) high(c kubelet.Container) string {
 	if c.Limit == 0 {
 		return strconv.FormatUint(unlimitedHigh(h.t, c.Request), 10)
 	}
-	return inPages(uint64(math.Floor(float64(c.Request) + float64(c.Limit-c.Request)*0.9)))
+	high := wholePages(uint64(math.Floor(float64(c.Request) + float64(c.Limit-c.Request)*0.9)))
+	if high <= c.Request {
+		return "max"
+	}
+	return strconv.FormatUint(high, 10)
 }
 
 // inPages is how the kernel shows a value that was written to a memory file.
