@@ -239,10 +239,13 @@ func (a *Agent) closeProtector(ctx context.Context) error {
 }
 
 // poke has Run look for work.
-func (a *Agent) poke() {
+func (a *Agent) poke() { signal(a.wake) }
+
+// signal puts a value into a channel that holds one, unless it has one to receive already.
+func signal(c chan<- struct{}) {
 	select {
-	case a.wake <- struct{}{}:
-	default: // it has been told already
+	case c <- struct{}{}:
+	default:
 	}
 }
 

@@ -52,10 +52,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	}
 	a.checks.mark(effects.Check...)
 	if effects.HighChanged {
-		select {
-		case a.highChanged <- struct{}{}:
-		default: // it has a value to receive already
-		}
+		signal(a.highChanged)
 	}
 	if len(effects.Bring) > 0 {
 		a.poke()

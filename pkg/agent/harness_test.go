@@ -50,7 +50,7 @@ type node struct {
 	runtime     Runtime
 	apply       func(context.Context, []Update) error
 	onWrite     func(cgroup.Write)
-	watches     bool          // other writers are told of at once
+	watches     bool          // other writers are noticed at once
 	units       protect.Units // nil has no systemd
 }
 

@@ -28,7 +28,7 @@ func (l *Ledger) takeOver(p *pod, received Container, found Found) *container {
 		c.state = received.State
 		c.seen = c.seen || found.Seen[c.cgroup]
 		c.given, c.givenMems, c.foundMems, c.before, c.updating = values, mems, foundMems, nil, zeroTime
-		if files.Limit == nil || !l.takeLimit(c, files.Limit) {
+		if !l.takeLimit(c, files.Limit) {
 			l.runtimeLimit(c, received, files)
 		}
 		l.compute(c)
@@ -69,7 +69,6 @@ func (l *Ledger) takeIn(p *pod, received Container, files *Files) *container {
 	if !l.resolved.Config.DryRun {
 		l.journalFound(c)
 	}
-	l.check(c)
 	return c
 }
 
@@ -179,7 +178,7 @@ func (l *Ledger) found(c *container, nodes nodeset.Set) {
 	_ = l.adopt(c, request(c), "found pinned") // its problems are logged, a running container is never refused
 }
 
-// keepAllocation reports whether nothing has to be done for a container's booking: it has one, or may not have one.
+// keepAllocation reports whether nothing has to be done for a container's allocation: it has one, or may not have one.
 func (l *Ledger) keepAllocation(c *container) bool {
 	if reason := l.unpinnable(c); reason != "" {
 		c.nodes, c.short, c.byKubelet, c.pinning = 0, nil, false, reason

@@ -51,8 +51,9 @@ func (l *Ledger) Desired(id string) (protect.ContainerKnobs, bool) {
 		return protect.ContainerKnobs{}, false
 	}
 	wanted := c.effective()
-	restored := func(value *uint64, had bool, initial uint64) *uint64 {
+	restored := func(knob cgroup.Knob, value *uint64, had bool) *uint64 {
 		if value == nil && had {
+			initial := knob.Default()
 			return &initial
 		}
 		return value
@@ -61,9 +62,9 @@ func (l *Ledger) Desired(id string) (protect.ContainerKnobs, bool) {
 		Cgroup: c.cgroup,
 		Driver: c.pod.path.Driver,
 		Values: memoryqos.Values{
-			Min:  restored(wanted.Min, c.had.min, 0),
-			Low:  restored(wanted.Low, c.had.low, 0),
-			High: restored(wanted.High, c.had.high, cgroup.Max),
+			Min:  restored(cgroup.MemoryMin, wanted.Min, c.had.min),
+			Low:  restored(cgroup.MemoryLow, wanted.Low, c.had.low),
+			High: restored(cgroup.MemoryHigh, wanted.High, c.had.high),
 		},
 		Mems: l.mems(c),
 	}, true

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -43,7 +44,7 @@ func (d *Decision) Fields() map[string]any {
 	}
 	put := func(name string, value *uint64) {
 		if value != nil {
-			fields[name] = number(*value)
+			fields[name] = cgroup.FormatLimit(*value)
 		}
 	}
 	put("memoryMin", d.Values.Min)

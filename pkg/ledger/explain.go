@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -79,7 +80,7 @@ func (c *container) arithmetic() []string {
 	_, steps := c.pod.settings.Explain(c.forQoS(), c.wishes.QoS)
 	lines := []string{request, steps.High}
 	if c.raised > 0 && c.wanted.High != nil {
-		lines = append(lines, fmt.Sprintf("memory.high stands at %s: the stall guard has raised it", number(*c.high())))
+		lines = append(lines, fmt.Sprintf("memory.high stands at %s: the stall guard has raised it", cgroup.FormatLimit(*c.high())))
 	}
 	return append(lines, steps.Protection)
 }

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"maps"
-	"strconv"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -122,20 +121,14 @@ func (c *container) adjustment() Adjustment {
 	return adjustment
 }
 
-// The names and "nothing" texts of the files, as cgroup v2 has them.
-const (
-	noProtection = "0"
-	noLimit      = "max"
-)
-
 // changes are the files to be written so that a container that has given holds wanted. What shown (the unified map of a
 // request) sets otherwise is set again. nil when there are none.
 func changes(given, wanted memoryqos.Values, shown map[string]string) map[string]string {
 	var files map[string]string
-	put := func(knob cgroup.Knob, given, wanted *uint64, nothing string) {
-		text := nothing
+	put := func(knob cgroup.Knob, given, wanted *uint64) {
+		text := cgroup.Default(string(knob))
 		if wanted != nil {
-			text = number(*wanted)
+			text = cgroup.FormatLimit(*wanted)
 		}
 		other, set := shown[string(knob)]
 		foreign := set && wanted != nil && other != text
@@ -147,18 +140,10 @@ func changes(given, wanted memoryqos.Values, shown map[string]string) map[string
 		}
 		files[string(knob)] = text
 	}
-	put(cgroup.MemoryMin, given.Min, wanted.Min, noProtection)
-	put(cgroup.MemoryLow, given.Low, wanted.Low, noProtection)
-	put(cgroup.MemoryHigh, given.High, wanted.High, noLimit)
+	put(cgroup.MemoryMin, given.Min, wanted.Min)
+	put(cgroup.MemoryLow, given.Low, wanted.Low)
+	put(cgroup.MemoryHigh, given.High, wanted.High)
 	return files
-}
-
-// number is a value's text: cgroup.Max is "max".
-func number(bytes uint64) string {
-	if bytes == cgroup.Max {
-		return noLimit
-	}
-	return strconv.FormatUint(bytes, 10)
 }
 
 // journalFound has the journal know the values of a container that was found, also those that it has already: the journal

@@ -42,7 +42,7 @@ type PodView struct {
 	Cgroup string
 	// Values are what the pod's own cgroup should hold.
 	Values memoryqos.Values
-	// Containers are in the order of their first appearance, ended ones that keep a booking included.
+	// Containers are in the order of their first appearance, ended ones that keep an allocation included.
 	Containers []ContainerView
 	// Problems are wrong annotations.
 	Problems []config.Problem
@@ -73,7 +73,7 @@ type ContainerView struct {
 	CPUs     map[int]int
 	// Pinning says in a few words how the container got its nodes, or why it has none.
 	Pinning string
-	// Blocks are its bookings.
+	// Blocks are its allocations.
 	Blocks []memorymanager.Block
 }
 

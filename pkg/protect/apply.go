@@ -330,7 +330,7 @@ func (p *Protector) confirmed(dir string, values map[cgroup.Knob]uint64) {
 	r := p.rows[dir]
 	if r == nil {
 		for knob, v := range values {
-			if knob != cgroup.CpusetMems && v == byDefault(knob) {
+			if knob != cgroup.CpusetMems && v == knob.Default() {
 				p.forget(dir, knob)
 			}
 		}

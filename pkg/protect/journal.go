@@ -108,10 +108,10 @@ func (j *Journal) Note(e Entry) {
 
 // Unrestored reports whether a knob was written and still has to go back to the kernel's default. One in which the kubelet
 // wants a value of its own does not.
-func (j *Journal) Unrestored(cgroup string, knob cgroup.Knob) bool {
+func (j *Journal) Unrestored(dir string, knob cgroup.Knob) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := j.cgroups[cgroup]
+	c := j.cgroups[dir]
 	if c == nil {
 		return false
 	}
@@ -146,7 +146,7 @@ func restorable(knob cgroup.Knob, text string) (string, error) {
 		return "", fmt.Errorf("want one of %s, %s, %s", cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh)
 	}
 	bytes, err := cgroup.ParseLimit([]byte(text))
-	if err != nil || bytes == byDefault(knob) {
+	if err != nil || bytes == knob.Default() {
 		return "", err
 	}
 	return cgroup.FormatLimit(bytes), nil

@@ -76,15 +76,7 @@ const (
 )
 
 // initial is what a new cgroup has in the files of bytes. cpuset.mems has no such value that would be right to write.
-var initial = [...]uint64{0, 0, cgroup.Max}
-
-// byDefault is what a new cgroup has in a file of bytes.
-func byDefault(knob cgroup.Knob) uint64 {
-	if knob == cgroup.MemoryHigh {
-		return cgroup.Max
-	}
-	return 0
-}
+var initial = [...]uint64{cgroup.MemoryMin.Default(), cgroup.MemoryLow.Default(), cgroup.MemoryHigh.Default()}
 
 // file is one file of a row: bytes, or a set of NUMA nodes as a bit for each.
 type file struct {
