@@ -59,7 +59,6 @@ type Agent struct {
 	sourced   bool            // requests has sources
 	raises    *durable.Writer // of raisesFile
 	counters  counters
-	checks    checks
 	ancestors ancestors
 
 	wake        chan struct{} // Run has work
@@ -101,7 +100,6 @@ func New(opts Options) (*Agent, error) {
 		watcher:     opts.Watcher,
 		wake:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
-		checks:      newChecks(),
 		ancestors:   newAncestors(),
 	}
 	for _, warning := range resolved.Warnings {
@@ -124,7 +122,7 @@ func New(opts Options) (*Agent, error) {
 		Log:       opts.Log,
 	})
 	a.protector = protect.New(protect.Options{
-		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher, Changed: a.written,
+		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher,
 		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now,
 	})
 	return a, nil

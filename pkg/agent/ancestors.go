@@ -53,8 +53,13 @@ func (a *Agent) takeFiles() (targets []protect.Target, ended []string, all bool)
 	targets, ended, all = slices.Collect(maps.Values(o.files)), o.ended, o.all
 	if all {
 		targets = a.ledger.Targets()
+		for i := range targets {
+			if seen, read := o.seen[targets[i].Cgroup]; read {
+				targets[i].Seen = &seen
+			}
+		}
 	}
-	o.files, o.ended, o.all = nil, nil, false
+	o.files, o.ended, o.seen, o.all = nil, nil, nil, false
 	return targets, ended, all
 }
 

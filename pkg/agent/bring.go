@@ -17,8 +17,8 @@ const (
 	updateWait        = 5 * time.Second
 )
 
-// bringDue gives running containers what they should have after the rules or their requests have changed. The levels above
-// are raised first and lowered last.
+// bringDue has the runtime's records of running containers follow after the rules or the requests have changed. Their files are
+// written before, with those of the levels above.
 func (a *Agent) bringDue(ctx context.Context) {
 	a.mu.Lock()
 	if a.sending || len(a.outbox.bring) == 0 {
@@ -50,8 +50,8 @@ func (a *Agent) bringDue(ctx context.Context) {
 	}
 }
 
-// send sends updates to the runtime and has the files of the containers checked afterwards: the runtime ignores updates that
-// fail.
+// send sends updates to the runtime, and has the files of the containers compared afterwards: what is desired may have changed
+// while the runtime wrote.
 func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.Update) error, updates []ledger.Update) {
 	if apply != nil {
 		timeout := updateTimeout + time.Duration(len(updates))*updateTimeoutEach
@@ -61,17 +61,20 @@ func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.U
 		if err == nil {
 			a.counters.updates.Add(uint64(len(updates)))
 		} else {
-			a.log.WithError(err).Warn("the runtime did not take updates of running containers: their cgroup files are written instead")
+			a.log.WithError(err).Warn("the runtime did not take updates of running containers: only their cgroup files are written")
 		}
-	}
-	ids := make([]string, len(updates))
-	for i, update := range updates {
-		ids[i] = update.ContainerID
 	}
 	a.mu.Lock()
 	a.sending = false
-	a.stepLocked(ledger.Settled{IDs: ids})
+	dirs := make([]string, 0, len(updates))
+	for _, update := range updates {
+		if at, lives := a.ledger.Place(update.ContainerID); lives {
+			dirs = append(dirs, at.Cgroup)
+		}
+	}
 	a.mu.Unlock()
-	a.protect(ctx)
+	if apply != nil {
+		_ = a.protector.Check(ctx, dirs...) // what fails is logged, counted and tried again
+	}
 	a.poke() // for what came meanwhile
 }

@@ -16,9 +16,10 @@ type Counters struct {
 	Late uint64
 	// Quarantined counts state files that were set aside.
 	Quarantined uint64
-	// Updates counts unasked updates that the runtime took; ContainerRepairs the containers whose files were written
-	// directly, ContainerWriteErrors those where reading or writing failed.
-	Updates, ContainerRepairs, ContainerWriteErrors uint64
+	// Updates counts unasked updates that the runtime took.
+	Updates uint64
+	// Repairs count the containers whose files held something else than they should, and the failures to read or write them.
+	Repairs protect.Repairs
 	// ProtectErrors counts failed writes to the cgroups above the containers.
 	ProtectErrors uint64
 	// Overwrites counts other writers' writes to the cgroups above the containers, those of pods that have ended too.
@@ -31,9 +32,7 @@ type Counters struct {
 
 // counters count effects; decisions are counted by the ledger.
 type counters struct {
-	late, quarantined                               atomic.Uint64
-	updates, containerRepairs, containerWriteErrors atomic.Uint64
-	protectErrors                                   atomic.Uint64
+	late, quarantined, updates, protectErrors atomic.Uint64
 }
 
 // Counters returns what has been counted so far.
@@ -44,8 +43,8 @@ func (a *Agent) Counters() Counters {
 	c := &a.counters
 	counted := Counters{
 		Counters: decisions, Late: c.late.Load(), Quarantined: c.quarantined.Load(), Updates: c.updates.Load(),
-		ContainerRepairs: c.containerRepairs.Load(), ContainerWriteErrors: c.containerWriteErrors.Load(),
-		ProtectErrors: c.protectErrors.Load(), Overwrites: a.protector.Overwrites(), Requests: a.requests.Stats(),
+		ProtectErrors: c.protectErrors.Load(), Repairs: a.protector.Repairs(), Overwrites: a.protector.Overwrites(),
+		Requests: a.requests.Stats(),
 	}
 	if a.writer != nil {
 		counted.Checkpoint = a.writer.Stats()

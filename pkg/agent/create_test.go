@@ -385,6 +385,9 @@ func (n *node) reconfigure(yaml string) {
 	if err := n.Reconfigure(context.Background(), parseConfig(n, yaml)); err != nil {
 		n.Fatal(err)
 	}
+	if err := n.protector.FinishAll(context.Background()); err != nil {
+		n.Fatal(err)
+	}
 }
 
 func TestAContainerThatStartsWithoutAnAnswerIsBroughtIn(t *testing.T) {

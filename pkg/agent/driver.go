@@ -17,10 +17,12 @@ import (
 
 // outbox is what Steps have left to do. The newest effect replaces older ones about the same thing.
 type outbox struct {
-	files   map[string]protect.Target // cgroups above the containers, to be written
+	files   map[string]protect.Target // cgroups to be written
 	ended   []string                  // those that are desired no more
 	all     bool                      // all of them have to be looked at
-	bring   map[string]bool           // containers that may lack something
+	seen    map[string]protect.Seen   // what containers were just read to hold, by cgroup; for the next of all
+	bring   map[string]bool           // containers of which the runtime's record may lack something
+	look    map[string]bool           // containers whose memory.max has to be read
 	ask     []podinfo.Ref             // pods of which the pod APIs have to be asked
 	tickets map[string]checkpoint.Ticket
 	newest  checkpoint.Ticket // of all decisions on their way to the disk
@@ -50,11 +52,10 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	for _, ref := range effects.Forget {
 		a.requests.Forget(ref)
 	}
-	a.checks.mark(effects.Check...)
 	if effects.HighChanged {
 		signal(a.highChanged)
 	}
-	if len(effects.Bring) > 0 {
+	if len(effects.Bring)+len(effects.Look) > 0 {
 		a.poke()
 	}
 	return effects
@@ -102,13 +103,19 @@ func (o *outbox) post(effects ledger.Effects) {
 	for _, target := range effects.Files {
 		o.files[target.Cgroup] = target
 	}
-	if o.bring == nil {
-		o.bring = map[string]bool{}
-	}
-	for _, id := range effects.Bring {
-		o.bring[id] = true
-	}
+	o.bring, o.look = add(o.bring, effects.Bring), add(o.look, effects.Look)
 	o.ask = append(o.ask, effects.Ask...)
+}
+
+// add puts ids into a set, which is made when there are any.
+func add(set map[string]bool, ids []string) map[string]bool {
+	if set == nil && len(ids) > 0 {
+		set = make(map[string]bool, len(ids))
+	}
+	for _, id := range ids {
+		set[id] = true
+	}
+	return set
 }
 
 // note has the journal know which container files are going to be written, before they are.

@@ -226,19 +226,26 @@ func (a *Agent) podLimit(pod ledger.Pod, path cgroup.PodPath) *uint64 {
 	return &limit
 }
 
-// StartContainer handles a container that is about to run. It never fails: what is wrong with the files is repaired later.
+// StartContainer handles a container that is about to run: its memory must not be on other nodes from the first page on. It
+// never fails: what is wrong with the files is repaired later.
 func (a *Agent) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
 	container.State = ledger.Running
 	pod = a.read(pod)
 	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: container, Found: a.find(pod, container)})
-	a.checkMarked(ctx, container.ID)
+	a.mu.Lock()
+	at, lives := a.ledger.Place(container.ID)
+	a.mu.Unlock()
+	if lives {
+		_ = a.protector.Finish(ctx, at.Cgroup)
+	}
+	a.lookDue(ctx)
 	return nil
 }
 
 // PostUpdateContainer handles an update that the runtime has applied: what was lowered may now be lowered above too.
 func (a *Agent) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
-	a.handle(ctx, ledger.Settled{IDs: []string{container.ID}})
-	a.checkMarked(ctx, container.ID)
+	a.handle(ctx, ledger.Settled{ID: container.ID})
+	a.lookDue(ctx)
 	return nil
 }
 
@@ -249,8 +256,10 @@ func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers [
 	for i := range pods {
 		pods[i] = a.read(pods[i])
 	}
-	event := ledger.Synchronize{Pods: pods, Containers: containers, Found: a.observeAll(pods, containers)}
+	found, seen := a.observeAll(pods, containers)
+	event := ledger.Synchronize{Pods: pods, Containers: containers, Found: found}
 	a.mu.Lock()
+	a.outbox.seen = seen
 	if a.sourced {
 		event.Known = make(map[string]podinfo.Answer, len(pods))
 		for i := range pods {

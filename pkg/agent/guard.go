@@ -3,11 +3,9 @@ package agent
 import (
 	"context"
 	"fmt"
+	"io/fs"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // HighContainers returns the running containers that have a memory.high of ours.
@@ -29,11 +27,12 @@ func (a *Agent) HighChanged() <-chan struct{} { return a.highChanged }
 func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	effects := a.step(ledger.Raise{ID: id, Bytes: bytes})
 	defer a.logNotes(effects.Notes)
-	if effects.Err != nil || effects.Raise == nil {
+	if effects.Err != nil || effects.DryRun {
 		return effects.Err
 	}
 	a.note(effects)
-	if err := a.setHigh(ctx, *effects.Raise); err != nil {
+	a.protect(ctx)
+	if err := a.written(ctx, id); err != nil {
 		return err
 	}
 	if err := a.keepRaises(ctx); err != nil {
@@ -42,16 +41,19 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	return nil
 }
 
-func (a *Agent) setHigh(ctx context.Context, knobs protect.ContainerKnobs) error {
-	err := a.protector.SetContainer(ctx, knobs)
-	if err == nil {
-		return nil
+// written has a container's files written, and reports an error where they do not hold what is desired.
+func (a *Agent) written(ctx context.Context, id string) error {
+	a.mu.Lock()
+	at, lives := a.ledger.Place(id)
+	a.mu.Unlock()
+	if !lives {
+		return fmt.Errorf("container %s has ended", id)
 	}
-	// The container stands still or not by what the kernel holds, whether or not systemd has answered.
-	shows, e := a.tree.Get(knobs.Cgroup, cgroup.MemoryHigh)
-	if e != nil || !memoryqos.Holds(shows, *knobs.Values.High, uint64(a.machine.PageSize)) {
-		return fmt.Errorf("cgroup %s: %w", knobs.Cgroup, err)
+	if err := a.protector.Check(ctx, at.Cgroup); err != nil {
+		return fmt.Errorf("cgroup %s: %w", at.Cgroup, err)
 	}
-	a.log.WithError(err).WithField("cgroup", knobs.Cgroup).Debug("memory.high is set, and systemd does not know it yet")
+	if there, err := a.tree.Exists(at.Cgroup); err == nil && !there {
+		return fmt.Errorf("cgroup %s: %w", at.Cgroup, fs.ErrNotExist)
+	}
 	return nil
 }

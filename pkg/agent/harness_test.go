@@ -182,6 +182,26 @@ func (n *node) stop() {
 	}
 }
 
+// work does what Run and the protector's own loop do after an event, reconcile what they do every period.
+func (n *node) work(ctx context.Context) {
+	n.Helper()
+	n.Agent.work(ctx)
+	if err := n.protector.FinishAll(ctx); err != nil {
+		n.Log("finish:", err)
+	}
+}
+
+func (n *node) reconcile(ctx context.Context) {
+	n.Helper()
+	n.Agent.reconcile(ctx)
+	if _, err := n.protector.Reconcile(ctx); err != nil {
+		n.Log("reconcile:", err)
+	}
+	if err := n.protector.FinishAll(ctx); err != nil {
+		n.Log("finish:", err)
+	}
+}
+
 // sync is Synchronize with what a test says the runtime has.
 func (n *node) sync(pods []Pod, containers []Container) []Update {
 	n.Helper()

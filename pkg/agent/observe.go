@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"maps"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // podsPerLook is how many pods have their containers' files read at one periodic look, so that its cost does not grow with
@@ -27,13 +31,10 @@ func (a *Agent) reconcile(ctx context.Context) {
 	a.logNotes(a.step(presence).Notes)
 	for _, at := range containers {
 		if at.Files && ctx.Err() == nil {
-			a.checkFiles(ctx, at.ID)
+			a.look(at)
 		}
 	}
 	a.logNotes(a.step(ledger.Settled{}).Notes)
-	a.mu.Lock()
-	a.checks.prune(a.ledger.Knows)
-	a.mu.Unlock()
 	a.protect(ctx)
 	if a.journal != nil {
 		a.journal.Prune(a.tree.Exists)
@@ -41,6 +42,36 @@ func (a *Agent) reconcile(ctx context.Context) {
 	if a.watcher != nil {
 		a.watcher.Prune()
 	}
+}
+
+// lookDue reads the limits of the containers of which the ledger wants to know.
+func (a *Agent) lookDue(ctx context.Context) {
+	a.mu.Lock()
+	ids := slices.Sorted(maps.Keys(a.outbox.look))
+	a.outbox.look = nil
+	places := make([]ledger.Place, 0, len(ids))
+	for _, id := range ids {
+		if at, lives := a.ledger.Place(id); lives {
+			places = append(places, at)
+		}
+	}
+	a.mu.Unlock()
+	for _, at := range places {
+		a.look(at)
+	}
+	if len(places) > 0 {
+		a.protect(ctx)
+	}
+}
+
+// look reads a container's memory.max. All other files hold what is desired, whoever wrote it; this one says what the runtime
+// did.
+func (a *Agent) look(at ledger.Place) {
+	limit, err := a.tree.Limit(at.Cgroup)
+	if err != nil { // it is gone, or will be looked at again
+		return
+	}
+	a.logNotes(a.step(ledger.Observed{ID: at.ID, Revision: at.Revision, Limit: &limit}).Notes)
 }
 
 // present looks whether cgroups are there.
@@ -127,9 +158,10 @@ func (a *Agent) ours() map[string]map[cgroup.Knob]bool {
 	return ours
 }
 
-// observeAll looks at the cgroups of all pods and containers.
-func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) ledger.Found {
-	found := ledger.Found{
+// observeAll looks at the cgroups of all pods and containers. seen are the files of the containers by cgroup.
+func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) (found ledger.Found, seen map[string]protect.Seen) {
+	seen = make(map[string]protect.Seen, len(containers))
+	found = ledger.Found{
 		Gone: map[string]bool{}, Seen: make(map[string]bool, len(pods)+len(containers)), PodLimits: map[string]uint64{},
 		Files: make(map[string]ledger.Files, len(containers)),
 	}
@@ -167,6 +199,7 @@ func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) led
 		files.Ours = ours[dir]
 		found.Files[containers[i].ID] = files
 		found.Seen[dir] = files.Limit != nil
+		seen[dir] = protect.Seen{Values: memoryqos.Values{Min: files.Min, Low: files.Low, High: files.High}, Mems: files.Mems}
 	}
-	return found
+	return found, seen
 }

@@ -134,17 +134,16 @@ func TestNothingOfEndedContainersIsKept(t *testing.T) {
 		pod := n.pod(fmt.Sprint("pod", i), memoryqos.Guaranteed)
 		c := n.launch(pod, ofPod(pod, "main", 100*mi))
 		n.writeFile(c.CgroupsPath, "cpuset.mems", "1") // another writer
-		n.checks.mark(c.ID)
-		n.work(ctx)
+		n.reconcile(ctx)
 		_ = n.StopContainer(ctx, pod, c)
 		_ = n.StopPodSandbox(ctx, pod)
 		n.rmdir(pod.CgroupParent)
 	}
 	n.reconcile(ctx)
 	n.sync(nil, nil)
-	c, o := &n.checks, &n.outbox
-	if kept := len(c.due) + len(c.watched) + len(c.repaired) + len(c.held) + len(o.tickets) + len(o.files) + len(o.ended); kept > 0 {
-		t.Errorf("no pod lives, and this is kept: %+v, %+v", c, o)
+	o := &n.outbox
+	if kept := len(o.tickets) + len(o.files) + len(o.ended) + len(o.look) + len(o.seen) + n.watcher.Watches() + len(n.protector.Overwritten()); kept > 0 {
+		t.Errorf("no pod lives, and this is kept: %+v, %d watches, %v", o, n.watcher.Watches(), n.protector.Overwritten())
 	}
 }
 

@@ -47,7 +47,7 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) work(ctx context.Context) {
 	a.ask(ctx)
 	a.bringDue(ctx)
-	a.checkDue(ctx)
+	a.lookDue(ctx)
 	a.protect(ctx)
 }
 

@@ -449,7 +449,7 @@ func TestForeignWritesToContainersAreRepaired(t *testing.T) {
 		return n.file(c.CgroupsPath, "memory.high") == bytesOf(900*mi) && n.file(p.CgroupsPath, "cpuset.mems") == "0" &&
 			n.file("kubepods", "memory.min") == "1052266496"
 	})
-	if got := n.Counters(); got.ContainerRepairs == 0 || len(got.Overwrites) == 0 {
+	if got := n.Counters(); got.Repairs.Containers == 0 || len(got.Overwrites) == 0 {
 		t.Errorf("counted %+v", got)
 	}
 }

@@ -94,6 +94,9 @@ func TestWhatIsShortIsAllocatedOnceThereIsRoom(t *testing.T) {
 			n := newNode(t, "topologyManagerPolicy: restricted")
 			small, other, c, neighbor := n.crowd("")
 			n.write(c.CgroupsPath, *n.update(small, c, to(10*gi)))
+			if err := n.PostUpdateContainer(context.Background(), small, c); err != nil {
+				t.Fatal(err)
+			}
 			for len(n.wake) > 0 {
 				<-n.wake
 			}

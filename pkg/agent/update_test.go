@@ -147,6 +147,7 @@ func TestARuntimeThatDropsUnifiedFromRepliesHasItsFilesWritten(t *testing.T) {
 	if err := n.PostUpdateContainer(context.Background(), pod, c); err != nil {
 		t.Fatal(err)
 	}
+	n.work(context.Background())
 	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(1800*mi))
 	n.want("crun's memory.high", n.file(c.CgroupsPath+"/container", "memory.high"), bytesOf(1800*mi))
 }

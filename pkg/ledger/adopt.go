@@ -52,7 +52,7 @@ func (l *Ledger) takeOver(p *pod, received Container, found Found) *container {
 		l.compute(c)
 	}
 	c.given, c.givenMems, c.foundMems = values, mems, foundMems
-	l.check(c)
+	c.ours = len(files.Ours) > 0
 	return c
 }
 

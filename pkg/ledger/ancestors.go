@@ -22,22 +22,30 @@ func (l *Ledger) sumChanged(p *pod) {
 	}
 }
 
-// finishFiles derives what the cgroups above the containers should hold from the pods that have changed. The sums are made
-// from all pods each time, never counted up and down.
+// finishFiles derives what the cgroups should hold from the pods that have changed. The sums are made from all pods each
+// time, never counted up and down.
 func (l *Ledger) finishFiles(out *Effects) {
-	dirty := l.step.dirty
+	dirty, touched := l.step.dirty, l.step.touched
 	for _, p := range dirty {
 		p.dirty = false
 	}
-	switch {
-	case l.step.all:
+	for _, p := range touched {
+		p.touched = false
+	}
+	if l.step.all {
+		for _, p := range l.living {
+			l.retarget(out, p)
+		}
 		out.AllFiles, out.Files, out.Ended = true, nil, nil
 		l.levels = l.allLevels()
 		return
-	case len(dirty) == 0:
+	}
+	for _, p := range touched {
+		l.retarget(out, p)
+	}
+	if len(dirty) == 0 {
 		return
 	}
-	out.Files = make([]protect.Target, 0, len(dirty)+2*max(1, len(l.levels)))
 	for _, p := range dirty {
 		if l.pods[p.key()] == p && p.managed {
 			l.levels = addLevel(l.levels, p.path)
@@ -49,12 +57,18 @@ func (l *Ledger) finishFiles(out *Effects) {
 	}
 }
 
-// Targets are what all cgroups above the containers should hold.
+// Targets are what all cgroups should hold.
 func (l *Ledger) Targets() []protect.Target {
-	targets := make([]protect.Target, 0, len(l.living)+2)
+	targets := make([]protect.Target, 0, len(l.living)+len(l.containers)+2)
 	for _, p := range l.living {
-		if p.managed {
-			targets = append(targets, p.target())
+		if !p.managed {
+			continue
+		}
+		targets = append(targets, p.target())
+		for _, c := range p.containers {
+			if c.target.Cgroup != "" {
+				targets = append(targets, c.target)
+			}
 		}
 	}
 	levels := l.allLevels()
@@ -77,6 +91,36 @@ func (l *Ledger) allLevels() (levels []level) {
 // target is what the pod's cgroup should hold.
 func (p *pod) target() protect.Target {
 	return protect.Target{Cgroup: p.path.Pod, Level: cgroup.LevelPod, Driver: p.path.Driver, Values: p.values, Fresh: p.fresh}
+}
+
+// retarget derives what the files of a pod's containers should hold, and adds to the effects what has changed.
+func (l *Ledger) retarget(out *Effects, p *pod) {
+	for _, c := range p.containers {
+		if !c.alive() || c.cgroup == "" {
+			continue
+		}
+		target := l.target(c)
+		if c.ours = c.ours || target.Mems != "" || !same(target.Values, memoryqos.Values{}); !c.ours {
+			continue
+		}
+		if !sameTarget(c.target, target) {
+			c.target = target
+			out.Files = append(out.Files, target)
+		}
+	}
+}
+
+// target is what a container's files should hold. What the runtime is about to write, because it is in the answer to it, is
+// left to the runtime.
+func (l *Ledger) target(c *container) protect.Target {
+	return protect.Target{
+		Cgroup: c.cgroup, Level: cgroup.LevelContainer, Driver: c.pod.path.Driver, Values: c.effective(), Mems: l.mems(c),
+		ByRuntime: c.state == Unknown || !c.updating.IsZero(),
+	}
+}
+
+func sameTarget(a, b protect.Target) bool {
+	return a.Cgroup == b.Cgroup && a.Driver == b.Driver && a.Mems == b.Mems && a.ByRuntime == b.ByRuntime && same(a.Values, b.Values)
 }
 
 // addLevel adds the cgroups above a pod to others.

@@ -25,7 +25,7 @@ func (e StartContainer) apply(l *Ledger) {
 	if c.high() != nil {
 		l.highChanged()
 	}
-	l.check(c)
+	l.look(c)
 }
 
 // missed takes in a container that runs without our answer, if it is one of ours.

@@ -8,6 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // CreateContainer is a container that is about to be created. It is answered with its nodes and values.
@@ -82,7 +83,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	c.cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
 	c.before, c.updating = nil, zeroTime
-	c.released = false
+	c.released, c.ours = false, false
 	c.raised = l.raises[received.ID]
 	delete(l.raises, received.ID)
 	c.revision++
@@ -137,7 +138,10 @@ func (l *Ledger) end(c *container) {
 	if c.cgroup != "" {
 		l.step.effects.Over = append(l.step.effects.Over, c.cgroup)
 	}
-	c.state, c.before, c.raised = Stopped, nil, 0
+	if c.target.Cgroup != "" {
+		l.step.effects.Ended = append(l.step.effects.Ended, c.target.Cgroup)
+	}
+	c.state, c.before, c.raised, c.target = Stopped, nil, 0, protect.Target{}
 	l.touch(c.pod)
 }
 

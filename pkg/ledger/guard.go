@@ -4,8 +4,6 @@ import (
 	"fmt"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // HighContainer is a running container with a memory.high of ours.
@@ -67,8 +65,6 @@ func (e Raise) apply(l *Ledger) {
 	if raise {
 		c.raised = e.Bytes
 	}
-	high := *c.high()
-	out.Raise = &protect.ContainerKnobs{Cgroup: c.cgroup, Driver: c.pod.path.Driver, Values: memoryqos.Values{High: &high}}
 	l.journal(c, Adjustment{Unified: map[string]string{string(cgroup.MemoryHigh): ""}}, nil, nil)
 	l.touch(c.pod)
 }

@@ -69,6 +69,7 @@ type step struct {
 	durable []*pod // pods whose allocations have changed
 	whole   bool   // so have those of many
 	dirty   []*pod // pods whose values have changed
+	touched []*pod // pods of which anything has changed
 	all     bool   // so have those of many
 }
 
@@ -125,13 +126,13 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 // finish derives what depends on all changes of a Step.
 func (l *Ledger) finish() {
 	out := &l.step.effects
+	l.finishFiles(out)
 	if out.DryRun = l.resolved.Config.DryRun; out.DryRun {
 		out.Answer, out.Updates, out.Journal, out.Over, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil, nil
-		out.Check, out.Bring, out.Raise = nil, nil, nil
+		out.Look, out.Bring = nil, nil
 		return
 	}
 	out.Allocations = l.deltas()
-	l.finishFiles(out)
 }
 
 // Effects are what a driver has to do after a Step, in the order of the fields. An effect that fails is not undone: what
@@ -145,8 +146,8 @@ type Effects struct {
 	Journal []Journaled
 	// Over are the cgroups of pods and containers that have ended: nothing of them is left to restore.
 	Over []string
-	// Files are the cgroups above the containers whose desired values have changed, and Ended those that are desired no
-	// more. AllFiles is set when all may have changed: Targets has them.
+	// Files are the cgroups whose desired values have changed, and Ended those that are desired no more. AllFiles is set
+	// when all may have changed: Targets has them.
 	Files    []protect.Target
 	Ended    []string
 	AllFiles bool
@@ -154,14 +155,13 @@ type Effects struct {
 	Answer Adjustment
 	// Decision is what the log says about it; nil is nothing.
 	Decision *Decision
-	// Updates are for running containers that lack something. The driver applies Settled when they have been sent.
+	// Updates are for running containers of which the runtime's own record is another one than Files: it would write that
+	// again at its next update of theirs.
 	Updates []Update
 	// Bring are containers that may lack something; the driver applies Bring to them outside the event's answer.
 	Bring []string
-	// Check are containers whose files are to be read once the runtime has done its part.
-	Check []string
-	// Raise is a memory.high to be written at once.
-	Raise *protect.ContainerKnobs
+	// Look are containers whose memory.max is to be read once the runtime has done its part.
+	Look []string
 	// Ask are pods of which the pod APIs have to be asked, Forget those that have ended.
 	Ask, Forget []podinfo.Ref
 	// HighChanged is set when High returns something else now.
@@ -221,11 +221,15 @@ func (l *Ledger) changed() { l.generation++ }
 func (l *Ledger) touch(p *pod) {
 	p.view = nil
 	l.changed()
+	if !p.touched {
+		p.touched = true
+		l.step.touched = append(l.step.touched, p)
+	}
 }
 
-// check has the driver read a container's files.
-func (l *Ledger) check(c *container) {
-	l.step.effects.Check = append(l.step.effects.Check, c.id)
+// look has the driver read a container's memory.max.
+func (l *Ledger) look(c *container) {
+	l.step.effects.Look = append(l.step.effects.Look, c.id)
 }
 
 // bring has the driver bring a container to what it should have.

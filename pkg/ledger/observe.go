@@ -5,7 +5,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // Files is what a container's cgroup was observed to hold. A value that could not be read is nil.
@@ -104,22 +103,17 @@ func (e Presence) apply(l *Ledger) {
 	}
 }
 
-// Observed is what a container's files hold.
+// Observed is the memory.max that a container's file shows.
 type Observed struct {
 	ID string
 	// Revision is Place's: a container that the runtime has changed since is not what was observed.
 	Revision uint64
-	Files    Files
+	// Limit is in bytes, cgroup.Max for "max"; nil where it could not be read.
+	Limit *uint64
 }
 
 // updateTakes is how long the runtime may take to apply an update; until then the files show what was before.
 const updateTakes = 10 * time.Second
-
-// Updating reports whether the runtime may be applying an update of a container.
-func (l *Ledger) Updating(id string) bool {
-	c := l.containers[id]
-	return c != nil && !c.updating.IsZero()
-}
 
 // apply takes over what the kernel has. A limit that is not the last one asked for belongs to an update that failed, or to
 // one that was made while nobody was connected.
@@ -128,34 +122,22 @@ func (e Observed) apply(l *Ledger) {
 	if c == nil || c.revision != e.Revision || c.state == Unknown {
 		return
 	}
-	if l.step.now.Sub(c.updating) < updateTakes && !l.limitShows(c, e.Files.Limit) {
+	if l.step.now.Sub(c.updating) < updateTakes && !l.limitShows(c, e.Limit) {
 		return // the runtime is at it
 	}
-	c.updating = zeroTime
-	before := c.before
-	if before != nil {
-		shown := e.Files.over(c.given)
-		if before = nil; exceeds(shown, c.wanted) { // the update did not reach the files
-			before = &shown
-		}
+	l.settle(c)
+	asked, last := c.limit, c.lastLimit
+	if !l.takeLimit(c, e.Limit) {
+		return
 	}
-	limited := l.takeLimit(c, e.Files.Limit)
-	if limited {
-		c.given = e.Files.over(c.given)
-		l.findShared(c.pod)
-		l.compute(c)
-		l.refitObserved(c)
-		l.bring(c)
+	if c.limit == last && asked != last { // the update failed, and the runtime's record is what it was
+		c.given = c.lastGiven
 	}
-	if limited || before != c.before {
-		c.before = before
-		l.sumUp(c.pod)
-	}
-}
-
-// exceeds reports whether one protects more than the other.
-func exceeds(a, b memoryqos.Values) bool {
-	return !equal(larger(a.Min, b.Min), b.Min) || !equal(larger(a.Low, b.Low), b.Low)
+	l.findShared(c.pod)
+	l.compute(c)
+	l.refitObserved(c)
+	l.sumUp(c.pod)
+	l.bring(c)
 }
 
 // over lays what was read over what was known.
@@ -172,24 +154,6 @@ func (f *Files) over(values memoryqos.Values) memoryqos.Values {
 	return memoryqos.Values{
 		Min: read(f.Min, 0, values.Min), Low: read(f.Low, 0, values.Low), High: read(f.High, cgroup.Max, values.High),
 	}
-}
-
-// Differing keeps of the desired values those that the files do not hold, where page is the kernel's page size in bytes. A
-// file that could not be read holds what it should.
-func (f *Files) Differing(desired protect.ContainerKnobs, page uint64) protect.ContainerKnobs {
-	keep := func(wanted, shown *uint64) *uint64 {
-		if wanted == nil || shown == nil || memoryqos.Holds(*shown, *wanted, page) {
-			return nil
-		}
-		return wanted
-	}
-	desired.Values = memoryqos.Values{
-		Min: keep(desired.Values.Min, f.Min), Low: keep(desired.Values.Low, f.Low), High: keep(desired.Values.High, f.High),
-	}
-	if f.Mems == nil || *f.Mems == desired.Mems {
-		desired.Mems = ""
-	}
-	return desired
 }
 
 // limitShows reports whether the file shows the container's limit.

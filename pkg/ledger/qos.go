@@ -25,9 +25,6 @@ func (l *Ledger) compute(c *container) {
 		l.highChanged()
 	}
 	c.wanted = wanted
-	c.had.min = c.had.min || wanted.Min != nil
-	c.had.low = c.had.low || wanted.Low != nil
-	c.had.high = c.had.high || wanted.High != nil
 }
 
 // forQoS is the container as the rules of Memory QoS see it.

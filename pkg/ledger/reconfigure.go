@@ -34,7 +34,6 @@ func (e Reconfigure) apply(l *Ledger) {
 			if c.refusal != nil {
 				c.refusal.generation = 0 // the answer may be another one now
 			}
-			l.check(c) // files that were written behind the runtime's back are not among its updates
 			l.bring(c)
 			all = append(all, c)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // pod is a living pod.
@@ -43,10 +44,11 @@ type pod struct {
 	// containers are in the order of their first appearance; ended ones stay while they have an allocation.
 	containers []*container
 	// values are desired for the pod's cgroup: they always follow from what is above and from the containers.
-	values memoryqos.Values
-	dirty  bool // is in step.dirty
-	index  int  // in Ledger.living and Ledger.values
-	view   *PodView
+	values  memoryqos.Values
+	dirty   bool // is in step.dirty
+	touched bool // is in step.touched
+	index   int  // in Ledger.living and Ledger.values
+	view    *PodView
 }
 
 // key is the pod's UID; pods that no kubelet made may have none.
@@ -67,7 +69,7 @@ type container struct {
 	limit     uint64
 	// lastLimit is the one before it. A kernel file shows either rounded to a page.
 	lastLimit uint64
-	// updating is when an update was answered whose end has not been observed; zero otherwise.
+	// updating is when an update of the kubelet's was answered whose end has not been observed; zero otherwise.
 	updating time.Time
 
 	// kind, wishes, request, cpus and wanted follow from resources, the pod and the configuration.
@@ -78,17 +80,21 @@ type container struct {
 	wanted  memoryqos.Values // what Memory QoS gives
 	// raised is the memory.high set by the stall guard; 0 when none.
 	raised uint64
-	// had are the files that held a value of ours at any time of the container's life.
-	had struct{ min, low, high bool }
+	// target is what its files should hold, as the driver has it; it follows from the above and from mems. The zero value
+	// is a container in whose files nothing of ours is, or ever was.
+	target protect.Target
+	// ours is set once a file has held, or was to hold, a value of ours.
+	ours bool
 
 	// given and givenMems are what the runtime has in its own record of the container: by our answers, and by what it
-	// shows. It writes them again at its next update of the container, whatever the files hold meanwhile.
-	given     memoryqos.Values
-	givenMems string
+	// shows. It writes them again at its next update of the container, whatever the files hold meanwhile. lastGiven is
+	// what given was before the last update of the kubelet's, which may fail.
+	given, lastGiven memoryqos.Values
+	givenMems        string
 	// foundMems is the cpuset.mems that was observed when the container was taken over.
 	foundMems string
-	// before is what given was when an answer that lowers it was sent: the levels above carry it until the end of the
-	// update is observed.
+	// before is what the files held when the runtime was answered with something else: the levels above carry the larger
+	// until the end of the update is observed. nil outside of updates.
 	before *memoryqos.Values
 
 	// nodes is the cpuset.mems that is desired, by us or by the kubelet; empty when not pinned.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -87,19 +88,22 @@ func (l *Ledger) correct(taken []*container, found Found) {
 			continue
 		}
 		l.answered(c, update.Adjustment, c.resources.Unified, nil)
-		l.check(c)
 		l.step.effects.Updates = append(l.step.effects.Updates, update)
 	}
 }
 
-// holdsAll reports whether the files were read and hold all that they should.
+// holdsAll reports whether the files were read and hold all that they should, the kernel's defaults included.
 func (l *Ledger) holdsAll(c *container, files Files) bool {
-	desired, ours := l.Desired(c.id)
-	if !ours || files.Min == nil || files.Low == nil || files.High == nil || files.Mems == nil {
-		return false
+	holds := func(shown, wanted *uint64, knob cgroup.Knob) bool {
+		initial := knob.Default()
+		if wanted == nil {
+			wanted = &initial
+		}
+		return shown != nil && memoryqos.Holds(*shown, *wanted, l.page())
 	}
-	differing := files.Differing(desired, l.page())
-	return differing.Mems == "" && differing.Values == (memoryqos.Values{})
+	values, mems := c.effective(), l.mems(c)
+	return holds(files.Min, values.Min, cgroup.MemoryMin) && holds(files.Low, values.Low, cgroup.MemoryLow) &&
+		holds(files.High, values.High, cgroup.MemoryHigh) && files.Mems != nil && (mems == "" || *files.Mems == mems)
 }
 
 // dropGone frees the pods that the runtime no longer has.

@@ -45,7 +45,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 		l.refused(c, old, err)
 		return
 	}
-	c.updating = l.step.now
+	c.updating, c.lastGiven = l.step.now, c.given
 	if !same(old.promised(), c.wanted) {
 		before := old.promised()
 		c.before = &before
@@ -146,39 +146,38 @@ type FailUpdate struct{ ID string }
 
 func (e FailUpdate) apply(l *Ledger) {
 	if c := l.containers[e.ID]; c != nil {
-		c.updating = zeroTime
-		l.check(c)
+		l.settle(c)
+		l.look(c)
 	}
 }
 
-// Settled are updates that the runtime has applied, or was asked to apply: what was lowered may now be lowered above the
-// containers too. Without IDs these are all whose end the runtime never told.
-type Settled struct{ IDs []string }
+// Settled is an update that the runtime has applied, or failed to: from now on the files should hold what is desired. Without
+// an ID these are all whose end the runtime has not reported in time.
+type Settled struct{ ID string }
 
 func (e Settled) apply(l *Ledger) {
-	if e.IDs != nil {
-		for _, id := range e.IDs {
-			if c := l.containers[id]; c != nil {
-				c.updating = zeroTime
-				l.settle(c)
-				l.check(c)
-			}
+	if e.ID != "" {
+		if c := l.containers[e.ID]; c != nil {
+			l.settle(c)
+			l.look(c)
 		}
 		return
 	}
 	for _, p := range l.living {
 		for _, c := range p.containers {
-			if l.step.now.Sub(c.updating) > updateTakes {
+			if !c.updating.IsZero() && l.step.now.Sub(c.updating) > updateTakes {
 				l.settle(c)
+				l.look(c)
 			}
 		}
 	}
 }
 
-// settle ends the time in which a lowered container still counts as it was.
+// settle ends the time in which the runtime may be applying an update, and a lowered container still counts as it was.
 func (l *Ledger) settle(c *container) {
-	if c.before != nil {
-		c.before = nil
-		l.sumUp(c.pod)
+	if c.updating.IsZero() {
+		return
 	}
+	c.updating, c.before = zeroTime, nil
+	l.sumUp(c.pod)
 }

@@ -130,8 +130,8 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 	forgotten.send(out, float64(c.Forgotten))
 	corrections.send(out, float64(c.Corrections))
 	updates.send(out, float64(c.Updates))
-	repairs.send(out, float64(c.ContainerRepairs), "ok")
-	repairs.send(out, float64(c.ContainerWriteErrors), "error")
+	repairs.send(out, float64(c.Repairs.Containers), "ok")
+	repairs.send(out, float64(c.Repairs.Failures), "error")
 	protectErrors.send(out, float64(c.ProtectErrors))
 	for o, n := range c.Overwrites {
 		overwrites.send(out, float64(n), o.Level, o.File)

@@ -14,9 +14,12 @@ import (
 )
 
 // Apply makes the targets the desired state, as a whole: a cgroup that was among the last ones and is not among these is put
-// back to the kernel's default. Protection is lowered bottom-up and then raised top-down, so that at no moment a parent
-// promises less than its children. A cgroup that is gone is no error. It does all that it can and returns all errors joined.
-// It returns when the files hold the values; systemd receives them afterwards.
+// back to the kernel's default; a container has ended then. Protection is lowered bottom-up and then raised top-down, so that
+// at no moment a parent promises less than its children. A cgroup that is gone is no error.
+//
+// It does all that it can. It returns when the files hold the values, with what failed above the containers: what fails in
+// one is logged, and tried again by Reconcile. A container's memory.high and cpuset.mems, which may take long to write, are
+// left to Finish. systemd receives all values afterwards.
 func (p *Protector) Apply(ctx context.Context, targets []Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -31,7 +34,7 @@ func (p *Protector) Apply(ctx context.Context, targets []Target) error {
 	}
 	for _, r := range p.rows {
 		if !r.target {
-			p.set(r, memoryqos.Values{}, nil)
+			p.unset(r)
 		}
 	}
 	rows := slices.AppendSeq(make([]*row, 0, len(p.rows)), maps.Values(p.rows))
@@ -46,9 +49,10 @@ func (p *Protector) Update(ctx context.Context, targets []Target, gone []string)
 	touched := make(map[*row]bool, len(targets)+len(gone))
 	for _, dir := range gone {
 		if r := p.rows[dir]; r != nil {
-			r.target, r.byRuntime = false, false
-			p.set(r, memoryqos.Values{}, nil)
-			touched[r] = true
+			r.target = false
+			if p.unset(r); p.rows[dir] == r {
+				touched[r] = true
+			}
 		}
 	}
 	var errs []error
@@ -62,9 +66,20 @@ func (p *Protector) Update(ctx context.Context, targets []Target, gone []string)
 	return errors.Join(append(errs, p.settle(ctx, slices.Collect(maps.Keys(touched)))...)...)
 }
 
+// unset has a cgroup that is no target any more hold the kernel's defaults. Of a container, which has ended, nothing is left.
+func (p *Protector) unset(r *row) {
+	if r.level == cgroup.LevelContainer {
+		p.drop(r)
+		return
+	}
+	r.byRuntime = false
+	p.set(r, memoryqos.Values{}, nil)
+}
+
 // settle makes these cgroups hold what is desired, and drops those that are no target any more.
 func (p *Protector) settle(ctx context.Context, rows []*row) (errs []error) {
 	var changes []change
+	var failed []error // in containers
 	for _, r := range rows {
 		if r.byRuntime || r.settled() {
 			continue
@@ -75,16 +90,25 @@ func (p *Protector) settle(ctx context.Context, rows []*row) (errs []error) {
 			}
 			for i := range part.files {
 				due, err := p.unsettled(part, i)
-				if err != nil {
+				switch {
+				case err != nil && r.level == cgroup.LevelContainer:
+					failed = append(failed, err)
+				case err != nil:
 					errs = append(errs, err)
 				}
-				if due {
+				switch {
+				case !due:
+				case slow(part, i):
+					p.postpone(r)
+				default:
 					changes = append(changes, change{part, i})
 				}
 			}
 		}
 	}
-	errs = append(errs, p.write(ctx, changes)...)
+	above, inside := p.write(ctx, changes)
+	errs = append(errs, above...)
+	p.countContainers(rows, append(failed, inside...))
 	for _, r := range rows {
 		if p.rows[r.cgroup] != r {
 			continue
@@ -121,11 +145,68 @@ func (p *Protector) unsettled(r *row, index int) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if r.level == cgroup.LevelContainer && f.settled() {
+	if r.level != cgroup.LevelContainer {
+		return true, err
+	}
+	if f.settled() {
 		f.ours = !f.isInitial(index)
 		return false, nil
 	}
+	r.repaired = true
 	return true, err
+}
+
+// slow reports whether a file may take long to write: the kernel reclaims memory, or moves pages, before the write returns.
+func slow(r *row, index int) bool { return r.level == cgroup.LevelContainer && index >= high }
+
+// postpone leaves a container's slow files to Finish.
+func (p *Protector) postpone(r *row) {
+	p.late[r.cgroup] = true
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Finish writes what Apply, Update and Reconcile have left of some containers: memory.high and cpuset.mems. Run does so for
+// all.
+func (p *Protector) Finish(ctx context.Context, dirs ...string) error {
+	p.mu.Lock()
+	dirs = slices.DeleteFunc(dirs, func(dir string) bool { return !p.late[dir] })
+	for _, dir := range dirs {
+		delete(p.late, dir)
+	}
+	p.mu.Unlock()
+	var errs []error
+	for _, dir := range dirs { // each as it is when its turn comes
+		errs = append(errs, p.Check(ctx, dir))
+	}
+	return errors.Join(errs...)
+}
+
+// FinishAll is Finish for all containers.
+func (p *Protector) FinishAll(ctx context.Context) error {
+	p.mu.Lock()
+	late := slices.Sorted(maps.Keys(p.late))
+	p.mu.Unlock()
+	return p.Finish(ctx, late...)
+}
+
+// countContainers counts the containers that have been repaired, and logs what failed in others.
+func (p *Protector) countContainers(rows []*row, failed []error) {
+	for _, r := range rows {
+		if r.repaired || r.inner != nil && r.inner.repaired {
+			p.repairs.Containers++
+			r.repaired = false
+			if r.inner != nil {
+				r.inner.repaired = false
+			}
+		}
+	}
+	p.repairs.Failures += uint64(len(failed))
+	if err := errors.Join(failed...); p.unwritable.new(err, p.now()) {
+		p.log.WithError(err).Warn("containers' cgroup files could not be read or written; trying again")
+	}
 }
 
 // left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
@@ -169,9 +250,7 @@ func (p *Protector) look(r *row, index int) error {
 		return err
 	}
 	p.found(r)
-	if f.have = v; index != mems && memoryqos.Holds(v, f.want, p.page) {
-		f.have = f.want
-	}
+	p.has(f, index, v)
 	return nil
 }
 
@@ -197,7 +276,8 @@ func (p *Protector) put(dir string, index int, value uint64) error {
 // write makes the changes: first those that lower, children before parents; then those that raise, parents before children.
 // In between each cgroup holds the smaller of its old and new value, so that the sum of children never exceeds their parent's
 // old value while it is lowered, nor its new one while they are raised. What may take long comes last, and without the lock.
-func (p *Protector) write(ctx context.Context, changes []change) (errs []error) {
+// It returns what failed above the containers, and in them.
+func (p *Protector) write(ctx context.Context, changes []change) (above, inside []error) {
 	slices.SortFunc(changes, func(a, b change) int {
 		if a.index >= high != (b.index >= high) {
 			return cmp.Compare(a.index, b.index)
@@ -224,8 +304,11 @@ func (p *Protector) write(ctx context.Context, changes []change) (errs []error) 
 		} else {
 			err = p.writeSlowly(ctx, c)
 		}
-		if err != nil {
-			errs = append(errs, err)
+		switch {
+		case err != nil && c.level == cgroup.LevelContainer:
+			inside = append(inside, err)
+		case err != nil:
+			above = append(above, err)
 		}
 		f := c.file()
 		if !f.wanted || !f.settled() {
@@ -243,7 +326,7 @@ func (p *Protector) write(ctx context.Context, changes []change) (errs []error) 
 	for _, r := range units {
 		p.systemd.set(r.cgroup, p.unit(r.cgroup, r.driver), values[r])
 	}
-	return errs
+	return above, inside
 }
 
 // writeFile writes a file that holds protection.

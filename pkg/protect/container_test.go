@@ -41,7 +41,7 @@ func TestContainersAreOneMoreLevel(t *testing.T) {
 	n := newNode(t, nil, runcA, crunB+"/container")
 	apply := func(a, b Container) []string {
 		t.Helper()
-		return n.do(t, func() error { return n.Apply(t.Context(), containers(t, a, b)) })
+		return n.do(t, func() error { return errors.Join(n.Apply(t.Context(), containers(t, a, b)), n.FinishAll(t.Context())) })
 	}
 	wantWrites(t, apply(Container{Values: minimum(100), Mems: "0-1"}, Container{Values: low(20)}),
 		"kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20", podG+"/min=100", podB+"/low=20", runcA+"/min=100", crunB+"/low=20",
@@ -52,7 +52,7 @@ func TestContainersAreOneMoreLevel(t *testing.T) {
 	high := uint64(4096)
 	wantWrites(t, apply(Container{Values: minimum(100)}, Container{Values: memoryqos.Values{High: &high}}),
 		crunB+"/container/low=0", crunB+"/low=0", podB+"/low=0", "kubepods/burstable/low=0", "kubepods/min=100", "kubepods/low=0",
-		crunB+"/container/high=4096", crunB+"/high=4096", podB+"/high=4096")
+		podB+"/high=4096", crunB+"/container/high=4096", crunB+"/high=4096")
 
 	// What is no longer set goes back to the default and is left alone then; cpuset.mems, which has none, at once.
 	wantWrites(t, apply(Container{Values: minimum(100)}, Container{}), podB+"/high=max", crunB+"/high=max", crunB+"/container/high=max")
@@ -80,23 +80,24 @@ func TestWhatTheRuntimeWritesIsComparedAfterwards(t *testing.T) {
 	check := func() error { return n.Check(t.Context(), runcA, "kubepods/podunknown/c") }
 	wantWrites(t, n.do(t, update), "kubepods/min=100", podG+"/min=100")
 	wantWrites(t, n.do(t, check)) // it is not there yet
+	wantWrites(t, n.do(t, update))
 	want := []Entry{{"kubepods", cgroup.MemoryMin, "", ""}, {podG, cgroup.MemoryMin, "", ""}, {runcA, cgroup.CpusetMems, "", ""}, {runcA, cgroup.MemoryMin, "", ""}}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
 	}
 	n.overwriteAll(t, map[string]string{runcA + "/memory.min": "100", runcA + "/cpuset.mems": "1"})
 	wantWrites(t, n.do(t, check))
-	wantObserved(t, n, runcA, Observation{Values: minimum(100), Mems: "1"})
+	wantRepairs(t, n, 0)
 
 	// An update that the runtime does in part. Nobody else wrote.
 	announced.Values, announced.Mems = minimum(50), "0"
 	targets = Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(100), Containers: []Container{announced}}})
 	wantWrites(t, n.do(t, update))
 	wantWrites(t, n.do(t, func() error { return n.Apply(t.Context(), targets) }))
-	wantObserved(t, n, runcA, Observation{Values: minimum(100), Mems: "1"})
+	wantWrites(t, first(n.reconcile(t))) // which leaves it to the runtime as well
 	n.overwrite(t, runcA+"/cpuset.mems", "0")
 	wantWrites(t, n.do(t, check), runcA+"/min=50")
-	wantObserved(t, n, runcA, Observation{Values: minimum(50), Mems: "0"})
+	wantRepairs(t, n, 1)
 	if len(n.Overwrites()) > 0 {
 		t.Errorf("%v", n.Overwrites())
 	}
@@ -106,22 +107,37 @@ func TestWhatTheRuntimeWritesIsComparedAfterwards(t *testing.T) {
 	targets = Targets([]Pod{{Path: mustPod(t, podG), Containers: []Container{announced}}})
 	wantWrites(t, n.do(t, update), podG+"/min=0", "kubepods/min=0")
 	n.overwrite(t, runcA+"/memory.min", "0")
-	wantWrites(t, first(n.reconcile(t)))
+	wantWrites(t, n.do(t, check))
+	wantRepairs(t, n, 1)
 	want = []Entry{{runcA, cgroup.CpusetMems, "", ""}}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
 	}
-	if _, found := n.Observed("kubepods/podunknown/c"); found {
-		t.Error("observed what is not in the table")
+}
+
+func wantRepairs(t *testing.T, n *node, want uint64) {
+	t.Helper()
+	if got := n.Repairs(); got != (Repairs{Containers: want}) {
+		t.Errorf("repairs %+v, want %d", got, want)
 	}
 }
 
-func wantObserved(t *testing.T, n *node, dir string, want Observation) {
-	t.Helper()
-	got, found := n.Observed(dir)
-	if diff := cmp.Diff(want, got); diff != "" || !found {
-		t.Errorf("%t %s", found, diff)
+// A container that was read a moment ago is not read again: what differs is written, in the order of the levels.
+func TestWhatWasSeenIsNotReadAgain(t *testing.T) {
+	n := newNode(t, nil)
+	targets := containers(t, Container{Values: minimum(100), Mems: "1"}, Container{Values: low(20)})
+	nodes, none := "1", uint64(0)
+	targets[3].Seen = &Seen{Values: minimum(100), Mems: &nodes} // there is no such folder: reading it would find nothing
+	targets[5].Seen = &Seen{Values: memoryqos.Values{Low: &none}}
+	n.overwriteAll(t, map[string]string{crunB + "/memory.low": "20"})
+	wantWrites(t, n.do(t, func() error { return n.Apply(t.Context(), targets) }),
+		"kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20", podG+"/min=100", podB+"/low=20", crunB+"/low=20")
+	for _, dir := range []string{runcA, crunB} {
+		if !n.rows[dir].settled() {
+			t.Errorf("%s is not settled", dir)
+		}
 	}
+	wantRepairs(t, n, 0)
 }
 
 func (n *node) overwriteAll(t testing.TB, files map[string]string) {
@@ -137,24 +153,22 @@ func (n *node) overwriteAll(t testing.TB, files map[string]string) {
 func TestOtherWritersOfContainersMeetTheSamePolicy(t *testing.T) {
 	n := newNode(t, nil, runcA, crunB+"/container")
 	n.do(t, func() error {
-		return n.Apply(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{Values: low(20)}))
+		return errors.Join(
+			n.Apply(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{Values: low(20)})), n.FinishAll(t.Context()))
 	})
 	n.overwrite(t, runcA+"/cpuset.mems", "0-1")
 	n.overwrite(t, crunB+"/container/memory.low", "0")
-	wantWrites(t, first(n.reconcile(t)), crunB+"/container/low=20", runcA+"/cpuset.mems=1")
+	wantWrites(t, first(n.reconcile(t)), crunB+"/container/low=20")
+	wantWrites(t, n.do(t, func() error { return n.FinishAll(t.Context()) }), runcA+"/cpuset.mems=1")
 	n.overwrite(t, runcA+"/cpuset.mems", "0-1")
 	writes, wait := n.reconcile(t)
 	if wantWrites(t, writes); wait != firstDelay {
 		t.Errorf("waits %s", wait)
 	}
 	wantWrites(t, n.do(t, func() error { return n.Check(t.Context(), runcA) }), runcA+"/cpuset.mems=1") // at once
-	want := map[Overwrite]uint64{{"container", "cpuset.mems"}: 2, {"container", "memory.low"}: 1}
-	if diff := cmp.Diff(want, n.Overwrites()); diff != "" {
-		t.Error(diff)
-	}
-	files := map[File]uint64{{runcA, cgroup.CpusetMems}: 2, {crunB, cgroup.MemoryLow}: 1}
-	if diff := cmp.Diff(files, n.Overwritten()); diff != "" {
-		t.Error(diff)
+	wantRepairs(t, n, 5)                                                                                // two of them were new
+	if len(n.Overwrites())+len(n.Overwritten()) > 0 {
+		t.Errorf("above the containers: %v, %v", n.Overwrites(), n.Overwritten())
 	}
 }
 
@@ -204,7 +218,7 @@ func TestANewerHighDoesNotWaitForAnOlder(t *testing.T) {
 					return
 				}
 				begun = true // this write has not returned yet
-				if err := n.Update(t.Context(), target(8192), nil); err != nil {
+				if err := errors.Join(n.Update(t.Context(), target(8192), nil), n.Check(t.Context(), runcA)); err != nil {
 					t.Error(err)
 				}
 				if olderIsLast {
@@ -216,7 +230,7 @@ func TestANewerHighDoesNotWaitForAnOlder(t *testing.T) {
 			}
 			defer tree.Close()
 			n.Protector = New(Options{Tree: tree})
-			if err := n.Update(t.Context(), target(4096), nil); err != nil {
+			if err := errors.Join(n.Update(t.Context(), target(4096), nil), n.FinishAll(t.Context())); err != nil {
 				t.Fatal(err)
 			}
 			if got := content(t, n.Tree, runcA+"/memory.high"); got != "8192" || !begun {
@@ -241,6 +255,7 @@ func TestContainersOfSystemdAreSetWhereWeWrite(t *testing.T) {
 	wantWrites(t, u.taken()) // the runtime's doing
 	n.overwrite(t, scope+"/cpuset.mems", "0")
 	n.reconcile(t)
+	n.do(t, func() error { return n.FinishAll(t.Context()) })
 	n.flush(t)
 	wantWrites(t, u.taken(), "crio-a.scope cpuset.mems=3")
 }

@@ -223,35 +223,29 @@ func cpu(who int) time.Duration {
 
 func percent(used, of time.Duration) float64 { return 100 * float64(used) / float64(of) }
 
-func TestRunWatchesWhatCameLateAndPassesOnTheRest(t *testing.T) {
+func TestRunWatchesWhatCameLateAndFinishesContainers(t *testing.T) {
 	n := newNode(t, nil)
 	watcher := newWatcher(t, n.Tree)
-	others := make(chan cgroup.Change, 1)
-	n.Protector.watcher, n.Protector.changed = watcher, func(c cgroup.Change) { others <- c }
+	n.Protector.watcher, n.now = watcher, time.Now
 	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
-	n.overwrite(t, podC+"/cpuset.mems", "0")
 	n.overwrite(t, "kubepods/memory.low", "0")
-	if err := watcher.Watch(podC, "cpuset.mems"); err != nil {
-		t.Fatal(err)
-	}
+	n.overwriteAll(t, map[string]string{runcA + "/cpuset.mems": "0-1"})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		n.Run(ctx, 10*time.Millisecond)
 	}()
-	waitFor(t, func() bool { return watcher.Watches() == 3 }) // memory.min and memory.low of kubepods are there now
-	n.overwrite(t, podC+"/cpuset.mems", "1")
-	if c := <-others; c != (cgroup.Change{Cgroup: podC, File: "cpuset.mems"}) {
-		t.Errorf("%v", c)
+	waitFor(t, func() bool { return watcher.Watches() == 2 }) // memory.min and memory.low of kubepods are there now
+	target := Target{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "1"}
+	if err := n.Update(t.Context(), []Target{target}, nil); err != nil {
+		t.Fatal(err)
 	}
-	go func() {
-		for range others {
-		}
-	}()
+	waitFor(t, func() bool { return content(t, n.Tree, runcA+"/cpuset.mems") == "1" && watcher.Watches() == 3 })
+	n.overwrite(t, runcA+"/cpuset.mems", "0-1")
+	waitFor(t, func() bool { return content(t, n.Tree, runcA+"/cpuset.mems") == "1" })
 	cancel()
 	<-ended
-	close(others)
 }
 
 func TestRunEndsHeldBackRepairsAndSurvivesItsWatcher(t *testing.T) {

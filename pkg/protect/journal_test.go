@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -249,7 +250,7 @@ func TestWhatEndsLeavesTheJournal(t *testing.T) {
 
 	// A container that was seen and is gone.
 	n.do(t, func() error {
-		return n.Apply(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{}))
+		return errors.Join(n.Apply(t.Context(), containers(t, Container{Values: minimum(100), Mems: "1"}, Container{})), n.FinishAll(t.Context()))
 	})
 	if err := os.RemoveAll(filepath.Join(n.Root(), runcA)); err != nil {
 		t.Fatal(err)
@@ -291,6 +292,7 @@ func TestAHangingDiskHoldsNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer reader.Close()
+	go func() { _, _ = io.Copy(io.Discard, reader) }()
 	for j.Flush(t.Context()) != nil { // the write that hung fails
 	}
 	data, err := os.ReadFile(filepath.Join(dir, JournalFile))

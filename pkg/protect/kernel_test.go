@@ -57,7 +57,8 @@ func TestOnARealKernel(t *testing.T) {
 	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, pod), Values: low(10_000_001)}})); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.SetContainer(t.Context(), ContainerKnobs{Cgroup: container, Values: memoryqos.Values{High: ptr[uint64](1 << 20)}, Mems: "0"}); err != nil {
+	inside := Target{Cgroup: container, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: ptr[uint64](1 << 20)}, Mems: "0"}
+	if err := errors.Join(p.Update(t.Context(), []Target{inside}, nil), p.FinishAll(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	for dir, knob := range map[string]cgroup.Knob{"kubepods": cgroup.MemoryMin, "kubepods/burstable": cgroup.MemoryLow, pod: cgroup.MemoryLow} {

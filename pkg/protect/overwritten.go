@@ -17,12 +17,11 @@ func (p *Protector) Overwritten() map[File]uint64 {
 	defer p.mu.Unlock()
 	all := map[File]uint64{}
 	for dir, r := range p.rows {
+		if r.level == cgroup.LevelContainer {
+			continue
+		}
 		for i := range r.files {
-			n := r.files[i].overwritten
-			if r.inner != nil {
-				n += r.inner.files[i].overwritten
-			}
-			if n > 0 {
+			if n := r.files[i].overwritten; n > 0 {
 				all[File{dir, knobs[i]}] = n
 			}
 		}

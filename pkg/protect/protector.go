@@ -21,8 +21,6 @@ type Options struct {
 	Units   Units           // nil: files only
 	Journal *Journal        // nil: none is kept
 	Watcher *cgroup.Watcher // nil: repairs happen at Reconcile only
-	// Changed receives from Run the writes to watched files of cgroups that are not in the table; may be nil.
-	Changed func(cgroup.Change)
 	Log     logrus.FieldLogger
 	// PageSize is what the kernel rounds down to; 0 is the tree's.
 	PageSize int
@@ -36,7 +34,6 @@ type Protector struct {
 	systemd *queue // nil: files only
 	journal *Journal
 	watcher *cgroup.Watcher
-	changed func(cgroup.Change)
 	log     logrus.FieldLogger
 	page    uint64
 	now     func() time.Time
@@ -46,10 +43,19 @@ type Protector struct {
 	containers []*row          // those of rows, in the order in which Reconcile looks at them
 	next       int             // of containers, at the next Reconcile
 	delayed    map[string]bool // cgroups with a repair that waits
+	late       map[string]bool // containers with a write that Finish makes
+	repairs    Repairs
 	overwrites map[Overwrite]uint64
 	lines      map[Overwrite]time.Time // when such an overwrite was last logged
 	complaint  complaint
+	unwritable complaint // of containers
+
+	wake chan struct{} // Run has late writes to make
 }
+
+// Repairs count how often the files of a container were found to hold something else than the runtime was to write or had
+// written: those that were written instead, and the failures to read or write them.
+type Repairs struct{ Containers, Failures uint64 }
 
 // row is one cgroup of the table.
 type row struct {
@@ -60,6 +66,7 @@ type row struct {
 	fresh     bool // see Target
 	byRuntime bool // see Target
 	watched   bool
+	repaired  bool // a container's files were found to hold something else, and are being written
 	place     int  // of a container among Protector.containers
 	inner     *row // the cgroup that crun makes inside a container's, for the same values
 	isInner   bool
@@ -100,8 +107,9 @@ func (f *file) isInitial(index int) bool { return index != mems && f.want == ini
 // New makes a Protector with an empty table.
 func New(o Options) *Protector {
 	p := &Protector{
-		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, changed: o.Changed, log: o.Log, page: uint64(o.PageSize), now: o.Now,
-		rows: make(map[string]*row), delayed: make(map[string]bool), overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
+		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
+		rows: make(map[string]*row), delayed: make(map[string]bool), late: make(map[string]bool), wake: make(chan struct{}, 1),
+		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}
 	if p.log == nil {
 		silent := logrus.New()
@@ -138,13 +146,46 @@ func (p *Protector) take(t Target) (*row, error) {
 		if !t.Fresh {
 			p.recall(r)
 		}
+	} else {
+		t.Seen = nil // the table has seen more since
 	}
 	r.level, r.driver, r.target, r.fresh, r.byRuntime = t.Level, t.Driver, true, t.Fresh, t.ByRuntime
 	p.set(r, t.Values, nodes)
-	if t.ByRuntime {
+	switch {
+	case t.ByRuntime:
 		p.expect(r)
+	case t.Seen != nil:
+		p.saw(r, *t.Seen)
 	}
 	return r, nil
+}
+
+// saw enters what a container's files were read to hold.
+func (p *Protector) saw(r *row, seen Seen) {
+	var nodes *uint64
+	if seen.Mems != nil {
+		if set, err := nodeset.Parse(*seen.Mems); err == nil {
+			bits := uint64(set)
+			nodes = &bits
+		}
+	}
+	for i, value := range [...]*uint64{seen.Values.Min, seen.Values.Low, seen.Values.High, nodes} {
+		if value == nil {
+			continue
+		}
+		f := &r.files[i]
+		p.has(f, i, *value)
+		f.ours = f.ours || f.wanted && f.settled() && !f.isInitial(i)
+		p.found(r)
+	}
+}
+
+// has enters what a file holds. The kernel rounds bytes down to a page.
+func (p *Protector) has(f *file, index int, value uint64) {
+	f.have, f.known = value, true
+	if index != mems && memoryqos.Holds(value, f.want, p.page) {
+		f.have = f.want
+	}
 }
 
 // add enters a row.
@@ -177,7 +218,7 @@ func (p *Protector) drop(r *row) {
 // recall takes the files that an earlier run wrote for ours, so that those that are no longer wanted go back to their default:
 // after an upgrade, or a change of the configuration while the plugin was stopped.
 func (p *Protector) recall(r *row) {
-	if p.journal == nil || r.level == cgroup.LevelContainer {
+	if p.journal == nil {
 		return
 	}
 	for i := range r.files {
@@ -206,10 +247,16 @@ func (p *Protector) set(r *row, v memoryqos.Values, nodes *uint64) {
 	}
 }
 
-// expect enters what the runtime is about to write in the journal: they are values of ours.
+// expect enters what the runtime is about to write in the journal: they are values of ours. What the files hold is not known
+// until then.
 func (p *Protector) expect(r *row) {
 	for i := range r.files {
-		if f := &r.files[i]; f.wanted && !f.isInitial(i) {
+		f := &r.files[i]
+		f.known = false
+		if r.inner != nil {
+			r.inner.files[i].known = false
+		}
+		if f.wanted && !f.isInitial(i) {
 			f.ours = true
 			p.note(Entry{Cgroup: r.cgroup, Knob: knobs[i], Unit: p.unit(r.cgroup, r.driver)})
 		}
@@ -264,38 +311,20 @@ func (p *Protector) found(r *row) {
 	}
 }
 
-// Observation is what a cgroup was last seen to hold in the files that have a desired value. What was not seen is not set. A
-// value that the kernel has rounded down to a page is shown as it was written.
-type Observation struct {
-	Values memoryqos.Values
-	Mems   string
-}
-
-// Observed returns what a cgroup of the table was last seen to hold. It reads no file: Check does.
-func (p *Protector) Observed(dir string) (Observation, bool) {
+// Repairs returns how often containers were repaired.
+func (p *Protector) Repairs() Repairs {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.rows[dir]
-	if r == nil {
-		return Observation{}, false
-	}
-	var o Observation
-	for i, to := range []**uint64{&o.Values.Min, &o.Values.Low, &o.Values.High} {
-		if f := r.files[i]; f.known {
-			*to = &f.have
-		}
-	}
-	if f := r.files[mems]; f.known {
-		o.Mems = nodeset.Set(f.have).String()
-	}
-	return o, true
+	return p.repairs
 }
 
-// Overwrites counts by level how often another writer changed a file.
+// Overwrites counts by level how often another writer changed a file above the containers. Those inside are Repairs.
 func (p *Protector) Overwrites() map[Overwrite]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return maps.Clone(p.overwrites)
+	above := maps.Clone(p.overwrites)
+	maps.DeleteFunc(above, func(o Overwrite, _ uint64) bool { return o.Level == cgroup.LevelContainer })
+	return above
 }
 
 // Unconfirmed is how many units have values that systemd has not confirmed yet. The files of their cgroups hold them.

@@ -499,9 +499,6 @@ func TestASystemdThatHangsHoldsNobody(t *testing.T) {
 	}
 	<-u.began
 	n.reconcile(t)
-	if err := n.SetContainer(t.Context(), ContainerKnobs{Cgroup: "kubepods.slice/kubepods-pod1.slice/crio-a.scope", Driver: cgroup.Systemd}); err != nil {
-		t.Error(err)
-	}
 	if got := content(t, n.Tree, "kubepods.slice/memory.min"); got != "10000" {
 		t.Errorf("memory.min is %s", got)
 	}
@@ -607,38 +604,48 @@ func TestRetryIntervalsGrowAndAreBounded(t *testing.T) {
 }
 
 func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
-	const crun = sliceG + "/crio-a.scope"
+	const crun, runc = sliceG + "/crio-a.scope", podG + "/b"
 	u := &units{}
-	n := newNode(t, u, crun+"/container", podG+"/b")
-	set := func(c ContainerKnobs) []string {
+	n := newNode(t, u, crun+"/container", runc)
+	set := func(dir string, driver cgroup.Driver, values memoryqos.Values, mems string) []string {
 		t.Helper()
 		n.flush(t)
-		n.writes, _ = nil, u.taken()
-		if err := n.SetContainer(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
-		return n.writes
+		u.taken()
+		target := Target{Cgroup: dir, Level: cgroup.LevelContainer, Driver: driver, Values: values, Mems: mems}
+		return n.do(t, func() error {
+			return errors.Join(n.Update(t.Context(), []Target{target}, nil), n.FinishAll(t.Context()))
+		})
 	}
-	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: cgroup.Systemd, Values: minimum(10), Mems: "0-1"}),
-		crun+"/min=10", crun+"/container/min=10", crun+"/cpuset.mems=0-1", crun+"/container/cpuset.mems=0-1")
+	wantWrites(t, set(crun, cgroup.Systemd, minimum(10), ""), crun+"/min=10", crun+"/container/min=10")
 	n.flush(t)
-	wantWrites(t, u.taken(), "crio-a.scope cpuset.mems=3 memory.min=10")
-	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: cgroup.Systemd, Values: minimum(5)}), crun+"/container/min=5", crun+"/min=5")
-	wantWrites(t, set(ContainerKnobs{Cgroup: crun, Driver: cgroup.Systemd, Values: memoryqos.Values{Min: ptr[uint64](0), High: ptr[uint64](cgroup.Max)}}),
-		crun+"/container/min=0", crun+"/min=0", crun+"/high=max", crun+"/container/high=max")
-	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: cgroup.Cgroupfs, Values: memoryqos.Values{High: ptr[uint64](4096)}}), podG+"/b/high=4096")
+	wantWrites(t, u.taken(), "crio-a.scope memory.min=10")
+	wantWrites(t, set(crun, cgroup.Systemd, minimum(10), "0-1"), crun+"/cpuset.mems=0-1", crun+"/container/cpuset.mems=0-1")
+	n.flush(t)
+	wantWrites(t, u.taken(), "crio-a.scope cpuset.mems=3")
+	wantWrites(t, set(crun, cgroup.Systemd, minimum(5), "0-1"), crun+"/container/min=5", crun+"/min=5")
+	wantWrites(t, set(crun, cgroup.Systemd, memoryqos.Values{}, "0-1"), crun+"/container/min=0", crun+"/min=0")
+	wantWrites(t, set(runc, cgroup.Cgroupfs, memoryqos.Values{High: ptr[uint64](4096)}, ""), runc+"/high=4096")
 	n.flush(t)
 	wantWrites(t, u.taken())
-	wantWrites(t, set(ContainerKnobs{Cgroup: podG + "/b", Driver: cgroup.Cgroupfs}))
-	want := []Entry{{crun, cgroup.CpusetMems, "crio-a.scope", ""}, {podG + "/b", cgroup.MemoryHigh, "", ""}}
+	wantWrites(t, set(runc, cgroup.Cgroupfs, memoryqos.Values{High: ptr[uint64](4096)}, ""))
+	want := []Entry{{crun, cgroup.CpusetMems, "crio-a.scope", ""}, {runc, cgroup.MemoryHigh, "", ""}}
 	if diff := cmp.Diff(want, n.journal.Entries()); diff != "" {
 		t.Error(diff)
 	}
-	if err := n.SetContainer(t.Context(), ContainerKnobs{Cgroup: podG + "/gone", Values: minimum(1)}); !errors.Is(err, os.ErrNotExist) {
+	wantWrites(t, set(podG+"/gone", cgroup.Cgroupfs, minimum(1), "")) // it may be yet to come
+}
+
+// One container that cannot be written is no failure of the levels above, which are not tried again for it.
+func TestAContainerThatCannotBeWrittenFailsAlone(t *testing.T) {
+	n := newNode(t, nil, runcA+"/memory.min", crunB)
+	targets := containers(t, Container{Values: minimum(100)}, Container{Values: low(20)})
+	wantWrites(t, n.do(t, func() error { return n.Apply(t.Context(), targets) }),
+		"kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20", podG+"/min=100", podB+"/low=20", crunB+"/low=20")
+	if err := n.Check(t.Context(), runcA, crunB); err == nil || !strings.Contains(err.Error(), runcA+"/memory.min") {
 		t.Errorf("got %v", err)
 	}
-	if err := n.SetContainer(t.Context(), ContainerKnobs{Cgroup: podG + "/b", Mems: "x"}); err == nil {
-		t.Error("took x for a list of nodes")
+	if got := n.Repairs(); got.Failures == 0 {
+		t.Errorf("%+v", got)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"sync"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -13,8 +14,8 @@ import (
 const containersPerPass = 150
 
 // Reconcile reads what cgroups hold, compares with what is desired and repairs: everything above the containers, and a bounded
-// number of containers, the next ones at the next call. It returns when it wants to be called again because a repair waits; 0
-// is never.
+// number of containers, the next ones at the next call. What takes long to write is left to Finish. It returns when it wants
+// to be called again because a repair waits; 0 is never.
 func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -34,8 +35,8 @@ func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 	return p.reconcile(ctx, rows, false)
 }
 
-// Check reads what these cgroups hold, compares with what is desired and repairs at once, whatever other writers did before.
-// Observed returns what it found. A cgroup that is not in the table, or not there, is no error.
+// Check reads what these cgroups hold, compares with what is desired and repairs at once, whatever other writers did before and
+// however long it takes. A cgroup that is not in the table, or not there, is no error.
 func (p *Protector) Check(ctx context.Context, dirs ...string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,25 +73,32 @@ func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, 
 func (p *Protector) reconcile(ctx context.Context, rows []*row, atOnce bool) (next time.Duration, err error) {
 	var changes []change
 	var errs []error
+	var failed []error // in containers
 	now := p.now()
 	for _, r := range rows {
-		r.byRuntime = false
 		delete(p.delayed, r.cgroup)
-		if !r.wants() {
+		if r.byRuntime && !atOnce || !r.wants() {
 			continue
 		}
+		r.byRuntime = false
 		for _, part := range p.parts(r) {
 			if part == nil {
 				continue
 			}
 			for i := range part.files {
 				wait, due, err := p.check(part, i, now)
-				if err != nil {
+				switch {
+				case err != nil && r.level == cgroup.LevelContainer:
+					failed = append(failed, err)
+				case err != nil:
 					errs = append(errs, err)
 				}
-				if due || atOnce && wait > 0 {
+				switch {
+				case due && !atOnce && slow(part, i):
+					p.postpone(r)
+				case due, atOnce && wait > 0:
 					changes = append(changes, change{part, i})
-				} else if wait > 0 {
+				case wait > 0:
 					p.delayed[r.cgroup] = true
 					if next == 0 || wait < next {
 						next = wait
@@ -99,7 +107,13 @@ func (p *Protector) reconcile(ctx context.Context, rows []*row, atOnce bool) (ne
 			}
 		}
 	}
-	errs = append(errs, p.write(ctx, changes)...)
+	above, inside := p.write(ctx, changes)
+	failed = append(failed, inside...)
+	p.countContainers(rows, failed)
+	errs = append(errs, above...)
+	if atOnce {
+		errs = append(errs, failed...)
+	}
 	for _, c := range changes {
 		if c.file().settled() {
 			c.file().series.open = false
@@ -154,6 +168,9 @@ func (p *Protector) check(r *row, index int, now time.Time) (wait time.Duration,
 	case wrote:
 		f.series.hit(now)
 		p.overwritten(change{r, index})
+		r.repaired = r.level == cgroup.LevelContainer
+	case !seen:
+		r.repaired = r.level == cgroup.LevelContainer
 	}
 	if wait := f.series.due.Sub(now); f.series.open && wait > 0 {
 		return wait, false, nil
@@ -167,6 +184,9 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	if p.watcher != nil {
 		changes = p.watcher.Changes()
 	}
+	var finishing sync.WaitGroup
+	defer finishing.Wait()
+	finishing.Go(func() { p.finishAlways(ctx) })
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	delayed := time.NewTimer(time.Hour) // for repairs that wait
@@ -187,9 +207,6 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 				changes = nil
 				continue
 			}
-			if !p.has(c) {
-				continue
-			}
 			next, err = p.repair(ctx, c.Cgroup)
 		}
 		if next > 0 {
@@ -199,18 +216,16 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	}
 }
 
-// has reports whether a change is of a cgroup of the table. The others are passed on.
-func (p *Protector) has(c cgroup.Change) bool {
-	p.mu.Lock()
-	r := p.rows[c.Cgroup]
-	p.mu.Unlock()
-	if r != nil {
-		return true
+// finishAlways makes the late writes as they come, until ctx ends.
+func (p *Protector) finishAlways(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+			_ = p.FinishAll(ctx) // its errors have been logged
+		}
 	}
-	if p.changed != nil {
-		p.changed(c)
-	}
-	return false
 }
 
 // prune forgets what belongs to cgroups that are gone, and watches those that came late or were recreated.
