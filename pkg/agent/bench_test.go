@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -58,9 +59,20 @@ func loaded(b *testing.B, pods int) (n *node, all []Pod, containers []Container)
 		updates[update.ContainerID] = update.Adjustment
 	}
 	for i := range containers {
+		n.files(containers[i].CgroupsPath, updates[containers[i].ID])
 		containers[i].Resources = with(containers[i].Resources, updates[containers[i].ID])
 	}
 	return n, all, containers
+}
+
+// files makes a container's cgroup with all files that are read of it, as a kernel does.
+func (n *node) files(dir string, adjustment Adjustment) {
+	n.mkdir(dir)
+	for _, file := range []string{"memory.min", "memory.low", "memory.high", "cpuset.mems"} {
+		n.writeFile(dir, file, cgroup.Default(file))
+	}
+	n.writeFile(dir, "memory.max", bytesOf(64*mi))
+	n.write(dir, adjustment)
 }
 
 // BenchmarkSynchronize is a whole Synchronize, the checkpoint's write included, by an agent that has just read it.
