@@ -14,7 +14,7 @@ func (t *Tree) Limit(cgroup string) (uint64, error) { return t.limit(cgroup, "me
 func (t *Tree) Current(cgroup string) (uint64, error) { return t.limit(cgroup, "memory.current") }
 
 func (t *Tree) limit(cgroup, file string) (uint64, error) {
-	data, err := t.read(cgroup, file)
+	data, err := t.line(cgroup, file)
 	if err != nil {
 		return 0, err
 	}
@@ -33,7 +33,7 @@ func ParseLimit(data []byte) (uint64, error) {
 	}
 	v, err := strconv.ParseUint(string(text), 10, 64)
 	if err != nil {
-		return 0, fmt.Errorf("%q is not a number of bytes or max", text)
+		return 0, fmt.Errorf("%q is not a number of bytes or max", string(text))
 	}
 	return v, nil
 }

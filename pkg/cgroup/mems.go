@@ -11,6 +11,6 @@ func (t *Tree) EffectiveMems(cgroup string) (string, error) {
 }
 
 func (t *Tree) nodes(cgroup, file string) (string, error) {
-	data, err := t.read(cgroup, file)
+	data, err := t.line(cgroup, file)
 	return strings.TrimSpace(string(data)), err
 }

@@ -54,6 +54,31 @@ func again(call func() error) error {
 	}
 }
 
+// endless has readTo read to the end of the file.
+const endless = -1
+
+// readTo reads a file into buffer, to its end or to a read that ends in the given byte: the kernel gives a value and its line
+// break in one piece, and asking for more costs a system call.
+func readTo(fd int, buffer []byte, last int) ([]byte, error) {
+	data := buffer
+	for {
+		n := 0
+		err := again(func() (err error) {
+			n, err = unix.Read(fd, data[len(data):cap(data)])
+			return err
+		})
+		if err != nil || n == 0 {
+			return data, err
+		}
+		if data = data[:len(data)+n]; int(data[len(data)-1]) == last {
+			return data, nil
+		}
+		if len(data) == cap(data) {
+			data = append(data, make([]byte, len(data))...)[:len(data)]
+		}
+	}
+}
+
 // ErrOwn is the answer to a write to the cgroup in which the writer's own cgroup namespace begins, where the hierarchy is
 // mounted with nsdelegate, as systemd does: a container cannot change its own values (cgroup_namespaces(7)).
 var ErrOwn = errors.New("the kernel lets no container change the values of its own cgroup")

@@ -16,3 +16,16 @@ func BenchmarkGet(b *testing.B) {
 	withoutOpenat2(b, tree)
 	b.Run("os.Root", get)
 }
+
+func BenchmarkValues(b *testing.B) {
+	const dir = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1.slice/cri-containerd-1.scope"
+	tree := makeTree(b, map[string]string{
+		dir + "/memory.min": "0\n", dir + "/memory.low": "0\n", dir + "/memory.high": "max\n", dir + "/memory.max": "max\n", dir + "/cpuset.mems": "0\n",
+	})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := tree.Values(dir); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

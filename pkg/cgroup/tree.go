@@ -201,7 +201,12 @@ func (t *Tree) writeFile(cgroup, file, text string, flags int) error {
 }
 
 // read reads a whole file.
-func (t *Tree) read(cgroup, file string) ([]byte, error) {
+func (t *Tree) read(cgroup, file string) ([]byte, error) { return t.readTo(cgroup, file, endless) }
+
+// line reads a file with one line.
+func (t *Tree) line(cgroup, file string) ([]byte, error) { return t.readTo(cgroup, file, '\n') }
+
+func (t *Tree) readTo(cgroup, file string, last int) ([]byte, error) {
 	fd, err := t.open(cgroup, file, unix.O_RDONLY|unix.O_NONBLOCK)
 	if t.plain && t.Lacks(cgroup, err) {
 		return []byte(Default(file)), nil
@@ -210,25 +215,12 @@ func (t *Tree) read(cgroup, file string) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup, file), gone(err))
 	}
 	defer unix.Close(fd)
-	data := make([]byte, 0, 512)
-	for {
-		n := 0
-		err := again(func() (err error) {
-			n, err = unix.Read(fd, data[len(data):cap(data)])
-			return err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup, file), gone(err))
-		}
-		switch {
-		case n > 0:
-		case t.plain && len(data) == 0: // another process is just writing it
-			return []byte(Default(file)), nil
-		default:
-			return data, nil
-		}
-		if data = data[:len(data)+n]; len(data) == cap(data) {
-			data = append(data, make([]byte, len(data))...)[:len(data)]
-		}
+	data, err := readTo(fd, make([]byte, 0, 512), last)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup, file), gone(err))
 	}
+	if t.plain && len(data) == 0 { // another process is just writing it
+		return []byte(Default(file)), nil
+	}
+	return data, nil
 }
