@@ -96,30 +96,12 @@ func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 
 // readFiles reads the files of a container's cgroup. What cannot be read is unknown; the error is nil for files and cgroups that
 // are not there.
-func (a *Agent) readFiles(dir string) (files ledger.Files, err error) {
-	var errs []error
-	value := func(read func() (uint64, error)) *uint64 {
-		bytes, err := read()
-		if err == nil {
-			return &bytes
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-		return nil
+func (a *Agent) readFiles(dir string) (ledger.Files, error) {
+	v, err := a.tree.Values(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	files.Min = value(func() (uint64, error) { return a.tree.Get(dir, cgroup.MemoryMin) })
-	files.Low = value(func() (uint64, error) { return a.tree.Get(dir, cgroup.MemoryLow) })
-	files.High = value(func() (uint64, error) { return a.tree.Get(dir, cgroup.MemoryHigh) })
-	files.Limit = value(func() (uint64, error) { return a.tree.Limit(dir) })
-	mems, err := a.tree.Mems(dir)
-	switch {
-	case err == nil:
-		files.Mems = &mems
-	case !errors.Is(err, fs.ErrNotExist):
-		errs = append(errs, err)
-	}
-	return files, errors.Join(errs...)
+	return ledger.Files{Min: v.Min, Low: v.Low, High: v.High, Limit: v.Limit, Mems: v.Mems}, err
 }
 
 // find reads the files of a container that the ledger does not know; nil for one that it does.
@@ -139,23 +121,16 @@ func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
 		return nil
 	}
 	files, _ := a.readFiles(dir) // what cannot be read is unknown
-	files.Ours = a.ours()[dir]
+	files.Ours = a.ours(dir)
 	return &files
 }
 
-// ours are the files that this plugin has written on this node, by cgroup.
-func (a *Agent) ours() map[string]map[cgroup.Knob]bool {
+// ours are the files of a cgroup that this plugin has written.
+func (a *Agent) ours(dir string) map[cgroup.Knob]bool {
 	if a.journal == nil {
 		return nil
 	}
-	ours := map[string]map[cgroup.Knob]bool{}
-	for _, entry := range a.journal.Entries() {
-		if ours[entry.Cgroup] == nil {
-			ours[entry.Cgroup] = map[cgroup.Knob]bool{}
-		}
-		ours[entry.Cgroup][entry.Knob] = true
-	}
-	return ours
+	return a.journal.Written(dir)
 }
 
 // observeAll looks at the cgroups of all pods and containers. seen are the files of the containers by cgroup.
@@ -165,41 +140,51 @@ func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) (fo
 		Gone: map[string]bool{}, Seen: make(map[string]bool, len(pods)+len(containers)), PodLimits: map[string]uint64{},
 		Files: make(map[string]ledger.Files, len(containers)),
 	}
+	paths := make(map[string]cgroup.PodPath, len(pods))
+	for i := range pods {
+		if path, managed, err := pods[i].Path(); err == nil && managed {
+			paths[pods[i].ID] = path
+		}
+	}
 	used := make(map[string]bool, len(pods))
 	for i := range containers {
 		if containers[i].State.Alive() {
 			used[containers[i].PodID] = true
+			a.observe(&found, seen, paths, &containers[i])
 		}
 	}
-	paths := make(map[string]cgroup.PodPath, len(pods))
 	for i := range pods {
-		path, managed, err := pods[i].Path()
-		if err != nil || !managed {
+		path, managed := paths[pods[i].ID]
+		if !managed {
 			continue
 		}
-		paths[pods[i].ID] = path
-		there, err := a.tree.Exists(path.Pod)
-		found.Seen[path.Pod] = there
-		found.Gone[pods[i].ID] = !there && err == nil && !used[pods[i].ID]
+		if !found.Seen[path.Pod] { // by a container in it
+			there, err := a.tree.Exists(path.Pod)
+			found.Seen[path.Pod] = there
+			found.Gone[pods[i].ID] = !there && err == nil && !used[pods[i].ID]
+		}
 		if limit := a.podLimit(pods[i], path); limit != nil {
 			found.PodLimits[pods[i].ID] = *limit
 		}
 	}
-	ours := a.ours()
-	for i := range containers {
-		path, managed := paths[containers[i].PodID]
-		if !managed || !containers[i].State.Alive() {
-			continue
-		}
-		dir, err := path.Container(containers[i].CgroupsPath, containers[i].ID)
-		if err != nil {
-			continue
-		}
-		files, _ := a.readFiles(dir) // what cannot be read is unknown
-		files.Ours = ours[dir]
-		found.Files[containers[i].ID] = files
-		found.Seen[dir] = files.Limit != nil
-		seen[dir] = protect.Seen{Values: memoryqos.Values{Min: files.Min, Low: files.Low, High: files.High}, Mems: files.Mems}
-	}
 	return found, seen
+}
+
+// observe looks at a container's cgroup.
+func (a *Agent) observe(found *ledger.Found, seen map[string]protect.Seen, paths map[string]cgroup.PodPath, container *ledger.Container) {
+	path, managed := paths[container.PodID]
+	if !managed {
+		return
+	}
+	dir, err := path.Container(container.CgroupsPath, container.ID)
+	if err != nil {
+		return
+	}
+	files, _ := a.readFiles(dir) // what cannot be read is unknown
+	files.Ours = a.ours(dir)
+	found.Files[container.ID] = files
+	seen[dir] = protect.Seen{Values: memoryqos.Values{Min: files.Min, Low: files.Low, High: files.High}, Mems: files.Mems}
+	if files.Limit != nil {
+		found.Seen[dir], found.Seen[path.Pod] = true, true
+	}
 }

@@ -106,6 +106,21 @@ func (j *Journal) Note(e Entry) {
 	j.changed()
 }
 
+// Written are the knobs of a cgroup that were written and have not been restored; nil where there are none.
+func (j *Journal) Written(dir string) map[cgroup.Knob]bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := j.cgroups[dir]
+	if c == nil {
+		return nil
+	}
+	written := make(map[cgroup.Knob]bool, len(c.knobs))
+	for knob := range c.knobs {
+		written[knob] = true
+	}
+	return written
+}
+
 // Unrestored reports whether a knob was written and still has to go back to the kernel's default. One in which the kubelet
 // wants a value of its own does not.
 func (j *Journal) Unrestored(dir string, knob cgroup.Knob) bool {
