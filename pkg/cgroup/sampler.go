@@ -1,0 +1,138 @@
+package cgroup
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// FreshTime is for how long a sample serves those who only show it: any number of askers costs no more than one.
+	FreshTime = time.Second
+	// keepTime is for how long a sample that nobody renews is kept. Nobody scrapes less often, and what is forgotten has
+	// lost its turn.
+	keepTime = 10 * time.Minute
+	// mostReads bounds the reads that the kernel delays beyond a deadline: each of them occupies a thread.
+	mostReads = 4
+)
+
+// Counters are what the kernel counts of a cgroup and all below it.
+type Counters struct {
+	Current     uint64 // bytes
+	Events      Events
+	Pressure    Pressure
+	HasPressure bool // false where the kernel keeps none
+}
+
+// Counters reads memory.current, memory.events and memory.pressure.
+func (t *Tree) Counters(cgroup string) (c Counters, err error) {
+	if c.Current, err = t.Current(cgroup); err != nil {
+		return Counters{}, err
+	}
+	if c.Events, err = t.Events(cgroup); err != nil {
+		return Counters{}, err
+	}
+	if c.Pressure, c.HasPressure, err = t.Pressure(cgroup); err != nil {
+		return Counters{}, err
+	}
+	return c, nil
+}
+
+// Sampler reads many cgroups for everyone who asks, one cgroup after another and each asker until its deadline. Askers at
+// the same time share one reading. It is safe for concurrent use.
+type Sampler[T any] struct {
+	read  func(cgroup string) (T, error)
+	fresh time.Duration
+	turn  chan struct{} // held by the asker whose reading is under way
+
+	mu      sync.Mutex
+	samples map[string]Sample[T]
+	reading map[string]bool // cgroups that are being read: one, and those whose reads are delayed
+}
+
+// Sample is what was read of a cgroup, or why it could not be read.
+type Sample[T any] struct {
+	Value T
+	Err   error
+	At    time.Time // zero before the first reading
+	Late  bool      // the deadline came before this cgroup's turn: the sample is an older one
+}
+
+// NewSampler returns a Sampler of what read reads. It reads a cgroup again once the last sample is older than fresh.
+func NewSampler[T any](fresh time.Duration, read func(cgroup string) (T, error)) *Sampler[T] {
+	return &Sampler[T]{read: read, fresh: fresh, turn: make(chan struct{}, 1),
+		samples: map[string]Sample[T]{}, reading: map[string]bool{}}
+}
+
+// Read returns the samples of these cgroups, in their order, when ctx ends at the latest. Those with the oldest samples are
+// read first, so that every cgroup has its turn where the time is too short for all.
+func (s *Sampler[T]) Read(ctx context.Context, cgroups []string) []Sample[T] {
+	oldest := time.Now().Add(-s.fresh)
+	select {
+	case s.turn <- struct{}{}:
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.readOlder(ctx, cgroups, oldest)
+		}()
+		select {
+		case <-done:
+		case <-ctx.Done(): // a read that the kernel delays is left behind; the next asker goes on with the other cgroups
+		}
+		<-s.turn
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	samples := make([]Sample[T], len(cgroups))
+	for i, cgroup := range cgroups {
+		samples[i] = s.samples[cgroup]
+		samples[i].Late = samples[i].At.Before(oldest)
+	}
+	return samples
+}
+
+// readOlder reads the cgroups whose samples are older than that, until ctx ends.
+func (s *Sampler[T]) readOlder(ctx context.Context, cgroups []string, than time.Time) {
+	for _, cgroup := range s.older(cgroups, than) {
+		if ctx.Err() != nil {
+			return
+		}
+		if !s.begin(cgroup) {
+			continue
+		}
+		value, err := s.read(cgroup)
+		s.end(cgroup, Sample[T]{Value: value, Err: err, At: time.Now()})
+	}
+}
+
+// older returns the cgroups whose samples are older than that, the oldest first, and drops samples that nobody asks for any more.
+func (s *Sampler[T]) older(cgroups []string, than time.Time) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kept := time.Now().Add(-keepTime)
+	maps.DeleteFunc(s.samples, func(_ string, sample Sample[T]) bool { return sample.At.Before(kept) })
+	older := slices.DeleteFunc(slices.Clone(cgroups), func(cgroup string) bool { return !s.samples[cgroup].At.Before(than) })
+	slices.SortStableFunc(older, func(a, b string) int { return s.samples[a].At.Compare(s.samples[b].At) })
+	return older
+}
+
+// begin claims a cgroup, unless it is being read, or too many reads are delayed.
+func (s *Sampler[T]) begin(cgroup string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reading[cgroup] || len(s.reading) >= mostReads {
+		return false
+	}
+	s.reading[cgroup] = true
+	return true
+}
+
+func (s *Sampler[T]) end(cgroup string, sample Sample[T]) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.reading, cgroup)
+	s.samples[cgroup] = sample
+}
