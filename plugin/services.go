@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
@@ -28,10 +29,11 @@ type part = func(context.Context) error
 // cannot be had on request is an error; a socket in the state folder that cannot be had is logged, for the plugin works
 // without.
 func (d *daemon) services() ([]part, error) {
+	counters := cgroup.NewSampler(cgroup.FreshTime, d.tree.Counters)
 	sources := status.Sources{View: d.agent.View, Overwrites: func() map[protect.Overwrite]uint64 { return d.agent.Counters().Overwrites },
 		Requests: func() podinfo.Stats { return d.agent.Counters().Requests },
-		Tree:     d.tree, Usages: status.NewUsages(d.tree), Version: version, PreInstalled: d.options.launched}
-	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Tree: d.tree, Version: version}
+		Tree:     d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, PreInstalled: d.options.launched}
+	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Containers: counters, Version: version}
 	if d.guard != nil {
 		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals
 	}

@@ -50,11 +50,17 @@ func BenchmarkScrape(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer tree.Close()
-	m := New()
-	m.Attach(Sources{View: func() *ledger.View { return view }, Counters: func() agent.Counters { return agent.Counters{} }, Version: "v1"})
-	files := newContainers(func() *ledger.View { return view }, tree)
-	files.fresh = 0 // each scrape reads
-	m.registry.MustRegister(files)
+	for name, fresh := range map[string]time.Duration{"read": 0, "fresh": time.Hour} {
+		b.Run(name, func(b *testing.B) {
+			m := New()
+			m.Attach(Sources{View: func() *ledger.View { return view }, Counters: func() agent.Counters { return agent.Counters{} },
+				Containers: cgroup.NewSampler(fresh, tree.Counters), Version: "v1"})
+			benchmarkScrape(b, m)
+		})
+	}
+}
+
+func benchmarkScrape(b *testing.B, m *Metrics) {
 	server := httptest.NewServer(m.Handler())
 	defer server.Close()
 	var longest time.Duration

@@ -1,10 +1,11 @@
 package metrics
 
 import (
-	"sync"
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -24,78 +25,68 @@ var (
 // readingTime bounds what one scrape spends on the kernel's files. A container takes about 40 µs.
 const readingTime = 35 * time.Millisecond
 
-// freshTime is for how long what was read is sent again, so that several scrapers, or a hasty one, cost no more than one.
-const freshTime = time.Second
-
 // containers collects the kernel's counters of the containers with a memory.high of ours: only they can be throttled.
 type containers struct {
-	view func() *ledger.View
-	tree *cgroup.Tree
-	now  func() time.Time
-
-	fresh  time.Duration
-	mu     sync.Mutex
-	next   int // where the last reading stopped, so that every container has its turn
-	readAt time.Time
-	read   []prometheus.Metric
-}
-
-func newContainers(view func() *ledger.View, tree *cgroup.Tree) *containers {
-	return &containers{view: view, tree: tree, now: time.Now, fresh: freshTime}
+	view     func() *ledger.View
+	counters *cgroup.Sampler[cgroup.Counters]
 }
 
 // Describe sends nothing, like state's.
-func (*containers) Describe(chan<- *prometheus.Desc) {}
+func (containers) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends what was read last, unless that was too long ago.
-func (c *containers) Collect(out chan<- prometheus.Metric) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if now := c.now(); c.readAt.IsZero() || now.Sub(c.readAt) >= c.fresh {
-		c.readAll()
-		c.readAt = now
+// Collect sends the counters of the containers that there is time for.
+func (c containers) Collect(out chan<- prometheus.Metric) {
+	names, cgroups := throttled(c.view())
+	ctx, cancel := context.WithTimeout(context.Background(), readingTime)
+	defer cancel()
+	late := 0
+	for i, sample := range c.counters.Read(ctx, cgroups) {
+		switch {
+		case sample.Late:
+			late++
+		case sample.Err == nil: // an ended container has no files
+			labels := prometheus.MakeLabelPairs(usage.desc, names[i][:])
+			out <- labeled{highEvents, labels, float64(sample.Value.Events.High)}
+			if sample.Value.HasPressure {
+				out <- labeled{fullStall, labels, float64(sample.Value.Pressure.Full.Total) / 1e6}
+			}
+			out <- labeled{usage, labels, float64(sample.Value.Current)}
+		}
 	}
-	for _, metric := range c.read {
-		out <- metric
-	}
+	leftOut.send(out, float64(late))
 }
 
-// readAll reads as many containers as there is time for, and goes on there at the next time. The lock is held.
-func (c *containers) readAll() {
-	type throttled struct {
-		pod       *ledger.PodView
-		container *ledger.ContainerView
+// labeled is a metric that shares its labels with a container's others: to make them takes longer than all else.
+type labeled struct {
+	description
+	labels []*dto.LabelPair
+	value  float64
+}
+
+func (l labeled) Desc() *prometheus.Desc { return l.desc }
+
+func (l labeled) Write(to *dto.Metric) error {
+	to.Label = l.labels
+	if l.kind == prometheus.CounterValue {
+		to.Counter = &dto.Counter{Value: &l.value}
+	} else {
+		to.Gauge = &dto.Gauge{Value: &l.value}
 	}
-	var all []throttled
+	return nil
+}
+
+// throttled returns the names and cgroups of the containers with a memory.high: namespace, pod and container.
+func throttled(view *ledger.View) (names [][3]string, cgroups []string) {
 	seen := map[[3]string]bool{} // a pod that is ending and its successor may bear one name
-	for _, pod := range c.view().Pods {
+	for _, pod := range view.Pods {
 		for i := range pod.Containers {
 			container := &pod.Containers[i]
 			name := [3]string{pod.Namespace, pod.Name, container.Name}
 			if container.State == ledger.Running && container.Values.High != nil && !seen[name] {
 				seen[name] = true
-				all = append(all, throttled{pod, container})
+				names, cgroups = append(names, name), append(cgroups, container.Cgroup)
 			}
 		}
 	}
-	c.read = c.read[:0]
-	send := func(d description, value float64, labels ...string) { c.read = append(c.read, d.of(value, labels...)) }
-	began, read := c.now(), 0
-	for ; read < len(all) && c.now().Sub(began) < readingTime; read++ {
-		t := all[(c.next+read)%len(all)]
-		labels := []string{t.pod.Namespace, t.pod.Name, t.container.Name}
-		if events, err := c.tree.Events(t.container.Cgroup); err == nil { // an ended container has no files
-			send(highEvents, float64(events.High), labels...)
-		}
-		if pressure, ok, err := c.tree.Pressure(t.container.Cgroup); err == nil && ok {
-			send(fullStall, float64(pressure.Full.Total)/1e6, labels...)
-		}
-		if current, err := c.tree.Current(t.container.Cgroup); err == nil {
-			send(usage, float64(current), labels...)
-		}
-	}
-	send(leftOut, float64(len(all)-read))
-	if len(all) > 0 {
-		c.next = (c.next + read) % len(all)
-	}
+	return names, cgroups
 }

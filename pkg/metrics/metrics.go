@@ -25,11 +25,11 @@ const prefix = "nri_memory_manager_"
 
 // Sources are what is shown.
 type Sources struct {
-	View     func() *ledger.View
-	Counters func() agent.Counters
-	Guard    func() guard.Totals // nil where the stall guard is off
-	Tree     *cgroup.Tree        // for the counters of managed containers; nil shows none
-	Version  string
+	View       func() *ledger.View
+	Counters   func() agent.Counters
+	Guard      func() guard.Totals              // nil where the stall guard is off
+	Containers *cgroup.Sampler[cgroup.Counters] // of managed containers; nil shows none
+	Version    string
 }
 
 // Metrics is a registry of its own and the counters that events feed.
@@ -66,8 +66,8 @@ func (m *Metrics) Attach(s Sources) {
 		ConstLabels: prometheus.Labels{"version": s.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
 	m.registry.MustRegister(build, state{s})
-	if s.Tree != nil {
-		m.registry.MustRegister(newContainers(s.View, s.Tree))
+	if s.Containers != nil {
+		m.registry.MustRegister(containers{s.View, s.Containers})
 	}
 	if s.Guard != nil {
 		m.registry.MustRegister(guarded{s.Guard})
@@ -104,9 +104,5 @@ func counter(name, help string, labels ...string) description {
 }
 
 func (d description) send(out chan<- prometheus.Metric, value float64, labels ...string) {
-	out <- d.of(value, labels...)
-}
-
-func (d description) of(value float64, labels ...string) prometheus.Metric {
-	return prometheus.MustNewConstMetric(d.desc, d.kind, value, labels...)
+	out <- prometheus.MustNewConstMetric(d.desc, d.kind, value, labels...)
 }

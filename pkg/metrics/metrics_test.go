@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -73,7 +74,7 @@ func sources(t *testing.T) Sources {
 	}
 	t.Cleanup(func() { tree.Close() })
 	return Sources{
-		Version: "v1", Tree: tree, View: busyNode,
+		Version: "v1", Containers: cgroup.NewSampler(0, tree.Counters), View: busyNode,
 		Guard: func() guard.Totals { return guard.Totals{Episodes: 2, Raised: time.Minute} },
 		Counters: func() agent.Counters {
 			return agent.Counters{Counters: ledger.Counters{PinningRequests: 7, PinningErrors: 1,
@@ -152,57 +153,34 @@ func TestNamesFollowThePrometheusConventions(t *testing.T) {
 }
 
 func TestAScrapeReadsWhatItHasTimeForAndGoesOnThere(t *testing.T) {
-	s := sources(t)
-	view := &ledger.View{}
-	for i := range 10 {
-		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "a", Name: fmt.Sprint(i), Containers: []ledger.ContainerView{
-			{Name: "app", State: ledger.Running, Cgroup: "kubepods/burstable/pod1/app", Values: memoryqos.Values{High: pointer(1)}}}})
-	}
-	s.View = func() *ledger.View { return view }
-	m := New()
-	limited := newContainers(s.View, s.Tree)
-	limited.fresh = 0
-	clock := time.Now()
-	limited.now = func() time.Time { clock = clock.Add(readingTime / 4); return clock }
-	m.registry.MustRegister(limited)
-	seen := map[string]bool{}
-	for range 4 {
-		families := parse(t, scrape(t, m))
-		if left := families["nri_memory_manager_containers_left_out_of_scrape"].Metric[0].GetGauge().GetValue(); left != 7 {
-			t.Errorf("%v of 10 containers left out, want 7", left)
+	synctest.Test(t, func(t *testing.T) {
+		view := &ledger.View{}
+		for i := range 10 {
+			view.Pods = append(view.Pods, &ledger.PodView{Namespace: "a", Name: fmt.Sprint(i), Containers: []ledger.ContainerView{
+				{Name: "app", State: ledger.Running, Cgroup: fmt.Sprint(i), Values: memoryqos.Values{High: pointer(1)}}}})
 		}
-		for _, metric := range families["nri_memory_manager_container_memory_high_events_total"].Metric {
-			for _, label := range metric.Label {
-				if label.GetName() == "pod" {
-					seen[label.GetValue()] = true
+		m := New()
+		m.registry.MustRegister(containers{func() *ledger.View { return view }, cgroup.NewSampler(0, func(string) (cgroup.Counters, error) {
+			time.Sleep(readingTime * 2 / 7) // the fourth is interrupted
+			return cgroup.Counters{}, nil
+		})})
+		seen := map[string]bool{}
+		for range 5 {
+			families := parse(t, scrape(t, m))
+			if left := families["nri_memory_manager_containers_left_out_of_scrape"].Metric[0].GetGauge().GetValue(); left != 7 {
+				t.Errorf("%v of 10 containers left out, want 7", left)
+			}
+			for _, metric := range families["nri_memory_manager_container_memory_high_events_total"].Metric {
+				for _, label := range metric.Label {
+					if label.GetName() == "pod" {
+						seen[label.GetValue()] = true
+					}
 				}
 			}
+			time.Sleep(time.Second)
 		}
-	}
-	if len(seen) != 10 {
-		t.Errorf("after four scrapes %d of 10 containers were read", len(seen))
-	}
-}
-
-func TestWhatWasJustReadIsSentAgain(t *testing.T) {
-	s := sources(t)
-	m := New()
-	kept := newContainers(s.View, s.Tree)
-	clock := time.Now()
-	kept.now = func() time.Time { return clock }
-	m.registry.MustRegister(kept)
-	const name = "nri_memory_manager_container_memory_current_bytes"
-	current := func() float64 { return parse(t, scrape(t, m))[name].Metric[0].GetGauge().GetValue() }
-	first := current()
-	file := filepath.Join(s.Tree.Root(), "kubepods/burstable/pod1/app/memory.current")
-	if err := os.WriteFile(file, []byte("8192\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if again := current(); first != 4096 || again != first {
-		t.Errorf("%v bytes, then %v, want 4096 twice", first, again)
-	}
-	clock = clock.Add(freshTime)
-	if later := current(); later != 8192 {
-		t.Errorf("%v bytes later, want 8192", later)
-	}
+		if len(seen) != 10 {
+			t.Errorf("after five scrapes %d of 10 containers were read", len(seen))
+		}
+	})
 }

@@ -1,11 +1,10 @@
 package status
 
 import (
-	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -14,71 +13,72 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// containersOf is a tree of running containers, and what sets the memory.current of all of them.
-func containersOf(t *testing.T, names ...string) (view *ledger.View, tree *cgroup.Tree, set func(bytes int)) {
-	t.Helper()
+func viewOf(cgroups ...string) *ledger.View {
+	pod := &ledger.PodView{}
+	for _, name := range cgroups {
+		pod.Containers = append(pod.Containers, ledger.ContainerView{State: ledger.Running, Cgroup: name})
+	}
+	return &ledger.View{Pods: []*ledger.PodView{pod}}
+}
+
+func TestUsagesAreTheCountersOfTheKernel(t *testing.T) {
 	root := t.TempDir()
-	view = &ledger.View{}
-	for _, name := range names {
-		name = "kubepods/" + name // nothing else is read
-		if err := os.MkdirAll(filepath.Join(root, name), 0o755); err != nil {
+	for name, text := range map[string]string{
+		"app/memory.current":   "4096\n",
+		"app/memory.events":    "low 0\nhigh 766\nmax 0\n",
+		"app/memory.pressure":  "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n",
+		"app/memory.numa_stat": "anon N0=100 N1=20\nfile N0=3 N1=0\nshmem N0=1000 N1=0\n",
+		"plain/memory.current": "8192\n", // a kernel without pressure and NUMA nodes
+		"plain/memory.events":  "high 1\n",
+	} {
+		file := filepath.Join(root, "kubepods", name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		view.Pods = append(view.Pods, &ledger.PodView{Containers: []ledger.ContainerView{{State: ledger.Running, Cgroup: name}}})
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
-	tree, err := cgroup.Open(root, cgroup.Plain())
+	tree, err := cgroup.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { tree.Close() })
-	return view, tree, func(bytes int) {
-		for _, name := range names {
-			if err := os.WriteFile(filepath.Join(root, "kubepods", name, "memory.current"), fmt.Appendln(nil, bytes), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
+	defer tree.Close()
+	view := viewOf("kubepods/app", "kubepods/plain", "kubepods/ended", "")
+	got := NewUsages(tree, cgroup.NewSampler(cgroup.FreshTime, tree.Counters)).read(view)
+	want := map[string]*Usage{
+		"kubepods/app":   {Current: 4096, HighEvents: 766, FullStall: 2.5, PerNode: map[string]uint64{"0": 103, "1": 20}},
+		"kubepods/plain": {Current: 8192, HighEvents: 1},
+	}
+	if difference := cmp.Diff(want, got); difference != "" {
+		t.Error(difference)
 	}
 }
 
-func TestUsagesAreReadOnceASecondAndForABoundedTime(t *testing.T) {
-	view, tree, set := containersOf(t, "a", "b", "c", "d")
-	u := NewUsages(tree)
-	var now time.Time
-	var tick time.Duration // that a look at the clock takes: one before all, one for each container
-	u.now = func() time.Time { now = now.Add(tick); return now }
-	now = now.Add(time.Hour)
-	want := func(what string, of map[string]uint64) {
-		t.Helper()
-		got := map[string]uint64{}
-		for name, usage := range u.read(view) {
-			if usage != nil {
-				got[path.Base(name)] = usage.Current
-			}
+func TestAContainerWhoseTurnDoesNotComeIsShownAsBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var takes time.Duration
+		u := &Usages{
+			cgroup.NewSampler(0, func(string) (c cgroup.Counters, err error) {
+				time.Sleep(takes)
+				return cgroup.Counters{Current: 1}, nil
+			}),
+			cgroup.NewSampler(0, func(string) (map[string]uint64, error) {
+				time.Sleep(takes)
+				return map[string]uint64{"0": 1}, nil
+			}),
 		}
-		if difference := cmp.Diff(of, got); difference != "" {
-			t.Errorf("%s:\n%s", what, difference)
+		before := u.read(viewOf("a", "b"))
+		takes = time.Hour
+		time.Sleep(time.Second)
+		began := time.Now()
+		after := u.read(viewOf("a", "b", "c"))
+		if took := time.Since(began); took != 2*readingTime {
+			t.Errorf("the document waited for %v, want %v", took, 2*readingTime)
 		}
-	}
-	set(1)
-	tick = readingTime * 2 / 5 // time for two containers
-	want("a first reading that is cut short", map[string]uint64{"a": 1, "b": 1})
-	tick = 0
-	set(2)
-	want("the others have their turn", map[string]uint64{"a": 1, "b": 1, "c": 2, "d": 2})
-	now = now.Add(freshTime - time.Millisecond)
-	set(3)
-	want("what is fresh is not read again", map[string]uint64{"a": 3, "b": 3, "c": 2, "d": 2})
-	now = now.Add(freshTime)
-	tick = readingTime * 3 / 10 // for three
-	set(4)
-	want("those not reached are as before", map[string]uint64{"a": 4, "b": 4, "c": 4, "d": 2})
-	now = now.Add(freshTime)
-	set(5)
-	want("it goes on where it stopped", map[string]uint64{"d": 5, "a": 5, "b": 5, "c": 4})
-	view.Pods = view.Pods[:1]
-	now = now.Add(freshTime)
-	want("who has ended is forgotten", map[string]uint64{"a": 5})
-	if len(u.last) != 1 {
-		t.Errorf("%d readings are kept of 1 container", len(u.last))
-	}
+		if difference := cmp.Diff(before, after); difference != "" || len(after) != 2 {
+			t.Errorf("%d usages, want those of a and b as before: %s", len(after), difference)
+		}
+		time.Sleep(time.Hour) // for the reads that were left behind
+	})
 }
