@@ -92,6 +92,6 @@ func (g *Guard) Statuses() map[string]Status {
 	return all
 }
 
-func (w *watched) fields() logrus.Fields {
-	return logrus.Fields{"pod": w.Pod, "container": w.Name, "id": w.ID}
+func (c *Container) fields() logrus.Fields {
+	return logrus.Fields{"pod": c.Pod, "container": c.Name, "id": c.ID}
 }

@@ -3,7 +3,7 @@ package guard
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"path/filepath"
 	"sync"
 	"time"
@@ -21,6 +21,7 @@ type Container struct {
 	Cgroup string // relative to the cgroup mount
 	Bounds Bounds
 	High   uint64 // memory.high as it stands: Bounds.Computed, or a raised value
+	Off    bool   // the pod or the configuration wants it left alone
 }
 
 // Host owns the values that the guard changes.
@@ -31,11 +32,10 @@ type Host interface {
 
 // Options are what a Guard works with.
 type Options struct {
-	Settings Settings
-	Tree     *cgroup.Tree
-	Node     Node
-	Host     Host
-	Log      logrus.FieldLogger
+	Tree *cgroup.Tree
+	Node Node
+	Host Host
+	Log  logrus.FieldLogger
 	// OnEpisode, if set, is told of every episode when it ends. It must not call the guard.
 	OnEpisode func(Episode)
 }
@@ -78,17 +78,52 @@ func New(o Options) (*Guard, error) {
 		return nil, err
 	}
 	return &Guard{tree: o.Tree, node: o.Node, host: o.Host, log: o.Log, onEpisode: o.OnEpisode,
-		settings: o.Settings, triggers: t, watched: map[string]*watched{}}, nil
+		triggers: t, watched: map[string]*watched{}}, nil
 }
 
-// Put starts looking after a container, or takes its new bounds (resize, reload). The value to be written to memory.high
-// is returned: Bounds.Computed, or the raise as far as it still stands. The error is that of a container that has ended.
-func (g *Guard) Put(c Container) (high uint64, err error) {
+// Set has the guard look after these containers with these settings, and after no others. A raise for which new bounds (a
+// resize, a reload) leave no room is cut, and that of a container that is to be left alone ends.
+func (g *Guard) Set(ctx context.Context, settings Settings, containers []Container) {
+	for _, c := range g.set(settings, containers) {
+		if err := g.host.SetHigh(ctx, c.ID, c.High); err != nil {
+			g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: memory.high cannot be set, the container has just ended")
+		}
+	}
+}
+
+// set returns the containers whose memory.high has to change, with the new one.
+func (g *Guard) set(settings Settings, containers []Container) (changed []Container) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if settings != g.settings { // they need new triggers
+		g.settings = settings
+		for id := range g.watched {
+			g.drop(id)
+		}
+	}
+	ended := maps.Clone(g.watched)
+	for _, c := range containers {
+		high := c.Bounds.Computed
+		if !c.Off {
+			delete(ended, c.ID)
+			high = g.put(c)
+		}
+		if high != c.High {
+			c.High = high
+			changed = append(changed, c)
+		}
+	}
+	for id := range ended {
+		g.drop(id)
+	}
+	return changed
+}
+
+// put starts looking after a container, or updates its bounds, and returns what its memory.high has to be.
+func (g *Guard) put(c Container) (high uint64) {
 	if w, ok := g.watched[c.ID]; ok {
-		w.Container.Bounds = c.Bounds
-		return g.rebound(w), nil
+		w.Bounds = c.Bounds
+		return g.rebound(w)
 	}
 	w := &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High)}
 	if w.brake.Raised() {
@@ -98,13 +133,14 @@ func (g *Guard) Put(c Container) (high uint64, err error) {
 	switch err := g.arm(w); {
 	case err == nil:
 	case g.gone(w):
-		return c.High, fmt.Errorf("guard container %s: %w", c.ID, err)
+		g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: not watched, the container has just ended")
+		return c.High
 	default:
 		g.retry(w, err, time.Now())
 	}
 	g.watched[c.ID] = w
 	g.triggers.interrupt()
-	return w.brake.High(), nil
+	return w.brake.High()
 }
 
 // arm sets the kernel's trigger for a container. Without pressure from the kernel it is looked at every window.
@@ -126,13 +162,7 @@ func (g *Guard) gone(w *watched) bool {
 	return !there && err == nil
 }
 
-// Drop stops looking after a container, whose cgroup may be gone. Dropping it again does nothing.
-func (g *Guard) Drop(id string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.drop(id)
-}
-
+// drop stops looking after a container, whose cgroup may be gone.
 func (g *Guard) drop(id string) {
 	w, ok := g.watched[id]
 	if !ok {
@@ -142,16 +172,6 @@ func (g *Guard) drop(id string) {
 	g.endEpisode(w, time.Now())
 	g.endRaise(w, time.Now())
 	delete(g.watched, id)
-}
-
-// SetSettings takes new thresholds. They need new triggers: all containers are dropped, and must be Put again.
-func (g *Guard) SetSettings(s Settings) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.settings = s
-	for id := range g.watched {
-		g.drop(id)
-	}
 }
 
 func (g *Guard) rebound(w *watched) uint64 {

@@ -40,6 +40,7 @@ func (h *host) SetHigh(_ context.Context, id string, bytes uint64) error {
 
 type fixture struct {
 	t        *testing.T
+	settings Settings
 	root     string
 	guard    *Guard
 	host     *host
@@ -51,7 +52,7 @@ const cgroupPath = "kubepods/burstable/pod1/c1"
 
 func newFixture(t *testing.T, settings Settings) *fixture {
 	t.Helper()
-	f := &fixture{t: t, root: t.TempDir(), host: &host{highs: map[string][]uint64{}, set: make(chan struct{}, 100)}, episodes: make(chan Episode, 10)}
+	f := &fixture{t: t, settings: settings, root: t.TempDir(), host: &host{highs: map[string][]uint64{}, set: make(chan struct{}, 100)}, episodes: make(chan Episode, 10)}
 	if err := os.MkdirAll(filepath.Join(f.root, "cg", cgroupPath), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +66,7 @@ func newFixture(t *testing.T, settings Settings) *fixture {
 	t.Cleanup(func() { tree.Close() })
 	log, hook := test.NewNullLogger()
 	f.logged = hook
-	f.guard, err = New(Options{Settings: settings, Tree: tree, Node: Node{Proc: filepath.Join(f.root, "proc"), Tree: tree}, Host: f.host,
+	f.guard, err = New(Options{Tree: tree, Node: Node{Proc: filepath.Join(f.root, "proc"), Tree: tree}, Host: f.host,
 		Log: log, OnEpisode: func(e Episode) { f.episodes <- e }})
 	if err != nil {
 		t.Fatal(err)
@@ -102,9 +103,16 @@ func (f *fixture) run() {
 
 func (f *fixture) put(high uint64) {
 	f.t.Helper()
-	if _, err := f.guard.Put(Container{ID: "c1", Pod: "default/p", Name: "c", Cgroup: cgroupPath, Bounds: Bounds{Computed: 32 * mib, Limit: 64 * mib}, High: high}); err != nil {
-		f.t.Fatal(err)
-	}
+	f.set(containerC1(max(high, 32*mib)))
+}
+
+func (f *fixture) set(containers ...Container) {
+	f.t.Helper()
+	f.guard.Set(f.t.Context(), f.settings, containers)
+}
+
+func containerC1(high uint64) Container {
+	return Container{ID: "c1", Pod: "default/p", Name: "c", Cgroup: cgroupPath, Bounds: Bounds{Computed: 32 * mib, Limit: 64 * mib}, High: high}
 }
 
 func (f *fixture) await(what string, signal <-chan struct{}, meanwhile func()) {
@@ -199,8 +207,7 @@ func TestContainerThatEndsDuringARaiseIsDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.until("the container is no longer watched", func() bool { return len(f.guard.Statuses()) == 0 })
-	f.guard.Drop("c1")
-	f.guard.Drop("c1")
+	f.set()
 }
 
 // until waits for a condition.
@@ -301,14 +308,42 @@ func TestAContainerThatCannotBeLookedAtIsNotGone(t *testing.T) {
 func TestNewSettingsAndBoundsReachAWatchedContainer(t *testing.T) {
 	f := newFixture(t, defaults)
 	f.put(48 * mib)
-	high, err := f.guard.Put(Container{ID: "c1", Bounds: Bounds{Computed: 50 * mib, Limit: 64 * mib}})
-	if err != nil || high != 50*mib {
-		t.Errorf("after a resize: memory.high %d, error %v, want the computed 50 MiB", high, err)
+	resized := containerC1(48 * mib)
+	resized.Bounds.Computed = 50 * mib
+	f.set(resized)
+	if f.last() != 50*mib {
+		t.Errorf("after a resize: memory.high %d, want the computed 50 MiB", f.last())
 	}
-	f.guard.SetSettings(quick)
+	f.settings = quick
 	f.put(0)
 	if got := f.guard.watched["c1"].brake.settings; got != quick {
 		t.Errorf("settings %+v, want the new ones", got)
+	}
+}
+
+func TestOnlyTheContainersOfTheLastSetAreWatched(t *testing.T) {
+	f := newFixture(t, defaults)
+	f.put(48 * mib)
+	f.put(48 * mib)
+	if writes := len(f.host.highs["c1"]); writes != 0 || len(f.guard.Statuses()) != 1 {
+		t.Errorf("%d writes for a container whose raise stands, want none", writes)
+	}
+	f.set()
+	if len(f.guard.Statuses()) != 0 || len(f.guard.triggers.byID) != 0 || len(f.host.highs) != 0 {
+		t.Error("a container that is not among them is watched, or written")
+	}
+}
+
+func TestTheRaiseOfAContainerThatIsToBeLeftAloneEnds(t *testing.T) {
+	f := newFixture(t, defaults)
+	f.put(48 * mib)
+	off := containerC1(48 * mib)
+	off.Off = true
+	f.set(off)
+	off.High = f.last()
+	f.set(off)
+	if writes := f.host.highs["c1"]; len(writes) != 1 || writes[0] != 32*mib || len(f.guard.Statuses()) != 0 {
+		t.Errorf("memory.high was set to %v, want the computed 32 MiB once", writes)
 	}
 }
 
@@ -454,9 +489,11 @@ func TestContainerThatSwapsIsGivenAWindow(t *testing.T) {
 
 func TestContainerThatHasEndedIsNotWatched(t *testing.T) {
 	f := newFixture(t, quick)
-	_, err := f.guard.Put(Container{ID: "gone", Cgroup: "kubepods/burstable/pod1/gone", Bounds: Bounds{Computed: mib}})
-	if err == nil || len(f.guard.Statuses()) > 0 || f.warned("without pressure") {
-		t.Errorf("error %v, want one, and no word about the kernel", err)
+	gone := containerC1(48 * mib)
+	gone.Cgroup = "kubepods/burstable/pod1/gone"
+	f.set(gone)
+	if len(f.guard.Statuses()) > 0 || len(f.host.highs) > 0 || f.warned("without pressure") {
+		t.Error("it is watched or written, or the kernel is blamed")
 	}
 	f.put(0)
 	if len(f.guard.Statuses()) != 1 {

@@ -8,16 +8,15 @@ import (
 
 // HighContainer is a running container with a memory.high of ours.
 type HighContainer struct {
-	ID, Name                string
-	UID, Namespace, PodName string
+	ID, Name           string
+	Namespace, PodName string
 	// Cgroup is relative to the cgroup mount.
 	Cgroup string
-	Driver cgroup.Driver
 	// High is what Memory QoS gives, in bytes; Raised is what the stall guard has set instead, 0 when nothing.
 	High, Raised uint64
 	// Limit is memory.max; 0 when there is none.
 	Limit uint64
-	// GuardOff is the pod's wish to be left alone by the stall guard.
+	// GuardOff is set where the pod or the configuration wants the container left alone by the stall guard.
 	GuardOff bool
 }
 
@@ -32,12 +31,16 @@ func (l *Ledger) High() []HighContainer {
 			continue
 		}
 		all = append(all, HighContainer{
-			ID: c.id, Name: c.name, UID: c.pod.UID, Namespace: c.pod.Namespace, PodName: c.pod.Name,
-			Cgroup: c.cgroup, Driver: c.pod.path.Driver, High: *c.wanted.High, Raised: c.raised, Limit: c.limit,
-			GuardOff: c.wishes.StallGuardOff,
+			ID: c.id, Name: c.name, Namespace: c.pod.Namespace, PodName: c.pod.Name,
+			Cgroup: c.cgroup, High: *c.wanted.High, Raised: c.raised, Limit: c.limit, GuardOff: l.guardOff(c),
 		})
 	}
 	return all
+}
+
+// guardOff reports whether the stall guard has to leave a container alone.
+func (l *Ledger) guardOff(c *container) bool {
+	return c.wishes.StallGuardOff || !l.resolved.Config.StallGuard.Enabled
 }
 
 // Raise makes the memory.high of a running container stand at so many bytes, cgroup.Max for "max"; the value that Memory
@@ -58,7 +61,7 @@ func (e Raise) apply(l *Ledger) {
 		return
 	}
 	raise := e.Bytes > *c.wanted.High
-	if raise && (c.wishes.StallGuardOff || !l.resolved.Config.StallGuard.Enabled) { // decided before that was
+	if raise && l.guardOff(c) { // decided before that was
 		return
 	}
 	c.raised = 0
