@@ -26,7 +26,7 @@ var (
 // validateReservations checks everything about reservations that needs no machine.
 func (c Config) validateReservations() error {
 	err := firstError(
-		oneOf(c, "reservedMemoryCheck", c.ReservedMemoryCheck, CheckStrict, CheckWarn),
+		oneOf(c, "reservedMemoryCheck", c.ReservedMemoryCheck),
 		c.validateReservedMemory(),
 		c.validateReserved("kubeReserved", c.KubeReserved),
 		c.validateReserved("systemReserved", c.SystemReserved),

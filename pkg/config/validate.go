@@ -10,9 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // The options of topologyManagerPolicyOptions. The second bounds the kubelet's search; ours needs no bound.
@@ -27,30 +25,30 @@ const mostRequestTimeout = Duration(1500 * time.Millisecond)
 // validate checks what can be judged without a machine, in the order of the keys.
 func (c Config) validate() error {
 	return firstError(
-		oneOf(c, "memoryManagerPolicy", c.MemoryManagerPolicy, MemoryManagerStatic, MemoryManagerNone),
-		oneOf(c, "topologyManagerPolicy", c.TopologyManagerPolicy, topologymanager.Policies()...),
-		oneOf(c, "topologyManagerScope", c.TopologyManagerScope, topologymanager.ContainerScope, topologymanager.PodScope),
+		oneOf(c, "memoryManagerPolicy", c.MemoryManagerPolicy),
+		oneOf(c, "topologyManagerPolicy", c.TopologyManagerPolicy),
+		oneOf(c, "topologyManagerScope", c.TopologyManagerScope),
 		c.validatePolicyOptions(),
-		oneOf(c, "onUnsatisfiable", c.OnUnsatisfiable, Reject, Unpinned, ""),
-		oneOf(c, "onGroupConflict", c.OnGroupConflict, FailOnConflict, FallBackOnConflict),
-		oneOf(c, "onForeignCPUs", c.OnForeignCPUs, FollowCPUs, RejectCPUs),
-		oneOf(c, "nodesWithoutCPUs", c.NodesWithoutCPUs, ExcludeNodes, IncludeNodes),
+		oneOf(c, "onUnsatisfiable", c.OnUnsatisfiable),
+		oneOf(c, "onGroupConflict", c.OnGroupConflict),
+		oneOf(c, "onForeignCPUs", c.OnForeignCPUs),
+		oneOf(c, "nodesWithoutCPUs", c.NodesWithoutCPUs),
 		c.validateReservations(),
 		c.validateFactor("memoryThrottlingFactor", c.MemoryThrottlingFactor),
-		oneOf(c, "memoryReservationPolicy", c.MemoryReservationPolicy, memoryqos.None, memoryqos.TieredReservation, memoryqos.HardReservation),
+		oneOf(c, "memoryReservationPolicy", c.MemoryReservationPolicy),
 		c.check("guaranteedHeadroom", c.GuaranteedHeadroom >= 0 && c.GuaranteedHeadroom < 1, "want 0 or more and less than 1, got %v", c.GuaranteedHeadroom),
 		c.validateSources(),
 		c.between("requestTimeout", c.RequestTimeout, 0, mostRequestTimeout),
 		c.validateAnnotationKeys("allowedAnnotations", c.AllowedAnnotations),
 		c.validateMinimum("minimumThrottlingFactor", c.MinimumThrottlingFactor),
 		c.validateRules(),
-		oneOf(c, "onBadAnnotation", c.OnBadAnnotation, IgnoreAnnotation, RejectPod),
-		oneOf(c, "onTermination", c.OnTermination, KeepValues, RollbackValues),
+		oneOf(c, "onBadAnnotation", c.OnBadAnnotation),
+		oneOf(c, "onTermination", c.OnTermination),
 		c.between("reconcilePeriod", c.ReconcilePeriod, Duration(time.Second), Duration(time.Hour)),
 		c.validateStallGuard(),
 		c.between("nodeResourceTopology.interval", c.NodeResourceTopology.Interval, Duration(time.Second), Duration(time.Hour)),
-		oneOf(c, "log.format", c.Log.Format, LogText, LogJSON),
-		oneOf(c, "log.level", c.Log.Level, "error", "warning", "info", "debug", "trace"),
+		oneOf(c, "log.format", c.Log.Format),
+		oneOf(c, "log.level", c.Log.Level),
 	)
 }
 
@@ -65,17 +63,13 @@ func (c Config) check(path string, ok bool, format string, args ...any) error {
 	return c.errorf(path, format, args...)
 }
 
-// oneOf checks a name against a list. An empty valid name stands for "not set" and is not shown.
-func oneOf[T ~string](c Config, path string, value T, valid ...T) error {
-	if slices.Contains(valid, value) {
+// oneOf checks a value against the names that its key may hold.
+func oneOf[T ~string](c Config, path string, value T) error {
+	names := choices[anyIndex.ReplaceAllString(path, "[]")]
+	if slices.Contains(names, string(value)) {
 		return nil
 	}
-	names := make([]string, 0, len(valid))
-	for _, v := range valid {
-		if v != "" {
-			names = append(names, string(v))
-		}
-	}
+	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 	last := len(names) - 1
 	return c.errorf(path, "want %s or %s, got %s", strings.Join(names[:last], ", "), names[last], shown(string(value)))
 }
@@ -120,8 +114,7 @@ func (c Config) validatePolicyOptions() error {
 func (c Config) validateSources() error {
 	for i, source := range c.RequestSources {
 		field := fmt.Sprintf("requestSources[%d]", i)
-		if err := oneOf(c, field, source, memoryqos.SourceKubelet, memoryqos.SourceAPIServer, memoryqos.SourceUnified,
-			memoryqos.SourceAnnotation, memoryqos.SourceSwap, memoryqos.SourceOOMScore); err != nil {
+		if err := oneOf(c, field, source); err != nil {
 			return err
 		}
 		if slices.Index(c.RequestSources, source) < i {
@@ -133,7 +126,7 @@ func (c Config) validateSources() error {
 
 func (c Config) validateAnnotationKeys(path string, keys []Annotation) error {
 	for i, key := range keys {
-		if err := oneOf(c, fmt.Sprintf("%s[%d]", path, i), key, annotations()...); err != nil {
+		if err := oneOf(c, fmt.Sprintf("%s[%d]", path, i), key); err != nil {
 			return err
 		}
 	}

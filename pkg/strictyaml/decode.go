@@ -150,7 +150,7 @@ func (d *decoder) text(n *yaml.Node, path string, into encoding.TextUnmarshaler)
 }
 
 // scalar decodes text, true and false, and numbers. A string takes a number's digits as they are written, so that
-// "cpu: 4" needs no quotes.
+// "cpu: 4" needs no quotes; a number may have quotes.
 func (d *decoder) scalar(n *yaml.Node, path string, into reflect.Value) error {
 	kind, want := into.Kind(), wanted(into)
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -160,7 +160,11 @@ func (d *decoder) scalar(n *yaml.Node, path string, into reflect.Value) error {
 		return err
 	}
 	wrong := d.errorf(n, path, "want %s, got %s", want, quote(n.Value))
-	switch tag := n.ShortTag(); kind {
+	tag := n.ShortTag()
+	if kind != reflect.Bool {
+		tag = unquoted(n)
+	}
+	switch kind {
 	case reflect.String:
 		into.SetString(n.Value)
 	case reflect.Bool:
@@ -199,6 +203,12 @@ func (d *decoder) known(n *yaml.Node, path string) error {
 		return nil
 	}
 	return d.errorf(n, path, "tag %s is not supported", quote(n.Tag))
+}
+
+// unquoted is the tag of a scalar without its quotes: where a number is wanted, "0.8" is one, because tools that fill in
+// templates (helm --set) quote it.
+func unquoted(n *yaml.Node) string {
+	return (&yaml.Node{Kind: yaml.ScalarNode, Value: n.Value}).ShortTag()
 }
 
 func isNull(n *yaml.Node) bool {

@@ -103,6 +103,17 @@ func TestNullEmptiesAndTextFillsLists(t *testing.T) {
 	}
 }
 
+func TestNumbersMayHaveQuotes(t *testing.T) {
+	var got sample
+	if _, err := Decode("f", []byte(`{share: "0.8", factor: '1e-1', count: "-3", small: "7", pages: "4096"}`), &got); err != nil {
+		t.Fatal(err)
+	}
+	factor := 0.1
+	if diff := cmp.Diff(sample{Share: 0.8, Factor: &factor, Count: -3, Small: 7, Pages: 4096}, got, cmp.AllowUnexported(sample{})); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestFileWithoutContentChangesNothing(t *testing.T) {
 	for _, text := range []string{"", "\n# only a comment\n", "---\n", "null"} {
 		got := sample{Name: "kept"}
@@ -142,7 +153,13 @@ func TestBadFileIsOneClearError(t *testing.T) {
 		"nan as text":             {"share: nan", `f:1: share: want a number, got "nan"`},
 		"infinity":                {"factor: -.inf", `f:1: factor: want a number, got "-.inf"`},
 		"too large float":         {"share: 1e999", `f:1: share: want a number, got "1e999"`},
-		"quoted number":           {`share: "0.5"`, `f:1: share: want a number, got "0.5"`},
+		"quoted NaN":              {`share: ".nan"`, `f:1: share: want a number, got ".nan"`},
+		"quoted hexadecimal":      {`share: "0x1p-2"`, `f:1: share: want a number, got "0x1p-2"`},
+		"number with a blank":     {`share: "0.5 "`, `f:1: share: want a number, got "0.5 "`},
+		"empty for a number":      {`factor: ""`, `f:1: factor: want a number, got ""`},
+		"quoted null":             {`factor: "null"`, `f:1: factor: want a number, got "null"`},
+		"quoted fraction":         {`count: "1.5"`, `f:1: count: want a whole number, got "1.5"`},
+		"quoted bool":             {`inner: {on: "true"}`, `f:1: inner.on: want true or false, got "true"`},
 		"fraction for a whole":    {"count: 1.5", `f:1: count: want a whole number, got "1.5"`},
 		"hexadecimal":             {"count: 0x10", `f:1: count: want a whole number, got "0x10"`},
 		"too large for its bits":  {"small: 2147483648", `f:1: small: want a whole number, got "2147483648"`},
