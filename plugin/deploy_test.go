@@ -1,29 +1,37 @@
 package main
 
 import (
+	"context"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
 
 // TestManifestsStartThisBinary holds every rendered manifest against the flags and the configuration that this binary
 // takes.
 func TestManifestsStartThisBinary(t *testing.T) {
 	// The kubelet's socket on the node, where the manifest mounts it: as Kubernetes 1.36 names it.
+	const socket = "/var/lib/kubelet/pods-api/pods-api.sock"
 	kubeletSockets := map[string]string{
-		"kubelet.yaml":           "/var/lib/kubelet/pods-api/pods-api.sock",
-		"kustomize-kubelet.yaml": "/var/lib/kubelet/pods-api/pods-api.sock",
-		"kubelet-root.yaml":      "/data/kubelet/pods-api/pods.sock",
+		"kubelet.yaml nri-memory-manager":           socket,
+		"kustomize-kubelet.yaml nri-memory-manager": socket,
+		"kubelet-root.yaml nri-memory-manager":      "/data/kubelet/pods-api/pods.sock",
+		"sources.yaml nri-memory-manager":           socket,
+		"node-groups.yaml nri-memory-manager-large": socket,
 	}
-	if want := kubeletSockets["kubelet.yaml"]; defaultKubeletPods != want {
-		t.Errorf("outside of a pod the default is %s, want %s", defaultKubeletPods, want)
+	if defaultKubeletPods != socket {
+		t.Errorf("outside of a pod the default is %s, want %s", defaultKubeletPods, socket)
 	}
 	files, err := filepath.Glob("../deploy/chart/testdata/*.yaml")
 	if err != nil || len(files) == 0 {
@@ -35,43 +43,53 @@ func TestManifestsStartThisBinary(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			configurations, containers := 0, 0
+			configurations, read := map[string]bool{}, map[string]bool{}
 			for document := range strings.SplitSeq(string(text), "\n---\n") {
 				switch {
-				case strings.Contains(document, "\nkind: ConfigMap\n"):
-					configurations++
-					checkConfigMap(t, file, document)
-				case strings.Contains(document, "\nkind: DaemonSet\n"):
-					containers++
-					checkDaemonSet(t, document, kubeletSockets[filepath.Base(file)])
+				case strings.Contains("\n"+document, "\nkind: ConfigMap\n"):
+					configurations[checkConfigMap(t, document)] = true
+				case strings.Contains("\n"+document, "\nkind: DaemonSet\n"):
+					var set appsv1.DaemonSet
+					must(t, yaml.UnmarshalStrict([]byte(document), &set))
+					checkDaemonSet(t, set, kubeletSockets[filepath.Base(file)+" "+set.Name])
+					read[configMapOf(set)] = true
 				}
 			}
-			if configurations != 1 || containers != 1 {
-				t.Errorf("%d ConfigMaps and %d DaemonSets, want one of each", configurations, containers)
+			if len(read) == 0 || !maps.Equal(configurations, read) {
+				t.Errorf("the ConfigMaps %v are there, and the DaemonSets read %v", configurations, read)
 			}
 		})
 	}
 }
 
-func checkConfigMap(t *testing.T, file, document string) {
+// checkConfigMap has the binary check the configuration in a ConfigMap, whose name it returns.
+func checkConfigMap(t *testing.T, document string) string {
 	t.Helper()
 	var object corev1.ConfigMap
-	if err := yaml.UnmarshalStrict([]byte(document), &object); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalStrict([]byte(document), &object))
 	// A KubeletConfiguration to take over is on the node, not here.
-	text := strings.ReplaceAll(object.Data["config.yaml"], "kubeletConfig: /host/kubelet-config.yaml", "")
-	if _, err := config.Parse(file, []byte(text)); err != nil {
-		t.Error(err)
+	kubelet := filepath.Join(t.TempDir(), "kubelet.yaml")
+	must(t, os.WriteFile(kubelet, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"), 0o644))
+	file := filepath.Join(t.TempDir(), object.Name+".yaml")
+	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(object.Data["config.yaml"], "/host/kubelet-config.yaml", kubelet)), 0o644))
+	if code, _, errOut := run(t, "", "config", "check", file, "--machine", "../testdata/machines/demo.yaml"); code != 0 {
+		t.Errorf("exit code %d: %s", code, errOut)
 	}
+	return object.Name
 }
 
-func checkDaemonSet(t *testing.T, document, kubeletSocket string) {
-	t.Helper()
-	var object appsv1.DaemonSet
-	if err := yaml.UnmarshalStrict([]byte(document), &object); err != nil {
-		t.Fatal(err)
+// configMapOf is the name of the ConfigMap that a DaemonSet reads.
+func configMapOf(set appsv1.DaemonSet) string {
+	for _, volume := range set.Spec.Template.Spec.Volumes {
+		if volume.ConfigMap != nil {
+			return volume.ConfigMap.Name
+		}
 	}
+	return ""
+}
+
+func checkDaemonSet(t *testing.T, object appsv1.DaemonSet, kubeletSocket string) {
+	t.Helper()
 	args := object.Spec.Template.Spec.Containers[0].Args
 	command, rest, err := newRootCommand().Find(args)
 	if err != nil || command.Name() != "run" {
@@ -83,6 +101,36 @@ func checkDaemonSet(t *testing.T, document, kubeletSocket string) {
 	flag := command.Flag("kubelet-pods-socket")
 	if socket := onNode(object.Spec.Template.Spec, flag.Value.String()); socket != kubeletSocket {
 		t.Errorf("--kubelet-pods-socket=%s is %q on the node, want %q", flag.Value, socket, kubeletSocket)
+	}
+}
+
+// TestHelmTestAsksTheDaemon runs what the pod of helm test runs against a daemon.
+func TestHelmTestAsksTheDaemon(t *testing.T) {
+	if _, err := exec.LookPath("wget"); err != nil {
+		t.Skip("wget is not installed")
+	}
+	rendered, err := os.ReadFile("../deploy/chart/testdata/default.yaml")
+	must(t, err)
+	var pod corev1.Pod
+	for document := range strings.SplitSeq(string(rendered), "\n---\n") {
+		if strings.Contains("\n"+document, "\nkind: Pod\n") {
+			must(t, yaml.UnmarshalStrict([]byte(document), &pod))
+		}
+	}
+	if len(pod.Spec.Containers) != 1 {
+		t.Fatal("no pod of helm test was rendered")
+	}
+	plugin := newHost(t, cri.Options{}, testConfig).start()
+	command := slices.Clone(pod.Spec.Containers[0].Command)
+	for i := range command {
+		command[i] = strings.ReplaceAll(command[i], "nri-memory-manager-test:8891", plugin.address())
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.WaitDelay = time.Second
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), `nri_memory_manager_condition{condition="connected"} 1`) {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

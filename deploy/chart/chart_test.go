@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
@@ -19,13 +20,25 @@ import (
 	"helm.sh/helm/v3/pkg/engine"
 	"helm.sh/helm/v3/pkg/lint"
 	"helm.sh/helm/v3/pkg/lint/support"
+	"helm.sh/helm/v3/pkg/strvals"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+
+	ours "github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 const folder = "../helm/nri-memory-manager"
 
-var update = flag.Bool("update", false, "write the golden files and the chart's README anew")
+var update = flag.Bool("update", false, "write the golden files, the chart's README and the schema of its config")
 
 // valueSets are what users set, and what must come out.
 var valueSets = map[string]string{
@@ -33,6 +46,17 @@ var valueSets = map[string]string{
 	"kubelet":      `{requestSource: kubelet, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
 	"kubelet-root": `{requestSource: kubelet, kubeletPodsSocket: /data/kubelet/pods-api/pods.sock}`,
 	"no-sources":   `{requestSource: none, rollbackOnDelete: true, seLinuxType: spc_t, config: {memoryThrottlingFactor: 0.8}}`,
+	"sources":      `{config: {requestSources: [kubelet, oomscore]}}`,
+	"overrides": `{nameOverride: numa, commonLabels: {team: node, app.kubernetes.io/version: mine}, podLabels: {app.kubernetes.io/name: other, tier: a},
+podAnnotations: {memory-high.memory-manager.noderesource.dev: 64Mi}, image: {digest: "sha256:` + strings.Repeat("ab", 32) + `"},
+serviceAccount: {create: false, name: mine}, rbac: {create: false}, priorityClassName: high, startupProbe: {periodSeconds: 1, failureThreshold: 60},
+livenessProbe: {periodSeconds: 30}, readinessProbe: {httpGet: {path: /healthz}}, extraArgs: [--systemd-socket=], extraEnv: [{name: NODE_NAME, value: worker}, {name: GOGC, value: "50"}],
+extraVolumes: [{name: api, secret: {secretName: api}}], extraVolumeMounts: [{name: api, mountPath: /etc/api}], config: {kubeconfig: /etc/api/config},
+metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}}, networkPolicy: {enabled: true, from: [{namespaceSelector: {}}]}}`,
+	"node-groups": `{config: {dryRun: true, memoryThrottlingFactor: 0.8, stallGuard: {step: 0.5}, kubeReserved: {memory: 1Gi}}, requestSource: none, rollbackOnDelete: true,
+networkPolicy: {enabled: true}, nodeGroups: [
+{name: large, nodeSelector: {size: large, zone: a}, config: {dryRun: false, memoryThrottlingFactor: null, stallGuard: {enabled: false}, requestSources: [kubelet]}},
+{name: gpu, nodeSelector: {gpu: "true"}, config: {requestSources: [apiserver], nodeResourceTopology: {enabled: true}}}]}`,
 	"everything": `{events: true, nodeResourceTopology: true, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
@@ -65,17 +89,34 @@ func render(t *testing.T, values string) (string, error) {
 	}
 	var out strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(files)) {
-		if strings.HasSuffix(name, ".yaml") && strings.TrimSpace(files[name]) != "" {
-			fmt.Fprintf(&out, "---\n# Source: %s\n%s\n", name, strings.TrimSpace(files[name]))
+		text := strings.TrimPrefix(strings.TrimSpace(files[name]), "---\n")
+		if strings.HasSuffix(name, ".yaml") && text != "" {
+			fmt.Fprintf(&out, "---\n# Source: %s\n%s\n", name, text)
 		}
 	}
 	return out.String(), nil
 }
 
+// flags returns the values of --set flags as Helm reads them.
+func flags(t *testing.T, set ...string) string {
+	t.Helper()
+	values := map[string]any{}
+	for _, flag := range set {
+		if err := strvals.ParseInto(flag, values); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := yaml.Marshal(values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
 func TestLint(t *testing.T) {
 	linter := lint.All(folder, map[string]interface{}{}, "kube-system", true)
 	for _, message := range linter.Messages {
-		if message.Severity > support.InfoSev {
+		if message.Severity >= support.InfoSev {
 			t.Error(message)
 		}
 	}
@@ -91,6 +132,179 @@ func TestRendersAsBefore(t *testing.T) {
 			compareGolden(t, filepath.Join("testdata", name+".yaml"), got)
 			decodeStrictly(t, got)
 		})
+	}
+}
+
+// TestConfigurationOnTheCommandLine renders what --set makes of the configuration's types. The tests of the binary read it.
+func TestConfigurationOnTheCommandLine(t *testing.T) {
+	got, err := render(t, flags(t, "config.memoryThrottlingFactor=0.8", "config.guaranteedHeadroom=0.05", "config.stallGuard.step=0.5",
+		"config.minimumThrottlingFactor=1", "config.dryRun=true", `config.evictionHard.memory\.available=5%`, "config.requestTimeout=1s",
+		"config.stateTolerance=1000000", "config.kubeReserved.memory=1073741824", "config.allowedAnnotations={numa,memory-high}",
+		"nodeResourceTopology=true,events=true", "config.nodeResourceTopology.interval=30s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareGolden(t, "testdata/set-flags.yaml", got)
+	if configuration := config(t, got, "nri-memory-manager"); configuration.NodeResourceTopology != (ours.NodeResourceTopology{Enabled: true, Interval: ours.Duration(30 * time.Second)}) {
+		t.Errorf("nodeResourceTopology is %+v, want it enabled and the interval that was set", configuration.NodeResourceTopology)
+	}
+}
+
+// config is the configuration in a rendered ConfigMap, as the daemon reads it.
+func config(t *testing.T, manifests, name string) ours.Config {
+	t.Helper()
+	text, ok := objects[corev1.ConfigMap](t, manifests, "ConfigMap")[name]
+	if !ok {
+		t.Fatalf("no ConfigMap %s was rendered", name)
+	}
+	parsed, err := ours.Parse(name, []byte(text.Data["config.yaml"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parsed
+}
+
+// objects are the rendered objects of a kind, by name. A key that is there twice is an error.
+func objects[T any](t *testing.T, manifests, kind string) map[string]T {
+	t.Helper()
+	found := map[string]T{}
+	for document := range strings.SplitSeq(manifests, "\n---\n") {
+		var about metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(document), &about); err != nil {
+			t.Fatal(err)
+		}
+		if about.Kind != kind {
+			continue
+		}
+		var object T
+		if err := yaml.UnmarshalStrict([]byte(document), &object); err != nil {
+			t.Errorf("%v in:\n%s", err, document)
+		}
+		if _, twice := found[about.Name]; twice {
+			t.Errorf("%s %s is there twice", kind, about.Name)
+		}
+		found[about.Name] = object
+	}
+	return found
+}
+
+// TestOverridesGiveNoKeyTwice decodes every object strictly: overridden labels and annotations are there once, and what
+// selectors need stays.
+func TestOverridesGiveNoKeyTwice(t *testing.T) {
+	got, err := render(t, valueSets["overrides"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(got, "\n---\n") {
+		if err := yaml.UnmarshalStrict([]byte(document), &map[string]any{}); err != nil {
+			t.Errorf("%v in:\n%s", err, document)
+		}
+	}
+	set := objects[appsv1.DaemonSet](t, got, "DaemonSet")["nri-memory-manager-numa"]
+	pod := set.Spec.Template
+	if high := pod.Annotations["memory-high.memory-manager.noderesource.dev"]; high != "64Mi" {
+		t.Errorf("the pod's annotation memory-high is %q, want the user's", high)
+	}
+	for key, value := range set.Spec.Selector.MatchLabels {
+		if pod.Labels[key] != value {
+			t.Errorf("the pod's label %s is %q, its DaemonSet selects %q", key, pod.Labels[key], value)
+		}
+	}
+	if pod.Labels["tier"] != "a" || pod.Labels["team"] != "node" || pod.Labels["app.kubernetes.io/version"] != "mine" {
+		t.Errorf("the pod's labels are %v", pod.Labels)
+	}
+	if env := pod.Spec.Containers[0].Env; len(env) != 2 || env[0].Value != "worker" {
+		t.Errorf("the environment is %v, want each variable once", env)
+	}
+}
+
+// TestEachNodeRunsOneDaemon asks the scheduler's question of nodes with some labels.
+func TestEachNodeRunsOneDaemon(t *testing.T) {
+	for affinity, nodes := range map[string]map[string]string{
+		"": {"": "nri-memory-manager", "size=large": "nri-memory-manager", "size=small,zone=a": "nri-memory-manager",
+			"size=large,zone=a": "nri-memory-manager-large", "gpu=true": "nri-memory-manager-gpu", "gpu=true,zone=a": "nri-memory-manager-gpu",
+			"gpu=true,size=large,zone=a": "nri-memory-manager-large"},
+		", affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: pool, operator: Exists}]}, {matchExpressions: [{key: gpu, operator: In, values: [\"true\"]}]}]}}}": {
+			"": "", "pool=a": "nri-memory-manager", "gpu=true": "nri-memory-manager-gpu", "gpu=true,pool=a": "nri-memory-manager-gpu",
+			"size=large,zone=a": "", "size=large,zone=a,pool=a": "nri-memory-manager-large"},
+	} {
+		got, err := render(t, strings.TrimSuffix(valueSets["node-groups"], "}")+affinity+"}")
+		if err != nil {
+			t.Fatal(err)
+		}
+		sets := objects[appsv1.DaemonSet](t, got, "DaemonSet")
+		for text, want := range nodes {
+			node, err := labels.ConvertSelectorToLabelsMap(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			node["kubernetes.io/os"] = "linux"
+			var runs []string
+			for _, name := range slices.Sorted(maps.Keys(sets)) {
+				if admits(t, sets[name].Spec.Template.Spec, node) {
+					runs = append(runs, name)
+				}
+			}
+			if strings.Join(runs, ",") != want {
+				t.Errorf("a node with the labels %q runs %q, want %q%s", text, runs, want, affinity)
+			}
+		}
+	}
+}
+
+// admits reports whether a node has the labels that a pod requires.
+func admits(t *testing.T, pod corev1.PodSpec, node labels.Set) bool {
+	t.Helper()
+	if !labels.SelectorFromSet(pod.NodeSelector).Matches(node) {
+		return false
+	}
+	if pod.Affinity == nil {
+		return true
+	}
+	operators := map[corev1.NodeSelectorOperator]selection.Operator{
+		corev1.NodeSelectorOpIn: selection.In, corev1.NodeSelectorOpNotIn: selection.NotIn, corev1.NodeSelectorOpExists: selection.Exists}
+	return slices.ContainsFunc(pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms, func(term corev1.NodeSelectorTerm) bool {
+		return !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
+			requirement, err := labels.NewRequirement(e.Key, operators[e.Operator], e.Values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return !requirement.Matches(node)
+		})
+	})
+}
+
+// TestNodeGroupsHaveTheirOwnConfiguration looks at what each group's daemon reads, mounts and may do.
+func TestNodeGroupsHaveTheirOwnConfiguration(t *testing.T) {
+	got, err := render(t, valueSets["node-groups"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	everyone, large, gpu := config(t, got, "nri-memory-manager"), config(t, got, "nri-memory-manager-large"), config(t, got, "nri-memory-manager-gpu")
+	if !everyone.DryRun || *everyone.MemoryThrottlingFactor != 0.8 || !everyone.StallGuard.Enabled || everyone.NodeResourceTopology.Enabled {
+		t.Errorf("nodes of no group have %+v", everyone)
+	}
+	if large.DryRun || large.MemoryThrottlingFactor != nil || large.StallGuard.Enabled || large.StallGuard.Step != 0.5 || large.KubeReserved["memory"] != "1Gi" {
+		t.Errorf("the nodes of large have %+v", large)
+	}
+	if !gpu.DryRun || !gpu.NodeResourceTopology.Enabled || !slices.Equal(gpu.RequestSources, []memoryqos.Source{memoryqos.SourceAPIServer}) {
+		t.Errorf("the nodes of gpu have %+v", gpu)
+	}
+	for name, set := range objects[appsv1.DaemonSet](t, got, "DaemonSet") {
+		pod, container := set.Spec.Template.Spec, set.Spec.Template.Spec.Containers[0]
+		if i := slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "config" }); pod.Volumes[i].ConfigMap.Name != name {
+			t.Errorf("%s reads the ConfigMap %s", name, pod.Volumes[i].ConfigMap.Name)
+		}
+		if mounts := strings.Contains(fmt.Sprint(container.VolumeMounts), "kubelet-pods-api"); mounts != (name == "nri-memory-manager-large") {
+			t.Errorf("%s mounts the kubelet's pod API: %t", name, mounts)
+		}
+		if own := "--daemonset=kube-system/" + name; !slices.Contains(container.Args, own) {
+			t.Errorf("%s has the arguments %q, want %s", name, container.Args, own)
+		}
+	}
+	role := objects[rbacv1.Role](t, got, "Role")["nri-memory-manager"]
+	if names := role.Rules[0].ResourceNames; !slices.Equal(names, []string{"nri-memory-manager", "nri-memory-manager-large", "nri-memory-manager-gpu"}) {
+		t.Errorf("rights for the DaemonSets %q", names)
 	}
 }
 
@@ -143,6 +357,19 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{rollbackOnDelete: "yes"}`:     "rollbackOnDelete",
 		`{kubeletPodsSocket: /}`:        "kubeletPodsSocket",
 		`{kubeletPodsDir: /pods}`:       "kubeletPodsDir",
+		`{image: {digest: abc}}`:        "digest",
+
+		`{config: {memoryThrotlingFactor: 0.8}}`:                                           "memoryThrotlingFactor",
+		`{config: {memoryThrottlingFactor: low}}`:                                          "memoryThrottlingFactor",
+		`{config: {topologyManagerPolicy: strict}}`:                                        "topologyManagerPolicy",
+		`{config: {requestSources: [api]}}`:                                                "requestSources",
+		`{config: {dryRun: "true"}}`:                                                       "dryRun",
+		`{config: {stallGuard: {window: 2}}}`:                                              "window",
+		`{config: {annotationRules: [{namespace: a}]}}`:                                    "annotationRules",
+		`{nodeGroups: [{name: a, config: {}}]}`:                                            "nodeSelector",
+		`{nodeGroups: [{name: a, nodeSelector: {}}]}`:                                      "nodeSelector",
+		`{nodeGroups: [{name: a, nodeSelector: {a: b}, config: {dryrun: true}}]}`:          "dryrun",
+		`{nodeGroups: [{name: a, nodeSelector: {a: b}}, {name: a, nodeSelector: {a: c}}]}`: `the name "a" is there twice`,
 	} {
 		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("values %s: error %v, want one that names %q", values, err, want)
@@ -150,25 +377,88 @@ func TestWrongValuesAreRefused(t *testing.T) {
 	}
 }
 
+// TestConfigurationOnlyNeedsTheRightsItUses: rights for the API server and the mount of the kubelet's pod API follow from the
+// configuration that the daemon reads, however it was set.
 func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
-	for values, want := range map[string]string{
-		`{requestSource: none}`:                             "",
-		`{requestSource: kubelet}`:                          "",
-		`{requestSource: apiserver}`:                        "resources: [pods]",
-		`{requestSource: kubelet, events: true}`:            "resources: [events]",
-		`{requestSource: none, rollbackOnDelete: true}`:     "resourceNames: [nri-memory-manager]",
-		`{requestSource: none, nodeResourceTopology: true}`: "resources: [noderesourcetopologies]",
+	for values, want := range map[string]struct {
+		rights []string
+		mount  bool
+	}{
+		`{requestSource: none}`:                             {},
+		`{requestSource: kubelet}`:                          {nil, true},
+		`{requestSource: apiserver}`:                        {[]string{"pods"}, false},
+		`{requestSource: kubelet, events: true}`:            {[]string{"events"}, true},
+		`{requestSource: none, rollbackOnDelete: true}`:     {[]string{"daemonsets"}, false},
+		`{requestSource: none, nodeResourceTopology: true}`: {[]string{"noderesourcetopologies", "nodes"}, false},
+
+		`{config: {requestSources: [kubelet, oomscore]}}`:                           {nil, true},
+		`{config: {requestSources: [oomscore]}}`:                                    {},
+		`{requestSource: none, config: {requestSources: [apiserver]}}`:              {[]string{"pods"}, false},
+		`{requestSource: none, config: {requestSources: []}}`:                       {[]string{"pods"}, true},
+		`{requestSource: none, config: {events: {enabled: true}}}`:                  {[]string{"events"}, false},
+		`{requestSource: none, config: {nodeResourceTopology: {enabled: true}}}`:    {[]string{"noderesourcetopologies", "nodes"}, false},
+		`{requestSource: none, config: {nodeResourceTopology: {interval: 20s}}}`:    {},
+		`{requestSource: apiserver, rollbackOnDelete: true, rbac: {create: false}}`: {},
 	} {
 		got, err := render(t, values)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want == "" && (strings.Contains(got, "ClusterRole") || strings.Contains(got, "automountServiceAccountToken: true")) {
-			t.Errorf("values %s: rights for the API server though it is not used:\n%s", values, got)
+		var rights []string
+		for _, role := range objects[rbacv1.ClusterRole](t, got, "ClusterRole") {
+			for _, rule := range role.Rules {
+				rights = append(rights, rule.Resources...)
+			}
 		}
-		if !strings.Contains(got, want) {
-			t.Errorf("values %s: %q is missing", values, want)
+		for _, role := range objects[rbacv1.Role](t, got, "Role") {
+			rights = append(rights, role.Rules[0].Resources...)
 		}
+		if !slices.Equal(rights, want.rights) {
+			t.Errorf("values %s: rights for %q, want %q", values, rights, want.rights)
+		}
+		pod := daemonSet(t, got).Spec.Template.Spec
+		if token := *pod.AutomountServiceAccountToken; token != (len(want.rights) > 0) && !strings.Contains(values, "rbac") {
+			t.Errorf("values %s: token %t for the rights %q", values, token, rights)
+		}
+		mounted := slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "kubelet-pods-api" })
+		argument := strings.Contains(strings.Join(pod.Containers[0].Args, " "), "--kubelet-pods-socket=/host/kubelet-pods-api/")
+		if mounted != want.mount || argument != want.mount {
+			t.Errorf("values %s: the kubelet's pod API is mounted: %t, and asked: %t; want %t", values, mounted, argument, want.mount)
+		}
+	}
+}
+
+// TestNetworkPolicyAdmitsWhatIsNeeded: connections out only where the API server is used.
+func TestNetworkPolicyAdmitsWhatIsNeeded(t *testing.T) {
+	for values, want := range map[string]struct{ in, out int }{
+		`{networkPolicy: {enabled: true}}`: {0, 2},
+		`{networkPolicy: {enabled: true, from: [{podSelector: {matchLabels: {app: prometheus}}}]}}`:            {2, 2},
+		`{networkPolicy: {enabled: true, apiServerPorts: [16443]}, requestSource: none, events: true}`:         {0, 1},
+		`{networkPolicy: {enabled: true}, requestSource: kubelet}`:                                             {0, 0},
+		`{networkPolicy: {enabled: true}, requestSource: none, nodeGroups: [{name: a, nodeSelector: {a: b}}]}`: {0, 0},
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		policy := objects[networkingv1.NetworkPolicy](t, got, "NetworkPolicy")["nri-memory-manager"].Spec
+		if len(policy.PolicyTypes) != 2 || len(policy.Ingress) != 1 || policy.Ingress[0].Ports[0].Port.String() != "metrics" || len(policy.Ingress[0].From) != want.in {
+			t.Errorf("values %s: connections in are %+v", values, policy.Ingress)
+		}
+		ports := 0
+		for _, rule := range policy.Egress {
+			ports += len(rule.Ports)
+		}
+		if ports != want.out {
+			t.Errorf("values %s: connections out are %+v", values, policy.Egress)
+		}
+	}
+}
+
+func TestIconIsInTheRepository(t *testing.T) {
+	file, found := strings.CutPrefix(load(t).Metadata.Icon, "https://raw.githubusercontent.com/nri-memory-manager/nri-memory-manager/main/")
+	if _, err := os.Stat(filepath.Join("../..", file)); err != nil || !found {
+		t.Errorf("icon %s: %v", load(t).Metadata.Icon, err)
 	}
 }
 
@@ -193,6 +483,7 @@ const readmeHead = `# nri-memory-manager
 Kubernetes' Memory Manager and Memory QoS as an NRI plugin.
 
     helm install nri-memory-manager deploy/helm/nri-memory-manager --namespace kube-system
+    helm test nri-memory-manager --namespace kube-system
 
 The values, from values.schema.json:
 
@@ -212,7 +503,7 @@ func rows(out *bytes.Buffer, prefix string, p property, defaults map[string]any)
 		if !ok {
 			continue
 		}
-		if inner, isMap := value.(map[string]any); isMap && len(child.Properties) > 0 {
+		if inner, isMap := value.(map[string]any); isMap && len(inner) > 0 && len(child.Properties) > 0 {
 			rows(out, prefix+name+".", child, inner)
 			continue
 		}

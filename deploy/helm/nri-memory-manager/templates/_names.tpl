@@ -1,22 +1,61 @@
+{{/*
+What belongs to one DaemonSet is rendered from a unit: Chart, Release, Values and the node Group, which is empty for the nodes
+of no group. The root itself is the unit without a group.
+*/}}
+
+{{- define "nri-memory-manager.app" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" -}}
+{{- end }}
+
 {{- define "nri-memory-manager.name" -}}
 {{- $name := .Release.Name -}}
-{{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end -}}
-{{- $name | trunc 63 | trimSuffix "-" -}}
+{{- $app := include "nri-memory-manager.app" . -}}
+{{- if not (contains $app $name) }}{{ $name = printf "%s-%s" $name $app }}{{ end -}}
+{{- .Values.fullnameOverride | default $name | trunc 63 | trimSuffix "-" -}}
+{{- end }}
+
+{{- define "nri-memory-manager.unit" -}}
+{{- $name := include "nri-memory-manager.name" . -}}
+{{- with .Group }}{{ $name = printf "%s-%s" ($name | trunc 42 | trimSuffix "-") .name }}{{ end -}}
+{{- $name -}}
+{{- end }}
+
+{{- define "nri-memory-manager.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "nri-memory-manager.name" .) "default" .Values.serviceAccount.create) -}}
 {{- end }}
 
 {{- define "nri-memory-manager.selector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "nri-memory-manager.app" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- with .Group }}
+app.kubernetes.io/component: {{ .name }}
+{{- end }}
 {{- end }}
 
+{{/* Labels of an object: what selectors need wins over .Labels of this object, and these over commonLabels. */}}
 {{- define "nri-memory-manager.labels" -}}
-{{ include "nri-memory-manager.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- $own := dict "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version) -}}
+{{- $selector := fromYaml (include "nri-memory-manager.selector" .) -}}
+{{- toYaml (mergeOverwrite $own .Values.commonLabels (.Labels | default dict) $selector) -}}
 {{- end }}
 
-{{/* The plugin's configuration: what the values say, below what the chart has to set for its mounts. */}}
+{{- define "nri-memory-manager.metadata" -}}
+name: {{ include "nri-memory-manager.name" . }}
+namespace: {{ .Release.Namespace }}
+labels:
+  {{- include "nri-memory-manager.labels" . | nindent 2 }}
+{{- end }}
+
+{{- define "nri-memory-manager.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.name }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+{{- end }}
+
+{{/* The plugin's configuration: the node group's over what other values stand for over what config says. */}}
 {{- define "nri-memory-manager.config" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $fromEvents := list "unified" "annotation" "swap" "oomscore" -}}
@@ -26,12 +65,57 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 {{- if .Values.kubeletConfig }}{{ $_ := set $config "kubeletConfig" "/host/kubelet-config.yaml" }}{{ end }}
-{{- if .Values.events }}{{ $_ := set $config "events" (dict "enabled" true) }}{{ end }}
-{{- if .Values.nodeResourceTopology }}{{ $_ := set $config "nodeResourceTopology" (dict "enabled" true) }}{{ end }}
+{{- range $key := list "events" "nodeResourceTopology" }}
+{{- if index $.Values $key }}{{ $config = mergeOverwrite $config (dict $key (dict "enabled" true)) }}{{ end }}
+{{- end }}
 {{- if .Values.rollbackOnDelete }}{{ $_ := set $config "onTermination" "Rollback" }}{{ end }}
+{{- with .Group }}{{ $config = mergeOverwrite $config (deepCopy (.config | default dict)) }}{{ end }}
 {{- toYaml $config }}
 {{- end }}
 
-{{- define "nri-memory-manager.usesAPI" -}}
-{{- if or (eq .Values.requestSource "apiserver") .Values.events .Values.nodeResourceTopology }}true{{ end }}
+{{/* What a unit's configuration uses: no sources means all that are there. */}}
+{{- define "nri-memory-manager.uses" -}}
+{{- $config := fromYaml (include "nri-memory-manager.config" .) -}}
+{{- $sources := $config.requestSources | default (list "kubelet" "apiserver") -}}
+kubelet: {{ has "kubelet" $sources }}
+pods: {{ has "apiserver" $sources }}
+events: {{ dig "events" "enabled" false $config }}
+topology: {{ dig "nodeResourceTopology" "enabled" false $config }}
+{{- end }}
+
+{{/* The same of all units together. */}}
+{{- define "nri-memory-manager.allUses" -}}
+{{- $all := dict -}}
+{{- range $group := append .Values.nodeGroups dict -}}
+{{- $unit := dict "Chart" $.Chart "Release" $.Release "Values" $.Values "Group" $group -}}
+{{- range $what, $used := fromYaml (include "nri-memory-manager.uses" $unit) }}{{ $_ := set $all $what (or $used (get $all $what)) }}{{ end -}}
+{{- end -}}
+{{- toYaml $all -}}
+{{- end }}
+
+{{/* The affinity of a unit: affinity, without the nodes of the groups in .Before, which come first. */}}
+{{- define "nri-memory-manager.affinity" -}}
+{{- $affinity := deepCopy .Values.affinity -}}
+{{- $terms := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" "nodeSelectorTerms" (list dict) $affinity -}}
+{{- range $group := .Before -}}
+{{- $without := list -}}
+{{- range $term := $terms -}}
+{{- range $key, $value := $group.nodeSelector -}}
+{{- $expressions := append ($term.matchExpressions | default list) (dict "key" $key "operator" "NotIn" "values" (list $value)) -}}
+{{- $without = append $without (merge (dict "matchExpressions" $expressions) $term) -}}
+{{- end -}}
+{{- end -}}
+{{- $terms = $without -}}
+{{- end -}}
+{{- if .Before -}}
+{{- $required := dict "nodeSelectorTerms" $terms -}}
+{{- $affinity = mergeOverwrite $affinity (dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" $required)) -}}
+{{- end -}}
+{{- with $affinity }}{{ toYaml . }}{{ end -}}
+{{- end }}
+
+{{/* The pod of helm test: other labels than the daemon's, whose Services and policies must not select it. */}}
+{{- define "nri-memory-manager.testSelector" -}}
+app.kubernetes.io/name: {{ include "nri-memory-manager.app" . | trunc 58 | trimSuffix "-" }}-test
+app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
