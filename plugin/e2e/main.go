@@ -4,7 +4,7 @@
 // It is what `make e2e` calls. Variables: VARIANT (names, comma-separated),
 // RUN and SKIP (regular expressions of test names), KEEP=1 (leave the guests' folders),
 // TIMEOUT (bound of the whole run, default 75m, 4h with FULL=1), JOBS (guests at once, default 2),
-// FULL=1 (cases that make tables make all of them), ACCEL (QEMU's accelerator, default tcg),
+// FULL=1 (the long form of cases, on all variants that can run them), ACCEL (QEMU's accelerator, default tcg),
 // CACHE (the folder of downloads and builds, default nri-memory-manager-e2e in the user's cache folder),
 // CRIO, CONMON and OCI_RUNTIME (paths that add the CRI-O variant).
 package main
@@ -44,7 +44,7 @@ func logf(format string, args ...any) {
 
 func e2e() (bool, error) {
 	limit := 75 * time.Minute
-	if os.Getenv("FULL") != "" {
+	if full() {
 		limit = 4 * time.Hour
 	}
 	if text := os.Getenv("TIMEOUT"); text != "" {
@@ -177,6 +177,10 @@ func list(ctx context.Context, cases string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	all := slices.DeleteFunc(strings.Fields(out), func(name string) bool { return !strings.HasPrefix(name, "Test") })
+	if err := vm.CheckChoices(all); err != nil {
+		return nil, err
+	}
 	want, err := regexp.Compile(strings.SplitN(os.Getenv("RUN"), "/", 2)[0])
 	if err != nil {
 		return nil, fmt.Errorf("RUN: %w", err)
@@ -186,8 +190,8 @@ func list(ctx context.Context, cases string) ([]string, error) {
 		return nil, fmt.Errorf("SKIP: %w", err)
 	}
 	var tests []string
-	for _, name := range strings.Fields(out) {
-		if strings.HasPrefix(name, "Test") && want.MatchString(name) && (os.Getenv("SKIP") == "" || !skip.MatchString(name)) {
+	for _, name := range all {
+		if want.MatchString(name) && (os.Getenv("SKIP") == "" || !skip.MatchString(name)) {
 			tests = append(tests, name)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 type result struct {
 	variant vm.Variant
 	tests   []string          // to run, in order
-	left    map[string]string // not run in this variant → reason
+	left    int               // run in other variants
 	state   map[string]string // test → PASS, SKIP or FAIL
 	failed  map[string]int    // test → times failed
 	deaths  int               // guests that ended without a status
@@ -37,19 +36,18 @@ const (
 )
 
 func newResult(v vm.Variant, tests []string) *result {
-	r := &result{variant: v, left: map[string]string{}, state: map[string]string{}, failed: map[string]int{}, slowest: map[string]string{}}
+	r := &result{variant: v, state: map[string]string{}, failed: map[string]int{}, slowest: map[string]string{}}
 	for _, name := range tests {
-		switch reason, skipped := v.Skip[name]; {
-		case skipped:
-			r.left[name] = reason
-		case len(v.Only) > 0 && !slices.Contains(v.Only, name):
-			r.left[name] = "runs in other variants"
-		default:
+		if v.Runs(name, full()) {
 			r.tests = append(r.tests, name)
 		}
 	}
+	r.left = len(tests) - len(r.tests)
 	return r
 }
+
+// full reports whether the long form of cases is asked for, on every variant that can run them.
+func full() bool { return os.Getenv("FULL") != "" }
 
 // open are the tests that still have to run: not passed, not failed for good.
 func (r *result) open() []string {
@@ -99,7 +97,7 @@ func (r *result) boot(ctx context.Context, parts *vm.Parts, dir string) (vm.Gues
 	}
 	plan := setup.Plan{
 		Variant: v.Name, Driver: v.Driver, Runtime: v.Runtime, Kernel: v.Kernel, Nodes: v.Nodes, OCIRuntime: runtime,
-		Run: "^(" + strings.Join(r.open(), "|") + ")$", Watchdog: watchdog(), Full: os.Getenv("FULL") != "",
+		Run: "^(" + strings.Join(r.open(), "|") + ")$", Watchdog: watchdog(), Full: full(),
 	}
 	r.logf("booting: %s, %d tests", v.Summary, len(r.open()))
 	stop := make(chan struct{})
@@ -110,7 +108,7 @@ func (r *result) boot(ctx context.Context, parts *vm.Parts, dir string) (vm.Gues
 
 // watchdog is how long one guest may take; wide, because a slow machine is no error.
 func watchdog() time.Duration {
-	if os.Getenv("FULL") != "" {
+	if full() {
 		return 2 * time.Hour
 	}
 	return 40 * time.Minute
@@ -204,7 +202,7 @@ func summary(results []*result, left []string, took time.Duration) bool {
 				repeated++
 			}
 		}
-		fmt.Printf("%-24s %6d %6d %7d %8d %6d %7s\n", r.variant.Name, count["PASS"], count["FAIL"], count["SKIP"]+len(r.left), repeated, r.boots, seconds(r.took))
+		fmt.Printf("%-24s %6d %6d %7d %8d %6d %7s\n", r.variant.Name, count["PASS"], count["FAIL"], count["SKIP"]+r.left, repeated, r.boots, seconds(r.took))
 		ok = ok && r.good()
 	}
 	for _, r := range results {
@@ -242,11 +240,6 @@ func (r *result) remarks() {
 	for _, name := range r.tests {
 		if r.state[name] == "SKIP" {
 			fmt.Printf("  %s: %s skipped itself\n", r.variant.Name, name)
-		}
-	}
-	for name, reason := range r.left {
-		if reason != "runs in other variants" {
-			fmt.Printf("  %s: %s left out: %s\n", r.variant.Name, name, reason)
 		}
 	}
 }

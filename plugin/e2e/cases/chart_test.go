@@ -44,7 +44,6 @@ func (c cluster) ask(question ...string) (string, error) {
 // TestChartInACluster installs the packed chart with Helm as docs/installation.md says, has the scheduler place pods, asks the
 // daemon about them with kubectl, changes the configuration by an upgrade, and uninstalls without a trace.
 func TestChartInACluster(t *testing.T) {
-	with(t, setup.Systemd)
 	k := kubeletOf(t)
 	importReleasedImage(t, k)
 	c := cluster{t}

@@ -13,21 +13,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
-// measuring leaves out what is only for the tables of docs/stall-guard.md.
-func measuring(t *testing.T) {
-	t.Helper()
-	if !criOf(t).Plan.Full {
-		t.Skip("it measures for the documentation: FULL=1")
-	}
-}
-
 // measuredBound is how long a container without the guard is watched before it counts as standing.
 const measuredBound = 15 * time.Second
 
 // TestMeasureStallGuard logs the table of docs/stall-guard.md: one container at a time, with the guard, without it, and
 // without memory.high.
 func TestMeasureStallGuard(t *testing.T) {
-	measuring(t)
 	k, p := guarded(t, "enabled: true")
 	type row struct {
 		name              string
@@ -111,7 +102,6 @@ func measure(t *testing.T, k machine, step string, high, limit, want uint64, ann
 
 // TestMeasureIdleStallGuard compares a plugin's wake-ups and CPU time with many idle containers with the guard on and off.
 func TestMeasureIdleStallGuard(t *testing.T) {
-	measuring(t)
 	k := criOf(t)
 	p := startPlugin(t, "reconcilePeriod: 10m", "stallGuard: {enabled: false}")
 	const pods = 20
@@ -180,7 +170,6 @@ func usageOf(t *testing.T, p *plugin) usage {
 
 // TestMeasureManyStalling stops many containers at once.
 func TestMeasureManyStalling(t *testing.T) {
-	measuring(t)
 	k, _ := guarded(t, "enabled: true")
 	const pods = 20
 	var all []*growing

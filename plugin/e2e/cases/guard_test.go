@@ -15,18 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
-	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
-// guarded starts a plugin with the stall guard in the guests that show it: the guard knows kernels, not runtimes, so one
-// runtime and driver per kernel will do.
+// guarded starts a plugin with the stall guard.
 func guarded(t *testing.T, guard string) (machine, *plugin) {
 	t.Helper()
-	k := criOf(t)
-	if k.Plan.Runtime != setup.Containerd24 || k.Plan.Driver != setup.Cgroupfs {
-		t.Skip("one runtime and one driver per kernel show it")
-	}
-	return k, startPlugin(t, "stallGuard: {"+guard+"}")
+	return criOf(t), startPlugin(t, "stallGuard: {"+guard+"}")
 }
 
 // guardOff is the annotation that has the guard leave a pod alone.

@@ -29,7 +29,6 @@ import (
 // switched on and off, and the disk of the state folder fills up. Meanwhile the kernel's files are compared with what the
 // pods' specs promise, and what verify says with both. In the end, every file holds its value and nothing stays allocated.
 func TestHourBesideTheKubelet(t *testing.T) {
-	with(t, setup.Systemd)
 	k := kubeletOf(t)
 	duration := 2 * time.Minute
 	if k.Plan.Full {

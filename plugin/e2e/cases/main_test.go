@@ -62,14 +62,6 @@ func planOf(t *testing.T) setup.Plan {
 	return plan
 }
 
-// with skips the other driver's guest without FULL=1: for long cases whose answer hardly depends on the driver.
-func with(t *testing.T, driver setup.Driver) {
-	t.Helper()
-	if plan := planOf(t); !plan.Full && plan.Driver != driver {
-		t.Skip("runs with the other cgroup driver, or with FULL=1")
-	}
-}
-
 // kubeletOf returns this guest's kubelet, running with this configuration over its baseline, and sees to it that the
 // test leaves no pod behind.
 func kubeletOf(t *testing.T, config ...kubelet.Config) *kubelet.Kubelet {

@@ -1,10 +1,6 @@
 package vm
 
-import (
-	"slices"
-
-	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
-)
+import "github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 
 // Variant is one kind of guest that the tests run in.
 type Variant struct {
@@ -17,10 +13,6 @@ type Variant struct {
 	// Cluster makes the guest the node of a cluster of its own: a control plane on the host; kubelet, kubectl, Helm and the
 	// packed chart in the guest.
 	Cluster bool
-	// Only names the tests that run in this variant; empty means all but Skip.
-	Only []string
-	// Skip names tests that this variant cannot run, with the reason.
-	Skip map[string]string
 }
 
 var (
@@ -42,88 +34,40 @@ var kubeletNodes = []setup.Node{
 	{ID: 1, MiB: 1024, CPUs: 1, Hugepages: 16, Distances: []int{21, 10}},
 }
 
-// The cases that ask a kubelet for pods; the others ask the runtime.
-var (
-	// anyDriver are those whose answer does not depend on the cgroup driver.
-	anyDriver = []string{"TestResizeInPlace", "TestResizeWithoutRoom", "TestRejectedPodIsOneBlock", "TestCPUsOverTwoNodes", "TestKubeletGoesAway",
-		"TestMemoryManagerDecidesAsTheKubelets", "TestStaticPodIsExact", "TestSimulatorAgreesWithTheKubelet"}
-	// eachDriver are those that each driver must show.
-	eachDriver = []string{"TestEveryFileBesideTheKubelet", "TestChartInACluster", "TestHourBesideTheKubelet"}
-
-	besideKubelet = slices.Concat(anyDriver, eachDriver)
-)
-
-// elsewhere is the reason to leave out a long case whose answer does not depend on the variant.
-const elsewhere = "runs in other variants"
-
-// leaveOut names tests that other variants run, those of besideKubelet among them.
-func leaveOut(tests ...string) map[string]string {
-	skip := map[string]string{}
-	for _, name := range append(tests, besideKubelet...) {
-		skip[name] = elsewhere
-	}
-	return skip
-}
-
 // Variants are all guests, the longest first.
 func Variants() []Variant {
 	return []Variant{
 		{
-			Name: "kubelet-cgroupfs", Summary: "a cluster's node: kubelet 1.36, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: kubeletNodes, Cluster: true, Only: slices.Concat(eachDriver, anyDriver),
-		},
-		{
-			Name: "kubelet-systemd", Summary: "a cluster's node: kubelet 1.36, containerd 2.4, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: kubeletNodes, Cluster: true, Only: eachDriver,
-		},
-		{
-			Name: "containerd24-systemd", Summary: "containerd 2.4, systemd as PID 1, 4 NUMA nodes, kernel 6.12",
+			Name: systemd24, Summary: "containerd 2.4, systemd as PID 1, 4 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: fourNodes,
-			Only: []string{ // what asks systemd, and what needs more nodes than two
-				"TestAncestorsThatOthersWriteAreRepaired", "TestRollbackLeavesKernelDefaults", "TestPodsMadeWhileThePluginIsAwayAreAdopted",
-				"TestGuaranteedContainersLandOnTheirNodes", "TestContainerLargerThanANodeGetsAGroup", "TestHugepagesComeFromTheRightNode",
-				"TestNodeWithoutCPUsIsUsedOnlyWhenAllowed", "TestProtectionHoldsWhenKubepodsIsReclaimed", "TestResizeByRequest",
-				"TestRuntimeRestartsUnderRunningPods", "TestStormOfPodsLeavesNothing", "TestTarballRunsAsASystemdUnit", "TestValuesAtEveryLevel",
-			},
 		},
 		{
-			Name: "containerd24-cgroupfs", Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
+			Name: cgroupfs24, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes,
-			Skip: leaveOut(
-				"TestStormOfPodsLeavesNothing", "TestRejectionsSayWhyAndLeakNothing", "TestReleasedImageRunsAsAPod", "TestTarballRunsAsASystemdUnit",
-				"TestHugepagesComeFromTheRightNode", "TestNodeWithoutCPUsIsUsedOnlyWhenAllowed",
-				"TestAncestorsThatOthersWriteAreRepaired", "TestRollbackLeavesKernelDefaults", "TestValuesAtEveryLevel",
-			),
 		},
 		{
-			Name: "containerd17-cgroupfs", Summary: "containerd 1.7 of Debian trixie, cgroupfs, 2 NUMA nodes, kernel 6.12",
+			Name: kubeletCgroupfs, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: kubeletNodes, Cluster: true,
+		},
+		{
+			Name: kubeletSystemd, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: kubeletNodes, Cluster: true,
+		},
+		{
+			Name: cgroupfs17, Summary: "containerd 1.7 of Debian trixie, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd17, Driver: setup.Cgroupfs, Nodes: twoNodes,
-			Only: []string{
-				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestResizeByRequest",
-				"TestRuntimeRestartsUnderRunningPods", "TestPodsMadeWhileThePluginIsAwayAreAdopted", "TestTwoPluginsThatSetTheSameKey",
-				"TestRejectionsSayWhyAndLeakNothing", "TestReleasedImageRunsAsAPod", "TestVerifyKnowsTheRuntime",
-			},
 		},
 		{
-			Name: "kernel61", Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.1",
+			Name: kernel61, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.1",
 			Kernel: "6.1", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes,
-			Only: []string{
-				"TestNodeRunsPods", "TestValuesAtEveryLevel", "TestThrottlingIsReal", "TestProtectionHoldsWhenKubepodsIsReclaimed",
-				"TestStallGuardLetsContainersThrough",
-			},
 		},
 		{
-			Name: "crio-cgroupfs", Summary: "CRI-O as given by CRIO, cgroupfs, 2 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.CRIO, Driver: setup.Cgroupfs, Nodes: twoNodes, Skip: leaveOut(),
+			Name: crioCgroupfs, Summary: "CRI-O as given by CRIO, cgroupfs, 2 NUMA nodes, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.CRIO, Driver: setup.Cgroupfs, Nodes: twoNodes,
 		},
 		{
-			Name: "crio-systemd", Summary: "CRI-O as given by CRIO, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
+			Name: crioSystemd, Summary: "CRI-O as given by CRIO, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.CRIO, Driver: setup.Systemd, Nodes: twoNodes,
-			Only: []string{
-				"TestNodeRunsPods", "TestGuaranteedContainersLandOnTheirNodes", "TestValuesAtEveryLevel", "TestResizeByRequest",
-				"TestRuntimeRestartsUnderRunningPods", "TestPodsMadeWhileThePluginIsAwayAreAdopted", "TestRejectionsSayWhyAndLeakNothing",
-				"TestAncestorsThatOthersWriteAreRepaired", "TestRollbackLeavesKernelDefaults", "TestProtectionHoldsWhenKubepodsIsReclaimed",
-			},
 		},
 	}
 }

@@ -1,0 +1,110 @@
+package vm
+
+import (
+	"fmt"
+	"slices"
+)
+
+// The variants' names.
+const (
+	kubeletCgroupfs = "kubelet-cgroupfs"
+	kubeletSystemd  = "kubelet-systemd"
+	cgroupfs24      = "containerd24-cgroupfs"
+	systemd24       = "containerd24-systemd"
+	cgroupfs17      = "containerd17-cgroupfs"
+	kernel61        = "kernel61"
+	crioCgroupfs    = "crio-cgroupfs"
+	crioSystemd     = "crio-systemd"
+)
+
+// choice is where a case runs: on the variants that can change its outcome, and where another variant already shows the same,
+// only with FULL=1.
+type choice struct {
+	always, full []string
+}
+
+func on(variants ...string) []string { return variants }
+
+// choices has every case with the reason for its choice.
+var choices = map[string]choice{
+	// Beside the kubelet: the others ask the runtime.
+	"TestEveryFileBesideTheKubelet":         {on(kubeletCgroupfs, kubeletSystemd), nil}, // each driver's files and writers; each has its half of the shapes
+	"TestChartInACluster":                   {on(kubeletSystemd), on(kubeletCgroupfs)},  // systemd is what most clusters have, and the daemon's pod mounts its socket
+	"TestHourBesideTheKubelet":              {on(kubeletSystemd), on(kubeletCgroupfs)},  // systemd is one writer more
+	"TestResizeInPlace":                     {on(kubeletCgroupfs), on(kubeletSystemd)},  // the kubelet's resize; TestResizeByRequest has the other driver
+	"TestResizeWithoutRoom":                 {on(kubeletCgroupfs), on(kubeletSystemd)},  // allocation and the kubelet's retries, which know no driver
+	"TestRejectedPodIsOneBlock":             {on(kubeletCgroupfs), on(kubeletSystemd)},  // the kubelet's retries, which know no driver
+	"TestCPUsOverTwoNodes":                  {on(kubeletCgroupfs), on(kubeletSystemd)},  // the kubelet's CPU manager, which knows no driver
+	"TestKubeletGoesAway":                   {on(kubeletCgroupfs), on(kubeletSystemd)},  // the pod API, which knows no driver
+	"TestMemoryManagerDecidesAsTheKubelets": {on(kubeletCgroupfs), nil},                 // two checkpoints, which know no driver
+	"TestStaticPodIsExact":                  {on(kubeletCgroupfs), on(kubeletSystemd)},  // where a request comes from, whatever the driver
+	"TestSimulatorAgreesWithTheKubelet":     {on(kubeletCgroupfs), nil},                 // what the kubelet computes, whatever the driver; many pods with FULL=1
+
+	// The cgroup driver.
+	"TestAncestorsThatOthersWriteAreRepaired": {on(systemd24, crioSystemd), on(cgroupfs24)},  // systemd writes the levels above pods itself; TestVerifyNamesWhatIsWrong has cgroupfs
+	"TestRollbackLeavesKernelDefaults":        {on(systemd24, crioSystemd), on(cgroupfs24)},  // systemd keeps what it was asked for; TestEveryFileBesideTheKubelet has cgroupfs
+	"TestStormOfPodsLeavesNothing":            {on(systemd24, crioCgroupfs), on(cgroupfs24)}, // slices come and go with their pods, in no order
+	"TestTarballRunsAsASystemdUnit":           {on(systemd24), nil},                          // needs systemd
+
+	// The NUMA nodes.
+	"TestContainerLargerThanANodeGetsAGroup":   {on(systemd24, crioCgroupfs), on(cgroupfs24)},                          // of two nodes there is one group; four have distances
+	"TestHugepagesComeFromTheRightNode":        {on(systemd24), nil},                                                   // needs nodes with huge pages
+	"TestNodeWithoutCPUsIsUsedOnlyWhenAllowed": {on(systemd24), nil},                                                   // needs a node without CPUs
+	"TestGuaranteedContainersLandOnTheirNodes": {on(systemd24, cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)}, // each driver and each runtime sets cpuset.mems its own way
+
+	// The runtime and its NRI.
+	"TestPodsMadeWhileThePluginIsAwayAreAdopted":   {on(systemd24, cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},           // what a runtime and a driver show of containers that run already
+	"TestResizeByRequest":                          {on(systemd24, cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},           // each runtime's and each driver's update; TestResizeInPlace has containerd 2.4 with cgroupfs
+	"TestRuntimeRestartsUnderRunningPods":          {on(cgroupfs24, cgroupfs17, crioCgroupfs, crioSystemd), on(systemd24)},           // what each runtime still knows; drivers keep the cgroups
+	"TestRejectionsSayWhyAndLeakNothing":           {on(cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},                      // how a runtime passes the error on; TestRejectedPodIsOneBlock has containerd 2.4
+	"TestReleasedImageRunsAsAPod":                  {on(cgroupfs17), on(cgroupfs24, systemd24)},                                      // the image under the old runtime; TestChartInACluster has containerd 2.4 with systemd
+	"TestTwoPluginsThatSetTheSameKey":              {on(cgroupfs24, cgroupfs17, crioCgroupfs), nil},                                  // each runtime's own words
+	"TestPluginBesideAnotherThatDoesNothing":       {on(cgroupfs24, crioCgroupfs), on(cgroupfs17)},                                   // one runtime that calls two plugins
+	"TestPreInstalledPluginIsLaunchedByTheRuntime": {on(cgroupfs24, crioCgroupfs), on(cgroupfs17)},                                   // one runtime that starts plugins
+	"TestRequiredPluginKeepsPodsOutWithoutIt":      {on(cgroupfs24, crioCgroupfs), nil},                                              // containerd 1.7 has no validator
+	"TestPluginIsKilledAtAnyMoment":                {on(cgroupfs24, crioCgroupfs), on(cgroupfs17, systemd24)},                        // the state file; the runtime loses its plugin at some moment in TestPodsMadeWhileThePluginIsAwayAreAdopted
+	"TestNodeRunsPods":                             {on(cgroupfs24, crioCgroupfs, crioSystemd), on(systemd24, cgroupfs17, kernel61)}, // the guest without the plugin, and a CRI-O that is not ours; every other case shows it, too
+	"TestVerifyKnowsTheRuntime":                    {on(cgroupfs24, cgroupfs17), nil},                                                // what is known of each containerd
+	"TestValuesAtEveryLevel":                       {on(systemd24, cgroupfs17, kernel61, crioCgroupfs, crioSystemd), on(cgroupfs24)}, // each driver, runtime and kernel; TestEveryFileBesideTheKubelet has containerd 2.4 with cgroupfs
+
+	// The kernel.
+	"TestThrottlingIsReal":                        {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high
+	"TestStallGuardLetsContainersThrough":         {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.pressure and its triggers
+	"TestProtectionHoldsWhenKubepodsIsReclaimed":  {on(cgroupfs24, kernel61), on(systemd24, crioSystemd)}, // each kernel's memory.min
+	"TestProtectionHoldsAgainstANeighbour":        {on(cgroupfs24), on(kernel61)},                         // the same memory.min, with reclaim from another side
+	"TestStallGuardTakesRaisesBack":               {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
+	"TestStallGuardRaisesNobodyWithoutNeed":       {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
+	"TestStallGuardLeavesSwappingContainersAlone": {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
+	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
+
+	// The plugin's own files and answers, which need some kernel.
+	"TestStateFileIsLostOrForeign":     {on(cgroupfs24), nil},          // the plugin's own file
+	"TestVerifyNamesWhatIsWrong":       {on(cgroupfs24), on(kernel61)}, // what verify reads, which is the same everywhere
+	"TestVerifyNamesPagesOnOtherNodes": {on(cgroupfs24), on(kernel61)}, // what verify reads, which is the same everywhere
+
+	// The tables of docs/stall-guard.md, and no tests.
+	"TestMeasureStallGuard":     {nil, on(cgroupfs24)}, // one machine is measured
+	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)}, // one machine is measured
+	"TestMeasureManyStalling":   {nil, on(cgroupfs24)}, // one machine is measured
+}
+
+// Runs reports whether a case runs in this variant.
+func (v Variant) Runs(name string, full bool) bool {
+	c := choices[name]
+	return slices.Contains(c.always, v.Name) || full && slices.Contains(c.full, v.Name)
+}
+
+// CheckChoices fails unless each of these cases has a choice, and each choice a case.
+func CheckChoices(names []string) error {
+	for _, name := range names {
+		if _, found := choices[name]; !found {
+			return fmt.Errorf("vm/cases.go: no variant is named for %s", name)
+		}
+	}
+	for name := range choices {
+		if !slices.Contains(names, name) {
+			return fmt.Errorf("vm/cases.go: there is no case %s", name)
+		}
+	}
+	return nil
+}
