@@ -58,9 +58,7 @@ func TestChartInACluster(t *testing.T) {
 		guaranteed("database", 64*MiB, 16*MiB),
 		{Name: "server", Containers: []kubelet.Container{{Name: "app", Request: 64 * MiB, Limit: 128 * MiB}}},
 	}
-	for _, pod := range pods {
-		c.schedule(k, pod)
-	}
+	c.schedule(k, pods...)
 	database, server := dirOf(t, k, pods[0], "app"), dirOf(t, k, pods[1], "app")
 	if mems := file(database, "cpuset.mems"); mems != "0" && mems != "1" {
 		t.Errorf("the Guaranteed container has cpuset.mems %q, want one node", mems)
@@ -102,23 +100,27 @@ func TestChartInACluster(t *testing.T) {
 	untouched(t, k, pods...)
 }
 
-// schedule creates a pod as a user does and waits until the scheduler has found the node and the kubelet has started it.
-func (c cluster) schedule(k *kubelet.Kubelet, pod *kubelet.Pod) {
+// schedule creates pods as a user does and waits until the scheduler has found the node and the kubelet has started them.
+func (c cluster) schedule(k *kubelet.Kubelet, pods ...*kubelet.Pod) {
 	c.t.Helper()
-	object := pod.Object()
-	object.UID, object.Status = "", corev1.PodStatus{}
-	manifest, err := json.Marshal(object)
-	if err != nil {
-		c.t.Fatal(err)
+	var manifests strings.Builder
+	for _, pod := range pods {
+		object := pod.Object()
+		object.UID, object.Status = "", corev1.PodStatus{}
+		if err := json.NewEncoder(&manifests).Encode(object); err != nil {
+			c.t.Fatal(err)
+		}
+		if err := k.Expect(pod); err != nil {
+			c.t.Fatal(err)
+		}
 	}
-	if err := k.Expect(pod); err != nil {
-		c.t.Fatal(err)
-	}
-	if out, err := c.run(string(manifest), "kubectl", "apply", "-f", "-"); err != nil {
+	if out, err := c.run(manifests.String(), "kubectl", "apply", "-f", "-"); err != nil {
 		c.t.Fatalf("kubectl apply: %v: %s", err, out)
 	}
-	if err := k.WaitStarted(c.t.Context(), pod); err != nil {
-		c.t.Fatal(err)
+	for _, pod := range pods {
+		if err := k.WaitStarted(c.t.Context(), pod); err != nil {
+			c.t.Fatal(err)
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 func full(t *testing.T, k *kubelet.Kubelet, p *plugin, left uint64) map[int]*kubelet.Pod {
 	t.Helper()
 	pods := map[int]*kubelet.Pod{}
-	for i, size := range slices.Backward(p.machine(k).sizes()) { // the largest first: it fits on one node only
+	for i, size := range slices.Backward(p.sizes()) { // the largest first: it fits on one node only
 		pod := guaranteed(fmt.Sprint("fills-", i), (size-left)/MiB*MiB, MiB)
 		run(t, k, pod)
 		nodes := p.booked(pod, "app")[0].Nodes
@@ -26,18 +26,32 @@ func full(t *testing.T, k *kubelet.Kubelet, p *plugin, left uint64) map[int]*kub
 	return pods
 }
 
-// TestResizeWithoutRoom resizes a container beyond what its NUMA node has free. The kubelet asks once, because the resize is
-// accepted; the allocation is short until there is room. A pod that requires its nodes is refused: the kubelet asks again and
-// again, which is one rejection.
+// TestResizeWithoutRoom resizes a container beyond what its NUMA node has free. A pod that requires its nodes is refused: the
+// kubelet asks again and again, which is one rejection. For another one the kubelet asks once, because the resize is accepted;
+// the allocation is short until there is room.
 func TestResizeWithoutRoom(t *testing.T) {
 	k := kubeletOf(t)
 	p := startPlugin(t, "topologyManagerPolicy: restricted")
 	others := full(t, k, p, 200*MiB)
-	grows := guaranteed("grows", 64*MiB, MiB)
 	insists := guaranteed("insists", 64*MiB, MiB)
 	insists.Annotations = map[string]string{"numa.memory-manager.noderesource.dev": "required"}
-	run(t, k, grows)
+	run(t, k, insists)
+	if err := k.Resize(t.Context(), insists, "app", 240*MiB, 240*MiB); err == nil {
+		t.Fatal("a resize without room was accepted for a pod that requires its NUMA nodes")
+	}
+	eventually(t, "the kubelet's tries are one rejection", func() string {
+		out, _ := p.ask("status")
+		if _, rejections, _ := strings.Cut(out, "COULD NOT BE PLACED"); strings.Count(rejections, "insists") != 1 || !strings.Contains(rejections, "times") {
+			return out
+		}
+		return ""
+	})
+	if err := k.Remove(t.Context(), insists); err != nil {
+		t.Fatal(err)
+	}
 
+	grows := guaranteed("grows", 64*MiB, MiB)
+	run(t, k, grows)
 	if err := k.Resize(t.Context(), grows, "app", 240*MiB, 240*MiB); err != nil {
 		t.Fatal(err)
 	}
@@ -52,23 +66,6 @@ func TestResizeWithoutRoom(t *testing.T) {
 		blocks, mems := p.booked(grows, "app"), file(dirOf(t, k, grows, "app"), "cpuset.mems")
 		if len(blocks) != 1 || blocks[0].Size != 240*MiB || mems != fmt.Sprint(node) {
 			return fmt.Sprintf("%+v, cpuset.mems %s", blocks, mems)
-		}
-		return ""
-	})
-	if err := k.Remove(t.Context(), grows); err != nil {
-		t.Fatal(err)
-	}
-
-	run(t, k, others[node])
-	run(t, k, insists)
-	err := k.Resize(t.Context(), insists, "app", 240*MiB, 240*MiB)
-	if err == nil {
-		t.Fatal("a resize without room was accepted for a pod that requires its NUMA nodes")
-	}
-	eventually(t, "the kubelet's tries are one rejection", func() string {
-		out, _ := p.ask("status")
-		if _, rejections, _ := strings.Cut(out, "COULD NOT BE PLACED"); strings.Count(rejections, "insists") != 1 || !strings.Contains(rejections, "times") {
-			return out
 		}
 		return ""
 	})
@@ -90,7 +87,7 @@ func says(t *testing.T, p *plugin, heading string, want bool) {
 func TestRejectedPodIsOneBlock(t *testing.T) {
 	k := kubeletOf(t)
 	p := startPlugin(t, "topologyManagerPolicy: single-numa-node")
-	sizes := p.machine(k).sizes()
+	sizes := p.sizes()
 	largest := sizes[len(sizes)-1]
 	pod := guaranteed("too-large", (largest/MiB+64)*MiB, MiB)
 	if err := k.Run(t.Context(), pod); err == nil || !strings.Contains(err.Error(), "single-numa-node") {

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -241,16 +240,6 @@ type block struct {
 	Nodes []int  `json:"numaAffinity"`
 	Type  string `json:"type"`
 	Size  uint64 `json:"size"`
-}
-
-// sizes are the nodes' allocatable bytes of memory, the smallest first.
-func (s state) sizes() []uint64 {
-	var sizes []uint64
-	for _, n := range s.MachineState {
-		sizes = append(sizes, n.Memory["memory"].Allocatable)
-	}
-	slices.Sort(sizes)
-	return sizes
 }
 
 // read reads the state file.

@@ -15,7 +15,7 @@ func TestRejectionsSayWhyAndLeakNothing(t *testing.T) {
 		t.Run(policy, func(t *testing.T) {
 			p := startPlugin(t, "topologyManagerPolicy: "+policy)
 			// The largest node holds one such pod, not two; no other node holds one.
-			sizes := p.machine(k).sizes()
+			sizes := p.sizes()
 			largest, next := sizes[len(sizes)-1], sizes[len(sizes)-2]
 			size := (next/MiB + (largest-next)/MiB/2) * MiB
 			fills := guaranteed("fills", size, MiB)
