@@ -162,7 +162,7 @@ func (r *result) take(g vm.Guest) {
 		r.deaths++
 		r.logf("THE GUEST DIED after %s: %s; it is booted once more", seconds(g.Time), g.Why)
 	} else {
-		r.logf("guest ended with status %d after %s", g.Exit, seconds(g.Time))
+		r.logf("guest ended with status %d after %s, %s of them computing", g.Exit, seconds(g.Time), seconds(g.CPU))
 		if hung != "" { // a panic, or the watchdog's end
 			r.state[hung] = "FAIL"
 			r.failed[hung]++

@@ -24,8 +24,9 @@ type Guest struct {
 	// Exit is the status that the guest announced; -1 when it died before.
 	Exit int
 	// Why tells how a guest without a status ended.
-	Why  string
-	Time time.Duration
+	Why string
+	// Time is how long it ran, and CPU the part of it that QEMU computed.
+	Time, CPU time.Duration
 }
 
 // Died tells that the guest ended without announcing a status.
@@ -101,6 +102,9 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
 	g.Time = time.Since(began)
+	if cmd.ProcessState != nil {
+		g.CPU = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	}
 	_ = os.WriteFile(filepath.Join(dir, "qemu.log"), out, 0o644)
 	if m := regexp.MustCompile(`E2E-EXIT (\d+)`).FindStringSubmatch(g.Console()); m != nil {
 		g.Exit, _ = strconv.Atoi(m[1])
