@@ -25,7 +25,7 @@ func newExplainCommand() *cobra.Command {
 why each was not taken) or was rejected, and shows the arithmetic of memory.min, memory.low and memory.high. A pod is named
 by namespace and name, by its name alone, or by its UID.
 
-With --state-file no daemon is asked: the file, the plugin's or a kubelet's, says what is booked, of pods by their UID, and
+With --state-file no daemon is asked: the file, the plugin's or a kubelet's, says what is allocated, of pods by their UID, and
 the Topology Manager's policy is the configuration's.`,
 		Example: `  nri-memory-manager explain default/database
   nri-memory-manager explain default/database/postgres

@@ -23,9 +23,9 @@ guaranteedHeadroom: 0
 
 // step is something that kubelet and runtime do.
 type step struct {
-	name   string
-	do     func(*host) error
-	booked []string // afterwards
+	name      string
+	do        func(*host) error
+	allocated []string // afterwards
 }
 
 // life is the story of two pods; every step leaves something to be right or wrong.
@@ -59,25 +59,25 @@ func life() []step {
 	from := map[string][]string{
 		"create first": {small}, "resize first": {grown}, "create second": {grown, other}, "delete second": {grown}, "delete first": nil,
 	}
-	var booked []string
+	var allocated []string
 	for i := range steps {
 		if change, ok := from[steps[i].name]; ok {
-			booked = change
+			allocated = change
 		}
-		steps[i].booked = booked
+		steps[i].allocated = allocated
 	}
 	return steps
 }
 
-// settled returns the picture once the state file has these bookings and nothing has changed for a while: protection that
+// settled returns the picture once the state file has these allocations and nothing has changed for a while: protection that
 // is no longer needed is taken back after the answer.
-func (h *host) settled(booked []string) map[string]string {
+func (h *host) settled(allocated []string) map[string]string {
 	h.t.Helper()
 	last, same := h.picture(), 0
-	eventually(h.t, fmt.Sprintf("the bookings %q, and calm", booked), func() bool {
+	eventually(h.t, fmt.Sprintf("the allocations %q, and calm", allocated), func() bool {
 		now := h.picture()
 		same++
-		if !maps.Equal(now, last) || !slices.Equal(h.entries(), booked) {
+		if !maps.Equal(now, last) || !slices.Equal(h.entries(), allocated) {
 			last, same = now, 0
 		}
 		return same > 80 // at least 5 ms each
@@ -85,11 +85,11 @@ func (h *host) settled(booked []string) map[string]string {
 	return last
 }
 
-// picture is what can be seen of the plugin's work: bookings, containers' values, and the cgroups above them.
+// picture is what can be seen of the plugin's work: allocations, containers' values, and the cgroups above them.
 func (h *host) picture() map[string]string {
 	all := map[string]string{}
 	for _, entry := range h.entries() {
-		all["booked "+entry] = ""
+		all["allocated "+entry] = ""
 	}
 	for _, container := range h.runtime.Containers() {
 		cgroup := container.Linux.CgroupsPath
@@ -122,7 +122,7 @@ func (h *host) live(plugin *process, killAfter func(step int) bool, wanted []map
 			plugin = h.start()
 		}
 		if wanted == nil {
-			taken = append(taken, h.settled(step.booked))
+			taken = append(taken, h.settled(step.allocated))
 			continue
 		}
 		var diff string
@@ -184,7 +184,7 @@ func TestWhatEndedWhileThePluginWasAwayIsFreed(t *testing.T) {
 	must(t, h.endPod(gone))
 	must(t, h.removePod(gone))
 	h.start()
-	eventually(t, "only stays is booked", func() bool {
+	eventually(t, "only stays is allocated", func() bool {
 		got := h.entries()
 		return len(got) == 1 && strings.HasPrefix(got[0], "uid-stays/app")
 	})
@@ -212,7 +212,7 @@ func TestRuntimesWithAnOlderNRI(t *testing.T) {
 			eventually(t, "memory.high follows the resize", func() bool { return high() != before })
 			must(t, h.endPod(first))
 			must(t, h.removePod(first))
-			eventually(t, "nothing is booked", func() bool { return len(h.entries()) == 0 })
+			eventually(t, "nothing is allocated", func() bool { return len(h.entries()) == 0 })
 		})
 	}
 }
@@ -230,7 +230,7 @@ func TestAnotherPluginSetsTheSameKey(t *testing.T) {
 	stop()
 	// The kubelet tries again; the first try has left nothing that would be in its way.
 	eventually(t, "the rival is gone", func() bool { return h.create(first) == nil })
-	eventually(t, "it alone is booked", func() bool { return slices.Equal(h.entries(), []string{"uid-first/app 0 12884901888"}) })
+	eventually(t, "it alone is allocated", func() bool { return slices.Equal(h.entries(), []string{"uid-first/app 0 12884901888"}) })
 }
 
 func TestARejectedContainerLeavesNothing(t *testing.T) {
@@ -245,7 +245,7 @@ func TestARejectedContainerLeavesNothing(t *testing.T) {
 		}
 	}
 	must(t, h.runtime.StopPodSandbox(context.Background(), large.sandbox()))
-	eventually(t, "nothing is booked", func() bool { return len(h.entries()) == 0 })
+	eventually(t, "nothing is allocated", func() bool { return len(h.entries()) == 0 })
 	h.deploy(guaranteed("fits", 12*gi))
 }
 
@@ -261,6 +261,6 @@ func TestAHostileCgroupParentTouchesNothing(t *testing.T) {
 			must(t, h.runtime.RemovePodSandbox(context.Background(), evil.sandbox()))
 		}
 	}
-	eventually(t, "nothing is booked", func() bool { return len(h.entries()) == 0 })
+	eventually(t, "nothing is allocated", func() bool { return len(h.entries()) == 0 })
 	h.deploy(guaranteed("good", gi))
 }

@@ -230,7 +230,7 @@ func (p *process) get(path string) string {
 	return string(body)
 }
 
-// entries are the bookings in the state file, as "pod/container nodes bytes" each.
+// entries are the allocations in the state file, as "pod/container nodes bytes" each.
 func (h *host) entries() []string {
 	h.t.Helper()
 	data, err := os.ReadFile(h.path("state/" + checkpoint.FileName))

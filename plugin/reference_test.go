@@ -96,7 +96,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 		case gone:
 			t.Errorf("%s is of no command; UPDATE_GOLDEN=1 removes it", file)
 		case !slices.Equal(got, want):
-			t.Errorf("%s (-) is not what the commands say (+); UPDATE_GOLDEN=1 writes it anew:\n%s", file, cmp.Diff(string(got), string(want)))
+			t.Errorf("%s (-) is not what the commands say (+); UPDATE_GOLDEN=1 rewrites it:\n%s", file, cmp.Diff(string(got), string(want)))
 		}
 	}
 }

@@ -37,7 +37,7 @@ const releases = "../testdata/releases"
 
 var record = flag.String("record", "", "write what this code leaves behind as this release into "+releases)
 
-// TestRecord makes such a folder. Its pods have every kind of value that a state folder can hold: bookings of one node and of a
+// TestRecord makes such a folder. Its pods have every kind of value that a state folder can hold: allocations of one node and of a
 // group, huge pages, and a memory.high raised by the stall guard.
 func TestRecord(t *testing.T) {
 	if *record == "" {
@@ -181,7 +181,7 @@ func (h *host) takeover(placements string) *process {
 	eventually(h.t, "the placements are as they were", func() bool { return h.placements() == placements })
 	eventually(h.t, "all cgroup files are as they were", func() bool { return cmp.Equal(before, h.written()) })
 	if log := plugin.log.String(); !strings.Contains(log, " placed=0 ") {
-		h.t.Error("a running container was placed anew")
+		h.t.Error("a running container was placed again")
 	}
 	// The next one gets what the others leave free.
 	next := guaranteed("next", 8*gi)

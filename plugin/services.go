@@ -106,7 +106,7 @@ func (d *daemon) writeEvents() error {
 	return nil
 }
 
-// throttled is told of containers that the stall guard has given room.
+// throttled receives containers that the stall guard has given room.
 func (d *daemon) throttled(e guard.Episode) {
 	if d.events != nil {
 		d.events.Throttled(e)

@@ -16,7 +16,7 @@ func newStateCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "state",
 		Short: "Take over, hand back, show or verify the state file of a Memory Manager",
-		Long: `The plugin keeps its bookings in the format of the kubelet's /var/lib/kubelet/memory_manager_state, so that a node
+		Long: `The plugin keeps its allocations in the format of the kubelet's /var/lib/kubelet/memory_manager_state, so that a node
 can move from the kubelet's Memory Manager to the plugin and back.`,
 		Example: `  nri-memory-manager state import /var/lib/kubelet/memory_manager_state
   nri-memory-manager state show /var/lib/nri-memory-manager/memory_manager_state`,
@@ -40,7 +40,7 @@ func newStateImportCommand() *cobra.Command {
 		Use:   "import FILE",
 		Short: "Make a kubelet's state file the plugin's",
 		Long: `Reads a state file of a kubelet, checks it, and writes it as the plugin's. Stop the plugin and the kubelet first.
-The next start of the plugin takes the bookings over; containers that are gone by then are dropped.`,
+The next start of the plugin takes the allocations over; containers that are gone by then are dropped.`,
 		Example: `  nri-memory-manager state import /var/lib/kubelet/memory_manager_state`,
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -108,8 +108,8 @@ func newStateShowCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "show FILE",
 		Short: "Show the nodes and containers of a state file, a kubelet's or the plugin's",
-		Long: `Prints what every NUMA node has, has given and has left, and where each container is booked. The file is only read;
-whether it is right, "state verify" tells.`,
+		Long: `Prints what every NUMA node has, has given and has left, and where each container is allocated. The file is only read;
+"state verify" says whether it is right.`,
 		Example: `  nri-memory-manager state show /var/lib/nri-memory-manager/memory_manager_state
   nri-memory-manager state show /var/lib/kubelet/memory_manager_state -o json`,
 		Args: cobra.ExactArgs(1),

@@ -41,7 +41,7 @@ the cgroups above the pods, and what could not be placed.`,
 	flags := cmd.Flags()
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
 	addFormat(cmd, &format, "table", "wide", "json", "yaml")
-	flags.BoolVarP(&watch, "watch", "w", false, "show it anew every two seconds")
+	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds")
 	return cmd
 }
 

@@ -54,7 +54,7 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 	reader, err := os.OpenFile(fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	must(t, err)
 	defer reader.Close()
-	eventually(t, "both bookings are in the state file", func() bool { return len(h.entries()) == 2 })
+	eventually(t, "both allocations are in the state file", func() bool { return len(h.entries()) == 2 })
 	eventually(t, "the plugin is ready", func() bool { return !strings.Contains(plugin.get("/readyz"), "[-]") })
 }
 
@@ -90,7 +90,7 @@ func TestDamagedFilesAreSetAside(t *testing.T) {
 		must(t, os.WriteFile(h.path("state/"+file+".tmp"), make([]byte, 1<<20), 0o600))
 	}
 	plugin = h.start()
-	eventually(t, "the bookings are back", func() bool { return len(h.entries()) == 1 })
+	eventually(t, "the allocations are back", func() bool { return len(h.entries()) == 1 })
 	for i, kept := range h.setAside() {
 		if name, _, _ := strings.Cut(filepath.Base(kept), ".corrupt-"); !slices.Contains(files, name) {
 			t.Errorf("%d: %s is set aside", i, kept)
@@ -131,7 +131,7 @@ func TestAReadOnlyStateFolderHoldsNoContainer(t *testing.T) {
 	if ready := plugin.get("/readyz"); !strings.Contains(ready, "[-] checkpoint") {
 		t.Errorf("readiness does not name the checkpoint:\n%s", ready)
 	}
-	// The bookings are in memory: the second pod does not land on the first.
+	// The allocations are in memory: the second pod does not land on the first.
 	second := guaranteed("second", 12*gi)
 	h.deploy(second)
 	if got := h.mems(second); got != "1" {
@@ -156,7 +156,7 @@ func TestADamagedStateFileIsKeptAndRebuilt(t *testing.T) {
 	plugin.kill()
 	must(t, os.WriteFile(h.path("state/"+checkpoint.FileName), []byte(`{"policyName":"Static","machineState":{`), 0o600))
 	h.start()
-	eventually(t, "the bookings are back", func() bool { return slices.Equal(h.entries(), before) })
+	eventually(t, "the allocations are back", func() bool { return slices.Equal(h.entries(), before) })
 	kept, err := filepath.Glob(h.path("state/" + checkpoint.FileName + ".corrupt-*"))
 	must(t, err)
 	if len(kept) != 1 {

@@ -21,7 +21,7 @@ import (
 // standsTimeout bounds the question after the DaemonSet: the rollback comes behind it.
 const standsTimeout = 5 * time.Second
 
-// endsForGood tells whether what was written goes with the daemon that ends: if the configuration says so and, where the
+// endsForGood reports whether what was written goes with the daemon that ends: if the configuration says so and, where the
 // daemon knows its DaemonSet, that is deleted. An update of it, or the pod's move to another node, leaves the values.
 func (d *daemon) endsForGood() bool {
 	switch {

@@ -23,7 +23,7 @@ func newVerifyCommand() *cobra.Command {
 		Use:   "verify",
 		Short: "Audit this node: is what was promised to containers what the kernel does for them",
 		Long: `Verify asks the running daemon what it has promised, reads the kernel's files, and names what does not agree: protection
-that a cgroup above cancels, pages on other NUMA nodes than booked, huge pages that others have taken, other writers of the
+that a cgroup above cancels, pages on other NUMA nodes than allocated, huge pages that others have taken, other writers of the
 same files, settings of the kubelet that conflict, and known problems of this kernel and runtime. It changes nothing.
 
 Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warnings, 2 bad input or no daemon.`,

@@ -13,7 +13,7 @@ func newVersionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the version of this binary and of the NRI protocol it was built with",
 		Long: `Prints the version of this binary, of the NRI module in it and of Go. Which version of NRI the runtime has,
-"nri-memory-manager status -o json" tells.`,
+"nri-memory-manager status -o json" shows.`,
 		Example: `  nri-memory-manager version`,
 		Args:    cobra.NoArgs,
 		Run: func(cmd *cobra.Command, _ []string) {

@@ -213,7 +213,7 @@ func TestTheObjectIsMended(t *testing.T) {
 	_, err := n.objects.Update(t.Context(), object, metav1.UpdateOptions{})
 	must(t, err)
 	n.isTrue()
-	for _, line := range []string{"somebody has deleted the NodeResourceTopology", "somebody else has written the NodeResourceTopology"} {
+	for _, line := range []string{"the NodeResourceTopology was deleted", "another writer has changed the NodeResourceTopology"} {
 		if !strings.Contains(n.log.String(), line) {
 			t.Errorf("the log does not say: %s", line)
 		}

@@ -68,7 +68,7 @@ func TestACreatedContainerGetsItsNodesAndValues(t *testing.T) {
 			if err := n.StopPodSandbox(context.Background(), pod); err != nil {
 				t.Fatal(err)
 			}
-			n.want("the bookings after the pod", n.booked(), "0 0")
+			n.want("the allocations after the pod", n.allocated(), "0 0")
 			for _, dir := range []string{"kubepods", "kubepods/burstable"} {
 				for _, file := range []string{"memory.min", "memory.low"} {
 					if left := n.file(dir, file); left != "" && left != "0" {
@@ -80,20 +80,20 @@ func TestACreatedContainerGetsItsNodesAndValues(t *testing.T) {
 	}
 }
 
-func TestABookingLivesAsLongAsItsPod(t *testing.T) {
+func TestAnAllocationLivesAsLongAsItsPod(t *testing.T) {
 	n := newNode(t, "")
 	pod := n.pod("loops", memoryqos.Guaranteed)
 	first := n.launch(pod, ofPod(pod, "main", 3*gi))
 	other := n.pod("other", memoryqos.Guaranteed)
 	n.launch(other, ofPod(other, "main", 11*gi)) // node 0 is full now
-	n.want("bookings", n.booked(), "14336 0")
+	n.want("allocations", n.allocated(), "14336 0")
 
 	for range 3 { // stopping twice is as good as once
 		if err := n.StopContainer(context.Background(), pod, first); err != nil {
 			t.Fatal(err)
 		}
 	}
-	n.want("the bookings of a container that ended", n.booked(), "14336 0")
+	n.want("the allocations of a container that ended", n.allocated(), "14336 0")
 	n.want("the pod's memory.min meanwhile", n.file(pod.CgroupParent, "memory.min"), "0")
 
 	again := ofPod(pod, "main", 3*gi)
@@ -114,7 +114,7 @@ func TestABookingLivesAsLongAsItsPod(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.want("bookings after the pod", n.booked(), "11264 0")
+	n.want("allocations after the pod", n.allocated(), "11264 0")
 }
 
 func TestALateRemovalOfAnOldSandboxLeavesTheNewOneAlone(t *testing.T) {
@@ -133,7 +133,7 @@ func TestALateRemovalOfAnOldSandboxLeavesTheNewOneAlone(t *testing.T) {
 	if err := n.RemovePodSandbox(context.Background(), old); err != nil {
 		t.Fatal(err)
 	}
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 }
 
 func TestACreateAfterItsSandboxHasStoppedIsRefused(t *testing.T) {
@@ -149,7 +149,7 @@ func TestACreateAfterItsSandboxHasStoppedIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "the pod sandbox has been stopped") {
 		t.Errorf("the late create's error is %v", err)
 	}
-	n.want("bookings", n.booked(), "0 0")
+	n.want("allocations", n.allocated(), "0 0")
 }
 
 func TestWhatCannotBePlacedIsRefusedOrRunsUnpinned(t *testing.T) {
@@ -228,7 +228,7 @@ func TestWhatCannotBePlacedIsRefusedOrRunsUnpinned(t *testing.T) {
 					t.Errorf("counted: %v", n.Counters().Rejections)
 				}
 				n.want("kubepods memory.min", strings.Trim(n.file("kubepods", "memory.min"), "0"), "")
-				n.want("bookings", n.booked(), "0 0")
+				n.want("allocations", n.allocated(), "0 0")
 				return
 			}
 			if err != nil {
@@ -252,21 +252,21 @@ func TestRequiredRefusesMoreNodesThanNeeded(t *testing.T) {
 	if err == nil {
 		t.Fatal("it was created")
 	}
-	n.want("bookings", n.booked(), "8192 8192")
+	n.want("allocations", n.allocated(), "8192 8192")
 }
 
-func TestTheKubeletsOwnNodesAreRespectedAndBooked(t *testing.T) {
+func TestTheKubeletsOwnNodesAreRespectedAndAllocated(t *testing.T) {
 	n := newNode(t, "")
 	pod := n.pod("pinned", memoryqos.Guaranteed)
 	c := ofPod(pod, "main", 2*gi)
 	c.Resources.Mems = "1"
 	n.want("cpuset.mems", n.create(pod, c).CpusetMems, "")
-	n.want("bookings", n.booked(), "0 2048")
+	n.want("allocations", n.allocated(), "0 2048")
 	n.want("pinning", n.containerView(pod, "main").Pinning, "pinned by the kubelet")
 	if !strings.Contains(n.log.String(), "pinned by the kubelet: its memory is allocated where it is") {
 		t.Errorf("the log does not say so:\n%s", n.log)
 	}
-	// More than the node has is booked all the same.
+	// More than the node has is allocated all the same.
 	big := n.pod("big", memoryqos.Guaranteed)
 	c = ofPod(big, "main", 30*gi)
 	c.Resources.Mems = "1"
@@ -274,7 +274,7 @@ func TestTheKubeletsOwnNodesAreRespectedAndBooked(t *testing.T) {
 	if !strings.Contains(n.log.String(), "a node has more allocated than it has") {
 		t.Errorf("the log does not say so:\n%s", n.log)
 	}
-	// A node that is not there is not booked, and the container runs.
+	// A node that is not there is not allocated, and the container runs.
 	gone := n.pod("gone", memoryqos.Guaranteed)
 	c = ofPod(gone, "main", gi)
 	c.Resources.Mems = "7"
@@ -284,7 +284,7 @@ func TestTheKubeletsOwnNodesAreRespectedAndBooked(t *testing.T) {
 	}
 }
 
-func TestHugepagesAreBookedWithTheMemory(t *testing.T) {
+func TestHugepagesAreAllocatedWithTheMemory(t *testing.T) {
 	n := newNode(t, "")
 	pod := n.pod("huge", memoryqos.Guaranteed)
 	c := ofPod(pod, "main", gi)
@@ -403,5 +403,5 @@ func TestAContainerThatStartsWithoutAnAnswerIsBroughtIn(t *testing.T) {
 	n.want("memory.min", n.file(c.CgroupsPath, "memory.min"), "1052266496")
 	n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), "0")
 	n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), "1052266496")
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 }

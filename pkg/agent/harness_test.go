@@ -352,8 +352,8 @@ func (n *node) containerView(p Pod, name string) ContainerView {
 	return ContainerView{}
 }
 
-// booked is what each node has booked, in Mi, for example "3072 0".
-func (n *node) booked() string {
+// allocated is what each node has allocated, in Mi, for example "3072 0".
+func (n *node) allocated() string {
 	n.Helper()
 	var all []string
 	for _, node := range n.View().Nodes {

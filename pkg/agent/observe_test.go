@@ -32,7 +32,7 @@ func TestAResizeWhileDisconnectedIsObserved(t *testing.T) {
 			if got := n.containerView(burst, "main").Limit; got != 2000*mi {
 				t.Errorf("memory.max is %d, the limit is taken as %d", 2000*mi, got)
 			}
-			n.want("allocated", n.booked(), "4096 0")
+			n.want("allocated", n.allocated(), "4096 0")
 		})
 	}
 }
@@ -58,7 +58,7 @@ func TestAnUpdateThatWeFailedIsNotBelieved(t *testing.T) {
 			pod := n.pod("pod", class)
 			c := n.launch(pod, ofPod(pod, "main", 1000*mi))
 			n.writeFile(c.CgroupsPath, "memory.max", bytesOf(1000*mi))
-			allocated := n.booked()
+			allocated := n.allocated()
 			if _, err := n.UpdateContainer(ctx, pod, c, Resources{MemoryLimit: limit(int64(4000 * mi))}); err == nil {
 				t.Fatal("no error")
 			}
@@ -66,7 +66,7 @@ func TestAnUpdateThatWeFailedIsNotBelieved(t *testing.T) {
 			if got := n.containerView(pod, "main").Limit; got != 1000*mi {
 				t.Errorf("memory.max is %d, the limit is taken as %d", 1000*mi, got)
 			}
-			n.want("allocated", n.booked(), allocated)
+			n.want("allocated", n.allocated(), allocated)
 		})
 	}
 }
@@ -174,7 +174,7 @@ func TestAnInitContainersMemoryIsReusedAfterARestart(t *testing.T) {
 	blocker := n.pod("blocker", memoryqos.Guaranteed)
 	init := n.launch(pod, ofPod(pod, "init", 14*gi))
 	other := n.launch(blocker, ofPod(blocker, "main", 14*gi))
-	n.want("allocated", n.booked(), "14336 14336")
+	n.want("allocated", n.allocated(), "14336 14336")
 	stop()
 	n.restart()
 	api.changed = nil
@@ -242,7 +242,7 @@ func TestAPodLevelPodCountsOnce(t *testing.T) {
 			n.work(context.Background())
 			n.want("the pod's memory.min", text(n.podView(pod).Values.Min), bytesOf(gi))
 			n.want("memory.min of kubepods", text(n.View().Ancestors.Kubepods.Min), bytesOf(gi))
-			n.want("allocated", n.booked(), "0 0")
+			n.want("allocated", n.allocated(), "0 0")
 			for _, c := range []string{"a", "b", "c"} {
 				n.want("pinning of "+c, n.containerView(pod, c).Pinning,
 					"not pinned: the pod's resources are its own, not its containers' (pod-level resources)")
@@ -274,7 +274,7 @@ func TestARuntimeThatHangsHoldsNothingUp(t *testing.T) {
 	n.launch(gone, ofPod(gone, "main", gi))
 	n.clock.add(2 * time.Minute)
 	n.rmdir(gone.CgroupParent)
-	eventually(t, "the pod that is gone is free", func() bool { return n.booked() == "0 0" })
+	eventually(t, "the pod that is gone is free", func() bool { return n.allocated() == "0 0" })
 }
 
 // News that come more often than the period do not keep the periodic look away.
@@ -287,7 +287,7 @@ func TestWakeUpsDoNotStarveThePeriodicLook(t *testing.T) {
 	n.rmdir(gone.CgroupParent)
 	eventually(t, "the pod that is gone is free", func() bool {
 		n.poke()
-		return n.booked() == "0 0"
+		return n.allocated() == "0 0"
 	})
 }
 

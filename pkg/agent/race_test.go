@@ -79,7 +79,7 @@ func TestAStormLeavesNothing(t *testing.T) {
 	stopReading()
 	readers.Wait()
 	stop()
-	n.want("bookings after the storm", n.booked(), "0 0")
+	n.want("allocations after the storm", n.allocated(), "0 0")
 	for _, file := range []string{"memory.min", "memory.low"} {
 		if held := n.file("kubepods", file); held != "" && held != "0" {
 			t.Errorf("kubepods' %s is %s after the storm", file, held)

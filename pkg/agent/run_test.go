@@ -191,12 +191,12 @@ func TestRolesAndPodLevelsComeFromThePodAPI(t *testing.T) {
 	known.Overhead = 10 * mi
 	api.say(known)
 	first := n.launch(pod, ofPod(pod, "init", 2*gi))
-	n.want("bookings", n.booked(), "2048 0")
+	n.want("allocations", n.allocated(), "2048 0")
 	if err := n.StopContainer(context.Background(), pod, first); err != nil {
 		t.Fatal(err)
 	}
 	n.launch(pod, ofPod(pod, "main", gi))
-	n.want("the app re-uses the init container's memory", n.booked(), "2048 0")
+	n.want("the app re-uses the init container's memory", n.allocated(), "2048 0")
 	if kind := n.containerView(pod, "init").Kind; kind != memoryqos.Init {
 		t.Errorf("the role is %v", kind)
 	}
@@ -330,22 +330,22 @@ func TestPodsThatEndUnseenAreForgotten(t *testing.T) {
 	n.create(fresh, ofPod(fresh, "main", gi))
 	n.rmdir(fresh.CgroupParent) // its cgroup has not been seen yet
 	n.reconcile(ctx)
-	n.want("bookings", n.booked(), "2048 0")
+	n.want("allocations", n.allocated(), "2048 0")
 
 	n.rmdir(c.CgroupsPath) // the container died unseen
 	n.reconcile(ctx)
-	n.want("bookings", n.booked(), "2048 0")
+	n.want("allocations", n.allocated(), "2048 0")
 	if n.containerView(pod, "main").State.Alive() {
 		t.Error("a container without a cgroup counts as alive")
 	}
 	n.rmdir(pod.CgroupParent)
 	n.reconcile(ctx)
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 	n.rmdir("kubepods")
 	n.mkdir("kubepods")
 	n.clock.add(2 * time.Minute)
 	n.reconcile(ctx)
-	n.want("bookings", n.booked(), "0 0")
+	n.want("allocations", n.allocated(), "0 0")
 	if got := n.Counters().Forgotten; got != 2 {
 		t.Errorf("%d pods were forgotten", got)
 	}
@@ -369,7 +369,7 @@ func TestWhatSynchronizeBroughtEndsAsSoonAsItsCgroupIsGone(t *testing.T) {
 	n.rmdir(ends.CgroupParent)
 	n.rmdir(second.CgroupsPath)
 	n.reconcile(ctx)
-	n.want("bookings", n.booked(), "6144 0")
+	n.want("allocations", n.allocated(), "6144 0")
 	if n.containerView(stays, "main").State.Alive() {
 		t.Error("a container without a cgroup counts as alive")
 	}
@@ -402,12 +402,12 @@ func TestWhatCannotBeLookedAtIsNotGone(t *testing.T) {
 	n.reconcile(ctx)
 	n.clock.add(2 * time.Hour)
 	n.reconcile(ctx)
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 	if got := len(n.journal.Entries()); got != journaled {
 		t.Errorf("the journal has %d entries, want %d", got, journaled)
 	}
 	n.sync([]Pod{pod}, nil) // the runtime lists the pod without its container
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 	must(os.Remove(n.root + pod.CgroupParent))
 	must(os.Rename(hidden, n.root+pod.CgroupParent))
 	n.sync([]Pod{pod}, []Container{c})
@@ -432,7 +432,7 @@ func TestAContainerThatNeverHadACgroupEndsWithItsPod(t *testing.T) {
 	n.want("the pod's memory.min", text(n.podView(pod).Values.Min), "1052266496")
 	n.rmdir(pod.CgroupParent)
 	n.reconcile(ctx)
-	n.want("bookings", n.booked(), "0 0")
+	n.want("allocations", n.allocated(), "0 0")
 }
 
 func TestForeignWritesToContainersAreRepaired(t *testing.T) {
@@ -473,10 +473,10 @@ func TestAReloadReachesRunningContainers(t *testing.T) {
 		t.Error("there is a node map without a memory manager")
 	}
 	n.reconfigure("")
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 	n.want("cpuset.mems", n.file(p.CgroupsPath, "cpuset.mems"), "0")
 	n.reconfigure("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\ntopologyManagerPolicy: restricted")
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 
 	// One that does not fit this machine changes nothing.
 	bad := n.config
@@ -495,7 +495,7 @@ func TestAReloadReachesRunningContainers(t *testing.T) {
 	}
 }
 
-// slowAPI is asked in vain, and remembers how long it had to answer.
+// slowAPI gives no answer, and remembers how long it had to answer.
 type slowAPI struct {
 	podAPI
 	had chan time.Duration
@@ -557,7 +557,7 @@ func TestADryRunTouchesNothing(t *testing.T) {
 	if got := n.create(pod, ofPod(pod, "main", gi)); !got.Empty() {
 		t.Errorf("it was adjusted: %+v", got)
 	}
-	n.want("the bookings shown", n.booked(), "1024 0")
+	n.want("the allocations shown", n.allocated(), "1024 0")
 	big := n.pod("big", memoryqos.Guaranteed)
 	if got := n.create(big, ofPod(big, "main", 60*gi)); !got.Empty() {
 		t.Errorf("it was adjusted: %+v", got)
@@ -600,7 +600,7 @@ func TestADryRunTouchesNothing(t *testing.T) {
 	n.reconfigure("topologyManagerPolicy: restricted")
 	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), "966365184")
 	n.restart()
-	n.want("the checkpoint", strings.Split(n.booked(), " ")[0], "2048")
+	n.want("the checkpoint", strings.Split(n.allocated(), " ")[0], "2048")
 }
 
 func TestConditionsFollowTheConnection(t *testing.T) {
@@ -636,7 +636,7 @@ func TestASlowDiskIsToldAndAFailingOneIsNot(t *testing.T) {
 	}
 	n.want("kubepods' memory.min", strings.Trim(n.file("kubepods", "memory.min"), "0"), "")
 	n.want("the retry has the same nodes", n.create(pod, ofPod(pod, "main", gi)).CpusetMems, "0")
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 
 	file := filepath.Join(n.state, checkpoint.FileName)
 	if err := os.Remove(file); err != nil {

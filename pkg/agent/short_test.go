@@ -24,7 +24,7 @@ func (n *node) crowd(annotation string) (small, other Pod, c, neighbor Container
 	}
 	neighbor = n.launch(other, ofPod(other, "main", 6*gi))
 	c = n.launch(small, ofPod(small, "main", 8*gi))
-	n.want("allocated on the nodes", n.booked(), "14336 0")
+	n.want("allocated on the nodes", n.allocated(), "14336 0")
 	return small, other, c, neighbor
 }
 
@@ -56,7 +56,7 @@ func TestAResizeThatFindsNoRoom(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), test.err) {
 					t.Fatalf("got %v, want %s", err, test.err)
 				}
-				n.want("allocated on the nodes", n.booked(), "14336 0")
+				n.want("allocated on the nodes", n.allocated(), "14336 0")
 				n.want("short", view.Short.String(), "nothing")
 				return
 			}
@@ -65,7 +65,7 @@ func TestAResizeThatFindsNoRoom(t *testing.T) {
 			}
 			n.want("cpuset.mems", got.CpusetMems, "0-1")
 			n.want("the nodes shown", view.Nodes.String(), "0-1")
-			n.want("allocated on the nodes", n.booked(), "14848 0")
+			n.want("allocated on the nodes", n.allocated(), "14848 0")
 			n.want("short", view.Short.String(), "memory 1610612736 (1536Mi)")
 			if view.Limit != 10*gi || len(n.View().Rejections) > 0 {
 				t.Errorf("limit %d, rejections %+v", view.Limit, n.View().Rejections)
@@ -77,7 +77,7 @@ func TestAResizeThatFindsNoRoom(t *testing.T) {
 func TestWhatIsShortIsAllocatedOnceThereIsRoom(t *testing.T) {
 	for name, test := range map[string]struct {
 		free        func(n *node, other Pod, c Container)
-		booked      string
+		allocated   string
 		short, mems string
 	}{
 		"its neighbor ends": {func(n *node, other Pod, _ Container) {
@@ -105,7 +105,7 @@ func TestWhatIsShortIsAllocatedOnceThereIsRoom(t *testing.T) {
 				t.Error("Run is not told")
 			}
 			n.work(context.Background())
-			n.want("allocated on the nodes", n.booked(), test.booked)
+			n.want("allocated on the nodes", n.allocated(), test.allocated)
 			n.want("short", n.containerView(small, "main").Short.String(), test.short)
 			n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), test.mems)
 			generation := n.View().Generation
@@ -129,7 +129,7 @@ func TestAResizeDownEndsTheShortage(t *testing.T) {
 	if got := n.update(small, c, to(gi)); got == nil || got.CpusetMems != "0" {
 		t.Errorf("answered with %+v", got)
 	}
-	n.want("allocated on the nodes", n.booked(), "7168 0")
+	n.want("allocated on the nodes", n.allocated(), "7168 0")
 }
 
 func TestARestartFindsWhatIsShort(t *testing.T) {
@@ -159,7 +159,7 @@ func TestARestartFindsWhatIsShort(t *testing.T) {
 	if len(updates) != 1 || updates[0].CpusetMems != "0" {
 		t.Errorf("updates: %+v", updates)
 	}
-	n.want("allocated on the nodes", n.booked(), "10240 0")
+	n.want("allocated on the nodes", n.allocated(), "10240 0")
 }
 
 // TestAResizeWhileThePluginWasAway is never refused: it has happened.
@@ -184,7 +184,7 @@ func TestAShortContainerIsNotTakenForOneOnAllNodes(t *testing.T) {
 	}
 	n.start()
 	n.sync([]Pod{small, other}, []Container{c, neighbor})
-	n.want("allocated on the nodes", n.booked(), "6144 10240")
+	n.want("allocated on the nodes", n.allocated(), "6144 10240")
 	for _, node := range n.View().Nodes {
 		if node.Cells.Len() > 1 {
 			t.Errorf("node %d is in the group %s", node.ID, node.Cells)
@@ -194,10 +194,10 @@ func TestAShortContainerIsNotTakenForOneOnAllNodes(t *testing.T) {
 
 func TestARestartOfAResizedContainer(t *testing.T) {
 	for name, test := range map[string]struct {
-		yaml         string
-		full         bool // node 1
-		mems, booked string
-		short        string
+		yaml            string
+		full            bool // node 1
+		mems, allocated string
+		short           string
 	}{
 		"goes elsewhere":           {"topologyManagerPolicy: restricted", false, "1", "6144 10240", "nothing"},
 		"stays short":              {"topologyManagerPolicy: restricted", true, "0-1", "14848 13312", "memory 1610612736 (1536Mi)"},
@@ -218,7 +218,7 @@ func TestARestartOfAResizedContainer(t *testing.T) {
 			again.ID += "-2"
 			again.CgroupsPath += "-2"
 			n.want("cpuset.mems", n.create(small, again).CpusetMems, test.mems)
-			n.want("allocated on the nodes", n.booked(), test.booked)
+			n.want("allocated on the nodes", n.allocated(), test.allocated)
 			n.want("short", n.containerView(small, "main").Short.String(), test.short)
 		})
 	}

@@ -30,10 +30,10 @@ func fleet(n *node) (pods []Pod, containers []Container) {
 	return pods, containers
 }
 
-func TestARestartKeepsEveryBookingAndUpdatesNothing(t *testing.T) {
+func TestARestartKeepsEveryAllocationAndUpdatesNothing(t *testing.T) {
 	n := newNode(t, "")
 	pods, containers := fleet(n)
-	booked, ancestors := n.booked(), n.View().Ancestors
+	allocated, ancestors := n.allocated(), n.View().Ancestors
 	for range 5 { // the order of pods and containers never matters
 		rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 		rand.Shuffle(len(containers), func(i, j int) { containers[i], containers[j] = containers[j], containers[i] })
@@ -41,7 +41,7 @@ func TestARestartKeepsEveryBookingAndUpdatesNothing(t *testing.T) {
 		if updates := n.sync(pods, containers); len(updates) > 0 {
 			t.Errorf("updates: %+v", updates)
 		}
-		n.want("bookings", n.booked(), booked)
+		n.want("allocations", n.allocated(), allocated)
 		n.want("kubepods' memory.min", text(n.View().Ancestors.Kubepods.Min), text(ancestors.Kubepods.Min))
 	}
 	if view := n.View(); !view.Ready() {
@@ -56,15 +56,15 @@ func TestSynchronizeDropsWhatIsGone(t *testing.T) {
 	// big has no container any more and no cgroup, small's pod is not listed at all.
 	n.rmdir(pods[0].CgroupParent)
 	n.sync([]Pod{pods[0], pods[2], pods[3]}, containers[2:])
-	n.want("bookings", n.booked(), "0 0")
+	n.want("allocations", n.allocated(), "0 0")
 	if got := len(n.View().Pods); got != 2 {
 		t.Errorf("%d pods are shown", got)
 	}
-	// A container that is gone keeps its booking while its pod lives.
+	// A container that is gone keeps its allocation while its pod lives.
 	pod := n.pod("loop", memoryqos.Guaranteed)
 	n.launch(pod, ofPod(pod, "main", gi))
 	n.sync([]Pod{pod}, nil)
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 	n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), "0")
 }
 
@@ -78,7 +78,7 @@ func TestAStateFileThatIsLostOrBadIsRebuiltFromTheRuntime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "")
 			pods, containers := fleet(n)
-			booked := n.booked()
+			allocated := n.allocated()
 			n.stop()
 			if err := damage(filepath.Join(n.state, checkpoint.FileName)); err != nil {
 				t.Fatal(err)
@@ -87,7 +87,7 @@ func TestAStateFileThatIsLostOrBadIsRebuiltFromTheRuntime(t *testing.T) {
 			if updates := n.sync(pods, containers); len(updates) > 0 {
 				t.Errorf("updates: %+v", updates)
 			}
-			n.want("bookings", n.booked(), booked)
+			n.want("allocations", n.allocated(), allocated)
 			n.want("pinning", n.containerView(pods[1], "main").Pinning, "found pinned")
 		})
 	}
@@ -150,7 +150,7 @@ func TestCRIOsStaleValuesDoNotWin(t *testing.T) {
 			n.restart()
 		}
 		updates := n.sync([]Pod{pod, burst}, []Container{stale, staleBurst})
-		n.want("bookings", n.booked(), "14848 5632")
+		n.want("allocations", n.allocated(), "14848 5632")
 		if got := n.containerView(burst, "main"); got.Limit != 2000*mi {
 			t.Errorf("the Burstable limit is taken as %d", got.Limit)
 		}

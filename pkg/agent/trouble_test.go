@@ -253,7 +253,7 @@ func TestTheKubeletMayMoveWhatItHasPinned(t *testing.T) {
 	if got == nil || got.CpusetMems != "" || got.Unified["memory.min"] != "2104532992" {
 		t.Errorf("it was answered with %+v", got)
 	}
-	n.want("bookings", n.booked(), "2048 0")
+	n.want("allocations", n.allocated(), "2048 0")
 	if blocks := n.containerView(pod, "main").Blocks; len(blocks) != 2 {
 		t.Errorf("blocks are %v", blocks)
 	}
@@ -263,7 +263,7 @@ func TestTheKubeletMayMoveWhatItHasPinned(t *testing.T) {
 	b.Resources.Mems = "1"
 	b = n.launch(burst, b)
 	n.update(burst, b, Resources{Mems: "0"})
-	n.want("bookings", n.booked(), "2048 0")
+	n.want("allocations", n.allocated(), "2048 0")
 }
 
 func TestOnlyTheChosenSourcesAreBelieved(t *testing.T) {

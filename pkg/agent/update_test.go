@@ -109,7 +109,7 @@ func TestWhatIsLoweredIsLoweredAboveOnlyAfterwards(t *testing.T) {
 	before := n.file("kubepods", "memory.min")
 	got := n.update(pod, c, Resources{MemoryLimit: limit(int64(gi))})
 	n.want("kubepods' memory.min before the runtime has applied it", n.file("kubepods", "memory.min"), before)
-	n.want("bookings", n.booked(), "1024 0")
+	n.want("allocations", n.allocated(), "1024 0")
 	n.write(c.CgroupsPath, *got)
 	if err := n.PostUpdateContainer(context.Background(), pod, c); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestAResizeThatDoesNotFitIsRefusedAndChangesNothing(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "container main of pod default/pod") {
 		t.Fatalf("the error is %v", err)
 	}
-	n.want("bookings", n.booked(), "2048 0")
+	n.want("allocations", n.allocated(), "2048 0")
 	n.want("the pod's memory.min", n.file(pod.CgroupParent, "memory.min"), min)
 	if got := n.containerView(pod, "main").Limit; got != 2*gi {
 		t.Errorf("the limit is shown as %d", got)
@@ -191,7 +191,7 @@ func TestAnUpdateOfAContainerThatWasMissedTakesItIn(t *testing.T) {
 	if got == nil || got.CpusetMems != "0" || got.Unified["memory.min"] != "2104532992" {
 		t.Errorf("the answer is %+v", got)
 	}
-	n.want("bookings", n.booked(), "2048 0")
+	n.want("allocations", n.allocated(), "2048 0")
 	c = ofPod(pod, "dead", gi)
 	c.State = Stopped
 	if got := n.update(pod, c, Resources{}); got != nil {

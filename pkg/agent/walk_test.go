@@ -463,7 +463,7 @@ func TestNothingLeaksOnARandomWalk(t *testing.T) {
 	}
 }
 
-// TestAncestorsHoldOnALongWalk has no bookings and so no disk to wait for. WALK_STEPS makes it longer.
+// TestAncestorsHoldOnALongWalk has no allocations and so no disk to wait for. WALK_STEPS makes it longer.
 func TestAncestorsHoldOnALongWalk(t *testing.T) {
 	steps := 5_000
 	if text := os.Getenv("WALK_STEPS"); text != "" {

@@ -83,7 +83,7 @@ func readTo(fd int, buffer []byte, last int) ([]byte, error) {
 // mounted with nsdelegate, as systemd does: a container cannot change its own values (cgroup_namespaces(7)).
 var ErrOwn = errors.New("the kernel lets no container change the values of its own cgroup")
 
-// own tells that answer, EPERM, from those to other writes: what permissions forbid is EACCES.
+// own separates that answer, EPERM, from those to other writes: what permissions forbid is EACCES.
 func own(err error) error {
 	if errors.Is(err, unix.EPERM) {
 		return ErrOwn

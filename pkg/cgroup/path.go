@@ -35,7 +35,7 @@ type PodPath struct {
 	Driver Driver
 }
 
-// ParsePod finds a pod's cgroups from the CgroupParent that a runtime tells: both drivers, CRI-O's base names
+// ParsePod finds a pod's cgroups from the CgroupParent that a runtime passes: both drivers, CRI-O's base names
 // ("kubepods-pod1.slice") and the prefixes of the kubelet's --cgroup-root. What leads out of kubepods is an error.
 func ParsePod(cgroupParent string) (PodPath, error) {
 	p, err := parsePod(cgroupParent)
@@ -120,7 +120,7 @@ func isKubepods(name string, driver Driver) bool {
 	return name == kubepods
 }
 
-// classify reads the QoS class off the names from kubepods down to the pod, and tells whether each is what the kubelet
+// classify reads the QoS class off the names from kubepods down to the pod, and reports whether each is what the kubelet
 // would call it.
 func classify(names []string, driver Driver) (memoryqos.QOSClass, bool) {
 	class := memoryqos.Guaranteed
@@ -152,7 +152,7 @@ func classify(names []string, driver Driver) (memoryqos.QOSClass, bool) {
 	return class, ok && uid != ""
 }
 
-// UID is the pod's UID as its cgroup's name tells it.
+// UID is the pod's UID as its cgroup's name has it.
 func (p PodPath) UID() string {
 	name := path.Base(p.Pod)
 	if p.Driver == Systemd {

@@ -19,7 +19,7 @@ func (t *Tree) Reclaim(cgroup string, bytes uint64) error {
 	text := strconv.FormatUint(bytes, 10)
 	fd, err := t.open(cgroup, file, unix.O_WRONLY)
 	if err == nil {
-		_, err = unix.Write(fd, []byte(text)) // not repeated on a signal: that would begin anew
+		_, err = unix.Write(fd, []byte(text)) // not repeated on a signal: that would start again
 		unix.Close(fd)
 	}
 	if err != nil {

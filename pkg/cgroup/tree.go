@@ -26,7 +26,7 @@ const (
 // Max is what a limit file holds when it says "max".
 const Max = 1<<64 - 1
 
-// Write is one write to a knob, as told to the function given by OnWrite.
+// Write is one write to a knob, as passed to the function given by OnWrite.
 type Write struct {
 	Cgroup string
 	Knob   Knob
@@ -51,7 +51,7 @@ type Option func(*Tree)
 // default, and a write makes it.
 func Plain() Option { return func(t *Tree) { t.plain = true } }
 
-// OnWrite has every write told to f after it succeeded. f must not call the tree.
+// OnWrite has f called with every write after it succeeded. f must not call the tree.
 func OnWrite(f func(Write)) Option { return func(t *Tree) { t.onWrite = f } }
 
 // Open opens the hierarchy mounted at root, usually /sys/fs/cgroup.
@@ -79,7 +79,7 @@ func Open(root string, options ...Option) (*Tree, error) {
 	return t, nil
 }
 
-// Close lets go of the root folder.
+// Close closes the root folder.
 func (t *Tree) Close() error {
 	if t.fd != nil {
 		t.fd.Close()
@@ -165,7 +165,7 @@ func FormatLimit(bytes uint64) string {
 
 // Write writes a text to a knob.
 func (t *Tree) Write(cgroup string, knob Knob, text string) error {
-	// Without O_NONBLOCK a lowered memory.high would reclaim before the write returns (kernel 6.17 and later heed it).
+	// Without O_NONBLOCK a lowered memory.high would reclaim before the write returns (kernel 6.17 and later honor it).
 	flags := unix.O_WRONLY | unix.O_TRUNC | unix.O_NONBLOCK
 	if t.plain {
 		flags |= unix.O_CREAT

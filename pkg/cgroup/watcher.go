@@ -15,8 +15,8 @@ import (
 // Change names a file that was written.
 type Change struct{ Cgroup, File string }
 
-// Watcher tells when somebody writes to a watched file (inotify(7) IN_MODIFY, which works on cgroupfs). It tells of our own
-// writes too. It watches the files alone: their folders would tell of every counter that moves.
+// Watcher reports writes to watched files (inotify(7) IN_MODIFY, which works on cgroupfs). It reports our own
+// writes too. It watches the files alone: their folders would report every counter that moves.
 type Watcher struct {
 	tree    *Tree
 	inotify *os.File
@@ -64,7 +64,7 @@ func (w *Watcher) Watch(cgroup string, files ...string) error {
 			errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
 			continue
 		}
-		// A cgroup made anew has new files: forget the old one's watch.
+		// A recreated cgroup has new files: forget the old one's watch.
 		if old, ok := w.byFile[cgroup][file]; ok && old != wd {
 			w.remove(old)
 		}
@@ -115,7 +115,7 @@ func (w *Watcher) Watches() int {
 	return len(w.watches)
 }
 
-// Changes delivers the cgroup and file of each write. Writes that come faster than they are received are told of once.
+// Changes delivers the cgroup and file of each write. Writes that come faster than they are received are reported once.
 func (w *Watcher) Changes() <-chan Change { return w.changes }
 
 // Close ends all watches and closes Changes.
@@ -151,7 +151,7 @@ func (w *Watcher) read() {
 	}
 }
 
-// take notes what a buffer of events tells (inotify(7): wd, mask, cookie, len, name).
+// take notes what a buffer of events says (inotify(7): wd, mask, cookie, len, name).
 func (w *Watcher) take(events []byte) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

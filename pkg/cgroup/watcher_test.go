@@ -106,7 +106,7 @@ func TestWatchesEndWithTheirCgroup(t *testing.T) {
 	if w.Watches() != 1 {
 		t.Errorf("%d watches", w.Watches())
 	}
-	// A cgroup made anew under a watched name.
+	// A cgroup recreated under a watched name.
 	if err := os.Rename(filepath.Join(tree.Root(), "kubepods/memory.min"), filepath.Join(tree.Root(), "kubepods/old")); err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ type Finding struct {
 
 // What to do about a finding.
 const (
-	doRebuild      = "start the plugin: it rebuilds the books from the running containers; a kubelet needs the node drained and the file removed"
+	doRebuild      = "start the plugin: it rebuilds the node map from the running containers; a kubelet needs the node drained and the file removed"
 	doReservations = "lower reservedMemory or the number of huge pages"
 	doDrain        = "drain the pod, or leave it to the plugin, which keeps it on the nodes it has"
 )
@@ -162,17 +162,17 @@ type groupType struct {
 
 // checkGroupSums compares what a group's nodes have reserved with its blocks, as kubelets from 1.32 do.
 func (c *checker) checkGroupSums() {
-	reserved, booked := groupSums(c.state)
+	reserved, allocated := groupSums(c.state)
 	for _, key := range slices.SortedFunc(maps.Keys(reserved), compareGroupType) {
-		if reserved[key] != booked[key] {
-			c.add("nodes "+key.group.String(), doRebuild, "%s: reserved is %d, but the containers' blocks are %d", key.name, reserved[key], booked[key])
+		if reserved[key] != allocated[key] {
+			c.add("nodes "+key.group.String(), doRebuild, "%s: reserved is %d, but the containers' blocks are %d", key.name, reserved[key], allocated[key])
 		}
 	}
 }
 
 // groupSums returns per group and type what the nodes have reserved, and the blocks' sizes.
-func groupSums(s memorymanager.State) (reserved, booked map[groupType]uint64) {
-	reserved, booked = map[groupType]uint64{}, map[groupType]uint64{}
+func groupSums(s memorymanager.State) (reserved, allocated map[groupType]uint64) {
+	reserved, allocated = map[groupType]uint64{}, map[groupType]uint64{}
 	for _, node := range s.Nodes {
 		for _, table := range node.Memory {
 			reserved[groupType{node.Cells, table.Type}] += table.Reserved
@@ -180,16 +180,16 @@ func groupSums(s memorymanager.State) (reserved, booked map[groupType]uint64) {
 	}
 	for _, entry := range s.Entries {
 		for _, block := range entry.Blocks {
-			booked[groupType{block.Nodes, block.Type}] += block.Size
+			allocated[groupType{block.Nodes, block.Type}] += block.Size
 		}
 	}
-	return reserved, booked
+	return reserved, allocated
 }
 
 // nodesTellAmounts is true when the blocks are where the nodes have reserved bytes.
 func nodesTellAmounts(s memorymanager.State) bool {
-	reserved, booked := groupSums(s)
-	for key, size := range booked {
+	reserved, allocated := groupSums(s)
+	for key, size := range allocated {
 		if reserved[key] != size {
 			return false
 		}

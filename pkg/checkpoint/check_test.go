@@ -109,8 +109,8 @@ func TestCompare(t *testing.T) {
 			n[1].Memory[0].SystemReserved = 1
 			return n
 		}, 10, []string{"node 1: memory: systemReserved is 0 in the file and 1 here"}},
-		"less than booked": {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[0].Memory[0].Allocatable = 89; return n }, 10, []string{"node 0: memory: allocatable is 100 in the file and 89 on the machine, 11 bytes apart (tolerated 10)", "node 0: memory: containers have 100 bytes, the machine gives 89"}},
-		"type gone":        {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[1].Memory = nil; return n }, 10, []string{"node 1: memory: 100 bytes in the file, none on the machine"}},
+		"less than allocated": {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[0].Memory[0].Allocatable = 89; return n }, 10, []string{"node 0: memory: allocatable is 100 in the file and 89 on the machine, 11 bytes apart (tolerated 10)", "node 0: memory: containers have 100 bytes, the machine gives 89"}},
+		"type gone":           {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[1].Memory = nil; return n }, 10, []string{"node 1: memory: 100 bytes in the file, none on the machine"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

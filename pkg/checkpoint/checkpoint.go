@@ -8,7 +8,7 @@ import "github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 // FileName is the kubelet's name for the state file, and ours.
 const FileName = "memory_manager_state"
 
-// PolicyStatic is the policyName of every state that has bookings.
+// PolicyStatic is the policyName of every state that has allocations.
 const PolicyStatic = "Static"
 
 // policyNone is the policyName of a kubelet without memory manager; its state is empty.

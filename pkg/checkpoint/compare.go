@@ -13,7 +13,7 @@ const (
 	doMachine = "look whether the file is of this machine, and whether its firmware hides the node"
 )
 
-// Compare lists where a state does not fit a machine: nodes is the node map of that machine without bookings.
+// Compare lists where a state does not fit a machine: nodes is the node map of that machine without allocations.
 // Memory that differs by up to tolerance bytes a node and type is left out; 0 is as strict as the kubelet.
 func Compare(s memorymanager.State, nodes []memorymanager.NodeState, tolerance uint64) []Finding {
 	var c checker

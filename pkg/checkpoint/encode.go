@@ -12,7 +12,7 @@ import (
 // Encode returns the state file's text, which every kubelet from 1.21 reads.
 //
 // How much of a group's blocks is on each of its nodes is what the nodes have reserved, so the blocks' PerNode amounts
-// are left out. They are written where the nodes do not tell, because containers are booked beyond what a node has: in
+// are left out. They are written where the nodes do not show it, because containers are allocated beyond what a node has: in
 // a key of each block, "perNode", and a key "perNodeChecksum" at the end, both of which the kubelet skips.
 func Encode(policy string, s memorymanager.State) []byte {
 	e := newEncoder(policy)

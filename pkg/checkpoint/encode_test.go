@@ -208,7 +208,7 @@ func TestInvalidUTF8StaysReadable(t *testing.T) {
 	}
 }
 
-// overfull has containers booked beyond what node 0 has, as after a start with less memory.
+// overfull has containers allocated beyond what node 0 has, as after a start with less memory.
 func overfull() memorymanager.State {
 	return memorymanager.State{
 		Nodes: []memorymanager.NodeState{

@@ -10,7 +10,7 @@ import (
 )
 
 // doRestore is what to do about a file that can not be read or trusted.
-const doRestore = "put a good copy in its place; or leave it to the plugin, which keeps a bad file aside and rebuilds the books from the running containers; a kubelet needs the node drained and the file removed"
+const doRestore = "put a good copy in its place; or leave it to the plugin, which keeps a bad file aside and rebuilds the node map from the running containers; a kubelet needs the node drained and the file removed"
 
 // Import makes a state file, usually a kubelet's, the state of a store, durably. A state with containers that is there
 // already is not replaced unless force is set; it is then kept aside, and kept says where.

@@ -55,7 +55,7 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 }
 
 // leaveOut leaves out nodes without memory and, unless they are wanted, nodes without CPUs. A machine whose description
-// has no CPUs at all tells nothing.
+// has no CPUs at all says nothing.
 func (r *Resolved) leaveOut(m machine.Machine) {
 	hasCPUs := func(n machine.Node) bool { return !n.CPUs.IsEmpty() }
 	exclude := r.Config.NodesWithoutCPUs == ExcludeNodes && slices.ContainsFunc(m.Nodes, hasCPUs)

@@ -50,7 +50,7 @@ type OnUnsatisfiable string
 const (
 	// Reject fails the creation of the container.
 	Reject OnUnsatisfiable = "Reject"
-	// Unpinned lets the container run on all nodes without a booking.
+	// Unpinned lets the container run on all nodes without an allocation.
 	Unpinned OnUnsatisfiable = "Unpinned"
 )
 

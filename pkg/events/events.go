@@ -1,5 +1,5 @@
-// Package events writes Kubernetes Events, so that "kubectl describe pod" tells what happened to a pod's memory: that it
-// could not be placed, that its memory.high stopped it, that somebody else writes its cgroup files. client-go's recorder
+// Package events writes Kubernetes Events, so that "kubectl describe pod" shows what happened to a pod's memory: that it
+// could not be placed, that its memory.high stopped it, that another writer changes its cgroup files. client-go's recorder
 // joins what repeats and bounds the rate.
 package events
 
@@ -80,7 +80,7 @@ func (r *Reporter) Throttled(e guard.Episode) {
 
 // Run writes events until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
-	silent := klog.NewContext(ctx, klog.New(nil)) // failures are told of once, by the sink
+	silent := klog.NewContext(ctx, klog.New(nil)) // failures are reported once, by the sink
 	broadcaster := record.NewBroadcaster(record.WithContext(silent), record.WithSleepDuration(r.retry))
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&telling{EventSink: r.Sink, log: r.Log})
@@ -122,7 +122,7 @@ func (r *Reporter) look() {
 	}) {
 		if counts[file] > r.counted[file] {
 			r.write(r.owner(view, file.Cgroup), Overwritten,
-				fmt.Sprintf("%s of cgroup %s was overwritten by somebody else and put back", file.Knob, file.Cgroup))
+				fmt.Sprintf("%s of cgroup %s was overwritten by another writer and restored", file.Knob, file.Cgroup))
 		}
 	}
 	r.counted = counts
@@ -206,7 +206,7 @@ func (t *telling) Create(event *corev1.Event) (*corev1.Event, error) {
 
 func (t *telling) Patch(event *corev1.Event, patch []byte) (*corev1.Event, error) {
 	written, err := t.EventSink.Patch(event, patch)
-	if apierrors.IsNotFound(err) { // it has expired; the recorder creates it anew
+	if apierrors.IsNotFound(err) { // it has expired; the recorder recreates it
 		return written, err
 	}
 	return written, t.tell(err)

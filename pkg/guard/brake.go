@@ -26,8 +26,8 @@ const (
 	// slack is the share of memory.high by which usage may stand below it and still count as "at" it: the kernel
 	// charges in batches and reclaims a little below the value.
 	slack = 0.05
-	// longestPatience bounds how far repeated episodes stretch RestoreAfter.
-	longestPatience = 8
+	// longestBackoff bounds how far repeated episodes stretch RestoreAfter.
+	longestBackoff = 8
 	// smallestCache is the page cache, in bytes, below which asking for reclaim is not worth the call.
 	smallestCache = 1 << 20
 	// shareOfShortNode divides what one raise may take of the node's available memory while other allocations have to
@@ -92,20 +92,20 @@ type Brake struct {
 	raises    int       // of this episode
 	reclaimed bool      // memory.reclaim was tried in this episode
 	calmFrom  time.Time // last stall, or last step back
-	patience  int       // multiplies RestoreAfter: doubles when a step back was followed by a new stall
+	backoff   int       // multiplies RestoreAfter: doubles when a step back was followed by a new stall
 	lowered   bool      // the last action was a step back
 }
 
 // NewBrake returns the core for a container whose memory.high stands at high: the computed value, or a raised one that
 // survived a restart of the plugin.
 func NewBrake(settings Settings, bounds Bounds, high uint64) *Brake {
-	return &Brake{settings: settings, bounds: bounds, high: max(high, bounds.Computed), patience: 1}
+	return &Brake{settings: settings, bounds: bounds, high: max(high, bounds.Computed), backoff: 1}
 }
 
 // High returns the memory.high that the brake holds to be set, in bytes.
 func (b *Brake) High() uint64 { return b.high }
 
-// Raised tells whether memory.high stands above its computed value.
+// Raised reports whether memory.high stands above its computed value.
 func (b *Brake) Raised() bool { return b.high > b.bounds.Computed }
 
 // Rebound takes new bounds (a resize or a reload) and returns the memory.high for them: a raise stays as far as the new
@@ -127,7 +127,7 @@ func (b *Brake) Next(s Sample) Action {
 	if b.calmFrom.IsZero() {
 		b.calmFrom = s.At
 	}
-	if b.since.At.IsZero() { // the trigger fired, or it may be time to lower: a window will tell
+	if b.since.At.IsZero() { // the trigger fired, or it may be time to lower: a window will show
 		b.since = s
 	}
 	stall, watched := s.FullStall-b.since.FullStall, s.At.Sub(b.since.At)
@@ -147,7 +147,7 @@ func (b *Brake) Next(s Sample) Action {
 }
 
 // threshold is the stall to be seen, and for how long to watch. Half of the trigger's stall is enough, since the trigger
-// has seen a whole one. But one that swaps sleeps between two steps forward: a whole window tells.
+// has seen a whole one. But one that swaps sleeps between two steps forward: a whole window shows it.
 func (b *Brake) threshold(s Sample) (stall, watched time.Duration) {
 	if s.Swap >= smallestStep {
 		return b.settings.Stall, b.settings.Window
@@ -155,7 +155,7 @@ func (b *Brake) threshold(s Sample) (stall, watched time.Duration) {
 	return b.settings.Stall / 2, 0
 }
 
-// stopped tells whether the stall since the last reading is that of a container stopped by its own memory.high. One to
+// stopped reports whether the stall since the last reading is that of a container stopped by its own memory.high. One to
 // which reclaim gives pages that it does not need again, as when it reads a large file or swaps, gets on.
 func (b *Brake) stopped(s Sample, stall time.Duration) bool {
 	return b.high != Unlimited &&
@@ -168,7 +168,7 @@ func (b *Brake) stopped(s Sample, stall time.Duration) bool {
 // for one container takes memory from the others.
 func (b *Brake) relieve(s Sample) Action {
 	if b.lowered {
-		b.patience, b.lowered = min(2*b.patience, longestPatience), false
+		b.backoff, b.lowered = min(2*b.backoff, longestBackoff), false
 	}
 	room := s.NodeAvailable
 	if s.NodeReclaims > b.since.NodeReclaims {
@@ -201,10 +201,10 @@ func (b *Brake) relieve(s Sample) Action {
 // calm lowers a raised memory.high by a step when its time has come, and otherwise says when to look again.
 func (b *Brake) calm(s Sample) Action {
 	if !b.Raised() {
-		b.patience = 1
+		b.backoff = 1
 		return Action{}
 	}
-	wait := time.Duration(b.patience) * b.settings.RestoreAfter
+	wait := time.Duration(b.backoff) * b.settings.RestoreAfter
 	if rest := wait - s.At.Sub(b.calmFrom); rest > 0 {
 		return Action{LookIn: rest}
 	}
@@ -242,5 +242,5 @@ func (b *Brake) step(s Sample) uint64 {
 	return max(uint64(float64(gap)*b.settings.Step), smallestStep)
 }
 
-// Open tells whether an episode is being watched: a trigger fired and calm has not returned.
+// Open reports whether an episode is being watched: a trigger fired and calm has not returned.
 func (b *Brake) Open() bool { return !b.since.At.IsZero() || b.reclaimed }

@@ -36,7 +36,7 @@ type Options struct {
 	Node Node
 	Host Host
 	Log  logrus.FieldLogger
-	// OnEpisode, if set, is told of every episode when it ends. It must not call the guard.
+	// OnEpisode, if set, receives every episode when it ends. It must not call the guard.
 	OnEpisode func(Episode)
 }
 

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNoPressure tells that the kernel gives no pressure triggers for a cgroup: built without CONFIG_PSI, booted with
+// ErrNoPressure says that the kernel gives no pressure triggers for a cgroup: built without CONFIG_PSI, booted with
 // psi=0, switched off in cgroup.pressure, or not for this process.
 var ErrNoPressure = errors.New("the kernel gives no memory.pressure trigger for this cgroup")
 

@@ -72,7 +72,7 @@ func (l *Ledger) takeIn(p *pod, received Container, files *Files) *container {
 	return c
 }
 
-// runtimeLimit takes the limit that the runtime shows for a container that is known, where the file does not tell. CRI-O
+// runtimeLimit takes the limit that the runtime shows for a container that is known, where the file could not be read. CRI-O
 // shows that of the creation after its own restart, and is not believed.
 func (l *Ledger) runtimeLimit(c *container, received Container, files Files) {
 	if files.Limit != nil || received.Resources.MemoryLimit == nil || strings.Contains(strings.ToLower(l.runtime.Name), "cri-o") {

@@ -208,7 +208,7 @@ func (l *Ledger) adopt(c *container, request memorymanager.Request, how string) 
 	}
 	l.note(Info, "container "+how+": its memory is allocated where it is", c.fields(), nil)
 	if len(placement.Overcommitted) > 0 {
-		l.step.whole = true // only a whole state tells where bytes beyond a node's own are allocated
+		l.step.whole = true // only a whole state shows where bytes beyond a node's own are allocated
 	}
 	l.persist(c.pod)
 	return nil

@@ -20,7 +20,7 @@ const sharesPerCPU = 1024
 // exclusiveCPUs returns the NUMA nodes of a container's exclusive CPUs.
 //
 // The kubelet's CPU manager gives every container a cpuset: its own CPUs to a Guaranteed container that asks for whole
-// CPUs, the shared pool to all others. Exclusive CPUs are as many as the container asks for, which its CPU shares tell;
+// CPUs, the shared pool to all others. Exclusive CPUs are as many as the container asks for, which its CPU shares show;
 // a container of the shared pool asks for a fraction, or is not Guaranteed. Where the event carries no shares, CPUs are
 // taken as exclusive unless a container of another pod has the very same set, or it is all of the machine.
 func (l *Ledger) exclusiveCPUs(c *container) nodeset.Set {

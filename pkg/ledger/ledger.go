@@ -237,5 +237,5 @@ func (l *Ledger) bring(c *container) {
 	l.step.effects.Bring = append(l.step.effects.Bring, c.id)
 }
 
-// highChanged has the driver tell the stall guard.
+// highChanged has the driver wake the stall guard.
 func (l *Ledger) highChanged() { l.step.effects.HighChanged = true }

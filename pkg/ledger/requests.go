@@ -5,7 +5,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
-// knows reports whether a pod API has told of this container. A pod gets ephemeral containers later.
+// knows reports whether a pod API has this container. A pod gets ephemeral containers later.
 func (p *pod) knows(container string) bool {
 	if p.info == nil {
 		return false
@@ -75,7 +75,7 @@ func (p *pod) podLevel() bool {
 
 // estimate is the container's memory request from the best source. During a resize the pod APIs can be behind the event:
 // their old request, within the new limit, is still nearer than an estimate from the values of the creation, and they
-// tell the new one soon.
+// have the new one soon.
 func (l *Ledger) estimate(c *container) podinfo.Estimate {
 	p := c.pod
 	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0 || p.info.PodLevel()) {
@@ -125,7 +125,7 @@ func (l *Ledger) findShared(p *pod) {
 
 func (p *pod) class() memoryqos.QOSClass { return p.path.Class }
 
-// role is how long the container runs within its pod. NRI does not tell it: without a pod API every container counts as
+// role is how long the container runs within its pod. NRI does not say it: without a pod API every container counts as
 // an app container, so that an init container's allocation stays until its pod ends.
 func (p *pod) role(container string) memoryqos.Kind {
 	if p.info != nil {

@@ -15,7 +15,7 @@ type Pod struct {
 	// Overhead is the pod's RuntimeClass overhead in bytes of memory, 0 when none.
 	Overhead uint64
 	// MemoryLimit is the pod's memory limit in bytes without overhead (its own, or the sum of its containers'), 0 when none or
-	// not told.
+	// not known.
 	MemoryLimit uint64
 }
 
@@ -73,8 +73,8 @@ type Resources struct {
 	OOMScoreAdj *int64
 	// CPUs and Mems are cpuset.cpus and cpuset.mems in the kernel's list format.
 	CPUs, Mems string
-	// CPUShares is the CPU weight in cgroup v1's unit (1024 for a CPU); nil when the request does not name it. It tells
-	// exclusive CPUs from shared ones.
+	// CPUShares is the CPU weight in cgroup v1's unit (1024 for a CPU); nil when the request does not name it. It
+	// separates exclusive CPUs from shared ones.
 	CPUShares *uint64
 	// Hugepages are the limits per page size.
 	Hugepages []HugepageLimit

@@ -1,4 +1,4 @@
-// Package machine tells what a node's hardware has: NUMA nodes with their memory, CPUs, huge pages and distances. It is
+// Package machine describes a node's hardware: NUMA nodes with their memory, CPUs, huge pages and distances. It is
 // read from sysfs and proc under given roots, or from a machine file, so that tests and simulations need no such machine.
 package machine
 

@@ -25,7 +25,7 @@ func readMeminfo(path string) (map[string]uint64, error) {
 }
 
 // parseMeminfo reads lines like "MemTotal: 131823588 kB" and "Node 0 MemTotal: 131823588 kB". Lines without the unit are
-// counters (HugePages_Total), which sysfs tells per page size, and are skipped. "kB" is 1024 bytes.
+// counters (HugePages_Total), which sysfs has per page size, and are skipped. "kB" is 1024 bytes.
 func parseMeminfo(r io.Reader) (map[string]uint64, error) {
 	info := map[string]uint64{}
 	lines := bufio.NewScanner(r)

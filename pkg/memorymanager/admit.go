@@ -8,7 +8,7 @@ import (
 
 const noRoom = "no set of NUMA nodes has room"
 
-// Admit places and books a container. A container that has blocks keeps them. The error is a *Rejection and leaves the
+// Admit places and allocates a container. A container that has blocks keeps them. The error is a *Rejection and leaves the
 // state as it was.
 func (m *Manager) Admit(c Container) (Placement, error) {
 	if cause := c.Request.invalid(); cause != "" {
@@ -30,10 +30,10 @@ func (m *Manager) Admit(c Container) (Placement, error) {
 	if bounded {
 		m.bounded++
 	}
-	return Placement{Affinity: hint, Blocks: m.book(c, nodes), Nodes: nodes, Bounded: bounded}, nil
+	return Placement{Affinity: hint, Blocks: m.enter(c, nodes), Nodes: nodes, Bounded: bounded}, nil
 }
 
-// place decides where a new container goes: the Topology Manager's hint, and the nodes that are then booked.
+// place decides where a new container goes: the Topology Manager's hint, and the nodes that are then allocated.
 func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Rejection) {
 	h, known := m.hintsFor(c.Pod, c.Request)
 	if !known {
@@ -75,7 +75,7 @@ func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
 	return hint, admitted
 }
 
-// allocate turns a hint into the nodes to book, or says why it can not.
+// allocate turns a hint into the nodes to allocate, or says why it can not.
 func (m *Manager) allocate(pod string, h *hints, hint topologymanager.Hint) (nodeset.Set, string) {
 	nodes := hint.Nodes
 	if nodes.Empty() {
@@ -131,8 +131,8 @@ func (m *Manager) podOn(uid string, group nodeset.Set) bool {
 	return false
 }
 
-// book enters a container's blocks. Its request is covered first by what init containers of the pod leave behind.
-func (m *Manager) book(c Container, nodes nodeset.Set) []Block {
+// enter adds a container's blocks. Its request is covered first by what init containers of the pod leave behind.
+func (m *Manager) enter(c Container, nodes nodeset.Set) []Block {
 	p := m.pod(c.Pod)
 	blocks := make([]Block, len(c.Request))
 	for i, amount := range c.Request {
@@ -146,7 +146,7 @@ func (m *Manager) book(c Container, nodes nodeset.Set) []Block {
 	return m.settle(nodes, blocks)
 }
 
-// settle books mixed groups anew, and returns a copy of the blocks that were just booked.
+// settle recomputes the allocation of mixed groups, and returns a copy of the blocks that were just allocated.
 func (m *Manager) settle(nodes nodeset.Set, blocks []Block) []Block {
 	if nodes&m.mixed != 0 {
 		m.regroup()
@@ -172,17 +172,17 @@ func (m *Manager) assign(nodes nodeset.Set) {
 	m.unused &^= nodes
 }
 
-// fill books bytes on the nodes in ascending order as far as they have room, and returns what found none.
+// fill allocates bytes on the nodes in ascending order as far as they have room, and returns what found none.
 func (m *Manager) fill(c *column, nodes nodeset.Set, bytes uint64) uint64 {
 	for id := range nodes.All() {
 		part := min(bytes, c.free(id))
-		c.booked[id] += part
+		c.allocated[id] += part
 		bytes -= part
 	}
 	return bytes
 }
 
-// readmit is the answer to a container that has its booking.
+// readmit is the answer to a container that has its allocation.
 func (m *Manager) readmit(c Container, existing *container) Placement {
 	existing.kind = c.Kind
 	nodes := span(existing.blocks)
@@ -190,7 +190,7 @@ func (m *Manager) readmit(c Container, existing *container) Placement {
 	return Placement{Affinity: hint, Blocks: copied(existing.blocks), Nodes: nodes, Existing: true}
 }
 
-// regenerated is the hint of a booking: its nodes, if the booking is what is asked for.
+// regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for.
 func (m *Manager) regenerated(uid string, request Request, blocks []Block) topologymanager.Hint {
 	if p := m.pods[uid]; p != nil && p.affinity != nil {
 		return *p.affinity

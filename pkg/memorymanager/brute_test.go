@@ -23,7 +23,7 @@ type brute struct {
 	policy   topologymanager.Policy
 	closest  bool
 
-	containers []*bruteContainer // in the order of booking
+	containers []*bruteContainer // in the order of allocation
 	podHint    map[string]bruteHint
 	reusePod   string
 	reuse      map[uint][]uint64
@@ -64,7 +64,7 @@ func (b *brute) mask(s nodeset.Set) (mask uint) {
 	return mask
 }
 
-// reusable is never more than the pod's init containers still have booked.
+// reusable is never more than the pod's init containers still have allocated.
 func (b *brute) reusable(pod string, mask uint, t int) (bytes uint64) {
 	if b.reusePod != pod || b.reuse[mask] == nil {
 		return 0
@@ -398,7 +398,7 @@ func (b *brute) admit(c memorymanager.Container) (bruteHint, uint) {
 	}
 	mask := b.allocate(c.Pod, hints, hint, want, asked)
 	if mask != 0 {
-		b.book(c, mask, want, asked)
+		b.enter(c, mask, want, asked)
 	}
 	return hint, mask
 }
@@ -412,7 +412,7 @@ func (b *brute) request(r memorymanager.Request) (want []uint64, asked []bool) {
 	return want, asked
 }
 
-func (b *brute) book(c memorymanager.Container, mask uint, want []uint64, asked []bool) {
+func (b *brute) enter(c memorymanager.Container, mask uint, want []uint64, asked []bool) {
 	for t := range b.types {
 		if !asked[t] {
 			continue

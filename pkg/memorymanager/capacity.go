@@ -16,8 +16,8 @@ type column struct {
 	listed nodeset.Set
 
 	total, systemReserved, allocatable [nodeset.Max]uint64
-	// booked is what containers have; it exceeds allocatable only after the machine shrank or a container was adopted.
-	booked [nodeset.Max]uint64
+	// allocated is what containers have; it exceeds allocatable only after the machine shrank or a container was adopted.
+	allocated [nodeset.Max]uint64
 
 	// descending are all nodes by allocatable, the largest first, the lower id first among equals.
 	descending []int
@@ -27,7 +27,7 @@ type column struct {
 	uniform bool
 }
 
-func (c *column) free(node int) uint64 { return minus(c.allocatable[node], c.booked[node]) }
+func (c *column) free(node int) uint64 { return minus(c.allocatable[node], c.allocated[node]) }
 
 func (c *column) allocatableOf(nodes nodeset.Set) (sum uint64) {
 	for id := range nodes.All() {

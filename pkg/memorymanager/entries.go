@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Entries returns a pod's bookings sorted by container, for a checkpoint of one decision. PerNode is left out: State
+// Entries returns a pod's allocations sorted by container, for a checkpoint of one decision. PerNode is left out: State
 // has it, and so have the reserved bytes of Nodes.
 func (m *Manager) Entries(pod string) []Entry {
 	p := m.pods[pod]

@@ -28,7 +28,7 @@ type Candidate struct {
 	Why string
 }
 
-// Explain says how a container would be placed, and why not elsewhere, without booking anything.
+// Explain says how a container would be placed, and why not elsewhere, without allocation anything.
 func (m *Manager) Explain(c Container) Explanation {
 	var e Explanation
 	if cause := c.Request.invalid(); cause != "" {

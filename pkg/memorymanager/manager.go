@@ -9,9 +9,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// Manager keeps the node map and the bookings. It is not safe for concurrent use: its owner holds one lock.
+// Manager keeps the node map and the allocations. It is not safe for concurrent use: its owner holds one lock.
 //
-// The nodes that have bookings are partitioned into groups. A container lives on exactly one group, on one node that is
+// The nodes that have allocations are partitioned into groups. A container lives on exactly one group, on one node that is
 // a group by itself, or on nodes that nobody uses yet and that become a group with it.
 type Manager struct {
 	policy  topologymanager.Policy
@@ -44,7 +44,7 @@ type Manager struct {
 	bounded    uint64
 }
 
-// pod holds its containers in the order in which they were booked.
+// pod holds its containers in the order in which they were allocated.
 type pod struct {
 	uid        string
 	containers []container
@@ -59,7 +59,7 @@ type container struct {
 	blocks []Block
 }
 
-// New returns a manager of the given nodes without bookings. It refuses node ids that are out of range or there twice,
+// New returns a manager of the given nodes without allocations. It refuses node ids that are out of range or there twice,
 // and a node whose reservation and huge page pools together exceed its memory.
 func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	m := &Manager{
@@ -96,7 +96,7 @@ func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	return m, nil
 }
 
-// clear ends all bookings.
+// clear ends all allocations.
 func (m *Manager) clear() {
 	m.unused, m.mixed = m.all, 0
 	for id := range m.all.All() {
@@ -104,7 +104,7 @@ func (m *Manager) clear() {
 		m.groups[id] = nodeset.Of(id)
 	}
 	for _, c := range m.columns {
-		c.booked = [nodeset.Max]uint64{}
+		c.allocated = [nodeset.Max]uint64{}
 	}
 	clear(m.pods)
 	m.sorted, m.added = nil, nil
@@ -165,7 +165,7 @@ func (m *Manager) Generation() uint64 { return m.generation }
 // Bounded counts the decisions that ran into the search budget.
 func (m *Manager) Bounded() uint64 { return m.bounded }
 
-// Blocks returns a container's bookings sorted by type; nil when it has none. PerNode is left out.
+// Blocks returns a container's allocations sorted by type; nil when it has none. PerNode is left out.
 func (m *Manager) Blocks(pod, container string) []Block {
 	c := m.container(pod, container)
 	if c == nil {

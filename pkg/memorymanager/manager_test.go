@@ -48,7 +48,7 @@ func mustAdmit(t testing.TB, m *memorymanager.Manager, c memorymanager.Container
 	return p
 }
 
-// booked shows the memory table of each node as "reserved/free group" in Gi.
+// allocated shows the memory table of each node as "reserved/free group" in Gi.
 func reservedBytes(m *memorymanager.Manager) (reserved []uint64) {
 	for _, n := range m.Nodes() {
 		for _, table := range n.Memory {
@@ -284,7 +284,7 @@ func TestPoolsOfTwoNodes(t *testing.T) {
 	}
 }
 
-func TestAdmitAgainKeepsTheBooking(t *testing.T) {
+func TestAdmitAgainKeepsTheAllocation(t *testing.T) {
 	m := manager(t, plain(2), topologymanager.Restricted)
 	first := mustAdmit(t, m, app("p", 4*gi))
 	generation := m.Generation()
@@ -293,17 +293,17 @@ func TestAdmitAgainKeepsTheBooking(t *testing.T) {
 		t.Errorf("got %+v, had %+v", again, first)
 	}
 	if other := mustAdmit(t, m, app("p", 5*gi)); other.Affinity.Nodes != nodeset.Of(0, 1) || other.Blocks[0].Size != 4*gi {
-		t.Errorf("another request changed the booking: %+v", other)
+		t.Errorf("another request changed the allocation: %+v", other)
 	}
 	two := append(memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}, memory(4*gi)...)
 	if other := mustAdmit(t, m, memorymanager.Container{Pod: "p", Name: "c", Request: two}); !other.Existing {
-		t.Errorf("another request changed the booking: %+v", other)
+		t.Errorf("another request changed the allocation: %+v", other)
 	}
 	if !m.Release("p", "c") || m.Release("p", "c") || m.Release("q", "c") || m.ReleasePod("p") {
-		t.Error("a booking was released more or less than once")
+		t.Error("an allocation was released more or less than once")
 	}
 	if m.Blocks("p", "c") != nil || m.Entries("p") != nil {
-		t.Error("a released booking is still there")
+		t.Error("a released allocation is still there")
 	}
 }
 
@@ -327,7 +327,7 @@ func TestPodsByTurns(t *testing.T) {
 		}
 	}
 	if got := reservedBytes(m); !slices.Equal(got, []uint64{10 * gi}) {
-		t.Errorf("booked %d", got)
+		t.Errorf("allocated %d", got)
 	}
 	if problem := unbalanced(m.State()); problem != "" {
 		t.Error(problem)
@@ -423,7 +423,7 @@ func TestResize(t *testing.T) {
 		"a node that is full":           {first: []memorymanager.Container{app("p", 4*gi), app("q", 6*gi)}, c: app("p", 5*gi), err: "node 0 has no room for more", partly: []uint64{10 * gi, 0, 0}, short: gi},
 		"in a group of others":          {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 14*gi), app("q", 9*gi)}, c: app("p", 16*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 6 * gi, 9 * gi}},
 		"pages that are not there":      {first: []memorymanager.Container{app("p", gi)}, c: memorymanager.Container{Pod: "p", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}}, err: "no NUMA node has such memory"},
-		"without an allocation":         {c: app("p", gi), err: "the container has no booking to resize"},
+		"without an allocation":         {c: app("p", gi), err: "the container has no allocation to resize"},
 		"without a request":             {c: memorymanager.Container{Pod: "p", Name: "c"}, err: "the request names no memory"},
 		"restricted to a preferred two": {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 12*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 2 * gi, 0}},
 		"required, to a preferred two":  {policy: topologymanager.BestEffort, first: []memorymanager.Container{app("p", 4*gi)}, c: required(app("p", 12*gi)), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 2 * gi, 0}},
@@ -450,7 +450,7 @@ func TestResize(t *testing.T) {
 				t.Fatalf("got %s, short of %s (%v), want %s", p.Nodes, p.Short, err, test.nodes)
 			}
 			if got := reservedBytes(m); !slices.Equal(got, test.want) {
-				t.Errorf("booked %d, want %d", got, test.want)
+				t.Errorf("allocated %d, want %d", got, test.want)
 			}
 			if problem := unbalanced(m.State()); problem != "" {
 				t.Error(problem)
@@ -458,7 +458,7 @@ func TestResize(t *testing.T) {
 			m.ReleasePod("p")
 			m.ReleasePod("q")
 			if got := reservedBytes(m); !slices.Equal(got, []uint64{0, 0, 0}) {
-				t.Errorf("booked %d at the end", got)
+				t.Errorf("allocated %d at the end", got)
 			}
 		})
 	}
@@ -824,12 +824,12 @@ func TestRestore(t *testing.T) {
 		"an entry twice": {
 			nodes:  withPages(14*gi, 4, 3),
 			change: func(s *memorymanager.State) { s.Entries = append(s.Entries, s.Entries[0]) },
-			err:    `restore bookings: entry of container "c" of pod "a" is without a name or there twice`,
+			err:    `restore allocations: entry of container "c" of pod "a" is without a name or there twice`,
 		},
 		"an entry without a name": {
 			nodes:  withPages(14*gi, 4, 3),
 			change: func(s *memorymanager.State) { s.Entries[0].Container = "" },
-			err:    `restore bookings: entry of container "" of pod "a" is without a name or there twice`,
+			err:    `restore allocations: entry of container "" of pod "a" is without a name or there twice`,
 		},
 	}
 	for name, test := range tests {
@@ -852,7 +852,7 @@ func TestRestore(t *testing.T) {
 				t.Errorf("-want +got\n%s", diff)
 			}
 			if got := reservedBytes(m); !slices.Equal(got, test.bytes) {
-				t.Errorf("booked %d, want %d", got, test.bytes)
+				t.Errorf("allocated %d, want %d", got, test.bytes)
 			}
 			if problem := unbalanced(m.State()); problem != "" {
 				t.Error(problem)
@@ -861,7 +861,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestManyPodsComeAndGo keeps the books of pods that nobody looked at in between.
+// TestManyPodsComeAndGo keeps the node map of pods that nobody looked at in between.
 func TestManyPodsComeAndGo(t *testing.T) {
 	m := manager(t, plain(1), topologymanager.None)
 	for i := range 300 {

@@ -229,7 +229,7 @@ func (g *game) play() {
 	}
 }
 
-// restore takes the state over into another manager: as it is, without what the nodes had booked, and without what the
+// restore takes the state over into another manager: as it is, without what the nodes had allocated, and without what the
 // blocks know of that. All are exact, whatever came and went before.
 func (g *game) restore() {
 	var without [3]memorymanager.State
@@ -339,7 +339,7 @@ func (g *game) request() (request memorymanager.Request) {
 	return request
 }
 
-// compare looks at the node map after every change, and at the bookings.
+// compare looks at the node map after every change, and at the allocations.
 func (g *game) compare() {
 	s := g.m.State()
 	for i, n := range s.Nodes {

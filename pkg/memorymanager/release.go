@@ -8,7 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// Release ends a container's booking; false when there was none.
+// Release ends a container's allocation; false when there was none.
 func (m *Manager) Release(pod, container string) bool {
 	p := m.pods[pod]
 	if p == nil {
@@ -18,7 +18,7 @@ func (m *Manager) Release(pod, container string) bool {
 		if p.containers[i].name == container {
 			released := p.containers[i]
 			p.containers = slices.Delete(p.containers, i, i+1)
-			m.unbook(released)
+			m.freeBlocks(released)
 			m.forget(p)
 			m.generation++
 			return true
@@ -27,7 +27,7 @@ func (m *Manager) Release(pod, container string) bool {
 	return false
 }
 
-// ReleasePod ends all bookings of a pod and forgets its affinity; false when there were no bookings.
+// ReleasePod ends all allocations of a pod and forgets its affinity; false when there were no allocations.
 func (m *Manager) ReleasePod(pod string) bool {
 	p := m.pods[pod]
 	if p == nil {
@@ -35,7 +35,7 @@ func (m *Manager) ReleasePod(pod string) bool {
 	}
 	containers := p.containers
 	p.containers, p.affinity = nil, nil
-	m.unbook(containers...)
+	m.freeBlocks(containers...)
 	m.forget(p)
 	if len(containers) > 0 {
 		m.generation++
@@ -43,9 +43,9 @@ func (m *Manager) ReleasePod(pod string) bool {
 	return len(containers) > 0
 }
 
-// unbook frees the blocks of containers that are out of the books: per block the nodes in ascending order, as the kubelet
+// freeBlocks frees the blocks of containers that are no longer in the node map: per block the nodes in ascending order, as the kubelet
 // does.
-func (m *Manager) unbook(containers ...container) {
+func (m *Manager) freeBlocks(containers ...container) {
 	regroup := false
 	for _, c := range containers {
 		for i := range c.blocks {
@@ -75,8 +75,8 @@ func (m *Manager) unassign(id int) {
 // drain frees bytes on the nodes in ascending order.
 func (m *Manager) drain(c *column, nodes nodeset.Set, bytes uint64) {
 	for id := range nodes.All() {
-		part := min(bytes, c.booked[id])
-		c.booked[id] -= part
+		part := min(bytes, c.allocated[id])
+		c.allocated[id] -= part
 		bytes -= part
 	}
 }
@@ -107,8 +107,8 @@ func (m *Manager) blocks() iter.Seq[*Block] {
 	}
 }
 
-// regroup counts assignments anew and joins the nodes of blocks that overlap into one group each. Groups whose blocks do
-// not all span them are mixed; there, booked bytes can not be told apart by node when a block goes, so they are booked
+// regroup counts assignments again and joins the nodes of blocks that overlap into one group each. Groups whose blocks do
+// not all span them are mixed; there, allocated bytes cannot be told apart by node when a block goes, so they are allocated
 // anew, the blocks with the fewest nodes first. Only adopted and restored containers make such groups.
 func (m *Manager) regroup() {
 	before := m.mixed
@@ -133,11 +133,11 @@ func (m *Manager) regroup() {
 			m.mixed |= group
 		}
 	}
-	m.rebook(before | m.mixed)
+	m.reassign(before | m.mixed)
 }
 
-// rebook books the blocks that touch these nodes anew, and notes in them on which nodes.
-func (m *Manager) rebook(nodes nodeset.Set) {
+// reassign allocates the blocks that touch these nodes again, and notes in them on which nodes.
+func (m *Manager) reassign(nodes nodeset.Set) {
 	if nodes.Empty() {
 		return
 	}
@@ -152,7 +152,7 @@ func (m *Manager) rebook(nodes nodeset.Set) {
 	})
 	for _, c := range m.columns {
 		for id := range nodes.All() {
-			c.booked[id] = 0
+			c.allocated[id] = 0
 		}
 	}
 	for _, b := range again {
@@ -160,14 +160,14 @@ func (m *Manager) rebook(nodes nodeset.Set) {
 	}
 }
 
-// overfill books a block on its nodes in ascending order, and what finds no room on the first of them.
+// overfill allocates a block on its nodes in ascending order, and what finds no room on the first of them.
 func (m *Manager) overfill(c *column, b *Block) {
 	b.PerNode = nil
 	rest := b.Size
 	for id := range b.Nodes.All() {
 		if part := min(rest, c.free(id)); part > 0 {
 			b.PerNode = append(b.PerNode, NodeAmount{Node: id, Bytes: part})
-			c.booked[id] += part
+			c.allocated[id] += part
 			rest -= part
 		}
 	}
@@ -175,7 +175,7 @@ func (m *Manager) overfill(c *column, b *Block) {
 		return
 	}
 	first := b.Nodes.First()
-	c.booked[first] += rest
+	c.allocated[first] += rest
 	if len(b.PerNode) > 0 && b.PerNode[0].Node == first {
 		b.PerNode[0].Bytes += rest
 	} else {

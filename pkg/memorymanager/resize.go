@@ -18,7 +18,7 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	}
 	existing := m.container(c.Pod, c.Name)
 	if existing == nil {
-		return Placement{}, m.reject(c, InvalidRequest, "the container has no booking to resize")
+		return Placement{}, m.reject(c, InvalidRequest, "the container has no allocation to resize")
 	}
 	nodes := span(existing.blocks)
 	h, known := m.hintsFor(c.Pod, c.Request)
@@ -136,7 +136,7 @@ func (m *Manager) rewrite(c *container, blocks []Block) {
 	m.generation++
 	if span(old) != span(blocks) {
 		c.blocks = nil
-		m.unbook(container{blocks: old})
+		m.freeBlocks(container{blocks: old})
 		c.blocks = blocks
 		for _, b := range blocks {
 			m.assign(b.Nodes)
@@ -159,9 +159,9 @@ func (m *Manager) rewrite(c *container, blocks []Block) {
 	}
 }
 
-// Adopt books a running container that was found on these nodes (its cpuset.mems) as it is. What does not fit is booked
+// Adopt allocates a running container that was found on these nodes (its cpuset.mems) as it is. What does not fit is allocated
 // all the same and reported in Overcommitted. Where it overlaps other containers' nodes, the groups join. The error is
-// for a request or nodes that can not be booked.
+// for a request or nodes that can not be allocated.
 func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Set) (Placement, error) {
 	c := Container{Pod: pod, Name: container, Request: request}
 	if cause := request.invalid(); cause != "" {
@@ -186,10 +186,10 @@ func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Se
 	for i, amount := range request {
 		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
 		column := m.column(amount.Type)
-		column.booked[nodes.First()] += m.fill(column, nodes, amount.Bytes)
+		column.allocated[nodes.First()] += m.fill(column, nodes, amount.Bytes)
 	}
 	p := m.pod(pod)
-	p.containers = append(p.containers, bookedAs(container, blocks))
+	p.containers = append(p.containers, allocatedAs(container, blocks))
 	m.regroup()
 	m.generation++
 	return Placement{
@@ -204,13 +204,13 @@ func (m *Manager) Spread(nodes nodeset.Set) bool {
 	return nodes == m.all && nodes != m.unused && m.groups[nodes.First()] != nodes
 }
 
-func bookedAs(name string, blocks []Block) container { return container{name: name, blocks: blocks} }
+func allocatedAs(name string, blocks []Block) container { return container{name: name, blocks: blocks} }
 
-// shortages are what is booked on these nodes beyond their allocatable bytes, by more than the tolerance.
+// shortages are what is allocated on these nodes beyond their allocatable bytes, by more than the tolerance.
 func (m *Manager) shortages(nodes nodeset.Set, tolerance uint64) (shortages []NodeShortage) {
 	for id := range nodes.All() {
 		for _, c := range m.columns {
-			if over := minus(c.booked[id], c.allocatable[id]); over > tolerance {
+			if over := minus(c.allocated[id], c.allocatable[id]); over > tolerance {
 				shortages = append(shortages, NodeShortage{Node: id, Amount: Amount{Type: c.name, Bytes: over}})
 			}
 		}

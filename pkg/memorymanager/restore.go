@@ -8,16 +8,16 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// DefaultTolerance is how far a node's memory may move between two starts without a word, in bytes.
+// DefaultTolerance is how far a node's memory may move between two starts before it is reported, in bytes.
 const DefaultTolerance = 64 << 20
 
 // RestoreReport says what became of a stored state.
 type RestoreReport struct {
-	// Restored counts the entries that are booked again.
+	// Restored counts the entries that are allocated again.
 	Restored int
 	// Drifted lists the nodes whose memory differs from the stored state.
 	Drifted []Drift
-	// Lost lists what running containers have booked beyond what their nodes now have, and blocks without any node left.
+	// Lost lists what running containers have allocated beyond what their nodes now have, and blocks without any node left.
 	Lost []NodeShortage
 	// Vanished are nodes of entries that this machine no longer has.
 	Vanished nodeset.Set
@@ -43,8 +43,8 @@ func (r *RestoreReport) lose(node int, b Block) {
 	r.Lost = append(r.Lost, NodeShortage{Node: node, Amount: Amount{Type: b.Type, Bytes: b.Size}})
 }
 
-// Restore takes over the entries of a stored state, replacing all bookings. tolerance is in bytes per node.
-// The node map is this machine's; of the stored one only the bytes that each node had booked count, where blocks do not
+// Restore takes over the entries of a stored state, replacing all allocations. tolerance is in bytes per node.
+// The node map is this machine's; of the stored one only the bytes that each node had allocated count, where blocks do not
 // say it themselves. Running containers keep their nodes whatever the machine has become; the report says what no
 // longer fits. The error is for entries that contradict each other; the manager is then as it was.
 func (m *Manager) Restore(s State, tolerance uint64) (RestoreReport, error) {
@@ -53,7 +53,7 @@ func (m *Manager) Restore(s State, tolerance uint64) (RestoreReport, error) {
 	for _, e := range s.Entries {
 		key := [2]string{e.Pod, e.Container}
 		if e.Pod == "" || e.Container == "" || seen[key] {
-			return report, fmt.Errorf("restore bookings: entry of container %q of pod %q is without a name or there twice",
+			return report, fmt.Errorf("restore allocations: entry of container %q of pod %q is without a name or there twice",
 				e.Container, e.Pod)
 		}
 		seen[key] = true
@@ -121,7 +121,7 @@ func (m *Manager) drift(stored []NodeState, tolerance uint64, report *RestoreRep
 	})
 }
 
-// usable are the blocks of an entry that this machine can book. Nothing is dropped without a word. A block that loses some
+// usable are the blocks of an entry that this machine can allocate. Nothing is dropped silently. A block that loses some
 // of its nodes keeps its size on the others.
 func (m *Manager) usable(e Entry, report *RestoreReport) (blocks []Block) {
 	for _, b := range e.Blocks {
@@ -151,7 +151,7 @@ func (m *Manager) usable(e Entry, report *RestoreReport) (blocks []Block) {
 	return blocks
 }
 
-// rebuild books one type group by group: as the stored nodes have it where that is what the entries of the group add up
+// rebuild allocates one type group by group: as the stored nodes have it where that is what the entries of the group add up
 // to, else as the blocks say where their bytes are, else in ascending order of nodes.
 func (m *Manager) rebuild(c *column, stored []NodeState) {
 	var reserved, said, wanted [nodeset.Max]uint64
@@ -177,14 +177,14 @@ func (m *Manager) rebuild(c *column, stored []NodeState) {
 	for id := range (m.all &^ m.unused).All() {
 		group := m.groups[id]
 		switch {
-		case group.First() != id, group&m.mixed != 0: // regroup has booked mixed groups
+		case group.First() != id, group&m.mixed != 0: // regroup has allocated mixed groups
 		case sum(&reserved, group) == wanted[id]:
-			take(&c.booked, &reserved, group)
+			take(&c.allocated, &reserved, group)
 		case sum(&said, group) == wanted[id]:
-			take(&c.booked, &said, group)
+			take(&c.allocated, &said, group)
 		default:
-			take(&c.booked, &[nodeset.Max]uint64{}, group)
-			c.booked[id] += m.fill(c, group, wanted[id])
+			take(&c.allocated, &[nodeset.Max]uint64{}, group)
+			c.allocated[id] += m.fill(c, group, wanted[id])
 		}
 	}
 }
@@ -215,8 +215,8 @@ func (m *Manager) compare(stored []NodeState, report *RestoreReport) {
 			report.problem("node %d: group %s stored, its entries make %s", node.ID, node.Cells, m.groups[node.ID])
 		}
 		for _, table := range node.Memory {
-			if c := m.column(table.Type); c != nil && table.Reserved != min(c.booked[node.ID], table.Allocatable) {
-				report.problem("node %d: %s reserved %d stored, its entries make %d", node.ID, table.Type, table.Reserved, c.booked[node.ID])
+			if c := m.column(table.Type); c != nil && table.Reserved != min(c.allocated[node.ID], table.Allocatable) {
+				report.problem("node %d: %s reserved %d stored, its entries make %d", node.ID, table.Type, table.Reserved, c.allocated[node.ID])
 			}
 		}
 	}

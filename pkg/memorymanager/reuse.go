@@ -7,7 +7,7 @@ import (
 
 // The init containers of a pod leave their memory to its later containers: those run when the init containers have
 // ended. A later container takes the blocks of init containers on exactly its nodes over, as far as it needs them, so
-// that the blocks of a pod always add up to what is booked for it. That needs no table beside the blocks, as the
+// that the blocks of a pod always add up to what is allocated for it. That needs no table beside the blocks, as the
 // kubelet has one, and holds when the containers of several pods come by turns.
 
 // size of the blocks of a type on exactly these nodes.
@@ -56,7 +56,7 @@ func (p *pod) takeOver(b Block) (taken uint64) {
 	return taken
 }
 
-// appNodes are the nodes of the pod's first app container that has a booking.
+// appNodes are the nodes of the pod's first app container that has an allocation.
 func (m *Manager) appNodes(uid string) nodeset.Set {
 	p := m.pods[uid]
 	if p == nil {
@@ -70,8 +70,8 @@ func (m *Manager) appNodes(uid string) nodeset.Set {
 	return 0
 }
 
-// rerun books an init container of a pod whose app containers have their memory: it runs again after the sandbox was
-// restarted, or is only looked at again, while they do not run. It takes their place and books what it needs beyond
+// rerun allocates an init container of a pod whose app containers have their memory: it runs again after the sandbox was
+// restarted, or is only looked at again, while they do not run. It takes their place and allocates what it needs beyond
 // that, as far as there is room; the scheduler has counted it.
 func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	p := m.pods[c.Pod]

@@ -41,7 +41,7 @@ func (h *hints) without(want need, id int) need {
 	return want
 }
 
-// reachable reports whether r of the nodes could meet the need as far as each type by itself can tell, and all types by
+// reachable reports whether r of the nodes could meet the need as far as each type by itself can say, and all types by
 // their shares. For one type, and for equal nodes, that is exact.
 func (h *hints) reachable(nodes nodeset.Set, r int, want *need) bool {
 	for t, c := range h.columns {

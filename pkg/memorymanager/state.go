@@ -12,7 +12,7 @@ import (
 func (c *column) table(id int) Table {
 	return Table{
 		Total: c.total[id], SystemReserved: c.systemReserved[id], Allocatable: c.allocatable[id],
-		Reserved: min(c.booked[id], c.allocatable[id]), Free: c.free(id),
+		Reserved: min(c.allocated[id], c.allocatable[id]), Free: c.free(id),
 	}
 }
 
@@ -35,7 +35,7 @@ func (m *Manager) Nodes() []NodeState {
 	return nodes
 }
 
-// State returns a deep copy of nodes and bookings.
+// State returns a deep copy of nodes and allocations.
 func (m *Manager) State() State {
 	s := State{Nodes: m.Nodes()}
 	var order []int
@@ -74,7 +74,7 @@ func (m *Manager) byUID() []*pod {
 	return m.sorted
 }
 
-// attribute says for every block on which nodes its bytes are booked, so that they add up to what the nodes have booked.
+// attribute says for every block on which nodes its bytes are allocated, so that they add up to what the nodes have allocated.
 // The kubelet drains a group from its lowest node whichever container leaves, so that is not a property of one block;
 // only blocks of mixed groups know it.
 func (m *Manager) attribute(entries []Entry) {
@@ -93,7 +93,7 @@ func (m *Manager) attribute(entries []Entry) {
 	}
 	var left [][nodeset.Max]uint64
 	for _, c := range m.columns {
-		left = append(left, c.booked)
+		left = append(left, c.allocated)
 	}
 	backing := make([]NodeAmount, 0, amounts)
 	for _, b := range blocks {

@@ -58,14 +58,14 @@ type NodeAmount struct {
 	Bytes uint64
 }
 
-// Block is a container's booking of one type on a set of nodes.
+// Block is a container's allocation of one type on a set of nodes.
 type Block struct {
 	Nodes nodeset.Set
 	Type  MemoryType
 	// Size is in bytes; the block of a finished init container shrinks as later containers take its memory over.
 	Size uint64
-	// PerNode says where the bytes are booked. Only State has it, where its sums over all blocks are what the nodes have
-	// booked: a container that leaves a group frees its lowest nodes first, so others' bytes may move between nodes.
+	// PerNode says where the bytes are allocated. Only State has it, where its sums over all blocks are what the nodes have
+	// allocated: a container that leaves a group frees its lowest nodes first, so others' bytes may move between nodes.
 	// A state that comes from a kubelet has none.
 	PerNode []NodeAmount
 }
@@ -92,7 +92,7 @@ type NodeState struct {
 	Memory []TypeTable
 }
 
-// Entry is a container's booking.
+// Entry is a container's allocation.
 type Entry struct {
 	// Pod is the pod's UID.
 	Pod string
@@ -109,7 +109,7 @@ type State struct {
 
 // Container is a Guaranteed container that asks for memory.
 type Container struct {
-	// Pod is the pod's UID, Name the container's name: together they own the booking.
+	// Pod is the pod's UID, Name the container's name: together they own the allocation.
 	Pod, Name string
 	Kind      memoryqos.Kind
 	Request   Request
@@ -141,21 +141,21 @@ type Options struct {
 type Placement struct {
 	// Affinity is the Topology Manager's answer; its Nodes are empty for policy none.
 	Affinity topologymanager.Hint
-	// Blocks are the container's bookings, sorted by type.
+	// Blocks are the container's allocations, sorted by type.
 	Blocks []Block
 	// Nodes is what goes into cpuset.mems: the union of the blocks' nodes, or all nodes while the container is short.
 	Nodes nodeset.Set
 	// Short is what a resized container asks for beyond its blocks; nil when they hold all of it.
 	Short Request
-	// Existing is set when the container had its booking before.
+	// Existing is set when the container had its allocation before.
 	Existing bool
 	// Bounded is set when the search ran into its budget: the placement is correct but may span more nodes than needed.
 	Bounded bool
-	// Overcommitted lists the bytes that were booked beyond what was free; only Adopt and Resize of running containers do.
+	// Overcommitted lists the bytes that were allocated beyond what was free; only Adopt and Resize of running containers do.
 	Overcommitted []NodeShortage
 }
 
-// NodeShortage is what is booked on a node beyond its allocatable bytes.
+// NodeShortage is what is allocated on a node beyond its allocatable bytes.
 type NodeShortage struct {
 	Node int
 	Amount

@@ -48,7 +48,7 @@ func TestEveryMetricIsDocumented(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		t.Errorf("%s (-) and a scrape (+) differ; UPDATE_GOLDEN=1 writes it anew:\n%s", file, difference)
+		t.Errorf("%s (-) and a scrape (+) differ; UPDATE_GOLDEN=1 rewrites it:\n%s", file, difference)
 	}
 }
 

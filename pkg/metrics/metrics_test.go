@@ -135,7 +135,7 @@ func TestScrape(t *testing.T) {
 		if os.Getenv("UPDATE_GOLDEN") != "" {
 			_ = os.WriteFile("testdata/scrape.txt", []byte(ours(text)), 0o644)
 		}
-		t.Errorf("testdata/scrape.txt (-) and the scrape (+) differ; UPDATE_GOLDEN=1 writes it anew:\n%s", difference)
+		t.Errorf("testdata/scrape.txt (-) and the scrape (+) differ; UPDATE_GOLDEN=1 rewrites it:\n%s", difference)
 	}
 }
 

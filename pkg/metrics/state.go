@@ -37,7 +37,7 @@ var (
 	updates        = counter(prefix+"container_updates_total", "Changes of running containers through the runtime.")
 	repairs        = counter(prefix+"container_writes_total", "Changes of running containers written to their cgroup files, by result.", "result")
 	protectErrors  = counter(prefix+"ancestor_write_errors_total", "Failed writes to the cgroups above the containers.")
-	overwrites     = counter(prefix+"ancestor_overwrites_total", "Values above the containers that somebody else had overwritten.", "level", "file")
+	overwrites     = counter(prefix+"ancestor_overwrites_total", "Values above the containers that another writer had changed.", "level", "file")
 	configReloads  = counter(prefix+"config_reloads_total", "Configurations read while running, by result.", "result")
 	writes         = counter(prefix+"checkpoint_writes_total", "Writes of the state file.")
 	writeFailures  = counter(prefix+"checkpoint_failures_total", "Failed writes of the state file.")

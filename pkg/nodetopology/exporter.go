@@ -180,9 +180,9 @@ func (e *Exporter) get(ctx context.Context) error {
 	switch {
 	case e.known == nil:
 	case found == nil:
-		e.Log.Info("somebody has deleted the NodeResourceTopology of this node")
+		e.Log.Info("the NodeResourceTopology was deleted of this node")
 	case !same(found, e.known.Zones, e.known.Attributes):
-		e.Log.Info("somebody else has written the NodeResourceTopology of this node")
+		e.Log.Info("another writer has changed the NodeResourceTopology of this node")
 	}
 	e.known, e.read = found, time.Now()
 	return nil

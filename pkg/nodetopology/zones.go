@@ -72,7 +72,7 @@ func exclusiveCPUs(view *ledger.View) map[int]int {
 	return count
 }
 
-// attributes tell the scheduler which rule this node admits by, and which pods the zones account for.
+// attributes give the scheduler the rule this node admits by, and which pods the zones account for.
 func attributes(view *ledger.View) topology.AttributeList {
 	return topology.AttributeList{
 		{Name: "topologyManagerPolicy", Value: string(view.Config.Manager.Policy)},

@@ -11,7 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// margin is the part of an event's time that is left for the answer's way back. Past a request's time limit the runtime
+// margin is the part of an event's time that is left for the answer to arrive. Past a request's time limit the runtime
 // goes on without our answer.
 const margin = 10
 
@@ -53,8 +53,8 @@ func handle[T any](ctx context.Context, s *session, event string, work func(cont
 	return r.answer, r.err
 }
 
-// tell is handle for events without an answer.
-func tell(ctx context.Context, s *session, event string, work func(context.Context) error) error {
+// notify is handle for events without an answer.
+func notify(ctx context.Context, s *session, event string, work func(context.Context) error) error {
 	_, err := handle(ctx, s, event, func(ctx context.Context) (struct{}, error) { return struct{}{}, work(ctx) })
 	return err
 }
@@ -83,30 +83,30 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, conta
 	})
 }
 
-// RunPodSandbox tells of a new pod.
+// RunPodSandbox receives a new pod.
 func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return tell(ctx, s, "RunPodSandbox", func(ctx context.Context) error {
+	return notify(ctx, s, "RunPodSandbox", func(ctx context.Context) error {
 		return s.agent.RunPodSandbox(ctx, PodOf(pod))
 	})
 }
 
-// UpdatePodSandbox tells of new resources of a pod; those in the pod itself are still the old ones.
+// UpdatePodSandbox receives new resources of a pod; those in the pod itself are still the old ones.
 func (s *session) UpdatePodSandbox(ctx context.Context, pod *api.PodSandbox, overhead, resources *api.LinuxResources) error {
-	return tell(ctx, s, "UpdatePodSandbox", func(ctx context.Context) error {
+	return notify(ctx, s, "UpdatePodSandbox", func(ctx context.Context) error {
 		return s.agent.UpdatePodSandbox(ctx, PodOf(pod), memoryLimit(overhead), memoryLimit(resources))
 	})
 }
 
-// StopPodSandbox tells that a pod ends.
+// StopPodSandbox receives the end of a pod.
 func (s *session) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return tell(ctx, s, "StopPodSandbox", func(ctx context.Context) error {
+	return notify(ctx, s, "StopPodSandbox", func(ctx context.Context) error {
 		return s.agent.StopPodSandbox(ctx, PodOf(pod))
 	})
 }
 
-// RemovePodSandbox tells that the runtime forgets a pod.
+// RemovePodSandbox receives a pod that the runtime forgets.
 func (s *session) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return tell(ctx, s, "RemovePodSandbox", func(ctx context.Context) error {
+	return notify(ctx, s, "RemovePodSandbox", func(ctx context.Context) error {
 		return s.agent.RemovePodSandbox(ctx, PodOf(pod))
 	})
 }
@@ -120,9 +120,9 @@ func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, cont
 	return adjustment, nil, err
 }
 
-// StartContainer tells that a container's process is about to run.
+// StartContainer receives a container whose process is about to run.
 func (s *session) StartContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
-	return tell(ctx, s, "StartContainer", func(ctx context.Context) error {
+	return notify(ctx, s, "StartContainer", func(ctx context.Context) error {
 		return s.agent.StartContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
@@ -139,23 +139,23 @@ func (s *session) UpdateContainer(ctx context.Context, pod *api.PodSandbox, cont
 	})
 }
 
-// PostUpdateContainer tells that an update has been applied.
+// PostUpdateContainer receives an update that has been applied.
 func (s *session) PostUpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
-	return tell(ctx, s, "PostUpdateContainer", func(ctx context.Context) error {
+	return notify(ctx, s, "PostUpdateContainer", func(ctx context.Context) error {
 		return s.agent.PostUpdateContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
-// StopContainer tells that a container has ended.
+// StopContainer receives a container that has ended.
 func (s *session) StopContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
-	return nil, tell(ctx, s, "StopContainer", func(ctx context.Context) error {
+	return nil, notify(ctx, s, "StopContainer", func(ctx context.Context) error {
 		return s.agent.StopContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
-// RemoveContainer tells that the runtime forgets a container.
+// RemoveContainer receives a container that the runtime forgets.
 func (s *session) RemoveContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
-	return tell(ctx, s, "RemoveContainer", func(ctx context.Context) error {
+	return notify(ctx, s, "RemoveContainer", func(ctx context.Context) error {
 		return s.agent.RemoveContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }

@@ -33,7 +33,7 @@ type Agent interface {
 	RemoveContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
 }
 
-// Observer is told of every handled event alike.
+// Observer receives every handled event.
 type Observer interface {
 	// Handled is called once per event with its name in NRI, for example "CreateContainer".
 	Handled(event string, took time.Duration, err error)
@@ -52,7 +52,7 @@ type Options struct {
 	Configure func(ctx context.Context, config string) error
 	// Observer may be nil.
 	Observer Observer
-	// Log is where the connection's state is told; nil is logrus' standard logger.
+	// Log is where the connection's state is logged; nil is logrus' standard logger.
 	Log logrus.FieldLogger
 }
 
@@ -115,7 +115,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 		return fmt.Errorf("the runtime that launched this plugin closed the connection: %w", err)
 	}
-	wait, told := shortestWait, ""
+	wait, logged := shortestWait, ""
 	for {
 		began := time.Now()
 		err := newSession(p).run(ctx)
@@ -125,12 +125,12 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 		p.agent.Disconnected(err)
 		if time.Since(began) > lasted {
-			wait, told = shortestWait, ""
+			wait, logged = shortestWait, ""
 		}
-		// The same reason is told once, not at every try.
-		if text := p.reason(err); text != told {
+		// The same reason is logged once, not at every try.
+		if text := p.reason(err); text != logged {
 			p.opts.Log.WithField("socket", p.opts.Socket).Warn(text)
-			told = text
+			logged = text
 		}
 		select {
 		case <-ctx.Done():

@@ -21,7 +21,7 @@ type session struct {
 	configured chan struct{} // closed by Configure
 	runtime    ledger.Runtime
 	nri        Version
-	accepted   sync.Once // tells the agent
+	accepted   sync.Once // notifies the agent
 }
 
 func newSession(p *Plugin) *session {
@@ -94,7 +94,7 @@ func (s *session) Configure(ctx context.Context, config, runtime, version string
 	return Events(s.nri), nil
 }
 
-// accept tells the agent of the runtime with the first event of a session: a runtime that does not like what Configure
+// accept passes the runtime to the agent with the first event of a session: a runtime that does not like what Configure
 // returned sends none, and NRI 0.6 does not synchronize a plugin that it launched itself.
 func (s *session) accept() {
 	s.accepted.Do(func() {

@@ -59,7 +59,7 @@ func (v Version) String() string {
 // shipped is the NRI version inside a runtime from a release of it on.
 type shipped struct{ from, nri Version }
 
-// Runtimes before NRI 0.12 do not tell its version, and NRI's own table reads only exact release tags, not a
+// Runtimes before NRI 0.12 do not report its version, and NRI's own table reads only exact release tags, not a
 // distribution's "1.7.28-0ubuntu1" and not CRI-O's versions, which have no "v".
 var (
 	containerd = []shipped{
@@ -86,11 +86,11 @@ var (
 	}
 )
 
-// RuntimeNRIVersion returns the version of NRI inside a runtime: the one that it tells, else the one that this release
+// RuntimeNRIVersion returns the version of NRI inside a runtime: the one that it reports, else the one that this release
 // of containerd or CRI-O is known to contain, else the zero value.
-func RuntimeNRIVersion(told, runtime, runtimeVersion string) Version {
+func RuntimeNRIVersion(reported, runtime, runtimeVersion string) Version {
 	// NRI says "0.0.0-unknown" or "(devel)" when it could not find out its own version.
-	if version := ParseVersion(told); version.Known() {
+	if version := ParseVersion(reported); version.Known() {
 		return version
 	}
 	var table []shipped

@@ -23,7 +23,7 @@ import (
 
 // APIServer is a watch on this node's pods in the API server. It needs the right to list and watch pods.
 type APIServer struct {
-	// Log is nil for logrus' standard logger. It is told when the API server comes and goes, not of each attempt.
+	// Log is nil for logrus' standard logger. It receives a line when the API server comes and goes, not for each attempt.
 	Log logrus.FieldLogger
 
 	node     string
@@ -84,7 +84,7 @@ func ClientConfig(kubeconfig string) (*rest.Config, error) {
 // Source returns SourceAPIServer.
 func (a *APIServer) Source() memoryqos.Source { return memoryqos.SourceAPIServer }
 
-// Known returns a pod that the watch has told of.
+// Known returns a pod that the watch has delivered.
 func (a *APIServer) Known(ref Ref) (*Pod, bool) { return a.pods.get(ref) }
 
 // Len is the number of pods in memory.
@@ -100,7 +100,7 @@ func (a *APIServer) Connected() bool {
 // Problem says why the server does not answer.
 func (a *APIServer) Problem() string { return a.server.problem() }
 
-// Ask returns a pod that the watch has told of, waiting for it until ctx ends: the kubelet may have heard of it earlier.
+// Ask returns a pod that the watch has delivered, waiting for it until ctx ends: the kubelet may have heard of it earlier.
 // While the last attempt to reach the server has failed it does not wait.
 func (a *APIServer) Ask(ctx context.Context, ref Ref) (*Pod, error) {
 	if pod, ok := a.pods.get(ref); ok {
@@ -117,7 +117,7 @@ func (a *APIServer) Run(ctx context.Context, changed func(*Pod)) error {
 	a.mu.Lock()
 	a.changed = changed
 	a.mu.Unlock()
-	silent := klog.New(nil) // Log tells of failures, once
+	silent := klog.New(nil) // Log has failures, once
 	reflector := cache.NewReflectorWithOptions(
 		&cache.ListWatch{ListWithContextFunc: a.list, WatchFuncWithContext: a.watch},
 		&corev1.Pod{}, &apiStore{server: a, changed: changed},
@@ -158,7 +158,7 @@ func (a *APIServer) attempted(ctx context.Context, err error) {
 	}
 }
 
-// announce tells of all pods if the server is connected: they count for more than before.
+// announce reports all pods if the server is connected: they count for more than before.
 func (a *APIServer) announce() {
 	a.mu.Lock()
 	changed := a.changed

@@ -37,14 +37,14 @@ func (b *breaker) allow() bool {
 	return true
 }
 
-// succeeded tells that the source speaks.
+// succeeded records an answer of the source.
 func (b *breaker) succeeded() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failures, b.pause, b.until, b.trying = 0, 0, time.Time{}, false
 }
 
-// failed tells that a question had no answer.
+// failed records a question without an answer.
 func (b *breaker) failed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -56,7 +56,7 @@ func (b *breaker) failed() {
 	}
 }
 
-// dropped tells that a question ended before the source could answer.
+// dropped records a question that ended before the source could answer.
 func (b *breaker) dropped() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

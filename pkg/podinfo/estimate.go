@@ -10,7 +10,7 @@ import (
 
 // Estimate is a container's memory request with its provenance.
 type Estimate struct {
-	// Request is in bytes. It is never more than was asked for, as far as the source can tell.
+	// Request is in bytes. It is never more than was asked for, as far as the source knows.
 	Request uint64
 	Source  memoryqos.Source
 	// Error bounds in bytes by how much the true request can be larger: it lies in [Request, Request+Error]. 0 is exact.

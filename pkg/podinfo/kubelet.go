@@ -32,7 +32,7 @@ type Kubelet struct {
 	socket string
 	pods   *table
 	// absent is the time between two looks for a socket that is not there, syncing how long the kubelet may take to
-	// tell of all pods, retry the time before the next attempt after a failure, at first and at most.
+	// send all pods, retry the time before the next attempt after a failure, at first and at most.
 	absent, syncing time.Duration
 	retry           [2]time.Duration
 
@@ -60,13 +60,13 @@ func NewKubelet(socket string) *Kubelet {
 // Source returns SourceKubelet.
 func (k *Kubelet) Source() memoryqos.Source { return memoryqos.SourceKubelet }
 
-// Known returns a pod that the watch has told of.
+// Known returns a pod that the watch has delivered.
 func (k *Kubelet) Known(ref Ref) (*Pod, bool) { return k.pods.get(ref) }
 
 // Len is the number of pods in memory.
 func (k *Kubelet) Len() int { return k.pods.len() }
 
-// Connected reports whether the watch is there and has told of all pods.
+// Connected reports whether the watch is there and has sent all pods.
 func (k *Kubelet) Connected() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -76,7 +76,7 @@ func (k *Kubelet) Connected() bool {
 // Problem says why the kubelet's pod API does not answer.
 func (k *Kubelet) Problem() string { return k.server.problem() }
 
-// Ask returns a pod that the watch has told of, else asks for it (GetPod).
+// Ask returns a pod that the watch has delivered, else asks for it (GetPod).
 func (k *Kubelet) Ask(ctx context.Context, ref Ref) (*Pod, error) {
 	if pod, ok := k.pods.get(ref); ok {
 		return pod, nil
@@ -135,7 +135,7 @@ func (k *Kubelet) Run(ctx context.Context, changed func(*Pod)) error {
 	return nil
 }
 
-// watch follows one connection to its end. synced tells whether the kubelet had told of all its pods.
+// watch follows one connection to its end. synced reports whether the kubelet had sent all its pods.
 func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, err error) {
 	if _, err := os.Stat(k.socket); err != nil {
 		return false, err
@@ -156,14 +156,14 @@ func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, e
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	late := time.AfterFunc(k.syncing, func() {
-		cancel(fmt.Errorf("%s: the kubelet did not tell of all pods within %s", k.socket, k.syncing))
+		cancel(fmt.Errorf("%s: the kubelet did not send all pods within %s", k.socket, k.syncing))
 	})
 	defer late.Stop()
 	stream, err := client.WatchPods(ctx, &podsv1alpha1.WatchPodsRequest{})
 	if err != nil {
 		return false, fmt.Errorf("watch pods at %s: %w", k.socket, err)
 	}
-	first := map[Ref]struct{}{} // what the kubelet has, until it has told of all
+	first := map[Ref]struct{}{} // what the kubelet has, until it has sent all
 	for {
 		event, err := stream.Recv()
 		if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -207,7 +207,7 @@ func (k *Kubelet) take(event *podsv1alpha1.WatchPodsEvent, first map[Ref]struct{
 	}
 	different := k.pods.put(pod)
 	if first != nil {
-		first[pod.Ref] = struct{}{} // told of when all are there
+		first[pod.Ref] = struct{}{} // reported when all are there
 	} else if different {
 		changed(pod)
 	}

@@ -325,7 +325,7 @@ func TestKubeletThatNeverTellsOfAllPodsIsTriedAgain(t *testing.T) {
 	pod := testPod(t, "a", "64Mi")
 	server.put(pod)
 	synced, err := kubelet.watch(t.Context(), func(*Pod) {})
-	if synced || err == nil || !strings.Contains(err.Error(), "did not tell of all pods within 20ms") {
+	if synced || err == nil || !strings.Contains(err.Error(), "did not send all pods within 20ms") {
 		t.Errorf("got %t, %v", synced, err)
 	}
 	kubelet.syncing = long

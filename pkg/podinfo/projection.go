@@ -93,7 +93,7 @@ func (s projectedSerializer) Decode(data []byte, defaults *schema.GroupVersionKi
 	if unknown, ok := bytes.CutPrefix(data, envelope); ok {
 		raw := map[string]projection{"Pod": podFields, "PodList": podListFields}[kindOf(unknown)]
 		small, err := projection{1: nil /* typeMeta */, 2: raw, 3: nil /* contentEncoding */, 4: nil /* contentType */}.of(unknown)
-		if err == nil { // else the error is better told by who knows the message
+		if err == nil { // else the caller, who knows the message, has the better error
 			data = append(bytes.Clone(envelope), small...)
 		}
 	}

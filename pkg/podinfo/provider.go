@@ -25,7 +25,7 @@ type Provider interface {
 	// Ask returns a pod, waiting for the source until ctx ends. The error is ErrNotFound, ErrUnavailable, ctx's error or
 	// what the source said.
 	Ask(ctx context.Context, ref Ref) (*Pod, error)
-	// Connected reports whether the source is there and has told of all pods that it has.
+	// Connected reports whether the source is there and has sent all pods that it has.
 	Connected() bool
 	// Problem says why the source does not answer; "" while it does and while that is not known yet.
 	Problem() string

@@ -31,7 +31,7 @@ func (r *Resolver) source(name memoryqos.Source) *source {
 	return &source{rank: len(r.sources)}
 }
 
-// question asks all sources at once for a pod that none has told of, unless that was done before. The first answer ends
+// question asks all sources at once for a pod that none has reported, unless that was done before. The first answer ends
 // it. The caller holds the lock.
 func (r *Resolver) question(ref Ref, k *known) {
 	if k.asking != nil || r.best(ref, k).Pod != nil {

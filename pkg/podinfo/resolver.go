@@ -33,7 +33,7 @@ type Options struct {
 	Log logrus.FieldLogger
 }
 
-// Answer is a pod and the source that told of it.
+// Answer is a pod and the source that reported it.
 type Answer struct {
 	Pod    *Pod
 	Source memoryqos.Source
@@ -48,7 +48,7 @@ func (a Answer) Estimate(container string) (Estimate, bool) {
 	return Estimate{Request: c.Request, Source: a.Source}, ok
 }
 
-// Resolver finds pods by their best source, and tells when a better one speaks later. It remembers a pod from the first
+// Resolver finds pods by their best source, and reports when a better one has it later. It remembers a pod from the first
 // question until it is forgotten, whatever the sources do meanwhile. Its methods may be called from any goroutine.
 type Resolver struct {
 	timeout atomic.Int64 // a time.Duration
@@ -70,8 +70,8 @@ type Resolver struct {
 
 // known is what is known of a pod that was asked for.
 type known struct {
-	given    Answer        // what the caller was told last
-	resolved bool          // the caller was told something, be it nothing
+	given    Answer        // what the caller received last
+	resolved bool          // the caller received an answer, which may be that there is none
 	waiting  int           // Resolve calls that are under way
 	asking   chan struct{} // closed when the question to the sources is over; nil before it
 	asked    Answer        // what the question brought
@@ -94,10 +94,10 @@ func New(opts Options) *Resolver {
 }
 
 // SetTimeout bounds each Resolve from now on, over all providers. 0 does not wait: the sources are asked all the same, and
-// Changed tells what they answer.
+// Changed receives what they answer.
 func (r *Resolver) SetTimeout(timeout time.Duration) { r.timeout.Store(int64(timeout)) }
 
-// Run keeps the providers connected and tells of changes until ctx ends. It can be called once.
+// Run keeps the providers connected and reports changes until ctx ends. It can be called once.
 func (r *Resolver) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, s := range r.sources {
@@ -126,7 +126,7 @@ func (r *Resolver) Run(ctx context.Context) error {
 	}
 }
 
-// Expect tells that a pod will be asked for soon, so that its answer is fetched meanwhile. It does not wait.
+// Expect announces that a pod will be asked for soon, so that its answer is fetched meanwhile. It does not wait.
 func (r *Resolver) Expect(ref Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +134,7 @@ func (r *Resolver) Expect(ref Ref) {
 }
 
 // Resolve returns the pod from the best source that knows it, waiting no longer than the timeout and not beyond ctx. It
-// is false when none does; Changed tells when one is heard of it later. Only the first calls for a pod wait: when the
+// is false when none does; Changed reports it when one has it later. Only the first calls for a pod wait: when the
 // sources were asked once without an answer, they are listened to, not asked again.
 func (r *Resolver) Resolve(ctx context.Context, ref Ref) (Answer, bool) {
 	r.mu.Lock()
@@ -255,7 +255,7 @@ func (r *Resolver) mark(ref Ref) {
 	}
 }
 
-// changes returns the answers that differ from what the caller was told, and takes them as told.
+// changes returns the answers that differ from what the caller received, and marks them as received.
 func (r *Resolver) changes() []Answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -263,7 +263,7 @@ func (r *Resolver) changes() []Answer {
 	for ref := range r.dirty {
 		delete(r.dirty, ref)
 		k, ok := r.pods[ref]
-		if !ok || !k.resolved || k.waiting > 0 { // a Resolve under way tells it itself
+		if !ok || !k.resolved || k.waiting > 0 { // a Resolve under way reports it itself
 			continue
 		}
 		answer := r.best(ref, k)

@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// table is what one source has told of the pods.
+// table is what one source has reported of the pods.
 type table struct {
 	mu   sync.Mutex
 	pods map[Ref]*Pod
@@ -49,7 +49,7 @@ func (t *table) drop(ref Ref) {
 	delete(t.pods, ref)
 }
 
-// keep drops all pods but these: a source has told of every pod that it has.
+// keep drops all pods but these: a source has sent every pod that it has.
 func (t *table) keep(refs map[Ref]struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

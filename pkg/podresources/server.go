@@ -1,4 +1,4 @@
-// Package podresources serves the kubelet's PodResources v1 API from the agent's books, so that clients that read NUMA
+// Package podresources serves the kubelet's PodResources v1 API from the agent's allocations, so that clients that read NUMA
 // placement from a kubelet read it here (https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#monitoring-device-plugin-resources).
 // Only memory and huge pages are filled: CPUs and devices stay the kubelet's.
 package podresources

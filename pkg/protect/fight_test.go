@@ -279,7 +279,7 @@ func waitFor(t *testing.T, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !condition(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("waited for a minute in vain")
+			t.Fatal("waited for a minute")
 		}
 	}
 }

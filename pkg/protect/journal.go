@@ -56,7 +56,7 @@ const (
 )
 
 // OpenJournal reads the journal in folder dir. A file that is damaged, or has more in it than this release knows, is set
-// aside as knobs.json.corrupt-<time>, and damage tells why; what is known of it is taken over.
+// aside as knobs.json.corrupt-<time>, and damage says why; what can be read of it is kept.
 func OpenJournal(dir string) (j *Journal, damage, err error) {
 	path := filepath.Join(dir, JournalFile)
 	j = &Journal{

@@ -116,7 +116,7 @@ func TestOnARealKernel(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// The way back.
+	// Rollback.
 	if actions, err := Rollback(t.Context(), j, tree, nil, false); err != nil || len(actions) != 6 {
 		t.Errorf("%v, %v", actions, err)
 	}

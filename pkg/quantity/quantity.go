@@ -20,7 +20,7 @@ const (
 	largestExponent = 30
 )
 
-// Why a text is no number of bytes; errors.Is tells them apart.
+// Why a text is no number of bytes; errors.Is separates them.
 var (
 	ErrFormat   = errors.New("is not a quantity such as 64Mi, 2G or 4096")
 	ErrNegative = errors.New("is negative")

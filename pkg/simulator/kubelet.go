@@ -16,7 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
-// kubelet says what the kubelet would tell the runtime on a machine.
+// kubelet says what the kubelet would pass to the runtime on a machine.
 type kubelet struct {
 	machine machine.Machine
 	systemd bool // the systemd cgroup driver

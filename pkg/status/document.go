@@ -34,7 +34,7 @@ type Document struct {
 	Pods           []Pod           `json:"pods"`
 	// Rejections are containers of living pods that could not be placed; those of a pod follow each other, newest first.
 	Rejections []Rejection `json:"rejections"`
-	// Overwrites are foreign writes to the cgroups above the containers since the daemon started.
+	// Overwrites are other writers' changes of the cgroups above the containers since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
 }
 
@@ -157,7 +157,7 @@ type Container struct {
 	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
 }
 
-// Block is a booking on NUMA nodes.
+// Block is an allocation on NUMA nodes.
 type Block struct {
 	Nodes   []int            `json:"numaNodes"`
 	Type    string           `json:"type"`
@@ -174,7 +174,7 @@ type Usage struct {
 	PerNode map[string]uint64 `json:"perNode,omitempty"`
 }
 
-// Overwrite counts foreign writes to a file of a level: kubepods, burstable or pod.
+// Overwrite counts other writers' changes of a file of a level: kubepods, burstable or pod.
 type Overwrite struct {
 	Level string `json:"level"`
 	File  string `json:"file"`
@@ -337,9 +337,9 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 	return c
 }
 
-func blocks(bookings []memorymanager.Block) []Block {
+func blocks(allocations []memorymanager.Block) []Block {
 	var list []Block
-	for _, b := range bookings {
+	for _, b := range allocations {
 		block := Block{Nodes: b.Nodes.IDs(), Type: string(b.Type), Size: b.Size, PerNode: map[string]int64{}}
 		for _, amount := range b.PerNode {
 			block.PerNode[strconv.Itoa(amount.Node)] += int64(amount.Bytes)

@@ -136,7 +136,7 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 }
 
-// write is told of the last rejection, so as not to repeat it.
+// write receives the last rejection, so as not to repeat it.
 func (p *Placement) write(b *strings.Builder, last string) {
 	switch {
 	case p.Rejected != "" && p.Rejected == last:
@@ -144,7 +144,7 @@ func (p *Placement) write(b *strings.Builder, last string) {
 	case p.Rejected != "":
 		fmt.Fprintf(b, "  placed now, it would be rejected:\n    %s\n", strings.ReplaceAll(p.Rejected, "\n", "\n    "))
 	case p.Existing:
-		fmt.Fprintln(b, "  it keeps its booking as long as its pod lives:")
+		fmt.Fprintln(b, "  it keeps its allocation as long as its pod lives:")
 	default:
 		fmt.Fprintln(b, "  placed now, it would get:")
 	}

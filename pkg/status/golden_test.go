@@ -38,7 +38,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if difference := cmp.Diff(string(want), got); difference != "" {
-		t.Errorf("%s (-) and the output (+) differ; UPDATE_GOLDEN=1 writes it anew:\n%s", file, difference)
+		t.Errorf("%s (-) and the output (+) differ; UPDATE_GOLDEN=1 rewrites it:\n%s", file, difference)
 	}
 }
 

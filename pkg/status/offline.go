@@ -9,7 +9,7 @@ import (
 )
 
 // ExplainState explains the containers of a pod from a state file alone. Only UIDs are in it, and no more of a container
-// than its booking. The nodes are what the file says; container "" is all of the pod's.
+// than its allocation. The nodes are what the file says; container "" is all of the pod's.
 func ExplainState(s memorymanager.State, options memorymanager.Options, uid, container string) ([]Explanation, error) {
 	nodes, err := capacities(s)
 	if err != nil {
@@ -42,9 +42,9 @@ func ExplainState(s memorymanager.State, options memorymanager.Options, uid, con
 	}
 	switch {
 	case pods == 0:
-		return nil, fmt.Errorf("no booking of pod %q; the state file knows pods by UID", uid)
+		return nil, fmt.Errorf("no allocation of pod %q; the state file knows pods by UID", uid)
 	case len(documents) == 0:
-		return nil, fmt.Errorf("no booking of container %q of pod %q", container, uid)
+		return nil, fmt.Errorf("no allocation of container %q of pod %q", container, uid)
 	}
 	return documents, nil
 }

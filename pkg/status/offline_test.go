@@ -37,8 +37,8 @@ func TestExplainAStateFile(t *testing.T) {
 	}
 	golden(t, "explain-state.txt", text.String())
 	for name, test := range map[string]struct{ pod, container, err string }{
-		"no such pod":       {"uid-2", "", `no booking of pod "uid-2"; the state file knows pods by UID`},
-		"no such container": {"uid-1", "third", `no booking of container "third" of pod "uid-1"`},
+		"no such pod":       {"uid-2", "", `no allocation of pod "uid-2"; the state file knows pods by UID`},
+		"no such container": {"uid-1", "third", `no allocation of container "third" of pod "uid-1"`},
 		"one container":     {"uid-1", "small", ""},
 	} {
 		documents, err := ExplainState(manager.State(), options, test.pod, test.container)

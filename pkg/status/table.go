@@ -186,7 +186,7 @@ func (d *Document) writeProblems(b *strings.Builder) {
 		}
 	}
 	if lines.Len() > 0 {
-		fmt.Fprintf(b, "ANNOTATIONS NOT HEEDED\n%s\n", lines.String())
+		fmt.Fprintf(b, "IGNORED ANNOTATIONS\n%s\n", lines.String())
 	}
 }
 

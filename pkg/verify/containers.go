@@ -29,11 +29,11 @@ func files(n Node) []Finding {
 		real := n.Cgroups[c.Cgroup]
 		if c.CpusetMems != "" && real.Mems != "" && !sameNodes(real.Mems, c.CpusetMems) {
 			findings = append(findings, Finding{Error, "cpuset", c.object(),
-				fmt.Sprintf("cpuset.mems is %s, and the container's memory is booked on %s", real.Mems, c.CpusetMems), do})
+				fmt.Sprintf("cpuset.mems is %s, and the container's memory is allocated on %s", real.Mems, c.CpusetMems), do})
 		}
 		if c.CpusetMems != "" && real.Mems == "" {
 			findings = append(findings, Finding{Error, "cpuset", c.object(),
-				fmt.Sprintf("cpuset.mems is empty, so that the container may use every node, and its memory is booked on %s", c.CpusetMems), do})
+				fmt.Sprintf("cpuset.mems is empty, so that the container may use every node, and its memory is allocated on %s", c.CpusetMems), do})
 		}
 		want := c.High
 		if c.Raised > 0 {
@@ -62,8 +62,8 @@ func limit(bytes uint64) string {
 	return quantity.Short(bytes)
 }
 
-// placement compares where a container's pages are with where they are booked. Private pages elsewhere are slow for this
-// container alone; files and shared memory can have been brought in for somebody else.
+// placement compares where a container's pages are with where they are allocated. Private pages elsewhere are slow for this
+// container alone; files and shared memory can have been read for other processes.
 func placement(n Node) []Finding {
 	var findings []Finding
 	for _, c := range n.containers() {
@@ -80,18 +80,18 @@ func placement(n Node) []Finding {
 		all := total(pages["anon"]) + total(pages["file"])
 		if notable(private, all) {
 			findings = append(findings, Finding{Warning, "pages-elsewhere", c.object(),
-				fmt.Sprintf("%s of private memory is on %s, the container is booked on %s", quantity.Short(private), privateAt.Named(), nodes.Named()),
+				fmt.Sprintf("%s of private memory is on %s, the container is allocated on %s", quantity.Short(private), privateAt.Named(), nodes.Named()),
 				"it was allocated before the container was pinned, or its node was full: a restart of the pod brings it home; migratepages PID " + privateAt.String() + " " + nodes.String() + " moves it while it runs"})
 		}
 		if notable(shared, all) {
 			findings = append(findings, Finding{Note, "shared-elsewhere", c.object(),
-				fmt.Sprintf("%s of shared memory is on %s, the container is booked on %s", quantity.Short(shared), sharedAt.Named(), nodes.Named()),
+				fmt.Sprintf("%s of shared memory is on %s, the container is allocated on %s", quantity.Short(shared), sharedAt.Named(), nodes.Named()),
 				"shared memory lies where it was first touched, which may have been another process: let this container touch it first"})
 		}
 		if notable(file, all) {
 			findings = append(findings, Finding{Note, "files-elsewhere", c.object(),
-				fmt.Sprintf("%s of file cache is on %s, the container is booked on %s", quantity.Short(file), fileAt.Named(), nodes.Named()),
-				"the files were read before the container was pinned; the cache moves as it is used anew"})
+				fmt.Sprintf("%s of file cache is on %s, the container is allocated on %s", quantity.Short(file), fileAt.Named(), nodes.Named()),
+				"the files were read before the container was pinned; the cache moves as it is read again"})
 		}
 	}
 	return findings
@@ -176,12 +176,12 @@ func sources(n Node) []Finding {
 	return findings
 }
 
-// annotations finds wishes of pods that are not heeded.
+// annotations finds wishes of pods that are ignored.
 func annotations(n Node) []Finding {
 	var findings []Finding
 	for _, pod := range n.Document.Pods {
 		for _, problem := range pod.Problems {
-			findings = append(findings, Finding{Warning, "annotation", pod.Namespace + "/" + pod.Name, "not heeded: " + problem,
+			findings = append(findings, Finding{Warning, "annotation", pod.Namespace + "/" + pod.Name, "ignored: " + problem,
 				"correct the annotation, or allow it in the configuration (allowedAnnotations, annotationRules)"})
 		}
 	}

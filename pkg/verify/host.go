@@ -29,14 +29,14 @@ func conditions(n Node) []Finding {
 	return findings
 }
 
-// hugepages compares the kernel's free huge pages with the books, over each group of nodes that is shared: the kernel
+// hugepages compares the kernel's free huge pages with the node map, over each group of nodes that is shared: the kernel
 // takes a group's pages from whichever of its nodes it likes.
 func hugepages(n Node) []Finding {
 	type key struct {
 		nodes nodeset.Set
 		size  uint64
 	}
-	type sums struct{ booksFree, free, count, total uint64 }
+	type sums struct{ mapFree, free, count, total uint64 }
 	all := map[key]sums{}
 	for _, pool := range n.Pools {
 		for _, node := range n.Document.Nodes {
@@ -49,7 +49,7 @@ func hugepages(n Node) []Finding {
 				}
 				k := key{nodeset.Of(node.Group...).Union(nodeset.Of(node.ID)), pool.PageSize}
 				s := all[k]
-				s.booksFree += memory.Free / pool.PageSize
+				s.mapFree += memory.Free / pool.PageSize
 				s.free, s.count, s.total = s.free+pool.Free, s.count+pool.Count, s.total+memory.Total/pool.PageSize
 				all[k] = s
 			}
@@ -65,11 +65,11 @@ func hugepages(n Node) []Finding {
 		s, object := all[k], fmt.Sprintf("%s, huge pages of %s", k.nodes.Named(), quantity.Format(k.size))
 		if s.count != s.total {
 			findings = append(findings, Finding{Warning, "hugepages-resized", object,
-				fmt.Sprintf("there are %d pages, the books began with %d", s.count, s.total), "restart the daemon (and the kubelet) after a pool was resized"})
+				fmt.Sprintf("there are %d pages, the node map began with %d", s.count, s.total), "restart the daemon (and the kubelet) after a pool was resized"})
 		}
-		if s.free < s.booksFree {
+		if s.free < s.mapFree {
 			findings = append(findings, Finding{Warning, "hugepages-taken", object,
-				fmt.Sprintf("%s free, %d in the books: %d used by containers that are not pinned, or by others on the node", several(int(s.free), "page"), s.booksFree, s.booksFree-s.free),
+				fmt.Sprintf("%s free, %d in the node map: %d used by containers that are not pinned, or by others on the node", several(int(s.free), "page"), s.mapFree, s.mapFree-s.free),
 				"a pinned container may find no page (SIGBUS): let only Guaranteed pods use huge pages, or reserve those of others (reservedMemory)"})
 		}
 	}
@@ -80,10 +80,10 @@ func hugepages(n Node) []Finding {
 func overwrites(n Node) []Finding {
 	var findings []Finding
 	for _, o := range n.Document.Overwrites {
-		f := Finding{Warning, "overwritten", o.Level + " " + o.File, fmt.Sprintf("overwritten %d times by somebody else since the daemon started, and put back each time", o.Count),
-			"turn the other writer off: most often a kubelet with the feature gate MemoryQoS; the daemon's log says who is likely; the count begins anew with the daemon"}
+		f := Finding{Warning, "overwritten", o.Level + " " + o.File, fmt.Sprintf("overwritten %d times by another writer since the daemon started, and restored each time", o.Count),
+			"turn the other writer off: most often a kubelet with the feature gate MemoryQoS; the daemon's log says who is likely; the count starts again with the daemon"}
 		if o.Count == 1 {
-			f.Severity, f.What = Note, "overwritten once by somebody else since the daemon started, and put back"
+			f.Severity, f.What = Note, "overwritten once by another writer since the daemon started, and restored"
 		}
 		if o.Count > 0 {
 			findings = append(findings, f)
@@ -100,7 +100,7 @@ func kubelet(n Node) []Finding {
 	}
 	var findings []Finding
 	if k.MemoryManagerPolicy == "Static" && n.Document.Policy.MemoryManager != "None" {
-		findings = append(findings, Finding{Error, "kubelet-memory-manager", k.File, "memoryManagerPolicy is Static: the kubelet pins containers too, by books of its own",
+		findings = append(findings, Finding{Error, "kubelet-memory-manager", k.File, "memoryManagerPolicy is Static: the kubelet pins containers too, by a node map of its own",
 			"set memoryManagerPolicy: None there, move its state with nri-memory-manager state import, and restart the kubelet"})
 	}
 	gate, set := k.FeatureGates["MemoryQoS"]
@@ -160,7 +160,7 @@ func runtime(n Node) []Finding {
 	inside := "NRI " + nri.String() + ": "
 	if r.PreInstalled && !nri.AtLeast(0, 8, 0) {
 		findings = append(findings, Finding{Warning, "runtime-not-synchronized", object,
-			inside + "a plugin that the runtime starts itself is not told of the containers that run already", "run the plugin as a DaemonSet or a systemd unit, or update the runtime"})
+			inside + "a plugin that the runtime starts itself does not receive the containers that run already", "run the plugin as a DaemonSet or a systemd unit, or update the runtime"})
 	}
 	if !nri.AtLeast(0, 12, 1) {
 		note("runtime-unasked-updates", inside+"an update that nobody asked for can lock up this runtime, so that values of running containers are written to their cgroup files, and the runtime's own records show older ones",

@@ -220,7 +220,7 @@ func twin(n *Node) {
 	}
 }
 
-// grouped has the two nodes in one group, whose pages the kernel took from the other node than the books say.
+// grouped has the two nodes in one group, whose pages the kernel took from the other node than the node map say.
 func grouped(n *Node) {
 	for i := range n.Document.Nodes {
 		n.Document.Nodes[i].Group = []int{0, 1}
@@ -242,7 +242,7 @@ func golden(t *testing.T, name, got string) {
 		t.Fatal(err)
 	}
 	if difference := cmp.Diff(string(want), got); difference != "" {
-		t.Errorf("%s (-) and the report (+) differ; UPDATE_GOLDEN=1 writes it anew:\n%s", file, difference)
+		t.Errorf("%s (-) and the report (+) differ; UPDATE_GOLDEN=1 rewrites it:\n%s", file, difference)
 	}
 }
 

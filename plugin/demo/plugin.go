@@ -71,7 +71,7 @@ func (p *plugin) stop() error {
 	return fmt.Errorf("the plugin ended with %w:\n%s", p.status, p.log)
 }
 
-// document returns what the plugin tells of itself.
+// document returns what the plugin says about itself.
 func (p *plugin) document(ctx context.Context) (*status.Document, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://plugin/status", nil)
 	if err != nil {

@@ -27,7 +27,7 @@ type result struct {
 	problem string            // what kept the variant from running
 }
 
-// Bounds of patience: a test fails when it fails twice; an emulated machine
+// A test fails when it fails twice; an emulated machine
 // that dies (QEMU's software emulation does that now and then) is booted again.
 const (
 	mostFailures = 2
@@ -176,7 +176,7 @@ func (r *result) take(g vm.Guest) {
 	}
 }
 
-// good tells whether every test passed or was left out, whatever it took.
+// good reports whether every test passed or was left out, whatever it took.
 func (r *result) good() bool {
 	for _, name := range r.tests {
 		if r.state[name] != "PASS" && r.state[name] != "SKIP" {

@@ -26,9 +26,9 @@ type Options struct {
 	// PluginDir and ConfigDir hold pre-installed plugins and their configuration, as /opt/nri/plugins and
 	// /etc/nri/conf.d; empty means none.
 	PluginDir, ConfigDir string
-	// Name and Version of the runtime as plugins are told; by default containerd v2.4.2.
+	// Name and Version of the runtime as plugins receive them; by default containerd v2.4.2.
 	Name, Version string
-	// NRI makes the runtime speak as one with an older NRI: refuse events, leave out fields, not tell its version. The
+	// NRI makes the runtime speak as one with an older NRI: refuse events, leave out fields, not report its version. The
 	// zero value is BuiltIn.
 	NRI nriplugin.Version
 	// Cgroups is where containers' cgroups are made; nil makes none.
@@ -37,7 +37,7 @@ type Options struct {
 	Validator *validator.DefaultValidatorConfig
 }
 
-// BuiltIn is the version of NRI in this module (go.mod). A test binary has no build information that would tell it.
+// BuiltIn is the version of NRI in this module (go.mod). A test binary has no build information that has it.
 var BuiltIn = nriplugin.Version{Major: 0, Minor: 12, Patch: 5}
 
 // Runtime keeps pods and containers as a runtime does. Its methods are the runtime's side of CRI and may be called from

@@ -52,16 +52,16 @@ func (w wire) call(ctx context.Context, request *ttrpc.Request, response *ttrpc.
 
 // configure leaves the NRI version out before 0.12 and the failure policy before 0.12.4.
 func (w wire) configure(ctx context.Context, request *ttrpc.Request, response *ttrpc.Response, next ttrpc.Invoker) error {
-	told := &api.ConfigureRequest{}
-	if err := proto.Unmarshal(request.Payload, told); err != nil {
+	configured := &api.ConfigureRequest{}
+	if err := proto.Unmarshal(request.Payload, configured); err != nil {
 		return err
 	}
-	told.NRIVersion = ""
+	configured.NRIVersion = ""
 	if w.nri.AtLeast(0, 12, 0) {
-		told.NRIVersion = "v" + w.nri.String()
+		configured.NRIVersion = "v" + w.nri.String()
 	}
 	var err error
-	if request.Payload, err = proto.Marshal(told); err != nil {
+	if request.Payload, err = proto.Marshal(configured); err != nil {
 		return err
 	}
 	if err := next(ctx, request, response); err != nil || response.GetStatus().GetCode() != 0 {

@@ -46,7 +46,7 @@ func TestAncestorsThatOthersWriteAreRepaired(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.agrees(k, want, pods...)
-	// A change of another property makes systemd write the slice's memory files anew.
+	// A change of another property makes systemd write the slice's memory files again.
 	if err := bus.SetUnitPropertiesContext(t.Context(), "kubepods.slice", true, systemd.PropSlice("")); err != nil {
 		t.Log("no other property changed:", err)
 	}

@@ -17,7 +17,7 @@ const crashesPerPod = 10
 // TestPluginIsKilledAtAnyMoment kills the plugin once in every cycle in which
 // a container of one of two pods, five with FULL=1, comes and the one before goes, at a moment drawn from the length
 // of the cycle before, so that it hits every stage. No create fails, the state
-// file is valid at each start, every living container is booked, and in the end
+// file is valid at each start, every living container is allocated, and in the end
 // nothing is.
 func TestPluginIsKilledAtAnyMoment(t *testing.T) {
 	k := criOf(t)
@@ -71,10 +71,10 @@ func TestPluginIsKilledAtAnyMoment(t *testing.T) {
 		}
 		if n == 4 || n == 9 { // in the other cycles the next kill may hit the start
 			p.waitSynchronized(1)
-			p.onlyBooked(stays, pod)
-			eventually(t, "the living container is booked", func() string {
-				if len(p.booked(pod, fmt.Sprint("c", n))) == 0 {
-					return fmt.Sprintf("cycle %d: no booking of c%d", i, n)
+			p.onlyAllocated(stays, pod)
+			eventually(t, "the living container is allocated", func() string {
+				if len(p.allocated(pod, fmt.Sprint("c", n))) == 0 {
+					return fmt.Sprintf("cycle %d: no allocation of c%d", i, n)
 				}
 				return ""
 			})
@@ -92,24 +92,24 @@ func TestPluginIsKilledAtAnyMoment(t *testing.T) {
 	p.waitFree()
 }
 
-// onlyBooked waits until these pods' containers are booked and no others, and
+// onlyAllocated waits until these pods' containers are allocated and no others, and
 // verifies the state file.
-func (p *plugin) onlyBooked(pods ...*kubelet.Pod) {
+func (p *plugin) onlyAllocated(pods ...*kubelet.Pod) {
 	p.t.Helper()
 	var want []string
 	for _, pod := range pods {
 		want = append(want, pod.UID)
 	}
 	slices.Sort(want)
-	eventually(p.t, "exactly the living pods are booked", func() string {
+	eventually(p.t, "exactly the living pods are allocated", func() string {
 		s, err := p.read()
 		if err != nil {
 			return err.Error()
 		}
-		var booked []string
+		var allocated []string
 		var sum, reserved uint64
 		for uid, containers := range s.Entries {
-			booked = append(booked, uid)
+			allocated = append(allocated, uid)
 			for _, blocks := range containers {
 				for _, b := range blocks {
 					sum += b.Size
@@ -121,9 +121,9 @@ func (p *plugin) onlyBooked(pods ...*kubelet.Pod) {
 				reserved += table.Reserved
 			}
 		}
-		slices.Sort(booked)
-		if !slices.Equal(booked, want) || sum != reserved {
-			return fmt.Sprintf("booked %v with %d bytes, the nodes say %d; living are %v", booked, sum, reserved, want)
+		slices.Sort(allocated)
+		if !slices.Equal(allocated, want) || sum != reserved {
+			return fmt.Sprintf("allocated %v with %d bytes, the nodes say %d; living are %v", allocated, sum, reserved, want)
 		}
 		return ""
 	})
@@ -133,7 +133,7 @@ func (p *plugin) onlyBooked(pods ...*kubelet.Pod) {
 }
 
 // TestPodsMadeWhileThePluginIsAwayAreAdopted creates pods without the plugin;
-// when it comes back they are booked and get their values.
+// when it comes back they are allocated and get their values.
 func TestPodsMadeWhileThePluginIsAwayAreAdopted(t *testing.T) {
 	k := criOf(t)
 	p := startPlugin(t)
@@ -148,7 +148,7 @@ func TestPodsMadeWhileThePluginIsAwayAreAdopted(t *testing.T) {
 		t.Fatalf("memory.high is %d without the plugin", high)
 	}
 	p.restart()
-	p.onlyBooked(before, pinned)
+	p.onlyAllocated(before, pinned)
 	want := p.simulate(burstable).container(t, "burstable", "app")
 	eventually(t, "the Burstable container gets its values", func() string {
 		dir := dirOf(t, k, burstable, "app")

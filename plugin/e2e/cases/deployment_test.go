@@ -11,7 +11,7 @@ import (
 )
 
 // TestPreInstalledPluginIsLaunchedByTheRuntime puts the tarball's binary where
-// runtimes look for plugins, as INSTALL.md says, and starts the runtime anew.
+// runtimes look for plugins, as INSTALL.md says, and restarts the runtime.
 func TestPreInstalledPluginIsLaunchedByTheRuntime(t *testing.T) {
 	k := criOf(t)
 	p := newPlugin(t)
@@ -86,7 +86,7 @@ func TestTwoPluginsThatSetTheSameKey(t *testing.T) {
 	if err := k.RunContainer(t.Context(), pod, "app"); err != nil {
 		t.Fatal(err)
 	}
-	p.onlyBooked(alone, pod)
+	p.onlyAllocated(alone, pod)
 }
 
 // TestPluginBesideAnotherThatDoesNothing runs a second instance that adjusts
@@ -136,5 +136,5 @@ func TestRequiredPluginKeepsPodsOutWithoutIt(t *testing.T) {
 			t.Errorf("with the plugin back: %v", err)
 		}
 	}
-	p.onlyBooked(with, without, static)
+	p.onlyAllocated(with, without, static)
 }

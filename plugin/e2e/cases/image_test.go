@@ -182,7 +182,7 @@ func TestReleasedImageRunsAsAPod(t *testing.T) {
 		}
 	}
 
-	if k.Plan.Driver == setup.Systemd { // as an upgrade of systemd does: its sockets are made anew
+	if k.Plan.Driver == setup.Systemd { // as an upgrade of systemd does: its sockets are recreated
 		if out, err := exec.CommandContext(t.Context(), "systemctl", "daemon-reexec").CombinedOutput(); err != nil {
 			t.Fatalf("daemon-reexec: %v: %s", err, out)
 		}

@@ -17,7 +17,7 @@ func full(t *testing.T, k *kubelet.Kubelet, p *plugin, left uint64) map[int]*kub
 	for i, size := range slices.Backward(p.sizes()) { // the largest first: it fits on one node only
 		pod := guaranteed(fmt.Sprint("fills-", i), (size-left)/MiB*MiB, MiB)
 		run(t, k, pod)
-		nodes := p.booked(pod, "app")[0].Nodes
+		nodes := p.allocated(pod, "app")[0].Nodes
 		if len(nodes) != 1 || pods[nodes[0]] != nil {
 			t.Fatalf("%s is on nodes %v", pod.Name, nodes)
 		}
@@ -57,13 +57,13 @@ func TestResizeWithoutRoom(t *testing.T) {
 	}
 	holdsValue(t, dirOf(t, k, grows, "app"), "memory.max", 240*MiB)
 	says(t, p, "SHORT OF MEMORY", true)
-	node := p.booked(grows, "app")[0].Nodes[0]
+	node := p.allocated(grows, "app")[0].Nodes[0]
 	if err := k.Remove(t.Context(), others[node]); err != nil {
 		t.Fatal(err)
 	}
 	says(t, p, "SHORT OF MEMORY", false)
 	eventually(t, "the whole request is allocated on the container's node", func() string {
-		blocks, mems := p.booked(grows, "app"), file(dirOf(t, k, grows, "app"), "cpuset.mems")
+		blocks, mems := p.allocated(grows, "app"), file(dirOf(t, k, grows, "app"), "cpuset.mems")
 		if len(blocks) != 1 || blocks[0].Size != 240*MiB || mems != fmt.Sprint(node) {
 			return fmt.Sprintf("%+v, cpuset.mems %s", blocks, mems)
 		}

@@ -25,7 +25,7 @@ func on(pod *kubelet.Pod, cpu string) *kubelet.Pod {
 	return pod
 }
 
-// placed checks a container's cpuset, its booking and where its pages are.
+// placed checks a container's cpuset, its allocation and where its pages are.
 func placed(t *testing.T, k machine, p *plugin, pod *kubelet.Pod, want string, touched uint64) {
 	t.Helper()
 	said(t, k, pod, "app", fmt.Sprint("done touch=", touched))
@@ -36,9 +36,9 @@ func placed(t *testing.T, k machine, p *plugin, pod *kubelet.Pod, want string, t
 		}
 	}
 	onNodes(t, pod.Name, anonPages(t, k, pod, "app"), ids(t, want), touched)
-	blocks := p.booked(pod, "app")
+	blocks := p.allocated(pod, "app")
 	if len(blocks) == 0 || !slices.Equal(blocks[0].Nodes, ids(t, want)) {
-		t.Errorf("%s: booked %+v, want nodes %s", pod.Name, blocks, want)
+		t.Errorf("%s: allocated %+v, want nodes %s", pod.Name, blocks, want)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestHugepagesComeFromTheRightNode(t *testing.T) {
 		if pages := hugePages(t, k, pod, "app"); pages[id] != int(huge/(2*MiB)) || len(pages) != 1 {
 			t.Errorf("huge pages on nodes %v, want %d on node %d", pages, int(huge/(2*MiB)), id)
 		}
-		blocks := p.booked(pod, "app")
+		blocks := p.allocated(pod, "app")
 		if !slices.ContainsFunc(blocks, func(b block) bool { return b.Type == "hugepages-2Mi" && b.Size == huge }) {
 			t.Errorf("no block of huge pages in %+v", blocks)
 		}

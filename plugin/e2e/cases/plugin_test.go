@@ -191,7 +191,7 @@ func (p *plugin) stop() {
 	}
 }
 
-// restart starts the process anew after its end and waits for it.
+// restart starts the process again after its end and waits for it.
 func (p *plugin) restart() {
 	p.t.Helper()
 	p.start()
@@ -261,8 +261,8 @@ func readState(file string) (state, error) {
 	return s, nil
 }
 
-// booked returns a container's blocks in the state file.
-func (p *plugin) booked(pod *kubelet.Pod, container string) []block {
+// allocated returns a container's blocks in the state file.
+func (p *plugin) allocated(pod *kubelet.Pod, container string) []block {
 	p.t.Helper()
 	s, err := p.read()
 	if err != nil {
@@ -271,14 +271,14 @@ func (p *plugin) booked(pod *kubelet.Pod, container string) []block {
 	return s.Entries[pod.UID][container]
 }
 
-// free says whether nothing is booked, else what.
+// free says whether nothing is allocated, else what.
 func (p *plugin) free() string {
 	s, err := p.read()
 	if err != nil {
 		return err.Error()
 	}
 	if len(s.Entries) > 0 {
-		return fmt.Sprintf("still booked: %v", s.Entries)
+		return fmt.Sprintf("still allocated: %v", s.Entries)
 	}
 	for id, n := range s.MachineState {
 		if n.Assignments != 0 || len(n.Cells) > 1 {
@@ -293,7 +293,7 @@ func (p *plugin) free() string {
 	return ""
 }
 
-// waitFree waits until nothing is booked.
+// waitFree waits until nothing is allocated.
 func (p *plugin) waitFree() {
 	p.t.Helper()
 	eventually(p.t, "everything is free again", p.free)

@@ -7,7 +7,7 @@ import (
 )
 
 // TestRejectionsSayWhyAndLeakNothing asks for more than one node has under the
-// two strict policies: the create's error holds our text, nothing stays booked,
+// two strict policies: the create's error holds our text, nothing stays allocated,
 // and the same container fits when there is room.
 func TestRejectionsSayWhyAndLeakNothing(t *testing.T) {
 	k := criOf(t)
@@ -33,7 +33,7 @@ func TestRejectionsSayWhyAndLeakNothing(t *testing.T) {
 					t.Errorf("the create's error lacks %q: %v", part, err)
 				}
 			}
-			p.onlyBooked(fills)
+			p.onlyAllocated(fills)
 			if err := k.Remove(t.Context(), fills); err != nil {
 				t.Fatal(err)
 			}
@@ -41,7 +41,7 @@ func TestRejectionsSayWhyAndLeakNothing(t *testing.T) {
 			if err := k.RunContainer(t.Context(), refused, "app"); err != nil {
 				t.Fatalf("with room it is refused again: %v", err)
 			}
-			p.onlyBooked(refused)
+			p.onlyAllocated(refused)
 			if err := k.Remove(t.Context(), refused); err != nil {
 				t.Fatal(err)
 			}

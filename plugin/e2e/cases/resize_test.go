@@ -39,8 +39,8 @@ func resizeInPlace(t *testing.T, k machine) {
 		if now := file(dirOf(t, k, pinned, "app"), "cpuset.mems"); now != nodes {
 			t.Errorf("resized to %d, the container moved from node %s to %s", step.pinned, nodes, now)
 		}
-		eventually(t, "the booking follows", func() string {
-			if blocks := p.booked(pinned, "app"); len(blocks) != 1 || blocks[0].Size != step.pinned {
+		eventually(t, "the allocation follows", func() string {
+			if blocks := p.allocated(pinned, "app"); len(blocks) != 1 || blocks[0].Size != step.pinned {
 				return fmt.Sprintf("%+v, want %d bytes", blocks, step.pinned)
 			}
 			return ""

@@ -59,14 +59,14 @@ func TestRuntimeRestartsUnderRunningPods(t *testing.T) {
 	restartRuntime(t, k, "")
 	p.waitSynchronized(2)
 	p.agrees(k, want, pods...)
-	p.onlyBooked(pods[0], pods[2])
+	p.onlyAllocated(pods[0], pods[2])
 
 	if err := k.Remove(t.Context(), pods[2]); err != nil {
 		t.Fatal(err)
 	}
 	late := guaranteed("late", 24*MiB, MiB)
 	run(t, k, late)
-	p.onlyBooked(pods[0], late)
+	p.onlyAllocated(pods[0], late)
 	left := []*kubelet.Pod{pods[0], pods[1], late}
 	p.agrees(k, p.simulate(left...), left...)
 }
@@ -80,7 +80,7 @@ func TestStateFileIsLostOrForeign(t *testing.T) {
 	here, there := guaranteed("here", 48*MiB, 8*MiB), on(guaranteed("there", 32*MiB, 8*MiB), "1")
 	run(t, k, here)
 	run(t, k, there)
-	p.onlyBooked(here, there)
+	p.onlyAllocated(here, there)
 	good, err := os.ReadFile(p.stateFile())
 	if err != nil {
 		t.Fatal(err)
@@ -108,13 +108,13 @@ func TestStateFileIsLostOrForeign(t *testing.T) {
 				}
 			}
 			p.restart()
-			p.onlyBooked(here, there)
+			p.onlyAllocated(here, there)
 			for pod, want := range map[*kubelet.Pod]string{here: "0", there: "1"} {
 				if got := file(dirOf(t, k, pod, "app"), "cpuset.mems"); got != want {
 					t.Errorf("%s is on node %q, want %s", pod.Name, got, want)
 				}
-				if blocks := p.booked(pod, "app"); len(blocks) != 1 || len(blocks[0].Nodes) != 1 || strconv.Itoa(blocks[0].Nodes[0]) != want {
-					t.Errorf("%s is booked as %+v, want node %s", pod.Name, blocks, want)
+				if blocks := p.allocated(pod, "app"); len(blocks) != 1 || len(blocks[0].Nodes) != 1 || strconv.Itoa(blocks[0].Nodes[0]) != want {
+					t.Errorf("%s is allocated as %+v, want node %s", pod.Name, blocks, want)
 				}
 			}
 			if kept, _ := filepath.Glob(p.stateFile() + ".corrupt-*"); write && len(kept) == 0 {

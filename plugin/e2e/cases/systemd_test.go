@@ -76,7 +76,7 @@ func TestTarballRunsAsASystemdUnit(t *testing.T) {
 	r.waitSynchronized(before)
 	run(t, k, pods[4])
 	p.agrees(k, p.simulate(pods...), pods...)
-	p.onlyBooked(pods[0])
+	p.onlyAllocated(pods[0])
 
 	if out := r.sh("nri-memory-manager status"); !strings.Contains(out, "guaranteed") {
 		t.Errorf("status does not know the pods:\n%s", out)

@@ -91,7 +91,7 @@ func (p *plugin) reload(lines ...string) {
 	}
 }
 
-// rival writes a file again and again, as an agent does that does not give in, until it is stopped.
+// rival writes a file again and again, as an agent does in a loop, until it is stopped.
 func rival(t *testing.T, text string, parts ...string) (stop func()) {
 	t.Helper()
 	end, ended := make(chan struct{}), make(chan struct{})
@@ -202,7 +202,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 			make: func(t *testing.T) func() { return rival(t, "max", app(burstable), "memory.high") },
 		},
 		"cpuset.mems of another writer": {
-			want: finding{Severity: "error", ID: "cpuset", Object: "default/pinned/app", What: "cpuset.mems is 0-1, and the container's memory is booked on 0"},
+			want: finding{Severity: "error", ID: "cpuset", Object: "default/pinned/app", What: "cpuset.mems is 0-1, and the container's memory is allocated on 0"},
 			make: func(t *testing.T) func() { return rival(t, "0-1", app(pinned), "cpuset.mems") },
 		},
 		"another memory manager": {
@@ -255,8 +255,8 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 	})
 	p.hugepages(k)
 
-	// What was written to the levels above the pods stays counted until the daemon starts anew.
-	overwritten := finding{Severity: "warning", ID: "overwritten", Object: "memory.", What: "by somebody else since the daemon started"}
+	// What was written to the levels above the pods stays counted until the daemon restarts.
+	overwritten := finding{Severity: "warning", ID: "overwritten", Object: "memory.", What: "by another writer since the daemon started"}
 	p.names(t, overwritten)
 	p.kill()
 	t.Log("the plugin is away: files come from the wrong node, and the state file breaks")
@@ -276,16 +276,16 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 		finding
 		undo func()
 	}{
-		{finding{Severity: "note", ID: "files-elsewhere", Object: "default/pinned/app", What: "of file cache is on node 1, the container is booked on node 0"},
+		{finding{Severity: "note", ID: "files-elsewhere", Object: "default/pinned/app", What: "of file cache is on node 1, the container is allocated on node 0"},
 			func() { write(t, "1", "/proc/sys/vm/drop_caches") }},
-		{finding{Severity: "note", ID: "shared-elsewhere", Object: "default/pinned/app", What: "of shared memory is on node 1, the container is booked on node 0"},
+		{finding{Severity: "note", ID: "shared-elsewhere", Object: "default/pinned/app", What: "of shared memory is on node 1, the container is allocated on node 0"},
 			func() { _ = os.Remove(filepath.Join(k.Control(pinned), "shared")) }},
 		{finding{Severity: "warning", ID: "state-quarantined", Object: "memory_manager_state.corrupt-", What: "was set aside"}, func() {
 			for _, name := range globbed(t, p.stateFile()+".corrupt-*") {
 				_ = os.Remove(name)
 			}
 		}},
-		{finding{Severity: "warning", ID: "annotation", Object: "default/guessed", What: "not heeded: "}, func() {}}, // goes with its pod, next
+		{finding{Severity: "warning", ID: "annotation", Object: "default/guessed", What: "ignored: "}, func() {}}, // goes with its pod, next
 		{finding{Severity: "note", ID: "estimate", Object: "default/guessed/app", What: "the memory request is known only roughly"},
 			func() { _ = k.Remove(t.Context(), guessed) }},
 	} {
@@ -329,7 +329,7 @@ func (p *plugin) kubeletConfig(setting, before string) (undo func()) {
 	}
 }
 
-// hugepages takes pages outside of the books, and enlarges a pool, where nodes have huge pages.
+// hugepages takes pages outside of the node map, and enlarges a pool, where nodes have huge pages.
 func (p *plugin) hugepages(k machine) {
 	t := p.t
 	for _, n := range planOf(t).Nodes {
@@ -354,7 +354,7 @@ func (p *plugin) hugepages(k machine) {
 		giveBack()
 		p.forgets(t, taken)
 		resized := finding{Severity: "warning", ID: "hugepages-resized", Object: fmt.Sprintf("node %d, huge pages of 2Mi", n.ID),
-			What: fmt.Sprintf("there are %d pages, the books began with %d", n.Hugepages+2, n.Hugepages)}
+			What: fmt.Sprintf("there are %d pages, the node map began with %d", n.Hugepages+2, n.Hugepages)}
 		back := sync.OnceFunc(written(t, fmt.Sprint(n.Hugepages+2), pool, "nr_hugepages"))
 		t.Cleanup(back)
 		p.names(t, resized)

@@ -41,7 +41,7 @@ func newCgroups(ctx context.Context, driver setup.Driver) (*cgroups, error) {
 	return c, nil
 }
 
-// units is the connection to systemd, made anew after systemd was executed anew.
+// units is the connection to systemd, recreated after systemd was executed again.
 func (c *cgroups) units(ctx context.Context) (*systemd.Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

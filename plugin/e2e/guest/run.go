@@ -220,7 +220,7 @@ func port(name string) (*os.File, error) {
 	return nil, fmt.Errorf("no channel %q to the host", name)
 }
 
-// runTests runs the test binary; near the watchdog's end it is told to print
+// runTests runs the test binary; near the watchdog's end it is made to print
 // its stacks and stop.
 func runTests(plan setup.Plan) int {
 	out, err := port(setup.TestsPort)

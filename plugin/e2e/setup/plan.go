@@ -1,4 +1,4 @@
-// Package setup holds what the host tells a guest: which variant it is, what
+// Package setup holds what the host passes to a guest: which variant it is, what
 // to start and which tests to run.
 package setup
 

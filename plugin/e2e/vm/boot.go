@@ -23,13 +23,13 @@ type Guest struct {
 	Dir string // console.log, tests.log, logs.tar, qemu.log
 	// Exit is the status that the guest announced; -1 when it died before.
 	Exit int
-	// Why tells how a guest without a status ended.
+	// Why says how a guest without a status ended.
 	Why string
 	// Time is how long it ran, and CPU the part of it that QEMU computed.
 	Time, CPU time.Duration
 }
 
-// Died tells that the guest ended without announcing a status.
+// Died reports that the guest ended without announcing a status.
 func (g Guest) Died() bool { return g.Exit < 0 }
 
 // Tests is what the test binary printed so far.

@@ -11,9 +11,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// TestBooksBalanceWhateverComes mixes admissions with adopted containers on any nodes, resizes and restores, and adds up
-// the books after every one of them.
-func TestBooksBalanceWhateverComes(t *testing.T) {
+// TestAllocationsBalanceWhateverComes mixes admissions with adopted containers on any nodes, resizes and restores, and adds up
+// the node map after every one of them.
+func TestAllocationsBalanceWhateverComes(t *testing.T) {
 	for seed := range uint64(1500) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		policy := []topologymanager.Policy{
@@ -83,7 +83,7 @@ func unbalanced(s memorymanager.State) string {
 		node int
 		name memorymanager.MemoryType
 	}
-	booked, count := map[place]uint64{}, map[int]int{}
+	allocated, count := map[place]uint64{}, map[int]int{}
 	groups := map[int]nodeset.Set{}
 	for _, n := range s.Nodes {
 		groups[n.ID] = nodeset.Of(n.ID)
@@ -93,9 +93,9 @@ func unbalanced(s memorymanager.State) string {
 			var sum uint64
 			for _, amount := range b.PerNode {
 				sum += amount.Bytes
-				booked[place{amount.Node, b.Type}] += amount.Bytes
+				allocated[place{amount.Node, b.Type}] += amount.Bytes
 				if !b.Nodes.Has(amount.Node) {
-					return fmt.Sprintf("%s %s: %+v is booked outside of its nodes", e.Pod, e.Container, b)
+					return fmt.Sprintf("%s %s: %+v is allocated outside of its nodes", e.Pod, e.Container, b)
 				}
 			}
 			if sum != b.Size {
@@ -116,7 +116,7 @@ func unbalanced(s memorymanager.State) string {
 			return fmt.Sprintf("node %d: %d in %s, its entries make %d in %s", n.ID, n.Assignments, n.Cells, count[n.ID], groups[n.ID])
 		}
 		for _, table := range n.Memory {
-			want := booked[place{n.ID, table.Type}]
+			want := allocated[place{n.ID, table.Type}]
 			if table.Reserved != min(want, table.Allocatable) || table.Free != table.Allocatable-table.Reserved {
 				return fmt.Sprintf("node %d: %+v, its entries have %d", n.ID, table, want)
 			}
