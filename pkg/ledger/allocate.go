@@ -64,7 +64,7 @@ func (l *Ledger) allocate(c *container) error {
 	l.allocated(c, placement)
 	policy := l.resolved.Config.TopologyManagerPolicy
 	c.pinning = "pinned under " + string(policy)
-	if policy == topologymanager.Restricted && !placement.Affinity.Preferred {
+	if rules := policy.Rules(); rules.Insists && !rules.OneNode && !placement.Affinity.Preferred {
 		c.pinning += ", on nodes of its CPUs"
 	}
 	if placement.Bounded {
@@ -108,7 +108,7 @@ func (l *Ledger) placeNew(c *container, wanted memorymanager.Container) (memorym
 	if err != nil {
 		return placement, err
 	}
-	required := wanted.Required && l.resolved.Manager.Policy != topologymanager.None
+	required := wanted.Required && l.resolved.Manager.Policy.Rules().Aligns
 	if required && !placement.Existing && !placement.Affinity.Preferred {
 		l.manager.Release(wanted.Pod, wanted.Name)
 		return placement, fmt.Errorf("%w: it could only have nodes %s, which are more than it needs", errNotPreferred, placement.Nodes)
@@ -132,9 +132,6 @@ func (l *Ledger) align(c *container) error {
 	}
 	var whole []memorymanager.Container
 	for _, spec := range p.info.Containers {
-		if spec.Kind == memoryqos.Ephemeral {
-			continue
-		}
 		request := append(memorymanager.Request{}, spec.Hugepages...)
 		if spec.Request > 0 {
 			request = append(request, memorymanager.Amount{Type: memorymanager.Memory, Bytes: spec.Request})
