@@ -120,7 +120,9 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 	event.apply(l)
 	l.fitShort()
 	l.finish()
-	return l.step.effects
+	effects := l.step.effects
+	l.step = step{} // nothing of it is state
+	return effects
 }
 
 // finish derives what depends on all changes of a Step.

@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"reflect"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
@@ -29,7 +31,7 @@ func (e PodFacts) apply(l *Ledger) {
 // learn takes what the pod APIs know, and reports whether that is new. All containers of the pod are brought to it, running
 // ones included.
 func (l *Ledger) learn(p *pod, known podinfo.Answer) bool {
-	if known.Pod == nil || p.info == known.Pod {
+	if known.Pod == nil || p.info == known.Pod || p.source == known.Source && reflect.DeepEqual(p.info, known.Pod) {
 		return false
 	}
 	p.info, p.source = known.Pod, known.Source

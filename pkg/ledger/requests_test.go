@@ -1,0 +1,39 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// TestTheSameFactsInAnotherCopy change nothing: what an event says decides, not where it is in memory.
+func TestTheSameFactsInAnotherCopy(t *testing.T) {
+	l := newLedger(t, "")
+	now := time.Unix(1000, 0)
+	limit := int64(1) << 30
+	pod := Pod{ID: "sandbox", UID: "uid", Namespace: "default", Name: "web", CgroupParent: "/kubepods/burstable/poduid"}
+	container := Container{ID: "id", PodID: pod.ID, Name: "main", CgroupsPath: pod.CgroupParent + "/id", Resources: Resources{MemoryLimit: &limit}}
+	facts := func(request uint64, source memoryqos.Source) PodFacts {
+		return PodFacts{UID: "uid", Known: podinfo.Answer{Source: source, Pod: &podinfo.Pod{
+			Ref: pod.Ref(), Class: memoryqos.Burstable,
+			Containers: []podinfo.Container{{Name: "main", Kind: memoryqos.App, Request: request, Limit: uint64(limit)}},
+		}}}
+	}
+	l.Step(now, CreateContainer{Pod: pod, Container: container})
+	for _, test := range []struct {
+		name  string
+		event PodFacts
+		want  int
+	}{
+		{"first", facts(1<<29, memoryqos.SourceKubelet), 1},
+		{"a copy", facts(1<<29, memoryqos.SourceKubelet), 0},
+		{"another source", facts(1<<29, memoryqos.SourceAPIServer), 1},
+		{"another request", facts(1<<28, memoryqos.SourceAPIServer), 1},
+	} {
+		if effects := l.Step(now, test.event); len(effects.Bring) != test.want {
+			t.Errorf("%s: %q are to be brought, want %d", test.name, effects.Bring, test.want)
+		}
+	}
+}
