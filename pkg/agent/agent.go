@@ -38,10 +38,20 @@ type Options struct {
 	Watcher *cgroup.Watcher
 	// Providers are the sources of memory requests in their order; the agent runs them.
 	Providers []podinfo.Provider
+	// Recorder receives every event and what was decided; nil records nothing.
+	Recorder Recorder
 	// Log gets decisions, one line each; nil is logrus' standard logger.
 	Log logrus.FieldLogger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+}
+
+// Recorder records what the ledger is given and what it decides. Its methods are called under the agent's lock and must not wait.
+type Recorder interface {
+	// Begin receives the ledger before its first event.
+	Begin(now time.Time, l *ledger.Ledger)
+	// Record receives an event that the ledger has just applied.
+	Record(now time.Time, l *ledger.Ledger, event ledger.Event, effects ledger.Effects)
 }
 
 // Agent drives a ledger. Its methods may be called from any goroutine.
@@ -58,6 +68,7 @@ type Agent struct {
 	requests  *podinfo.Resolver
 	sourced   bool            // requests has sources
 	raises    *durable.Writer // of raisesFile
+	recorder  Recorder        // nil where nothing is recorded
 	counters  counters
 	ancestors ancestors
 
@@ -98,6 +109,7 @@ func New(opts Options) (*Agent, error) {
 		machine:     opts.Machine,
 		tree:        opts.Tree,
 		watcher:     opts.Watcher,
+		recorder:    opts.Recorder,
 		wake:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
 		ancestors:   newAncestors(),
@@ -113,6 +125,9 @@ func New(opts Options) (*Agent, error) {
 	}
 	a.outbox.all = true // nothing is known of what an earlier run has written
 	a.openStateDir(opts.StateDir, resolved)
+	if a.recorder != nil {
+		a.recorder.Begin(a.now(), a.ledger)
+	}
 	a.sourced = len(opts.Providers) > 0
 	a.requests = podinfo.New(podinfo.Options{
 		Providers: opts.Providers,

@@ -37,7 +37,11 @@ func (a *Agent) step(event ledger.Event) ledger.Effects {
 
 // stepLocked applies an event and takes from its effects what must keep the order of the events.
 func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
-	effects := a.ledger.Step(a.now(), event)
+	now := a.now()
+	effects := a.ledger.Step(now, event)
+	if a.recorder != nil {
+		a.recorder.Record(now, a.ledger, event, effects)
+	}
 	if a.writer != nil {
 		for _, delta := range effects.Allocations {
 			a.submit(delta)

@@ -52,6 +52,7 @@ type node struct {
 	onWrite     func(cgroup.Write)
 	watches     bool          // other writers are noticed at once
 	units       protect.Units // nil has no systemd
+	recorder    Recorder      // nil records nothing
 }
 
 // logBuffer keeps the log of a test.
@@ -165,7 +166,7 @@ func (n *node) start() {
 	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
 	n.Agent, err = New(Options{
 		Config: n.config, Machine: n.machine, StateDir: n.state, Tree: tree, Providers: n.providers,
-		Watcher: watcher, Units: n.units, Log: log, Now: n.clock.now,
+		Watcher: watcher, Units: n.units, Recorder: n.recorder, Log: log, Now: n.clock.now,
 	})
 	if err != nil {
 		n.Fatal(err)

@@ -44,9 +44,9 @@ type walkedPod struct {
 // walkedContainer is a container as the runtime has it: the resources of its OCI spec.
 type walkedContainer struct{ Container }
 
-func newWalker(t *testing.T, seed uint64, yaml string, calm int) *walker {
+func newWalker(t *testing.T, seed uint64, yaml string, calm int, options ...func(*node)) *walker {
 	w := &walker{calm: calm, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}, held: map[string]uint64{}}
-	w.node = newNode(t, yaml, func(n *node) { n.onWrite, n.apply = w.written, w.update })
+	w.node = newNode(t, yaml, append(options, func(n *node) { n.onWrite, n.apply = w.written, w.update })...)
 	w.log.discard()
 	return w
 }

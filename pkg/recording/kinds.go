@@ -1,0 +1,23 @@
+package recording
+
+import (
+	"reflect"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+)
+
+// kinds are the events of the ledger by the names of their types.
+var kinds = func() map[string]reflect.Type {
+	named := map[string]reflect.Type{}
+	for _, event := range []ledger.Event{
+		ledger.AbandonContainer{}, ledger.Bring{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
+		ledger.EndContainer{}, ledger.EndPod{}, ledger.FailUpdate{}, ledger.Observed{}, ledger.PodFacts{}, ledger.Presence{},
+		ledger.Raise{}, ledger.Reconfigure{}, ledger.RejectConfig{}, ledger.RunPod{}, ledger.Settled{}, ledger.StartContainer{},
+		ledger.Synchronize{}, ledger.UpdateContainer{}, ledger.UpdatePod{},
+	} {
+		named[kindOf(event)] = reflect.TypeOf(event)
+	}
+	return named
+}()
+
+func kindOf(event ledger.Event) string { return reflect.TypeOf(event).Name() }

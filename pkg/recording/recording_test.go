@@ -1,0 +1,578 @@
+package recording
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+const twoNodes = `
+nodes:
+  - {id: 0, memory: 16Gi, cpus: 0-7, hugepages: {2Mi: 512}, distances: [10, 21]}
+  - {id: 1, memory: 16Gi, cpus: 8-15, hugepages: {2Mi: 512}, distances: [21, 10]}
+`
+
+// driver drives a ledger and records it, as the agent does.
+type driver struct {
+	testing.TB
+	*ledger.Ledger
+	*Recorder
+	dir string
+	now time.Time
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newLedger is one without pods.
+func newLedger(t testing.TB, now time.Time, yaml string) *ledger.Ledger {
+	t.Helper()
+	m, err := machine.Parse("machine", []byte(twoNodes))
+	must(t, err)
+	c, err := config.Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
+	must(t, err)
+	resolved, err := c.Resolve(m)
+	must(t, err)
+	l, err := ledger.New(now, ledger.Options{Config: resolved, Machine: m})
+	must(t, err)
+	return l
+}
+
+func newDriver(t testing.TB, size uint64) *driver {
+	t.Helper()
+	d := &driver{TB: t, dir: filepath.Join(t.TempDir(), "recordings"), now: time.Now()}
+	d.Ledger = newLedger(t, d.now, "")
+	var err error
+	d.Recorder, err = New(Options{Dir: d.dir, Size: size, Version: "test"})
+	must(t, err)
+	d.Begin(d.now, d.Ledger)
+	return d
+}
+
+func (d *driver) step(event ledger.Event) ledger.Effects {
+	d.now = d.now.Add(time.Second)
+	effects := d.Step(d.now, event)
+	d.Record(d.now, d.Ledger, event, effects)
+	return effects
+}
+
+func (d *driver) close() {
+	d.Helper()
+	must(d, d.Recorder.Close(context.Background()))
+}
+
+func podNamed(name string) ledger.Pod {
+	return ledger.Pod{
+		ID: name + "-sandbox", UID: name + "-uid", Namespace: "default", Name: name,
+		CgroupParent: "/kubepods/pod" + name + "-uid", Brought: &ledger.Brought{},
+	}
+}
+
+func containerOf(p ledger.Pod, limit int64) ledger.Container {
+	id := p.Name + "-main"
+	adj := int64(-997)
+	return ledger.Container{
+		ID: id, PodID: p.ID, Name: "main", CgroupsPath: p.CgroupParent + "/" + id,
+		Resources: ledger.Resources{MemoryLimit: &limit, OOMScoreAdj: &adj},
+	}
+}
+
+const gi = int64(1) << 30
+
+// create creates, starts and ends a pod's container.
+func (d *driver) create(name string, limit int64) {
+	p := podNamed(name)
+	c := containerOf(p, limit)
+	d.step(ledger.RunPod{Pod: p})
+	d.step(ledger.CreateContainer{Pod: p, Container: c})
+	d.step(ledger.StartContainer{Pod: p, Container: c})
+}
+
+func (d *driver) end(name string) { d.step(ledger.EndPod{Pod: podNamed(name)}) }
+
+// drained waits until the goroutine has received everything.
+func (d *driver) drained() {
+	for len(d.queue) > 0 {
+		runtime.Gosched()
+	}
+}
+
+// files are the paths of the segments, the oldest first.
+func (d *driver) files() (paths []string) {
+	d.Helper()
+	names, _, err := segmentsIn(d.dir)
+	must(d, err)
+	for _, name := range names {
+		paths = append(paths, filepath.Join(d.dir, name))
+	}
+	return paths
+}
+
+// text unpacks a segment.
+func text(t testing.TB, path string) string {
+	t.Helper()
+	in, closer, err := open(path)
+	must(t, err)
+	defer closer.Close()
+	data, err := io.ReadAll(in)
+	must(t, err)
+	return string(data)
+}
+
+// replayed replays and wants so many differences.
+func replayed(t testing.TB, path string, differ uint64) (Summary, []Decision) {
+	t.Helper()
+	var decisions []Decision
+	summary, err := Replay(path, Visitor{Decision: func(d Decision) error {
+		decisions = append(decisions, d)
+		return nil
+	}})
+	must(t, err)
+	if summary.Differ != differ {
+		t.Fatalf("%d decisions differ, want %d: %+v", summary.Differ, differ, decisions)
+	}
+	return summary, decisions
+}
+
+func TestADecisionIsReplayed(t *testing.T) {
+	d := newDriver(t, 1<<20)
+	d.create("web", gi)
+	d.create("large", 40*gi)
+	d.end("web")
+	d.close()
+	summary, decisions := replayed(t, d.dir, 0)
+	if summary.Events != 7 || summary.Decisions != 3 || summary.Missing != 0 || summary.Cut != nil {
+		t.Errorf("replayed %+v", summary)
+	}
+	for i, want := range []string{"2 CreateContainer default/web main", "5 CreateContainer default/large main", "7 EndPod default/web "} {
+		got := fmt.Sprintf("%d %s %s %s", decisions[i].Event, decisions[i].Kind, decisions[i].Pod, decisions[i].Container)
+		if got != want {
+			t.Errorf("decision %d is %q, want %q", i, got, want)
+		}
+	}
+}
+
+func TestAChangedByteIsReported(t *testing.T) {
+	d := newDriver(t, 1<<20)
+	d.create("web", gi)
+	d.create("db", gi)
+	d.close()
+	whole := text(t, d.files()[0])
+	changed := strings.Replace(whole, `"Answer":{"CpusetMems":"0"`, `"Answer":{"CpusetMems":"1"`, 1)
+	if changed == whole {
+		t.Fatalf("no answer in\n%s", whole)
+	}
+	path := filepath.Join(t.TempDir(), "changed.jsonl")
+	must(t, os.WriteFile(path, []byte(changed), 0o600))
+	_, decisions := replayed(t, path, 1)
+	if !decisions[0].Differs() || !bytes.Contains(decisions[0].Replayed, []byte(`"Answer":{"CpusetMems":"0"`)) || decisions[1].Differs() {
+		t.Errorf("replayed %+v", decisions)
+	}
+}
+
+func TestALossOfPower(t *testing.T) {
+	d := newDriver(t, 1<<20)
+	d.create("web", gi)
+	d.create("db", gi)
+	d.close()
+	path := d.files()[0]
+	whole := text(t, path)
+	packed, err := os.ReadFile(path)
+	must(t, err)
+	events := uint64(6)
+	for name, data := range map[string][]byte{"plain": []byte(whole[:len(whole)-40]), "packed": packed[:len(packed)-20]} {
+		t.Run(name, func(t *testing.T) {
+			cut := filepath.Join(t.TempDir(), "cut")
+			must(t, os.WriteFile(cut, data, 0o600))
+			summary, _ := replayed(t, cut, 0)
+			if len(summary.Cut) != 1 || summary.Events == 0 || summary.Events >= events {
+				t.Errorf("replayed %+v", summary)
+			}
+		})
+	}
+	must(t, os.WriteFile(filepath.Join(d.dir, prefix+"9"+suffix), nil, 0o600)) // made, and not written yet
+	if summary, _ := replayed(t, d.dir, 0); summary.Events != events || len(summary.Cut) != 1 {
+		t.Errorf("replayed %+v", summary)
+	}
+}
+
+func TestTheRingIsBounded(t *testing.T) {
+	const size = 256 << 10
+	d := newDriver(t, size)
+	for i := 0; i < 1500; i++ {
+		name := fmt.Sprintf("pod%d", rand.Uint64())
+		d.create(name, gi)
+		d.end(name)
+		d.drained() // the disk is not what is tested
+	}
+	d.close()
+	_, sizes, err := segmentsIn(d.dir)
+	must(t, err)
+	total := int64(0)
+	for _, size := range sizes {
+		total += size
+	}
+	if total > size || len(sizes) < 3 {
+		t.Errorf("%d segments have %d bytes, want at most %d", len(sizes), total, size)
+	}
+	summary, _ := replayed(t, d.dir, 0)
+	if summary.Missing > 0 || summary.Events < 1000 || summary.Events >= 6000 {
+		t.Errorf("replayed %+v", summary)
+	}
+	for _, path := range d.files() { // each is whole by itself
+		replayed(t, path, 0)
+	}
+}
+
+// TestEventsThatFindTheQueueFull are missing, and what follows them is replayed exactly.
+func TestEventsThatFindTheQueueFull(t *testing.T) {
+	d := &driver{TB: t, dir: t.TempDir(), now: time.Now()}
+	d.Ledger = newLedger(t, d.now, "")
+	d.Recorder = newRecorder(Options{Dir: d.dir, Size: 1 << 20, Version: "test"}) // nobody writes yet
+	d.Begin(d.now, d.Ledger)
+	for i := range 400 {
+		d.create(fmt.Sprintf("pod%d", i), gi/64)
+	}
+	recorded := uint64(queueSize - 1) // the other one is the beginning
+	if d.lost != 1200-recorded {
+		t.Errorf("%d are lost, want %d", d.lost, 1200-recorded)
+	}
+	go d.run()
+	for d.step(ledger.Settled{}); d.lost > 0; d.step(ledger.Settled{}) {
+		runtime.Gosched() // until there is room
+	}
+	d.create("later", gi)
+	d.close()
+	summary, decisions := replayed(t, d.dir, 0)
+	if summary.Missing < 1200-recorded || len(d.files()) != 2 || decisions[len(decisions)-1].Pod != "default/later" {
+		t.Errorf("replayed %+v from %q", summary, d.files())
+	}
+	if last := text(t, d.files()[1]); !strings.Contains(last, `"lost":`) {
+		t.Errorf("the second segment begins with %.200s", last)
+	}
+}
+
+func TestNothingPrivateIsWritten(t *testing.T) {
+	d := newDriver(t, 1<<20)
+	p := podNamed("web")
+	p.Labels = map[string]string{"app": "SECRET-label", "SECRET-key": ""}
+	p.Annotations = map[string]string{
+		"example.com/token": "SECRET-annotation", "numa.memory-manager.noderesource.dev": "required",
+		"noderesource.dev/resources": `{"containers":{"main":{"requests":{"memory":"1Gi"},"x":"SECRET-claim"}}}`,
+	}
+	c := containerOf(p, gi)
+	c.Annotations = map[string]string{"example.com/password": "SECRET-of-container"}
+	raw := p // as an event that was never read
+	d.step(ledger.RunPod{Pod: raw})
+	p = d.Read(p)
+	d.step(ledger.CreateContainer{Pod: p, Container: c})
+	d.step(ledger.Synchronize{Pods: []ledger.Pod{p}, Containers: []ledger.Container{c}})
+	d.step(ledger.EndPod{Pod: raw})
+	d.step(ledger.RunPod{Pod: podNamed("other")})
+	d.Begin(d.now, d.Ledger) // a state with the pods
+	d.close()
+	for _, path := range d.files() {
+		whole := text(t, path)
+		if at := strings.Index(whole, "SECRET"); at >= 0 {
+			t.Errorf("%s: …%s…", path, whole[max(0, at-100):at+30])
+		}
+		if path == d.files()[0] && !strings.Contains(whole, "required") {
+			t.Errorf("the annotation of ours is missing in\n%s", whole)
+		}
+	}
+	replayed(t, d.dir, 0)
+}
+
+func TestPlace(t *testing.T) {
+	d := newDriver(t, 1<<20)
+	uid := func(name string) string { return podNamed(name).UID }
+	d.create("web", gi)
+	d.create("large", 40*gi)
+	d.close()
+	file := d.files()[0]
+	for name, want := range map[string]uint64{"web": 2, "large": 5} {
+		if at, ok := d.Recorder.Place(uid(name), "main"); !ok || at != (Place{File: file, Event: want}) {
+			t.Errorf("%s: %+v %t, want event %d of %s", name, at, ok, want, file)
+		}
+	}
+	if at, ok := d.Recorder.Place(uid("unknown"), "main"); ok {
+		t.Errorf("a container without a decision is at %+v", at)
+	}
+
+	d = newDriver(t, 1<<20)
+	d.create("web", gi)
+	p := podNamed("found")
+	d.step(ledger.Synchronize{Pods: []ledger.Pod{podNamed("web"), p}, Containers: []ledger.Container{containerOf(p, gi)}})
+	d.close()
+	for name, want := range map[string]uint64{"web": 2, "found": 4} {
+		if at, ok := d.Recorder.Place(uid(name), "main"); !ok || at.Event != want {
+			t.Errorf("%s: %+v %t, want event %d", name, at, ok, want)
+		}
+	}
+	for i := range 500 {
+		d.decide(d.Ledger, ledger.RunPod{}, ledger.Effects{Decision: &ledger.Decision{UID: fmt.Sprint(i), Container: "main"}})
+	}
+	if len(d.decided) > 200 {
+		t.Errorf("decisions about %d containers are kept, and 2 live", len(d.decided))
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	d := newDriver(t, 1<<20)
+	d.create("web", gi)
+	d.close()
+	whole := text(t, d.files()[0])
+	header, events, _ := strings.Cut(whole, "\n")
+	change := func(old, new string) string { return strings.Replace(whole, old, new, 1) }
+	for name, test := range map[string]struct{ content, want string }{
+		"empty":        {"", "FILE:1: the file is empty, want the header of a recording"},
+		"text":         {"hello\n", `FILE:1: want the header of a recording, {"recording":1,…}: invalid character 'h'`},
+		"no header":    {events, `FILE:1: want the header of a recording, {"recording":1,…}: json: unknown field "n"`},
+		"other format": {change(`"recording":1`, `"recording":7`), "FILE:1: want a recording of format 1, got 7: replay it with version test"},
+		"state":        {change(`"MemTotal":`, `"MemTotal":1`), "FILE:1: the state of the ledger is damaged: want the SHA-256 "},
+		"no state":     {`{"recording":1,"sum":"` + sumOf(nil) + "\"}\n", "FILE:1: the state of the ledger of version  cannot be read: want JSON"},
+		"event":        {header + "\n{}\n", "FILE:2: want event 1, got 0: lines are missing"},
+		"line":         {change("\n"+`{"n":2`, "\n"+`{"n":3`), "FILE:3: want event 2, got 3: lines are missing"},
+		"kind":         {change("RunPod", "RunPot"), `FILE:2: event 1: kind "RunPot" is not known: was it recorded by another version?`},
+		"field":        {change(`"Namespace"`, `"Namespice"`), `event 1: RunPod: Pod: Pod has no field "Namespice" here: was it recorded by another version?`},
+		"type":         {change(`"MemoryLimit":1073741824`, `"MemoryLimit":"1Gi"`), `MemoryLimit: want a whole number of 64 bits, got "1Gi"`},
+		"number":       {change(`"MemoryLimit":1073741824`, `"MemoryLimit":1e999`), `MemoryLimit: want a whole number of 64 bits, got 1e999`},
+		"list":         {change(`"event":{`, `"event":[{`), "FILE:2: want an event: "},
+		"same":         {header + "\n" + `{"n":1,"at":"2026-01-01T00:00:00Z","same":7}` + "\n", "FILE:2: event 1: same: want the number of an earlier event of this file, got 7"},
+		"cut header":   {header, "FILE:1: want the header"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "cut header" {
+				test.content = test.content[:len(test.content)-9]
+			}
+			path := filepath.Join(t.TempDir(), "FILE")
+			must(t, os.WriteFile(path, []byte(test.content), 0o600))
+			_, err := Replay(path, Visitor{})
+			if err == nil || !strings.Contains(strings.Replace(err.Error(), path, "FILE", 1), test.want) {
+				t.Errorf("error %v, want %q", err, test.want)
+			}
+		})
+	}
+	empty := t.TempDir()
+	if _, err := Replay(empty, Visitor{}); err == nil || err.Error() != "replay: "+empty+" has no recordings: want files named recording-….jsonl.gz" {
+		t.Errorf("error %v", err)
+	}
+	packed, err := os.ReadFile(d.files()[0])
+	must(t, err)
+	packed[len(packed)/2] ^= 0xff
+	must(t, os.WriteFile(d.files()[0], packed, 0o600))
+	if _, err := Replay(d.files()[0], Visitor{}); err == nil || !strings.HasPrefix(err.Error(), "replay: "+d.files()[0]+":") {
+		t.Errorf("a damaged file: %v", err)
+	}
+}
+
+// Every event of the ledger can be recorded.
+func TestEveryEventIsAKind(t *testing.T) {
+	packages, err := parser.ParseDir(token.NewFileSet(), "../ledger", nil, 0)
+	must(t, err)
+	found := 0
+	for _, file := range packages["ledger"].Files {
+		for _, declared := range file.Decls {
+			f, ok := declared.(*ast.FuncDecl)
+			if !ok || f.Name.Name != "apply" || f.Recv == nil {
+				continue
+			}
+			found++
+			if name := f.Recv.List[0].Type.(*ast.Ident).Name; kinds[name] == nil {
+				t.Errorf("%s is missing among the kinds of events", name)
+			}
+		}
+	}
+	if found != len(kinds) {
+		t.Errorf("%d events in the ledger, %d kinds", found, len(kinds))
+	}
+}
+
+// parts has all that can be written.
+type parts struct {
+	Text    string
+	Bool    bool
+	Small   int8
+	Large   uint64
+	Floats  []float64
+	Array   [4]int
+	Map     map[string]*uint64
+	Numbers map[int]string
+	Set     map[int]struct{}
+	Kind    memoryqos.Kind
+	At      time.Time
+	Err     error
+	self    *parts
+	other   *parts
+	nested  struct{ private []string }
+}
+
+func TestEncodeAndDecode(t *testing.T) {
+	number := uint64(math.MaxUint64)
+	shared := &parts{Text: "shared"}
+	in := parts{
+		Text: "ä<&>\"\\\x01", Bool: true, Small: -128, Large: math.MaxUint64, Floats: []float64{0.1, math.Inf(1), -0.5},
+		Array: [4]int{0, 1}, Map: map[string]*uint64{"a": &number, "nil": nil}, Numbers: map[int]string{7: "x", -1: ""},
+		Set: map[int]struct{}{3: {}}, Kind: memoryqos.Sidecar, At: time.Now().Round(0).UTC(), self: shared, other: shared,
+	}
+	shared.self = shared
+	in.nested.private = []string{}
+	data, err := encode(&in, time.Now(), true)
+	must(t, err)
+	var out parts
+	must(t, decode(data, &out))
+	again, err := encode(&out, time.Now(), true)
+	must(t, err)
+	if !bytes.Equal(data, again) {
+		t.Errorf("not the same:\n%s\n%s", data, again)
+	}
+	if out.self != out.other || out.self.self != out.self || out.nested.private == nil || *out.Map["a"] != number || out.Map["nil"] != nil {
+		t.Errorf("decoded %+v from %s", out, data)
+	}
+	in.self, in.other, out.self, out.other = nil, nil, nil, nil
+	if !reflect.DeepEqual(in, out) {
+		t.Errorf("decoded (+):\n%s", cmp.Diff(fmt.Sprintf("%+v", in), fmt.Sprintf("%+v", out)))
+	}
+	for what, value := range map[string]any{
+		"chan int cannot be recorded":      struct{ C chan int }{make(chan int)},
+		"interface {} cannot be recorded":  struct{ A any }{1},
+		"*recording.parts contains itself": struct{ P *parts }{shared},
+		"recording.parts contains itself":  struct{ P *parts }{shared},
+		"func() cannot be recorded":        struct{ F func() }{func() {}},
+	} {
+		if _, err := encode(value, time.Now(), false); err == nil || !strings.HasSuffix(err.Error(), "contains itself") && !strings.HasSuffix(err.Error(), what) {
+			t.Errorf("%v, want %q", err, what)
+		}
+	}
+}
+
+// The wall clock may jump while events come: durations stay those that the ledger has seen.
+func TestMomentsFollowTheMonotonicClock(t *testing.T) {
+	anchor := time.Now()
+	e := encoder{anchor: anchor}
+	later := anchor.Add(3 * time.Second)
+	if got := e.moment(later).Sub(e.moment(anchor)); got != 3*time.Second {
+		t.Errorf("%s between moments that are 3s apart", got)
+	}
+	if !e.moment(time.Time{}).IsZero() {
+		t.Error("no moment has become one")
+	}
+}
+
+func TestAFolderThatCannotBeUsed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	if _, err := New(Options{Dir: file}); err == nil || !strings.HasPrefix(err.Error(), "record: mkdir "+file) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestTheFolderIsRemoved has the segment that follows tried again after a minute, with all that is missing.
+func TestTheFolderIsRemoved(t *testing.T) {
+	d := newDriver(t, 256<<10)
+	d.drained()
+	must(t, os.RemoveAll(d.dir))
+	for range 2000 { // until it wants another segment
+		name := fmt.Sprint(rand.Uint64())
+		d.create(name, gi)
+		d.end(name)
+		d.drained()
+	}
+	must(t, os.Mkdir(d.dir, 0o700))
+	d.now = d.now.Add(retryInterval)
+	for range 10 {
+		d.step(ledger.Settled{})
+		d.drained()
+		d.now = d.now.Add(retryInterval)
+	}
+	d.create("later", gi)
+	d.close()
+	summary, decisions := replayed(t, d.dir, 0)
+	if summary.Missing == 0 || len(decisions) == 0 || decisions[len(decisions)-1].Pod != "default/later" {
+		t.Errorf("replayed %+v", summary)
+	}
+}
+
+// FuzzReplay never panics, and names the line of what is wrong.
+func FuzzReplay(f *testing.F) {
+	d := newDriver(f, 1<<20)
+	d.create("web", gi)
+	d.step(ledger.Disconnected{Reason: "gone"})
+	d.end("web")
+	d.close()
+	header, events, _ := strings.Cut(text(f, d.files()[0]), "\n")
+	f.Add(events)
+	f.Add("{}\n")
+	f.Add(`{"n":1,"at":"2026-01-01T00:00:00Z","kind":"Settled","event":{"IDs":[]}}` + "\n")
+	f.Add(`{"n":1,"at":"2026-01-01T00:00:00Z","kind":"Presence","event":{"Gone":[{"UID":"x"}]},"outcome":{}}` + "\n")
+	located := regexp.MustCompile(`^recording:[0-9]+: `)
+	f.Fuzz(func(t *testing.T, events string) {
+		r := replay{}
+		if err := r.segment("recording", strings.NewReader(header+"\n"+events)); err != nil && !located.MatchString(err.Error()) {
+			t.Errorf("an error without its place: %v", err)
+		}
+		_ = (&replay{}).segment("recording", strings.NewReader(events)) // as a header
+		var state ledger.Ledger
+		_ = decode([]byte(events), &state)
+	})
+}
+
+// BenchmarkSnapshot is the pause of a node with 1,000 containers when a segment begins.
+func BenchmarkSnapshot(b *testing.B) {
+	d := newDriver(b, 1<<30)
+	for i := range 1000 {
+		d.create(fmt.Sprintf("pod%d", i), gi/64)
+	}
+	d.close()
+	b.ReportAllocs()
+	for b.Loop() {
+		state, err := encode(d.Ledger, d.now, true)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(len(state)), "bytes")
+	}
+}
+
+// BenchmarkWrite is what the goroutine does for one create.
+func BenchmarkWrite(b *testing.B) {
+	d := newDriver(b, 1<<30)
+	d.close()
+	p := podNamed("web")
+	event := ledger.CreateContainer{Pod: p, Container: containerOf(p, gi)}
+	effects := d.Step(d.now, event)
+	g := &segment{packed: gzip.NewWriter(io.Discard), anchor: d.now, events: map[[32]byte]uint64{}}
+	b.ReportAllocs()
+	for i := uint64(1); b.Loop(); i++ {
+		event.Container.ID = fmt.Sprint(i)
+		if err := g.add(entry{number: i, at: d.now, event: event, effects: effects}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

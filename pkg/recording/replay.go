@@ -1,0 +1,306 @@
+package recording
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+)
+
+// Decision is an event from which something follows, or one whose outcome differs when it is replayed.
+type Decision struct {
+	File  string    `json:"file"`
+	Event uint64    `json:"event"`
+	At    time.Time `json:"at"`
+	Kind  string    `json:"kind"`
+	// Pod and Container are what the event is about; absent when it is about many.
+	Pod       string `json:"pod,omitempty"`
+	Container string `json:"container,omitempty"`
+	// Outcome is what was recorded. Replayed is what was decided now; absent when it is the same.
+	Outcome  json.RawMessage `json:"outcome,omitempty"`
+	Replayed json.RawMessage `json:"replayed,omitempty"`
+	// Fields are those of the log.
+	Fields map[string]any `json:"-"`
+	// Err is why something was refused.
+	Err error `json:"-"`
+}
+
+// Differs reports whether the outcome is another one than the recorded one.
+func (d *Decision) Differs() bool { return d.Replayed != nil }
+
+// Summary counts what was replayed.
+type Summary struct {
+	Events    uint64 `json:"events"`
+	Decisions uint64 `json:"decisions"`
+	Differ    uint64 `json:"differ"`
+	// Missing are events that were not recorded.
+	Missing uint64 `json:"missing"`
+	// Cut are files whose last line is incomplete, as after a loss of power.
+	Cut []string `json:"cut,omitempty"`
+}
+
+// Visitor receives what a replay finds, in the order of the recording.
+type Visitor struct {
+	Decision func(Decision) error
+	// Missing receives how many events were not recorded before the first of a file.
+	Missing func(file string, events uint64) error
+}
+
+// Replay runs a segment, or all those in a folder, through a ledger, and compares what it decides with what was recorded. An
+// error about the input names the file and the line.
+func Replay(path string, visit Visitor) (Summary, error) {
+	r := replay{visit: visit}
+	info, err := os.Stat(path)
+	if err != nil {
+		return r.Summary, fmt.Errorf("replay: %w", err)
+	}
+	files := []string{path}
+	if r.folder = info.IsDir(); r.folder {
+		names, _, err := segmentsIn(path)
+		if err != nil {
+			return r.Summary, fmt.Errorf("replay: %w", err)
+		}
+		if len(names) == 0 {
+			return r.Summary, fmt.Errorf("replay: %s has no recordings: want files named %s…%s", path, prefix, suffix)
+		}
+		files = files[:0]
+		for _, name := range names {
+			files = append(files, filepath.Join(path, name))
+		}
+	}
+	for _, file := range files {
+		if err := r.file(file); err != nil {
+			return r.Summary, fmt.Errorf("replay: %w", err)
+		}
+	}
+	return r.Summary, nil
+}
+
+// replay is a Replay under way.
+type replay struct {
+	Summary
+	visit  Visitor
+	folder bool // files may be what a loss of power has left
+
+	name   string
+	ledger *ledger.Ledger
+	next   uint64
+	events map[uint64]ledger.Event // of this segment
+}
+
+// longest bounds a line, in bytes; that of the state of a thousand containers has 3 MB.
+const longest = 256 << 20
+
+func (r *replay) file(path string) error {
+	in, closer, err := open(path)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	return r.segment(path, in)
+}
+
+// segment replays the lines of one.
+func (r *replay) segment(name string, in io.Reader) error {
+	r.name, r.ledger, r.events = name, nil, map[uint64]ledger.Event{}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, longest)
+	lines.Split(whole)
+	number, cut := 0, false
+	for !cut && lines.Scan() {
+		number++
+		text := lines.Bytes()
+		if cut = text[len(text)-1] != '\n' && (number > 1 || r.folder); cut { // what a loss of power has left of the last one
+			break
+		}
+		if err := r.line(number, text); err != nil {
+			return fmt.Errorf("%s:%d: %w", name, number, err)
+		}
+	}
+	err := lines.Err()
+	switch {
+	case cut, number > 0 && errors.Is(err, io.ErrUnexpectedEOF), number == 0 && r.folder:
+		r.Cut = append(r.Cut, name)
+	case err != nil:
+		return fmt.Errorf("%s:%d: %w", name, number+1, err)
+	case number == 0:
+		return fmt.Errorf("%s:1: the file is empty, want the header of a recording", name)
+	}
+	return nil
+}
+
+// whole splits into lines with their line feeds.
+func whole(data []byte, end bool) (advance int, token []byte, err error) {
+	if i := bytes.IndexByte(data, '\n'); i >= 0 {
+		return i + 1, data[:i+1], nil
+	}
+	if end && len(data) > 0 {
+		return len(data), data, nil
+	}
+	return 0, nil, nil
+}
+
+func (r *replay) line(number int, text []byte) error {
+	if number == 1 {
+		return r.header(text)
+	}
+	var l line
+	if err := strict(text, &l); err != nil {
+		return fmt.Errorf("want an event: %w", err)
+	}
+	if l.Number != r.next {
+		return fmt.Errorf("want event %d, got %d: lines are missing", r.next, l.Number)
+	}
+	event, err := r.event(l)
+	if err != nil {
+		return fmt.Errorf("event %d: %w", l.Number, err)
+	}
+	r.next++
+	return r.step(l, event)
+}
+
+// strict decodes JSON that has no other fields.
+func strict(text []byte, into any) error {
+	in := json.NewDecoder(bytes.NewReader(text))
+	in.DisallowUnknownFields()
+	return in.Decode(into)
+}
+
+// header makes the ledger.
+func (r *replay) header(text []byte) error {
+	var h header
+	if err := strict(text, &h); err != nil {
+		return fmt.Errorf(`want the header of a recording, {"recording":%d,…}: %w`, format, err)
+	}
+	if h.Recording != format {
+		return fmt.Errorf("want a recording of format %d, got %d: replay it with version %s", format, h.Recording, h.Version)
+	}
+	if sum := sumOf(h.Ledger); sum != h.Sum {
+		return fmt.Errorf("the state of the ledger is damaged: want the SHA-256 %s, got %s", h.Sum, sum)
+	}
+	r.ledger = &ledger.Ledger{}
+	if err := decode(h.Ledger, r.ledger); err != nil {
+		return fmt.Errorf("the state of the ledger of version %s cannot be read: %w", h.Version, err)
+	}
+	r.next = h.First
+	r.Missing += h.Lost
+	if h.Lost > 0 && r.visit.Missing != nil {
+		return r.visit.Missing(r.name, h.Lost)
+	}
+	return nil
+}
+
+// event is that of a line.
+func (r *replay) event(l line) (ledger.Event, error) {
+	if l.Same > 0 {
+		event := r.events[l.Same]
+		if event == nil {
+			return nil, fmt.Errorf("same: want the number of an earlier event of this file, got %d", l.Same)
+		}
+		return event, nil
+	}
+	of, known := kinds[l.Kind]
+	if !known {
+		return nil, fmt.Errorf("kind %q is not known: was it recorded by another version?", l.Kind)
+	}
+	v := reflect.New(of)
+	if err := decode(l.Event, v.Interface()); err != nil {
+		return nil, fmt.Errorf("%s: %w", l.Kind, err)
+	}
+	event := v.Elem().Interface().(ledger.Event)
+	if len(l.Event) >= leastRepeated {
+		r.events[l.Number] = event
+	}
+	return event, nil
+}
+
+// step applies an event and compares its outcome.
+func (r *replay) step(l line, event ledger.Event) error {
+	effects, err := apply(r.ledger, l.At, event)
+	if err != nil {
+		return fmt.Errorf("event %d: %w", l.Number, err)
+	}
+	replayed, err := encode(&effects, l.At, false)
+	if err != nil {
+		return err
+	}
+	recorded := l.Outcome
+	if recorded == nil {
+		recorded = json.RawMessage(noOutcome)
+	}
+	r.Events++
+	d := Decision{File: r.name, Event: l.Number, At: l.At, Kind: kindOf(event), Outcome: recorded, Err: effects.Err}
+	if !bytes.Equal(recorded, replayed) {
+		d.Replayed = replayed
+		r.Differ++
+	}
+	decides := decides(replayed) || decides(recorded)
+	if decides {
+		r.Decisions++
+	}
+	if !decides && !d.Differs() || r.visit.Decision == nil {
+		return nil
+	}
+	d.Pod, d.Container = about(event)
+	if effects.Decision != nil {
+		d.Fields = effects.Decision.Fields()
+	}
+	return r.visit.Decision(d)
+}
+
+// apply is Step for an event that may be none that a runtime sends.
+func apply(l *ledger.Ledger, at time.Time, event ledger.Event) (effects ledger.Effects, err error) {
+	defer func() {
+		if problem := recover(); problem != nil {
+			err = fmt.Errorf("cannot be applied (%v): the file is damaged, or this is a defect of the version that replays it", problem)
+		}
+	}()
+	return l.Step(at, event), nil
+}
+
+// decides reports whether an outcome is one that a person asks about.
+func decides(outcome json.RawMessage) bool {
+	var fields map[string]json.RawMessage
+	_ = json.Unmarshal(outcome, &fields) // what is no object decides nothing
+	for _, name := range []string{"Err", "Decision", "Answer", "Updates", "Allocations", "Raise"} {
+		if _, there := fields[name]; there {
+			return true
+		}
+	}
+	return false
+}
+
+// about names the pod and the container of an event; "" where it is about many.
+func about(event ledger.Event) (pod, container string) {
+	v := reflect.ValueOf(event)
+	if p, ok := fieldOf[ledger.Pod](v, "Pod"); ok {
+		pod = p.Namespace + "/" + p.Name
+	}
+	if c, ok := fieldOf[ledger.Container](v, "Container"); ok {
+		container = c.Name
+	}
+	if id, ok := fieldOf[string](v, "ID"); ok {
+		container = id
+	}
+	if uid, ok := fieldOf[string](v, "UID"); ok {
+		pod = uid
+	}
+	return pod, container
+}
+
+func fieldOf[T any](v reflect.Value, name string) (value T, ok bool) {
+	f := v.FieldByName(name)
+	if !f.IsValid() {
+		return value, false
+	}
+	value, ok = f.Interface().(T)
+	return value, ok
+}
