@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
 
 // daemonOptions are what a daemon is made of: the flags of run.
@@ -33,6 +35,7 @@ type daemonOptions struct {
 	metricsAddress      string // empty has no HTTP server
 	podResources        string // socket of our PodResources API
 	daemonSet           string // NAMESPACE/NAME of the DaemonSet that runs this; empty knows none
+	record              string // folder of the recordings; empty records nothing
 	verbose             int    // -v
 	log                 *logrus.Logger
 }
@@ -46,6 +49,7 @@ type daemon struct {
 	watcher  *cgroup.Watcher
 	plugin   *nriplugin.Plugin
 	metrics  *metrics.Metrics
+	recorder *recording.Recorder    // nil where nothing is recorded
 	guard    *guard.Guard           // nil where there is no kernel to watch
 	events   *events.Reporter       // nil unless the configuration wants events
 	topology *nodetopology.Exporter // nil unless the configuration wants the export
@@ -83,10 +87,20 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 	if err := os.MkdirAll(options.stateDir, 0o700); err != nil {
 		d.log.WithError(err).Error("the state folder cannot be made")
 	}
-	d.agent, err = agent.New(agent.Options{
+	with := agent.Options{
 		Config: options.config, Machine: options.machine, StateDir: options.stateDir,
 		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Log: d.log,
-	})
+	}
+	if options.record != "" {
+		d.recorder, err = recording.New(recording.Options{
+			Dir: options.record, Size: uint64(options.config.RecordingSize), Version: version, Log: d.log,
+		})
+		if err != nil {
+			return nil, fmt.Errorf("--record: %w", err)
+		}
+		with.Recorder = d.recorder
+	}
+	d.agent, err = agent.New(with)
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +168,11 @@ func (d *daemon) close() {
 	if d.agent != nil {
 		if err := d.agent.Close(ctx); err != nil {
 			d.log.WithError(err).Error("the last state could not be written")
+		}
+	}
+	if d.recorder != nil {
+		if err := d.recorder.Close(ctx); err != nil {
+			d.log.WithError(err).Error("the last events could not be recorded")
 		}
 	}
 	if d.watcher != nil {

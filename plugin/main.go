@@ -91,6 +91,7 @@ Exit status: 0 done, 1 something was found, rejected or failed, 2 bad input.`,
 		Example: `  nri-memory-manager run --config /etc/nri-memory-manager/config.yaml
   nri-memory-manager status
   nri-memory-manager explain default/database
+  nri-memory-manager replay /var/lib/nri-memory-manager/recordings
   nri-memory-manager verify
   nri-memory-manager completion bash > /etc/bash_completion.d/nri-memory-manager`,
 		Args: cobra.NoArgs,
@@ -100,6 +101,6 @@ Exit status: 0 done, 1 something was found, rejected or failed, 2 bad input.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.AddCommand(newRunCommand(), newSimulateCommand(), newStatusCommand(), newExplainCommand(), newVerifyCommand(), newRollbackCommand(), newConfigCommand(), newStateCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newSimulateCommand(), newStatusCommand(), newExplainCommand(), newReplayCommand(), newVerifyCommand(), newRollbackCommand(), newConfigCommand(), newStateCommand(), newVersionCommand())
 	return root
 }

@@ -116,6 +116,7 @@ func startKeys(was, now config.Config) (keys []string) {
 		{"requestSources", podAPIs(was), podAPIs(now)},
 		{"kubeconfig", was.Kubeconfig, now.Kubeconfig},
 		{"nodeName", was.NodeName, now.NodeName},
+		{"recordingSize", was.RecordingSize, now.RecordingSize},
 		{"podResources.enabled", was.PodResources.Enabled, now.PodResources.Enabled},
 		{"events.enabled", was.Events.Enabled, now.Events.Enabled},
 		{"nodeResourceTopology.enabled", was.NodeResourceTopology.Enabled, now.NodeResourceTopology.Enabled},

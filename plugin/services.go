@@ -34,6 +34,9 @@ func (d *daemon) services() ([]part, error) {
 		Requests: func() podinfo.Stats { return d.agent.Counters().Requests },
 		Tree:     d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, PreInstalled: d.options.launched}
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Containers: counters, Version: version}
+	if d.recorder != nil {
+		sources.Recording = d.recorded
+	}
 	if d.guard != nil {
 		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals
 	}
@@ -43,7 +46,7 @@ func (d *daemon) services() ([]part, error) {
 		Status: func() any { return sources.Make() },
 		Explain: func(pod, container string) (any, error) {
 			explanations, err := d.agent.Explain(pod, container)
-			return status.Explain(explanations), err
+			return status.Explain(explanations, sources.Recording), err
 		},
 	})
 	var parts []part
@@ -82,6 +85,15 @@ func (d *daemon) services() ([]part, error) {
 		parts = append(parts, export)
 	}
 	return parts, nil
+}
+
+// recorded is where the last decision about a container is recorded.
+func (d *daemon) recorded(uid, container string) *status.Recording {
+	at, ok := d.recorder.Place(uid, container)
+	if !ok {
+		return nil
+	}
+	return &status.Recording{File: at.File, Event: at.Event}
 }
 
 func serve(listener net.Listener, handler http.Handler) part {

@@ -76,6 +76,8 @@ type Config struct {
 	ReconcilePeriod Duration `yaml:"reconcilePeriod"`
 	// StateTolerance is how far a node's memory may have moved since the state file was written, in bytes.
 	StateTolerance quantity.Bytes `yaml:"stateTolerance"`
+	// RecordingSize is how much room the recordings of run --record have, in bytes.
+	RecordingSize quantity.Bytes `yaml:"recordingSize"`
 	// StallGuard raises memory.high where it stops a container.
 	StallGuard StallGuard `yaml:"stallGuard"`
 	// DryRun decides, logs and counts, and touches nothing.

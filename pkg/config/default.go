@@ -28,6 +28,7 @@ func Default() Config {
 		OnForeignCPUs:           FollowCPUs,
 		ReconcilePeriod:         Duration(10 * time.Second),
 		StateTolerance:          64 << 20,
+		RecordingSize:           64 << 20,
 		StallGuard: StallGuard{
 			Enabled:          true,
 			Stall:            Duration(500 * time.Millisecond),

@@ -171,6 +171,7 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"rule factor":            {"annotationRules: [{namespaces: [a], minimumThrottlingFactor: -1}]", "c.yaml:1: annotationRules[0].minimumThrottlingFactor: want 0 to 1, got -1"},
 		"bad annotation":         {"onBadAnnotation: Fail", `c.yaml:1: onBadAnnotation: want Ignore or Reject, got "Fail"`},
 		"reconcile":              {"reconcilePeriod: 1ms", "c.yaml:1: reconcilePeriod: want 1s to 1h, got 1ms"},
+		"recording":              {"recordingSize: 1Mi", "c.yaml:1: recordingSize: want 8Mi or more, got 1Mi"},
 		"tolerance":              {"stateTolerance: -64Mi", `c.yaml:1: stateTolerance: "-64Mi" is negative`},
 		"stall above window":     {"stallGuard:\n  window: 1s\n  stall: 2s", "c.yaml:3: stallGuard.stall: want 1ms to 1s, got 2s"},
 		"window":                 {"stallGuard: {window: 20s}", "c.yaml:1: stallGuard.window: want 500ms to 10s, got 20s"},

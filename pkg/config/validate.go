@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
@@ -21,6 +22,9 @@ const (
 
 // mostRequestTimeout leaves the rest of an NRI request, which ends after two seconds, to everything else.
 const mostRequestTimeout = Duration(1500 * time.Millisecond)
+
+// leastRecording has room for the state of a thousand containers, with which each of its files begins.
+const leastRecording = quantity.Bytes(8 << 20)
 
 // validate checks what can be judged without a machine, in the order of the keys.
 func (c Config) validate() error {
@@ -45,6 +49,7 @@ func (c Config) validate() error {
 		oneOf(c, "onBadAnnotation", c.OnBadAnnotation),
 		oneOf(c, "onTermination", c.OnTermination),
 		c.between("reconcilePeriod", c.ReconcilePeriod, Duration(time.Second), Duration(time.Hour)),
+		c.check("recordingSize", c.RecordingSize >= leastRecording, "want %s or more, got %s", leastRecording, c.RecordingSize),
 		c.validateStallGuard(),
 		c.between("nodeResourceTopology.interval", c.NodeResourceTopology.Interval, Duration(time.Second), Duration(time.Hour)),
 		oneOf(c, "log.format", c.Log.Format),

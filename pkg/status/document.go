@@ -155,6 +155,14 @@ type Container struct {
 	Short map[string]uint64 `json:"short,omitempty"`
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node.
 	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
+	// Recording is where the last decision is recorded; absent unless that is on.
+	Recording *Recording `json:"recording,omitempty"`
+}
+
+// Recording is an event in a recording, for replay.
+type Recording struct {
+	File  string `json:"file"`
+	Event uint64 `json:"event"`
 }
 
 // Block is an allocation on NUMA nodes.
@@ -181,14 +189,25 @@ type Overwrite struct {
 	Count uint64 `json:"count"`
 }
 
+// Recorded finds the last decision about a container of a pod; nil has no recordings.
+type Recorded func(uid, container string) *Recording
+
+func (r Recorded) find(uid, container string) *Recording {
+	if r == nil {
+		return nil
+	}
+	return r(uid, container)
+}
+
 // Sources are what a document is made from.
 type Sources struct {
 	View       func() *ledger.View
 	Overwrites func() map[protect.Overwrite]uint64 // nil shows none
 	Requests   func() podinfo.Stats                // nil shows no sources of requests
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
-	Tree       *cgroup.Tree                        // nil leaves out what the cgroups above the pods hold
-	Usages     *Usages                             // nil leaves the kernel's counters out
+	Recording  Recorded
+	Tree       *cgroup.Tree // nil leaves out what the cgroups above the pods hold
+	Usages     *Usages      // nil leaves the kernel's counters out
 	Version    string
 	// PreInstalled is set when the runtime has started the plugin itself.
 	PreInstalled bool
@@ -292,11 +311,12 @@ func Nodes(states []memorymanager.NodeState) []Node {
 type known struct {
 	guarded map[string]guard.Status // by container ID
 	usage   map[string]*Usage       // by cgroup
-	refused map[[2]string]bool      // by pod UID and container: the last word about its placement
+	record  Recorded
+	refused map[[2]string]bool // by pod UID and container: the last word about its placement
 }
 
 func (s Sources) known(view *ledger.View) known {
-	k := known{refused: map[[2]string]bool{}}
+	k := known{refused: map[[2]string]bool{}, record: s.Recording}
 	if s.Statuses != nil {
 		k.guarded = s.Statuses()
 	}
@@ -326,7 +346,8 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 		CpusetMems: view.Nodes.String(), Pinning: view.Pinning,
 		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
 		Limit: view.Limit, Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Raised: view.Raised,
-		Stopped: k.guarded[view.ID].Stopped, Usage: k.usage[view.Cgroup]}
+		Stopped: k.guarded[view.ID].Stopped, Usage: k.usage[view.Cgroup],
+		Recording: k.record.find(uid, view.Name)}
 	if !view.Nodes.Empty() {
 		c.Nodes = view.Nodes.IDs()
 	}

@@ -30,6 +30,8 @@ type Explanation struct {
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node, CPUs says how many of them are remote to its memory.
 	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
 	CPUs          string         `json:"cpus,omitempty"`
+	// Recording is where the last decision is recorded; absent unless that is on.
+	Recording *Recording `json:"recording,omitempty"`
 }
 
 // Placement is how the container was, or would be, placed.
@@ -52,12 +54,12 @@ type Candidate struct {
 }
 
 // Explain turns the agent's explanations into documents.
-func Explain(explanations []ledger.Explanation) []Explanation {
+func Explain(explanations []ledger.Explanation, recorded Recorded) []Explanation {
 	documents := make([]Explanation, 0, len(explanations))
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
 			Pinning: e.Container.Pinning, Memory: e.Memory, Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
-			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks)))}
+			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks))), Recording: recorded.find(e.Pod.UID, e.Container.Name)}
 		if e.Placement != nil {
 			document.Placement = placement(e.Placement)
 		}
@@ -133,6 +135,9 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 	if len(d.Memory) > 0 {
 		fmt.Fprintf(b, "  memory:\n    %s\n", strings.Join(d.Memory, "\n    "))
+	}
+	if r := d.Recording; r != nil {
+		fmt.Fprintf(b, "  recorded as event %d of %s\n", r.Event, r.File)
 	}
 }
 

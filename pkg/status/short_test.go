@@ -42,7 +42,7 @@ func TestAShortContainerIsShown(t *testing.T) {
 func TestAShortContainerIsExplained(t *testing.T) {
 	pod := shortPod()
 	var text strings.Builder
-	documents := Explain([]ledger.Explanation{{Pod: pod, Container: pod.Containers[0]}})
+	documents := Explain([]ledger.Explanation{{Pod: pod, Container: pod.Containers[0]}}, nil)
 	if err := WriteExplanations(&text, documents); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,71 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
+)
+
+func newReplayCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:   "replay FILE|DIR",
+		Short: "Say again what a recorded plugin decided, and whether this version decides the same",
+		Long: `Replay runs the events of a recording ("run --record DIR") through the code that decides, and prints a line for each
+decision: moment, number of the event, pod and container, and what was decided. A decision that is not the recorded one is
+followed by DIFFERS and both. The last line counts events, decisions and differences. Nothing of this host is read or
+changed, so that a recording can be replayed anywhere.
+
+A folder's files are replayed one after the other. Each begins with the state that the plugin had then, so that one file is
+enough. With -o json each decision is a JSON object of its own, and so are the notes on missing events and the counts.
+
+Exit status: 0 when every decision is the recorded one, 1 when some differ, 2 on bad input.`,
+		Example: `  nri-memory-manager replay /var/lib/nri-memory-manager/recordings
+  nri-memory-manager replay recording-20260102T150405.000000000Z.jsonl.gz -o json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkFormat(format, "text", "json"); err != nil {
+				return err
+			}
+			return replay(args[0], format, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	addFormat(cmd, &format, "text", "json")
+	return cmd
+}
+
+func replay(path, format string, to, errOut io.Writer) error {
+	out := bufio.NewWriter(to)
+	defer out.Flush()
+	write := func(document any, text string) error {
+		if format == "json" {
+			return failed(json.NewEncoder(out).Encode(document))
+		}
+		_, err := fmt.Fprintln(out, text)
+		return failed(err)
+	}
+	summary, err := recording.Replay(path, recording.Visitor{
+		Decision: func(d recording.Decision) error { return write(d, d.String()) },
+		Missing: func(file string, events uint64) error {
+			return write(map[string]any{"file": file, "missing": events}, fmt.Sprintf("%d events are missing here, before %s", events, file))
+		},
+	})
+	if err != nil {
+		return err
+	}
+	for _, file := range summary.Cut {
+		fmt.Fprintf(errOut, "nri-memory-manager: the last line of %s is incomplete: what follows was never written\n", file)
+	}
+	if err := write(summary, summary.String()); err != nil {
+		return err
+	}
+	if summary.Differ > 0 {
+		return errFindings
+	}
+	return nil
+}
