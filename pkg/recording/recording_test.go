@@ -394,10 +394,12 @@ func TestBadInput(t *testing.T) {
 
 // Every event of the ledger can be recorded.
 func TestEveryEventIsAKind(t *testing.T) {
-	packages, err := parser.ParseDir(token.NewFileSet(), "../ledger", nil, 0)
+	names, err := filepath.Glob("../ledger/*.go")
 	must(t, err)
 	found := 0
-	for _, file := range packages["ledger"].Files {
+	for _, name := range names {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		must(t, err)
 		for _, declared := range file.Decls {
 			f, ok := declared.(*ast.FuncDecl)
 			if !ok || f.Name.Name != "apply" || f.Recv == nil {
