@@ -16,7 +16,7 @@ func TestTheDaemonLinksNoRuntimeSide(t *testing.T) {
 	for _, unwanted := range []string{
 		"github.com/containerd/nri/pkg/adaptation", "github.com/containerd/nri/pkg/runtime-tools/generate",
 		"github.com/containerd/nri/plugins/default-validator", "github.com/opencontainers/runtime-tools/generate",
-		"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri",
+		"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri", "github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/systemd",
 	} {
 		if slices.Contains(packages, unwanted) {
 			t.Errorf("the daemon imports %s", unwanted)

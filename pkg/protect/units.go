@@ -94,15 +94,21 @@ func (u *SystemdUnits) set(ctx context.Context, unit string, properties []system
 	return err
 }
 
-// dial connects. Its deadline bounds the handshake only: the connection outlives it.
+// dial connects. Its deadline bounds that only, and with it the call that the library makes by itself and without a deadline:
+// the connection outlives it.
 func (u *SystemdUnits) dial(ctx context.Context) (*systemd.Conn, error) {
+	var stops []func() bool
+	defer func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}()
 	conn, err := systemd.NewConnection(func() (*dbus.Conn, error) {
 		socket, err := new(net.Dialer).DialContext(ctx, "unix", u.socket)
 		if err != nil {
 			return nil, err
 		}
-		stop := context.AfterFunc(ctx, func() { socket.Close() })
-		defer stop()
+		stops = append(stops, context.AfterFunc(ctx, func() { socket.Close() }))
 		return handshake(socket)
 	})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
