@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	nri "github.com/containerd/nri/pkg/adaptation"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
@@ -14,18 +16,24 @@ import (
 // largestAnnotations is about what the API server admits for one pod.
 const largestAnnotations = 250 << 10
 
+// largest are annotations of that size: as many of ours as fit in a half, and one that is too long in the other.
+func largest() map[string]string {
+	annotations := map[string]string{}
+	for i, size := 0, 0; size < largestAnnotations/2; i++ {
+		key := fmt.Sprintf("a%d.memory-manager.nri.io/a", i)
+		annotations[key] = ""
+		size += len(key)
+	}
+	annotations[podinfo.ResourcesAnnotation] = `{"containers":{"app":{"requests":{"memory":"1060Mi"}}` +
+		strings.Repeat(`,"x":{"requests":{"memory":"1060Mi"}}`, largestAnnotations/2/37) + `}}`
+	return annotations
+}
+
 // The runtime waits for 2 seconds when a plugin registers: the annotations of one pod must not cost more.
 func TestAPodWithTheLargestAnnotationsDoesNotKeepThePluginOut(t *testing.T) {
 	h := newHost(t, cri.Options{}, operatorsConfig)
 	tenant := burstable("tenant", 0, 968)
-	tenant.annotations = map[string]string{}
-	for i, size := 0, 0; size < largestAnnotations/2; i++ {
-		key := fmt.Sprintf("a%d.memory-manager.nri.io/a", i)
-		tenant.annotations[key] = ""
-		size += len(key)
-	}
-	tenant.annotations[podinfo.ResourcesAnnotation] = `{"containers":{"app":{"requests":{"memory":"1060Mi"}}` +
-		strings.Repeat(`,"x":{"requests":{"memory":"1060Mi"}}`, largestAnnotations/2/37) + `}}`
+	tenant.annotations = largest()
 	h.deploy(tenant)
 	for i := range 150 {
 		h.beside(tenant, fmt.Sprintf("c%d", i))
@@ -45,6 +53,35 @@ func TestAPodWithTheLargestAnnotationsDoesNotKeepThePluginOut(t *testing.T) {
 	if got := h.requests(tenant)["app"]; got != "oomscore 1048Mi" {
 		t.Errorf("the request is %s, want the estimate, because an annotation of this size is not read", got)
 	}
+}
+
+// A node full of such pods costs the plugin no more memory than one without, once it has read what is its own.
+func TestPodsWithTheLargestAnnotationsLeaveNoMemoryBehind(t *testing.T) {
+	nri.SetPluginRegistrationTimeout(bound) // 75 MB take NRI itself their time
+	nri.SetPluginRequestTimeout(bound)
+	t.Cleanup(func() {
+		nri.SetPluginRegistrationTimeout(nri.DefaultPluginRegistrationTimeout)
+		nri.SetPluginRequestTimeout(nri.DefaultPluginRequestTimeout)
+	})
+	h := newHost(t, cri.Options{}, testConfig)
+	const pods = 150
+	for i := range pods {
+		pod := burstable(fmt.Sprintf("pod-%d", i), 64*mi, 999)
+		pod.annotations = largest()
+		h.deploy(pod)
+	}
+	plugin := h.start()
+	var document status.Document
+	must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
+	if len(document.Pods) != pods {
+		t.Fatalf("status has %d pods, want %d", len(document.Pods), pods)
+	}
+	for _, pod := range document.Pods {
+		if n := len(pod.Problems); n != 20 {
+			t.Errorf("%s has %d problems, want 20", pod.Name, n)
+		}
+	}
+	eventually(t, "the process holds at most 64 MiB", func() bool { return plugin.memory("RssAnon") <= 64*mi })
 }
 
 // Whoever creates a pod writes its annotations: they are believed as far as oom_score_adj confirms them.

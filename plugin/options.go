@@ -52,9 +52,10 @@ func (o *hostOptions) openTree() (*cgroup.Tree, error) {
 	return cgroup.Open(o.cgroups)
 }
 
-// units are nil where there is no systemd to set properties: in a folder tree there is none.
+// units are nil where there is no systemd to set properties. A folder tree has none, unless its socket is named: this
+// machine's has no part in it.
 func (o *hostOptions) units() protect.Units {
-	if o.systemdSocket == "" || o.plainCgroups {
+	if o.systemdSocket == "" || o.plainCgroups && o.systemdSocket == defaultSystemdSocket {
 		return nil
 	}
 	return protect.NewUnits(o.systemdSocket)

@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"path"
+	"strings"
 
 	"github.com/containerd/nri/pkg/api"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
 const (
@@ -20,6 +23,7 @@ type testPod struct {
 	adj   int64  // oom_score_adj
 	tries int    // of its container: every restart has its own id
 	cpus  string // its exclusive CPUs, four of them; "" is none
+	slice bool   // its cgroup is one of systemd's
 
 	annotations map[string]string
 
@@ -39,7 +43,26 @@ func burstable(name string, limit, adj int64) *testPod {
 func (p *testPod) uid() string     { return "uid-" + p.name }
 func (p *testPod) sandbox() string { return "sandbox-" + p.name }
 func (p *testPod) id() string      { return "container-" + p.name + "-" + string(rune('a'+p.tries)) }
-func (p *testPod) cgroup() string  { return path.Join("kubepods", p.qos, "pod"+p.uid()) }
+
+func (p *testPod) cgroup() string {
+	if !p.slice {
+		return path.Join("kubepods", p.qos, "pod"+p.uid())
+	}
+	levels := []string{"kubepods"}
+	if p.qos != "" {
+		levels = append(levels, p.qos)
+	}
+	levels = append(levels, "pod"+strings.ReplaceAll(p.uid(), "-", "_"))
+	return strings.TrimPrefix(cgroups.ExpandSlice(strings.Join(levels, "-")+".slice"), "/")
+}
+
+// cgroupsPath is where its container is, as its OCI spec says.
+func (p *testPod) cgroupsPath() string {
+	if p.slice {
+		return path.Base(p.cgroup()) + ":cri-containerd:" + p.id()
+	}
+	return "/" + path.Join(p.cgroup(), p.id())
+}
 
 func (p *testPod) resources() *api.LinuxResources {
 	resources := &api.LinuxResources{Memory: &api.LinuxMemory{}, Cpu: &api.LinuxCPU{Shares: api.UInt64(uint64(1024))}}
@@ -63,9 +86,9 @@ func (p *testPod) container() *api.Container {
 	resources := p.resources()
 	resources.Unified = p.unified
 	return &api.Container{
-		Id: p.id(), PodSandboxId: p.sandbox(), Name: "app",
+		Id: p.id(), PodSandboxId: p.sandbox(), Name: "app", Annotations: p.annotations, // some runtimes pass them on
 		Linux: &api.LinuxContainer{
-			Resources: resources, OomScoreAdj: &api.OptionalInt{Value: p.adj}, CgroupsPath: "/" + path.Join(p.cgroup(), p.id()),
+			Resources: resources, OomScoreAdj: &api.OptionalInt{Value: p.adj}, CgroupsPath: p.cgroupsPath(),
 		},
 	}
 }

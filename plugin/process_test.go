@@ -61,6 +61,7 @@ type host struct {
 	tree    *cgroups.Tree
 	runtime *cri.Runtime
 	flags   []string
+	stderr  *os.File // of the plugin; nil collects it
 	as      *syscall.Credential
 	plugins int // that have connected
 }
@@ -140,6 +141,9 @@ func (h *host) launch(flags ...string) *process {
 	h.t.Helper()
 	p := &process{t: h.t, cmd: exec.Command(binary, append(h.flags, flags...)...), log: &output{}, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	if h.stderr != nil {
+		p.cmd.Stderr = h.stderr
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.as}
 	must(h.t, p.cmd.Start())
 	go func() {

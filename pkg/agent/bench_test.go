@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/sirupsen/logrus"
@@ -89,6 +90,31 @@ func BenchmarkSynchronize(b *testing.B) {
 				n.sync(all, containers)
 			}
 		})
+	}
+}
+
+// BenchmarkSynchronizeAnnotations is a Synchronize of 150 pods that carry as many bytes of annotations as the API server
+// admits, half of them in keys of ours, by an agent that has not read them yet.
+func BenchmarkSynchronizeAnnotations(b *testing.B) {
+	const size = 250 << 10
+	n, pods, containers := loaded(b, 150)
+	annotations := map[string]string{"other": strings.Repeat("x", size/2)}
+	for i, left := 0, size/2; left > 0; i++ {
+		key := fmt.Sprintf("a%d.memory-manager.noderesource.dev/a", i)
+		annotations[key] = ""
+		left -= len(key)
+	}
+	for i := range pods {
+		pods[i].Annotations = annotations
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		n.stop()
+		n.start()
+		n.Agent.log.(*logrus.Logger).SetOutput(io.Discard)
+		b.StartTimer()
+		n.sync(pods, containers)
 	}
 }
 
