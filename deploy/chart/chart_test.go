@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
@@ -178,7 +179,7 @@ func objects[T any](t *testing.T, manifests, kind string) map[string]T {
 		}
 		var object T
 		if err := yaml.UnmarshalStrict([]byte(document), &object); err != nil {
-			t.Errorf("%v in:\n%s", err, document)
+			t.Fatalf("%v in:\n%s", err, document)
 		}
 		if _, twice := found[about.Name]; twice {
 			t.Errorf("%s %s is there twice", kind, about.Name)
@@ -452,6 +453,43 @@ func TestNetworkPolicyAdmitsWhatIsNeeded(t *testing.T) {
 		if ports != want.out {
 			t.Errorf("values %s: connections out are %+v", values, policy.Egress)
 		}
+	}
+}
+
+// TestMonitoringIsWhatWasTested renders the alerts and the dashboard, which are tested as files, whole and unchanged.
+func TestMonitoringIsWhatWasTested(t *testing.T) {
+	got, err := render(t, `{metrics: {prometheusRule: {enabled: true, labels: {release: prometheus}}, dashboard: {enabled: true, annotations: {grafana_folder: Nodes}}}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type rule struct {
+		Kind     string            `json:"kind"`
+		Version  string            `json:"apiVersion"`
+		Metadata metav1.ObjectMeta `json:"metadata"`
+		Spec     any               `json:"spec"`
+	}
+	alerts := objects[rule](t, got, "PrometheusRule")["nri-memory-manager"]
+	text, err := os.ReadFile(filepath.Join(folder, "files/rules.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want any
+	if err := yaml.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	if difference := cmp.Diff(want, alerts.Spec); difference != "" || alerts.Metadata.Labels["release"] != "prometheus" {
+		t.Errorf("labels %v, and the rules of the file (-) and of the PrometheusRule (+) differ:\n%s", alerts.Metadata.Labels, difference)
+	}
+	dashboard := objects[corev1.ConfigMap](t, got, "ConfigMap")["nri-memory-manager-dashboard"]
+	text, err = os.ReadFile(filepath.Join(folder, "files/dashboard.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := dashboard.Data["nri-memory-manager.json"]; strings.TrimSpace(shown) != strings.TrimSpace(string(text)) {
+		t.Errorf("the dashboard is rendered as\n%s", shown)
+	}
+	if dashboard.Labels["grafana_dashboard"] != "1" || dashboard.Annotations["grafana_folder"] != "Nodes" {
+		t.Errorf("the dashboard has labels %v and annotations %v", dashboard.Labels, dashboard.Annotations)
 	}
 }
 

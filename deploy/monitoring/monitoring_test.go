@@ -1,22 +1,24 @@
-// Package monitoring tests the alert rules and the dashboard against the metrics that the plugin really has.
+// Package monitoring tests the alert rules and the dashboard of the chart. That the daemon has the metrics that they ask for is
+// tested in pkg/metrics.
 package monitoring
 
 import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 )
 
 const (
-	rules     = "../prometheus/rules.yaml"
-	dashboard = "../grafana/nri-memory-manager.json"
-	scrape    = "../../pkg/metrics/testdata/scrape.txt"
+	rules     = "../helm/nri-memory-manager/files/rules.yaml"
+	dashboard = "../helm/nri-memory-manager/files/dashboard.json"
+	docs      = "https://github.com/nri-memory-manager/nri-memory-manager/blob/main/docs/"
 )
-
-var metricName = regexp.MustCompile(`\b(?:nri_memory_manager|memory_manager|memory_qos)_[a-z_]+\b`)
 
 func read(t *testing.T, path string) string {
 	t.Helper()
@@ -27,54 +29,117 @@ func read(t *testing.T, path string) string {
 	return string(content)
 }
 
-func TestEveryMetricUsedExists(t *testing.T) {
-	known := map[string]bool{}
-	for _, name := range metricName.FindAllString(read(t, scrape), -1) {
-		known[name] = true
-		known[strings.TrimSuffix(name, "_count")+"_bucket"] = true
+// promtool runs Prometheus' own tool in this folder.
+func promtool(t *testing.T, arguments ...string) {
+	t.Helper()
+	program, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed (Debian package prometheus)")
 	}
-	for _, file := range []string{rules, dashboard} {
-		used := metricName.FindAllString(read(t, file), -1)
-		if len(used) == 0 {
-			t.Errorf("%s uses no metric", file)
+	if out, err := exec.Command(program, arguments...).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+func TestRulesFire(t *testing.T) { promtool(t, "test", "rules", "rules_test.yaml") }
+
+// TestEveryAlertHasARunbook follows the links of the alerts to the sections of docs/alerts.md.
+func TestEveryAlertHasARunbook(t *testing.T) {
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert       string
+				Annotations map[string]string
+			}
 		}
-		for _, name := range used {
-			if !known[name] {
-				t.Errorf("%s uses %s, which no scrape has", file, name)
+	}
+	if err := yaml.Unmarshal([]byte(read(t, rules)), &file); err != nil {
+		t.Fatal(err)
+	}
+	sections := map[string]bool{}
+	for _, heading := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(read(t, "../../docs/alerts.md"), -1) {
+		sections[strings.ToLower(heading[1])] = true
+	}
+	linked := map[string]bool{}
+	for _, rule := range file.Groups[0].Rules {
+		link := rule.Annotations["runbook_url"]
+		anchor, ok := strings.CutPrefix(link, docs+"alerts.md#")
+		if !ok || anchor != strings.ToLower(rule.Alert) || !sections[anchor] {
+			t.Errorf("%s has the runbook %q, want its own section of docs/alerts.md", rule.Alert, link)
+		}
+		if rule.Annotations["summary"] == "" {
+			t.Errorf("%s has no summary", rule.Alert)
+		}
+		linked[anchor] = true
+	}
+	for section := range sections {
+		if !linked[section] {
+			t.Errorf("docs/alerts.md has the section %s, and there is no such alert", section)
+		}
+	}
+}
+
+type panels struct {
+	Panels []struct {
+		ID                 int
+		Title, Description string
+		GridPos            struct{ X, Y, W, H int }
+		Targets            []struct{ Expr string }
+	}
+}
+
+func readDashboard(t *testing.T) (d panels) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(read(t, dashboard)), &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestDashboardIsWhole(t *testing.T) {
+	seen := map[int]bool{}
+	taken := map[[2]int]string{}
+	for _, panel := range readDashboard(t).Panels {
+		if seen[panel.ID] || panel.Title == "" || panel.Description == "" || len(panel.Targets) == 0 {
+			t.Errorf("panel %d %q: its id is not unique, or it has no title, description or query", panel.ID, panel.Title)
+		}
+		seen[panel.ID] = true
+		at := panel.GridPos
+		for x := at.X; x < at.X+at.W; x++ {
+			for y := at.Y; y < at.Y+at.H; y++ {
+				if other := taken[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("panel %q lies on %q, or is wider than the screen", panel.Title, other)
+				}
+				taken[[2]int{x, y}] = panel.Title
 			}
 		}
 	}
 }
 
-func TestRulesFire(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed (Debian package prometheus)")
+// TestDashboardAsksInPromQL has Prometheus parse every query of the dashboard, with its variables filled in.
+func TestDashboardAsksInPromQL(t *testing.T) {
+	type rule struct {
+		Record string `json:"record"`
+		Expr   string `json:"expr"`
 	}
-	command := exec.Command(promtool, "test", "rules", "rules_test.yaml")
-	command.Dir = "../prometheus"
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, out)
-	}
-}
-
-func TestDashboardIsWhole(t *testing.T) {
-	var d struct {
-		Panels []struct {
-			ID      int
-			Title   string
-			GridPos struct{ X, W int }
-			Targets []struct{ Expr string }
+	var all []rule
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$node", "a|b", "$type", "memory")
+	for _, panel := range readDashboard(t).Panels {
+		for _, target := range panel.Targets {
+			query := variables.Replace(target.Expr)
+			if strings.Contains(query, "$") {
+				t.Errorf("panel %q has a variable that the dashboard has not: %s", panel.Title, target.Expr)
+			}
+			all = append(all, rule{"panel", query})
 		}
 	}
-	if err := json.Unmarshal([]byte(read(t, dashboard)), &d); err != nil {
+	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": all}}})
+	if err != nil {
 		t.Fatal(err)
 	}
-	seen := map[int]bool{}
-	for _, panel := range d.Panels {
-		if seen[panel.ID] || panel.Title == "" || len(panel.Targets) == 0 || panel.GridPos.X+panel.GridPos.W > 24 {
-			t.Errorf("panel %d %q: its id is not unique, it has no title or query, or it is wider than the screen", panel.ID, panel.Title)
-		}
-		seen[panel.ID] = true
+	file := filepath.Join(t.TempDir(), "dashboard.yaml")
+	if err := os.WriteFile(file, text, 0o644); err != nil {
+		t.Fatal(err)
 	}
+	promtool(t, "check", "rules", "--lint=none", file)
 }

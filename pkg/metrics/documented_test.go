@@ -102,25 +102,31 @@ func declared(t *testing.T, file string) []string {
 	return names
 }
 
-// The alerts that are shipped ask for metrics that there are.
-func TestAlertsAskForMetricsThatThereAre(t *testing.T) {
-	rules, err := os.ReadFile("../../deploy/prometheus/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+// TestShippedQueriesAskForMetricsThatThereAre holds the alerts and the dashboard against what the registry exports.
+func TestShippedQueriesAskForMetricsThatThereAre(t *testing.T) {
 	m := New()
 	m.Attach(sources(t))
 	m.Handled("CreateContainer", time.Millisecond, nil)
 	families := parse(t, scrape(t, m))
-	for _, name := range regexp.MustCompile(`\b(?:nri_memory_manager|memory_manager|memory_qos)_[a-z_]+`).FindAllString(string(rules), -1) {
-		family := name
-		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-			if base := strings.TrimSuffix(name, suffix); families[base] != nil {
-				family = base
-			}
+	for _, file := range []string{"rules.yaml", "dashboard.json"} {
+		text, err := os.ReadFile("../../deploy/helm/nri-memory-manager/files/" + file)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if families[family] == nil {
-			t.Errorf("deploy/prometheus/rules.yaml asks for %s, which there is not", name)
+		asked := regexp.MustCompile(`\b(?:nri_memory_manager|memory_manager|memory_qos)_[a-z_]+`).FindAllString(string(text), -1)
+		if len(asked) == 0 {
+			t.Errorf("%s asks for no metric", file)
+		}
+		for _, name := range asked {
+			family := name
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				if base := strings.TrimSuffix(name, suffix); families[base] != nil {
+					family = base
+				}
+			}
+			if families[family] == nil {
+				t.Errorf("%s asks for %s, which there is not", file, name)
+			}
 		}
 	}
 }
