@@ -219,6 +219,35 @@ func TestOverridesGiveNoKeyTwice(t *testing.T) {
 	}
 }
 
+// TestNamesCanBeChosen renders every kind of object with names that are set, and with ones as long as they may be.
+func TestNamesCanBeChosen(t *testing.T) {
+	long := strings.Repeat("x", 63)
+	for values, want := range map[string][]string{
+		`{nameOverride: memory}`:                       {"nri-memory-manager"}, // the release's name has it
+		`{nameOverride: numa}`:                         {"nri-memory-manager-numa"},
+		`{nameOverride: numa, fullnameOverride: mine}`: {"mine"},
+		`{fullnameOverride: mine, nodeGroups: [{name: a, nodeSelector: {a: b}}]}`:                            {"mine", "mine-a"},
+		`{fullnameOverride: ` + long + `, nodeGroups: [{name: twenty-characters-xx, nodeSelector: {a: b}}]}`: {long[:42] + "-twenty-characters-xx", long},
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if names := slices.Sorted(maps.Keys(objects[appsv1.DaemonSet](t, got, "DaemonSet"))); !slices.Equal(names, want) {
+			t.Errorf("values %s: the DaemonSets are %q, want %q", values, names, want)
+		}
+		for document := range strings.SplitSeq(got, "\n---\n") {
+			var about metav1.PartialObjectMetadata
+			if err := yaml.Unmarshal([]byte(document), &about); err != nil {
+				t.Fatal(err)
+			}
+			if len(about.Name) > 63 || !strings.HasPrefix(about.Name, want[0][:4]) {
+				t.Errorf("values %s: %s %s, want at most 63 characters that begin with %q", values, about.Kind, about.Name, want[0])
+			}
+		}
+	}
+}
+
 // TestEachNodeRunsOneDaemon asks the scheduler's question of nodes with some labels.
 func TestEachNodeRunsOneDaemon(t *testing.T) {
 	for affinity, nodes := range map[string]map[string]string{
