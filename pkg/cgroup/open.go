@@ -13,6 +13,11 @@ func (t *Tree) open(cgroup, file string, flags int) (int, error) {
 	if !Inside(cgroup) {
 		return -1, fmt.Errorf("cgroup %q is not below kubepods", cgroup)
 	}
+	if t.onOpen != nil {
+		if err := t.onOpen(cgroup, file); err != nil {
+			return -1, err
+		}
+	}
 	name := cgroup + "/" + file
 	if t.fd != nil {
 		return t.openat2(name, flags)

@@ -41,6 +41,7 @@ type Tree struct {
 	fd      *os.File // of the root folder, for openat2; nil where the kernel has none
 	at      int
 	plain   bool
+	onOpen  func(cgroup, file string) error
 	onWrite func(Write)
 }
 
@@ -50,6 +51,10 @@ type Option func(*Tree)
 // Plain is for an ordinary folder tree in place of a cgroup mount (tests, simulation): a missing file reads as the kernel's
 // default, and a write makes it.
 func Plain() Option { return func(t *Tree) { t.plain = true } }
+
+// OnOpen has f called before a file of a cgroup, or with "." the cgroup, is opened. Its error is that of the open: so a test
+// shows what a process without descriptors meets. f must not call the tree.
+func OnOpen(f func(cgroup, file string) error) Option { return func(t *Tree) { t.onOpen = f } }
 
 // OnWrite has f called with every write after it succeeded. f must not call the tree.
 func OnWrite(f func(Write)) Option { return func(t *Tree) { t.onWrite = f } }

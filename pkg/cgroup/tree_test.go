@@ -5,11 +5,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 )
 
 // makeTree makes a folder with cgroups and files ("kubepods/memory.min": "0\n") and opens it.
@@ -265,4 +267,28 @@ func TestOpenNeedsAFolder(t *testing.T) {
 	if _, err := Open(filepath.Join(t.TempDir(), "absent")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// TestWhatCannotBeOpenedIsNotGone has the open fail as in a process that has no descriptors left.
+func TestWhatCannotBeOpenedIsNotGone(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(*testing.T, map[string]string, ...Option) *Tree) {
+		var asked []string
+		tree := open(t, map[string]string{"kubepods/memory.min": "7"}, Plain(), OnOpen(func(cgroup, file string) error {
+			asked = append(asked, cgroup+"/"+file)
+			return unix.EMFILE
+		}))
+		_, notRead := tree.Get("kubepods", MemoryMin)
+		_, notFound := tree.Exists("kubepods")
+		for _, err := range []error{notRead, notFound, tree.Set("kubepods", MemoryMin, 1)} {
+			if !errors.Is(err, unix.EMFILE) {
+				t.Errorf("the error is %v, want %v", err, unix.EMFILE)
+			}
+		}
+		if tree.Ended("kubepods") {
+			t.Error("the cgroup counts as gone")
+		}
+		if want := []string{"kubepods/memory.min", "kubepods/.", "kubepods/memory.min", "kubepods/."}; !slices.Equal(asked, want) {
+			t.Errorf("asked about %v, want %v", asked, want)
+		}
+	})
 }
