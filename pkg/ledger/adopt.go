@@ -28,9 +28,8 @@ func (l *Ledger) takeOver(p *pod, received Container, found Found) *container {
 		c.state = received.State
 		c.seen = c.seen || found.Seen[c.cgroup]
 		c.given, c.givenMems, c.foundMems, c.before, c.updating = values, mems, foundMems, nil, zeroTime
-		if !l.takeLimit(c, files.Limit) {
-			l.runtimeLimit(c, received, files)
-		}
+		l.takeLimit(c, files.Limit)
+		l.runtimeLimit(c, received, files)
 		l.compute(c)
 		return c
 	}
@@ -72,16 +71,21 @@ func (l *Ledger) takeIn(p *pod, received Container, files *Files) *container {
 	return c
 }
 
-// runtimeLimit takes the limit that the runtime shows for a container that is known, where the file could not be read. CRI-O
-// shows that of the creation after its own restart, and is not believed.
+// runtimeLimit takes the limit that the runtime shows for a container that is known: the exact bytes of what the file shows
+// rounded to a page, and any where the file could not be read. CRI-O shows that of the creation after its own restart, and is
+// believed where the file agrees only.
 func (l *Ledger) runtimeLimit(c *container, received Container, files Files) {
-	if files.Limit != nil || received.Resources.MemoryLimit == nil || strings.Contains(strings.ToLower(l.runtime.Name), "cri-o") {
+	limit := limitOf(received.Resources.MemoryLimit)
+	switch {
+	case limit == 0 || limit == c.limit:
+		return
+	case files.Limit == nil && strings.Contains(strings.ToLower(l.runtime.Name), "cri-o"):
+		return
+	case files.Limit != nil && !memoryqos.Holds(*files.Limit, limit, l.page()):
 		return
 	}
-	if limit := limitOf(received.Resources.MemoryLimit); limit > 0 && limit != c.limit {
-		c.limit, c.lastLimit = limit, c.limit
-		c.resources.MemoryLimit = received.Resources.MemoryLimit
-	}
+	c.limit, c.lastLimit = limit, c.limit
+	c.resources.MemoryLimit = received.Resources.MemoryLimit
 }
 
 // shown reads what a container has from the resources that the runtime shows: our adjustments are among them.

@@ -130,7 +130,7 @@ func (l *Ledger) finish() {
 	out := &l.step.effects
 	l.finishFiles(out)
 	if out.DryRun = l.resolved.Config.DryRun; out.DryRun {
-		out.Answer, out.Updates, out.Journal, out.Over, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil, nil
+		out.Answer, out.Updates, out.Journal, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil
 		out.Look, out.Bring = nil, nil
 		return
 	}

@@ -1,0 +1,103 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+)
+
+// resolve reads a configuration for the machine of newLedger.
+func resolve(t *testing.T, l *Ledger, yaml string) config.Resolved {
+	t.Helper()
+	c, err := config.Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolved, err := c.Resolve(l.machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resolved
+}
+
+// TestWhatRandomSequencesHaveFound has the defects that pkg/agent's TestItConverges has found in this package.
+func TestWhatRandomSequencesHaveFound(t *testing.T) {
+	const gi = 1 << 30
+	pod := Pod{ID: "sandbox", UID: "uid", Namespace: "default", Name: "pod", CgroupParent: "/kubepods/burstable/poduid"}
+	container := func(bytes int64) Container {
+		return Container{
+			ID: "id", PodID: pod.ID, Name: "main", CgroupsPath: pod.CgroupParent + "/id", State: Running,
+			Resources: Resources{MemoryLimit: &bytes, Unified: map[string]string{"memory.low": "1073741824"}},
+		}
+	}
+	of := func(n uint64) *uint64 { return &n }
+	tests := map[string]struct {
+		yaml string
+		do   func(l *Ledger) Effects
+		look func(l *Ledger, effects Effects) string
+		want string
+	}{
+		"a pod that changes after a dry run has its files written": {
+			yaml: "dryRun: true",
+			do: func(l *Ledger) Effects {
+				now := time.Unix(1, 0)
+				l.Step(now, CreateContainer{Pod: pod, Container: container(2 * gi)})
+				l.Step(now, Reconfigure{Config: resolve(t, l, "")})
+				return l.Step(now, EndContainer{ID: "id"})
+			},
+			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(len(effects.Files)) },
+			want: "3", // the pod, the level burstable and kubepods
+		},
+		"a pod that ends in a dry run leaves the journal": {
+			do: func(l *Ledger) Effects {
+				now := time.Unix(1, 0)
+				l.Step(now, CreateContainer{Pod: pod, Container: container(2 * gi)})
+				l.Step(now, Reconfigure{Config: resolve(t, l, "dryRun: true")})
+				return l.Step(now, EndPod{Pod: pod})
+			},
+			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Over) },
+			want: "[kubepods/burstable/poduid/id kubepods/burstable/poduid]",
+		},
+		"the runtime has the exact bytes of a limit that the file shows rounded": {
+			do: func(l *Ledger) Effects {
+				now := time.Unix(1, 0)
+				l.Step(now, CreateContainer{Pod: pod, Container: container(2 * gi)})
+				l.Step(now, StartContainer{Pod: pod, Container: container(2 * gi)})
+				place, _ := l.Place("id")
+				l.Step(now, Observed{ID: "id", Revision: place.Revision, Limit: of(gi)}) // a resize that no event reported
+				return l.Step(now, Synchronize{
+					Pods: []Pod{pod}, Containers: []Container{container(gi + 1000)},
+					Found: Found{Files: map[string]Files{"id": {Limit: of(gi)}}},
+				})
+			},
+			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
+			want: "1073742824",
+		},
+		"values of an earlier run that are wanted no more are taken away": {
+			yaml: "memoryReservationPolicy: None\nmemoryThrottlingFactor: null",
+			do: func(l *Ledger) Effects {
+				files := Files{
+					Min: of(0), Low: of(gi), High: of(cgroup.Max), Limit: of(2 * gi), Mems: new(string),
+					Ours: map[cgroup.Knob]bool{cgroup.MemoryLow: true},
+				}
+				return l.Step(time.Unix(1, 0), Synchronize{
+					Pods: []Pod{pod}, Containers: []Container{container(2 * gi)}, Found: Found{Files: map[string]Files{"id": files}},
+				})
+			},
+			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Updates) },
+			want: "[{id { map[memory.low:0]}}]",
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, test.yaml)
+			effects := test.do(l)
+			if got := test.look(l, effects); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
