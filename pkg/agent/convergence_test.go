@@ -538,7 +538,8 @@ func (w *world) step(e event) string {
 		}
 		return w.stepOverwrite(c.dir, files, e.value)
 	case overwriteAbove:
-		if p == nil || p.stopped {
+		// The journal has a write before it is made: where that fails, it takes another writer's value for ours.
+		if p == nil || p.stopped || w.opens != "" {
 			return nothing
 		}
 		dir := p.dir
