@@ -660,6 +660,13 @@ func (w *world) pass(ctx context.Context) {
 	w.reconcile(ctx)
 	w.work(ctx)
 	_, _ = w.protector.Reconcile(ctx)
+	_ = w.protector.FinishAll(ctx)
+}
+
+// work is what Run and the protector's Run do after an event.
+func (w *world) work(ctx context.Context) {
+	w.Agent.work(ctx)
+	_ = w.protector.FinishAll(ctx)
 }
 
 func (w *world) stepRun(ctx context.Context, class memoryqos.QOSClass, containers int, size uint64) string {
