@@ -28,6 +28,9 @@ func (l *Ledger) takeOver(p *pod, received Container, found Found) *container {
 		c.state = received.State
 		c.seen = c.seen || found.Seen[c.cgroup]
 		c.given, c.givenMems, c.foundMems, c.before, c.updating = values, mems, foundMems, nil, zeroTime
+		if len(received.Resources.Unified) > 0 {
+			c.unsure = fileSet{}
+		}
 		l.takeLimit(c, files.Limit)
 		l.runtimeLimit(c, received, files)
 		l.compute(c)

@@ -25,7 +25,7 @@ func (e Bring) apply(l *Ledger) {
 // updateOf is what the runtime's record of a container lacks.
 func (l *Ledger) updateOf(c *container) (Update, bool) {
 	update := Update{ContainerID: c.id}
-	update.Unified = changes(c.given, c.effective(), nil)
+	update.Unified = changes(c.given, c.effective(), nil, fileSet{})
 	if mems := l.mems(c); mems != "" && mems != c.givenMems {
 		update.CpusetMems = mems
 	}

@@ -46,6 +46,9 @@ func (l *Ledger) answered(c *container, adjustment Adjustment, asked, wanted map
 	}
 	l.journal(c, adjustment, asked, wanted)
 	c.given = c.effective()
+	if c.state != Unknown { // what is given at creation is in the record
+		c.unsure = c.unsure.also(adjustment)
+	}
 	if adjustment.CpusetMems != "" {
 		c.givenMems, c.foundMems = adjustment.CpusetMems, adjustment.CpusetMems
 	}
@@ -82,7 +85,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	c.lastLimit = c.limit
 	c.cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
-	c.before, c.updating = nil, zeroTime
+	c.before, c.updating, c.unsure = nil, zeroTime, fileSet{}
 	c.released, c.ours = false, false
 	c.raised = l.raises[received.ID]
 	delete(l.raises, received.ID)

@@ -126,12 +126,8 @@ func (e Observed) apply(l *Ledger) {
 		return // the runtime is at it
 	}
 	l.settle(c)
-	asked, last := c.limit, c.lastLimit
 	if !l.takeLimit(c, e.Limit) {
 		return
-	}
-	if c.limit == last && asked != last { // the update failed, and the runtime's record is what it was
-		c.given = c.lastGiven
 	}
 	l.findShared(c.pod)
 	l.compute(c)

@@ -114,22 +114,33 @@ func (c *container) adjustment() Adjustment {
 	if !c.byKubelet {
 		adjustment.CpusetMems = c.nodes.String()
 	}
-	adjustment.Unified = changes(memoryqos.Values{}, c.effective(), nil)
+	adjustment.Unified = changes(memoryqos.Values{}, c.effective(), nil, fileSet{})
 	return adjustment
 }
 
+// fileSet are some of the files of a container.
+type fileSet struct{ min, low, high, mems bool }
+
+// also adds the files of an adjustment.
+func (f fileSet) also(a Adjustment) fileSet {
+	has := func(knob cgroup.Knob) bool { _, there := a.Unified[string(knob)]; return there }
+	return fileSet{
+		f.min || has(cgroup.MemoryMin), f.low || has(cgroup.MemoryLow), f.high || has(cgroup.MemoryHigh), f.mems || a.CpusetMems != "",
+	}
+}
+
 // changes are the files to be written so that a container that has given holds wanted. What shown (the unified map of a
-// request) sets otherwise is set again. nil when there are none.
-func changes(given, wanted memoryqos.Values, shown map[string]string) map[string]string {
+// request) sets otherwise is set again, and so is what is unsure. nil when there are none.
+func changes(given, wanted memoryqos.Values, shown map[string]string, unsure fileSet) map[string]string {
 	var files map[string]string
-	put := func(knob cgroup.Knob, given, wanted *uint64) {
+	put := func(knob cgroup.Knob, given, wanted *uint64, unsure bool) {
 		text := cgroup.Default(string(knob))
 		if wanted != nil {
 			text = cgroup.FormatLimit(*wanted)
 		}
 		other, set := shown[string(knob)]
 		foreign := set && wanted != nil && other != text
-		if equal(given, wanted) && !foreign {
+		if equal(given, wanted) && !foreign && !unsure {
 			return
 		}
 		if files == nil {
@@ -137,9 +148,9 @@ func changes(given, wanted memoryqos.Values, shown map[string]string) map[string
 		}
 		files[string(knob)] = text
 	}
-	put(cgroup.MemoryMin, given.Min, wanted.Min)
-	put(cgroup.MemoryLow, given.Low, wanted.Low)
-	put(cgroup.MemoryHigh, given.High, wanted.High)
+	put(cgroup.MemoryMin, given.Min, wanted.Min, unsure.min)
+	put(cgroup.MemoryLow, given.Low, wanted.Low, unsure.low)
+	put(cgroup.MemoryHigh, given.High, wanted.High, unsure.high)
 	return files
 }
 
@@ -148,7 +159,7 @@ func changes(given, wanted memoryqos.Values, shown map[string]string) map[string
 func (l *Ledger) journalFound(c *container) {
 	others := maps.Clone(c.resources.Unified)
 	for _, values := range []memoryqos.Values{c.wanted, c.effective()} {
-		for file, text := range changes(memoryqos.Values{}, values, nil) {
+		for file, text := range changes(memoryqos.Values{}, values, nil, fileSet{}) {
 			if others[file] == text {
 				delete(others, file)
 			}

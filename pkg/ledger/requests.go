@@ -107,21 +107,28 @@ func (p *pod) sharedLimit() uint64 {
 	return 0
 }
 
-// findShared finds out that the containers of a Guaranteed pod whose spec is not known share its limit: one has all of it
-// and is not alone. Where each has a limit of its own, these add up to the pod's.
+// findShared finds out whether the containers of a Guaranteed pod whose spec is not known share its limit: one has all of it
+// and is not alone. Where each has a limit of its own, these add up to the pod's. A container that is alone says nothing: the
+// others may have ended.
 func (l *Ledger) findShared(p *pod) {
-	if p.shared || p.info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
+	if p.info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
 		return
 	}
-	limited, whole := 0, false
+	var limited []*container
+	whole := false
 	for _, c := range p.containers {
 		if c.alive() && c.limit > 0 {
-			limited++
+			limited = append(limited, c)
 			whole = whole || c.limit >= p.MemoryLimit
 		}
 	}
-	if p.shared = whole && limited > 1; p.shared {
-		l.recompute(p)
+	if len(limited) < 2 || whole == p.shared {
+		return
+	}
+	p.shared = whole
+	l.recompute(p)
+	if !whole {
+		l.settleAllocations(limited)
 	}
 }
 

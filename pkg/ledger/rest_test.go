@@ -76,6 +76,29 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
 			want: "1073742824",
 		},
+		"a failed resize beyond the pod's limit is no sign that its containers share it": {
+			do: func(l *Ledger) Effects {
+				now, limit := time.Unix(1, 0), of(2*gi)
+				pod := pod
+				pod.CgroupParent = "/kubepods/poduid"
+				a, b := container(gi), container(gi)
+				a.Resources.Unified, b.Resources.Unified = nil, nil
+				b.ID, b.Name, b.CgroupsPath = "id2", "beside", pod.CgroupParent+"/id2"
+				a.CgroupsPath = pod.CgroupParent + "/id"
+				l.Step(now, CreateContainer{Pod: pod, Container: a, PodLimit: limit})
+				l.Step(now, CreateContainer{Pod: pod, Container: b, PodLimit: limit})
+				l.Step(now, StartContainer{Pod: pod, Container: a})
+				larger := int64(2 * gi)
+				l.Step(now, UpdateContainer{Pod: pod, Container: a, To: Resources{MemoryLimit: &larger}, PodLimit: limit})
+				place, _ := l.Place("id")
+				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(gi)})
+			},
+			look: func(l *Ledger, _ Effects) string {
+				p := l.View().Pods[0]
+				return fmt.Sprint(p.Containers[0].Nodes, " ", p.Containers[1].Nodes)
+			},
+			want: "0 0",
+		},
 		"values of an earlier run that are wanted no more are taken away": {
 			yaml: "memoryReservationPolicy: None\nmemoryThrottlingFactor: null",
 			do: func(l *Ledger) Effects {

@@ -87,10 +87,12 @@ type container struct {
 	ours bool
 
 	// given and givenMems are what the runtime has in its own record of the container: by our answers, and by what it
-	// shows. It writes them again at its next update of the container, whatever the files hold meanwhile. lastGiven is
-	// what given was before the last update of the kubelet's, which may fail.
-	given, lastGiven memoryqos.Values
-	givenMems        string
+	// shows. It writes them again at its next update of the container, whatever the files hold meanwhile.
+	given     memoryqos.Values
+	givenMems string
+	// unsure are the files of which the record may be another: they were in an update whose success the runtime has not
+	// reported. The answer to the next one has them again.
+	unsure fileSet
 	// foundMems is the cpuset.mems that was observed when the container was taken over.
 	foundMems string
 	// before is what the files held when the runtime was answered with something else: the levels above carry the larger

@@ -45,14 +45,14 @@ func (e UpdateContainer) apply(l *Ledger) {
 		l.refused(c, old, err)
 		return
 	}
-	c.updating, c.lastGiven = l.step.now, c.given
+	c.updating = l.step.now
 	if !same(old.promised(), c.wanted) {
 		before := old.promised()
 		c.before = &before
 	}
 	l.sumUp(p)
-	adjustment := Adjustment{Unified: changes(c.given, c.effective(), e.To.Unified)}
-	if mems := l.mems(c); mems != "" && (mems != c.givenMems || e.To.Mems != "" && e.To.Mems != mems) {
+	adjustment := Adjustment{Unified: changes(c.given, c.effective(), e.To.Unified, c.unsure)}
+	if mems := l.mems(c); mems != "" && (mems != c.givenMems || c.unsure.mems || e.To.Mems != "" && e.To.Mems != mems) {
 		adjustment.CpusetMems = mems
 	}
 	moved := c.nodes != old.nodes || c.limit != old.limit || !slices.Equal(c.short, old.short)
@@ -151,13 +151,14 @@ func (e FailUpdate) apply(l *Ledger) {
 	}
 }
 
-// Settled is an update that the runtime has applied, or failed to: from now on the files should hold what is desired. Without
-// an ID these are all whose end the runtime has not reported in time.
+// Settled is an update of the kubelet's that the runtime has applied: from now on the files should hold what is desired.
+// Without an ID these are all whose end the runtime has not reported in time.
 type Settled struct{ ID string }
 
 func (e Settled) apply(l *Ledger) {
 	if e.ID != "" {
 		if c := l.containers[e.ID]; c != nil {
+			c.unsure = fileSet{}
 			l.settle(c)
 			l.look(c)
 		}

@@ -132,7 +132,8 @@ func (r *row) settled() bool {
 }
 
 // unsettled reports whether a file is to be written. Where a pod's file is seen for the first time to hold what is desired,
-// systemd may not hold it yet, and it is a change all the same; a container's was written by its runtime, through systemd.
+// systemd may not hold it yet, and it is a change all the same; a container's was written by its runtime, through systemd,
+// except for what is restored.
 func (p *Protector) unsettled(r *row, index int) (bool, error) {
 	f := &r.files[index]
 	if f.settled() {
@@ -150,7 +151,7 @@ func (p *Protector) unsettled(r *row, index int) (bool, error) {
 	}
 	if f.settled() {
 		f.ours = !f.isInitial(index)
-		return false, nil
+		return f.restore, nil
 	}
 	r.repaired = true
 	return true, err

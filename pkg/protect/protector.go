@@ -170,10 +170,10 @@ func (p *Protector) saw(r *row, seen Seen) {
 		}
 	}
 	for i, value := range [...]*uint64{seen.Values.Min, seen.Values.Low, seen.Values.High, nodes} {
-		if value == nil {
+		f := &r.files[i]
+		if value == nil || f.restore { // systemd may not hold what is restored
 			continue
 		}
-		f := &r.files[i]
 		p.has(f, i, *value)
 		f.ours = f.ours || f.wanted && f.settled() && !f.isInitial(i)
 		p.found(r)
