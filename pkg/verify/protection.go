@@ -32,8 +32,8 @@ type effective struct {
 // what is safe when everybody uses what was promised.
 func (n Node) effectively(cgroup string, promised uint64, value func(Cgroup) uint64) effective {
 	result := effective{bytes: promised}
-	have := ^uint64(0) // of the parent; the top of the hierarchy has no bounds
-	parent := ""
+	have, file := ^uint64(0), ^uint64(0) // of the parent, and what its file says; the top of the hierarchy has no bounds
+	parent, above, claimedAbove := "", "", uint64(0)
 	for _, level := range levels(cgroup) {
 		claim := value(n.Cgroups[level])
 		if strings.HasSuffix(level, inner) && n.Kernel != nil && n.Kernel.RecursiveProtection {
@@ -42,12 +42,18 @@ func (n Node) effectively(cgroup string, promised uint64, value func(Cgroup) uin
 		gets, at, claimed := min(claim, have), level, uint64(0)
 		if siblings := n.claimed(parent, value); parent != "" && siblings > have && claim > 0 {
 			gets, at, claimed = uint64(float64(claim)*(float64(have)/float64(siblings))), parent, siblings
+			if above != "" && siblings <= file { // the parent's file is enough: the parent itself has less than that
+				at, claimed = above, claimedAbove
+			}
+		}
+		if above = ""; gets < claim {
+			above, claimedAbove = at, claimed
 		}
 		if lost := result.bytes - min(result.bytes, gets); lost > result.lost {
 			result.at, result.lost, result.claimed = at, lost, claimed
 		}
 		result.bytes = min(result.bytes, gets)
-		have, parent = gets, level
+		have, file, parent = gets, claim, level
 	}
 	return result
 }

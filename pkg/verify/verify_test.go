@@ -84,6 +84,10 @@ func TestFindings(t *testing.T) {
 		"crun-inner-recursive":   func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{} },
 		"dry-run":                func(n *Node) { n.Document.Policy.DryRun = true; n.set("kubepods", func(c *Cgroup) { c.Low = 0 }) },
 		"above-kubepods":         above,
+		"two-containers-and-a-cgroup-beside-their-pod": func(n *Node) {
+			twin(n)
+			n.Cgroups["kubepods/burstable/other"] = Cgroup{Low: 32 * mi, High: cgroup.Max}
+		},
 		"two-containers-one-hit": func(n *Node) { twin(n); n.set("kubepods/burstable", func(c *Cgroup) { c.Low = 1 * mi }) },
 		"private-pages-elsewhere": func(n *Node) {
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Pages = pages(map[int]uint64{0: 100 * mi, 1: 50 * mi}, nil, nil) })
