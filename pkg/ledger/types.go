@@ -11,7 +11,6 @@ type Pod struct {
 	// Annotations are not read yet; Brought is what they say, nil until Ledger.Read.
 	Annotations map[string]string
 	Brought     *Brought
-	Labels      map[string]string
 	// Overhead is the pod's RuntimeClass overhead in bytes of memory, 0 when none.
 	Overhead uint64
 	// MemoryLimit is the pod's memory limit in bytes without overhead (its own, or the sum of its containers'), 0 when none or
@@ -61,7 +60,6 @@ type Container struct {
 	State State
 	// CgroupsPath is the OCI spec's linux.cgroupsPath.
 	CgroupsPath string
-	Annotations map[string]string
 	Resources   Resources
 }
 

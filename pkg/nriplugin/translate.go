@@ -16,7 +16,6 @@ func PodOf(pod *api.PodSandbox) ledger.Pod {
 		Name:         pod.GetName(),
 		CgroupParent: linux.GetCgroupParent(),
 		Annotations:  pod.GetAnnotations(),
-		Labels:       pod.GetLabels(),
 		Overhead:     memoryLimit(linux.GetPodOverhead()),
 		MemoryLimit:  memoryLimit(linux.GetPodResources()),
 	}
@@ -41,7 +40,6 @@ func ContainerOf(container *api.Container) ledger.Container {
 		Name:        container.GetName(),
 		State:       stateOf(container.GetState()),
 		CgroupsPath: linux.GetCgroupsPath(),
-		Annotations: container.GetAnnotations(),
 		Resources:   resources,
 	}
 }

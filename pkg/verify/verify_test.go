@@ -75,15 +75,15 @@ func TestFindings(t *testing.T) {
 	database := func(n *Node) *status.Container { return &n.Document.Pods[0].Containers[0] }
 	web := func(n *Node) *status.Container { return &n.Document.Pods[1].Containers[0] }
 	for name, change := range map[string]func(*Node){
-		"nothing":                func(*Node) {},
-		"kubepods-low-is-0":      func(n *Node) { n.set("kubepods", func(c *Cgroup) { c.Low = 0 }) },
-		"pod-holds-half":         func(n *Node) { n.set("kubepods/pod1", func(c *Cgroup) { c.Min = 128 * mi }) },
-		"siblings-claim-more":    func(n *Node) { n.Cgroups["kubepods/podX"] = Cgroup{Min: 192 * mi} },
-		"container-itself":       func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Min = 0 }) },
-		"crun-inner-without":     func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{}; n.Kernel.RecursiveProtection = false },
-		"crun-inner-recursive":   func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{} },
-		"dry-run":                func(n *Node) { n.Document.Policy.DryRun = true; n.set("kubepods", func(c *Cgroup) { c.Low = 0 }) },
-		"above-kubepods":         above,
+		"nothing":              func(*Node) {},
+		"kubepods-low-is-0":    func(n *Node) { n.set("kubepods", func(c *Cgroup) { c.Low = 0 }) },
+		"pod-holds-half":       func(n *Node) { n.set("kubepods/pod1", func(c *Cgroup) { c.Min = 128 * mi }) },
+		"siblings-claim-more":  func(n *Node) { n.Cgroups["kubepods/podX"] = Cgroup{Min: 192 * mi} },
+		"container-itself":     func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Min = 0 }) },
+		"crun-inner-without":   func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{}; n.Kernel.RecursiveProtection = false },
+		"crun-inner-recursive": func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{} },
+		"dry-run":              func(n *Node) { n.Document.Policy.DryRun = true; n.set("kubepods", func(c *Cgroup) { c.Low = 0 }) },
+		"above-kubepods":       above,
 		"two-containers-and-a-cgroup-beside-their-pod": func(n *Node) {
 			twin(n)
 			n.Cgroups["kubepods/burstable/other"] = Cgroup{Low: 32 * mi, High: cgroup.Max}
