@@ -20,5 +20,5 @@
 // Moments are wall clock times at the beginning of a segment, and go on with the monotonic clock: durations between them are
 // those that the ledger has seen, whatever became of the wall clock.
 //
-// Labels, and annotations other than this plugin's, are not written.
+// Annotations other than this plugin's, are not written.
 package recording

@@ -341,6 +341,9 @@ func (r *Recorder) next(s start) (*segment, error) {
 // makeRoom removes the oldest segments, so that a full one fits in.
 func (r *Recorder) makeRoom(current *segment) (gone map[string]bool, err error) {
 	names, sizes, err := segmentsIn(r.options.Dir)
+	if err != nil {
+		return nil, err
+	}
 	total := current.size.bytes + int64(r.options.Size/segments)
 	for _, name := range names {
 		if name != current.name {
