@@ -394,14 +394,18 @@ func (p *Protector) forgetRestored(r *row) {
 		return
 	}
 	for i := range r.files {
-		f := &r.files[i]
-		if !f.wanted || !f.settled() || !f.isInitial(i) {
+		f, inner := &r.files[i], &file{}
+		if r.inner != nil {
+			inner = &r.inner.files[i]
+		}
+		if !f.wanted || !f.settled() || !inner.settled() || !f.isInitial(i) {
 			continue
 		}
-		f.ours = false
+		f.ours, inner.ours = false, false
 		p.forget(r.cgroup, knobs[i])
 		if f.restore {
 			f.wanted, f.restore = false, false
+			inner.wanted, inner.restore = false, false
 		}
 	}
 }

@@ -267,3 +267,23 @@ func TestABadTargetIsNamed(t *testing.T) {
 		t.Errorf("got %v, want %s", err, want)
 	}
 }
+
+// What could not be restored in crun's inner cgroup is tried again, although the outer one is as it should be.
+func TestAnInnerCgroupIsRestoredLaterThanTheOuter(t *testing.T) {
+	n := newNode(t, nil, crunB+"/container")
+	target := Target{Cgroup: crunB, Level: cgroup.LevelContainer, Values: low(20)}
+	update := func() error { return n.Update(t.Context(), []Target{target}, nil) }
+	n.do(t, update)
+	file := filepath.Join(n.Root(), crunB, "container", "memory.low")
+	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o755)); err != nil { // it can be neither read nor written
+		t.Fatal(err)
+	}
+	target.Values = memoryqos.Values{}
+	n.do(t, update)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	n.overwrite(t, crunB+"/container/memory.low", "20")
+	wantWrites(t, first(n.reconcile(t)), crunB+"/container/low=0")
+	wantWrites(t, first(n.reconcile(t)))
+}
