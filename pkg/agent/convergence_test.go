@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -241,7 +242,7 @@ func (g *ground) run(s sequence, log io.Writer) string {
 			w.work(context.Background())
 			what += "; work"
 		}
-		if w.host.systemd != nil && w.opens == "" {
+		if w.host.systemd != nil && w.failing() == "" {
 			w.host.systemd.settled(w.protector)
 		}
 		fmt.Fprintf(log, "%d. %s\n", i+1, what)
@@ -265,14 +266,49 @@ type world struct {
 	api       *podAPI
 	log       *logrus.Logger
 	out       io.Writer
-	clock     time.Time
 	config    config.Config
 	connected bool
 	unasked   unasked
-	opens     string // which opens fail; "" is none
-	opened    int
-	restarted bool           // the plugin was
-	writes    []cgroup.Write // of the plugin
+	restarted bool // the plugin was
+
+	mu     sync.Mutex // guards what follows: systemd's queue reads and writes beside the events
+	clock  time.Time
+	opens  string // which opens fail; "" is none
+	opened int
+	writes []cgroup.Write // of the plugin
+}
+
+func (w *world) now() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.clock
+}
+
+func (w *world) wait(d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.clock = w.clock.Add(d)
+}
+
+func (w *world) failing() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.opens
+}
+
+func (w *world) setOpens(fail string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.opens = fail
+}
+
+// written returns the writes since the last call.
+func (w *world) written() []cgroup.Write {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	writes := w.writes
+	w.writes = nil
+	return writes
 }
 
 // unasked is what the runtime makes of updates that nobody asked for.
@@ -318,6 +354,8 @@ func newWorld(g *ground, s setup, folder string, out io.Writer) *world {
 func (w *world) start(state string) {
 	var err error
 	w.tree, err = cgroup.Open(w.host.root, cgroup.Plain(), cgroup.OnOpen(w.open), cgroup.OnWrite(func(write cgroup.Write) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		w.writes = append(w.writes, write)
 	}))
 	must(err)
@@ -328,7 +366,7 @@ func (w *world) start(state string) {
 	}
 	options := Options{
 		Config: w.config, Machine: w.ground.machine, StateDir: state, Tree: w.tree, Watcher: w.watcher, Log: w.log,
-		Now: func() time.Time { return w.clock },
+		Now: w.now,
 	}
 	if w.api != nil {
 		options.Providers = []podinfo.Provider{w.api}
@@ -388,6 +426,8 @@ func (w *world) open(dir, file string) error {
 		// A pod's limit that could not be read at an event is not read again before the pod's next event or a Synchronize.
 		return nil
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	switch w.opens {
 	case "":
 		return nil
@@ -541,7 +581,7 @@ func (w *world) step(e event) string {
 		return w.stepOverwrite(c.dir, files, e.value)
 	case overwriteAbove:
 		// The journal has a write before it is made: where that fails, it takes another writer's value for ours.
-		if p == nil || p.stopped || w.opens != "" {
+		if p == nil || p.stopped || w.failing() != "" {
 			return nothing
 		}
 		dir := p.dir
@@ -598,7 +638,7 @@ func (w *world) stepNode(ctx context.Context, e event) string {
 		return fmt.Sprintf("configuration %q", configurations[i])
 	case raiseHigh:
 		all := w.HighContainers()
-		if len(all) == 0 || w.opens != "" { // a raise that could not be written at once is not kept through a restart
+		if len(all) == 0 || w.failing() != "" { // a raise that could not be written at once is not kept through a restart
 			return nothing
 		}
 		slices.SortFunc(all, func(a, b ledger.HighContainer) int { return strings.Compare(a.ID, b.ID) })
@@ -631,18 +671,18 @@ func (w *world) stepNode(ctx context.Context, e event) string {
 		if systemd != nil { // its queue opens files beside the events, so that a sequence would not repeat
 			return nothing
 		}
-		if w.opens != "" {
-			w.opens = ""
+		if w.failing() != "" {
+			w.setOpens("")
 			return "files can be opened again"
 		}
-		w.opens = failures[int(e.value)%len(failures)]
-		return "opens fail: " + w.opens
+		w.setOpens(failures[int(e.value)%len(failures)])
+		return "opens fail: " + w.failing()
 	case pass:
 		w.pass(ctx)
 		return "the periodic check"
 	case wait:
 		d := []time.Duration{time.Second, 6 * time.Second, 11 * time.Second, 70 * time.Second}[e.value%4]
-		w.clock = w.clock.Add(d)
+		w.wait(d)
 		return fmt.Sprint("time passes: ", d)
 	}
 	return nothing
@@ -651,7 +691,7 @@ func (w *world) stepNode(ctx context.Context, e event) string {
 func (w *world) healSystemd() {
 	if systemd := w.host.systemd; systemd != nil {
 		systemd.turn(answers)
-		if w.opens == "" {
+		if w.failing() == "" {
 			systemd.settled(w.protector)
 		}
 	}
@@ -838,7 +878,8 @@ func (w *world) stepOverwrite(dir string, files []string, value uint8) string {
 // rest heals what fails and lets the plugin do what is left.
 func (w *world) rest() string {
 	ctx := context.Background()
-	w.opens, w.unasked = "", takes
+	w.setOpens("")
+	w.unasked = takes
 	w.healSystemd()
 	if w.host.systemd != nil {
 		w.host.systemd.reload()
@@ -859,18 +900,18 @@ func (w *world) rest() string {
 	}
 	const enough = 30
 	for round := 1; ; round++ {
-		w.clock = w.clock.Add(35 * time.Second)
-		w.writes = nil
+		w.wait(35 * time.Second)
+		w.written()
 		before := w.View().Generation
 		w.pass(ctx)
 		w.work(ctx)
 		if w.host.systemd != nil {
 			w.host.systemd.settled(w.protector)
 		}
-		switch {
+		switch writes := w.written(); {
 		case round == enough:
-			return fmt.Sprintf("rest: it does not come to rest, the last writes are %v", w.writes)
-		case round >= 3 && len(w.writes) == 0 && w.View().Generation == before:
+			return fmt.Sprintf("rest: it does not come to rest, the last writes are %v", writes)
+		case round >= 3 && len(writes) == 0 && w.View().Generation == before:
 			return ""
 		}
 	}
@@ -904,19 +945,20 @@ func (w *world) compareFresh() string {
 	have := w.summary(determined)
 	restarted := w.restarted
 	w.restart()
-	w.writes = nil
+	w.written()
 	w.connect()
 	w.pass(context.Background())
+	writes := w.written()
 	if restarted { // see checkFiles
-		w.writes = slices.DeleteFunc(w.writes, func(write cgroup.Write) bool {
+		writes = slices.DeleteFunc(writes, func(write cgroup.Write) bool {
 			return write.Text == "0" && cgroup.LevelOf(write.Cgroup) != cgroup.LevelPod && cgroup.LevelOf(write.Cgroup) != cgroup.LevelContainer
 		})
 	}
 	if !determined {
-		w.writes = slices.DeleteFunc(w.writes, func(write cgroup.Write) bool { return write.Knob == cgroup.CpusetMems })
+		writes = slices.DeleteFunc(writes, func(write cgroup.Write) bool { return write.Knob == cgroup.CpusetMems })
 	}
-	if len(w.writes) > 0 {
-		return fmt.Sprintf("fresh writes: a plugin that starts now writes %v", w.writes)
+	if len(writes) > 0 {
+		return fmt.Sprintf("fresh writes: a plugin that starts now writes %v", writes)
 	}
 	want := w.summary(determined)
 	for _, key := range slices.Sorted(maps.Keys(want)) {

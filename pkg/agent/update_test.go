@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -94,6 +95,12 @@ func TestAResizeRecomputesWhatItMust(t *testing.T) {
 			}
 			for file, value := range test.want.Unified {
 				n.want(file, got.Unified[file], value)
+			}
+			if again := n.update(pod, c, Resources{MemoryLimit: test.to.MemoryLimit}); again == nil || !maps.Equal(again.Unified, got.Unified) {
+				t.Errorf("the same once more, before the runtime has applied it, was answered with %+v", again)
+			}
+			if err := n.PostUpdateContainer(context.Background(), pod, c); err != nil {
+				t.Fatal(err)
 			}
 			if again := n.update(pod, c, Resources{MemoryLimit: test.to.MemoryLimit}); again != nil {
 				t.Errorf("the same once more was answered with %+v", *again)
