@@ -11,6 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // newConfigCommand returns the command "config".
@@ -34,24 +35,22 @@ func newConfigCheckCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a configuration file against this machine or another one",
-		Long: `Reads the file as the daemon would and applies it to a machine. What is wrong is named with file, line and key;
-what is only doubtful is a warning. Nothing is changed.`,
+		Long: `Reads the file as the daemon would and applies it to a machine. Everything in it that keeps "run" from starting is named
+with file, line and key, one line each; what is only doubtful is a warning. Nothing is changed.`,
 		Example: `  nri-memory-manager config check /etc/nri-memory-manager/config.yaml
   nri-memory-manager config check config.yaml --machine two-nodes.yaml`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := config.Load(args[0])
-			if err != nil {
-				return err
-			}
 			m, err := loadMachine(machinePath)
 			if err != nil {
 				return err
 			}
-			resolved, err := c.Resolve(m)
-			if err != nil {
+			resolved, err := config.Check(args[0], m)
+			warnings, clients := checkClients(resolved.Config)
+			if err := strictyaml.Join(err, clients); err != nil {
 				return err
 			}
+			resolved.Warnings = append(resolved.Warnings, warnings...)
 			return printResolved(cmd.OutOrStdout(), args[0], resolved)
 		},
 	}

@@ -63,21 +63,27 @@ func TestConfigCheckWithoutPlacement(t *testing.T) {
 
 func TestConfigCommandsRefuseBadInput(t *testing.T) {
 	bad := configFile(t, "dryRun: maybe")
+	noKubeconfig := configFile(t, "events: {enabled: true}\nnodeResourceTopology: {enabled: true}\nkubeconfig: /nowhere/kubeconfig\nnodeName: worker-1\n")
+	badKubeconfig := configFile(t, "kubeconfig: "+bad)
+	badNode := configFile(t, "nodeName: Worker/1")
 	absentNode := configFile(t, "\nreservedMemory: 7:memory=1Gi")
 	tests := map[string]struct {
 		args []string
 		want string
 	}{
-		"check a bad file":       {[]string{"check", bad, "--machine", taskPageMachine}, bad + `:1: dryRun: want true or false, got "maybe"`},
-		"check no file":          {[]string{"check"}, "accepts 1 arg(s), received 0"},
-		"check for another node": {[]string{"check", absentNode, "--machine", taskPageMachine}, absentNode + ":2: reservedMemory[0].numaNode: this machine has no NUMA node 7, only 0-1"},
-		"check without machine":  {[]string{"check", configFile(t, ""), "--machine", "absent"}, "machine: stat absent: no such file or directory"},
-		"show a bad file":        {[]string{"show", bad}, bad + `:1: dryRun: want true or false, got "maybe"`},
+		"check a bad file":         {[]string{"check", bad, "--machine", taskPageMachine}, bad + `:1: dryRun: want true or false, got "maybe"`},
+		"check no file":            {[]string{"check"}, "accepts 1 arg(s), received 0"},
+		"check without kubeconfig": {[]string{"check", noKubeconfig, "--machine", taskPageMachine}, noKubeconfig + ":3: kubeconfig: read kubeconfig /nowhere/kubeconfig: stat /nowhere/kubeconfig: no such file or directory"},
+		"check a bad kubeconfig":   {[]string{"check", badKubeconfig, "--machine", taskPageMachine}, badKubeconfig + ":1: kubeconfig: read kubeconfig " + bad},
+		"check a bad node name":    {[]string{"check", badNode, "--machine", taskPageMachine}, badNode + `:1: nodeName: "Worker/1" is not the name of a node: a lowercase RFC 1123 subdomain`},
+		"check for another node":   {[]string{"check", absentNode, "--machine", taskPageMachine}, absentNode + ":2: reservedMemory[0].numaNode: this machine has no NUMA node 7, only 0-1"},
+		"check without machine":    {[]string{"check", configFile(t, ""), "--machine", "absent"}, "machine: stat absent: no such file or directory"},
+		"show a bad file":          {[]string{"show", bad}, bad + `:1: dryRun: want true or false, got "maybe"`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			code, out, errOut := runConfig(t, tc.args...)
-			if code != exitBadInput || out != "" || errOut != "nri-memory-manager: "+tc.want+"\n" {
+			if code != exitBadInput || out != "" || !strings.HasPrefix(errOut, "nri-memory-manager: "+tc.want) || strings.Count(errOut, "\n") != 1 {
 				t.Errorf("exit %d, printed %q, error %q, want %q", code, out, errOut, tc.want)
 			}
 		})
@@ -100,5 +106,65 @@ func TestConfigShowPrintsWhatIsReadBack(t *testing.T) {
 func TestConfigAloneShowsItsHelp(t *testing.T) {
 	if code, out, _ := runConfig(t); code != exitOK || !strings.Contains(out, "config check FILE") && !strings.Contains(out, "check ") {
 		t.Errorf("exit %d, printed %q", code, out)
+	}
+}
+
+// Everything that is wrong has one line with its place, and what only follows from another error has none.
+func TestConfigCheckReportsAllErrors(t *testing.T) {
+	path := configFile(t, `memoryManagerPolcy: Static
+topologyManagerPolicy: strict
+reservedMemory:
+  - {numaNode: 7, limits: {memory: 1Gi}}
+  - {numaNode: 8, limits: {memory: 1Gi, cpu: 1}}
+kubeReserved: {memory: 1GB, memroy: 1Gi}
+requestSources: [kubelet, etcd, apiserver]
+nodeName: Worker
+kubeconfig: /nowhere/kubeconfig
+stallGuard: {enabled: maybe, step: 2}
+`)
+	code, out, errOut := runConfig(t, "check", path, "--machine", taskPageMachine)
+	want := []string{
+		`:1: unknown field "memoryManagerPolcy", did you mean "memoryManagerPolicy"?`,
+		`:10: stallGuard.enabled: want true or false, got "maybe"`,
+		`:2: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "strict"`,
+		`:5: reservedMemory[1].limits: "cpu" is neither memory nor hugepages-<size>`,
+		`:6: kubeReserved.memory: "1GB" is not a quantity such as 64Mi, 2G or 4096`,
+		`:6: kubeReserved: unknown resource "memroy", did you mean "memory"?`,
+		`:7: requestSources[1]: want kubelet, apiserver, unified, annotation, swap or oomscore, got "etcd"`,
+		`:8: nodeName: "Worker" is not the name of a node: `,
+		`:9: kubeconfig: read kubeconfig /nowhere/kubeconfig: stat /nowhere/kubeconfig: no such file or directory`,
+	}
+	lines := strings.Split(strings.TrimSpace(errOut), "\n")
+	if code != exitBadInput || out != "" || len(lines) != len(want) {
+		t.Fatalf("exit %d, printed %q, %d errors, want %d:\n%s", code, out, len(lines), len(want), errOut)
+	}
+	for i, line := range lines {
+		if !strings.HasPrefix(line, "nri-memory-manager: "+path+want[i]) {
+			t.Errorf("line %d is %q, want %q", i, line, want[i])
+		}
+	}
+}
+
+func TestConfigCheckReportsEveryReservation(t *testing.T) {
+	path := configFile(t, "reservedMemory:\n  - {numaNode: 7, limits: {memory: 1Gi}}\n  - {numaNode: 0, limits: {memory: 500Gi, hugepages-64Ki: 1Mi}}\nkubeReserved: {memory: 1Ti}\n")
+	_, _, errOut := runConfig(t, "check", path, "--machine", taskPageMachine)
+	for _, want := range []string{
+		":4: kubeReserved: ", ":2: reservedMemory[0].numaNode: this machine has no NUMA node 7", ":3: reservedMemory[1].limits.memory: 500Gi",
+		`:3: reservedMemory[1].limits.hugepages-64Ki: NUMA node 0 has no "hugepages-64Ki"`,
+	} {
+		if !strings.Contains(errOut, path+want) {
+			t.Errorf("%q is not in\n%s", want, errOut)
+		}
+	}
+}
+
+// What depends on where run is started is a warning: the file may be checked elsewhere.
+func TestConfigCheckWarnsOfCredentialsThatOnlyAPodHas(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	t.Setenv("NODE_NAME", "")
+	path := configFile(t, "events: {enabled: true}")
+	code, out, errOut := runConfig(t, "check", path, "--machine", taskPageMachine)
+	if code != exitOK || errOut != "" || !strings.Contains(out, "warning: "+path+":1: events: the credentials for the API server are those of the pod") {
+		t.Errorf("exit %d, error %q, printed\n%s", code, errOut, out)
 	}
 }

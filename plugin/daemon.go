@@ -19,7 +19,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
 
@@ -80,7 +79,7 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 		d.log.WithError(err).Warn("other writers of cgroup files are found by the periodic check only")
 		d.watcher = nil
 	}
-	providers, err := d.providers()
+	providers, err := podSources(options.config, options.kubeletPods, d.log)
 	if err != nil {
 		return nil, err
 	}
@@ -116,16 +115,6 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 	})
 	d.parts, err = d.services()
 	return d, err
-}
-
-// providers are the sources of memory requests beside the runtime's events.
-func (d *daemon) providers() ([]podinfo.Provider, error) {
-	c, at := d.options.config, podinfo.Places{KubeletSocket: d.options.kubeletPods}
-	at.Kubeconfig, at.Node = c.Kubeconfig, d.nodeName()
-	if at.Node == "" && at.Kubeconfig != "" {
-		at.Node, _ = os.Hostname() // in a pod it would be the pod's name
-	}
-	return podinfo.Providers(c.RequestSources, at, d.log)
 }
 
 // run runs all parts until ctx ends or one of them fails.

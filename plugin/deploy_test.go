@@ -67,11 +67,14 @@ func checkConfigMap(t *testing.T, document string) string {
 	t.Helper()
 	var object corev1.ConfigMap
 	must(t, yaml.UnmarshalStrict([]byte(document), &object))
-	// A KubeletConfiguration to take over is on the node, not here.
+	// A KubeletConfiguration to take over and a kubeconfig are on the node, not here.
 	kubelet := filepath.Join(t.TempDir(), "kubelet.yaml")
 	must(t, os.WriteFile(kubelet, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"), 0o644))
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	must(t, os.WriteFile(kubeconfig, []byte("{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: 'https://localhost'}}]}"), 0o644))
+	here := strings.NewReplacer("/host/kubelet-config.yaml", kubelet, "/etc/api/config", kubeconfig)
 	file := filepath.Join(t.TempDir(), object.Name+".yaml")
-	must(t, os.WriteFile(file, []byte(strings.ReplaceAll(object.Data["config.yaml"], "/host/kubelet-config.yaml", kubelet)), 0o644))
+	must(t, os.WriteFile(file, []byte(here.Replace(object.Data["config.yaml"])), 0o644))
 	if code, _, errOut := run(t, "", "config", "check", file, "--machine", "../testdata/machines/demo.yaml"); code != 0 {
 		t.Errorf("exit code %d: %s", code, errOut)
 	}

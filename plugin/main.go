@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // version is set by the linker.
@@ -67,7 +69,9 @@ func exitCode(err error, errOut io.Writer) int {
 	case errors.Is(err, errFindings):
 		return exitFailed
 	}
-	fmt.Fprintln(errOut, "nri-memory-manager: "+err.Error())
+	for _, one := range strictyaml.List(err) {
+		fmt.Fprintln(errOut, "nri-memory-manager: "+one.Error())
+	}
 	if errors.As(err, &failure) {
 		return exitFailed
 	}

@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -102,17 +100,9 @@ func serve(listener net.Listener, handler http.Handler) part {
 
 // writeEvents prepares the pods' events.
 func (d *daemon) writeEvents() error {
-	client, err := podinfo.ClientConfig(d.options.config.Kubeconfig)
+	sink, node, err := eventSink(d.options.config)
 	if err != nil {
 		return err
-	}
-	sink, err := events.NewSink(client)
-	if err != nil {
-		return err
-	}
-	node := d.nodeName()
-	if node == "" {
-		return errNodeName
 	}
 	d.events = events.New(events.Options{Sink: sink, Node: node, View: d.agent.View, Overwritten: d.agent.Overwritten, Log: d.log})
 	return nil
@@ -125,29 +115,12 @@ func (d *daemon) throttled(e guard.Episode) {
 	}
 }
 
-var errNodeName = errors.New("the node's name is not known: set nodeName, or NODE_NAME in the environment")
-
 func (d *daemon) topologyExport() (part, error) {
-	client, err := podinfo.ClientConfig(d.options.config.Kubeconfig)
+	client, node, err := topologyClient(d.options.config)
 	if err != nil {
 		return nil, err
 	}
-	objects, err := nodetopology.NewClient(client)
-	if err != nil {
-		return nil, err
-	}
-	d.topology = &nodetopology.Exporter{Client: objects, Node: d.nodeName(), View: d.agent.View, Machine: d.options.machine,
+	d.topology = &nodetopology.Exporter{Client: client, Node: node, View: d.agent.View, Machine: d.options.machine,
 		Period: time.Duration(d.options.config.NodeResourceTopology.Interval), Log: d.log}
-	if d.topology.Node == "" {
-		return nil, errNodeName
-	}
 	return func(ctx context.Context) error { d.topology.Run(ctx); return nil }, nil
-}
-
-// nodeName is this node's name in the API, as configured or from the environment.
-func (d *daemon) nodeName() string {
-	if name := d.options.config.NodeName; name != "" {
-		return name
-	}
-	return os.Getenv("NODE_NAME")
 }

@@ -3,12 +3,14 @@ package config
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -34,28 +36,73 @@ func Load(path string) (Config, error) {
 }
 
 // Parse reads the text of a configuration file; name is what errors call it. No file is read but the one that kubeletConfig
-// names. Every error names file, line, key and what would be right.
+// names. Every error names file, line, key and what would be right; several are strictyaml.Errors.
 func Parse(name string, data []byte) (Config, error) {
-	c := Default()
-	doc, err := strictyaml.Decode(name, data, &c)
-	if err != nil {
-		return Config{}, err
-	}
-	c.origin = &origin{doc: doc}
-	if c.KubeletConfig != "" {
-		// Below our file's values lie the kubelet's, below these the defaults.
-		if c, err = takeOver(c.KubeletConfig, name, doc); err != nil {
-			return Config{}, doc.Errorf("kubeletConfig", "%v", err)
-		}
-		_, err = strictyaml.Decode(name, data, &c)
-	}
-	if err == nil {
-		err = c.validate()
-	}
+	c, err := parse(name, data)
 	if err != nil {
 		return Config{}, err
 	}
 	return c, nil
+}
+
+// Check reads a configuration file and applies it to a machine as Load and Resolve do. Where Load ends with errors, it adds
+// what is wrong for this machine too. The result has the configuration as far as it could be read even then.
+func Check(path string, m machine.Machine) (Resolved, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Resolved{}, fmt.Errorf("read the configuration: %w", err)
+	}
+	c, err := parse(path, data)
+	if err != nil {
+		return Resolved{Config: c}, also(err, c.checkReserved(m))
+	}
+	r, err := c.Resolve(m)
+	if err != nil {
+		return Resolved{Config: c}, strictyaml.Join(err, c.checkReserved(m))
+	}
+	return r, nil
+}
+
+// parse returns the configuration with its errors; a key that could not be read has its default.
+func parse(name string, data []byte) (Config, error) {
+	c := Default()
+	doc, err := strictyaml.Decode(name, data, &c)
+	c.origin = &origin{doc: doc}
+	if c.KubeletConfig != "" {
+		// Below our file's values lie the kubelet's, below these the defaults.
+		kubelet, failed := takeOver(c.KubeletConfig, name, doc)
+		if failed != nil {
+			err = strictyaml.Join(err, doc.Errorf("kubeletConfig", "%v", failed))
+		} else {
+			c = kubelet
+			_, err = strictyaml.Decode(name, data, &c)
+		}
+	}
+	return c, also(err, c.validate())
+}
+
+// also adds the errors about keys that the first errors say nothing about: the others would only follow from these.
+func also(err, more error) error {
+	about := map[string]bool{}
+	for _, one := range strictyaml.List(err) {
+		about[keyOf(one)] = true
+	}
+	all := []error{err}
+	for _, one := range strictyaml.List(more) {
+		if !about[keyOf(one)] {
+			all = append(all, one)
+		}
+	}
+	return strictyaml.Join(all...)
+}
+
+// keyOf is the key of the first level that an error is about.
+func keyOf(err error) string {
+	var at *strictyaml.Error
+	if errors.As(err, &at) {
+		return firstKey(at.Path)
+	}
+	return ""
 }
 
 // Marshal writes the effective configuration as YAML that Parse reads.
@@ -67,8 +114,8 @@ func (c Config) Marshal() ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// errorf returns an error about a key, with the file and line that it came from.
-func (c Config) errorf(path, format string, args ...any) error {
+// Errorf returns an error about a key, with the file and line that it came from.
+func (c Config) Errorf(path, format string, args ...any) error {
 	switch {
 	case c.origin == nil:
 		return &strictyaml.Error{File: "configuration", Path: path, Message: fmt.Sprintf(format, args...)}

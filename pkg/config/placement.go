@@ -12,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // placement fills in what the Memory Manager needs.
@@ -38,13 +39,10 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 		r.Nodes = append(r.Nodes, capacity)
 	}
 	if len(r.Nodes) == 0 {
-		return c.errorf("nodesWithoutCPUs", "no NUMA node of this machine has both memory and CPUs")
+		return c.Errorf("nodesWithoutCPUs", "no NUMA node of this machine has both memory and CPUs")
 	}
 	if len(c.ReservedMemory) == 0 {
 		return r.spread(keep)
-	}
-	if err := c.checkReserved(m); err != nil {
-		return err
 	}
 	if err := r.checkSums(keep); err != nil {
 		return err
@@ -72,36 +70,40 @@ func (r *Resolved) leaveOut(m machine.Machine) {
 
 // checkReserved checks each entry of reservedMemory against the node that it names.
 func (c Config) checkReserved(m machine.Machine) error {
+	if c.MemoryManagerPolicy != MemoryManagerStatic {
+		return nil
+	}
+	var errs []error
 	for i, entry := range c.ReservedMemory {
 		field := fmt.Sprintf("reservedMemory[%d]", i)
 		at := slices.IndexFunc(m.Nodes, func(n machine.Node) bool { return n.ID == entry.NUMANode })
 		if at < 0 {
-			return c.errorf(field+".numaNode", "this machine has no NUMA node %d, only %s", entry.NUMANode, nodeIDs(m))
+			errs = append(errs, c.Errorf(field+".numaNode", "this machine has no NUMA node %d, only %s", entry.NUMANode, nodeIDs(m)))
+			continue
 		}
-		node := m.Nodes[at]
+		for _, memoryType := range slices.Sorted(maps.Keys(entry.Limits)) {
+			errs = append(errs, c.checkLimit(field+".limits."+memoryType, m.Nodes[at], memoryType, uint64(entry.Limits[memoryType])))
+		}
+	}
+	return strictyaml.Join(errs...)
+}
+
+// checkLimit checks what is reserved of one type of a node's memory.
+func (c Config) checkLimit(limit string, node machine.Node, memoryType string, bytes uint64) error {
+	if memoryType == string(memorymanager.Memory) {
 		pools := uint64(0)
 		for _, pool := range node.Hugepages {
 			pools += pool.PageSize * pool.Count
 		}
-		for _, memoryType := range slices.Sorted(maps.Keys(entry.Limits)) {
-			limit, bytes := field+".limits."+memoryType, uint64(entry.Limits[memoryType])
-			if memoryType == string(memorymanager.Memory) {
-				if bytes > node.Memory-min(pools, node.Memory) {
-					return c.errorf(limit, "%s and huge pages of %s are more than the %s of NUMA node %d",
-						amount(bytes), amount(pools), amount(node.Memory), node.ID)
-				}
-				continue
-			}
-			pool := slices.IndexFunc(node.Hugepages, func(p machine.Pool) bool { return memoryType == string(memorymanager.Hugepages(p.PageSize)) })
-			if pool < 0 {
-				return c.errorf(limit, "NUMA node %d has no %s", node.ID, shown(memoryType))
-			}
-			if size := node.Hugepages[pool].PageSize * node.Hugepages[pool].Count; bytes > size {
-				return c.errorf(limit, "%s are more than the %s that NUMA node %d has", amount(bytes), amount(size), node.ID)
-			}
-		}
+		return c.check(limit, bytes <= node.Memory-min(pools, node.Memory), "%s and huge pages of %s are more than the %s of NUMA node %d",
+			amount(bytes), amount(pools), amount(node.Memory), node.ID)
 	}
-	return nil
+	pool := slices.IndexFunc(node.Hugepages, func(p machine.Pool) bool { return memoryType == string(memorymanager.Hugepages(p.PageSize)) })
+	if pool < 0 {
+		return c.Errorf(limit, "NUMA node %d has no %s", node.ID, shown(memoryType))
+	}
+	size := node.Hugepages[pool].PageSize * node.Hugepages[pool].Count
+	return c.check(limit, bytes <= size, "%s are more than the %s that NUMA node %d has", amount(bytes), amount(size), node.ID)
 }
 
 func nodeIDs(m machine.Machine) nodeset.Set {
@@ -122,7 +124,7 @@ func (r *Resolved) checkSums(keep sums) error {
 		}
 	}
 	if total["memory"] == 0 {
-		return c.errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs some on at least one NUMA node")
+		return c.Errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs some on at least one NUMA node")
 	}
 	if keep.kube+keep.system > 0 || c.given("evictionHard") || !maps.Equal(c.EvictionHard, defaultEvictionHard()) {
 		if err := r.compare("memory", total["memory"], keep.total(), keep.String()); err != nil {
@@ -151,7 +153,7 @@ func (r *Resolved) compare(memoryType string, got, want uint64, sum string) erro
 	if got == want {
 		return nil
 	}
-	err := r.Config.errorf("reservedMemory", "the NUMA nodes' %s adds up to %s, but %s", memoryType, amount(got), sum)
+	err := r.Config.Errorf("reservedMemory", "the NUMA nodes' %s adds up to %s, but %s", memoryType, amount(got), sum)
 	if r.Config.ReservedMemoryCheck == CheckStrict {
 		return fmt.Errorf("%w: make them equal, or set reservedMemoryCheck: Warn", err)
 	}
@@ -178,7 +180,7 @@ func (r *Resolved) reserve() {
 // spread keeps the sum of Node Allocatable, in proportion to the nodes' memory.
 func (r *Resolved) spread(keep sums) error {
 	if keep.total() == 0 {
-		return r.Config.errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs reservedMemory, kubeReserved, systemReserved or evictionHard")
+		return r.Config.Errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs reservedMemory, kubeReserved, systemReserved or evictionHard")
 	}
 	room, weights := make([]uint64, len(r.Nodes)), make([]uint64, len(r.Nodes))
 	for i, node := range r.Nodes {
@@ -189,7 +191,7 @@ func (r *Resolved) spread(keep sums) error {
 	}
 	shares, ok := proportional(keep.total(), weights, room, r.QoS.PageSize)
 	if !ok {
-		return r.Config.errorf("reservedMemory", "%s do not fit what huge pages leave of the NUMA nodes' memory", keep)
+		return r.Config.Errorf("reservedMemory", "%s do not fit what huge pages leave of the NUMA nodes' memory", keep)
 	}
 	for i, node := range r.Nodes {
 		if shares[i] > 0 {

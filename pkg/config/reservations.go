@@ -25,35 +25,34 @@ var (
 
 // validateReservations checks everything about reservations that needs no machine.
 func (c Config) validateReservations() error {
-	err := firstError(
+	_, err := evictionThreshold(c.EvictionHard, math.MaxInt64)
+	errs := []error{
 		oneOf(c, "reservedMemoryCheck", c.ReservedMemoryCheck),
 		c.validateReservedMemory(),
 		c.validateReserved("kubeReserved", c.KubeReserved),
 		c.validateReserved("systemReserved", c.SystemReserved),
-	)
-	if err != nil {
-		return err
+		c.check("evictionHard."+memoryAvailable, err == nil, "%v", err),
 	}
 	for _, signal := range slices.Sorted(maps.Keys(c.EvictionHard)) {
 		if !slices.Contains(signals, signal) {
-			return c.errorf("evictionHard", "unknown signal %s, did you mean %q?", shown(signal), strictyaml.Nearest(signal, signals))
+			errs = append(errs, c.Errorf("evictionHard", "unknown signal %s, did you mean %q?", shown(signal), strictyaml.Nearest(signal, signals)))
 		}
 	}
-	_, err = evictionThreshold(c.EvictionHard, math.MaxInt64)
-	return c.check("evictionHard."+memoryAvailable, err == nil, "%v", err)
+	return strictyaml.Join(errs...)
 }
 
 func (c Config) validateReserved(key string, reserved map[string]string) error {
+	var errs []error
 	for _, resource := range slices.Sorted(maps.Keys(reserved)) {
 		if resource == "memory" || strings.HasPrefix(resource, hugepagesPrefix) {
 			if _, err := quantity.Parse(reserved[resource]); err != nil {
-				return c.errorf(key+"."+resource, "%v", err)
+				errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
 			}
 		} else if !slices.Contains(reservable, resource) {
-			return c.errorf(key, "unknown resource %s, did you mean %q?", shown(resource), strictyaml.Nearest(resource, reservable))
+			errs = append(errs, c.Errorf(key, "unknown resource %s, did you mean %q?", shown(resource), strictyaml.Nearest(resource, reservable)))
 		}
 	}
-	return nil
+	return strictyaml.Join(errs...)
 }
 
 // validateReservedMemory refuses what the kubelet's configuration check refuses: zeros and doubles.
@@ -62,27 +61,28 @@ func (c Config) validateReservedMemory() error {
 		node       int
 		memoryType string
 	}
+	var errs []error
 	seen := map[key]bool{}
 	for i, r := range c.ReservedMemory {
 		field := fmt.Sprintf("reservedMemory[%d]", i)
 		if len(r.Limits) == 0 {
-			return c.errorf(field, "limits is missing: want an amount of memory or hugepages-<size>")
+			errs = append(errs, c.Errorf(field, "limits is missing: want an amount of memory or hugepages-<size>"))
 		}
 		for _, memoryType := range slices.Sorted(maps.Keys(r.Limits)) {
 			limit := field + ".limits." + memoryType
-			switch k := (key{r.NUMANode, memoryType}); {
+			k := key{r.NUMANode, memoryType}
+			switch {
 			case !isMemoryType(memoryType):
-				return c.errorf(field+".limits", "%s is neither memory nor hugepages-<size>", shown(memoryType))
+				errs = append(errs, c.Errorf(field+".limits", "%s is neither memory nor hugepages-<size>", shown(memoryType)))
 			case r.Limits[memoryType] == 0:
-				return c.errorf(limit, "reserved memory may not be zero for NUMA node %d", r.NUMANode)
+				errs = append(errs, c.Errorf(limit, "reserved memory may not be zero for NUMA node %d", r.NUMANode))
 			case seen[k]:
-				return c.errorf(limit, "%s is reserved twice for NUMA node %d", memoryType, r.NUMANode)
-			default:
-				seen[k] = true
+				errs = append(errs, c.Errorf(limit, "%s is reserved twice for NUMA node %d", memoryType, r.NUMANode))
 			}
+			seen[k] = true
 		}
 	}
-	return nil
+	return strictyaml.Join(errs...)
 }
 
 // reserved returns the bytes that a resource has in kubeReserved or systemReserved; they are valid.

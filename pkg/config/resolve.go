@@ -45,6 +45,9 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 		r.Warnings = append(r.Warnings, c.origin.warnings...)
 	}
 	keep, err := c.sums(m)
+	if err == nil {
+		err = c.checkReserved(m)
+	}
 	if err != nil {
 		return Resolved{}, err
 	}
@@ -106,7 +109,7 @@ func (c Config) sums(m machine.Machine) (sums, error) {
 		case s.kube+s.system >= m.MemTotal:
 			key = "systemReserved"
 		}
-		return sums{}, c.errorf(key, "%s leave nothing of the machine's memory of %s", s, amount(m.MemTotal))
+		return sums{}, c.Errorf(key, "%s leave nothing of the machine's memory of %s", s, amount(m.MemTotal))
 	}
 	return s, nil
 }

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"path"
@@ -9,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
@@ -28,7 +29,7 @@ const leastRecording = quantity.Bytes(8 << 20)
 
 // validate checks what can be judged without a machine, in the order of the keys.
 func (c Config) validate() error {
-	return firstError(
+	return strictyaml.Join(
 		oneOf(c, "memoryManagerPolicy", c.MemoryManagerPolicy),
 		oneOf(c, "topologyManagerPolicy", c.TopologyManagerPolicy),
 		oneOf(c, "topologyManagerScope", c.TopologyManagerScope),
@@ -42,6 +43,7 @@ func (c Config) validate() error {
 		oneOf(c, "memoryReservationPolicy", c.MemoryReservationPolicy),
 		c.check("guaranteedHeadroom", c.GuaranteedHeadroom >= 0 && c.GuaranteedHeadroom < 1, "want 0 or more and less than 1, got %v", c.GuaranteedHeadroom),
 		c.validateSources(),
+		c.validateNodeName(),
 		c.between("requestTimeout", c.RequestTimeout, 0, mostRequestTimeout),
 		c.validateAnnotationKeys("allowedAnnotations", c.AllowedAnnotations),
 		c.validateMinimum("minimumThrottlingFactor", c.MinimumThrottlingFactor),
@@ -57,15 +59,11 @@ func (c Config) validate() error {
 	)
 }
 
-func firstError(errs ...error) error {
-	return cmp.Or(errs...)
-}
-
 func (c Config) check(path string, ok bool, format string, args ...any) error {
 	if ok {
 		return nil
 	}
-	return c.errorf(path, format, args...)
+	return c.Errorf(path, format, args...)
 }
 
 // oneOf checks a value against the names that its key may hold.
@@ -76,7 +74,7 @@ func oneOf[T ~string](c Config, path string, value T) error {
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
 	last := len(names) - 1
-	return c.errorf(path, "want %s or %s, got %s", strings.Join(names[:last], ", "), names[last], shown(string(value)))
+	return c.Errorf(path, "want %s or %s, got %s", strings.Join(names[:last], ", "), names[last], shown(string(value)))
 }
 
 func (c Config) between(path string, d, low, high Duration) error {
@@ -95,6 +93,7 @@ func (c Config) validateMinimum(path string, factor float64) error {
 }
 
 func (c Config) validatePolicyOptions() error {
+	var errs []error
 	for _, option := range slices.Sorted(maps.Keys(c.TopologyManagerPolicyOptions)) {
 		text, err := c.TopologyManagerPolicyOptions[option], error(nil)
 		field := "topologyManagerPolicyOptions." + option
@@ -106,64 +105,68 @@ func (c Config) validatePolicyOptions() error {
 			_, err = strconv.ParseUint(text, 10, 16)
 			err = c.check(field, err == nil, "want a number of nodes, got %s", shown(text))
 		default:
-			err = c.errorf("topologyManagerPolicyOptions", "unknown option %s, did you mean %q?", shown(option),
+			err = c.Errorf("topologyManagerPolicyOptions", "unknown option %s, did you mean %q?", shown(option),
 				strictyaml.Nearest(option, []string{preferClosest, maxAllowableNodes}))
 		}
-		if err != nil {
-			return err
-		}
+		errs = append(errs, err)
 	}
-	return nil
+	return strictyaml.Join(errs...)
 }
 
 func (c Config) validateSources() error {
+	var errs []error
 	for i, source := range c.RequestSources {
 		field := fmt.Sprintf("requestSources[%d]", i)
-		if err := oneOf(c, field, source); err != nil {
-			return err
+		err := oneOf(c, field, source)
+		if err == nil && slices.Index(c.RequestSources, source) < i {
+			err = c.Errorf(field, "%s is there twice", source)
 		}
-		if slices.Index(c.RequestSources, source) < i {
-			return c.errorf(field, "%s is there twice", source)
-		}
+		errs = append(errs, err)
 	}
-	return nil
+	return strictyaml.Join(errs...)
+}
+
+// validateNodeName refuses what the API server has no node of.
+func (c Config) validateNodeName() error {
+	if c.NodeName == "" {
+		return nil
+	}
+	problems := validation.IsDNS1123Subdomain(c.NodeName)
+	return c.check("nodeName", len(problems) == 0, "%s is not the name of a node: %s", shown(c.NodeName), strings.Join(problems, ", "))
 }
 
 func (c Config) validateAnnotationKeys(path string, keys []Annotation) error {
+	var errs []error
 	for i, key := range keys {
-		if err := oneOf(c, fmt.Sprintf("%s[%d]", path, i), key); err != nil {
-			return err
-		}
+		errs = append(errs, oneOf(c, fmt.Sprintf("%s[%d]", path, i), key))
 	}
-	return nil
+	return strictyaml.Join(errs...)
 }
 
 func (c Config) validateRules() error {
+	var errs []error
 	for i, rule := range c.AnnotationRules {
 		field := fmt.Sprintf("annotationRules[%d]", i)
 		if len(rule.Namespaces) == 0 {
-			return c.errorf(field, "namespaces is missing: want names or patterns such as team-*")
+			errs = append(errs, c.Errorf(field, "namespaces is missing: want names or patterns such as team-*"))
 		}
 		for j, pattern := range rule.Namespaces {
 			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-				return c.errorf(fmt.Sprintf("%s.namespaces[%d]", field, j), "want a name or a pattern such as team-*, got %s", shown(pattern))
+				errs = append(errs, c.Errorf(fmt.Sprintf("%s.namespaces[%d]", field, j), "want a name or a pattern such as team-*, got %s", shown(pattern)))
 			}
 		}
-		err := c.validateAnnotationKeys(field+".allowedAnnotations", rule.AllowedAnnotations)
-		if err == nil && rule.MinimumThrottlingFactor != nil {
-			err = c.validateMinimum(field+".minimumThrottlingFactor", *rule.MinimumThrottlingFactor)
-		}
-		if err != nil {
-			return err
+		errs = append(errs, c.validateAnnotationKeys(field+".allowedAnnotations", rule.AllowedAnnotations))
+		if rule.MinimumThrottlingFactor != nil {
+			errs = append(errs, c.validateMinimum(field+".minimumThrottlingFactor", *rule.MinimumThrottlingFactor))
 		}
 	}
-	return nil
+	return strictyaml.Join(errs...)
 }
 
 // validateStallGuard keeps to what the kernel's pressure triggers take (Documentation/accounting/psi.rst).
 func (c Config) validateStallGuard() error {
 	g := c.StallGuard
-	return firstError(
+	return strictyaml.Join(
 		c.between("stallGuard.window", g.Window, Duration(500*time.Millisecond), Duration(10*time.Second)),
 		c.between("stallGuard.stall", g.Stall, Duration(time.Millisecond), g.Window),
 		c.check("stallGuard.step", g.Step > 0 && g.Step <= 1, "want more than 0 and at most 1, got %v", g.Step),

@@ -16,22 +16,35 @@ type decoder struct {
 	doc *Document
 	// values is how many more may be read.
 	values int
+	// merges allows merge keys (<<), whose fields are not looked at.
+	merges bool
 }
 
 func (d *decoder) errorf(n *yaml.Node, path, format string, args ...any) error {
 	return &Error{File: d.doc.file, Line: n.Line, Path: path, Message: fmt.Sprintf(format, args...)}
 }
 
-// value decodes a node into any of the supported kinds.
-func (d *decoder) value(n *yaml.Node, path string, into reflect.Value) error {
+// visit notes where a node stands, and resolves an alias.
+func (d *decoder) visit(n *yaml.Node, path string) (*yaml.Node, error) {
 	if d.values--; d.values < 0 {
-		return d.errorf(n, path, "the file has more than %d values", mostValues)
+		return nil, d.errorf(n, path, "the file has more than %d values", mostValues)
 	}
 	d.doc.lines[path] = n.Line
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
+	if n.Kind == yaml.ScalarNode {
+		d.doc.texts[path] = n.Value
+	}
+	return n, nil
+}
 
+// value decodes a node into any of the supported kinds.
+func (d *decoder) value(n *yaml.Node, path string, into reflect.Value) error {
+	n, err := d.visit(n, path)
+	if err != nil {
+		return err
+	}
 	if into.Kind() == reflect.Pointer {
 		if isNull(n) {
 			into.SetZero()
@@ -78,8 +91,8 @@ func (d *decoder) field(key, value *yaml.Node, path string, into reflect.Value) 
 
 // mapping decodes a mapping with free keys.
 func (d *decoder) mapping(n *yaml.Node, path string, into reflect.Value) error {
-	into.SetZero()
 	if isNull(n) {
+		into.SetZero()
 		return nil
 	}
 	entries := reflect.MakeMap(into.Type())
@@ -91,52 +104,71 @@ func (d *decoder) mapping(n *yaml.Node, path string, into reflect.Value) error {
 		entries.SetMapIndex(reflect.ValueOf(key).Convert(into.Type().Key()), entry)
 		return nil
 	})
-	into.Set(entries)
+	if err == nil {
+		into.Set(entries)
+	}
 	return err
 }
 
-// pairs walks a mapping's keys, each once.
+// pairs walks a mapping's keys, each once, past errors.
 func (d *decoder) pairs(n *yaml.Node, path string, visit func(key string, keyNode, value *yaml.Node) error) error {
 	if n.Kind != yaml.MappingNode {
 		return d.errorf(n, path, "want a mapping of names to values, got %s", describe(n))
 	}
+	var errs []error
 	seen := make(map[string]int, len(n.Content)/2)
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		switch {
+	for i := 0; i+1 < len(n.Content) && !d.enough(errs); i += 2 {
+		var err error
+		switch key := n.Content[i]; {
 		case key.Kind != yaml.ScalarNode:
-			return d.errorf(key, path, "want a name as the key, got %s", describe(key))
+			err = d.errorf(key, path, "want a name as the key, got %s", describe(key))
+		case key.ShortTag() == "!!merge" && d.merges:
 		case key.ShortTag() == "!!merge":
-			return d.errorf(key, path, "merge keys (<<) are not supported")
+			err = d.errorf(key, path, "merge keys (<<) are not supported")
 		case seen[key.Value] > 0:
-			return d.errorf(key, path, "field %s is already set on line %d", quote(key.Value), seen[key.Value])
+			err = d.errorf(key, path, "field %s is already set on line %d", quote(key.Value), seen[key.Value])
+		default:
+			seen[key.Value] = key.Line
+			err = visit(key.Value, key, n.Content[i+1])
 		}
-		seen[key.Value] = key.Line
-		if err := visit(key.Value, key, value); err != nil {
-			return err
-		}
+		errs = append(errs, List(err)...)
 	}
-	return nil
+	return Join(errs...)
 }
 
 // list decodes a sequence.
 func (d *decoder) list(n *yaml.Node, path string, into reflect.Value) error {
-	into.SetZero()
 	if isNull(n) {
+		into.SetZero()
 		return nil
 	}
+	entries := reflect.MakeSlice(into.Type(), len(n.Content), len(n.Content))
+	err := d.items(n, path, func(i int, item *yaml.Node, path string) error {
+		return d.value(item, path, entries.Index(i))
+	})
+	if err == nil {
+		into.Set(entries)
+	}
+	return err
+}
+
+// items walks a sequence, past errors.
+func (d *decoder) items(n *yaml.Node, path string, visit func(i int, item *yaml.Node, path string) error) error {
 	if n.Kind != yaml.SequenceNode {
 		return d.errorf(n, path, "want a list, got %s", describe(n))
 	}
-	entries := reflect.MakeSlice(into.Type(), len(n.Content), len(n.Content))
+	var errs []error
 	for i, item := range n.Content {
-		if err := d.value(item, path+"["+strconv.Itoa(i)+"]", entries.Index(i)); err != nil {
-			return err
+		errs = append(errs, List(visit(i, item, path+"["+strconv.Itoa(i)+"]"))...)
+		if d.enough(errs) {
+			break
 		}
 	}
-	into.Set(entries)
-	return nil
+	return Join(errs...)
 }
+
+// enough reports whether reading on would only repeat errors.
+func (d *decoder) enough(errs []error) bool { return d.values < 0 || len(errs) >= mostErrors }
 
 // text hands a scalar to a type that reads itself.
 func (d *decoder) text(n *yaml.Node, path string, into encoding.TextUnmarshaler) error {

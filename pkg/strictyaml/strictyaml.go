@@ -1,5 +1,5 @@
 // Package strictyaml reads a YAML file into a struct and leaves nothing to chance: an unknown or doubled field, a value of
-// the wrong kind, a number that is none or a second document is one error with file, line and field. The lines stay
+// the wrong kind, a number that is none or a second document is an error with file, line and field. The lines stay
 // available for what only the owner of the struct can judge.
 package strictyaml
 
@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,6 +21,8 @@ const (
 	largestFile = 1 << 20
 	// mostValues bounds what aliases can make of a small file.
 	mostValues = 100_000
+	// mostErrors of one mapping or list are reported.
+	mostErrors = 20
 )
 
 // Error is what is wrong with a file.
@@ -49,10 +52,56 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
+// Errors are several errors of one file. As text they are one line; each can be had by Unwrap.
+type Errors []error
+
+// Error joins the errors with semicolons.
+func (e Errors) Error() string {
+	texts := make([]string, len(e))
+	for i, err := range e {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// Unwrap returns the errors.
+func (e Errors) Unwrap() []error { return e }
+
+// Join returns nil for no errors, an error alone as it is, and several as Errors, each once.
+func Join(errs ...error) error {
+	var all Errors
+	for _, err := range errs {
+		for _, one := range List(err) {
+			if !slices.ContainsFunc(all, func(other error) bool { return other.Error() == one.Error() }) {
+				all = append(all, one)
+			}
+		}
+	}
+	switch len(all) {
+	case 0:
+		return nil
+	case 1:
+		return all[0]
+	}
+	return all
+}
+
+// List returns the errors that Join has joined; nil has none.
+func List(err error) []error {
+	switch joined := err.(type) {
+	case nil:
+		return nil
+	case Errors:
+		return joined
+	}
+	return []error{err}
+}
+
 // Document knows where each field of a file stands.
 type Document struct {
 	file  string
 	lines map[string]int
+	texts map[string]string // of scalars
 }
 
 // Has reports whether the file has this field.
@@ -60,6 +109,9 @@ func (d *Document) Has(path string) bool {
 	_, ok := d.lines[path]
 	return ok
 }
+
+// Text returns a scalar as the file has it; empty for other fields.
+func (d *Document) Text(path string) string { return d.texts[path] }
 
 // Errorf returns an *Error about a field. A field that the file leaves out is placed at the nearest one above it.
 func (d *Document) Errorf(path, format string, args ...any) error {
@@ -78,9 +130,9 @@ func parent(path string) string {
 // Decode reads the only YAML document of data into the struct that into points to; name is what errors call the file.
 // Field names are those of the yaml tags. Fields that the file leaves out keep their value, a map or list that it has
 // replaces the old one, null empties pointers, maps and lists. A scalar goes into a type that has UnmarshalText through it.
-// An empty file changes nothing. Every error is an *Error.
+// An empty file changes nothing. Every error is an *Error; several are Errors, and their fields keep their value.
 func Decode(name string, data []byte, into any) (*Document, error) {
-	doc := &Document{file: name, lines: map[string]int{}}
+	doc := newDocument(name)
 	if len(data) > largestFile {
 		return doc, &Error{File: name, Message: fmt.Sprintf("is larger than %d bytes", largestFile)}
 	}
@@ -93,6 +145,10 @@ func Decode(name string, data []byte, into any) (*Document, error) {
 	}
 	d := &decoder{doc: doc, values: mostValues}
 	return doc, d.value(root, "", reflect.ValueOf(into).Elem())
+}
+
+func newDocument(name string) *Document {
+	return &Document{file: name, lines: map[string]int{}, texts: map[string]string{}}
 }
 
 var errSecondDocument = errors.New("second document")
