@@ -36,12 +36,14 @@ func newSimulateCommand() *cobra.Command {
 		Use:   "simulate --machine FILE|SYSFS-ROOT MANIFEST…",
 		Short: "Show what becomes of Pod manifests on a machine that need not be there",
 		Long: `Simulate plays kubelet and container runtime for each pod of the manifests and has the daemon's own code decide about it:
-Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs with their replicas. "-" is standard input. It shows
-on which NUMA nodes every container lands, its memory.min, low, high and max, and what the cgroups above hold. Nothing of
-this host is touched.
+Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. Objects of other kinds are
+skipped, so that the output of "helm template" can be used as it is. A manifest is a file, a folder with *.yaml, *.yml and
+*.json, or "-" for standard input. It shows on which NUMA nodes every container lands, its memory.min, low, high and max, its
+huge pages, annotations that are ignored, and what the cgroups above hold. Nothing of this host is touched.
 
 Exit status: 0 when every container was admitted, 1 when one was rejected, 2 on bad input.`,
 		Example: `  nri-memory-manager simulate --machine testdata/machines/task-page.yaml testdata/pods/*.yaml
+  helm template my-chart | nri-memory-manager simulate --machine machine.yaml -
   kubectl get pods -A -o yaml | nri-memory-manager simulate --machine machine.yaml -o json -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -51,9 +53,9 @@ Exit status: 0 when every container was admitted, 1 when one was rejected, 2 on 
 	flags.StringVar(&o.machinePath, "machine", "", "machine file, or a folder with a copy of sysfs (required)")
 	flags.StringVar(&o.configPath, "config", "", "configuration file (YAML); without it the defaults hold")
 	flags.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
-	flags.StringVar(&o.podInfo, "pod-info", "none", "whether the node has the kubelet's pod API: none or kubelet")
+	flags.StringVar(&o.podInfo, "pod-info", "kubelet", "where memory requests come from: kubelet is its pod API, with the exact ones; none estimates them from the runtime's events")
 	flags.StringVar(&o.cgroupDriver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
-	flags.StringVar(&o.keep, "keep", "", "new folder for the cgroup tree and the state file, which stay there")
+	flags.StringVar(&o.keep, "keep", "", "new or empty folder for the cgroup tree and the state file, which stay there")
 	flags.StringArrayVar(&o.expectRejected, "expect-rejected", nil, "POD/CONTAINER that must be rejected, and is then no failure; repeatable")
 	flags.CountVarP(&o.verbose, "verbose", "v", "show the plugin's log: -v information, -vv debug")
 	return cmd
@@ -88,15 +90,21 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if _, err := c.Resolve(m); err != nil {
 		return err
 	}
-	pods, err := simulator.ReadFiles(manifests, in)
+	read, err := simulator.ReadFiles(manifests, in)
 	if err != nil {
 		return err
+	}
+	if skipped := read.Skipped(); skipped != "" {
+		fmt.Fprintf(errOut, "nri-memory-manager: skipped what makes no pods: %s\n", skipped)
 	}
 	log := logrus.New()
 	log.SetOutput(errOut)
 	log.SetLevel(logrus.ErrorLevel + logrus.Level(min(2*o.verbose, 4)))
-	result, err := o.simulate(ctx, c, m, pods, log)
-	if err != nil {
+	result, err := o.simulate(ctx, c, m, read.Pods, log)
+	switch {
+	case errors.Is(err, simulator.ErrNotEmpty):
+		return fmt.Errorf("--keep: %w", err)
+	case err != nil:
 		return failed(err)
 	}
 	if err := writeAs(out, o.output, result, result.Table); err != nil {
@@ -108,7 +116,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 // simulate runs the pods on a node of their own.
 func (o *simulateOptions) simulate(ctx context.Context, c config.Config, m machine.Machine, pods []*corev1.Pod, log *logrus.Logger) (result *simulator.Result, err error) {
 	node, err := simulator.NewNode(simulator.Options{
-		Machine: m, Pods: pods, Systemd: o.cgroupDriver == "systemd", PodAPI: o.podInfo == "kubelet", Dir: o.keep,
+		Machine: m, Pods: pods, Systemd: o.cgroupDriver == "systemd", PodAPI: o.podInfo == "kubelet", Config: c, Dir: o.keep,
 	})
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -25,8 +26,9 @@ type simulatedJSON struct {
 		Memory                                                  map[string]any
 		OCI                                                     map[string]any
 	}
-	Ancestors []map[string]any
-	State     json.RawMessage
+	Ancestors          []map[string]any
+	IgnoredAnnotations []map[string]string
+	State              json.RawMessage
 }
 
 func simulateJSON(t *testing.T, manifest string, wantCode int, flags ...string) simulatedJSON {
@@ -199,5 +201,83 @@ func TestSimulateAgreesWithNRI(t *testing.T) {
 				t.Errorf("NRI (-) and simulate (+) differ:\n%s", diff)
 			}
 		})
+	}
+}
+
+// Whatever lies in a folder or comes from "helm template" is read; what makes no pods is named once.
+func TestSimulateReadsWhatPeopleHave(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"b.yml":     strings.Replace(pod("{}"), "web", "b", 1),
+		"a.yaml":    "---\n# Source: chart/templates/web.yaml\n" + strings.Replace(pod("{}"), "web", "a", 1) + "---\napiVersion: v1\nkind: Service\nmetadata: {name: a}\n",
+		"c.json":    `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "c"}, "spec": {"containers": [{"name": "app"}]}}`,
+		"d.yaml":    "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: d}\nspec: {schedule: '@daily', jobTemplate: {spec: {template: {spec: {containers: [{name: app}]}}}}}\n---\napiVersion: v1\nkind: Service\nmetadata: {name: b}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: b}\n",
+		"README.md": "no manifest",
+	} {
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+	}
+	code, out, errOut := run(t, "", "simulate", "--machine", taskPageMachine, "-o", "json", dir)
+	if want := "nri-memory-manager: skipped what makes no pods: 1 ConfigMap, 2 Service\n"; code != exitOK || errOut != want {
+		t.Errorf("exit %d, errors %q, want %q", code, errOut, want)
+	}
+	var result simulatedJSON
+	must(t, json.Unmarshal([]byte(out), &result))
+	var pods []string
+	for _, container := range result.Containers {
+		pods = append(pods, container.Pod)
+	}
+	if want := []string{"a", "b", "c", "d-0"}; !slices.Equal(pods, want) {
+		t.Errorf("the pods are %q, want %q", pods, want)
+	}
+}
+
+// Requests are exact unless the node is to have no pod API.
+func TestSimulateHasExactRequestsByDefault(t *testing.T) {
+	manifest := pod("{requests: {memory: 512Mi}, limits: {memory: 1Gi}}")
+	for want, flags := range map[string][]string{"kubelet": nil, "oomscore": {"--pod-info", "none"}} {
+		memory := simulateJSON(t, manifest, exitOK, append(flags, "--machine", taskPageMachine)...).Containers[0].Memory
+		if memory["requestSource"] != want {
+			t.Errorf("%q: the request is %v", flags, memory)
+		}
+	}
+}
+
+func TestSimulateShowsIgnoredAnnotations(t *testing.T) {
+	manifest := strings.Replace(pod("{}"), "name: web", "name: web, annotations: {numa.memory-manager.nri.io: always}", 1)
+	_, out, _ := run(t, manifest, "simulate", "--machine", taskPageMachine, "-")
+	const want = `metadata.annotations[numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required"`
+	if !strings.Contains(out, "IGNORED ANNOTATIONS\ndefault/web: "+want+"\n") {
+		t.Errorf("the annotation is not in\n%s", out)
+	}
+	ignored := simulateJSON(t, manifest, exitOK, "--machine", taskPageMachine).IgnoredAnnotations
+	if diff := cmp.Diff([]map[string]string{{"namespace": "default", "pod": "web", "annotation": "numa.memory-manager.nri.io", "message": want}}, ignored); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSimulateShowsHugePages(t *testing.T) {
+	_, out, _ := run(t, "", "simulate", "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/config/demo.yaml", "../testdata/pods/5-packet-router.yaml")
+	if !regexp.MustCompile(`HUGE PAGES\nPOD +CONTAINER +PAGE SIZE +LIMIT\ndefault/packet-router +\S+ +2Mi +\S+`).MatchString(out) {
+		t.Errorf("the huge pages are not in\n%s", out)
+	}
+}
+
+// What --keep names is written only where nothing is: nothing else is touched.
+func TestSimulateKeepsOnlyInANewOrEmptyFolder(t *testing.T) {
+	dir := t.TempDir()
+	simulate := func() (int, string) {
+		code, _, errOut := run(t, pod("{}"), "simulate", "--machine", taskPageMachine, "--keep", dir, "-")
+		return code, errOut
+	}
+	must(t, os.WriteFile(filepath.Join(dir, "notes.txt"), nil, 0o644))
+	if code, errOut := simulate(); code != exitBadInput || !strings.Contains(errOut, dir+" is not empty: it has notes.txt; want a new or empty folder") {
+		t.Errorf("exit %d: %s", code, errOut)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+		t.Errorf("the folder has %v, %v", entries, err)
+	}
+	must(t, os.Remove(filepath.Join(dir, "notes.txt")))
+	if code, errOut := simulate(); code != exitOK {
+		t.Errorf("exit %d: %s", code, errOut)
 	}
 }

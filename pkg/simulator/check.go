@@ -1,85 +1,98 @@
 package simulator
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"math"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
-// checkQuantities finds quantities that cannot be read before the typed reader does, which does not say where they are.
-func checkQuantities(content any, path string) error {
-	switch value := content.(type) {
-	case map[string]any:
-		for _, key := range sortedKeys(value) {
-			at := strings.TrimPrefix(path+"."+key, ".")
-			list, isMap := value[key].(map[string]any)
-			if isMap && (key == "requests" || key == "limits" || key == "overhead") {
-				for _, name := range sortedKeys(list) {
-					if err := checkQuantity(list[name]); err != nil {
-						return fmt.Errorf("%s.%s: %w", at, name, err)
-					}
-				}
-				continue
-			}
-			if err := checkQuantities(value[key], at); err != nil {
-				return err
-			}
-		}
-	case []any:
-		for i, element := range value {
-			if err := checkQuantities(element, fmt.Sprintf("%s[%d]", path, i)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+// object is an object of a manifest, and where it is.
+type object struct {
+	file string
+	path string // within the document; empty unless it is an item of a list
+	node *yaml.Node
+	doc  *strictyaml.Document
+	// template is where the pod template is; empty for a Pod.
+	template string
 }
 
-func sortedKeys(content map[string]any) []string {
-	keys := make([]string, 0, len(content))
-	for key := range content {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	return keys
+// wrong returns an error about the whole object.
+func (o object) wrong(format string, args ...any) error {
+	return &strictyaml.Error{File: o.file, Line: o.node.Line, Path: o.path, Message: fmt.Sprintf(format, args...)}
 }
 
-func checkQuantity(value any) error {
-	text := fmt.Sprint(value)
-	if number, ok := value.(float64); ok && number == math.Trunc(number) && math.Abs(number) < 1<<63 {
-		text = fmt.Sprintf("%.0f", number)
+// errorf returns an error about a field of the pod.
+func (o object) errorf(path, format string, args ...any) error {
+	return o.doc.Errorf(o.at(path), format, args...)
+}
+
+// at is where the manifest has a field of the pod.
+func (o object) at(path string) string {
+	if strings.HasPrefix(path, "spec") {
+		path = strings.TrimPrefix(o.template+"."+path, ".")
 	}
-	if _, err := resource.ParseQuantity(text); err != nil {
+	return strings.TrimPrefix(o.path+"."+path, ".")
+}
+
+// place is the file and line of the object.
+func (o object) place() string { return fmt.Sprintf("%s:%d", o.file, o.node.Line) }
+
+var quantityType = reflect.TypeFor[resource.Quantity]()
+
+// checkLeaf finds quantities that cannot be read before the reader does, which does not say where they are and cuts large
+// ones.
+func checkLeaf(of reflect.Type, n *yaml.Node) error {
+	if of != quantityType || n.ShortTag() == "!!null" {
+		return nil
+	}
+	if n.Kind != yaml.ScalarNode {
+		return errors.New("is not a quantity; want for example 64Mi, 1.5Gi or 2")
+	}
+	text := n.Value[:min(len(n.Value), 80)]
+	switch _, err := quantity.ParseRoundedUp(n.Value); {
+	case err == nil:
+		return nil
+	case errors.Is(err, quantity.ErrNegative):
+		return fmt.Errorf("%s is negative", text)
+	case errors.Is(err, quantity.ErrTooLarge):
+		return fmt.Errorf("%s is more than any machine has (2^63 - 1 at most)", text)
+	case errors.Is(err, quantity.ErrFormat):
 		return fmt.Errorf("%q is not a quantity; want for example 64Mi, 1.5Gi or 2", text)
+	default:
+		return err
 	}
-	return nil
 }
 
 var uid = regexp.MustCompile(`^[0-9A-Za-z-]{1,64}$`)
 
 // check refuses what the API server would refuse of the fields that matter here.
-func check(pod *corev1.Pod) error {
+func (o object) check(pod *corev1.Pod) error {
 	if problems := validation.IsDNS1123Subdomain(pod.Name); len(problems) > 0 {
-		return fmt.Errorf("metadata.name %q: %s", pod.Name, problems[0])
+		return o.errorf("metadata.name", "%q: %s", pod.Name, problems[0])
 	}
 	if problems := validation.IsDNS1123Label(pod.Namespace); len(problems) > 0 {
-		return fmt.Errorf("metadata.namespace %q: %s", pod.Namespace, problems[0])
+		return o.errorf("metadata.namespace", "%q: %s", pod.Namespace, problems[0])
 	}
 	if !uid.MatchString(string(pod.UID)) {
-		return fmt.Errorf("metadata.uid %q: want up to 64 letters, digits and dashes", pod.UID)
+		return o.errorf("metadata.uid", "%q: want up to 64 letters, digits and dashes", pod.UID)
 	}
 	if len(pod.Spec.Containers) == 0 {
-		return errors.New("spec.containers is empty; want at least one container")
+		return o.errorf("spec.containers", "is empty; want at least one container")
 	}
-	if err := checkList("spec.overhead", pod.Spec.Overhead); err != nil {
+	if err := o.checkList("spec.overhead", pod.Spec.Overhead); err != nil {
 		return err
 	}
 	names := map[string]bool{}
@@ -88,71 +101,67 @@ func check(pod *corev1.Pod) error {
 		containers []corev1.Container
 	}{{"spec.initContainers", pod.Spec.InitContainers}, {"spec.containers", pod.Spec.Containers}} {
 		for i, container := range part.containers {
+			path := fmt.Sprintf("%s[%d]", part.path, i)
 			if problems := validation.IsDNS1123Label(container.Name); len(problems) > 0 {
-				return fmt.Errorf("%s[%d].name %q: %s", part.path, i, container.Name, problems[0])
+				return o.errorf(path+".name", "%q: %s", container.Name, problems[0])
 			}
 			if names[container.Name] {
-				return fmt.Errorf("%s[%d].name %q is there twice", part.path, i, container.Name)
+				return o.errorf(path+".name", "%q is there twice", container.Name)
 			}
 			names[container.Name] = true
-			if err := checkResources(container.Resources); err != nil {
-				return fmt.Errorf("container %q: %w", container.Name, err)
+			if err := o.checkResources(path+".resources", container.Resources); err != nil {
+				return err
 			}
 		}
 	}
-	return checkPodLevel(pod)
+	return o.checkPodLevel(pod)
 }
 
 // checkResources checks each quantity, and requests against limits.
-func checkResources(resources corev1.ResourceRequirements) error {
-	if err := checkList("resources.limits", resources.Limits); err != nil {
+func (o object) checkResources(path string, resources corev1.ResourceRequirements) error {
+	if err := o.checkList(path+".limits", resources.Limits); err != nil {
 		return err
 	}
-	if err := checkList("resources.requests", resources.Requests); err != nil {
+	if err := o.checkList(path+".requests", resources.Requests); err != nil {
 		return err
 	}
 	hugepages := false
 	for name, request := range resources.Requests {
+		at := path + ".requests." + string(name)
 		limit, limited := resources.Limits[name]
 		isHugepages := strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
 		hugepages = hugepages || isHugepages
 		switch {
 		case isHugepages && (!limited || request.Cmp(limit) != 0):
-			return fmt.Errorf("resources.requests.%s: %s must equal its limit (%s): huge pages cannot be overcommitted", name, request.String(), limit.String())
+			return o.errorf(at, "%s must equal its limit (%s): huge pages cannot be overcommitted", request.String(), limit.String())
 		case limited && request.Cmp(limit) > 0:
-			return fmt.Errorf("resources.requests.%s: %s is more than the limit of %s", name, request.String(), limit.String())
+			return o.errorf(at, "%s is more than the limit of %s", request.String(), limit.String())
 		}
 	}
 	_, cpu := resources.Requests[corev1.ResourceCPU]
 	_, memory := resources.Requests[corev1.ResourceMemory]
 	if hugepages && !cpu && !memory {
-		return errors.New("resources: huge pages need a cpu or memory request beside them")
+		return o.errorf(path, "huge pages need a cpu or memory request beside them")
 	}
 	return nil
 }
 
-var maxBytes = resource.NewQuantity(math.MaxInt64, resource.BinarySI)
-
-func checkList(path string, list corev1.ResourceList) error {
+// checkList checks quantities of bytes: they are whole, and huge pages are whole pages.
+func (o object) checkList(path string, list corev1.ResourceList) error {
 	for name, quantity := range list {
-		at := fmt.Sprintf("%s.%s: %s", path, name, quantity.String())
+		at := path + "." + string(name)
+		text := cmp.Or(o.doc.Text(o.at(at)), quantity.String())
 		pages, isHugepages := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
-		bytes := isHugepages || name == corev1.ResourceMemory
-		switch {
-		case quantity.Sign() < 0:
-			return fmt.Errorf("%s is negative", at)
-		case quantity.Cmp(*maxBytes) >= 0:
-			return fmt.Errorf("%s is more than any machine has (2^63 - 1 at most)", at)
-		case bytes && !whole(quantity):
-			return fmt.Errorf("%s is not a whole number of bytes", at)
+		if (isHugepages || name == corev1.ResourceMemory) && !whole(quantity) {
+			return o.errorf(at, "%s is not a whole number of bytes", text)
 		}
 		if isHugepages {
 			size, err := resource.ParseQuantity(pages)
 			if err != nil || size.Sign() <= 0 {
-				return fmt.Errorf("%s: %q is not a page size; want for example hugepages-2Mi", at, pages)
+				return o.errorf(at, "%q is not a page size; want for example hugepages-2Mi", pages)
 			}
 			if quantity.Value()%size.Value() != 0 {
-				return fmt.Errorf("%s is not a multiple of the page size", at)
+				return o.errorf(at, "%s is not a multiple of the page size", text)
 			}
 		}
 	}
@@ -164,7 +173,7 @@ func whole(quantity resource.Quantity) bool {
 }
 
 // checkPodLevel checks spec.resources (pod-level resources) against the containers'.
-func checkPodLevel(pod *corev1.Pod) error {
+func (o object) checkPodLevel(pod *corev1.Pod) error {
 	level := pod.Spec.Resources
 	if level == nil {
 		return nil
@@ -173,17 +182,17 @@ func checkPodLevel(pod *corev1.Pod) error {
 	for name, limit := range level.Limits {
 		for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 			if own, ok := container.Resources.Limits[name]; ok && own.Cmp(limit) > 0 {
-				return fmt.Errorf("spec.resources.limits.%s: %s is less than the limit %s of container %q", name, limit.String(), own.String(), container.Name)
+				return o.errorf("spec.resources.limits."+string(name), "%s is less than the limit %s of container %q", limit.String(), own.String(), container.Name)
 			}
 		}
 	}
-	if err := checkResources(*level); err != nil {
-		return fmt.Errorf("spec.%w", err)
+	if err := o.checkResources("spec.resources", *level); err != nil {
+		return err
 	}
 	sums := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
 	for name, request := range level.Requests {
 		if sum := sums[name]; sum.Cmp(request) > 0 {
-			return fmt.Errorf("spec.resources.requests.%s: %s is less than the %s of the containers together", name, request.String(), sum.String())
+			return o.errorf("spec.resources.requests."+string(name), "%s is less than the %s of the containers together", request.String(), sum.String())
 		}
 	}
 	return nil

@@ -19,11 +19,11 @@ const (
 // read returns the pods of a manifest that must be good.
 func read(t testing.TB, manifest string) []*corev1.Pod {
 	t.Helper()
-	pods, err := Read("manifest", strings.NewReader(manifest))
+	read, err := ReadFiles([]string{"-"}, strings.NewReader(manifest))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return pods
+	return read.Pods
 }
 
 func podOf(t testing.TB, spec string) *corev1.Pod {
@@ -155,6 +155,7 @@ func TestControllersBecomeTheirPods(t *testing.T) {
 		"StatefulSet":      {"apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: w}\nspec: {replicas: 1, selector: {}, " + template + "}\n", []string{"default/w-0"}},
 		"DaemonSet":        {"apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: w}\nspec: {selector: {}, " + template + "}\n", []string{"default/w-0"}},
 		"Job":              {"apiVersion: batch/v1\nkind: Job\nmetadata: {name: w}\nspec: {parallelism: 3, completions: 2, " + template + "}\n", []string{"default/w-0", "default/w-1"}},
+		"CronJob":          {"apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w}\nspec: {schedule: '@daily', jobTemplate: {spec: {parallelism: 2, " + template + "}}}\n", []string{"default/w-0", "default/w-1"}},
 		"List":             {"apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {containers: [{name: a}]}}]\n", []string{"default/x"}},
 		"more than one":    {"---\n# nothing\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {containers: [{name: a}]}\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: z}\nspec: {containers: [{name: a}]}\n", []string{"default/x", "default/z"}},
 		"JSON":             {`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"x"},"spec":{"containers":[{"name":"a"}]}}`, []string{"default/x"}},
@@ -185,8 +186,12 @@ func FuzzRead(f *testing.F) {
 	f.Add("apiVersion: v1\nkind: List\nitems: [1, {}]\n---\n[]\n")
 	k := kubelet{machine: machine.Machine{MemTotal: 8 * gi, Nodes: []machine.Node{{Hugepages: []machine.Pool{{PageSize: 2 * mi}}}}}}
 	f.Fuzz(func(t *testing.T, manifest string) {
-		pods, err := Read("manifest", strings.NewReader(manifest))
-		if err == nil && len(pods) == 0 {
+		read, err := ReadFiles([]string{"-"}, strings.NewReader(manifest))
+		if err != nil {
+			return
+		}
+		pods := read.Pods
+		if len(pods) == 0 {
 			t.Fatal("neither pods nor an error")
 		}
 		for _, pod := range pods[:min(len(pods), 10)] {

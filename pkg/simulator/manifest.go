@@ -1,207 +1,229 @@
 package simulator
 
 import (
-	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
-	appsv1 "k8s.io/api/apps/v1"
-	batchv1 "k8s.io/api/batch/v1"
+	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
-	"sigs.k8s.io/yaml"
+	kyaml "sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
-// maxReplicas bounds the pods of one controller.
-const maxReplicas = 10000
-
-// ReadFiles reads manifests that one node can have together; "-" is standard input.
-func ReadFiles(paths []string, stdin io.Reader) ([]*corev1.Pod, error) {
-	if len(paths) == 0 {
-		return nil, errors.New("no manifest; want files, or - for standard input")
-	}
-	var pods []*corev1.Pod
-	for _, path := range paths {
-		more, err := readFile(path, stdin)
-		if err != nil {
-			return nil, err
-		}
-		pods = append(pods, more...)
-	}
-	return pods, Unique(pods)
+// Manifests are the pods of manifests, and what else is in them.
+type Manifests struct {
+	// Pods are those that one node can have together.
+	Pods []*corev1.Pod
+	// skipped is how many objects of a kind make no pods.
+	skipped map[string]int
+	// names and uids have the places of the pods.
+	names, uids map[string]string
 }
 
-func readFile(path string, stdin io.Reader) ([]*corev1.Pod, error) {
-	if path == "-" {
-		return Read("standard input", stdin)
+// ReadFiles reads manifests that one node can have together: files, folders with them, and "-" for standard input.
+func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
+	if len(paths) == 0 {
+		return nil, errors.New("no manifest; want files, folders, or - for standard input")
 	}
-	file, err := os.Open(path)
+	m := newManifests()
+	for _, path := range paths {
+		if err := m.readPath(path, stdin); err != nil {
+			return nil, err
+		}
+	}
+	return m, m.refuseNone(strings.Join(paths, ", "))
+}
+
+func newManifests() *Manifests {
+	return &Manifests{skipped: map[string]int{}, names: map[string]string{}, uids: map[string]string{}}
+}
+
+// Skipped names the kinds of objects that make no pods, with their numbers; empty where there are none.
+func (m *Manifests) Skipped() string {
+	var kinds []string
+	for kind, number := range m.skipped {
+		kinds = append(kinds, fmt.Sprintf("%d %s", number, kind))
+	}
+	slices.SortFunc(kinds, func(a, b string) int { return strings.Compare(kindOfText(a), kindOfText(b)) })
+	return strings.Join(kinds, ", ")
+}
+
+func kindOfText(text string) string {
+	_, kind, _ := strings.Cut(text, " ")
+	return kind
+}
+
+func (m *Manifests) refuseNone(name string) error {
+	if len(m.Pods) > 0 {
+		return nil
+	}
+	text := name + ": no pods in it; want a " + knownKinds
+	if skipped := m.Skipped(); skipped != "" {
+		text += "; skipped " + skipped
+	}
+	return errors.New(text)
+}
+
+func (m *Manifests) readPath(path string, stdin io.Reader) error {
+	if path == "-" {
+		data, err := io.ReadAll(stdin)
+		if err != nil {
+			return fmt.Errorf("standard input: %w", err)
+		}
+		return m.read("standard input", data)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return fmt.Errorf("manifest: %w", err)
+	}
+	files := []string{path}
+	if info.IsDir() {
+		if files, err = manifestsIn(path); err != nil {
+			return err
+		}
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("manifest: %w", err)
+		}
+		if err := m.read(file, data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// manifestsIn returns the manifests of a folder, sorted; those of folders below are left out.
+func manifestsIn(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, fmt.Errorf("manifest: %w", err)
 	}
-	defer file.Close()
-	return Read(path, file)
+	var files []string
+	for _, entry := range entries {
+		if !entry.IsDir() && slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(entry.Name())) {
+			files = append(files, filepath.Join(dir, entry.Name()))
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s: no manifest in it; want *.yaml, *.yml or *.json", dir)
+	}
+	return files, nil
 }
 
-// Read reads a manifest of one or more documents: Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets and Jobs,
-// which become the pods that they would have on one node. name is what errors call the manifest.
-func Read(name string, manifest io.Reader) ([]*corev1.Pod, error) {
-	documents := utilyaml.NewYAMLReader(bufio.NewReader(manifest))
-	var pods []*corev1.Pod
-	for number := 1; ; number++ {
-		document, err := documents.Read()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		more, err := readDocument(document)
-		if err != nil {
-			return nil, fmt.Errorf("%s: document %d: %w", name, number, err)
-		}
-		pods = append(pods, more...)
-	}
-	if len(pods) == 0 {
-		return nil, fmt.Errorf("%s: no pods in it; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet or Job", name)
-	}
-	return pods, nil
-}
-
-// readDocument returns no pods for a document without content.
-func readDocument(document []byte) ([]*corev1.Pod, error) {
-	var content any
-	if err := yaml.Unmarshal(document, &content); err != nil {
-		return nil, err
-	}
-	if content == nil {
-		return nil, nil
-	}
-	var kind metav1.TypeMeta
-	if err := yaml.Unmarshal(document, &kind); err != nil {
-		return nil, errors.New("not a Kubernetes object: want a map with apiVersion and kind")
-	}
-	if kind.APIVersion == "v1" && kind.Kind == "List" {
-		return readList(document)
-	}
-	if err := checkQuantities(content, ""); err != nil {
-		return nil, err
-	}
-	owner, err := readOwner(kind, document)
+// read adds the pods of a manifest of one or more documents. name is what errors call it.
+func (m *Manifests) read(name string, data []byte) error {
+	roots, err := strictyaml.Documents(name, data)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	pods, err := owner.pods()
+	for _, root := range roots {
+		if err := m.readDocument(name, root); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readDocument adds the pods of an object, or of a list of them, which is what "kubectl get -o yaml" prints.
+func (m *Manifests) readDocument(name string, root *yaml.Node) error {
+	if scalar(root, "apiVersion") != "v1" || scalar(root, "kind") != "List" {
+		return m.readObject(object{file: name, node: root})
+	}
+	items := field(root, "items")
+	if items == nil {
+		return nil
+	}
+	for i, item := range items.Content {
+		if err := m.readObject(object{file: name, node: item, path: fmt.Sprintf("items[%d]", i)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readObject adds the pods that an object makes on one node.
+func (m *Manifests) readObject(o object) error {
+	version, name := scalar(o.node, "apiVersion"), scalar(o.node, "kind")
+	if version == "" || name == "" {
+		return o.wrong("not a Kubernetes object: apiVersion and kind are missing")
+	}
+	kind, known := kinds[version+" "+name]
+	if !known {
+		if other := otherVersion(version, name); other != "" {
+			return o.wrong("apiVersion %q of a %s is not known; want %s", version, name, other)
+		}
+		m.skipped[name]++
+		return nil
+	}
+	doc, err := strictyaml.Check(o.file, o.path, o.node, kind.of, checkLeaf)
 	if err != nil {
-		return nil, fmt.Errorf("%s %q: %w", kind.Kind, owner.meta.Name, err)
+		return err
 	}
-	return pods, nil
+	o.doc, o.template = doc, kind.template
+	text, err := withoutComments(o.node)
+	if err != nil {
+		return o.wrong("%v", err)
+	}
+	owner, err := kind.read(text)
+	if err != nil {
+		return o.wrong("%v", err)
+	}
+	return m.addPods(o, owner)
 }
 
-// readList reads what "kubectl get -o yaml" prints.
-func readList(document []byte) ([]*corev1.Pod, error) {
-	var list struct {
-		Items []any `json:"items"`
-	}
-	if err := yaml.Unmarshal(document, &list); err != nil {
-		return nil, err
-	}
-	var pods []*corev1.Pod
-	for i, item := range list.Items {
-		text, err := yaml.Marshal(item)
-		if err != nil {
-			return nil, err
+// withoutComments writes a node as YAML for the reader that Kubernetes uses.
+func withoutComments(n *yaml.Node) ([]byte, error) {
+	var plain func(n *yaml.Node) *yaml.Node
+	left := 100_000 // as many values as strictyaml.Check lets pass
+	plain = func(n *yaml.Node) *yaml.Node {
+		if n.Kind == yaml.AliasNode {
+			n = n.Alias
 		}
-		more, err := readDocument(text)
-		if err != nil {
-			return nil, fmt.Errorf("items[%d]: %w", i, err)
+		left--
+		copied := &yaml.Node{Kind: n.Kind, Style: n.Style, Tag: n.Tag, Value: n.Value}
+		for _, child := range n.Content {
+			if left < 0 {
+				break
+			}
+			copied.Content = append(copied.Content, plain(child))
 		}
-		pods = append(pods, more...)
+		return copied
 	}
-	return pods, nil
-}
-
-// owner is a Pod, or a controller of pods: a template and how many pods it makes of it here.
-type owner struct {
-	meta     metav1.ObjectMeta
-	template corev1.PodTemplateSpec
-	replicas int32
-	alone    bool // a Pod
-}
-
-func readOwner(kind metav1.TypeMeta, document []byte) (owner, error) {
-	switch kind.APIVersion + " " + kind.Kind {
-	case "v1 Pod":
-		var pod corev1.Pod
-		err := strict(document, &pod)
-		return owner{pod.ObjectMeta, corev1.PodTemplateSpec{ObjectMeta: pod.ObjectMeta, Spec: pod.Spec}, 1, true}, err
-	case "apps/v1 Deployment":
-		var d appsv1.Deployment
-		err := strict(document, &d)
-		return owner{meta: d.ObjectMeta, template: d.Spec.Template, replicas: orOne(d.Spec.Replicas)}, err
-	case "apps/v1 ReplicaSet":
-		var r appsv1.ReplicaSet
-		err := strict(document, &r)
-		return owner{meta: r.ObjectMeta, template: r.Spec.Template, replicas: orOne(r.Spec.Replicas)}, err
-	case "apps/v1 StatefulSet":
-		var s appsv1.StatefulSet
-		err := strict(document, &s)
-		return owner{meta: s.ObjectMeta, template: s.Spec.Template, replicas: orOne(s.Spec.Replicas)}, err
-	case "apps/v1 DaemonSet":
-		var d appsv1.DaemonSet
-		err := strict(document, &d)
-		return owner{meta: d.ObjectMeta, template: d.Spec.Template, replicas: 1}, err
-	case "batch/v1 Job":
-		var j batchv1.Job
-		err := strict(document, &j)
-		replicas := orOne(j.Spec.Parallelism)
-		if j.Spec.Completions != nil {
-			replicas = min(replicas, *j.Spec.Completions)
-		}
-		return owner{meta: j.ObjectMeta, template: j.Spec.Template, replicas: replicas}, err
-	case " ":
-		return owner{}, errors.New("not a Kubernetes object: apiVersion and kind are missing")
+	copied := plain(n)
+	if left < 0 {
+		return nil, errors.New("too many values behind merge keys")
 	}
-	return owner{}, fmt.Errorf("apiVersion %q kind %q is not a pod; want v1 Pod, apps/v1 Deployment, ReplicaSet, StatefulSet or DaemonSet, or batch/v1 Job",
-		kind.APIVersion, kind.Kind)
+	return yaml.Marshal(copied)
 }
 
 // strict reads an object and refuses fields that Kubernetes does not know.
-func strict(document []byte, object any) error {
-	return yaml.UnmarshalStrict(bytes.TrimSpace(document), object)
+func strict(document []byte, object any) error { return kyaml.UnmarshalStrict(document, object) }
+
+// field returns the value of a mapping's key; nil where there is none.
+func field(n *yaml.Node, key string) *yaml.Node {
+	if n.Kind != yaml.MappingNode {
+		return nil
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return n.Content[i+1]
+		}
+	}
+	return nil
 }
 
-func orOne(replicas *int32) int32 {
-	if replicas == nil {
-		return 1
+// scalar returns a mapping's text; empty where there is none.
+func scalar(n *yaml.Node, key string) string {
+	if at := field(n, key); at != nil && at.Kind == yaml.ScalarNode {
+		return at.Value
 	}
-	return *replicas
-}
-
-// pods returns checked pods with Kubernetes' defaults, named as a StatefulSet names them.
-func (o owner) pods() ([]*corev1.Pod, error) {
-	if o.replicas < 0 || o.replicas > maxReplicas {
-		return nil, fmt.Errorf("%d replicas; want 0 to %d", o.replicas, maxReplicas)
-	}
-	pods := make([]*corev1.Pod, 0, o.replicas)
-	for i := range o.replicas {
-		pod := &corev1.Pod{ObjectMeta: *o.template.ObjectMeta.DeepCopy(), Spec: *o.template.Spec.DeepCopy()}
-		pod.Namespace = o.meta.Namespace
-		if o.alone && pod.Name == "" && pod.GenerateName != "" {
-			pod.Name = pod.GenerateName + "0"
-		}
-		if !o.alone {
-			pod.Name, pod.UID = fmt.Sprintf("%s-%d", o.meta.Name, i), ""
-		}
-		complete(pod)
-		if err := check(pod); err != nil {
-			return nil, err
-		}
-		pods = append(pods, pod)
-	}
-	return pods, nil
+	return ""
 }

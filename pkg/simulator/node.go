@@ -90,7 +90,7 @@ func textOf(err error) string { return status.Convert(err).Message() }
 func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 	note := &Container{
 		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
-		OOMScoreAdj: n.oomScoreAdj(pod, spec), uid: string(pod.UID),
+		OOMScoreAdj: n.oomScoreAdj(pod, spec), uid: string(pod.UID), hugepages: n.hugepages(pod, spec),
 	}
 	switch init := slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == spec.Name }); {
 	case init && isSidecar(spec):

@@ -24,6 +24,8 @@ import (
 type Result struct {
 	Containers []*Container `json:"containers"`
 	Ancestors  []Ancestor   `json:"ancestors"`
+	// IgnoredAnnotations are wrong, and treated as if they were not there.
+	IgnoredAnnotations []IgnoredAnnotation `json:"ignoredAnnotations,omitempty"`
 	// State is the state file; null under the Memory Manager policy None.
 	State json.RawMessage `json:"state"`
 
@@ -49,6 +51,7 @@ type Container struct {
 
 	id, uid, kind string
 	requestError  uint64
+	hugepages     map[string]uint64
 }
 
 // Memory is a container's memory request and the files of its cgroup.
@@ -100,7 +103,7 @@ func (n *Node) result(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := &Result{Containers: n.containers, nodes: nodes}
+	result := &Result{Containers: n.containers, IgnoredAnnotations: n.ignoredAnnotations(), nodes: nodes}
 	specs := map[string]*rspec.LinuxResources{}
 	for _, container := range n.runtime.Containers() {
 		specs[container.Id] = container.Linux.Resources.ToOCI()

@@ -4,7 +4,9 @@ package simulator
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,6 +15,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -43,13 +46,16 @@ type Plugin interface {
 // Options describe a node.
 type Options struct {
 	Machine machine.Machine
-	// Pods are from Read, and Unique.
+	// Pods are from ReadFiles.
 	Pods []*corev1.Pod
 	// Systemd is the kubelet's systemd cgroup driver; else cgroupfs.
 	Systemd bool
 	// PodAPI gives the node the kubelet's pod API; without it the plugin has only the runtime's events.
 	PodAPI bool
-	// Dir keeps the cgroup tree and the state folder; empty makes them in a temporary folder that Close removes.
+	// Config says which annotations the pods may have.
+	Config config.Config
+	// Dir keeps the cgroup tree and the state folder: a folder that is new or empty. "" makes them in a temporary folder that
+	// Close removes.
 	Dir string
 }
 
@@ -65,6 +71,7 @@ type Node struct {
 	KubeletPods string
 
 	kubelet
+	config  config.Config
 	toRun   []*corev1.Pod
 	cleanUp []func()
 
@@ -76,7 +83,7 @@ type Node struct {
 
 // NewNode returns a node on which nothing runs yet.
 func NewNode(options Options) (n *Node, err error) {
-	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, toRun: options.Pods}
+	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, config: options.Config, toRun: options.Pods}
 	made := n
 	defer func() {
 		if err != nil {
@@ -149,22 +156,6 @@ func (n *Node) Close() {
 	}
 }
 
-// Unique refuses pods that one node cannot have together: of the same name, or of the same UID.
-func Unique(pods []*corev1.Pod) error {
-	names, uids := map[string]bool{}, map[string]string{}
-	for _, pod := range pods {
-		name := pod.Namespace + "/" + pod.Name
-		if names[name] {
-			return fmt.Errorf("pod %s is there twice", name)
-		}
-		if other, ok := uids[string(pod.UID)]; ok {
-			return fmt.Errorf("pods %s and %s have the same metadata.uid %s", other, name, pod.UID)
-		}
-		names[name], uids[string(pod.UID)] = true, name
-	}
-	return nil
-}
-
 // makeFolders makes the node's folders and returns that of the cgroup hierarchy. The sockets are in a folder of their own:
 // their paths must be short.
 func (n *Node) makeFolders(dir string) (cgroupDir string, err error) {
@@ -179,10 +170,13 @@ func (n *Node) makeFolders(dir string) (cgroupDir string, err error) {
 	if dir == "" {
 		dir = filepath.Join(sockets, "node")
 	}
+	if err := refuseContent(dir); err != nil {
+		return "", err
+	}
 	n.Socket, n.StateDir, cgroupDir = filepath.Join(sockets, "nri.sock"), filepath.Join(dir, "state"), filepath.Join(dir, "cgroups")
 	for _, path := range []string{n.StateDir, cgroupDir} {
-		if err := emptyFolder(path); err != nil {
-			return "", err
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			return "", fmt.Errorf("making the node's folders: %w", err)
 		}
 	}
 	return cgroupDir, nil
@@ -197,14 +191,19 @@ func (n *Node) temporary(parent string) (string, error) {
 	return dir, err
 }
 
-// emptyFolder makes a folder, or takes one that is there and has nothing in it: an old state would not be this node's.
-func emptyFolder(path string) error {
-	if err := os.MkdirAll(path, 0o755); err != nil {
+// ErrNotEmpty is about Options.Dir.
+var ErrNotEmpty = errors.New("is not empty")
+
+// refuseContent refuses what is neither absent nor an empty folder: an old state would not be this node's.
+func refuseContent(dir string) error {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
 		return fmt.Errorf("making the node's folders: %w", err)
+	case len(entries) > 0:
+		return fmt.Errorf("%s %w: it has %s; want a new or empty folder for each simulation", dir, ErrNotEmpty, entries[0].Name())
 	}
-	entries, err := os.ReadDir(path)
-	if err == nil && len(entries) > 0 {
-		err = fmt.Errorf("%s is not empty; want a new folder for each simulation", path)
-	}
-	return err
+	return nil
 }

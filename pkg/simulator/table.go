@@ -14,6 +14,8 @@ func (r *Result) Table(to io.Writer) error {
 	var b strings.Builder
 	tables.Nodes(&b, r.nodes)
 	r.writeContainers(&b)
+	r.writeHugepages(&b)
+	r.writeIgnoredAnnotations(&b)
 	r.writeRejections(&b)
 	r.writeAncestors(&b)
 	_, err := io.WriteString(to, b.String())

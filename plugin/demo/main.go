@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
@@ -44,7 +45,7 @@ func parse(args []string, errOut io.Writer) (o options, err error) {
 	flags.StringVar(&o.plugin, "plugin", "bin/nri-memory-manager", "the plugin's binary")
 	flags.StringVar(&o.machine, "machine", "", "machine file, or a folder with a copy of sysfs (required)")
 	flags.StringVar(&o.config, "config", "", "the plugin's configuration file; without it the defaults hold")
-	flags.StringVar(&o.podInfo, "pod-info", "none", "whether the node has the kubelet's pod API: none or kubelet")
+	flags.StringVar(&o.podInfo, "pod-info", "kubelet", "whether the node has the kubelet's pod API: kubelet or none")
 	flags.StringVar(&o.driver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
 	flags.StringVar(&o.output, "o", "table", "table or json")
 	flags.Func("expect-rejected", "POD/CONTAINER that must be rejected, and is then no failure; repeatable", func(name string) error {
@@ -77,12 +78,18 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
-	pods, err := simulator.ReadFiles(o.manifests, in)
+	read, err := simulator.ReadFiles(o.manifests, in)
 	if err != nil {
 		return err
 	}
+	c := config.Default()
+	if o.config != "" {
+		if c, err = config.Load(o.config); err != nil {
+			return err
+		}
+	}
 	result, err := o.demonstrate(ctx, simulator.Options{
-		Machine: m, Pods: pods, Systemd: o.driver == "systemd", PodAPI: o.podInfo == "kubelet",
+		Machine: m, Pods: read.Pods, Config: c, Systemd: o.driver == "systemd", PodAPI: o.podInfo == "kubelet",
 	})
 	if err != nil {
 		return err

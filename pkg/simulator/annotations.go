@@ -1,0 +1,60 @@
+package simulator
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+)
+
+// IgnoredAnnotation is an annotation that is wrong, or not allowed in its namespace.
+type IgnoredAnnotation struct {
+	Namespace  string `json:"namespace"`
+	Pod        string `json:"pod"`
+	Annotation string `json:"annotation"`
+	// Message is in the form of a Kubernetes field error, and names the annotation.
+	Message string `json:"message"`
+}
+
+// ignoredAnnotations are those of the pods. Where a wrong annotation rejects its pod, the containers' reasons have it.
+func (n *Node) ignoredAnnotations() []IgnoredAnnotation {
+	var all []IgnoredAnnotation
+	if n.config.OnBadAnnotation == config.RejectPod {
+		return nil
+	}
+	for _, pod := range n.pods {
+		for _, problem := range problems(pod, n.config.AnnotationRulesFor(pod.Namespace)) {
+			all = append(all, IgnoredAnnotation{pod.Namespace, pod.Name, problem.Annotation, problem.Message})
+		}
+	}
+	return all
+}
+
+// problems are those of a pod and its containers, each once.
+func problems(pod *corev1.Pod, rules config.AnnotationRules) []config.Problem {
+	read := config.ReadAnnotations(pod.Annotations)
+	var all []config.Problem
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		_, found := read.Wishes(container.Name, rules)
+		for _, problem := range found {
+			if !slices.Contains(all, problem) {
+				all = append(all, problem)
+			}
+		}
+	}
+	return all
+}
+
+func (r *Result) writeIgnoredAnnotations(b *strings.Builder) {
+	if len(r.IgnoredAnnotations) == 0 {
+		return
+	}
+	fmt.Fprintln(b, "IGNORED ANNOTATIONS")
+	for _, ignored := range r.IgnoredAnnotations {
+		fmt.Fprintf(b, "%s/%s: %s\n", ignored.Namespace, ignored.Pod, ignored.Message)
+	}
+	fmt.Fprintln(b)
+}

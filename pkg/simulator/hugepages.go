@@ -1,0 +1,44 @@
+package simulator
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
+)
+
+// hugepages are a container's limits of huge pages, by resource name without the prefix ("2Mi").
+func (k kubelet) hugepages(pod *corev1.Pod, container *corev1.Container) map[string]uint64 {
+	pages := map[string]uint64{}
+	for _, node := range k.machine.Nodes {
+		for _, pool := range node.Hugepages {
+			if limit := hugepageLimit(pod, container, pool.PageSize); limit > 0 {
+				pages[quantity.Format(pool.PageSize)] = limit
+			}
+		}
+	}
+	return pages
+}
+
+// writeHugepages lists the containers with huge pages.
+func (r *Result) writeHugepages(b *strings.Builder) {
+	var rows strings.Builder
+	w := tables.New(&rows)
+	fmt.Fprintln(w, "POD\tCONTAINER\tPAGE SIZE\tLIMIT")
+	found := false
+	for _, c := range r.Containers {
+		for _, size := range slices.Sorted(maps.Keys(c.hugepages)) {
+			found = true
+			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\n", c.Namespace, c.Pod, c.name(), size, quantity.Short(c.hugepages[size]))
+		}
+	}
+	w.Flush()
+	if found {
+		fmt.Fprintf(b, "HUGE PAGES\n%s\n", rows.String())
+	}
+}

@@ -1,0 +1,141 @@
+package simulator
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// maxReplicas bounds the pods of one controller.
+const maxReplicas = 10000
+
+const knownKinds = "Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob"
+
+// kind is a kind of object that makes pods.
+type kind struct {
+	of reflect.Type
+	// template is where its pod template is; empty for a Pod.
+	template string
+	read     func(document []byte) (owner, error)
+}
+
+// owner is a Pod, or a controller of pods: a template and how many pods it makes of it here.
+type owner struct {
+	meta     metav1.ObjectMeta
+	template corev1.PodTemplateSpec
+	replicas int32
+	alone    bool // a Pod
+}
+
+func kindOf[T any](template string, owns func(*T) owner) kind {
+	return kind{reflect.TypeFor[T](), template, func(document []byte) (owner, error) {
+		var object T
+		if err := strict(document, &object); err != nil {
+			return owner{}, err
+		}
+		return owns(&object), nil
+	}}
+}
+
+// kinds are the objects that make pods, by apiVersion and kind.
+var kinds = map[string]kind{
+	"v1 Pod": kindOf("", func(p *corev1.Pod) owner {
+		return owner{p.ObjectMeta, corev1.PodTemplateSpec{ObjectMeta: p.ObjectMeta, Spec: p.Spec}, 1, true}
+	}),
+	"apps/v1 Deployment": kindOf("spec.template", func(d *appsv1.Deployment) owner {
+		return owner{meta: d.ObjectMeta, template: d.Spec.Template, replicas: orOne(d.Spec.Replicas)}
+	}),
+	"apps/v1 ReplicaSet": kindOf("spec.template", func(r *appsv1.ReplicaSet) owner {
+		return owner{meta: r.ObjectMeta, template: r.Spec.Template, replicas: orOne(r.Spec.Replicas)}
+	}),
+	"apps/v1 StatefulSet": kindOf("spec.template", func(s *appsv1.StatefulSet) owner {
+		return owner{meta: s.ObjectMeta, template: s.Spec.Template, replicas: orOne(s.Spec.Replicas)}
+	}),
+	"apps/v1 DaemonSet": kindOf("spec.template", func(d *appsv1.DaemonSet) owner {
+		return owner{meta: d.ObjectMeta, template: d.Spec.Template, replicas: 1}
+	}),
+	"batch/v1 Job": kindOf("spec.template", func(j *batchv1.Job) owner { return jobOwner(j.ObjectMeta, j.Spec) }),
+	"batch/v1 CronJob": kindOf("spec.jobTemplate.spec.template", func(c *batchv1.CronJob) owner {
+		return jobOwner(c.ObjectMeta, c.Spec.JobTemplate.Spec) // of one run
+	}),
+}
+
+func jobOwner(meta metav1.ObjectMeta, spec batchv1.JobSpec) owner {
+	replicas := orOne(spec.Parallelism)
+	if spec.Completions != nil {
+		replicas = min(replicas, *spec.Completions)
+	}
+	return owner{meta: meta, template: spec.Template, replicas: replicas}
+}
+
+func orOne(replicas *int32) int32 {
+	if replicas == nil {
+		return 1
+	}
+	return *replicas
+}
+
+// otherVersion returns the apiVersion in which Kubernetes has a kind whose group is right; objects of other groups may have
+// the same kind.
+func otherVersion(version, name string) string {
+	group, _, grouped := strings.Cut(version, "/")
+	if !grouped {
+		group = ""
+	}
+	for key := range kinds {
+		known, kind, _ := strings.Cut(key, " ")
+		ofGroup, _, grouped := strings.Cut(known, "/")
+		if !grouped {
+			ofGroup = ""
+		}
+		if kind == name && (group == ofGroup || group == "extensions") {
+			return known
+		}
+	}
+	return ""
+}
+
+// pods returns pods with Kubernetes' defaults, named as a StatefulSet names them.
+func (o owner) pods() []*corev1.Pod {
+	pods := make([]*corev1.Pod, 0, o.replicas)
+	for i := range o.replicas {
+		pod := &corev1.Pod{ObjectMeta: *o.template.ObjectMeta.DeepCopy(), Spec: *o.template.Spec.DeepCopy()}
+		pod.Namespace = o.meta.Namespace
+		if o.alone && pod.Name == "" && pod.GenerateName != "" {
+			pod.Name = pod.GenerateName + "0"
+		}
+		if !o.alone {
+			pod.Name, pod.UID = fmt.Sprintf("%s-%d", o.meta.Name, i), ""
+		}
+		complete(pod)
+		pods = append(pods, pod)
+	}
+	return pods
+}
+
+// addPods adds the checked pods of an owner.
+func (m *Manifests) addPods(from object, of owner) error {
+	if of.replicas < 0 || of.replicas > maxReplicas {
+		return from.wrong("%s has %d replicas; want 0 to %d", of.meta.Name, of.replicas, maxReplicas)
+	}
+	for _, pod := range of.pods() {
+		if err := from.check(pod); err != nil {
+			return err
+		}
+		name, place := pod.Namespace+"/"+pod.Name, from.place()
+		if other, twice := m.names[name]; twice {
+			return from.errorf("metadata.name", "pod %s is there twice, first in %s", name, other)
+		}
+		if other, twice := m.uids[string(pod.UID)]; twice {
+			return from.errorf("metadata.uid", "%s is the UID of another pod, in %s", pod.UID, other)
+		}
+		m.names[name], m.uids[string(pod.UID)] = place, place
+		m.Pods = append(m.Pods, pod)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package strictyaml
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Documents returns the root of each YAML document of a file; one without content is left out. Their lines are those of the
+// file.
+func Documents(name string, data []byte) ([]*yaml.Node, error) {
+	reader := yaml.NewDecoder(bytes.NewReader(data))
+	var roots []*yaml.Node
+	for {
+		var document yaml.Node
+		switch err := reader.Decode(&document); {
+		case errors.Is(err, io.EOF):
+			return roots, nil
+		case err != nil:
+			return nil, syntaxError(name, err)
+		}
+		if root := document.Content[0]; !isNull(root) {
+			roots = append(roots, root)
+		}
+	}
+}
+
+// Leaf judges a node of a type that reads itself.
+type Leaf func(of reflect.Type, n *yaml.Node) error
+
+// Check checks the names and kinds of a node's fields against a Go type with json tags, as Kubernetes' API types are, and
+// decodes nothing. name is the file, path where in it the node is. What merge keys (<<) bring is left unchecked.
+func Check(name, path string, n *yaml.Node, of reflect.Type, leaf Leaf) (*Document, error) {
+	c := checker{decoder{doc: newDocument(name), values: mostValues, merges: true}, leaf}
+	return c.doc, c.check(n, path, of)
+}
+
+type checker struct {
+	decoder
+	leaf Leaf
+}
+
+var readsItself = reflect.TypeFor[json.Unmarshaler]()
+
+func (c *checker) check(n *yaml.Node, path string, of reflect.Type) error {
+	n, err := c.visit(n, path)
+	if err != nil {
+		return err
+	}
+	for of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	switch {
+	case reflect.PointerTo(of).Implements(readsItself):
+		if err := c.leaf(of, n); err != nil {
+			return c.errorf(n, path, "%v", err)
+		}
+		return nil
+	case isNull(n) || of.Kind() == reflect.Interface:
+		return nil
+	}
+	switch of.Kind() {
+	case reflect.Struct:
+		return c.structure(n, path, of)
+	case reflect.Map:
+		return c.pairs(n, path, func(key string, _, value *yaml.Node) error { return c.check(value, join(path, key), of.Elem()) })
+	case reflect.Slice:
+		if of.Elem().Kind() == reflect.Uint8 {
+			return nil // text in base64
+		}
+		return c.items(n, path, func(_ int, item *yaml.Node, path string) error { return c.check(item, path, of.Elem()) })
+	}
+	return c.scalar(n, path, of)
+}
+
+func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
+	fields := jsonFields(of)
+	return c.pairs(n, path, func(key string, keyNode, value *yaml.Node) error {
+		if field, ok := fields[key]; ok {
+			return c.check(value, join(path, key), field)
+		}
+		names := make([]string, 0, len(fields))
+		for name := range fields {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return c.errorf(keyNode, path, "unknown field %s, did you mean %q?", quote(key), Nearest(key, names))
+	})
+}
+
+// scalar checks numbers and text. What is true and false differs between versions of YAML, and a text may be written as a
+// number: that is left to the reader.
+func (c *checker) scalar(n *yaml.Node, path string, of reflect.Type) error {
+	want := wanted(reflect.New(of).Elem())
+	if n.Kind != yaml.ScalarNode {
+		return c.errorf(n, path, "want %s, got %s", want, describe(n))
+	}
+	switch of.Kind() {
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		if _, err := strconv.ParseInt(n.Value, 0, of.Bits()); err != nil || n.ShortTag() != "!!int" {
+			return c.errorf(n, path, "want %s, got %s", want, quote(n.Value))
+		}
+	}
+	return nil
+}
+
+// jsonFields are a struct's fields by the names of their json tags, those of inlined structs included.
+func jsonFields(of reflect.Type) map[string]reflect.Type {
+	fields := make(map[string]reflect.Type, of.NumField())
+	for i := range of.NumField() {
+		field := of.Field(i)
+		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
+		switch {
+		case name == "-":
+		case name != "":
+			fields[name] = field.Type
+		case strings.Contains(options, "inline") || field.Anonymous:
+			maps.Copy(fields, jsonFields(field.Type))
+		}
+	}
+	return fields
+}
