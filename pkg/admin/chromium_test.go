@@ -103,6 +103,7 @@ func TestPageInChromium(t *testing.T) {
 		"a pod's rejections":      "<td>15×</td>",
 		"its other container":     "proxy rejected: it asks for memory 1073741824 (1Gi)",
 		"a pod that runs":         "app runs unpinned, 3×: hugepages-1Gi: no node has any",
+		"that it is unpinned":     `<span class="bad" title="hugepages-1Gi: no node has any"> unpinned</span>`,
 		"why it is not ready":     "checkpoint: write /var/lib/nri-memory-manager/memory_manager_state: no space left on device",
 		"a wrong annotation":      "Unsupported value:",
 		"the version":             "v0.1.0 · containerd v2.4.2",

@@ -181,14 +181,14 @@ func inOrder(containers []*container) []*container {
 
 // found takes over a container without an entry on the nodes that it has.
 func (l *Ledger) found(c *container, nodes nodeset.Set) {
-	c.nodes, c.short, c.byKubelet = nodes, nil, false
+	c.nodes, c.short, c.byKubelet, c.unplaced = nodes, nil, false, nil
 	_ = l.adopt(c, request(c), "found pinned") // its problems are logged, a running container is never refused
 }
 
 // keepAllocation reports whether nothing has to be done for a container's allocation: it has one, or may not have one.
 func (l *Ledger) keepAllocation(c *container) bool {
 	if reason := l.unpinnable(c); reason != "" {
-		c.nodes, c.short, c.byKubelet, c.pinning = 0, nil, false, reason
+		c.nodes, c.short, c.byKubelet, c.pinning, c.unplaced = 0, nil, false, reason, nil
 		l.release(c)
 		if !l.respect(c) {
 			c.released = c.foundMems != ""

@@ -39,7 +39,7 @@ func (l *Ledger) unpinnable(c *container) string {
 
 // allocate finds a container's nodes, or why it has none. The error refuses the container.
 func (l *Ledger) allocate(c *container) error {
-	c.nodes, c.short, c.byKubelet = 0, nil, false
+	c.nodes, c.short, c.byKubelet, c.unplaced = 0, nil, false, nil
 	if c.pinning = l.unpinnable(c); c.pinning != "" {
 		l.release(c)
 		l.respect(c)
@@ -148,12 +148,12 @@ func (l *Ledger) align(c *container) error {
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (l *Ledger) unplaced(c *container, err error) error {
 	refuse := l.resolved.RefusesCreate(c.wishes.NUMA) && c.state == Unknown // what runs is not refused
-	reason := reasonOf(err)
-	l.reject(c, reason, textOf(err), refuse)
+	rejection := l.reject(c, reasonOf(err), textOf(err), refuse)
+	c.unplaced = &rejection
 	if refuse {
 		return err
 	}
-	c.pinning = "not pinned: " + reason
+	c.pinning = "not pinned: " + rejection.Reason
 	return nil
 }
 

@@ -15,7 +15,7 @@ type Explanation struct {
 	// Placement is how the memory manager would place it now, with the candidates that it considers; nil for a container
 	// that is never pinned, Container.Pinning then says why.
 	Placement *memorymanager.Explanation
-	// Rejection is the last one of this container, if any.
+	// Rejection is the container's last one as long as it matters: its last resize was refused, or it has no place now.
 	Rejection *Rejection
 	// Memory are the steps to memory.min, low and high, a line each.
 	Memory []string
@@ -62,13 +62,26 @@ func (l *Ledger) explain(c *container, view ContainerView) Explanation {
 			explanation.Placement = &placement
 		}
 	}
+	explanation.Rejection = l.rejected(c)
+	return explanation
+}
+
+// rejected is a container's last rejection as long as it matters: a resize that is refused, or no place now.
+func (l *Ledger) rejected(c *container) *Rejection {
+	switch {
+	case c.refusal != nil:
+		return &c.refusal.Rejection
+	case c.unplaced != nil:
+		return c.unplaced
+	case !c.nodes.Empty(), c.alive() && l.unpinnable(c) != "":
+		return nil
+	}
 	for i := range l.rejections {
 		if r := &l.rejections[i]; r.UID == c.pod.UID && r.Container == c.name {
-			explanation.Rejection = r
-			break
+			return r
 		}
 	}
-	return explanation
+	return nil
 }
 
 // arithmetic shows how the container's values come about.

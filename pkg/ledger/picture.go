@@ -60,7 +60,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Pinning: c.pinning,
 		}
 		if c.alive() {
-			shown.Short = c.short
+			shown.Short, shown.Unplaced = c.short, c.unplaced
 		}
 		if !c.cpus.Empty() {
 			shown.CPUs, _ = l.machine.CPUsByNode(c.resources.CPUs) // cpus is made from the same list

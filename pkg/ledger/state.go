@@ -107,6 +107,8 @@ type container struct {
 	byKubelet bool     // the kubelet has set nodes
 	released  bool     // it had nodes from us and must not have them any more
 	pinning   string   // how it got its nodes, or why it has none
+	// unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.
+	unplaced *Rejection
 }
 
 // alive reports whether the container holds memory, or is about to.

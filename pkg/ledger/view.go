@@ -73,6 +73,8 @@ type ContainerView struct {
 	CPUs     map[int]int
 	// Pinning says in a few words how the container got its nodes, or why it has none.
 	Pinning string
+	// Unplaced is why a living container has no nodes although it asked for some; nil when it has, or may not have any.
+	Unplaced *Rejection
 	// Blocks are its allocations.
 	Blocks []memorymanager.Block
 }

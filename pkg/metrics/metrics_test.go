@@ -46,7 +46,9 @@ func busyNode() *ledger.View {
 					Request: podinfo.Estimate{Request: 500, Source: "oomscore", Error: 16}}}},
 			{Namespace: "b", Name: "database", Class: memoryqos.Guaranteed, Containers: []ledger.ContainerView{
 				{Name: "postgres", State: ledger.Running, Nodes: nodeset.Of(1), Request: podinfo.Estimate{Request: 40, Source: "limit"},
-					Short: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 30}}}}},
+					Short: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 30}}},
+				{Name: "exporter", State: ledger.Running, Request: podinfo.Estimate{Request: 90, Source: "limit"},
+					Unplaced: &ledger.Rejection{Reason: "UnexpectedAdmissionError"}}}},
 		},
 		Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
 	}

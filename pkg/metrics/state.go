@@ -26,6 +26,7 @@ var (
 	containersBySource = gauge(prefix+"containers_by_request_source", "Containers that hold memory, by where their memory request comes from.", "source")
 	shortContainers    = gauge(prefix+"short_containers", "Containers that are allocated less than a resize asks for, because it found no room.")
 	shortBytes         = gauge(prefix+"short_bytes", "Memory that resizes ask for and that could not be allocated yet.", "type")
+	unpinnedContainers = gauge(prefix+"unpinned_containers", "Containers that run without NUMA nodes now because they could not be placed, by reason.", "reason")
 	requestError       = gauge(prefix+"request_error_bytes", "Largest error bound of a memory request in use, by source.", "source")
 
 	rejections     = counter(prefix+"rejections_total", "Containers and resizes refused, by reason. A resize that is tried again is counted once.", "reason")
@@ -85,6 +86,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 	type key struct{ class, pinned string }
 	classes, sources, errors := map[key]int{}, map[string]int{}, map[string]uint64{}
+	unplaced := map[string]int{}
 	short, bytes := 0, map[string]uint64{string(memorymanager.Memory): 0}
 	for _, pod := range view.Pods {
 		for _, container := range pod.Containers {
@@ -101,9 +103,15 @@ func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 			if len(container.Short) > 0 {
 				short++
 			}
+			if container.Unplaced != nil {
+				unplaced[container.Unplaced.Reason]++
+			}
 		}
 	}
 	shortContainers.send(out, float64(short))
+	for reason, n := range unplaced {
+		unpinnedContainers.send(out, float64(n), reason)
+	}
 	for kind, n := range bytes {
 		shortBytes.send(out, float64(n), kind)
 	}

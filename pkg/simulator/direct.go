@@ -15,7 +15,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
@@ -161,19 +160,25 @@ func (d *Direct) Containers() []*api.Container {
 	return containers
 }
 
-// Request returns what the agent knows of a container's memory request.
-func (d *Direct) Request(_ context.Context, podUID, container string) (podinfo.Estimate, error) {
+// Facts returns what the agent knows of a container.
+func (d *Direct) Facts(_ context.Context, podUID, container string) (Facts, error) {
 	for _, pod := range d.agent.View().Pods {
 		if pod.UID != podUID {
 			continue
 		}
 		for i := range pod.Containers {
-			if pod.Containers[i].Name == container {
-				return pod.Containers[i].Request, nil
+			c := &pod.Containers[i]
+			if c.Name != container {
+				continue
 			}
+			facts := Facts{Request: c.Request}
+			if c.Unplaced != nil {
+				facts.Unplaced = c.Unplaced.Text
+			}
+			return facts, nil
 		}
 	}
-	return podinfo.Estimate{}, nil
+	return Facts{}, nil
 }
 
 // Nodes returns the agent's node map.

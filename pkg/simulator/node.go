@@ -6,6 +6,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -76,13 +77,20 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 		return false, nil
 	}
 	note.Admitted, note.id, note.OCI = true, asked.Id, resources
-	request, err := n.plugin.Request(ctx, note.uid, note.Container)
+	facts, err := n.plugin.Facts(ctx, note.uid, note.Container)
 	if err != nil {
 		return false, err
 	}
+	if facts.Unplaced != "" {
+		note.Reason = unpinned + strings.ReplaceAll(facts.Unplaced, "\n", " ")
+	}
+	request := facts.Request
 	note.Memory.Request, note.Memory.RequestSource, note.requestError = request.Request, string(request.Source), request.Error
 	return true, n.runtime.StartContainer(ctx, asked.Id)
 }
+
+// unpinned begins the reason of a container that was created without NUMA nodes although it asked for some.
+const unpinned = "runs unpinned: "
 
 // textOf is a plugin's error as the plugin gave it, without the words of the connection around it.
 func textOf(err error) string { return status.Convert(err).Message() }

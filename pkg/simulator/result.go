@@ -39,7 +39,7 @@ type Container struct {
 	Container string `json:"container"`
 	QOSClass  string `json:"qosClass"`
 	Admitted  bool   `json:"admitted"`
-	// Reason is why a container was not created.
+	// Reason is why a container was not created, or runs without NUMA nodes although it asked for some.
 	Reason     string `json:"reason"`
 	NUMANodes  []int  `json:"numaNodes"`
 	CpusetMems string `json:"cpusetMems"`
@@ -78,6 +78,11 @@ type Ancestor struct {
 // Rejected returns the containers that were not created.
 func (r *Result) Rejected() []*Container {
 	return slices.DeleteFunc(slices.Clone(r.Containers), func(c *Container) bool { return c.Admitted })
+}
+
+// unpinned returns the containers that were created without NUMA nodes although they asked for some.
+func (r *Result) unpinned() []*Container {
+	return slices.DeleteFunc(slices.Clone(r.Containers), func(c *Container) bool { return !c.Admitted || c.Reason == "" })
 }
 
 // Unexpected compares the containers that were not created with those that were to be rejected, as POD/CONTAINER: it

@@ -35,12 +35,20 @@ type Runtime interface {
 
 // Plugin answers what the containers' OCI specs do not have.
 type Plugin interface {
-	// Request returns the memory request of a container, with its source; zero when the plugin does not know the container.
-	Request(ctx context.Context, podUID, container string) (podinfo.Estimate, error)
+	// Facts returns what the plugin knows of a container; zero when it does not know the container.
+	Facts(ctx context.Context, podUID, container string) (Facts, error)
 	// Nodes returns the node map.
 	Nodes(ctx context.Context) ([]memorymanager.NodeState, error)
 	// SourcesConnected reports whether the plugin has learnt all pods from the node's pod API.
 	SourcesConnected(ctx context.Context) (bool, error)
+}
+
+// Facts are what a plugin knows of a container beyond its OCI spec.
+type Facts struct {
+	// Request is its memory request, with the source.
+	Request podinfo.Estimate
+	// Unplaced is why it runs without NUMA nodes although it asked for some; empty when it has, or may not have any.
+	Unplaced string
 }
 
 // Options describe a node.

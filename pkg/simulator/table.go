@@ -16,7 +16,8 @@ func (r *Result) Table(to io.Writer) error {
 	r.writeContainers(&b)
 	r.writeHugepages(&b)
 	r.writeIgnoredAnnotations(&b)
-	r.writeRejections(&b)
+	writeReasons(&b, "NOT CREATED", r.Rejected())
+	writeReasons(&b, "NOT PINNED", r.unpinned())
 	r.writeAncestors(&b)
 	_, err := io.WriteString(to, b.String())
 	return err
@@ -49,13 +50,12 @@ func (c *Container) name() string {
 	return c.Container + " (" + c.kind + ")"
 }
 
-func (r *Result) writeRejections(b *strings.Builder) {
-	rejected := r.Rejected()
-	if len(rejected) == 0 {
+func writeReasons(b *strings.Builder, title string, containers []*Container) {
+	if len(containers) == 0 {
 		return
 	}
-	fmt.Fprintln(b, "NOT CREATED")
-	for _, c := range rejected {
+	fmt.Fprintln(b, title)
+	for _, c := range containers {
 		said := strings.TrimPrefix(c.Reason, fmt.Sprintf("container %s of pod %s/%s: ", c.Container, c.Namespace, c.Pod))
 		fmt.Fprintf(b, "%s/%s %s:\n    %s\n", c.Namespace, c.Pod, c.Container, strings.ReplaceAll(said, "\n", "\n    "))
 	}

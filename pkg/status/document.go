@@ -130,14 +130,17 @@ const Rejected = "rejected"
 
 // Container is a container of a living pod.
 type Container struct {
-	Name          string  `json:"name"`
-	ID            string  `json:"id,omitempty"`
-	Cgroup        string  `json:"cgroup,omitempty"`
-	Kind          string  `json:"kind"`
-	State         string  `json:"state"`
-	Nodes         []int   `json:"numaNodes,omitempty"`
-	CpusetMems    string  `json:"cpusetMems,omitempty"`
-	Pinning       string  `json:"pinning,omitempty"`
+	Name       string `json:"name"`
+	ID         string `json:"id,omitempty"`
+	Cgroup     string `json:"cgroup,omitempty"`
+	Kind       string `json:"kind"`
+	State      string `json:"state"`
+	Nodes      []int  `json:"numaNodes,omitempty"`
+	CpusetMems string `json:"cpusetMems,omitempty"`
+	Pinning    string `json:"pinning,omitempty"`
+	// Unplaced says at length why a living container has no nodes although it asked for some; absent when it has, or may not
+	// have any.
+	Unplaced      string  `json:"unplaced,omitempty"`
 	Blocks        []Block `json:"blocks,omitempty"`
 	Request       uint64  `json:"request"`
 	RequestSource string  `json:"requestSource"`
@@ -226,7 +229,7 @@ func (s Sources) Make() *Document {
 			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
 			KubeletConfig: config.KubeletConfig,
 		},
-		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(view.Rejections),
+		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
 		Overwrites: s.overwrites(), RequestSources: s.requestSources(),
 	}
 	if r := view.Runtime; r.Name != "" {
@@ -350,6 +353,9 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 		Recording: k.record.find(uid, view.Name)}
 	if !view.Nodes.Empty() {
 		c.Nodes = view.Nodes.IDs()
+	}
+	if view.Unplaced != nil {
+		c.Unplaced = view.Unplaced.Text
 	}
 	c.Blocks, c.Short, c.ExclusiveCPUs = blocks(view.Blocks), amounts(view.Short), cpus(view.CPUs)
 	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {

@@ -44,6 +44,31 @@ func (r *Rejection) outcome() string {
 	return text
 }
 
+// current are the rejections to show: without those of containers that were placed later, and with those of containers that
+// run unpinned for so long that the view's have gone on without them.
+func current(view *ledger.View) []ledger.Rejection {
+	type container struct{ uid, name string }
+	placed, unplaced := map[container]bool{}, []ledger.Rejection{}
+	for _, pod := range view.Pods {
+		for i := range pod.Containers {
+			c := &pod.Containers[i]
+			if c.Unplaced != nil {
+				unplaced = append(unplaced, *c.Unplaced)
+			}
+			placed[container{pod.UID, c.Name}] = c.State.Alive() && c.Unplaced == nil
+		}
+	}
+	list := slices.DeleteFunc(slices.Clone(view.Rejections), func(r ledger.Rejection) bool {
+		return !r.Refused && placed[container{r.UID, r.Container}]
+	})
+	for _, r := range unplaced {
+		if !slices.ContainsFunc(list, r.Same) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
 // rejections joins what a container was rejected for again and again: the kubelet tries to create it until it succeeds. Those
 // of a pod follow each other; the newest come first.
 func rejections(views []ledger.Rejection) []Rejection {

@@ -86,6 +86,8 @@ func (c *Container) name() string {
 		return c.Name + " (ended)"
 	case len(c.Short) > 0:
 		return c.Name + " (short)"
+	case c.Unplaced != "":
+		return c.Name + " (unpinned)"
 	case c.Kind != "app":
 		return c.Name + " (" + c.Kind + ")"
 	}

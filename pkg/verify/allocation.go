@@ -5,12 +5,27 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
+
+// unpinned finds containers that run on all nodes because they could not be placed.
+func unpinned(n Node) []Finding {
+	var findings []Finding
+	for _, c := range n.containers() {
+		if c.Unplaced == "" {
+			continue
+		}
+		findings = append(findings, Finding{Warning, "unpinned", c.object(),
+			"it could not be placed and runs without NUMA nodes of its own: " + strings.ReplaceAll(c.Unplaced, "\n", " "),
+			"make room (end or shrink another pinned pod, or lower this one's request) and delete the pod, so that it is placed again; to have such containers rejected instead set onUnsatisfiable: Reject, or the annotation numa: required on the pod"})
+	}
+	return findings
+}
 
 // short finds containers that are allocated less than a resize asks for.
 func short(n Node) []Finding {

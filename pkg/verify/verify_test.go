@@ -97,6 +97,12 @@ func TestFindings(t *testing.T) {
 				c.Pages = pages(map[int]uint64{0: 100 * mi}, map[int]uint64{1: 50 * mi}, map[int]uint64{1: 30 * mi})
 			})
 		},
+		"unpinned": func(n *Node) {
+			database(n).CpusetMems, database(n).Unplaced = "", "there is no room:\nnode 0 too full;\nnode 1 too full"
+			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" })
+			n.Document.Pods = append(n.Document.Pods,
+				status.Pod{Namespace: "default", Name: "ended", Containers: []status.Container{{Name: "app", State: "stopped", Cgroup: "kubepods/pod1/a"}}})
+		},
 		"short": func(n *Node) {
 			c := database(n)
 			c.CpusetMems, c.Short = "0-1", map[string]uint64{"memory": 64 * mi, "hugepages-2Mi": 2 * mi}

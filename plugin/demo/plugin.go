@@ -92,20 +92,21 @@ func (p *plugin) document(ctx context.Context) (*status.Document, error) {
 	return &document, nil
 }
 
-// Request returns what the plugin knows of a container's memory request.
-func (p *plugin) Request(ctx context.Context, podUID, container string) (podinfo.Estimate, error) {
+// Facts returns what the plugin knows of a container.
+func (p *plugin) Facts(ctx context.Context, podUID, container string) (simulator.Facts, error) {
 	document, err := p.document(ctx)
 	if err != nil {
-		return podinfo.Estimate{}, err
+		return simulator.Facts{}, err
 	}
 	for _, pod := range document.Pods {
 		for _, c := range pod.Containers {
 			if pod.UID == podUID && c.Name == container {
-				return podinfo.Estimate{Request: c.Request, Source: memoryqos.Source(c.RequestSource), Error: c.RequestError}, nil
+				request := podinfo.Estimate{Request: c.Request, Source: memoryqos.Source(c.RequestSource), Error: c.RequestError}
+				return simulator.Facts{Request: request, Unplaced: c.Unplaced}, nil
 			}
 		}
 	}
-	return podinfo.Estimate{}, nil
+	return simulator.Facts{}, nil
 }
 
 // Nodes returns the plugin's node map.

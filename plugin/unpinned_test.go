@@ -1,0 +1,103 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
+)
+
+const unpinnedSeries = `nri_memory_manager_unpinned_containers{reason="UnexpectedAdmissionError"} `
+
+// audited are verify's findings of containers that run unpinned.
+func audited(t *testing.T, h *host, code int) (objects []string) {
+	t.Helper()
+	h.write("kubelet.yaml", "memoryManagerPolicy: None\nfeatureGates: {MemoryQoS: false}\n")
+	var report verify.Report
+	must(t, json.Unmarshal([]byte(h.ask(code, "verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"),
+		"--kubelet-config", h.path("kubelet.yaml"), "-o", "json")), &report))
+	for _, f := range report.Findings {
+		if f.ID != "unpinned" {
+			continue
+		}
+		wantAll(t, string(f.Severity)+" "+f.What+" "+f.Do, "warning", "no set of NUMA nodes has room", "onUnsatisfiable: Reject")
+		objects = append(objects, f.Object)
+	}
+	return objects
+}
+
+// Under best-effort, the default, a container that finds no place runs all the same: every view says so, and why, until it has
+// one.
+func TestAContainerThatFoundNoPlaceIsShownUntilItHasOne(t *testing.T) {
+	h := newHost(t, cri.Options{}, "kubeReserved: {memory: 924Mi}\ntopologyManagerPolicy: best-effort\n")
+	plugin := h.start()
+	first, second := guaranteed("first", 24*gi), guaranteed("second", 24*gi)
+	byRule := guaranteed("by-rule", 24*gi)
+	byRule.annotations = map[string]string{"numa.memory-manager.nri.io/pod": "none"}
+	h.deploy(first, second, byRule, burstable("web", 2*gi, 968))
+
+	const why = "no set of NUMA nodes has room"
+	for _, output := range []string{"table", "wide"} {
+		wantAll(t, h.ask(0, "status", "-o", output), "app (unpinned)", "default/second app, runs unpinned:\n", why)
+	}
+	wantAll(t, h.ask(0, "status", "-o", "wide"), "not pinned: UnexpectedAdmissionError")
+	wantAll(t, h.ask(0, "explain", "second"), "not pinned: UnexpectedAdmissionError", why)
+	unplaced := func() (pods []string) {
+		var document status.Document
+		must(t, json.Unmarshal([]byte(plugin.get("/status")), &document)) // which the page draws
+		for _, p := range document.Pods {
+			for _, c := range p.Containers {
+				if c.Unplaced != "" {
+					wantAll(t, c.Unplaced, why)
+					pods = append(pods, p.Name)
+				}
+			}
+		}
+		return pods
+	}
+	if pods := strings.Join(unplaced(), " "); pods != "second" {
+		t.Errorf("unplaced are %q, want second", pods)
+	}
+	if objects := strings.Join(audited(t, h, 1), " "); objects != "default/second/app" {
+		t.Errorf("verify finds %q unpinned, want default/second/app", objects)
+	}
+	wantAll(t, plugin.get("/metrics"), unpinnedSeries+"1\n")
+
+	// The first one goes, and the second one starts again.
+	must(t, h.endPod(first))
+	must(t, h.stopContainer(second))
+	second.tries++
+	must(t, h.create(second))
+	must(t, h.startContainer(second))
+	if pods := unplaced(); len(pods) > 0 {
+		t.Errorf("unplaced are %q after the restart", pods)
+	}
+	if objects := audited(t, h, 0); len(objects) > 0 {
+		t.Errorf("verify finds %q after the restart", objects)
+	}
+	for name, text := range map[string]string{"status": h.ask(0, "status"), "explain": h.ask(0, "explain", "second"), "metrics": plugin.get("/metrics")} {
+		for _, old := range []string{why, unpinnedSeries, "unpinned)"} {
+			if strings.Contains(text, old) {
+				t.Errorf("%s has %q after the restart:\n%s", name, old, text)
+			}
+		}
+	}
+}
+
+func TestSimulateSaysWhyAContainerIsNotPinned(t *testing.T) {
+	manifest := pod("{limits: {cpu: 2, memory: 7Ei}}")
+	container := simulateJSON(t, manifest, exitOK, "--machine", taskPageMachine).Containers[0]
+	if !container.Admitted || container.CpusetMems != "" || !strings.HasPrefix(container.Reason, "runs unpinned: it asks for memory 8070450532247928832 (7Ei); ") {
+		t.Errorf("the container is %+v", container)
+	}
+	_, table, _ := run(t, manifest, "simulate", "--machine", taskPageMachine, "-")
+	wantAll(t, table, "NOT PINNED\ndefault/web app:\n    runs unpinned: it asks for memory")
+	for _, byRule := range []string{"{}", "{limits: {memory: 7Ei}, requests: {memory: 1Gi}}"} {
+		if reason := simulateJSON(t, pod(byRule), exitOK, "--machine", taskPageMachine).Containers[0].Reason; reason != "" {
+			t.Errorf("%s has the reason %q", byRule, reason)
+		}
+	}
+}
