@@ -84,7 +84,7 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 		t.Errorf("database is on %v, want node 0", nodes)
 	}
 
-	wantAll(t, h.ask(0, "explain", "default/database"), "4Gi of memory on node 0", "taken", "memory.min =")
+	wantAll(t, h.ask(0, "explain", "default/database"), "4Gi of memory on node 0", "where it is", "memory.min =")
 	wantAll(t, h.ask(0, "explain", "default/large/app"), "would be rejected", "last rejection", "68719476736")
 	wantAll(t, h.ask(0, "explain", "web/app"), "memory.high = floor((request", "oomscore")
 	wantAll(t, h.ask(1, "explain", "default/nobody"), `no pod "default/nobody" on this node`)
@@ -95,7 +95,7 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	wantAll(t, h.ask(2, "status", "-o", "xml"), "--output \"xml\": want one of table, wide, json, yaml")
 
 	file := h.path("state/memory_manager_state")
-	wantAll(t, h.ask(0, "explain", "uid-database/app", "--state-file", file, "--config", h.path("config.yaml")), "4Gi of memory on node 0", "taken")
+	wantAll(t, h.ask(0, "explain", "uid-database/app", "--state-file", file, "--config", h.path("config.yaml")), "4Gi of memory on node 0", "where it is")
 	wantAll(t, h.ask(1, "explain", "default/database", "--state-file", file), "the state file knows pods by UID")
 	wantAll(t, h.ask(2, "explain", "uid", "--state-file", h.path("nowhere")), "nowhere")
 

@@ -66,6 +66,8 @@ func TestAContainerThatFoundNoPlaceIsShownUntilItHasOne(t *testing.T) {
 	}
 	wantAll(t, plugin.get("/metrics"), unpinnedSeries+"1\n")
 
+	wantAll(t, h.ask(0, "explain", "first"), "considered now, without its own allocation:", "nodes 0-1  preferred  where it is")
+
 	// The first one goes, and the second one starts again.
 	must(t, h.endPod(first))
 	must(t, h.stopContainer(second))

@@ -1,19 +1,21 @@
 package memorymanager
 
 import (
+	"slices"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // maxCandidates bounds an explanation.
 const maxCandidates = 2*nodeset.Max + 2
 
-// Explanation is how a container would be placed now.
+// Explanation is how a container is placed, or would be now.
 type Explanation struct {
 	// Placement is the outcome; Err the rejection instead.
 	Placement Placement
 	Err       error
-	// Candidates are the sets of nodes that were considered: the one taken first, then single nodes, groups, and the
-	// narrowest set of unused nodes.
+	// Candidates are the sets of nodes to consider now, without the container's own allocation: the chosen one first, then
+	// single nodes, groups, and the narrowest set of unused nodes.
 	Candidates []Candidate
 }
 
@@ -22,29 +24,42 @@ type Candidate struct {
 	Nodes nodeset.Set
 	// Preferred as in the Topology Manager's hints.
 	Preferred bool
-	// Chosen is set for the one that was taken.
+	// Chosen is set for the one that the container has, or would have now.
 	Chosen bool
-	// Why it was not taken; empty when it was.
+	// Why it is not; empty when it is.
 	Why string
 }
 
-// Explain says how a container would be placed, and why not elsewhere, without allocation anything.
+// Explain says how a container would be placed, and why not elsewhere; it allocates nothing. A container that has an
+// allocation keeps it; the candidates are judged as if it came now, without its own allocation.
 func (m *Manager) Explain(c Container) Explanation {
-	var e Explanation
 	if cause := c.Request.invalid(); cause != "" {
 		return Explanation{Err: m.reject(c, InvalidRequest, cause)}
 	}
-	if existing := m.container(c.Pod, c.Name); existing != nil {
-		e.Placement = Placement{
-			Affinity: m.regenerated(c.Pod, c.Request, existing.blocks),
-			Blocks:   copied(existing.blocks), Nodes: span(existing.blocks), Existing: true,
-		}
-	} else if hint, nodes, rejected := m.place(c); rejected != nil {
+	existing := m.container(c.Pod, c.Name)
+	if existing == nil {
+		return m.judge(c, nil)
+	}
+	return m.without(c.Pod, c.Name).judge(c, &Placement{
+		Affinity: m.regenerated(c.Pod, c.Request, existing.blocks),
+		Blocks:   copied(existing.blocks), Nodes: span(existing.blocks), Existing: true,
+	})
+}
+
+// judge explains the placement of a container without an allocation. has is the one that it keeps all the same; nil when it
+// has none.
+func (m *Manager) judge(c Container, has *Placement) Explanation {
+	var e Explanation
+	hint, now, rejected := m.place(c)
+	switch {
+	case has != nil:
+		e.Placement = *has
+	case rejected != nil:
 		e.Err = rejected
-	} else {
-		e.Placement = Placement{Affinity: hint, Nodes: nodes, Bounded: m.hints.bounded}
+	default:
+		e.Placement = Placement{Affinity: hint, Nodes: now, Bounded: m.hints.bounded}
 		for _, amount := range c.Request {
-			e.Placement.Blocks = append(e.Placement.Blocks, Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes})
+			e.Placement.Blocks = append(e.Placement.Blocks, Block{Nodes: now, Type: amount.Type, Size: amount.Bytes})
 		}
 	}
 	h, known := m.hintsFor(c.Pod, c.Request)
@@ -59,10 +74,12 @@ func (m *Manager) Explain(c Container) Explanation {
 		switch {
 		case candidate.Chosen:
 			candidate.Why = ""
-		case candidate.Why == "" && e.Err != nil:
+		case candidate.Why == "" && rejected != nil:
 			candidate.Why = "not as the policy " + string(m.policy) + " wants it"
+		case candidate.Why == "" && nodes == now:
+			candidate.Why = "has room now, and would be chosen now"
 		case candidate.Why == "":
-			candidate.Why = "has room, but comes after " + e.Placement.Nodes.Named()
+			candidate.Why = "has room, but comes after " + now.Named()
 		}
 		e.Candidates = append(e.Candidates, candidate)
 	}
@@ -76,4 +93,25 @@ func (m *Manager) Explain(c Container) Explanation {
 	consider(h.narrow())
 	consider(m.unused)
 	return e
+}
+
+// without returns a copy of the manager in which a container has no allocation.
+func (m *Manager) without(uid, name string) *Manager {
+	spare := *m
+	spare.columns, spare.shares = make([]*column, len(m.columns)), shares{}
+	for i, c := range m.columns {
+		own := *c // what containers have is in arrays of its own
+		spare.columns[i] = &own
+	}
+	spare.pods, spare.sorted, spare.added = make(map[string]*pod, len(m.pods)), nil, nil
+	for _, p := range m.byUID() {
+		own := &pod{uid: p.uid, affinity: p.affinity, containers: slices.Clone(p.containers)}
+		for i := range own.containers {
+			own.containers[i].blocks = slices.Clone(own.containers[i].blocks)
+		}
+		spare.pods[p.uid] = own
+		spare.sorted = append(spare.sorted, own)
+	}
+	spare.Release(uid, name)
+	return &spare
 }

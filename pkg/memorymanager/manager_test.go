@@ -685,7 +685,15 @@ func TestExplain(t *testing.T) {
 				"2-3 not as the policy best-effort wants it",
 			},
 		},
-		"existing":   {c: app("a", 15*gi), nodes: nodeset.Of(0, 1)},
+		"existing, without its own allocation": {
+			c: app("a", 15*gi), nodes: nodeset.Of(0, 1),
+			want: []string{
+				"0-1+ chosen",
+				"0 too small: memory allocatable 10737418240 < 16106127360", "1 too small: memory allocatable 10737418240 < 16106127360",
+				"2 too small: memory allocatable 10737418240 < 16106127360", "3 too small: memory allocatable 10737418240 < 16106127360",
+				"0-3 has room, but comes after nodes 0-1",
+			},
+		},
 		"no request": {c: app("a", 0), nodes: nodeset.Of(0, 1)},
 		"invalid":    {c: memorymanager.Container{Pod: "x"}, err: "the request names no memory"},
 		"no pages": {

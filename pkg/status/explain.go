@@ -45,7 +45,7 @@ type Placement struct {
 	Candidates []Candidate `json:"candidates"`
 }
 
-// Candidate is a set of NUMA nodes that was considered.
+// Candidate is a set of NUMA nodes, judged now, and for a container that is placed as if its own allocation were not there.
 type Candidate struct {
 	NUMANodes []int  `json:"numaNodes"`
 	Preferred bool   `json:"preferred"`
@@ -162,12 +162,19 @@ func (p *Placement) write(b *strings.Builder, last string) {
 	if len(p.Candidates) == 0 {
 		return
 	}
-	fmt.Fprintln(b, "  considered:")
+	if p.Existing {
+		fmt.Fprintln(b, "  considered now, without its own allocation:")
+	} else {
+		fmt.Fprintln(b, "  considered now:")
+	}
 	w := tables.New(b)
 	for _, c := range p.Candidates {
 		verdict := c.Why
-		if c.Chosen {
-			verdict = "taken"
+		switch {
+		case c.Chosen && p.Existing:
+			verdict = "where it is"
+		case c.Chosen:
+			verdict = "would be taken"
 		}
 		preferred := ""
 		if c.Preferred {
