@@ -1,32 +1,18 @@
 package admin
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/browser"
 )
-
-// chromium returns the browser's path.
-func chromium(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	t.Skip("no Chromium is installed: the page was not looked at (apt-get install chromium)")
-	return ""
-}
 
 // serve serves the page with a fixture of package status in place of a daemon, and notes what is asked for.
 func serve(t *testing.T, fixture string) (url string, asked func() []string) {
@@ -59,30 +45,9 @@ func serve(t *testing.T, fixture string) (url string, asked func() []string) {
 	}
 }
 
-// browse runs the browser on a page, and returns what it prints.
-func browse(t *testing.T, url string, flags ...string) string {
-	t.Helper()
-	home, err := os.MkdirTemp("", "chromium") // the browser may still be writing to it when it has ended
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(home) })
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, chromium(t), append([]string{"--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--hide-scrollbars",
-		"--disable-dev-shm-usage", "--disable-background-networking", "--disable-sync", "--virtual-time-budget=5000", "--user-data-dir=" + home}, append(flags, url)...)...)
-	var out, errOut strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Run(); err != nil {
-		t.Fatalf("%s: %v\n%s", cmd, err, errOut.String())
-	}
-	return out.String()
-}
-
 func TestPageInChromium(t *testing.T) {
 	url, asked := serve(t, "busy.json")
-	dom := browse(t, url, "--dump-dom")
+	dom := browser.Run(t, url, "--dump-dom")
 	for name, part := range map[string]string{
 		"a node's memory":         "Node 0 · memory",
 		"its huge pages":          "Node 0 · hugepages-2Mi",
@@ -124,7 +89,7 @@ func TestPageInChromium(t *testing.T) {
 
 func TestPageOfANewDaemonInChromium(t *testing.T) {
 	url, _ := serve(t, "new.json")
-	dom := browse(t, url, "--dump-dom")
+	dom := browser.Run(t, url, "--dump-dom")
 	for _, part := range []string{"no container is pinned", "dry run: nothing is changed", "no runtime", "No containers yet"} {
 		if !strings.Contains(dom, part) {
 			t.Errorf("want %q in the page", part)
@@ -140,7 +105,7 @@ func TestPageWithoutADaemonInChromium(t *testing.T) {
 	mux.Handle("GET /{$}", Page())
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	dom := browse(t, server.URL, "--dump-dom")
+	dom := browser.Run(t, server.URL, "--dump-dom")
 	for _, part := range []string{"the daemon does not answer: status 404", `<main id="main" hidden=""`} {
 		if !strings.Contains(dom, part) {
 			t.Errorf("want %q in the page:\n%s", part, dom)
@@ -157,7 +122,7 @@ func TestPageTakesNoMarkupFromTheNodeInChromium(t *testing.T) {
  "rejections":[{"time":"2026-05-04T11:58:03Z","namespace":"<u id=evil>","pod":"p","container":"c","text":"<b id=evil>","refused":true}]}`)
 		}}))
 	t.Cleanup(server.Close)
-	dom := browse(t, server.URL, "--dump-dom")
+	dom := browser.Run(t, server.URL, "--dump-dom")
 	if !strings.Contains(dom, "&lt;script id=evil&gt;") {
 		t.Errorf("the pod is not shown:\n%s", dom)
 	}
@@ -184,6 +149,6 @@ func TestScreenshots(t *testing.T) {
 		"dark":    {"/", []string{"--window-size=1280,1250", "--blink-settings=preferredColorScheme=0"}},
 		"phone":   {"/phone", []string{"--window-size=500,2000"}},
 	} {
-		browse(t, url+shot.path, append(shot.flags, "--screenshot="+filepath.Join(folder, name+".png"))...)
+		browser.Run(t, url+shot.path, append(shot.flags, "--screenshot="+filepath.Join(folder, name+".png"))...)
 	}
 }

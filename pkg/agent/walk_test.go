@@ -15,6 +15,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -383,6 +386,13 @@ func (w *walker) checkAllocations(state memorymanager.State, fail func(string, .
 		for _, table := range node.Memory {
 			if got := sums[key{node.ID, table.Type}]; got != table.Reserved {
 				fail("node %d has %d of %s reserved, the allocations sum up to %d", node.ID, table.Reserved, table.Type, got)
+			}
+		}
+	}
+	for _, p := range w.View().Pods {
+		for _, c := range p.Containers {
+			if difference := cmp.Diff(allocated[p.UID+"/"+c.Name], c.Blocks, cmpopts.EquateEmpty()); difference != "" {
+				fail("allocations (-) and view (+) of container %s differ:\n%s", c.ID, difference)
 			}
 		}
 	}

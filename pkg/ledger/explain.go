@@ -24,6 +24,7 @@ type Explanation struct {
 // Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.
 // The error names what was not found.
 func (l *Ledger) Explain(pod, container string) ([]Explanation, error) {
+	l.refreshPodViews()
 	var found []Explanation
 	pods := 0
 	for _, p := range l.living {
@@ -31,9 +32,6 @@ func (l *Ledger) Explain(pod, container string) ([]Explanation, error) {
 			continue
 		}
 		pods++
-		if p.view == nil {
-			p.view = l.podView(p)
-		}
 		for i, c := range p.containers {
 			if container == "" || c.name == container {
 				found = append(found, l.explain(c, p.view.Containers[i]))
@@ -59,6 +57,9 @@ func (l *Ledger) explain(c *container, view ContainerView) Explanation {
 	if l.unpinnable(c) == "" {
 		if wanted := l.wanted(c); len(wanted.Request) > 0 {
 			placement := l.manager.Explain(wanted)
+			if placement.Placement.Existing {
+				placement.Placement.Blocks = view.Blocks
+			}
 			explanation.Placement = &placement
 		}
 	}

@@ -1,7 +1,10 @@
 package ledger
 
 import (
+	"slices"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -22,10 +25,8 @@ func (l *Ledger) View() View {
 	if l.manager != nil {
 		view.Nodes = l.manager.Nodes()
 	}
+	l.refreshPodViews()
 	for _, p := range l.living {
-		if p.view == nil {
-			p.view = l.podView(p)
-		}
 		view.Pods = append(view.Pods, p.view)
 		if p.managed {
 			view.Kubepods = p.path.Kubepods
@@ -49,6 +50,58 @@ func (l *Ledger) Describes(pod, container string) bool {
 	return p != nil && p.knows(container)
 }
 
+// refreshPodViews makes the views of the pods that have changed, and replaces those of pods whose memory has moved between
+// the nodes of their group because another container came or went.
+func (l *Ledger) refreshPodViews() {
+	for _, p := range l.living {
+		if p.view == nil {
+			p.view = l.podView(p)
+		}
+	}
+	if l.manager == nil {
+		return
+	}
+	for _, entry := range l.manager.Grouped() {
+		if p := l.pods[entry.Pod]; p != nil {
+			p.view = p.view.with(entry)
+		}
+	}
+}
+
+// with is the view with these blocks of a container; the view itself where it has them already.
+func (v *PodView) with(entry memorymanager.Entry) *PodView {
+	if !slices.ContainsFunc(v.Containers, func(c ContainerView) bool {
+		return c.Name == entry.Container && !slices.EqualFunc(c.Blocks, entry.Blocks, sameBlock)
+	}) {
+		return v
+	}
+	changed := *v
+	changed.Containers = slices.Clone(v.Containers)
+	for i := range changed.Containers {
+		if c := &changed.Containers[i]; c.Name == entry.Container {
+			c.Blocks = slices.Clone(entry.Blocks)
+			for j := range c.Blocks {
+				c.Blocks[j].PerNode = slices.Clone(c.Blocks[j].PerNode) // the entries of all pods share one array
+			}
+		}
+	}
+	return &changed
+}
+
+func sameBlock(a, b memorymanager.Block) bool {
+	return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size && slices.Equal(a.PerNode, b.PerNode)
+}
+
+// onOneNode fills in where the bytes of blocks are that have but one node; refreshPodViews does it for the others.
+func onOneNode(blocks []memorymanager.Block) []memorymanager.Block {
+	for i := range blocks {
+		if b := &blocks[i]; b.Nodes.Len() == 1 && b.Size > 0 {
+			b.PerNode = []memorymanager.NodeAmount{{Node: b.Nodes.First(), Bytes: b.Size}}
+		}
+	}
+	return blocks
+}
+
 func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
 		UID: p.key(), ID: p.ID, Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
@@ -66,7 +119,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 			shown.CPUs, _ = l.machine.CPUsByNode(c.resources.CPUs) // cpus is made from the same list
 		}
 		if l.manager != nil {
-			shown.Blocks = l.manager.Blocks(view.UID, c.name)
+			shown.Blocks = onOneNode(l.manager.Blocks(view.UID, c.name))
 		}
 		view.Containers = append(view.Containers, shown)
 	}

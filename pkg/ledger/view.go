@@ -75,7 +75,7 @@ type ContainerView struct {
 	Pinning string
 	// Unplaced is why a living container has no nodes although it asked for some; nil when it has, or may not have any.
 	Unplaced *Rejection
-	// Blocks are its allocations.
+	// Blocks are its allocations, with PerNode.
 	Blocks []memorymanager.Block
 }
 

@@ -37,21 +37,39 @@ func (m *Manager) Nodes() []NodeState {
 
 // State returns a deep copy of nodes and allocations.
 func (m *Manager) State() State {
-	s := State{Nodes: m.Nodes()}
+	s := State{Nodes: m.Nodes(), Entries: m.entries(func(*container) bool { return true })}
+	m.attribute(s.Entries)
+	return s
+}
+
+// Grouped returns the allocations of the containers that span several NUMA nodes, sorted by pod and container, with PerNode
+// as State has it. An allocation or a release in a group may change the PerNode of each container in it.
+func (m *Manager) Grouped() []Entry {
+	for range m.groupsOfMany() {
+		entries := m.entries(func(c *container) bool { return span(c.blocks).Len() > 1 })
+		m.attribute(entries)
+		return entries
+	}
+	return nil
+}
+
+// entries returns the allocations of some containers, sorted by pod and container.
+func (m *Manager) entries(wanted func(*container) bool) (entries []Entry) {
 	var order []int
 	for _, p := range m.byUID() {
 		order = order[:0]
 		for i := range p.containers {
-			order = append(order, i)
+			if wanted(&p.containers[i]) {
+				order = append(order, i)
+			}
 		}
 		slices.SortFunc(order, func(a, b int) int { return strings.Compare(p.containers[a].name, p.containers[b].name) })
 		for _, i := range order {
 			c := &p.containers[i]
-			s.Entries = append(s.Entries, Entry{Pod: p.uid, Container: c.name, Blocks: slices.Clone(c.blocks)})
+			entries = append(entries, Entry{Pod: p.uid, Container: c.name, Blocks: slices.Clone(c.blocks)})
 		}
 	}
-	m.attribute(s.Entries)
-	return s
+	return entries
 }
 
 // byUID returns the pods sorted. It merges those that came since the last time, so that it does not sort them all.
@@ -76,7 +94,7 @@ func (m *Manager) byUID() []*pod {
 
 // attribute says for every block on which nodes its bytes are allocated, so that they add up to what the nodes have allocated.
 // The kubelet drains a group from its lowest node whichever container leaves, so that is not a property of one block;
-// only blocks of mixed groups know it.
+// only blocks of mixed groups know it. Entries with a block of a group must have all blocks of that group.
 func (m *Manager) attribute(entries []Entry) {
 	var blocks []*Block
 	amounts := 0

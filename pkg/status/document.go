@@ -170,9 +170,10 @@ type Recording struct {
 
 // Block is an allocation on NUMA nodes.
 type Block struct {
-	Nodes   []int            `json:"numaNodes"`
-	Type    string           `json:"type"`
-	Size    uint64           `json:"size"`
+	Nodes []int  `json:"numaNodes"`
+	Type  string `json:"type"`
+	Size  uint64 `json:"size"`
+	// PerNode are the bytes on each node; empty in an explanation of a container that has no allocation.
 	PerNode map[string]int64 `json:"perNode"`
 }
 

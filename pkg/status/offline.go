@@ -22,6 +22,12 @@ func ExplainState(s memorymanager.State, options memorymanager.Options, uid, con
 	if _, err := manager.Restore(s, 0); err != nil {
 		return nil, err
 	}
+	allocated := map[string][]memorymanager.Block{}
+	for _, entry := range manager.State().Entries {
+		if entry.Pod == uid {
+			allocated[entry.Container] = entry.Blocks
+		}
+	}
 	var documents []Explanation
 	pods := 0
 	for _, entry := range s.Entries {
@@ -37,6 +43,9 @@ func ExplainState(s memorymanager.State, options memorymanager.Options, uid, con
 			asked.Request = append(asked.Request, memorymanager.Amount{Type: block.Type, Bytes: block.Size})
 		}
 		explained := manager.Explain(asked)
+		if explained.Placement.Existing {
+			explained.Placement.Blocks = allocated[entry.Container]
+		}
 		documents = append(documents, Explanation{Pod: entry.Pod, Container: entry.Container, QOSClass: "Guaranteed",
 			Pinning: "as the state file says", Placement: placement(&explained)})
 	}

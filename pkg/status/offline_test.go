@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -36,6 +38,10 @@ func TestExplainAStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "explain-state.txt", text.String())
+	got, want := documents[0].Placement.Blocks[0], Block{Nodes: []int{1}, Type: "memory", Size: 60 * gi, PerNode: map[string]int64{"1": 60 * gi}}
+	if difference := cmp.Diff(want, got); difference != "" {
+		t.Errorf("the first block of %s (-want +got):\n%s", documents[0].Container, difference)
+	}
 	for name, test := range map[string]struct{ pod, container, err string }{
 		"no such pod":       {"uid-2", "", `no allocation of pod "uid-2"; the state file knows pods by UID`},
 		"no such container": {"uid-1", "third", `no allocation of container "third" of pod "uid-1"`},

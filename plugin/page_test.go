@@ -1,0 +1,71 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/browser"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+)
+
+// A node's bar shows what the daemon has allocated on it, also after a container that was beside another one in a group of
+// nodes has released its memory on the group's first node.
+func TestPageShowsTheDaemonsAllocationsInChromium(t *testing.T) {
+	h := newHost(t, cri.Options{}, strings.Replace(testConfig, "restricted", "best-effort", 1))
+	plugin := h.start()
+	wide, beside := guaranteed("analytics", 20*gi), guaranteed("batch", 6*gi) // each node has 15.5Gi
+	h.deploy(wide, beside)
+	sums := func() string {
+		t.Helper()
+		var document status.Document
+		must(t, json.Unmarshal([]byte(plugin.get("/status")), &document))
+		return allocatedPerNode(document)
+	}
+	onPage := func() string {
+		t.Helper()
+		return browser.Run(t, "http://"+plugin.address()+"/", "--dump-dom")
+	}
+	explained := func(pod string) map[string]int64 {
+		t.Helper()
+		var documents []status.Explanation
+		must(t, json.Unmarshal([]byte(h.ask(0, "explain", "default/"+pod, "-o", "json")), &documents))
+		return documents[0].Placement.Blocks[0].PerNode
+	}
+
+	wantEqual(t, "the bytes of all blocks", sums(), "node 0: 15.5Gi of 15.5Gi; node 1: 10.5Gi of 10.5Gi; ")
+	wantAll(t, onPage(), `title="default/analytics/app: 15.5Gi allocated here`, `title="default/analytics/app: 4.5Gi allocated here`,
+		`title="default/batch/app: 6Gi allocated here`)
+	wantEqual(t, "explain", asJSON(t, explained("batch")), asJSON(t, map[string]int64{"1": 6 * gi}))
+
+	must(t, h.endPod(beside))
+	wantEqual(t, "the bytes of all blocks after a release", sums(), "node 0: 9.5Gi of 9.5Gi; node 1: 10.5Gi of 10.5Gi; ")
+	wantAll(t, onPage(), `title="default/analytics/app: 9.5Gi allocated here`, `title="default/analytics/app: 10.5Gi allocated here`)
+	wantEqual(t, "explain after a release", asJSON(t, explained("analytics")), asJSON(t, map[string]int64{"0": 19 * gi / 2, "1": 21 * gi / 2}))
+}
+
+// allocatedPerNode is, for each node, the sum of the blocks' bytes of what the node has allocated.
+func allocatedPerNode(document status.Document) (text string) {
+	for _, node := range document.Nodes {
+		var sum int64
+		for _, pod := range document.Pods {
+			for _, container := range pod.Containers {
+				for _, block := range container.Blocks {
+					sum += block.PerNode[strconv.Itoa(node.ID)]
+				}
+			}
+		}
+		text += fmt.Sprintf("node %d: %vGi of %vGi; ", node.ID, float64(sum)/gi, float64(node.Memory[0].Allocated)/gi)
+	}
+	return text
+}
+
+func wantEqual(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %s, want %s", what, got, want)
+	}
+}
