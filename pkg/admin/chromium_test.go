@@ -21,11 +21,20 @@ func serve(t *testing.T, fixture string) (url string, asked func() []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	explanations, err := os.ReadFile("../status/testdata/explain.json")
+	if err != nil {
+		t.Fatal(err)
+	}
 	handler := Handler(Sources{View: func() *ledger.View { return &ledger.View{} }, Metrics: http.NotFoundHandler(),
-		Status: func() any { return json.RawMessage(document) }, Page: Page()})
+		Explain: func(string, string) (any, error) { return json.RawMessage(explanations), nil },
+		Status:  func() any { return json.RawMessage(document) }, Page: Page()})
 	requests := make(chan string, 1000)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests <- r.URL.Path
+		if r.URL.Path == "/driver" {
+			io.WriteString(w, driver)
+			return
+		}
 		if r.URL.Path == "/phone" { // a window cannot be as narrow
 			io.WriteString(w, `<!doctype html><body style="margin:0"><iframe src="/" style="width:390px;height:100vh;border:0">`)
 			return
@@ -49,10 +58,10 @@ func TestPageInChromium(t *testing.T) {
 	url, asked := serve(t, "busy.json")
 	dom := browser.Run(t, url, "--dump-dom")
 	for name, part := range map[string]string{
-		"a node's memory":         "Node 0 · memory",
-		"its huge pages":          "Node 0 · hugepages-2Mi",
+		"a node's memory":         "<strong>Node 0</strong>",
+		"its huge pages":          `title="default/database/postgres: 1Gi allocated here of hugepages-2Mi"`,
 		"the legend":              "allocated for a container, each its colour",
-		"a bar in words":          `aria-label="Node 0 memory: 40Gi of 61Gi allocated, 21Gi free"`,
+		"a bar in words":          `aria-label="Node 0: memory 40Gi of 61Gi allocated, 21Gi free; hugepages-2Mi 1Gi of 2Gi allocated, 1Gi free"`,
 		"how old it is":           "as of ",
 		"a group":                 "in a group of nodes 1, 2",
 		"what is free":            "21Gi free",
@@ -72,6 +81,11 @@ func TestPageInChromium(t *testing.T) {
 		"why it is not ready":     "checkpoint: write /var/lib/nri-memory-manager/memory_manager_state: no space left on device",
 		"a wrong annotation":      "Unsupported value:",
 		"the version":             "v0.1.0 · containerd v2.4.2",
+		"the node's name":         `<strong id="node">worker-1</strong>`,
+		"what is wrong":           "<b>1</b> container throttled or stalled",
+		"a lost protection":       "kubepods.slice protects less than is promised below it",
+		"the count":               "7 containers",
+		"the order":               `aria-sort="ascending"`,
 	} {
 		if !strings.Contains(dom, part) {
 			t.Errorf("%s: want %q in the page", name, part)
@@ -84,6 +98,50 @@ func TestPageInChromium(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(dom)
+	}
+}
+
+// driver is a page that does what a reader does with the page in a frame, and writes what is there then.
+const driver = `<!doctype html><iframe id="frame" src="/" style="width:1200px;height:900px"></iframe><pre id="seen"></pre><script>
+const page = () => document.getElementById("frame").contentDocument, one = css => page().querySelector(css);
+const see = what => { document.getElementById("seen").textContent += what + ": " + page().getElementById("count").textContent + ", " +
+  [...page().querySelectorAll("#containers td:nth-child(2)")].map(e => e.textContent).join(" ") + "\n" };
+const set = (css, value) => { const e = one(css); e.value = value; e.dispatchEvent(new Event("input")) };
+const sort = name => [...page().querySelectorAll("#containers th button")].find(e => e.textContent.startsWith(name)).click();
+const wait = setInterval(() => {
+  if (!page() || !one("#containers td")) return;
+  clearInterval(wait);
+  set("#search", "database pro"); see("search");
+  set("#search", "node:2"); see("on node 2");
+  set("#search", ""); set("#filter", "annotations"); see("filter");
+  set("#filter", ""); sort("Limit"); sort("Limit"); see("sort");
+  document.getElementById("seen").textContent += "focus: " + page().activeElement.tagName + "\n";
+  one("#containers button[data-focus='row default/database/postgres']").focus();
+  one("#containers button[data-focus='row default/database/postgres']").click();
+  const shown = setInterval(() => {
+    if (!one("#explained h3")) return;
+    clearInterval(shown);
+    document.getElementById("seen").textContent += "pod: " + one("#pod-heading").textContent + ", " + one("#explained").textContent + ", focus on " + page().activeElement.id + "\n";
+    one("#close").click();
+    setTimeout(() => document.getElementById("seen").textContent += "closed: " + one("#pod").hidden + "\n", 100);
+  }, 50);
+}, 50);
+</script>`
+
+func TestReaderOfThePageInChromium(t *testing.T) {
+	url, _ := serve(t, "busy.json")
+	dom := browser.Run(t, url+"/driver", "--dump-dom")
+	for _, line := range []string{
+		"search: 1 of 7 containers, proxy (sidecar)\n",
+		"on node 2: 1 of 7 containers, executor\n",
+		"filter: 2 of 7 containers, nginx metrics\n",
+		"sort: 7 containers, executor postgres nginx proxy (sidecar) ",
+		"pod: default/database (Guaranteed), ",
+		"Allocated; 39Gi of memory (39Gi on node 0)", "focus on pod-heading\n", "closed: true\n",
+	} {
+		if !strings.Contains(dom, line) {
+			t.Errorf("want %q in\n%s", line, dom)
+		}
 	}
 }
 

@@ -22,8 +22,10 @@ import (
 
 // Document is the contract of `status -o json` and of /status. Sizes are in bytes; a value that is not set is absent.
 type Document struct {
-	Time       time.Time   `json:"time"`
-	Version    string      `json:"version"`
+	Time    time.Time `json:"time"`
+	Version string    `json:"version"`
+	// Node is the node's name in the API; absent when it is not known.
+	Node       string      `json:"node,omitempty"`
 	Runtime    *Runtime    `json:"runtime,omitempty"`
 	Policy     Policy      `json:"policy"`
 	Conditions []Condition `json:"conditions"`
@@ -213,6 +215,7 @@ type Sources struct {
 	Tree       *cgroup.Tree // nil leaves out what the cgroups above the pods hold
 	Usages     *Usages      // nil leaves the kernel's counters out
 	Version    string
+	Node       string // its name in the API; "" leaves it out
 	// PreInstalled is set when the runtime has started the plugin itself.
 	PreInstalled bool
 }
@@ -222,7 +225,7 @@ func (s Sources) Make() *Document {
 	view := s.View()
 	config := view.Config.Config
 	d := &Document{
-		Time: view.Taken, Version: s.Version,
+		Time: view.Taken, Version: s.Version, Node: s.Node,
 		Policy: Policy{
 			MemoryManager: string(config.MemoryManagerPolicy), TopologyManager: string(config.TopologyManagerPolicy),
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
