@@ -30,7 +30,7 @@ func (d *daemon) services() ([]part, error) {
 	counters := cgroup.NewSampler(cgroup.FreshTime, d.tree.Counters)
 	sources := status.Sources{View: d.agent.View, Overwrites: func() map[protect.Overwrite]uint64 { return d.agent.Counters().Overwrites },
 		Requests: func() podinfo.Stats { return d.agent.Counters().Requests },
-		Tree:     d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: d.nodeName(), PreInstalled: d.options.launched}
+		Tree:     d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: nodeName(d.options.config), PreInstalled: d.options.launched}
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Containers: counters, Version: version}
 	if d.recorder != nil {
 		sources.Recording = d.recorded

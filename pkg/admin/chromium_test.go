@@ -132,10 +132,10 @@ func TestReaderOfThePageInChromium(t *testing.T) {
 	url, _ := serve(t, "busy.json")
 	dom := browser.Run(t, url+"/driver", "--dump-dom")
 	for _, line := range []string{
-		"search: 1 of 7 containers, proxy (sidecar)\n",
-		"on node 2: 1 of 7 containers, executor\n",
-		"filter: 2 of 7 containers, nginx metrics\n",
-		"sort: 7 containers, executor postgres nginx proxy (sidecar) ",
+		"search: 1 of 8 containers, proxy (sidecar)\n",
+		"on node 2: 1 of 8 containers, executor\n",
+		"filter: 2 of 8 containers, nginx metrics\n",
+		"sort: 8 containers, executor postgres nginx app unpinned proxy (sidecar) ",
 		"pod: default/database (Guaranteed), ",
 		"Allocated; 39Gi of memory (39Gi on node 0)", "focus on pod-heading\n", "closed: true\n",
 	} {
