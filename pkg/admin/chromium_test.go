@@ -84,7 +84,7 @@ func TestPageInChromium(t *testing.T) {
 		"the node's name":         `<strong id="node">worker-1</strong>`,
 		"what is wrong":           "<b>1</b> container throttled or stalled",
 		"a lost protection":       "kubepods.slice protects less than is promised below it",
-		"the count":               "7 containers",
+		"the count":               "8 containers",
 		"the order":               `aria-sort="ascending"`,
 	} {
 		if !strings.Contains(dom, part) {
