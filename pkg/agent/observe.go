@@ -35,6 +35,9 @@ func (a *Agent) reconcile(ctx context.Context) {
 		}
 	}
 	a.logNotes(a.step(ledger.Settled{}).Notes)
+	for _, dir := range a.protector.Unwritable() {
+		a.step(ledger.Resend{Cgroup: dir})
+	}
 	a.protect(ctx)
 	if a.journal != nil {
 		a.journal.Prune(a.tree.Exists)

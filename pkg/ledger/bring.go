@@ -1,5 +1,7 @@
 package ledger
 
+import "github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+
 // Bring asks for the updates of those among the containers of which the runtime's record is not what it should be, as it is
 // now. Their files do not wait for the runtime.
 type Bring struct{ IDs []string }
@@ -19,6 +21,21 @@ func (e Bring) apply(l *Ledger) {
 		}
 		l.answered(c, update.Adjustment, c.resources.Unified, nil)
 		l.step.effects.Updates = append(l.step.effects.Updates, update)
+	}
+}
+
+// Resend is a container whose files do not hold what the runtime was asked to write, and nobody else can: the runtime is asked
+// again.
+type Resend struct{ Cgroup string }
+
+func (e Resend) apply(l *Ledger) {
+	for _, p := range l.living {
+		for _, c := range p.containers {
+			if c.alive() && c.cgroup == e.Cgroup {
+				c.given, c.givenMems = memoryqos.Values{}, ""
+				l.bring(c)
+			}
+		}
 	}
 }
 

@@ -124,3 +124,19 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 		})
 	}
 }
+
+func TestResendAsksTheRuntimeAgain(t *testing.T) {
+	l := newLedger(t, "memoryReservationPolicy: TieredReservation")
+	limit, now := int64(1<<30), time.Unix(1, 0)
+	pod := Pod{ID: "sandbox", UID: "uid", CgroupParent: "/kubepods/poduid"}
+	c := Container{ID: "id", PodID: pod.ID, Name: "main", CgroupsPath: pod.CgroupParent + "/id", Resources: Resources{MemoryLimit: &limit}}
+	answer := l.Step(now, CreateContainer{Pod: pod, Container: c}).Answer
+	l.Step(now, StartContainer{Pod: pod, Container: c})
+	if effects := l.Step(now, Bring{IDs: []string{"id"}}); len(effects.Updates) > 0 {
+		t.Errorf("updates before: %v", effects.Updates)
+	}
+	l.Step(now, Resend{Cgroup: "kubepods/poduid/id"})
+	if effects := l.Step(now, Bring{IDs: []string{"id"}}); fmt.Sprint(effects.Updates) != fmt.Sprint([]Update{{"id", answer}}) {
+		t.Errorf("updates %v, want %v", effects.Updates, answer)
+	}
+}

@@ -381,6 +381,7 @@ func (p *Protector) noteChange(c change) {
 // notWritten returns the error of a write, nil where the cgroup is gone or only the runtime may write.
 func (p *Protector) notWritten(c change, err error) error {
 	c.file().known = false
+	c.refused = c.refused || errors.Is(err, cgroup.ErrOwn)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, cgroup.ErrOwn) {
 		return nil
 	}

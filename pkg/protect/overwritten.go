@@ -4,6 +4,19 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
+// Unwritable are the containers whose files do not hold what is desired, and can be written by the runtime alone: this
+// process is in them.
+func (p *Protector) Unwritable() (cgroups []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.containers {
+		if r.refused && !r.byRuntime && !r.settled() {
+			cgroups = append(cgroups, r.cgroup)
+		}
+	}
+	return cgroups
+}
+
 // File is a file of a cgroup.
 type File struct {
 	Cgroup string

@@ -67,6 +67,7 @@ type row struct {
 	byRuntime bool // see Target
 	watched   bool
 	repaired  bool // a container's files were found to hold something else, and are being written
+	refused   bool // the kernel lets the runtime alone write them: see cgroup.ErrOwn
 	place     int  // of a container among Protector.containers
 	inner     *row // the cgroup that crun makes inside a container's, for the same values
 	isInner   bool
