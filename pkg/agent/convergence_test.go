@@ -25,7 +25,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
@@ -1119,26 +1118,9 @@ func (w *world) checkAllocations(view *View) string {
 	if !ok {
 		return ""
 	}
-	type key struct {
-		node int
-		of   memorymanager.MemoryType
-	}
-	sums := map[key]uint64{}
-	allocated := map[string][]memorymanager.Block{}
-	for _, entry := range state.Entries {
-		allocated[entry.Pod+"/"+entry.Container] = entry.Blocks
-		for _, block := range entry.Blocks {
-			for _, amount := range block.PerNode {
-				sums[key{amount.Node, block.Type}] += amount.Bytes
-			}
-		}
-	}
-	for _, node := range state.Nodes {
-		for _, table := range node.Memory {
-			if sum := sums[key{node.ID, table.Type}]; sum != table.Reserved {
-				return fmt.Sprintf("node %d has %d of %s allocated, its containers have %d", node.ID, table.Reserved, table.Type, sum)
-			}
-		}
+	allocated, problem := allocations(state)
+	if problem != "" {
+		return problem
 	}
 	for _, p := range view.Pods {
 		for _, c := range p.Containers {

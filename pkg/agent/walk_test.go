@@ -362,19 +362,15 @@ func (w *walker) check(event string) {
 	}
 }
 
-// checkAllocations compares the node map with the allocations, and the allocations with the pods.
-func (w *walker) checkAllocations(state memorymanager.State, fail func(string, ...any)) {
+// allocations are those of the containers, by pod and name. The problem is that the node map is not their sum.
+func allocations(state memorymanager.State) (allocated map[string][]memorymanager.Block, problem string) {
 	type key struct {
 		node int
 		of   memorymanager.MemoryType
 	}
 	sums := map[key]uint64{}
-	allocated := map[string][]memorymanager.Block{}
+	allocated = map[string][]memorymanager.Block{}
 	for _, entry := range state.Entries {
-		p := w.pods[entry.Pod]
-		if p == nil {
-			fail("pod %s is gone and has an allocation", entry.Pod)
-		}
 		allocated[entry.Pod+"/"+entry.Container] = entry.Blocks
 		for _, block := range entry.Blocks {
 			for _, amount := range block.PerNode {
@@ -384,10 +380,24 @@ func (w *walker) checkAllocations(state memorymanager.State, fail func(string, .
 	}
 	for _, node := range state.Nodes {
 		for _, table := range node.Memory {
-			if got := sums[key{node.ID, table.Type}]; got != table.Reserved {
-				fail("node %d has %d of %s reserved, the allocations sum up to %d", node.ID, table.Reserved, table.Type, got)
+			if sum := sums[key{node.ID, table.Type}]; sum != table.Reserved {
+				return nil, fmt.Sprintf("node %d has %d of %s allocated, its containers have %d", node.ID, table.Reserved, table.Type, sum)
 			}
 		}
+	}
+	return allocated, ""
+}
+
+// checkAllocations compares the node map with the allocations, and the allocations with the pods.
+func (w *walker) checkAllocations(state memorymanager.State, fail func(string, ...any)) {
+	for _, entry := range state.Entries {
+		if w.pods[entry.Pod] == nil {
+			fail("pod %s is gone and has an allocation", entry.Pod)
+		}
+	}
+	allocated, problem := allocations(state)
+	if problem != "" {
+		fail("%s", problem)
 	}
 	for _, p := range w.View().Pods {
 		for _, c := range p.Containers {
