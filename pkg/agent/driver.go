@@ -59,7 +59,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	if effects.HighChanged {
 		signal(a.highChanged)
 	}
-	if len(effects.Bring)+len(effects.Look) > 0 {
+	if len(effects.Bring) > 0 { // what is to be looked at has its caller look
 		a.poke()
 	}
 	return effects

@@ -232,10 +232,7 @@ func (a *Agent) StartContainer(ctx context.Context, pod ledger.Pod, container le
 	container.State = ledger.Running
 	pod = a.read(pod)
 	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: container, Found: a.find(pod, container)})
-	a.mu.Lock()
-	at, lives := a.ledger.Place(container.ID)
-	a.mu.Unlock()
-	if lives {
+	if at, lives := a.place(container.ID); lives {
 		_ = a.protector.Finish(ctx, at.Cgroup)
 	}
 	a.lookDue(ctx)

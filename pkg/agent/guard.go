@@ -43,9 +43,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 
 // written has a container's files written, and reports an error where they do not hold what is desired.
 func (a *Agent) written(ctx context.Context, id string) error {
-	a.mu.Lock()
-	at, lives := a.ledger.Place(id)
-	a.mu.Unlock()
+	at, lives := a.place(id)
 	if !lives {
 		return fmt.Errorf("container %s has ended", id)
 	}

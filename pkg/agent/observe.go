@@ -47,6 +47,13 @@ func (a *Agent) reconcile(ctx context.Context) {
 	}
 }
 
+// place is where a container's files are; it is false for one that does not live or has no cgroup.
+func (a *Agent) place(id string) (ledger.Place, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Place(id)
+}
+
 // lookDue reads the limits of the containers of which the ledger wants to know.
 func (a *Agent) lookDue(ctx context.Context) {
 	a.mu.Lock()

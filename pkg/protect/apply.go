@@ -77,9 +77,9 @@ func (p *Protector) unset(r *row) {
 }
 
 // settle makes these cgroups hold what is desired, and drops those that are no target any more.
-func (p *Protector) settle(ctx context.Context, rows []*row) (errs []error) {
+func (p *Protector) settle(ctx context.Context, rows []*row) (above []error) {
 	var changes []change
-	var failed []error // in containers
+	var failed failures
 	for _, r := range rows {
 		if r.byRuntime || r.settled() {
 			continue
@@ -90,12 +90,7 @@ func (p *Protector) settle(ctx context.Context, rows []*row) (errs []error) {
 			}
 			for i := range part.files {
 				due, err := p.unsettled(part, i)
-				switch {
-				case err != nil && r.level == cgroup.LevelContainer:
-					failed = append(failed, err)
-				case err != nil:
-					errs = append(errs, err)
-				}
+				failed.add(part, err)
 				switch {
 				case !due:
 				case slow(part, i):
@@ -106,9 +101,8 @@ func (p *Protector) settle(ctx context.Context, rows []*row) (errs []error) {
 			}
 		}
 	}
-	above, inside := p.write(ctx, changes)
-	errs = append(errs, above...)
-	p.countContainers(rows, append(failed, inside...))
+	p.write(ctx, changes, &failed)
+	p.countContainers(rows, failed.inside)
 	for _, r := range rows {
 		if p.rows[r.cgroup] != r {
 			continue
@@ -118,7 +112,21 @@ func (p *Protector) settle(ctx context.Context, rows []*row) (errs []error) {
 			p.drop(r)
 		}
 	}
-	return errs
+	return failed.above
+}
+
+// failures are errors above the containers, and in them.
+type failures struct{ above, inside []error }
+
+// add adds an error about a file of a cgroup; nil is none.
+func (f *failures) add(r *row, err error) {
+	switch {
+	case err == nil:
+	case r.level == cgroup.LevelContainer:
+		f.inside = append(f.inside, err)
+	default:
+		f.above = append(f.above, err)
+	}
 }
 
 // settled reports whether there is nothing to do for any file.
@@ -163,10 +171,7 @@ func slow(r *row, index int) bool { return r.level == cgroup.LevelContainer && i
 // postpone leaves a container's slow files to Finish.
 func (p *Protector) postpone(r *row) {
 	p.late[r.cgroup] = true
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
+	poke(p.wake)
 }
 
 // Finish writes what Apply, Update and Reconcile have left of some containers: memory.high and cpuset.mems. Run does so for
@@ -277,8 +282,7 @@ func (p *Protector) put(dir string, index int, value uint64) error {
 // write makes the changes: first those that lower, children before parents; then those that raise, parents before children.
 // In between each cgroup holds the smaller of its old and new value, so that the sum of children never exceeds their parent's
 // old value while it is lowered, nor its new one while they are raised. What may take long comes last, and without the lock.
-// It returns what failed above the containers, and in them.
-func (p *Protector) write(ctx context.Context, changes []change) (above, inside []error) {
+func (p *Protector) write(ctx context.Context, changes []change, failed *failures) {
 	slices.SortFunc(changes, func(a, b change) int {
 		if a.index >= high != (b.index >= high) {
 			return cmp.Compare(a.index, b.index)
@@ -305,12 +309,7 @@ func (p *Protector) write(ctx context.Context, changes []change) (above, inside 
 		} else {
 			err = p.writeSlowly(ctx, c)
 		}
-		switch {
-		case err != nil && c.level == cgroup.LevelContainer:
-			inside = append(inside, err)
-		case err != nil:
-			above = append(above, err)
-		}
+		failed.add(c.row, err)
 		f := c.file()
 		if !f.wanted || !f.settled() {
 			continue
@@ -327,7 +326,6 @@ func (p *Protector) write(ctx context.Context, changes []change) (above, inside 
 	for _, r := range units {
 		p.systemd.set(r.cgroup, p.unit(r.cgroup, r.driver), values[r])
 	}
-	return above, inside
 }
 
 // writeFile writes a file that holds protection.

@@ -72,8 +72,7 @@ func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, 
 // reconcile compares rows and repairs what is due, or everything at once.
 func (p *Protector) reconcile(ctx context.Context, rows []*row, atOnce bool) (next time.Duration, err error) {
 	var changes []change
-	var errs []error
-	var failed []error // in containers
+	var failed failures
 	now := p.now()
 	for _, r := range rows {
 		delete(p.delayed, r.cgroup)
@@ -87,12 +86,7 @@ func (p *Protector) reconcile(ctx context.Context, rows []*row, atOnce bool) (ne
 			}
 			for i := range part.files {
 				wait, due, err := p.check(part, i, now)
-				switch {
-				case err != nil && r.level == cgroup.LevelContainer:
-					failed = append(failed, err)
-				case err != nil:
-					errs = append(errs, err)
-				}
+				failed.add(part, err)
 				switch {
 				case due && !atOnce && slow(part, i):
 					p.postpone(r)
@@ -107,12 +101,11 @@ func (p *Protector) reconcile(ctx context.Context, rows []*row, atOnce bool) (ne
 			}
 		}
 	}
-	above, inside := p.write(ctx, changes)
-	failed = append(failed, inside...)
-	p.countContainers(rows, failed)
-	errs = append(errs, above...)
+	p.write(ctx, changes, &failed)
+	p.countContainers(rows, failed.inside)
+	errs := failed.above
 	if atOnce {
-		errs = append(errs, failed...)
+		errs = append(errs, failed.inside...)
 	}
 	for _, c := range changes {
 		if c.file().settled() {
