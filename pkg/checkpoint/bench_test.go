@@ -94,11 +94,11 @@ func benchmarkCycle(b *testing.B, nodes, existing, types int) {
 		if _, err := m.Admit(c); err != nil {
 			b.Fatal(err)
 		}
-		if err := w.Submit(m.Nodes(), c.Pod, m.Entries(c.Pod)).Wait(ctx); err != nil {
+		if err := w.Submit(m.Nodes(), m.Allocations(c.Pod)).Wait(ctx); err != nil {
 			b.Fatal(err)
 		}
 		m.Release(c.Pod, c.Name)
-		if err := w.Submit(m.Nodes(), c.Pod, m.Entries(c.Pod)).Wait(ctx); err != nil {
+		if err := w.Submit(m.Nodes(), m.Allocations(c.Pod)).Wait(ctx); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -143,7 +143,7 @@ func BenchmarkWriter(b *testing.B) {
 						c := memorymanager.Container{Pod: podUID(1000 + i), Name: "container", Request: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 64 * mib}}}
 						lock.Lock()
 						_, err := m.Admit(c)
-						ticket := w.Submit(m.Nodes(), c.Pod, m.Entries(c.Pod))
+						ticket := w.Submit(m.Nodes(), m.Allocations(c.Pod))
 						lock.Unlock()
 						if err == nil {
 							err = ticket.Wait(ctx)
@@ -177,7 +177,7 @@ func BenchmarkEncode(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
 			s.Nodes[0].Memory[0].Free = uint64(i % 1000)
-			e.decide(s.Nodes, s.Entries[0].Pod, s.Entries[:1])
+			e.decide(s.Nodes, memorymanager.PodAllocations{Pod: s.Entries[0].Pod, Entries: s.Entries[:1]})
 			buffer = e.appendTo(buffer[:0])
 		}
 	})
@@ -191,7 +191,7 @@ func BenchmarkChecksum(b *testing.B) {
 		hash := fnvOffset
 		for b.Loop() {
 			for _, p := range e.pods {
-				hash = fnv1a(hash, p.text)
+				hash = fnv1a(hash, p.entries.text)
 			}
 		}
 	})

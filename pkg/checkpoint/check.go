@@ -39,9 +39,10 @@ func Check(s memorymanager.State) []Finding {
 		c.checkTables(node)
 		c.checkGroup(node)
 	}
-	for _, entry := range s.Entries {
-		c.checkEntry(entry)
+	for _, blocks := range counted(s) {
+		c.checkBlocks(blocks)
 	}
+	c.checkParts()
 	if len(c.findings) == 0 { // sums say nothing new about a state that is wrong already
 		c.checkAssignments()
 		c.checkGroupSums()
@@ -66,6 +67,27 @@ func nodeName(id int) string { return fmt.Sprintf("node %d", id) }
 
 func entryName(entry memorymanager.Entry) string {
 	return "pod " + entry.Pod + " container " + entry.Container
+}
+
+// ownedBlocks are blocks that the node map counts.
+type ownedBlocks struct {
+	owner  string
+	blocks []memorymanager.Block
+}
+
+// counted are the containers' blocks, and of pods that have an allocation of their own those.
+func counted(s memorymanager.State) (all []ownedBlocks) {
+	own := map[string]bool{}
+	for _, entry := range s.Pods {
+		own[entry.Pod] = true
+		all = append(all, ownedBlocks{"pod " + entry.Pod, entry.Blocks})
+	}
+	for _, entry := range s.Entries {
+		if !own[entry.Pod] {
+			all = append(all, ownedBlocks{entryName(entry), entry.Blocks})
+		}
+	}
+	return all
 }
 
 // checkTables checks that what a node has is what it gives.
@@ -113,10 +135,29 @@ func (c *checker) checkGroup(node memorymanager.NodeState) {
 	}
 }
 
-// checkEntry checks that a container's blocks are on nodes of one group that have the memory.
-func (c *checker) checkEntry(entry memorymanager.Entry) {
-	where := entryName(entry)
-	for _, block := range entry.Blocks {
+// checkParts checks that what the containers of a pod with an allocation of its own have is a part of it.
+func (c *checker) checkParts() {
+	for _, pod := range byPod(c.state) {
+		if pod.Blocks != nil && len(pod.Entries) == 0 {
+			c.add("pod "+pod.Pod, doRebuild, "has an allocation and no containers")
+		}
+		for _, entry := range pod.Entries {
+			for _, part := range entry.Blocks {
+				within := slices.ContainsFunc(pod.Blocks, func(b memorymanager.Block) bool {
+					return b.Type == part.Type && b.Nodes == part.Nodes && b.Size >= part.Size
+				})
+				if pod.Blocks != nil && !within {
+					c.add(entryName(entry), doRebuild, "%d bytes of %s on nodes [%s] are no part of its pod's allocation", part.Size, part.Type, part.Nodes)
+				}
+			}
+		}
+	}
+}
+
+// checkBlocks checks that blocks are on nodes of one group that have the memory.
+func (c *checker) checkBlocks(owned ownedBlocks) {
+	where := owned.owner
+	for _, block := range owned.blocks {
 		for id := range block.Nodes.All() {
 			node, ok := c.nodes[id]
 			switch {
@@ -140,17 +181,17 @@ func typeTable(node memorymanager.NodeState, name memorymanager.MemoryType) *mem
 }
 
 func (c *checker) checkAssignments() {
-	counted := map[int]int{}
-	for _, entry := range c.state.Entries {
-		for _, block := range entry.Blocks {
+	assigned := map[int]int{}
+	for _, owned := range counted(c.state) {
+		for _, block := range owned.blocks {
 			for id := range block.Nodes.All() {
-				counted[id]++
+				assigned[id]++
 			}
 		}
 	}
 	for _, node := range c.state.Nodes {
-		if node.Assignments != counted[node.ID] {
-			c.add(nodeName(node.ID), doRebuild, "numberOfAssignments is %d, but %d blocks are on it", node.Assignments, counted[node.ID])
+		if node.Assignments != assigned[node.ID] {
+			c.add(nodeName(node.ID), doRebuild, "numberOfAssignments is %d, but %d blocks are on it", node.Assignments, assigned[node.ID])
 		}
 	}
 }
@@ -178,8 +219,8 @@ func groupSums(s memorymanager.State) (reserved, allocated map[groupType]uint64)
 			reserved[groupType{node.Cells, table.Type}] += table.Reserved
 		}
 	}
-	for _, entry := range s.Entries {
-		for _, block := range entry.Blocks {
+	for _, owned := range counted(s) {
+		for _, block := range owned.blocks {
 			allocated[groupType{block.Nodes, block.Type}] += block.Size
 		}
 	}
@@ -208,15 +249,15 @@ func (c *checker) checkAmounts() {
 		name memorymanager.MemoryType
 	}
 	amounts := map[nodeType]uint64{}
-	for _, entry := range c.state.Entries {
-		for _, block := range entry.Blocks {
+	for _, owned := range counted(c.state) {
+		for _, block := range owned.blocks {
 			if block.PerNode == nil {
 				return
 			}
 			for _, amount := range block.PerNode {
 				amounts[nodeType{amount.Node, block.Type}] += amount.Bytes
 				if !block.Nodes.Has(amount.Node) {
-					c.add(entryName(entry), doDrain, "%s has %d bytes on node %d, outside of its nodes [%s]", block.Type, amount.Bytes, amount.Node, block.Nodes)
+					c.add(owned.owner, doDrain, "%s has %d bytes on node %d, outside of its nodes [%s]", block.Type, amount.Bytes, amount.Node, block.Nodes)
 				}
 			}
 		}

@@ -19,12 +19,14 @@ type Format string
 
 // The layouts of the kubelet's state file.
 const (
-	// V1 is the layout of kubelets 1.21 to 1.36, and ours.
+	// V1 is the layout of kubelets 1.21 to 1.36, and ours while no pod has an allocation of its own.
 	V1 Format = "v1"
+	// V2 is the layout of kubelet 1.36 with the feature gate PodLevelResourceManagers: V1 with the key "podEntries".
+	V2 Format = "v2"
+	// V3 is the layout of kubelets from 1.37, and ours otherwise: V1, and beside it the state with its pod entries as a string.
+	V3 Format = "v3"
 	// Nodes is the layout before 1.21, with the key "nodes" for a node's group. Its checksum is not verified.
 	Nodes Format = "nodes"
-	// Wrapped is the layout of kubelets from 1.37: V1 and beside it the same state as a string.
-	Wrapped Format = "wrapped"
 )
 
 // File is the content of a state file.

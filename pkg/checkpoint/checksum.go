@@ -13,8 +13,8 @@ const (
 	textNodes   = " MachineState:(state.NUMANodeMap)"
 	textEntries = " Entries:(state.ContainerMemoryAssignments)"
 	textEnd     = " Checksum:(checksum.Checksum)0}"
-	// textPodEntries stands before textEnd when a kubelet with the feature gate PodLevelResourceManagers wrote the file.
-	textPodEntries = " PodEntries:(state.PodMemoryAssignments)map[]"
+	// textPodEntries stands before textEnd in layout V2.
+	textPodEntries = " PodEntries:(state.PodMemoryAssignments)"
 )
 
 func appendNodeText(b []byte, node memorymanager.NodeState) []byte {
@@ -50,10 +50,19 @@ func appendPodText(b []byte, pod string, entries []memorymanager.Entry) []byte {
 	return append(b, ']')
 }
 
+func appendPodEntryText(b []byte, pod string, blocks []memorymanager.Block) []byte {
+	b = append(append(b, pod...), ":{MemoryBlocks:([]state.Block)"...)
+	return append(appendBlocksText(b, blocks), '}')
+}
+
 func appendEntryText(b []byte, entry memorymanager.Entry) []byte {
-	b = append(b, validUTF8(entry.Container)...)
-	b = append(b, ":["...)
-	for i, block := range entry.Blocks {
+	b = append(append(b, validUTF8(entry.Container)...), ':')
+	return appendBlocksText(b, entry.Blocks)
+}
+
+func appendBlocksText(b []byte, blocks []memorymanager.Block) []byte {
+	b = append(b, '[')
+	for i, block := range blocks {
 		if i > 0 {
 			b = append(b, ' ')
 		}
@@ -69,28 +78,33 @@ func appendEntryText(b []byte, entry memorymanager.Entry) []byte {
 
 // amountsSum is the checksum of a pod's per-node amounts, which the kubelet's does not cover. A file holds the sum over
 // its pods, so that a change of one pod does not touch the others.
-func amountsSum(pod string, entries []memorymanager.Entry) uint32 {
-	var b []byte
-	for _, entry := range entries {
-		for _, block := range entry.Blocks {
-			if block.PerNode == nil {
-				continue
-			}
-			b = append(b, pod...)
-			b = append(b, '/')
-			b = append(b, validUTF8(entry.Container)...)
-			b = append(b, '/')
-			b = append(b, validUTF8(string(block.Type))...)
-			for _, amount := range block.PerNode {
-				b = append(b, ' ')
-				b = strconv.AppendInt(b, int64(amount.Node), 10)
-				b = appendField(b, "=", amount.Bytes)
-			}
-			b = append(b, '\n')
-		}
+func amountsSum(pod memorymanager.PodAllocations) uint32 {
+	b := appendAmountsText(nil, pod.Pod, "", pod.Blocks)
+	for _, entry := range pod.Entries {
+		b = appendAmountsText(b, pod.Pod, validUTF8(entry.Container), entry.Blocks)
 	}
 	if b == nil {
 		return 0
 	}
 	return fnv1a(fnvOffset, b)
+}
+
+func appendAmountsText(b []byte, pod, container string, blocks []memorymanager.Block) []byte {
+	for _, block := range blocks {
+		if block.PerNode == nil {
+			continue
+		}
+		b = append(b, pod...)
+		b = append(b, '/')
+		b = append(b, container...)
+		b = append(b, '/')
+		b = append(b, validUTF8(string(block.Type))...)
+		for _, amount := range block.PerNode {
+			b = append(b, ' ')
+			b = strconv.AppendInt(b, int64(amount.Node), 10)
+			b = appendField(b, "=", amount.Bytes)
+		}
+		b = append(b, '\n')
+	}
+	return b
 }

@@ -23,17 +23,34 @@ type extras struct {
 	// Data is the state as a string and DataChecksum its sum: kubelets from 1.37.
 	Data         string `json:"data"`
 	DataChecksum uint64 `json:"dataChecksum"`
-	// PodEntries has the pod-level assignments of kubelets with the feature gate PodLevelResourceManagers.
-	PodEntries map[string]json.RawMessage `json:"podEntries"`
+	// PodEntries are the pods' own blocks, which kubelets with the feature gate PodLevelResourceManagers write.
+	PodEntries map[string]podEntry `json:"podEntries"`
 	// MachineState has the old key of the groups.
 	MachineState map[int]struct {
 		Nodes []int `json:"nodes"`
 	} `json:"machineState"`
-	// Entries and PerNodeChecksum are ours.
-	Entries map[string]map[string][]struct {
-		PerNode map[int]uint64 `json:"perNode"`
-	} `json:"entries"`
-	PerNodeChecksum uint32 `json:"perNodeChecksum"`
+	// Entries and PerNodeChecksum are ours, and so are the amounts of PodEntries.
+	Entries         map[string]map[string][]amounts `json:"entries"`
+	PerNodeChecksum uint32                          `json:"perNodeChecksum"`
+}
+
+// amounts are where the bytes of a block are.
+type amounts struct {
+	PerNode map[int]uint64 `json:"perNode"`
+}
+
+type podEntry struct {
+	MemoryBlocks []struct {
+		state.Block
+		amounts
+	} `json:"memoryBlocks"`
+}
+
+func (e podEntry) split() (blocks []state.Block, with []amounts) {
+	for _, block := range e.MemoryBlocks {
+		blocks, with = append(blocks, block.Block), append(with, block.amounts)
+	}
+	return blocks, with
 }
 
 // Decode reads the text of a state file in any of the kubelet's layouts, compact, pretty-printed or with its keys in
@@ -61,8 +78,8 @@ func decode(data []byte) (file File, damage, err error) {
 	file.Format = V1
 	switch {
 	case more.Data != "" || more.DataChecksum != 0:
-		file.Format, file.Checksum = Wrapped, uint32(more.DataChecksum)
-		if sum := uint64(fnv1a(fnv1a(fnvOffset, "(string)"), more.Data)); sum != more.DataChecksum {
+		file.Format, file.Checksum = V3, uint32(more.DataChecksum)
+		if sum := uint64(dataSum(more.Data)); sum != more.DataChecksum {
 			damage = damaged("dataChecksum", more.DataChecksum, "data has", sum)
 		}
 		file.Verified = damage == nil
@@ -73,11 +90,7 @@ func decode(data []byte) (file File, damage, err error) {
 		file.Format, file.Checksum = Nodes, uint32(content.Checksum)
 	case content.Checksum != 0:
 		file.Checksum = uint32(content.Checksum)
-		damage = verify(content)
-		file.Verified = damage == nil
-	}
-	if len(more.PodEntries) > 0 {
-		return file, damage, fmt.Errorf("podEntries has %d pods: assignments of the feature gate PodLevelResourceManagers have no counterpart here; drain the node and start the kubelet without it", len(more.PodEntries))
+		file.Format, file.Verified, damage = verify(content, more.PodEntries)
 	}
 	if file.Policy = content.PolicyName; file.Policy != PolicyStatic && file.Policy != policyNone {
 		return file, damage, fmt.Errorf("policyName is %q, want %q or %q", file.Policy, PolicyStatic, policyNone)
@@ -140,18 +153,27 @@ func useOldGroups(content *state.MemoryManagerCheckpoint, more extras) bool {
 	return used
 }
 
-// verify compares the stored checksum with the one of the content, as every kubelet from 1.21 does.
-func verify(content *state.MemoryManagerCheckpoint) error {
+// verify compares the stored checksum with the one of the content, as every kubelet from 1.21 does, and says in which
+// layout it is right. The one of V1 does not vouch for pod entries.
+func verify(content *state.MemoryManagerCheckpoint, entries map[string]podEntry) (format Format, verified bool, damage error) {
 	stored := content.Checksum
 	content.Checksum = 0
 	text := dump.ForHash(content)
 	content.Checksum = stored
 	sum := fnv1a(fnvOffset, text)
-	podLevel := strings.TrimSuffix(text, textEnd) + textPodEntries + textEnd
-	if uint64(stored) != uint64(sum) && uint64(stored) != uint64(fnv1a(fnvOffset, podLevel)) {
-		return damaged("checksum", uint64(stored), "the content has", uint64(sum))
+	if uint64(stored) == uint64(sum) {
+		return V1, len(entries) == 0, nil
 	}
-	return nil
+	pods := state.PodMemoryAssignments{}
+	for pod, entry := range entries {
+		blocks, _ := entry.split()
+		pods[pod] = state.PodEntry{MemoryBlocks: blocks}
+	}
+	withPods := strings.TrimSuffix(text, textEnd) + " PodEntries:" + dump.ForHash(pods) + textEnd
+	if uint64(stored) == uint64(fnv1a(fnvOffset, withPods)) {
+		return V2, true, nil
+	}
+	return V1, false, damaged("checksum", uint64(stored), "the content has", uint64(sum))
 }
 
 func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager.State, error) {
@@ -163,28 +185,50 @@ func convert(content *state.MemoryManagerCheckpoint, more extras) (memorymanager
 		}
 		s.Nodes = append(s.Nodes, node)
 	}
-	amounts := uint32(0)
 	for _, pod := range slices.Sorted(maps.Keys(content.Entries)) {
-		first := len(s.Entries)
 		for _, container := range slices.Sorted(maps.Keys(content.Entries[pod])) {
-			entry := memorymanager.Entry{Pod: pod, Container: container}
-			for i, block := range content.Entries[pod][container] {
-				converted, err := convertBlock(block)
-				if err != nil {
-					return s, fmt.Errorf("entries: pod %s container %s: %w", pod, container, err)
-				}
-				converted.PerNode = perNode(more.Entries[pod][container][i].PerNode)
-				entry.Blocks = append(entry.Blocks, converted)
+			where := fmt.Sprintf("entries: pod %s container %s", pod, container)
+			blocks, err := convertBlocks(where, content.Entries[pod][container], more.Entries[pod][container])
+			if err != nil {
+				return s, err
 			}
-			slices.SortStableFunc(entry.Blocks, func(a, b memorymanager.Block) int { return cmp.Compare(a.Type, b.Type) })
-			s.Entries = append(s.Entries, entry)
+			s.Entries = append(s.Entries, memorymanager.Entry{Pod: pod, Container: container, Blocks: blocks})
 		}
-		amounts += amountsSum(pod, s.Entries[first:])
 	}
-	if amounts != more.PerNodeChecksum {
-		return s, damaged("perNodeChecksum", uint64(more.PerNodeChecksum), "the perNode amounts have", uint64(amounts))
+	for _, pod := range slices.Sorted(maps.Keys(more.PodEntries)) {
+		own, with := more.PodEntries[pod].split()
+		blocks, err := convertBlocks("podEntries: pod "+pod, own, with)
+		if err != nil {
+			return s, err
+		}
+		if len(blocks) > 0 {
+			s.Pods = append(s.Pods, memorymanager.PodEntry{Pod: pod, Blocks: blocks})
+		}
+	}
+	sum := uint32(0)
+	for _, pod := range byPod(s) {
+		sum += amountsSum(pod)
+	}
+	if sum != more.PerNodeChecksum {
+		return s, damaged("perNodeChecksum", uint64(more.PerNodeChecksum), "the perNode amounts have", uint64(sum))
 	}
 	return s, nil
+}
+
+// convertBlocks sorts them by type: a kubelet writes them in any order.
+func convertBlocks(where string, blocks []state.Block, with []amounts) (converted []memorymanager.Block, err error) {
+	for i, block := range blocks {
+		one, err := convertBlock(block)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", where, err)
+		}
+		if i < len(with) {
+			one.PerNode = perNode(with[i].PerNode)
+		}
+		converted = append(converted, one)
+	}
+	slices.SortStableFunc(converted, func(a, b memorymanager.Block) int { return cmp.Compare(a.Type, b.Type) })
+	return converted, nil
 }
 
 func convertNode(id int, node *state.NUMANodeState) (memorymanager.NodeState, error) {

@@ -61,7 +61,8 @@ func TestDecodeErrorsSayWhatWouldBeRight(t *testing.T) {
 		"block without type": {replaced(`"type":"memory"`, `"type":""`), "entries: pod a container c: a block has no type, want memory or hugepages-<size>"},
 		"negative size":      {replaced(`"size":2147483648`, `"size":-1`), "key \"entries.size\" before byte 286: found number -1, want a whole number"},
 		"wrong sum":          {replaced(`"size":2147483648`, `"size":1`), "no checksum vouches for this text and it contradicts itself (1 findings): nodes 0: memory: reserved is 2147483648, but the containers' blocks are 1"},
-		"pod level":          {replaced(`"checksum":0`, `"podEntries":{"p":{}},"checksum":0`), "podEntries has 1 pods: assignments of the feature gate PodLevelResourceManagers have no counterpart here; drain the node and start the kubelet without it"},
+		"pod level":          {replaced(`"checksum":0`, `"podEntries":{"p":{"memoryBlocks":[{"numaAffinity":[0],"type":"memory","size":1}]}},"checksum":0`), "no checksum vouches for this text and it contradicts itself (1 findings): pod p: has an allocation and no containers"},
+		"pod block nowhere":  {replaced(`"checksum":0`, `"podEntries":{"p":{"memoryBlocks":[{"numaAffinity":[99],"type":"memory","size":1}]}},"checksum":0`), "podEntries: pod p: numaAffinity is [99], want one or more distinct ids of 0 to 63"},
 		"wrapped, wrong sum": {`{"data":"{}","dataChecksum":5}`, "dataChecksum is 5, but data has 694314937: the file was changed or damaged after it was written"},
 		"wrapped, no data":   {`{"dataChecksum":5}`, "dataChecksum is 5, but data has 441364273: the file was changed or damaged after it was written"},
 		"wrapped, no JSON":   {wrap("x"), "data: is not JSON from byte 1 on (cut short?): invalid character 'x' looking for beginning of value"},
@@ -87,7 +88,7 @@ func wrap(inner string) string {
 	return fmt.Sprintf(`{"policyName":"Static","machineState":{},"checksum":1,"data":%s,"dataChecksum":%d}`, quoted, fnv1a(fnvOffset, "(string)"+inner))
 }
 
-func TestWrappedLayoutIsRead(t *testing.T) {
+func TestKubelet137IsRead(t *testing.T) {
 	for _, kubelet := range readTexts(t, "testdata/kubelet.jsonl.gz") {
 		plain, err := Decode([]byte(kubelet.Text))
 		if err != nil {
@@ -95,7 +96,7 @@ func TestWrappedLayoutIsRead(t *testing.T) {
 		}
 		inner := kubelet.Text[:strings.LastIndex(kubelet.Text, `,"checksum"`)] + "}"
 		file, err := Decode([]byte(wrap(inner)))
-		if err != nil || file.Format != Wrapped || !file.Verified {
+		if err != nil || file.Format != V3 || !file.Verified {
 			t.Fatalf("%s: %v: %+v", kubelet.Name, err, file)
 		}
 		if string(Encode(file.Policy, file.State)) != string(Encode(plain.Policy, plain.State)) {
@@ -106,8 +107,8 @@ func TestWrappedLayoutIsRead(t *testing.T) {
 
 func TestPodLevelKubeletWithoutPodsIsRead(t *testing.T) {
 	text := `{"policyName":"Static","machineState":{},"checksum":%d}`
-	sum := fnv1a(fnvOffset, textPolicy+"Static"+textNodes+"map[]"+textEntries+"map[]"+textPodEntries+textEnd)
-	if file, err := Decode(fmt.Appendf(nil, text, sum)); err != nil || !file.Verified {
+	sum := fnv1a(fnvOffset, textPolicy+"Static"+textNodes+"map[]"+textEntries+"map[]"+textPodEntries+"map[]"+textEnd)
+	if file, err := Decode(fmt.Appendf(nil, text, sum)); err != nil || !file.Verified || file.Format != V2 {
 		t.Fatal(err)
 	}
 }

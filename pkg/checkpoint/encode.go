@@ -9,13 +9,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Encode returns the state file's text, which every kubelet from 1.21 reads.
+// Encode returns the state file's text in the oldest layout that holds the state: V1, which every kubelet from 1.21 reads,
+// or V3 when pods have allocations of their own.
 //
 // How much of a group's blocks is on each of its nodes is what the nodes have reserved, so the blocks' PerNode amounts
 // are left out. They are written where the nodes do not show it, because containers are allocated beyond what a node has: in
 // a key of each block, "perNode", and a key "perNodeChecksum" at the end, both of which the kubelet skips.
-func Encode(policy string, s memorymanager.State) []byte {
+func Encode(policy string, s memorymanager.State) []byte { return encode("", policy, s) }
+
+// encode writes a layout, or the oldest that holds the state.
+func encode(format Format, policy string, s memorymanager.State) []byte {
 	e := newEncoder(policy)
+	e.format = format
 	e.replace(s)
 	return e.appendTo(nil)
 }
@@ -23,6 +28,7 @@ func Encode(policy string, s memorymanager.State) []byte {
 // An encoder keeps the text of each node and pod, so that a decision re-encodes what it changed, not the state.
 type encoder struct {
 	policy  string
+	format  Format // empty for the oldest that holds the state
 	nodes   []nodeText // by id
 	order   []int      // of nodes in the file: encoding/json sorts "10" before "2"
 	pods    []*podText // by UID
@@ -39,12 +45,18 @@ type nodeText struct {
 
 // podText is one pod's part of the file.
 type podText struct {
-	pod         string
-	json        []byte // "POD":{"CONTAINER":[...]}
+	pod     string
+	entries piece // of its containers: "POD":{"CONTAINER":[...]}, and POD:map[CONTAINER:[...]] under the checksum
+	own     piece // of a pod with pod-level resources: "POD":{"memoryBlocks":[...]}, and POD:{MemoryBlocks:...}
+	amounts uint32
+	span    *span // of entries.text
+}
+
+// piece is a part of the file; its texts are empty where the pod has no such part.
+type piece struct {
+	json        []byte
 	jsonAmounts []byte // the same with per-node amounts; empty when it has none
-	amounts     uint32 // their checksum
-	text        []byte // POD:map[CONTAINER:[...]], under the checksum
-	span        *span  // of the text
+	text        []byte // under the checksum
 }
 
 func newEncoder(policy string) *encoder { return &encoder{policy: validUTF8(policy)} }
@@ -79,11 +91,11 @@ func (t *nodeText) shows(node memorymanager.NodeState) bool {
 	return t.node.Assignments == node.Assignments && t.node.Cells == node.Cells && slices.Equal(t.node.Memory, node.Memory)
 }
 
-// decide takes over what one decision changed, a pod without entries is gone; false when nothing changed. Per-node
+// decide takes over what one decision changed, a pod without allocations is gone; false when nothing changed. Per-node
 // amounts of a state before it are no longer true.
-func (e *encoder) decide(nodes []memorymanager.NodeState, pod string, entries []memorymanager.Entry) bool {
+func (e *encoder) decide(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) bool {
 	changed := e.setNodes(nodes)
-	changed = e.setPod(validUTF8(pod), entries, false) || changed
+	changed = e.setPod(pod, false) || changed
 	changed = changed || e.amounts
 	e.amounts = false
 	return changed
@@ -92,36 +104,52 @@ func (e *encoder) decide(nodes []memorymanager.NodeState, pod string, entries []
 // replace takes over a whole state; false when nothing changed.
 func (e *encoder) replace(s memorymanager.State) bool {
 	changed := e.setNodes(s.Nodes)
-	amounts := slices.ContainsFunc(s.Entries, hasAmounts) && !nodesTellAmounts(s)
+	pods := byPod(s)
+	amounts := slices.ContainsFunc(pods, hasAmounts) && !nodesTellAmounts(s)
 	changed = changed || amounts != e.amounts
 	e.amounts = amounts
-	there := make(map[string]bool, len(s.Entries))
-	for rest := s.Entries; len(rest) > 0; {
-		n := slices.IndexFunc(rest, func(entry memorymanager.Entry) bool { return entry.Pod != rest[0].Pod })
-		if n < 0 {
-			n = len(rest)
-		}
-		pod := validUTF8(rest[0].Pod)
-		there[pod] = true
-		changed = e.setPod(pod, rest[:n], amounts) || changed
-		rest = rest[n:]
+	there := make(map[string]bool, len(pods))
+	for _, pod := range pods {
+		there[validUTF8(pod.Pod)] = true
+		changed = e.setPod(pod, amounts) || changed
 	}
 	before := len(e.pods)
 	e.pods = slices.DeleteFunc(e.pods, func(p *podText) bool { return !there[p.pod] })
 	return changed || len(e.pods) != before
 }
 
-// setPod takes over all entries of a pod, which are sorted by container; without any the pod goes. It is false when
-// nothing changed.
-func (e *encoder) setPod(pod string, entries []memorymanager.Entry, amounts bool) bool {
-	at, found := slices.BinarySearchFunc(e.pods, pod, func(p *podText, pod string) int { return strings.Compare(p.pod, pod) })
-	if len(entries) == 0 {
+// byPod are the allocations of a state, whose entries are sorted by pod.
+func byPod(s memorymanager.State) (pods []memorymanager.PodAllocations) {
+	own := make(map[string][]memorymanager.Block, len(s.Pods))
+	for _, entry := range s.Pods {
+		own[entry.Pod] = entry.Blocks
+	}
+	for rest := s.Entries; len(rest) > 0; {
+		n := slices.IndexFunc(rest, func(entry memorymanager.Entry) bool { return entry.Pod != rest[0].Pod })
+		if n < 0 {
+			n = len(rest)
+		}
+		pods = append(pods, memorymanager.PodAllocations{Pod: rest[0].Pod, Blocks: own[rest[0].Pod], Entries: rest[:n]})
+		delete(own, rest[0].Pod)
+		rest = rest[n:]
+	}
+	for pod, blocks := range own { // of no container, as a kubelet leaves one that crashed
+		pods = append(pods, memorymanager.PodAllocations{Pod: pod, Blocks: blocks})
+	}
+	return pods
+}
+
+// setPod takes over all that a pod has; without anything the pod goes. It is false when nothing changed.
+func (e *encoder) setPod(pod memorymanager.PodAllocations, amounts bool) bool {
+	pod.Pod = validUTF8(pod.Pod)
+	at, found := slices.BinarySearchFunc(e.pods, pod.Pod, func(p *podText, uid string) int { return strings.Compare(p.pod, uid) })
+	if len(pod.Entries) == 0 && pod.Blocks == nil {
 		if found {
 			e.pods = slices.Delete(e.pods, at, at+1)
 		}
 		return found
 	}
-	e.scratch.encode(pod, entries, amounts)
+	e.scratch.encode(pod, amounts)
 	switch {
 	case found && e.pods[at].equal(&e.scratch):
 		return false
@@ -135,6 +163,36 @@ func (e *encoder) setPod(pod string, entries []memorymanager.Entry, amounts bool
 
 // appendTo appends the file's text: the kept pieces behind each other, and their checksum.
 func (e *encoder) appendTo(b []byte) []byte {
+	format := e.format
+	if format == "" {
+		format = V1
+		if slices.ContainsFunc(e.pods, func(p *podText) bool { return len(p.own.json) > 0 }) {
+			format = V3
+		}
+	}
+	amounts := e.amounts && format != V3 // V3 has them in its data
+	b = e.appendContent(b, format == V2, amounts)
+	b = appendField(b, `,"checksum":`, uint64(e.checksum(format == V2)))
+	if amounts {
+		b = appendField(b, `,"perNodeChecksum":`, e.amountsSum())
+	}
+	if format == V3 {
+		data := e.appendContent(nil, true, e.amounts)
+		if e.amounts {
+			data = appendField(data, `,"perNodeChecksum":`, e.amountsSum())
+		}
+		data = append(data, '}')
+		b = appendString(append(b, `,"data":`...), string(data))
+		b = appendField(b, `,"dataChecksum":`, uint64(dataSum(data)))
+	}
+	return append(b, '}')
+}
+
+// dataSum is the checksum of layout V3.
+func dataSum[T string | []byte](data T) uint32 { return fnv1a(fnv1a(fnvOffset, "(string)"), data) }
+
+// appendContent appends everything before the checksum.
+func (e *encoder) appendContent(b []byte, podEntries, amounts bool) []byte {
 	b = append(b, `{"policyName":`...)
 	b = appendString(b, e.policy)
 	b = append(b, `,"machineState":{`...)
@@ -145,7 +203,40 @@ func (e *encoder) appendTo(b []byte) []byte {
 		b = append(b, e.nodes[at].json...)
 	}
 	b = append(b, '}')
+	b = e.appendPieces(b, `,"entries":{`, amounts, func(p *podText) *piece { return &p.entries })
+	if podEntries {
+		b = e.appendPieces(b, `,"podEntries":{`, amounts, func(p *podText) *piece { return &p.own })
+	}
+	return b
+}
 
+// appendPieces appends an object with one piece of each pod that has it; nothing when no pod has.
+func (e *encoder) appendPieces(b []byte, open string, amounts bool, of func(*podText) *piece) []byte {
+	begun := false
+	for _, p := range e.pods {
+		piece := of(p)
+		if len(piece.json) == 0 {
+			continue
+		}
+		if begun {
+			b = append(b, ',')
+		} else {
+			b, begun = append(b, open...), true
+		}
+		if amounts && len(piece.jsonAmounts) > 0 {
+			b = append(b, piece.jsonAmounts...)
+		} else {
+			b = append(b, piece.json...)
+		}
+	}
+	if begun {
+		b = append(b, '}')
+	}
+	return b
+}
+
+// checksum is that of layout V1, or of V2.
+func (e *encoder) checksum(podEntries bool) uint32 {
 	hash := fnv1a(fnvOffset, textPolicy)
 	hash = fnv1a(hash, e.policy)
 	hash = fnv1a(hash, textNodes+"map[")
@@ -156,59 +247,85 @@ func (e *encoder) appendTo(b []byte) []byte {
 		hash = e.nodes[i].span.extend(hash)
 	}
 	hash = fnv1a(hash, "]"+textEntries+"map[")
-
-	amounts := uint32(0)
-	for i, p := range e.pods {
-		if i == 0 {
-			b = append(b, `,"entries":{`...)
-		} else {
-			b = append(b, ',')
-			hash = fnv1a(hash, " ")
-		}
-		hash = p.span.extend(hash)
-		if e.amounts && len(p.jsonAmounts) > 0 {
-			b = append(b, p.jsonAmounts...)
-			amounts += p.amounts
-		} else {
-			b = append(b, p.json...)
+	separator := ""
+	for _, p := range e.pods {
+		if len(p.entries.text) > 0 {
+			hash = p.span.extend(fnv1a(hash, separator))
+			separator = " "
 		}
 	}
-	if len(e.pods) > 0 {
-		b = append(b, '}')
+	if podEntries {
+		hash = fnv1a(hash, "]"+textPodEntries+"map[")
+		separator = ""
+		for _, p := range e.pods {
+			if len(p.own.text) > 0 {
+				hash = fnv1a(fnv1a(hash, separator), p.own.text)
+				separator = " "
+			}
+		}
 	}
-	hash = fnv1a(hash, "]"+textEnd)
-	b = appendField(b, `,"checksum":`, uint64(hash))
-	if e.amounts {
-		b = appendField(b, `,"perNodeChecksum":`, uint64(amounts))
-	}
-	return append(b, '}')
+	return fnv1a(hash, "]"+textEnd)
 }
 
-func (p *podText) encode(pod string, entries []memorymanager.Entry, amounts bool) {
-	p.pod = pod
-	p.json = appendPodJSON(p.json[:0], pod, entries, false)
-	p.text = appendPodText(p.text[:0], pod, entries)
-	p.jsonAmounts, p.amounts = p.jsonAmounts[:0], 0
-	if amounts && slices.ContainsFunc(entries, hasAmounts) {
-		p.jsonAmounts = appendPodJSON(p.jsonAmounts, pod, entries, true)
-		p.amounts = amountsSum(pod, entries)
+func (e *encoder) amountsSum() (sum uint64) {
+	var amounts uint32
+	for _, p := range e.pods {
+		amounts += p.amounts
+	}
+	return uint64(amounts)
+}
+
+func (p *podText) encode(pod memorymanager.PodAllocations, amounts bool) {
+	amounts = amounts && hasAmounts(pod)
+	p.pod = pod.Pod
+	p.entries.reset()
+	p.own.reset()
+	if len(pod.Entries) > 0 {
+		p.entries.json = appendPodJSON(p.entries.json, pod.Pod, pod.Entries, false)
+		p.entries.text = appendPodText(p.entries.text, pod.Pod, pod.Entries)
+	}
+	if pod.Blocks != nil {
+		p.own.json = appendPodEntryJSON(p.own.json, pod.Pod, pod.Blocks, false)
+		p.own.text = appendPodEntryText(p.own.text, pod.Pod, pod.Blocks)
+	}
+	p.amounts = 0
+	if !amounts {
+		return
+	}
+	p.amounts = amountsSum(pod)
+	if len(pod.Entries) > 0 {
+		p.entries.jsonAmounts = appendPodJSON(p.entries.jsonAmounts, pod.Pod, pod.Entries, true)
+	}
+	if pod.Blocks != nil {
+		p.own.jsonAmounts = appendPodEntryJSON(p.own.jsonAmounts, pod.Pod, pod.Blocks, true)
 	}
 }
 
-func hasAmounts(entry memorymanager.Entry) bool {
-	return slices.ContainsFunc(entry.Blocks, func(b memorymanager.Block) bool { return b.PerNode != nil })
+func hasAmounts(pod memorymanager.PodAllocations) bool {
+	has := func(b memorymanager.Block) bool { return b.PerNode != nil }
+	return slices.ContainsFunc(pod.Blocks, has) || slices.ContainsFunc(pod.Entries, func(e memorymanager.Entry) bool {
+		return slices.ContainsFunc(e.Blocks, has)
+	})
 }
 
 func (p *podText) equal(other *podText) bool {
-	return bytes.Equal(p.json, other.json) && bytes.Equal(p.text, other.text) && bytes.Equal(p.jsonAmounts, other.jsonAmounts)
+	return p.entries.equal(&other.entries) && p.own.equal(&other.own)
 }
 
 func (p *podText) clone() *podText {
-	text := slices.Clone(p.text)
-	return &podText{
-		pod: p.pod, json: slices.Clone(p.json), jsonAmounts: slices.Clone(p.jsonAmounts), amounts: p.amounts,
-		text: text, span: newSpan(text),
-	}
+	c := &podText{pod: p.pod, entries: p.entries.clone(), own: p.own.clone(), amounts: p.amounts}
+	c.span = newSpan(c.entries.text)
+	return c
+}
+
+func (p *piece) reset() { p.json, p.jsonAmounts, p.text = p.json[:0], p.jsonAmounts[:0], p.text[:0] }
+
+func (p *piece) equal(other *piece) bool {
+	return bytes.Equal(p.json, other.json) && bytes.Equal(p.text, other.text) && bytes.Equal(p.jsonAmounts, other.jsonAmounts)
+}
+
+func (p *piece) clone() piece {
+	return piece{json: slices.Clone(p.json), jsonAmounts: slices.Clone(p.jsonAmounts), text: slices.Clone(p.text)}
 }
 
 // validUTF8 replaces what JSON can not hold, so that the checksum is of what a reader sees.

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"encoding/json"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -81,20 +82,16 @@ func TestKubeletTextsEncodeToTheSameText(t *testing.T) {
 		if len(again) == len(kubelet.Text) && again != kubelet.Text {
 			reordered++
 		}
-		if blocks := file.State.Entries; again != kubelet.Text && !hasSeveralBlocks(blocks) {
+		if again != kubelet.Text && !hasSeveralBlocks(file.State) {
 			t.Errorf("%s: %s", kubelet.Name, cmp.Diff(kubelet.Text, again))
 		}
 	}
 	t.Logf("%d texts had a container's blocks in another order", reordered)
 }
 
-func hasSeveralBlocks(entries []memorymanager.Entry) bool {
-	for _, entry := range entries {
-		if len(entry.Blocks) > 1 {
-			return true
-		}
-	}
-	return false
+func hasSeveralBlocks(s memorymanager.State) bool {
+	return slices.ContainsFunc(s.Entries, func(e memorymanager.Entry) bool { return len(e.Blocks) > 1 }) ||
+		slices.ContainsFunc(s.Pods, func(e memorymanager.PodEntry) bool { return len(e.Blocks) > 1 })
 }
 
 // randomState has what a kubelet may meet and a little more; its sums are not right.
@@ -184,7 +181,7 @@ func TestEncoderFollowsDecisions(t *testing.T) {
 		if random.IntN(10) == 0 {
 			e.replace(s)
 		} else {
-			e.decide(s.Nodes, pod, entries)
+			e.decide(s.Nodes, memorymanager.PodAllocations{Pod: pod, Entries: entries})
 		}
 		if got, want := string(e.appendTo(nil)), kubeletWrites(t, PolicyStatic, s); got != want {
 			t.Fatalf("step %d: %s", step, cmp.Diff(want, got))
@@ -192,7 +189,7 @@ func TestEncoderFollowsDecisions(t *testing.T) {
 		if e.replace(s) && !e.amounts {
 			t.Fatalf("step %d: the same state counts as a change", step)
 		}
-		e.decide(s.Nodes, "none such", nil)
+		e.decide(s.Nodes, memorymanager.PodAllocations{Pod: "none such"})
 	}
 }
 
@@ -252,7 +249,7 @@ func TestAmountsAreLeftOutAfterADecision(t *testing.T) {
 	if !e.replace(s) || e.replace(s) {
 		t.Fatal("replace does not say what changed")
 	}
-	if !e.decide(s.Nodes, "b", s.Entries[1:]) || strings.Contains(string(e.appendTo(nil)), "perNode") {
+	if !e.decide(s.Nodes, memorymanager.PodAllocations{Pod: "b", Entries: s.Entries[1:]}) || strings.Contains(string(e.appendTo(nil)), "perNode") {
 		t.Fatalf("old amounts are still there: %s", e.appendTo(nil))
 	}
 }

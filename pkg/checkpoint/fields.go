@@ -46,10 +46,19 @@ func appendPodJSON(b []byte, pod string, entries []memorymanager.Entry, amounts 
 	return append(b, '}')
 }
 
+func appendPodEntryJSON(b []byte, pod string, blocks []memorymanager.Block, amounts bool) []byte {
+	b = append(appendString(b, pod), `:{"memoryBlocks":`...)
+	return append(appendBlocksJSON(b, blocks, amounts), '}')
+}
+
 func appendEntryJSON(b []byte, entry memorymanager.Entry, amounts bool) []byte {
-	b = appendString(b, validUTF8(entry.Container))
-	b = append(b, `:[`...)
-	for i, block := range entry.Blocks {
+	b = append(appendString(b, validUTF8(entry.Container)), ':')
+	return appendBlocksJSON(b, entry.Blocks, amounts)
+}
+
+func appendBlocksJSON(b []byte, blocks []memorymanager.Block, amounts bool) []byte {
+	b = append(b, '[')
+	for i, block := range blocks {
 		if i > 0 {
 			b = append(b, ',')
 		}

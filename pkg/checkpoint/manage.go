@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -44,16 +45,22 @@ func Export(file File) ([]byte, []Finding) {
 }
 
 func withoutAmounts(s memorymanager.State) memorymanager.State {
-	entries := make([]memorymanager.Entry, len(s.Entries))
-	for i, entry := range s.Entries {
-		entries[i] = entry
-		entries[i].Blocks = make([]memorymanager.Block, len(entry.Blocks))
-		for j, block := range entry.Blocks {
-			block.PerNode = nil
-			entries[i].Blocks[j] = block
-		}
+	s.Entries, s.Pods = slices.Clone(s.Entries), slices.Clone(s.Pods)
+	for i := range s.Entries {
+		s.Entries[i].Blocks = blocksAlone(s.Entries[i].Blocks)
 	}
-	return memorymanager.State{Nodes: s.Nodes, Entries: entries}
+	for i := range s.Pods {
+		s.Pods[i].Blocks = blocksAlone(s.Pods[i].Blocks)
+	}
+	return s
+}
+
+func blocksAlone(blocks []memorymanager.Block) []memorymanager.Block {
+	blocks = slices.Clone(blocks)
+	for i := range blocks {
+		blocks[i].PerNode = nil
+	}
+	return blocks
 }
 
 // Verify reads a state file, also a damaged one as far as that goes, and lists everything that is wrong with it: what

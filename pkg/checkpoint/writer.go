@@ -34,11 +34,11 @@ func NewWriter(store *Store) *Writer {
 	}
 }
 
-// Submit hands over what one decision changed: the node map and all entries of the pod that it was about (none: the pod
-// is gone). The slices are not kept. The caller holds its own lock, so that decisions arrive in their order.
+// Submit hands over what one decision changed: the node map and all allocations of the pod that it was about (none: the
+// pod is gone). The slices are not kept. The caller holds its own lock, so that decisions arrive in their order.
 // A decision that allocates more than a node has is for Replace, which writes where the bytes are.
-func (w *Writer) Submit(nodes []memorymanager.NodeState, pod string, entries []memorymanager.Entry) Ticket {
-	return w.change(func(e *encoder) bool { return e.decide(nodes, pod, entries) })
+func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAllocations) Ticket {
+	return w.change(func(e *encoder) bool { return e.decide(nodes, pod) })
 }
 
 // Replace hands over a whole state, at the start and after a Synchronize. What has not changed costs no write.

@@ -26,7 +26,8 @@ func within(t *testing.T) context.Context {
 
 func submit(w *Writer, pod int) Ticket {
 	name := fmt.Sprintf("pod%03d", pod)
-	return w.Submit(nil, name, []memorymanager.Entry{{Pod: name, Container: "c", Blocks: []memorymanager.Block{{Nodes: 1, Type: "memory", Size: 1}}}})
+	entries := []memorymanager.Entry{{Pod: name, Container: "c", Blocks: []memorymanager.Block{{Nodes: 1, Type: "memory", Size: 1}}}}
+	return w.Submit(nil, memorymanager.PodAllocations{Pod: name, Entries: entries})
 }
 
 func TestWhatHasNotChangedCostsNoWrite(t *testing.T) {
@@ -86,7 +87,7 @@ func TestStormIsOnDisk(t *testing.T) {
 			c := memorymanager.Container{Pod: podUID(i), Name: "c", Request: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 64 * mib}}}
 			lock.Lock()
 			_, err := m.Admit(c)
-			ticket := w.Submit(m.Nodes(), c.Pod, m.Entries(c.Pod))
+			ticket := w.Submit(m.Nodes(), m.Allocations(c.Pod))
 			lock.Unlock()
 			if err == nil {
 				err = ticket.Wait(context.Background())

@@ -11,10 +11,14 @@ const noRoom = "no set of NUMA nodes has room"
 // Admit places and allocates a container. A container that has blocks keeps them. The error is a *Rejection and leaves the
 // state as it was.
 func (m *Manager) Admit(c Container) (Placement, error) {
+	existing := m.container(c.Pod, c.Name)
+	if m.whole(c.Pod) {
+		return m.part(c, existing)
+	}
 	if cause := c.Request.invalid(); cause != "" {
 		return Placement{}, m.reject(c, InvalidRequest, cause)
 	}
-	if existing := m.container(c.Pod, c.Name); existing != nil {
+	if existing != nil {
 		return m.readmit(c, existing), nil
 	}
 	if c.Kind == memoryqos.Init {
@@ -188,6 +192,18 @@ func (m *Manager) readmit(c Container, existing *container) Placement {
 	nodes := span(existing.blocks)
 	hint := m.regenerated(c.Pod, c.Request, existing.blocks)
 	return Placement{Affinity: hint, Blocks: copied(existing.blocks), Nodes: nodes, Existing: true}
+}
+
+// part is the answer to a container whose memory is a part of its pod's. AllocatePod has given it, and nothing but the end
+// of the pod changes it.
+func (m *Manager) part(c Container, existing *container) (Placement, error) {
+	if existing == nil {
+		return Placement{}, m.reject(c, InvalidRequest, "the pod's own allocation has no part for the container")
+	}
+	nodes := span(existing.blocks)
+	return Placement{
+		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
+	}, nil
 }
 
 // regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for.

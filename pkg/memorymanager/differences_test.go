@@ -57,7 +57,9 @@ func describe(t *testing.T, known []difference) string {
 	b.WriteString(`# Where we differ from the kubelet
 
 Every decision of a kubelet 1.36 that was recorded in ` + "`testdata/vectors`" + ` comes out the same here: admitted or not, the
-affinity, the blocks, the node map and the state file. The exceptions are deliberate. Each line is one recorded scenario
+affinity, the blocks, the node map and the state file. Pods with pod-level resources are compared under the feature gate
+PodLevelResourceManagers, without the steps whose answer later releases mend: there the sets ` + "`next-*`" + ` have the later rule.
+The exceptions are deliberate. Each line is one recorded scenario
 with the steps where our answer is another one; the expected answers stand in ` + "`testdata/vectors/differences.jsonl`" + `.
 A test writes this page and compares it.
 

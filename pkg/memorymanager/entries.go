@@ -5,18 +5,29 @@ import (
 	"strings"
 )
 
-// Entries returns a pod's allocations sorted by container, for a checkpoint of one decision. PerNode is left out: State
-// has it, and so have the reserved bytes of Nodes.
-func (m *Manager) Entries(pod string) []Entry {
-	p := m.pods[pod]
+// PodAllocations are all that a pod has, for a checkpoint of one decision. PerNode is left out: State has it, and so have
+// the reserved bytes of Nodes.
+type PodAllocations struct {
+	// Pod is the pod's UID.
+	Pod string
+	// Blocks are the pod's own; nil without pod-level resources.
+	Blocks []Block
+	// Entries are its containers', sorted by name; empty when the pod has ended.
+	Entries []Entry
+}
+
+// Allocations returns a pod's allocations.
+func (m *Manager) Allocations(uid string) PodAllocations {
+	has := PodAllocations{Pod: uid, Blocks: m.PodBlocks(uid)}
+	p := m.pods[uid]
 	if p == nil {
-		return nil
+		return has
 	}
-	entries := make([]Entry, 0, len(p.containers))
+	has.Entries = make([]Entry, 0, len(p.containers))
 	for i := range p.containers {
 		c := &p.containers[i]
-		entries = append(entries, Entry{Pod: pod, Container: c.name, Blocks: copied(c.blocks)})
+		has.Entries = append(has.Entries, Entry{Pod: uid, Container: c.name, Blocks: copied(c.blocks)})
 	}
-	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Container, b.Container) })
-	return entries
+	slices.SortFunc(has.Entries, func(a, b Entry) int { return strings.Compare(a.Container, b.Container) })
+	return has
 }

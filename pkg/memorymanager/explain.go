@@ -105,7 +105,7 @@ func (m *Manager) without(uid, name string) *Manager {
 	}
 	spare.pods, spare.sorted, spare.added = make(map[string]*pod, len(m.pods)), nil, nil
 	for _, p := range m.byUID() {
-		own := &pod{uid: p.uid, affinity: p.affinity, containers: slices.Clone(p.containers)}
+		own := &pod{uid: p.uid, affinity: p.affinity, containers: slices.Clone(p.containers), blocks: slices.Clone(p.blocks)}
 		for i := range own.containers {
 			own.containers[i].blocks = slices.Clone(own.containers[i].blocks)
 		}

@@ -48,6 +48,8 @@ type Manager struct {
 type pod struct {
 	uid        string
 	containers []container
+	// blocks are the pod's own allocation, of which its containers' blocks are parts; nil without pod-level resources.
+	blocks []Block
 	// affinity is what AdmitPod decided.
 	affinity *topologymanager.Hint
 	gone     bool

@@ -302,7 +302,7 @@ func TestAdmitAgainKeepsTheAllocation(t *testing.T) {
 	if !m.Release("p", "c") || m.Release("p", "c") || m.Release("q", "c") || m.ReleasePod("p") {
 		t.Error("an allocation was released more or less than once")
 	}
-	if m.Blocks("p", "c") != nil || m.Entries("p") != nil {
+	if m.Blocks("p", "c") != nil || m.Allocations("p").Entries != nil {
 		t.Error("a released allocation is still there")
 	}
 }
@@ -320,7 +320,7 @@ func TestPodsByTurns(t *testing.T) {
 	mustAdmit(t, m, container("b", "app", memoryqos.App, 5*gi))
 	want := map[string]uint64{"a/init": gi, "a/app": 3 * gi, "b/init": 0, "b/proxy": gi, "b/app": 5 * gi}
 	for _, pod := range []string{"a", "b"} {
-		for _, e := range m.Entries(pod) {
+		for _, e := range m.Allocations(pod).Entries {
 			if got := e.Blocks[0].Size; got != want[pod+"/"+e.Container] {
 				t.Errorf("%s of %s has %d", e.Container, pod, got)
 			}

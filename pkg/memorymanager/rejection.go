@@ -16,6 +16,8 @@ const (
 	TopologyAffinityError = "TopologyAffinityError"
 	// UnexpectedAdmissionError: there is no room in any set of nodes.
 	UnexpectedAdmissionError = "UnexpectedAdmissionError"
+	// EmptyPodSharedPoolError: containers without a request of their own would share nothing (pod-level resources).
+	EmptyPodSharedPoolError = "EmptyPodSharedPoolError"
 	// InvalidRequest: the request itself is wrong.
 	InvalidRequest = "InvalidRequest"
 	// ResizeInfeasible: a running container can not grow where it is.

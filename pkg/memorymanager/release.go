@@ -16,9 +16,15 @@ func (m *Manager) Release(pod, container string) bool {
 	}
 	for i := range p.containers {
 		if p.containers[i].name == container {
-			released := p.containers[i]
+			freed := p.containers[i].blocks
 			p.containers = slices.Delete(p.containers, i, i+1)
-			m.freeBlocks(released)
+			if p.blocks != nil {
+				freed = nil // a part of the pod's, which goes with the last container
+				if len(p.containers) == 0 {
+					freed, p.blocks = p.blocks, nil
+				}
+			}
+			m.freeBlocks(freed)
 			m.forget(p)
 			m.generation++
 			return true
@@ -33,32 +39,49 @@ func (m *Manager) ReleasePod(pod string) bool {
 	if p == nil {
 		return false
 	}
-	containers := p.containers
-	p.containers, p.affinity = nil, nil
-	m.freeBlocks(containers...)
+	var freed []Block
+	for b := range p.counted() {
+		freed = append(freed, *b)
+	}
+	p.containers, p.blocks, p.affinity = nil, nil, nil
+	m.freeBlocks(freed)
 	m.forget(p)
-	if len(containers) > 0 {
+	if len(freed) > 0 {
 		m.generation++
 	}
-	return len(containers) > 0
+	return len(freed) > 0
 }
 
-// freeBlocks frees the blocks of containers that are no longer in the node map: per block the nodes in ascending order, as the kubelet
-// does.
-func (m *Manager) freeBlocks(containers ...container) {
-	regroup := false
-	for _, c := range containers {
-		for i := range c.blocks {
-			b := &c.blocks[i]
-			if b.Nodes&m.mixed != 0 {
-				regroup = true
-				continue
+// counted yields the blocks that the node map counts: the pod's own, or its containers'.
+func (p *pod) counted() iter.Seq[*Block] {
+	return func(yield func(*Block) bool) {
+		for i := range p.blocks {
+			if !yield(&p.blocks[i]) {
+				return
 			}
-			for id := range b.Nodes.All() {
-				m.unassign(id)
-			}
-			m.drain(m.column(b.Type), b.Nodes, b.Size)
 		}
+		for i := range p.containers {
+			for j := range p.containers[i].blocks {
+				if p.blocks == nil && !yield(&p.containers[i].blocks[j]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// freeBlocks frees blocks that no pod has any more: per block the nodes in ascending order, as the kubelet does.
+func (m *Manager) freeBlocks(blocks []Block) {
+	regroup := false
+	for _, b := range blocks {
+		if b.Nodes&m.mixed != 0 {
+			regroup = true
+			continue
+		}
+		for id := range b.Nodes.All() {
+			m.unassign(id)
+		}
+		m.drain(m.column(b.Type), b.Nodes, b.Size)
 	}
 	if regroup {
 		m.regroup()
@@ -92,15 +115,13 @@ func (m *Manager) groupsOfMany() iter.Seq[nodeset.Set] {
 	}
 }
 
-// blocks yields every block there is, in the order of pods.
+// blocks yields every block that the node map counts, in the order of pods.
 func (m *Manager) blocks() iter.Seq[*Block] {
 	return func(yield func(*Block) bool) {
 		for _, p := range m.byUID() {
-			for i := range p.containers {
-				for j := range p.containers[i].blocks {
-					if !yield(&p.containers[i].blocks[j]) {
-						return
-					}
+			for b := range p.counted() {
+				if !yield(b) {
+					return
 				}
 			}
 		}

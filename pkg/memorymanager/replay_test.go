@@ -21,6 +21,7 @@ type replayer struct {
 	machine machine
 	reserve []reservation
 	policy  string
+	gates   map[string]bool
 	manager *memorymanager.Manager
 	// file is the state file's text; specs are the pods that were admitted last.
 	file  []byte
@@ -29,7 +30,7 @@ type replayer struct {
 
 // replay answers every step of a scenario; the start is step -1.
 func (s *scenario) replay() (answers []difference) {
-	r := &replayer{s: s, machine: s.Machine, reserve: s.Reserved, policy: s.MemoryManagerPolicy, specs: map[string][]podContainer{}}
+	r := &replayer{s: s, machine: s.Machine, reserve: s.Reserved, policy: s.MemoryManagerPolicy, gates: s.FeatureGates, specs: map[string][]podContainer{}}
 	start := difference{ID: s.ID, Step: -1, Result: &result{}}
 	if err := r.start(); err != nil {
 		start.InitError = err.Error()
@@ -42,7 +43,7 @@ func (s *scenario) replay() (answers []difference) {
 		got := r.step(&s.Steps[i])
 		if r.manager != nil {
 			r.save()
-			got.Entries, got.MachineState = entries(r.manager.State()), r.nodes()
+			got.Entries, got.PodEntries, got.MachineState = entries(r.manager.State()), podEntries(r.manager.State()), r.nodes()
 		}
 		got.StateFile = string(r.file)
 		answers = append(answers, difference{ID: s.ID, Step: i, Result: &got})
@@ -55,6 +56,11 @@ func (r *replayer) save() {
 	for i := range state.Entries {
 		for j := range state.Entries[i].Blocks {
 			state.Entries[i].Blocks[j].PerNode = nil
+		}
+	}
+	for i := range state.Pods {
+		for j := range state.Pods[i].Blocks {
+			state.Pods[i].Blocks[j].PerNode = nil
 		}
 	}
 	r.file = checkpoint.Encode(checkpoint.PolicyStatic, state)
@@ -157,6 +163,9 @@ func (r *replayer) step(s *step) (got result) {
 		if s.Reserved != nil {
 			r.reserve = s.Reserved
 		}
+		if s.FeatureGates != nil {
+			r.gates = s.FeatureGates
+		}
 		r.policy = cmp.Or(s.MemoryManagerPolicy, r.policy)
 		if s.RemoveStateFile {
 			r.file = nil
@@ -179,17 +188,22 @@ func (r *replayer) admit(s *step) (got result) {
 	var containers []memorymanager.Container
 	for _, c := range inOrder {
 		request, err := c.request()
+		if s.PodResources != nil && !c.qualifies() {
+			request = nil
+		}
 		containers = append(containers, memorymanager.Container{Pod: s.Pod, Name: c.Name, Kind: c.kind(), Request: request})
 		admitted = admitted && err == nil
 	}
 	switch {
-	case s.QOS != "Guaranteed":
+	case s.QOS != "Guaranteed" || s.PodResources != nil && !r.gates["PodLevelResourceManagers"]:
 		admitted = true
 		for _, c := range containers {
 			answers[c.Name] = containerResult{Affinity: r.noPreference()}
 		}
 	case !admitted:
 		answers[containers[0].Name] = containerResult{Affinity: r.noPreference()}
+	case s.PodResources != nil && r.s.TopologyScope == "pod" && r.s.TopologyPolicy != "none":
+		admitted = r.admitWhole(s, containers, answers)
 	default:
 		admitted = r.admitAll(s.Pod, containers, answers)
 	}
@@ -222,6 +236,10 @@ func (r *replayer) admitAll(pod string, containers []memorymanager.Container, an
 		}
 	}
 	for _, c := range containers {
+		if len(c.Request) == 0 { // it shares its pod's resources
+			answers[c.Name] = containerResult{Affinity: r.noPreference()}
+			continue
+		}
 		placement, err := r.manager.Admit(c)
 		var rejected *memorymanager.Rejection
 		if errors.As(err, &rejected) {
@@ -233,6 +251,24 @@ func (r *replayer) admitAll(pod string, containers []memorymanager.Container, an
 		answers[c.Name] = containerResult{Affinity: r.affinity(placement.Affinity)}
 	}
 	return true
+}
+
+// admitWhole admits a pod that has an allocation of its own.
+func (r *replayer) admitWhole(s *step, containers []memorymanager.Container, answers map[string]containerResult) bool {
+	budget := podContainer{Memory: &s.PodResources.Memory, Hugepages: s.PodResources.Hugepages}
+	request, _ := budget.request()
+	placement, err := r.manager.AllocatePod(memorymanager.Pod{UID: s.Pod, Budget: request, Containers: containers})
+	hint := &placement.Affinity
+	var rejected *memorymanager.Rejection
+	if errors.As(err, &rejected) {
+		hint = rejected.Affinity
+	}
+	for _, c := range containers {
+		if hint != nil {
+			answers[c.Name] = containerResult{Affinity: r.affinity(*hint)}
+		}
+	}
+	return err == nil
 }
 
 func (r *replayer) affinity(hint topologymanager.Hint) *affinity {
@@ -267,6 +303,11 @@ func (c podContainer) kind() memoryqos.Kind {
 		return memoryqos.Init
 	}
 	return memoryqos.App
+}
+
+// qualifies reports whether a container of a pod with pod-level resources has a part of its own.
+func (c podContainer) qualifies() bool {
+	return c.CPU > 0 && c.CPU == c.CPULimit && c.Memory != nil && *c.Memory > 0 && *c.Memory == c.MemoryLimit
 }
 
 // request refuses quantities that a kubelet can not represent: an API server would have rewritten them.
@@ -315,6 +356,14 @@ func entries(s memorymanager.State) map[string]map[string][]block {
 	return pods
 }
 
+func podEntries(s memorymanager.State) map[string][]block {
+	pods := map[string][]block{}
+	for _, e := range s.Pods {
+		pods[e.Pod] = blocksOf(e.Blocks)
+	}
+	return pods
+}
+
 func blocksOf(blocks []memorymanager.Block) (list []block) {
 	for _, b := range blocks {
 		list = append(list, block{Type: string(b.Type), Size: b.Size, NUMAAffinity: b.Nodes.IDs()})
@@ -330,7 +379,7 @@ func compareText(want, got string) string {
 		return fmt.Sprintf("read the kubelet's file: %v", err)
 	}
 	several := slices.ContainsFunc(file.State.Entries, func(e memorymanager.Entry) bool { return len(e.Blocks) > 1 })
-	if several {
+	if several || file.Format != checkpoint.V1 { // ours is the oldest layout that holds the state; other tests compare the layouts
 		want = string(checkpoint.Encode(file.Policy, file.State))
 	}
 	if want != got {

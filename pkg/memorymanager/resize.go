@@ -20,6 +20,9 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	if existing == nil {
 		return Placement{}, m.reject(c, InvalidRequest, "the container has no allocation to resize")
 	}
+	if m.whole(c.Pod) {
+		return m.part(c, existing)
+	}
 	nodes := span(existing.blocks)
 	h, known := m.hintsFor(c.Pod, c.Request)
 	if !known {
@@ -136,7 +139,7 @@ func (m *Manager) rewrite(c *container, blocks []Block) {
 	m.generation++
 	if span(old) != span(blocks) {
 		c.blocks = nil
-		m.freeBlocks(container{blocks: old})
+		m.freeBlocks(old)
 		c.blocks = blocks
 		for _, b := range blocks {
 			m.assign(b.Nodes)
@@ -167,35 +170,60 @@ func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Se
 	if cause := request.invalid(); cause != "" {
 		return Placement{}, m.reject(c, InvalidRequest, cause)
 	}
-	if nodes.Empty() || !nodes.SubsetOf(m.all) {
-		return Placement{}, fmt.Errorf("adopt container %s of pod %s: nodes %q are not all of this machine's %s",
-			container, pod, nodes, m.all)
+	if err := m.adoptable(c, nodes); err != nil {
+		return Placement{}, err
 	}
-	for _, amount := range request {
-		if m.column(amount.Type) == nil {
-			return Placement{}, m.reject(c, InvalidRequest, "no NUMA node has "+string(amount.Type))
-		}
-	}
-	if existing := m.container(pod, container); existing != nil {
-		if span(existing.blocks) == nodes {
-			return m.readmit(c, existing), nil
-		}
+	existing := m.container(pod, container)
+	switch {
+	case m.whole(pod):
+		return m.part(c, existing)
+	case existing != nil && span(existing.blocks) == nodes:
+		return m.readmit(c, existing), nil
+	case existing != nil:
 		m.Release(pod, container)
 	}
 	blocks := make([]Block, len(request))
 	for i, amount := range request {
 		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
-		column := m.column(amount.Type)
-		column.allocated[nodes.First()] += m.fill(column, nodes, amount.Bytes)
 	}
 	p := m.pod(pod)
 	p.containers = append(p.containers, allocatedAs(container, blocks))
-	m.regroup()
-	m.generation++
+	m.overallocate(blocks)
 	return Placement{
 		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes,
 		Overcommitted: m.shortages(nodes, 0),
 	}, nil
+}
+
+// adoptable refuses what can not be allocated on these nodes.
+func (m *Manager) adoptable(c Container, nodes nodeset.Set) error {
+	if nodes.Empty() || !nodes.SubsetOf(m.all) {
+		return fmt.Errorf("adopt %s: nodes %q are not all of this machine's %s", c.named(), nodes, m.all)
+	}
+	for _, amount := range c.Request {
+		if m.column(amount.Type) == nil {
+			return m.reject(c, InvalidRequest, "no NUMA node has "+string(amount.Type))
+		}
+	}
+	return nil
+}
+
+// named names a container in an error; without a name it is its whole pod.
+func (c Container) named() string {
+	if c.Name == "" {
+		return "pod " + c.Pod
+	}
+	return "container " + c.Name + " of pod " + c.Pod
+}
+
+// overallocate allocates blocks that a pod or container has by now, on their first node where there is no room.
+func (m *Manager) overallocate(blocks []Block) {
+	for _, b := range blocks {
+		column := m.column(b.Type)
+		column.allocated[b.Nodes.First()] += m.fill(column, b.Nodes, b.Size)
+	}
+	m.regroup()
+	m.generation++
 }
 
 // Spread reports whether a container that was found on these nodes without an allocation is spread over the machine, as

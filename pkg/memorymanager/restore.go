@@ -58,16 +58,35 @@ func (m *Manager) Restore(s State, tolerance uint64) (RestoreReport, error) {
 		}
 		seen[key] = true
 	}
+	own := map[string][]Block{}
+	for _, e := range s.Pods {
+		if own[e.Pod] != nil {
+			return report, fmt.Errorf("restore allocations: the pod entry of %q is there twice", e.Pod)
+		}
+		own[e.Pod] = e.Blocks
+	}
 	m.clear()
 	m.drift(s.Nodes, tolerance, &report)
 	for _, e := range s.Entries {
-		blocks := m.usable(e, &report)
+		blocks := m.usable("container "+e.Container+" of pod "+e.Pod, e.Blocks, &report)
 		if len(blocks) == 0 {
 			continue
 		}
 		p := m.pod(e.Pod)
 		p.containers = append(p.containers, container{name: e.Container, blocks: blocks})
 		report.Restored++
+	}
+	for _, e := range s.Pods {
+		p := m.pods[e.Pod]
+		if p == nil {
+			report.problem("pod %s: its own allocation is of no container, and dropped", e.Pod)
+			continue
+		}
+		if p.blocks = m.usable("pod "+e.Pod, e.Blocks, &report); p.blocks == nil {
+			report.problem("pod %s: its containers' parts are of no allocation, and dropped", e.Pod)
+			p.containers = nil
+			m.forget(p)
+		}
 	}
 	m.regroup()
 	for _, c := range m.columns {
@@ -121,14 +140,14 @@ func (m *Manager) drift(stored []NodeState, tolerance uint64, report *RestoreRep
 	})
 }
 
-// usable are the blocks of an entry that this machine can allocate. Nothing is dropped silently. A block that loses some
-// of its nodes keeps its size on the others.
-func (m *Manager) usable(e Entry, report *RestoreReport) (blocks []Block) {
-	for _, b := range e.Blocks {
+// usable are the stored blocks that this machine can allocate; who names their owner. Nothing is dropped silently. A block
+// that loses some of its nodes keeps its size on the others.
+func (m *Manager) usable(who string, stored []Block, report *RestoreReport) (blocks []Block) {
+	for _, b := range stored {
 		b.PerNode = slices.Clone(b.PerNode)
 		if gone := b.Nodes &^ m.all; !gone.Empty() {
 			report.Vanished |= gone
-			report.problem("container %s of pod %s: nodes %s of its %s are gone", e.Container, e.Pod, gone, b.Type)
+			report.problem("%s: nodes %s of its %s are gone", who, gone, b.Type)
 			b.Nodes &= m.all
 			b.PerNode = nil
 			if b.Nodes.Empty() {
@@ -137,12 +156,12 @@ func (m *Manager) usable(e Entry, report *RestoreReport) (blocks []Block) {
 		}
 		switch {
 		case b.Nodes.Empty():
-			report.problem("container %s of pod %s: its %s is on no node of this machine", e.Container, e.Pod, b.Type)
+			report.problem("%s: its %s is on no node of this machine", who, b.Type)
 		case m.column(b.Type) == nil:
-			report.problem("container %s of pod %s: this machine has no %s", e.Container, e.Pod, b.Type)
+			report.problem("%s: this machine has no %s", who, b.Type)
 			report.lose(b.Nodes.First(), b)
 		case slices.ContainsFunc(blocks, func(other Block) bool { return other.Type == b.Type }):
-			report.problem("container %s of pod %s: its %s is there twice", e.Container, e.Pod, b.Type)
+			report.problem("%s: its %s is there twice", who, b.Type)
 		default:
 			blocks = append(blocks, b)
 		}

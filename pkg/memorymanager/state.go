@@ -37,9 +37,19 @@ func (m *Manager) Nodes() []NodeState {
 
 // State returns a deep copy of nodes and allocations.
 func (m *Manager) State() State {
-	s := State{Nodes: m.Nodes(), Entries: m.entries(func(*container) bool { return true })}
-	m.attribute(s.Entries)
+	s := State{Nodes: m.Nodes(), Entries: m.entries(func(*container) bool { return true }), Pods: m.podEntries()}
+	m.attribute(s.Entries, s.Pods)
 	return s
+}
+
+// podEntries returns the pods' own allocations, sorted by pod.
+func (m *Manager) podEntries() (entries []PodEntry) {
+	for _, p := range m.byUID() {
+		if p.blocks != nil {
+			entries = append(entries, PodEntry{Pod: p.uid, Blocks: slices.Clone(p.blocks)})
+		}
+	}
+	return entries
 }
 
 // Grouped returns the allocations of the containers that span several NUMA nodes, sorted by pod and container, with PerNode
@@ -47,7 +57,7 @@ func (m *Manager) State() State {
 func (m *Manager) Grouped() []Entry {
 	for range m.groupsOfMany() {
 		entries := m.entries(func(c *container) bool { return span(c.blocks).Len() > 1 })
-		m.attribute(entries)
+		m.attribute(entries, m.podEntries())
 		return entries
 	}
 	return nil
@@ -94,19 +104,28 @@ func (m *Manager) byUID() []*pod {
 
 // attribute says for every block on which nodes its bytes are allocated, so that they add up to what the nodes have allocated.
 // The kubelet drains a group from its lowest node whichever container leaves, so that is not a property of one block;
-// only blocks of mixed groups know it. Entries with a block of a group must have all blocks of that group.
-func (m *Manager) attribute(entries []Entry) {
+// only blocks of mixed groups know it. Entries with a block of a group must have all blocks of that group. A part of a pod's
+// allocation has bytes on no node of its own, unless it is on one alone.
+func (m *Manager) attribute(entries []Entry, pods []PodEntry) {
 	var blocks []*Block
 	amounts := 0
-	for i := range entries {
-		for j := range entries[i].Blocks {
-			b := &entries[i].Blocks[j]
+	add := func(list []Block) {
+		for i := range list {
+			b := &list[i]
 			if b.Nodes&m.mixed != 0 {
 				b.PerNode = slices.Clone(b.PerNode)
 				continue
 			}
 			blocks = append(blocks, b)
 			amounts += b.Nodes.Len()
+		}
+	}
+	for i := range pods {
+		add(pods[i].Blocks)
+	}
+	for i := range entries {
+		if m.pods[entries[i].Pod].blocks == nil {
+			add(entries[i].Blocks)
 		}
 	}
 	var left [][nodeset.Max]uint64

@@ -101,10 +101,19 @@ type Entry struct {
 	Blocks    []Block
 }
 
-// State is everything a checkpoint stores: nodes by id, entries by pod and container.
+// PodEntry is the allocation of a pod with pod-level resources (podEntries). The entries of its containers are parts of
+// it: they may overlap, and are not counted beside it.
+type PodEntry struct {
+	// Pod is the pod's UID.
+	Pod    string
+	Blocks []Block
+}
+
+// State is everything a checkpoint stores: nodes by id, entries by pod and container, pod entries by pod.
 type State struct {
 	Nodes   []NodeState
 	Entries []Entry
+	Pods    []PodEntry
 }
 
 // Container is a Guaranteed container that asks for memory.

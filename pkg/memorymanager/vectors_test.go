@@ -34,6 +34,7 @@ type scenario struct {
 	TopologyPolicy      string            `json:"topologyPolicy"`
 	TopologyScope       string            `json:"topologyScope"`
 	TopologyOptions     map[string]string `json:"topologyOptions"`
+	FeatureGates        map[string]bool   `json:"featureGates"`
 	InitError           string            `json:"initError"`
 	InitialMachineState map[int]node      `json:"initialMachineState"`
 	InitialStateFile    *string           `json:"initialStateFile"`
@@ -58,17 +59,21 @@ type reservation struct {
 }
 
 type step struct {
-	Op                  string         `json:"op"`
-	Pod                 string         `json:"pod"`
-	QOS                 string         `json:"qos"`
-	Container           string         `json:"container"`
-	Containers          []podContainer `json:"containers"`
-	Machine             *machine       `json:"machine"`
-	Reserved            []reservation  `json:"reserved"`
-	MemoryManagerPolicy string         `json:"memoryManagerPolicy"`
-	RemoveStateFile     bool           `json:"removeStateFile"`
-	StateFileOverride   *string        `json:"stateFileOverride"`
-	Result              result         `json:"result"`
+	Op           string          `json:"op"`
+	Pod          string          `json:"pod"`
+	QOS          string          `json:"qos"`
+	Container    string          `json:"container"`
+	Containers   []podContainer  `json:"containers"`
+	PodResources *podResources   `json:"podResources"`
+	FeatureGates map[string]bool `json:"featureGates"`
+	// FixedLater says why later releases give another answer: a defect that is not to be reproduced.
+	FixedLater          string        `json:"fixedLater"`
+	Machine             *machine      `json:"machine"`
+	Reserved            []reservation `json:"reserved"`
+	MemoryManagerPolicy string        `json:"memoryManagerPolicy"`
+	RemoveStateFile     bool          `json:"removeStateFile"`
+	StateFileOverride   *string       `json:"stateFileOverride"`
+	Result              result        `json:"result"`
 }
 
 type podContainer struct {
@@ -76,8 +81,17 @@ type podContainer struct {
 	Init           bool              `json:"init"`
 	Restartable    bool              `json:"restartable"`
 	Memory         *uint64           `json:"memory"`
+	MemoryLimit    uint64            `json:"memoryLimit"`
+	CPU            uint64            `json:"cpu"`
+	CPULimit       uint64            `json:"cpuLimit"`
 	MemoryQuantity string            `json:"memoryQuantity"`
 	Hugepages      map[string]uint64 `json:"hugepages"`
+}
+
+// podResources are spec.resources after the API server's defaults.
+type podResources struct {
+	Memory    uint64            `json:"memory"`
+	Hugepages map[string]uint64 `json:"hugepages"`
 }
 
 // result is what a step's answer is compared by.
@@ -86,6 +100,7 @@ type result struct {
 	Admitted             *bool                         `json:"admitted,omitempty"`
 	Containers           []containerResult             `json:"containers,omitempty"`
 	Entries              map[string]map[string][]block `json:"entries"`
+	PodEntries           map[string][]block            `json:"podEntries,omitempty"`
 	MachineState         map[int]node                  `json:"machineState"`
 	LeftoverEntries      map[string]map[string][]block `json:"leftoverEntries,omitempty"`
 	LeftoverMachineState map[int]node                  `json:"leftoverMachineState,omitempty"`
@@ -195,7 +210,11 @@ func TestKubeletVectors(t *testing.T) {
 	for _, d := range readDifferences(t) {
 		known[key{d.ID, d.Step}] = d
 	}
-	files := []string{vectors + "/set-a.jsonl.gz", vectors + "/set-c.jsonl.gz", vectors + "/set-p.jsonl.gz"}
+	files := []string{
+		vectors + "/set-a.jsonl.gz", vectors + "/set-c.jsonl.gz", vectors + "/set-p.jsonl.gz",
+		vectors + "/set-l.jsonl.gz", vectors + "/set-l-next.jsonl.gz",
+	}
+	recorded := len(files)
 	for _, file := range filepath.SplitList(os.Getenv("KUBELET_VECTORS")) {
 		if _, err := os.Stat(file); err != nil && !filepath.IsAbs(file) {
 			file = filepath.Join("../..", file) // named from the root of the repository
@@ -205,13 +224,16 @@ func TestKubeletVectors(t *testing.T) {
 	var scenarios, steps, differ int
 	used := map[key]bool{}
 	for i, file := range files {
-		ours := i < 3
+		ours := i < recorded
 		for _, s := range readScenarios(t, file) {
 			scenarios++
 			steps += len(s.Steps)
 			for _, got := range s.replay() {
 				k := key{s.ID, got.Step}
 				want := s.expected(got.Step)
+				if got.Step >= 0 && s.Steps[got.Step].FixedLater != "" {
+					continue
+				}
 				if d, ok := known[k]; ok {
 					used[k] = true
 					if *update {
@@ -276,6 +298,9 @@ func compare(want, got difference) string {
 func normal(r result) result {
 	if len(r.Entries) == 0 {
 		r.Entries = nil
+	}
+	if len(r.PodEntries) == 0 {
+		r.PodEntries = nil
 	}
 	if len(r.MachineState) == 0 {
 		r.MachineState = nil

@@ -18,6 +18,14 @@ type MemoryManagerCheckpoint struct {
 	Checksum     checksum.Checksum          `json:"checksum"`
 }
 
+// PodMemoryAssignments has the pods' own blocks by UID. In layout V2 it stands in the file between Entries and Checksum.
+type PodMemoryAssignments map[string]PodEntry
+
+// PodEntry has a pod's own blocks.
+type PodEntry struct {
+	MemoryBlocks []Block `json:"memoryBlocks,omitempty"`
+}
+
 // NUMANodeMap has the NUMA nodes by id.
 type NUMANodeMap map[int]*NUMANodeState
 

@@ -1,0 +1,227 @@
+package memorymanager
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// A pod with pod-level resources (spec.resources) has a budget that its containers share. In scope pod it is allocated as
+// a whole: the node map counts the budget once. Each container has a part of it: one with a request of its own has that,
+// the others share what is left, the pod's shared pool. The parts of a pod may overlap.
+// https://github.com/kubernetes/enhancements/tree/master/keps/sig-node/5526-pod-level-resource-managers
+
+// Pod is a Guaranteed pod with pod-level resources.
+type Pod struct {
+	UID string
+	// Budget is what the pod asks for, spec.resources.requests.
+	Budget Request
+	// Containers are in pod order, init containers first. The Request of one that shares the pool is empty: only a container
+	// that requests CPU and memory and limits both to the same has a part of its own.
+	Containers []Container
+	// CPUs are the NUMA nodes of the pod's exclusive CPUs; empty when it has none.
+	CPUs nodeset.Set
+	// Required is set when the pod asks for no more NUMA nodes than it needs (the annotation numa: required).
+	Required bool
+}
+
+// whole is the pod as if it were one container.
+func (p Pod) whole() Container {
+	return Container{Pod: p.UID, Request: p.Budget, CPUs: p.CPUs, Required: p.Required}
+}
+
+// AllocatePod places and allocates a pod with pod-level resources, and gives its containers their parts of it: Blocks has
+// them. A pod that has its allocation keeps it, and a container that has no part of it gets one. One whose containers have
+// allocations of their own is allocated where they are. The error is a *Rejection and leaves the state as it was.
+func (m *Manager) AllocatePod(p Pod) (Placement, error) {
+	whole := p.whole()
+	if cause := whole.Request.invalid(); cause != "" {
+		return Placement{}, m.reject(whole, InvalidRequest, cause)
+	}
+	if known := m.pods[p.UID]; known != nil && known.blocks != nil {
+		return m.keep(p, known), nil
+	}
+	if cause := p.emptyPool(); cause != "" {
+		return Placement{}, m.emptyPool(whole, cause)
+	}
+	if known := m.pods[p.UID]; known != nil && len(known.containers) > 0 {
+		var nodes nodeset.Set
+		for b := range known.counted() {
+			nodes |= b.Nodes
+		}
+		m.ReleasePod(p.UID)
+		return m.AdoptPod(p, nodes)
+	}
+	hint, nodes, rejected := m.place(whole)
+	if rejected != nil {
+		return Placement{}, rejected
+	}
+	bounded := m.hints.bounded
+	if bounded {
+		m.bounded++
+	}
+	known := m.pod(p.UID)
+	known.blocks = p.Budget.on(nodes)
+	for _, b := range known.blocks {
+		m.assign(nodes)
+		m.fill(m.column(b.Type), nodes, b.Size)
+	}
+	known.containers = p.parts(nodes)
+	m.generation++
+	return Placement{Affinity: hint, Blocks: m.settle(nodes, known.blocks), Nodes: nodes, Bounded: bounded}, nil
+}
+
+// AdoptPod allocates a pod that was found running on these nodes as it is: see Adopt.
+func (m *Manager) AdoptPod(p Pod, nodes nodeset.Set) (Placement, error) {
+	whole := p.whole()
+	if cause := whole.Request.invalid(); cause != "" {
+		return Placement{}, m.reject(whole, InvalidRequest, cause)
+	}
+	if err := m.adoptable(whole, nodes); err != nil {
+		return Placement{}, err
+	}
+	m.ReleasePod(p.UID)
+	known := m.pod(p.UID)
+	known.blocks = p.Budget.on(nodes)
+	m.overallocate(known.blocks)
+	known.containers = p.parts(nodes)
+	return Placement{
+		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(known.blocks), Nodes: nodes,
+		Overcommitted: m.shortages(nodes, 0),
+	}, nil
+}
+
+// keep is the answer to a pod that has its allocation.
+func (m *Manager) keep(p Pod, known *pod) Placement {
+	nodes := span(known.blocks)
+	for _, part := range p.parts(nodes) {
+		if m.container(p.UID, part.name) == nil {
+			known.containers = append(known.containers, part)
+			m.generation++
+		}
+	}
+	return Placement{
+		Affinity: m.regenerated(p.UID, p.Budget, known.blocks), Blocks: copied(known.blocks), Nodes: nodes, Existing: true,
+	}
+}
+
+// PodBlocks returns a pod's own allocation, sorted by type; nil when it has none. PerNode is left out.
+func (m *Manager) PodBlocks(uid string) []Block {
+	p := m.pods[uid]
+	if p == nil || p.blocks == nil {
+		return nil
+	}
+	return copied(p.blocks)
+}
+
+// whole reports whether a pod is allocated as a whole.
+func (m *Manager) whole(uid string) bool {
+	p := m.pods[uid]
+	return p != nil && p.blocks != nil
+}
+
+// on returns the blocks of a request on these nodes. A type of which nothing is asked has none.
+func (r Request) on(nodes nodeset.Set) (blocks []Block) {
+	for _, amount := range r {
+		if amount.Bytes > 0 {
+			blocks = append(blocks, Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes})
+		}
+	}
+	return blocks
+}
+
+func (r Request) of(name MemoryType) uint64 {
+	for _, amount := range r {
+		if amount.Type == name {
+			return amount.Bytes
+		}
+	}
+	return 0
+}
+
+// less returns what a request leaves of this one.
+func (r Request) less(taken Request) Request {
+	left := slices.Clone(r)
+	for i := range left {
+		left[i].Bytes = minus(left[i].Bytes, taken.of(left[i].Type))
+	}
+	return left
+}
+
+// parts are the containers with their blocks. A container that shares the pool has all of the budget that those with a
+// request of their own leave. An init container that ends before the others run has what the sidecars before it leave, and
+// takes nothing from anybody.
+func (p Pod) parts(nodes nodeset.Set) (parts []container) {
+	pool := p.Budget
+	for _, c := range p.Containers {
+		if c.Kind != memoryqos.Init {
+			pool = pool.less(c.Request)
+		}
+	}
+	left := p.Budget
+	for _, c := range p.Containers {
+		request := c.Request
+		switch {
+		case len(request) > 0:
+			if c.Kind == memoryqos.Sidecar {
+				left = left.less(request)
+			}
+		case c.Kind == memoryqos.Init:
+			request = left
+		default:
+			request = pool
+		}
+		if blocks := request.on(nodes); blocks != nil {
+			parts = append(parts, container{name: c.Name, kind: c.Kind, blocks: blocks})
+		}
+	}
+	return parts
+}
+
+// emptyPool says why the pool of containers without a request of their own would be empty; "" where it is not, or nobody
+// shares it.
+func (p Pod) emptyPool() string {
+	left, shared := p.Budget, false
+	for _, c := range p.Containers {
+		switch {
+		case c.Kind == memoryqos.Init && len(c.Request) > 0: // it has ended when the others run
+		case len(c.Request) > 0:
+			left = left.less(c.Request)
+		case c.Kind == memoryqos.Init:
+			if name, empty := left.exhausted(); empty {
+				return fmt.Sprintf("the sidecars before the init container %s request all of the pod's %s, and it has no request of its own",
+					c.Name, name)
+			}
+		default:
+			shared = true
+		}
+	}
+	if name, empty := left.exhausted(); empty && shared {
+		return fmt.Sprintf("the containers' own requests are all of the pod's %s, which leaves nothing to the containers without one", name)
+	}
+	return ""
+}
+
+// exhausted returns a type of which nothing is left.
+func (r Request) exhausted() (MemoryType, bool) {
+	for _, amount := range r {
+		if amount.Bytes == 0 {
+			return amount.Type, true
+		}
+	}
+	return "", false
+}
+
+// emptyPool rejects a pod. A policy that insists does so for the hints, of which there are none; best-effort takes any
+// nodes, and the allocation fails.
+func (m *Manager) emptyPool(whole Container, cause string) *Rejection {
+	if m.rules.Insists {
+		return m.reject(whole, TopologyAffinityError, cause)
+	}
+	rejected := m.reject(whole, EmptyPodSharedPoolError, cause)
+	rejected.Affinity = &topologymanager.Hint{Nodes: m.all}
+	return rejected
+}
