@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/google/renameio/v2"
 	"github.com/spf13/cobra"
@@ -70,26 +72,36 @@ The next start of the plugin takes the allocations over; containers that are gon
 }
 
 func newStateExportCommand() *cobra.Command {
-	var stateDir, output string
+	var stateDir, output, target string
 	command := &cobra.Command{
 		Use:   "export",
 		Short: "Write the plugin's state as a kubelet accepts it",
 		Long: `Prints the plugin's state file without anything that is the plugin's own. A state that a kubelet would refuse at its
-start is not written: what is wrong is listed, and the exit status is 1.`,
-		Example: `  nri-memory-manager state export -o /var/lib/kubelet/memory_manager_state`,
-		Args:    cobra.NoArgs,
+start is not written: what is wrong is listed, and the exit status is 1.
+
+While no pod has an allocation of its own (podLevelResourceManagers), every kubelet reads the file. Otherwise --for names the
+version that is to read it, and the kubelet needs its feature gate PodLevelResourceManagers.`,
+		Example: `  nri-memory-manager state export -o /var/lib/kubelet/memory_manager_state
+  nri-memory-manager state export --for 1.37 -o /var/lib/kubelet/memory_manager_state`,
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if target != "" && !slices.Contains(checkpoint.Targets, target) {
+				return fmt.Errorf("--for %q: want a kubelet's version, one of %s", target, strings.Join(checkpoint.Targets, ", "))
+			}
 			file, err := checkpoint.ReadFile(filepath.Join(stateDir, checkpoint.FileName))
 			if err != nil {
 				return err
 			}
-			text, findings := checkpoint.Export(file)
+			text, warning, findings := checkpoint.Export(file, target)
 			if len(findings) > 0 {
 				fmt.Fprintln(cmd.ErrOrStderr(), "A kubelet would refuse this state:")
 				if err := checkpoint.WriteFindings(cmd.ErrOrStderr(), findings); err != nil {
 					return failed(err)
 				}
 				return errFindings
+			}
+			if warning != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "Warning: "+warning)
 			}
 			if output == "" {
 				_, err = cmd.OutOrStdout().Write(text) // no newline: the text as a kubelet writes it
@@ -100,6 +112,7 @@ start is not written: what is wrong is listed, and the exit status is 1.`,
 	}
 	addStateDir(command, &stateDir)
 	command.Flags().StringVarP(&output, "output", "o", "", "write this file instead of standard output")
+	command.Flags().StringVar(&target, "for", "", "version of the kubelet that is to read the state: "+strings.Join(checkpoint.Targets, ", "))
 	return command
 }
 

@@ -72,11 +72,11 @@ func (a *Agent) submit(delta ledger.Delta) {
 	if o.tickets == nil {
 		o.tickets = map[string]checkpoint.Ticket{}
 	}
-	entries := delta.Entries
+	entries := delta.Allocations.Entries
 	if delta.State != nil {
 		o.newest, entries = a.writer.Replace(*delta.State), delta.State.Entries
 	} else {
-		o.newest = a.writer.Submit(delta.Nodes, delta.Pods[0], delta.Entries)
+		o.newest = a.writer.Submit(delta.Nodes, delta.Allocations)
 	}
 	for _, pod := range delta.Pods {
 		o.tickets[pod] = o.newest

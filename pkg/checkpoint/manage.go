@@ -38,10 +38,33 @@ func Import(store *Store, file File, force bool) (kept string, err error) {
 	return kept, store.Save(file.State)
 }
 
-// Export returns the text of a state as a kubelet accepts it at its start, without anything of ours. The findings are
-// what a kubelet would refuse.
-func Export(file File) ([]byte, []Finding) {
-	return Encode(file.Policy, withoutAmounts(file.State)), Check(file.State)
+// doPodLevel is what to do about pod entries that a kubelet does not take.
+const doPodLevel = "drain the pods with pod-level resources, or start that kubelet with the feature gate PodLevelResourceManagers"
+
+// Targets are the kubelets that Export writes for.
+var Targets = []string{"1.35", "1.36", "1.37"}
+
+// Export returns the text of a state as a kubelet of the target version accepts it at its start, without anything of ours;
+// "" is any version. The findings are what it would refuse. A state with pod entries is for kubelets from 1.36 that have the
+// feature gate PodLevelResourceManagers on: warning says so.
+func Export(file File, target string) (text []byte, warning string, findings []Finding) {
+	s := withoutAmounts(file.State)
+	findings = Check(s)
+	if len(s.Pods) == 0 {
+		return encode(V1, file.Policy, s), "", findings
+	}
+	warning = fmt.Sprintf("%d pods have an allocation of their own: a kubelet without the feature gate PodLevelResourceManagers refuses this file", len(s.Pods))
+	switch target {
+	case "1.36":
+		return encode(V2, file.Policy, s), warning, findings
+	case "1.37":
+		return encode(V3, file.Policy, s), warning, findings
+	}
+	where, what := "kubelet "+target, "reads no allocations of pods, and the state has %d"
+	if target == "" {
+		where, what = "kubelet", "versions differ in how they keep allocations of pods, and the state has %d: name the version"
+	}
+	return nil, "", append(findings, Finding{Where: where, What: fmt.Sprintf(what, len(s.Pods)), Do: doPodLevel})
 }
 
 func withoutAmounts(s memorymanager.State) memorymanager.State {

@@ -19,6 +19,14 @@ type Listing struct {
 	Verified   bool               `json:"verified"`
 	Nodes      []NodeListing      `json:"nodes"`
 	Containers []ContainerListing `json:"containers"`
+	// Pods are those with pod-level resources; the blocks of their containers are parts of theirs.
+	Pods []PodListing `json:"pods,omitempty"`
+}
+
+// PodListing is the allocation of a pod as a whole.
+type PodListing struct {
+	Pod    string         `json:"pod"`
+	Blocks []BlockListing `json:"blocks"`
 }
 
 // NodeListing is one NUMA node.
@@ -68,13 +76,20 @@ func NewListing(path string, file File) Listing {
 		out.Nodes = append(out.Nodes, listed)
 	}
 	for _, entry := range file.State.Entries {
-		listed := ContainerListing{Pod: entry.Pod, Container: entry.Container, Blocks: []BlockListing{}}
-		for _, block := range entry.Blocks {
-			listed.Blocks = append(listed.Blocks, listBlock(block))
-		}
-		out.Containers = append(out.Containers, listed)
+		out.Containers = append(out.Containers, ContainerListing{Pod: entry.Pod, Container: entry.Container, Blocks: listBlocks(entry.Blocks)})
+	}
+	for _, entry := range file.State.Pods {
+		out.Pods = append(out.Pods, PodListing{Pod: entry.Pod, Blocks: listBlocks(entry.Blocks)})
 	}
 	return out
+}
+
+func listBlocks(blocks []memorymanager.Block) []BlockListing {
+	listed := []BlockListing{}
+	for _, block := range blocks {
+		listed = append(listed, listBlock(block))
+	}
+	return listed
 }
 
 func listBlock(block memorymanager.Block) BlockListing {
@@ -106,10 +121,16 @@ func (l Listing) WriteTable(out io.Writer) error {
 	if len(l.Containers) > 0 {
 		fmt.Fprintln(table, "\nPOD\tCONTAINER\tTYPE\tSIZE\tNODES")
 	}
-	for _, c := range l.Containers {
-		for _, block := range c.Blocks {
-			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(c.Pod), printable(c.Container), printable(block.Type), quantity.Short(block.Size), joined(block.Nodes))
+	row := func(pod, container string, blocks []BlockListing) {
+		for _, block := range blocks {
+			fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", printable(pod), printable(container), printable(block.Type), quantity.Short(block.Size), joined(block.Nodes))
 		}
+	}
+	for _, pod := range l.Pods {
+		row(pod.Pod, "(the pod as a whole)", pod.Blocks)
+	}
+	for _, c := range l.Containers {
+		row(c.Pod, c.Container, c.Blocks)
 	}
 	return table.Flush()
 }

@@ -22,6 +22,9 @@ type Config struct {
 	TopologyManagerScope topologymanager.Scope `yaml:"topologyManagerScope"`
 	// TopologyManagerPolicyOptions are the kubelet's; prefer-closest-numa-nodes is the one that changes a placement.
 	TopologyManagerPolicyOptions map[string]string `yaml:"topologyManagerPolicyOptions"`
+	// PodLevelResourceManagers allocates Guaranteed pods with pod-level resources as the kubelet does under the feature gate
+	// of this name. Without it such a pod is not pinned.
+	PodLevelResourceManagers bool `yaml:"podLevelResourceManagers"`
 	// OnUnsatisfiable is what happens to a container that cannot be placed; empty is Reject for restricted and
 	// single-numa-node, Unpinned for none and best-effort.
 	OnUnsatisfiable OnUnsatisfiable `yaml:"onUnsatisfiable"`

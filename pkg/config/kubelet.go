@@ -97,6 +97,10 @@ func (c *Config) take(k kubeletConfiguration) error {
 	if taken("topologyManagerPolicyOptions", k.TopologyManagerPolicyOptions != nil) {
 		c.TopologyManagerPolicyOptions = only(k.TopologyManagerPolicyOptions, preferClosest, maxAllowableNodes)
 	}
+	gate, set := k.FeatureGates["PodLevelResourceManagers"]
+	if taken("podLevelResourceManagers", set) {
+		c.PodLevelResourceManagers = gate
+	}
 	if taken("reservedMemory", len(k.ReservedMemory) > 0) {
 		reserved, err := k.reservedMemory()
 		if err != nil {

@@ -48,7 +48,7 @@ func TestKubeletConfigurationIsTakenOver(t *testing.T) {
 		EvictionHard:            map[string]string{"memory.available": "5%", "nodefs.available": "10%"},
 		MemoryThrottlingFactor:  &factor,
 		MemoryReservationPolicy: kubelet.NoneMemoryReservationPolicy,
-		FeatureGates:            map[string]bool{"MemoryQoS": true},
+		FeatureGates:            map[string]bool{"MemoryQoS": true, "PodLevelResourceManagers": true},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -68,6 +68,7 @@ func TestKubeletConfigurationIsTakenOver(t *testing.T) {
 	want.EvictionHard = map[string]string{"memory.available": "5%"}
 	want.MemoryThrottlingFactor = &factor
 	want.MemoryReservationPolicy = memoryqos.None
+	want.PodLevelResourceManagers = true
 	if diff := cmp.Diff(want, got, sameConfig); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

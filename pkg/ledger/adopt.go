@@ -145,7 +145,7 @@ func (l *Ledger) settleAllocations(taken []*container) (placed int) {
 		}
 		nodes, err := nodeset.Parse(c.foundMems)
 		switch {
-		case err != nil, nodes.Empty(), c.released, len(request(c)) == 0:
+		case err != nil, nodes.Empty(), c.released, len(request(c)) == 0 && !l.asWhole(c.pod):
 			free = append(free, c)
 		case l.manager.Spread(nodes):
 			spread = append(spread, c)

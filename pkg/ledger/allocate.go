@@ -29,10 +29,10 @@ func (l *Ledger) unpinnable(c *container) string {
 		return "not pinned: memoryManagerPolicy is None"
 	case c.pod.class() != memoryqos.Guaranteed:
 		return "not pinned: only Guaranteed pods are"
-	case c.pod.podLevel():
-		return "not pinned: the pod's resources are its own, not its containers' (pod-level resources)"
 	case c.wishes.NUMA == config.NUMANone:
 		return "not pinned: the pod's annotation numa is none"
+	case c.pod.podLevel():
+		return l.unpinnableOfPodLevel(c)
 	}
 	return ""
 }
@@ -46,7 +46,7 @@ func (l *Ledger) allocate(c *container) error {
 		return nil
 	}
 	wanted := l.wanted(c)
-	if len(wanted.Request) == 0 {
+	if len(wanted.Request) == 0 && !l.asWhole(c.pod) {
 		c.pinning = "not pinned: the container asks for no memory"
 		l.release(c)
 		l.respect(c)
@@ -67,6 +67,9 @@ func (l *Ledger) allocate(c *container) error {
 	if rules := policy.Rules(); rules.Insists && !rules.OneNode && !placement.Affinity.Preferred {
 		c.pinning += ", on nodes of its CPUs"
 	}
+	if l.asWhole(c.pod) {
+		c.pinning += ", with its pod (pod-level resources)"
+	}
 	if placement.Bounded {
 		c.pinning += ", by a search that was cut short"
 	}
@@ -85,6 +88,9 @@ func (l *Ledger) wanted(c *container) memorymanager.Container {
 // place asks the memory manager. A container whose limit has changed since its last start does not run, so that it may go
 // elsewhere; where there is no room, it goes on as after a resize.
 func (l *Ledger) place(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
+	if l.asWhole(c.pod) {
+		return l.placePart(c, wanted)
+	}
 	if !l.misfits(c) {
 		return l.placeNew(c, wanted)
 	}
@@ -108,12 +114,20 @@ func (l *Ledger) placeNew(c *container, wanted memorymanager.Container) (memorym
 	if err != nil {
 		return placement, err
 	}
-	required := wanted.Required && l.resolved.Manager.Policy.Rules().Aligns
-	if required && !placement.Existing && !placement.Affinity.Preferred {
+	if err := l.preferred(wanted, placement); err != nil {
 		l.manager.Release(wanted.Pod, wanted.Name)
-		return placement, fmt.Errorf("%w: it could only have nodes %s, which are more than it needs", errNotPreferred, placement.Nodes)
+		return placement, err
 	}
 	return placement, nil
+}
+
+// preferred refuses a new placement on more nodes than needed, where the pod requires its nodes.
+func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanager.Placement) error {
+	required := wanted.Required && l.resolved.Manager.Policy.Rules().Aligns
+	if required && !placement.Existing && !placement.Affinity.Preferred {
+		return fmt.Errorf("%w: it could only have nodes %s, which are more than it needs", errNotPreferred, placement.Nodes)
+	}
+	return nil
 }
 
 var errNotPreferred = errors.New("the pod's annotation numa is required")
@@ -189,11 +203,7 @@ func (l *Ledger) respect(c *container) bool {
 
 // adopt allocates a container's memory on the nodes that it has.
 func (l *Ledger) adopt(c *container, request memorymanager.Request, how string) error {
-	key := c.pod.key()
-	if blocks := l.manager.Blocks(key, c.name); blocks != nil && (nodesOf(blocks) != c.nodes || !holds(blocks, request)) {
-		l.manager.Release(key, c.name)
-	}
-	placement, err := l.manager.Adopt(key, c.name, request, c.nodes)
+	placement, err := l.adoptWhereItIs(c, request)
 	if err != nil {
 		c.pinning = how + ", not allocated: " + err.Error()
 		l.note(Warn, "a container's memory cannot be allocated on the nodes that it has", c.fields(), err)
@@ -209,6 +219,17 @@ func (l *Ledger) adopt(c *container, request memorymanager.Request, how string) 
 	}
 	l.persist(c.pod)
 	return nil
+}
+
+func (l *Ledger) adoptWhereItIs(c *container, request memorymanager.Request) (memorymanager.Placement, error) {
+	if l.asWhole(c.pod) {
+		return l.adoptPart(c)
+	}
+	key := c.pod.key()
+	if blocks := l.manager.Blocks(key, c.name); blocks != nil && (nodesOf(blocks) != c.nodes || !holds(blocks, request)) {
+		l.manager.Release(key, c.name)
+	}
+	return l.manager.Adopt(key, c.name, request, c.nodes)
 }
 
 // release frees the allocation of a container that must not have one.

@@ -63,8 +63,13 @@ func (l *Ledger) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
 	return false
 }
 
-// request is what a Guaranteed container asks for: its memory limit, which equals its request, and its huge pages.
+// request is what a Guaranteed container asks for: its memory limit, which equals its request, and its huge pages. Under
+// pod-level resources it is what the container asks for by itself: the limit may be its pod's.
 func request(c *container) memorymanager.Request {
+	if p := c.pod; p.info != nil && p.info.PodLevel() {
+		spec, _ := p.info.Container(c.name)
+		return ownRequest(spec)
+	}
 	wanted := make(memorymanager.Request, 0, 1+len(c.resources.Hugepages))
 	if c.limit > 0 {
 		wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Memory, Bytes: c.limit})

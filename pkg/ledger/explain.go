@@ -55,7 +55,11 @@ func (p *pod) answersTo(name string) bool {
 func (l *Ledger) explain(c *container, view ContainerView) Explanation {
 	explanation := Explanation{Pod: c.pod.view, Container: view, Memory: c.arithmetic()}
 	if l.unpinnable(c) == "" {
-		if wanted := l.wanted(c); len(wanted.Request) > 0 {
+		wanted := l.wanted(c)
+		if l.asWhole(c.pod) {
+			wanted.Request = c.pod.info.Budget()
+		}
+		if len(wanted.Request) > 0 {
 			placement := l.manager.Explain(wanted)
 			if placement.Placement.Existing {
 				placement.Placement.Blocks = view.Blocks

@@ -177,10 +177,11 @@ type Effects struct {
 // Delta is a change of the allocations: of one pod, or of all when State is set.
 type Delta struct {
 	// Pods are the UIDs of the pods that it was made for: one, or with a State any number.
-	Pods    []string
-	Nodes   []memorymanager.NodeState
-	Entries []memorymanager.Entry
-	State   *memorymanager.State
+	Pods []string
+	// Nodes and Allocations are the node map and the one pod's allocations.
+	Nodes       []memorymanager.NodeState
+	Allocations memorymanager.PodAllocations
+	State       *memorymanager.State
 }
 
 // Journaled are files of a container's cgroup that are going to be written, so that rollback finds them.
@@ -211,7 +212,7 @@ func (l *Ledger) deltas() []Delta {
 	}
 	deltas := make([]Delta, len(pods))
 	for i, pod := range pods {
-		deltas[i] = Delta{Pods: pods[i : i+1], Nodes: l.manager.Nodes(), Entries: l.manager.Entries(pod)}
+		deltas[i] = Delta{Pods: pods[i : i+1], Nodes: l.manager.Nodes(), Allocations: l.manager.Allocations(pod)}
 	}
 	return deltas
 }

@@ -61,9 +61,17 @@ func (l *Ledger) refreshPodViews() {
 	if l.manager == nil {
 		return
 	}
-	for _, entry := range l.manager.Grouped() {
+	entries, pods := l.manager.Grouped()
+	for _, entry := range entries {
 		if p := l.pods[entry.Pod]; p != nil {
 			p.view = p.view.with(entry)
+		}
+	}
+	for _, entry := range pods {
+		if p := l.pods[entry.Pod]; p != nil && !slices.EqualFunc(p.view.Blocks, entry.Blocks, sameBlock) {
+			changed := *p.view
+			changed.Blocks = ownAmounts(entry.Blocks)
+			p.view = &changed
 		}
 	}
 }
@@ -79,13 +87,19 @@ func (v *PodView) with(entry memorymanager.Entry) *PodView {
 	changed.Containers = slices.Clone(v.Containers)
 	for i := range changed.Containers {
 		if c := &changed.Containers[i]; c.Name == entry.Container {
-			c.Blocks = slices.Clone(entry.Blocks)
-			for j := range c.Blocks {
-				c.Blocks[j].PerNode = slices.Clone(c.Blocks[j].PerNode) // the entries of all pods share one array
-			}
+			c.Blocks = ownAmounts(entry.Blocks)
 		}
 	}
 	return &changed
+}
+
+// ownAmounts copies blocks with their amounts: the entries of all pods share one array.
+func ownAmounts(blocks []memorymanager.Block) []memorymanager.Block {
+	blocks = slices.Clone(blocks)
+	for i := range blocks {
+		blocks[i].PerNode = slices.Clone(blocks[i].PerNode)
+	}
+	return blocks
 }
 
 func sameBlock(a, b memorymanager.Block) bool {
@@ -106,6 +120,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
 		UID: p.key(), ID: p.ID, Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
 		Values: p.values, Problems: p.problems, Since: p.born, Containers: make([]ContainerView, 0, len(p.containers)),
+		Blocks: l.podBlocks(p),
 	}
 	for _, c := range p.containers {
 		shown := ContainerView{
@@ -119,7 +134,11 @@ func (l *Ledger) podView(p *pod) *PodView {
 			shown.CPUs, _ = l.machine.CPUsByNode(c.resources.CPUs) // cpus is made from the same list
 		}
 		if l.manager != nil {
-			shown.Blocks = onOneNode(l.manager.Blocks(view.UID, c.name))
+			shown.Blocks = l.manager.Blocks(view.UID, c.name)
+			if view.Blocks == nil {
+				onOneNode(shown.Blocks)
+			}
+			shown.Shared = view.Blocks != nil && len(request(c)) == 0
 		}
 		view.Containers = append(view.Containers, shown)
 	}

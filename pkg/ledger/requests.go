@@ -55,24 +55,8 @@ func (l *Ledger) recompute(p *pod) {
 		}
 	}
 	if p.podLevel() {
-		l.releaseAll(p)
+		l.reallocatePod(p)
 	}
-}
-
-// releaseAll frees the allocations of a pod that turns out to be one that is never pinned.
-func (l *Ledger) releaseAll(p *pod) {
-	for _, c := range p.containers {
-		if c.alive() && l.manager != nil && !c.byKubelet {
-			l.keepAllocation(c)
-			l.bring(c)
-		}
-	}
-}
-
-// podLevel reports whether the pod's resources are known to be the pod's own, not its containers'. As the kubelet's
-// default does, such a pod is not pinned.
-func (p *pod) podLevel() bool {
-	return p.info != nil && p.info.PodLevel() || p.shared && p.info == nil
 }
 
 // estimate is the container's memory request from the best source. During a resize the pod APIs can be behind the event:

@@ -42,6 +42,9 @@ type PodView struct {
 	Cgroup string
 	// Values are what the pod's own cgroup should hold.
 	Values memoryqos.Values
+	// Blocks are the pod's own allocation, with PerNode; nil without pod-level resources. Its containers' are parts of it,
+	// without PerNode.
+	Blocks []memorymanager.Block
 	// Containers are in the order of their first appearance, ended ones that keep an allocation included.
 	Containers []ContainerView
 	// Problems are wrong annotations.
@@ -77,6 +80,8 @@ type ContainerView struct {
 	Unplaced *Rejection
 	// Blocks are its allocations, with PerNode.
 	Blocks []memorymanager.Block
+	// Shared is set when they are what it shares with others of its pod's allocation.
+	Shared bool
 }
 
 // Rejection is a container that was refused, or that runs unpinned because it could not be placed.

@@ -40,6 +40,16 @@ func (m *Manager) Explain(c Container) Explanation {
 	if existing == nil {
 		return m.judge(c, nil)
 	}
+	if own := m.PodBlocks(c.Pod); own != nil { // what was placed is the pod
+		c.Request = nil
+		for _, b := range own {
+			c.Request = append(c.Request, Amount{Type: b.Type, Bytes: b.Size})
+		}
+		nodes := span(own)
+		return m.without(c.Pod, "").judge(c, &Placement{
+			Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
+		})
+	}
 	return m.without(c.Pod, c.Name).judge(c, &Placement{
 		Affinity: m.regenerated(c.Pod, c.Request, existing.blocks),
 		Blocks:   copied(existing.blocks), Nodes: span(existing.blocks), Existing: true,
@@ -95,7 +105,7 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 	return e
 }
 
-// without returns a copy of the manager in which a container has no allocation.
+// without returns a copy of the manager in which a container has no allocation; without a name, its whole pod.
 func (m *Manager) without(uid, name string) *Manager {
 	spare := *m
 	spare.columns, spare.shares = make([]*column, len(m.columns)), shares{}
@@ -111,6 +121,9 @@ func (m *Manager) without(uid, name string) *Manager {
 		}
 		spare.pods[p.uid] = own
 		spare.sorted = append(spare.sorted, own)
+	}
+	if name == "" {
+		spare.ReleasePod(uid)
 	}
 	spare.Release(uid, name)
 	return &spare

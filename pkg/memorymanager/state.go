@@ -52,15 +52,16 @@ func (m *Manager) podEntries() (entries []PodEntry) {
 	return entries
 }
 
-// Grouped returns the allocations of the containers that span several NUMA nodes, sorted by pod and container, with PerNode
-// as State has it. An allocation or a release in a group may change the PerNode of each container in it.
-func (m *Manager) Grouped() []Entry {
+// Grouped returns the allocations of the containers and pods that span several NUMA nodes, sorted by pod and container, with
+// PerNode as State has it. An allocation or a release in a group may change the PerNode of each container in it.
+func (m *Manager) Grouped() (entries []Entry, pods []PodEntry) {
 	for range m.groupsOfMany() {
-		entries := m.entries(func(c *container) bool { return span(c.blocks).Len() > 1 })
-		m.attribute(entries, m.podEntries())
-		return entries
+		entries = m.entries(func(c *container) bool { return span(c.blocks).Len() > 1 })
+		pods = slices.DeleteFunc(m.podEntries(), func(e PodEntry) bool { return span(e.Blocks).Len() == 1 })
+		m.attribute(entries, pods)
+		break
 	}
-	return nil
+	return entries, pods
 }
 
 // entries returns the allocations of some containers, sorted by pod and container.

@@ -55,6 +55,9 @@ func FromPod(pod *corev1.Pod) *Pod {
 	}
 	p.Containers = containers(pod)
 	p.PodRequest, p.PodLimit = podLevel(pod)
+	if level := pod.Spec.Resources; level != nil {
+		p.PodHugepages = hugepages(level.Requests)
+	}
 	return p
 }
 
@@ -97,7 +100,16 @@ func container(c *corev1.Container, kind memoryqos.Kind, statuses []corev1.Conta
 			limit = memory(status.Resources.Limits)
 		}
 	}
-	return Container{Name: c.Name, Kind: kind, Request: request, Limit: limit, Hugepages: hugepages(c.Resources.Requests)}
+	return Container{
+		Name: c.Name, Kind: kind, Request: request, Limit: limit, Hugepages: hugepages(c.Resources.Requests),
+		Guaranteed: request > 0 && request == limit && guaranteesCPU(c.Resources),
+	}
+}
+
+// guaranteesCPU reports whether CPU is requested and limited to the same.
+func guaranteesCPU(r corev1.ResourceRequirements) bool {
+	request, limit := r.Requests[corev1.ResourceCPU], r.Limits[corev1.ResourceCPU]
+	return request.Sign() > 0 && request.Cmp(limit) == 0
 }
 
 func statusOf(name string, statuses []corev1.ContainerStatus) *corev1.ContainerStatus {

@@ -56,7 +56,26 @@ spec:
 	- {name: app, resources: {limits: {memory: 64Mi, cpu: 1}}}
 `,
 			want: Pod{Class: memoryqos.Guaranteed, Containers: []Container{
-				{Name: "app", Kind: memoryqos.App, Request: 64 * mi, Limit: 64 * mi}}},
+				{Name: "app", Kind: memoryqos.App, Request: 64 * mi, Limit: 64 * mi, Guaranteed: true}}},
+		},
+		"pod-level resources and containers with and without their own": {
+			pod: `
+spec:
+	resources: {requests: {cpu: 2, memory: 4Gi, hugepages-2Mi: 8Mi}, limits: {cpu: 2, memory: 4Gi, hugepages-2Mi: 8Mi}}
+	containers:
+	- {name: own, resources: {limits: {memory: 1Gi, cpu: 500m, hugepages-2Mi: 4Mi}}}
+	- {name: no-cpu, resources: {limits: {memory: 1Gi}}}
+	- {name: less, resources: {requests: {memory: 512Mi}, limits: {memory: 1Gi, cpu: 1}}}
+	- {name: shared}
+`,
+			want: Pod{Class: memoryqos.Guaranteed, PodRequest: new(uint64(4 * gi)), PodLimit: new(uint64(4 * gi)),
+				PodHugepages: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 8 * mi}},
+				Containers: []Container{
+					{Name: "own", Kind: memoryqos.App, Request: gi, Limit: gi, Guaranteed: true,
+						Hugepages: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 4 * mi}}},
+					{Name: "no-cpu", Kind: memoryqos.App, Request: gi, Limit: gi},
+					{Name: "less", Kind: memoryqos.App, Request: 512 * mi, Limit: gi},
+					{Name: "shared", Kind: memoryqos.App}}},
 		},
 		"huge pages, by request or limit": {
 			pod: `

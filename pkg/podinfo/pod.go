@@ -4,6 +4,9 @@
 package podinfo
 
 import (
+	"cmp"
+	"slices"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -32,6 +35,8 @@ type Pod struct {
 	// PodRequest and PodLimit are the pod-level resources (spec.resources) in bytes, without overhead; nil when not set.
 	PodRequest *uint64 `json:"podRequest,omitempty"`
 	PodLimit   *uint64 `json:"podLimit,omitempty"`
+	// PodHugepages are the pod-level requests of huge pages, sorted by type; nil when there are none.
+	PodHugepages memorymanager.Request `json:"podHugepages,omitempty"`
 	// Static is set for a pod that comes from a file or URL of the kubelet, Mirror when this is its copy in the API server.
 	Static bool `json:"static,omitempty"`
 	Mirror bool `json:"mirror,omitempty"`
@@ -39,6 +44,15 @@ type Pod struct {
 
 // PodLevel reports whether the pod has memory of its own in spec.resources: its containers need not ask for what limits them.
 func (p *Pod) PodLevel() bool { return p.PodRequest != nil || p.PodLimit != nil }
+
+// Budget is what the pod asks for as a whole (spec.resources.requests): memory and huge pages, sorted by type.
+func (p *Pod) Budget() memorymanager.Request {
+	budget := slices.Clone(p.PodHugepages)
+	if memory := cmp.Or(p.PodRequest, p.PodLimit); memory != nil && *memory > 0 {
+		budget = append(budget, memorymanager.Amount{Type: memorymanager.Memory, Bytes: *memory})
+	}
+	return budget // "memory" comes after "hugepages-<size>"
+}
 
 // Container is the part of a v1.Container that memory decisions need.
 type Container struct {
@@ -50,6 +64,8 @@ type Container struct {
 	Limit   uint64 `json:"limit,omitempty"`
 	// Hugepages are the requests by page size, sorted by type; nil when there are none.
 	Hugepages memorymanager.Request `json:"hugepages,omitempty"`
+	// Guaranteed is set when the container by itself requests CPU and memory and limits both to the same.
+	Guaranteed bool `json:"guaranteed,omitempty"`
 }
 
 // Container finds a container by its name.

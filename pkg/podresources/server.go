@@ -15,6 +15,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -35,7 +36,8 @@ type lister struct {
 	view func() *ledger.View
 }
 
-// List returns every living pod with the memory of its containers, one ContainerMemory per block.
+// List returns every living pod with the memory of its containers, one ContainerMemory per block. A pod that is allocated as
+// a whole (pod-level resources) has it in its own memory; its containers have what they do not share.
 func (l lister) List(context.Context, *podresources.ListPodResourcesRequest) (*podresources.ListPodResourcesResponse, error) {
 	view := l.view()
 	response := &podresources.ListPodResourcesResponse{PodResources: make([]*podresources.PodResources, 0, len(view.Pods))}
@@ -70,18 +72,25 @@ func (l lister) GetAllocatableResources(context.Context, *podresources.Allocatab
 }
 
 func resourcesOf(pod *ledger.PodView) *podresources.PodResources {
-	resources := &podresources.PodResources{Name: pod.Name, Namespace: pod.Namespace}
+	resources := &podresources.PodResources{Name: pod.Name, Namespace: pod.Namespace, Memory: memories(pod.Blocks)}
 	for _, container := range pod.Containers {
 		if container.Kind == memoryqos.Init { // the kubelet lists none either: it is ended before the pod runs
 			continue
 		}
 		c := &podresources.ContainerResources{Name: container.Name}
-		for _, block := range container.Blocks {
-			c.Memory = append(c.Memory, memory(string(block.Type), block.Size, block.Nodes))
+		if !container.Shared { // what it shares is the pod's
+			c.Memory = memories(container.Blocks)
 		}
 		resources.Containers = append(resources.Containers, c)
 	}
 	return resources
+}
+
+func memories(blocks []memorymanager.Block) (list []*podresources.ContainerMemory) {
+	for _, block := range blocks {
+		list = append(list, memory(string(block.Type), block.Size, block.Nodes))
+	}
+	return list
 }
 
 func memory(memoryType string, bytes uint64, nodes nodeset.Set) *podresources.ContainerMemory {

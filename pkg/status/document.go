@@ -123,6 +123,8 @@ type Pod struct {
 	Cgroup     string      `json:"cgroup,omitempty"`
 	Min        *uint64     `json:"memoryMin,omitempty"`
 	Low        *uint64     `json:"memoryLow,omitempty"`
+	// Blocks are the pod's own allocation (pod-level resources); its containers' are parts of it, and may overlap.
+	Blocks     []Block     `json:"blocks,omitempty"`
 	Containers []Container `json:"containers"`
 	Problems   []string    `json:"problems,omitempty"`
 }
@@ -338,7 +340,7 @@ func (s Sources) known(view *ledger.View) known {
 
 func (k known) pod(view *ledger.PodView) Pod {
 	pod := Pod{Namespace: view.Namespace, Name: view.Name, UID: view.UID, QOSClass: string(view.Class), Cgroup: view.Cgroup,
-		Min: view.Values.Min, Low: view.Values.Low, Containers: []Container{}}
+		Min: view.Values.Min, Low: view.Values.Low, Blocks: blocks(view.Blocks), Containers: []Container{}}
 	for _, problem := range view.Problems {
 		pod.Problems = append(pod.Problems, problem.Message) // it names the annotation
 	}

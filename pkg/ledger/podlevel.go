@@ -1,0 +1,128 @@
+package ledger
+
+import (
+	"fmt"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// A Guaranteed pod with pod-level resources (spec.resources) is not pinned, as under the kubelet's default. With
+// podLevelResourceManagers it is, as under the kubelet's feature gate of that name: in scope pod it is allocated as a whole,
+// elsewhere its containers with a request of their own are allocated, and the others are not.
+
+// podLevel reports whether the pod's resources are known to be the pod's own, not its containers'.
+func (p *pod) podLevel() bool {
+	return p.info != nil && p.info.PodLevel() || p.shared && p.info == nil
+}
+
+// asWhole reports whether a pod is allocated as a whole.
+func (l *Ledger) asWhole(p *pod) bool {
+	options := l.resolved.Manager
+	return l.resolved.Config.PodLevelResourceManagers && p.info != nil && p.info.PodLevel() &&
+		options.Scope == topologymanager.PodScope && options.Policy.Rules().Aligns
+}
+
+// unpinnableOfPodLevel says why a container of a pod with pod-level resources has no allocation; "" is one that may have.
+func (l *Ledger) unpinnableOfPodLevel(c *container) string {
+	switch {
+	case !l.resolved.Config.PodLevelResourceManagers:
+		return "not pinned: the pod's resources are its own, not its containers' (pod-level resources)"
+	case c.pod.info == nil:
+		return "not pinned: the pod has pod-level resources, and no source of requests says which part is the container's"
+	}
+	spec, known := c.pod.info.Container(c.name)
+	switch {
+	case !known || spec.Kind == memoryqos.Ephemeral:
+		return "not pinned: the pod's resources are its own, and the container is none of its spec"
+	case !spec.Guaranteed && !l.asWhole(c.pod):
+		return "not pinned: the container shares its pod's resources, and only scope pod allocates these"
+	}
+	return ""
+}
+
+// ownRequest is what a container of a pod with pod-level resources asks for by itself: nothing unless it requests CPU and
+// memory and limits both to the same.
+func ownRequest(spec podinfo.Container) memorymanager.Request {
+	if !spec.Guaranteed {
+		return nil
+	}
+	request := append(memorymanager.Request{{Type: memorymanager.Memory, Bytes: spec.Request}}, spec.Hugepages...)
+	sortRequest(request)
+	return request
+}
+
+// whole is a pod with pod-level resources as the memory manager sees it.
+func (l *Ledger) whole(c *container) memorymanager.Pod {
+	p := c.pod
+	whole := memorymanager.Pod{UID: p.key(), Budget: p.info.Budget(), CPUs: c.cpus, Required: l.wanted(c).Required}
+	for _, spec := range p.info.Containers {
+		if spec.Kind != memoryqos.Ephemeral {
+			whole.Containers = append(whole.Containers, memorymanager.Container{
+				Pod: p.key(), Name: spec.Name, Kind: spec.Kind, Request: ownRequest(spec),
+			})
+		}
+	}
+	return whole
+}
+
+// placePart places the container's pod, and gives it its part.
+func (l *Ledger) placePart(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
+	whole, err := l.manager.AllocatePod(l.whole(c))
+	if err != nil {
+		return whole, err
+	}
+	if err := l.preferred(wanted, whole); err != nil {
+		l.manager.ReleasePod(wanted.Pod)
+		return whole, err
+	}
+	part, err := l.manager.Admit(wanted)
+	part.Affinity, part.Bounded = whole.Affinity, whole.Bounded
+	return part, err
+}
+
+// adoptPart allocates the container's pod on the nodes that it has, unless the pod has an allocation.
+func (l *Ledger) adoptPart(c *container) (memorymanager.Placement, error) {
+	var whole memorymanager.Placement
+	if key := c.pod.key(); l.manager.PodBlocks(key) == nil {
+		var err error
+		if whole, err = l.manager.AdoptPod(l.whole(c), c.nodes); err != nil {
+			return whole, fmt.Errorf("adopt the pod: %w", err)
+		}
+	}
+	part, err := l.manager.Admit(l.wanted(c))
+	part.Overcommitted = whole.Overcommitted
+	return part, err
+}
+
+// reallocatePod settles the allocations of a pod once it is known that its resources are its own.
+func (l *Ledger) reallocatePod(p *pod) {
+	if l.manager == nil {
+		return
+	}
+	for _, c := range p.containers {
+		if !c.alive() || c.byKubelet {
+			continue
+		}
+		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.manager.Blocks(p.key(), c.name) != nil {
+			if _, err := l.manager.AllocatePod(l.whole(c)); err != nil {
+				l.note(Warn, "a pod with pod-level resources cannot be allocated as a whole", p.fields(), err)
+			}
+			l.persist(p)
+		}
+		if !l.keepAllocation(c) && l.resolved.Config.PodLevelResourceManagers {
+			_ = l.allocate(c) // refuses nothing that runs
+		}
+		l.bring(c)
+	}
+}
+
+// podBlocks is the pod's own allocation with the bytes on its node; refreshPodViews says it for those on several.
+func (l *Ledger) podBlocks(p *pod) []memorymanager.Block {
+	if l.manager == nil {
+		return nil
+	}
+	return onOneNode(l.manager.PodBlocks(p.key()))
+}
