@@ -28,7 +28,7 @@ func encode(format Format, policy string, s memorymanager.State) []byte {
 // An encoder keeps the text of each node and pod, so that a decision re-encodes what it changed, not the state.
 type encoder struct {
 	policy  string
-	format  Format // empty for the oldest that holds the state
+	format  Format     // empty for the oldest that holds the state
 	nodes   []nodeText // by id
 	order   []int      // of nodes in the file: encoding/json sorts "10" before "2"
 	pods    []*podText // by UID

@@ -61,7 +61,6 @@ func recordedTexts(t testing.TB) (texts []kubeletText) {
 	return texts
 }
 
-
 // TestRecordedStateFilesEncodeToTheSameText reads each file and writes it again in its layout. A kubelet writes the blocks of
 // a container in any order, and the checksum depends on it: such a file comes out sorted, and must say the same.
 func TestRecordedStateFilesEncodeToTheSameText(t *testing.T) {

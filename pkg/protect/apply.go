@@ -66,14 +66,27 @@ func (p *Protector) Update(ctx context.Context, targets []Target, gone []string)
 	return errors.Join(append(errs, p.settle(ctx, slices.Collect(maps.Keys(touched)))...)...)
 }
 
-// unset has a cgroup that is no target any more hold the kernel's defaults. Of a container, which has ended, nothing is left.
+// unset has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup goes.
 func (p *Protector) unset(r *row) {
 	if r.level == cgroup.LevelContainer {
+		p.unclaim(r)
 		p.drop(r)
 		return
 	}
 	r.byRuntime = false
 	p.set(r, memoryqos.Values{}, nil)
+}
+
+// unclaim takes the protection of a container that has ended away. A runtime that was killed leaves its cgroup for a while,
+// or for ever, and what it claims there is missing to the others of its pod.
+func (p *Protector) unclaim(r *row) {
+	for _, part := range []*row{r.inner, r} {
+		for i := range high {
+			if part != nil && (part.files[i].ours || part.files[i].wanted && part.files[i].want > 0) {
+				_ = p.put(part.cgroup, i, 0) // it is usually gone by now
+			}
+		}
+	}
 }
 
 // settle makes these cgroups hold what is desired, and drops those that are no target any more.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -138,6 +140,32 @@ func TestWhatWasSeenIsNotReadAgain(t *testing.T) {
 		}
 	}
 	wantRepairs(t, n, 0)
+}
+
+// A runtime that was killed may leave the cgroup of a container that has ended.
+func TestWhatIsLeftOfAContainerClaimsNothing(t *testing.T) {
+	for name, end := range map[string]func(*node, []Target) error{
+		"one has ended":         func(n *node, _ []Target) error { return n.Update(t.Context(), nil, []string{runcA, crunB}) },
+		"the others are as now": func(n *node, targets []Target) error { return n.Apply(t.Context(), targets) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			n.overwriteAll(t, map[string]string{runcA + "/memory.min": "0", crunB + "/memory.low": "0", crunB + "/container/memory.low": "0"})
+			targets := containers(t, Container{Values: minimum(100)}, Container{Values: low(20)})
+			n.do(t, func() error { return n.Apply(t.Context(), targets) })
+			kept := slices.DeleteFunc(targets, func(t Target) bool { return t.Cgroup == runcA || t.Cgroup == crunB })
+			n.do(t, func() error { return end(n, kept) })
+			for _, file := range []string{runcA + "/memory.min", crunB + "/memory.low", crunB + "/container/memory.low"} {
+				text, err := os.ReadFile(filepath.Join(n.Root(), file))
+				if err != nil || strings.TrimSpace(string(text)) != "0" {
+					t.Errorf("%s has %q, %v", file, text, err)
+				}
+			}
+			if len(n.containers) != 0 {
+				t.Errorf("%d containers are left", len(n.containers))
+			}
+		})
+	}
 }
 
 func (n *node) overwriteAll(t testing.TB, files map[string]string) {

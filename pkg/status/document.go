@@ -116,13 +116,13 @@ type Ancestor struct {
 
 // Pod is a living pod.
 type Pod struct {
-	Namespace  string      `json:"namespace"`
-	Name       string      `json:"name"`
-	UID        string      `json:"uid"`
-	QOSClass   string      `json:"qosClass"`
-	Cgroup     string      `json:"cgroup,omitempty"`
-	Min        *uint64     `json:"memoryMin,omitempty"`
-	Low        *uint64     `json:"memoryLow,omitempty"`
+	Namespace string  `json:"namespace"`
+	Name      string  `json:"name"`
+	UID       string  `json:"uid"`
+	QOSClass  string  `json:"qosClass"`
+	Cgroup    string  `json:"cgroup,omitempty"`
+	Min       *uint64 `json:"memoryMin,omitempty"`
+	Low       *uint64 `json:"memoryLow,omitempty"`
 	// Blocks are the pod's own allocation (pod-level resources); its containers' are parts of it, and may overlap.
 	Blocks     []Block     `json:"blocks,omitempty"`
 	Containers []Container `json:"containers"`
