@@ -165,7 +165,7 @@ func (h *host) placements() string {
 	h.t.Helper()
 	file, err := checkpoint.ReadFile(h.path("state/" + checkpoint.FileName))
 	must(h.t, err)
-	text, findings := checkpoint.Export(file)
+	text, _, findings := checkpoint.Export(file, "")
 	if len(findings) > 0 {
 		h.t.Errorf("the state file contradicts itself: %v", findings)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
 func TestImport(t *testing.T) {
@@ -74,13 +76,54 @@ func TestImportDoesNotWriteUnderARunningPlugin(t *testing.T) {
 
 func TestExportHasNothingOfOurs(t *testing.T) {
 	s := twoNodes()
-	text, findings := Export(File{Policy: PolicyStatic, State: s})
+	text, _, findings := Export(File{Policy: PolicyStatic, State: s}, "")
 	kubeletAccepts(t, text)
 	if len(findings) > 0 || strings.Contains(string(text), "perNode") || s.Entries[0].Blocks[0].PerNode == nil {
 		t.Errorf("%v %s", findings, text)
 	}
-	if text, findings := Export(File{Policy: PolicyStatic, State: overfull()}); len(findings) == 0 || strings.Contains(string(text), "perNode") {
+	if text, _, findings := Export(File{Policy: PolicyStatic, State: overfull()}, "1.37"); len(findings) == 0 || strings.Contains(string(text), "perNode") {
 		t.Errorf("a state that a kubelet refuses: %v %s", findings, text)
+	}
+}
+
+func TestExportForAVersion(t *testing.T) {
+	blocks := []memorymanager.Block{{Nodes: 1, Type: "memory", Size: 30}}
+	s := memorymanager.State{
+		Nodes: []memorymanager.NodeState{{ID: 0, Assignments: 1, Cells: 1, Memory: []memorymanager.TypeTable{
+			{Type: "memory", Table: memorymanager.Table{Total: 100, Allocatable: 100, Reserved: 30, Free: 70}}}}},
+		Entries: []memorymanager.Entry{{Pod: "p", Container: "a", Blocks: blocks}, {Pod: "p", Container: "b", Blocks: blocks}},
+		Pods:    []memorymanager.PodEntry{{Pod: "p", Blocks: blocks}},
+	}
+	const gate = "1 pods have an allocation of their own: a kubelet without the feature gate PodLevelResourceManagers refuses this file"
+	for target, want := range map[string]struct {
+		format  Format
+		warning string
+		finding string
+	}{
+		"":     {finding: "kubelet: versions differ in how they keep allocations of pods, and the state has 1: name the version"},
+		"1.35": {finding: "kubelet 1.35: reads no allocations of pods, and the state has 1"},
+		"1.36": {format: V2, warning: gate},
+		"1.37": {format: V3, warning: gate},
+	} {
+		text, warning, findings := Export(File{Policy: PolicyStatic, State: s}, target)
+		if want.finding == "" {
+			file, err := Decode(text)
+			if err != nil || file.Format != want.format || !file.Verified || cmp.Diff(s, file.State) != "" {
+				t.Errorf("for %q: %s, %v %s", target, file.Format, err, cmp.Diff(s, file.State))
+			}
+		} else if len(findings) != 1 || findings[0].Where+": "+findings[0].What != want.finding {
+			t.Errorf("for %q: %v", target, findings)
+		}
+		if warning != want.warning {
+			t.Errorf("for %q: warning %q", target, warning)
+		}
+		s := s
+		s.Pods = nil
+		s.Entries = s.Entries[:1]
+		text, warning, findings = Export(File{Policy: PolicyStatic, State: s}, target)
+		if file, err := Decode(text); err != nil || file.Format != V1 || warning != "" || findings != nil {
+			t.Errorf("for %q without pods: %s, %q, %v, %v", target, file.Format, warning, findings, err)
+		}
 	}
 }
 

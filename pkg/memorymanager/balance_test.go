@@ -3,6 +3,7 @@ package memorymanager_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -88,7 +89,33 @@ func unbalanced(s memorymanager.State) string {
 	for _, n := range s.Nodes {
 		groups[n.ID] = nodeset.Of(n.ID)
 	}
+	whole := map[string][]memorymanager.Block{}
+	var counted []memorymanager.Entry
+	for _, e := range s.Pods {
+		whole[e.Pod] = e.Blocks
+		counted = append(counted, memorymanager.Entry{Pod: e.Pod, Container: "as a whole", Blocks: e.Blocks})
+	}
+	parts := map[string]int{}
 	for _, e := range s.Entries {
+		if whole[e.Pod] == nil {
+			counted = append(counted, e)
+			continue
+		}
+		parts[e.Pod]++
+		for _, part := range e.Blocks {
+			if !slices.ContainsFunc(whole[e.Pod], func(b memorymanager.Block) bool {
+				return b.Type == part.Type && b.Nodes == part.Nodes && b.Size >= part.Size
+			}) {
+				return fmt.Sprintf("%s %s: %+v is no part of its pod's %+v", e.Pod, e.Container, part, whole[e.Pod])
+			}
+		}
+	}
+	for pod := range whole {
+		if parts[pod] == 0 {
+			return fmt.Sprintf("%s has an allocation and no containers", pod)
+		}
+	}
+	for _, e := range counted {
 		for _, b := range e.Blocks {
 			var sum uint64
 			for _, amount := range b.PerNode {
