@@ -201,6 +201,7 @@ var configurations = []string{
 	"", "memoryManagerPolicy: None\nreservedMemory: []", "memoryReservationPolicy: HardReservation", "memoryThrottlingFactor: 0.5",
 	"memoryReservationPolicy: None", "memoryThrottlingFactor: null", "topologyManagerPolicy: restricted",
 	"topologyManagerPolicy: single-numa-node", "dryRun: true",
+	"podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted", "podLevelResourceManagers: true",
 }
 
 // ground is where sequences run.
@@ -535,7 +536,7 @@ func (w *world) step(e event) string {
 			return nothing
 		}
 		class := []memoryqos.QOSClass{memoryqos.Guaranteed, memoryqos.Guaranteed, memoryqos.Burstable, memoryqos.BestEffort}[e.pod%4]
-		return w.stepRun(ctx, class, 1+int(e.container), w.size(e))
+		return w.stepRun(ctx, class, 1+int(e.container), w.size(e), e.outcome%2 == 1)
 	case createContainer:
 		if p == nil || p.stopped || living {
 			return nothing
@@ -710,8 +711,13 @@ func (w *world) work(ctx context.Context) {
 	_ = w.protector.FinishAll(ctx)
 }
 
-func (w *world) stepRun(ctx context.Context, class memoryqos.QOSClass, containers int, size uint64) string {
+func (w *world) stepRun(ctx context.Context, class memoryqos.QOSClass, containers int, size uint64, shared bool) string {
 	p := w.host.runPod(class, containers, size)
+	// Without its spec the plugin finds out by the containers' limits that they share their pod's, and forgets it at a restart.
+	if shared && class == memoryqos.Guaranteed && containers > 1 && w.api != nil {
+		w.host.share(p)
+		w.knows(p, p.facts())
+	}
 	what := fmt.Sprintf("pod %s runs, %s, %d containers of %d", p.Name, class, containers, size)
 	if systemd := w.host.systemd; systemd != nil {
 		systemd.loaded(p.dir, path.Dir(p.dir))
@@ -719,6 +725,9 @@ func (w *world) stepRun(ctx context.Context, class memoryqos.QOSClass, container
 	if w.connected {
 		if err := w.RunPodSandbox(ctx, p.Pod); err != nil {
 			what += fmt.Sprint(": ", err)
+		}
+		if p.level > 0 {
+			w.podChanged(podinfo.Answer{Pod: p.facts(), Source: memoryqos.SourceKubelet})
 		}
 	}
 	return what
@@ -773,6 +782,9 @@ func (w *world) stepStart(ctx context.Context, p *imitatedPod, c *imitatedContai
 func (w *world) stepResize(ctx context.Context, p *imitatedPod, index int, c *imitatedContainer, size uint64, number uint8) string {
 	spec := &p.spec[index]
 	before := *spec
+	if p.level > 0 {
+		return nothing
+	}
 	if p.class == memoryqos.Guaranteed && len(p.spec) > 1 && !w.known(p) {
 		// A limit of the container or of the pod that is not the present one can make it look as if the containers shared the
 		// pod's, and the plugin never looks again: none of them is pinned any more. Where a pod API knows the pod, it does not look.
@@ -1126,7 +1138,7 @@ func (w *world) checkAllocations(view *View) string {
 		for _, c := range p.Containers {
 			blocks := allocated[p.UID+"/"+c.Name]
 			delete(allocated, p.UID+"/"+c.Name)
-			if !c.State.Alive() || len(blocks) == 0 {
+			if !c.State.Alive() || len(blocks) == 0 || p.Blocks != nil { // parts of the pod's are no allocations of their own
 				continue
 			}
 			asked := c.Limit

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ type imitation struct {
 type imitatedPod struct {
 	Pod
 	class      memoryqos.QOSClass
+	level      uint64 // pod-level request and limit; 0 is none
 	dir        string
 	spec       []podinfo.Container
 	containers map[string]*imitatedContainer // the newest of each name
@@ -113,7 +115,20 @@ func (m *imitation) limitPod(p *imitatedPod) {
 	}
 }
 
+// share gives a pod resources of its own: its first container keeps its request, the others have none.
+func (m *imitation) share(p *imitatedPod) {
+	p.level = 2 * p.spec[0].Limit
+	p.spec[0].Guaranteed = true
+	for i := range p.spec[1:] {
+		p.spec[1+i].Request, p.spec[1+i].Limit = 0, 0
+	}
+	m.limitPod(p)
+}
+
 func (p *imitatedPod) limit() (sum uint64) {
+	if p.level > 0 {
+		return p.level
+	}
 	for _, c := range p.spec {
 		sum += c.Limit
 	}
@@ -121,7 +136,12 @@ func (p *imitatedPod) limit() (sum uint64) {
 }
 
 func (p *imitatedPod) facts() *podinfo.Pod {
-	return &podinfo.Pod{Ref: p.Ref(), Class: p.class, Containers: append([]podinfo.Container{}, p.spec...)}
+	facts := &podinfo.Pod{Ref: p.Ref(), Class: p.class, Containers: append([]podinfo.Container{}, p.spec...)}
+	if p.level > 0 {
+		level := p.level
+		facts.PodRequest, facts.PodLimit = &level, &level
+	}
+	return facts
 }
 
 // ask is what the kubelet asks the runtime for.
@@ -144,8 +164,8 @@ func (m *imitation) ask(p *imitatedPod, spec podinfo.Container) *imitatedContain
 		c.CgroupsPath = path.Base(p.CgroupParent) + ":" + prefix + ":" + c.ID
 	}
 	c.dir = p.dir + "/" + name
-	if spec.Limit > 0 {
-		c.Resources.MemoryLimit = limit(int64(spec.Limit))
+	if has := cmp.Or(spec.Limit, p.level); has > 0 { // the kubelet gives a container without a limit its pod's
+		c.Resources.MemoryLimit = limit(int64(has))
 	}
 	if p.class == memoryqos.Burstable {
 		c.Resources.OOMScoreAdj = limit(int64(min(max(1000-1000*spec.Request/(32*gi), 3), 999)))

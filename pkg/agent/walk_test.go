@@ -370,8 +370,19 @@ func allocations(state memorymanager.State) (allocated map[string][]memorymanage
 	}
 	sums := map[key]uint64{}
 	allocated = map[string][]memorymanager.Block{}
-	for _, entry := range state.Entries {
-		allocated[entry.Pod+"/"+entry.Container] = entry.Blocks
+	whole := map[string]bool{}
+	entries := state.Entries
+	for _, entry := range state.Pods {
+		whole[entry.Pod] = true
+		entries = append(entries[:len(entries):len(entries)], memorymanager.Entry{Pod: entry.Pod, Blocks: entry.Blocks})
+	}
+	for _, entry := range entries {
+		if entry.Container != "" {
+			allocated[entry.Pod+"/"+entry.Container] = entry.Blocks
+		}
+		if entry.Container != "" && whole[entry.Pod] {
+			continue
+		}
 		for _, block := range entry.Blocks {
 			for _, amount := range block.PerNode {
 				sums[key{amount.Node, block.Type}] += amount.Bytes
