@@ -293,6 +293,41 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 	sums("after a restart", pod, 5*gi)
 }
 
+// TestMemoryHighInAPodWithResourcesOfItsOwn has the containers of a pod that is Guaranteed by 4Gi in spec.resources on a node with 8Gi
+// for pods. The events show the pod's limit for a container without one.
+func TestMemoryHighInAPodWithResourcesOfItsOwn(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "memoryManagerPolicy: None\nreservedMemory: []\nkubeReserved: {memory: 24Gi}\nguaranteedHeadroom: 0",
+		func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.background()
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	request := 4 * gi
+	known := spec(pod, memoryqos.Guaranteed,
+		podinfo.Container{Name: "all", Request: 2 * gi, Limit: 2 * gi}, podinfo.Container{Name: "nothing"},
+		podinfo.Container{Name: "part", Request: gi, Limit: 2 * gi})
+	known.PodRequest, known.PodLimit = &request, &request
+	api.say(known)
+	for _, c := range []struct {
+		name      string
+		limit     uint64
+		min, high string
+	}{
+		{"all", 2 * gi, "2147483648", ""}, {"nothing", 4 * gi, "", "7730937856"}, {"part", 2 * gi, "1073741824", "2040107008"},
+	} {
+		files := n.create(pod, ofPod(pod, c.name, c.limit)).Unified
+		n.want("memory.min of "+c.name, files["memory.min"], c.min)
+		n.want("memory.high of "+c.name, files["memory.high"], c.high)
+	}
+	n.want("memory.min of the pod", text(n.podView(pod).Values.Min), "4294967296")
+	n.want("memory.high of the pod", text(n.podView(pod).Values.High), text(nil))
+
+	// Without a pod API two containers with all of the pod's limit show that it is the pod's: what they ask for is not known.
+	pod = n.pod("unknown", memoryqos.Guaranteed)
+	pod.MemoryLimit = 4 * gi
+	n.launch(pod, ofPod(pod, "a", 4*gi))
+	n.want("files of a container that shares the pod's limit", fmt.Sprint(n.create(pod, ofPod(pod, "b", 4*gi)).Unified), "map[]")
+}
+
 func TestPodScopeAlignsTheWholePod(t *testing.T) {
 	api := &podAPI{}
 	n := newNode(t, "topologyManagerScope: pod\ntopologyManagerPolicy: restricted", func(n *node) { n.providers = []podinfo.Provider{api} })
@@ -664,7 +699,7 @@ func TestExplainShowsTheArithmetic(t *testing.T) {
 		want        []string
 	}{
 		"burst":  {memoryqos.Burstable, 1000 * mi, nil, []string{"memory.high = floor((request + (1048576000 - request) * 0.9) / 4096) * 4096 = 943718400", "no memory.min and no memory.low"}},
-		"guar":   {memoryqos.Guaranteed, gi, nil, []string{"memory.high is not set: the pod is Guaranteed", "memory.min = 1052266496"}},
+		"guar":   {memoryqos.Guaranteed, gi, nil, []string{"memory.high is not set: the container asks for its limit", "memory.min = 1052266496"}},
 		"off":    {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "off"}, []string{"memory-high is off"}},
 		"fixed":  {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "512Mi"}, []string{"memory.high = 536870912 (512Mi), from the pod's annotation"}},
 		"factor": {memoryqos.Burstable, 1000 * mi, map[string]string{"throttling-factor.memory-manager.nri.io": "0.8"}, []string{"* 0.8)"}},

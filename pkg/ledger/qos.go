@@ -30,8 +30,21 @@ func (l *Ledger) compute(c *container) {
 // forQoS is the container as the rules of Memory QoS see it.
 func (c *container) forQoS() memoryqos.Container {
 	return memoryqos.Container{
-		Class: c.pod.class(), Request: c.request.Request, RequestError: c.request.Error, Limit: c.limit,
+		Class: c.pod.class(), Request: c.request.Request, RequestError: c.request.Error, Limit: c.limit, OwnLimit: c.ownLimit(),
 	}
+}
+
+// ownLimit is the limit in the container's spec where the event may show another; nil where the event's is the container's own, or
+// the spec is not known. In a pod with resources of its own the event of a container without a limit shows the pod's.
+func (c *container) ownLimit() *uint64 {
+	if c.pod.info == nil || !c.pod.info.PodLevel() {
+		return nil
+	}
+	spec, known := c.pod.info.Container(c.name)
+	if !known {
+		return nil
+	}
+	return &spec.Limit
 }
 
 // sumUp derives the values of a pod's cgroup from its containers, and of the levels above from all pods.

@@ -83,7 +83,7 @@ type throttling struct {
 type unthrottled string
 
 const (
-	ofGuaranteedPod unthrottled = "the pod is Guaranteed"
+	asksForItsLimit unthrottled = "the container asks for its limit"
 	optedOut        unthrottled = "the pod's annotation memory-high is off"
 	noFactor        unthrottled = "memoryThrottlingFactor is not set"
 	mayBeTheLimit   unthrottled = "the request is an estimate and may equal the limit, and a container that asks for its limit is not throttled"
@@ -92,18 +92,22 @@ const (
 )
 
 func (s Settings) throttling(c Container, o Overrides) throttling {
-	t := throttling{top: cmp.Or(c.Limit, s.NodeAllocatable)}
+	t := throttling{top: s.NodeAllocatable}
+	own := c.ownLimit()
+	if own > 0 {
+		t.top = c.Limit
+	}
 	if o.High == nil {
 		t.factor = s.factor(o.Factor)
 	}
 	switch {
-	case c.Class == Guaranteed:
-		t.why = ofGuaranteedPod
+	case own > 0 && own == c.Request:
+		t.why = asksForItsLimit
 	case o.NoHigh:
 		t.why = optedOut
 	case o.High == nil && t.factor == 0:
 		t.why = noFactor
-	case o.High == nil && c.mayAskForItsLimit() && c.RequestError > 0:
+	case o.High == nil && c.RequestError > 0 && c.mayAskForItsLimit():
 		t.why = mayBeTheLimit
 	case t.top <= c.Request:
 		t.why = noRoom
@@ -126,9 +130,16 @@ func (s Settings) highBetween(request, top uint64, factor float64, chosen *uint6
 	return InFile(min(max(*chosen, lowest), top), s.PageSize)
 }
 
-// mayAskForItsLimit reports whether the request equals the limit, or an estimate of it does not exclude that. Such a container
-// is not throttled: it would be held below what it was promised, and it has memory.max. A pod that names a memory.high itself
-// knows its request.
+// ownLimit is the limit of the container itself, 0 when it has none.
+func (c Container) ownLimit() uint64 {
+	if c.OwnLimit == nil || c.Limit == 0 {
+		return c.Limit
+	}
+	return *c.OwnLimit
+}
+
+// mayAskForItsLimit reports whether an estimated request may equal what limits the container. Such a container is not throttled:
+// it would be held below what it was promised, and it has memory.max. A pod that names a memory.high itself knows its request.
 func (c Container) mayAskForItsLimit() bool {
 	return c.Limit > 0 && add(c.Request, c.RequestError) >= c.Limit
 }

@@ -68,7 +68,9 @@ func TestMemoryHighFollowsTheFormula(t *testing.T) {
 		"factor above 1":                 {gi, 2 * gi, 1.1, "", 0, 0, unset},
 		"factor not a number":            {gi, 2 * gi, math.NaN(), "", 0, 0, unset},
 		"Guaranteed":                     {gi, gi, 0.9, memoryqos.Guaranteed, 8 * gi, 0, unset},
-		"Guaranteed by its pod":          {gi, 2 * gi, 0.9, memoryqos.Guaranteed, 8 * gi, 0, unset},
+		"Guaranteed by its pod":          {gi, 2 * gi, 0.9, memoryqos.Guaranteed, 8 * gi, 0, 2040107008},
+		"Guaranteed, nothing of its own": {0, 0, 0.9, memoryqos.Guaranteed, 8 * gi, 0, 7730937856},
+		"Burstable, nothing of its own":  {0, 0, 0.9, "", 8 * gi, 0, 7730937856},
 		"limit below request":            {2 * gi, gi, 0.9, "", 8 * gi, 0, unset},
 		"more than the kernel can count": {0, math.MaxUint64, 1, "", 0, 0, unset},
 	}
@@ -84,6 +86,44 @@ func TestMemoryHighFollowsTheFormula(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestContainersOfAPodWithResourcesOfItsOwn has the containers of a pod that is Guaranteed by 4Gi in spec.resources, as the kubelet
+// 1.37 has them: what counts is the container's own limit, not the pod's, which limits a container without one.
+func TestContainersOfAPodWithResourcesOfItsOwn(t *testing.T) {
+	tests := map[string]struct {
+		request, own, limit uint64
+		factor              *float64
+		want                memoryqos.Values
+	}{
+		"all of its limit":             {2 * gi, 2 * gi, 2 * gi, ptr(0.9), values(2147483648, unset, unset)},
+		"nothing":                      {0, 0, 4 * gi, ptr(0.9), values(unset, unset, 7730937856)},
+		"a part of its limit":          {gi, 2 * gi, 2 * gi, ptr(0.9), values(1073741824, unset, 2040107008)},
+		"a request alone":              {gi, 0, 4 * gi, ptr(0.9), values(1073741824, unset, 7838314496)},
+		"a part, no factor":            {gi, 2 * gi, 2 * gi, nil, values(1073741824, unset, unset)},
+		"nothing, no factor":           {0, 0, 4 * gi, nil, values(unset, unset, unset)},
+		"a request of the pod's limit": {4 * gi, 0, 4 * gi, ptr(0.9), values(4294967296, unset, 8160436224)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := memoryqos.Settings{Factor: test.factor, Reservation: memoryqos.TieredReservation, NodeAllocatable: 8 * gi}
+			got := s.Container(memoryqos.Container{
+				Class: memoryqos.Guaranteed, Request: test.request, Limit: test.limit, OwnLimit: &test.own,
+			}, memoryqos.Overrides{})
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestHeadroomIsOfWhatLimitsTheContainer: a container without a limit of its own is killed at its pod's.
+func TestHeadroomIsOfWhatLimitsTheContainer(t *testing.T) {
+	s := memoryqos.Settings{Reservation: memoryqos.TieredReservation, GuaranteedHeadroom: 0.02}
+	got := s.Container(memoryqos.Container{Class: memoryqos.Guaranteed, Request: 100 * mi, Limit: 100 * mi, OwnLimit: new(uint64)}, memoryqos.Overrides{})
+	if diff := cmp.Diff(values(98*mi, unset, unset), got); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -23,7 +23,7 @@ func (s Settings) Explain(c Container, o Overrides) (Values, Steps) {
 
 func (s Settings) explainHigh(t throttling, c Container) string {
 	what := "limit"
-	if c.Limit == 0 {
+	if c.ownLimit() == 0 {
 		what = "node allocatable, for want of a limit"
 	}
 	switch {

@@ -27,7 +27,7 @@ func (s Settings) planned(p Pod) []PodContainer {
 			if limit == 0 {
 				limit = value(p.PodLimit)
 			}
-			values := s.Container(Container{Class: p.Class, Request: c.Request, Limit: limit}, c.Overrides)
+			values := s.Container(Container{Class: p.Class, Request: c.Request, Limit: limit, OwnLimit: &c.Limit}, c.Overrides)
 			c.Values = &values
 		}
 		all = append(all, c)

@@ -25,6 +25,9 @@ func anyCase(r *rand.Rand) (memoryqos.Settings, memoryqos.Container, memoryqos.O
 	if r.IntN(3) > 0 {
 		c.Limit = c.Request + size()
 	}
+	if r.IntN(3) == 0 { // a pod with resources of its own
+		c.OwnLimit = ptr([]uint64{0, c.Request, c.Limit}[r.IntN(3)])
+	}
 	o := memoryqos.Overrides{Reservation: wishes[r.IntN(4)]}
 	if r.IntN(3) == 0 {
 		o.Factor = ptr(1 - r.Float64())
@@ -50,7 +53,7 @@ func TestMemoryHighLiesBetweenRequestAndLimitOnAPage(t *testing.T) {
 			continue
 		}
 		top := c.Limit
-		if top == 0 {
+		if top == 0 || c.OwnLimit != nil && *c.OwnLimit == 0 {
 			top = s.NodeAllocatable
 		}
 		if *v.High <= c.Request || *v.High > top || *v.High%s.PageSize != 0 {

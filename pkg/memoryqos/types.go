@@ -55,8 +55,12 @@ type Settings struct {
 // Container is what the rules need to know of one container.
 type Container struct {
 	Class QOSClass // of its pod
-	// Request and Limit are 0 when there is none.
+	// Request is 0 when there is none. Limit is memory.max: the limit of the container's spec with what its resource claims add to
+	// it, or the pod's limit where it has none; 0 when there is none either.
 	Request, Limit uint64
+	// OwnLimit is the limit of the container's spec, 0 when it has none. Nil where the spec is not known: then Limit counts as the
+	// container's own.
+	OwnLimit *uint64
 	// RequestError is by how much the true request can be larger, where Request is an estimate; 0 is exact.
 	RequestError uint64
 }
