@@ -8,8 +8,8 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// SetDefaults fills in the resources that the API server fills in (SetDefaults_Pod): requests from limits, and of a pod with
-// resources of its own what its containers ask for.
+// SetDefaults fills in the resources that the API server of Kubernetes 1.37 fills in: requests from limits, and of a pod with
+// resources of its own what its containers ask for. Until 1.36 such a pod's limits of CPU and memory stay unset.
 func SetDefaults(pod *corev1.Pod) {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -17,14 +17,16 @@ func SetDefaults(pod *corev1.Pod) {
 			setMissing(&resources.Requests, resources.Limits, always)
 		}
 	}
-	level := pod.Spec.Resources
-	if level == nil || len(level.Requests)+len(level.Limits) == 0 {
+	if !resourcehelper.IsPodLevelResourcesSet(pod) {
 		return
 	}
-	none := resourcehelper.PodResourcesOptions{}
+	level, none := pod.Spec.Resources, resourcehelper.PodResourcesOptions{}
 	setMissing(&level.Limits, resourcehelper.AggregateContainerLimits(pod, none), func(name corev1.ResourceName) bool {
-		_, requested := level.Requests[name]
-		return isHugepages(name) && !requested
+		if isHugepages(name) {
+			_, requested := level.Requests[name]
+			return !requested
+		}
+		return resourcehelper.IsSupportedPodLevelResource(name) && allLimited(pod, name)
 	})
 	if len(level.Limits) == 0 {
 		return
@@ -33,6 +35,15 @@ func SetDefaults(pod *corev1.Pod) {
 		return resourcehelper.IsSupportedPodLevelResource(name) && !isHugepages(name)
 	})
 	setMissing(&level.Requests, level.Limits, resourcehelper.IsSupportedPodLevelResource)
+}
+
+// allLimited reports whether every container limits the resource.
+func allLimited(pod *corev1.Pod, name corev1.ResourceName) bool {
+	lacks := func(c corev1.Container) bool {
+		_, limited := c.Resources.Limits[name]
+		return !limited
+	}
+	return !slices.ContainsFunc(pod.Spec.InitContainers, lacks) && !slices.ContainsFunc(pod.Spec.Containers, lacks)
 }
 
 // setMissing copies the quantities that a list does not have.

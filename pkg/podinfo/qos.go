@@ -3,20 +3,22 @@ package podinfo
 import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // qosClass is the pod's QoS class. The one in its status is what the kubelet goes by; a resize never changes it. Without
 // it the class is computed: only CPU and memory count, ephemeral containers do not, and pod-level resources replace the
-// containers' (https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/).
+// containers' (https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/). Resources of a pod that name nothing count as unset,
+// as from Kubernetes 1.37; before, they made the pod BestEffort.
 func qosClass(pod *corev1.Pod) memoryqos.QOSClass {
 	if class := pod.Status.QOSClass; class != "" {
 		return memoryqos.QOSClass(class)
 	}
 	sums := qosSums{requests: corev1.ResourceList{}, limits: corev1.ResourceList{}, allLimited: true}
-	if level := pod.Spec.Resources; level != nil {
-		sums.add(level.Requests, level.Limits)
+	if resourcehelper.IsPodLevelResourcesSet(pod) {
+		sums.add(pod.Spec.Resources.Requests, pod.Spec.Resources.Limits)
 	} else {
 		for _, c := range pod.Spec.InitContainers {
 			sums.add(c.Resources.Requests, c.Resources.Limits)
