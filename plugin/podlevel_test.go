@@ -14,7 +14,7 @@ func TestAPodWithALimitOfItsOwnIsNotThrottledAsAWhole(t *testing.T) {
 	h := newHost(t, cri.Options{}, testConfig)
 	pod := burstable("shared", 2*gi, 968)
 	api := h.podAPI()
-	api.put(pod, `{spec: {resources: {requests: {memory: 1Gi}, limits: {memory: 2Gi}}, containers: [{name: app, resources: {requests: {memory: 1Gi}}}]}}`)
+	api.put(pod, `{spec: {resources: {requests: {memory: 1Gi}, limits: {memory: 2Gi}}, containers: [{name: app, resources: {requests: {memory: 1Gi}, limits: {memory: 2Gi}}}]}}`)
 	api.start()
 	plugin := h.start()
 	h.deploy(pod)
@@ -43,4 +43,22 @@ func TestAPodWithALimitOfItsOwnIsNotThrottledAsAWhole(t *testing.T) {
 		}
 	}
 	must(t, journal.Close(t.Context()))
+}
+
+// A resource claim adds 5Gi of the node's memory to the limit of a container of 1Gi and 2Gi, as a kubelet 1.37 with
+// DRANodeAllocatableResources does: memory.high lies below the limit with the claim, the container is protected with its own request and
+// the pod with its claims.
+func TestAPodWithClaimedMemory(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	pod := burstable("claims", 7*gi, 968)
+	api := h.podAPI()
+	api.put(pod, `{spec: {containers: [{name: app, resources: {requests: {memory: 1Gi}, limits: {memory: 2Gi}}}]},
+status: {nodeAllocatableResourceClaimStatuses: [{resourceClaimName: c, containers: [app], mapping: [{name: memory, quantity: 5Gi}]}]}}`)
+	api.start()
+	h.start()
+	h.deploy(pod)
+	container := pod.cgroup() + "/" + pod.id()
+	eventually(t, "the container has its memory.high", func() bool { return h.knob(container, "memory.high") == "6871945216" })
+	eventually(t, "the container has its own request", func() bool { return h.knob(container, "memory.low") == "1073741824" })
+	eventually(t, "the pod has its request and its claim", func() bool { return h.knob(pod.cgroup(), "memory.low") == "6442450944" })
 }

@@ -328,6 +328,30 @@ func TestMemoryHighInAPodWithResourcesOfItsOwn(t *testing.T) {
 	n.want("files of a container that shares the pod's limit", fmt.Sprint(n.create(pod, ofPod(pod, "b", 4*gi)).Unified), "map[]")
 }
 
+// TestClaimedMemoryIsNotTheContainersOwn has resource claims that add 5Gi to the limits that the events show: a container is allocated
+// what it asks for itself, and the pod is protected with its claims.
+func TestClaimedMemoryIsNotTheContainersOwn(t *testing.T) {
+	api := &podAPI{}
+	n := newNode(t, "guaranteedHeadroom: 0", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.background()
+	claims := func(name string, class memoryqos.QOSClass, request, limit uint64) map[string]string {
+		pod := n.pod(name, class)
+		known := spec(pod, class, podinfo.Container{Name: "main", Request: request, Limit: limit, Claimed: 5 * gi})
+		known.Claimed = 5 * gi
+		api.say(known)
+		files := n.create(pod, ofPod(pod, "main", limit+5*gi)).Unified
+		sums := n.podView(pod).Values
+		files["pod"] = text(sums.Min) + " " + text(sums.Low)
+		n.want("the request of "+name, fmt.Sprint(n.containerView(pod, "main").Request), fmt.Sprint(podinfo.Estimate{Request: request, Source: memoryqos.SourceKubelet}))
+		return files
+	}
+	n.want("files of the Burstable pod", fmt.Sprint(claims("burst", memoryqos.Burstable, gi, 2*gi)),
+		"map[memory.high:6871945216 memory.low:1073741824 pod:"+text(nil)+" 6442450944]")
+	n.want("files of the Guaranteed pod", fmt.Sprint(claims("guar", memoryqos.Guaranteed, 2*gi, 2*gi)),
+		"map[memory.min:2147483648 pod:7516192768 "+text(nil)+"]")
+	n.want("allocated", n.allocated(), "2048 0")
+}
+
 func TestPodScopeAlignsTheWholePod(t *testing.T) {
 	api := &podAPI{}
 	n := newNode(t, "topologyManagerScope: pod\ntopologyManagerPolicy: restricted", func(n *node) { n.providers = []podinfo.Provider{api} })

@@ -63,16 +63,21 @@ func (l *Ledger) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
 	return false
 }
 
-// request is what a Guaranteed container asks for: its memory limit, which equals its request, and its huge pages. Under
-// pod-level resources it is what the container asks for by itself: the limit may be its pod's.
+// request is what a Guaranteed container asks for: its own memory limit, which equals its request, and its huge pages. Under
+// pod-level resources it is what the container asks for by itself, because the limit may be its pod's. Memory from resource
+// claims is placed by their driver.
 func request(c *container) memorymanager.Request {
 	if p := c.pod; p.info != nil && p.info.PodLevel() {
 		spec, _ := p.info.Container(c.name)
 		return ownRequest(spec)
 	}
 	wanted := make(memorymanager.Request, 0, 1+len(c.resources.Hugepages))
-	if c.limit > 0 {
-		wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Memory, Bytes: c.limit})
+	limit := c.limit
+	if own := c.ownLimit(); own != nil {
+		limit = min(limit, *own)
+	}
+	if limit > 0 {
+		wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Memory, Bytes: limit})
 	}
 	for _, pages := range c.resources.Hugepages {
 		if size, ok := pageSize(pages.PageSize); ok && pages.Limit > 0 {

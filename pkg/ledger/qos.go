@@ -35,9 +35,10 @@ func (c *container) forQoS() memoryqos.Container {
 }
 
 // ownLimit is the limit in the container's spec where the event may show another; nil where the event's is the container's own, or
-// the spec is not known. In a pod with resources of its own the event of a container without a limit shows the pod's.
+// the spec is not known. In a pod with resources of its own the event of a container without a limit shows the pod's, and claimed
+// memory is part of the limit that it shows.
 func (c *container) ownLimit() *uint64 {
-	if c.pod.info == nil || !c.pod.info.PodLevel() {
+	if c.pod.info == nil || !c.pod.info.OwnMemory() {
 		return nil
 	}
 	spec, known := c.pod.info.Container(c.name)
@@ -52,6 +53,7 @@ func (l *Ledger) sumUp(p *pod) {
 	sums := memoryqos.Pod{UID: p.UID, Class: p.class(), Overhead: p.Overhead, Overrides: p.wishes.QoS, Containers: p.parts()}
 	if p.info != nil {
 		sums.Overhead = p.info.Overhead
+		sums.Claimed = p.info.Claimed
 		sums.PodRequest, sums.PodLimit = p.info.PodRequest, p.info.PodLimit
 	} else {
 		sums.CgroupLimit = p.MemoryLimit
@@ -79,7 +81,8 @@ func (p *pod) parts() []memoryqos.PodContainer {
 				continue
 			}
 			parts = append(parts, memoryqos.PodContainer{
-				Name: spec.Name, Kind: spec.Kind, Request: spec.Request, Limit: spec.Limit, Overrides: p.overridesFor(spec.Name),
+				Name: spec.Name, Kind: spec.Kind, Request: spec.Request, Limit: spec.Limit, Claimed: spec.Claimed,
+				Overrides: p.overridesFor(spec.Name),
 			})
 		}
 	}

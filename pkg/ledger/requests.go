@@ -64,7 +64,7 @@ func (l *Ledger) recompute(p *pod) {
 // have the new one soon.
 func (l *Ledger) estimate(c *container) podinfo.Estimate {
 	p := c.pod
-	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0 || p.info.PodLevel()) {
+	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0 || p.info.OwnMemory()) {
 		if known, ok := (podinfo.Answer{Pod: p.info, Source: p.source}).Estimate(c.name); ok {
 			if c.limit > 0 {
 				known.Request = min(known.Request, c.limit)

@@ -118,6 +118,31 @@ func TestContainersOfAPodWithResourcesOfItsOwn(t *testing.T) {
 	}
 }
 
+// TestClaimedMemoryRaisesTheLimit: memory.max and memory.high have what resource claims add, the request is the container's own.
+func TestClaimedMemoryRaisesTheLimit(t *testing.T) {
+	tests := map[string]struct {
+		class               memoryqos.QOSClass
+		request, own, limit uint64
+		want                memoryqos.Values
+	}{
+		"1Gi of 2Gi without a claim": {memoryqos.Burstable, gi, 2 * gi, 2 * gi, values(unset, gi, 2040107008)},
+		"1Gi of 2Gi, claim of 5Gi":   {memoryqos.Burstable, gi, 2 * gi, 7 * gi, values(unset, gi, 6871945216)},
+		"all of its own limit":       {memoryqos.Guaranteed, 2 * gi, 2 * gi, 7 * gi, values(2*gi, unset, unset)},
+		"no limit of its own":        {memoryqos.Burstable, gi, 0, 0, values(unset, gi, 7838314496)},
+		"as much as limit and claim": {memoryqos.Burstable, 7 * gi, 8 * gi, 7 * gi, values(unset, 7*gi, unset)},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := settings(memoryqos.TieredReservation).Container(memoryqos.Container{
+				Class: test.class, Request: test.request, Limit: test.limit, OwnLimit: &test.own,
+			}, memoryqos.Overrides{})
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 // TestHeadroomIsOfWhatLimitsTheContainer: a container without a limit of its own is killed at its pod's.
 func TestHeadroomIsOfWhatLimitsTheContainer(t *testing.T) {
 	s := memoryqos.Settings{Reservation: memoryqos.TieredReservation, GuaranteedHeadroom: 0.02}

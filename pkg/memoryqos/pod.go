@@ -23,8 +23,8 @@ func (s Settings) planned(p Pod) []PodContainer {
 	all := make([]PodContainer, 0, len(p.Containers))
 	for _, c := range p.Containers {
 		if c.Values == nil {
-			limit := c.Limit
-			if limit == 0 {
+			limit := add(c.Limit, c.Claimed)
+			if c.Limit == 0 {
 				limit = value(p.PodLimit)
 			}
 			values := s.Container(Container{Class: p.Class, Request: c.Request, Limit: limit, OwnLimit: &c.Limit}, c.Overrides)
@@ -35,8 +35,8 @@ func (s Settings) planned(p Pod) []PodContainer {
 	return all
 }
 
-// podProtection sums up memory.min and memory.low. Overhead and a pod-level request belong to no container and go to the file
-// of the pod's class.
+// podProtection sums up memory.min and memory.low. Overhead, claimed memory and a pod-level request belong to no container and go to
+// the file of the pod's class.
 func (s Settings) podProtection(p Pod) (hard, soft uint64) {
 	hard = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Min) })
 	soft = sum(p.Containers, func(c PodContainer) uint64 { return value(c.Values.Low) })
@@ -44,17 +44,21 @@ func (s Settings) podProtection(p Pod) (hard, soft uint64) {
 	whole := p.most()
 	hard = min(hard, whole)
 	soft = min(soft, whole-hard)
+	besides := p.Overhead
+	if p.PodRequest == nil {
+		besides = add(besides, p.Claimed)
+	}
 	switch s.reservation(p.Class, p.Overrides.Reservation) {
 	case ReserveMin:
 		if p.PodRequest != nil {
 			hard = *p.PodRequest - soft
 		}
-		hard = add(hard, p.Overhead)
+		hard = add(hard, besides)
 	case ReserveLow:
 		if p.PodRequest != nil {
 			soft = *p.PodRequest - hard
 		}
-		soft = add(soft, p.Overhead)
+		soft = add(soft, besides)
 	}
 	return hard, soft
 }

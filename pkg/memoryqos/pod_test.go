@@ -193,6 +193,36 @@ func TestContainersThatDoNotLiveCountWithWhatTheyWouldGet(t *testing.T) {
 	}
 }
 
+// TestAPodIsProtectedWithItsClaims: claimed memory belongs to the pod, unless the pod has a request of its own.
+func TestAPodIsProtectedWithItsClaims(t *testing.T) {
+	s := settings(memoryqos.TieredReservation)
+	careful := s
+	careful.GuaranteedHeadroom = 0.5
+	two := []memoryqos.PodContainer{{Request: 2 * gi, Limit: 4 * gi, Claimed: 5 * gi}, {Request: 4 * gi, Limit: 8 * gi, Claimed: 5 * gi}}
+	tests := map[string]struct {
+		settings memoryqos.Settings
+		pod      memoryqos.Pod
+		want     memoryqos.Values
+	}{
+		"1Gi and a claim of 5Gi": {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: 5 * gi,
+			Containers: []memoryqos.PodContainer{{Request: gi, Limit: 2 * gi, Claimed: 5 * gi}}}, values(unset, 6*gi, unset)},
+		"a claim of two containers":   {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: 5 * gi, Containers: two}, values(unset, 11*gi, unset)},
+		"Guaranteed, with overhead":   {s, memoryqos.Pod{Class: memoryqos.Guaranteed, Claimed: 5 * gi, Overhead: mi, Containers: two}, values(11*gi+mi, unset, unset)},
+		"the headroom counts them in": {careful, memoryqos.Pod{Class: memoryqos.Guaranteed, Claimed: 5 * gi, Containers: two}, values(11*gi, unset, unset)},
+		"a pod with a request of its own": {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: 5 * gi, PodRequest: ptr[uint64](8 * gi), Containers: two},
+			values(unset, 8*gi, unset)},
+		"BestEffort":          {s, memoryqos.Pod{Class: memoryqos.BestEffort, Claimed: 5 * gi}, memoryqos.Values{}},
+		"absurdly much of it": {s, memoryqos.Pod{Class: memoryqos.Burstable, Claimed: math.MaxUint64, Containers: two}, memoryqos.Values{Low: ptr[uint64](math.MaxUint64)}},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(test.want, test.settings.Pod(test.pod)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 func TestPodWithMixedWishesSumsEachFile(t *testing.T) {
 	s := settings(memoryqos.TieredReservation)
 	p := memoryqos.Pod{Class: memoryqos.Burstable, Overhead: mi, Containers: []memoryqos.PodContainer{

@@ -109,6 +109,8 @@ type PodContainer struct {
 	Name           string
 	Kind           Kind
 	Request, Limit uint64
+	// Claimed is what resource claims add to the limit, where there is one.
+	Claimed uint64
 	// Overrides are the wishes for this container; they count while Values is nil.
 	Overrides Overrides
 	// Values are what a living container really has, from Settings.Container. Nil stands for a container of the spec that
@@ -125,6 +127,8 @@ type Pod struct {
 	Containers []PodContainer
 	// Overhead is the runtime class's.
 	Overhead uint64
+	// Claimed is what resource claims add to the containers' requests. It does not count where PodRequest is set.
+	Claimed uint64
 	// PodRequest and PodLimit are pod-level resources (spec.resources); nil when not set.
 	PodRequest, PodLimit *uint64
 	// CgroupLimit is the memory limit of the pod's cgroup without overhead; 0 when there is none or it is not known. It counts

@@ -58,6 +58,7 @@ func FromPod(pod *corev1.Pod) *Pod {
 	if level := pod.Spec.Resources; level != nil {
 		p.PodHugepages = hugepages(level.Requests)
 	}
+	p.claim(pod)
 	return p
 }
 

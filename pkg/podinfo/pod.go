@@ -32,6 +32,8 @@ type Pod struct {
 	Containers []Container `json:"containers"`
 	// Overhead is the RuntimeClass overhead in bytes.
 	Overhead uint64 `json:"overhead,omitempty"`
+	// Claimed is what resource claims add to the pod's memory request and limit in bytes, unless PodRequest or PodLimit is set.
+	Claimed uint64 `json:"claimed,omitempty"`
 	// PodRequest and PodLimit are the pod-level resources (spec.resources) in bytes, without overhead; nil when not set.
 	PodRequest *uint64 `json:"podRequest,omitempty"`
 	PodLimit   *uint64 `json:"podLimit,omitempty"`
@@ -53,6 +55,9 @@ func (p *Pod) Budget() memorymanager.Request {
 	}
 	return budget // "memory" comes after "hugepages-<size>"
 }
+// OwnMemory reports whether memory of the pod's containers is not theirs alone: it is the pod's, or comes from resource claims. Then
+// neither the limit that the runtime shows nor the values that the kubelet derives from requests are those of a container's spec.
+func (p *Pod) OwnMemory() bool { return p.PodLevel() || p.Claimed > 0 }
 
 // Container is the part of a v1.Container that memory decisions need.
 type Container struct {
@@ -62,6 +67,8 @@ type Container struct {
 	// in-place resize is not always what the spec asks for.
 	Request uint64 `json:"request,omitempty"`
 	Limit   uint64 `json:"limit,omitempty"`
+	// Claimed is what resource claims add to the limit of a container that has one, in bytes of memory. It is no part of Limit.
+	Claimed uint64 `json:"claimed,omitempty"`
 	// Hugepages are the requests by page size, sorted by type; nil when there are none.
 	Hugepages memorymanager.Request `json:"hugepages,omitempty"`
 	// Guaranteed is set when the container by itself requests CPU and memory and limits both to the same.

@@ -25,6 +25,12 @@ func TestProjectionKeepsAllThatIsRead(t *testing.T) {
 				}
 			}
 		},
+		func(q *resource.Quantity, c randfill.Continue) {
+			*q = *resource.NewQuantity(random.Int64N(1<<40), resource.BinarySI)
+		},
+		func(name *corev1.ResourceName, c randfill.Continue) {
+			*name = []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory}[random.IntN(2)]
+		},
 		func(meta *map[string]string, c randfill.Continue) {
 			*meta = map[string]string{c.String(0): c.String(0)}
 			if c.Bool() {
@@ -47,6 +53,11 @@ func TestProjectionKeepsAllThatIsRead(t *testing.T) {
 		for i := range pod.Status.ContainerStatuses {
 			if i < len(pod.Spec.Containers) {
 				pod.Status.ContainerStatuses[i].Name = pod.Spec.Containers[i].Name
+			}
+		}
+		for i := range pod.Status.NodeAllocatableResourceClaimStatuses {
+			if len(pod.Spec.Containers) > 0 {
+				pod.Status.NodeAllocatableResourceClaimStatuses[i].Containers = []string{pod.Spec.Containers[0].Name}
 			}
 		}
 		if random.IntN(2) == 0 {

@@ -1,0 +1,22 @@
+package podinfo
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// claim takes in the memory that the pod's resource claims allocate from the node's (KEP-5517,
+// status.nodeAllocatableResourceClaimStatuses as of Kubernetes 1.37). What a claim allocates counts once for the pod, and in full for
+// each container that refers to the claim; overhead per container counts for each of them.
+func (p *Pod) claim(pod *corev1.Pod) {
+	claims := pod.Status.NodeAllocatableResourceClaimStatuses
+	if len(claims) == 0 {
+		return
+	}
+	claimsOnly := &corev1.Pod{Status: corev1.PodStatus{NodeAllocatableResourceClaimStatuses: claims}}
+	p.Claimed = memory(resourcehelper.AggregateContainerRequests(claimsOnly,
+		resourcehelper.PodResourcesOptions{UseDRANodeAllocatableResourceClaimStatus: true}))
+	for i := range p.Containers {
+		p.Containers[i].Claimed = memory(resourcehelper.GetContainerDRAAllocations(pod, p.Containers[i].Name))
+	}
+}
