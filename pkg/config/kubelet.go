@@ -33,10 +33,18 @@ type kubeletConfiguration struct {
 	MemoryThrottlingFactor       *float64          `json:"memoryThrottlingFactor"`
 	MemoryReservationPolicy      string            `json:"memoryReservationPolicy"`
 	FeatureGates                 map[string]bool   `json:"featureGates"`
+	MemorySwap                   kubeletSwap       `json:"memorySwap"`
 
 	// CPUManagerPolicy is not taken over: the kubelet assigns exclusive CPUs itself.
 	CPUManagerPolicy string `json:"cpuManagerPolicy"`
 }
+
+type kubeletSwap struct {
+	SwapBehavior string `json:"swapBehavior"`
+}
+
+// workloadControlledSwap is the swapBehavior of KEP-5359.
+const workloadControlledSwap = "WorkloadControlledSwap"
 
 type kubeletReserved struct {
 	NUMANode int               `json:"numaNode"`
@@ -68,6 +76,7 @@ func takeOver(path, ours string, doc *strictyaml.Document) (Config, error) {
 	if k.CPUManagerPolicy == "static" {
 		c.origin.assigns = cmp.Or(topologymanager.Policy(k.TopologyManagerPolicy), topologymanager.None)
 	}
+	c.origin.workloadSwap = k.MemorySwap.SwapBehavior == workloadControlledSwap
 	// Messages name our file for what it sets itself.
 	for key := range c.origin.taken {
 		if doc.Has(key) {

@@ -111,6 +111,21 @@ func TestEvictionOfTheKubelet(t *testing.T) {
 	}
 }
 
+func TestSwapOfTheKubelet(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": false, "memorySwap: {}": false, "memorySwap: {swapBehavior: LimitedSwap}": false, "memorySwap: {swapBehavior: NoSwap}": false,
+		"memorySwap: {swapBehavior: WorkloadControlledSwap}": true,
+	} {
+		c, err := Load(beside(t, kubeletHead+text, "reservedMemory: 0:memory=1Gi"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := c.Resolve(fixture(t, "task-page")); err != nil || r.WorkloadSwap != want {
+			t.Errorf("%q: %v, %v, want %v", text, r.WorkloadSwap, err, want)
+		}
+	}
+}
+
 func TestPolicyNoneOfTheKubeletIsTakenOverWithAWarning(t *testing.T) {
 	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: None", ""))
 	if err != nil || c.MemoryManagerPolicy != MemoryManagerNone || len(c.origin.warnings) != 1 ||

@@ -24,6 +24,8 @@ type origin struct {
 	warnings []string
 	// assigns is the topology policy by which the kubelet assigns exclusive CPUs; empty where it assigns none, or is not known.
 	assigns topologymanager.Policy
+	// workloadSwap is set where memory.swap.max is a limit of the container's, not a share of its request.
+	workloadSwap bool
 }
 
 // Load reads a configuration file.

@@ -31,6 +31,8 @@ type Resolved struct {
 	Reserved ReservedMemory
 	// Eviction is the available memory, in bytes, below which the kubelet evicts pods (evictionHard).
 	Eviction uint64
+	// WorkloadSwap is set where the KubeletConfiguration has the swapBehavior WorkloadControlledSwap.
+	WorkloadSwap bool
 	// Warnings are one line each, for the log.
 	Warnings []string
 }
@@ -43,6 +45,7 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 	r := Resolved{Config: c, OnUnsatisfiable: c.onUnsatisfiable()}
 	if c.origin != nil {
 		r.Warnings = append(r.Warnings, c.origin.warnings...)
+		r.WorkloadSwap = c.origin.workloadSwap
 	}
 	keep, err := c.sums(m)
 	if err == nil {

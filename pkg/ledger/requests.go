@@ -73,13 +73,15 @@ func (l *Ledger) estimate(c *container) podinfo.Estimate {
 		}
 	}
 	return l.node.FromEvent(podinfo.Event{
-		Class:       p.class(),
-		Container:   c.name,
-		Limit:       c.limit,
-		PodLimit:    p.sharedLimit(),
-		OOMScoreAdj: c.resources.OOMScoreAdj,
-		Unified:     c.resources.Unified,
-		Claims:      p.brought.Claims,
+		Class:        p.class(),
+		Container:    c.name,
+		Limit:        c.limit,
+		PodLimit:     p.sharedLimit(),
+		OwnMemory:    p.info != nil && p.info.OwnMemory(),
+		WorkloadSwap: l.resolved.WorkloadSwap,
+		OOMScoreAdj:  c.resources.OOMScoreAdj,
+		Unified:      c.resources.Unified,
+		Claims:       p.brought.Claims,
 	}, l.resolved.Config.RequestSources...)
 }
 

@@ -68,7 +68,7 @@ func (n Node) thousandths(k uint64) uint64 {
 // nothing: it is also given to critical pods, to containers whose request equals their limit, and without LimitedSwap.
 func (n Node) fromSwap(e Event) (bracket, bool) {
 	swap, err := strconv.ParseUint(e.Unified["memory.swap.max"], 10, 63)
-	if err != nil || swap == 0 || n.MemTotal == 0 || n.SwapTotal == 0 || swap > n.SwapTotal || n.MemTotal > maxExact {
+	if err != nil || swap == 0 || e.WorkloadSwap || n.MemTotal == 0 || n.SwapTotal == 0 || swap > n.SwapTotal || n.MemTotal > maxExact {
 		return bracket{}, false
 	}
 	// The formula never falls when the request grows, so both ends are found by bisection, to the byte, in the very

@@ -31,6 +31,11 @@ type Event struct {
 	// PodLimit is the pod's memory limit where its containers share it (spec.resources): one without a limit of its own has the
 	// pod's. 0 where each has its own.
 	PodLimit uint64
+	// OwnMemory is set for a pod that is known to have memory of its own (Pod.OwnMemory): what the kubelet derives from requests is
+	// not from the container's then.
+	OwnMemory bool
+	// WorkloadSwap is set where the kubelet's swapBehavior is WorkloadControlledSwap: memory.swap.max is a limit of the container's.
+	WorkloadSwap bool
 	// OOMScoreAdj is nil when the event does not name it.
 	OOMScoreAdj *int64
 	// Unified are the cgroup v2 files that the kubelet asked for. Leave out what this plugin itself has set: after a
@@ -49,14 +54,15 @@ type Node struct {
 }
 
 // FromEvent estimates the request of a container from its event alone. use names which of SourceAnnotation and
-// SourceOOMScore may be used, both when none is named; limit, unified and swap always are.
+// SourceOOMScore may be used, both when none is named; limit, unified and swap always are. A memory.swap.max that
+// oom_score_adj contradicts was not derived from the request.
 func (n Node) FromEvent(e Event, use ...memoryqos.Source) Estimate {
 	unknown := Estimate{Source: memoryqos.SourceNone, Error: n.most(e.Limit)}
 	switch e.Class {
 	case memoryqos.BestEffort:
 		return Estimate{Source: memoryqos.SourceNone}
 	case memoryqos.Guaranteed:
-		if e.Limit == 0 || e.PodLimit > 0 && e.Limit >= e.PodLimit {
+		if e.Limit == 0 || e.OwnMemory || e.PodLimit > 0 && e.Limit >= e.PodLimit {
 			return unknown
 		}
 		return Estimate{Request: e.Limit, Source: memoryqos.SourceLimit}
@@ -64,9 +70,15 @@ func (n Node) FromEvent(e Event, use ...memoryqos.Source) Estimate {
 	if request, ok := e.protected(); ok {
 		return Estimate{Request: request, Source: memoryqos.SourceUnified}
 	}
+	if e.OwnMemory {
+		return unknown
+	}
 	may := func(s memoryqos.Source) bool { return len(use) == 0 || slices.Contains(use, s) }
 	scored, byScore := n.fromOOMScore(e)
 	swapped, bySwap := n.fromSwap(e)
+	if byScore && swapped.Low > scored.High { // a score is never that of a smaller request than the container's
+		bySwap = false
+	}
 	if may(memoryqos.SourceAnnotation) && byScore {
 		if request, ok := e.confirmed(scored, swapped, bySwap); ok {
 			return Estimate{Request: request, Source: memoryqos.SourceAnnotation}

@@ -183,6 +183,35 @@ func TestEstimateFromTheEventAlone(t *testing.T) {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(992)), Unified: map[string]string{"memory.swap.max": "2147483649"}},
 			want:  bracket992,
 		},
+		"swap of more than its score has room for was not made from the request": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(993)), Unified: map[string]string{"memory.swap.max": "33554432"}},
+			want:  Estimate{Request: 60129543, Source: memoryqos.SourceOOMScore, Error: 8589933},
+		},
+		"swap of less than its score, which may be an app container's": {
+			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(500)), Unified: map[string]string{"memory.swap.max": "16777216"}},
+			want:  Estimate{Request: 64 * mi, Source: memoryqos.SourceSwap, Error: 3},
+		},
+		"swap under WorkloadControlledSwap": {
+			event: Event{Class: memoryqos.Burstable, WorkloadSwap: true, OOMScoreAdj: new(int64(993)), Unified: map[string]string{"memory.swap.max": "16777216"}},
+			want:  Estimate{Request: 60129543, Source: memoryqos.SourceOOMScore, Error: 8589933},
+		},
+		"swap alone under WorkloadControlledSwap": {
+			event: Event{Class: memoryqos.Burstable, WorkloadSwap: true, Limit: gi, Unified: map[string]string{"memory.swap.max": "16777216"}},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: gi},
+		},
+		"the kubelet's values in a pod with memory of its own": {
+			event: Event{Class: memoryqos.Burstable, OwnMemory: true, Limit: gi, OOMScoreAdj: new(int64(993)), Container: "app", Claims: annotation("app", "64Mi"),
+				Unified: map[string]string{"memory.swap.max": "16777216"}},
+			want: Estimate{Source: memoryqos.SourceNone, Error: gi},
+		},
+		"memory.low in a pod with memory of its own is the container's request": {
+			event: Event{Class: memoryqos.Burstable, OwnMemory: true, Limit: gi, Unified: map[string]string{"memory.low": "67108864"}},
+			want:  Estimate{Request: 64 * mi, Source: memoryqos.SourceUnified},
+		},
+		"the limit in a Guaranteed pod with memory of its own": {
+			event: Event{Class: memoryqos.Guaranteed, OwnMemory: true, Limit: gi},
+			want:  Estimate{Source: memoryqos.SourceNone, Error: gi},
+		},
 		"score 999 may stand for nothing": {
 			event: Event{Class: memoryqos.Burstable, OOMScoreAdj: new(int64(999))},
 			want:  Estimate{Source: memoryqos.SourceOOMScore, Error: 17179869},
