@@ -139,7 +139,7 @@ func TestARequestSourceThatDoesNotAnswerIsNamed(t *testing.T) {
 	eventually(t, "status has the kubelet as missing again", missing)
 
 	for line, times := range map[string]int{
-		`level=info msg="the kubelet's pod API does not answer: another source of memory requests is used until it does; ` +
+		`level=info msg="the kubelet's pod API does not answer: another source of memory requests is used until it answers; ` +
 			`it needs the kubelet's feature gate PodsAPI, which is on by default from Kubernetes 1.37" error="stat `: 1,
 		`level=info msg="the kubelet's pod API answers" pods=0`: 1,
 		`level=info msg="lost the kubelet's pod API"`:           1,

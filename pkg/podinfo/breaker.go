@@ -45,10 +45,15 @@ func (b *breaker) succeeded() {
 }
 
 // failed records a question without an answer.
-func (b *breaker) failed() {
+func (b *breaker) failed() { b.fail(1) }
+
+// refused records that the source answers that it is asked too often: it is not asked for a while.
+func (b *breaker) refused() { b.fail(breakerFailures) }
+
+func (b *breaker) fail(failures int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.failures++
+	b.failures += failures
 	b.trying = false
 	if b.failures >= breakerFailures {
 		b.pause = min(max(2*b.pause, breakerPause), breakerLongest)

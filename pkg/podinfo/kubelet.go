@@ -24,17 +24,18 @@ import (
 // in pkg/kubelet/kubeletconfig and Socket in pkg/kubelet/apis/pods of Kubernetes 1.36).
 const DefaultKubeletSocket = "/var/lib/kubelet/pods-api/pods-api.sock"
 
-// Kubelet is the kubelet's own pod API over its gRPC socket (KEP-4188; alpha in Kubernetes 1.36).
+// Kubelet is the kubelet's own pod API over its gRPC socket (KEP-4188; alpha in Kubernetes 1.36, beta from 1.37).
 type Kubelet struct {
 	// Log is nil for logrus' standard logger. The kubelet's coming and going is logged, not each attempt.
 	Log logrus.FieldLogger
 
 	socket string
 	pods   *table
-	// absent is the time between two looks for a socket that is not there, syncing how long the kubelet may take to
-	// send all pods, retry the time before the next attempt after a failure, at first and at most.
-	absent, syncing time.Duration
-	retry           [2]time.Duration
+	// absent is the time between two looks for a socket that is not there, off the time before the next attempt after the kubelet
+	// has answered that the API is turned off, syncing how long the kubelet may take to send all pods, retry the time before the
+	// next attempt after a failure, at first and at most.
+	absent, off, syncing time.Duration
+	retry                [2]time.Duration
 
 	server presence
 
@@ -50,10 +51,10 @@ const window = 64 << 10
 // NewKubelet returns a provider for a socket, which may appear later, or never.
 func NewKubelet(socket string) *Kubelet {
 	return &Kubelet{
-		socket: socket, pods: newTable(), absent: 2 * time.Second, syncing: 30 * time.Second,
+		socket: socket, pods: newTable(), absent: 2 * time.Second, off: time.Minute, syncing: 30 * time.Second,
 		retry: [2]time.Duration{100 * time.Millisecond, 15 * time.Second},
 		server: presence{name: "the kubelet's pod API",
-			hint: ": another source of memory requests is used until it does; it needs the kubelet's feature gate PodsAPI, which is on by default from Kubernetes 1.37"},
+			hint: ": another source of memory requests is used until it answers; it needs the kubelet's feature gate PodsAPI, which is on by default from Kubernetes 1.37"},
 	}
 }
 
@@ -93,6 +94,8 @@ func (k *Kubelet) Ask(ctx context.Context, ref Ref) (*Pod, error) {
 		return nil, ErrNotFound
 	case code == codes.Unavailable:
 		return nil, ErrUnavailable
+	case code == codes.ResourceExhausted: // from Kubernetes 1.37 the kubelet limits the rate
+		return nil, fmt.Errorf("ask the kubelet for pod %s: %w: %w", ref, ErrBusy, err)
 	case code == codes.DeadlineExceeded: // the server's clock may be ahead of ctx
 		return nil, context.DeadlineExceeded
 	case ctx.Err() != nil:
@@ -121,18 +124,35 @@ func (k *Kubelet) Run(ctx context.Context, changed func(*Pod)) error {
 		if synced || ctx.Err() == nil {
 			k.server.failed(k.log(), err)
 		}
-		pause := wait
-		if errors.Is(err, os.ErrNotExist) {
-			pause = k.absent
-		} else {
-			wait = min(2*wait, k.retry[1])
-		}
+		var pause time.Duration
+		pause, wait = k.pause(err, wait)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
 		}
 	}
 	return nil
+}
+
+// pause is the time before the next attempt, and what it will be after another failure.
+func (k *Kubelet) pause(err error, wait time.Duration) (now, next time.Duration) {
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return k.absent, wait
+	case errors.Is(err, errOff):
+		return k.off, wait
+	}
+	return wait, min(2*wait, k.retry[1])
+}
+
+// off reports whether an error is the whole answer of a kubelet whose feature gate PodsAPI is off. From Kubernetes 1.37 such a
+// kubelet serves the socket all the same.
+func off(err error) bool {
+	switch status.Code(err) {
+	case codes.Unknown, codes.Unimplemented, codes.FailedPrecondition, codes.PermissionDenied:
+		return true
+	}
+	return false
 }
 
 // watch follows one connection to its end. synced reports whether the kubelet had sent all its pods.
@@ -164,13 +184,16 @@ func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, e
 		return false, fmt.Errorf("watch pods at %s: %w", k.socket, err)
 	}
 	first := map[Ref]struct{}{} // what the kubelet has, until it has sent all
-	for {
+	for events := 0; ; events++ {
 		event, err := stream.Recv()
 		if cause := context.Cause(ctx); err != nil && cause != nil {
 			return synced, cause
 		}
 		if errors.Is(err, io.EOF) {
 			return synced, fmt.Errorf("watch pods at %s: ended by the kubelet", k.socket)
+		}
+		if err != nil && events == 0 && off(err) {
+			return false, fmt.Errorf("watch pods at %s: %w: %w", k.socket, errOff, err)
 		}
 		if err != nil {
 			return synced, fmt.Errorf("watch pods at %s: %w", k.socket, err)

@@ -54,6 +54,9 @@ type fakeKubelet struct {
 	hang     chan struct{} // GetPod does not answer before it is closed
 	wrong    []byte        // what GetPod answers instead
 	asked    int
+	refuse   error // what WatchPods and GetPod answer; nil serves pods
+	limited  bool  // GetPod is asked too often
+	watched  int
 }
 
 func newFakeKubelet(t testing.TB) *fakeKubelet {
@@ -129,6 +132,11 @@ func encoded(pod *corev1.Pod) []byte {
 func (k *fakeKubelet) WatchPods(_ *podsv1alpha1.WatchPodsRequest, stream grpc.ServerStreamingServer[podsv1alpha1.WatchPodsEvent]) error {
 	events := make(chan *podsv1alpha1.WatchPodsEvent, 10_000)
 	k.mu.Lock()
+	k.watched++
+	if err := k.refuse; err != nil {
+		k.mu.Unlock()
+		return err
+	}
 	if k.silent {
 		k.mu.Unlock()
 		<-stream.Context().Done()
@@ -159,8 +167,15 @@ func (k *fakeKubelet) WatchPods(_ *podsv1alpha1.WatchPodsRequest, stream grpc.Se
 func (k *fakeKubelet) GetPod(ctx context.Context, request *podsv1alpha1.GetPodRequest) (*podsv1alpha1.GetPodResponse, error) {
 	k.mu.Lock()
 	pod, hang, wrong := k.pods[types.UID(request.GetPodUID())], k.hang, k.wrong
+	refuse, limited := k.refuse, k.limited
 	k.asked++
 	k.mu.Unlock()
+	if refuse != nil {
+		return nil, refuse
+	}
+	if limited {
+		return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
+	}
 	if hang != nil {
 		select {
 		case <-hang:
@@ -332,6 +347,107 @@ func TestKubeletThatNeverTellsOfAllPodsIsTriedAgain(t *testing.T) {
 	server.with(func() { server.silent = false })
 	running(t, kubelet, func(*Pod) {})
 	eventually(t, "the pods", kubelet.Connected)
+}
+
+// TestKubeletWhoseGateIsOff serves its socket, as from Kubernetes 1.37, and answers everything with an error.
+func TestKubeletWhoseGateIsOff(t *testing.T) {
+	for name, refuse := range map[string]error{
+		"a plain error":       errors.New("PodsAPI is disabled"),
+		"FailedPrecondition":  status.Error(codes.FailedPrecondition, "PodsAPI is disabled"),
+		"Unimplemented":       status.Error(codes.Unimplemented, "PodsAPI is disabled"),
+		"permission is wrong": status.Error(codes.PermissionDenied, "PodsAPI is disabled"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := newFakeKubelet(t)
+			server.refuse = refuse
+			server.start(t)
+			var logged lines
+			log := logrus.New()
+			log.SetOutput(&strings.Builder{})
+			log.AddHook(&logged)
+			kubelet := newTestKubelet(server)
+			kubelet.Log, kubelet.off = log, time.Millisecond
+			stop := running(t, kubelet, func(*Pod) {})
+			eventually(t, "three attempts", func() bool { server.mu.Lock(); defer server.mu.Unlock(); return server.watched >= 3 })
+			if kubelet.Connected() || !strings.Contains(kubelet.Problem(), "turned off: ") || !strings.Contains(kubelet.Problem(), "PodsAPI is disabled") {
+				t.Errorf("connected %t, problem %q", kubelet.Connected(), kubelet.Problem())
+			}
+			server.with(func() { server.refuse = nil })
+			eventually(t, "the pods of a kubelet that was restarted with the gate", kubelet.Connected)
+			stop()
+			if len(logged) < 2 || !strings.HasPrefix(logged[0], "info: the kubelet's pod API is turned off: another source of memory requests is used until it answers; it needs the kubelet's feature gate PodsAPI") ||
+				logged[1] != "info: the kubelet's pod API answers" {
+				t.Errorf("logged %q", logged)
+			}
+		})
+	}
+}
+
+// TestKubeletIsTriedAgainAfterAWhile: the longer it is of no use, the longer the time between two attempts.
+func TestKubeletIsTriedAgainAfterAWhile(t *testing.T) {
+	k := NewKubelet("/nowhere")
+	failure := status.Error(codes.Internal, "broken")
+	for name, tt := range map[string]struct {
+		err             error
+		wait, now, next time.Duration
+	}{
+		"no socket":              {os.ErrNotExist, time.Second, 2 * time.Second, time.Second},
+		"off":                    {fmt.Errorf("watch: %w: %w", errOff, failure), time.Second, time.Minute, time.Second},
+		"the first failure":      {failure, 100 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond},
+		"many failures":          {failure, 10 * time.Second, 10 * time.Second, 15 * time.Second},
+		"a rate limit":           {status.Error(codes.ResourceExhausted, "limit"), 10 * time.Second, 10 * time.Second, 15 * time.Second},
+		"a kubelet that is gone": {status.Error(codes.Unavailable, "refused"), time.Second, time.Second, 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if now, next := k.pause(tt.err, tt.wait); now != tt.now || next != tt.next {
+				t.Errorf("%s, then %s, want %s, then %s", now, next, tt.now, tt.next)
+			}
+		})
+	}
+}
+
+// TestAnswersOfAKubeletWhoseGateIsOff are those that no kubelet gives that serves pods, or is about to.
+func TestAnswersOfAKubeletWhoseGateIsOff(t *testing.T) {
+	for code, want := range map[codes.Code]bool{
+		codes.Unknown: true, codes.Unimplemented: true, codes.FailedPrecondition: true, codes.PermissionDenied: true,
+		codes.Unavailable: false, codes.ResourceExhausted: false, codes.Internal: false, codes.Canceled: false, codes.DeadlineExceeded: false,
+	} {
+		if got := off(status.Error(code, "")); got != want {
+			t.Errorf("%s: off %t", code, got)
+		}
+	}
+}
+
+// TestAKubeletThatLimitsTheRateIsNotAskedForAWhile: its watch goes on all the same.
+func TestAKubeletThatLimitsTheRateIsNotAskedForAWhile(t *testing.T) {
+	server := newFakeKubelet(t)
+	server.limited = true
+	server.start(t)
+	kubelet := newTestKubelet(server)
+	pods := make(chan string, 10)
+	r := New(Options{Providers: []Provider{kubelet}, Timeout: long, Changed: func(a Answer) { pods <- a.Pod.Name }, Log: quiet()})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); r.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	eventually(t, "the connection", kubelet.Connected)
+
+	first, second := testPod(t, "first", "64Mi"), testPod(t, "second", "65Mi")
+	for _, pod := range []*corev1.Pod{first, second} {
+		if answer, ok := r.Resolve(t.Context(), refOf(pod)); ok {
+			t.Errorf("%s: got %+v", pod.Name, answer)
+		}
+	}
+	server.mu.Lock()
+	asked := server.asked
+	server.mu.Unlock()
+	if stats := r.Stats().Sources[0]; asked != 1 || stats.Errors != 1 || !stats.Suspended || !stats.Connected {
+		t.Errorf("asked %d times, %+v", asked, stats)
+	}
+	server.put(second)
+	if name := <-pods; name != "second" {
+		t.Errorf("heard of %s", name)
+	}
 }
 
 func TestKubeletSocketThatIsNoSocket(t *testing.T) {

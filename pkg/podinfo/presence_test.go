@@ -23,6 +23,13 @@ func TestPresenceIsLoggedWhenItChanges(t *testing.T) {
 		"lost":            {[]string{"", "ended", "no socket"}, []string{"info: it answers", "info: lost it: ended"}, "no socket"},
 		"lost twice": {[]string{"", "ended", "no socket", "", "ended"},
 			[]string{"info: it answers", "info: lost it: ended", "info: it answers", "info: lost it: ended"}, "ended"},
+		"off":                 {[]string{"turned off", "turned off", "turned off"}, []string{"info: it is turned off, maybe off: turned off"}, "turned off"},
+		"off, also restarted": {[]string{"turned off", "no socket", "turned off"}, []string{"info: it is turned off, maybe off: turned off"}, "turned off"},
+		"absent, then off": {[]string{"no socket", "turned off"},
+			[]string{"info: it does not answer, maybe off: no socket", "info: it is turned off, maybe off: turned off"}, "turned off"},
+		"turned off while up": {[]string{"", "turned off"}, []string{"info: it answers", "info: it is turned off, maybe off: turned off"}, "turned off"},
+		"off, then up, then off": {[]string{"turned off", "", "turned off"},
+			[]string{"info: it is turned off, maybe off: turned off", "info: it answers", "info: it is turned off, maybe off: turned off"}, "turned off"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var logged lines
@@ -34,6 +41,8 @@ func TestPresenceIsLoggedWhenItChanges(t *testing.T) {
 			for _, attempt := range tt.attempts {
 				if attempt == "" {
 					p.succeeded(log)
+				} else if attempt == errOff.Error() {
+					p.failed(log, errOff)
 				} else {
 					p.failed(log, errors.New(attempt))
 				}

@@ -13,6 +13,9 @@ var ErrNotFound = errors.New("pod not found")
 // ErrUnavailable is what a provider answers while its source is not there: no socket, no connection.
 var ErrUnavailable = errors.New("source not available")
 
+// ErrBusy is what a provider answers whose source is asked too often.
+var ErrBusy = errors.New("source is asked too often")
+
 // Provider is a source that knows pods. Its methods may be called from any goroutine.
 type Provider interface {
 	// Source is the provider's name.
@@ -22,7 +25,7 @@ type Provider interface {
 	Run(ctx context.Context, changed func(*Pod)) error
 	// Known returns a pod from memory, without waiting; also while the source is away, because a request rarely changes.
 	Known(ref Ref) (*Pod, bool)
-	// Ask returns a pod, waiting for the source until ctx ends. The error is ErrNotFound, ErrUnavailable, ctx's error or
+	// Ask returns a pod, waiting for the source until ctx ends. The error is ErrNotFound, ErrUnavailable, ErrBusy, ctx's error or
 	// what the source said.
 	Ask(ctx context.Context, ref Ref) (*Pod, error)
 	// Connected reports whether the source is there and has sent all pods that it has.

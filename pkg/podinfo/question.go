@@ -97,6 +97,10 @@ func (s *source) noted(err error) bool {
 		s.breaker.succeeded()
 	case errors.Is(err, ErrUnavailable), errors.Is(err, context.Canceled):
 		s.breaker.dropped()
+	case errors.Is(err, ErrBusy):
+		s.errors.Add(1)
+		s.breaker.refused()
+		return true
 	case errors.Is(err, context.DeadlineExceeded):
 		s.timeouts.Add(1)
 		s.breaker.failed()
