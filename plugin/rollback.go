@@ -128,7 +128,7 @@ func kubeletNotes(actions []protect.Action) []string {
 	for _, a := range actions {
 		switch {
 		case a.Gone, a.Err != nil, a.Knob == cgroup.CpusetMems:
-		case a.Level == cgroup.LevelKubepods, a.Level == cgroup.LevelBurstable:
+		case a.Level == cgroup.LevelKubepods, a.Level == cgroup.LevelSystem, a.Level == cgroup.LevelBurstable:
 			above = true
 		case !a.Wanted:
 			unknown++

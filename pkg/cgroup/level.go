@@ -8,6 +8,7 @@ import (
 // The levels above the containers, and theirs.
 const (
 	LevelKubepods  = "kubepods"
+	LevelSystem    = "system" // KEP-5894's partition below kubepods
 	LevelBurstable = "burstable"
 	LevelPod       = "pod"
 	LevelContainer = "container"
@@ -15,13 +16,19 @@ const (
 
 // LevelOf is the level of a cgroup below kubepods, or of kubepods.
 func LevelOf(cgroup string) string {
-	name, parent := path.Base(cgroup), path.Base(path.Dir(cgroup))
-	switch {
-	case isKubepods(name, Cgroupfs), isKubepods(name, Systemd):
+	name, above := path.Base(cgroup), path.Dir(cgroup)
+	if isKubepods(name, Cgroupfs) || isKubepods(name, Systemd) {
 		return LevelKubepods
-	case isKubepods(parent, Cgroupfs) && name == "burstable",
-		isKubepods(parent, Systemd) && name == strings.TrimSuffix(parent, slice)+"-burstable"+slice:
-		return LevelBurstable
+	}
+	driver := Cgroupfs
+	if strings.HasSuffix(name, slice) {
+		driver = Systemd
+	}
+	switch level, _ := below(path.Base(above), name, driver); {
+	case isKubepods(path.Base(above), driver) && (level == LevelSystem || level == LevelBurstable):
+		return level
+	case level == LevelBurstable && LevelOf(above) == LevelSystem:
+		return level
 	}
 	if _, err := ParsePod(cgroup); err == nil {
 		return LevelPod

@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strings"
@@ -28,11 +29,20 @@ const (
 // leading slash.
 type PodPath struct {
 	Kubepods string
-	// QoS is empty for a Guaranteed pod: it hangs directly below kubepods.
+	// QoS is empty for a Guaranteed pod: it hangs directly below kubepods, or the system partition.
 	QoS    string
 	Pod    string
 	Class  memoryqos.QOSClass
 	Driver Driver
+}
+
+// System is the cgroup of the system partition (KEP-5894), which stands between kubepods and the QoS levels of its own pods; "" for a
+// pod outside of it.
+func (p PodPath) System() string {
+	if above := path.Dir(cmp.Or(p.QoS, p.Pod)); above != p.Kubepods {
+		return above
+	}
+	return ""
 }
 
 // ParsePod finds a pod's cgroups from the CgroupParent that a runtime passes: both drivers, CRI-O's base names
@@ -57,8 +67,9 @@ func parsePod(parent string) (PodPath, error) {
 			names = expand(names[0])
 		}
 	}
-	// The pod is last; above it is kubepods, or a QoS level and then kubepods. What is further up is --cgroup-root.
-	for above := 2; above <= 3 && above <= len(names); above++ {
+	// The pod is last; above it is kubepods, with at most a QoS level and the system partition in between. What is further up is
+	// --cgroup-root.
+	for above := 2; above <= 4 && above <= len(names); above++ {
 		top := len(names) - above
 		if !isKubepods(names[top], driver) {
 			continue
@@ -78,7 +89,7 @@ func parsePod(parent string) (PodPath, error) {
 		}
 		return p, nil
 	}
-	return PodPath{}, fmt.Errorf("not a pod's: want …/kubepods[/burstable|/besteffort]/pod<uid> or …kubepods[-burstable|-besteffort]-pod<uid>.slice")
+	return PodPath{}, fmt.Errorf("not a pod's: want …/kubepods[/system][/burstable|/besteffort]/pod<uid> or …kubepods[-system][-burstable|-besteffort]-pod<uid>.slice")
 }
 
 // split takes a path apart and refuses what could lead elsewhere.
@@ -124,32 +135,33 @@ func isKubepods(name string, driver Driver) bool {
 // would call it.
 func classify(names []string, driver Driver) (memoryqos.QOSClass, bool) {
 	class := memoryqos.Guaranteed
-	prefix := "" // of the names of the next level
-	if driver == Systemd {
-		prefix = strings.TrimSuffix(names[0], slice) + "-"
-	}
-	if len(names) == 3 {
-		level := strings.TrimPrefix(names[1], prefix)
-		if driver == Systemd {
-			level = strings.TrimSuffix(level, slice)
-			prefix = strings.TrimSuffix(names[1], slice) + "-"
-		}
-		switch level {
-		case "burstable":
+	last := len(names) - 1
+	for i := 1; i < last; i++ {
+		level, ok := below(names[i-1], names[i], driver)
+		switch {
+		case !ok:
+			return "", false
+		case level == LevelSystem && i == 1:
+		case level == LevelBurstable && i == last-1:
 			class = memoryqos.Burstable
-		case "besteffort":
+		case level == "besteffort" && i == last-1:
 			class = memoryqos.BestEffort
 		default:
 			return "", false
 		}
 	}
-	pod := names[len(names)-1]
-	uid, ok := strings.CutPrefix(pod, prefix+"pod")
-	if driver == Systemd {
-		uid = strings.TrimSuffix(uid, slice)
-		ok = ok && !strings.Contains(uid, "-") // a dash would be a level of its own
+	pod, ok := below(names[last-1], names[last], driver)
+	uid, isPod := strings.CutPrefix(pod, "pod")
+	// A dash in a slice's name would be a level of its own.
+	return class, ok && isPod && uid != "" && (driver != Systemd || !strings.Contains(uid, "-"))
+}
+
+// below is what a cgroup adds to the name of the one above it, and whether its name is one of that kind.
+func below(above, name string, driver Driver) (level string, ok bool) {
+	if driver != Systemd {
+		return name, true
 	}
-	return class, ok && uid != ""
+	return strings.CutPrefix(strings.TrimSuffix(name, slice), strings.TrimSuffix(above, slice)+"-")
 }
 
 // UID is the pod's UID as its cgroup's name has it.

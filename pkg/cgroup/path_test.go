@@ -41,6 +41,27 @@ func TestPodPathsOfBothDriversAndRuntimes(t *testing.T) {
 			PodPath{"kubelet/inner/kubepods", "kubelet/inner/kubepods/burstable", "kubelet/inner/kubepods/burstable/pod1", b, Cgroupfs}, "1"},
 		"cgroupfs, --cgroup-root with our name": {"/kubepods/kubepods/pod1",
 			PodPath{"kubepods/kubepods", "", "kubepods/kubepods/pod1", g, Cgroupfs}, "1"},
+		"cgroupfs, system, Guaranteed": {"/kubepods/system/pod" + uid,
+			PodPath{"kubepods", "", "kubepods/system/pod" + uid, g, Cgroupfs}, uid},
+		"cgroupfs, system, Burstable": {"/kubepods/system/burstable/pod" + uid,
+			PodPath{"kubepods", "kubepods/system/burstable", "kubepods/system/burstable/pod" + uid, b, Cgroupfs}, uid},
+		"cgroupfs, system, BestEffort, --cgroup-root": {"/root/kubepods/system/besteffort/pod1",
+			PodPath{"root/kubepods", "root/kubepods/system/besteffort", "root/kubepods/system/besteffort/pod1", e, Cgroupfs}, "1"},
+		"cgroupfs, --cgroup-root called system": {"/system/kubepods/pod1",
+			PodPath{"system/kubepods", "", "system/kubepods/pod1", g, Cgroupfs}, "1"},
+		"systemd, system, Guaranteed": {"/kubepods.slice/kubepods-system.slice/kubepods-system-pod" + unitUID + ".slice",
+			PodPath{"kubepods.slice", "", "kubepods.slice/kubepods-system.slice/kubepods-system-pod" + unitUID + ".slice", g, Systemd}, uid},
+		"systemd, system, Burstable": {"/kubepods.slice/kubepods-system.slice/kubepods-system-burstable.slice/kubepods-system-burstable-pod" + unitUID + ".slice",
+			PodPath{"kubepods.slice", "kubepods.slice/kubepods-system.slice/kubepods-system-burstable.slice",
+				"kubepods.slice/kubepods-system.slice/kubepods-system-burstable.slice/kubepods-system-burstable-pod" + unitUID + ".slice", b, Systemd}, uid},
+		"systemd, system, base name, Guaranteed": {"kubepods-system-pod" + unitUID + ".slice",
+			PodPath{"kubepods.slice", "", "kubepods.slice/kubepods-system.slice/kubepods-system-pod" + unitUID + ".slice", g, Systemd}, uid},
+		"systemd, system, base name, BestEffort": {"kubepods-system-besteffort-pod1.slice",
+			PodPath{"kubepods.slice", "kubepods.slice/kubepods-system.slice/kubepods-system-besteffort.slice",
+				"kubepods.slice/kubepods-system.slice/kubepods-system-besteffort.slice/kubepods-system-besteffort-pod1.slice", e, Systemd}, "1"},
+		"systemd, system, --cgroup-root": {"a-kubepods-system-burstable-pod1.slice",
+			PodPath{"a.slice/a-kubepods.slice", "a.slice/a-kubepods.slice/a-kubepods-system.slice/a-kubepods-system-burstable.slice",
+				"a.slice/a-kubepods.slice/a-kubepods-system.slice/a-kubepods-system-burstable.slice/a-kubepods-system-burstable-pod1.slice", b, Systemd}, "1"},
 		"systemd, Guaranteed": {"/kubepods.slice/kubepods-pod" + unitUID + ".slice",
 			PodPath{"kubepods.slice", "", "kubepods.slice/kubepods-pod" + unitUID + ".slice", g, Systemd}, uid},
 		"systemd, Burstable": {"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + unitUID + ".slice",
@@ -59,11 +80,22 @@ func TestPodPathsOfBothDriversAndRuntimes(t *testing.T) {
 		"systemd, below another manager": {"/user.slice/user@0.service/kubepods.slice/kubepods-pod1.slice",
 			PodPath{"user.slice/user@0.service/kubepods.slice", "", "user.slice/user@0.service/kubepods.slice/kubepods-pod1.slice", g, Systemd}, "1"},
 	}
+	system := map[string]string{
+		"cgroupfs, system, Guaranteed": "kubepods/system", "cgroupfs, system, Burstable": "kubepods/system",
+		"cgroupfs, system, BestEffort, --cgroup-root": "root/kubepods/system",
+		"systemd, system, Guaranteed":                 "kubepods.slice/kubepods-system.slice", "systemd, system, Burstable": "kubepods.slice/kubepods-system.slice",
+		"systemd, system, base name, Guaranteed": "kubepods.slice/kubepods-system.slice",
+		"systemd, system, base name, BestEffort": "kubepods.slice/kubepods-system.slice",
+		"systemd, system, --cgroup-root":         "a.slice/a-kubepods.slice/a-kubepods-system.slice",
+	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			got, err := ParsePod(test.parent)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if got.System() != system[name] {
+				t.Errorf("system partition %q, want %q", got.System(), system[name])
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {
 				t.Error(diff)
@@ -95,6 +127,16 @@ func TestHostileCgroupParentsAreRefused(t *testing.T) {
 		"a QoS level":               {"/kubepods/burstable", notPods},
 		"a container":               {"/kubepods/burstable/pod1/abc", notPods},
 		"too deep":                  {"/kubepods/burstable/x/pod1", notPods},
+		"the system partition":      {"/kubepods/system", notPods},
+		"a system QoS level":        {"/kubepods/system/burstable", notPods},
+		"a system container":        {"/kubepods/system/burstable/pod1/abc", notPods},
+		"system twice":              {"/kubepods/system/system/pod1", notPods},
+		"system below a QoS level":  {"/kubepods/burstable/system/pod1", notPods},
+		"unknown system level":      {"/kubepods/system/guaranteed/pod1", notPods},
+		"system slice below QoS":    {"kubepods-burstable-system-pod1.slice", notPods},
+		"system slice of no pod":    {"kubepods-system.slice", notPods},
+		"system slice that is flat": {"/kubepods.slice/kubepods-system-pod1.slice", notPods},
+		"QoS slice without prefix":  {"/kubepods.slice/burstable.slice/burstable-pod1.slice", notPods},
 		"unknown QoS level":         {"/kubepods/guaranteed/pod1", notPods},
 		"no uid":                    {"/kubepods/pod", notPods},
 		"not called pod":            {"/kubepods/x1", notPods},

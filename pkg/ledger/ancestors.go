@@ -8,10 +8,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
-// level is a kubepods cgroup with the burstable one below it. A node has one, unless kubelets share it.
+// level is a kubepods cgroup with the levels below it that have pods. A node has one, unless kubelets share it.
 type level struct {
-	kubepods, burstable string
-	driver              cgroup.Driver
+	kubepods, burstable, system, systemBurstable string
+	driver                                       cgroup.Driver
 }
 
 // sumChanged marks a pod as one whose values have changed, or that has ended: the sums above it change too.
@@ -130,8 +130,13 @@ func addLevel(levels []level, path cgroup.PodPath) []level {
 		i = len(levels)
 		levels = append(levels, level{kubepods: path.Kubepods, driver: path.Driver})
 	}
+	at := &levels[i]
+	qos := &at.burstable
+	if system := path.System(); system != "" {
+		at.system, qos = system, &at.systemBurstable
+	}
 	if path.Class == memoryqos.Burstable {
-		levels[i].burstable = path.QoS
+		*qos = path.QoS
 	}
 	return levels
 }
@@ -148,9 +153,16 @@ func (l *Ledger) levelTargets(targets []protect.Target, at level, several bool) 
 		}
 	}
 	sums := memoryqos.Ancestors(values)
-	targets = append(targets, protect.Target{Cgroup: at.kubepods, Level: cgroup.LevelKubepods, Driver: at.driver, Values: sums.Kubepods})
-	if at.burstable != "" {
-		targets = append(targets, protect.Target{Cgroup: at.burstable, Level: cgroup.LevelBurstable, Driver: at.driver, Values: sums.Burstable})
+	for _, above := range []struct {
+		cgroup, level string
+		values        memoryqos.Values
+	}{
+		{at.kubepods, cgroup.LevelKubepods, sums.Kubepods}, {at.burstable, cgroup.LevelBurstable, sums.Burstable},
+		{at.system, cgroup.LevelSystem, sums.System}, {at.systemBurstable, cgroup.LevelBurstable, sums.SystemBurstable},
+	} {
+		if above.cgroup != "" {
+			targets = append(targets, protect.Target{Cgroup: above.cgroup, Level: above.level, Driver: at.driver, Values: above.values})
+		}
 	}
 	return targets
 }

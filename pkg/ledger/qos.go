@@ -64,7 +64,7 @@ func (l *Ledger) sumUp(p *pod) {
 	values := p.settings.Pod(sums)
 	if !same(values, p.values) {
 		p.values = values
-		l.values[p.index] = memoryqos.PodValues{Class: p.class(), Values: values}
+		l.values[p.index] = memoryqos.PodValues{Class: p.class(), System: p.path.System() != "", Values: values}
 		l.sumChanged(p)
 	}
 	l.touch(p)

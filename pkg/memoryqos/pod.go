@@ -84,25 +84,40 @@ func sum(containers []PodContainer, amount func(PodContainer) uint64) uint64 {
 	return p.Bytes()
 }
 
-// Ancestors gives the values of the levels above the pods. kubepods holds in memory.min what all pods have in either file,
-// so that no reclaim from the rest of the node reaches them, and in memory.low what they have in memory.low, because
-// protection that one level lacks is lost for all below it.
+// Ancestors gives the values of the levels above the pods. kubepods and the system partition hold in memory.min what all their
+// pods have in either file, so that no reclaim from the rest of the node reaches them, and in memory.low what they have in
+// memory.low, because protection that one level lacks is lost for all below it.
 func Ancestors(pods []PodValues) Levels {
-	var all, low, burstableMin, burstableLow uint64
+	var all, burstable, system, systemBurstable sums
 	for _, p := range pods {
-		podMin, podLow := value(p.Values.Min), value(p.Values.Low)
-		all = add(all, add(podMin, podLow))
-		low = add(low, podLow)
+		all.add(p.Values)
+		qos := &burstable
+		if p.System {
+			system.add(p.Values)
+			qos = &systemBurstable
+		}
 		if p.Class == Burstable {
-			burstableMin = add(burstableMin, podMin)
-			burstableLow = add(burstableLow, podLow)
+			qos.add(p.Values)
 		}
 	}
 	return Levels{
-		Kubepods:  Values{Min: positive(all), Low: positive(low)},
-		Burstable: Values{Min: positive(burstableMin), Low: positive(burstableLow)},
+		Kubepods: all.both(), Burstable: burstable.each(), System: system.both(), SystemBurstable: systemBurstable.each(),
 	}
 }
+
+// sums are those of memory.min and memory.low over some pods.
+type sums struct{ min, low uint64 }
+
+func (s *sums) add(v Values) {
+	s.min = add(s.min, value(v.Min))
+	s.low = add(s.low, value(v.Low))
+}
+
+// each has every sum in its own file.
+func (s sums) each() Values { return Values{Min: positive(s.min), Low: positive(s.low)} }
+
+// both has the sum of both in memory.min.
+func (s sums) both() Values { return Values{Min: positive(add(s.min, s.low)), Low: positive(s.low)} }
 
 // value is what a file that is not set holds: 0.
 func value(bytes *uint64) uint64 {

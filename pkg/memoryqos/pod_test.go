@@ -323,6 +323,25 @@ func TestAncestorsAreTheKubeletsSums(t *testing.T) {
 	}
 }
 
+// TestTheSystemPartitionHasSumsOfItsOwn: it carries all of its pods, as kubepods does, and has a Burstable level of its own.
+func TestTheSystemPartitionHasSumsOfItsOwn(t *testing.T) {
+	pod := func(class memoryqos.QOSClass, system bool, min, low uint64) memoryqos.PodValues {
+		return memoryqos.PodValues{Class: class, System: system, Values: values(min, low, unset)}
+	}
+	got := memoryqos.Ancestors([]memoryqos.PodValues{
+		pod(memoryqos.Guaranteed, false, 1, unset), pod(memoryqos.Burstable, false, unset, 10),
+		pod(memoryqos.Guaranteed, true, 100, unset), pod(memoryqos.Burstable, true, unset, 1000), pod(memoryqos.Burstable, true, 20000, unset),
+		pod(memoryqos.BestEffort, true, unset, unset),
+	})
+	want := memoryqos.Levels{
+		Kubepods: values(21111, 1010, unset), Burstable: values(unset, 10, unset),
+		System: values(21100, 1000, unset), SystemBurstable: values(20000, 1000, unset),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestKindsHaveNames(t *testing.T) {
 	for kind, want := range map[memoryqos.Kind]string{
 		memoryqos.App: "app", memoryqos.Init: "init", memoryqos.Sidecar: "sidecar", memoryqos.Ephemeral: "ephemeral",

@@ -141,11 +141,15 @@ type Pod struct {
 
 // PodValues are what one pod adds to the levels above it.
 type PodValues struct {
-	Class  QOSClass
+	Class QOSClass
+	// System is set for a pod in the system partition (KEP-5894), which has QoS levels of its own.
+	System bool
 	Values Values
 }
 
 // Levels are the values of the levels above the pods.
 type Levels struct {
 	Kubepods, Burstable, BestEffort Values
+	// System is the system partition below kubepods, SystemBurstable the Burstable level in it.
+	System, SystemBurstable Values
 }

@@ -4,7 +4,6 @@ package status
 
 import (
 	"cmp"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -390,12 +389,37 @@ func (s Sources) ancestors(view *ledger.View) []Ancestor {
 	}
 	page := view.Config.QoS.PageSize
 	list = append(list, s.ancestor(view.Kubepods, cgroup.LevelKubepods, view.Ancestors.Kubepods, page))
-	for _, pod := range view.Pods {
-		if pod.Class == memoryqos.Burstable && pod.Cgroup != "" {
-			return append(list, s.ancestor(path.Dir(pod.Cgroup), cgroup.LevelBurstable, view.Ancestors.Burstable, page))
+	burstable, system, systemBurstable := levelsOf(view.Pods)
+	for _, above := range []struct {
+		path, level string
+		wanted      memoryqos.Values
+	}{
+		{burstable, cgroup.LevelBurstable, view.Ancestors.Burstable}, {system, cgroup.LevelSystem, view.Ancestors.System},
+		{systemBurstable, cgroup.LevelBurstable, view.Ancestors.SystemBurstable},
+	} {
+		if above.path != "" {
+			list = append(list, s.ancestor(above.path, above.level, above.wanted, page))
 		}
 	}
 	return list
+}
+
+// levelsOf are the cgroups between kubepods and the pods, "" for one without pods.
+func levelsOf(pods []*ledger.PodView) (burstable, system, systemBurstable string) {
+	for _, pod := range pods {
+		at, err := cgroup.ParsePod(pod.Cgroup)
+		if err != nil {
+			continue
+		}
+		qos := &burstable
+		if above := at.System(); above != "" {
+			system, qos = above, &systemBurstable
+		}
+		if at.Class == memoryqos.Burstable {
+			*qos = at.QoS
+		}
+	}
+	return burstable, system, systemBurstable
 }
 
 func (s Sources) ancestor(path, level string, wanted memoryqos.Values, page uint64) Ancestor {

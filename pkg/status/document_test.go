@@ -68,3 +68,31 @@ func TestAncestorsAreComparedAsTheKernelRounds(t *testing.T) {
 		})
 	}
 }
+
+// The levels above the pods are those that have pods, each with its own sums.
+func TestLevelsAboveThePods(t *testing.T) {
+	bytes := func(n uint64) memoryqos.Values { return memoryqos.Values{Low: &n} }
+	levels := memoryqos.Levels{Kubepods: bytes(1), Burstable: bytes(2), System: bytes(3), SystemBurstable: bytes(4)}
+	for name, test := range map[string]struct{ pods, want []string }{
+		"Guaranteed":         {[]string{"kubepods/pod1", ""}, []string{"kubepods kubepods 1"}},
+		"Burstable":          {[]string{"kubepods/burstable/pod1"}, []string{"kubepods kubepods 1", "burstable kubepods/burstable 2"}},
+		"system, Guaranteed": {[]string{"kubepods/system/pod1"}, []string{"kubepods kubepods 1", "system kubepods/system 3"}},
+		"system, then Burstable": {[]string{"kubepods/system/burstable/pod1", "kubepods/burstable/pod2"},
+			[]string{"kubepods kubepods 1", "burstable kubepods/burstable 2", "system kubepods/system 3", "burstable kubepods/system/burstable 4"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			view := &ledger.View{Kubepods: "kubepods", Ancestors: levels}
+			view.Config.QoS.PageSize = 1
+			for _, pod := range test.pods {
+				view.Pods = append(view.Pods, &ledger.PodView{Cgroup: pod})
+			}
+			var got []string
+			for _, a := range (Sources{View: func() *ledger.View { return view }}).Make().Ancestors {
+				got = append(got, fmt.Sprint(a.Level, " ", a.Cgroup, " ", *a.Low))
+			}
+			if difference := cmp.Diff(test.want, got); difference != "" {
+				t.Error(difference)
+			}
+		})
+	}
+}
