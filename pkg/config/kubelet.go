@@ -189,6 +189,10 @@ func (c *Config) warnAboutKubelet(k kubeletConfiguration) {
 	case k.MemoryManagerPolicy == string(MemoryManagerNone) && !c.origin.doc.Has("memoryManagerPolicy"):
 		warn("memoryManagerPolicy None is taken over, so that nothing is pinned: set memoryManagerPolicy Static in our file to pin")
 	}
+	if k.MemoryThrottlingFactor == nil && !c.origin.doc.Has("memoryThrottlingFactor") {
+		warn("memoryThrottlingFactor is not set, with which a kubelet from 1.37 sets no memory.high; ours is %g: set memoryThrottlingFactor in our file, null for no memory.high",
+			*c.MemoryThrottlingFactor)
+	}
 	if k.FeatureGates["MemoryQoS"] {
 		warn("the kubelet's own MemoryQoS is on and writes the same cgroup files: turn the feature gate off there")
 	}

@@ -90,6 +90,47 @@ func TestNullInOurFileTurnsTheKubeletsFactorOff(t *testing.T) {
 	}
 }
 
+// TestAFactorThatTheKubeletDoesNotSetStaysOurs: from Kubernetes 1.37 unset means no memory.high there, and the feature gate MemoryQoS
+// is on where the file does not name it. Neither changes what our file says.
+func TestAFactorThatTheKubeletDoesNotSetStaysOurs(t *testing.T) {
+	const unset = "/kubelet.yaml: memoryThrottlingFactor is not set, with which a kubelet from 1.37 sets no memory.high; ours is 0.9: set memoryThrottlingFactor in our file, null for no memory.high"
+	for name, test := range map[string]struct {
+		kubelet, ours string
+		want          float64 // 0 for none
+		warning       string
+	}{
+		"unset in both":             {"", "", 0.9, unset},
+		"unset, the gate is on":     {"featureGates: {OtherGate: true}", "", 0.9, unset},
+		"null there":                {"memoryThrottlingFactor: null", "", 0.9, unset},
+		"set there":                 {"memoryThrottlingFactor: 0.8", "", 0.8, ""},
+		"set in ours":               {"", "memoryThrottlingFactor: 0.7", 0.7, ""},
+		"null in ours":              {"", "memoryThrottlingFactor: null", 0, ""},
+		"set there and in ours":     {"memoryThrottlingFactor: 0.8", "memoryThrottlingFactor: 0.7", 0.7, ""},
+		"set in ours, the gate off": {"featureGates: {MemoryQoS: false}", "memoryThrottlingFactor: 0.7", 0.7, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := beside(t, kubeletHead+test.kubelet, test.ours)
+			c, err := Load(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.MemoryThrottlingFactor; (got != nil) != (test.want > 0) || got != nil && *got != test.want {
+				t.Errorf("factor %v, want %g", got, test.want)
+			}
+			if c.MemoryReservationPolicy != memoryqos.TieredReservation {
+				t.Errorf("memoryReservationPolicy %s", c.MemoryReservationPolicy)
+			}
+			var want []string
+			if test.warning != "" {
+				want = []string{filepath.Dir(path) + test.warning}
+			}
+			if diff := cmp.Diff(want, c.origin.warnings); diff != "" {
+				t.Errorf("warnings (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestEvictionOfTheKubelet(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text string
@@ -127,12 +168,12 @@ func TestSwapOfTheKubelet(t *testing.T) {
 }
 
 func TestPolicyNoneOfTheKubeletIsTakenOverWithAWarning(t *testing.T) {
-	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: None", ""))
+	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", ""))
 	if err != nil || c.MemoryManagerPolicy != MemoryManagerNone || len(c.origin.warnings) != 1 ||
 		!strings.HasSuffix(c.origin.warnings[0], "nothing is pinned: set memoryManagerPolicy Static in our file to pin") {
 		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.origin.warnings)
 	}
-	c, err = Load(beside(t, kubeletHead+"memoryManagerPolicy: None", "memoryManagerPolicy: Static"))
+	c, err = Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", "memoryManagerPolicy: Static"))
 	if err != nil || c.MemoryManagerPolicy != MemoryManagerStatic || len(c.origin.warnings) != 0 {
 		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.origin.warnings)
 	}
@@ -151,7 +192,7 @@ func TestCPUsThatTheKubeletMayAssignAnywhere(t *testing.T) {
 		"nothing is placed":   {static, "memoryManagerPolicy: None\ntopologyManagerPolicy: restricted", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := Load(beside(t, kubeletHead+test.kubelet, test.ours+"\nreservedMemory: 0:memory=1Gi"))
+			c, err := Load(beside(t, kubeletHead+test.kubelet, test.ours+"\nreservedMemory: 0:memory=1Gi\nmemoryThrottlingFactor: 0.9"))
 			if err != nil {
 				t.Fatal(err)
 			}

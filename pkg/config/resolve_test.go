@@ -295,7 +295,7 @@ func TestConfigurationMadeByAProgramIsChecked(t *testing.T) {
 }
 
 func TestWarningsAboutTheKubeletAreKept(t *testing.T) {
-	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: Static", "reservedMemory: 0:memory=1Gi"))
+	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: Static\nmemoryThrottlingFactor: 0.9", "reservedMemory: 0:memory=1Gi"))
 	if err != nil {
 		t.Fatal(err)
 	}
