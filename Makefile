@@ -2,14 +2,16 @@
 
 GO          ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 BINARY      := bin/nri-memory-manager
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME    ?= 60s
 BENCH       ?= .
 # The race detector needs a C compiler; without one the tests run all the same.
 RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
-# The same commit gives the same bytes.
-RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" -out ../bin
+# The same commit gives the same bytes. A changed working tree is no commit, and has no provenance.
+RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" \
+               -commit "$$(test -n "$$(git status --porcelain)" || git rev-parse HEAD)" -out ../bin
 
 .DEFAULT_GOAL := help
 .PHONY: help build image release run test bench fuzz lint e2e fleet clean
@@ -26,7 +28,7 @@ image: ## Build the container image for amd64 and arm64 into bin/image.tar, with
 	@mkdir -p bin
 	$(RELEASE) image
 
-release: ## Build image, tarballs with the systemd unit, packed chart and SHA256SUMS into bin/
+release: ## Build image, tarballs with the systemd unit, SBOMs, packed chart, provenance and SHA256SUMS into bin/
 	@mkdir -p bin
 	$(RELEASE)
 
@@ -53,13 +55,14 @@ fuzz: ## Run every fuzz target for FUZZTIME (60s)
 	  for target in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' $$dir/*_test.go | cut -c6-); do \
 	    echo "$$dir $$target" && $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$dir || exit 1; done; done
 
-lint: ## Check formatting, go vet, staticcheck and the shell scripts
+lint: ## Check formatting, go vet, staticcheck, the shell scripts and the workflows
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
 	$(GO) -C deploy vet ./... && $(GO) -C deploy run $(STATICCHECK) ./...
 	$(GO) -C plugin/e2e vet ./... && $(GO) -C plugin/e2e run $(STATICCHECK) ./...
 	CGO_ENABLED=0 $(GO) -C plugin/e2e/tools/kubernetes vet -trimpath ./rules
+	$(GO) run $(ACTIONLINT) .github/workflows/*.yaml
 	@if command -v shellcheck >/dev/null; then shellcheck $$(git ls-files '*.sh') .ci/run; else echo "shellcheck is not installed: scripts not checked"; fi
 
 clean: ## Remove what was built

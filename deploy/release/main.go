@@ -1,7 +1,7 @@
 // Release builds what a release consists of, without a container engine: the same sources give the same bytes.
 //
 //	go -C deploy run ./release -version v0.1.0 -out ../bin image     # image.tar
-//	go -C deploy run ./release -version v0.1.0 -out ../bin           # all: image, tarballs, chart, SHA256SUMS
+//	go -C deploy run ./release -version v0.1.0 -out ../bin           # all: image, tarballs, SBOMs, chart, SHA256SUMS
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ type options struct {
 	root      string // of the main module
 	version   string
 	created   time.Time
+	commit    string // of the sources; empty if they differ from every commit
 	platforms []v1.Platform
 	built     map[string]parts // by platform
 }
@@ -40,6 +42,7 @@ type kind struct {
 var kinds = []kind{
 	{"image", options.imageArchive},
 	{"tarballs", options.tarballs},
+	{"sboms", options.sboms},
 	{"chart", options.packedChart},
 }
 
@@ -49,15 +52,19 @@ func main() {
 	platforms := flag.String("platforms", "linux/amd64,linux/arm64", "platforms, comma-separated")
 	out := flag.String("out", ".", "folder to write to")
 	created := flag.Int64("created", 0, "creation time, seconds since 1970: the time of the commit makes builds repeatable")
+	commit := flag.String("commit", "", "commit of the sources, for provenance.json; none in a changed working tree, which then has no provenance")
 	flag.Parse()
-	o := options{root: *root, version: *version, created: time.Unix(*created, 0).UTC(), built: map[string]parts{}}
+	o := options{root: *root, version: *version, commit: *commit, created: time.Unix(*created, 0).UTC(), built: map[string]parts{}}
 	if err := o.run(*platforms, *out, flag.Args()); err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
 		os.Exit(1)
 	}
 }
 
-// run builds the wanted kinds, all if none is named; then with their sums.
+// fullCommit matches the name of a commit.
+var fullCommit = regexp.MustCompile(`^[0-9a-f]{40}$`)
+
+// run builds the wanted kinds, all if none is named; then with their provenance and sums.
 func (o options) run(platforms, out string, wanted []string) error {
 	for text := range strings.SplitSeq(platforms, ",") {
 		platform, err := v1.ParsePlatform(text)
@@ -66,9 +73,12 @@ func (o options) run(platforms, out string, wanted []string) error {
 		}
 		o.platforms = append(o.platforms, *platform)
 	}
+	if o.commit != "" && !fullCommit.MatchString(o.commit) {
+		return fmt.Errorf("commit %q: want its 40 hexadecimal digits", o.commit)
+	}
 	for _, name := range wanted {
 		if !slices.ContainsFunc(kinds, func(k kind) bool { return k.name == name }) {
-			return fmt.Errorf("%q: want image, tarballs or chart; nothing for all", name)
+			return fmt.Errorf("%q: want image, tarballs, sboms or chart; nothing for all", name)
 		}
 	}
 	var all []artefact
@@ -83,6 +93,13 @@ func (o options) run(platforms, out string, wanted []string) error {
 		all = append(all, made...)
 	}
 	if len(wanted) == 0 {
+		if o.commit != "" {
+			made, err := o.provenance(all)
+			if err != nil {
+				return fmt.Errorf("provenance: %w", err)
+			}
+			all = append(all, made)
+		}
 		all = append(all, sums(all))
 	}
 	for _, a := range all {

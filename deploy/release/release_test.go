@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -12,6 +14,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	predicate "github.com/in-toto/attestation/go/predicates/provenance/v1"
+	statement "github.com/in-toto/attestation/go/v1"
+	spdxjson "github.com/spdx/tools-golang/json"
+	"github.com/spdx/tools-golang/spdxlib"
+	"google.golang.org/protobuf/encoding/protojson"
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
@@ -19,11 +27,14 @@ import (
 )
 
 // version is what the chart's folder says, so that both render the same.
-const version = "v0.1.0"
+const (
+	version = "v0.1.0"
+	commit  = "0123456789abcdef0123456789abcdef01234567"
+)
 
 func build(t *testing.T) map[string][]byte {
 	t.Helper()
-	o := options{root: "../..", version: version, created: time.Unix(1700000000, 0).UTC(), built: map[string]parts{}}
+	o := options{root: "../..", version: version, commit: commit, created: time.Unix(1700000000, 0).UTC(), built: map[string]parts{}}
 	folder := t.TempDir()
 	if err := o.run("linux/"+runtime.GOARCH, folder, nil); err != nil {
 		t.Fatal(err)
@@ -45,7 +56,7 @@ func build(t *testing.T) map[string][]byte {
 func TestRelease(t *testing.T) {
 	first, second := build(t), build(t)
 	folder := "nri-memory-manager-" + version + "-linux-" + runtime.GOARCH
-	want := []string{"SHA256SUMS", "image.tar", "nri-memory-manager-0.1.0.tgz", folder + ".tar.gz"}
+	want := []string{"SHA256SUMS", "image.tar", "nri-memory-manager-0.1.0.tgz", folder + ".spdx.json", folder + ".tar.gz", "provenance.json"}
 	if names := slices.Sorted(maps.Keys(first)); !slices.Equal(names, want) {
 		t.Fatalf("a release is %q, want %q", names, want)
 	}
@@ -73,6 +84,9 @@ func TestRelease(t *testing.T) {
 	sh(unpacked, "./nri-memory-manager config check config.yaml", "")
 	sh(unpacked, "ls . licenses", "INSTALL.md\nLICENSE\nconfig.yaml\ncontainerd.toml\ncrio.conf\nlicenses\nnri-memory-manager\nnri-memory-manager.service\n")
 	sh(unpacked, "ls licenses licenses/go", "LICENSE")
+	checkSBOM(t, first[folder+".spdx.json"], filepath.Join(unpacked, binaryPath))
+	checkProvenance(t, first)
+	checkWorkflow(t, first)
 
 	packed, err := loader.LoadArchive(bytes.NewReader(first["nri-memory-manager-0.1.0.tgz"]))
 	if err != nil {
@@ -84,6 +98,87 @@ func TestRelease(t *testing.T) {
 	}
 	if got, want := render(t, packed), render(t, source); !maps.Equal(got, want) {
 		t.Errorf("the packed chart renders\n%s\nits folder\n%s", got, want)
+	}
+}
+
+// checkSBOM compares a document with what the go command says of the binary.
+func checkSBOM(t *testing.T, text []byte, binary string) {
+	t.Helper()
+	document, err := spdxjson.Read(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spdxlib.ValidateDocument(document); err != nil {
+		t.Error(err)
+	}
+	described, err := spdxlib.GetDescribedPackageIDs(document)
+	if err != nil || len(described) != 1 || described[0] != document.Packages[0].PackageSPDXIdentifier {
+		t.Errorf("the document describes %v (%v), want the first package", described, err)
+	}
+	content, err := os.ReadFile(binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := document.Packages[0].PackageChecksums[0].Value, fmt.Sprintf("%x", sha256.Sum256(content)); got != want {
+		t.Errorf("the binary's sum is %s in the document, want %s", got, want)
+	}
+	out, err := exec.Command("go", "version", "-m", binary).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(strings.SplitN(string(out), "\n", 2)[0])
+	want := []string{"pkg:golang/github.com/nri-memory-manager/nri-memory-manager@" + version,
+		"pkg:golang/stdlib@" + strings.TrimPrefix(fields[len(fields)-1], "go")}
+	for line := range strings.Lines(string(out)) {
+		if f := strings.Fields(line); f[0] == "dep" {
+			want = append(want, "pkg:golang/"+f[1]+"@"+strings.ReplaceAll(f[2], "+", "%2B"))
+		}
+	}
+	var got []string
+	for _, linked := range document.Packages {
+		got = append(got, linked.PackageExternalReferences[0].Locator)
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(got) < 20 {
+		t.Errorf("modules of the binary (-) and of the document (+):\n%s", diff)
+	}
+}
+
+// checkProvenance wants a statement about all files of a release but itself and the sums, which name it.
+func checkProvenance(t *testing.T, release map[string][]byte) {
+	t.Helper()
+	var made statement.Statement
+	if err := protojson.Unmarshal(release["provenance.json"], &made); err != nil {
+		t.Fatal(err)
+	}
+	if err := made.Validate(); err != nil {
+		t.Error(err)
+	}
+	subjects := map[string]string{}
+	for _, subject := range made.Subject {
+		subjects[subject.Name] = subject.Digest["sha256"]
+	}
+	want := map[string]string{}
+	for name, content := range release {
+		if name != "provenance.json" && name != "SHA256SUMS" {
+			want[name] = fmt.Sprintf("%x", sha256.Sum256(content))
+		}
+	}
+	if diff := cmp.Diff(want, subjects); diff != "" {
+		t.Errorf("files of the release (-) and of the provenance (+):\n%s", diff)
+	}
+	text, err := protojson.Marshal(made.Predicate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var how predicate.Provenance
+	if err := protojson.Unmarshal(text, &how); err != nil {
+		t.Fatal(err)
+	}
+	if got := how.BuildDefinition.ResolvedDependencies[0].Digest["gitCommit"]; got != commit {
+		t.Errorf("the provenance names commit %s, want %s", got, commit)
+	}
+	if got := how.BuildDefinition.ExternalParameters.AsMap(); got["version"] != version || got["platforms"] != "linux/"+runtime.GOARCH {
+		t.Errorf("the provenance names the parameters %v", got)
 	}
 }
 
@@ -119,15 +214,16 @@ func TestChartTakesTheVersionOfTheRelease(t *testing.T) {
 
 func TestWrongInputIsNamed(t *testing.T) {
 	for name, c := range map[string]struct {
-		platforms string
-		kinds     []string
-		want      string
+		platforms, commit string
+		kinds             []string
+		want              string
 	}{
-		"platform": {"linux/amd64/x/y", nil, `platform "linux/amd64/x/y"`},
-		"kind":     {"linux/amd64", []string{"chart", "rpm"}, `"rpm": want image, tarballs or chart`},
+		"platform": {"linux/amd64/x/y", "", nil, `platform "linux/amd64/x/y"`},
+		"commit":   {"linux/amd64", "main", nil, `commit "main": want its 40 hexadecimal digits`},
+		"kind":     {"linux/amd64", "", []string{"chart", "rpm"}, `"rpm": want image, tarballs, sboms or chart`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := options{root: "../..", built: map[string]parts{}}.run(c.platforms, t.TempDir(), c.kinds)
+			err := options{root: "../..", commit: c.commit, built: map[string]parts{}}.run(c.platforms, t.TempDir(), c.kinds)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}

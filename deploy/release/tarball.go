@@ -5,6 +5,8 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
 // besides are the files that a node without Kubernetes' tools gets beside the binary: name in the archive → source.
@@ -33,7 +35,7 @@ func (o options) tarballs() ([]artefact, error) {
 			}
 			files = append(files, file{b.name, 0o644, content})
 		}
-		folder := fmt.Sprintf("%s-%s-%s-%s", binaryPath, o.version, platform.OS, platform.Architecture)
+		folder := o.platformName(platform)
 		for i := range files {
 			files[i].path = path.Join(folder, files[i].path)
 		}
@@ -44,4 +46,9 @@ func (o options) tarballs() ([]artefact, error) {
 		all = append(all, artefact{folder + ".tar.gz", content})
 	}
 	return all, nil
+}
+
+// platformName is what the files of a platform are called, without their endings.
+func (o options) platformName(platform v1.Platform) string {
+	return fmt.Sprintf("%s-%s-%s-%s", binaryPath, o.version, platform.OS, platform.Architecture)
 }
