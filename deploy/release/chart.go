@@ -12,6 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// imagesAnnotation lists the chart's images for Artifact Hub, which scans them.
+const imagesAnnotation = "artifacthub.io/images"
+
 // packedChart is the Helm chart in one file, as `helm package` names it. It installs the image of the same release, and
 // has its version where that is a semantic one.
 func (o options) packedChart() ([]artefact, error) {
@@ -20,6 +23,7 @@ func (o options) packedChart() ([]artefact, error) {
 		return nil, fmt.Errorf("load the chart: %w", err)
 	}
 	about := loaded.Metadata
+	about.Annotations[imagesAnnotation] = strings.ReplaceAll(about.Annotations[imagesAnnotation], ":"+about.AppVersion+"\n", ":"+o.version+"\n")
 	about.AppVersion = o.version
 	if version, err := semver.StrictNewVersion(strings.TrimPrefix(o.version, "v")); err == nil {
 		about.Version = version.String()

@@ -209,6 +209,9 @@ func TestChartTakesTheVersionOfTheRelease(t *testing.T) {
 		if got := packed.Metadata; got.Version != want || got.AppVersion != version || made[0].name != "nri-memory-manager-"+want+".tgz" {
 			t.Errorf("release %s has chart %s of version %s for image %s", version, made[0].name, got.Version, got.AppVersion)
 		}
+		if got, want := packed.Metadata.Annotations[imagesAnnotation], "image: "+repository+":"+version+"\n"; !strings.Contains(got, want) {
+			t.Errorf("release %s names for Artifact Hub\n%s\nwant %s", version, got, want)
+		}
 	}
 }
 
