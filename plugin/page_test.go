@@ -3,6 +3,11 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"image/color"
+	"image/png"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -45,6 +50,35 @@ func TestPageShowsTheDaemonsAllocationsInChromium(t *testing.T) {
 	wantEqual(t, "the bytes of all blocks after a release", sums(), "node 0: 9.5Gi of 9.5Gi; node 1: 10.5Gi of 10.5Gi; ")
 	wantAll(t, onPage(), `title="default/analytics/app: 9.5Gi allocated here`, `title="default/analytics/app: 10.5Gi allocated here`)
 	wantEqual(t, "explain after a release", asJSON(t, explained("analytics")), asJSON(t, map[string]int64{"0": 19 * gi / 2, "1": 21 * gi / 2}))
+}
+
+// README.md's pictures are of the page that a real daemon serves: `make pictures`.
+func TestPictureOfThePageInChromium(t *testing.T) {
+	demo, folder := filepath.Join(t.TempDir(), "demo"), t.TempDir()
+	browser.Run(t, "about:blank") // or skip
+	if output, err := exec.Command("go", "build", "-o", demo, "./demo").CombinedOutput(); err != nil {
+		t.Fatalf("building the demo: %v\n%s", err, output)
+	}
+	file := filepath.Join(folder, "page.png")
+	if output, err := exec.Command(demo, "--plugin", binary, "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/config/demo.yaml",
+		"--picture", file+":640x480:dark", "../testdata/pods/6-api.yaml").CombinedOutput(); err != nil {
+		t.Fatalf("demo: %v\n%s", err, output)
+	}
+	opened, err := os.Open(file)
+	must(t, err)
+	defer opened.Close()
+	picture, err := png.Decode(opened)
+	must(t, err)
+	wantEqual(t, "the picture's size", picture.Bounds().Size().String(), "(640,480)")
+	colours := map[color.Color]bool{}
+	for x := range 640 {
+		for y := range 480 {
+			colours[picture.At(x, y)] = true
+		}
+	}
+	if r, g, b, _ := picture.At(0, 0).RGBA(); r+g+b > 0x8000 || len(colours) < 50 { // a page that failed to load is white
+		t.Errorf("the corner's colour is %x %x %x, and there are %d colours: want a dark page with the bars of containers", r, g, b, len(colours))
+	}
 }
 
 // allocatedPerNode is, for each node, the sum of the blocks' bytes of what the node has allocated.

@@ -191,8 +191,8 @@ func TestPageTakesNoMarkupFromTheNodeInChromium(t *testing.T) {
 	}
 }
 
-// TestScreenshots takes pictures to look at, where PAGE_SCREENSHOTS names a folder for them. README.md shows the first as
-// docs/memory-map.png.
+// TestScreenshots takes pictures of the worst day to look at, where PAGE_SCREENSHOTS names a folder for them. README.md's are
+// of a real daemon: `make pictures`.
 func TestScreenshots(t *testing.T) {
 	folder := os.Getenv("PAGE_SCREENSHOTS")
 	if folder == "" {

@@ -37,6 +37,7 @@ type options struct {
 	plugin, machine, config   string
 	podInfo, driver, output   string
 	expectRejected, manifests []string
+	pictures                  []picture
 }
 
 func parse(args []string, errOut io.Writer) (o options, err error) {
@@ -51,6 +52,11 @@ func parse(args []string, errOut io.Writer) (o options, err error) {
 	flags.Func("expect-rejected", "POD/CONTAINER that must be rejected, and is then no failure; repeatable", func(name string) error {
 		o.expectRejected = append(o.expectRejected, name)
 		return nil
+	})
+	flags.Func("picture", "FILE:WIDTHxHEIGHT[:dark] to take of the page in Chromium when all pods run; repeatable", func(text string) error {
+		p, err := parsePicture(text)
+		o.pictures = append(o.pictures, p)
+		return err
 	})
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -128,7 +134,10 @@ func (o options) demonstrate(ctx context.Context, of simulator.Options) (result 
 	if err := runtime.WaitSynchronized(connecting, 1); err != nil {
 		return nil, fmt.Errorf("the plugin did not connect: %w", err)
 	}
-	return node.Run(ctx, runtime, plugin)
+	if result, err = node.Run(ctx, runtime, plugin); err != nil {
+		return nil, err
+	}
+	return result, o.photograph(ctx, node, plugin)
 }
 
 func (o options) write(to io.Writer, result *simulator.Result) error {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -45,6 +46,7 @@ func start(ctx context.Context, o options, node *simulator.Node) (context.Contex
 	cmd.Cancel, cmd.WaitDelay = func() error { return cmd.Process.Signal(syscall.SIGTERM) }, stopTimeout
 	p := &plugin{cancel: cancel, ended: make(chan struct{}), log: &bytes.Buffer{}}
 	cmd.Stderr = p.log
+	cmd.Env = append(os.Environ(), "NODE_NAME=worker-1") // pictures show it
 	admin := filepath.Join(node.StateDir, "admin.sock")
 	p.client.Transport = &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", admin)
