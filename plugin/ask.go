@@ -12,9 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 )
 
 // adminSocket is the daemon's socket in its state folder, for status, explain and verify.
@@ -61,39 +58,4 @@ func ask(ctx context.Context, stateDir, path string, query url.Values, answer an
 		return fmt.Errorf("the daemon's answer is not this version's: %w", err)
 	}
 	return nil
-}
-
-// writeAs writes a document as JSON or YAML, or by the given function for people.
-func writeAs(to io.Writer, format string, document any, people func(io.Writer) error) error {
-	switch format {
-	case "json":
-		encoder := json.NewEncoder(to)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(document)
-	case "yaml":
-		text, err := yaml.Marshal(document)
-		if err != nil {
-			return err
-		}
-		_, err = to.Write(text)
-		return err
-	}
-	return people(to)
-}
-
-// addFormat adds the flag --output with its completion; the first format is the default.
-func addFormat(cmd *cobra.Command, format *string, known ...string) {
-	last := len(known) - 1
-	cmd.Flags().StringVarP(format, "output", "o", known[0], strings.Join(known[:last], ", ")+" or "+known[last])
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(known, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
-}
-
-// checkFormat refuses an output format that is not one of those known.
-func checkFormat(format string, known ...string) error {
-	for _, k := range known {
-		if format == k {
-			return nil
-		}
-	}
-	return fmt.Errorf("--output %q: want one of %s", format, strings.Join(known, ", "))
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -33,7 +34,7 @@ the Topology Manager's policy is the configuration's.`,
   nri-memory-manager explain 5f2c1f0e-8d0e-4f5c-9d3e-2b1c3f6a7b8c --state-file /var/lib/kubelet/memory_manager_state`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkFormat(format, "text", "json", "yaml"); err != nil {
+			if err := printer.Check(format, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			if stateFile != "" {
@@ -58,7 +59,7 @@ the Topology Manager's policy is the configuration's.`,
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
 	flags.StringVar(&stateFile, "state-file", "", "state file to explain in place of asking the daemon")
 	flags.StringVar(&configPath, "config", "", "configuration file with the Topology Manager's policy, for --state-file")
-	addFormat(cmd, &format, "text", "json", "yaml")
+	printer.AddFlag(cmd, &format, "text", "json", "yaml")
 	return cmd
 }
 
@@ -99,7 +100,7 @@ func readings(argument string) []url.Values {
 }
 
 func writeExplanations(to io.Writer, format string, documents []status.Explanation) error {
-	return writeAs(to, format, documents, func(to io.Writer) error { return status.WriteExplanations(to, documents) })
+	return printer.Write(to, format, documents, func(to io.Writer) error { return status.WriteExplanations(to, documents) })
 }
 
 // explainFile explains "UID" or "UID/CONTAINER" from a state file.

@@ -193,6 +193,9 @@ func TestVerifyOfARunningPlugin(t *testing.T) {
 	wantAll(t, audit(0), "2 running containers looked at: nothing is wrong, 2 notes", "[estimate]",
 		"NOTE     kubelet: ", "kubelet.sock: no such file or directory", "now from oomscore", "feature gate PodsAPI", "[request-source]")
 
+	wantAll(t, audit(0, "default/database"), "1 running container looked at: nothing is wrong, 1 note", "[request-source]")
+	wantAll(t, audit(2, "default/other"), `nri-memory-manager: no pod "default/other" on this node`)
+
 	h.write("kubelet.yaml", "memoryManagerPolicy: Static\n")
 	found := map[string]bool{}
 	// The plugin puts its values back, so that the audit has to come in time.

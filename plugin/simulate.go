@@ -16,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 )
 
@@ -107,7 +108,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	case err != nil:
 		return failed(err)
 	}
-	if err := writeAs(out, o.output, result, result.Table); err != nil {
+	if err := printer.Write(out, o.output, result, result.Table); err != nil {
 		return failed(err)
 	}
 	return o.judge(result, errOut)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 )
 
 // newStateCommand returns the command "state".
@@ -135,7 +136,7 @@ func newStateShowCommand() *cobra.Command {
 				return err
 			}
 			listing := checkpoint.NewListing(args[0], file)
-			return failed(writeAs(cmd.OutOrStdout(), format, listing, listing.WriteTable))
+			return failed(printer.Write(cmd.OutOrStdout(), format, listing, listing.WriteTable))
 		},
 	}
 	command.Flags().StringVarP(&format, "output", "o", "table", "table or json")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -29,7 +30,7 @@ the cgroups above the pods, and what could not be placed.`,
   nri-memory-manager status -o json | jq '.pods[].containers[] | select(.stopped)'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(format, "table", "wide", "json", "yaml"); err != nil {
+			if err := printer.Check(format, "table", "wide", "json", "yaml"); err != nil {
 				return err
 			}
 			if watch {
@@ -40,7 +41,7 @@ the cgroups above the pods, and what could not be placed.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
-	addFormat(cmd, &format, "table", "wide", "json", "yaml")
+	printer.AddFlag(cmd, &format, "table", "wide", "json", "yaml")
 	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds")
 	return cmd
 }
@@ -50,7 +51,7 @@ func writeStatus(ctx context.Context, to io.Writer, stateDir, format string) err
 	if err := ask(ctx, stateDir, "/status", nil, &document); err != nil {
 		return failed(err)
 	}
-	return failed(writeAs(to, format, &document, func(to io.Writer) error { return document.Table(to, format == "wide") }))
+	return failed(printer.Write(to, format, &document, func(to io.Writer) error { return document.Table(to, format == "wide") }))
 }
 
 // watchStatus shows one picture after the other until the user has enough, in place of the last one where it is for people.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
 )
@@ -20,19 +21,22 @@ func newVerifyCommand() *cobra.Command {
 		machine, kubeletConfig, format string
 	)
 	cmd := &cobra.Command{
-		Use:   "verify",
+		Use:   "verify [[NAMESPACE/]POD]",
 		Short: "Audit this node: is what was promised to containers what the kernel does for them",
 		Long: `Verify asks the running daemon what it has promised, reads the kernel's files, and names what does not agree: protection
 that a cgroup above cancels, pages on other NUMA nodes than allocated, huge pages that others have taken, other writers of the
 same files, settings of the kubelet that conflict, and known problems of this kernel and runtime. It changes nothing.
 
+With a pod, given by namespace and name, by its name alone, or by its UID, it leaves out what it finds about other pods.
+
 Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warnings, 2 bad input or no daemon.`,
 		Example: `  nri-memory-manager verify
+  nri-memory-manager verify default/database
   nri-memory-manager verify -o json | jq -r '.findings[] | select(.severity == "error") | .object'
   nri-memory-manager verify --kubelet-config /etc/kubernetes/kubelet.yaml`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkFormat(format, "text", "json", "yaml"); err != nil {
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := printer.Check(format, "text", "json", "yaml"); err != nil {
 				return err
 			}
 			places := verify.Places{Plain: o.plainCgroups, StateDir: o.stateDir,
@@ -57,8 +61,13 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 			if err != nil {
 				return err
 			}
+			if len(args) == 1 {
+				if node, err = node.Of(args[0]); err != nil {
+					return err
+				}
+			}
 			report := verify.Run(node)
-			if err := writeAs(cmd.OutOrStdout(), format, report, func(to io.Writer) error { return report.WriteText(to) }); err != nil {
+			if err := printer.Write(cmd.OutOrStdout(), format, report, func(to io.Writer) error { return report.WriteText(to) }); err != nil {
 				return failed(err)
 			}
 			if !report.Clean() {
@@ -73,7 +82,7 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 	flags.BoolVar(&o.plainCgroups, "plain-cgroups", false, "take --cgroups for a folder tree that only looks like cgroups (tests, simulation)")
 	flags.StringVar(&machine, "machine", "", "folder with a copy of sys and proc to read in place of this machine's; with a machine file huge pages and kernel are left out")
 	flags.StringVar(&kubeletConfig, "kubelet-config", defaultKubeletConfig, "the kubelet's configuration file; where it is not given and the daemon takes settings from one, that one")
-	addFormat(cmd, &format, "text", "json", "yaml")
+	printer.AddFlag(cmd, &format, "text", "json", "yaml")
 	return cmd
 }
 

@@ -48,8 +48,7 @@ func cpus(n Node) []Finding {
 		return nil
 	}
 	var findings []Finding
-	for i := range n.Document.Pods {
-		pod := &n.Document.Pods[i]
+	for _, pod := range n.pods() {
 		for j := range pod.Containers {
 			c := &pod.Containers[j]
 			if c.State != running && c.State != status.Rejected || len(c.ExclusiveCPUs) <= fewestNodes(n.Document.Nodes, c.Limit) {

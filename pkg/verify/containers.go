@@ -179,7 +179,7 @@ func sources(n Node) []Finding {
 // annotations finds wishes of pods that are ignored.
 func annotations(n Node) []Finding {
 	var findings []Finding
-	for _, pod := range n.Document.Pods {
+	for _, pod := range n.pods() {
 		for _, problem := range pod.Problems {
 			findings = append(findings, Finding{Warning, "annotation", pod.Namespace + "/" + pod.Name, "ignored: " + problem,
 				"correct the annotation, or allow it in the configuration (allowedAnnotations, annotationRules)"})

@@ -52,7 +52,7 @@ func (r Report) Clean() bool {
 // Run runs every check.
 func Run(n Node) Report {
 	report := Report{Time: n.Document.Time, Findings: []Finding{}, Skipped: n.Skipped}
-	for _, pod := range n.Document.Pods {
+	for _, pod := range n.pods() {
 		for _, container := range pod.Containers {
 			if container.State == running {
 				report.Containers++

@@ -1,6 +1,8 @@
 package verify
 
 import (
+	"fmt"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -10,6 +12,8 @@ const running = "running"
 // Node is all that the checks look at.
 type Node struct {
 	Document status.Document
+	// Pod is the UID of the only pod that is audited, with what holds for the whole node; "" audits all pods.
+	Pod string
 	// Cgroups are the cgroups from the top of the hierarchy down to the containers, and their siblings, by path.
 	Cgroups map[string]Cgroup
 	// PageSize is the kernel's, in bytes: its files show whole pages. 0 counts as 4096.
@@ -24,6 +28,17 @@ type Node struct {
 	SetAside []string
 	// Skipped names what could not be read, and why.
 	Skipped []string
+}
+
+// Of returns the node with a single pod to audit, given as namespace/name, name or UID.
+func (n Node) Of(pod string) (Node, error) {
+	for _, p := range n.Document.Pods {
+		if pod == p.UID || pod == p.Name || pod == p.Namespace+"/"+p.Name {
+			n.Pod = p.UID
+			return n, nil
+		}
+	}
+	return Node{}, fmt.Errorf("no pod %q on this node", pod)
 }
 
 // Cgroup is what the kernel says of a cgroup. Values are in bytes.

@@ -82,6 +82,7 @@ func (n Node) claimed(parent string, value func(Cgroup) uint64) uint64 {
 // stranger is the child of a cgroup that claims most, of those that hold no container of the daemon's.
 func (n Node) stranger(parent string, value func(Cgroup) uint64) (cgroup string, bytes uint64) {
 	ours := map[string]bool{}
+	n.Pod = "" // the containers of the other pods are the daemon's, too
 	for _, c := range n.containers() {
 		for _, level := range levels(c.Cgroup) {
 			ours[level] = true
@@ -186,13 +187,23 @@ type place struct {
 
 func (p place) object() string { return p.pod.Namespace + "/" + p.pod.Name + "/" + p.Name }
 
-// containers are the running containers whose cgroups were read.
+// pods are those that are audited.
+func (n Node) pods() []*status.Pod {
+	var all []*status.Pod
+	for i := range n.Document.Pods {
+		if pod := &n.Document.Pods[i]; n.Pod == "" || n.Pod == pod.UID {
+			all = append(all, pod)
+		}
+	}
+	return all
+}
+
+// containers are the running containers of the audited pods whose cgroups were read.
 func (n Node) containers() []place {
 	var all []place
-	for i := range n.Document.Pods {
-		pod := &n.Document.Pods[i]
-		for j := range pod.Containers {
-			c := &pod.Containers[j]
+	for _, pod := range n.pods() {
+		for i := range pod.Containers {
+			c := &pod.Containers[i]
 			if _, ok := n.Cgroups[c.Cgroup]; ok && c.State == running {
 				all = append(all, place{pod, c})
 			}

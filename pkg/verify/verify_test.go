@@ -256,6 +256,64 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
+// An audit of one pod leaves out what is wrong with others, and has the node's own findings.
+func TestFindingsOfOnePod(t *testing.T) {
+	n := sound()
+	n.Document.Pods[0].UID, n.Document.Pods[1].UID = "uid-1", "uid-2"
+	for i := range n.Document.Pods {
+		pod := &n.Document.Pods[i]
+		pod.Problems = []string{"numa: maybe"}
+		pod.Containers[0].Unplaced = "no room"
+		pod.Containers[0].Short = map[string]uint64{"memory": mi}
+		pod.Containers[0].Raised = 900 * mi
+		pod.Containers[0].RequestError = mi
+		delete(n.Cgroups, pod.Cgroup)
+		n.Cgroups[pod.Cgroup] = Cgroup{High: cgroup.Max} // cancels the protection below
+	}
+	n.Document.Conditions[0].OK = false
+	objects := func(pod string) []string {
+		one, err := n.Of(pod)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []string
+		for _, f := range Run(one).Findings {
+			all = append(all, f.ID+" "+f.Object)
+		}
+		return all
+	}
+	want := []string{"not-ready connected", "protection kubepods/burstable/pod2", "memory-high default/web/nginx", "unpinned default/web/nginx",
+		"short default/web/nginx", "raised default/web/nginx", "annotation default/web", "estimate default/web/nginx"}
+	for _, pod := range []string{"default/web", "web", "uid-2"} {
+		if difference := cmp.Diff(want, objects(pod)); difference != "" {
+			t.Errorf("%s: %s", pod, difference)
+		}
+	}
+	if _, err := n.Of("default/other"); err == nil || err.Error() != `no pod "default/other" on this node` {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A cgroup of a pod that is not audited still holds containers of the daemon.
+func TestTheOtherPodsCountAsTheDaemons(t *testing.T) {
+	n := sound()
+	n.Document.Pods[0].UID, n.Document.Pods[1].UID = "uid-1", "uid-2"
+	n.Cgroups["kubepods"] = Cgroup{Min: 300 * mi, Low: 64 * mi, High: cgroup.Max}
+	all, err := n.Of("default/database")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n.Document.Pods {
+		n.Document.Pods[i].Containers[0].Min = bytes(256 * mi)
+	}
+	n.Cgroups["kubepods/burstable"], n.Cgroups["kubepods/burstable/pod2"] = Cgroup{Min: 256 * mi}, Cgroup{Min: 256 * mi}
+	for _, f := range Run(all).Findings {
+		if f.ID == "protection" && strings.Contains(f.What, "holds no container of the daemon's") {
+			t.Errorf("%s: %s", f.Object, f.What)
+		}
+	}
+}
+
 func TestReportAsJSON(t *testing.T) {
 	n := sound()
 	n.set("kubepods", func(c *Cgroup) { c.Low = 0 })
