@@ -4,6 +4,7 @@ GO          ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 BINARY      := bin/nri-memory-manager
+KUBECTL     := bin/kubectl-memory_manager
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 FUZZTIME    ?= 60s
 BENCH       ?= .
@@ -23,8 +24,9 @@ help: ## Show this list
 
 # grpcnotrace leaves gRPC's tracing pages out, and with them text/template: what looks methods up by name has the linker keep
 # the exported methods of every type.
-build: ## Build the static binary into bin/
+build: ## Build the static binary and the kubectl plugin into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(KUBECTL) ./plugin/kubectl
 
 image: ## Build the container image for amd64 and arm64 into bin/image.tar, without a container engine
 	@mkdir -p bin

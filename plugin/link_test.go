@@ -16,10 +16,24 @@ func TestTheDaemonLinksNoRuntimeSide(t *testing.T) {
 	for _, unwanted := range []string{
 		"github.com/containerd/nri/pkg/adaptation", "github.com/containerd/nri/pkg/runtime-tools/generate",
 		"github.com/containerd/nri/plugins/default-validator", "github.com/opencontainers/runtime-tools/generate",
+		"github.com/nri-memory-manager/nri-memory-manager/pkg/kubectl", "k8s.io/client-go/tools/remotecommand",
 		"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri", "github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/systemd",
 	} {
 		if slices.Contains(packages, unwanted) {
 			t.Errorf("the daemon imports %s", unwanted)
+		}
+	}
+}
+
+// The kubectl plugin runs where kubectl does; most of the daemon's packages are for Linux alone.
+func TestTheKubectlPluginLinksNoDaemon(t *testing.T) {
+	const ours = "github.com/nri-memory-manager/nri-memory-manager/"
+	output, err := exec.Command("go", "list", "-deps", "./kubectl").Output()
+	must(t, err)
+	portable := []string{"kubectl", "memorymanager", "memoryqos", "nodeset", "printer", "quantity", "tables", "topologymanager"}
+	for _, name := range strings.Fields(string(output)) {
+		if pkg, ok := strings.CutPrefix(name, ours+"pkg/"); ok && !slices.Contains(portable, pkg) {
+			t.Errorf("the kubectl plugin imports %s", name)
 		}
 	}
 }

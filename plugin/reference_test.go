@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/kubectl"
 )
 
 // commands are all commands that can be run, cobra's own aside.
@@ -27,7 +29,7 @@ func commands(root *cobra.Command) []*cobra.Command {
 }
 
 func TestEveryCommandHasHelpWithExamples(t *testing.T) {
-	for _, command := range commands(newRootCommand()) {
+	for _, command := range append(commands(newRootCommand()), commands(kubectl.NewCommand(version))...) {
 		if command.Short == "" || command.Long == "" || command.Example == "" {
 			t.Errorf("%s: short %q, long %t, examples %t", command.CommandPath(), command.Short, command.Long != "", command.Example != "")
 		}
@@ -69,6 +71,9 @@ func TestReferenceIsCurrent(t *testing.T) {
 	root.DisableAutoGenTag = true
 	root.InitDefaultCompletionCmd()
 	must(t, doc.GenMarkdownTree(root, made))
+	ofKubectl := kubectl.NewCommand(version)
+	ofKubectl.DisableAutoGenTag = true
+	must(t, doc.GenMarkdownTree(ofKubectl, made))
 	files := map[string]string{}
 	for _, dir := range []string{folder, made} {
 		entries, err := os.ReadDir(dir)

@@ -1,0 +1,108 @@
+package kubectl
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// cluster finds daemons and runs their commands.
+type cluster struct {
+	client  coreclient.CoreV1Interface
+	daemons place
+	timeout time.Duration // of one node
+	run     func(ctx context.Context, d *daemon, command []string) (output, error)
+}
+
+// nodeOf returns the node of a living pod. The error says why it has none.
+func (c *cluster) nodeOf(ctx context.Context, namespace, name string) (string, error) {
+	if strings.Contains(name, "/") {
+		return "", fmt.Errorf("%q: want the name of a pod; its namespace goes to --namespace", name)
+	}
+	pod, err := c.client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", failure{fmt.Errorf("there is no pod %s in namespace %s", name, namespace)}
+	case err != nil:
+		return "", failure{denied(err, "get", "pods", namespace)}
+	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+		return "", failure{fmt.Errorf("pod %s/%s has ended (%s): the daemons know the pods that live", namespace, name, pod.Status.Phase)}
+	case pod.Spec.NodeName == "":
+		return "", failure{fmt.Errorf("pod %s/%s is not scheduled to a node yet: %s", namespace, name, scheduling(pod))}
+	}
+	return pod.Spec.NodeName, nil
+}
+
+// scheduling is a pod's condition PodScheduled.
+func scheduling(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			text := fmt.Sprintf("PodScheduled is %s", c.Status)
+			for _, more := range []string{c.Reason, c.Message} {
+				if more != "" {
+					text += ", " + more
+				}
+			}
+			return text
+		}
+	}
+	return "no scheduler has looked at it (no condition PodScheduled); spec.schedulerName is " + pod.Spec.SchedulerName
+}
+
+// daemonOn returns the daemon on a node.
+func (c *cluster) daemonOn(ctx context.Context, node string) (*daemon, error) {
+	pods, err := c.daemonPods(ctx, fields.OneTermEqualSelector("spec.nodeName", node).String())
+	if err != nil {
+		return nil, err
+	}
+	d, err := c.daemons.choose(node, pods)
+	if err != nil {
+		return nil, failure{err}
+	}
+	return d, nil
+}
+
+// daemonPods lists the daemons' pods that a field selector has.
+func (c *cluster) daemonPods(ctx context.Context, selector string) ([]corev1.Pod, error) {
+	list, err := c.client.Pods(c.daemons.namespace).List(ctx, metav1.ListOptions{LabelSelector: c.daemons.selector, FieldSelector: selector})
+	if err != nil {
+		err = denied(err, "list", "pods", c.daemons.namespace)
+		if apierrors.IsForbidden(err) && c.daemons.namespace == "" {
+			err = fmt.Errorf("%w; with --daemon-namespace, the right to list them in that namespace is enough", err)
+		}
+		return nil, failure{err}
+	}
+	return list.Items, c.daemons.unambiguous(list.Items)
+}
+
+// nodes lists the names of the nodes that daemons run on: those with Linux.
+func (c *cluster) nodes(ctx context.Context) ([]string, error) {
+	list, err := c.client.Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + " notin (windows)"})
+	if err != nil {
+		return nil, failure{denied(err, "list", "nodes", "")}
+	}
+	var names []string
+	for i := range list.Items {
+		names = append(names, list.Items[i].Name)
+	}
+	return names, nil
+}
+
+// denied names the right that the user lacks.
+func denied(err error, verb, resource, namespace string) error {
+	if !apierrors.IsForbidden(err) {
+		return err
+	}
+	where := "in namespace " + namespace
+	if namespace == "" {
+		where = "in the whole cluster"
+	}
+	return fmt.Errorf("you may not %s %s %s: %w", verb, resource, where, err)
+}

@@ -1,0 +1,125 @@
+// Package kubectl is the kubectl plugin: it finds the daemon of a pod's node, runs the daemon's own command in its container
+// with the rights of the user, and prints what that prints.
+//
+// It links nothing of the daemon, which is for Linux alone: this runs wherever kubectl does.
+package kubectl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// Exit codes, as those of the daemon's commands.
+const (
+	exitOK       = 0
+	exitFailed   = 1 // something was found or could not be done
+	exitBadInput = 2 // flags and arguments
+)
+
+// failure is an error of doing; every other error is bad input.
+type failure struct{ error }
+
+func (f failure) Unwrap() error { return f.error }
+
+// errFindings ends a command with exitFailed after it has printed what was found.
+var errFindings = errors.New("findings")
+
+// Execute runs one command line and returns the exit code.
+func Execute(ctx context.Context, version string, args []string, out, errOut io.Writer) int {
+	root := NewCommand(version)
+	root.SetArgs(args)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	var failed failure
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errFindings):
+		return exitFailed
+	}
+	fmt.Fprintln(errOut, "kubectl memory-manager: "+err.Error())
+	if errors.As(err, &failed) {
+		return exitFailed
+	}
+	return exitBadInput
+}
+
+// options are the flags of all commands.
+type options struct {
+	kubeconfig string
+	overrides  clientcmd.ConfigOverrides
+	daemons    place
+	timeout    time.Duration
+}
+
+// place is where the daemons' pods are looked for.
+type place struct{ namespace, selector string }
+
+// Defaults of flags.
+const (
+	defaultSelector = "app.kubernetes.io/name=nri-memory-manager" // the chart's and the kustomization's
+	defaultTimeout  = 20 * time.Second
+)
+
+// NewCommand returns the plugin's command with its subcommands.
+func NewCommand(version string) *cobra.Command {
+	var o options
+	root := &cobra.Command{
+		Use:         "kubectl-memory_manager",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl memory-manager"},
+		Short:       "Ask the nri-memory-manager of a pod's node where the pod's memory is, and whether it is protected",
+		Long: `kubectl memory-manager finds the nri-memory-manager daemon on a pod's node, or on every node, and runs its commands status,
+explain and verify there, as kubectl exec does, with your own rights.
+
+Exit status: 0 done, 1 something was found or failed, 2 bad input.`,
+		Example: `  kubectl memory-manager status
+  kubectl memory-manager explain database -n shop
+  kubectl memory-manager verify database -n shop`,
+		Args:          cobra.NoArgs,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	flags := root.PersistentFlags()
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file in place of $KUBECONFIG and ~/.kube/config")
+	clientcmd.BindOverrideFlags(&o.overrides, flags, clientcmd.RecommendedConfigOverrideFlags(""))
+	flags.StringVar(&o.daemons.namespace, "daemon-namespace", "", "namespace of the daemons' pods; empty looks in all of them, which takes the right to list pods in all")
+	flags.StringVar(&o.daemons.selector, "daemon-selector", defaultSelector, "labels of the daemons' pods")
+	flags.DurationVar(&o.timeout, "node-timeout", defaultTimeout, "how long the daemon of a node may take to answer")
+	root.AddCommand(newStatusCommand(&o), newExplainCommand(&o), newVerifyCommand(&o))
+	return root
+}
+
+// connect returns the cluster of the kubeconfig, and the namespace that is asked about.
+func (o *options) connect() (*cluster, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = o.kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &o.overrides)
+	namespace, _, err := loader.Namespace()
+	if err != nil {
+		return nil, "", err
+	}
+	config, err := loader.ClientConfig()
+	if err != nil {
+		return nil, "", err
+	}
+	if o.timeout <= 0 {
+		return nil, "", fmt.Errorf("--node-timeout %s: want more than 0", o.timeout)
+	}
+	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	client, err := coreclient.NewForConfig(config)
+	if err != nil {
+		return nil, "", err
+	}
+	return &cluster{client: client, daemons: o.daemons, timeout: o.timeout, run: executor{client.RESTClient(), config}.run}, namespace, nil
+}

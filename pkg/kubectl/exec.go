@@ -1,0 +1,137 @@
+package kubectl
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// output is what a command in a container has written, and its exit code.
+type output struct {
+	text, errors []byte
+	code         int
+}
+
+// maxOutput bounds what is taken of a command, in bytes; a node with a thousand containers has a document of 2 MB.
+const maxOutput = 64 << 20
+
+// limited keeps what fits.
+type limited struct{ bytes.Buffer }
+
+func (l *limited) Write(data []byte) (int, error) {
+	if l.Len()+len(data) > maxOutput {
+		return 0, fmt.Errorf("more than %d MiB", maxOutput>>20)
+	}
+	return l.Buffer.Write(data)
+}
+
+// executor runs commands as kubectl exec does.
+type executor struct {
+	client rest.Interface
+	config *rest.Config
+}
+
+func (e executor) run(ctx context.Context, d *daemon, command []string) (output, error) {
+	request := e.client.Post().Resource("pods").Namespace(d.namespace).Name(d.pod).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: d.container, Command: command, Stdout: true, Stderr: true}, scheme.ParameterCodec)
+	stream, err := e.stream(request)
+	if err != nil {
+		return output{}, err
+	}
+	type result struct {
+		output
+		err error
+	}
+	done := make(chan result, 1) // a stream may be slow to end after its context
+	go func() {
+		var out, errOut limited
+		err := stream.StreamWithContext(ctx, remotecommand.StreamOptions{Stdout: &out, Stderr: &errOut})
+		r := result{output{text: out.Bytes(), errors: errOut.Bytes()}, err}
+		if exited := (exec.CodeExitError{}); errors.As(err, &exited) {
+			r.code, r.err = exited.Code, nil
+		}
+		done <- r
+	}()
+	select {
+	case r := <-done:
+		return r.output, r.err
+	case <-ctx.Done():
+		return output{}, ctx.Err()
+	}
+}
+
+// stream prefers a WebSocket; API servers before 1.30, and some proxies, know SPDY alone.
+func (e executor) stream(request *rest.Request) (remotecommand.Executor, error) {
+	url := request.URL()
+	socket, err := remotecommand.NewWebSocketExecutor(e.config, "GET", url.String())
+	if err != nil {
+		return nil, err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(e.config, "POST", url)
+	if err != nil {
+		return nil, err
+	}
+	return remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+}
+
+// noAnswer is an error of asking a daemon that runs.
+type noAnswer struct {
+	node string
+	why  error
+}
+
+func (n noAnswer) Error() string {
+	return fmt.Sprintf("the daemon on node %s does not answer: %v", n.node, n.why)
+}
+
+func (n noAnswer) Unwrap() error { return n.why }
+
+// ask runs a command of the daemon on a node within the time of a node. Exit codes that are good are answers.
+func (c *cluster) ask(ctx context.Context, d *daemon, good []int, command string, args ...string) (output, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer in %s (--node-timeout)", c.timeout.Round(time.Millisecond)))
+	defer cancel()
+	out, err := c.run(ctx, d, d.commandLine(command, args...))
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = context.Cause(ctx)
+	}
+	switch {
+	case apierrors.IsForbidden(err):
+		return out, failure{denied(err, "create", "pods/exec", d.namespace)}
+	case err != nil:
+		return out, failure{noAnswer{d.node, err}}
+	case !slices.Contains(good, out.code):
+		return out, failure{d.refusal(command, out)}
+	}
+	return out, nil
+}
+
+// refusal is what the daemon's command says when it fails.
+func (d *daemon) refusal(command string, out output) error {
+	text := strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(string(out.errors)), program+": "))
+	for _, unknown := range []string{"unknown command", "unknown flag", "unknown shorthand flag", "accepts "} {
+		if strings.HasPrefix(text, unknown) {
+			return fmt.Errorf("the daemon on node %s (pod %s/%s) is too old for this: its command %s says: %s", d.node, d.namespace, d.pod, command, text)
+		}
+	}
+	if strings.HasPrefix(text, "no daemon answers") {
+		return noAnswer{d.node, errors.New(text)}
+	}
+	if text == "" {
+		text = fmt.Sprintf("%s ended with exit code %d", command, out.code)
+	}
+	return fmt.Errorf("node %s: %s", d.node, text)
+}

@@ -1,0 +1,234 @@
+package kubectl
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
+)
+
+// state is what a row says of a node.
+type state string
+
+// The states, in the order of the table.
+const (
+	problems     state = "problems"
+	noDaemon     state = "no daemon"
+	notAnswering state = "not answering"
+	fine         state = "ok"
+)
+
+// row is a node in the table of all nodes, and in `status -o json`.
+type row struct {
+	Node  string `json:"node"`
+	State state  `json:"state"`
+	// Message says why there is no answer.
+	Message string `json:"message,omitempty"`
+	Version string `json:"version,omitempty"`
+	// Rejected and Unpinned count containers; Errors, Warnings and Notes are findings of verify.
+	Rejected int `json:"rejected"`
+	Unpinned int `json:"unpinned"`
+	Errors   int `json:"errors"`
+	Warnings int `json:"warnings"`
+	Notes    int `json:"notes"`
+	// Running counts containers.
+	Running int `json:"runningContainers"`
+	// Free and Allocatable are bytes of memory of all NUMA nodes, huge pages aside.
+	Free        uint64 `json:"freeMemory"`
+	Allocatable uint64 `json:"allocatableMemory"`
+}
+
+// document is what is used of `nri-memory-manager status -o json`.
+type document struct {
+	Version string `json:"version"`
+	Nodes   []struct {
+		Memory []struct {
+			Type        string `json:"type"`
+			Allocatable uint64 `json:"allocatable"`
+			Free        uint64 `json:"free"`
+		} `json:"memory"`
+	} `json:"nodes"`
+	Pods []struct {
+		Containers []struct {
+			State    string `json:"state"`
+			Unplaced string `json:"unplaced"`
+		} `json:"containers"`
+	} `json:"pods"`
+	Rejections []struct {
+		Namespace string `json:"namespace"`
+		Pod       string `json:"pod"`
+		Container string `json:"container"`
+		Refused   bool   `json:"refused"`
+	} `json:"rejections"`
+}
+
+// report is what is used of `nri-memory-manager verify -o json`.
+type report struct {
+	Findings []struct {
+		Severity string `json:"severity"`
+	} `json:"findings"`
+}
+
+// survey asks all nodes; those with problems come first.
+func (c *cluster) survey(ctx context.Context) ([]row, error) {
+	rows, err := each(ctx, c, func(ctx context.Context, node string, d *daemon, err error) row {
+		r := row{Node: node, State: fine}
+		if err == nil {
+			err = c.fill(ctx, d, &r)
+		}
+		if err != nil {
+			r.State, r.Message = unanswered(err)
+		}
+		return r
+	})
+	sortRows(rows)
+	return rows, err
+}
+
+// fill puts a daemon's answers into its row.
+func (c *cluster) fill(ctx context.Context, d *daemon, r *row) error {
+	var now document
+	var audit report
+	if err := c.decode(ctx, d, &now, []int{exitOK}, "status"); err != nil {
+		return err
+	}
+	if err := c.decode(ctx, d, &audit, audited, "verify"); err != nil {
+		return err
+	}
+	r.count(now, audit)
+	return nil
+}
+
+// decode reads the JSON of a command.
+func (c *cluster) decode(ctx context.Context, d *daemon, answer any, good []int, command string) error {
+	out, err := c.ask(ctx, d, good, command, "--output=json")
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(out.text, answer); err != nil {
+		return fmt.Errorf("the daemon on node %s (pod %s/%s) has another format of %s: %w", d.node, d.namespace, d.pod, command, err)
+	}
+	return nil
+}
+
+// unanswered is the state of a node that gave no answer.
+func unanswered(err error) (state, string) {
+	var none absent
+	if errors.As(err, &none) {
+		return noDaemon, none.why
+	}
+	var no noAnswer
+	if errors.As(err, &no) {
+		return notAnswering, no.why.Error()
+	}
+	return notAnswering, err.Error()
+}
+
+func (r *row) count(now document, audit report) {
+	r.Version = now.Version
+	for _, node := range now.Nodes {
+		for _, memory := range node.Memory {
+			if memory.Type == "memory" {
+				r.Free, r.Allocatable = r.Free+memory.Free, r.Allocatable+memory.Allocatable
+			}
+		}
+	}
+	for _, pod := range now.Pods {
+		for _, c := range pod.Containers {
+			if c.State == "running" {
+				r.Running++
+			}
+			if c.Unplaced != "" {
+				r.Unpinned++
+			}
+		}
+	}
+	rejected := map[[3]string]bool{} // one container may be rejected for several reasons
+	for _, no := range now.Rejections {
+		if no.Refused {
+			rejected[[3]string{no.Namespace, no.Pod, no.Container}] = true
+		}
+	}
+	r.Rejected = len(rejected)
+	for _, f := range audit.Findings {
+		switch f.Severity {
+		case "error":
+			r.Errors++
+		case "warning":
+			r.Warnings++
+		default:
+			r.Notes++
+		}
+	}
+	if r.Rejected+r.Unpinned+r.Errors+r.Warnings > 0 {
+		r.State = problems
+	}
+}
+
+// rank is the place of a node in the table.
+func (r *row) rank() int {
+	switch {
+	case r.Rejected > 0:
+		return 0
+	case r.Unpinned > 0:
+		return 1
+	case r.Errors > 0:
+		return 2
+	case r.State == problems:
+		return 3
+	case r.State == noDaemon:
+		return 4
+	case r.State == notAnswering:
+		return 5
+	}
+	return 6
+}
+
+func sortRows(rows []row) {
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.Node, b.Node)) })
+}
+
+// what is the row's state in words.
+func (r *row) what() string {
+	if r.State != problems {
+		if r.Message == "" {
+			return string(r.State)
+		}
+		return string(r.State) + ": " + strings.ReplaceAll(r.Message, "\n", " ")
+	}
+	var parts []string
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{r.Rejected, "rejected"}, {r.Unpinned, "unpinned"}, {r.Errors, "error"}, {r.Warnings, "warning"}} {
+		switch {
+		case part.n == 0:
+		case part.n == 1 || part.what[len(part.what)-1] == 'd':
+			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
+		default:
+			parts = append(parts, fmt.Sprintf("%d %ss", part.n, part.what))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// writeRows writes the table for people. What is wrong comes last in a line: it may be long.
+func writeRows(to io.Writer, rows []row) error {
+	w := tables.New(to)
+	fmt.Fprintln(w, "NODE\tCONTAINERS\tFREE\tALLOCATABLE\tVERSION\tSTATE")
+	for _, r := range rows {
+		running, free, allocatable := "-", "-", "-"
+		if r.State == fine || r.State == problems {
+			running, free, allocatable = fmt.Sprint(r.Running), quantity.Short(r.Free), quantity.Short(r.Allocatable)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.Node, running, free, allocatable, tables.OrDash(r.Version), r.what())
+	}
+	return w.Flush()
+}

@@ -1,0 +1,114 @@
+package kubectl
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+)
+
+func newVerifyCommand(o *options) *cobra.Command {
+	var node string
+	cmd := &cobra.Command{
+		Use:   "verify [POD]",
+		Short: "Audit a pod, a node or all nodes: is what was promised to containers what the kernel does for them",
+		Long: `Verify prints what "nri-memory-manager verify" finds: about a pod and its node, about the node that --node names, or without
+either about every node, those with findings first. It changes nothing.
+
+Exit status: 0 nothing but notes, 1 errors or warnings, or a node without an answer, 2 bad input.`,
+		Example: `  kubectl memory-manager verify database -n shop
+  kubectl memory-manager verify --node worker-1
+  kubectl memory-manager verify`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 && node != "" {
+				return errors.New("--node is for all pods of a node: a pod's own node is found")
+			}
+			c, namespace, err := o.connect()
+			switch {
+			case err != nil:
+				return err
+			case len(args) == 1:
+				return c.verifyPod(cmd.Context(), cmd.OutOrStdout(), namespace, args[0])
+			case node != "":
+				return c.verifyNode(cmd.Context(), cmd.OutOrStdout(), node)
+			}
+			return c.verifyAll(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().StringVar(&node, "node", "", "the node to audit")
+	return cmd
+}
+
+// audited are the exit codes of verify with a report.
+var audited = []int{exitOK, exitFailed}
+
+func (c *cluster) verifyPod(ctx context.Context, to io.Writer, namespace, pod string) error {
+	node, err := c.nodeOf(ctx, namespace, pod)
+	if err != nil {
+		return err
+	}
+	return c.verifyNode(ctx, to, node, namespace+"/"+pod)
+}
+
+// verifyNode prints the report of a node, or of one pod there.
+func (c *cluster) verifyNode(ctx context.Context, to io.Writer, node string, pod ...string) error {
+	d, err := c.daemonOn(ctx, node)
+	if err != nil {
+		return err
+	}
+	out, err := c.ask(ctx, d, audited, "verify", pod...)
+	if err != nil {
+		return err
+	}
+	if _, err := to.Write(out.text); err != nil {
+		return failure{err}
+	}
+	if out.code != exitOK {
+		return errFindings
+	}
+	return nil
+}
+
+// verifyAll prints the reports of all nodes: first those without an answer, then those with findings.
+func (c *cluster) verifyAll(ctx context.Context, to io.Writer) error {
+	type report struct {
+		node, text string
+		code       int
+	}
+	reports, err := each(ctx, c, func(ctx context.Context, node string, d *daemon, err error) report {
+		var out output
+		if err == nil {
+			out, err = c.ask(ctx, d, audited, "verify")
+		}
+		if err != nil {
+			return report{node, err.Error() + "\n", exitBadInput}
+		}
+		return report{node, string(out.text), out.code}
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(reports, func(a, b report) int { return cmp.Compare(b.code, a.code) })
+	var text bytes.Buffer
+	worst := exitOK
+	for i, r := range reports {
+		if i > 0 {
+			fmt.Fprintln(&text)
+		}
+		fmt.Fprintf(&text, "NODE %s\n%s", r.node, r.text)
+		worst = max(worst, r.code)
+	}
+	if _, err := text.WriteTo(to); err != nil {
+		return failure{err}
+	}
+	if worst != exitOK {
+		return errFindings
+	}
+	return nil
+}
