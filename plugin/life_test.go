@@ -239,7 +239,7 @@ func TestARejectedContainerLeavesNothing(t *testing.T) {
 	large := guaranteed("large", 64*gi)
 	must(t, h.runPod(large))
 	err := h.create(large)
-	for _, want := range []string{"68719476736", "restricted", "node 0", "node 1", "free"} {
+	for _, want := range []string{"64Gi needed; node 1: ", "restricted", "node 0: ", " free, "} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Fatalf("the create ended with %v, want %q in it", err, want)
 		}

@@ -85,8 +85,8 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	}
 
 	wantAll(t, h.ask(0, "explain", "default/database"), "4Gi of memory on node 0", "where it is", "memory.min =")
-	wantAll(t, h.ask(0, "explain", "default/large/app"), "would be rejected", "last rejection", "68719476736")
-	wantAll(t, h.ask(0, "explain", "web/app"), "memory.high = floor((request", "oomscore")
+	wantAll(t, h.ask(0, "explain", "default/large/app"), "would be rejected", "last rejection", "64Gi needed\n")
+	wantAll(t, h.ask(0, "explain", "web/app"), "memory.high = request ", "oomscore")
 	wantAll(t, h.ask(1, "explain", "default/nobody"), `no pod "default/nobody" on this node`)
 	wantAll(t, h.ask(1, "explain", "database/nobody"), `no pod "database/nobody" on this node, and pod "database" has no container "nobody"`)
 	for _, argument := range []string{"", "default/", "/database", "a/b/c/d"} {
@@ -126,7 +126,7 @@ func TestRejectionsOfAPodAreOneBlockAndGoWithIt(t *testing.T) {
 			}
 			text := h.ask(0, "status")
 			wantAll(t, text, "  default/large app, "+name+", 3 times:\n", "  default/stays app, "+name+":\n")
-			if n := strings.Count(text, "68719476736 (64Gi)"); n != 1 {
+			if n := strings.Count(text, "node 0: 15.5Gi of 15.5Gi free, 64Gi needed"); n != 1 {
 				t.Errorf("the same is said %d times:\n%s", n, text)
 			}
 			rejections := func() (all []string) {
@@ -356,5 +356,5 @@ func TestEventsOfARunningPlugin(t *testing.T) {
 	if o := event.InvolvedObject; o.Kind != "Pod" || o.Name != "large" || string(o.UID) != large.uid() || event.Type != "Warning" || event.Source.Host != "worker-1" {
 		t.Errorf("event %s", asJSON(t, event))
 	}
-	wantAll(t, event.Message, "68719476736")
+	wantAll(t, event.Message, "64Gi needed; node 1")
 }

@@ -68,7 +68,7 @@ func TestSimulateARejection(t *testing.T) {
 	manifest := pod("{limits: {cpu: 2, memory: 150Gi}}")
 	result := simulateJSON(t, manifest, exitFailed, "--machine", taskPageMachine, "--config", config)
 	container := result.Containers[0]
-	for _, want := range []string{"131766128640", "133034381312", "single-numa-node"} {
+	for _, want := range []string{"; node 1: 123.9Gi of 123.9Gi free, 150Gi needed", "node 0: 122.7Gi of 122.7Gi free, 150Gi needed", "single-numa-node"} {
 		if container.Admitted || !strings.Contains(container.Reason, want) {
 			t.Errorf("the reason is %q, want %s in it", container.Reason, want)
 		}
@@ -147,7 +147,7 @@ func TestSimulateTheDemo(t *testing.T) {
 		if code != exitOK || errOut != "" {
 			t.Fatalf("exit %d: %s", code, errOut)
 		}
-		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "NOT CREATED", "default/too-large app:"} {
+		for _, want := range []string{"default/database-0", "150Gi", "migrate (init, ended)", "proxy (sidecar)", "hugepages-2Mi", "NOT CREATED\ndefault/too-large app:\n    policy ", "room:\n    node 0 (group 0-1): 0 of 122.7Gi free, 130Gi needed\n    node 1 "} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: %q is not in\n%s", driver, want, out)
 			}

@@ -77,7 +77,7 @@ func TestStateShow(t *testing.T) {
 	for _, want := range []string{
 		file + ": policy Static, layout v1, checksum right, 1 containers\n",
 		"NODE  GROUP  ASSIGNMENTS  TYPE",
-		"1     0,1    1            memory         126Gi     2.1Gi            123.9Gi      27.28Gi   96.61Gi",
+		"1     0,1    1            memory         126Gi    2.098Gi          123.9Gi      27.28Gi   96.61Gi",
 		"fa9bdd38-6df9-4cf9-aa67-8c4814da37a8  guaranteed  memory  150Gi  0,1",
 	} {
 		if !strings.Contains(out, want) {
@@ -106,8 +106,8 @@ func TestStateVerify(t *testing.T) {
 		"less memory": {
 			docState, writeFile(t, "machine.yaml", strings.Replace(docMachine, "134987354112", "64Gi", 1)), exitFailed,
 			[]string{
-				"node 0: memory: total is 134987354112 in the file and 68719476736 on the machine, 66267877376 bytes apart (tolerated 67108864)\n    to do: ",
-				"node 0: memory: containers have 131766128640 bytes, the machine gives 65498251264\n",
+				"node 0: memory: total is 125.7Gi in the file and 64Gi on the machine, 61.72Gi apart (tolerated 64Mi)\n    to do: ",
+				"node 0: memory: containers have 122.7Gi, the machine gives 61Gi\n",
 			},
 		},
 		"one node": {
@@ -119,7 +119,7 @@ func TestStateVerify(t *testing.T) {
 		},
 		"checksum, sums and groups at once": {
 			strings.Replace(docState, `"size":161061273600`, `"size":1`, 1), machine, exitFailed,
-			[]string{"checksum is 17296941, but the content has ", "nodes 0-1: memory: reserved is 161061273600, but the containers' blocks are 1\n"},
+			[]string{"checksum is 17296941, but the content has ", "nodes 0-1: memory: reserved is 150Gi, but the containers' blocks are 1\n"},
 		},
 		"cut short": {docState[:200], machine, exitFailed, []string{"is not JSON from byte 200 on (cut short?)", "    to do: put a good copy in its place"}},
 	}
@@ -146,7 +146,7 @@ func TestStateVerifyWithConfiguration(t *testing.T) {
 	}
 	config = writeFile(t, "config.yaml", "reservedMemory: [{numaNode: 0, limits: {memory: 4Gi}}, {numaNode: 1, limits: {memory: 2148Mi}}]\n")
 	code, out, errOut := runState("verify", state, "--machine", machine, "--config", config)
-	if want := "node 0: memory: systemReserved is 3221225472 in the file and 4294967296 here\n"; code != exitFailed || !strings.Contains(out, want) {
+	if want := "node 0: memory: systemReserved is 3Gi in the file and 4Gi here\n"; code != exitFailed || !strings.Contains(out, want) {
 		t.Errorf("%d %q %q", code, out, errOut)
 	}
 	config = writeFile(t, "config.yaml", "memoryManagerPolicy: None\n")
@@ -173,7 +173,7 @@ func TestStateBadInput(t *testing.T) {
 		"import of nothing":   {[]string{"import", none, "--state-dir", t.TempDir()}, exitBadInput, `policyName is "None": there is nothing to take over, want "Static"`},
 		"import into a file":  {[]string{"import", good, "--state-dir", bad}, exitBadInput, "making the state folder: mkdir " + bad + ": not a directory"},
 		"export of no state":  {[]string{"export", "--state-dir", t.TempDir()}, exitBadInput, "no such file or directory"},
-		"export of bad sums":  {[]string{"export", "--state-dir", filepath.Dir(odd)}, exitFailed, "A kubelet would refuse this state:\nnode 1: memory: reserved 29295144961 + free 103739236352 is not allocatable 133034381312\n"},
+		"export of bad sums":  {[]string{"export", "--state-dir", filepath.Dir(odd)}, exitFailed, "A kubelet would refuse this state:\nnode 1: memory: reserved 29295144961 + free 103739236352 is 133034381313, but allocatable is 133034381312\n"},
 		"export to a folder":  {[]string{"export", "--state-dir", filepath.Dir(writeFile(t, checkpoint.FileName, docState)), "-o", t.TempDir()}, exitFailed, "file exists"},
 		"verify without file": {[]string{"verify", missing}, exitBadInput, "no such file or directory"},
 		"verify, no machine":  {[]string{"verify", good, "--machine", missing}, exitBadInput, "machine: "},

@@ -22,6 +22,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // Options are what an Agent is made of.
@@ -206,7 +207,8 @@ func (a *Agent) restore(log logrus.FieldLogger) {
 
 func logRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
 	for _, drift := range report.Drifted {
-		entry := log.WithFields(logrus.Fields{"node": drift.Node, "type": drift.Type, "stored": drift.Stored, "now": drift.Now})
+		sizes := quantity.LogApart(drift.Stored, drift.Now)
+		entry := log.WithFields(logrus.Fields{"node": drift.Node, "type": drift.Type, "stored": sizes[0], "now": sizes[1]})
 		if drift.Tolerated {
 			entry.Info("a node's memory has moved within the tolerance since the state file was written")
 		} else {
@@ -214,7 +216,7 @@ func logRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
 		}
 	}
 	for _, lost := range report.Lost {
-		log.WithFields(logrus.Fields{"node": lost.Node, "type": lost.Type, "bytes": lost.Bytes}).
+		log.WithFields(logrus.Fields{"node": lost.Node, "type": lost.Type, "bytes": quantity.Log(lost.Bytes)}).
 			Warn("running containers have more allocated on a node than it has now")
 	}
 	if !report.Vanished.Empty() {

@@ -164,7 +164,7 @@ func TestWhatCannotBePlacedIsRefusedOrRunsUnpinned(t *testing.T) {
 	}{
 		"restricted refuses": {
 			yaml: "topologyManagerPolicy: restricted", limit: 40 * gi,
-			err: "container main of pod default/pod: it asks for memory 42949672960 (40Gi); policy restricted, scope container: no set of NUMA nodes has room: node 0 ", reason: "UnexpectedAdmissionError",
+			err: "container main of pod default/pod: policy restricted, scope container: no set of NUMA nodes has room: node 0: 14.5Gi of 14.5Gi free, 40Gi needed; node 1: ", reason: "UnexpectedAdmissionError",
 		},
 		"single-numa-node refuses two nodes": {
 			yaml: "topologyManagerPolicy: single-numa-node", limit: 20 * gi,

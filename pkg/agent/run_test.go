@@ -722,13 +722,13 @@ func TestExplainShowsTheArithmetic(t *testing.T) {
 		annotations map[string]string
 		want        []string
 	}{
-		"burst":  {memoryqos.Burstable, 1000 * mi, nil, []string{"memory.high = floor((request + (1048576000 - request) * 0.9) / 4096) * 4096 = 943718400", "no memory.min and no memory.low"}},
-		"guar":   {memoryqos.Guaranteed, gi, nil, []string{"memory.high is not set: the container asks for its limit", "memory.min = 1052266496"}},
+		"burst":  {memoryqos.Burstable, 1000 * mi, nil, []string{"memory.high = request 0 + (limit 1000Mi - request) * 0.9 = 900Mi, in whole pages of 4Ki", "no memory.min and no memory.low"}},
+		"guar":   {memoryqos.Guaranteed, gi, nil, []string{"memory.high is not set: the container asks for its limit", "memory.min = 1004Mi"}},
 		"off":    {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "off"}, []string{"memory-high is off"}},
-		"fixed":  {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "512Mi"}, []string{"memory.high = 536870912 (512Mi), from the pod's annotation"}},
-		"factor": {memoryqos.Burstable, 1000 * mi, map[string]string{"throttling-factor.memory-manager.nri.io": "0.8"}, []string{"* 0.8)"}},
+		"fixed":  {memoryqos.Burstable, gi, map[string]string{"memory-high.memory-manager.nri.io": "512Mi"}, []string{"memory.high = 512Mi, from the pod's annotation"}},
+		"factor": {memoryqos.Burstable, 1000 * mi, map[string]string{"throttling-factor.memory-manager.nri.io": "0.8"}, []string{" * 0.8 = 800Mi"}},
 		"small":  {memoryqos.Burstable, 64 * mi, nil, []string{"memory.high is not set: the request is an estimate and may equal the limit"}},
-		"none":   {memoryqos.BestEffort, 0, nil, []string{"node allocatable, for want of a limit"}},
+		"none":   {memoryqos.BestEffort, 0, nil, []string{"(node allocatable 31.1Gi - request)"}},
 	}
 	for name, test := range pods {
 		pod := n.pod(name, test.class)

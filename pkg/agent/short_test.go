@@ -66,7 +66,7 @@ func TestAResizeThatFindsNoRoom(t *testing.T) {
 			n.want("cpuset.mems", got.CpusetMems, "0-1")
 			n.want("the nodes shown", view.Nodes.String(), "0-1")
 			n.want("allocated on the nodes", n.allocated(), "14848 0")
-			n.want("short", view.Short.String(), "memory 1610612736 (1536Mi)")
+			n.want("short", view.Short.String(), "1.5Gi of memory")
 			if view.Limit != 10*gi || len(n.View().Rejections) > 0 {
 				t.Errorf("limit %d, rejections %+v", view.Limit, n.View().Rejections)
 			}
@@ -87,8 +87,8 @@ func TestWhatIsShortIsAllocatedOnceThereIsRoom(t *testing.T) {
 		}, "10240 0", "nothing", "0"},
 		"its neighbor shrinks": {func(n *node, other Pod, c Container) { n.update(other, c, to(4*gi)) }, "14336 0", "nothing", "0"},
 		"its neighbor shrinks a little": {func(n *node, other Pod, c Container) { n.update(other, c, to(5*gi)) },
-			"14848 0", "memory 536870912 (512Mi)", "0-1"},
-		"nothing is released": {func(*node, Pod, Container) {}, "14848 0", "memory 1610612736 (1536Mi)", "0-1"},
+			"14848 0", "512Mi of memory", "0-1"},
+		"nothing is released": {func(*node, Pod, Container) {}, "14848 0", "1.5Gi of memory", "0-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "topologyManagerPolicy: restricted")
@@ -149,7 +149,7 @@ func TestARestartFindsWhatIsShort(t *testing.T) {
 	if updates := n.sync([]Pod{small, other}, []Container{c, neighbor}); len(updates) > 0 {
 		t.Errorf("updates: %+v", updates)
 	}
-	n.want("short", n.containerView(small, "main").Short.String(), "memory 1610612736 (1536Mi)")
+	n.want("short", n.containerView(small, "main").Short.String(), "1.5Gi of memory")
 	if !strings.Contains(n.log.String(), "found no room: it is allocated less than its limit") {
 		t.Errorf("the log does not say so:\n%s", n.log)
 	}
@@ -169,7 +169,7 @@ func TestAResizeWhileThePluginWasAway(t *testing.T) {
 	c.Resources = c.Resources.Updated(to(10 * gi))
 	n.restart()
 	n.sync([]Pod{small, other}, []Container{neighbor, c})
-	n.want("short", n.containerView(small, "main").Short.String(), "memory 1610612736 (1536Mi)")
+	n.want("short", n.containerView(small, "main").Short.String(), "1.5Gi of memory")
 }
 
 func TestAShortContainerIsNotTakenForOneOnAllNodes(t *testing.T) {
@@ -200,8 +200,8 @@ func TestARestartOfAResizedContainer(t *testing.T) {
 		short           string
 	}{
 		"goes elsewhere":           {"topologyManagerPolicy: restricted", false, "1", "6144 10240", "nothing"},
-		"stays short":              {"topologyManagerPolicy: restricted", true, "0-1", "14848 13312", "memory 1610612736 (1536Mi)"},
-		"stays short, best-effort": {"", true, "0-1", "14848 13312", "memory 1610612736 (1536Mi)"},
+		"stays short":              {"topologyManagerPolicy: restricted", true, "0-1", "14848 13312", "1.5Gi of memory"},
+		"stays short, best-effort": {"", true, "0-1", "14848 13312", "1.5Gi of memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, test.yaml)
@@ -258,7 +258,7 @@ func TestARefusedResizeThatIsTriedAgain(t *testing.T) {
 	if shown.Rejections[0].Count != 1 {
 		t.Error("an old view has changed")
 	}
-	if !strings.Contains(r.Text, "free 14495514624") { // node 1's, with the new pod
+	if !strings.Contains(r.Text, "node 1: 13.5Gi of 14.5Gi free") { // node 1's, with the new pod
 		t.Errorf("the text is that of the first time: %s", r.Text)
 	}
 

@@ -293,9 +293,9 @@ func TestWhyThereIsNoMemoryHigh(t *testing.T) {
 		want  string
 	}{
 		"no factor":         {"memoryThrottlingFactor: null", gi, 0, "memoryThrottlingFactor is not set"},
-		"request is limit":  {"", gi, gi, "nothing lies between the request and 1073741824"},
+		"request is limit":  {"", gi, gi, "nothing lies between the request and the limit of 1Gi"},
 		"less than a page":  {"", 8192, 4096, "rounded down to a page it would not exceed the request"},
-		"its low is stated": {"", gi, 100 * mi, "memory.low = request = 104857600 (100Mi), TieredReservation"},
+		"its low is stated": {"", gi, 100 * mi, "memory.low = request = 100Mi, TieredReservation"},
 	} {
 		n := newNode(t, test.yaml)
 		pod := n.pod("pod", memoryqos.Burstable)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -159,14 +158,6 @@ func (t *Tree) Set(cgroup string, knob Knob, bytes uint64) error {
 
 // SetMems writes cpuset.mems.
 func (t *Tree) SetMems(cgroup, nodes string) error { return t.Write(cgroup, CpusetMems, nodes) }
-
-// FormatLimit is the text of a number of bytes in a file; "max" for Max.
-func FormatLimit(bytes uint64) string {
-	if bytes == Max {
-		return "max"
-	}
-	return strconv.FormatUint(bytes, 10)
-}
 
 // Write writes a text to a knob.
 func (t *Tree) Write(cgroup string, knob Knob, text string) error {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // Finding is something that is wrong in a state.
@@ -104,15 +105,18 @@ func (c *checker) checkTables(node memorymanager.NodeState) {
 			want -= pools
 		}
 		if table.Allocatable != want {
-			c.add(nodeName(node.ID), doRebuild, "%s: allocatable is %d, but total %d without systemReserved %d and huge pages is %d",
-				table.Type, table.Allocatable, table.Total, table.SystemReserved, want)
+			s := quantity.Apart(table.Allocatable, table.Total, table.SystemReserved, want)
+			c.add(nodeName(node.ID), doRebuild, "%s: allocatable is %s, but total %s without systemReserved %s and huge pages is %s",
+				table.Type, s[0], s[1], s[2], s[3])
 		}
 		if table.Allocatable > table.Total {
-			c.add(nodeName(node.ID), doReservations, "%s: allocatable %d is more than total %d: what is reserved and the huge pages exceed the memory",
-				table.Type, table.Allocatable, table.Total)
+			s := quantity.Apart(table.Allocatable, table.Total)
+			c.add(nodeName(node.ID), doReservations, "%s: allocatable %s is more than total %s: what is reserved and the huge pages exceed the memory",
+				table.Type, s[0], s[1])
 		}
-		if table.Reserved+table.Free != table.Allocatable {
-			c.add(nodeName(node.ID), doRebuild, "%s: reserved %d + free %d is not allocatable %d", table.Type, table.Reserved, table.Free, table.Allocatable)
+		if sum := table.Reserved + table.Free; sum != table.Allocatable {
+			s := quantity.Apart(table.Reserved, table.Free, sum, table.Allocatable)
+			c.add(nodeName(node.ID), doRebuild, "%s: reserved %s + free %s is %s, but allocatable is %s", table.Type, s[0], s[1], s[2], s[3])
 		}
 	}
 }
@@ -206,7 +210,8 @@ func (c *checker) checkGroupSums() {
 	reserved, allocated := groupSums(c.state)
 	for _, key := range slices.SortedFunc(maps.Keys(reserved), compareGroupType) {
 		if reserved[key] != allocated[key] {
-			c.add("nodes "+key.group.String(), doRebuild, "%s: reserved is %d, but the containers' blocks are %d", key.name, reserved[key], allocated[key])
+			s := quantity.Apart(reserved[key], allocated[key])
+			c.add("nodes "+key.group.String(), doRebuild, "%s: reserved is %s, but the containers' blocks are %s", key.name, s[0], s[1])
 		}
 	}
 }
@@ -257,7 +262,7 @@ func (c *checker) checkAmounts() {
 			for _, amount := range block.PerNode {
 				amounts[nodeType{amount.Node, block.Type}] += amount.Bytes
 				if !block.Nodes.Has(amount.Node) {
-					c.add(owned.owner, doDrain, "%s has %d bytes on node %d, outside of its nodes [%s]", block.Type, amount.Bytes, amount.Node, block.Nodes)
+					c.add(owned.owner, doDrain, "%s has %s on node %d, outside of its nodes [%s]", block.Type, quantity.Short(amount.Bytes), amount.Node, block.Nodes)
 				}
 			}
 		}
@@ -265,7 +270,8 @@ func (c *checker) checkAmounts() {
 	for _, node := range c.state.Nodes {
 		for _, table := range node.Memory {
 			if sum := amounts[nodeType{node.ID, table.Type}]; len(c.state.Entries) > 0 && sum != table.Reserved {
-				c.add(nodeName(node.ID), doRebuild, "%s: reserved is %d, but the blocks' amounts on it are %d", table.Type, table.Reserved, sum)
+				s := quantity.Apart(table.Reserved, sum)
+				c.add(nodeName(node.ID), doRebuild, "%s: reserved is %s, but the blocks' amounts on it are %s", table.Type, s[0], s[1])
 			}
 		}
 	}

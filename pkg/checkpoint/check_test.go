@@ -46,7 +46,7 @@ func TestCheck(t *testing.T) {
 	}{
 		"good":           {func(*memorymanager.State) {}, nil},
 		"total":          {func(s *memorymanager.State) { memory(*s, 0).Total = 99 }, []string{"node 0: memory: allocatable is 100, but total 99 without systemReserved 0 and huge pages is 99", "node 0: memory: allocatable 100 is more than total 99: what is reserved and the huge pages exceed the memory"}},
-		"free":           {func(s *memorymanager.State) { memory(*s, 0).Free = 1 }, []string{"node 0: memory: reserved 100 + free 1 is not allocatable 100"}},
+		"free":           {func(s *memorymanager.State) { memory(*s, 0).Free = 1 }, []string{"node 0: memory: reserved 100 + free 1 is 101, but allocatable is 100"}},
 		"not in group":   {func(s *memorymanager.State) { s.Nodes[0].Cells = 2 }, []string{"node 0: its group [1] does not contain it", "node 0: is in group [1], but node 1 is in [0-1]", "node 1: is in group [0-1], but node 0 is in [1]", "pod a container c: memory is on nodes [0-1], but node 0 is in group [1]", "pod b container c: memory is on nodes [0-1], but node 0 is in group [1]"}},
 		"group too wide": {func(s *memorymanager.State) { s.Nodes[0].Cells, s.Nodes[1].Cells = 7, 7 }, []string{"node 0: its group [0-2] has node 2, which is not in machineState", "node 1: its group [0-2] has node 2, which is not in machineState", "pod a container c: memory is on nodes [0-1], but node 0 is in group [0-2]", "pod a container c: memory is on nodes [0-1], but node 1 is in group [0-2]", "pod b container c: memory is on nodes [0-1], but node 0 is in group [0-2]", "pod b container c: memory is on nodes [0-1], but node 1 is in group [0-2]"}},
 		"idle group":     {func(s *memorymanager.State) { s.Nodes[0].Assignments = 0 }, []string{"node 0: is in group [0-1] without an assignment"}},
@@ -55,7 +55,7 @@ func TestCheck(t *testing.T) {
 		"type":           {func(s *memorymanager.State) { s.Entries[1].Blocks[0].Type = "hugepages-2Mi" }, []string{"pod b container c: hugepages-2Mi is on node 0, which has no such memory", "pod b container c: hugepages-2Mi is on node 1, which has no such memory"}},
 		"size":           {func(s *memorymanager.State) { s.Entries[1].Blocks[0].Size = 61 }, []string{"nodes 0-1: memory: reserved is 150, but the containers' blocks are 151"}},
 		"amounts":        {func(s *memorymanager.State) { s.Entries[1].Blocks[0].PerNode[0].Bytes = 21 }, []string{"node 0: memory: reserved is 100, but the blocks' amounts on it are 101"}},
-		"amount outside": {func(s *memorymanager.State) { s.Entries[1].Blocks[0].PerNode[1].Node = 5 }, []string{"pod b container c: memory has 40 bytes on node 5, outside of its nodes [0-1]", "node 1: memory: reserved is 50, but the blocks' amounts on it are 10"}},
+		"amount outside": {func(s *memorymanager.State) { s.Entries[1].Blocks[0].PerNode[1].Node = 5 }, []string{"pod b container c: memory has 40 on node 5, outside of its nodes [0-1]", "node 1: memory: reserved is 50, but the blocks' amounts on it are 10"}},
 		"some amounts":   {func(s *memorymanager.State) { s.Entries[1].Blocks[0].PerNode = nil }, nil},
 	}
 	for name, test := range tests {
@@ -97,20 +97,20 @@ func TestCompare(t *testing.T) {
 		"new pool": {func(n []memorymanager.NodeState) []memorymanager.NodeState {
 			n[0].Memory = append(n[0].Memory, pages)
 			return n
-		}, 0, []string{"node 0: hugepages-2Mi: 8 bytes on the machine, none in the file"}},
+		}, 0, []string{"node 0: hugepages-2Mi: 8 on the machine, none in the file"}},
 		"new node": {func(n []memorymanager.NodeState) []memorymanager.NodeState {
 			return append(n, memorymanager.NodeState{ID: 2})
 		}, 0, []string{"node 2: is on the machine, but not in the file"}},
 		"node gone":   {func(n []memorymanager.NodeState) []memorymanager.NodeState { return n[:1] }, 0, []string{"node 1: is in the file, but not among the machine's nodes (2 assignments)"}},
 		"tolerated":   {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[0].Memory[0].Total = 110; return n }, 10, nil},
-		"total":       {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[0].Memory[0].Total = 111; return n }, 10, []string{"node 0: memory: total is 100 in the file and 111 on the machine, 11 bytes apart (tolerated 10)"}},
-		"allocatable": {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[1].Memory[0].Allocatable = 80; return n }, 10, []string{"node 1: memory: allocatable is 100 in the file and 80 on the machine, 20 bytes apart (tolerated 10)"}},
+		"total":       {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[0].Memory[0].Total = 111; return n }, 10, []string{"node 0: memory: total is 100 in the file and 111 on the machine, 11 apart (tolerated 10)"}},
+		"allocatable": {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[1].Memory[0].Allocatable = 80; return n }, 10, []string{"node 1: memory: allocatable is 100 in the file and 80 on the machine, 20 apart (tolerated 10)"}},
 		"system reserved": {func(n []memorymanager.NodeState) []memorymanager.NodeState {
 			n[1].Memory[0].SystemReserved = 1
 			return n
 		}, 10, []string{"node 1: memory: systemReserved is 0 in the file and 1 here"}},
-		"less than allocated": {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[0].Memory[0].Allocatable = 89; return n }, 10, []string{"node 0: memory: allocatable is 100 in the file and 89 on the machine, 11 bytes apart (tolerated 10)", "node 0: memory: containers have 100 bytes, the machine gives 89"}},
-		"type gone":           {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[1].Memory = nil; return n }, 10, []string{"node 1: memory: 100 bytes in the file, none on the machine"}},
+		"less than allocated": {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[0].Memory[0].Allocatable = 89; return n }, 10, []string{"node 0: memory: allocatable is 100 in the file and 89 on the machine, 11 apart (tolerated 10)", "node 0: memory: containers have 100, the machine gives 89"}},
+		"type gone":           {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[1].Memory = nil; return n }, 10, []string{"node 1: memory: 100 in the file, none on the machine"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -1,9 +1,11 @@
 package checkpoint
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // What to do where a state and a machine differ.
@@ -41,25 +43,31 @@ func (c *checker) compareNode(stored, now memorymanager.NodeState, tolerance uin
 		switch {
 		case old == nil && table.Total == 0: // a pool that is listed but empty
 		case old == nil:
-			c.add(where, doRebase, "%s: %d bytes on the machine, none in the file", table.Type, table.Total)
+			c.add(where, doRebase, "%s: %s on the machine, none in the file", table.Type, quantity.Short(table.Total))
 		case distance(old.SystemReserved, table.SystemReserved) > 0:
-			c.add(where, doReserve, "%s: systemReserved is %d in the file and %d here", table.Type, old.SystemReserved, table.SystemReserved)
+			s := quantity.Apart(old.SystemReserved, table.SystemReserved)
+			c.add(where, doReserve, "%s: systemReserved is %s in the file and %s here", table.Type, s[0], s[1])
 		case distance(old.Total, table.Total) > tolerance:
-			c.add(where, doRebase, "%s: total is %d in the file and %d on the machine, %d bytes apart (tolerated %d)",
-				table.Type, old.Total, table.Total, distance(old.Total, table.Total), tolerance)
+			c.add(where, doRebase, "%s: total is %s", table.Type, moved(old.Total, table.Total, tolerance))
 		case distance(old.Allocatable, table.Allocatable) > tolerance:
-			c.add(where, doRebase, "%s: allocatable is %d in the file and %d on the machine, %d bytes apart (tolerated %d)",
-				table.Type, old.Allocatable, table.Allocatable, distance(old.Allocatable, table.Allocatable), tolerance)
+			c.add(where, doRebase, "%s: allocatable is %s", table.Type, moved(old.Allocatable, table.Allocatable, tolerance))
 		}
 		if old != nil && old.Reserved > table.Allocatable+tolerance {
-			c.add(where, doDrain, "%s: containers have %d bytes, the machine gives %d", table.Type, old.Reserved, table.Allocatable)
+			s := quantity.Apart(old.Reserved, table.Allocatable)
+			c.add(where, doDrain, "%s: containers have %s, the machine gives %s", table.Type, s[0], s[1])
 		}
 	}
 	for _, old := range stored.Memory {
 		if typeTable(now, old.Type) == nil && old.Total > 0 {
-			c.add(where, doMachine, "%s: %d bytes in the file, none on the machine", old.Type, old.Total)
+			c.add(where, doMachine, "%s: %s in the file, none on the machine", old.Type, quantity.Short(old.Total))
 		}
 	}
+}
+
+// moved says how far a size has moved.
+func moved(file, machine, tolerance uint64) string {
+	s := quantity.Apart(file, machine, distance(file, machine), tolerance)
+	return fmt.Sprintf("%s in the file and %s on the machine, %s apart (tolerated %s)", s[0], s[1], s[2], s[3])
 }
 
 func hasMemory(t memorymanager.TypeTable) bool { return t.Total > 0 }

@@ -60,7 +60,7 @@ func TestDecodeErrorsSayWhatWouldBeRight(t *testing.T) {
 		"block nowhere":      {replaced(`"numaAffinity":[0]`, `"numaAffinity":[99]`), "entries: pod a container c: numaAffinity is [99], want one or more distinct ids of 0 to 63"},
 		"block without type": {replaced(`"type":"memory"`, `"type":""`), "entries: pod a container c: a block has no type, want memory or hugepages-<size>"},
 		"negative size":      {replaced(`"size":2147483648`, `"size":-1`), "key \"entries.size\" before byte 286: found number -1, want a whole number"},
-		"wrong sum":          {replaced(`"size":2147483648`, `"size":1`), "no checksum vouches for this text and it contradicts itself (1 findings): nodes 0: memory: reserved is 2147483648, but the containers' blocks are 1"},
+		"wrong sum":          {replaced(`"size":2147483648`, `"size":1`), "no checksum vouches for this text and it contradicts itself (1 findings): nodes 0: memory: reserved is 2Gi, but the containers' blocks are 1"},
 		"pod level":          {replaced(`"checksum":0`, `"podEntries":{"p":{"memoryBlocks":[{"numaAffinity":[0],"type":"memory","size":1}]}},"checksum":0`), "no checksum vouches for this text and it contradicts itself (1 findings): pod p: has an allocation and no containers"},
 		"pod block nowhere":  {replaced(`"checksum":0`, `"podEntries":{"p":{"memoryBlocks":[{"numaAffinity":[99],"type":"memory","size":1}]}},"checksum":0`), "podEntries: pod p: numaAffinity is [99], want one or more distinct ids of 0 to 63"},
 		"wrapped, wrong sum": {`{"data":"{}","dataChecksum":5}`, "dataChecksum is 5, but data has 694314937: the file was changed or damaged after it was written"},

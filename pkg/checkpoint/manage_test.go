@@ -132,7 +132,7 @@ func TestVerifyListsEverything(t *testing.T) {
 	both := strings.NewReplacer(`"size":2147483648`, `"size":1`, `"checksum":0`, `"checksum":7`).Replace(goodText)
 	for text, want := range map[string][]string{
 		goodText:     nil,
-		both:         {path + ": checksum is 7, but the content has 130510034: the file was changed or damaged after it was written", "nodes 0: memory: reserved is 2147483648, but the containers' blocks are 1"},
+		both:         {path + ": checksum is 7, but the content has 130510034: the file was changed or damaged after it was written", "nodes 0: memory: reserved is 2Gi, but the containers' blocks are 1"},
 		goodText[:9]: {path + ": is not JSON from byte 9 on (cut short?): unexpected end of JSON input"},
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -32,7 +32,7 @@ func TestAnnotationsBeyondTheLimitsAreOneProblem(t *testing.T) {
 		"too many": {
 			annotations: numbered(3000, container, "required"), kept: "c0499", ignored: "c0500",
 			problem: `metadata.annotations[numa.memory-manager.noderesource.dev/container.c0500]: Forbidden: this and all later keys ` +
-				`are ignored: the pod has 3000 annotations of this plugin with 175.78Ki in all, want at most 500 with 64Ki`,
+				`are ignored: the pod has 3000 annotations of this plugin with 175.8Ki in all, want at most 500 with 64Ki`,
 		},
 		"too large": {
 			annotations: numbered(400, long, "none"), kept: fmt.Sprintf(long[len("numa"+ours+"/container."):], 320), ignored: fmt.Sprintf(long[len("numa"+ours+"/container."):], 321),

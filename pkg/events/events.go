@@ -23,6 +23,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -108,7 +109,7 @@ func (r *Reporter) look() {
 		news = news[:i]
 	}
 	for _, rejection := range slices.Backward(news) {
-		text := strings.ReplaceAll(rejection.Text, "\n", " ")
+		text := memorymanager.InLine(rejection.Text)
 		if !rejection.Refused {
 			text = "runs without NUMA nodes of its own: " + text
 		}
@@ -156,12 +157,11 @@ func (r *Reporter) throttled(e guard.Episode) {
 }
 
 func episode(e guard.Episode) string {
-	text := fmt.Sprintf("stopped by its memory.high of %s for %s", quantity.Short(e.From), e.Stalled.Round(100*time.Millisecond))
+	high := cgroup.Apart(e.From, e.To)
+	text := fmt.Sprintf("stopped by its memory.high of %s for %s", high[0], e.Stalled.Round(100*time.Millisecond))
 	switch {
-	case e.To == cgroup.Max:
-		text += ", which was raised to max"
 	case e.To > e.From:
-		text += ", which was raised to " + quantity.Short(e.To)
+		text += ", which was raised to " + high[1]
 	case e.Reclaimed > 0:
 		text += "; " + quantity.Short(e.Reclaimed) + " of page cache was freed"
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // Episode is one time that a container was stopped by its memory.high and given room.
@@ -53,8 +54,9 @@ func (g *Guard) endEpisode(w *watched, now time.Time) {
 	w.episode = nil
 	e.Lasted, e.Stalled = now.Sub(e.Began), w.stall-w.before
 	g.totals.Stalled += e.Stalled
-	g.log.WithFields(w.fields()).WithFields(logrus.Fields{"memoryHigh": e.From, "raisedTo": cgroup.FormatLimit(e.To), "raises": e.Raises,
-		"reclaimedBytes": e.Reclaimed, "stalled": e.Stalled.String()}).
+	high := cgroup.LogApart(e.From, e.To)
+	g.log.WithFields(w.fields()).WithFields(logrus.Fields{"memoryHigh": high[0], "raisedTo": high[1], "raises": e.Raises,
+		"reclaimedBytes": quantity.Log(e.Reclaimed), "stalled": e.Stalled.String()}).
 		Info("stall guard: the container was stopped by its memory.high and was given room")
 	if g.onEpisode != nil {
 		g.onEpisode(*e)

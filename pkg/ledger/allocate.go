@@ -9,6 +9,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -211,7 +212,7 @@ func (l *Ledger) adopt(c *container, request memorymanager.Request, how string) 
 	}
 	c.pinning = how
 	for _, over := range placement.Overcommitted {
-		l.note(Warn, "a node has more allocated than it has", with(with(c.fields(), "node", over.Node), "bytes", over.Bytes), nil)
+		l.note(Warn, "a node has more allocated than it has", with(with(c.fields(), "node", over.Node), "bytes", quantity.Log(over.Bytes)), nil)
 	}
 	l.note(Info, "container "+how+": its memory is allocated where it is", c.fields(), nil)
 	if len(placement.Overcommitted) > 0 {

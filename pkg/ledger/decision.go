@@ -6,6 +6,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // Decision is what the log says about a container and what was decided for it.
@@ -29,22 +30,22 @@ func (c *container) decision() *Decision {
 	}
 }
 
-// Fields are the stable fields of a decision in the log.
+// Fields are the stable fields of a decision in the log; sizes are exact in its JSON form.
 func (d *Decision) Fields() map[string]any {
 	fields := make(map[string]any, 16)
 	fields["pod"], fields["namespace"], fields["uid"], fields["qosClass"] = d.Pod, d.Namespace, d.UID, d.Class
 	fields["container"], fields["containerID"] = d.Container, d.ID
 	fields["numaNodes"], fields["pinning"] = d.Nodes.String(), d.Pinning
-	fields["memoryRequest"], fields["requestSource"] = d.Request.Request, d.Request.Source
+	fields["memoryRequest"], fields["requestSource"] = quantity.Log(d.Request.Request), d.Request.Source
 	if d.Request.Error > 0 {
-		fields["requestError"] = d.Request.Error
+		fields["requestError"] = quantity.Log(d.Request.Error)
 	}
 	if len(d.Short) > 0 {
-		fields["short"] = d.Short.String()
+		fields["short"] = quantity.Logged{Text: d.Short.String(), Exact: d.Short}
 	}
 	put := func(name string, value *uint64) {
 		if value != nil {
-			fields[name] = cgroup.FormatLimit(*value)
+			fields[name] = cgroup.Log(*value)
 		}
 	}
 	put("memoryMin", d.Values.Min)

@@ -91,14 +91,14 @@ func (l *Ledger) rejected(c *container) *Rejection {
 
 // arithmetic shows how the container's values come about.
 func (c *container) arithmetic() []string {
-	request := fmt.Sprintf("request = %s, from source %s", quantity.Exact(c.request.Request), c.request.Source)
+	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(c.request.Request), c.request.Source)
 	if c.request.Error > 0 {
-		request += fmt.Sprintf(", at most %s more", quantity.Exact(c.request.Error))
+		request += fmt.Sprintf(", at most %s more", quantity.Short(c.request.Error))
 	}
 	_, steps := c.pod.settings.Explain(c.forQoS(), c.wishes.QoS)
 	lines := []string{request, steps.High}
 	if c.raised > 0 && c.wanted.High != nil {
-		lines = append(lines, fmt.Sprintf("memory.high stands at %s: the stall guard has raised it", cgroup.FormatLimit(*c.high())))
+		lines = append(lines, fmt.Sprintf("memory.high stands at %s: the stall guard has raised it", cgroup.Readable(*c.high())))
 	}
 	return append(lines, steps.Protection)
 }

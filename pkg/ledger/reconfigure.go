@@ -6,6 +6,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // Reconfigure puts a configuration in force. One that does not fit this machine is refused with Err: the old one stays, and
@@ -81,7 +82,7 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 		}
 		for _, lost := range report.Lost {
 			l.note(Warn, "running containers have more allocated on a node than it has under the new configuration",
-				map[string]any{"node": lost.Node, "bytes": lost.Bytes}, nil)
+				map[string]any{"node": lost.Node, "bytes": quantity.Log(lost.Bytes)}, nil)
 		}
 	}
 	l.manager, l.fitted = manager, 0

@@ -116,7 +116,7 @@ func (f fileNode) node(doc *strictyaml.Document, path string, nodes int) (Node, 
 		case slices.ContainsFunc(node.Hugepages, func(p Pool) bool { return p.PageSize == pool.PageSize }):
 			return Node{}, doc.Errorf(field, "page size %q is there twice", size)
 		case pool.Count > rest/pool.PageSize:
-			return Node{}, doc.Errorf(field, "%d pages of %s do not fit the node's memory of %d bytes", pool.Count, size, node.Memory)
+			return Node{}, doc.Errorf(field, "%d pages of %s do not fit the node's memory of %s", pool.Count, size, quantity.Short(node.Memory))
 		}
 		rest -= pool.Count * pool.PageSize
 		node.Hugepages = append(node.Hugepages, pool)

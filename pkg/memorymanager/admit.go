@@ -41,11 +41,11 @@ func (m *Manager) Admit(c Container) (Placement, error) {
 func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Rejection) {
 	h, known := m.hintsFor(c.Pod, c.Request)
 	if !known {
-		return topologymanager.Hint{}, 0, m.reject(c, UnexpectedAdmissionError, "no NUMA node has such memory")
+		return topologymanager.Hint{}, 0, m.reject(c, UnexpectedAdmissionError, m.missing(c.Request))
 	}
 	hint, admitted := m.affinity(c, h)
 	if !admitted {
-		return hint, 0, m.reject(c, TopologyAffinityError, m.unpreferred(c, h))
+		return hint, 0, m.rejectNodes(c, TopologyAffinityError, m.unpreferred(c, h))
 	}
 	nodes, cause := m.allocate(c.Pod, h, hint)
 	if cause == "" {
@@ -58,7 +58,7 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	if h.Empty() {
 		reason, cause = UnexpectedAdmissionError, noRoom
 	}
-	rejected := m.reject(c, reason, cause)
+	rejected := m.rejectNodes(c, reason, cause)
 	rejected.Affinity = &hint
 	return hint, 0, rejected
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // column is one memory type over all nodes, indexed by node id, in bytes.
@@ -126,23 +127,24 @@ func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
 	for _, pool := range node.Pools {
 		name := Hugepages(pool.PageSize)
 		if pool.PageSize == 0 || pool.Count > math.MaxUint64/pool.PageSize {
-			return fmt.Errorf("%d pages of %d bytes are not a pool", pool.Count, pool.PageSize)
+			return fmt.Errorf("%d pages of %s are not a pool", pool.Count, quantity.Short(pool.PageSize))
 		}
 		total := pool.PageSize * pool.Count
 		if total > left {
-			return fmt.Errorf("the huge page pools exceed its memory of %d bytes", node.Total)
+			return fmt.Errorf("the huge page pools exceed its memory of %s", quantity.Short(node.Total))
 		}
 		left -= total
 		if reserved[name] > total {
-			return fmt.Errorf("%s: reserved %d bytes exceed the pool of %d bytes", name, reserved[name], total)
+			sizes := quantity.Apart(reserved[name], total)
+			return fmt.Errorf("%s: reserved %s exceed the pool of %s", name, sizes[0], sizes[1])
 		}
 		if err := set(name, total, total-reserved[name]); err != nil {
 			return err
 		}
 	}
 	if reserved[Memory] > left {
-		return fmt.Errorf("memory: reserved %d bytes and huge page pools of %d bytes exceed its memory of %d bytes",
-			reserved[Memory], node.Total-left, node.Total)
+		sizes := quantity.Apart(reserved[Memory], node.Total-left, node.Total)
+		return fmt.Errorf("memory: reserved %s and huge page pools of %s exceed its memory of %s", sizes[0], sizes[1], sizes[2])
 	}
 	if err := set(Memory, node.Total, left-reserved[Memory]); err != nil {
 		return err

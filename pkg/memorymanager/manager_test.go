@@ -85,23 +85,23 @@ func TestNewRefusesWhatDoesNotAddUp(t *testing.T) {
 		"node twice":        {nodes: []memorymanager.NodeCapacity{{ID: 3}, {ID: 3}}, err: "check NUMA nodes: NUMA node 3 is there twice"},
 		"reservation above the node": {
 			nodes: []memorymanager.NodeCapacity{{Total: 10, Reserved: memory(11)}},
-			err:   "check NUMA nodes: NUMA node 0: memory: reserved 11 bytes and huge page pools of 0 bytes exceed its memory of 10 bytes",
+			err:   "check NUMA nodes: NUMA node 0: memory: reserved 11 and huge page pools of 0 exceed its memory of 10",
 		},
 		"reservation and pools above the node": {
 			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(2, 3), Reserved: memory(5)}},
-			err:   "check NUMA nodes: NUMA node 0: memory: reserved 5 bytes and huge page pools of 6 bytes exceed its memory of 10 bytes",
+			err:   "check NUMA nodes: NUMA node 0: memory: reserved 5 and huge page pools of 6 exceed its memory of 10",
 		},
 		"pools above the node": {
 			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(2, 6)}},
-			err:   "check NUMA nodes: NUMA node 0: the huge page pools exceed its memory of 10 bytes",
+			err:   "check NUMA nodes: NUMA node 0: the huge page pools exceed its memory of 10",
 		},
 		"pool beyond 64 bits": {
 			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(1<<33, 1<<33)}},
-			err:   "check NUMA nodes: NUMA node 0: 8589934592 pages of 8589934592 bytes are not a pool",
+			err:   "check NUMA nodes: NUMA node 0: 8589934592 pages of 8Gi are not a pool",
 		},
 		"page size zero": {
 			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(0, 1)}},
-			err:   "check NUMA nodes: NUMA node 0: 1 pages of 0 bytes are not a pool",
+			err:   "check NUMA nodes: NUMA node 0: 1 pages of 0 are not a pool",
 		},
 		"pool twice": {
 			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: append(pool(2, 1), pool(2, 1)...)}},
@@ -109,7 +109,7 @@ func TestNewRefusesWhatDoesNotAddUp(t *testing.T) {
 		},
 		"reservation above the pool": {
 			nodes: []memorymanager.NodeCapacity{{Total: 10, Pools: pool(2, 1), Reserved: memorymanager.Request{{Type: "hugepages-2", Bytes: 3}}}},
-			err:   "check NUMA nodes: NUMA node 0: hugepages-2: reserved 3 bytes exceed the pool of 2 bytes",
+			err:   "check NUMA nodes: NUMA node 0: hugepages-2: reserved 3 exceed the pool of 2",
 		},
 		"reservation of what is not there": {
 			nodes: []memorymanager.NodeCapacity{{Total: 10, Reserved: memorymanager.Request{{Type: "hugepages-4", Bytes: 3}}}},
@@ -163,39 +163,49 @@ func TestRejections(t *testing.T) {
 	}{
 		"one node by itself is too small": {
 			nodes: seed, policy: topologymanager.SingleNUMANode, c: app("p", 150*gi), reason: memorymanager.TopologyAffinityError,
-			err: "it asks for memory 161061273600 (150Gi); policy single-numa-node, scope container: " +
-				"only nodes 0-1 together have room, not one by itself: " +
-				"node 0 (group 0) memory allocatable 131766128640 free 131766128640, too small: memory allocatable 131766128640 < 161061273600; " +
-				"node 1 (group 1) memory allocatable 133034381312 free 133034381312, too small: memory allocatable 133034381312 < 161061273600",
+			err: "policy single-numa-node, scope container: only nodes 0-1 together have room, not one by itself: " +
+				"node 0: 122.7Gi of 122.7Gi free, 150Gi needed; node 1: 123.9Gi of 123.9Gi free, 150Gi needed",
 		},
 		"fewer nodes would do if they were free": {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 15*gi)}, c: app("b", gi+1),
 			reason: memorymanager.TopologyAffinityError,
-			err: "it asks for memory 1073741825; policy restricted, scope container: " +
-				"only nodes 0-1 together have room, although fewer nodes would hold the request if they were free: " +
-				"node 0 (group 0-1) memory allocatable 10737418240 free 0, is in the group 0-1; " +
-				"node 1 (group 0-1) memory allocatable 10737418240 free 5368709120, is in the group 0-1",
+			err: "policy restricted, scope container: only nodes 0-1 together have room, although fewer nodes would hold the request if they were free: " +
+				"node 0 (group 0-1): 0 of 10Gi free, 1Gi needed; node 1 (group 0-1): 5Gi of 10Gi free, 1Gi needed",
 		},
 		"everything is full": {
 			nodes: plain(1), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 8*gi)}, c: app("b", 3*gi),
 			reason: memorymanager.UnexpectedAdmissionError,
-			err: "it asks for memory 3221225472 (3Gi); policy best-effort, scope container: no set of NUMA nodes has room: " +
-				"node 0 (group 0) memory allocatable 10737418240 free 2147483648, too full: memory free 2147483648 < 3221225472",
+			err:    "policy best-effort, scope container: no set of NUMA nodes has room: node 0: 2Gi of 10Gi free, 3Gi needed",
+		},
+		"a page too much": {
+			nodes: plain(1), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 4096)}, c: app("b", 10*gi),
+			reason: memorymanager.UnexpectedAdmissionError,
+			err:    "policy best-effort, scope container: no set of NUMA nodes has room: node 0: 9.999996Gi of 10Gi free, 10Gi needed",
+		},
+		"several types": {
+			nodes: []memorymanager.NodeCapacity{
+				{ID: 0, Total: 12 * gi, Pools: []memorymanager.Pool{{PageSize: 2 * mi, Count: 1024}}, Reserved: memory(gi)}, {ID: 1, Total: 10 * gi},
+			},
+			policy: topologymanager.Restricted,
+			c: memorymanager.Container{Pod: "p", Name: "c", Request: memorymanager.Request{
+				{Type: "hugepages-2Mi", Bytes: 4 * gi}, {Type: memorymanager.Memory, Bytes: gi},
+			}},
+			reason: memorymanager.UnexpectedAdmissionError,
+			err: "policy restricted, scope container: no set of NUMA nodes has room: " +
+				"node 0: hugepages-2Mi 2Gi of 2Gi free, 4Gi needed, memory 9Gi of 9Gi free, 1Gi needed; " +
+				"node 1: no hugepages-2Mi, memory 10Gi of 10Gi free, 1Gi needed",
 		},
 		"no such pages": {
 			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}},
 			reason: memorymanager.UnexpectedAdmissionError,
-			err: "it asks for hugepages-2Mi 1; policy none, scope container: no NUMA node has such memory: " +
-				"node 0 (group 0) has no hugepages-2Mi",
+			err:    "policy none, scope container: no NUMA node has hugepages-2Mi",
 		},
 		"not with these CPUs": {
 			nodes: plain(2), policy: topologymanager.Restricted, first: []memorymanager.Container{app("a", 8*gi)},
 			c:      memorymanager.Container{Pod: "b", Name: "c", Request: memory(4 * gi), CPUs: nodeset.Of(0)},
 			reason: memorymanager.TopologyAffinityError,
-			err: "it asks for memory 4294967296 (4Gi); policy restricted, scope container: " +
-				"there is room on node 1, but not with the container's CPUs: " +
-				"node 0 (group 0) memory allocatable 10737418240 free 2147483648, too full: memory free 2147483648 < 4294967296; " +
-				"node 1 (group 1) memory allocatable 10737418240 free 10737418240, has room",
+			err: "policy restricted, scope container: there is room on node 1, but not with the container's CPUs: " +
+				"node 0: 2Gi of 10Gi free, 4Gi needed; node 1: 10Gi of 10Gi free, 4Gi needed",
 		},
 		"CPUs on a group's node": {
 			nodes: plain(3), policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", 15*gi)},
@@ -211,7 +221,7 @@ func TestRejections(t *testing.T) {
 		},
 		"nothing asked for": {
 			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c"}, reason: memorymanager.InvalidRequest,
-			err: "it asks for nothing; policy none, scope container: the request names no memory: node 0 (group 0) has room",
+			err: "policy none, scope container: the request names no memory",
 		},
 		"not sorted": {
 			nodes: plain(1), c: memorymanager.Container{Pod: "p", Name: "c", Request: append(memory(1), memory(1)...)},
@@ -375,11 +385,11 @@ func TestPodScope(t *testing.T) {
 		reason     string
 		err        string
 	}{
-		"not preferred": {pod("q", gi), memorymanager.TopologyAffinityError, "the pod's containers ask together for memory 1073741824 (1Gi); policy restricted, scope pod: only nodes 0-1"},
-		"no containers": {nil, memorymanager.InvalidRequest, "the pod's containers ask together for nothing"},
+		"not preferred": {pod("q", gi), memorymanager.TopologyAffinityError, "the pod's containers together, policy restricted, scope pod: only nodes 0-1"},
+		"no containers": {nil, memorymanager.InvalidRequest, "the pod's containers together, policy restricted, scope pod: the request names no memory"},
 		"no such pages": {
 			[]memorymanager.Container{{Pod: "q", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}}},
-			memorymanager.UnexpectedAdmissionError, "no NUMA node has such memory",
+			memorymanager.UnexpectedAdmissionError, "no NUMA node has hugepages-2Mi",
 		},
 		"more than there are bytes": {pod("q", 1<<63, 1<<63, 1<<63), "", ""},
 	}
@@ -416,13 +426,13 @@ func TestResize(t *testing.T) {
 		"shrink in a group":             {first: []memorymanager.Container{app("p", 14*gi)}, c: app("p", 12*gi), nodes: nodeset.Of(0, 1), want: []uint64{8 * gi, 4 * gi, 0}},
 		"to a superset":                 {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 6 * gi, 0}},
 		"to all":                        {policy: topologymanager.BestEffort, first: []memorymanager.Container{app("p", 14*gi)}, c: app("p", 24*gi), nodes: nodeset.Of(0, 1, 2), want: []uint64{10 * gi, 10 * gi, 4 * gi}},
-		"one node only":                 {policy: topologymanager.SingleNUMANode, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), err: "node 0 has no room for more, and the policy allows no second one", partly: []uint64{10 * gi, 0, 0}, short: 6 * gi},
+		"one node only":                 {policy: topologymanager.SingleNUMANode, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 16*gi), err: "node 0 has no room for more, and the policy allows no second one: node 0: 6Gi of 10Gi free, 12Gi more needed; node 1: 10Gi of 10Gi free, 12Gi more needed", partly: []uint64{10 * gi, 0, 0}, short: 6 * gi},
 		"others keep the node":          {first: []memorymanager.Container{app("p", 4*gi), app("q", 4*gi)}, c: app("p", 8*gi), err: "node 0 has no room for more, and other containers there keep it from getting more nodes", partly: []uint64{10 * gi, 0, 0}, short: 2 * gi},
 		"others keep the group":         {first: []memorymanager.Container{app("p", 14*gi), app("r", 10*gi), app("q", 5*gi)}, c: app("p", 16*gi), err: "nodes 0-1 have no room for more, and other containers there keep it from getting more nodes", partly: []uint64{10 * gi, 10 * gi, 10 * gi}, short: gi},
 		"larger than the machine":       {first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 40*gi), err: "node 0 has no room for more, nor with unused nodes", partly: []uint64{10 * gi, 0, 0}, short: 30 * gi},
 		"a node that is full":           {first: []memorymanager.Container{app("p", 4*gi), app("q", 6*gi)}, c: app("p", 5*gi), err: "node 0 has no room for more", partly: []uint64{10 * gi, 0, 0}, short: gi},
 		"in a group of others":          {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 14*gi), app("q", 9*gi)}, c: app("p", 16*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 6 * gi, 9 * gi}},
-		"pages that are not there":      {first: []memorymanager.Container{app("p", gi)}, c: memorymanager.Container{Pod: "p", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}}, err: "no NUMA node has such memory"},
+		"pages that are not there":      {first: []memorymanager.Container{app("p", gi)}, c: memorymanager.Container{Pod: "p", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}}, err: "no NUMA node has hugepages-2Mi"},
 		"without an allocation":         {c: app("p", gi), err: "the container has no allocation to resize"},
 		"without a request":             {c: memorymanager.Container{Pod: "p", Name: "c"}, err: "the request names no memory"},
 		"restricted to a preferred two": {policy: topologymanager.Restricted, first: []memorymanager.Container{app("p", 4*gi)}, c: app("p", 12*gi), nodes: nodeset.Of(0, 1), want: []uint64{10 * gi, 2 * gi, 0}},
@@ -657,31 +667,31 @@ func TestExplain(t *testing.T) {
 			c: app("b", 14*gi), nodes: nodeset.Of(2, 3),
 			want: []string{
 				"2-3+ chosen",
-				"0 too small: memory allocatable 10737418240 < 15032385536", "1 too small: memory allocatable 10737418240 < 15032385536",
-				"2 too small: memory allocatable 10737418240 < 15032385536", "3 too small: memory allocatable 10737418240 < 15032385536",
-				"0-1 too full: memory free 5368709120 < 15032385536",
+				"0 0 of 10Gi free, 14Gi needed", "1 5Gi of 10Gi free, 14Gi needed",
+				"2 10Gi of 10Gi free, 14Gi needed", "3 10Gi of 10Gi free, 14Gi needed",
+				"0-1 5Gi of 20Gi free, 14Gi needed",
 			},
 		},
 		"nothing fits": {
 			c: app("b", 25*gi), err: "no set of NUMA nodes has room",
 			want: []string{
-				"0 too small: memory allocatable 10737418240 < 26843545600", "1 too small: memory allocatable 10737418240 < 26843545600",
-				"2 too small: memory allocatable 10737418240 < 26843545600", "3 too small: memory allocatable 10737418240 < 26843545600",
-				"0-1 too small: memory allocatable 21474836480 < 26843545600", "2-3 too small: memory allocatable 21474836480 < 26843545600",
+				"0 0 of 10Gi free, 25Gi needed", "1 5Gi of 10Gi free, 25Gi needed",
+				"2 10Gi of 10Gi free, 25Gi needed", "3 10Gi of 10Gi free, 25Gi needed",
+				"0-1 5Gi of 20Gi free, 25Gi needed", "2-3 20Gi of 20Gi free, 25Gi needed",
 			},
 		},
 		"CPUs elsewhere": {
 			c: memorymanager.Container{Pod: "b", Name: "c", Request: memory(6 * gi), CPUs: nodeset.Of(1, 2)}, nodes: nodeset.Of(2),
 			want: []string{
 				"2+ chosen", "0 is in the group 0-1", "1 is in the group 0-1", "3+ has room, but comes after node 2",
-				"0-1 too full: memory free 5368709120 < 6442450944", "2-3 has room, but comes after node 2",
+				"0-1 5Gi of 20Gi free, 6Gi needed", "2-3 has room, but comes after node 2",
 			},
 		},
 		"CPUs that cut through": {
 			c: memorymanager.Container{Pod: "b", Name: "c", Request: memory(8 * gi), CPUs: nodeset.Of(0)}, err: "cuts through a group",
 			want: []string{
 				"0 is in the group 0-1", "1 is in the group 0-1", "2+ not as the policy best-effort wants it",
-				"3+ not as the policy best-effort wants it", "0-1 too full: memory free 5368709120 < 8589934592",
+				"3+ not as the policy best-effort wants it", "0-1 5Gi of 20Gi free, 8Gi needed",
 				"2-3 not as the policy best-effort wants it",
 			},
 		},
@@ -689,8 +699,8 @@ func TestExplain(t *testing.T) {
 			c: app("a", 15*gi), nodes: nodeset.Of(0, 1),
 			want: []string{
 				"0-1+ chosen",
-				"0 too small: memory allocatable 10737418240 < 16106127360", "1 too small: memory allocatable 10737418240 < 16106127360",
-				"2 too small: memory allocatable 10737418240 < 16106127360", "3 too small: memory allocatable 10737418240 < 16106127360",
+				"0 10Gi of 10Gi free, 15Gi needed", "1 10Gi of 10Gi free, 15Gi needed",
+				"2 10Gi of 10Gi free, 15Gi needed", "3 10Gi of 10Gi free, 15Gi needed",
 				"0-3 has room, but comes after nodes 0-1",
 			},
 		},
@@ -698,10 +708,10 @@ func TestExplain(t *testing.T) {
 		"invalid":    {c: memorymanager.Container{Pod: "x"}, err: "the request names no memory"},
 		"no pages": {
 			c:   memorymanager.Container{Pod: "x", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}},
-			err: "no NUMA node has such memory",
+			err: "no NUMA node has hugepages-2Mi",
 			want: []string{
-				"0 has no hugepages-2Mi", "1 has no hugepages-2Mi", "2 has no hugepages-2Mi", "3 has no hugepages-2Mi",
-				"0-1 has no hugepages-2Mi", "2-3 has no hugepages-2Mi",
+				"0 no hugepages-2Mi", "1 no hugepages-2Mi", "2 no hugepages-2Mi", "3 no hugepages-2Mi",
+				"0-1 no hugepages-2Mi", "2-3 no hugepages-2Mi",
 			},
 		},
 	}
@@ -780,8 +790,8 @@ func TestRestore(t *testing.T) {
 				},
 				Problems: []string{
 					"container c of pod a: nodes 0 of its hugepages-1Gi are gone", "container c of pod a: nodes 0 of its memory are gone",
-					"node 1: hugepages-1Gi reserved 1073741824 stored, its entries make 5368709120",
-					"node 1: memory reserved 8589934592 stored, its entries make 19327352832",
+					"node 1: hugepages-1Gi reserved 1Gi stored, its entries make 5Gi",
+					"node 1: memory reserved 8Gi stored, its entries make 18Gi",
 				},
 			},
 		},
@@ -807,7 +817,7 @@ func TestRestore(t *testing.T) {
 			},
 			want: memorymanager.RestoreReport{Restored: 2, Problems: []string{
 				"node 2: 5 assignments stored, its entries make 1", "node 2: group 1-2 stored, its entries make 2",
-				"node 2: memory reserved 1 stored, its entries make 10737418240",
+				"node 2: memory reserved 1 stored, its entries make 10Gi",
 			}},
 		},
 		"nothing says where the bytes are": {
@@ -884,5 +894,22 @@ func TestManyPodsComeAndGo(t *testing.T) {
 	}
 	if len(s.Entries) != m.Nodes()[0].Assignments || unbalanced(s) != "" {
 		t.Errorf("%d entries, %d assignments", len(s.Entries), m.Nodes()[0].Assignments)
+	}
+}
+
+// A rejection in one line is bounded however many nodes there are; its Text has them all.
+func TestARejectionInOneLineIsBounded(t *testing.T) {
+	m := manager(t, plain(64), topologymanager.SingleNUMANode)
+	_, err := m.Admit(app("p", 11*gi))
+	var rejected *memorymanager.Rejection
+	if !errors.As(err, &rejected) {
+		t.Fatal(err)
+	}
+	line, lines := err.Error(), strings.Split(rejected.Text(), "\n")
+	if len(line) > 640 || strings.Contains(line, "\n") || !strings.HasSuffix(line, "; node 11: 10Gi of 10Gi free, 11Gi needed; and 52 more") {
+		t.Errorf("%d bytes: %s", len(line), line)
+	}
+	if len(lines) != 65 || lines[64] != "node 63: 10Gi of 10Gi free, 11Gi needed" {
+		t.Errorf("%d lines, the last %q", len(lines), lines[len(lines)-1])
 	}
 }

@@ -40,11 +40,11 @@ func (m *Manager) podHint(whole Container, containers []Container) (topologymana
 	}
 	h, known := m.hintsFor(whole.Pod, whole.Request)
 	if !known {
-		return topologymanager.Hint{}, m.reject(whole, UnexpectedAdmissionError, "no NUMA node has such memory")
+		return topologymanager.Hint{}, m.reject(whole, UnexpectedAdmissionError, m.missing(whole.Request))
 	}
 	hint, admitted := m.affinity(whole, h)
 	if !admitted {
-		return hint, m.reject(whole, TopologyAffinityError, m.unpreferred(whole, h))
+		return hint, m.rejectNodes(whole, TopologyAffinityError, m.unpreferred(whole, h))
 	}
 	return hint, nil
 }

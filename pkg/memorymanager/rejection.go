@@ -2,7 +2,6 @@ package memorymanager
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -35,90 +34,165 @@ type Rejection struct {
 	Cause string
 	// Affinity is the merged hint when the policy admitted it, and what failed came after.
 	Affinity *topologymanager.Hint
-	// Nodes says per node why it did not do.
-	Nodes []NodeReason
+	// Nodes are what each node has of the request; empty when no node could have changed the outcome.
+	Nodes []NodeRoom
 
 	reason string
 }
 
-// NodeReason is one node's part in a rejection.
-type NodeReason struct {
+// NodeRoom is what one node has of a request.
+type NodeRoom struct {
 	Node int
 	// Group is the node's group; the node alone when it is in none.
 	Group nodeset.Set
-	// Memory has the tables of the requested types.
-	Memory []TypeTable
-	// Why it did not do by itself.
-	Why string
+	Room  []Room
+}
+
+// Room is what nodes have of one type of memory that is asked for, in bytes.
+type Room struct {
+	Type MemoryType
+	// Allocatable is 0 where the nodes have no such memory. Free counts what the pod's init containers leave behind.
+	Allocatable, Free, Needed uint64
+	// More is set where Needed is beyond what the container has already.
+	More bool
 }
 
 // Reason is one of the constants above.
 func (r *Rejection) Reason() string { return r.reason }
 
-// Error is the text for the runtime's error, the pod's events and the log, in one line. Whoever asked is named by those, which
-// know the pod's name.
-func (r *Rejection) Error() string { return strings.ReplaceAll(r.Text(), "\n", " ") }
+// Error is Text in one line, for the runtime's error, which becomes the pod's message, and the log. Whoever asked is named by
+// those, which know the pod's name.
+func (r *Rejection) Error() string { return InLine(r.Text()) }
 
-// Text is the same with a line for each node, for status and explain.
+// Text is the cause, with a line for each node, for status and explain.
 func (r *Rejection) Text() string {
-	who := "it asks"
+	var b strings.Builder
 	if r.Container.Name == "" {
-		who = "the pod's containers ask together"
+		b.WriteString("the pod's containers together, ")
 	}
-	text := fmt.Sprintf("%s for %s; policy %s, scope %s: %s", who, r.Container.Request, r.Policy, r.Scope, r.Cause)
+	fmt.Fprintf(&b, "policy %s, scope %s: %s", r.Policy, r.Scope, r.Cause)
 	for i, node := range r.Nodes {
-		text += []string{":", ";"}[min(i, 1)] + fmt.Sprintf("\nnode %d (group %s)", node.Node, node.Group)
-		for _, table := range node.Memory {
-			text += fmt.Sprintf(" %s allocatable %d free %d,", table.Type, table.Allocatable, table.Free)
+		if i == 0 {
+			b.WriteString(":")
 		}
-		text += " " + node.Why
+		b.WriteString("\n" + node.String())
 	}
-	return text
+	return b.String()
 }
 
-// String lists the request with exact bytes, "memory 161061273600 (150Gi)".
-func (r Request) String() string {
-	var parts []string
-	for _, amount := range r {
-		text := strconv.FormatUint(amount.Bytes, 10)
-		if short := quantity.Format(amount.Bytes); short != text {
-			text += " (" + short + ")"
-		}
-		parts = append(parts, string(amount.Type)+" "+text)
+// String is the node's line in a rejection, "node 0 (group 0-1): 0 of 122.7Gi free, 130Gi needed".
+func (n NodeRoom) String() string {
+	name := nodeset.Of(n.Node).Named()
+	if n.Group.Len() > 1 {
+		name += " (group " + n.Group.String() + ")"
 	}
-	if len(parts) == 0 {
+	room := make([]string, len(n.Room))
+	for i, r := range n.Room {
+		room[i] = r.text(len(n.Room) > 1)
+	}
+	return name + ": " + strings.Join(room, ", ")
+}
+
+// String is what there is of what is needed, "hugepages-2Mi 0 of 2Gi free, 1Gi needed"; memory is named by no type.
+func (r Room) String() string { return r.text(false) }
+
+func (r Room) text(named bool) string {
+	if r.Allocatable == 0 && r.Type != Memory {
+		return "no " + string(r.Type)
+	}
+	sizes, of, more := quantity.Apart(r.Free, r.Allocatable, r.Needed), "", ""
+	if r.Type != Memory || named {
+		of = string(r.Type) + " "
+	}
+	if r.More {
+		more = "more "
+	}
+	return fmt.Sprintf("%s%s of %s free, %s %sneeded", of, sizes[0], sizes[1], sizes[2], more)
+}
+
+// longestLine bounds a rejection in one line: a pod's message and its events are no place for 64 nodes.
+const longestLine = 600
+
+// InLine joins the lines of Text, as far as they are no longer together than people read.
+func InLine(text string) string {
+	lines := strings.Split(text, "\n")
+	line := lines[0]
+	for i, node := range lines[1:] {
+		switch {
+		case i == 0:
+			line += " " + node
+		case len(line)+len(node) > longestLine:
+			return fmt.Sprintf("%s; and %d more", line, len(lines)-1-i)
+		default:
+			line += "; " + node
+		}
+	}
+	return line
+}
+
+// String lists a request for people, "150Gi of memory, 1Gi of hugepages-1Gi".
+func (r Request) String() string {
+	if len(r) == 0 {
 		return "nothing"
+	}
+	parts := make([]string, len(r))
+	for i, amount := range r {
+		parts[i] = quantity.Short(amount.Bytes) + " of " + string(amount.Type)
 	}
 	return strings.Join(parts, ", ")
 }
 
 func (m *Manager) reject(c Container, reason, cause string) *Rejection {
 	c.Request = append(Request(nil), c.Request...)
-	r := &Rejection{Container: c, Policy: m.policy, Scope: m.scope, Cause: cause, reason: reason}
+	return &Rejection{Container: c, Policy: m.policy, Scope: m.scope, Cause: cause, reason: reason}
+}
+
+// rejectNodes rejects a container for what the nodes have free, which it lists.
+func (m *Manager) rejectNodes(c Container, reason, cause string) *Rejection {
+	r := m.reject(c, reason, cause)
 	for id := range m.all.All() {
-		node := NodeReason{Node: id, Group: m.groups[id], Why: m.why(nodeset.Of(id), c)}
-		if node.Why == "" {
-			node.Why = "has room"
-		}
+		node := NodeRoom{Node: id, Group: m.groups[id]}
 		for _, amount := range c.Request {
-			if column := m.column(amount.Type); column != nil {
-				node.Memory = append(node.Memory, TypeTable{Type: amount.Type, Table: column.table(id)})
-			}
+			node.Room = append(node.Room, m.room(nodeset.Of(id), c, amount))
 		}
 		r.Nodes = append(r.Nodes, node)
 	}
 	return r
 }
 
+// room is what nodes have of an amount that a container asks for.
+func (m *Manager) room(nodes nodeset.Set, c Container, amount Amount) Room {
+	room := Room{Type: amount.Type, Needed: amount.Bytes}
+	if column := m.column(amount.Type); column != nil && nodes&column.listed != 0 {
+		room.Allocatable = column.allocatableOf(nodes)
+		room.Free = min(plus(column.freeOf(nodes), m.reusable(c.Pod, nodes, amount.Type)), room.Allocatable)
+	}
+	if existing := m.container(c.Pod, c.Name); existing != nil {
+		room.Needed, room.More = minus(amount.Bytes, size(existing.blocks, span(existing.blocks), amount.Type)), true
+	}
+	return room
+}
+
+// missing names the type of a request that no node has; empty when there is none.
+func (m *Manager) missing(request Request) string {
+	for _, amount := range request {
+		if m.column(amount.Type) == nil {
+			return "no NUMA node has " + string(amount.Type)
+		}
+	}
+	return ""
+}
+
 // why says what keeps a container from living on exactly these nodes; empty when nothing does.
 func (m *Manager) why(nodes nodeset.Set, c Container) string {
+	full := ""
 	for _, amount := range c.Request {
-		column := m.column(amount.Type)
-		if column == nil || nodes&column.listed == 0 {
-			return fmt.Sprintf("has no %s", amount.Type)
+		room := m.room(nodes, c, amount)
+		if room.Allocatable < amount.Bytes || room.Allocatable == 0 {
+			return room.String()
 		}
-		if has := column.allocatableOf(nodes); has < amount.Bytes {
-			return fmt.Sprintf("too small: %s allocatable %d < %d", amount.Type, has, amount.Bytes)
+		if full == "" && room.Free < amount.Bytes {
+			full = room.String()
 		}
 	}
 	if !nodes.SubsetOf(m.unused) && m.groups[nodes.First()] != nodes {
@@ -127,13 +201,7 @@ func (m *Manager) why(nodes nodeset.Set, c Container) string {
 		}
 		return "cuts through a group, or joins nodes in use"
 	}
-	for _, amount := range c.Request {
-		free := m.column(amount.Type).freeOf(nodes)
-		if free < amount.Bytes && free+m.reusable(c.Pod, nodes, amount.Type) < amount.Bytes {
-			return fmt.Sprintf("too full: %s free %d < %d", amount.Type, free, amount.Bytes)
-		}
-	}
-	return ""
+	return full
 }
 
 // unpreferred says why the policy turns down hints that exist.

@@ -26,7 +26,7 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	nodes := span(existing.blocks)
 	h, known := m.hintsFor(c.Pod, c.Request)
 	if !known {
-		return Placement{}, m.reject(c, ResizeInfeasible, "no NUMA node has such memory")
+		return Placement{}, m.reject(c, ResizeInfeasible, m.missing(c.Request))
 	}
 	if !m.growsIn(existing.blocks, c.Request, nodes) {
 		wider, cause := m.widen(c, h, existing.blocks, nodes)
@@ -34,7 +34,7 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 		case cause == "":
 			nodes = wider
 		case whole:
-			return Placement{}, m.reject(c, ResizeInfeasible, cause)
+			return Placement{}, m.rejectNodes(c, ResizeInfeasible, cause)
 		default:
 			return m.fitPartly(c.Request, existing), nil
 		}
@@ -200,10 +200,8 @@ func (m *Manager) adoptable(c Container, nodes nodeset.Set) error {
 	if nodes.Empty() || !nodes.SubsetOf(m.all) {
 		return fmt.Errorf("adopt %s: nodes %q are not all of this machine's %s", c.named(), nodes, m.all)
 	}
-	for _, amount := range c.Request {
-		if m.column(amount.Type) == nil {
-			return m.reject(c, InvalidRequest, "no NUMA node has "+string(amount.Type))
-		}
+	if cause := m.missing(c.Request); cause != "" {
+		return m.reject(c, InvalidRequest, cause)
 	}
 	return nil
 }

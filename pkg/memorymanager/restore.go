@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // DefaultTolerance is how far a node's memory may move between two starts before it is reported, in bytes.
@@ -235,7 +236,8 @@ func (m *Manager) compare(stored []NodeState, report *RestoreReport) {
 		}
 		for _, table := range node.Memory {
 			if c := m.column(table.Type); c != nil && table.Reserved != min(c.allocated[node.ID], table.Allocatable) {
-				report.problem("node %d: %s reserved %d stored, its entries make %d", node.ID, table.Type, table.Reserved, c.allocated[node.ID])
+				sizes := quantity.Apart(table.Reserved, c.allocated[node.ID])
+				report.problem("node %d: %s reserved %s stored, its entries make %s", node.ID, table.Type, sizes[0], sizes[1])
 			}
 		}
 	}

@@ -79,7 +79,7 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	for _, amount := range c.Request {
 		column := m.column(amount.Type)
 		if column == nil {
-			return Placement{}, m.reject(c, UnexpectedAdmissionError, "no NUMA node has such memory")
+			return Placement{}, m.reject(c, UnexpectedAdmissionError, m.missing(c.Request))
 		}
 		idle := p.sizeOf(memoryqos.App, nodes, amount.Type) + p.sizeOf(memoryqos.Init, nodes, amount.Type)
 		more := min(minus(amount.Bytes, idle), column.freeOf(nodes))

@@ -24,19 +24,19 @@ func (s Settings) Explain(c Container, o Overrides) (Values, Steps) {
 func (s Settings) explainHigh(t throttling, c Container) string {
 	what := "limit"
 	if c.ownLimit() == 0 {
-		what = "node allocatable, for want of a limit"
+		what = "node allocatable"
 	}
 	switch {
 	case t.why == noRoom:
-		return fmt.Sprintf("memory.high is not set: %s %d", t.why, t.top)
+		return fmt.Sprintf("memory.high is not set: %s the %s of %s", t.why, what, quantity.Short(t.top))
 	case t.why != "":
 		return fmt.Sprintf("memory.high is not set: %s", t.why)
 	case t.factor == 0:
-		return fmt.Sprintf("memory.high = %s, from the pod's annotation, within its request and %s", quantity.Exact(t.bytes), what)
+		return fmt.Sprintf("memory.high = %s, from the pod's annotation, within its request and %s", quantity.Short(t.bytes), what)
 	}
-	page := cmp.Or(s.PageSize, defaultPageSize)
-	return fmt.Sprintf("memory.high = floor((request + (%d - request) * %g) / %d) * %d = %s; %d is the %s",
-		t.top, t.factor, page, page, quantity.Exact(t.bytes), t.top, what)
+	page, sizes := cmp.Or(s.PageSize, defaultPageSize), quantity.Apart(c.Request, t.top, t.bytes)
+	return fmt.Sprintf("memory.high = request %s + (%s %s - request) * %g = %s, in whole pages of %s",
+		sizes[0], what, sizes[1], t.factor, sizes[2], quantity.Short(page))
 }
 
 func (s Settings) explainProtection(p protection, c Container, o Overrides) string {
@@ -50,9 +50,9 @@ func (s Settings) explainProtection(p protection, c Container, o Overrides) stri
 	case p.file == ReserveNone:
 		return fmt.Sprintf("no memory.min and no memory.low (%s, %s)", c.Class, policy)
 	case p.bytes == c.Request:
-		return fmt.Sprintf("memory.%s = request = %s, %s", p.file, quantity.Exact(p.bytes), policy)
+		return fmt.Sprintf("memory.%s = request = %s, %s", p.file, quantity.Short(p.bytes), policy)
 	case p.bytes == 0:
 		return fmt.Sprintf("no memory.min (%s): the limit less a share of %g that stays reclaimable is no whole page", policy, s.GuaranteedHeadroom)
 	}
-	return fmt.Sprintf("memory.min = %s, %s: the limit less a share of %g that stays reclaimable", quantity.Exact(p.bytes), policy, s.GuaranteedHeadroom)
+	return fmt.Sprintf("memory.min = %s, %s: the limit less a share of %g that stays reclaimable", quantity.Short(p.bytes), policy, s.GuaranteedHeadroom)
 }

@@ -1,7 +1,9 @@
 package memoryqos_test
 
 import (
-	"fmt"
+	"math"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -17,7 +19,7 @@ func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
 		burstable   = memoryqos.Burstable
 		bestEffort  = memoryqos.BestEffort
 		noRequest   = "no memory.min and no memory.low: the container has no request, or none that is known"
-		tieredLow   = "memory.low = request = 524288000 (500Mi), TieredReservation"
+		tieredLow   = "memory.low = request = 500Mi, TieredReservation"
 		unprotected = "no memory.min and no memory.low (Burstable, None)"
 	)
 	tests := map[string]struct {
@@ -29,36 +31,34 @@ func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
 		protection     string
 	}{
 		"the formula": {class: burstable, request: 500 * mi, limit: 1000 * mi,
-			high:       "memory.high = floor((request + (1048576000 - request) * 0.9) / 4096) * 4096 = 996147200 (950Mi); 1048576000 is the limit",
+			high:       "memory.high = request 500Mi + (limit 1000Mi - request) * 0.9 = 950Mi, in whole pages of 4Ki",
 			protection: tieredLow},
 		"the formula with large pages": {class: burstable, request: 500 * mi, limit: 1000 * mi,
 			change:     func(s *memoryqos.Settings, _ *memoryqos.Container) { s.PageSize = 65536 },
-			high:       "memory.high = floor((request + (1048576000 - request) * 0.9) / 65536) * 65536 = 996147200 (950Mi); 1048576000 is the limit",
+			high:       "memory.high = request 500Mi + (limit 1000Mi - request) * 0.9 = 950Mi, in whole pages of 64Ki",
 			protection: tieredLow},
 		"no limit": {class: bestEffort,
-			high: "memory.high = floor((request + (8589934592 - request) * 0.9) / 4096) * 4096 = 7730937856 (7.2Gi);" +
-				" 8589934592 is the node allocatable, for want of a limit",
+			high:       "memory.high = request 0 + (node allocatable 8Gi - request) * 0.9 = 7.2Gi, in whole pages of 4Ki",
 			protection: noRequest},
 		"the limit is the pod's": {class: guaranteed, request: gi, limit: 4 * gi,
 			change: func(_ *memoryqos.Settings, c *memoryqos.Container) { c.OwnLimit = new(uint64) },
-			high: "memory.high = floor((request + (8589934592 - request) * 0.9) / 4096) * 4096 = 7838314496 (7.3Gi);" +
-				" 8589934592 is the node allocatable, for want of a limit",
-			protection: "memory.min = request = 1073741824 (1Gi), TieredReservation"},
+			high:       "memory.high = request 1Gi + (node allocatable 8Gi - request) * 0.9 = 7.3Gi, in whole pages of 4Ki",
+			protection: "memory.min = request = 1Gi, TieredReservation"},
 		"more than the node": {class: burstable, request: 9 * gi,
-			high: "memory.high is not set: nothing lies between the request and 8589934592", protection: "memory.low = request = 9663676416 (9Gi), TieredReservation"},
+			high: "memory.high is not set: nothing lies between the request and the node allocatable of 8Gi", protection: "memory.low = request = 9Gi, TieredReservation"},
 		"the pod's factor": {class: burstable, request: 500 * mi, limit: 1000 * mi, wish: overrides{Factor: ptr(0.5)},
-			high:       "memory.high = floor((request + (1048576000 - request) * 0.5) / 4096) * 4096 = 786432000 (750Mi); 1048576000 is the limit",
+			high:       "memory.high = request 500Mi + (limit 1000Mi - request) * 0.5 = 750Mi, in whole pages of 4Ki",
 			protection: tieredLow},
 		"the pod's value": {class: burstable, request: 500 * mi, limit: 1000 * mi, wish: overrides{High: ptr[uint64](600 * mi)},
-			high: "memory.high = 629145600 (600Mi), from the pod's annotation, within its request and limit", protection: tieredLow},
+			high: "memory.high = 600Mi, from the pod's annotation, within its request and limit", protection: tieredLow},
 		"Guaranteed, with headroom": {class: guaranteed, request: gi, limit: gi,
 			change:     func(s *memoryqos.Settings, _ *memoryqos.Container) { s.GuaranteedHeadroom = 0.02 },
 			high:       "memory.high is not set: the container asks for its limit",
-			protection: "memory.min = 1052266496 (1003.52Mi), TieredReservation: the limit less a share of 0.02 that stays reclaimable"},
+			protection: "memory.min = 1004Mi, TieredReservation: the limit less a share of 0.02 that stays reclaimable"},
 		"Guaranteed, all of it": {class: guaranteed, request: gi, limit: gi,
-			high: "memory.high is not set: the container asks for its limit", protection: "memory.min = request = 1073741824 (1Gi), TieredReservation"},
+			high: "memory.high is not set: the container asks for its limit", protection: "memory.min = request = 1Gi, TieredReservation"},
 		"the pod opts out": {class: burstable, request: 500 * mi, limit: 1000 * mi, wish: overrides{NoHigh: true, Reservation: memoryqos.ReserveMin},
-			high: "memory.high is not set: the pod's annotation memory-high is off", protection: "memory.min = request = 524288000 (500Mi), annotation min"},
+			high: "memory.high is not set: the pod's annotation memory-high is off", protection: "memory.min = request = 500Mi, annotation min"},
 		"no factor, no policy": {class: burstable, request: 500 * mi, limit: 1000 * mi,
 			change: func(s *memoryqos.Settings, _ *memoryqos.Container) { s.Factor, s.Reservation = nil, memoryqos.None },
 			high:   "memory.high is not set: memoryThrottlingFactor is not set", protection: unprotected},
@@ -74,7 +74,7 @@ func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
 			high:   "memory.high is not set: the container asks for its limit", protection: tieredLow},
 		"less than a page": {class: burstable, request: 4096, limit: 8192,
 			high:       "memory.high is not set: rounded down to a page it would not exceed the request",
-			protection: "memory.low = request = 4096 (4Ki), TieredReservation"},
+			protection: "memory.low = request = 4Ki, TieredReservation"},
 		"headroom takes the only page": {class: guaranteed, request: 4096, limit: 4096,
 			change:     func(s *memoryqos.Settings, _ *memoryqos.Container) { s.GuaranteedHeadroom = 0.02 },
 			high:       "memory.high is not set: the container asks for its limit",
@@ -125,9 +125,23 @@ func named(t *testing.T, text, unset, set string, value *uint64) {
 		if !strings.HasPrefix(text, unset) {
 			t.Fatalf("%q, but nothing is set", text)
 		}
-	} else if !strings.HasPrefix(text, set) || !strings.Contains(text, fmt.Sprintf("= %d", *value)) {
+	} else if !strings.HasPrefix(text, set) || !says(text, *value) {
 		t.Fatalf("%q, but %d is set", text, *value)
 	}
+}
+
+var size = regexp.MustCompile(`= ([0-9.]+)([KMGTPE]?)`)
+
+// says reports whether a text has a value behind an equals sign, with at least four digits.
+func says(text string, value uint64) bool {
+	for _, found := range size.FindAllStringSubmatch(text, -1) {
+		number, err := strconv.ParseFloat(found[1], 64)
+		bytes := math.Ldexp(number, 10*max(0, strings.Index(" KMGTPE", found[2])))
+		if err == nil && math.Abs(bytes-float64(value)) <= 0.0005*float64(value) {
+			return true
+		}
+	}
+	return false
 }
 
 // TestOnlyValuesThatAreSetAreAllocated: the steps cost a create nothing.

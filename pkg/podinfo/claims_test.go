@@ -87,7 +87,7 @@ func TestReadClaims(t *testing.T) {
 		},
 		"unconfirmed init containers": {
 			value: claimsOf("initContainers", 60, 3*thousandth-10),
-			err:   "requests of 60 containers exceed by 491.52Mi what oom_score_adj can confirm: want at most 81.92Mi, 1 % of the node's memory",
+			err:   "requests of 60 containers exceed by 491.5Mi what oom_score_adj can confirm: want at most 81.92Mi, 1 % of the node's memory",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -55,6 +55,7 @@ func (p *Pod) Budget() memorymanager.Request {
 	}
 	return budget // "memory" comes after "hugepages-<size>"
 }
+
 // OwnMemory reports whether memory of the pod's containers is not theirs alone: it is the pod's, or comes from resource claims. Then
 // neither the limit that the runtime shows nor the values that the kubelet derives from requests are those of a container's spec.
 func (p *Pod) OwnMemory() bool { return p.PodLevel() || p.Claimed > 0 }

@@ -69,17 +69,19 @@ func (p *Protector) overwritten(c change) {
 		return
 	}
 	p.lines[o] = now
+	found, restored := logged(c.index, f.have, f.want)
 	p.log.WithFields(logrus.Fields{
-		"cgroup": r.cgroup, "file": o.File, "found": format(c.index, f.have), "restored": format(c.index, f.want), "times": p.overwrites[o],
+		"cgroup": r.cgroup, "file": o.File, "found": found, "restored": restored, "times": p.overwrites[o],
 	}).Warnf("another writer keeps changing this file: %s", likely(r, knob, f.have))
 }
 
-// format is the text of a value in its file.
-func format(index int, value uint64) string {
+// logged are two values of one file for the log.
+func logged(index int, a, b uint64) (x, y any) {
 	if index == mems {
-		return nodeset.Set(value).String()
+		return nodeset.Set(a).String(), nodeset.Set(b).String()
 	}
-	return cgroup.FormatLimit(value)
+	both := cgroup.LogApart(a, b)
+	return both[0], both[1]
 }
 
 // likely names who may have written a value, from what kubelets and systemd were seen to do.

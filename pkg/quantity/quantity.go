@@ -1,9 +1,11 @@
 // Package quantity reads Kubernetes quantities ("64Mi", "1.5G", "4096") as whole bytes and refuses what is no number of
-// bytes: negative, fractional and too large ones.
+// bytes: negative, fractional and too large ones. It is also the one way to write sizes: Format where the text is read again,
+// Short and Apart for people, Log for the log.
 // https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 package quantity
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -108,22 +110,79 @@ func Format(bytes uint64) string {
 	return strconv.FormatUint(bytes, 10) + units[unit]
 }
 
-// Short writes bytes for people: exact for whole units, else with two digits after the point.
-func Short(bytes uint64) string {
+// Numbers of significant digits: fewest says enough where a size stands alone, and with most a page of a terabyte is seen.
+const fewest, most = 4, 10
+
+// Short writes bytes for people, in the largest unit with four significant digits: "64Mi", "122.7Gi".
+func Short(bytes uint64) string { return short(bytes, fewest) }
+
+func short(bytes uint64, digits int) string {
 	unit, rest := 0, float64(bytes)
-	for rest >= 1023.995 && unit < len(units)-1 { // which would be written as 1024
+	for rest >= 1024 && unit < len(units)-1 {
 		rest, unit = rest/1024, unit+1
 	}
-	return strings.TrimSuffix(strings.TrimRight(strconv.FormatFloat(rest, 'f', 2, 64), "0"), ".") + units[unit]
+	text := strconv.FormatFloat(rest, 'g', digits, 64)
+	if text == "1024" && unit < len(units)-1 { // rounded up to the next unit
+		return "1" + units[unit+1]
+	}
+	return text + units[unit]
 }
 
-// Exact writes the bytes themselves and, where that says more, for people: 67108864 is "67108864 (64Mi)".
-func Exact(bytes uint64) string {
-	exact := strconv.FormatUint(bytes, 10)
-	if short := Short(bytes); short != exact {
-		return exact + " (" + short + ")"
+// Apart writes the sizes of one sentence for people as Short does, with as many digits more as it takes for those that differ
+// to read differently: 4Gi and a page less are "4Gi" and "3.999996Gi". Sizes that are closer than that are plain bytes.
+func Apart(sizes ...uint64) []string {
+	for digits := fewest; digits <= most; digits++ {
+		if all := texts(sizes, func(size uint64) string { return short(size, digits) }); distinct(sizes, all) {
+			return all
+		}
 	}
-	return exact
+	return texts(sizes, func(size uint64) string { return strconv.FormatUint(size, 10) })
+}
+
+func texts(sizes []uint64, text func(uint64) string) []string {
+	all := make([]string, len(sizes))
+	for i, size := range sizes {
+		all[i] = text(size)
+	}
+	return all
+}
+
+// distinct reports whether no two sizes that differ have one text.
+func distinct(sizes []uint64, texts []string) bool {
+	of := make(map[string]uint64, len(sizes))
+	for i, text := range texts {
+		if size, taken := of[text]; taken && size != sizes[i] {
+			return false
+		}
+		of[text] = sizes[i]
+	}
+	return true
+}
+
+// Logged is a size in the log: for people in the log's text form, exact in its JSON form.
+type Logged struct {
+	// Text for people.
+	Text string
+	// Exact is marshalled as JSON.
+	Exact any
+}
+
+// String is Text.
+func (l Logged) String() string { return l.Text }
+
+// MarshalJSON marshals Exact.
+func (l Logged) MarshalJSON() ([]byte, error) { return json.Marshal(l.Exact) }
+
+// Log returns a size for the log, a number of bytes in its JSON form.
+func Log(bytes uint64) Logged { return LogApart(bytes)[0] }
+
+// LogApart is Log for the sizes of one line, as Apart writes them.
+func LogApart(sizes ...uint64) []Logged {
+	all := make([]Logged, len(sizes))
+	for i, text := range Apart(sizes...) {
+		all[i] = Logged{Text: text, Exact: sizes[i]}
+	}
+	return all
 }
 
 // String is Format.

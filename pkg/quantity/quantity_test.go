@@ -1,7 +1,10 @@
 package quantity
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -109,20 +112,47 @@ func FuzzParse(f *testing.F) {
 }
 
 func TestShort(t *testing.T) {
-	for bytes, want := range map[uint64]string{0: "0", 1000: "1000", 1024: "1Ki", 1536: "1.5Ki", 67108864: "64Mi", 127504384: "121.6Mi",
-		100: "100", 1<<64 - 1: "16Ei", 10 << 30: "10Gi", 1<<30 - 1: "1Gi", 1<<30 - 6<<10: "1023.99Mi", 1023: "1023"} {
+	for bytes, want := range map[uint64]string{
+		0: "0", 1: "1", 1000: "1000", 1023: "1023", 1024: "1Ki", 1536: "1.5Ki", 64 << 20: "64Mi", 127504384: "121.6Mi",
+		131766128640: "122.7Gi", 41038409728: "38.22Gi", 1003 << 20: "1003Mi", 10 << 30: "10Gi", 130 << 30: "130Gi",
+		1<<30 - 1: "1Gi", 1<<30 - 6<<10: "1Gi", 1<<64 - 1: "16Ei",
+	} {
 		if got := Short(bytes); got != want {
 			t.Errorf("%d bytes: %q, want %q", bytes, got, want)
 		}
 	}
 }
 
-func TestExactSaysEveryByte(t *testing.T) {
-	for bytes, want := range map[uint64]string{
-		0: "0", 1023: "1023", 1024: "1024 (1Ki)", 64 << 20: "67108864 (64Mi)", 2040107008: "2040107008 (1.9Gi)",
+// Sizes that differ read differently in one sentence, down to the byte.
+func TestApart(t *testing.T) {
+	const gi, page = 1 << 30, 4 << 10
+	for name, test := range map[string]struct {
+		sizes []uint64
+		want  []string
+	}{
+		"nothing":                      {nil, []string{}},
+		"far apart":                    {[]uint64{0, 131766128640, 130 * gi}, []string{"0", "122.7Gi", "130Gi"}},
+		"equal":                        {[]uint64{131766128640, 131766128640}, []string{"122.7Gi", "122.7Gi"}},
+		"a page short of 4Gi":          {[]uint64{4*gi - page, 4 * gi, 4 * gi}, []string{"3.999996Gi", "4Gi", "4Gi"}},
+		"a page more than 4Gi":         {[]uint64{4 * gi, 4*gi + page}, []string{"4Gi", "4.000004Gi"}},
+		"a page short of a Ti":         {[]uint64{1024*gi - page, 1024 * gi}, []string{"1023.999996Gi", "1Ti"}},
+		"a megabyte of a hundred":      {[]uint64{100 * gi, 100*gi - 1<<20}, []string{"100Gi", "99.999Gi"}},
+		"a byte":                       {[]uint64{133034381313, 133034381312}, []string{"133034381313", "133034381312"}},
+		"a byte, beyond a float's":     {[]uint64{1<<63 - 1, 1<<63 - 2}, []string{"9223372036854775807", "9223372036854775806"}},
+		"no more digits than it takes": {[]uint64{131766128640, 131766128640 + 8<<20}, []string{"122.717Gi", "122.725Gi"}},
 	} {
-		if got := Exact(bytes); got != want {
-			t.Errorf("%d is %q, want %q", bytes, got, want)
-		}
+		t.Run(name, func(t *testing.T) {
+			if got := Apart(test.sizes...); !slices.Equal(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestLogIsForPeopleAndExactInJSON(t *testing.T) {
+	size := Log(131766128640)
+	exact, err := json.Marshal(size)
+	if text := fmt.Sprint(size); text != "122.7Gi" || string(exact) != "131766128640" || err != nil {
+		t.Errorf("%s, %s, %v", text, exact, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"github.com/containerd/nri/pkg/api"
@@ -161,24 +162,21 @@ func (d *Direct) Containers() []*api.Container {
 }
 
 // Facts returns what the agent knows of a container.
-func (d *Direct) Facts(_ context.Context, podUID, container string) (Facts, error) {
-	for _, pod := range d.agent.View().Pods {
-		if pod.UID != podUID {
-			continue
-		}
+func (d *Direct) Facts(_ context.Context, podUID, container string) (facts Facts, err error) {
+	view := d.agent.View()
+	for _, pod := range view.Pods {
 		for i := range pod.Containers {
-			c := &pod.Containers[i]
-			if c.Name != container {
-				continue
+			if c := &pod.Containers[i]; pod.UID == podUID && c.Name == container {
+				facts.Request = c.Request
 			}
-			facts := Facts{Request: c.Request}
-			if c.Unplaced != nil {
-				facts.Unplaced = c.Unplaced.Text
-			}
-			return facts, nil
 		}
 	}
-	return Facts{}, nil
+	for _, r := range slices.Backward(view.Rejections) { // newest first
+		if r.UID == podUID && r.Container == container {
+			facts.Unplaced = r.Text
+		}
+	}
+	return facts, nil
 }
 
 // Nodes returns the agent's node map.

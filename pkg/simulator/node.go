@@ -6,10 +6,11 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
 
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
 // runPod starts a pod as the kubelet does: the pod's cgroup, its sandbox, the init containers one after the other, each to
@@ -72,17 +73,18 @@ func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.C
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
+	facts, failed := n.plugin.Facts(ctx, note.uid, note.Container)
+	if failed != nil {
+		return false, failed
+	}
+	note.unplaced = facts.Unplaced
 	if err != nil {
 		note.Reason = textOf(err)
 		return false, nil
 	}
 	note.Admitted, note.id, note.OCI = true, asked.Id, resources
-	facts, err := n.plugin.Facts(ctx, note.uid, note.Container)
-	if err != nil {
-		return false, err
-	}
 	if facts.Unplaced != "" {
-		note.Reason = unpinned + strings.ReplaceAll(facts.Unplaced, "\n", " ")
+		note.Reason = unpinned + memorymanager.InLine(facts.Unplaced)
 	}
 	request := facts.Request
 	note.Memory.Request, note.Memory.RequestSource, note.requestError = request.Request, string(request.Source), request.Error

@@ -50,6 +50,7 @@ type Container struct {
 	OCI *rspec.LinuxResources `json:"oci,omitempty"`
 
 	id, uid, kind string
+	unplaced      string // Reason with a line for each node, where the memory manager gives one
 	requestError  uint64
 	hugepages     map[string]uint64
 }

@@ -47,7 +47,8 @@ type Plugin interface {
 type Facts struct {
 	// Request is its memory request, with the source.
 	Request podinfo.Estimate
-	// Unplaced is why it runs without NUMA nodes although it asked for some; empty when it has, or may not have any.
+	// Unplaced is why it was rejected or runs without NUMA nodes, with a line for each node; empty when it has its place, or
+	// is not to have one.
 	Unplaced string
 }
 

@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -56,8 +57,8 @@ func writeReasons(b *strings.Builder, title string, containers []*Container) {
 	}
 	fmt.Fprintln(b, title)
 	for _, c := range containers {
-		said := strings.TrimPrefix(c.Reason, fmt.Sprintf("container %s of pod %s/%s: ", c.Container, c.Namespace, c.Pod))
-		fmt.Fprintf(b, "%s/%s %s:\n    %s\n", c.Namespace, c.Pod, c.Container, strings.ReplaceAll(said, "\n", "\n    "))
+		reason := cmp.Or(c.unplaced, c.Reason)
+		fmt.Fprintf(b, "%s/%s %s:\n    %s\n", c.Namespace, c.Pod, c.Container, strings.ReplaceAll(reason, "\n", "\n    "))
 	}
 	fmt.Fprintln(b)
 }

@@ -32,7 +32,7 @@ func TestAncestorsAreComparedAsTheKernelRounds(t *testing.T) {
 		},
 		"a page less": {
 			memoryqos.Values{Min: bytes(10000001)}, map[string]string{"memory.min": "9994240", "memory.low": "0"},
-			Ancestor{Min: bytes(9998336), RealMin: bytes(9994240), RealLow: bytes(0)}, "9.53Mi, 0: overwritten or not yet written",
+			Ancestor{Min: bytes(9998336), RealMin: bytes(9994240), RealLow: bytes(0)}, "9.531Mi, 0: overwritten or not yet written",
 		},
 		"not to be read": {
 			memoryqos.Values{Min: bytes(10000001)}, map[string]string{"memory.min": "many", "memory.low": "0"},

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,8 +24,9 @@ type Explanation struct {
 	Pinning   string     `json:"pinning"`
 	Placement *Placement `json:"placement,omitempty"`
 	Rejection *Rejection `json:"rejection,omitempty"`
-	// Memory are the steps of the arithmetic to memory.min, low and high, a line each.
+	// Memory are the steps of the arithmetic to memory.min, low and high, a line each, for people. Values has the bytes.
 	Memory []string `json:"memory,omitempty"`
+	Values *Values  `json:"values,omitempty"`
 	// Short is what a resize asks for and could not be allocated yet, by type of memory.
 	Short map[string]uint64 `json:"short,omitempty"`
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node, CPUs says how many of them are remote to its memory.
@@ -32,6 +34,18 @@ type Explanation struct {
 	CPUs          string         `json:"cpus,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
+}
+
+// Values are a container's memory request and the values of its files that follow from it, in bytes.
+type Values struct {
+	Request uint64 `json:"request"`
+	// RequestError is how much larger the request can truly be.
+	RequestError uint64  `json:"requestError,omitempty"`
+	Min          *uint64 `json:"min,omitempty"`
+	Low          *uint64 `json:"low,omitempty"`
+	High         *uint64 `json:"high,omitempty"`
+	// Raised is memory.high as the stall guard has raised it; 0 when it has not.
+	Raised uint64 `json:"raised,omitempty"`
 }
 
 // Placement is how the container was, or would be, placed.
@@ -58,7 +72,7 @@ func Explain(explanations []ledger.Explanation, recorded Recorded) []Explanation
 	documents := make([]Explanation, 0, len(explanations))
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
-			Pinning: e.Container.Pinning, Memory: e.Memory, Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
+			Pinning: e.Container.Pinning, Memory: e.Memory, Values: values(&e.Container), Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
 			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks))), Recording: recorded.find(e.Pod.UID, e.Container.Name)}
 		if e.Placement != nil {
 			document.Placement = placement(e.Placement)
@@ -70,6 +84,10 @@ func Explain(explanations []ledger.Explanation, recorded Recorded) []Explanation
 		documents = append(documents, document)
 	}
 	return documents
+}
+
+func values(c *ledger.ContainerView) *Values {
+	return &Values{Request: c.Request.Request, RequestError: c.Request.Error, Min: c.Values.Min, Low: c.Values.Low, High: c.Values.High, Raised: c.Raised}
 }
 
 func placement(e *memorymanager.Explanation) *Placement {
@@ -159,7 +177,11 @@ func (p *Placement) write(b *strings.Builder, last string) {
 	if p.Bounded {
 		fmt.Fprintln(b, "    the search was cut short: fewer nodes may do")
 	}
-	if len(p.Candidates) == 0 {
+	candidates := p.Candidates
+	if strings.Contains(p.Rejected, "\n") { // which has a line for each node
+		candidates = slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return len(c.NUMANodes) == 1 })
+	}
+	if len(candidates) == 0 {
 		return
 	}
 	if p.Existing {
@@ -168,7 +190,7 @@ func (p *Placement) write(b *strings.Builder, last string) {
 		fmt.Fprintln(b, "  considered now:")
 	}
 	w := tables.New(b)
-	for _, c := range p.Candidates {
+	for _, c := range candidates {
 		verdict := c.Why
 		switch {
 		case c.Chosen && p.Existing:

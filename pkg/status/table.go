@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -105,14 +106,10 @@ func (c *Container) request() string {
 
 // high shows a raised value behind the computed one.
 func (c *Container) high() string {
-	text := tables.Value(c.High)
-	switch {
-	case c.Raised == 0:
-		return text
-	case c.Raised == 1<<64-1:
-		return text + "→max"
+	if c.Raised == 0 || c.High == nil {
+		return tables.Value(c.High)
 	}
-	return text + "→" + quantity.Short(c.Raised)
+	return strings.Join(cgroup.Apart(*c.High, c.Raised), "→")
 }
 
 func limit(bytes uint64) string {
@@ -170,12 +167,20 @@ func (d *Document) writeAncestors(b *strings.Builder) {
 	for _, a := range d.Ancestors {
 		state := "the same"
 		if differs(a.Min, a.RealMin) || differs(a.Low, a.RealLow) {
-			state = fmt.Sprintf("%s, %s: overwritten or not yet written", tables.Value(a.RealMin), tables.Value(a.RealLow))
+			state = fmt.Sprintf("%s, %s: overwritten or not yet written", real(a.Min, a.RealMin), real(a.Low, a.RealLow))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", a.Cgroup, tables.Value(a.Min), tables.Value(a.Low), state)
 	}
 	w.Flush()
 	fmt.Fprintln(b)
+}
+
+// real is what a file holds, different from what is wanted where it differs.
+func real(wanted, real *uint64) string {
+	if !differs(wanted, real) {
+		return tables.Value(real)
+	}
+	return cgroup.Apart(*real, *wanted)[0]
 }
 
 func differs(wanted, real *uint64) bool { return wanted != nil && real != nil && *wanted != *real }

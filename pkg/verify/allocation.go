@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -21,7 +20,7 @@ func unpinned(n Node) []Finding {
 			continue
 		}
 		findings = append(findings, Finding{Warning, "unpinned", c.object(),
-			"it could not be placed and runs without NUMA nodes of its own: " + strings.ReplaceAll(c.Unplaced, "\n", " "),
+			"it could not be placed and runs without NUMA nodes of its own: " + memorymanager.InLine(c.Unplaced),
 			"make room (end or shrink another pinned pod, or lower this one's request) and delete the pod, so that it is placed again; to have such containers rejected instead set onUnsatisfiable: Reject, or the annotation numa: required on the pod"})
 	}
 	return findings

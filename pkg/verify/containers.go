@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -40,9 +41,9 @@ func files(n Node) []Finding {
 			want = &c.Raised
 		}
 		if want != nil && !memoryqos.Holds(real.High, *want, n.PageSize) {
-			is, should := apart(real.High, *want)
+			sizes := cgroup.Apart(real.High, *want)
 			findings = append(findings, Finding{Warning, "memory-high", c.object(),
-				fmt.Sprintf("memory.high is %s, want %s", is, should), do})
+				fmt.Sprintf("memory.high is %s, want %s", sizes[0], sizes[1]), do})
 		}
 	}
 	return findings
@@ -52,14 +53,6 @@ func sameNodes(a, b string) bool {
 	x, err := nodeset.Parse(a)
 	y, err2 := nodeset.Parse(b)
 	return err == nil && err2 == nil && x == y
-}
-
-// limit is a limit as the kernel's file shows it.
-func limit(bytes uint64) string {
-	if bytes == 1<<64-1 {
-		return "max"
-	}
-	return quantity.Short(bytes)
 }
 
 // placement compares where a container's pages are with where they are allocated. Private pages elsewhere are slow for this
@@ -81,7 +74,7 @@ func placement(n Node) []Finding {
 		if notable(private, all) {
 			findings = append(findings, Finding{Warning, "pages-elsewhere", c.object(),
 				fmt.Sprintf("%s of private memory is on %s, the container is allocated on %s", quantity.Short(private), privateAt.Named(), nodes.Named()),
-				"it was allocated before the container was pinned, or its node was full: a restart of the pod brings it home; migratepages PID " + privateAt.String() + " " + nodes.String() + " moves it while it runs"})
+				"it was allocated before the container was pinned, or its node was full: a restart of the pod moves it back; migratepages PID " + privateAt.String() + " " + nodes.String() + " moves it while it runs"})
 		}
 		if notable(shared, all) {
 			findings = append(findings, Finding{Note, "shared-elsewhere", c.object(),
@@ -127,8 +120,9 @@ func raised(n Node) []Finding {
 		case c.Stopped:
 			findings = append(findings, Finding{Warning, "stopped", c.object(), "the container is stopped by its memory.high and is being given room", do})
 		case c.Raised > 0 && c.High != nil:
+			sizes := cgroup.Apart(*c.High, c.Raised)
 			findings = append(findings, Finding{Warning, "raised", c.object(),
-				fmt.Sprintf("the stall guard has raised memory.high from %s to %s", limit(*c.High), limit(c.Raised)), do})
+				fmt.Sprintf("the stall guard has raised memory.high from %s to %s", sizes[0], sizes[1]), do})
 		}
 	}
 	return findings

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -79,8 +79,8 @@ func (n Node) claimed(parent string, value func(Cgroup) uint64) uint64 {
 	return sum
 }
 
-// stranger is the child of a cgroup that claims most, of those that hold no container of the daemon's.
-func (n Node) stranger(parent string, value func(Cgroup) uint64) (cgroup string, bytes uint64) {
+// otherCgroup is the child of a cgroup that claims most, of those that hold no container of the daemon's.
+func (n Node) otherCgroup(parent string, value func(Cgroup) uint64) (cgroup string, bytes uint64) {
 	ours := map[string]bool{}
 	n.Pod = "" // the containers of the other pods are the daemon's, too
 	for _, c := range n.containers() {
@@ -144,16 +144,17 @@ func protection(n Node) []Finding {
 				return cmp.Or(cmp.Compare(b.promised-b.bytes, a.promised-a.bytes), cmp.Compare(a.container, b.container))
 			})
 			worst := all[0]
-			cause, do := fmt.Sprintf("its %s is %s", p.file, quantity.Short(p.value(n.Cgroups[at]))), n.restore(at)
+			other, others := n.otherCgroup(at, p.value)
+			sizes := cgroup.Apart(p.value(n.Cgroups[at]), worst.bytes, worst.promised, worst.claimed, others)
+			cause, do := fmt.Sprintf("its %s is %s", p.file, sizes[0]), n.restore(at)
 			if worst.claimed > 0 {
-				cause += fmt.Sprintf(", and what is directly below it claims %s together", quantity.Short(worst.claimed))
-				if stranger, bytes := n.stranger(at, p.value); stranger != "" {
-					cause += fmt.Sprintf(", %s of it %s, which holds no container of the daemon's", quantity.Short(bytes), stranger)
-					do = "take the " + p.file + " of " + stranger + " away, or move that cgroup away from the pods: it takes part of their protection"
+				cause += fmt.Sprintf(", and what is directly below it claims %s together", sizes[3])
+				if other != "" {
+					cause += fmt.Sprintf(", %s of it %s, which holds no container of the daemon's", sizes[4], other)
+					do = "take the " + p.file + " of " + other + " away, or move that cgroup away from the pods: it takes part of their protection"
 				}
 			}
-			has, promised := apart(worst.bytes, worst.promised)
-			what := fmt.Sprintf("%s: %s has %s instead of %s", cause, worst.container, has, promised)
+			what := fmt.Sprintf("%s: %s has %s instead of %s", cause, worst.container, sizes[1], sizes[2])
 			if len(all) > 1 {
 				what += fmt.Sprintf(", and %s more", several(len(all)-1, "container"))
 			}

@@ -30,14 +30,6 @@ func (r Report) WriteText(to io.Writer) error {
 	return err
 }
 
-// apart writes two sizes for people, in bytes where they would read the same.
-func apart(a, b uint64) (string, string) {
-	if x, y := limit(a), limit(b); x != y || a == b {
-		return x, y
-	}
-	return fmt.Sprint(a), fmt.Sprint(b)
-}
-
 func several(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

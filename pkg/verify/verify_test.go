@@ -98,7 +98,7 @@ func TestFindings(t *testing.T) {
 			})
 		},
 		"unpinned": func(n *Node) {
-			database(n).CpusetMems, database(n).Unplaced = "", "there is no room:\nnode 0 too full;\nnode 1 too full"
+			database(n).CpusetMems, database(n).Unplaced = "", "policy restricted, scope container: no set of NUMA nodes has room:\nnode 0: 2Gi of 10Gi free, 3Gi needed\nnode 1: 1Gi of 10Gi free, 3Gi needed"
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" })
 			n.Document.Pods = append(n.Document.Pods,
 				status.Pod{Namespace: "default", Name: "ended", Containers: []status.Container{{Name: "app", State: "stopped", Cgroup: "kubepods/pod1/a"}}})

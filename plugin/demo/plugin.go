@@ -95,20 +95,27 @@ func (p *plugin) document(ctx context.Context) (*status.Document, error) {
 }
 
 // Facts returns what the plugin knows of a container.
-func (p *plugin) Facts(ctx context.Context, podUID, container string) (simulator.Facts, error) {
+func (p *plugin) Facts(ctx context.Context, podUID, container string) (facts simulator.Facts, err error) {
 	document, err := p.document(ctx)
 	if err != nil {
-		return simulator.Facts{}, err
+		return facts, err
 	}
 	for _, pod := range document.Pods {
+		if pod.UID != podUID {
+			continue
+		}
 		for _, c := range pod.Containers {
-			if pod.UID == podUID && c.Name == container {
-				request := podinfo.Estimate{Request: c.Request, Source: memoryqos.Source(c.RequestSource), Error: c.RequestError}
-				return simulator.Facts{Request: request, Unplaced: c.Unplaced}, nil
+			if c.Name == container {
+				facts.Request = podinfo.Estimate{Request: c.Request, Source: memoryqos.Source(c.RequestSource), Error: c.RequestError}
+			}
+		}
+		for _, r := range document.Rejections {
+			if r.Namespace == pod.Namespace && r.Pod == pod.Name && r.Container == container {
+				facts.Unplaced = r.Text
 			}
 		}
 	}
-	return simulator.Facts{}, nil
+	return facts, nil
 }
 
 // Nodes returns the plugin's node map.

@@ -28,7 +28,7 @@ func TestRejectionsSayWhyAndLeakNothing(t *testing.T) {
 			if err == nil {
 				t.Fatalf("a second container of %d bytes was admitted", size)
 			}
-			for _, part := range []string{"app", "refused", policy, fmt.Sprint(size), "node 0", "node 1", "free"} {
+			for _, part := range []string{"app", "refused", policy, "needed", "node 0", "node 1", "free"} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("the create's error lacks %q: %v", part, err)
 				}

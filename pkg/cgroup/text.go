@@ -1,0 +1,41 @@
+package cgroup
+
+import (
+	"strconv"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+// FormatLimit is the text of a number of bytes in a file; "max" for Max.
+func FormatLimit(bytes uint64) string {
+	if bytes == Max {
+		return "max"
+	}
+	return strconv.FormatUint(bytes, 10)
+}
+
+// Readable is FormatLimit for people: "1.9Gi", or "max".
+func Readable(bytes uint64) string { return Apart(bytes)[0] }
+
+// Apart is Readable for the values of one sentence: those that differ read differently.
+func Apart(values ...uint64) []string {
+	texts := quantity.Apart(values...)
+	for i, value := range values {
+		if value == Max {
+			texts[i] = FormatLimit(Max)
+		}
+	}
+	return texts
+}
+
+// Log is a value for the log; its JSON form has the text of the file.
+func Log(bytes uint64) quantity.Logged { return LogApart(bytes)[0] }
+
+// LogApart is Log for the values of one line.
+func LogApart(values ...uint64) []quantity.Logged {
+	all := make([]quantity.Logged, len(values))
+	for i, text := range Apart(values...) {
+		all[i] = quantity.Logged{Text: text, Exact: FormatLimit(values[i])}
+	}
+	return all
+}
