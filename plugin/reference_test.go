@@ -2,10 +2,8 @@ package main
 
 import (
 	"bytes"
-	"errors"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -105,36 +103,4 @@ func TestReferenceIsCurrent(t *testing.T) {
 			t.Errorf("%s (-) is not what the commands say (+); UPDATE_GOLDEN=1 rewrites it:\n%s", file, cmp.Diff(string(got), string(want)))
 		}
 	}
-}
-
-// The commands that documents tell people to run are ones of this binary, with flags that it knows.
-func TestDocumentsNameRealCommands(t *testing.T) {
-	for file, least := range map[string]int{"../docs/troubleshooting.md": 10, "../.github/ISSUE_TEMPLATE/bug.yaml": 6} {
-		page, err := os.ReadFile(file)
-		must(t, err)
-		found := regexp.MustCompile("(?m)(?:^    |`)nri-memory-manager ([^`\n]+)").FindAllStringSubmatch(string(page), -1)
-		if len(found) < least {
-			t.Errorf("%s: %d commands found, want at least %d", file, len(found), least)
-		}
-		for _, match := range found {
-			if err := isCommand(strings.Fields(match[1])); err != nil {
-				t.Errorf("%s: nri-memory-manager %s: %v", file, match[1], err)
-			}
-		}
-	}
-}
-
-// isCommand checks the words after the binary's name.
-func isCommand(words []string) error {
-	command, rest, err := newRootCommand().Find(words)
-	if err != nil {
-		return err
-	}
-	if !command.HasParent() {
-		return errors.New("no subcommand")
-	}
-	if err := command.ParseFlags(rest); err != nil {
-		return err
-	}
-	return command.ValidateArgs(command.Flags().Args())
 }

@@ -121,7 +121,8 @@ func TestStateVerify(t *testing.T) {
 			strings.Replace(docState, `"size":161061273600`, `"size":1`, 1), machine, exitFailed,
 			[]string{"checksum is 17296941, but the content has ", "nodes 0-1: memory: reserved is 150Gi, but the containers' blocks are 1\n"},
 		},
-		"cut short": {docState[:200], machine, exitFailed, []string{"is not JSON from byte 200 on (cut short?)", "    to do: put a good copy in its place"}},
+		"no state file": {"no state", machine, exitFailed, []string{"is not JSON from byte 2 on", "    to do: put a good copy in its place"}},
+		"cut short":     {docState[:200], machine, exitFailed, []string{"is not JSON from byte 200 on (cut short?)", "    to do: put a good copy in its place"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

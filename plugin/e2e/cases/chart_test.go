@@ -42,7 +42,7 @@ func (c cluster) ask(question ...string) (string, error) {
 }
 
 // TestChartInACluster installs the packed chart with Helm as docs/installation.md says, has the scheduler place pods, asks the
-// daemon about them with kubectl, changes the configuration by an upgrade, and uninstalls without a trace.
+// daemon about them with kubectl, changes the configuration by an upgrade, and uninstalls it.
 func TestChartInACluster(t *testing.T) {
 	k := kubeletOf(t)
 	importReleasedImage(t, k)
@@ -85,7 +85,7 @@ func TestChartInACluster(t *testing.T) {
 		})
 	}
 
-	// As docs/installation.md says under "Uninstalling without a trace".
+	// As docs/installation.md says under "Uninstalling".
 	c.do(append([]string{"helm", "upgrade", "--reuse-values", "--set", "rollbackOnDelete=true", "--wait", "--timeout", "12m"}, chart...)...)
 	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=12m")
 	holdsValue(t, server, "memory.high", high)
