@@ -149,8 +149,8 @@ func newStateVerifyCommand() *cobra.Command {
 		Use:   "verify FILE",
 		Short: "Verify a state file: its checksum, its sums and groups, and whether it fits this machine or another one",
 		Long: `Lists everything that is wrong with a state file and what to do about it; the exit status is then 1. The memory of
-the nodes may differ from the file's by the configuration's stateTolerance (64Mi). Without --config, what the file has
-reserved for the system is taken as right.`,
+the nodes may differ from the file's by the configuration's stateTolerance (64Mi), as long as the containers still fit; huge
+pages may not. Without --config, what the file has reserved for the system is taken as right.`,
 		Example: `  nri-memory-manager state verify /var/lib/kubelet/memory_manager_state
   nri-memory-manager state verify memory_manager_state --machine two-nodes.yaml --config config.yaml`,
 		Args: cobra.ExactArgs(1),
@@ -206,5 +206,5 @@ func compareState(s memorymanager.State, machinePath, configPath string) ([]chec
 	if err != nil {
 		return []checkpoint.Finding{{Where: "machine", What: err.Error(), Do: "look whether the file is of this machine, or name its configuration with --config"}}, nil
 	}
-	return checkpoint.Compare(s, manager.Nodes(), uint64(c.StateTolerance)), nil
+	return checkpoint.Compare(s, manager.Nodes(), resolved.StateTolerance), nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -153,6 +154,60 @@ func TestStateVerifyWithConfiguration(t *testing.T) {
 	config = writeFile(t, "config.yaml", "memoryManagerPolicy: None\n")
 	if code, out, errOut := runState("verify", state, "--machine", machine, "--config", config); code != exitOK {
 		t.Errorf("%d %q %q", code, out, errOut)
+	}
+}
+
+// aKernel is the machine of docState as the kernel shows it, with so many KiB more on its nodes.
+func aKernel(t *testing.T, iomem string, more ...int) string {
+	t.Helper()
+	root := t.TempDir()
+	files := map[string]string{"proc/meminfo": "MemTotal: 263939528 kB\n", "proc/iomem": iomem, "sys/devices/system/node/online": "0-1\n"}
+	for id, kib := range []int{131823588, 132115940} {
+		folder := fmt.Sprintf("sys/devices/system/node/node%d/", id)
+		files[folder+"meminfo"] = fmt.Sprintf("Node %d MemTotal: %d kB\n", id, kib+more[id])
+		files[folder+"cpulist"] = fmt.Sprintln(id)
+		files[folder+"distance"] = "10 10\n"
+		files[folder+"hugepages/hugepages-1048576kB/nr_hugepages"] = "0\n"
+	}
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(root, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestStateVerifyWithMemoryThatMoved(t *testing.T) {
+	const (
+		image  = "00100000-7fffffff : System RAM\n  01000000-01ffffff : Kernel code\n  03a00000-03ffffff : Kernel bss\n"
+		zeroed = "00000000-00000000 : Kernel code\n  00000000-00000000 : Kernel bss\n"
+	)
+	tests := map[string]struct {
+		iomem, tolerance string
+		more             []int // KiB
+		want             string
+	}{
+		"12 KiB, auto":                 {image, "auto", []int{-12, 0}, " is good"},
+		"12 KiB, exact":                {image, "0", []int{-12, 0}, "node 0: memory: total is 134987354112 in the file and 134987341824 on the machine, 12288 bytes apart (tolerated 0)\n"},
+		"12 KiB, unprivileged":         {zeroed, "auto", []int{-12, 0}, "12288 bytes apart (tolerated 0)\n"},
+		"from node to node, 128Mi":     {zeroed, "128Mi", []int{-42670, 42670}, " is good"},
+		"from node to node, 32Mi":      {image, "32Mi", []int{-42670, 42670}, "43694080 bytes apart (tolerated 33554432)\n"},
+		"as much as the bound":         {image, "auto", []int{0, 114688}, " is good"},
+		"a page more than the bound":   {image, "auto", []int{0, 114692}, "117444608 bytes apart (tolerated 117440512)\n"},
+		"within it, and does not fit":  {image, "200Gi", []int{-50 << 20, -50 << 20}, "nodes 0-1: memory: the memory assignment does not fit the machine state: containers have 161061273600 bytes, the machine gives 157426327552\n"},
+		"more than 64Mi, the defaults": {image, "64Mi", []int{0, 65540}, "67112960 bytes apart (tolerated 67108864)\n"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			config := writeFile(t, "config.yaml", "stateTolerance: "+test.tolerance+"\nreservedMemory: 0:memory=3Gi;1:memory=2148Mi\n")
+			code, out, errOut := runState("verify", writeFile(t, "state", docState), "--machine", aKernel(t, test.iomem, test.more...), "--config", config)
+			if good := test.want == " is good"; good != (code == exitOK) || !strings.Contains(out, test.want) {
+				t.Errorf("%d %q\n%s", code, errOut, out)
+			}
+		})
 	}
 }
 

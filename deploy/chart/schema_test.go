@@ -57,7 +57,7 @@ func TestSchemaAdmitsEveryDefault(t *testing.T) {
 		"the file with every key": "config:\n  " + strings.ReplaceAll(string(text), "\n", "\n  "),
 		"texts for numbers":       `{config: {memoryThrottlingFactor: "0.8", guaranteedHeadroom: "1e-1", stateTolerance: 4096, kubeReserved: {cpu: 4, memory: 1Gi}}}`,
 		"both forms of a list":    `{config: {reservedMemory: [{numaNode: "0", limits: {memory: 1073741824}}], kubeReserved: null}}`,
-		"the other form":          `{config: {reservedMemory: "0:memory=1Gi", memoryThrottlingFactor: null, requestTimeout: 0, onUnsatisfiable: ""}}`,
+		"the other form":          `{config: {reservedMemory: "0:memory=1Gi", memoryThrottlingFactor: null, requestTimeout: 0, onUnsatisfiable: "", stateTolerance: auto}}`,
 	} {
 		got, err := render(t, values)
 		if err != nil {
@@ -117,7 +117,7 @@ func (g generator) byType(t reflect.Type, path string) schema {
 	switch t {
 	case reflect.TypeFor[ours.Duration]():
 		return schema{Type: []string{"string", "integer"}, Pattern: aDuration, Maximum: new(int)} // the only duration without a unit is 0
-	case reflect.TypeFor[quantity.Bytes](), reflect.TypeFor[ours.ReservedBytes]():
+	case reflect.TypeFor[quantity.Bytes](), reflect.TypeFor[ours.ReservedBytes](), reflect.TypeFor[ours.Tolerance]():
 		return schema{Type: []string{"string", "integer"}}
 	case reflect.TypeFor[ours.ReservedMemory]():
 		items := g.of(t.Elem(), path+"[]")

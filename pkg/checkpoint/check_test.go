@@ -110,13 +110,27 @@ func TestCompare(t *testing.T) {
 			return n
 		}, 10, []string{"node 1: memory: systemReserved is 0 in the file and 1 here"}},
 		"less than allocated": {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[0].Memory[0].Allocatable = 89; return n }, 10, []string{"node 0: memory: allocatable is 100 in the file and 89 on the machine, 11 apart (tolerated 10)", "node 0: memory: containers have 100, the machine gives 89"}},
-		"type gone":           {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[1].Memory = nil; return n }, 10, []string{"node 1: memory: 100 in the file, none on the machine"}},
+		"tolerated, but too small": {func(n []memorymanager.NodeState) []memorymanager.NodeState {
+			n[0].Memory[0].Allocatable, n[1].Memory[0].Allocatable = 95, 14
+			return n
+		}, 90, []string{"nodes 0-1: memory: the memory assignment does not fit the machine state: containers have 150, the machine gives 109"}},
+		"type gone": {func(n []memorymanager.NodeState) []memorymanager.NodeState { n[1].Memory = nil; return n }, 10, []string{"node 1: memory: 100 in the file, none on the machine"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			checkFindings(t, Compare(twoNodes(), test.change(twoNodes().Nodes), test.tolerance), test.want)
 		})
 	}
+}
+
+func TestHugePagesAreComparedExactly(t *testing.T) {
+	with := func(pages uint64) memorymanager.State {
+		s := twoNodes()
+		s.Nodes[1].Memory = append(s.Nodes[1].Memory, memorymanager.TypeTable{Type: "hugepages-2Mi", Table: memorymanager.Table{Total: pages, Allocatable: pages}})
+		return s
+	}
+	checkFindings(t, Compare(with(8), with(8).Nodes, 100), nil)
+	checkFindings(t, Compare(with(8), with(7).Nodes, 100), []string{"node 1: hugepages-2Mi: total is 8 in the file and 7 on the machine, 1 apart (tolerated 0)"})
 }
 
 func TestReserveAs(t *testing.T) {

@@ -2,9 +2,11 @@ package checkpoint
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -16,7 +18,8 @@ const (
 )
 
 // Compare lists where a state does not fit a machine: nodes is the node map of that machine without allocations.
-// Memory that differs by up to tolerance bytes a node and type is left out; 0 is as strict as the kubelet.
+// Ordinary memory that differs by up to tolerance bytes a node is left out, if the allocations still fit; 0 is as strict as a
+// kubelet without memory-drift-tolerance.
 func Compare(s memorymanager.State, nodes []memorymanager.NodeState, tolerance uint64) []Finding {
 	var c checker
 	for _, now := range nodes {
@@ -33,12 +36,37 @@ func Compare(s memorymanager.State, nodes []memorymanager.NodeState, tolerance u
 			c.add(nodeName(stored.ID), doMachine, "is in the file, but not among the machine's nodes (%d assignments)", stored.Assignments)
 		}
 	}
+	c.compareGroups(s, nodes)
 	return c.findings
+}
+
+// compareGroups checks that what is allocated on each group of nodes still fits them, whatever the tolerance: memory may lie
+// on any node of its group.
+func (c *checker) compareGroups(s memorymanager.State, nodes []memorymanager.NodeState) {
+	reserved, _ := groupSums(s)
+	for _, key := range slices.SortedFunc(maps.Keys(reserved), compareGroupType) {
+		gives, there := uint64(0), nodeset.Set(0)
+		for _, now := range nodes {
+			if table := typeTable(now, key.name); table != nil && key.group.Has(now.ID) {
+				gives += table.Allocatable
+				there = there.Union(nodeset.Of(now.ID))
+			}
+		}
+		if there == key.group && reserved[key] > gives { // what is gone has been reported
+			s := quantity.Apart(reserved[key], gives)
+			c.add("nodes "+key.group.String(), doDrain, "%s: the memory assignment does not fit the machine state: containers have %s, the machine gives %s",
+				key.name, s[0], s[1])
+		}
+	}
 }
 
 func (c *checker) compareNode(stored, now memorymanager.NodeState, tolerance uint64) {
 	where := nodeName(now.ID)
 	for _, table := range now.Memory {
+		tolerance := tolerance
+		if table.Type != memorymanager.Memory {
+			tolerance = 0 // huge pages do not move by themselves
+		}
 		old := typeTable(stored, table.Type)
 		switch {
 		case old == nil && table.Total == 0: // a pool that is listed but empty

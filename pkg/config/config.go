@@ -77,8 +77,8 @@ type Config struct {
 
 	// ReconcilePeriod is the time between two checks of the cgroups that others write to.
 	ReconcilePeriod Duration `yaml:"reconcilePeriod"`
-	// StateTolerance is how far a node's memory may have moved since the state file was written, in bytes.
-	StateTolerance quantity.Bytes `yaml:"stateTolerance"`
+	// StateTolerance is how far a node's memory may have moved since the state file was written.
+	StateTolerance Tolerance `yaml:"stateTolerance"`
 	// RecordingSize is how much room the recordings of run --record have, in bytes.
 	RecordingSize quantity.Bytes `yaml:"recordingSize"`
 	// StallGuard raises memory.high where it stops a container.

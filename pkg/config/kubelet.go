@@ -22,6 +22,7 @@ type kubeletConfiguration struct {
 	Kind       string `json:"kind"`
 
 	MemoryManagerPolicy          string            `json:"memoryManagerPolicy"`
+	MemoryManagerPolicyOptions   map[string]string `json:"memoryManagerPolicyOptions"`
 	TopologyManagerPolicy        string            `json:"topologyManagerPolicy"`
 	TopologyManagerScope         string            `json:"topologyManagerScope"`
 	TopologyManagerPolicyOptions map[string]string `json:"topologyManagerPolicyOptions"`
@@ -96,6 +97,13 @@ func (c *Config) take(k kubeletConfiguration) error {
 	}
 	if taken("memoryManagerPolicy", k.MemoryManagerPolicy != "") {
 		c.MemoryManagerPolicy = MemoryManagerPolicy(k.MemoryManagerPolicy)
+	}
+	tolerance, set, err := k.stateTolerance()
+	if err != nil {
+		return err
+	}
+	if taken("stateTolerance", set) {
+		c.StateTolerance = tolerance
 	}
 	if taken("topologyManagerPolicy", k.TopologyManagerPolicy != "") {
 		c.TopologyManagerPolicy = topologymanager.Policy(k.TopologyManagerPolicy)

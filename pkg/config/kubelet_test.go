@@ -167,6 +167,30 @@ func TestSwapOfTheKubelet(t *testing.T) {
 	}
 }
 
+func TestToleranceOfTheKubelet(t *testing.T) {
+	static := func(value string) string {
+		return kubeletHead + "memoryManagerPolicy: Static\nmemoryManagerPolicyOptions: {memory-drift-tolerance: " + value + "}"
+	}
+	for name, tc := range map[string]struct {
+		kubelet, ours string
+		want          Tolerance
+	}{
+		"not set":      {kubeletHead + "memoryManagerPolicy: Static\nmemoryManagerPolicyOptions: {}", "", 64 << 20},
+		"auto":         {static("auto"), "", AutoTolerance},
+		"off":          {static(`"off"`), "", 0},
+		"a quantity":   {static("128Mi"), "", 128 << 20},
+		"ours on top":  {static("auto"), "stateTolerance: 1Mi", 1 << 20},
+		"ours is auto": {static("128Mi"), "stateTolerance: auto", AutoTolerance},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := Load(beside(t, tc.kubelet, tc.ours))
+			if err != nil || c.StateTolerance != tc.want {
+				t.Errorf("%d, %v, want %d", c.StateTolerance, err, tc.want)
+			}
+		})
+	}
+}
+
 func TestPolicyNoneOfTheKubeletIsTakenOverWithAWarning(t *testing.T) {
 	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", ""))
 	if err != nil || c.MemoryManagerPolicy != MemoryManagerNone || len(c.origin.warnings) != 1 ||
@@ -212,6 +236,10 @@ func TestErrorNamesTheFileThatIsWrong(t *testing.T) {
 		"kubelet's value":      {kubeletHead + "topologyManagerPolicy: x", "", `%s/kubelet.yaml: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "x"`},
 		"kubelet's quantity":   {kubeletHead + "kubeReserved: {memory: -1}", "", `%s/kubelet.yaml: kubeReserved.memory: "-1" is negative`},
 		"kubelet's reserved":   {kubeletHead + "reservedMemory: [{numaNode: 0, limits: {memory: -1}}]", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: reservedMemory[0].limits.memory: "-1" is negative`},
+		"unknown option":       {kubeletHead + "memoryManagerPolicy: Static\nmemoryManagerPolicyOptions: {memory-drift: auto}", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: memoryManagerPolicyOptions: unknown option "memory-drift", did you mean "memory-drift-tolerance"?`},
+		"no tolerance":         {kubeletHead + "memoryManagerPolicy: Static\nmemoryManagerPolicyOptions: {memory-drift-tolerance: some}", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: memoryManagerPolicyOptions.memory-drift-tolerance: want auto, off or a quantity such as 128Mi, got "some"`},
+		"negative tolerance":   {kubeletHead + "memoryManagerPolicy: Static\nmemoryManagerPolicyOptions: {memory-drift-tolerance: -1Mi}", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: memoryManagerPolicyOptions.memory-drift-tolerance: "-1Mi" is negative`},
+		"option of None":       {kubeletHead + "memoryManagerPolicy: None\nmemoryManagerPolicyOptions: {memory-drift-tolerance: auto}", "memoryManagerPolicy: Static", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: memoryManagerPolicyOptions.memory-drift-tolerance: only memoryManagerPolicy Static has options, got "None"`},
 		"ours above kubelet's": {kubeletHead + "kubeReserved: {memory: 1Gi}", "kubeReserved: {memory: -1}", `%s/c.yaml:2: kubeReserved.memory: "-1" is negative`},
 	}
 	for name, tc := range tests {

@@ -173,6 +173,7 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"reconcile":              {"reconcilePeriod: 1ms", "c.yaml:1: reconcilePeriod: want 1s to 1h, got 1ms"},
 		"recording":              {"recordingSize: 1Mi", "c.yaml:1: recordingSize: want 8Mi or more, got 1Mi"},
 		"tolerance":              {"stateTolerance: -64Mi", `c.yaml:1: stateTolerance: "-64Mi" is negative`},
+		"no tolerance":           {"stateTolerance: off", `c.yaml:1: stateTolerance: want auto or a quantity such as 128Mi, got "off"`},
 		"stall above window":     {"stallGuard:\n  window: 1s\n  stall: 2s", "c.yaml:3: stallGuard.stall: want 1ms to 1s, got 2s"},
 		"window":                 {"stallGuard: {window: 20s}", "c.yaml:1: stallGuard.window: want 500ms to 10s, got 20s"},
 		"step":                   {"stallGuard: {step: 0}", "c.yaml:1: stallGuard.step: want more than 0 and at most 1, got 0"},

@@ -33,6 +33,8 @@ type Resolved struct {
 	Eviction uint64
 	// WorkloadSwap is set where the KubeletConfiguration has the swapBehavior WorkloadControlledSwap.
 	WorkloadSwap bool
+	// StateTolerance is the configuration's in bytes, on this machine.
+	StateTolerance uint64
 	// Warnings are one line each, for the log.
 	Warnings []string
 }
@@ -66,6 +68,7 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 	r.Static = c.MemoryManagerPolicy == MemoryManagerStatic
 	if r.Static {
 		r.Warnings = append(r.Warnings, c.warnAboutCPUs()...)
+		r.tolerate(m)
 		err = r.placement(m, keep)
 	}
 	return r, err

@@ -56,7 +56,7 @@ func TestTaskPageReservations(t *testing.T) {
 		QoS: memoryqos.Settings{Factor: c.MemoryThrottlingFactor, Reservation: memoryqos.TieredReservation, GuaranteedHeadroom: 0.02,
 			NodeAllocatable: 134987354112 + 135286722560 - 5<<30, PageSize: 4096},
 		Reserved: c.ReservedMemory,
-		Eviction: 100 << 20,
+		Eviction: 100 << 20, StateTolerance: 64 << 20,
 	}
 	r.Config = Config{}
 	if diff := cmp.Diff(want, r, sameConfig); diff != "" {
@@ -308,5 +308,29 @@ func TestReservedMemoryOfSeveralFlags(t *testing.T) {
 	got, err := ParseReservedMemory("0:memory=1Gi", "", "1:memory=2Gi,hugepages-1Gi=1Gi")
 	if err != nil || got.String() != "0:memory=1Gi;1:hugepages-1Gi=1Gi,memory=2Gi" {
 		t.Errorf("%s, %v", got, err)
+	}
+}
+
+func TestStateTolerance(t *testing.T) {
+	m := fuzzMachine()
+	for name, tc := range map[string]struct {
+		text    string
+		image   uint64
+		want    uint64
+		warning string
+	}{
+		"default":            {"", 48 << 20, 64 << 20, ""},
+		"a quantity":         {"stateTolerance: 128Mi\n", 0, 128 << 20, ""},
+		"auto":               {"stateTolerance: auto\n", 48 << 20, 117440512, ""},
+		"auto, unprivileged": {"stateTolerance: auto\n", 0, 0, "stateTolerance auto: /proc/iomem does not show the size of the kernel's image, which takes CAP_SYS_ADMIN: every change of a NUMA node's memory is reported; set a quantity such as 128Mi instead"},
+		"nothing is placed":  {"stateTolerance: auto\nmemoryManagerPolicy: None\n", 0, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m.KernelImage = tc.image
+			r, err := resolve(t, tc.text+"reservedMemory: 0:memory=1Gi", m)
+			if err != nil || r.StateTolerance != tc.want || strings.Join(r.Warnings, "\n") != tc.warning {
+				t.Errorf("%d, %v, %q, want %d", r.StateTolerance, err, r.Warnings, tc.want)
+			}
+		})
 	}
 }

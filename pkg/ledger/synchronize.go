@@ -204,7 +204,7 @@ func (l *Ledger) Restore(state memorymanager.State) (memorymanager.RestoreReport
 	if l.manager == nil {
 		return memorymanager.RestoreReport{}, nil
 	}
-	return l.manager.Restore(state, uint64(l.resolved.Config.StateTolerance))
+	return l.manager.Restore(state, l.resolved.StateTolerance)
 }
 
 // State are all allocations; false under the Memory Manager policy None.

@@ -14,6 +14,8 @@ type Machine struct {
 	MemTotal uint64
 	// Swap is /proc/meminfo's SwapTotal in bytes.
 	Swap uint64
+	// KernelImage is what the running kernel's code and data take, in bytes (/proc/iomem); 0 where that is not known.
+	KernelImage uint64
 }
 
 // Node is one NUMA node.

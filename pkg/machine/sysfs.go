@@ -40,6 +40,7 @@ func read(sysfsRoot, procRoot string) (Machine, error) {
 			return Machine{}, fmt.Errorf("%s: no MemTotal", filepath.Join(procRoot, "meminfo"))
 		}
 		m.Swap = info["SwapTotal"]
+		m.KernelImage = readKernelImage(filepath.Join(procRoot, "iomem"))
 	}
 	folder := filepath.Join(sysfsRoot, "devices/system/node")
 	online, err := readLine(filepath.Join(folder, "online"))

@@ -32,7 +32,7 @@ type Drift struct {
 	Type MemoryType
 	// Stored and Now are allocatable bytes; 0 where the type, or the node, is not there.
 	Stored, Now uint64
-	// Tolerated is set when the difference is within the tolerance.
+	// Tolerated is set when the difference is within the tolerance; huge pages do not move by themselves.
 	Tolerated bool
 }
 
@@ -127,7 +127,7 @@ func (m *Manager) drift(stored []NodeState, tolerance uint64, report *RestoreRep
 			}
 			distance := max(minus(before, now), minus(now, before))
 			report.Drifted = append(report.Drifted, Drift{
-				Node: id, Type: c.name, Stored: before, Now: now, Tolerated: there && distance <= tolerance,
+				Node: id, Type: c.name, Stored: before, Now: now, Tolerated: there && c.name == Memory && distance <= tolerance,
 			})
 		}
 		for name, before := range was[id] {

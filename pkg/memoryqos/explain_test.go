@@ -41,7 +41,7 @@ func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
 			high:       "memory.high = request 0 + (node allocatable 8Gi - request) * 0.9 = 7.2Gi, in whole pages of 4Ki",
 			protection: noRequest},
 		"the limit is the pod's": {class: guaranteed, request: gi, limit: 4 * gi,
-			change: func(_ *memoryqos.Settings, c *memoryqos.Container) { c.OwnLimit = new(uint64) },
+			change:     func(_ *memoryqos.Settings, c *memoryqos.Container) { c.OwnLimit = new(uint64) },
 			high:       "memory.high = request 1Gi + (node allocatable 8Gi - request) * 0.9 = 7.3Gi, in whole pages of 4Ki",
 			protection: "memory.min = request = 1Gi, TieredReservation"},
 		"more than the node": {class: burstable, request: 9 * gi,
