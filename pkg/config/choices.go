@@ -14,6 +14,7 @@ var choices = map[string][]string{
 	"memoryManagerPolicy":     names(MemoryManagerStatic, MemoryManagerNone),
 	"topologyManagerPolicy":   names(topologymanager.Policies()...),
 	"topologyManagerScope":    names(topologymanager.ContainerScope, topologymanager.PodScope),
+	"numaAllocationStrategy":  append(names(topologymanager.Strategies()...), ""),
 	"onUnsatisfiable":         names(Reject, Unpinned, ""),
 	"onGroupConflict":         names(FailOnConflict, FallBackOnConflict),
 	"onForeignCPUs":           names(FollowCPUs, RejectCPUs),

@@ -20,8 +20,11 @@ type Config struct {
 	TopologyManagerPolicy topologymanager.Policy `yaml:"topologyManagerPolicy"`
 	// TopologyManagerScope aligns each container or each pod.
 	TopologyManagerScope topologymanager.Scope `yaml:"topologyManagerScope"`
-	// TopologyManagerPolicyOptions are the kubelet's; prefer-closest-numa-nodes is the one that changes a placement.
+	// TopologyManagerPolicyOptions are the kubelet's; max-allowable-numa-nodes is the one that changes no placement.
 	TopologyManagerPolicyOptions map[string]string `yaml:"topologyManagerPolicyOptions"`
+	// NUMAAllocationStrategy chooses among NUMA nodes that would do alike; empty is what the option numa-allocation-strategy
+	// says, and none without it.
+	NUMAAllocationStrategy topologymanager.Strategy `yaml:"numaAllocationStrategy"`
 	// PodLevelResourceManagers allocates Guaranteed pods with pod-level resources as the kubelet does under the feature gate
 	// of this name. Without it such a pod is not pinned.
 	PodLevelResourceManagers bool `yaml:"podLevelResourceManagers"`

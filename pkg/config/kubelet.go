@@ -112,7 +112,7 @@ func (c *Config) take(k kubeletConfiguration) error {
 		c.TopologyManagerScope = topologymanager.Scope(k.TopologyManagerScope)
 	}
 	if taken("topologyManagerPolicyOptions", k.TopologyManagerPolicyOptions != nil) {
-		c.TopologyManagerPolicyOptions = only(k.TopologyManagerPolicyOptions, preferClosest, maxAllowableNodes)
+		c.TopologyManagerPolicyOptions = only(k.TopologyManagerPolicyOptions, policyOptions...)
 	}
 	gate, set := k.FeatureGates["PodLevelResourceManagers"]
 	if taken("podLevelResourceManagers", set) {

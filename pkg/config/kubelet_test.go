@@ -33,12 +33,13 @@ func beside(t *testing.T, kubeletText, ours string) string {
 func TestKubeletConfigurationIsTakenOver(t *testing.T) {
 	factor := 0.8
 	text, err := yaml.Marshal(kubelet.KubeletConfiguration{
-		TypeMeta:                     metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
-		CgroupDriver:                 "systemd",
-		MemoryManagerPolicy:          "Static",
-		TopologyManagerPolicy:        "restricted",
-		TopologyManagerScope:         "pod",
-		TopologyManagerPolicyOptions: map[string]string{"prefer-closest-numa-nodes": "true", "an-option-of-tomorrow": "true"},
+		TypeMeta:              metav1.TypeMeta{APIVersion: "kubelet.config.k8s.io/v1beta1", Kind: "KubeletConfiguration"},
+		CgroupDriver:          "systemd",
+		MemoryManagerPolicy:   "Static",
+		TopologyManagerPolicy: "restricted",
+		TopologyManagerScope:  "pod",
+		TopologyManagerPolicyOptions: map[string]string{"prefer-closest-numa-nodes": "true", "an-option-of-tomorrow": "true",
+			"numa-allocation-strategy": "most-allocated", "numa-score-weights": "cpu=3,memory=1"},
 		ReservedMemory: []kubelet.MemoryReservation{
 			{NumaNode: 0, Limits: corev1.ResourceList{"memory": resource.MustParse("3Gi")}},
 			{NumaNode: 1, Limits: corev1.ResourceList{"memory": resource.MustParse("2148Mi"), "hugepages-2Mi": resource.MustParse("4194304")}},
@@ -61,7 +62,8 @@ func TestKubeletConfigurationIsTakenOver(t *testing.T) {
 	want := Default()
 	want.KubeletConfig = "kubelet.yaml"
 	want.TopologyManagerPolicy = topologymanager.Restricted
-	want.TopologyManagerPolicyOptions = map[string]string{"prefer-closest-numa-nodes": "true"}
+	want.TopologyManagerPolicyOptions = map[string]string{"prefer-closest-numa-nodes": "true",
+		"numa-allocation-strategy": "most-allocated", "numa-score-weights": "cpu=3,memory=1"}
 	want.ReservedMemory = ReservedMemory{{0, map[string]ReservedBytes{"memory": 3 << 30}}, {1, map[string]ReservedBytes{"memory": 2148 << 20, "hugepages-2Mi": 4 << 20}}}
 	want.KubeReserved = map[string]string{"memory": "2Gi"}
 	want.SystemReserved = map[string]string{"memory": "1Gi"}
@@ -234,6 +236,7 @@ func TestErrorNamesTheFileThatIsWrong(t *testing.T) {
 		"another kind":         {"kind: Pod\napiVersion: v1", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: want a KubeletConfiguration of kubelet.config.k8s.io, got kind "Pod" of "v1"`},
 		"not YAML":             {"[", "", "%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: error converting YAML to JSON: yaml: line 1: did not find expected node content"},
 		"kubelet's value":      {kubeletHead + "topologyManagerPolicy: x", "", `%s/kubelet.yaml: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "x"`},
+		"kubelet's strategy":   {kubeletHead + "topologyManagerPolicyOptions: {numa-allocation-strategy: x}", "", `%s/kubelet.yaml: topologyManagerPolicyOptions.numa-allocation-strategy: want none, most-allocated or least-allocated, got "x"`},
 		"kubelet's quantity":   {kubeletHead + "kubeReserved: {memory: -1}", "", `%s/kubelet.yaml: kubeReserved.memory: "-1" is negative`},
 		"kubelet's reserved":   {kubeletHead + "reservedMemory: [{numaNode: 0, limits: {memory: -1}}]", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: reservedMemory[0].limits.memory: "-1" is negative`},
 		"unknown option":       {kubeletHead + "memoryManagerPolicy: Static\nmemoryManagerPolicyOptions: {memory-drift: auto}", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: memoryManagerPolicyOptions: unknown option "memory-drift", did you mean "memory-drift-tolerance"?`},

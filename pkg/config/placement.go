@@ -19,8 +19,10 @@ import (
 func (r *Resolved) placement(m machine.Machine, keep sums) error {
 	c := r.Config
 	prefer, _ := strconv.ParseBool(c.TopologyManagerPolicyOptions[preferClosest])
+	strategy, weights := c.strategy()
 	r.Manager = memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope, PreferClosest: prefer,
-		FallBack: c.OnGroupConflict == FallBackOnConflict, FollowCPUs: c.OnForeignCPUs == FollowCPUs}
+		FallBack: c.OnGroupConflict == FallBackOnConflict, FollowCPUs: c.OnForeignCPUs == FollowCPUs,
+		Strategy: strategy, Weights: weights}
 
 	r.leaveOut(m)
 	for i, node := range m.Nodes {

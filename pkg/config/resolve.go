@@ -68,6 +68,7 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 	r.Static = c.MemoryManagerPolicy == MemoryManagerStatic
 	if r.Static {
 		r.Warnings = append(r.Warnings, c.warnAboutCPUs()...)
+		r.Warnings = append(r.Warnings, c.warnAboutStrategy()...)
 		r.tolerate(m)
 		err = r.placement(m, keep)
 	}

@@ -51,7 +51,7 @@ func TestTaskPageReservations(t *testing.T) {
 			{ID: 0, Total: 134987354112, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 3 << 30}}, Distances: []int{10, 21}},
 			{ID: 1, Total: 135286722560, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 2148 << 20}}, Distances: []int{21, 10}},
 		},
-		Manager:         memorymanager.Options{Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope, FollowCPUs: true},
+		Manager:         memorymanager.Options{Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope, FollowCPUs: true, Strategy: topologymanager.NoStrategy},
 		OnUnsatisfiable: Unpinned,
 		QoS: memoryqos.Settings{Factor: c.MemoryThrottlingFactor, Reservation: memoryqos.TieredReservation, GuaranteedHeadroom: 0.02,
 			NodeAllocatable: 134987354112 + 135286722560 - 5<<30, PageSize: 4096},
@@ -330,6 +330,34 @@ func TestStateTolerance(t *testing.T) {
 			r, err := resolve(t, tc.text+"reservedMemory: 0:memory=1Gi", m)
 			if err != nil || r.StateTolerance != tc.want || strings.Join(r.Warnings, "\n") != tc.warning {
 				t.Errorf("%d, %v, %q, want %d", r.StateTolerance, err, r.Warnings, tc.want)
+			}
+		})
+	}
+}
+
+func TestStrategy(t *testing.T) {
+	type weights = map[memorymanager.MemoryType]uint64
+	const options = "topologyManagerPolicyOptions: "
+	for name, tc := range map[string]struct {
+		text     string
+		strategy topologymanager.Strategy
+		weights  weights
+		warning  string
+	}{
+		"default":        {"", "none", nil, ""},
+		"key":            {"numaAllocationStrategy: most-allocated", "most-allocated", nil, ""},
+		"option":         {options + "{numa-allocation-strategy: least-allocated}", "least-allocated", nil, ""},
+		"empty option":   {options + `{numa-allocation-strategy: ""}`, "none", nil, ""},
+		"key on top":     {"numaAllocationStrategy: none\n" + options + "{numa-allocation-strategy: least-allocated}", "none", nil, ""},
+		"weights":        {options + `{numa-allocation-strategy: least-allocated, numa-score-weights: "cpu=3, memory=0,hugepages-2Mi=100,nvidia.com/gpu=6,"}`, "least-allocated", weights{"memory": 0, "hugepages-2Mi": 100}, ""},
+		"others' weight": {options + "{numa-score-weights: cpu=3}\nnumaAllocationStrategy: most-allocated", "most-allocated", nil, ""},
+		"weights alone":  {options + "{numa-score-weights: memory=3}", "none", nil, ""},
+		"policy none":    {"numaAllocationStrategy: most-allocated\ntopologyManagerPolicy: none", "most-allocated", nil, "numaAllocationStrategy most-allocated has no effect under topologyManagerPolicy none: set best-effort, restricted or single-numa-node"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, err := resolve(t, tc.text+"\nreservedMemory: 0:memory=1Gi", fuzzMachine())
+			if err != nil || r.Manager.Strategy != tc.strategy || !cmp.Equal(r.Manager.Weights, tc.weights) || strings.Join(r.Warnings, "\n") != tc.warning {
+				t.Errorf("%+v, %v, %q", r.Manager, err, r.Warnings)
 			}
 		})
 	}

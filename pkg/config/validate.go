@@ -13,13 +13,19 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // The options of topologyManagerPolicyOptions. The second bounds the kubelet's search; ours needs no bound.
 const (
-	preferClosest     = "prefer-closest-numa-nodes"
-	maxAllowableNodes = "max-allowable-numa-nodes"
+	preferClosest      = "prefer-closest-numa-nodes"
+	maxAllowableNodes  = "max-allowable-numa-nodes"
+	allocationStrategy = "numa-allocation-strategy"
+	scoreWeights       = "numa-score-weights"
 )
+
+// policyOptions are all of them.
+var policyOptions = []string{preferClosest, maxAllowableNodes, allocationStrategy, scoreWeights}
 
 // mostRequestTimeout leaves the rest of an NRI request, which ends after two seconds, to everything else.
 const mostRequestTimeout = Duration(1500 * time.Millisecond)
@@ -34,6 +40,7 @@ func (c Config) validate() error {
 		oneOf(c, "topologyManagerPolicy", c.TopologyManagerPolicy),
 		oneOf(c, "topologyManagerScope", c.TopologyManagerScope),
 		c.validatePolicyOptions(),
+		oneOf(c, "numaAllocationStrategy", c.NUMAAllocationStrategy),
 		oneOf(c, "onUnsatisfiable", c.OnUnsatisfiable),
 		oneOf(c, "onGroupConflict", c.OnGroupConflict),
 		oneOf(c, "onForeignCPUs", c.OnForeignCPUs),
@@ -104,9 +111,18 @@ func (c Config) validatePolicyOptions() error {
 		case maxAllowableNodes:
 			_, err = strconv.ParseUint(text, 10, 16)
 			err = c.check(field, err == nil, "want a number of nodes, got %s", shown(text))
+		case allocationStrategy:
+			if text != "" { // which is none
+				_, err = topologymanager.ParseStrategy(text)
+				err = c.check(field, err == nil, "want none, most-allocated or least-allocated, got %s", shown(text))
+			}
+		case scoreWeights:
+			if _, err = parseWeights(text); err != nil {
+				err = c.Errorf(field, "%v", err)
+			}
 		default:
 			err = c.Errorf("topologyManagerPolicyOptions", "unknown option %s, did you mean %q?", shown(option),
-				strictyaml.Nearest(option, []string{preferClosest, maxAllowableNodes}))
+				strictyaml.Nearest(option, policyOptions))
 		}
 		errs = append(errs, err)
 	}

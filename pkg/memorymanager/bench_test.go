@@ -34,13 +34,19 @@ func benchManager(b *testing.B, nodes, existing int) *memorymanager.Manager {
 	if err != nil {
 		b.Fatal(err)
 	}
+	fill(b, m, nodes, existing)
+	return m
+}
+
+// fill has containers of 64Mi, spread over all nodes.
+func fill(b *testing.B, m *memorymanager.Manager, nodes, existing int) {
+	b.Helper()
 	for i := range existing {
 		request := memorymanager.Request{{Type: memorymanager.Memory, Bytes: 64 * mi}}
 		if _, err := m.Adopt(fmt.Sprint("pod-", i), "app", request, 1<<(i%nodes)); err != nil {
 			b.Fatal(err)
 		}
 	}
-	return m
 }
 
 func benchRequest(types int) memorymanager.Request {
@@ -61,6 +67,31 @@ func BenchmarkCycle(b *testing.B) {
 			for types := 1; types <= 3; types++ {
 				b.Run(fmt.Sprintf("mem/numa=%d/existing=%d/types=%d/spread", nodes, existing, types), func(b *testing.B) {
 					m := benchManager(b, nodes, existing)
+					c := memorymanager.Container{Pod: "measured", Name: "app", Request: benchRequest(types)}
+					b.ReportAllocs()
+					for b.Loop() {
+						if _, err := m.Admit(c); err != nil {
+							b.Fatal(err)
+						}
+						m.Release(c.Pod, c.Name)
+					}
+				})
+			}
+		}
+	}
+}
+
+// BenchmarkStrategy is the cycle for each strategy, with containers on all nodes; none is what BenchmarkCycle measures.
+func BenchmarkStrategy(b *testing.B) {
+	for _, nodes := range []int{2, 8, 64} {
+		for types := 1; types <= 3; types++ {
+			for _, strategy := range topologymanager.Strategies() {
+				b.Run(fmt.Sprintf("numa=%d/types=%d/%s", nodes, types, strategy), func(b *testing.B) {
+					m, err := memorymanager.New(benchNodes(nodes), memorymanager.Options{Policy: topologymanager.Restricted, Strategy: strategy})
+					if err != nil {
+						b.Fatal(err)
+					}
+					fill(b, m, nodes, 100)
 					c := memorymanager.Container{Pod: "measured", Name: "app", Request: benchRequest(types)}
 					b.ReportAllocs()
 					for b.Loop() {

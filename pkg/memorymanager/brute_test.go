@@ -22,6 +22,8 @@ type brute struct {
 	distance [][]int
 	policy   topologymanager.Policy
 	closest  bool
+	strategy topologymanager.Strategy
+	weights  map[memorymanager.MemoryType]uint64
 
 	containers []*bruteContainer // in the order of allocation
 	podHint    map[string]bruteHint
@@ -40,6 +42,37 @@ type bruteContainer struct {
 type bruteHint struct {
 	mask      uint
 	preferred bool
+	// sum of the weighted scores, and of the weights: 0 is no score.
+	sum, weight uint64
+}
+
+func (h bruteHint) score() uint64 {
+	if h.weight == 0 {
+		return 0
+	}
+	return h.sum / h.weight
+}
+
+// scored are the hints of one type's list.
+func (b *brute) scored(hints []bruteHint, t int) []bruteHint {
+	hints = slices.Clone(hints)
+	weight, named := b.weights[b.types[t]]
+	if !named {
+		weight = 1
+	}
+	for i := range hints {
+		var assigned, allocatable uint64
+		for m := hints[i].mask; m != 0; m &= m - 1 {
+			assigned += b.reserved[t][bits.TrailingZeros(m)]
+			allocatable += b.alloc[t][bits.TrailingZeros(m)]
+		}
+		score := uint64(1)
+		if allocatable > 0 {
+			score = max(1, assigned*100/allocatable)
+		}
+		hints[i].sum, hints[i].weight = weight*score, weight
+	}
+	return hints
 }
 
 func (b *brute) all() uint { return 1<<len(b.ids) - 1 }
@@ -156,13 +189,26 @@ func (b *brute) average(mask uint) float64 {
 }
 
 // better of two hints that are equally preferred.
-func (b *brute) better(candidate, current uint) bool {
-	if b.closest && b.policy != topologymanager.SingleNUMANode && bits.OnesCount(candidate) == bits.OnesCount(current) {
-		if x, y := b.average(candidate), b.average(current); x != y {
-			return x < y
+func (b *brute) better(candidate, current bruteHint) bool {
+	if candidate.mask == current.mask {
+		return false
+	}
+	if bits.OnesCount(candidate.mask) == bits.OnesCount(current.mask) {
+		if b.closest && b.policy != topologymanager.SingleNUMANode {
+			if x, y := b.average(candidate.mask), b.average(current.mask); x != y {
+				return x < y
+			}
+		}
+		if x, y := candidate.score(), current.score(); x > 0 && y > 0 && x != y {
+			switch b.strategy {
+			case topologymanager.MostAllocated:
+				return x > y
+			case topologymanager.LeastAllocated:
+				return x < y
+			}
 		}
 	}
-	return narrowerMask(candidate, current)
+	return narrowerMask(candidate.mask, current.mask)
 }
 
 // pick compares a merged hint with the best one so far. Not preferred ones creep up to the wanted size.
@@ -178,7 +224,7 @@ func (b *brute) pick(current *bruteHint, candidate bruteHint, size int) *bruteHi
 		}
 		return current
 	}
-	take := b.better(candidate.mask, current.mask)
+	take := b.better(candidate, *current)
 	if !candidate.preferred {
 		has, is := bits.OnesCount(candidate.mask), bits.OnesCount(current.mask)
 		switch {
@@ -236,13 +282,15 @@ func (b *brute) product(lists [][]bruteHint, merged bruteHint, first uint, yield
 		}
 		b.product(lists[1:], bruteHint{
 			mask: merged.mask & hint.mask, preferred: merged.preferred && hint.preferred && hint.mask == f,
+			sum: merged.sum + hint.sum, weight: merged.weight + hint.weight,
 		}, f, yield)
 	}
 }
 
-// combinations are the distinct results of the cross product: those of equal, preferred hints, and the others.
+// combinations are the distinct results of the cross product: those of equal, preferred hints, and the others. Results of the
+// same nodes have the same score: hints overlap where they are of the same group, or of unused nodes.
 func (b *brute) combinations(lists [][]bruteHint, yield func(bruteHint)) {
-	var equal, other []uint
+	var equal, other []bruteHint
 	started := false
 	for _, list := range lists {
 		switch {
@@ -251,43 +299,47 @@ func (b *brute) combinations(lists [][]bruteHint, yield func(bruteHint)) {
 			started = true
 			for _, hint := range list {
 				if hint.preferred {
-					equal = append(equal, hint.mask)
+					equal = append(equal, hint)
 				} else {
-					other = append(other, hint.mask)
+					other = append(other, hint)
 				}
 			}
 		default:
-			seen := make([]bool, b.all()+1)
-			var stay, next []uint
-			join := func(mask uint) {
-				if mask != 0 && !seen[mask] {
-					seen[mask] = true
-					next = append(next, mask)
+			seen := make([]*bruteHint, b.all()+1)
+			var stay, next []bruteHint
+			join := func(a, hint bruteHint) {
+				merged := bruteHint{a.mask & hint.mask, false, a.sum + hint.sum, a.weight + hint.weight}
+				if known := seen[merged.mask]; known != nil && known.sum != merged.sum {
+					panic("the score of a combination depends on its hints")
+				} else if merged.mask != 0 && known == nil {
+					seen[merged.mask] = &merged
+					next = append(next, merged)
 				}
 			}
 			for _, hint := range list {
-				for _, mask := range equal {
-					if hint.preferred && hint.mask == mask {
-						stay = append(stay, mask)
+				for _, a := range equal {
+					if hint.preferred && hint.mask == a.mask {
+						stay = append(stay, bruteHint{a.mask, true, a.sum + hint.sum, a.weight + hint.weight})
 					} else {
-						join(mask & hint.mask)
+						join(a, hint)
 					}
 				}
-				for _, mask := range other {
-					join(mask & hint.mask)
+				for _, a := range other {
+					join(a, hint)
 				}
 			}
 			equal, other = stay, next
 		}
 	}
 	if !started {
-		equal = append(equal, b.all())
+		equal = append(equal, bruteHint{mask: b.all(), preferred: true})
 	}
-	for _, mask := range equal {
-		yield(bruteHint{mask, true})
+	for _, merged := range equal {
+		yield(merged)
 	}
-	for _, mask := range other {
-		yield(bruteHint{mask, false})
+	for _, merged := range other {
+		merged.preferred = false
+		yield(merged)
 	}
 }
 
@@ -297,16 +349,16 @@ func (b *brute) affinity(hints []bruteHint, asked []bool, cpus uint) (bruteHint,
 		return bruteHint{}, true
 	}
 	var lists [][]bruteHint
-	for _, a := range asked {
+	for t, a := range asked {
 		switch {
 		case a && len(hints) == 0:
 			lists = append(lists, nil)
 		case a:
-			lists = append(lists, hints)
+			lists = append(lists, b.scored(hints, t))
 		}
 	}
 	if cpus != 0 {
-		lists = append(lists, []bruteHint{{cpus, true}})
+		lists = append(lists, []bruteHint{{mask: cpus, preferred: true}})
 	}
 	if b.policy == topologymanager.SingleNUMANode {
 		for i, list := range lists {

@@ -17,6 +17,8 @@ type Explanation struct {
 	// Candidates are the sets of nodes to consider now, without the container's own allocation: the chosen one first, then
 	// single nodes, groups, and the narrowest set of unused nodes.
 	Candidates []Candidate
+	// Strategy says in one line what numaAllocationStrategy decides now; empty when nothing.
+	Strategy string
 }
 
 // Candidate is one set of nodes.
@@ -71,6 +73,9 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 		for _, amount := range c.Request {
 			e.Placement.Blocks = append(e.Placement.Blocks, Block{Nodes: now, Type: amount.Type, Size: amount.Bytes})
 		}
+	}
+	if rejected == nil {
+		e.Strategy = m.hints.byStrategy()
 	}
 	h, known := m.hintsFor(c.Pod, c.Request)
 	seen := map[nodeset.Set]bool{}

@@ -23,6 +23,7 @@ type hints struct {
 
 	nodes    nodeset.Set // the narrowest hint, once found
 	searched bool
+	decided  [2]ranked // what the strategy took, and what it took it before; empty when it did not decide
 
 	columnBuf [maxTypes]*column
 }
@@ -132,11 +133,14 @@ func (h *hints) PreferredAt(nodes nodeset.Set) bool {
 	return nodes.SubsetOf(h.m.all) && h.has(nodes) && h.minimal(nodes.Len())
 }
 
-// PreferredSingle is the lowest single node; a single node is always preferred.
+// PreferredSingle is the best single node, without a strategy the lowest; a single node is always preferred.
 func (h *hints) PreferredSingle() (nodeset.Set, bool) {
 	nodes := h.narrow()
 	if nodes.Len() != 1 {
 		return 0, false
+	}
+	if h.m.strategy.Scores() {
+		nodes = h.bestOfSize(1, 1, false)
 	}
 	return nodes, true
 }
@@ -147,8 +151,8 @@ func (h *hints) BestPreferred(closest bool) (nodeset.Set, bool) {
 	if nodes.Empty() || !h.minimal(nodes.Len()) {
 		return 0, false
 	}
-	if closest {
-		nodes = h.bestOfSize(nodes.Len(), 1, true)
+	if closest || h.m.strategy.Scores() {
+		nodes = h.bestOfSize(nodes.Len(), 1, closest)
 	}
 	return nodes, true
 }
@@ -156,22 +160,24 @@ func (h *hints) BestPreferred(closest bool) (nodeset.Set, bool) {
 // BestIntersection is the best intersection of up to count hints with the size of the smallest hint.
 func (h *hints) BestIntersection(count int, closest bool) nodeset.Set {
 	nodes := h.narrow()
-	if !closest && count == 1 {
+	if !closest && count == 1 && !h.m.strategy.Scores() {
 		return nodes
 	}
 	return h.bestOfSize(nodes.Len(), count, closest)
 }
 
 // BestOverlap looks at every group, every single node and the unused nodes as a whole: a larger hint overlaps more.
-func (h *hints) BestOverlap(nodes nodeset.Set, closest bool) (best nodeset.Set) {
+func (h *hints) BestOverlap(nodes nodeset.Set, closest bool) nodeset.Set {
+	found := choice{hints: h, closest: closest}
 	consider := func(hint nodeset.Set) {
-		overlap := hint & nodes
-		if overlap.Empty() || overlap.Len() < best.Len() || !h.fits(hint) {
+		overlap, least := hint&nodes, found.best.nodes.Len()
+		if overlap.Empty() || overlap.Len() < least || !h.fits(hint) {
 			return
 		}
-		if overlap.Len() > best.Len() || h.better(overlap, best, closest) {
-			best = overlap
+		if overlap.Len() > least {
+			found = choice{hints: h, closest: closest}
 		}
+		found.consider(overlap, hint)
 	}
 	for id := range (nodes & h.m.all).All() {
 		if group := h.m.groups[id]; group.First() == id || !nodes.Has(group.First()) {
@@ -179,38 +185,34 @@ func (h *hints) BestOverlap(nodes nodeset.Set, closest bool) (best nodeset.Set) 
 		}
 	}
 	consider(h.unused)
-	return best
-}
-
-// better orders sets of the same size; the best one is kept among equals.
-func (h *hints) better(a, best nodeset.Set, closest bool) bool {
-	if best.Empty() {
-		return true
-	}
-	if closest {
-		if x, y := h.m.distances.sum(a), h.m.distances.sum(best); x != y {
-			return x < y
-		}
-	}
-	return a < best
+	return found.taken()
 }
 
 // bestOfSize is the best intersection of up to count hints that has this size; there is at least a hint of it.
-func (h *hints) bestOfSize(size, count int, closest bool) (best nodeset.Set) {
-	consider := func(nodes nodeset.Set) {
-		if nodes.Len() == size && h.better(nodes, best, closest) {
-			best = nodes
-		}
-	}
+func (h *hints) bestOfSize(size, count int, closest bool) nodeset.Set {
+	found := choice{hints: h, closest: closest}
 	for id := range h.m.all.All() {
 		if group := h.m.groups[id]; group.Len() == size && group.First() == id && h.fits(group) {
-			consider(group)
+			found.consider(group, group)
 		}
 	}
+	if size > 1 || count > 1 { // single nodes are groups
+		if nodes := h.bestUnused(size, count, closest); nodes.Len() == size {
+			found.consider(nodes, nodes)
+		}
+	}
+	if found.best.nodes.Empty() {
+		return h.nodes // the budget ran out
+	}
+	return found.taken()
+}
+
+// bestUnused is bestOfSize among the unused nodes; empty when there is none.
+func (h *hints) bestUnused(size, count int, closest bool) nodeset.Set {
 	want, packed := h.want, false
 	if count > 1 {
 		if !h.fits(h.unused) {
-			return best
+			return 0
 		}
 		// The intersection may be short of what each of the hints can spare, once for each but one.
 		packed, h.lists = true, count
@@ -224,7 +226,7 @@ func (h *hints) bestOfSize(size, count int, closest bool) (best nodeset.Set) {
 		}
 	}
 	if size > h.unused.Len() {
-		return best
+		return 0
 	}
 	var found nodeset.Set
 	var ok bool
@@ -233,13 +235,10 @@ func (h *hints) bestOfSize(size, count int, closest bool) (best nodeset.Set) {
 	} else {
 		found, ok = h.narrowest(h.unused, size, want, 0, packed)
 	}
-	if ok {
-		consider(found)
+	if !ok {
+		return 0
 	}
-	if best.Empty() {
-		best = h.nodes // the budget ran out
-	}
-	return best
+	return found
 }
 
 // extend is the narrowest hint that contains the nodes.

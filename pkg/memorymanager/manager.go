@@ -17,6 +17,9 @@ type Manager struct {
 	policy  topologymanager.Policy
 	scope   topologymanager.Scope
 	closest bool
+	// strategy chooses among hints that are equally good, with the weights of some memory types.
+	strategy topologymanager.Strategy
+	weights  map[MemoryType]uint64
 	// fallBack is for policies that do not insist.
 	fallBack   bool
 	followCPUs bool
@@ -66,7 +69,7 @@ type container struct {
 func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	m := &Manager{
 		policy: opts.Policy, scope: opts.Scope, closest: opts.PreferClosest, budget: opts.Budget,
-		followCPUs: opts.FollowCPUs, pods: map[string]*pod{},
+		followCPUs: opts.FollowCPUs, weights: opts.Weights, pods: map[string]*pod{},
 	}
 	var err error
 	if m.policy == "" {
@@ -81,6 +84,9 @@ func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 		m.scope = topologymanager.ContainerScope
 	}
 	if m.scope, err = topologymanager.ParseScope(string(m.scope)); err != nil {
+		return nil, err
+	}
+	if m.strategy, err = checkStrategy(opts.Strategy); err != nil {
 		return nil, err
 	}
 	if m.budget <= 0 {

@@ -77,7 +77,7 @@ func TestBoundedSearchIsStillCorrect(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 13))
 		n := 1 + r.IntN(20)
 		g := newGame(t, r, n, 1+r.IntN(3), anyPolicy(r), 1+r.IntN(60))
-		exact, err := memorymanager.New(g.nodes, memorymanager.Options{Policy: g.b.policy, PreferClosest: g.b.closest})
+		exact, err := memorymanager.New(g.nodes, memorymanager.Options{Policy: g.b.policy, PreferClosest: g.b.closest, Strategy: g.b.strategy, Weights: g.b.weights})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,21 +131,35 @@ func anyPolicy(r *rand.Rand) topologymanager.Policy {
 	}[r.IntN(5)]
 }
 
+// anyStrategy is none half of the time, and has weights of some types at times.
+func anyStrategy(r *rand.Rand) (strategy topologymanager.Strategy, weights map[memorymanager.MemoryType]uint64) {
+	strategies := append(topologymanager.Strategies(), topologymanager.NoStrategy)
+	if r.IntN(2) == 0 {
+		weights = map[memorymanager.MemoryType]uint64{}
+		for _, name := range gameTypes[r.IntN(3):] {
+			weights[name] = r.Uint64N(4)
+		}
+	}
+	return strategies[r.IntN(4)], weights
+}
+
 // newGame has n nodes and some memory types.
 func newGame(t *testing.T, r *rand.Rand, n, types int, policy topologymanager.Policy, budget int) *game {
 	g := &game{t: t, r: r, names: map[string][]string{}}
 	g.b = &brute{
 		policy: policy, closest: r.IntN(2) == 0, podHint: map[string]bruteHint{}, types: gameTypes[3-types:],
 	}
+	g.b.strategy, g.b.weights = anyStrategy(r)
 	g.scope = []topologymanager.Scope{topologymanager.ContainerScope, topologymanager.PodScope}[r.IntN(2)]
 	nodes := g.machine(n)
 	g.nodes = nodes
 	var err error
-	g.m, err = memorymanager.New(nodes, memorymanager.Options{Policy: g.b.policy, Scope: g.scope, PreferClosest: g.b.closest, Budget: budget})
+	g.m, err = memorymanager.New(nodes, memorymanager.Options{Policy: g.b.policy, Scope: g.scope, PreferClosest: g.b.closest, Budget: budget,
+		Strategy: g.b.strategy, Weights: g.b.weights})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.note("%s scope=%s closest=%v nodes=%+v", g.b.policy, g.scope, g.b.closest, nodes)
+	g.note("%s scope=%s closest=%v strategy=%s weights=%v nodes=%+v", g.b.policy, g.scope, g.b.closest, g.b.strategy, g.b.weights, nodes)
 	return g
 }
 

@@ -136,6 +136,10 @@ type Options struct {
 	Scope topologymanager.Scope
 	// PreferClosest is the kubelet's prefer-closest-numa-nodes.
 	PreferClosest bool
+	// Strategy is the kubelet's numa-allocation-strategy; NoStrategy when empty.
+	Strategy topologymanager.Strategy
+	// Weights are the kubelet's numa-score-weights, of memory types; what is not named has 1, and 0 leaves a type out.
+	Weights map[MemoryType]uint64
 	// FallBack takes the narrowest set of nodes with room where policy none or best-effort leads to nodes that a group
 	// keeps from being used; without it such a container is rejected, as the kubelet does (kubernetes#138495).
 	FallBack bool

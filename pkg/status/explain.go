@@ -57,6 +57,8 @@ type Placement struct {
 	Blocks     []Block     `json:"blocks,omitempty"`
 	Rejected   string      `json:"rejected,omitempty"`
 	Candidates []Candidate `json:"candidates"`
+	// Strategy is what numaAllocationStrategy decides among the candidates; absent when nothing.
+	Strategy string `json:"strategy,omitempty"`
 }
 
 // Candidate is a set of NUMA nodes, judged now, and for a container that is placed as if its own allocation were not there.
@@ -92,7 +94,7 @@ func values(c *ledger.ContainerView) *Values {
 
 func placement(e *memorymanager.Explanation) *Placement {
 	p := &Placement{Preferred: e.Placement.Affinity.Preferred, Existing: e.Placement.Existing, Bounded: e.Placement.Bounded,
-		Blocks: blocks(e.Placement.Blocks), Candidates: []Candidate{}}
+		Blocks: blocks(e.Placement.Blocks), Candidates: []Candidate{}, Strategy: e.Strategy}
 	if !e.Placement.Nodes.Empty() {
 		p.NUMANodes = e.Placement.Nodes.IDs()
 	}
@@ -205,4 +207,7 @@ func (p *Placement) write(b *strings.Builder, last string) {
 		fmt.Fprintf(w, "    %s\t%s\t%s\n", nodeset.Of(c.NUMANodes...).Named(), preferred, verdict)
 	}
 	w.Flush()
+	if p.Strategy != "" {
+		fmt.Fprintf(b, "    %s\n", p.Strategy)
+	}
 }

@@ -1,0 +1,180 @@
+package memorymanager_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+const (
+	none  = topologymanager.NoStrategy
+	most  = topologymanager.MostAllocated
+	least = topologymanager.LeastAllocated
+)
+
+// hundreds are nodes of 100 bytes and 50 pages of 2 bytes, all as far from the next.
+func hundreds(n int) (nodes []memorymanager.NodeCapacity) {
+	for id := range n {
+		row := make([]int, n)
+		for i := range row {
+			row[i] = 20
+		}
+		row[id] = 10
+		nodes = append(nodes, memorymanager.NodeCapacity{ID: id, Total: 200, Pools: []memorymanager.Pool{{PageSize: 2, Count: 50}}, Distances: row})
+	}
+	return nodes
+}
+
+// with is a manager of nodes with containers that were there before.
+func with(t *testing.T, nodes []memorymanager.NodeCapacity, opts memorymanager.Options, before ...memorymanager.Block) *memorymanager.Manager {
+	t.Helper()
+	m, err := memorymanager.New(nodes, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range before {
+		if _, err := m.Adopt(fmt.Sprint("before", i), "c", memorymanager.Request{{Type: b.Type, Bytes: b.Size}}, b.Nodes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return m
+}
+
+func TestStrategies(t *testing.T) {
+	pages := memorymanager.Hugepages(2)
+	on := func(size uint64, name memorymanager.MemoryType, ids ...int) memorymanager.Block {
+		return memorymanager.Block{Nodes: nodeset.Of(ids...), Type: name, Size: size}
+	}
+	both := append(memorymanager.Request{{Type: pages, Bytes: 10}}, memory(10)...)
+	far := hundreds(4)
+	far[0].Distances[1], far[1].Distances[0] = 30, 30
+	tests := map[string]struct {
+		nodes   []memorymanager.NodeCapacity
+		before  []memorymanager.Block
+		request memorymanager.Request
+		weights map[memorymanager.MemoryType]uint64
+		closest bool
+		want    map[topologymanager.Strategy]nodeset.Set
+	}{
+		"the KEP's example": {
+			hundreds(2), []memorymanager.Block{on(40, "memory", 0)}, memory(10), nil, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 1, most: 1, least: 2},
+		},
+		"the fuller node has no room": {
+			hundreds(3), []memorymanager.Block{on(95, "memory", 0), on(40, "memory", 2)}, memory(10), nil, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 2, most: 4, least: 2},
+		},
+		"less than two percent is not seen": {
+			hundreds(2), []memorymanager.Block{on(1, "memory", 0)}, memory(10), nil, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 1, most: 1, least: 1},
+		},
+		"narrower comes first": {
+			hundreds(4), []memorymanager.Block{on(10, "memory", 0), on(140, "memory", 1, 2)}, memory(10), nil, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 1, most: 1, least: 8},
+		},
+		"groups": {
+			hundreds(4), []memorymanager.Block{on(40, "memory", 0, 1)}, memory(150), nil, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 3, most: 3, least: 12},
+		},
+		"groups at last": {
+			hundreds(4), []memorymanager.Block{on(40, "memory", 2, 3)}, memory(150), nil, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 3, most: 12, least: 3},
+		},
+		"closer comes first": {
+			far, []memorymanager.Block{on(40, "memory", 0, 1)}, memory(150), nil, true,
+			map[topologymanager.Strategy]nodeset.Set{none: 12, most: 12, least: 12},
+		},
+		"as close": {
+			hundreds(4), []memorymanager.Block{on(40, "memory", 0, 1)}, memory(150), nil, true,
+			map[topologymanager.Strategy]nodeset.Set{none: 3, most: 3, least: 12},
+		},
+		"types count alike": { // node 0 has 50 and 1 percent, node 1 has 10 and 60
+			hundreds(2), []memorymanager.Block{on(50, "memory", 0), on(10, "memory", 1), on(60, pages, 1)}, both, nil, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 1, most: 2, least: 1},
+		},
+		"by weight": {
+			hundreds(2), []memorymanager.Block{on(50, "memory", 0), on(10, "memory", 1), on(60, pages, 1)}, both,
+			map[memorymanager.MemoryType]uint64{"memory": 3}, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 1, most: 1, least: 2},
+		},
+		"types that are not asked for": {
+			hundreds(2), []memorymanager.Block{on(50, pages, 0)}, memory(10), nil, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 1, most: 1, least: 1},
+		},
+		"weight 0 is as none": {
+			hundreds(2), []memorymanager.Block{on(40, "memory", 0)}, memory(10), map[memorymanager.MemoryType]uint64{"memory": 0}, false,
+			map[topologymanager.Strategy]nodeset.Set{none: 1, most: 1, least: 1},
+		},
+	}
+	for name, test := range tests {
+		for strategy, want := range test.want {
+			t.Run(name+"/"+string(strategy), func(t *testing.T) {
+				opts := memorymanager.Options{
+					Policy: topologymanager.Restricted, PreferClosest: test.closest, Strategy: strategy, Weights: test.weights,
+				}
+				got, err := with(t, test.nodes, opts, test.before...).Admit(memorymanager.Container{Pod: "p", Name: "c", Request: test.request})
+				if err != nil || got.Nodes != want {
+					t.Errorf("%s, %v, want %s", got.Nodes, err, want)
+				}
+			})
+		}
+	}
+}
+
+// TestStrategyOfEveryPolicy: a policy that asks for no hints has none to choose from.
+func TestStrategyOfEveryPolicy(t *testing.T) {
+	want := map[topologymanager.Policy]nodeset.Set{
+		topologymanager.None: 1, topologymanager.BestEffort: 2, topologymanager.Restricted: 2, topologymanager.SingleNUMANode: 2,
+	}
+	for policy, want := range want {
+		for _, scope := range []topologymanager.Scope{topologymanager.ContainerScope, topologymanager.PodScope} {
+			m := with(t, hundreds(2), memorymanager.Options{Policy: policy, Scope: scope, Strategy: least},
+				memorymanager.Block{Nodes: 1, Type: "memory", Size: 40})
+			first, second := app("p", 30), app("p", 10)
+			second.Name = "d"
+			wantSecond := want
+			if scope == topologymanager.PodScope {
+				if _, err := m.AdmitPod("p", []memorymanager.Container{first, second}, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := mustAdmit(t, m, first); got.Nodes != want {
+				t.Errorf("%s, scope %s: %s, want %s", policy, scope, got.Nodes, want)
+			}
+			mustAdmit(t, m, app("q", 20)) // node 1 is fuller than node 0 now
+			if scope == topologymanager.ContainerScope {
+				wantSecond = 1
+			}
+			if got := mustAdmit(t, m, second); got.Nodes != wantSecond {
+				t.Errorf("%s, scope %s: %s and then %s, want %s", policy, scope, want, got.Nodes, wantSecond)
+			}
+		}
+	}
+}
+
+func TestExplainNamesTheStrategy(t *testing.T) {
+	for strategy, want := range map[topologymanager.Strategy]string{
+		none: "", most: "", // which takes the same node
+		least: "numaAllocationStrategy least-allocated decided: node 1 (score 1) before node 0 (score 40)",
+	} {
+		m := with(t, hundreds(2), memorymanager.Options{Policy: topologymanager.BestEffort, Strategy: strategy},
+			memorymanager.Block{Nodes: 1, Type: "memory", Size: 40})
+		if got := m.Explain(app("p", 10)); got.Strategy != want || got.Err != nil {
+			t.Errorf("%s: %q, %v, want %q", strategy, got.Strategy, got.Err, want)
+		}
+		mustAdmit(t, m, app("p", 10))
+		if got := m.Explain(app("p", 10)); got.Strategy != want { // judged without its own allocation
+			t.Errorf("%s: %q of the container that is there, want %q", strategy, got.Strategy, want)
+		}
+	}
+}
+
+func TestUnknownStrategy(t *testing.T) {
+	const want = `NUMA allocation strategy "MostAllocated" is not one of none, most-allocated, least-allocated`
+	if _, err := memorymanager.New(hundreds(1), memorymanager.Options{Strategy: "MostAllocated"}); err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}

@@ -1,0 +1,49 @@
+package topologymanager
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Strategy is the kubelet's numa-allocation-strategy (KEP-6007): which of several hints is taken that are preferred alike, and
+// are as narrow, or as close. Without one it is the smallest mask, so that the lowest NUMA nodes fill up first.
+// https://github.com/kubernetes/enhancements/issues/6007
+type Strategy string
+
+// The strategies of the Topology Manager.
+const (
+	// NoStrategy does not look at what is allocated.
+	NoStrategy Strategy = "none"
+	// MostAllocated packs containers onto the fullest NUMA nodes.
+	MostAllocated Strategy = "most-allocated"
+	// LeastAllocated spreads containers over the NUMA nodes.
+	LeastAllocated Strategy = "least-allocated"
+)
+
+// Strategies are the names of all strategies.
+func Strategies() []Strategy { return []Strategy{NoStrategy, MostAllocated, LeastAllocated} }
+
+// ParseStrategy reads a strategy by the kubelet's name.
+func ParseStrategy(text string) (Strategy, error) {
+	if slices.Contains(Strategies(), Strategy(text)) {
+		return Strategy(text), nil
+	}
+	return "", fmt.Errorf("NUMA allocation strategy %q is not one of none, most-allocated, least-allocated", text)
+}
+
+// Scores reports whether the strategy looks at scores.
+func (s Strategy) Scores() bool { return s == MostAllocated || s == LeastAllocated }
+
+// Prefers reports whether a hint of one score is taken before a hint of another one. Scores are percentages of what is
+// allocated, 1 to 100; 0 is a hint without a score, which the strategy does not compare.
+func (s Strategy) Prefers(score, other int) bool {
+	switch {
+	case score == 0 || other == 0:
+		return false
+	case s == MostAllocated:
+		return score > other
+	case s == LeastAllocated:
+		return score < other
+	}
+	return false
+}
