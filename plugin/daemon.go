@@ -30,6 +30,7 @@ type daemonOptions struct {
 	config              config.Config
 	configPath          string // watched for changes; empty has none
 	machine             machine.Machine
+	sysfs               string // where machine comes from; empty for a machine file
 	kubeletPods         string // socket of the kubelet's pod API
 	metricsAddress      string // empty has no HTTP server
 	podResources        string // socket of our PodResources API
@@ -87,7 +88,7 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 		d.log.WithError(err).Error("the state folder cannot be made")
 	}
 	with := agent.Options{
-		Config: options.config, Machine: options.machine, StateDir: options.stateDir,
+		Config: options.config, Machine: options.machine, Sysfs: options.sysfs, StateDir: options.stateDir,
 		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Log: d.log,
 	}
 	if options.record != "" {

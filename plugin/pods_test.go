@@ -24,6 +24,7 @@ type testPod struct {
 	tries int    // of its container: every restart has its own id
 	cpus  string // its exclusive CPUs, four of them; "" is none
 	slice bool   // its cgroup is one of systemd's
+	huge  uint64 // bytes of huge pages of 2Mi
 
 	annotations map[string]string
 
@@ -71,6 +72,9 @@ func (p *testPod) resources() *api.LinuxResources {
 	}
 	if p.limit > 0 {
 		resources.Memory.Limit = api.Int64(p.limit)
+	}
+	if p.huge > 0 {
+		resources.HugepageLimits = []*api.HugepageLimit{{PageSize: "2MB", Limit: p.huge}}
 	}
 	return resources
 }

@@ -77,6 +77,12 @@ func (o *runOptions) run(ctx context.Context) error {
 	if o.machine, err = loadMachine(o.machinePath); err != nil {
 		return err
 	}
+	if o.sysfs, _, err = rootsOf(o.machinePath); err != nil {
+		return err
+	}
+	if err := absolute(&o.sysfs); err != nil {
+		return err
+	}
 	o.launched = os.Getenv(api.PluginSocketEnvVar) != ""
 	o.log = logrus.New()
 	defer logTo(o.log, os.Stderr).Close(logTimeout)

@@ -41,7 +41,8 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 			}
 			places := verify.Places{Plain: o.plainCgroups, StateDir: o.stateDir,
 				KubeletConfig: kubeletConfig, KubeletWanted: cmd.Flags().Changed("kubelet-config")}
-			if err := placesOf(&places, machine); err != nil {
+			var err error
+			if places.Sys, places.Proc, err = rootsOf(machine); err != nil {
 				return err
 			}
 			var document status.Document
@@ -86,21 +87,18 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 	return cmd
 }
 
-// placesOf finds sys and proc as machine.Load does.
-func placesOf(places *verify.Places, path string) error {
+// rootsOf finds sys and proc as machine.Load does; a machine file has none.
+func rootsOf(path string) (sysfs, proc string, err error) {
 	if path == "" {
-		places.Sys, places.Proc = "/sys", "/proc"
-		return nil
+		return "/sys", "/proc", nil
 	}
 	info, err := os.Stat(path)
-	if err != nil {
-		return err
+	if err != nil || !info.IsDir() {
+		return "", "", err
 	}
-	if info.IsDir() {
-		places.Sys, places.Proc = filepath.Join(path, "sys"), filepath.Join(path, "proc")
-		if _, err := os.Stat(places.Sys); err != nil {
-			places.Sys = path
-		}
+	sysfs, proc = filepath.Join(path, "sys"), filepath.Join(path, "proc")
+	if _, err := os.Stat(sysfs); err != nil {
+		sysfs = path
 	}
-	return nil
+	return sysfs, proc, nil
 }

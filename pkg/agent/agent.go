@@ -29,6 +29,8 @@ import (
 type Options struct {
 	Config  config.Config
 	Machine machine.Machine
+	// Sysfs is the root of the sysfs that Machine comes from, for what changes in it; empty has none.
+	Sysfs string
 	// StateDir holds the checkpoint, the journal of written cgroup files and the raised memory.high values.
 	StateDir string
 	// Tree is the cgroup v2 hierarchy.
@@ -60,6 +62,7 @@ type Agent struct {
 	log       logrus.FieldLogger
 	now       func() time.Time
 	machine   machine.Machine
+	sysfs     string // empty has none
 	tree      *cgroup.Tree
 	watcher   *cgroup.Watcher
 	journal   *protect.Journal // nil where the state folder cannot be used
@@ -108,6 +111,7 @@ func New(opts Options) (*Agent, error) {
 		log:         opts.Log,
 		now:         opts.Now,
 		machine:     opts.Machine,
+		sysfs:       opts.Sysfs,
 		tree:        opts.Tree,
 		watcher:     opts.Watcher,
 		recorder:    opts.Recorder,

@@ -111,8 +111,9 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
 	}
+	free := a.freePages(pod, container)
 	effects, ticket := a.decide(pod, func(known podinfo.Answer) ledger.Event {
-		return ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, Known: known}
+		return ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, Known: known, FreePages: free}
 	})
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {

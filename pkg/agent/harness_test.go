@@ -44,6 +44,7 @@ type node struct {
 	root, state string
 	config      config.Config
 	machine     machine.Machine
+	sysfs       string // empty has none
 	providers   []podinfo.Provider
 	log         *logBuffer
 	clock       *clock
@@ -165,7 +166,7 @@ func (n *node) start() {
 	log.SetLevel(logrus.DebugLevel)
 	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
 	n.Agent, err = New(Options{
-		Config: n.config, Machine: n.machine, StateDir: n.state, Tree: tree, Providers: n.providers,
+		Config: n.config, Machine: n.machine, Sysfs: n.sysfs, StateDir: n.state, Tree: tree, Providers: n.providers,
 		Watcher: watcher, Units: n.units, Recorder: n.recorder, Log: log, Now: n.clock.now,
 	})
 	if err != nil {

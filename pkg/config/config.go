@@ -37,6 +37,9 @@ type Config struct {
 	// OnForeignCPUs is what happens under restricted to a container whose exclusive CPUs the kubelet has assigned on more
 	// nodes than the policy admits: its memory follows them (Follow), or it cannot be placed (Reject).
 	OnForeignCPUs OnForeignCPUs `yaml:"onForeignCPUs"`
+	// VerifyHugepages rejects a container whose huge pages the kernel does not have free on its nodes (KEP-5759), like any other that
+	// cannot be placed.
+	VerifyHugepages bool `yaml:"verifyHugepages"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
 	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
 

@@ -111,6 +111,7 @@ func (l *Ledger) placeNew(c *container, wanted memorymanager.Container) (memorym
 	if err := l.align(c); err != nil {
 		return memorymanager.Placement{}, err
 	}
+	wanted.FreePages = l.step.freePages
 	placement, err := l.manager.Admit(wanted)
 	if err != nil {
 		return placement, err

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
@@ -20,6 +21,8 @@ type CreateContainer struct {
 	PodLimit *uint64
 	// Known is the newest that the pod APIs know of the pod.
 	Known podinfo.Answer
+	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.
+	FreePages []memorymanager.FreePages
 }
 
 func (e CreateContainer) apply(l *Ledger) {
@@ -28,6 +31,7 @@ func (e CreateContainer) apply(l *Ledger) {
 	if p == nil {
 		return
 	}
+	l.step.freePages = e.FreePages
 	c, err := l.admit(p, e.Container)
 	l.touch(p)
 	out.Err, out.Decision = err, c.decision()

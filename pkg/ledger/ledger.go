@@ -71,6 +71,8 @@ type step struct {
 	dirty   []*pod // pods whose values have changed
 	touched []*pod // pods of which anything has changed
 	all     bool   // so have those of many
+	// freePages are for the container that is about to be created.
+	freePages []memorymanager.FreePages
 }
 
 // New returns a ledger without pods.

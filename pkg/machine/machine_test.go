@@ -257,3 +257,42 @@ func TestNodesOfCPUs(t *testing.T) {
 
 // sameCPUs compares sets of CPUs; the zero value and an empty set are the same.
 var sameCPUs = cmp.Comparer(func(a, b cpuset.CPUSet) bool { return a.String() == b.String() })
+
+func TestFreeHugepages(t *testing.T) {
+	root := unpack(t, fixtures+"task-page.txtar")
+	m, err := Load(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := func(node string) string {
+		return filepath.Join(root, "sys/devices/system/node", node, "hugepages/hugepages-2048kB/free_hugepages")
+	}
+	write(t, pool("node0"), "7\n")
+	write(t, pool("node1"), "0\n")
+	read := func(pageSize uint64, want string, bytes ...uint64) {
+		t.Helper()
+		got, err := m.FreeHugepages(filepath.Join(root, "sys"), pageSize)
+		text := ""
+		if err != nil {
+			text = strings.ReplaceAll(err.Error(), root, "ROOT")
+		}
+		if text != want || !cmp.Equal(got, bytes) {
+			t.Errorf("%d, %q, want %d, %q", got, text, bytes, want)
+		}
+	}
+	read(2<<20, "", 14<<20, 0)
+	read(64<<10, "", 0, 0) // a size that the machine does not have
+	write(t, pool("node1"), "many\n")
+	read(2<<20, `read the free huge pages: ROOT/sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages: "many" is not a number of pages`)
+	write(t, pool("node1"), "9223372036854775807\n")
+	read(2<<20, `read the free huge pages: ROOT/sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages: "9223372036854775807" is not a number of pages`)
+	if err := os.RemoveAll(filepath.Join(root, "sys/devices/system/node/node1/hugepages")); err != nil {
+		t.Fatal(err)
+	}
+	read(2<<20, "read the free huge pages: stat ROOT/sys/devices/system/node/node1/hugepages: no such file or directory")
+
+	root = t.TempDir() // a kernel without NUMA
+	m = Machine{Nodes: []Node{{ID: 0}}}
+	write(t, filepath.Join(root, "sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages"), "2\n")
+	read(1<<30, "", 2<<30)
+}

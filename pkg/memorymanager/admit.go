@@ -27,6 +27,9 @@ func (m *Manager) Admit(c Container) (Placement, error) {
 		}
 	}
 	hint, nodes, rejected := m.place(c)
+	if rejected == nil {
+		rejected = m.verifyPages(c, nodes)
+	}
 	if rejected != nil {
 		return Placement{}, rejected
 	}

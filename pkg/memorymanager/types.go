@@ -124,6 +124,8 @@ type Container struct {
 	Request   Request
 	// CPUs are the NUMA nodes of the container's exclusive CPUs; empty when it has none.
 	CPUs nodeset.Set
+	// FreePages are what the kernel has free of the huge pages that it asks for; nil verifies nothing.
+	FreePages []FreePages
 	// Required is set when its pod asks for no more NUMA nodes than it needs (the annotation numa: required).
 	Required bool
 }

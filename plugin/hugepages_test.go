@@ -1,0 +1,50 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+)
+
+// TestHugepagesOfOthers: a process of the host has taken the huge pages of node 0, which the node map does not know.
+func TestHugepagesOfOthers(t *testing.T) {
+	h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\nverifyHugepages: true\n")
+	files := map[string]string{"proc/meminfo": "MemTotal: 33554432 kB\n", "sys/devices/system/node/online": "0-1\n"}
+	for id, free := range []int{64, 512} {
+		folder := fmt.Sprintf("sys/devices/system/node/node%d/", id)
+		files[folder+"meminfo"] = fmt.Sprintf("Node %d MemTotal: 16777216 kB\n", id)
+		files[folder+"cpulist"] = fmt.Sprintln(id)
+		files[folder+"distance"] = []string{"10 21\n", "21 10\n"}[id]
+		files[folder+"hugepages/hugepages-2048kB/nr_hugepages"] = "512\n"
+		files[folder+"hugepages/hugepages-2048kB/free_hugepages"] = fmt.Sprintln(free)
+	}
+	for name, text := range files {
+		must(t, os.MkdirAll(filepath.Dir(h.path("machine/"+name)), 0o755))
+		h.write("machine/"+name, text)
+	}
+	for i, flag := range h.flags {
+		if flag == "--machine" {
+			h.flags[i+1] = h.path("machine")
+		}
+	}
+	plugin := h.start()
+	dpdk := guaranteed("dpdk", gi)
+	dpdk.huge = 256 * mi
+	const text = "insufficient hugepages-2Mi on NUMA node(s) [0]: requested 256Mi, available 128Mi"
+	must(t, h.runPod(dpdk))
+	err := h.create(dpdk)
+	if err == nil {
+		t.Fatal("the pod was created")
+	}
+	wantAll(t, err.Error(), text)
+	wantAll(t, h.ask(0, "explain", "dpdk"), "(InsufficientHugepages)", text, "node 0 (group 0) hugepages-2Mi allocatable 1073741824 free 1073741824,", "was chosen; the kernel has 134217728 free")
+	wantAll(t, plugin.get("/metrics"), `nri_memory_manager_rejections_total{reason="InsufficientHugepages"} 1`)
+	h.write("machine/sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages", "128\n")
+	must(t, h.create(dpdk))
+	if got := h.mems(dpdk); got != "0" {
+		t.Errorf("cpuset.mems is %q, want 0", got)
+	}
+}
