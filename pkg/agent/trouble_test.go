@@ -293,7 +293,7 @@ func TestWhyThereIsNoMemoryHigh(t *testing.T) {
 		want  string
 	}{
 		"no factor":         {"memoryThrottlingFactor: null", gi, 0, "memoryThrottlingFactor is not set"},
-		"request is limit":  {"", gi, gi, "nothing lies between the request and the limit of 1Gi"},
+		"request is limit":  {"", gi, gi, "memory.high is not set: the container asks for its limit"},
 		"less than a page":  {"", 8192, 4096, "rounded down to a page it would not exceed the request"},
 		"its low is stated": {"", gi, 100 * mi, "memory.low = request = 100Mi, TieredReservation"},
 	} {

@@ -57,7 +57,7 @@ func ownRequest(spec podinfo.Container) memorymanager.Request {
 // whole is a pod with pod-level resources as the memory manager sees it.
 func (l *Ledger) whole(c *container) memorymanager.Pod {
 	p := c.pod
-	whole := memorymanager.Pod{UID: p.key(), Budget: p.info.Budget(), CPUs: c.cpus, Required: l.wanted(c).Required}
+	whole := memorymanager.Pod{UID: p.key(), Budget: p.info.Budget(), CPUs: c.cpus, Required: l.wanted(c).Required, FreePages: l.step.freePages}
 	for _, spec := range p.info.Containers {
 		if spec.Kind != memoryqos.Ephemeral {
 			whole.Containers = append(whole.Containers, memorymanager.Container{

@@ -42,15 +42,8 @@ func (m *Manager) verifyPages(c Container, nodes nodeset.Set) *Rejection {
 		if !known || available >= amount.Bytes {
 			continue
 		}
-		rejected := m.reject(c, InsufficientHugepages, fmt.Sprintf("insufficient %s on NUMA node(s) [%s]: requested %s, available %s",
+		return m.reject(c, InsufficientHugepages, fmt.Sprintf("insufficient %s on NUMA node(s) [%s]: requested %s, available %s",
 			amount.Type, commas(nodes), quantity.Format(amount.Bytes), quantity.Format(available)))
-		for i := range rejected.Nodes {
-			if node := &rejected.Nodes[i]; nodes.Has(node.Node) {
-				free, _ := c.freePages(amount.Type, nodeset.Of(node.Node))
-				node.Why = fmt.Sprintf("was chosen; the kernel has %d free", free)
-			}
-		}
-		return rejected
 	}
 	return nil
 }

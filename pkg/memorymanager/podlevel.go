@@ -26,11 +26,13 @@ type Pod struct {
 	CPUs nodeset.Set
 	// Required is set when the pod asks for no more NUMA nodes than it needs (the annotation numa: required).
 	Required bool
+	// FreePages are the kernel's free huge pages; nil verifies nothing.
+	FreePages []FreePages
 }
 
 // whole is the pod as if it were one container.
 func (p Pod) whole() Container {
-	return Container{Pod: p.UID, Request: p.Budget, CPUs: p.CPUs, Required: p.Required}
+	return Container{Pod: p.UID, Request: p.Budget, CPUs: p.CPUs, Required: p.Required, FreePages: p.FreePages}
 }
 
 // AllocatePod places and allocates a pod with pod-level resources, and gives its containers their parts of it: Blocks has
@@ -56,6 +58,9 @@ func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 		return m.AdoptPod(p, nodes)
 	}
 	hint, nodes, rejected := m.place(whole)
+	if rejected == nil {
+		rejected = m.verifyPages(whole, nodes)
+	}
 	if rejected != nil {
 		return Placement{}, rejected
 	}
