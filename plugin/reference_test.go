@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -103,4 +104,54 @@ func TestReferenceIsCurrent(t *testing.T) {
 			t.Errorf("%s (-) is not what the commands say (+); UPDATE_GOLDEN=1 rewrites it:\n%s", file, cmp.Diff(string(got), string(want)))
 		}
 	}
+}
+
+// TestKubernetesVersionsNamesRealTests: in the tables of docs/kubernetes-versions.md that have a column for tests, each row names some
+// that there are, as package.TestName.
+func TestKubernetesVersionsNamesRealTests(t *testing.T) {
+	page, err := os.ReadFile("../docs/kubernetes-versions.md")
+	must(t, err)
+	name := regexp.MustCompile("`([a-z]+)\\.(Test\\w+)`")
+	tested, rows := false, 0
+	for line := range strings.Lines(string(page)) {
+		switch {
+		case !strings.HasPrefix(line, "|"):
+			tested = false
+			continue
+		case strings.HasSuffix(line, "| tests |\n"):
+			tested = true
+			continue
+		case !tested, strings.HasPrefix(line, "| ---"):
+			continue
+		}
+		rows++
+		named := name.FindAllStringSubmatch(line, -1)
+		if len(named) == 0 {
+			t.Errorf("no test in %s", line)
+		}
+		for _, test := range named {
+			if !hasTest(t, test[1], test[2]) {
+				t.Errorf("there is no test %s.%s, which is named in %s", test[1], test[2], line)
+			}
+		}
+	}
+	if rows == 0 {
+		t.Error("no rows")
+	}
+}
+
+// hasTest reports whether a package has a test function of this name.
+func hasTest(t *testing.T, pkg, function string) bool {
+	t.Helper()
+	folder := map[string]string{"plugin": ".", "monitoring": "../deploy/monitoring"}[pkg]
+	if folder == "" {
+		folder = filepath.Join("../pkg", pkg)
+	}
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	must(t, err)
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		must(t, err)
+		return bytes.Contains(text, []byte("\nfunc "+function+"(t *testing.T) {"))
+	})
 }
