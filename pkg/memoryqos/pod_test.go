@@ -197,7 +197,7 @@ func TestContainersThatDoNotLiveCountWithWhatTheyWouldGet(t *testing.T) {
 func TestAPodIsProtectedWithItsClaims(t *testing.T) {
 	s := settings(memoryqos.TieredReservation)
 	careful := s
-	careful.GuaranteedHeadroom = 0.5
+	careful.GuaranteedHeadroom = 0.6
 	two := []memoryqos.PodContainer{{Request: 2 * gi, Limit: 4 * gi, Claimed: 5 * gi}, {Request: 4 * gi, Limit: 8 * gi, Claimed: 5 * gi}}
 	tests := map[string]struct {
 		settings memoryqos.Settings
