@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/history"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/browser"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
@@ -45,6 +46,13 @@ func TestPageShowsTheDaemonsAllocationsInChromium(t *testing.T) {
 	wantAll(t, onPage(), `title="default/analytics/app: 15.5Gi allocated here`, `title="default/analytics/app: 4.5Gi allocated here`,
 		`title="default/batch/app: 6Gi allocated here`)
 	wantEqual(t, "explain", asJSON(t, explained("batch")), asJSON(t, map[string]int64{"1": 6 * gi}))
+
+	var hour history.Document
+	must(t, json.Unmarshal([]byte(plugin.get("/history")), &hour))
+	if got := len(hour.Times); got < 2 || hour.Nodes[0].Allocated[0] != 0 || hour.Nodes[0].Allocated[got-1] != 31*gi/2 {
+		t.Errorf("the history is %+v, want that node 0 had nothing allocated at first and has 15.5Gi now", hour)
+	}
+	wantAll(t, onPage(), `aria-label="Node 0 allocated, last hour: 0 to 15.5Gi, now 15.5Gi"`)
 
 	must(t, h.endPod(beside))
 	wantEqual(t, "the bytes of all blocks after a release", sums(), "node 0: 9.5Gi of 9.5Gi; node 1: 10.5Gi of 10.5Gi; ")

@@ -12,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/history"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -39,15 +40,17 @@ func (d *daemon) services() ([]part, error) {
 		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals
 	}
 	d.metrics.Attach(shown)
+	hour := history.New(history.Sources{View: d.agent.View, Rejections: d.rejections, Throttled: d.throttledContainers()})
 	handler := admin.Handler(admin.Sources{
 		View: d.agent.View, Metrics: d.metrics.Handler(), Page: admin.Page(),
-		Status: func() any { return sources.Make() },
+		Status:  func() any { return sources.Make() },
+		History: func() any { return hour.Document() },
 		Explain: func(pod, container string) (any, error) {
 			explanations, err := d.agent.Explain(pod, container)
 			return status.Explain(explanations, sources.Recording), err
 		},
 	})
-	var parts []part
+	parts := []part{hour.Run}
 	if d.options.metricsAddress != "" {
 		listener, err := admin.ListenTCP(d.options.metricsAddress)
 		if err != nil {
@@ -83,6 +86,29 @@ func (d *daemon) services() ([]part, error) {
 		parts = append(parts, export)
 	}
 	return parts, nil
+}
+
+// rejections counts containers and resizes refused since the daemon started, whatever the reason.
+func (d *daemon) rejections() (sum uint64) {
+	for _, count := range d.agent.Counters().Rejections {
+		sum += count
+	}
+	return sum
+}
+
+// throttledContainers counts those that are stopped by their memory.high or have been given room; nil without the stall guard.
+func (d *daemon) throttledContainers() func() uint64 {
+	if d.guard == nil {
+		return nil
+	}
+	return func() (count uint64) {
+		for _, s := range d.guard.Statuses() {
+			if s.Stopped || s.Raised {
+				count++
+			}
+		}
+		return count
+	}
 }
 
 // recorded is where the last decision about a container is recorded.

@@ -21,12 +21,14 @@ type Sources struct {
 	Status func() any
 	// Explain is the document behind /explain: why a pod's containers are where they are.
 	Explain func(pod, container string) (any, error)
+	// History is the document behind /history, history.Document; nil serves none.
+	History func() any
 	// Page is served at /; nil serves none.
 	Page http.Handler
 }
 
-// Handler serves /healthz, /readyz and /metrics; and /status, /explain?pod=NAMESPACE/NAME&container=NAME and / to clients on
-// this machine.
+// Handler serves /healthz, /readyz and /metrics; and /status, /history, /explain?pod=NAMESPACE/NAME&container=NAME and / to
+// clients on this machine.
 func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -34,6 +36,9 @@ func Handler(s Sources) http.Handler {
 	mux.Handle("GET /metrics", buffered(s.Metrics))
 	if s.Status != nil {
 		mux.Handle("GET /status", local(&document{view: s.View, make: s.Status}))
+	}
+	if s.History != nil {
+		mux.Handle("GET /history", local(&document{view: s.View, make: s.History}))
 	}
 	if s.Explain != nil {
 		mux.Handle("GET /explain", local(explain(s.Explain)))

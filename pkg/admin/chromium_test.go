@@ -27,7 +27,11 @@ func serve(t *testing.T, fixture string) (url string, asked func() []string) {
 	}
 	handler := Handler(Sources{View: func() *ledger.View { return &ledger.View{} }, Metrics: http.NotFoundHandler(),
 		Explain: func(string, string) (any, error) { return json.RawMessage(explanations), nil },
-		Status:  func() any { return json.RawMessage(document) }, Page: Page()})
+		History: func() any {
+			return json.RawMessage(`{"times": ["2026-05-04T11:59:00Z", "2026-05-04T11:59:30Z", "2026-05-04T12:00:00Z"], "rejections": [0, 2, 1], "throttled": [0, 3, 1],
+ "nodes": [{"id": 0, "allocated": [0, 65498251264, 42949672960]}]}`)
+		},
+		Status: func() any { return json.RawMessage(document) }, Page: Page()})
 	requests := make(chan string, 1000)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests <- r.URL.Path
@@ -86,13 +90,16 @@ func TestPageInChromium(t *testing.T) {
 		"a lost protection":       "kubepods.slice protects less than is promised below it",
 		"the count":               "8 containers",
 		"the order":               `aria-sort="ascending"`,
+		"the last hour":           `aria-label="Node 0 allocated, last hour: 0 to 61Gi, now 40Gi"><path d="M118 30.00L119 2.00L120 11.64"`,
+		"its rejections":          `aria-label="Rejections, last hour: 3 in all"`,
+		"its throttling":          `aria-label="Throttled containers, last hour: 0 to 3, now 1"`,
 	} {
 		if !strings.Contains(dom, part) {
 			t.Errorf("%s: want %q in the page", name, part)
 		}
 	}
 	for _, path := range asked() {
-		if path != "/" && path != "/status" && path != "/favicon.ico" {
+		if path != "/" && path != "/status" && path != "/history" && path != "/favicon.ico" {
 			t.Errorf("the page asked for %s", path)
 		}
 	}

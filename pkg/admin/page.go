@@ -8,7 +8,8 @@ import (
 //go:embed page.html
 var page []byte
 
-// Page serves the NUMA memory map: one page that asks /status every few seconds and nothing else.
+// Page serves the NUMA memory map: one page that asks /status every few seconds, /history twice a minute, and
+// /explain for the pod that is picked.
 func Page() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		header := w.Header()
