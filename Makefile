@@ -56,6 +56,7 @@ bench: ## Run the benchmarks (BENCH=pattern)
 
 e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (RUN=pattern VARIANT=name KEEP=1)
 	$(GO) -C plugin/e2e run .
+	$(if $(RUN)$(VARIANT),,$(GO) -C deploy test -count=1 -timeout 20m -run 'Rights|Kubectl' ./apiserver)
 
 fleet: ## Measure what a scheduler makes of the nodes' NodeResourceTopologies (NODES=100 ONLY=text, or SHORT=1 for the test)
 	$(GO) -C plugin/e2e run ./fleet $(if $(SHORT),-short) $(if $(NODES),-nodes $(NODES)) $(if $(ONLY),-only '$(ONLY)')

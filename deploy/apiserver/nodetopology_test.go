@@ -50,13 +50,20 @@ requestSources: [oomscore]
 nodeResourceTopology: {enabled: true, interval: 1s}
 `
 
-// newNode starts a node whose plugin is a client as config says.
+// newNode starts the node worker, whose plugin is a client as config says.
 func newNode(t *testing.T, config *rest.Config, machine, settings string) *node {
+	t.Helper()
+	n := newNodeNamed(t, "worker", config, machine, settings)
+	n.objects = objectsOf(t, config)
+	return n
+}
+
+func newNodeNamed(t *testing.T, name string, config *rest.Config, machine, settings string) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "nri") // t.TempDir's paths are too long for sockets
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	n := &node{t: t, dir: dir, objects: objectsOf(t, config)}
+	n := &node{t: t, dir: dir}
 	must(t, os.Mkdir(n.path("cgroups"), 0o755))
 	n.tree, err = cgroups.NewTree(n.path("cgroups"))
 	must(t, err)
@@ -67,10 +74,10 @@ func newNode(t *testing.T, config *rest.Config, machine, settings string) *node 
 	must(t, os.WriteFile(n.path("machine.yaml"), []byte(machine), 0o644))
 	must(t, os.WriteFile(n.path("config.yaml"), fmt.Appendf(nil, `
 kubeconfig: %s
-nodeName: worker
+nodeName: %s
 topologyManagerPolicy: restricted
 %s
-`, n.path("kubeconfig"), settings), 0o644))
+`, n.path("kubeconfig"), name, settings), 0o644))
 	n.process = exec.Command(plugin(n.t), "run", "--nri-socket", n.path("nri.sock"), "--state-dir", n.path("state"),
 		"--cgroups", n.path("cgroups"), "--plain-cgroups", "--machine", n.path("machine.yaml"),
 		"--config", n.path("config.yaml"), "--metrics-address", "")

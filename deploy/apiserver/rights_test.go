@@ -26,13 +26,9 @@ import (
 )
 
 // TestTheChartsRightsAreWhatIsNeeded runs the plugin with the rights that the chart gives it, neither fewer nor more than
-// it uses. It needs a kube-apiserver: KUBE_APISERVER=/path go -C deploy test ./apiserver -run Rights -v
+// it uses.
 func TestTheChartsRightsAreWhatIsNeeded(t *testing.T) {
-	program := os.Getenv("KUBE_APISERVER")
-	if program == "" {
-		t.Skip("KUBE_APISERVER does not name a kube-apiserver")
-	}
-	admin, audit := startKubernetes(t, program)
+	admin, audit := startKubernetes(t)
 	client, err := kubernetes.NewForConfig(admin)
 	must(t, err)
 	_, err = client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}, metav1.CreateOptions{})
@@ -68,7 +64,17 @@ onTermination: Rollback
 	must(t, n.process.Process.Signal(syscall.SIGTERM))
 	must(t, n.process.Wait())
 
-	used := map[string]bool{"list pods": true} // where the server cannot stream the list into the watch
+	used := rightsUsed(t, audit, "system:serviceaccount:kube-system:nri-memory-manager")
+	used["list pods"] = true // where the server cannot stream the list into the watch
+	if difference := cmp.Diff(granted, slices.Sorted(maps.Keys(used))); difference != "" {
+		t.Errorf("the rights that the chart gives (-) and that were used (+) differ:\n%s", difference)
+	}
+}
+
+// rightsUsed are the rights that a user has used, as "verb resource", says the audit log. All must have been allowed.
+func rightsUsed(t *testing.T, audit, user string) map[string]bool {
+	t.Helper()
+	used := map[string]bool{}
 	file, err := os.Open(audit)
 	must(t, err)
 	defer file.Close()
@@ -76,27 +82,46 @@ onTermination: Rollback
 		var event struct { // of audit.k8s.io/v1
 			User        struct{ Username string }
 			Verb        string
-			ObjectRef   struct{ Resource string }
+			ObjectRef   struct{ Resource, Subresource string }
 			Annotations map[string]string
 		}
 		must(t, json.Unmarshal(lines.Bytes(), &event))
-		if event.User.Username != "system:serviceaccount:kube-system:nri-memory-manager" {
+		if event.User.Username != user {
 			continue
 		}
 		what := event.Verb + " " + event.ObjectRef.Resource
+		if event.ObjectRef.Subresource != "" {
+			what += "/" + event.ObjectRef.Subresource
+		}
 		if event.Annotations["authorization.k8s.io/decision"] != "allow" {
 			t.Errorf("%s is forbidden", what)
 		}
 		used[what] = true
 	}
-	if difference := cmp.Diff(granted, slices.Sorted(maps.Keys(used))); difference != "" {
-		t.Errorf("the rights that the chart gives (-) and that were used (+) differ:\n%s", difference)
+	return used
+}
+
+// kubeAPIServer is the path of a kube-apiserver: what KUBE_APISERVER says, or one that "make e2e" or "make fleet" has built.
+func kubeAPIServer(t *testing.T) string {
+	t.Helper()
+	if program := os.Getenv("KUBE_APISERVER"); program != "" {
+		return program
 	}
+	cache := os.Getenv("CACHE")
+	if user, err := os.UserCacheDir(); cache == "" && err == nil {
+		cache = filepath.Join(user, "nri-memory-manager-e2e")
+	}
+	built, _ := filepath.Glob(filepath.Join(cache, "kubernetes-*", "kube-apiserver"))
+	if len(built) == 0 {
+		t.Skip("KUBE_APISERVER does not name a kube-apiserver, and make e2e has built none")
+	}
+	return built[0]
 }
 
 // startKubernetes returns an administrator and the path of the audit log.
-func startKubernetes(t *testing.T, program string) (admin *rest.Config, audit string) {
+func startKubernetes(t *testing.T) (admin *rest.Config, audit string) {
 	t.Helper()
+	program := kubeAPIServer(t)
 	dir, address := t.TempDir(), freeAddress(t)
 	_, port, _ := net.SplitHostPort(address)
 	key, tokens, policy := filepath.Join(dir, "sa.key"), filepath.Join(dir, "tokens.csv"), filepath.Join(dir, "policy.yaml")
@@ -104,7 +129,7 @@ func startKubernetes(t *testing.T, program string) (admin *rest.Config, audit st
 	private, err := keyutil.MarshalPrivateKeyToPEM(newKey(t)) // signs the ServiceAccounts' tokens
 	must(t, err)
 	must(t, os.WriteFile(key, private, 0o600))
-	must(t, os.WriteFile(tokens, []byte(`test-token,admin,admin,"system:masters"`+"\n"), 0o600))
+	must(t, os.WriteFile(tokens, []byte(`test-token,admin,admin,"system:masters"`+"\njane-token,jane,jane\njohn-token,john,john\n"), 0o600))
 	must(t, os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"), 0o600))
 	admin = &rest.Config{Host: "https://" + address, BearerToken: "test-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	return ready(t, admin, exec.Command(program, "--etcd-servers", startEtcd(t), "--cert-dir", dir, "--bind-address", "127.0.0.1",

@@ -74,7 +74,7 @@ func (c *cluster) daemonPods(ctx context.Context, selector string) ([]corev1.Pod
 	list, err := c.client.Pods(c.daemons.namespace).List(ctx, metav1.ListOptions{LabelSelector: c.daemons.selector, FieldSelector: selector})
 	if err != nil {
 		err = denied(err, "list", "pods", c.daemons.namespace)
-		if apierrors.IsForbidden(err) && c.daemons.namespace == "" {
+		if forbidden(err) && c.daemons.namespace == "" {
 			err = fmt.Errorf("%w; with --daemon-namespace, the right to list them in that namespace is enough", err)
 		}
 		return nil, failure{err}
@@ -97,7 +97,7 @@ func (c *cluster) nodes(ctx context.Context) ([]string, error) {
 
 // denied names the right that the user lacks.
 func denied(err error, verb, resource, namespace string) error {
-	if !apierrors.IsForbidden(err) {
+	if !forbidden(err) {
 		return err
 	}
 	where := "in namespace " + namespace
@@ -105,4 +105,10 @@ func denied(err error, verb, resource, namespace string) error {
 		where = "in the whole cluster"
 	}
 	return fmt.Errorf("you may not %s %s %s: %w", verb, resource, where, err)
+}
+
+// forbidden reports whether the API server refuses a request for lack of a right. Of one that is to be upgraded to a stream, only the
+// text of the refusal is left.
+func forbidden(err error) bool {
+	return apierrors.IsForbidden(err) || err != nil && strings.Contains(err.Error(), "is forbidden: User")
 }

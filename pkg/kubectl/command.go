@@ -15,6 +15,7 @@ import (
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
 
 // Exit codes, as those of the daemon's commands.
@@ -117,6 +118,7 @@ func (o *options) connect() (*cluster, string, error) {
 		return nil, "", fmt.Errorf("--node-timeout %s: want more than 0", o.timeout)
 	}
 	rest.SetDefaultWarningHandler(rest.NoWarnings{})
+	klog.SetLogger(klog.Logger{}) // logs nothing: what goes wrong is an error or a line of the table
 	client, err := coreclient.NewForConfig(config)
 	if err != nil {
 		return nil, "", err

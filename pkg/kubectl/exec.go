@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/remotecommand"
@@ -109,7 +108,7 @@ func (c *cluster) ask(ctx context.Context, d *daemon, good []int, command string
 		err = context.Cause(ctx)
 	}
 	switch {
-	case apierrors.IsForbidden(err):
+	case forbidden(err):
 		return out, failure{denied(err, "create", "pods/exec", d.namespace)}
 	case err != nil:
 		return out, failure{noAnswer{d.node, err}}

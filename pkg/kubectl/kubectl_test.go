@@ -167,8 +167,8 @@ func TestAskingAboutOnePod(t *testing.T) {
 		"may not list": {pods: []corev1.Pod{web}, forbidden: "list pods",
 			want: `you may not list pods in the whole cluster: pods is forbidden: User "jane" cannot list resource "pods"; with --daemon-namespace, the right to list them in that namespace is enough`},
 		"may not exec": {pods: []corev1.Pod{web, daemonPod("worker-1")}, run: func(context.Context, *daemon, []string) (output, error) {
-			return output{}, apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "daemon-worker-1", errors.New(`User "jane" cannot create resource "pods/exec"`))
-		}, want: `you may not create pods/exec in namespace kube-system: pods "daemon-worker-1" is forbidden: User "jane" cannot create resource "pods/exec"`},
+			return output{}, errors.New(`unable to upgrade connection: pods "daemon-worker-1" is forbidden: User "jane" cannot create resource "pods/exec"`)
+		}, want: `you may not create pods/exec in namespace kube-system: unable to upgrade connection: pods "daemon-worker-1" is forbidden: User "jane" cannot create resource "pods/exec"`},
 		"too old": {pods: []corev1.Pod{web, daemonPod("worker-1")}, run: said(2, "", "nri-memory-manager: unknown command \"explain\" for \"nri-memory-manager\"\n"),
 			want: `the daemon on node worker-1 (pod kube-system/daemon-worker-1) is too old for this: its command explain says: unknown command "explain" for "nri-memory-manager"`},
 		"not known there": {pods: []corev1.Pod{web, daemonPod("worker-1")}, run: said(1, "", "nri-memory-manager: no pod \"shop/web\" on this node\n"),
