@@ -32,7 +32,7 @@ image: ## Build the container image for amd64 and arm64 into bin/image.tar, with
 	@mkdir -p bin
 	$(RELEASE) image
 
-release: ## Build image, tarballs with the systemd unit, SBOMs, packed chart, provenance and SHA256SUMS into bin/
+release: ## Build image, tarballs with the systemd unit, SBOMs, packed chart, kubectl plugin, provenance and SHA256SUMS into bin/
 	@mkdir -p bin
 	$(RELEASE)
 

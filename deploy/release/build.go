@@ -29,11 +29,11 @@ func (o options) parts(platform v1.Platform) (parts, error) {
 	if built, done := o.built[platform.String()]; done {
 		return built, nil
 	}
-	binary, err := o.build(platform)
+	binary, err := o.build(platform, "./plugin")
 	if err != nil {
 		return parts{}, err
 	}
-	licenses, err := o.licenses(platform)
+	licenses, err := o.licenses(platform, "./plugin")
 	if err != nil {
 		return parts{}, err
 	}
@@ -41,8 +41,8 @@ func (o options) parts(platform v1.Platform) (parts, error) {
 	return o.built[platform.String()], nil
 }
 
-// build compiles the binary for a platform: static, without the paths of this machine, repeatable.
-func (o options) build(platform v1.Platform) ([]byte, error) {
+// build compiles a program for a platform: static, without the paths of this machine, repeatable.
+func (o options) build(platform v1.Platform, program string) ([]byte, error) {
 	folder, err := os.MkdirTemp("", "binary")
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (o options) build(platform v1.Platform) ([]byte, error) {
 	defer os.RemoveAll(folder)
 	out := filepath.Join(folder, binaryPath)
 	if _, err := o.goCommand(platform, "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace",
-		"-ldflags", "-s -w -buildid= -X main.version="+o.version, "-o", out, "./plugin"); err != nil {
+		"-ldflags", "-s -w -buildid= -X main.version="+o.version, "-o", out, program); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(out)
@@ -59,9 +59,9 @@ func (o options) build(platform v1.Platform) ([]byte, error) {
 // licenseFile matches what Go modules call the texts that must travel with their code.
 var licenseFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)`)
 
-// licenses collects the licence texts of every module that is linked into the binary, and ours.
-func (o options) licenses(platform v1.Platform) ([]file, error) {
-	list, err := o.goCommand(platform, "list", "-deps", "-json=Module,Standard", "./plugin")
+// licenses collects the licence texts of every module that is linked into a program, and ours.
+func (o options) licenses(platform v1.Platform, program string) ([]file, error) {
+	list, err := o.goCommand(platform, "list", "-deps", "-json=Module,Standard", program)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ import (
 	"helm.sh/helm/v3/pkg/chart/loader"
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
+	"sigs.k8s.io/yaml"
 )
 
 // version is what the chart's folder says, so that both render the same.
@@ -36,7 +38,7 @@ func build(t *testing.T) map[string][]byte {
 	t.Helper()
 	o := options{root: "../..", version: version, commit: commit, created: time.Unix(1700000000, 0).UTC(), built: map[string]parts{}}
 	folder := t.TempDir()
-	if err := o.run("linux/"+runtime.GOARCH, folder, nil); err != nil {
+	if err := o.run("linux/"+runtime.GOARCH, "linux/"+runtime.GOARCH, folder, nil); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(folder)
@@ -56,7 +58,8 @@ func build(t *testing.T) map[string][]byte {
 func TestRelease(t *testing.T) {
 	first, second := build(t), build(t)
 	folder := "nri-memory-manager-" + version + "-linux-" + runtime.GOARCH
-	want := []string{"SHA256SUMS", "image.tar", "nri-memory-manager-0.1.0.tgz", folder + ".spdx.json", folder + ".tar.gz", "provenance.json"}
+	client := "kubectl-memory_manager-" + version + "-linux-" + runtime.GOARCH + ".tar.gz"
+	want := []string{"SHA256SUMS", "image.tar", client, "memory-manager.yaml", "nri-memory-manager-0.1.0.tgz", folder + ".spdx.json", folder + ".tar.gz", "provenance.json"}
 	if names := slices.Sorted(maps.Keys(first)); !slices.Equal(names, want) {
 		t.Fatalf("a release is %q, want %q", names, want)
 	}
@@ -87,6 +90,11 @@ func TestRelease(t *testing.T) {
 	checkSBOM(t, first[folder+".spdx.json"], filepath.Join(unpacked, binaryPath))
 	checkProvenance(t, first)
 	checkWorkflow(t, first)
+
+	sh(downloads, "mkdir kubectl && tar -C kubectl -xzf "+client, "")
+	sh(filepath.Join(downloads, "kubectl"), "ls . licenses", "LICENSE\nkubectl-memory_manager\nlicenses\n")
+	sh(filepath.Join(downloads, "kubectl"), "./kubectl-memory_manager --version", "kubectl memory-manager version "+version)
+	checkKrew(t, first["memory-manager.yaml"], client, first[client])
 
 	packed, err := loader.LoadArchive(bytes.NewReader(first["nri-memory-manager-0.1.0.tgz"]))
 	if err != nil {
@@ -182,6 +190,31 @@ func checkProvenance(t *testing.T, release map[string][]byte) {
 	}
 }
 
+// checkKrew compares krew's manifest with the archive that it names.
+func checkKrew(t *testing.T, text []byte, archive string, content []byte) {
+	t.Helper()
+	var manifest struct {
+		APIVersion, Kind string
+		Metadata         struct{ Name string }
+		Spec             struct {
+			Version, ShortDescription string
+			Platforms                 []krewPlatform
+		}
+	}
+	if err := yaml.Unmarshal(text, &manifest); err != nil {
+		t.Fatal(err)
+	}
+	spec := manifest.Spec
+	if manifest.Kind != "Plugin" || manifest.Metadata.Name != "memory-manager" || spec.Version != version || spec.ShortDescription == "" || len(spec.Platforms) != 1 {
+		t.Fatalf("the manifest for krew is\n%s", text)
+	}
+	want := krewPlatform{URI: source + "/releases/download/" + version + "/" + archive, SHA256: fmt.Sprintf("%x", sha256.Sum256(content)), Bin: "kubectl-memory_manager"}
+	want.Selector.MatchLabels = map[string]string{"os": "linux", "arch": runtime.GOARCH}
+	if !reflect.DeepEqual(spec.Platforms[0], want) {
+		t.Errorf("krew installs %+v, want %+v", spec.Platforms[0], want)
+	}
+}
+
 func render(t *testing.T, c *chart.Chart) map[string]string {
 	t.Helper()
 	values, err := chartutil.ToRenderValues(c, nil, chartutil.ReleaseOptions{Name: "nri-memory-manager", Namespace: "kube-system"}, chartutil.DefaultCapabilities)
@@ -223,10 +256,10 @@ func TestWrongInputIsNamed(t *testing.T) {
 	}{
 		"platform": {"linux/amd64/x/y", "", nil, `platform "linux/amd64/x/y"`},
 		"commit":   {"linux/amd64", "main", nil, `commit "main": want its 40 hexadecimal digits`},
-		"kind":     {"linux/amd64", "", []string{"chart", "rpm"}, `"rpm": want image, tarballs, sboms or chart`},
+		"kind":     {"linux/amd64", "", []string{"chart", "rpm"}, `"rpm": want image, tarballs, sboms, chart or kubectl`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := options{root: "../..", commit: c.commit, built: map[string]parts{}}.run(c.platforms, t.TempDir(), c.kinds)
+			err := options{root: "../..", commit: c.commit, built: map[string]parts{}}.run(c.platforms, "linux/amd64", t.TempDir(), c.kinds)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want %q", err, c.want)
 			}
