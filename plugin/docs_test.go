@@ -127,6 +127,28 @@ func TestDocumentsNameRealCommands(t *testing.T) {
 	}
 }
 
+// The targets of make that the documents name are there.
+func TestDocumentsNameRealTargets(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	must(t, err)
+	target := regexp.MustCompile("(?m)(?:^ {4}|^|`)make ([a-z0-9][a-z0-9 -]*)")
+	found := 0
+	for name, text := range documents(t) {
+		blocks := strings.Join(codeBlocks(text), "\n") + strings.Join(regexp.MustCompile("`make [^`\n]+`").FindAllString(text, -1), "\n")
+		for _, match := range target.FindAllStringSubmatch(blocks, -1) {
+			for _, word := range strings.Fields(match[1]) {
+				found++
+				if !strings.Contains("\n"+string(makefile), "\n"+word+":") {
+					t.Errorf("%s: make %s: there is no target %s", name, match[1], word)
+				}
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("%d targets found", found)
+	}
+}
+
 // codeBlocks are the texts of a page that are indented by four, or fenced.
 func codeBlocks(page string) []string {
 	var blocks []string
