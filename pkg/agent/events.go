@@ -274,6 +274,9 @@ func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers [
 	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
 	a.note(effects)
 	a.protect(ctx)
+	if !effects.DryRun {
+		a.protector.Unclaim()
+	}
 	a.poke() // Run looks at the files, and for better requests
 	a.logNotes(effects.Notes)
 	return effects.Updates, nil

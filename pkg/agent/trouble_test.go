@@ -353,3 +353,18 @@ func TestShortLivedContainersLeaveTheJournal(t *testing.T) {
 		}
 	}
 }
+
+// A runtime that was killed may leave the cgroup of a container that ended while the plugin was away. What it claims is missing to
+// the other containers of its pod.
+func TestWhatEndedUnseenClaimsNothing(t *testing.T) {
+	n := newNode(t, "guaranteedHeadroom: 0")
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	gone, kept := n.launch(pod, ofPod(pod, "gone", gi)), n.launch(pod, ofPod(pod, "kept", gi))
+	n.want("memory.min of the container", n.file(gone.CgroupsPath, "memory.min"), bytesOf(gi))
+	n.stop()
+	n.start()
+	n.sync([]Pod{pod}, []Container{kept})
+	n.want("memory.min of what is left", n.file(gone.CgroupsPath, "memory.min"), "0")
+	n.want("memory.min of the other one", n.file(kept.CgroupsPath, "memory.min"), bytesOf(gi))
+	n.want("memory.min of the pod", n.file(pod.CgroupParent, "memory.min"), bytesOf(gi))
+}

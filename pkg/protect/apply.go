@@ -89,6 +89,22 @@ func (p *Protector) unclaim(r *row) {
 	}
 }
 
+// Unclaim is for containers that ended while nobody listened: the journal has them, and they are no targets. The caller has
+// just applied all targets.
+func (p *Protector) Unclaim() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.journal == nil {
+		return
+	}
+	for _, e := range p.journal.Entries() {
+		index := slices.Index(knobs[:high], e.Knob)
+		if index >= 0 && p.rows[e.Cgroup] == nil && cgroup.LevelOf(e.Cgroup) == cgroup.LevelContainer {
+			_ = p.put(e.Cgroup, index, 0)
+		}
+	}
+}
+
 // settle makes these cgroups hold what is desired, and drops those that are no target any more.
 func (p *Protector) settle(ctx context.Context, rows []*row) (above []error) {
 	var changes []change

@@ -1,7 +1,6 @@
 package cases
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 )
