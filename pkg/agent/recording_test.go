@@ -52,7 +52,7 @@ func TestReplayOfARandomWalk(t *testing.T) {
 				w.step()
 				w.work(context.Background())
 			}
-			if summary := replayed(); summary.Events < 1000 || summary.Decisions < 200 {
+			if summary := replayed(); summary.Events < 1000 || summary.Decisions < 100 {
 				t.Errorf("replayed: %+v", summary)
 			} else {
 				t.Logf("replayed: %+v", summary)
