@@ -40,6 +40,10 @@ var view = &ledger.View{
 			{Name: "migrate", Kind: memoryqos.Init, Blocks: []memorymanager.Block{{Nodes: nodeset.Of(0), Type: "memory", Size: 1 << 30}}},
 			{Name: "exporter", Kind: memoryqos.Sidecar}}},
 		{Namespace: "kube-system", Name: "proxy"},
+		{Namespace: "default", Name: "whole", Blocks: []memorymanager.Block{{Nodes: nodeset.Of(3), Type: "memory", Size: 4 << 30}},
+			Containers: []ledger.ContainerView{
+				{Name: "own", Blocks: []memorymanager.Block{{Nodes: nodeset.Of(3), Type: "memory", Size: 1 << 30}}},
+				{Name: "shared", Shared: true, Blocks: []memorymanager.Block{{Nodes: nodeset.Of(3), Type: "memory", Size: 3 << 30}}}}},
 	},
 }
 
@@ -98,9 +102,16 @@ const database = `{"name": "database", "namespace": "default", "containers": [
   {"memory_type": "hugepages-2Mi", "size": "2097152", "topology": {"nodes": [{}]}}]},
  {"name": "exporter"}]}`
 
+// A pod that is allocated as a whole has the memory, and a container that shares it has none of its own.
+const whole = `{"name": "whole", "namespace": "default",
+ "memory": [{"memory_type": "memory", "size": "4294967296", "topology": {"nodes": [{"ID": "3"}]}}],
+ "containers": [
+  {"name": "own", "memory": [{"memory_type": "memory", "size": "1073741824", "topology": {"nodes": [{"ID": "3"}]}}]},
+  {"name": "shared"}]}`
+
 func TestListHasOneMemoryPerBlock(t *testing.T) {
 	got, err := client(t).List(within(t), &podresources.ListPodResourcesRequest{})
-	same(t, got, err, `{"pod_resources": [`+database+`, {"name": "proxy", "namespace": "kube-system"}]}`, &podresources.ListPodResourcesResponse{})
+	same(t, got, err, `{"pod_resources": [`+database+`, {"name": "proxy", "namespace": "kube-system"}, `+whole+`]}`, &podresources.ListPodResourcesResponse{})
 }
 
 func TestGet(t *testing.T) {
