@@ -191,14 +191,14 @@ func TestStateVerifyWithMemoryThatMoved(t *testing.T) {
 		want             string
 	}{
 		"12 KiB, auto":                 {image, "auto", []int{-12, 0}, " is good"},
-		"12 KiB, exact":                {image, "0", []int{-12, 0}, "node 0: memory: total is 134987354112 in the file and 134987341824 on the machine, 12288 bytes apart (tolerated 0)\n"},
-		"12 KiB, unprivileged":         {zeroed, "auto", []int{-12, 0}, "12288 bytes apart (tolerated 0)\n"},
+		"12 KiB, exact":                {image, "0", []int{-12, 0}, "node 0: memory: total is 125.71677Gi in the file and 125.71676Gi on the machine, 12Ki apart (tolerated 0)\n"},
+		"12 KiB, unprivileged":         {zeroed, "auto", []int{-12, 0}, "12Ki apart (tolerated 0)\n"},
 		"from node to node, 128Mi":     {zeroed, "128Mi", []int{-42670, 42670}, " is good"},
-		"from node to node, 32Mi":      {image, "32Mi", []int{-42670, 42670}, "43694080 bytes apart (tolerated 33554432)\n"},
+		"from node to node, 32Mi":      {image, "32Mi", []int{-42670, 42670}, "41.67Mi apart (tolerated 32Mi)\n"},
 		"as much as the bound":         {image, "auto", []int{0, 114688}, " is good"},
-		"a page more than the bound":   {image, "auto", []int{0, 114692}, "117444608 bytes apart (tolerated 117440512)\n"},
-		"within it, and does not fit":  {image, "200Gi", []int{-50 << 20, -50 << 20}, "nodes 0-1: memory: the memory assignment does not fit the machine state: containers have 161061273600 bytes, the machine gives 157426327552\n"},
-		"more than 64Mi, the defaults": {image, "64Mi", []int{0, 65540}, "67112960 bytes apart (tolerated 67108864)\n"},
+		"a page more than the bound":   {image, "auto", []int{0, 114692}, "112.004Mi apart (tolerated 112Mi)\n"},
+		"within it, and does not fit":  {image, "200Gi", []int{-50 << 20, -50 << 20}, "nodes 0-1: memory: the memory assignment does not fit the machine state: containers have 150Gi, the machine gives 146.6Gi\n"},
+		"more than 64Mi, the defaults": {image, "64Mi", []int{0, 65540}, "64.004Mi apart (tolerated 64Mi)\n"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
