@@ -256,12 +256,12 @@ func TestDowngradeWithRunningPods(t *testing.T) {
 		old, new string // in the file's text; without old, new is the whole text
 		aside    string // the log's line of the file that is set aside; empty when it is read
 	}{
-		"a new key in the state file": {file: state, old: `,"checksum"`, new: `,"version":2,"checksum"`},
-		"a new key of a block":        {file: state, old: `"size":`, new: `"tier":"dram","size":`},
-		"a new key of a node":         {file: state, old: `,"cells"`, new: `,"tier":"dram","cells"`},
-		"a new checksum":              {file: state, old: `"checksum":`, new: `"checksum":1`, aside: "the state file cannot be used"},
-		"another policy":              {file: state, old: `"Static"`, new: `"BestEffort"`, aside: "the state file cannot be used"},
-		"pod-level assignments of no pod": {file: state, old: `"checksum":`, new: `"podEntries":{"uid-wide":{}},"checksum":`},
+		"a new key in the state file":      {file: state, old: `,"checksum"`, new: `,"version":2,"checksum"`},
+		"a new key of a block":             {file: state, old: `"size":`, new: `"tier":"dram","size":`},
+		"a new key of a node":              {file: state, old: `,"cells"`, new: `,"tier":"dram","cells"`},
+		"a new checksum":                   {file: state, old: `"checksum":`, new: `"checksum":1`, aside: "the state file cannot be used"},
+		"another policy":                   {file: state, old: `"Static"`, new: `"BestEffort"`, aside: "the state file cannot be used"},
+		"pod-level assignments of no pod":  {file: state, old: `"checksum":`, new: `"podEntries":{"uid-wide":{}},"checksum":`},
 		"another layout of the state file": {file: state, new: `{"version":2,"nodes":[]}`, aside: "the state file cannot be used"},
 		"a new key in the journal":         {file: journal, old: `"version":1`, new: `"version":1,"node":"worker-1"`},
 		"a new key of a cgroup":            {file: journal, old: `"noted":`, new: `"by":"guard","noted":`},

@@ -348,8 +348,7 @@ func TestQOSClass(t *testing.T) {
 		"pod-level and empty, a container asks":   {`{resources: {}, containers: [{name: a, resources: {requests: {memory: 1}}}]}`, memoryqos.Burstable},
 		"pod-level and empty, all limited":        {`{resources: {}, containers: [{name: a, resources: {limits: {memory: 1Gi, cpu: 1}}}]}`, memoryqos.Guaranteed},
 		"pod-level and empty, nobody asks":        {`{resources: {requests: {}, limits: {}}, containers: [{name: a}]}`, memoryqos.BestEffort},
-		"pod-level memory, CPU limits of all":     {`{resources: {limits: {memory: 1Gi}}, containers: [{name: a, resources: {limits: {cpu: 1}}}, {name: b, resources: {limits: {cpu: 1}}}]}`, memoryqos.Guaranteed},
-		"pod-level memory, CPU limits of one":     {`{resources: {limits: {memory: 1Gi}}, containers: [{name: a, resources: {limits: {cpu: 1}}}, {name: b}]}`, memoryqos.Burstable},
+		"pod-level memory, CPU limits of all":     {`{resources: {limits: {memory: 1Gi}}, containers: [{name: a, resources: {limits: {cpu: 1}}}, {name: b, resources: {limits: {cpu: 1}}}]}`, memoryqos.Burstable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := manifest(t, "spec: "+tt.spec)

@@ -8,8 +8,8 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// SetDefaults fills in the resources that the API server of Kubernetes 1.37 fills in: requests from limits, and of a pod with
-// resources of its own what its containers ask for. Until 1.36 such a pod's limits of CPU and memory stay unset.
+// SetDefaults fills in the resources that the API server fills in (SetDefaults_Pod): requests from limits, and of a pod with
+// resources of its own what its containers ask for.
 func SetDefaults(pod *corev1.Pod) {
 	for _, containers := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
@@ -22,11 +22,8 @@ func SetDefaults(pod *corev1.Pod) {
 	}
 	level, none := pod.Spec.Resources, resourcehelper.PodResourcesOptions{}
 	setMissing(&level.Limits, resourcehelper.AggregateContainerLimits(pod, none), func(name corev1.ResourceName) bool {
-		if isHugepages(name) {
-			_, requested := level.Requests[name]
-			return !requested
-		}
-		return resourcehelper.IsSupportedPodLevelResource(name) && allLimited(pod, name)
+		_, requested := level.Requests[name]
+		return isHugepages(name) && !requested
 	})
 	if len(level.Limits) == 0 {
 		return
@@ -35,15 +32,6 @@ func SetDefaults(pod *corev1.Pod) {
 		return resourcehelper.IsSupportedPodLevelResource(name) && !isHugepages(name)
 	})
 	setMissing(&level.Requests, level.Limits, resourcehelper.IsSupportedPodLevelResource)
-}
-
-// allLimited reports whether every container limits the resource.
-func allLimited(pod *corev1.Pod, name corev1.ResourceName) bool {
-	lacks := func(c corev1.Container) bool {
-		_, limited := c.Resources.Limits[name]
-		return !limited
-	}
-	return !slices.ContainsFunc(pod.Spec.InitContainers, lacks) && !slices.ContainsFunc(pod.Spec.Containers, lacks)
 }
 
 // setMissing copies the quantities that a list does not have.

@@ -28,11 +28,7 @@ func TestSetDefaults(t *testing.T) {
 			"{resources: {}, containers: [{name: a, resources: {limits: {memory: 1Gi}}}]}",
 			"{resources: {}, containers: [{name: a, resources: {requests: {memory: 1Gi}, limits: {memory: 1Gi}}}]}",
 		},
-		"a pod without limits has those of its containers where each has one": {
-			"{resources: {requests: {memory: 4Gi}}, initContainers: [{name: i, resources: {limits: {cpu: 1, memory: 6Gi}}}], containers: [{name: a, resources: {limits: {cpu: 1, memory: 2Gi}}}, {name: b, resources: {limits: {memory: 3Gi}}}]}",
-			"{resources: {requests: {cpu: 1, memory: 4Gi}, limits: {memory: 6Gi}}, initContainers: [{name: i, resources: {requests: {cpu: 1, memory: 6Gi}, limits: {cpu: 1, memory: 6Gi}}}], containers: [{name: a, resources: {requests: {cpu: 1, memory: 2Gi}, limits: {cpu: 1, memory: 2Gi}}}, {name: b, resources: {requests: {memory: 3Gi}, limits: {memory: 3Gi}}}]}",
-		},
-		"an init container without a limit leaves the pod's limit unset": {
+		"limits of the containers leave the pod's limit unset": {
 			"{resources: {requests: {memory: 4Gi}}, initContainers: [{name: i}], containers: [{name: a, resources: {limits: {memory: 2Gi}}}]}",
 			"{resources: {requests: {memory: 4Gi}}, initContainers: [{name: i}], containers: [{name: a, resources: {requests: {memory: 2Gi}, limits: {memory: 2Gi}}}]}",
 		},
