@@ -26,6 +26,16 @@ func (m *Manager) Admit(c Container) (Placement, error) {
 			return m.rerun(c, nodes)
 		}
 	}
+	placement, rejected := m.choose(c)
+	if rejected != nil {
+		return Placement{}, rejected
+	}
+	placement.Blocks = m.enter(c, placement.Nodes)
+	return placement, nil
+}
+
+// choose decides where a container goes that is about to be allocated, or a pod that is allocated as a whole.
+func (m *Manager) choose(c Container) (Placement, *Rejection) {
 	hint, nodes, rejected := m.place(c)
 	if rejected == nil {
 		rejected = m.verifyPages(c, nodes)
@@ -37,7 +47,7 @@ func (m *Manager) Admit(c Container) (Placement, error) {
 	if bounded {
 		m.bounded++
 	}
-	return Placement{Affinity: hint, Blocks: m.enter(c, nodes), Nodes: nodes, Bounded: bounded}, nil
+	return Placement{Affinity: hint, Nodes: nodes, Bounded: bounded}, nil
 }
 
 // place decides where a new container goes: the Topology Manager's hint, and the nodes that are then allocated.
@@ -177,6 +187,14 @@ func (m *Manager) assign(nodes nodeset.Set) {
 		m.groups[id] = nodes
 	}
 	m.unused &^= nodes
+}
+
+// occupy enters blocks in the node map.
+func (m *Manager) occupy(blocks []Block) {
+	for _, b := range blocks {
+		m.assign(b.Nodes)
+		m.fill(m.column(b.Type), b.Nodes, b.Size)
+	}
 }
 
 // fill allocates bytes on the nodes in ascending order as far as they have room, and returns what found none.

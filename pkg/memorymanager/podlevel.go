@@ -43,13 +43,14 @@ func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 	if cause := whole.Request.invalid(); cause != "" {
 		return Placement{}, m.reject(whole, InvalidRequest, cause)
 	}
-	if known := m.pods[p.UID]; known != nil && known.blocks != nil {
+	known := m.pods[p.UID]
+	if known != nil && known.blocks != nil {
 		return m.keep(p, known), nil
 	}
 	if cause := p.emptyPool(); cause != "" {
-		return Placement{}, m.emptyPool(whole, cause)
+		return Placement{}, m.rejectEmptyPool(whole, cause)
 	}
-	if known := m.pods[p.UID]; known != nil && len(known.containers) > 0 {
+	if known != nil && len(known.containers) > 0 {
 		var nodes nodeset.Set
 		for b := range known.counted() {
 			nodes |= b.Nodes
@@ -57,26 +58,17 @@ func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 		m.ReleasePod(p.UID)
 		return m.AdoptPod(p, nodes)
 	}
-	hint, nodes, rejected := m.place(whole)
-	if rejected == nil {
-		rejected = m.verifyPages(whole, nodes)
-	}
+	placement, rejected := m.choose(whole)
 	if rejected != nil {
 		return Placement{}, rejected
 	}
-	bounded := m.hints.bounded
-	if bounded {
-		m.bounded++
-	}
-	known := m.pod(p.UID)
-	known.blocks = p.Budget.on(nodes)
-	for _, b := range known.blocks {
-		m.assign(nodes)
-		m.fill(m.column(b.Type), nodes, b.Size)
-	}
-	known.containers = p.parts(nodes)
+	nodes := placement.Nodes
+	known = m.pod(p.UID)
+	known.blocks, known.containers = p.Budget.on(nodes), p.parts(nodes)
+	m.occupy(known.blocks)
 	m.generation++
-	return Placement{Affinity: hint, Blocks: m.settle(nodes, known.blocks), Nodes: nodes, Bounded: bounded}, nil
+	placement.Blocks = m.settle(nodes, known.blocks)
+	return placement, nil
 }
 
 // AdoptPod allocates a pod that was found running on these nodes as it is: see Adopt.
@@ -220,9 +212,9 @@ func (r Request) exhausted() (MemoryType, bool) {
 	return "", false
 }
 
-// emptyPool rejects a pod. A policy that insists does so for the hints, of which there are none; best-effort takes any
-// nodes, and the allocation fails.
-func (m *Manager) emptyPool(whole Container, cause string) *Rejection {
+// rejectEmptyPool rejects a pod whose containers would share nothing. A policy that insists does so for the hints, of which
+// there are none; best-effort takes any nodes, and the allocation fails.
+func (m *Manager) rejectEmptyPool(whole Container, cause string) *Rejection {
 	if m.rules.Insists {
 		return m.reject(whole, TopologyAffinityError, cause)
 	}

@@ -111,10 +111,10 @@ func TestAPodKeepsItsAllocation(t *testing.T) {
 	if placement, err := m.Resize(resized, true); err != nil || placement.Blocks[0].Size != 1 {
 		t.Errorf("a resize changes the part: %+v, %v", placement, err)
 	}
-	stranger := part("debugger", 1, memoryqos.Ephemeral)
-	stranger.Pod = "p"
+	debugger := part("debugger", 1, memoryqos.Ephemeral)
+	debugger.Pod = "p"
 	const want = "the pod's own allocation has no part for the container"
-	if _, err := m.Admit(stranger); err == nil || !strings.Contains(err.Error(), want) {
+	if _, err := m.Admit(debugger); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("a container that is none of the pod's: %v, want %s", err, want)
 	}
 	m.Release("p", "a")

@@ -141,10 +141,7 @@ func (m *Manager) rewrite(c *container, blocks []Block) {
 		c.blocks = nil
 		m.freeBlocks(old)
 		c.blocks = blocks
-		for _, b := range blocks {
-			m.assign(b.Nodes)
-			m.fill(m.column(b.Type), b.Nodes, b.Size)
-		}
+		m.occupy(blocks)
 		return
 	}
 	nodes := span(blocks)

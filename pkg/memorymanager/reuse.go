@@ -85,10 +85,7 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 		more := min(minus(amount.Bytes, idle), column.freeOf(nodes))
 		blocks = append(blocks, Block{Nodes: nodes, Type: amount.Type, Size: more})
 	}
-	for _, b := range blocks {
-		m.assign(nodes)
-		m.fill(m.column(b.Type), nodes, b.Size)
-	}
+	m.occupy(blocks)
 	p.containers = append(p.containers, container{name: c.Name, kind: memoryqos.Init, blocks: blocks})
 	m.generation++
 	return Placement{
