@@ -275,7 +275,7 @@ func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers [
 	a.note(effects)
 	a.protect(ctx)
 	if !effects.DryRun {
-		a.protector.Unclaim()
+		a.protector.Unclaim(ctx)
 	}
 	a.poke() // Run looks at the files, and for better requests
 	a.logNotes(effects.Notes)

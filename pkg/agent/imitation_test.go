@@ -332,6 +332,7 @@ func (s *imitatedSystemd) SetMemory(ctx context.Context, unit string, values map
 	dir := s.dir(unit)
 	switch s.mode {
 	case absent:
+		s.refused = true
 		return protect.ErrNoSystemd
 	case failing, losing:
 		if s.refused = true; s.mode == losing {
@@ -477,7 +478,7 @@ func (s *imitatedSystemd) settled(p *protect.Protector) {
 		mode, stuck := s.mode, s.waiting || s.refused
 		s.mu.Unlock()
 		switch {
-		case mode == answers || mode == absent:
+		case mode == answers:
 			must(p.Flush(context.Background()))
 			return
 		case stuck || p.Unconfirmed() == 0:

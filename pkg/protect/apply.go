@@ -66,10 +66,11 @@ func (p *Protector) Update(ctx context.Context, targets []Target, gone []string)
 	return errors.Join(append(errs, p.settle(ctx, slices.Collect(maps.Keys(touched)))...)...)
 }
 
-// unset has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup goes.
+// unset has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup is usually
+// gone. A runtime that was killed leaves it for a while, or forever, with a process that never ran: what it claims is missing to
+// the others of its pod, and its unit claims it again when systemd reloads.
 func (p *Protector) unset(r *row) {
-	if r.level == cgroup.LevelContainer {
-		p.unclaim(r)
+	if r.level == cgroup.LevelContainer && p.tree.Ended(r.cgroup) {
 		p.drop(r)
 		return
 	}
@@ -77,32 +78,31 @@ func (p *Protector) unset(r *row) {
 	p.set(r, memoryqos.Values{}, nil)
 }
 
-// unclaim takes the protection of a container that has ended away. A runtime that was killed leaves its cgroup for a while,
-// or for ever, and what it claims there is missing to the others of its pod.
-func (p *Protector) unclaim(r *row) {
-	for _, part := range []*row{r.inner, r} {
-		for i := range high {
-			if part != nil && (part.files[i].ours || part.files[i].wanted && part.files[i].want > 0) {
-				_ = p.put(part.cgroup, i, 0) // it is usually gone by now
-			}
-		}
-	}
-}
-
-// Unclaim is for containers that ended while nobody listened: the journal has them, and they are no targets. The caller has
+// Unclaim is unset for containers that ended while nobody listened: the journal has them, and they are no targets. The caller has
 // just applied all targets.
-func (p *Protector) Unclaim() {
+func (p *Protector) Unclaim(ctx context.Context) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.journal == nil {
 		return
 	}
+	left := map[string]*row{}
 	for _, e := range p.journal.Entries() {
-		index := slices.Index(knobs[:high], e.Knob)
-		if index >= 0 && p.rows[e.Cgroup] == nil && cgroup.LevelOf(e.Cgroup) == cgroup.LevelContainer {
-			_ = p.put(e.Cgroup, index, 0)
+		if p.rows[e.Cgroup] != nil || cgroup.LevelOf(e.Cgroup) != cgroup.LevelContainer || p.tree.Ended(e.Cgroup) {
+			continue
 		}
+		r := &row{cgroup: e.Cgroup, level: cgroup.LevelContainer}
+		if e.Unit != "" {
+			r.driver = cgroup.Systemd
+		}
+		left[e.Cgroup] = r
 	}
+	for _, r := range left {
+		p.add(r)
+		p.recall(r)
+		p.unset(r)
+	}
+	_ = p.settle(ctx, slices.Collect(maps.Values(left))) // what fails in a container is logged
 }
 
 // settle makes these cgroups hold what is desired, and drops those that are no target any more.
@@ -190,7 +190,7 @@ func (p *Protector) unsettled(r *row, index int) (bool, error) {
 		f.ours = !f.isInitial(index)
 		return f.restore, nil
 	}
-	r.repaired = true
+	r.repaired = r.repaired || !f.restore
 	return true, err
 }
 

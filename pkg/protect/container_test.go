@@ -168,6 +168,37 @@ func TestWhatIsLeftOfAContainerClaimsNothing(t *testing.T) {
 	}
 }
 
+// systemd writes what its unit holds again at the next reload: it must hold nothing either.
+func TestTheUnitOfWhatIsLeftOfAContainerClaimsNothing(t *testing.T) {
+	const scope = sliceG + "/cri-containerd-a.scope"
+	pod := []Pod{{Path: mustPod(t, sliceG), Values: minimum(100), Containers: []Container{{Cgroup: scope, Values: minimum(100)}}}}
+	without := []Pod{{Path: pod[0].Path, Values: minimum(100)}}
+	for name, end := range map[string]func(*node, *units) error{
+		"it was known": func(n *node, _ *units) error { return n.Apply(t.Context(), Targets(without)) },
+		"the journal knows it": func(n *node, u *units) error {
+			n.Protector = New(Options{Tree: n.Tree, Units: u, Journal: n.journal, Log: n.Protector.log})
+			err := n.Apply(t.Context(), Targets(without))
+			n.Unclaim(t.Context())
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := &units{}
+			n := newNode(t, u, scope)
+			n.do(t, func() error { return n.Apply(t.Context(), Targets(pod)) })
+			n.flush(t)
+			u.taken()
+			if err := end(n, u); err != nil {
+				t.Fatal(err)
+			}
+			n.flush(t)
+			if calls := u.taken(); !slices.Contains(calls, "cri-containerd-a.scope memory.min=0") {
+				t.Errorf("systemd receives %q", calls)
+			}
+		})
+	}
+}
+
 func (n *node) overwriteAll(t testing.TB, files map[string]string) {
 	t.Helper()
 	for file, text := range files {

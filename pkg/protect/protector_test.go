@@ -463,25 +463,46 @@ func TestFilesAreComparedAfterSystemdHasWrittenThem(t *testing.T) {
 	waitFor(t, func() bool { return content(t, n.Tree, "kubepods.slice/memory.min") == "40" })
 }
 
-func TestWithoutSystemdFilesAreWrittenAndOneLineSaysSo(t *testing.T) {
+// A systemd that executes itself again is not there for a moment, and then writes what it held before.
+func TestASystemdThatIsAwayReceivesTheValuesLater(t *testing.T) {
 	u := &units{err: ErrNoSystemd}
 	n := newNode(t, u, sliceG)
 	for i := range uint64(3) {
 		n.apply(t, map[string]memoryqos.Values{sliceG: minimum(10 + i)})
-		n.flush(t)
+		if err := n.Flush(t.Context()); !errors.Is(err, ErrNoSystemd) {
+			t.Fatalf("the error is %v", err)
+		}
 	}
 	if got := content(t, n.Tree, sliceG+"/memory.min"); got != "12" {
 		t.Errorf("memory.min is %s", got)
 	}
-	if lines := n.log.AllEntries(); len(lines) != 1 || lines[0].Level != logrus.WarnLevel || !strings.Contains(lines[0].Message, "written to files only") {
+	if lines := n.log.AllEntries(); len(lines) != 1 || lines[0].Level != logrus.WarnLevel || !strings.Contains(lines[0].Message, "the cgroup files hold the values") {
 		t.Errorf("%d lines", len(lines))
 	}
+	u.taken()
+	u.answer(nil)
+	n.flush(t)
+	calls := u.taken()
+	slices.Sort(calls) // those that failed less come first
+	wantWrites(t, calls, "kubepods-podg.slice memory.min=12", "kubepods.slice memory.min=12")
 	u.answer(ErrNoUnit)
 	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(20)})
 	n.flush(t)
 	if n.Unconfirmed() != 0 {
 		t.Errorf("%d units wait", n.Unconfirmed())
 	}
+}
+
+func TestNothingWaitsForSystemdOnceItsCgroupIsGone(t *testing.T) {
+	u := &units{err: ErrNoSystemd}
+	n := newNode(t, u, sliceG)
+	n.apply(t, map[string]memoryqos.Values{sliceG: minimum(10)})
+	waiting := n.Unconfirmed()
+	if err := os.RemoveAll(filepath.Join(n.Root(), sliceG)); err != nil {
+		t.Fatal(err)
+	}
+	_ = n.Flush(t.Context()) // has systemd asked once more
+	waitFor(t, func() bool { return n.Unconfirmed() == waiting-1 })
 }
 
 // A systemd that does not answer holds nobody: neither those who set values, nor those who read or check them.

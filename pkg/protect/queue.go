@@ -37,7 +37,6 @@ type queue struct {
 	err      error              // of the last call; nil where it was confirmed
 	flushing int                // callers that wait for the queue to be empty
 	changed  chan struct{}      // closed and renewed after each call
-	absent   bool               // that there is no systemd has been logged
 	logged   complaint
 }
 
@@ -131,7 +130,27 @@ func (q *queue) run(ctx context.Context) {
 		for q.sendBatch(ctx) {
 		}
 		if q.length() > 0 {
+			q.prune()
 			retry.Reset(q.interval())
+		}
+	}
+}
+
+// prune takes out the units whose cgroups are gone, which a systemd that answers nothing would otherwise keep.
+func (q *queue) prune() {
+	q.mu.Lock()
+	dirs := slices.Collect(maps.Keys(q.waiting))
+	q.mu.Unlock()
+	for _, dir := range dirs {
+		if there, err := q.tree.Exists(dir); there || err != nil {
+			continue
+		}
+		q.mu.Lock()
+		p := q.waiting[dir]
+		delete(q.waiting, dir)
+		q.mu.Unlock()
+		if p != nil {
+			q.confirmed(dir, p.values)
 		}
 	}
 }
@@ -219,7 +238,8 @@ func (q *queue) send(ctx context.Context, dir string) error {
 }
 
 // call makes one call. A unit whose cgroup is gone receives nothing: systemd would load a slice of any name and keep a drop-in
-// for it. Without systemd, or where it does not know the unit, nothing can overwrite the file.
+// for it. Where systemd does not know the unit, nothing can overwrite the file. A systemd that is not there may be executing
+// itself again, and then writes what it held before.
 func (q *queue) call(ctx context.Context, dir, unit string, values map[cgroup.Knob]uint64) error {
 	there, err := q.tree.Exists(dir)
 	if err != nil || !there {
@@ -227,29 +247,13 @@ func (q *queue) call(ctx context.Context, dir, unit string, values map[cgroup.Kn
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err = q.units.SetMemory(ctx, unit, values)
-	switch {
-	case errors.Is(err, ErrNoUnit):
-		return nil
-	case errors.Is(err, ErrNoSystemd):
-		q.logAbsence(err)
+	if err = q.units.SetMemory(ctx, unit, values); errors.Is(err, ErrNoUnit) {
 		return nil
 	}
 	return err
 }
 
-// logAbsence logs once that there is no systemd.
-func (q *queue) logAbsence(err error) {
-	q.mu.Lock()
-	logged := q.absent
-	q.absent = true
-	q.mu.Unlock()
-	if !logged {
-		q.log.WithError(err).Warn("memory protection is written to files only: systemd overwrites it at its next reload")
-	}
-}
-
-// flush waits until systemd has confirmed everything, or ctx ends.
+// flush waits until systemd has confirmed everything, or ctx ends. It does not wait for a systemd that is not there.
 func (q *queue) flush(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -268,7 +272,10 @@ func (q *queue) flush(ctx context.Context) error {
 			err = ctx.Err()
 		}
 		q.mu.Lock()
-		if err != nil {
+		if err == nil && errors.Is(q.err, ErrNoSystemd) {
+			err = q.err
+		}
+		if err != nil && len(q.waiting) > 0 {
 			return fmt.Errorf("%d units have properties that systemd has not confirmed: %w", len(q.waiting), cmp.Or(q.err, err))
 		}
 	}

@@ -122,7 +122,7 @@ func (h *hour) note(counts *map[string]int, what string) {
 // something was killed under it is asked for again.
 func (h *hour) changePods(ctx context.Context, random *rand.Rand) {
 	const most = 8
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !h.t.Failed() {
 		names := slices.Sorted(maps.Keys(h.pods))
 		var err error
 		switch action := random.IntN(10); {
@@ -333,7 +333,7 @@ func (h *hour) isAway() bool {
 
 // watch samples the files once a second, and asks verify every fifth time, until the time is over.
 func (h *hour) watch(ctx context.Context) {
-	for tick := 0; ctx.Err() == nil; tick++ {
+	for tick := 0; ctx.Err() == nil && !h.t.Failed(); tick++ {
 		h.follow(h.sample())
 		h.measure()
 		if tick%5 == 0 {
