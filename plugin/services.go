@@ -30,9 +30,10 @@ type part = func(context.Context) error
 func (d *daemon) services() ([]part, error) {
 	counters := cgroup.NewSampler(cgroup.FreshTime, d.tree.Counters)
 	sources := status.Sources{View: d.agent.View, Overwrites: func() map[protect.Overwrite]uint64 { return d.agent.Counters().Overwrites },
-		Requests: func() podinfo.Stats { return d.agent.Counters().Requests },
-		Tree:     d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: nodeName(d.options.config), PreInstalled: d.options.launched}
-	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Containers: counters, Version: version}
+		Requests:   func() podinfo.Stats { return d.agent.Counters().Requests },
+		Migrations: d.agent.Migrations,
+		Tree:       d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: nodeName(d.options.config), PreInstalled: d.options.launched}
+	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Migrations: d.agent.Migrations, Containers: counters, Version: version}
 	if d.recorder != nil {
 		sources.Recording = d.recorded
 	}
@@ -47,7 +48,7 @@ func (d *daemon) services() ([]part, error) {
 		History: func() any { return hour.Document() },
 		Explain: func(pod, container string) (any, error) {
 			explanations, err := d.agent.Explain(pod, container)
-			return status.Explain(explanations, sources.Recording), err
+			return sources.Explain(explanations), err
 		},
 	})
 	parts := []part{hour.Run}

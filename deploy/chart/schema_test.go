@@ -57,7 +57,7 @@ func TestSchemaAdmitsEveryDefault(t *testing.T) {
 		"the file with every key": "config:\n  " + strings.ReplaceAll(string(text), "\n", "\n  "),
 		"texts for numbers":       `{config: {memoryThrottlingFactor: "0.8", guaranteedHeadroom: "1e-1", stateTolerance: 4096, kubeReserved: {cpu: 4, memory: 1Gi}}}`,
 		"both forms of a list":    `{config: {reservedMemory: [{numaNode: "0", limits: {memory: 1073741824}}], kubeReserved: null}}`,
-		"the other form":          `{config: {reservedMemory: "0:memory=1Gi", memoryThrottlingFactor: null, requestTimeout: 0, onUnsatisfiable: "", stateTolerance: auto}}`,
+		"the other form":          `{config: {migration: Always, reservedMemory: "0:memory=1Gi", memoryThrottlingFactor: null, requestTimeout: 0, onUnsatisfiable: "", stateTolerance: auto}}`,
 	} {
 		got, err := render(t, values)
 		if err != nil {
@@ -122,6 +122,9 @@ func (g generator) byType(t reflect.Type, path string) schema {
 	case reflect.TypeFor[ours.ReservedMemory]():
 		items := g.of(t.Elem(), path+"[]")
 		return schema{Type: []string{"array", "string", "null"}, Items: &items}
+	case reflect.TypeFor[ours.Migration]():
+		upTo := g.of(reflect.TypeFor[quantity.Bytes](), path+".upTo")
+		return schema{Type: []string{"object", "string"}, Pattern: "^(Always|Never)$", Properties: map[string]schema{"upTo": upTo}, AdditionalProperties: false}
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 		panic(t.String() + " reads itself: say here what it reads")

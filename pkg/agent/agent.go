@@ -143,7 +143,7 @@ func New(opts Options) (*Agent, error) {
 	})
 	a.protector = protect.New(protect.Options{
 		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher,
-		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now,
+		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now, Migration: resolved.Config.Migration.Most(),
 	})
 	return a, nil
 }
@@ -281,6 +281,7 @@ func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
 	if effects.Err != nil {
 		return effects.Err
 	}
+	a.protector.BoundMigration(resolved.Config.Migration.Most())
 	a.requests.SetTimeout(time.Duration(resolved.Config.RequestTimeout))
 	a.work(ctx)
 	a.poke()

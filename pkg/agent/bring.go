@@ -37,10 +37,11 @@ func (a *Agent) bringDue(ctx context.Context) {
 	if len(effects.Updates) == 0 {
 		return
 	}
+	updates := a.withholdAll(effects.Updates)
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		a.send(ctx, apply, effects.Updates)
+		a.send(ctx, apply, updates)
 	}()
 	wait := time.NewTimer(updateWait)
 	defer wait.Stop()
@@ -53,7 +54,7 @@ func (a *Agent) bringDue(ctx context.Context) {
 // send sends updates to the runtime, and has the files of the containers compared afterwards: what is desired may have changed
 // while the runtime wrote.
 func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.Update) error, updates []ledger.Update) {
-	if apply != nil {
+	if apply != nil && len(updates) > 0 {
 		timeout := updateTimeout + time.Duration(len(updates))*updateTimeoutEach
 		applying, cancel := context.WithTimeout(ctx, timeout)
 		err := apply(applying, updates)

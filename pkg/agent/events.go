@@ -158,10 +158,14 @@ func (a *Agent) UpdateContainer(ctx context.Context, pod ledger.Pod, container l
 	if effects.DryRun {
 		return nil, nil
 	}
-	if err != nil || effects.Answer.Empty() {
+	if err != nil {
 		return nil, err
 	}
-	return &effects.Answer, nil
+	answer := a.withhold(container.ID, effects.Answer)
+	if answer.Empty() {
+		return nil, nil
+	}
+	return &answer, nil
 }
 
 // decide applies an event with the newest that the pod APIs know of its pod. Answers and notifications may overtake one
@@ -234,7 +238,7 @@ func (a *Agent) StartContainer(ctx context.Context, pod ledger.Pod, container le
 	pod = a.read(pod)
 	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: container, Found: a.find(pod, container)})
 	if at, lives := a.place(container.ID); lives {
-		_ = a.protector.Finish(ctx, at.Cgroup)
+		_ = a.protector.Start(ctx, at.Cgroup)
 	}
 	a.lookDue(ctx)
 	return nil
@@ -279,5 +283,5 @@ func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers [
 	}
 	a.poke() // Run looks at the files, and for better requests
 	a.logNotes(effects.Notes)
-	return effects.Updates, nil
+	return a.withholdAll(effects.Updates), nil
 }

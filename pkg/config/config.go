@@ -42,6 +42,8 @@ type Config struct {
 	VerifyHugepages bool `yaml:"verifyHugepages"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
 	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
+	// Migration bounds the memory of a running container that a write of its cpuset.mems moves to other nodes.
+	Migration Migration `yaml:"migration"`
 
 	// ReservedMemory is kept from containers per NUMA node: the kubelet's list, or the text of its --reserved-memory flag.
 	// Empty spreads the sum of KubeReserved, SystemReserved and EvictionHard over the nodes.

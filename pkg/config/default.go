@@ -26,6 +26,7 @@ func Default() Config {
 		OnTermination:           KeepValues,
 		OnGroupConflict:         FailOnConflict,
 		OnForeignCPUs:           FollowCPUs,
+		Migration:               Migration{UpTo: 4 << 30},
 		ReconcilePeriod:         Duration(10 * time.Second),
 		StateTolerance:          64 << 20,
 		RecordingSize:           64 << 20,

@@ -39,6 +39,16 @@ func (e Resend) apply(l *Ledger) {
 	}
 }
 
+// Withheld is a container that the runtime was not asked to give its nodes, because that would move too much memory: it has Mems
+// as before. Every later answer of ours names the nodes again.
+type Withheld struct{ ID, Mems string }
+
+func (e Withheld) apply(l *Ledger) {
+	if c := l.containers[e.ID]; c != nil {
+		c.givenMems, c.foundMems = e.Mems, e.Mems
+	}
+}
+
 // updateOf is what the runtime's record of a container lacks.
 func (l *Ledger) updateOf(c *container) (Update, bool) {
 	update := Update{ContainerID: c.id}

@@ -19,6 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 const prefix = "nri_memory_manager_"
@@ -27,8 +28,9 @@ const prefix = "nri_memory_manager_"
 type Sources struct {
 	View       func() *ledger.View
 	Counters   func() agent.Counters
-	Guard      func() guard.Totals              // nil where the stall guard is off
-	Containers *cgroup.Sampler[cgroup.Counters] // of managed containers; nil shows none
+	Guard      func() guard.Totals                 // nil where the stall guard is off
+	Migrations func() map[string]protect.Migration // of running containers; nil shows none
+	Containers *cgroup.Sampler[cgroup.Counters]    // of managed containers; nil shows none
 	Version    string
 }
 

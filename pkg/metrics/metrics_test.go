@@ -77,6 +77,9 @@ func sources(t *testing.T) Sources {
 	t.Cleanup(func() { tree.Close() })
 	return Sources{
 		Version: "v1", Containers: cgroup.NewSampler(0, tree.Counters), View: busyNode,
+		Migrations: func() map[string]protect.Migration {
+			return map[string]protect.Migration{"a": {Withheld: true}, "b": {Done: true}}
+		},
 		Guard: func() guard.Totals { return guard.Totals{Episodes: 2, Raised: time.Minute} },
 		Counters: func() agent.Counters {
 			return agent.Counters{Counters: ledger.Counters{PinningRequests: 7, PinningErrors: 1,

@@ -27,6 +27,7 @@ var (
 	shortContainers    = gauge(prefix+"short_containers", "Containers that are allocated less than a resize asks for, because it found no room.")
 	shortBytes         = gauge(prefix+"short_bytes", "Memory that resizes ask for and that could not be allocated yet.", "type")
 	unpinnedContainers = gauge(prefix+"unpinned_containers", "Containers that run without NUMA nodes now because they could not be placed, by reason.", "reason")
+	withheldMigrations = gauge(prefix+"withheld_migrations", "Running containers whose cpuset.mems is not written, because that would move more memory than migration allows.")
 	requestError       = gauge(prefix+"request_error_bytes", "Largest error bound of a memory request in use, by source.", "source")
 
 	rejections     = counter(prefix+"rejections_total", "Containers and resizes refused, by reason. A resize that is tried again is counted once.", "reason")
@@ -73,6 +74,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	collectContainers(out, view)
+	s.collectMigrations(out)
 	for _, condition := range view.Conditions {
 		value := 0.0
 		if condition.OK {
@@ -81,6 +83,19 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 		conditionState.send(out, value, condition.Name)
 	}
 	collectCounters(out, s.Counters())
+}
+
+func (s state) collectMigrations(out chan<- prometheus.Metric) {
+	if s.Migrations == nil {
+		return
+	}
+	withheld := 0
+	for _, m := range s.Migrations() {
+		if m.Withheld {
+			withheld++
+		}
+	}
+	withheldMigrations.send(out, float64(withheld))
 }
 
 func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {

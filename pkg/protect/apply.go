@@ -371,8 +371,8 @@ func (p *Protector) writeFile(c change) error {
 }
 
 // writeSlowly writes memory.high or cpuset.mems without the lock: before it returns, the kernel may reclaim what is above the
-// value, or move pages. The value counts from the start of the write, so that a newer one need not wait for an older; which of
-// two was written last is not known, and both look afterwards.
+// value, or move pages; beyond the bound of that nothing is written. The value counts from the start of the write, so that a newer
+// one need not wait for an older; which of two was written last is not known, and both look afterwards.
 func (p *Protector) writeSlowly(ctx context.Context, c change) error {
 	f := c.file()
 	p.noteChange(c)
@@ -381,6 +381,17 @@ func (p *Protector) writeSlowly(ctx context.Context, c change) error {
 			return err
 		}
 		want := f.want
+		if c.index == mems {
+			may, err := p.mayMigrate(c.container(), c.cgroup, nodeset.Set(want))
+			switch {
+			case err != nil:
+				return p.notWritten(c, err)
+			case f.want != want:
+				continue
+			case !may:
+				return nil // decided again by Reconcile
+			}
+		}
 		p.mu.Unlock()
 		err := p.put(c.cgroup, c.index, want)
 		p.mu.Lock()

@@ -13,6 +13,8 @@
 //     written: then its files are compared. Where a container shrinks, the sums above are to count its larger value until
 //     then;
 //   - Check for a container whose files must hold what is desired when it returns, such as a raised memory.high;
+//   - Start for a container that is about to run. The cpuset.mems of one that runs is written only where that moves no more
+//     memory than BoundMigration allows, and Withholds says the same of what the runtime is asked to write;
 //   - Run reconciles every period and at each write of another writer, and finishes what was left. It needs no help.
 //
 // What the runtime did is to be observed in files that no target names, such as memory.max: the others hold what is desired,

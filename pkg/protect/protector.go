@@ -22,6 +22,8 @@ type Options struct {
 	Journal *Journal        // nil: none is kept
 	Watcher *cgroup.Watcher // nil: repairs happen at Reconcile only
 	Log     logrus.FieldLogger
+	// Migration is BoundMigration's.
+	Migration uint64
 	// PageSize is what the kernel rounds down to; 0 is the tree's.
 	PageSize int
 	// Now is the clock; nil is time.Now.
@@ -44,6 +46,7 @@ type Protector struct {
 	next       int             // of containers, at the next Reconcile
 	delayed    map[string]bool // cgroups with a repair that waits
 	late       map[string]bool // containers with a write that Finish makes
+	migration  uint64          // most bytes of a running container that a write may move
 	repairs    Repairs
 	overwrites map[Overwrite]uint64
 	lines      map[Overwrite]time.Time // when such an overwrite was last logged
@@ -72,6 +75,8 @@ type row struct {
 	inner     *row // the cgroup that crun makes inside a container's, for the same values
 	isInner   bool
 	files     [len(knobs)]file
+	starting  bool      // a container that does not run yet: its bytes are few, and all moved
+	migration Migration // of a container
 }
 
 // knobs are the files of a row, in the order of row.files.
@@ -109,7 +114,8 @@ func (f *file) isInitial(index int) bool { return index != mems && f.want == ini
 func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
-		rows: make(map[string]*row), delayed: make(map[string]bool), late: make(map[string]bool), wake: make(chan struct{}, 1),
+		migration: o.Migration,
+		rows:      make(map[string]*row), delayed: make(map[string]bool), late: make(map[string]bool), wake: make(chan struct{}, 1),
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}
 	if p.log == nil {

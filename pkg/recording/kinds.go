@@ -13,7 +13,7 @@ var kinds = func() map[string]reflect.Type {
 		ledger.AbandonContainer{}, ledger.Bring{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
 		ledger.EndContainer{}, ledger.EndPod{}, ledger.FailUpdate{}, ledger.Observed{}, ledger.PodFacts{}, ledger.Presence{},
 		ledger.Raise{}, ledger.Reconfigure{}, ledger.RejectConfig{}, ledger.Resend{}, ledger.RunPod{}, ledger.Settled{}, ledger.StartContainer{},
-		ledger.Synchronize{}, ledger.UpdateContainer{}, ledger.UpdatePod{},
+		ledger.Synchronize{}, ledger.UpdateContainer{}, ledger.UpdatePod{}, ledger.Withheld{},
 	} {
 		named[kindOf(event)] = reflect.TypeOf(event)
 	}

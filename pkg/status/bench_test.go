@@ -54,7 +54,7 @@ func BenchmarkDocument(b *testing.B) {
 	for name, fresh := range map[string]time.Duration{"read": 0, "fresh": time.Hour} {
 		b.Run(name, func(b *testing.B) {
 			sources := Sources{View: func() *ledger.View { return view }, Tree: tree,
-				Usages: &Usages{cgroup.NewSampler(fresh, tree.Counters), cgroup.NewSampler(fresh, perNode(tree))}}
+				Usages: &Usages{cgroup.NewSampler(fresh, tree.Counters), cgroup.NewSampler(fresh, perNode(tree)), nil}}
 			cpu := cpuTime(b)
 			for b.Loop() {
 				sources.Make()

@@ -69,6 +69,8 @@ type Policy struct {
 	DryRun            bool     `json:"dryRun"`
 	// KubeletConfig is the kubelet's configuration file that settings are taken from.
 	KubeletConfig string `json:"kubeletConfig,omitempty"`
+	// Migration is Always, Never or "UpTo 4Gi".
+	Migration string `json:"migration"`
 }
 
 // Condition is one of readiness.
@@ -161,6 +163,8 @@ type Container struct {
 	Short map[string]uint64 `json:"short,omitempty"`
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node.
 	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
+	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
+	Migration *Migration `json:"migration,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
 }
@@ -211,6 +215,7 @@ type Sources struct {
 	View       func() *ledger.View
 	Overwrites func() map[protect.Overwrite]uint64 // nil shows none
 	Requests   func() podinfo.Stats                // nil shows no sources of requests
+	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
 	Recording  Recorded
 	Tree       *cgroup.Tree // nil leaves out what the cgroups above the pods hold
@@ -232,7 +237,7 @@ func (s Sources) Make() *Document {
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
 			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard.Enabled,
 			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
-			KubeletConfig: config.KubeletConfig,
+			KubeletConfig: config.KubeletConfig, Migration: config.Migration.String(),
 		},
 		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
 		Overwrites: s.overwrites(), RequestSources: s.requestSources(),
@@ -319,12 +324,13 @@ func Nodes(states []memorymanager.NodeState) []Node {
 type known struct {
 	guarded map[string]guard.Status // by container ID
 	usage   map[string]*Usage       // by cgroup
+	moves   map[string]*Migration   // by cgroup
 	record  Recorded
 	refused map[[2]string]bool // by pod UID and container: the last word about its placement
 }
 
 func (s Sources) known(view *ledger.View) known {
-	k := known{refused: map[[2]string]bool{}, record: s.Recording}
+	k := known{refused: map[[2]string]bool{}, record: s.Recording, moves: s.migrations(view)}
 	if s.Statuses != nil {
 		k.guarded = s.Statuses()
 	}
@@ -354,7 +360,7 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 		CpusetMems: view.Nodes.String(), Pinning: view.Pinning,
 		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
 		Limit: view.Limit, Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Raised: view.Raised,
-		Stopped: k.guarded[view.ID].Stopped, Usage: k.usage[view.Cgroup],
+		Stopped: k.guarded[view.ID].Stopped, Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup],
 		Recording: k.record.find(uid, view.Name)}
 	if !view.Nodes.Empty() {
 		c.Nodes = view.Nodes.IDs()

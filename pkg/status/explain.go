@@ -32,6 +32,8 @@ type Explanation struct {
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node, CPUs says how many of them are remote to its memory.
 	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
 	CPUs          string         `json:"cpus,omitempty"`
+	// Migration is what a write of its cpuset.mems moves while it runs.
+	Migration *Migration `json:"migration,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
 }
@@ -70,12 +72,14 @@ type Candidate struct {
 }
 
 // Explain turns the agent's explanations into documents.
-func Explain(explanations []ledger.Explanation, recorded Recorded) []Explanation {
+func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	documents := make([]Explanation, 0, len(explanations))
+	moves := s.migrations(s.View())
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
 			Pinning: e.Container.Pinning, Memory: e.Memory, Values: values(&e.Container), Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
-			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks))), Recording: recorded.find(e.Pod.UID, e.Container.Name)}
+			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks))), Recording: s.Recording.find(e.Pod.UID, e.Container.Name),
+			Migration: moves[e.Container.Cgroup]}
 		if e.Placement != nil {
 			document.Placement = placement(e.Placement)
 		}
@@ -141,6 +145,9 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 	if len(d.Short) > 0 {
 		fmt.Fprintf(b, "  short of %s since a resize: tried again when memory is released, and until then it may use all nodes\n", Amounts(d.Short))
+	}
+	if d.Migration != nil {
+		fmt.Fprintf(b, "  %s\n", d.Migration)
 	}
 	if d.CPUs != "" {
 		fmt.Fprintf(b, "  %s\n", d.CPUs)

@@ -42,7 +42,8 @@ func TestAShortContainerIsShown(t *testing.T) {
 func TestAShortContainerIsExplained(t *testing.T) {
 	pod := shortPod()
 	var text strings.Builder
-	documents := Explain([]ledger.Explanation{{Pod: pod, Container: pod.Containers[0]}}, nil)
+	sources := Sources{View: func() *ledger.View { return &ledger.View{} }}
+	documents := sources.Explain([]ledger.Explanation{{Pod: pod, Container: pod.Containers[0]}})
 	if err := WriteExplanations(&text, documents); err != nil {
 		t.Fatal(err)
 	}

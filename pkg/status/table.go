@@ -20,6 +20,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	tables.Nodes(&b, NodeStates(d.Nodes))
 	d.writeContainers(&b, wide)
 	d.writeShort(&b)
+	d.writeMigrations(&b)
 	d.writeAncestors(&b)
 	d.writeProblems(&b)
 	d.writeRejections(&b)
@@ -89,6 +90,8 @@ func (c *Container) name() string {
 		return c.Name + " (short)"
 	case c.Unplaced != "":
 		return c.Name + " (unpinned)"
+	case c.Migration.Withheld():
+		return c.Name + " (not moved)"
 	case c.Kind != "app":
 		return c.Name + " (" + c.Kind + ")"
 	}

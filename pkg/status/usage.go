@@ -18,11 +18,12 @@ const readingTime = 125 * time.Millisecond
 type Usages struct {
 	counters *cgroup.Sampler[cgroup.Counters]
 	perNode  *cgroup.Sampler[map[string]uint64]
+	mapped   *cgroup.Sampler[cgroup.Mapped]
 }
 
 // NewUsages returns a reader of the cgroups in a tree.
 func NewUsages(tree *cgroup.Tree, counters *cgroup.Sampler[cgroup.Counters]) *Usages {
-	return &Usages{counters, cgroup.NewSampler(cgroup.FreshTime, perNode(tree))}
+	return &Usages{counters, cgroup.NewSampler(cgroup.FreshTime, perNode(tree)), cgroup.NewSampler(cgroup.FreshTime, tree.Mapped)}
 }
 
 // read returns the counters of the view's running containers, by cgroup.

@@ -67,6 +67,7 @@ func TestAContainerWhoseTurnDoesNotComeIsShownAsBefore(t *testing.T) {
 				time.Sleep(takes)
 				return map[string]uint64{"0": 1}, nil
 			}),
+			nil,
 		}
 		before := u.read(viewOf("a", "b"))
 		takes = time.Hour

@@ -28,13 +28,14 @@ func files(n Node) []Finding {
 	var findings []Finding
 	for _, c := range n.containers() {
 		real := n.Cgroups[c.Cgroup]
-		if c.CpusetMems != "" && real.Mems != "" && !sameNodes(real.Mems, c.CpusetMems) {
-			findings = append(findings, Finding{Error, "cpuset", c.object(),
-				fmt.Sprintf("cpuset.mems is %s, and the container's memory is allocated on %s", real.Mems, c.CpusetMems), do})
-		}
-		if c.CpusetMems != "" && real.Mems == "" {
+		switch {
+		case c.CpusetMems == "", c.Migration.Pending(): // see migrations
+		case real.Mems == "":
 			findings = append(findings, Finding{Error, "cpuset", c.object(),
 				fmt.Sprintf("cpuset.mems is empty, so that the container may use every node, and its memory is allocated on %s", c.CpusetMems), do})
+		case !sameNodes(real.Mems, c.CpusetMems):
+			findings = append(findings, Finding{Error, "cpuset", c.object(),
+				fmt.Sprintf("cpuset.mems is %s, and the container's memory is allocated on %s", real.Mems, c.CpusetMems), do})
 		}
 		want := c.High
 		if c.Raised > 0 {
@@ -61,7 +62,7 @@ func placement(n Node) []Finding {
 	var findings []Finding
 	for _, c := range n.containers() {
 		nodes, err := nodeset.Parse(c.CpusetMems)
-		if err != nil || nodes.Empty() {
+		if err != nil || nodes.Empty() || c.Migration.Pending() {
 			continue
 		}
 		pages := n.Cgroups[c.Cgroup].Pages

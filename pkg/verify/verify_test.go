@@ -127,6 +127,22 @@ func TestFindings(t *testing.T) {
 			n.Document.Policy.TopologyManager = "best-effort"
 			database(n).ExclusiveCPUs = map[string]int{"0": 2, "1": 2}
 		},
+		"not-moved": func(n *Node) { withheld(n, status.Withheld) },
+		"moving":    func(n *Node) { withheld(n, status.Moving) },
+		"moved": func(n *Node) {
+			withheld(n, status.Moved)
+			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems, c.Pages = "0", nil })
+		},
+		"would-move": func(n *Node) {
+			withheld(n, status.Planned)
+			n.Document.Policy.DryRun = true
+			n.Document.Pods[0].Containers[0].Migration.At = time.Time{}
+		},
+		"would-move-little": func(n *Node) {
+			withheld(n, status.Planned)
+			n.Document.Policy.DryRun = true
+			n.Document.Pods[0].Containers[0].Migration.Bytes = 4 * mi
+		},
 		"cpuset-changed":   func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
 		"cpuset-gone":      func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" }) },
 		"memory-high-gone": func(n *Node) { n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = cgroup.Max }) },
@@ -201,6 +217,14 @@ func TestFindings(t *testing.T) {
 			golden(t, name+".txt", text.String())
 		})
 	}
+}
+
+// withheld has the database on the wrong node, with a cpuset.mems that is written, or not.
+func withheld(n *Node, state string) {
+	n.Document.Pods[0].Containers[0].Migration = &status.Migration{State: state, Bytes: 200 * mi, From: []int{1}, To: []int{0}, At: n.Document.Time, Allowed: "UpTo 64Mi"}
+	n.set("kubepods/pod1/a", func(c *Cgroup) {
+		c.Mems, c.Pages = "0-1", pages(map[int]uint64{1: 200 * mi}, nil, nil)
+	})
 }
 
 // above puts the pods below a slice of the administrator's that protects nothing.

@@ -4,6 +4,8 @@
 //	touch=BYTES        map anonymous memory, write every page, keep it
 //	huge=BYTES         the same with 2 MiB huge pages
 //	keep-touching=FILE write all that was touched again and again until the file exists
+//	gap=FILE           touch a page every millisecond until the file exists, and say
+//	                   the largest gap between two of them in microseconds
 //	read=FILE          read a file to its end
 //	write=FILE:BYTES   write a file
 //	grow=BYTES         touch 1 MiB after the other, saying every sixteenth
@@ -70,6 +72,9 @@ func do(name, value string) error {
 			time.Sleep(20 * time.Millisecond)
 		}
 		return nil
+	case "gap":
+		gap(value)
+		return nil
 	case "grow":
 		return grow(value)
 	case "crowd":
@@ -131,6 +136,21 @@ func touch(memory []byte) {
 			memory[i] = byte(x)
 		}
 	}
+}
+
+// gap finds for how long the program stands still, and not only where it waits for one of its pages.
+func gap(file string) {
+	var largest time.Duration
+	last := time.Now()
+	for page := 0; !exists(file); page++ {
+		for _, memory := range held {
+			memory[page*4096%len(memory)]++
+		}
+		now := time.Now()
+		largest, last = max(largest, now.Sub(last)), now
+		time.Sleep(time.Millisecond)
+	}
+	fmt.Printf("gap %s %d\n", file, largest.Microseconds())
 }
 
 // crowd allocates in many threads, each of which stands far above memory.high before it is held back.

@@ -1,0 +1,122 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// The states of a migration.
+const (
+	// Planned would be made if this were no dry run.
+	Planned = "planned"
+	// Withheld is not made: the configuration does not allow so much.
+	Withheld = "withheld"
+	Moving   = "moving"
+	Moved    = "moved"
+)
+
+// Migration is memory of a running container that a write of its cpuset.mems moves between NUMA nodes.
+type Migration struct {
+	State string `json:"state"`
+	Bytes uint64 `json:"bytes"`
+	From  []int  `json:"fromNUMANodes"`
+	To    []int  `json:"toNUMANodes"`
+	// At is when the write was decided; absent in a dry run.
+	At time.Time `json:"at,omitzero"`
+	// Allowed is the configuration's key migration, as Policy.Migration.
+	Allowed string `json:"allowed"`
+}
+
+// Withheld reports whether memory is not where it is allocated, because it is too much to be moved.
+func (m *Migration) Withheld() bool { return m != nil && m.State == Withheld }
+
+// Pending reports whether cpuset.mems is not what is allocated, because of the memory that it would move.
+func (m *Migration) Pending() bool { return m != nil && m.State != Moved }
+
+// String is a sentence about the container.
+func (m *Migration) String() string {
+	what := cgroup.Migration{Bytes: m.Bytes, From: nodeset.Of(m.From...), To: nodeset.Of(m.To...)}.String()
+	at := m.At.UTC().Format(time.DateTime) + " UTC"
+	switch {
+	case m.State == Withheld && m.At.IsZero():
+		return fmt.Sprintf("a write of its cpuset.mems would move %s: migration (%s) does not allow it", what, m.Allowed)
+	case m.State == Withheld:
+		return fmt.Sprintf("its cpuset.mems is not written: that would move %s, and migration (%s) does not allow it", what, m.Allowed)
+	case m.State == Planned:
+		return fmt.Sprintf("a write of its cpuset.mems would move %s", what)
+	case m.State == Moving:
+		return fmt.Sprintf("its cpuset.mems is being written since %s, which moves %s", at, what)
+	}
+	return fmt.Sprintf("its cpuset.mems was written at %s, which moved %s", at, what)
+}
+
+// migrations are the migrations of the view's containers by cgroup; in a dry run those that would be made.
+func (s Sources) migrations(view *ledger.View) map[string]*Migration {
+	config := view.Config.Config
+	all := map[string]*Migration{}
+	put := func(cgroup, state string, m cgroup.Migration, at time.Time) {
+		all[cgroup] = &Migration{state, m.Bytes, m.From.IDs(), m.To.IDs(), at, config.Migration.String()}
+	}
+	switch {
+	case config.DryRun && s.Usages != nil:
+		for cgroup, m := range s.Usages.planned(view) {
+			state := Planned
+			if m.Bytes > config.Migration.Most() {
+				state = Withheld
+			}
+			put(cgroup, state, m, time.Time{})
+		}
+	case !config.DryRun && s.Migrations != nil:
+		for cgroup, m := range s.Migrations() {
+			state := Moving
+			switch {
+			case m.Withheld:
+				state = Withheld
+			case m.Done:
+				state = Moved
+			}
+			put(cgroup, state, m.Migration, m.At)
+		}
+	}
+	return all
+}
+
+// planned is what giving the view's running containers their nodes would move, by cgroup.
+func (u *Usages) planned(view *ledger.View) map[string]cgroup.Migration {
+	var cgroups []string
+	var nodes []nodeset.Set
+	for _, pod := range view.Pods {
+		for i := range pod.Containers {
+			if c := &pod.Containers[i]; c.State == ledger.Running && c.Cgroup != "" && !c.Nodes.Empty() {
+				cgroups, nodes = append(cgroups, c.Cgroup), append(nodes, c.Nodes)
+			}
+		}
+	}
+	all := map[string]cgroup.Migration{}
+	for i, sample := range inTime(u.mapped, cgroups) {
+		if m := sample.Value.Migration(nodes[i]); m.Bytes > 0 && sample.Err == nil {
+			all[cgroups[i]] = m
+		}
+	}
+	return all
+}
+
+// writeMigrations lists the containers whose memory is not where it is allocated, and is moved, would be, or is not.
+func (d *Document) writeMigrations(b *strings.Builder) {
+	var lines strings.Builder
+	for _, pod := range d.Pods {
+		for _, c := range pod.Containers {
+			if c.Migration.Pending() {
+				fmt.Fprintf(&lines, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, c.Migration)
+			}
+		}
+	}
+	if lines.Len() > 0 {
+		fmt.Fprintf(b, "MEMORY ON OTHER NODES\n%s\n", lines.String())
+	}
+}

@@ -1,0 +1,84 @@
+package status
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+)
+
+// texts are the sentences about migrations, by cgroup.
+func texts(all map[string]*Migration) map[string]string {
+	sentences := map[string]string{}
+	for cgroup, m := range all {
+		sentences[cgroup] = m.String()
+	}
+	return sentences
+}
+
+func TestMigrationsOfRunningContainers(t *testing.T) {
+	at := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
+	moves := cgroup.Migration{Bytes: 3 << 30, From: nodeset.Of(0), To: nodeset.Of(1)}
+	view := &ledger.View{Config: config.Resolved{Config: config.Default()}}
+	s := Sources{Migrations: func() map[string]protect.Migration {
+		return map[string]protect.Migration{
+			"withheld": {Migration: moves, Withheld: true, At: at}, "moving": {Migration: moves, At: at}, "moved": {Migration: moves, Done: true, At: at},
+		}
+	}}
+	want := map[string]string{
+		"withheld": "its cpuset.mems is not written: that would move 3Gi from node 0 to node 1, and migration (UpTo 4Gi) does not allow it",
+		"moving":   "its cpuset.mems is being written since 2026-05-04 12:00:00 UTC, which moves 3Gi from node 0 to node 1",
+		"moved":    "its cpuset.mems was written at 2026-05-04 12:00:00 UTC, which moved 3Gi from node 0 to node 1",
+	}
+	if diff := cmp.Diff(want, texts(s.migrations(view))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A dry run writes nothing: what a write would move is read.
+func TestMigrationsOfADryRun(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"much": "anon N0=0 N1=8589934592\n", "little": "anon N0=4096 N1=3435973837\nfile N0=0 N1=8589934592\nfile_mapped N0=0 N1=0\n", "none": "anon N0=4096 N1=0\n", "burstable": "anon N0=0 N1=4096\n",
+	} {
+		for file, text := range map[string]string{"memory.numa_stat": text, "cpuset.mems": "\n", "cpuset.mems.effective": "0-1\n"} {
+			if err := os.MkdirAll(filepath.Join(root, "kubepods", name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(root, "kubepods", name, file), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	tree, err := cgroup.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tree.Close()
+	view := viewOf("kubepods/much", "kubepods/little", "kubepods/none", "kubepods/ended", "kubepods/burstable")
+	for i := range 4 {
+		view.Pods[0].Containers[i].Nodes = nodeset.Of(0)
+	}
+	view.Config.Config = config.Default()
+	view.Config.Config.DryRun = true
+	s := Sources{View: func() *ledger.View { return view }, Usages: NewUsages(tree, cgroup.NewSampler(cgroup.FreshTime, tree.Counters))}
+	want := map[string]string{
+		"kubepods/much":   "a write of its cpuset.mems would move 8Gi from node 1 to node 0: migration (UpTo 4Gi) does not allow it",
+		"kubepods/little": "a write of its cpuset.mems would move 3.2Gi from node 1 to node 0",
+	}
+	if diff := cmp.Diff(want, texts(s.migrations(view))); diff != "" {
+		t.Error(diff)
+	}
+	explained := s.Explain([]ledger.Explanation{{Pod: view.Pods[0], Container: view.Pods[0].Containers[1]}})
+	if m := explained[0].Migration; m == nil || m.State != Planned {
+		t.Errorf("explain has %+v", m)
+	}
+}
