@@ -113,12 +113,26 @@ func (l *Ledger) placeNew(c *container, wanted memorymanager.Container) (memorym
 	}
 	wanted.FreePages = l.step.freePages
 	placement, err := l.manager.Admit(wanted)
+	if blocks := l.manager.Blocks(wanted.Pod, wanted.Name); err != nil && blocks != nil {
+		placement, err = l.placeAgain(c, wanted, blocks)
+	}
 	if err != nil {
 		return placement, err
 	}
 	if err := l.preferred(wanted, placement); err != nil {
 		l.manager.Release(wanted.Pod, wanted.Name)
 		return placement, err
+	}
+	return placement, nil
+}
+
+// placeAgain places a container whose CPUs or devices are no longer where its memory is. It does not run, so that it may go
+// elsewhere; where there is no room, it keeps what it has.
+func (l *Ledger) placeAgain(c *container, wanted memorymanager.Container, blocks []memorymanager.Block) (memorymanager.Placement, error) {
+	l.release(c)
+	placement, err := l.manager.Admit(wanted)
+	if err != nil {
+		return l.manager.Reinstate(wanted, blocks)
 	}
 	return placement, nil
 }
@@ -153,11 +167,15 @@ func (l *Ledger) align(c *container) error {
 			request = append(request, memorymanager.Amount{Type: memorymanager.Memory, Bytes: spec.Request})
 		}
 		sortRequest(request)
-		whole = append(whole, memorymanager.Container{
+		one := memorymanager.Container{
 			Pod: key, Name: spec.Name, Kind: spec.Kind, Request: request, Required: c.wishes.NUMA == config.NUMARequired,
-		})
+		}
+		if spec.Name == c.name {
+			one.CPUs = c.cpus
+		}
+		whole = append(whole, one)
 	}
-	_, err := l.manager.AdmitPod(key, whole, c.cpus)
+	_, err := l.manager.AdmitPod(key, whole)
 	return err
 }
 

@@ -1,6 +1,8 @@
 package memorymanager
 
 import (
+	"slices"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -19,7 +21,7 @@ func (m *Manager) Admit(c Container) (Placement, error) {
 		return Placement{}, m.reject(c, InvalidRequest, cause)
 	}
 	if existing != nil {
-		return m.readmit(c, existing), nil
+		return m.readmit(c, existing)
 	}
 	if c.Kind == memoryqos.Init {
 		if nodes := m.appNodes(c.Pod); !nodes.Empty() {
@@ -71,6 +73,9 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	if h.Empty() {
 		reason, cause = UnexpectedAdmissionError, noRoom
 	}
+	if len(c.Devices) > 0 {
+		cause += " (" + m.misaligned(c) + ")"
+	}
 	rejected := m.rejectNodes(c, reason, cause)
 	rejected.Affinity = &hint
 	return hint, 0, rejected
@@ -81,15 +86,54 @@ func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
 	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {
 		return *p.affinity, true
 	}
-	hint, admitted := m.policy.Merge(topologymanager.Providers{
-		All: m.all, Memory: h, Types: len(h.columns), CPUs: c.CPUs & m.all,
-	}, m.closest)
+	hint, admitted := m.merge(c, h, len(h.columns))
 	if !admitted {
 		if nodes := m.follow(c, h); !nodes.Empty() {
 			return topologymanager.Hint{Nodes: nodes}, true
 		}
 	}
 	return hint, admitted
+}
+
+// merge is the Topology Manager's answer to the hints of a container's memory, its CPUs and its devices. memory is nil where
+// the memory provider has no preference.
+func (m *Manager) merge(c Container, memory topologymanager.Hints, types int) (topologymanager.Hint, bool) {
+	in := m.aligned(c, m.providers(c))
+	in.Memory, in.Types = memory, types
+	hint, admitted := m.policy.Merge(in, m.closest)
+	if c.Required && m.rules.Aligns && len(in.Devices) > 0 && !hint.Preferred {
+		admitted = false
+	}
+	return hint, admitted
+}
+
+// aligned leaves out what the container's memory is not aligned to. One whose nodes are required is aligned to all.
+func (m *Manager) aligned(c Container, in topologymanager.Providers) topologymanager.Providers {
+	if c.Required {
+		return in
+	}
+	return in.Aligned(m.alignTo)
+}
+
+// providers are the container's CPUs and devices, as far as they are on nodes of this machine.
+func (m *Manager) providers(c Container) topologymanager.Providers {
+	in := topologymanager.Providers{All: m.all, CPUs: c.CPUs & m.all}
+	for _, device := range topologymanager.Join(c.Devices) {
+		if device.Nodes &= m.all; !device.Nodes.Empty() {
+			in.Devices = append(in.Devices, device)
+		}
+	}
+	return in
+}
+
+// Align is the Topology Manager's answer to a container whose memory is not placed: what its CPUs and devices prefer. The
+// error is a *Rejection.
+func (m *Manager) Align(c Container) (topologymanager.Hint, error) {
+	hint, admitted := m.merge(c, nil, 0)
+	if !admitted {
+		return hint, m.reject(c, TopologyAffinityError, m.misaligned(c))
+	}
+	return hint, nil
 }
 
 // allocate turns a hint into the nodes to allocate, or says why it can not.
@@ -104,7 +148,7 @@ func (m *Manager) allocate(pod string, h *hints, hint topologymanager.Hint) (nod
 		}
 	}
 	group := m.groups[nodes.First()]
-	partOfGroup := nodes.Len() == 1 && group != nodes
+	partOfGroup := nodes.Len() == 1 && group != nodes && !m.overlaps
 	if partOfGroup && m.podOn(pod, group) && h.fits(group) {
 		return group, "" // the pod itself made the group
 	}
@@ -118,7 +162,7 @@ func (m *Manager) allocate(pod string, h *hints, hint topologymanager.Hint) (nod
 		}
 		nodes = extended
 	}
-	if !h.lawful(nodes) {
+	if nodes.Len() > 1 && !h.lawful(nodes) {
 		return 0, "the affinity " + nodes.String() + " cuts through a group of NUMA nodes"
 	}
 	return nodes, ""
@@ -207,12 +251,14 @@ func (m *Manager) fill(c *column, nodes nodeset.Set, bytes uint64) uint64 {
 	return bytes
 }
 
-// readmit is the answer to a container that has its allocation.
-func (m *Manager) readmit(c Container, existing *container) Placement {
+// readmit is the answer to a container that has its allocation, which it keeps where its CPUs and devices may be with it.
+func (m *Manager) readmit(c Container, existing *container) (Placement, error) {
+	hint, rejected := m.regenerated(c, existing.blocks)
+	if rejected != nil {
+		return Placement{}, rejected
+	}
 	existing.kind = c.Kind
-	nodes := span(existing.blocks)
-	hint := m.regenerated(c.Pod, c.Request, existing.blocks)
-	return Placement{Affinity: hint, Blocks: copied(existing.blocks), Nodes: nodes, Existing: true}
+	return Placement{Affinity: hint, Blocks: copied(existing.blocks), Nodes: span(existing.blocks), Existing: true}, nil
 }
 
 // part is the answer to a container whose memory is a part of its pod's. AllocatePod has given it, and nothing but the end
@@ -227,20 +273,35 @@ func (m *Manager) part(c Container, existing *container) (Placement, error) {
 	}, nil
 }
 
-// regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for.
-func (m *Manager) regenerated(uid string, request Request, blocks []Block) topologymanager.Hint {
-	if p := m.pods[uid]; p != nil && p.affinity != nil {
-		return *p.affinity
+// regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for, together with the container's
+// CPUs and devices. An allocation by itself is never rejected.
+func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint, *Rejection) {
+	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {
+		return *p.affinity, nil
 	}
-	if len(request) != len(blocks) {
-		return m.policy.NoPreference(m.all)
+	nodes := span(blocks)
+	same := slices.EqualFunc(c.Request, blocks, func(a Amount, b Block) bool { return a == Amount{Type: b.Type, Bytes: b.Size} })
+	in := m.providers(c)
+	switch {
+	case !in.CPUs.Empty() || len(in.Devices) > 0:
+	case same:
+		return m.policy.Regenerated(m.all, nodes), nil
+	default:
+		return m.policy.NoPreference(m.all), nil
 	}
-	for i, b := range blocks {
-		if request[i] != (Amount{Type: b.Type, Bytes: b.Size}) {
-			return m.policy.NoPreference(m.all)
-		}
+	var memory topologymanager.Hints
+	if same {
+		memory = topologymanager.Kept(nodes)
 	}
-	return m.policy.Regenerated(m.all, span(blocks))
+	hint, admitted := m.merge(c, memory, len(blocks))
+	switch {
+	case admitted:
+	case m.followCPUs && !m.rules.OneNode && !c.Required && nodes.SubsetOf(in.CPUs):
+		return topologymanager.Hint{Nodes: nodes}, nil // it has followed them
+	default:
+		return hint, m.reject(c, TopologyAffinityError, "its memory is on "+nodes.Named()+", and "+m.misaligned(c))
+	}
+	return hint, nil
 }
 
 // invalid says what is wrong with a request; empty when nothing is.

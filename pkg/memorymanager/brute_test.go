@@ -24,6 +24,9 @@ type brute struct {
 	closest  bool
 	strategy topologymanager.Strategy
 	weights  map[memorymanager.MemoryType]uint64
+	alignTo  topologymanager.AlignTo
+	// drifted is set where the kubelet's own sums go wrong: it has drained another container's bytes.
+	drifted bool
 
 	containers []*bruteContainer // in the order of allocation
 	podHint    map[string]bruteHint
@@ -244,8 +247,12 @@ func (b *brute) pick(current *bruteHint, candidate bruteHint, size int) *bruteHi
 }
 
 // merge is the cross product. A list without members has no combinations; nil is a list without preference.
-func (b *brute) merge(lists [][]bruteHint) *bruteHint {
+// A device that is near any of several nodes bounds no intersection: the largest is taken.
+func (b *brute) merge(lists [][]bruteHint, near bool) *bruteHint {
 	size := 0
+	if near {
+		size = len(b.ids)
+	}
 	for _, list := range lists {
 		least := 0
 		for _, hint := range list {
@@ -344,7 +351,7 @@ func (b *brute) combinations(lists [][]bruteHint, yield func(bruteHint)) {
 }
 
 // affinity is the Topology Manager's answer for one request. Mask 0 is no affinity.
-func (b *brute) affinity(hints []bruteHint, asked []bool, cpus uint) (bruteHint, bool) {
+func (b *brute) affinity(hints []bruteHint, asked []bool, cpus uint, devices []topologymanager.Device) (bruteHint, bool) {
 	if b.policy == topologymanager.None {
 		return bruteHint{}, true
 	}
@@ -357,9 +364,8 @@ func (b *brute) affinity(hints []bruteHint, asked []bool, cpus uint) (bruteHint,
 			lists = append(lists, b.scored(hints, t))
 		}
 	}
-	if cpus != 0 {
-		lists = append(lists, []bruteHint{{mask: cpus, preferred: true}})
-	}
+	lists = append(lists, b.aligned(cpus, devices)...)
+	near := slices.ContainsFunc(devices, func(d topologymanager.Device) bool { return d.Any })
 	if b.policy == topologymanager.SingleNUMANode {
 		for i, list := range lists {
 			if list == nil {
@@ -374,13 +380,60 @@ func (b *brute) affinity(hints []bruteHint, asked []bool, cpus uint) (bruteHint,
 		}
 	}
 	best := bruteHint{mask: b.all()}
-	if merged := b.merge(lists); merged != nil {
+	if merged := b.merge(lists, near); merged != nil {
 		best = *merged
 	}
 	if b.policy == topologymanager.SingleNUMANode && best.mask == b.all() {
 		best.mask = 0
 	}
 	return best, best.preferred || b.policy == topologymanager.BestEffort
+}
+
+// ofDevice is a device's list: its nodes, or each of the nodes that it is near, and all of them not preferred.
+func (b *brute) ofDevice(d topologymanager.Device) (list []bruteHint) {
+	mask := b.mask(d.Nodes)
+	if !d.Any {
+		return []bruteHint{{mask: mask, preferred: true}}
+	}
+	for m := mask; m != 0; m &= m - 1 {
+		list = append(list, bruteHint{mask: m & -m, preferred: true})
+	}
+	return append(list, bruteHint{mask: mask})
+}
+
+// agree looks for a combination of equal, preferred hints.
+func (b *brute) agree(lists [][]bruteHint) (found bool) {
+	b.product(lists, bruteHint{mask: b.all(), preferred: true}, 0, func(merged bruteHint) {
+		found = found || merged.preferred && merged.mask != 0
+	})
+	return found
+}
+
+// aligned are the lists of CPUs and devices that are merged with memory's.
+func (b *brute) aligned(cpus uint, devices []topologymanager.Device) (lists [][]bruteHint) {
+	var ofCPUs, ofDevices [][]bruteHint
+	var union uint
+	if cpus != 0 {
+		ofCPUs = [][]bruteHint{{{mask: cpus, preferred: true}}}
+	}
+	for _, d := range devices {
+		ofDevices = append(ofDevices, b.ofDevice(d))
+		union |= b.mask(d.Nodes)
+	}
+	both := slices.Concat(ofCPUs, ofDevices)
+	if b.alignTo == topologymanager.AlignToKubelet || b.agree(both) {
+		return both
+	}
+	if cpus != 0 && b.alignTo == topologymanager.AlignToCPUs {
+		return ofCPUs
+	}
+	if !b.agree(ofDevices) {
+		ofDevices = [][]bruteHint{{{mask: union, preferred: true}}}
+	}
+	if both = slices.Concat(ofCPUs, ofDevices); b.agree(both) {
+		return both
+	}
+	return ofDevices
 }
 
 func findBest(hints []bruteHint, within uint) (best *bruteHint) {
@@ -417,7 +470,7 @@ func (b *brute) allocate(pod string, hints []bruteHint, hint bruteHint, want []u
 		enough = enough && (!asked[t] || free >= want[t])
 	}
 	// One node of a group is not for one container alone: the group, when the pod made it, or another hint.
-	if bits.OnesCount(mask) == 1 {
+	if bits.OnesCount(mask) == 1 && b.alignTo != topologymanager.AlignToKubelet {
 		if group := b.cells[bits.TrailingZeros(mask)]; group != mask {
 			enough = false
 			own := slices.ContainsFunc(b.containers, func(c *bruteContainer) bool { return c.pod == pod && c.mask == group })
@@ -444,7 +497,7 @@ func (b *brute) admit(c memorymanager.Container) (bruteHint, uint) {
 	hints := b.hints(c.Pod, want, asked)
 	hint, ok := b.podHint[c.Pod]
 	if !ok {
-		if hint, ok = b.affinity(hints, asked, b.mask(c.CPUs)); !ok {
+		if hint, ok = b.affinity(hints, asked, b.mask(c.CPUs), c.Devices); !ok {
 			return hint, 0
 		}
 	}
@@ -532,6 +585,7 @@ func (b *brute) release(pod, name string) bool {
 			b.reserved[t][i] -= part
 			left -= part
 		}
+		b.drifted = b.drifted || left > 0
 	}
 	return true
 }
@@ -546,7 +600,7 @@ func (b *brute) releasePod(pod string) {
 }
 
 // admitPod decides for a whole pod by what its containers need at one time; types of app containers only.
-func (b *brute) admitPod(pod string, containers []memorymanager.Container, cpus uint) (bruteHint, bool) {
+func (b *brute) admitPod(pod string, containers []memorymanager.Container) (bruteHint, bool) {
 	want, asked := make([]uint64, len(b.types)), make([]bool, len(b.types))
 	for t := range b.types {
 		var apps, sidecars, peak uint64
@@ -564,7 +618,7 @@ func (b *brute) admitPod(pod string, containers []memorymanager.Container, cpus 
 		}
 		want[t] = max(apps+sidecars, peak)
 	}
-	hint, ok := b.affinity(b.hints(pod, want, asked), asked, cpus)
+	hint, ok := b.affinity(b.hints(pod, want, asked), asked, b.mask(containers[0].CPUs), containers[0].Devices)
 	if ok {
 		b.podHint[pod] = hint
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // maxCandidates bounds an explanation.
@@ -52,9 +53,12 @@ func (m *Manager) Explain(c Container) Explanation {
 			Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
 		})
 	}
+	hint, rejected := m.regenerated(c, existing.blocks)
+	if rejected != nil { // its CPUs have moved since
+		hint = topologymanager.Hint{}
+	}
 	return m.without(c.Pod, c.Name).judge(c, &Placement{
-		Affinity: m.regenerated(c.Pod, c.Request, existing.blocks),
-		Blocks:   copied(existing.blocks), Nodes: span(existing.blocks), Existing: true,
+		Affinity: hint, Blocks: copied(existing.blocks), Nodes: span(existing.blocks), Existing: true,
 	})
 }
 

@@ -28,7 +28,7 @@ func (m *Manager) follow(c Container, h *hints) (nodes nodeset.Set) {
 		return cpus
 	}
 	for id := range cpus.All() {
-		if group := m.groups[id]; group.SubsetOf(cpus) && narrower(group, nodes) && h.fits(group) {
+		if group := m.groups[id]; group.SubsetOf(cpus) && narrower(group, nodes) && h.has(group) {
 			nodes = group
 		}
 	}

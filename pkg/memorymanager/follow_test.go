@@ -78,7 +78,8 @@ func TestForeignCPUs(t *testing.T) {
 		}
 		first, second := app("p", gi), app("p", gi)
 		second.Name = "d"
-		hint, err := m.AdmitPod("p", []memorymanager.Container{first, second}, on(0, 1))
+		first.CPUs = on(0, 1)
+		hint, err := m.AdmitPod("p", []memorymanager.Container{first, second})
 		if err != nil || hint != (topologymanager.Hint{Nodes: on(0, 1)}) {
 			t.Fatalf("the pod's affinity is %+v (%v)", hint, err)
 		}
@@ -89,7 +90,7 @@ func TestForeignCPUs(t *testing.T) {
 		}
 		first.Required = true
 		first.Pod = "q"
-		if _, err := m.AdmitPod("q", []memorymanager.Container{first}, on(0, 1)); err == nil {
+		if _, err := m.AdmitPod("q", []memorymanager.Container{first}); err == nil {
 			t.Error("a pod that requires its nodes is admitted")
 		}
 	})

@@ -66,8 +66,16 @@ func (h *hints) fits(nodes nodeset.Set) bool {
 }
 
 // lawful reports whether the group rules let a new container live on exactly these nodes.
-func (h *hints) lawful(nodes nodeset.Set) bool {
-	return nodes.SubsetOf(h.unused) || h.m.groups[nodes.First()] == nodes
+func (h *hints) lawful(nodes nodeset.Set) bool { return nodes.SubsetOf(h.unused) || h.m.isGroup(nodes) }
+
+// isGroup reports whether exactly these nodes are a group.
+func (m *Manager) isGroup(nodes nodeset.Set) bool {
+	for id := range nodes.All() {
+		if m.groups[id] != nodes {
+			return false
+		}
+	}
+	return true
 }
 
 func (h *hints) has(nodes nodeset.Set) bool { return h.lawful(nodes) && h.fits(nodes) }
@@ -93,7 +101,7 @@ func (h *hints) narrow() nodeset.Set {
 		}
 	}
 	for group := range h.m.groupsOfMany() {
-		if narrower(group, h.nodes) && h.fits(group) {
+		if narrower(group, h.nodes) && h.has(group) {
 			h.nodes = group
 		}
 	}
@@ -133,16 +141,17 @@ func (h *hints) PreferredAt(nodes nodeset.Set) bool {
 	return nodes.SubsetOf(h.m.all) && h.has(nodes) && h.minimal(nodes.Len())
 }
 
-// PreferredSingle is the best single node, without a strategy the lowest; a single node is always preferred.
-func (h *hints) PreferredSingle() (nodeset.Set, bool) {
-	nodes := h.narrow()
-	if nodes.Len() != 1 {
-		return 0, false
+// PreferredSingle is the best single node of these, without a strategy the lowest or closest; a single node is always
+// preferred.
+func (h *hints) PreferredSingle(within nodeset.Set, closest bool) (nodeset.Set, bool) {
+	found := choice{hints: h, closest: closest}
+	for id := range (within & h.m.all).All() {
+		if single := nodeset.Of(id); h.m.groups[id] == single && h.fits(single) {
+			found.consider(single, single)
+		}
 	}
-	if h.m.strategy.Scores() {
-		nodes = h.bestOfSize(1, 1, false)
-	}
-	return nodes, true
+	nodes := found.taken()
+	return nodes, !nodes.Empty()
 }
 
 // BestPreferred is the best of the hints of minimal size.
@@ -171,7 +180,7 @@ func (h *hints) BestOverlap(nodes nodeset.Set, closest bool) nodeset.Set {
 	found := choice{hints: h, closest: closest}
 	consider := func(hint nodeset.Set) {
 		overlap, least := hint&nodes, found.best.nodes.Len()
-		if overlap.Empty() || overlap.Len() < least || !h.fits(hint) {
+		if overlap.Empty() || overlap.Len() < least || !h.has(hint) {
 			return
 		}
 		if overlap.Len() > least {
@@ -192,7 +201,7 @@ func (h *hints) BestOverlap(nodes nodeset.Set, closest bool) nodeset.Set {
 func (h *hints) bestOfSize(size, count int, closest bool) nodeset.Set {
 	found := choice{hints: h, closest: closest}
 	for id := range h.m.all.All() {
-		if group := h.m.groups[id]; group.Len() == size && group.First() == id && h.fits(group) {
+		if group := h.m.groups[id]; group.Len() == size && group.First() == id && h.has(group) {
 			found.consider(group, group)
 		}
 	}
@@ -247,7 +256,7 @@ func (h *hints) extend(nodes nodeset.Set) (nodeset.Set, bool) {
 		return nodes, true
 	}
 	if group := h.m.groups[nodes.First()]; nodes.SubsetOf(group) && nodes != group {
-		return group, h.fits(group)
+		return group, h.has(group)
 	}
 	if !nodes.SubsetOf(h.unused) {
 		return 0, false

@@ -1,6 +1,7 @@
 package memorymanager
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -13,6 +14,9 @@ import (
 //
 // The nodes that have allocations are partitioned into groups. A container lives on exactly one group, on one node that is
 // a group by itself, or on nodes that nobody uses yet and that become a group with it.
+//
+// Aligned as the kubelet does (AlignToKubelet), a container whose affinity is one node of a group is put on that node alone.
+// The node is then a group by itself as well, and no new container gets the wider group until all of it is released.
 type Manager struct {
 	policy  topologymanager.Policy
 	scope   topologymanager.Scope
@@ -23,8 +27,11 @@ type Manager struct {
 	// fallBack is for policies that do not insist.
 	fallBack   bool
 	followCPUs bool
-	rules      topologymanager.Rules // of the policy
-	budget     int
+	alignTo    topologymanager.AlignTo
+	// overlaps is set where one node of a group may be a container's.
+	overlaps bool
+	rules    topologymanager.Rules // of the policy
+	budget   int
 
 	all       nodeset.Set
 	columns   []*column
@@ -89,6 +96,10 @@ func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	if m.strategy, err = checkStrategy(opts.Strategy); err != nil {
 		return nil, err
 	}
+	if m.alignTo, err = topologymanager.ParseAlignTo(string(cmp.Or(opts.AlignTo, topologymanager.AlignToCPUs))); err != nil {
+		return nil, err
+	}
+	m.overlaps = m.alignTo == topologymanager.AlignToKubelet
 	if m.budget <= 0 {
 		m.budget = DefaultBudget
 	}

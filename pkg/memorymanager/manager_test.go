@@ -368,7 +368,7 @@ func TestPodScope(t *testing.T) {
 		return containers
 	}
 	both := pod("p", 6*gi, 5*gi)
-	hint, err := m.AdmitPod("p", both, 0)
+	hint, err := m.AdmitPod("p", both)
 	if err != nil || hint.Nodes != nodeset.Of(0, 1) {
 		t.Fatalf("%v, %v", hint, err)
 	}
@@ -377,7 +377,7 @@ func TestPodScope(t *testing.T) {
 			t.Errorf("%s is on %s", c.Name, p.Nodes)
 		}
 	}
-	if again, err := m.AdmitPod("p", both, 0); err != nil || !again.Preferred {
+	if again, err := m.AdmitPod("p", both); err != nil || !again.Preferred {
 		t.Errorf("again: %v, %v", again, err)
 	}
 	tests := map[string]struct {
@@ -395,7 +395,7 @@ func TestPodScope(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := m.AdmitPod("q", test.containers, 0)
+			_, err := m.AdmitPod("q", test.containers)
 			var rejected *memorymanager.Rejection
 			if errors.As(err, &rejected) != (test.reason != "") {
 				t.Fatal(err)

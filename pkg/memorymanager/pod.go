@@ -10,13 +10,10 @@ import (
 )
 
 // AdmitPod decides the affinity of a whole pod (scope pod); the Admit calls of its containers then use it.
-// The containers are in pod order, init containers first. cpus are the NUMA nodes of the pod's exclusive CPUs.
-// Without AdmitPod, Admit aligns each container by itself. The error is a *Rejection.
-func (m *Manager) AdmitPod(uid string, containers []Container, cpus nodeset.Set) (topologymanager.Hint, error) {
-	whole := Container{Pod: uid, Request: podRequest(containers), CPUs: cpus}
-	for _, c := range containers {
-		whole.Required = whole.Required || c.Required
-	}
+// The containers are in pod order, init containers first. Without AdmitPod, Admit aligns each container by itself. The error
+// is a *Rejection.
+func (m *Manager) AdmitPod(uid string, containers []Container) (topologymanager.Hint, error) {
+	whole := together(uid, containers)
 	if cause := whole.Request.invalid(); cause != "" {
 		return topologymanager.Hint{}, m.reject(whole, InvalidRequest, cause)
 	}
@@ -28,13 +25,29 @@ func (m *Manager) AdmitPod(uid string, containers []Container, cpus nodeset.Set)
 	return hint, nil
 }
 
+// together is a pod as if it were one container: what it needs at one time, with the CPUs and devices of all of them.
+func together(uid string, containers []Container) Container {
+	whole := Container{Pod: uid, Request: podRequest(containers)}
+	for _, c := range containers {
+		whole.CPUs |= c.CPUs
+		whole.Devices = append(whole.Devices, c.Devices...)
+		whole.Required = whole.Required || c.Required
+	}
+	return whole
+}
+
+// AlignPod is Align for a pod whose memory is not placed.
+func (m *Manager) AlignPod(uid string, containers []Container) (topologymanager.Hint, error) {
+	return m.Align(together(uid, containers))
+}
+
 func (m *Manager) podHint(whole Container, containers []Container) (topologymanager.Hint, *Rejection) {
 	if p := m.pods[whole.Pod]; p != nil {
 		p.affinity = nil
 		defer m.forget(p)
 		for _, c := range containers {
 			if existing := m.container(c.Pod, c.Name); existing != nil {
-				return m.regenerated(whole.Pod, whole.Request, existing.blocks), nil
+				return m.regenerated(whole, existing.blocks)
 			}
 		}
 	}

@@ -24,6 +24,8 @@ type Pod struct {
 	Containers []Container
 	// CPUs are the NUMA nodes of the pod's exclusive CPUs; empty when it has none.
 	CPUs nodeset.Set
+	// Devices are the devices of all containers.
+	Devices []topologymanager.Device
 	// Required is set when the pod asks for no more NUMA nodes than it needs (the annotation numa: required).
 	Required bool
 	// FreePages are the kernel's free huge pages; nil verifies nothing.
@@ -32,7 +34,7 @@ type Pod struct {
 
 // whole is the pod as if it were one container.
 func (p Pod) whole() Container {
-	return Container{Pod: p.UID, Request: p.Budget, CPUs: p.CPUs, Required: p.Required, FreePages: p.FreePages}
+	return Container{Pod: p.UID, Request: p.Budget, CPUs: p.CPUs, Devices: p.Devices, Required: p.Required, FreePages: p.FreePages}
 }
 
 // AllocatePod places and allocates a pod with pod-level resources, and gives its containers their parts of it: Blocks has
@@ -45,7 +47,7 @@ func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 	}
 	known := m.pods[p.UID]
 	if known != nil && known.blocks != nil {
-		return m.keep(p, known), nil
+		return m.keep(p, known)
 	}
 	if cause := p.emptyPool(); cause != "" {
 		return Placement{}, m.rejectEmptyPool(whole, cause)
@@ -92,7 +94,11 @@ func (m *Manager) AdoptPod(p Pod, nodes nodeset.Set) (Placement, error) {
 }
 
 // keep is the answer to a pod that has its allocation.
-func (m *Manager) keep(p Pod, known *pod) Placement {
+func (m *Manager) keep(p Pod, known *pod) (Placement, error) {
+	hint, rejected := m.regenerated(p.whole(), known.blocks)
+	if rejected != nil {
+		return Placement{}, rejected
+	}
 	nodes := span(known.blocks)
 	for _, part := range p.parts(nodes) {
 		if m.container(p.UID, part.name) == nil {
@@ -100,9 +106,7 @@ func (m *Manager) keep(p Pod, known *pod) Placement {
 			m.generation++
 		}
 	}
-	return Placement{
-		Affinity: m.regenerated(p.UID, p.Budget, known.blocks), Blocks: copied(known.blocks), Nodes: nodes, Existing: true,
-	}
+	return Placement{Affinity: hint, Blocks: copied(known.blocks), Nodes: nodes, Existing: true}, nil
 }
 
 // PodBlocks returns a pod's own allocation, sorted by type; nil when it has none. PerNode is left out.

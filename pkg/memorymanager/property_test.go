@@ -119,6 +119,7 @@ type game struct {
 	pods                []string
 	names               map[string][]string
 	nodes               []memorymanager.NodeCapacity
+	equal               bool // each node is as close to itself
 	decisions, admitted int64
 }
 
@@ -150,16 +151,17 @@ func newGame(t *testing.T, r *rand.Rand, n, types int, policy topologymanager.Po
 		policy: policy, closest: r.IntN(2) == 0, podHint: map[string]bruteHint{}, types: gameTypes[3-types:],
 	}
 	g.b.strategy, g.b.weights = anyStrategy(r)
+	g.b.alignTo = []topologymanager.AlignTo{topologymanager.AlignToCPUs, topologymanager.AlignToDevices, topologymanager.AlignToKubelet}[r.IntN(3)]
 	g.scope = []topologymanager.Scope{topologymanager.ContainerScope, topologymanager.PodScope}[r.IntN(2)]
 	nodes := g.machine(n)
 	g.nodes = nodes
 	var err error
 	g.m, err = memorymanager.New(nodes, memorymanager.Options{Policy: g.b.policy, Scope: g.scope, PreferClosest: g.b.closest, Budget: budget,
-		Strategy: g.b.strategy, Weights: g.b.weights})
+		Strategy: g.b.strategy, Weights: g.b.weights, AlignTo: g.b.alignTo})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.note("%s scope=%s closest=%v strategy=%s weights=%v nodes=%+v", g.b.policy, g.scope, g.b.closest, g.b.strategy, g.b.weights, nodes)
+	g.note("%s scope=%s closest=%v strategy=%s weights=%v alignTo=%s nodes=%+v", g.b.policy, g.scope, g.b.closest, g.b.strategy, g.b.weights, g.b.alignTo, nodes)
 	return g
 }
 
@@ -205,6 +207,7 @@ func (g *game) machine(n int) (nodes []memorymanager.NodeCapacity) {
 		nodes = append(nodes, capacity)
 	}
 	near := r.IntN(2) == 0
+	g.equal = near
 	for i := range nodes {
 		row := make([]int, n)
 		for j := range row {
@@ -236,9 +239,15 @@ func (g *game) play() {
 		default:
 			g.end(g.pods[g.r.IntN(len(g.pods))])
 		}
+		if g.b.drifted {
+			if problem := unbalanced(g.m.State()); problem != "" {
+				g.fail("%s", problem)
+			}
+			return // the kubelet's sums are wrong from here on
+		}
 		g.compare()
 	}
-	if g.r.IntN(4) == 0 {
+	if g.r.IntN(4) == 0 && g.b.alignTo != topologymanager.AlignToKubelet { // whose groups may overlap
 		g.restore()
 	}
 }
@@ -295,10 +304,11 @@ func (g *game) pod() {
 			}
 		}
 	}
+	devices := g.devices()
 	var containers []memorymanager.Container
 	early := min(g.r.IntN(3), g.r.IntN(4))
 	for i := range early + 1 + g.r.IntN(2) {
-		c := memorymanager.Container{Pod: pod, Name: fmt.Sprint("c", i), CPUs: cpus, Request: g.request()}
+		c := memorymanager.Container{Pod: pod, Name: fmt.Sprint("c", i), CPUs: cpus, Devices: devices, Request: g.request()}
 		if i < early {
 			c.Kind = []memoryqos.Kind{memoryqos.Init, memoryqos.Init, memoryqos.Sidecar}[g.r.IntN(3)]
 		}
@@ -308,8 +318,8 @@ func (g *game) pod() {
 	g.note("pod %+v", containers)
 	if g.scope == topologymanager.PodScope {
 		g.decisions++
-		got, err := g.m.AdmitPod(pod, containers, cpus)
-		want, ok := g.b.admitPod(pod, containers, g.b.mask(cpus))
+		got, err := g.m.AdmitPod(pod, containers)
+		want, ok := g.b.admitPod(pod, containers)
 		if (err == nil) != ok || ok && (g.b.mask(got.Nodes) != want.mask || got.Preferred != want.preferred) {
 			g.fail("pod affinity %s %v (%v), want %s %v", got.Nodes, got.Preferred, err, g.b.set(want.mask), want.preferred)
 		}
@@ -336,6 +346,27 @@ func (g *game) pod() {
 		}
 		g.admitted++
 	}
+}
+
+// devices are none, or up to three resources on some nodes, or near any of them.
+func (g *game) devices() (devices []topologymanager.Device) {
+	if g.r.IntN(3) > 0 {
+		return nil
+	}
+	for i := range 1 + g.r.IntN(3) {
+		var nodes nodeset.Set
+		for nodes.Empty() {
+			for _, id := range g.b.ids {
+				if g.r.IntN(len(g.b.ids)) == 0 {
+					nodes |= nodeset.Of(id)
+				}
+			}
+		}
+		devices = append(devices, topologymanager.Device{
+			Resource: fmt.Sprint("r", i), Nodes: nodes, Any: nodes.Len() > 1 && (g.equal || !g.b.closest) && g.r.IntN(2) == 0,
+		})
+	}
+	return devices
 }
 
 func (g *game) request() (request memorymanager.Request) {

@@ -195,13 +195,53 @@ func (m *Manager) why(nodes nodeset.Set, c Container) string {
 			full = room.String()
 		}
 	}
-	if !nodes.SubsetOf(m.unused) && m.groups[nodes.First()] != nodes {
+	if !nodes.SubsetOf(m.unused) && !m.isGroup(nodes) {
 		if nodes.Len() == 1 {
 			return fmt.Sprintf("is in the group %s", m.groups[nodes.First()])
 		}
 		return "cuts through a group, or joins nodes in use"
 	}
 	return full
+}
+
+// misaligned says where a container's CPUs and devices are.
+func (m *Manager) misaligned(c Container) string {
+	var where []string
+	in := m.providers(c)
+	if !in.CPUs.Empty() {
+		where = append(where, "its exclusive CPUs are on "+in.CPUs.Named())
+	}
+	for _, device := range in.Devices {
+		where = append(where, "its device "+device.String())
+	}
+	return strings.Join(where, ", ")
+}
+
+// awayFromDevices says what keeps a container from its devices; empty when they are not the reason.
+func (m *Manager) awayFromDevices(c Container, h *hints) string {
+	in := m.providers(c)
+	aligned := m.aligned(c, in)
+	if len(aligned.Devices) == 0 {
+		return ""
+	}
+	if aligned.CPUs.Empty() {
+		in.CPUs, c.CPUs = 0, 0
+	}
+	if !in.Agree() {
+		return m.misaligned(c) + ": not the same NUMA nodes"
+	}
+	for _, device := range in.Devices {
+		wide := !device.Any && device.Nodes.Len() > 1
+		switch missing := m.why(device.Nodes, c); {
+		case missing != "":
+			return fmt.Sprintf("its device %s: %s", device, missing)
+		case wide && m.rules.OneNode:
+			return fmt.Sprintf("its device %s, more than the policy admits", device)
+		case wide && !h.minimal(device.Nodes.Len()):
+			return fmt.Sprintf("its device %s, although fewer nodes would hold the request", device)
+		}
+	}
+	return ""
 }
 
 // unpreferred says why the policy turns down hints that exist.
@@ -212,6 +252,8 @@ func (m *Manager) unpreferred(c Container, h *hints) string {
 		return noRoom
 	case m.tooWide(c, h):
 		return m.wayOut(c)
+	case m.awayFromDevices(c, h) != "":
+		return m.awayFromDevices(c, h)
 	case m.rules.OneNode && nodes.Len() > 1:
 		return fmt.Sprintf("only nodes %s together have room, not one by itself", nodes)
 	case !h.minimal(nodes.Len()):

@@ -81,7 +81,9 @@ func (m *Manager) freeBlocks(blocks []Block) {
 		for id := range b.Nodes.All() {
 			m.unassign(id)
 		}
-		m.drain(m.column(b.Type), b.Nodes, b.Size)
+		if m.drain(m.column(b.Type), b.Nodes, b.Size) > 0 {
+			m.mixed, regroup = m.all, true // where groups overlap, another container's bytes were drained before
+		}
 	}
 	if regroup {
 		m.regroup()
@@ -95,13 +97,14 @@ func (m *Manager) unassign(id int) {
 	}
 }
 
-// drain frees bytes on the nodes in ascending order.
-func (m *Manager) drain(c *column, nodes nodeset.Set, bytes uint64) {
+// drain frees bytes on the nodes in ascending order, and returns what was not allocated there.
+func (m *Manager) drain(c *column, nodes nodeset.Set, bytes uint64) uint64 {
 	for id := range nodes.All() {
 		part := min(bytes, c.allocated[id])
 		c.allocated[id] -= part
 		bytes -= part
 	}
+	return bytes
 }
 
 // groupsOfMany yields every group of more than one node, by its lowest node.

@@ -12,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -80,7 +81,7 @@ func (r *replayer) start() error {
 	}
 	r.manager, err = memorymanager.New(nodes, memorymanager.Options{
 		Policy: topologymanager.Policy(r.s.TopologyPolicy), Scope: topologymanager.Scope(r.s.TopologyScope),
-		PreferClosest: r.s.TopologyOptions["prefer-closest-numa-nodes"] == "true",
+		AlignTo: topologymanager.AlignToKubelet, PreferClosest: r.s.TopologyOptions["prefer-closest-numa-nodes"] == "true",
 	})
 	if err != nil {
 		return err
@@ -191,15 +192,14 @@ func (r *replayer) admit(s *step) (got result) {
 		if s.PodResources != nil && !c.qualifies() {
 			request = nil
 		}
-		containers = append(containers, memorymanager.Container{Pod: s.Pod, Name: c.Name, Kind: c.kind(), Request: request})
+		containers = append(containers, memorymanager.Container{
+			Pod: s.Pod, Name: c.Name, Kind: c.kind(), Request: request, CPUs: r.machine.nodesOf(c.CPUs), Devices: c.devices(),
+		})
 		admitted = admitted && err == nil
 	}
 	switch {
 	case s.QOS != "Guaranteed" || s.PodResources != nil && !r.gates["PodLevelResourceManagers"]:
-		admitted = true
-		for _, c := range containers {
-			answers[c.Name] = containerResult{Affinity: r.noPreference()}
-		}
+		admitted = r.align(s.Pod, containers, answers)
 	case !admitted:
 		answers[containers[0].Name] = containerResult{Affinity: r.noPreference()}
 	case s.PodResources != nil && r.s.TopologyScope == "pod" && r.s.TopologyPolicy != "none":
@@ -231,13 +231,15 @@ func (r *replayer) admit(s *step) (got result) {
 
 func (r *replayer) admitAll(pod string, containers []memorymanager.Container, answers map[string]containerResult) bool {
 	if r.s.TopologyScope == "pod" {
-		if _, err := r.manager.AdmitPod(pod, containers, 0); err != nil {
+		if _, err := r.manager.AdmitPod(pod, containers); err != nil {
 			return false
 		}
 	}
 	for _, c := range containers {
 		if len(c.Request) == 0 { // it shares its pod's resources
-			answers[c.Name] = containerResult{Affinity: r.noPreference()}
+			if !r.align(pod, []memorymanager.Container{c}, answers) {
+				return false
+			}
 			continue
 		}
 		placement, err := r.manager.Admit(c)
@@ -249,6 +251,27 @@ func (r *replayer) admitAll(pod string, containers []memorymanager.Container, an
 			return false
 		}
 		answers[c.Name] = containerResult{Affinity: r.affinity(placement.Affinity)}
+	}
+	return true
+}
+
+// align admits containers without memory of their own.
+func (r *replayer) align(pod string, containers []memorymanager.Container, answers map[string]containerResult) bool {
+	if r.s.TopologyScope == "pod" {
+		hint, err := r.manager.AlignPod(pod, containers)
+		for _, c := range containers {
+			if err == nil {
+				answers[c.Name] = containerResult{Affinity: r.affinity(hint)}
+			}
+		}
+		return err == nil
+	}
+	for _, c := range containers {
+		hint, err := r.manager.Align(c)
+		if err != nil {
+			return false
+		}
+		answers[c.Name] = containerResult{Affinity: r.affinity(hint)}
 	}
 	return true
 }
@@ -286,6 +309,28 @@ func (r *replayer) noPreference() *affinity {
 		hint.Nodes |= 1 << n.ID
 	}
 	return r.affinity(policy.NoPreference(hint.Nodes))
+}
+
+// nodesOf are the nodes of exclusive CPUs.
+func (m machine) nodesOf(cpus []int) (nodes nodeset.Set) {
+	for _, n := range m.Nodes {
+		for _, cpu := range n.CPUs {
+			if slices.Contains(cpus, cpu) {
+				nodes |= nodeset.Of(n.ID)
+			}
+		}
+	}
+	return nodes
+}
+
+// devices are the nodes of the container's devices, one entry for each resource. As recorded, a resource has a single hint.
+func (c podContainer) devices() (devices []topologymanager.Device) {
+	for i, nodes := range c.Devices {
+		if nodes != nil {
+			devices = append(devices, topologymanager.Device{Resource: fmt.Sprint(i), Nodes: nodeset.Of(nodes...)})
+		}
+	}
+	return devices
 }
 
 func rank(c podContainer) int {

@@ -175,7 +175,7 @@ func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Se
 	case m.whole(pod):
 		return m.part(c, existing)
 	case existing != nil && span(existing.blocks) == nodes:
-		return m.readmit(c, existing), nil
+		return m.readmit(c, existing)
 	case existing != nil:
 		m.Release(pod, container)
 	}

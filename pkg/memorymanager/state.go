@@ -56,7 +56,7 @@ func (m *Manager) podEntries() (entries []PodEntry) {
 // PerNode as State has it. An allocation or a release in a group may change the PerNode of each container in it.
 func (m *Manager) Grouped() (entries []Entry, pods []PodEntry) {
 	for range m.groupsOfMany() {
-		entries = m.entries(func(c *container) bool { return span(c.blocks).Len() > 1 })
+		entries = m.entries(func(c *container) bool { return m.overlaps || span(c.blocks).Len() > 1 })
 		pods = slices.DeleteFunc(m.podEntries(), func(e PodEntry) bool { return span(e.Blocks).Len() == 1 })
 		m.attribute(entries, pods)
 		break
@@ -128,6 +128,9 @@ func (m *Manager) attribute(entries []Entry, pods []PodEntry) {
 		if m.pods[entries[i].Pod].blocks == nil {
 			add(entries[i].Blocks)
 		}
+	}
+	if m.overlaps { // what is on one node of a group has nowhere else to be
+		slices.SortStableFunc(blocks, func(a, b *Block) int { return cmp.Compare(a.Nodes.Len(), b.Nodes.Len()) })
 	}
 	var left [][nodeset.Max]uint64
 	for _, c := range m.columns {

@@ -137,7 +137,7 @@ func TestStrategyOfEveryPolicy(t *testing.T) {
 			second.Name = "d"
 			wantSecond := want
 			if scope == topologymanager.PodScope {
-				if _, err := m.AdmitPod("p", []memorymanager.Container{first, second}, 0); err != nil {
+				if _, err := m.AdmitPod("p", []memorymanager.Container{first, second}); err != nil {
 					t.Fatal(err)
 				}
 			}

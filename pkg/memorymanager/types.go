@@ -124,6 +124,8 @@ type Container struct {
 	Request   Request
 	// CPUs are the NUMA nodes of the container's exclusive CPUs; empty when it has none.
 	CPUs nodeset.Set
+	// Devices are the container's devices and their NUMA nodes.
+	Devices []topologymanager.Device
 	// FreePages are what the kernel has free of the huge pages that it asks for; nil verifies nothing.
 	FreePages []FreePages
 	// Required is set when its pod asks for no more NUMA nodes than it needs (the annotation numa: required).
@@ -148,6 +150,9 @@ type Options struct {
 	// FollowCPUs lets the memory of a container under policy restricted follow exclusive CPUs that are on more nodes than
 	// the policy admits; without it such a container is rejected.
 	FollowCPUs bool
+	// AlignTo says what memory is aligned to where CPUs and devices disagree; AlignToCPUs when empty. A container whose nodes
+	// are required is aligned to both.
+	AlignTo topologymanager.AlignTo
 	// Budget bounds the search where an exact answer would take exponential work, in candidate steps; 0 is the default.
 	Budget int
 }

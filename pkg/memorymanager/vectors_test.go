@@ -50,6 +50,7 @@ type machine struct {
 			Count    uint64 `json:"count"`
 		} `json:"hugepages"`
 		Distances []int `json:"distances"`
+		CPUs      []int `json:"cpus"`
 	} `json:"nodes"`
 }
 
@@ -86,6 +87,9 @@ type podContainer struct {
 	CPULimit       uint64            `json:"cpuLimit"`
 	MemoryQuantity string            `json:"memoryQuantity"`
 	Hugepages      map[string]uint64 `json:"hugepages"`
+	// CPUs are the exclusive ones; Devices has the nodes of the devices of each resource, nil without topology.
+	CPUs    []int   `json:"cpus"`
+	Devices [][]int `json:"devices"`
 }
 
 // podResources are spec.resources after the API server's defaults.
@@ -212,7 +216,7 @@ func TestKubeletVectors(t *testing.T) {
 	}
 	files := []string{
 		vectors + "/set-a.jsonl.gz", vectors + "/set-c.jsonl.gz", vectors + "/set-p.jsonl.gz",
-		vectors + "/set-l.jsonl.gz", vectors + "/set-l-next.jsonl.gz",
+		vectors + "/set-l.jsonl.gz", vectors + "/set-l-next.jsonl.gz", vectors + "/set-e.jsonl.gz",
 	}
 	recorded := len(files)
 	for _, file := range filepath.SplitList(os.Getenv("KUBELET_VECTORS")) {

@@ -9,8 +9,8 @@ type Hints interface {
 	Empty() bool
 	// PreferredAt reports whether exactly these nodes are a preferred hint.
 	PreferredAt(nodes nodeset.Set) bool
-	// PreferredSingle is the lowest NUMA node that is a preferred hint by itself.
-	PreferredSingle() (nodeset.Set, bool)
+	// PreferredSingle is the best single node of these that is a preferred hint by itself.
+	PreferredSingle(within nodeset.Set, closest bool) (nodeset.Set, bool)
 	// BestPreferred is the best of the preferred hints.
 	BestPreferred(closest bool) (nodeset.Set, bool)
 	// BestIntersection is the best intersection of up to count hints that has the size of the smallest hint.
@@ -23,11 +23,55 @@ type Hints interface {
 type Providers struct {
 	// All are the NUMA nodes of the machine.
 	All nodeset.Set
-	// Memory has the hints of Types memory types.
+	// Memory has the hints of Types memory types; nil when the memory provider has no preference.
 	Memory Hints
 	Types  int
 	// CPUs is the one, preferred hint of the exclusive CPUs; empty when the CPU provider has no preference.
 	CPUs nodeset.Set
+	// Devices have one list of hints for each resource; a resource without nodes has no preference.
+	Devices []Device
+}
+
+// wants is what the lists beside memory's have in common. Each list is a single hint, or the nodes of a device that is near
+// any of them: each of these nodes by itself is a preferred hint then, and all of them together are one that is not.
+type wants struct {
+	// fixed are the nodes that all single hints have in common, listed reports whether there are such hints, and differ
+	// whether they are of different nodes.
+	fixed          nodeset.Set
+	listed, differ bool
+	// near are the nodes that all devices have in common that are near any of several; anyOf reports whether there are such.
+	near  nodeset.Set
+	anyOf bool
+}
+
+func (in Providers) wants() wants {
+	w := wants{fixed: in.All, near: in.All}
+	if !in.CPUs.Empty() {
+		w.fix(in.CPUs)
+	}
+	for _, device := range in.Devices {
+		switch {
+		case device.Nodes.Empty():
+		case device.Any:
+			w.near, w.anyOf = w.near&device.Nodes, true
+		default:
+			w.fix(device.Nodes)
+		}
+	}
+	return w
+}
+
+func (w *wants) fix(nodes nodeset.Set) {
+	w.differ = w.differ || w.listed && nodes != w.fixed
+	w.fixed, w.listed = w.fixed&nodes, true
+}
+
+// common are the nodes that all of these hints prefer alike, where there is a single hint among them.
+func (w *wants) common() (nodeset.Set, bool) {
+	if w.differ || w.anyOf && (w.fixed.Len() != 1 || !w.fixed.SubsetOf(w.near)) {
+		return 0, false
+	}
+	return w.fixed, true
 }
 
 // Merge returns the hint that the Topology Manager would choose from the cross product of all lists, and whether the
@@ -35,67 +79,94 @@ type Providers struct {
 // smaller average distance.
 //
 // Among others the kubelet looks for the size of the widest of the lists' narrowest hints and creeps up to it from below.
-// The memory lists are equal, so without CPUs that size always comes out; the CPUs' single hint bounds every
-// intersection from above, so with CPUs the largest one wins.
+// The memory lists are equal, so without other lists that size always comes out; a single hint of CPUs or devices bounds
+// every intersection from above, so with these the largest one wins.
 //
 // No hints at all count as no preference: the allocation that follows is what fails.
 func (p Policy) Merge(in Providers, closest bool) (hint Hint, admitted bool) {
 	rules := p.Rules()
-	switch {
-	case !rules.Aligns:
+	if !rules.Aligns {
 		return Hint{}, true
-	case rules.OneNode:
-		hint = mergeSingle(in)
-	default:
-		hint = mergePreferred(in, closest)
 	}
-	if !hint.Preferred && !rules.Insists {
-		return mergeOther(in, closest), true
+	if in.Memory != nil && in.Memory.Empty() {
+		in.Memory = nil
 	}
-	return hint, hint.Preferred
-}
-
-func mergePreferred(in Providers, closest bool) Hint {
-	if in.Memory.Empty() {
-		if in.CPUs.Empty() {
-			return Hint{Nodes: in.All, Preferred: true}
-		}
-		return Hint{Nodes: in.CPUs, Preferred: true}
-	}
-	if !in.CPUs.Empty() {
-		return Hint{Nodes: in.CPUs, Preferred: in.Memory.PreferredAt(in.CPUs)}
-	}
-	nodes, ok := in.Memory.BestPreferred(closest)
-	return Hint{Nodes: nodes, Preferred: ok}
-}
-
-func mergeOther(in Providers, closest bool) Hint {
-	if in.CPUs.Empty() {
-		return Hint{Nodes: in.Memory.BestIntersection(in.Types, closest)}
-	}
-	if nodes := in.Memory.BestOverlap(in.CPUs, closest); !nodes.Empty() {
-		return Hint{Nodes: nodes}
-	}
-	return Hint{Nodes: in.All}
-}
-
-// mergeSingle looks only at preferred hints of one node. An answer that spans the machine means no affinity.
-func mergeSingle(in Providers) Hint {
-	var hint Hint
+	w := in.wants()
+	hint.Nodes, hint.Preferred = rules.preferredOf(in, w, closest && !rules.OneNode)
 	switch {
-	case in.CPUs.Len() > 1:
-	case in.Memory.Empty():
-		hint = Hint{Nodes: in.CPUs, Preferred: true}
-	case in.CPUs.Empty():
-		hint.Nodes, hint.Preferred = in.Memory.PreferredSingle()
-	case in.Memory.PreferredAt(in.CPUs):
-		hint = Hint{Nodes: in.CPUs, Preferred: true}
+	case !hint.Preferred && !rules.Insists:
+		return Hint{Nodes: otherOf(in, w, closest)}, true
+	case !hint.Preferred:
+		return Hint{}, false
+	case rules.OneNode && hint.Nodes == in.All:
+		hint.Nodes = 0 // no affinity
 	}
-	if hint.Nodes == in.All {
-		hint.Nodes = 0
-	}
-	return hint
+	return hint, true
 }
+
+// preferredOf is the best hint that all lists prefer. A policy of one node looks only at hints of one.
+func (r Rules) preferredOf(in Providers, w wants, closest bool) (nodeset.Set, bool) {
+	switch {
+	case w.listed:
+		nodes, ok := w.common()
+		if r.OneNode && nodes.Len() > 1 {
+			ok = false
+		}
+		return nodes, ok && (in.Memory == nil || in.Memory.PreferredAt(nodes))
+	case w.near.Empty():
+		return 0, false
+	case w.anyOf && in.Memory == nil:
+		return nodeset.Of(w.near.First()), true
+	case w.anyOf:
+		return in.Memory.PreferredSingle(w.near, closest)
+	case in.Memory == nil:
+		return in.All, true
+	case r.OneNode:
+		return in.Memory.PreferredSingle(in.All, closest)
+	}
+	return in.Memory.BestPreferred(closest)
+}
+
+// otherOf is the best of the hints that are not preferred: all nodes where the lists have none in common.
+func otherOf(in Providers, w wants, closest bool) nodeset.Set {
+	if !w.listed && !w.anyOf {
+		return in.Memory.BestIntersection(in.Types, closest)
+	}
+	nodes := w.fixed & w.near
+	if in.Memory != nil && !nodes.Empty() {
+		nodes = in.Memory.BestOverlap(nodes, closest)
+	}
+	if nodes.Empty() {
+		return in.All
+	}
+	return nodes
+}
+
+// Kept are the hints of memory that is allocated already: its nodes, for every type.
+type Kept nodeset.Set
+
+var _ Hints = Kept(0)
+
+// Empty is never set.
+func (Kept) Empty() bool { return false }
+
+// PreferredAt reports whether these are the nodes.
+func (k Kept) PreferredAt(nodes nodeset.Set) bool { return nodes == nodeset.Set(k) }
+
+// PreferredSingle is the node, when it is one of these.
+func (k Kept) PreferredSingle(within nodeset.Set, _ bool) (nodeset.Set, bool) {
+	nodes := nodeset.Set(k)
+	return nodes, nodes.Len() == 1 && nodes.SubsetOf(within)
+}
+
+// BestPreferred are the nodes.
+func (k Kept) BestPreferred(bool) (nodeset.Set, bool) { return nodeset.Set(k), true }
+
+// BestIntersection are the nodes.
+func (k Kept) BestIntersection(int, bool) nodeset.Set { return nodeset.Set(k) }
+
+// BestOverlap are the nodes that are among these.
+func (k Kept) BestOverlap(nodes nodeset.Set, _ bool) nodeset.Set { return nodeset.Set(k) & nodes }
 
 // NoPreference is the merged hint when no provider prefers anything.
 func (p Policy) NoPreference(all nodeset.Set) Hint {

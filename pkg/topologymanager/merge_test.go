@@ -92,9 +92,11 @@ func (l listed) PreferredAt(nodes nodeset.Set) bool {
 	return false
 }
 
-func (l listed) PreferredSingle() (nodeset.Set, bool) {
-	if l[0].Preferred && l[0].Nodes.Len() == 1 {
-		return l[0].Nodes, true
+func (l listed) PreferredSingle(within nodeset.Set, _ bool) (nodeset.Set, bool) {
+	for _, hint := range l {
+		if hint.Preferred && hint.Nodes.Len() == 1 && hint.Nodes.SubsetOf(within) {
+			return hint.Nodes, true
+		}
 	}
 	return 0, false
 }
@@ -138,7 +140,7 @@ func TestMerge(t *testing.T) {
 		"restricted, preferred":               {policy: Restricted, memory: listed{{two, true}}, want: Hint{two, true}, admitted: true},
 		"restricted, not preferred":           {policy: Restricted, memory: listed{{two, false}}},
 		"restricted, nothing fits":            {policy: Restricted, want: Hint{three, true}, admitted: true},
-		"restricted, CPUs elsewhere":          {policy: Restricted, memory: listed{{two, true}}, cpus: one, want: Hint{Nodes: one}},
+		"restricted, CPUs elsewhere":          {policy: Restricted, memory: listed{{two, true}}, cpus: one},
 		"single, one node":                    {policy: SingleNUMANode, memory: listed{{one, true}}, want: Hint{one, true}, admitted: true},
 		"single, two nodes":                   {policy: SingleNUMANode, memory: listed{{two, true}}},
 		"single, nothing fits":                {policy: SingleNUMANode, want: Hint{0, true}, admitted: true},
