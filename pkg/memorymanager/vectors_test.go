@@ -216,7 +216,7 @@ func TestKubeletVectors(t *testing.T) {
 	}
 	files := []string{
 		vectors + "/set-a.jsonl.gz", vectors + "/set-c.jsonl.gz", vectors + "/set-p.jsonl.gz",
-		vectors + "/set-l.jsonl.gz", vectors + "/set-l-next.jsonl.gz", vectors + "/set-e.jsonl.gz",
+		vectors + "/set-l.jsonl.gz", vectors + "/set-l-next.jsonl.gz", vectors + "/set-e.jsonl.gz", vectors + "/set-d.jsonl.gz",
 	}
 	recorded := len(files)
 	for _, file := range filepath.SplitList(os.Getenv("KUBELET_VECTORS")) {
