@@ -75,6 +75,7 @@ type Agent struct {
 	recorder  Recorder        // nil where nothing is recorded
 	counters  counters
 	ancestors ancestors
+	coverage  coverage
 
 	wake        chan struct{} // Run has work
 	highChanged chan struct{} // for the stall guard

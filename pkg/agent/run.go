@@ -21,6 +21,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			a.log.WithError(err).Error("the sources of memory requests have ended")
 		}
 	})
+	group.Go(func() { a.sampleCover(ctx) })
 	var guard protection
 	defer guard.stop()
 	period, dryRun := a.period()

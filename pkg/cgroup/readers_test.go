@@ -15,7 +15,7 @@ var kernelFiles = map[string]string{
 	"kubepods/pod1/memory.events":       "low 1\nhigh 309\nmax 2\noom 3\noom_kill 4\noom_group_kill 5\nsock_throttled 6\n",
 	"kubepods/pod1/memory.events.local": "low 0\nhigh 9\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
 	"kubepods/pod1/memory.stat":         "anon 1048576\nfile 4096\nworkingset_refault_anon 7\n",
-	"kubepods/pod1/memory.numa_stat":    "anon N0=4096 N1=0\nfile N0=0 N1=8192\n",
+	"kubepods/pod1/memory.numa_stat":    "anon N0=4096 N1=0\nfile N0=0 N1=8192\ninactive_file N0=0 N1=4096\nslab_unreclaimable N0=2 N1=0\n",
 	"kubepods/pod1/memory.pressure": "some avg10=53.10 avg60=12.00 avg300=1.50 total=123456\n" +
 		"full avg10=50.00 avg60=11.00 avg300=1.25 total=120000\n",
 	"kubepods/pod1/cgroup.procs": "12\n345\n0\n",
@@ -38,7 +38,9 @@ func TestKernelFilesAreRead(t *testing.T) {
 	stat, err := tree.Stat(cgroup)
 	check("memory.stat", stat, err, map[string]uint64{"anon": 1048576, "file": 4096, "workingset_refault_anon": 7})
 	numa, err := tree.NUMAStat(cgroup)
-	check("memory.numa_stat", numa, err, map[string]map[int]uint64{"anon": {0: 4096, 1: 0}, "file": {0: 0, 1: 8192}})
+	check("memory.numa_stat", numa, err, map[string]map[int]uint64{"anon": {0: 4096, 1: 0}, "file": {0: 0, 1: 8192}, "inactive_file": {0: 0, 1: 4096}, "slab_unreclaimable": {0: 2, 1: 0}})
+	pages, err := tree.Pages(cgroup)
+	check("memory.numa_stat", pages, err, map[int]NodePages{0: {Resident: 4096 + 2, Anon: 4096}, 1: {Resident: 8192, File: 4096}})
 	pressure, ok, err := tree.Pressure(cgroup)
 	check("memory.pressure", pressure, err, Pressure{
 		Some: PressureLine{Avg10: 53.1, Avg60: 12, Avg300: 1.5, Total: 123456},
@@ -56,6 +58,9 @@ func TestMissingOptionalFilesAreNoError(t *testing.T) {
 	}
 	if s, err := tree.NUMAStat("kubepods/pod2"); s != nil || err != nil {
 		t.Errorf("memory.numa_stat: %v, %v", s, err)
+	}
+	if p, err := tree.Pages("kubepods/pod2"); p != nil || !errors.Is(err, ErrNoNUMAStat) {
+		t.Errorf("pages: %v, %v", p, err)
 	}
 	if p, ok, err := tree.Pressure("kubepods/pod2"); p != (Pressure{}) || ok || err != nil {
 		t.Errorf("memory.pressure: %v, %v, %v", p, ok, err)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -30,6 +31,8 @@ type View struct {
 	Pods []*PodView
 	// Rejections are the last containers of living pods that could not be placed, newest first.
 	Rejections []Rejection
+	// Cover says whether the allocations hold, as sampled last; nil before the first time. It is not a part of the generation.
+	Cover *cover.Sample
 	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.
 	Conditions []Condition
 }

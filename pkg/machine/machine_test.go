@@ -3,6 +3,7 @@ package machine
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -295,4 +296,33 @@ func TestFreeHugepages(t *testing.T) {
 	m = Machine{Nodes: []Node{{ID: 0}}}
 	write(t, filepath.Join(root, "sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages"), "2\n")
 	read(1<<30, "", 2<<30)
+}
+
+func TestNodeMemory(t *testing.T) {
+	root := t.TempDir()
+	m := Machine{Nodes: []Node{{ID: 0, Memory: 1}, {ID: 1}, {ID: 3, Memory: 1}}} // node 1 has none to read
+	for id, text := range map[string]string{"0": "Node 0 MemFree: 3 kB\nNode 0 Active(file): 1 kB\nNode 0 Inactive(file): 4 kB\n", "3": "Node 3 MemFree: 0 kB\n"} {
+		folder := filepath.Join(root, "devices/system/node/node"+id)
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, "meminfo"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := m.NodeMemory(root)
+	if want := []NodeMemory{{Node: 0, Free: 3 << 10, File: 5 << 10}, {Node: 3}}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	m.Nodes[0].ID = 7
+	if _, err := m.NodeMemory(root); err == nil || !strings.HasPrefix(err.Error(), "read the memory of NUMA node 7: open ") {
+		t.Errorf("a node that is not there: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "devices/system/node/node3/meminfo"), []byte("Node 3 MemTotal: 1 kB\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	m.Nodes = m.Nodes[2:]
+	if _, err := m.NodeMemory(root); err == nil || !strings.HasSuffix(err.Error(), "meminfo has no MemFree") {
+		t.Errorf("a meminfo without MemFree: %v", err)
+	}
 }

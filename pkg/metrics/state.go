@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
@@ -21,6 +22,9 @@ var (
 	allocatable = gauge(prefix+"numa_allocatable_bytes", "Memory of a NUMA node for pinned containers.", "numa_node", "type")
 	allocated   = gauge(prefix+"numa_allocated_bytes", "Memory of a NUMA node that pinned containers have.", "numa_node", "type")
 	free        = gauge(prefix+"numa_free_bytes", "Memory of a NUMA node that pinned containers can still have.", "numa_node", "type")
+
+	owed      = gauge(prefix+"numa_owed_bytes", "Memory of a NUMA node that pinned containers have and do not use yet.", "numa_node")
+	coverFrom = gauge(prefix+"numa_cover_bytes", "Memory of a NUMA node that the kernel has for what the node owes, free or reclaimable.", "numa_node", "source")
 
 	containersByClass  = gauge(prefix+"containers", "Containers that hold memory, by QoS class and whether they are pinned.", "qos_class", "pinned")
 	containersBySource = gauge(prefix+"containers_by_request_source", "Containers that hold memory, by where their memory request comes from.", "source")
@@ -73,6 +77,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 			free.send(out, float64(table.Free), id, kind)
 		}
 	}
+	collectCover(out, view.Cover)
 	collectContainers(out, view)
 	s.collectMigrations(out)
 	for _, condition := range view.Conditions {
@@ -96,6 +101,19 @@ func (s state) collectMigrations(out chan<- prometheus.Metric) {
 		}
 	}
 	withheldMigrations.send(out, float64(withheld))
+}
+
+// collectCover sends nothing while it is not known whether the allocations hold.
+func collectCover(out chan<- prometheus.Metric, sample *cover.Sample) {
+	if !sample.Known() {
+		return
+	}
+	for _, node := range sample.Nodes {
+		id := strconv.Itoa(node.ID)
+		owed.send(out, float64(node.Owed), id)
+		coverFrom.send(out, float64(node.Free), id, "free")
+		coverFrom.send(out, float64(node.Reclaimable), id, "reclaimable")
+	}
 }
 
 func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
@@ -52,6 +53,7 @@ type Exporter struct {
 	known *topology.NodeResourceTopology // as the API server had it last; nil is not known
 	read  time.Time                      // when it was read
 	equal uint64                         // the last generation of the View that it was found to be equal to
+	cover *cover.Sample                  // that of the same View
 	look  time.Duration                  // a test's lookEvery
 }
 
@@ -119,10 +121,10 @@ func (e *Exporter) due(view *ledger.View, now time.Time) bool {
 		return false
 	case e.stale(now):
 		return true
-	case e.equal == view.Generation:
+	case e.equal == view.Generation && e.cover == view.Cover:
 		return false
 	case same(e.known, Zones(view, e.Machine), attributes(view)):
-		e.equal = view.Generation
+		e.equal, e.cover = view.Generation, view.Cover
 		return false
 	}
 	return true

@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/cpuset"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -61,6 +62,15 @@ func TestZones(t *testing.T) {
 		t.Fatal(err)
 	}
 	if difference := cmp.Diff(want, got); difference != "" {
+		t.Error(difference)
+	}
+}
+
+func TestADeficitIsAnAttributeOfItsZone(t *testing.T) {
+	sample := &cover.Sample{Nodes: []cover.Node{{ID: 0, Owed: 300 << 20, Free: 10 << 20}, {ID: 2, Owed: 1, Free: 1}}}
+	zones := Zones(&ledger.View{Nodes: nodes(63 << 30), Cover: sample}, hardware)
+	want := topology.AttributeList{{Name: "memoryDeficit", Value: "536870912"}}
+	if difference := cmp.Diff([]topology.AttributeList{want, nil}, []topology.AttributeList{zones[0].Attributes, zones[1].Attributes}); difference != "" {
 		t.Error(difference)
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 
 	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
 	"github.com/k8stopologyawareschedwg/podfingerprint"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
@@ -36,10 +38,22 @@ func Zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
 				Available:   quantity(table.Free),
 			})
 		}
-		zone.Costs = costs(node.ID, hardware)
+		zone.Costs, zone.Attributes = costs(node.ID, hardware), deficit(view.Cover.Node(node.ID))
 		zones = append(zones, zone)
 	}
 	return zones
+}
+
+// deficitStep is what a deficit is rounded up to, so that the object does not change with every page.
+const deficitStep = 256 << 20
+
+// deficit is an attribute of a zone that owes its pinned containers more memory than it has; nothing while it has it.
+func deficit(node *cover.Node) topology.AttributeList {
+	if node == nil || node.Deficit() == 0 {
+		return nil
+	}
+	steps := (node.Deficit()-1)/deficitStep + 1
+	return topology.AttributeList{{Name: "memoryDeficit", Value: strconv.FormatUint(steps*deficitStep, 10)}}
 }
 
 func costs(id int, hardware machine.Machine) topology.CostList {

@@ -31,8 +31,10 @@ type Document struct {
 	// RequestSources are the APIs that memory requests are taken from, in their order.
 	RequestSources []RequestSource `json:"requestSources"`
 	Nodes          []Node          `json:"nodes"`
-	Ancestors      []Ancestor      `json:"ancestors"`
-	Pods           []Pod           `json:"pods"`
+	// CoverUnknown says why the nodes have no cover; absent when they have, and before the first sample.
+	CoverUnknown string     `json:"coverUnknown,omitempty"`
+	Ancestors    []Ancestor `json:"ancestors"`
+	Pods         []Pod      `json:"pods"`
 	// Rejections are containers of living pods that could not be placed; those of a pod follow each other, newest first.
 	Rejections []Rejection `json:"rejections"`
 	// Overwrites are other writers' changes of the cgroups above the containers since the daemon started.
@@ -93,6 +95,8 @@ type Node struct {
 	ID     int      `json:"id"`
 	Group  []int    `json:"group"`
 	Memory []Memory `json:"memory"`
+	// Cover says whether the allocations hold; absent where that is not known.
+	Cover *Cover `json:"cover,omitempty"`
 }
 
 // Memory is one type of memory of a node.
@@ -242,6 +246,7 @@ func (s Sources) Make() *Document {
 		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
 		Overwrites: s.overwrites(), RequestSources: s.requestSources(),
 	}
+	d.addCover(view.Cover)
 	if r := view.Runtime; r.Name != "" {
 		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled}
 		if nri := nriplugin.RuntimeNRIVersion(r.NRIVersion, r.Name, r.Version); nri.Known() {

@@ -34,6 +34,8 @@ type Explanation struct {
 	CPUs          string         `json:"cpus,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs.
 	Migration *Migration `json:"migration,omitempty"`
+	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
+	Owed map[string]Owed `json:"owed,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
 }
@@ -74,7 +76,8 @@ type Candidate struct {
 // Explain turns the agent's explanations into documents.
 func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	documents := make([]Explanation, 0, len(explanations))
-	moves := s.migrations(s.View())
+	view := s.View()
+	moves := s.migrations(view)
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
 			Pinning: e.Container.Pinning, Memory: e.Memory, Values: values(&e.Container), Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
@@ -87,6 +90,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			last := rejection(r)
 			document.Rejection = &last
 		}
+		document.Owed = owed(view.Cover, &e)
 		documents = append(documents, document)
 	}
 	return documents
@@ -149,6 +153,7 @@ func (d *Explanation) write(b *strings.Builder) {
 	if d.Migration != nil {
 		fmt.Fprintf(b, "  %s\n", d.Migration)
 	}
+	d.writeOwed(b)
 	if d.CPUs != "" {
 		fmt.Fprintf(b, "  %s\n", d.CPUs)
 	}

@@ -18,6 +18,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	var b strings.Builder
 	d.writeHead(&b)
 	tables.Nodes(&b, NodeStates(d.Nodes))
+	d.writeCover(&b)
 	d.writeContainers(&b, wide)
 	d.writeShort(&b)
 	d.writeMigrations(&b)

@@ -1,0 +1,193 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+const (
+	// coverPeriod is the time between two samples of what the NUMA nodes owe and what covers it.
+	coverPeriod = 2 * time.Second
+	// coverReads is how many containers' memory.numa_stat are read for one sample, so that its cost does not grow with the node:
+	// those that were read longest ago.
+	coverReads = 100
+)
+
+// coverage samples whether allocations hold. It belongs to one goroutine but for its last sample.
+type coverage struct {
+	last  atomic.Pointer[cover.Sample]
+	pages map[string]*pagesRead // by cgroup
+	round uint64
+}
+
+// pagesRead is what was read of a cgroup last; its round is 0 before the first time.
+type pagesRead struct {
+	pages   []cover.Pages
+	round   uint64
+	unknown error
+	listed  uint64 // the last round in which there was such a cgroup
+}
+
+// sampleCover samples until ctx ends.
+func (a *Agent) sampleCover(ctx context.Context) {
+	ticker := time.NewTicker(coverPeriod)
+	defer ticker.Stop()
+	for {
+		a.takeCover()
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// takeCover takes one sample. Its reads are outside of all locks.
+func (a *Agent) takeCover() {
+	view := a.View()
+	switch {
+	case !view.Config.Static:
+		a.coverage.unknown(a.now(), "memoryManagerPolicy is None: nothing is allocated")
+		return
+	case a.sysfs == "":
+		a.coverage.unknown(a.now(), "the machine is described by a file: there is no kernel to ask")
+		return
+	}
+	found, err := a.machine.NodeMemory(a.sysfs)
+	if err != nil {
+		a.coverage.unknown(a.now(), err.Error())
+		return
+	}
+	memory := make([]cover.Memory, len(found))
+	for i, m := range found {
+		memory[i] = cover.Memory{Node: m.Node, Free: m.Free, File: m.File}
+	}
+	cgroups := holding(view)
+	a.coverage.read(a.tree, cgroups)
+	switch waiting, err := a.coverage.fill(cgroups); {
+	case err != nil:
+		a.coverage.unknown(a.now(), err.Error())
+	case waiting && !a.coverage.last.Load().Known():
+		a.coverage.unknown(a.now(), "not all containers have been looked at yet")
+	default:
+		a.coverage.last.Store(cover.Take(a.now(), memory, cgroups))
+	}
+}
+
+func (c *coverage) unknown(at time.Time, why string) {
+	c.last.Store(&cover.Sample{At: at, Unknown: why})
+}
+
+// holding are the cgroups that have an allocation or are protected. Those of a pod with an allocation of its own are one.
+func holding(view *ledger.View) (cgroups []cover.Cgroup) {
+	for _, pod := range view.Pods {
+		if pod.Blocks != nil {
+			cgroups = append(cgroups, cover.Cgroup{Path: pod.Cgroup, Allocated: allocatedMemory(pod.Blocks)})
+			continue
+		}
+		for i := range pod.Containers {
+			c := &pod.Containers[i]
+			held := cover.Cgroup{Path: c.Cgroup, Allocated: allocatedMemory(c.Blocks), Protected: protectedBytes(c)}
+			if len(held.Allocated) > 0 || held.Protected > 0 && c.State.Alive() {
+				cgroups = append(cgroups, held)
+			}
+		}
+	}
+	return cgroups
+}
+
+// allocatedMemory is what blocks have of ordinary memory on each node: huge pages are in pools of their own.
+func allocatedMemory(blocks []memorymanager.Block) (amounts []cover.Amount) {
+	for _, block := range blocks {
+		if block.Type != memorymanager.Memory {
+			continue
+		}
+		for _, part := range block.PerNode {
+			amounts = append(amounts, cover.Amount{Node: part.Node, Bytes: part.Bytes})
+		}
+	}
+	return amounts
+}
+
+func protectedBytes(c *ledger.ContainerView) (bytes uint64) {
+	for _, value := range []*uint64{c.Values.Min, c.Values.Low} {
+		if value != nil {
+			bytes = max(bytes, *value)
+		}
+	}
+	return bytes
+}
+
+// read reads the cgroups that were read longest ago, and forgets those that are no more.
+func (c *coverage) read(tree *cgroup.Tree, cgroups []cover.Cgroup) {
+	c.round++
+	if c.pages == nil {
+		c.pages = map[string]*pagesRead{}
+	}
+	due := make([]string, 0, len(cgroups))
+	for _, held := range cgroups {
+		p := c.pages[held.Path]
+		if p == nil {
+			p = &pagesRead{}
+			c.pages[held.Path] = p
+		}
+		if p.listed != c.round && held.Path != "" {
+			due = append(due, held.Path)
+		}
+		p.listed = c.round
+	}
+	for path, p := range c.pages {
+		if p.listed != c.round {
+			delete(c.pages, path)
+		}
+	}
+	for _, path := range c.oldest(due) {
+		c.pages[path].take(tree.Pages(path))
+		c.pages[path].round = c.round
+	}
+}
+
+// oldest are the cgroups whose turn it is.
+func (c *coverage) oldest(due []string) []string {
+	if len(due) > coverReads {
+		slices.SortStableFunc(due, func(x, y string) int { return cmp.Compare(c.pages[x].round, c.pages[y].round) })
+		due = due[:coverReads]
+	}
+	return due
+}
+
+// take keeps what was read. A cgroup that is gone, or not made yet, has no pages.
+func (p *pagesRead) take(found map[int]cgroup.NodePages, err error) {
+	p.pages, p.unknown = nil, nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		p.unknown = err
+		return
+	}
+	for node, pages := range found {
+		p.pages = append(p.pages, cover.Pages{Node: node, Resident: pages.Resident, File: pages.File})
+	}
+}
+
+// fill puts what was read into the cgroups, and reports whether some have not been read yet. The error is that of the first
+// that cannot be read.
+func (c *coverage) fill(cgroups []cover.Cgroup) (waiting bool, err error) {
+	for i := range cgroups {
+		p := c.pages[cgroups[i].Path]
+		if p.unknown != nil {
+			return false, p.unknown
+		}
+		waiting = waiting || p.round == 0 && cgroups[i].Path != ""
+		cgroups[i].Pages = p.pages
+	}
+	return waiting, nil
+}

@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// withSysfs gives a node a sysfs in which both NUMA nodes have 2Gi free and 1Gi of file pages.
+func withSysfs(t testing.TB) func(*node) {
+	return func(n *node) {
+		n.sysfs = t.TempDir()
+		for id := range 2 {
+			n.kernelHas(id, 2*gi, gi)
+		}
+	}
+}
+
+func (n *node) kernelHas(id int, free, file uint64) {
+	n.Helper()
+	folder := filepath.Join(n.sysfs, "devices/system/node", fmt.Sprintf("node%d", id))
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		n.Fatal(err)
+	}
+	text := fmt.Sprintf("Node %[1]d MemFree: %[2]d kB\nNode %[1]d Active(file): %[3]d kB\n", id, free>>10, file>>10)
+	if err := os.WriteFile(filepath.Join(folder, "meminfo"), []byte(text), 0o644); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// uses has the kernel say where a container's pages are: anonymous and file pages on node 0 and 1.
+func (n *node) uses(c Container, anon, file [2]uint64) {
+	n.Helper()
+	text := fmt.Sprintf("anon N0=%d N1=%d\nfile N0=%d N1=%d\nactive_file N0=%[3]d N1=%[4]d\n", anon[0], anon[1], file[0], file[1])
+	n.writeFile(c.CgroupsPath, "memory.numa_stat", strings.TrimSpace(text))
+}
+
+func (n *node) cover() *cover.Sample {
+	n.takeCover()
+	return n.View().Cover
+}
+
+func TestWhatNodesOweIsSampled(t *testing.T) {
+	n := newNode(t, "", withSysfs(t))
+	pod := n.pod("database", memoryqos.Guaranteed)
+	c := n.launch(pod, ofPod(pod, "app", 4*gi))
+	n.uses(c, [2]uint64{gi, 0}, [2]uint64{gi / 2, 0})
+	want := []cover.Node{{ID: 0, Owed: 4*gi - gi - gi/2, Free: 2 * gi, Reclaimable: gi / 2}, {ID: 1, Free: 2 * gi, Reclaimable: gi}}
+	if difference := cmp.Diff(want, n.cover().Nodes); difference != "" {
+		t.Error(difference)
+	}
+	n.kernelHas(0, gi, gi)
+	if deficit := n.cover().Node(0).Deficit(); deficit != gi {
+		t.Errorf("the deficit is %d, want 1Gi", deficit)
+	}
+}
+
+func TestWhatCannotBeReadIsSaid(t *testing.T) {
+	for name, test := range map[string]struct {
+		config string
+		make   func(*node)
+		want   string
+	}{
+		"policy None":    {"memoryManagerPolicy: None\n", withSysfs(t), "memoryManagerPolicy is None"},
+		"a machine file": {"", func(*node) {}, "the machine is described by a file"},
+		"no meminfo":     {"", func(n *node) { n.sysfs = t.TempDir() }, "read the memory of NUMA node 0: open "},
+		"no numa_stat":   {"", withSysfs(t), "memory.numa_stat (before 5.10, without NUMA, or cgroup v1)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, test.config, test.make)
+			pod := n.pod("database", memoryqos.Guaranteed)
+			n.launch(pod, ofPod(pod, "app", 4*gi))
+			if sample := n.cover(); sample.Known() || !strings.Contains(sample.Unknown, test.want) {
+				t.Errorf("the sample is %+v, want one that is not known: %s", sample, test.want)
+			}
+		})
+	}
+}
+
+// Each sample reads a bounded number of containers, and the first is not shown before all have been read.
+func TestSamplesReadABoundedNumberOfContainers(t *testing.T) {
+	n := newNode(t, "", withSysfs(t))
+	const pods = 2*coverReads + 10
+	for i := range pods {
+		pod := n.pod(fmt.Sprintf("pod-%d", i), memoryqos.Guaranteed)
+		n.uses(n.launch(pod, ofPod(pod, "app", 4*mi)), [2]uint64{mi, 0}, [2]uint64{})
+	}
+	for range 2 {
+		if sample := n.cover(); sample.Known() || !strings.Contains(sample.Unknown, "not all containers") {
+			t.Fatalf("the sample is %+v", sample)
+		}
+	}
+	if owed := n.cover().Node(0).Owed; owed != pods*3*mi {
+		t.Errorf("the node owes %d, want %d", owed, pods*3*mi)
+	}
+	for _, p := range n.coverage.pages {
+		if p.round == 0 {
+			t.Error("a container was not read")
+		}
+	}
+}
+
+// kernelStat has the lines of memory.numa_stat of kernel 6.12.
+var kernelStat = func() string {
+	var text strings.Builder
+	for _, kind := range strings.Fields("anon file kernel_stack pagetables sec_pagetables shmem file_mapped file_dirty file_writeback swapcached anon_thp " +
+		"file_thp shmem_thp inactive_anon active_anon inactive_file active_file unevictable slab_reclaimable slab_unreclaimable " +
+		"workingset_refault_anon workingset_refault_file workingset_activate_anon workingset_activate_file workingset_restore_anon " +
+		"workingset_restore_file workingset_nodereclaim") {
+		fmt.Fprintf(&text, "%s N0=1048576 N1=0\n", kind)
+	}
+	return strings.TrimSpace(text.String())
+}()
+
+func BenchmarkCoverOf1000Containers(b *testing.B) {
+	n := newNode(b, "", withSysfs(b))
+	n.log.off = true
+	for i := range 1000 {
+		pod := n.pod(fmt.Sprintf("pod-%d", i), memoryqos.Guaranteed)
+		n.writeFile(n.launch(pod, ofPod(pod, "app", 4*mi)).CgroupsPath, "memory.numa_stat", kernelStat)
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		n.takeCover()
+	}
+}

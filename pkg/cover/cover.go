@@ -1,0 +1,174 @@
+// Package cover computes whether allocations hold. An allocation is a number; the memory behind it lies wherever the kernel has
+// put it. What a NUMA node owes is what its allocations have there and do not use yet; what covers it is the memory that the
+// kernel can give them without an OOM kill. The package is pure: it reads no file.
+package cover
+
+import (
+	"math/bits"
+	"slices"
+	"time"
+)
+
+// Node is a NUMA node's debt to its allocations and what covers it, in bytes.
+type Node struct {
+	ID int
+	// Owed is what allocations have on the node and do not use yet.
+	Owed uint64
+	// Free is the kernel's MemFree of the node.
+	Free uint64
+	// Reclaimable are the node's file pages that neither an allocation nor a protection keeps.
+	Reclaimable uint64
+}
+
+// Cover is what the node has for what it owes.
+func (n Node) Cover() uint64 { return n.Free + n.Reclaimable }
+
+// Deficit is what the node owes beyond its cover: 0 while its allocations hold.
+func (n Node) Deficit() uint64 { return n.Owed - min(n.Owed, n.Cover()) }
+
+// Slack is what the node has beyond what it owes.
+func (n Node) Slack() uint64 { return n.Cover() - min(n.Cover(), n.Owed) }
+
+// Sample is what was found on all nodes at a moment. It never changes.
+type Sample struct {
+	At time.Time
+	// Nodes are sorted by id; nil when they are not known.
+	Nodes []Node
+	// Unknown says why they are not; "" when they are.
+	Unknown string
+	// Owed are what single cgroups are owed, by path, without those that are owed nothing.
+	Owed map[string][]Amount
+}
+
+// Known reports whether there is a sample.
+func (s *Sample) Known() bool { return s != nil && s.Unknown == "" && len(s.Nodes) > 0 }
+
+// Node returns a node of the sample; nil for one that is not known.
+func (s *Sample) Node(id int) *Node {
+	if !s.Known() {
+		return nil
+	}
+	for i := range s.Nodes {
+		if s.Nodes[i].ID == id {
+			return &s.Nodes[i]
+		}
+	}
+	return nil
+}
+
+// Amount is a number of bytes on a NUMA node.
+type Amount struct {
+	Node  int
+	Bytes uint64
+}
+
+// Memory is what the kernel says of a node: MemFree, and its file pages that are on the LRU lists.
+type Memory struct {
+	Node       int
+	Free, File uint64
+}
+
+// Pages are a cgroup's memory on a node.
+type Pages struct {
+	Node int
+	// Resident is all of it, File its file pages that are on the LRU lists.
+	Resident, File uint64
+}
+
+// Cgroup is a cgroup that has an allocation, or is protected.
+type Cgroup struct {
+	Path string
+	// Allocated are sorted by node, each node once; empty without an allocation.
+	Allocated []Amount
+	// Protected is the larger of memory.min and memory.low.
+	Protected uint64
+	Pages     []Pages
+}
+
+// Owed is what a cgroup's allocation has on its nodes and does not use yet, without nodes where that is nothing. An allocation on
+// several nodes may use any of them: what it uses of one beyond its part of it is not owed on the others.
+func (c Cgroup) Owed() []Amount {
+	var allocated, resident, missing uint64
+	var owed []Amount
+	for _, a := range c.Allocated {
+		used := c.pages(a.Node).Resident
+		allocated, resident = allocated+a.Bytes, resident+used
+		if used < a.Bytes {
+			owed = append(owed, Amount{a.Node, a.Bytes - used})
+			missing += a.Bytes - used
+		}
+	}
+	rest := allocated - min(allocated, resident)
+	switch rest {
+	case 0:
+		return nil
+	case missing:
+		return owed
+	}
+	for i := range owed { // each node in proportion; rounding leaves at most a byte a node to the last
+		owed[i].Bytes = share(owed[i].Bytes, rest, missing)
+	}
+	return slices.DeleteFunc(owed, func(a Amount) bool { return a.Bytes == 0 })
+}
+
+// keeps are a cgroup's file pages that the kernel should not reclaim for others: all of one that has an allocation, for they are
+// part of what it uses of it, and else those within its protection.
+func (c Cgroup) keeps(p Pages) uint64 {
+	if len(c.Allocated) > 0 {
+		return p.File
+	}
+	var resident, file uint64
+	for _, p := range c.Pages {
+		resident, file = resident+p.Resident, file+p.File
+	}
+	reclaimable := min(file, resident-min(resident, c.Protected))
+	return p.File - share(p.File, reclaimable, file)
+}
+
+func (c Cgroup) pages(node int) Pages {
+	for _, p := range c.Pages {
+		if p.Node == node {
+			return p
+		}
+	}
+	return Pages{Node: node}
+}
+
+// share is value × part ÷ whole, rounded down; part is at most whole.
+func share(value, part, whole uint64) uint64 {
+	if whole == 0 || part >= whole {
+		return value
+	}
+	high, low := bits.Mul64(value, part)
+	result, _ := bits.Div64(high, low, whole) // high < whole, for part < whole
+	return result
+}
+
+// Take makes a sample of what was read. Nodes that the kernel does not name are left out.
+func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
+	s := &Sample{At: at, Nodes: make([]Node, len(memory)), Owed: map[string][]Amount{}}
+	index := map[int]int{}
+	for i, m := range memory {
+		s.Nodes[i] = Node{ID: m.Node, Free: m.Free, Reclaimable: m.File}
+		index[m.Node] = i
+	}
+	for _, c := range cgroups {
+		owed := c.Owed()
+		for _, a := range owed {
+			if i, ok := index[a.Node]; ok {
+				s.Nodes[i].Owed += a.Bytes
+			}
+		}
+		if len(owed) > 0 {
+			s.Owed[c.Path] = owed
+		}
+		for _, p := range c.Pages {
+			if i, ok := index[p.Node]; ok {
+				n := &s.Nodes[i]
+				n.Reclaimable -= min(n.Reclaimable, c.keeps(p))
+			}
+		}
+	}
+	slices.SortFunc(s.Nodes, func(a, b Node) int { return a.ID - b.ID })
+	return s
+}

@@ -1,0 +1,126 @@
+package cover
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const gi = 1 << 30
+
+func TestOwed(t *testing.T) {
+	for name, test := range map[string]struct {
+		cgroup Cgroup
+		want   []Amount
+	}{
+		"no allocation": {Cgroup{Pages: []Pages{{0, gi, 0}}}, nil},
+		"not started":   {Cgroup{Allocated: []Amount{{0, 4 * gi}}}, []Amount{{0, 4 * gi}}},
+		"half used":     {Cgroup{Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{0, 2 * gi, gi}}}, []Amount{{0, 2 * gi}}},
+		"all used":      {Cgroup{Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{0, 4 * gi, 0}}}, nil},
+		"elsewhere":     {Cgroup{Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{1, 4 * gi, 0}}}, []Amount{{0, 4 * gi}}},
+		"a group that uses the other node first": {
+			Cgroup{Allocated: []Amount{{0, 10 * gi}, {1, 5 * gi}}, Pages: []Pages{{1, 10 * gi, 0}}}, []Amount{{0, 5 * gi}}},
+		"a group in use, unevenly": {
+			Cgroup{Allocated: []Amount{{0, 10 * gi}, {1, 5 * gi}}, Pages: []Pages{{0, 5 * gi, 0}, {1, 10 * gi, 0}}}, nil},
+		"what one node has more the others owe less": {
+			Cgroup{Allocated: []Amount{{0, 4 * gi}, {1, 4 * gi}, {2, 4 * gi}}, Pages: []Pages{{2, 8 * gi, 0}}}, []Amount{{0, 2 * gi}, {1, 2 * gi}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if difference := cmp.Diff(test.want, test.cgroup.Owed()); difference != "" {
+				t.Error(difference)
+			}
+		})
+	}
+}
+
+func TestTake(t *testing.T) {
+	memory := []Memory{{1, 2 * gi, 6 * gi}, {0, gi, 4 * gi}}
+	for name, test := range map[string]struct {
+		cgroups []Cgroup
+		want    []Node
+	}{
+		"nothing allocated": {nil, []Node{{0, 0, gi, 4 * gi}, {1, 0, 2 * gi, 6 * gi}}},
+		"the file pages of an allocation cover nothing": {
+			[]Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{0, 3 * gi, 2 * gi}}}},
+			[]Node{{0, gi, gi, 2 * gi}, {1, 0, 2 * gi, 6 * gi}}},
+		"nor do those within a protection": {
+			[]Cgroup{{Path: "a", Protected: 3 * gi, Pages: []Pages{{0, 2 * gi, 2 * gi}, {1, 2 * gi, 2 * gi}}}}, // 1 Gi of 4 can go
+			[]Node{{0, 0, gi, 2*gi + gi/2}, {1, 0, 2 * gi, 4*gi + gi/2}}},
+		"a protection that is not used keeps nothing more": {
+			[]Cgroup{{Path: "a", Protected: 64 * gi, Pages: []Pages{{0, gi, 0}}}}, []Node{{0, 0, gi, 4 * gi}, {1, 0, 2 * gi, 6 * gi}}},
+		"readings of different moments": {
+			[]Cgroup{{Path: "a", Allocated: []Amount{{7, gi}, {0, gi}}, Pages: []Pages{{0, 9 * gi, 9 * gi}, {7, gi, gi}}}},
+			[]Node{{0, 0, gi, 0}, {1, 0, 2 * gi, 6 * gi}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if difference := cmp.Diff(test.want, Take(time.Time{}, memory, test.cgroups).Nodes); difference != "" {
+				t.Error(difference)
+			}
+		})
+	}
+}
+
+func TestDeficitAndSlack(t *testing.T) {
+	for _, test := range []struct {
+		node           Node
+		deficit, slack uint64
+	}{
+		{Node{Owed: 5, Free: 2, Reclaimable: 1}, 2, 0},
+		{Node{Owed: 3, Free: 2, Reclaimable: 1}, 0, 0},
+		{Node{Owed: 1, Free: 2, Reclaimable: 1}, 0, 2},
+	} {
+		if test.node.Deficit() != test.deficit || test.node.Slack() != test.slack {
+			t.Errorf("%+v: deficit %d and slack %d, want %d and %d", test.node, test.node.Deficit(), test.node.Slack(), test.deficit, test.slack)
+		}
+	}
+}
+
+func TestASampleThatIsNotKnown(t *testing.T) {
+	for _, s := range []*Sample{nil, {Unknown: "why"}, {}} {
+		if s.Known() || s.Node(0) != nil {
+			t.Errorf("%+v is known", s)
+		}
+	}
+}
+
+// Whatever is read, a cgroup is owed no more than it has allocated and does not use, on each node and in all.
+func TestOwedIsBounded(t *testing.T) {
+	random := rand.New(rand.NewPCG(17, 1))
+	some := func() uint64 { return random.Uint64N(1 << random.UintN(60)) }
+	for range 100_000 {
+		var c Cgroup
+		var allocated, resident, owed uint64
+		for node := range 1 + random.IntN(8) {
+			a, p := Amount{node, some()}, Pages{Node: node, Resident: some()}
+			p.File = min(p.Resident, some())
+			c.Allocated, c.Pages = append(c.Allocated, a), append(c.Pages, p)
+			allocated, resident = allocated+a.Bytes, resident+p.Resident
+		}
+		for _, a := range c.Owed() {
+			if a.Bytes == 0 || a.Bytes > c.Allocated[a.Node].Bytes {
+				t.Fatalf("%+v owes %+v", c, a)
+			}
+			owed += a.Bytes
+		}
+		if most := allocated - min(allocated, resident); owed > most || most-owed > 8 {
+			t.Fatalf("%+v owes %d, want %d", c, owed, most)
+		}
+	}
+}
+
+func FuzzTake(f *testing.F) {
+	f.Add(uint64(1), uint64(2), uint64(3), uint64(4), uint64(5))
+	f.Add(uint64(math.MaxUint64), uint64(math.MaxUint64), uint64(math.MaxUint64), uint64(0), uint64(math.MaxUint64))
+	f.Fuzz(func(t *testing.T, free, file, allocated, resident, protected uint64) {
+		s := Take(time.Time{}, []Memory{{0, free, file}}, []Cgroup{
+			{Path: "a", Allocated: []Amount{{0, allocated}}, Pages: []Pages{{0, resident, file}}},
+			{Path: "b", Protected: protected, Pages: []Pages{{0, resident, file}, {1, file, resident}}},
+		})
+		if n := s.Nodes[0]; n.Reclaimable > file || n.Deficit() > n.Owed {
+			t.Errorf("%+v", n)
+		}
+	})
+}

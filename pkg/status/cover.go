@@ -1,0 +1,109 @@
+package status
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
+)
+
+// Cover says whether the allocations on a NUMA node hold, as sampled last.
+type Cover struct {
+	// Owed is what allocations have on the node and do not use yet.
+	Owed uint64 `json:"owed"`
+	// Free is the kernel's free memory of the node, Reclaimable its file pages that neither an allocation nor a protection keeps:
+	// together they cover what is owed.
+	Free        uint64 `json:"free"`
+	Reclaimable uint64 `json:"reclaimable"`
+	// Deficit is what is owed beyond that; absent while the allocations hold.
+	Deficit uint64 `json:"deficit,omitempty"`
+}
+
+// addCover puts the sample into the nodes of a document.
+func (d *Document) addCover(sample *cover.Sample) {
+	if sample == nil {
+		return
+	}
+	d.CoverUnknown = sample.Unknown
+	for i := range d.Nodes {
+		if n := sample.Node(d.Nodes[i].ID); n != nil {
+			d.Nodes[i].Cover = &Cover{Owed: n.Owed, Free: n.Free, Reclaimable: n.Reclaimable, Deficit: n.Deficit()}
+		}
+	}
+}
+
+// writeCover writes whether the allocations hold.
+func (d *Document) writeCover(b *strings.Builder) {
+	var rows strings.Builder
+	w := tables.New(&rows)
+	fmt.Fprintln(w, "NODE\tOWED\tFREE\tRECLAIMABLE\t")
+	known := false
+	for _, node := range d.Nodes {
+		c := node.Cover
+		if c == nil {
+			continue
+		}
+		known = true
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Short(c.Owed), quantity.Short(c.Free), quantity.Short(c.Reclaimable), c.verdict())
+	}
+	switch {
+	case known:
+		w.Flush()
+		fmt.Fprintf(b, "COVER   (owed: allocated and not used yet; free and reclaimable: what the kernel has for it)\n%s\n", rows.String())
+	case d.CoverUnknown != "" && len(d.Nodes) > 0:
+		fmt.Fprintf(b, "COVER is not known: %s\n\n", d.CoverUnknown)
+	}
+}
+
+func (c *Cover) verdict() string {
+	if c.Deficit > 0 {
+		return "OWES " + quantity.Short(c.Deficit) + " MORE THAN IT HAS"
+	}
+	return "covered"
+}
+
+// Owed is what a container is owed on a NUMA node, and whether the node has it.
+type Owed struct {
+	// Bytes are allocated to the container on the node and not used yet.
+	Bytes uint64 `json:"bytes"`
+	// Deficit is what the node owes to all containers beyond what it has; absent while their allocations hold.
+	Deficit uint64 `json:"nodeDeficit,omitempty"`
+}
+
+// owed is what a container is owed, by NUMA node; nil while that is not known.
+func owed(sample *cover.Sample, e *ledger.Explanation) map[string]Owed {
+	if !sample.Known() || len(e.Container.Blocks) == 0 {
+		return nil
+	}
+	path := e.Container.Cgroup
+	if e.Pod.Blocks != nil { // they are its pod's
+		path = e.Pod.Cgroup
+	}
+	on := map[string]Owed{}
+	for _, a := range sample.Owed[path] {
+		if n := sample.Node(a.Node); n != nil {
+			on[strconv.Itoa(a.Node)] = Owed{Bytes: a.Bytes, Deficit: n.Deficit()}
+		}
+	}
+	return on
+}
+
+// writeOwed says what a container is still owed, a line for each NUMA node.
+func (d *Explanation) writeOwed(b *strings.Builder) {
+	for id := range nodeset.Max {
+		o, is := d.Owed[strconv.Itoa(id)]
+		switch {
+		case !is:
+		case o.Deficit > 0:
+			fmt.Fprintf(b, "  %s of it on node %d are not used yet, and the node owes %s more than it has: it may run out of memory there\n",
+				quantity.Short(o.Bytes), id, quantity.Short(o.Deficit))
+		default:
+			fmt.Fprintf(b, "  %s of it on node %d are not used yet, and the node has them\n", quantity.Short(o.Bytes), id)
+		}
+	}
+}
