@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 )
 
@@ -63,4 +64,65 @@ func TestANodeThatOwesMoreThanItHasIsShown(t *testing.T) {
 	wantAll(t, h.ask(0, "status", "-o", "json"), `"deficit": 1073741824`)
 	wantAll(t, plugin.get("/metrics"), `nri_memory_manager_numa_owed_bytes{numa_node="0"} 3.221225472e+09`,
 		`nri_memory_manager_numa_cover_bytes{numa_node="0",source="free"} 2.147483648e+09`)
+}
+
+// TestContainersWithoutAnAllocationStartWithAMemoryPolicy: node 0 owes more than it has, and what NRI's runtime side puts into the
+// OCI spec prefers node 1.
+func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
+	const config = "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\nunpinnedMemoryPolicy: "
+	annotated := func(value string) map[string]string {
+		return map[string]string{"memory-policy.memory-manager.noderesource.dev": value}
+	}
+	for name, test := range map[string]struct {
+		config      string
+		annotations map[string]string
+		options     cri.Options
+		mems        string // that the pods may use; "" cannot be read
+		want, says  string
+	}{
+		"None":                                {"None", nil, cri.Options{}, "0-1", "", ""},
+		"PreferSlack":                         {"PreferSlack", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "started with the memory policy MPOL_PREFERRED_MANY 1"},
+		"Interleave":                          {"Interleave", nil, cri.Options{}, "0-1", "MPOL_INTERLEAVE 1", "MPOL_INTERLEAVE 1"},
+		"WeightedInterleave":                  {"WeightedInterleave", nil, cri.Options{}, "0-1", "MPOL_WEIGHTED_INTERLEAVE 1", "MPOL_WEIGHTED_INTERLEAVE 1"},
+		"by annotation":                       {"None", annotated("prefer-slack"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "MPOL_PREFERRED_MANY 1"},
+		"not by annotation":                   {"PreferSlack", annotated("none"), cri.Options{}, "0-1", "", ""},
+		"a forbidden annotation":              {"None\nallowedAnnotations: [numa]", annotated("interleave"), cri.Options{}, "0-1", "", ""},
+		"the preferred node is not the pod's": {"PreferSlack", nil, cri.Options{}, "0", "", "without a memory policy: PreferSlack: no NUMA node has slack"},
+		"nodes that cannot be read":           {"PreferSlack", nil, cri.Options{}, "", "", "the nodes that the pod may use cannot be read"},
+		"a runtime that applies none": {"Interleave", nil, cri.Options{Name: "containerd", Version: "v2.1.4", NRI: nriplugin.Version{Minor: 8}}, "0-1", "",
+			"without a memory policy: Interleave: containerd v2.1.4 applies none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, test.options, config+test.config+"\n")
+			h.onKernel(2*gi, 12*gi)
+			h.start()
+			database := guaranteed("database", 4*gi)
+			h.deploy(database)
+			must(t, h.tree.Write(database.cgroup()+"/"+database.id(), "memory.numa_stat", "anon N0=1073741824 N1=0\n"))
+			h.shows("OWES 1Gi", "status")
+			web := burstable("web", 2*gi, 968)
+			web.annotations = test.annotations
+			if test.mems != "" {
+				web.files = map[string]string{"cpuset.mems.effective": test.mems}
+			}
+			h.deploy(web)
+			got := ""
+			if policy := h.runtime.MemoryPolicy(web.id()); policy != nil {
+				got = string(policy.Mode) + " " + policy.Nodes
+			}
+			if got != test.want {
+				t.Errorf("the memory policy is %q, want %q", got, test.want)
+			}
+			explained := h.ask(0, "explain", "web")
+			if strings.Contains(explained, "memory policy") != (test.says != "") || !strings.Contains(explained, test.says) {
+				t.Errorf("want %q in\n%s", test.says, explained)
+			}
+			if policy := h.runtime.MemoryPolicy(database.id()); policy != nil {
+				t.Errorf("the pinned container has the memory policy %+v", policy)
+			}
+			if old := test.options.Name != ""; strings.Contains(h.ask(0, "status"), "NOT APPLIED: containerd v2.1.4 applies none") != old {
+				t.Error(h.ask(0, "status"))
+			}
+		})
+	}
 }

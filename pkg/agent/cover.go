@@ -13,6 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 const (
@@ -26,6 +27,7 @@ const (
 // coverage samples whether allocations hold. It belongs to one goroutine but for its last sample.
 type coverage struct {
 	last  atomic.Pointer[cover.Sample]
+	seen  *cover.Sample         // by the ledger; guarded by the agent's lock
 	pages map[string]*pagesRead // by cgroup
 	round uint64
 }
@@ -190,4 +192,39 @@ func (c *coverage) fill(cgroups []cover.Cgroup) (waiting bool, err error) {
 		cgroups[i].Pages = p.pages
 	}
 	return waiting, nil
+}
+
+// observeCover has the ledger know the last sample before it decides about a new container. Samples that nothing is decided by are
+// no events, so that a recording holds none of them.
+func (a *Agent) observeCover() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	sample := a.coverage.last.Load()
+	if sample == a.coverage.seen || !sample.Known() && !a.coverage.seen.Known() {
+		return
+	}
+	a.coverage.seen = sample
+	var observed ledger.Covered
+	if sample.Known() {
+		observed.Nodes = sample.Nodes
+	}
+	a.stepLocked(observed)
+}
+
+// podMems reads the NUMA nodes that a pod's cgroup may use, for a memory policy of its containers; empty where none is set, or
+// they cannot be read.
+func (a *Agent) podMems(pod ledger.Pod) nodeset.Set {
+	a.mu.Lock()
+	wanted := a.ledger.SetsMemoryPolicies(pod)
+	a.mu.Unlock()
+	path, managed, err := pod.Path()
+	if !wanted || !managed || err != nil {
+		return 0
+	}
+	text, err := a.tree.EffectiveMems(path.Pod)
+	if err != nil {
+		return 0
+	}
+	nodes, _ := nodeset.Parse(text) // empty where it is none
+	return nodes
 }

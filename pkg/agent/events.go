@@ -111,9 +111,10 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
 	}
-	free := a.freePages(pod, container)
+	free, mems := a.freePages(pod, container), a.podMems(pod)
+	a.observeCover()
 	effects, ticket := a.decide(pod, func(known podinfo.Answer) ledger.Event {
-		return ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, Known: known, FreePages: free}
+		return ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, Known: known, FreePages: free, Mems: mems}
 	})
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {

@@ -36,6 +36,8 @@ type Wishes struct {
 	QoS           memoryqos.Overrides
 	NUMA          NUMAPreference
 	StallGuardOff bool
+	// MemoryPolicy replaces unpinnedMemoryPolicy; empty leaves it.
+	MemoryPolicy MemoryPolicy
 }
 
 // Problem is an annotation that is wrong or not allowed.
@@ -103,6 +105,10 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 	case AnnotationStallGuard:
 		w.StallGuardOff = true
 		return supported(at, value, "off")
+	case AnnotationMemoryPolicy:
+		var err *field.Error
+		w.MemoryPolicy, err = parsePolicy(at, value)
+		return err
 	}
 	return nil
 }

@@ -35,8 +35,8 @@ func TestAnnotations(t *testing.T) {
 		"memory-high":         {map[string]string{"memory-high" + ours: "512Mi"}, Wishes{QoS: memoryqos.Overrides{High: &high}}},
 		"off for the pod":     {map[string]string{"memory-high" + ours: "off", "memory-high" + ours + "/container.app": "512Mi"}, Wishes{QoS: memoryqos.Overrides{High: &high}}},
 		"off for a container": {map[string]string{"memory-high" + ours + "/container.app": "off", "memory-high" + ours + "/pod": "512Mi"}, Wishes{QoS: memoryqos.Overrides{NoHigh: true}}},
-		"the others": {map[string]string{"reservation" + ours: "low", "numa" + ours: "required", "stall-guard" + ours: "off"},
-			Wishes{QoS: memoryqos.Overrides{Reservation: memoryqos.ReserveLow}, NUMA: NUMARequired, StallGuardOff: true}},
+		"the others": {map[string]string{"reservation" + ours: "low", "numa" + ours: "required", "stall-guard" + ours: "off", "memory-policy" + ours: "prefer-slack"},
+			Wishes{QoS: memoryqos.Overrides{Reservation: memoryqos.ReserveLow}, NUMA: NUMARequired, StallGuardOff: true, MemoryPolicy: PolicyPreferSlack}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -62,6 +62,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 		"high huge":           {"memory-high" + ours, "1e999999999", at + "memory-high" + ours + `]: Invalid value: "1e999999999": must be "off" or a quantity: "1e999999999" has an exponent beyond 30`},
 		"reservation":         {"reservation" + ours + "/pod", "max", at + "reservation" + ours + `/pod]: Unsupported value: "max": supported values: "none", "low", "min"`},
 		"numa":                {"numa.memory-manager.nri.io", "always", at + `numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required"`},
+		"policy":              {"memory-policy" + ours, "bind", at + "memory-policy" + ours + `]: Unsupported value: "bind": supported values: "none", "prefer-slack", "interleave", "weighted-interleave"`},
 		"guard":               {"stall-guard" + ours, "on", at + "stall-guard" + ours + `]: Unsupported value: "on": supported values: "off"`},
 		"unknown":             {"nuna" + ours, "none", at + "nuna" + ours + `]: Invalid value: "none": unknown annotation, did you mean numa` + ours + `?`},
 		"not allowed":         {"numa" + ours + "/container.app", "none", at + "numa" + ours + `/container.app]: Forbidden: the administrator does not allow numa in this namespace`},

@@ -18,6 +18,7 @@ var choices = map[string][]string{
 	"onUnsatisfiable":         names(Reject, Unpinned, ""),
 	"onGroupConflict":         names(FailOnConflict, FallBackOnConflict),
 	"onForeignCPUs":           names(FollowCPUs, RejectCPUs),
+	"unpinnedMemoryPolicy":    names(PolicyNone, PolicyPreferSlack, PolicyInterleave, PolicyWeightedInterleave),
 	"nodesWithoutCPUs":        names(ExcludeNodes, IncludeNodes),
 	"reservedMemoryCheck":     names(CheckStrict, CheckWarn),
 	"memoryReservationPolicy": names(memoryqos.None, memoryqos.TieredReservation, memoryqos.HardReservation),

@@ -40,6 +40,9 @@ type Config struct {
 	// VerifyHugepages rejects a container whose huge pages the kernel does not have free on its nodes (KEP-5759), like any other that
 	// cannot be placed.
 	VerifyHugepages bool `yaml:"verifyHugepages"`
+	// UnpinnedMemoryPolicy is the NUMA memory policy with which containers without an allocation start, where the runtime
+	// applies one.
+	UnpinnedMemoryPolicy MemoryPolicy `yaml:"unpinnedMemoryPolicy"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
 	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
 	// Migration bounds the memory of a running container that a write of its cpuset.mems moves to other nodes.

@@ -14,6 +14,7 @@ func Default() Config {
 		MemoryManagerPolicy:     MemoryManagerStatic,
 		TopologyManagerPolicy:   topologymanager.BestEffort,
 		TopologyManagerScope:    topologymanager.ContainerScope,
+		UnpinnedMemoryPolicy:    PolicyNone,
 		NodesWithoutCPUs:        ExcludeNodes,
 		ReservedMemoryCheck:     CheckStrict,
 		EvictionHard:            defaultEvictionHard(),
@@ -51,5 +52,6 @@ func defaultEvictionHard() map[string]string {
 
 // annotations are all that there are.
 func annotations() []Annotation {
-	return []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationReservation, AnnotationNUMA, AnnotationStallGuard}
+	return []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationReservation, AnnotationNUMA, AnnotationStallGuard,
+		AnnotationMemoryPolicy}
 }

@@ -44,6 +44,7 @@ func (c Config) validate() error {
 		oneOf(c, "onUnsatisfiable", c.OnUnsatisfiable),
 		oneOf(c, "onGroupConflict", c.OnGroupConflict),
 		oneOf(c, "onForeignCPUs", c.OnForeignCPUs),
+		oneOf(c, "unpinnedMemoryPolicy", c.UnpinnedMemoryPolicy),
 		oneOf(c, "nodesWithoutCPUs", c.NodesWithoutCPUs),
 		c.validateReservations(),
 		c.validateFactor("memoryThrottlingFactor", c.MemoryThrottlingFactor),

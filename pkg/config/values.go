@@ -130,6 +130,8 @@ const (
 	AnnotationNUMA Annotation = "numa"
 	// AnnotationStallGuard is "off".
 	AnnotationStallGuard Annotation = "stall-guard"
+	// AnnotationMemoryPolicy is none, prefer-slack, interleave or weighted-interleave.
+	AnnotationMemoryPolicy Annotation = "memory-policy"
 )
 
 // LogFormat is text or json.

@@ -8,6 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
@@ -23,6 +24,8 @@ type CreateContainer struct {
 	Known podinfo.Answer
 	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.
 	FreePages []memorymanager.FreePages
+	// Mems are the NUMA nodes that the pod's cgroup may use; empty when they were not read.
+	Mems nodeset.Set
 }
 
 func (e CreateContainer) apply(l *Ledger) {
@@ -39,6 +42,8 @@ func (e CreateContainer) apply(l *Ledger) {
 		return
 	}
 	out.Answer = c.adjustment()
+	c.memoryPolicy, c.noPolicy = l.memoryPolicy(c, e.Mems)
+	out.Answer.MemoryPolicy = c.memoryPolicy
 	l.answered(c, out.Answer, e.Container.Resources.Unified, nil)
 }
 
@@ -91,6 +96,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
 	c.before, c.updating, c.unsure = nil, zeroTime, fileSet{}
 	c.released, c.ours = false, false
+	c.memoryPolicy, c.noPolicy = MemoryPolicy{}, ""
 	c.raised = l.raises[received.ID]
 	delete(l.raises, received.ID)
 	c.revision++

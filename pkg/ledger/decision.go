@@ -16,6 +16,7 @@ type Decision struct {
 	Container, ID       string
 	Nodes               nodeset.Set
 	Pinning             string
+	MemoryPolicy        MemoryPolicy
 	Short               memorymanager.Request
 	Request             podinfo.Estimate
 	Values              memoryqos.Values
@@ -26,7 +27,7 @@ type Decision struct {
 func (c *container) decision() *Decision {
 	return &Decision{
 		Pod: c.pod.Name, Namespace: c.pod.Namespace, UID: c.pod.UID, Class: c.pod.class(), Container: c.name, ID: c.id,
-		Nodes: c.nodes, Pinning: c.pinning, Short: c.short, Request: c.request, Values: c.effective(),
+		Nodes: c.nodes, Pinning: c.pinning, MemoryPolicy: c.memoryPolicy, Short: c.short, Request: c.request, Values: c.effective(),
 	}
 }
 
@@ -37,6 +38,9 @@ func (d *Decision) Fields() map[string]any {
 	fields["container"], fields["containerID"] = d.Container, d.ID
 	fields["numaNodes"], fields["pinning"] = d.Nodes.String(), d.Pinning
 	fields["memoryRequest"], fields["requestSource"] = quantity.Log(d.Request.Request), d.Request.Source
+	if d.MemoryPolicy != (MemoryPolicy{}) {
+		fields["memoryPolicy"] = d.MemoryPolicy.String()
+	}
 	if d.Request.Error > 0 {
 		fields["requestError"] = quantity.Log(d.Request.Error)
 	}

@@ -111,7 +111,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				})
 			},
 			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Updates) },
-			want: "[{id { map[memory.low:0]}}]",
+			want: "[{id { map[memory.low:0] }}]",
 		},
 	}
 	for name, test := range tests {

@@ -107,6 +107,9 @@ type container struct {
 	byKubelet bool     // the kubelet has set nodes
 	released  bool     // it had nodes from us and must not have them any more
 	pinning   string   // how it got its nodes, or why it has none
+	// memoryPolicy is that of its process, noPolicy why it has none although it should.
+	memoryPolicy MemoryPolicy
+	noPolicy     string
 	// unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.
 	unplaced *Rejection
 }

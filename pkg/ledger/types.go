@@ -94,10 +94,14 @@ type Adjustment struct {
 	CpusetMems string
 	// Unified are cgroup v2 files by name: memory.min, memory.low, memory.high.
 	Unified map[string]string
+	// MemoryPolicy is the memory policy of a new container's process.
+	MemoryPolicy MemoryPolicy
 }
 
 // Empty reports whether nothing is changed.
-func (a Adjustment) Empty() bool { return a.CpusetMems == "" && len(a.Unified) == 0 }
+func (a Adjustment) Empty() bool {
+	return a.CpusetMems == "" && len(a.Unified) == 0 && a.MemoryPolicy == MemoryPolicy{}
+}
 
 // Update is an adjustment of a container that exists.
 type Update struct {
@@ -114,4 +118,6 @@ type Runtime struct {
 	// ReplyUnified is set when the runtime applies unified keys in the reply to UpdateContainer (CRI-O ≤ 1.35 drops them);
 	// where it is not, the agent writes the container's cgroup files itself.
 	ReplyUnified bool
+	// MemoryPolicies is set when the runtime applies a memory policy to a new container.
+	MemoryPolicies bool
 }

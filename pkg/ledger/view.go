@@ -79,6 +79,10 @@ type ContainerView struct {
 	CPUs     map[int]int
 	// Pinning says in a few words how the container got its nodes, or why it has none.
 	Pinning string
+	// MemoryPolicy is the one that its process was started with, as far as that is known; NoPolicy is why it has none although
+	// one is configured or asked for.
+	MemoryPolicy MemoryPolicy
+	NoPolicy     string
 	// Unplaced is why a living container has no nodes although it asked for some; nil when it has, or may not have any.
 	Unplaced *Rejection
 	// Blocks are its allocations, with PerNode.

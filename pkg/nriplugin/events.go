@@ -36,3 +36,7 @@ func repliesUnified(runtime, runtimeVersion string) bool {
 	}
 	return true
 }
+
+// appliesMemoryPolicies reports whether the runtime sets a new container's memory policy: containerd 2.3 and CRI-O 1.37, which
+// contain NRI 0.12, are the first that do. Older ones drop it silently.
+func appliesMemoryPolicies(nri Version) bool { return nri.AtLeast(0, 12, 0) }

@@ -81,7 +81,8 @@ func connectionEnded(err error) error {
 func (s *session) Configure(ctx context.Context, config, runtime, version string) (api.EventMask, error) {
 	defer close(s.configured)
 	s.nri = RuntimeNRIVersion(s.stub.RuntimeNRIVersion(), runtime, version)
-	s.runtime = ledger.Runtime{Name: runtime, Version: version, ReplyUnified: repliesUnified(runtime, version)}
+	s.runtime = ledger.Runtime{Name: runtime, Version: version, ReplyUnified: repliesUnified(runtime, version),
+		MemoryPolicies: appliesMemoryPolicies(s.nri)}
 	if s.nri.Known() {
 		s.runtime.NRIVersion = s.nri.String()
 	}

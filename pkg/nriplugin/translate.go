@@ -90,6 +90,9 @@ func adjustmentOf(from ledger.Adjustment) *api.ContainerAdjustment {
 	for key, value := range from.Unified {
 		to.AddLinuxUnified(key, value)
 	}
+	if p := from.MemoryPolicy; p.Mode != "" {
+		to.SetLinuxMemoryPolicy(api.MpolMode(api.MpolMode_value[string(p.Mode)]), p.Nodes.String())
+	}
 	return to
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 func pointer[T any](value T) *T { return &value }
@@ -93,7 +94,14 @@ func TestAdjustmentOf(t *testing.T) {
 	if got := adjustmentOf(ledger.Adjustment{}); got != nil {
 		t.Errorf("an empty adjustment became %v", got)
 	}
+	policy := adjustmentOf(ledger.Adjustment{MemoryPolicy: ledger.MemoryPolicy{Mode: ledger.PreferredMany, Nodes: nodeset.Of(1, 3)}}).GetLinux().GetMemoryPolicy()
+	if policy.GetMode() != api.MpolMode_MPOL_PREFERRED_MANY || policy.GetNodes() != "1,3" {
+		t.Errorf("the memory policy is %v", policy)
+	}
 	got := adjustmentOf(ledger.Adjustment{CpusetMems: "0-1", Unified: map[string]string{"memory.high": "4096"}})
+	if got.GetLinux().GetMemoryPolicy() != nil {
+		t.Error("a container has a memory policy")
+	}
 	if mems := got.GetLinux().GetResources().GetCpu().GetMems(); mems != "0-1" {
 		t.Errorf("cpuset.mems is %q, want it in its field", mems)
 	}

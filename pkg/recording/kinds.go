@@ -10,7 +10,7 @@ import (
 var kinds = func() map[string]reflect.Type {
 	named := map[string]reflect.Type{}
 	for _, event := range []ledger.Event{
-		ledger.AbandonContainer{}, ledger.Bring{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
+		ledger.AbandonContainer{}, ledger.Bring{}, ledger.Connected{}, ledger.Covered{}, ledger.CreateContainer{}, ledger.Disconnected{},
 		ledger.EndContainer{}, ledger.EndPod{}, ledger.FailUpdate{}, ledger.Observed{}, ledger.PodFacts{}, ledger.Presence{},
 		ledger.Raise{}, ledger.Reconfigure{}, ledger.RejectConfig{}, ledger.Resend{}, ledger.RunPod{}, ledger.Settled{}, ledger.StartContainer{},
 		ledger.Synchronize{}, ledger.UpdateContainer{}, ledger.UpdatePod{}, ledger.Withheld{},

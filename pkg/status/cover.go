@@ -107,3 +107,14 @@ func (d *Explanation) writeOwed(b *strings.Builder) {
 		}
 	}
 }
+
+// writeMemoryPolicy says with which memory policy containers without an allocation start, and when the runtime applies none.
+func (d *Document) writeMemoryPolicy(b *strings.Builder) {
+	if d.Policy.UnpinnedMemoryPolicy == "" {
+		return
+	}
+	fmt.Fprintf(b, ", unpinned memory policy %s", d.Policy.UnpinnedMemoryPolicy)
+	if d.Runtime != nil && !d.Runtime.MemoryPolicies {
+		fmt.Fprintf(b, " (NOT APPLIED: %s applies none; containerd 2.3 and CRI-O 1.37 do)", d.Runtime)
+	}
+}

@@ -49,6 +49,8 @@ type Runtime struct {
 	NRI string `json:"nriVersion,omitempty"`
 	// PreInstalled is set when the runtime has started the plugin itself.
 	PreInstalled bool `json:"preInstalled,omitempty"`
+	// MemoryPolicies is set where it applies memory policies to new containers.
+	MemoryPolicies bool `json:"memoryPolicies,omitempty"`
 }
 
 // String is the runtime's name and version.
@@ -68,7 +70,9 @@ type Policy struct {
 	MemoryReservation string   `json:"memoryReservationPolicy"`
 	StallGuard        bool     `json:"stallGuard"`
 	ProactiveReclaim  bool     `json:"proactiveReclaim,omitempty"`
-	DryRun            bool     `json:"dryRun"`
+	// UnpinnedMemoryPolicy is absent when it is None.
+	UnpinnedMemoryPolicy string `json:"unpinnedMemoryPolicy,omitempty"`
+	DryRun               bool   `json:"dryRun"`
 	// KubeletConfig is the kubelet's configuration file that settings are taken from.
 	KubeletConfig string `json:"kubeletConfig,omitempty"`
 	// Migration is Always, Never or "UpTo 4Gi".
@@ -147,6 +151,10 @@ type Container struct {
 	Nodes      []int  `json:"numaNodes,omitempty"`
 	CpusetMems string `json:"cpusetMems,omitempty"`
 	Pinning    string `json:"pinning,omitempty"`
+	// MemoryPolicy is the NUMA memory policy that its process was started with, as far as that is known; NoMemoryPolicy says
+	// why it has none although one is configured or asked for.
+	MemoryPolicy   string `json:"memoryPolicy,omitempty"`
+	NoMemoryPolicy string `json:"noMemoryPolicy,omitempty"`
 	// Unplaced says at length why a living container has no nodes although it asked for some; absent when it has, or may not
 	// have any.
 	Unplaced      string  `json:"unplaced,omitempty"`
@@ -246,9 +254,12 @@ func (s Sources) Make() *Document {
 		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
 		Overwrites: s.overwrites(), RequestSources: s.requestSources(),
 	}
+	if p := config.UnpinnedMemoryPolicy; p != "None" {
+		d.Policy.UnpinnedMemoryPolicy = string(p)
+	}
 	d.addCover(view.Cover)
 	if r := view.Runtime; r.Name != "" {
-		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled}
+		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled, MemoryPolicies: r.MemoryPolicies}
 		if nri := nriplugin.RuntimeNRIVersion(r.NRIVersion, r.Name, r.Version); nri.Known() {
 			d.Runtime.NRI = nri.String()
 		}
@@ -362,7 +373,7 @@ func (k known) pod(view *ledger.PodView) Pod {
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{Name: view.Name, ID: view.ID, Cgroup: view.Cgroup, Kind: view.Kind.String(), State: view.State.String(),
-		CpusetMems: view.Nodes.String(), Pinning: view.Pinning,
+		CpusetMems: view.Nodes.String(), Pinning: view.Pinning, MemoryPolicy: view.MemoryPolicy.String(), NoMemoryPolicy: view.NoPolicy,
 		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
 		Limit: view.Limit, Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Raised: view.Raised,
 		Stopped: k.guarded[view.ID].Stopped, Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup],

@@ -34,6 +34,10 @@ type Explanation struct {
 	CPUs          string         `json:"cpus,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs.
 	Migration *Migration `json:"migration,omitempty"`
+	// MemoryPolicy is the NUMA memory policy that its process was started with, NoMemoryPolicy why it has none although one is
+	// configured or asked for.
+	MemoryPolicy   string `json:"memoryPolicy,omitempty"`
+	NoMemoryPolicy string `json:"noMemoryPolicy,omitempty"`
 	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
 	Owed map[string]Owed `json:"owed,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
@@ -90,6 +94,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			last := rejection(r)
 			document.Rejection = &last
 		}
+		document.MemoryPolicy, document.NoMemoryPolicy = e.Container.MemoryPolicy.String(), e.Container.NoPolicy
 		document.Owed = owed(view.Cover, &e)
 		documents = append(documents, document)
 	}
@@ -152,6 +157,12 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 	if d.Migration != nil {
 		fmt.Fprintf(b, "  %s\n", d.Migration)
+	}
+	switch {
+	case d.MemoryPolicy != "":
+		fmt.Fprintf(b, "  started with the memory policy %s\n", d.MemoryPolicy)
+	case d.NoMemoryPolicy != "":
+		fmt.Fprintf(b, "  started without a memory policy: %s\n", d.NoMemoryPolicy)
 	}
 	d.writeOwed(b)
 	if d.CPUs != "" {

@@ -37,6 +37,7 @@ func (d *Document) writeHead(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, "memory manager %s, topology manager %s (%s), throttling factor %s, %s", d.Policy.MemoryManager,
 		d.Policy.TopologyManager, d.Policy.Scope, factor, d.Policy.MemoryReservation)
+	d.writeMemoryPolicy(b)
 	if d.Policy.DryRun {
 		fmt.Fprint(b, ", DRY RUN: nothing is changed")
 	}

@@ -32,10 +32,11 @@ func (r *Runtime) CreateContainer(ctx context.Context, container *api.Container)
 		if err != nil {
 			return err
 		}
-		resources, err = adjust(container, reply.Adjust)
+		linux, err := adjust(container, reply.Adjust)
 		if err != nil {
 			return fmt.Errorf("adjusting the OCI spec: %w", err)
 		}
+		resources = linux.Resources
 		if container.Linux == nil {
 			container.Linux = &api.LinuxContainer{}
 		}
@@ -48,13 +49,14 @@ func (r *Runtime) CreateContainer(ctx context.Context, container *api.Container)
 			return err
 		}
 		r.containers = append(r.containers, container)
+		r.policies[container.Id] = linux.MemoryPolicy
 		return nri.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: pod, Container: container})
 	})
 	return resources, err
 }
 
 // adjust builds the OCI spec of a container as both runtimes do and applies the plugins' adjustment to it.
-func adjust(container *api.Container, adjustment *api.ContainerAdjustment) (*rspec.LinuxResources, error) {
+func adjust(container *api.Container, adjustment *api.ContainerAdjustment) (*rspec.Linux, error) {
 	spec := &rspec.Spec{
 		Process: &rspec.Process{OOMScoreAdj: container.GetLinux().GetOomScoreAdj().Get()},
 		Linux: &rspec.Linux{
@@ -66,7 +68,14 @@ func adjust(container *api.Container, adjustment *api.ContainerAdjustment) (*rsp
 	if err := generate.SpecGenerator(&generator).Adjust(adjustment); err != nil {
 		return nil, err
 	}
-	return spec.Linux.Resources, nil
+	return spec.Linux, nil
+}
+
+// MemoryPolicy is linux.memoryPolicy of a container's OCI spec; nil when it has none.
+func (r *Runtime) MemoryPolicy(id string) *rspec.LinuxMemoryPolicy {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.policies[id]
 }
 
 // StartContainer runs a created container.

@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	validator "github.com/containerd/nri/plugins/default-validator/builtin"
 	"github.com/containerd/ttrpc"
+	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
@@ -49,6 +50,7 @@ type Runtime struct {
 	mu         sync.Mutex // held while plugins are asked, in synchronization and for unasked updates, as both runtimes do
 	pods       []*api.PodSandbox
 	containers []*api.Container
+	policies   map[string]*rspec.LinuxMemoryPolicy // of the containers' OCI specs
 
 	connected sync.Mutex
 	plugins   []*ttrpc.Client
@@ -74,7 +76,7 @@ func New(options Options) *Runtime {
 	if options.ConfigDir == "" {
 		options.ConfigDir = filepath.Join(filepath.Dir(options.Socket), "no-config")
 	}
-	return &Runtime{options: options, onSync: make(chan struct{})}
+	return &Runtime{options: options, policies: map[string]*rspec.LinuxMemoryPolicy{}, onSync: make(chan struct{})}
 }
 
 // Start launches the pre-installed plugins and listens for others.

@@ -1,0 +1,28 @@
+package config
+
+import "k8s.io/apimachinery/pkg/util/validation/field"
+
+// MemoryPolicy is the NUMA memory policy (set_mempolicy(2)) with which containers without an allocation start; empty leaves it
+// to the configuration.
+type MemoryPolicy string
+
+// The memory policies of containers without an allocation.
+const (
+	// PolicyNone sets none: the kernel takes memory from the node of the CPU, then from the nearest ones.
+	PolicyNone MemoryPolicy = "None"
+	// PolicyPreferSlack prefers the nodes that have more memory than they owe to allocations.
+	PolicyPreferSlack MemoryPolicy = "PreferSlack"
+	// PolicyInterleave and PolicyWeightedInterleave spread the pages over these nodes, evenly or by the kernel's weights.
+	PolicyInterleave         MemoryPolicy = "Interleave"
+	PolicyWeightedInterleave MemoryPolicy = "WeightedInterleave"
+)
+
+// annotatedPolicies are the values of the annotation memory-policy.
+var annotatedPolicies = map[string]MemoryPolicy{
+	"none": PolicyNone, "prefer-slack": PolicyPreferSlack, "interleave": PolicyInterleave, "weighted-interleave": PolicyWeightedInterleave,
+}
+
+// parsePolicy reads the annotation's value.
+func parsePolicy(at *field.Path, value string) (MemoryPolicy, *field.Error) {
+	return annotatedPolicies[value], supported(at, value, "none", "prefer-slack", "interleave", "weighted-interleave")
+}
