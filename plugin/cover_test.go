@@ -126,3 +126,28 @@ func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
 		})
 	}
 }
+
+// TestLeastUsedChoosesTheNodeThatHasMore: both nodes have nothing allocated, and other processes have filled node 0.
+func TestLeastUsedChoosesTheNodeThatHasMore(t *testing.T) {
+	for strategy, want := range map[string]string{"none": "0", "least-used": "1"} {
+		t.Run(strategy, func(t *testing.T) {
+			h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\nnumaAllocationStrategy: "+strategy+"\n")
+			h.onKernel(2*gi, 12*gi)
+			plugin := h.start("--record", h.path("recording"))
+			h.shows("COVER   (owed", "status")
+			pod := guaranteed("database", 4*gi)
+			h.deploy(pod)
+			if got := h.mems(pod); got != want {
+				t.Errorf("cpuset.mems is %q, want %s", got, want)
+			}
+			decided := "numaAllocationStrategy least-used decided: node 1 (score 77) before node 0 (score 12)"
+			if explained := h.ask(0, "explain", "database"); strings.Contains(explained, decided) != (want == "1") {
+				t.Error(explained)
+			}
+			plugin.stop()
+			if code, out, errOut := run(t, "", "replay", h.path("recording")); code != 0 || !strings.Contains(out, " 0 differ\n") {
+				t.Errorf("replay: exit code %d\n%s%s", code, out, errOut)
+			}
+		})
+	}
+}

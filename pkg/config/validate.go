@@ -114,8 +114,8 @@ func (c Config) validatePolicyOptions() error {
 			err = c.check(field, err == nil, "want a number of nodes, got %s", shown(text))
 		case allocationStrategy:
 			if text != "" { // which is none
-				_, err = topologymanager.ParseStrategy(text)
-				err = c.check(field, err == nil, "want none, most-allocated or least-allocated, got %s", shown(text))
+				known := slices.Contains(topologymanager.KubeletStrategies(), topologymanager.Strategy(text))
+				err = c.check(field, known, "want none, most-allocated or least-allocated, got %s", shown(text))
 			}
 		case scoreWeights:
 			if _, err = parseWeights(text); err != nil {

@@ -18,6 +18,19 @@ type Node struct {
 	Free uint64
 	// Reclaimable are the node's file pages that neither an allocation nor a protection keeps.
 	Reclaimable uint64
+	// Allocated is what all allocations had on the node then, used or not.
+	Allocated uint64
+}
+
+// After is the node once allocations have another sum on it: what was allocated since is owed, what was released is not.
+func (n Node) After(allocated uint64) Node {
+	if allocated >= n.Allocated {
+		n.Owed += allocated - n.Allocated
+	} else {
+		n.Owed -= min(n.Owed, n.Allocated-allocated)
+	}
+	n.Allocated = allocated
+	return n
 }
 
 // Cover is what the node has for what it owes.
@@ -153,6 +166,11 @@ func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
 		index[m.Node] = i
 	}
 	for _, c := range cgroups {
+		for _, a := range c.Allocated {
+			if i, ok := index[a.Node]; ok {
+				s.Nodes[i].Allocated += a.Bytes
+			}
+		}
 		owed := c.Owed()
 		for _, a := range owed {
 			if i, ok := index[a.Node]; ok {

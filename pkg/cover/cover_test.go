@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 const gi = 1 << 30
@@ -42,24 +43,33 @@ func TestTake(t *testing.T) {
 		cgroups []Cgroup
 		want    []Node
 	}{
-		"nothing allocated": {nil, []Node{{0, 0, gi, 4 * gi}, {1, 0, 2 * gi, 6 * gi}}},
+		"nothing allocated": {nil, []Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"the file pages of an allocation cover nothing": {
 			[]Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{0, 3 * gi, 2 * gi}}}},
-			[]Node{{0, gi, gi, 2 * gi}, {1, 0, 2 * gi, 6 * gi}}},
+			[]Node{{ID: 0, Owed: gi, Free: gi, Reclaimable: 2 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"nor do those within a protection": {
 			[]Cgroup{{Path: "a", Protected: 3 * gi, Pages: []Pages{{0, 2 * gi, 2 * gi}, {1, 2 * gi, 2 * gi}}}}, // 1 Gi of 4 can go
-			[]Node{{0, 0, gi, 2*gi + gi/2}, {1, 0, 2 * gi, 4*gi + gi/2}}},
+			[]Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 2*gi + gi/2}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 4*gi + gi/2}}},
 		"a protection that is not used keeps nothing more": {
-			[]Cgroup{{Path: "a", Protected: 64 * gi, Pages: []Pages{{0, gi, 0}}}}, []Node{{0, 0, gi, 4 * gi}, {1, 0, 2 * gi, 6 * gi}}},
+			[]Cgroup{{Path: "a", Protected: 64 * gi, Pages: []Pages{{0, gi, 0}}}}, []Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"readings of different moments": {
 			[]Cgroup{{Path: "a", Allocated: []Amount{{7, gi}, {0, gi}}, Pages: []Pages{{0, 9 * gi, 9 * gi}, {7, gi, gi}}}},
-			[]Node{{0, 0, gi, 0}, {1, 0, 2 * gi, 6 * gi}}},
+			[]Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 0}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if difference := cmp.Diff(test.want, Take(time.Time{}, memory, test.cgroups).Nodes); difference != "" {
+			if difference := cmp.Diff(test.want, Take(time.Time{}, memory, test.cgroups).Nodes, cmpopts.IgnoreFields(Node{}, "Allocated")); difference != "" {
 				t.Error(difference)
 			}
 		})
+	}
+}
+
+func TestAfter(t *testing.T) {
+	s := Take(time.Time{}, []Memory{{0, 8 * gi, 0}}, []Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{0, gi, 0}}}})
+	for allocated, want := range map[uint64]uint64{4 * gi: 3 * gi, 6 * gi: 5 * gi, 2 * gi: gi, 0: 0} {
+		if n := s.Nodes[0].After(allocated); n.Owed != want || n.Allocated != allocated || n.Free != 8*gi {
+			t.Errorf("with %d allocated: %+v, want %d owed", allocated, n, want)
+		}
 	}
 }
 

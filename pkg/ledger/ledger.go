@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -52,8 +51,7 @@ type Ledger struct {
 	stopped    recent                // sandboxes that have ended: a late event of theirs brings nothing back
 	raises     map[string]uint64     // Options.Raises of containers that have not been seen yet
 
-	generation uint64       // moves with every change that a view shows
-	cover      []cover.Node // as observed last; nil when it is not known
+	generation uint64 // moves with every change that a view shows
 	rejections []Rejection
 	anyShort   bool   // false only when no container is short
 	fitted     uint64 // the manager's generation when short containers were looked at last

@@ -13,7 +13,11 @@ import (
 // Covered is what the NUMA nodes owe to allocations and what covers it, as observed; no nodes when that is not known.
 type Covered struct{ Nodes []cover.Node }
 
-func (e Covered) apply(l *Ledger) { l.cover = e.Nodes }
+func (e Covered) apply(l *Ledger) {
+	if l.manager != nil {
+		l.manager.Observe(e.Nodes)
+	}
+}
 
 // MemoryPolicy is a NUMA memory policy with which a container's process starts (set_mempolicy(2)). The zero value sets none.
 type MemoryPolicy struct {
@@ -82,7 +86,7 @@ func (l *Ledger) preferSlack(c *container, allowed nodeset.Set) (MemoryPolicy, s
 		nodes = l.slack(0) & allowed
 	}
 	switch {
-	case len(l.cover) == 0:
+	case l.manager == nil || len(l.manager.Cover()) == 0:
 		return MemoryPolicy{}, "PreferSlack: what the NUMA nodes owe is not known"
 	case nodes.Empty():
 		return MemoryPolicy{}, "PreferSlack: no NUMA node has slack"
@@ -94,7 +98,10 @@ func (l *Ledger) preferSlack(c *container, allowed nodeset.Set) (MemoryPolicy, s
 
 // slack are the nodes that have more than so many bytes beyond what they owe.
 func (l *Ledger) slack(bytes uint64) (nodes nodeset.Set) {
-	for _, n := range l.cover {
+	if l.manager == nil {
+		return 0
+	}
+	for _, n := range l.manager.Cover() {
 		if n.Slack() > bytes {
 			nodes = nodes.Union(nodeset.Of(n.ID))
 		}

@@ -85,6 +85,9 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 				map[string]any{"node": lost.Node, "bytes": quantity.Log(lost.Bytes)}, nil)
 		}
 	}
+	if manager != nil && l.manager != nil {
+		manager.Observe(l.manager.Cover())
+	}
 	l.manager, l.fitted = manager, 0
 	return nil
 }

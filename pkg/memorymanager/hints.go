@@ -210,6 +210,9 @@ func (h *hints) bestOfSize(size, count int, closest bool) nodeset.Set {
 			found.consider(nodes, nodes)
 		}
 	}
+	if size > 1 && count == 1 {
+		found.considerUnused(size)
+	}
 	if found.best.nodes.Empty() {
 		return h.nodes // the budget ran out
 	}

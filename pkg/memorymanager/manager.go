@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -24,6 +25,7 @@ type Manager struct {
 	// strategy chooses among hints that are equally good, with the weights of some memory types.
 	strategy topologymanager.Strategy
 	weights  map[MemoryType]uint64
+	cover    []cover.Node // for the strategy LeastUsed; nil when it is not known
 	// fallBack is for policies that do not insist.
 	fallBack   bool
 	followCPUs bool

@@ -3,12 +3,14 @@ package memorymanager
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// Only few sets of nodes can have a score of their own, so that a strategy needs no list of all sets either: single nodes and
+// Under the kubelet's strategies only few sets of nodes can have a score of their own, so that a strategy needs no list of all sets either: single nodes and
 // the groups, which are looked at one by one anyway. Any other hint is of unused nodes, on which nothing is allocated, and has
 // the lowest score; the best of these is the one without a strategy.
 
@@ -21,8 +23,11 @@ type ranked struct {
 // score is how much of a hint's nodes is allocated, in percent: for each memory type of the request 1 to 100, and their
 // average by weight, as the Topology Manager averages the scores of all resources. 0 is none.
 func (h *hints) score(nodes nodeset.Set) int {
-	if !h.m.strategy.Scores() {
+	switch {
+	case !h.m.strategy.Scores():
 		return 0
+	case h.m.strategy == topologymanager.LeastUsed:
+		return h.unusedPercent(nodes)
 	}
 	var sum, weights uint64
 	for _, c := range h.columns {
@@ -50,6 +55,74 @@ func (c *column) percent(nodes nodeset.Set) uint64 {
 	return max(1, percent)
 }
 
+// unusedPercent is how much of the nodes' allocatable memory the kernel has beyond what it owes to allocations, rounded down; 1 to
+// 100. It is 0 where that is not known of one of them, and for a request without memory: huge pages are in pools of their own.
+func (h *hints) unusedPercent(nodes nodeset.Set) int {
+	for _, c := range h.columns {
+		if c.name != Memory {
+			continue
+		}
+		var slack uint64
+		known := nodeset.Set(0)
+		for _, n := range h.m.cover {
+			if nodes.Has(n.ID) {
+				slack, known = slack+n.After(c.allocated[n.ID]).Slack(), known.Union(nodeset.Of(n.ID))
+			}
+		}
+		allocatable := c.allocatableOf(nodes)
+		if known != nodes || allocatable == 0 {
+			return 0
+		}
+		high, low := bits.Mul64(min(slack, allocatable), 100)
+		percent, _ := bits.Div64(high, low, allocatable)
+		return int(max(1, percent))
+	}
+	return 0
+}
+
+// mostListed is up to how many unused nodes their sets of one size are listed: the kubelet refuses more nodes than that.
+const mostListed = 8
+
+// considerUnused takes all sets of unused nodes of a size that fit, for a strategy that sees a difference between nodes on which
+// nothing is allocated. Of more nodes than mostListed only the one that the search finds is considered.
+func (c *choice) considerUnused(size int) {
+	h := c.hints
+	if h.m.strategy != topologymanager.LeastUsed || len(h.m.cover) == 0 || h.unused.Len() > mostListed {
+		return
+	}
+	var list func(nodes, rest nodeset.Set)
+	list = func(nodes, rest nodeset.Set) {
+		if nodes.Len() == size {
+			if h.fits(nodes) {
+				c.consider(nodes, nodes)
+			}
+			return
+		}
+		for id := range rest.All() {
+			rest &^= nodeset.Of(id)
+			list(nodes.Union(nodeset.Of(id)), rest)
+		}
+	}
+	list(0, h.unused)
+}
+
+// Observe has the manager know what the NUMA nodes owe and what covers it; of its own decisions only those under the strategy
+// LeastUsed look at it. nil is not known.
+func (m *Manager) Observe(nodes []cover.Node) { m.cover = nodes }
+
+// Cover is what was observed, with what has been allocated and released since; nil when it is not known.
+func (m *Manager) Cover() []cover.Node {
+	c := m.column(Memory)
+	if c == nil {
+		return nil
+	}
+	nodes := slices.Clone(m.cover)
+	for i, n := range nodes {
+		nodes[i] = n.After(c.allocated[n.ID])
+	}
+	return nodes
+}
+
 // choice is the best of the sets of one size that were considered.
 type choice struct {
 	hints   *hints
@@ -61,6 +134,9 @@ type choice struct {
 
 // consider takes a set of nodes that comes from a hint.
 func (c *choice) consider(nodes, hint nodeset.Set) {
+	if c.hints.m.strategy == topologymanager.LeastUsed {
+		hint = nodes // what counts is where the memory would be
+	}
 	candidate := ranked{nodes, c.hints.score(hint)}
 	if c.better(candidate, c.best) {
 		c.best = candidate

@@ -2,8 +2,10 @@ package memorymanager_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -173,8 +175,76 @@ func TestExplainNamesTheStrategy(t *testing.T) {
 }
 
 func TestUnknownStrategy(t *testing.T) {
-	const want = `NUMA allocation strategy "MostAllocated" is not one of none, most-allocated, least-allocated`
+	const want = `NUMA allocation strategy "MostAllocated" is not one of none, most-allocated, least-allocated, least-used`
 	if _, err := memorymanager.New(hundreds(1), memorymanager.Options{Strategy: "MostAllocated"}); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+// TestLeastUsed: among nodes that would do alike, those with the most memory that is owed to nobody.
+func TestLeastUsed(t *testing.T) {
+	on := func(size uint64, ids ...int) memorymanager.Block {
+		return memorymanager.Block{Nodes: nodeset.Of(ids...), Type: "memory", Size: size}
+	}
+	free := func(bytes ...uint64) (nodes []cover.Node) {
+		for id, b := range bytes {
+			nodes = append(nodes, cover.Node{ID: id, Free: b})
+		}
+		return nodes
+	}
+	for name, test := range map[string]struct {
+		cover   []cover.Node
+		before  []memorymanager.Block
+		request memorymanager.Request
+		want    nodeset.Set
+	}{
+		"not known":                           {nil, []memorymanager.Block{on(40, 0)}, memory(10), 1},
+		"the node with more":                  {free(20, 80, 30, 10), nil, memory(10), 2},
+		"equal ones":                          {free(50, 50, 50, 50), nil, memory(10), 1},
+		"less than a percent is not seen":     {free(50, 50, 50, 50), nil, memory(10), 1},
+		"what is allocated since is owed":     {free(80, 60, 30, 10), []memorymanager.Block{on(40, 0)}, memory(10), 2},
+		"the hints come first":                {free(10, 99, 10, 10), []memorymanager.Block{on(95, 1)}, memory(10), 1},
+		"a node that is not known is as none": {free(10, 90), nil, memory(150), 3},
+		"sets of unused nodes":                {free(10, 90, 20, 80), nil, memory(150), 10},
+		"groups":                              {free(10, 90, 60, 80), []memorymanager.Block{on(10, 0, 1)}, memory(150), 12},
+		"huge pages are in pools":             {free(10, 90, 20, 80), nil, memorymanager.Request{{Type: memorymanager.Hugepages(2), Bytes: 10}}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := with(t, hundreds(4), memorymanager.Options{Policy: topologymanager.Restricted, Strategy: topologymanager.LeastUsed}, test.before...)
+			m.Observe(test.cover)
+			got, err := m.Admit(memorymanager.Container{Pod: "p", Name: "c", Request: test.request})
+			if err != nil || got.Nodes != test.want {
+				t.Errorf("%s, %v, want %s", got.Nodes, err, test.want)
+			}
+		})
+	}
+}
+
+// TestLeastUsedTakesTheBestOfAllSets: no set of unused nodes of the chosen size that fits has more.
+func TestLeastUsedTakesTheBestOfAllSets(t *testing.T) {
+	random := rand.New(rand.NewPCG(17, 3))
+	for range 2000 {
+		n := 2 + random.IntN(7)
+		m := with(t, hundreds(n), memorymanager.Options{Policy: topologymanager.Restricted, Strategy: topologymanager.LeastUsed})
+		nodes := make([]cover.Node, n)
+		for id := range nodes {
+			nodes[id] = cover.Node{ID: id, Free: random.Uint64N(101)}
+		}
+		m.Observe(nodes)
+		got, err := m.Admit(memorymanager.Container{Pod: "p", Name: "c", Request: memory(1 + random.Uint64N(uint64(100*n)))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := func(set nodeset.Set) (sum uint64) {
+			for id := range set.All() {
+				sum += nodes[id].Free
+			}
+			return sum
+		}
+		for set := nodeset.Set(1); set < 1<<n; set++ {
+			if size := uint64(set.Len()); set.Len() == got.Nodes.Len() && max(1, sum(set)/size) > max(1, sum(got.Nodes)/size) {
+				t.Fatalf("%s is taken before %s: %+v", got.Nodes, set, nodes)
+			}
+		}
 	}
 }

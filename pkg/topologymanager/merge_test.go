@@ -19,12 +19,12 @@ func TestParsePolicy(t *testing.T) {
 }
 
 func TestParseStrategy(t *testing.T) {
-	for _, name := range []string{"none", "most-allocated", "least-allocated"} {
+	for _, name := range []string{"none", "most-allocated", "least-allocated", "least-used"} {
 		if s, err := ParseStrategy(name); err != nil || string(s) != name || s.Scores() != (name != "none") {
 			t.Errorf("%s: %s, %v", name, s, err)
 		}
 	}
-	const want = `NUMA allocation strategy "most" is not one of none, most-allocated, least-allocated`
+	const want = `NUMA allocation strategy "most" is not one of none, most-allocated, least-allocated, least-used`
 	if _, err := ParseStrategy("most"); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -38,7 +38,7 @@ func TestStrategiesPrefer(t *testing.T) {
 		{40, 1, false, true, false}, {1, 40, false, false, true}, {40, 40, false, false, false},
 		{0, 40, false, false, false}, {40, 0, false, false, false}, // not scored
 	} {
-		for strategy, want := range map[Strategy]bool{NoStrategy: test.none, MostAllocated: test.most, LeastAllocated: test.least, "other": false} {
+		for strategy, want := range map[Strategy]bool{NoStrategy: test.none, MostAllocated: test.most, LeastAllocated: test.least, LeastUsed: test.most, "other": false} {
 			if got := strategy.Prefers(test.score, test.other); got != want {
 				t.Errorf("%s: %d before %d is %v, want %v", strategy, test.score, test.other, got, want)
 			}

@@ -18,29 +18,34 @@ const (
 	MostAllocated Strategy = "most-allocated"
 	// LeastAllocated spreads containers over the NUMA nodes.
 	LeastAllocated Strategy = "least-allocated"
+	// LeastUsed looks at the memory that the kernel has and that is not owed to others; it is not the kubelet's.
+	LeastUsed Strategy = "least-used"
 )
 
 // Strategies are the names of all strategies.
-func Strategies() []Strategy { return []Strategy{NoStrategy, MostAllocated, LeastAllocated} }
+func Strategies() []Strategy { return []Strategy{NoStrategy, MostAllocated, LeastAllocated, LeastUsed} }
+
+// KubeletStrategies are those of the kubelet.
+func KubeletStrategies() []Strategy { return []Strategy{NoStrategy, MostAllocated, LeastAllocated} }
 
 // ParseStrategy reads a strategy by the kubelet's name.
 func ParseStrategy(text string) (Strategy, error) {
 	if slices.Contains(Strategies(), Strategy(text)) {
 		return Strategy(text), nil
 	}
-	return "", fmt.Errorf("NUMA allocation strategy %q is not one of none, most-allocated, least-allocated", text)
+	return "", fmt.Errorf("NUMA allocation strategy %q is not one of none, most-allocated, least-allocated, least-used", text)
 }
 
 // Scores reports whether the strategy looks at scores.
-func (s Strategy) Scores() bool { return s == MostAllocated || s == LeastAllocated }
+func (s Strategy) Scores() bool { return s == MostAllocated || s == LeastAllocated || s == LeastUsed }
 
 // Prefers reports whether a hint of one score is taken before a hint of another one. Scores are percentages of what is
-// allocated, 1 to 100; 0 is a hint without a score, which the strategy does not compare.
+// allocated, or under LeastUsed of what is not used, 1 to 100; 0 is a hint without a score, which the strategy does not compare.
 func (s Strategy) Prefers(score, other int) bool {
 	switch {
 	case score == 0 || other == 0:
 		return false
-	case s == MostAllocated:
+	case s == MostAllocated, s == LeastUsed:
 		return score > other
 	case s == LeastAllocated:
 		return score < other
