@@ -62,7 +62,12 @@ func TestANodeThatOwesMoreThanItHasIsShown(t *testing.T) {
 	wantAll(t, h.shows("OWES 1Gi MORE THAN IT HAS", "status"), "0     3Gi   2Gi   0            OWES", "1     0     12Gi  0            covered")
 	wantAll(t, h.ask(0, "explain", "database"), "3Gi of it on node 0 are not used yet, and the node owes 1Gi more than it has")
 	wantAll(t, h.ask(0, "status", "-o", "json"), `"deficit": 1073741824`)
-	wantAll(t, plugin.get("/metrics"), `nri_memory_manager_numa_owed_bytes{numa_node="0"} 3.221225472e+09`,
+	batch := &testPod{name: "batch", qos: "besteffort", adj: 1000}
+	h.deploy(batch)
+	must(t, h.tree.Write(batch.cgroup()+"/"+batch.id(), "memory.numa_stat", "anon N0=8589934592 N1=0\n"))
+	h.shows("moving 1Gi of default/batch app from node 0 to node 1 would cover what node 0 owes", "status")
+	said(plugin, "moving this memory would cover what a NUMA node owes")
+	wantAll(t, plugin.get("/metrics"), `nri_memory_manager_numa_would_move_bytes{numa_node="0"} 1.073741824e+09`, `nri_memory_manager_numa_owed_bytes{numa_node="0"} 3.221225472e+09`,
 		`nri_memory_manager_numa_cover_bytes{numa_node="0",source="free"} 2.147483648e+09`)
 }
 

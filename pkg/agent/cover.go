@@ -9,11 +9,16 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 const (
@@ -28,6 +33,7 @@ const (
 type coverage struct {
 	last  atomic.Pointer[cover.Sample]
 	seen  *cover.Sample         // by the ledger; guarded by the agent's lock
+	debt  debt                  // as logged
 	pages map[string]*pagesRead // by cgroup
 	round uint64
 }
@@ -74,7 +80,8 @@ func (a *Agent) takeCover() {
 	for i, m := range found {
 		memory[i] = cover.Memory{Node: m.Node, Free: m.Free, File: m.File}
 	}
-	cgroups := holding(view)
+	plans := view.Config.Config.CoverDeficits == config.DeficitsDryRun
+	cgroups := holding(view, plans && a.coverage.last.Load().InDebt())
 	a.coverage.read(a.tree, cgroups)
 	switch waiting, err := a.coverage.fill(cgroups); {
 	case err != nil:
@@ -82,7 +89,12 @@ func (a *Agent) takeCover() {
 	case waiting && !a.coverage.last.Load().Known():
 		a.coverage.unknown(a.now(), "not all containers have been looked at yet")
 	default:
-		a.coverage.last.Store(cover.Take(a.now(), memory, cgroups))
+		sample := cover.Take(a.now(), memory, cgroups)
+		if plans {
+			sample.Moves = cover.Plan(sample.Nodes, cgroups)
+		}
+		a.coverage.last.Store(sample)
+		a.coverage.debt.log(a.log, sample)
 	}
 }
 
@@ -90,8 +102,9 @@ func (c *coverage) unknown(at time.Time, why string) {
 	c.last.Store(&cover.Sample{At: at, Unknown: why})
 }
 
-// holding are the cgroups that have an allocation or are protected. Those of a pod with an allocation of its own are one.
-func holding(view *ledger.View) (cgroups []cover.Cgroup) {
+// holding are the cgroups that have an allocation or are protected, and with movable those whose memory may be moved. Those of a pod
+// with an allocation of its own are one.
+func holding(view *ledger.View, movable bool) (cgroups []cover.Cgroup) {
 	for _, pod := range view.Pods {
 		if pod.Blocks != nil {
 			cgroups = append(cgroups, cover.Cgroup{Path: pod.Cgroup, Allocated: allocatedMemory(pod.Blocks)})
@@ -99,8 +112,8 @@ func holding(view *ledger.View) (cgroups []cover.Cgroup) {
 		}
 		for i := range pod.Containers {
 			c := &pod.Containers[i]
-			held := cover.Cgroup{Path: c.Cgroup, Allocated: allocatedMemory(c.Blocks), Protected: protectedBytes(c)}
-			if len(held.Allocated) > 0 || held.Protected > 0 && c.State.Alive() {
+			held := cover.Cgroup{Path: c.Cgroup, Allocated: allocatedMemory(c.Blocks), Protected: protectedBytes(c), Order: order(pod.Class, c)}
+			if len(held.Allocated) > 0 || c.State.Alive() && (held.Protected > 0 || movable && held.Order != cover.Stays) {
 				cgroups = append(cgroups, held)
 			}
 		}
@@ -119,6 +132,20 @@ func allocatedMemory(blocks []memorymanager.Block) (amounts []cover.Amount) {
 		}
 	}
 	return amounts
+}
+
+// order is when a container's memory may be moved: never that of Guaranteed pods, of containers with nodes of their own, and of
+// pods that do not want to be placed.
+func order(class memoryqos.QOSClass, c *ledger.ContainerView) cover.Order {
+	switch {
+	case c.State != ledger.Running || c.Cgroup == "" || c.Stays || !c.Nodes.Empty():
+		return cover.Stays
+	case class == memoryqos.BestEffort:
+		return cover.BestEffortFirst
+	case class == memoryqos.Burstable:
+		return cover.BurstableNext
+	}
+	return cover.Stays
 }
 
 func protectedBytes(c *ledger.ContainerView) (bytes uint64) {
@@ -176,7 +203,7 @@ func (p *pagesRead) take(found map[int]cgroup.NodePages, err error) {
 		return
 	}
 	for node, pages := range found {
-		p.pages = append(p.pages, cover.Pages{Node: node, Resident: pages.Resident, File: pages.File})
+		p.pages = append(p.pages, cover.Pages{Node: node, Resident: pages.Resident, File: pages.File, Anon: pages.Anon})
 	}
 }
 
@@ -228,3 +255,27 @@ func (a *Agent) podMems(pod ledger.Pod) nodeset.Set {
 	nodes, _ := nodeset.Parse(text) // empty where it is none
 	return nodes
 }
+
+// debt is what the log says of deficits: when one begins, what would cover it, and when there is none any more.
+type debt struct{ begun, planned bool }
+
+func (d *debt) log(log logrus.FieldLogger, sample *cover.Sample) {
+	switch {
+	case d.begun && sample.Deficit() == 0:
+		log.Info("the NUMA nodes have again what they owe to pinned containers")
+		*d = debt{}
+	case !d.begun && sample.InDebt():
+		d.begun = true
+		log.WithField("bytes", quantity.Log(sample.Deficit())).Warn("NUMA nodes owe pinned containers more memory than they have")
+	}
+	if d.begun && !d.planned && len(sample.Moves) > 0 {
+		d.planned = true
+		for _, m := range sample.Moves[:min(len(sample.Moves), mostMovesLogged)] {
+			log.WithFields(logrus.Fields{"cgroup": m.Path, "from": m.From, "to": m.To, "bytes": quantity.Log(m.Bytes)}).
+				Info("moving this memory would cover what a NUMA node owes")
+		}
+	}
+}
+
+// mostMovesLogged bounds the lines of one deficit; status shows all moves.
+const mostMovesLogged = 10

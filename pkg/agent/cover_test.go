@@ -52,7 +52,7 @@ func TestWhatNodesOweIsSampled(t *testing.T) {
 	pod := n.pod("database", memoryqos.Guaranteed)
 	c := n.launch(pod, ofPod(pod, "app", 4*gi))
 	n.uses(c, [2]uint64{gi, 0}, [2]uint64{gi / 2, 0})
-	want := []cover.Node{{ID: 0, Owed: 4*gi - gi - gi/2, Free: 2 * gi, Reclaimable: gi / 2}, {ID: 1, Free: 2 * gi, Reclaimable: gi}}
+	want := []cover.Node{{ID: 0, Owed: 4*gi - gi - gi/2, Free: 2 * gi, Reclaimable: gi / 2, Allocated: 4 * gi}, {ID: 1, Free: 2 * gi, Reclaimable: gi}}
 	if difference := cmp.Diff(want, n.cover().Nodes); difference != "" {
 		t.Error(difference)
 	}
@@ -104,6 +104,50 @@ func TestSamplesReadABoundedNumberOfContainers(t *testing.T) {
 		if p.round == 0 {
 			t.Error("a container was not read")
 		}
+	}
+}
+
+// A node that owes more than it has: what would be moved is said, of BestEffort pods first, and nothing is moved.
+func TestWhatWouldBeMovedIsSaid(t *testing.T) {
+	for name, test := range map[string]struct {
+		config, annotation string
+		want               []cover.Move
+	}{
+		"by default":                            {"", "", []cover.Move{{Path: "batch", From: 0, To: 1, Bytes: gi / 2}, {Path: "web", From: 0, To: 1, Bytes: gi / 2}}},
+		"off":                                   {"coverDeficits: Off\n", "", nil},
+		"a pod that does not want to be placed": {"", "none", []cover.Move{{Path: "web", From: 0, To: 1, Bytes: gi}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, test.config, withSysfs(t))
+			database, batch, web := n.pod("database", memoryqos.Guaranteed), n.pod("batch", memoryqos.BestEffort), n.pod("web", memoryqos.Burstable)
+			if test.annotation != "" {
+				batch.Annotations = map[string]string{"numa.memory-manager.noderesource.dev": test.annotation}
+			}
+			n.uses(n.launch(database, ofPod(database, "app", 4*gi)), [2]uint64{0, 0}, [2]uint64{})
+			paths := map[string]string{}
+			for _, pod := range []Pod{batch, web} {
+				c := n.launch(pod, ofPod(pod, "app", 0))
+				paths[pod.Name] = strings.TrimPrefix(c.CgroupsPath, "/")
+				n.uses(c, [2]uint64{map[string]uint64{"batch": gi / 2, "web": 4 * gi}[pod.Name], gi}, [2]uint64{})
+			}
+			if moves := n.cover().Moves; moves != nil { // what could be moved is read from now on
+				t.Errorf("the moves are %v", moves)
+			}
+			for i, m := range test.want {
+				test.want[i].Path = paths[m.Path]
+			}
+			if difference := cmp.Diff(test.want, n.cover().Moves); difference != "" {
+				t.Error(difference)
+			}
+			n.cover()
+			n.kernelHas(0, 8*gi, 0)
+			n.cover()
+			for text, times := range map[string]int{"more memory than they have": 1, "would cover what": len(test.want), "have again what they owe": 1} {
+				if got := strings.Count(n.log.String(), text); got != times {
+					t.Errorf("%q is logged %d times, want %d", text, got, times)
+				}
+			}
+		})
 	}
 }
 

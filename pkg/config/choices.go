@@ -19,6 +19,7 @@ var choices = map[string][]string{
 	"onGroupConflict":         names(FailOnConflict, FallBackOnConflict),
 	"onForeignCPUs":           names(FollowCPUs, RejectCPUs),
 	"unpinnedMemoryPolicy":    names(PolicyNone, PolicyPreferSlack, PolicyInterleave, PolicyWeightedInterleave),
+	"coverDeficits":           names(DeficitsOff, DeficitsDryRun),
 	"nodesWithoutCPUs":        names(ExcludeNodes, IncludeNodes),
 	"reservedMemoryCheck":     names(CheckStrict, CheckWarn),
 	"memoryReservationPolicy": names(memoryqos.None, memoryqos.TieredReservation, memoryqos.HardReservation),

@@ -43,6 +43,8 @@ type Config struct {
 	// UnpinnedMemoryPolicy is the NUMA memory policy with which containers without an allocation start, where the runtime
 	// applies one.
 	UnpinnedMemoryPolicy MemoryPolicy `yaml:"unpinnedMemoryPolicy"`
+	// CoverDeficits is what happens when a NUMA node owes its allocations more memory than it has.
+	CoverDeficits CoverDeficits `yaml:"coverDeficits"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
 	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
 	// Migration bounds the memory of a running container that a write of its cpuset.mems moves to other nodes.

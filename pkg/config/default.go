@@ -15,6 +15,7 @@ func Default() Config {
 		TopologyManagerPolicy:   topologymanager.BestEffort,
 		TopologyManagerScope:    topologymanager.ContainerScope,
 		UnpinnedMemoryPolicy:    PolicyNone,
+		CoverDeficits:           DeficitsDryRun,
 		NodesWithoutCPUs:        ExcludeNodes,
 		ReservedMemoryCheck:     CheckStrict,
 		EvictionHard:            defaultEvictionHard(),

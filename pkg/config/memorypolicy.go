@@ -17,6 +17,17 @@ const (
 	PolicyWeightedInterleave MemoryPolicy = "WeightedInterleave"
 )
 
+// CoverDeficits is what happens when a NUMA node owes its allocations more memory than it has.
+type CoverDeficits string
+
+// What happens to deficits.
+const (
+	// DeficitsOff shows them.
+	DeficitsOff CoverDeficits = "Off"
+	// DeficitsDryRun also says which memory of other containers would have to be moved to cover them, and moves none.
+	DeficitsDryRun CoverDeficits = "DryRun"
+)
+
 // annotatedPolicies are the values of the annotation memory-policy.
 var annotatedPolicies = map[string]MemoryPolicy{
 	"none": PolicyNone, "prefer-slack": PolicyPreferSlack, "interleave": PolicyInterleave, "weighted-interleave": PolicyWeightedInterleave,

@@ -45,6 +45,7 @@ func (c Config) validate() error {
 		oneOf(c, "onGroupConflict", c.OnGroupConflict),
 		oneOf(c, "onForeignCPUs", c.OnForeignCPUs),
 		oneOf(c, "unpinnedMemoryPolicy", c.UnpinnedMemoryPolicy),
+		oneOf(c, "coverDeficits", c.CoverDeficits),
 		oneOf(c, "nodesWithoutCPUs", c.NodesWithoutCPUs),
 		c.validateReservations(),
 		c.validateFactor("memoryThrottlingFactor", c.MemoryThrottlingFactor),

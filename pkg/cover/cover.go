@@ -49,12 +49,31 @@ type Sample struct {
 	Nodes []Node
 	// Unknown says why they are not; "" when they are.
 	Unknown string
+	// Moves are what would cover the deficits; nil without any, and where that is not asked for.
+	Moves []Move
 	// Owed are what single cgroups are owed, by path, without those that are owed nothing.
 	Owed map[string][]Amount
 }
 
 // Known reports whether there is a sample.
 func (s *Sample) Known() bool { return s != nil && s.Unknown == "" && len(s.Nodes) > 0 }
+
+// Deficit is what all nodes together owe beyond their cover.
+func (s *Sample) Deficit() (bytes uint64) {
+	if s.Known() {
+		for _, n := range s.Nodes {
+			bytes += n.Deficit()
+		}
+	}
+	return bytes
+}
+
+// InDebt reports whether a node owes so much more than it has that memory should be moved.
+func (s *Sample) InDebt() bool {
+	return s.Known() && slices.ContainsFunc(s.Nodes, Node.inDebt)
+}
+
+func (n Node) inDebt() bool { return n.Deficit() >= leastDeficit }
 
 // Node returns a node of the sample; nil for one that is not known.
 func (s *Sample) Node(id int) *Node {
@@ -84,8 +103,8 @@ type Memory struct {
 // Pages are a cgroup's memory on a node.
 type Pages struct {
 	Node int
-	// Resident is all of it, File its file pages that are on the LRU lists.
-	Resident, File uint64
+	// Resident is all of it, File its file pages that are on the LRU lists, Anon its anonymous pages.
+	Resident, File, Anon uint64
 }
 
 // Cgroup is a cgroup that has an allocation, or is protected.
@@ -96,6 +115,8 @@ type Cgroup struct {
 	// Protected is the larger of memory.min and memory.low.
 	Protected uint64
 	Pages     []Pages
+	// Order is when its memory is moved away from a node that owes more than it has.
+	Order Order
 }
 
 // Owed is what a cgroup's allocation has on its nodes and does not use yet, without nodes where that is nothing. An allocation on

@@ -17,17 +17,17 @@ func TestOwed(t *testing.T) {
 		cgroup Cgroup
 		want   []Amount
 	}{
-		"no allocation": {Cgroup{Pages: []Pages{{0, gi, 0}}}, nil},
+		"no allocation": {Cgroup{Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}, nil},
 		"not started":   {Cgroup{Allocated: []Amount{{0, 4 * gi}}}, []Amount{{0, 4 * gi}}},
-		"half used":     {Cgroup{Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{0, 2 * gi, gi}}}, []Amount{{0, 2 * gi}}},
-		"all used":      {Cgroup{Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{0, 4 * gi, 0}}}, nil},
-		"elsewhere":     {Cgroup{Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{1, 4 * gi, 0}}}, []Amount{{0, 4 * gi}}},
+		"half used":     {Cgroup{Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 0, Resident: 2 * gi, File: gi}}}, []Amount{{0, 2 * gi}}},
+		"all used":      {Cgroup{Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 0, Resident: 4 * gi, File: 0}}}, nil},
+		"elsewhere":     {Cgroup{Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 1, Resident: 4 * gi, File: 0}}}, []Amount{{0, 4 * gi}}},
 		"a group that uses the other node first": {
-			Cgroup{Allocated: []Amount{{0, 10 * gi}, {1, 5 * gi}}, Pages: []Pages{{1, 10 * gi, 0}}}, []Amount{{0, 5 * gi}}},
+			Cgroup{Allocated: []Amount{{0, 10 * gi}, {1, 5 * gi}}, Pages: []Pages{{Node: 1, Resident: 10 * gi, File: 0}}}, []Amount{{0, 5 * gi}}},
 		"a group in use, unevenly": {
-			Cgroup{Allocated: []Amount{{0, 10 * gi}, {1, 5 * gi}}, Pages: []Pages{{0, 5 * gi, 0}, {1, 10 * gi, 0}}}, nil},
+			Cgroup{Allocated: []Amount{{0, 10 * gi}, {1, 5 * gi}}, Pages: []Pages{{Node: 0, Resident: 5 * gi, File: 0}, {Node: 1, Resident: 10 * gi, File: 0}}}, nil},
 		"what one node has more the others owe less": {
-			Cgroup{Allocated: []Amount{{0, 4 * gi}, {1, 4 * gi}, {2, 4 * gi}}, Pages: []Pages{{2, 8 * gi, 0}}}, []Amount{{0, 2 * gi}, {1, 2 * gi}}},
+			Cgroup{Allocated: []Amount{{0, 4 * gi}, {1, 4 * gi}, {2, 4 * gi}}, Pages: []Pages{{Node: 2, Resident: 8 * gi, File: 0}}}, []Amount{{0, 2 * gi}, {1, 2 * gi}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if difference := cmp.Diff(test.want, test.cgroup.Owed()); difference != "" {
@@ -45,15 +45,15 @@ func TestTake(t *testing.T) {
 	}{
 		"nothing allocated": {nil, []Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"the file pages of an allocation cover nothing": {
-			[]Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{0, 3 * gi, 2 * gi}}}},
+			[]Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 0, Resident: 3 * gi, File: 2 * gi}}}},
 			[]Node{{ID: 0, Owed: gi, Free: gi, Reclaimable: 2 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"nor do those within a protection": {
-			[]Cgroup{{Path: "a", Protected: 3 * gi, Pages: []Pages{{0, 2 * gi, 2 * gi}, {1, 2 * gi, 2 * gi}}}}, // 1 Gi of 4 can go
+			[]Cgroup{{Path: "a", Protected: 3 * gi, Pages: []Pages{{Node: 0, Resident: 2 * gi, File: 2 * gi}, {Node: 1, Resident: 2 * gi, File: 2 * gi}}}}, // 1 Gi of 4 can go
 			[]Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 2*gi + gi/2}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 4*gi + gi/2}}},
 		"a protection that is not used keeps nothing more": {
-			[]Cgroup{{Path: "a", Protected: 64 * gi, Pages: []Pages{{0, gi, 0}}}}, []Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
+			[]Cgroup{{Path: "a", Protected: 64 * gi, Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}}, []Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"readings of different moments": {
-			[]Cgroup{{Path: "a", Allocated: []Amount{{7, gi}, {0, gi}}, Pages: []Pages{{0, 9 * gi, 9 * gi}, {7, gi, gi}}}},
+			[]Cgroup{{Path: "a", Allocated: []Amount{{7, gi}, {0, gi}}, Pages: []Pages{{Node: 0, Resident: 9 * gi, File: 9 * gi}, {Node: 7, Resident: gi, File: gi}}}},
 			[]Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 0}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestTake(t *testing.T) {
 }
 
 func TestAfter(t *testing.T) {
-	s := Take(time.Time{}, []Memory{{0, 8 * gi, 0}}, []Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{0, gi, 0}}}})
+	s := Take(time.Time{}, []Memory{{0, 8 * gi, 0}}, []Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}})
 	for allocated, want := range map[uint64]uint64{4 * gi: 3 * gi, 6 * gi: 5 * gi, 2 * gi: gi, 0: 0} {
 		if n := s.Nodes[0].After(allocated); n.Owed != want || n.Allocated != allocated || n.Free != 8*gi {
 			t.Errorf("with %d allocated: %+v, want %d owed", allocated, n, want)
@@ -126,8 +126,8 @@ func FuzzTake(f *testing.F) {
 	f.Add(uint64(math.MaxUint64), uint64(math.MaxUint64), uint64(math.MaxUint64), uint64(0), uint64(math.MaxUint64))
 	f.Fuzz(func(t *testing.T, free, file, allocated, resident, protected uint64) {
 		s := Take(time.Time{}, []Memory{{0, free, file}}, []Cgroup{
-			{Path: "a", Allocated: []Amount{{0, allocated}}, Pages: []Pages{{0, resident, file}}},
-			{Path: "b", Protected: protected, Pages: []Pages{{0, resident, file}, {1, file, resident}}},
+			{Path: "a", Allocated: []Amount{{0, allocated}}, Pages: []Pages{{Node: 0, Resident: resident, File: file}}},
+			{Path: "b", Protected: protected, Pages: []Pages{{Node: 0, Resident: resident, File: file}, {Node: 1, Resident: file, File: resident}}},
 		})
 		if n := s.Nodes[0]; n.Reclaimable > file || n.Deficit() > n.Owed {
 			t.Errorf("%+v", n)

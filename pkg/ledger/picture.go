@@ -126,7 +126,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 		shown := ContainerView{
 			ID: c.id, Name: c.name, Kind: c.kind, State: c.state, Cgroup: c.cgroup, Limit: c.limit, Request: c.request,
 			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Pinning: c.pinning,
-			MemoryPolicy: c.memoryPolicy, NoPolicy: c.noPolicy,
+			Stays: c.wishes.NUMA == config.NUMANone, MemoryPolicy: c.memoryPolicy, NoPolicy: c.noPolicy,
 		}
 		if c.alive() {
 			shown.Short, shown.Unplaced = c.short, c.unplaced

@@ -79,6 +79,8 @@ type ContainerView struct {
 	CPUs     map[int]int
 	// Pinning says in a few words how the container got its nodes, or why it has none.
 	Pinning string
+	// Stays is set when its pod's annotation numa: none has the plugin leave its memory where it is.
+	Stays bool
 	// MemoryPolicy is the one that its process was started with, as far as that is known; NoPolicy is why it has none although
 	// one is configured or asked for.
 	MemoryPolicy MemoryPolicy

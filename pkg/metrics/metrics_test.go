@@ -51,7 +51,7 @@ func busyNode() *ledger.View {
 				{Name: "exporter", State: ledger.Running, Request: podinfo.Estimate{Request: 90, Source: "limit"},
 					Unplaced: &ledger.Rejection{Reason: "UnexpectedAdmissionError"}}}},
 		},
-		Cover:      &cover.Sample{Nodes: []cover.Node{{ID: 1, Owed: 30, Free: 20, Reclaimable: 5}}},
+		Cover:      &cover.Sample{Nodes: []cover.Node{{ID: 1, Owed: 30, Free: 20, Reclaimable: 5}}, Moves: []cover.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
 		Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
 	}
 }

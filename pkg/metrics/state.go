@@ -26,6 +26,8 @@ var (
 	owed      = gauge(prefix+"numa_owed_bytes", "Memory of a NUMA node that pinned containers have and do not use yet.", "numa_node")
 	coverFrom = gauge(prefix+"numa_cover_bytes", "Memory of a NUMA node that the kernel has for what the node owes, free or reclaimable.", "numa_node", "source")
 
+	wouldMove = gauge(prefix+"numa_would_move_bytes", "Memory of containers without an allocation that would have to be moved off a NUMA node to cover what it owes; nothing is moved.", "numa_node")
+
 	containersByClass  = gauge(prefix+"containers", "Containers that hold memory, by QoS class and whether they are pinned.", "qos_class", "pinned")
 	containersBySource = gauge(prefix+"containers_by_request_source", "Containers that hold memory, by where their memory request comes from.", "source")
 	shortContainers    = gauge(prefix+"short_containers", "Containers that are allocated less than a resize asks for, because it found no room.")
@@ -108,8 +110,13 @@ func collectCover(out chan<- prometheus.Metric, sample *cover.Sample) {
 	if !sample.Known() {
 		return
 	}
+	moves := map[int]uint64{}
+	for _, move := range sample.Moves {
+		moves[move.From] += move.Bytes
+	}
 	for _, node := range sample.Nodes {
 		id := strconv.Itoa(node.ID)
+		wouldMove.send(out, float64(moves[node.ID]), id)
 		owed.send(out, float64(node.Owed), id)
 		coverFrom.send(out, float64(node.Free), id, "free")
 		coverFrom.send(out, float64(node.Reclaimable), id, "reclaimable")

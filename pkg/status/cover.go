@@ -24,15 +24,39 @@ type Cover struct {
 	Deficit uint64 `json:"deficit,omitempty"`
 }
 
-// addCover puts the sample into the nodes of a document.
-func (d *Document) addCover(sample *cover.Sample) {
+// Move is memory of a container that would cover a deficit on another NUMA node.
+type Move struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+	From      int    `json:"from"`
+	To        int    `json:"to"`
+	Bytes     uint64 `json:"bytes"`
+}
+
+// addCover puts the sample into a document.
+func (d *Document) addCover(view *ledger.View) {
+	sample := view.Cover
 	if sample == nil {
 		return
 	}
+	d.addMoves(view)
 	d.CoverUnknown = sample.Unknown
 	for i := range d.Nodes {
 		if n := sample.Node(d.Nodes[i].ID); n != nil {
 			d.Nodes[i].Cover = &Cover{Owed: n.Owed, Free: n.Free, Reclaimable: n.Reclaimable, Deficit: n.Deficit()}
+		}
+	}
+}
+
+func (d *Document) addMoves(view *ledger.View) {
+	for _, m := range view.Cover.Moves {
+		for _, pod := range view.Pods {
+			for i := range pod.Containers {
+				if c := &pod.Containers[i]; c.Cgroup == m.Path {
+					d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
+				}
+			}
 		}
 	}
 }
@@ -54,7 +78,12 @@ func (d *Document) writeCover(b *strings.Builder) {
 	switch {
 	case known:
 		w.Flush()
-		fmt.Fprintf(b, "COVER   (owed: allocated and not used yet; free and reclaimable: what the kernel has for it)\n%s\n", rows.String())
+		fmt.Fprintf(b, "COVER   (owed: allocated and not used yet; free and reclaimable: what the kernel has for it)\n%s", rows.String())
+		for _, m := range d.Moves {
+			fmt.Fprintf(b, "moving %s of %s/%s %s from node %d to node %d would cover what node %d owes\n",
+				quantity.Short(m.Bytes), m.Namespace, m.Pod, m.Container, m.From, m.To, m.From)
+		}
+		fmt.Fprintln(b)
 	case d.CoverUnknown != "" && len(d.Nodes) > 0:
 		fmt.Fprintf(b, "COVER is not known: %s\n\n", d.CoverUnknown)
 	}

@@ -32,9 +32,11 @@ type Document struct {
 	RequestSources []RequestSource `json:"requestSources"`
 	Nodes          []Node          `json:"nodes"`
 	// CoverUnknown says why the nodes have no cover; absent when they have, and before the first sample.
-	CoverUnknown string     `json:"coverUnknown,omitempty"`
-	Ancestors    []Ancestor `json:"ancestors"`
-	Pods         []Pod      `json:"pods"`
+	CoverUnknown string `json:"coverUnknown,omitempty"`
+	// Moves are what would cover the deficits of the nodes; nothing is moved.
+	Moves     []Move     `json:"moves,omitempty"`
+	Ancestors []Ancestor `json:"ancestors"`
+	Pods      []Pod      `json:"pods"`
 	// Rejections are containers of living pods that could not be placed; those of a pod follow each other, newest first.
 	Rejections []Rejection `json:"rejections"`
 	// Overwrites are other writers' changes of the cgroups above the containers since the daemon started.
@@ -257,7 +259,7 @@ func (s Sources) Make() *Document {
 	if p := config.UnpinnedMemoryPolicy; p != "None" {
 		d.Policy.UnpinnedMemoryPolicy = string(p)
 	}
-	d.addCover(view.Cover)
+	d.addCover(view)
 	if r := view.Runtime; r.Name != "" {
 		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled, MemoryPolicies: r.MemoryPolicies}
 		if nri := nriplugin.RuntimeNRIVersion(r.NRIVersion, r.Name, r.Version); nri.Known() {
