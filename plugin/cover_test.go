@@ -85,11 +85,17 @@ func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
 		mems        string // that the pods may use; "" cannot be read
 		want, says  string
 	}{
-		"None":                                {"None", nil, cri.Options{}, "0-1", "", ""},
-		"PreferSlack":                         {"PreferSlack", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "started with the memory policy MPOL_PREFERRED_MANY 1"},
-		"Interleave":                          {"Interleave", nil, cri.Options{}, "0-1", "MPOL_INTERLEAVE 1", "MPOL_INTERLEAVE 1"},
-		"WeightedInterleave":                  {"WeightedInterleave", nil, cri.Options{}, "0-1", "MPOL_WEIGHTED_INTERLEAVE 1", "MPOL_WEIGHTED_INTERLEAVE 1"},
-		"by annotation":                       {"None", annotated("prefer-slack"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "MPOL_PREFERRED_MANY 1"},
+		"None":               {"None", nil, cri.Options{}, "0-1", "", ""},
+		"PreferSlack":        {"PreferSlack", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "started with the memory policy MPOL_PREFERRED_MANY 1"},
+		"Interleave":         {"Interleave", nil, cri.Options{}, "0-1", "MPOL_INTERLEAVE 1", "MPOL_INTERLEAVE 1"},
+		"WeightedInterleave": {"WeightedInterleave", nil, cri.Options{}, "0-1", "MPOL_WEIGHTED_INTERLEAVE 1", "MPOL_WEIGHTED_INTERLEAVE 1"},
+		"by annotation":      {"None", annotated("prefer-slack"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "MPOL_PREFERRED_MANY 1"},
+		"a Burstable pod that prefers a node": {"None", map[string]string{"numa.memory-manager.noderesource.dev": "preferred"}, cri.Options{}, "0-1",
+			"MPOL_PREFERRED_MANY 1", "MPOL_PREFERRED_MANY 1"},
+		"its own policy wins": {"None", map[string]string{"numa.memory-manager.noderesource.dev": "preferred",
+			"memory-policy.memory-manager.noderesource.dev": "interleave"}, cri.Options{}, "0-1", "MPOL_INTERLEAVE 1", "MPOL_INTERLEAVE 1"},
+		"a preferred node that is not the pod's": {"None", map[string]string{"numa.memory-manager.noderesource.dev": "preferred"}, cri.Options{}, "0",
+			"", "without a memory policy: numa preferred: no NUMA node has room"},
 		"not by annotation":                   {"PreferSlack", annotated("none"), cri.Options{}, "0-1", "", ""},
 		"a forbidden annotation":              {"None\nallowedAnnotations: [numa]", annotated("interleave"), cri.Options{}, "0-1", "", ""},
 		"the preferred node is not the pod's": {"PreferSlack", nil, cri.Options{}, "0", "", "without a memory policy: PreferSlack: no NUMA node has slack"},

@@ -25,7 +25,7 @@ type NUMAPreference string
 const (
 	// NUMANone: do not pin.
 	NUMANone NUMAPreference = "none"
-	// NUMAPreferred: pin where it can be, else run unpinned.
+	// NUMAPreferred: pin where it can be, else run unpinned. A Burstable pod, which is not pinned, prefers one node's memory.
 	NUMAPreferred NUMAPreference = "preferred"
 	// NUMARequired: pin or reject.
 	NUMARequired NUMAPreference = "required"

@@ -3,10 +3,14 @@ package ledger
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -55,6 +59,10 @@ func (l *Ledger) SetsMemoryPolicies(pod Pod) bool {
 // container would not start.
 func (l *Ledger) memoryPolicy(c *container, allowed nodeset.Set) (policy MemoryPolicy, why string) {
 	wanted := cmp.Or(c.wishes.MemoryPolicy, l.resolved.Config.UnpinnedMemoryPolicy)
+	prefers := c.wishes.MemoryPolicy == "" && c.wishes.NUMA == config.NUMAPreferred && c.pod.class() == memoryqos.Burstable
+	if prefers {
+		wanted = numaPreferred
+	}
 	switch {
 	case !c.nodes.Empty() || wanted == config.PolicyNone:
 		return MemoryPolicy{}, ""
@@ -62,6 +70,8 @@ func (l *Ledger) memoryPolicy(c *container, allowed nodeset.Set) (policy MemoryP
 		return MemoryPolicy{}, fmt.Sprintf("%s: %s %s applies none", wanted, l.runtime.Name, l.runtime.Version)
 	case allowed.Empty():
 		return MemoryPolicy{}, fmt.Sprintf("%s: the nodes that the pod may use cannot be read", wanted)
+	case prefers:
+		return l.preferBest(allowed)
 	case wanted == config.PolicyPreferSlack:
 		return l.preferSlack(c, allowed)
 	}
@@ -77,6 +87,38 @@ func (l *Ledger) memoryPolicy(c *container, allowed nodeset.Set) (policy MemoryP
 		mode = WeightedInterleave
 	}
 	return MemoryPolicy{mode, nodes}, ""
+}
+
+// numaPreferred stands for the annotation numa: preferred of a Burstable pod.
+const numaPreferred config.MemoryPolicy = "numa preferred"
+
+// preferBest prefers the one NUMA node that has most room for another container, in the node map and in the kernel. Nothing is
+// allocated there: pinned containers may still have all of it.
+func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
+	if l.manager == nil {
+		return MemoryPolicy{}, "numa preferred: memoryManagerPolicy is None"
+	}
+	room := map[int]uint64{}
+	for _, node := range l.manager.Nodes() {
+		for _, table := range node.Memory {
+			if table.Type == memorymanager.Memory && allowed.Has(node.ID) {
+				room[node.ID] = table.Free
+			}
+		}
+	}
+	for _, node := range l.manager.Cover() {
+		room[node.ID] = min(room[node.ID], node.Slack())
+	}
+	best, most := 0, uint64(0)
+	for _, id := range slices.Sorted(maps.Keys(room)) {
+		if room[id] > most {
+			best, most = id, room[id]
+		}
+	}
+	if most == 0 {
+		return MemoryPolicy{}, "numa preferred: no NUMA node has room"
+	}
+	return MemoryPolicy{PreferredMany, nodeset.Of(best)}, ""
 }
 
 // preferSlack prefers the nodes whose slack has room for the container's request, else those that have any.
