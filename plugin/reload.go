@@ -97,11 +97,13 @@ func (d *daemon) configure(ctx context.Context, text string) error {
 
 // take puts a configuration in force; the agent logs and counts one that does not fit this machine.
 func (d *daemon) take(ctx context.Context, c config.Config) error {
+	keys := startKeys(d.options.config, c)
+	c.DRA.Enabled, c.DRA.Driver = d.options.config.DRA.Enabled, d.options.config.DRA.Driver
 	if err := d.agent.Reconfigure(ctx, c); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
 	setLog(d.log, c.Log, d.options.verbose)
-	if keys := startKeys(d.options.config, c); len(keys) > 0 {
+	if len(keys) > 0 {
 		d.log.WithField("keys", strings.Join(keys, ", ")).Warn("these keys are taken at the start of the plugin only: what it was started with stays in force")
 	}
 	return nil
@@ -120,6 +122,8 @@ func startKeys(was, now config.Config) (keys []string) {
 		{"podResources.enabled", was.PodResources.Enabled, now.PodResources.Enabled},
 		{"events.enabled", was.Events.Enabled, now.Events.Enabled},
 		{"nodeResourceTopology.enabled", was.NodeResourceTopology.Enabled, now.NodeResourceTopology.Enabled},
+		{"dra.enabled", was.DRA.Enabled, now.DRA.Enabled},
+		{"dra.driver", was.DRA.Driver, now.DRA.Driver},
 		{"nodeResourceTopology.interval", was.NodeResourceTopology.Interval, now.NodeResourceTopology.Interval},
 	} {
 		if key.was != key.now {

@@ -107,6 +107,8 @@ type Config struct {
 	Events Events `yaml:"events"`
 	// NodeResourceTopology exports what each NUMA node has left to the scheduler.
 	NodeResourceTopology NodeResourceTopology `yaml:"nodeResourceTopology"`
+	// DRA is the driver for resource claims on NUMA nodes.
+	DRA DRA `yaml:"dra"`
 	// Log is how the log is written.
 	Log Log `yaml:"log"`
 

@@ -42,6 +42,7 @@ func Default() Config {
 		},
 		PodResources:         PodResources{Enabled: true},
 		NodeResourceTopology: NodeResourceTopology{Interval: Duration(10 * time.Second)},
+		DRA:                  DRA{Driver: "memory.noderesource.dev", Share: "50%"},
 		Log:                  Log{Format: LogText, Level: "info"},
 	}
 }

@@ -19,6 +19,8 @@ type Resolved struct {
 	Static bool
 	// Nodes are for memorymanager.New; empty unless Static.
 	Nodes []memorymanager.NodeCapacity
+	// Claimable is what resource claims may have of Nodes, and pods without claims may not; empty unless dra.enabled.
+	Claimable []Claimable
 	// Manager are for memorymanager.New.
 	Manager memorymanager.Options
 	// LeftOut are the machine's nodes that are not in Nodes, for want of memory or CPUs.
@@ -70,7 +72,9 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 		r.Warnings = append(r.Warnings, c.warnAboutCPUs()...)
 		r.Warnings = append(r.Warnings, c.warnAboutStrategy()...)
 		r.tolerate(m)
-		err = r.placement(m, keep)
+		if err = r.placement(m, keep); err == nil {
+			err = r.claimable(m)
+		}
 	}
 	return r, err
 }

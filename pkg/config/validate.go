@@ -63,6 +63,7 @@ func (c Config) validate() error {
 		c.check("recordingSize", c.RecordingSize >= leastRecording, "want %s or more, got %s", leastRecording, c.RecordingSize),
 		c.validateStallGuard(),
 		c.between("nodeResourceTopology.interval", c.NodeResourceTopology.Interval, Duration(time.Second), Duration(time.Hour)),
+		c.validateDRA(),
 		oneOf(c, "log.format", c.Log.Format),
 		oneOf(c, "log.level", c.Log.Level),
 	)
