@@ -187,6 +187,10 @@ func (l *Ledger) found(c *container, nodes nodeset.Set) {
 
 // keepAllocation reports whether nothing has to be done for a container's allocation: it has one, or may not have one.
 func (l *Ledger) keepAllocation(c *container) bool {
+	if len(c.claims) > 0 {
+		_ = l.allocateByClaims(c) // refuses nothing that runs
+		return true
+	}
 	if reason := l.unpinnable(c); reason != "" {
 		c.nodes, c.short, c.byKubelet, c.pinning, c.unplaced = 0, nil, false, reason, nil
 		l.release(c)

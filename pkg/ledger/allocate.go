@@ -26,6 +26,8 @@ const (
 // unpinnable says why a container has no allocation whatever there is room for; "" is one that may have.
 func (l *Ledger) unpinnable(c *container) string {
 	switch {
+	case len(c.claims) > 0:
+		return pinnedByClaims
 	case l.manager == nil:
 		return "not pinned: memoryManagerPolicy is None"
 	case c.pod.class() != memoryqos.Guaranteed:
@@ -40,6 +42,9 @@ func (l *Ledger) unpinnable(c *container) string {
 
 // allocate finds a container's nodes, or why it has none. The error refuses the container.
 func (l *Ledger) allocate(c *container) error {
+	if len(c.claims) > 0 {
+		return l.allocateByClaims(c)
+	}
 	c.nodes, c.short, c.byKubelet, c.unplaced = 0, nil, false, nil
 	if c.pinning = l.unpinnable(c); c.pinning != "" {
 		l.release(c)

@@ -90,6 +90,9 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 func (l *Ledger) attach(c *container, received Container, state State) {
 	c.id, c.state, c.born, c.seen = received.ID, state, l.step.now, false
 	c.resources = received.Resources
+	if c.claims = nil; l.resolved.Config.DRA.Enabled {
+		c.claims = received.Claims
+	}
 	c.limit = limitOf(received.Resources.MemoryLimit)
 	c.lastLimit = c.limit
 	c.cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
@@ -102,6 +105,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	c.revision++
 	l.containers[received.ID] = c
 	l.compute(c)
+	l.recomputeSharers(c)
 }
 
 // limitOf reads a CRI memory limit: what is not positive is none.
@@ -155,6 +159,7 @@ func (l *Ledger) end(c *container) {
 		l.step.effects.Ended = append(l.step.effects.Ended, c.target.Cgroup)
 	}
 	c.state, c.before, c.raised, c.target = Stopped, nil, 0, protect.Target{}
+	l.recomputeSharers(c)
 	l.touch(c.pod)
 }
 

@@ -30,6 +30,8 @@ type Options struct {
 	Machine machine.Machine
 	// Raises are the memory.high values that the stall guard had set when the plugin ended, by container id.
 	Raises map[string]uint64
+	// Claims are those that had an allocation when the plugin ended.
+	Claims []Claim
 }
 
 // Ledger is the state of this node's pods. It is not safe for concurrent use: its driver holds one lock around every
@@ -42,6 +44,9 @@ type Ledger struct {
 	resolved config.Resolved
 	manager  *memorymanager.Manager // nil under the policy None
 	runtime  Runtime                // as connected last
+
+	claims map[string]*Claim  // every claim that has an allocation, by UID
+	aside  []config.Claimable // what the manager's nodes lack of the configuration's, for claims
 
 	pods       map[string]*pod       // every living pod, by UID
 	living     []*pod                // the same pods; pod.index is the position
@@ -84,6 +89,7 @@ func New(now time.Time, o Options) (*Ledger, error) {
 		pods:       map[string]*pod{},
 		containers: map[string]*container{},
 		raises:     o.Raises,
+		claims:     map[string]*Claim{},
 		counters:   Counters{Rejections: map[string]uint64{}, Unpinned: map[string]uint64{}},
 	}
 	l.connected.set(now, "not connected to a runtime yet")
@@ -94,17 +100,21 @@ func New(now time.Time, o Options) (*Ledger, error) {
 			l.allNodes = l.allNodes.Union(nodeset.Of(node.ID))
 		}
 	}
+	for i := range o.Claims {
+		l.claims[o.Claims[i].UID] = &o.Claims[i]
+	}
+	l.aside = l.setAside(o.Config)
 	var err error
-	l.manager, err = managerFor(o.Config)
+	l.manager, err = managerFor(o.Config, l.aside)
 	return l, err
 }
 
 // managerFor is nil under the policy None.
-func managerFor(resolved config.Resolved) (*memorymanager.Manager, error) {
+func managerFor(resolved config.Resolved, aside []config.Claimable) (*memorymanager.Manager, error) {
 	if !resolved.Static {
 		return nil, nil
 	}
-	manager, err := memorymanager.New(resolved.Nodes, resolved.Manager)
+	manager, err := memorymanager.New(config.NodesForPods(resolved.Nodes, aside), resolved.Manager)
 	if err != nil {
 		return nil, fmt.Errorf("memory manager: %w", err)
 	}
@@ -146,6 +156,8 @@ type Effects struct {
 	Err error
 	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
 	Allocations []Delta
+	// ClaimsChanged is set when the claims are others: they must be on disk before the answer goes out.
+	ClaimsChanged bool
 	// Journal are the container files that the answer or the updates are going to write.
 	Journal []Journaled
 	// Over are the cgroups of pods and containers that have ended: nothing of them is left to restore.

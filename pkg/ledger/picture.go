@@ -25,6 +25,9 @@ func (l *Ledger) View() View {
 	if l.manager != nil {
 		view.Nodes = l.manager.Nodes()
 	}
+	if l.resolved.Config.DRA.Enabled {
+		view.Claimable, view.Claims = l.claimableViews(), l.Claims()
+	}
 	l.refreshPodViews()
 	for _, p := range l.living {
 		view.Pods = append(view.Pods, p.view)
@@ -140,6 +143,9 @@ func (l *Ledger) podView(p *pod) *PodView {
 				onOneNode(shown.Blocks)
 			}
 			shown.Shared = view.Blocks != nil && len(request(c)) == 0
+		}
+		if len(c.claims) > 0 {
+			shown.Claims, shown.Claimed, shown.Blocks = l.claimsOf(c)
 		}
 		view.Containers = append(view.Containers, shown)
 	}

@@ -67,11 +67,12 @@ func (e RejectConfig) apply(l *Ledger) {
 
 // takeNodes makes a new node map when the configuration changes it; the allocations stay where they are.
 func (l *Ledger) takeNodes(resolved config.Resolved) error {
-	if resolved.Static == l.resolved.Static && reflect.DeepEqual(resolved.Nodes, l.resolved.Nodes) &&
+	aside := l.setAside(resolved)
+	if reflect.DeepEqual(aside, l.aside) && resolved.Static == l.resolved.Static && reflect.DeepEqual(resolved.Nodes, l.resolved.Nodes) &&
 		reflect.DeepEqual(resolved.Manager, l.resolved.Manager) {
 		return nil
 	}
-	manager, err := managerFor(resolved)
+	manager, err := managerFor(resolved, aside)
 	if err != nil {
 		return err
 	}
@@ -88,6 +89,7 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 	if manager != nil && l.manager != nil {
 		manager.Observe(l.manager.Cover())
 	}
-	l.manager, l.fitted = manager, 0
+	l.manager, l.aside, l.fitted = manager, aside, 0
+	l.step.whole = true
 	return nil
 }

@@ -63,6 +63,9 @@ func (l *Ledger) recompute(p *pod) {
 // their old request, within the new limit, is still nearer than an estimate from the values of the creation, and they
 // have the new one soon.
 func (l *Ledger) estimate(c *container) podinfo.Estimate {
+	if claimed, known := l.claimedEstimate(c); known {
+		return claimed
+	}
 	p := c.pod
 	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0 || p.info.OwnMemory()) {
 		if known, ok := (podinfo.Answer{Pod: p.info, Source: p.source}).Estimate(c.name); ok {

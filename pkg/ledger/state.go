@@ -72,6 +72,9 @@ type container struct {
 	// updating is when an update of the kubelet's was answered whose end has not been observed; zero otherwise.
 	updating time.Time
 
+	// claims are the parts of resource claims that it uses; nil unless the configuration enables them.
+	claims []ClaimRef
+
 	// kind, wishes, request, cpus and wanted follow from resources, the pod and the configuration.
 	kind    memoryqos.Kind
 	wishes  config.Wishes

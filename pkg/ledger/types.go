@@ -61,6 +61,8 @@ type Container struct {
 	// CgroupsPath is the OCI spec's linux.cgroupsPath.
 	CgroupsPath string
 	Resources   Resources
+	// Claims are the parts of resource claims that it uses.
+	Claims []ClaimRef
 }
 
 // Resources is what the kubelet asks for a container, through CRI.

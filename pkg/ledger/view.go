@@ -29,6 +29,10 @@ type View struct {
 	Kubepods string
 	// Pods are sorted by namespace, name and UID.
 	Pods []*PodView
+	// Claimable is what resource claims may have and have, by node and type; nil unless the configuration enables them. Claims are
+	// those that have an allocation.
+	Claimable []ClaimableView
+	Claims    []Claim
 	// Rejections are the last containers of living pods that could not be placed, newest first.
 	Rejections []Rejection
 	// Cover says whether the allocations hold, as sampled last; nil before the first time. It is not a part of the generation.
@@ -87,7 +91,11 @@ type ContainerView struct {
 	NoPolicy     string
 	// Unplaced is why a living container has no nodes although it asked for some; nil when it has, or may not have any.
 	Unplaced *Rejection
-	// Blocks are its allocations, with PerNode.
+	// Claims are the namespaces and names of its resource claims, and Claimed what they allocate for it alone: nil where it shares
+	// one with another container.
+	Claims  []string
+	Claimed memorymanager.Request
+	// Blocks are its allocations, with PerNode: its claims', or the Memory Manager's.
 	Blocks []memorymanager.Block
 	// Shared is set when they are what it shares with others of its pod's allocation.
 	Shared bool

@@ -170,3 +170,33 @@ func (c *column) index(all nodeset.Set) error {
 	}
 	return nil
 }
+
+// Capacity is what containers can have of a type of memory on a node, and what they have; false where the node has none of it.
+func (m *Manager) Capacity(node int, name MemoryType) (allocatable, allocated uint64, there bool) {
+	c := m.column(name)
+	if c == nil || !c.listed.Has(node) {
+		return 0, 0, false
+	}
+	return c.allocatable[node], c.allocated[node], true
+}
+
+// Of is the request's amount of a type in bytes; 0 where it has none.
+func (r Request) Of(name MemoryType) uint64 {
+	for _, amount := range r {
+		if amount.Type == name {
+			return amount.Bytes
+		}
+	}
+	return 0
+}
+
+// AtLeast is a request, sorted by type, with at least this amount of its type.
+func (r Request) AtLeast(amount Amount) Request {
+	at, there := slices.BinarySearchFunc(r, amount.Type, func(a Amount, name MemoryType) int { return cmp.Compare(a.Type, name) })
+	r = slices.Clone(r)
+	if !there {
+		return slices.Insert(r, at, amount)
+	}
+	r[at].Bytes = max(r[at].Bytes, amount.Bytes)
+	return r
+}

@@ -5,6 +5,8 @@ type Source string
 
 // The sources, the most trusted first. Kubelet and APIServer know the pod; the others are read from the runtime's event.
 const (
+	// SourceClaim is a resource claim of the container's own (Dynamic Resource Allocation). Exact.
+	SourceClaim Source = "claim"
 	// SourceKubelet is the kubelet's pod API (KEP-4188). Exact.
 	SourceKubelet Source = "kubelet"
 	// SourceAPIServer is the API server's pod. Exact.

@@ -41,7 +41,16 @@ func ContainerOf(container *api.Container) ledger.Container {
 		State:       stateOf(container.GetState()),
 		CgroupsPath: linux.GetCgroupsPath(),
 		Resources:   resources,
+		Claims:      ledger.ClaimRefs(devices(container.GetCDIDevices()), container.GetEnv()),
 	}
+}
+
+// devices are the names of CDI devices; runtimes without CDI in NRI show none.
+func devices(from []*api.CDIDevice) (names []string) {
+	for _, device := range from {
+		names = append(names, device.GetName())
+	}
+	return names
 }
 
 func stateOf(state api.ContainerState) ledger.State {

@@ -13,7 +13,7 @@ var kinds = func() map[string]reflect.Type {
 		ledger.AbandonContainer{}, ledger.Bring{}, ledger.Connected{}, ledger.Covered{}, ledger.CreateContainer{}, ledger.Disconnected{},
 		ledger.EndContainer{}, ledger.EndPod{}, ledger.FailUpdate{}, ledger.Observed{}, ledger.PodFacts{}, ledger.Presence{},
 		ledger.Raise{}, ledger.Reconfigure{}, ledger.RejectConfig{}, ledger.Resend{}, ledger.RunPod{}, ledger.Settled{}, ledger.StartContainer{},
-		ledger.Synchronize{}, ledger.UpdateContainer{}, ledger.UpdatePod{}, ledger.Withheld{},
+		ledger.Synchronize{}, ledger.UpdateContainer{}, ledger.UpdatePod{}, ledger.Withheld{}, ledger.PrepareClaim{}, ledger.UnprepareClaim{},
 	} {
 		named[kindOf(event)] = reflect.TypeOf(event)
 	}

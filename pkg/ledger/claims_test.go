@@ -1,0 +1,275 @@
+package ledger
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+const claimGi = uint64(1) << 30
+
+// on is a part of a claim: memory on a node.
+func on(node int, bytes uint64) ClaimPart {
+	return ClaimPart{Request: "mem", Node: node, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}}
+}
+
+func claimOf(name string, pods []string, parts ...ClaimPart) Claim {
+	return Claim{UID: "uid-" + name, Namespace: "default", Name: name, Pods: pods, Parts: parts}
+}
+
+// claimed creates a container with parts of claims.
+func claimed(pod Pod, name string, limit uint64, refs ...ClaimRef) CreateContainer {
+	bytes := int64(limit)
+	return CreateContainer{Pod: pod, Container: Container{
+		ID: pod.Name + "-" + name, PodID: pod.ID, Name: name, CgroupsPath: pod.CgroupParent + "/" + pod.Name + name,
+		Resources: Resources{MemoryLimit: &bytes}, Claims: refs,
+	}}
+}
+
+func claimPod(name, class string) Pod {
+	return Pod{ID: "sandbox-" + name, UID: name, Namespace: "default", Name: name, CgroupParent: "/kubepods/" + class + "pod" + name}
+}
+
+func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
+	now := time.Unix(1, 0)
+	l := newLedger(t, "dra: {enabled: true, share: 50%}")
+	half := l.claimableViews()[0].Capacity
+	rest, _, _ := l.manager.Capacity(0, memorymanager.Memory)
+	for _, step := range []struct {
+		name    string
+		event   Event
+		err     string
+		claimed [2]uint64 // bytes on nodes 0 and 1 afterwards
+		changed bool
+	}{
+		{"a claim", PrepareClaim{claimOf("a", []string{"p"}, on(0, claimGi))}, "", [2]uint64{claimGi, 0}, true},
+		{"the same again", PrepareClaim{claimOf("a", []string{"p"}, on(0, claimGi))}, "", [2]uint64{claimGi, 0}, false},
+		{"for another pod", PrepareClaim{claimOf("a", []string{"q"}, on(0, claimGi))}, "", [2]uint64{claimGi, 0}, true},
+		{"on two nodes", PrepareClaim{claimOf("b", nil, on(0, claimGi), on(1, 2*claimGi))}, "", [2]uint64{2 * claimGi, 2 * claimGi}, true},
+		{"allocated anew elsewhere", PrepareClaim{claimOf("a", nil, on(1, claimGi))}, "", [2]uint64{claimGi, 3 * claimGi}, true},
+		{"more than there is", PrepareClaim{claimOf("c", nil, on(0, 1<<60))}, "claim default/c: takes 1Ei of memory on NUMA node 0, where claims have 14.5Gi left", [2]uint64{claimGi, 3 * claimGi}, false},
+		{"a sum beyond 64 bits", PrepareClaim{claimOf("c", nil, on(0, 1<<63), on(0, 1<<63))}, "claim default/c: takes 8Ei of memory on NUMA node 0, where claims have 14.5Gi left", [2]uint64{claimGi, 3 * claimGi}, false},
+		{"no such node", PrepareClaim{claimOf("c", nil, on(7, claimGi))}, "claim default/c: NUMA node 7 has no memory for claims", [2]uint64{claimGi, 3 * claimGi}, false},
+		{"nothing", PrepareClaim{claimOf("c", nil)}, "claim default/c: has no UID or no NUMA node", [2]uint64{claimGi, 3 * claimGi}, false},
+		{"released", UnprepareClaim{"uid-a"}, "", [2]uint64{claimGi, 2 * claimGi}, true},
+		{"released again", UnprepareClaim{"uid-a"}, "", [2]uint64{claimGi, 2 * claimGi}, false},
+	} {
+		effects := l.Step(now, step.event)
+		if got := fmt.Sprint(effects.Err); got != step.err && (effects.Err != nil || step.err != "") {
+			t.Errorf("%s: got %v, want %s", step.name, effects.Err, step.err)
+		}
+		sums := l.claimed("")
+		got := [2]uint64{sums[key{0, memorymanager.Memory}], sums[key{1, memorymanager.Memory}]}
+		if got != step.claimed || effects.ClaimsChanged != step.changed {
+			t.Errorf("%s: claims have %v, changed %v; want %v, %v", step.name, got, effects.ClaimsChanged, step.claimed, step.changed)
+		}
+		if left, _, _ := l.manager.Capacity(0, memorymanager.Memory); left != rest {
+			t.Errorf("%s: pods without claims may have %d on node 0, want %d", step.name, left, rest)
+		}
+	}
+	// Beyond the share, which has been lowered since the scheduler looked: what pods have is not touched, what they may have is.
+	if effects := l.Step(now, PrepareClaim{claimOf("big", nil, on(0, half))}); effects.Err != nil {
+		t.Fatal(effects.Err)
+	}
+	if left, _, _ := l.manager.Capacity(0, memorymanager.Memory); left != rest-claimGi {
+		t.Errorf("pods may have %d beside claims larger than the share, want %d", left, rest-claimGi)
+	}
+	l.Step(now, UnprepareClaim{"uid-big"})
+	if left, _, _ := l.manager.Capacity(0, memorymanager.Memory); left != rest {
+		t.Errorf("pods may have %d again, want %d", left, rest)
+	}
+}
+
+func TestAContainerHasTheNodesAndAmountsOfItsClaims(t *testing.T) {
+	now := time.Unix(1, 0)
+	web, other := claimPod("web", ""), claimPod("other", "")
+	burstable := claimPod("burst", "burstable/")
+	a := claimOf("a", []string{"web", "burst"}, on(1, 2*claimGi))
+	two := claimOf("two", []string{"web"}, on(0, claimGi), on(1, claimGi))
+	refA, ref0, ref1 := ClaimRef{"uid-a", 0}, ClaimRef{"uid-two", 0}, ClaimRef{"uid-two", 1}
+	for name, test := range map[string]struct {
+		before []Event
+		create CreateContainer
+		want   string // mems min low high, or the error
+	}{
+		"one claim":                     {nil, claimed(web, "main", 2*claimGi, refA), "1 2104532992 - -"},
+		"a limit above the claim":       {nil, claimed(web, "main", 4*claimGi, refA), "1 2147483648 - 4080218112"},
+		"Burstable: the claim protects": {nil, claimed(burstable, "main", 4*claimGi, refA), "1 - 2147483648 4080218112"},
+		"a claim over two nodes":        {nil, claimed(web, "main", 2*claimGi, ref0, ref1), "0-1 2104532992 - -"},
+		"one request of a claim":        {nil, claimed(web, "main", claimGi, ref1), "1 1052266496 - -"},
+		"several claims":                {nil, claimed(web, "main", 3*claimGi, refA, ref0), "0-1 3156799488 - -"},
+		"the other requests of a claim": {[]Event{claimed(web, "side", claimGi, ref0)}, claimed(web, "main", claimGi, ref1), "1 1052266496 - -"},
+		"shared by containers of a pod": {[]Event{claimed(web, "side", claimGi, refA)}, claimed(web, "main", claimGi, refA), "1 1052266496 - -"},
+		"after the one that shared it":  {[]Event{claimed(web, "init", 2*claimGi, refA), EndContainer{"web-init"}}, claimed(web, "main", 2*claimGi, refA), "1 2104532992 - -"},
+		"not prepared":                  {nil, claimed(web, "main", claimGi, ClaimRef{"uid-z", 0}), "its resource claim uid-z is not prepared on this node"},
+		"of another pod":                {nil, claimed(other, "main", claimGi, refA), "the resource claim default/a is not reserved for its pod"},
+		"no such device":                {nil, claimed(web, "main", claimGi, ClaimRef{"uid-a", 3}), "the resource claim default/a has no device 3"},
+		"in use by another pod":         {[]Event{claimed(burstable, "main", claimGi, refA)}, claimed(web, "main", claimGi, refA), "the resource claim default/a is in use by pod default/burst: containers of one pod can share a claim, pods cannot"},
+		"after the other pod has ended": {[]Event{claimed(burstable, "main", claimGi, refA), EndPod{burstable}}, claimed(web, "main", 2*claimGi, refA), "1 2104532992 - -"},
+		"the kubelet has set the cpuset": {nil, func() CreateContainer {
+			c := claimed(web, "main", 2*claimGi, refA)
+			c.Container.Resources.Mems = "0"
+			return c
+		}(), " 2104532992 - -"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "topologyManagerPolicy: single-numa-node\ndra: {enabled: true}")
+			for _, event := range append([]Event{PrepareClaim{a}, PrepareClaim{two}}, test.before...) {
+				if effects := l.Step(now, event); effects.Err != nil {
+					t.Fatal(effects.Err)
+				}
+			}
+			effects := l.Step(now, test.create)
+			file := func(name string) string {
+				if text, set := effects.Answer.Unified[name]; set {
+					return text
+				}
+				return "-"
+			}
+			got := strings.Join([]string{effects.Answer.CpusetMems, file("memory.min"), file("memory.low"), file("memory.high")}, " ")
+			if effects.Err != nil {
+				got = effects.Err.Error()
+			}
+			if got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+			if entries := l.manager.State().Entries; len(entries) > 0 {
+				t.Errorf("a container with claims is allocated by the Memory Manager: %v", entries)
+			}
+		})
+	}
+}
+
+// A container of a claim runs on when the record of it is lost, and is brought to the claim once that is prepared again.
+func TestAClaimThatIsPreparedAgain(t *testing.T) {
+	now := time.Unix(1, 0)
+	l := newLedger(t, "dra: {enabled: true}")
+	web := claimPod("web", "")
+	c := claimed(web, "main", claimGi, ClaimRef{"uid-a", 0}).Container
+	c.State = Running
+	found := "1"
+	l.Step(now, Synchronize{Pods: []Pod{web}, Containers: []Container{c}, Found: Found{Files: map[string]Files{c.ID: {Mems: &found}}}})
+	if got := l.containers[c.ID]; got.nodes.String() != "1" || got.pinning != "not pinned: its resource claim uid-a is not prepared on this node" {
+		t.Errorf("nodes %s, %s", got.nodes, got.pinning)
+	}
+	effects := l.Step(now, PrepareClaim{claimOf("a", []string{"web"}, on(0, claimGi))})
+	if got := l.containers[c.ID]; got.nodes.String() != "0" || !slices.Equal(effects.Bring, []string{c.ID}) {
+		t.Errorf("nodes %s, to bring %v", got.nodes, effects.Bring)
+	}
+	l.Step(now, UnprepareClaim{"uid-a"})
+	if got := l.containers[c.ID]; got.nodes.String() != "0" {
+		t.Errorf("a running container lost its nodes with its claim: %s", got.nodes)
+	}
+}
+
+func TestWithoutDRANothingHeedsClaims(t *testing.T) {
+	l := newLedger(t, "")
+	effects := l.Step(time.Unix(1, 0), claimed(claimPod("web", ""), "main", claimGi, ClaimRef{"uid-a", 0}))
+	if effects.Err != nil || effects.Answer.CpusetMems != "0" {
+		t.Errorf("%v, %v", effects.Answer, effects.Err)
+	}
+	if view := l.View(); view.Claimable != nil || view.Claims != nil {
+		t.Errorf("%v, %v", view.Claimable, view.Claims)
+	}
+}
+
+// Whatever comes in whatever order, a restart of the plugin included: what is allocated for claims is what is prepared and not
+// released, and pods never have what claims may have.
+func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		now := time.Unix(1, 0)
+		l := newLedger(t, "dra: {enabled: true}")
+		want := map[string]Claim{}
+		var kept []Claim // in the file
+		for range 300 {
+			name := fmt.Sprint("c", r.IntN(12))
+			var event Event
+			switch r.IntN(5) {
+			case 0, 1:
+				event = PrepareClaim{claimOf(name, []string{"p" + name}, on(r.IntN(2), claimGi<<r.IntN(3)), on(r.IntN(2), claimGi))}
+			case 2:
+				event = UnprepareClaim{"uid-" + name}
+			case 3:
+				pod := claimPod("p"+name, []string{"", "burstable/"}[r.IntN(2)])
+				event = claimed(pod, "main", claimGi<<r.IntN(3), []ClaimRef{{"uid-" + name, r.IntN(2)}}[:r.IntN(2)]...)
+			default:
+				if r.IntN(4) > 0 {
+					event = EndPod{claimPod("p"+name, "")}
+					break
+				}
+				state := l.manager.State()
+				restarted, err := New(now, Options{Config: l.resolved, Machine: l.machine, Claims: kept})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := restarted.Restore(state); err != nil {
+					t.Fatal(err)
+				}
+				l = restarted
+				continue
+			}
+			effects := l.Step(now, event)
+			if effects.ClaimsChanged {
+				kept = l.Claims()
+			}
+			switch e := event.(type) {
+			case PrepareClaim:
+				if effects.Err == nil {
+					want[e.Claim.UID] = e.Claim
+				}
+			case UnprepareClaim:
+				delete(want, e.UID)
+			}
+			for i, node := range l.manager.Nodes() {
+				for _, table := range node.Memory {
+					claims := l.claimed("")[key{i, table.Type}]
+					whole, _, _ := l.manager.Capacity(i, table.Type)
+					for _, aside := range l.aside {
+						if aside.Node == i {
+							whole += aside.Amounts.Of(table.Type)
+						}
+					}
+					if table.Reserved+claims > whole {
+						t.Fatalf("seed %d: pods have %d and claims %d of %d on node %d", seed, table.Reserved, claims, whole, i)
+					}
+				}
+			}
+		}
+		if diff := cmp.Diff(slices.SortedFunc(maps.Values(want), func(a, b Claim) int { return strings.Compare(a.UID, b.UID) }), l.Claims()); diff != "" && len(want) > 0 {
+			t.Errorf("seed %d (-prepared +allocated):\n%s", seed, diff)
+		}
+	}
+}
+
+func TestClaimRefs(t *testing.T) {
+	const uid = "8f3e2b6a-0b1c-4c7e-9d55-6a1b2c3d4e5f"
+	ref := ClaimRef{uid, 12}
+	device := "memory.noderesource.dev/" + ClaimClass + "=" + ref.Device()
+	for name, test := range map[string]struct {
+		devices, environment []string
+		want                 []ClaimRef
+	}{
+		"a device":          {[]string{"nvidia.com/gpu=0", device}, nil, []ClaimRef{ref}},
+		"the environment":   {nil, []string{"PATH=/bin", ref.Variable() + "=numa-0"}, []ClaimRef{ref}},
+		"both":              {[]string{device}, []string{ClaimRef{"other", 1}.Variable() + "=numa-1"}, []ClaimRef{ref}},
+		"twice":             {[]string{device, device}, nil, []ClaimRef{ref}},
+		"another class":     {[]string{"memory.noderesource.dev/gpu=" + ref.Device()}, nil, nil},
+		"no part":           {[]string{"a/" + ClaimClass + "=abc", "a/" + ClaimClass + "=abc-x", "a/" + ClaimClass}, []string{claimVariable + "=1", claimVariable}, nil},
+		"a path":            {[]string{"a/" + ClaimClass + "=../../etc-0"}, nil, nil},
+		"a part beyond any": {[]string{"a/" + ClaimClass + "=abc-65536"}, nil, nil},
+		"nothing":           {},
+	} {
+		if diff := cmp.Diff(test.want, ClaimRefs(test.devices, test.environment)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
