@@ -10,6 +10,7 @@ import (
 	eventrecord "k8s.io/client-go/tools/record"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -67,6 +68,16 @@ func topologyClient(c config.Config) (rest.Interface, string, error) {
 	return client, node, err
 }
 
+// claimsClient reads claims and writes the slice of the node that it names.
+func claimsClient(c config.Config) (rest.Interface, string, error) {
+	credentials, node, err := apiClient(c)
+	if err != nil {
+		return nil, "", err
+	}
+	client, err := dra.NewClient(credentials)
+	return client, node, err
+}
+
 // checkClients makes the clients that run makes when it starts, and returns the errors that would end it. What depends on
 // where run is started, the service account of its pod and NODE_NAME, is a warning.
 func checkClients(c config.Config) (warnings []string, err error) {
@@ -98,6 +109,10 @@ func checkClients(c config.Config) (warnings []string, err error) {
 	if c.NodeResourceTopology.Enabled {
 		_, _, err := topologyClient(c)
 		note("nodeResourceTopology", err)
+	}
+	if c.DRA.Enabled {
+		_, _, err := claimsClient(c)
+		note("dra", err)
 	}
 	return warnings, strictyaml.Join(errs...)
 }

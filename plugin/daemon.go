@@ -35,6 +35,7 @@ type daemonOptions struct {
 	metricsAddress      string // empty has no HTTP server
 	podResources        string // socket of our PodResources API
 	daemonSet           string // NAMESPACE/NAME of the DaemonSet that runs this; empty knows none
+	pluginRegistry, cdi string // of the kubelet and the runtime, for resource claims
 	record              string // folder of the recordings; empty records nothing
 	verbose             int    // -v
 	log                 *logrus.Logger

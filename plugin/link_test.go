@@ -17,6 +17,7 @@ func TestTheDaemonLinksNoRuntimeSide(t *testing.T) {
 		"github.com/containerd/nri/pkg/adaptation", "github.com/containerd/nri/pkg/runtime-tools/generate",
 		"github.com/containerd/nri/plugins/default-validator", "github.com/opencontainers/runtime-tools/generate",
 		"github.com/nri-memory-manager/nri-memory-manager/pkg/kubectl", "k8s.io/client-go/tools/remotecommand",
+		"k8s.io/client-go/kubernetes", "k8s.io/dynamic-resource-allocation/kubeletplugin",
 		"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri", "github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/systemd",
 	} {
 		if slices.Contains(packages, unwanted) {

@@ -23,6 +23,9 @@ const (
 	defaultSystemdSocket = "/run/systemd/private"
 	defaultKubeletPods   = podinfo.DefaultKubeletSocket
 	defaultMetrics       = "127.0.0.1:8891"
+
+	defaultPluginRegistry = "/var/lib/kubelet/plugins_registry"
+	defaultCDI            = "/var/run/cdi"
 )
 
 // hostOptions are the flags of commands that touch this host.

@@ -47,6 +47,8 @@ have. "nri-memory-manager rollback" takes it back.`,
 	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API, unless requestSources leaves it out")
 	flags.StringVar(&o.metricsAddress, "metrics-address", defaultMetrics, "where /metrics, /healthz and /readyz are served, and on loopback /status and the page; empty is nowhere")
 	flags.StringVar(&o.podResources, "podresources-socket", "", "socket of the PodResources API, where the configuration enables it (default podresources.sock in the state folder)")
+	flags.StringVar(&o.pluginRegistry, "plugin-registry", defaultPluginRegistry, "the kubelet's folder plugins_registry, where the configuration enables dra")
+	flags.StringVar(&o.cdi, "cdi-dir", defaultCDI, "folder of the runtime's CDI specifications, where the configuration enables dra")
 	flags.StringVar(&o.daemonSet, "daemonset", "", "NAMESPACE/NAME of the DaemonSet that runs this: with onTermination: Rollback, the values are kept as long as it stands")
 	flags.StringVar(&o.record, "record", "", "folder to record events and decisions in, for replay; empty records nothing")
 	flags.CountVarP(&o.verbose, "verbose", "v", "log more than the configuration says: -v debug, -vv trace")
@@ -61,7 +63,7 @@ func env(name, otherwise string) string {
 }
 
 func (o *runOptions) run(ctx context.Context) error {
-	err := absolute(&o.socket, &o.configPath, &o.stateDir, &o.cgroups, &o.kubeletPods, &o.record)
+	err := absolute(&o.socket, &o.configPath, &o.stateDir, &o.cgroups, &o.kubeletPods, &o.record, &o.pluginRegistry, &o.cdi)
 	if err != nil {
 		return err
 	}

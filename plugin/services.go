@@ -86,6 +86,13 @@ func (d *daemon) services() ([]part, error) {
 		}
 		parts = append(parts, export)
 	}
+	if d.options.config.DRA.Enabled {
+		driver, err := d.claimsDriver()
+		if err != nil {
+			return nil, fmt.Errorf("dra: %w", err)
+		}
+		parts = append(parts, driver...)
+	}
 	return parts, nil
 }
 

@@ -72,6 +72,7 @@ type Agent struct {
 	requests  *podinfo.Resolver
 	sourced   bool            // requests has sources
 	raises    *durable.Writer // of raisesFile
+	claims    *durable.Writer // of claimsFile
 	recorder  Recorder        // nil where nothing is recorded
 	counters  counters
 	ancestors ancestors
@@ -85,6 +86,7 @@ type Agent struct {
 	outbox
 	picture             *picture                                     // of the ledger's generation; nil when there is none yet
 	apply               func(context.Context, []ledger.Update) error // nil where the runtime takes no unasked updates
+	reread              func(context.Context, ledger.Claim)          // nil without claims
 	sending             bool                                         // updates are on their way to the runtime
 	storeError          string                                       // why there is no checkpoint
 	lastCheckpointError string                                       // in the log
@@ -123,9 +125,11 @@ func New(opts Options) (*Agent, error) {
 	for _, warning := range resolved.Warnings {
 		a.log.Warn(warning)
 	}
-	a.ledger, err = ledger.New(opts.Now(), ledger.Options{
-		Config: resolved, Machine: opts.Machine, Raises: loadRaises(raisesPath(opts.StateDir), a.log),
-	})
+	begin := ledger.Options{Config: resolved, Machine: opts.Machine, Raises: loadRaises(raisesPath(opts.StateDir), a.log)}
+	if resolved.Config.DRA.Enabled {
+		begin.Claims = loadClaims(claimsPath(opts.StateDir), a.log)
+	}
+	a.ledger, err = ledger.New(opts.Now(), begin)
 	if err != nil {
 		return nil, err
 	}
@@ -168,6 +172,7 @@ func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
 		log.WithError(err).Error("the journal of written cgroup files cannot be used: rollback will not know them")
 	}
 	a.raises = durable.NewWriter(durable.Options{Path: raisesPath(dir)})
+	a.claims = durable.NewWriter(durable.Options{Path: claimsPath(dir)})
 	if a.store, err = checkpoint.Open(dir); err != nil {
 		a.storeError = err.Error()
 		log.WithError(err).Error("the checkpoint cannot be used: allocations are kept in memory only")
@@ -246,7 +251,7 @@ func (a *Agent) Close(ctx context.Context) error {
 	if a.journal != nil {
 		errs = append(errs, a.journal.Close(ctx))
 	}
-	return errors.Join(append(errs, a.raises.Close(ctx))...)
+	return errors.Join(append(errs, a.raises.Close(ctx), a.claims.Close(ctx))...)
 }
 
 // systemdTimeout is how long systemd has to confirm the last values, of the time that Close has.

@@ -111,6 +111,7 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
 	}
+	a.rereadClaims(ctx, pod, container)
 	free, mems := a.freePages(pod, container), a.podMems(pod)
 	a.observeCover()
 	effects, ticket := a.decide(pod, func(known podinfo.Answer) ledger.Event {

@@ -191,7 +191,7 @@ func (e *Exporter) get(ctx context.Context) error {
 }
 
 func (e *Exporter) create(ctx context.Context, zones topology.ZoneList, attributes topology.AttributeList) error {
-	owners, unowned := e.owners(ctx)
+	owners, unowned := Owners(ctx, e.Client, e.Node)
 	err := e.send(ctx, e.Client.Post(), &topology.NodeResourceTopology{
 		ObjectMeta: metav1.ObjectMeta{Name: e.Node, Labels: managedBy, OwnerReferences: owners}, Zones: zones, Attributes: attributes})
 	if apierrors.IsNotFound(err) {
@@ -212,9 +212,9 @@ func (e *Exporter) send(ctx context.Context, request *rest.Request, object *topo
 	return err
 }
 
-// owners are the Node, so that the object is deleted together with it.
-func (e *Exporter) owners(ctx context.Context) ([]metav1.OwnerReference, error) {
-	text, err := e.Client.Get().AbsPath("/api/v1/nodes", e.Node).
+// Owners are the Node, so that an object is deleted together with it. The client may be of any API group.
+func Owners(ctx context.Context, client rest.Interface, name string) ([]metav1.OwnerReference, error) {
+	text, err := client.Get().AbsPath("/api/v1/nodes", name).
 		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
 	if err != nil {
 		return nil, err
@@ -223,7 +223,7 @@ func (e *Exporter) owners(ctx context.Context) ([]metav1.OwnerReference, error) 
 	if err := json.Unmarshal(text, &node); err != nil {
 		return nil, err
 	}
-	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: e.Node, UID: node.UID}}, nil
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: node.UID}}, nil
 }
 
 func same(object *topology.NodeResourceTopology, zones topology.ZoneList, attributes topology.AttributeList) bool {

@@ -1,0 +1,134 @@
+// Package dra is the driver for resource claims on NUMA nodes (Dynamic Resource Allocation): it publishes the share of each node
+// that claims may have, prepares and unprepares claims for the kubelet, and names them to the runtime by CDI devices. The
+// scheduler decides where a claim is; what it gets there is the ledger's.
+// https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+package dra
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	resourceapi "k8s.io/api/resource/v1"
+	kresource "k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+// devicePrefix begins the name of a device; the number of the NUMA node follows.
+const devicePrefix = "numa-"
+
+// numaAttributes say the NUMA node of a device, for constraints with the devices of other drivers. The first is this driver's own,
+// the second Kubernetes' (standard from 1.37), and the others are those by which dra-driver-memory, dra-driver-cpu and
+// dra-driver-sriov align.
+var numaAttributes = []resourceapi.QualifiedName{"numaNode", "resource.kubernetes.io/numaNode", "dra.cpu/numaNode", "dra.net/numaNode"}
+
+// mostAttributes is the API's bound of attributes and capacities of a device together.
+const mostAttributes = resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice
+
+// Capacities have names of C identifiers: hugepages2Mi.
+func capacityName(memoryType memorymanager.MemoryType) resourceapi.QualifiedName {
+	return resourceapi.QualifiedName(strings.ReplaceAll(string(memoryType), "-", ""))
+}
+
+// Devices returns a device for each NUMA node of which claims may have something, in the given order of nodes. Claims share a
+// device by its capacities.
+func Devices(claimable []ledger.ClaimableView, hardware machine.Machine, order []int) []resourceapi.Device {
+	devices := make([]resourceapi.Device, 0, len(order))
+	for _, id := range order {
+		device := resourceapi.Device{
+			Name: fmt.Sprint(devicePrefix, id), AllowMultipleAllocations: new(true),
+			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
+		}
+		for _, c := range claimable {
+			if c.Node == id && c.Capacity > 0 {
+				device.Capacity[capacityName(c.Type)] = capacity(c)
+			}
+		}
+		if len(device.Capacity) > 0 {
+			device.Attributes = attributes(id, hardware, mostAttributes-len(device.Capacity))
+			devices = append(devices, device)
+		}
+	}
+	return devices
+}
+
+// capacity is consumed in whole steps. Without an amount of its own a claim has one step of memory, so that none is free, and no
+// huge pages.
+func capacity(c ledger.ClaimableView) resourceapi.DeviceCapacity {
+	step := config.ClaimStep(c.Type)
+	least := uint64(0)
+	if c.Type == memorymanager.Memory {
+		least = step
+	}
+	return resourceapi.DeviceCapacity{Value: bytes(c.Capacity), RequestPolicy: &resourceapi.CapacityRequestPolicy{
+		Default:    new(bytes(least)),
+		ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: new(bytes(least)), Step: new(bytes(step))},
+	}}
+}
+
+func bytes(n uint64) kresource.Quantity {
+	return *kresource.NewQuantity(int64(min(n, math.MaxInt64)), kresource.BinarySI)
+}
+
+// attributes are the device's NUMA node, its tier (0 is memory beside CPUs, 1 a node without), and the distances to all nodes as
+// far as there is room for them.
+func attributes(id int, hardware machine.Machine, room int) map[resourceapi.QualifiedName]resourceapi.DeviceAttribute {
+	all := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}
+	number := func(name resourceapi.QualifiedName, value int) {
+		all[name] = resourceapi.DeviceAttribute{IntValue: new(int64(value))}
+	}
+	for _, name := range numaAttributes {
+		number(name, id)
+	}
+	at := slices.IndexFunc(hardware.Nodes, func(n machine.Node) bool { return n.ID == id })
+	if at < 0 {
+		return all
+	}
+	node := hardware.Nodes[at]
+	tier := 0
+	if node.CPUs.IsEmpty() {
+		tier = 1
+	}
+	number("tier", tier)
+	if len(node.Distances) == len(hardware.Nodes) && len(all)+len(node.Distances) <= room {
+		for i, distance := range node.Distances {
+			number(resourceapi.QualifiedName(fmt.Sprint("distance", hardware.Nodes[i].ID)), distance)
+		}
+	}
+	return all
+}
+
+// hysteresis is how much more of a device's memory another must have free, as a part of the larger, to be put before it.
+const hysteresis = 10
+
+// Order returns the NUMA nodes in the order of their devices, which the scheduler takes as a preference: the one with most memory
+// free for claims first. It stays as it was while the first is not far behind another, for each change is a write.
+func Order(claimable []ledger.ClaimableView, was []int) []int {
+	free, most := map[int]uint64{}, uint64(0)
+	var nodes []int
+	for _, c := range claimable {
+		if !slices.Contains(nodes, c.Node) {
+			nodes = append(nodes, c.Node)
+		}
+		if c.Type == memorymanager.Memory {
+			free[c.Node] = c.Capacity - min(c.Capacity, c.Claimed)
+			most = max(most, c.Capacity)
+		}
+	}
+	slices.Sort(nodes)
+	slices.SortStableFunc(nodes, func(a, b int) int { return cmp.Compare(free[b], free[a]) })
+	if len(nodes) > 0 && sameNodes(nodes, was) && free[nodes[0]]-free[was[0]] <= most/hysteresis {
+		return was
+	}
+	return nodes
+}
+
+func sameNodes(a, b []int) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}

@@ -1,0 +1,169 @@
+package dra
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	kresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/cpuset"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+const gi = uint64(1) << 30
+
+// nodes are a node with CPUs, and a memory expander of an id that leaves a gap.
+var nodes = machine.Machine{Nodes: []machine.Node{
+	{ID: 0, Memory: 64 * gi, CPUs: cpuset.New(0, 1), Distances: []int{10, 17}},
+	{ID: 2, Memory: 256 * gi, Distances: []int{17, 10}},
+}}
+
+func TestDevices(t *testing.T) {
+	claimable := []ledger.ClaimableView{
+		{Node: 0, Type: "hugepages-1Gi", Capacity: 8 * gi}, {Node: 0, Type: "hugepages-2Mi"}, {Node: 0, Type: memorymanager.Memory, Capacity: 20 * gi},
+		{Node: 2, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 3, Type: memorymanager.Memory},
+	}
+	var got []string
+	for _, device := range Devices(claimable, nodes, []int{2, 0, 3}) {
+		if !*device.AllowMultipleAllocations {
+			t.Errorf("%s cannot be shared", device.Name)
+		}
+		var all []string
+		for name, value := range device.Attributes {
+			all = append(all, fmt.Sprintf("%s=%d", name, *value.IntValue))
+		}
+		for name, capacity := range device.Capacity {
+			p := capacity.RequestPolicy
+			all = append(all, fmt.Sprintf("%s: %s, default %s, min %s, step %s", name, capacity.Value.String(), p.Default, p.ValidRange.Min, p.ValidRange.Step))
+		}
+		slices.Sort(all)
+		got = append(got, device.Name+"\n  "+strings.Join(all, "\n  "))
+	}
+	want := []string{`numa-2
+  distance0=17
+  distance2=10
+  dra.cpu/numaNode=2
+  dra.net/numaNode=2
+  memory: 100Gi, default 2Mi, min 2Mi, step 2Mi
+  numaNode=2
+  resource.kubernetes.io/numaNode=2
+  tier=1`, `numa-0
+  distance0=10
+  distance2=17
+  dra.cpu/numaNode=0
+  dra.net/numaNode=0
+  hugepages1Gi: 8Gi, default 0, min 0, step 1Gi
+  memory: 20Gi, default 2Mi, min 2Mi, step 2Mi
+  numaNode=0
+  resource.kubernetes.io/numaNode=0
+  tier=0`}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestADeviceHasNoMoreAttributesThanTheAPIAdmits(t *testing.T) {
+	var large machine.Machine
+	for id := range 64 {
+		large.Nodes = append(large.Nodes, machine.Node{ID: id, Distances: make([]int, 64)})
+	}
+	devices := Devices([]ledger.ClaimableView{{Node: 5, Type: memorymanager.Memory, Capacity: gi}}, large, []int{5})
+	if n := len(devices[0].Attributes) + len(devices[0].Capacity); n > mostAttributes || len(devices[0].Attributes) != 5 {
+		t.Errorf("%d attributes and capacities: %v", n, devices[0].Attributes)
+	}
+}
+
+func TestOrder(t *testing.T) {
+	view := func(claimed ...uint64) (views []ledger.ClaimableView) {
+		for node, bytes := range claimed {
+			views = append(views, ledger.ClaimableView{Node: node, Type: "hugepages-2Mi", Capacity: gi},
+				ledger.ClaimableView{Node: node, Type: memorymanager.Memory, Capacity: 100 * gi, Claimed: bytes * gi})
+		}
+		return views
+	}
+	for name, test := range map[string]struct {
+		claimed   []uint64
+		was, want []int
+	}{
+		"at first":              {[]uint64{0, 0}, nil, []int{0, 1}},
+		"a little behind":       {[]uint64{10, 0}, []int{0, 1}, []int{0, 1}},
+		"far behind":            {[]uint64{11, 0}, []int{0, 1}, []int{1, 0}},
+		"and not back at once":  {[]uint64{11, 20}, []int{1, 0}, []int{1, 0}},
+		"after a start":         {[]uint64{50, 0, 20}, nil, []int{1, 2, 0}},
+		"another set of nodes":  {[]uint64{5, 0}, []int{0, 1, 2}, []int{1, 0}},
+		"more than there is":    {[]uint64{200, 95}, []int{0, 1}, []int{0, 1}},
+		"nothing for any claim": {nil, []int{0}, nil},
+	} {
+		if diff := cmp.Diff(test.want, Order(view(test.claimed...), test.was)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+func TestRead(t *testing.T) {
+	type change = func(*resourceapi.ResourceClaim, *resourceapi.DeviceRequestAllocationResult)
+	consumed := func(name, text string) change {
+		return func(_ *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult) {
+			r.ConsumedCapacity = map[resourceapi.QualifiedName]kresource.Quantity{resourceapi.QualifiedName(name): kresource.MustParse(text)}
+		}
+	}
+	const results = "status.allocation.devices.results"
+	for name, test := range map[string]struct {
+		change change
+		want   string // the error
+	}{
+		"good": {nil, ""},
+		"not allocated": {func(c *resourceapi.ResourceClaim, _ *resourceapi.DeviceRequestAllocationResult) {
+			c.Status.Allocation = nil
+		}, "status.allocation is missing: the claim is not allocated"},
+		"no UID":           {func(c *resourceapi.ResourceClaim, _ *resourceapi.DeviceRequestAllocationResult) { c.UID = "A/B" }, `metadata.uid is "A/B", want a UID`},
+		"another driver's": {func(_ *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult) { r.Driver = "gpu" }, results + " has no device of driver numa.example.com"},
+		"another node's":   {func(_ *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult) { r.Pool = "w2" }, results + `[1].pool is "w2", want this node's "w1"`},
+		"another device":   {func(_ *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult) { r.Device = "numa-64" }, results + `[1].device is "numa-64", want numa-0 to numa-63`},
+		"no number":        {func(_ *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult) { r.Device = "gpu-0" }, results + `[1].device is "gpu-0", want numa-0 to numa-63`},
+		"admin access": {func(_ *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult) {
+			r.AdminAccess = new(true)
+		}, results + "[1].adminAccess is true: memory has no administrative access"},
+		"no capacity": {func(_ *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult) {
+			r.ConsumedCapacity = nil
+		}, results + "[1].consumedCapacity is missing: the feature gate DRAConsumableCapacity of kube-apiserver and kube-scheduler must be on"},
+		"unknown capacity": {consumed("cpu", "1"), results + `[1].consumedCapacity has "cpu", want memory or hugepages<size>`},
+		"negative":         {consumed("memory", "-1"), results + "[1].consumedCapacity.memory is -1, want 0 to 2^63-1 whole bytes"},
+		"a fraction":       {consumed("hugepages1Gi", "1m"), results + "[1].consumedCapacity.hugepages1Gi is 1m, want 0 to 2^63-1 whole bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			from := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "claim", UID: "8f3e"}}
+			from.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", UID: "pod-1"}, {APIGroup: "x", Resource: "pods", UID: "no"}}
+			from.Status.Allocation = &resourceapi.AllocationResult{}
+			from.Status.Allocation.Devices.Results = []resourceapi.DeviceRequestAllocationResult{
+				{Request: "gpu", Driver: "gpu.example.com", Pool: "other", Device: "gpu-0"},
+				{Request: "mem/two", Driver: "numa.example.com", Pool: "w1", Device: "numa-3", ConsumedCapacity: map[resourceapi.QualifiedName]kresource.Quantity{
+					"memory": kresource.MustParse("3Gi"), "hugepages1Gi": kresource.MustParse("1Gi"), "hugepages2Mi": kresource.MustParse("0"),
+				}},
+			}
+			if test.change != nil {
+				test.change(from, &from.Status.Allocation.Devices.Results[1])
+			}
+			claim, err := Read(from, "numa.example.com", "w1")
+			if test.want != "" {
+				if err == nil || err.Error() != test.want {
+					t.Errorf("got  %v\nwant %s", err, test.want)
+				}
+				return
+			}
+			want := ledger.Claim{UID: "8f3e", Namespace: "ns", Name: "claim", Pods: []string{"pod-1"}, Parts: []ledger.ClaimPart{
+				{Request: "mem", Node: 3, Amounts: memorymanager.Request{{Type: "hugepages-1Gi", Bytes: gi}, {Type: memorymanager.Memory, Bytes: 3 * gi}}},
+			}}
+			if diff := cmp.Diff(want, claim); err != nil || diff != "" {
+				t.Errorf("%v %s", err, diff)
+			}
+		})
+	}
+}

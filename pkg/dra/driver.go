@@ -1,0 +1,277 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+	"k8s.io/utils/keymutex"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+)
+
+// NewClient returns a client for the API group resource.k8s.io. The clientset and the helper package of Kubernetes would do the
+// same and draw all API groups and their informers into the binary, 11 MB of them.
+func NewClient(config *rest.Config) (rest.Interface, error) {
+	scheme := runtime.NewScheme()
+	scheme.AddKnownTypes(resourceapi.SchemeGroupVersion, &resourceapi.ResourceClaim{}, &resourceapi.ResourceSlice{})
+	metav1.AddToGroupVersion(scheme, resourceapi.SchemeGroupVersion)
+	config = rest.CopyConfig(config)
+	config.APIPath, config.GroupVersion = "/apis", &resourceapi.SchemeGroupVersion
+	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	client, err := rest.RESTClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("client for resource claims: %w", err)
+	}
+	return client, nil
+}
+
+// Ledger is what keeps the claims' allocations.
+type Ledger interface {
+	// PrepareClaim and UnprepareClaim return once the change is on disk.
+	PrepareClaim(ctx context.Context, claim ledger.Claim) error
+	UnprepareClaim(ctx context.Context, uid string) error
+	Claims() []ledger.Claim
+}
+
+// Options are what a Driver is made of.
+type Options struct {
+	// Client is of NewClient. It needs the right to get resourceclaims.
+	Client rest.Interface
+	// Name is the driver's, Node the Kubernetes node's, which is the name of the pool too.
+	Name, Node string
+	// CDI is the folder in which the runtime looks for CDI specifications that come and go.
+	CDI    string
+	Ledger Ledger
+	Log    logrus.FieldLogger
+}
+
+// Driver prepares and unprepares claims. It speaks the kubelet's registration and DRA protocols on one socket.
+type Driver struct {
+	registration.UnimplementedRegistrationServer
+	drav1.UnimplementedDRAPluginServer
+	Options
+	cdi cdi
+	// claims has one change of a claim under way at a time.
+	claims keymutex.KeyMutex
+}
+
+// New returns a driver.
+func New(o Options) *Driver {
+	return &Driver{Options: o, cdi: cdi{o.CDI, o.Name}, claims: keymutex.NewHashed(0)}
+}
+
+// requestTimeout bounds one question to the API server.
+const requestTimeout = 10 * time.Second
+
+// Serve answers the kubelet on a socket in its folder plugins_registry until ctx ends.
+func (d *Driver) Serve(ctx context.Context, listener net.Listener) error {
+	if err := os.MkdirAll(d.CDI, 0o755); err != nil {
+		return fmt.Errorf("making the folder of CDI specifications: %w", err)
+	}
+	server := grpc.NewServer()
+	registration.RegisterRegistrationServer(server, d)
+	drav1.RegisterDRAPluginServer(server, d)
+	defer context.AfterFunc(ctx, server.Stop)()
+	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve the kubelet: %w", err)
+	}
+	return nil
+}
+
+// GetInfo answers a kubelet that has found the socket.
+func (d *Driver) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{Type: registration.DRAPlugin, Name: d.Name, SupportedVersions: []string{drav1.DRAPluginService}}, nil
+}
+
+// NotifyRegistrationStatus receives whether the kubelet has taken the driver.
+func (d *Driver) NotifyRegistrationStatus(_ context.Context, status *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+	if status.GetPluginRegistered() {
+		d.Log.Info("the kubelet has registered the driver for resource claims")
+	} else {
+		d.Log.WithField("reason", status.GetError()).Error("the kubelet refuses the driver for resource claims")
+	}
+	return &registration.RegistrationStatusResponse{}, nil
+}
+
+// NodePrepareResources allocates claims. One that fails does not stop the others.
+func (d *Driver) NodePrepareResources(ctx context.Context, request *drav1.NodePrepareResourcesRequest) (*drav1.NodePrepareResourcesResponse, error) {
+	response := &drav1.NodePrepareResourcesResponse{Claims: map[string]*drav1.NodePrepareResourceResponse{}}
+	for _, ref := range request.GetClaims() {
+		claim, err := d.prepare(ctx, ledger.Claim{UID: ref.GetUid(), Namespace: ref.GetNamespace(), Name: ref.GetName()})
+		if err != nil {
+			d.Log.WithError(err).Warn("a resource claim cannot be prepared")
+			response.Claims[ref.GetUid()] = &drav1.NodePrepareResourceResponse{Error: err.Error()}
+			continue
+		}
+		response.Claims[ref.GetUid()] = &drav1.NodePrepareResourceResponse{Devices: d.devices(claim)}
+	}
+	return response, nil
+}
+
+// devices are what the kubelet tells the runtime about a claim.
+func (d *Driver) devices(claim ledger.Claim) []*drav1.Device {
+	devices := make([]*drav1.Device, len(claim.Parts))
+	for i, part := range claim.Parts {
+		devices[i] = &drav1.Device{
+			RequestNames: []string{part.Request}, PoolName: d.Node, DeviceName: fmt.Sprint(devicePrefix, part.Node),
+			CdiDeviceIds: []string{d.cdi.id(ledger.ClaimRef{UID: claim.UID, Part: i})},
+		}
+	}
+	return devices
+}
+
+// NodeUnprepareResources releases claims by our own record: the kubelet names them, and the objects may be gone.
+func (d *Driver) NodeUnprepareResources(ctx context.Context, request *drav1.NodeUnprepareResourcesRequest) (*drav1.NodeUnprepareResourcesResponse, error) {
+	response := &drav1.NodeUnprepareResourcesResponse{Claims: map[string]*drav1.NodeUnprepareResourceResponse{}}
+	for _, ref := range request.GetClaims() {
+		answer := &drav1.NodeUnprepareResourceResponse{}
+		if err := d.unprepare(ctx, ref.GetUid()); err != nil {
+			d.Log.WithError(err).Warn("a resource claim cannot be released")
+			answer.Error = err.Error()
+		}
+		response.Claims[ref.GetUid()] = answer
+	}
+	return response, nil
+}
+
+// errGone is of a claim that this node has nothing of any more.
+var errGone = errors.New("the claim is gone")
+
+// prepare allocates a claim, then has the runtime know it. A crash in between leaves an allocation that the next try finds.
+func (d *Driver) prepare(ctx context.Context, named ledger.Claim) (ledger.Claim, error) {
+	if !ledger.ValidClaimUID(named.UID) {
+		return named, fmt.Errorf("prepare claim %s: %q is not a UID", &named, named.UID)
+	}
+	d.claims.LockKey(named.UID)
+	defer d.claims.UnlockKey(named.UID)
+	return d.prepareLocked(ctx, named)
+}
+
+func (d *Driver) prepareLocked(ctx context.Context, named ledger.Claim) (ledger.Claim, error) {
+	claim, err := d.read(ctx, named)
+	if err == nil {
+		err = d.Ledger.PrepareClaim(ctx, claim)
+	}
+	if err == nil {
+		err = d.cdi.write(claim)
+	}
+	if err != nil {
+		return claim, fmt.Errorf("prepare claim %s: %w", &named, err)
+	}
+	return claim, nil
+}
+
+// read asks the API server what was allocated for a claim; errGone is among the errors of one that is not this node's any more.
+func (d *Driver) read(ctx context.Context, named ledger.Claim) (ledger.Claim, error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	object := &resourceapi.ResourceClaim{}
+	err := d.Client.Get().Namespace(named.Namespace).Resource("resourceclaims").Name(named.Name).Do(ctx).Into(object)
+	switch {
+	case apierrors.IsNotFound(err):
+		return named, fmt.Errorf("%w: %w", errGone, err)
+	case err != nil:
+		return named, err
+	case string(object.UID) != named.UID:
+		return named, fmt.Errorf("%w: metadata.uid is %q, want %q: it was deleted and created again", errGone, object.UID, named.UID)
+	case object.Status.Allocation == nil || len(object.Status.ReservedFor) == 0:
+		return named, fmt.Errorf("%w: it is not allocated and reserved for a pod", errGone)
+	}
+	return Read(object, d.Name, d.Node)
+}
+
+func (d *Driver) unprepare(ctx context.Context, uid string) error {
+	if !ledger.ValidClaimUID(uid) {
+		return fmt.Errorf("release claim: %q is not a UID", uid)
+	}
+	d.claims.LockKey(uid)
+	defer d.claims.UnlockKey(uid)
+	return d.unprepareLocked(ctx, uid)
+}
+
+// unprepareLocked forgets the record last: what is left by a crash is found by it.
+func (d *Driver) unprepareLocked(ctx context.Context, uid string) error {
+	err := d.cdi.remove(uid)
+	if err == nil {
+		err = d.Ledger.UnprepareClaim(ctx, uid)
+	}
+	if err != nil {
+		return fmt.Errorf("release claim %s: %w", uid, err)
+	}
+	return nil
+}
+
+// Reread brings the record of a claim to what the API server has: the pods that it is reserved for change without the kubelet's
+// preparing it again.
+func (d *Driver) Reread(ctx context.Context, claim ledger.Claim) {
+	if _, err := d.prepare(ctx, claim); err != nil {
+		d.Log.WithError(err).Warn("a resource claim cannot be read again")
+	}
+}
+
+// settleRetry is the pause before claims are looked up again that could not be.
+const settleRetry = 10 * time.Second
+
+// Settle looks all claims up that this node has a record or CDI devices of, once after a start: claims that ended unseen are
+// released, and the others prepared again, should either have been lost. It returns when all are done or ctx ends.
+func (d *Driver) Settle(ctx context.Context) {
+	for !d.settleAll(ctx) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(settleRetry + rand.N(settleRetry/5)):
+		}
+	}
+}
+
+func (d *Driver) settleAll(ctx context.Context) (done bool) {
+	claims := d.Ledger.Claims()
+	named, err := d.cdi.claims()
+	if err != nil {
+		d.Log.WithError(err).Warn("the CDI specifications of resource claims cannot be listed")
+	}
+	for _, claim := range named {
+		if !slices.ContainsFunc(claims, func(c ledger.Claim) bool { return c.UID == claim.UID }) {
+			claims = append(claims, claim)
+		}
+	}
+	done = true
+	for _, claim := range claims {
+		if err := d.settle(ctx, claim); err != nil {
+			done = false
+			d.Log.WithError(err).Warn("a resource claim from before this start cannot be looked up yet: it keeps its allocation")
+		}
+	}
+	return done
+}
+
+func (d *Driver) settle(ctx context.Context, claim ledger.Claim) error {
+	d.claims.LockKey(claim.UID)
+	defer d.claims.UnlockKey(claim.UID)
+	if claim.Name == "" { // its specification cannot be read
+		return d.unprepareLocked(ctx, claim.UID)
+	}
+	_, err := d.prepareLocked(ctx, claim)
+	if errors.Is(err, errGone) {
+		d.Log.WithField("claim", claim.String()).Info("a resource claim ended unseen")
+		return d.unprepareLocked(ctx, claim.UID)
+	}
+	return err
+}

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/dra"
+)
+
+// claimsDriver prepares the driver for resource claims. In a dry run there is none: nothing is to be published or prepared.
+func (d *daemon) claimsDriver() ([]part, error) {
+	c := d.options.config
+	if c.DryRun {
+		d.log.Warn("dra: a dry run publishes and prepares nothing")
+		return nil, nil
+	}
+	client, node, err := claimsClient(c)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := admin.ListenUnix(filepath.Join(d.options.pluginRegistry, c.DRA.Driver+".sock"))
+	if err != nil {
+		return nil, err
+	}
+	driver := dra.New(dra.Options{
+		Client: client, Name: c.DRA.Driver, Node: node, CDI: d.options.cdi, Ledger: d.agent, Log: d.log,
+	})
+	d.agent.OnUnreserved(driver.Reread)
+	publisher := &dra.Publisher{
+		Client: client, Driver: c.DRA.Driver, Node: node, View: d.agent.View, Machine: d.options.machine, Log: d.log,
+	}
+	return []part{
+		func(ctx context.Context) error { return driver.Serve(ctx, listener) },
+		func(ctx context.Context) error { publisher.Run(ctx); return nil },
+		func(ctx context.Context) error { driver.Settle(ctx); <-ctx.Done(); return nil },
+	}, nil
+}

@@ -1,0 +1,510 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	resourceapi "k8s.io/api/resource/v1"
+	kresource "k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+)
+
+const claimsDriver = "memory.noderesource.dev"
+
+// claimsServer is the part of an API server that the driver needs: it keeps claims and slices.
+type claimsServer struct {
+	t      testing.TB
+	server *httptest.Server
+
+	mu       sync.Mutex
+	claims   map[string]*resourceapi.ResourceClaim // by namespace/name
+	slices   map[string]*resourceapi.ResourceSlice
+	version  int
+	writes   int
+	watchers map[chan metav1.WatchEvent]bool
+	held     chan struct{} // a question for a claim waits until it is closed
+	asked    chan struct{} // receives each question for a claim
+}
+
+func newClaimsServer(t testing.TB) *claimsServer {
+	s := &claimsServer{
+		t: t, claims: map[string]*resourceapi.ResourceClaim{}, slices: map[string]*resourceapi.ResourceSlice{},
+		watchers: map[chan metav1.WatchEvent]bool{}, asked: make(chan struct{}, 1000),
+	}
+	mux := http.NewServeMux()
+	const group = "/apis/resource.k8s.io/v1/"
+	mux.HandleFunc("GET /api/v1/nodes/{name}", func(w http.ResponseWriter, r *http.Request) {
+		answer(w, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: r.PathValue("name"), UID: "node-uid"}})
+	})
+	mux.HandleFunc("GET "+group+"namespaces/{namespace}/resourceclaims/{name}", func(w http.ResponseWriter, r *http.Request) {
+		s.asked <- struct{}{}
+		s.mu.Lock()
+		held := s.held
+		s.mu.Unlock()
+		if held != nil {
+			<-held
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		answer(w, s.claims[path.Join(r.PathValue("namespace"), r.PathValue("name"))])
+	})
+	mux.HandleFunc("GET "+group+"resourceslices", s.watch)
+	mux.HandleFunc("GET "+group+"resourceslices/{name}", func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		answer(w, s.slices[r.PathValue("name")])
+	})
+	put := func(w http.ResponseWriter, r *http.Request) {
+		var slice resourceapi.ResourceSlice
+		if err := json.NewDecoder(r.Body).Decode(&slice); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.writes++
+		s.version++
+		slice.ResourceVersion = strconv.Itoa(s.version)
+		s.slices[slice.Name] = &slice
+		s.send("MODIFIED", &slice)
+		answer(w, &slice)
+	}
+	mux.HandleFunc("POST "+group+"resourceslices", put)
+	mux.HandleFunc("PUT "+group+"resourceslices/{name}", put)
+	s.server = httptest.NewServer(mux)
+	t.Cleanup(s.server.Close)
+	t.Cleanup(s.server.CloseClientConnections)
+	return s
+}
+
+// answer writes an object, NotFound where it is nil.
+func answer[T any](w http.ResponseWriter, object *T) {
+	w.Header().Set("Content-Type", "application/json")
+	if object == nil {
+		w.WriteHeader(http.StatusNotFound)
+		json.NewEncoder(w).Encode(metav1.Status{Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: http.StatusNotFound})
+		return
+	}
+	json.NewEncoder(w).Encode(object)
+}
+
+func (s *claimsServer) watch(w http.ResponseWriter, r *http.Request) {
+	events := make(chan metav1.WatchEvent, 100)
+	s.mu.Lock()
+	s.watchers[events] = true
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case event := <-events:
+			json.NewEncoder(w).Encode(event)
+			w.(http.Flusher).Flush()
+		}
+	}
+}
+
+// send has the watchers know a slice. The lock is held.
+func (s *claimsServer) send(kind string, slice *resourceapi.ResourceSlice) {
+	slice.Kind, slice.APIVersion = "ResourceSlice", "resource.k8s.io/v1"
+	text, _ := json.Marshal(slice)
+	event := metav1.WatchEvent{Type: kind}
+	event.Object.Raw = text
+	for watcher := range s.watchers {
+		watcher <- event
+	}
+}
+
+// deleteSlices is what a kubelet does when it starts.
+func (s *claimsServer) deleteSlices() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, slice := range s.slices {
+		delete(s.slices, name)
+		s.send("DELETED", slice.DeepCopy())
+	}
+}
+
+// devices are the capacities published, as "numa-0 memory=7Gi" each, in their order.
+func (s *claimsServer) devices() (all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slice := s.slices["worker-"+claimsDriver]
+	if slice == nil {
+		return nil
+	}
+	for _, device := range slice.Spec.Devices {
+		memory := device.Capacity["memory"].Value
+		all = append(all, device.Name+" memory="+memory.String())
+	}
+	return all
+}
+
+// allocate makes a claim that the scheduler has allocated: 2Gi of memory on each of the nodes, for pods.
+func (s *claimsServer) allocate(name string, pods []string, nodes ...int) *drav1.Claim {
+	claim := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID("uid-" + name)}}
+	claim.Status.Allocation = &resourceapi.AllocationResult{}
+	for _, node := range nodes {
+		claim.Status.Allocation.Devices.Results = append(claim.Status.Allocation.Devices.Results, resourceapi.DeviceRequestAllocationResult{
+			Request: "mem", Driver: claimsDriver, Pool: "worker", Device: fmt.Sprint("numa-", node),
+			ConsumedCapacity: map[resourceapi.QualifiedName]kresource.Quantity{"memory": kresource.MustParse("2Gi")},
+		})
+	}
+	for _, pod := range pods {
+		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod, UID: types.UID("uid-" + pod)})
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.claims["default/"+name] = claim
+	return &drav1.Claim{Namespace: "default", Name: name, Uid: "uid-" + name}
+}
+
+func (s *claimsServer) delete(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.claims, "default/"+name)
+}
+
+// claimsHost is a host whose plugin is a driver for claims, and the kubelet's side of it.
+type claimsHost struct {
+	*host
+	api *claimsServer
+}
+
+func newClaimsHost(t testing.TB) *claimsHost {
+	s := newClaimsServer(t)
+	h := newHost(t, cri.Options{}, "")
+	h.write("kubeconfig", "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '"+s.server.URL+"'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n")
+	h.write("config.yaml", "kubeconfig: "+h.path("kubeconfig")+"\nnodeName: worker\nrequestSources: [oomscore]\ntopologyManagerPolicy: single-numa-node\ndra: {enabled: true}\n")
+	must(t, os.Mkdir(h.path("registry"), 0o755))
+	h.flags = append(h.flags, "--plugin-registry", h.path("registry"), "--cdi-dir", h.path("cdi"))
+	return &claimsHost{host: h, api: s}
+}
+
+// dial connects as the kubelet does once it has found the socket.
+func (h *claimsHost) dial() *grpc.ClientConn {
+	h.t.Helper()
+	connection, err := grpc.NewClient("unix:"+h.path("registry/"+claimsDriver+".sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(h.t, err)
+	h.t.Cleanup(func() { connection.Close() })
+	return connection
+}
+
+// prepare returns the claim's CDI devices, or the error.
+func (h *claimsHost) prepare(claim *drav1.Claim) (devices []string, problem string) {
+	h.t.Helper()
+	response, err := drav1.NewDRAPluginClient(h.dial()).NodePrepareResources(context.Background(), &drav1.NodePrepareResourcesRequest{Claims: []*drav1.Claim{claim}})
+	if err != nil {
+		return nil, err.Error()
+	}
+	for _, device := range response.Claims[claim.Uid].Devices {
+		devices = append(devices, device.CdiDeviceIds...)
+	}
+	return devices, response.Claims[claim.Uid].Error
+}
+
+func (h *claimsHost) unprepare(claim *drav1.Claim) {
+	h.t.Helper()
+	response, err := drav1.NewDRAPluginClient(h.dial()).NodeUnprepareResources(context.Background(), &drav1.NodeUnprepareResourcesRequest{Claims: []*drav1.Claim{claim}})
+	must(h.t, err)
+	if problem := response.Claims[claim.Uid].Error; problem != "" {
+		h.t.Error(problem)
+	}
+}
+
+// record are the names of the claims in the state folder, and the UIDs of those in the CDI folder.
+func (h *claimsHost) record() (kept, named []string) {
+	h.t.Helper()
+	text, err := os.ReadFile(h.path("state/claims.json"))
+	if err == nil {
+		var stored struct{ Claims []struct{ Name string } }
+		must(h.t, json.Unmarshal(text, &stored))
+		for _, claim := range stored.Claims {
+			kept = append(kept, claim.Name)
+		}
+	}
+	files, _ := filepath.Glob(h.path("cdi/*.json"))
+	for _, file := range files {
+		_, uid, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".json"), "_")
+		named = append(named, uid)
+	}
+	slices.Sort(kept)
+	return kept, named
+}
+
+func (h *claimsHost) wantRecord(names ...string) {
+	h.t.Helper()
+	var uids []string
+	for _, name := range names {
+		uids = append(uids, "uid-"+name)
+	}
+	kept, named := h.record()
+	if !slices.Equal(kept, names) || !slices.Equal(named, uids) {
+		h.t.Errorf("the state folder has claims %v and the CDI folder %v, want %v", kept, named, names)
+	}
+}
+
+// createWith creates the container of a pod as the kubelet and a runtime with CDI do: its specification has the devices' environment.
+func (h *claimsHost) createWith(p *testPod, devices []string, showsDevices bool) error {
+	container := p.container()
+	for _, device := range devices {
+		if showsDevices {
+			container.CDIDevices = append(container.CDIDevices, &api.CDIDevice{Name: device})
+		}
+		_, name, _ := strings.Cut(device, "=")
+		container.Env = append(container.Env, h.environment(name))
+	}
+	_, err := h.runtime.CreateContainer(context.Background(), container)
+	return err
+}
+
+// environment is what the CDI specifications have a device add.
+func (h *claimsHost) environment(device string) string {
+	files, _ := filepath.Glob(h.path("cdi/*.json"))
+	for _, file := range files {
+		var spec struct {
+			Devices []struct {
+				Name           string
+				ContainerEdits struct{ Env []string }
+			}
+		}
+		text, err := os.ReadFile(file)
+		must(h.t, err)
+		must(h.t, json.Unmarshal(text, &spec))
+		for _, d := range spec.Devices {
+			if d.Name == device {
+				return d.ContainerEdits.Env[0]
+			}
+		}
+	}
+	h.t.Fatalf("no CDI specification has the device %s", device)
+	return ""
+}
+
+func (h *claimsHost) mems(p *testPod) string {
+	return h.knob(path.Join(p.cgroup(), p.id()), "cpuset.mems")
+}
+
+func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
+	h := newClaimsHost(t)
+	h.start()
+	info, err := registration.NewRegistrationClient(h.dial()).GetInfo(context.Background(), &registration.InfoRequest{})
+	must(t, err)
+	if info.Type != "DRAPlugin" || info.Name != claimsDriver || info.Endpoint != "" || !slices.Equal(info.SupportedVersions, []string{"v1.DRAPlugin"}) {
+		t.Errorf("the kubelet reads %v", info)
+	}
+	var published []string
+	eventually(t, "the slice is published", func() bool { published = h.api.devices(); return published != nil })
+	if diff := cmp.Diff([]string{"numa-0 memory=8166Mi", "numa-1 memory=8166Mi"}, slices.Sorted(slices.Values(published))); diff != "" {
+		t.Errorf("published: %s", diff)
+	}
+	slice := h.api.slices["worker-"+claimsDriver]
+	if len(slice.OwnerReferences) != 1 || slice.OwnerReferences[0].UID != "node-uid" || *slice.Spec.NodeName != "worker" {
+		t.Errorf("slice %+v", slice)
+	}
+	h.api.deleteSlices()
+	eventually(t, "the slice that a kubelet has deleted is published again", func() bool { return h.api.devices() != nil })
+
+	one, two := h.api.allocate("one", []string{"a"}, 1), h.api.allocate("two", []string{"b"}, 0, 1)
+	devices, problem := h.prepare(one)
+	if diff := cmp.Diff([]string{claimsDriver + "/numa-memory=uid-one-0"}, devices); diff != "" || problem != "" {
+		t.Errorf("%s %s", problem, diff)
+	}
+	split, problem := h.prepare(two)
+	if len(split) != 2 || problem != "" {
+		t.Errorf("%v %s", split, problem)
+	}
+	h.wantRecord("one", "two")
+	if got := h.environment("uid-two-1"); got != "NUMA_MEMORY_CLAIM_UID_TWO_1=numa-1:memory=2Gi" {
+		t.Errorf("environment %s", got)
+	}
+
+	a, b, plain := guaranteed("a", 2*gi), burstable("b", 8*gi, 990), guaranteed("plain", 7*gi)
+	for _, test := range []struct {
+		pod      *testPod
+		devices  []string
+		shown    bool
+		mems     string
+		min, low string
+	}{
+		{a, devices, true, "1", "2104532992", "0"},
+		{b, split, false, "0-1", "0", "4294967296"},
+		{plain, nil, true, "0", "7365865472", "0"},
+	} {
+		must(t, h.runPod(test.pod))
+		must(t, h.createWith(test.pod, test.devices, test.shown))
+		must(t, h.startContainer(test.pod))
+		cgroup := path.Join(test.pod.cgroup(), test.pod.id())
+		if got := []string{h.knob(cgroup, "cpuset.mems"), h.knob(cgroup, "memory.min"), h.knob(cgroup, "memory.low")}; !slices.Equal(got, []string{test.mems, test.min, test.low}) {
+			t.Errorf("pod %s has %v, want %s %s %s", test.pod.name, got, test.mems, test.min, test.low)
+		}
+	}
+	if got := h.entries(); !slices.Equal(got, []string{"uid-plain/app 0 7516192768"}) {
+		t.Errorf("the state file has %v", got)
+	}
+	if err := h.createWith(guaranteed("thief", gi), devices, true); err == nil {
+		t.Error("a pod got the claim of another")
+	}
+	h.unprepare(one)
+	h.unprepare(one)
+	h.unprepare(two)
+	h.wantRecord()
+}
+
+func TestClaimsThatCannotBePrepared(t *testing.T) {
+	h := newClaimsHost(t)
+	h.start()
+	unallocated, other := h.api.allocate("unallocated", []string{"a"}, 0), h.api.allocate("other", []string{"a"}, 0)
+	h.api.claims["default/unallocated"].Status.Allocation = nil
+	h.api.claims["default/other"].UID = "recreated"
+	pool := h.api.allocate("pool", []string{"a"}, 0)
+	h.api.claims["default/pool"].Status.Allocation.Devices.Results[0].Pool = "elsewhere"
+	for _, test := range []struct {
+		claim *drav1.Claim
+		want  string
+	}{
+		{&drav1.Claim{Namespace: "default", Name: "path", Uid: "../../etc/x"}, `prepare claim default/path: "../../etc/x" is not a UID`},
+		{unallocated, "prepare claim default/unallocated: the claim is gone: it is not allocated and reserved for a pod"},
+		{other, `prepare claim default/other: the claim is gone: metadata.uid is "recreated", want "uid-other": it was deleted and created again`},
+		{pool, `prepare claim default/pool: status.allocation.devices.results[0].pool is "elsewhere", want this node's "worker"`},
+		{h.api.allocate("node", []string{"a"}, 5), "prepare claim default/node: claim default/node: NUMA node 5 has no memory for claims"},
+	} {
+		if _, problem := h.prepare(test.claim); problem != test.want {
+			t.Errorf("got  %s\nwant %s", problem, test.want)
+		}
+	}
+	h.wantRecord()
+}
+
+// Wherever a crash comes, the kubelet's next try finds one allocation, and its Unprepare leaves none.
+func TestAKillAtEachStepOfPrepare(t *testing.T) {
+	for name, step := range map[string]struct {
+		before func(h *claimsHost)                 // the Prepare
+		reach  func(h *claimsHost, done chan bool) // where the kill comes
+	}{
+		"while the API server is asked": {
+			func(h *claimsHost) { h.api.held = make(chan struct{}) },
+			func(h *claimsHost, _ chan bool) { <-h.api.asked },
+		},
+		"between the record and the CDI specification": {
+			func(h *claimsHost) {
+				must(h.t, os.MkdirAll(h.path("cdi/"+claimsDriver+"-numa-memory_uid-one.json.tmp"), 0o755))
+			},
+			func(h *claimsHost, done chan bool) { <-done },
+		},
+		"when the record is on its way": {
+			func(*claimsHost) {},
+			func(h *claimsHost, _ chan bool) {
+				eventually(h.t, "a record", func() bool { _, err := os.Stat(h.path("state/claims.json")); return err == nil })
+			},
+		},
+		"before the kubelet hears of it": {func(*claimsHost) {}, func(h *claimsHost, done chan bool) { <-done }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newClaimsHost(t)
+			plugin := h.start()
+			claim := h.api.allocate("one", []string{"a"}, 1)
+			step.before(h)
+			done := make(chan bool)
+			go func() {
+				drav1.NewDRAPluginClient(h.dial()).NodePrepareResources(context.Background(), &drav1.NodePrepareResourcesRequest{Claims: []*drav1.Claim{claim}})
+				close(done)
+			}()
+			step.reach(h, done)
+			plugin.kill()
+			<-done
+			if h.api.held != nil {
+				close(h.api.held)
+			}
+			os.Remove(h.path("cdi/" + claimsDriver + "-numa-memory_uid-one.json.tmp"))
+			plugin = h.start()
+			if _, problem := h.prepare(claim); problem != "" {
+				t.Fatal(problem)
+			}
+			h.wantRecord("one")
+			plugin.kill()
+			h.start()
+			h.unprepare(claim)
+			h.wantRecord()
+		})
+	}
+}
+
+// What ended while the plugin was away is released, and what was lost is found again.
+func TestOrphansAndLostRecordsOfClaims(t *testing.T) {
+	h := newClaimsHost(t)
+	plugin := h.start()
+	var devices []string
+	for _, name := range []string{"gone", "kept", "lost"} {
+		got, problem := h.prepare(h.api.allocate(name, []string{name}, 0))
+		if problem != "" {
+			t.Fatal(problem)
+		}
+		devices = append(devices, got...)
+	}
+	plugin.kill()
+	h.api.delete("gone")
+	must(t, os.Remove(h.path("state/claims.json")))
+	must(t, os.WriteFile(h.path("cdi/"+claimsDriver+"-numa-memory_uid-unreadable.json"), []byte("{"), 0o644))
+	must(t, os.WriteFile(h.path("cdi/other-driver_uid-gone.yaml"), nil, 0o644))
+	pod := guaranteed("kept", 2*gi) // its container is created while the plugin is away
+	must(t, h.runPod(pod))
+	must(t, h.createWith(pod, devices[1:2], true))
+	must(t, h.startContainer(pod))
+	h.start()
+	eventually(t, "what is left of claims is settled", func() bool {
+		kept, named := h.record()
+		return slices.Equal(kept, []string{"kept", "lost"}) && slices.Equal(named, []string{"uid-kept", "uid-lost"})
+	})
+	eventually(t, "the container has its claim's node", func() bool { return h.mems(pod) == "0" })
+	if _, err := os.Stat(h.path("cdi/other-driver_uid-gone.yaml")); err != nil {
+		t.Error(err)
+	}
+}
+
+// The kubelet prepares a claim that passes from one pod to the next only once.
+func TestAClaimThatPassesToAnotherPod(t *testing.T) {
+	h := newClaimsHost(t)
+	h.start()
+	devices, problem := h.prepare(h.api.allocate("one", []string{"first"}, 1))
+	if problem != "" {
+		t.Fatal(problem)
+	}
+	first, second := guaranteed("first", 2*gi), guaranteed("second", 2*gi)
+	must(t, h.runPod(first))
+	must(t, h.createWith(first, devices, true))
+	h.api.allocate("one", []string{"first", "second"}, 1)
+	must(t, h.runPod(second))
+	err := h.createWith(second, devices, true)
+	if err == nil || !strings.Contains(err.Error(), "the resource claim default/one is in use by pod default/first: containers of one pod can share a claim, pods cannot") {
+		t.Errorf("error %v", err)
+	}
+	must(t, h.runtime.StopContainer(context.Background(), first.id()))
+	must(t, h.createWith(second, devices, true))
+	must(t, h.startContainer(second))
+	if got := h.mems(second); got != "1" {
+		t.Errorf("cpuset.mems %q", got)
+	}
+}
