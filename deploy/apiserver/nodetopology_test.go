@@ -65,6 +65,7 @@ func newNodeNamed(t *testing.T, name string, config *rest.Config, machine, setti
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	n := &node{t: t, dir: dir}
 	must(t, os.Mkdir(n.path("cgroups"), 0o755))
+	must(t, os.Mkdir(n.path("registry"), 0o755))
 	n.tree, err = cgroups.NewTree(n.path("cgroups"))
 	must(t, err)
 	n.runtime = cri.New(cri.Options{Socket: n.path("nri.sock"), Cgroups: n.tree})
@@ -80,7 +81,7 @@ topologyManagerPolicy: restricted
 `, n.path("kubeconfig"), name, settings), 0o644))
 	n.process = exec.Command(plugin(n.t), "run", "--nri-socket", n.path("nri.sock"), "--state-dir", n.path("state"),
 		"--cgroups", n.path("cgroups"), "--plain-cgroups", "--machine", n.path("machine.yaml"),
-		"--config", n.path("config.yaml"), "--metrics-address", "")
+		"--config", n.path("config.yaml"), "--metrics-address", "", "--plugin-registry", n.path("registry"), "--cdi-dir", n.path("cdi"))
 	n.log = start(t, n.process)
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()

@@ -38,6 +38,7 @@ func TestTheChartsRightsAreWhatIsNeeded(t *testing.T) {
 requestSources: [apiserver]
 nodeResourceTopology: {enabled: true, interval: 1s}
 events: {enabled: true}
+dra: {enabled: true}
 onTermination: Rollback
 `)
 	n.objects = objectsOf(t, admin)
@@ -61,6 +62,12 @@ onTermination: Rollback
 	eventually(t, "an event of the rejection", counted(1))
 	_ = n.create(uid, 40<<30)
 	eventually(t, "the event counts the second rejection", counted(2))
+	slice := published(t, client)
+	slice.Spec.Devices = slice.Spec.Devices[:1]
+	_, err = client.ResourceV1().ResourceSlices().Update(t.Context(), slice, metav1.UpdateOptions{})
+	must(t, err)
+	published(t, client)
+	n.claim(client, "claim")
 	must(t, n.process.Process.Signal(syscall.SIGTERM))
 	must(t, n.process.Wait())
 

@@ -58,7 +58,7 @@ metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}},
 networkPolicy: {enabled: true}, nodeGroups: [
 {name: large, nodeSelector: {size: large, zone: a}, config: {dryRun: false, memoryThrottlingFactor: null, stallGuard: {enabled: false}, requestSources: [kubelet]}},
 {name: gpu, nodeSelector: {gpu: "true"}, config: {requestSources: [apiserver], nodeResourceTopology: {enabled: true}}}]}`,
-	"everything": `{events: true, nodeResourceTopology: true, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
+	"everything": `{events: true, nodeResourceTopology: true, dra: {enabled: true}, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
 }
@@ -420,6 +420,7 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		`{requestSource: kubelet, events: true}`:            {[]string{"events"}, true},
 		`{requestSource: none, rollbackOnDelete: true}`:     {[]string{"daemonsets"}, false},
 		`{requestSource: none, nodeResourceTopology: true}`: {[]string{"noderesourcetopologies", "nodes"}, false},
+		`{requestSource: none, dra: {enabled: true}}`:       {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
 
 		`{config: {requestSources: [kubelet, oomscore]}}`:                           {nil, true},
 		`{config: {requestSources: [oomscore]}}`:                                    {},

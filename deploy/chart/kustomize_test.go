@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
@@ -53,15 +55,45 @@ func TestBothWaysRunTheSamePod(t *testing.T) {
 func TestComponentsGiveTheRightsOfTheChart(t *testing.T) {
 	built := build(t, "../chart/testdata/components")
 	decodeStrictly(t, built)
-	rendered, err := render(t, `{requestSource: kubelet, events: true, nodeResourceTopology: true}`)
+	rendered, err := render(t, `{requestSource: kubelet, events: true, nodeResourceTopology: true, dra: {enabled: true}}`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if difference := cmp.Diff(rights(t, rendered), rights(t, built)); difference != "" {
 		t.Errorf("the rights of the chart (-) and of the components (+) differ:\n%s", difference)
 	}
-	if pod := daemonSet(t, built).Spec.Template.Spec; !*pod.AutomountServiceAccountToken {
+	pod := daemonSet(t, built).Spec.Template.Spec
+	if !*pod.AutomountServiceAccountToken {
 		t.Error("the pod has no token")
+	}
+	fromChart := daemonSet(t, rendered).Spec.Template.Spec
+	for _, volume := range []string{"kubelet-plugins-registry", "cdi"} {
+		of := func(pod corev1.PodSpec) (parts []any) {
+			for _, v := range pod.Volumes {
+				if v.Name == volume {
+					parts = append(parts, v)
+				}
+			}
+			for _, m := range pod.Containers[0].VolumeMounts {
+				if m.Name == volume {
+					parts = append(parts, m, slices.Contains(pod.Containers[0].Args, "--cdi-dir="+m.MountPath) || slices.Contains(pod.Containers[0].Args, "--plugin-registry="+m.MountPath))
+				}
+			}
+			return parts
+		}
+		if difference := cmp.Diff(of(fromChart), of(pod)); difference != "" || len(of(pod)) != 3 {
+			t.Errorf("volume %s of the chart (-) and of the component (+):\n%s", volume, difference)
+		}
+	}
+	policies := func(manifests string) map[string]admissionv1.ValidatingAdmissionPolicySpec {
+		all := map[string]admissionv1.ValidatingAdmissionPolicySpec{}
+		for name, policy := range objects[admissionv1.ValidatingAdmissionPolicy](t, manifests, "ValidatingAdmissionPolicy") {
+			all[name] = policy.Spec
+		}
+		return all
+	}
+	if difference := cmp.Diff(policies(rendered), policies(built)); difference != "" || len(policies(built)) != 2 {
+		t.Errorf("the policies of the chart (-) and of the component (+) differ:\n%s", difference)
 	}
 }
 
@@ -97,7 +129,8 @@ func rights(t *testing.T, manifests string) (rules []rbacv1.PolicyRule) {
 	if len(rules) == 0 {
 		t.Error("no rights at all")
 	}
-	return rules
+	slices.SortFunc(rules, func(a, b rbacv1.PolicyRule) int { return strings.Compare(a.String(), b.String()) })
+	return slices.CompactFunc(rules, func(a, b rbacv1.PolicyRule) bool { return a.String() == b.String() }) // components share some
 }
 
 func daemonSet(t *testing.T, manifests string) appsv1.DaemonSet {

@@ -68,6 +68,7 @@ labels:
 {{- range $key := list "events" "nodeResourceTopology" }}
 {{- if index $.Values $key }}{{ $config = mergeOverwrite $config (dict $key (dict "enabled" true)) }}{{ end }}
 {{- end }}
+{{- if .Values.dra.enabled }}{{ $config = mergeOverwrite $config (dict "dra" (dict "enabled" true)) }}{{ end }}
 {{- if .Values.rollbackOnDelete }}{{ $_ := set $config "onTermination" "Rollback" }}{{ end }}
 {{- with .Group }}{{ $config = mergeOverwrite $config (deepCopy (.config | default dict)) }}{{ end }}
 {{- toYaml $config }}
@@ -80,6 +81,7 @@ labels:
 kubelet: {{ has "kubelet" $sources }}
 pods: {{ has "apiserver" $sources }}
 events: {{ dig "events" "enabled" false $config }}
+claims: {{ dig "dra" "enabled" false $config }}
 topology: {{ dig "nodeResourceTopology" "enabled" false $config }}
 {{- end }}
 
