@@ -303,13 +303,23 @@ func (h *claimsHost) environment(device string) string {
 	return ""
 }
 
+// shown is what a command says of the host.
+func (h *claimsHost) shown(words ...string) string {
+	h.t.Helper()
+	code, out, problem := run(h.t, "", append(words, "--state-dir", h.path("state"))...)
+	if code != 0 {
+		h.t.Fatalf("%v: exit status %d: %s", words, code, problem)
+	}
+	return out
+}
+
 func (h *claimsHost) mems(p *testPod) string {
 	return h.knob(path.Join(p.cgroup(), p.id()), "cpuset.mems")
 }
 
 func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
 	h := newClaimsHost(t)
-	h.start()
+	plugin := h.start()
 	info, err := registration.NewRegistrationClient(h.dial()).GetInfo(context.Background(), &registration.InfoRequest{})
 	must(t, err)
 	if info.Type != "DRAPlugin" || info.Name != claimsDriver || info.Endpoint != "" || !slices.Equal(info.SupportedVersions, []string{"v1.DRAPlugin"}) {
@@ -363,6 +373,20 @@ func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
 	}
 	if got := h.entries(); !slices.Equal(got, []string{"uid-plain/app 0 7516192768"}) {
 		t.Errorf("the state file has %v", got)
+	}
+	out := h.shown("status")
+	for _, want := range []string{
+		"RESOURCE CLAIMS\n", "\n0     memory  7.975Gi     2Gi      5.975Gi\n", "\ndefault/two  0-1    4Gi of memory  b/app\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("status lacks %q:\n%s", want, out)
+		}
+	}
+	if out := h.shown("explain", "default/b"); !strings.Contains(out, "pinned by resource claim default/two") || !strings.Contains(out, "request = 4Gi, from source claim") {
+		t.Errorf("explain:\n%s", out)
+	}
+	if text := plugin.get("/metrics"); !strings.Contains(text, `nri_memory_manager_numa_claimed_bytes{numa_node="1",type="memory"} 4.294967296e+09`) {
+		t.Error("the metrics have no claims")
 	}
 	if err := h.createWith(guaranteed("thief", gi), devices, true); err == nil {
 		t.Error("a pod got the claim of another")

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -101,6 +102,29 @@ func TestTheChartsPolicies(t *testing.T) {
 		if err := dryRun(client, test.pod); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
 			t.Errorf("%s: got %v, want %q", name, err, test.want)
 		}
+	}
+
+	examples, err := filepath.Glob("../examples/dra/*.yaml")
+	must(t, err)
+	for _, example := range examples {
+		text, err := os.ReadFile(example)
+		must(t, err)
+		claim, pod, _ := strings.Cut(string(text), "\n---\n")
+		var template resourceapi.ResourceClaimTemplate
+		must(t, yaml.UnmarshalStrict([]byte(claim), &template))
+		_, err = client.ResourceV1().ResourceClaimTemplates("default").Create(t.Context(), &template, metav1.CreateOptions{})
+		must(t, err)
+		for limit, admitted := range map[string]bool{"": true, "100Ti": false} {
+			var claiming corev1.Pod
+			must(t, yaml.UnmarshalStrict([]byte(pod), &claiming))
+			if limit != "" {
+				claiming.Spec.Containers[0].Resources.Limits["memory"] = resource.MustParse(limit)
+			}
+			eventually(t, "the policy knows the template of "+example, func() bool { return (dryRun(client, &claiming) == nil) == admitted })
+		}
+	}
+	if len(examples) < 4 {
+		t.Errorf("%d examples", len(examples))
 	}
 
 	daemon := func(node string) kubernetes.Interface {

@@ -32,6 +32,7 @@ import (
 const (
 	Throttled   = "MemoryThrottled"
 	Overwritten = "MemoryProtectionOverwritten"
+	AboveClaim  = "MemoryLimitAboveClaim"
 )
 
 const (
@@ -62,6 +63,7 @@ type Reporter struct {
 	recorder record.EventRecorder
 	last     ledger.Rejection // the newest one that was reported
 	counted  map[protect.File]uint64
+	above    map[string]bool // containers that may use more than their claims have and were reported, by the runtime's id
 	every    time.Duration
 	retry    time.Duration // pause before an event is tried again
 }
@@ -117,6 +119,7 @@ func (r *Reporter) look() {
 		r.write(podReference(rejection.Namespace, rejection.Pod, rejection.UID, rejection.Container), rejection.Reason, text)
 		r.last = rejection
 	}
+	r.lookAtClaims(view)
 	counts := r.Overwritten()
 	for _, file := range slices.SortedFunc(maps.Keys(counts), func(a, b protect.File) int {
 		return strings.Compare(a.Cgroup+string(a.Knob), b.Cgroup+string(b.Knob))
@@ -127,6 +130,25 @@ func (r *Reporter) look() {
 		}
 	}
 	r.counted = counts
+}
+
+// lookAtClaims reports containers that may use more memory than their resource claims have, each once.
+func (r *Reporter) lookAtClaims(view *ledger.View) {
+	above := map[string]bool{}
+	for _, pod := range view.Pods {
+		for i := range pod.Containers {
+			c := &pod.Containers[i]
+			claimed := c.Claimed.Of(memorymanager.Memory)
+			if !c.State.Alive() || claimed == 0 || c.Limit > 0 && c.Limit <= claimed {
+				continue
+			}
+			if above[c.ID] = true; !r.above[c.ID] {
+				r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim,
+					fmt.Sprintf("container %s: %s", c.Name, ledger.AboveClaim(c.Limit, claimed)))
+			}
+		}
+	}
+	r.above = above
 }
 
 // known reports whether a rejection is the last one that was reported, or an older one: the last one goes with its pod.

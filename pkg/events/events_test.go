@@ -25,6 +25,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -271,4 +272,25 @@ func TestFailuresAreToldOnce(t *testing.T) {
 	if n := strings.Count(text.String(), "\n"); n != 2 || !strings.Contains(text.String(), "again") {
 		t.Errorf("want two lines:\n%s", text.String())
 	}
+}
+
+// A container that may use more memory than its resource claims have is reported once, and so is the next one of its name.
+func TestEventsOfALimitAboveAClaim(t *testing.T) {
+	s, n := newServer(t), busyNode()
+	claiming := func(id string, limit uint64) func(*node) {
+		return func(n *node) {
+			n.view.Pods = []*ledger.PodView{{UID: "u1", Namespace: "shop", Name: "web", Containers: []ledger.ContainerView{
+				{ID: id, Name: "app", State: ledger.Running, Limit: limit, Claimed: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 1 << 30}}},
+				{ID: "within", Name: "side", State: ledger.Running, Limit: 1 << 30, Claimed: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 1 << 30}}},
+				{ID: "shared", Name: "other", State: ledger.Running, Limit: 1 << 40, Claims: []string{"shop/c"}},
+			}}}
+		}
+	}
+	n.change(claiming("c1", 2<<30))
+	start(t, s, n)
+	const above = "Pod shop/web u1 spec.containers{app} MemoryLimitAboveClaim 1×: container app: its memory limit of 2Gi is above the 1Gi that its resource claims have"
+	const unlimited = "Pod shop/web u1 spec.containers{app} MemoryLimitAboveClaim 1×: container app: it has no memory limit, and its resource claims have 1Gi"
+	s.eventually(t, above)
+	n.change(claiming("c2", 0))
+	s.eventually(t, above, unlimited)
 }

@@ -27,7 +27,7 @@ const (
 func (l *Ledger) unpinnable(c *container) string {
 	switch {
 	case len(c.claims) > 0:
-		return pinnedByClaims
+		return hasClaims
 	case l.manager == nil:
 		return "not pinned: memoryManagerPolicy is None"
 	case c.pod.class() != memoryqos.Guaranteed:

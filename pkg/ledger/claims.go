@@ -41,8 +41,8 @@ func (c *Claim) String() string { return c.Namespace + "/" + c.Name }
 // ClaimNotPrepared is the reason of a container that names a claim that it cannot have.
 const ClaimNotPrepared = "ClaimNotPrepared"
 
-// pinnedByClaims is the pinning of a container with claims.
-const pinnedByClaims = "pinned by its resource claims"
+// hasClaims is why the Memory Manager does not place a container with claims.
+const hasClaims = "its resource claims say where its memory is"
 
 // PrepareClaim allocates a claim on its nodes. A claim that has its allocation keeps it. Err refuses one that does not fit.
 type PrepareClaim struct{ Claim Claim }
@@ -244,13 +244,14 @@ func (l *Ledger) otherUser(p *pod, claim string) *pod {
 // allocateByClaims gives a container the nodes of its claims. The error refuses it.
 func (l *Ledger) allocateByClaims(c *container) error {
 	l.release(c)
-	c.short, c.byKubelet, c.unplaced, c.pinning = nil, false, nil, pinnedByClaims
+	c.short, c.byKubelet, c.unplaced, c.pinning = nil, false, nil, "pinned by the kubelet"
 	if l.respect(c) {
 		return nil
 	}
 	parts, err := l.partsOf(c)
 	if err == nil {
-		c.nodes = nodesOfParts(parts)
+		names, _, _ := l.claimsOf(c)
+		c.nodes, c.pinning = nodesOfParts(parts), "pinned by resource claim "+strings.Join(names, " and ")
 		return nil
 	}
 	c.pinning = "not pinned: " + err.Error()
@@ -295,6 +296,15 @@ func (l *Ledger) claimedEstimate(c *container) (podinfo.Estimate, bool) {
 		bytes = min(bytes, c.limit)
 	}
 	return podinfo.Estimate{Request: bytes, Source: memoryqos.SourceClaim}, bytes > 0
+}
+
+// AboveClaim says how a container's memory limit is more than what its claims allocate for it; 0 is no limit.
+func AboveClaim(limit, claimed uint64) string {
+	if limit == 0 {
+		return fmt.Sprintf("it has no memory limit, and its resource claims have %s", quantity.Short(claimed))
+	}
+	sizes := quantity.Apart(limit, claimed)
+	return fmt.Sprintf("its memory limit of %s is above the %s that its resource claims have", sizes[0], sizes[1])
 }
 
 // recomputeSharers computes the other containers that share a claim with one that came or went.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 const claimGi = uint64(1) << 30
@@ -271,5 +272,61 @@ func TestClaimRefs(t *testing.T) {
 		if diff := cmp.Diff(test.want, ClaimRefs(test.devices, test.environment)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
+	}
+}
+
+func TestTheViewShowsClaims(t *testing.T) {
+	now := time.Unix(1, 0)
+	l := newLedger(t, "dra: {enabled: true}")
+	two := claimOf("two", []string{"web"}, on(0, claimGi), on(1, claimGi), on(1, claimGi))
+	l.Step(now, PrepareClaim{two})
+	refs := []ClaimRef{{"uid-two", 0}, {"uid-two", 1}, {"uid-two", 2}}
+	l.Step(now, claimed(claimPod("web", ""), "main", 3*claimGi, refs...))
+	view := l.View()
+	c := view.Pods[0].Containers[0]
+	block := func(node int, size uint64) memorymanager.Block {
+		return memorymanager.Block{Nodes: nodeset.Of(node), Type: memorymanager.Memory, Size: size, PerNode: []memorymanager.NodeAmount{{Node: node, Bytes: size}}}
+	}
+	if diff := cmp.Diff([]memorymanager.Block{block(0, claimGi), block(1, 2*claimGi)}, c.Blocks); diff != "" {
+		t.Error(diff) // what PodResources, status and explain show
+	}
+	if diff := cmp.Diff([]string{"default/two"}, c.Claims); diff != "" || c.Claimed.Of(memorymanager.Memory) != 3*claimGi || c.Pinning != "pinned by resource claim default/two" {
+		t.Errorf("%s, claimed %v, %s", diff, c.Claimed, c.Pinning)
+	}
+	if diff := cmp.Diff([]Claim{two}, view.Claims); diff != "" {
+		t.Error(diff)
+	}
+	for _, v := range view.Claimable {
+		if v.Type == memorymanager.Memory && v.Claimed != uint64(1+v.Node)*claimGi {
+			t.Errorf("%+v", v)
+		}
+	}
+}
+
+// Pods that were there before the share have what they have: as much less is published, until they end.
+func TestWhatPodsHaveOfTheShareIsNotPublished(t *testing.T) {
+	now := time.Unix(1, 0)
+	l := newLedger(t, "")
+	web := claimPod("web", "")
+	l.Step(now, claimed(web, "main", 14*claimGi))
+	l.Step(now, Reconfigure{Config: resolve(t, l, "dra: {enabled: true, share: 100%}")})
+	free := func(node int) uint64 {
+		for _, v := range l.claimableViews() {
+			if v.Node == node && v.Type == memorymanager.Memory {
+				return v.Capacity
+			}
+		}
+		return 0
+	}
+	first, _, _ := l.manager.Capacity(0, memorymanager.Memory)
+	if first != 0 || free(0) >= 2*claimGi || free(1) < 14*claimGi {
+		t.Errorf("pods may have %d on node 0, claims %d and %d", first, free(0), free(1))
+	}
+	if effects := l.Step(now, PrepareClaim{claimOf("a", nil, on(0, 2*claimGi))}); effects.Err == nil {
+		t.Error("a claim got what a pod has")
+	}
+	l.Step(now, EndPod{web})
+	if free(0) < 14*claimGi {
+		t.Errorf("claims may have %d after the pod", free(0))
 	}
 }

@@ -27,6 +27,8 @@ var (
 	coverFrom = gauge(prefix+"numa_cover_bytes", "Memory of a NUMA node that the kernel has for what the node owes, free or reclaimable.", "numa_node", "source")
 
 	wouldMove = gauge(prefix+"numa_would_move_bytes", "Memory of containers without an allocation that would have to be moved off a NUMA node to cover what it owes; nothing is moved.", "numa_node")
+	claimable = gauge(prefix+"numa_claimable_bytes", "Memory of a NUMA node for resource claims.", "numa_node", "type")
+	claimed   = gauge(prefix+"numa_claimed_bytes", "Memory of a NUMA node that resource claims have.", "numa_node", "type")
 
 	containersByClass  = gauge(prefix+"containers", "Containers that hold memory, by QoS class and whether they are pinned.", "qos_class", "pinned")
 	containersBySource = gauge(prefix+"containers_by_request_source", "Containers that hold memory, by where their memory request comes from.", "source")
@@ -80,6 +82,10 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 		}
 	}
 	collectCover(out, view.Cover)
+	for _, c := range view.Claimable {
+		claimable.send(out, float64(c.Capacity), strconv.Itoa(c.Node), string(c.Type))
+		claimed.send(out, float64(c.Claimed), strconv.Itoa(c.Node), string(c.Type))
+	}
 	collectContainers(out, view)
 	s.collectMigrations(out)
 	for _, condition := range view.Conditions {

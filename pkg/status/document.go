@@ -34,7 +34,9 @@ type Document struct {
 	// CoverUnknown says why the nodes have no cover; absent when they have, and before the first sample.
 	CoverUnknown string `json:"coverUnknown,omitempty"`
 	// Moves are what would cover the deficits of the nodes; nothing is moved.
-	Moves     []Move     `json:"moves,omitempty"`
+	Moves []Move `json:"moves,omitempty"`
+	// Claims are absent unless dra is enabled.
+	Claims    *Claims    `json:"claims,omitempty"`
 	Ancestors []Ancestor `json:"ancestors"`
 	Pods      []Pod      `json:"pods"`
 	// Rejections are containers of living pods that could not be placed; those of a pod follow each other, newest first.
@@ -175,6 +177,10 @@ type Container struct {
 	Usage   *Usage `json:"usage,omitempty"`
 	// Short is what a resize asks for beyond the blocks, by type of memory; its nodes are all until it is allocated.
 	Short map[string]uint64 `json:"short,omitempty"`
+	// Claims are its resource claims, as NAMESPACE/NAME; Claimed is what they allocate for it alone, by type of memory: absent where
+	// it shares one with another container.
+	Claims  []string          `json:"claims,omitempty"`
+	Claimed map[string]uint64 `json:"claimed,omitempty"`
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node.
 	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
@@ -253,7 +259,7 @@ func (s Sources) Make() *Document {
 			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
 			KubeletConfig: config.KubeletConfig, Migration: config.Migration.String(),
 		},
-		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
+		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Claims: claims(view), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
 		Overwrites: s.overwrites(), RequestSources: s.requestSources(),
 	}
 	if p := config.UnpinnedMemoryPolicy; p != "None" {
@@ -386,6 +392,7 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}
+	c.Claims, c.Claimed = view.Claims, amounts(view.Claimed)
 	c.Blocks, c.Short, c.ExclusiveCPUs = blocks(view.Blocks), amounts(view.Short), cpus(view.CPUs)
 	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
 		c.State, c.Min, c.Low, c.High = Rejected, nil, nil, nil

@@ -19,6 +19,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	d.writeHead(&b)
 	tables.Nodes(&b, NodeStates(d.Nodes))
 	d.writeCover(&b)
+	d.writeClaims(&b)
 	d.writeContainers(&b, wide)
 	d.writeShort(&b)
 	d.writeMigrations(&b)

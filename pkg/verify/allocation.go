@@ -40,6 +40,19 @@ func short(n Node) []Finding {
 	return findings
 }
 
+// aboveClaim finds containers that may use more memory than their resource claims have.
+func aboveClaim(n Node) []Finding {
+	var findings []Finding
+	for _, c := range n.containers() {
+		if above := c.AboveClaim(); above != "" {
+			findings = append(findings, Finding{Warning, "above-claim", c.object(),
+				above + ": the rest is allocated nowhere and not protected",
+				"set limits.memory of the container to what its claim asks for, or ask for more in the claim; the chart's admission policy (dra.limits) refuses such pods"})
+		}
+	}
+	return findings
+}
+
 // cpus finds containers whose exclusive CPUs are on more NUMA nodes than the policy admits for their memory.
 func cpus(n Node) []Finding {
 	policy := n.Document.Policy.TopologyManager

@@ -109,6 +109,13 @@ func TestFindings(t *testing.T) {
 			c.Blocks = []status.Block{{Nodes: []int{0}, Type: "memory", Size: 192 * mi}}
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" })
 		},
+		"above-claim": func(n *Node) {
+			database(n).Claims, database(n).Claimed, database(n).Limit = []string{"default/a"}, map[string]uint64{"memory": 128 * mi}, 256*mi
+			web(n).Claims, web(n).Claimed, web(n).Limit = []string{"default/b"}, map[string]uint64{"memory": 1024 * mi}, 0
+			n.Document.Pods = append(n.Document.Pods,
+				status.Pod{Namespace: "default", Name: "shared", Containers: []status.Container{{Name: "app", State: "running", Limit: 1 << 40, Claims: []string{"default/c"}}}},
+				status.Pod{Namespace: "default", Name: "within", Containers: []status.Container{{Name: "app", State: "running", Limit: mi, Claims: []string{"default/d"}, Claimed: map[string]uint64{"memory": mi}}}})
+		},
 		"cpus-on-several-nodes": func(n *Node) {
 			n.Document.Policy.TopologyManager = "restricted"
 			for i := range n.Document.Nodes {
@@ -404,7 +411,7 @@ func TestTroubleshootingNamesEveryFinding(t *testing.T) {
 func TestTroubleshootingNamesEveryReasonOfARejection(t *testing.T) {
 	page := contents(t, "../../docs/troubleshooting.md")
 	for _, reason := range []string{memorymanager.TopologyAffinityError, memorymanager.UnexpectedAdmissionError, memorymanager.InvalidRequest,
-		memorymanager.ResizeInfeasible, ledger.BadAnnotation, ledger.NotPreferred} {
+		memorymanager.ResizeInfeasible, ledger.BadAnnotation, ledger.NotPreferred, ledger.ClaimNotPrepared} {
 		if !strings.Contains(page, "\n| `"+reason+"` |") {
 			t.Errorf("docs/troubleshooting.md does not explain %s", reason)
 		}

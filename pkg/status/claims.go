@@ -1,0 +1,115 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
+)
+
+// Claims is what resource claims may have and have on this node.
+type Claims struct {
+	// Driver is the name that DeviceClasses select.
+	Driver    string          `json:"driver"`
+	Claimable []ClaimedMemory `json:"claimable"`
+	Prepared  []Claim         `json:"prepared"`
+}
+
+// ClaimedMemory is one type of memory of a NUMA node, of which claims have a share.
+type ClaimedMemory struct {
+	Node     int    `json:"numaNode"`
+	Type     string `json:"type"`
+	Capacity uint64 `json:"capacity"`
+	Claimed  uint64 `json:"claimed"`
+}
+
+// Claim is a resource claim that is prepared: its memory is allocated, whether or not a container uses it.
+type Claim struct {
+	Namespace string        `json:"namespace"`
+	Name      string        `json:"name"`
+	UID       string        `json:"uid"`
+	Pods      []string      `json:"podUIDs"`
+	Devices   []ClaimDevice `json:"devices"`
+}
+
+// ClaimDevice is what a claim has of one NUMA node.
+type ClaimDevice struct {
+	Request string            `json:"request"`
+	Node    int               `json:"numaNode"`
+	Amounts map[string]uint64 `json:"amounts"`
+}
+
+// claims are nil unless the configuration enables them.
+func claims(view *ledger.View) *Claims {
+	c := view.Config.Config.DRA
+	if !c.Enabled {
+		return nil
+	}
+	document := &Claims{Driver: c.Driver, Claimable: []ClaimedMemory{}, Prepared: []Claim{}}
+	for _, v := range view.Claimable {
+		document.Claimable = append(document.Claimable, ClaimedMemory{v.Node, string(v.Type), v.Capacity, v.Claimed})
+	}
+	for _, from := range view.Claims {
+		claim := Claim{Namespace: from.Namespace, Name: from.Name, UID: from.UID, Pods: from.Pods}
+		for _, part := range from.Parts {
+			claim.Devices = append(claim.Devices, ClaimDevice{part.Request, part.Node, amounts(part.Amounts)})
+		}
+		document.Prepared = append(document.Prepared, claim)
+	}
+	return document
+}
+
+// AboveClaim says how a container's memory limit is more than its own claims allocate; "" where it is not, where it shares a
+// claim, or has none.
+func (c *Container) AboveClaim() string {
+	claimed, own := c.Claimed["memory"]
+	if !own || c.Limit > 0 && c.Limit <= claimed {
+		return ""
+	}
+	return ledger.AboveClaim(c.Limit, claimed)
+}
+
+func (d *Document) writeClaims(b *strings.Builder) {
+	if d.Claims == nil {
+		return
+	}
+	fmt.Fprintln(b, "RESOURCE CLAIMS")
+	w := tables.New(b)
+	fmt.Fprintln(w, "NODE\tTYPE\tFOR CLAIMS\tCLAIMED\tFREE")
+	for _, m := range d.Claims.Claimable {
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", m.Node, m.Type, quantity.Short(m.Capacity), quantity.Short(m.Claimed), quantity.Short(m.Capacity-min(m.Capacity, m.Claimed)))
+	}
+	w.Flush()
+	if len(d.Claims.Prepared) > 0 {
+		w := tables.New(b)
+		fmt.Fprintln(w, "CLAIM\tNODES\tMEMORY\tUSED BY")
+		for _, c := range d.Claims.Prepared {
+			nodes, sums := nodeset.Set(0), map[string]uint64{}
+			for _, device := range c.Devices {
+				nodes = nodes.Union(nodeset.Of(device.Node))
+				for name, bytes := range device.Amounts {
+					sums[name] += bytes
+				}
+			}
+			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\n", c.Namespace, c.Name, nodes, Amounts(sums), tables.OrDash(strings.Join(d.usersOf(c), ", ")))
+		}
+		w.Flush()
+	}
+	fmt.Fprintln(b)
+}
+
+// usersOf are the living containers that use a claim, as POD/CONTAINER.
+func (d *Document) usersOf(claim Claim) (users []string) {
+	for _, pod := range d.Pods {
+		for _, c := range pod.Containers {
+			if c.State != ledger.Stopped.String() && slices.Contains(c.Claims, claim.Namespace+"/"+claim.Name) {
+				users = append(users, pod.Name+"/"+c.Name)
+			}
+		}
+	}
+	return users
+}
