@@ -13,6 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -32,6 +33,7 @@ type daemonOptions struct {
 	machine             machine.Machine
 	sysfs               string // where machine comes from; empty for a machine file
 	kubeletPods         string // socket of the kubelet's pod API
+	kubeletDevices      string // socket of the kubelet's PodResources API; empty asks it nothing
 	metricsAddress      string // empty has no HTTP server
 	podResources        string // socket of our PodResources API
 	daemonSet           string // NAMESPACE/NAME of the DaemonSet that runs this; empty knows none
@@ -48,6 +50,7 @@ type daemon struct {
 	agent    *agent.Agent
 	tree     *cgroup.Tree
 	watcher  *cgroup.Watcher
+	devices  *devices.Finder
 	plugin   *nriplugin.Plugin
 	metrics  *metrics.Metrics
 	recorder *recording.Recorder    // nil where nothing is recorded
@@ -88,9 +91,10 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 	if err := os.MkdirAll(options.stateDir, 0o700); err != nil {
 		d.log.WithError(err).Error("the state folder cannot be made")
 	}
+	d.devices = devices.New(devices.Options{Socket: options.kubeletDevices, Sysfs: options.sysfs, Log: d.log})
 	with := agent.Options{
 		Config: options.config, Machine: options.machine, Sysfs: options.sysfs, StateDir: options.stateDir,
-		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Log: d.log,
+		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Devices: d.devices, Log: d.log,
 	}
 	if options.record != "" {
 		d.recorder, err = recording.New(recording.Options{
@@ -165,6 +169,9 @@ func (d *daemon) close() {
 		if err := d.recorder.Close(ctx); err != nil {
 			d.log.WithError(err).Error("the last events could not be recorded")
 		}
+	}
+	if d.devices != nil {
+		_ = d.devices.Close() // it only reads
 	}
 	if d.watcher != nil {
 		d.watcher.Close()

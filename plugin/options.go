@@ -9,20 +9,22 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // Defaults of flags.
 const (
-	defaultSocket        = api.DefaultSocketPath
-	defaultName          = "memory-manager"
-	defaultIndex         = "92"
-	defaultStateDir      = "/var/lib/nri-memory-manager"
-	defaultCgroups       = "/sys/fs/cgroup"
-	defaultSystemdSocket = "/run/systemd/private"
-	defaultKubeletPods   = podinfo.DefaultKubeletSocket
-	defaultMetrics       = "127.0.0.1:8891"
+	defaultSocket         = api.DefaultSocketPath
+	defaultName           = "memory-manager"
+	defaultIndex          = "92"
+	defaultStateDir       = "/var/lib/nri-memory-manager"
+	defaultCgroups        = "/sys/fs/cgroup"
+	defaultSystemdSocket  = "/run/systemd/private"
+	defaultKubeletPods    = podinfo.DefaultKubeletSocket
+	defaultKubeletDevices = devices.DefaultKubeletSocket
+	defaultMetrics        = "127.0.0.1:8891"
 
 	defaultPluginRegistry = "/var/lib/kubelet/plugins_registry"
 	defaultCDI            = "/var/run/cdi"

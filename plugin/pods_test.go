@@ -26,6 +26,8 @@ type testPod struct {
 	slice bool   // its cgroup is one of systemd's
 	huge  uint64 // bytes of huge pages of 2Mi
 
+	devices []*api.LinuxDevice // in its container's spec
+
 	annotations map[string]string
 
 	// unified and files are what a kubelet with MemoryQoS asks for the container, and writes into the pod's cgroup.
@@ -92,7 +94,7 @@ func (p *testPod) container() *api.Container {
 	return &api.Container{
 		Id: p.id(), PodSandboxId: p.sandbox(), Name: "app", Annotations: p.annotations, // some runtimes pass them on
 		Linux: &api.LinuxContainer{
-			Resources: resources, OomScoreAdj: &api.OptionalInt{Value: p.adj}, CgroupsPath: p.cgroupsPath(),
+			Resources: resources, OomScoreAdj: &api.OptionalInt{Value: p.adj}, CgroupsPath: p.cgroupsPath(), Devices: p.devices,
 		},
 	}
 }

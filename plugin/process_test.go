@@ -87,6 +87,7 @@ func newHost(t testing.TB, options cri.Options, config string) *host {
 	h.flags = []string{
 		"run", "--nri-socket", options.Socket, "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups",
 		"--machine", h.path("machine.yaml"), "--config", h.path("config.yaml"), "--kubelet-pods-socket", h.path("kubelet.sock"),
+		"--kubelet-podresources-socket", h.path("devices.sock"),
 		"--metrics-address", "127.0.0.1:0", "-v",
 	}
 	return h

@@ -45,6 +45,7 @@ have. "nri-memory-manager rollback" takes it back.`,
 	flags.StringVar(&o.configPath, "config", "", "configuration file (YAML); without it the defaults hold")
 	flags.StringVar(&o.machinePath, "machine", "", "machine file or sysfs copy to use in place of this machine")
 	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API, unless requestSources leaves it out")
+	flags.StringVar(&o.kubeletDevices, "kubelet-podresources-socket", defaultKubeletDevices, "socket of the kubelet's PodResources API, for the NUMA nodes of devices; empty looks only into sysfs")
 	flags.StringVar(&o.metricsAddress, "metrics-address", defaultMetrics, "where /metrics, /healthz and /readyz are served, and on loopback /status and the page; empty is nowhere")
 	flags.StringVar(&o.podResources, "podresources-socket", "", "socket of the PodResources API, where the configuration enables it (default podresources.sock in the state folder)")
 	flags.StringVar(&o.pluginRegistry, "plugin-registry", defaultPluginRegistry, "the kubelet's folder plugins_registry, where the configuration enables dra")
@@ -63,7 +64,7 @@ func env(name, otherwise string) string {
 }
 
 func (o *runOptions) run(ctx context.Context) error {
-	err := absolute(&o.socket, &o.configPath, &o.stateDir, &o.cgroups, &o.kubeletPods, &o.record, &o.pluginRegistry, &o.cdi)
+	err := absolute(&o.socket, &o.configPath, &o.stateDir, &o.cgroups, &o.kubeletPods, &o.kubeletDevices, &o.record, &o.pluginRegistry, &o.cdi)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -23,6 +24,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Options are what an Agent is made of.
@@ -43,10 +45,20 @@ type Options struct {
 	Providers []podinfo.Provider
 	// Recorder receives every event and what was decided; nil records nothing.
 	Recorder Recorder
+	// Devices finds the NUMA nodes of containers' devices; nil finds none.
+	Devices Devices
 	// Log gets decisions, one line each; nil is logrus' standard logger.
 	Log logrus.FieldLogger
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
+}
+
+// Devices finds the NUMA nodes of containers' devices.
+type Devices interface {
+	// Find returns the devices of a container, and of the others of its pod as far as they are known. It may wait until ctx ends.
+	Find(ctx context.Context, c devices.Container) devices.Pod
+	// Lookup returns what is known of a container's devices without asking anybody.
+	Lookup(c devices.Container) []topologymanager.Device
 }
 
 // Recorder records what the ledger is given and what it decides. Its methods are called under the agent's lock and must not wait.
@@ -74,6 +86,7 @@ type Agent struct {
 	raises    *durable.Writer // of raisesFile
 	claims    *durable.Writer // of claimsFile
 	recorder  Recorder        // nil where nothing is recorded
+	devices   Devices         // nil finds none
 	counters  counters
 	ancestors ancestors
 	coverage  coverage
@@ -118,6 +131,7 @@ func New(opts Options) (*Agent, error) {
 		tree:        opts.Tree,
 		watcher:     opts.Watcher,
 		recorder:    opts.Recorder,
+		devices:     opts.Devices,
 		wake:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
 		ancestors:   newAncestors(),

@@ -107,6 +107,7 @@ func (a *Agent) handle(ctx context.Context, event ledger.Event) {
 func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error) {
 	began := a.now()
 	pod = a.read(pod)
+	found := a.findDevices(ctx, pod, container)
 	limit, managed, err := a.inquire(ctx, pod, container.Name)
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
@@ -114,8 +115,11 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 	a.rereadClaims(ctx, pod, container)
 	free, mems := a.freePages(pod, container), a.podMems(pod)
 	a.observeCover()
+	container, others := withDevices(container, found())
 	effects, ticket := a.decide(pod, func(known podinfo.Answer) ledger.Event {
-		return ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, Known: known, FreePages: free, Mems: mems}
+		return ledger.CreateContainer{
+			Pod: pod, Container: container, PodLimit: limit, Known: known, PodDevices: others, FreePages: free, Mems: mems,
+		}
 	})
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {
@@ -146,6 +150,7 @@ func (a *Agent) UpdateContainer(ctx context.Context, pod ledger.Pod, container l
 		return nil, err
 	}
 	found := a.find(pod, container)
+	container, _ = withDevices(container, nil)
 	effects, ticket := a.decide(pod, func(known podinfo.Answer) ledger.Event {
 		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Found: found}
 	})
@@ -238,7 +243,8 @@ func (a *Agent) podLimit(pod ledger.Pod, path cgroup.PodPath) *uint64 {
 func (a *Agent) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
 	container.State = ledger.Running
 	pod = a.read(pod)
-	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: container, Found: a.find(pod, container)})
+	started := a.lookUpDevices([]ledger.Pod{pod}, []ledger.Container{container})[0]
+	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: started, Found: a.find(pod, container)})
 	if at, lives := a.place(container.ID); lives {
 		_ = a.protector.Start(ctx, at.Cgroup)
 	}
@@ -261,6 +267,7 @@ func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers [
 		pods[i] = a.read(pods[i])
 	}
 	found, seen := a.observeAll(pods, containers)
+	containers = a.lookUpDevices(pods, containers)
 	event := ledger.Synchronize{Pods: pods, Containers: containers, Found: found}
 	a.mu.Lock()
 	a.outbox.seen = seen

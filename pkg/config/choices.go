@@ -20,6 +20,7 @@ var choices = map[string][]string{
 	"onForeignCPUs":           names(FollowCPUs, RejectCPUs),
 	"unpinnedMemoryPolicy":    names(PolicyNone, PolicyPreferSlack, PolicyInterleave, PolicyWeightedInterleave),
 	"coverDeficits":           names(DeficitsOff, DeficitsDryRun),
+	"alignTo":                 names(topologymanager.AlignToKubelet, topologymanager.AlignToCPUs, topologymanager.AlignToDevices),
 	"nodesWithoutCPUs":        names(ExcludeNodes, IncludeNodes),
 	"reservedMemoryCheck":     names(CheckStrict, CheckWarn),
 	"memoryReservationPolicy": names(memoryqos.None, memoryqos.TieredReservation, memoryqos.HardReservation),

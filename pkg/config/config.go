@@ -37,6 +37,9 @@ type Config struct {
 	// OnForeignCPUs is what happens under restricted to a container whose exclusive CPUs the kubelet has assigned on more
 	// nodes than the policy admits: its memory follows them (Follow), or it cannot be placed (Reject).
 	OnForeignCPUs OnForeignCPUs `yaml:"onForeignCPUs"`
+	// AlignTo is what memory is aligned to where exclusive CPUs and devices are on different NUMA nodes: the merge of all hints
+	// as the kubelet has it (kubelet), the CPUs (cpus), or the devices (devices).
+	AlignTo topologymanager.AlignTo `yaml:"alignTo"`
 	// VerifyHugepages rejects a container whose huge pages the kernel does not have free on its nodes (KEP-5759), like any other that
 	// cannot be placed.
 	VerifyHugepages bool `yaml:"verifyHugepages"`

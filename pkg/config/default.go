@@ -29,6 +29,7 @@ func Default() Config {
 		OnGroupConflict:         FailOnConflict,
 		OnForeignCPUs:           FollowCPUs,
 		Migration:               Migration{UpTo: 4 << 30},
+		AlignTo:                 topologymanager.AlignToCPUs,
 		ReconcilePeriod:         Duration(10 * time.Second),
 		StateTolerance:          64 << 20,
 		RecordingSize:           64 << 20,

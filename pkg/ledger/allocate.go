@@ -86,7 +86,7 @@ func (l *Ledger) allocate(c *container) error {
 // wanted is the container as the memory manager sees it.
 func (l *Ledger) wanted(c *container) memorymanager.Container {
 	return memorymanager.Container{
-		Pod: c.pod.key(), Name: c.name, Kind: c.kind, Request: request(c), CPUs: c.cpus,
+		Pod: c.pod.key(), Name: c.name, Kind: c.kind, Request: request(c), CPUs: c.cpus, Devices: c.devices,
 		Required: c.wishes.NUMA == config.NUMARequired,
 	}
 }
@@ -175,8 +175,8 @@ func (l *Ledger) align(c *container) error {
 		one := memorymanager.Container{
 			Pod: key, Name: spec.Name, Kind: spec.Kind, Request: request, Required: c.wishes.NUMA == config.NUMARequired,
 		}
-		if spec.Name == c.name {
-			one.CPUs = c.cpus
+		if one.Devices = l.step.podDevices[spec.Name]; spec.Name == c.name {
+			one.CPUs, one.Devices = c.cpus, c.devices
 		}
 		whole = append(whole, one)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // CreateContainer is a container that is about to be created. It is answered with its nodes and values.
@@ -22,6 +23,8 @@ type CreateContainer struct {
 	PodLimit *uint64
 	// Known is the newest that the pod APIs know of the pod.
 	Known podinfo.Answer
+	// PodDevices are the devices of the pod's other containers, as far as they are known, by name.
+	PodDevices map[string][]topologymanager.Device
 	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.
 	FreePages []memorymanager.FreePages
 	// Mems are the NUMA nodes that the pod's cgroup may use; empty when they were not read.
@@ -34,7 +37,7 @@ func (e CreateContainer) apply(l *Ledger) {
 	if p == nil {
 		return
 	}
-	l.step.freePages = e.FreePages
+	l.step.freePages, l.step.podDevices = e.FreePages, e.PodDevices
 	c, err := l.admit(p, e.Container)
 	l.touch(p)
 	out.Err, out.Decision = err, c.decision()
@@ -88,6 +91,9 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 
 // attach ties a container of the runtime to its state.
 func (l *Ledger) attach(c *container, received Container, state State) {
+	if c.id != received.ID || len(c.devices) == 0 { // a container keeps its devices
+		c.devices = received.Devices
+	}
 	c.id, c.state, c.born, c.seen = received.ID, state, l.step.now, false
 	c.resources = received.Resources
 	if c.claims = nil; l.resolved.Config.DRA.Enabled {

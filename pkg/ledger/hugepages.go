@@ -1,5 +1,12 @@
 package ledger
 
+import "time"
+
+// RequestTimeout is how long the creation of a container may wait for what is asked about it.
+func (l *Ledger) RequestTimeout() time.Duration {
+	return time.Duration(l.resolved.Config.RequestTimeout)
+}
+
 // PagesToVerify are the sizes, in bytes, of the huge pages that a container asks for and that the kernel must have free before it
 // is created; nil where nothing is verified.
 func (l *Ledger) PagesToVerify(c Container) (sizes []uint64) {

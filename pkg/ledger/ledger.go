@@ -22,6 +22,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Options are what a Ledger starts with.
@@ -78,6 +79,8 @@ type step struct {
 	all     bool   // so have those of many
 	// freePages are for the container that is about to be created.
 	freePages []memorymanager.FreePages
+	// podDevices are those of the other containers of its pod.
+	podDevices map[string][]topologymanager.Device
 }
 
 // New returns a ledger without pods.

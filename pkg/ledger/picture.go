@@ -128,7 +128,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 	for _, c := range p.containers {
 		shown := ContainerView{
 			ID: c.id, Name: c.name, Kind: c.kind, State: c.state, Cgroup: c.cgroup, Limit: c.limit, Request: c.request,
-			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Pinning: c.pinning,
+			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Devices: c.devices, Pinning: c.pinning,
 			Stays: c.wishes.NUMA == config.NUMANone, MemoryPolicy: c.memoryPolicy, NoPolicy: c.noPolicy,
 		}
 		if c.alive() {

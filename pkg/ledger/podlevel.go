@@ -57,7 +57,10 @@ func ownRequest(spec podinfo.Container) memorymanager.Request {
 // whole is a pod with pod-level resources as the memory manager sees it.
 func (l *Ledger) whole(c *container) memorymanager.Pod {
 	p := c.pod
-	whole := memorymanager.Pod{UID: p.key(), Budget: p.info.Budget(), CPUs: c.cpus, Required: l.wanted(c).Required, FreePages: l.step.freePages}
+	whole := memorymanager.Pod{UID: p.key(), Budget: p.info.Budget(), CPUs: c.cpus, Devices: c.devices, Required: l.wanted(c).Required, FreePages: l.step.freePages}
+	for _, others := range l.step.podDevices {
+		whole.Devices = append(whole.Devices, others...)
+	}
 	for _, spec := range p.info.Containers {
 		if spec.Kind != memoryqos.Ephemeral {
 			whole.Containers = append(whole.Containers, memorymanager.Container{

@@ -10,6 +10,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // pod is a living pod.
@@ -79,7 +80,8 @@ type container struct {
 	kind    memoryqos.Kind
 	wishes  config.Wishes
 	request podinfo.Estimate
-	cpus    nodeset.Set      // the NUMA nodes of its exclusive CPUs
+	cpus    nodeset.Set // the NUMA nodes of its exclusive CPUs
+	devices []topologymanager.Device
 	wanted  memoryqos.Values // what Memory QoS gives
 	// raised is the memory.high set by the stall guard; 0 when none.
 	raised uint64

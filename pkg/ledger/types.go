@@ -1,5 +1,7 @@
 package ledger
 
+import "github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+
 // Pod is a pod sandbox as the runtime knows it.
 type Pod struct {
 	// ID is the runtime's id of the sandbox; a pod that is restarted by the kubelet gets a new one under the same UID.
@@ -63,6 +65,21 @@ type Container struct {
 	Resources   Resources
 	// Claims are the parts of resource claims that it uses.
 	Claims []ClaimRef
+	// DeviceNodes and CDIDevices are what its spec has. They are for the driver, which finds out what they are; a Step reads
+	// Devices only.
+	DeviceNodes []DeviceNode
+	CDIDevices  []string
+	// Devices are its devices with their NUMA nodes.
+	Devices []topologymanager.Device
+}
+
+// DeviceNode is a device node in a container's spec.
+type DeviceNode struct {
+	// Path is where the container has it.
+	Path string
+	// Block is set for a block device; others are character devices.
+	Block        bool
+	Major, Minor int64
 }
 
 // Resources is what the kubelet asks for a container, through CRI.

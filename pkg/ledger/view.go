@@ -9,6 +9,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // View is a consistent picture of the agent's state. It never changes after it was taken; its parts are shared between
@@ -81,6 +82,8 @@ type ContainerView struct {
 	// CPUNodes are the NUMA nodes of its exclusive CPUs, CPUs how many of them each of these has.
 	CPUNodes nodeset.Set
 	CPUs     map[int]int
+	// Devices are its devices with their NUMA nodes.
+	Devices []topologymanager.Device
 	// Pinning says in a few words how the container got its nodes, or why it has none.
 	Pinning string
 	// Stays is set when its pod's annotation numa: none has the plugin leave its memory where it is.

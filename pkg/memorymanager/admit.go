@@ -101,8 +101,13 @@ func (m *Manager) merge(c Container, memory topologymanager.Hints, types int) (t
 	in := m.aligned(c, m.providers(c))
 	in.Memory, in.Types = memory, types
 	hint, admitted := m.policy.Merge(in, m.closest)
-	if c.Required && m.rules.Aligns && len(in.Devices) > 0 && !hint.Preferred {
-		admitted = false
+	away := len(in.Devices) > 0 && !hint.Preferred && m.rules.Aligns
+	switch {
+	case away && c.Required:
+		return hint, false
+	case away && admitted && m.alignTo != topologymanager.AlignToKubelet && hint.Nodes == m.all && !in.Everywhere():
+		in.Devices = nil // nothing is free near them: all nodes are no better than any
+		return m.policy.Merge(in, m.closest)
 	}
 	return hint, admitted
 }

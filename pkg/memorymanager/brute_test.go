@@ -386,7 +386,41 @@ func (b *brute) affinity(hints []bruteHint, asked []bool, cpus uint, devices []t
 	if b.policy == topologymanager.SingleNUMANode && best.mask == b.all() {
 		best.mask = 0
 	}
+	if b.policy == topologymanager.BestEffort && b.alignTo != topologymanager.AlignToKubelet &&
+		best.mask == b.all() && !best.preferred && len(devices) > 0 && b.union(devices) != b.all() && !b.onlyCPUs(cpus, devices) {
+		return b.affinity(hints, asked, cpusAligned(b, cpus, devices), nil)
+	}
 	return best, best.preferred || b.policy == topologymanager.BestEffort
+}
+
+func (b *brute) union(devices []topologymanager.Device) (union uint) {
+	for _, d := range devices {
+		union |= b.mask(d.Nodes)
+	}
+	return union
+}
+
+// onlyCPUs reports whether the devices do not count beside the CPUs.
+func (b *brute) onlyCPUs(cpus uint, devices []topologymanager.Device) bool {
+	return b.alignTo == topologymanager.AlignToCPUs && cpus != 0 && !b.agree(b.both(cpus, devices))
+}
+
+// cpusAligned are the CPUs, unless only the devices count.
+func cpusAligned(b *brute, cpus uint, devices []topologymanager.Device) uint {
+	if !b.agree(b.both(cpus, devices)) && len(b.aligned(cpus, devices)) > 0 && b.alignTo == topologymanager.AlignToDevices {
+		return 0
+	}
+	return cpus
+}
+
+func (b *brute) both(cpus uint, devices []topologymanager.Device) (lists [][]bruteHint) {
+	if cpus != 0 {
+		lists = append(lists, []bruteHint{{mask: cpus, preferred: true}})
+	}
+	for _, d := range devices {
+		lists = append(lists, b.ofDevice(d))
+	}
+	return lists
 }
 
 // ofDevice is a device's list: its nodes, or each of the nodes that it is near, and all of them not preferred.
@@ -412,13 +446,11 @@ func (b *brute) agree(lists [][]bruteHint) (found bool) {
 // aligned are the lists of CPUs and devices that are merged with memory's.
 func (b *brute) aligned(cpus uint, devices []topologymanager.Device) (lists [][]bruteHint) {
 	var ofCPUs, ofDevices [][]bruteHint
-	var union uint
 	if cpus != 0 {
 		ofCPUs = [][]bruteHint{{{mask: cpus, preferred: true}}}
 	}
 	for _, d := range devices {
 		ofDevices = append(ofDevices, b.ofDevice(d))
-		union |= b.mask(d.Nodes)
 	}
 	both := slices.Concat(ofCPUs, ofDevices)
 	if b.alignTo == topologymanager.AlignToKubelet || b.agree(both) {
@@ -428,7 +460,7 @@ func (b *brute) aligned(cpus uint, devices []topologymanager.Device) (lists [][]
 		return ofCPUs
 	}
 	if !b.agree(ofDevices) {
-		ofDevices = [][]bruteHint{{{mask: union, preferred: true}}}
+		ofDevices = [][]bruteHint{{{mask: b.union(devices), preferred: true}}}
 	}
 	if both = slices.Concat(ofCPUs, ofDevices); b.agree(both) {
 		return both

@@ -37,7 +37,8 @@ func TestDevices(t *testing.T) {
 		"CPUs elsewhere":                 {cpus: nodeset.Of(0), devices: []topologymanager.Device{gpu(1)}, want: nodeset.Of(0)},
 		"CPUs elsewhere, to the devices": {alignTo: topologymanager.AlignToDevices, cpus: nodeset.Of(0), devices: []topologymanager.Device{gpu(1)}, want: nodeset.Of(1)},
 		"CPUs elsewhere, required":       {alignTo: topologymanager.AlignToDevices, required: true, cpus: nodeset.Of(0), devices: []topologymanager.Device{gpu(1)}, err: "its exclusive CPUs are on node 0, its device nvidia.com/gpu g0 on node 1: not the same NUMA nodes"},
-		"best-effort, its node is full":  {policy: topologymanager.BestEffort, first: []memorymanager.Container{full}, devices: []topologymanager.Device{gpu(1)}, err: "cuts through a group of NUMA nodes (its device nvidia.com/gpu g0 on node 1)"},
+		"best-effort, its node is full":  {policy: topologymanager.BestEffort, first: []memorymanager.Container{full}, devices: []topologymanager.Device{gpu(1)}, want: nodeset.Of(0)},
+		"best-effort, as the kubelet":    {policy: topologymanager.BestEffort, alignTo: topologymanager.AlignToKubelet, first: []memorymanager.Container{full}, devices: []topologymanager.Device{gpu(1)}, err: "cuts through a group of NUMA nodes (its device nvidia.com/gpu g0 on node 1)"},
 		"best-effort, required":          {policy: topologymanager.BestEffort, required: true, devices: []topologymanager.Device{gpu(1)}, want: nodeset.Of(1)},
 		"best-effort, required, full":    {policy: topologymanager.BestEffort, required: true, first: []memorymanager.Container{full}, devices: []topologymanager.Device{gpu(1)}, err: "its device nvidia.com/gpu g0 on node 1: 0 of 10Gi free, 1Gi needed"},
 	}

@@ -1,6 +1,7 @@
 package memorymanager
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -20,6 +21,8 @@ type Explanation struct {
 	Candidates []Candidate
 	// Strategy says in one line what numaAllocationStrategy decides now; empty when nothing.
 	Strategy string
+	// Aligned says in one line whether CPUs or devices count, where these disagree; empty where they agree.
+	Aligned string
 }
 
 // Candidate is one set of nodes.
@@ -81,6 +84,7 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 	if rejected == nil {
 		e.Strategy = m.hints.byStrategy()
 	}
+	e.Aligned = m.whoCounts(c, e.Placement.Nodes)
 	h, known := m.hintsFor(c.Pod, c.Request)
 	seen := map[nodeset.Set]bool{}
 	consider := func(nodes nodeset.Set) {
@@ -112,6 +116,35 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 	consider(h.narrow())
 	consider(m.unused)
 	return e
+}
+
+// whoCounts says what decides where a container's CPUs and devices disagree, and where its memory is away from its devices;
+// empty where there is nothing to say.
+func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
+	in := m.providers(c)
+	if !m.rules.Aligns || len(in.Devices) == 0 {
+		return ""
+	}
+	where := m.misaligned(c)
+	if in.Agree() {
+		away := func(d topologymanager.Device) bool { return d.Nodes&placed == 0 }
+		if placed.Empty() || !slices.ContainsFunc(in.Devices, away) {
+			return ""
+		}
+		return where + ": its memory is not there"
+	}
+	aligned := m.aligned(c, in)
+	switch {
+	case c.Required:
+		return where + ": the pod's annotation numa is required, and they have no NUMA node in common"
+	case m.alignTo == topologymanager.AlignToKubelet:
+		return where + ": alignTo kubelet prefers none of these"
+	case len(aligned.Devices) == 0:
+		return where + fmt.Sprintf(": alignTo %s, so that the CPUs count", m.alignTo)
+	case !in.CPUs.Empty() && aligned.CPUs.Empty():
+		return where + fmt.Sprintf(": alignTo %s, so that the devices count", m.alignTo)
+	}
+	return where + fmt.Sprintf(": alignTo %s, so that the nodes of all of them count", m.alignTo)
 }
 
 // without returns a copy of the manager in which a container has no allocation; without a name, its whole pod.

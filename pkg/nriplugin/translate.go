@@ -41,14 +41,39 @@ func ContainerOf(container *api.Container) ledger.Container {
 		State:       stateOf(container.GetState()),
 		CgroupsPath: linux.GetCgroupsPath(),
 		Resources:   resources,
-		Claims:      ledger.ClaimRefs(devices(container.GetCDIDevices()), container.GetEnv()),
+		Claims:      ledger.ClaimRefs(cdiDevicesOf(container), container.GetEnv()),
+		DeviceNodes: deviceNodesOf(linux),
+		CDIDevices:  cdiDevicesOf(container),
 	}
 }
 
-// devices are the names of CDI devices; runtimes without CDI in NRI show none.
-func devices(from []*api.CDIDevice) (names []string) {
-	for _, device := range from {
-		names = append(names, device.GetName())
+// mostDevices bounds the devices that are taken from an event.
+const mostDevices = 64
+
+// deviceNodesOf are the device nodes of a container's spec. A privileged container has those of the whole machine, which say
+// nothing about what it uses.
+func deviceNodesOf(linux *api.LinuxContainer) (nodes []ledger.DeviceNode) {
+	for _, rule := range linux.GetResources().GetDevices() {
+		everything := (rule.GetType() == "" || rule.GetType() == "a") && rule.GetMajor() == nil && rule.GetMinor() == nil
+		if rule.GetAllow() && everything {
+			return nil
+		}
+	}
+	for _, device := range linux.GetDevices() {
+		if kind := device.GetType(); len(nodes) < mostDevices && (kind == "b" || kind == "c" || kind == "u") {
+			nodes = append(nodes, ledger.DeviceNode{
+				Path: device.GetPath(), Block: kind == "b", Major: device.GetMajor(), Minor: device.GetMinor(),
+			})
+		}
+	}
+	return nodes
+}
+
+func cdiDevicesOf(container *api.Container) (names []string) {
+	for _, device := range container.GetCDIDevices() {
+		if len(names) < mostDevices {
+			names = append(names, device.GetName())
+		}
 	}
 	return names
 }

@@ -185,6 +185,8 @@ type Container struct {
 	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
+	// Devices are the container's devices and their NUMA nodes.
+	Devices []Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
 }
@@ -394,6 +396,7 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 	}
 	c.Claims, c.Claimed = view.Claims, amounts(view.Claimed)
 	c.Blocks, c.Short, c.ExclusiveCPUs = blocks(view.Blocks), amounts(view.Short), cpus(view.CPUs)
+	c.Devices = devices(view.Devices)
 	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
 		c.State, c.Min, c.Low, c.High = Rejected, nil, nil, nil
 	}

@@ -40,6 +40,8 @@ type Explanation struct {
 	NoMemoryPolicy string `json:"noMemoryPolicy,omitempty"`
 	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
 	Owed map[string]Owed `json:"owed,omitempty"`
+	// Devices are the container's devices and their NUMA nodes.
+	Devices []Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
 }
@@ -67,6 +69,8 @@ type Placement struct {
 	Candidates []Candidate `json:"candidates"`
 	// Strategy is what numaAllocationStrategy decides among the candidates; absent when nothing.
 	Strategy string `json:"strategy,omitempty"`
+	// Aligned is what alignTo decides where CPUs and devices disagree; absent where they agree.
+	Aligned string `json:"aligned,omitempty"`
 }
 
 // Candidate is a set of NUMA nodes, judged now, and for a container that is placed as if its own allocation were not there.
@@ -85,8 +89,8 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
 			Pinning: e.Container.Pinning, Memory: e.Memory, Values: values(&e.Container), Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
-			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks))), Recording: s.Recording.find(e.Pod.UID, e.Container.Name),
-			Migration: moves[e.Container.Cgroup]}
+			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks))), Devices: devices(e.Container.Devices),
+			Recording: s.Recording.find(e.Pod.UID, e.Container.Name), Migration: moves[e.Container.Cgroup]}
 		if e.Placement != nil {
 			document.Placement = placement(e.Placement)
 		}
@@ -107,7 +111,7 @@ func values(c *ledger.ContainerView) *Values {
 
 func placement(e *memorymanager.Explanation) *Placement {
 	p := &Placement{Preferred: e.Placement.Affinity.Preferred, Existing: e.Placement.Existing, Bounded: e.Placement.Bounded,
-		Blocks: blocks(e.Placement.Blocks), Candidates: []Candidate{}, Strategy: e.Strategy}
+		Blocks: blocks(e.Placement.Blocks), Candidates: []Candidate{}, Strategy: e.Strategy, Aligned: e.Aligned}
 	if !e.Placement.Nodes.Empty() {
 		p.NUMANodes = e.Placement.Nodes.IDs()
 	}
@@ -167,6 +171,12 @@ func (d *Explanation) write(b *strings.Builder) {
 	d.writeOwed(b)
 	if d.CPUs != "" {
 		fmt.Fprintf(b, "  %s\n", d.CPUs)
+	}
+	for _, device := range d.Devices {
+		fmt.Fprintf(b, "  device %s\n", device)
+	}
+	if d.Placement != nil && d.Placement.Aligned != "" {
+		fmt.Fprintf(b, "  %s\n", d.Placement.Aligned)
 	}
 	last := ""
 	if r := d.Rejection; r != nil {

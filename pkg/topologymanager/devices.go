@@ -109,6 +109,15 @@ func (in Providers) Agree() bool {
 	return ok
 }
 
+// Everywhere reports whether the devices together are on all nodes of the machine.
+func (in Providers) Everywhere() bool {
+	var nodes nodeset.Set
+	for _, device := range in.Devices {
+		nodes |= device.Nodes
+	}
+	return nodes == in.All
+}
+
 // Aligned leaves out what memory is not aligned to: the CPUs or the devices, where these do not agree. Devices that do not
 // agree among themselves have one list, of the nodes of all of them.
 func (in Providers) Aligned(to AlignTo) Providers {

@@ -1,0 +1,63 @@
+package agent
+
+import (
+	"context"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+)
+
+// findDevices begins to look for the devices of a container that is about to be created, and returns what waits for the answer.
+// The kubelet is asked while the pod APIs are: together they have requestTimeout.
+func (a *Agent) findDevices(ctx context.Context, pod ledger.Pod, container ledger.Container) (wait func() devices.Pod) {
+	_, managed, _ := pod.Path()
+	if a.devices == nil || !managed || len(container.DeviceNodes)+len(container.CDIDevices) == 0 {
+		return func() devices.Pod { return nil }
+	}
+	a.mu.Lock()
+	timeout := a.ledger.RequestTimeout()
+	a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	answer := make(chan devices.Pod, 1)
+	go func() {
+		defer cancel()
+		answer <- a.devices.Find(ctx, described(pod, container))
+	}()
+	return func() devices.Pod { return <-answer }
+}
+
+// lookUpDevices finds the devices of running containers without asking anybody.
+func (a *Agent) lookUpDevices(pods []ledger.Pod, containers []ledger.Container) []ledger.Container {
+	containers = slices.Clone(containers)
+	for i := range containers {
+		c := &containers[i]
+		if a.devices != nil && len(c.DeviceNodes) > 0 {
+			at := slices.IndexFunc(pods, func(p ledger.Pod) bool { return p.ID == c.PodID })
+			if at >= 0 {
+				c.Devices = a.devices.Lookup(described(pods[at], *c))
+			}
+		}
+		c.DeviceNodes, c.CDIDevices = nil, nil
+	}
+	return containers
+}
+
+// withDevices is the container with its devices, for the ledger, and the devices of the others of its pod.
+func withDevices(container ledger.Container, found devices.Pod) (ledger.Container, devices.Pod) {
+	container.Devices = found[container.Name]
+	container.DeviceNodes, container.CDIDevices = nil, nil
+	delete(found, container.Name)
+	if len(found) == 0 {
+		found = nil
+	}
+	return container, found
+}
+
+func described(pod ledger.Pod, container ledger.Container) devices.Container {
+	c := devices.Container{UID: pod.Key(), Namespace: pod.Namespace, Pod: pod.Name, Name: container.Name, CDI: container.CDIDevices}
+	for _, node := range container.DeviceNodes {
+		c.Nodes = append(c.Nodes, devices.Node(node))
+	}
+	return c
+}

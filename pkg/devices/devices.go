@@ -1,0 +1,141 @@
+// Package devices finds the NUMA nodes of containers' devices. It asks the kubelet's PodResources API, which knows what device
+// plugins say of their devices' topology, and looks up the device nodes in a container's spec in sysfs: those of device plugins
+// without a topology, of resource claims, and of CDI devices.
+// https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
+package devices
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// The sources of a device's nodes, as they are shown.
+const (
+	SourceKubelet = "kubelet"
+	SourceSysfs   = "sysfs"
+)
+
+// Node is a device node in a container's spec.
+type Node struct {
+	// Path is where the container has it.
+	Path string
+	// Block is set for a block device; others are character devices.
+	Block        bool
+	Major, Minor int64
+}
+
+// Container is a container as the runtime describes it.
+type Container struct {
+	// UID, Namespace and Pod are its pod's.
+	UID, Namespace, Pod, Name string
+	// Nodes are its device nodes, CDI the names of its CDI devices.
+	Nodes []Node
+	CDI   []string
+}
+
+// has reports whether the container has devices at all.
+func (c Container) has() bool { return len(c.Nodes) > 0 || len(c.CDI) > 0 }
+
+// Pod are the devices of a pod's containers, as far as they are known, by container name.
+type Pod map[string][]topologymanager.Device
+
+// Options are what a Finder is made of.
+type Options struct {
+	// Socket is the kubelet's PodResources socket; empty asks no kubelet.
+	Socket string
+	// Sysfs is the root of sysfs; empty looks nothing up.
+	Sysfs string
+	// Log is nil for logrus' standard logger. The kubelet's coming and going is logged, not each question.
+	Log logrus.FieldLogger
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Finder finds devices. It may be used by several goroutines.
+type Finder struct {
+	kubelet *kubelet
+	sysfs   sysfs
+}
+
+// New returns a Finder. The kubelet's socket may appear later, or never.
+func New(o Options) *Finder {
+	if o.Log == nil {
+		o.Log = logrus.StandardLogger()
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Finder{kubelet: newKubelet(o), sysfs: sysfs{root: o.Sysfs}}
+}
+
+// Close ends the connection to the kubelet.
+func (f *Finder) Close() error { return f.kubelet.close() }
+
+// Find returns the devices of a container, and of the others of its pod as far as the kubelet knows them. Nothing is asked for a
+// container without devices. It ends with ctx: then sysfs is what is left.
+func (f *Finder) Find(ctx context.Context, c Container) Pod {
+	if !c.has() {
+		return nil
+	}
+	answer := make(chan Pod, 1)
+	go func() { answer <- f.find(ctx, c) }()
+	select {
+	case pod := <-answer:
+		return pod
+	case <-ctx.Done():
+		return Pod{c.Name: f.sysfs.devices(c.Nodes)}
+	}
+}
+
+func (f *Finder) find(ctx context.Context, c Container) Pod {
+	known := f.kubelet.pod(ctx, c)
+	pod := maps.Clone(known.devices)
+	if pod == nil {
+		pod = Pod{}
+	}
+	if placed(pod[c.Name]) && !known.claims[c.Name] {
+		return pod
+	}
+	pod[c.Name] = slices.Concat(pod[c.Name], f.sysfs.devices(c.Nodes))
+	return pod
+}
+
+// placed reports whether one of the devices is on a node.
+func placed(devices []topologymanager.Device) bool {
+	return slices.ContainsFunc(devices, func(d topologymanager.Device) bool { return !d.Nodes.Empty() })
+}
+
+// Lookup returns the devices that sysfs knows of a container's device nodes. It waits for nobody.
+func (f *Finder) Lookup(c Container) []topologymanager.Device { return f.sysfs.devices(c.Nodes) }
+
+// cache keeps what was found last, within bounds.
+type cache[K comparable, V any] struct {
+	mu     sync.Mutex
+	values map[K]V
+}
+
+// mostCached is more devices, and more pods, than a node has.
+const mostCached = 1024
+
+func (c *cache[K, V]) get(key K) (V, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	value, ok := c.values[key]
+	return value, ok
+}
+
+func (c *cache[K, V]) put(key K, value V) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.values == nil || len(c.values) >= mostCached {
+		c.values = map[K]V{} // what is still there is found again
+	}
+	c.values[key] = value
+}

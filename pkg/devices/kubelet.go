@@ -1,0 +1,217 @@
+package devices
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// DefaultKubeletSocket is where a kubelet with the root directory /var/lib/kubelet serves its PodResources API.
+const DefaultKubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+// kubelet is the kubelet's PodResources API. It knows the devices of a pod from the pod's admission on, which is before the
+// runtime is asked to create the first container.
+type kubelet struct {
+	socket string
+	log    logrus.FieldLogger
+	now    func() time.Time
+	pods   cache[string, known] // by UID: a pod's devices never change
+
+	mu     sync.Mutex
+	conn   *grpc.ClientConn
+	lost   bool // the last question was not answered, and that is logged
+	pause  time.Duration
+	until  time.Time // not asked before
+	trying bool      // the one question after a pause is under way
+}
+
+// known are the devices that the kubelet knows of a pod.
+type known struct {
+	devices Pod
+	// claims are the containers with resource claims: the API has no topology of their devices.
+	claims map[string]bool
+}
+
+// A kubelet that does not answer is not asked for a while, so that it does not cost every create its wait.
+const (
+	firstPause   = time.Second
+	longestPause = time.Minute
+	// mostDevices bounds what is read of a container's devices.
+	mostDevices = 1024
+)
+
+func newKubelet(o Options) *kubelet {
+	return &kubelet{socket: o.Socket, log: o.Log, now: o.Now}
+}
+
+// pod asks for a pod's devices, once. What is not known is empty.
+func (k *kubelet) pod(ctx context.Context, c Container) known {
+	if k.socket == "" {
+		return known{}
+	}
+	if answer, ok := k.pods.get(c.UID); ok {
+		return answer
+	}
+	if !k.allowed() {
+		return known{}
+	}
+	answer, err := k.ask(ctx, c)
+	k.ended(err)
+	if err != nil || answer == nil {
+		return known{}
+	}
+	result := read(answer)
+	k.pods.put(c.UID, result)
+	return result
+}
+
+// allowed reports whether the kubelet may be asked now.
+func (k *kubelet) allowed() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pause == 0 {
+		return true
+	}
+	if k.trying || k.now().Before(k.until) {
+		return false
+	}
+	k.trying = true
+	return true
+}
+
+// ended notes how a question ended.
+func (k *kubelet) ended(err error) {
+	k.mu.Lock()
+	news := k.lost != (err != nil)
+	k.lost, k.trying = err != nil, false
+	if err == nil {
+		k.pause = 0
+	} else {
+		k.pause = min(max(2*k.pause, firstPause), longestPause)
+		k.until = k.now().Add(k.pause)
+	}
+	k.mu.Unlock()
+	switch {
+	case !news:
+	case err != nil:
+		k.log.WithError(err).Info("the kubelet's PodResources API does not answer: devices are looked up in sysfs")
+	default:
+		k.log.Info("the kubelet's PodResources API answers")
+	}
+}
+
+// ask returns the kubelet's answer; nil where it does not know the pod. A kubelet with Get turned off (KubeletPodResourcesGet) is
+// asked for all pods.
+func (k *kubelet) ask(ctx context.Context, c Container) (*podresources.PodResources, error) {
+	client, err := k.client()
+	if err != nil {
+		return nil, err
+	}
+	got, err := client.Get(ctx, &podresources.GetPodResourcesRequest{PodNamespace: c.Namespace, PodName: c.Pod})
+	switch code := status.Code(err); {
+	case err == nil:
+		return got.GetPodResources(), nil
+	case code == codes.NotFound:
+		return nil, nil
+	case code != codes.Unknown && code != codes.Unimplemented:
+		return nil, fmt.Errorf("ask the kubelet at %s for the devices of pod %s/%s: %w", k.socket, c.Namespace, c.Pod, err)
+	}
+	list, err := client.List(ctx, &podresources.ListPodResourcesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("ask the kubelet at %s for the devices of all pods: %w", k.socket, err)
+	}
+	for _, pod := range list.GetPodResources() {
+		if pod.GetNamespace() == c.Namespace && pod.GetName() == c.Pod {
+			return pod, nil
+		}
+	}
+	return nil, nil
+}
+
+// client connects at the first question.
+func (k *kubelet) client() (podresources.PodResourcesListerClient, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.conn == nil {
+		if _, err := os.Stat(k.socket); err != nil {
+			return nil, err
+		}
+		conn, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: 5 * time.Second}}),
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, "unix", k.socket)
+			}))
+		if err != nil {
+			return nil, fmt.Errorf("connect to %s: %w", k.socket, err)
+		}
+		k.conn = conn
+	}
+	return podresources.NewPodResourcesListerClient(k.conn), nil
+}
+
+func (k *kubelet) close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.conn == nil {
+		return nil
+	}
+	conn := k.conn
+	k.conn = nil
+	return conn.Close()
+}
+
+// read takes the devices from an answer. The kubelet has an entry for each device and each of its nodes.
+func read(answer *podresources.PodResources) known {
+	result := known{devices: Pod{}, claims: map[string]bool{}}
+	for _, container := range answer.GetContainers() {
+		type device struct{ resource, id string }
+		nodes := map[device]nodeset.Set{}
+		var order []device
+		for _, entry := range container.GetDevices() {
+			for _, id := range entry.GetDeviceIds() {
+				d := device{entry.GetResourceName(), id}
+				if _, there := nodes[d]; !there {
+					if len(order) == mostDevices {
+						continue
+					}
+					order = append(order, d)
+				}
+				nodes[d] |= nodesOf(entry.GetTopology())
+			}
+		}
+		var devices []topologymanager.Device
+		for _, d := range order {
+			devices = append(devices, topologymanager.NewDevice(d.resource, d.id, SourceKubelet, nodes[d]))
+		}
+		if len(devices) > 0 {
+			result.devices[container.GetName()] = topologymanager.Join(devices)
+		}
+		if len(container.GetDynamicResources()) > 0 {
+			result.claims[container.GetName()] = true
+		}
+	}
+	return result
+}
+
+func nodesOf(topology *podresources.TopologyInfo) (nodes nodeset.Set) {
+	for _, node := range topology.GetNodes() {
+		if id := node.GetID(); id >= 0 && id < nodeset.Max {
+			nodes |= nodeset.Of(int(id))
+		}
+	}
+	return nodes
+}

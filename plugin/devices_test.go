@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+)
+
+// devicesAPI is the kubelet's PodResources API of a test's host.
+type devicesAPI struct {
+	podresources.UnimplementedPodResourcesListerServer
+
+	mu    sync.Mutex
+	nodes map[string]int64 // of the one GPU of the pods with one
+	asked map[string]int   // by pod
+	hold  chan struct{}    // answers wait for it; nil answers at once
+}
+
+func (h *host) devicesAPI() *devicesAPI {
+	h.t.Helper()
+	a := &devicesAPI{nodes: map[string]int64{}, asked: map[string]int{}}
+	listener, err := net.Listen("unix", h.path("devices.sock"))
+	must(h.t, err)
+	server := grpc.NewServer()
+	podresources.RegisterPodResourcesListerServer(server, a)
+	go server.Serve(listener)
+	h.t.Cleanup(server.Stop)
+	return a
+}
+
+func (a *devicesAPI) Get(ctx context.Context, request *podresources.GetPodResourcesRequest) (*podresources.GetPodResourcesResponse, error) {
+	a.mu.Lock()
+	a.asked[request.GetPodName()]++
+	node, has := a.nodes[request.GetPodName()]
+	hold := a.hold
+	a.mu.Unlock()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	if !has {
+		return nil, grpcstatus.Error(codes.NotFound, "no such pod")
+	}
+	return &podresources.GetPodResourcesResponse{PodResources: &podresources.PodResources{
+		Name: request.GetPodName(), Namespace: request.GetPodNamespace(),
+		Containers: []*podresources.ContainerResources{{Name: "app", Devices: []*podresources.ContainerDevices{{
+			ResourceName: "vendor.com/gpu", DeviceIds: []string{"gpu-" + request.GetPodName()},
+			Topology: &podresources.TopologyInfo{Nodes: []*podresources.NUMANode{{ID: node}}},
+		}}}},
+	}}, nil
+}
+
+// questions is how often the kubelet was asked for a pod.
+func (a *devicesAPI) questions(pod string) int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.asked[pod]
+}
+
+// withGPU is a Guaranteed pod whose container has a GPU, which the kubelet has on a node.
+func (a *devicesAPI) withGPU(name string, limit int64, node int64) *testPod {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.nodes[name] = node
+	return gpuPod(name, limit)
+}
+
+func gpuPod(name string, limit int64) *testPod {
+	p := guaranteed(name, limit)
+	p.devices = []*api.LinuxDevice{{Path: "/dev/dri/card0", Type: "c", Major: 226}}
+	return p
+}
+
+func TestMemoryOnTheNodeOfTheDevice(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	kubelet := h.devicesAPI()
+	h.start("--record", h.path("recordings"))
+	near, plain, apart := kubelet.withGPU("near", gi, 1), guaranteed("plain", gi), kubelet.withGPU("apart", gi, 1)
+	apart.cpus = "0-3"
+	h.deploy(near, plain, apart)
+	for pod, want := range map[*testPod]string{near: "1", plain: "0", apart: "0"} {
+		if got := h.mems(pod); got != want {
+			t.Errorf("%s: cpuset.mems is %q, want %s", pod.name, got, want)
+		}
+	}
+	if n := kubelet.questions("near"); n != 1 {
+		t.Errorf("the kubelet was asked %d times for a container", n)
+	}
+	if n := kubelet.questions("plain"); n != 0 {
+		t.Errorf("the kubelet was asked %d times for a container without devices", n)
+	}
+	wantAll(t, h.ask(0, "explain", "default/near"), "device vendor.com/gpu gpu-near on node 1 (kubelet)")
+	wantAll(t, h.ask(0, "explain", "default/apart"),
+		"its exclusive CPUs are on node 0, its device vendor.com/gpu gpu-apart on node 1: alignTo cpus, so that the CPUs count")
+	var document status.Document
+	must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
+	for _, pod := range document.Pods {
+		got, want := fmt.Sprint(pod.Containers[0].Devices), "[vendor.com/gpu gpu-"+pod.Name+" on node 1 (kubelet)]"
+		if pod.Name == "plain" {
+			want = "[]"
+		}
+		if got != want {
+			t.Errorf("%s has the devices %s, want %s", pod.Name, got, want)
+		}
+	}
+
+	must(t, h.stopContainer(near))
+	near.tries++
+	must(t, h.create(near))
+	if got := h.mems(near); got != "1" {
+		t.Errorf("created again, cpuset.mems is %q", got)
+	}
+
+	// A device whose node is full: required or not.
+	must(t, h.runPod(guaranteed("large", 14*gi)))
+	large := kubelet.withGPU("large", 14*gi, 1)
+	if err := h.create(large); err != nil && !strings.Contains(err.Error(), "its device vendor.com/gpu gpu-large on node 1: ") {
+		t.Error(err)
+	}
+}
+
+func TestDevicesReplay(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	kubelet := h.devicesAPI()
+	plugin := h.start("--record", h.path("recordings"))
+	h.deploy(kubelet.withGPU("near", gi, 1))
+	plugin.stop()
+	files, err := filepath.Glob(h.path("recordings/*"))
+	must(t, err)
+	if code, out, errOut := run(t, "", append([]string{"replay"}, files...)...); code != 0 || !strings.Contains(out, "near") {
+		t.Errorf("replay ended with %d\n%s%s", code, out, errOut)
+	}
+}
+
+func TestRequiredNodeOfTheDevice(t *testing.T) {
+	h := newHost(t, cri.Options{}, strings.Replace(testConfig, "restricted", "best-effort", 1))
+	kubelet := h.devicesAPI()
+	h.start()
+	full := kubelet.withGPU("full", 15*gi, 1)
+	h.deploy(full)
+	for _, test := range []struct {
+		name, numa, cpus, err string
+		node                  int64
+	}{
+		{"there", "required", "", "", 0},
+		{"no-room", "required", "", "its device vendor.com/gpu gpu-no-room on node 1: 512Mi of 15.5Gi free, 1Gi needed", 1},
+		{"apart", "required", "0-3", "its exclusive CPUs are on node 0, its device vendor.com/gpu gpu-apart on node 1: not the same NUMA nodes", 1},
+		{"elsewhere", "preferred", "", "", 1},
+	} {
+		pod := kubelet.withGPU(test.name, gi, test.node)
+		pod.cpus = test.cpus
+		pod.annotations = map[string]string{"numa.memory-manager.nri.io": test.numa}
+		must(t, h.runPod(pod))
+		err := h.create(pod)
+		switch {
+		case test.err == "" && err != nil:
+			t.Errorf("%s: %v", test.name, err)
+		case test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)):
+			t.Errorf("%s: got %v, want %s", test.name, err, test.err)
+		case err == nil && h.mems(pod) != "0": // where the device is, or there is room
+			t.Errorf("%s: cpuset.mems is %q", test.name, h.mems(pod))
+		}
+	}
+	wantAll(t, h.ask(0, "explain", "default/elsewhere"), "its device vendor.com/gpu gpu-elsewhere on node 1: its memory is not there")
+}
+
+func TestAlignToDevices(t *testing.T) {
+	for alignTo, want := range map[string]string{"devices": "1", "cpus": "0", "kubelet": ""} {
+		t.Run(alignTo, func(t *testing.T) {
+			h := newHost(t, cri.Options{}, testConfig+"alignTo: "+alignTo+"\n")
+			kubelet := h.devicesAPI()
+			h.start()
+			apart := kubelet.withGPU("apart", gi, 1)
+			apart.cpus = "0-3"
+			must(t, h.runPod(apart))
+			const rejected = "its exclusive CPUs are on node 0, its device vendor.com/gpu gpu-apart on node 1: not the same NUMA nodes"
+			switch err := h.create(apart); {
+			case want == "" && (err == nil || !strings.Contains(err.Error(), rejected)):
+				t.Errorf("got %v, want %s", err, rejected)
+			case want != "" && err != nil:
+				t.Error(err)
+			case want != "" && h.mems(apart) != want:
+				t.Errorf("cpuset.mems is %q, want %s", h.mems(apart), want)
+			}
+		})
+	}
+}
+
+// A kubelet that holds its answer back, or is not there, does not hold a create back; sysfs then has the node.
+func TestKubeletWithoutAnAnswer(t *testing.T) {
+	for name, slow := range map[string]bool{"dead": false, "slow": true} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, cri.Options{}, testConfig+"requestTimeout: 50ms\n")
+			h.machineInSysfs()
+			if slow {
+				kubelet := h.devicesAPI()
+				kubelet.hold = make(chan struct{})
+				defer close(kubelet.hold)
+			}
+			h.start()
+			pods := []*testPod{gpuPod("a", gi), gpuPod("b", gi), gpuPod("c", gi)}
+			h.deploy(pods...)
+			for _, pod := range pods {
+				if got := h.mems(pod); got != "1" {
+					t.Errorf("%s: cpuset.mems is %q", pod.name, got)
+				}
+			}
+			wantAll(t, h.ask(0, "explain", "default/a"), "device drm /dev/dri/card0 on node 1 (sysfs)")
+		})
+	}
+}
+
+// machineInSysfs has the plugin read its machine from a sysfs, with a GPU on node 1.
+func (h *host) machineInSysfs() {
+	h.t.Helper()
+	put := func(file, text string) {
+		path := filepath.Join(h.dir, "machine/sys", file)
+		must(h.t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(h.t, os.WriteFile(path, []byte(text+"\n"), 0o644))
+	}
+	link := func(file, target string) {
+		path := filepath.Join(h.dir, "machine/sys", file)
+		must(h.t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(h.t, os.Symlink(target, path))
+	}
+	put("devices/system/node/online", "0-1")
+	for node, cpus := range []string{"0-3", "4-7"} {
+		folder := fmt.Sprintf("devices/system/node/node%d/", node)
+		put(folder+"meminfo", fmt.Sprintf("Node %d MemTotal:       16777216 kB", node))
+		put(folder+"cpulist", cpus)
+		put(folder+"distance", []string{"10 20", "20 10"}[node])
+	}
+	put("devices/pci0000:80/0000:81:00.0/numa_node", "1")
+	put("devices/pci0000:80/0000:81:00.0/drm/card0/dev", "226:0")
+	link("devices/pci0000:80/0000:81:00.0/drm/card0/subsystem", "../../../../../class/drm")
+	link("dev/char/226:0", "../../devices/pci0000:80/0000:81:00.0/drm/card0")
+	for i, flag := range h.flags {
+		if flag == h.path("machine.yaml") {
+			h.flags[i] = h.path("machine")
+		}
+	}
+}
