@@ -8,7 +8,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -37,8 +36,8 @@ func newSimulateCommand() *cobra.Command {
 		Use:   "simulate --machine FILE|SYSFS-ROOT MANIFEST…",
 		Short: "Show what becomes of Pod manifests on a machine that need not be there",
 		Long: `Simulate plays kubelet and container runtime for each pod of the manifests and has the daemon's own code decide about it:
-Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. Objects of other kinds are
-skipped, so that the output of "helm template" can be used as it is. A manifest is a file, a folder with *.yaml, *.yml and
+Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. Where the configuration
+enables dra, ResourceClaims and ResourceClaimTemplates are allocated as the scheduler does. Objects of other kinds are skipped, so that the output of "helm template" can be used as it is. A manifest is a file, a folder with *.yaml, *.yml and
 *.json, or "-" for standard input. It shows on which NUMA nodes every container lands, its memory.min, low, high and max, its
 huge pages, annotations that are ignored, and what the cgroups above hold. Nothing of this host is touched.
 
@@ -101,7 +100,10 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	log := logrus.New()
 	log.SetOutput(errOut)
 	log.SetLevel(logrus.ErrorLevel + logrus.Level(min(2*o.verbose, 4)))
-	result, err := o.simulate(ctx, c, m, read.Pods, log)
+	if !read.Claims.Empty() && !c.DRA.Enabled {
+		fmt.Fprintln(errOut, "nri-memory-manager: dra.enabled is false in the configuration: resource claims are ignored")
+	}
+	result, err := o.simulate(ctx, c, m, read, log)
 	switch {
 	case errors.Is(err, simulator.ErrNotEmpty):
 		return fmt.Errorf("--keep: %w", err)
@@ -115,9 +117,9 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 }
 
 // simulate runs the pods on a node of their own.
-func (o *simulateOptions) simulate(ctx context.Context, c config.Config, m machine.Machine, pods []*corev1.Pod, log *logrus.Logger) (result *simulator.Result, err error) {
+func (o *simulateOptions) simulate(ctx context.Context, c config.Config, m machine.Machine, read *simulator.Manifests, log *logrus.Logger) (result *simulator.Result, err error) {
 	node, err := simulator.NewNode(simulator.Options{
-		Machine: m, Pods: pods, Systemd: o.cgroupDriver == "systemd", PodAPI: o.podInfo == "kubelet", Config: c, Dir: o.keep,
+		Machine: m, Pods: read.Pods, Claims: read.Claims, Systemd: o.cgroupDriver == "systemd", PodAPI: o.podInfo == "kubelet", Config: c, Dir: o.keep,
 	})
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 )
 
 const taskPageConfig = "../testdata/config/task-page.yaml"
@@ -279,5 +281,58 @@ func TestSimulateKeepsOnlyInANewOrEmptyFolder(t *testing.T) {
 	must(t, os.Remove(filepath.Join(dir, "notes.txt")))
 	if code, errOut := simulate(); code != exitOK {
 		t.Errorf("exit %d: %s", code, errOut)
+	}
+}
+
+// The scheduler's part is simulated too: what has no room stays Pending and never reaches the node.
+func TestSimulateReadsClaims(t *testing.T) {
+	const manifests = `
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: half}
+spec: {spec: {devices: {requests: [{name: mem, exactly: {deviceClassName: numa-memory, capacity: {requests: {memory: 40Gi}}}}]}}}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaim
+metadata: {name: shared}
+spec: {devices: {requests: [{name: mem, exactly: {deviceClassName: numa-memory, capacity: {requests: {memory: 1Gi}}}}]}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: db}
+spec:
+  replicas: 3
+  selector: {matchLabels: {a: b}}
+  template:
+    metadata: {labels: {a: b}}
+    spec:
+      resourceClaims: [{name: mem, resourceClaimTemplateName: half}]
+      containers: [{name: app, image: i, resources: {limits: {cpu: 1, memory: 40Gi}, claims: [{name: mem}]}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: one}
+spec:
+  resourceClaims: [{name: mem, resourceClaimName: shared}, {name: none, resourceClaimTemplateName: missing}]
+  containers: [{name: app, image: i, resources: {limits: {cpu: 1, memory: 1Gi}, claims: [{name: mem}]}}]
+`
+	code, out, errOut := run(t, manifests, "simulate", "--machine", "../testdata/machines/task-page.yaml", "--config", "../testdata/config/dra.yaml", "-o", "json", "-")
+	var result simulator.Result
+	must(t, json.Unmarshal([]byte(out), &result))
+	var got []string
+	for _, c := range result.Containers {
+		got = append(got, fmt.Sprintf("%s %v %v %s %s", c.Pod, c.Admitted, c.NUMANodes, c.Memory.RequestSource, c.Reason))
+	}
+	want := []string{
+		"db-0 true [1] claim ", "db-1 true [0] claim ", // node 1 has a little more
+		"db-2 false []  Pending: claim default/db-2-mem: cannot be allocated: no NUMA nodes have room for it",
+		"one false []  Pending: claim default/one-none: no manifest has ResourceClaimTemplate missing in namespace default",
+	}
+	if diff := cmp.Diff(want, got); diff != "" || code != 1 {
+		t.Errorf("exit status %d, %s\n%s", code, errOut, diff)
+	}
+	_, _, errOut = run(t, manifests, "simulate", "--machine", "../testdata/machines/task-page.yaml", "-")
+	if !strings.Contains(errOut, "dra.enabled is false in the configuration: resource claims are ignored") {
+		t.Errorf("without dra: %s", errOut)
 	}
 }

@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -29,6 +31,7 @@ type Agent interface {
 	StopContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
 	View() *ledger.View
 	Counters() agent.Counters
+	PrepareClaim(ctx context.Context, claim ledger.Claim) error
 }
 
 // Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
@@ -40,6 +43,7 @@ type Direct struct {
 	mu         sync.Mutex // held while the agent is asked and for unasked updates, as in containerd
 	pods       map[string]*api.PodSandbox
 	containers []*api.Container
+	order      []int // of the devices for claims
 }
 
 // Connect returns the runtime of an agent, which it has synchronized: there are no pods yet.
@@ -182,6 +186,21 @@ func (d *Direct) Facts(_ context.Context, podUID, container string) (facts Facts
 // Nodes returns the agent's node map.
 func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
 	return d.agent.View().Nodes, nil
+}
+
+// Claimable is what resource claims may have, in the order of the devices.
+func (d *Direct) Claimable() []ledger.ClaimableView {
+	claimable := slices.Clone(d.agent.View().Claimable)
+	d.order = dra.Order(claimable, d.order)
+	slices.SortStableFunc(claimable, func(a, b ledger.ClaimableView) int {
+		return cmp.Compare(slices.Index(d.order, a.Node), slices.Index(d.order, b.Node))
+	})
+	return claimable
+}
+
+// PrepareClaim has the agent prepare a claim, as the driver does.
+func (d *Direct) PrepareClaim(ctx context.Context, claim ledger.Claim) error {
+	return d.agent.PrepareClaim(ctx, claim)
 }
 
 // SourcesConnected reports whether every source of memory requests is connected.

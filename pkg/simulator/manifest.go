@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	kyaml "sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
@@ -20,6 +21,8 @@ import (
 type Manifests struct {
 	// Pods are those that one node can have together.
 	Pods []*corev1.Pod
+	// Claims are those that the pods may use.
+	Claims Claims
 	// skipped is how many objects of a kind make no pods.
 	skipped map[string]int
 	// names and uids have the places of the pods.
@@ -41,7 +44,8 @@ func ReadFiles(paths []string, stdin io.Reader) (*Manifests, error) {
 }
 
 func newManifests() *Manifests {
-	return &Manifests{skipped: map[string]int{}, names: map[string]string{}, uids: map[string]string{}}
+	claims := Claims{Claims: map[string]*resourceapi.ResourceClaimSpec{}, Templates: map[string]*resourceapi.ResourceClaimSpec{}}
+	return &Manifests{Claims: claims, skipped: map[string]int{}, names: map[string]string{}, uids: map[string]string{}}
 }
 
 // Skipped names the kinds of objects that make no pods, with their numbers; empty where there are none.
@@ -154,6 +158,9 @@ func (m *Manifests) readObject(o object) error {
 	version, name := scalar(o.node, "apiVersion"), scalar(o.node, "kind")
 	if version == "" || name == "" {
 		return o.wrong("not a Kubernetes object: apiVersion and kind are missing")
+	}
+	if claim, err := m.readClaim(o, version+" "+name); claim || err != nil {
+		return err
 	}
 	kind, known := kinds[version+" "+name]
 	if !known {

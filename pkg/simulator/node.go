@@ -16,6 +16,11 @@ import (
 // runPod starts a pod as the kubelet does: the pod's cgroup, its sandbox, the init containers one after the other, each to
 // its end unless it is a sidecar, then the app containers. After an init container that does not start nothing follows.
 func (n *Node) runPod(ctx context.Context, pod *corev1.Pod) error {
+	if pending := n.schedule(ctx, pod); pending != nil {
+		n.skip(pod, pod.Spec.InitContainers, pending.Error())
+		n.skip(pod, pod.Spec.Containers, pending.Error())
+		return ctx.Err()
+	}
 	n.pods = append(n.pods, pod)
 	if err := n.makeCgroup(pod); err != nil {
 		return err
@@ -52,6 +57,18 @@ func (n *Node) runPod(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
+// schedule prepares a pod's claims. The error is why the scheduler does not bind the pod.
+func (n *Node) schedule(ctx context.Context, pod *corev1.Pod) error {
+	keeper, keeps := n.plugin.(claimKeeper)
+	if n.claims == nil || !keeps {
+		return nil
+	}
+	if err := n.claims.prepare(ctx, pod, keeper); err != nil {
+		return fmt.Errorf("Pending: %w", err)
+	}
+	return nil
+}
+
 // makeCgroup is what the kubelet does before a pod's sandbox.
 func (n *Node) makeCgroup(pod *corev1.Pod) error {
 	cgroup := n.cgroupParent(pod)
@@ -68,6 +85,9 @@ func (n *Node) makeCgroup(pod *corev1.Pod) error {
 // runContainer creates and starts a container and notes what came of it. The error is about the simulation.
 func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.Container) (admitted bool, err error) {
 	asked := n.container(pod, spec)
+	if n.claims != nil {
+		asked.CDIDevices = n.claims.devices(pod, spec)
+	}
 	note := n.note(pod, spec)
 	resources, err := n.runtime.CreateContainer(ctx, asked)
 	if ctx.Err() != nil {

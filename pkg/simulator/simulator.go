@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -57,6 +58,8 @@ type Options struct {
 	Machine machine.Machine
 	// Pods are from ReadFiles.
 	Pods []*corev1.Pod
+	// Claims are their resource claims; nothing heeds them unless Config enables dra.
+	Claims Claims
 	// Systemd is the kubelet's systemd cgroup driver; else cgroupfs.
 	Systemd bool
 	// PodAPI gives the node the kubelet's pod API; without it the plugin has only the runtime's events.
@@ -82,6 +85,7 @@ type Node struct {
 	kubelet
 	config  config.Config
 	toRun   []*corev1.Pod
+	claims  *scheduled // nil without dra
 	cleanUp []func()
 
 	runtime    Runtime
@@ -93,6 +97,9 @@ type Node struct {
 // NewNode returns a node on which nothing runs yet.
 func NewNode(options Options) (n *Node, err error) {
 	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, config: options.Config, toRun: options.Pods}
+	if dra := options.Config.DRA; dra.Enabled {
+		n.claims = &scheduled{specs: options.Claims, driver: dra.Driver, prepared: map[string]ledger.Claim{}}
+	}
 	made := n
 	defer func() {
 		if err != nil {
