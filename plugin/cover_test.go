@@ -162,3 +162,21 @@ func TestLeastUsedChoosesTheNodeThatHasMore(t *testing.T) {
 		})
 	}
 }
+
+// TestAGroupThatIsNotNeededIsShown: a small container was placed on a group of nodes that a large one had made and has left.
+func TestAGroupThatIsNotNeededIsShown(t *testing.T) {
+	h := newHost(t, cri.Options{}, "topologyManagerPolicy: best-effort\nkubeReserved: {memory: 924Mi}\n")
+	h.start()
+	large, small := guaranteed("large", 20*gi), guaranteed("small", 2*gi)
+	h.deploy(large, small)
+	if got := h.mems(small); got != "0-1" {
+		t.Fatalf("cpuset.mems of the small pod is %q, want 0-1", got)
+	}
+	const sentence = "nodes 0-1 are a group only because of containers that would fit single nodes: default/small app on node 0"
+	if out := h.ask(0, "status"); strings.Contains(out, "would fit single nodes") {
+		t.Errorf("the large pod needs the group:\n%s", out)
+	}
+	must(t, h.endPod(large))
+	wantAll(t, h.ask(0, "status"), sentence)
+	wantAll(t, h.ask(0, "explain", "small"), "would fit single nodes, this one on node 0")
+}

@@ -33,6 +33,8 @@ type Document struct {
 	Nodes          []Node          `json:"nodes"`
 	// CoverUnknown says why the nodes have no cover; absent when they have, and before the first sample.
 	CoverUnknown string `json:"coverUnknown,omitempty"`
+	// Groups are the groups of nodes that exist only because of containers that would fit single nodes.
+	Groups []Group `json:"dissolvableGroups,omitempty"`
 	// Moves are what would cover the deficits of the nodes; nothing is moved.
 	Moves []Move `json:"moves,omitempty"`
 	// Claims are absent unless dra is enabled.
@@ -268,6 +270,7 @@ func (s Sources) Make() *Document {
 		d.Policy.UnpinnedMemoryPolicy = string(p)
 	}
 	d.addCover(view)
+	d.Groups = dissolvable(view)
 	if r := view.Runtime; r.Name != "" {
 		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled, MemoryPolicies: r.MemoryPolicies}
 		if nri := nriplugin.RuntimeNRIVersion(r.NRIVersion, r.Name, r.Version); nri.Known() {

@@ -38,6 +38,9 @@ type Explanation struct {
 	// configured or asked for.
 	MemoryPolicy   string `json:"memoryPolicy,omitempty"`
 	NoMemoryPolicy string `json:"noMemoryPolicy,omitempty"`
+	// FitsOn is the NUMA node on which it would fit, so that its group of nodes would not be needed; absent for one that is in no
+	// such group.
+	FitsOn *int `json:"fitsOn,omitempty"`
 	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
 	Owed map[string]Owed `json:"owed,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
@@ -99,7 +102,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			document.Rejection = &last
 		}
 		document.MemoryPolicy, document.NoMemoryPolicy = e.Container.MemoryPolicy.String(), e.Container.NoPolicy
-		document.Owed = owed(view.Cover, &e)
+		document.Owed, document.FitsOn = owed(view.Cover, &e), fitsAlone(view, &e)
 		documents = append(documents, document)
 	}
 	return documents
@@ -167,6 +170,9 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  started with the memory policy %s\n", d.MemoryPolicy)
 	case d.NoMemoryPolicy != "":
 		fmt.Fprintf(b, "  started without a memory policy: %s\n", d.NoMemoryPolicy)
+	}
+	if d.FitsOn != nil {
+		fmt.Fprintf(b, "  its group of nodes exists only because of containers that would fit single nodes, this one on node %d\n", *d.FitsOn)
 	}
 	d.writeOwed(b)
 	if d.CPUs != "" {

@@ -18,6 +18,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	var b strings.Builder
 	d.writeHead(&b)
 	tables.Nodes(&b, NodeStates(d.Nodes))
+	d.writeGroups(&b)
 	d.writeCover(&b)
 	d.writeClaims(&b)
 	d.writeContainers(&b, wide)

@@ -1,0 +1,81 @@
+package status
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// Group is a group of NUMA nodes that exists only because of containers that would fit single nodes of it. While it does,
+// no container that needs one node is placed there, for its node would have to leave the group.
+type Group struct {
+	Nodes []int `json:"numaNodes"`
+	// Fits are the nodes on which the containers would fit together.
+	Fits []Fit `json:"fits"`
+}
+
+// Fit is a container and a NUMA node on which it would fit.
+type Fit struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+	Node      int    `json:"node"`
+}
+
+// dissolvable are the view's groups that would dissolve.
+func dissolvable(view *ledger.View) []Group {
+	pods := map[string]*ledger.PodView{}
+	var tenants []memorymanager.Tenant
+	for _, pod := range view.Pods {
+		pods[pod.UID] = pod
+		if pod.Blocks != nil {
+			tenants = append(tenants, memorymanager.Tenant{Pod: pod.UID, Blocks: pod.Blocks})
+			continue
+		}
+		for i := range pod.Containers {
+			if c := &pod.Containers[i]; len(c.Blocks) > 0 {
+				tenants = append(tenants, memorymanager.Tenant{Pod: pod.UID, Container: c.Name, Blocks: c.Blocks, CPUs: c.CPUNodes})
+			}
+		}
+	}
+	var groups []Group
+	for _, found := range memorymanager.Dissolvable(view.Nodes, tenants) {
+		group := Group{Nodes: found.Group.IDs()}
+		for _, place := range found.Places {
+			pod := pods[place.Pod]
+			group.Fits = append(group.Fits, Fit{pod.Namespace, pod.Name, place.Container, place.Node})
+		}
+		groups = append(groups, group)
+	}
+	return groups
+}
+
+func (d *Document) writeGroups(b *strings.Builder) {
+	for _, group := range d.Groups {
+		fits := make([]string, len(group.Fits))
+		for i, f := range group.Fits {
+			fits[i] = fmt.Sprintf("%s/%s %s on node %d", f.Namespace, f.Pod, f.Container, f.Node)
+		}
+		fmt.Fprintf(b, "%s are a group only because of containers that would fit single nodes: %s\n\n",
+			nodeset.Of(group.Nodes...).Named(), strings.Join(fits, ", "))
+	}
+}
+
+// fitsAlone is the node of its group on which a container would fit, with all others of the group on single nodes too; nil for one
+// that is in no such group.
+func fitsAlone(view *ledger.View, e *ledger.Explanation) *int {
+	if view == nil || len(e.Container.Blocks) == 0 || e.Container.Blocks[0].Nodes.Len() < 2 {
+		return nil
+	}
+	for _, group := range dissolvable(view) {
+		for _, f := range group.Fits {
+			if f.Namespace == e.Pod.Namespace && f.Pod == e.Pod.Name && f.Container == e.Container.Name {
+				return &f.Node
+			}
+		}
+	}
+	return nil
+}
