@@ -39,6 +39,7 @@ var choices = map[string]choice{
 	"TestMemoryManagerDecidesAsTheKubelets": {on(kubeletCgroupfs), nil},                 // two checkpoints, which know no driver
 	"TestStaticPodIsExact":                  {on(kubeletCgroupfs), on(kubeletSystemd)},  // where a request comes from, whatever the driver
 	"TestSimulatorAgreesWithTheKubelet":     {on(kubeletCgroupfs), nil},                 // what the kubelet computes, whatever the driver; many pods with FULL=1
+	"TestResourceClaims":                    {on(kubeletCgroupfs), on(kubeletSystemd)},  // the scheduler, the kubelet's DRA manager and CDI, which know no driver
 
 	// The cgroup driver.
 	"TestAncestorsThatOthersWriteAreRepaired": {on(systemd24, crioSystemd), on(cgroupfs24)},  // systemd writes the levels above pods itself; TestVerifyNamesWhatIsWrong has cgroupfs

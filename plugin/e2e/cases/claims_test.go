@@ -1,0 +1,203 @@
+package cases
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
+)
+
+// claimed is what each claim of TestResourceClaims asks for; a NUMA node has room for one.
+const claimed = 200 * MiB
+
+// claimObjects are what an administrator and a user create.
+const claimObjects = `
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: numa-memory}
+spec: {selectors: [{cel: {expression: 'device.driver == "memory.noderesource.dev"'}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: memory}
+spec: {spec: {devices: {requests: [{name: memory, exactly: {deviceClassName: numa-memory, capacity: {requests: {memory: 200Mi}}}}]}}}
+`
+
+// TestResourceClaims has the scheduler place pods by their claims: two have a NUMA node each, the third is Pending until one of
+// them goes, and nothing is rejected. Then the plugin, the kubelet and the runtime are killed while pods with claims start.
+func TestResourceClaims(t *testing.T) {
+	k := kubeletOf(t)
+	c := cluster{t}
+	p := startPlugin(t, "kubeconfig: "+setup.AdminConf, "nodeName: "+setup.NodeName,
+		"guaranteedHeadroom: 0", "dra: {enabled: true, shares: [{limits: {memory: 320Mi}}]}")
+	if out, err := c.run(claimObjects, "kubectl", "apply", "-f", "-"); err != nil {
+		t.Fatalf("kubectl apply: %v: %s", err, out)
+	}
+	defer func() {
+		_ = k.RemoveAll(t.Context())
+		_, _ = c.run(claimObjects, "kubectl", "delete", "--ignore-not-found", "-f", "-")
+	}()
+	eventually(t, "the NUMA nodes are devices", func() string {
+		out, err := c.run("", "kubectl", "get", "resourceslices", "-o", "jsonpath={.items[*].spec.devices[*].name}")
+		if err != nil || len(strings.Fields(out)) != 2 {
+			return fmt.Sprint(out, err)
+		}
+		return ""
+	})
+
+	first, second, third := guaranteed("first", claimed, 16*MiB), guaranteed("second", claimed, 16*MiB), guaranteed("third", claimed, 16*MiB)
+	c.claim(k, first)
+	holdsClaim(t, k, first, "0")
+	c.claim(k, second)
+	holdsClaim(t, k, second, "1")
+	c.apply(k, third)
+	eventually(t, "the third pod is Pending", func() string {
+		object, err := k.Get(t.Context(), third)
+		if err != nil {
+			return err.Error()
+		}
+		for _, condition := range object.Status.Conditions {
+			if condition.Type == corev1.PodScheduled && condition.Reason == corev1.PodReasonUnschedulable {
+				return ""
+			}
+		}
+		return fmt.Sprint(object.Status.Phase, object.Status.Conditions)
+	})
+	p.clean(t)
+	p.kill()
+	p.restart()
+	if got := p.claims(); len(got) != 2 {
+		t.Errorf("after a restart claims %q are prepared, want those of two pods", got)
+	}
+	if err := k.Remove(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if err := k.WaitStarted(t.Context(), third); err != nil {
+		t.Fatal(err)
+	}
+	holdsClaim(t, k, third, "0")
+	if err := k.RemoveAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	nothingClaimed(t, p)
+
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	rounds := 1
+	if k.Plan.Full {
+		rounds = 10
+	}
+	for round := range rounds {
+		for name, kill := range map[string]func(){
+			"plugin": func() { p.kill(); p.restart() },
+			"kubelet": func() {
+				k.Kill(syscall.SIGKILL)
+				if err := k.Start(t.Context()); err != nil {
+					t.Error(err)
+				}
+			},
+			"runtime": func() { restartRuntime(t, k, "") },
+		} {
+			pod := guaranteed(fmt.Sprint(name, round), claimed, 16*MiB)
+			c.apply(k, pod)
+			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+			kill()
+			if err := k.WaitStarted(t.Context(), pod); err != nil {
+				t.Fatalf("after the %s was killed: %v", name, err)
+			}
+			holdsClaim(t, k, pod, "0")
+			if err := k.Remove(t.Context(), pod); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	nothingClaimed(t, p)
+}
+
+// withClaim is a pod whose containers share a claim of the template.
+func withClaim(pod *kubelet.Pod) *corev1.Pod {
+	object := pod.Object()
+	object.UID, object.Status = "", corev1.PodStatus{}
+	object.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "memory", ResourceClaimTemplateName: new("memory")}}
+	for i := range object.Spec.Containers {
+		object.Spec.Containers[i].Resources.Claims = []corev1.ResourceClaim{{Name: "memory"}}
+	}
+	return object
+}
+
+// apply creates a pod with a claim as a user does.
+func (c cluster) apply(k *kubelet.Kubelet, pod *kubelet.Pod) {
+	c.t.Helper()
+	manifest, err := json.Marshal(withClaim(pod))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := k.Expect(pod); err != nil {
+		c.t.Fatal(err)
+	}
+	if out, err := c.run(string(manifest), "kubectl", "apply", "-f", "-"); err != nil {
+		c.t.Fatalf("kubectl apply: %v: %s", err, out)
+	}
+}
+
+// claim runs a pod with a claim.
+func (c cluster) claim(k *kubelet.Kubelet, pod *kubelet.Pod) {
+	c.t.Helper()
+	c.apply(k, pod)
+	if err := k.WaitStarted(c.t.Context(), pod); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// holdsClaim waits until a pod's container has its claim in the kernel.
+func holdsClaim(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, node string) {
+	t.Helper()
+	dir := dirOf(t, k, pod, "app")
+	if mems := file(dir, "cpuset.mems"); mems != node {
+		t.Errorf("%s has cpuset.mems %q, want %s", pod.Name, mems, node)
+	}
+	holdsValue(t, dir, "memory.min", claimed)
+}
+
+// claims are the claims that status shows.
+func (p *plugin) claims() (names []string) {
+	p.t.Helper()
+	out, _ := p.ask("status", "-o", "json")
+	var document struct {
+		Claims struct {
+			Prepared []struct{ Name string }
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &document); err != nil {
+		p.t.Fatalf("status: %v: %s", err, out)
+	}
+	for _, claim := range document.Claims.Prepared {
+		names = append(names, claim.Name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// nothingClaimed waits until no claim is left, in the daemon and in the runtime's folder.
+func nothingClaimed(t *testing.T, p *plugin) {
+	t.Helper()
+	eventually(t, "no claim is left", func() string {
+		left, _ := filepath.Glob("/var/run/cdi/*noderesource*")
+		if left = append(left, p.claims()...); len(left) > 0 {
+			return strings.Join(left, ", ")
+		}
+		return ""
+	})
+	p.waitFree()
+}
