@@ -22,17 +22,17 @@ func TestMigration(t *testing.T) {
 	pod.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("touch=", migrated), "gap=/ctl/withheld", "gap=/ctl/moved"}
 	run(t, k, pod)
 	dir := dirOf(t, k, pod, "app")
-	write(t, "1", dir, "cpuset.mems")
+	write(t, "1", k.Dir(pod), "cpuset.mems") // the pod's: the container keeps none of its own
 	touchFile(t, k.Control(pod), "go")
 	said(t, k, pod, "app", fmt.Sprint("done touch=", migrated))
-	write(t, "0-1", dir, "cpuset.mems") // nothing moves
+	write(t, "0-1", k.Dir(pod), "cpuset.mems") // nothing moves
 	onNodes(t, "before", anonPages(t, k, pod, "app"), []int{1}, migrated)
 
 	p := startPlugin(t, "migration: {upTo: 64Mi}")
 	withheld := finding{Severity: "warning", ID: "not-moved", Object: "moves/app", What: "from node 1 to node 0, and migration (UpTo 64Mi) does not allow it"}
 	p.names(t, withheld)
-	if got := file(dir, "cpuset.mems"); got != "0-1" {
-		t.Errorf("beyond the bound cpuset.mems is %q, want it as it was", got)
+	if got := file(dir, "cpuset.mems"); got != "" {
+		t.Errorf("beyond the bound cpuset.mems is %q, want none", got)
 	}
 	onNodes(t, "beyond the bound", anonPages(t, k, pod, "app"), []int{1}, migrated)
 	if blocks := p.allocated(pod, "app"); len(blocks) == 0 || len(blocks[0].Nodes) != 1 || blocks[0].Nodes[0] != 0 {
