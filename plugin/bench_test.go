@@ -45,6 +45,28 @@ func BenchmarkCreateContainer(b *testing.B) {
 	}
 }
 
+// BenchmarkCreateWithDevice times the creation of a Guaranteed container with a device that the kubelet knows, and turn by turn of
+// one without devices.
+func BenchmarkCreateWithDevice(b *testing.B) {
+	h := newHost(b, cri.Options{}, testConfig)
+	kubelet := h.devicesAPI()
+	h.onTmpfs()
+	h.start()
+	var without, with []time.Duration
+	b.ResetTimer()
+	for i := range b.N {
+		without = append(without, h.timeCreate(guaranteed(fmt.Sprintf("plain-%d", i), gi)))
+		with = append(with, h.timeCreate(kubelet.withGPU(fmt.Sprintf("gpu-%d", i), gi, 1)))
+	}
+	b.StopTimer()
+	for _, percent := range []int{50, 99} {
+		plain, device := percentile(without, percent), percentile(with, percent)
+		b.ReportMetric(plain, fmt.Sprintf("without-p%d-ns", percent))
+		b.ReportMetric(device, fmt.Sprintf("p%d-ns", percent))
+		b.ReportMetric(device-plain, fmt.Sprintf("added-p%d-ns", percent))
+	}
+}
+
 func percentile(took []time.Duration, percent int) float64 {
 	slices.Sort(took)
 	return float64(took[(len(took)-1)*percent/100].Nanoseconds())

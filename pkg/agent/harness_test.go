@@ -54,6 +54,7 @@ type node struct {
 	watches     bool          // other writers are noticed at once
 	units       protect.Units // nil has no systemd
 	recorder    Recorder      // nil records nothing
+	devices     Devices       // nil finds none
 }
 
 // logBuffer keeps the log of a test.
@@ -166,7 +167,7 @@ func (n *node) start() {
 	log.SetLevel(logrus.DebugLevel)
 	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
 	n.Agent, err = New(Options{
-		Config: n.config, Machine: n.machine, Sysfs: n.sysfs, StateDir: n.state, Tree: tree, Providers: n.providers,
+		Config: n.config, Machine: n.machine, Sysfs: n.sysfs, StateDir: n.state, Tree: tree, Providers: n.providers, Devices: n.devices,
 		Watcher: watcher, Units: n.units, Recorder: n.recorder, Log: log, Now: n.clock.now,
 	})
 	if err != nil {

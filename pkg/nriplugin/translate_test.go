@@ -77,6 +77,28 @@ func TestContainerOf(t *testing.T) {
 				},
 			},
 		},
+		"devices": {
+			&api.Container{
+				CDIDevices: []*api.CDIDevice{{Name: "vendor.com/gpu=0"}},
+				Linux: &api.LinuxContainer{
+					Devices: []*api.LinuxDevice{
+						{Path: "/dev/dri/card0", Type: "c", Major: 226}, {Path: "/dev/nvme0n1", Type: "b", Major: 259, Minor: 1}, {Path: "/dev/pipe", Type: "p"},
+					},
+					Resources: &api.LinuxResources{Devices: []*api.LinuxDeviceCgroup{{Access: "rwm"}, {Allow: true, Type: "c", Major: api.Int64(int64(226))}}},
+				},
+			},
+			ledger.Container{
+				CDIDevices:  []string{"vendor.com/gpu=0"},
+				DeviceNodes: []ledger.DeviceNode{{Path: "/dev/dri/card0", Major: 226}, {Path: "/dev/nvme0n1", Block: true, Major: 259, Minor: 1}},
+			},
+		},
+		"privileged": {
+			&api.Container{Linux: &api.LinuxContainer{
+				Devices:   []*api.LinuxDevice{{Path: "/dev/dri/card0", Type: "c", Major: 226}},
+				Resources: &api.LinuxResources{Devices: []*api.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}},
+			}},
+			ledger.Container{},
+		},
 		"no limit named": {
 			&api.Container{State: api.ContainerState_CONTAINER_PAUSED, Linux: &api.LinuxContainer{Resources: &api.LinuxResources{}}},
 			ledger.Container{State: ledger.Paused},

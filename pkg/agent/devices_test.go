@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// gpus knows a GPU of every container on a node: the kubelet says so, sysfs says another one.
+type gpus struct {
+	kubelet, sysfs int
+	wait           bool // Find waits for the end of its context
+	finds          atomic.Int64
+}
+
+func (g *gpus) Find(ctx context.Context, c devices.Container) devices.Pod {
+	g.finds.Add(1)
+	if g.wait {
+		<-ctx.Done()
+		return nil
+	}
+	gpu := topologymanager.NewDevice("gpu", "g", devices.SourceKubelet, nodeset.Of(g.kubelet))
+	return devices.Pod{c.Name: {gpu}, "other": {gpu}}
+}
+
+func (g *gpus) Lookup(devices.Container) []topologymanager.Device {
+	return []topologymanager.Device{topologymanager.NewDevice("gpu", "g", devices.SourceSysfs, nodeset.Of(g.sysfs))}
+}
+
+// withGPU is a container with a device node.
+func withGPU(c Container) Container {
+	c.DeviceNodes = []ledger.DeviceNode{{Path: "/dev/gpu", Major: 1, Minor: 2}}
+	return c
+}
+
+func devicesOf(n *node) (list []string) {
+	for _, pod := range n.View().Pods {
+		for _, c := range pod.Containers {
+			for _, d := range c.Devices {
+				list = append(list, d.String()+" "+d.Source)
+			}
+		}
+	}
+	return list
+}
+
+func TestDevicesOfContainers(t *testing.T) {
+	g := &gpus{kubelet: 1, sysfs: 0}
+	n := newNode(t, "topologyManagerPolicy: restricted", func(n *node) { n.devices = g })
+	pod, plain := n.pod("p", memoryqos.Guaranteed), n.pod("plain", memoryqos.Guaranteed)
+	c := n.launch(pod, withGPU(ofPod(pod, "main", gi)))
+	without := n.launch(plain, ofPod(plain, "main", gi))
+	n.want("the container's nodes", n.file(c.CgroupsPath, "cpuset.mems"), "1")
+	n.want("the plain container's nodes", n.file(without.CgroupsPath, "cpuset.mems"), "0")
+	if finds := g.finds.Load(); finds != 1 {
+		t.Errorf("asked %d times", finds)
+	}
+	const known, looked = "gpu g on node 1 kubelet", "gpu g on node 0 sysfs"
+	n.want("the devices", strings.Join(devicesOf(n), ";"), known)
+	// The runtime comes back: what the kubelet has said stays. After a restart only sysfs is there, and nothing moves.
+	n.sync([]Pod{pod, plain}, []Container{c, without})
+	n.want("the devices", strings.Join(devicesOf(n), ";"), known)
+	n.restart()
+	if updates := n.sync([]Pod{pod, plain}, []Container{c, without}); len(updates) > 0 {
+		t.Errorf("updates: %+v", updates)
+	}
+	n.want("the devices", strings.Join(devicesOf(n), ";"), looked)
+	n.want("the container's nodes", n.file(c.CgroupsPath, "cpuset.mems"), "1")
+	if finds := g.finds.Load(); finds != 1 {
+		t.Errorf("asked %d times: not by Synchronize", finds)
+	}
+}
+
+func TestDevicesThatNobodyFindsInTime(t *testing.T) {
+	n := newNode(t, "requestTimeout: 10ms", func(n *node) { n.devices = &gpus{wait: true} })
+	pod := n.pod("p", memoryqos.Guaranteed)
+	c := n.launch(pod, withGPU(ofPod(pod, "main", gi)))
+	n.want("the container's nodes", n.file(c.CgroupsPath, "cpuset.mems"), "0")
+}
