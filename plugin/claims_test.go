@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
@@ -531,4 +532,29 @@ func TestAClaimThatPassesToAnotherPod(t *testing.T) {
 	if got := h.mems(second); got != "1" {
 		t.Errorf("cpuset.mems %q", got)
 	}
+}
+
+// BenchmarkPrepare is what the kubelet waits for before a pod's sandbox: socket, API server (a fake one), records and answer. Put
+// TMPDIR on tmpfs to leave the disk out.
+func BenchmarkPrepare(b *testing.B) {
+	h := newClaimsHost(b)
+	h.start()
+	kubelet := drav1.NewDRAPluginClient(h.dial())
+	times := make([]time.Duration, 0, b.N)
+	for b.Loop() {
+		claim := h.api.allocate("bench", []string{"a"}, 1)
+		request := []*drav1.Claim{claim}
+		began := time.Now()
+		if _, err := kubelet.NodePrepareResources(b.Context(), &drav1.NodePrepareResourcesRequest{Claims: request}); err != nil {
+			b.Fatal(err)
+		}
+		times = append(times, time.Since(began))
+		if _, err := kubelet.NodeUnprepareResources(b.Context(), &drav1.NodeUnprepareResourcesRequest{Claims: request}); err != nil {
+			b.Fatal(err)
+		}
+		<-h.api.asked
+	}
+	slices.Sort(times)
+	b.ReportMetric(float64(times[len(times)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(times[len(times)*99/100].Microseconds())/1000, "p99-ms")
 }

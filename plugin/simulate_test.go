@@ -325,8 +325,8 @@ spec:
 	}
 	want := []string{
 		"db-0 true [1] claim ", "db-1 true [0] claim ", // node 1 has a little more
-		"db-2 false []  Pending: claim default/db-2-mem: cannot be allocated: no NUMA nodes have room for it",
-		"one false []  Pending: claim default/one-none: no manifest has ResourceClaimTemplate missing in namespace default",
+		"db-2 false []  stays Pending: claim default/db-2-mem: cannot be allocated: no NUMA nodes have room for it",
+		"one false []  stays Pending: claim default/one-none: no manifest has ResourceClaimTemplate missing in namespace default",
 	}
 	if diff := cmp.Diff(want, got); diff != "" || code != 1 {
 		t.Errorf("exit status %d, %s\n%s", code, errOut, diff)

@@ -35,6 +35,7 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 	config.APIPath, config.GroupVersion = "/apis", &resourceapi.SchemeGroupVersion
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	config.QPS = -1 // client-go's limit, five a second, would hold up pods: the kubelet and the Publisher bound what is asked
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("client for resource claims: %w", err)

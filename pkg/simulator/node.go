@@ -64,7 +64,7 @@ func (n *Node) schedule(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	}
 	if err := n.claims.prepare(ctx, pod, keeper); err != nil {
-		return fmt.Errorf("Pending: %w", err)
+		return fmt.Errorf("stays Pending: %w", err)
 	}
 	return nil
 }
