@@ -17,7 +17,7 @@ func migrations(n Node) []Finding {
 				"its memory moves to its nodes when the pod is restarted, or by itself once it is less; to have it moved while the container runs, set migration to Always or a larger upTo: the container waits meanwhile"})
 		case m.State == status.Planned || m.State == status.Withheld:
 			findings = append(findings, Finding{Note, "would-move", c.object(), m.String(),
-				"nothing, if the container may wait so long: the kernel moves one or a few GiB per second; the configuration's key migration bounds it"})
+				"nothing, if the container may be slower meanwhile; the configuration's key migration bounds how much is moved"})
 		default:
 			findings = append(findings, Finding{Note, "moved", c.object(), m.String(),
 				"nothing: the container was slower meanwhile; the configuration's key migration bounds how much is moved"})

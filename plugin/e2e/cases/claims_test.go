@@ -113,10 +113,13 @@ func TestResourceClaims(t *testing.T) {
 			c.apply(k, pod)
 			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
 			kill()
-			if err := k.WaitStarted(t.Context(), pod); err != nil {
-				t.Fatalf("after the %s was killed: %v", name, err)
-			}
-			holdsClaim(t, k, pod, "0")
+			eventually(t, "a pod runs although the "+name+" was killed", func() string {
+				if err := k.WaitStarted(t.Context(), pod); err != nil {
+					return err.Error() // what was under way has failed, and the kubelet tries again
+				}
+				return ""
+			})
+			holdsClaim(t, k, pod, "0", "1")
 			if err := k.Remove(t.Context(), pod); err != nil {
 				t.Fatal(err)
 			}
@@ -160,12 +163,12 @@ func (c cluster) claim(k *kubelet.Kubelet, pod *kubelet.Pod) {
 	}
 }
 
-// holdsClaim waits until a pod's container has its claim in the kernel.
-func holdsClaim(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, node string) {
+// holdsClaim waits until a pod's container has its claim in the kernel, on one of these NUMA nodes.
+func holdsClaim(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, nodes ...string) {
 	t.Helper()
 	dir := dirOf(t, k, pod, "app")
-	if mems := file(dir, "cpuset.mems"); mems != node {
-		t.Errorf("%s has cpuset.mems %q, want %s", pod.Name, mems, node)
+	if mems := file(dir, "cpuset.mems"); !slices.Contains(nodes, mems) {
+		t.Errorf("%s has cpuset.mems %q, want one of %q", pod.Name, mems, nodes)
 	}
 	holdsValue(t, dir, "memory.min", claimed)
 }
