@@ -82,6 +82,7 @@ func TestPageInChromium(t *testing.T) {
 		"its other container":     "proxy rejected: policy restricted",
 		"a pod that runs":         "app runs unpinned, 3×: no NUMA node has hugepages-1Gi",
 		"that it is unpinned":     `<span class="bad" title="no NUMA node has hugepages-1Gi"> unpinned</span>`,
+		"that it is not moved":    `<b>1</b> container whose memory is not moved`,
 		"why it is not ready":     "checkpoint: write /var/lib/nri-memory-manager/memory_manager_state: no space left on device",
 		"a wrong annotation":      "Unsupported value:",
 		"the version":             "v0.1.0 · containerd v2.4.2",
@@ -142,7 +143,7 @@ func TestReaderOfThePageInChromium(t *testing.T) {
 		"search: 1 of 8 containers, proxy (sidecar)\n",
 		"on node 2: 1 of 8 containers, executor\n",
 		"filter: 2 of 8 containers, nginx metrics\n",
-		"sort: 8 containers, executor postgres nginx app unpinned proxy (sidecar) ",
+		"sort: 8 containers, executor postgres not moved nginx app unpinned proxy (sidecar) ",
 		"pod: default/database (Guaranteed), ",
 		"Allocated; 39Gi of memory (39Gi on node 0)", "focus on pod-heading\n", "closed: true\n",
 	} {
