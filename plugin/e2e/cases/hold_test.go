@@ -58,11 +58,17 @@ type crowd struct {
 	took, rest  uint64
 }
 
-// newCrowd starts the plugin, and sizes the pods by what nodes 0 and 1 have free.
+// newCrowd starts the plugin, and sizes the pods by what nodes 0 and 1 have free. What node 0 has more is in use.
 func newCrowd(t *testing.T, k machine, lines ...string) *crowd {
 	t.Helper()
 	p := startPlugin(t, lines...)
+	leaveNoPod(t, k)
 	free := [2]uint64{freeOn(t, 0), freeOn(t, 1)}
+	if free[0] > free[1]+64*MiB {
+		used := free[0] - free[1]
+		placed(t, k, p, run(t, k, guaranteed("used", used+32*MiB, used)), "0", used)
+		free[0] = freeOn(t, 0)
+	}
 	allocation := (min(free[0], free[1]) - 64*MiB) &^ (2*MiB - 1)
 	n := &crowd{k: k, p: p, took: free[0] - allocation + 96*MiB, rest: allocation - 48*MiB}
 	t.Logf("free on node 0: %d MiB, on node 1: %d MiB; allocated %d MiB, taken %d MiB", free[0]/MiB, free[1]/MiB, allocation/MiB, n.took/MiB)
@@ -71,7 +77,6 @@ func newCrowd(t *testing.T, k machine, lines ...string) *crowd {
 	n.hog = &kubelet.Pod{Name: "hog", Containers: []kubelet.Container{{
 		Name: "app", Request: n.took, Limit: n.took + 64*MiB, Args: []string{"wait=/ctl/go", fmt.Sprint("touch=", n.took)},
 	}}}
-	leaveNoPod(t, k)
 	return n
 }
 
