@@ -39,8 +39,11 @@ type walkedPod struct {
 // derived from the living pods; and no write, in between, leaves a parent with less than its children have.
 func TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving(t *testing.T) {
 	events := 100_000
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		events = 5_000
+	case raceEnabled:
+		events = 25_000
 	}
 	for _, policy := range []memoryqos.ReservationPolicy{memoryqos.TieredReservation, memoryqos.HardReservation} {
 		for _, runtimes := range []bool{true, false} {

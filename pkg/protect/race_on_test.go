@@ -1,0 +1,5 @@
+//go:build race
+
+package protect
+
+const raceEnabled = true
