@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"context"
 	"encoding/json"
 	"os/exec"
 	"strings"
@@ -13,12 +14,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
-// cluster runs the commands of an administrator.
+// cluster runs the commands of an administrator, after a test has ended too.
 type cluster struct{ t *testing.T }
 
 func (c cluster) run(input string, command ...string) (string, error) {
 	c.t.Helper()
-	cmd := exec.CommandContext(c.t.Context(), command[0], command[1:]...)
+	cmd := exec.CommandContext(context.WithoutCancel(c.t.Context()), command[0], command[1:]...)
 	cmd.Env = append(cmd.Environ(), "KUBECONFIG="+setup.AdminConf, "HOME=/run/e2e")
 	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
