@@ -132,6 +132,42 @@ func TestEveryFileBesideTheKubelet(t *testing.T) {
 	}
 }
 
+// TestKubeletChangesItsMemoryQoS starts the kubelet again under running pods, with its own Memory QoS on without reservations and
+// then off. At each start it writes zeroes over kubepods and the Burstable class, at each create and resize zeroes, or max, over
+// the container's values. All of them come back.
+func TestKubeletChangesItsMemoryQoS(t *testing.T) {
+	k := kubeletOf(t)
+	p := startPlugin(t, "memoryReservationPolicy: TieredReservation", "guaranteedHeadroom: 0", "topologyManagerPolicy: none")
+	all := shapes(t)[:3]
+	for _, s := range all {
+		run(t, k, s.pod)
+	}
+	burstable := all[2]
+	for _, step := range []struct {
+		name        string
+		config      kubelet.Config
+		limit, high uint64 // that the pod is resized to, and what follows: 64Mi + 0.9 × (limit − 64Mi) in whole pages
+	}{
+		{"none", memoryQoS("None"), 160 * MiB, 157704192},
+		{"off", kubelet.Config{}, 128 * MiB, 127504384},
+	} {
+		if err := k.Configure(t.Context(), step.config); err != nil {
+			t.Fatal(err)
+		}
+		hold(t, k, all, "TieredReservation", kubeletQoS{})
+		created := shape{&kubelet.Pod{Name: "created-" + step.name, Containers: []kubelet.Container{{Name: "app", Request: 32 * MiB, Limit: 64 * MiB}}},
+			32 * MiB, map[string]values{"app": {32 * MiB, 63750144, 64 * MiB}}}
+		run(t, k, created.pod)
+		all = append(all, created)
+		if err := k.Resize(t.Context(), burstable.pod, "app", 64*MiB, step.limit); err != nil {
+			t.Fatal(err)
+		}
+		burstable.containers["app"] = values{64 * MiB, step.high, step.limit}
+		hold(t, k, all, "TieredReservation", kubeletQoS{})
+	}
+	p.clean(t)
+}
+
 // updates counts the changes of running containers that the runtime has made for the plugin.
 const updates = "nri_memory_manager_container_updates_total"
 

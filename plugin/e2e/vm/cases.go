@@ -29,6 +29,7 @@ func on(variants ...string) []string { return variants }
 var choices = map[string]choice{
 	// Beside the kubelet: the others ask the runtime.
 	"TestEveryFileBesideTheKubelet":         {on(kubeletCgroupfs, kubeletSystemd), nil}, // each driver's files and writers; each has its half of the shapes
+	"TestKubeletChangesItsMemoryQoS":        {on(kubeletCgroupfs), on(kubeletSystemd)},  // what the kubelet writes, which knows no driver; the hour has systemd
 	"TestChartInACluster":                   {on(kubeletSystemd), on(kubeletCgroupfs)},  // systemd is what most clusters have, and the daemon's pod mounts its socket
 	"TestHourBesideTheKubelet":              {on(kubeletSystemd), on(kubeletCgroupfs)},  // systemd is one writer more
 	"TestResizeInPlace":                     {on(kubeletCgroupfs), on(kubeletSystemd)},  // the kubelet's resize; TestResizeByRequest has the other driver
