@@ -58,10 +58,11 @@ type crowd struct {
 	took, rest  uint64
 }
 
-// newCrowd starts the plugin, and sizes the pods by what nodes 0 and 1 have free. What node 0 has more is in use.
-func newCrowd(t *testing.T, k machine, lines ...string) *crowd {
+// newCrowd starts the plugin, and sizes the pods by what nodes 0 and 1 have free. What node 0 has more is in use before the
+// setting is in force.
+func newCrowd(t *testing.T, k machine, setting string) *crowd {
 	t.Helper()
-	p := startPlugin(t, lines...)
+	p := startPlugin(t)
 	leaveNoPod(t, k)
 	free := [2]uint64{freeOn(t, 0), freeOn(t, 1)}
 	if free[0] > free[1]+64*MiB {
@@ -69,6 +70,13 @@ func newCrowd(t *testing.T, k machine, lines ...string) *crowd {
 		placed(t, k, p, run(t, k, guaranteed("used", used+32*MiB, used)), "0", used)
 		free[0] = freeOn(t, 0)
 	}
+	p.reload(setting)
+	eventually(t, "the setting is in force", func() string {
+		if !strings.Contains(p.output(), "configuration in force") {
+			return "it is not"
+		}
+		return ""
+	})
 	allocation := (min(free[0], free[1]) - 64*MiB) &^ (2*MiB - 1)
 	n := &crowd{k: k, p: p, took: free[0] - allocation + 96*MiB, rest: allocation - 48*MiB}
 	t.Logf("free on node 0: %d MiB, on node 1: %d MiB; allocated %d MiB, taken %d MiB", free[0]/MiB, free[1]/MiB, allocation/MiB, n.took/MiB)
