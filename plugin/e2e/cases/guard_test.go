@@ -276,7 +276,7 @@ func TestStallGuardRaisesNobodyWithoutNeed(t *testing.T) {
 	})
 
 	t.Run("a short node", func(t *testing.T) {
-		appetite := (memAvailable(t) - 110*MiB) / MiB * MiB // the pods need some, and less than the eviction threshold is left
+		appetite := (memAvailable(t) - 100*MiB) / MiB * MiB // the pods need some, and less than the eviction threshold is left
 		neighbour := &kubelet.Pod{Name: "neighbour", Containers: []kubelet.Container{{Name: "app", Args: []string{fmt.Sprint("grow=", appetite)}}}}
 		run(t, k, neighbour)
 		said(t, k, neighbour, "app", fmt.Sprint("done grow=", appetite))
