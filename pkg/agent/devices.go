@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -27,20 +26,13 @@ func (a *Agent) findDevices(ctx context.Context, pod ledger.Pod, container ledge
 	return func() devices.Pod { return <-answer }
 }
 
-// lookUpDevices finds the devices of running containers without asking anybody.
-func (a *Agent) lookUpDevices(pods []ledger.Pod, containers []ledger.Container) []ledger.Container {
-	containers = slices.Clone(containers)
-	for i := range containers {
-		c := &containers[i]
-		if a.devices != nil && len(c.DeviceNodes) > 0 {
-			at := slices.IndexFunc(pods, func(p ledger.Pod) bool { return p.ID == c.PodID })
-			if at >= 0 {
-				c.Devices = a.devices.Lookup(described(pods[at], *c))
-			}
-		}
-		c.DeviceNodes, c.CDIDevices = nil, nil
+// lookUpDevices is a running container with the devices that are found without asking anybody.
+func (a *Agent) lookUpDevices(c ledger.Container) ledger.Container {
+	if a.devices != nil && len(c.DeviceNodes) > 0 {
+		c.Devices = a.devices.Lookup(devices.Container{Nodes: deviceNodes(c)})
 	}
-	return containers
+	c.DeviceNodes, c.CDIDevices = nil, nil
+	return c
 }
 
 // withDevices is the container with its devices, for the ledger, and the devices of the others of its pod.
@@ -55,9 +47,14 @@ func withDevices(container ledger.Container, found devices.Pod) (ledger.Containe
 }
 
 func described(pod ledger.Pod, container ledger.Container) devices.Container {
-	c := devices.Container{UID: pod.Key(), Namespace: pod.Namespace, Pod: pod.Name, Name: container.Name, CDI: container.CDIDevices}
-	for _, node := range container.DeviceNodes {
-		c.Nodes = append(c.Nodes, devices.Node(node))
+	return devices.Container{
+		UID: pod.Key(), Namespace: pod.Namespace, Pod: pod.Name, Name: container.Name, CDI: container.CDIDevices, Nodes: deviceNodes(container),
 	}
-	return c
+}
+
+func deviceNodes(c ledger.Container) (nodes []devices.Node) {
+	for _, node := range c.DeviceNodes {
+		nodes = append(nodes, devices.Node(node))
+	}
+	return nodes
 }

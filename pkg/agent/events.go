@@ -243,8 +243,7 @@ func (a *Agent) podLimit(pod ledger.Pod, path cgroup.PodPath) *uint64 {
 func (a *Agent) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
 	container.State = ledger.Running
 	pod = a.read(pod)
-	started := a.lookUpDevices([]ledger.Pod{pod}, []ledger.Container{container})[0]
-	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: started, Found: a.find(pod, container)})
+	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: a.lookUpDevices(container), Found: a.find(pod, container)})
 	if at, lives := a.place(container.ID); lives {
 		_ = a.protector.Start(ctx, at.Cgroup)
 	}
@@ -267,7 +266,10 @@ func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers [
 		pods[i] = a.read(pods[i])
 	}
 	found, seen := a.observeAll(pods, containers)
-	containers = a.lookUpDevices(pods, containers)
+	containers = slices.Clone(containers)
+	for i := range containers {
+		containers[i] = a.lookUpDevices(containers[i])
+	}
 	event := ledger.Synchronize{Pods: pods, Containers: containers, Found: found}
 	a.mu.Lock()
 	a.outbox.seen = seen

@@ -88,7 +88,8 @@ func (p *Protector) Unclaim(ctx context.Context) {
 	}
 	left := map[string]*row{}
 	for _, e := range p.journal.Entries() {
-		if p.rows[e.Cgroup] != nil || cgroup.LevelOf(e.Cgroup) != cgroup.LevelContainer || p.tree.Ended(e.Cgroup) {
+		known := p.rows[e.Cgroup] != nil || left[e.Cgroup] != nil // each of its files has an entry
+		if known || cgroup.LevelOf(e.Cgroup) != cgroup.LevelContainer || p.tree.Ended(e.Cgroup) {
 			continue
 		}
 		r := &row{cgroup: e.Cgroup, level: cgroup.LevelContainer}
