@@ -159,23 +159,20 @@ func TestTheChartsPolicies(t *testing.T) {
 // applyPolicies applies the DeviceClass and the policies of the chart.
 func applyPolicies(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
-	rendered, err := os.ReadFile("../chart/testdata/everything.yaml")
-	must(t, err)
-	for document := range strings.SplitSeq(string(rendered), "\n---\n") {
-		var kind metav1.TypeMeta
-		must(t, yaml.Unmarshal([]byte(document), &kind))
-		switch kind.Kind {
+	var err error
+	for kind, document := range rendered(t) {
+		switch kind {
 		case "DeviceClass":
 			var class resourceapi.DeviceClass
-			must(t, yaml.UnmarshalStrict([]byte(document), &class))
+			must(t, yaml.UnmarshalStrict(document, &class))
 			_, err = client.ResourceV1().DeviceClasses().Create(t.Context(), &class, metav1.CreateOptions{})
 		case "ValidatingAdmissionPolicy":
 			var policy admissionv1.ValidatingAdmissionPolicy
-			must(t, yaml.UnmarshalStrict([]byte(document), &policy))
+			must(t, yaml.UnmarshalStrict(document, &policy))
 			_, err = client.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(t.Context(), &policy, metav1.CreateOptions{})
 		case "ValidatingAdmissionPolicyBinding":
 			var binding admissionv1.ValidatingAdmissionPolicyBinding
-			must(t, yaml.UnmarshalStrict([]byte(document), &binding))
+			must(t, yaml.UnmarshalStrict(document, &binding))
 			_, err = client.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(t.Context(), &binding, metav1.CreateOptions{})
 		}
 		must(t, err)

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"bufio"
 	"encoding/json"
+	"iter"
 	"maps"
 	"net"
 	"os"
@@ -146,23 +147,36 @@ func startKubernetes(t *testing.T) (admin *rest.Config, audit string) {
 		"--audit-policy-file", policy, "--audit-log-path", audit)), audit
 }
 
+// rendered are the documents of the chart with everything switched on, by their kind.
+func rendered(t *testing.T) iter.Seq2[string, []byte] {
+	t.Helper()
+	text, err := os.ReadFile("../chart/testdata/everything.yaml")
+	must(t, err)
+	return func(yield func(string, []byte) bool) {
+		for document := range strings.SplitSeq(string(text), "\n---\n") {
+			var kind metav1.TypeMeta
+			must(t, yaml.Unmarshal([]byte(document), &kind))
+			if !yield(kind.Kind, []byte(document)) {
+				return
+			}
+		}
+	}
+}
+
 // grant applies the chart's ServiceAccount and roles, as "helm install" does with events and NodeResourceTopologies. It
 // returns a client with the ServiceAccount's token, and its rights as "verb resource".
 func grant(t *testing.T, client kubernetes.Interface, admin *rest.Config) (config *rest.Config, rights []string) {
 	t.Helper()
-	rendered, err := os.ReadFile("../chart/testdata/everything.yaml")
-	must(t, err)
-	for document := range strings.SplitSeq(string(rendered), "\n---\n") {
-		var kind metav1.TypeMeta
-		must(t, yaml.Unmarshal([]byte(document), &kind))
-		switch kind.Kind {
+	var err error
+	for kind, document := range rendered(t) {
+		switch kind {
 		case "ServiceAccount":
 			var account corev1.ServiceAccount
-			must(t, yaml.UnmarshalStrict([]byte(document), &account))
+			must(t, yaml.UnmarshalStrict(document, &account))
 			_, err = client.CoreV1().ServiceAccounts(account.Namespace).Create(t.Context(), &account, metav1.CreateOptions{})
 		case "ClusterRole":
 			var role rbacv1.ClusterRole
-			must(t, yaml.UnmarshalStrict([]byte(document), &role))
+			must(t, yaml.UnmarshalStrict(document, &role))
 			for _, rule := range role.Rules {
 				for _, verb := range rule.Verbs {
 					rights = append(rights, verb+" "+rule.Resources[0])
@@ -171,7 +185,7 @@ func grant(t *testing.T, client kubernetes.Interface, admin *rest.Config) (confi
 			_, err = client.RbacV1().ClusterRoles().Create(t.Context(), &role, metav1.CreateOptions{})
 		case "ClusterRoleBinding":
 			var binding rbacv1.ClusterRoleBinding
-			must(t, yaml.UnmarshalStrict([]byte(document), &binding))
+			must(t, yaml.UnmarshalStrict(document, &binding))
 			_, err = client.RbacV1().ClusterRoleBindings().Create(t.Context(), &binding, metav1.CreateOptions{})
 		}
 		must(t, err)
