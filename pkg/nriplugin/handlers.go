@@ -26,11 +26,11 @@ func handle[T any](ctx context.Context, s *session, event string, work func(cont
 		err    error
 	}
 	done := make(chan result, 1)
-	go func() {
+	s.workers.run(func() {
 		defer cancel()
 		answer, err := work(ctx)
 		done <- result{answer, err}
-	}()
+	})
 	var r result
 	select {
 	case r = <-done:

@@ -22,14 +22,16 @@ type session struct {
 	runtime    ledger.Runtime
 	nri        Version
 	accepted   sync.Once // notifies the agent
+	workers    workers
 }
 
 func newSession(p *Plugin) *session {
-	return &session{Plugin: p, configured: make(chan struct{})}
+	return &session{Plugin: p, configured: make(chan struct{}), workers: newWorkers()}
 }
 
 // run connects, registers and handles events until the connection or ctx ends.
 func (s *session) run(ctx context.Context) error {
+	defer s.workers.end()
 	options := []stub.Option{
 		stub.WithLogger(nriLog{s.opts.Log}),
 		// Known from NRI 0.12.4 on, ignored by older runtimes: a create that we could not answer in time fails, instead of
