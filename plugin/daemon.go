@@ -41,6 +41,7 @@ type daemonOptions struct {
 	record              string // folder of the recordings; empty records nothing
 	verbose             int    // -v
 	log                 *logrus.Logger
+	lines               *logWriter // of log
 }
 
 // daemon is a plugin with all that belongs to it.

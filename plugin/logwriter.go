@@ -6,61 +6,93 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 )
 
 // logLines is how many lines wait for a reader before further ones are left out.
 const logLines = 1024
 
-// logWriter writes a log's lines from a goroutine of its own: a reader that does not read, such as a container runtime whose
-// disk is full, delays no event. Lines that find no room are left out and counted.
+// logWriter formats and writes a log's lines in a goroutine of its own: no event waits for its line, nor for a reader that does
+// not read, such as a container runtime whose disk is full. Lines that find no room are left out and counted.
 type logWriter struct {
-	to    io.Writer
-	lines chan []byte
-	lost  atomic.Uint64
-	stop  chan struct{}
-	ended chan struct{}
+	log    *logrus.Logger
+	to     io.Writer
+	format atomic.Pointer[logrus.Formatter] // of the lines
+	lines  chan *logrus.Entry
+	lost   atomic.Uint64
+	stop   chan struct{}
+	ended  chan struct{}
 }
 
-// logTo has a log write to w.
+// logTo has a log write to w, in the format that it has until configure sets another.
 func logTo(log *logrus.Logger, w io.Writer) *logWriter {
-	l := &logWriter{to: w, lines: make(chan []byte, logLines), stop: make(chan struct{}), ended: make(chan struct{})}
-	log.SetOutput(l)
-	go l.run(log)
+	l := &logWriter{
+		log: log, to: w, lines: make(chan *logrus.Entry, logLines), stop: make(chan struct{}), ended: make(chan struct{}),
+	}
+	format := log.Formatter
+	l.format.Store(&format)
+	log.SetFormatter(l)
+	log.SetOutput(io.Discard)
+	go l.run()
 	return l
 }
 
-// Write takes a line. It never waits, and never fails.
-func (l *logWriter) Write(line []byte) (int, error) {
+// configure applies the log's configuration; -v asks for more than it, never for less.
+func (l *logWriter) configure(c config.Log, verbose int) {
+	level, err := logrus.ParseLevel(string(c.Level))
+	if err != nil {
+		level = logrus.InfoLevel // the configuration has been checked
+	}
+	switch {
+	case verbose > 1:
+		level = logrus.TraceLevel
+	case verbose == 1:
+		level = max(level, logrus.DebugLevel)
+	}
+	l.log.SetLevel(level)
+	var format logrus.Formatter = &logrus.TextFormatter{FullTimestamp: true}
+	if c.Format == config.LogJSON {
+		format = &logrus.JSONFormatter{}
+	}
+	l.format.Store(&format)
+}
+
+// Format keeps a line for the goroutine, and has logrus write nothing. It never waits, and never fails.
+func (l *logWriter) Format(line *logrus.Entry) ([]byte, error) {
+	kept := &logrus.Entry{Logger: line.Logger, Data: line.Data, Time: line.Time, Level: line.Level, Message: line.Message} // not its buffer
 	select {
-	case l.lines <- append([]byte(nil), line...): // logrus uses its buffer again
+	case l.lines <- kept:
 	default:
 		l.lost.Add(1)
 	}
-	return len(line), nil
+	return nil, nil
 }
 
-func (l *logWriter) run(log *logrus.Logger) {
+func (l *logWriter) run() {
 	defer close(l.ended)
 	for {
 		select {
 		case line := <-l.lines:
-			l.write(log, line)
+			l.write(line)
 			continue
 		default:
 		}
 		select {
 		case line := <-l.lines:
-			l.write(log, line)
+			l.write(line)
 		case <-l.stop:
 			return // with nothing left
 		}
 	}
 }
 
-func (l *logWriter) write(log *logrus.Logger, line []byte) {
-	_, _ = l.to.Write(line) // there is nowhere to report an error
+func (l *logWriter) write(line *logrus.Entry) {
+	if text, err := (*l.format.Load()).Format(line); err == nil { // there is nowhere to report an error
+		_, _ = l.to.Write(text)
+	}
 	if lost := l.lost.Swap(0); lost > 0 {
-		log.WithField("lines", lost).Warn("log lines were left out: they are read too slowly")
+		l.log.WithField("lines", lost).Warn("log lines were left out: they are read too slowly")
 	}
 }
 

@@ -102,7 +102,7 @@ func (d *daemon) take(ctx context.Context, c config.Config) error {
 	if err := d.agent.Reconfigure(ctx, c); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	setLog(d.log, c.Log, d.options.verbose)
+	d.options.lines.configure(c.Log, d.options.verbose)
 	if len(keys) > 0 {
 		d.log.WithField("keys", strings.Join(keys, ", ")).Warn("these keys are taken at the start of the plugin only: what it was started with stays in force")
 	}

@@ -12,8 +12,6 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 )
 
 // runOptions are the flags of run.
@@ -88,8 +86,9 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	o.launched = os.Getenv(api.PluginSocketEnvVar) != ""
 	o.log = logrus.New()
-	defer logTo(o.log, os.Stderr).Close(logTimeout)
-	setLog(o.log, o.config.Log, o.verbose)
+	o.lines = logTo(o.log, os.Stderr)
+	defer o.lines.Close(logTimeout)
+	o.lines.configure(o.config.Log, o.verbose)
 	limitMemory()
 	d, err := newDaemon(o.daemonOptions)
 	if err != nil {
@@ -107,26 +106,6 @@ func (o *runOptions) run(ctx context.Context) error {
 
 // logTimeout is how long the last lines of the log may take.
 const logTimeout = 2 * time.Second
-
-// setLog applies the log's configuration; flags ask for more than it, never for less.
-func setLog(log *logrus.Logger, c config.Log, verbose int) {
-	level, err := logrus.ParseLevel(string(c.Level))
-	if err != nil {
-		level = logrus.InfoLevel // the configuration has been checked
-	}
-	switch {
-	case verbose > 1:
-		level = logrus.TraceLevel
-	case verbose == 1:
-		level = max(level, logrus.DebugLevel)
-	}
-	log.SetLevel(level)
-	if c.Format == config.LogJSON {
-		log.SetFormatter(&logrus.JSONFormatter{})
-	} else {
-		log.SetFormatter(&logrus.TextFormatter{FullTimestamp: true})
-	}
-}
 
 // memoryTarget is what Go's memory should stay below, in bytes. It is a target, not a limit: the collector works harder
 // near it and is never stopped.
