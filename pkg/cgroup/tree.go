@@ -132,13 +132,14 @@ func (t *Tree) Lacks(cgroup string, err error) bool {
 }
 
 // Leaves are the cgroups that hold a container's values: its own, and crun's "container" below it where there is one.
-// Outer comes first. A value that is loosened must be written to all.
-func (t *Tree) Leaves(container string) []string {
+// Outer comes first. A value that is loosened must be written to all. With an error, whether there is an inner one is not known.
+func (t *Tree) Leaves(container string) ([]string, error) {
 	inner := container + "/container"
-	if there, _ := t.Exists(inner); there {
-		return []string{container, inner}
+	there, err := t.Exists(inner)
+	if there {
+		return []string{container, inner}, nil
 	}
-	return []string{container}
+	return []string{container}, err
 }
 
 // Text reads what a knob shows.

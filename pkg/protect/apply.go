@@ -126,7 +126,7 @@ func (p *Protector) settle(ctx context.Context, rows []*row) (above []error) {
 				case slow(part, i):
 					p.postpone(r)
 				default:
-					changes = append(changes, change{part, i})
+					changes = append(changes, change{row: part, index: i})
 				}
 			}
 		}
@@ -249,7 +249,7 @@ func (p *Protector) countContainers(rows []*row, failed []error) {
 func (p *Protector) left(r *row) bool {
 	some := p.unconfirmed(r.cgroup)
 	for i := range r.files {
-		some = some || r.files[i].ours && !r.files[i].settled()
+		some = some || r.files[i].ours && (r.unclear || !r.files[i].settled())
 	}
 	if r.inner != nil {
 		some = some || p.left(r.inner)
@@ -261,6 +261,7 @@ func (p *Protector) left(r *row) bool {
 type change struct {
 	*row
 	index int
+	noted bool // the journal has it only because of this change, which has written nothing yet
 }
 
 func (c change) file() *file { return &c.files[c.index] }
@@ -361,7 +362,7 @@ func (p *Protector) write(ctx context.Context, changes []change, failed *failure
 // writeFile writes a file that holds protection.
 func (p *Protector) writeFile(c change) error {
 	f := c.file()
-	p.noteChange(c)
+	c.noted = p.noteChange(c)
 	if !f.settled() {
 		if err := p.put(c.cgroup, c.index, f.want); err != nil {
 			return p.notWritten(c, err)
@@ -376,7 +377,7 @@ func (p *Protector) writeFile(c change) error {
 // one need not wait for an older; which of two was written last is not known, and both look afterwards.
 func (p *Protector) writeSlowly(ctx context.Context, c change) error {
 	f := c.file()
-	p.noteChange(c)
+	c.noted = p.noteChange(c)
 	for !f.settled() {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -399,7 +400,7 @@ func (p *Protector) writeSlowly(ctx context.Context, c change) error {
 		if err != nil {
 			return p.notWritten(c, err)
 		}
-		f.have, f.known = want, true
+		f.have, f.known, c.noted = want, true, false
 		if f.want == want {
 			break
 		}
@@ -410,16 +411,23 @@ func (p *Protector) writeSlowly(ctx context.Context, c change) error {
 	return nil
 }
 
-// noteChange enters a change in the journal, before it is made. A value that is put back is there already.
-func (p *Protector) noteChange(c change) {
-	if !c.isInner && !c.file().restore {
-		p.note(Entry{Cgroup: c.cgroup, Knob: knobs[c.index], Unit: p.unit(c.cgroup, c.driver), Restore: c.before()})
+// noteChange enters a change in the journal, before it is made, and reports whether that is to be withdrawn should nothing be
+// written. A value that is put back is there already, and a container's file may be there because its runtime writes it.
+func (p *Protector) noteChange(c change) bool {
+	if c.isInner || c.file().restore {
+		return false
 	}
+	added := p.note(Entry{Cgroup: c.cgroup, Knob: knobs[c.index], Unit: p.unit(c.cgroup, c.driver), Restore: c.before()})
+	return added && c.level != cgroup.LevelContainer
 }
 
-// notWritten returns the error of a write, nil where the cgroup is gone or only the runtime may write.
+// notWritten returns the error of a write, nil where the cgroup is gone or only the runtime may write. A file that holds
+// nothing of ours is not restored: another writer's value may be in it.
 func (p *Protector) notWritten(c change, err error) error {
 	c.file().known = false
+	if c.noted {
+		p.journal.Forget(c.cgroup, knobs[c.index])
+	}
 	c.refused = c.refused || errors.Is(err, cgroup.ErrOwn)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, cgroup.ErrOwn) {
 		return nil
@@ -428,9 +436,9 @@ func (p *Protector) notWritten(c change, err error) error {
 }
 
 // forgetRestored removes the files of a cgroup from the journal that hold the kernel's default again, once systemd cannot
-// overwrite them any more.
+// overwrite them any more, and all of its cgroups are known.
 func (p *Protector) forgetRestored(r *row) {
-	if p.unconfirmed(r.cgroup) {
+	if p.unconfirmed(r.cgroup) || r.unclear {
 		return
 	}
 	for i := range r.files {

@@ -39,6 +39,30 @@ func (n *node) do(t testing.TB, f func() error) []string {
 	return n.writes
 }
 
+// A process without descriptors cannot see crun's cgroup inside a container's: what an earlier run set there is restored once it can.
+func TestAnInnerCgroupThatCannotBeSeenIsRestoredLater(t *testing.T) {
+	n := newNode(t, nil, crunB+"/container")
+	apply := func(b Container) {
+		t.Helper()
+		n.do(t, func() error { return n.Apply(t.Context(), containers(t, Container{}, b)) })
+	}
+	apply(Container{Values: low(20)})
+	n.Protector = New(Options{Tree: n.Tree, Journal: n.journal})
+	n.unopened = "."
+	apply(Container{Values: low(20)})
+	apply(Container{})
+	n.unopened = ""
+	n.reconcile(t)
+	for _, dir := range []string{crunB, crunB + "/container"} {
+		if got := content(t, n.Tree, dir+"/memory.low"); got != "0" {
+			t.Errorf("%s has memory.low %s", dir, got)
+		}
+	}
+	if left := n.journal.Entries(); len(left) > 0 {
+		t.Errorf("the journal has %v", left)
+	}
+}
+
 func TestContainersAreOneMoreLevel(t *testing.T) {
 	n := newNode(t, nil, runcA, crunB+"/container")
 	apply := func(a, b Container) []string {

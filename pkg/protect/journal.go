@@ -78,11 +78,11 @@ func OpenJournal(dir string) (j *Journal, damage, err error) {
 	return nil, nil, fmt.Errorf("read the journal of written knobs: %w", err)
 }
 
-// Note adds a knob. It does not wait for the disk. Call it before the knob is written; the cgroup need not exist yet.
-// Entry.Restore counts for a knob that is new: later on the file holds a value of ours.
-func (j *Journal) Note(e Entry) {
+// Note adds a knob, and reports whether it was not there. It does not wait for the disk. Call it before the knob is written; the
+// cgroup need not exist yet. Entry.Restore counts for a knob that is new: later on the file holds a value of ours.
+func (j *Journal) Note(e Entry) bool {
 	if !known(e.Knob) || !cgroup.Inside(e.Cgroup) {
-		return // Rollback could not restore it
+		return false // Rollback could not restore it
 	}
 	if e.Unit == "" && strings.HasSuffix(e.Cgroup, ".scope") {
 		e.Unit = cgroup.Unit(e.Cgroup)
@@ -96,14 +96,15 @@ func (j *Journal) Note(e Entry) {
 	}
 	restore, there := c.knobs[e.Knob]
 	if there && (e.Unit == "" || c.unit == e.Unit) {
-		return
+		return false
 	}
-	if !there {
+	if !there && e.Restore != "" {
 		restore, _ = restorable(e.Knob, e.Restore)
 	}
 	c.knobs[e.Knob] = restore
 	c.unit = cmp.Or(e.Unit, c.unit)
 	j.changed()
+	return !there
 }
 
 // Written are the knobs of a cgroup that were written and have not been restored; nil where there are none.

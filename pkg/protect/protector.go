@@ -74,6 +74,7 @@ type row struct {
 	place     int  // of a container among Protector.containers
 	inner     *row // the cgroup that crun makes inside a container's, for the same values
 	isInner   bool
+	unclear   bool // whether there is an inner cgroup could not be read
 	files     [len(knobs)]file
 	starting  bool      // a container that does not run yet: its bytes are few, and all moved
 	migration Migration // of a container
@@ -275,7 +276,9 @@ func (p *Protector) parts(r *row) [2]*row {
 	if r.level != cgroup.LevelContainer || r.inner != nil {
 		return [2]*row{r, r.inner}
 	}
-	if leaves := p.tree.Leaves(r.cgroup); len(leaves) > 1 {
+	leaves, err := p.tree.Leaves(r.cgroup)
+	r.unclear = err != nil // looked for again as long as something is to be written
+	if len(leaves) > 1 {
 		r.inner = &row{cgroup: leaves[1], level: r.level, isInner: true, files: r.files}
 		for i := range r.inner.files {
 			f := &r.inner.files[i]
@@ -374,12 +377,8 @@ func (p *Protector) unit(dir string, driver cgroup.Driver) string {
 	return cgroup.Unit(dir)
 }
 
-// note enters a knob in the journal, before it is written.
-func (p *Protector) note(e Entry) {
-	if p.journal != nil {
-		p.journal.Note(e)
-	}
-}
+// note enters a knob in the journal, before it is written, and reports whether it was not there.
+func (p *Protector) note(e Entry) bool { return p.journal != nil && p.journal.Note(e) }
 
 // endIfGone removes a cgroup that is gone from the journal.
 func (p *Protector) endIfGone(r *row) {

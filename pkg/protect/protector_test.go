@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
+	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -25,10 +26,11 @@ import (
 type node struct {
 	*cgroup.Tree
 	*Protector
-	journal *Journal
-	log     *logtest.Hook
-	clock   time.Time
-	writes  []string
+	journal  *Journal
+	log      *logtest.Hook
+	clock    time.Time
+	writes   []string
+	unopened string // the file that cannot be opened, in any cgroup
 }
 
 const (
@@ -46,6 +48,11 @@ func newNode(t testing.TB, units Units, dirs ...string) *node {
 	n := &node{clock: time.Unix(1e9, 0)}
 	n.Tree = makeTree(t, files, cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
 		n.writes = append(n.writes, w.Cgroup+"/"+strings.TrimPrefix(string(w.Knob), "memory.")+"="+w.Text)
+	}), cgroup.OnOpen(func(_, file string) error {
+		if n.unopened == file && file != "" {
+			return unix.EMFILE
+		}
+		return nil
 	}))
 	logger, hook := logtest.NewNullLogger()
 	n.log = hook
@@ -281,6 +288,27 @@ func TestTheJournalKnowsWhatAPodsFilesHeldBefore(t *testing.T) {
 				t.Errorf("the journal has %v", left)
 			}
 		})
+	}
+}
+
+// A file that could not be written holds another writer's value: rollback must not set it to the kernel's default. When it can be
+// written again, the journal has what it held.
+func TestTheJournalHasNoFileThatWasNotWritten(t *testing.T) {
+	n := newNode(t, nil, podG+"/memory.min")
+	targets := Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(4096)}})
+	if err := n.Apply(t.Context(), targets); err == nil {
+		t.Fatal("no error")
+	}
+	sums := []Entry{{Cgroup: "kubepods", Knob: cgroup.MemoryMin}}
+	if diff := cmp.Diff(sums, n.journal.Entries()); diff != "" {
+		t.Error(diff)
+	}
+	file := filepath.Join(n.Root(), podG, "memory.min")
+	if err := errors.Join(os.Remove(file), os.WriteFile(file, []byte("8192\n"), 0o644), n.Apply(t.Context(), targets)); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(append(sums, Entry{Cgroup: podG, Knob: cgroup.MemoryMin, Restore: "8192"}), n.journal.Entries()); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -36,7 +36,7 @@ type queue struct {
 	failures int                // calls that failed since one was confirmed
 	err      error              // of the last call; nil where it was confirmed
 	flushing int                // callers that wait for the queue to be empty
-	changed  chan struct{}      // closed and renewed after each call
+	changed  chan struct{}      // closed and renewed after each call, and when a unit is taken out
 	logged   complaint
 }
 
@@ -148,6 +148,7 @@ func (q *queue) prune() {
 		q.mu.Lock()
 		p := q.waiting[dir]
 		delete(q.waiting, dir)
+		q.hasChanged()
 		q.mu.Unlock()
 		if p != nil {
 			q.confirmed(dir, p.values)
@@ -224,8 +225,7 @@ func (q *queue) send(ctx context.Context, dir string) error {
 			delete(q.waiting, dir)
 		}
 	}
-	close(q.changed)
-	q.changed = make(chan struct{})
+	q.hasChanged()
 	waiting, worth := len(q.waiting), err != nil && ctx.Err() == nil && q.logged.new(err, time.Now())
 	q.mu.Unlock()
 	if err == nil {
@@ -235,6 +235,12 @@ func (q *queue) send(ctx context.Context, dir string) error {
 		q.log.WithError(err).WithField("units", waiting).Warn("systemd has not confirmed properties of units: the cgroup files hold the values, and the call is repeated")
 	}
 	return err
+}
+
+// hasChanged has those look again that flush. The caller holds the lock.
+func (q *queue) hasChanged() {
+	close(q.changed)
+	q.changed = make(chan struct{})
 }
 
 // call makes one call. A unit whose cgroup is gone receives nothing: systemd would load a slice of any name and keep a drop-in

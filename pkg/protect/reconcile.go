@@ -91,7 +91,7 @@ func (p *Protector) reconcile(ctx context.Context, rows []*row, atOnce bool) (ne
 				case due && !atOnce && slow(part, i):
 					p.postpone(r)
 				case due, atOnce && wait > 0:
-					changes = append(changes, change{part, i})
+					changes = append(changes, change{row: part, index: i})
 				case wait > 0:
 					p.delayed[r.cgroup] = true
 					if next == 0 || wait < next {
@@ -160,7 +160,7 @@ func (p *Protector) check(r *row, index int, now time.Time) (wait time.Duration,
 		return 0, false, nil
 	case wrote:
 		f.series.hit(now)
-		p.overwritten(change{r, index})
+		p.overwritten(change{row: r, index: index})
 		r.repaired = r.level == cgroup.LevelContainer
 	case !seen:
 		r.repaired = r.level == cgroup.LevelContainer

@@ -79,7 +79,9 @@ func restore(ctx context.Context, e Entry, t *cgroup.Tree, u Units, dryRun bool)
 
 // plan finds what is to be written and where, in order.
 func (a *Action) plan(t *cgroup.Tree, restore string) (leaves []string, err error) {
-	leaves = t.Leaves(a.Cgroup)
+	if leaves, err = t.Leaves(a.Cgroup); err != nil {
+		return nil, fmt.Errorf("find what to restore: %w", err)
+	}
 	switch a.Knob {
 	case cgroup.MemoryHigh:
 		a.To = cmp.Or(restore, "max")
