@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -150,6 +151,7 @@ func (f *fake) Get(ctx context.Context, _ *podresources.GetPodResourcesRequest) 
 		select {
 		case <-f.hold:
 		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
 		}
 	}
 	return &podresources.GetPodResourcesResponse{PodResources: f.pod}, f.err
@@ -220,10 +222,12 @@ func TestFind(t *testing.T) {
 		"near two nodes, an entry each": {&fake{pod: answer(device("g0", 0), device("g0", 1))}, []topologymanager.Device{gpu(true, []string{"g0"}, 0, 1)}},
 		"near two nodes, in one":        {&fake{pod: answer(device("g0", 0, 1))}, []topologymanager.Device{gpu(true, []string{"g0"}, 0, 1)}},
 		"two devices":                   {&fake{pod: answer(device("g0", 0), device("g1", 1))}, []topologymanager.Device{gpu(false, []string{"g0", "g1"}, 0, 1)}},
+		"two, in another order":         {&fake{pod: answer(device("g1", 1), device("g0", 0))}, []topologymanager.Device{gpu(false, []string{"g0", "g1"}, 0, 1)}},
 		"without a topology":            {&fake{pod: answer(device("g0"))}, []topologymanager.Device{gpu(false, []string{"g0"}), fromSysfs}},
 		"of a node that cannot be":      {&fake{pod: answer(device("g0", -1, 64))}, []topologymanager.Device{gpu(false, []string{"g0"}), fromSysfs}},
 		"a resource claim":              {&fake{pod: claim}, []topologymanager.Device{fromSysfs}},
 		"a pod that it does not know":   {&fake{err: status.Error(codes.NotFound, "")}, []topologymanager.Device{fromSysfs}},
+		"unknown, in a kubelet's words": {&fake{err: fmt.Errorf("pod p in namespace n not found")}, []topologymanager.Device{fromSysfs}},
 		"Get is turned off":             {&fake{pod: answer(device("g0", 0)), err: fmt.Errorf("PodResources API Get method disabled")}, []topologymanager.Device{gpu(false, []string{"g0"}, 0)}},
 		"too many questions":            {&fake{err: status.Error(codes.ResourceExhausted, "")}, []topologymanager.Device{fromSysfs}},
 		"an answer without a pod":       {&fake{}, []topologymanager.Device{fromSysfs}},
@@ -279,6 +283,7 @@ func TestASlowKubelet(t *testing.T) {
 		if lost {
 			break
 		}
+		runtime.Gosched()
 	}
 	close(kubelet.hold)
 	if got := f.Find(t.Context(), c); placed(got["c"]) || kubelet.gets.Load() != 1 {
@@ -287,6 +292,26 @@ func TestASlowKubelet(t *testing.T) {
 	now.Add(2)
 	if got := f.Find(t.Context(), c); !placed(got["c"]) {
 		t.Errorf("asked again, it answers %+v", got)
+	}
+}
+
+// TestABusyKubelet has a kubelet that is slow to take up the connection: the question waits as long as it may.
+func TestABusyKubelet(t *testing.T) {
+	dir, err := os.MkdirTemp("", "pr")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	listener, err := net.Listen("unix", filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { listener.Close() })
+	f := finder(t, Options{Socket: listener.Addr().String()})
+	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	if known := f.kubelet.pod(ctx, Container{UID: "u", Namespace: "n", Pod: "p", Name: "c"}); ctx.Err() == nil {
+		t.Errorf("the question was given up before its time: %+v", known)
 	}
 }
 

@@ -3,8 +3,11 @@ package devices
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +53,8 @@ type known struct {
 const (
 	firstPause   = time.Second
 	longestPause = time.Minute
+	// connectTimeout is longer than any question: what ends a question on a busy node is its own deadline.
+	connectTimeout = 5 * time.Second
 	// mostDevices bounds what is read of a container's devices.
 	mostDevices = 1024
 )
@@ -151,7 +156,10 @@ func (k *kubelet) client() (podresources.PodResourcesListerClient, error) {
 			return nil, err
 		}
 		conn, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: 5 * time.Second}}),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: 5 * time.Second},
+				MinConnectTimeout: connectTimeout, // without it, BaseDelay
+			}),
 			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "unix", k.socket)
 			}))
@@ -174,27 +182,22 @@ func (k *kubelet) close() error {
 	return conn.Close()
 }
 
-// read takes the devices from an answer. The kubelet has an entry for each device and each of its nodes.
+// read takes the devices from an answer. The kubelet has an entry for each device and each of its nodes, in no order.
 func read(answer *podresources.PodResources) known {
 	result := known{devices: Pod{}, claims: map[string]bool{}}
 	for _, container := range answer.GetContainers() {
 		type device struct{ resource, id string }
 		nodes := map[device]nodeset.Set{}
-		var order []device
 		for _, entry := range container.GetDevices() {
 			for _, id := range entry.GetDeviceIds() {
 				d := device{entry.GetResourceName(), id}
-				if _, there := nodes[d]; !there {
-					if len(order) == mostDevices {
-						continue
-					}
-					order = append(order, d)
+				if _, there := nodes[d]; there || len(nodes) < mostDevices {
+					nodes[d] |= nodesOf(entry.GetTopology())
 				}
-				nodes[d] |= nodesOf(entry.GetTopology())
 			}
 		}
 		var devices []topologymanager.Device
-		for _, d := range order {
+		for _, d := range slices.SortedFunc(maps.Keys(nodes), func(a, b device) int { return strings.Compare(a.id, b.id) }) {
 			devices = append(devices, topologymanager.NewDevice(d.resource, d.id, SourceKubelet, nodes[d]))
 		}
 		if len(devices) > 0 {
