@@ -154,8 +154,8 @@ func (c *Cluster) startManagers() error {
 		"--kube-api-qps=2000", "--kube-api-burst=2000")
 }
 
-// startScheduler starts a scheduler with more lines of configuration.
-func (c *Cluster) startScheduler(name string, port int, more string) error {
+// startScheduler starts a scheduler with more lines of configuration and more flags.
+func (c *Cluster) startScheduler(name string, port int, more string, flags ...string) error {
 	const conf = "scheduler.conf"
 	file := name + ".yaml"
 	configuration := "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\n" +
@@ -163,8 +163,8 @@ func (c *Cluster) startScheduler(name string, port int, more string) error {
 	if err := os.WriteFile(filepath.Join(c.dir, file), []byte(configuration), 0o600); err != nil {
 		return fmt.Errorf("configure the scheduler: %w", err)
 	}
-	return c.start(name, "--config="+file, "--authentication-kubeconfig="+conf, "--authorization-kubeconfig="+conf,
-		"--bind-address="+loopback, "--secure-port="+c.port(port))
+	return c.start(name, append([]string{"--config=" + file, "--authentication-kubeconfig=" + conf, "--authorization-kubeconfig=" + conf,
+		"--bind-address=" + loopback, "--secure-port=" + c.port(port)}, flags...)...)
 }
 
 // start starts a component, whose output goes to a log in the cluster's folder.

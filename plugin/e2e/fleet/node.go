@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"google.golang.org/grpc"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
@@ -29,8 +31,14 @@ type node struct {
 	tree      *cgroups.Tree
 	runtime   *cri.Runtime
 	plugin    *exec.Cmd
-	pods      chan *corev1.Pod // that the kubelet is to run
+	driver    *grpc.ClientConn // the plugin as a driver for resource claims
+	pods      chan *corev1.Pod // that the kubelet is to run, or to end
+
+	claims map[types.UID][]*drav1.Claim // prepared, by pod; serve's own
 }
+
+// machine has this many NUMA nodes.
+const numaNodes = 2
 
 const machine = `nodes:
 - {id: 0, memory: 128Gi, cpus: 0-31, distances: [10, 21]}
@@ -41,10 +49,12 @@ const machine = `nodes:
 var allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64"), corev1.ResourceMemory: resource.MustParse("256Gi"),
 	corev1.ResourcePods: resource.MustParse("110")}
 
-// start starts the runtime and the plugin. A node that does not export needs no API server.
+// start starts the runtime and the plugin.
 func (n *node) start(ctx context.Context, program, settings string) error {
-	if err := os.MkdirAll(n.path("cgroups"), 0o755); err != nil {
-		return err
+	for _, folder := range []string{"cgroups", "registry"} {
+		if err := os.MkdirAll(n.path(folder), 0o755); err != nil {
+			return err
+		}
 	}
 	var err error
 	if n.tree, err = cgroups.NewTree(n.path("cgroups")); err != nil {
@@ -65,7 +75,8 @@ func (n *node) start(ctx context.Context, program, settings string) error {
 	}
 	defer log.Close()
 	n.plugin = exec.Command(program, "run", "--nri-socket", n.path("nri.sock"), "--state-dir", n.path("state"), "--cgroups", n.path("cgroups"),
-		"--plain-cgroups", "--machine", n.path("machine.yaml"), "--config", n.path("config.yaml"), "--metrics-address", "")
+		"--plain-cgroups", "--machine", n.path("machine.yaml"), "--config", n.path("config.yaml"), "--metrics-address", "",
+		"--plugin-registry", n.path("registry"), "--cdi-dir", n.path("cdi"))
 	n.plugin.Stdout, n.plugin.Stderr = log, log
 	n.plugin.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.plugin.Start(); err != nil {
@@ -79,11 +90,16 @@ func (n *node) start(ctx context.Context, program, settings string) error {
 func (n *node) path(name string) string { return filepath.Join(n.dir, name) }
 
 func (n *node) stop() {
+	if n.driver != nil {
+		_ = n.driver.Close()
+	}
 	if n.plugin != nil && n.plugin.Process != nil {
 		_ = n.plugin.Process.Kill()
 		_ = n.plugin.Wait()
 	}
-	n.runtime.Stop()
+	if n.runtime != nil {
+		n.runtime.Stop()
+	}
 }
 
 // join creates the Node and its Lease, and reports it ready.
@@ -108,6 +124,7 @@ func (n *node) join(ctx context.Context) error {
 
 // serve is the kubelet's work until ctx ends; what became of each pod goes to seen.
 func (n *node) serve(ctx context.Context, seen func(outcome)) {
+	n.claims = map[types.UID][]*drav1.Claim{}
 	renewal := time.NewTicker(10 * time.Second)
 	defer renewal.Stop()
 	for {
@@ -120,6 +137,12 @@ func (n *node) serve(ctx context.Context, seen func(outcome)) {
 				logf("renew the lease of %s: %v", n.name, err)
 			}
 		case pod := <-n.pods:
+			if pod.DeletionTimestamp != nil {
+				if err := n.end(ctx, pod); err != nil && ctx.Err() == nil {
+					logf("end %s on %s: %v", pod.Name, n.name, err)
+				}
+				continue
+			}
 			refusal := n.run(ctx, pod)
 			if err := n.report(ctx, pod, refusal); err != nil && ctx.Err() == nil {
 				logf("report the status of %s: %v", pod.Name, err)
@@ -136,9 +159,21 @@ func (n *node) serve(ctx context.Context, seen func(outcome)) {
 // run starts a Guaranteed pod with one container, as a kubelet does. The error is the plugin's.
 func (n *node) run(ctx context.Context, pod *corev1.Pod) error {
 	uid, container := string(pod.UID), pod.Spec.Containers[0]
-	cgroup := "/kubepods/pod" + uid
+	cgroup := podCgroup(pod)
 	if err := n.tree.Make(cgroup); err != nil {
 		return err
+	}
+	devices, err := n.prepare(ctx, pod)
+	if err != nil {
+		return err
+	}
+	environment, err := n.environment(devices)
+	if err != nil {
+		return err
+	}
+	cdi := make([]*api.CDIDevice, len(devices))
+	for i, device := range devices {
+		cdi[i] = &api.CDIDevice{Name: device}
 	}
 	resources := &api.LinuxResources{
 		Memory: &api.LinuxMemory{Limit: api.Int64(container.Resources.Limits.Memory().Value())},
@@ -150,10 +185,31 @@ func (n *node) run(ctx context.Context, pod *corev1.Pod) error {
 	}
 	id := "container-" + uid
 	if _, err := n.runtime.CreateContainer(ctx, &api.Container{Id: id, PodSandboxId: "sandbox-" + uid, Name: container.Name,
+		CDIDevices: cdi, Env: environment,
 		Linux: &api.LinuxContainer{Resources: resources, OomScoreAdj: &api.OptionalInt{Value: -997}, CgroupsPath: cgroup + "/" + id}}); err != nil {
 		return err
 	}
 	return n.runtime.StartContainer(ctx, id)
+}
+
+func podCgroup(pod *corev1.Pod) string { return "/kubepods/pod" + string(pod.UID) }
+
+// end stops a pod, has its claims released, and then has the API server forget it.
+func (n *node) end(ctx context.Context, pod *corev1.Pod) error {
+	sandbox := "sandbox-" + string(pod.UID)
+	if err := n.runtime.StopPodSandbox(ctx, sandbox); err != nil {
+		return err
+	}
+	if err := n.unprepare(ctx, pod); err != nil {
+		return err
+	}
+	if err := n.runtime.RemovePodSandbox(ctx, sandbox); err != nil {
+		return err
+	}
+	if err := n.tree.Remove(podCgroup(pod)); err != nil {
+		return err
+	}
+	return n.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 }
 
 // report writes the pod's status: running, or waiting for a container that cannot be created. A kubelet would go on trying.
