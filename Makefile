@@ -58,7 +58,7 @@ e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (R
 	$(GO) -C plugin/e2e run .
 	$(if $(RUN)$(VARIANT),,$(GO) -C deploy test -count=1 -timeout 20m -run 'Rights|Kubectl' ./apiserver)
 
-fleet: ## Measure what a scheduler makes of the nodes' NodeResourceTopologies (NODES=100 ONLY=text, or SHORT=1 for the test)
+fleet: ## Measure how a scheduler fills NUMA nodes, by NodeResourceTopologies and by claims (NODES=100 ONLY=pattern, or SHORT=1 for the test)
 	$(GO) -C plugin/e2e run ./fleet $(if $(SHORT),-short) $(if $(NODES),-nodes $(NODES)) $(if $(ONLY),-only '$(ONLY)')
 
 fuzz: ## Run every fuzz target for FUZZTIME (60s)

@@ -17,6 +17,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
@@ -202,6 +203,83 @@ func TestAlignToDevices(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestMemoryPolicyOfADevice: what NRI's runtime side puts into the OCI spec of a container that is not placed.
+func TestMemoryPolicyOfADevice(t *testing.T) {
+	annotated := func(key, value string) map[string]string {
+		return map[string]string{key + ".memory-manager.noderesource.dev": value}
+	}
+	const started = "started with the memory policy "
+	for name, test := range map[string]struct {
+		config      string
+		qos         string
+		annotations map[string]string
+		options     cri.Options
+		mems        string // that the pod may use
+		want, says  string
+	}{
+		"Burstable":                      {"", "burstable", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", started + "MPOL_PREFERRED_MANY 1 (device vendor.com/gpu gpu-train on node 1)"},
+		"BestEffort":                     {"", "besteffort", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", started + "MPOL_PREFERRED_MANY 1 (device vendor.com/gpu gpu-train on node 1)"},
+		"it wins over the configuration": {"unpinnedMemoryPolicy: Interleave", "burstable", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "(device vendor.com/gpu"},
+		"its own policy wins":            {"", "burstable", annotated("memory-policy", "interleave"), cri.Options{}, "0-1", "MPOL_INTERLEAVE 0-1", "(annotation memory-policy)"},
+		"no policy of its own":           {"", "burstable", annotated("memory-policy", "none"), cri.Options{}, "0-1", "", ""},
+		"numa none":                      {"", "burstable", annotated("numa", "none"), cri.Options{}, "0-1", "", ""},
+		"numa preferred":                 {"", "burstable", annotated("numa", "preferred"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "(device vendor.com/gpu"},
+		"alignTo devices":                {"alignTo: devices", "burstable", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "(device vendor.com/gpu"},
+		"alignTo kubelet":                {"alignTo: kubelet", "burstable", nil, cri.Options{}, "0-1", "", ""},
+		"alignTo kubelet, numa preferred": {"alignTo: kubelet", "burstable", annotated("numa", "preferred"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1",
+			"(device vendor.com/gpu"},
+		"a node that the pod may not use": {"", "burstable", nil, cri.Options{}, "0", "", "without a memory policy: device: the pod may not use the memory of node 1"},
+		"the configuration's instead": {"unpinnedMemoryPolicy: Interleave", "burstable", nil, cri.Options{}, "0", "MPOL_INTERLEAVE 0",
+			started + "MPOL_INTERLEAVE 0 (unpinnedMemoryPolicy)"},
+		"the only node that the pod may use": {"", "burstable", nil, cri.Options{}, "1", "", "device: its devices are near every NUMA node that the pod may use"},
+		"a runtime that applies none": {"", "burstable", nil, cri.Options{Name: "containerd", Version: "v2.1.4", NRI: nriplugin.Version{Minor: 8}}, "0-1", "",
+			"without a memory policy: device: containerd v2.1.4 applies none"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t, test.options, testConfig+test.config+"\n")
+			kubelet := h.devicesAPI()
+			h.start()
+			pod := kubelet.withGPU("train", 2*gi, 1)
+			pod.qos, pod.adj, pod.annotations = test.qos, 968, test.annotations
+			pod.files = map[string]string{"cpuset.mems.effective": test.mems}
+			h.deploy(pod)
+			got := ""
+			if policy := h.runtime.MemoryPolicy(pod.id()); policy != nil {
+				got = string(policy.Mode) + " " + policy.Nodes
+			}
+			if got != test.want || h.mems(pod) != "" {
+				t.Errorf("the memory policy is %q and cpuset.mems %q, want %q and none", got, h.mems(pod), test.want)
+			}
+			if n := kubelet.questions("train"); n != 1 {
+				t.Errorf("the kubelet was asked %d times", n)
+			}
+			explained := h.ask(0, "explain", "train")
+			if strings.Contains(explained, "memory policy") != (test.says != "") || !strings.Contains(explained, test.says) {
+				t.Errorf("want %q in\n%s", test.says, explained)
+			}
+		})
+	}
+}
+
+// TestADeviceOnANodeInDebt: node 1, which the device is on, owes more memory to pinned containers than it has.
+func TestADeviceOnANodeInDebt(t *testing.T) {
+	h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n")
+	h.onKernel(12*gi, 2*gi)
+	kubelet := h.devicesAPI()
+	h.start()
+	database := kubelet.withGPU("database", 4*gi, 1)
+	h.deploy(database)
+	must(t, h.tree.Write(database.cgroup()+"/"+database.id(), "memory.numa_stat", "anon N0=0 N1=1073741824\n"))
+	h.shows("OWES 1Gi", "status")
+	pod := kubelet.withGPU("train", 2*gi, 1)
+	pod.qos, pod.adj, pod.files = "burstable", 968, map[string]string{"cpuset.mems.effective": "0-1"}
+	h.deploy(pod)
+	if policy := h.runtime.MemoryPolicy(pod.id()); policy != nil {
+		t.Errorf("the memory policy is %+v", policy)
+	}
+	wantAll(t, h.ask(0, "explain", "train"), "without a memory policy: device: node 1 has no memory beyond what it owes to allocations")
 }
 
 // A kubelet that holds its answer back, or is not there, does not hold a create back; sysfs then has the node.

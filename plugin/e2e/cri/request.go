@@ -58,6 +58,7 @@ func (k *Kubelet) containerConfig(p *kubelet.Pod, c kubelet.Container) *cri.Cont
 			SecurityContext: securityContext(c),
 		},
 	}
+	maps.Copy(config.Annotations, c.Annotations)
 	for inside, outside := range c.Mounts {
 		outside, readOnly := strings.CutSuffix(outside, ":ro")
 		config.Mounts = append(config.Mounts, &cri.Mount{HostPath: outside, ContainerPath: inside, Readonly: readOnly})

@@ -49,7 +49,9 @@ type Container struct {
 	Args      []string          // steps of the workload; none: sleep
 	Mounts    map[string]string // path inside → path on the node, with ":ro" at its end read-only
 	Unified   map[string]string // sent with the CRI request
-	Image     string            // another image than the test image; Args are its entrypoint's
+	// Annotations are the container's in the CRI request; a kubelet takes them from device plugins only.
+	Annotations map[string]string
+	Image       string // another image than the test image; Args are its entrypoint's
 	// Restricted takes from the container what a careful security context
 	// takes: all capabilities, new privileges and writes to the image's files.
 	Restricted bool

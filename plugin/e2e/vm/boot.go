@@ -125,7 +125,7 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 
 // arguments are QEMU's: pure software emulation unless ACCEL says otherwise, with one thread for all CPUs of the guest (two
 // guests with a thread for each CPU spend most of two cores waiting for one another's locks),
-// one memory backend per NUMA node, no disk, two channels back and, in a cluster, a user
+// one memory backend per NUMA node, two channels back and, in a cluster, a user
 // network over which the guest reaches the control plane and the API server the kubelet.
 func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string {
 	accel, cpu := "tcg,thread=single,tb-size=512", "Nehalem,-cx16" // with cx16, QEMU 7.2 and kernel 6.12 double-fault early
@@ -166,5 +166,17 @@ func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string 
 		args = append(args, "-netdev", fmt.Sprintf("user,id=net,hostfwd=tcp:127.0.0.1:%d-:%d", plan.KubeletPort, plan.KubeletPort),
 			"-device", "virtio-net-pci,netdev=net,romfile=")
 	}
+	if v.Devices { // after the cluster's interface, which must be the kernel's first
+		args = append(args, devices...)
+	}
 	return slices.Concat(args, nodes, distances)
+}
+
+// devices are a PCI root that the firmware's tables put on NUMA node 1, and behind it a disk that holds nothing and a network
+// interface that leads nowhere.
+var devices = []string{
+	"-device", "pxb-pcie,id=root1,bus=pcie.0,bus_nr=128,numa_node=1",
+	"-device", "pcie-root-port,id=port1,bus=root1,chassis=1,slot=1,addr=1", "-device", "pcie-root-port,id=port2,bus=root1,chassis=1,slot=2,addr=2",
+	"-blockdev", "driver=null-co,node-name=disk,size=1048576,read-zeroes=on", "-device", "virtio-blk-pci,bus=port1,drive=disk",
+	"-device", "virtio-net-pci,bus=port2,romfile=",
 }

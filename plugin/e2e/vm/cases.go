@@ -41,6 +41,7 @@ var choices = map[string]choice{
 	"TestStaticPodIsExact":                  {on(kubeletCgroupfs), on(kubeletSystemd)},  // where a request comes from, whatever the driver
 	"TestSimulatorAgreesWithTheKubelet":     {on(kubeletCgroupfs), nil},                 // what the kubelet computes, whatever the driver; many pods with FULL=1
 	"TestResourceClaims":                    {on(kubeletCgroupfs), on(kubeletSystemd)},  // the scheduler, the kubelet's DRA manager and CDI, which know no driver
+	"TestMemoryFollowsDevices":              {on(kubeletCgroupfs), nil},                 // device plugins and claims, which know no driver; needs devices
 
 	// The cgroup driver.
 	"TestAncestorsThatOthersWriteAreRepaired": {on(systemd24, crioSystemd), on(cgroupfs24)},  // systemd writes the levels above pods itself; TestVerifyNamesWhatIsWrong has cgroupfs
@@ -51,6 +52,8 @@ var choices = map[string]choice{
 	// The NUMA nodes.
 	"TestContainerLargerThanANodeGetsAGroup":   {on(systemd24, crioCgroupfs), on(cgroupfs24)},                          // of two nodes there is one group; four have distances
 	"TestAllocationsHold":                      {on(systemd24), nil},                                                   // the kernel's OOM killer and memory policies; needs room on a second node
+	"TestSpreadContainerTouchesAllItsNodes":    {on(systemd24), nil},                                                   // the kernel's memory policies; which runtime wrote the cgroup is no matter
+	"TestGroupIsDissolved":                     {on(systemd24), nil},                                                   // the kernel's migration of pages in a group; needs room on several nodes
 	"TestMigration":                            {on(systemd24), on(kernel61)},                                          // the kernel's migration of pages; which runtime wrote the cgroup is no matter; needs room on a second node
 	"TestHugepagesComeFromTheRightNode":        {on(systemd24), nil},                                                   // needs nodes with huge pages
 	"TestNodeWithoutCPUsIsUsedOnlyWhenAllowed": {on(systemd24), nil},                                                   // needs a node without CPUs
@@ -66,6 +69,7 @@ var choices = map[string]choice{
 	"TestPluginBesideAnotherThatDoesNothing":       {on(cgroupfs24, crioCgroupfs), on(cgroupfs17)},                                   // one runtime that calls two plugins
 	"TestPreInstalledPluginIsLaunchedByTheRuntime": {on(cgroupfs24, crioCgroupfs), on(cgroupfs17)},                                   // one runtime that starts plugins
 	"TestRequiredPluginKeepsPodsOutWithoutIt":      {on(cgroupfs24, crioCgroupfs), nil},                                              // containerd 1.7 has no validator
+	"TestCDIDeviceOfARequest":                      {on(cgroupfs24), nil},                                                            // the runtime's CDI; needs devices
 	"TestPluginIsKilledAtAnyMoment":                {on(cgroupfs24, crioCgroupfs), on(cgroupfs17, systemd24)},                        // the state file; the runtime loses its plugin at some moment in TestPodsMadeWhileThePluginIsAwayAreAdopted
 	"TestNodeRunsPods":                             {on(cgroupfs24, crioCgroupfs, crioSystemd), on(systemd24, cgroupfs17, kernel61)}, // the guest without the plugin, and a CRI-O that is not ours; every other case shows it, too
 	"TestVerifyKnowsTheRuntime":                    {on(cgroupfs24, cgroupfs17), nil},                                                // what is known of each containerd

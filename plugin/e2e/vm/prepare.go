@@ -312,7 +312,7 @@ func (p *Parts) vmlinuz(line string) (string, error) {
 // modules are loaded in this order where the kernel has them as files.
 var modules = []string{
 	"virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_console",
-	"failover", "net_failover", "virtio_net", "veth",
+	"failover", "net_failover", "virtio_net", "virtio_blk", "veth",
 	"overlay", "lzo_compress", "lzo_decompress", "lzo", "lzo_rle", "lz4_compress", "lz4hc_compress", "lz4", "lz4hc", "zstd_compress", "zsmalloc", "zram",
 	"crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4",
 }

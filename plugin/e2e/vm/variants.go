@@ -13,6 +13,8 @@ type Variant struct {
 	// Cluster makes the guest the node of a cluster of its own: a control plane on the host; kubelet, kubectl, Helm and the
 	// packed chart in the guest.
 	Cluster bool
+	// Devices gives the guest a disk and a network interface that are behind a PCI root of NUMA node 1.
+	Devices bool
 }
 
 var (
@@ -43,11 +45,11 @@ func Variants() []Variant {
 		},
 		{
 			Name: cgroupfs24, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes,
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes, Devices: true,
 		},
 		{
 			Name: kubeletCgroupfs, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: kubeletNodes, Cluster: true,
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: kubeletNodes, Cluster: true, Devices: true,
 		},
 		{
 			Name: kubeletSystemd, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
