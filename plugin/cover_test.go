@@ -180,3 +180,98 @@ func TestAGroupThatIsNotNeededIsShown(t *testing.T) {
 	wantAll(t, h.ask(0, "status"), sentence)
 	wantAll(t, h.ask(0, "explain", "small"), "would fit single nodes, this one on node 0")
 }
+
+// debt is a host on which node 0 owes a pinned pod 1Gi more than it has, a Burstable pod has 1Gi there, and one of BestEffort 8Gi.
+func debt(t *testing.T, config string) (h *host, database, web, batch *testPod) {
+	h = newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n"+config)
+	h.onKernel(2*gi, 12*gi)
+	database, web, batch = guaranteed("database", 4*gi), burstable("web", 2*gi, 968), &testPod{name: "batch", qos: "besteffort", adj: 1000}
+	for _, p := range []*testPod{database, web, batch} {
+		p.files = map[string]string{"cpuset.mems.effective": "0-1"}
+	}
+	return h, database, web, batch
+}
+
+// on has the kernel say how much of a pod's anonymous memory is on node 0 and 1.
+func (h *host) on(p *testPod, bytes ...int64) {
+	h.t.Helper()
+	must(h.t, h.tree.Write(p.cgroup()+"/"+p.id(), "memory.numa_stat", fmt.Sprintf("anon N0=%d N1=%d\n", bytes[0], bytes[1])))
+	must(h.t, h.tree.Write(p.cgroup()+"/"+p.id(), "cpuset.mems.effective", "0-1\n"))
+}
+
+// has waits until a file of a pod's container and the runtime's record hold a cpuset.mems.
+func (h *host) has(p *testPod, mems string) {
+	h.t.Helper()
+	eventually(h.t, p.name+" has cpuset.mems "+mems, func() bool {
+		return h.knob(p.cgroup()+"/"+p.id(), "cpuset.mems") == mems && h.mems(p) == mems
+	})
+}
+
+// TestADeficitIsCovered: what fits the bound is moved, what does not is said, and a reload takes it back.
+func TestADeficitIsCovered(t *testing.T) {
+	h, database, web, batch := debt(t, "coverDeficits: On\n")
+	plugin := h.start("--record", h.path("recording"))
+	h.deploy(database, web, batch)
+	h.on(database, gi, 0)
+	h.on(batch, 8*gi, 0)
+	h.on(web, gi, 0)
+	h.has(web, "1")
+	h.on(web, 0, gi)
+	h.onKernel(3*gi, 11*gi)
+	out := h.shows("3Gi   3Gi   0            covered", "status")
+	wantAll(t, out, "default/web app: 1Gi of it were moved off node 0 at ", ", to cover what is owed to pinned containers\n")
+	wantAll(t, h.ask(0, "explain", "web"), "not pinned: only Guaranteed pods are; 1Gi of it were moved off node 0 at ")
+	wantAll(t, h.ask(0, "status", "-o", "json"), `"cpusetMems": "1"`, `"keptOff": {`, `"moved": 1073741824`)
+	wantAll(t, plugin.get("/metrics"), "nri_memory_manager_cover_moves_total 1\n", "nri_memory_manager_cover_moved_bytes_total 1.073741824e+09\n")
+	said(plugin, "a container's memory is moved off NUMA nodes that owe pinned containers more than they have")
+	h.write("kubelet.yaml", "memoryManagerPolicy: None\nfeatureGates: {MemoryQoS: false}\n")
+	verify := []string{"verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine"), "--kubelet-config", h.path("kubelet.yaml")}
+	if _, out, _ := run(t, "", append(verify, "--state-dir", h.path("state"))...); strings.Contains(out, "[cpuset]") || strings.Contains(out, "elsewhere") || !strings.Contains(out, "[moved]") {
+		t.Errorf("verify finds\n%s", out)
+	}
+
+	h.onKernel(2*gi, 11*gi)
+	wantAll(t, h.shows("not moved: default/batch app: it has 8Gi there, more than migration allows to be moved\n", "status"), "OWES 1Gi MORE THAN IT HAS")
+
+	h.write("config.yaml", "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n")
+	h.has(web, "0-1")
+	if out := h.ask(0, "status"); strings.Contains(out, "moved off") {
+		t.Errorf("after the reload:\n%s", out)
+	}
+	plugin.stop()
+	if code, out, errOut := run(t, "", "replay", h.path("recording")); code != 0 || !strings.Contains(out, " 0 differ\n") {
+		t.Errorf("replay: exit code %d\n%s%s", code, out, errOut)
+	}
+}
+
+// TestWhatIsKeptOffANodeOutlivesAKill: status and the file agree after the restart, the value is put back where another writer changes
+// it, and rollback gives back all nodes.
+func TestWhatIsKeptOffANodeOutlivesAKill(t *testing.T) {
+	h, database, web, _ := debt(t, "coverDeficits: On\nreconcilePeriod: 1s\n")
+	plugin := h.start()
+	h.deploy(database, web)
+	h.on(database, gi, 0)
+	h.on(web, gi, 0)
+	h.has(web, "1")
+	for range 2 {
+		plugin.kill()
+		plugin = h.start()
+		h.shows("default/web app: kept off node 0 at ", "status")
+		h.has(web, "1")
+	}
+	must(t, h.tree.Write(web.cgroup()+"/"+web.id(), "cpuset.mems", "0-1\n"))
+	h.has(web, "1")
+	must(t, h.resize(web, 3*gi))
+	h.has(web, "1")
+	plugin.kill()
+	code, out, errOut := run(t, "", "rollback", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups")
+	if code != exitOK || !strings.Contains(out, web.id()+`/cpuset.mems: "1" to "0-1"`) {
+		t.Errorf("rollback: exit %d\n%s%s", code, out, errOut)
+	}
+	if got := h.knob(web.cgroup()+"/"+web.id(), "cpuset.mems"); got != "0-1" {
+		t.Errorf("after the rollback cpuset.mems is %q", got)
+	}
+	if got := h.knob(database.cgroup()+"/"+database.id(), "cpuset.mems"); got != "0-1" {
+		t.Errorf("after the rollback cpuset.mems of the pinned container is %q", got)
+	}
+}

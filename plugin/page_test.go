@@ -43,7 +43,7 @@ func TestPageShowsTheDaemonsAllocationsInChromium(t *testing.T) {
 	}
 
 	wantEqual(t, "the bytes of all blocks", sums(), "node 0: 15.5Gi of 15.5Gi; node 1: 10.5Gi of 10.5Gi; ")
-	wantAll(t, onPage(), `title="default/analytics/app: 15.5Gi allocated here`, `title="default/analytics/app: 4.5Gi allocated here`,
+	wantAll(t, onPage(), `aria-labelledby="claims-heading" hidden="">`, `title="default/analytics/app: 15.5Gi allocated here`, `title="default/analytics/app: 4.5Gi allocated here`,
 		`title="default/batch/app: 6Gi allocated here`)
 	wantEqual(t, "explain", asJSON(t, explained("batch")), asJSON(t, map[string]int64{"1": 6 * gi}))
 
@@ -58,6 +58,31 @@ func TestPageShowsTheDaemonsAllocationsInChromium(t *testing.T) {
 	wantEqual(t, "the bytes of all blocks after a release", sums(), "node 0: 9.5Gi of 9.5Gi; node 1: 10.5Gi of 10.5Gi; ")
 	wantAll(t, onPage(), `title="default/analytics/app: 9.5Gi allocated here`, `title="default/analytics/app: 10.5Gi allocated here`)
 	wantEqual(t, "explain after a release", asJSON(t, explained("analytics")), asJSON(t, map[string]int64{"0": 19 * gi / 2, "1": 21 * gi / 2}))
+}
+
+// The claims that the driver has prepared, whether or not a container uses them yet.
+func TestPageShowsClaimsInChromium(t *testing.T) {
+	h := newClaimsHost(t)
+	plugin := h.start()
+	onPage := func() string {
+		t.Helper()
+		return browser.Run(t, "http://"+plugin.address()+"/", "--dump-dom")
+	}
+	wantAll(t, onPage(), `aria-labelledby="claims-heading"><h2`, "No claims yet.")
+	one, two := h.api.allocate("one", []string{"a"}, 1), h.api.allocate("two", []string{"b"}, 0, 1)
+	devices, problem := h.prepare(one)
+	wantEqual(t, "preparing the first claim", problem, "")
+	_, problem = h.prepare(two)
+	wantEqual(t, "preparing the second claim", problem, "")
+	a := guaranteed("a", 2*gi)
+	must(t, h.runPod(a))
+	must(t, h.createWith(a, devices, true))
+	must(t, h.startContainer(a))
+	wantAll(t, onPage(), "Node 0: 2Gi of 7.975Gi of memory claimed; Node 1: 4Gi of 7.975Gi of memory claimed",
+		`<td>default/one</td><td data-label="Pods"><button type="button" data-focus="claim default/one uid-a" data-pod="uid-a">default/a</button></td><td data-label="Nodes">1</td>`+
+			`<td title="2Gi of memory on node 1" data-label="Memory">2Gi of memory</td><td data-label="State">used by a/app</td>`,
+		`<td>default/two</td><td data-label="Pods"><span>uid-b</span></td><td data-label="Nodes">0, 1</td>`+
+			`<td title="2Gi of memory on node 0, 2Gi of memory on node 1" data-label="Memory">4Gi of memory</td><td data-label="State">prepared</td>`)
 }
 
 // README.md's pictures are of the page that a real daemon serves: `make pictures`.

@@ -296,6 +296,9 @@ func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
 		a.RejectConfig(err)
 		return err
 	}
+	if resolved.Config.DryRun {
+		a.useAllNodes(ctx)
+	}
 	effects := a.step(ledger.Reconfigure{Config: resolved})
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {

@@ -201,6 +201,7 @@ var configurations = []string{
 	"", "memoryManagerPolicy: None\nreservedMemory: []", "memoryReservationPolicy: HardReservation", "memoryThrottlingFactor: 0.5",
 	"memoryReservationPolicy: None", "memoryThrottlingFactor: null", "topologyManagerPolicy: restricted",
 	"topologyManagerPolicy: single-numa-node", "dryRun: true",
+	"dissolveGroups: true", "dissolveGroups: true\nmigration: Always\ntopologyManagerPolicy: restricted",
 	"podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted", "podLevelResourceManagers: true",
 }
 

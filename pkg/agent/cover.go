@@ -36,6 +36,7 @@ type coverage struct {
 	debt  debt                  // as logged
 	pages map[string]*pagesRead // by cgroup
 	round uint64
+	cure  cure
 }
 
 // pagesRead is what was read of a cgroup last; its round is 0 before the first time.
@@ -51,7 +52,7 @@ func (a *Agent) sampleCover(ctx context.Context) {
 	ticker := time.NewTicker(coverPeriod)
 	defer ticker.Stop()
 	for {
-		a.takeCover()
+		a.takeCover(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -60,9 +61,10 @@ func (a *Agent) sampleCover(ctx context.Context) {
 	}
 }
 
-// takeCover takes one sample. Its reads are outside of all locks.
-func (a *Agent) takeCover() {
+// takeCover takes one sample, and acts on it where memory is moved. Its reads are outside of all locks.
+func (a *Agent) takeCover(ctx context.Context) {
 	view := a.View()
+	moves, moving := coversDeficits(view.Config.Config), a.moving()
 	switch {
 	case !view.Config.Static:
 		a.coverage.unknown(a.now(), "memoryManagerPolicy is None: nothing is allocated")
@@ -80,8 +82,9 @@ func (a *Agent) takeCover() {
 	for i, m := range found {
 		memory[i] = cover.Memory{Node: m.Node, Free: m.Free, File: m.File}
 	}
-	plans := view.Config.Config.CoverDeficits == config.DeficitsDryRun
-	cgroups := holding(view, plans && a.coverage.last.Load().InDebt())
+	plans := view.Config.Config.CoverDeficits != config.DeficitsOff
+	movable := plans && a.coverage.last.Load().InDebt()
+	cgroups := holding(view, movable)
 	a.coverage.read(a.tree, cgroups)
 	switch waiting, err := a.coverage.fill(cgroups); {
 	case err != nil:
@@ -90,7 +93,13 @@ func (a *Agent) takeCover() {
 		a.coverage.unknown(a.now(), "not all containers have been looked at yet")
 	default:
 		sample := cover.Take(a.now(), memory, cgroups)
-		if plans {
+		switch {
+		case moves:
+			a.takeBack(ctx, view, sample, cgroups)
+			if movable && !waiting && !moving {
+				sample.NotMoved = a.makeStep(ctx, view, sample, cgroups)
+			}
+		case plans:
 			sample.Moves = cover.Plan(sample.Nodes, cgroups)
 		}
 		a.coverage.last.Store(sample)
@@ -99,11 +108,12 @@ func (a *Agent) takeCover() {
 }
 
 func (c *coverage) unknown(at time.Time, why string) {
+	clear(c.cure.calm)
 	c.last.Store(&cover.Sample{At: at, Unknown: why})
 }
 
-// holding are the cgroups that have an allocation or are protected, and with movable those whose memory may be moved. Those of a pod
-// with an allocation of its own are one.
+// holding are the cgroups that have an allocation, are protected, or are kept off nodes, and with movable those whose memory may be
+// moved. Those of a pod with an allocation of its own are one.
 func holding(view *ledger.View, movable bool) (cgroups []cover.Cgroup) {
 	for _, pod := range view.Pods {
 		if pod.Blocks != nil {
@@ -113,7 +123,10 @@ func holding(view *ledger.View, movable bool) (cgroups []cover.Cgroup) {
 		for i := range pod.Containers {
 			c := &pod.Containers[i]
 			held := cover.Cgroup{Path: c.Cgroup, Allocated: allocatedMemory(c.Blocks), Protected: protectedBytes(c), Order: order(pod.Class, c)}
-			if len(held.Allocated) > 0 || c.State.Alive() && (held.Protected > 0 || movable && held.Order != cover.Stays) {
+			if c.KeptOff != nil {
+				held.Off, held.Moved = c.KeptOff.Nodes, c.KeptOff.Moved
+			}
+			if len(held.Allocated) > 0 || c.State.Alive() && (held.Protected > 0 || !held.Off.Empty() || movable && held.Order != cover.Stays) {
 				cgroups = append(cgroups, held)
 			}
 		}
@@ -134,11 +147,11 @@ func allocatedMemory(blocks []memorymanager.Block) (amounts []cover.Amount) {
 	return amounts
 }
 
-// order is when a container's memory may be moved: never that of Guaranteed pods, of containers with nodes of their own, and of
-// pods that do not want to be placed.
+// order is when a container's memory may be moved: never that of Guaranteed pods, of containers with nodes or resource claims of their
+// own, and of pods that say by annotation where they want to be.
 func order(class memoryqos.QOSClass, c *ledger.ContainerView) cover.Order {
 	switch {
-	case c.State != ledger.Running || c.Cgroup == "" || c.Stays || !c.Nodes.Empty():
+	case c.State != ledger.Running || c.Cgroup == "" || c.Stays || !c.Nodes.Empty() || len(c.Claims) > 0:
 		return cover.Stays
 	case class == memoryqos.BestEffort:
 		return cover.BestEffortFirst
@@ -203,7 +216,7 @@ func (p *pagesRead) take(found map[int]cgroup.NodePages, err error) {
 		return
 	}
 	for node, pages := range found {
-		p.pages = append(p.pages, cover.Pages{Node: node, Resident: pages.Resident, File: pages.File, Anon: pages.Anon})
+		p.pages = append(p.pages, cover.Pages{Node: node, Resident: pages.Resident, File: pages.File, Anon: pages.Anon, Mapped: pages.Mapped})
 	}
 }
 
@@ -238,11 +251,11 @@ func (a *Agent) observeCover() {
 	a.stepLocked(observed)
 }
 
-// podMems reads the NUMA nodes that a pod's cgroup may use, for a memory policy of its containers; empty where none is set, or
+// podMems reads the NUMA nodes that a pod's cgroup may use, for a memory policy of a container; empty where none is set, or
 // they cannot be read.
-func (a *Agent) podMems(pod ledger.Pod) nodeset.Set {
+func (a *Agent) podMems(pod ledger.Pod, container ledger.Container) nodeset.Set {
 	a.mu.Lock()
-	wanted := a.ledger.SetsMemoryPolicies(pod)
+	wanted := a.ledger.SetsMemoryPolicies(pod, container)
 	a.mu.Unlock()
 	path, managed, err := pod.Path()
 	if !wanted || !managed || err != nil {
@@ -268,8 +281,11 @@ func (d *debt) log(log logrus.FieldLogger, sample *cover.Sample) {
 		d.begun = true
 		log.WithField("bytes", quantity.Log(sample.Deficit())).Warn("NUMA nodes owe pinned containers more memory than they have")
 	}
-	if d.begun && !d.planned && len(sample.Moves) > 0 {
+	if d.begun && !d.planned && len(sample.Moves)+len(sample.NotMoved) > 0 {
 		d.planned = true
+		for _, m := range sample.NotMoved[:min(len(sample.NotMoved), mostMovesLogged)] {
+			log.WithFields(logrus.Fields{"cgroup": m.Path, "reason": m.Why}).Warn("memory is not moved off a NUMA node that owes more than it has")
+		}
 		for _, m := range sample.Moves[:min(len(sample.Moves), mostMovesLogged)] {
 			log.WithFields(logrus.Fields{"cgroup": m.Path, "from": m.From, "to": m.To, "bytes": quantity.Log(m.Bytes)}).
 				Info("moving this memory would cover what a NUMA node owes")

@@ -43,7 +43,7 @@ func (n *node) uses(c Container, anon, file [2]uint64) {
 }
 
 func (n *node) cover() *cover.Sample {
-	n.takeCover()
+	n.takeCover(n.Context())
 	return n.View().Cover
 }
 
@@ -172,6 +172,6 @@ func BenchmarkCoverOf1000Containers(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		n.takeCover()
+		n.takeCover(b.Context())
 	}
 }

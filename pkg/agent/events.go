@@ -113,14 +113,22 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 		return ledger.Adjustment{}, err
 	}
 	a.rereadClaims(ctx, pod, container)
-	free, mems := a.freePages(pod, container), a.podMems(pod)
+	free, mems := a.freePages(pod, container), a.podMems(pod, container)
 	a.observeCover()
 	container, others := withDevices(container, found())
-	effects, ticket := a.decide(pod, func(known podinfo.Answer) ledger.Event {
-		return ledger.CreateContainer{
-			Pod: pod, Container: container, PodLimit: limit, Known: known, PodDevices: others, FreePages: free, Mems: mems,
-		}
-	})
+	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems}
+	decide := func() (ledger.Effects, checkpoint.Ticket) {
+		return a.decide(pod, func(known podinfo.Answer) ledger.Event {
+			create.Known = known
+			return create
+		})
+	}
+	effects, ticket := decide()
+	if len(effects.Relief) > 0 {
+		a.relieve(ctx, effects.Relief)
+		create.Relieved = true
+		effects, ticket = decide()
+	}
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)

@@ -262,6 +262,10 @@ func (m *imitation) path(dir, file string) string { return filepath.Join(m.root,
 func (m *imitation) mkdir(dir string) { must(os.MkdirAll(m.path(dir, ""), 0o755)) }
 
 func (m *imitation) rmdir(dir string) {
+	if m.systemd != nil { // which does not write into a cgroup that is being removed
+		m.systemd.mu.Lock()
+		defer m.systemd.mu.Unlock()
+	}
 	must(os.RemoveAll(m.path(dir, "")))
 	maps.DeleteFunc(m.foreign, func(file string, _ bool) bool { return strings.HasPrefix(file, dir+"/") })
 }

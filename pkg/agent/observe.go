@@ -45,6 +45,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	if a.watcher != nil {
 		a.watcher.Prune()
 	}
+	a.dissolveGroups(ctx)
 }
 
 // place is where a container's files are; it is false for one that does not live or has no cgroup.

@@ -58,17 +58,12 @@ func (t *Tree) Mapped(cgroup string) (Mapped, error) {
 	return m, nil
 }
 
-// Migration returns what a write of other nodes to cpuset.mems moves, by the kernel's rule (do_migrate_pages in
-// mm/mempolicy.c): a node's pages go to the node at the same place in the new set. Where the sets differ in size, pages on a node
-// of both stay. Pages on nodes that the cgroup may not use now stay as well.
+// Migration returns what a write of other nodes to cpuset.mems moves, by the kernel's rule (nodeset.Set.Remap). Pages on nodes that
+// the cgroup may not use now stay.
 func (m Mapped) Migration(to nodeset.Set) (moves Migration) {
-	targets := to.IDs()
-	if len(targets) == 0 {
-		return Migration{}
-	}
-	for i, node := range m.Nodes.IDs() {
-		target, bytes := targets[i%len(targets)], m.Bytes[node]
-		if bytes == 0 || node == target || m.Nodes.Len() != to.Len() && to.Has(node) {
+	for node := range m.Nodes.All() {
+		target, bytes := m.Nodes.Remap(node, to), m.Bytes[node]
+		if bytes == 0 || node == target {
 			continue
 		}
 		moves.Bytes += bytes

@@ -12,6 +12,8 @@ type NodePages struct {
 	Resident uint64
 	// Anon are the anonymous pages, File the file pages on the LRU lists, which can be reclaimed; shmem and tmpfs are not among them.
 	Anon, File uint64
+	// Mapped are those that a write of cpuset.mems can move, as in Mapped.
+	Mapped uint64
 }
 
 // ErrNoNUMAStat is the answer where the kernel does not say where a cgroup's pages are.
@@ -36,7 +38,7 @@ func (t *Tree) Pages(cgroup string) (map[int]NodePages, error) {
 	}
 	pages := make(map[int]NodePages, len(stat["anon"]))
 	for node, anon := range stat["anon"] {
-		p := NodePages{Anon: anon}
+		p := NodePages{Anon: anon, Mapped: anon + stat["file_mapped"][node]}
 		for _, kind := range resident {
 			p.Resident += stat[kind][node]
 		}

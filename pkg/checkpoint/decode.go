@@ -34,9 +34,10 @@ type extras struct {
 	PerNodeChecksum uint32                          `json:"perNodeChecksum"`
 }
 
-// amounts are where the bytes of a block are.
+// amounts are where the bytes of a block are, and whether these are even parts.
 type amounts struct {
 	PerNode map[int]uint64 `json:"perNode"`
+	Even    bool           `json:"even"`
 }
 
 type podEntry struct {
@@ -223,7 +224,7 @@ func convertBlocks(where string, blocks []state.Block, with []amounts) (converte
 			return nil, fmt.Errorf("%s: %w", where, err)
 		}
 		if i < len(with) {
-			one.PerNode = perNode(with[i].PerNode)
+			one.PerNode, one.Even = perNode(with[i].PerNode), with[i].Even
 		}
 		converted = append(converted, one)
 	}

@@ -13,8 +13,9 @@ import (
 // or V3 when pods have allocations of their own.
 //
 // How much of a group's blocks is on each of its nodes is what the nodes have reserved, so the blocks' PerNode amounts
-// are left out. They are written where the nodes do not show it, because containers are allocated beyond what a node has: in
-// a key of each block, "perNode", and a key "perNodeChecksum" at the end, both of which the kubelet skips.
+// are left out. They are written where the nodes do not show it: for an even block, and for all blocks where containers are
+// allocated beyond what a node has, in a key of each block, "perNode", and a key "perNodeChecksum" at the end. An even block has
+// the key "even", too. The kubelet skips all of these.
 func Encode(policy string, s memorymanager.State) []byte { return encode("", policy, s) }
 
 // encode writes a layout, or the oldest that holds the state.
@@ -46,16 +47,17 @@ type nodeText struct {
 // podText is one pod's part of the file.
 type podText struct {
 	pod     string
-	entries piece // of its containers: "POD":{"CONTAINER":[...]}, and POD:map[CONTAINER:[...]] under the checksum
-	own     piece // of a pod with pod-level resources: "POD":{"memoryBlocks":[...]}, and POD:{MemoryBlocks:...}
-	amounts uint32
-	span    *span // of entries.text
+	entries piece  // of its containers: "POD":{"CONTAINER":[...]}, and POD:map[CONTAINER:[...]] under the checksum
+	own     piece  // of a pod with pod-level resources: "POD":{"memoryBlocks":[...]}, and POD:{MemoryBlocks:...}
+	amounts uint32 // checksum of all per-node amounts that it has
+	even    uint32 // of those of even blocks
+	span    *span  // of entries.text
 }
 
 // piece is a part of the file; its texts are empty where the pod has no such part.
 type piece struct {
 	json        []byte
-	jsonAmounts []byte // the same with per-node amounts; empty when it has none
+	jsonAmounts []byte // the same with the per-node amounts of all blocks; empty when it has none
 	text        []byte // under the checksum
 }
 
@@ -173,15 +175,10 @@ func (e *encoder) appendTo(b []byte) []byte {
 	amounts := e.amounts && format != V3 // V3 has them in its data
 	b = e.appendContent(b, format == V2, amounts)
 	b = appendField(b, `,"checksum":`, uint64(e.checksum(format == V2)))
-	if amounts {
-		b = appendField(b, `,"perNodeChecksum":`, e.amountsSum())
-	}
+	b = e.appendAmountsSum(b, amounts)
 	if format == V3 {
 		data := e.appendContent(nil, true, e.amounts)
-		if e.amounts {
-			data = appendField(data, `,"perNodeChecksum":`, e.amountsSum())
-		}
-		data = append(data, '}')
+		data = append(e.appendAmountsSum(data, e.amounts), '}')
 		b = appendString(append(b, `,"data":`...), string(data))
 		b = appendField(b, `,"dataChecksum":`, uint64(dataSum(data)))
 	}
@@ -267,12 +264,21 @@ func (e *encoder) checksum(podEntries bool) uint32 {
 	return fnv1a(hash, "]"+textEnd)
 }
 
-func (e *encoder) amountsSum() (sum uint64) {
-	var amounts uint32
+// appendAmountsSum appends the checksum of the per-node amounts, of all blocks or of the even ones, where there are any. A pod's own
+// blocks are never even.
+func (e *encoder) appendAmountsSum(b []byte, all bool) []byte {
+	var sum uint32
 	for _, p := range e.pods {
-		amounts += p.amounts
+		if all {
+			sum += p.amounts
+		} else {
+			sum += p.even
+		}
 	}
-	return uint64(amounts)
+	if all || sum != 0 {
+		b = appendField(b, `,"perNodeChecksum":`, uint64(sum))
+	}
+	return b
 }
 
 func (p *podText) encode(pod memorymanager.PodAllocations, amounts bool) {
@@ -288,6 +294,7 @@ func (p *podText) encode(pod memorymanager.PodAllocations, amounts bool) {
 		p.own.json = appendPodEntryJSON(p.own.json, pod.Pod, pod.Blocks, false)
 		p.own.text = appendPodEntryText(p.own.text, pod.Pod, pod.Blocks)
 	}
+	p.even = evenSum(pod)
 	p.amounts = 0
 	if !amounts {
 		return
@@ -299,6 +306,18 @@ func (p *podText) encode(pod memorymanager.PodAllocations, amounts bool) {
 	if pod.Blocks != nil {
 		p.own.jsonAmounts = appendPodEntryJSON(p.own.jsonAmounts, pod.Pod, pod.Blocks, true)
 	}
+}
+
+// evenSum is the checksum of the per-node amounts of a pod's even blocks; 0 without any.
+func evenSum(pod memorymanager.PodAllocations) uint32 {
+	alone := memorymanager.PodAllocations{Pod: pod.Pod}
+	for _, entry := range pod.Entries {
+		if slices.ContainsFunc(entry.Blocks, func(b memorymanager.Block) bool { return b.Even }) {
+			entry.Blocks = slices.DeleteFunc(slices.Clone(entry.Blocks), func(b memorymanager.Block) bool { return !b.Even })
+			alone.Entries = append(alone.Entries, entry)
+		}
+	}
+	return amountsSum(alone)
 }
 
 func hasAmounts(pod memorymanager.PodAllocations) bool {
@@ -313,7 +332,7 @@ func (p *podText) equal(other *podText) bool {
 }
 
 func (p *podText) clone() *podText {
-	c := &podText{pod: p.pod, entries: p.entries.clone(), own: p.own.clone(), amounts: p.amounts}
+	c := &podText{pod: p.pod, entries: p.entries.clone(), own: p.own.clone(), amounts: p.amounts, even: p.even}
 	c.span = newSpan(c.entries.text)
 	return c
 }

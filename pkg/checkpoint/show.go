@@ -54,7 +54,7 @@ type ContainerListing struct {
 	Blocks    []BlockListing `json:"blocks"`
 }
 
-// BlockListing is a container's memory of one type. PerNode is there only when the nodes do not show it.
+// BlockListing is a container's memory of one type. PerNode is there only when the nodes do not show it, and for even parts.
 type BlockListing struct {
 	Type    string         `json:"type"`
 	Size    uint64         `json:"size"`

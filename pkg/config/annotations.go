@@ -29,6 +29,8 @@ const (
 	NUMAPreferred NUMAPreference = "preferred"
 	// NUMARequired: pin or reject.
 	NUMARequired NUMAPreference = "required"
+	// NUMASpread: pin with an even part on each of several NUMA nodes. A Burstable pod, which is not pinned, interleaves its pages.
+	NUMASpread NUMAPreference = "spread"
 )
 
 // Wishes are what a pod asks for one container by annotation. The zero value asks for nothing.
@@ -101,7 +103,7 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 		return supported(at, w.QoS.Reservation, memoryqos.ReserveNone, memoryqos.ReserveLow, memoryqos.ReserveMin)
 	case AnnotationNUMA:
 		w.NUMA = NUMAPreference(value)
-		return supported(at, w.NUMA, NUMANone, NUMAPreferred, NUMARequired)
+		return supported(at, w.NUMA, NUMANone, NUMAPreferred, NUMARequired, NUMASpread)
 	case AnnotationStallGuard:
 		w.StallGuardOff = true
 		return supported(at, value, "off")

@@ -35,6 +35,7 @@ func TestAnnotations(t *testing.T) {
 		"memory-high":         {map[string]string{"memory-high" + ours: "512Mi"}, Wishes{QoS: memoryqos.Overrides{High: &high}}},
 		"off for the pod":     {map[string]string{"memory-high" + ours: "off", "memory-high" + ours + "/container.app": "512Mi"}, Wishes{QoS: memoryqos.Overrides{High: &high}}},
 		"off for a container": {map[string]string{"memory-high" + ours + "/container.app": "off", "memory-high" + ours + "/pod": "512Mi"}, Wishes{QoS: memoryqos.Overrides{NoHigh: true}}},
+		"spread":              {map[string]string{"numa" + ours: "none", "numa" + ours + "/container.app": "spread"}, Wishes{NUMA: NUMASpread}},
 		"the others": {map[string]string{"reservation" + ours: "low", "numa" + ours: "required", "stall-guard" + ours: "off", "memory-policy" + ours: "prefer-slack"},
 			Wishes{QoS: memoryqos.Overrides{Reservation: memoryqos.ReserveLow}, NUMA: NUMARequired, StallGuardOff: true, MemoryPolicy: PolicyPreferSlack}},
 	}

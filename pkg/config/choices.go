@@ -19,7 +19,7 @@ var choices = map[string][]string{
 	"onGroupConflict":         names(FailOnConflict, FallBackOnConflict),
 	"onForeignCPUs":           names(FollowCPUs, RejectCPUs),
 	"unpinnedMemoryPolicy":    names(PolicyNone, PolicyPreferSlack, PolicyInterleave, PolicyWeightedInterleave),
-	"coverDeficits":           names(DeficitsOff, DeficitsDryRun),
+	"coverDeficits":           names(DeficitsOff, DeficitsDryRun, DeficitsOn),
 	"alignTo":                 names(topologymanager.AlignToKubelet, topologymanager.AlignToCPUs, topologymanager.AlignToDevices),
 	"nodesWithoutCPUs":        names(ExcludeNodes, IncludeNodes),
 	"reservedMemoryCheck":     names(CheckStrict, CheckWarn),

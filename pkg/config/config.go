@@ -48,6 +48,8 @@ type Config struct {
 	UnpinnedMemoryPolicy MemoryPolicy `yaml:"unpinnedMemoryPolicy"`
 	// CoverDeficits is what happens when a NUMA node owes its allocations more memory than it has.
 	CoverDeficits CoverDeficits `yaml:"coverDeficits"`
+	// DissolveGroups moves containers off groups of NUMA nodes that are not needed any more, and to make room for a new container.
+	DissolveGroups bool `yaml:"dissolveGroups"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
 	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
 	// Migration bounds the memory of a running container that a write of its cpuset.mems moves to other nodes.

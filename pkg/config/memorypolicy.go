@@ -26,6 +26,8 @@ const (
 	DeficitsOff CoverDeficits = "Off"
 	// DeficitsDryRun also says which memory of other containers would have to be moved to cover them, and moves none.
 	DeficitsDryRun CoverDeficits = "DryRun"
+	// DeficitsOn moves memory of other containers off the node, one container at a time.
+	DeficitsOn CoverDeficits = "On"
 )
 
 // annotatedPolicies are the values of the annotation memory-policy.

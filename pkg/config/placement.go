@@ -22,7 +22,7 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 	strategy, weights := c.strategy()
 	r.Manager = memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope, PreferClosest: prefer,
 		FallBack: c.OnGroupConflict == FallBackOnConflict, FollowCPUs: c.OnForeignCPUs == FollowCPUs,
-		Strategy: strategy, Weights: weights, AlignTo: c.AlignTo}
+		Strategy: strategy, Weights: weights, AlignTo: c.AlignTo, PageSize: uint64(m.PageSize)}
 
 	r.leaveOut(m)
 	for i, node := range m.Nodes {

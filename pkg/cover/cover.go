@@ -7,6 +7,8 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Node is a NUMA node's debt to its allocations and what covers it, in bytes.
@@ -51,6 +53,8 @@ type Sample struct {
 	Unknown string
 	// Moves are what would cover the deficits; nil without any, and where that is not asked for.
 	Moves []Move
+	// NotMoved says what is not moved although a node owes more than it has; nil where memory is not moved at all.
+	NotMoved []NotMoved
 	// Owed are what single cgroups are owed, by path, without those that are owed nothing.
 	Owed map[string][]Amount
 }
@@ -103,8 +107,9 @@ type Memory struct {
 // Pages are a cgroup's memory on a node.
 type Pages struct {
 	Node int
-	// Resident is all of it, File its file pages that are on the LRU lists, Anon its anonymous pages.
-	Resident, File, Anon uint64
+	// Resident is all of it, File its file pages that are on the LRU lists, Anon its anonymous pages, Mapped what a write of
+	// cpuset.mems can move.
+	Resident, File, Anon, Mapped uint64
 }
 
 // Cgroup is a cgroup that has an allocation, or is protected.
@@ -117,6 +122,9 @@ type Cgroup struct {
 	Pages     []Pages
 	// Order is when its memory is moved away from a node that owes more than it has.
 	Order Order
+	// Off are the nodes that it is kept off since, and Moved what was moved off them; 0 where that is not known.
+	Off   nodeset.Set
+	Moved uint64
 }
 
 // Owed is what a cgroup's allocation has on its nodes and does not use yet, without nodes where that is nothing. An allocation on

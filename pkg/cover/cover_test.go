@@ -100,7 +100,7 @@ func TestASampleThatIsNotKnown(t *testing.T) {
 func TestOwedIsBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(17, 1))
 	some := func() uint64 { return random.Uint64N(1 << random.UintN(60)) }
-	for range 100_000 {
+	for range machines {
 		var c Cgroup
 		var allocated, resident, owed uint64
 		for node := range 1 + random.IntN(8) {

@@ -41,17 +41,21 @@ func Plan(nodes []Node, cgroups []Cgroup) []Move {
 			p.movable = append(p.movable, c)
 		}
 	}
-	debtors := make([]int, 0, len(nodes))
-	for i, n := range p.nodes {
-		if n.inDebt() {
-			debtors = append(debtors, i)
-		}
-	}
-	slices.SortStableFunc(debtors, func(x, y int) int { return cmp.Compare(p.nodes[y].Deficit(), p.nodes[x].Deficit()) })
-	for _, debtor := range debtors {
+	for _, debtor := range debtors(nodes) {
 		p.clear(&p.nodes[debtor])
 	}
 	return p.moves
+}
+
+// debtors are the places of the nodes in debt, the largest deficit first.
+func debtors(nodes []Node) (all []int) {
+	for i, n := range nodes {
+		if n.inDebt() {
+			all = append(all, i)
+		}
+	}
+	slices.SortStableFunc(all, func(x, y int) int { return cmp.Compare(nodes[y].Deficit(), nodes[x].Deficit()) })
+	return all
 }
 
 // plan is a plan in the making.

@@ -24,8 +24,7 @@ import (
 const devicePrefix = "numa-"
 
 // numaAttributes say the NUMA node of a device, for constraints with the devices of other drivers. The first is this driver's own,
-// the second Kubernetes' (standard from 1.37), and the others are those by which dra-driver-memory, dra-driver-cpu and
-// dra-driver-sriov align.
+// the second Kubernetes' (standard from 1.37), and the others are dra-driver-memory's; dra-driver-cpu v0.2.0 has the last.
 var numaAttributes = []resourceapi.QualifiedName{"numaNode", "resource.kubernetes.io/numaNode", "dra.cpu/numaNode", "dra.net/numaNode"}
 
 // mostAttributes is the API's bound of attributes and capacities of a device together.

@@ -55,6 +55,7 @@ func (l *Ledger) takeOver(p *pod, received Container, found Found) *container {
 	}
 	c.given, c.givenMems, c.foundMems = values, mems, foundMems
 	c.ours = len(files.Ours) > 0
+	l.keepOffAgain(c, files)
 	return c
 }
 
@@ -195,13 +196,16 @@ func (l *Ledger) keepAllocation(c *container) bool {
 		c.nodes, c.short, c.byKubelet, c.pinning, c.unplaced = 0, nil, false, reason, nil
 		l.release(c)
 		if !l.respect(c) {
-			c.released = c.foundMems != ""
+			c.released = c.released || c.foundMems != ""
 		}
 		return true
 	}
 	blocks := l.manager.Blocks(c.pod.key(), c.name)
 	if blocks == nil {
 		return false
+	}
+	if !c.byKubelet && l.manager.MakeEven(l.wanted(c)) {
+		l.persist(c.pod)
 	}
 	if c.pinning == "" {
 		c.pinning = "pinned before this start of the plugin"

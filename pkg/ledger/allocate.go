@@ -64,6 +64,11 @@ func (l *Ledger) allocate(c *container) error {
 	l.counters.PinningRequests++
 	placement, err := l.place(c, wanted)
 	if err != nil {
+		if moves := l.relieve(c, wanted, err); moves != nil {
+			l.counters.PinningRequests-- // it comes again
+			l.step.effects.Relief = moves
+			return err
+		}
 		l.counters.PinningErrors++
 		return l.unplaced(c, err)
 	}
@@ -75,6 +80,8 @@ func (l *Ledger) allocate(c *container) error {
 	}
 	if l.asWhole(c.pod) {
 		c.pinning += ", with its pod (pod-level resources)"
+	} else if wanted.Spread {
+		c.pinning += l.spreadOver(placement.Nodes)
 	}
 	if placement.Bounded {
 		c.pinning += ", by a search that was cut short"
@@ -83,11 +90,22 @@ func (l *Ledger) allocate(c *container) error {
 	return nil
 }
 
+// spreadOver says whether a container that is to be spread is.
+func (l *Ledger) spreadOver(nodes nodeset.Set) string {
+	switch {
+	case nodes.Len() > 1:
+		return ", spread evenly"
+	case l.resolved.Manager.Policy.Rules().OneNode:
+		return ", which spreads nothing"
+	}
+	return ", not spread: no other node can have an even part"
+}
+
 // wanted is the container as the memory manager sees it.
 func (l *Ledger) wanted(c *container) memorymanager.Container {
 	return memorymanager.Container{
 		Pod: c.pod.key(), Name: c.name, Kind: c.kind, Request: request(c), CPUs: c.cpus, Devices: c.devices,
-		Required: c.wishes.NUMA == config.NUMARequired,
+		Required: c.wishes.NUMA == config.NUMARequired, Spread: c.wishes.NUMA == config.NUMASpread,
 	}
 }
 
@@ -162,7 +180,7 @@ func (l *Ledger) align(c *container) error {
 	if l.resolved.Manager.Scope != topologymanager.PodScope || l.manager.Aligned(key) {
 		return nil
 	}
-	if p.info == nil {
+	if p.info == nil || c.wishes.NUMA == config.NUMASpread { // which has nodes of its own
 		return nil
 	}
 	var whole []memorymanager.Container
@@ -235,6 +253,9 @@ func (l *Ledger) adopt(c *container, request memorymanager.Request, how string) 
 		return nil
 	}
 	c.pinning = how
+	if !c.byKubelet {
+		l.manager.MakeEven(l.wanted(c))
+	}
 	for _, over := range placement.Overcommitted {
 		l.note(Warn, "a node has more allocated than it has", with(with(c.fields(), "node", over.Node), "bytes", quantity.Log(over.Bytes)), nil)
 	}

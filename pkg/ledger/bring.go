@@ -59,14 +59,16 @@ func (l *Ledger) updateOf(c *container) (Update, bool) {
 	return update, !update.Empty()
 }
 
-// mems is the cpuset.mems that the container should have from us: its nodes, or all of the machine's when it had nodes
-// from us and must not any more. "" leaves it alone.
+// mems is the cpuset.mems that the container should have from us: its nodes, the machine's without those that it is kept off, or all
+// of the machine's when it had nodes from us and must not any more. "" leaves it alone.
 func (l *Ledger) mems(c *container) string {
 	switch {
 	case c.byKubelet:
 		return ""
 	case !c.nodes.Empty():
 		return c.nodes.String()
+	case !c.off.Empty():
+		return l.allNodes.Minus(c.off).String()
 	case c.released:
 		return l.allNodes.String()
 	}

@@ -15,6 +15,11 @@ type Counters struct {
 	Forgotten uint64
 	// Corrections counts memory requests that a better source corrected on a running container.
 	Corrections uint64
+	// Moves counts containers that were moved to other NUMA nodes while they lived, by result.
+	Moves map[string]uint64
+	// CoverMoves counts the steps that have moved a container's memory off nodes that owed more than they had, CoverBytes what it had
+	// mapped there.
+	CoverMoves, CoverBytes uint64
 	// Reloads and BadReloads count configurations put in force and refused.
 	Reloads, BadReloads uint64
 }
@@ -23,6 +28,7 @@ type Counters struct {
 func (l *Ledger) Counters() Counters {
 	counters := l.counters
 	counters.Rejections, counters.Unpinned = maps.Clone(counters.Rejections), maps.Clone(counters.Unpinned)
+	counters.Moves = maps.Clone(counters.Moves)
 	if l.manager != nil {
 		counters.Bounded = l.manager.Bounded()
 	}

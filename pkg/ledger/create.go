@@ -27,6 +27,8 @@ type CreateContainer struct {
 	PodDevices map[string][]topologymanager.Device
 	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.
 	FreePages []memorymanager.FreePages
+	// Relieved is set when the moves were made that an earlier try asked for (Effects.Relief): what is rejected now stays so.
+	Relieved bool
 	// Mems are the NUMA nodes that the pod's cgroup may use; empty when they were not read.
 	Mems nodeset.Set
 }
@@ -38,6 +40,7 @@ func (e CreateContainer) apply(l *Ledger) {
 		return
 	}
 	l.step.freePages, l.step.podDevices = e.FreePages, e.PodDevices
+	l.step.creating, l.step.relieves = true, !e.Relieved
 	c, err := l.admit(p, e.Container)
 	l.touch(p)
 	out.Err, out.Decision = err, c.decision()
@@ -45,7 +48,7 @@ func (e CreateContainer) apply(l *Ledger) {
 		return
 	}
 	out.Answer = c.adjustment()
-	c.memoryPolicy, c.noPolicy = l.memoryPolicy(c, e.Mems)
+	c.memoryPolicy, c.policySource, c.noPolicy = l.memoryPolicy(c, e.Mems)
 	out.Answer.MemoryPolicy = c.memoryPolicy
 	l.answered(c, out.Answer, e.Container.Resources.Unified, nil)
 }
@@ -105,7 +108,8 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
 	c.before, c.updating, c.unsure = nil, zeroTime, fileSet{}
 	c.released, c.ours = false, false
-	c.memoryPolicy, c.noPolicy = MemoryPolicy{}, ""
+	c.off, c.offBytes, c.offSince = 0, 0, zeroTime
+	c.memoryPolicy, c.policySource, c.noPolicy = MemoryPolicy{}, "", ""
 	c.raised = l.raises[received.ID]
 	delete(l.raises, received.ID)
 	c.revision++

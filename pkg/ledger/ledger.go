@@ -57,7 +57,8 @@ type Ledger struct {
 	stopped    recent                // sandboxes that have ended: a late event of theirs brings nothing back
 	raises     map[string]uint64     // Options.Raises of containers that have not been seen yet
 
-	generation uint64 // moves with every change that a view shows
+	moving     *moving // nil when no container is on its way
+	generation uint64  // moves with every change that a view shows
 	rejections []Rejection
 	anyShort   bool   // false only when no container is short
 	fitted     uint64 // the manager's generation when short containers were looked at last
@@ -79,6 +80,8 @@ type step struct {
 	all     bool   // so have those of many
 	// freePages are for the container that is about to be created.
 	freePages []memorymanager.FreePages
+	// creating is set for a container that is about to be created, and relieves while containers may be moved to make room for it.
+	creating, relieves bool
 	// podDevices are those of the other containers of its pod.
 	podDevices map[string][]topologymanager.Device
 }
@@ -93,7 +96,7 @@ func New(now time.Time, o Options) (*Ledger, error) {
 		containers: map[string]*container{},
 		raises:     o.Raises,
 		claims:     map[string]*Claim{},
-		counters:   Counters{Rejections: map[string]uint64{}, Unpinned: map[string]uint64{}},
+		counters:   Counters{Rejections: map[string]uint64{}, Unpinned: map[string]uint64{}, Moves: map[string]uint64{}},
 	}
 	l.connected.set(now, "not connected to a runtime yet")
 	l.synchronized.set(now, "not synchronized with a runtime yet")
@@ -157,6 +160,9 @@ func (l *Ledger) finish() {
 type Effects struct {
 	// Err refuses the container, or the change of a container, that the event was about.
 	Err error
+	// Relief are moves that would make room for the new container: once they are made, its event is to come again. Nothing else has
+	// been decided about it.
+	Relief []Move
 	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
 	Allocations []Delta
 	// ClaimsChanged is set when the claims are others: they must be on disk before the answer goes out.

@@ -17,6 +17,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
@@ -119,6 +120,8 @@ func (r *events) event() Event {
 		return Presence{Gone: []Place{{ID: c.ID}}, There: []Place{{UID: pod.UID, ID: pod.ID}}}
 	case roll < 17:
 		return Raise{ID: c.ID, Bytes: 5 << 30}
+	case roll < 18:
+		return KeepOff{ID: c.ID, Nodes: nodeset.Set(r.IntN(4)), Bytes: 1 << 30}
 	}
 	delete(containers, which)
 	return EndContainer{ID: c.ID}
@@ -152,7 +155,7 @@ nodes:
 // The same events give the same effects, and at any moment all values follow from what lives: a whole look gives what the
 // single steps gave.
 func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
-	for _, yaml := range []string{"", "topologyManagerPolicy: restricted", "memoryReservationPolicy: HardReservation\nonUnsatisfiable: Unpinned"} {
+	for _, yaml := range []string{"", "topologyManagerPolicy: restricted", "memoryReservationPolicy: HardReservation\nonUnsatisfiable: Unpinned\ncoverDeficits: On"} {
 		seed := rand.Uint64()
 		t.Logf("seed %d", seed)
 		one, other := newLedger(t, yaml), newLedger(t, yaml)

@@ -12,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Covered is what the NUMA nodes owe to allocations and what covers it, as observed; no nodes when that is not known.
@@ -45,42 +46,119 @@ func (p MemoryPolicy) String() string {
 }
 
 // SetsMemoryPolicies reports whether a new container of a pod may start with a memory policy.
-func (l *Ledger) SetsMemoryPolicies(pod Pod) bool {
+func (l *Ledger) SetsMemoryPolicies(pod Pod, c Container) bool {
 	brought := pod.Brought
 	if p := l.pods[pod.Key()]; p != nil && brought == nil {
 		brought = p.brought
 	}
+	path, _, _ := pod.Path()
 	asks := brought != nil && !brought.Annotations.Empty()
-	return l.runtime.MemoryPolicies && (asks || l.resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
+	near := path.Class != memoryqos.Guaranteed && len(c.DeviceNodes)+len(c.CDIDevices) > 0
+	return l.runtime.MemoryPolicies && (asks || near || l.resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
 }
 
-// memoryPolicy is the policy with which a container without nodes of its own starts, or why it has none although one is
+// The policies beside those that the configuration and the annotation memory-policy name.
+const (
+	// numaPreferred stands for the annotation numa: preferred of a Burstable pod.
+	numaPreferred config.MemoryPolicy = "numa preferred"
+	// numaSpread stands for the annotation numa: spread. It is set for a container with nodes of its own, too.
+	numaSpread config.MemoryPolicy = "numa spread"
+	// nearDevices prefers the NUMA nodes of the container's devices.
+	nearDevices config.MemoryPolicy = "device"
+)
+
+// memoryPolicies are those with which a container may start, the first one that can be set counts. One with nodes of its own is
+// interleaved where it is spread. A Burstable pod that prefers a node prefers that of its devices.
+func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
+	class := c.pod.class()
+	prefers := c.wishes.NUMA == config.NUMAPreferred && class == memoryqos.Burstable
+	near := class != memoryqos.Guaranteed && c.wishes.NUMA != config.NUMANone && !nodesOfDevices(c).Empty() &&
+		(prefers || l.resolved.Config.AlignTo != topologymanager.AlignToKubelet)
+	last := l.resolved.Config.UnpinnedMemoryPolicy
+	spread := c.wishes.NUMA == config.NUMASpread && class != memoryqos.BestEffort
+	switch {
+	case !c.nodes.Empty():
+		if spread && l.isSpread(c) && c.wishes.MemoryPolicy != config.PolicyNone {
+			return []config.MemoryPolicy{numaSpread}
+		}
+		return nil
+	case c.wishes.MemoryPolicy != "":
+		return []config.MemoryPolicy{c.wishes.MemoryPolicy}
+	case spread:
+		return []config.MemoryPolicy{numaSpread}
+	case prefers:
+		last = numaPreferred
+	}
+	if near {
+		return []config.MemoryPolicy{nearDevices, last}
+	}
+	return []config.MemoryPolicy{last}
+}
+
+// isSpread reports whether a container has an even allocation on several nodes.
+func (l *Ledger) isSpread(c *container) bool {
+	return l.manager != nil && !c.byKubelet && len(c.short) == 0 &&
+		slices.ContainsFunc(l.manager.Blocks(c.pod.key(), c.name), func(b memorymanager.Block) bool { return b.Even })
+}
+
+// memoryPolicy is the policy with which a container starts and what it follows from, or why it has none although one is
 // configured or asked for. allowed are the nodes that its pod may use: the kernel refuses a policy without one of them, and the
 // container would not start.
-func (l *Ledger) memoryPolicy(c *container, allowed nodeset.Set) (policy MemoryPolicy, why string) {
-	wanted := cmp.Or(c.wishes.MemoryPolicy, l.resolved.Config.UnpinnedMemoryPolicy)
-	prefers := c.wishes.MemoryPolicy == "" && c.wishes.NUMA == config.NUMAPreferred && c.pod.class() == memoryqos.Burstable
-	if prefers {
-		wanted = numaPreferred
+func (l *Ledger) memoryPolicy(c *container, allowed nodeset.Set) (policy MemoryPolicy, from, without string) {
+	for _, wanted := range l.memoryPolicies(c) {
+		if wanted == config.PolicyNone {
+			continue
+		}
+		policy, why := l.policyOf(c, wanted, allowed)
+		if policy != (MemoryPolicy{}) {
+			return policy, c.policyFrom(wanted), ""
+		}
+		without = cmp.Or(without, fmt.Sprintf("%s: %s", wanted, why))
 	}
+	return MemoryPolicy{}, "", without
+}
+
+// policyFrom says what a container's memory policy follows from.
+func (c *container) policyFrom(policy config.MemoryPolicy) string {
 	switch {
-	case !c.nodes.Empty() || wanted == config.PolicyNone:
-		return MemoryPolicy{}, ""
+	case policy == nearDevices:
+		var near []string
+		for _, device := range topologymanager.Join(c.devices) {
+			if !device.Nodes.Empty() {
+				near = append(near, device.String())
+			}
+		}
+		return "device " + strings.Join(near, ", ")
+	case policy == numaPreferred, policy == numaSpread:
+		return "annotation numa"
+	case c.wishes.MemoryPolicy != "":
+		return "annotation memory-policy"
+	}
+	return "unpinnedMemoryPolicy"
+}
+
+// policyOf is one policy over nodes that the container may use, or why it cannot be set.
+func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, allowed nodeset.Set) (policy MemoryPolicy, why string) {
+	switch {
 	case !l.runtime.MemoryPolicies:
-		return MemoryPolicy{}, fmt.Sprintf("%s: %s %s applies none", wanted, l.runtime.Name, l.runtime.Version)
+		return MemoryPolicy{}, fmt.Sprintf("%s %s applies none", l.runtime.Name, l.runtime.Version)
 	case allowed.Empty():
-		return MemoryPolicy{}, fmt.Sprintf("%s: the nodes that the pod may use cannot be read", wanted)
-	case prefers:
+		return MemoryPolicy{}, "the nodes that the pod may use cannot be read"
+	case wanted == nearDevices:
+		return l.preferDevices(c, allowed)
+	case wanted == numaPreferred:
 		return l.preferBest(allowed)
 	case wanted == config.PolicyPreferSlack:
 		return l.preferSlack(c, allowed)
 	}
 	nodes := l.slack(0) & allowed
-	if nodes.Empty() { // it is not known, or all nodes are in debt alike
+	if !c.nodes.Empty() {
+		nodes = c.nodes & allowed
+	} else if nodes.Empty() { // it is not known, or all nodes are in debt alike
 		nodes = l.allNodes & allowed
 	}
 	if nodes.Empty() {
-		return MemoryPolicy{}, fmt.Sprintf("%s: the pod may use no NUMA node with memory", wanted)
+		return MemoryPolicy{}, "the pod may use no NUMA node with memory"
 	}
 	mode := Interleave
 	if wanted == config.PolicyWeightedInterleave {
@@ -89,14 +167,36 @@ func (l *Ledger) memoryPolicy(c *container, allowed nodeset.Set) (policy MemoryP
 	return MemoryPolicy{mode, nodes}, ""
 }
 
-// numaPreferred stands for the annotation numa: preferred of a Burstable pod.
-const numaPreferred config.MemoryPolicy = "numa preferred"
+// nodesOfDevices are the NUMA nodes of all of a container's devices.
+func nodesOfDevices(c *container) (nodes nodeset.Set) {
+	for _, device := range c.devices {
+		nodes = nodes.Union(device.Nodes)
+	}
+	return nodes
+}
+
+// preferDevices prefers the nodes of the container's devices, but for those that owe all that they have to allocations.
+func (l *Ledger) preferDevices(c *container, allowed nodeset.Set) (MemoryPolicy, string) {
+	usable := l.allNodes & allowed
+	nodes := nodesOfDevices(c) & usable
+	switch {
+	case nodes.Empty():
+		return MemoryPolicy{}, "the pod may not use the memory of " + nodesOfDevices(c).Named()
+	case usable.SubsetOf(nodes):
+		return MemoryPolicy{}, "its devices are near every NUMA node that the pod may use"
+	case l.manager == nil || len(l.manager.Cover()) == 0:
+		return MemoryPolicy{PreferredMany, nodes}, ""
+	case (nodes & l.slack(0)).Empty():
+		return MemoryPolicy{}, nodes.Named() + " has no memory beyond what it owes to allocations"
+	}
+	return MemoryPolicy{PreferredMany, nodes & l.slack(0)}, ""
+}
 
 // preferBest prefers the one NUMA node that has most room for another container, in the node map and in the kernel. Nothing is
 // allocated there: pinned containers may still have all of it.
 func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
 	if l.manager == nil {
-		return MemoryPolicy{}, "numa preferred: memoryManagerPolicy is None"
+		return MemoryPolicy{}, "memoryManagerPolicy is None"
 	}
 	room := map[int]uint64{}
 	for _, node := range l.manager.Nodes() {
@@ -116,7 +216,7 @@ func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
 		}
 	}
 	if most == 0 {
-		return MemoryPolicy{}, "numa preferred: no NUMA node has room"
+		return MemoryPolicy{}, "no NUMA node has room"
 	}
 	return MemoryPolicy{PreferredMany, nodeset.Of(best)}, ""
 }
@@ -129,11 +229,11 @@ func (l *Ledger) preferSlack(c *container, allowed nodeset.Set) (MemoryPolicy, s
 	}
 	switch {
 	case l.manager == nil || len(l.manager.Cover()) == 0:
-		return MemoryPolicy{}, "PreferSlack: what the NUMA nodes owe is not known"
+		return MemoryPolicy{}, "what the NUMA nodes owe is not known"
 	case nodes.Empty():
-		return MemoryPolicy{}, "PreferSlack: no NUMA node has slack"
+		return MemoryPolicy{}, "no NUMA node has slack"
 	case (l.allNodes & allowed).SubsetOf(nodes):
-		return MemoryPolicy{}, "PreferSlack: every NUMA node has slack"
+		return MemoryPolicy{}, "every NUMA node has slack"
 	}
 	return MemoryPolicy{PreferredMany, nodes}, ""
 }

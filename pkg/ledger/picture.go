@@ -106,7 +106,7 @@ func ownAmounts(blocks []memorymanager.Block) []memorymanager.Block {
 }
 
 func sameBlock(a, b memorymanager.Block) bool {
-	return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size && slices.Equal(a.PerNode, b.PerNode)
+	return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size && a.Even == b.Even && slices.Equal(a.PerNode, b.PerNode)
 }
 
 // onOneNode fills in where the bytes of blocks are that have but one node; refreshPodViews does it for the others.
@@ -128,8 +128,9 @@ func (l *Ledger) podView(p *pod) *PodView {
 	for _, c := range p.containers {
 		shown := ContainerView{
 			ID: c.id, Name: c.name, Kind: c.kind, State: c.state, Cgroup: c.cgroup, Limit: c.limit, Request: c.request,
-			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Devices: c.devices, Pinning: c.pinning,
-			Stays: c.wishes.NUMA == config.NUMANone, MemoryPolicy: c.memoryPolicy, NoPolicy: c.noPolicy,
+			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Devices: c.devices, Pinning: c.pinning, Held: c.held,
+			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.memoryPolicy, PolicySource: c.policySource,
+			NoPolicy: c.noPolicy,
 		}
 		if c.alive() {
 			shown.Short, shown.Unplaced = c.short, c.unplaced
@@ -139,6 +140,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 		}
 		if l.manager != nil {
 			shown.Blocks = l.manager.Blocks(view.UID, c.name)
+			shown.Pinning = c.howPinned(shown.Blocks)
 			if view.Blocks == nil {
 				onOneNode(shown.Blocks)
 			}

@@ -25,6 +25,9 @@ func (l *Ledger) compute(c *container) {
 		l.highChanged()
 	}
 	c.wanted = wanted
+	if !c.off.Empty() && !l.movable(c) {
+		l.useAllNodes(c)
+	}
 }
 
 // forQoS is the container as the rules of Memory QoS see it.

@@ -112,11 +112,20 @@ type container struct {
 	byKubelet bool     // the kubelet has set nodes
 	released  bool     // it had nodes from us and must not have them any more
 	pinning   string   // how it got its nodes, or why it has none
-	// memoryPolicy is that of its process, noPolicy why it has none although it should.
+	// off are the nodes that it is kept off because they owed more than they had, offBytes what it had mapped there, and offSince
+	// the last time that memory was moved.
+	off      nodeset.Set
+	offBytes uint64
+	offSince time.Time
+	// memoryPolicy is that of its process and policySource what it follows from, noPolicy why it has none although it should.
 	memoryPolicy MemoryPolicy
+	policySource string
 	noPolicy     string
 	// unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.
 	unplaced *Rejection
+	// moved is why it was moved to other nodes since, movedTo to which, and held why it was not.
+	moved, held string
+	movedTo     nodeset.Set
 }
 
 // alive reports whether the container holds memory, or is about to.

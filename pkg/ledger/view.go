@@ -86,11 +86,16 @@ type ContainerView struct {
 	Devices []topologymanager.Device
 	// Pinning says in a few words how the container got its nodes, or why it has none.
 	Pinning string
-	// Stays is set when its pod's annotation numa: none has the plugin leave its memory where it is.
+	// Held is why it is not moved to the nodes on which it would fit; empty when nothing tries to.
+	Held string
+	// Stays is set when its pod's annotation numa (none, preferred or spread) has the plugin leave its memory where it is.
 	Stays bool
-	// MemoryPolicy is the one that its process was started with, as far as that is known; NoPolicy is why it has none although
-	// one is configured or asked for.
+	// KeptOff is set while it is kept off NUMA nodes that owed more than they had.
+	KeptOff *KeptOff
+	// MemoryPolicy is the one that its process was started with, as far as that is known, and PolicySource what it follows from;
+	// NoPolicy is why it has none although one is configured or asked for.
 	MemoryPolicy MemoryPolicy
+	PolicySource string
 	NoPolicy     string
 	// Unplaced is why a living container has no nodes although it asked for some; nil when it has, or may not have any.
 	Unplaced *Rejection

@@ -39,15 +39,15 @@ func TestDissolvable(t *testing.T) {
 	}{
 		"no group":                      {0, []memorymanager.Tenant{tenant("a", 10, 0)}, "[]"},
 		"a container that needs both":   {both, []memorymanager.Tenant{tenant("a", 150, 0, 1), tenant("b", 10, 0, 1)}, "[]"},
-		"one that would fit":            {both, []memorymanager.Tenant{tenant("a", 40, 0, 1)}, "[{0-1 [{a c 0}]}]"},
-		"the largest first":             {both, []memorymanager.Tenant{tenant("a", 40, 0, 1), tenant("b", 90, 0, 1)}, "[{0-1 [{b c 0} {a c 1}]}]"},
+		"one that would fit":            {both, []memorymanager.Tenant{tenant("a", 40, 0, 1)}, "[{0-1  [{a c 0}]}]"},
+		"the largest first":             {both, []memorymanager.Tenant{tenant("a", 40, 0, 1), tenant("b", 90, 0, 1)}, "[{0-1  [{b c 0} {a c 1}]}]"},
 		"each, but not all":             {both, []memorymanager.Tenant{tenant("a", 70, 0, 1), tenant("b", 60, 0, 1), tenant("c", 50, 0, 1)}, "[]"},
-		"others are not asked":          {both, []memorymanager.Tenant{tenant("a", 40, 0, 1), tenant("b", 500, 2)}, "[{0-1 [{a c 0}]}]"},
-		"its CPUs":                      {both, []memorymanager.Tenant{onCPUs(tenant("a", 40, 0, 1), 1)}, "[{0-1 [{a c 1}]}]"},
+		"others are not asked":          {both, []memorymanager.Tenant{tenant("a", 40, 0, 1), tenant("b", 500, 2)}, "[{0-1  [{a c 0}]}]"},
+		"its CPUs":                      {both, []memorymanager.Tenant{onCPUs(tenant("a", 40, 0, 1), 1)}, "[{0-1  [{a c 1}]}]"},
 		"no room at its CPUs":           {both, []memorymanager.Tenant{tenant("a", 90, 0, 1), onCPUs(tenant("b", 40, 0, 1), 0)}, "[]"},
 		"CPUs on several nodes":         {both, []memorymanager.Tenant{onCPUs(tenant("a", 40, 0, 1), 0, 1)}, "[]"},
 		"huge pages":                    {both, []memorymanager.Tenant{pages}, "[]"},
-		"one that does not span it":     {both, []memorymanager.Tenant{tenant("a", 40, 0, 1), tenant("b", 10, 0)}, "[]"},
+		"one that does not span it":     {both, []memorymanager.Tenant{tenant("a", 40, 0, 1), tenant("b", 10, 0)}, "[{0-1  [{a c 0}]}]"},
 		"a pod with its own allocation": {both, []memorymanager.Tenant{whole}, "[]"},
 	} {
 		t.Run(name, func(t *testing.T) {

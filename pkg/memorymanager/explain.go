@@ -80,6 +80,9 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 		for _, amount := range c.Request {
 			e.Placement.Blocks = append(e.Placement.Blocks, Block{Nodes: now, Type: amount.Type, Size: amount.Bytes})
 		}
+		if m.spreads(c) {
+			e.Placement.Blocks, _ = m.evenBlocks(c, now)
+		}
 	}
 	if rejected == nil {
 		e.Strategy = m.hints.byStrategy()
@@ -92,7 +95,7 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 			return
 		}
 		seen[nodes] = true
-		candidate := Candidate{Nodes: nodes, Chosen: nodes == e.Placement.Nodes, Why: m.why(nodes, c)}
+		candidate := Candidate{Nodes: nodes, Chosen: nodes == e.Placement.Nodes, Why: m.whyUneven(nodes, c)}
 		candidate.Preferred = candidate.Why == "" && known && h.minimal(nodes.Len())
 		switch {
 		case candidate.Chosen:

@@ -43,7 +43,8 @@ type Manager struct {
 	groups      [nodeset.Max]nodeset.Set
 	// unused are the nodes without assignments.
 	unused nodeset.Set
-	// mixed are the nodes of groups whose containers do not all span the whole group: only adopted or restored ones.
+	// mixed are the nodes of groups whose containers do not all span the whole group, which are only adopted or restored ones, or
+	// are spread evenly over it.
 	mixed nodeset.Set
 
 	pods   map[string]*pod
@@ -108,6 +109,7 @@ func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	if m.all, m.columns, err = columns(nodes); err != nil {
 		return nil, fmt.Errorf("check NUMA nodes: %w", err)
 	}
+	m.column(Memory).unit = cmp.Or(opts.PageSize, 4<<10)
 	if m.closest {
 		if m.distances, err = newDistances(nodes, m.all); err != nil {
 			return nil, fmt.Errorf("check NUMA distances: %w", err)
@@ -186,7 +188,7 @@ func (m *Manager) Generation() uint64 { return m.generation }
 // Bounded counts the decisions that ran into the search budget.
 func (m *Manager) Bounded() uint64 { return m.bounded }
 
-// Blocks returns a container's allocations sorted by type; nil when it has none. PerNode is left out.
+// Blocks returns a container's allocations sorted by type; nil when it has none. PerNode is left out but for even ones.
 func (m *Manager) Blocks(pod, container string) []Block {
 	c := m.container(pod, container)
 	if c == nil {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -36,14 +37,36 @@ func (c *Container) freePages(name MemoryType, nodes nodeset.Set) (bytes uint64,
 // no other nodes are tried. What the pod's init containers leave to it counts as free: they may still have it in a volume.
 // https://github.com/kubernetes/enhancements/issues/5759
 func (m *Manager) verifyPages(c Container, nodes nodeset.Set) *Rejection {
+	if m.spreads(c) && nodes.Len() > 1 {
+		return m.verifyParts(c, nodes)
+	}
 	for _, amount := range c.Request {
 		free, known := c.freePages(amount.Type, nodes)
 		available := plus(free, m.reusable(c.Pod, nodes, amount.Type))
 		if !known || available >= amount.Bytes {
 			continue
 		}
-		return m.reject(c, InsufficientHugepages, fmt.Sprintf("insufficient %s on NUMA node(s) [%s]: requested %s, available %s",
-			amount.Type, commas(nodes), quantity.Format(amount.Bytes), quantity.Format(available)))
+		return m.insufficient(c, amount, nodes, available)
+	}
+	return nil
+}
+
+func (m *Manager) insufficient(c Container, amount Amount, nodes nodeset.Set, available uint64) *Rejection {
+	return m.reject(c, InsufficientHugepages, fmt.Sprintf("insufficient %s on NUMA node(s) [%s]: requested %s, available %s",
+		amount.Type, commas(nodes), quantity.Format(amount.Bytes), quantity.Format(available)))
+}
+
+// verifyParts is verifyPages for a container that is to be spread: each node must have its part.
+func (m *Manager) verifyParts(c Container, nodes nodeset.Set) *Rejection {
+	blocks, _ := m.evenBlocks(c, nodes)
+	for _, b := range blocks {
+		left := m.pods[c.Pod].evenParts(memoryqos.Init, nodes, b.Type)
+		for _, part := range b.PerNode {
+			free, known := c.freePages(b.Type, nodeset.Of(part.Node))
+			if available := plus(free, left[part.Node]); known && available < part.Bytes {
+				return m.insufficient(c, Amount{Type: b.Type, Bytes: part.Bytes}, nodeset.Of(part.Node), available)
+			}
+		}
 	}
 	return nil
 }

@@ -36,6 +36,8 @@ type Rejection struct {
 	Affinity *topologymanager.Hint
 	// Nodes are what each node has of the request; empty when no node could have changed the outcome.
 	Nodes []NodeRoom
+	// Relief is what would have made room, in one clause; empty when that is not known.
+	Relief string
 
 	reason string
 }
@@ -71,6 +73,9 @@ func (r *Rejection) Text() string {
 		b.WriteString("the pod's containers together, ")
 	}
 	fmt.Fprintf(&b, "policy %s, scope %s: %s", r.Policy, r.Scope, r.Cause)
+	if r.Relief != "" {
+		b.WriteString("; " + r.Relief)
+	}
 	for i, node := range r.Nodes {
 		if i == 0 {
 			b.WriteString(":")

@@ -28,6 +28,9 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	if !known {
 		return Placement{}, m.reject(c, ResizeInfeasible, m.missing(c.Request))
 	}
+	if m.spreads(c) {
+		return m.resizeEvenly(c, existing, whole)
+	}
 	if !m.growsIn(existing.blocks, c.Request, nodes) {
 		wider, cause := m.widen(c, h, existing.blocks, nodes)
 		switch {
@@ -137,6 +140,10 @@ func (m *Manager) rewrite(c *container, blocks []Block) {
 	old := c.blocks
 	c.blocks = blocks
 	m.generation++
+	if isEven(old) || isEven(blocks) {
+		m.regroup()
+		return
+	}
 	if span(old) != span(blocks) {
 		c.blocks = nil
 		m.freeBlocks(old)

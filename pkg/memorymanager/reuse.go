@@ -20,13 +20,13 @@ func size(blocks []Block, nodes nodeset.Set, name MemoryType) (bytes uint64) {
 	return bytes
 }
 
-// sizeOf the blocks of the pod's containers of one kind.
+// sizeOf the blocks of the pod's containers of one kind, without even ones: only an even container takes those over.
 func (p *pod) sizeOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) (bytes uint64) {
 	if p == nil {
 		return 0
 	}
 	for i := range p.containers {
-		if c := &p.containers[i]; c.kind == kind {
+		if c := &p.containers[i]; c.kind == kind && !isEven(c.blocks) {
 			bytes += size(c.blocks, nodes, name)
 		}
 	}
@@ -46,7 +46,7 @@ func (p *pod) takeOver(b Block) (taken uint64) {
 		}
 		blocks := p.containers[i].blocks
 		for j := range blocks {
-			if from := &blocks[j]; from.Type == b.Type && from.Nodes == b.Nodes {
+			if from := &blocks[j]; from.Type == b.Type && from.Nodes == b.Nodes && !from.Even {
 				part := min(from.Size, b.Size-taken)
 				from.Size -= part
 				taken += part
@@ -74,13 +74,16 @@ func (m *Manager) appNodes(uid string) nodeset.Set {
 // restarted, or is only looked at again, while they do not run. It takes their place and allocates what it needs beyond
 // that, as far as there is room; the scheduler has counted it.
 func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
+	if cause := m.missing(c.Request); cause != "" {
+		return Placement{}, m.reject(c, UnexpectedAdmissionError, cause)
+	}
+	if m.spreads(c) && m.evenOn(c.Pod, nodes) {
+		return m.rerunEvenly(c, nodes), nil
+	}
 	p := m.pods[c.Pod]
 	blocks := make([]Block, 0, len(c.Request))
 	for _, amount := range c.Request {
 		column := m.column(amount.Type)
-		if column == nil {
-			return Placement{}, m.reject(c, UnexpectedAdmissionError, m.missing(c.Request))
-		}
 		idle := p.sizeOf(memoryqos.App, nodes, amount.Type) + p.sizeOf(memoryqos.Init, nodes, amount.Type)
 		more := min(minus(amount.Bytes, idle), column.freeOf(nodes))
 		blocks = append(blocks, Block{Nodes: nodes, Type: amount.Type, Size: more})

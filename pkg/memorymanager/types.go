@@ -66,8 +66,10 @@ type Block struct {
 	Size uint64
 	// PerNode says where the bytes are allocated. Only State and Grouped have it, where its sums over all blocks are what the
 	// nodes have allocated: a container that leaves a group frees its lowest nodes first, so others' bytes may move between nodes.
-	// A state that comes from a kubelet has none.
+	// A state that comes from a kubelet has none. An even block always has it.
 	PerNode []NodeAmount
+	// Even is set where the bytes are spread evenly over the nodes: PerNode are then its parts, which stay where they are.
+	Even bool
 }
 
 // Table is the memory of one type on one node in bytes, as in the kubelet's state file.
@@ -130,6 +132,8 @@ type Container struct {
 	FreePages []FreePages
 	// Required is set when its pod asks for no more NUMA nodes than it needs (the annotation numa: required).
 	Required bool
+	// Spread is set when its pod asks for an even part of it on each of several NUMA nodes (the annotation numa: spread).
+	Spread bool
 }
 
 // Options choose how containers are placed.
@@ -153,6 +157,8 @@ type Options struct {
 	// AlignTo says what memory is aligned to where CPUs and devices disagree; AlignToCPUs when empty. A container whose nodes
 	// are required is aligned to both.
 	AlignTo topologymanager.AlignTo
+	// PageSize is the size of an ordinary page in bytes; 4Ki when 0. Even parts are whole pages.
+	PageSize uint64
 	// Budget bounds the search where an exact answer would take exponential work, in candidate steps; 0 is the default.
 	Budget int
 }

@@ -87,7 +87,7 @@ func sources(t *testing.T) Sources {
 		Counters: func() agent.Counters {
 			return agent.Counters{Counters: ledger.Counters{PinningRequests: 7, PinningErrors: 1,
 				Rejections: map[string]uint64{"TopologyAffinityError": 1},
-				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}},
+				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}, CoverMoves: 2, CoverBytes: 512},
 				Overwrites: map[protect.Overwrite]uint64{{Level: "kubepods", File: "memory.min"}: 4},
 				Checkpoint: checkpoint.Stats{Writes: 9},
 				Requests:   podinfo.Stats{Sources: []podinfo.SourceStats{{Source: "kubelet", Answers: 5, Connected: true}}}}

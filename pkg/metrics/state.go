@@ -26,9 +26,11 @@ var (
 	owed      = gauge(prefix+"numa_owed_bytes", "Memory of a NUMA node that pinned containers have and do not use yet.", "numa_node")
 	coverFrom = gauge(prefix+"numa_cover_bytes", "Memory of a NUMA node that the kernel has for what the node owes, free or reclaimable.", "numa_node", "source")
 
-	wouldMove = gauge(prefix+"numa_would_move_bytes", "Memory of containers without an allocation that would have to be moved off a NUMA node to cover what it owes; nothing is moved.", "numa_node")
-	claimable = gauge(prefix+"numa_claimable_bytes", "Memory of a NUMA node for resource claims.", "numa_node", "type")
-	claimed   = gauge(prefix+"numa_claimed_bytes", "Memory of a NUMA node that resource claims have.", "numa_node", "type")
+	wouldMove  = gauge(prefix+"numa_would_move_bytes", "Memory of containers without an allocation that would have to be moved off a NUMA node to cover what it owes; nothing is moved.", "numa_node")
+	coverMoves = counter(prefix+"cover_moves_total", "Moves of a container's memory off a NUMA node that owed more than it had.")
+	coverMoved = counter(prefix+"cover_moved_bytes_total", "Memory that containers had mapped on NUMA nodes when it was moved off them, because these owed more than they had.")
+	claimable  = gauge(prefix+"numa_claimable_bytes", "Memory of a NUMA node for resource claims.", "numa_node", "type")
+	claimed    = gauge(prefix+"numa_claimed_bytes", "Memory of a NUMA node that resource claims have.", "numa_node", "type")
 
 	containersByClass  = gauge(prefix+"containers", "Containers that hold memory, by QoS class and whether they are pinned.", "qos_class", "pinned")
 	containersBySource = gauge(prefix+"containers_by_request_source", "Containers that hold memory, by where their memory request comes from.", "source")
@@ -42,6 +44,7 @@ var (
 	unpinned       = counter(prefix+"unpinned_total", "Containers that run without NUMA nodes because they could not be placed, by reason.", "reason")
 	bounded        = counter(prefix+"bounded_searches_total", "Placements whose search was cut short by its budget.")
 	late           = counter(prefix+"late_answers_total", "Decisions that were not durable before the runtime's deadline.")
+	moves          = counter(prefix+"container_moves_total", "Containers that were moved to other NUMA nodes while they lived, by result: incomplete when some of their memory stayed where it was.", "result")
 	forgotten      = counter(prefix+"forgotten_pods_total", "Pods that ended without an event of the runtime.")
 	corrections    = counter(prefix+"request_corrections_total", "Memory requests of running containers corrected by a better source.")
 	updates        = counter(prefix+"container_updates_total", "Changes of running containers through the runtime.")
@@ -181,8 +184,13 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 	}
 	bounded.send(out, float64(c.Bounded))
 	late.send(out, float64(c.Late))
+	for _, result := range []string{ledger.MoveDone, ledger.MoveIncomplete} {
+		moves.send(out, float64(c.Moves[result]), result)
+	}
 	forgotten.send(out, float64(c.Forgotten))
 	corrections.send(out, float64(c.Corrections))
+	coverMoves.send(out, float64(c.CoverMoves))
+	coverMoved.send(out, float64(c.CoverBytes))
 	updates.send(out, float64(c.Updates))
 	repairs.send(out, float64(c.Repairs.Containers), "ok")
 	repairs.send(out, float64(c.Repairs.Failures), "error")

@@ -117,6 +117,17 @@ func (s Set) Minus(t Set) Set { return s &^ t }
 // SubsetOf reports whether every node of s is in t.
 func (s Set) SubsetOf(t Set) bool { return s&^t == 0 }
 
+// Remap returns where the kernel moves the pages of a node in s when a task may use the nodes of to instead (do_migrate_pages in
+// mm/mempolicy.c): to the node at the same place in the new set. It is the node itself where they stay: without a new set, and
+// where the sets differ in size, on a node of both.
+func (s Set) Remap(id int, to Set) int {
+	targets := to.IDs()
+	if len(targets) == 0 || s.Len() != to.Len() && to.Has(id) {
+		return id
+	}
+	return targets[(s&(1<<id-1)).Len()%len(targets)]
+}
+
 // String returns the kernel's list format, "" for the empty set.
 func (s Set) String() string {
 	var b []byte

@@ -48,6 +48,14 @@ func (p *Protector) Migrations() map[string]Migration {
 	return all
 }
 
+// Settled reports whether a cgroup's files hold what is desired, or nothing is written because that would move more than the bound.
+func (p *Protector) Settled(dir string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.rows[dir]
+	return r == nil || r.settled() || r.migration.Withheld
+}
+
 // Start is Finish for a container that is about to run: what its runtime has in memory until then is always moved.
 func (p *Protector) Start(ctx context.Context, dir string) error {
 	p.mu.Lock()

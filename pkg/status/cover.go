@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -34,6 +35,23 @@ type Move struct {
 	Bytes     uint64 `json:"bytes"`
 }
 
+// NotMoved is memory that is not moved off a NUMA node that owes more than it has, although memory is moved to cover that.
+type NotMoved struct {
+	// Namespace, Pod and Container are absent where the reason is none of a single container.
+	Namespace string `json:"namespace,omitempty"`
+	Pod       string `json:"pod,omitempty"`
+	Container string `json:"container,omitempty"`
+	Reason    string `json:"reason"`
+}
+
+// KeptOff is set for a container whose memory was moved off NUMA nodes that owed more than they had.
+type KeptOff struct {
+	NUMANodes []int `json:"numaNodes"`
+	// Moved is what it had mapped there; absent when it was moved before this start of the plugin.
+	Moved uint64    `json:"moved,omitempty"`
+	Since time.Time `json:"since"`
+}
+
 // addCover puts the sample into a document.
 func (d *Document) addCover(view *ledger.View) {
 	sample := view.Cover
@@ -51,14 +69,39 @@ func (d *Document) addCover(view *ledger.View) {
 
 func (d *Document) addMoves(view *ledger.View) {
 	for _, m := range view.Cover.Moves {
-		for _, pod := range view.Pods {
-			for i := range pod.Containers {
-				if c := &pod.Containers[i]; c.Cgroup == m.Path {
-					d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
-				}
+		if pod, c := containerAt(view, m.Path); c != nil {
+			d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
+		}
+	}
+	for _, m := range view.Cover.NotMoved {
+		switch pod, c := containerAt(view, m.Path); {
+		case c != nil:
+			d.NotMoved = append(d.NotMoved, NotMoved{pod.Namespace, pod.Name, c.Name, m.Why})
+		case m.Path == "":
+			d.NotMoved = append(d.NotMoved, NotMoved{Reason: m.Why})
+		}
+	}
+}
+
+// containerAt is the container with a cgroup; nil without one.
+func containerAt(view *ledger.View, cgroup string) (*ledger.PodView, *ledger.ContainerView) {
+	for _, pod := range view.Pods {
+		for i := range pod.Containers {
+			if c := &pod.Containers[i]; c.Cgroup == cgroup && cgroup != "" {
+				return pod, c
 			}
 		}
 	}
+	return nil, nil
+}
+
+// keepOff says that a container is kept off NUMA nodes, where its cpuset.mems and how it was placed stand.
+func (c *Container) keepOff(k *ledger.KeptOff) {
+	if k == nil {
+		return
+	}
+	c.CpusetMems, c.Pinning = k.Mems.String(), c.Pinning+"; kept off "+k.Nodes.Named()
+	c.KeptOff = &KeptOff{k.Nodes.IDs(), k.Moved, k.Since}
 }
 
 // writeCover writes whether the allocations hold.
@@ -83,9 +126,29 @@ func (d *Document) writeCover(b *strings.Builder) {
 			fmt.Fprintf(b, "moving %s of %s/%s %s from node %d to node %d would cover what node %d owes\n",
 				quantity.Short(m.Bytes), m.Namespace, m.Pod, m.Container, m.From, m.To, m.From)
 		}
+		d.writeMoved(b)
 		fmt.Fprintln(b)
 	case d.CoverUnknown != "" && len(d.Nodes) > 0:
 		fmt.Fprintf(b, "COVER is not known: %s\n\n", d.CoverUnknown)
+	}
+}
+
+// writeMoved says whose memory was moved, and whose is not although that would be needed.
+func (d *Document) writeMoved(b *strings.Builder) {
+	for _, pod := range d.Pods {
+		for _, c := range pod.Containers {
+			if k := c.KeptOff; k != nil {
+				moved := ledger.KeptOff{Nodes: nodeset.Of(k.NUMANodes...), Moved: k.Moved, Since: k.Since}
+				fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, &moved)
+			}
+		}
+	}
+	for _, m := range d.NotMoved {
+		if m.Pod == "" {
+			fmt.Fprintf(b, "NOT COVERED: %s\n", m.Reason)
+		} else {
+			fmt.Fprintf(b, "not moved: %s/%s %s: %s\n", m.Namespace, m.Pod, m.Container, m.Reason)
+		}
 	}
 }
 

@@ -37,6 +37,8 @@ type Document struct {
 	Groups []Group `json:"dissolvableGroups,omitempty"`
 	// Moves are what would cover the deficits of the nodes; nothing is moved.
 	Moves []Move `json:"moves,omitempty"`
+	// NotMoved is what is not moved, and why, where memory is moved to cover deficits and a node still owes more than it has.
+	NotMoved []NotMoved `json:"notMoved,omitempty"`
 	// Claims are absent unless dra is enabled.
 	Claims    *Claims    `json:"claims,omitempty"`
 	Ancestors []Ancestor `json:"ancestors"`
@@ -157,10 +159,11 @@ type Container struct {
 	Nodes      []int  `json:"numaNodes,omitempty"`
 	CpusetMems string `json:"cpusetMems,omitempty"`
 	Pinning    string `json:"pinning,omitempty"`
-	// MemoryPolicy is the NUMA memory policy that its process was started with, as far as that is known; NoMemoryPolicy says
-	// why it has none although one is configured or asked for.
-	MemoryPolicy   string `json:"memoryPolicy,omitempty"`
-	NoMemoryPolicy string `json:"noMemoryPolicy,omitempty"`
+	// MemoryPolicy is the NUMA memory policy that its process was started with, as far as that is known, and MemoryPolicySource
+	// what it follows from; NoMemoryPolicy says why it has none although one is configured or asked for.
+	MemoryPolicy       string `json:"memoryPolicy,omitempty"`
+	MemoryPolicySource string `json:"memoryPolicySource,omitempty"`
+	NoMemoryPolicy     string `json:"noMemoryPolicy,omitempty"`
 	// Unplaced says at length why a living container has no nodes although it asked for some; absent when it has, or may not
 	// have any.
 	Unplaced      string  `json:"unplaced,omitempty"`
@@ -187,6 +190,8 @@ type Container struct {
 	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
+	// KeptOff is set while it is kept off NUMA nodes that owed more than they had; absent for others. Its cpusetMems are the rest.
+	KeptOff *KeptOff `json:"keptOff,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
@@ -206,6 +211,8 @@ type Block struct {
 	Size  uint64 `json:"size"`
 	// PerNode are the bytes on each node; empty in an explanation of a container that has no allocation.
 	PerNode map[string]int64 `json:"perNode"`
+	// Even is set where the bytes are spread evenly over the nodes (annotation numa: spread).
+	Even bool `json:"even,omitempty"`
 }
 
 // Usage is what the kernel counts for a container.
@@ -386,7 +393,7 @@ func (k known) pod(view *ledger.PodView) Pod {
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{Name: view.Name, ID: view.ID, Cgroup: view.Cgroup, Kind: view.Kind.String(), State: view.State.String(),
-		CpusetMems: view.Nodes.String(), Pinning: view.Pinning, MemoryPolicy: view.MemoryPolicy.String(), NoMemoryPolicy: view.NoPolicy,
+		CpusetMems: view.Nodes.String(), Pinning: view.Pinning, MemoryPolicy: view.MemoryPolicy.String(), MemoryPolicySource: view.PolicySource, NoMemoryPolicy: view.NoPolicy,
 		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
 		Limit: view.Limit, Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Raised: view.Raised,
 		Stopped: k.guarded[view.ID].Stopped, Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup],
@@ -400,6 +407,7 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c.Claims, c.Claimed = view.Claims, amounts(view.Claimed)
 	c.Blocks, c.Short, c.ExclusiveCPUs = blocks(view.Blocks), amounts(view.Short), cpus(view.CPUs)
 	c.Devices = devices(view.Devices)
+	c.keepOff(view.KeptOff)
 	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
 		c.State, c.Min, c.Low, c.High = Rejected, nil, nil, nil
 	}
@@ -409,7 +417,7 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 func blocks(allocations []memorymanager.Block) []Block {
 	var list []Block
 	for _, b := range allocations {
-		block := Block{Nodes: b.Nodes.IDs(), Type: string(b.Type), Size: b.Size, PerNode: map[string]int64{}}
+		block := Block{Nodes: b.Nodes.IDs(), Type: string(b.Type), Size: b.Size, PerNode: map[string]int64{}, Even: b.Even}
 		for _, amount := range b.PerNode {
 			block.PerNode[strconv.Itoa(amount.Node)] += int64(amount.Bytes)
 		}

@@ -34,13 +34,16 @@ type Explanation struct {
 	CPUs          string         `json:"cpus,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs.
 	Migration *Migration `json:"migration,omitempty"`
-	// MemoryPolicy is the NUMA memory policy that its process was started with, NoMemoryPolicy why it has none although one is
-	// configured or asked for.
-	MemoryPolicy   string `json:"memoryPolicy,omitempty"`
-	NoMemoryPolicy string `json:"noMemoryPolicy,omitempty"`
+	// MemoryPolicy is the NUMA memory policy that its process was started with and MemoryPolicySource what it follows from,
+	// NoMemoryPolicy why it has none although one is configured or asked for.
+	MemoryPolicy       string `json:"memoryPolicy,omitempty"`
+	MemoryPolicySource string `json:"memoryPolicySource,omitempty"`
+	NoMemoryPolicy     string `json:"noMemoryPolicy,omitempty"`
 	// FitsOn is the NUMA node on which it would fit, so that its group of nodes would not be needed; absent for one that is in no
 	// such group.
 	FitsOn *int `json:"fitsOn,omitempty"`
+	// Held is why dissolveGroups does not move it there; absent where it does not try to.
+	Held string `json:"held,omitempty"`
 	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
 	Owed map[string]Owed `json:"owed,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
@@ -94,6 +97,9 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			Pinning: e.Container.Pinning, Memory: e.Memory, Values: values(&e.Container), Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
 			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks))), Devices: devices(e.Container.Devices),
 			Recording: s.Recording.find(e.Pod.UID, e.Container.Name), Migration: moves[e.Container.Cgroup]}
+		if k := e.Container.KeptOff; k != nil {
+			document.Pinning += "; " + k.String()
+		}
 		if e.Placement != nil {
 			document.Placement = placement(e.Placement)
 		}
@@ -101,8 +107,11 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			last := rejection(r)
 			document.Rejection = &last
 		}
-		document.MemoryPolicy, document.NoMemoryPolicy = e.Container.MemoryPolicy.String(), e.Container.NoPolicy
+		document.MemoryPolicy, document.MemoryPolicySource, document.NoMemoryPolicy = e.Container.MemoryPolicy.String(), e.Container.PolicySource, e.Container.NoPolicy
 		document.Owed, document.FitsOn = owed(view.Cover, &e), fitsAlone(view, &e)
+		if document.FitsOn != nil {
+			document.Held = e.Container.Held
+		}
 		documents = append(documents, document)
 	}
 	return documents
@@ -167,12 +176,15 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 	switch {
 	case d.MemoryPolicy != "":
-		fmt.Fprintf(b, "  started with the memory policy %s\n", d.MemoryPolicy)
+		fmt.Fprintf(b, "  started with the memory policy %s (%s)\n", d.MemoryPolicy, d.MemoryPolicySource)
 	case d.NoMemoryPolicy != "":
 		fmt.Fprintf(b, "  started without a memory policy: %s\n", d.NoMemoryPolicy)
 	}
 	if d.FitsOn != nil {
 		fmt.Fprintf(b, "  its group of nodes exists only because of containers that would fit single nodes, this one on node %d\n", *d.FitsOn)
+		if d.Held != "" {
+			fmt.Fprintf(b, "  %s\n", d.Held)
+		}
 	}
 	d.writeOwed(b)
 	if d.CPUs != "" {
@@ -200,6 +212,18 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 }
 
+// parts are the even parts of a block, ", evenly: 4Gi on node 0, 4Gi on node 1"; empty for others.
+func (b *Block) parts() string {
+	if !b.Even {
+		return ""
+	}
+	var parts []string
+	for _, id := range b.Nodes {
+		parts = append(parts, fmt.Sprintf("%s on node %d", quantity.Short(uint64(b.PerNode[fmt.Sprint(id)])), id))
+	}
+	return ", evenly: " + strings.Join(parts, ", ")
+}
+
 // write receives the last rejection, so as not to repeat it.
 func (p *Placement) write(b *strings.Builder, last string) {
 	switch {
@@ -213,7 +237,7 @@ func (p *Placement) write(b *strings.Builder, last string) {
 		fmt.Fprintln(b, "  placed now, it would get:")
 	}
 	for _, block := range p.Blocks {
-		fmt.Fprintf(b, "    %s of %s on %s\n", quantity.Short(block.Size), block.Type, nodeset.Of(block.Nodes...).Named())
+		fmt.Fprintf(b, "    %s of %s on %s%s\n", quantity.Short(block.Size), block.Type, nodeset.Of(block.Nodes...).Named(), block.parts())
 	}
 	if p.Bounded {
 		fmt.Fprintln(b, "    the search was cut short: fewer nodes may do")

@@ -23,11 +23,13 @@ type Fit struct {
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
 	Node      int    `json:"node"`
+	// Held is why dissolveGroups does not move it there; absent where it does not try to.
+	Held string `json:"held,omitempty"`
 }
 
 // dissolvable are the view's groups that would dissolve.
 func dissolvable(view *ledger.View) []Group {
-	pods := map[string]*ledger.PodView{}
+	pods, held := map[string]*ledger.PodView{}, map[string]string{}
 	var tenants []memorymanager.Tenant
 	for _, pod := range view.Pods {
 		pods[pod.UID] = pod
@@ -38,15 +40,19 @@ func dissolvable(view *ledger.View) []Group {
 		for i := range pod.Containers {
 			if c := &pod.Containers[i]; len(c.Blocks) > 0 {
 				tenants = append(tenants, memorymanager.Tenant{Pod: pod.UID, Container: c.Name, Blocks: c.Blocks, CPUs: c.CPUNodes})
+				held[pod.UID+"/"+c.Name] = c.Held
 			}
 		}
 	}
 	var groups []Group
 	for _, found := range memorymanager.Dissolvable(view.Nodes, tenants) {
+		if !found.Rest.Empty() {
+			continue
+		}
 		group := Group{Nodes: found.Group.IDs()}
 		for _, place := range found.Places {
 			pod := pods[place.Pod]
-			group.Fits = append(group.Fits, Fit{pod.Namespace, pod.Name, place.Container, place.Node})
+			group.Fits = append(group.Fits, Fit{pod.Namespace, pod.Name, place.Container, place.Nodes.First(), held[place.Pod+"/"+place.Container]})
 		}
 		groups = append(groups, group)
 	}
@@ -58,6 +64,9 @@ func (d *Document) writeGroups(b *strings.Builder) {
 		fits := make([]string, len(group.Fits))
 		for i, f := range group.Fits {
 			fits[i] = fmt.Sprintf("%s/%s %s on node %d", f.Namespace, f.Pod, f.Container, f.Node)
+			if f.Held != "" {
+				fits[i] += " (" + f.Held + ")"
+			}
 		}
 		fmt.Fprintf(b, "%s are a group only because of containers that would fit single nodes: %s\n\n",
 			nodeset.Of(group.Nodes...).Named(), strings.Join(fits, ", "))

@@ -27,15 +27,18 @@ func files(n Node) []Finding {
 	const do = "another plugin or agent has written it after the container's start: the daemon puts its value back at one of its next checks; if this stays, find the other writer (another NRI plugin, another agent on the node) and turn it off"
 	var findings []Finding
 	for _, c := range n.containers() {
-		real := n.Cgroups[c.Cgroup]
+		real, why := n.Cgroups[c.Cgroup], "the container's memory is allocated on "+c.CpusetMems
+		if c.KeptOff != nil {
+			why = "the container is kept off " + nodeset.Of(c.KeptOff.NUMANodes...).Named()
+		}
 		switch {
 		case c.CpusetMems == "", c.Migration.Pending(): // see migrations
 		case real.Mems == "":
 			findings = append(findings, Finding{Error, "cpuset", c.object(),
-				fmt.Sprintf("cpuset.mems is empty, so that the container may use every node, and its memory is allocated on %s", c.CpusetMems), do})
+				"cpuset.mems is empty, so that the container may use every node, and " + strings.Replace(why, "the container's", "its", 1), do})
 		case !sameNodes(real.Mems, c.CpusetMems):
 			findings = append(findings, Finding{Error, "cpuset", c.object(),
-				fmt.Sprintf("cpuset.mems is %s, and the container's memory is allocated on %s", real.Mems, c.CpusetMems), do})
+				fmt.Sprintf("cpuset.mems is %s, and %s", real.Mems, why), do})
 		}
 		want := c.High
 		if c.Raised > 0 {
@@ -62,7 +65,7 @@ func placement(n Node) []Finding {
 	var findings []Finding
 	for _, c := range n.containers() {
 		nodes, err := nodeset.Parse(c.CpusetMems)
-		if err != nil || nodes.Empty() || c.Migration.Pending() {
+		if err != nil || nodes.Empty() || c.KeptOff != nil || c.Migration.Pending() {
 			continue
 		}
 		pages := n.Cgroups[c.Cgroup].Pages

@@ -150,7 +150,13 @@ func TestFindings(t *testing.T) {
 			n.Document.Policy.DryRun = true
 			n.Document.Pods[0].Containers[0].Migration.Bytes = 4 * mi
 		},
-		"cpuset-changed":   func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
+		"cpuset-changed": func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
+		"cpuset-of-one-that-is-kept-off": func(n *Node) {
+			web(n).CpusetMems, web(n).KeptOff = "1", &status.KeptOff{NUMANodes: []int{0}}
+			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) {
+				c.Mems, c.Pages = "0-1", pages(map[int]uint64{0: 100 * mi, 1: 100 * mi}, nil, nil)
+			})
+		},
 		"cpuset-gone":      func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" }) },
 		"memory-high-gone": func(n *Node) { n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = cgroup.Max }) },
 		"rounded-by-the-kernel": func(n *Node) {

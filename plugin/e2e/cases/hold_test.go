@@ -74,7 +74,7 @@ func newCrowd(t *testing.T, k machine, setting string) *crowd {
 	}
 	p.reload(setting)
 	eventually(t, "the setting is in force", func() string {
-		if !strings.Contains(p.output(), "configuration in force") {
+		if !strings.Contains(p.output(), inForce) {
 			return "it is not"
 		}
 		return ""

@@ -34,7 +34,10 @@ func TestMigration(t *testing.T) {
 	if got := file(dir, "cpuset.mems"); got != "" {
 		t.Errorf("beyond the bound cpuset.mems is %q, want none", got)
 	}
-	onNodes(t, "beyond the bound", anonPages(t, k, pod, "app"), []int{1}, migrated)
+	// What the process has taken since is on either node.
+	if pages := anonPages(t, k, pod, "app"); uint64(pages[1])*4096 < migrated {
+		t.Errorf("beyond the bound: %v pages by node, want %d bytes on node 1", pages, uint64(migrated))
+	}
 	if blocks := p.allocated(pod, "app"); len(blocks) == 0 || len(blocks[0].Nodes) != 1 || blocks[0].Nodes[0] != 0 {
 		t.Errorf("allocated %+v, want node 0", blocks)
 	}

@@ -1,0 +1,159 @@
+package cover
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+const (
+	// CalmTime is for how long a node must have room for all that was moved off it before the cgroups may use it again: longer
+	// than the swings of a usual load.
+	CalmTime = 5 * time.Minute
+	// calmMargin, in bytes, is what the node must have beyond that, so that it is not in debt again once the memory is back.
+	calmMargin = 64 << 20
+)
+
+// Step has a cgroup stay off nodes that owe more than they have: it may use all others, and the kernel moves what it has mapped
+// on them.
+type Step struct {
+	Path string
+	// Off are the nodes in debt, and those that the cgroup is kept off already.
+	Off nodeset.Set
+	// Bytes are moved.
+	Bytes uint64
+}
+
+// NotMoved is memory that stays on a node in debt.
+type NotMoved struct {
+	// Path is the cgroup; empty where the reason is none of a single one.
+	Path string
+	Why  string
+}
+
+// Next returns the step that helps the node with the largest deficit that can be helped, nil without one, and which cgroups were
+// passed over. BestEffort memory goes first, then Burstable: of those that cover the deficit alone the one that has least, else the
+// one that has most. A step moves all that the cgroup has mapped on the nodes in debt, at most upTo bytes, to where the kernel puts
+// it; a node that receives some keeps what it owes, and is not in debt afterwards. hindered says why a cgroup is left alone, "" when it
+// is not. A cgroup is never moved to a node that it is kept off, so that steps end.
+func Next(nodes []Node, cgroups []Cgroup, upTo uint64, hindered func(*Cgroup) string) (step *Step, passed []NotMoved) {
+	var all, off nodeset.Set
+	for _, n := range nodes {
+		all = all.Union(nodeset.Of(n.ID))
+	}
+	in := debtors(nodes)
+	for _, i := range in {
+		off = off.Union(nodeset.Of(nodes[i].ID))
+	}
+	tried := map[string]bool{}
+	for _, i := range in {
+		debtor, found := &nodes[i], false
+		for _, c := range candidates(debtor, cgroups) {
+			found = true
+			if tried[c.Path] {
+				continue
+			}
+			tried[c.Path] = true
+			step, why := c.leave(nodes, all, c.Off.Union(off), upTo)
+			if why == "" {
+				why = hindered(c)
+			}
+			if why == "" {
+				return step, passed
+			}
+			passed = append(passed, NotMoved{c.Path, why})
+		}
+		if !found {
+			passed = append(passed, NotMoved{Why: fmt.Sprintf("node %d owes %s more than it has, and no other container has memory there that may be moved",
+				debtor.ID, quantity.Short(debtor.Deficit()))})
+		}
+	}
+	return nil, passed
+}
+
+// candidates are the cgroups that have memory on a node which may be moved, in the order in which they are tried.
+func candidates(debtor *Node, cgroups []Cgroup) (order []*Cgroup) {
+	for i := range cgroups {
+		if c := &cgroups[i]; c.Order != Stays && len(c.Allocated) == 0 && !c.Off.Has(debtor.ID) && c.pages(debtor.ID).Anon >= leastMove {
+			order = append(order, c)
+		}
+	}
+	slices.SortFunc(order, func(a, b *Cgroup) int {
+		x, y := a.pages(debtor.ID).Anon, b.pages(debtor.ID).Anon
+		bySize := cmp.Compare(y, x)
+		if min(x, y) >= debtor.Deficit() {
+			bySize = -bySize
+		}
+		return cmp.Or(cmp.Compare(a.Order, b.Order), bySize, cmp.Compare(a.Path, b.Path))
+	})
+	return order
+}
+
+// leave is the step that has a cgroup leave nodes of a machine, or why it cannot be made.
+func (c *Cgroup) leave(nodes []Node, all, off nodeset.Set, upTo uint64) (*Step, string) {
+	step := &Step{Path: c.Path, Off: off}
+	from, to := all.Minus(c.Off), all.Minus(off)
+	if to.Empty() {
+		return nil, "it could use no other NUMA node"
+	}
+	received := map[int]uint64{}
+	for id := range from.All() {
+		if target := from.Remap(id, to); target != id {
+			received[target] += c.pages(id).Mapped
+			step.Bytes += c.pages(id).Mapped
+		}
+	}
+	if step.Bytes > upTo {
+		return nil, fmt.Sprintf("it has %s there, more than migration allows to be moved", quantity.Short(step.Bytes))
+	}
+	for i := range nodes {
+		if bytes := received[nodes[i].ID]; bytes > 0 && bytes+leastDeficit > nodes[i].room() {
+			return nil, fmt.Sprintf("its %s would go to node %d, which has no room for them beside what it owes", quantity.Short(bytes), nodes[i].ID)
+		}
+	}
+	return step, ""
+}
+
+// Calm is since when nodes have had room for all that was moved off them, by node.
+type Calm map[int]time.Time
+
+// Over takes a sample into account and returns the nodes that have been calm for CalmTime: the cgroups that are kept off them may use
+// them again.
+func (calm Calm) Over(now time.Time, nodes []Node, cgroups []Cgroup) (over nodeset.Set) {
+	moved, off := map[int]uint64{}, nodeset.Set(0)
+	for i := range cgroups {
+		c := &cgroups[i]
+		off = off.Union(c.Off)
+		for id := range c.Off.All() {
+			moved[id] += c.returns()
+		}
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		since, isCalm := calm[n.ID]
+		switch {
+		case !off.Has(n.ID) || n.Slack() < moved[n.ID]+calmMargin:
+			delete(calm, n.ID)
+		case !isCalm:
+			calm[n.ID] = now
+		case now.Sub(since) >= CalmTime:
+			over = over.Union(nodeset.Of(n.ID))
+		}
+	}
+	return over
+}
+
+// returns is the most that may come back of a cgroup's memory: what was moved, as far as it still has so much.
+func (c *Cgroup) returns() (mapped uint64) {
+	for _, p := range c.Pages {
+		mapped += p.Mapped
+	}
+	if c.Moved == 0 {
+		return mapped
+	}
+	return min(c.Moved, mapped)
+}

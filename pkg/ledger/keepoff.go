@@ -1,0 +1,100 @@
+package ledger
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+// KeepOff has a running container without nodes of its own use all NUMA nodes but these, which owe more than they have; no nodes let
+// it use all again. Its memory moves with the write of cpuset.mems; a wider one moves nothing. It does nothing where memory may not
+// be moved, or not any more.
+type KeepOff struct {
+	ID    string
+	Nodes nodeset.Set
+	// Bytes is what was mapped on nodes that are new to it.
+	Bytes uint64
+}
+
+func (e KeepOff) apply(l *Ledger) {
+	c := l.containers[e.ID]
+	if c == nil || c.off == e.Nodes || l.resolved.Config.DryRun || l.allNodes.SubsetOf(e.Nodes) || !l.movable(c) {
+		return
+	}
+	fields := with(c.fields(), "nodes", e.Nodes.String())
+	if further := e.Nodes.Minus(c.off); further.Empty() {
+		l.note(Info, "a container may use NUMA nodes again that it was kept off", fields, nil)
+	} else {
+		l.counters.CoverMoves++
+		l.counters.CoverBytes += e.Bytes
+		c.offBytes += e.Bytes
+		c.offSince = l.step.now
+		l.note(Info, "a container's memory is moved off NUMA nodes that owe pinned containers more than they have",
+			with(fields, "bytes", quantity.Log(e.Bytes)), nil)
+	}
+	if c.off = e.Nodes; c.off.Empty() {
+		l.useAllNodes(c)
+	}
+	c.foundMems = l.mems(c)
+	l.touch(c.pod)
+	l.bring(c)
+}
+
+// useAllNodes ends that a container is kept off nodes.
+func (l *Ledger) useAllNodes(c *container) {
+	c.off, c.offBytes, c.offSince = 0, 0, zeroTime
+	c.released = !l.respect(c)
+}
+
+// movable reports whether a container's memory may be moved off nodes that owe more than they have.
+func (l *Ledger) movable(c *container) bool {
+	class := c.pod.class()
+	return l.manager != nil && l.resolved.Config.CoverDeficits == config.DeficitsOn &&
+		(class == memoryqos.BestEffort || class == memoryqos.Burstable) && c.nodes.Empty() && c.resources.Mems == "" && len(c.claims) == 0 && !c.stays()
+}
+
+// stays reports whether the pod's annotation wants the container's memory where it is: on any node, near one that it prefers, or
+// even over several.
+func (c *container) stays() bool {
+	return c.wishes.NUMA == config.NUMANone || c.wishes.NUMA == config.NUMAPreferred || c.wishes.NUMA == config.NUMASpread
+}
+
+// keepOffAgain has a container that is found stay off the nodes that an earlier run has moved its memory off.
+func (l *Ledger) keepOffAgain(c *container, files Files) {
+	nodes, err := nodeset.Parse(c.foundMems)
+	if err == nil && !nodes.Empty() && files.Ours[cgroup.CpusetMems] && l.movable(c) {
+		c.off, c.offSince = l.allNodes.Minus(nodes), l.step.now
+	}
+}
+
+// KeptOff is a container that is kept off NUMA nodes which owed more than they had.
+type KeptOff struct {
+	// Nodes are those, Mems what its cpuset.mems should be.
+	Nodes, Mems nodeset.Set
+	// Moved are the bytes that were mapped on the nodes; 0 when that was before this start of the plugin.
+	Moved uint64
+	// Since is the last move, or the start of the plugin.
+	Since time.Time
+}
+
+// String is a sentence about the container.
+func (k *KeptOff) String() string {
+	what := "kept off " + k.Nodes.Named()
+	if k.Moved > 0 {
+		what = fmt.Sprintf("%s of it were moved off %s", quantity.Short(k.Moved), k.Nodes.Named())
+	}
+	return fmt.Sprintf("%s at %s UTC, to cover what is owed to pinned containers", what, k.Since.UTC().Format(time.DateTime))
+}
+
+// keptOff is what a view shows of it; nil for a container that may use all nodes.
+func (l *Ledger) keptOff(c *container) *KeptOff {
+	if c.off.Empty() || !c.alive() {
+		return nil
+	}
+	return &KeptOff{Nodes: c.off, Mems: l.allNodes.Minus(c.off), Moved: c.offBytes, Since: c.offSince}
+}

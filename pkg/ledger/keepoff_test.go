@@ -1,0 +1,99 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// What a container's cpuset.mems should be after events, and that its runtime is asked for it.
+func TestAContainerIsKeptOffNodes(t *testing.T) {
+	const covers, off = "coverDeficits: On", "coverDeficits: Off"
+	annotated := func(numa string) *Brought {
+		return &Brought{Annotations: config.ReadAnnotations(map[string]string{"numa.memory-manager.noderesource.dev": numa})}
+	}
+	keepOff := func(nodes ...int) func(*Ledger, Pod, Container) Event {
+		return func(*Ledger, Pod, Container) Event {
+			return KeepOff{ID: "id", Nodes: nodeset.Of(nodes...), Bytes: 1 << 20}
+		}
+	}
+	reload := func(yaml string) func(*Ledger, Pod, Container) Event {
+		return func(l *Ledger, _ Pod, _ Container) Event { return Reconfigure{Config: resolve(t, l, yaml)} }
+	}
+	update := func(to Resources) func(*Ledger, Pod, Container) Event {
+		return func(_ *Ledger, p Pod, c Container) Event { return UpdateContainer{Pod: p, Container: c, To: to} }
+	}
+	found := func(mems string, ours bool) func(*Ledger, Pod, Container) Event {
+		return func(_ *Ledger, p Pod, c Container) Event {
+			c.Resources.Mems, c.State = mems, Running
+			files := Files{Mems: &mems, Ours: map[cgroup.Knob]bool{cgroup.CpusetMems: ours}}
+			return Synchronize{Pods: []Pod{p}, Containers: []Container{c}, Found: Found{Files: map[string]Files{"id": files}}}
+		}
+	}
+	bytes := int64(1 << 30)
+	for name, test := range map[string]struct {
+		yaml, class string
+		annotation  string
+		resources   Resources
+		events      []func(*Ledger, Pod, Container) Event
+		want        string
+		moved       uint64
+	}{
+		"Burstable":                 {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}, want: "1", moved: 1 << 20},
+		"BestEffort":                {yaml: covers, class: "besteffort/", events: []func(*Ledger, Pod, Container) Event{keepOff(1)}, want: "0", moved: 1 << 20},
+		"Guaranteed":                {yaml: covers, resources: Resources{MemoryLimit: &bytes}, events: []func(*Ledger, Pod, Container) Event{keepOff(0)}, want: "0"},
+		"off":                       {yaml: off, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
+		"DryRun":                    {class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
+		"a dry run":                 {yaml: covers + "\ndryRun: true", class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
+		"the annotation none":       {yaml: covers, class: "burstable/", annotation: "none", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
+		"the annotation preferred":  {yaml: covers, class: "burstable/", annotation: "preferred", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
+		"nodes by the kubelet":      {yaml: covers, class: "burstable/", resources: Resources{Mems: "0"}, events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
+		"all nodes":                 {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0, 1)}},
+		"back":                      {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0), keepOff()}, want: "0-1"},
+		"a resize":                  {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0), update(Resources{MemoryLimit: &bytes})}, want: "1", moved: 1 << 20},
+		"nodes by an update":        {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0), update(Resources{Mems: "0"})}},
+		"the configuration forbids": {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0), reload(off)}, want: "0-1"},
+		"and allows it again":       {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0), reload(off), reload(covers)}, want: "0-1"},
+		"another configuration":     {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0), reload(covers + "\nguaranteedHeadroom: 0")}, want: "1", moved: 1 << 20},
+		"found":                     {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", true)}, want: "1"},
+		"found, and now forbidden":  {yaml: off, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", true)}, want: "0-1"},
+		"found by another writer":   {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", false)}},
+		"found and back":            {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", true), keepOff()}, want: "0-1"},
+		"found with all":            {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("0-1", true)}, want: "0-1"},
+		"the runtime connects":      {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0), found("1", true)}, want: "1", moved: 1 << 20},
+		"the runtime has lost it":   {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0), found("", true)}, want: "1", moved: 1 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, test.yaml)
+			now := time.Unix(1, 0)
+			pod := Pod{ID: "sandbox", UID: "uid", Namespace: "default", Name: "pod", CgroupParent: "/kubepods/" + test.class + "poduid", Brought: annotated(test.annotation)}
+			c := Container{ID: "id", PodID: pod.ID, Name: "main", CgroupsPath: pod.CgroupParent + "/id", Resources: test.resources}
+			if _, known := test.events[0](l, pod, c).(Synchronize); !known {
+				l.Step(now, CreateContainer{Pod: pod, Container: c})
+				l.Step(now, StartContainer{Pod: pod, Container: c})
+			}
+			var asked string
+			for _, event := range test.events {
+				effects := l.Step(now, event(l, pod, c))
+				for _, update := range append(effects.Updates, l.Step(now, Bring{IDs: effects.Bring}).Updates...) {
+					asked = update.CpusetMems
+				}
+			}
+			given := l.containers["id"]
+			if got := given.target.Mems; got != test.want {
+				t.Errorf("cpuset.mems should be %q, want %q", got, test.want)
+			}
+			if test.want != "" && test.class != "" && given.givenMems != test.want && asked != test.want {
+				t.Errorf("the runtime has %q and is asked for %q, want %q", given.givenMems, asked, test.want)
+			}
+			view := l.View().Pods[0].Containers[0]
+			kept := test.want == "0" || test.want == "1"
+			if got := view.KeptOff; (got != nil) != (kept && test.class != "") || got != nil && (got.Moved != test.moved || got.Mems.String() != test.want) {
+				t.Errorf("the view has %+v", got)
+			}
+		})
+	}
+}

@@ -1,0 +1,441 @@
+package memorymanager
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// A container whose pod wants that (the annotation numa: spread) has an even part of its memory and huge pages on each of
+// several NUMA nodes (kubernetes#119851). The nodes are a group as those of any container on several nodes, so that the rules of
+// groups hold and a kubelet can read the blocks; but each block knows its bytes on each node, and others move around them.
+
+// spreads reports whether a container is to be spread. The policy single-numa-node has it on one node as any other.
+func (m *Manager) spreads(c Container) bool { return c.Spread && !m.rules.OneNode }
+
+// evenly divides bytes over nodes into parts that differ by at most one unit, which is a page. What does not divide goes to the
+// lowest nodes that have room for a unit more, a unit each; what is less than a unit is on one of them. It reports whether every
+// node has room for its part.
+func evenly(bytes, unit uint64, nodes nodeset.Set, room func(id int) uint64) (parts []NodeAmount, fits bool) {
+	least := bytes / unit / uint64(nodes.Len()) * unit
+	rest := bytes - least*uint64(nodes.Len())
+	fits = true
+	for id := range nodes.All() {
+		part := least
+		if more := min(rest, unit); room(id) >= plus(least, more) {
+			part, rest = part+more, rest-more
+		}
+		fits = fits && room(id) >= part
+		if part > 0 {
+			parts = append(parts, NodeAmount{Node: id, Bytes: part})
+		}
+	}
+	return parts, fits && rest == 0
+}
+
+// evenRoom is what each of these nodes has for an even part of a type: all but the parts of others, and what is on fewer nodes.
+// What others have on exactly these nodes can be on any of them. What the pod's init containers leave behind counts as free.
+func (m *Manager) evenRoom(pod string, nodes nodeset.Set, column *column) func(id int) uint64 {
+	var taken [nodeset.Max]uint64
+	for b := range m.blocks() {
+		if b.Type == column.name && (b.Even || b.Nodes != nodes) {
+			for _, amount := range b.PerNode {
+				taken[amount.Node] += amount.Bytes
+			}
+		}
+	}
+	left := m.pods[pod].evenParts(memoryqos.Init, nodes, column.name)
+	return func(id int) uint64 { return minus(column.allocatable[id], minus(taken[id], left[id])) }
+}
+
+// evenParts are the even parts on these nodes of the pod's containers of one kind.
+func (p *pod) evenParts(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) (parts [nodeset.Max]uint64) {
+	if p == nil {
+		return parts
+	}
+	for i := range p.containers {
+		for _, b := range p.containers[i].blocks {
+			if p.containers[i].kind != kind || !b.Even || b.Nodes != nodes || b.Type != name {
+				continue
+			}
+			for _, amount := range b.PerNode {
+				parts[amount.Node] += amount.Bytes
+			}
+		}
+	}
+	return parts
+}
+
+// evenBlocks are a container's blocks on these nodes. It reports whether there is room for them; it does not look at groups.
+func (m *Manager) evenBlocks(c Container, nodes nodeset.Set) (blocks []Block, fits bool) {
+	fits = true
+	for _, amount := range c.Request {
+		column := m.column(amount.Type)
+		parts, room := evenly(amount.Bytes, column.unit, nodes, m.evenRoom(c.Pod, nodes, column))
+		free, left := column.freeOf(nodes), m.pods[c.Pod].evenParts(memoryqos.Init, nodes, amount.Type)
+		for _, part := range parts {
+			free = plus(free, min(part.Bytes, left[part.Node]))
+		}
+		fits = fits && room && free >= amount.Bytes
+		block := Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
+		if nodes.Len() > 1 {
+			block.Even, block.PerNode = true, parts
+		}
+		blocks = append(blocks, block)
+	}
+	return blocks, fits
+}
+
+// evenNodes are the most nodes over which a container can be spread: those over which its pod is spread already, else the
+// largest group or the most unused nodes, the group where these are as many. They are empty where it cannot be on several nodes.
+func (m *Manager) evenNodes(c Container) (nodes nodeset.Set) {
+	fits := func(nodes nodeset.Set) bool {
+		_, fits := m.evenBlocks(c, nodes)
+		return fits && m.isGroup(nodes) && nodes.SubsetOf(m.spreadable(c))
+	}
+	if p := m.pods[c.Pod]; p != nil {
+		for i := range p.containers {
+			if own := span(p.containers[i].blocks); isEven(p.containers[i].blocks) && fits(own) {
+				return own
+			}
+		}
+	}
+	for group := range m.groupsOfMany() {
+		if group.Len() > nodes.Len() && fits(group) {
+			nodes = group
+		}
+	}
+	unused := m.unused & m.spreadable(c)
+	for count := unused.Len(); count > max(nodes.Len(), 1); count-- {
+		if found := m.evenUnused(c, unused, 0, count); !found.Empty() {
+			return found
+		}
+	}
+	return nodes
+}
+
+// evenOn reports whether an app container of the pod is spread over these nodes.
+func (m *Manager) evenOn(pod string, nodes nodeset.Set) bool {
+	return slices.ContainsFunc(m.pods[pod].containers, func(c container) bool {
+		return c.kind == memoryqos.App && isEven(c.blocks) && span(c.blocks) == nodes
+	})
+}
+
+// spreadable are the nodes that a container may be spread over: those of its exclusive CPUs, or all.
+func (m *Manager) spreadable(c Container) nodeset.Set {
+	if cpus := c.CPUs & m.all; !cpus.Empty() {
+		return cpus
+	}
+	return m.all
+}
+
+// evenUnused takes this many of the unused nodes that have room for an even part, the lowest ones of those that have room for a
+// page more. own are part of them in any case.
+func (m *Manager) evenUnused(c Container, unused, own nodeset.Set, count int) nodeset.Set {
+	var ids []int
+	var lacks [nodeset.Max]int
+	for id := range unused.All() {
+		enough := true
+		for _, amount := range c.Request {
+			column := m.column(amount.Type)
+			least := amount.Bytes / column.unit / uint64(count) * column.unit
+			more := min(amount.Bytes-least*uint64(count), column.unit)
+			enough = enough && column.free(id) >= least
+			if column.free(id) < plus(least, more) {
+				lacks[id]++
+			}
+		}
+		if own.Has(id) {
+			lacks[id] = -1
+		}
+		if enough {
+			ids = append(ids, id)
+		}
+	}
+	if len(ids) < count {
+		return 0
+	}
+	slices.SortStableFunc(ids, func(a, b int) int { return lacks[a] - lacks[b] })
+	nodes := nodeset.Of(ids[:count]...)
+	if _, fits := m.evenBlocks(c, nodes); !fits || !own.SubsetOf(nodes) {
+		return 0
+	}
+	return nodes
+}
+
+// placeEvenly decides where a container goes that is to be spread. Where no two nodes have room for even parts, it goes on one, as
+// any other.
+func (m *Manager) placeEvenly(c Container) (topologymanager.Hint, nodeset.Set, *Rejection) {
+	m.hints = hints{m: m}
+	if cause := m.missing(c.Request); cause != "" {
+		return topologymanager.Hint{}, 0, m.reject(c, UnexpectedAdmissionError, cause)
+	}
+	if nodes := m.evenNodes(c); !nodes.Empty() {
+		return topologymanager.Hint{Nodes: nodes, Preferred: true}, nodes, nil
+	}
+	alone := c
+	alone.Spread = false
+	hint, nodes, rejected := m.place(alone)
+	if rejected == nil && nodes.Len() == 1 {
+		return hint, nodes, nil
+	}
+	reason := TopologyAffinityError
+	if rejected != nil {
+		reason = rejected.Reason()
+	}
+	return hint, 0, m.rejectParts(c, reason, m.spreadable(c))
+}
+
+// rejectParts rejects a container that cannot be spread, with what each of these nodes has for an even part.
+func (m *Manager) rejectParts(c Container, reason string, nodes nodeset.Set) *Rejection {
+	rejected := m.reject(c, reason, "its memory cannot be spread evenly over "+nodes.Named())
+	var alone nodeset.Set
+	for id := range nodes.All() {
+		if group := m.groups[id]; group.Len() == 1 && !m.unused.Has(id) {
+			alone |= group
+		}
+		node := NodeRoom{Node: id, Group: m.groups[id]}
+		for _, amount := range c.Request {
+			node.Room = append(node.Room, m.roomForPart(c, amount, id, uint64(nodes.Len())))
+		}
+		rejected.Nodes = append(rejected.Nodes, node)
+	}
+	if nodes.Len() > 1 && !alone.Empty() {
+		rejected.Cause += fmt.Sprintf(" (%s cannot be part of a group: containers are on one node alone)", alone.Named())
+	}
+	return rejected
+}
+
+// roomForPart is what a node has of one of so many even parts of an amount, beyond what the container has there.
+func (m *Manager) roomForPart(c Container, amount Amount, id int, count uint64) Room {
+	column, group := m.column(amount.Type), m.groups[id]
+	room := Room{
+		Type: amount.Type, Allocatable: column.allocatable[id],
+		Free:   min(m.evenRoom(c.Pod, group, column)(id), column.freeOf(group)),
+		Needed: upTo(column.unit, amount.Bytes, count),
+	}
+	if existing := m.container(c.Pod, c.Name); existing != nil {
+		room.Needed, room.More = minus(room.Needed, size(existing.blocks, span(existing.blocks), amount.Type)/uint64(span(existing.blocks).Len())), true
+	}
+	return room
+}
+
+// upTo is one of so many parts of bytes, rounded up to whole units.
+func upTo(unit, bytes, count uint64) uint64 {
+	part := bytes / count / unit * unit
+	if part*count < bytes {
+		part += unit
+	}
+	return part
+}
+
+// enterEvenly adds a container's even blocks. They take over first what init containers of the pod have left on each node.
+func (m *Manager) enterEvenly(c Container, nodes nodeset.Set) []Block {
+	blocks, _ := m.evenBlocks(c, nodes)
+	p := m.pod(c.Pod)
+	for _, b := range blocks {
+		p.takeOverEvenly(b)
+	}
+	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
+	m.generation++
+	m.regroup()
+	return copied(blocks)
+}
+
+func (p *pod) takeOverEvenly(b Block) {
+	var wanted [nodeset.Max]uint64
+	for _, amount := range b.PerNode {
+		wanted[amount.Node] = amount.Bytes
+	}
+	for i := range p.containers {
+		if p.containers[i].kind != memoryqos.Init {
+			continue
+		}
+		for j := range p.containers[i].blocks {
+			from := &p.containers[i].blocks[j]
+			if !from.Even || from.Nodes != b.Nodes || from.Type != b.Type {
+				continue
+			}
+			var rest []NodeAmount
+			for _, amount := range from.PerNode {
+				part := min(amount.Bytes, wanted[amount.Node])
+				wanted[amount.Node] -= part
+				from.Size -= part
+				if amount.Bytes > part {
+					rest = append(rest, NodeAmount{Node: amount.Node, Bytes: amount.Bytes - part})
+				}
+			}
+			from.PerNode = rest
+		}
+	}
+}
+
+// rerunEvenly is rerun for an init container that is to be spread as the app containers of its pod are: on each node it allocates
+// what its part needs beyond theirs, as far as there is room.
+func (m *Manager) rerunEvenly(c Container, nodes nodeset.Set) Placement {
+	p := m.pods[c.Pod]
+	blocks := make([]Block, 0, len(c.Request))
+	for _, amount := range c.Request {
+		column := m.column(amount.Type)
+		parts, _ := evenly(amount.Bytes, column.unit, nodes, unbounded)
+		apps, inits := p.evenParts(memoryqos.App, nodes, amount.Type), p.evenParts(memoryqos.Init, nodes, amount.Type)
+		room, free := m.evenRoom("", nodes, column), column.freeOf(nodes)
+		block := Block{Nodes: nodes, Type: amount.Type, Even: true}
+		for _, part := range parts {
+			if more := min(minus(part.Bytes, apps[part.Node]+inits[part.Node]), room(part.Node), free); more > 0 {
+				block.PerNode = append(block.PerNode, NodeAmount{Node: part.Node, Bytes: more})
+				block.Size, free = block.Size+more, free-more
+			}
+		}
+		blocks = append(blocks, block)
+	}
+	p.containers = append(p.containers, container{name: c.Name, kind: memoryqos.Init, blocks: blocks})
+	m.generation++
+	m.regroup()
+	return Placement{Affinity: topologymanager.Hint{Nodes: nodes, Preferred: true}, Blocks: copied(blocks), Nodes: nodes}
+}
+
+// unbounded is the room of parts that are on their nodes in any case.
+func unbounded(int) uint64 { return ^uint64(0) }
+
+// regeneratedEvenly is the hint of an allocation that is to be spread. It stays on one node, and on several where it is even.
+func (m *Manager) regeneratedEvenly(c Container, blocks []Block) (topologymanager.Hint, *Rejection) {
+	nodes := span(blocks)
+	switch {
+	case !nodes.SubsetOf(m.spreadable(c)):
+		return topologymanager.Hint{}, m.reject(c, TopologyAffinityError, "its memory is on "+nodes.Named()+", and "+m.misaligned(c))
+	case nodes.Len() > 1 && !isEven(blocks):
+		return topologymanager.Hint{}, m.reject(c, TopologyAffinityError, "its memory is on "+nodes.Named()+", and not spread evenly")
+	}
+	return topologymanager.Hint{Nodes: nodes, Preferred: true}, nil
+}
+
+// MakeEven has the allocation of a container that is to be spread even on the nodes that it is on: one that was found running,
+// or was allocated by a release that could not spread it. It is false where nothing changes, for want of room or of need.
+func (m *Manager) MakeEven(c Container) bool {
+	existing := m.container(c.Pod, c.Name)
+	if existing == nil || !m.spreads(c) || m.whole(c.Pod) || span(existing.blocks).Len() < 2 || isEven(existing.blocks) {
+		return false
+	}
+	has := Container{Request: sizes(existing.blocks)}
+	blocks, fits := m.without(c.Pod, c.Name).evenBlocks(has, span(existing.blocks))
+	if fits {
+		m.rewrite(existing, blocks)
+	}
+	return fits
+}
+
+// sizes is the request that blocks are of.
+func sizes(blocks []Block) Request {
+	request := make(Request, len(blocks))
+	for i, b := range blocks {
+		request[i] = Amount{Type: b.Type, Bytes: b.Size}
+	}
+	return request
+}
+
+// resizeEvenly is Resize for a container that is to be spread: it stays even on its nodes, or else gets more nodes as far as it has
+// its own to itself.
+func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Placement, error) {
+	nodes := span(existing.blocks)
+	spare, wanted := m.without(c.Pod, c.Name), Container{Request: c.Request, CPUs: c.CPUs}
+	blocks, fits := spare.evenBlocks(wanted, nodes)
+	if !fits {
+		if wider := spare.widenEvenly(wanted, nodes); !wider.Empty() {
+			nodes = wider
+			blocks, fits = spare.evenBlocks(wanted, wider)
+		}
+	}
+	placement := Placement{Affinity: topologymanager.Hint{Nodes: nodes, Preferred: true}, Nodes: nodes}
+	switch {
+	case fits:
+	case slices.Equal(c.Request, sizes(existing.blocks)): // it is not even, and cannot be
+		blocks = existing.blocks
+	case whole:
+		return Placement{}, m.rejectParts(c, ResizeInfeasible, nodes)
+	default:
+		blocks = spare.evenPart(c.Request, existing.blocks)
+		placement.Nodes, placement.Short = m.all, c.Request.beyond(blocks)
+	}
+	if !slices.EqualFunc(existing.blocks, blocks, sameBlock) {
+		m.rewrite(existing, blocks)
+	}
+	placement.Blocks = copied(blocks)
+	return placement, nil
+}
+
+func sameBlock(a, b Block) bool {
+	return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size && a.Even == b.Even && (!a.Even || slices.Equal(a.PerNode, b.PerNode))
+}
+
+// widenEvenly are the most nodes over which a container can be spread that has its own to itself.
+func (m *Manager) widenEvenly(c Container, own nodeset.Set) nodeset.Set {
+	unused := m.unused & m.spreadable(c)
+	for count := unused.Len(); own.SubsetOf(unused) && count > own.Len(); count-- {
+		if found := m.evenUnused(c, unused, own, count); !found.Empty() {
+			return found
+		}
+	}
+	return 0
+}
+
+// evenPart is as much of a request as the nodes have even room for; nothing of what the container has is taken away.
+func (m *Manager) evenPart(request Request, has []Block) (blocks []Block) {
+	nodes := span(has)
+	for _, amount := range request {
+		column := m.column(amount.Type)
+		room, count := m.evenRoom("", nodes, column), uint64(nodes.Len())
+		part := column.freeOf(nodes) / count
+		for id := range nodes.All() {
+			part = min(part, room(id))
+		}
+		part = min(amount.Bytes, part/column.unit*column.unit*count)
+		at := slices.IndexFunc(has, func(b Block) bool { return b.Type == amount.Type })
+		if at >= 0 && part < has[at].Size && has[at].Size <= amount.Bytes {
+			blocks = append(blocks, has[at])
+			continue
+		}
+		even, _ := m.evenBlocks(Container{Request: Request{{Type: amount.Type, Bytes: part}}}, nodes)
+		blocks = append(blocks, even...)
+	}
+	return blocks
+}
+
+// isEven reports whether blocks are spread evenly.
+func isEven(blocks []Block) bool {
+	return slices.ContainsFunc(blocks, func(b Block) bool { return b.Even })
+}
+
+// whyUneven says what keeps a container from being spread over exactly these nodes; empty when nothing does.
+func (m *Manager) whyUneven(nodes nodeset.Set, c Container) string {
+	if !m.spreads(c) || nodes.Len() == 1 || m.missing(c.Request) != "" {
+		return m.why(nodes, c)
+	}
+	switch _, fits := m.evenBlocks(c, nodes); {
+	case !nodes.SubsetOf(m.unused) && !m.isGroup(nodes):
+		return m.why(nodes, c)
+	case !nodes.SubsetOf(m.spreadable(c)):
+		return m.misaligned(c)
+	case !fits:
+		return "has no room for even parts"
+	}
+	return ""
+}
+
+// mend brings the parts of an even block of a stored state to its size and nodes, where they are not.
+func (b *Block) mend(unit uint64) {
+	var sum uint64
+	for _, amount := range b.PerNode {
+		sum = plus(sum, amount.Bytes)
+	}
+	outside := func(a NodeAmount) bool { return !b.Nodes.Has(a.Node) }
+	if sum != b.Size || slices.ContainsFunc(b.PerNode, outside) {
+		b.PerNode, _ = evenly(b.Size, unit, b.Nodes, unbounded)
+	}
+	if b.Nodes.Len() == 1 {
+		b.Even, b.PerNode = false, nil
+	}
+}

@@ -1,0 +1,221 @@
+package memorymanager
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// Movable reports whether allocations can be moved to other nodes at all: not where the containers of a pod are placed together
+// (scope pod), and not where groups overlap (AlignToKubelet).
+func (m *Manager) Movable() bool { return m.scope == topologymanager.ContainerScope && !m.overlaps }
+
+// Move allocates a container's memory on other nodes, and reports whether the group rules and the room there let it; otherwise
+// nothing has changed. To fewer nodes of its own group it may go while others span the group: the group ends with the last of them.
+func (m *Manager) Move(pod, container string, to nodeset.Set) bool {
+	c := m.container(pod, container)
+	if c == nil || isEven(c.blocks) || m.whole(pod) || !m.Movable() || to.Empty() || !to.SubsetOf(m.all) || to == span(c.blocks) {
+		return false
+	}
+	_, moved := m.move(c, to, true)
+	if moved {
+		m.generation++
+	}
+	return moved
+}
+
+// move is Move of a container, and returns what there was before; within allows fewer nodes of a group that others span.
+func (m *Manager) move(c *container, to nodeset.Set, within bool) (before snapshot, moved bool) {
+	from := span(c.blocks)
+	if (from & to).Empty() && !m.hold(to, c.blocks) {
+		return snapshot{}, false
+	}
+	before = m.snapshot(c)
+	c.blocks = nil
+	m.freeBlocks(before.blocks)
+	blocks := slices.Clone(before.blocks)
+	for i := range blocks {
+		blocks[i].Nodes, blocks[i].PerNode = to, nil
+	}
+	if !to.SubsetOf(m.unused) && !m.isGroup(to) {
+		if within && to.SubsetOf(from) {
+			c.blocks = blocks
+			m.overallocate(blocks)
+		}
+		if c.blocks == nil || len(m.shortages(from, 0)) > 0 {
+			m.revert(c, before)
+			return snapshot{}, false
+		}
+		return before, true
+	}
+	if !m.hold(to, blocks) {
+		m.revert(c, before)
+		return snapshot{}, false
+	}
+	c.blocks = blocks
+	m.occupy(blocks)
+	m.settle(to, nil)
+	return before, true
+}
+
+// hold reports whether nodes have as much free as blocks need.
+func (m *Manager) hold(nodes nodeset.Set, blocks []Block) bool {
+	return !slices.ContainsFunc(blocks, func(b Block) bool { return m.column(b.Type).freeOf(nodes) < b.Size })
+}
+
+// snapshot is what a move of one container changes.
+type snapshot struct {
+	assignments   [nodeset.Max]int
+	groups        [nodeset.Max]nodeset.Set
+	unused, mixed nodeset.Set
+	allocated     [][nodeset.Max]uint64
+	generation    uint64
+	blocks        []Block
+}
+
+func (m *Manager) snapshot(c *container) snapshot {
+	s := snapshot{assignments: m.assignments, groups: m.groups, unused: m.unused, mixed: m.mixed, generation: m.generation, blocks: c.blocks}
+	s.allocated = make([][nodeset.Max]uint64, len(m.columns))
+	for i, column := range m.columns {
+		s.allocated[i] = column.allocated
+	}
+	return s
+}
+
+func (m *Manager) revert(c *container, s snapshot) {
+	m.assignments, m.groups, m.unused, m.mixed, m.generation, c.blocks = s.assignments, s.groups, s.unused, s.mixed, s.generation, s.blocks
+	for i, column := range m.columns {
+		column.allocated = s.allocated[i]
+	}
+	m.reassign(m.mixed) // also where the bytes of other blocks are
+}
+
+// Relocation is a container that moves to other nodes, with its ordinary memory in bytes.
+type Relocation struct {
+	Pod, Container string
+	From, To       nodeset.Set
+	Bytes          uint64
+}
+
+// reliefTries bounds the search for relocations, in tries: a few milliseconds.
+const reliefTries = 2000
+
+// Relief finds relocations of tenants, as few as will do and at most so many, after which a rejected container would be placed, and
+// on which nodes; none where there are none, or none was found in time. A relocation follows the group rules, and never takes a
+// container to more nodes than it has. Small containers are tried first.
+func (m *Manager) Relief(c Container, tenants []Tenant, most int) (moves []Relocation, nodes nodeset.Set) {
+	if !m.Movable() || !m.mixed.Empty() || m.spreads(c) || m.whole(c.Pod) || c.Request.invalid() != "" || m.container(c.Pod, c.Name) != nil {
+		return nil, 0
+	}
+	for _, amount := range c.Request { // moves leave the sum as it is
+		column := m.column(amount.Type)
+		if column == nil || plus(column.freeOf(m.all), m.reusable(c.Pod, m.all, amount.Type)) < amount.Bytes {
+			return nil, 0
+		}
+	}
+	movable := slices.DeleteFunc(slices.Clone(tenants), func(t Tenant) bool {
+		return t.Stays || isEven(t.Blocks) || t.Container == "" || m.container(t.Pod, t.Container) == nil
+	})
+	slices.SortStableFunc(movable, func(a, b Tenant) int {
+		return cmp.Or(cmp.Compare(ordinary(a.Blocks), ordinary(b.Blocks)), cmp.Compare(span(a.Blocks), span(b.Blocks)))
+	})
+	r := relief{m: m, c: c, tries: reliefTries}
+	for n := 1; n <= most && moves == nil; n++ {
+		moves = r.search(movable, n)
+	}
+	return moves, r.nodes
+}
+
+type relief struct {
+	m     *Manager
+	c     Container
+	tries int
+	nodes nodeset.Set // where the container would be
+}
+
+// search tries every relocation of a tenant, with n-1 of others after it.
+func (r *relief) search(tenants []Tenant, n int) []Relocation {
+	for i, t := range tenants {
+		if i > 0 && alike(t, tenants[i-1]) {
+			continue
+		}
+		moved := r.m.container(t.Pod, t.Container)
+		for _, to := range r.m.elsewhere(t) {
+			before, can := r.m.move(moved, to, n > 1) // a group that others span ends with the last move at best
+			if !can {
+				continue
+			}
+			if r.tries--; r.tries < 0 {
+				r.m.revert(moved, before)
+				return nil
+			}
+			var after []Relocation
+			fits := false
+			if n == 1 {
+				r.nodes, fits = r.m.placeable(r.c)
+			} else {
+				after = r.search(slices.Delete(slices.Clone(tenants), i, i+1), n-1)
+				fits = after != nil
+			}
+			r.m.revert(moved, before)
+			if fits {
+				first := Relocation{t.Pod, t.Container, span(t.Blocks), to, ordinary(t.Blocks)}
+				return append([]Relocation{first}, after...)
+			}
+		}
+	}
+	return nil
+}
+
+// alike reports whether it makes no difference which of two tenants moves.
+func alike(a, b Tenant) bool {
+	return a.CPUs == b.CPUs && slices.EqualFunc(a.Blocks, b.Blocks, func(a, b Block) bool {
+		return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size
+	})
+}
+
+// elsewhere are the nodes to which a tenant might move: single ones, groups, and unused ones that would be a group with it.
+func (m *Manager) elsewhere(t Tenant) (sets []nodeset.Set) {
+	from := span(t.Blocks)
+	consider := func(nodes nodeset.Set) {
+		if nodes != from && nodes.Len() <= from.Len() && t.CPUs.SubsetOf(nodes) && !nodes.Empty() {
+			sets = append(sets, nodes)
+		}
+	}
+	for id := range m.all.All() {
+		if single := nodeset.Of(id); m.groups[id] == single || from.Has(id) {
+			consider(single)
+		}
+	}
+	for group := range m.groupsOfMany() {
+		consider(group)
+	}
+	request := make(Request, len(t.Blocks))
+	for i, b := range t.Blocks {
+		request[i] = Amount{b.Type, b.Size}
+	}
+	if h, known := m.hintsFor(t.Pod, request); known && from.Len() > 1 {
+		unused, _ := h.smallest(m.unused, 2, from.Len(), h.want)
+		consider(unused)
+	}
+	return sets
+}
+
+// placeable reports whether a new container would be placed, and on which nodes.
+func (m *Manager) placeable(c Container) (nodeset.Set, bool) {
+	h, known := m.hintsFor(c.Pod, c.Request)
+	if !known {
+		return 0, false
+	}
+	hint, admitted := m.affinity(c, h)
+	if !admitted || c.Required && m.rules.Aligns && !hint.Preferred {
+		return 0, false
+	}
+	nodes, cause := m.allocate(c.Pod, h, hint)
+	if cause != "" && m.fallBack {
+		nodes, cause = h.narrow(), ""
+	}
+	return nodes, cause == "" && !nodes.Empty() && m.verifyPages(c, nodes) == nil
+}
