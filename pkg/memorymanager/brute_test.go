@@ -294,8 +294,7 @@ func (b *brute) product(lists [][]bruteHint, merged bruteHint, first uint, yield
 	}
 }
 
-// combinations are the distinct results of the cross product: those of equal, preferred hints, and the others. Results of the
-// same nodes have the same score: hints overlap where they are of the same group, or of unused nodes.
+// combinations are the distinct results of the cross product: those of equal, preferred hints, and the others.
 func (b *brute) combinations(lists [][]bruteHint, yield func(bruteHint)) {
 	var equal, other []bruteHint
 	started := false
@@ -312,14 +311,12 @@ func (b *brute) combinations(lists [][]bruteHint, yield func(bruteHint)) {
 				}
 			}
 		default:
-			seen := make([]*bruteHint, b.all()+1)
+			seen := make([][]bruteHint, b.all()+1)
 			var stay, next []bruteHint
 			join := func(a, hint bruteHint) {
 				merged := bruteHint{a.mask & hint.mask, false, a.sum + hint.sum, a.weight + hint.weight}
-				if known := seen[merged.mask]; known != nil && known.sum != merged.sum {
-					panic("the score of a combination depends on its hints")
-				} else if merged.mask != 0 && known == nil {
-					seen[merged.mask] = &merged
+				if merged.mask != 0 && !slices.Contains(seen[merged.mask], merged) {
+					seen[merged.mask] = append(seen[merged.mask], merged)
 					next = append(next, merged)
 				}
 			}
@@ -388,7 +385,7 @@ func (b *brute) affinity(hints []bruteHint, asked []bool, cpus uint, devices []t
 	}
 	if b.policy == topologymanager.BestEffort && b.alignTo != topologymanager.AlignToKubelet &&
 		best.mask == b.all() && !best.preferred && len(devices) > 0 && b.union(devices) != b.all() && !b.onlyCPUs(cpus, devices) {
-		return b.affinity(hints, asked, cpusAligned(b, cpus, devices), nil)
+		return b.affinity(hints, asked, b.cpusAligned(cpus, devices), nil)
 	}
 	return best, best.preferred || b.policy == topologymanager.BestEffort
 }
@@ -406,11 +403,12 @@ func (b *brute) onlyCPUs(cpus uint, devices []topologymanager.Device) bool {
 }
 
 // cpusAligned are the CPUs, unless only the devices count.
-func cpusAligned(b *brute, cpus uint, devices []topologymanager.Device) uint {
-	if !b.agree(b.both(cpus, devices)) && len(b.aligned(cpus, devices)) > 0 && b.alignTo == topologymanager.AlignToDevices {
-		return 0
+func (b *brute) cpusAligned(cpus uint, devices []topologymanager.Device) uint {
+	lists := b.aligned(cpus, devices)
+	if len(lists) > 0 && len(lists[0]) == 1 && lists[0][0].mask == cpus {
+		return cpus
 	}
-	return cpus
+	return 0
 }
 
 func (b *brute) both(cpus uint, devices []topologymanager.Device) (lists [][]bruteHint) {
@@ -620,6 +618,18 @@ func (b *brute) release(pod, name string) bool {
 		b.drifted = b.drifted || left > 0
 	}
 	return true
+}
+
+// leftOver reports whether the kubelet has bytes allocated on a node that no container is on any more: another one's were freed.
+func (b *brute) leftOver() bool {
+	for i, count := range b.count {
+		for t := range b.types {
+			if count == 0 && b.reserved[t][i] > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (b *brute) releasePod(pod string) {

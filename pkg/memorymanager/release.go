@@ -85,6 +85,9 @@ func (m *Manager) freeBlocks(blocks []Block) {
 			m.mixed, regroup = m.all, true // where groups overlap, another container's bytes were drained before
 		}
 	}
+	if m.overlaps && m.leftOver() {
+		m.mixed, regroup = m.all, true
+	}
 	if regroup {
 		m.regroup()
 	}
@@ -105,6 +108,19 @@ func (m *Manager) drain(c *column, nodes nodeset.Set, bytes uint64) uint64 {
 		bytes -= part
 	}
 	return bytes
+}
+
+// leftOver reports whether bytes are allocated on a node that nobody is on: where groups overlap, they are of a container whose own
+// bytes were freed in their place.
+func (m *Manager) leftOver() bool {
+	return slices.ContainsFunc(m.columns, func(c *column) bool {
+		for id := range m.unused.All() {
+			if c.allocated[id] > 0 {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // groupsOfMany yields every group of more than one node, by its lowest node.
