@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
@@ -45,9 +44,7 @@ func TestReplayOfARandomWalk(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			record, replayed := recorded(t)
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
-			w := newWalker(t, seed, yaml, 10, record)
+			w := newWalker(t, *walkSeed, yaml, 10, record)
 			for range 1000 {
 				w.step()
 				w.work(context.Background())

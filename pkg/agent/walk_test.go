@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -450,17 +451,11 @@ func limitOf(r Resources) uint64 {
 	return uint64(*r.MemoryLimit)
 }
 
-// walk takes steps; the seed of a failed walk is in its message.
+var walkSeed = flag.Uint64("seed", 1, "seed of the random walks")
+
+// walk takes steps.
 func walk(t *testing.T, yaml string, steps, calm int) {
-	seed := rand.Uint64()
-	if text := os.Getenv("WALK_SEED"); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("seed %d (set WALK_SEED to repeat it)", seed)
-	w := newWalker(t, seed, yaml, calm)
+	w := newWalker(t, *walkSeed, yaml, calm)
 	for range steps {
 		event := w.step()
 		w.work(context.Background()) // Run's part

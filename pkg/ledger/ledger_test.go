@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"flag"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -152,15 +153,15 @@ nodes:
 	return l
 }
 
+var eventSeed = flag.Uint64("seed", 1, "seed of the random events")
+
 // The same events give the same effects, and at any moment all values follow from what lives: a whole look gives what the
 // single steps gave.
 func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
 	for _, yaml := range []string{"", "topologyManagerPolicy: restricted", "memoryReservationPolicy: HardReservation\nonUnsatisfiable: Unpinned\ncoverDeficits: On"} {
-		seed := rand.Uint64()
-		t.Logf("seed %d", seed)
 		one, other := newLedger(t, yaml), newLedger(t, yaml)
-		first := &events{rand.New(rand.NewPCG(seed, 0)), map[string]map[string]Container{}, 0}
-		second := &events{rand.New(rand.NewPCG(seed, 0)), map[string]map[string]Container{}, 0}
+		first := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
+		second := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
 		files := map[string]protect.Target{}
 		for i := range 1500 {
 			now := time.Unix(int64(i), 0)

@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -70,17 +71,17 @@ func TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving(t *testing.T) {
 	}
 }
 
+var walkSeed = flag.Uint64("seed", 1, "seed of the random walks")
+
 func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
 	root := t.TempDir()
 	if dir, err := os.MkdirTemp("/dev/shm", "walk"); err == nil { // where there is one, spare the disk
 		root = dir
 		t.Cleanup(func() { os.RemoveAll(dir) })
 	}
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
 	factor := 0.9
 	w := &walker{
-		t: t, rand: rand.New(rand.NewPCG(seed, 0)), files: make(map[string]uint64), below: make(map[string]uint64),
+		t: t, rand: rand.New(rand.NewPCG(*walkSeed, 0)), files: make(map[string]uint64), below: make(map[string]uint64),
 		settings: memoryqos.Settings{Factor: &factor, Reservation: policy, GuaranteedHeadroom: 0.02, NodeAllocatable: 8 << 30, PageSize: 4096},
 	}
 	put(t, root, map[string]string{"kubepods/burstable/": "", "kubepods/besteffort/": ""})
