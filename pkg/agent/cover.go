@@ -261,11 +261,7 @@ func (a *Agent) podMems(pod ledger.Pod, container ledger.Container) nodeset.Set 
 	if !wanted || !managed || err != nil {
 		return 0
 	}
-	text, err := a.tree.EffectiveMems(path.Pod)
-	if err != nil {
-		return 0
-	}
-	nodes, _ := nodeset.Parse(text) // empty where it is none
+	nodes, _ := a.tree.EffectiveNodes(path.Pod) // none where they cannot be read
 	return nodes
 }
 

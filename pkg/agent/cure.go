@@ -10,7 +10,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -48,8 +47,9 @@ func (a *Agent) takeBack(ctx context.Context, view *ledger.View, sample *cover.S
 	}
 	over := c.calm.Over(sample.At, sample.Nodes, cgroups)
 	for i := range cgroups {
-		if off := cgroups[i].Off; !off.Intersect(over).Empty() {
-			a.keepOff(ctx, ledger.KeepOff{ID: containerAt(view, cgroups[i].Path), Nodes: off.Minus(over)})
+		off := cgroups[i].Off
+		if _, container := view.ContainerAt(cgroups[i].Path); container != nil && !off.Intersect(over).Empty() {
+			a.keepOff(ctx, ledger.KeepOff{ID: container.ID, Nodes: off.Minus(over)})
 		}
 	}
 }
@@ -68,27 +68,27 @@ func (a *Agent) makeStep(ctx context.Context, view *ledger.View, sample *cover.S
 	if step == nil {
 		return passed
 	}
+	_, container := view.ContainerAt(step.Path)
+	if container == nil {
+		return passed
+	}
 	if err := a.noteBefore(ctx, step.Path); err != nil {
 		return append(passed, cover.NotMoved{Path: step.Path, Why: err.Error()})
 	}
 	a.coverage.cure.path, a.coverage.cure.since = step.Path, a.now()
-	a.keepOff(ctx, ledger.KeepOff{ID: containerAt(view, step.Path), Nodes: step.Off, Bytes: step.Bytes})
+	a.keepOff(ctx, ledger.KeepOff{ID: container.ID, Nodes: step.Off, Bytes: step.Bytes})
 	return passed
 }
 
 // hinders says why a container's memory is not moved; "" where it may be.
 func (a *Agent) hinders(sample *cover.Sample, c *cover.Cgroup) string {
-	text, err := a.tree.EffectiveMems(c.Path)
+	usable, err := a.tree.EffectiveNodes(c.Path)
 	if err != nil {
 		return err.Error()
 	}
-	usable, err := nodeset.Parse(text)
-	if err != nil {
-		return fmt.Sprintf("its cpuset.mems.effective: %v", err)
-	}
 	for _, n := range sample.Nodes {
 		if !usable.Has(n.ID) && !c.Off.Has(n.ID) {
-			return fmt.Sprintf("it has nodes of its own: its cpuset.mems.effective is %q", text)
+			return fmt.Sprintf("it has nodes of its own: its cpuset.mems.effective is %q", usable)
 		}
 	}
 	return a.pressed(c.Path)
@@ -136,15 +136,3 @@ func (a *Agent) useAllNodes(ctx context.Context) {
 
 // coversDeficits reports whether memory is moved to cover deficits.
 func coversDeficits(c config.Config) bool { return c.CoverDeficits == config.DeficitsOn && !c.DryRun }
-
-// containerAt is the id of the container with a cgroup; "" without one.
-func containerAt(view *ledger.View, path string) string {
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			if pod.Containers[i].Cgroup == path {
-				return pod.Containers[i].ID
-			}
-		}
-	}
-	return ""
-}

@@ -1,6 +1,10 @@
 package cgroup
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
 
 // Mems reads cpuset.mems, "" when the cgroup takes its parent's nodes.
 func (t *Tree) Mems(cgroup string) (string, error) { return t.nodes(cgroup, string(CpusetMems)) }
@@ -8,6 +12,19 @@ func (t *Tree) Mems(cgroup string) (string, error) { return t.nodes(cgroup, stri
 // EffectiveMems reads cpuset.mems.effective: the nodes that the cgroup may really use.
 func (t *Tree) EffectiveMems(cgroup string) (string, error) {
 	return t.nodes(cgroup, "cpuset.mems.effective")
+}
+
+// EffectiveNodes is EffectiveMems as a set; an error, too, for what is none.
+func (t *Tree) EffectiveNodes(cgroup string) (nodeset.Set, error) {
+	text, err := t.EffectiveMems(cgroup)
+	if err != nil {
+		return 0, err
+	}
+	nodes, err := nodeset.Parse(text)
+	if err != nil {
+		return 0, t.bad(cgroup, "cpuset.mems.effective", err)
+	}
+	return nodes, nil
 }
 
 func (t *Tree) nodes(cgroup, file string) (string, error) {

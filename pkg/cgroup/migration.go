@@ -32,7 +32,7 @@ func (t *Tree) Mapped(cgroup string) (Mapped, error) {
 		return Mapped{}, err
 	}
 	m := Mapped{Bytes: map[int]uint64{}}
-	for _, kind := range []string{"anon", "file_mapped"} {
+	for _, kind := range mapped {
 		for node, bytes := range stat[kind] {
 			if bytes > 0 {
 				m.Bytes[node] += bytes

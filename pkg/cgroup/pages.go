@@ -19,11 +19,13 @@ type NodePages struct {
 // ErrNoNUMAStat is the answer where the kernel does not say where a cgroup's pages are.
 var ErrNoNUMAStat = errors.New("the kernel has no memory.numa_stat (before 5.10, without NUMA, or cgroup v1)")
 
-// resident are the lines of memory.numa_stat that add up to what a cgroup has, and onLists those of file pages on the LRU lists
+// resident are the lines of memory.numa_stat that add up to what a cgroup has, onLists those of file pages on the LRU lists, and
+// mapped those of pages in the address spaces of tasks, files and shared memory among them
 // (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files).
 var (
 	resident = []string{"anon", "file", "kernel_stack", "pagetables", "sec_pagetables", "slab_reclaimable", "slab_unreclaimable"}
 	onLists  = []string{"inactive_file", "active_file"}
+	mapped   = []string{"anon", "file_mapped"}
 )
 
 // Pages reads where a cgroup's pages are, by NUMA node. The error is ErrNoNUMAStat where the kernel does not say, and
@@ -38,14 +40,13 @@ func (t *Tree) Pages(cgroup string) (map[int]NodePages, error) {
 	}
 	pages := make(map[int]NodePages, len(stat["anon"]))
 	for node, anon := range stat["anon"] {
-		p := NodePages{Anon: anon, Mapped: anon + stat["file_mapped"][node]}
-		for _, kind := range resident {
-			p.Resident += stat[kind][node]
+		sum := func(kinds []string) (bytes uint64) {
+			for _, kind := range kinds {
+				bytes += stat[kind][node]
+			}
+			return bytes
 		}
-		for _, kind := range onLists {
-			p.File += stat[kind][node]
-		}
-		pages[node] = p
+		pages[node] = NodePages{Anon: anon, Resident: sum(resident), File: sum(onLists), Mapped: sum(mapped)}
 	}
 	return pages, nil
 }

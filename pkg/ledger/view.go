@@ -42,6 +42,18 @@ type View struct {
 	Conditions []Condition
 }
 
+// ContainerAt is the container with a cgroup, and its pod; nil where there is none.
+func (v *View) ContainerAt(cgroup string) (*PodView, *ContainerView) {
+	for _, pod := range v.Pods {
+		for i := range pod.Containers {
+			if c := &pod.Containers[i]; c.Cgroup == cgroup && cgroup != "" {
+				return pod, c
+			}
+		}
+	}
+	return nil, nil
+}
+
 // PodView is a living pod.
 type PodView struct {
 	UID, ID, Namespace, Name string

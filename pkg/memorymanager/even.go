@@ -20,8 +20,7 @@ func (m *Manager) spreads(c Container) bool { return c.Spread && !m.rules.OneNod
 // lowest nodes that have room for a unit more, a unit each; what is less than a unit is on one of them. It reports whether every
 // node has room for its part.
 func evenly(bytes, unit uint64, nodes nodeset.Set, room func(id int) uint64) (parts []NodeAmount, fits bool) {
-	least := bytes / unit / uint64(nodes.Len()) * unit
-	rest := bytes - least*uint64(nodes.Len())
+	least, rest := divided(bytes, unit, uint64(nodes.Len()))
 	fits = true
 	for id := range nodes.All() {
 		part := least
@@ -141,10 +140,9 @@ func (m *Manager) evenUnused(c Container, unused, own nodeset.Set, count int) no
 		enough := true
 		for _, amount := range c.Request {
 			column := m.column(amount.Type)
-			least := amount.Bytes / column.unit / uint64(count) * column.unit
-			more := min(amount.Bytes-least*uint64(count), column.unit)
+			least, rest := divided(amount.Bytes, column.unit, uint64(count))
 			enough = enough && column.free(id) >= least
-			if column.free(id) < plus(least, more) {
+			if column.free(id) < plus(least, min(rest, column.unit)) {
 				lacks[id]++
 			}
 		}
@@ -212,10 +210,11 @@ func (m *Manager) rejectParts(c Container, reason string, nodes nodeset.Set) *Re
 // roomForPart is what a node has of one of so many even parts of an amount, beyond what the container has there.
 func (m *Manager) roomForPart(c Container, amount Amount, id int, count uint64) Room {
 	column, group := m.column(amount.Type), m.groups[id]
+	least, rest := divided(amount.Bytes, column.unit, count)
 	room := Room{
 		Type: amount.Type, Allocatable: column.allocatable[id],
 		Free:   min(m.evenRoom(c.Pod, group, column)(id), column.freeOf(group)),
-		Needed: upTo(column.unit, amount.Bytes, count),
+		Needed: plus(least, min(rest, column.unit)),
 	}
 	if existing := m.container(c.Pod, c.Name); existing != nil {
 		room.Needed, room.More = minus(room.Needed, size(existing.blocks, span(existing.blocks), amount.Type)/uint64(span(existing.blocks).Len())), true
@@ -223,13 +222,10 @@ func (m *Manager) roomForPart(c Container, amount Amount, id int, count uint64) 
 	return room
 }
 
-// upTo is one of so many parts of bytes, rounded up to whole units.
-func upTo(unit, bytes, count uint64) uint64 {
-	part := bytes / count / unit * unit
-	if part*count < bytes {
-		part += unit
-	}
-	return part
+// divided is what each of so many even parts of bytes has at least, in whole units, and what is left then.
+func divided(bytes, unit, count uint64) (least, rest uint64) {
+	least = bytes / unit / count * unit
+	return least, bytes - least*count
 }
 
 // enterEvenly adds a container's even blocks. They take over first what init containers of the pod have left on each node.

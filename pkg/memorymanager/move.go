@@ -192,11 +192,7 @@ func (m *Manager) elsewhere(t Tenant) (sets []nodeset.Set) {
 	for group := range m.groupsOfMany() {
 		consider(group)
 	}
-	request := make(Request, len(t.Blocks))
-	for i, b := range t.Blocks {
-		request[i] = Amount{b.Type, b.Size}
-	}
-	if h, known := m.hintsFor(t.Pod, request); known && from.Len() > 1 {
+	if h, known := m.hintsFor(t.Pod, sizes(t.Blocks)); known && from.Len() > 1 {
 		unused, _ := h.smallest(m.unused, 2, from.Len(), h.want)
 		consider(unused)
 	}

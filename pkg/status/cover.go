@@ -69,30 +69,18 @@ func (d *Document) addCover(view *ledger.View) {
 
 func (d *Document) addMoves(view *ledger.View) {
 	for _, m := range view.Cover.Moves {
-		if pod, c := containerAt(view, m.Path); c != nil {
+		if pod, c := view.ContainerAt(m.Path); c != nil {
 			d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
 		}
 	}
 	for _, m := range view.Cover.NotMoved {
-		switch pod, c := containerAt(view, m.Path); {
+		switch pod, c := view.ContainerAt(m.Path); {
 		case c != nil:
 			d.NotMoved = append(d.NotMoved, NotMoved{pod.Namespace, pod.Name, c.Name, m.Why})
 		case m.Path == "":
 			d.NotMoved = append(d.NotMoved, NotMoved{Reason: m.Why})
 		}
 	}
-}
-
-// containerAt is the container with a cgroup; nil without one.
-func containerAt(view *ledger.View, cgroup string) (*ledger.PodView, *ledger.ContainerView) {
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.Cgroup == cgroup && cgroup != "" {
-				return pod, c
-			}
-		}
-	}
-	return nil, nil
 }
 
 // keepOff says that a container is kept off NUMA nodes, where its cpuset.mems and how it was placed stand.
