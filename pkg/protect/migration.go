@@ -126,6 +126,7 @@ func (p *Protector) noteMigration(r *row, moves cgroup.Migration, withheld bool,
 	if moves.Bytes == 0 && !before.Withheld {
 		return
 	}
+	again := before.Migration == moves && before.Withheld == withheld && !before.Done // the runtime writes it, too
 	r.migration = Migration{Migration: moves, Withheld: withheld, At: p.now()}
 	if withheld && before.Withheld {
 		r.migration.At = before.At
@@ -134,7 +135,7 @@ func (p *Protector) noteMigration(r *row, moves cgroup.Migration, withheld bool,
 	switch {
 	case withheld && !before.Withheld:
 		log.WithField("upTo", bound).Warn("cpuset.mems of a running container is not written: it would move more memory than migration allows")
-	case !withheld && moves.Bytes > 0:
+	case !withheld && moves.Bytes > 0 && !again:
 		log.Info("writing cpuset.mems of a running container, which moves memory")
 	}
 }

@@ -2,6 +2,7 @@ package cases
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,8 +11,8 @@ import (
 )
 
 // TestAllocationsHold has an unpinned process on node 0 take most of its memory beside a Guaranteed container that is allocated as
-// much and uses it later. A memory policy for the one, or another node for the other, and nobody is killed. With FULL=1 without either:
-// the kernel then kills one of them for want of memory on node 0, although other nodes have plenty.
+// much and uses it later. A memory policy for the one, another node for the other, or the one's memory moved in time, and nobody is
+// killed. With FULL=1 without any: the kernel then kills one of them for want of memory on node 0, although other nodes have plenty.
 func TestAllocationsHold(t *testing.T) {
 	k := criOf(t)
 	runs := 1
@@ -20,13 +21,13 @@ func TestAllocationsHold(t *testing.T) {
 	}
 	for i := range runs {
 		t.Run(fmt.Sprint("PreferSlack/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "unpinnedMemoryPolicy: PreferSlack")
+			n := newCrowd(t, k, "unpinnedMemoryPolicy: PreferSlack", 96*MiB)
 			n.holds(t)
 			n.takes(t)
 			n.uses(t, 0)
 		})
 		t.Run(fmt.Sprint("least-used/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "numaAllocationStrategy: least-used")
+			n := newCrowd(t, k, "numaAllocationStrategy: least-used", 96*MiB)
 			n.takes(t)
 			n.holds(t)
 			n.uses(t, n.p.allocated(n.holder, "app")[0].Nodes...)
@@ -34,10 +35,17 @@ func TestAllocationsHold(t *testing.T) {
 				t.Errorf("allocated on nodes %v, want one with room", nodes)
 			}
 		})
+		t.Run(fmt.Sprint("coverDeficits/", i), func(t *testing.T) {
+			n := newCrowd(t, k, "coverDeficits: Off", 160*MiB)
+			n.holds(t)
+			n.takes(t)
+			n.isCovered(t)
+			n.uses(t, 0)
+		})
 	}
 	if k.Plan.Full { // at last: the kernel may kill the runtime, too
 		t.Run("a process without a policy", func(t *testing.T) {
-			n := newCrowd(t, k, "unpinnedMemoryPolicy: None")
+			n := newCrowd(t, k, "unpinnedMemoryPolicy: None", 96*MiB)
 			n.holds(t)
 			n.takes(t)
 			touchFile(t, k.Control(n.holder), "go")
@@ -60,9 +68,9 @@ type crowd struct {
 	took, rest  uint64
 }
 
-// newCrowd starts the plugin, and sizes the pods by what nodes 0 and 1 have free. What node 0 has more is in use before the
-// setting is in force.
-func newCrowd(t *testing.T, k machine, setting string) *crowd {
+// newCrowd starts the plugin, and sizes the pods by what nodes 0 and 1 have free: together they want so much more than node 0 has.
+// What node 0 has more than node 1 is in use before the setting is in force.
+func newCrowd(t *testing.T, k machine, setting string, excess uint64) *crowd {
 	t.Helper()
 	p := startPlugin(t)
 	leaveNoPod(t, k)
@@ -72,15 +80,9 @@ func newCrowd(t *testing.T, k machine, setting string) *crowd {
 		placed(t, k, p, run(t, k, guaranteed("used", used+32*MiB, used)), "0", used)
 		free[0] = freeOn(t, 0)
 	}
-	p.reload(setting)
-	eventually(t, "the setting is in force", func() string {
-		if !strings.Contains(p.output(), inForce) {
-			return "it is not"
-		}
-		return ""
-	})
+	p.change(setting)
 	allocation := (min(free[0], free[1]) - 64*MiB) &^ (2*MiB - 1)
-	n := &crowd{k: k, p: p, took: free[0] - allocation + 96*MiB, rest: allocation - 48*MiB}
+	n := &crowd{k: k, p: p, took: free[0] - allocation + excess, rest: allocation - 48*MiB}
 	t.Logf("free on node 0: %d MiB, on node 1: %d MiB; allocated %d MiB, taken %d MiB", free[0]/MiB, free[1]/MiB, allocation/MiB, n.took/MiB)
 	n.holder = guaranteed("holder", allocation, 0)
 	n.holder.Containers[0].Args = []string{fmt.Sprint("touch=", 8*MiB), "wait=/ctl/go", fmt.Sprint("touch=", n.rest)}
@@ -111,6 +113,32 @@ func (n *crowd) takes(t *testing.T) {
 	write(t, "0", n.k.Dir(n.hog), "cpuset.cpus")
 	touchFile(t, n.k.Control(n.hog), "go")
 	said(t, n.k, n.hog, "app", fmt.Sprint("done touch=", n.took))
+}
+
+// isCovered has the plugin move the hog's memory off node 0, which owes at least 128 MiB more than it has.
+func (n *crowd) isCovered(t *testing.T) {
+	t.Helper()
+	eventually(t, "the deficit is shown", func() string {
+		out, _ := n.p.ask("status")
+		if !strings.Contains(out, "MORE THAN IT HAS") {
+			return out
+		}
+		return ""
+	})
+	if on := anonPages(t, n.k, n.hog, "app")[0]; uint64(on)*4096 < n.took*99/100 {
+		t.Fatalf("the hog has %d pages on node 0, fewer than the %d bytes that it took there", on, n.took)
+	}
+	n.p.change("coverDeficits: On")
+	eventually(t, "the hog's memory is off node 0, and status says why", func() string {
+		out, _ := n.p.ask("status")
+		if pages := anonPages(t, n.k, n.hog, "app"); pages[0] > 0 || !strings.Contains(out, "of it were moved off node 0 at ") {
+			return fmt.Sprint(pages, "\n", out)
+		}
+		return ""
+	})
+	if mems := ids(t, file(dirOf(t, n.k, n.hog, "app"), "cpuset.mems")); slices.Contains(mems, 0) {
+		t.Errorf("the hog's cpuset.mems is %v", mems)
+	}
 }
 
 // uses has the holder use all that it is allocated, on these nodes, and nobody be killed for it.

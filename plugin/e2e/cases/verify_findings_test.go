@@ -91,6 +91,20 @@ func (p *plugin) reload(lines ...string) {
 	}
 }
 
+// change is reload, and waits until the plugin says that the configuration is in force.
+func (p *plugin) change(lines ...string) {
+	p.t.Helper()
+	const inForce = "configuration in force"
+	before := strings.Count(p.output(), inForce)
+	p.reload(lines...)
+	eventually(p.t, strings.Join(lines, ", ")+" is in force", func() string {
+		if strings.Count(p.output(), inForce) == before {
+			return "it is not"
+		}
+		return ""
+	})
+}
+
 // rival writes a file again and again, as an agent does in a loop, until it is stopped.
 func rival(t *testing.T, text string, parts ...string) (stop func()) {
 	t.Helper()
