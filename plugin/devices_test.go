@@ -138,6 +138,34 @@ func TestMemoryOnTheNodeOfTheDevice(t *testing.T) {
 	}
 }
 
+// TestNetworkDevices: what the SR-IOV network device plugin gives a container is in its environment only. The kubelet is asked and
+// believed, not the environment.
+func TestNetworkDevices(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	kubelet := h.devicesAPI()
+	h.start()
+	network := func(p *testPod) *testPod {
+		p.devices, p.env = nil, []string{"PATH=/bin", "PCIDEVICE_VENDOR_COM_NIC=0000:81:00.1"}
+		return p
+	}
+	near, liar, small := network(kubelet.withGPU("near", gi, 1)), network(guaranteed("liar", gi)), network(kubelet.withGPU("small", gi, 1))
+	small.qos, small.adj, small.files = "burstable", 968, map[string]string{"cpuset.mems.effective": "0-1"}
+	h.deploy(near, liar, small)
+	for pod, want := range map[*testPod]string{near: "1", liar: "0", small: ""} {
+		if got := h.mems(pod); got != want {
+			t.Errorf("%s: cpuset.mems is %q, want %s", pod.name, got, want)
+		}
+		if n := kubelet.questions(pod.name); n != 1 {
+			t.Errorf("the kubelet was asked %d times for %s", n, pod.name)
+		}
+	}
+	wantAll(t, h.ask(0, "explain", "default/near"), "device vendor.com/gpu gpu-near on node 1 (kubelet)")
+	wantAll(t, h.ask(0, "explain", "default/small"), "started with the memory policy MPOL_PREFERRED_MANY 1 (device vendor.com/gpu gpu-small on node 1)")
+	if text := h.ask(0, "explain", "default/liar"); strings.Contains(text, "device") {
+		t.Errorf("a device that the kubelet does not know:\n%s", text)
+	}
+}
+
 func TestDevicesReplay(t *testing.T) {
 	h := newHost(t, cri.Options{}, testConfig)
 	kubelet := h.devicesAPI()

@@ -27,6 +27,7 @@ type testPod struct {
 	huge  uint64 // bytes of huge pages of 2Mi
 
 	devices []*api.LinuxDevice // in its container's spec
+	env     []string           // the same
 
 	annotations map[string]string
 
@@ -96,6 +97,7 @@ func (p *testPod) container() *api.Container {
 		Linux: &api.LinuxContainer{
 			Resources: resources, OomScoreAdj: &api.OptionalInt{Value: p.adj}, CgroupsPath: p.cgroupsPath(), Devices: p.devices,
 		},
+		Env: p.env,
 	}
 }
 

@@ -55,6 +55,8 @@ type Options struct {
 
 // Devices finds the NUMA nodes of containers' devices.
 type Devices interface {
+	// Wants reports whether Find has anything to ask about a container. It waits for nobody.
+	Wants(c devices.Container) bool
 	// Find returns the devices of a container, and of the others of its pod as far as they are known. It may wait until ctx ends.
 	Find(ctx context.Context, c devices.Container) devices.Pod
 	// Lookup returns what is known of a container's devices without asking anybody.

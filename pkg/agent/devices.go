@@ -11,7 +11,8 @@ import (
 // The kubelet is asked while the pod APIs are: together they have requestTimeout.
 func (a *Agent) findDevices(ctx context.Context, pod ledger.Pod, container ledger.Container) (wait func() devices.Pod) {
 	_, managed, _ := pod.Path()
-	if a.devices == nil || !managed || len(container.DeviceNodes)+len(container.CDIDevices) == 0 {
+	wanted := described(pod, container)
+	if a.devices == nil || !managed || !a.devices.Wants(wanted) {
 		return func() devices.Pod { return nil }
 	}
 	a.mu.Lock()
@@ -21,7 +22,7 @@ func (a *Agent) findDevices(ctx context.Context, pod ledger.Pod, container ledge
 	answer := make(chan devices.Pod, 1)
 	go func() {
 		defer cancel()
-		answer <- a.devices.Find(ctx, described(pod, container))
+		answer <- a.devices.Find(ctx, wanted)
 	}()
 	return func() devices.Pod { return <-answer }
 }
@@ -31,14 +32,13 @@ func (a *Agent) lookUpDevices(c ledger.Container) ledger.Container {
 	if a.devices != nil && len(c.DeviceNodes) > 0 {
 		c.Devices = a.devices.Lookup(devices.Container{Nodes: deviceNodes(c)})
 	}
-	c.DeviceNodes, c.CDIDevices = nil, nil
-	return c
+	return withoutSpec(c)
 }
 
 // withDevices is the container with its devices, for the ledger, and the devices of the others of its pod.
 func withDevices(container ledger.Container, found devices.Pod) (ledger.Container, devices.Pod) {
+	container = withoutSpec(container)
 	container.Devices = found[container.Name]
-	container.DeviceNodes, container.CDIDevices = nil, nil
 	delete(found, container.Name)
 	if len(found) == 0 {
 		found = nil
@@ -46,9 +46,16 @@ func withDevices(container ledger.Container, found devices.Pod) (ledger.Containe
 	return container, found
 }
 
+// withoutSpec is the container without what its devices are found by.
+func withoutSpec(c ledger.Container) ledger.Container {
+	c.DeviceNodes, c.CDIDevices, c.PCIDevices = nil, nil, false
+	return c
+}
+
 func described(pod ledger.Pod, container ledger.Container) devices.Container {
 	return devices.Container{
-		UID: pod.Key(), Namespace: pod.Namespace, Pod: pod.Name, Name: container.Name, CDI: container.CDIDevices, Nodes: deviceNodes(container),
+		UID: pod.Key(), Namespace: pod.Namespace, Pod: pod.Name, Name: container.Name,
+		CDI: container.CDIDevices, Nodes: deviceNodes(container), PCI: container.PCIDevices,
 	}
 }
 

@@ -20,6 +20,8 @@ type gpus struct {
 	finds          atomic.Int64
 }
 
+func (*gpus) Wants(c devices.Container) bool { return len(c.Nodes) > 0 }
+
 func (g *gpus) Find(ctx context.Context, c devices.Container) devices.Pod {
 	g.finds.Add(1)
 	if g.wait {

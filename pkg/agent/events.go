@@ -113,9 +113,9 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 		return ledger.Adjustment{}, err
 	}
 	a.rereadClaims(ctx, pod, container)
+	container, others := withDevices(container, found())
 	free, mems := a.freePages(pod, container), a.podMems(pod, container)
 	a.observeCover()
-	container, others := withDevices(container, found())
 	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems}
 	decide := func() (ledger.Effects, checkpoint.Ticket) {
 		return a.decide(pod, func(known podinfo.Answer) ledger.Event {

@@ -90,6 +90,8 @@ func TestWhichContainersAreMovedOffTheirGroup(t *testing.T) {
 // nearAll finds a device for each container that is near both nodes.
 type nearAll struct{}
 
+func (nearAll) Wants(devices.Container) bool { return true }
+
 func (nearAll) Find(_ context.Context, c devices.Container) devices.Pod {
 	return devices.Pod{c.Name: nearAll{}.Lookup(c)}
 }

@@ -38,10 +38,9 @@ type Container struct {
 	// Nodes are its device nodes, CDI the names of its CDI devices.
 	Nodes []Node
 	CDI   []string
+	// PCI is set where its environment names PCI devices. Whoever writes the pod may say so: the kubelet is asked, and believed.
+	PCI bool
 }
-
-// has reports whether the container has devices at all.
-func (c Container) has() bool { return len(c.Nodes) > 0 || len(c.CDI) > 0 }
 
 // Pod are the devices of a pod's containers, as far as they are known, by container name.
 type Pod map[string][]topologymanager.Device
@@ -78,10 +77,13 @@ func New(o Options) *Finder {
 // Close ends the connection to the kubelet.
 func (f *Finder) Close() error { return f.kubelet.close() }
 
+// Wants reports whether a container may have devices, so that Find asks for them. It waits for nobody.
+func (f *Finder) Wants(c Container) bool { return len(c.Nodes) > 0 || len(c.CDI) > 0 || c.PCI }
+
 // Find returns the devices of a container, and of the others of its pod as far as the kubelet knows them. Nothing is asked for a
 // container without devices. It ends with ctx: then sysfs is what is left.
 func (f *Finder) Find(ctx context.Context, c Container) Pod {
-	if !c.has() {
+	if !f.Wants(c) {
 		return nil
 	}
 	answer := make(chan Pod, 1)

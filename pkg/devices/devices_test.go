@@ -247,6 +247,16 @@ func TestFind(t *testing.T) {
 			if got := f.Find(t.Context(), Container{UID: "v", Namespace: "n", Pod: "p", Name: "c"}); got != nil {
 				t.Errorf("without devices: %+v", got)
 			}
+			var network []topologymanager.Device // without a device node only the kubelet knows it
+			for _, d := range test.want {
+				if d.Source == SourceKubelet {
+					network = append(network, d)
+				}
+			}
+			c = Container{UID: "w", Namespace: "n", Pod: "p", Name: "c", PCI: true}
+			if got := f.Find(t.Context(), c)["c"]; !reflect.DeepEqual(got, network) {
+				t.Errorf("that names a PCI device: got %+v, want %+v", got, network)
+			}
 		})
 	}
 }

@@ -45,7 +45,7 @@ func (p MemoryPolicy) String() string {
 	return strings.TrimSpace(string(p.Mode) + " " + p.Nodes.String())
 }
 
-// SetsMemoryPolicies reports whether a new container of a pod may start with a memory policy.
+// SetsMemoryPolicies reports whether a new container of a pod, whose devices are known, may start with a memory policy.
 func (l *Ledger) SetsMemoryPolicies(pod Pod, c Container) bool {
 	brought := pod.Brought
 	if p := l.pods[pod.Key()]; p != nil && brought == nil {
@@ -53,7 +53,7 @@ func (l *Ledger) SetsMemoryPolicies(pod Pod, c Container) bool {
 	}
 	path, _, _ := pod.Path()
 	asks := brought != nil && !brought.Annotations.Empty()
-	near := path.Class != memoryqos.Guaranteed && len(c.DeviceNodes)+len(c.CDIDevices) > 0
+	near := path.Class != memoryqos.Guaranteed && len(c.Devices) > 0
 	return l.runtime.MemoryPolicies && (asks || near || l.resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
 }
 

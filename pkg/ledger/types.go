@@ -65,10 +65,11 @@ type Container struct {
 	Resources   Resources
 	// Claims are the parts of resource claims that it uses.
 	Claims []ClaimRef
-	// DeviceNodes and CDIDevices are what its spec has. They are for the driver, which finds out what they are; a Step reads
-	// Devices only.
+	// DeviceNodes and CDIDevices are what its spec has, and PCIDevices is set where its environment names PCI devices. They are for
+	// the driver, which finds out what they are; a Step reads Devices only.
 	DeviceNodes []DeviceNode
 	CDIDevices  []string
+	PCIDevices  bool
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device
 }

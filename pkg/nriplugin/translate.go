@@ -1,6 +1,9 @@
 package nriplugin
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/containerd/nri/pkg/api"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -44,6 +47,7 @@ func ContainerOf(container *api.Container) ledger.Container {
 		Claims:      ledger.ClaimRefs(cdiDevicesOf(container), container.GetEnv()),
 		DeviceNodes: deviceNodesOf(linux),
 		CDIDevices:  cdiDevicesOf(container),
+		PCIDevices:  namesPCIDevices(container.GetEnv()),
 	}
 }
 
@@ -76,6 +80,23 @@ func cdiDevicesOf(container *api.Container) (names []string) {
 		}
 	}
 	return names
+}
+
+// pciVariable begins the names of the environment variables by which the SR-IOV network device plugin tells a container its
+// devices. Network devices have no other sign in the container's spec.
+// https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin#pod-device-information
+const pciVariable = "PCIDEVICE_"
+
+// mostVariables bounds the environment that is looked at. What device plugins add is behind the image's variables and before those
+// of the pod's spec.
+const mostVariables = 1024
+
+// namesPCIDevices reports whether an environment has such a variable. Anybody may set one: it is a reason to ask the kubelet, and
+// its value is not read.
+func namesPCIDevices(environment []string) bool {
+	return slices.ContainsFunc(environment[:min(len(environment), mostVariables)], func(variable string) bool {
+		return strings.HasPrefix(variable, pciVariable)
+	})
 }
 
 func stateOf(state api.ContainerState) ledger.State {

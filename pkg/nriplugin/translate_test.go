@@ -1,6 +1,7 @@
 package nriplugin
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/containerd/nri/pkg/api"
@@ -98,6 +99,14 @@ func TestContainerOf(t *testing.T) {
 				Resources: &api.LinuxResources{Devices: []*api.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}},
 			}},
 			ledger.Container{},
+		},
+		"the SR-IOV network device plugin's variables": {
+			&api.Container{Env: []string{"PATH=/bin", "PCIDEVICE_INTEL_COM_SRIOV=0000:03:02.1,0000:03:04.3"}},
+			ledger.Container{PCIDevices: true},
+		},
+		"other variables": {&api.Container{Env: []string{"PCIDEVICE=0000:03:02.1", "A=PCIDEVICE_B", "pcidevice_a="}}, ledger.Container{}},
+		"a variable beyond those that are read": {
+			&api.Container{Env: append(slices.Repeat([]string{"A=b"}, mostVariables), "PCIDEVICE_A=0000:03:02.1")}, ledger.Container{},
 		},
 		"no limit named": {
 			&api.Container{State: api.ContainerState_CONTAINER_PAUSED, Linux: &api.LinuxContainer{Resources: &api.LinuxResources{}}},
