@@ -1,6 +1,6 @@
 // Package devices finds the NUMA nodes of containers' devices. It asks the kubelet's PodResources API, which knows what device
 // plugins say of their devices' topology, and looks up the device nodes in a container's spec in sysfs: those of device plugins
-// without a topology, of resource claims, and of CDI devices.
+// without a topology, of resource claims, and of CDI devices. Slices know what the drivers of resource claims publish.
 // https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
 package devices
 
@@ -18,8 +18,9 @@ import (
 
 // The sources of a device's nodes, as they are shown.
 const (
-	SourceKubelet = "kubelet"
-	SourceSysfs   = "sysfs"
+	SourceKubelet       = "kubelet"
+	SourceSysfs         = "sysfs"
+	SourceResourceSlice = "resourceslice"
 )
 
 // Node is a device node in a container's spec.
@@ -51,6 +52,8 @@ type Options struct {
 	Socket string
 	// Sysfs is the root of sysfs; empty looks nothing up.
 	Sysfs string
+	// Slices are nil where no ResourceSlices are read.
+	Slices *Slices
 	// Log is nil for logrus' standard logger. The kubelet's coming and going is logged, not each question.
 	Log logrus.FieldLogger
 	// Now is the clock; nil is time.Now.
@@ -61,6 +64,7 @@ type Options struct {
 type Finder struct {
 	kubelet *kubelet
 	sysfs   sysfs
+	slices  *Slices // nil has none
 }
 
 // New returns a Finder. The kubelet's socket may appear later, or never.
@@ -71,41 +75,48 @@ func New(o Options) *Finder {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Finder{kubelet: newKubelet(o), sysfs: sysfs{root: o.Sysfs}}
+	return &Finder{kubelet: newKubelet(o), sysfs: sysfs{root: o.Sysfs}, slices: o.Slices}
 }
 
 // Close ends the connection to the kubelet.
 func (f *Finder) Close() error { return f.kubelet.close() }
 
-// Wants reports whether a container may have devices, so that Find asks for them. It waits for nobody.
-func (f *Finder) Wants(c Container) bool { return len(c.Nodes) > 0 || len(c.CDI) > 0 || c.PCI }
+// Wants reports whether a container may have devices, so that Find asks for them. Of devices of resource claims its spec need not
+// show anything: with ResourceSlices any container may. It waits for nobody.
+func (f *Finder) Wants(c Container) bool {
+	return len(c.Nodes) > 0 || len(c.CDI) > 0 || c.PCI || f.slices.any()
+}
 
 // Find returns the devices of a container, and of the others of its pod as far as the kubelet knows them. Nothing is asked for a
-// container without devices. It ends with ctx: then sysfs is what is left.
+// container without devices. It ends with ctx: then what is known without waiting is left.
 func (f *Finder) Find(ctx context.Context, c Container) Pod {
 	if !f.Wants(c) {
 		return nil
 	}
-	answer := make(chan Pod, 1)
-	go func() { answer <- f.find(ctx, c) }()
+	answer := make(chan known, 1)
+	go func() { answer <- f.kubelet.pod(ctx, c) }()
 	select {
-	case pod := <-answer:
-		return pod
+	case known := <-answer:
+		return f.complete(ctx, c, known)
 	case <-ctx.Done():
-		return Pod{c.Name: f.sysfs.devices(c.Nodes)}
+		return f.complete(ctx, c, known{})
 	}
 }
 
-func (f *Finder) find(ctx context.Context, c Container) Pod {
-	known := f.kubelet.pod(ctx, c)
+// complete adds to what the kubelet knows of a pod what it does not know.
+func (f *Finder) complete(ctx context.Context, c Container, known known) Pod {
 	pod := maps.Clone(known.devices)
 	if pod == nil {
 		pod = Pod{}
 	}
-	if placed(pod[c.Name]) && !known.claims[c.Name] {
-		return pod
+	if !placed(pod[c.Name]) || len(known.claims[c.Name]) > 0 {
+		pod[c.Name] = slices.Concat(pod[c.Name], f.sysfs.devices(c.Nodes))
 	}
-	pod[c.Name] = slices.Concat(pod[c.Name], f.sysfs.devices(c.Nodes))
+	for name, claims := range known.claims {
+		if found := f.slices.devices(ctx, c.UID, claims); len(found) > 0 {
+			pod[name] = slices.Concat(pod[name], found)
+		}
+	}
 	return pod
 }
 

@@ -286,10 +286,10 @@ func TestASlowKubelet(t *testing.T) {
 	if got := f.Find(ctx, c); placed(got["c"]) {
 		t.Errorf("a slow kubelet answers %+v", got)
 	}
-	for k := f.kubelet; ; {
-		k.mu.Lock()
-		lost := k.lost
-		k.mu.Unlock()
+	for turns := &f.kubelet.turns; ; {
+		turns.mu.Lock()
+		lost := turns.lost
+		turns.mu.Unlock()
 		if lost {
 			break
 		}

@@ -31,28 +31,21 @@ const DefaultKubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 type kubelet struct {
 	socket string
 	log    logrus.FieldLogger
-	now    func() time.Time
+	turns  turns
 	pods   cache[string, known] // by UID: a pod's devices never change
 
-	mu     sync.Mutex
-	conn   *grpc.ClientConn
-	lost   bool // the last question was not answered, and that is logged
-	pause  time.Duration
-	until  time.Time // not asked before
-	trying bool      // the one question after a pause is under way
+	mu   sync.Mutex
+	conn *grpc.ClientConn
 }
 
 // known are the devices that the kubelet knows of a pod.
 type known struct {
 	devices Pod
-	// claims are the containers with resource claims: the API has no topology of their devices.
-	claims map[string]bool
+	// claims are the containers' resource claims: the API has no topology of their devices.
+	claims map[string][]claim
 }
 
-// A kubelet that does not answer is not asked for a while, so that it does not cost every create its wait.
 const (
-	firstPause   = time.Second
-	longestPause = time.Minute
 	// connectTimeout is longer than any question: what ends a question on a busy node is its own deadline.
 	connectTimeout = 5 * time.Second
 	// mostDevices bounds what is read of a container's devices.
@@ -60,7 +53,7 @@ const (
 )
 
 func newKubelet(o Options) *kubelet {
-	return &kubelet{socket: o.Socket, log: o.Log, now: o.Now}
+	return &kubelet{socket: o.Socket, log: o.Log, turns: turns{now: o.Now}}
 }
 
 // pod asks for a pod's devices, once. What is not known is empty.
@@ -71,7 +64,7 @@ func (k *kubelet) pod(ctx context.Context, c Container) known {
 	if answer, ok := k.pods.get(c.UID); ok {
 		return answer
 	}
-	if !k.allowed() {
+	if !k.turns.allowed() {
 		return known{}
 	}
 	answer, err := k.ask(ctx, c)
@@ -84,33 +77,9 @@ func (k *kubelet) pod(ctx context.Context, c Container) known {
 	return result
 }
 
-// allowed reports whether the kubelet may be asked now.
-func (k *kubelet) allowed() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.pause == 0 {
-		return true
-	}
-	if k.trying || k.now().Before(k.until) {
-		return false
-	}
-	k.trying = true
-	return true
-}
-
 // ended notes how a question ended.
 func (k *kubelet) ended(err error) {
-	k.mu.Lock()
-	news := k.lost != (err != nil)
-	k.lost, k.trying = err != nil, false
-	if err == nil {
-		k.pause = 0
-	} else {
-		k.pause = min(max(2*k.pause, firstPause), longestPause)
-		k.until = k.now().Add(k.pause)
-	}
-	k.mu.Unlock()
-	switch {
+	switch news := k.turns.ended(err); {
 	case !news:
 	case err != nil:
 		k.log.WithError(err).Info("the kubelet's PodResources API does not answer: devices are looked up in sysfs")
@@ -184,7 +153,7 @@ func (k *kubelet) close() error {
 
 // read takes the devices from an answer. The kubelet has an entry for each device and each of its nodes, in no order.
 func read(answer *podresources.PodResources) known {
-	result := known{devices: Pod{}, claims: map[string]bool{}}
+	result := known{devices: Pod{}, claims: map[string][]claim{}}
 	for _, container := range answer.GetContainers() {
 		type device struct{ resource, id string }
 		nodes := map[device]nodeset.Set{}
@@ -203,11 +172,24 @@ func read(answer *podresources.PodResources) known {
 		if len(devices) > 0 {
 			result.devices[container.GetName()] = topologymanager.Join(devices)
 		}
-		if len(container.GetDynamicResources()) > 0 {
-			result.claims[container.GetName()] = true
+		if claims := container.GetDynamicResources(); len(claims) > 0 {
+			result.claims[container.GetName()] = readClaims(claims)
 		}
 	}
 	return result
+}
+
+func readClaims(from []*podresources.DynamicResource) (claims []claim) {
+	for _, resource := range from[:min(len(from), mostClaims)] {
+		read := claim{namespace: resource.GetClaimNamespace(), name: resource.GetClaimName()}
+		for _, device := range resource.GetClaimResources() {
+			if len(read.devices) < mostDevices {
+				read.devices = append(read.devices, claimedDevice{device.GetDriverName(), device.GetPoolName(), device.GetDeviceName()})
+			}
+		}
+		claims = append(claims, read)
+	}
+	return claims
 }
 
 func nodesOf(topology *podresources.TopologyInfo) (nodes nodeset.Set) {

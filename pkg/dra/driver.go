@@ -29,7 +29,8 @@ import (
 // same and draw all API groups and their informers into the binary, 11 MB of them.
 func NewClient(config *rest.Config) (rest.Interface, error) {
 	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(resourceapi.SchemeGroupVersion, &resourceapi.ResourceClaim{}, &resourceapi.ResourceSlice{})
+	scheme.AddKnownTypes(resourceapi.SchemeGroupVersion, &resourceapi.ResourceClaim{},
+		&resourceapi.ResourceSlice{}, &resourceapi.ResourceSliceList{})
 	metav1.AddToGroupVersion(scheme, resourceapi.SchemeGroupVersion)
 	config = rest.CopyConfig(config)
 	config.APIPath, config.GroupVersion = "/apis", &resourceapi.SchemeGroupVersion

@@ -1,0 +1,70 @@
+package devices
+
+import (
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// published is what is kept of a ResourceSlice.
+type published struct {
+	driver, pool string
+	generation   int64
+	nodes        map[string]nodeset.Set // by device; one that is on no node is left out
+}
+
+// numaAttributes are the names of the attribute with a device's NUMA node, in their order: Kubernetes' own, standard from 1.37, the
+// driver's, and the one that network and CPU drivers have agreed on before. A name without a domain is in the driver's.
+func numaAttributes(driver string) []resourceapi.QualifiedName {
+	return []resourceapi.QualifiedName{
+		"resource.kubernetes.io/numaNode", resourceapi.QualifiedName(driver + "/numaNode"), "numaNode", "dra.net/numaNode",
+	}
+}
+
+// readSlice keeps the NUMA nodes of a slice's devices. strange names a device on a node that the machine does not have, which is
+// left out.
+func readSlice(slice *resourceapi.ResourceSlice, machine nodeset.Set) (kept published, strange string) {
+	kept = published{driver: slice.Spec.Driver, pool: slice.Spec.Pool.Name, generation: slice.Spec.Pool.Generation}
+	names := numaAttributes(kept.driver)
+	for i := range slice.Spec.Devices[:min(len(slice.Spec.Devices), resourceapi.ResourceSliceMaxDevices)] {
+		device := &slice.Spec.Devices[i]
+		nodes, err := numaNodes(device.Attributes, names, machine)
+		switch {
+		case err != nil:
+			strange = fmt.Sprintf("device %s in pool %s: %v", device.Name, kept.pool, err)
+		case !nodes.Empty():
+			if kept.nodes == nil {
+				kept.nodes = map[string]nodeset.Set{}
+			}
+			kept.nodes[device.Name] = nodes
+		}
+	}
+	return kept, strange
+}
+
+// numaNodes reads the first of the attributes that is there: a node, or a list of nodes that the device is near. Drivers publish -1
+// for a device of no node, as the kernel does.
+func numaNodes(attributes map[resourceapi.QualifiedName]resourceapi.DeviceAttribute, names []resourceapi.QualifiedName, machine nodeset.Set) (nodes nodeset.Set, err error) {
+	for _, name := range names {
+		attribute := attributes[name]
+		values := attribute.IntValues
+		if attribute.IntValue != nil {
+			values = []int64{*attribute.IntValue}
+		}
+		for _, value := range values {
+			switch {
+			case value == -1:
+			case value < 0 || value >= nodeset.Max || !machine.Has(int(value)):
+				return 0, fmt.Errorf("attribute %s is %d, this machine has the NUMA nodes %s", name, value, machine)
+			default:
+				nodes |= nodeset.Of(int(value))
+			}
+		}
+		if len(values) > 0 {
+			return nodes, nil
+		}
+	}
+	return 0, nil
+}
