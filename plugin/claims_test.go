@@ -109,7 +109,26 @@ func answer[T any](w http.ResponseWriter, object *T) {
 	json.NewEncoder(w).Encode(object)
 }
 
+// watch sends what changes from now on. A list is not streamed, and has the slices of the node that is asked for.
 func (s *claimsServer) watch(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	if query.Get("sendInitialEvents") == "true" {
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		json.NewEncoder(w).Encode(metav1.Status{Status: "Failure", Reason: metav1.StatusReasonInvalid, Code: http.StatusUnprocessableEntity})
+		return
+	}
+	if query.Get("watch") != "true" {
+		list := &resourceapi.ResourceSliceList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}
+		s.mu.Lock()
+		for _, slice := range s.slices {
+			if query.Get("fieldSelector") == "spec.nodeName="+*slice.Spec.NodeName {
+				list.Items = append(list.Items, *slice)
+			}
+		}
+		s.mu.Unlock()
+		answer(w, list)
+		return
+	}
 	events := make(chan metav1.WatchEvent, 100)
 	s.mu.Lock()
 	s.watchers[events] = true
@@ -194,10 +213,14 @@ type claimsHost struct {
 	api *claimsServer
 }
 
+func kubeconfig(server string) string {
+	return "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '" + server + "'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n"
+}
+
 func newClaimsHost(t testing.TB) *claimsHost {
 	s := newClaimsServer(t)
 	h := newHost(t, cri.Options{}, "")
-	h.write("kubeconfig", "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '"+s.server.URL+"'}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n")
+	h.write("kubeconfig", kubeconfig(s.server.URL))
 	h.write("config.yaml", "kubeconfig: "+h.path("kubeconfig")+"\nnodeName: worker\nrequestSources: [oomscore]\ntopologyManagerPolicy: single-numa-node\ndra: {enabled: true}\n")
 	must(t, os.Mkdir(h.path("registry"), 0o755))
 	h.flags = append(h.flags, "--plugin-registry", h.path("registry"), "--cdi-dir", h.path("cdi"))

@@ -68,7 +68,7 @@ func topologyClient(c config.Config) (rest.Interface, string, error) {
 	return client, node, err
 }
 
-// claimsClient reads claims and writes the slice of the node that it names.
+// claimsClient reads claims and slices, and writes the slice of the node that it names.
 func claimsClient(c config.Config) (rest.Interface, string, error) {
 	credentials, node, err := apiClient(c)
 	if err != nil {
@@ -113,6 +113,10 @@ func checkClients(c config.Config) (warnings []string, err error) {
 	if c.DRA.Enabled {
 		_, _, err := claimsClient(c)
 		note("dra", err)
+	}
+	if c.ResourceSlices.Enabled {
+		_, _, err := claimsClient(c)
+		note("resourceSlices", err)
 	}
 	return warnings, strictyaml.Join(errs...)
 }

@@ -52,6 +52,7 @@ type daemon struct {
 	tree     *cgroup.Tree
 	watcher  *cgroup.Watcher
 	devices  *devices.Finder
+	slices   *devices.Slices // nil unless the configuration wants them
 	plugin   *nriplugin.Plugin
 	metrics  *metrics.Metrics
 	recorder *recording.Recorder    // nil where nothing is recorded
@@ -92,7 +93,12 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 	if err := os.MkdirAll(options.stateDir, 0o700); err != nil {
 		d.log.WithError(err).Error("the state folder cannot be made")
 	}
-	d.devices = devices.New(devices.Options{Socket: options.kubeletDevices, Sysfs: options.sysfs, Log: d.log})
+	if options.config.ResourceSlices.Enabled {
+		if err := d.readSlices(); err != nil {
+			return nil, fmt.Errorf("resourceSlices: %w", err)
+		}
+	}
+	d.devices = devices.New(devices.Options{Socket: options.kubeletDevices, Sysfs: options.sysfs, Slices: d.slices, Log: d.log})
 	with := agent.Options{
 		Config: options.config, Machine: options.machine, Sysfs: options.sysfs, StateDir: options.stateDir,
 		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Devices: d.devices, Log: d.log,

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -28,13 +31,14 @@ type devicesAPI struct {
 
 	mu    sync.Mutex
 	nodes map[string]int64 // of the one GPU of the pods with one
-	asked map[string]int   // by pod
-	hold  chan struct{}    // answers wait for it; nil answers at once
+	claim map[string]*podresources.DynamicResource
+	asked map[string]int // by pod
+	hold  chan struct{}  // answers wait for it; nil answers at once
 }
 
 func (h *host) devicesAPI() *devicesAPI {
 	h.t.Helper()
-	a := &devicesAPI{nodes: map[string]int64{}, asked: map[string]int{}}
+	a := &devicesAPI{nodes: map[string]int64{}, claim: map[string]*podresources.DynamicResource{}, asked: map[string]int{}}
 	listener, err := net.Listen("unix", h.path("devices.sock"))
 	must(h.t, err)
 	server := grpc.NewServer()
@@ -48,6 +52,7 @@ func (a *devicesAPI) Get(ctx context.Context, request *podresources.GetPodResour
 	a.mu.Lock()
 	a.asked[request.GetPodName()]++
 	node, has := a.nodes[request.GetPodName()]
+	claim := a.claim[request.GetPodName()]
 	hold := a.hold
 	a.mu.Unlock()
 	if hold != nil {
@@ -56,6 +61,12 @@ func (a *devicesAPI) Get(ctx context.Context, request *podresources.GetPodResour
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
+	}
+	if claim != nil {
+		return &podresources.GetPodResourcesResponse{PodResources: &podresources.PodResources{
+			Name: request.GetPodName(), Namespace: request.GetPodNamespace(),
+			Containers: []*podresources.ContainerResources{{Name: "app", DynamicResources: []*podresources.DynamicResource{claim}}},
+		}}, nil
 	}
 	if !has {
 		return nil, grpcstatus.Error(codes.NotFound, "no such pod")
@@ -164,6 +175,79 @@ func TestNetworkDevices(t *testing.T) {
 	if text := h.ask(0, "explain", "default/liar"); strings.Contains(text, "device") {
 		t.Errorf("a device that the kubelet does not know:\n%s", text)
 	}
+}
+
+// TestNetworkDevicesOfClaims: a driver moves a network device into the pod, and nothing into the container. The kubelet knows the
+// claim, at most with the names of the devices; where they are is in the driver's ResourceSlice.
+func TestNetworkDevicesOfClaims(t *testing.T) {
+	server := newClaimsServer(t)
+	h := newHost(t, cri.Options{}, "")
+	h.write("config.yaml", testConfig+"resourceSlices: {enabled: true}\nnodeName: worker\nkubeconfig: "+h.path("kubeconfig")+"\n")
+	h.write("kubeconfig", kubeconfig(server.server.URL))
+	server.publish("worker", "eth1", 1)
+	server.publish("other", "eth0", 1)
+	server.claims["default/moved"] = &resourceapi.ResourceClaim{Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+		Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{{Driver: "dra.net", Pool: "worker", Device: "eth1"}}}}}}
+	kubelet := h.devicesAPI()
+	claim := func(name string, devices ...string) *podresources.DynamicResource {
+		claim := &podresources.DynamicResource{ClaimName: name, ClaimNamespace: "default"}
+		for _, device := range devices {
+			claim.ClaimResources = append(claim.ClaimResources, &podresources.ClaimResource{DriverName: "dra.net", PoolName: "worker", DeviceName: device})
+		}
+		return claim
+	}
+	kubelet.claim["moved"], kubelet.claim["named"], kubelet.claim["elsewhere"] = claim("moved"), claim("any", "eth1"), claim("any", "eth0")
+	h.start()
+	eventually(t, "the slices are known", func() bool {
+		var document status.Document
+		must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
+		return reflect.DeepEqual(document.DeviceSources, []status.DeviceSource{{Source: "resourceslice", Connected: true}})
+	})
+	moved, named, elsewhere, plain := guaranteed("moved", gi), guaranteed("named", gi), guaranteed("elsewhere", gi), guaranteed("plain", gi)
+	small := guaranteed("small", gi)
+	small.qos, small.adj, small.files = "burstable", 968, map[string]string{"cpuset.mems.effective": "0-1"}
+	kubelet.claim["small"] = claim("moved")
+	h.deploy(moved, named, elsewhere, plain, small)
+	for pod, want := range map[*testPod]string{moved: "1", named: "1", elsewhere: "0", plain: "0", small: ""} {
+		if got := h.mems(pod); got != want {
+			t.Errorf("%s: cpuset.mems is %q, want %s", pod.name, got, want)
+		}
+		if n := kubelet.questions(pod.name); n != 1 && pod != plain {
+			t.Errorf("the kubelet was asked %d times for %s", n, pod.name)
+		}
+	}
+	wantAll(t, h.ask(0, "explain", "default/moved"), "device dra.net eth1 on node 1 (resourceslice)")
+	wantAll(t, h.ask(0, "explain", "default/small"), "started with the memory policy MPOL_PREFERRED_MANY 1 (device dra.net eth1 on node 1)")
+	if text := h.ask(0, "explain", "default/elsewhere"); strings.Contains(text, "device") {
+		t.Errorf("a device of another node's slice:\n%s", text)
+	}
+}
+
+// TestSlicesThatCannotBeRead: nothing waits for the API server, and who looks learns why the source knows nothing.
+func TestSlicesThatCannotBeRead(t *testing.T) {
+	h := newHost(t, cri.Options{}, "")
+	h.write("config.yaml", testConfig+"resourceSlices: {enabled: true}\nnodeName: worker\nkubeconfig: "+h.path("kubeconfig")+"\n")
+	h.write("kubeconfig", kubeconfig("http://127.0.0.1:1"))
+	kubelet := h.devicesAPI()
+	kubelet.claim["moved"] = &podresources.DynamicResource{ClaimName: "moved", ClaimNamespace: "default"}
+	plugin := h.start()
+	h.shows("device source resourceslice cannot be read (", "status")
+	moved := guaranteed("moved", gi)
+	h.deploy(moved)
+	if got, n := h.mems(moved), kubelet.questions("moved"); got != "0" || n != 0 {
+		t.Errorf("cpuset.mems is %q, and the kubelet was asked %d times", got, n)
+	}
+	said(plugin, "this node's ResourceSlices cannot be followed: NUMA nodes of devices come from the kubelet and sysfs")
+}
+
+// publish keeps a network driver's slice of a node, with one device.
+func (s *claimsServer) publish(node, device string, numaNode int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.slices[node+"-dra.net"] = &resourceapi.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node + "-dra.net"}, Spec: resourceapi.ResourceSliceSpec{
+		Driver: "dra.net", NodeName: &node, Pool: resourceapi.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1},
+		Devices: []resourceapi.Device{{Name: device, Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{"dra.net/numaNode": {IntValue: &numaNode}}}},
+	}}
 }
 
 func TestDevicesReplay(t *testing.T) {

@@ -119,6 +119,7 @@ func startKeys(was, now config.Config) (keys []string) {
 		{"kubeconfig", was.Kubeconfig, now.Kubeconfig},
 		{"nodeName", was.NodeName, now.NodeName},
 		{"recordingSize", was.RecordingSize, now.RecordingSize},
+		{"resourceSlices.enabled", was.ResourceSlices.Enabled, now.ResourceSlices.Enabled},
 		{"podResources.enabled", was.PodResources.Enabled, now.PodResources.Enabled},
 		{"events.enabled", was.Events.Enabled, now.Events.Enabled},
 		{"nodeResourceTopology.enabled", was.NodeResourceTopology.Enabled, now.NodeResourceTopology.Enabled},

@@ -16,6 +16,7 @@ func TestKeysThatNeedARestart(t *testing.T) {
 		"requestSources: [kubelet]\nkubeconfig: /nowhere\nnodeName: other":               "kubeconfig nodeName",
 		"requestSources: [kubelet]\npodResources: {enabled: false}":                      "podResources.enabled",
 		"requestSources: [kubelet, swap]\nevents: {enabled: true}":                       "events.enabled",
+		"requestSources: [kubelet]\nresourceSlices: {enabled: true}":                     "resourceSlices.enabled",
 		"requestSources: [kubelet]\nnodeResourceTopology: {enabled: true, interval: 1m}": "nodeResourceTopology.enabled nodeResourceTopology.interval",
 	} {
 		parse := func(lines string) config.Config {

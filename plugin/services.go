@@ -10,10 +10,12 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/history"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podresources"
@@ -34,6 +36,9 @@ func (d *daemon) services() ([]part, error) {
 		Migrations: d.agent.Migrations,
 		Tree:       d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: nodeName(d.options.config), PreInstalled: d.options.launched}
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Migrations: d.agent.Migrations, Containers: counters, Version: version}
+	if d.slices != nil {
+		sources.Devices = d.deviceSources
+	}
 	if d.recorder != nil {
 		sources.Recording = d.recorded
 	}
@@ -52,6 +57,9 @@ func (d *daemon) services() ([]part, error) {
 		},
 	})
 	parts := []part{hour.Run}
+	if d.slices != nil {
+		parts = append(parts, d.slices.Run)
+	}
 	if d.options.metricsAddress != "" {
 		listener, err := admin.ListenTCP(d.options.metricsAddress)
 		if err != nil {
@@ -94,6 +102,25 @@ func (d *daemon) services() ([]part, error) {
 		parts = append(parts, driver...)
 	}
 	return parts, nil
+}
+
+// readSlices prepares the reading of this node's ResourceSlices.
+func (d *daemon) readSlices() error {
+	client, node, err := claimsClient(d.options.config)
+	if err != nil {
+		return err
+	}
+	var nodes nodeset.Set
+	for _, n := range d.options.machine.Nodes {
+		nodes |= nodeset.Of(n.ID)
+	}
+	d.slices = devices.NewSlices(devices.SlicesOptions{Client: client, Node: node, Own: d.options.config.DRA.Driver, Nodes: nodes, Log: d.log})
+	return nil
+}
+
+func (d *daemon) deviceSources() []status.DeviceSource {
+	connected, problem := d.slices.State()
+	return []status.DeviceSource{{Source: devices.SourceResourceSlice, Connected: connected, Problem: problem}}
 }
 
 // rejections counts containers and resizes refused since the daemon started, whatever the reason.

@@ -81,7 +81,8 @@ topologyManagerPolicy: restricted
 `, n.path("kubeconfig"), name, settings), 0o644))
 	n.process = exec.Command(plugin(n.t), "run", "--nri-socket", n.path("nri.sock"), "--state-dir", n.path("state"),
 		"--cgroups", n.path("cgroups"), "--plain-cgroups", "--machine", n.path("machine.yaml"),
-		"--config", n.path("config.yaml"), "--metrics-address", "", "--plugin-registry", n.path("registry"), "--cdi-dir", n.path("cdi"))
+		"--config", n.path("config.yaml"), "--metrics-address", "", "--plugin-registry", n.path("registry"), "--cdi-dir", n.path("cdi"),
+		"--kubelet-podresources-socket", n.path("devices.sock"))
 	n.log = start(t, n.process)
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()

@@ -34,12 +34,14 @@ func TestTheChartsRightsAreWhatIsNeeded(t *testing.T) {
 	must(t, err)
 	_, err = client.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}, metav1.CreateOptions{})
 	must(t, err)
+	publishNetwork(t, client)
 	config, granted := grant(t, client, admin)
 	n := newNode(t, config, machine, `
 requestSources: [apiserver]
 nodeResourceTopology: {enabled: true, interval: 1s}
 events: {enabled: true}
 dra: {enabled: true}
+resourceSlices: {enabled: true}
 onTermination: Rollback
 `)
 	n.objects = objectsOf(t, admin)
@@ -69,11 +71,12 @@ onTermination: Rollback
 	must(t, err)
 	published(t, client)
 	n.claim(client, "claim")
+	n.withNetwork(createPod(t, client, "network", "1Gi"))
 	must(t, n.process.Process.Signal(syscall.SIGTERM))
 	must(t, n.process.Wait())
 
 	used := rightsUsed(t, audit, "system:serviceaccount:kube-system:nri-memory-manager")
-	used["list pods"] = true // where the server cannot stream the list into the watch
+	used["list pods"], used["list resourceslices"] = true, true // where the server cannot stream the list into the watch
 	if difference := cmp.Diff(granted, slices.Sorted(maps.Keys(used))); difference != "" {
 		t.Errorf("the rights that the chart gives (-) and that were used (+) differ:\n%s", difference)
 	}
@@ -196,7 +199,7 @@ func grant(t *testing.T, client kubernetes.Interface, admin *rest.Config) (confi
 	config = rest.CopyConfig(admin)
 	config.BearerToken = token.Status.Token
 	slices.Sort(rights)
-	return config, rights
+	return config, slices.Compact(rights)
 }
 
 // createPod creates a Guaranteed pod in the API and returns its UID.

@@ -57,8 +57,8 @@ metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}},
 	"node-groups": `{config: {dryRun: true, memoryThrottlingFactor: 0.8, stallGuard: {step: 0.5}, kubeReserved: {memory: 1Gi}}, requestSource: none, rollbackOnDelete: true,
 networkPolicy: {enabled: true}, nodeGroups: [
 {name: large, nodeSelector: {size: large, zone: a}, config: {dryRun: false, memoryThrottlingFactor: null, stallGuard: {enabled: false}, requestSources: [kubelet]}},
-{name: gpu, nodeSelector: {gpu: "true"}, config: {requestSources: [apiserver], nodeResourceTopology: {enabled: true}}}]}`,
-	"everything": `{events: true, nodeResourceTopology: true, dra: {enabled: true}, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
+{name: gpu, nodeSelector: {gpu: "true"}, config: {requestSources: [apiserver], nodeResourceTopology: {enabled: true}, resourceSlices: {enabled: true}}}]}`,
+	"everything": `{events: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
 }

@@ -40,6 +40,8 @@ type Config struct {
 	// AlignTo is what memory is aligned to where exclusive CPUs and devices are on different NUMA nodes: the merge of all hints
 	// as the kubelet has it (kubelet), the CPUs (cpus), or the devices (devices).
 	AlignTo topologymanager.AlignTo `yaml:"alignTo"`
+	// ResourceSlices are where the NUMA nodes of devices come from that neither the kubelet nor sysfs knows.
+	ResourceSlices ResourceSlices `yaml:"resourceSlices"`
 	// VerifyHugepages rejects a container whose huge pages the kernel does not have free on its nodes (KEP-5759), like any other that
 	// cannot be placed.
 	VerifyHugepages bool `yaml:"verifyHugepages"`
@@ -133,6 +135,11 @@ type StallGuard struct {
 	RestoreAfter Duration `yaml:"restoreAfter"`
 	// ProactiveReclaim asks the kernel for page cache before the first raise.
 	ProactiveReclaim bool `yaml:"proactiveReclaim"`
+}
+
+// ResourceSlices are this node's, which the drivers of resource claims publish.
+type ResourceSlices struct {
+	Enabled bool `yaml:"enabled"`
 }
 
 // PodResources is the PodResources v1 gRPC API.

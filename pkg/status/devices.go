@@ -16,7 +16,7 @@ type Device struct {
 	NUMANodes []int `json:"numaNodes"`
 	// Any is set when the devices are near each of the nodes.
 	Any bool `json:"any,omitempty"`
-	// Source is kubelet (PodResources) or sysfs.
+	// Source is kubelet (PodResources), sysfs or resourceslice.
 	Source string `json:"source"`
 }
 

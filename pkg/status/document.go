@@ -30,7 +30,9 @@ type Document struct {
 	Conditions []Condition `json:"conditions"`
 	// RequestSources are the APIs that memory requests are taken from, in their order.
 	RequestSources []RequestSource `json:"requestSources"`
-	Nodes          []Node          `json:"nodes"`
+	// DeviceSources are the APIs beside the kubelet's that NUMA nodes of devices are taken from.
+	DeviceSources []DeviceSource `json:"deviceSources,omitempty"`
+	Nodes         []Node         `json:"nodes"`
 	// CoverUnknown says why the nodes have no cover; absent when they have, and before the first sample.
 	CoverUnknown string `json:"coverUnknown,omitempty"`
 	// Groups are the groups of nodes that exist only because of containers that would fit single nodes.
@@ -99,6 +101,15 @@ type RequestSource struct {
 	Source    string `json:"source"`
 	Connected bool   `json:"connected"`
 	// Problem says why it does not answer; absent while it does, and while that is not known yet.
+	Problem string `json:"problem,omitempty"`
+}
+
+// DeviceSource is an API that knows NUMA nodes of devices.
+type DeviceSource struct {
+	// Source is resourceslice, as a device shows it.
+	Source    string `json:"source"`
+	Connected bool   `json:"connected"`
+	// Problem says why it cannot be read; absent while it can, and while that is not known yet.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -246,6 +257,7 @@ type Sources struct {
 	View       func() *ledger.View
 	Overwrites func() map[protect.Overwrite]uint64 // nil shows none
 	Requests   func() podinfo.Stats                // nil shows no sources of requests
+	Devices    func() []DeviceSource               // nil shows no sources of devices
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
 	Recording  Recorded
@@ -271,7 +283,7 @@ func (s Sources) Make() *Document {
 			KubeletConfig: config.KubeletConfig, Migration: config.Migration.String(),
 		},
 		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Claims: claims(view), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
-		Overwrites: s.overwrites(), RequestSources: s.requestSources(),
+		Overwrites: s.overwrites(), RequestSources: s.requestSources(), DeviceSources: s.deviceSources(),
 	}
 	if p := config.UnpinnedMemoryPolicy; p != "None" {
 		d.Policy.UnpinnedMemoryPolicy = string(p)
@@ -315,6 +327,13 @@ func (s Sources) requestSources() []RequestSource {
 		list = append(list, RequestSource{Source: string(source.Source), Connected: source.Connected, Problem: source.Problem})
 	}
 	return list
+}
+
+func (s Sources) deviceSources() []DeviceSource {
+	if s.Devices == nil {
+		return nil
+	}
+	return s.Devices()
 }
 
 // RequestsFrom says where memory requests come from while some of the sources do not answer.

@@ -54,6 +54,11 @@ func (d *Document) writeHead(b *strings.Builder) {
 			fmt.Fprintf(b, "request source %s does not answer (%s): %s\n", s.Source, s.Problem, d.RequestsFrom())
 		}
 	}
+	for _, s := range d.DeviceSources {
+		if s.Problem != "" {
+			fmt.Fprintf(b, "device source %s cannot be read (%s): NUMA nodes of devices come from the kubelet and sysfs\n", s.Source, s.Problem)
+		}
+	}
 	fmt.Fprintln(b)
 }
 

@@ -174,6 +174,19 @@ func sources(n Node) []Finding {
 	return findings
 }
 
+// deviceSources finds ResourceSlices that cannot be read, which the configuration wants.
+func deviceSources(n Node) []Finding {
+	var findings []Finding
+	for _, s := range n.Document.DeviceSources {
+		if s.Problem != "" {
+			findings = append(findings, Finding{Warning, "device-source", s.Source,
+				fmt.Sprintf("this source of devices' NUMA nodes cannot be read (%s): devices of resource claims that sysfs does not know are on no node", s.Problem),
+				"see that the API server is reachable from this node and lets the daemon list and watch resourceslices, and get resourceclaims; or set resourceSlices: {enabled: false}"})
+		}
+	}
+	return findings
+}
+
 // annotations finds wishes of pods that are ignored.
 func annotations(n Node) []Finding {
 	var findings []Finding

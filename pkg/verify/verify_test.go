@@ -210,6 +210,9 @@ func TestFindings(t *testing.T) {
 			n.Document.RequestSources = []status.RequestSource{
 				{Source: "kubelet", Problem: "stat /var/lib/kubelet/pods-api/pods-api.sock: no such file or directory"}, {Source: "apiserver", Connected: true}}
 		},
+		"device-source": func(n *Node) {
+			n.Document.DeviceSources = []status.DeviceSource{{Source: "resourceslice", Problem: "resourceslices.resource.k8s.io is forbidden"}}
+		},
 		"estimates": func(n *Node) { web(n).RequestSource, web(n).RequestError = "oomscore", 33*mi },
 		"annotation": func(n *Node) {
 			n.Document.Pods[1].Problems = []string{`metadata.annotations[reservation.memory-manager.noderesource.dev/pod]: Unsupported value: "max"`}

@@ -65,7 +65,7 @@ labels:
 {{- end }}
 {{- end }}
 {{- if .Values.kubeletConfig }}{{ $_ := set $config "kubeletConfig" "/host/kubelet-config.yaml" }}{{ end }}
-{{- range $key := list "events" "nodeResourceTopology" }}
+{{- range $key := list "events" "nodeResourceTopology" "resourceSlices" }}
 {{- if index $.Values $key }}{{ $config = mergeOverwrite $config (dict $key (dict "enabled" true)) }}{{ end }}
 {{- end }}
 {{- if .Values.dra.enabled }}{{ $config = mergeOverwrite $config (dict "dra" (dict "enabled" true)) }}{{ end }}
@@ -82,6 +82,7 @@ kubelet: {{ has "kubelet" $sources }}
 pods: {{ has "apiserver" $sources }}
 events: {{ dig "events" "enabled" false $config }}
 claims: {{ dig "dra" "enabled" false $config }}
+slices: {{ dig "resourceSlices" "enabled" false $config }}
 topology: {{ dig "nodeResourceTopology" "enabled" false $config }}
 {{- end }}
 
