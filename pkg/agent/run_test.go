@@ -129,6 +129,11 @@ func TestAnEstimateIsCorrectedOnTheRunningContainer(t *testing.T) {
 			eventually(t, "the container is throttled later", func() bool {
 				return n.file(c.CgroupsPath, "memory.high") == bytesOf(950*mi) // by the check of the files, where the runtime failed silently
 			})
+			eventually(t, "the runtime is told", func() bool { // the check of the files may be earlier
+				mu.Lock()
+				defer mu.Unlock()
+				return !byRuntime || len(applied) > 0
+			})
 			mu.Lock()
 			defer mu.Unlock()
 			if byRuntime && (len(applied) != 1 || applied[0].Unified["memory.low"] != bytesOf(500*mi)) {
