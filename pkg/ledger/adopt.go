@@ -88,7 +88,7 @@ func (l *Ledger) runtimeLimit(c *container, received Container, files Files) {
 	case files.Limit != nil && !memoryqos.Holds(*files.Limit, limit, l.page()):
 		return
 	}
-	c.limit, c.lastLimit = limit, c.limit
+	c.setLimit(limit)
 	c.resources.MemoryLimit = received.Resources.MemoryLimit
 }
 

@@ -103,7 +103,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 		c.claims = received.Claims
 	}
 	c.limit = limitOf(received.Resources.MemoryLimit)
-	c.lastLimit = c.limit
+	c.earlier = [4]uint64{}
 	c.cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
 	c.before, c.updating, c.unsure = nil, zeroTime, fileSet{}

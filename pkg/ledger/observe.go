@@ -167,14 +167,18 @@ func (l *Ledger) takeLimit(c *container, shows *uint64) bool {
 		return false
 	}
 	limit := *shows
-	if memoryqos.Holds(limit, c.lastLimit, l.page()) && c.lastLimit > 0 {
-		limit = c.lastLimit
+	for _, earlier := range c.earlier {
+		if earlier > 0 && memoryqos.Holds(limit, earlier, l.page()) {
+			limit = earlier
+			break
+		}
 	}
-	c.limit, c.lastLimit = limit, c.limit
+	before := c.limit
+	c.setLimit(limit)
 	value := int64(min(limit, 1<<62))
 	c.resources.MemoryLimit = &value
 	l.note(Info, "the container's memory limit is another one than the last update asked for",
-		with(with(c.fields(), "limit", c.limit), "before", c.lastLimit), nil)
+		with(with(c.fields(), "limit", c.limit), "before", before), nil)
 	return true
 }
 

@@ -76,6 +76,34 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
 			want: "1073742824",
 		},
+		"of two resizes that failed one after the other nothing is left but the exact bytes before them": {
+			do: func(l *Ledger) Effects {
+				now := time.Unix(1, 0)
+				l.Step(now, CreateContainer{Pod: pod, Container: container(gi + 1000)})
+				l.Step(now, StartContainer{Pod: pod, Container: container(gi + 1000)})
+				for _, larger := range []int64{2 * gi, 3 * gi, 3 * gi} {
+					l.Step(now, UpdateContainer{Pod: pod, Container: container(gi + 1000), To: Resources{MemoryLimit: &larger}})
+				}
+				place, _ := l.Place("id")
+				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(gi)})
+			},
+			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
+			want: "1073742824",
+		},
+		"a resize that succeeded before one that failed leaves its exact bytes": {
+			do: func(l *Ledger) Effects {
+				now := time.Unix(1, 0)
+				l.Step(now, CreateContainer{Pod: pod, Container: container(gi)})
+				l.Step(now, StartContainer{Pod: pod, Container: container(gi)})
+				for _, larger := range []int64{2*gi + 1000, 3 * gi} {
+					l.Step(now, UpdateContainer{Pod: pod, Container: container(gi), To: Resources{MemoryLimit: &larger}})
+				}
+				place, _ := l.Place("id")
+				return l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(2 * gi)})
+			},
+			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
+			want: "2147484648",
+		},
 		"a failed resize beyond the pod's limit is no sign that its containers share it": {
 			do: func(l *Ledger) Effects {
 				now, limit := time.Unix(1, 0), of(2*gi)

@@ -68,8 +68,9 @@ type container struct {
 	// resources are what the kubelet asks for, limit is their memory limit (0: none).
 	resources Resources
 	limit     uint64
-	// lastLimit is the one before it. A kernel file shows either rounded to a page.
-	lastLimit uint64
+	// earlier are the limits before it, the newest first: the updates since may all have failed. A kernel file shows any of them
+	// rounded to a page.
+	earlier [4]uint64
 	// updating is when an update of the kubelet's was answered whose end has not been observed; zero otherwise.
 	updating time.Time
 
@@ -146,6 +147,14 @@ func (c *container) high() *uint64 {
 // effective are the values that should stand in the container's files.
 func (c *container) effective() memoryqos.Values {
 	return memoryqos.Values{Min: c.wanted.Min, Low: c.wanted.Low, High: c.high()}
+}
+
+// setLimit gives a container another limit.
+func (c *container) setLimit(limit uint64) {
+	if limit != c.limit {
+		copy(c.earlier[1:], c.earlier[:])
+		c.earlier[0], c.limit = c.limit, limit
+	}
 }
 
 // named finds a pod's container.

@@ -37,7 +37,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 	c.revision++
 	c.resources = c.resources.Updated(e.To)
 	if limit := e.To.MemoryLimit; limit != nil && *limit != 0 { // CRI: 0 leaves the limit as it is
-		c.limit, c.lastLimit = limitOf(limit), c.limit
+		c.setLimit(limitOf(limit))
 	}
 	l.findShared(p)
 	l.compute(c)
