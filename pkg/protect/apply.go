@@ -100,7 +100,6 @@ func (p *Protector) Unclaim(ctx context.Context) {
 	}
 	for _, r := range left {
 		p.add(r)
-		p.recall(r)
 		p.unset(r)
 	}
 	_ = p.settle(ctx, slices.Collect(maps.Values(left))) // what fails in a container is logged

@@ -370,3 +370,22 @@ func TestAnInnerCgroupIsRestoredLaterThanTheOuter(t *testing.T) {
 	wantWrites(t, first(n.reconcile(t)), crunB+"/container/low=0")
 	wantWrites(t, first(n.reconcile(t)))
 }
+
+// A runtime whose record still had a value of ours wrote it again after it was taken away; then it is asked for the default, which
+// the journal knows.
+func TestWhatTheRuntimeWroteAgainIsTakenAwayAgain(t *testing.T) {
+	n := newNode(t, nil, crunB+"/container")
+	target := Target{Cgroup: crunB, Level: cgroup.LevelContainer, Values: low(20)}
+	update := func() error { return n.Update(t.Context(), []Target{target}, nil) }
+	n.do(t, update)
+	target.Values = memoryqos.Values{}
+	n.do(t, update)
+	n.overwrite(t, crunB+"/memory.low", "20")
+	n.overwrite(t, crunB+"/container/memory.low", "20")
+	wantWrites(t, n.do(t, update)) // it may be the kubelet's
+	n.journal.Note(Entry{Cgroup: crunB, Knob: cgroup.MemoryLow})
+	wantWrites(t, n.do(t, update), crunB+"/container/low=0", crunB+"/low=0")
+	if left := n.journal.Entries(); len(left) > 0 {
+		t.Errorf("the journal has %v", left)
+	}
+}

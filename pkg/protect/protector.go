@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path"
 	"sync"
 	"time"
 
@@ -151,9 +152,6 @@ func (p *Protector) take(t Target) (*row, error) {
 	if r == nil {
 		r = &row{cgroup: t.Cgroup, level: t.Level}
 		p.add(r)
-		if !t.Fresh {
-			p.recall(r)
-		}
 	} else {
 		t.Seen = nil // the table has seen more since
 	}
@@ -223,17 +221,18 @@ func (p *Protector) drop(r *row) {
 	}
 }
 
-// recall takes the files that an earlier run wrote for ours, so that those that are no longer wanted go back to their default:
-// after an upgrade, or a change of the configuration while the plugin was stopped.
-func (p *Protector) recall(r *row) {
-	if p.journal == nil {
-		return
+// unrestored reports whether the journal has a file. An earlier run wrote it, before an upgrade or a change of the configuration.
+// Or the runtime had an old value of ours in its record, and is asked to write the default: it may have written that value
+// after we took it away.
+func (p *Protector) unrestored(r *row, index int) bool {
+	if p.journal == nil || r.fresh || index == mems {
+		return false
 	}
-	for i := range r.files {
-		if i != mems {
-			r.files[i].ours = p.journal.Unrestored(r.cgroup, knobs[i])
-		}
+	dir := r.cgroup
+	if r.isInner {
+		dir = path.Dir(dir)
 	}
+	return p.journal.Unrestored(dir, knobs[index])
 }
 
 // set makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
@@ -245,6 +244,8 @@ func (p *Protector) set(r *row, v memoryqos.Values, nodes *uint64) {
 			f.wanted, f.restore, f.want = true, false, *value
 		case i != mems && (f.ours || p.sent(r.cgroup, knobs[i])):
 			f.wanted, f.restore, f.want = true, true, initial[i]
+		case p.unrestored(r, i):
+			f.wanted, f.restore, f.want, f.known, f.ours = true, true, initial[i], false, true
 		default:
 			f.wanted, f.restore = false, false
 		}
