@@ -49,14 +49,19 @@ func (e Withheld) apply(l *Ledger) {
 	}
 }
 
-// updateOf is what the runtime's record of a container lacks.
+// updateOf is what the runtime's record of a container lacks, or may lack: with an update it writes all of its record. What may be
+// there is no reason for an update.
 func (l *Ledger) updateOf(c *container) (Update, bool) {
-	update := Update{ContainerID: c.id}
-	update.Unified = changes(c.given, c.effective(), nil, fileSet{})
-	if mems := l.mems(c); mems != "" && mems != c.givenMems {
+	update, mems := Update{ContainerID: c.id}, l.mems(c)
+	others := mems != "" && mems != c.givenMems
+	if !others && changes(c.given, c.effective(), nil, fileSet{}) == nil {
+		return update, false
+	}
+	update.Unified = changes(c.given, c.effective(), nil, c.unsure)
+	if others || c.unsure.mems {
 		update.CpusetMems = mems
 	}
-	return update, !update.Empty()
+	return update, true
 }
 
 // mems is the cpuset.mems that the container should have from us: its nodes, the machine's without those that it is kept off, or all

@@ -104,6 +104,22 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			look: func(l *Ledger, _ Effects) string { return fmt.Sprint(l.View().Pods[0].Containers[0].Limit) },
 			want: "2147484648",
 		},
+		"an update of ours has what a failed resize may have left in the runtime's record": {
+			do: func(l *Ledger) Effects {
+				now, score, small := time.Unix(1, 0), int64(800), int64(gi)
+				c := container(20 * gi)
+				c.Resources.OOMScoreAdj, c.Resources.Unified = &score, nil
+				l.Step(now, CreateContainer{Pod: pod, Container: c})
+				l.Step(now, StartContainer{Pod: pod, Container: c})
+				l.Step(now, UpdateContainer{Pod: pod, Container: c, To: Resources{MemoryLimit: &small}})
+				l.Step(now, Reconfigure{Config: resolve(t, l, "memoryReservationPolicy: HardReservation\nmemoryThrottlingFactor: null")})
+				place, _ := l.Place("id")
+				l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(20 * gi)})
+				return l.Step(now.Add(time.Minute), Bring{IDs: []string{"id"}})
+			},
+			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Updates) },
+			want: "[{id { map[memory.high:max memory.low:0 memory.min:6871947674] }}]",
+		},
 		"a failed resize beyond the pod's limit is no sign that its containers share it": {
 			do: func(l *Ledger) Effects {
 				now, limit := time.Unix(1, 0), of(2*gi)
