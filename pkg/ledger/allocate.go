@@ -256,15 +256,20 @@ func (l *Ledger) adopt(c *container, request memorymanager.Request, how string) 
 	if !c.byKubelet {
 		l.manager.MakeEven(l.wanted(c))
 	}
+	l.overcommitted(c, placement)
+	l.note(Info, "container "+how+": its memory is allocated where it is", c.fields(), nil)
+	l.persist(c.pod)
+	return nil
+}
+
+// overcommitted notes what is allocated where there is no room, because its container or pod runs there.
+func (l *Ledger) overcommitted(c *container, placement memorymanager.Placement) {
 	for _, over := range placement.Overcommitted {
 		l.note(Warn, "a node has more allocated than it has", with(with(c.fields(), "node", over.Node), "bytes", quantity.Log(over.Bytes)), nil)
 	}
-	l.note(Info, "container "+how+": its memory is allocated where it is", c.fields(), nil)
 	if len(placement.Overcommitted) > 0 {
 		l.step.whole = true // only a whole state shows where bytes beyond a node's own are allocated
 	}
-	l.persist(c.pod)
-	return nil
 }
 
 func (l *Ledger) adoptWhereItIs(c *container, request memorymanager.Request) (memorymanager.Placement, error) {

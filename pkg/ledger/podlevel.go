@@ -83,6 +83,7 @@ func (l *Ledger) placePart(c *container, wanted memorymanager.Container) (memory
 	}
 	part, err := l.manager.Admit(wanted)
 	part.Affinity, part.Bounded = whole.Affinity, whole.Bounded
+	l.overcommitted(c, whole)
 	return part, err
 }
 
@@ -110,9 +111,11 @@ func (l *Ledger) reallocatePod(p *pod) {
 			continue
 		}
 		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.manager.Blocks(p.key(), c.name) != nil {
-			if _, err := l.manager.AllocatePod(l.whole(c)); err != nil {
+			whole, err := l.manager.AllocatePod(l.whole(c))
+			if err != nil {
 				l.note(Warn, "a pod with pod-level resources cannot be allocated as a whole", p.fields(), err)
 			}
+			l.overcommitted(c, whole)
 			l.persist(p)
 		}
 		if !l.keepAllocation(c) && l.resolved.Config.PodLevelResourceManagers {

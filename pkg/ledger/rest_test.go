@@ -7,6 +7,8 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
 // resolve reads a configuration for the machine of newLedger.
@@ -119,6 +121,33 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			},
 			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Updates) },
 			want: "[{id { map[memory.high:max memory.low:0 memory.min:6871947674] }}]",
+		},
+		"a pod that is allocated where its container runs may have more than the node has": {
+			yaml: "podLevelResourceManagers: true",
+			do: func(l *Ledger) Effects {
+				now, budget := time.Unix(1, 0), of(16*gi)
+				pod := pod
+				pod.CgroupParent = "/kubepods/poduid"
+				known := podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
+					Ref: pod.Ref(), Class: memoryqos.Guaranteed, PodRequest: budget, PodLimit: budget,
+					Containers: []podinfo.Container{{Name: "main", Request: gi, Limit: gi, Guaranteed: true}, {Name: "beside"}},
+				}}
+				a, b := container(gi), container(16*gi)
+				a.CgroupsPath, a.Resources.Unified = pod.CgroupParent+"/id", nil
+				b.ID, b.Name, b.CgroupsPath, b.Resources.Unified = "id2", "beside", pod.CgroupParent+"/id2", nil
+				l.Step(now, CreateContainer{Pod: pod, Container: a, Known: known})
+				l.Step(now, StartContainer{Pod: pod, Container: a})
+				l.Step(now, Reconfigure{Config: resolve(t, l, "podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted")})
+				return l.Step(now, CreateContainer{Pod: pod, Container: b, Known: known})
+			},
+			look: func(_ *Ledger, effects Effects) string {
+				texts := ""
+				for _, note := range effects.Notes {
+					texts += note.Text + "; "
+				}
+				return fmt.Sprint(texts, "whole ", effects.Allocations[0].State != nil)
+			},
+			want: "a node has more allocated than it has; whole true",
 		},
 		"a failed resize beyond the pod's limit is no sign that its containers share it": {
 			do: func(l *Ledger) Effects {
