@@ -483,7 +483,11 @@ func (s *imitatedSystemd) settled(p *protect.Protector) {
 		s.mu.Unlock()
 		switch {
 		case mode == answers:
-			must(p.Flush(context.Background()))
+			err := p.Flush(context.Background())
+			for errors.Is(err, protect.ErrNoSystemd) { // the call that found nobody ends only now
+				err = p.Flush(context.Background())
+			}
+			must(err)
 			return
 		case stuck || p.Unconfirmed() == 0:
 			return
