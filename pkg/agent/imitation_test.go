@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -266,7 +268,11 @@ func (m *imitation) rmdir(dir string) {
 		m.systemd.mu.Lock()
 		defer m.systemd.mu.Unlock()
 	}
-	must(os.RemoveAll(m.path(dir, "")))
+	err := os.RemoveAll(m.path(dir, ""))
+	for errors.Is(err, unix.ENOTEMPTY) { // the plugin has written a file meanwhile, which a kernel does not let in
+		err = os.RemoveAll(m.path(dir, ""))
+	}
+	must(err)
 	maps.DeleteFunc(m.foreign, func(file string, _ bool) bool { return strings.HasPrefix(file, dir+"/") })
 }
 
