@@ -161,7 +161,7 @@ func (f *failures) add(r *row, err error) {
 // settled reports whether there is nothing to do for any file.
 func (r *row) settled() bool {
 	for i := range r.files {
-		if !r.files[i].settled() {
+		if f := &r.files[i]; !f.settled() || f.untold() {
 			return false
 		}
 	}
@@ -174,7 +174,7 @@ func (r *row) settled() bool {
 func (p *Protector) unsettled(r *row, index int) (bool, error) {
 	f := &r.files[index]
 	if f.settled() {
-		return false, nil
+		return f.untold(), nil
 	}
 	if f.known {
 		return true, nil
@@ -186,9 +186,12 @@ func (p *Protector) unsettled(r *row, index int) (bool, error) {
 	if r.level != cgroup.LevelContainer {
 		return true, err
 	}
+	if f.settled() && f.restore {
+		return true, nil
+	}
 	if f.settled() {
 		f.ours = !f.isInitial(index)
-		return f.restore, nil
+		return false, nil
 	}
 	r.repaired = r.repaired || !f.restore
 	return true, err
@@ -248,7 +251,7 @@ func (p *Protector) countContainers(rows []*row, failed []error) {
 func (p *Protector) left(r *row) bool {
 	some := p.unconfirmed(r.cgroup)
 	for i := range r.files {
-		some = some || r.files[i].ours && (r.unclear || !r.files[i].settled())
+		some = some || r.files[i].ours && (r.unclear || !r.files[i].settled() || r.files[i].untold())
 	}
 	if r.inner != nil {
 		some = some || p.left(r.inner)
@@ -445,7 +448,7 @@ func (p *Protector) forgetRestored(r *row) {
 		if r.inner != nil {
 			inner = &r.inner.files[i]
 		}
-		if !f.wanted || !f.settled() || !inner.settled() || !f.isInitial(i) {
+		if !f.wanted || !f.settled() || !inner.settled() || !f.isInitial(i) || f.untold() || inner.untold() {
 			continue
 		}
 		f.ours, inner.ours = false, false

@@ -343,6 +343,34 @@ func TestContainersOfSystemdAreSetWhereWeWrite(t *testing.T) {
 	wantWrites(t, u.taken(), "crio-a.scope cpuset.mems=3")
 }
 
+// The plugin ended before systemd took a value away: the file holds the default, and systemd's next reload would write the value.
+func TestSystemdIsToldWhatAnEarlierRunTookAway(t *testing.T) {
+	const scope = sliceG + "/crio-a.scope"
+	target := Target{Cgroup: scope, Level: cgroup.LevelContainer, Driver: cgroup.Systemd}
+	for name, test := range map[string]struct {
+		knob cgroup.Knob
+		want string
+	}{
+		"a file of protection":         {cgroup.MemoryLow, "crio-a.scope memory.low=0"},
+		"one that takes long to write": {cgroup.MemoryHigh, "crio-a.scope memory.high=max"},
+	} {
+		for whether, targets := range map[string][]Target{"it runs": {target}, "it has ended": nil} {
+			t.Run(name+", "+whether, func(t *testing.T) {
+				u := &units{}
+				n := newNode(t, u, scope)
+				n.overwriteAll(t, map[string]string{scope + "/" + string(test.knob): cgroup.Default(string(test.knob))})
+				n.journal.Note(Entry{Cgroup: scope, Knob: test.knob})
+				n.do(t, func() error { return n.Apply(t.Context(), targets) })
+				n.Unclaim(t.Context())
+				wantWrites(t, n.do(t, func() error { return n.FinishAll(t.Context()) }))
+				n.flush(t)
+				wantWrites(t, u.taken(), test.want)
+				waitFor(t, func() bool { return len(n.journal.Entries()) == 0 })
+			})
+		}
+	}
+}
+
 func TestABadTargetIsNamed(t *testing.T) {
 	n := newNode(t, nil, runcA)
 	err := n.Update(t.Context(), []Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "x"}}, nil)

@@ -109,6 +109,10 @@ type file struct {
 // settled reports whether there is nothing to do.
 func (f *file) settled() bool { return !f.wanted || f.known && f.have == f.want }
 
+// untold reports whether a file that goes back to the default has not been written for that: it may hold the default already, and
+// systemd the value that was ours.
+func (f *file) untold() bool { return f.restore && f.ours }
+
 // isInitial reports whether the desired value is what a new cgroup has.
 func (f *file) isInitial(index int) bool { return index != mems && f.want == initial[index] }
 

@@ -157,7 +157,7 @@ func (p *Protector) check(r *row, index int, now time.Time) (wait time.Duration,
 		return 0, true, err // what cannot be understood is written again
 	case f.settled():
 		f.series.open = false
-		return 0, false, nil
+		return 0, f.untold(), nil
 	case wrote:
 		f.series.hit(now)
 		p.overwritten(change{row: r, index: index})
