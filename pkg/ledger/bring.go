@@ -1,7 +1,5 @@
 package ledger
 
-import "github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-
 // Bring asks for the updates of those among the containers of which the runtime's record is not what it should be, as it is
 // now. Their files do not wait for the runtime.
 type Bring struct{ IDs []string }
@@ -32,7 +30,7 @@ func (e Resend) apply(l *Ledger) {
 	for _, p := range l.living {
 		for _, c := range p.containers {
 			if c.alive() && c.cgroup == e.Cgroup {
-				c.given, c.givenMems = memoryqos.Values{}, ""
+				c.again, c.unsure = true, c.unsure.also(Adjustment{CpusetMems: l.mems(c), Unified: c.adjustment().Unified})
 				l.bring(c)
 			}
 		}
@@ -54,14 +52,14 @@ func (e Withheld) apply(l *Ledger) {
 func (l *Ledger) updateOf(c *container) (Update, bool) {
 	update, mems := Update{ContainerID: c.id}, l.mems(c)
 	others := mems != "" && mems != c.givenMems
-	if !others && changes(c.given, c.effective(), nil, fileSet{}) == nil {
+	if !c.again && !others && changes(c.given, c.effective(), nil, fileSet{}) == nil {
 		return update, false
 	}
 	update.Unified = changes(c.given, c.effective(), nil, c.unsure)
 	if others || c.unsure.mems {
 		update.CpusetMems = mems
 	}
-	return update, true
+	return update, !update.Empty()
 }
 
 // mems is the cpuset.mems that the container should have from us: its nodes, the machine's without those that it is kept off, or all

@@ -60,7 +60,7 @@ func (l *Ledger) answered(c *container, adjustment Adjustment, asked, wanted map
 		return
 	}
 	l.journal(c, adjustment, asked, wanted)
-	c.given = c.effective()
+	c.given, c.again = c.effective(), false
 	if c.state != Unknown { // what is given at creation is in the record
 		c.unsure = c.unsure.also(adjustment)
 	}
@@ -106,7 +106,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	c.earlier = [4]uint64{}
 	c.cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
-	c.before, c.updating, c.unsure = nil, zeroTime, fileSet{}
+	c.before, c.updating, c.unsure, c.again = nil, zeroTime, fileSet{}, false
 	c.released, c.ours = false, false
 	c.off, c.offBytes, c.offSince = 0, 0, zeroTime
 	c.memoryPolicy, c.policySource, c.noPolicy = MemoryPolicy{}, "", ""

@@ -213,3 +213,25 @@ func TestResendAsksTheRuntimeAgain(t *testing.T) {
 		t.Errorf("updates %v, want %v", effects.Updates, answer)
 	}
 }
+
+func TestResendAsksAgainForWhatWasTakenAway(t *testing.T) {
+	l := newLedger(t, "")
+	limit, score, now := int64(20<<30), int64(800), time.Unix(1, 0)
+	pod := Pod{ID: "sandbox", UID: "uid", CgroupParent: "/kubepods/burstable/poduid"}
+	c := Container{
+		ID: "id", PodID: pod.ID, Name: "main", CgroupsPath: pod.CgroupParent + "/id", Resources: Resources{MemoryLimit: &limit, OOMScoreAdj: &score},
+	}
+	l.Step(now, CreateContainer{Pod: pod, Container: c})
+	l.Step(now, StartContainer{Pod: pod, Container: c})
+	l.Step(now, Reconfigure{Config: resolve(t, l, "memoryReservationPolicy: None\nmemoryThrottlingFactor: null")})
+	for _, when := range []string{"after the reload", "again"} {
+		got := fmt.Sprint(l.Step(now, Bring{IDs: []string{"id"}}).Updates)
+		if want := "[{id { map[memory.high:max memory.low:0] }}]"; got != want {
+			t.Errorf("%s: updates %s, want %s", when, got, want)
+		}
+		if more := l.Step(now, Bring{IDs: []string{"id"}}).Updates; len(more) > 0 {
+			t.Errorf("%s: then updates %v", when, more)
+		}
+		l.Step(now, Resend{Cgroup: "kubepods/burstable/poduid/id"})
+	}
+}

@@ -99,6 +99,8 @@ type container struct {
 	// unsure are the files of which the record may be another: they were in an update whose success the runtime has not
 	// reported. The answer to the next one has them again.
 	unsure fileSet
+	// again is set when the runtime is to be asked again for what is unsure.
+	again bool
 	// foundMems is the cpuset.mems that was observed when the container was taken over.
 	foundMems string
 	// before is what the files held when the runtime was answered with something else: the levels above carry the larger
