@@ -49,6 +49,7 @@ func TestItConverges(t *testing.T) {
 		fixed = number(t, "CONVERGENCE_SEED", 0)
 		first, count, fresh = number(t, "CONVERGENCE_SEQUENCE", 0), 1, fixed
 	}
+	t.Logf("%d sequences from the seeds %d and %d", count, fixed, fresh)
 	ground := newGround(t)
 	for i := range count {
 		seed := fixed
@@ -423,10 +424,6 @@ func (w *world) close() {
 
 // open fails where opens fail.
 func (w *world) open(dir, file string) error {
-	if file == "memory.max" && cgroup.LevelOf(dir) == cgroup.LevelPod {
-		// A pod's limit that could not be read at an event is not read again before the pod's next event or a Synchronize.
-		return nil
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch w.opens {
@@ -788,7 +785,7 @@ func (w *world) stepResize(ctx context.Context, p *imitatedPod, index int, c *im
 	}
 	if p.class == memoryqos.Guaranteed && len(p.spec) > 1 && !w.known(p) {
 		// A limit of the container or of the pod that is not the present one can make it look as if the containers shared the
-		// pod's, and the plugin never looks again: none of them is pinned any more. Where a pod API knows the pod, it does not look.
+		// pod's; one that is left alone says nothing any more, and is not pinned. Where a pod API knows the pod, it does not look.
 		return nothing
 	}
 	how := outcome(number)

@@ -34,6 +34,11 @@ func (a *Agent) reconcile(ctx context.Context) {
 			a.look(at)
 		}
 	}
+	for _, at := range pods {
+		if at.Files && ctx.Err() == nil {
+			a.lookAtPod(at)
+		}
+	}
 	a.logNotes(a.step(ledger.Settled{}).Notes)
 	for _, dir := range a.protector.Unwritable() {
 		a.step(ledger.Resend{Cgroup: dir})
@@ -83,6 +88,15 @@ func (a *Agent) look(at ledger.Place) {
 		return
 	}
 	a.logNotes(a.step(ledger.Observed{ID: at.ID, Revision: at.Revision, Limit: &limit}).Notes)
+}
+
+// lookAtPod reads a pod's memory.max.
+func (a *Agent) lookAtPod(at ledger.Place) {
+	limit, err := a.tree.Limit(at.Cgroup)
+	if err != nil { // it is gone, or will be looked at again
+		return
+	}
+	a.logNotes(a.step(ledger.ObservedPod{UID: at.UID, ID: at.ID, Limit: limit}).Notes)
 }
 
 // present looks whether cgroups are there.

@@ -49,6 +49,23 @@ func TestAnObservedLimitKeepsItsExactBytes(t *testing.T) {
 	}
 }
 
+// A pod's own limit that could not be read when its containers were created says later whether they share it.
+func TestAPodsOwnLimitIsReadAgain(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	pod.Overhead = 100 * mi
+	for _, name := range []string{"a", "b"} {
+		n.launch(pod, ofPod(pod, name, 2*gi))
+	}
+	n.want("allocated while it is not known", n.allocated(), "4096 0")
+	n.writeFile(pod.CgroupParent, "memory.max", bytesOf(2*gi+100*mi))
+	n.reconcile(context.Background())
+	n.want("allocated while they share it", n.allocated(), "0 0")
+	n.writeFile(pod.CgroupParent, "memory.max", bytesOf(4*gi+100*mi))
+	n.reconcile(context.Background())
+	n.want("allocated with a limit of their own each", n.allocated(), "4096 0")
+}
+
 func TestAnUpdateThatWeFailedIsNotBelieved(t *testing.T) {
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()

@@ -25,19 +25,23 @@ type Place struct {
 	Cgroup string
 	// Revision is a container's at the time of asking.
 	Revision uint64
-	// Files is unset for a container that is being created.
+	// Files says that memory.max is to be read: that of a container that is not being created, and of a pod of which nothing
+	// else says what its limit is.
 	Files bool
 }
 
-// Places are all managed pods, and the containers of up to count pods, starting with the pod at position from. next is where
-// the next look goes on.
+// Places are all managed pods, and the containers of up to count pods, starting with the pod at position from; only of these
+// pods is memory.max to be read. next is where the next look goes on.
 func (l *Ledger) Places(from, count int) (pods, containers []Place, next int) {
-	for _, p := range l.living {
+	count = min(count, len(l.living))
+	for i, p := range l.living {
 		if p.managed {
-			pods = append(pods, Place{UID: p.key(), ID: p.ID, Cgroup: p.path.Pod})
+			turn := (i-from%len(l.living)+len(l.living))%len(l.living) < count
+			pods = append(pods, Place{
+				UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Files: turn && p.info == nil && p.class() == memoryqos.Guaranteed,
+			})
 		}
 	}
-	count = min(count, len(l.living))
 	for i := range count {
 		p := l.living[(from+i)%len(l.living)]
 		for _, c := range p.containers {
@@ -110,6 +114,25 @@ type Observed struct {
 	Revision uint64
 	// Limit is in bytes, cgroup.Max for "max"; nil where it could not be read.
 	Limit *uint64
+}
+
+// ObservedPod is the memory.max that a pod's cgroup shows.
+type ObservedPod struct {
+	// UID is a pod's Key, and ID its sandbox.
+	UID, ID string
+	// Limit is in bytes with the pod's overhead, cgroup.Max for "max".
+	Limit uint64
+}
+
+// apply takes over what the kubelet has written. The exact bytes of the pod's limit stay where the file shows them rounded.
+func (e ObservedPod) apply(l *Ledger) {
+	p := l.pods[e.UID]
+	if p == nil || p.ID != e.ID || p.info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
+		return
+	}
+	p.MemoryLimit = e.Limit - min(e.Limit, p.Overhead)
+	l.findShared(p)
+	l.sumUp(p)
 }
 
 // updateTakes is how long the runtime may take to apply an update; until then the files show what was before.
