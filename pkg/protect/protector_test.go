@@ -601,6 +601,12 @@ func TestARefusedUnitKeepsNoOtherWaiting(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		waitFor(t, func() bool { return n.Unconfirmed() == 1 })
+		u.taken()
+		waitFor(t, func() bool { // the first of two calls has ended
+			u.mu.Lock()
+			defer u.mu.Unlock()
+			return len(u.calls) > 1
+		})
 		cancel()
 	}()
 	if err := n.Flush(ctx); err == nil || err.Error() != "1 units have properties that systemd has not confirmed: refused" {
@@ -707,6 +713,6 @@ func TestAProtectorNeedsATreeOnly(t *testing.T) {
 	if err := p.Apply(t.Context(), nil); err != nil || content(t, tree, podG+"/memory.min") != "0" {
 		t.Error(err)
 	}
-	p.prune()
+	p.Prune()
 	p.complain(errors.New("x"))
 }
