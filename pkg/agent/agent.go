@@ -78,7 +78,6 @@ type Agent struct {
 	machine   machine.Machine
 	sysfs     string // empty has none
 	tree      *cgroup.Tree
-	watcher   *cgroup.Watcher
 	journal   *protect.Journal // nil where the state folder cannot be used
 	protector *protect.Protector
 	store     *checkpoint.Store
@@ -131,7 +130,6 @@ func New(opts Options) (*Agent, error) {
 		machine:     opts.Machine,
 		sysfs:       opts.Sysfs,
 		tree:        opts.Tree,
-		watcher:     opts.Watcher,
 		recorder:    opts.Recorder,
 		devices:     opts.Devices,
 		wake:        make(chan struct{}, 1),

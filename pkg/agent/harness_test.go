@@ -51,7 +51,8 @@ type node struct {
 	runtime     Runtime
 	apply       func(context.Context, []Update) error
 	onWrite     func(cgroup.Write)
-	watches     bool          // other writers are noticed at once
+	watches     bool // other writers are noticed at once
+	watcher     *cgroup.Watcher
 	units       protect.Units // nil has no systemd
 	recorder    Recorder      // nil records nothing
 	devices     Devices       // nil finds none
@@ -155,11 +156,12 @@ func (n *node) start() {
 	if err != nil {
 		n.Fatal(err)
 	}
-	var watcher *cgroup.Watcher
+	n.watcher = nil
 	if n.watches {
-		if watcher, err = cgroup.NewWatcher(tree); err != nil {
+		if n.watcher, err = cgroup.NewWatcher(tree); err != nil {
 			n.Fatal(err)
 		}
+		watcher := n.watcher
 		n.Cleanup(func() { watcher.Close() })
 	}
 	log := logrus.New()
@@ -168,7 +170,7 @@ func (n *node) start() {
 	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
 	n.Agent, err = New(Options{
 		Config: n.config, Machine: n.machine, Sysfs: n.sysfs, StateDir: n.state, Tree: tree, Providers: n.providers, Devices: n.devices,
-		Watcher: watcher, Units: n.units, Recorder: n.recorder, Log: log, Now: n.clock.now,
+		Watcher: n.watcher, Units: n.units, Recorder: n.recorder, Log: log, Now: n.clock.now,
 	})
 	if err != nil {
 		n.Fatal(err)

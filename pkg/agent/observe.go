@@ -44,12 +44,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 		a.step(ledger.Resend{Cgroup: dir})
 	}
 	a.protect(ctx)
-	if a.journal != nil {
-		a.journal.Prune(a.tree.Exists)
-	}
-	if a.watcher != nil {
-		a.watcher.Prune()
-	}
+	a.protector.Prune()
 	a.dissolveGroups(ctx)
 }
 

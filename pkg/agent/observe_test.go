@@ -3,12 +3,16 @@ package agent
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // The connection is lost, the kubelet resizes, the connection is back.
@@ -161,6 +165,25 @@ func TestNothingOfEndedContainersIsKept(t *testing.T) {
 	o := &n.outbox
 	if kept := len(o.tickets) + len(o.files) + len(o.ended) + len(o.look) + len(o.seen) + n.watcher.Watches() + len(n.protector.Overwritten()); kept > 0 {
 		t.Errorf("no pod lives, and this is kept: %+v, %d watches, %v", o, n.watcher.Watches(), n.protector.Overwritten())
+	}
+}
+
+// A cgroup that no event and no pod is about leaves the journal once it is gone.
+func TestThePeriodicCheckForgetsWhatIsGone(t *testing.T) {
+	n := newNode(t, "")
+	pod := n.pod("pod", memoryqos.Guaranteed)
+	n.journal.Note(protect.Entry{Cgroup: pod.CgroupParent[1:] + "/c", Knob: cgroup.MemoryMin})
+	if err := os.Mkdir(filepath.Join(n.root, pod.CgroupParent, "c"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.reconcile(context.Background())
+	if entries := n.journal.Entries(); len(entries) != 1 {
+		t.Errorf("while it is there, the journal has %v", entries)
+	}
+	n.rmdir(pod.CgroupParent)
+	n.reconcile(context.Background())
+	if left := n.journal.Entries(); len(left) > 0 {
+		t.Errorf("the journal has %v", left)
 	}
 }
 

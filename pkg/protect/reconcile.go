@@ -191,7 +191,6 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			p.prune()
 			next, err = p.Reconcile(ctx)
 		case <-delayed.C:
 			next, err = p.repair(ctx)
@@ -221,8 +220,9 @@ func (p *Protector) finishAlways(ctx context.Context) {
 	}
 }
 
-// prune forgets what belongs to cgroups that are gone, and watches those that came late or were recreated.
-func (p *Protector) prune() {
+// Prune forgets what belongs to cgroups that are gone, in the journal and in the watcher, and watches those that came late or were
+// recreated.
+func (p *Protector) Prune() {
 	if p.journal != nil {
 		p.journal.Prune(p.tree.Exists)
 	}
