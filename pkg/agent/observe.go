@@ -166,10 +166,10 @@ func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) (fo
 			paths[pods[i].ID] = path
 		}
 	}
-	used := make(map[string]bool, len(pods))
+	used := make(map[string]bool, len(pods)) // one that was created and never started may be left of a pod that has ended
 	for i := range containers {
 		if containers[i].State.Alive() {
-			used[containers[i].PodID] = true
+			used[containers[i].PodID] = used[containers[i].PodID] || containers[i].State != ledger.Created
 			a.observe(&found, seen, paths, &containers[i])
 		}
 	}

@@ -66,6 +66,21 @@ func TestSynchronizeDropsWhatIsGone(t *testing.T) {
 	n.sync([]Pod{pod}, nil)
 	n.want("allocations", n.allocated(), "1024 0")
 	n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), "0")
+	// A kubelet that is killed leaves a container that it never started. The runtime has it for a minute after the end of its pod.
+	left := n.pod("left", memoryqos.Guaranteed)
+	c := ofPod(left, "main", gi)
+	n.create(left, c)
+	c.State = Created
+	for _, there := range []bool{true, false} {
+		want := "1024 0"
+		if !there {
+			n.rmdir(left.CgroupParent)
+			want = "0 0"
+		}
+		n.restart()
+		n.sync([]Pod{left}, []Container{c})
+		n.want("allocations", n.allocated(), want)
+	}
 }
 
 func TestAStateFileThatIsLostOrBadIsRebuiltFromTheRuntime(t *testing.T) {
