@@ -160,7 +160,7 @@ func TestNetworkDevices(t *testing.T) {
 		return p
 	}
 	near, liar, small := network(kubelet.withGPU("near", gi, 1)), network(guaranteed("liar", gi)), network(kubelet.withGPU("small", gi, 1))
-	small.qos, small.adj, small.files = "burstable", 968, map[string]string{"cpuset.mems.effective": "0-1"}
+	small.becomeBurstable()
 	h.deploy(near, liar, small)
 	for pod, want := range map[*testPod]string{near: "1", liar: "0", small: ""} {
 		if got := h.mems(pod); got != want {
@@ -205,7 +205,7 @@ func TestNetworkDevicesOfClaims(t *testing.T) {
 	})
 	moved, named, elsewhere, plain := guaranteed("moved", gi), guaranteed("named", gi), guaranteed("elsewhere", gi), guaranteed("plain", gi)
 	small := guaranteed("small", gi)
-	small.qos, small.adj, small.files = "burstable", 968, map[string]string{"cpuset.mems.effective": "0-1"}
+	small.becomeBurstable()
 	kubelet.claim["small"] = claim("moved")
 	h.deploy(moved, named, elsewhere, plain, small)
 	for pod, want := range map[*testPod]string{moved: "1", named: "1", elsewhere: "0", plain: "0", small: ""} {
@@ -386,7 +386,7 @@ func TestADeviceOnANodeInDebt(t *testing.T) {
 	must(t, h.tree.Write(database.cgroup()+"/"+database.id(), "memory.numa_stat", "anon N0=0 N1=1073741824\n"))
 	h.shows("OWES 1Gi", "status")
 	pod := kubelet.withGPU("train", 2*gi, 1)
-	pod.qos, pod.adj, pod.files = "burstable", 968, map[string]string{"cpuset.mems.effective": "0-1"}
+	pod.becomeBurstable()
 	h.deploy(pod)
 	if policy := h.runtime.MemoryPolicy(pod.id()); policy != nil {
 		t.Errorf("the memory policy is %+v", policy)

@@ -44,6 +44,11 @@ func burstable(name string, limit, adj int64) *testPod {
 	return &testPod{name: name, qos: "burstable", limit: limit, adj: adj}
 }
 
+// becomeBurstable makes a Burstable pod of one, whose cgroup may use both NUMA nodes.
+func (p *testPod) becomeBurstable() {
+	p.qos, p.adj, p.files = "burstable", 968, map[string]string{"cpuset.mems.effective": "0-1"}
+}
+
 func (p *testPod) uid() string     { return "uid-" + p.name }
 func (p *testPod) sandbox() string { return "sandbox-" + p.name }
 func (p *testPod) id() string      { return "container-" + p.name + "-" + string(rune('a'+p.tries)) }

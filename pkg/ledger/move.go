@@ -10,7 +10,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Move is a container that is to be allocated on other NUMA nodes while it lives.
@@ -64,8 +63,7 @@ func (l *Ledger) stays(c *container, now time.Time) bool {
 	huge := slices.ContainsFunc(l.manager.Blocks(c.pod.key(), c.name), func(b memorymanager.Block) bool {
 		return b.Type != memorymanager.Memory && b.Size > 0
 	})
-	near := slices.ContainsFunc(c.devices, func(d topologymanager.Device) bool { return !d.Nodes.Empty() })
-	return resizes || notYet || huge || near || c.byKubelet || l.unpinnable(c) != ""
+	return resizes || notYet || huge || !nodesOfDevices(c).Empty() || c.byKubelet || l.unpinnable(c) != ""
 }
 
 // tenants are the containers and pods with an allocation, with what keeps them where they are.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"path"
 	"sync"
 	"time"
 
@@ -232,11 +231,7 @@ func (p *Protector) unrestored(r *row, index int) bool {
 	if p.journal == nil || r.fresh || index == mems {
 		return false
 	}
-	dir := r.cgroup
-	if r.isInner {
-		dir = path.Dir(dir)
-	}
-	return p.journal.Unrestored(dir, knobs[index])
+	return p.journal.Unrestored(r.container(), knobs[index])
 }
 
 // set makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
