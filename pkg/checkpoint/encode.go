@@ -33,6 +33,7 @@ type encoder struct {
 	nodes   []nodeText // by id
 	order   []int      // of nodes in the file: encoding/json sorts "10" before "2"
 	pods    []*podText // by UID
+	sums    sums       // over pods
 	amounts bool       // the pods' per-node amounts are written
 	scratch podText
 }
@@ -52,6 +53,28 @@ type podText struct {
 	amounts uint32 // checksum of all per-node amounts that it has
 	even    uint32 // of those of even blocks
 	span    *span  // of entries.text
+}
+
+// sums are what pods add up to, kept up to date because a decision changes one pod of a thousand.
+type sums struct {
+	own           int    // pods with a part of their own
+	amounts, even uint32 // checksums of per-node amounts
+}
+
+func (s *sums) add(p *podText) {
+	s.amounts += p.amounts
+	s.even += p.even
+	if len(p.own.json) > 0 {
+		s.own++
+	}
+}
+
+func (s *sums) remove(p *podText) {
+	s.amounts -= p.amounts
+	s.even -= p.even
+	if len(p.own.json) > 0 {
+		s.own--
+	}
 }
 
 // piece is a part of the file; its texts are empty where the pod has no such part.
@@ -116,7 +139,13 @@ func (e *encoder) replace(s memorymanager.State) bool {
 		changed = e.setPod(pod, amounts) || changed
 	}
 	before := len(e.pods)
-	e.pods = slices.DeleteFunc(e.pods, func(p *podText) bool { return !there[p.pod] })
+	e.pods = slices.DeleteFunc(e.pods, func(p *podText) bool {
+		if there[p.pod] {
+			return false
+		}
+		e.sums.remove(p)
+		return true
+	})
 	return changed || len(e.pods) != before
 }
 
@@ -145,20 +174,21 @@ func byPod(s memorymanager.State) (pods []memorymanager.PodAllocations) {
 func (e *encoder) setPod(pod memorymanager.PodAllocations, amounts bool) bool {
 	pod.Pod = validUTF8(pod.Pod)
 	at, found := slices.BinarySearchFunc(e.pods, pod.Pod, func(p *podText, uid string) int { return strings.Compare(p.pod, uid) })
-	if len(pod.Entries) == 0 && pod.Blocks == nil {
-		if found {
-			e.pods = slices.Delete(e.pods, at, at+1)
-		}
-		return found
+	gone := len(pod.Entries) == 0 && pod.Blocks == nil
+	if !gone {
+		e.scratch.encode(pod, amounts)
 	}
-	e.scratch.encode(pod, amounts)
-	switch {
-	case found && e.pods[at].equal(&e.scratch):
+	if gone && !found || !gone && found && e.pods[at].equal(&e.scratch) {
 		return false
-	case found:
-		e.pods[at] = e.scratch.clone()
-	default:
-		e.pods = slices.Insert(e.pods, at, e.scratch.clone())
+	}
+	if found {
+		e.sums.remove(e.pods[at])
+		e.pods = slices.Delete(e.pods, at, at+1)
+	}
+	if !gone {
+		p := e.scratch.clone()
+		e.sums.add(p)
+		e.pods = slices.Insert(e.pods, at, p)
 	}
 	return true
 }
@@ -168,7 +198,7 @@ func (e *encoder) appendTo(b []byte) []byte {
 	format := e.format
 	if format == "" {
 		format = V1
-		if slices.ContainsFunc(e.pods, func(p *podText) bool { return len(p.own.json) > 0 }) {
+		if e.sums.own > 0 {
 			format = V3
 		}
 	}
@@ -267,13 +297,9 @@ func (e *encoder) checksum(podEntries bool) uint32 {
 // appendAmountsSum appends the checksum of the per-node amounts, of all blocks or of the even ones, where there are any. A pod's own
 // blocks are never even.
 func (e *encoder) appendAmountsSum(b []byte, all bool) []byte {
-	var sum uint32
-	for _, p := range e.pods {
-		if all {
-			sum += p.amounts
-		} else {
-			sum += p.even
-		}
+	sum := e.sums.even
+	if all {
+		sum = e.sums.amounts
 	}
 	if all || sum != 0 {
 		b = appendField(b, `,"perNodeChecksum":`, uint64(sum))

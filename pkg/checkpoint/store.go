@@ -19,10 +19,9 @@ type Store struct {
 	dir string
 
 	mu     sync.Mutex
-	folder *os.File // dir, which has the lock; nil after Close
-	opened fs.FileInfo
-	locked bool // Lock was called
-	bad    bool // a state file that could not be read is still in its place
+	folder *durable.Folder // nil after Close
+	locked bool            // Lock was called
+	bad    bool            // a state file that could not be read is still in its place
 }
 
 // Open creates the folder (mode 0700) when it is missing.
@@ -36,19 +35,15 @@ func Open(dir string) (*Store, error) {
 
 // openFolder opens and locks the folder again when it was removed or replaced.
 func (s *Store) openFolder() error {
-	if s.isOpen() {
+	if s.folder != nil && s.folder.IsInPlace() {
 		return nil
 	}
 	_ = s.closeFolder()
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("making the state folder: %w", err)
 	}
-	folder, err := os.Open(s.dir)
+	folder, err := durable.OpenFolder(s.dir)
 	if err != nil {
-		return fmt.Errorf("opening the state folder: %w", err)
-	}
-	if s.opened, err = folder.Stat(); err != nil {
-		_ = folder.Close()
 		return fmt.Errorf("opening the state folder: %w", err)
 	}
 	s.folder = folder
@@ -70,15 +65,6 @@ func (s *Store) closeFolder() error {
 	return err
 }
 
-// isOpen reports whether the folder that is open is still the one at its path.
-func (s *Store) isOpen() bool {
-	if s.folder == nil {
-		return false
-	}
-	there, err := os.Stat(s.dir)
-	return err == nil && os.SameFile(s.opened, there)
-}
-
 // Path is where the state file is.
 func (s *Store) Path() string { return filepath.Join(s.dir, FileName) }
 
@@ -95,11 +81,11 @@ func (s *Store) Lock() error {
 }
 
 func (s *Store) lock() error {
-	switch err := unix.Flock(int(s.folder.Fd()), unix.LOCK_EX|unix.LOCK_NB); {
+	switch err := s.folder.Lock(); {
 	case errors.Is(err, unix.EWOULDBLOCK):
 		return fmt.Errorf("%s: %w", s.dir, ErrInUse)
 	case err != nil:
-		return fmt.Errorf("locking the state folder: %w", &fs.PathError{Op: "flock", Path: s.dir, Err: err})
+		return fmt.Errorf("locking the state folder: %w", err)
 	}
 	return nil
 }
@@ -155,7 +141,7 @@ func (s *Store) write(data []byte) error {
 		}
 		s.bad = false
 	}
-	if err := durable.WriteFile(s.Path(), data, 0o600); err != nil {
+	if err := s.folder.WriteFile(FileName, data, 0o600); err != nil {
 		return fmt.Errorf("writing the state file: %w", err)
 	}
 	return nil

@@ -254,7 +254,7 @@ func TestSaveNamesTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := openStore(t, dir).Save(aState(t))
-	if want := "writing the state file: rename DIR/memory_manager_state.tmp DIR/memory_manager_state: is a directory"; err == nil || strings.ReplaceAll(err.Error(), dir, "DIR") != want {
+	if want := "writing the state file: rename DIR/memory_manager_state: is a directory"; err == nil || strings.ReplaceAll(err.Error(), dir, "DIR") != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }

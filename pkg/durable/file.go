@@ -14,95 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// temporary is appended to a file's name for the copy that takes its place. The name is fixed, unlike renameio's random
-// ones: what a crash leaves is overwritten by the next write instead of staying for ever.
-const temporary = ".tmp"
-
-// fsync is replaced by tests.
-var fsync = unix.Fsync
-
 // WriteFile replaces a file: the content goes to a temporary file in the same folder, fsync, rename, fsync of the folder.
 // When it returns nil the content is on disk; an error before the rename leaves the file as it was. A process that finds
 // another one writing the same file fails with EWOULDBLOCK.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
-	out, err := openTemporary(path+temporary, mode)
+	folder, err := OpenFolder(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	defer out.Close() // after the rename: until then its lock keeps other processes off the file
-	if _, err = out.Write(data); err == nil {
-		err = flush(int(out.Fd()), out.Name())
-	}
-	if err == nil {
-		if err = unix.Rename(out.Name(), path); err != nil {
-			err = &os.LinkError{Op: "rename", Old: out.Name(), New: path, Err: err}
-		}
-	}
-	if err != nil {
-		_ = os.Remove(out.Name()) // gives a full disk its room back
-		return err
-	}
-	return syncFolder(filepath.Dir(path))
-}
-
-// openTemporary opens an empty file for this process alone. A link in its place is not followed.
-func openTemporary(path string, mode fs.FileMode) (*os.File, error) {
-	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, mode)
-	if err != nil {
-		return nil, err
-	}
-	if err := prepare(out, mode); err != nil {
-		_ = out.Close()
-		return nil, err
-	}
-	return out, nil
-}
-
-func prepare(out *os.File, mode fs.FileMode) error {
-	err := unix.Flock(int(out.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-	if errors.Is(err, unix.EWOULDBLOCK) { // other errors: a file system without locks
-		return &fs.PathError{Op: "lock", Path: out.Name(), Err: err}
-	}
-	opened, err := out.Stat()
-	if err != nil {
-		return err
-	}
-	if there, err := os.Lstat(out.Name()); err != nil || !os.SameFile(opened, there) { // renamed before it was locked
-		return &fs.PathError{Op: "lock", Path: out.Name(), Err: unix.EWOULDBLOCK}
-	}
-	if opened.Mode().Perm() != mode {
-		if err := out.Chmod(mode); err != nil {
-			return err
-		}
-	}
-	if opened.Size() > 0 { // what a crash left
-		return out.Truncate(0)
-	}
-	return nil
-}
-
-func syncFolder(path string) error {
-	folder, err := unix.Open(path, unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // not os.Open, which would look at it once more
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	defer unix.Close(folder)
-	if err := flush(folder, path); !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync for a folder
-		return err
-	}
-	return nil
-}
-
-func flush(fd int, path string) error {
-	for {
-		switch err := fsync(fd); err {
-		case nil:
-			return nil
-		case unix.EINTR:
-		default:
-			return &fs.PathError{Op: "sync", Path: path, Err: err}
-		}
-	}
+	defer folder.Close()
+	return folder.WriteFile(filepath.Base(path), data, mode)
 }
 
 // maxSize bounds what is read, in bytes; the state of a thousand containers needs 200 KB.

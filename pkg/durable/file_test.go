@@ -65,19 +65,20 @@ func TestAWriteThatFailsLeavesTheOldContentAndNamesTheFile(t *testing.T) {
 				must(t, os.Remove(filepath.Join(dir, "file")))
 				must(t, os.Mkdir(filepath.Join(dir, "file"), 0o700))
 			},
-			"rename DIR/file.tmp DIR/file: is a directory", "", nil,
+			"rename DIR/file: is a directory", "", nil,
 		},
 		"a temporary file of another process": {
 			func(t *testing.T, dir string) {
-				other, err := openTemporary(filepath.Join(dir, "file.tmp"), 0o600)
+				other, err := os.Create(filepath.Join(dir, "file.tmp"))
 				must(t, err)
+				must(t, unix.Flock(int(other.Fd()), unix.LOCK_EX))
 				t.Cleanup(func() { other.Close() })
 			},
 			"lock DIR/file.tmp: resource temporarily unavailable", "old", []string{"file", "file.tmp"},
 		},
 		"a missing folder": {
 			func(t *testing.T, dir string) { must(t, os.RemoveAll(dir)); t.Cleanup(func() { os.Mkdir(dir, 0o700) }) },
-			"open DIR/file.tmp: no such file or directory", "", []string{},
+			"open DIR: no such file or directory", "", []string{},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

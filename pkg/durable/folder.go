@@ -1,0 +1,155 @@
+package durable
+
+import (
+	"errors"
+	"io/fs"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// temporary is appended to a file's name for the copy that takes its place. The name is fixed, unlike renameio's random
+// ones: what a crash leaves is overwritten by the next write instead of staying for ever.
+const temporary = ".tmp"
+
+// fsync is replaced by tests.
+var fsync = unix.Fsync
+
+// Folder is an open folder in which files are replaced. It makes its system calls itself: package os would look at every file
+// twice, and allocate, for each container that is created. Its methods are not for concurrent use.
+type Folder struct {
+	path     string
+	fd       int
+	dev, ino uint64
+	locked   bool
+}
+
+// OpenFolder opens a folder. The caller closes it.
+func OpenFolder(path string) (*Folder, error) {
+	fd, err := retried(func() (int, error) { return unix.Open(path, unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		_ = unix.Close(fd)
+		return nil, &fs.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return &Folder{path: path, fd: fd, dev: stat.Dev, ino: stat.Ino}, nil
+}
+
+// IsInPlace reports whether the folder is still the one at its path.
+func (f *Folder) IsInPlace() bool {
+	var there unix.Stat_t
+	err := unix.Stat(f.path, &there)
+	return err == nil && there.Dev == f.dev && there.Ino == f.ino
+}
+
+// Lock keeps the folder for this process until Close, where every other one asks for it, too: the error is EWOULDBLOCK while another
+// has it.
+func (f *Folder) Lock() error {
+	if err := unix.Flock(f.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return &fs.PathError{Op: "flock", Path: f.path, Err: err}
+	}
+	f.locked = true
+	return nil
+}
+
+// Close closes the folder, and gives up its lock.
+func (f *Folder) Close() error {
+	if err := unix.Close(f.fd); err != nil {
+		return &fs.PathError{Op: "close", Path: f.path, Err: err}
+	}
+	return nil
+}
+
+// WriteFile is the function of that name, for a file in the folder. In a locked folder nobody else is looked for.
+func (f *Folder) WriteFile(name string, data []byte, mode fs.FileMode) error {
+	copied, flags := name+temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC
+	if f.locked {
+		flags |= unix.O_TRUNC
+	}
+	fd, err := retried(func() (int, error) {
+		return unix.Openat(f.fd, copied, flags, uint32(mode.Perm()))
+	})
+	if err != nil {
+		return f.failed("open", copied, err)
+	}
+	defer unix.Close(fd) // after the rename: until then its lock keeps other processes off the file
+	if !f.locked {
+		if err := f.claim(fd, copied, mode); err != nil {
+			return err
+		}
+	}
+	if err := f.fill(fd, copied, data); err != nil {
+		_ = unix.Unlinkat(f.fd, copied, 0) // gives a full disk its room back
+		return err
+	}
+	if err := unix.Renameat(f.fd, copied, f.fd, name); err != nil {
+		_ = unix.Unlinkat(f.fd, copied, 0)
+		return f.failed("rename", name, err)
+	}
+	if err := flush(f.fd); err != nil && !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync for a folder
+		return f.failed("sync", "", err)
+	}
+	return nil
+}
+
+// claim makes a file that was opened this process's own, and empty.
+func (f *Folder) claim(fd int, name string, mode fs.FileMode) error {
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) { // other errors: a file system without locks
+		return f.failed("lock", name, err)
+	}
+	var opened, there unix.Stat_t
+	if err := unix.Fstat(fd, &opened); err != nil {
+		return f.failed("stat", name, err)
+	}
+	err := unix.Fstatat(f.fd, name, &there, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil || there.Dev != opened.Dev || there.Ino != opened.Ino { // renamed before it was locked
+		return f.failed("lock", name, unix.EWOULDBLOCK)
+	}
+	if fs.FileMode(opened.Mode).Perm() != mode {
+		if err := unix.Fchmod(fd, uint32(mode.Perm())); err != nil {
+			return f.failed("chmod", name, err)
+		}
+	}
+	if opened.Size > 0 { // what a crash left
+		if err := unix.Ftruncate(fd, 0); err != nil {
+			return f.failed("truncate", name, err)
+		}
+	}
+	return nil
+}
+
+// fill writes the content of a file, and has it on disk.
+func (f *Folder) fill(fd int, name string, data []byte) error {
+	for len(data) > 0 {
+		n, err := retried(func() (int, error) { return unix.Write(fd, data) })
+		if err != nil {
+			return f.failed("write", name, err)
+		}
+		data = data[n:]
+	}
+	if err := flush(fd); err != nil {
+		return f.failed("sync", name, err)
+	}
+	return nil
+}
+
+func (f *Folder) failed(op, name string, err error) error {
+	return &fs.PathError{Op: op, Path: filepath.Join(f.path, name), Err: err}
+}
+
+func flush(fd int) error {
+	_, err := retried(func() (int, error) { return 0, fsync(fd) })
+	return err
+}
+
+// retried repeats a system call that a signal has interrupted.
+func retried(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); err != unix.EINTR {
+			return n, err
+		}
+	}
+}
