@@ -23,6 +23,7 @@ type Pod struct {
 	Name        string
 	Annotations map[string]string
 	Overhead    uint64 // bytes of memory
+	Priority    int32  // 0 is that of every other pod
 	Containers  []Container
 	// Resources are the pod's own (spec.resources).
 	Resources *corev1.ResourceRequirements
@@ -105,6 +106,9 @@ func (p *Pod) Object() *corev1.Pod {
 		pod.Spec.Overhead = corev1.ResourceList{corev1.ResourceMemory: quantity(p.Overhead)}
 		pod.Spec.RuntimeClassName = new(p.runtimeClass())
 	}
+	if p.Priority != 0 {
+		pod.Spec.PriorityClassName = p.priorityClass()
+	}
 	for _, c := range p.Containers {
 		object, volumes := c.object()
 		pod.Spec.Volumes = append(pod.Spec.Volumes, volumes...)
@@ -121,6 +125,8 @@ func (p *Pod) Object() *corev1.Pod {
 }
 
 func (p *Pod) runtimeClass() string { return fmt.Sprint("overhead-", p.Overhead) }
+
+func (p *Pod) priorityClass() string { return fmt.Sprint("priority", p.Priority) }
 
 func hostPath(name, path string) corev1.Volume {
 	return corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: path}}}

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -57,6 +58,11 @@ func (k *Kubelet) Create(ctx context.Context, p *Pod) error {
 			return err
 		}
 	}
+	if p.Priority != 0 {
+		if err := k.ensurePriorityClass(ctx, p); err != nil {
+			return err
+		}
+	}
 	object.Spec.NodeName = setup.NodeName
 	object.Status = corev1.PodStatus{} // the API server keeps a QoS class that it finds here
 	created, err := k.Client.CoreV1().Pods(Namespace).Create(ctx, object, metav1.CreateOptions{})
@@ -85,6 +91,17 @@ func (k *Kubelet) ensureRuntimeClass(ctx context.Context, p *Pod) error {
 	}, metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create the runtime class of %s: %w", p.Name, err)
+	}
+	return nil
+}
+
+// ensurePriorityClass makes the class that has the pod's priority.
+func (k *Kubelet) ensurePriorityClass(ctx context.Context, p *Pod) error {
+	_, err := k.Client.SchedulingV1().PriorityClasses().Create(ctx, &schedulingv1.PriorityClass{
+		ObjectMeta: metav1.ObjectMeta{Name: p.priorityClass()}, Value: p.Priority,
+	}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create the priority class of %s: %w", p.Name, err)
 	}
 	return nil
 }

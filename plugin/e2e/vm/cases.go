@@ -39,6 +39,7 @@ var choices = map[string]choice{
 	"TestKubeletGoesAway":                   {on(kubeletCgroupfs), on(kubeletSystemd)},  // the pod API, which knows no driver
 	"TestMemoryManagerDecidesAsTheKubelets": {on(kubeletCgroupfs), nil},                 // two checkpoints, which know no driver
 	"TestStaticPodIsExact":                  {on(kubeletCgroupfs), on(kubeletSystemd)},  // where a request comes from, whatever the driver
+	"TestEvictedPodLeavesNothing":           {on(kubeletCgroupfs), on(kubeletSystemd)},  // the kubelet's eviction, which knows no driver
 	"TestSimulatorAgreesWithTheKubelet":     {on(kubeletCgroupfs), nil},                 // what the kubelet computes, whatever the driver; many pods with FULL=1
 	"TestResourceClaims":                    {on(kubeletCgroupfs), on(kubeletSystemd)},  // the scheduler, the kubelet's DRA manager and CDI, which know no driver
 	"TestMemoryFollowsDevices":              {on(kubeletCgroupfs), nil},                 // device plugins and claims, which know no driver; needs devices
