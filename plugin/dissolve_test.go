@@ -166,17 +166,20 @@ func TestKilledWhileItMoves(t *testing.T) {
 // A container that is rejected for want of one node names the move that would make room, and with dissolveGroups it is made.
 func TestAMoveMakesRoom(t *testing.T) {
 	for name, test := range map[string]struct {
-		config string
-		moves  bool
+		config    string
+		namespace string // of the container in the way
+		moves     bool
 	}{
-		"named":          {"", false},
-		"made":           {"dissolveGroups: true\n", true},
-		"made, rejected": {"dissolveGroups: true\nmigration: {upTo: 512Mi}\n", false},
+		"named":                       {"", "", false},
+		"named without the namespace": {"", "other", false},
+		"made":                        {"dissolveGroups: true\n", "", true},
+		"made, rejected":              {"dissolveGroups: true\nmigration: {upTo: 512Mi}\n", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, cri.Options{}, testConfig+test.config)
 			plugin := h.start("--record", h.path("recording"))
 			first, small, second := guaranteed("first", 10*gi), guaranteed("small", 3*gi), guaranteed("second", 12*gi)
+			small.namespace = test.namespace
 			h.deploy(first, small, second)
 			if h.mems(first) != "0" || h.mems(small) != "0" || h.mems(second) != "1" {
 				t.Fatalf("the containers are on %s, %s and %s", h.mems(first), h.mems(small), h.mems(second))
@@ -185,7 +188,11 @@ func TestAMoveMakesRoom(t *testing.T) {
 			large := guaranteed("large", 5*gi)
 			must(t, h.runPod(large))
 			err := h.create(large)
-			const relief = "; it would fit node 0 if default/small app (3Gi) were on node 1:"
+			shown, told := "; it would fit node 0 if default/small app (3Gi) were on node 1:", ""
+			if told = shown; test.namespace != "" {
+				shown = "; it would fit node 0 if other/small app (3Gi) were on node 1:"
+				told = "; it would fit node 0 if a container of another namespace were on node 1:"
+			}
 			switch {
 			case test.moves:
 				must(t, err)
@@ -199,10 +206,13 @@ func TestAMoveMakesRoom(t *testing.T) {
 				if out := h.ask(0, "status"); strings.Contains(out, "COULD NOT BE PLACED") {
 					t.Errorf("a container that was placed is shown as rejected:\n%s", out)
 				}
-			case err == nil || !strings.Contains(err.Error(), relief):
-				t.Errorf("the create ended with %v, want %q", err, relief)
+			case err == nil || !strings.Contains(err.Error(), told):
+				t.Errorf("the create ended with %v, want %q", err, told)
 			default:
-				wantAll(t, h.ask(0, "status"), relief)
+				wantAll(t, h.ask(0, "status"), shown)
+				if shown != told {
+					said(plugin, `relief="it would fit node 0 if other/small app (3Gi) were on node 1"`)
+				}
 				if got := h.cpusetMems(small); got != "0" {
 					t.Errorf("small is on %s", got)
 				}

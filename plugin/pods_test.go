@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"path"
 	"strings"
@@ -25,6 +26,8 @@ type testPod struct {
 	cpus  string // its exclusive CPUs, four of them; "" is none
 	slice bool   // its cgroup is one of systemd's
 	huge  uint64 // bytes of huge pages of 2Mi
+
+	namespace string // "" is default
 
 	devices []*api.LinuxDevice // in its container's spec
 	env     []string           // the same
@@ -89,7 +92,7 @@ func (p *testPod) resources() *api.LinuxResources {
 
 func (p *testPod) pod() *api.PodSandbox {
 	return &api.PodSandbox{
-		Id: p.sandbox(), Uid: p.uid(), Namespace: "default", Name: p.name, Annotations: p.annotations,
+		Id: p.sandbox(), Uid: p.uid(), Namespace: cmp.Or(p.namespace, "default"), Name: p.name, Annotations: p.annotations,
 		Linux: &api.LinuxPodSandbox{CgroupParent: "/" + p.cgroup(), PodResources: p.resources()},
 	}
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
@@ -208,6 +210,10 @@ func (a *Agent) logDecision(event string, effects ledger.Effects, err error, too
 		log = log.WithField("dryRun", true)
 	}
 	if err != nil {
+		var rejection *memorymanager.Rejection
+		if errors.As(err, &rejection) && rejection.Relief != rejection.PodRelief { // the error is for the pod's events, the log for the administrator
+			log = log.WithField("relief", rejection.Relief)
+		}
 		log.WithError(err).Warn(event + ": refused")
 		return
 	}

@@ -111,7 +111,7 @@ func (r *Reporter) look() {
 		news = news[:i]
 	}
 	for _, rejection := range slices.Backward(news) {
-		text := memorymanager.InLine(rejection.Text)
+		text := rejection.PodText
 		if !rejection.Refused {
 			text = "runs without NUMA nodes of its own: " + text
 		}

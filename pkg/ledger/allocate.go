@@ -205,7 +205,7 @@ func (l *Ledger) align(c *container) error {
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (l *Ledger) unplaced(c *container, err error) error {
 	refuse := l.resolved.RefusesCreate(c.wishes.NUMA) && c.state == Unknown // what runs is not refused
-	rejection := l.reject(c, reasonOf(err), textOf(err), refuse)
+	rejection := l.reject(c, reasonOf(err), err, refuse)
 	c.unplaced = &rejection
 	if refuse {
 		return err

@@ -260,7 +260,7 @@ func (l *Ledger) allocateByClaims(c *container) error {
 		return nil
 	}
 	c.nodes = 0
-	rejection := l.reject(c, ClaimNotPrepared, err.Error(), true)
+	rejection := l.reject(c, ClaimNotPrepared, err, true)
 	c.unplaced = &rejection
 	return err
 }

@@ -140,7 +140,7 @@ func (l *Ledger) checkAnnotations(c *container) error {
 		texts[i] = problem.Message
 	}
 	err := fmt.Errorf("bad annotations: %s", strings.Join(texts, "; "))
-	l.reject(c, BadAnnotation, err.Error(), true)
+	l.reject(c, BadAnnotation, err, true)
 	return err
 }
 

@@ -232,8 +232,13 @@ func (l *Ledger) relieve(c *container, wanted memorymanager.Container, err error
 	if len(found) == 1 {
 		m := found[0]
 		moved := l.container(m.Pod, m.Container)
-		rejection.Relief = fmt.Sprintf("it would fit %s if %s/%s %s (%s) were on %s", nodes.Named(), moved.pod.Namespace, moved.pod.Name,
-			moved.name, quantity.Short(m.Bytes), m.To.Named())
+		const relief = "it would fit %s if %s were on %s"
+		name := fmt.Sprintf("%s/%s %s (%s)", moved.pod.Namespace, moved.pod.Name, moved.name, quantity.Short(m.Bytes))
+		rejection.Relief = fmt.Sprintf(relief, nodes.Named(), name, m.To.Named())
+		if moved.pod.Namespace != c.pod.Namespace {
+			name = "a container of another namespace"
+		}
+		rejection.PodRelief = fmt.Sprintf(relief, nodes.Named(), name, m.To.Named())
 	}
 	if !perform {
 		return nil

@@ -19,7 +19,7 @@ type refusal struct {
 }
 
 // reject notes a container that could not be placed as asked.
-func (l *Ledger) reject(c *container, reason, text string, refused bool) Rejection {
+func (l *Ledger) reject(c *container, reason string, err error, refused bool) Rejection {
 	dryRun := l.resolved.Config.DryRun
 	if refused && !dryRun {
 		l.counters.Rejections[reason]++
@@ -29,7 +29,7 @@ func (l *Ledger) reject(c *container, reason, text string, refused bool) Rejecti
 	now := l.step.now
 	rejection := Rejection{
 		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.name,
-		Reason: reason, Text: text, Refused: refused && !dryRun,
+		Reason: reason, Text: textOf(err), PodText: memorymanager.InLine(err.Error()), Refused: refused && !dryRun,
 	}
 	l.show(rejection)
 	return rejection
@@ -53,11 +53,11 @@ func (l *Ledger) refuse(c *container, err error) {
 	view := Rejection{}
 	if c.refusal != nil && slices.Equal(c.refusal.request, request) {
 		view = c.refusal.Rejection
-		view.Text, view.Last = textOf(err), l.step.now
+		view.Text, view.PodText, view.Last = textOf(err), memorymanager.InLine(err.Error()), l.step.now
 		view.Count++
 		l.show(view)
 	} else {
-		view = l.reject(c, reasonOf(err), textOf(err), true)
+		view = l.reject(c, reasonOf(err), err, true)
 	}
 	c.refusal = &refusal{Rejection: view, request: request, generation: l.manager.Generation(), err: err}
 }

@@ -131,8 +131,9 @@ type Rejection struct {
 	UID                       string
 	// Reason is one of memorymanager's, or one of this package's.
 	Reason string
-	// Text says why, without the container's name; it may have more lines.
-	Text string
+	// Text says why, without the container's name; it may have more lines. PodText is the same in one line for those who may see no
+	// more than the pod, as in its events.
+	Text, PodText string
 	// Refused is unset when the container runs all the same, unpinned.
 	Refused bool
 }
