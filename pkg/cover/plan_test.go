@@ -7,7 +7,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const mi = 1 << 20
+const (
+	mi = 1 << 20
+	// machines is how many random machines a property is tried on.
+	machines = 100_000
+)
 
 func TestPlan(t *testing.T) {
 	debtor := []Node{{ID: 0, Owed: 2 * gi, Free: gi}, {ID: 1, Owed: gi, Free: 4 * gi}}
