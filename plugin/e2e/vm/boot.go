@@ -150,6 +150,9 @@ func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string 
 		total += n.MiB
 	}
 	appended := "console=ttyS0 panic=-1 mitigations=off nokaslr nowatchdog tsc=reliable random.trust_cpu=on quiet swapaccount=1"
+	// The kernel unpacks the root on the CPU that its unbound work queues happen to use, and the pages stay on that CPU's node.
+	// Linux 6.1 cannot be told which one.
+	appended += fmt.Sprintf(" workqueue.unbound_cpus=%d", v.RootCPU)
 	if v.Driver == setup.Systemd {
 		appended += " systemd.unit=e2e.target systemd.show_status=false"
 	}

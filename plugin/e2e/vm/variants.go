@@ -15,6 +15,8 @@ type Variant struct {
 	Cluster bool
 	// Devices gives the guest a disk and a network interface that are behind a PCI root of NUMA node 1.
 	Devices bool
+	// RootCPU is the CPU whose NUMA node has the root file system, 200 MiB in memory.
+	RootCPU int
 }
 
 var (
@@ -41,7 +43,7 @@ func Variants() []Variant {
 	return []Variant{
 		{
 			Name: systemd24, Summary: "containerd 2.4, systemd as PID 1, 4 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: fourNodes,
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, Nodes: fourNodes, RootCPU: 2,
 		},
 		{
 			Name: cgroupfs24, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
