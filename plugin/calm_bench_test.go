@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+)
+
+// BenchmarkCalm tells the share of a core that the daemon takes on a node on which nothing happens, with everything on that moves memory.
+// One operation is a second.
+func BenchmarkCalm(b *testing.B) {
+	for _, pods := range []int{4, 1000} {
+		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
+			h := newHost(b, cri.Options{}, "kubeReserved: {memory: 924Mi}\ncoverDeficits: On\ndissolveGroups: true\nnumaAllocationStrategy: least-used\n"+
+				"unpinnedMemoryPolicy: PreferSlack\n")
+			h.onKernel(12*gi, 12*gi)
+			plugin := h.start()
+			for i := range pods {
+				pod := guaranteed(fmt.Sprintf("pod-%d", i), 8*mi)
+				h.deploy(pod)
+				h.on(pod, 4*mi, 0)
+			}
+			h.shows(" covered", "status")
+			time.Sleep(3 * time.Second) // what follows the last pod
+			before := plugin.cpuTime()
+			b.ResetTimer()
+			time.Sleep(time.Duration(b.N) * time.Second)
+			b.StopTimer()
+			used := plugin.cpuTime() - before
+			b.ReportMetric(100*used.Seconds()/float64(b.N), "%-of-a-core")
+		})
+	}
+}
+
+// cpuTime is what the threads of the process have taken.
+func (p *process) cpuTime() (sum time.Duration) {
+	p.t.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.cmd.Process.Pid))
+	must(p.t, err)
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		must(p.t, err)
+		nanoseconds, _, _ := strings.Cut(string(text), " ")
+		n, err := strconv.ParseInt(nanoseconds, 10, 64)
+		must(p.t, err)
+		sum += time.Duration(n)
+	}
+	return sum
+}
