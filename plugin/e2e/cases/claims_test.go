@@ -7,9 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -91,40 +89,12 @@ func TestResourceClaims(t *testing.T) {
 	}
 	nothingClaimed(t, p)
 
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1))
-	rounds := 1
-	if k.Plan.Full {
-		rounds = 10
+	storm := claimStorm{cluster: c, k: k, p: p, random: rand.New(rand.NewPCG(stormSeed, 1))}
+	for round := range storm.rounds() {
+		storm.round(round)
 	}
-	for round := range rounds {
-		for name, kill := range map[string]func(){
-			"plugin": func() { p.kill(); p.restart() },
-			"kubelet": func() {
-				k.Kill(syscall.SIGKILL)
-				if err := k.Start(t.Context()); err != nil {
-					t.Error(err)
-				}
-			},
-			"runtime": func() { restartRuntime(t, k, "") },
-		} {
-			pod := guaranteed(fmt.Sprint(name, round), claimed, 16*MiB)
-			c.apply(k, pod)
-			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
-			kill()
-			eventually(t, "a pod runs although the "+name+" was killed", func() string {
-				if err := k.WaitStarted(t.Context(), pod); err != nil {
-					return err.Error() // what was under way has failed, and the kubelet tries again
-				}
-				return ""
-			})
-			holdsClaim(t, k, pod, "0", "1")
-			if err := k.Remove(t.Context(), pod); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	t.Logf("seed %d: %d claims, %d kills of %d processes between the preparation of a claim and the start of its container",
+		stormSeed, storm.claims, storm.between, storm.kills)
 	nothingClaimed(t, p)
 }
 
@@ -167,9 +137,12 @@ func (c cluster) claim(k *kubelet.Kubelet, pod *kubelet.Pod) {
 func holdsClaim(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, nodes ...string) {
 	t.Helper()
 	dir := dirOf(t, k, pod, "app")
-	if mems := file(dir, "cpuset.mems"); !slices.Contains(nodes, mems) {
-		t.Errorf("%s has cpuset.mems %q, want one of %q", pod.Name, mems, nodes)
-	}
+	eventually(t, pod.Name+" is where its claim is", func() string {
+		if mems := file(dir, "cpuset.mems"); !slices.Contains(nodes, mems) {
+			return fmt.Sprintf("its cpuset.mems is %q, want one of %q", mems, nodes)
+		}
+		return ""
+	})
 	holdsValue(t, dir, "memory.min", claimed)
 }
 
@@ -192,11 +165,21 @@ func (p *plugin) claims() (names []string) {
 	return names
 }
 
-// nothingClaimed waits until no claim is left, in the daemon and in the runtime's folder.
+// specifications are the CDI specifications of claims.
+func specifications() []string {
+	paths, _ := filepath.Glob("/var/run/cdi/*noderesource*")
+	return paths
+}
+
+// nothingClaimed waits until no claim is left: in the API server, in the daemon and in the runtime's folder.
 func nothingClaimed(t *testing.T, p *plugin) {
 	t.Helper()
 	eventually(t, "no claim is left", func() string {
-		left, _ := filepath.Glob("/var/run/cdi/*noderesource*")
+		objects, err := cluster{t}.run("", "kubectl", "get", "resourceclaims", "-o", "name")
+		if err != nil {
+			return err.Error()
+		}
+		left := append(strings.Fields(objects), specifications()...)
 		if left = append(left, p.claims()...); len(left) > 0 {
 			return strings.Join(left, ", ")
 		}

@@ -20,12 +20,18 @@ func restartRuntime(t *testing.T, k machine, extra string) {
 	if err := os.WriteFile(setup.RuntimeExtra, []byte(extra), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	endRuntime(t, k, syscall.SIGTERM)
+}
+
+// endRuntime ends the container runtime by a signal and waits until a new one is ready.
+func endRuntime(t *testing.T, k machine, signal syscall.Signal) {
+	t.Helper()
 	old := file(setup.RuntimePID)
 	pid, err := strconv.Atoi(old)
 	if err != nil {
 		t.Fatalf("no runtime: %v", err)
 	}
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+	if err := syscall.Kill(pid, signal); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "a new runtime starts", func() string {
