@@ -75,7 +75,6 @@ type Recorder interface {
 type Agent struct {
 	log       logrus.FieldLogger
 	now       func() time.Time
-	machine   machine.Machine
 	sysfs     string // empty has none
 	tree      *cgroup.Tree
 	journal   *protect.Journal // nil where the state folder cannot be used
@@ -95,8 +94,11 @@ type Agent struct {
 	wake        chan struct{} // Run has work
 	highChanged chan struct{} // for the stall guard
 
-	mu     sync.Mutex // guards what follows; nothing under it waits
-	ledger *ledger.Ledger
+	configures sync.Mutex // one configuration is put in force at a time
+
+	mu      sync.Mutex // guards what follows; nothing under it waits
+	ledger  *ledger.Ledger
+	machine machine.Machine // as read last
 	outbox
 	picture             *picture                                     // of the ledger's generation; nil when there is none yet
 	apply               func(context.Context, []ledger.Update) error // nil where the runtime takes no unasked updates
@@ -291,7 +293,14 @@ func signal(c chan<- struct{}) {
 // Reconfigure puts a configuration in force and brings running containers and the cgroups above them to it. One that does
 // not fit this machine is refused: the old one stays, and the error is shown until a good one comes.
 func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
-	resolved, err := c.Resolve(a.machine)
+	a.configures.Lock()
+	defer a.configures.Unlock()
+	return a.reconfigure(ctx, c)
+}
+
+func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
+	hardware := a.hardware()
+	resolved, err := c.Resolve(hardware)
 	if err != nil {
 		a.RejectConfig(err)
 		return err
@@ -299,7 +308,7 @@ func (a *Agent) Reconfigure(ctx context.Context, c config.Config) error {
 	if resolved.Config.DryRun {
 		a.useAllNodes(ctx)
 	}
-	effects := a.step(ledger.Reconfigure{Config: resolved})
+	effects := a.step(ledger.Reconfigure{Config: resolved, Machine: &hardware})
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {
 		return effects.Err

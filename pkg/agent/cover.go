@@ -73,7 +73,7 @@ func (a *Agent) takeCover(ctx context.Context) {
 		a.coverage.unknown(a.now(), "the machine is described by a file: there is no kernel to ask")
 		return
 	}
-	found, err := a.machine.NodeMemory(a.sysfs)
+	found, err := a.hardware().NodeMemory(a.sysfs)
 	if err != nil {
 		a.coverage.unknown(a.now(), err.Error())
 		return

@@ -15,14 +15,15 @@ func (a *Agent) freePages(pod ledger.Pod, container ledger.Container) (free []me
 	a.mu.Lock()
 	sizes := a.ledger.PagesToVerify(container)
 	a.mu.Unlock()
+	hardware := a.hardware()
 	for _, size := range sizes {
-		pages, err := a.machine.FreeHugepages(a.sysfs, size)
+		pages, err := hardware.FreeHugepages(a.sysfs, size)
 		if err != nil {
 			a.log.WithField("pod", pod.Name).WithField("namespace", pod.Namespace).WithError(err).
 				Warn("the kernel's free huge pages cannot be read: the container is placed without them")
 			continue
 		}
-		for i, node := range a.machine.Nodes {
+		for i, node := range hardware.Nodes {
 			free = append(free, memorymanager.FreePages{Node: node.ID, Type: memorymanager.Hugepages(size), Bytes: pages[i]})
 		}
 	}

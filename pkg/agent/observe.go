@@ -46,6 +46,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	a.protect(ctx)
 	a.protector.Prune()
 	a.dissolveGroups(ctx)
+	a.followMachine(ctx)
 }
 
 // place is where a container's files are; it is false for one that does not live or has no cgroup.

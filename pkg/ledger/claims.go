@@ -183,7 +183,8 @@ func (l *Ledger) claimableOf(at key) (uint64, bool) {
 	return allocatable - min(allocatable, allocated), true
 }
 
-// setAside is what a configuration keeps from pods without claims: what claims may have, and what they have where that is more.
+// setAside is what a configuration keeps from pods without claims: what claims may have, and what they have where that is more, as
+// far as the nodes have it.
 func (l *Ledger) setAside(resolved config.Resolved) []config.Claimable {
 	if len(resolved.Claimable) == 0 {
 		return nil
@@ -193,12 +194,37 @@ func (l *Ledger) setAside(resolved config.Resolved) []config.Claimable {
 	for _, node := range resolved.Claimable {
 		for at, bytes := range claimed {
 			if at.node == node.Node {
+				bytes = min(bytes, allocatable(resolved, at))
 				node.Amounts = node.Amounts.AtLeast(memorymanager.Amount{Type: at.memoryType, Bytes: bytes})
 			}
 		}
 		aside = append(aside, node)
 	}
 	return aside
+}
+
+// allocatable is what a node has under a configuration for claims and pods together.
+func allocatable(resolved config.Resolved, at key) uint64 {
+	for _, node := range resolved.Nodes {
+		if node.ID == at.node {
+			return node.Allocatable(at.memoryType)
+		}
+	}
+	return 0
+}
+
+// noteLostClaims says where claims have more than their node, after memory was plugged out.
+func (l *Ledger) noteLostClaims() {
+	claimed := l.claimed("")
+	for _, at := range slices.SortedFunc(maps.Keys(claimed), func(a, b key) int {
+		return cmp.Or(cmp.Compare(a.node, b.node), cmp.Compare(a.memoryType, b.memoryType))
+	}) {
+		if has := allocatable(l.resolved, at); claimed[at] > has {
+			sizes := quantity.LogApart(claimed[at], has)
+			l.note(Warn, "resource claims have more allocated on a node than it has",
+				map[string]any{"node": at.node, "type": at.memoryType, "claimed": sizes[0], "has": sizes[1]}, nil)
+		}
+	}
 }
 
 // uses reports whether a container names a part of a claim.
@@ -349,7 +375,8 @@ func nodesOfParts(parts []ClaimPart) (nodes nodeset.Set) {
 type ClaimableView struct {
 	Node int
 	Type memorymanager.MemoryType
-	// Capacity is the share, less what pods have of it from before there was one; Claimed is what prepared claims have.
+	// Capacity is the share, less what pods have of it from before there was one, and at least what claims have as far as the node
+	// still has it; Claimed is what prepared claims have.
 	Capacity, Claimed uint64
 }
 
@@ -360,7 +387,7 @@ func (l *Ledger) claimableViews() (views []ClaimableView) {
 		for _, amount := range node.Amounts {
 			at := key{node.Node, amount.Type}
 			most, _ := l.claimableOf(at)
-			capacity := max(min(amount.Bytes, most), claimed[at])
+			capacity := min(max(amount.Bytes, claimed[at]), most)
 			views = append(views, ClaimableView{
 				Node: at.node, Type: at.memoryType, Claimed: claimed[at], Capacity: capacity - capacity%config.ClaimStep(at.memoryType),
 			})

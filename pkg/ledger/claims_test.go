@@ -171,6 +171,67 @@ func TestAClaimThatIsPreparedAgain(t *testing.T) {
 	}
 }
 
+// Memory is plugged in and out while claims and pods have some: the share follows, and what is published is never more than there is.
+func TestTheShareFollowsTheMachine(t *testing.T) {
+	const yaml = "dra: {enabled: true, share: 50%}"
+	now := time.Unix(1, 0)
+	l := newLedger(t, yaml)
+	for _, event := range []Event{
+		PrepareClaim{claimOf("a", []string{"web"}, on(0, claimGi), on(1, 5*claimGi))},
+		claimed(claimPod("web", ""), "main", 6*claimGi, ClaimRef{"uid-a", 0}, ClaimRef{"uid-a", 1}),
+		claimed(claimPod("full", ""), "main", 7*claimGi), // of the rest on node 0
+		claimed(claimPod("next", ""), "main", 2*claimGi), // of the rest on node 1
+	} {
+		if effects := l.Step(now, event); effects.Err != nil {
+			t.Fatal(effects.Err)
+		}
+	}
+	for _, step := range []struct {
+		memory   string
+		capacity uint64 // published of node 1, whose reservation is 512Mi
+		fits     uint64 // the largest claim beside the 5Gi
+		warned   string
+	}{
+		{"16Gi", 7936 << 20, 15872<<20 - 7*claimGi, ""},
+		{"32Gi", 16128 << 20, 32256<<20 - 7*claimGi, ""},
+		{"8704Mi", 5 * claimGi, claimGi, ""}, // half of 8Gi is less than claims have
+		{"5632Mi", 3 * claimGi, 0, ""},       // pods have 2Gi of the 5Gi that claims have
+		{"4608Mi", 2 * claimGi, 0, "claimed 5Gi has 4Gi"},
+		{"16Gi", 7936 << 20, 15872<<20 - 7*claimGi, ""},
+	} {
+		m, resolved := resolvedOn(t, step.memory, yaml)
+		effects := l.Step(now, Reconfigure{Config: resolved, Machine: &m})
+		if effects.Err != nil {
+			t.Fatalf("%s: %v", step.memory, effects.Err)
+		}
+		if got := l.claimableViews()[1]; got.Capacity != step.capacity || got.Claimed != 5*claimGi {
+			t.Errorf("%s: %d for claims, want %d", step.memory, got.Capacity, step.capacity)
+		}
+		warned := ""
+		for _, note := range effects.Notes {
+			if note.Text == "resource claims have more allocated on a node than it has" {
+				warned = fmt.Sprint("claimed ", note.Fields["claimed"], " has ", note.Fields["has"])
+			}
+		}
+		if warned != step.warned {
+			t.Errorf("%s: warned %q, want %q", step.memory, warned, step.warned)
+		}
+		if effects := l.Step(now, PrepareClaim{claimOf("b", nil, on(1, step.fits+1))}); effects.Err == nil {
+			t.Errorf("%s: a claim of %d was prepared", step.memory, step.fits+1)
+		}
+		if effects := l.Step(now, PrepareClaim{claimOf("b", nil, on(1, step.fits))}); effects.Err != nil {
+			t.Errorf("%s: %v", step.memory, effects.Err)
+		}
+		l.Step(now, UnprepareClaim{"uid-b"})
+		if c := l.containers["web-main"]; c.nodes.String() != "0-1" {
+			t.Errorf("%s: the claim's container has nodes %s", step.memory, c.nodes)
+		}
+		if _, err := New(now, Options{Config: resolved, Machine: m, Claims: l.Claims()}); err != nil {
+			t.Errorf("%s: a start with these claims: %v", step.memory, err)
+		}
+	}
+}
+
 func TestWithoutDRANothingHeedsClaims(t *testing.T) {
 	l := newLedger(t, "")
 	effects := l.Step(time.Unix(1, 0), claimed(claimPod("web", ""), "main", claimGi, ClaimRef{"uid-a", 0}))

@@ -89,7 +89,6 @@ type step struct {
 // New returns a ledger without pods.
 func New(now time.Time, o Options) (*Ledger, error) {
 	l := &Ledger{
-		machine:    o.Machine,
 		node:       podinfo.Node{MemTotal: o.Machine.MemTotal, SwapTotal: o.Machine.Swap},
 		resolved:   o.Config,
 		pods:       map[string]*pod{},
@@ -101,11 +100,7 @@ func New(now time.Time, o Options) (*Ledger, error) {
 	l.connected.set(now, "not connected to a runtime yet")
 	l.synchronized.set(now, "not synchronized with a runtime yet")
 	l.configured.set(now, "")
-	for _, node := range o.Machine.Nodes {
-		if node.Memory > 0 {
-			l.allNodes = l.allNodes.Union(nodeset.Of(node.ID))
-		}
-	}
+	l.takeMachine(o.Machine)
 	for i := range o.Claims {
 		l.claims[o.Claims[i].UID] = &o.Claims[i]
 	}
@@ -113,6 +108,15 @@ func New(now time.Time, o Options) (*Ledger, error) {
 	var err error
 	l.manager, err = managerFor(o.Config, l.aside)
 	return l, err
+}
+
+func (l *Ledger) takeMachine(m machine.Machine) {
+	l.machine, l.allNodes = m, 0
+	for _, node := range m.Nodes {
+		if node.Memory > 0 {
+			l.allNodes = l.allNodes.Union(nodeset.Of(node.ID))
+		}
+	}
 }
 
 // managerFor is nil under the policy None.

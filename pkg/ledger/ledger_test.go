@@ -130,11 +130,22 @@ func (r *events) event() Event {
 
 func newLedger(t *testing.T, yaml string) *Ledger {
 	t.Helper()
-	m, err := machine.Parse("machine", []byte(`
+	m, resolved := resolvedOn(t, "16Gi", yaml)
+	l, err := New(time.Unix(0, 0), Options{Config: resolved, Machine: m, Raises: map[string]uint64{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// resolvedOn is a configuration on a machine of two NUMA nodes, the first with 16Gi.
+func resolvedOn(t *testing.T, second, yaml string) (machine.Machine, config.Resolved) {
+	t.Helper()
+	m, err := machine.Parse("machine", fmt.Appendf(nil, `
 nodes:
   - {id: 0, memory: 16Gi, cpus: 0-7, distances: [10, 21]}
-  - {id: 1, memory: 16Gi, cpus: 8-15, distances: [21, 10]}
-`))
+  - {id: 1, memory: %s, cpus: 8-15, distances: [21, 10]}
+`, second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,11 +157,7 @@ nodes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := New(time.Unix(0, 0), Options{Config: resolved, Machine: m, Raises: map[string]uint64{}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return m, resolved
 }
 
 var eventSeed = flag.Uint64("seed", 1, "seed of the random events")

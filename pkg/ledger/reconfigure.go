@@ -5,13 +5,18 @@ import (
 	"reflect"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // Reconfigure puts a configuration in force. One that does not fit this machine is refused with Err: the old one stays, and
 // the error is shown until a good one comes.
-type Reconfigure struct{ Config config.Resolved }
+type Reconfigure struct {
+	Config config.Resolved
+	// Machine is what Config was resolved with; nil is the one from before.
+	Machine *machine.Machine
+}
 
 func (e Reconfigure) apply(l *Ledger) {
 	if err := l.takeNodes(e.Config); err != nil {
@@ -20,7 +25,11 @@ func (e Reconfigure) apply(l *Ledger) {
 		return
 	}
 	l.resolved = e.Config
+	if e.Machine != nil {
+		l.takeMachine(*e.Machine)
+	}
 	l.configured.set(l.step.now, "")
+	l.noteLostClaims()
 	var all []*container
 	for _, p := range l.living {
 		if !p.managed {

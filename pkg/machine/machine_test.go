@@ -326,3 +326,62 @@ func TestNodeMemory(t *testing.T) {
 		t.Errorf("a meminfo without MemFree: %v", err)
 	}
 }
+
+func TestMemoryIsReadAgain(t *testing.T) {
+	const node = "sys/devices/system/node/"
+	tests := map[string]struct {
+		file, text string // "-" removes it
+		memory     [2]uint64
+		pages      uint64 // of 2Mi on node 1
+		err        string
+	}{
+		"nothing":            {"proc/meminfo", "MemTotal: 1 kB\n", [2]uint64{134987354112, 135286722560}, 0, ""},
+		"memory plugged in":  {node + "node1/meminfo", "Node 1 MemTotal: 1048576 kB\n", [2]uint64{134987354112, 1 << 30}, 0, ""},
+		"all of it offline":  {node + "node1/meminfo", "Node 1 MemTotal: 0 kB\n", [2]uint64{134987354112, 0}, 0, ""},
+		"a pool resized":     {node + "node1/hugepages/hugepages-2048kB/nr_hugepages", "7\n", [2]uint64{134987354112, 135286722560}, 7, ""},
+		"CPUs and distances": {node + "node1/cpulist", "\n", [2]uint64{134987354112, 135286722560}, 0, ""},
+		"a node gone":        {node + "node1/meminfo", "-", [2]uint64{}, 0, "read the memory of the NUMA nodes again: open "},
+		"a pool unreadable":  {node + "node1/hugepages/hugepages-2048kB/nr_hugepages", "x\n", [2]uint64{}, 0, `"x" is not a number of pages`},
+		"a kernel without":   {"sys/devices/system/node", "-", [2]uint64{134987354112, 135286722560}, 0, ""},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			root := unpack(t, fixtures+"task-page.txtar")
+			was, err := Load(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept, err := Load(root)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(root, test.file)
+			if err := os.RemoveAll(path); err != nil {
+				t.Fatal(err)
+			}
+			if test.text != "-" {
+				write(t, path, test.text)
+			}
+			now, err := was.Again(filepath.Join(root, "sys"))
+			if diff := cmp.Diff(kept, was, sameCPUs); diff != "" {
+				t.Errorf("the machine that was read again changed:\n%s", diff)
+			}
+			if err != nil || test.err != "" {
+				if test.err == "" || err == nil || !strings.Contains(err.Error(), test.err) {
+					t.Errorf("got %v, want %q", err, test.err)
+				}
+				return
+			}
+			want := kept
+			want.Nodes = slices.Clone(kept.Nodes)
+			want.Nodes[1].Hugepages = slices.Clone(kept.Nodes[1].Hugepages)
+			want.Nodes[0].Memory, want.Nodes[1].Memory, want.Nodes[1].Hugepages[0].Count = test.memory[0], test.memory[1], test.pages
+			if diff := cmp.Diff(want, now, sameCPUs); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			if same := cmp.Equal(kept, want, sameCPUs); now.SameMemory(was) != same {
+				t.Errorf("the same memory: %v, want %v", !same, same)
+			}
+		})
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -77,6 +78,32 @@ func read(sysfsRoot, procRoot string) (Machine, error) {
 	return m, nil
 }
 
+// Again reads again what changes while a machine runs: the memory and the huge page pools of its NUMA nodes. The rest stays: MemTotal
+// because the kubelet goes by what it has read at its own start, and the NUMA nodes, of which one that is gone is an error and a new
+// one is not seen. A kernel without CONFIG_NUMA has nothing that changes.
+func (m Machine) Again(sysfsRoot string) (Machine, error) {
+	folder := filepath.Join(sysfsRoot, "devices/system/node")
+	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+		return m, nil
+	}
+	m.Nodes = slices.Clone(m.Nodes)
+	for i := range m.Nodes {
+		now, err := readMemory(filepath.Join(folder, "node"+strconv.Itoa(m.Nodes[i].ID)))
+		if err != nil {
+			return Machine{}, fmt.Errorf("read the memory of the NUMA nodes again: %w", err)
+		}
+		m.Nodes[i].Memory, m.Nodes[i].Hugepages = now.Memory, now.Hugepages
+	}
+	return m, nil
+}
+
+// SameMemory reports whether the NUMA nodes of both have the same memory and huge page pools.
+func (m Machine) SameMemory(other Machine) bool {
+	return slices.EqualFunc(m.Nodes, other.Nodes, func(a, b Node) bool {
+		return a.ID == b.ID && a.Memory == b.Memory && slices.Equal(a.Hugepages, b.Hugepages)
+	})
+}
+
 // withoutNUMA is the machine of a kernel without CONFIG_NUMA: one node with all there is, as the kubelet sees it.
 func (m Machine) withoutNUMA(sysfsRoot string) (Machine, error) {
 	cpus, err := readCPUs(filepath.Join(sysfsRoot, "devices/system/cpu/online"))
@@ -93,7 +120,22 @@ func (m Machine) withoutNUMA(sysfsRoot string) (Machine, error) {
 
 // readNode reads one folder of /sys/devices/system/node.
 func readNode(folder string, id int) (Node, error) {
-	node := Node{ID: id}
+	node, err := readMemory(folder)
+	if err != nil {
+		return Node{}, err
+	}
+	node.ID = id
+	if node.CPUs, err = readCPUs(filepath.Join(folder, "cpulist")); err != nil {
+		return Node{}, err
+	}
+	if node.Distances, err = readDistances(filepath.Join(folder, "distance")); err != nil {
+		return Node{}, err
+	}
+	return node, nil
+}
+
+// readMemory reads the memory and the huge page pools of such a folder.
+func readMemory(folder string) (node Node, err error) {
 	info, err := readMeminfo(filepath.Join(folder, "meminfo"))
 	if err != nil {
 		return Node{}, err
@@ -103,16 +145,8 @@ func readNode(folder string, id int) (Node, error) {
 		return Node{}, fmt.Errorf("%s: no MemTotal", filepath.Join(folder, "meminfo"))
 	}
 	node.Memory = total
-	if node.CPUs, err = readCPUs(filepath.Join(folder, "cpulist")); err != nil {
-		return Node{}, err
-	}
-	if node.Distances, err = readDistances(filepath.Join(folder, "distance")); err != nil {
-		return Node{}, err
-	}
-	if node.Hugepages, err = readPools(filepath.Join(folder, "hugepages")); err != nil {
-		return Node{}, err
-	}
-	return node, nil
+	node.Hugepages, err = readPools(filepath.Join(folder, "hugepages"))
+	return node, err
 }
 
 // readLine reads a file that holds one line.

@@ -174,6 +174,22 @@ func (c *column) index(all nodeset.Set) error {
 	return nil
 }
 
+// Allocatable is what containers can have of a type of the node's memory: what huge page pools and reservations leave.
+func (n NodeCapacity) Allocatable(name MemoryType) uint64 {
+	left := n.Total
+	for _, pool := range n.Pools {
+		size := pool.PageSize * pool.Count
+		if Hugepages(pool.PageSize) == name {
+			return minus(size, n.Reserved.Of(name))
+		}
+		left = minus(left, size)
+	}
+	if name != Memory {
+		return 0
+	}
+	return minus(left, n.Reserved.Of(Memory))
+}
+
 // Capacity is what containers can have of a type of memory on a node, and what they have; false where the node has none of it.
 func (m *Manager) Capacity(node int, name MemoryType) (allocatable, allocated uint64, there bool) {
 	c := m.column(name)

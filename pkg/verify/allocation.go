@@ -8,6 +8,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -49,6 +50,24 @@ func aboveClaim(n Node) []Finding {
 				above + ": the rest is allocated nowhere and not protected",
 				"set limits.memory of the container to what its claim asks for, or ask for more in the claim; the chart's admission policy (dra.limits) refuses such pods"})
 		}
+	}
+	return findings
+}
+
+// lostClaims finds NUMA nodes that have less than is claimed of them.
+func lostClaims(n Node) []Finding {
+	if n.Document.Claims == nil || n.Pod != "" {
+		return nil
+	}
+	var findings []Finding
+	for _, m := range n.Document.Claims.Claimable {
+		if m.Claimed <= m.Capacity {
+			continue
+		}
+		sizes := quantity.Apart(m.Claimed, m.Capacity)
+		findings = append(findings, Finding{Warning, "claims-above-node", nodeset.Of(m.Node).Named(),
+			fmt.Sprintf("resource claims have %s of %s, and the node has %s for them: memory was plugged out, or a pool of huge pages made smaller", sizes[0], m.Type, sizes[1]),
+			"plug it in again, or delete pods with claims on this node"})
 	}
 	return findings
 }

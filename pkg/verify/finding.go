@@ -60,7 +60,7 @@ func Run(n Node) Report {
 		}
 	}
 	for _, check := range []func(Node) []Finding{
-		conditions, protection, files, migrations, placement, unpinned, short, aboveClaim, cpus, hugepages, overwrites, raised, kubelet, kernel, runtime, sources, deviceSources, requests,
+		conditions, protection, files, migrations, placement, unpinned, short, aboveClaim, lostClaims, cpus, hugepages, overwrites, raised, kubelet, kernel, runtime, sources, deviceSources, requests,
 		annotations, setAside,
 	} {
 		report.Findings = append(report.Findings, check(n)...)

@@ -65,7 +65,7 @@ func hugepages(n Node) []Finding {
 		s, object := all[k], fmt.Sprintf("%s, huge pages of %s", k.nodes.Named(), quantity.Format(k.size))
 		if s.count != s.total {
 			findings = append(findings, Finding{Warning, "hugepages-resized", object,
-				fmt.Sprintf("there are %d pages, the node map began with %d", s.count, s.total), "restart the daemon (and the kubelet) after a pool was resized"})
+				fmt.Sprintf("there are %d pages, the node map was made with %d", s.count, s.total), "restart the kubelet, which reads its pools at its start; the daemon follows at its next periodic check (reconcilePeriod), unless its configuration does not fit the pool, which the condition config says"})
 		}
 		if s.free < s.mapFree {
 			findings = append(findings, Finding{Warning, "hugepages-taken", object,

@@ -116,6 +116,12 @@ func TestFindings(t *testing.T) {
 				status.Pod{Namespace: "default", Name: "shared", Containers: []status.Container{{Name: "app", State: "running", Limit: 1 << 40, Claims: []string{"default/c"}}}},
 				status.Pod{Namespace: "default", Name: "within", Containers: []status.Container{{Name: "app", State: "running", Limit: mi, Claims: []string{"default/d"}, Claimed: map[string]uint64{"memory": mi}}}})
 		},
+		"claims-above-node": func(n *Node) {
+			n.Document.Claims = &status.Claims{Claimable: []status.ClaimedMemory{
+				{Node: 0, Type: "memory", Capacity: 1024 * mi, Claimed: 1024 * mi}, {Node: 1, Type: "hugepages-2Mi", Capacity: 0, Claimed: 64 * mi},
+				{Node: 1, Type: "memory", Capacity: 1024 * mi, Claimed: 1536 * mi},
+			}}
+		},
 		"cpus-on-several-nodes": func(n *Node) {
 			n.Document.Policy.TopologyManager = "restricted"
 			for i := range n.Document.Nodes {

@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -52,6 +55,7 @@ func TestResourceClaims(t *testing.T) {
 		}
 		return ""
 	})
+	p.followsMemory()
 
 	first, second, third := guaranteed("first", claimed, 16*MiB), guaranteed("second", claimed, 16*MiB), guaranteed("third", claimed, 16*MiB)
 	c.claim(k, first)
@@ -96,6 +100,69 @@ func TestResourceClaims(t *testing.T) {
 	t.Logf("seed %d: %d claims, %d kills of %d processes between the preparation of a claim and the start of its container",
 		stormSeed, storm.claims, storm.between, storm.kills)
 	nothingClaimed(t, p)
+}
+
+// followsMemory resizes a pool of huge pages of node 1 and takes a block of its memory offline: what is published and the node map
+// follow without a restart, and come back.
+func (p *plugin) followsMemory() {
+	t, c := p.t, cluster{p.t}
+	t.Helper()
+	capacity := func(want uint64) {
+		t.Helper()
+		eventually(t, "the huge pages of node 1 are published", func() string {
+			out, err := c.run("", "kubectl", "get", "resourceslices", "-o",
+				`jsonpath={.items[*].spec.devices[?(@.name=="numa-1")].capacity.hugepages2Mi.value}`)
+			if err != nil || out != fmt.Sprint(want/MiB, "Mi") {
+				return fmt.Sprintf("%s, want %d Mi: %v", out, want/MiB, err)
+			}
+			return ""
+		})
+	}
+	const pool = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB"
+	pages := number(t, pool, "nr_hugepages")
+	capacity(pages * MiB) // half of them
+	back := sync.OnceFunc(written(t, fmt.Sprint(pages+4), pool, "nr_hugepages"))
+	t.Cleanup(back)
+	capacity((pages + 4) * MiB)
+	back()
+	capacity(pages * MiB)
+
+	was := p.nodeMemory("total")[1]
+	block, size := offline(t)
+	online := sync.OnceFunc(func() { write(t, "online", block, "state") })
+	t.Cleanup(online)
+	p.hasMemory("total", 1, was-size)
+	online()
+	p.hasMemory("total", 1, was)
+	p.clean(t)
+}
+
+// hasMemory waits until the node map has so many bytes of memory on a node.
+func (p *plugin) hasMemory(field string, node int, want uint64) {
+	p.t.Helper()
+	eventually(p.t, fmt.Sprintf("the node map follows node %d", node), func() string {
+		if got := p.nodeMemory(field)[node]; got != want {
+			return fmt.Sprintf("%s is %d, want %d", field, got, want)
+		}
+		return ""
+	})
+}
+
+// offline takes a block of node 1's memory offline, one whose pages the kernel can move, and returns it with its size.
+func offline(t *testing.T) (block string, size uint64) {
+	t.Helper()
+	size, err := strconv.ParseUint(file("/sys/devices/system/memory/block_size_bytes"), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks, _ := filepath.Glob("/sys/devices/system/node/node1/memory[0-9]*")
+	for _, block := range slices.Backward(blocks) {
+		if err := os.WriteFile(filepath.Join(block, "state"), []byte("offline"), 0o644); err == nil {
+			return block, size
+		}
+	}
+	t.Fatalf("none of %d blocks of node 1 can be taken offline", len(blocks))
+	return "", 0
 }
 
 // withClaim is a pod whose containers share a claim of the template.

@@ -163,16 +163,16 @@ func TestNodeWithoutCPUsIsUsedOnlyWhenAllowed(t *testing.T) {
 }
 
 // allocatable is what each NUMA node has for pods, in bytes.
-func (p *plugin) allocatable() map[int]uint64 {
+func (p *plugin) allocatable() map[int]uint64 { return p.nodeMemory("allocatable") }
+
+// nodeMemory is a field of each node's memory in status, in bytes.
+func (p *plugin) nodeMemory(field string) map[int]uint64 {
 	p.t.Helper()
 	out, code := p.ask("status", "-o", "json")
 	var status struct {
 		Nodes []struct {
-			ID     int `json:"id"`
-			Memory []struct {
-				Type        string `json:"type"`
-				Allocatable uint64 `json:"allocatable"`
-			} `json:"memory"`
+			ID     int              `json:"id"`
+			Memory []map[string]any `json:"memory"`
 		} `json:"nodes"`
 	}
 	if err := json.Unmarshal([]byte(out), &status); err != nil || len(status.Nodes) == 0 {
@@ -181,8 +181,8 @@ func (p *plugin) allocatable() map[int]uint64 {
 	nodes := map[int]uint64{}
 	for _, n := range status.Nodes {
 		for _, m := range n.Memory {
-			if m.Type == "memory" {
-				nodes[n.ID] = m.Allocatable
+			if bytes, is := m[field].(float64); is && m["type"] == "memory" {
+				nodes[n.ID] = uint64(bytes)
 			}
 		}
 	}

@@ -343,7 +343,7 @@ func (p *plugin) kubeletConfig(setting, before string) (undo func()) {
 	}
 }
 
-// hugepages takes pages outside of the node map, and enlarges a pool, where nodes have huge pages.
+// hugepages takes pages outside of the node map, and enlarges a pool, which the node map follows, where nodes have huge pages.
 func (p *plugin) hugepages(k machine) {
 	t := p.t
 	for _, n := range planOf(t).Nodes {
@@ -367,13 +367,12 @@ func (p *plugin) hugepages(k machine) {
 		p.names(t, taken)
 		giveBack()
 		p.forgets(t, taken)
-		resized := finding{Severity: "warning", ID: "hugepages-resized", Object: fmt.Sprintf("node %d, huge pages of 2Mi", n.ID),
-			What: fmt.Sprintf("there are %d pages, the node map began with %d", n.Hugepages+2, n.Hugepages)}
+		was := p.allocatable()[n.ID] // of ordinary memory, which the pages are taken from
 		back := sync.OnceFunc(written(t, fmt.Sprint(n.Hugepages+2), pool, "nr_hugepages"))
 		t.Cleanup(back)
-		p.names(t, resized)
+		p.hasMemory("allocatable", n.ID, was-2*2*MiB)
 		back()
-		p.forgets(t, resized)
+		p.hasMemory("allocatable", n.ID, was)
 		return
 	}
 }
