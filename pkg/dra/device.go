@@ -15,6 +15,7 @@ import (
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -103,26 +104,30 @@ func attributes(id int, hardware machine.Machine, room int) map[resourceapi.Qual
 	return all
 }
 
-// hysteresis is how much more of a device's memory another must have free, as a part of the larger, to be put before it.
+// hysteresis is how much more of a device's memory another must have left, as a part of the larger, to be put before it.
 const hysteresis = 10
 
 // Order returns the NUMA nodes in the order of their devices, which the scheduler takes as a preference: the one with most memory
-// free for claims first. It stays as it was while the first is not far behind another, for each change is a write.
-func Order(claimable []ledger.ClaimableView, was []int) []int {
-	free, most := map[int]uint64{}, uint64(0)
+// left comes first. What is left is free for claims, and where a sample is known the kernel has it beyond what the node owes to
+// allocations. The order stays as it was while the first is not far behind another, for each change is a write.
+func Order(claimable []ledger.ClaimableView, sample *cover.Sample, was []int) []int {
+	left, most := map[int]uint64{}, uint64(0)
 	var nodes []int
 	for _, c := range claimable {
 		if !slices.Contains(nodes, c.Node) {
 			nodes = append(nodes, c.Node)
 		}
 		if c.Type == memorymanager.Memory {
-			free[c.Node] = c.Capacity - min(c.Capacity, c.Claimed)
+			left[c.Node] = c.Capacity - min(c.Capacity, c.Claimed)
+			if sampled := sample.Node(c.Node); sampled != nil {
+				left[c.Node] = min(left[c.Node], sampled.Slack())
+			}
 			most = max(most, c.Capacity)
 		}
 	}
 	slices.Sort(nodes)
-	slices.SortStableFunc(nodes, func(a, b int) int { return cmp.Compare(free[b], free[a]) })
-	if len(nodes) > 0 && sameNodes(nodes, was) && free[nodes[0]]-free[was[0]] <= most/hysteresis {
+	slices.SortStableFunc(nodes, func(a, b int) int { return cmp.Compare(left[b], left[a]) })
+	if len(nodes) > 0 && sameNodes(nodes, was) && left[nodes[0]]-left[was[0]] <= most/hysteresis {
 		return was
 	}
 	return nodes

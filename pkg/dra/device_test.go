@@ -2,9 +2,11 @@ package dra
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	resourceapi "k8s.io/api/resource/v1"
@@ -12,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/cpuset"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -101,9 +104,72 @@ func TestOrder(t *testing.T) {
 		"more than there is":    {[]uint64{200, 95}, []int{0, 1}, []int{0, 1}},
 		"nothing for any claim": {nil, []int{0}, nil},
 	} {
-		if diff := cmp.Diff(test.want, Order(view(test.claimed...), test.was)); diff != "" {
+		if diff := cmp.Diff(test.want, Order(view(test.claimed...), nil, test.was)); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
+	}
+}
+
+// slack is a sample in which nodes 0, 1 … have this much beyond what they owe.
+func slack(at time.Time, bytes ...uint64) *cover.Sample {
+	s := &cover.Sample{At: at}
+	for id, n := range bytes {
+		s.Nodes = append(s.Nodes, cover.Node{ID: id, Owed: 1000, Free: 900 + n, Reclaimable: 100})
+	}
+	return s
+}
+
+func TestOrderByCover(t *testing.T) {
+	var views []ledger.ClaimableView
+	for id, claimed := range []uint64{0, 20, 40} {
+		views = append(views, ledger.ClaimableView{Node: id, Type: memorymanager.Memory, Capacity: 100, Claimed: claimed})
+	}
+	for name, test := range map[string]struct {
+		sample *cover.Sample
+		was    []int
+		want   []int
+	}{
+		"not known":                          {&cover.Sample{Unknown: "no kernel"}, nil, []int{0, 1, 2}},
+		"more slack than is free for claims": {slack(time.Time{}, 500, 600, 700), nil, []int{0, 1, 2}},
+		"the free one is used by others":     {slack(time.Time{}, 30, 200, 50), nil, []int{1, 2, 0}},
+		"one owes more than it has":          {&cover.Sample{Nodes: []cover.Node{{ID: 0, Owed: 9, Free: 1}, {ID: 1, Free: 70}, {ID: 2, Free: 1}}}, nil, []int{1, 2, 0}},
+		"a node that was not sampled":        {slack(time.Time{}, 30, 40), nil, []int{2, 1, 0}},
+		"a little behind":                    {slack(time.Time{}, 65, 70, 75), []int{2, 0, 1}, []int{2, 0, 1}},
+		"far behind":                         {slack(time.Time{}, 65, 71, 60), []int{2, 0, 1}, []int{1, 0, 2}},
+	} {
+		if diff := cmp.Diff(test.want, Order(views, test.sample, test.was)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+}
+
+// TestNoiseOfCoverIsNotWritten takes samples for an hour: what moves within the hysteresis is not due, what moves beyond it is, and a
+// sample is looked at once a minute.
+func TestNoiseOfCoverIsNotWritten(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	claimable := []ledger.ClaimableView{
+		{Node: 0, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 1, Type: memorymanager.Memory, Capacity: 100 * gi},
+	}
+	p := &Publisher{Driver: "d", Node: "n"}
+	start := time.Unix(1000, 0)
+	view := &ledger.View{Generation: 1, Claimable: claimable, Cover: slack(start, 60*gi, 60*gi)}
+	p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)}
+	for at := time.Duration(0); at < time.Hour; at += 2 * time.Second {
+		view.Cover = slack(start.Add(at), 55*gi+r.Uint64N(10*gi), 55*gi+r.Uint64N(10*gi))
+		view.Generation += r.Uint64N(2)
+		if p.due(view) {
+			t.Fatalf("after %s: due for noise in the cover", at)
+		}
+	}
+	at := start.Add(time.Hour)
+	view.Cover = slack(at, 40*gi, 60*gi)
+	p.equal, p.since = view.Generation, at.Add(2*time.Second-coverEvery)
+	if p.due(view) {
+		t.Error("a sample was looked at within a minute")
+	}
+	view.Cover = slack(at.Add(2*time.Second), 40*gi, 60*gi)
+	if !p.due(view) || p.spec(view).Devices[0].Name != "numa-1" {
+		t.Errorf("not due, or in the order %v, although node 0 has much less left", p.order)
 	}
 }
 

@@ -35,6 +35,7 @@ type Publisher struct {
 	known *resourceapi.ResourceSlice // as the API server had it last; nil is not known
 	order []int
 	equal uint64        // the last generation of the View that it was found to be equal to
+	since time.Time     // when the View's sample was taken then
 	look  time.Duration // a test's lookEvery
 }
 
@@ -46,6 +47,8 @@ const (
 	// writeEvery is the mean time between two writes while something changes all the time, writeBurst how many a calm allows.
 	writeEvery = 10 * time.Second
 	writeBurst = 5
+	// coverEvery is how often a sample of the nodes' cover is looked at while nothing else changes.
+	coverEvery = time.Minute
 	// watchRetry is the pause before a watch that has ended is opened again.
 	watchRetry = 10 * time.Second
 )
@@ -126,11 +129,15 @@ func (p *Publisher) due(view *ledger.View) bool {
 	if p.known == nil {
 		return true
 	}
-	if p.equal == view.Generation {
+	sampled := p.since
+	if view.Cover.Known() {
+		sampled = view.Cover.At
+	}
+	if p.equal == view.Generation && sampled.Sub(p.since) < coverEvery {
 		return false
 	}
 	if apiequality.Semantic.DeepEqual(p.known.Spec, p.spec(view)) {
-		p.equal = view.Generation
+		p.equal, p.since = view.Generation, sampled
 		return false
 	}
 	return true
@@ -138,7 +145,7 @@ func (p *Publisher) due(view *ledger.View) bool {
 
 // spec is what the slice should be.
 func (p *Publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
-	p.order = Order(view.Claimable, p.order)
+	p.order = Order(view.Claimable, view.Cover, p.order)
 	return resourceapi.ResourceSliceSpec{
 		Driver: p.Driver, NodeName: &p.Node,
 		Pool:    resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},

@@ -191,7 +191,7 @@ func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
 // Claimable is what resource claims may have, in the order of the devices.
 func (d *Direct) Claimable() []ledger.ClaimableView {
 	claimable := slices.Clone(d.agent.View().Claimable)
-	d.order = dra.Order(claimable, d.order)
+	d.order = dra.Order(claimable, nil, d.order)
 	slices.SortStableFunc(claimable, func(a, b ledger.ClaimableView) int {
 		return cmp.Compare(slices.Index(d.order, a.Node), slices.Index(d.order, b.Node))
 	})
