@@ -421,6 +421,43 @@ func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
 	h.wantRecord()
 }
 
+// An admission policy sees one claim template at a time; the node compares a limit with the sum of all claims.
+func TestALimitAboveSeveralClaims(t *testing.T) {
+	h := newClaimsHost(t)
+	h.start()
+	for name, test := range map[string]struct {
+		limit int64
+		want  string
+	}{
+		"as-claimed": {3 * 2 * gi, ""},
+		"above":      {3*2*gi + mi, "default/above/app: its memory limit of 6.001Gi is above the 6Gi that its resource claims have"},
+	} {
+		var devices []string
+		claims := []*drav1.Claim{h.api.allocate(name+"-one", []string{name}, 1), h.api.allocate(name+"-two", []string{name}, 0, 1)}
+		for _, claim := range claims {
+			prepared, problem := h.prepare(claim)
+			if problem != "" {
+				t.Fatal(problem)
+			}
+			devices = append(devices, prepared...)
+		}
+		pod := guaranteed(name, test.limit)
+		must(t, h.runPod(pod))
+		must(t, h.createWith(pod, devices, true))
+		must(t, h.startContainer(pod))
+		if got := h.mems(pod); got != "0-1" {
+			t.Errorf("%s: cpuset.mems is %s, want the nodes of both claims", name, got)
+		}
+		_, out, problem := run(t, "", "verify", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"))
+		if test.want != "" && !strings.Contains(out, test.want) || test.want == "" && strings.Contains(out, "[above-claim]") {
+			t.Errorf("%s: verify says %q%s, want %q", name, out, problem, test.want)
+		}
+		for _, claim := range claims {
+			h.unprepare(claim)
+		}
+	}
+}
+
 func TestClaimsThatCannotBePrepared(t *testing.T) {
 	h := newClaimsHost(t)
 	h.start()

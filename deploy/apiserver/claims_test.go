@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -89,14 +90,18 @@ func TestTheChartsPolicies(t *testing.T) {
 	}{
 		"what the claim has":     {claiming("3Gi", "three"), ""},
 		"less":                   {claiming("1Gi", "three"), ""},
-		"more":                   {claiming("3073Mi", "three"), "container app " + denied + "3221225472 bytes that ResourceClaimTemplate three claims: set limits.memory to what the claim has"},
+		"more":                   {claiming("3073Mi", "three"), "container app " + denied + "3221225472 bytes that its claims of ResourceClaimTemplate three have: set limits.memory to that"},
 		"no limit":               {claiming("", "three"), denied},
 		"half on each of two":    {claiming("4Gi", "split"), ""},
 		"more than both":         {claiming("5Gi", "split"), denied},
 		"the larger alternative": {claiming("6Gi", "either"), ""},
 		"more than any":          {claiming("7Gi", "either"), denied},
 		"another driver's":       {claiming("100Gi", "gpu"), ""},
-		"several claims":         {claiming("100Gi", "three", "gpu"), ""},
+		"two of one template":    {claiming("6Gi", "three", "three"), ""},
+		"more than the two":      {claiming("6145Mi", "three", "three"), "above the 6442450944 bytes that its claims of ResourceClaimTemplate three have"},
+		"two and no limit":       {claiming("", "split", "split"), denied},
+		"of several templates":   {claiming("100Gi", "three", "split"), ""}, // the node says it
+		"beside another driver":  {claiming("100Gi", "three", "gpu"), ""},
 		"none":                   {claiming("100Gi"), ""},
 	} {
 		if err := dryRun(client, test.pod); (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
@@ -207,8 +212,9 @@ func claiming(limit string, templates ...string) *corev1.Pod {
 		container.Resources.Limits = corev1.ResourceList{"memory": resource.MustParse(limit)}
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "p-"}}
-	for _, name := range templates {
-		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: name, ResourceClaimTemplateName: &name})
+	for i, template := range templates {
+		name := fmt.Sprint(template, i)
+		pod.Spec.ResourceClaims = append(pod.Spec.ResourceClaims, corev1.PodResourceClaim{Name: name, ResourceClaimTemplateName: &template})
 		container.Resources.Claims = append(container.Resources.Claims, corev1.ResourceClaim{Name: name})
 	}
 	pod.Spec.Containers = []corev1.Container{container}
