@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -78,11 +79,15 @@ func TestPageShowsClaimsInChromium(t *testing.T) {
 	must(t, h.runPod(a))
 	must(t, h.createWith(a, devices, true))
 	must(t, h.startContainer(a))
+	h.uses(a, gi)
 	wantAll(t, onPage(), "Node 0: 2Gi of 7.975Gi of memory claimed; Node 1: 4Gi of 7.975Gi of memory claimed",
 		`<td>default/one</td><td data-label="Pods"><button type="button" data-focus="claim default/one uid-a" data-pod="uid-a">default/a</button></td><td data-label="Nodes">1</td>`+
-			`<td title="2Gi of memory on node 1" data-label="Memory">2Gi of memory</td><td data-label="State">used by a/app</td>`,
+			`<td data-label="Memory">2Gi of memory</td><td data-label="State">used by a/app</td>`,
 		`<td>default/two</td><td data-label="Pods"><span>uid-b</span></td><td data-label="Nodes">0, 1</td>`+
-			`<td title="2Gi of memory on node 0, 2Gi of memory on node 1" data-label="Memory">4Gi of memory</td><td data-label="State">prepared</td>`)
+			`<td data-label="Memory">4Gi of memory (2Gi on node 0, 2Gi on node 1)</td><td data-label="State">prepared</td>`,
+		`Node 0: memory 0 of 7.977Gi allocated, 7.977Gi free, 2Gi of 7.975Gi claimed`, `title="5.975Gi free for resource claims"`, `title="3.975Gi free for resource claims"`)
+	wantEqual(t, "what a claim has in the nodes' bars", strings.Join(regexp.MustCompile(`claim default/[^"]* here`).FindAllString(onPage(), -1), "; "),
+		"claim default/two: 2Gi claimed here, 0 really here; claim default/one: 2Gi claimed here, 1Gi really here; claim default/two: 2Gi claimed here, 0 really here")
 }
 
 // README.md's pictures are of the page that a real daemon serves: `make pictures`.
