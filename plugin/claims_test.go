@@ -360,6 +360,12 @@ func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
 	}
 	h.api.deleteSlices()
 	eventually(t, "the slice that a kubelet has deleted is published again", func() bool { return h.api.devices() != nil })
+	configured, err := os.ReadFile(h.path("config.yaml"))
+	must(t, err)
+	h.write("config.yaml", strings.Replace(string(configured), "enabled: true}", "enabled: true, share: 25%}", 1))
+	eventually(t, "a share that a reload changes is published", func() bool { return slices.Contains(h.api.devices(), "numa-1 memory=4082Mi") })
+	h.write("config.yaml", string(configured))
+	eventually(t, "the first share is published again", func() bool { return slices.Contains(h.api.devices(), published[0]) })
 
 	one, two := h.api.allocate("one", []string{"a"}, 1), h.api.allocate("two", []string{"b"}, 0, 1)
 	devices, problem := h.prepare(one)
