@@ -58,13 +58,21 @@ func (l lister) Get(_ context.Context, request *podresources.GetPodResourcesRequ
 }
 
 // GetAllocatableResources returns what containers can be given, one ContainerMemory per NUMA node and type; like the
-// kubelet's, without the types that a node has nothing of.
+// kubelet's, without the types that a node has nothing of. What resource claims may have is a part of it, for List has the memory of
+// containers with claims.
 func (l lister) GetAllocatableResources(context.Context, *podresources.AllocatableResourcesRequest) (*podresources.AllocatableResourcesResponse, error) {
 	response := &podresources.AllocatableResourcesResponse{}
-	for _, node := range l.view().Nodes {
+	view := l.view()
+	for _, node := range view.Nodes {
 		for _, table := range node.Memory {
-			if table.Allocatable > 0 {
-				response.Memory = append(response.Memory, memory(string(table.Type), table.Allocatable, nodeset.Of(node.ID)))
+			bytes := table.Allocatable
+			for _, claimable := range view.Claimable {
+				if claimable.Node == node.ID && claimable.Type == table.Type {
+					bytes += claimable.Capacity
+				}
+			}
+			if bytes > 0 {
+				response.Memory = append(response.Memory, memory(string(table.Type), bytes, nodeset.Of(node.ID)))
 			}
 		}
 	}

@@ -29,8 +29,12 @@ var view = &ledger.View{
 			{Type: "hugepages-2Mi", Table: memorymanager.Table{Allocatable: 4 << 20}},
 			{Type: "memory", Table: memorymanager.Table{Allocatable: 64 << 30}}}},
 		{ID: 3, Memory: []memorymanager.TypeTable{
+			{Type: "hugepages-1Gi"},
 			{Type: "hugepages-2Mi"},
-			{Type: "memory", Table: memorymanager.Table{Allocatable: 32 << 30}}}},
+			{Type: "memory", Table: memorymanager.Table{Allocatable: 24 << 30}}}},
+	},
+	Claimable: []ledger.ClaimableView{
+		{Node: 3, Type: "hugepages-1Gi", Capacity: 1 << 30, Claimed: 1 << 30}, {Node: 3, Type: "memory", Capacity: 8 << 30},
 	},
 	Pods: []*ledger.PodView{
 		{Namespace: "default", Name: "database", Containers: []ledger.ContainerView{
@@ -129,5 +133,6 @@ func TestAllocatableIsPerNodeAndType(t *testing.T) {
 	same(t, got, err, `{"memory": [
  {"memory_type": "hugepages-2Mi", "size": "4194304", "topology": {"nodes": [{}]}},
  {"memory_type": "memory", "size": "68719476736", "topology": {"nodes": [{}]}},
+ {"memory_type": "hugepages-1Gi", "size": "1073741824", "topology": {"nodes": [{"ID": "3"}]}},
  {"memory_type": "memory", "size": "34359738368", "topology": {"nodes": [{"ID": "3"}]}}]}`, &podresources.AllocatableResourcesResponse{})
 }
