@@ -38,7 +38,7 @@ func dissolvable(view *ledger.View) []Group {
 			continue
 		}
 		for i := range pod.Containers {
-			if c := &pod.Containers[i]; len(c.Blocks) > 0 {
+			if c := &pod.Containers[i]; len(c.Blocks) > 0 && len(c.Claims) == 0 { // claims are beside the node map
 				tenants = append(tenants, memorymanager.Tenant{Pod: pod.UID, Container: c.Name, Blocks: c.Blocks, CPUs: c.CPUNodes})
 				held[pod.UID+"/"+c.Name] = c.Held
 			}
