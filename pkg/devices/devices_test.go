@@ -286,13 +286,7 @@ func TestASlowKubelet(t *testing.T) {
 	if got := f.Find(ctx, c); placed(got["c"]) {
 		t.Errorf("a slow kubelet answers %+v", got)
 	}
-	for turns := &f.kubelet.turns; ; {
-		turns.mu.Lock()
-		lost := turns.lost
-		turns.mu.Unlock()
-		if lost {
-			break
-		}
+	for !f.kubelet.breaker.Open() {
 		runtime.Gosched()
 	}
 	close(kubelet.hold)

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -26,13 +27,16 @@ import (
 // DefaultKubeletSocket is where a kubelet with the root directory /var/lib/kubelet serves its PodResources API.
 const DefaultKubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
+// firstPause is how long an API is left alone after a question that it has not answered; more of them make it longer.
+const firstPause = time.Second
+
 // kubelet is the kubelet's PodResources API. It knows the devices of a pod from the pod's admission on, which is before the
 // runtime is asked to create the first container.
 type kubelet struct {
-	socket string
-	log    logrus.FieldLogger
-	turns  turns
-	pods   cache[string, known] // by UID: a pod's devices never change
+	socket  string
+	log     logrus.FieldLogger
+	breaker *breaker.Breaker
+	pods    cache[string, known] // by UID: a pod's devices never change
 
 	mu   sync.Mutex
 	conn *grpc.ClientConn
@@ -53,7 +57,7 @@ const (
 )
 
 func newKubelet(o Options) *kubelet {
-	return &kubelet{socket: o.Socket, log: o.Log, turns: turns{now: o.Now}}
+	return &kubelet{socket: o.Socket, log: o.Log, breaker: breaker.New(1, firstPause, o.Now)}
 }
 
 // pod asks for a pod's devices, once. What is not known is empty.
@@ -64,7 +68,7 @@ func (k *kubelet) pod(ctx context.Context, c Container) known {
 	if answer, ok := k.pods.get(c.UID); ok {
 		return answer
 	}
-	if !k.turns.allowed() {
+	if !k.breaker.Allow() {
 		return known{}
 	}
 	answer, err := k.ask(ctx, c)
@@ -79,7 +83,7 @@ func (k *kubelet) pod(ctx context.Context, c Container) known {
 
 // ended notes how a question ended.
 func (k *kubelet) ended(err error) {
-	switch news := k.turns.ended(err); {
+	switch news := k.breaker.Ended(err); {
 	case !news:
 	case err != nil:
 		k.log.WithError(err).Info("the kubelet's PodResources API does not answer: devices are looked up in sysfs")

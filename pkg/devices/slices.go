@@ -19,6 +19,7 @@ import (
 	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -44,8 +45,8 @@ type SlicesOptions struct {
 // https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 type Slices struct {
 	SlicesOptions
-	backoff *wait.Backoff // nil for client-go's
-	turns   turns         // of questions for claims
+	backoff *wait.Backoff    // nil for client-go's
+	breaker *breaker.Breaker // of questions for claims
 	claims  cache[claimOfPod, []claimedDevice]
 
 	mu        sync.Mutex
@@ -86,7 +87,7 @@ func NewSlices(o SlicesOptions) *Slices {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Slices{SlicesOptions: o, turns: turns{now: o.Now}, published: map[string]published{}, strange: map[string]bool{}}
+	return &Slices{SlicesOptions: o, breaker: breaker.New(1, firstPause, o.Now), published: map[string]published{}, strange: map[string]bool{}}
 }
 
 // Run follows the slices until ctx ends.
@@ -210,7 +211,7 @@ func (s *Slices) allocated(ctx context.Context, of claimOfPod) (devices []claime
 	if devices, ok := s.claims.get(of); ok {
 		return devices
 	}
-	if !s.turns.allowed() {
+	if !s.breaker.Allow() {
 		return nil
 	}
 	claim := &resourceapi.ResourceClaim{}
@@ -218,7 +219,7 @@ func (s *Slices) allocated(ctx context.Context, of claimOfPod) (devices []claime
 	if apierrors.IsNotFound(err) {
 		claim, err = &resourceapi.ResourceClaim{}, nil
 	}
-	switch news := s.turns.ended(err); {
+	switch news := s.breaker.Ended(err); {
 	case err != nil && news:
 		s.Log.WithError(err).Warnf("resource claim %s/%s cannot be read: devices of claims that the kubelet does not name have no NUMA node", of.namespace, of.name)
 	case news:

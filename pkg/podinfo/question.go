@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -14,7 +15,7 @@ import (
 type source struct {
 	Provider
 	rank    int
-	breaker breaker
+	breaker *breaker.Breaker
 
 	answers, errors, timeouts, notFound atomic.Uint64
 }
@@ -40,7 +41,7 @@ func (r *Resolver) question(ref Ref, k *known) {
 	k.asking = make(chan struct{})
 	var allowed []*source
 	for _, s := range r.sources {
-		if s.breaker.allow() {
+		if s.breaker.Allow() {
 			allowed = append(allowed, s)
 		}
 	}
@@ -91,23 +92,23 @@ func (r *Resolver) ask(ref Ref, sources []*source) Answer {
 func (s *source) noted(err error) bool {
 	switch {
 	case err == nil:
-		s.breaker.succeeded()
+		s.breaker.Ended(nil)
 	case errors.Is(err, ErrNotFound):
 		s.notFound.Add(1)
-		s.breaker.succeeded()
+		s.breaker.Ended(nil)
 	case errors.Is(err, ErrUnavailable), errors.Is(err, context.Canceled):
-		s.breaker.dropped()
+		s.breaker.Dropped()
 	case errors.Is(err, ErrBusy):
 		s.errors.Add(1)
-		s.breaker.refused()
+		s.breaker.Refused()
 		return true
 	case errors.Is(err, context.DeadlineExceeded):
 		s.timeouts.Add(1)
-		s.breaker.failed()
+		s.breaker.Ended(err)
 		return true
 	default:
 		s.errors.Add(1)
-		s.breaker.failed()
+		s.breaker.Ended(err)
 		return true
 	}
 	return false
@@ -144,7 +145,7 @@ func (r *Resolver) Stats() Stats {
 	for _, s := range r.sources {
 		stats.Sources = append(stats.Sources, SourceStats{
 			Source: s.Source(), Answers: s.answers.Load(), Errors: s.errors.Load(), Timeouts: s.timeouts.Load(),
-			NotFound: s.notFound.Load(), Suspended: s.breaker.suspended(), Connected: s.Connected(), Problem: s.Problem(), Pods: s.Len(),
+			NotFound: s.notFound.Load(), Suspended: s.breaker.Open(), Connected: s.Connected(), Problem: s.Problem(), Pods: s.Len(),
 		})
 	}
 	return stats

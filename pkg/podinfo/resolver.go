@@ -10,12 +10,19 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // DefaultTimeout bounds a question that nobody waits for.
 const DefaultTimeout = 300 * time.Millisecond
+
+// A source that has not answered so often in a row is left alone, at first for so long.
+const (
+	mostFailures = 3
+	firstPause   = 5 * time.Second
+)
 
 // Options are what a Resolver is made of.
 type Options struct {
@@ -88,7 +95,7 @@ func New(opts Options) *Resolver {
 	r.SetTimeout(opts.Timeout)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	for rank, provider := range opts.Providers {
-		r.sources = append(r.sources, &source{Provider: provider, rank: rank, breaker: breaker{now: time.Now}})
+		r.sources = append(r.sources, &source{Provider: provider, rank: rank, breaker: breaker.New(mostFailures, firstPause, time.Now)})
 	}
 	return r
 }
@@ -227,7 +234,7 @@ func (r *Resolver) best(ref Ref, k *known) Answer {
 
 // heard takes in that a source speaks of a pod.
 func (r *Resolver) heard(s *source, pod *Pod) {
-	s.breaker.succeeded()
+	s.breaker.Ended(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if k, ok := r.pods[pod.Ref]; ok {

@@ -286,12 +286,12 @@ func TestResolverDoesNotPayForAHangingSourceEachTime(t *testing.T) {
 		if got := resolved(t, r, Ref{UID: fmt.Sprint(i)}); got != "nothing" {
 			t.Errorf("got %s", got)
 		}
-		if i < breakerFailures {
+		if i < mostFailures {
 			eventually(t, "the failure", func() bool { return r.Stats().Sources[0].Timeouts == uint64(i+1) })
 		}
 	}
-	if got := r.Stats().Sources[0]; got.Timeouts != breakerFailures || !got.Suspended {
-		t.Errorf("got %+v, want %d timeouts and suspended", got, breakerFailures)
+	if got := r.Stats().Sources[0]; got.Timeouts != mostFailures || !got.Suspended {
+		t.Errorf("got %+v, want %d timeouts and suspended", got, mostFailures)
 	}
 	// The source speaks again: it is trusted at once.
 	server.with(func() { server.hang = nil })
@@ -381,58 +381,17 @@ func TestResolverCountsErrors(t *testing.T) {
 		t.Error(err)
 	}
 	r = New(Options{Providers: []Provider{&failing{}}, Timeout: long})
-	for i := range breakerFailures + 1 {
+	for i := range mostFailures + 1 {
 		if _, ok := r.Resolve(t.Context(), Ref{UID: fmt.Sprint(i)}); ok {
 			t.Error("got an answer")
 		}
 	}
-	want := SourceStats{Source: memoryqos.SourceKubelet, Errors: breakerFailures, Suspended: true}
+	want := SourceStats{Source: memoryqos.SourceKubelet, Errors: mostFailures, Suspended: true}
 	if diff := cmp.Diff(want, r.Stats().Sources[0]); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-func TestBreaker(t *testing.T) {
-	now := time.Unix(0, 0)
-	b := breaker{now: func() time.Time { return now }}
-	allowed := func(want bool) {
-		t.Helper()
-		if got := b.allow(); got != want {
-			t.Fatalf("allow: got %t, want %t", got, want)
-		}
-	}
-	for range breakerFailures {
-		allowed(true)
-		b.failed()
-	}
-	pause := breakerPause
-	for range 6 {
-		allowed(false)
-		now = now.Add(pause - 1)
-		allowed(false)
-		now = now.Add(1)
-		allowed(true)
-		allowed(false) // one question at a time
-		b.dropped()
-		allowed(true)
-		b.failed()
-		pause = min(2*pause, breakerLongest)
-	}
-	if pause != breakerLongest || !b.suspended() {
-		t.Errorf("got a pause of %s", pause)
-	}
-	now = now.Add(pause)
-	allowed(true)
-	b.succeeded()
-	allowed(true)
-	allowed(true)
-	if b.suspended() {
-		t.Error("still suspended")
-	}
-}
-
-// Many goroutines resolve, expect and forget pods while both sources come, go and change their minds. In the end the
-// resolver agrees with the sources.
 func TestResolverUnderRaces(t *testing.T) {
 	kubeletServer, podServer := newFakeKubelet(t), newPodServer(t)
 	kubeletServer.start(t)
