@@ -30,7 +30,7 @@ func (a *Agent) followMachine(ctx context.Context) {
 		a.log.WithError(err).Debug("the node map stays")
 		return
 	}
-	if now.SameMemory(was) {
+	if now.SameMemory(was, a.View().Config.StateTolerance) {
 		return
 	}
 	for i, node := range now.Nodes {

@@ -97,10 +97,10 @@ func (m Machine) Again(sysfsRoot string) (Machine, error) {
 	return m, nil
 }
 
-// SameMemory reports whether the NUMA nodes of both have the same memory and huge page pools.
-func (m Machine) SameMemory(other Machine) bool {
+// SameMemory reports whether the NUMA nodes of both have the same huge page pools, and the same memory but for so many bytes on each.
+func (m Machine) SameMemory(other Machine, tolerance uint64) bool {
 	return slices.EqualFunc(m.Nodes, other.Nodes, func(a, b Node) bool {
-		return a.ID == b.ID && a.Memory == b.Memory && slices.Equal(a.Hugepages, b.Hugepages)
+		return a.ID == b.ID && max(a.Memory, b.Memory)-min(a.Memory, b.Memory) <= tolerance && slices.Equal(a.Hugepages, b.Hugepages)
 	})
 }
 
