@@ -23,9 +23,8 @@ func newAncestors() ancestors {
 // protect brings the cgroups above the containers to the newest values. What cannot be written is logged and tried again at
 // the next event and by Run.
 func (a *Agent) protect(ctx context.Context) {
-	select {
-	case <-a.ancestors.turn:
-	case <-ctx.Done():
+	if !a.ancestors.take(ctx) {
+		a.poke() // Run has the time
 		return
 	}
 	defer func() { a.ancestors.turn <- struct{}{} }()
@@ -40,6 +39,19 @@ func (a *Agent) protect(ctx context.Context) {
 		return
 	}
 	a.protectFailed(err)
+}
+
+// take waits until nobody else writes; false past the deadline.
+func (o ancestors) take(ctx context.Context) bool {
+	if ctx.Err() != nil { // the select would choose either
+		return false
+	}
+	select {
+	case <-o.turn:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // takeFiles takes what is to be written.
