@@ -32,7 +32,7 @@ const (
 // coverage samples whether allocations hold. It belongs to one goroutine but for its last sample.
 type coverage struct {
 	last  atomic.Pointer[cover.Sample]
-	seen  *cover.Sample         // by the ledger; guarded by the agent's lock
+	seen  []cover.Node          // by the ledger; guarded by the agent's lock
 	debt  debt                  // as logged
 	pages map[string]*pagesRead // by cgroup
 	round uint64
@@ -234,21 +234,42 @@ func (c *coverage) fill(cgroups []cover.Cgroup) (waiting bool, err error) {
 	return waiting, nil
 }
 
-// observeCover has the ledger know the last sample before it decides about a new container. Samples that nothing is decided by are
-// no events, so that a recording holds none of them.
-func (a *Agent) observeCover() {
+// observeCover has the ledger know the last sample before it decides by it about a new container, with what is free at this moment:
+// much may have been taken since the sample. Samples that nothing is decided by are no events, so that a recording holds none of them.
+func (a *Agent) observeCover(pod ledger.Pod, container ledger.Container) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	sample := a.coverage.last.Load()
-	if sample == a.coverage.seen || !sample.Known() && !a.coverage.seen.Known() {
+	heeds := a.ledger.HeedsCover(pod, container)
+	a.mu.Unlock()
+	if !heeds {
 		return
 	}
-	a.coverage.seen = sample
-	var observed ledger.Covered
-	if sample.Known() {
-		observed.Nodes = sample.Nodes
+	var nodes []cover.Node
+	if sample := a.coverage.last.Load(); sample.Known() {
+		nodes = a.freeNow(sample.Nodes)
 	}
-	a.stepLocked(observed)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !slices.Equal(nodes, a.coverage.seen) {
+		a.coverage.seen = nodes
+		a.stepLocked(ledger.Covered{Nodes: nodes})
+	}
+}
+
+// freeNow are the nodes of a sample with the memory that the kernel has free now, as they are where that cannot be read.
+func (a *Agent) freeNow(nodes []cover.Node) []cover.Node {
+	found, err := a.hardware().NodeMemory(a.sysfs)
+	if err != nil {
+		return nodes
+	}
+	nodes = slices.Clone(nodes)
+	for i := range nodes {
+		for _, m := range found {
+			if n := &nodes[i]; n.ID == m.Node {
+				n.Free, n.Reclaimable = m.Free, min(n.Reclaimable, m.File)
+			}
+		}
+	}
+	return nodes
 }
 
 // podMems reads the NUMA nodes that a pod's cgroup may use, for a memory policy of a container; empty where none is set, or

@@ -62,6 +62,37 @@ func TestWhatNodesOweIsSampled(t *testing.T) {
 	}
 }
 
+// A process has taken all of a node since the last sample: a new container finds that out, and goes by the sample where it cannot.
+func TestANewContainerLooksAtWhatIsFreeNow(t *testing.T) {
+	for name, test := range map[string]struct {
+		taken func(*node)
+		want  string
+	}{
+		"nothing was taken":         {func(*node) {}, "0"},
+		"node 0 was taken":          {func(n *node) { n.kernelHas(0, 0, 0) }, "1"},
+		"free, and less page cache": {func(n *node) { n.kernelHas(0, 2*gi, 0) }, "1"},
+		"the node cannot be read":   {func(n *node) { n.kernelHas(0, 0, 0); n.unreadable(1) }, "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "topologyManagerPolicy: restricted\nnumaAllocationStrategy: least-used\n", withSysfs(t))
+			n.cover()
+			test.taken(n)
+			pod := n.pod("database", memoryqos.Guaranteed)
+			c := n.launch(pod, ofPod(pod, "app", gi))
+			if got := n.containerView(pod, c.Name).Nodes.String(); got != test.want {
+				t.Errorf("placed on %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func (n *node) unreadable(id int) {
+	n.Helper()
+	if err := os.Remove(filepath.Join(n.sysfs, "devices/system/node", fmt.Sprintf("node%d", id), "meminfo")); err != nil {
+		n.Fatal(err)
+	}
+}
+
 func TestWhatCannotBeReadIsSaid(t *testing.T) {
 	for name, test := range map[string]struct {
 		config string

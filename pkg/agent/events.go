@@ -115,7 +115,7 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 	a.rereadClaims(ctx, pod, container)
 	container, others := withDevices(container, found())
 	free, mems := a.freePages(pod, container), a.podMems(pod, container)
-	a.observeCover()
+	a.observeCover(pod, container)
 	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems}
 	decide := func() (ledger.Effects, checkpoint.Ticket) {
 		return a.decide(pod, func(known podinfo.Answer) ledger.Event {

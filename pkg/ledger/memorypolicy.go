@@ -57,6 +57,11 @@ func (l *Ledger) SetsMemoryPolicies(pod Pod, c Container) bool {
 	return l.runtime.MemoryPolicies && (asks || near || l.resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
 }
 
+// HeedsCover reports whether what the NUMA nodes have and owe may decide about a new container of a pod.
+func (l *Ledger) HeedsCover(pod Pod, c Container) bool {
+	return l.manager != nil && l.resolved.Manager.Strategy == topologymanager.LeastUsed || l.SetsMemoryPolicies(pod, c)
+}
+
 // The policies beside those that the configuration and the annotation memory-policy name.
 const (
 	// numaPreferred stands for the annotation numa: preferred of a Burstable pod.
