@@ -199,7 +199,7 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 		{"4608Mi", 2 * claimGi, 0, "claimed 5Gi has 4Gi"},
 		{"16Gi", 7936 << 20, 15872<<20 - 7*claimGi, ""},
 	} {
-		m, resolved := resolvedOn(t, step.memory, yaml)
+		m, resolved := resolvedOn(t, strings.Replace(twoNodes, "1, memory: 16Gi", "1, memory: "+step.memory, 1), yaml)
 		effects := l.Step(now, Reconfigure{Config: resolved, Machine: &m})
 		if effects.Err != nil {
 			t.Fatalf("%s: %v", step.memory, effects.Err)

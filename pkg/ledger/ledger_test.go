@@ -128,9 +128,29 @@ func (r *events) event() Event {
 	return EndContainer{ID: c.ID}
 }
 
+// The machines of newLedger and newLedgerOn; every node has 16Gi.
+const (
+	twoNodes = `
+nodes:
+  - {id: 0, memory: 16Gi, cpus: 0-7, distances: [10, 21]}
+  - {id: 1, memory: 16Gi, cpus: 8-15, distances: [21, 10]}
+`
+	threeNodes = `
+nodes:
+  - {id: 0, memory: 16Gi, cpus: 0-7, distances: [10, 21, 21]}
+  - {id: 1, memory: 16Gi, cpus: 8-15, distances: [21, 10, 21]}
+  - {id: 2, memory: 16Gi, cpus: 16-23, distances: [21, 21, 10]}
+`
+)
+
 func newLedger(t *testing.T, yaml string) *Ledger {
 	t.Helper()
-	m, resolved := resolvedOn(t, "16Gi", yaml)
+	return newLedgerOn(t, twoNodes, yaml)
+}
+
+func newLedgerOn(t *testing.T, on, yaml string) *Ledger {
+	t.Helper()
+	m, resolved := resolvedOn(t, on, yaml)
 	l, err := New(time.Unix(0, 0), Options{Config: resolved, Machine: m, Raises: map[string]uint64{}})
 	if err != nil {
 		t.Fatal(err)
@@ -138,14 +158,10 @@ func newLedger(t *testing.T, yaml string) *Ledger {
 	return l
 }
 
-// resolvedOn is a configuration on a machine of two NUMA nodes, the first with 16Gi.
-func resolvedOn(t *testing.T, second, yaml string) (machine.Machine, config.Resolved) {
+// resolvedOn is a configuration on a machine.
+func resolvedOn(t *testing.T, on, yaml string) (machine.Machine, config.Resolved) {
 	t.Helper()
-	m, err := machine.Parse("machine", fmt.Appendf(nil, `
-nodes:
-  - {id: 0, memory: 16Gi, cpus: 0-7, distances: [10, 21]}
-  - {id: 1, memory: %s, cpus: 8-15, distances: [21, 10]}
-`, second))
+	m, err := machine.Parse("machine", []byte(on))
 	if err != nil {
 		t.Fatal(err)
 	}

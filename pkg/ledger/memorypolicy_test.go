@@ -1,0 +1,244 @@
+package ledger
+
+import (
+	"cmp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// annotated is a pod with annotations of the plugin, by their names without the domain.
+func annotated(l *Ledger, pod Pod, annotations ...string) Pod {
+	pod.Annotations = map[string]string{}
+	for i := 0; i < len(annotations); i += 2 {
+		pod.Annotations[annotations[i]+".memory-manager.noderesource.dev"] = annotations[i+1]
+	}
+	return l.Read(pod)
+}
+
+// TestTheMemoryPolicyOfAContainer has a Burstable container with a request of about 4Gi, unless a row says otherwise, on a machine with
+// two NUMA nodes. Nothing is allocated there, unless a row has a neighbor.
+func TestTheMemoryPolicyOfAContainer(t *testing.T) {
+	const gi = claimGi
+	free := func(owed, free0, free1 uint64) []cover.Node { // node 0 owes, node 1 does not
+		return []cover.Node{{ID: 0, Owed: owed, Free: free0}, {ID: 1, Free: free1}}
+	}
+	debt, slack, none := free(4*gi, 2*gi, 12*gi), free(gi, 6*gi, 12*gi), free(4*gi, 2*gi, 0)
+	preferred, spread, anywhere := []string{"numa", "preferred"}, []string{"numa", "spread"}, []string{"numa", "none"}
+	device := func(nodes ...int) []topologymanager.Device {
+		return []topologymanager.Device{
+			topologymanager.NewDevice("vendor.com/gpu", "gpu-1", "kubelet", nodeset.Of(nodes...)),
+			topologymanager.NewDevice("vendor.com/fpga", "fpga-1", "kubelet", 0),
+		}
+	}
+	const (
+		slackPolicy, interleave = "unpinnedMemoryPolicy: PreferSlack", "unpinnedMemoryPolicy: Interleave"
+		weighted, restricted    = "unpinnedMemoryPolicy: WeightedInterleave", "topologyManagerPolicy: restricted"
+		guaranteed, bestEffort  = "guaranteed", "besteffort/"
+		near1                   = "MPOL_PREFERRED_MANY 1"
+		byConfig, byPolicy      = " (unpinnedMemoryPolicy)", " (annotation memory-policy)"
+		byNUMA, byDevice        = " (annotation numa)", " (device vendor.com/gpu gpu-1 on node 1)"
+	)
+	type row struct {
+		machine     string // "" is twoNodes
+		yaml        string
+		class       string // "" is Burstable
+		annotations []string
+		devices     []topologymanager.Device
+		cover       []cover.Node
+		mems        string // the NUMA nodes that the pod may use; "" is both, "unread" none
+		kubelet     string // the kubelet's cpuset.mems
+		limit       uint64 // 0 is 4Gi
+		neighbor    uint64 // a Guaranteed container that was placed on node 0
+		ranWith     uint64 // the limit with which the container has run before, without a cpuset.mems of the kubelet's
+		old         bool   // a runtime that applies no memory policies
+		want        string // the policy and what it follows from, or "none: " and why
+	}
+	for name, r := range map[string]row{
+		"nothing is configured": {cover: debt},
+
+		"PreferSlack, one node in debt":             {yaml: slackPolicy, cover: debt, want: near1 + byConfig},
+		"PreferSlack, BestEffort":                   {yaml: slackPolicy, class: bestEffort, cover: debt, want: near1 + byConfig},
+		"PreferSlack, slack for the request":        {yaml: slackPolicy, cover: free(gi, 4*gi, 12*gi), want: near1 + byConfig},
+		"PreferSlack, too little slack on any node": {yaml: slackPolicy, cover: free(gi, gi, 2*gi), want: near1 + byConfig},
+		"PreferSlack, slack on all nodes":           {yaml: slackPolicy, cover: slack, want: "none: PreferSlack: every NUMA node has slack"},
+		"PreferSlack, slack on none":                {yaml: slackPolicy, cover: none, want: "none: PreferSlack: no NUMA node has slack"},
+		"PreferSlack, slack where the pod may not": {yaml: slackPolicy, cover: debt, mems: "0",
+			want: "none: PreferSlack: no NUMA node has slack"},
+		"PreferSlack, on all nodes that the pod may": {yaml: slackPolicy, cover: debt, mems: "1",
+			want: "none: PreferSlack: every NUMA node has slack"},
+		"PreferSlack, what is owed is not known": {yaml: slackPolicy, want: "none: PreferSlack: what the NUMA nodes owe is not known"},
+		"PreferSlack, without a Memory Manager": {yaml: slackPolicy + "\nmemoryManagerPolicy: None", cover: debt,
+			want: "none: PreferSlack: what the NUMA nodes owe is not known"},
+		"PreferSlack, allocated since is owed": {yaml: slackPolicy, cover: free(0, 6*gi, 12*gi), neighbor: 7 * gi, want: near1 + byConfig},
+
+		"Interleave, one node in debt":            {yaml: interleave, cover: debt, want: "MPOL_INTERLEAVE 1" + byConfig},
+		"Interleave, slack on all nodes":          {yaml: interleave, cover: slack, want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"Interleave, slack on none":               {yaml: interleave, cover: none, want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"Interleave, slack where the pod may not": {yaml: interleave, cover: debt, mems: "0", want: "MPOL_INTERLEAVE 0" + byConfig},
+		"Interleave, what is owed is not known":   {yaml: interleave, want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"Interleave, without a Memory Manager": {yaml: interleave + "\nmemoryManagerPolicy: None", cover: debt,
+			want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"Interleave, no node with memory": {yaml: interleave, mems: "5",
+			want: "none: Interleave: the pod may use no NUMA node with memory"},
+		"WeightedInterleave": {yaml: weighted, cover: debt, want: "MPOL_WEIGHTED_INTERLEAVE 1" + byConfig},
+		"nodes that cannot be read": {yaml: interleave, mems: "unread",
+			want: "none: Interleave: the nodes that the pod may use cannot be read"},
+		"a runtime without memory policies":         {yaml: interleave, old: true, want: "none: Interleave: containerd v2.1.4 applies none"},
+		"a runtime without, and nothing configured": {old: true},
+		"a Guaranteed container with an allocation": {yaml: interleave, class: guaranteed, cover: debt},
+		"a Guaranteed container without one": {yaml: interleave, class: guaranteed, annotations: anywhere, cover: debt,
+			want: "MPOL_INTERLEAVE 1" + byConfig},
+		"the kubelet has set nodes": {yaml: interleave, kubelet: "0", cover: debt},
+		"a Guaranteed container that found no nodes": {yaml: interleave + "\nonUnsatisfiable: Unpinned", class: guaranteed, limit: 40 * gi,
+			want: "MPOL_INTERLEAVE 0-1" + byConfig},
+
+		"memory-policy none": {yaml: interleave, annotations: []string{"memory-policy", "none"}},
+		"memory-policy prefer-slack": {annotations: []string{"memory-policy", "prefer-slack"}, cover: debt,
+			want: near1 + byPolicy},
+		"memory-policy interleave": {yaml: slackPolicy, annotations: []string{"memory-policy", "interleave"},
+			want: "MPOL_INTERLEAVE 0-1" + byPolicy},
+		"memory-policy weighted-interleave": {annotations: []string{"memory-policy", "weighted-interleave"},
+			want: "MPOL_WEIGHTED_INTERLEAVE 0-1" + byPolicy},
+		"memory-policy of another container": {annotations: []string{"side.memory-policy", "interleave"}},
+		"memory-policy that is wrong": {yaml: interleave, annotations: []string{"memory-policy", "everywhere"},
+			want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"memory-policy that is not allowed": {yaml: "allowedAnnotations: [numa]", annotations: []string{"memory-policy", "interleave"}},
+		"memory-policy before numa preferred": {annotations: []string{"memory-policy", "interleave", "numa", "preferred"}, cover: debt,
+			want: "MPOL_INTERLEAVE 1" + byPolicy},
+		"memory-policy before numa spread": {annotations: []string{"memory-policy", "prefer-slack", "numa", "spread"}, cover: debt,
+			want: near1 + byPolicy},
+		"memory-policy before a device": {annotations: []string{"memory-policy", "interleave"}, devices: device(1),
+			want: "MPOL_INTERLEAVE 0-1" + byPolicy},
+		"memory-policy none before a device": {annotations: []string{"memory-policy", "none"}, devices: device(1)},
+		"memory-policy with an allocation":   {class: guaranteed, annotations: []string{"memory-policy", "interleave"}},
+		"memory-policy before what is expected": {yaml: interleave, annotations: []string{"memory-policy", "prefer-slack"},
+			want: "none: PreferSlack: what the NUMA nodes owe is not known"},
+
+		"numa preferred, the node with more cover": {annotations: preferred, cover: debt, want: near1 + byNUMA},
+		"numa preferred, the first of equal nodes": {annotations: preferred, want: "MPOL_PREFERRED_MANY 0" + byNUMA},
+		"numa preferred, the node with more room":  {annotations: preferred, neighbor: gi, want: near1 + byNUMA},
+		"numa preferred, room in map and kernel": {annotations: preferred, cover: free(0, 10*gi, 12*gi), neighbor: gi,
+			want: near1 + byNUMA},
+		"numa preferred, no room in the kernel": {annotations: preferred, cover: none,
+			want: "none: numa preferred: no NUMA node has room"},
+		"numa preferred, a node that the pod may not": {annotations: preferred, cover: debt, mems: "0",
+			want: "none: numa preferred: no NUMA node has room"},
+		"numa preferred before the configuration": {yaml: interleave, annotations: preferred, cover: debt, want: near1 + byNUMA},
+		"numa preferred, BestEffort":              {class: bestEffort, annotations: preferred, cover: debt},
+		"numa preferred, Guaranteed":              {class: guaranteed, annotations: preferred, cover: debt},
+		"numa preferred, without a Memory Manager": {yaml: "memoryManagerPolicy: None", annotations: preferred,
+			want: "none: numa preferred: memoryManagerPolicy is None"},
+		"numa preferred, a runtime without policies": {annotations: preferred, old: true,
+			want: "none: numa preferred: containerd v2.1.4 applies none"},
+
+		"numa spread, Burstable":             {annotations: spread, want: "MPOL_INTERLEAVE 0-1" + byNUMA},
+		"numa spread before weights":         {yaml: weighted, annotations: spread, want: "MPOL_INTERLEAVE 0-1" + byNUMA},
+		"numa spread, Burstable beside debt": {annotations: spread, cover: debt, want: "MPOL_INTERLEAVE 1" + byNUMA},
+		"numa spread, BestEffort": {yaml: weighted, class: bestEffort, annotations: spread,
+			want: "MPOL_WEIGHTED_INTERLEAVE 0-1" + byConfig},
+		"numa spread, allocated evenly": {yaml: restricted, class: guaranteed, annotations: spread, cover: debt,
+			want: "MPOL_INTERLEAVE 0-1" + byNUMA},
+		"numa spread, allocated evenly, and the pod may use one node": {yaml: restricted, class: guaranteed, annotations: spread, mems: "1",
+			want: "MPOL_INTERLEAVE 1" + byNUMA},
+		"numa spread, allocated evenly where the pod may not": {yaml: restricted, class: guaranteed, annotations: spread, mems: "5",
+			want: "none: numa spread: the pod may use no NUMA node with memory"},
+		"numa spread, switched off": {yaml: restricted, class: guaranteed, annotations: []string{"numa", "spread", "memory-policy", "none"}},
+		"numa spread, another policy": {yaml: restricted, class: guaranteed, annotations: []string{"numa", "spread", "memory-policy", "prefer-slack"},
+			want: "MPOL_INTERLEAVE 0-1" + byNUMA},
+		"numa spread over one node":                {yaml: "topologyManagerPolicy: single-numa-node", class: guaranteed, annotations: spread},
+		"numa spread, by the kubelet":              {yaml: restricted, class: guaranteed, annotations: spread, kubelet: "0-1"},
+		"numa spread, by the kubelet where it was": {yaml: restricted, class: guaranteed, annotations: spread, kubelet: "0-1", ranWith: 4 * gi},
+		"numa spread, short of memory":             {yaml: restricted, class: guaranteed, annotations: spread, ranWith: 4 * gi, limit: 40 * gi},
+		"numa spread before a device":              {annotations: spread, devices: device(1), want: "MPOL_INTERLEAVE 0-1" + byNUMA},
+		"numa spread, old runtime": {yaml: restricted, class: guaranteed, annotations: spread, old: true,
+			want: "none: numa spread: containerd v2.1.4 applies none"},
+		"numa spread, without room": {yaml: restricted + "\nonUnsatisfiable: Unpinned", class: guaranteed, annotations: spread, limit: 40 * gi,
+			want: "MPOL_INTERLEAVE 0-1" + byNUMA},
+
+		"a device":                            {devices: device(1), want: near1 + byDevice},
+		"a device, BestEffort":                {class: bestEffort, devices: device(1), want: near1 + byDevice},
+		"a device, Guaranteed":                {class: guaranteed, devices: device(1)},
+		"a device, Guaranteed and not placed": {yaml: "onUnsatisfiable: Unpinned", class: guaranteed, limit: 40 * gi, devices: device(1)},
+		"a device, alignTo devices":           {yaml: "alignTo: devices", devices: device(1), want: near1 + byDevice},
+		"a device, alignTo kubelet":           {yaml: "alignTo: kubelet", devices: device(1)},
+		"a device that numa preferred asks for": {yaml: "alignTo: kubelet", annotations: preferred, devices: device(1),
+			want: near1 + byDevice},
+		"a device, numa none": {yaml: interleave, annotations: anywhere, devices: device(1),
+			want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"a device before the configuration": {yaml: interleave, devices: device(1), want: near1 + byDevice},
+		"a device on no node":               {yaml: interleave, devices: device(), want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"a device whose node has slack":     {devices: device(1), cover: debt, want: near1 + byDevice},
+		"a device whose node is in debt": {devices: device(0), cover: debt,
+			want: "none: device: node 0 has no memory beyond what it owes to allocations"},
+		"and a configured policy": {yaml: interleave, devices: device(0), cover: debt, want: "MPOL_INTERLEAVE 1" + byConfig},
+		"and a preferred node":    {annotations: preferred, devices: device(0), cover: debt, want: near1 + byNUMA},
+		"neither can be set: the first is named": {yaml: slackPolicy, devices: device(0, 1), cover: none,
+			want: "none: device: its devices are near every NUMA node that the pod may use"},
+		"a device near all nodes": {devices: device(0, 1), cover: debt,
+			want: "none: device: its devices are near every NUMA node that the pod may use"},
+		"a device on the only node of the pod": {devices: device(1), mems: "1",
+			want: "none: device: its devices are near every NUMA node that the pod may use"},
+		"a device where the pod may not be": {devices: device(1), mems: "0",
+			want: "none: device: the pod may not use the memory of node 1"},
+		"a device on a node without memory": {devices: device(7), mems: "0-1,7", want: "none: device: the pod may not use the memory of node 7"},
+		"a device on a node in debt and another": {machine: threeNodes, mems: "0-2", devices: device(0, 1), cover: append(debt, cover.Node{ID: 2, Free: gi}),
+			want: near1 + " (device vendor.com/gpu gpu-1 near any of nodes 0-1)"},
+		"a device, without a Memory Manager":   {yaml: "memoryManagerPolicy: None", devices: device(1), want: near1 + byDevice},
+		"a device, a runtime without policies": {devices: device(1), old: true, want: "none: device: containerd v2.1.4 applies none"},
+		"two devices of one resource": {devices: append(device(1), topologymanager.NewDevice("vendor.com/gpu", "gpu-2", "kubelet", nodeset.Of(1))),
+			want: near1 + " (device vendor.com/gpu gpu-1, gpu-2 on node 1)"},
+		"devices of two resources": {devices: append(device(1), topologymanager.NewDevice("vendor.com/nic", "nic-1", "kubelet", nodeset.Of(1))),
+			want: near1 + " (device vendor.com/gpu gpu-1 on node 1, vendor.com/nic nic-1 on node 1)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, now := newLedgerOn(t, cmp.Or(r.machine, twoNodes), r.yaml), time.Unix(1, 0)
+			runtime := Runtime{Name: "containerd", Version: "v2.1.4", MemoryPolicies: !r.old}
+			l.Step(now, Connected{runtime})
+			l.Step(now, Covered{r.cover})
+			if r.neighbor > 0 {
+				if got := l.Step(now, claimed(claimPod("neighbor", ""), "main", r.neighbor)).Answer.CpusetMems; got != "0" {
+					t.Fatalf("the neighbor is on node %q", got)
+				}
+			}
+			received := claimPod("web", strings.TrimPrefix(cmp.Or(r.class, "burstable/"), guaranteed))
+			pod := annotated(l, received, r.annotations...)
+			if r.ranWith > 0 {
+				l.Step(now, claimed(pod, "main", r.ranWith))
+				l.Step(now, EndContainer{ID: "web-main"})
+			}
+			create := claimed(pod, "main", cmp.Or(r.limit, 4*gi))
+			score := int64(875) // an eighth of the machine's 32Gi
+			create.Container.Resources.OOMScoreAdj = &score
+			create.Container.Devices, create.Container.Resources.Mems = r.devices, r.kubelet
+			create.Mems, _ = nodeset.Parse(cmp.Or(r.mems, "0-1"))
+			reads := l.SetsMemoryPolicies(pod, create.Container)
+			effects := l.Step(now, create)
+			if effects.Err != nil {
+				t.Fatal(effects.Err)
+			}
+			view := l.View().Pods[len(l.living)-1].Containers[0]
+			policy := view.MemoryPolicy.String()
+			got := policy
+			switch {
+			case view.NoPolicy != "":
+				got = "none: " + view.NoPolicy
+			case policy != "":
+				got += " (" + view.PolicySource + ")"
+			}
+			if got != r.want {
+				t.Errorf("the memory policy is %q, want %q", got, r.want)
+			}
+			if answered := effects.Answer.MemoryPolicy.String(); answered != policy {
+				t.Errorf("the runtime is answered with %q, shown is %q", answered, policy)
+			}
+			if reads && r.old || policy != "" && !reads || l.SetsMemoryPolicies(received, create.Container) != reads {
+				t.Errorf("that the pod's cgroup has to be read is %v", reads)
+			}
+		})
+	}
+}
