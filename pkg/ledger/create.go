@@ -43,14 +43,13 @@ func (e CreateContainer) apply(l *Ledger) {
 	l.step.creating, l.step.relieves = true, !e.Relieved
 	c, err := l.admit(p, e.Container)
 	l.touch(p)
-	out.Err, out.Decision = err, c.decision()
-	if err != nil {
-		return
+	if out.Err = err; err == nil {
+		c.memoryPolicy, c.policySource, c.noPolicy = l.memoryPolicy(c, e.Mems)
+		out.Answer = c.adjustment()
+		out.Answer.MemoryPolicy = c.memoryPolicy
+		l.answered(c, out.Answer, e.Container.Resources.Unified, nil)
 	}
-	out.Answer = c.adjustment()
-	c.memoryPolicy, c.policySource, c.noPolicy = l.memoryPolicy(c, e.Mems)
-	out.Answer.MemoryPolicy = c.memoryPolicy
-	l.answered(c, out.Answer, e.Container.Resources.Unified, nil)
+	out.Decision = c.decision()
 }
 
 // answered is what follows when an adjustment is sent for a container: asked are the values that the kubelet wants in its

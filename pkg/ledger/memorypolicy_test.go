@@ -236,6 +236,9 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 			if answered := effects.Answer.MemoryPolicy.String(); answered != policy {
 				t.Errorf("the runtime is answered with %q, shown is %q", answered, policy)
 			}
+			if logged, _ := effects.Decision.Fields()["memoryPolicy"].(string); logged != policy {
+				t.Errorf("the log says %q, shown is %q", logged, policy)
+			}
 			if reads && r.old || policy != "" && !reads || l.SetsMemoryPolicies(received, create.Container) != reads {
 				t.Errorf("that the pod's cgroup has to be read is %v", reads)
 			}
