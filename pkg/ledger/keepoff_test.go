@@ -5,16 +5,12 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // What a container's cpuset.mems should be after events, and that its runtime is asked for it.
 func TestAContainerIsKeptOffNodes(t *testing.T) {
 	const covers, off = "coverDeficits: On", "coverDeficits: Off"
-	annotated := func(numa string) *Brought {
-		return &Brought{Annotations: config.ReadAnnotations(map[string]string{"numa.memory-manager.noderesource.dev": numa})}
-	}
 	keepOff := func(nodes ...int) func(*Ledger, Pod, Container) Event {
 		return func(*Ledger, Pod, Container) Event {
 			return KeepOff{ID: "id", Nodes: nodeset.Of(nodes...), Bytes: 1 << 20}
@@ -69,7 +65,8 @@ func TestAContainerIsKeptOffNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)
 			now := time.Unix(1, 0)
-			pod := Pod{ID: "sandbox", UID: "uid", Namespace: "default", Name: "pod", CgroupParent: "/kubepods/" + test.class + "poduid", Brought: annotated(test.annotation)}
+			pod := annotated(Pod{ID: "sandbox", UID: "uid", Namespace: "default", Name: "pod", CgroupParent: "/kubepods/" + test.class + "poduid"},
+				"numa", test.annotation)
 			c := Container{ID: "id", PodID: pod.ID, Name: "main", CgroupsPath: pod.CgroupParent + "/id", Resources: test.resources}
 			if _, known := test.events[0](l, pod, c).(Synchronize); !known {
 				l.Step(now, CreateContainer{Pod: pod, Container: c})

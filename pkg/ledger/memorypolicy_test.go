@@ -6,18 +6,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// annotated is a pod with annotations of the plugin, by their names without the domain.
-func annotated(l *Ledger, pod Pod, annotations ...string) Pod {
-	pod.Annotations = map[string]string{}
+// annotated is a pod with annotations of the plugin: their names without the domain, each before its value.
+func annotated(pod Pod, annotations ...string) Pod {
+	all := map[string]string{}
 	for i := 0; i < len(annotations); i += 2 {
-		pod.Annotations[annotations[i]+".memory-manager.noderesource.dev"] = annotations[i+1]
+		all[annotations[i]+".memory-manager.noderesource.dev"] = annotations[i+1]
 	}
-	return l.Read(pod)
+	pod.Brought = &Brought{Annotations: config.ReadAnnotations(all)}
+	return pod
 }
 
 // TestTheMemoryPolicyOfAContainer has a Burstable container with a request of about 4Gi, unless a row says otherwise, on a machine with
@@ -206,7 +208,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 				}
 			}
 			received := claimPod("web", strings.TrimPrefix(cmp.Or(r.class, "burstable/"), guaranteed))
-			pod := annotated(l, received, r.annotations...)
+			pod := annotated(received, r.annotations...)
 			if r.ranWith > 0 {
 				l.Step(now, claimed(pod, "main", r.ranWith))
 				l.Step(now, EndContainer{ID: "web-main"})

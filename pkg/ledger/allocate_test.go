@@ -1,0 +1,120 @@
+package ledger
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// placed is where a container is and why, and what of its limit could not be allocated; or why it is not placed.
+func placed(l *Ledger, effects Effects, pod, name string) string {
+	if effects.Err != nil {
+		for _, r := range l.View().Rejections {
+			return r.Reason + ": " + r.Text
+		}
+		return effects.Err.Error()
+	}
+	for _, p := range l.View().Pods {
+		for _, c := range p.Containers {
+			if p.Name == pod && c.Name == name {
+				text := fmt.Sprintf("%s: %s", c.Nodes, c.Pinning)
+				if len(c.Short) > 0 {
+					text += ", short of " + c.Short.String()
+				}
+				return text
+			}
+		}
+	}
+	return "not there"
+}
+
+// TestWhereAContainerIsPlaced looks at default/web main after the last event. Every node has 15.5Gi for pods.
+func TestWhereAContainerIsPlaced(t *testing.T) {
+	const gi = claimGi
+	const bestEffort, restricted, single = "topologyManagerPolicy: best-effort", "topologyManagerPolicy: restricted", "topologyManagerPolicy: single-numa-node"
+	web, spread := claimPod("web", ""), annotated(claimPod("web", ""), "numa", "spread")
+	required := annotated(claimPod("web", ""), "numa", "required")
+	other := func(name string, limit uint64) Event { return claimed(claimPod(name, ""), "main", limit) }
+	withCPUs := func(pod Pod, id, cpus string, limit uint64) CreateContainer {
+		e := claimed(pod, "main", limit)
+		count := uint64(4 * 1024)
+		e.Container.ID, e.Container.Resources.CPUs, e.Container.Resources.CPUShares = id, cpus, &count
+		return e
+	}
+	known := func(e CreateContainer, containers ...podinfo.Container) CreateContainer {
+		e.Known = podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{Ref: e.Pod.Ref(), Class: memoryqos.Guaranteed, Containers: containers}}
+		return e
+	}
+	for name, test := range map[string]struct {
+		yaml   string
+		events []Event
+		want   string
+	}{
+		"under the policy": {bestEffort, []Event{claimed(web, "main", gi)}, "0: pinned under best-effort"},
+		"on two nodes":     {restricted, []Event{claimed(web, "main", 20*gi)}, "0-1: pinned under restricted"},
+		"near its CPUs":    {restricted, []Event{withCPUs(web, "1", "8-11", gi)}, "1: pinned under restricted"},
+
+		"spread":               {restricted, []Event{claimed(spread, "main", 4*gi)}, "0-1: pinned under restricted, spread evenly"},
+		"spread over one node": {single, []Event{claimed(spread, "main", 4*gi)}, "0: pinned under single-numa-node, which spreads nothing"},
+		"spread beside a neighbor": {restricted, []Event{other("neighbor", gi), claimed(spread, "main", 4*gi)},
+			"0: pinned under restricted, not spread: no other node can have an even part"},
+
+		"required, and fewer nodes would do": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi)},
+			"NotPreferred: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs"},
+		"nothing stays of it": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi), EndPod{claimPod("large", "")},
+			claimed(required, "main", 4*gi)}, "0: pinned under best-effort"},
+		"not required": {bestEffort, []Event{other("large", 20*gi), claimed(web, "main", 4*gi)}, "0-1: pinned under best-effort"},
+		"required, and its CPUs have moved": {bestEffort, []Event{withCPUs(required, "1", "0-3", gi), EndContainer{"1"}, withCPUs(required, "2", "8-11", gi)},
+			"0: pinned under best-effort"},
+
+		"other CPUs at its next start": {restricted, []Event{withCPUs(web, "1", "0-3", gi), EndContainer{"1"}, withCPUs(web, "2", "8-11", gi)},
+			"1: pinned under restricted"},
+		"other CPUs, and no room there": {restricted, []Event{withCPUs(web, "1", "0-3", 4*gi), EndContainer{"1"}, other("neighbor", 12*gi), withCPUs(web, "2", "8-11", 4*gi)},
+			"0: pinned under restricted"},
+		"another limit at its next start": {restricted, []Event{claimed(web, "main", gi), EndContainer{"web-main"}, other("neighbor", 12*gi), claimed(web, "main", 14*gi)},
+			"1: pinned under restricted"},
+		"another limit, and no room for it": {restricted, []Event{claimed(web, "main", gi), EndContainer{"web-main"}, other("neighbor", 4*gi), claimed(web, "main", 28*gi)},
+			"0-1: pinned under restricted, short of 16.5Gi of memory"},
+		"its pod does not fit one node (scope pod)": {single + "\ntopologyManagerScope: pod", []Event{known(claimed(web, "main", 10*gi),
+			podinfo.Container{Name: "main", Request: 10 * gi, Limit: 10 * gi}, podinfo.Container{Name: "side", Request: 10 * gi, Limit: 10 * gi})},
+			`TopologyAffinityError: the pod's containers together, policy single-numa-node, scope pod: only nodes 0-1 together have room, not one by itself:
+node 0: 15.5Gi of 15.5Gi free, 20Gi needed
+node 1: 15.5Gi of 15.5Gi free, 20Gi needed`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, test.yaml)
+			var effects Effects
+			for i, event := range test.events {
+				effects = l.Step(time.Unix(int64(i), 0), event)
+			}
+			if got := placed(l, effects, "web", "main"); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
+// A search whose budget is used up at once still finds nodes, and says so.
+func TestASearchThatIsCutShort(t *testing.T) {
+	machine := "nodes:\n"
+	for id := range 14 {
+		machine += fmt.Sprintf("  - {id: %d, memory: %dGi, cpus: %d, distances: [", id, 8+id%5, id)
+		for other := range 14 {
+			machine += fmt.Sprint(10+min(id^other, 1)*(10+(id+other)%7), ", ")
+		}
+		machine += "]}\n"
+	}
+	l := newLedgerOn(t, machine, "topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {prefer-closest-numa-nodes: \"true\"}")
+	resolved := l.Config()
+	resolved.Manager.Budget = 1
+	now := time.Unix(1, 0)
+	l.Step(now, Reconfigure{Config: resolved})
+	got := placed(l, l.Step(now, claimed(claimPod("web", ""), "main", 50*claimGi)), "web", "main")
+	if want := "pinned under restricted, by a search that was cut short"; !strings.HasSuffix(got, want) {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
