@@ -30,7 +30,7 @@ func claimOf(name string, pods []string, parts ...ClaimPart) Claim {
 func claimed(pod Pod, name string, limit uint64, refs ...ClaimRef) CreateContainer {
 	bytes := int64(limit)
 	return CreateContainer{Pod: pod, Container: Container{
-		ID: pod.Name + "-" + name, PodID: pod.ID, Name: name, CgroupsPath: pod.CgroupParent + "/" + pod.Name + name,
+		ID: pod.Name + "-" + name, PodID: pod.ID, Name: name, CgroupsPath: pod.CgroupParent + "/" + pod.Name + "-" + name,
 		Resources: Resources{MemoryLimit: &bytes}, Claims: refs,
 	}}
 }
