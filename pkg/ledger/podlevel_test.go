@@ -1,0 +1,106 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// TestAPodWithResourcesOfItsOwn of 6Gi, of which its container main has 2Gi, looks at that one after the last event.
+func TestAPodWithResourcesOfItsOwn(t *testing.T) {
+	const gi = claimGi
+	const whole = "podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: "
+	const withPod = ", with its pod (pod-level resources)"
+	web := claimPod("web", "")
+	spec := func(pod Pod, budget uint64, containers ...podinfo.Container) podinfo.Answer {
+		return podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
+			Ref: pod.Ref(), Class: memoryqos.Guaranteed, PodRequest: &budget, PodLimit: &budget, Containers: containers,
+		}}
+	}
+	main, side := podinfo.Container{Name: "main", Request: 2 * gi, Limit: 2 * gi, Guaranteed: true}, podinfo.Container{Name: "side"}
+	create := func(pod Pod, budget uint64, containers ...podinfo.Container) CreateContainer {
+		e := claimed(pod, "main", 2*gi)
+		e.Known = spec(pod, budget, containers...)
+		return e
+	}
+	nearDevice := create(web, 6*gi, main, side)
+	nearDevice.PodDevices = map[string][]topologymanager.Device{"side": {topologymanager.NewDevice("gpu", "a", "test", nodeset.Of(1))}}
+	required := annotated(web, "numa", "required")
+	byKubelet := claimed(web, "main", 2*gi)
+	byKubelet.Container.Resources.Mems = "1"
+	found := func(mems string) Synchronize {
+		c := claimed(web, "main", 2*gi).Container
+		c.State = Running
+		return Synchronize{Pods: []Pod{web}, Containers: []Container{c}, Known: map[string]podinfo.Answer{"web": spec(web, 6*gi, main, side)},
+			Found: Found{Files: map[string]Files{c.ID: {Mems: &mems}}}}
+	}
+	later := PodFacts{UID: "web", Known: spec(web, 6*gi, main, side)}
+	for name, test := range map[string]struct {
+		yaml   string
+		events []Event
+		want   string
+		pod    string // the pod's own allocation
+		says   string
+	}{
+		"placed": {whole + "restricted", []Event{create(web, 6*gi, main, side)},
+			"0: pinned under restricted" + withPod, "0: 6Gi of memory", ""},
+		"near the device of another container": {whole + "restricted", []Event{nearDevice},
+			"1: pinned under restricted" + withPod, "1: 6Gi of memory", ""},
+		"no container of its spec": {whole + "restricted", []Event{create(web, 6*gi, side)},
+			": not pinned: the pod's resources are its own, and the container is none of its spec", "", ""},
+		"an ephemeral container": {whole + "restricted", []Event{create(web, 6*gi, podinfo.Container{Name: "main", Kind: memoryqos.Ephemeral}, side)},
+			": not pinned: the pod's resources are its own, and the container is none of its spec", "", ""},
+		"required, and fewer nodes would do": {whole + "best-effort", []Event{claimed(claimPod("large", ""), "main", 20*gi), create(required, 6*gi, main, side)},
+			"NotPreferred: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs", "", ""},
+		"no room for the pod": {whole + "single-numa-node", []Event{create(web, 20*gi, main, side)}, `TopologyAffinityError: the pod's containers together, ` +
+			`policy single-numa-node, scope pod: only nodes 0-1 together have room, not one by itself:
+node 0: 15.5Gi of 15.5Gi free, 20Gi needed
+node 1: 15.5Gi of 15.5Gi free, 20Gi needed`, "", ""},
+		"known later": {whole + "restricted", []Event{claimed(web, "main", 2*gi), later},
+			"0: pinned under restricted", "0: 6Gi of memory", ""},
+		"known later, and nothing is left to share": {whole + "restricted", []Event{claimed(web, "main", 2*gi), PodFacts{UID: "web", Known: spec(web, 2*gi, main, side)}},
+			"0: pinned under restricted", "", "a pod with pod-level resources cannot be allocated as a whole: the pod's containers together, " +
+				"policy restricted, scope pod: the containers' own requests are all of the pod's memory, which leaves nothing to the containers without one"},
+		"known later, and pinned by the kubelet": {whole + "restricted", []Event{byKubelet, later}, "1: pinned by the kubelet", "", ""},
+		"known later, and not managed": {"", []Event{claimed(web, "main", 2*gi), later},
+			": not pinned: the pod's resources are its own, not its containers' (pod-level resources)", "", ""},
+		"known later, without a Memory Manager": {whole + "restricted\nmemoryManagerPolicy: None", []Event{claimed(web, "main", 2*gi), later},
+			": not pinned: memoryManagerPolicy is None", "", ""},
+		"found": {whole + "restricted", []Event{found("1")},
+			"1: found pinned", "1: 6Gi of memory", "container found pinned: its memory is allocated where it is"},
+		"found on nodes that are not there": {whole + "restricted", []Event{found("5")},
+			`5: found pinned, not allocated: adopt the pod: adopt pod web: nodes "5" are not all of this machine's 0-1`, "",
+			`a container's memory cannot be allocated on the nodes that it has: adopt the pod: adopt pod web: nodes "5" are not all of this machine's 0-1`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, test.yaml)
+			var effects Effects
+			for i, event := range test.events {
+				effects = l.Step(time.Unix(int64(i), 0), event)
+			}
+			if got := placed(l, effects, "web", "main"); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+			pod := ""
+			for _, b := range l.View().Pods[len(l.living)-1].Blocks {
+				pod = fmt.Sprint(b.Nodes, ": ", memorymanager.Request{{Type: b.Type, Bytes: b.Size}})
+			}
+			if pod != test.pod {
+				t.Errorf("the pod has %q, want %q", pod, test.pod)
+			}
+			effects.Notes = slices.DeleteFunc(effects.Notes, func(n Note) bool {
+				return n.Text == "synchronized with the runtime" || n.Text == "memory request corrected"
+			})
+			if says := said(effects, ""); says != test.says {
+				t.Errorf("notes %q, want %q", says, test.says)
+			}
+		})
+	}
+}
