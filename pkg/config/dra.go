@@ -155,6 +155,9 @@ func NodesForPods(nodes []memorymanager.NodeCapacity, aside []Claimable) []memor
 		}
 		reserved := slices.Clone(nodes[i].Reserved)
 		for _, amount := range aside[at].Amounts {
+			if amount.Bytes == 0 { // claims may have what the node has no more of
+				continue
+			}
 			if j := slices.IndexFunc(reserved, func(a memorymanager.Amount) bool { return a.Type == amount.Type }); j >= 0 {
 				reserved[j].Bytes += amount.Bytes
 			} else {

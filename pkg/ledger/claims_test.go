@@ -391,3 +391,29 @@ func TestWhatPodsHaveOfTheShareIsNotPublished(t *testing.T) {
 		t.Errorf("claims may have %d after the pod", free(0))
 	}
 }
+
+// A node that has less memory than before, or a larger reservation: the claims on it keep what they have, and the plugin starts.
+func TestClaimsThatHaveMoreThanTheirNode(t *testing.T) {
+	now := time.Unix(1, 0)
+	prepared := claimOf("a", nil, on(0, 20*claimGi), ClaimPart{Node: 0, Amounts: memorymanager.Request{{Type: "hugepages-1Gi", Bytes: claimGi}}})
+	l := newLedger(t, "dra: {enabled: true}")
+	half, _, _ := l.manager.Capacity(0, memorymanager.Memory)
+	l, err := New(now, Options{Config: l.resolved, Machine: l.machine, Claims: []Claim{prepared}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Claim{prepared}, l.Claims()); diff != "" {
+		t.Error(diff)
+	}
+	if got := placed(l, l.Step(now, claimed(claimPod("web", ""), "main", claimGi)), "web", "main"); got != "1: pinned under best-effort" {
+		t.Errorf("a pod without claims is on %s", got)
+	}
+	effects := l.Step(now, PrepareClaim{claimOf("b", nil, on(0, claimGi))})
+	if got := fmt.Sprint(effects.Err); got != "claim default/b: takes 1Gi of memory on NUMA node 0, where claims have 0 left" {
+		t.Error(got)
+	}
+	l.Step(now, UnprepareClaim{"uid-a"})
+	if left, _, _ := l.manager.Capacity(0, memorymanager.Memory); left != half {
+		t.Errorf("pods may have %d on node 0 again, want %d", left, half)
+	}
+}
