@@ -67,6 +67,11 @@ func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 		if got := fmt.Sprint(effects.Err); got != step.err && (effects.Err != nil || step.err != "") {
 			t.Errorf("%s: got %v, want %s", step.name, effects.Err, step.err)
 		}
+		if prepare, ok := step.event.(PrepareClaim); ok && step.err == "" {
+			if diff := cmp.Diff(&prepare.Claim, l.Claim(prepare.Claim.UID)); diff != "" {
+				t.Errorf("%s: %s", step.name, diff)
+			}
+		}
 		sums := l.claimed("")
 		got := [2]uint64{sums[key{0, memorymanager.Memory}], sums[key{1, memorymanager.Memory}]}
 		if got != step.claimed || effects.ClaimsChanged != step.changed {
@@ -161,6 +166,9 @@ func TestAClaimThatIsPreparedAgain(t *testing.T) {
 	if got := l.containers[c.ID]; got.nodes.String() != "1" || got.pinning != "not pinned: its resource claim uid-a is not prepared on this node" {
 		t.Errorf("nodes %s, %s", got.nodes, got.pinning)
 	}
+	if shown := l.View().Pods[0].Containers[0]; !slices.Equal(shown.Claims, []string{"uid-a"}) || shown.Claimed != nil || shown.Blocks != nil {
+		t.Errorf("the view has claims %v, %v, %v", shown.Claims, shown.Claimed, shown.Blocks)
+	}
 	effects := l.Step(now, PrepareClaim{claimOf("a", []string{"web"}, on(0, claimGi))})
 	if got := l.containers[c.ID]; got.nodes.String() != "0" || !slices.Equal(effects.Bring, []string{c.ID}) {
 		t.Errorf("nodes %s, to bring %v", got.nodes, effects.Bring)
@@ -237,6 +245,11 @@ func TestWithoutDRANothingHeedsClaims(t *testing.T) {
 	effects := l.Step(time.Unix(1, 0), claimed(claimPod("web", ""), "main", claimGi, ClaimRef{"uid-a", 0}))
 	if effects.Err != nil || effects.Answer.CpusetMems != "0" {
 		t.Errorf("%v, %v", effects.Answer, effects.Err)
+	}
+	refused := l.Step(time.Unix(1, 0), Reconfigure{Config: resolve(t, l, "memoryManagerPolicy: None")})
+	if prepared := l.Step(time.Unix(1, 0), PrepareClaim{claimOf("a", nil, on(0, claimGi))}); refused.Err != nil ||
+		fmt.Sprint(prepared.Err) != "claim default/a: NUMA node 0 has no memory for claims" {
+		t.Errorf("%v, %v", refused.Err, prepared.Err)
 	}
 	if view := l.View(); view.Claimable != nil || view.Claims != nil {
 		t.Errorf("%v, %v", view.Claimable, view.Claims)
@@ -415,5 +428,17 @@ func TestClaimsThatHaveMoreThanTheirNode(t *testing.T) {
 	l.Step(now, UnprepareClaim{"uid-a"})
 	if left, _, _ := l.manager.Capacity(0, memorymanager.Memory); left != half {
 		t.Errorf("pods may have %d on node 0 again, want %d", left, half)
+	}
+}
+
+func TestAboveClaim(t *testing.T) {
+	for want, test := range map[string]struct{ limit, claimed uint64 }{
+		"it has no memory limit, and its resource claims have 2Gi":                         {0, 2 * claimGi},
+		"its memory limit of 4Gi is above the 2Gi that its resource claims have":           {4 * claimGi, 2 * claimGi},
+		"its memory limit of 1.000000001Gi is above the 1Gi that its resource claims have": {claimGi + 1, claimGi},
+	} {
+		if got := AboveClaim(test.limit, test.claimed); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
 	}
 }

@@ -87,9 +87,20 @@ func TestAContainerIsKeptOffNodes(t *testing.T) {
 				t.Errorf("the runtime has %q and is asked for %q, want %q", given.givenMems, asked, test.want)
 			}
 			view := l.View().Pods[0].Containers[0]
-			kept := test.want == "0" || test.want == "1"
-			if got := view.KeptOff; (got != nil) != (kept && test.class != "") || got != nil && (got.Moved != test.moved || got.Mems.String() != test.want) {
+			stays := test.want == "0" || test.want == "1"
+			if got := view.KeptOff; (got != nil) != (stays && test.class != "") || got != nil && (got.Moved != test.moved || got.Mems.String() != test.want) {
 				t.Errorf("the view has %+v", got)
+			}
+			if kept := view.KeptOff; kept != nil {
+				does := "kept off"
+				if test.moved > 0 {
+					does = "1Mi of it were moved off"
+				}
+				off := map[string]string{"0": "1", "1": "0"}[test.want]
+				want := does + " node " + off + " at 1970-01-01 00:00:01 UTC, to cover what is owed to pinned containers"
+				if got := kept.String(); got != want {
+					t.Errorf("got %q, want %q", got, want)
+				}
 			}
 		})
 	}

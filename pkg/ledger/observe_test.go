@@ -1,0 +1,132 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// TestWhatChangesWhileAContainerRuns looks at default/web main, which has started with 4Gi beside a container on node 1, after events
+// that resize it or show another limit.
+func TestWhatChangesWhileAContainerRuns(t *testing.T) {
+	const gi = claimGi
+	const refused = "ResizeInfeasible: policy single-numa-node, scope container: "
+	web := claimPod("web", "")
+	main := claimed(web, "main", 4*gi)
+	neighbor := claimed(claimPod("neighbor", ""), "main", 14*gi)
+	byKubelet := main
+	byKubelet.Container.Resources.Mems = "0"
+	unlimited := byKubelet
+	unlimited.Container.Resources.MemoryLimit = nil
+	resize := func(bytes uint64) func(*Ledger) Event {
+		to := int64(bytes)
+		return func(*Ledger) Event {
+			return UpdateContainer{Pod: web, Container: main.Container, To: Resources{MemoryLimit: &to}}
+		}
+	}
+	update := func(to Resources) func(*Ledger) Event {
+		return func(*Ledger) Event { return UpdateContainer{Pod: web, Container: main.Container, To: to} }
+	}
+	shows := func(bytes uint64) func(*Ledger) Event {
+		return func(l *Ledger) Event {
+			place, _ := l.Place("web-main")
+			return Observed{ID: "web-main", Revision: place.Revision, Limit: &bytes}
+		}
+	}
+	atStart := func(name string, runtime *int64, file *uint64) func(*Ledger) Event {
+		return func(l *Ledger) Event {
+			l.Step(time.Unix(1, 0), Connected{Runtime{Name: name}})
+			c := main.Container
+			c.Resources.MemoryLimit, c.State = runtime, Running
+			return Synchronize{Pods: []Pod{web}, Containers: []Container{c}, Found: Found{Files: map[string]Files{c.ID: {Limit: file}}}}
+		}
+	}
+	three := int64(3 * gi)
+	for name, test := range map[string]struct {
+		yaml   string
+		main   CreateContainer
+		events []func(*Ledger) Event
+		want   string // where it is, and its allocation
+	}{
+		"a smaller limit": {"", main, []func(*Ledger) Event{resize(2 * gi)}, "0: pinned under best-effort; 2Gi of memory"},
+		"a larger limit":  {"", main, []func(*Ledger) Event{resize(8 * gi)}, "0: pinned under best-effort; 8Gi of memory"},
+		"no room": {"", main, []func(*Ledger) Event{resize(20 * gi)},
+			"0-1: pinned under best-effort, short of 4.5Gi of memory; 15.5Gi of memory"},
+		"no room, and the resize failed in part": {"", main, []func(*Ledger) Event{resize(20 * gi), shows(31 * gi / 2)},
+			"0: pinned under best-effort; 15.5Gi of memory"},
+		"no room, and a smaller limit": {"", main, []func(*Ledger) Event{resize(20 * gi), resize(31 * gi / 2)},
+			"0: pinned under best-effort; 15.5Gi of memory"},
+		"no room on the one node": {"topologyManagerPolicy: single-numa-node", main, []func(*Ledger) Event{resize(20 * gi)}, refused},
+		"refused, and a smaller limit": {"topologyManagerPolicy: single-numa-node", main, []func(*Ledger) Event{resize(20 * gi), resize(2 * gi)},
+			"0: pinned under single-numa-node; 2Gi of memory"},
+		"an unseen resize": {"", main, []func(*Ledger) Event{shows(8 * gi)}, "0: pinned under best-effort; 8Gi of memory"},
+		"an unseen resize beyond its node": {"", main, []func(*Ledger) Event{shows(20 * gi)},
+			"0-1: pinned under best-effort, short of 4.5Gi of memory; 15.5Gi of memory"},
+		"an unseen resize on the kubelet's nodes": {"", byKubelet, []func(*Ledger) Event{shows(8 * gi)},
+			"0: pinned by the kubelet; 8Gi of memory"},
+		"beyond the kubelet's node": {"", byKubelet, []func(*Ledger) Event{shows(20 * gi)}, "0: pinned by the kubelet; 20Gi of memory"},
+		"other nodes of the kubelet's": {"", byKubelet, []func(*Ledger) Event{update(Resources{Mems: "1"})},
+			"1: pinned by the kubelet; 4Gi of memory"},
+		"no limit on the kubelet's nodes": {"", unlimited, []func(*Ledger) Event{update(Resources{})},
+			"0: not pinned: the container asks for no memory; nothing"},
+		"another runtime's limit, the file is unread": {"", main, []func(*Ledger) Event{atStart("containerd", &three, nil)},
+			"0: pinned under best-effort; 3Gi of memory"},
+		"CRI-O's, which may be that of the creation": {"", main, []func(*Ledger) Event{atStart("cri-o", &three, nil)},
+			"0: pinned under best-effort; 4Gi of memory"},
+		"a limit that the file does not show": {"", main, []func(*Ledger) Event{atStart("containerd", &three, of(4*gi))},
+			"0: pinned under best-effort; 4Gi of memory"},
+		"the runtime shows no limit": {"", main, []func(*Ledger) Event{atStart("containerd", nil, nil)},
+			"0: pinned under best-effort; 4Gi of memory"},
+		"the runtime's exact bytes of what a file has": {"", main, []func(*Ledger) Event{atStart("containerd", &three, of(3*gi))},
+			"0: pinned under best-effort; 3Gi of memory"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, test.yaml)
+			now := time.Unix(0, 0)
+			l.Step(now, test.main)
+			l.Step(now, neighbor)
+			l.Step(now, StartContainer{Pod: web, Container: main.Container})
+			var effects Effects
+			for _, event := range test.events {
+				now = now.Add(time.Minute)
+				effects = l.Step(now, event(l))
+			}
+			got := placed(l, effects, "web", "main")
+			if effects.Err == nil {
+				var request memorymanager.Request
+				for _, b := range l.manager.Blocks("web", "main") {
+					request = append(request, memorymanager.Amount{Type: b.Type, Bytes: b.Size})
+				}
+				got += fmt.Sprint("; ", request)
+			}
+			if test.want == refused && effects.Err != nil {
+				got = got[:len(refused)]
+			}
+			if got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
+}
+
+func of[T any](value T) *T { return &value }
+
+// What the spec of a pod with claimed memory says of its containers' own limits, it does not say of one that it does not have.
+func TestAContainerBesideASpecWithClaimedMemory(t *testing.T) {
+	l, now := newLedger(t, ""), time.Unix(1, 0)
+	pod := claimPod("web", "")
+	for name, want := range map[string]uint64{"main": claimGi, "debug": 4 * claimGi} {
+		create := claimed(pod, name, 4*claimGi)
+		create.Known = podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
+			Ref: pod.Ref(), Class: memoryqos.Guaranteed, Claimed: claimGi, Containers: []podinfo.Container{{Name: "main", Request: claimGi, Limit: claimGi}},
+		}}
+		l.Step(now, create)
+		if blocks := l.manager.Blocks("web", name); len(blocks) != 1 || blocks[0].Size != want {
+			t.Errorf("%s is allocated %v, want %d", name, blocks, want)
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package ledger
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+)
+
+// A late event of a pod that has ended brings nothing back.
+func TestAContainerOfAPodThatHasEnded(t *testing.T) {
+	l, now := newLedger(t, ""), time.Unix(1, 0)
+	web := claimPod("web", "")
+	l.Step(now, RunPod{web})
+	l.Step(now, EndPod{web})
+	astray := claimPod("astray", "")
+	astray.CgroupParent = "/kubepods/../etc"
+	for want, event := range map[string]Event{
+		"pod default/web: the pod sandbox has been stopped":                                             claimed(web, "main", claimGi),
+		"pod default/astray: cgroup parent \"/kubepods/../etc\": must not contain the component \"..\"": claimed(astray, "main", claimGi),
+	} {
+		if effects := l.Step(now, event); fmt.Sprint(effects.Err) != want || !effects.Answer.Empty() {
+			t.Errorf("%v, %v; want %s", effects.Answer, effects.Err, want)
+		}
+	}
+	if len(l.View().Pods) > 0 || l.Knows("web-main") {
+		t.Errorf("%+v", l.View().Pods)
+	}
+}
+
+// What the stall guard had raised when the plugin ended is kept for the containers that still run.
+func TestRaisesOfAnEarlierRun(t *testing.T) {
+	first := newLedger(t, "")
+	raises := map[string]uint64{"web-main": 5 * claimGi, "gone": 6 * claimGi}
+	l, err := New(time.Unix(0, 0), Options{Config: first.resolved, Machine: first.machine, Raises: maps.Clone(raises)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.Raises(); !maps.Equal(got, raises) {
+		t.Errorf("before anything is seen: %v", got)
+	}
+	web := claimPod("web", "burstable/")
+	c := claimed(web, "main", 4*claimGi).Container
+	c.State = Running
+	l.Step(time.Unix(1, 0), Synchronize{Pods: []Pod{web}, Containers: []Container{c}})
+	if got := l.Raises(); !maps.Equal(got, map[string]uint64{"web-main": 5 * claimGi}) {
+		t.Errorf("after the runtime has said what runs: %v", got)
+	}
+}
+
+func TestTheContainerOfACgroup(t *testing.T) {
+	l := newLedger(t, "")
+	l.Step(time.Unix(1, 0), claimed(claimPod("web", ""), "main", claimGi))
+	l.Step(time.Unix(1, 0), claimed(claimPod("web", ""), "side", claimGi))
+	astray := claimed(claimPod("web", ""), "astray", claimGi)
+	astray.Container.CgroupsPath = "/elsewhere"
+	l.Step(time.Unix(1, 0), astray)
+	view := l.View()
+	for cgroup, want := range map[string]string{"kubepods/podweb/web-side": "web side", "kubepods/podweb/web-init": "none", "": "none"} {
+		got := "none"
+		if pod, c := view.ContainerAt(cgroup); c != nil {
+			got = pod.Name + " " + c.Name
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", cgroup, got, want)
+		}
+	}
+}

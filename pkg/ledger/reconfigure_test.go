@@ -1,0 +1,51 @@
+package ledger
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
+
+// A configuration that does not fit the machine is refused, and the old one stays until a good one comes.
+func TestAConfigurationThatDoesNotFit(t *testing.T) {
+	l, now := newLedger(t, "topologyManagerPolicy: restricted"), time.Unix(1, 0)
+	l.Step(now, RunPod{Pod{ID: "outside", UID: "outside", CgroupParent: "/system.slice"}})
+	l.Step(now, claimed(claimPod("web", ""), "main", claimGi))
+	bad := l.Config()
+	bad.Nodes = append(slices.Clone(bad.Nodes), bad.Nodes[0])
+	const want = "memory manager: check NUMA nodes: NUMA node 0 is there twice"
+	effects := l.Step(now.Add(time.Minute), Reconfigure{Config: bad})
+	if got := fmt.Sprint(effects.Err); got != want || said(effects, "") != "new configuration refused, the old one stays in force: "+want {
+		t.Errorf("%s; %s", got, said(effects, ""))
+	}
+	condition := func() Condition {
+		conditions := l.View().Conditions
+		return conditions[slices.IndexFunc(conditions, func(c Condition) bool { return c.Name == ConditionConfig })]
+	}
+	if c := condition(); c.OK || c.Message != want || !c.Since.Equal(now.Add(time.Minute)) || len(l.Config().Nodes) != 2 {
+		t.Errorf("%+v", c)
+	}
+	effects = l.Step(now.Add(time.Hour), Reconfigure{Config: resolve(t, l, "topologyManagerPolicy: best-effort")})
+	if says := said(effects, ""); effects.Err != nil || says != "configuration in force" || !condition().OK {
+		t.Errorf("%v; %s; %+v", effects.Err, says, condition())
+	}
+	if counters := l.Counters(); counters.Reloads != 1 || counters.BadReloads != 1 {
+		t.Errorf("%d reloads, %d refused", counters.Reloads, counters.BadReloads)
+	}
+	if _, err := New(now, Options{Config: bad, Machine: l.machine}); fmt.Sprint(err) != want {
+		t.Errorf("a start with it: %v", err)
+	}
+}
+
+// Without a Memory Manager nothing is restored, and nothing is lost: the driver keeps the file.
+func TestRestoreWithoutAMemoryManager(t *testing.T) {
+	l := newLedger(t, "memoryManagerPolicy: None")
+	stored := memorymanager.State{Entries: []memorymanager.Entry{{Pod: "web", Container: "main"}}}
+	report, err := l.Restore(stored)
+	if _, has := l.State(); err != nil || report.Restored != 0 || has {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
