@@ -398,9 +398,6 @@ func (l *Ledger) claimableViews() (views []ClaimableView) {
 
 // claimsOf are the names of a container's claims, and what they allocate for it alone.
 func (l *Ledger) claimsOf(c *container) (names []string, amounts memorymanager.Request, blocks []memorymanager.Block) {
-	if len(c.claims) == 0 {
-		return nil, nil, nil
-	}
 	for _, ref := range c.claims {
 		name := ref.UID
 		if claim := l.claims[ref.UID]; claim != nil {
