@@ -28,6 +28,20 @@ func TestAContainerOfAPodThatHasEnded(t *testing.T) {
 	}
 }
 
+// A pod outside kubepods is not the kubelet's.
+func TestAPodThatIsNotTheKubelets(t *testing.T) {
+	l, now := newLedger(t, ""), time.Unix(1, 0)
+	pod := claimPod("web", "")
+	pod.CgroupParent = "/system.slice"
+	effects := l.Step(now, claimed(pod, "main", claimGi))
+	if !effects.Answer.Empty() || effects.Err != nil || effects.Decision != nil || len(effects.Files) > 0 || l.Knows("web-main") {
+		t.Errorf("%+v", effects)
+	}
+	if pods := l.View().Pods; len(pods) != 1 || pods[0].Cgroup != "" || len(pods[0].Containers) > 0 {
+		t.Errorf("%+v", pods)
+	}
+}
+
 // What the stall guard had raised when the plugin ended is kept for the containers that still run.
 func TestRaisesOfAnEarlierRun(t *testing.T) {
 	first := newLedger(t, "")
