@@ -19,8 +19,6 @@ const (
 	BadAnnotation = "BadAnnotation"
 	// NotPreferred: the pod requires its NUMA nodes and could only have more nodes than needed.
 	NotPreferred = "NotPreferred"
-	// otherReason stands for an error of the memory manager without a reason.
-	otherReason = "Other"
 )
 
 // unpinnable says why a container has no allocation whatever there is room for; "" is one that may have.
@@ -164,12 +162,10 @@ func (l *Ledger) placeAgain(c *container, wanted memorymanager.Container, blocks
 func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanager.Placement) error {
 	required := wanted.Required && l.resolved.Manager.Policy.Rules().Aligns
 	if required && !placement.Existing && !placement.Affinity.Preferred {
-		return fmt.Errorf("%w: it could only have nodes %s, which are more than it needs", errNotPreferred, placement.Nodes)
+		return fmt.Errorf("the pod's annotation numa is required: it could only have nodes %s, which are more than it needs", placement.Nodes)
 	}
 	return nil
 }
-
-var errNotPreferred = errors.New("the pod's annotation numa is required")
 
 // align gives the whole pod one affinity before its first container is placed (scope pod). Without a pod API the pod's
 // other containers are not known, and each is aligned by itself. The affinity of a pod that has allocations follows from
@@ -214,15 +210,13 @@ func (l *Ledger) unplaced(c *container, err error) error {
 	return nil
 }
 
+// reasonOf is the reason of an error of place: preferred's is the one that is not the memory manager's.
 func reasonOf(err error) string {
 	var rejection *memorymanager.Rejection
-	switch {
-	case errors.As(err, &rejection):
+	if errors.As(err, &rejection) {
 		return rejection.Reason()
-	case errors.Is(err, errNotPreferred):
-		return NotPreferred
 	}
-	return otherReason
+	return NotPreferred
 }
 
 // textOf is a reason at length, with a line for each NUMA node where the memory manager gives one.
