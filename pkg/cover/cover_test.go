@@ -90,9 +90,36 @@ func TestDeficitAndSlack(t *testing.T) {
 
 func TestASampleThatIsNotKnown(t *testing.T) {
 	for _, s := range []*Sample{nil, {Unknown: "why"}, {}} {
-		if s.Known() || s.Node(0) != nil {
+		if s.Known() || s.Node(0) != nil || s.Deficit() != 0 || s.InDebt() {
 			t.Errorf("%+v is known", s)
 		}
+	}
+}
+
+func TestWhatASampleOwes(t *testing.T) {
+	const mi = 1 << 20
+	for name, test := range map[string]struct {
+		nodes   []Node
+		unknown string
+		deficit uint64
+		inDebt  bool
+		node    *Node // the one with id 2
+	}{
+		"covered":           {nodes: []Node{{ID: 0, Owed: gi, Free: gi}, {ID: 2, Free: gi}}, node: &Node{ID: 2, Free: gi}},
+		"on two nodes":      {nodes: []Node{{ID: 0, Owed: 2 * gi, Free: gi}, {ID: 1, Owed: gi}}, deficit: 2 * gi, inDebt: true},
+		"little on many":    {nodes: []Node{{ID: 0, Owed: 15 * mi}, {ID: 1, Owed: 15 * mi}}, deficit: 30 * mi},
+		"just so much":      {nodes: []Node{{ID: 0, Free: gi}, {ID: 2, Owed: 16 * mi}}, deficit: 16 * mi, inDebt: true, node: &Node{ID: 2, Owed: 16 * mi}},
+		"read and not sure": {nodes: []Node{{ID: 2, Owed: gi}}, unknown: "a file is missing"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &Sample{Nodes: test.nodes, Unknown: test.unknown}
+			if s.Deficit() != test.deficit || s.InDebt() != test.inDebt {
+				t.Errorf("deficit %d, in debt %v; want %d, %v", s.Deficit(), s.InDebt(), test.deficit, test.inDebt)
+			}
+			if diff := cmp.Diff(test.node, s.Node(2)); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
 }
 

@@ -103,6 +103,31 @@ func TestSets(t *testing.T) {
 	}
 }
 
+// Where the kernel moves the pages of nodes 0, 1 and so on at a write of cpuset.mems (do_migrate_pages in mm/mempolicy.c).
+func TestRemap(t *testing.T) {
+	for _, test := range []struct {
+		from, to Set
+		want     []int
+	}{
+		{Of(0, 1), 0, []int{0, 1}},
+		{Of(0), Of(1), []int{1}},
+		{Of(0, 1), Of(2, 3), []int{2, 3}},
+		{Of(0, 1), Of(1, 2), []int{1, 2}}, // as many: each to the same place
+		{Of(0, 1), Of(1), []int{1, 1}},    // fewer: those of both stay
+		{Of(0, 1, 2, 3), Of(0, 1), []int{0, 1, 0, 1}},
+		{Of(0, 1, 2, 3), Of(1, 6, 7), []int{1, 1, 7, 1}},
+		{Of(1, 3), Of(0, 2, 4), []int{0, 2}},
+	} {
+		var got []int
+		for id := range test.from.All() {
+			got = append(got, test.from.Remap(id, test.to))
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("from %s to %s: %v, want %v", test.from, test.to, got, test.want)
+		}
+	}
+}
+
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"", "0", "0-1,3", "63", "5-2", "1,,2", "0-63\n"} {
 		f.Add(seed)
