@@ -1,13 +1,22 @@
 package cases
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+)
+
+const (
+	// spare is what node 0 has free before the plugin starts: more would only take longer to touch.
+	spare = 480 * MiB
+	// deficit is what node 0 owes more than it has before coverDeficits is On.
+	deficit = 256 * MiB
 )
 
 // TestAllocationsHold has an unpinned process on node 0 take most of its memory beside a Guaranteed container that is allocated as
@@ -15,34 +24,40 @@ import (
 // killed. With FULL=1 without any: the kernel then kills one of them for want of memory on node 0, although other nodes have plenty.
 func TestAllocationsHold(t *testing.T) {
 	k := criOf(t)
-	runs := 1
+	restoreHugepages(t, 0)
+	runs := 3
 	if k.Plan.Full {
 		runs = 30
 	}
+	var prefer, strategy, covered tally
 	for i := range runs {
 		t.Run(fmt.Sprint("PreferSlack/", i), func(t *testing.T) {
 			n := newCrowd(t, k, "unpinnedMemoryPolicy: PreferSlack", 96*MiB)
 			n.holds(t)
 			n.takes(t)
-			n.uses(t, 0)
+			n.uses(t, &prefer, 0)
 		})
 		t.Run(fmt.Sprint("least-used/", i), func(t *testing.T) {
 			n := newCrowd(t, k, "numaAllocationStrategy: least-used", 96*MiB)
 			n.takes(t)
 			n.holds(t)
-			n.uses(t, n.p.allocated(n.holder, "app")[0].Nodes...)
-			if nodes := n.p.allocated(n.holder, "app")[0].Nodes; len(nodes) != 1 || nodes[0] == 0 {
+			nodes := n.p.allocated(n.holder, "app")[0].Nodes
+			n.uses(t, &strategy, nodes...)
+			if len(nodes) != 1 || nodes[0] == 0 {
 				t.Errorf("allocated on nodes %v, want one with room", nodes)
 			}
 		})
 		t.Run(fmt.Sprint("coverDeficits/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "coverDeficits: Off", 128*MiB)
+			n := newCrowd(t, k, "coverDeficits: Off", deficit+32*MiB)
 			n.holds(t)
 			n.takes(t)
-			n.isCovered(t)
-			n.uses(t, 0)
+			n.isCovered(t, &covered)
+			n.uses(t, &covered, 0)
 		})
 	}
+	t.Logf("unpinnedMemoryPolicy: PreferSlack: %v", prefer)
+	t.Logf("numaAllocationStrategy: least-used: %v", strategy)
+	t.Logf("coverDeficits: On: %v; covered within %v", covered, slices.Max(append(covered.took, 0)))
 	if k.Plan.Full { // at last: the kernel may kill the runtime, too
 		t.Run("a process without a policy", func(t *testing.T) {
 			n := newCrowd(t, k, "unpinnedMemoryPolicy: None", 96*MiB)
@@ -50,13 +65,27 @@ func TestAllocationsHold(t *testing.T) {
 			n.takes(t)
 			touchFile(t, k.Control(n.holder), "go")
 			eventually(t, "one of them is killed", func() string {
-				if n.kills() == 0 {
+				if n.killed(t) == 0 {
 					return "nobody is"
 				}
 				return ""
 			})
+			t.Logf("nothing set: %d processes killed", n.killed(t))
 		})
 	}
+}
+
+// tally sums up runs of one kind.
+type tally struct {
+	runs   int
+	killed uint64
+	least  float64 // percent of the holder's anonymous pages on its nodes
+	// took is the time from the setting until a sample without a deficit.
+	took []time.Duration
+}
+
+func (o tally) String() string {
+	return fmt.Sprintf("%d runs, %d processes killed, at least %.2f %% of the container's pages on its node", o.runs, o.killed, o.least)
 }
 
 // crowd are two pods that want the memory of node 0.
@@ -66,23 +95,18 @@ type crowd struct {
 	// holder is Guaranteed, and uses little before the file go is there; hog is Burstable and takes its memory at once.
 	holder, hog *kubelet.Pod
 	took, rest  uint64
+	before      uint64 // processes killed for want of memory, of the whole machine
 }
 
 // newCrowd starts the plugin, and sizes the pods by what nodes 0 and 1 have free: together they want so much more than node 0 has.
-// What node 0 has more than node 1 is in use before the setting is in force.
 func newCrowd(t *testing.T, k machine, setting string, excess uint64) *crowd {
 	t.Helper()
-	p := startPlugin(t)
+	keepFree(t, 0, spare) // before the plugin looks at the machine
+	p := startPlugin(t, setting)
 	leaveNoPod(t, k)
 	free := [2]uint64{freeOn(t, 0), freeOn(t, 1)}
-	if free[0] > free[1]+64*MiB {
-		used := free[0] - free[1]
-		placed(t, k, p, run(t, k, guaranteed("used", used+32*MiB, used)), "0", used)
-		free[0] = freeOn(t, 0)
-	}
-	p.change(setting)
 	allocation := (min(free[0], free[1]) - 64*MiB) &^ (2*MiB - 1)
-	n := &crowd{k: k, p: p, took: free[0] - allocation + excess, rest: allocation - 48*MiB}
+	n := &crowd{k: k, p: p, took: free[0] - allocation + excess, rest: allocation - 48*MiB, before: oomKills(t)}
 	t.Logf("free on node 0: %d MiB, on node 1: %d MiB; allocated %d MiB, taken %d MiB", free[0]/MiB, free[1]/MiB, allocation/MiB, n.took/MiB)
 	n.holder = guaranteed("holder", allocation, 0)
 	n.holder.Containers[0].Args = []string{fmt.Sprint("touch=", 8*MiB), "wait=/ctl/go", fmt.Sprint("touch=", n.rest)}
@@ -115,21 +139,37 @@ func (n *crowd) takes(t *testing.T) {
 	said(t, n.k, n.hog, "app", fmt.Sprint("done touch=", n.took))
 }
 
-// isCovered has the plugin move the hog's memory off node 0, which owes more than it has.
-func (n *crowd) isCovered(t *testing.T) {
+// owes waits until the plugin shows that node 0 owes more than it has, and returns by how much.
+func (n *crowd) owes(t *testing.T) (bytes uint64) {
 	t.Helper()
 	eventually(t, "the deficit is shown", func() string {
-		out, _ := n.p.ask("status")
-		if !strings.Contains(out, "MORE THAN IT HAS") {
-			return out
+		if bytes = n.p.cover(t, 0).Deficit; bytes < deficit {
+			return fmt.Sprintf("node 0 owes %d bytes more than it has", bytes)
 		}
 		return ""
 	})
 	if pages := anonPages(t, n.k, n.hog, "app"); uint64(pages[0])*4096 < n.took*3/4 { // the kernel leaves a node some pages
 		t.Fatalf("the hog has taken %d bytes, too few of them on node 0: %v", n.took, pages)
 	}
+	return bytes
+}
+
+// isCovered has the plugin move the hog's memory off node 0, which owes more than it has.
+func (n *crowd) isCovered(t *testing.T, o *tally) {
+	t.Helper()
+	owed, began := n.owes(t), time.Now()
 	n.p.change("coverDeficits: On")
-	eventually(t, "the hog's memory is off node 0, and status says why", func() string {
+	eventually(t, "the plugin finds no deficit any more", func() string {
+		if out := n.p.output(); !strings.Contains(out, "the NUMA nodes have again what they owe") {
+			return out[max(0, len(out)-2000):]
+		}
+		return ""
+	})
+	took := time.Since(began).Round(100 * time.Millisecond)
+	o.took = append(o.took, took)
+	t.Logf("node 0 owed %d MiB more than it had; covered %v after the setting was changed:\n%s", owed/MiB, took,
+		n.p.lines("configuration in force", "memory is moved off", "have again what they owe"))
+	eventually(t, "the hog's memory is off node 0, and status says why", func() string { // the deficit is covered before all of it is
 		out, _ := n.p.ask("status")
 		if pages := anonPages(t, n.k, n.hog, "app"); pages[0] > 0 || !strings.Contains(out, "of it were moved off node 0 at ") {
 			return fmt.Sprint(pages, "\n", out)
@@ -142,19 +182,102 @@ func (n *crowd) isCovered(t *testing.T) {
 }
 
 // uses has the holder use all that it is allocated, on these nodes, and nobody be killed for it.
-func (n *crowd) uses(t *testing.T, nodes ...int) {
+func (n *crowd) uses(t *testing.T, o *tally, nodes ...int) {
 	t.Helper()
 	touchFile(t, n.k.Control(n.holder), "go")
 	said(t, n.k, n.holder, "app", fmt.Sprint("done touch=", n.rest))
-	onNodes(t, "the holder", anonPages(t, n.k, n.holder, "app"), nodes, n.rest)
-	if kills := n.kills(); kills > 0 {
+	share := onNodes(t, "the holder", anonPages(t, n.k, n.holder, "app"), nodes, n.rest)
+	kills := n.killed(t)
+	if kills > 0 {
 		t.Errorf("%d processes were killed", kills)
 	}
+	if o.runs++; o.runs == 1 || share < o.least {
+		o.least = share
+	}
+	o.killed += kills
 }
 
-// kills are the processes of both pods that were killed for want of memory.
-func (n *crowd) kills() uint64 {
-	return event(n.k.Dir(n.holder), "memory.events", "oom_kill") + event(n.k.Dir(n.hog), "memory.events", "oom_kill")
+// killed are the processes that were killed for want of memory since the crowd is there.
+func (n *crowd) killed(t *testing.T) uint64 {
+	t.Helper()
+	return oomKills(t) - n.before
+}
+
+// oomKills are the processes that the kernel has killed for want of memory, on the whole machine.
+func oomKills(t *testing.T) uint64 {
+	t.Helper()
+	for line := range strings.Lines(file("/proc/vmstat")) {
+		if text, found := strings.CutPrefix(line, "oom_kill "); found {
+			n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("/proc/vmstat has no oom_kill")
+	return 0
+}
+
+// nodeCover is what the plugin's status says of a NUMA node's cover, in bytes.
+type nodeCover struct {
+	Free    uint64 `json:"free"`
+	Deficit uint64 `json:"deficit"`
+}
+
+// cover is a NUMA node's, as the plugin has seen it last.
+func (p *plugin) cover(t *testing.T, node int) nodeCover {
+	t.Helper()
+	out, _ := p.ask("status", "-o", "json")
+	var status struct {
+		Nodes []struct {
+			ID    int        `json:"id"`
+			Cover *nodeCover `json:"cover"`
+		} `json:"nodes"`
+	}
+	if err := json.Unmarshal([]byte(out), &status); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, n := range status.Nodes {
+		if n.ID == node && n.Cover != nil {
+			return *n.Cover
+		}
+	}
+	t.Fatalf("status knows no cover of node %d: %s", node, out)
+	return nodeCover{}
+}
+
+// lines are those of the plugin's log that have one of these texts.
+func (p *plugin) lines(texts ...string) string {
+	var found strings.Builder
+	for line := range strings.Lines(p.output()) {
+		if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(line, text) }) {
+			found.WriteString(line)
+		}
+	}
+	return found.String()
+}
+
+// keepFree has a NUMA node have about so much free: the rest is in its pool of huge pages, which nothing here uses.
+func keepFree(t *testing.T, node int, bytes uint64) {
+	t.Helper()
+	pool := hugepagesOf(node)
+	pages := number(t, pool, "nr_hugepages")
+	all := freeOn(t, node)/(2*MiB) + pages
+	write(t, fmt.Sprint(all-min(all, bytes/(2*MiB))), pool, "nr_hugepages")
+}
+
+// restoreHugepages gives a NUMA node's pool back what it has now when the case ends.
+func restoreHugepages(t *testing.T, node int) {
+	t.Helper()
+	pool := hugepagesOf(node)
+	before := file(pool, "nr_hugepages")
+	t.Cleanup(func() { write(t, before, pool, "nr_hugepages") })
+}
+
+// hugepagesOf is the folder of a NUMA node's pool of huge pages of 2 MiB.
+func hugepagesOf(node int) string {
+	return fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-2048kB", node)
 }
 
 // freeOn is the memory that a NUMA node has free.

@@ -162,7 +162,7 @@ func ids(t *testing.T, list string) []int {
 
 // onNodes checks that at least 99 % of the pages are on these nodes, and that
 // there are as many as the test touched.
-func onNodes(t *testing.T, what string, pages map[int]int, nodes []int, atLeast uint64) {
+func onNodes(t *testing.T, what string, pages map[int]int, nodes []int, atLeast uint64) (percent float64) {
 	t.Helper()
 	all, there := 0, 0
 	for id, n := range pages {
@@ -177,6 +177,7 @@ func onNodes(t *testing.T, what string, pages map[int]int, nodes []int, atLeast 
 	if there*100 < all*99 {
 		t.Errorf("%s: %d of %d pages are on nodes %v: %v", what, there, all, nodes, pages)
 	}
+	return float64(there) * 100 / float64(max(all, 1))
 }
 
 // dirOf is a container's cgroup.
