@@ -2,7 +2,7 @@
 // container runtimes, runs the plugin's tests in each and prints one summary.
 //
 // It is what `make e2e` calls. Variables: VARIANT (names, comma-separated),
-// RUN and SKIP (regular expressions of test names), KEEP=1 (leave the guests' folders),
+// RUN and SKIP (regular expressions of test names), KEEP=1 (leave the guests' folders, as FULL=1 does),
 // TIMEOUT (bound of the whole run, default 75m, 4h with FULL=1), JOBS (guests at once, default 2),
 // FULL=1 (the long form of cases, on all variants that can run them), ACCEL (QEMU's accelerator, default tcg),
 // CACHE (the folder of downloads and builds, default nri-memory-manager-e2e in the user's cache folder),

@@ -76,7 +76,7 @@ func (r *result) run(ctx context.Context, parts *vm.Parts) {
 			return
 		}
 		r.take(guest)
-		if os.Getenv("KEEP") == "" && guest.Exit == 0 {
+		if os.Getenv("KEEP") == "" && !full() && guest.Exit == 0 {
 			_ = os.RemoveAll(dir)
 		}
 	}
