@@ -275,13 +275,13 @@ func TestKubeletIsFollowedThroughItsLife(t *testing.T) {
 	eventually(t, "the pods after the restart", func() bool {
 		return kubelet.Connected() && requestOf(kubelet, refOf(third)) == 67*mi && kubelet.Len() == 1
 	})
-	server.with(func() { // a client that is too slow is dropped
+	fourth := testPod(t, "fourth", "68Mi")
+	server.with(func() { // a client that is too slow is dropped, and not told of the fourth pod
+		server.pods[fourth.UID] = fourth
 		for watcher := range server.watchers {
 			watcher <- nil
 		}
 	})
-	fourth := testPod(t, "fourth", "68Mi")
-	server.with(func() { server.pods[fourth.UID] = fourth })
 	eventually(t, "the new stream", func() bool { return requestOf(kubelet, refOf(fourth)) == 68*mi })
 }
 
