@@ -183,11 +183,16 @@ func (e *encoder) setPod(pod memorymanager.PodAllocations, amounts bool) bool {
 	}
 	if found {
 		e.sums.remove(e.pods[at])
-		e.pods = slices.Delete(e.pods, at, at+1)
 	}
-	if !gone {
-		p := e.scratch.clone()
-		e.sums.add(p)
+	if gone {
+		e.pods = slices.Delete(e.pods, at, at+1)
+		return true
+	}
+	p := e.scratch.clone()
+	e.sums.add(p)
+	if found {
+		e.pods[at] = p
+	} else {
 		e.pods = slices.Insert(e.pods, at, p)
 	}
 	return true

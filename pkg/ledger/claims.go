@@ -171,16 +171,9 @@ func (l *Ledger) claimableOf(at key) (uint64, bool) {
 	if l.manager == nil {
 		return 0, false
 	}
-	allocatable, allocated, there := l.manager.Capacity(at.node, at.memoryType)
-	if !there {
-		return 0, false
-	}
-	for _, aside := range l.aside {
-		if aside.Node == at.node {
-			allocatable += aside.Amounts.Of(at.memoryType)
-		}
-	}
-	return allocatable - min(allocatable, allocated), true
+	_, allocated, there := l.manager.Capacity(at.node, at.memoryType)
+	has := allocatable(l.resolved, at)
+	return has - min(has, allocated), there
 }
 
 // setAside is what a configuration keeps from pods without claims: what claims may have, and what they have where that is more, as

@@ -109,7 +109,7 @@ func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
 		}
 		reserved[amount.Type] = amount.Bytes
 	}
-	set := func(name MemoryType, total, allocatable uint64) error {
+	set := func(name MemoryType, total uint64) error {
 		c := byType[name]
 		if c == nil {
 			c = &column{name: name}
@@ -121,7 +121,7 @@ func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
 		c.listed |= nodeset.Of(node.ID)
 		c.total[node.ID] = total
 		c.systemReserved[node.ID] = reserved[name]
-		c.allocatable[node.ID] = allocatable
+		c.allocatable[node.ID] = node.Allocatable(name)
 		delete(reserved, name)
 		return nil
 	}
@@ -140,7 +140,7 @@ func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
 			sizes := quantity.Apart(reserved[name], total)
 			return fmt.Errorf("%s: reserved %s exceed the pool of %s", name, sizes[0], sizes[1])
 		}
-		if err := set(name, total, total-reserved[name]); err != nil {
+		if err := set(name, total); err != nil {
 			return err
 		}
 		byType[name].unit = pool.PageSize
@@ -149,7 +149,7 @@ func fillNode(byType map[MemoryType]*column, node NodeCapacity) error {
 		sizes := quantity.Apart(reserved[Memory], node.Total-left, node.Total)
 		return fmt.Errorf("memory: reserved %s and huge page pools of %s exceed its memory of %s", sizes[0], sizes[1], sizes[2])
 	}
-	if err := set(Memory, node.Total, left-reserved[Memory]); err != nil {
+	if err := set(Memory, node.Total); err != nil {
 		return err
 	}
 	for name := range reserved {
