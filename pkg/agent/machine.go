@@ -18,19 +18,21 @@ func (a *Agent) hardware() machine.Machine {
 	return a.machine
 }
 
-// followMachine looks whether memory was plugged in or out, or a pool of huge pages was resized, and makes the node map of what is
+// followMachine looks whether memory was plugged in or out, or a pool of huge pages was resized, and rebuilds the node map of what is
 // there now. Where the configuration does not fit that, the old map stays, as with a configuration that does not fit.
 func (a *Agent) followMachine(ctx context.Context) {
 	if a.sysfs == "" {
 		return
 	}
-	was := a.hardware()
+	a.mu.Lock()
+	was, tolerance := a.machine, a.ledger.Config().StateTolerance
+	a.mu.Unlock()
 	now, err := was.Again(a.sysfs)
 	if err != nil {
 		a.log.WithError(err).Debug("the node map stays")
 		return
 	}
-	if now.SameMemory(was, a.View().Config.StateTolerance) {
+	if now.SameMemory(was, tolerance) {
 		return
 	}
 	for i, node := range now.Nodes {

@@ -59,7 +59,9 @@ func (l *Ledger) SetsMemoryPolicies(pod Pod, c Container) bool {
 
 // HeedsCover reports whether what the NUMA nodes have and owe may decide about a new container of a pod.
 func (l *Ledger) HeedsCover(pod Pod, c Container) bool {
-	return l.manager != nil && l.resolved.Manager.Strategy == topologymanager.LeastUsed || l.SetsMemoryPolicies(pod, c)
+	path, _, _ := pod.Path()
+	placed := l.manager != nil && path.Class == memoryqos.Guaranteed
+	return placed && l.resolved.Manager.Strategy == topologymanager.LeastUsed || l.SetsMemoryPolicies(pod, c)
 }
 
 // The policies beside those that the configuration and the annotation memory-policy name.
