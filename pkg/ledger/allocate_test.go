@@ -87,11 +87,7 @@ node 1: 15.5Gi of 15.5Gi free, 20Gi needed`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)
-			var effects Effects
-			for i, event := range test.events {
-				effects = l.Step(time.Unix(int64(i), 0), event)
-			}
-			if got := placed(l, effects, "web", "main"); got != test.want {
+			if got := placed(l, l.after(test.events...), "web", "main"); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
 		})

@@ -3,7 +3,6 @@ package ledger
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -63,9 +62,7 @@ func TestWhatIsExplained(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)
-			for i, event := range test.events {
-				l.Step(time.Unix(int64(i), 0), event)
-			}
+			l.after(test.events...)
 			explained, err := l.Explain("default/web", "main")
 			if err != nil || len(explained) != 1 {
 				t.Fatalf("%v, %v", explained, err)

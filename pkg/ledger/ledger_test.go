@@ -158,6 +158,14 @@ func newLedgerOn(t *testing.T, on, yaml string) *Ledger {
 	return l
 }
 
+// after are the effects of the last of these events, which come a second after one another.
+func (l *Ledger) after(events ...Event) (effects Effects) {
+	for i, event := range events {
+		effects = l.Step(time.Unix(int64(i), 0), event)
+	}
+	return effects
+}
+
 // resolvedOn is a configuration on a machine.
 func resolvedOn(t *testing.T, on, yaml string) (machine.Machine, config.Resolved) {
 	t.Helper()

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -81,10 +80,7 @@ node 1: 15.5Gi of 15.5Gi free, 20Gi needed`, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)
-			var effects Effects
-			for i, event := range test.events {
-				effects = l.Step(time.Unix(int64(i), 0), event)
-			}
+			effects := l.after(test.events...)
 			if got := placed(l, effects, "web", "main"); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
