@@ -20,7 +20,6 @@ import (
 	"k8s.io/client-go/rest"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
-	"k8s.io/utils/keymutex"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -70,13 +69,12 @@ type Driver struct {
 	drav1.UnimplementedDRAPluginServer
 	Options
 	cdi cdi
-	// claims has one change of a claim under way at a time.
-	claims keymutex.KeyMutex
+	claims turns
 }
 
 // New returns a driver.
 func New(o Options) *Driver {
-	return &Driver{Options: o, cdi: cdi{o.CDI, o.Name}, claims: keymutex.NewHashed(0)}
+	return &Driver{Options: o, cdi: cdi{o.CDI, o.Name}}
 }
 
 // requestTimeout bounds one question to the API server.
@@ -161,8 +159,11 @@ func (d *Driver) prepare(ctx context.Context, named ledger.Claim) (ledger.Claim,
 	if !ledger.ValidClaimUID(named.UID) {
 		return named, fmt.Errorf("prepare claim %s: %q is not a UID", &named, named.UID)
 	}
-	d.claims.LockKey(named.UID)
-	defer d.claims.UnlockKey(named.UID)
+	end, err := d.claims.take(ctx, named.UID)
+	if err != nil {
+		return named, fmt.Errorf("prepare claim %s: %w", &named, err)
+	}
+	defer end()
 	return d.prepareLocked(ctx, named)
 }
 
@@ -203,8 +204,11 @@ func (d *Driver) unprepare(ctx context.Context, uid string) error {
 	if !ledger.ValidClaimUID(uid) {
 		return fmt.Errorf("release claim: %q is not a UID", uid)
 	}
-	d.claims.LockKey(uid)
-	defer d.claims.UnlockKey(uid)
+	end, err := d.claims.take(ctx, uid)
+	if err != nil {
+		return fmt.Errorf("release claim: %w", err)
+	}
+	defer end()
 	return d.unprepareLocked(ctx, uid)
 }
 
@@ -265,12 +269,15 @@ func (d *Driver) settleAll(ctx context.Context) (done bool) {
 }
 
 func (d *Driver) settle(ctx context.Context, claim ledger.Claim) error {
-	d.claims.LockKey(claim.UID)
-	defer d.claims.UnlockKey(claim.UID)
+	end, err := d.claims.take(ctx, claim.UID)
+	if err != nil {
+		return err
+	}
+	defer end()
 	if claim.Name == "" { // its specification cannot be read
 		return d.unprepareLocked(ctx, claim.UID)
 	}
-	_, err := d.prepareLocked(ctx, claim)
+	_, err = d.prepareLocked(ctx, claim)
 	if errors.Is(err, errGone) {
 		d.Log.WithField("claim", claim.String()).Info("a resource claim ended unseen")
 		return d.unprepareLocked(ctx, claim.UID)

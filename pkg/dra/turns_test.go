@@ -1,0 +1,58 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	logtest "github.com/sirupsen/logrus/hooks/test"
+	"k8s.io/client-go/rest"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+)
+
+// A change of a claim that waits for the API server holds the next one up no longer than that has time.
+func TestAChangeOfAClaimWaitsNoLongerThanItsContext(t *testing.T) {
+	entered, gate := make(chan struct{}), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		close(entered)
+		<-gate
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer server.Close()
+	client, err := NewClient(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, _ := logtest.NewNullLogger()
+	d := New(Options{Client: client, Name: "driver", Node: "node", CDI: t.TempDir(), Log: log})
+	claim := ledger.Claim{UID: "uid", Namespace: "default", Name: "claim"}
+	first := make(chan error, 1)
+	go func() { _, err := d.prepare(context.Background(), claim); first <- err }()
+	<-entered
+
+	ended, end := context.WithCancel(context.Background())
+	end()
+	const want = "another change of claim uid is under way: context canceled"
+	if _, err := d.prepare(ended, claim); !errors.Is(err, context.Canceled) || err.Error() != "prepare claim default/claim: "+want {
+		t.Errorf("preparing it: %v", err)
+	}
+	if err := d.unprepare(ended, claim.UID); !errors.Is(err, context.Canceled) || err.Error() != "release claim: "+want {
+		t.Errorf("releasing it: %v", err)
+	}
+	if err := d.settle(ended, claim); !errors.Is(err, context.Canceled) {
+		t.Errorf("looking it up: %v", err)
+	}
+	close(gate)
+	<-first
+	turn, err := d.claims.take(ended, claim.UID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn()
+	if len(d.claims.taken) > 0 {
+		t.Errorf("turns are left: %v", d.claims.taken)
+	}
+}
