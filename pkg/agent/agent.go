@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -91,6 +92,7 @@ type Agent struct {
 	ancestors ancestors
 	coverage  coverage
 
+	received    atomic.Uint64 // events of runtimes so far
 	wake        chan struct{} // Run has work
 	highChanged chan struct{} // for the stall guard
 
@@ -100,14 +102,14 @@ type Agent struct {
 	ledger  *ledger.Ledger
 	machine machine.Machine // as read last
 	outbox
-	picture             *picture                                     // of the ledger's generation; nil when there is none yet
-	apply               func(context.Context, []ledger.Update) error // nil where the runtime takes no unasked updates
-	reread              func(context.Context, ledger.Claim)          // nil without claims
-	sending             bool                                         // updates are on their way to the runtime
-	storeError          string                                       // why there is no checkpoint
-	lastCheckpointError string                                       // in the log
-	protectFails        bool                                         // in the log
-	next                int                                          // the pod whose containers are looked at next
+	picture             *picture                            // of the ledger's generation; nil when there is none yet
+	epoch               uint64                              // of the last session
+	session             *Session                            // nil when no runtime is connected
+	reread              func(context.Context, ledger.Claim) // nil without claims
+	storeError          string                              // why there is no checkpoint
+	lastCheckpointError string                              // in the log
+	protectFails        bool                                // in the log
+	next                int                                 // the pod whose containers are looked at next
 }
 
 // New returns an agent that has read its checkpoint. A state folder that cannot be used, or a bad state file, is no

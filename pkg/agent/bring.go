@@ -21,15 +21,18 @@ const (
 // written before, with those of the levels above.
 func (a *Agent) bringDue(ctx context.Context) {
 	a.mu.Lock()
-	if a.sending || len(a.outbox.bring) == 0 {
+	session := a.session
+	if session != nil && session.sending || len(a.outbox.bring) == 0 {
 		a.mu.Unlock()
 		return
 	}
 	ids := slices.Sorted(maps.Keys(a.outbox.bring))
 	a.outbox.bring = nil
 	effects := a.stepLocked(ledger.Bring{IDs: ids})
-	a.sending = len(effects.Updates) > 0
-	ticket, apply := a.outbox.newest, a.apply
+	if session != nil {
+		session.sending = len(effects.Updates) > 0
+	}
+	ticket := a.outbox.newest
 	a.mu.Unlock()
 	_ = a.durable(ctx, ticket) // they run all the same
 	a.note(effects)
@@ -41,7 +44,7 @@ func (a *Agent) bringDue(ctx context.Context) {
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		a.send(ctx, apply, updates)
+		a.send(ctx, session, updates)
 	}()
 	wait := time.NewTimer(updateWait)
 	defer wait.Stop()
@@ -52,12 +55,13 @@ func (a *Agent) bringDue(ctx context.Context) {
 }
 
 // send sends updates to the runtime, and has the files of the containers compared afterwards: what is desired may have changed
-// while the runtime wrote.
-func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.Update) error, updates []ledger.Update) {
-	if apply != nil && len(updates) > 0 {
+// while the runtime wrote. session is nil when no runtime is connected.
+func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Update) {
+	asks := session != nil && session.apply != nil
+	if asks && len(updates) > 0 {
 		timeout := updateTimeout + time.Duration(len(updates))*updateTimeoutEach
 		applying, cancel := context.WithTimeout(ctx, timeout)
-		err := apply(applying, updates)
+		err := session.apply(applying, updates)
 		cancel()
 		if err == nil {
 			a.counters.updates.Add(uint64(len(updates)))
@@ -66,7 +70,9 @@ func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.U
 		}
 	}
 	a.mu.Lock()
-	a.sending = false
+	if session != nil {
+		session.sending = false
+	}
 	dirs := make([]string, 0, len(updates))
 	for _, update := range updates {
 		if at, lives := a.ledger.Place(update.ContainerID); lives {
@@ -74,7 +80,7 @@ func (a *Agent) send(ctx context.Context, apply func(context.Context, []ledger.U
 		}
 	}
 	a.mu.Unlock()
-	if apply != nil {
+	if asks {
 		_ = a.protector.Check(ctx, dirs...) // what fails is logged, counted and tried again
 	}
 	a.poke() // for what came meanwhile

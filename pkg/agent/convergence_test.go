@@ -259,6 +259,7 @@ func (g *ground) run(s sequence, log io.Writer) string {
 // world is a node with a plugin.
 type world struct {
 	*Agent
+	*Session
 	host      *imitation
 	setup     setup
 	ground    *ground
@@ -454,7 +455,7 @@ func (w *world) connect() {
 	if w.setup.unasked {
 		apply = w.applyUnasked
 	}
-	w.Connected(connected, apply)
+	w.Session = w.Connected(connected, apply)
 	pods, containers := w.host.list()
 	updates, err := w.Synchronize(context.Background(), pods, containers)
 	must(err)

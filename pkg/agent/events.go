@@ -12,30 +12,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
-// Connected is called when a runtime has accepted the plugin. apply sends unasked updates of running containers to it; nil
-// where the runtime can not take them, and the agent then writes the containers' cgroup files.
-func (a *Agent) Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.apply = apply
-	a.stepLocked(ledger.Connected{Runtime: runtime})
-}
-
-// Disconnected is called when the runtime is gone, with the reason.
-func (a *Agent) Disconnected(reason error) {
-	text := "the runtime has closed the connection"
-	if reason != nil {
-		text = reason.Error()
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.apply = nil
-	a.stepLocked(ledger.Disconnected{Reason: text})
-}
-
 // RunPodSandbox handles a new pod sandbox.
-func (a *Agent) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
-	effects := a.step(ledger.RunPod{Pod: a.read(pod)})
+func (s *Session) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
+	a, header := s.agent, s.header()
+	effects := s.receive(ctx, ledger.RunPod{Pod: a.read(pod), Header: header})
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {
 		return effects.Err
@@ -49,8 +29,9 @@ func (a *Agent) RunPodSandbox(ctx context.Context, pod ledger.Pod) error {
 
 // UpdatePodSandbox handles new resources of a pod (in-place resize). overhead and limit are in bytes and replace those of
 // the pod, whose own may be stale.
-func (a *Agent) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error {
-	effects := a.step(ledger.UpdatePod{Pod: a.read(pod), Overhead: overhead, Limit: limit})
+func (s *Session) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error {
+	a, header := s.agent, s.header()
+	effects := s.receive(ctx, ledger.UpdatePod{Pod: a.read(pod), Overhead: overhead, Limit: limit, Header: header})
 	defer a.logNotes(effects.Notes)
 	if effects.Err == nil {
 		a.protect(ctx)
@@ -59,26 +40,26 @@ func (a *Agent) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, 
 }
 
 // StopPodSandbox frees all that a pod has. Stopping it again is harmless.
-func (a *Agent) StopPodSandbox(ctx context.Context, pod ledger.Pod) error {
-	a.handle(ctx, ledger.EndPod{Pod: pod})
+func (s *Session) StopPodSandbox(ctx context.Context, pod ledger.Pod) error {
+	s.agent.handle(ctx, ledger.EndPod{Pod: pod})
 	return nil
 }
 
 // RemovePodSandbox frees all that a pod still has.
-func (a *Agent) RemovePodSandbox(ctx context.Context, pod ledger.Pod) error {
-	a.handle(ctx, ledger.EndPod{Pod: pod})
+func (s *Session) RemovePodSandbox(ctx context.Context, pod ledger.Pod) error {
+	s.agent.handle(ctx, ledger.EndPod{Pod: pod})
 	return nil
 }
 
 // StopContainer handles the end of a container. Its allocation stays for its next start as long as the pod lives.
-func (a *Agent) StopContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
-	a.handle(ctx, ledger.EndContainer{ID: container.ID})
+func (s *Session) StopContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
+	s.agent.handle(ctx, ledger.EndContainer{ID: container.ID, Header: s.header()})
 	return nil
 }
 
 // RemoveContainer handles a container that the runtime forgets.
-func (a *Agent) RemoveContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
-	a.handle(ctx, ledger.EndContainer{ID: container.ID})
+func (s *Session) RemoveContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
+	s.agent.handle(ctx, ledger.EndContainer{ID: container.ID, Header: s.header()})
 	return nil
 }
 
@@ -95,8 +76,10 @@ func (a *Agent) read(pod ledger.Pod) ledger.Pod {
 }
 
 // handle is for events without an answer.
-func (a *Agent) handle(ctx context.Context, event ledger.Event) {
-	effects := a.step(event)
+func (a *Agent) handle(ctx context.Context, event ledger.Event) { a.finish(ctx, a.step(event)) }
+
+// finish does what a Step without an answer has left to do.
+func (a *Agent) finish(ctx context.Context, effects ledger.Effects) {
 	a.note(effects)
 	a.protect(ctx)
 	a.logNotes(effects.Notes)
@@ -104,7 +87,8 @@ func (a *Agent) handle(ctx context.Context, event ledger.Event) {
 
 // CreateContainer places a container and computes its values. The error is for the pod's events: the container must
 // not be created.
-func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error) {
+func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error) {
+	a, header := s.agent, s.header()
 	began := a.now()
 	pod = a.read(pod)
 	found := a.findDevices(ctx, pod, container)
@@ -116,9 +100,10 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 	container, others := withDevices(container, found())
 	free, mems := a.freePages(pod, container), a.podMems(pod, container)
 	a.observeCover(pod, container)
-	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems}
+	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems,
+		Header: header}
 	decide := func() (ledger.Effects, checkpoint.Ticket) {
-		return a.decide(pod, func(known podinfo.Answer) ledger.Event {
+		return s.decide(ctx, pod, func(known podinfo.Answer) ledger.Event {
 			create.Known = known
 			return create
 		})
@@ -150,7 +135,8 @@ func (a *Agent) CreateContainer(ctx context.Context, pod ledger.Pod, container l
 
 // UpdateContainer recomputes a container whose resources the kubelet changes. nil means that nothing of ours has to
 // change; the error refuses the change.
-func (a *Agent) UpdateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container, to ledger.Resources) (*ledger.Adjustment, error) {
+func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container, to ledger.Resources) (*ledger.Adjustment, error) {
+	a, header := s.agent, s.header()
 	began := a.now()
 	pod = a.read(pod)
 	limit, managed, err := a.inquire(ctx, pod, container.Name)
@@ -159,13 +145,13 @@ func (a *Agent) UpdateContainer(ctx context.Context, pod ledger.Pod, container l
 	}
 	found := a.find(pod, container)
 	container, _ = withDevices(container, nil)
-	effects, ticket := a.decide(pod, func(known podinfo.Answer) ledger.Event {
-		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Found: found}
+	effects, ticket := s.decide(ctx, pod, func(known podinfo.Answer) ledger.Event {
+		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Found: found, Header: header}
 	})
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)
-		a.handle(ctx, ledger.FailUpdate{ID: container.ID})
+		a.handle(ctx, ledger.FailUpdate{ID: container.ID, Header: header})
 		a.poke()
 	}
 	a.logNotes(effects.Notes)
@@ -185,14 +171,15 @@ func (a *Agent) UpdateContainer(ctx context.Context, pod ledger.Pod, container l
 
 // decide applies an event with the newest that the pod APIs know of its pod. Answers and notifications may overtake one
 // another, so that this is asked under the lock.
-func (a *Agent) decide(pod ledger.Pod, event func(podinfo.Answer) ledger.Event) (ledger.Effects, checkpoint.Ticket) {
+func (s *Session) decide(ctx context.Context, pod ledger.Pod, event func(podinfo.Answer) ledger.Event) (ledger.Effects, checkpoint.Ticket) {
+	a := s.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var known podinfo.Answer
 	if a.sourced {
 		known, _ = a.requests.Known(pod.Ref())
 	}
-	effects := a.stepLocked(event(known))
+	effects := s.receiveLocked(ctx, event(known))
 	return effects, a.outbox.tickets[pod.Key()]
 }
 
@@ -248,10 +235,13 @@ func (a *Agent) podLimit(pod ledger.Pod, path cgroup.PodPath) *uint64 {
 
 // StartContainer handles a container that is about to run: its memory must not be on other nodes from the first page on. It
 // never fails: what is wrong with the files is repaired later.
-func (a *Agent) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
+func (s *Session) StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error {
+	a, header := s.agent, s.header()
 	container.State = ledger.Running
 	pod = a.read(pod)
-	a.handle(ctx, ledger.StartContainer{Pod: pod, Container: a.lookUpDevices(container), Found: a.find(pod, container)})
+	a.finish(ctx, s.receive(ctx, ledger.StartContainer{
+		Pod: pod, Container: a.lookUpDevices(container), Found: a.find(pod, container), Header: header,
+	}))
 	if at, lives := a.place(container.ID); lives {
 		_ = a.protector.Start(ctx, at.Cgroup)
 	}
@@ -260,15 +250,17 @@ func (a *Agent) StartContainer(ctx context.Context, pod ledger.Pod, container le
 }
 
 // PostUpdateContainer handles an update that the runtime has applied: what was lowered may now be lowered above too.
-func (a *Agent) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
-	a.handle(ctx, ledger.Settled{ID: container.ID})
+func (s *Session) PostUpdateContainer(ctx context.Context, _ ledger.Pod, container ledger.Container) error {
+	a := s.agent
+	a.handle(ctx, ledger.Settled{ID: container.ID, Header: s.header()})
 	a.lookDue(ctx)
 	return nil
 }
 
 // Synchronize takes over what the runtime has. It asks no API and writes the checkpoint once. The order of pods and
 // containers does not matter.
-func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error) {
+func (s *Session) Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error) {
+	a, header := s.agent, s.header()
 	pods = slices.Clone(pods)
 	for i := range pods {
 		pods[i] = a.read(pods[i])
@@ -278,9 +270,8 @@ func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers [
 	for i := range containers {
 		containers[i] = a.lookUpDevices(containers[i])
 	}
-	event := ledger.Synchronize{Pods: pods, Containers: containers, Found: found}
+	event := ledger.Synchronize{Pods: pods, Containers: containers, Found: found, Header: header}
 	a.mu.Lock()
-	a.outbox.seen = seen
 	if a.sourced {
 		event.Known = make(map[string]podinfo.Answer, len(pods))
 		for i := range pods {
@@ -289,10 +280,17 @@ func (a *Agent) Synchronize(ctx context.Context, pods []ledger.Pod, containers [
 			}
 		}
 	}
-	effects := a.stepLocked(event)
-	a.requests.Retain(a.ledger.Refs())
+	effects := s.receiveLocked(ctx, event)
+	if effects.Err == nil {
+		a.outbox.seen = seen
+		a.requests.Retain(a.ledger.Refs())
+	}
 	ticket := a.outbox.newest
 	a.mu.Unlock()
+	if effects.Err != nil {
+		a.logNotes(effects.Notes)
+		return nil, effects.Err
+	}
 
 	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
 	a.note(effects)

@@ -41,6 +41,7 @@ nodes:
 type node struct {
 	testing.TB
 	*Agent
+	*Session    // with the runtime that was connected last
 	root, state string
 	config      config.Config
 	machine     machine.Machine
@@ -176,6 +177,11 @@ func (n *node) start() {
 		n.Fatal(err)
 	}
 	n.Connected(n.runtime, n.apply)
+}
+
+// Connected begins a session, and ends the one before.
+func (n *node) Connected(runtime Runtime, apply func(context.Context, []Update) error) {
+	n.Session = n.Agent.Connected(runtime, apply)
 }
 
 // stop ends the agent properly; kill forgets it as SIGKILL would.

@@ -92,7 +92,7 @@ func (a *Agent) lookAtPod(at ledger.Place) {
 	if err != nil { // it is gone, or will be looked at again
 		return
 	}
-	a.logNotes(a.step(ledger.ObservedPod{UID: at.UID, ID: at.ID, Limit: limit}).Notes)
+	a.logNotes(a.step(ledger.ObservedPod{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit}).Notes)
 }
 
 // present looks whether cgroups are there.

@@ -114,7 +114,7 @@ func TestAContainerHasTheNodesAndAmountsOfItsClaims(t *testing.T) {
 		"several claims":                {nil, claimed(web, "main", 3*claimGi, refA, ref0), "0-1 3156799488 - -"},
 		"the other requests of a claim": {[]Event{claimed(web, "side", claimGi, ref0)}, claimed(web, "main", claimGi, ref1), "1 1052266496 - -"},
 		"shared by containers of a pod": {[]Event{claimed(web, "side", claimGi, refA)}, claimed(web, "main", claimGi, refA), "1 1052266496 - -"},
-		"after the one that shared it":  {[]Event{claimed(web, "init", 2*claimGi, refA), EndContainer{"web-init"}}, claimed(web, "main", 2*claimGi, refA), "1 2104532992 - -"},
+		"after the one that shared it":  {[]Event{claimed(web, "init", 2*claimGi, refA), EndContainer{ID: "web-init"}}, claimed(web, "main", 2*claimGi, refA), "1 2104532992 - -"},
 		"not prepared":                  {nil, claimed(web, "main", claimGi, ClaimRef{"uid-z", 0}), "its resource claim uid-z is not prepared on this node"},
 		"of another pod":                {nil, claimed(other, "main", claimGi, refA), "the resource claim default/a is not reserved for its pod"},
 		"no such device":                {nil, claimed(web, "main", claimGi, ClaimRef{"uid-a", 3}), "the resource claim default/a has no device 3"},

@@ -6,6 +6,7 @@ type StartContainer struct {
 	Container Container
 	// Found is what its files hold; it is needed for a container that the ledger does not Know.
 	Found *Files
+	Header
 }
 
 // apply brings a container that was created by values that have changed since to the new ones, and one whose creation was
@@ -20,7 +21,7 @@ func (e StartContainer) apply(l *Ledger) {
 	if c.state == Running {
 		return
 	}
-	c.state = Running
+	c.state, c.seq = Running, max(c.seq, l.step.seq)
 	l.touch(c.pod)
 	if c.high() != nil {
 		l.highChanged()
@@ -31,7 +32,7 @@ func (e StartContainer) apply(l *Ledger) {
 // missed takes in a container that runs without our answer, if it is one of ours.
 func (l *Ledger) missed(received Pod, started Container, found *Files) *container {
 	p, err := l.podOf(received)
-	if err != nil || !p.managed {
+	if err != nil || !p.managed || l.overtaken(p.named(started.Name), started.ID) != nil {
 		return nil
 	}
 	c := l.takeIn(p, started, found)
@@ -42,9 +43,13 @@ func (l *Ledger) missed(received Pod, started Container, found *Files) *containe
 
 // EndContainer is a container that has ended. Its allocation stays for its next start as long as the pod lives. An ID that
 // is not known belongs to a container that has ended before.
-type EndContainer struct{ ID string }
+type EndContainer struct {
+	ID string
+	Header
+}
 
 func (e EndContainer) apply(l *Ledger) {
+	l.ended.add(e.ID, e.Seq)
 	if c := l.containers[e.ID]; c != nil {
 		l.end(c)
 		l.sumUp(c.pod)

@@ -31,12 +31,16 @@ type CreateContainer struct {
 	Relieved bool
 	// Mems are the NUMA nodes that the pod's cgroup may use; empty when they were not read.
 	Mems nodeset.Set
+	Header
 }
 
 func (e CreateContainer) apply(l *Ledger) {
 	out := &l.step.effects
 	p := l.podFor(e.Pod, e.Known, e.PodLimit)
 	if p == nil {
+		return
+	}
+	if out.Err = l.overtaken(p.named(e.Container.Name), e.Container.ID); out.Err != nil {
 		return
 	}
 	l.step.freePages, l.step.podDevices = e.FreePages, e.PodDevices
@@ -96,7 +100,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	if c.id != received.ID || len(c.devices) == 0 { // a container keeps its devices
 		c.devices = received.Devices
 	}
-	c.id, c.state, c.born, c.seen = received.ID, state, l.step.now, false
+	c.id, c.state, c.born, c.seen, c.seq = received.ID, state, l.step.now, false, l.step.seq
 	c.resources = received.Resources
 	if c.claims = nil; l.resolved.Config.DRA.Enabled {
 		c.claims = received.Claims

@@ -55,6 +55,9 @@ type Ledger struct {
 	containers map[string]*container // every container that has not ended, by the runtime's id
 	levels     []level               // the cgroups above managed pods, those that have ended included until the next full pass
 	stopped    recent                // sandboxes that have ended: a late event of theirs brings nothing back
+	ended      recent                // containers that have ended, likewise
+	epoch      uint64                // of the connection that there is; 0 when there is none
+	newest     uint64                // the highest Header.Seq so far
 	raises     map[string]uint64     // Options.Raises of containers that have not been seen yet
 
 	moving     *moving // nil when no container is on its way
@@ -72,6 +75,7 @@ type Ledger struct {
 // step is what a Step collects.
 type step struct {
 	now     time.Time
+	seq     uint64 // of the event's Header
 	effects Effects
 	durable []*pod // pods whose allocations have changed
 	whole   bool   // so have those of many
@@ -138,9 +142,16 @@ type Event interface {
 
 // Step applies one event at a moment and returns what has to happen because of it.
 func (l *Ledger) Step(now time.Time, event Event) Effects {
-	l.step = step{now: now}
-	event.apply(l)
-	l.fitShort()
+	header := headerOf(event)
+	l.step = step{now: now, seq: header.Seq}
+	if err := l.late(event, header.Epoch); err != nil {
+		l.step.effects.Err = err
+		l.note(Debug, "an event decides nothing", map[string]any{"event": fmt.Sprintf("%T", event)}, err)
+	} else {
+		l.newest = max(l.newest, header.Seq)
+		event.apply(l)
+		l.fitShort()
+	}
 	l.finish()
 	effects := l.step.effects
 	l.step = step{} // nothing of it is state

@@ -15,7 +15,7 @@ import (
 func runs(t *testing.T, l *Ledger, creates ...CreateContainer) {
 	t.Helper()
 	now := time.Unix(0, 0)
-	l.Step(now, Connected{Runtime{Name: "containerd"}})
+	l.Step(now, Connected{Runtime: Runtime{Name: "containerd"}})
 	l.Step(now, Synchronize{})
 	for _, create := range creates {
 		if effects := l.Step(now, create); effects.Err != nil {
@@ -76,7 +76,7 @@ func TestAContainerOnItsWayToOtherNodes(t *testing.T) {
 		"another one waits": append(onItsWay,
 			step{0, MoveContainer{Move: Move{UID: "small", Container: "side", From: nodeset.Of(0, 1), To: nodeset.Of(0)}}, "", stored},
 			step{time.Hour, MoveStored{}, "", stored}, step{0, MoveObserved{bytes(claimGi)}, stays, "0 false map[incomplete:1]"}),
-		"it ends": append(onItsWay, step{0, EndContainer{"small-main"}, "", stored}, step{0, MoveObserved{bytes(0)}, "", "0 false map[]"}),
+		"it ends": append(onItsWay, step{0, EndContainer{ID: "small-main"}, "", stored}, step{0, MoveObserved{bytes(0)}, "", "0 false map[]"}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "topologyManagerPolicy: best-effort\ndissolveGroups: true")

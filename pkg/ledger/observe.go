@@ -23,7 +23,7 @@ type Place struct {
 	UID, ID string
 	// Cgroup is relative to the cgroup mount.
 	Cgroup string
-	// Revision is a container's at the time of asking.
+	// Revision is that of the pod or the container at the time of asking.
 	Revision uint64
 	// Files says that memory.max is to be read: that of a container that is not being created, and of a pod of which nothing
 	// else says what its limit is.
@@ -38,7 +38,7 @@ func (l *Ledger) Places(from, count int) (pods, containers []Place, next int) {
 		if p.managed {
 			turn := (i-from%len(l.living)+len(l.living))%len(l.living) < count
 			pods = append(pods, Place{
-				UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Files: turn && p.info == nil && p.class() == memoryqos.Guaranteed,
+				UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.seq, Files: turn && p.info == nil && p.class() == memoryqos.Guaranteed,
 			})
 		}
 	}
@@ -96,10 +96,11 @@ func (e Presence) apply(l *Ledger) {
 			if p.seen || l.step.now.Sub(p.born) > grace {
 				l.note(Info, "the pod's cgroup is gone: what it had is free", p.fields(), nil)
 				l.counters.Forgotten++
-				l.stopped.add(p.ID)
+				l.stopped.add(p.ID, l.newest)
 				l.endPod(p)
 			}
 		case at.UID == "" && c != nil && (c.seen || !c.ran() && l.step.now.Sub(c.born) > grace):
+			l.ended.add(c.id, l.newest)
 			l.end(c)
 			l.sumUp(c.pod)
 			l.forget(c)
@@ -120,6 +121,8 @@ type Observed struct {
 type ObservedPod struct {
 	// UID is a pod's Key, and ID its sandbox.
 	UID, ID string
+	// Revision is Place's: the limits of a pod that were changed since are not what was observed.
+	Revision uint64
 	// Limit is in bytes with the pod's overhead, cgroup.Max for "max".
 	Limit uint64
 }
@@ -127,7 +130,7 @@ type ObservedPod struct {
 // apply takes over what the kubelet has written. The exact bytes of the pod's limit stay where the file shows them rounded.
 func (e ObservedPod) apply(l *Ledger) {
 	p := l.pods[e.UID]
-	if p == nil || p.ID != e.ID || p.info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
+	if p == nil || p.ID != e.ID || p.seq != e.Revision || p.info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
 		return
 	}
 	p.MemoryLimit = e.Limit - min(e.Limit, p.Overhead)

@@ -39,7 +39,7 @@ func TestWhatChangesWhileAContainerRuns(t *testing.T) {
 	}
 	atStart := func(name string, runtime *int64, file *uint64) func(*Ledger) Event {
 		return func(l *Ledger) Event {
-			l.Step(time.Unix(1, 0), Connected{Runtime{Name: name}})
+			l.Step(time.Unix(1, 0), Connected{Runtime: Runtime{Name: name}})
 			c := main.Container
 			c.Resources.MemoryLimit, c.State = runtime, Running
 			return Synchronize{Pods: []Pod{web}, Containers: []Container{c}, Found: Found{Files: map[string]Files{c.ID: {Limit: file}}}}

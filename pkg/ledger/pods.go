@@ -19,7 +19,10 @@ var zeroTime time.Time
 var errStopped = errors.New("the pod sandbox has been stopped")
 
 // RunPod is a new pod sandbox.
-type RunPod struct{ Pod Pod }
+type RunPod struct {
+	Pod Pod
+	Header
+}
 
 func (e RunPod) apply(l *Ledger) {
 	_, known := l.pods[e.Pod.Key()]
@@ -38,6 +41,7 @@ func (e RunPod) apply(l *Ledger) {
 type UpdatePod struct {
 	Pod             Pod
 	Overhead, Limit uint64
+	Header
 }
 
 func (e UpdatePod) apply(l *Ledger) {
@@ -46,7 +50,10 @@ func (e UpdatePod) apply(l *Ledger) {
 		l.step.effects.Err = err
 		return
 	}
-	p.Overhead, p.MemoryLimit = e.Overhead, e.Limit
+	if e.Seq < p.seq {
+		return // a newer one has come
+	}
+	p.Overhead, p.MemoryLimit, p.seq = e.Overhead, e.Limit, e.Seq
 	if p.managed {
 		l.sumUp(p)
 	}
@@ -57,7 +64,7 @@ func (e UpdatePod) apply(l *Ledger) {
 type EndPod struct{ Pod Pod }
 
 func (e EndPod) apply(l *Ledger) {
-	l.stopped.add(e.Pod.ID)
+	l.stopped.add(e.Pod.ID, l.newest)
 	p := l.pods[e.Pod.Key()]
 	if p != nil && (p.ID == e.Pod.ID || e.Pod.ID == "") {
 		l.endPod(p)
@@ -75,6 +82,11 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 	p := l.pods[key]
 	if p != nil && p.ID == received.ID && p.CgroupParent == received.CgroupParent {
 		return p, nil
+	}
+	if p != nil {
+		if err := p.overtakes(received, l.step.seq); err != nil {
+			return nil, err
+		}
 	}
 	path, managed, err := received.Path()
 	if err != nil {
@@ -97,7 +109,7 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 		p.brought = received.Brought
 	}
 	received.Annotations, received.Brought = nil, nil
-	p.Pod, p.path, p.managed = received, path, managed
+	p.Pod, p.path, p.managed, p.seq = received, path, managed, max(p.seq, l.step.seq)
 	p.ref = received.Ref()
 	l.takeRules(p)
 	l.touch(p)
@@ -140,7 +152,7 @@ func (l *Ledger) podFor(received Pod, known podinfo.Answer, limit *uint64) *pod 
 		return nil
 	}
 	l.learn(p, known)
-	if limit != nil && p.info == nil { // after a resize the runtime may show an old one
+	if limit != nil && p.info == nil && l.step.seq >= p.seq { // after a resize the runtime may show an old one
 		p.MemoryLimit = *limit
 	}
 	return p

@@ -11,7 +11,7 @@ import (
 func TestAContainerOfAPodThatHasEnded(t *testing.T) {
 	l, now := newLedger(t, ""), time.Unix(1, 0)
 	web := claimPod("web", "")
-	l.Step(now, RunPod{web})
+	l.Step(now, RunPod{Pod: web})
 	l.Step(now, EndPod{web})
 	astray := claimPod("astray", "")
 	astray.CgroupParent = "/kubepods/../etc"

@@ -12,7 +12,7 @@ import (
 // A configuration that does not fit the machine is refused, and the old one stays until a good one comes.
 func TestAConfigurationThatDoesNotFit(t *testing.T) {
 	l, now := newLedger(t, "topologyManagerPolicy: restricted"), time.Unix(1, 0)
-	l.Step(now, RunPod{Pod{ID: "outside", UID: "outside", CgroupParent: "/system.slice"}})
+	l.Step(now, RunPod{Pod: Pod{ID: "outside", UID: "outside", CgroupParent: "/system.slice"}})
 	l.Step(now, claimed(claimPod("web", ""), "main", claimGi))
 	bad := l.Config()
 	bad.Nodes = append(slices.Clone(bad.Nodes), bad.Nodes[0])

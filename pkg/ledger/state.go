@@ -23,6 +23,8 @@ type pod struct {
 	managed bool
 	// seen is set once its cgroup was observed: when that is gone later, so is the pod.
 	seen bool
+	// seq is that of the newest event that has said what its sandbox or its limits are (Header.Seq).
+	seq uint64
 	// fresh is set for a pod that began while this ledger ran: nothing that its cgroup's files held before is ours.
 	fresh bool
 
@@ -64,6 +66,7 @@ type container struct {
 	cgroup   string // "" when it cannot be determined
 	seen     bool   // its cgroup was observed
 	revision uint64 // moves when the runtime changes the container: an older observation says nothing about it
+	seq      uint64 // of the newest event that has decided about it (Header.Seq)
 
 	// resources are what the kubelet asks for, limit is their memory limit (0: none).
 	resources Resources
@@ -186,26 +189,26 @@ func (c condition) named(name string) Condition {
 	return Condition{Name: name, OK: c.message == "", Message: c.message, Since: c.since}
 }
 
-// recent remembers the last ids that were added.
+// recent remembers the last ids that were added, each with the Header.Seq of the event that it was added by.
 type recent struct {
-	ids  map[string]struct{}
+	ids  map[string]uint64
 	ring []string
 	next int
 }
 
-// recentSize is more sandboxes than a node stops within the longest time that a handler can be late.
+// recentSize is more sandboxes, and more containers, than a node stops within the longest time that a handler can be late.
 const recentSize = 1024
 
-func (r *recent) add(id string) {
+func (r *recent) add(id string, seq uint64) {
 	if id == "" || r.has(id) {
 		return
 	}
 	if r.ids == nil {
-		r.ids, r.ring = map[string]struct{}{}, make([]string, recentSize)
+		r.ids, r.ring = map[string]uint64{}, make([]string, recentSize)
 	}
 	delete(r.ids, r.ring[r.next])
 	r.ring[r.next] = id
-	r.ids[id] = struct{}{}
+	r.ids[id] = seq
 	r.next = (r.next + 1) % recentSize
 }
 
@@ -213,3 +216,6 @@ func (r *recent) has(id string) bool {
 	_, ok := r.ids[id]
 	return ok
 }
+
+// at is the Seq with which an id was added; 0 for one that was not.
+func (r *recent) at(id string) uint64 { return r.ids[id] }

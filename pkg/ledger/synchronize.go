@@ -20,6 +20,7 @@ type Synchronize struct {
 	Found Found
 	// Known is the newest that the pod APIs know, by Pod.Key.
 	Known map[string]podinfo.Answer
+	Header
 }
 
 // Found is what the files say of the pods and containers that a runtime lists.
@@ -182,10 +183,14 @@ func (l *Ledger) Refs() []podinfo.Ref {
 }
 
 // Connected is a runtime that has accepted the plugin.
-type Connected struct{ Runtime Runtime }
+type Connected struct {
+	Runtime Runtime
+	// Epoch is the number of the connection, in the Header of all that comes by it; each connection has a higher one.
+	Epoch uint64
+}
 
 func (e Connected) apply(l *Ledger) {
-	l.runtime = e.Runtime
+	l.runtime, l.epoch = e.Runtime, e.Epoch
 	l.connected.set(l.step.now, "")
 	l.changed()
 }
@@ -194,6 +199,7 @@ func (e Connected) apply(l *Ledger) {
 type Disconnected struct{ Reason string }
 
 func (e Disconnected) apply(l *Ledger) {
+	l.epoch = 0
 	l.connected.set(l.step.now, e.Reason)
 	l.synchronized.set(l.step.now, "not connected to a runtime")
 	l.changed()

@@ -18,6 +18,7 @@ type UpdateContainer struct {
 	Known    podinfo.Answer
 	// Found is StartContainer's.
 	Found *Files
+	Header
 }
 
 func (e UpdateContainer) apply(l *Ledger) {
@@ -31,10 +32,16 @@ func (e UpdateContainer) apply(l *Ledger) {
 		if !e.Container.State.Alive() {
 			return
 		}
+		if out.Err = l.overtaken(p.named(e.Container.Name), e.Container.ID); out.Err != nil {
+			return
+		}
 		c = l.takeIn(p, e.Container, e.Found)
+	} else if out.Err = l.overtaken(c, c.id); out.Err != nil {
+		return
 	}
 	old := *c
 	c.revision++
+	c.seq = l.step.seq
 	c.resources = c.resources.Updated(e.To)
 	if limit := e.To.MemoryLimit; limit != nil && *limit != 0 { // CRI: 0 leaves the limit as it is
 		c.setLimit(limitOf(limit))
@@ -69,9 +76,9 @@ func (e UpdateContainer) apply(l *Ledger) {
 
 // refused leaves a container as it was before a resize that cannot be allocated.
 func (l *Ledger) refused(c *container, old container, err error) {
-	raised, refusal, revision := c.raised, c.refusal, c.revision
+	raised, refusal, revision, seq := c.raised, c.refusal, c.revision, c.seq
 	*c = old
-	c.raised, c.refusal, c.revision = raised, refusal, revision
+	c.raised, c.refusal, c.revision, c.seq = raised, refusal, revision, seq
 	out := &l.step.effects
 	out.Err = err
 	if c.refusal == nil || c.refusal.Count == 1 { // the log has the first try
@@ -141,11 +148,14 @@ func (have Resources) Updated(to Resources) Resources {
 	return have
 }
 
-// FailUpdate is an update whose answer was an error: what the files show next is right.
-type FailUpdate struct{ ID string }
+// FailUpdate is an update whose answer was an error: what the files show next is right. Its Header is the update's.
+type FailUpdate struct {
+	ID string
+	Header
+}
 
 func (e FailUpdate) apply(l *Ledger) {
-	if c := l.containers[e.ID]; c != nil {
+	if c := l.containers[e.ID]; c != nil && e.Seq >= c.seq {
 		l.settle(c)
 		l.look(c)
 	}
@@ -153,11 +163,14 @@ func (e FailUpdate) apply(l *Ledger) {
 
 // Settled is an update of the kubelet's that the runtime has applied: from now on the files should hold what is desired.
 // Without an ID these are all whose end the runtime has not reported in time.
-type Settled struct{ ID string }
+type Settled struct {
+	ID string
+	Header
+}
 
 func (e Settled) apply(l *Ledger) {
 	if e.ID != "" {
-		if c := l.containers[e.ID]; c != nil {
+		if c := l.containers[e.ID]; c != nil && e.Seq >= c.seq {
 			c.unsure = fileSet{}
 			l.settle(c)
 			l.look(c)

@@ -14,47 +14,51 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// session is one connection to a runtime, with its own stub.
-type session struct {
+// connection is one connection to a runtime, with its own stub.
+type connection struct {
 	*Plugin
 	stub       stub.Stub
 	configured chan struct{} // closed by Configure
 	runtime    ledger.Runtime
 	nri        Version
-	accepted   sync.Once // notifies the agent
+	asking     chan struct{} // holds one while updates are on their way to the runtime
 	workers    workers
+
+	mu      sync.Mutex
+	session Session // nil before the first event
+	over    bool
 }
 
-func newSession(p *Plugin) *session {
-	return &session{Plugin: p, configured: make(chan struct{}), workers: newWorkers()}
+func newConnection(p *Plugin) *connection {
+	return &connection{Plugin: p, configured: make(chan struct{}), asking: make(chan struct{}, 1), workers: newWorkers()}
 }
 
 // run connects, registers and handles events until the connection or ctx ends.
-func (s *session) run(ctx context.Context) error {
-	defer s.workers.end()
+func (c *connection) run(ctx context.Context) error {
+	defer c.end()
 	options := []stub.Option{
-		stub.WithLogger(nriLog{s.opts.Log}),
+		stub.WithLogger(nriLog{c.opts.Log}),
 		// Known from NRI 0.12.4 on, ignored by older runtimes: a create that we could not answer in time fails, instead of
 		// going on unprotected, and we stay connected.
 		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true, KeepConnected: true}),
 	}
-	if !s.opts.Launched {
-		if err := CheckSocket(s.opts.Socket); err != nil {
+	if !c.opts.Launched {
+		if err := CheckSocket(c.opts.Socket); err != nil {
 			return err
 		}
-		conn, err := new(net.Dialer).DialContext(ctx, "unix", s.opts.Socket)
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", c.opts.Socket)
 		if err != nil {
 			return fmt.Errorf("connecting to NRI: %w", err)
 		}
 		defer conn.Close()
-		options = append(options, stub.WithConnection(conn), stub.WithPluginName(s.opts.Name), stub.WithPluginIdx(s.opts.Index))
+		options = append(options, stub.WithConnection(conn), stub.WithPluginName(c.opts.Name), stub.WithPluginIdx(c.opts.Index))
 	}
 	var err error
-	if s.stub, err = stub.New(s, options...); err != nil {
+	if c.stub, err = stub.New(c, options...); err != nil {
 		return fmt.Errorf("creating the NRI stub: %w", err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- s.stub.Run(ctx) }()
+	go func() { ended <- c.stub.Run(ctx) }()
 
 	// A stub waits without end for its Configure, and nothing ends it: one whose runtime died after the registration is
 	// left behind.
@@ -62,7 +66,7 @@ func (s *session) run(ctx context.Context) error {
 	defer registration.Stop()
 	select {
 	case err = <-ended:
-	case <-s.configured:
+	case <-c.configured:
 		err = <-ended
 	case <-registration.C:
 		err = errors.New("the runtime did not configure the plugin in time")
@@ -80,47 +84,71 @@ func connectionEnded(err error) error {
 }
 
 // Configure is the runtime's answer to the registration. It returns the events to subscribe to.
-func (s *session) Configure(ctx context.Context, config, runtime, version string) (api.EventMask, error) {
-	defer close(s.configured)
-	s.nri = RuntimeNRIVersion(s.stub.RuntimeNRIVersion(), runtime, version)
-	s.runtime = ledger.Runtime{Name: runtime, Version: version, ReplyUnified: repliesUnified(runtime, version),
-		MemoryPolicies: appliesMemoryPolicies(s.nri)}
-	if s.nri.Known() {
-		s.runtime.NRIVersion = s.nri.String()
+func (c *connection) Configure(ctx context.Context, config, runtime, version string) (api.EventMask, error) {
+	defer close(c.configured)
+	c.nri = RuntimeNRIVersion(c.stub.RuntimeNRIVersion(), runtime, version)
+	c.runtime = ledger.Runtime{Name: runtime, Version: version, ReplyUnified: repliesUnified(runtime, version),
+		MemoryPolicies: appliesMemoryPolicies(c.nri)}
+	if c.nri.Known() {
+		c.runtime.NRIVersion = c.nri.String()
 	}
-	if config != "" && s.opts.Configure != nil {
-		if err := s.opts.Configure(ctx, config); err != nil {
-			s.opts.Log.WithError(err).Error("the configuration that the runtime delivered is not valid")
+	if config != "" && c.opts.Configure != nil {
+		if err := c.opts.Configure(ctx, config); err != nil {
+			c.opts.Log.WithError(err).Error("the configuration that the runtime delivered is not valid")
 			return 0, err
 		}
 	}
-	return Events(s.nri), nil
+	return Events(c.nri), nil
 }
 
-// accept passes the runtime to the agent with the first event of a session: a runtime that does not like what Configure
-// returned sends none, and NRI 0.6 does not synchronize a plugin that it launched itself.
-func (s *session) accept() {
-	s.accepted.Do(func() {
-		s.opts.Log.WithField("runtime", s.runtime.Name+" "+s.runtime.Version).WithField("nri", s.nri.String()).
+// errConnectionOver answers an event that was received as its connection ended.
+var errConnectionOver = errors.New("the connection has ended")
+
+// accept returns what receives this connection's events. It passes the runtime to the agent with the first of them: a runtime that
+// does not like what Configure returned sends none, and NRI 0.6 does not synchronize a plugin that it launched itself.
+func (c *connection) accept() (Session, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return nil, errConnectionOver
+	}
+	if c.session == nil {
+		c.opts.Log.WithField("runtime", c.runtime.Name+" "+c.runtime.Version).WithField("nri", c.nri.String()).
 			Info("connected to the runtime")
 		var apply func(context.Context, []ledger.Update) error
-		if unaskedUpdates(s.nri) {
-			apply = s.apply
+		if unaskedUpdates(c.nri) {
+			apply = c.apply
 		}
-		s.agent.Connected(s.runtime, apply)
-	})
+		c.session = c.connected(c.runtime, apply)
+	}
+	return c.session, nil
+}
+
+// end has accept return an error from now on: the agent must not hear of this connection after the next one.
+func (c *connection) end() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	c.workers.end()
 }
 
 // apply sends updates to the runtime. It must not be waited for by an event's handler: the runtime takes the updates
-// only when no event is on its way.
-func (s *session) apply(ctx context.Context, updates []ledger.Update) error {
+// only when no event is on its way. A call into the stub ends with the runtime's answer or the connection, so that one which hangs
+// is left behind, and no other is made until it has ended.
+func (c *connection) apply(ctx context.Context, updates []ledger.Update) error {
 	request := updatesOf(updates)
 	if len(request) == 0 {
 		return nil
 	}
+	select {
+	case c.asking <- struct{}{}:
+	default:
+		return errors.New("the runtime has not answered the updates before these")
+	}
 	done := make(chan error, 1)
 	go func() {
-		failed, err := s.stub.UpdateContainers(request)
+		defer func() { <-c.asking }()
+		failed, err := c.stub.UpdateContainers(request)
 		if err == nil && len(failed) > 0 {
 			err = fmt.Errorf("the runtime refused to update %d of %d containers", len(failed), len(request))
 		}

@@ -24,7 +24,7 @@ import (
 // bound is how long a test waits for something that must come.
 const bound = 60 * time.Second
 
-// recorder is an agent that remembers what it was told.
+// recorder is an agent, and its own session, that remembers what it was told.
 type recorder struct {
 	mu       sync.Mutex
 	runtime  ledger.Runtime
@@ -69,8 +69,9 @@ func (r *recorder) wait(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-func (r *recorder) Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) {
+func (r *recorder) Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) *recorder {
 	r.note(func() { r.runtime, r.apply = runtime, apply })
+	return r
 }
 func (r *recorder) Disconnected(reason error) {
 	r.note(func() { r.lost = append(r.lost, reason.Error()) })
@@ -281,6 +282,42 @@ func TestUnaskedUpdatesReachTheRuntime(t *testing.T) {
 	must(t, recorder.apply(ctx, []ledger.Update{{ContainerID: "container", Adjustment: ledger.Adjustment{CpusetMems: "1"}}}))
 	if got := runtime.Containers()[0].Linux.Resources.Cpu.Mems; got != "1" {
 		t.Errorf("cpuset.mems is %q, want 1", got)
+	}
+}
+
+// A runtime that does not answer is left alone: it gets the next updates once it has answered these.
+func TestAnUpdateThatHangsIsTheOnlyOne(t *testing.T) {
+	ctx, socket, recorder := context.Background(), socketIn(t), newRecorder()
+	entered, gate := make(chan struct{}), make(chan struct{})
+	recorder.onCreate = func(context.Context) error { close(entered); <-gate; return nil }
+	adaptation.SetPluginRequestTimeout(bound)
+	t.Cleanup(func() { adaptation.SetPluginRequestTimeout(adaptation.DefaultPluginRequestTimeout) })
+	runtime := start(t, cri.Options{Socket: socket})
+	connect(t, socket, recorder, nil)
+	synchronized(t, runtime, 1)
+	must(t, runtime.RunPodSandbox(ctx, testPod))
+	created := make(chan error, 1)
+	go func() { _, err := runtime.CreateContainer(ctx, testContainer); created <- err }()
+	<-entered // updates wait for the create, in this runtime as in containerd
+
+	updates := []ledger.Update{{ContainerID: "container", Adjustment: ledger.Adjustment{CpusetMems: "1"}}}
+	givenUp, giveUp := context.WithCancel(ctx)
+	giveUp()
+	if err := recorder.apply(givenUp, updates); !errors.Is(err, context.Canceled) {
+		t.Fatalf("an update that is given up ended with %v", err)
+	}
+	for range 3 {
+		err := recorder.apply(ctx, updates)
+		if err == nil || err.Error() != "the runtime has not answered the updates before these" {
+			t.Fatalf("an update behind one that hangs ended with %v", err)
+		}
+	}
+	close(gate)
+	must(t, <-created)
+	for deadline := time.Now().Add(bound); recorder.apply(ctx, updates) != nil; {
+		if time.Now().After(deadline) {
+			t.Fatal("the runtime gets no updates after it has answered")
+		}
 	}
 }
 

@@ -17,8 +17,12 @@ const margin = 10
 
 // handle runs the work of one event, observed, and answers before the runtime's time limit whatever the work does. What
 // ends later is lost to the runtime but not to the agent: the next try for the same container finds it.
-func handle[T any](ctx context.Context, s *session, event string, work func(context.Context) (T, error)) (T, error) {
-	s.accept()
+func handle[T any](ctx context.Context, c *connection, event string, work func(context.Context, Session) (T, error)) (T, error) {
+	session, err := c.accept()
+	if err != nil {
+		var none T
+		return none, err
+	}
 	began := time.Now()
 	ctx, cancel := withMargin(ctx)
 	type result struct {
@@ -26,9 +30,9 @@ func handle[T any](ctx context.Context, s *session, event string, work func(cont
 		err    error
 	}
 	done := make(chan result, 1)
-	s.workers.run(func() {
+	c.workers.run(func() {
 		defer cancel()
-		answer, err := work(ctx)
+		answer, err := work(ctx, session)
 		done <- result{answer, err}
 	})
 	var r result
@@ -47,15 +51,15 @@ func handle[T any](ctx context.Context, s *session, event string, work func(cont
 		r.err = fmt.Errorf("nri-memory-manager did not get %s done within %s, its part of the runtime's time limit: %w",
 			event, took.Round(time.Millisecond), r.err)
 	}
-	if s.opts.Observer != nil {
-		s.opts.Observer.Handled(event, took, r.err)
+	if c.opts.Observer != nil {
+		c.opts.Observer.Handled(event, took, r.err)
 	}
 	return r.answer, r.err
 }
 
 // notify is handle for events without an answer.
-func notify(ctx context.Context, s *session, event string, work func(context.Context) error) error {
-	_, err := handle(ctx, s, event, func(ctx context.Context) (struct{}, error) { return struct{}{}, work(ctx) })
+func notify(ctx context.Context, c *connection, event string, work func(context.Context, Session) error) error {
+	_, err := handle(ctx, c, event, func(ctx context.Context, s Session) (struct{}, error) { return struct{}{}, work(ctx, s) })
 	return err
 }
 
@@ -68,8 +72,8 @@ func withMargin(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // Synchronize is the state of the runtime after a registration.
-func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
-	return handle(ctx, s, "Synchronize", func(ctx context.Context) ([]*api.ContainerUpdate, error) {
+func (c *connection) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
+	return handle(ctx, c, "Synchronize", func(ctx context.Context, s Session) ([]*api.ContainerUpdate, error) {
 		all := make([]ledger.Pod, len(pods))
 		for i, pod := range pods {
 			all[i] = PodOf(pod)
@@ -78,60 +82,60 @@ func (s *session) Synchronize(ctx context.Context, pods []*api.PodSandbox, conta
 		for i, container := range containers {
 			running[i] = ContainerOf(container)
 		}
-		updates, err := s.agent.Synchronize(ctx, all, running)
+		updates, err := s.Synchronize(ctx, all, running)
 		return updatesOf(updates), err
 	})
 }
 
 // RunPodSandbox receives a new pod.
-func (s *session) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return notify(ctx, s, "RunPodSandbox", func(ctx context.Context) error {
-		return s.agent.RunPodSandbox(ctx, PodOf(pod))
+func (c *connection) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return notify(ctx, c, "RunPodSandbox", func(ctx context.Context, s Session) error {
+		return s.RunPodSandbox(ctx, PodOf(pod))
 	})
 }
 
 // UpdatePodSandbox receives new resources of a pod; those in the pod itself are still the old ones.
-func (s *session) UpdatePodSandbox(ctx context.Context, pod *api.PodSandbox, overhead, resources *api.LinuxResources) error {
-	return notify(ctx, s, "UpdatePodSandbox", func(ctx context.Context) error {
-		return s.agent.UpdatePodSandbox(ctx, PodOf(pod), memoryLimit(overhead), memoryLimit(resources))
+func (c *connection) UpdatePodSandbox(ctx context.Context, pod *api.PodSandbox, overhead, resources *api.LinuxResources) error {
+	return notify(ctx, c, "UpdatePodSandbox", func(ctx context.Context, s Session) error {
+		return s.UpdatePodSandbox(ctx, PodOf(pod), memoryLimit(overhead), memoryLimit(resources))
 	})
 }
 
 // StopPodSandbox receives the end of a pod.
-func (s *session) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return notify(ctx, s, "StopPodSandbox", func(ctx context.Context) error {
-		return s.agent.StopPodSandbox(ctx, PodOf(pod))
+func (c *connection) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return notify(ctx, c, "StopPodSandbox", func(ctx context.Context, s Session) error {
+		return s.StopPodSandbox(ctx, PodOf(pod))
 	})
 }
 
 // RemovePodSandbox receives a pod that the runtime forgets.
-func (s *session) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
-	return notify(ctx, s, "RemovePodSandbox", func(ctx context.Context) error {
-		return s.agent.RemovePodSandbox(ctx, PodOf(pod))
+func (c *connection) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) error {
+	return notify(ctx, c, "RemovePodSandbox", func(ctx context.Context, s Session) error {
+		return s.RemovePodSandbox(ctx, PodOf(pod))
 	})
 }
 
 // CreateContainer is answered with the container's nodes and values.
-func (s *session) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	adjustment, err := handle(ctx, s, "CreateContainer", func(ctx context.Context) (*api.ContainerAdjustment, error) {
-		adjustment, err := s.agent.CreateContainer(ctx, PodOf(pod), ContainerOf(container))
+func (c *connection) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
+	adjustment, err := handle(ctx, c, "CreateContainer", func(ctx context.Context, s Session) (*api.ContainerAdjustment, error) {
+		adjustment, err := s.CreateContainer(ctx, PodOf(pod), ContainerOf(container))
 		return adjustmentOf(adjustment), err
 	})
 	return adjustment, nil, err
 }
 
 // StartContainer receives a container whose process is about to run.
-func (s *session) StartContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
-	return notify(ctx, s, "StartContainer", func(ctx context.Context) error {
-		return s.agent.StartContainer(ctx, PodOf(pod), ContainerOf(container))
+func (c *connection) StartContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
+	return notify(ctx, c, "StartContainer", func(ctx context.Context, s Session) error {
+		return s.StartContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
 // UpdateContainer is answered only when something of ours must change: any reply makes the runtime drop the swap limit
 // of the request.
-func (s *session) UpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container, resources *api.LinuxResources) ([]*api.ContainerUpdate, error) {
-	return handle(ctx, s, "UpdateContainer", func(ctx context.Context) ([]*api.ContainerUpdate, error) {
-		adjustment, err := s.agent.UpdateContainer(ctx, PodOf(pod), ContainerOf(container), resourcesOf(resources))
+func (c *connection) UpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container, resources *api.LinuxResources) ([]*api.ContainerUpdate, error) {
+	return handle(ctx, c, "UpdateContainer", func(ctx context.Context, s Session) ([]*api.ContainerUpdate, error) {
+		adjustment, err := s.UpdateContainer(ctx, PodOf(pod), ContainerOf(container), resourcesOf(resources))
 		if err != nil || adjustment == nil || adjustment.Empty() {
 			return nil, err
 		}
@@ -140,22 +144,22 @@ func (s *session) UpdateContainer(ctx context.Context, pod *api.PodSandbox, cont
 }
 
 // PostUpdateContainer receives an update that has been applied.
-func (s *session) PostUpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
-	return notify(ctx, s, "PostUpdateContainer", func(ctx context.Context) error {
-		return s.agent.PostUpdateContainer(ctx, PodOf(pod), ContainerOf(container))
+func (c *connection) PostUpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
+	return notify(ctx, c, "PostUpdateContainer", func(ctx context.Context, s Session) error {
+		return s.PostUpdateContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
 // StopContainer receives a container that has ended.
-func (s *session) StopContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
-	return nil, notify(ctx, s, "StopContainer", func(ctx context.Context) error {
-		return s.agent.StopContainer(ctx, PodOf(pod), ContainerOf(container))
+func (c *connection) StopContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) ([]*api.ContainerUpdate, error) {
+	return nil, notify(ctx, c, "StopContainer", func(ctx context.Context, s Session) error {
+		return s.StopContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
 
 // RemoveContainer receives a container that the runtime forgets.
-func (s *session) RemoveContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
-	return notify(ctx, s, "RemoveContainer", func(ctx context.Context) error {
-		return s.agent.RemoveContainer(ctx, PodOf(pod), ContainerOf(container))
+func (c *connection) RemoveContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
+	return notify(ctx, c, "RemoveContainer", func(ctx context.Context, s Session) error {
+		return s.RemoveContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }

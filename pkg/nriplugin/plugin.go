@@ -16,10 +16,15 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// Agent is what the events go to: *agent.Agent.
-type Agent interface {
-	Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error)
+// Agent is what learns of connections: *agent.Agent. Connected returns what receives the events of that one connection; Disconnected
+// is called after its last event was received, and for each try to connect that fails.
+type Agent[S Session] interface {
+	Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) S
 	Disconnected(reason error)
+}
+
+// Session receives the events of one connection: *agent.Session.
+type Session interface {
 	Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error)
 	RunPodSandbox(ctx context.Context, pod ledger.Pod) error
 	UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead, limit uint64) error
@@ -58,16 +63,23 @@ type Options struct {
 
 // Plugin keeps one agent connected.
 type Plugin struct {
-	agent Agent
-	opts  Options
+	connected    func(ledger.Runtime, func(context.Context, []ledger.Update) error) Session
+	disconnected func(error)
+	opts         Options
 }
 
 // New returns a plugin that Run connects.
-func New(agent Agent, opts Options) *Plugin {
+func New[S Session](agent Agent[S], opts Options) *Plugin {
 	if opts.Log == nil {
 		opts.Log = logrus.StandardLogger()
 	}
-	return &Plugin{agent: agent, opts: opts}
+	return &Plugin{
+		connected: func(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) Session {
+			return agent.Connected(runtime, apply)
+		},
+		disconnected: agent.Disconnected,
+		opts:         opts,
+	}
 }
 
 // Waiting times between two tries to connect.
@@ -108,8 +120,8 @@ func kindOf(mode fs.FileMode) string {
 // that the runtime launched ends with its connection.
 func (p *Plugin) Run(ctx context.Context) error {
 	if p.opts.Launched {
-		err := newSession(p).run(ctx)
-		p.agent.Disconnected(err)
+		err := newConnection(p).run(ctx)
+		p.disconnected(err)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -118,12 +130,12 @@ func (p *Plugin) Run(ctx context.Context) error {
 	wait, logged := shortestWait, ""
 	for {
 		began := time.Now()
-		err := newSession(p).run(ctx)
+		err := newConnection(p).run(ctx)
 		if ctx.Err() != nil {
-			p.agent.Disconnected(ctx.Err())
+			p.disconnected(ctx.Err())
 			return nil
 		}
-		p.agent.Disconnected(err)
+		p.disconnected(err)
 		if time.Since(began) > lasted {
 			wait, logged = shortestWait, ""
 		}

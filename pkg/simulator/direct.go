@@ -22,23 +22,33 @@ import (
 )
 
 // Agent decides about the pods: *agent.Agent.
-type Agent interface {
-	Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error)
-	Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error)
-	RunPodSandbox(ctx context.Context, pod ledger.Pod) error
-	CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error)
-	StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
-	StopContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
+type Agent[S Session] interface {
+	Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) S
+	decisions
+}
+
+// decisions are what an agent shows, and the claims that it is given.
+type decisions interface {
 	View() *ledger.View
 	Counters() agent.Counters
 	PrepareClaim(ctx context.Context, claim ledger.Claim) error
 }
 
+// Session receives a runtime's events: *agent.Session.
+type Session interface {
+	Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error)
+	RunPodSandbox(ctx context.Context, pod ledger.Pod) error
+	CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error)
+	StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
+	StopContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
+}
+
 // Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
 // containerd does with the plugin's: it puts them into the container's resources and those into its cgroup.
 type Direct struct {
-	agent Agent
-	tree  *cgroups.Tree
+	agent   decisions
+	session Session
+	tree    *cgroups.Tree
 
 	mu         sync.Mutex // held while the agent is asked and for unasked updates, as in containerd
 	pods       map[string]*api.PodSandbox
@@ -47,10 +57,10 @@ type Direct struct {
 }
 
 // Connect returns the runtime of an agent, which it has synchronized: there are no pods yet.
-func Connect(ctx context.Context, decides Agent, tree *cgroups.Tree) (*Direct, error) {
+func Connect[S Session](ctx context.Context, decides Agent[S], tree *cgroups.Tree) (*Direct, error) {
 	d := &Direct{agent: decides, tree: tree, pods: map[string]*api.PodSandbox{}}
-	decides.Connected(ledger.Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true}, d.update)
-	_, err := decides.Synchronize(ctx, nil, nil)
+	d.session = decides.Connected(ledger.Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true}, d.update)
+	_, err := d.session.Synchronize(ctx, nil, nil)
 	return d, err
 }
 
@@ -58,7 +68,7 @@ func Connect(ctx context.Context, decides Agent, tree *cgroups.Tree) (*Direct, e
 func (d *Direct) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.agent.RunPodSandbox(ctx, nriplugin.PodOf(pod)); err != nil {
+	if err := d.session.RunPodSandbox(ctx, nriplugin.PodOf(pod)); err != nil {
 		return err
 	}
 	d.pods[pod.Id] = pod
@@ -69,7 +79,7 @@ func (d *Direct) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 func (d *Direct) CreateContainer(ctx context.Context, container *api.Container) (*rspec.LinuxResources, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	adjustment, err := d.agent.CreateContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container))
+	adjustment, err := d.session.CreateContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container))
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +117,7 @@ func (d *Direct) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.agent.StartContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container)); err != nil {
+	if err := d.session.StartContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container)); err != nil {
 		return err
 	}
 	container.State = api.ContainerState_CONTAINER_RUNNING
@@ -126,7 +136,7 @@ func (d *Direct) StopContainer(ctx context.Context, id string) error {
 	if err := d.tree.RemoveContainer(container); err != nil {
 		return err
 	}
-	return d.agent.StopContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container))
+	return d.session.StopContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container))
 }
 
 // update applies what the agent changes of containers without being asked.

@@ -11,15 +11,17 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
-// decider is an agent that gives every container the same adjustment.
+// decider is an agent and its own session, and gives every container the same adjustment.
 type decider struct {
-	Agent
+	decisions
+	Session
 	adjustment ledger.Adjustment
 	update     func(context.Context, []ledger.Update) error
 }
 
-func (d *decider) Connected(_ ledger.Runtime, update func(context.Context, []ledger.Update) error) {
+func (d *decider) Connected(_ ledger.Runtime, update func(context.Context, []ledger.Update) error) *decider {
 	d.update = update
+	return d
 }
 
 func (d *decider) Synchronize(context.Context, []ledger.Pod, []ledger.Container) ([]ledger.Update, error) {

@@ -1,0 +1,105 @@
+package ledger
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+	"time"
+)
+
+// TestLateEventsDecideNothing has, for each kind of event, one that arrives after what made it late: the end of its connection, a newer
+// event about the same container or pod, or the container's end.
+func TestLateEventsDecideNothing(t *testing.T) {
+	const gi = 1 << 30
+	web := claimPod("web", "")
+	older := web
+	older.ID = "sandbox-before"
+	with := func(id string, limit uint64, epoch, seq uint64) CreateContainer {
+		create := claimed(web, "main", limit)
+		create.Container.ID, create.Container.CgroupsPath = id, web.CgroupParent+"/"+id
+		create.Header = Header{Epoch: epoch, Seq: seq}
+		return create
+	}
+	container := with("one", gi, 0, 0).Container
+	start := func(id string, epoch, seq uint64) StartContainer {
+		return StartContainer{Pod: web, Container: with(id, gi, 0, 0).Container, Header: Header{Epoch: epoch, Seq: seq}}
+	}
+	resize := func(limit uint64, epoch, seq uint64) UpdateContainer {
+		return UpdateContainer{Pod: web, Container: container, To: with("one", limit, 0, 0).Container.Resources, Header: Header{Epoch: epoch, Seq: seq}}
+	}
+	connected := func(epoch uint64) Connected { return Connected{Epoch: epoch} }
+	running := []Event{connected(1), Synchronize{Header: Header{Epoch: 1, Seq: 1}}, with("one", gi, 1, 5), start("one", 1, 6)}
+	second := claimed(web, "second", gi)
+	second.Header = Header{Epoch: 1, Seq: 9}
+	// Two containers whose limits are the pod's share it.
+	shares := append(running, UpdatePod{Pod: web, Limit: gi, Header: Header{Epoch: 1, Seq: 8}}, second)
+	for name, test := range map[string]struct {
+		before []Event
+		late   Event
+		err    error // nil for an event that nobody waits for
+	}{
+		"a list of a connection that has ended":        {append(running, Disconnected{}), Synchronize{Header: Header{Epoch: 1, Seq: 2}}, errSessionOver},
+		"a list of the connection before":              {append(running, connected(2)), Synchronize{Header: Header{Epoch: 1, Seq: 7}}, errSessionOver},
+		"a create of the connection before":            {append(running, connected(2)), with("two", gi, 1, 7), errSessionOver},
+		"a start of the connection before":             {append(running, connected(2)), start("two", 1, 7), errSessionOver},
+		"a resize of the connection before":            {append(running, connected(2)), resize(2*gi, 1, 7), errSessionOver},
+		"a sandbox of the connection before":           {append(running, connected(2)), RunPod{Pod: claimPod("new", ""), Header: Header{Epoch: 1, Seq: 7}}, errSessionOver},
+		"a pod's resize of the connection before":      {append(running, connected(2)), UpdatePod{Pod: web, Limit: 9 * gi, Header: Header{Epoch: 1, Seq: 7}}, errSessionOver},
+		"an end of a resize of the connection before":  {append(running, resize(2*gi, 1, 7), connected(2)), Settled{ID: "one", Header: Header{Epoch: 1, Seq: 8}}, errSessionOver},
+		"a failed resize of the connection before":     {append(running, resize(2*gi, 1, 7), connected(2)), FailUpdate{ID: "one", Header: Header{Epoch: 1, Seq: 7}}, errSessionOver},
+		"a create after the next one":                  {append(running, with("two", gi, 1, 8)), with("one", 2*gi, 1, 7), errOvertaken},
+		"a create after the next one has started":      {append(running, with("two", gi, 1, 8), start("two", 1, 9)), with("late", 2*gi, 1, 7), errOvertaken},
+		"a create after its own end":                   {append(running, EndContainer{ID: "two", Header: Header{Epoch: 1, Seq: 8}}), with("two", 2*gi, 1, 7), errOvertaken},
+		"a start after the next container's create":    {append(running, with("two", gi, 1, 8)), start("one", 1, 7), nil},
+		"a start after its own end":                    {append(running, EndContainer{ID: "one", Header: Header{Epoch: 1, Seq: 8}}), start("one", 1, 7), nil},
+		"a resize after the next one":                  {append(running, resize(2*gi, 1, 8)), resize(3*gi, 1, 7), errOvertaken},
+		"a resize after the next container's create":   {append(running, with("two", gi, 1, 8)), resize(3*gi, 1, 7), errOvertaken},
+		"a resize after its container's end":           {append(running, EndContainer{ID: "one", Header: Header{Epoch: 1, Seq: 8}}), resize(3*gi, 1, 7), errOvertaken},
+		"an end of a resize after the next resize":     {append(running, resize(2*gi, 1, 7), resize(3*gi, 1, 9)), Settled{ID: "one", Header: Header{Epoch: 1, Seq: 8}}, nil},
+		"a failed resize after the next resize":        {append(running, resize(2*gi, 1, 7), resize(3*gi, 1, 9)), FailUpdate{ID: "one", Header: Header{Epoch: 1, Seq: 7}}, nil},
+		"a sandbox after the next one":                 {running, RunPod{Pod: older, Header: Header{Epoch: 1, Seq: 3}}, errOvertaken},
+		"a pod's resize after the next one":            {shares, UpdatePod{Pod: web, Limit: 9 * gi, Header: Header{Epoch: 1, Seq: 7}}, nil},
+		"a look at the pod's limit before its resize":  {shares, ObservedPod{UID: web.UID, ID: web.ID, Revision: 5, Limit: 9 * gi}, nil},
+		"a start after its container's cgroup is gone": {append(running, Presence{There: []Place{{ID: "one"}}}, RunPod{Pod: claimPod("other", ""), Header: Header{Epoch: 1, Seq: 9}}, Presence{Gone: []Place{{ID: "one"}}}), start("one", 1, 7), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "topologyManagerPolicy: single-numa-node")
+			for _, event := range test.before {
+				if err := l.Step(time.Unix(1, 0), event).Err; err != nil {
+					t.Fatal(err)
+				}
+			}
+			before, _ := l.State()
+			pods := l.View().Pods
+			effects := l.Step(time.Unix(2, 0), test.late)
+			if !errors.Is(effects.Err, test.err) {
+				t.Errorf("the error is %v, want %v", effects.Err, test.err)
+			}
+			if after, _ := l.State(); !reflect.DeepEqual(after, before) {
+				t.Errorf("the allocations are\n%+v, they were\n%+v", after, before)
+			}
+			if after := l.View().Pods; !reflect.DeepEqual(after, pods) {
+				t.Errorf("the pods are\n%+v, they were\n%+v", after, pods)
+			}
+			if len(effects.Files)+len(effects.Ended)+len(effects.Over)+len(effects.Updates)+len(effects.Journal) > 0 || !effects.Answer.Empty() {
+				t.Errorf("it has effects: %+v", effects)
+			}
+		})
+	}
+}
+
+// An end names an id that is never used again, so that it is true in every connection.
+func TestAnEndIsNeverLate(t *testing.T) {
+	l := newLedger(t, "topologyManagerPolicy: single-numa-node")
+	web := claimPod("web", "")
+	create := claimed(web, "main", 1<<30)
+	create.Header = Header{Epoch: 1, Seq: 2}
+	l.after(Connected{Epoch: 1}, create, Connected{Epoch: 2}, EndContainer{ID: create.Container.ID, Header: Header{Epoch: 1, Seq: 3}})
+	if c := l.View().Pods[0].Containers[0]; c.State != Stopped {
+		t.Errorf("the container is %s", c.State)
+	}
+	l.after(EndPod{Pod: web})
+	if pods := l.View().Pods; len(pods) > 0 {
+		t.Errorf("the pod lives: %+v", pods[0])
+	}
+}
