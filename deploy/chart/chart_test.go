@@ -74,12 +74,21 @@ func load(t *testing.T) *chart.Chart {
 
 func render(t *testing.T, values string) (string, error) {
 	t.Helper()
+	return renderChart(load(t), read(t, values))
+}
+
+// read reads values as Helm does.
+func read(t *testing.T, values string) chartutil.Values {
+	t.Helper()
 	parsed, err := chartutil.ReadValues([]byte(values))
 	if err != nil {
 		t.Fatal(err)
 	}
-	loaded := load(t)
-	toRender, err := chartutil.ToRenderValues(loaded, parsed,
+	return parsed
+}
+
+func renderChart(loaded *chart.Chart, values chartutil.Values) (string, error) {
+	toRender, err := chartutil.ToRenderValues(loaded, values,
 		chartutil.ReleaseOptions{Name: "nri-memory-manager", Namespace: "kube-system", IsInstall: true}, chartutil.DefaultCapabilities)
 	if err != nil {
 		return "", err
@@ -532,17 +541,15 @@ func TestIconIsInTheRepository(t *testing.T) {
 
 // TestReadme keeps the chart's README: a table of every value with its default and its meaning.
 func TestReadme(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var schema property
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
 	var table bytes.Buffer
 	table.WriteString(readmeHead)
-	rows(&table, "", schema, map[string]any(load(t).Values))
+	for _, v := range documentedValues(t) {
+		text, err := json.Marshal(v.value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&table, "| `%s` | `%s` | %s |\n", v.path, text, v.description)
+	}
 	compareGolden(t, filepath.Join(folder, "README.md"), table.String())
 }
 
@@ -564,21 +571,34 @@ type property struct {
 	Properties  map[string]property
 }
 
-func rows(out *bytes.Buffer, prefix string, p property, defaults map[string]any) {
-	for _, name := range slices.Sorted(maps.Keys(p.Properties)) {
-		child := p.Properties[name]
-		value, ok := defaults[name]
-		if !ok {
-			continue
-		}
-		if inner, isMap := value.(map[string]any); isMap && len(inner) > 0 && len(child.Properties) > 0 {
-			rows(out, prefix+name+".", child, inner)
-			continue
-		}
-		text, err := json.Marshal(value)
-		if err != nil {
-			panic(err)
-		}
-		fmt.Fprintf(out, "| `%s%s` | `%s` | %s |\n", prefix, name, text, child.Description)
+// documentedValue is one of values.yaml. Below it are keys of the user's choice, if any.
+type documentedValue struct {
+	path, description string
+	value             any
+}
+
+// documentedValues are all of values.yaml, with what the schema says of them.
+func documentedValues(t *testing.T) []documentedValue {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
+	if err != nil {
+		t.Fatal(err)
 	}
+	var schema property
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	return schema.values("", load(t).Values)
+}
+
+func (p property) values(prefix string, defaults map[string]any) (all []documentedValue) {
+	for _, name := range slices.Sorted(maps.Keys(defaults)) {
+		child, value := p.Properties[name], defaults[name]
+		if inner, isMap := value.(map[string]any); isMap && len(child.Properties) > 0 {
+			all = append(all, child.values(prefix+name+".", inner)...)
+			continue
+		}
+		all = append(all, documentedValue{prefix + name, child.Description, value})
+	}
+	return all
 }
