@@ -55,9 +55,9 @@ livenessProbe: {periodSeconds: 30}, readinessProbe: {httpGet: {path: /healthz}},
 extraVolumes: [{name: api, secret: {secretName: api}}], extraVolumeMounts: [{name: api, mountPath: /etc/api}], config: {kubeconfig: /etc/api/config},
 metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}}, networkPolicy: {enabled: true, from: [{namespaceSelector: {}}]}}`,
 	"node-groups": `{config: {dryRun: true, memoryThrottlingFactor: 0.8, stallGuard: {step: 0.5}, kubeReserved: {memory: 1Gi}}, requestSource: none, rollbackOnDelete: true,
-networkPolicy: {enabled: true}, nodeGroups: [
+cgroupDriver: cgroupfs, networkPolicy: {enabled: true}, nodeGroups: [
 {name: large, nodeSelector: {size: large, zone: a}, config: {dryRun: false, memoryThrottlingFactor: null, stallGuard: {enabled: false}, requestSources: [kubelet]}},
-{name: gpu, nodeSelector: {gpu: "true"}, config: {requestSources: [apiserver], nodeResourceTopology: {enabled: true}, resourceSlices: {enabled: true}}}]}`,
+{name: gpu, nodeSelector: {gpu: "true"}, cgroupDriver: systemd, config: {requestSources: [apiserver], nodeResourceTopology: {enabled: true}, resourceSlices: {enabled: true}}}]}`,
 	"everything": `{events: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
@@ -388,6 +388,7 @@ func decodeStrictly(t *testing.T, manifests string) {
 func TestWrongValuesAreRefused(t *testing.T) {
 	for values, want := range map[string]string{
 		`{requestSource: api}`:          "requestSource",
+		`{cgroupDriver: cgroup}`:        "cgroupDriver",
 		`{nri: {plugin: {index: "9"}}}`: "index",
 		`{image: {name: ""}}`:           "name",
 		`{resource: {}}`:                "resource",
@@ -407,6 +408,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{config: {annotationRules: [{namespace: a}]}}`:                                    "annotationRules",
 		`{nodeGroups: [{name: a, config: {}}]}`:                                            "nodeSelector",
 		`{nodeGroups: [{name: a, nodeSelector: {}}]}`:                                      "nodeSelector",
+		`{nodeGroups: [{name: a, nodeSelector: {a: b}, cgroupDriver: auto}]}`:              "cgroupDriver",
 		`{nodeGroups: [{name: a, nodeSelector: {a: b}, config: {dryrun: true}}]}`:          "dryrun",
 		`{nodeGroups: [{name: a, nodeSelector: {a: b}}, {name: a, nodeSelector: {a: c}}]}`: `the name "a" is there twice`,
 	} {
@@ -464,6 +466,43 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		argument := strings.Contains(strings.Join(pod.Containers[0].Args, " "), "--kubelet-pods-socket=/host/kubelet-pods-api/")
 		if mounted != want.mount || argument != want.mount {
 			t.Errorf("values %s: the kubelet's pod API is mounted: %t, and asked: %t; want %t", values, mounted, argument, want.mount)
+		}
+	}
+}
+
+// TestSystemdIsMountedWhereItsCgroupDriverIs renders what is mounted below /run on nodes with each cgroup driver: systemd's private
+// socket is root on the node.
+func TestSystemdIsMountedWhereItsCgroupDriverIs(t *testing.T) {
+	const group = `, nodeGroups: [{name: a, nodeSelector: {a: b}, cgroupDriver: `
+	for values, want := range map[string]map[string]bool{
+		`{}`:                       {"": true},
+		`{cgroupDriver: systemd}`:  {"": true},
+		`{cgroupDriver: cgroupfs}`: {"": false},
+		`{systemdSocket: false}`:   {"": false},
+		`{cgroupDriver: cgroupfs` + group + `systemd}]}`:                          {"": false, "-a": true},
+		`{cgroupDriver: systemd` + group + `cgroupfs}]}`:                          {"": true, "-a": false},
+		`{systemdSocket: false` + group + `systemd}]}`:                            {"": false, "-a": false},
+		`{cgroupDriver: cgroupfs, nodeGroups: [{name: a, nodeSelector: {a: b}}]}`: {"": false, "-a": false},
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sets := objects[appsv1.DaemonSet](t, got, "DaemonSet")
+		if len(sets) != len(want) {
+			t.Errorf("values %s: %d DaemonSets, want %d", values, len(sets), len(want))
+		}
+		for unit, mounted := range want {
+			pod := sets["nri-memory-manager"+unit].Spec.Template.Spec
+			mount := slices.ContainsFunc(pod.Containers[0].VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == "/run/systemd" })
+			volume := slices.ContainsFunc(pod.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && v.HostPath.Path == "/run/systemd" })
+			if mount != mounted || volume != mounted {
+				t.Errorf("values %s: nri-memory-manager%s has the volume /run/systemd: %t, and mounts it: %t; want %t", values, unit, volume, mount, mounted)
+			}
+			without := slices.Contains(pod.Containers[0].Args, "--systemd-socket=")
+			if want := strings.Contains(values, "systemdSocket: false"); without != want {
+				t.Errorf("values %s: nri-memory-manager%s is to use no socket: %t, want %t", values, unit, without, want)
+			}
 		}
 	}
 }

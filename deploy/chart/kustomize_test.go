@@ -39,15 +39,17 @@ func TestOverlaysBuildAsBefore(t *testing.T) {
 	}
 }
 
-// TestBothWaysRunTheSamePod keeps the kustomize base and the chart from drifting apart.
+// TestBothWaysRunTheSamePod keeps the kustomizations and the chart from drifting apart.
 func TestBothWaysRunTheSamePod(t *testing.T) {
-	rendered, err := render(t, `{}`)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fromChart, fromBase := daemonSet(t, rendered), daemonSet(t, build(t, "base"))
-	if difference := cmp.Diff(fromChart.Spec.Template.Spec, fromBase.Spec.Template.Spec); difference != "" {
-		t.Errorf("the pod of the chart (-) and of the kustomize base (+) differ:\n%s", difference)
+	for values, kustomization := range map[string]string{`{}`: "base", `{cgroupDriver: cgroupfs}`: "../chart/testdata/cgroupfs"} {
+		rendered, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fromChart, built := daemonSet(t, rendered), daemonSet(t, build(t, kustomization))
+		if difference := cmp.Diff(fromChart.Spec.Template.Spec, built.Spec.Template.Spec); difference != "" {
+			t.Errorf("the pod of the chart with %s (-) and of the kustomization %s (+) differ:\n%s", values, kustomization, difference)
+		}
 	}
 }
 

@@ -114,6 +114,11 @@ func TestUpgradeFromEachRelease(t *testing.T) {
 		further = "rollbackOnDelete: true"
 		config  = `{requestSource: kubelet, systemdSocket: false, config: {dryRun: true}, metrics: {podMonitor: {enabled: true}}, tolerations: []}`
 	)
+	text, err := os.ReadFile("../../docs/installation.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	installation := strings.Join(strings.Fields(string(text)), " ")
 	for version, older := range released(t) {
 		fresh, err := render(t, strings.TrimSuffix(config, "}")+", "+further+"}")
 		if err != nil {
@@ -122,8 +127,11 @@ func TestUpgradeFromEachRelease(t *testing.T) {
 		if got, err := upgrade(t, older, reset, config, further); err != nil || got != fresh {
 			t.Errorf("%s with %s: error %v, or it renders other objects than an installation with these values:\n%s", version, reset, err, got)
 		}
-		if _, err := upgrade(t, older, reuse, config, further); err == nil || !strings.Contains(err.Error(), reset) {
+		_, err = upgrade(t, older, reuse, config, further)
+		if err == nil || !strings.Contains(err.Error(), reset) {
 			t.Errorf("%s with %s: error %v, want one that names %s", version, reuse, err, reset)
+		} else if version == "v0.2.0" && !strings.Contains(installation, strings.Join(strings.Fields(err.Error()), " ")) {
+			t.Errorf("docs/installation.md does not show the error of %s with %s: %v", version, reuse, err)
 		}
 	}
 }

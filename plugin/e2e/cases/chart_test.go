@@ -52,7 +52,7 @@ func TestChartInACluster(t *testing.T) {
 	t.Cleanup(func() {
 		_, _ = c.run("", "helm", "uninstall", daemon, "--namespace", "kube-system", "--wait", "--ignore-not-found")
 	})
-	c.do(append([]string{"helm", "install", "--set", "image.tag=" + setup.Version, "--wait", "--timeout", "12m"}, chart...)...)
+	c.do(append([]string{"helm", "install", "--set", "image.tag=" + setup.Version, "--set", "cgroupDriver=" + string(k.Plan.Driver), "--wait", "--timeout", "12m"}, chart...)...)
 	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=12m")
 
 	pods := []*kubelet.Pod{

@@ -74,7 +74,7 @@ labels:
 {{- toYaml $config }}
 {{- end }}
 
-{{/* What a unit's configuration uses: no sources means all that are there. */}}
+{{/* What a unit uses, by its configuration and its nodes: no sources means all that are there. */}}
 {{- define "nri-memory-manager.uses" -}}
 {{- $config := fromYaml (include "nri-memory-manager.config" .) -}}
 {{- $sources := $config.requestSources | default (list "kubelet" "apiserver") -}}
@@ -84,6 +84,7 @@ events: {{ dig "events" "enabled" false $config }}
 claims: {{ dig "dra" "enabled" false $config }}
 slices: {{ dig "resourceSlices" "enabled" false $config }}
 topology: {{ dig "nodeResourceTopology" "enabled" false $config }}
+systemd: {{ and .Values.systemdSocket (eq (.Group.cgroupDriver | default .Values.cgroupDriver) "systemd") }}
 {{- end }}
 
 {{/* The same of all units together. */}}
