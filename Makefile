@@ -40,6 +40,7 @@ release: ## Build image, tarballs with the systemd unit, SBOMs, packed chart, ku
 run: build ## Build, then send the manifests in testdata/pods through NRI into the plugin on a simulated two-socket machine
 	$(DEMO) --expect-rejected too-large/app testdata/pods/*.yaml
 
+pictures: VERSION := $(shell sed -n 's/^appVersion: //p' deploy/helm/nri-memory-manager/Chart.yaml)# that the chart names, too
 pictures: build ## Take the pictures in docs/page of the page of a real daemon with 3, 60 and 200 pods, in Chromium
 	$(DEMO) --picture docs/page/3-pods-390.png:390x844 --picture docs/page/3-pods-2560.png:2560x700 testdata/pods/[156]-*.yaml >/dev/null
 	$(DEMO) --expect-rejected too-large-0/executor --picture docs/page/light.png:1280x960 --picture docs/page/dark.png:1280x960:dark \

@@ -3,8 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"image/png"
 	"net"
 	"net/http"
@@ -12,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,13 +67,17 @@ func (o options) photograph(ctx context.Context, node *simulator.Node, plugin *p
 	if err := plugin.work(ctx, node.Cgroups); err != nil {
 		return err
 	}
+	document, err := plugin.document(ctx)
+	if err != nil {
+		return err
+	}
 	page, err := plugin.servePage()
 	if err != nil {
 		return err
 	}
 	defer page.Close()
 	for _, p := range o.pictures {
-		if err := p.take(ctx, page.Addr); err != nil {
+		if err := p.take(ctx, page.Addr, document.Version); err != nil {
 			return fmt.Errorf("picture %s: %w", p.file, err)
 		}
 	}
@@ -90,8 +97,8 @@ func (p *plugin) servePage() (*http.Server, error) {
 	return server, nil
 }
 
-// take has the browser draw the page in a window of the picture's size.
-func (p picture) take(ctx context.Context, address string) error {
+// take has the browser draw the page of a version in a window of the picture's size.
+func (p picture) take(ctx context.Context, address, version string) error {
 	file, err := filepath.Abs(p.file)
 	if err != nil {
 		return err
@@ -103,11 +110,11 @@ func (p picture) take(ctx context.Context, address string) error {
 	if _, err := browser.Open(ctx, "http://"+address+"/", flags...); err != nil {
 		return err
 	}
-	return compress(file)
+	return compress(file, version)
 }
 
-// compress writes a PNG anew, smaller than a browser in a hurry does.
-func compress(file string) error {
+// compress writes a PNG again, smaller than a browser in a hurry does, and labelled with the version that it shows.
+func compress(file, version string) error {
 	drawn, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -123,7 +130,16 @@ func compress(file string) error {
 	if small.Len() > maxPicture {
 		return fmt.Errorf("has %d bytes, want at most %d: choose a smaller size", small.Len(), maxPicture)
 	}
-	return os.WriteFile(file, small.Bytes(), 0o644)
+	return os.WriteFile(file, label(small.Bytes(), version), 0o644)
+}
+
+// label notes in a PNG which version of the plugin it shows, so that a test can read it: in a tEXt chunk behind the header.
+func label(picture []byte, version string) []byte {
+	const header = 8 + 25 // the signature and the chunk IHDR
+	chunk := "tEXtSoftware\x00nri-memory-manager " + version
+	out := binary.BigEndian.AppendUint32(slices.Clone(picture[:header]), uint32(len(chunk)-len("tEXt")))
+	out = binary.BigEndian.AppendUint32(append(out, chunk...), crc32.ChecksumIEEE([]byte(chunk)))
+	return append(out, picture[header:]...)
 }
 
 // work plays what the containers' processes and the kernel would do: the processes have touched a part of their memory, on the

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
+	"image"
+	"image/png"
 	"testing"
 )
 
@@ -20,5 +23,20 @@ func TestParsePicture(t *testing.T) {
 		if _, err := parsePicture(text); err == nil || err.Error() != want {
 			t.Errorf("%s: error %v, want %s", text, err, want)
 		}
+	}
+}
+
+// TestLabel decodes a labelled picture, which checks each chunk's length and sum.
+func TestLabel(t *testing.T) {
+	var drawn bytes.Buffer
+	if err := png.Encode(&drawn, image.NewGray(image.Rect(0, 0, 3, 2))); err != nil {
+		t.Fatal(err)
+	}
+	labelled := label(drawn.Bytes(), "v1.2.3")
+	if picture, err := png.Decode(bytes.NewReader(labelled)); err != nil || picture.Bounds() != image.Rect(0, 0, 3, 2) {
+		t.Errorf("the labelled picture cannot be read: %v", err)
+	}
+	if !bytes.Contains(labelled, []byte("tEXtSoftware\x00nri-memory-manager v1.2.3")) {
+		t.Errorf("the label is not in %q", labelled)
 	}
 }
