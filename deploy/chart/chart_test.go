@@ -58,7 +58,7 @@ metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}},
 cgroupDriver: cgroupfs, networkPolicy: {enabled: true}, nodeGroups: [
 {name: large, nodeSelector: {size: large, zone: a}, config: {dryRun: false, memoryThrottlingFactor: null, stallGuard: {enabled: false}, requestSources: [kubelet]}},
 {name: gpu, nodeSelector: {gpu: "true"}, cgroupDriver: systemd, config: {requestSources: [apiserver], nodeResourceTopology: {enabled: true}, resourceSlices: {enabled: true}}}]}`,
-	"everything": `{events: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
+	"everything": `{events: true, recording: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
 }

@@ -29,10 +29,15 @@ import (
 )
 
 // version is what the chart's folder says, so that both render the same.
-const (
-	version = "v0.1.0"
-	commit  = "0123456789abcdef0123456789abcdef01234567"
-)
+var version = func() string {
+	loaded, err := loader.Load("../helm/nri-memory-manager")
+	if err != nil {
+		panic(err)
+	}
+	return loaded.AppVersion()
+}()
+
+const commit = "0123456789abcdef0123456789abcdef01234567"
 
 func build(t *testing.T) map[string][]byte {
 	t.Helper()
@@ -59,7 +64,7 @@ func TestRelease(t *testing.T) {
 	first, second := build(t), build(t)
 	folder := "nri-memory-manager-" + version + "-linux-" + runtime.GOARCH
 	client := "kubectl-memory_manager-" + version + "-linux-" + runtime.GOARCH + ".tar.gz"
-	want := []string{"SHA256SUMS", "image.tar", client, "memory-manager.yaml", "nri-memory-manager-0.1.0.tgz", folder + ".spdx.json", folder + ".tar.gz", "provenance.json"}
+	want := []string{"SHA256SUMS", "image.tar", client, "memory-manager.yaml", "nri-memory-manager-" + version[1:] + ".tgz", folder + ".spdx.json", folder + ".tar.gz", "provenance.json"}
 	if names := slices.Sorted(maps.Keys(first)); !slices.Equal(names, want) {
 		t.Fatalf("a release is %q, want %q", names, want)
 	}
@@ -96,7 +101,7 @@ func TestRelease(t *testing.T) {
 	sh(filepath.Join(downloads, "kubectl"), "./kubectl-memory_manager --version", "kubectl memory-manager version "+version)
 	checkKrew(t, first["memory-manager.yaml"], client, first[client])
 
-	packed, err := loader.LoadArchive(bytes.NewReader(first["nri-memory-manager-0.1.0.tgz"]))
+	packed, err := loader.LoadArchive(bytes.NewReader(first["nri-memory-manager-"+version[1:]+".tgz"]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +235,7 @@ func render(t *testing.T, c *chart.Chart) map[string]string {
 
 // TestChartTakesTheVersionOfTheRelease keeps a release's chart from installing another release's image.
 func TestChartTakesTheVersionOfTheRelease(t *testing.T) {
-	for version, want := range map[string]string{"v1.2.3-rc.1": "1.2.3-rc.1", "bdb28e5-dirty": "0.1.0"} {
+	for version, want := range map[string]string{"v1.2.3-rc.1": "1.2.3-rc.1", "bdb28e5-dirty": version[1:]} {
 		made, err := options{root: "../..", version: version}.packedChart()
 		if err != nil {
 			t.Fatal(err)
