@@ -26,6 +26,8 @@ const (
 	// slack is the share of memory.high by which usage may stand below it and still count as "at" it: the kernel
 	// charges in batches and reclaims a little below the value.
 	slack = 0.05
+	// mostDoublings bounds how often the steps of an episode double.
+	mostDoublings = 8
 	// longestBackoff bounds how far repeated episodes stretch RestoreAfter.
 	longestBackoff = 8
 	// smallestCache is the page cache, in bytes, below which asking for reclaim is not worth the call.
@@ -178,20 +180,23 @@ func (b *Brake) relieve(s Sample) Action {
 	if room < smallestStep {
 		return Action{LookIn: b.settings.Window}
 	}
-	step := b.step(s) << min(b.raises, 8)
+	step := b.step(s)
+	for range min(b.raises, mostDoublings) {
+		step = sum(step, step)
+	}
 	if b.settings.ProactiveReclaim && !b.reclaimed && s.File >= smallestCache {
 		b.reclaimed, b.since = true, Sample{} // what it frees is no step forward of the container
 		return Action{Verb: Reclaim, Bytes: min(step, s.File), LookIn: time.Millisecond}
 	}
-	next := max(b.high, s.Current) + step
+	next := sum(max(b.high, s.Current), step)
 	if b.bounds.Limit > 0 && next >= b.bounds.Limit {
 		next = Unlimited
 	}
 	// What the node can give bounds containers with a limit too: limits may be overcommitted.
-	if most := s.Current + room; min(next, b.limit()) > most {
+	if most := sum(s.Current, room); min(next, b.limit()) > most {
 		next = most
 	}
-	if next < b.high+smallestStep { // it stands below memory.high, and the node gives little
+	if next < sum(b.high, smallestStep) { // it stands below memory.high, and the node gives little
 		return Action{LookIn: b.settings.Window}
 	}
 	b.high, b.raises = next, b.raises+1
@@ -210,13 +215,13 @@ func (b *Brake) calm(s Sample) Action {
 	}
 	b.calmFrom = s.At
 	step := b.step(s)
-	from := min(b.high, max(b.limit(), b.bounds.Computed+step))
+	from := min(b.high, max(b.limit(), sum(b.bounds.Computed, step)))
 	if from == Unlimited { // raised by hand or by an older release: begin where the container stands
-		from = s.Current + step
+		from = sum(s.Current, step)
 	}
 	target := max(b.bounds.Computed, from-min(step, from))
 	// What reclaim cannot take must fit below the new value with half a step to spare, else it would stall again.
-	if fixed := s.Current - min(s.File, s.Current); fixed+step/2 > target {
+	if fixed := s.Current - min(s.File, s.Current); sum(fixed, step/2) > target {
 		return Action{LookIn: wait}
 	}
 	b.high, b.lowered = target, true
@@ -236,11 +241,14 @@ func (b *Brake) limit() uint64 {
 func (b *Brake) step(s Sample) uint64 {
 	ceiling := b.bounds.Limit
 	if ceiling == 0 {
-		ceiling = s.Current + s.NodeAvailable
+		ceiling = sum(s.Current, s.NodeAvailable)
 	}
 	gap := ceiling - min(b.bounds.Computed, ceiling)
 	return max(uint64(float64(gap)*b.settings.Step), smallestStep)
 }
+
+// sum adds bytes and ends at Unlimited: a limit may be any number, also one that means none.
+func sum(a, b uint64) uint64 { return a + min(b, Unlimited-a) }
 
 // Open reports whether an episode is being watched: a trigger fired and calm has not returned.
 func (b *Brake) Open() bool { return !b.since.At.IsZero() || b.reclaimed }

@@ -332,3 +332,33 @@ func TestAnyReadingsKeepTheBounds(t *testing.T) {
 		}
 	}
 }
+
+// A container that stays stopped on a node with room is raised at every look, each time by at least as much as before, until its limit
+// decides: also where the limit is a number that means none.
+func FuzzRaisesGrowUntilTheLimit(f *testing.F) {
+	for _, limit := range []uint64{0, 1, 64 * mib, 1 << 40, 1 << 61, 1 << 62, 1<<63 - 4096, 1<<63 - 1} {
+		for _, step := range []uint16{0, 1, 0x4000, 0xffff} {
+			f.Add(uint64(64*mib), limit, step, uint64(8<<30))
+			f.Add(limit/2, limit, step, uint64(smallestStep))
+			f.Add(limit/2, limit, step, uint64(1<<63-1))
+		}
+	}
+	f.Fuzz(func(t *testing.T, computed, limit uint64, step uint16, available uint64) {
+		settings := defaults
+		settings.ProactiveReclaim, settings.Step = false, (float64(step)+1)/(1<<16)
+		computed, limit, available = computed&(1<<63-1), limit&(1<<63-1), max(available&(1<<63-1), smallestStep) // the kernel counts to 2^63
+		b := NewBrake(settings, Bounds{Computed: computed, Limit: limit}, computed)
+		s := Sample{At: time.Unix(1000, 0), Current: computed, NodeAvailable: available}
+		b.Next(s)
+		for raise, least := 1, uint64(smallestStep); raise <= 40 && b.High() != Unlimited; raise++ {
+			before := b.High()
+			s.At, s.Current = s.At.Add(settings.Stall), before
+			s.FullStall, s.HighEvents = s.FullStall+settings.Stall, s.HighEvents+1
+			action := b.Next(s)
+			if action.Verb != Raise || action.Bytes <= before || action.Bytes != Unlimited && action.Bytes-before < least {
+				t.Fatalf("raise %d: %v to %d from %d, want one by at least %d bytes", raise, action.Verb, action.Bytes, before, least)
+			}
+			least = action.Bytes - before
+		}
+	})
+}
