@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
@@ -60,10 +61,13 @@ type daemon struct {
 	events   *events.Reporter       // nil unless the configuration wants events
 	topology *nodetopology.Exporter // nil unless the configuration wants the export
 	parts    []part                 // the services
+	probes   *probes                // nil without an HTTP server
+	waited   bool                   // another daemon had the state folder
 }
 
-// newDaemon puts a daemon together. Its errors are of input: nothing has been touched yet.
-func newDaemon(options daemonOptions) (d *daemon, err error) {
+// newDaemon puts a daemon together, and waits for its state folder where another one has it. Its errors are of input, or ctx's: nothing
+// has been touched yet.
+func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error) {
 	d = &daemon{options: options, log: options.log}
 	made := d
 	defer func() {
@@ -90,6 +94,14 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if options.metricsAddress != "" {
+		listener, err := admin.ListenTCP(options.metricsAddress)
+		if err != nil {
+			return nil, err
+		}
+		d.log.WithField("address", listener.Addr()).Info("serving metrics and probes")
+		d.probes = serveProbes(listener)
+	}
 	if err := os.MkdirAll(options.stateDir, 0o700); err != nil {
 		d.log.WithError(err).Error("the state folder cannot be made")
 	}
@@ -112,8 +124,7 @@ func newDaemon(options daemonOptions) (d *daemon, err error) {
 		}
 		with.Recorder = d.recorder
 	}
-	d.agent, err = agent.New(with)
-	if err != nil {
+	if err := d.makeAgent(ctx, with); err != nil {
 		return nil, err
 	}
 	d.metrics = metrics.New()
@@ -167,6 +178,9 @@ const closeTimeout = 5 * time.Second
 func (d *daemon) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
+	if d.probes != nil {
+		d.probes.stop()
+	}
 	if d.agent != nil {
 		if err := d.agent.Close(ctx); err != nil {
 			d.log.WithError(err).Error("the last state could not be written")

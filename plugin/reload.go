@@ -43,6 +43,9 @@ func (d *daemon) watchConfig(ctx context.Context) error {
 	if err != nil {
 		d.log.WithError(err).Warn("changes of the configuration file are taken on SIGHUP only")
 	}
+	if d.waited { // it was read before the wait for the state folder, which may be long ago
+		d.reload(ctx, path)
+	}
 	last, _ := os.ReadFile(path)
 	var settled <-chan time.Time
 	for {

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -27,7 +28,8 @@ func newRollbackCommand() *cobra.Command {
 		Short: "Take back everything that the plugin has written on this node",
 		Long: `Rollback restores every cgroup file and systemd property that the plugin has written on this node and that is still
 there, from the journal in its state folder: memory.high to max, memory.min and memory.low to 0, cpuset.mems to what the
-parent has. It is safe while pods run and can be repeated. Stop the plugin first, or it writes again.
+parent has. It is safe while pods run and can be repeated. Stop the plugin first: while one runs with the state folder, nothing is
+restored.
 
 A kubelet with the feature gate MemoryQoS writes memory.min, memory.low and memory.high itself. Its value of a container is
 given back where a request to the runtime has carried it, or where it was found beside ours; its value of a pod, where it stood
@@ -55,6 +57,16 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	if _, err := os.Stat(filepath.Join(o.stateDir, protect.JournalFile)); errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(out, "nothing to restore: %s has no journal of written files\n", o.stateDir)
 		return nil
+	}
+	if !dryRun {
+		store, err := checkpoint.Open(o.stateDir)
+		if err != nil {
+			return failed(err)
+		}
+		defer store.Close()
+		if err := store.Lock(); errors.Is(err, checkpoint.ErrInUse) { // other errors: a file system without locks
+			return failed(fmt.Errorf("nothing was restored: %w: stop it first", err))
+		}
 	}
 	journal, damage, err := protect.OpenJournal(o.stateDir)
 	if err != nil {
@@ -85,13 +97,17 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 // rollbackTimeout bounds the rollback of a daemon that ends, within the 30 s that Kubernetes gives it.
 const rollbackTimeout = 20 * time.Second
 
-// rollback takes everything back when the daemon ends (onTermination: Rollback).
+// rollback takes everything back when the daemon ends (onTermination: Rollback), unless another one goes on with its state folder.
 func (d *daemon) rollback() error {
 	ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 	defer cancel()
 	lines := d.log.WriterLevel(logrus.InfoLevel)
 	defer lines.Close()
 	err := rollback(ctx, d.options.hostOptions, false, lines)
+	if errors.Is(err, checkpoint.ErrInUse) {
+		d.log.WithError(err).Info("the written values are kept for the daemon that has the state folder now")
+		return nil
+	}
 	if d.topology != nil {
 		err = errors.Join(err, d.topology.Delete())
 	}

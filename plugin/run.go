@@ -90,8 +90,12 @@ func (o *runOptions) run(ctx context.Context) error {
 	defer o.lines.Close(logTimeout)
 	o.lines.configure(o.config.Log, o.verbose)
 	limitMemory()
-	d, err := newDaemon(o.daemonOptions)
-	if err != nil {
+	d, err := newDaemon(ctx, o.daemonOptions)
+	switch {
+	case errors.Is(err, context.Canceled): // it waited for its state folder, and has written nothing
+		o.log.Info("nri-memory-manager ends")
+		return nil
+	case err != nil:
 		return err
 	}
 	o.log.WithFields(logrus.Fields{"version": version, "socket": o.socket, "stateDir": o.stateDir, "nodes": len(o.machine.Nodes)}).

@@ -60,13 +60,9 @@ func (d *daemon) services() ([]part, error) {
 	if d.slices != nil {
 		parts = append(parts, d.slices.Run)
 	}
-	if d.options.metricsAddress != "" {
-		listener, err := admin.ListenTCP(d.options.metricsAddress)
-		if err != nil {
-			return nil, err
-		}
-		d.log.WithField("address", listener.Addr()).Info("serving metrics and probes")
-		parts = append(parts, serve(listener, handler))
+	if d.probes != nil {
+		d.probes.show(handler)
+		parts = append(parts, d.probes.run)
 	}
 	if listener, err := admin.ListenUnix(filepath.Join(d.options.stateDir, adminSocket)); err != nil {
 		d.log.WithError(err).Error("status and explain will not find this daemon")

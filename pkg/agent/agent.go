@@ -112,7 +112,8 @@ type Agent struct {
 	next                int                                 // the pod whose containers are looked at next
 }
 
-// New returns an agent that has read its checkpoint. A state folder that cannot be used, or a bad state file, is no
+// New returns an agent that has the state folder for itself and has read its checkpoint. The error is checkpoint.ErrInUse while another
+// process has the folder; nothing in it was read then. A state folder that cannot be used, or a bad state file, is no
 // error: it is logged, it shows in View's conditions, and the state is rebuilt by Synchronize.
 func New(opts Options) (*Agent, error) {
 	if opts.Tree == nil {
@@ -140,6 +141,9 @@ func New(opts Options) (*Agent, error) {
 		highChanged: make(chan struct{}, 1),
 		ancestors:   newAncestors(),
 	}
+	if err := a.lockStateDir(opts.StateDir); err != nil {
+		return nil, err
+	}
 	for _, warning := range resolved.Warnings {
 		a.log.Warn(warning)
 	}
@@ -149,6 +153,9 @@ func New(opts Options) (*Agent, error) {
 	}
 	a.ledger, err = ledger.New(opts.Now(), begin)
 	if err != nil {
+		if a.store != nil {
+			_ = a.store.Close() // it has written nothing
+		}
 		return nil, err
 	}
 	a.outbox.all = true // nothing is known of what an earlier run has written
@@ -182,6 +189,27 @@ func (a *Agent) requestsFile(dir string) string {
 	return filepath.Join(dir, requestsFile)
 }
 
+// lockStateDir opens the state folder and keeps other daemons out of it until Close, or the end of the process: each would lose the
+// other's decisions. The error is checkpoint.ErrInUse only.
+func (a *Agent) lockStateDir(dir string) error {
+	log := a.log.WithField("stateDir", dir)
+	store, err := checkpoint.Open(dir)
+	if err != nil {
+		a.storeError = err.Error()
+		log.WithError(err).Error("the checkpoint cannot be used: allocations are kept in memory only")
+		return nil
+	}
+	switch err := store.Lock(); {
+	case errors.Is(err, checkpoint.ErrInUse):
+		_ = store.Close() // nothing was written
+		return err
+	case err != nil:
+		log.WithError(err).Warn("the state folder cannot be locked: another daemon that uses it would not be noticed")
+	}
+	a.store = store
+	return nil
+}
+
 // openStateDir opens the files in the state folder and restores the checkpoint.
 func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
 	log := a.log.WithField("stateDir", dir)
@@ -191,9 +219,7 @@ func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
 	}
 	a.raises = durable.NewWriter(durable.Options{Path: raisesPath(dir)})
 	a.claims = durable.NewWriter(durable.Options{Path: claimsPath(dir)})
-	if a.store, err = checkpoint.Open(dir); err != nil {
-		a.storeError = err.Error()
-		log.WithError(err).Error("the checkpoint cannot be used: allocations are kept in memory only")
+	if a.store == nil {
 		return
 	}
 	if resolved.Static {
@@ -256,20 +282,21 @@ func logRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
 	log.WithField("entries", report.Restored).Info("state file restored")
 }
 
-// Close writes what is pending and closes the state folder.
+// Close writes what is pending and then leaves the state folder to others.
 func (a *Agent) Close(ctx context.Context) error {
 	var errs []error
 	if a.writer != nil {
 		errs = append(errs, a.writer.Close(ctx))
 	}
-	if a.store != nil {
-		errs = append(errs, a.store.Close())
-	}
 	errs = append(errs, a.closeProtector(ctx))
 	if a.journal != nil {
 		errs = append(errs, a.journal.Close(ctx))
 	}
-	return errors.Join(append(errs, a.raises.Close(ctx), a.claims.Close(ctx))...)
+	errs = append(errs, a.raises.Close(ctx), a.claims.Close(ctx))
+	if a.store != nil {
+		errs = append(errs, a.store.Close())
+	}
+	return errors.Join(errs...)
 }
 
 // systemdTimeout is how long systemd has to confirm the last values, of the time that Close has.

@@ -108,6 +108,9 @@ func benchmarkCycle(b *testing.B, nodes, existing, types int) {
 func benchWriter(b *testing.B) (*Store, *Writer) {
 	b.Helper()
 	store, err := Open(benchFolder(b))
+	if err == nil {
+		err = store.Lock()
+	}
 	if err != nil {
 		b.Fatal(err)
 	}

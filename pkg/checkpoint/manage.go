@@ -19,8 +19,11 @@ func Import(store *Store, file File, force bool) (kept string, err error) {
 	if file.Policy != PolicyStatic {
 		return "", fmt.Errorf("policyName is %q: there is nothing to take over, want %q", file.Policy, PolicyStatic)
 	}
-	if err := store.Lock(); err != nil {
+	switch err := store.Lock(); {
+	case errors.Is(err, ErrInUse):
 		return "", fmt.Errorf("%w: stop it first", err)
+	case err != nil:
+		return "", err
 	}
 	there, err := ReadFile(store.Path())
 	empty := errors.Is(err, fs.ErrNotExist) || err == nil && len(there.State.Entries) == 0

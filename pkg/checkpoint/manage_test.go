@@ -64,12 +64,10 @@ func TestImport(t *testing.T) {
 
 func TestImportDoesNotWriteUnderARunningPlugin(t *testing.T) {
 	dir := t.TempDir()
-	running := openStore(t, dir)
-	w := NewWriter(running)
-	if _, err := Import(openStore(t, dir), File{Policy: PolicyStatic}, true); !errors.Is(err, ErrInUse) || !strings.HasSuffix(err.Error(), ": stop it first") {
-		t.Error(err)
+	if err := openStore(t, dir).Lock(); err != nil {
+		t.Fatal(err)
 	}
-	if err := w.Close(within(t)); err != nil {
+	if _, err := Import(openStore(t, dir), File{Policy: PolicyStatic}, true); !errors.Is(err, ErrInUse) || !strings.HasSuffix(err.Error(), ": stop it first") {
 		t.Error(err)
 	}
 }

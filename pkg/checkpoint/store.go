@@ -71,18 +71,27 @@ func (s *Store) Path() string { return filepath.Join(s.dir, FileName) }
 // ErrInUse is the error of Lock when another process has the folder.
 var ErrInUse = errors.New("another nri-memory-manager is running with this state folder")
 
-// Lock keeps the folder for this process until Close: two writers would each lose the other's decisions.
+// Lock keeps the folder for this process until Close, or its end: two writers would each lose the other's decisions. The error is
+// ErrInUse while another process has it.
 func (s *Store) Lock() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.lock()
-	s.locked = err == nil
-	return err
+	if err := s.openFolder(); err != nil {
+		return err
+	}
+	if err := s.lock(); err != nil {
+		return err
+	}
+	s.locked = true
+	return s.openFolder() // it may have been replaced before it was locked
 }
 
 func (s *Store) lock() error {
 	switch err := s.folder.Lock(); {
 	case errors.Is(err, unix.EWOULDBLOCK):
+		if pid := s.folder.Holder(); pid > 0 {
+			return fmt.Errorf("%s: %w: process %d", s.dir, ErrInUse, pid)
+		}
 		return fmt.Errorf("%s: %w", s.dir, ErrInUse)
 	case err != nil:
 		return fmt.Errorf("locking the state folder: %w", err)

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -178,14 +179,40 @@ func TestFolderIsLockedOnce(t *testing.T) {
 	if err := first.Lock(); err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Lock(); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), dir) {
-		t.Fatalf("a second lock: %v", err)
+	want := fmt.Sprintf("%s: another nri-memory-manager is running with this state folder: process %d", dir, os.Getpid())
+	if err := second.Lock(); !errors.Is(err, ErrInUse) || err.Error() != want {
+		t.Fatalf("a second lock: %v, want %s", err, want)
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if err := second.Lock(); err != nil {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A folder that was replaced between its opening and its lock is not the one that the lock is for.
+func TestFolderThatIsReplacedBeforeItIsLocked(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	store := openStore(t, dir)
+	if err := os.Rename(dir, dir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	other := openStore(t, dir)
+	if err := other.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Lock(); !errors.Is(err, ErrInUse) {
+		t.Errorf("the folder that was moved away is locked: %v", err)
+	}
+	if err := other.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Lock(); err != nil {
+		t.Error(err)
+	}
+	if err := openStore(t, dir).Lock(); !errors.Is(err, ErrInUse) {
+		t.Errorf("the new folder is not locked: %v", err)
 	}
 }
 

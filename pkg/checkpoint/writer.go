@@ -24,10 +24,8 @@ type Writer struct {
 	begun   bool     // encoder has a state
 }
 
-// NewWriter starts a writer. The caller stops it with Close. It takes the store's lock when that is free, so that Import
-// does not write under it; a caller that must be alone calls Store.Lock before.
+// NewWriter starts a writer for a store that the caller has locked. The caller stops it with Close.
 func NewWriter(store *Store) *Writer {
-	_ = store.Lock()
 	return &Writer{
 		file:    durable.NewWriter(durable.Options{Path: store.Path(), Write: store.write}),
 		encoder: newEncoder(PolicyStatic),

@@ -2,8 +2,12 @@ package durable
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,6 +57,24 @@ func (f *Folder) Lock() error {
 	}
 	f.locked = true
 	return nil
+}
+
+// Holder returns the process that has the folder's lock, and 0 where that cannot be known: a process in another PID namespace is not in
+// /proc/locks.
+func (f *Folder) Holder() int {
+	text, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		return 0
+	}
+	place := fmt.Sprintf("%02x:%02x:%d", unix.Major(f.dev), unix.Minor(f.dev), f.ino)
+	for line := range strings.Lines(string(text)) { // "1: FLOCK  ADVISORY  WRITE 4711 fe:00:9977874 0 EOF"
+		fields := strings.Fields(line)
+		if len(fields) > 5 && fields[1] == "FLOCK" && fields[5] == place {
+			pid, _ := strconv.Atoi(fields[4])
+			return max(pid, 0)
+		}
+	}
+	return 0
 }
 
 // Close closes the folder, and gives up its lock.

@@ -26,6 +26,9 @@ func TestALockedFolder(t *testing.T) {
 	if !errors.Is(err, unix.EWOULDBLOCK) || err.Error() != "flock "+dir+": resource temporarily unavailable" {
 		t.Errorf("a second lock: %v", err)
 	}
+	if got := second.Holder(); got != os.Getpid() {
+		t.Errorf("process %d has the lock, want %d", got, os.Getpid())
+	}
 	// What a crash has left, and what another process has open, is written over.
 	other, err := os.Create(filepath.Join(dir, "file.tmp"))
 	must(t, err)
@@ -38,6 +41,9 @@ func TestALockedFolder(t *testing.T) {
 		t.Errorf("%q, %v", content, err)
 	}
 	must(t, first.Close())
+	if got := second.Holder(); got != 0 {
+		t.Errorf("process %d has the lock that is free", got)
+	}
 	if err := second.Lock(); err != nil {
 		t.Errorf("after the first has closed it: %v", err)
 	}
