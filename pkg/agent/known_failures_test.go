@@ -1,0 +1,617 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+)
+
+// A known failure is a behaviour that is wrong today and has a test that says what is right. The test runs with all others, is expected to
+// fail, and is expected to fail in exactly the way that is written down beside it. So the build stays green while the defect is there,
+// and breaks in three cases:
+//
+//   - A known failure passes. Somebody has repaired it: empty its "seen", and it is an ordinary test from then on.
+//   - A known failure fails in another way. It has become another defect, or its test does not test what it should any more.
+//   - A behaviour that is right fails. That is what every test is for.
+//
+// Known failures are for defects that a later change repairs, found before it was made. A behaviour that was right never becomes one.
+
+// behaviour is one thing that the agent does, seen from outside: the runtime's events go in, and answers, allocations and files come out.
+type behaviour struct {
+	name  string
+	right string // what is right, in a sentence
+	seen  string // how it fails today, in the words of its test; "" where it is right
+	run   func(t testing.TB)
+}
+
+// What several of them are known to fail with.
+const (
+	allocatedTwice = `the node of the app container is "1", want "0"; allocated is "10240 10240", want "10240 0"`
+	sidecarIdle    = `allocated for both is "6144 0", want "10240 0"`
+	unpinned       = `the nodes of the app container are "", want "0"`
+)
+
+var behaviours = slices.Concat(refusals, moves, sandboxes, initContainers, shortContainers, listedContainers, otherWriters, podLimits)
+
+func TestKnownFailures(t *testing.T) {
+	names := map[string]bool{}
+	for _, b := range behaviours {
+		if names[b.name] {
+			t.Errorf("two behaviours are named %q", b.name)
+		}
+		names[b.name] = true
+		t.Run(b.name, func(t *testing.T) {
+			if wrong := b.judge(attempt(t, b.run)); wrong != "" {
+				t.Error(wrong)
+			}
+		})
+	}
+}
+
+// judge compares how a behaviour has failed ("" is not at all) with how it is known to fail.
+func (b behaviour) judge(failure string) (wrong string) {
+	switch {
+	case failure == b.seen:
+		return ""
+	case b.seen == "":
+		return fmt.Sprintf("%s\nright is: %s", failure, b.right)
+	case failure == "":
+		return fmt.Sprintf("a known failure passes now: empty its \"seen\".\nright is: %s", b.right)
+	}
+	return fmt.Sprintf("a known failure fails in another way.\n  known: %s\n  now:   %s\nright is: %s", b.seen, failure, b.right)
+}
+
+func TestHowKnownFailuresAreJudged(t *testing.T) {
+	for name, test := range map[string]struct {
+		seen string
+		run  func(t testing.TB)
+		want string
+	}{
+		"right":             {"", func(testing.TB) {}, ""},
+		"a new failure":     {"", func(t testing.TB) { t.Error("wrong") }, "wrong\nright is: R"},
+		"known":             {"wrong", func(t testing.TB) { t.Errorf("wro%s", "ng") }, ""},
+		"known, and passes": {"wrong", func(testing.TB) {}, "a known failure passes now: empty its \"seen\".\nright is: R"},
+		"another failure": {"wrong", func(t testing.TB) { t.Fatal("bad") },
+			"a known failure fails in another way.\n  known: wrong\n  now:   bad\nright is: R"},
+		"one more failure": {"wrong", func(t testing.TB) { t.Error("wrong"); t.Fatalf("ba%s", "d") },
+			"a known failure fails in another way.\n  known: wrong\n  now:   wrong; bad\nright is: R"},
+		"nothing after a fatal one": {"wrong", func(t testing.TB) { t.Fatal("wrong"); t.Error("bad") }, ""},
+		"it ends by itself":         {"", func(t testing.TB) { t.FailNow() }, "it has failed without a text\nright is: R"},
+		"it is skipped":             {"", func(t testing.TB) { t.Skip("not here") }, "skipped: not here\nright is: R"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := behaviour{right: "R", seen: test.seen}
+			if got := b.judge(attempt(t, test.run)); got != test.want {
+				t.Errorf("got  %q\nwant %q", got, test.want)
+			}
+		})
+	}
+}
+
+// trial takes the failures of a behaviour in place of its test.
+type trial struct {
+	testing.TB
+	mu       sync.Mutex
+	failures []string
+}
+
+// attempt runs a behaviour and returns its failures, "" where there were none.
+func attempt(t testing.TB, run func(testing.TB)) string {
+	tried := &trial{TB: t}
+	done := make(chan struct{})
+	go func() { // a goroutine of its own, for FailNow ends it
+		defer close(done)
+		run(tried)
+	}()
+	<-done
+	tried.mu.Lock()
+	defer tried.mu.Unlock()
+	return strings.Join(tried.failures, "; ")
+}
+
+func (t *trial) fail(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failures = append(t.failures, text)
+}
+
+func (t *trial) end(text string) {
+	t.fail(text)
+	runtime.Goexit()
+}
+
+func (t *trial) Error(args ...any)                 { t.fail(strings.TrimSuffix(fmt.Sprintln(args...), "\n")) }
+func (t *trial) Errorf(format string, args ...any) { t.fail(fmt.Sprintf(format, args...)) }
+func (t *trial) Fatal(args ...any)                 { t.end(strings.TrimSuffix(fmt.Sprintln(args...), "\n")) }
+func (t *trial) Fatalf(format string, args ...any) { t.end(fmt.Sprintf(format, args...)) }
+func (t *trial) Fail()                             { t.fail("it has failed without a text") }
+func (t *trial) FailNow()                          { t.end("it has failed without a text") }
+func (t *trial) Skip(args ...any) {
+	t.end("skipped: " + strings.TrimSuffix(fmt.Sprintln(args...), "\n"))
+}
+func (t *trial) Skipf(format string, args ...any) { t.end("skipped: " + fmt.Sprintf(format, args...)) }
+func (t *trial) SkipNow()                         { t.end("skipped") }
+
+func (t *trial) Failed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.failures) > 0
+}
+
+// oneNode has each container on one NUMA node, which has 14.5Gi for them.
+const oneNode = "topologyManagerPolicy: single-numa-node\nguaranteedHeadroom: 0\n"
+
+// accepted fails the behaviour where a request of the runtime is refused. The text of the error is logged and not compared.
+func (n *node) accepted(what string, err error) {
+	n.Helper()
+	if err != nil {
+		n.Log(err)
+		n.Errorf("%s is refused", what)
+	}
+}
+
+// mustRefuse ends the behaviour where what should come first has not: without it nothing is shown.
+func (n *node) mustRefuse(what string, err error) {
+	n.Helper()
+	if err == nil {
+		n.Fatalf("%s is not refused: nothing is shown", what)
+	}
+}
+
+func (n *node) must(err error) {
+	n.Helper()
+	if err != nil {
+		n.Fatal(err)
+	}
+}
+
+// tryCreate creates a container and does not have it run.
+func (n *node) tryCreate(p Pod, c Container) error {
+	n.Helper()
+	_, err := n.CreateContainer(context.Background(), p, c)
+	return err
+}
+
+func (n *node) tryUpdate(p Pod, c Container, to Resources) error {
+	n.Helper()
+	_, err := n.UpdateContainer(context.Background(), p, c, to)
+	return err
+}
+
+// claimOn is a claim of another pod.
+func claimOn(numaNode int, bytes uint64) ledger.Claim {
+	return ledger.Claim{UID: "uid", Namespace: "default", Name: "big", Pods: []string{"other"}, Parts: []ledger.ClaimPart{
+		{Request: "mem", Node: numaNode, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}},
+	}}
+}
+
+// A resize that was refused is decided again when memory has come.
+var refusals = []behaviour{
+	{
+		name:  "a resize refused while a claim had the memory",
+		right: "it is accepted once the claim has ended: the kubelet tries it every second",
+		seen:  "the resize is refused",
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode+"dra: {enabled: true, share: 10%}")
+			n.sync(nil, nil)
+			db := n.pod("db", memoryqos.Guaranteed)
+			c := n.launch(db, ofPod(db, "app", 4*gi))
+			n.must(n.PrepareClaim(context.Background(), claimOn(0, 8*gi)))
+			n.mustRefuse("the resize beside the claim", n.tryUpdate(db, c, to(10*gi)))
+			n.must(n.UnprepareClaim(context.Background(), "uid"))
+			n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
+		},
+	},
+	{
+		name:  "a resize refused after a restart, while a claim had the memory",
+		right: "it is accepted once the claim has ended, however short the plugin has run",
+		seen:  "the resize is refused",
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode+"dra: {enabled: true, share: 10%}")
+			n.sync(nil, nil)
+			db := n.pod("db", memoryqos.Guaranteed)
+			c := n.launch(db, ofPod(db, "app", 4*gi))
+			n.must(n.PrepareClaim(context.Background(), claimOn(0, 8*gi)))
+			n.restart()
+			n.sync([]Pod{db}, []Container{c})
+			n.mustRefuse("the resize beside the claim", n.tryUpdate(db, c, to(10*gi)))
+			n.must(n.UnprepareClaim(context.Background(), "uid"))
+			n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
+		},
+	},
+	{
+		name:  "a resize refused while a pod had the memory",
+		right: "it is accepted once the pod has ended",
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode)
+			n.sync(nil, nil)
+			db, other := n.pod("db", memoryqos.Guaranteed), n.pod("other", memoryqos.Guaranteed)
+			c := n.launch(db, ofPod(db, "app", 4*gi))
+			neighbor := n.launch(other, ofPod(other, "app", 8*gi))
+			n.mustRefuse("the resize beside the pod", n.tryUpdate(db, c, to(10*gi)))
+			n.must(n.StopContainer(context.Background(), other, neighbor))
+			n.rmdir(other.CgroupParent)
+			n.must(n.StopPodSandbox(context.Background(), other))
+			n.passes(time.Hour)
+			n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
+		},
+	},
+}
+
+// A container that another one makes room for.
+var moves = []behaviour{
+	{
+		name:  "a create for which a container is moved, whose pages stay",
+		right: "it waits until the pages have left the node, and fails where they have not before the runtime's deadline",
+		seen:  "it was created on node 0, where 3Gi of the moved container still are",
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode+"dissolveGroups: true\n")
+			n.sync(nil, nil)
+			first, small, second := n.pod("first", memoryqos.Guaranteed), n.pod("small", memoryqos.Guaranteed), n.pod("second", memoryqos.Guaranteed)
+			n.launch(first, ofPod(first, "app", 10*gi))
+			c := n.launch(small, ofPod(small, "app", 3*gi))
+			n.launch(second, ofPod(second, "app", 11*gi))
+			n.want("the node of the container in the way", n.blocks("small", "app").String(), "0")
+			n.uses(c, [2]uint64{3 * gi, 0}, [2]uint64{}) // whatever is written to its cpuset.mems
+			n.reconcile(context.Background())
+			large := n.pod("large", memoryqos.Guaranteed)
+			// The deadline is the runtime's. It ends the wait of a create that waits; one that does not is wrong whenever it answers.
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			answer, err := n.CreateContainer(ctx, large, ofPod(large, "app", 4*gi))
+			n.want("the node to which the container in the way is moved", n.blocks("small", "app").String(), "1")
+			if err == nil {
+				n.Errorf("it was created on node %s, where 3Gi of the moved container still are", answer.CpusetMems)
+			}
+		},
+	},
+}
+
+// A pod's sandbox is restarted, and the old one is removed later.
+var sandboxes = []behaviour{
+	oldSandbox("an old sandbox with a lower id than the new one's", "a-sandbox", ""),
+	oldSandbox("an old sandbox with a higher id than the new one's", "z-sandbox",
+		`allocated is "0 0", want "12288 0"; the next start of the container is refused`),
+	{
+		name:  "a sandbox that is restarted",
+		right: "the pod keeps its memory: its cgroup is there all the time, and so is the pod",
+		seen:  "a pod that waited has the memory of one that lives; the container of the living pod is refused",
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode)
+			n.sync(nil, nil)
+			db, other, waiting := n.pod("db", memoryqos.Guaranteed), n.pod("other", memoryqos.Guaranteed), n.pod("waiting", memoryqos.Guaranteed)
+			c := n.launch(db, ofPod(db, "app", 12*gi))
+			n.launch(other, ofPod(other, "app", 12*gi))
+			n.mustRefuse("a third container of 12Gi", n.tryCreate(waiting, ofPod(waiting, "app", 12*gi)))
+			n.must(n.StopContainer(context.Background(), db, c))
+			n.must(n.StopPodSandbox(context.Background(), db))
+			if n.tryCreate(waiting, ofPod(waiting, "app", 12*gi)) == nil {
+				n.Error("a pod that waited has the memory of one that lives")
+			}
+			db.ID = "db-sandbox-2"
+			n.must(n.RunPodSandbox(context.Background(), db))
+			n.accepted("the container of the living pod", n.tryCreate(db, again(db, c)))
+		},
+	},
+}
+
+// again is the next container of the same name.
+func again(p Pod, c Container) Container {
+	next := ofPod(p, c.Name, uint64(*c.Resources.MemoryLimit))
+	next.ID, next.CgroupsPath = next.ID+"-2", next.CgroupsPath+"-2"
+	return next
+}
+
+// oldSandbox is a pod whose containers have all crashed when the runtime connects again. It lists the pod's newest sandbox and one that has
+// ended, and then the kubelet removes the latter.
+func oldSandbox(name, id, seen string) behaviour {
+	return behaviour{
+		name:  name,
+		right: "its removal changes nothing of the pod, which lives in the newer one",
+		seen:  seen,
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode)
+			n.sync(nil, nil)
+			db := n.pod("db", memoryqos.Guaranteed)
+			db.ID = "m-sandbox"
+			old := db
+			old.ID = id
+			c := n.launch(db, ofPod(db, "app", 12*gi))
+			n.must(n.StopContainer(context.Background(), db, c))
+			n.Disconnected(nil)
+			n.Connected(n.runtime, n.apply)
+			n.sync([]Pod{db, old}, nil)
+			n.want("allocated before the removal", n.allocated(), "12288 0")
+			n.must(n.RemovePodSandbox(context.Background(), old))
+			n.want("allocated", n.allocated(), "12288 0")
+			for _, other := range []string{"x", "y"} { // one of them has room
+				pod := n.pod(other, memoryqos.Guaranteed)
+				_ = n.tryCreate(pod, ofPod(pod, "app", 12*gi))
+			}
+			n.accepted("the next start of the container", n.tryCreate(db, again(db, c)))
+		},
+	}
+}
+
+// An init container leaves its memory to the pod's other containers, as soon as its role is known and it has ended.
+var initContainers = []behaviour{
+	reuse("an init container that ends", "", (*begun).end),
+	reuse("an init container that ends before a restart", allocatedTwice, func(r *begun) { r.end(); r.restart() }),
+	reuse("an init container that ends after a restart", "", func(r *begun) { r.restart(r.first); r.end() }),
+	reuse("an init container that ends before a claim", allocatedTwice, func(r *begun) { r.end(); r.claim() }),
+	reuse("an init container that ends after a claim", allocatedTwice, func(r *begun) { r.claim(); r.end() }),
+	reuse("an init container that ends before a reload", allocatedTwice, func(r *begun) { r.end(); r.reload() }),
+	reuse("an init container that ends after a reload", allocatedTwice, func(r *begun) { r.reload(); r.end() }),
+	{
+		name:  "an init container whose role is learnt after its app container was created",
+		right: "what it has beyond the app container is free then: nothing of the pod needs it",
+		seen:  `allocated is "11264 10240", want "1024 10240"; the next pod is refused`,
+		run: func(t testing.TB) {
+			api := &podAPI{}
+			n := newNode(t, oneNode, func(n *node) { n.providers = []podinfo.Provider{api} })
+			n.sync(nil, nil)
+			n.background()
+			api.listening(t)
+			db := n.pod("db", memoryqos.Guaranteed)
+			n.launch(db, ofPod(db, "proxy", gi))
+			init := n.launch(db, ofPod(db, "init", 10*gi))
+			n.must(n.StopContainer(context.Background(), db, init))
+			n.launch(db, ofPod(db, "app", 10*gi))
+			n.want("allocated before the role is known", n.allocated(), "11264 10240")
+			api.say(guaranteedSpec(db, of("proxy", memoryqos.Sidecar, gi), of("init", memoryqos.Init, 10*gi), of("app", memoryqos.App, 10*gi)))
+			eventually(t, "the pod is known", func() bool { return n.containerView(db, "proxy").Kind == memoryqos.Sidecar })
+			n.want("allocated", n.allocated(), "1024 10240")
+			next := n.pod("next", memoryqos.Guaranteed)
+			n.accepted("the next pod", n.tryCreate(next, ofPod(next, "app", 10*gi)))
+		},
+	},
+	besideSidecar("an init container beside a sidecar", "", func(*begun) {}),
+	besideSidecar("an init container beside a sidecar that was there before a restart", "", func(r *begun) { r.restart(r.first) }),
+	besideSidecar("an init container beside a sidecar that was there before a claim", sidecarIdle, (*begun).claim),
+	besideSidecar("an init container beside a sidecar that was there before a reload", sidecarIdle, (*begun).reload),
+}
+
+func of(name string, kind memoryqos.Kind, bytes uint64) podinfo.Container {
+	return podinfo.Container{Name: name, Kind: kind, Request: bytes, Limit: bytes, Guaranteed: true}
+}
+
+func guaranteedSpec(p Pod, containers ...podinfo.Container) *podinfo.Pod {
+	return spec(p, memoryqos.Guaranteed, containers...)
+}
+
+// begun is a pod whose first container runs, and what may happen before the next one is created.
+type begun struct {
+	*node
+	pod   Pod
+	first Container
+}
+
+func begin(t testing.TB, first string, containers ...podinfo.Container) *begun {
+	api := &podAPI{}
+	n := newNode(t, oneNode+"dra: {enabled: true, share: 10%}", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n.sync(nil, nil)
+	db := n.pod("db", memoryqos.Guaranteed)
+	api.say(guaranteedSpec(db, containers...))
+	return &begun{node: n, pod: db, first: n.launch(db, ofPod(db, first, containers[0].Limit))}
+}
+
+func (r *begun) end()   { r.must(r.StopContainer(context.Background(), r.pod, r.first)) }
+func (r *begun) claim() { r.must(r.PrepareClaim(context.Background(), claimOn(1, 2*gi))) }
+
+// reload changes what the nodes have for pods.
+func (r *begun) reload() { r.reconfigure(oneNode + "dra: {enabled: true, share: 15%}") }
+
+func (r *begun) restart(running ...Container) {
+	r.node.restart()
+	r.sync([]Pod{r.pod}, running)
+}
+
+// reuse has an init container of 10Gi, and an app container of 10Gi later.
+func reuse(name, seen string, between func(*begun)) behaviour {
+	return behaviour{
+		name:  name,
+		right: "its app container has its memory, and no more is allocated for the pod",
+		seen:  seen,
+		run: func(t testing.TB) {
+			r := begin(t, "init", of("init", memoryqos.Init, 10*gi), of("app", memoryqos.App, 10*gi))
+			between(r)
+			r.launch(r.pod, ofPod(r.pod, "app", 10*gi))
+			r.want("the node of the app container", r.blocks("db", "app").String(), "0")
+			r.want("allocated", r.allocated(), "10240 0")
+		},
+	}
+}
+
+// besideSidecar has a sidecar of 4Gi that runs, and an init container of 6Gi later.
+func besideSidecar(name, seen string, between func(*begun)) behaviour {
+	return behaviour{
+		name:  name,
+		right: "it has memory of its own: a sidecar runs on and uses its own",
+		seen:  seen,
+		run: func(t testing.TB) {
+			r := begin(t, "proxy", of("proxy", memoryqos.Sidecar, 4*gi), of("init", memoryqos.Init, 6*gi), of("app", memoryqos.App, gi))
+			between(r)
+			r.launch(r.pod, ofPod(r.pod, "init", 6*gi))
+			r.want("allocated for both", r.allocated(), "10240 0")
+		},
+	}
+}
+
+// A container was resized while the plugin was away, and the node of its memory has no room for all of it.
+var shortContainers = []behaviour{
+	whileShort("a change of the CPUs of a container that is short of memory",
+		"it asks for no memory, and is not refused", "the update is refused", Resources{CPUs: "0-3"}),
+	whileShort("a lower limit for a container that is short of memory",
+		"it asks for less, and is not refused", "the update is refused", to(11*gi)),
+	whileShort("the limit that a container has that is short of memory",
+		"it asks for nothing more, and is not refused", "the update is refused", to(12*gi)),
+}
+
+func whileShort(name, right, seen string, update Resources) behaviour {
+	return behaviour{name: name, right: right, seen: seen, run: func(t testing.TB) {
+		n := newNode(t, oneNode)
+		n.sync(nil, nil)
+		db, other := n.pod("db", memoryqos.Guaranteed), n.pod("other", memoryqos.Guaranteed)
+		c, neighbor := n.launch(db, ofPod(db, "app", 4*gi)), n.launch(other, ofPod(other, "app", 8*gi))
+		n.Disconnected(nil)
+		c.Resources = c.Resources.Updated(to(12 * gi))
+		n.writeFile(c.CgroupsPath, "memory.max", bytesOf(12*gi))
+		n.Connected(n.runtime, n.apply)
+		n.sync([]Pod{db, other}, []Container{c, neighbor})
+		if len(n.containerView(db, "app").Short) == 0 {
+			n.Fatal("it is not short of memory: nothing is shown")
+		}
+		n.accepted("the update", n.tryUpdate(db, c, update))
+	}}
+}
+
+// A container lives as long as it has processes, whatever the runtime's list says of it.
+var listedContainers = []behaviour{
+	listed("a container that the runtime lists as running", "it is protected", "", Running),
+	listed("a container that the runtime lists in no state that it knows", "it is protected: it has a cgroup with processes",
+		`memory.min is "", want "4294967296"; cpuset.mems is "", want "0"`, Unknown),
+	{
+		name:  "a running container that the runtime does not list",
+		right: "it stays protected: it has a cgroup with processes",
+		seen:  `memory.min while it is not listed is "0", want "4294967296"`,
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode)
+			n.sync(nil, nil)
+			db := n.pod("db", memoryqos.Guaranteed)
+			c := n.launch(db, ofPod(db, "app", 4*gi))
+			n.writeFile(c.CgroupsPath, "cgroup.events", "populated 1\nfrozen 0")
+			n.reconcile(context.Background())
+			n.want("memory.min", n.file(c.CgroupsPath, "memory.min"), bytesOf(4*gi))
+			n.Disconnected(nil)
+			n.Connected(n.runtime, n.apply)
+			n.sync([]Pod{db}, nil)
+			n.passes(6 * time.Minute)
+			n.want("memory.min while it is not listed", n.file(c.CgroupsPath, "memory.min"), bytesOf(4*gi))
+		},
+	},
+}
+
+// passes moves the clock on and has everything done that is done every minute.
+func (n *node) passes(d time.Duration) {
+	n.Helper()
+	for ; d > 0; d -= time.Minute {
+		n.clock.add(time.Minute)
+		n.work(context.Background())
+		n.reconcile(context.Background())
+	}
+}
+
+// listed is a container that was there before the plugin. The runtime cannot apply updates of it.
+func listed(name, right, seen string, state State) behaviour {
+	return behaviour{name: name, right: right, seen: seen, run: func(t testing.TB) {
+		n := newNode(t, oneNode)
+		db := n.pod("db", memoryqos.Guaranteed)
+		c := ofPod(db, "app", 4*gi)
+		n.mkdir(c.CgroupsPath)
+		n.writeFile(c.CgroupsPath, "memory.max", bytesOf(4*gi))
+		n.writeFile(c.CgroupsPath, "cgroup.events", "populated 1\nfrozen 0")
+		c.State = state
+		n.sync([]Pod{db}, []Container{c})
+		n.passes(6 * time.Minute)
+		n.want("memory.min", n.file(c.CgroupsPath, "memory.min"), bytesOf(4*gi))
+		n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), "0")
+	}}
+}
+
+// What another writer has written stays, unless it is a value of ours that was overwritten.
+var otherWriters = []behaviour{
+	{
+		name:  "cpuset.mems of a Burstable container, set by another writer before the plugin came",
+		right: "it is left alone: the plugin has never written it, and allocates nothing for the container",
+		seen:  `cpuset.mems in the update for the runtime is "0-1", want ""; cpuset.mems is "0-1", want "1"`,
+		run: func(t testing.TB) {
+			n := newNode(t, "topologyManagerPolicy: restricted")
+			web := n.pod("web", memoryqos.Burstable)
+			c := ofPod(web, "app", 4*gi)
+			n.mkdir(c.CgroupsPath)
+			n.writeFile(c.CgroupsPath, "memory.max", bytesOf(4*gi))
+			n.writeFile(c.CgroupsPath, "cpuset.mems", "1")
+			c.State = Running
+			for _, update := range n.sync([]Pod{web}, []Container{c}) {
+				n.want("cpuset.mems in the update for the runtime", update.CpusetMems, "")
+			}
+			n.work(context.Background())
+			n.reconcile(context.Background())
+			n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), "1")
+		},
+	},
+}
+
+// Without a pod API the limits alone say whether a Guaranteed pod's containers share its limit (pod-level resources). They do not, here.
+var podLimits = []behaviour{
+	lateEnd("the end of an init container with the pod's limit, reported before its app container is created", "", "create"),
+	lateEnd("the end of an init container with the pod's limit, reported before its app container starts", unpinned, "start"),
+	lateEnd("the end of an init container with the pod's limit, reported after its app container has started", unpinned, "later"),
+	lateEnd("the end of an init container with the pod's limit, never reported", unpinned, "never"),
+	{
+		name:  "a resize to what was the pod's limit before",
+		right: "both containers keep their memory: the limits of container and pod are of two moments",
+		seen:  `allocated is "0 0", want "12288 0"; memory.min of the resized container is "0", want "8589934592"`,
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode)
+			n.sync(nil, nil)
+			db := n.pod("db", memoryqos.Guaranteed)
+			n.writeFile(db.CgroupParent, "memory.max", bytesOf(8*gi))
+			a, b := n.launch(db, ofPod(db, "a", 4*gi)), n.launch(db, ofPod(db, "b", 4*gi))
+			n.want("allocated before the resize", n.allocated(), "8192 0")
+			n.must(os.Remove(filepath.Join(n.root, db.CgroupParent, "memory.max"))) // it cannot be read for a moment
+			n.write(a.CgroupsPath, *n.update(db, a, to(8*gi)))
+			n.writeFile(a.CgroupsPath, "memory.max", bytesOf(8*gi))
+			n.must(n.PostUpdateContainer(context.Background(), db, a))
+			n.work(context.Background())
+			n.want("allocated", n.allocated(), "12288 0")
+			n.want("memory.min of the resized container", n.file(a.CgroupsPath, "memory.min"), bytesOf(8*gi))
+			n.want("memory.min of the other", n.file(b.CgroupsPath, "memory.min"), bytesOf(4*gi))
+		},
+	},
+}
+
+// lateEnd is a Guaranteed pod of 4Gi with an init container of 4Gi and an app container of 1Gi.
+func lateEnd(name, seen, end string) behaviour {
+	return behaviour{
+		name:  name,
+		right: "the app container is pinned and protected: it shares nothing",
+		seen:  seen,
+		run: func(t testing.TB) {
+			n := newNode(t, oneNode)
+			n.sync(nil, nil)
+			db := n.pod("db", memoryqos.Guaranteed)
+			n.writeFile(db.CgroupParent, "memory.max", bytesOf(4*gi))
+			init, app := n.launch(db, ofPod(db, "init", 4*gi)), ofPod(db, "app", gi)
+			ends := func(when string) {
+				if end == when {
+					n.must(n.StopContainer(context.Background(), db, init))
+				}
+			}
+			n.rmdir(init.CgroupsPath) // it has ended, whether or not the runtime has said so
+			ends("create")
+			answer := n.create(db, app)
+			ends("start")
+			app = n.run(db, app, answer)
+			n.writeFile(app.CgroupsPath, "memory.max", bytesOf(gi))
+			ends("later")
+			n.passes(time.Hour)
+			if got := n.containerView(db, "app").Nodes.String(); got != "0" {
+				n.Errorf("the nodes of the app container are %q, want %q", got, "0")
+			}
+			n.want("its memory.min", n.file(app.CgroupsPath, "memory.min"), bytesOf(gi))
+		},
+	}
+}
