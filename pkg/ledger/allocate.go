@@ -14,11 +14,11 @@ import (
 )
 
 // Reasons of refusals that are not the memory manager's.
-const (
+var (
 	// BadAnnotation: an annotation of the pod is wrong and onBadAnnotation is Reject.
-	BadAnnotation = "BadAnnotation"
+	BadAnnotation = memorymanager.NewReason("BadAnnotation")
 	// NotPreferred: the pod requires its NUMA nodes and could only have more nodes than needed.
-	NotPreferred = "NotPreferred"
+	NotPreferred = memorymanager.NewReason("NotPreferred")
 )
 
 // unpinnable says why a container has no allocation whatever there is room for; "" is one that may have.
@@ -211,7 +211,7 @@ func (l *Ledger) unplaced(c *container, err error) error {
 }
 
 // reasonOf is the reason of an error of place: preferred's is the one that is not the memory manager's.
-func reasonOf(err error) string {
+func reasonOf(err error) memorymanager.Reason {
 	var rejection *memorymanager.Rejection
 	if errors.As(err, &rejection) {
 		return rejection.Reason()

@@ -39,7 +39,7 @@ type ClaimPart struct {
 func (c *Claim) String() string { return c.Namespace + "/" + c.Name }
 
 // ClaimNotPrepared is the reason of a container that names a claim that it cannot have.
-const ClaimNotPrepared = "ClaimNotPrepared"
+var ClaimNotPrepared = memorymanager.NewReason("ClaimNotPrepared")
 
 // hasClaims is why the Memory Manager does not place a container with claims.
 const hasClaims = "its resource claims say where its memory is"

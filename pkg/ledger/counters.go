@@ -1,13 +1,17 @@
 package ledger
 
-import "maps"
+import (
+	"maps"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+)
 
 // Counters count since the ledger was made.
 type Counters struct {
 	// PinningRequests and PinningErrors are the kubelet's memory_manager_pinning_requests_total and …_errors_total.
 	PinningRequests, PinningErrors uint64
-	// Rejections are refused containers and resizes, Unpinned those that run without nodes of their own instead; both by
-	// reason, a bounded set.
+	// Rejections are refused containers and resizes, Unpinned those that run without nodes of their own instead; both have
+	// every one of memorymanager.Reasons.
 	Rejections, Unpinned map[string]uint64
 	// Bounded counts placements whose search was cut short.
 	Bounded uint64
@@ -15,13 +19,21 @@ type Counters struct {
 	Forgotten uint64
 	// Corrections counts memory requests that a better source corrected on a running container.
 	Corrections uint64
-	// Moves counts containers that were moved to other NUMA nodes while they lived, by result.
+	// Moves counts containers that were moved to other NUMA nodes while they lived, by one of MoveResults.
 	Moves map[string]uint64
 	// CoverMoves counts the steps that have moved a container's memory off nodes that owed more than they had, CoverBytes what it had
 	// mapped there.
 	CoverMoves, CoverBytes uint64
 	// Reloads and BadReloads count configurations put in force and refused.
 	Reloads, BadReloads uint64
+}
+
+func newCounters() Counters {
+	c := Counters{Rejections: map[string]uint64{}, Unpinned: map[string]uint64{}, Moves: map[string]uint64{}}
+	for _, reason := range memorymanager.Reasons() {
+		c.Rejections[reason], c.Unpinned[reason] = 0, 0
+	}
+	return c
 }
 
 // Counters returns what has been counted so far.

@@ -99,7 +99,7 @@ func New(now time.Time, o Options) (*Ledger, error) {
 		containers: map[string]*container{},
 		raises:     o.Raises,
 		claims:     map[string]*Claim{},
-		counters:   Counters{Rejections: map[string]uint64{}, Unpinned: map[string]uint64{}, Moves: map[string]uint64{}},
+		counters:   newCounters(),
 	}
 	l.connected.set(now, "not connected to a runtime yet")
 	l.synchronized.set(now, "not synchronized with a runtime yet")

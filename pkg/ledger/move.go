@@ -23,13 +23,18 @@ type Move struct {
 	Why string
 }
 
-// The results of moves, for metrics.
+// moveResult is how a move ended, an index of MoveResults.
+type moveResult int
+
 const (
-	// MoveDone: the container's memory is on its new nodes.
-	MoveDone = "done"
-	// MoveIncomplete: some of it stays on others.
-	MoveIncomplete = "incomplete"
+	// moveDone: the container's memory is on its new nodes.
+	moveDone moveResult = iota
+	// moveIncomplete: some of it stays on others.
+	moveIncomplete
 )
+
+// MoveResults are the results of moves, for metrics.
+var MoveResults = [...]string{moveDone: "done", moveIncomplete: "incomplete"}
 
 const (
 	// moveTakes is how long a container's memory may take to its new nodes before the next one is moved.
@@ -139,7 +144,7 @@ func (e MoveContainer) apply(l *Ledger) {
 	l.touch(c.pod)
 	if !c.alive() { // its next start finds its nodes
 		c.nodes = e.Move.To
-		l.counters.moved(MoveDone)
+		l.counters.moved(moveDone)
 		return
 	}
 	l.moving = &moving{id: c.id, to: e.Move.To, why: e.Move.Why}
@@ -187,7 +192,7 @@ func (e MoveObserved) apply(l *Ledger) {
 	switch {
 	case c == nil:
 	case e.Elsewhere != nil && *e.Elsewhere <= staysBehind:
-		l.counters.moved(MoveDone)
+		l.counters.moved(moveDone)
 		l.note(Info, "the memory of a container is on its new NUMA nodes", c.moveFields(m, *e.Elsewhere), nil)
 	case l.step.now.Sub(m.stored) < moveTakes:
 		return
@@ -196,7 +201,7 @@ func (e MoveObserved) apply(l *Ledger) {
 		if e.Elsewhere != nil {
 			bytes = *e.Elsewhere
 		}
-		l.counters.moved(MoveIncomplete)
+		l.counters.moved(moveIncomplete)
 		l.note(Warn, "not all memory of a container is on its new NUMA nodes", c.moveFields(m, bytes), nil)
 	}
 	l.moving = nil
@@ -258,4 +263,4 @@ func (c *container) howPinned(blocks []memorymanager.Block) string {
 	return strings.TrimPrefix(c.pinning+", "+c.moved, ", ")
 }
 
-func (c *Counters) moved(result string) { c.Moves[result]++ }
+func (c *Counters) moved(result moveResult) { c.Moves[MoveResults[result]]++ }

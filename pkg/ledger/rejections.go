@@ -19,17 +19,17 @@ type refusal struct {
 }
 
 // reject notes a container that could not be placed as asked.
-func (l *Ledger) reject(c *container, reason string, err error, refused bool) Rejection {
+func (l *Ledger) reject(c *container, reason memorymanager.Reason, err error, refused bool) Rejection {
 	dryRun := l.resolved.Config.DryRun
 	if refused && !dryRun {
-		l.counters.Rejections[reason]++
+		l.counters.Rejections[reason.String()]++
 	} else {
-		l.counters.Unpinned[reason]++
+		l.counters.Unpinned[reason.String()]++
 	}
 	now := l.step.now
 	rejection := Rejection{
 		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.name,
-		Reason: reason, Text: textOf(err), PodText: memorymanager.InLine(err.Error()), Refused: refused && !dryRun,
+		Reason: reason.String(), Text: textOf(err), PodText: memorymanager.InLine(err.Error()), Refused: refused && !dryRun,
 	}
 	l.show(rejection)
 	return rejection

@@ -188,7 +188,7 @@ func (m *Manager) placeEvenly(c Container) (topologymanager.Hint, nodeset.Set, *
 }
 
 // rejectParts rejects a container that cannot be spread, with what each of these nodes has for an even part.
-func (m *Manager) rejectParts(c Container, reason string, nodes nodeset.Set) *Rejection {
+func (m *Manager) rejectParts(c Container, reason Reason, nodes nodeset.Set) *Rejection {
 	rejected := m.reject(c, reason, "its memory cannot be spread evenly over "+nodes.Named())
 	var alone nodeset.Set
 	for id := range nodes.All() {

@@ -158,7 +158,7 @@ func TestRejections(t *testing.T) {
 		policy topologymanager.Policy
 		first  []memorymanager.Container
 		c      memorymanager.Container
-		reason string
+		reason memorymanager.Reason
 		err    string
 	}{
 		"one node by itself is too small": {
@@ -382,7 +382,7 @@ func TestPodScope(t *testing.T) {
 	}
 	tests := map[string]struct {
 		containers []memorymanager.Container
-		reason     string
+		reason     memorymanager.Reason
 		err        string
 	}{
 		"not preferred": {pod("q", gi), memorymanager.TopologyAffinityError, "the pod's containers together, policy restricted, scope pod: only nodes 0-1"},
@@ -391,13 +391,13 @@ func TestPodScope(t *testing.T) {
 			[]memorymanager.Container{{Pod: "q", Name: "c", Request: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 1}}}},
 			memorymanager.UnexpectedAdmissionError, "no NUMA node has hugepages-2Mi",
 		},
-		"more than there are bytes": {pod("q", 1<<63, 1<<63, 1<<63), "", ""},
+		"more than there are bytes": {pod("q", 1<<63, 1<<63, 1<<63), memorymanager.Reason{}, ""},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			_, err := m.AdmitPod("q", test.containers)
 			var rejected *memorymanager.Rejection
-			if errors.As(err, &rejected) != (test.reason != "") {
+			if errors.As(err, &rejected) != (test.reason != memorymanager.Reason{}) {
 				t.Fatal(err)
 			}
 			if rejected != nil && (rejected.Reason() != test.reason || !strings.Contains(err.Error(), test.err)) {

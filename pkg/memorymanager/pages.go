@@ -12,7 +12,7 @@ import (
 
 // InsufficientHugepages is the reason of a Rejection: the kernel has fewer huge pages free on the chosen nodes than are asked
 // for. Pods that are not Guaranteed, and processes of the host, take huge pages that no node map has.
-const InsufficientHugepages = "InsufficientHugepages"
+var InsufficientHugepages = NewReason("InsufficientHugepages")
 
 // FreePages are the huge pages of one type that the kernel has free on one NUMA node.
 type FreePages struct {

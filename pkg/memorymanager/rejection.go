@@ -9,18 +9,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// Reasons of a Rejection, a bounded set for metrics.
-const (
+// Reasons of a Rejection.
+var (
 	// TopologyAffinityError: there is room, but not as the Topology Manager policy or the groups want it.
-	TopologyAffinityError = "TopologyAffinityError"
+	TopologyAffinityError = NewReason("TopologyAffinityError")
 	// UnexpectedAdmissionError: there is no room in any set of nodes.
-	UnexpectedAdmissionError = "UnexpectedAdmissionError"
+	UnexpectedAdmissionError = NewReason("UnexpectedAdmissionError")
 	// EmptyPodSharedPoolError: containers without a request of their own would share nothing (pod-level resources).
-	EmptyPodSharedPoolError = "EmptyPodSharedPoolError"
+	EmptyPodSharedPoolError = NewReason("EmptyPodSharedPoolError")
 	// InvalidRequest: the request itself is wrong.
-	InvalidRequest = "InvalidRequest"
+	InvalidRequest = NewReason("InvalidRequest")
 	// ResizeInfeasible: a running container can not grow where it is.
-	ResizeInfeasible = "ResizeInfeasible"
+	ResizeInfeasible = NewReason("ResizeInfeasible")
 )
 
 // Rejection is the reason why a container is not placed.
@@ -40,7 +40,7 @@ type Rejection struct {
 	// more than the pod: it names nothing of other namespaces.
 	Relief, PodRelief string
 
-	reason string
+	reason Reason
 }
 
 // NodeRoom is what one node has of a request.
@@ -60,8 +60,8 @@ type Room struct {
 	More bool
 }
 
-// Reason is one of the constants above.
-func (r *Rejection) Reason() string { return r.reason }
+// Reason is one of Reasons.
+func (r *Rejection) Reason() Reason { return r.reason }
 
 // Error is Text in one line, for the runtime's error, which becomes the pod's message and is read by whoever may see the pod: it has
 // PodRelief. Whoever asked is named by those who have the error, which know the pod's name.
@@ -150,13 +150,13 @@ func (r Request) String() string {
 	return strings.Join(parts, ", ")
 }
 
-func (m *Manager) reject(c Container, reason, cause string) *Rejection {
+func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 	c.Request = append(Request(nil), c.Request...)
 	return &Rejection{Container: c, Policy: m.policy, Scope: m.scope, Cause: cause, reason: reason}
 }
 
 // rejectNodes rejects a container for what the nodes have free, which it lists.
-func (m *Manager) rejectNodes(c Container, reason, cause string) *Rejection {
+func (m *Manager) rejectNodes(c Container, reason Reason, cause string) *Rejection {
 	r := m.reject(c, reason, cause)
 	for id := range m.all.All() {
 		node := NodeRoom{Node: id, Group: m.groups[id]}

@@ -184,7 +184,7 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 	}
 	bounded.send(out, float64(c.Bounded))
 	late.send(out, float64(c.Late))
-	for _, result := range []string{ledger.MoveDone, ledger.MoveIncomplete} {
+	for _, result := range ledger.MoveResults {
 		moves.send(out, float64(c.Moves[result]), result)
 	}
 	forgotten.send(out, float64(c.Forgotten))

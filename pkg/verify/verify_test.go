@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
@@ -425,8 +424,7 @@ func TestTroubleshootingNamesEveryFinding(t *testing.T) {
 
 func TestTroubleshootingNamesEveryReasonOfARejection(t *testing.T) {
 	page := contents(t, "../../docs/troubleshooting.md")
-	for _, reason := range []string{memorymanager.TopologyAffinityError, memorymanager.UnexpectedAdmissionError, memorymanager.InvalidRequest,
-		memorymanager.ResizeInfeasible, ledger.BadAnnotation, ledger.NotPreferred, ledger.ClaimNotPrepared} {
+	for _, reason := range memorymanager.Reasons() { // with the ledger's, which the program has
 		if !strings.Contains(page, "\n| `"+reason+"` |") {
 			t.Errorf("docs/troubleshooting.md does not explain %s", reason)
 		}
