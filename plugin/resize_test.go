@@ -55,6 +55,8 @@ func TestARefusedResize(t *testing.T) {
 	plugin := h.start()
 	neighbor, web := guaranteed("neighbor", 6*gi), guaranteed("web", 8*gi)
 	h.deploy(neighbor, web)
+	const rejected = `nri_memory_manager_rejections_total{reason="ResizeInfeasible"} `
+	wantAll(t, plugin.get("/metrics"), rejected+"0\n") // what begins with 1 has not increased
 	for range 20 {
 		if err := h.resize(web, 12*gi); err == nil || !strings.Contains(err.Error(), "node 0 has no room for more, and the policy allows no second one") {
 			t.Fatalf("the resize ended with %v", err)
@@ -65,7 +67,7 @@ func TestARefusedResize(t *testing.T) {
 	if len(document.Rejections) != 1 {
 		t.Errorf("status has %+v, want one rejection", document.Rejections)
 	}
-	wantAll(t, plugin.get("/metrics"), `nri_memory_manager_rejections_total{reason="ResizeInfeasible"} 1`)
+	wantAll(t, plugin.get("/metrics"), rejected+"1\n")
 	if lines := strings.Count(plugin.log.String(), "container updated: refused"); lines != 1 {
 		t.Errorf("%d lines in the log, want 1", lines)
 	}

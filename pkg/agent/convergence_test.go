@@ -27,6 +27,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // TestItConverges takes random sequences of everything that happens to a node: whatever failed, came late or was missed, at
@@ -272,7 +273,8 @@ type world struct {
 	config    config.Config
 	connected bool
 	unasked   unasked
-	restarted bool // the plugin was
+	restarted bool                       // the plugin was
+	overwrote map[protect.Overwrite]bool // by another writer
 
 	mu     sync.Mutex // guards what follows: systemd's queue reads and writes beside the events
 	clock  time.Time
@@ -328,7 +330,8 @@ func (u unasked) String() string { return [...]string{"takes", "ignores", "refus
 func newWorld(g *ground, s setup, folder string, out io.Writer) *world {
 	w := &world{
 		ground: g, setup: s, state: filepath.Join(folder, "state"), out: out, clock: time.Unix(1_000_000_000, 0), config: g.configs[s.config],
-		host: &imitation{root: filepath.Join(folder, "cgroup"), crio: s.crio, inner: s.inner, foreign: map[string]bool{}},
+		host:      &imitation{root: filepath.Join(folder, "cgroup"), crio: s.crio, inner: s.inner, foreign: map[string]bool{}},
+		overwrote: map[protect.Overwrite]bool{},
 	}
 	kubepods := "kubepods/burstable"
 	if s.systemd {
@@ -882,6 +885,7 @@ func (w *world) stepOverwrite(dir string, files []string, value uint8) string {
 	}
 	w.host.write(dir, file, text)
 	w.host.foreign[dir+"/"+file] = true
+	w.overwrote[protect.Overwrite{Level: cgroup.LevelOf(dir), File: file}] = true
 	return fmt.Sprintf("another writer writes %s to %s/%s", text, dir, file)
 }
 
@@ -935,6 +939,7 @@ func (w *world) compare() string {
 		look func(*View) string
 	}{
 		{"what lives", w.checkRunning}, {"files", w.checkFiles}, {"allocations", w.checkAllocations}, {"left", w.checkLeft},
+		{"overwrites", w.checkOverwrites},
 	} {
 		if problem := check.look(mine); problem != "" {
 			return check.what + ": " + problem
@@ -947,6 +952,19 @@ func (w *world) compare() string {
 		}
 	}
 	return w.compareFresh()
+}
+
+// checkOverwrites finds files that the metrics do not know, and files that nobody but the runtime has written.
+func (w *world) checkOverwrites(*View) string {
+	for o, count := range w.Counters().Overwrites {
+		switch {
+		case !slices.Contains(protect.Overwritable(), o):
+			return fmt.Sprintf("%s of %s is counted, and is not Overwritable", o.File, o.Level)
+		case !w.overwrote[o] && w.host.systemd == nil: // which writes old values at a reload
+			return fmt.Sprintf("%s of %s is counted %d times, and no other writer has written it", o.File, o.Level, count)
+		}
+	}
+	return ""
 }
 
 // compareFresh starts a plugin on what this one has left.

@@ -22,7 +22,7 @@ type Counters struct {
 	Repairs protect.Repairs
 	// ProtectErrors counts failed writes to the cgroups above the containers.
 	ProtectErrors uint64
-	// Overwrites counts other writers' writes to the cgroups above the containers, those of pods that have ended too.
+	// Overwrites counts other writers' writes to files with values of ours, those of pods that have ended too.
 	Overwrites map[protect.Overwrite]uint64
 	// Checkpoint are the state file's.
 	Checkpoint checkpoint.Stats
@@ -52,5 +52,5 @@ func (a *Agent) Counters() Counters {
 	return counted
 }
 
-// Overwritten counts other writers' writes among Overwrites to the cgroups that are there now, by file.
+// Overwritten counts other writers' writes among Overwrites to the cgroups above the containers that are there now, by file.
 func (a *Agent) Overwritten() map[protect.File]uint64 { return a.protector.Overwritten() }

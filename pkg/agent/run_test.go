@@ -15,6 +15,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // podAPI is a source of pods that a test speaks for.
@@ -513,8 +514,14 @@ func TestForeignWritesToContainersAreRepaired(t *testing.T) {
 		return n.file(c.CgroupsPath, "memory.high") == bytesOf(900*mi) && n.file(p.CgroupsPath, "cpuset.mems") == "0" &&
 			n.file("kubepods", "memory.min") == "1052266496"
 	})
-	if got := n.Counters(); got.Repairs.Containers == 0 || len(got.Overwrites) == 0 {
+	got := n.Counters()
+	if got.Repairs.Containers == 0 {
 		t.Errorf("counted %+v", got)
+	}
+	for _, o := range []protect.Overwrite{{"container", "memory.high"}, {"container", "cpuset.mems"}, {"kubepods", "memory.min"}} {
+		if got.Overwrites[o] == 0 {
+			t.Errorf("the overwritten %s of %s is not among %v", o.File, o.Level, got.Overwrites)
+		}
 	}
 }
 

@@ -14,6 +14,9 @@ const (
 	LevelContainer = "container"
 )
 
+// Levels are all of them, from the top down.
+var Levels = [...]string{LevelKubepods, LevelSystem, LevelBurstable, LevelPod, LevelContainer}
+
 // LevelOf is the level of a cgroup below kubepods, or of kubepods.
 func LevelOf(cgroup string) string {
 	name, above := path.Base(cgroup), path.Dir(cgroup)

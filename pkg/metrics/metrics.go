@@ -3,7 +3,8 @@
 //
 // Where the kubelet has a metric with the same meaning, its name is used (pkg/kubelet/metrics); all others begin with
 // nri_memory_manager_. Every label has a bounded set of values, but for the namespace, pod and container of managed
-// containers.
+// containers. A counter with such labels has a series for each of their values from the first scrape on: an increase from
+// nothing to 1 is none to Prometheus.
 package metrics
 
 import (
@@ -19,10 +20,23 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 const prefix = "nri_memory_manager_"
+
+// The results of what can fail.
+const (
+	succeeded = "ok"
+	failed    = "error"
+)
+
+var results = [...]string{succeeded, failed}
+
+// buckets are the bounds of handler_duration_seconds. An alert's threshold, and the 2 s that a runtime waits for an answer, are
+// among them: between two bounds a quantile is a guess.
+var buckets = []float64{25e-6, 100e-6, 250e-6, 1e-3, 2.5e-3, 10e-3, 25e-3, 0.1, 0.25, 0.5, 1, 2}
 
 // Sources are what is shown.
 type Sources struct {
@@ -48,12 +62,18 @@ func New() *Metrics {
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    prefix + "handler_duration_seconds",
 			Help:    "Time to answer an NRI event.",
-			Buckets: prometheus.ExponentialBuckets(25e-6, 2.5, 14), // 25 µs to 3.7 s; the runtime waits 2 s
+			Buckets: buckets,
 		}, []string{"event"}),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "handler_results_total",
 			Help: "NRI events answered, by result.",
 		}, []string{"event", "result"}),
+	}
+	for _, event := range nriplugin.EventNames() {
+		m.duration.WithLabelValues(event)
+		for _, result := range results {
+			m.results.WithLabelValues(event, result)
+		}
 	}
 	m.registry.MustRegister(m.duration, m.results, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -79,9 +99,9 @@ func (m *Metrics) Attach(s Sources) {
 // Handled records an answered event; it is nriplugin's Observer.
 func (m *Metrics) Handled(event string, took time.Duration, err error) {
 	m.duration.WithLabelValues(event).Observe(took.Seconds())
-	result := "ok"
+	result := succeeded
 	if err != nil {
-		result = "error"
+		result = failed
 	}
 	m.results.WithLabelValues(event, result).Inc()
 }

@@ -6,9 +6,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 var (
@@ -51,6 +53,7 @@ var (
 	repairs        = counter(prefix+"container_writes_total", "Changes of running containers written to their cgroup files, by result.", "result")
 	protectErrors  = counter(prefix+"ancestor_write_errors_total", "Failed writes to the cgroups above the containers.")
 	overwrites     = counter(prefix+"ancestor_overwrites_total", "Values above the containers that another writer had changed.", "level", "file")
+	overwritten    = counter(prefix+"container_overwrites_total", "Values of containers' cgroup files that another writer had changed.", "file")
 	configReloads  = counter(prefix+"config_reloads_total", "Configurations read while running, by result.", "result")
 	writes         = counter(prefix+"checkpoint_writes_total", "Writes of the state file.")
 	writeFailures  = counter(prefix+"checkpoint_failures_total", "Failed writes of the state file.")
@@ -192,14 +195,18 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 	coverMoves.send(out, float64(c.CoverMoves))
 	coverMoved.send(out, float64(c.CoverBytes))
 	updates.send(out, float64(c.Updates))
-	repairs.send(out, float64(c.Repairs.Containers), "ok")
-	repairs.send(out, float64(c.Repairs.Failures), "error")
+	repairs.send(out, float64(c.Repairs.Containers), succeeded)
+	repairs.send(out, float64(c.Repairs.Failures), failed)
 	protectErrors.send(out, float64(c.ProtectErrors))
-	for o, n := range c.Overwrites {
-		overwrites.send(out, float64(n), o.Level, o.File)
+	for _, o := range protect.Overwritable() {
+		if n := float64(c.Overwrites[o]); o.Level == cgroup.LevelContainer {
+			overwritten.send(out, n, o.File)
+		} else {
+			overwrites.send(out, n, o.Level, o.File)
+		}
 	}
-	configReloads.send(out, float64(c.Reloads), "ok")
-	configReloads.send(out, float64(c.BadReloads), "error")
+	configReloads.send(out, float64(c.Reloads), succeeded)
+	configReloads.send(out, float64(c.BadReloads), failed)
 	writes.send(out, float64(c.Checkpoint.Writes))
 	writeFailures.send(out, float64(c.Checkpoint.Failures))
 	writeSeconds.send(out, c.Checkpoint.Seconds)
@@ -207,7 +214,7 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 	for _, source := range c.Requests.Sources {
 		name := string(source.Source)
 		answers.send(out, float64(source.Answers), name, "answered")
-		answers.send(out, float64(source.Errors), name, "error")
+		answers.send(out, float64(source.Errors), name, failed)
 		answers.send(out, float64(source.Timeouts), name, "timeout")
 		answers.send(out, float64(source.NotFound), name, "not_found")
 		up := 0.0

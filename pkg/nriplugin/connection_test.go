@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -258,6 +259,13 @@ func TestEveryNRIVersionTakesThePluginAndItsAnswers(t *testing.T) {
 				if err, ok := observer.result(event); !ok || err != nil {
 					t.Errorf("%s was observed: %v, with the error %v", event, ok, err)
 				}
+			}
+			all := nriplugin.EventNames()
+			if !test.updatePod {
+				all = slices.DeleteFunc(all, func(event string) bool { return event == "UpdatePodSandbox" })
+			}
+			if slices.Sort(want); !slices.Equal(slices.Sorted(slices.Values(all)), want) {
+				t.Errorf("the names of the events are %q, observed were %q", all, want)
 			}
 			if recorder.runtime.Name != test.runtime || recorder.runtime.NRIVersion != test.wantNRI {
 				t.Errorf("the agent was told of %+v, want NRI %q", recorder.runtime, test.wantNRI)

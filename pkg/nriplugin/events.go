@@ -1,6 +1,10 @@
 package nriplugin
 
-import "github.com/containerd/nri/pkg/api"
+import (
+	"math"
+
+	"github.com/containerd/nri/pkg/api"
+)
 
 // Events returns the events to subscribe to at a runtime with this version of NRI. A runtime refuses a plugin that asks
 // for an event it does not know.
@@ -21,6 +25,19 @@ func Events(nri Version) api.EventMask {
 		mask.Set(api.Event_UPDATE_POD_SANDBOX)
 	}
 	return mask
+}
+
+// EventNames are what an Observer may be called with: the events of the newest runtime, and the synchronization, which needs no
+// subscription.
+func EventNames() []string {
+	names := []string{"Synchronize"}
+	mask := Events(Version{Major: math.MaxInt})
+	for event := api.Event_UNKNOWN + 1; event <= api.Event_LAST; event++ {
+		if mask.IsSet(event) {
+			names = append(names, event.PrettyName())
+		}
+	}
+	return names
 }
 
 // unaskedUpdates reports whether a plugin may send updates by itself. Up to NRI 0.12.0 such a call can lock up the

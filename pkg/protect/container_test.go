@@ -250,8 +250,12 @@ func TestOtherWritersOfContainersMeetTheSamePolicy(t *testing.T) {
 	}
 	wantWrites(t, n.do(t, func() error { return n.Check(t.Context(), runcA) }), runcA+"/cpuset.mems=1") // at once
 	wantRepairs(t, n, 5)                                                                                // two of them were new
-	if len(n.Overwrites())+len(n.Overwritten()) > 0 {
-		t.Errorf("above the containers: %v, %v", n.Overwrites(), n.Overwritten())
+	want := map[Overwrite]uint64{{cgroup.LevelContainer, "cpuset.mems"}: 2, {cgroup.LevelContainer, "memory.low"}: 1}
+	if diff := cmp.Diff(want, n.Overwrites()); diff != "" {
+		t.Error(diff)
+	}
+	if len(n.Overwritten()) > 0 {
+		t.Errorf("above the containers: %v", n.Overwritten())
 	}
 }
 

@@ -23,8 +23,25 @@ type File struct {
 	Knob   cgroup.Knob
 }
 
-// Overwritten counts how often another writer changed the files of the cgroups in the table: what Overwrites counts by level,
-// by cgroup.
+// Overwritable are the files that Overwrites can count: those with values of ours. The levels above the pods hold sums.
+func Overwritable() (all []Overwrite) {
+	for _, level := range cgroup.Levels {
+		files := knobs[:high]
+		switch level {
+		case cgroup.LevelPod:
+			files = knobs[:mems]
+		case cgroup.LevelContainer:
+			files = knobs[:]
+		}
+		for _, knob := range files {
+			all = append(all, Overwrite{level, string(knob)})
+		}
+	}
+	return all
+}
+
+// Overwritten counts how often another writer changed the files of the cgroups above the containers that are in the table: what
+// Overwrites counts by level, by cgroup.
 func (p *Protector) Overwritten() map[File]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -328,13 +328,11 @@ func (p *Protector) Repairs() Repairs {
 	return p.repairs
 }
 
-// Overwrites counts by level how often another writer changed a file above the containers. Those inside are Repairs.
+// Overwrites counts by level how often another writer changed a file.
 func (p *Protector) Overwrites() map[Overwrite]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	above := maps.Clone(p.overwrites)
-	maps.DeleteFunc(above, func(o Overwrite, _ uint64) bool { return o.Level == cgroup.LevelContainer })
-	return above
+	return maps.Clone(p.overwrites)
 }
 
 // Unconfirmed is how many units have values that systemd has not confirmed yet. The files of their cgroups hold them.

@@ -47,7 +47,7 @@ type Document struct {
 	Pods      []Pod      `json:"pods"`
 	// Rejections are containers of living pods that could not be placed; those of a pod follow each other, newest first.
 	Rejections []Rejection `json:"rejections"`
-	// Overwrites are other writers' changes of the cgroups above the containers since the daemon started.
+	// Overwrites are other writers' changes of files with values of ours since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
 }
 
@@ -235,7 +235,7 @@ type Usage struct {
 	PerNode map[string]uint64 `json:"perNode,omitempty"`
 }
 
-// Overwrite counts other writers' changes of a file of a level: kubepods, burstable or pod.
+// Overwrite counts other writers' changes of a file of a level: kubepods, system, burstable, pod or container.
 type Overwrite struct {
 	Level string `json:"level"`
 	File  string `json:"file"`

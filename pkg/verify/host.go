@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -76,14 +77,21 @@ func hugepages(n Node) []Finding {
 	return findings
 }
 
-// overwrites finds other writers of the cgroups above the containers.
+// overwrites finds other writers of files with values of the daemon's.
 func overwrites(n Node) []Finding {
 	var findings []Finding
 	for _, o := range n.Document.Overwrites {
-		f := Finding{Warning, "overwritten", o.Level + " " + o.File, fmt.Sprintf("overwritten %d times by another writer since the daemon started, and restored each time", o.Count),
-			"turn the other writer off: most often a kubelet with the feature gate MemoryQoS; the daemon's log says who is likely; the count starts again with the daemon"}
+		likely, restored := "a kubelet with the feature gate MemoryQoS", "restored each time"
+		if o.Level == cgroup.LevelContainer {
+			likely = "another NRI plugin, an agent on the node, or a change through the runtime's own API"
+		}
+		if o.File == string(cgroup.CpusetMems) {
+			restored = "restored as far as migration allows"
+		}
+		f := Finding{Warning, "overwritten", o.Level + " " + o.File, fmt.Sprintf("overwritten %d times by another writer since the daemon started, and %s", o.Count, restored),
+			"turn the other writer off: most often " + likely + "; the daemon's log says who is likely; the count starts again with the daemon"}
 		if o.Count == 1 {
-			f.Severity, f.What = Note, "overwritten once by another writer since the daemon started, and restored"
+			f.Severity, f.What = Note, "overwritten once by another writer since the daemon started, and "+strings.TrimSuffix(restored, " each time")
 		}
 		if o.Count > 0 {
 			findings = append(findings, f)

@@ -187,7 +187,8 @@ func TestFindings(t *testing.T) {
 		"hugepages-resized":  func(n *Node) { n.Pools[0].Count, n.Pools[0].Free = 6, 5 },
 		"hugepages-in-group": grouped,
 		"overwrites": func(n *Node) {
-			n.Document.Overwrites = []status.Overwrite{{Level: "burstable", File: "memory.low", Count: 1}, {Level: "kubepods", File: "memory.min", Count: 17}}
+			n.Document.Overwrites = []status.Overwrite{{Level: "burstable", File: "memory.low", Count: 1}, {Level: "container", File: "cpuset.mems", Count: 2},
+				{Level: "kubepods", File: "memory.min", Count: 17}}
 		},
 		"kubelet-static-alone": func(n *Node) {
 			n.Kubelet.MemoryManagerPolicy, n.Document.Policy.MemoryManager = "Static", "None"
