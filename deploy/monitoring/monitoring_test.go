@@ -17,6 +17,7 @@ import (
 const (
 	rules     = "../helm/nri-memory-manager/files/rules.yaml"
 	dashboard = "../helm/nri-memory-manager/files/dashboard.json"
+	project   = "NRIMemoryManager" // the names of alerts begin with it: those of a cluster are in one list
 	docs      = "https://github.com/nri-memory-manager/nri-memory-manager/blob/main/docs/"
 )
 
@@ -41,31 +42,35 @@ func promtool(t *testing.T, arguments ...string) {
 	}
 }
 
-func TestRulesFire(t *testing.T) { promtool(t, "test", "rules", "rules_test.yaml") }
+type rule struct {
+	Alert       string
+	Annotations map[string]string
+}
 
-// TestEveryAlertHasARunbook follows the links of the alerts to the sections of docs/alerts.md.
-func TestEveryAlertHasARunbook(t *testing.T) {
-	var file struct {
-		Groups []struct {
-			Rules []struct {
-				Alert       string
-				Annotations map[string]string
-			}
-		}
-	}
+func readRules(t *testing.T) []rule {
+	t.Helper()
+	var file struct{ Groups []struct{ Rules []rule } }
 	if err := yaml.Unmarshal([]byte(read(t, rules)), &file); err != nil {
 		t.Fatal(err)
 	}
+	return file.Groups[0].Rules
+}
+
+// TestEveryAlertHasARunbook follows the links of the alerts to the sections of docs/alerts.md.
+func TestEveryAlertHasARunbook(t *testing.T) {
 	sections := map[string]bool{}
 	for _, heading := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(read(t, "../../docs/alerts.md"), -1) {
 		sections[strings.ToLower(heading[1])] = true
 	}
 	linked := map[string]bool{}
-	for _, rule := range file.Groups[0].Rules {
+	for _, rule := range readRules(t) {
 		link := rule.Annotations["runbook_url"]
 		anchor, ok := strings.CutPrefix(link, docs+"alerts.md#")
 		if !ok || anchor != strings.ToLower(rule.Alert) || !sections[anchor] {
 			t.Errorf("%s has the runbook %q, want its own section of docs/alerts.md", rule.Alert, link)
+		}
+		if !strings.HasPrefix(rule.Alert, project) {
+			t.Errorf("the name of %s does not begin with the project's, %s", rule.Alert, project)
 		}
 		if rule.Annotations["summary"] == "" {
 			t.Errorf("%s has no summary", rule.Alert)
@@ -118,11 +123,11 @@ func TestDashboardIsWhole(t *testing.T) {
 
 // TestDashboardAsksInPromQL has Prometheus parse every query of the dashboard, with its variables filled in.
 func TestDashboardAsksInPromQL(t *testing.T) {
-	type rule struct {
+	type recording struct {
 		Record string `json:"record"`
 		Expr   string `json:"expr"`
 	}
-	var all []rule
+	var all []recording
 	variables := strings.NewReplacer("$__rate_interval", "5m", "$node", "a|b", "$type", "memory")
 	for _, panel := range readDashboard(t).Panels {
 		for _, target := range panel.Targets {
@@ -130,7 +135,7 @@ func TestDashboardAsksInPromQL(t *testing.T) {
 			if strings.Contains(query, "$") {
 				t.Errorf("panel %q has a variable that the dashboard has not: %s", panel.Title, target.Expr)
 			}
-			all = append(all, rule{"panel", query})
+			all = append(all, recording{"panel", query})
 		}
 	}
 	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboard", "rules": all}}})
