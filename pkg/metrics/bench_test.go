@@ -17,6 +17,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
@@ -50,10 +51,14 @@ func BenchmarkScrape(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer tree.Close()
+	counters := agent.Counters{Counters: ledger.Counters{Rejections: map[string]uint64{}, Unpinned: map[string]uint64{}}}
+	for _, reason := range memorymanager.Reasons() {
+		counters.Rejections[reason], counters.Unpinned[reason] = 0, 0
+	}
 	for name, fresh := range map[string]time.Duration{"read": 0, "fresh": time.Hour} {
 		b.Run(name, func(b *testing.B) {
 			m := New()
-			m.Attach(Sources{View: func() *ledger.View { return view }, Counters: func() agent.Counters { return agent.Counters{} },
+			m.Attach(Sources{View: func() *ledger.View { return view }, Counters: func() agent.Counters { return counters },
 				Containers: cgroup.NewSampler(fresh, tree.Counters), Version: "v1"})
 			benchmarkScrape(b, m)
 		})
