@@ -518,7 +518,7 @@ func TestForeignWritesToContainersAreRepaired(t *testing.T) {
 	if got.Repairs.Containers == 0 {
 		t.Errorf("counted %+v", got)
 	}
-	for _, o := range []protect.Overwrite{{"container", "memory.high"}, {"container", "cpuset.mems"}, {"kubepods", "memory.min"}} {
+	for _, o := range []protect.Overwrite{{Level: "container", File: "memory.high"}, {Level: "container", File: "cpuset.mems"}, {Level: "kubepods", File: "memory.min"}} {
 		if got.Overwrites[o] == 0 {
 			t.Errorf("the overwritten %s of %s is not among %v", o.File, o.Level, got.Overwrites)
 		}
