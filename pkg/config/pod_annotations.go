@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
 
 // The domains of our annotations, the newer first: it wins.
@@ -192,8 +192,10 @@ func (a podAnnotation) problem() *field.Error {
 	if a.rank == 0 {
 		return field.Invalid(a.path(), a.value, "want the key to end in /pod or /container.NAME, or without either")
 	}
-	nearest := strictyaml.Nearest(string(a.name), annotationNames)
-	return field.Invalid(a.path(), a.value, "unknown annotation, did you mean "+nearest+domains[0]+"?")
+	if nearest := spelling.Nearest(string(a.name), annotationNames); nearest != "" {
+		return field.Invalid(a.path(), a.value, "unknown annotation, did you mean "+nearest+domains[0]+"?")
+	}
+	return field.Invalid(a.path(), a.value, "unknown annotation; want "+spelling.List(annotationNames)+" before "+domains[0])
 }
 
 // beyond is the problem of the first annotation beyond the limits.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
@@ -35,7 +36,7 @@ func (c Config) validateReservations() error {
 	}
 	for _, signal := range slices.Sorted(maps.Keys(c.EvictionHard)) {
 		if !slices.Contains(signals, signal) {
-			errs = append(errs, c.Errorf("evictionHard", "unknown signal %s, did you mean %q?", shown(signal), strictyaml.Nearest(signal, signals)))
+			errs = append(errs, c.Errorf("evictionHard", "unknown signal %s%s", shown(signal), spelling.HintOr(signal, signals)))
 		}
 	}
 	return strictyaml.Join(errs...)
@@ -49,7 +50,7 @@ func (c Config) validateReserved(key string, reserved map[string]string) error {
 				errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
 			}
 		} else if !slices.Contains(reservable, resource) {
-			errs = append(errs, c.Errorf(key, "unknown resource %s, did you mean %q?", shown(resource), strictyaml.Nearest(resource, reservable)))
+			errs = append(errs, c.Errorf(key, "unknown resource %s%s", shown(resource), spelling.HintOr(resource, append(slices.Clone(reservable), hugepagesPrefix+"<size>"))))
 		}
 	}
 	return strictyaml.Join(errs...)

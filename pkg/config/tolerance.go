@@ -9,7 +9,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
 
 // Tolerance is how far the memory of a NUMA node may move, in bytes, or AutoTolerance.
@@ -70,8 +70,8 @@ func (k kubeletConfiguration) stateTolerance() (tolerance Tolerance, set bool, e
 	const field = "memoryManagerPolicyOptions"
 	for _, option := range slices.Sorted(maps.Keys(k.MemoryManagerPolicyOptions)) {
 		if option != driftTolerance {
-			return 0, false, fmt.Errorf("%s: unknown option %s, did you mean %q?", field, shown(option),
-				strictyaml.Nearest(option, []string{driftTolerance}))
+			return 0, false, fmt.Errorf("%s: unknown option %s%s", field, shown(option),
+				spelling.HintOr(option, []string{driftTolerance}))
 		}
 	}
 	text, set := k.MemoryManagerPolicyOptions[driftTolerance]

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -83,8 +84,7 @@ func oneOf[T ~string](c Config, path string, value T) error {
 		return nil
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
-	last := len(names) - 1
-	return c.Errorf(path, "want %s or %s, got %s", strings.Join(names[:last], ", "), names[last], shown(string(value)))
+	return c.Errorf(path, "want %s, got %s%s", spelling.List(names), shown(string(value)), spelling.Hint(string(value), names))
 }
 
 func (c Config) between(path string, d, low, high Duration) error {
@@ -124,8 +124,8 @@ func (c Config) validatePolicyOptions() error {
 				err = c.Errorf(field, "%v", err)
 			}
 		default:
-			err = c.Errorf("topologyManagerPolicyOptions", "unknown option %s, did you mean %q?", shown(option),
-				strictyaml.Nearest(option, policyOptions))
+			err = c.Errorf("topologyManagerPolicyOptions", "unknown option %s%s", shown(option),
+				spelling.HintOr(option, policyOptions))
 		}
 		errs = append(errs, err)
 	}

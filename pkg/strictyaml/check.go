@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
 
 // Documents returns the root of each YAML document of a file; one without content is left out. Their lines are those of the
@@ -25,7 +27,7 @@ func Documents(name string, data []byte) ([]*yaml.Node, error) {
 		case errors.Is(err, io.EOF):
 			return roots, nil
 		case err != nil:
-			return nil, syntaxError(name, err)
+			return nil, syntaxError(name, data, err)
 		}
 		if root := document.Content[0]; !isNull(root) {
 			roots = append(roots, root)
@@ -92,7 +94,7 @@ func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		return c.errorf(keyNode, path, "unknown field %s, did you mean %q?", quote(key), Nearest(key, names))
+		return c.errorf(keyNode, path, "unknown field %s%s", quote(key), spelling.Hint(key, names))
 	})
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
 
 // decoder puts nodes into Go values and notes their lines.
@@ -78,7 +80,7 @@ func (d *decoder) structure(n *yaml.Node, path string, into reflect.Value) error
 				return d.field(keyNode, value, join(path, key), into.Field(i))
 			}
 		}
-		return d.errorf(keyNode, path, "unknown field %s, did you mean %q?", quote(key), Nearest(key, fields))
+		return d.errorf(keyNode, path, "unknown field %s%s", quote(key), spelling.Hint(key, fields))
 	})
 }
 

@@ -32,39 +32,3 @@ func join(path, key string) string {
 	}
 	return path + "." + key
 }
-
-// Nearest returns the name with the fewest edits to key, letters' case aside; the first of equals.
-func Nearest(key string, names []string) string {
-	key = strings.ToLower(key[:min(len(key), longestQuote)])
-	best, fewest := "", -1
-	for _, name := range names {
-		if name == "" {
-			continue
-		}
-		if n := edits(key, strings.ToLower(name)); fewest < 0 || n < fewest {
-			best, fewest = name, n
-		}
-	}
-	return best
-}
-
-// edits is the Levenshtein distance in bytes.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := diagonal
-			if a[i] != b[j] {
-				replace++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
-}

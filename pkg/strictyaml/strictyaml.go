@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -138,7 +139,7 @@ func Decode(name string, data []byte, into any) (*Document, error) {
 	}
 	root, err := parse(data)
 	if err != nil {
-		return doc, syntaxError(name, err)
+		return doc, syntaxError(name, data, err)
 	}
 	if root == nil {
 		return doc, nil
@@ -177,8 +178,8 @@ func parse(data []byte) (*yaml.Node, error) {
 	return root, nil
 }
 
-// syntaxError moves the line of the YAML reader's message to where ours has it.
-func syntaxError(name string, err error) error {
+// syntaxError moves the line of the YAML reader's message to where ours has it, and names a TAB that the reader stumbles over.
+func syntaxError(name string, data []byte, err error) error {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	e := &Error{File: name, Message: message}
 	if rest, ok := strings.CutPrefix(message, "line "); ok {
@@ -187,5 +188,49 @@ func syntaxError(name string, err error) error {
 			e.Line, e.Message = line, text
 		}
 	}
+	if line, column := wrongTab(data, e.Line, e.Message); column > 0 {
+		e.Line, e.Message = line, fmt.Sprintf("column %d: a TAB character; indent with spaces", column)
+	}
 	return e
+}
+
+// The YAML reader's errors about a TAB; the first may be about another character.
+const (
+	noToken  = "found character that cannot start any token"
+	tabFound = "found a tab character"
+)
+
+// indentingTab is a TAB before the first word of a line.
+var indentingTab = regexp.MustCompile(`^[ ?:-]*\t`)
+
+// wrongTab finds the TAB that an error of the YAML reader is about, counted from 1; column is 0 where it is about none. from is the
+// line where the reader's error begins, 0 for the first: the TAB is there or, behind a text of several lines, below.
+func wrongTab(data []byte, from int, message string) (line, column int) {
+	if message != noToken && !strings.HasPrefix(message, tabFound) {
+		return 0, 0
+	}
+	begin, end := max(from, 1), 0
+	for text := range bytes.Lines(data) {
+		line++
+		at := indentingTab.FindIndex(text)
+		switch {
+		case line < begin:
+		case message == noToken && (line > begin || at == nil || !endsAtTab(data[:end+at[1]])):
+			return 0, 0
+		case at != nil:
+			return line, at[1]
+		}
+		end += len(text)
+	}
+	return 0, 0
+}
+
+// endsAtTab reports whether the YAML reader gets no further than to the TAB at the end of a text: within brackets it does.
+func endsAtTab(text []byte) bool {
+	reader := yaml.NewDecoder(io.MultiReader(bytes.NewReader(text), strings.NewReader("x")))
+	for {
+		if err := reader.Decode(&yaml.Node{}); err != nil {
+			return strings.HasSuffix(err.Error(), noToken)
+		}
+	}
 }

@@ -125,55 +125,69 @@ func TestFileWithoutContentChangesNothing(t *testing.T) {
 
 func TestBadFileIsOneClearError(t *testing.T) {
 	tests := map[string]struct{ text, want string }{
-		"unknown field":           {"name: x\nnmae: y", `f:2: unknown field "nmae", did you mean "name"?`},
-		"unknown field below":     {"inner:\n  windwo: 1s", `f:2: inner: unknown field "windwo", did you mean "window"?`},
-		"case of a field":         {"Name: x", `f:1: unknown field "Name", did you mean "name"?`},
-		"empty field":             {`"": x`, `f:1: unknown field "", did you mean "name"?`},
-		"untagged field":          {"Untaged: x", `f:1: unknown field "Untaged", did you mean "name"?`},
-		"hidden field":            {`"-": x`, `f:1: unknown field "-", did you mean "name"?`},
-		"hostile field":           {`"\0` + strings.Repeat("z", 100) + `": x`, `f:1: unknown field "\x00` + strings.Repeat("z", 79) + `"…, did you mean `},
-		"twice":                   {"name: x\nname: y", `f:2: field "name" is already set on line 1`},
-		"twice in a map":          {"labels: {a: 1, a: 2}", `f:1: labels: field "a" is already set on line 1`},
-		"two documents":           {"name: x\n---\nname: y", "f:2: second document: only one is read"},
-		"bad second document":     {"name: x\n---\n[", "f:3: did not find expected node content"},
-		"not YAML":                {"name: [", "f:1: did not find expected node content"},
-		"tab":                     {"inner:\n\ton: true", "f:2: found character that cannot start any token"},
-		"control":                 {"name: \x01", "f: control characters are not allowed"},
-		"list for a struct":       {"- a", "f:1: want a mapping of names to values, got a list"},
-		"text for a struct":       {"inner: on", `f:1: inner: want a mapping of names to values, got "on"`},
-		"null for a struct":       {"inner:", "f:1: inner: want a mapping of names to values, got nothing"},
-		"text for a list":         {"list: a", `f:1: list: want a list, got "a"`},
-		"mapping for a text":      {"name: {}", "f:1: name: want a text, got a mapping"},
-		"null for a text":         {"name:", "f:1: name: want a text, got nothing"},
-		"list for a text of ours": {"inner: {window: []}", "f:1: inner.window: want a text, got a list"},
-		"wrong text of ours":      {"list:\n- window: soon", `f:2: list[0].window: time: invalid duration "soon"`},
-		"text for a bool":         {"inner: {on: yes}", `f:1: inner.on: want true or false, got "yes"`},
-		"number for a bool":       {"inner: {on: 1}", `f:1: inner.on: want true or false, got "1"`},
-		"NaN":                     {"share: .nan", `f:1: share: want a number, got ".nan"`},
-		"nan as text":             {"share: nan", `f:1: share: want a number, got "nan"`},
-		"infinity":                {"factor: -.inf", `f:1: factor: want a number, got "-.inf"`},
-		"too large float":         {"share: 1e999", `f:1: share: want a number, got "1e999"`},
-		"quoted NaN":              {`share: ".nan"`, `f:1: share: want a number, got ".nan"`},
-		"quoted hexadecimal":      {`share: "0x1p-2"`, `f:1: share: want a number, got "0x1p-2"`},
-		"number with a blank":     {`share: "0.5 "`, `f:1: share: want a number, got "0.5 "`},
-		"empty for a number":      {`factor: ""`, `f:1: factor: want a number, got ""`},
-		"quoted null":             {`factor: "null"`, `f:1: factor: want a number, got "null"`},
-		"quoted fraction":         {`count: "1.5"`, `f:1: count: want a whole number, got "1.5"`},
-		"quoted bool":             {`inner: {on: "true"}`, `f:1: inner.on: want true or false, got "true"`},
-		"fraction for a whole":    {"count: 1.5", `f:1: count: want a whole number, got "1.5"`},
-		"hexadecimal":             {"count: 0x10", `f:1: count: want a whole number, got "0x10"`},
-		"too large for its bits":  {"small: 2147483648", `f:1: small: want a whole number, got "2147483648"`},
-		"negative":                {"pages: -1", `f:1: pages: want a whole number, 0 or more, got "-1"`},
-		"channel":                 {"channel: 1", "f:1: channel: can not be set in a file"},
-		"merge":                   {"inner: {<<: {on: true}}", "f:1: inner: merge keys (<<) are not supported"},
-		"list as a key":           {"labels: {[a]: b}", "f:1: labels: want a name as the key, got a list"},
-		"alias as a key":          {"name: &n x\nlabels: {*n : b}", "f:2: labels: want a name as the key, got an alias"},
-		"unknown alias":           {"name: *n", "f: unknown anchor 'n' referenced"},
-		"binary":                  {"name: !!binary eA==", `f:1: name: tag "!!binary" is not supported`},
-		"own tag for ours":        {"inner: {window: !x 1s}", `f:1: inner.window: tag "!x" is not supported`},
-		"strange key in the path": {"labels: {\"a\\nb\": {}}", `f:1: labels."a\nb": want a text, got a mapping`},
-		"long key in the path":    {"labels: {" + strings.Repeat("k", 81) + ": {}}", `f:1: labels."` + strings.Repeat("k", 80) + `"…: want a text, got a mapping`},
-		"alias to itself":         {"list: &l [*l]", "f:1: list[0]: want a mapping of names to values, got a list"},
+		"unknown field":            {"name: x\nnmae: y", `f:2: unknown field "nmae", did you mean "name"?`},
+		"unknown field below":      {"inner:\n  windwo: 1s", `f:2: inner: unknown field "windwo", did you mean "window"?`},
+		"case of a field":          {"Name: x", `f:1: unknown field "Name", did you mean "name"?`},
+		"empty field":              {`"": x`, `f:1: unknown field ""`},
+		"untagged field":           {"Untaged: x", `f:1: unknown field "Untaged"`},
+		"hidden field":             {`"-": x`, `f:1: unknown field "-"`},
+		"hostile field":            {`"\0` + strings.Repeat("z", 100) + `": x`, `f:1: unknown field "\x00` + strings.Repeat("z", 79) + `"…`},
+		"twice":                    {"name: x\nname: y", `f:2: field "name" is already set on line 1`},
+		"twice in a map":           {"labels: {a: 1, a: 2}", `f:1: labels: field "a" is already set on line 1`},
+		"two documents":            {"name: x\n---\nname: y", "f:2: second document: only one is read"},
+		"bad second document":      {"name: x\n---\n[", "f:3: did not find expected node content"},
+		"not YAML":                 {"name: [", "f:1: did not find expected node content"},
+		"tab":                      {"inner:\n\ton: true", "f:2: column 1: a TAB character; indent with spaces"},
+		"tab on the first line":    {"\tname: x", "f:1: column 1: a TAB character; indent with spaces"},
+		"tab behind spaces":        {"inner:\n  \ton: true", "f:2: column 3: a TAB character; indent with spaces"},
+		"tab behind a value":       {"name: x\ninner:\n  on: true\n\twindow: 1s", "f:4: column 1: a TAB character; indent with spaces"},
+		"tab behind a text":        {"name: x\n  y\n\n\tz", "f:4: column 1: a TAB character; indent with spaces"},
+		"tab behind quotes":        {"inner:\n  window: '1s'\n\ton: true", "f:3: column 1: a TAB character; indent with spaces"},
+		"tab in a list":            {"words:\n-\ta: b", "f:2: column 2: a TAB character; indent with spaces"},
+		"tab before an item":       {"words:\n  - a\n\t- b", "f:3: column 1: a TAB character; indent with spaces"},
+		"tab in a text":            {"name: |\n  x\n\ty", "f:3: column 1: a TAB character; indent with spaces"},
+		"tab alone on a line":      {"inner:\n  on: true\n\t\n  window: 1s", "f:3: column 1: a TAB character; indent with spaces"},
+		"tab before a comment":     {"inner:\n  on: true\n\t# off\n", "f:3: column 1: a TAB character; indent with spaces"},
+		"tab with CRLF":            {"inner:\r\n\ton: true\r\n", "f:2: column 1: a TAB character; indent with spaces"},
+		"tab after what is wrong":  {"name: @x\ninner:\n\ton: true", "f: found character that cannot start any token"},
+		"tab before what is wrong": {"inner:\n\t@x: y", "f:2: column 1: a TAB character; indent with spaces"},
+		"tab that is no matter":    {"inner: {\n\ton: @x}", "f:2: found character that cannot start any token"},
+		"control":                  {"name: \x01", "f: control characters are not allowed"},
+		"list for a struct":        {"- a", "f:1: want a mapping of names to values, got a list"},
+		"text for a struct":        {"inner: on", `f:1: inner: want a mapping of names to values, got "on"`},
+		"null for a struct":        {"inner:", "f:1: inner: want a mapping of names to values, got nothing"},
+		"text for a list":          {"list: a", `f:1: list: want a list, got "a"`},
+		"mapping for a text":       {"name: {}", "f:1: name: want a text, got a mapping"},
+		"null for a text":          {"name:", "f:1: name: want a text, got nothing"},
+		"list for a text of ours":  {"inner: {window: []}", "f:1: inner.window: want a text, got a list"},
+		"wrong text of ours":       {"list:\n- window: soon", `f:2: list[0].window: time: invalid duration "soon"`},
+		"text for a bool":          {"inner: {on: yes}", `f:1: inner.on: want true or false, got "yes"`},
+		"number for a bool":        {"inner: {on: 1}", `f:1: inner.on: want true or false, got "1"`},
+		"NaN":                      {"share: .nan", `f:1: share: want a number, got ".nan"`},
+		"nan as text":              {"share: nan", `f:1: share: want a number, got "nan"`},
+		"infinity":                 {"factor: -.inf", `f:1: factor: want a number, got "-.inf"`},
+		"too large float":          {"share: 1e999", `f:1: share: want a number, got "1e999"`},
+		"quoted NaN":               {`share: ".nan"`, `f:1: share: want a number, got ".nan"`},
+		"quoted hexadecimal":       {`share: "0x1p-2"`, `f:1: share: want a number, got "0x1p-2"`},
+		"number with a blank":      {`share: "0.5 "`, `f:1: share: want a number, got "0.5 "`},
+		"empty for a number":       {`factor: ""`, `f:1: factor: want a number, got ""`},
+		"quoted null":              {`factor: "null"`, `f:1: factor: want a number, got "null"`},
+		"quoted fraction":          {`count: "1.5"`, `f:1: count: want a whole number, got "1.5"`},
+		"quoted bool":              {`inner: {on: "true"}`, `f:1: inner.on: want true or false, got "true"`},
+		"fraction for a whole":     {"count: 1.5", `f:1: count: want a whole number, got "1.5"`},
+		"hexadecimal":              {"count: 0x10", `f:1: count: want a whole number, got "0x10"`},
+		"too large for its bits":   {"small: 2147483648", `f:1: small: want a whole number, got "2147483648"`},
+		"negative":                 {"pages: -1", `f:1: pages: want a whole number, 0 or more, got "-1"`},
+		"channel":                  {"channel: 1", "f:1: channel: can not be set in a file"},
+		"merge":                    {"inner: {<<: {on: true}}", "f:1: inner: merge keys (<<) are not supported"},
+		"list as a key":            {"labels: {[a]: b}", "f:1: labels: want a name as the key, got a list"},
+		"alias as a key":           {"name: &n x\nlabels: {*n : b}", "f:2: labels: want a name as the key, got an alias"},
+		"unknown alias":            {"name: *n", "f: unknown anchor 'n' referenced"},
+		"binary":                   {"name: !!binary eA==", `f:1: name: tag "!!binary" is not supported`},
+		"own tag for ours":         {"inner: {window: !x 1s}", `f:1: inner.window: tag "!x" is not supported`},
+		"strange key in the path":  {"labels: {\"a\\nb\": {}}", `f:1: labels."a\nb": want a text, got a mapping`},
+		"long key in the path":     {"labels: {" + strings.Repeat("k", 81) + ": {}}", `f:1: labels."` + strings.Repeat("k", 80) + `"…: want a text, got a mapping`},
+		"alias to itself":          {"list: &l [*l]", "f:1: list[0]: want a mapping of names to values, got a list"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -205,18 +219,6 @@ func TestAliasesCannotMakeAFileLarger(t *testing.T) {
 	}
 }
 
-func TestNearestName(t *testing.T) {
-	names := []string{"", "memoryManagerPolicy", "topologyManagerPolicy", "reservedMemory", "dryRun"}
-	for key, want := range map[string]string{
-		"memoryPolicy": "memoryManagerPolicy", "TOPOLOGYMANAGERPOLICY": "topologyManagerPolicy", "reserved-memory": "reservedMemory",
-		"dry_run": "dryRun", "": "dryRun", strings.Repeat("q", 10000): "memoryManagerPolicy",
-	} {
-		if got := Nearest(key, names); got != want {
-			t.Errorf("nearest to %.20q = %q, want %q", key, got, want)
-		}
-	}
-}
-
 // FuzzDecode: any text fills the struct or is one located error.
 func FuzzDecode(f *testing.F) {
 	for _, text := range []string{"name: x", "list:\n- &a {on: true}\n- *a", "labels: {a: 1}\n---\n", "factor: .nan", "words: a,b", "a: &a [*a]", "<<: {}", "? [a]\n: b"} {
@@ -234,4 +236,13 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("%T: %q", err, err)
 		}
 	})
+}
+
+// TABs are fine where they do not indent.
+func TestTabsThatAreNoIndentation(t *testing.T) {
+	for _, text := range []string{"name:\tx\t# a comment\n", "inner: {\n\ton: true,\n\twindow: 1s\n}\n", "name: \"x\n\ty\"\n", "words: [a,\n\tb]\n"} {
+		if _, err := Decode("f", []byte(text), &sample{}); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
 }
