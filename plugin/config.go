@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -23,7 +24,7 @@ func newConfigCommand() *cobra.Command {
 hold.`,
 		Example: `  nri-memory-manager config check /etc/nri-memory-manager/config.yaml
   nri-memory-manager config show`,
-		Args: cobra.NoArgs,
+		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	command.AddCommand(newConfigCheckCommand(), newConfigShowCommand())

@@ -41,6 +41,7 @@ func TestManifestsThatAreRefused(t *testing.T) {
 		"only comments":                 {"# nothing\n---\n---\n", "no pods in it"},
 		"not YAML":                      {"{", "standard input:1: "},
 		"not an object":                 {"- 1\n", "not a Kubernetes object"},
+		"a TAB":                         {"apiVersion: v1\nkind: Pod\nmetadata:\n\tname: web\n", "standard input:4: column 1: a TAB character; indent with spaces"},
 		"no kind":                       {"metadata: {name: a}\n", "apiVersion and kind are missing"},
 		"not a pod":                     {"apiVersion: v1\nkind: Service\nmetadata: {name: a}\n", "no pods in it; want a Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob; skipped 1 Service"},
 		"another API version":           {strings.Replace(pod("{}"), "v1", "v2", 1), `standard input:1: apiVersion "v2" of a Pod is not known; want v1`},
@@ -83,6 +84,8 @@ func TestManifestsThatAreRefused(t *testing.T) {
 
 func TestConfigurationsThatAreRefused(t *testing.T) {
 	for name, test := range map[string]struct{ config, want string }{
+		"a TAB":                       {"stallGuard:\n\twindow: 1s\n", "config.yaml:2: column 1: a TAB character; indent with spaces"},
+		"a pod":                       {"kind: Pod\n", `config.yaml:1: unknown field "kind"`},
 		"unknown field":               {"memoryThrotlingFactor: 0.8\n", "memoryThrottlingFactor"},
 		"wrong type":                  {"memoryThrottlingFactor: [1]\n", "memoryThrottlingFactor"},
 		"factor 0":                    {"memoryThrottlingFactor: 0\n", "memoryThrottlingFactor"},
@@ -120,6 +123,10 @@ func TestHostsAndFlagsThatAreRefused(t *testing.T) {
 		want string
 	}{
 		"unknown command":       {[]string{"fly"}, `unknown command "fly"`},
+		"command misspelt":      {[]string{"statsu"}, `unknown command "statsu" for "nri-memory-manager", did you mean "status"?`},
+		"subcommand misspelt":   {[]string{"config", "chekc"}, `unknown command "chekc" for "nri-memory-manager config", did you mean "check"?`},
+		"flag misspelt":         {[]string{"status", "--statedir", dir}, `unknown flag: --statedir, did you mean "--state-dir"?`},
+		"driver misspelt":       {[]string{"simulate", "--machine", taskPageMachine, "--cgroup-driver", "sytemd", "-"}, `--cgroup-driver "sytemd": want one of cgroupfs, systemd, did you mean "systemd"?`},
 		"unknown flag":          {[]string{"run", "--fast"}, "unknown flag: --fast"},
 		"simulate nothing":      {[]string{"simulate", "--machine", taskPageMachine}, "no manifest"},
 		"simulate nowhere":      {[]string{"simulate", "-"}, "--machine is missing"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
@@ -98,13 +99,14 @@ Exit status: 0 done, 1 something was found, rejected or failed, 2 bad input.`,
   nri-memory-manager replay /var/lib/nri-memory-manager/recordings
   nri-memory-manager verify
   nri-memory-manager completion bash > /etc/bash_completion.d/nri-memory-manager`,
-		Args: cobra.NoArgs,
+		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return cmd.Help()
 		},
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	root.SetFlagErrorFunc(commandline.FlagError)
 	root.AddCommand(newRunCommand(), newSimulateCommand(), newStatusCommand(), newExplainCommand(), newReplayCommand(), newVerifyCommand(), newRollbackCommand(), newConfigCommand(), newStateCommand(), newVersionCommand())
 	return root
 }

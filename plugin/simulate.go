@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -52,27 +54,29 @@ Exit status: 0 when every container was admitted, 1 when one was rejected, 2 on 
 	flags := cmd.Flags()
 	flags.StringVar(&o.machinePath, "machine", "", "machine file, or a folder with a copy of sysfs (required)")
 	flags.StringVar(&o.configPath, "config", "", "configuration file (YAML); without it the defaults hold")
-	flags.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
+	printer.AddFlag(cmd, &o.output, "table", "json", "yaml")
 	flags.StringVar(&o.podInfo, "pod-info", "kubelet", "where memory requests come from: kubelet is its pod API, with the exact ones; none estimates them from the runtime's events")
 	flags.StringVar(&o.cgroupDriver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
 	flags.StringVar(&o.keep, "keep", "", "new or empty folder for the cgroup tree and the state file, which stay there")
 	flags.StringArrayVar(&o.expectRejected, "expect-rejected", nil, "POD/CONTAINER that must be rejected, and is then no failure; repeatable")
 	flags.CountVarP(&o.verbose, "verbose", "v", "show the plugin's log: -v information, -vv debug")
+	commandline.Complete(cmd, "pod-info", podInfos...)
+	commandline.Complete(cmd, "cgroup-driver", cgroupDrivers...)
 	return cmd
 }
 
+// The values of --pod-info and --cgroup-driver.
+var podInfos, cgroupDrivers = []string{"kubelet", "none"}, []string{"cgroupfs", "systemd"}
+
 func (o *simulateOptions) check() error {
-	switch {
-	case o.machinePath == "":
+	if o.machinePath == "" {
 		return errors.New("--machine is missing; want a machine file or a folder with a copy of sysfs")
-	case o.output != "table" && o.output != "json" && o.output != "yaml":
-		return fmt.Errorf("--output %q: want table, json or yaml", o.output)
-	case o.podInfo != "none" && o.podInfo != "kubelet":
-		return fmt.Errorf("--pod-info %q: want none or kubelet", o.podInfo)
-	case o.cgroupDriver != "cgroupfs" && o.cgroupDriver != "systemd":
-		return fmt.Errorf("--cgroup-driver %q: want cgroupfs or systemd", o.cgroupDriver)
 	}
-	return nil
+	return cmp.Or(
+		printer.Check(o.output, "table", "json", "yaml"),
+		commandline.Check("pod-info", o.podInfo, podInfos...),
+		commandline.Check("cgroup-driver", o.cgroupDriver, cgroupDrivers...),
+	)
 }
 
 func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Reader, out, errOut io.Writer) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
@@ -24,7 +25,7 @@ func newStateCommand() *cobra.Command {
 can move from the kubelet's Memory Manager to the plugin and back.`,
 		Example: `  nri-memory-manager state import /var/lib/kubelet/memory_manager_state
   nri-memory-manager state show /var/lib/nri-memory-manager/memory_manager_state`,
-		Args: cobra.NoArgs,
+		Args: commandline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	command.AddCommand(newStateImportCommand(), newStateExportCommand(), newStateShowCommand(), newStateVerifyCommand())
@@ -115,6 +116,7 @@ version that is to read it, and the kubelet needs its feature gate PodLevelResou
 	addStateDir(command, &stateDir)
 	command.Flags().StringVarP(&output, "output", "o", "", "write this file instead of standard output")
 	command.Flags().StringVar(&target, "for", "", "version of the kubelet that is to read the state: "+strings.Join(checkpoint.Targets, ", "))
+	commandline.Complete(command, "for", checkpoint.Targets...)
 	return command
 }
 
@@ -129,8 +131,8 @@ func newStateShowCommand() *cobra.Command {
   nri-memory-manager state show /var/lib/kubelet/memory_manager_state -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if format != "table" && format != "json" {
-				return fmt.Errorf("--output %q: want table or json", format)
+			if err := printer.Check(format, "table", "json"); err != nil {
+				return err
 			}
 			file, err := checkpoint.ReadFile(args[0])
 			if err != nil {
@@ -140,7 +142,7 @@ func newStateShowCommand() *cobra.Command {
 			return failed(printer.Write(cmd.OutOrStdout(), format, listing, listing.WriteTable))
 		},
 	}
-	command.Flags().StringVarP(&format, "output", "o", "table", "table or json")
+	printer.AddFlag(command, &format, "table", "json")
 	return command
 }
 

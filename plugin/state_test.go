@@ -224,7 +224,7 @@ func TestStateBadInput(t *testing.T) {
 	}{
 		"no file":             {[]string{"show", missing}, exitBadInput, "reading the state file: open " + missing + ": no such file or directory"},
 		"no state":            {[]string{"show", bad}, exitBadInput, "state file " + bad + ": is not JSON from byte 2 on"},
-		"no such output":      {[]string{"show", good, "-o", "yaml"}, exitBadInput, `--output "yaml": want table or json`},
+		"no such output":      {[]string{"show", good, "-o", "yaml"}, exitBadInput, `--output "yaml": want one of table, json`},
 		"import of no state":  {[]string{"import", bad}, exitBadInput, "state file " + bad + ": is not JSON from byte 2 on"},
 		"import of nothing":   {[]string{"import", none, "--state-dir", t.TempDir()}, exitBadInput, `policyName is "None": there is nothing to take over, want "Static"`},
 		"import into a file":  {[]string{"import", good, "--state-dir", bad}, exitBadInput, "making the state folder: mkdir " + bad + ": not a directory"},

@@ -16,6 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 // Exit codes, as those of the daemon's commands.
@@ -85,12 +87,13 @@ Exit status: 0 done, 1 something was found or failed, 2 bad input.`,
 		Example: `  kubectl memory-manager status
   kubectl memory-manager explain database -n shop
   kubectl memory-manager verify database -n shop`,
-		Args:          cobra.NoArgs,
+		Args:          commandline.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	root.SetFlagErrorFunc(commandline.FlagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file in place of $KUBECONFIG and ~/.kube/config")
 	clientcmd.BindOverrideFlags(&o.overrides, flags, clientcmd.RecommendedConfigOverrideFlags(""))

@@ -3,13 +3,13 @@ package printer
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 )
 
 // Write writes a document as JSON or YAML, or in any other format by the function for people.
@@ -32,15 +32,11 @@ func Write(to io.Writer, format string, document any, people func(io.Writer) err
 
 // AddFlag adds the flag --output with its completion; the first format is the default.
 func AddFlag(cmd *cobra.Command, format *string, known ...string) {
-	last := len(known) - 1
-	cmd.Flags().StringVarP(format, "output", "o", known[0], strings.Join(known[:last], ", ")+" or "+known[last])
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(known, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+	cmd.Flags().StringVarP(format, "output", "o", known[0], spelling.List(known))
+	commandline.Complete(cmd, "output", known...)
 }
 
 // Check refuses an output format that is not one of those known.
 func Check(format string, known ...string) error {
-	if slices.Contains(known, format) {
-		return nil
-	}
-	return fmt.Errorf("--output %q: want one of %s", format, strings.Join(known, ", "))
+	return commandline.Check("output", format, known...)
 }

@@ -1,0 +1,61 @@
+// Package commandline has what the commands of both programs share: errors that suggest the subcommand, flag or value that was meant,
+// and the completion of values.
+package commandline
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
+)
+
+// NoArgs refuses arguments as cobra.NoArgs does, and suggests the subcommand that the first one is near to.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	err := cobra.NoArgs(cmd, args)
+	if err == nil {
+		return nil
+	}
+	var names []string
+	for _, child := range cmd.Commands() {
+		if child.IsAvailableCommand() {
+			names = append(names, child.Name())
+		}
+	}
+	return fmt.Errorf("%w%s", err, spelling.Hint(args[0], names))
+}
+
+// FlagError suggests the flag that an unknown one is near to, for cobra.Command.SetFlagErrorFunc.
+func FlagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+		return err
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+		if !flag.Hidden {
+			names = append(names, flag.Name)
+		}
+	})
+	if name := spelling.Nearest(unknown.GetSpecifiedName(), names); name != "" {
+		return fmt.Errorf("%w, did you mean %q?", err, "--"+name)
+	}
+	return err
+}
+
+// Complete has a flag that the command has complete its values.
+func Complete(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // the flag is there
+}
+
+// Check refuses a value of a flag that is not one of those known.
+func Check(flag, value string, known ...string) error {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	return fmt.Errorf("--%s %q: want one of %s%s", flag, value, strings.Join(known, ", "), spelling.Hint(value, known))
+}

@@ -1,0 +1,67 @@
+package commandline
+
+import (
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+func program() *cobra.Command {
+	nothing := func(*cobra.Command, []string) error { return nil }
+	root := &cobra.Command{Use: "program", Args: NoArgs, RunE: nothing, SilenceErrors: true, SilenceUsage: true}
+	root.SetFlagErrorFunc(FlagError)
+	root.PersistentFlags().String("kubeconfig", "", "")
+	state := &cobra.Command{Use: "state", Args: NoArgs, RunE: nothing}
+	state.AddCommand(&cobra.Command{Use: "verify FILE", Args: cobra.ExactArgs(1), RunE: nothing})
+	status := &cobra.Command{Use: "status", Args: NoArgs, RunE: nothing}
+	status.Flags().String("state-dir", "", "")
+	status.Flags().StringP("output", "o", "table", "")
+	status.Flags().String("secret", "", "")
+	_ = status.Flags().MarkHidden("secret")
+	root.AddCommand(state, status, &cobra.Command{Use: "hidden", Hidden: true, RunE: nothing})
+	return root
+}
+
+func TestWhatIsNearIsSuggested(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		want string
+	}{
+		"a subcommand":           {[]string{"statsu"}, `unknown command "statsu" for "program", did you mean "status"?`},
+		"none is near":           {[]string{"fly"}, `unknown command "fly" for "program"`},
+		"none that is hidden":    {[]string{"hiden"}, `unknown command "hiden" for "program"`},
+		"a subcommand below":     {[]string{"state", "verfy"}, `unknown command "verfy" for "program state", did you mean "verify"?`},
+		"a command without any":  {[]string{"status", "web"}, `unknown command "web" for "program status"`},
+		"a flag":                 {[]string{"status", "--statedir", "x"}, `unknown flag: --statedir, did you mean "--state-dir"?`},
+		"a flag of all commands": {[]string{"status", "--kubecfg=x"}, `unknown flag: --kubecfg, did you mean "--kubeconfig"?`},
+		"no flag is near":        {[]string{"status", "--fast"}, "unknown flag: --fast"},
+		"no flag that is hidden": {[]string{"status", "--secrte"}, "unknown flag: --secrte"},
+		"a letter":               {[]string{"status", "-x"}, "unknown shorthand flag: 'x' in -x"},
+		"a value is missing":     {[]string{"status", "--output"}, "flag needs an argument: --output"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := program()
+			root.SetArgs(test.args)
+			if err := root.Execute(); err == nil || err.Error() != test.want {
+				t.Errorf("error %v, want %s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestCheck(t *testing.T) {
+	for value, want := range map[string]string{
+		"json": "",
+		"jsno": `--output "jsno": want one of table, json, did you mean "json"?`,
+		"xml":  `--output "xml": want one of table, json`,
+		"":     `--output "": want one of table, json`,
+	} {
+		got := ""
+		if err := Check("output", value, "table", "json"); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: %s, want %s", value, got, want)
+		}
+	}
+}
