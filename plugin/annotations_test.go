@@ -55,6 +55,50 @@ func TestAPodWithTheLargestAnnotationsDoesNotKeepThePluginOut(t *testing.T) {
 	}
 }
 
+// What is ignored of a pod's annotations is in the log once, whatever happens to the pod, and is shown by status and verify.
+func TestIgnoredAnnotationsAreNamedOnce(t *testing.T) {
+	const key = "metadata.annotations[numa.memory-manager.noderesource.dev"
+	h := newHost(t, cri.Options{}, operatorsConfig)
+	web, quiet := burstable("web", 2*gi, 968), burstable("quiet", 2*gi, 968)
+	web.annotations = map[string]string{
+		"numa.memory-manager.noderesource.dev": "near", "numa.memory-manager.noderesource.dev/container.app": "far",
+		"numa.memory-manager.noderesource.dev/container.sidcar": "none", "numa.memory-manager.noderesource.dev/container.sidecar": "none",
+	}
+	quiet.annotations = map[string]string{"numa.memory-manager.noderesource.dev/container.app": "none"}
+	api := h.podAPI()
+	for _, p := range []*testPod{web, quiet} {
+		api.put(p, `{spec: {containers: [{name: app, resources: {limits: {memory: 2Gi}}}, {name: sidecar}]}}`)
+	}
+	api.start()
+	plugin := h.start()
+	eventually(t, "the kubelet's pod API is connected", func() bool { return strings.Contains(plugin.log.String(), "the kubelet's pod API answers") })
+	h.deploy(web, quiet)
+	h.beside(web, "sidecar")
+	must(t, h.stopContainer(web))
+	web.tries++
+	must(t, h.create(web))
+	must(t, h.startContainer(web))
+	must(t, h.resize(web, gi))
+
+	problems := []string{
+		key + `]: Unsupported value: "near": supported values: "none", "preferred", "required", "spread"`,
+		key + `/container.app]: Unsupported value: "far": supported values: "none", "preferred", "required", "spread"`,
+		key + `/container.sidcar]: Not found: "sidcar": the pod has no such container, did you mean "sidecar"?`,
+	}
+	text := "IGNORED ANNOTATIONS\n"
+	for _, problem := range problems {
+		text += "default/web: " + problem + "\n"
+	}
+	eventually(t, "status shows them", func() bool { return strings.Contains(h.ask(0, "status"), text+"\n") })
+	audit := h.ask(1, "verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"))
+	for _, problem := range problems {
+		wantAll(t, audit, "WARNING  default/web: ignored: "+problem)
+		if n := strings.Count(strings.ReplaceAll(plugin.log.String(), `\"`, `"`), problem); n != 1 {
+			t.Errorf("%s is in the log %d times, want once", problem, n)
+		}
+	}
+}
+
 // A node full of such pods costs the plugin no more memory than one without, once it has read what is its own.
 func TestPodsWithTheLargestAnnotationsLeaveNoMemoryBehind(t *testing.T) {
 	nri.SetPluginRegistrationTimeout(bound) // 75 MB take NRI itself their time

@@ -257,6 +257,14 @@ func TestSimulateShowsIgnoredAnnotations(t *testing.T) {
 	}
 }
 
+func TestSimulateShowsAnnotationsForNoContainer(t *testing.T) {
+	manifest := strings.Replace(pod("{}"), "name: web", "name: web, annotations: {numa.memory-manager.nri.io/container.proxy: none, numa.memory-manager.nri.io/container.app: none}", 1)
+	const want = `metadata.annotations[numa.memory-manager.nri.io/container.proxy]: Not found: "proxy": the pod has no such container`
+	if code, out, _ := run(t, manifest, "simulate", "--machine", taskPageMachine, "-"); code != exitOK || !strings.Contains(out, "IGNORED ANNOTATIONS\ndefault/web: "+want+"\n\n") {
+		t.Errorf("exit %d, and the annotation is not in\n%s", code, out)
+	}
+}
+
 func TestSimulateShowsHugePages(t *testing.T) {
 	_, out, _ := run(t, "", "simulate", "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/config/demo.yaml", "../testdata/pods/5-packet-router.yaml")
 	if !regexp.MustCompile(`HUGE PAGES\nPOD +CONTAINER +PAGE SIZE +LIMIT\ndefault/packet-router +\S+ +2Mi +\S+`).MatchString(out) {

@@ -106,20 +106,55 @@ func (p PodAnnotations) Wishes(container string, rules AnnotationRules) (Wishes,
 		own = *scope
 	}
 	var wishes Wishes
-	problems := slices.Concat(p.problems, own.problems())
-	for _, known := range [...][]podAnnotation{p.every.known, own.known} {
-		for _, a := range known {
-			next := wishes
-			if err := rules.wish(&next, a.path(), a.name, a.value); err != nil {
-				problems = append(problems, Problem{Annotation: a.key, Message: err.Error()})
-				continue
-			}
-			wishes = next
+	problems := slices.Concat(p.problems, rules.judge(&wishes, p.every.known), own.problems(), rules.judge(&wishes, own.known))
+	return wishes, append(first(problems, mostProblems-len(p.beyond)), p.beyond...)
+}
+
+// Problems are what is wrong with all annotations of the pod, or not allowed, sorted by annotation. containers are the names of its
+// containers: an annotation for another one is a problem; nil where they are not known.
+func (p PodAnnotations) Problems(rules AnnotationRules, containers []string) []Problem {
+	problems := slices.Concat(p.problems, rules.judge(&Wishes{}, p.every.known), p.Astray(containers))
+	for name, own := range p.one {
+		if containers == nil || slices.Contains(containers, name) {
+			problems = slices.Concat(problems, own.problems(), rules.judge(&Wishes{}, own.known))
 		}
 	}
+	return append(first(problems, mostProblems-len(p.beyond)), p.beyond...)
+}
+
+// Astray are the problems of annotations for other containers than the pod's; there are none while these are not known (nil).
+func (p PodAnnotations) Astray(containers []string) []Problem {
+	var problems []Problem
+	for name, own := range p.one {
+		if containers == nil || slices.Contains(containers, name) {
+			continue
+		}
+		for _, a := range slices.Concat(own.known, own.wrong) {
+			err := field.NotFound(a.path(), short(name))
+			err.Detail = "the pod has no such container" + spelling.Hint(name, containers)
+			problems = append(problems, Problem{Annotation: a.key, Message: err.Error()})
+		}
+	}
+	return first(problems, mostProblems)
+}
+
+// first are the first problems by annotation.
+func first(problems []Problem, most int) []Problem {
 	slices.SortFunc(problems, func(a, b Problem) int { return cmp.Compare(a.Annotation, b.Annotation) })
-	problems = problems[:min(len(problems), mostProblems-len(p.beyond))]
-	return wishes, append(problems, p.beyond...)
+	return problems[:min(len(problems), most)]
+}
+
+// judge puts annotations into the wishes, and returns what is wrong with the others.
+func (rules AnnotationRules) judge(w *Wishes, known []podAnnotation) (problems []Problem) {
+	for _, a := range known {
+		next := *w
+		if err := rules.wish(&next, a.path(), a.name, a.value); err != nil {
+			problems = append(problems, Problem{Annotation: a.key, Message: err.Error()})
+			continue
+		}
+		*w = next
+	}
+	return problems
 }
 
 // ourKeys are the keys of our annotations, sorted, and their size in all.

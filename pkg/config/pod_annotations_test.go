@@ -87,6 +87,49 @@ func TestAKeyThatIsNotReadIsShortened(t *testing.T) {
 	}
 }
 
+func TestProblemsOfAllAnnotationsOfAPod(t *testing.T) {
+	const at, numa = "metadata.annotations[numa" + ours, "numa" + ours
+	pods := []string{"app", "sidecar"}
+	wrong := func(scope, value string) string {
+		return at + scope + `]: Unsupported value: "` + value + `": supported values: "none", "preferred", "required", "spread"`
+	}
+	astray := func(name, hint string) string {
+		return at + "/container." + name + `]: Not found: "` + name + `": the pod has no such container` + hint
+	}
+	for name, test := range map[string]struct {
+		annotations map[string]string
+		containers  []string
+		want        []string
+	}{
+		"none": {nil, pods, nil},
+		"good": {map[string]string{numa: "none", numa + "/container.sidecar": "required"}, pods, nil},
+		"of the pod and of two containers": {map[string]string{numa: "a", numa + "/container.sidecar": "c", numa + "/container.app": "b"}, pods,
+			[]string{wrong("", "a"), wrong("/container.app", "b"), wrong("/container.sidecar", "c")}},
+		"no such container":            {map[string]string{numa + "/container.sidcar": "none"}, pods, []string{astray("sidcar", `, did you mean "sidecar"?`)}},
+		"none with a similar name":     {map[string]string{numa + "/container.proxy": "none"}, pods, []string{astray("proxy", "")}},
+		"that is wrong besides":        {map[string]string{numa + "/container.proxy": "x"}, pods, []string{astray("proxy", "")}},
+		"containers that are unknown":  {map[string]string{numa + "/container.proxy": "none"}, nil, nil},
+		"and a value that is wrong":    {map[string]string{numa + "/container.proxy": "x"}, nil, []string{wrong("/container.proxy", "x")}},
+		"a name that no container has": {map[string]string{numa + "/container.\n": "none"}, pods, []string{`metadata.annotations["numa` + ours + `/container.\n"]: Not found: "\n": the pod has no such container`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, problem := range ReadAnnotations(test.annotations).Problems(all(), test.containers) {
+				got = append(got, problem.Message)
+			}
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	for _, containers := range [][]string{nil, {"app"}} { // with values that are wrong, or for containers that are not there
+		problems := ReadAnnotations(numbered(5000, numa+"/container.c%04d", "x")).Problems(all(), containers)
+		if len(problems) != mostProblems || problems[0].Annotation != numa+"/container.c0000" || !strings.Contains(problems[mostProblems-1].Message, "the pod has 5000 annotations") {
+			t.Errorf("%d problems from %v to %v, want the first %d with the limit", len(problems), problems[0], problems[len(problems)-1], mostProblems)
+		}
+	}
+}
+
 // A value does not change with what its callers do.
 func TestPodAnnotationsDoNotChange(t *testing.T) {
 	annotations := map[string]string{"memory-high" + ours: "1Gi", "x" + ours: ""}

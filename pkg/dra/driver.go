@@ -68,7 +68,7 @@ type Driver struct {
 	registration.UnimplementedRegistrationServer
 	drav1.UnimplementedDRAPluginServer
 	Options
-	cdi cdi
+	cdi    cdi
 	claims turns
 }
 

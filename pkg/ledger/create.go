@@ -1,11 +1,8 @@
 package ledger
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -79,6 +76,7 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 	if c == nil {
 		c = &container{pod: p, name: received.Name}
 		p.containers = append(p.containers, c)
+		l.annotations(p)
 	} else {
 		l.end(c)
 	}
@@ -127,24 +125,6 @@ func limitOf(limit *int64) uint64 {
 		return 0
 	}
 	return uint64(*limit)
-}
-
-// checkAnnotations refuses a container with wrong annotations where the administrator wants that.
-func (l *Ledger) checkAnnotations(c *container) error {
-	if c.pod.brought.Annotations.Empty() || l.resolved.Config.OnBadAnnotation != config.RejectPod {
-		return nil
-	}
-	_, problems := c.pod.wishesFor(c.name)
-	if len(problems) == 0 {
-		return nil
-	}
-	texts := make([]string, len(problems))
-	for i, problem := range problems {
-		texts[i] = problem.Message
-	}
-	err := fmt.Errorf("bad annotations: %s", strings.Join(texts, "; "))
-	l.reject(c, BadAnnotation, err, true)
-	return err
 }
 
 // AbandonContainer is a container whose creation failed after it was decided. Its allocation waits for the next try.

@@ -82,6 +82,8 @@ type step struct {
 	dirty   []*pod // pods whose values have changed
 	touched []*pod // pods of which anything has changed
 	all     bool   // so have those of many
+	// annotated are pods whose annotations are to be judged again.
+	annotated []*pod
 	// freePages are for the container that is about to be created.
 	freePages []memorymanager.FreePages
 	// creating is set for a container that is about to be created, and relieves while containers may be moved to make room for it.
@@ -151,6 +153,7 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 		l.newest = max(l.newest, header.Seq)
 		event.apply(l)
 		l.fitShort()
+		l.judgeAnnotations()
 	}
 	l.finish()
 	effects := l.step.effects

@@ -187,11 +187,12 @@ func (p Pod) Path() (path cgroup.PodPath, managed bool, err error) {
 // takeRules takes what the configuration says about the pod's namespace, and determines the pod's wishes.
 func (l *Ledger) takeRules(p *pod) {
 	p.settings = l.resolved.SettingsFor(p.Namespace)
-	p.wishes, p.problems, p.overrides = config.Wishes{}, nil, nil
+	p.wishes, p.overrides = config.Wishes{}, nil
 	if !p.brought.Annotations.Empty() {
 		p.rules = l.resolved.Config.AnnotationRulesFor(p.Namespace)
-		p.wishes, p.problems = p.wishesFor("")
+		p.wishes, _ = p.wishesFor("")
 	}
+	l.annotations(p)
 }
 
 // wishesFor are the annotations' wishes for one container, "" for the pod itself.

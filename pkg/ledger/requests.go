@@ -36,6 +36,7 @@ func (l *Ledger) learn(p *pod, known podinfo.Answer) bool {
 	}
 	p.info, p.source = known.Pod, known.Source
 	l.touch(p)
+	l.annotations(p)
 	l.recompute(p)
 	return true
 }

@@ -33,19 +33,13 @@ func (n *Node) ignoredAnnotations() []IgnoredAnnotation {
 	return all
 }
 
-// problems are those of a pod and its containers, each once.
+// problems are those of a pod and its containers.
 func problems(pod *corev1.Pod, rules config.AnnotationRules) []config.Problem {
-	read := config.ReadAnnotations(pod.Annotations)
-	var all []config.Problem
+	var names []string
 	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		_, found := read.Wishes(container.Name, rules)
-		for _, problem := range found {
-			if !slices.Contains(all, problem) {
-				all = append(all, problem)
-			}
-		}
+		names = append(names, container.Name)
 	}
-	return all
+	return config.ReadAnnotations(pod.Annotations).Problems(rules, names)
 }
 
 func (r *Result) writeIgnoredAnnotations(b *strings.Builder) {
