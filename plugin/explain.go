@@ -27,12 +27,15 @@ why each was not taken) or was rejected, and shows the arithmetic of memory.min,
 by namespace and name, by its name alone, or by its UID.
 
 With --state-file no daemon is asked: the file, the plugin's or a kubelet's, says what is allocated, of pods by their UID, and
-the Topology Manager's policy is the configuration's.`,
+the Topology Manager's policy is the configuration's.
+
+Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 		Example: `  nri-memory-manager explain default/database
   nri-memory-manager explain default/database/postgres
   nri-memory-manager explain 5f2c1f0e-8d0e-4f5c-9d3e-2b1c3f6a7b8c -o json
   nri-memory-manager explain 5f2c1f0e-8d0e-4f5c-9d3e-2b1c3f6a7b8c --state-file /var/lib/kubelet/memory_manager_state`,
-		Args: cobra.ExactArgs(1),
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completePod(&stateDir, containerWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := printer.Check(format, "text", "json", "yaml"); err != nil {
 				return err

@@ -108,7 +108,60 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 		t.Errorf("the socket's mode is %v (%v), want 0600", info.Mode(), err)
 	}
 	plugin.stop()
-	wantAll(t, h.ask(1, "status"), "is it running, with this --state-dir?")
+	for _, command := range []string{"status", "status database", "explain database", "verify"} {
+		wantAll(t, h.ask(1, strings.Fields(command)...), "no daemon answers on "+h.path("state/admin.sock"), "is it running, with this --state-dir?")
+	}
+}
+
+func TestStatusOfAPodANamespaceAndProblems(t *testing.T) {
+	h, _ := busyHost(t)
+	h.deploy(&testPod{name: "shopped", namespace: "shop", qos: "burstable", limit: gi, adj: 968})
+	pods := func(args ...string) string {
+		t.Helper()
+		var document status.Document
+		must(t, json.Unmarshal([]byte(h.ask(0, append([]string{"status", "-o", "json"}, args...)...)), &document))
+		var names []string
+		for _, pod := range document.Pods {
+			names = append(names, pod.Namespace+"/"+pod.Name)
+		}
+		slices.Sort(names)
+		return strings.Join(names, " ")
+	}
+	for _, test := range []struct{ args, want string }{
+		{"", "default/database default/large default/web shop/shopped"}, {"web", "default/web"}, {"default/web", "default/web"}, {"uid-web", "default/web"},
+		{"-n shop", "shop/shopped"}, {"--namespace shop shopped", "shop/shopped"}, {"-n nowhere", ""}, {"--problems", "default/large"}, {"--problems -n shop", ""},
+	} {
+		if got := pods(strings.Fields(test.args)...); got != test.want {
+			t.Errorf("status %s: %s, want %s", test.args, got, test.want)
+		}
+	}
+	if text := h.ask(0, "status", "database"); !strings.Contains(text, "default/database") || strings.Contains(text, "default/web") || strings.Contains(text, "COULD NOT BE PLACED") {
+		t.Errorf("status of a pod shows others:\n%s", text)
+	}
+	if text := h.ask(0, "status", "--problems"); !strings.Contains(text, "app (rejected)") || strings.Contains(text, "database") || strings.Contains(text, "NUMA NODES") {
+		t.Errorf("status --problems:\n%s", text)
+	}
+	wantAll(t, h.ask(0, "status", "--problems", "-n", "shop"), "\n\nno problems\n")
+	wantAll(t, h.ask(1, "status", "default/nobody"), `no pod "default/nobody" on this node`)
+	wantAll(t, h.ask(1, "status", "-n", "shop", "web"), `no pod "web" in namespace shop on this node`)
+	wantAll(t, h.ask(2, "status", "-n", "shop", "default/web"), "--namespace and NAMESPACE/POD: want one of them")
+	for _, argument := range []string{"", "default/", "/web", "a/b/c"} {
+		wantAll(t, h.ask(2, "status", argument), "want [NAMESPACE/]POD")
+	}
+
+	for _, test := range []struct{ words, want string }{
+		{"status|", "default/database default/large default/web shop/shopped"}, {"verify|d", "database default/database default/large default/web"},
+		{"explain|default/w", "default/web"}, {"explain|we", "web"}, {"explain|default/web/", "default/web/app"}, {"explain|default/web|", ""}, {"verify|x", ""},
+		{"status|-n|", "default shop"}, {"status|--namespace|s", "shop"},
+	} {
+		words := strings.Split(test.words, "|")
+		words = slices.Insert(words, 1, "--state-dir", h.path("state"))
+		_, out, _ := run(t, "", append([]string{"__complete"}, words...)...)
+		lines := strings.Split(strings.TrimSpace(out), "\n")
+		if got := strings.Join(lines[:len(lines)-1], " "); got != test.want || lines[len(lines)-1] != ":4" {
+			t.Errorf("completion of %q: %q, want %s and no files", test.words, lines, test.want)
+		}
+	}
 }
 
 // The kubelet tries to create a container until it succeeds or the pod is gone.

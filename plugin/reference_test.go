@@ -53,6 +53,7 @@ func TestHelpAndCompletionOfTheBinary(t *testing.T) {
 	for _, test := range []struct{ words, want string }{
 		{"stat", "status\t"}, {"status -o ", "wide"}, {"verify -o ", "yaml"}, {"explain -o ", "text"}, {"status --state", "--state-dir"},
 		{"simulate -o ", "table\njson\nyaml\n:4\n"}, {"simulate --pod-info ", "kubelet\nnone\n:4\n"}, {"simulate --cgroup-driver ", "cgroupfs\nsystemd\n:4\n"},
+		{"version -o ", "text\njson\nyaml\n:4\n"}, {"status --state-dir /nowhere ", ":4\n"}, // no daemon has any pods
 		{"state show -o ", "table\njson\n:4\n"},
 	} {
 		if _, out, _ := run(t, "", append([]string{"__complete"}, strings.Split(test.words, " ")...)...); !strings.Contains(out, test.want) {

@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,53 +18,88 @@ import (
 func newStatusCommand() *cobra.Command {
 	var (
 		stateDir, format string
+		only             status.Selection
 		watch            bool
 	)
 	cmd := &cobra.Command{
-		Use:   "status",
+		Use:   "status [[NAMESPACE/]POD]",
 		Short: "Show this node's NUMA map, its containers and what protects and throttles them",
 		Long: `Status asks the running daemon, over its socket in the state folder, and shows nodes with bars, pods and containers with
 their NUMA nodes, memory.min, low and high, the memory request with its source and error bound, real use and throttling,
-the cgroups above the pods, and what could not be placed.`,
+the cgroups above the pods, and what could not be placed.
+
+With a pod, given by namespace and name, by its name alone, or by its UID, or with a namespace, it leaves out other pods. With
+--problems it leaves out all that is as it should be: what stays are conditions that do not hold, NUMA nodes that owe more than they
+have, cgroups above the pods that another writer has changed, pods with ignored annotations, and containers that were rejected, run
+unpinned, are short of memory since a resize, are not moved, are stopped or raised by the stall guard, start without the memory policy
+that they should have, or may use more than their claims have.
+
+Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input.`,
 		Example: `  nri-memory-manager status
+  nri-memory-manager status shop/web
+  nri-memory-manager status --namespace shop
+  nri-memory-manager status --problems
   nri-memory-manager status --watch
   nri-memory-manager status -o wide
   nri-memory-manager status -o json | jq '.pods[].containers[] | select(.stopped)'`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completePod(&stateDir, podWords),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := printer.Check(format, "table", "wide", "json", "yaml"); err != nil {
 				return err
 			}
-			if watch {
-				return watchStatus(cmd.Context(), cmd.OutOrStdout(), stateDir, format)
+			if len(args) == 1 {
+				only.Pod = args[0]
+				parts := strings.Split(only.Pod, "/")
+				switch {
+				case len(parts) > 2 || slices.Contains(parts, ""):
+					return fmt.Errorf("status %q: want [NAMESPACE/]POD", only.Pod)
+				case len(parts) == 2 && only.Namespace != "":
+					return fmt.Errorf("status %q: --namespace and NAMESPACE/POD: want one of them", only.Pod)
+				}
 			}
-			return writeStatus(cmd.Context(), cmd.OutOrStdout(), stateDir, format)
+			write := func(to io.Writer) error { return writeStatus(cmd.Context(), to, stateDir, format, only) }
+			if watch {
+				return watchStatus(cmd.Context(), cmd.OutOrStdout(), format, write)
+			}
+			return write(cmd.OutOrStdout())
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
+	flags.StringVarP(&only.Namespace, "namespace", "n", "", "the only namespace to show")
+	flags.BoolVar(&only.Problems, "problems", false, "show only what is not as it should be")
 	printer.AddFlag(cmd, &format, "table", "wide", "json", "yaml")
+	_ = cmd.RegisterFlagCompletionFunc("namespace", completeFrom(&stateDir, namespaceWords)) // the flag is there
 	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds")
 	return cmd
 }
 
-func writeStatus(ctx context.Context, to io.Writer, stateDir, format string) error {
+func writeStatus(ctx context.Context, to io.Writer, stateDir, format string, only status.Selection) error {
 	var document status.Document
 	if err := ask(ctx, stateDir, "/status", nil, &document); err != nil {
 		return failed(err)
 	}
-	return failed(printer.Write(to, format, &document, func(to io.Writer) error { return document.Table(to, format == "wide") }))
+	selected, err := document.Select(only)
+	if err != nil {
+		return failed(err)
+	}
+	table := selected.Table
+	if only.Problems {
+		table = selected.ProblemTable
+	}
+	return failed(printer.Write(to, format, selected, func(to io.Writer) error { return table(to, format == "wide") }))
 }
 
 // watchStatus shows one picture after the other until the user has enough, in place of the last one where it is for people.
 // Once it has shown one, it waits for a daemon that is away.
-func watchStatus(ctx context.Context, to io.Writer, stateDir, format string) error {
+func watchStatus(ctx context.Context, to io.Writer, format string, write func(io.Writer) error) error {
 	for shown := false; ; shown = true {
 		var picture bytes.Buffer
 		if format == "table" || format == "wide" {
 			picture.WriteString("\x1b[H\x1b[2J") // clear the screen
 		}
-		switch err := writeStatus(ctx, &picture, stateDir, format); {
+		switch err := write(&picture); {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && !shown:

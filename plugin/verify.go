@@ -29,12 +29,13 @@ same files, settings of the kubelet that conflict, and known problems of this ke
 
 With a pod, given by namespace and name, by its name alone, or by its UID, it leaves out what it finds about other pods.
 
-Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warnings, 2 bad input or no daemon.`,
+Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warnings, or no daemon, 2 bad input or no such pod.`,
 		Example: `  nri-memory-manager verify
   nri-memory-manager verify default/database
   nri-memory-manager verify -o json | jq -r '.findings[] | select(.severity == "error") | .object'
   nri-memory-manager verify --kubelet-config /etc/kubernetes/kubelet.yaml`,
-		Args: cobra.MaximumNArgs(1),
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completePod(&o.stateDir, podWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := printer.Check(format, "text", "json", "yaml"); err != nil {
 				return err
@@ -47,7 +48,7 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 			}
 			var document status.Document
 			if err := ask(cmd.Context(), o.stateDir, "/status", nil, &document); err != nil {
-				return err
+				return failed(err)
 			}
 			if file := document.Policy.KubeletConfig; file != "" && !places.KubeletWanted {
 				places.KubeletConfig = file

@@ -2,24 +2,46 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 )
 
 func newVersionCommand() *cobra.Command {
-	return &cobra.Command{
+	var format string
+	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this binary and of the NRI protocol it was built with",
 		Long: `Prints the version of this binary, of the NRI module in it and of Go. Which version of NRI the runtime has,
 "nri-memory-manager status -o json" shows.`,
-		Example: `  nri-memory-manager version`,
-		Args:    cobra.NoArgs,
-		Run: func(cmd *cobra.Command, _ []string) {
-			fmt.Fprintf(cmd.OutOrStdout(), "nri-memory-manager %s (NRI %s, %s)\n", version, nriVersion(), runtime.Version())
+		Example: `  nri-memory-manager version
+  nri-memory-manager version -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := printer.Check(format, "text", "json", "yaml"); err != nil {
+				return err
+			}
+			v := versions{version, nriVersion(), runtime.Version()}
+			return failed(printer.Write(cmd.OutOrStdout(), format, v, func(to io.Writer) error {
+				_, err := fmt.Fprintf(to, "nri-memory-manager %s (NRI %s, %s)\n", v.Version, v.NRI, v.Go)
+				return err
+			}))
 		},
 	}
+	printer.AddFlag(cmd, &format, "text", "json", "yaml")
+	return cmd
+}
+
+// versions is the contract of `version -o json`.
+type versions struct {
+	Version string `json:"version"`
+	// NRI is the version of the NRI module, Go that of the compiler.
+	NRI string `json:"nriVersion"`
+	Go  string `json:"goVersion"`
 }
 
 // nriVersion returns the version of the NRI module in this binary.

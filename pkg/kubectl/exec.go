@@ -112,7 +112,7 @@ func (c *cluster) ask(ctx context.Context, d *daemon, good []int, command string
 		return out, failure{denied(err, "create", "pods/exec", d.namespace)}
 	case err != nil:
 		return out, failure{noAnswer{d.node, err}}
-	case !slices.Contains(good, out.code):
+	case !slices.Contains(good, out.code), out.code != exitOK && len(out.text) == 0: // a report is never empty
 		return out, failure{d.refusal(command, out)}
 	}
 	return out, nil

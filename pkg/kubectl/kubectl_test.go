@@ -201,6 +201,73 @@ func TestAskingAboutOnePod(t *testing.T) {
 	}
 }
 
+// What a user asks for is what the daemon's own command is asked for.
+func TestArgumentsArePassedOn(t *testing.T) {
+	s := &server{nodes: []corev1.Node{nodeNamed("worker-1")}, pods: []corev1.Pod{pod("web", "worker-1", corev1.PodRunning), daemonPod("worker-1")}}
+	var mu sync.Mutex
+	var commands []string
+	listener := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !strings.HasSuffix(r.URL.Path, "/exec") {
+			s.ServeHTTP(w, r)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		commands = append(commands, strings.Join(r.URL.Query()["command"], " "))
+		w.WriteHeader(http.StatusInternalServerError) // it does not come to an answer
+	}))
+	t.Cleanup(listener.Close)
+	kubeconfig := filepath.Join(t.TempDir(), "config")
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: a\nclusters: [{name: a, cluster: {server: '" + listener.URL + "'}}]\ncontexts: [{name: a, context: {cluster: a}}]\n"
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for command, want := range map[string]string{
+		"status web -n shop":                                "nri-memory-manager status shop/web --output=table",
+		"status web -n shop --problems -o wide":             "nri-memory-manager status shop/web --output=wide --problems",
+		"status --node worker-1":                            "nri-memory-manager status --output=table",
+		"status --node worker-1 -n shop --problems -o json": "nri-memory-manager status --output=json --problems --namespace=shop",
+		"status --problems":                                 "nri-memory-manager status --output=json",
+		"explain web -n shop -c app":                        "nri-memory-manager explain shop/web/app --output=text",
+		"verify web -n shop":                                "nri-memory-manager verify shop/web",
+		"verify --node worker-1":                            "nri-memory-manager verify",
+	} {
+		mu.Lock()
+		commands = nil
+		mu.Unlock()
+		var out, errOut bytes.Buffer
+		Execute(t.Context(), "v1", append([]string{"--kubeconfig", kubeconfig}, strings.Fields(command)...), &out, &errOut)
+		if mu.Lock(); !slices.Contains(commands, want) {
+			t.Errorf("%s runs %q, want %q; %s", command, commands, want, errOut.String())
+		}
+		mu.Unlock()
+	}
+}
+
+func TestOnlyNodesWithProblems(t *testing.T) {
+	rows := []row{{Node: "a", State: fine}, {Node: "b", State: problems}, {Node: "c", State: noDaemon}, {Node: "d", State: notAnswering}}
+	var left []string
+	for _, r := range withProblems(rows) {
+		left = append(left, r.Node)
+	}
+	if want := []string{"b", "c", "d"}; !slices.Equal(left, want) {
+		t.Errorf("%q, want %q", left, want)
+	}
+}
+
+// A daemon's verify without a daemon ends as one with findings does, but has no report.
+func TestVerifyWithoutAnAnswerIsNoReport(t *testing.T) {
+	s := &server{pods: []corev1.Pod{daemonPod("worker-1")}}
+	for _, code := range []int{1, 2} { // 2 is that of older daemons
+		c := s.cluster(t, said(code, "", "nri-memory-manager: no daemon answers on /var/lib/admin.sock\n"))
+		var text bytes.Buffer
+		err := c.verifyNode(t.Context(), &text, "worker-1")
+		if want := "the daemon on node worker-1 does not answer: no daemon answers on /var/lib/admin.sock"; err == nil || err.Error() != want || text.Len() > 0 {
+			t.Errorf("exit code %d: error %v with output %q\nwant %s", code, err, text.String(), want)
+		}
+	}
+}
+
 func TestCommandLines(t *testing.T) {
 	for _, test := range []struct{ args, command, want string }{
 		{"run --idx=92 --state-dir=/var/lib/x -v", "explain", "nri-memory-manager explain --state-dir=/var/lib/x shop/web"},
@@ -379,7 +446,11 @@ func TestWrongInput(t *testing.T) {
 		"explain web --context b":          "context was not found for specified context: b",
 		"explain web --kubeconfig nowhere": "nowhere: no such file or directory",
 		"status --node a --all-nodes":      "--node and --all-nodes: want one of them",
-		"status web":                       `unknown command "web" for "kubectl memory-manager status"`,
+		"status web --node a":              "--node and --all-nodes are for all pods of a node: a pod's own node is found",
+		"status web --all-nodes":           "--node and --all-nodes are for all pods of a node: a pod's own node is found",
+		"status web api":                   "accepts at most 1 arg(s), received 2",
+		"statsu":                           `unknown command "statsu" for "kubectl memory-manager", did you mean "status"?`,
+		"status --problem":                 `unknown flag: --problem, did you mean "--problems"?`,
 		"status --node-timeout 0s":         "--node-timeout 0s: want more than 0",
 		"verify web --node a":              "--node is for all pods of a node: a pod's own node is found",
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -12,52 +13,87 @@ import (
 
 func newStatusCommand(o *options) *cobra.Command {
 	var (
-		node, format string
-		all          bool
+		node, format  string
+		all, problems bool
 	)
 	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show what is wrong on all nodes, or the NUMA map and the containers of one",
+		Use:   "status [POD]",
+		Short: "Show what is wrong on all nodes, or the NUMA map and the containers of one node or pod",
 		Long: `Status prints a line for each node of the cluster, those with problems first: rejected and unpinned containers, findings of
-verify, nodes without a daemon, daemons that do not answer. With --node it prints what "nri-memory-manager status" shows there.`,
+verify, nodes without a daemon, daemons that do not answer. With --node, or with a pod on its node, it prints what
+"nri-memory-manager status" shows there, with --node and --namespace of that namespace only. With --problems it leaves out nodes, or
+what is on the node, without problems.`,
 		Example: `  kubectl memory-manager status
   kubectl memory-manager status -o json | jq -r '.[] | select(.state != "ok") | .node'
-  kubectl memory-manager status --node worker-1 -o wide`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+  kubectl memory-manager status database -n shop
+  kubectl memory-manager status --node worker-1 -o wide
+  kubectl memory-manager status --node worker-1 --problems`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := printer.Check(format, "table", "wide", "json", "yaml"); err != nil {
 				return err
 			}
-			if all && node != "" {
+			switch {
+			case all && node != "":
 				return errors.New("--node and --all-nodes: want one of them")
+			case len(args) == 1 && (all || node != ""):
+				return errors.New("--node and --all-nodes are for all pods of a node: a pod's own node is found")
 			}
-			c, _, err := o.connect()
+			c, namespace, err := o.connect()
 			if err != nil {
 				return err
 			}
-			if node != "" {
-				return c.statusOf(cmd.Context(), cmd.OutOrStdout(), node, format)
+			flags := []string{"--output=" + format}
+			if problems {
+				flags = append(flags, "--problems")
+			}
+			switch {
+			case len(args) == 1:
+				return c.statusOfPod(cmd.Context(), cmd.OutOrStdout(), namespace, args[0], flags...)
+			case node != "":
+				if cmd.Flags().Changed("namespace") {
+					flags = append(flags, "--namespace="+namespace)
+				}
+				return c.statusOf(cmd.Context(), cmd.OutOrStdout(), node, flags...)
 			}
 			rows, err := c.survey(cmd.Context())
 			if err != nil {
 				return err
+			}
+			if problems {
+				rows = withProblems(rows)
 			}
 			return printer.Write(cmd.OutOrStdout(), format, rows, func(to io.Writer) error { return writeRows(to, rows) })
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", "", "the only node to show")
 	cmd.Flags().BoolVar(&all, "all-nodes", false, "show all nodes, as without --node")
+	cmd.Flags().BoolVar(&problems, "problems", false, "show only what is not as it should be")
 	printer.AddFlag(cmd, &format, "table", "wide", "json", "yaml")
 	return cmd
 }
 
-// statusOf prints the status of one node.
-func (c *cluster) statusOf(ctx context.Context, to io.Writer, node, format string) error {
+// withProblems leaves out the nodes on which nothing is wrong.
+func withProblems(rows []row) []row {
+	return slices.DeleteFunc(rows, func(r row) bool { return r.State == fine })
+}
+
+// statusOfPod prints the status of one pod.
+func (c *cluster) statusOfPod(ctx context.Context, to io.Writer, namespace, pod string, flags ...string) error {
+	node, err := c.nodeOf(ctx, namespace, pod)
+	if err != nil {
+		return err
+	}
+	return c.statusOf(ctx, to, node, append([]string{namespace + "/" + pod}, flags...)...)
+}
+
+// statusOf prints the status of one node, or of what the arguments choose there.
+func (c *cluster) statusOf(ctx context.Context, to io.Writer, node string, args ...string) error {
 	d, err := c.daemonOn(ctx, node)
 	if err != nil {
 		return err
 	}
-	out, err := c.ask(ctx, d, []int{exitOK}, "status", "--output="+format)
+	out, err := c.ask(ctx, d, []int{exitOK}, "status", args...)
 	if err != nil {
 		return err
 	}

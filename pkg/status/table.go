@@ -3,6 +3,7 @@ package status
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -15,12 +16,29 @@ import (
 
 // Table writes the document for people; wide adds cgroups, kernel counters and how containers got their nodes.
 func (d *Document) Table(to io.Writer, wide bool) error {
+	if len(d.Pods) > 0 {
+		return d.table(to, wide, "")
+	}
+	return d.table(to, wide, "no pods\n")
+}
+
+// ProblemTable is Table for a document that has only problems.
+func (d *Document) ProblemTable(to io.Writer, wide bool) error {
+	if !d.healthy() {
+		return d.table(to, wide, "")
+	}
+	return d.table(to, wide, "no problems\n")
+}
+
+// table writes the document, and none in place of the containers where it has no pods to show.
+func (d *Document) table(to io.Writer, wide bool, none string) error {
 	var b strings.Builder
 	d.writeHead(&b)
 	tables.Nodes(&b, NodeStates(d.Nodes))
 	d.writeGroups(&b)
 	d.writeCover(&b)
 	d.writeClaims(&b)
+	b.WriteString(none)
 	d.writeContainers(&b, wide)
 	d.writeShort(&b)
 	d.writeMigrations(&b)
@@ -63,8 +81,7 @@ func (d *Document) writeHead(b *strings.Builder) {
 }
 
 func (d *Document) writeContainers(b *strings.Builder, wide bool) {
-	if len(d.Pods) == 0 {
-		fmt.Fprintln(b, "no pods")
+	if !slices.ContainsFunc(d.Pods, func(p Pod) bool { return len(p.Containers) > 0 }) {
 		return
 	}
 	fmt.Fprintln(b, "CONTAINERS")
@@ -178,7 +195,7 @@ func (d *Document) writeAncestors(b *strings.Builder) {
 	fmt.Fprintln(w, "CGROUP\tMEMORY.MIN\tMEMORY.LOW\tIN THE FILES")
 	for _, a := range d.Ancestors {
 		state := "the same"
-		if differs(a.Min, a.RealMin) || differs(a.Low, a.RealLow) {
+		if a.overwritten() {
 			state = fmt.Sprintf("%s, %s: overwritten or not yet written", real(a.Min, a.RealMin), real(a.Low, a.RealLow))
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", a.Cgroup, tables.Value(a.Min), tables.Value(a.Low), state)
@@ -186,6 +203,9 @@ func (d *Document) writeAncestors(b *strings.Builder) {
 	w.Flush()
 	fmt.Fprintln(b)
 }
+
+// overwritten reports whether the files hold something else than they should.
+func (a *Ancestor) overwritten() bool { return differs(a.Min, a.RealMin) || differs(a.Low, a.RealLow) }
 
 // real is what a file holds, different from what is wanted where it differs.
 func real(wanted, real *uint64) string {

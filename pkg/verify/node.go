@@ -32,8 +32,8 @@ type Node struct {
 
 // Of returns the node with a single pod to audit, given as namespace/name, name or UID.
 func (n Node) Of(pod string) (Node, error) {
-	for _, p := range n.Document.Pods {
-		if pod == p.UID || pod == p.Name || pod == p.Namespace+"/"+p.Name {
+	for i := range n.Document.Pods {
+		if p := &n.Document.Pods[i]; p.Is(pod) {
 			n.Pod = p.UID
 			return n, nil
 		}

@@ -1,0 +1,108 @@
+package status
+
+import (
+	"fmt"
+	"slices"
+)
+
+// Selection is what of a document is wanted.
+type Selection struct {
+	// Namespace is the only one whose pods are wanted; empty wants all.
+	Namespace string
+	// Pod is the only pod that is wanted, as NAMESPACE/NAME, name or UID; empty wants all.
+	Pod string
+	// Problems leaves out all that is as it should be.
+	Problems bool
+}
+
+// Is reports whether a text names the pod: its namespace and name, its name alone, or its UID.
+func (p *Pod) Is(pod string) bool {
+	return pod == p.UID || pod == p.Name || pod == p.Namespace+"/"+p.Name
+}
+
+// Select returns the document without the pods, and what it says of pods, that are not wanted. What it says of the node stays, unless
+// only problems are wanted. A pod that is not there is an error; a namespace may be empty.
+func (d *Document) Select(s Selection) (*Document, error) {
+	selected := *d
+	if s.Namespace != "" || s.Pod != "" {
+		selected.selectPods(func(p *Pod) bool {
+			return (s.Namespace == "" || p.Namespace == s.Namespace) && (s.Pod == "" || p.Is(s.Pod))
+		})
+		if s.Pod != "" && len(selected.Pods)+len(selected.Rejections) == 0 {
+			in := ""
+			if s.Namespace != "" {
+				in = " in namespace " + s.Namespace
+			}
+			return nil, fmt.Errorf("no pod %q%s on this node", s.Pod, in)
+		}
+	}
+	if s.Problems {
+		selected.selectProblems()
+	}
+	return &selected, nil
+}
+
+// selectPods keeps what is about the wanted pods, or about none.
+func (d *Document) selectPods(wanted func(*Pod) bool) {
+	d.Pods = keep(d.Pods, func(p Pod) bool { return wanted(&p) })
+	about := func(namespace, name string) bool {
+		return wanted(&Pod{Namespace: namespace, Name: name}) ||
+			slices.ContainsFunc(d.Pods, func(p Pod) bool { return p.Namespace == namespace && p.Name == name }) // by its UID
+	}
+	d.Rejections = keep(d.Rejections, func(r Rejection) bool { return about(r.Namespace, r.Pod) })
+	d.Moves = keep(d.Moves, func(m Move) bool { return about(m.Namespace, m.Pod) })
+	d.NotMoved = keep(d.NotMoved, func(m NotMoved) bool { return m.Pod == "" || about(m.Namespace, m.Pod) })
+	d.Groups = keep(d.Groups, func(g Group) bool {
+		return slices.ContainsFunc(g.Fits, func(f Fit) bool { return about(f.Namespace, f.Pod) })
+	})
+	if d.Claims != nil {
+		claims := *d.Claims
+		claims.Prepared = keep(claims.Prepared, func(c Claim) bool {
+			return slices.ContainsFunc(d.Pods, func(p Pod) bool { return slices.Contains(c.Pods, p.UID) })
+		})
+		d.Claims = &claims
+	}
+}
+
+// selectProblems keeps what is not as it should be.
+func (d *Document) selectProblems() {
+	d.Conditions = keep(d.Conditions, func(c Condition) bool { return !c.OK })
+	d.RequestSources = []RequestSource{} // most clusters do without the kubelet's: verify has a note
+	d.DeviceSources = keep(d.DeviceSources, func(s DeviceSource) bool { return s.Problem != "" })
+	d.Nodes = keep(d.Nodes, func(n Node) bool { return n.Cover != nil && n.Cover.Deficit > 0 })
+	d.Groups, d.Claims = nil, nil
+	d.Ancestors = keep(d.Ancestors, func(a Ancestor) bool { return a.overwritten() })
+	pods := []Pod{}
+	for _, p := range d.Pods {
+		p.Containers = keep(p.Containers, func(c Container) bool { return c.problem() })
+		if len(p.Containers) > 0 || len(p.Problems) > 0 {
+			pods = append(pods, p)
+		}
+	}
+	d.Pods = pods
+}
+
+// keep returns the wanted items in a list of its own. A list that is empty, not absent, stays so in JSON.
+func keep[T any](all []T, wanted func(T) bool) []T {
+	if all == nil {
+		return nil
+	}
+	kept := []T{}
+	for _, one := range all {
+		if wanted(one) {
+			kept = append(kept, one)
+		}
+	}
+	return kept
+}
+
+// problem reports whether a container has not got what it asked for, or is held up by its memory.high.
+func (c *Container) problem() bool {
+	return c.State == Rejected || c.Unplaced != "" || len(c.Short) > 0 || c.Migration.Withheld() || c.Stopped || c.Raised > 0 ||
+		c.NoMemoryPolicy != "" || c.AboveClaim() != ""
+}
+
+// healthy reports whether a document of problems has none. Overwrites are of the past: they were repaired.
+func (d *Document) healthy() bool {
+	return len(d.Conditions)+len(d.DeviceSources)+len(d.Nodes)+len(d.Ancestors)+len(d.Pods)+len(d.Rejections) == 0
+}
