@@ -15,7 +15,8 @@ RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" \
                -commit "$$(test -n "$$(git status --porcelain)" || git rev-parse HEAD)" -out ../bin
 # The built plugin beside NRI's own runtime side, on a machine that need not be there.
-DEMO        := $(GO) run ./plugin/demo --plugin $(BINARY) --machine testdata/machines/demo.yaml --config testdata/config/demo.yaml --pod-info kubelet
+DEMO        := $(GO) run ./plugin/demo --plugin $(BINARY) --machine testdata/machines/demo.yaml --pod-info kubelet
+PICTURES    := $(DEMO) --config testdata/page/config.yaml
 
 .DEFAULT_GOAL := help
 .PHONY: help build image release run pictures test bench fuzz lint e2e fleet clean
@@ -38,15 +39,13 @@ release: ## Build image, tarballs with the systemd unit, SBOMs, packed chart, ku
 	$(RELEASE)
 
 run: build ## Build, then send the manifests in testdata/pods through NRI into the plugin on a simulated two-socket machine
-	$(DEMO) --expect-rejected too-large/app testdata/pods/*.yaml
+	$(DEMO) --config testdata/config/demo.yaml --expect-rejected too-large/app testdata/pods/*.yaml
 
 pictures: VERSION := $(shell sed -n 's/^appVersion: //p' deploy/helm/nri-memory-manager/Chart.yaml)# that the chart names, too
 pictures: build ## Take the pictures in docs/page of the page of a real daemon with 3, 60 and 200 pods, in Chromium
-	$(DEMO) --picture docs/page/3-pods-390.png:390x844 --picture docs/page/3-pods-2560.png:2560x700 testdata/pods/[156]-*.yaml >/dev/null
-	$(DEMO) --expect-rejected too-large-0/executor --picture docs/page/light.png:1280x960 --picture docs/page/dark.png:1280x960:dark \
-	  testdata/page/60-pods.yaml >/dev/null
-	$(DEMO) --expect-rejected too-large-0/executor --expect-rejected too-large-1/executor --picture docs/page/200-pods-820.png:820x1180 \
-	  --picture docs/page/200-pods-1920.png:1920x820 testdata/page/200-pods.yaml >/dev/null
+	$(PICTURES) --picture docs/page/3-pods-390.png:390x844 --picture docs/page/3-pods-2560.png:2560x700 testdata/pods/[156]-*.yaml >/dev/null
+	$(PICTURES) --picture docs/page/light.png:1280x960 --picture docs/page/dark.png:1280x960:dark testdata/page/60-pods.yaml >/dev/null
+	$(PICTURES) --picture docs/page/200-pods-820.png:820x1180 --picture docs/page/200-pods-1920.png:1920x820 testdata/page/200-pods.yaml >/dev/null
 
 test: ## Run every test of the packages and of the built binary
 	$(GO) test $(RACE) -timeout 20m ./...

@@ -90,6 +90,20 @@ func TestPageShowsClaimsInChromium(t *testing.T) {
 		"claim default/two: 2Gi claimed here, 0 really here; claim default/one: 2Gi claimed here, 1Gi really here; claim default/two: 2Gi claimed here, 0 really here")
 }
 
+// README.md says that a container that cannot be placed runs unpinned by default, and its pictures show that.
+func TestThePicturesShowTheDefault(t *testing.T) {
+	for manifest, want := range map[string]int{"60-pods": 1, "200-pods": 2} {
+		code, out, errOut := run(t, "", "simulate", "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/page/config.yaml",
+			"../testdata/page/"+manifest+".yaml")
+		if n := strings.Count(out, "no set of NUMA nodes has room"); code != exitOK || n != want {
+			t.Errorf("%s: exit %d, %d containers without room, want %d that run all the same: %s\n%s", manifest, code, n, want, errOut, out)
+		}
+	}
+	makefile, err := os.ReadFile("../Makefile")
+	must(t, err)
+	wantAll(t, string(makefile), "PICTURES    := $(DEMO) --config testdata/page/config.yaml\n", "$(PICTURES) --picture docs/page/light.png:1280x960 --picture docs/page/dark.png:1280x960:dark testdata/page/60-pods.yaml")
+}
+
 // README.md's pictures are of the page that a real daemon serves: `make pictures`.
 func TestPictureOfThePageInChromium(t *testing.T) {
 	demo, folder := filepath.Join(t.TempDir(), "demo"), t.TempDir()
