@@ -60,24 +60,24 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 	restarted.State = Running
 	for name, steps := range map[string][]step{
 		"a value, over many events and containers": {
-			{RunPod{bad}, wrong, []string{wrong}}, {create(bad, podinfo.Answer{}, "main"), "", []string{wrong}}, {create(bad, podinfo.Answer{}, another), "", []string{wrong}},
+			{RunPod{Pod: bad}, wrong, []string{wrong}}, {create(bad, podinfo.Answer{}, "main"), "", []string{wrong}}, {create(bad, podinfo.Answer{}, another), "", []string{wrong}},
 			{facts(specOf(bad, "main", another)), "", []string{wrong}}, {create(again, podinfo.Answer{}, "main"), "", []string{wrong}},
 			{Synchronize{Pods: []Pod{again}}, "", []string{wrong}},
 		},
-		"those of containers are among them": {{RunPod{both}, wrong + "; " + wrongC, []string{wrong, wrongC}}},
+		"those of containers are among them": {{RunPod{Pod: both}, wrong + "; " + wrongC, []string{wrong, wrongC}}},
 		"no such container, as soon as the containers are known": {
-			{RunPod{mian}, "", nil}, {create(mian, podinfo.Answer{}, "main"), "", nil}, {facts(specOf(mian, "main")), astray, []string{astray}},
+			{RunPod{Pod: mian}, "", nil}, {create(mian, podinfo.Answer{}, "main"), "", nil}, {facts(specOf(mian, "main")), astray, []string{astray}},
 			{facts(specOf(mian, "main", "mian")), "", nil},
 		},
-		"no such container, known at the first create":  {{RunPod{mian}, "", nil}, {create(mian, specOf(mian, "main"), "main"), astray, []string{astray}}},
+		"no such container, known at the first create":  {{RunPod{Pod: mian}, "", nil}, {create(mian, specOf(mian, "main"), "main"), astray, []string{astray}}},
 		"no such container, known at a synchronization": {{Synchronize{Pods: []Pod{mian}, Containers: []Container{restarted}, Known: map[string]podinfo.Answer{"web": specOf(mian, "main")}}, astray, []string{astray}}},
 		"an ephemeral container that comes before the pod API knows it": {
 			{create(later, specOf(later, "main"), "main"), debug, []string{debug}}, {create(later, specOf(later, "main"), "debug"), "", nil},
 		},
 		"rules that change": {
-			{RunPod{bad}, wrong, []string{wrong}}, {reconfigured(t, "allowedAnnotations: []"), barred, []string{barred}}, {reconfigured(t, "allowedAnnotations: []\ndryRun: true"), "", []string{barred}},
+			{RunPod{Pod: bad}, wrong, []string{wrong}}, {reconfigured(t, "allowedAnnotations: []"), barred, []string{barred}}, {reconfigured(t, "allowedAnnotations: []\ndryRun: true"), "", []string{barred}},
 		},
-		"a new sandbox without them": {{RunPod{bad}, wrong, []string{wrong}}, {RunPod{func() Pod { p := pod(); p.ID = "another"; return p }()}, "", nil}},
+		"a new sandbox without them": {{RunPod{Pod: bad}, wrong, []string{wrong}}, {RunPod{func() Pod { p := pod(); p.ID = "another"; return p }()}, "", nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "")
