@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
@@ -53,7 +54,10 @@ func (d *daemon) services() ([]part, error) {
 		History: func() any { return hour.Document() },
 		Explain: func(pod, container string) (any, error) {
 			explanations, err := d.agent.Explain(pod, container)
-			return sources.Explain(explanations), err
+			if err != nil {
+				return nil, err
+			}
+			return sources.Explain(slices.Collect(explanations)), nil
 		},
 	})
 	parts := []part{hour.Run}

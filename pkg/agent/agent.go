@@ -6,6 +6,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"iter"
 	"os"
 	"path/filepath"
 	"sync"
@@ -355,8 +356,8 @@ func (a *Agent) RejectConfig(err error) {
 }
 
 // Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.
-// The error names what was not found.
-func (a *Agent) Explain(pod, container string) ([]ledger.Explanation, error) {
+// The error names what was not found. The lock is held only to copy what the explanations follow from.
+func (a *Agent) Explain(pod, container string) (iter.Seq[ledger.Explanation], error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ledger.Explain(pod, container)

@@ -27,7 +27,14 @@ func TestAStormLeavesNothing(t *testing.T) {
 		func() { n.View() },
 		func() { n.Counters() },
 		func() { n.HighContainers() },
-		func() { _, _ = n.Explain("pod1", "") },
+		func() {
+			explanations, err := n.Explain("pod1-0", "")
+			if err != nil { // it is not there
+				return
+			}
+			for range explanations {
+			}
+		},
 		func() { n.reconcile(ctx) },
 		func() {
 			for _, c := range n.HighContainers() {

@@ -746,9 +746,9 @@ func TestExplainShowsTheArithmetic(t *testing.T) {
 		pod := n.pod(name, test.class)
 		pod.Annotations = test.annotations
 		n.launch(pod, ofPod(pod, "main", test.limit))
-		explained, err := n.Explain("default/"+name, "")
-		if err != nil || len(explained) != 1 {
-			t.Fatalf("%s: %v, %v", name, explained, err)
+		explained := n.explain("default/"+name, "")
+		if len(explained) != 1 {
+			t.Fatalf("%s: %v", name, explained)
 		}
 		all := strings.Join(explained[0].Memory, "\n")
 		for _, want := range test.want {
@@ -764,9 +764,8 @@ func TestExplainShowsTheArithmetic(t *testing.T) {
 	if _, err := n.CreateContainer(context.Background(), big, ofPod(big, "main", 20*gi)); err == nil {
 		t.Fatal("it was created")
 	}
-	explained, err := n.Explain("big", "main")
-	if err != nil || len(explained) != 1 || explained[0].Rejection == nil {
-		t.Errorf("the refused one: %+v, %v", explained, err)
+	if explained := n.explain("big", "main"); len(explained) != 1 || explained[0].Rejection == nil {
+		t.Errorf("the refused one: %+v", explained)
 	}
 	if _, err := n.Explain("nobody", ""); err == nil {
 		t.Error("a pod that is not there was explained")

@@ -2,9 +2,12 @@ package ledger
 
 import (
 	"fmt"
+	"iter"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -22,52 +25,84 @@ type Explanation struct {
 }
 
 // Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.
-// The error names what was not found.
-func (l *Ledger) Explain(pod, container string) ([]Explanation, error) {
+// The error names what was not found. The explanations are of the present moment, and each is worked out when it is asked for, from
+// copies: that takes longer than a decision, and needs neither the ledger nor its driver's lock.
+func (l *Ledger) Explain(pod, container string) (iter.Seq[Explanation], error) {
 	l.refreshPodViews()
-	var found []Explanation
+	var asked []inquiry
 	pods := 0
 	for _, p := range l.living {
 		if !p.answersTo(pod) {
 			continue
 		}
 		pods++
+		asked = slices.Grow(asked, len(p.containers))
 		for i, c := range p.containers {
 			if container == "" || c.name == container {
-				found = append(found, l.explain(c, p.view.Containers[i]))
+				asked = append(asked, l.inquire(c, &p.view.Containers[i]))
 			}
 		}
 	}
 	switch {
 	case pods == 0:
 		return nil, fmt.Errorf("no pod %q on this node", pod)
-	case len(found) == 0 && container != "":
+	case len(asked) == 0 && container != "":
 		return nil, fmt.Errorf("pod %q has no container %q", pod, container)
 	}
-	return found, nil
+	var manager *memorymanager.Manager
+	if slices.ContainsFunc(asked, inquiry.placed) {
+		manager = l.manager.Clone()
+	}
+	return func(yield func(Explanation) bool) {
+		for i := range asked {
+			if !yield(asked[i].explain(manager)) {
+				return
+			}
+		}
+	}, nil
 }
 
 func (p *pod) answersTo(name string) bool {
 	return name == p.UID || name == p.Name || name == p.Namespace+"/"+p.Name
 }
 
-// explain is Explain for one container.
-func (l *Ledger) explain(c *container, view ContainerView) Explanation {
-	explanation := Explanation{Pod: c.pod.view, Container: view, Memory: c.arithmetic()}
+// inquiry is what the explanation of a container follows from. Nothing in it changes later.
+type inquiry struct {
+	pod       *PodView
+	container *ContainerView
+	wanted    memorymanager.Container // without a Request for a container that is never placed
+	rejection *Rejection
+	settings  memoryqos.Settings
+	qos       memoryqos.Container
+	overrides memoryqos.Overrides
+}
+
+func (l *Ledger) inquire(c *container, view *ContainerView) inquiry {
+	q := inquiry{
+		pod: c.pod.view, container: view, rejection: l.rejected(c),
+		settings: c.pod.settings, qos: c.forQoS(), overrides: c.wishes.QoS,
+	}
 	if l.unpinnable(c) == "" {
-		wanted := l.wanted(c)
+		q.wanted = l.wanted(c)
 		if l.asWhole(c.pod) {
-			wanted.Request = c.pod.info.Budget()
-		}
-		if len(wanted.Request) > 0 {
-			placement := l.manager.Explain(wanted)
-			if placement.Placement.Existing {
-				placement.Placement.Blocks = view.Blocks
-			}
-			explanation.Placement = &placement
+			q.wanted.Request = c.pod.info.Budget()
 		}
 	}
-	explanation.Rejection = l.rejected(c)
+	return q
+}
+
+func (q inquiry) placed() bool { return len(q.wanted.Request) > 0 }
+
+// explain answers with a manager of its own, which stays as it is.
+func (q inquiry) explain(manager *memorymanager.Manager) Explanation {
+	explanation := Explanation{Pod: q.pod, Container: *q.container, Rejection: q.rejection, Memory: q.arithmetic()}
+	if q.placed() {
+		placement := manager.Explain(q.wanted)
+		if placement.Placement.Existing {
+			placement.Placement.Blocks = q.container.Blocks
+		}
+		explanation.Placement = &placement
+	}
 	return explanation
 }
 
@@ -90,15 +125,17 @@ func (l *Ledger) rejected(c *container) *Rejection {
 }
 
 // arithmetic shows how the container's values come about.
-func (c *container) arithmetic() []string {
-	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(c.request.Request), c.request.Source)
-	if c.request.Error > 0 {
-		request += fmt.Sprintf(", at most %s more", quantity.Short(c.request.Error))
+func (q inquiry) arithmetic() []string {
+	known := q.container.Request
+	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(known.Request), known.Source)
+	if known.Error > 0 {
+		request += fmt.Sprintf(", at most %s more", quantity.Short(known.Error))
 	}
-	_, steps := c.pod.settings.Explain(c.forQoS(), c.wishes.QoS)
+	_, steps := q.settings.Explain(q.qos, q.overrides)
 	lines := []string{request, steps.High}
-	if c.raised > 0 && c.wanted.High != nil {
-		lines = append(lines, fmt.Sprintf("memory.high stands at %s: the stall guard has raised it", cgroup.Readable(*c.high())))
+	if raised := q.container.Raised; raised > 0 && q.container.Values.High != nil {
+		stands := cgroup.Readable(max(raised, *q.container.Values.High))
+		lines = append(lines, fmt.Sprintf("memory.high stands at %s: the stall guard has raised it", stands))
 	}
 	return append(lines, steps.Protection)
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -63,9 +64,13 @@ func TestWhatIsExplained(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)
 			l.after(test.events...)
-			explained, err := l.Explain("default/web", "main")
-			if err != nil || len(explained) != 1 {
-				t.Fatalf("%v, %v", explained, err)
+			answers, err := l.Explain("default/web", "main")
+			if err != nil {
+				t.Fatal(err)
+			}
+			explained := slices.Collect(answers)
+			if len(explained) != 1 {
+				t.Fatalf("%v", explained)
 			}
 			placement, rejected := "", ""
 			if p := explained[0].Placement; p != nil && p.Err != nil {

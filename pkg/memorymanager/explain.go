@@ -152,8 +152,18 @@ func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 
 // without returns a copy of the manager in which a container has no allocation; without a name, its whole pod.
 func (m *Manager) without(uid, name string) *Manager {
+	spare := m.Clone()
+	if name == "" {
+		spare.ReleasePod(uid)
+	}
+	spare.Release(uid, name)
+	return spare
+}
+
+// Clone returns a copy that shares nothing with the manager that either of them changes.
+func (m *Manager) Clone() *Manager {
 	spare := *m
-	spare.columns, spare.shares = make([]*column, len(m.columns)), shares{}
+	spare.columns, spare.hints, spare.shares = make([]*column, len(m.columns)), hints{}, shares{}
 	for i, c := range m.columns {
 		own := *c // what containers have is in arrays of its own
 		spare.columns[i] = &own
@@ -167,9 +177,5 @@ func (m *Manager) without(uid, name string) *Manager {
 		spare.pods[p.uid] = own
 		spare.sorted = append(spare.sorted, own)
 	}
-	if name == "" {
-		spare.ReleasePod(uid)
-	}
-	spare.Release(uid, name)
 	return &spare
 }
