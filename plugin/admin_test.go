@@ -109,3 +109,33 @@ func TestPodsAreNotShownOverTheNetwork(t *testing.T) {
 		t.Error("status over the socket does not show the pod")
 	}
 }
+
+// A web page whose own name resolves to 127.0.0.1 sees no pods, and what is asked for by a local name is there all the same.
+func TestPodsAreNotShownToAForeignHostName(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	plugin := h.start()
+	h.deploy(guaranteed("secret", gi))
+	at := plugin.address()
+	_, port, err := net.SplitHostPort(at)
+	must(t, err)
+	for path, code := range map[string]int{
+		"/healthz": 200, "/readyz": 200, "/metrics": 200, "/status": 403, "/history": 403, "/explain?pod=default/secret": 403, "/": 403,
+	} {
+		for host, want := range map[string]int{"evil.example:" + port: code, "localhost:" + port: 200, at: 200} {
+			request, err := http.NewRequest(http.MethodGet, "http://"+at+path, nil)
+			must(t, err)
+			request.Host = host
+			response, err := http.DefaultClient.Do(request)
+			must(t, err)
+			body, err := io.ReadAll(response.Body)
+			must(t, err)
+			response.Body.Close()
+			if response.StatusCode != want {
+				t.Errorf("%s of %s: %s, want %d", path, host, response.Status, want)
+			}
+			if want == 403 && (strings.Contains(string(body), "secret") || !strings.Contains(string(body), "ask for localhost, 127.0.0.1 or [::1]")) {
+				t.Errorf("%s of %s: %s", path, host, body)
+			}
+		}
+	}
+}

@@ -51,8 +51,12 @@ func ask(ctx context.Context, stateDir, path string, query url.Values, answer an
 	if err != nil {
 		return fmt.Errorf("read the daemon's answer: %w", err)
 	}
-	if response.StatusCode != http.StatusOK {
-		return refusal(strings.TrimSpace(string(body)))
+	switch text := strings.TrimSpace(string(body)); response.StatusCode {
+	case http.StatusOK:
+	case http.StatusServiceUnavailable:
+		return errors.New(text)
+	default:
+		return refusal(text)
 	}
 	if err := json.Unmarshal(body, answer); err != nil {
 		return fmt.Errorf("the daemon's answer is not this version's: %w", err)

@@ -2,13 +2,16 @@
 // a page that draws the NUMA memory map. It only reads; nothing over HTTP changes state.
 //
 // Probes and metrics are for everybody who reaches the listener. What shows the pods of all namespaces is for this machine
-// alone, or this pod's network: a unix socket, or loopback.
+// alone, or this pod's network: a unix socket, or loopback by a local name.
 package admin
 
 import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -41,7 +44,7 @@ func Handler(s Sources) http.Handler {
 		mux.Handle("GET /history", local(&document{view: s.View, make: s.History}))
 	}
 	if s.Explain != nil {
-		mux.Handle("GET /explain", local(explain(s.Explain)))
+		mux.Handle("GET /explain", local(newExplainer(s.Explain)))
 	}
 	if s.Page != nil {
 		mux.Handle("GET /{$}", local(s.Page))
@@ -49,29 +52,55 @@ func Handler(s Sources) http.Handler {
 	return mux
 }
 
-// local refuses clients that come over a network.
+// local refuses clients that come over a network, and those on loopback that ask for another host.
 func local(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !isLocal(r) {
+		switch peer := peerOf(r); {
+		case peer == remote:
 			http.Error(w, r.URL.Path+" shows pods and is not served over the network, where /metrics, /healthz and /readyz are: "+
 				`run "nri-memory-manager status" on the node, or use loopback, as kubectl port-forward does`, http.StatusForbidden)
-			return
+		case peer == loopback && !isLocalName(r.Host):
+			http.Error(w, fmt.Sprintf("%s shows pods and is served on loopback under a local name only: "+
+				"ask for localhost, 127.0.0.1 or [::1], not for the host %q", r.URL.Path, r.Host), http.StatusForbidden)
+		default:
+			next.ServeHTTP(w, r)
 		}
-		next.ServeHTTP(w, r)
 	})
 }
 
-// isLocal reports whether a request came over a unix socket, or from loopback to loopback: a node may route packets of its
-// neighbors to its loopback addresses (net.ipv4.conf.*.route_localnet).
-func isLocal(r *http.Request) bool {
+// peer is where a request comes from.
+type peer int
+
+const (
+	remote peer = iota
+	loopback
+	socket
+)
+
+// peerOf tells a unix socket, and loopback to loopback, from all else: a node may route packets of its neighbors to its loopback
+// addresses (net.ipv4.conf.*.route_localnet).
+func peerOf(r *http.Request) peer {
 	switch address := r.Context().Value(http.LocalAddrContextKey).(type) {
 	case *net.UnixAddr:
-		return true
+		return socket
 	case *net.TCPAddr:
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
-		return err == nil && address.IP.IsLoopback() && net.ParseIP(host).IsLoopback()
+		if err == nil && address.IP.IsLoopback() && net.ParseIP(host).IsLoopback() {
+			return loopback
+		}
 	}
-	return false
+	return remote
+}
+
+// isLocalName reports whether a request's Host is localhost or a loopback address, with any port. A web page can have its own name
+// resolve to 127.0.0.1 (DNS rebinding), and would read what is served under that name; these it cannot have.
+func isLocalName(host string) bool {
+	name := (&url.URL{Host: host}).Hostname()
+	if strings.EqualFold(strings.TrimSuffix(name, "."), "localhost") {
+		return true
+	}
+	address, err := netip.ParseAddr(name)
+	return err == nil && address.IsLoopback()
 }
 
 // ready names every condition, and answers 503 while one does not hold.
@@ -86,22 +115,5 @@ func ready(w http.ResponseWriter, view *ledger.View) {
 		} else {
 			fmt.Fprintf(w, "[-] %s: %s\n", condition.Name, condition.Message)
 		}
-	}
-}
-
-func explain(explain func(pod, container string) (any, error)) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		pod := r.URL.Query().Get("pod")
-		if pod == "" {
-			http.Error(w, "explain what? The query needs pod=NAMESPACE/NAME or pod=UID", http.StatusBadRequest)
-			return
-		}
-		answer, err := explain(pod, r.URL.Query().Get("container"))
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusNotFound)
-			return
-		}
-		body, err := encode(answer)
-		write(w, body, err)
 	}
 }

@@ -97,7 +97,9 @@ func TestOnlyProbesAndMetricsAreServedOverTheNetwork(t *testing.T) {
 				"/healthz": allowed, "/readyz": allowed, "/metrics": allowed, "/status": test.code, "/explain?pod=a/b": test.code, "/": test.code,
 			} {
 				response := httptest.NewRecorder()
-				handler.ServeHTTP(response, over(httptest.NewRequest("GET", path, nil), test.local, test.remote))
+				request := over(httptest.NewRequest("GET", path, nil), test.local, test.remote)
+				request.Host = "localhost:8891"
+				handler.ServeHTTP(response, request)
 				if response.Code != code {
 					t.Errorf("%s: %d, want %d", path, response.Code, code)
 				}

@@ -72,30 +72,68 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 	return nil
 }
 
-// connections bounds how many connections are open at once: a new one ends the oldest. If it had to wait for one of the
-// others to end instead, clients that never read would keep the kubelet's probes out.
+// connections bounds how many connections are open at once: a new one ends another. If it had to wait for one of the others to end
+// instead, clients that never read would keep the kubelet's probes out.
 type connections struct {
 	mu   sync.Mutex
-	open []net.Conn // oldest first
+	open []connection // oldest first
+}
+
+type connection struct {
+	net.Conn
+	client string // the address that it comes from, without the port
+	idle   bool   // it has had its answers
 }
 
 // changed is the server's ConnState.
 func (c *connections) changed(conn net.Conn, state http.ConnState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	same := func(other connection) bool { return other.Conn == conn }
 	switch state {
 	case http.StateNew:
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.SetWriteBuffer(sendBuffer) // the connection has just ended
 		}
-		if len(c.open) == maxConnections {
-			abort(c.open[0])
-			c.open = slices.Delete(c.open, 0, 1)
+		c.open = append(c.open, connection{Conn: conn, client: clientOf(conn)})
+		if len(c.open) > maxConnections {
+			i := c.dispensable()
+			abort(c.open[i].Conn)
+			c.open = slices.Delete(c.open, i, i+1)
 		}
-		c.open = append(c.open, conn)
+	case http.StateActive, http.StateIdle:
+		if i := slices.IndexFunc(c.open, same); i >= 0 {
+			c.open[i].idle = state == http.StateIdle
+		}
 	case http.StateClosed, http.StateHijacked:
-		c.open = slices.DeleteFunc(c.open, func(other net.Conn) bool { return other == conn })
+		c.open = slices.DeleteFunc(c.open, same)
 	}
+}
+
+// dispensable is the connection to end for the newest: one of the client that has the most, so that a client with many ends its own;
+// of these one without a request before one that is being answered, and the oldest.
+func (c *connections) dispensable() (chosen int) {
+	count := map[string]int{}
+	for _, conn := range c.open {
+		count[conn.client]++
+	}
+	for i, conn := range c.open[:maxConnections] {
+		best := c.open[chosen]
+		switch has, most := count[conn.client], count[best.client]; {
+		case has > most, has == most && conn.idle && !best.idle:
+			chosen = i
+		}
+	}
+	return chosen
+}
+
+// clientOf is the address that a connection comes from, without the port; all of a unix socket's have the same.
+func clientOf(conn net.Conn) string {
+	address := conn.RemoteAddr().String()
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
+	}
+	return address
 }
 
 // abort closes a connection without the kernel keeping what its client has not read.
