@@ -46,19 +46,24 @@ func TestTheKubectlPluginAsksTheDaemons(t *testing.T) {
 	_, err = client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: daemons}}, metav1.CreateOptions{})
 	must(t, err)
 	grantToUsers(t, client)
+	set := createDaemonSet(t, client)
 	port := serveExec(t, plugin(t))
 	nodes := map[string]*node{}
 	for _, name := range []string{"worker-1", "worker-2"} {
 		nodes[name] = newNodeNamed(t, name, admin, machine, "requestSources: [oomscore]")
 		createNode(t, client, name, port)
-		createDaemonPod(t, client, name, nodes[name])
+		createDaemonPod(t, client, set, name, nodes[name])
 	}
 	createNode(t, client, "worker-3", port) // without a daemon
 	hangs, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer hangs.Close()
 	createNode(t, client, "worker-4", hangs.Addr().(*net.TCPAddr).Port)
-	createDaemonPod(t, client, "worker-4", nodes["worker-1"])
+	createDaemonPod(t, client, set, "worker-4", nodes["worker-1"])
+	impostor := set.DeepCopy()
+	impostor.UID = "made-up"
+	createNode(t, client, "worker-5", port)
+	createDaemonPod(t, client, impostor, "worker-5", nodes["worker-1"])
 
 	uid := createUsersPod(t, client, "database", "worker-1", "3Gi")
 	must(t, nodes["worker-1"].place("database", uid, 3<<30))
@@ -68,6 +73,7 @@ func TestTheKubectlPluginAsksTheDaemons(t *testing.T) {
 	}
 	createUsersPod(t, client, "waiting", "", "3Gi")
 	createUsersPod(t, client, "elsewhere", "worker-3", "3Gi")
+	createUsersPod(t, client, "deceived", "worker-5", "3Gi")
 
 	jane := userOf(t, admin, "jane")
 	jane.asks(0, "explain", "database").is(nodes["worker-1"].says("explain", "default/database"))
@@ -82,7 +88,7 @@ func TestTheKubectlPluginAsksTheDaemons(t *testing.T) {
 		words := strings.Fields(line)
 		states = append(states, words[0]+" "+strings.Join(words[5:min(len(words), 7)], " "))
 	}
-	if difference := cmp.Diff([]string{"NODE STATE", "worker-2 1 rejected", "worker-3 no daemon:", "worker-4 not answering:", "worker-1 ok"}, states); difference != "" {
+	if difference := cmp.Diff([]string{"NODE STATE", "worker-2 1 rejected", "worker-3 no daemon:", "worker-5 no daemon:", "worker-4 not answering:", "worker-1 ok"}, states); difference != "" {
 		t.Errorf("%s\n%s", difference, table)
 	}
 	jane.asks(1, "verify", "--node-timeout", "5s").has("NODE worker-4\nthe daemon on node worker-4 does not answer: no answer in 5s (--node-timeout)",
@@ -90,7 +96,8 @@ func TestTheKubectlPluginAsksTheDaemons(t *testing.T) {
 
 	jane.asks(1, "explain", "nobody").has("there is no pod nobody in namespace default")
 	jane.asks(1, "explain", "waiting").has("pod default/waiting is not scheduled to a node yet: no scheduler has looked at it")
-	jane.asks(1, "explain", "elsewhere").has("no daemon runs on node worker-3: there is no pod of a DaemonSet with the labels app.kubernetes.io/name=nri-memory-manager in namespace " + daemons)
+	jane.asks(1, "explain", "elsewhere").has("no daemon runs on node worker-3: there is no pod of DaemonSet " + daemons + "/" + set.Name + "; see its node selector and tolerations\n")
+	jane.asks(1, "explain", "deceived").has("pod "+daemons+"/nri-memory-manager-worker-5 has the labels app.kubernetes.io/name=nri-memory-manager, and is not asked")
 	jane.asks(1, "explain", "database", "-c", "other").has(`node worker-1: pod "default/database" has no container "other"`)
 	jane.asks(2, "verify", "--node", "worker-1", "database").has("--node is for all pods of a node")
 
@@ -102,7 +109,7 @@ func TestTheKubectlPluginAsksTheDaemons(t *testing.T) {
 	john := userOf(t, admin, "john") // lacks "create pods/exec"
 	john.asks(1, "explain", "database").has("you may not create pods/exec in namespace "+daemons+": ", `cannot create resource "pods/exec"`)
 	john.asks(1, "status").has("you may not list nodes in the whole cluster: ", `cannot list resource "nodes"`)
-	jane.daemonsEverywhere().asks(1, "explain", "database").has("you may not list pods in the whole cluster: ", "with --daemon-namespace, the right to list them in that namespace is enough")
+	jane.daemonsEverywhere().asks(1, "explain", "database").has("you may not list daemonsets in the whole cluster: ", "with --daemon-namespace, the right to list them in that namespace is enough")
 }
 
 // user runs the kubectl plugin with a kubeconfig.
@@ -216,8 +223,8 @@ func createNode(t *testing.T, client kubernetes.Interface, name string, port int
 	must(t, err)
 }
 
-// createDaemonPod creates the chart's pod on a node, with the paths of a process here.
-func createDaemonPod(t *testing.T, client kubernetes.Interface, name string, n *node) {
+// createDaemonSet creates the chart's DaemonSet; nothing here makes pods of it.
+func createDaemonSet(t *testing.T, client kubernetes.Interface) *appsv1.DaemonSet {
 	t.Helper()
 	rendered, err := os.ReadFile("../chart/testdata/default.yaml")
 	must(t, err)
@@ -229,10 +236,19 @@ func createDaemonPod(t *testing.T, client kubernetes.Interface, name string, n *
 			must(t, yaml.UnmarshalStrict([]byte(document), &set))
 		}
 	}
+	set.Namespace = daemons
+	created, err := client.AppsV1().DaemonSets(daemons).Create(t.Context(), &set, metav1.CreateOptions{})
+	must(t, err)
+	return created
+}
+
+// createDaemonPod creates the DaemonSet's pod on a node, with the paths of a process here.
+func createDaemonPod(t *testing.T, client kubernetes.Interface, set *appsv1.DaemonSet, name string, n *node) {
+	t.Helper()
 	controller := true
 	pod := &corev1.Pod{ObjectMeta: set.Spec.Template.ObjectMeta, Spec: set.Spec.Template.Spec}
 	pod.Name = "nri-memory-manager-" + name
-	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set.Name, UID: "uid", Controller: &controller}}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set.Name, UID: set.UID, Controller: &controller}}
 	pod.Spec.NodeName, pod.Spec.PriorityClassName = name, ""
 	daemon := &pod.Spec.Containers[0]
 	daemon.Args = append(slices.DeleteFunc(daemon.Args, func(arg string) bool { return strings.HasPrefix(arg, "--state-dir=") }),
@@ -304,7 +320,8 @@ func grantToUsers(t *testing.T, client kubernetes.Interface) {
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "jane"}}}, metav1.CreateOptions{})
 	must(t, err)
 	_, err = rbac.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "john"}, Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"pods", "pods/exec"}, Verbs: []string{"get", "list"}}}}, metav1.CreateOptions{})
+		{APIGroups: []string{""}, Resources: []string{"pods", "pods/exec"}, Verbs: []string{"get", "list"}},
+		{APIGroups: []string{"apps"}, Resources: []string{"daemonsets"}, Verbs: []string{"list"}}}}, metav1.CreateOptions{})
 	must(t, err)
 	bind("john", "john")
 }

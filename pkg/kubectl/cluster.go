@@ -10,12 +10,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
 // cluster finds daemons and runs their commands.
 type cluster struct {
 	client  coreclient.CoreV1Interface
+	sets    appsclient.DaemonSetsGetter
 	daemons place
 	timeout time.Duration // of one node
 	run     func(ctx context.Context, d *daemon, command []string) (output, error)
@@ -58,28 +60,38 @@ func scheduling(pod *corev1.Pod) string {
 
 // daemonOn returns the daemon on a node.
 func (c *cluster) daemonOn(ctx context.Context, node string) (*daemon, error) {
-	pods, err := c.daemonPods(ctx, fields.OneTermEqualSelector("spec.nodeName", node).String())
+	installed, pods, err := c.installed(ctx, fields.OneTermEqualSelector("spec.nodeName", node).String())
 	if err != nil {
 		return nil, err
 	}
-	d, err := c.daemons.choose(node, pods)
+	d, err := installed.choose(node, pods)
 	if err != nil {
 		return nil, failure{err}
 	}
 	return d, nil
 }
 
-// daemonPods lists the daemons' pods that a field selector has.
-func (c *cluster) daemonPods(ctx context.Context, selector string) ([]corev1.Pod, error) {
-	list, err := c.client.Pods(c.daemons.namespace).List(ctx, metav1.ListOptions{LabelSelector: c.daemons.selector, FieldSelector: selector})
+// installed finds the daemons' DaemonSets, and those of the pods with the daemons' labels that a field selector has: not all of these
+// need be daemons.
+func (c *cluster) installed(ctx context.Context, selector string) (installation, []corev1.Pod, error) {
+	sets, err := c.sets.DaemonSets(c.daemons.namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
-		err = denied(err, "list", "pods", c.daemons.namespace)
+		err = denied(err, "list", "daemonsets", c.daemons.namespace)
 		if forbidden(err) && c.daemons.namespace == "" {
 			err = fmt.Errorf("%w; with --daemon-namespace, the right to list them in that namespace is enough", err)
 		}
-		return nil, failure{err}
+		return installation{}, nil, failure{err}
 	}
-	return list.Items, c.daemons.unambiguous(list.Items)
+	installed, err := c.daemons.among(sets.Items)
+	if err != nil || len(installed.sets) == 0 {
+		return installed, nil, err
+	}
+	namespace := installed.sets[0].Namespace
+	list, err := c.client.Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: c.daemons.selector, FieldSelector: selector})
+	if err != nil {
+		return installation{}, nil, failure{denied(err, "list", "pods", namespace)}
+	}
+	return installed, list.Items, nil
 }
 
 // nodes lists the names of the nodes that daemons run on: those with Linux.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -49,7 +50,7 @@ func Execute(ctx context.Context, version string, args []string, out, errOut io.
 	case errors.Is(err, errFindings):
 		return exitFailed
 	}
-	fmt.Fprintln(errOut, "kubectl memory-manager: "+err.Error())
+	fmt.Fprintln(errOut, "kubectl memory-manager: "+printable(err.Error()))
 	if errors.As(err, &failed) {
 		return exitFailed
 	}
@@ -97,7 +98,7 @@ Exit status: 0 done, 1 something was found or failed, 2 bad input.`,
 	flags := root.PersistentFlags()
 	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig file in place of $KUBECONFIG and ~/.kube/config")
 	clientcmd.BindOverrideFlags(&o.overrides, flags, clientcmd.RecommendedConfigOverrideFlags(""))
-	flags.StringVar(&o.daemons.namespace, "daemon-namespace", "", "namespace of the daemons' pods; empty looks in all of them, which takes the right to list pods in all")
+	flags.StringVar(&o.daemons.namespace, "daemon-namespace", "", "namespace of the daemons' DaemonSet; empty looks in all of them, which takes the right to list DaemonSets in all")
 	flags.StringVar(&o.daemons.selector, "daemon-selector", defaultSelector, "labels of the daemons' pods")
 	flags.DurationVar(&o.timeout, "node-timeout", defaultTimeout, "how long the daemon of a node may take to answer")
 	root.AddCommand(newStatusCommand(&o), newExplainCommand(&o), newVerifyCommand(&o))
@@ -126,5 +127,9 @@ func (o *options) connect() (*cluster, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	return &cluster{client: client, daemons: o.daemons, timeout: o.timeout, run: executor{client.RESTClient(), config}.run}, namespace, nil
+	sets, err := appsclient.NewForConfig(config)
+	if err != nil {
+		return nil, "", err
+	}
+	return &cluster{client: client, sets: sets, daemons: o.daemons, timeout: o.timeout, run: executor{client.RESTClient(), config}.run}, namespace, nil
 }

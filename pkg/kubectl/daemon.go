@@ -7,8 +7,10 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // program is the daemon's, and its container's name.
@@ -26,63 +28,104 @@ type absent struct{ node, why string }
 
 func (a absent) Error() string { return "no daemon runs on node " + a.node + ": " + a.why }
 
-// unambiguous refuses daemons in several namespaces: whoever may create pods somewhere could answer for the real one.
-func (p place) unambiguous(pods []corev1.Pod) error {
+// installation are the DaemonSets whose pods are the daemons, all in one namespace; none where nothing is installed.
+type installation struct {
+	place
+	sets []appsv1.DaemonSet
+}
+
+// among finds the installation among DaemonSets: those whose pods have the labels, and a container of the daemon's name. Several
+// namespaces are refused: whoever may create DaemonSets somewhere could answer for the real one.
+func (p place) among(sets []appsv1.DaemonSet) (installation, error) {
+	wanted, err := labels.Parse(p.selector)
+	if err != nil {
+		return installation{}, fmt.Errorf("--daemon-selector %q: want labels such as %s: %w", p.selector, defaultSelector, err)
+	}
+	found := installation{place: p}
 	namespaces := map[string]bool{}
-	for i := range pods {
-		if ofDaemonSet(&pods[i]) {
-			namespaces[pods[i].Namespace] = true
+	for _, set := range sets {
+		if template := set.Spec.Template; wanted.Matches(labels.Set(template.Labels)) && containerOf(template.Spec) != nil {
+			found.sets = append(found.sets, set)
+			namespaces[set.Namespace] = true
 		}
 	}
 	if len(namespaces) > 1 {
-		return fmt.Errorf("DaemonSets in several namespaces have pods with the labels %s (%s): name the right one with --daemon-namespace",
+		return installation{}, fmt.Errorf("DaemonSets in several namespaces have pods with the labels %s (%s): name the right one with --daemon-namespace",
 			p.selector, strings.Join(slices.Sorted(maps.Keys(namespaces)), ", "))
 	}
-	return nil
+	return found, nil
+}
+
+// owns reports whether a pod is one of a DaemonSet of the installation. Labels alone say nothing: others may have them.
+func (i installation) owns(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && containerOf(pod.Spec) != nil && slices.ContainsFunc(i.sets, func(set appsv1.DaemonSet) bool {
+		selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
+		return err == nil && selector.Matches(labels.Set(pod.Labels)) && pod.Namespace == set.Namespace &&
+			owner.APIVersion == appsv1.SchemeGroupVersion.String() && owner.Kind == "DaemonSet" &&
+			owner.Name == set.Name && owner.UID == set.UID
+	})
 }
 
 // choose returns the daemon among the pods on a node: a ready one before one that only runs. While a DaemonSet is updated there
 // is an old pod that ends and a new one.
-func (p place) choose(node string, pods []corev1.Pod) (*daemon, error) {
-	why := "there is no pod of a DaemonSet with the labels " + p.selector
-	if p.namespace != "" {
-		why += " in namespace " + p.namespace
+func (i installation) choose(node string, pods []corev1.Pod) (*daemon, error) {
+	if len(i.sets) == 0 {
+		where := "in the cluster"
+		if i.namespace != "" {
+			where = "in namespace " + i.namespace
+		}
+		why := fmt.Sprintf("there is no DaemonSet %s whose pods have the labels %s and a container %s", where, i.selector, program)
+		return nil, absent{node, why}
 	}
-	why += "; see the node selector and the tolerations of the DaemonSet"
 	var chosen *corev1.Pod
-	for i := range pods {
-		pod := &pods[i]
+	var other, why string
+	for p := range pods {
+		pod := &pods[p]
 		switch {
-		case !ofDaemonSet(pod):
+		case !i.owns(pod):
+			other = fmt.Sprintf("; pod %s/%s has the labels %s, and is not asked: it is none of the DaemonSet's, or has no container %s",
+				pod.Namespace, pod.Name, i.selector, program)
 		case pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil:
 			why = fmt.Sprintf("its pod %s/%s %s", pod.Namespace, pod.Name, condition(pod))
 		case chosen == nil || ready(pod):
 			chosen = pod
 		}
 	}
-	if chosen == nil {
-		return nil, absent{node, why}
+	if chosen != nil {
+		return daemonIn(node, chosen), nil
 	}
-	return daemonIn(node, chosen), nil
+	if why == "" {
+		why = "there is no pod of DaemonSet " + i.names() + "; see its node selector and tolerations" + other
+	}
+	return nil, absent{node, why}
 }
 
-func daemonIn(node string, pod *corev1.Pod) *daemon {
-	container := &pod.Spec.Containers[0]
-	for i := range pod.Spec.Containers {
-		if pod.Spec.Containers[i].Name == program {
-			container = &pod.Spec.Containers[i] // others may have been injected
-		}
+// names are those of the DaemonSets.
+func (i installation) names() string {
+	var names []string
+	for _, set := range i.sets {
+		names = append(names, set.Namespace+"/"+set.Name)
 	}
+	return strings.Join(names, " or ")
+}
+
+// containerOf is the daemon's container; nil where there is none. Others may have been injected.
+func containerOf(spec corev1.PodSpec) *corev1.Container {
+	if i := slices.IndexFunc(spec.Containers, func(c corev1.Container) bool { return c.Name == program }); i >= 0 {
+		return &spec.Containers[i]
+	}
+	return nil
+}
+
+// daemonIn is the daemon in a pod that has its container.
+func daemonIn(node string, pod *corev1.Pod) *daemon {
+	container := containerOf(pod.Spec)
 	d := &daemon{node: node, namespace: pod.Namespace, pod: pod.Name, container: container.Name, program: program, args: container.Args}
 	if len(container.Command) > 0 {
 		d.program, d.args = container.Command[0], slices.Concat(container.Command[1:], container.Args)
 	}
 	return d
-}
-
-func ofDaemonSet(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && owner.Kind == "DaemonSet" && len(pod.Spec.Containers) > 0
 }
 
 func ready(pod *corev1.Pod) bool {

@@ -99,11 +99,13 @@ func (n noAnswer) Error() string {
 
 func (n noAnswer) Unwrap() error { return n.why }
 
-// ask runs a command of the daemon on a node within the time of a node. Exit codes that are good are answers.
+// ask runs a command of the daemon on a node within the time of a node. Exit codes that are good are answers, and what is answered
+// is printable.
 func (c *cluster) ask(ctx context.Context, d *daemon, good []int, command string, args ...string) (output, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer in %s (--node-timeout)", c.timeout.Round(time.Millisecond)))
 	defer cancel()
 	out, err := c.run(ctx, d, d.commandLine(command, args...))
+	out.text, out.errors = []byte(printable(string(out.text))), []byte(printable(string(out.errors)))
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = context.Cause(ctx)
 	}

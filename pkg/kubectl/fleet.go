@@ -17,7 +17,7 @@ func each[T any](ctx context.Context, c *cluster, ask func(ctx context.Context, 
 	if err != nil {
 		return nil, err
 	}
-	pods, err := c.daemonPods(ctx, "")
+	installed, pods, err := c.installed(ctx, "")
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func each[T any](ctx context.Context, c *cluster, ask func(ctx context.Context, 
 	for i, node := range nodes {
 		free <- struct{}{}
 		group.Go(func() {
-			d, err := c.daemons.choose(node, byNode[node])
+			d, err := installed.choose(node, byNode[node])
 			answers[i] = ask(ctx, node, d, err)
 			<-free
 		})

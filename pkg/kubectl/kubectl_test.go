@@ -17,25 +17,28 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 )
 
-// server is an API server with nodes and pods; forbidden are the verbs and resources that it refuses.
+// server is an API server with nodes, pods and DaemonSets; forbidden are the verbs and resources that it refuses.
 type server struct {
 	nodes     []corev1.Node
 	pods      []corev1.Pod
+	sets      []appsv1.DaemonSet // nil is the daemon's, an empty list none
 	forbidden string
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/api/v1/"), "/")
+	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(r.URL.Path, "/apis/apps/v1/"), "/api/v1/"), "/")
 	namespace := ""
 	if parts[0] == "namespaces" {
 		namespace, parts = parts[1], parts[2:]
@@ -52,6 +55,18 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
+	case resource == "daemonsets":
+		list := appsv1.DaemonSetList{TypeMeta: metav1.TypeMeta{Kind: "DaemonSetList", APIVersion: "apps/v1"}}
+		sets := s.sets
+		if sets == nil {
+			sets = []appsv1.DaemonSet{daemonSet()}
+		}
+		for _, set := range sets {
+			if namespace == "" || namespace == set.Namespace {
+				list.Items = append(list.Items, set)
+			}
+		}
+		answer(w, http.StatusOK, list)
 	case resource == "nodes":
 		answer(w, http.StatusOK, corev1.NodeList{TypeMeta: metav1.TypeMeta{Kind: "NodeList", APIVersion: "v1"}, Items: s.nodes})
 	case verb == "get":
@@ -92,7 +107,11 @@ func (s *server) cluster(t *testing.T, run func(context.Context, *daemon, []stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &cluster{client: client, daemons: place{selector: defaultSelector}, timeout: time.Minute, run: run}
+	sets, err := appsclient.NewForConfig(&rest.Config{Host: listener.URL, QPS: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &cluster{client: client, sets: sets, daemons: place{selector: defaultSelector}, timeout: time.Minute, run: run}
 }
 
 func nodeNamed(name string) corev1.Node {
@@ -105,12 +124,24 @@ func pod(name, node string, phase corev1.PodPhase, conditions ...corev1.PodCondi
 		Spec: corev1.PodSpec{NodeName: node, SchedulerName: "default-scheduler"}, Status: corev1.PodStatus{Phase: phase, Conditions: conditions}}
 }
 
+// daemonSet is the daemon's.
+func daemonSet(changes ...func(*appsv1.DaemonSet)) appsv1.DaemonSet {
+	labels := map[string]string{"app.kubernetes.io/name": "nri-memory-manager"}
+	set := appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{Name: "nri-memory-manager", Namespace: "kube-system", UID: "uid"},
+		Spec: appsv1.DaemonSetSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "nri-memory-manager"}}}}}}
+	for _, change := range changes {
+		change(&set)
+	}
+	return set
+}
+
 // daemonPod is the daemon's pod on a node.
 func daemonPod(node string, changes ...func(*corev1.Pod)) corev1.Pod {
 	controller := true
 	p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "daemon-" + node, Namespace: "kube-system",
 		Labels:          map[string]string{"app.kubernetes.io/name": "nri-memory-manager"},
-		OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "nri-memory-manager", Controller: &controller}}},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "nri-memory-manager", UID: "uid", Controller: &controller}}},
 		Spec:   corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "injected"}, {Name: "nri-memory-manager", Args: []string{"run", "--idx=92"}}}},
 		Status: corev1.PodStatus{Phase: corev1.PodRunning}}
 	for _, change := range changes {
@@ -134,10 +165,21 @@ func TestAskingAboutOnePod(t *testing.T) {
 	}
 	ending := func(p *corev1.Pod) { p.DeletionTimestamp, p.Name = &metav1.Time{Time: time.Now()}, "old" }
 	elsewhere := func(p *corev1.Pod) { p.Namespace = "evil" }
-	noDaemonSet := func(p *corev1.Pod) { p.OwnerReferences, p.Namespace = nil, "evil" }
+	noDaemonSet := func(p *corev1.Pod) { p.OwnerReferences = nil }
+	evil := func(s *appsv1.DaemonSet) { s.Namespace = "evil" }
+	group := func(s *appsv1.DaemonSet) { s.Name, s.UID = "nri-memory-manager-large", "large" }
+	ofGroup := func(p *corev1.Pod) {
+		p.OwnerReferences[0].Name, p.OwnerReferences[0].UID = "nri-memory-manager-large", "large"
+	}
+	otherLabels := func(s *appsv1.DaemonSet) {
+		s.Namespace, s.Spec.Template.Labels = "evil", map[string]string{"app": "web"}
+	}
+	otherContainer := func(s *appsv1.DaemonSet) { s.Namespace, s.Spec.Template.Spec.Containers[0].Name = "evil", "web" }
+	const none = "no daemon runs on node worker-1: there is no pod of DaemonSet kube-system/nri-memory-manager; see its node selector and tolerations"
 	explained := said(0, "the answer", "")
 	for name, test := range map[string]struct {
 		pods      []corev1.Pod
+		sets      []appsv1.DaemonSet
 		forbidden string
 		daemons   place
 		run       func(context.Context, *daemon, []string) (output, error)
@@ -146,7 +188,12 @@ func TestAskingAboutOnePod(t *testing.T) {
 		"running":               {pods: []corev1.Pod{web, daemonPod("worker-1"), daemonPod("worker-2")}, run: explained},
 		"update of the daemons": {pods: []corev1.Pod{web, daemonPod("worker-1"), daemonPod("worker-1", ending)}, run: explained},
 		"pod with the labels":   {pods: []corev1.Pod{web, daemonPod("worker-1"), daemonPod("worker-1", noDaemonSet)}, run: explained},
-		"no pod":                {want: "there is no pod web in namespace shop"},
+		"pod with the labels in another namespace": {pods: []corev1.Pod{web, daemonPod("worker-1"), daemonPod("worker-1", elsewhere)}, run: explained},
+		"two DaemonSets": {pods: []corev1.Pod{web, daemonPod("worker-1", ofGroup), daemonPod("worker-2")}, run: explained,
+			sets: []appsv1.DaemonSet{daemonSet(), daemonSet(group)}},
+		"other DaemonSets": {pods: []corev1.Pod{web, daemonPod("worker-1")}, run: explained,
+			sets: []appsv1.DaemonSet{daemonSet(otherLabels), daemonSet(otherContainer), daemonSet()}},
+		"no pod": {want: "there is no pod web in namespace shop"},
 		"not scheduled": {pods: []corev1.Pod{pod("web", "", corev1.PodPending, unschedulable)},
 			want: "pod shop/web is not scheduled to a node yet: PodScheduled is False, Unschedulable, 0/3 nodes are available"},
 		"not looked at": {pods: []corev1.Pod{pod("web", "", corev1.PodPending)},
@@ -154,18 +201,26 @@ func TestAskingAboutOnePod(t *testing.T) {
 		"ended": {pods: []corev1.Pod{pod("web", "worker-1", corev1.PodSucceeded)},
 			want: "pod shop/web has ended (Succeeded): the daemons know the pods that live"},
 		"no daemon": {pods: []corev1.Pod{web, daemonPod("worker-2")},
-			want: "no daemon runs on node worker-1: there is no pod of a DaemonSet with the labels app.kubernetes.io/name=nri-memory-manager; see the node selector and the tolerations of the DaemonSet"},
+			want: none},
+		"no daemon of two DaemonSets": {pods: []corev1.Pod{web}, sets: []appsv1.DaemonSet{daemonSet(), daemonSet(group)},
+			want: "no daemon runs on node worker-1: there is no pod of DaemonSet kube-system/nri-memory-manager or kube-system/nri-memory-manager-large; see its node selector and tolerations"},
 		"no daemon in the namespace": {pods: []corev1.Pod{web, daemonPod("worker-1")}, daemons: place{"other", "a=b"},
-			want: "no daemon runs on node worker-1: there is no pod of a DaemonSet with the labels a=b in namespace other; see the node selector and the tolerations of the DaemonSet"},
+			want: "no daemon runs on node worker-1: there is no DaemonSet in namespace other whose pods have the labels a=b and a container nri-memory-manager"},
+		"not installed": {pods: []corev1.Pod{web, daemonPod("worker-1")}, sets: []appsv1.DaemonSet{},
+			want: "no daemon runs on node worker-1: there is no DaemonSet in the cluster whose pods have the labels app.kubernetes.io/name=nri-memory-manager and a container nri-memory-manager"},
+		"wrong labels": {pods: []corev1.Pod{web}, daemons: place{"", "a=b=c"},
+			want: `--daemon-selector "a=b=c": want labels such as app.kubernetes.io/name=nri-memory-manager: found '=', expected: ',' or 'end of string'`},
 		"daemon starts": {pods: []corev1.Pod{web, daemonPod("worker-1", starting)},
 			want: "no daemon runs on node worker-1: its pod kube-system/daemon-worker-1 is Pending (ErrImagePull: no such image)"},
 		"daemon ends": {pods: []corev1.Pod{web, daemonPod("worker-1", ending)}, want: "no daemon runs on node worker-1: its pod kube-system/old is being deleted"},
-		"two namespaces": {pods: []corev1.Pod{web, daemonPod("worker-1"), daemonPod("worker-1", elsewhere)},
+		"two namespaces": {pods: []corev1.Pod{web, daemonPod("worker-1")}, sets: []appsv1.DaemonSet{daemonSet(), daemonSet(evil)},
 			want: "DaemonSets in several namespaces have pods with the labels app.kubernetes.io/name=nri-memory-manager (evil, kube-system): name the right one with --daemon-namespace"},
 		"may not get": {pods: []corev1.Pod{web}, forbidden: "get pods",
 			want: `you may not get pods in namespace shop: pods is forbidden: User "jane" cannot get resource "pods"`},
 		"may not list": {pods: []corev1.Pod{web}, forbidden: "list pods",
-			want: `you may not list pods in the whole cluster: pods is forbidden: User "jane" cannot list resource "pods"; with --daemon-namespace, the right to list them in that namespace is enough`},
+			want: `you may not list pods in namespace kube-system: pods is forbidden: User "jane" cannot list resource "pods"`},
+		"may not list DaemonSets": {pods: []corev1.Pod{web}, forbidden: "list daemonsets",
+			want: `you may not list daemonsets in the whole cluster: daemonsets is forbidden: User "jane" cannot list resource "daemonsets"; with --daemon-namespace, the right to list them in that namespace is enough`},
 		"may not exec": {pods: []corev1.Pod{web, daemonPod("worker-1")}, run: func(context.Context, *daemon, []string) (output, error) {
 			return output{}, errors.New(`unable to upgrade connection: pods "daemon-worker-1" is forbidden: User "jane" cannot create resource "pods/exec"`)
 		}, want: `you may not create pods/exec in namespace kube-system: unable to upgrade connection: pods "daemon-worker-1" is forbidden: User "jane" cannot create resource "pods/exec"`},
@@ -181,7 +236,7 @@ func TestAskingAboutOnePod(t *testing.T) {
 		"no words": {pods: []corev1.Pod{web, daemonPod("worker-1")}, run: said(137, "", ""), want: "node worker-1: explain ended with exit code 137"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := &server{pods: test.pods, forbidden: test.forbidden}
+			s := &server{pods: test.pods, sets: test.sets, forbidden: test.forbidden}
 			c := s.cluster(t, test.run)
 			if test.daemons.selector != "" {
 				c.daemons = test.daemons
@@ -359,7 +414,7 @@ f-rejected  0           0     0            v1       2 rejected
 e-unpinned  1           0     0            v1       1 unpinned, 1 warning
 d-broken    1           1Gi   2Gi          v1       1 error, 1 warning
 c-warned    1           1Gi   2Gi          v1       2 warnings
-h-without   -           -     -            -        no daemon: there is no pod of a DaemonSet with the labels app.kubernetes.io/name=nri-memory-manager; see the node selector and the tolerations of the DaemonSet
+h-without   -           -     -            -        no daemon: there is no pod of DaemonSet kube-system/nri-memory-manager; see its node selector and tolerations
 g-hangs     -           -     -            -        not answering: no answer in 100ms (--node-timeout)
 i-other     -           -     -            -        not answering: the daemon on node i-other (pod kube-system/daemon-i-other) has another format of status: invalid character 'U' looking for beginning of value
 a-fine      1           1Gi   2Gi          v1       ok
@@ -426,8 +481,8 @@ func TestVerifyOfAllNodesStartsWithWhatIsWrong(t *testing.T) {
 	if err := c.verifyAll(t.Context(), &text); !errors.Is(err, errFindings) {
 		t.Errorf("error %v", err)
 	}
-	const want = "NODE c-without\nno daemon runs on node c-without: there is no pod of a DaemonSet with the labels app.kubernetes.io/name=nri-memory-manager; " +
-		"see the node selector and the tolerations of the DaemonSet\n\nNODE b-broken\nERROR\n\nNODE a-fine\nnothing is wrong\n"
+	const want = "NODE c-without\nno daemon runs on node c-without: there is no pod of DaemonSet kube-system/nri-memory-manager; " +
+		"see its node selector and tolerations\n\nNODE b-broken\nERROR\n\nNODE a-fine\nnothing is wrong\n"
 	if difference := cmp.Diff(want, text.String()); difference != "" {
 		t.Error(difference)
 	}

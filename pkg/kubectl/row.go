@@ -122,17 +122,17 @@ func (c *cluster) decode(ctx context.Context, d *daemon, answer any, good []int,
 func unanswered(err error) (state, string) {
 	var none absent
 	if errors.As(err, &none) {
-		return noDaemon, none.why
+		return noDaemon, printable(none.why)
 	}
 	var no noAnswer
 	if errors.As(err, &no) {
-		return notAnswering, no.why.Error()
+		return notAnswering, printable(no.why.Error())
 	}
-	return notAnswering, err.Error()
+	return notAnswering, printable(err.Error())
 }
 
 func (r *row) count(now document, audit report) {
-	r.Version = now.Version
+	r.Version = inLine(now.Version)
 	for _, node := range now.Nodes {
 		for _, memory := range node.Memory {
 			if memory.Type == "memory" {
@@ -201,7 +201,7 @@ func (r *row) what() string {
 		if r.Message == "" {
 			return string(r.State)
 		}
-		return string(r.State) + ": " + strings.ReplaceAll(r.Message, "\n", " ")
+		return string(r.State) + ": " + inLine(r.Message)
 	}
 	var parts []string
 	for _, part := range []struct {

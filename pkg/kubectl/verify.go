@@ -87,7 +87,7 @@ func (c *cluster) verifyAll(ctx context.Context, to io.Writer) error {
 			out, err = c.ask(ctx, d, audited, "verify")
 		}
 		if err != nil {
-			return report{node, err.Error() + "\n", exitBadInput}
+			return report{node, printable(err.Error()) + "\n", exitBadInput}
 		}
 		return report{node, string(out.text), out.code}
 	})
