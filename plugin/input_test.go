@@ -85,7 +85,6 @@ func TestManifestsThatAreRefused(t *testing.T) {
 func TestConfigurationsThatAreRefused(t *testing.T) {
 	for name, test := range map[string]struct{ config, want string }{
 		"a TAB":                       {"stallGuard:\n\twindow: 1s\n", "config.yaml:2: column 1: a TAB character; indent with spaces"},
-		"a pod":                       {"kind: Pod\n", `config.yaml:1: unknown field "kind"`},
 		"unknown field":               {"memoryThrotlingFactor: 0.8\n", "memoryThrottlingFactor"},
 		"wrong type":                  {"memoryThrottlingFactor: [1]\n", "memoryThrottlingFactor"},
 		"factor 0":                    {"memoryThrottlingFactor: 0\n", "memoryThrottlingFactor"},

@@ -77,7 +77,7 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 		"rules that change": {
 			{RunPod{Pod: bad}, wrong, []string{wrong}}, {reconfigured(t, "allowedAnnotations: []"), barred, []string{barred}}, {reconfigured(t, "allowedAnnotations: []\ndryRun: true"), "", []string{barred}},
 		},
-		"a new sandbox without them": {{RunPod{Pod: bad}, wrong, []string{wrong}}, {RunPod{func() Pod { p := pod(); p.ID = "another"; return p }()}, "", nil}},
+		"a new sandbox without them": {{RunPod{Pod: bad}, wrong, []string{wrong}}, {RunPod{Pod: func() Pod { p := pod(); p.ID = "another"; return p }()}, "", nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "")
