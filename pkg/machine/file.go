@@ -25,6 +25,13 @@ type file struct {
 	// PageSize is 4Ki when left out.
 	PageSize quantity.Bytes `yaml:"pageSize"`
 	Swap     quantity.Bytes `yaml:"swap"`
+	// The rest is for a simulated kubelet: see Description.
+	ThreadsPerCore     *int              `yaml:"threadsPerCore"`
+	Labels             map[string]string `yaml:"labels"`
+	Resources          map[string]uint64 `yaml:"resources"`
+	MaxPods            *int              `yaml:"maxPods"`
+	CPUManagerPolicy   string            `yaml:"cpuManagerPolicy"`
+	ReservedSystemCPUs string            `yaml:"reservedSystemCPUs"`
 }
 
 type fileNode struct {
@@ -39,21 +46,35 @@ type fileNode struct {
 // ReadFile reads a machine file (YAML): nodes with id, memory, cpus, hugepages and distances, and optionally pageSize and
 // swap. MemTotal is the sum of the nodes.
 func ReadFile(path string) (Machine, error) {
+	described, err := describeFile(path)
+	return described.Machine, err
+}
+
+func describeFile(path string) (Description, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return Machine{}, fmt.Errorf("read the machine file: %w", err)
+		return Description{}, fmt.Errorf("read the machine file: %w", err)
 	}
-	return Parse(path, data)
+	return parse(path, data)
 }
 
 // Parse reads a machine file's text; name is what errors call it.
 func Parse(name string, data []byte) (Machine, error) {
+	described, err := parse(name, data)
+	return described.Machine, err
+}
+
+func parse(name string, data []byte) (Description, error) {
 	f := file{PageSize: 4096}
 	doc, err := strictyaml.Decode(name, data, &f)
 	if err != nil {
-		return Machine{}, err
+		return Description{}, err
 	}
-	return f.machine(doc)
+	m, err := f.machine(doc)
+	if err != nil {
+		return Description{}, err
+	}
+	return f.describe(doc, m)
 }
 
 // machine checks what was read and makes a machine of it.

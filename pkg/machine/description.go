@@ -1,0 +1,111 @@
+package machine
+
+import (
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/utils/cpuset"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+)
+
+// Description is a machine and its node as a simulated kubelet sees them. The daemon needs the Machine only: its kubelet has
+// decided about the rest.
+type Description struct {
+	Machine
+	// Cores has the core of each CPU, by the CPU's id: the lowest CPU of the core. A CPU that is not in it has its core for itself.
+	Cores map[int]int
+	// Labels are the node's; nil where they are not known.
+	Labels map[string]string
+	// Resources are the node's extended resources by name, for example nvidia.com/gpu.
+	Resources map[string]uint64
+	// MaxPods is the kubelet's maxPods; 0 where it is not known.
+	MaxPods int
+	// CPUManagerPolicy is the kubelet's: CPUsStatic, CPUsNone, or "" where it is not known.
+	CPUManagerPolicy string
+	// ReservedSystemCPUs are the kubelet's; empty where it has none.
+	ReservedSystemCPUs cpuset.CPUSet
+}
+
+// The kubelet's CPU manager policies.
+const (
+	CPUsNone   = "none"
+	CPUsStatic = "static"
+)
+
+// CPUs are all CPUs of the machine.
+func (m Machine) CPUs() cpuset.CPUSet {
+	all := cpuset.New()
+	for _, node := range m.Nodes {
+		all = all.Union(node.CPUs)
+	}
+	return all
+}
+
+// describe checks what a machine file says of the node beside its hardware.
+func (f file) describe(doc *strictyaml.Document, m Machine) (Description, error) {
+	d := Description{Machine: m, Labels: f.Labels, Resources: f.Resources, CPUManagerPolicy: f.CPUManagerPolicy}
+	for _, name := range slices.Sorted(maps.Keys(f.Resources)) {
+		if !strings.Contains(name, "/") {
+			return d, doc.Errorf("resources", "%q is not an extended resource; want a name such as nvidia.com/gpu", name)
+		}
+	}
+	if f.MaxPods != nil {
+		if d.MaxPods = *f.MaxPods; d.MaxPods < 1 {
+			return d, doc.Errorf("maxPods", "want a number of pods of at least 1, got %d", d.MaxPods)
+		}
+	}
+	if !slices.Contains([]string{"", CPUsNone, CPUsStatic}, d.CPUManagerPolicy) {
+		return d, doc.Errorf("cpuManagerPolicy", "%q: want none or static", d.CPUManagerPolicy)
+	}
+	var err error
+	if d.ReservedSystemCPUs, err = m.CPUsOf(f.ReservedSystemCPUs); err != nil {
+		return d, doc.Errorf("reservedSystemCPUs", "%v", err)
+	}
+	if f.ThreadsPerCore != nil {
+		d.Cores, err = m.cores(*f.ThreadsPerCore, doc)
+	}
+	return d, err
+}
+
+// CPUsOf reads a list of CPUs ("0-3,8") that the machine has; an empty one has none.
+func (m Machine) CPUsOf(list string) (cpuset.CPUSet, error) {
+	if _, err := m.CPUsByNode(list); err != nil {
+		return cpuset.CPUSet{}, err
+	}
+	return ParseCPUs(strings.TrimSpace(list))
+}
+
+// cores numbers threads as Linux does on x86: first one of each core, then the others in the same order.
+func (m Machine) cores(threads int, doc *strictyaml.Document) (map[int]int, error) {
+	if threads < 1 || threads > 8 {
+		return nil, doc.Errorf("threadsPerCore", "want 1 to 8, got %d", threads)
+	}
+	cores := map[int]int{}
+	for _, node := range m.Nodes {
+		cpus := node.CPUs.List()
+		if len(cpus)%threads != 0 {
+			return nil, doc.Errorf("threadsPerCore", "the %d CPUs of NUMA node %d are no cores of %d threads", len(cpus), node.ID, threads)
+		}
+		for i, cpu := range cpus {
+			cores[cpu] = cpus[i%(len(cpus)/threads)]
+		}
+	}
+	return cores, nil
+}
+
+// readCores reads which CPUs share a core (Documentation/ABI/stable/sysfs-devices-system-cpu of the kernel). A copy of sysfs need
+// not have it.
+func readCores(sysfs string, m Machine) map[int]int {
+	cores := map[int]int{}
+	for _, cpu := range m.CPUs().UnsortedList() {
+		threads, err := readCPUs(filepath.Join(sysfs, "devices/system/cpu/cpu"+strconv.Itoa(cpu), "topology/thread_siblings_list"))
+		if err == nil && threads.Contains(cpu) {
+			cores[cpu] = threads.List()[0]
+		}
+	}
+	return cores
+}
