@@ -22,9 +22,11 @@ import (
 // object is an object of a manifest, and where it is.
 type object struct {
 	file string
-	path string // within the document; empty unless it is an item of a list
-	node *yaml.Node
-	doc  *strictyaml.Document
+	// number is the document's in the file, from 1; empty ones do not count.
+	number int
+	path   string // within the document; empty unless it is an item of a list
+	node   *yaml.Node
+	doc    *strictyaml.Document
 	// template is where the pod template is; empty for a Pod.
 	template string
 }

@@ -3,6 +3,7 @@ package simulator
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -15,6 +16,42 @@ import (
 const maxReplicas = 10000
 
 const knownKinds = "Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob"
+
+// podless are the kinds of Kubernetes that make no pods, by API group. Any other kind may make some, and to skip it would hide them.
+var podless = map[string]string{
+	"":                             "ConfigMap Endpoints Event LimitRange Namespace Node PersistentVolume PersistentVolumeClaim PodTemplate ResourceQuota Secret Service ServiceAccount",
+	"admissionregistration.k8s.io": "MutatingAdmissionPolicy MutatingAdmissionPolicyBinding MutatingWebhookConfiguration ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding ValidatingWebhookConfiguration",
+	"apiextensions.k8s.io":         "CustomResourceDefinition",
+	"apiregistration.k8s.io":       "APIService",
+	"apps":                         "ControllerRevision",
+	"autoscaling":                  "HorizontalPodAutoscaler",
+	"certificates.k8s.io":          "CertificateSigningRequest ClusterTrustBundle",
+	"coordination.k8s.io":          "Lease",
+	"discovery.k8s.io":             "EndpointSlice",
+	"events.k8s.io":                "Event",
+	"flowcontrol.apiserver.k8s.io": "FlowSchema PriorityLevelConfiguration",
+	"networking.k8s.io":            "Ingress IngressClass IPAddress NetworkPolicy ServiceCIDR",
+	"node.k8s.io":                  "RuntimeClass",
+	"policy":                       "PodDisruptionBudget",
+	"rbac.authorization.k8s.io":    "ClusterRole ClusterRoleBinding Role RoleBinding",
+	"resource.k8s.io":              "DeviceClass DeviceTaintRule ResourceSlice",
+	"scheduling.k8s.io":            "PriorityClass",
+	"storage.k8s.io":               "CSIDriver CSINode CSIStorageCapacity StorageClass VolumeAttachment VolumeAttributesClass",
+}
+
+// makesNoPods reports whether Kubernetes has such a kind, and it makes no pods.
+func makesNoPods(version, kind string) bool {
+	return slices.Contains(strings.Fields(podless[groupOf(version)]), kind)
+}
+
+// groupOf is the API group of an apiVersion; "" is the core group.
+func groupOf(version string) string {
+	group, _, grouped := strings.Cut(version, "/")
+	if !grouped {
+		return ""
+	}
+	return group
+}
 
 // kind is a kind of object that makes pods.
 type kind struct {
@@ -46,6 +83,13 @@ func kindOf[T any](template string, owns func(*T) owner) kind {
 var kinds = map[string]kind{
 	"v1 Pod": kindOf("", func(p *corev1.Pod) owner {
 		return owner{p.ObjectMeta, corev1.PodTemplateSpec{ObjectMeta: p.ObjectMeta, Spec: p.Spec}, 1, true}
+	}),
+	"v1 ReplicationController": kindOf("spec.template", func(r *corev1.ReplicationController) owner {
+		from := owner{meta: r.ObjectMeta, replicas: orOne(r.Spec.Replicas)}
+		if r.Spec.Template != nil {
+			from.template = *r.Spec.Template
+		}
+		return from
 	}),
 	"apps/v1 Deployment": kindOf("spec.template", func(d *appsv1.Deployment) owner {
 		return owner{meta: d.ObjectMeta, template: d.Spec.Template, replicas: orOne(d.Spec.Replicas)}
@@ -83,17 +127,10 @@ func orOne(replicas *int32) int32 {
 // otherVersion returns the apiVersion in which Kubernetes has a kind whose group is right; objects of other groups may have
 // the same kind.
 func otherVersion(version, name string) string {
-	group, _, grouped := strings.Cut(version, "/")
-	if !grouped {
-		group = ""
-	}
+	group := groupOf(version)
 	for key := range kinds {
 		known, kind, _ := strings.Cut(key, " ")
-		ofGroup, _, grouped := strings.Cut(known, "/")
-		if !grouped {
-			ofGroup = ""
-		}
-		if kind == name && (group == ofGroup || group == "extensions") {
+		if kind == name && (group == groupOf(known) || group == "extensions") {
 			return known
 		}
 	}

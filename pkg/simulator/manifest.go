@@ -128,8 +128,8 @@ func (m *Manifests) read(name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, root := range roots {
-		if err := m.readDocument(name, root); err != nil {
+	for i, root := range roots {
+		if err := m.readDocument(name, i+1, root); err != nil {
 			return err
 		}
 	}
@@ -137,16 +137,16 @@ func (m *Manifests) read(name string, data []byte) error {
 }
 
 // readDocument adds the pods of an object, or of a list of them, which is what "kubectl get -o yaml" prints.
-func (m *Manifests) readDocument(name string, root *yaml.Node) error {
+func (m *Manifests) readDocument(name string, number int, root *yaml.Node) error {
 	if scalar(root, "apiVersion") != "v1" || scalar(root, "kind") != "List" {
-		return m.readObject(object{file: name, node: root})
+		return m.readObject(object{file: name, number: number, node: root})
 	}
 	items := field(root, "items")
 	if items == nil {
 		return nil
 	}
 	for i, item := range items.Content {
-		if err := m.readObject(object{file: name, node: item, path: fmt.Sprintf("items[%d]", i)}); err != nil {
+		if err := m.readObject(object{file: name, number: number, node: item, path: fmt.Sprintf("items[%d]", i)}); err != nil {
 			return err
 		}
 	}
@@ -166,6 +166,10 @@ func (m *Manifests) readObject(o object) error {
 	if !known {
 		if other := otherVersion(version, name); other != "" {
 			return o.wrong("apiVersion %q of a %s is not known; want %s", version, name, other)
+		}
+		if !makesNoPods(version, name) {
+			return o.wrong("document %d: kind %q of apiVersion %q is not known, and may make pods; want a %s, a List of them, or a kind of Kubernetes that makes no pods",
+				o.number, name, version, knownKinds)
 		}
 		m.skipped[name]++
 		return nil
