@@ -30,6 +30,9 @@ type simulateOptions struct {
 	keep                    string
 	expectRejected          []string
 	verbose                 int
+	cpuManagerPolicy        string
+	reservedCPUs            string
+	strict                  bool
 }
 
 func newSimulateCommand() *cobra.Command {
@@ -39,13 +42,22 @@ func newSimulateCommand() *cobra.Command {
 		Short: "Show what becomes of Pod manifests on a machine that need not be there",
 		Long: `Simulate plays kubelet and container runtime for each pod of the manifests and has the daemon's own code decide about it:
 Pods, and Deployments, ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs with their replicas. Where the configuration
-enables dra, ResourceClaims and ResourceClaimTemplates are allocated as the scheduler does. Objects of other kinds are skipped, so that the output of "helm template" can be used as it is. A manifest is a file, a folder with *.yaml, *.yml and
-*.json, or "-" for standard input. It shows on which NUMA nodes every container lands, its memory.min, low, high and max, its
-huge pages, annotations that are ignored, and what the cgroups above hold. Nothing of this host is touched.
+enables dra, ResourceClaims and ResourceClaimTemplates are allocated as the scheduler does. Kinds of Kubernetes that make no
+pods are skipped, so that the output of "helm template" can be used as it is; any other kind is an error. A manifest is a file,
+a folder with *.yaml, *.yml and *.json, or "-" for standard input.
+
+A pod is admitted as by the kubelet, with its reasons (OutOfcpu, NodeAffinity, …), when the machine has its operating system
+(linux), what it asks for of allocatable CPU, memory, huge pages and extended resources, its labels where the machine file has
+any, and, with --cpu-manager-policy static, exclusive CPUs for it. The last line of the table says what is not looked at. A pod
+of which no container is created is ended: it holds nothing.
+
+It shows on which NUMA nodes every container lands, its memory.min, low, high and max, its huge pages, annotations that are
+ignored, and what the cgroups above hold. Nothing of this host is touched.
 
 Exit status: 0 when every container was admitted, 1 when one was rejected, 2 on bad input.`,
 		Example: `  nri-memory-manager simulate --machine testdata/machines/task-page.yaml testdata/pods/*.yaml
   helm template my-chart | nri-memory-manager simulate --machine machine.yaml -
+  nri-memory-manager simulate --machine /sys --cpu-manager-policy static --reserved-cpus 0-1 --strict my-pods.yaml
   kubectl get pods -A -o yaml | nri-memory-manager simulate --machine machine.yaml -o json -`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -59,14 +71,18 @@ Exit status: 0 when every container was admitted, 1 when one was rejected, 2 on 
 	flags.StringVar(&o.cgroupDriver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
 	flags.StringVar(&o.keep, "keep", "", "new or empty folder for the cgroup tree and the state file, which stay there")
 	flags.StringArrayVar(&o.expectRejected, "expect-rejected", nil, "POD/CONTAINER that must be rejected, and is then no failure; repeatable")
+	flags.BoolVar(&o.strict, "strict", false, "exit status 1 when anything was not admitted, also what --expect-rejected names")
+	flags.StringVar(&o.cpuManagerPolicy, "cpu-manager-policy", "", "the kubelet's CPU manager policy: none or static; without it the machine file's holds, else none")
+	flags.StringVar(&o.reservedCPUs, "reserved-cpus", "", "CPUs that the kubelet keeps (0-1,64), in place of the machine file's reservedSystemCPUs")
 	flags.CountVarP(&o.verbose, "verbose", "v", "show the plugin's log: -v information, -vv debug")
 	commandline.Complete(cmd, "pod-info", podInfos...)
 	commandline.Complete(cmd, "cgroup-driver", cgroupDrivers...)
+	commandline.Complete(cmd, "cpu-manager-policy", cpuManagerPolicies...)
 	return cmd
 }
 
-// The values of --pod-info and --cgroup-driver.
-var podInfos, cgroupDrivers = []string{"kubelet", "none"}, []string{"cgroupfs", "systemd"}
+// The values of --pod-info, --cgroup-driver and --cpu-manager-policy, which may be empty, too.
+var podInfos, cgroupDrivers, cpuManagerPolicies = []string{"kubelet", "none"}, []string{"cgroupfs", "systemd"}, []string{machine.CPUsNone, machine.CPUsStatic}
 
 func (o *simulateOptions) check() error {
 	if o.machinePath == "" {
@@ -76,6 +92,7 @@ func (o *simulateOptions) check() error {
 		printer.Check(o.output, "table", "json", "yaml"),
 		commandline.Check("pod-info", o.podInfo, podInfos...),
 		commandline.Check("cgroup-driver", o.cgroupDriver, cgroupDrivers...),
+		commandline.Check("cpu-manager-policy", cmp.Or(o.cpuManagerPolicy, machine.CPUsNone), cpuManagerPolicies...),
 	)
 }
 
@@ -87,11 +104,8 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if err != nil {
 		return err
 	}
-	m, err := loadMachine(o.machinePath)
+	m, admission, err := o.node(c)
 	if err != nil {
-		return err
-	}
-	if _, err := c.Resolve(m); err != nil {
 		return err
 	}
 	read, err := simulator.ReadFiles(manifests, in)
@@ -107,7 +121,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if !read.Claims.Empty() && !c.DRA.Enabled {
 		fmt.Fprintln(errOut, "nri-memory-manager: dra.enabled is false in the configuration: resource claims are ignored")
 	}
-	result, err := o.simulate(ctx, c, m, read, log)
+	result, err := o.simulate(ctx, c, simulator.Options{Machine: m, Admission: admission, Pods: read.Pods, Claims: read.Claims}, log)
 	switch {
 	case errors.Is(err, simulator.ErrNotEmpty):
 		return fmt.Errorf("--keep: %w", err)
@@ -117,19 +131,41 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	if err := printer.Write(out, o.output, result, result.Table); err != nil {
 		return failed(err)
 	}
+	if unchecked := admission.Unchecked(); unchecked != "" {
+		fmt.Fprintln(errOut, "nri-memory-manager: "+unchecked)
+	}
 	return o.judge(result, errOut)
 }
 
+// node is the machine and its kubelet's admission, with what the flags say in place of the machine file.
+func (o *simulateOptions) node(c config.Config) (machine.Machine, *simulator.Admission, error) {
+	of, err := machine.Describe(o.machinePath)
+	if err != nil {
+		return of.Machine, nil, err
+	}
+	of.CPUManagerPolicy = cmp.Or(o.cpuManagerPolicy, of.CPUManagerPolicy)
+	if o.reservedCPUs != "" {
+		if of.ReservedSystemCPUs, err = of.CPUsOf(o.reservedCPUs); err != nil {
+			return of.Machine, nil, fmt.Errorf("--reserved-cpus: %w", err)
+		}
+	}
+	resolved, err := c.Resolve(of.Machine)
+	if err != nil {
+		return of.Machine, nil, err
+	}
+	admission, err := simulator.NewAdmission(of, resolved)
+	return of.Machine, admission, err
+}
+
 // simulate runs the pods on a node of their own.
-func (o *simulateOptions) simulate(ctx context.Context, c config.Config, m machine.Machine, read *simulator.Manifests, log *logrus.Logger) (result *simulator.Result, err error) {
-	node, err := simulator.NewNode(simulator.Options{
-		Machine: m, Pods: read.Pods, Claims: read.Claims, Systemd: o.cgroupDriver == "systemd", PodAPI: o.podInfo == "kubelet", Config: c, Dir: o.keep,
-	})
+func (o *simulateOptions) simulate(ctx context.Context, c config.Config, of simulator.Options, log *logrus.Logger) (result *simulator.Result, err error) {
+	of.Systemd, of.PodAPI, of.Config, of.Dir = o.cgroupDriver == "systemd", o.podInfo == "kubelet", c, o.keep
+	node, err := simulator.NewNode(of)
 	if err != nil {
 		return nil, err
 	}
 	defer node.Close()
-	decides, stop, err := startAgent(ctx, node, c, m, log)
+	decides, stop, err := startAgent(ctx, node, c, of.Machine, log)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +212,7 @@ func (o *simulateOptions) judge(result *simulator.Result, errOut io.Writer) erro
 	for _, name := range admitted {
 		fmt.Fprintf(errOut, "nri-memory-manager: %s was to be rejected and was not\n", name)
 	}
-	if len(rejected)+len(admitted) > 0 {
+	if len(rejected)+len(admitted) > 0 || o.strict && len(result.Rejected()) > 0 {
 		return errFindings
 	}
 	return nil

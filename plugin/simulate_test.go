@@ -164,13 +164,13 @@ func TestSimulateTheDemo(t *testing.T) {
 
 // After an init container that is rejected nothing of its pod follows, and its memory is not taken.
 func TestSimulateAnInitContainerThatDoesNotFit(t *testing.T) {
-	config := file(t, "config.yaml", "topologyManagerPolicy: restricted\n")
+	config := file(t, "config.yaml", "topologyManagerPolicy: single-numa-node\n")
 	result := simulateJSON(t, `
 apiVersion: v1
 kind: Pod
 metadata: {name: web}
 spec:
-  initContainers: [{name: init, resources: {limits: {cpu: 1, memory: 500Gi}}}]
+  initContainers: [{name: init, resources: {limits: {cpu: 1, memory: 150Gi}}}]
   containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]
 `, exitFailed, "--machine", taskPageMachine, "--config", config)
 	if app := result.Containers[1]; app.Admitted || !strings.Contains(app.Reason, "init container init did not start") {

@@ -90,15 +90,17 @@ func TestAContainerThatFoundNoPlaceIsShownUntilItHasOne(t *testing.T) {
 }
 
 func TestSimulateSaysWhyAContainerIsNotPinned(t *testing.T) {
-	manifest := pod("{limits: {cpu: 2, memory: 7Ei}}")
-	container := simulateJSON(t, manifest, exitOK, "--machine", taskPageMachine).Containers[0]
-	if !container.Admitted || container.CpusetMems != "" || !strings.HasPrefix(container.Reason, "runs unpinned: policy best-effort, scope container: no set of NUMA nodes has room: node 0: 125.7Gi of 125.7Gi free, 7Ei needed; node 1: ") {
+	// Much of the memory is reserved for others than the kubelet.
+	flags := []string{"--machine", taskPageMachine, "--config", file(t, "config.yaml", "reservedMemoryCheck: Warn\nreservedMemory: 0:memory=100Gi;1:memory=100Gi\n")}
+	manifest := pod("{limits: {cpu: 2, memory: 150Gi}}")
+	container := simulateJSON(t, manifest, exitOK, flags...).Containers[0]
+	if !container.Admitted || container.CpusetMems != "" || !strings.HasPrefix(container.Reason, "runs unpinned: policy best-effort, scope container: no set of NUMA nodes has room: node 0: 25.72Gi of 25.72Gi free, 150Gi needed; node 1: ") {
 		t.Errorf("the container is %+v", container)
 	}
-	_, table, _ := run(t, manifest, "simulate", "--machine", taskPageMachine, "-")
+	_, table, _ := run(t, manifest, append([]string{"simulate", "-"}, flags...)...)
 	wantAll(t, table, "NOT PINNED\ndefault/web app:\n    policy best-effort, scope container: no set of NUMA nodes has room:\n    node 0: ")
 	for _, byRule := range []string{"{}", "{limits: {memory: 7Ei}, requests: {memory: 1Gi}}"} {
-		if reason := simulateJSON(t, pod(byRule), exitOK, "--machine", taskPageMachine).Containers[0].Reason; reason != "" {
+		if reason := simulateJSON(t, pod(byRule), exitOK, flags...).Containers[0].Reason; reason != "" {
 			t.Errorf("%s has the reason %q", byRule, reason)
 		}
 	}

@@ -41,6 +41,8 @@ type Session interface {
 	CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error)
 	StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
 	StopContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
+	StopPodSandbox(ctx context.Context, pod ledger.Pod) error
+	RemovePodSandbox(ctx context.Context, pod ledger.Pod) error
 }
 
 // Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
@@ -137,6 +139,29 @@ func (d *Direct) StopContainer(ctx context.Context, id string) error {
 		return err
 	}
 	return d.session.StopContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container))
+}
+
+// StopPodSandbox ends a pod of which no container runs.
+func (d *Direct) StopPodSandbox(ctx context.Context, id string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.pods[id] == nil {
+		return nil
+	}
+	return d.session.StopPodSandbox(ctx, nriplugin.PodOf(d.pods[id]))
+}
+
+// RemovePodSandbox forgets a pod and its containers, which have ended.
+func (d *Direct) RemovePodSandbox(ctx context.Context, id string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	pod := d.pods[id]
+	if pod == nil {
+		return nil
+	}
+	d.containers = slices.DeleteFunc(d.containers, func(c *api.Container) bool { return c.PodSandboxId == id })
+	delete(d.pods, id)
+	return d.session.RemovePodSandbox(ctx, nriplugin.PodOf(pod))
 }
 
 // update applies what the agent changes of containers without being asked.

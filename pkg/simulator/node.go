@@ -13,22 +13,51 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// runPod starts a pod as the kubelet does: the pod's cgroup, its sandbox, the init containers one after the other, each to
+// runPod admits a pod and starts it as the kubelet does: the pod's cgroup, its sandbox, the init containers one after the other, each to
 // its end unless it is a sidecar, then the app containers. After an init container that does not start nothing follows.
 func (n *Node) runPod(ctx context.Context, pod *corev1.Pod) error {
+	if rejected := n.admission.Admit(pod); rejected != nil {
+		n.skipAll(pod, rejected.Error())
+		return nil
+	}
 	if pending := n.schedule(ctx, pod); pending != nil {
-		n.skip(pod, pod.Spec.InitContainers, pending.Error())
-		n.skip(pod, pod.Spec.Containers, pending.Error())
+		n.admission.Release(pod)
+		n.skipAll(pod, pending.Error())
 		return ctx.Err()
 	}
-	n.pods = append(n.pods, pod)
+	n.pods, n.living = append(n.pods, pod), append(n.living, pod)
 	if err := n.makeCgroup(pod); err != nil {
 		return err
 	}
-	sandbox := n.sandbox(pod)
-	if err := n.runtime.RunPodSandbox(ctx, sandbox); err != nil {
-		n.skip(pod, pod.Spec.InitContainers, textOf(err))
-		n.skip(pod, pod.Spec.Containers, textOf(err))
+	before := len(n.containers)
+	if err := n.start(ctx, pod); err != nil {
+		return err
+	}
+	runs := func(c *Container) bool { return c.Admitted && c.kind != endedInit }
+	if n.admission == nil || slices.ContainsFunc(n.containers[before:], runs) {
+		return nil
+	}
+	return n.endPod(ctx, pod)
+}
+
+// endPod ends a pod of which nothing runs: it holds nothing of the node.
+func (n *Node) endPod(ctx context.Context, pod *corev1.Pod) error {
+	id := idOf(string(pod.UID))
+	if err := n.runtime.StopPodSandbox(ctx, id); err != nil {
+		return err
+	}
+	if err := n.runtime.RemovePodSandbox(ctx, id); err != nil {
+		return err
+	}
+	n.admission.Release(pod)
+	n.living = slices.DeleteFunc(n.living, func(other *corev1.Pod) bool { return other == pod })
+	return n.Cgroups.Remove(n.cgroupParent(pod))
+}
+
+// start starts a pod's sandbox and containers as far as they can be.
+func (n *Node) start(ctx context.Context, pod *corev1.Pod) error {
+	if err := n.runtime.RunPodSandbox(ctx, n.sandbox(pod)); err != nil {
+		n.skipAll(pod, textOf(err))
 		return ctx.Err()
 	}
 	for i := range pod.Spec.InitContainers {
@@ -85,10 +114,12 @@ func (n *Node) makeCgroup(pod *corev1.Pod) error {
 // runContainer creates and starts a container and notes what came of it. The error is about the simulation.
 func (n *Node) runContainer(ctx context.Context, pod *corev1.Pod, spec *corev1.Container) (admitted bool, err error) {
 	asked := n.container(pod, spec)
+	asked.Linux.Resources.Cpu.Cpus = n.admission.cpusOf(pod, spec)
 	if n.claims != nil {
 		asked.CDIDevices = n.claims.devices(pod, spec)
 	}
 	note := n.note(pod, spec)
+	note.CpusetCpus = asked.Linux.Resources.Cpu.Cpus
 	resources, err := n.runtime.CreateContainer(ctx, asked)
 	if ctx.Err() != nil {
 		return false, ctx.Err()
@@ -126,10 +157,18 @@ func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 	case init && isSidecar(spec):
 		note.kind = "sidecar"
 	case init:
-		note.kind = "init, ended"
+		note.kind = endedInit
 	}
 	n.containers = append(n.containers, note)
 	return note
+}
+
+// endedInit is the kind of an init container that is no sidecar.
+const endedInit = "init, ended"
+
+func (n *Node) skipAll(pod *corev1.Pod, reason string) {
+	n.skip(pod, pod.Spec.InitContainers, reason)
+	n.skip(pod, pod.Spec.Containers, reason)
 }
 
 func (n *Node) skip(pod *corev1.Pod, containers []corev1.Container, reason string) {
@@ -142,7 +181,7 @@ func (n *Node) skip(pod *corev1.Pod, containers []corev1.Container, reason strin
 func (n *Node) ancestors() []string {
 	var all []string
 	seen := map[string]bool{".": true}
-	for _, pod := range n.pods {
+	for _, pod := range n.living {
 		var chain []string
 		for cgroup := path.Clean(n.cgroupParent(pod))[1:]; !seen[cgroup]; cgroup = path.Dir(cgroup) {
 			seen[cgroup] = true

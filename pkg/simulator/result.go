@@ -29,7 +29,8 @@ type Result struct {
 	// State is the state file; null under the Memory Manager policy None.
 	State json.RawMessage `json:"state"`
 
-	nodes []memorymanager.NodeState
+	nodes       []memorymanager.NodeState
+	notLookedAt string
 }
 
 // Container is one container of a manifest, in the order of creation.
@@ -43,6 +44,9 @@ type Container struct {
 	Reason     string `json:"reason"`
 	NUMANodes  []int  `json:"numaNodes"`
 	CpusetMems string `json:"cpusetMems"`
+	// CpusetCpus are the exclusive CPUs that the kubelet has assigned, or the shared pool at that time; empty without the static CPU
+	// manager policy.
+	CpusetCpus string `json:"cpusetCpus,omitempty"`
 	Memory     Memory `json:"memory"`
 	// OOMScoreAdj is what the kubelet gives the container's processes.
 	OOMScoreAdj int64 `json:"oomScoreAdj"`
@@ -109,7 +113,7 @@ func (n *Node) result(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := &Result{Containers: n.containers, IgnoredAnnotations: n.ignoredAnnotations(), nodes: nodes}
+	result := &Result{Containers: n.containers, IgnoredAnnotations: n.ignoredAnnotations(), nodes: nodes, notLookedAt: n.admission.notLookedAt()}
 	specs := map[string]*rspec.LinuxResources{}
 	for _, container := range n.runtime.Containers() {
 		specs[container.Id] = container.Linux.Resources.ToOCI()
@@ -149,6 +153,9 @@ func (n *Node) result(ctx context.Context) (*Result, error) {
 
 // read takes a container's nodes and memory files from its OCI spec.
 func (c *Container) read(spec *rspec.LinuxResources) (err error) {
+	if spec.CPU != nil {
+		c.CpusetCpus = spec.CPU.Cpus
+	}
 	if spec.CPU != nil && spec.CPU.Mems != "" {
 		c.CpusetMems = spec.CPU.Mems
 		nodes, err := nodeset.Parse(spec.CPU.Mems)

@@ -30,6 +30,9 @@ type Runtime interface {
 	CreateContainer(ctx context.Context, container *api.Container) (*rspec.LinuxResources, error)
 	StartContainer(ctx context.Context, id string) error
 	StopContainer(ctx context.Context, id string) error
+	// StopPodSandbox and RemovePodSandbox end a pod.
+	StopPodSandbox(ctx context.Context, id string) error
+	RemovePodSandbox(ctx context.Context, id string) error
 	// Containers returns copies of all containers as they are now.
 	Containers() []*api.Container
 }
@@ -56,6 +59,8 @@ type Facts struct {
 // Options describe a node.
 type Options struct {
 	Machine machine.Machine
+	// Admission is the kubelet's, with no pods yet; nil admits every pod and ends none.
+	Admission *Admission
 	// Pods are from ReadFiles.
 	Pods []*corev1.Pod
 	// Claims are their resource claims; nothing heeds them unless Config enables dra.
@@ -83,20 +88,22 @@ type Node struct {
 	KubeletPods string
 
 	kubelet
-	config  config.Config
-	toRun   []*corev1.Pod
-	claims  *scheduled // nil without dra
-	cleanUp []func()
+	config    config.Config
+	admission *Admission
+	toRun     []*corev1.Pod
+	claims    *scheduled // nil without dra
+	cleanUp   []func()
 
 	runtime    Runtime
 	plugin     Plugin
-	pods       []*corev1.Pod
+	pods       []*corev1.Pod // that were started
+	living     []*corev1.Pod
 	containers []*Container
 }
 
 // NewNode returns a node on which nothing runs yet.
 func NewNode(options Options) (n *Node, err error) {
-	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, config: options.Config, toRun: options.Pods}
+	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, config: options.Config, admission: options.Admission, toRun: options.Pods}
 	if dra := options.Config.DRA; dra.Enabled {
 		n.claims = &scheduled{specs: options.Claims, driver: dra.Driver, prepared: map[string]ledger.Claim{}}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -20,6 +21,7 @@ func (r *Result) Table(to io.Writer) error {
 	writeReasons(&b, "NOT CREATED", r.Rejected())
 	writeReasons(&b, "NOT PINNED", r.unpinned())
 	r.writeAncestors(&b)
+	fmt.Fprintf(&b, "NOT LOOKED AT: %s\n", r.notLookedAt)
 	_, err := io.WriteString(to, b.String())
 	return err
 }
@@ -27,7 +29,14 @@ func (r *Result) Table(to io.Writer) error {
 func (r *Result) writeContainers(b *strings.Builder) {
 	fmt.Fprintln(b, "CONTAINERS")
 	w := tables.New(b)
-	fmt.Fprintln(w, "POD\tCONTAINER\tQOS\tADMITTED\tNODES\tREQUEST\tMIN\tLOW\tHIGH\tMAX\tREQUEST FROM")
+	exclusive := slices.ContainsFunc(r.Containers, func(c *Container) bool { return c.CpusetCpus != "" })
+	cpus := func(text string) string {
+		if !exclusive {
+			return ""
+		}
+		return "\t" + text
+	}
+	fmt.Fprintf(w, "POD\tCONTAINER\tQOS\tADMITTED%s\tNODES\tREQUEST\tMIN\tLOW\tHIGH\tMAX\tREQUEST FROM\n", cpus("CPUS"))
 	for _, c := range r.Containers {
 		admitted, request := "yes", quantity.Short(c.Memory.Request)
 		if !c.Admitted {
@@ -36,7 +45,7 @@ func (r *Result) writeContainers(b *strings.Builder) {
 		if c.requestError > 0 {
 			request += " +" + quantity.Short(c.requestError)
 		}
-		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Namespace, c.Pod, c.name(), c.QOSClass, admitted,
+		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", c.Namespace, c.Pod, c.name(), c.QOSClass, admitted, cpus(tables.OrDash(c.CpusetCpus)),
 			tables.OrDash(c.CpusetMems), request, tables.Value(c.Memory.Min), tables.Value(c.Memory.Low), tables.Value(c.Memory.High),
 			tables.Value(c.Memory.Max), tables.OrDash(c.Memory.RequestSource))
 	}
@@ -64,6 +73,9 @@ func writeReasons(b *strings.Builder, title string, containers []*Container) {
 }
 
 func (r *Result) writeAncestors(b *strings.Builder) {
+	if len(r.Ancestors) == 0 {
+		return
+	}
 	fmt.Fprintln(b, "CGROUPS ABOVE THE CONTAINERS")
 	w := tables.New(b)
 	fmt.Fprintln(w, "CGROUP\tMEMORY.MIN\tMEMORY.LOW")
@@ -71,4 +83,5 @@ func (r *Result) writeAncestors(b *strings.Builder) {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", a.Cgroup, tables.Value(a.MemoryMin), tables.Value(a.MemoryLow))
 	}
 	w.Flush()
+	fmt.Fprintln(b)
 }

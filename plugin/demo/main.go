@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
-	m, err := machine.Load(o.machine)
+	described, err := machine.Describe(o.machine)
 	if err != nil {
 		return err
 	}
@@ -94,8 +94,19 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 			return err
 		}
 	}
+	resolved, err := c.Resolve(described.Machine)
+	if err != nil {
+		return err
+	}
+	admission, err := simulator.NewAdmission(described, resolved)
+	if err != nil {
+		return err
+	}
+	if len(o.pictures) > 0 {
+		admission = nil // the page shows what the daemon rejects of pods that stay
+	}
 	result, err := o.demonstrate(ctx, simulator.Options{
-		Machine: m, Pods: read.Pods, Config: c, Systemd: o.driver == "systemd", PodAPI: o.podInfo == "kubelet",
+		Machine: described.Machine, Admission: admission, Pods: read.Pods, Config: c, Systemd: o.driver == "systemd", PodAPI: o.podInfo == "kubelet",
 	})
 	if err != nil {
 		return err

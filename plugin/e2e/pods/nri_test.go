@@ -28,7 +28,7 @@ func TestSimulatorAgreesWithNRI(t *testing.T) {
 			for _, pod := range Random(seed, batch/2, bounds) {
 				list.Items = append(list.Items, *pod)
 			}
-			args := []string{"--machine", "../../../testdata/machines/demo.yaml", "--config", "../../../testdata/config/demo.yaml",
+			args := []string{"--machine", "../../../testdata/machines/eight-socket.yaml", "--config", "../../../testdata/config/demo.yaml",
 				"--pod-info", "kubelet", "--cgroup-driver", []string{"cgroupfs", "systemd"}[seed%2], "-o", "json"}
 			simulated := printed(t, list, plugin, append(append([]string{"simulate"}, args...), "-")...)
 			demonstrated := printed(t, list, demo, append(append([]string{"--plugin", plugin}, args...), "-")...)

@@ -51,7 +51,7 @@ func TestSimulatorAgreesWithKubernetes(t *testing.T) {
 	plugin, kubernetes := filepath.Join(dir, "nri-memory-manager"), filepath.Join(dir, "rules")
 	build(t, "../../..", plugin, "./plugin")
 	build(t, "../tools/kubernetes", kubernetes, "./rules")
-	write(t, filepath.Join(dir, "machine.yaml"), fmt.Sprintf("nodes: [{id: 0, memory: %d, cpus: 0-63, hugepages: {2Mi: 0, 1Gi: 0}}]\n", nodeMemory))
+	write(t, filepath.Join(dir, "machine.yaml"), fmt.Sprintf("nodes: [{id: 0, memory: %d, cpus: 0-8191, hugepages: {2Mi: 8192, 1Gi: 240}}]\n", nodeMemory))
 	write(t, filepath.Join(dir, "config.yaml"), "memoryManagerPolicy: None\ntopologyManagerPolicy: none\nguaranteedHeadroom: 0\n")
 
 	bounds := Bounds{MinMemory: 1, MaxMemory: 8 * gi, MaxCPU: 5000, MinCPULimit: 1, MaxCPULimit: 64000, Hugepages: true}
