@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // smallMachine has two NUMA nodes with 16 CPUs and 64Gi each, 1Gi of it in pages of 2Mi on node 0.
@@ -174,6 +176,33 @@ func TestSimulateARejectedPodHoldsNothing(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A container without a limit of its own has its pod's, below which nothing above it throttles.
+func TestSimulateShowsNoMemoryHighAboveTheLimit(t *testing.T) {
+	manifest := podsOf(
+		"{resources: {limits: {cpu: 4, memory: 32Gi}}, containers: [{name: none}, {name: request, resources: {requests: {memory: 1Gi}}}, {name: limit, resources: {requests: {memory: 1Gi}, limits: {memory: 2Gi}}}]}",
+		"{resources: {requests: {cpu: 2, memory: 8Gi}, limits: {cpu: 4, memory: 16Gi}}, containers: [{name: none}, {name: request, resources: {requests: {memory: 1Gi}}}]}",
+		"{resources: {requests: {memory: 1Gi}, limits: {memory: 120Gi}}, containers: [{name: none}]}", // memory.high below the pod's limit
+		// The kubelet takes the init container for one with a limit, and so limits the pod.
+		"{initContainers: [{name: sidecar, restartPolicy: Always, resources: {limits: {memory: 1Gi}}}, {name: i}], containers: [{name: app, resources: {limits: {memory: 1Gi}}}]}",
+	)
+	flags := []string{"--machine", file(t, "machine.yaml", smallMachine)}
+	result := simulateJSON(t, manifest, exitOK, flags...)
+	highs := map[string]any{}
+	for _, c := range result.Containers {
+		highs[c.Pod+"/"+c.Container] = c.Memory["high"]
+		if high, set := c.Memory["high"].(float64); set && c.Memory["max"] != nil && high > c.Memory["max"].(float64) {
+			t.Errorf("%s/%s has memory.high %v over memory.max %v", c.Pod, c.Container, high, c.Memory["max"])
+		}
+	}
+	want := map[string]any{
+		"pod-0/none": nil, "pod-0/request": nil, "pod-0/limit": 2040107008.0, "pod-1/none": nil, "pod-1/request": nil,
+		"pod-2/none": 123695054848.0, "pod-3/sidecar": nil, "pod-3/i": nil, "pod-3/app": nil,
+	}
+	if diff := cmp.Diff(want, highs); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -153,6 +153,9 @@ func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 		Namespace: pod.Namespace, Pod: pod.Name, Container: spec.Name, QOSClass: string(classOf(pod)), NUMANodes: []int{},
 		OOMScoreAdj: n.oomScoreAdj(pod, spec), uid: string(pod.UID), hugepages: n.hugepages(pod, spec),
 	}
+	if bytes, limited := memoryLimit(pod); limited {
+		note.podMax = uint64(bytes)
+	}
 	switch init := slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == spec.Name }); {
 	case init && isSidecar(spec):
 		note.kind = "sidecar"

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -54,6 +55,7 @@ type Container struct {
 	OCI *rspec.LinuxResources `json:"oci,omitempty"`
 
 	id, uid, kind string
+	podMax        uint64 // memory.max of the pod's cgroup; 0 is none
 	unplaced      string // Reason with a line for each node, where the memory manager gives one
 	requestError  uint64
 	hugepages     map[string]uint64
@@ -66,8 +68,9 @@ type Memory struct {
 	RequestSource string  `json:"requestSource,omitempty"`
 	Min           *uint64 `json:"min,omitempty"`
 	Low           *uint64 `json:"low,omitempty"`
-	High          *uint64 `json:"high,omitempty"`
-	Max           *uint64 `json:"max,omitempty"`
+	// High is left out where it is above the limit that holds for the container.
+	High *uint64 `json:"high,omitempty"`
+	Max  *uint64 `json:"max,omitempty"`
 }
 
 // Ancestor is a cgroup above the containers.
@@ -173,7 +176,23 @@ func (c *Container) read(spec *rspec.LinuxResources) (err error) {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
+	if high := c.Memory.High; high != nil && *high > c.effectiveMax() {
+		c.Memory.High = nil
+	}
 	return nil
+}
+
+// effectiveMax is the smallest limit that holds for the container. A container without a limit of its own has a memory.high that
+// follows from the node's memory, as under a kubelet; above its pod's limit the kernel never reaches it.
+func (c *Container) effectiveMax() uint64 {
+	limit := uint64(math.MaxUint64)
+	if c.Memory.Max != nil {
+		limit = *c.Memory.Max
+	}
+	if c.podMax > 0 {
+		limit = min(limit, c.podMax)
+	}
+	return limit
 }
 
 // value reads a memory file's text; "", "0" and "max" are what the kernel has without us.
