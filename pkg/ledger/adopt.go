@@ -188,7 +188,7 @@ func (l *Ledger) found(c *container, nodes nodeset.Set) {
 
 // keepAllocation reports whether nothing has to be done for a container's allocation: it has one, or may not have one.
 func (l *Ledger) keepAllocation(c *container) bool {
-	if len(c.claims) > 0 {
+	if c.byClaims() {
 		_ = l.allocateByClaims(c) // refuses nothing that runs
 		return true
 	}

@@ -24,7 +24,7 @@ var (
 // unpinnable says why a container has no allocation whatever there is room for; "" is one that may have.
 func (l *Ledger) unpinnable(c *container) string {
 	switch {
-	case len(c.claims) > 0:
+	case c.byClaims():
 		return hasClaims
 	case l.manager == nil:
 		return "not pinned: memoryManagerPolicy is None"
@@ -40,7 +40,7 @@ func (l *Ledger) unpinnable(c *container) string {
 
 // allocate finds a container's nodes, or why it has none. The error refuses the container.
 func (l *Ledger) allocate(c *container) error {
-	if len(c.claims) > 0 {
+	if c.byClaims() {
 		return l.allocateByClaims(c)
 	}
 	c.nodes, c.short, c.byKubelet, c.unplaced = 0, nil, false, nil

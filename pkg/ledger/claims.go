@@ -220,6 +220,9 @@ func (l *Ledger) noteLostClaims() {
 	}
 }
 
+// byClaims reports whether claims, and not the Memory Manager, say where a container's memory is.
+func (c *container) byClaims() bool { return len(c.claims) > 0 || c.tooManyClaims }
+
 // uses reports whether a container names a part of a claim.
 func (c *container) uses(claim string) bool {
 	return slices.ContainsFunc(c.claims, func(r ClaimRef) bool { return r.UID == claim })
@@ -227,6 +230,10 @@ func (c *container) uses(claim string) bool {
 
 // partsOf are the parts of claims that a container names. The error says why it cannot have them.
 func (l *Ledger) partsOf(c *container) ([]ClaimPart, error) {
+	if c.tooManyClaims {
+		return nil, fmt.Errorf("it names more than %d devices of resource claims, by its CDI devices or by variables %s…: want at most %[1]d",
+			MostClaimRefs, claimVariable)
+	}
 	var parts []ClaimPart
 	for _, ref := range c.claims {
 		claim := l.claims[ref.UID]
@@ -248,13 +255,16 @@ func (l *Ledger) partsOf(c *container) ([]ClaimPart, error) {
 
 // otherUser is another pod with a container that uses a claim; nil is none.
 func (l *Ledger) otherUser(p *pod, claim string) *pod {
-	for _, uid := range l.claims[claim].Pods {
+	known := l.claims[claim]
+	for _, uid := range known.Pods {
 		other := l.pods[uid]
-		if other == nil || other == p {
+		if other == nil || other == p || len(other.users) == 0 {
 			continue
 		}
-		if slices.ContainsFunc(other.containers, func(c *container) bool { return c.alive() && c.uses(claim) && !c.nodes.Empty() }) {
-			return other
+		for part := range known.Parts {
+			if slices.ContainsFunc(other.users[ClaimRef{claim, part}], func(c *container) bool { return !c.nodes.Empty() }) {
+				return other
+			}
 		}
 	}
 	return nil
@@ -291,8 +301,8 @@ func (l *Ledger) amountsOf(c *container) memorymanager.Request {
 	if err != nil || len(parts) == 0 {
 		return nil
 	}
-	for _, other := range c.pod.containers {
-		if other != c && other.alive() && slices.ContainsFunc(other.claims, func(r ClaimRef) bool { return slices.Contains(c.claims, r) }) {
+	for _, ref := range c.claims {
+		if users := c.pod.users[ref]; len(users) > 1 || len(users) == 1 && users[0] != c {
 			return nil
 		}
 	}
@@ -326,15 +336,46 @@ func AboveClaim(limit, claimed uint64) string {
 	return fmt.Sprintf("its memory limit of %s is above the %s that its resource claims have", sizes[0], sizes[1])
 }
 
-// recomputeSharers computes the other containers that share a claim with one that came or went.
-func (l *Ledger) recomputeSharers(c *container) {
-	if len(c.claims) == 0 {
-		return
+// joinClaims counts a container among those that use its claims. It returns those that were alone with a part, and share it now.
+func (c *container) joinClaims() (others []*container) {
+	for _, ref := range c.claims {
+		users := c.pod.users[ref]
+		if len(users) == 1 {
+			others = append(others, users[0])
+		}
+		if c.pod.users == nil {
+			c.pod.users = map[ClaimRef][]*container{}
+		}
+		c.pod.users[ref] = append(users, c)
 	}
-	for _, other := range c.pod.containers {
-		if other != c && other.alive() && slices.ContainsFunc(c.claims, func(r ClaimRef) bool { return slices.Contains(other.claims, r) }) {
-			l.compute(other)
-			l.bring(other)
+	return others
+}
+
+// leaveClaims ends what joinClaims began. It returns those that are left alone with a part, and have all of it now.
+func (c *container) leaveClaims() (others []*container) {
+	for _, ref := range c.claims {
+		users := c.pod.users[ref]
+		at := slices.Index(users, c)
+		if at < 0 {
+			continue
+		}
+		if users = slices.Delete(users, at, at+1); len(users) == 0 {
+			delete(c.pod.users, ref)
+			continue
+		}
+		if c.pod.users[ref] = users; len(users) == 1 {
+			others = append(others, users[0])
+		}
+	}
+	return others
+}
+
+// recomputeSharers computes containers whose part of a claim has become another one, each once.
+func (l *Ledger) recomputeSharers(containers []*container) {
+	for i, c := range containers {
+		if !slices.Contains(containers[:i], c) {
+			l.compute(c)
+			l.bring(c)
 		}
 	}
 }

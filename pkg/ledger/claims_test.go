@@ -349,6 +349,117 @@ func TestClaimRefs(t *testing.T) {
 	}
 }
 
+// manyRefs are more parts of claims than a container may name.
+func manyRefs(number int) (refs []ClaimRef) {
+	for i := range number {
+		refs = append(refs, ClaimRef{fmt.Sprintf("none-%d", i), 0})
+	}
+	return refs
+}
+
+func TestClaimRefsStopAtTheFirstOneTooMany(t *testing.T) {
+	var variables, twice []string
+	for _, ref := range manyRefs(10_000) {
+		variables = append(variables, ref.Variable()+"=")
+		twice = append(twice, variables[0], strings.Repeat("A", 100)+"=", claimVariable+strings.Repeat("A", 100)+"_0=")
+	}
+	if refs := ClaimRefs(nil, variables); len(refs) != MostClaimRefs+1 {
+		t.Errorf("%d are returned, want %d", len(refs), MostClaimRefs+1)
+	}
+	if refs := ClaimRefs(nil, twice); len(refs) != 1 {
+		t.Errorf("%v are returned, want one", refs)
+	}
+	few := testing.AllocsPerRun(10, func() { ClaimRefs(nil, variables[:MostClaimRefs+1]) })
+	if all := testing.AllocsPerRun(10, func() { ClaimRefs(nil, variables) }); all > few {
+		t.Errorf("10,000 variables take %v allocations, %d take %v", all, MostClaimRefs+1, few)
+	}
+}
+
+// A container that names more parts of claims than it may is refused, or left where it is where it runs already. Of its names nothing
+// is kept, and nothing is looked at again.
+func TestAContainerThatNamesTooManyClaims(t *testing.T) {
+	const want = "it names more than 64 devices of resource claims, by its CDI devices or by variables NUMA_MEMORY_CLAIM_…: want at most 64"
+	now, pod := time.Unix(1, 0), claimPod("hostile", "burstable/")
+	for name, test := range map[string]struct {
+		config  string
+		running bool
+		refs    []ClaimRef
+		more    bool
+		want    string // the error, or how it is pinned
+	}{
+		"as many as it may":            {"dra: {enabled: true}", false, manyRefs(64), false, "its resource claim none-0 is not prepared on this node"},
+		"one more":                     {"dra: {enabled: true}", false, manyRefs(65), false, want},
+		"many":                         {"dra: {enabled: true}", false, manyRefs(40_000), false, want},
+		"more than were read":          {"dra: {enabled: true}", false, manyRefs(64), true, want},
+		"running":                      {"dra: {enabled: true}", true, manyRefs(40_000), false, "not pinned: " + want},
+		"where claims are not enabled": {"", false, manyRefs(40_000), true, "not pinned: only Guaranteed pods are"},
+		"a dry run refuses nothing":    {"dra: {enabled: true}\ndryRun: true", false, manyRefs(65), false, want},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, test.config)
+			runs(t, l)
+			create := claimed(pod, "a", 0, test.refs...)
+			create.Container.MoreClaims = test.more
+			var event Event = create
+			if test.running {
+				create.Container.State = Running
+				event = Synchronize{Pods: []Pod{pod}, Containers: []Container{create.Container}}
+			}
+			got := ""
+			if err := l.Step(now, event).Err; err != nil {
+				got = err.Error()
+			}
+			c := l.View().Pods[0].Containers[0]
+			if got == "" {
+				got = c.Pinning
+			}
+			if got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+			if len(c.Claims) > MostClaimRefs {
+				t.Errorf("the view has %d claims", len(c.Claims))
+			}
+		})
+	}
+}
+
+// What a view costs does not grow with the names of a container that was refused.
+func TestARefusedContainerCostsNothing(t *testing.T) {
+	cost := func(number int) float64 {
+		l := newLedger(t, "dra: {enabled: true}")
+		pod := claimPod("hostile", "burstable/")
+		runs(t, l, claimed(pod, "other", claimGi))
+		l.Step(time.Unix(1, 0), claimed(pod, "a", 0, manyRefs(number)...))
+		limit := uint64(0)
+		return testing.AllocsPerRun(20, func() {
+			limit++
+			l.Step(time.Unix(1, 0), UpdatePod{Pod: pod, Limit: limit})
+			l.View()
+		})
+	}
+	if many, one := cost(40_000), cost(1); many > one {
+		t.Errorf("a view of a container that names 40,000 claims takes %v allocations, of one that names one %v", many, one)
+	}
+}
+
+// Who shares a part of a claim is computed again when there is a second one, and when there is none any more: what one costs does not
+// grow with those that share it already.
+func TestSharersAreComputedOnce(t *testing.T) {
+	p, ref := &pod{}, ClaimRef{"uid-a", 0}
+	var all []*container
+	var joined, left []int
+	for range 5 {
+		c := &container{pod: p, claims: []ClaimRef{ref}}
+		all, joined = append(all, c), append(joined, len(c.joinClaims()))
+	}
+	for _, c := range all {
+		left = append(left, len(c.leaveClaims()))
+	}
+	if diff := cmp.Diff([][]int{{0, 1, 0, 0, 0}, {0, 0, 0, 1, 0}}, [][]int{joined, left}); diff != "" || len(p.users) > 0 || all[0].leaveClaims() != nil {
+		t.Errorf("%s, and %v are left", diff, p.users)
+	}
+}
+
 func TestTheViewShowsClaims(t *testing.T) {
 	now := time.Unix(1, 0)
 	l := newLedger(t, "dra: {enabled: true}")

@@ -100,8 +100,12 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	}
 	c.id, c.state, c.born, c.seen, c.seq = received.ID, state, l.step.now, false, l.step.seq
 	c.resources = received.Resources
-	if c.claims = nil; l.resolved.Config.DRA.Enabled {
-		c.claims = received.Claims
+	l.recomputeSharers(c.leaveClaims())
+	c.claims, c.tooManyClaims = nil, false
+	if l.resolved.Config.DRA.Enabled {
+		if c.tooManyClaims = received.MoreClaims || len(received.Claims) > MostClaimRefs; !c.tooManyClaims {
+			c.claims = received.Claims
+		}
 	}
 	c.limit = limitOf(received.Resources.MemoryLimit)
 	c.earlier = [4]uint64{}
@@ -116,7 +120,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	c.revision++
 	l.containers[received.ID] = c
 	l.compute(c)
-	l.recomputeSharers(c)
+	l.recomputeSharers(c.joinClaims())
 }
 
 // limitOf reads a CRI memory limit: what is not positive is none.
@@ -152,7 +156,7 @@ func (l *Ledger) end(c *container) {
 		l.step.effects.Ended = append(l.step.effects.Ended, c.target.Cgroup)
 	}
 	c.state, c.before, c.raised, c.target = Stopped, nil, 0, protect.Target{}
-	l.recomputeSharers(c)
+	l.recomputeSharers(c.leaveClaims())
 	l.touch(c.pod)
 }
 

@@ -55,7 +55,7 @@ func (l *Ledger) useAllNodes(c *container) {
 func (l *Ledger) movable(c *container) bool {
 	class := c.pod.class()
 	return l.manager != nil && l.resolved.Config.CoverDeficits == config.DeficitsOn &&
-		(class == memoryqos.BestEffort || class == memoryqos.Burstable) && c.nodes.Empty() && c.resources.Mems == "" && len(c.claims) == 0 && !c.stays()
+		(class == memoryqos.BestEffort || class == memoryqos.Burstable) && c.nodes.Empty() && c.resources.Mems == "" && !c.byClaims() && !c.stays()
 }
 
 // stays reports whether the pod's annotation wants the container's memory where it is: on any node, near one that it prefers, or

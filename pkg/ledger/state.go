@@ -46,6 +46,8 @@ type pod struct {
 
 	// containers are in the order of their first appearance; ended ones stay while they have an allocation.
 	containers []*container
+	// users are the living containers by the parts of claims that they name.
+	users map[ClaimRef][]*container
 	// values are desired for the pod's cgroup: they always follow from what is above and from the containers.
 	values  memoryqos.Values
 	dirty   bool // is in step.dirty
@@ -77,8 +79,10 @@ type container struct {
 	// updating is when an update of the kubelet's was answered whose end has not been observed; zero otherwise.
 	updating time.Time
 
-	// claims are the parts of resource claims that it uses; nil unless the configuration enables them.
-	claims []ClaimRef
+	// claims are the parts of resource claims that it uses; nil unless the configuration enables them. Of a container that names too
+	// many none is kept, and tooManyClaims is set.
+	claims        []ClaimRef
+	tooManyClaims bool
 
 	// kind, wishes, request, cpus and wanted follow from resources, the pod and the configuration.
 	kind    memoryqos.Kind

@@ -63,8 +63,9 @@ type Container struct {
 	// CgroupsPath is the OCI spec's linux.cgroupsPath.
 	CgroupsPath string
 	Resources   Resources
-	// Claims are the parts of resource claims that it uses.
-	Claims []ClaimRef
+	// Claims are the parts of resource claims that it uses, and MoreClaims is set where it names more than MostClaimRefs.
+	Claims     []ClaimRef
+	MoreClaims bool
 	// DeviceNodes and CDIDevices are what its spec has, and PCIDevices is set where its environment names PCI devices. They are for
 	// the driver, which finds out what they are; a Step reads Devices only.
 	DeviceNodes []DeviceNode

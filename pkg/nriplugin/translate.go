@@ -37,6 +37,7 @@ func ContainerOf(container *api.Container) ledger.Container {
 		value := adj.GetValue()
 		resources.OOMScoreAdj = &value
 	}
+	claims := ledger.ClaimRefs(namesOfCDI(container, mostNames), ends(container.GetEnv()))
 	return ledger.Container{
 		ID:          container.GetId(),
 		PodID:       container.GetPodSandboxId(),
@@ -44,15 +45,30 @@ func ContainerOf(container *api.Container) ledger.Container {
 		State:       stateOf(container.GetState()),
 		CgroupsPath: linux.GetCgroupsPath(),
 		Resources:   resources,
-		Claims:      ledger.ClaimRefs(cdiDevicesOf(container), container.GetEnv()),
+		Claims:      claims[:min(len(claims), ledger.MostClaimRefs)],
+		MoreClaims:  len(claims) > ledger.MostClaimRefs,
 		DeviceNodes: deviceNodesOf(linux),
-		CDIDevices:  cdiDevicesOf(container),
+		CDIDevices:  namesOfCDI(container, mostDevices),
 		PCIDevices:  namesPCIDevices(container.GetEnv()),
 	}
 }
 
-// mostDevices bounds the devices that are taken from an event.
-const mostDevices = 64
+// What is taken of a container from an event. A tenant writes most of it: what is beyond is not looked at.
+const (
+	mostDevices = 64
+	// mostNames bounds the CDI devices among which those of resource claims are looked for.
+	mostNames = 1024
+	// longestName is more than a CDI device's vendor, class and name have, in bytes.
+	longestName = 512
+	// longestPath is the kernel's PATH_MAX.
+	longestPath = 4096
+	// mostPageSizes is more than a kernel has sizes of huge pages, and than the Memory Manager takes.
+	mostPageSizes = 16
+	// longestList is that of 8192 CPUs, the most that a kernel has, each named alone.
+	longestList = 8192 * len("8191,")
+	// longestValue is more than a number in a cgroup file has.
+	longestValue = 64
+)
 
 // deviceNodesOf are the device nodes of a container's spec. A privileged container has those of the whole machine, which say
 // nothing about what it uses.
@@ -64,7 +80,10 @@ func deviceNodesOf(linux *api.LinuxContainer) (nodes []ledger.DeviceNode) {
 		}
 	}
 	for _, device := range linux.GetDevices() {
-		if kind := device.GetType(); len(nodes) < mostDevices && (kind == "b" || kind == "c" || kind == "u") {
+		if len(nodes) == mostDevices {
+			break
+		}
+		if kind := device.GetType(); len(device.GetPath()) <= longestPath && (kind == "b" || kind == "c" || kind == "u") {
 			nodes = append(nodes, ledger.DeviceNode{
 				Path: device.GetPath(), Block: kind == "b", Major: device.GetMajor(), Minor: device.GetMinor(),
 			})
@@ -73,10 +92,12 @@ func deviceNodesOf(linux *api.LinuxContainer) (nodes []ledger.DeviceNode) {
 	return nodes
 }
 
-func cdiDevicesOf(container *api.Container) (names []string) {
-	for _, device := range container.GetCDIDevices() {
-		if len(names) < mostDevices {
-			names = append(names, device.GetName())
+// namesOfCDI are the names of the first CDI devices of a container.
+func namesOfCDI(container *api.Container, most int) (names []string) {
+	devices := container.GetCDIDevices()
+	for _, device := range devices[:min(len(devices), most)] {
+		if name := device.GetName(); len(name) <= longestName {
+			names = append(names, name)
 		}
 	}
 	return names
@@ -87,9 +108,17 @@ func cdiDevicesOf(container *api.Container) (names []string) {
 // https://github.com/k8snetworkplumbingwg/sriov-network-device-plugin#pod-device-information
 const pciVariable = "PCIDEVICE_"
 
-// mostVariables bounds the environment that is looked at. What device plugins add is behind the image's variables and before those
-// of the pod's spec.
+// mostVariables bounds the environment that is looked at, at either end. What device plugins add is behind the image's variables and
+// before those of the pod's spec.
 const mostVariables = 1024
+
+// ends are the first and the last variables of an environment: CRI-O adds those of CDI devices before all others, containerd behind.
+func ends(environment []string) []string {
+	if len(environment) <= 2*mostVariables {
+		return environment
+	}
+	return slices.Concat(environment[:mostVariables], environment[len(environment)-mostVariables:])
+}
 
 // namesPCIDevices reports whether an environment has such a variable. Anybody may set one: it is a reason to ask the kubelet, and
 // its value is not read.
@@ -115,9 +144,9 @@ func stateOf(state api.ContainerState) ledger.State {
 
 func resourcesOf(resources *api.LinuxResources) ledger.Resources {
 	to := ledger.Resources{
-		CPUs:    resources.GetCpu().GetCpus(),
-		Mems:    resources.GetCpu().GetMems(),
-		Unified: resources.GetUnified(),
+		CPUs:    list(resources.GetCpu().GetCpus()),
+		Mems:    list(resources.GetCpu().GetMems()),
+		Unified: unifiedOf(resources),
 	}
 	if limit := resources.GetMemory().GetLimit(); limit != nil {
 		value := limit.GetValue()
@@ -127,10 +156,36 @@ func resourcesOf(resources *api.LinuxResources) ledger.Resources {
 		value := shares.GetValue()
 		to.CPUShares = &value
 	}
-	for _, limit := range resources.GetHugepageLimits() {
+	pages := resources.GetHugepageLimits()
+	for _, limit := range pages[:min(len(pages), mostPageSizes)] {
 		to.Hugepages = append(to.Hugepages, ledger.HugepageLimit{PageSize: limit.GetPageSize(), Limit: limit.GetLimit()})
 	}
 	return to
+}
+
+// list is a list of CPUs or NUMA nodes in the kernel's format; one that is longer than any says nothing.
+func list(text string) string {
+	if len(text) > longestList {
+		return ""
+	}
+	return text
+}
+
+// unifiedFiles are those cgroup files that say anything about a container's memory; the others are left to the runtime.
+var unifiedFiles = [...]string{"memory.min", "memory.low", "memory.high", "memory.swap.max"}
+
+func unifiedOf(resources *api.LinuxResources) (files map[string]string) {
+	for _, file := range unifiedFiles {
+		value, set := resources.GetUnified()[file]
+		if !set || len(value) > longestValue {
+			continue
+		}
+		if files == nil {
+			files = make(map[string]string, len(unifiedFiles))
+		}
+		files[file] = value
+	}
+	return files
 }
 
 // adjustmentOf returns nil when nothing is changed.

@@ -1,6 +1,7 @@
 package nriplugin
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -118,6 +119,46 @@ func TestContainerOf(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestTheEnvironmentIsBounded: a tenant writes as many variables as the API server takes, 1 MB or so.
+func TestTheEnvironmentIsBounded(t *testing.T) {
+	claims := func(number int) []string {
+		env := make([]string, number)
+		for i := range env {
+			env[i] = fmt.Sprintf("NUMA_MEMORY_CLAIM_A_%d=", i)
+		}
+		return env
+	}
+	other := slices.Repeat([]string{"A=b"}, 40_000)
+	ours := []string{"NUMA_MEMORY_CLAIM_B_1="}
+	for name, test := range map[string]struct {
+		env  []string
+		want int
+		more bool
+	}{
+		"as many as a container may name": {claims(ledger.MostClaimRefs), ledger.MostClaimRefs, false},
+		"one more":                        {claims(ledger.MostClaimRefs + 1), ledger.MostClaimRefs, true},
+		"40,000":                          {claims(40_000), ledger.MostClaimRefs, true},
+		"one before many others":          {slices.Concat(ours, other), 1, false},
+		"one behind many others":          {slices.Concat(other, ours), 1, false},
+		"one among many others":           {slices.Concat(other, ours, other), 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := ContainerOf(&api.Container{Env: test.env})
+			if len(c.Claims) != test.want || c.MoreClaims != test.more {
+				t.Errorf("%d claims are read, more of them: %v; want %d, %v", len(c.Claims), c.MoreClaims, test.want, test.more)
+			}
+		})
+	}
+	cost := func(env []string) float64 {
+		container := &api.Container{Env: env}
+		return testing.AllocsPerRun(10, func() { ContainerOf(container) })
+	}
+	few, most := cost(claims(3*mostVariables)), cost(claims(40_000))
+	if most > few {
+		t.Errorf("40,000 variables take %v allocations, %d take %v", most, 3*mostVariables, few)
 	}
 }
 
