@@ -79,7 +79,7 @@ func (l *Ledger) allocate(c *container) error {
 	if l.asWhole(c.pod) {
 		c.pinning += ", with its pod (pod-level resources)"
 	} else if wanted.Spread {
-		c.pinning += l.spreadOver(placement.Nodes)
+		c.pinning += l.spreadOver(wanted, placement.Blocks)
 	}
 	if placement.Bounded {
 		c.pinning += ", by a search that was cut short"
@@ -88,13 +88,23 @@ func (l *Ledger) allocate(c *container) error {
 	return nil
 }
 
+// spreadEvenly is said of a container that is spread.
+const spreadEvenly = ", spread evenly"
+
+// even reports whether blocks are spread evenly over several nodes.
+func even(blocks []memorymanager.Block) bool {
+	return slices.ContainsFunc(blocks, func(b memorymanager.Block) bool { return b.Even })
+}
+
 // spreadOver says whether a container that is to be spread is.
-func (l *Ledger) spreadOver(nodes nodeset.Set) string {
+func (l *Ledger) spreadOver(c memorymanager.Container, blocks []memorymanager.Block) string {
 	switch {
-	case nodes.Len() > 1:
-		return ", spread evenly"
+	case even(blocks):
+		return spreadEvenly
 	case l.resolved.Manager.Policy.Rules().OneNode:
 		return ", which spreads nothing"
+	case !l.manager.Spreads(c):
+		return fmt.Sprintf(", not spread: its pod asks for less than 1/%d of each of two nodes", memorymanager.LeastEvenShare)
 	}
 	return ", not spread: no other node can have an even part"
 }
@@ -103,7 +113,7 @@ func (l *Ledger) spreadOver(nodes nodeset.Set) string {
 func (l *Ledger) wanted(c *container) memorymanager.Container {
 	return memorymanager.Container{
 		Pod: c.pod.key(), Name: c.name, Kind: c.kind, Request: request(c), CPUs: c.cpus, Devices: c.devices,
-		Required: c.wishes.NUMA == config.NUMARequired, Spread: c.wishes.NUMA == config.NUMASpread,
+		Required: c.wishes.NUMA == config.NUMARequired, Spread: c.wishes.NUMA == config.NUMASpread, PodBytes: c.pod.MemoryLimit,
 	}
 }
 
@@ -176,7 +186,7 @@ func (l *Ledger) align(c *container) error {
 	if l.resolved.Manager.Scope != topologymanager.PodScope || l.manager.Aligned(key) {
 		return nil
 	}
-	if p.info == nil || c.wishes.NUMA == config.NUMASpread { // which has nodes of its own
+	if p.info == nil || l.manager.Spreads(l.wanted(c)) { // which has nodes of its own
 		return nil
 	}
 	var whole []memorymanager.Container

@@ -130,7 +130,9 @@ func managerFor(resolved config.Resolved, aside []config.Claimable) (*memorymana
 	if !resolved.Static {
 		return nil, nil
 	}
-	manager, err := memorymanager.New(config.NodesForPods(resolved.Nodes, aside), resolved.Manager)
+	options := resolved.Manager
+	options.EvenShare = memorymanager.LeastEvenShare
+	manager, err := memorymanager.New(config.NodesForPods(resolved.Nodes, aside), options)
 	if err != nil {
 		return nil, fmt.Errorf("memory manager: %w", err)
 	}

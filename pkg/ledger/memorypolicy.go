@@ -104,8 +104,7 @@ func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 
 // isSpread reports whether a container has an even allocation on several nodes.
 func (l *Ledger) isSpread(c *container) bool {
-	return l.manager != nil && !c.byKubelet && len(c.short) == 0 &&
-		slices.ContainsFunc(l.manager.Blocks(c.pod.key(), c.name), func(b memorymanager.Block) bool { return b.Even })
+	return l.manager != nil && !c.byKubelet && len(c.short) == 0 && even(l.manager.Blocks(c.pod.key(), c.name))
 }
 
 // memoryPolicy is the policy with which a container starts and what it follows from, or why it has none although one is

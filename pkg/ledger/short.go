@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -26,6 +27,9 @@ func (l *Ledger) fit(c *container, whole bool) error {
 		return err
 	}
 	l.allocated(c, placement)
+	if !even(placement.Blocks) {
+		c.pinning = strings.TrimSuffix(c.pinning, spreadEvenly)
+	}
 	if l.manager.Generation() != generation {
 		l.persist(c.pod)
 	}

@@ -54,7 +54,7 @@ func (m *Manager) choose(c Container) (Placement, *Rejection) {
 
 // place decides where a new container goes: the Topology Manager's hint, and the nodes that are then allocated.
 func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Rejection) {
-	if m.spreads(c) {
+	if m.Spreads(c) {
 		return m.placeEvenly(c)
 	}
 	h, known := m.hintsFor(c.Pod, c.Request)
@@ -202,7 +202,7 @@ func (m *Manager) podOn(uid string, group nodeset.Set) bool {
 
 // enter adds a container's blocks. Its request is covered first by what init containers of the pod leave behind.
 func (m *Manager) enter(c Container, nodes nodeset.Set) []Block {
-	if m.spreads(c) && nodes.Len() > 1 {
+	if m.Spreads(c) && nodes.Len() > 1 {
 		return m.enterEvenly(c, nodes)
 	}
 	p := m.pod(c.Pod)
@@ -289,7 +289,7 @@ func (m *Manager) part(c Container, existing *container) (Placement, error) {
 // regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for, together with the container's
 // CPUs and devices. An allocation by itself is never rejected.
 func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint, *Rejection) {
-	if m.spreads(c) {
+	if m.Spreads(c) {
 		return m.regeneratedEvenly(c, blocks)
 	}
 	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {

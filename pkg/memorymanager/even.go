@@ -13,8 +13,69 @@ import (
 // several NUMA nodes (kubernetes#119851). The nodes are a group as those of any container on several nodes, so that the rules of
 // groups hold and a kubelet can read the blocks; but each block knows its bytes on each node, and others move around them.
 
-// spreads reports whether a container is to be spread. The policy single-numa-node has it on one node as any other.
-func (m *Manager) spreads(c Container) bool { return c.Spread && !m.rules.OneNode }
+// LeastEvenShare is the least even part: one of so many of all that a node has allocatable. The nodes of a container that is spread
+// are closed to containers on one of them, so that its pod must ask for a part of what it keeps from others: one of some pages would
+// close the machine.
+const LeastEvenShare = 16
+
+// Spreads reports whether a container is to be spread: its pod wants that, and asks for enough on two nodes. The policy
+// single-numa-node has it on one node as any other.
+func (m *Manager) Spreads(c Container) bool {
+	if !c.Spread || m.rules.OneNode {
+		return false
+	}
+	var nodes, enough nodeset.Set
+	for id := range m.all.All() {
+		if m.allocatable(id) == 0 {
+			continue
+		}
+		if nodes |= nodeset.Of(id); m.isEnough(m.evenBytes(c)/2, id) {
+			enough |= nodeset.Of(id)
+		}
+	}
+	return enough.Len() > 1 || nodes.Len() < 2
+}
+
+// isEnough reports whether an even part is large enough for a node.
+func (m *Manager) isEnough(part uint64, id int) bool {
+	return m.evenShare == 0 || part >= m.allocatable(id)/m.evenShare
+}
+
+// areEnough reports whether even parts on these nodes are large enough for each.
+func (m *Manager) areEnough(c Container, nodes nodeset.Set) bool {
+	part := m.evenBytes(c) / uint64(nodes.Len())
+	for id := range nodes.All() {
+		if !m.isEnough(part, id) {
+			return false
+		}
+	}
+	return true
+}
+
+// evenBytes is what a container's pod has, or will have, spread over its nodes: its containers share them.
+func (m *Manager) evenBytes(c Container) (bytes uint64) {
+	for _, amount := range c.Request {
+		bytes = plus(bytes, amount.Bytes)
+	}
+	if p := m.pods[c.Pod]; p != nil {
+		for i := range p.containers {
+			if other := &p.containers[i]; other.name != c.Name && isEven(other.blocks) {
+				for _, b := range other.blocks {
+					bytes = plus(bytes, b.Size)
+				}
+			}
+		}
+	}
+	return max(bytes, c.PodBytes)
+}
+
+// allocatable is what a node has allocatable of all types, in bytes.
+func (m *Manager) allocatable(id int) (bytes uint64) {
+	for _, column := range m.columns {
+		bytes = plus(bytes, column.allocatable[id])
+	}
+	return bytes
+}
 
 // evenly divides bytes over nodes into parts that differ by at most one unit, which is a page. What does not divide goes to the
 // lowest nodes that have room for a unit more, a unit each; what is less than a unit is on one of them. It reports whether every
@@ -93,7 +154,7 @@ func (m *Manager) evenBlocks(c Container, nodes nodeset.Set) (blocks []Block, fi
 func (m *Manager) evenNodes(c Container) (nodes nodeset.Set) {
 	fits := func(nodes nodeset.Set) bool {
 		_, fits := m.evenBlocks(c, nodes)
-		return fits && m.isGroup(nodes) && nodes.SubsetOf(m.spreadable(c))
+		return fits && m.isGroup(nodes) && nodes.SubsetOf(m.spreadable(c)) && m.areEnough(c, nodes)
 	}
 	if p := m.pods[c.Pod]; p != nil {
 		for i := range p.containers {
@@ -136,8 +197,9 @@ func (m *Manager) spreadable(c Container) nodeset.Set {
 func (m *Manager) evenUnused(c Container, unused, own nodeset.Set, count int) nodeset.Set {
 	var ids []int
 	var lacks [nodeset.Max]int
+	part := m.evenBytes(c) / uint64(count)
 	for id := range unused.All() {
-		enough := true
+		enough := m.isEnough(part, id)
 		for _, amount := range c.Request {
 			column := m.column(amount.Type)
 			least, rest := divided(amount.Bytes, column.unit, uint64(count))
@@ -313,7 +375,7 @@ func (m *Manager) regeneratedEvenly(c Container, blocks []Block) (topologymanage
 // or was allocated by a release that could not spread it. It is false where nothing changes, for want of room or of need.
 func (m *Manager) MakeEven(c Container) bool {
 	existing := m.container(c.Pod, c.Name)
-	if existing == nil || !m.spreads(c) || m.whole(c.Pod) || span(existing.blocks).Len() < 2 || isEven(existing.blocks) {
+	if existing == nil || !m.Spreads(c) || m.whole(c.Pod) || span(existing.blocks).Len() < 2 || isEven(existing.blocks) {
 		return false
 	}
 	has := Container{Request: sizes(existing.blocks)}
@@ -337,7 +399,7 @@ func sizes(blocks []Block) Request {
 // its own to itself.
 func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Placement, error) {
 	nodes := span(existing.blocks)
-	spare, wanted := m.without(c.Pod, c.Name), Container{Request: c.Request, CPUs: c.CPUs}
+	spare, wanted := m.without(c.Pod, c.Name), Container{Request: c.Request, CPUs: c.CPUs, PodBytes: m.evenBytes(c)}
 	blocks, fits := spare.evenBlocks(wanted, nodes)
 	if !fits {
 		if wider := spare.widenEvenly(wanted, nodes); !wider.Empty() {
@@ -407,7 +469,7 @@ func isEven(blocks []Block) bool {
 
 // whyUneven says what keeps a container from being spread over exactly these nodes; empty when nothing does.
 func (m *Manager) whyUneven(nodes nodeset.Set, c Container) string {
-	if !m.spreads(c) || nodes.Len() == 1 || m.missing(c.Request) != "" {
+	if !m.Spreads(c) || nodes.Len() == 1 || m.missing(c.Request) != "" {
 		return m.why(nodes, c)
 	}
 	switch _, fits := m.evenBlocks(c, nodes); {
@@ -417,6 +479,8 @@ func (m *Manager) whyUneven(nodes nodeset.Set, c Container) string {
 		return m.misaligned(c)
 	case !fits:
 		return "has no room for even parts"
+	case !m.areEnough(c, nodes):
+		return fmt.Sprintf("even parts would be less than 1/%d of a node", m.evenShare)
 	}
 	return ""
 }

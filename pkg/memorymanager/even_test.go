@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -129,6 +130,52 @@ func admitting(m *memorymanager.Manager, c memorymanager.Container) func() error
 
 func releasing(m *memorymanager.Manager, pod string) func() error {
 	return func() error { m.ReleasePod(pod); return nil }
+}
+
+// TestLeastEvenShare: a pod that is spread must have 640Mi on each of its nodes, which have 10Gi.
+func TestLeastEvenShare(t *testing.T) {
+	ofPod := func(c memorymanager.Container, bytes uint64) memorymanager.Container {
+		c.PodBytes = bytes
+		return c
+	}
+	for name, test := range map[string]struct {
+		nodes  int
+		before []memorymanager.Container
+		ask    memorymanager.Container
+		want   string // its nodes
+	}{
+		"some pages":                  {4, nil, spread("a", 8*mi), "0"},
+		"less than two shares":        {4, nil, spread("a", 1280*mi-page), "0"},
+		"two shares":                  {4, nil, spread("a", 1280*mi), "0-1"},
+		"three shares":                {4, nil, spread("a", 2560*mi-page), "0-2"},
+		"four shares":                 {4, nil, spread("a", 2560*mi), "0-3"},
+		"of a large pod":              {4, nil, ofPod(spread("a", 8*mi), 4*gi), "0-3"},
+		"in a group of others":        {2, []memorymanager.Container{app("wide", 13*gi)}, spread("a", 2*gi), "0-1"},
+		"too small, in their group":   {2, []memorymanager.Container{app("wide", 13*gi)}, spread("a", 8*mi), "0-1"},
+		"too small, where one is not": {2, []memorymanager.Container{app("full", 10*gi)}, spread("a", 8*mi), "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, err := memorymanager.New(plain(test.nodes), memorymanager.Options{Policy: topologymanager.BestEffort, EvenShare: memorymanager.LeastEvenShare})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range test.before {
+				mustAdmit(t, m, c)
+			}
+			placement := mustAdmit(t, m, test.ask)
+			if placement.Nodes.String() != test.want {
+				t.Errorf("it is on %s, want %s", placement.Nodes, test.want)
+			}
+			if again := mustAdmit(t, m, test.ask); !again.Existing {
+				t.Errorf("asked again, it is placed anew: %+v", again)
+			}
+			even := placement.Nodes.Len() > 1 && !strings.HasPrefix(name, "too small")
+			if got := slices.ContainsFunc(placement.Blocks, func(b memorymanager.Block) bool { return b.Even }); got != even {
+				t.Errorf("it is even: %v, want %v", got, even)
+			}
+			wantConsistent(t, m, plain(test.nodes))
+		})
+	}
 }
 
 func TestEvenRejections(t *testing.T) {

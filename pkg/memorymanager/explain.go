@@ -80,7 +80,7 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 		for _, amount := range c.Request {
 			e.Placement.Blocks = append(e.Placement.Blocks, Block{Nodes: now, Type: amount.Type, Size: amount.Bytes})
 		}
-		if m.spreads(c) {
+		if m.Spreads(c) {
 			e.Placement.Blocks, _ = m.evenBlocks(c, now)
 		}
 	}

@@ -34,6 +34,8 @@ type Manager struct {
 	overlaps bool
 	rules    topologymanager.Rules // of the policy
 	budget   int
+	// evenShare is Options.EvenShare.
+	evenShare uint64
 
 	all       nodeset.Set
 	columns   []*column
@@ -79,7 +81,7 @@ type container struct {
 func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	m := &Manager{
 		policy: opts.Policy, scope: opts.Scope, closest: opts.PreferClosest, budget: opts.Budget,
-		followCPUs: opts.FollowCPUs, weights: opts.Weights, pods: map[string]*pod{},
+		followCPUs: opts.FollowCPUs, weights: opts.Weights, evenShare: opts.EvenShare, pods: map[string]*pod{},
 	}
 	var err error
 	if m.policy == "" {

@@ -106,7 +106,7 @@ const reliefTries = 2000
 // on which nodes; none where there are none, or none was found in time. A relocation follows the group rules, and never takes a
 // container to more nodes than it has. Small containers are tried first.
 func (m *Manager) Relief(c Container, tenants []Tenant, most int) (moves []Relocation, nodes nodeset.Set) {
-	if !m.Movable() || !m.mixed.Empty() || m.spreads(c) || m.whole(c.Pod) || c.Request.invalid() != "" || m.container(c.Pod, c.Name) != nil {
+	if !m.Movable() || !m.mixed.Empty() || m.Spreads(c) || m.whole(c.Pod) || c.Request.invalid() != "" || m.container(c.Pod, c.Name) != nil {
 		return nil, 0
 	}
 	for _, amount := range c.Request { // moves leave the sum as it is

@@ -37,7 +37,7 @@ func (c *Container) freePages(name MemoryType, nodes nodeset.Set) (bytes uint64,
 // no other nodes are tried. What the pod's init containers leave to it counts as free: they may still have it in a volume.
 // https://github.com/kubernetes/enhancements/issues/5759
 func (m *Manager) verifyPages(c Container, nodes nodeset.Set) *Rejection {
-	if m.spreads(c) && nodes.Len() > 1 {
+	if m.Spreads(c) && nodes.Len() > 1 {
 		return m.verifyParts(c, nodes)
 	}
 	for _, amount := range c.Request {

@@ -28,7 +28,8 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	if !known {
 		return Placement{}, m.reject(c, ResizeInfeasible, m.missing(c.Request))
 	}
-	if m.spreads(c) {
+	c.PodBytes = 0 // it may still be that of before the resize
+	if m.Spreads(c) {
 		return m.resizeEvenly(c, existing, whole)
 	}
 	if !m.growsIn(existing.blocks, c.Request, nodes) {

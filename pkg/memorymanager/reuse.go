@@ -77,7 +77,7 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	if cause := m.missing(c.Request); cause != "" {
 		return Placement{}, m.reject(c, UnexpectedAdmissionError, cause)
 	}
-	if m.spreads(c) && m.evenOn(c.Pod, nodes) {
+	if m.Spreads(c) && m.evenOn(c.Pod, nodes) {
 		return m.rerunEvenly(c, nodes), nil
 	}
 	p := m.pods[c.Pod]

@@ -132,8 +132,10 @@ type Container struct {
 	FreePages []FreePages
 	// Required is set when its pod asks for no more NUMA nodes than it needs (the annotation numa: required).
 	Required bool
-	// Spread is set when its pod asks for an even part of it on each of several NUMA nodes (the annotation numa: spread).
-	Spread bool
+	// Spread is set when its pod asks for an even part of it on each of several NUMA nodes (the annotation numa: spread). PodBytes is
+	// what the pod asks for in all then, as far as that is known: even parts must be of at least Options.EvenShare.
+	Spread   bool
+	PodBytes uint64
 }
 
 // Options choose how containers are placed.
@@ -159,6 +161,8 @@ type Options struct {
 	AlignTo topologymanager.AlignTo
 	// PageSize is the size of an ordinary page in bytes; 4Ki when 0. Even parts are whole pages.
 	PageSize uint64
+	// EvenShare has even parts be at least one of so many of what their nodes have allocatable, LeastEvenShare; 0 bounds nothing.
+	EvenShare uint64
 	// Budget bounds the search where an exact answer would take exponential work, in candidate steps; 0 is the default.
 	Budget int
 }
