@@ -220,18 +220,25 @@ func (p *pagesRead) take(found map[int]cgroup.NodePages, err error) {
 	}
 }
 
-// fill puts what was read into the cgroups, and reports whether some have not been read yet. The error is that of the first
-// that cannot be read.
+// fill puts what was read into the cgroups, and reports whether some have not been read yet. One that cannot be read is not counted;
+// the error is that of the first where none can.
 func (c *coverage) fill(cgroups []cover.Cgroup) (waiting bool, err error) {
+	known := false
 	for i := range cgroups {
 		p := c.pages[cgroups[i].Path]
 		if p.unknown != nil {
-			return false, p.unknown
+			cgroups[i].Unread = p.unknown.Error()
+			err = cmp.Or(err, p.unknown)
+			continue
 		}
 		waiting = waiting || p.round == 0 && cgroups[i].Path != ""
+		known = known || p.round > 0
 		cgroups[i].Pages = p.pages
 	}
-	return waiting, nil
+	if known {
+		err = nil
+	}
+	return waiting, err
 }
 
 // observeCover has the ledger know the last sample before it decides by it about a new container, with what is free at this moment:

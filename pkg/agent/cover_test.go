@@ -115,6 +115,45 @@ func TestWhatCannotBeReadIsSaid(t *testing.T) {
 	}
 }
 
+// One cgroup that cannot be read is not counted, and one that is gone uses nothing: the others are known all the same.
+func TestAContainerThatCannotBeReadIsNotCounted(t *testing.T) {
+	n := newNode(t, "", withSysfs(t))
+	launch := func(name string) Container {
+		pod := n.pod(name, memoryqos.Guaranteed)
+		c := n.launch(pod, ofPod(pod, "app", 4*gi))
+		n.uses(c, [2]uint64{gi, 0}, [2]uint64{})
+		return c
+	}
+	good, bad := launch("good"), launch("bad")
+	path := func(c Container) string { return strings.TrimPrefix(c.CgroupsPath, "/") }
+	n.writeFile(bad.CgroupsPath, "memory.numa_stat", "anon N0=many")
+	sample := n.cover()
+	if !sample.Known() || sample.Node(0).Owed != 3*gi || sample.Node(0).Allocated != 8*gi {
+		t.Errorf("the sample is %+v, want 3Gi of 8Gi owed on node 0", sample)
+	}
+	if why := sample.Unread[path(bad)]; len(sample.Unread) != 1 || !strings.Contains(why, `want N<node>=<bytes>, not "N0=many"`) {
+		t.Errorf("%v are not counted", sample.Unread)
+	}
+	n.uses(bad, [2]uint64{gi, 0}, [2]uint64{})
+	if sample := n.cover(); sample.Unread != nil || sample.Node(0).Owed != 6*gi {
+		t.Errorf("the sample is %+v once it can be read again, want 6Gi owed", sample)
+	}
+	if err := os.RemoveAll(filepath.Join(n.tree.Root(), path(bad))); err != nil {
+		t.Fatal(err)
+	}
+	if sample := n.cover(); !sample.Known() || sample.Unread != nil || sample.Node(0).Owed != 7*gi {
+		t.Errorf("the sample is %+v once it is gone, want 7Gi owed", sample)
+	}
+	n.writeFile(good.CgroupsPath, "memory.numa_stat", "anon N0=many")
+	if err := os.MkdirAll(filepath.Join(n.tree.Root(), path(bad)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.writeFile(bad.CgroupsPath, "memory.numa_stat", "anon N0=many")
+	if sample := n.cover(); sample.Known() || !strings.Contains(sample.Unknown, "want N<node>=<bytes>") {
+		t.Errorf("the sample is %+v, want one that is not known: no container can be read", sample)
+	}
+}
+
 // Each sample reads a bounded number of containers, and the first is not shown before all have been read.
 func TestSamplesReadABoundedNumberOfContainers(t *testing.T) {
 	n := newNode(t, "", withSysfs(t))

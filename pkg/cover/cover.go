@@ -57,6 +57,8 @@ type Sample struct {
 	NotMoved []NotMoved
 	// Owed are what single cgroups are owed, by path, without those that are owed nothing.
 	Owed map[string][]Amount
+	// Unread says why cgroups are not counted, by path: nil where all could be read.
+	Unread map[string]string
 }
 
 // Known reports whether there is a sample.
@@ -120,6 +122,8 @@ type Cgroup struct {
 	// Protected is the larger of memory.min and memory.low.
 	Protected uint64
 	Pages     []Pages
+	// Unread says why Pages are not known; "" where they are. Nothing is owed to such a cgroup, and nothing of it is moved.
+	Unread string
 	// Order is when its memory is moved away from a node that owes more than it has.
 	Order Order
 	// Off are the nodes that it is kept off since, and Moved what was moved off them; 0 where that is not known.
@@ -199,6 +203,13 @@ func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
 			if i, ok := index[a.Node]; ok {
 				s.Nodes[i].Allocated += a.Bytes
 			}
+		}
+		if c.Unread != "" {
+			if s.Unread == nil {
+				s.Unread = map[string]string{}
+			}
+			s.Unread[c.Path] = c.Unread
+			continue
 		}
 		owed := c.Owed()
 		for _, a := range owed {

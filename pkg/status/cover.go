@@ -59,6 +59,7 @@ func (d *Document) addCover(view *ledger.View) {
 		return
 	}
 	d.addMoves(view)
+	d.addUnread(view)
 	d.CoverUnknown = sample.Unknown
 	for i := range d.Nodes {
 		if n := sample.Node(d.Nodes[i].ID); n != nil {
@@ -79,6 +80,20 @@ func (d *Document) addMoves(view *ledger.View) {
 			d.NotMoved = append(d.NotMoved, NotMoved{pod.Namespace, pod.Name, c.Name, m.Why})
 		case m.Path == "":
 			d.NotMoved = append(d.NotMoved, NotMoved{Reason: m.Why})
+		}
+	}
+}
+
+// addUnread names the containers whose pages could not be read, or the pods where these have an allocation of their own.
+func (d *Document) addUnread(view *ledger.View) {
+	for _, pod := range view.Pods {
+		if why := view.Cover.Unread[pod.Cgroup]; why != "" {
+			d.NotCounted = append(d.NotCounted, NotMoved{pod.Namespace, pod.Name, "", why})
+		}
+		for i := range pod.Containers {
+			if why := view.Cover.Unread[pod.Containers[i].Cgroup]; why != "" {
+				d.NotCounted = append(d.NotCounted, NotMoved{pod.Namespace, pod.Name, pod.Containers[i].Name, why})
+			}
 		}
 	}
 }
@@ -115,6 +130,9 @@ func (d *Document) writeCover(b *strings.Builder) {
 				quantity.Short(m.Bytes), m.Namespace, m.Pod, m.Container, m.From, m.To, m.From)
 		}
 		d.writeMoved(b)
+		for _, c := range d.NotCounted {
+			fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Reason)
+		}
 		fmt.Fprintln(b)
 	case d.CoverUnknown != "" && len(d.Nodes) > 0:
 		fmt.Fprintf(b, "COVER is not known: %s\n\n", d.CoverUnknown)

@@ -41,6 +41,8 @@ type Document struct {
 	Moves []Move `json:"moves,omitempty"`
 	// NotMoved is what is not moved, and why, where memory is moved to cover deficits and a node still owes more than it has.
 	NotMoved []NotMoved `json:"notMoved,omitempty"`
+	// NotCounted is what the cover and the moves leave out, because its cgroup cannot be read.
+	NotCounted []NotMoved `json:"notCounted,omitempty"`
 	// Claims are absent unless dra is enabled.
 	Claims    *Claims    `json:"claims,omitempty"`
 	Ancestors []Ancestor `json:"ancestors"`
