@@ -156,7 +156,8 @@ func (a *Agent) rereadClaims(ctx context.Context, pod ledger.Pod, container ledg
 	a.mu.Lock()
 	reread := a.reread
 	for _, ref := range container.Claims {
-		if claim := a.ledger.Claim(ref.UID); claim != nil && !slices.Contains(claim.Pods, pod.UID) {
+		known := slices.ContainsFunc(unreserved, func(c ledger.Claim) bool { return c.UID == ref.UID })
+		if claim := a.ledger.Claim(ref.UID); claim != nil && !known && !slices.Contains(claim.Pods, pod.UID) {
 			unreserved = append(unreserved, *claim)
 		}
 	}

@@ -32,7 +32,7 @@ func (e StartContainer) apply(l *Ledger) {
 // missed takes in a container that runs without our answer, if it is one of ours.
 func (l *Ledger) missed(received Pod, started Container, found *Files) *container {
 	p, err := l.podOf(received)
-	if err != nil || !p.managed || l.overtaken(p.named(started.Name), started.ID) != nil {
+	if err != nil || !p.managed || p.check(started) != nil || l.overtaken(p.named(started.Name), started.ID) != nil {
 		return nil
 	}
 	c := l.takeIn(p, started, found)

@@ -37,6 +37,9 @@ func (e CreateContainer) apply(l *Ledger) {
 	if p == nil {
 		return
 	}
+	if out.Err = p.check(e.Container); out.Err != nil {
+		return
+	}
 	if out.Err = l.overtaken(p.named(e.Container.Name), e.Container.ID); out.Err != nil {
 		return
 	}

@@ -88,6 +88,9 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 			return nil, err
 		}
 	}
+	if err := received.check(); err != nil {
+		return nil, err
+	}
 	path, managed, err := received.Path()
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, err)

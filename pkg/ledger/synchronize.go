@@ -47,6 +47,10 @@ func (e Synchronize) apply(l *Ledger) {
 		if p == nil || !received.State.Alive() {
 			continue
 		}
+		if err := p.check(*received); err != nil {
+			l.note(Warn, "a container is left alone", p.fields(), err)
+			continue
+		}
 		present[received.ID] = true
 		taken = append(taken, l.takeOver(p, *received, e.Found))
 	}

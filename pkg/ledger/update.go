@@ -29,7 +29,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 	}
 	c := l.containers[e.Container.ID]
 	if c == nil {
-		if !e.Container.State.Alive() {
+		if !e.Container.State.Alive() || p.check(e.Container) != nil {
 			return
 		}
 		if out.Err = l.overtaken(p.named(e.Container.Name), e.Container.ID); out.Err != nil {
