@@ -361,7 +361,7 @@ func TestARuntimeThatNeverConfiguresIsLeft(t *testing.T) {
 }
 
 func TestAnAnswerComesBeforeTheRuntimesTimeLimit(t *testing.T) {
-	adaptation.SetPluginRequestTimeout(500 * time.Millisecond)
+	adaptation.SetPluginRequestTimeout(5 * time.Second)
 	t.Cleanup(func() { adaptation.SetPluginRequestTimeout(adaptation.DefaultPluginRequestTimeout) })
 	ctx, socket, recorder, observer := context.Background(), socketIn(t), newRecorder(), &observer{}
 	stuck := make(chan struct{})
