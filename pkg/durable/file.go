@@ -26,6 +26,17 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	return folder.WriteFile(filepath.Base(path), data, mode)
 }
 
+// AppendFile adds data to the end of a file that is there. It waits for no fsync: what it adds outlives the process that writes it, not a
+// crash of the machine. An error may leave a part of data in the file.
+func AppendFile(path string, data []byte) error {
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(data)
+	return errors.Join(err, out.Close())
+}
+
 // maxSize bounds what is read, in bytes; the state of a thousand containers needs 200 KB.
 const maxSize = 64 << 20
 

@@ -14,6 +14,9 @@ const (
 	maxRetry   = 30 * time.Second
 )
 
+// longestAwait bounds Await. A disk takes less for a write, unless it hangs.
+const longestAwait = 500 * time.Millisecond
+
 // ErrClosed is the error of content that was submitted after Close.
 var ErrClosed = errors.New("the writer is closed")
 
@@ -32,7 +35,7 @@ type Options struct {
 type Content func(buffer []byte) ([]byte, error)
 
 // Writer replaces a file from one goroutine: what is submitted while a write is under way shares the next one. Its methods
-// are safe for concurrent use, and none but Ticket.Wait and Close waits for the disk.
+// are safe for concurrent use, and none but Ticket.Wait, Await and Close waits for the disk.
 type Writer struct {
 	path     string
 	write    func(data []byte) error
@@ -52,6 +55,7 @@ type Writer struct {
 	writing *round  // the write under way, nil when there is none
 	closed  bool
 	last    error // of the last write
+	late    bool  // an Await was in vain, and no write has ended since
 	stats   Stats
 }
 
@@ -188,7 +192,7 @@ func (w *Writer) finish(r *round, err error, size int, took time.Duration) {
 		w.stats.Writes++
 		w.stats.Size = size
 	}
-	w.last, w.writing = err, nil
+	w.last, w.writing, w.late = err, nil, false
 	r.err = err
 	close(r.done)
 }
@@ -227,6 +231,34 @@ func (t Ticket) Wait(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("write %s: %w", t.round.path, ctx.Err())
 	}
+}
+
+// Await is Ticket.Wait for a caller that must not wait for a disk that hangs: it waits half a second, and not again before a write has
+// ended.
+func (w *Writer) Await(ctx context.Context, t Ticket) error {
+	if t.round == nil {
+		return nil
+	}
+	w.mu.Lock()
+	timeout := longestAwait
+	if w.late {
+		timeout = 0
+	}
+	w.mu.Unlock()
+	waiting, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := t.Wait(waiting)
+	if err != nil && ctx.Err() == nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		select {
+		case <-t.round.done:
+			return t.round.err
+		default:
+			w.late = true
+		}
+	}
+	return err
 }
 
 // Stats are a Writer's counters since its start.

@@ -21,49 +21,69 @@ import (
 // one is logged, and tried again by Reconcile. A container's memory.high and cpuset.mems, which may take long to write, are
 // left to Finish. systemd receives all values afterwards.
 func (p *Protector) Apply(ctx context.Context, targets []Target) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, r := range p.rows {
-		r.target = false
-	}
-	var errs []error
-	for _, t := range targets {
-		if _, err := p.take(t); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	for _, r := range p.rows {
-		if !r.target {
-			p.unset(r)
-		}
-	}
-	rows := slices.AppendSeq(make([]*row, 0, len(p.rows)), maps.Values(p.rows))
-	return errors.Join(append(errs, p.settle(ctx, rows)...)...)
+	return errors.Join(p.DesireAll(targets), p.Settle(ctx))
 }
 
 // Update is Apply for a part: the targets become desired, the cgroups that are gone are put back, and the rest stays as it
 // is. Its cost does not grow with the number of pods. Where it fails, Apply tries everything again.
 func (p *Protector) Update(ctx context.Context, targets []Target, gone []string) error {
+	return errors.Join(p.Desire(targets, gone), p.Settle(ctx))
+}
+
+// DesireAll is the part of Apply that writes nothing. The error is of targets that are wrong.
+func (p *Protector) DesireAll(targets []Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	touched := make(map[*row]bool, len(targets)+len(gone))
+	for _, r := range p.rows {
+		r.target = false
+	}
+	err := p.takeAll(targets)
+	for _, r := range p.rows {
+		if !r.target {
+			p.unset(r)
+		}
+	}
+	for _, r := range p.rows {
+		p.unsettled[r] = true
+	}
+	return err
+}
+
+// Desire is the part of Update that writes nothing. The error is of targets that are wrong.
+func (p *Protector) Desire(targets []Target, gone []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for _, dir := range gone {
 		if r := p.rows[dir]; r != nil {
 			r.target = false
 			if p.unset(r); p.rows[dir] == r {
-				touched[r] = true
+				p.unsettled[r] = true
 			}
 		}
 	}
+	return p.takeAll(targets)
+}
+
+// takeAll makes targets the desired state of their cgroups.
+func (p *Protector) takeAll(targets []Target) error {
 	var errs []error
 	for _, t := range targets {
 		if r, err := p.take(t); err != nil {
 			errs = append(errs, err)
 		} else {
-			touched[r] = true
+			p.unsettled[r] = true
 		}
 	}
-	return errors.Join(append(errs, p.settle(ctx, slices.Collect(maps.Keys(touched)))...)...)
+	return errors.Join(errs...)
+}
+
+// Settle has the files hold what has become desired since the last one.
+func (p *Protector) Settle(ctx context.Context) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	rows := slices.Collect(maps.Keys(p.unsettled))
+	clear(p.unsettled)
+	return errors.Join(p.settle(ctx, rows)...)
 }
 
 // unset has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup is usually
@@ -110,7 +130,7 @@ func (p *Protector) settle(ctx context.Context, rows []*row) (above []error) {
 	var changes []change
 	var failed failures
 	for _, r := range rows {
-		if r.byRuntime || r.settled() {
+		if p.rows[r.cgroup] != r || r.byRuntime || r.settled() {
 			continue
 		}
 		for _, part := range p.parts(r) {
@@ -118,12 +138,12 @@ func (p *Protector) settle(ctx context.Context, rows []*row) (above []error) {
 				continue
 			}
 			for i := range part.files {
-				due, err := p.unsettled(part, i)
+				due, err := p.isDue(part, i)
 				failed.add(part, err)
 				switch {
 				case !due:
 				case slow(part, i):
-					p.postpone(r)
+					p.postpone(change{row: part, index: i})
 				default:
 					changes = append(changes, change{row: part, index: i})
 				}
@@ -168,10 +188,10 @@ func (r *row) settled() bool {
 	return r.inner == nil || r.inner.settled()
 }
 
-// unsettled reports whether a file is to be written. Where a pod's file is seen for the first time to hold what is desired,
+// isDue reports whether a file is to be written. Where a pod's file is seen for the first time to hold what is desired,
 // systemd may not hold it yet, and it is a change all the same; a container's was written by its runtime, through systemd,
 // except for what is restored.
-func (p *Protector) unsettled(r *row, index int) (bool, error) {
+func (p *Protector) isDue(r *row, index int) (bool, error) {
 	f := &r.files[index]
 	if f.settled() {
 		return f.untold(), nil
@@ -200,9 +220,9 @@ func (p *Protector) unsettled(r *row, index int) (bool, error) {
 // slow reports whether a file may take long to write: the kernel reclaims memory, or moves pages, before the write returns.
 func slow(r *row, index int) bool { return r.level == cgroup.LevelContainer && index >= high }
 
-// postpone leaves a container's slow files to Finish.
-func (p *Protector) postpone(r *row) {
-	p.late[r.cgroup] = true
+// postpone leaves a slow file of a container to Finish.
+func (p *Protector) postpone(c change) {
+	p.late[c.lane()][c.container()] = true
 	poke(p.wake)
 }
 
@@ -210,10 +230,7 @@ func (p *Protector) postpone(r *row) {
 // all.
 func (p *Protector) Finish(ctx context.Context, dirs ...string) error {
 	p.mu.Lock()
-	dirs = slices.DeleteFunc(dirs, func(dir string) bool { return !p.late[dir] })
-	for _, dir := range dirs {
-		delete(p.late, dir)
-	}
+	dirs = slices.DeleteFunc(dirs, func(dir string) bool { return !p.takeLate(dir) })
 	p.mu.Unlock()
 	var errs []error
 	for _, dir := range dirs { // each as it is when its turn comes
@@ -222,15 +239,26 @@ func (p *Protector) Finish(ctx context.Context, dirs ...string) error {
 	return errors.Join(errs...)
 }
 
+// takeLate reports whether a container has late writes, which its caller makes now.
+func (p *Protector) takeLate(dir string) (late bool) {
+	for l := range p.late {
+		late = late || p.late[l][dir]
+		delete(p.late[l], dir)
+	}
+	return late
+}
+
 // FinishAll is Finish for all containers.
 func (p *Protector) FinishAll(ctx context.Context) error {
 	p.mu.Lock()
-	late := slices.Sorted(maps.Keys(p.late))
+	late := maps.Clone(p.late[raises])
+	maps.Copy(late, p.late[others])
 	p.mu.Unlock()
-	return p.Finish(ctx, late...)
+	return p.Finish(ctx, slices.Sorted(maps.Keys(late))...)
 }
 
-// countContainers counts the containers that have been repaired, and logs what failed in others.
+// countContainers counts the containers that have been repaired, and logs what failed in others. What has not been done before its
+// caller's time was over is no failure.
 func (p *Protector) countContainers(rows []*row, failed []error) {
 	for _, r := range rows {
 		if r.repaired || r.inner != nil && r.inner.repaired {
@@ -241,6 +269,9 @@ func (p *Protector) countContainers(rows []*row, failed []error) {
 			}
 		}
 	}
+	failed = slices.DeleteFunc(slices.Clone(failed), func(err error) bool {
+		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	})
 	p.repairs.Failures += uint64(len(failed))
 	if err := errors.Join(failed...); p.unwritable.new(err, p.now()) {
 		p.log.WithError(err).Warn("containers' cgroup files could not be read or written; trying again")
@@ -264,6 +295,8 @@ type change struct {
 	*row
 	index int
 	noted bool // the journal has it only because of this change, which has written nothing yet
+	// onlyRaise has a memory.high that does not go up any more left to Finish again.
+	onlyRaise bool
 }
 
 func (c change) file() *file { return &c.files[c.index] }
@@ -315,7 +348,12 @@ func (p *Protector) put(dir string, index int, value uint64) error {
 // write makes the changes: first those that lower, children before parents; then those that raise, parents before children.
 // In between each cgroup holds the smaller of its old and new value, so that the sum of children never exceeds their parent's
 // old value while it is lowered, nor its new one while they are raised. What may take long comes last, and without the lock.
+// The journal's file has all of them before the first is written.
 func (p *Protector) write(ctx context.Context, changes []change, failed *failures) {
+	for i := range changes {
+		changes[i].noted = p.noteChange(changes[i])
+	}
+	changes = p.saveJournal(ctx, changes)
 	slices.SortFunc(changes, func(a, b change) int {
 		if a.index >= high != (b.index >= high) {
 			return cmp.Compare(a.index, b.index)
@@ -343,28 +381,48 @@ func (p *Protector) write(ctx context.Context, changes []change, failed *failure
 			err = p.writeSlowly(ctx, c)
 		}
 		failed.add(c.row, err)
-		f := c.file()
-		if !f.wanted || !f.settled() {
-			continue
-		}
-		f.ours = !f.isInitial(c.index)
-		if c.isInner || p.unit(c.cgroup, c.driver) == "" {
+		if !p.isWritten(c) {
 			continue
 		}
 		if values[c.row] == nil {
 			units, values[c.row] = append(units, c.row), make(map[cgroup.Knob]uint64, 2)
 		}
-		values[c.row][knobs[c.index]] = f.want
+		values[c.row][knobs[c.index]] = c.file().want
 	}
 	for _, r := range units {
 		p.systemd.set(r.cgroup, p.unit(r.cgroup, r.driver), values[r])
 	}
 }
 
+// saveJournal waits for the journal's file, without the lock, and returns the changes that are to be made after that. A file that
+// cannot be written is the journal's trouble, and stops no change. A raise of memory.high waits for no disk: the container has had a
+// value of ours, which the journal knows.
+func (p *Protector) saveJournal(ctx context.Context, changes []change) []change {
+	if p.journal == nil || p.journal.Saved() || !slices.ContainsFunc(changes, func(c change) bool { return !c.raises() }) {
+		return changes
+	}
+	p.mu.Unlock()
+	_ = p.journal.Wait(ctx)
+	p.mu.Lock()
+	return slices.DeleteFunc(changes, func(c change) bool {
+		r := p.rows[c.container()]
+		return r == nil || r.byRuntime && c.index < high || r != c.row && r.inner != c.row
+	})
+}
+
+// isWritten enters that a file holds a value of ours, and reports whether a unit of systemd is to hold it, too.
+func (p *Protector) isWritten(c change) bool {
+	f := c.file()
+	if !f.wanted || !f.settled() {
+		return false
+	}
+	f.ours = !f.isInitial(c.index)
+	return !c.isInner && p.unit(c.cgroup, c.driver) != ""
+}
+
 // writeFile writes a file that holds protection.
 func (p *Protector) writeFile(c change) error {
 	f := c.file()
-	c.noted = p.noteChange(c)
 	if !f.settled() {
 		if err := p.put(c.cgroup, c.index, f.want); err != nil {
 			return p.notWritten(c, err)
@@ -374,49 +432,10 @@ func (p *Protector) writeFile(c change) error {
 	return nil
 }
 
-// writeSlowly writes memory.high or cpuset.mems without the lock: before it returns, the kernel may reclaim what is above the
-// value, or move pages; beyond the bound of that nothing is written. The value counts from the start of the write, so that a newer
-// one need not wait for an older; which of two was written last is not known, and both look afterwards.
-func (p *Protector) writeSlowly(ctx context.Context, c change) error {
-	f := c.file()
-	c.noted = p.noteChange(c)
-	for !f.settled() {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		want := f.want
-		if c.index == mems {
-			may, err := p.mayMigrate(c.container(), c.cgroup, nodeset.Set(want))
-			switch {
-			case err != nil:
-				return p.notWritten(c, err)
-			case f.want != want:
-				continue
-			case !may:
-				return nil // decided again by Reconcile
-			}
-		}
-		p.mu.Unlock()
-		err := p.put(c.cgroup, c.index, want)
-		p.mu.Lock()
-		if err != nil {
-			return p.notWritten(c, err)
-		}
-		f.have, f.known, c.noted = want, true, false
-		if f.want == want {
-			break
-		}
-		if err := p.look(c.row, c.index); err != nil {
-			return p.notWritten(c, err)
-		}
-	}
-	return nil
-}
-
 // noteChange enters a change in the journal, before it is made, and reports whether that is to be withdrawn should nothing be
 // written. A value that is put back is there already, and a container's file may be there because its runtime writes it.
 func (p *Protector) noteChange(c change) bool {
-	if c.isInner || c.file().restore {
+	if c.isInner || c.file().restore || !c.file().wanted {
 		return false
 	}
 	added := p.note(Entry{Cgroup: c.cgroup, Knob: knobs[c.index], Unit: p.unit(c.cgroup, c.driver), Restore: c.before()})
@@ -477,7 +496,7 @@ func (p *Protector) confirmed(dir string, values map[cgroup.Knob]uint64) {
 	if p.unconfirmed(dir) {
 		return // of newer values
 	}
-	_, err := p.reconcile(context.Background(), []*row{r}, false)
+	_, err := p.reconcile(context.Background(), []*row{r}, patrol)
 	if p.complaint.new(err, p.now()) {
 		p.log.WithError(err).Warn("a cgroup that systemd has written could not be compared")
 	}

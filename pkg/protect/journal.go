@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -30,14 +31,25 @@ type Entry struct {
 // JournalFile is the journal's name in the state folder.
 const JournalFile = "knobs.json"
 
-// Journal remembers every knob that was written on this node and has not been restored. Only Flush and Close wait for the
+// Journal remembers every knob that was written on this node and has not been restored. Only Wait, Flush and Close wait for the
 // disk. It is safe for concurrent use.
+//
+// Its file has the values of this boot's cgroups, which outlive the process and not the machine. So a change is a line at the file's end
+// without an fsync; now and then the whole file is replaced.
 type Journal struct {
 	now  func() time.Time
+	path string
 	file *durable.Writer
 
-	mu      sync.Mutex
-	cgroups map[string]*journaled
+	mu        sync.Mutex
+	cgroups   map[string]*journaled
+	noted     durable.Ticket  // of the newest knob
+	unwritten map[string]bool // cgroups whose change is not in the file
+	whole     bool            // the next write replaces the file
+	closed    bool            // so does each from now on
+	replacing bool            // the write under way does
+	size      int             // of the file when it was replaced, in bytes
+	added     int             // bytes since then
 }
 
 // journaled is what the journal knows of one cgroup.
@@ -51,18 +63,18 @@ type journaled struct {
 const (
 	// arrival is how long a noted cgroup may take to come: a container's knobs are noted before the runtime makes it.
 	arrival = time.Hour
-	// pace is the least time between two writes of the file, so that a busy node does not write all day.
+	// pace is the least time between two writes of the file that nobody waits for.
 	pace = time.Second
+	// leastAdded is how many bytes the file grows by, at least, before it is replaced; beyond that it may double.
+	leastAdded = 64 << 10
 )
 
 // OpenJournal reads the journal in folder dir. A file that is damaged, or has more in it than this release knows, is set
 // aside as knobs.json.corrupt-<time>, and damage says why; what can be read of it is kept.
 func OpenJournal(dir string) (j *Journal, damage, err error) {
 	path := filepath.Join(dir, JournalFile)
-	j = &Journal{
-		now: time.Now, file: durable.NewWriter(durable.Options{Path: path, Interval: pace}),
-		cgroups: make(map[string]*journaled),
-	}
+	j = &Journal{now: time.Now, path: path, cgroups: make(map[string]*journaled), unwritten: make(map[string]bool), whole: true}
+	j.file = durable.NewWriter(durable.Options{Path: path, Interval: pace, Write: j.write})
 	err = durable.Load(path, func(data []byte) (err error) {
 		j.cgroups, err = decodeJournal(data)
 		return err
@@ -72,14 +84,14 @@ func OpenJournal(dir string) (j *Journal, damage, err error) {
 	case err == nil, errors.Is(err, fs.ErrNotExist):
 		return j, nil, nil
 	case damaged != nil && damaged.Kept != "":
-		j.changed() // writes what is known
+		j.file.Submit(j.content) // writes what is known
 		return j, err, nil
 	}
 	return nil, nil, fmt.Errorf("read the journal of written knobs: %w", err)
 }
 
-// Note adds a knob, and reports whether it was not there. It does not wait for the disk. Call it before the knob is written; the
-// cgroup need not exist yet. Entry.Restore counts for a knob that is new: later on the file holds a value of ours.
+// Note adds a knob, and reports whether it was not there. Call it, and then Wait, before the knob is written; the cgroup need not exist
+// yet. Entry.Restore counts for a knob that is new: later on the file holds a value of ours.
 func (j *Journal) Note(e Entry) bool {
 	if !known(e.Knob) || !cgroup.Inside(e.Cgroup) {
 		return false // Rollback could not restore it
@@ -103,7 +115,8 @@ func (j *Journal) Note(e Entry) bool {
 	}
 	c.knobs[e.Knob] = restore
 	c.unit = cmp.Or(e.Unit, c.unit)
-	j.changed()
+	j.changed(e.Cgroup)
+	j.noted = j.file.Flush()
 	return !there
 }
 
@@ -151,7 +164,8 @@ func (j *Journal) Wanted(cgroup string, files map[string]string) {
 		}
 		if restore, err := restorable(knob, text); err == nil && restore != before {
 			c.knobs[knob] = restore
-			j.changed()
+			j.changed(cgroup)
+			j.noted = j.file.Flush()
 		}
 	}
 }
@@ -192,7 +206,7 @@ func (j *Journal) forget(cgroup string, knob cgroup.Knob, which func(restore str
 	if len(c.knobs) == 0 {
 		delete(j.cgroups, cgroup)
 	}
-	j.changed()
+	j.changed(cgroup)
 }
 
 // End removes a pod or container that has ended: nothing of it is left to restore.
@@ -201,7 +215,7 @@ func (j *Journal) End(dir string) {
 	defer j.mu.Unlock()
 	if _, known := j.cgroups[dir]; known {
 		delete(j.cgroups, dir)
-		j.changed()
+		j.changed(dir)
 	}
 }
 
@@ -232,29 +246,100 @@ func (j *Journal) Prune(exists func(cgroup string) (bool, error)) {
 		case err != nil:
 		case there && !c.seen:
 			c.seen = true
-			j.changed()
+			j.changed(cgroup)
 		case !there && (c.seen || j.now().Sub(c.noted) > arrival):
 			delete(j.cgroups, cgroup)
-			j.changed()
+			j.changed(cgroup)
 		}
 	}
 }
 
-// changed has the new state written. The caller holds the lock.
-func (j *Journal) changed() { j.file.Submit(j.content) }
+// changed has a cgroup's new state written. The caller holds the lock.
+func (j *Journal) changed(cgroup string) {
+	j.unwritten[cgroup] = true
+	j.file.Submit(j.content)
+}
 
-// content is the text of the newest state.
-func (j *Journal) content([]byte) ([]byte, error) {
+// content is what is to be written: the lines of what has changed, or the whole file. The writer's goroutine calls it, and write then.
+func (j *Journal) content(buffer []byte) ([]byte, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return encodeJournal(j.cgroups), nil
+	if j.replacing = j.whole || j.closed || j.added > max(j.size, leastAdded); j.replacing {
+		clear(j.unwritten)
+		return encodeJournal(j.cgroups), nil
+	}
+	for _, cgroup := range slices.Sorted(maps.Keys(j.unwritten)) {
+		buffer = appendLine(buffer, j.cgroups[cgroup].line(cgroup))
+	}
+	clear(j.unwritten)
+	j.added += len(buffer)
+	return buffer, nil
 }
+
+// write adds data to the file, or replaces it. A file that takes no more is replaced.
+func (j *Journal) write(data []byte) error {
+	replace := j.replacing
+	if !replace && durable.AppendFile(j.path, data) != nil {
+		replace = true
+		j.mu.Lock()
+		data = encodeJournal(j.cgroups)
+		j.mu.Unlock()
+	}
+	var err error
+	if replace {
+		err = durable.WriteFile(j.path, data, 0o600)
+	}
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err != nil {
+		j.whole = true
+	} else if replace {
+		j.whole, j.size, j.added = false, len(data), 0
+	}
+	return err
+}
+
+// Saved reports whether there is nothing to Wait for.
+func (j *Journal) Saved() bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.noted == durable.Ticket{}
+}
+
+// Wait waits until what was noted before is in the file, where rollback finds it after the process was killed. The error says that it is
+// not: the write has failed, or ctx has ended. A disk that hangs is waited for once, and not again before it has answered.
+func (j *Journal) Wait(ctx context.Context) error {
+	j.mu.Lock()
+	noted := j.noted
+	j.mu.Unlock()
+	if noted == (durable.Ticket{}) {
+		return nil
+	}
+	err := j.file.Await(ctx, noted)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if err == nil && j.noted == noted {
+		j.noted = durable.Ticket{}
+	}
+	return writing(err)
+}
+
+// Stats are the file's.
+func (j *Journal) Stats() durable.Stats { return j.file.Stats() }
 
 // Flush waits until what was noted before is on the disk, or its write has failed.
 func (j *Journal) Flush(ctx context.Context) error { return writing(j.file.Flush().Wait(ctx)) }
 
-// Close writes what is pending within ctx. On return nothing is written any more, unless ctx ended first.
-func (j *Journal) Close(ctx context.Context) error { return writing(j.file.Close(ctx)) }
+// Close writes what is pending within ctx, and a file without lines of changes, which older releases read. On return nothing is written
+// any more, unless ctx ended first.
+func (j *Journal) Close(ctx context.Context) error {
+	j.mu.Lock()
+	if j.closed = true; j.added > 0 {
+		j.file.Submit(j.content)
+	}
+	j.mu.Unlock()
+	return writing(j.file.Close(ctx))
+}
 
 func writing(err error) error {
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -338,4 +339,88 @@ func FuzzJournal(f *testing.F) {
 			}
 		}
 	})
+}
+
+// A change is a line at the end of the file; the file is replaced when it has grown, where it takes no line, and at the end.
+func TestJournalAddsWhatChanges(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, JournalFile)
+	j := openJournal(t, dir)
+	note := func(cgroups ...string) {
+		t.Helper()
+		for _, dir := range cgroups {
+			j.Note(Entry{dir, cgroup.MemoryMin, "", ""})
+		}
+		if err := j.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := func() int { data, _ := os.ReadFile(path); return strings.Count(string(data), "\n") }
+	note("kubepods")
+	before, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	note("kubepods/pod1")
+	note("kubepods/pod1/a")
+	j.End("kubepods/pod1/a")
+	note("kubepods/pod2")
+	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) || lines() != 5 {
+		t.Errorf("the file has %d lines, want 5 in the same file; %v", lines(), err)
+	}
+	known := func() (all []string) {
+		data, err := os.ReadFile(path)
+		cgroups, damage := decodeJournal(data)
+		if err != nil || damage != nil {
+			t.Errorf("%v, damage %v", err, damage)
+		}
+		return slices.Sorted(maps.Keys(cgroups))
+	}
+	wantWrites(t, known(), "kubepods", "kubepods/pod1", "kubepods/pod2")
+
+	if err := os.Remove(path); err != nil { // it takes no line
+		t.Fatal(err)
+	}
+	note("kubepods/pod3")
+	if wantWrites(t, known(), "kubepods", "kubepods/pod1", "kubepods/pod2", "kubepods/pod3"); lines() != 1 {
+		t.Errorf("%d lines", lines())
+	}
+	for i := 0; lines() != 1 || i < 2; i++ { // until it is replaced
+		note(fmt.Sprintf("kubepods/pod3/%0*d", 4096, i))
+	}
+	if size := len(known()); size < leastAdded/8192 || size > 2*leastAdded/4096 {
+		t.Errorf("replaced with %d cgroups of 4 KiB", size)
+	}
+	note("kubepods/pod4")
+	if err := j.Close(t.Context()); err != nil || lines() != 1 {
+		t.Errorf("closed with %d lines, %v", lines(), err)
+	}
+}
+
+func TestJournalOfAKilledProcess(t *testing.T) {
+	const state = `{"version":1,"cgroups":[{"cgroup":"kubepods","knobs":["memory.min"],"noted":5}]}` + "\n"
+	for name, test := range map[string]struct{ lines, damage, want string }{
+		"killed between writes": {`{"cgroup":"kubepods/pod1","knobs":["memory.low"],"restore":{"memory.low":"4096"}}` + "\n", "", "kubepods/memory.min= kubepods/pod1/memory.low=4096"},
+		"killed in a write":     {`{"cgroup":"kubepods/pod1","knobs":["memory.low"]}` + "\n" + `{"cgroup":"kubepods/po`, "", "kubepods/memory.min= kubepods/pod1/memory.low="},
+		"restored":              {`{"cgroup":"kubepods","knobs":null}` + "\n", "", ""},
+		"a line that is none":   {"\x00\x00\n" + `{"cgroup":"kubepods/pod1","knobs":["memory.low"]}` + "\n", "line 2: invalid character", "kubepods/memory.min= kubepods/pod1/memory.low="},
+		"a line that leads out": {`{"cgroup":"../x","knobs":["memory.low"]}` + "\n", `line 2: cgroup "../x" is not below kubepods`, "kubepods/memory.min="},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			put(t, dir, map[string]string{JournalFile: state + test.lines})
+			j, damage, err := OpenJournal(dir)
+			if err != nil || (damage == nil) != (test.damage == "") || damage != nil && !strings.Contains(damage.Error(), test.damage) {
+				t.Fatalf("damage %v, %v, want %q", damage, err, test.damage)
+			}
+			defer j.Close(t.Context())
+			var all []string
+			for _, e := range j.Entries() {
+				all = append(all, e.Cgroup+"/"+string(e.Knob)+"="+e.Restore)
+			}
+			if got := strings.Join(all, " "); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -11,7 +12,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// journalVersion is the form of the file.
+// journalVersion is the form of the file: a line with the whole state, and one for each cgroup that has changed since, in the order of
+// the changes.
 const journalVersion = 1
 
 type journalFile struct {
@@ -33,14 +35,27 @@ type journalLine struct {
 func encodeJournal(cgroups map[string]*journaled) []byte {
 	f := journalFile{Version: journalVersion, Cgroups: make([]journalLine, 0, len(cgroups))}
 	for _, cgroup := range slices.Sorted(maps.Keys(cgroups)) {
-		c := cgroups[cgroup]
-		f.Cgroups = append(f.Cgroups, journalLine{
-			Cgroup: cgroup, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted.Unix(), Seen: c.seen,
-			Restore: c.restores(),
-		})
+		f.Cgroups = append(f.Cgroups, cgroups[cgroup].line(cgroup))
 	}
 	data, _ := json.Marshal(f) // texts, numbers and booleans cannot fail
 	return append(data, '\n')
+}
+
+// line is a cgroup's line; nil has none of our knobs any more.
+func (c *journaled) line(cgroup string) journalLine {
+	if c == nil {
+		return journalLine{Cgroup: cgroup}
+	}
+	return journalLine{
+		Cgroup: cgroup, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted.Unix(), Seen: c.seen,
+		Restore: c.restores(),
+	}
+}
+
+// appendLine adds the line of a cgroup that has changed.
+func appendLine(data []byte, line journalLine) []byte {
+	text, _ := json.Marshal(line)
+	return append(append(data, text...), '\n')
 }
 
 // restores are the knobs that the kubelet wants another value in than the kernel's default.
@@ -63,39 +78,64 @@ func (c *journaled) restores() map[cgroup.Knob]string {
 func decodeJournal(data []byte) (map[string]*journaled, error) {
 	cgroups := make(map[string]*journaled)
 	var f journalFile
-	if err := json.Unmarshal(data, &f); err != nil {
-		return cgroups, err
+	state, changes, _ := bytes.Cut(data, []byte{'\n'})
+	if json.Unmarshal(state, &f) != nil { // it is damaged, or has lines of its own
+		changes = nil
+		if err := json.Unmarshal(data, &f); err != nil {
+			return cgroups, err
+		}
 	}
 	var unknown error
 	if f.Version != journalVersion {
 		unknown = fmt.Errorf("version is %d, want %d", f.Version, journalVersion)
 	}
 	for _, line := range f.Cgroups {
-		if !cgroup.Inside(line.Cgroup) {
-			unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup))
-			continue
+		unknown = cmp.Or(unknown, line.decode(cgroups))
+	}
+	for number := 2; len(changes) > 0; number++ {
+		text, rest, whole := bytes.Cut(changes, []byte{'\n'})
+		if !whole { // the process was killed before its write was done, and has not changed the cgroup
+			break
 		}
-		c := &journaled{knobs: make(map[cgroup.Knob]string, len(line.Knobs)), unit: line.Unit, noted: time.Unix(line.Noted, 0), seen: line.Seen}
-		for _, knob := range line.Knobs {
-			if !known(knob) {
-				unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob))
-				continue
-			}
-			c.knobs[knob] = ""
+		changes = rest
+		var line journalLine
+		err := json.Unmarshal(text, &line)
+		if err == nil {
+			err = line.decode(cgroups)
 		}
-		for _, knob := range slices.Sorted(maps.Keys(line.Restore)) {
-			restore, err := restorable(knob, line.Restore[knob])
-			if err != nil {
-				unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: restore of %s: %w", line.Cgroup, knob, err))
-			} else if _, written := c.knobs[knob]; written {
-				c.knobs[knob] = restore
-			}
-		}
-		if len(c.knobs) > 0 {
-			cgroups[line.Cgroup] = c
+		if err != nil {
+			unknown = cmp.Or(unknown, fmt.Errorf("line %d: %w", number, err))
 		}
 	}
 	return cgroups, unknown
+}
+
+// decode makes what a line says known. The error is as decodeJournal's.
+func (line journalLine) decode(cgroups map[string]*journaled) (unknown error) {
+	if !cgroup.Inside(line.Cgroup) {
+		return fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup)
+	}
+	c := &journaled{knobs: make(map[cgroup.Knob]string, len(line.Knobs)), unit: line.Unit, noted: time.Unix(line.Noted, 0), seen: line.Seen}
+	for _, knob := range line.Knobs {
+		if !known(knob) {
+			unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob))
+			continue
+		}
+		c.knobs[knob] = ""
+	}
+	for _, knob := range slices.Sorted(maps.Keys(line.Restore)) {
+		restore, err := restorable(knob, line.Restore[knob])
+		if err != nil {
+			unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: restore of %s: %w", line.Cgroup, knob, err))
+		} else if _, written := c.knobs[knob]; written {
+			c.knobs[knob] = restore
+		}
+	}
+	delete(cgroups, line.Cgroup)
+	if len(c.knobs) > 0 {
+		cgroups[line.Cgroup] = c
+	}
+	return unknown
 }
 
 func known(knob cgroup.Knob) bool {

@@ -60,9 +60,8 @@ func (p *Protector) Settled(dir string) bool {
 func (p *Protector) Start(ctx context.Context, dir string) error {
 	p.mu.Lock()
 	r := p.rows[dir]
-	due := r != nil && (p.late[dir] || !r.files[mems].settled())
+	due := r != nil && (p.takeLate(dir) || !r.files[mems].settled())
 	if due {
-		delete(p.late, dir)
 		r.starting = true
 	}
 	p.mu.Unlock()

@@ -2,6 +2,7 @@ package protect
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -42,11 +43,14 @@ type Protector struct {
 
 	mu         sync.Mutex
 	rows       map[string]*row
-	containers []*row          // those of rows, in the order in which Reconcile looks at them
-	next       int             // of containers, at the next Reconcile
-	delayed    map[string]bool // cgroups with a repair that waits
-	late       map[string]bool // containers with a write that Finish makes
-	migration  uint64          // most bytes of a running container that a write may move
+	containers []*row                 // those of rows, in the order in which Reconcile looks at them
+	next       int                    // of containers, at the next Reconcile
+	unsettled  map[*row]bool          // what Settle has to look at
+	delayed    map[string]bool        // cgroups with a repair that waits
+	late       [lanes]map[string]bool // containers with a write that Finish makes
+	finishing  [lanes]map[string]bool // containers with a write that Run makes now
+	writes     map[*underWay]bool     // slow writes that have not returned
+	migration  uint64                 // most bytes of a running container that a write may move
 	repairs    Repairs
 	overwrites map[Overwrite]uint64
 	lines      map[Overwrite]time.Time // when such an overwrite was last logged
@@ -74,7 +78,8 @@ type row struct {
 	place     int  // of a container among Protector.containers
 	inner     *row // the cgroup that crun makes inside a container's, for the same values
 	isInner   bool
-	unclear   bool // whether there is an inner cgroup could not be read
+	unclear   bool          // whether there is an inner cgroup could not be read
+	turn      chan struct{} // of the slow writes; holds one
 	files     [len(knobs)]file
 	starting  bool      // a container that does not run yet: its bytes are few, and all moved
 	migration Migration // of a container
@@ -102,6 +107,10 @@ type file struct {
 	ours    bool // a value of ours was written, by us or by the runtime, and is not restored
 	series  series
 
+	writes  int    // of a slow file, those that have not returned
+	writing uint64 // what the newest of them writes
+	raising bool   // it is a raise
+
 	overwritten uint64 // times that another writer changed it
 }
 
@@ -120,8 +129,12 @@ func New(o Options) *Protector {
 	p := &Protector{
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
-		rows:      make(map[string]*row), delayed: make(map[string]bool), late: make(map[string]bool), wake: make(chan struct{}, 1),
+		rows:      make(map[string]*row), delayed: make(map[string]bool), wake: make(chan struct{}, 1),
+		unsettled: make(map[*row]bool), writes: make(map[*underWay]bool),
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
+	}
+	for l := range lanes {
+		p.late[l], p.finishing[l] = make(map[string]bool), make(map[string]bool)
 	}
 	if p.log == nil {
 		silent := logrus.New()
@@ -199,7 +212,7 @@ func (p *Protector) has(f *file, index int, value uint64) {
 
 // add enters a row.
 func (p *Protector) add(r *row) {
-	p.rows[r.cgroup] = r
+	p.rows[r.cgroup], r.turn = r, make(chan struct{}, 1)
 	if r.level == cgroup.LevelContainer {
 		r.place = len(p.containers)
 		p.containers = append(p.containers, r)
@@ -213,6 +226,7 @@ func (p *Protector) add(r *row) {
 // drop removes a row.
 func (p *Protector) drop(r *row) {
 	delete(p.rows, r.cgroup)
+	delete(p.unsettled, r)
 	p.endIfGone(r)
 	if r.level == cgroup.LevelContainer {
 		last := p.containers[len(p.containers)-1]
@@ -279,10 +293,10 @@ func (p *Protector) parts(r *row) [2]*row {
 	leaves, err := p.tree.Leaves(r.cgroup)
 	r.unclear = err != nil // looked for again as long as something is to be written
 	if len(leaves) > 1 {
-		r.inner = &row{cgroup: leaves[1], level: r.level, isInner: true, files: r.files}
+		r.inner = &row{cgroup: leaves[1], level: r.level, isInner: true, files: r.files, turn: r.turn}
 		for i := range r.inner.files {
 			f := &r.inner.files[i]
-			f.known, f.series, f.overwritten = false, series{}, 0
+			f.known, f.series, f.overwritten, f.writes = false, series{}, 0, 0
 		}
 	}
 	return [2]*row{r, r.inner}
@@ -351,12 +365,14 @@ func (p *Protector) Flush(ctx context.Context) error {
 	return p.systemd.flush(ctx)
 }
 
-// Close flushes within ctx. On return systemd receives nothing more from this Protector.
+// Close flushes within ctx, and waits as long for the writes that have begun; Run has ended. On return systemd receives nothing more
+// from this Protector.
 func (p *Protector) Close(ctx context.Context) error {
-	if p.systemd == nil {
-		return nil
+	var err error
+	if p.systemd != nil {
+		err = p.systemd.close(ctx)
 	}
-	return p.systemd.close(ctx)
+	return errors.Join(err, p.awaitWrites(ctx))
 }
 
 // unconfirmed reports whether systemd may still write an older value into the files of a cgroup.

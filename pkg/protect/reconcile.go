@@ -32,12 +32,40 @@ func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 			rows = append(rows, r)
 		}
 	}
-	return p.reconcile(ctx, rows, false)
+	return p.reconcile(ctx, rows, patrol)
+}
+
+// A pass says which files of cgroups a look at them compares, and what it leaves.
+type pass struct {
+	atOnce    bool // without the delays of a series
+	onlyHigh  bool // memory.high, and no other file
+	onlyRaise bool // no slow file but a memory.high that goes up: the others are left to Finish
+}
+
+var (
+	patrol     = pass{}
+	onlyRaises = pass{atOnce: true, onlyHigh: true, onlyRaise: true}
+	onlyHigh   = pass{atOnce: true, onlyHigh: true}
+	everything = pass{atOnce: true}
+)
+
+// leaves reports whether a change is left to Finish.
+func (w pass) leaves(c change) bool {
+	return slow(c.row, c.index) && (!w.atOnce || w.onlyRaise && !c.raises())
 }
 
 // Check reads what these cgroups hold, compares with what is desired and repairs at once, whatever other writers did before and
 // however long it takes. A cgroup that is not in the table, or not there, is no error.
 func (p *Protector) Check(ctx context.Context, dirs ...string) error {
+	return p.inspect(ctx, everything, dirs...)
+}
+
+// CheckHigh is Check for a container's memory.high alone. One that is raised waits for no other write, and for no disk.
+func (p *Protector) CheckHigh(ctx context.Context, dir string) error {
+	return p.inspect(ctx, onlyHigh, dir)
+}
+
+func (p *Protector) inspect(ctx context.Context, w pass, dirs ...string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	rows := make([]*row, 0, len(dirs))
@@ -46,7 +74,7 @@ func (p *Protector) Check(ctx context.Context, dirs ...string) error {
 			rows = append(rows, r)
 		}
 	}
-	_, err := p.reconcile(ctx, rows, true)
+	_, err := p.reconcile(ctx, rows, w)
 	return err
 }
 
@@ -66,32 +94,38 @@ func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, 
 			delete(p.delayed, dir)
 		}
 	}
-	return p.reconcile(ctx, rows, false)
+	return p.reconcile(ctx, rows, patrol)
 }
 
 // reconcile compares rows and repairs what is due, or everything at once.
-func (p *Protector) reconcile(ctx context.Context, rows []*row, atOnce bool) (next time.Duration, err error) {
+func (p *Protector) reconcile(ctx context.Context, rows []*row, w pass) (next time.Duration, err error) {
 	var changes []change
 	var failed failures
 	now := p.now()
 	for _, r := range rows {
-		delete(p.delayed, r.cgroup)
-		if r.byRuntime && !atOnce || !r.wants() {
+		if !w.onlyHigh {
+			delete(p.delayed, r.cgroup)
+		}
+		if r.byRuntime && !w.atOnce || !r.wants() {
 			continue
 		}
-		r.byRuntime = false
+		r.byRuntime = r.byRuntime && w.onlyHigh
 		for _, part := range p.parts(r) {
 			if part == nil {
 				continue
 			}
 			for i := range part.files {
+				if w.onlyHigh && i != high {
+					continue
+				}
 				wait, due, err := p.check(part, i, now)
 				failed.add(part, err)
+				c := change{row: part, index: i, onlyRaise: w.onlyRaise}
 				switch {
-				case due && !atOnce && slow(part, i):
-					p.postpone(r)
-				case due, atOnce && wait > 0:
-					changes = append(changes, change{row: part, index: i})
+				case due && w.leaves(c):
+					p.postpone(c)
+				case due, w.atOnce && wait > 0:
+					changes = append(changes, c)
 				case wait > 0:
 					p.delayed[r.cgroup] = true
 					if next == 0 || wait < next {
@@ -104,7 +138,7 @@ func (p *Protector) reconcile(ctx context.Context, rows []*row, atOnce bool) (ne
 	p.write(ctx, changes, &failed)
 	p.countContainers(rows, failed.inside)
 	errs := failed.above
-	if atOnce {
+	if w.atOnce {
 		errs = append(errs, failed.inside...)
 	}
 	for _, c := range changes {
@@ -171,7 +205,8 @@ func (p *Protector) check(r *row, index int, now time.Time) (wait time.Duration,
 	return 0, true, nil
 }
 
-// Run reconciles every period and whenever the watcher reports a write, until ctx ends.
+// Run reconciles every period and whenever the watcher reports a write, until ctx ends. It leaves writes that have not returned by then
+// alone.
 func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	var changes <-chan cgroup.Change
 	if p.watcher != nil {
@@ -179,7 +214,7 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	}
 	var finishing sync.WaitGroup
 	defer finishing.Wait()
-	finishing.Go(func() { p.finishAlways(ctx) })
+	finishing.Go(func() { p.finishAlways(ctx, &finishing) })
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	delayed := time.NewTimer(time.Hour) // for repairs that wait
@@ -205,18 +240,6 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 			delayed.Reset(next)
 		}
 		p.complain(err)
-	}
-}
-
-// finishAlways makes the late writes as they come, until ctx ends.
-func (p *Protector) finishAlways(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-p.wake:
-			_ = p.FinishAll(ctx) // its errors have been logged
-		}
 	}
 }
 
