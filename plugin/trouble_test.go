@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -273,6 +274,29 @@ func TestRollbackTakesEverythingBack(t *testing.T) {
 	code, out, errOut = run(t, "", flags...)
 	if code != exitOK || out != "nothing to restore\n" {
 		t.Errorf("a second time: exit %d\n%s%s", code, out, errOut)
+	}
+}
+
+// However soon after a container's creation the plugin is killed, rollback knows what was written for it.
+func TestRollbackAfterAKill(t *testing.T) {
+	h := newHost(t, cri.Options{}, testConfig)
+	for i := range 3 {
+		plugin := h.start()
+		first, web := guaranteed(fmt.Sprint("first", i), 2*gi), burstable(fmt.Sprint("web", i), 2*gi, 968)
+		h.deploy(first, web)
+		plugin.kill()
+		code, out, errOut := run(t, "", "rollback", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups")
+		if code != exitOK || !strings.Contains(out, "restored kubepods/memory.min") {
+			t.Errorf("exit %d\n%s%s", code, out, errOut)
+		}
+		for _, cgroup := range []string{"kubepods", "kubepods/burstable", first.cgroup(), web.cgroup(),
+			first.cgroup() + "/" + first.id(), web.cgroup() + "/" + web.id()} {
+			for file, want := range map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"} {
+				if got := h.knob(cgroup, file); got != want {
+					t.Errorf("%s/%s is %s, want %s", cgroup, file, got, want)
+				}
+			}
+		}
 	}
 }
 

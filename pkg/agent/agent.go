@@ -79,8 +79,9 @@ type Agent struct {
 	now       func() time.Time
 	sysfs     string // empty has none
 	tree      *cgroup.Tree
-	journal   *protect.Journal // nil where the state folder cannot be used
+	journal   *protect.Journal // nil where it cannot be read
 	protector *protect.Protector
+	unusable  map[string]string // why there is no journal or no writer, by the name of the file
 	store     *checkpoint.Store
 	writer    *checkpoint.Writer // nil where the state folder cannot be used
 	requests  *podinfo.Resolver
@@ -103,14 +104,13 @@ type Agent struct {
 	ledger  *ledger.Ledger
 	machine machine.Machine // as read last
 	outbox
-	picture             *picture                            // of the ledger's generation; nil when there is none yet
-	epoch               uint64                              // of the last session
-	session             *Session                            // nil when no runtime is connected
-	reread              func(context.Context, ledger.Claim) // nil without claims
-	storeError          string                              // why there is no checkpoint
-	lastCheckpointError string                              // in the log
-	protectFails        bool                                // in the log
-	next                int                                 // the pod whose containers are looked at next
+	picture      *picture                            // of the ledger's generation; nil when there is none yet
+	epoch        uint64                              // of the last session
+	session      *Session                            // nil when no runtime is connected
+	reread       func(context.Context, ledger.Claim) // nil without claims
+	failing      map[string]string                   // files of the state folder, in the log
+	protectFails bool                                // in the log
+	next         int                                 // the pod whose containers are looked at next
 }
 
 // New returns an agent that has the state folder for itself and has read its checkpoint. The error is checkpoint.ErrInUse while another
@@ -141,6 +141,7 @@ func New(opts Options) (*Agent, error) {
 		wake:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
 		ancestors:   newAncestors(),
+		unusable:    map[string]string{},
 	}
 	if err := a.lockStateDir(opts.StateDir); err != nil {
 		return nil, err
@@ -196,7 +197,7 @@ func (a *Agent) lockStateDir(dir string) error {
 	log := a.log.WithField("stateDir", dir)
 	store, err := checkpoint.Open(dir)
 	if err != nil {
-		a.storeError = err.Error()
+		a.unusable[checkpoint.FileName] = err.Error()
 		log.WithError(err).Error("the checkpoint cannot be used: allocations are kept in memory only")
 		return nil
 	}
@@ -216,6 +217,7 @@ func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
 	log := a.log.WithField("stateDir", dir)
 	var err error
 	if a.journal, err = a.openJournal(dir); err != nil {
+		a.unusable[protect.JournalFile] = err.Error()
 		log.WithError(err).Error("the journal of written cgroup files cannot be used: rollback will not know them")
 	}
 	a.raises = durable.NewWriter(durable.Options{Path: raisesPath(dir)})

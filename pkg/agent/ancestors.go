@@ -2,8 +2,10 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"slices"
+	"sync"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
@@ -11,7 +13,8 @@ import (
 // ancestors orders the writes to the cgroups above the containers: one at a time, and always the newest values, so that
 // decisions that came together share a write and a late one never undoes a newer.
 type ancestors struct {
-	turn chan struct{} // holds one token; its holder writes
+	order sync.Mutex    // its holder has the newest values desired; nothing under it waits
+	turn  chan struct{} // holds one token; its holder writes
 }
 
 func newAncestors() ancestors {
@@ -28,21 +31,30 @@ func (a *Agent) protect(ctx context.Context) {
 		return
 	}
 	defer func() { a.ancestors.turn <- struct{}{} }()
-	targets, ended, all := a.takeFiles()
-	var err error
-	switch {
-	case all:
-		err = a.protector.Apply(ctx, targets)
-	case len(targets) > 0 || len(ended) > 0:
-		err = a.protector.Update(ctx, targets, ended)
-	default:
-		return
+	if err := a.desire(); !a.dryRun() {
+		a.protectFailed(errors.Join(err, a.protector.Settle(ctx)))
 	}
-	a.protectFailed(err)
+}
+
+// desire makes the newest values desired, and writes nothing.
+func (a *Agent) desire() error {
+	a.ancestors.order.Lock()
+	defer a.ancestors.order.Unlock()
+	targets, ended, all := a.takeFiles()
+	if all {
+		return a.protector.DesireAll(targets)
+	}
+	return a.protector.Desire(targets, ended)
+}
+
+func (a *Agent) dryRun() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Config().Config.DryRun
 }
 
 // take waits until nobody else writes; false past the deadline.
-func (o ancestors) take(ctx context.Context) bool {
+func (o *ancestors) take(ctx context.Context) bool {
 	if ctx.Err() != nil { // the select would choose either
 		return false
 	}

@@ -40,6 +40,7 @@ func (a *Agent) bringDue(ctx context.Context) {
 	if len(effects.Updates) == 0 {
 		return
 	}
+	a.saveJournal(ctx)
 	updates := a.withholdAll(effects.Updates)
 	sent := make(chan struct{})
 	go func() {

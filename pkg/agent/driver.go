@@ -145,6 +145,14 @@ func (a *Agent) note(effects ledger.Effects) {
 	}
 }
 
+// saveJournal waits until the journal's file has what was noted, before the runtime gets an answer with it. A file that cannot be written
+// stops no container.
+func (a *Agent) saveJournal(ctx context.Context) {
+	if a.journal != nil && a.journal.Wait(ctx) != nil {
+		a.logStorage()
+	}
+}
+
 // slowDisk is how long a decision may be on its way to the disk before the checkpoint counts as failing.
 const slowDisk = 10 * time.Second
 
@@ -164,41 +172,18 @@ func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
 	}
 	defer cancel()
 	err := ticket.Wait(waiting)
-	switch {
-	case err == nil:
-		a.checkpointFailed("")
-	case ctx.Err() != nil:
+	if err != nil && waiting.Err() != nil {
 		a.counters.late.Add(1)
-		return fmt.Errorf("the state file was not written in time (a slow disk?), the decision is kept for the next try: %w", err)
-	case waiting.Err() != nil:
-		a.counters.late.Add(1)
-		a.checkpointFailed("it has not been written for more than " + slowDisk.String())
-	default:
-		a.checkpointFailed(err.Error())
 	}
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("the state file was not written in time (a slow disk?), the decision is kept for the next try: %w", err)
+	}
+	a.logStorage()
 	return nil
 }
 
 // hangs reports whether the state file has been on its way to the disk for too long.
-func (a *Agent) hangs() bool {
-	stats := a.writer.Stats()
-	return stats.Pending && a.now().Sub(stats.PendingSince) > slowDisk
-}
-
-// checkpointFailed logs an error of the checkpoint once, and its end; "" is none.
-func (a *Agent) checkpointFailed(text string) {
-	a.mu.Lock()
-	changed := text != a.lastCheckpointError
-	a.lastCheckpointError = text
-	a.mu.Unlock()
-	switch {
-	case !changed:
-	case text == "":
-		a.log.Info("the state file can be written again")
-	default:
-		a.log.WithField("error", text).Error("the state file cannot be written: containers start, but allocations are kept in memory only")
-	}
-}
+func (a *Agent) hangs() bool { return a.hanging(a.writer.Stats()) }
 
 // logDecision logs what was decided for a container, one line.
 func (a *Agent) logDecision(event string, effects ledger.Effects, err error, took time.Duration) {

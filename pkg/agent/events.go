@@ -196,6 +196,7 @@ func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket chec
 	}
 	a.note(effects)
 	a.protect(ctx)
+	a.saveJournal(ctx)
 	return ctx.Err() // past the deadline the runtime goes on without our answer
 }
 
@@ -295,6 +296,7 @@ func (s *Session) Synchronize(ctx context.Context, pods []ledger.Pod, containers
 	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
 	a.note(effects)
 	a.protect(ctx)
+	a.saveJournal(ctx)
 	if !effects.DryRun {
 		a.protector.Unclaim(ctx)
 	}

@@ -22,8 +22,8 @@ func (a *Agent) HighChanged() <-chan struct{} { return a.highChanged }
 // SetHigh makes the memory.high of a running container stand at so many bytes, as the ledger's Raise does. It is kept
 // through a restart of the plugin.
 //
-// The file is written at once: a container that stands still must not wait for the runtime. The runtime writes its own
-// value again at its next update of the container, and UpdateContainer then answers with this one.
+// The file is written at once: a container that stands still must not wait for the runtime, for a disk or for another container. The
+// runtime writes its own value again at its next update of the container, and UpdateContainer then answers with this one.
 func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	effects := a.step(ledger.Raise{ID: id, Bytes: bytes})
 	defer a.logNotes(effects.Notes)
@@ -31,23 +31,26 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 		return effects.Err
 	}
 	a.note(effects)
-	a.protect(ctx)
+	defer a.poke() // the levels above are left to Run
+	if err := a.desire(); err != nil {
+		return err
+	}
 	if err := a.written(ctx, id); err != nil {
 		return err
 	}
-	if err := a.keepRaises(ctx); err != nil {
-		a.log.WithError(err).Warn("a raised memory.high will be lost when the plugin restarts")
+	if a.raises.Await(ctx, a.raises.Submit(a.encodeRaises)) != nil {
+		a.logStorage()
 	}
 	return nil
 }
 
-// written has a container's files written, and reports an error where they do not hold what is desired.
+// written has a container's memory.high written, and reports an error where it does not hold what is desired.
 func (a *Agent) written(ctx context.Context, id string) error {
 	at, lives := a.place(id)
 	if !lives {
 		return fmt.Errorf("container %s has ended", id)
 	}
-	if err := a.protector.Check(ctx, at.Cgroup); err != nil {
+	if err := a.protector.CheckHigh(ctx, at.Cgroup); err != nil {
 		return fmt.Errorf("cgroup %s: %w", at.Cgroup, err)
 	}
 	if there, err := a.tree.Exists(at.Cgroup); err == nil && !there {

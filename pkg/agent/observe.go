@@ -20,6 +20,7 @@ const podsPerLook = 50
 // reconcile is the periodic look at what no event reports: pods that ended unseen, containers whose files were written by
 // others or hold something else than the last update asked for, cgroups that could not be written before.
 func (a *Agent) reconcile(ctx context.Context) {
+	a.logStorage()
 	a.mu.Lock()
 	pods, containers, next := a.ledger.Places(a.next, podsPerLook)
 	a.next = next

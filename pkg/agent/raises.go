@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -31,11 +30,6 @@ func loadRaises(path string, log logrus.FieldLogger) map[string]uint64 {
 }
 
 func raisesPath(dir string) string { return filepath.Join(dir, raisesFile) }
-
-// keepRaises waits until the file has the present raises. The lock is not held: a slow disk must not hold a create.
-func (a *Agent) keepRaises(ctx context.Context) error {
-	return a.raises.Submit(a.encodeRaises).Wait(ctx)
-}
 
 // encodeRaises has the raises of living containers, and those of the file whose containers have not been seen yet.
 func (a *Agent) encodeRaises([]byte) ([]byte, error) {

@@ -22,6 +22,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	})
 	group.Go(func() { a.sampleCover(ctx) })
+	looking := make(chan struct{}, 1) // holds one while a periodic look is under way
 	var guard protection
 	defer guard.stop()
 	period, dryRun := a.period()
@@ -33,7 +34,15 @@ func (a *Agent) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			a.reconcile(ctx)
+			select {
+			case looking <- struct{}{}:
+				group.Go(func() {
+					a.reconcile(ctx)
+					<-looking
+					a.poke()
+				})
+			default: // the last look still waits, for the disk or for memory that is moved
+			}
 		case <-a.wake:
 		}
 		a.work(ctx)

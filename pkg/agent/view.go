@@ -21,7 +21,7 @@ func (a *Agent) View() *ledger.View {
 	if a.picture == nil || a.picture.Generation != a.ledger.Generation() {
 		a.picture = &picture{View: a.ledger.View()}
 	}
-	shared, storeError := a.picture, a.storeError
+	shared := a.picture
 	a.mu.Unlock()
 	shared.order.Do(func() {
 		slices.SortFunc(shared.Pods, func(x, y *ledger.PodView) int {
@@ -31,29 +31,7 @@ func (a *Agent) View() *ledger.View {
 	// What follows is this caller's own copy.
 	own := shared.View
 	own.Taken, own.Cover = a.now(), a.coverage.last.Load()
-	own.Conditions = append(slices.Clone(shared.Conditions), a.storage(&own, storeError))
+	own.Conditions = append(slices.Clone(shared.Conditions), a.storage(&own))
 	slices.SortFunc(own.Conditions, func(x, y ledger.Condition) int { return cmp.Compare(x.Name, y.Name) })
 	return &own
-}
-
-// storage is the condition of the checkpoint.
-func (a *Agent) storage(view *ledger.View, storeError string) ledger.Condition {
-	condition := ledger.Condition{Name: ledger.ConditionCheckpoint, OK: true}
-	if !view.Config.Static || view.Config.Config.DryRun {
-		return condition
-	}
-	if a.writer == nil {
-		return ledger.Condition{Name: ledger.ConditionCheckpoint, Message: storeError}
-	}
-	stats := a.writer.Stats()
-	switch {
-	case stats.LastError != "":
-		return ledger.Condition{Name: ledger.ConditionCheckpoint, Message: stats.LastError, Since: stats.PendingSince}
-	case stats.Pending && a.now().Sub(stats.PendingSince) > slowDisk:
-		return ledger.Condition{
-			Name: ledger.ConditionCheckpoint, Since: stats.PendingSince,
-			Message: "the state file has not been written for more than " + slowDisk.String(),
-		}
-	}
-	return condition
 }

@@ -35,9 +35,7 @@ func (r *Resolver) load(path string) {
 	}
 	r.kept = kept
 	if path != "" {
-		r.file = durable.NewWriter(durable.Options{
-			Path: path, Interval: saveInterval, Write: func(data []byte) error { return r.write(path, data) },
-		})
+		r.file = durable.NewWriter(durable.Options{Path: path, Interval: saveInterval})
 	}
 }
 
@@ -97,14 +95,12 @@ func (r *Resolver) save() {
 	}
 }
 
-// write writes the file of known pods. Only the file's writer calls it.
-func (r *Resolver) write(path string, data []byte) error {
-	err := durable.WriteFile(path, data, 0o600)
-	if err != nil && !r.failed {
-		r.log.WithError(err).Warn("what is known of the pods cannot be written: after a restart their requests are estimates until a source answers")
+// File are the counters of the file of known pods.
+func (r *Resolver) File() durable.Stats {
+	if r.file == nil {
+		return durable.Stats{}
 	}
-	r.failed = err != nil
-	return err
+	return r.file.Stats()
 }
 
 // finish writes what is pending, unless the disk hangs.

@@ -66,7 +66,6 @@ type Resolver struct {
 	stop    context.CancelFunc
 	wake    chan struct{}   // holds one when dirty is not empty
 	file    *durable.Writer // of known pods; nil keeps none
-	failed  bool            // its last write did; the writer's
 
 	mu     sync.Mutex
 	pods   map[Ref]*known

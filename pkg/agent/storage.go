@@ -1,0 +1,125 @@
+package agent
+
+import (
+	"strings"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+)
+
+// storedFile is a file of the state folder.
+type storedFile struct {
+	name, title string
+	loss        string // what follows where it cannot be written
+	stats       durable.Stats
+	unusable    string // why nothing is written, from the start on; it is in the log
+}
+
+// storedFiles are the files of the state folder, the most important first. A dry run needs none.
+func (a *Agent) storedFiles(static, dryRun bool) (files []storedFile) {
+	if dryRun {
+		return nil
+	}
+	if static {
+		state := storedFile{
+			name: checkpoint.FileName, title: "the state file", loss: "containers start, but allocations are kept in memory only",
+			unusable: a.unusable[checkpoint.FileName],
+		}
+		if a.writer != nil {
+			state.stats = a.writer.Stats()
+		}
+		files = append(files, state)
+	}
+	journal := storedFile{
+		name: protect.JournalFile, title: "the journal of written cgroup files (" + protect.JournalFile + ")", loss: "rollback may leave values behind",
+		unusable: a.unusable[protect.JournalFile],
+	}
+	if a.journal != nil {
+		journal.stats = a.journal.Stats()
+	}
+	return append(files, journal,
+		storedFile{
+			name: raisesFile, title: "the file of raised memory.high values (" + raisesFile + ")",
+			loss: "after a restart containers get their computed ones", stats: a.raises.Stats(),
+		},
+		storedFile{
+			name: claimsFile, title: "the file of prepared resource claims (" + claimsFile + ")",
+			loss: "the kubelet gets an error, and tries again", stats: a.claims.Stats(),
+		},
+		storedFile{
+			name: requestsFile, title: "the file of known pods (" + requestsFile + ")",
+			loss: "after a restart their requests are estimates until a source answers", stats: a.requests.File(),
+		})
+}
+
+// hanging reports whether a file has been on its way to the disk for too long.
+func (a *Agent) hanging(stats durable.Stats) bool {
+	return stats.Pending && a.now().Sub(stats.PendingSince) > slowDisk
+}
+
+// trouble says why a file is not written; "" where it is.
+func (a *Agent) trouble(file storedFile) string {
+	switch {
+	case file.unusable != "":
+		return file.unusable
+	case file.stats.LastError != "":
+		return file.stats.LastError
+	case a.hanging(file.stats):
+		return file.title + " has not been written for more than " + slowDisk.String()
+	}
+	return ""
+}
+
+// logStorage logs that a file cannot be written, once, and that it can be again.
+func (a *Agent) logStorage() {
+	a.mu.Lock()
+	config := a.ledger.Config()
+	failing := map[string]string{}
+	var begun, ended []storedFile
+	for _, file := range a.storedFiles(config.Static, config.Config.DryRun) {
+		if file.unusable != "" {
+			continue
+		}
+		text, failed := a.trouble(file), a.failing[file.name] != ""
+		switch {
+		case text != "" && !failed:
+			begun = append(begun, file)
+		case text == "" && failed:
+			ended = append(ended, file)
+		}
+		if text != "" {
+			failing[file.name] = text
+		}
+	}
+	a.failing = failing
+	a.mu.Unlock()
+	for _, file := range begun {
+		a.log.WithFields(logrus.Fields{"file": file.name, "error": failing[file.name]}).Error(file.title + " cannot be written: " + file.loss)
+	}
+	for _, file := range ended {
+		a.log.WithField("file", file.name).Info(file.title + " can be written again")
+	}
+}
+
+// storage is the condition of the state folder's files.
+func (a *Agent) storage(view *ledger.View) ledger.Condition {
+	condition := ledger.Condition{Name: ledger.ConditionCheckpoint, OK: true}
+	var all []string
+	for _, file := range a.storedFiles(view.Config.Static, view.Config.Config.DryRun) {
+		text := a.trouble(file)
+		if text == "" {
+			continue
+		}
+		all = append(all, text)
+		if condition.OK || file.stats.PendingSince.Before(condition.Since) {
+			condition.Since = file.stats.PendingSince
+		}
+		condition.OK = false
+	}
+	condition.Message = strings.Join(all, "; ")
+	return condition
+}

@@ -1,0 +1,276 @@
+package agent
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+)
+
+// rollback does what the command does after the agent was killed: it has what is on the disk.
+func (n *node) rollback() {
+	n.Helper()
+	journal, damage, err := protect.OpenJournal(n.state)
+	if err != nil || damage != nil {
+		n.Fatal(err, damage)
+	}
+	defer journal.Close(context.Background())
+	if _, err := protect.Rollback(context.Background(), journal, n.tree, nil, false); err != nil {
+		n.Fatal(err)
+	}
+}
+
+// Rollback takes back every value that was written, and that the runtime was given, however soon after that the agent was killed.
+func TestRollbackAfterAKillTakesEverythingBack(t *testing.T) {
+	for name, do := range map[string]func(n *node) []Container{
+		"created one after the other": func(n *node) (all []Container) {
+			for _, name := range []string{"a", "b", "c"} {
+				guaranteed, burstable := n.pod("g"+name, memoryqos.Guaranteed), n.pod("b"+name, memoryqos.Burstable)
+				all = append(all, n.launch(guaranteed, ofPod(guaranteed, "app", 2*gi)), n.launch(burstable, ofPod(burstable, "app", gi)))
+			}
+			return all
+		},
+		"resized": func(n *node) []Container {
+			n.reconfigure("memoryReservationPolicy: None\nmemoryThrottlingFactor: null")
+			pod := n.pod("pod", memoryqos.Burstable)
+			c := n.launch(pod, ofPod(pod, "app", gi))
+			n.config = parseConfig(t, "")
+			n.reconfigure("memoryThrottlingFactor: 0.5")
+			if got := n.update(pod, c, Resources{MemoryLimit: limit(int64(2 * gi))}); got != nil {
+				n.write(c.CgroupsPath, *got)
+			}
+			return []Container{c}
+		},
+		"found running": func(n *node) []Container {
+			pod := n.pod("pod", memoryqos.Guaranteed)
+			c := ofPod(pod, "app", 2*gi)
+			c.State = Running
+			n.mkdir(c.CgroupsPath)
+			n.sync([]Pod{pod}, []Container{c})
+			n.work(context.Background())
+			return []Container{c}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "")
+			first := n.pod("first", memoryqos.Guaranteed)
+			all := append(do(n), n.launch(first, ofPod(first, "app", gi)))
+			n.rollback()
+			defaults := map[string]string{"memory.min": "0", "memory.low": "0", "memory.high": "max"}
+			for _, c := range all {
+				for _, dir := range []string{c.CgroupsPath, filepath.Dir(c.CgroupsPath), "/kubepods", "/kubepods/burstable"} {
+					for file, want := range defaults {
+						if got := n.file(dir, file); got != want && got != "" {
+							t.Errorf("after the rollback %s/%s is %s, want %s", dir, file, got, want)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// What the runtime is answered is in the journal's file before it has the answer: it writes the files itself.
+func TestAnAnswerIsInTheJournalBefore(t *testing.T) {
+	n := newNode(t, "")
+	for _, name := range []string{"a", "b", "c"} {
+		pod := n.pod(name, memoryqos.Guaranteed)
+		c := ofPod(pod, "app", gi)
+		if answer := n.create(pod, c); answer.Unified["memory.min"] == "" || answer.CpusetMems == "" {
+			t.Fatalf("the answer is %+v", answer)
+		}
+		data, err := os.ReadFile(filepath.Join(n.state, protect.JournalFile))
+		if err != nil || !strings.Contains(string(data), `{"cgroup":"`+c.CgroupsPath[1:]+`","knobs":["cpuset.mems","memory.min"]`) {
+			t.Errorf("%s was answered, and is not in the journal on disk: %s, %v", c.ID, data, err)
+		}
+	}
+}
+
+// Each file of the state folder that cannot be written is named by the condition, and in one line of the log; and so is the end of that.
+func TestAFileThatCannotBeWrittenIsReported(t *testing.T) {
+	ctx := context.Background()
+	over, cancel := context.WithCancel(ctx)
+	cancel() // of what would wait for the disk
+	launch := func(n *node, name string) Container {
+		pod := n.pod(name, memoryqos.Burstable)
+		return n.launch(pod, ofPod(pod, "app", gi))
+	}
+	for file, change := range map[string]func(n *node, name string){
+		checkpoint.FileName: func(n *node, name string) {
+			pod := n.pod(name, memoryqos.Guaranteed)
+			_, _ = n.CreateContainer(over, pod, ofPod(pod, "app", gi))
+		},
+		protect.JournalFile: func(n *node, name string) { launch(n, name) },
+		raisesFile: func(n *node, name string) {
+			c := launch(n, name)
+			if err := n.SetHigh(ctx, c.ID, 1000*mi); err != nil {
+				n.Fatal(err)
+			}
+		},
+		requestsFile: func(n *node, name string) {
+			pod := n.pod(name, memoryqos.Burstable)
+			n.providers[0].(*podAPI).say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "app", Request: 100 * mi, Limit: gi}))
+			n.launch(pod, ofPod(pod, "app", gi))
+		},
+	} {
+		for how, hang := range map[string]bool{"fails": false, "hangs": true} {
+			if hang && file == checkpoint.FileName {
+				continue // until it counts as hanging, a create waits for it
+			}
+			t.Run(file+" "+how, func(t *testing.T) {
+				n := newNode(t, "memoryThrottlingFactor: 0.5", func(n *node) { n.providers = []podinfo.Provider{&podAPI{}} })
+				n.sync(nil, nil)
+				n.mkdir("kubepods/burstable")
+				way := filepath.Join(n.state, file+".tmp")
+				if err := os.MkdirAll(n.state, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if hang { // until it is read from
+					if err := unix.Mkfifo(way, 0o600); err != nil {
+						t.Fatal(err)
+					}
+				} else if err := os.Mkdir(way, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithCancel(ctx)
+				t.Cleanup(cancel)
+				go func() { _ = n.requests.Run(ctx) }()
+				change(n, "one")
+				condition := func() ledger.Condition {
+					for _, c := range n.View().Conditions {
+						if c.Name == ledger.ConditionCheckpoint {
+							return c
+						}
+					}
+					t.Fatal("no condition")
+					return ledger.Condition{}
+				}
+				eventually(t, "the condition does not hold", func() bool {
+					if hang {
+						n.clock.add(slowDisk)
+					}
+					return !condition().OK
+				})
+				if c := condition(); !strings.Contains(c.Message, file) && file != checkpoint.FileName {
+					t.Errorf("the condition is %q, which does not name %s", c.Message, file)
+				}
+				for range 3 {
+					n.reconcile(ctx)
+				}
+				if lines := n.logged("cannot be written: ", "file="+file); lines != 1 {
+					t.Errorf("%d lines in the log:\n%s", lines, n.log)
+				}
+				if hang {
+					reader, err := os.OpenFile(way, os.O_RDWR, 0) // as a writer, too, so that it finds no end
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer reader.Close()
+					go func() { _, _ = io.Copy(io.Discard, reader) }()
+				} else if err := os.Remove(way); err != nil {
+					t.Fatal(err)
+				}
+				change(n, "two")
+				n.clock.add(-n.clock.ahead)
+				eventually(t, "the condition holds again", func() bool { return condition().OK })
+				for range 3 {
+					n.reconcile(ctx)
+				}
+				if lines := n.logged("can be written again", "file="+file); lines != 1 {
+					t.Errorf("its end is told %d times:\n%s", lines, n.log)
+				}
+			})
+		}
+	}
+}
+
+// logged is how many lines of the log have both texts.
+func (n *node) logged(text, field string) (lines int) {
+	for line := range strings.Lines(n.log.String()) {
+		if strings.Contains(line, text) && strings.Contains(line, field) {
+			lines++
+		}
+	}
+	return lines
+}
+
+// A raise of memory.high waits neither for the state folder's disk nor for another container's file.
+func TestARaiseWaitsForNoDisk(t *testing.T) {
+	n := newNode(t, "memoryThrottlingFactor: 0.5")
+	pod, other := n.pod("pod", memoryqos.Burstable), n.pod("other", memoryqos.Burstable)
+	c, d := n.launch(pod, ofPod(pod, "app", gi)), n.launch(other, ofPod(other, "app", gi))
+	fifos := []string{}
+	for _, file := range []string{checkpoint.FileName, protect.JournalFile, raisesFile} {
+		fifo := filepath.Join(n.state, file+".tmp")
+		fifos = append(fifos, fifo)
+		eventually(t, "no write is under way", func() bool { return unix.Mkfifo(fifo, 0o600) == nil })
+	}
+	defer func() {
+		for _, fifo := range fifos {
+			if reader, err := os.OpenFile(fifo, os.O_RDWR, 0); err == nil {
+				defer reader.Close()
+				go func() { _, _ = io.Copy(io.Discard, reader) }()
+			}
+		}
+		n.stop()
+	}()
+	for i, container := range []Container{c, d, c, d} {
+		high := 700*mi + uint64(i)*mi
+		if err := n.SetHigh(context.Background(), container.ID, high); err != nil {
+			t.Fatal(err)
+		}
+		n.want("memory.high", n.file(container.CgroupsPath, "memory.high"), bytesOf(high))
+	}
+	n.ancestors.turn <- <-n.ancestors.turn // nobody keeps it
+	<-n.ancestors.turn                     // the levels above are being written
+	if err := n.SetHigh(context.Background(), c.ID, 800*mi); err != nil {
+		t.Fatal(err)
+	}
+	n.ancestors.turn <- struct{}{}
+	n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(800*mi))
+}
+
+// One container's write that does not return holds up no other container's, and not the end.
+func TestASlowWriteHoldsNoOtherContainer(t *testing.T) {
+	for name, test := range map[string]struct{ before, after string }{
+		"raised":  {"0.5", "0.9"},
+		"lowered": {"0.9", "0.5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			gate, begun := make(chan struct{}), make(chan struct{}, 100)
+			const rest = "\nreconcilePeriod: 1s\nstallGuard: {enabled: false}"
+			n := newNode(t, "memoryThrottlingFactor: "+test.before+rest, func(n *node) {
+				n.onWrite = func(w cgroup.Write) {
+					if strings.Contains(w.Cgroup, "poda-uid/") && w.Knob == cgroup.MemoryHigh {
+						begun <- struct{}{}
+						<-gate
+					}
+				}
+			})
+			defer close(gate)
+			n.sync(nil, nil)
+			a, b := n.pod("a", memoryqos.Burstable), n.pod("b", memoryqos.Burstable)
+			n.launch(a, ofPod(a, "app", gi))
+			c := n.launch(b, ofPod(b, "app", gi))
+			before := n.file(c.CgroupsPath, "memory.high")
+			stop := n.background()
+			if err := n.Reconfigure(context.Background(), parseConfig(t, "memoryThrottlingFactor: "+test.after+rest)); err != nil {
+				t.Fatal(err)
+			}
+			<-begun
+			eventually(t, "the other's memory.high is written", func() bool { return n.file(c.CgroupsPath, "memory.high") != before })
+			stop()
+		})
+	}
+}
