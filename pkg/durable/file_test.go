@@ -202,3 +202,26 @@ func TestADamagedFileThatVanishesIsDamagedAllTheSame(t *testing.T) {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}
 }
+
+func TestAppendFile(t *testing.T) {
+	for name, test := range map[string]struct {
+		prepare       func(path string) error
+		want, content string
+	}{
+		"there":   {func(path string) error { return os.WriteFile(path, []byte("old\n"), 0o600) }, "", "old\nnew\n"},
+		"missing": {func(string) error { return nil }, "open PATH: no such file or directory", ""},
+		"a link":  {func(path string) error { return os.Symlink("/dev/null", path) }, "open PATH: too many levels of symbolic links", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "file")
+			must(t, test.prepare(path))
+			got := ""
+			if err := AppendFile(path, []byte("new\n")); err != nil {
+				got = strings.ReplaceAll(err.Error(), path, "PATH")
+			}
+			if content, _ := os.ReadFile(path); got != test.want || string(content) != test.content {
+				t.Errorf("got %q, and the file has %q", got, content)
+			}
+		})
+	}
+}

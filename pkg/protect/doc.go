@@ -12,7 +12,7 @@
 //     levels above are written at once. Nothing of the container's is, until a target says that the runtime should have
 //     written: then its files are compared. Where a container shrinks, the sums above are to count its larger value until
 //     then;
-//   - Check for a container whose files must hold what is desired when it returns, such as a raised memory.high;
+//   - Check for a container whose files must hold what is desired when it returns, and CheckHigh for a raised memory.high;
 //   - Start for a container that is about to run. The cpuset.mems of one that runs is written only where that moves no more
 //     memory than BoundMigration allows, and Withholds says the same of what the runtime is asked to write;
 //   - Run reconciles every period and at each write of another writer, and finishes what was left. It needs no help.
