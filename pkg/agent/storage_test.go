@@ -100,8 +100,6 @@ func TestAnAnswerIsInTheJournalBefore(t *testing.T) {
 // Each file of the state folder that cannot be written is named by the condition, and in one line of the log; and so is the end of that.
 func TestAFileThatCannotBeWrittenIsReported(t *testing.T) {
 	ctx := context.Background()
-	over, cancel := context.WithCancel(ctx)
-	cancel() // of what would wait for the disk
 	launch := func(n *node, name string) Container {
 		pod := n.pod(name, memoryqos.Burstable)
 		return n.launch(pod, ofPod(pod, "app", gi))
@@ -109,7 +107,7 @@ func TestAFileThatCannotBeWrittenIsReported(t *testing.T) {
 	for file, change := range map[string]func(n *node, name string){
 		checkpoint.FileName: func(n *node, name string) {
 			pod := n.pod(name, memoryqos.Guaranteed)
-			_, _ = n.CreateContainer(over, pod, ofPod(pod, "app", gi))
+			_, _ = n.CreateContainer(ctx, pod, ofPod(pod, "app", gi))
 		},
 		protect.JournalFile: func(n *node, name string) { launch(n, name) },
 		raisesFile: func(n *node, name string) {

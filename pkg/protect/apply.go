@@ -404,7 +404,7 @@ func (p *Protector) saveJournal(ctx context.Context, changes []change) []change 
 	p.mu.Unlock()
 	_ = p.journal.Wait(ctx)
 	p.mu.Lock()
-	return slices.DeleteFunc(changes, func(c change) bool {
+	return slices.DeleteFunc(slices.Clone(changes), func(c change) bool {
 		r := p.rows[c.container()]
 		return r == nil || r.byRuntime && c.index < high || r != c.row && r.inner != c.row
 	})

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 func openJournal(t testing.TB, dir string) *Journal {
@@ -423,4 +425,45 @@ func TestJournalOfAKilledProcess(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A container that ends while its change waits for the journal's file is not written, and another one is.
+func TestAContainerThatEndsWhileTheJournalIsWritten(t *testing.T) {
+	dir, ends, lives := t.TempDir(), podB+"/ends", podB+"/lives"
+	if err := unix.Mkfifo(filepath.Join(dir, JournalFile+".tmp"), 0o600); err != nil { // whose opening waits for a reader
+		t.Fatal(err)
+	}
+	tree := makeTree(t, map[string]string{ends + "/memory.min": "0", lives + "/memory.min": "0"}, cgroup.Plain())
+	j := openJournal(t, dir)
+	p := New(Options{Tree: tree, Journal: j})
+	var targets []Target
+	for _, c := range []string{ends, lives} {
+		targets = append(targets, Target{Cgroup: c, Level: cgroup.LevelContainer, Values: memoryqos.Values{Min: new(uint64(4096))}})
+	}
+	if err := p.Desire(targets, nil); err != nil {
+		t.Fatal(err)
+	}
+	checked := make(chan error)
+	go func() { checked <- p.Check(t.Context(), ends, lives) }()
+	for len(j.Entries()) < 2 {
+		runtime.Gosched()
+	}
+	if err := os.RemoveAll(filepath.Join(tree.Root(), ends)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Desire(nil, []string{ends}); err != nil { // once Check waits without the lock
+		t.Fatal(err)
+	}
+	if err := <-checked; err != nil {
+		t.Error(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(tree.Root(), lives, "memory.min")); err != nil || strings.TrimSpace(string(got)) != "4096" {
+		t.Errorf("memory.min of the one that lives is %q, %v", got, err)
+	}
+	reader, err := os.OpenFile(filepath.Join(dir, JournalFile+".tmp"), os.O_RDWR, 0) // so that the writer can end
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	go func() { _, _ = io.Copy(io.Discard, reader) }()
 }
