@@ -37,7 +37,7 @@ func newConfigCheckCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Check a configuration file against this machine or another one",
 		Long: `Reads the file as the daemon would and applies it to a machine. Everything in it that keeps "run" from starting is named
-with file, line and key, one line each; what is only doubtful is a warning. Nothing is changed.`,
+with file, line and key, one line each; what is only doubtful is a warning.`,
 		Example: `  nri-memory-manager config check /etc/nri-memory-manager/config.yaml
   nri-memory-manager config check config.yaml --machine two-nodes.yaml`,
 		Args: cobra.ExactArgs(1),
@@ -63,7 +63,7 @@ func newConfigShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "show [FILE]",
 		Short: "Print the effective configuration: the file, what it takes over from the kubelet, and the defaults",
-		Long:  `Prints every key with the value that holds. Nothing of this machine is looked at; that is "config check".`,
+		Long:  `Prints every key with the value that holds, without a look at this machine; that is "config check".`,
 		Example: `  nri-memory-manager config show
   nri-memory-manager config show /etc/nri-memory-manager/config.yaml`,
 		Args: cobra.MaximumNArgs(1),
