@@ -243,10 +243,14 @@ func TestVerifyOfARunningPlugin(t *testing.T) {
 		return h.ask(code, append([]string{"verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"),
 			"--kubelet-config", h.path("kubelet.yaml")}, args...)...)
 	}
+	before := h.written()
 	wantAll(t, audit(0), "2 running containers looked at: nothing is wrong, 2 notes", "[estimate]",
 		"NOTE     kubelet: ", "kubelet.sock: no such file or directory", "now from oomscore", "feature gate PodsAPI", "[request-source]")
 
 	wantAll(t, audit(0, "default/database"), "1 running container looked at: nothing is wrong, 1 note", "[request-source]")
+	if diff := cmp.Diff(before, h.written()); diff != "" {
+		t.Errorf("verify has changed cgroup files: %s", diff)
+	}
 	wantAll(t, audit(2, "default/other"), `nri-memory-manager: no pod "default/other" on this node`)
 
 	h.write("kubelet.yaml", "memoryManagerPolicy: Static\n")

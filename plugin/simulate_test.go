@@ -274,7 +274,8 @@ func TestSimulateShowsHugePages(t *testing.T) {
 
 // What --keep names is written only where nothing is: nothing else is touched.
 func TestSimulateKeepsOnlyInANewOrEmptyFolder(t *testing.T) {
-	dir := t.TempDir()
+	dir, temporary := t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", temporary)
 	simulate := func() (int, string) {
 		code, _, errOut := run(t, pod("{}"), "simulate", "--machine", taskPageMachine, "--keep", dir, "-")
 		return code, errOut
@@ -289,6 +290,12 @@ func TestSimulateKeepsOnlyInANewOrEmptyFolder(t *testing.T) {
 	must(t, os.Remove(filepath.Join(dir, "notes.txt")))
 	if code, errOut := simulate(); code != exitOK {
 		t.Errorf("exit %d: %s", code, errOut)
+	}
+	if code, _, errOut := run(t, pod("{}"), "simulate", "--machine", taskPageMachine, "-"); code != exitOK {
+		t.Errorf("exit %d: %s", code, errOut)
+	}
+	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v, %v", left, err)
 	}
 }
 

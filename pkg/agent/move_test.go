@@ -42,6 +42,10 @@ func TestWhichContainersAreMovedOffTheirGroup(t *testing.T) {
 			c.Resources.CPUs, c.Resources.CPUShares = "7-8", exclusive(2)
 			n.launch(p, c)
 		}, false},
+		"cpuset.mems from the kubelet": {dissolves, func(n *node, p Pod, c Container) {
+			c.Resources.Mems = "0-1"
+			n.launch(p, c)
+		}, false},
 		"a device": {dissolves, func(n *node, p Pod, c Container) {
 			n.Agent.devices = nearAll{}
 			n.launch(p, withGPU(c))

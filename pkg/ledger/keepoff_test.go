@@ -46,6 +46,7 @@ func TestAContainerIsKeptOffNodes(t *testing.T) {
 		"a dry run":                 {yaml: covers + "\ndryRun: true", class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
 		"the annotation none":       {yaml: covers, class: "burstable/", annotation: "none", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
 		"the annotation preferred":  {yaml: covers, class: "burstable/", annotation: "preferred", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
+		"the annotation spread":     {yaml: covers, class: "burstable/", annotation: "spread", events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
 		"nodes by the kubelet":      {yaml: covers, class: "burstable/", resources: Resources{Mems: "0"}, events: []func(*Ledger, Pod, Container) Event{keepOff(0)}},
 		"all nodes":                 {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0, 1)}},
 		"back":                      {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{keepOff(0), keepOff()}, want: "0-1"},

@@ -235,6 +235,9 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 			if got != r.want {
 				t.Errorf("the memory policy is %q, want %q", got, r.want)
 			}
+			if r.class != guaranteed && len(view.Blocks) > 0 {
+				t.Errorf("it is allocated %+v", view.Blocks)
+			}
 			if answered := effects.Answer.MemoryPolicy.String(); answered != policy {
 				t.Errorf("the runtime is answered with %q, shown is %q", answered, policy)
 			}
