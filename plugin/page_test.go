@@ -92,7 +92,7 @@ func TestPageShowsClaimsInChromium(t *testing.T) {
 
 // README.md says that a container that cannot be placed runs unpinned by default, and its pictures show that.
 func TestThePicturesShowTheDefault(t *testing.T) {
-	for manifest, want := range map[string]int{"60-pods": 1, "200-pods": 2} {
+	for manifest, want := range map[string]int{"60-pods": 1, "200-pods": 1} {
 		code, out, errOut := run(t, "", "simulate", "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/page/config.yaml",
 			"../testdata/page/"+manifest+".yaml")
 		if n := strings.Count(out, "no set of NUMA nodes has room"); code != exitOK || n != want {
