@@ -97,7 +97,7 @@ func TestTheKubectlPluginAsksTheDaemons(t *testing.T) {
 	jane.asks(1, "explain", "nobody").has("there is no pod nobody in namespace default")
 	jane.asks(1, "explain", "waiting").has("pod default/waiting is not scheduled to a node yet: no scheduler has looked at it")
 	jane.asks(1, "explain", "elsewhere").has("no daemon runs on node worker-3: there is no pod of DaemonSet " + daemons + "/" + set.Name + "; see its node selector and tolerations\n")
-	jane.asks(1, "explain", "deceived").has("pod "+daemons+"/nri-memory-manager-worker-5 has the labels app.kubernetes.io/name=nri-memory-manager, and is not asked")
+	jane.asks(1, "explain", "deceived").has("pod " + daemons + "/nri-memory-manager-worker-5 has the labels app.kubernetes.io/name=nri-memory-manager, and is not asked")
 	jane.asks(1, "explain", "database", "-c", "other").has(`node worker-1: pod "default/database" has no container "other"`)
 	jane.asks(2, "verify", "--node", "worker-1", "database").has("--node is for all pods of a node")
 
