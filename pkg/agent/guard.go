@@ -22,7 +22,7 @@ func (a *Agent) HighChanged() <-chan struct{} { return a.highChanged }
 // SetHigh makes the memory.high of a running container stand at so many bytes, as the ledger's Raise does. It is kept
 // through a restart of the plugin.
 //
-// The file is written at once: a container that stands still must not wait for the runtime, for a disk or for another container. The
+// The file is written at once: a stalled container must not wait for the runtime, for a disk or for another container. The
 // runtime writes its own value again at its next update of the container, and UpdateContainer then answers with this one.
 func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	effects := a.step(ledger.Raise{ID: id, Bytes: bytes})
@@ -31,7 +31,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 		return effects.Err
 	}
 	a.note(effects)
-	defer a.poke() // the levels above are left to Run
+	defer a.poke() // the cgroups above it are left to Run
 	if err := a.desire(); err != nil {
 		return err
 	}

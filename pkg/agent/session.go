@@ -47,8 +47,8 @@ func (s *Session) header() ledger.Header {
 	return ledger.Header{Epoch: s.epoch, Seq: s.agent.received.Add(1)}
 }
 
-// receive applies an event to the ledger unless the runtime has given it up. Whoever waits for something before it must not decide
-// afterwards: the kubelet may have tried again since.
+// receive applies an event to the ledger unless the runtime has given it up. An event that had to wait for something must not decide
+// after that: the kubelet may have tried again since.
 func (s *Session) receive(ctx context.Context, event ledger.Event) ledger.Effects {
 	s.agent.mu.Lock()
 	defer s.agent.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// turns has one change of a claim under way at a time. Whoever waits for a turn stops waiting with its context: the API server or the
-// disk may hold the one before up for long.
+// turns has one change of a claim under way at a time. A caller that waits for its turn stops waiting when its context ends: the API
+// server or the disk may hold up the turn before for long.
 type turns struct {
 	mu    sync.Mutex
 	taken map[string]chan struct{} // by UID; closed at the end of the turn

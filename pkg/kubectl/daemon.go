@@ -35,7 +35,7 @@ type installation struct {
 }
 
 // among finds the installation among DaemonSets: those whose pods have the labels, and a container of the daemon's name. Several
-// namespaces are refused: whoever may create DaemonSets somewhere could answer for the real one.
+// namespaces are refused: a user who may create DaemonSets somewhere could answer for the real one.
 func (p place) among(sets []appsv1.DaemonSet) (installation, error) {
 	wanted, err := labels.Parse(p.selector)
 	if err != nil {

@@ -23,7 +23,7 @@ type File struct {
 	Knob   cgroup.Knob
 }
 
-// Overwritable are the files that Overwrites can count: those with values of ours. The levels above the pods hold sums.
+// Overwritable are the files that Overwrites can count: those with values of ours. The cgroups above the pods hold sums.
 func Overwritable() (all []Overwrite) {
 	for _, level := range cgroup.Levels {
 		files := knobs[:high]
