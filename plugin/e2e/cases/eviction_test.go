@@ -29,7 +29,8 @@ func TestEvictedPodLeavesNothing(t *testing.T) {
 
 	hog := guaranteed("hog", appetite+32*MiB, appetite)
 	hog.Priority = -10 // the kubelet's statistics of what pods use are a minute old
-	hog.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("touch=", appetite)}
+	// It does not end with 0 within its grace period of 2 seconds: the pod would have succeeded then, evicted or not.
+	hog.Containers[0].Args = []string{"term=1", "wait=/ctl/go", fmt.Sprint("touch=", appetite)}
 	run(t, k, hog)
 	holdsValue(t, kubepods, "memory.min", appetite+164*MiB)
 	node := p.allocated(hog, "app")[0].Nodes

@@ -14,6 +14,7 @@
 //	wait=FILE          until the file exists
 //	say=TEXT           a line
 //	exit=N             end
+//	term=N             end with N at SIGTERM; without it, with 0
 //	sleep              for ever (also when nothing is left to do)
 package main
 
@@ -26,18 +27,21 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
 
 var held [][]byte // what was touched stays mapped
 
+var atTerm atomic.Int32 // the exit status at SIGTERM
+
 func main() {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 	go func() {
 		<-stop
-		os.Exit(0)
+		os.Exit(int(atTerm.Load()))
 	}()
 	for _, step := range os.Args[1:] {
 		name, value, _ := strings.Cut(step, "=")
@@ -104,6 +108,10 @@ func do(name, value string) error {
 		if err == nil {
 			os.Exit(status)
 		}
+		return err
+	case "term":
+		status, err := strconv.ParseInt(value, 10, 8)
+		atTerm.Store(int32(status))
 		return err
 	case "sleep":
 		select {}
