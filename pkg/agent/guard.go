@@ -31,6 +31,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 		return effects.Err
 	}
 	a.note(effects)
+	stored := a.raises.Submit(a.encodeRaises)
 	defer a.poke() // the cgroups above it are left to Run
 	if err := a.desire(); err != nil {
 		return err
@@ -38,7 +39,7 @@ func (a *Agent) SetHigh(ctx context.Context, id string, bytes uint64) error {
 	if err := a.written(ctx, id); err != nil {
 		return err
 	}
-	if a.raises.Await(ctx, a.raises.Submit(a.encodeRaises)) != nil {
+	if a.raises.Await(ctx, stored) != nil {
 		a.logStorage()
 	}
 	return nil

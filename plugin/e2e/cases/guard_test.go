@@ -200,6 +200,13 @@ func TestStallGuardTakesRaisesBack(t *testing.T) {
 	for _, g := range []*growing{shrinks, stays} {
 		g.finish(t, k)
 		g.awaitHigh(t, k, "is raised", raised(g))
+		eventually(t, g.pod.Name+": the raise is stored", func() string { // a raise waits for no disk
+			high := fmt.Sprint(number(t, dirOf(t, k, g.pod, "app"), "memory.high"))
+			if stored := file(p.state, "raised.json"); !strings.Contains(stored, high) {
+				return fmt.Sprintf("memory.high is %s, raised.json has %s", high, stored)
+			}
+			return ""
+		})
 	}
 
 	p.kill()
