@@ -267,6 +267,7 @@ func (s *Session) Synchronize(ctx context.Context, pods []ledger.Pod, containers
 		pods[i] = a.read(pods[i])
 	}
 	found, seen := a.observeAll(pods, containers)
+	found.Populated = a.unlisted(containers)
 	containers = slices.Clone(containers)
 	for i := range containers {
 		containers[i] = a.lookUpDevices(containers[i])

@@ -38,9 +38,7 @@ type behaviour struct {
 
 // What several of them are known to fail with.
 const (
-	allocatedTwice = `the node of the app container is "1", want "0"; allocated is "10240 10240", want "10240 0"`
-	sidecarIdle    = `allocated for both is "6144 0", want "10240 0"`
-	unpinned       = `the nodes of the app container are "", want "0"`
+	unpinned = `the nodes of the app container are "", want "0"`
 )
 
 var behaviours = slices.Concat(refusals, moves, sandboxes, initContainers, shortContainers, listedContainers, otherWriters, podLimits)
@@ -202,7 +200,6 @@ var refusals = []behaviour{
 	{
 		name:  "a resize refused while a claim had the memory",
 		right: "it is accepted once the claim has ended: the kubelet tries it every second",
-		seen:  "the resize is refused",
 		run: func(t testing.TB) {
 			n := newNode(t, oneNode+"dra: {enabled: true, share: 10%}")
 			n.sync(nil, nil)
@@ -217,7 +214,6 @@ var refusals = []behaviour{
 	{
 		name:  "a resize refused after a restart, while a claim had the memory",
 		right: "it is accepted once the claim has ended, however short the plugin has run",
-		seen:  "the resize is refused",
 		run: func(t testing.TB) {
 			n := newNode(t, oneNode+"dra: {enabled: true, share: 10%}")
 			n.sync(nil, nil)
@@ -348,16 +344,15 @@ func oldSandbox(name, id, seen string) behaviour {
 // An init container leaves its memory to the pod's other containers, as soon as its role is known and it has ended.
 var initContainers = []behaviour{
 	reuse("an init container that ends", "", (*begun).end),
-	reuse("an init container that ends before a restart", allocatedTwice, func(r *begun) { r.end(); r.restart() }),
+	reuse("an init container that ends before a restart", "", func(r *begun) { r.end(); r.restart() }),
 	reuse("an init container that ends after a restart", "", func(r *begun) { r.restart(r.first); r.end() }),
-	reuse("an init container that ends before a claim", allocatedTwice, func(r *begun) { r.end(); r.claim() }),
-	reuse("an init container that ends after a claim", allocatedTwice, func(r *begun) { r.claim(); r.end() }),
-	reuse("an init container that ends before a reload", allocatedTwice, func(r *begun) { r.end(); r.reload() }),
-	reuse("an init container that ends after a reload", allocatedTwice, func(r *begun) { r.reload(); r.end() }),
+	reuse("an init container that ends before a claim", "", func(r *begun) { r.end(); r.claim() }),
+	reuse("an init container that ends after a claim", "", func(r *begun) { r.claim(); r.end() }),
+	reuse("an init container that ends before a reload", "", func(r *begun) { r.end(); r.reload() }),
+	reuse("an init container that ends after a reload", "", func(r *begun) { r.reload(); r.end() }),
 	{
 		name:  "an init container whose role is learnt after its app container was created",
 		right: "what it has beyond the app container is free then: nothing of the pod needs it",
-		seen:  `allocated is "11264 10240", want "1024 10240"; the next pod is refused`,
 		run: func(t testing.TB) {
 			api := &podAPI{}
 			n := newNode(t, oneNode, func(n *node) { n.providers = []podinfo.Provider{api} })
@@ -379,8 +374,8 @@ var initContainers = []behaviour{
 	},
 	besideSidecar("an init container beside a sidecar", "", func(*begun) {}),
 	besideSidecar("an init container beside a sidecar that was there before a restart", "", func(r *begun) { r.restart(r.first) }),
-	besideSidecar("an init container beside a sidecar that was there before a claim", sidecarIdle, (*begun).claim),
-	besideSidecar("an init container beside a sidecar that was there before a reload", sidecarIdle, (*begun).reload),
+	besideSidecar("an init container beside a sidecar that was there before a claim", "", (*begun).claim),
+	besideSidecar("an init container beside a sidecar that was there before a reload", "", (*begun).reload),
 }
 
 func of(name string, kind memoryqos.Kind, bytes uint64) podinfo.Container {
@@ -452,11 +447,11 @@ func besideSidecar(name, seen string, between func(*begun)) behaviour {
 // A container was resized while the plugin was away, and the node of its memory has no room for all of it.
 var shortContainers = []behaviour{
 	whileShort("a change of the CPUs of a container that is short of memory",
-		"it asks for no memory, and is not refused", "the update is refused", Resources{CPUs: "0-3"}),
+		"it asks for no memory, and is not refused", "", Resources{CPUs: "0-3"}),
 	whileShort("a lower limit for a container that is short of memory",
-		"it asks for less, and is not refused", "the update is refused", to(11*gi)),
+		"it asks for less, and is not refused", "", to(11*gi)),
 	whileShort("the limit that a container has that is short of memory",
-		"it asks for nothing more, and is not refused", "the update is refused", to(12*gi)),
+		"it asks for nothing more, and is not refused", "", to(12*gi)),
 }
 
 func whileShort(name, right, seen string, update Resources) behaviour {
@@ -480,12 +475,10 @@ func whileShort(name, right, seen string, update Resources) behaviour {
 // A container lives as long as it has processes, whatever the runtime's list says of it.
 var listedContainers = []behaviour{
 	listed("a container that the runtime lists as running", "it is protected", "", Running),
-	listed("a container that the runtime lists in no state that it knows", "it is protected: it has a cgroup with processes",
-		`memory.min is "", want "4294967296"; cpuset.mems is "", want "0"`, Unknown),
+	listed("a container that the runtime lists in no state that it knows", "it is protected: it has a cgroup with processes", "", Unknown),
 	{
 		name:  "a running container that the runtime does not list",
 		right: "it stays protected: it has a cgroup with processes",
-		seen:  `memory.min while it is not listed is "0", want "4294967296"`,
 		run: func(t testing.TB) {
 			n := newNode(t, oneNode)
 			n.sync(nil, nil)
@@ -535,7 +528,6 @@ var otherWriters = []behaviour{
 	{
 		name:  "cpuset.mems of a Burstable container, set by another writer before the plugin came",
 		right: "it is left alone: the plugin has never written it, and allocates nothing for the container",
-		seen:  `cpuset.mems in the update for the runtime is "0-1", want ""; cpuset.mems is "0-1", want "1"`,
 		run: func(t testing.TB) {
 			n := newNode(t, "topologyManagerPolicy: restricted")
 			web := n.pod("web", memoryqos.Burstable)

@@ -24,11 +24,12 @@ type (
 )
 
 const (
-	Unknown = ledger.Unknown
-	Created = ledger.Created
-	Running = ledger.Running
-	Paused  = ledger.Paused
-	Stopped = ledger.Stopped
+	Unknown  = ledger.Unknown
+	Creating = ledger.Creating
+	Created  = ledger.Created
+	Running  = ledger.Running
+	Paused   = ledger.Paused
+	Stopped  = ledger.Stopped
 )
 
 // with lays an adjustment over what a container has, as a runtime does.

@@ -192,6 +192,20 @@ func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) (fo
 	return found, seen
 }
 
+// unlisted are the containers that the ledger knows, a runtime does not list, and that have processes all the same.
+func (a *Agent) unlisted(listed []ledger.Container) map[string]bool {
+	a.mu.Lock()
+	places := a.ledger.Unlisted(listed)
+	a.mu.Unlock()
+	populated := make(map[string]bool, len(places))
+	for _, at := range places {
+		if lives, err := a.tree.Populated(at.Cgroup); err == nil && lives {
+			populated[at.ID] = true
+		}
+	}
+	return populated
+}
+
 // observe looks at a container's cgroup.
 func (a *Agent) observe(found *ledger.Found, seen map[string]protect.Seen, paths map[string]cgroup.PodPath, container *ledger.Container) {
 	path, managed := paths[container.PodID]

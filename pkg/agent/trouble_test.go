@@ -324,7 +324,7 @@ func TestWhyThereIsNoMemoryHigh(t *testing.T) {
 }
 
 func TestStatesHaveNames(t *testing.T) {
-	for state, want := range map[State]string{Unknown: "unknown", Created: "created", Running: "running", Paused: "paused", Stopped: "stopped"} {
+	for state, want := range map[State]string{Unknown: "unknown", Created: "created", Running: "running", Paused: "paused", Stopped: "stopped", Creating: "creating"} {
 		if got := state.String(); got != want {
 			t.Errorf("state %d is %q, want %q", state, got, want)
 		}

@@ -19,6 +19,19 @@ func (t *Tree) Procs(cgroup string) ([]int, error) {
 	return pids, nil
 }
 
+// Populated reports whether there are processes in this cgroup or below it, as cgroup.events says.
+func (t *Tree) Populated(cgroup string) (bool, error) {
+	data, err := t.read(cgroup, "cgroup.events")
+	if err != nil {
+		return false, err
+	}
+	events, err := parseFlat(string(data))
+	if err != nil {
+		return false, t.bad(cgroup, "cgroup.events", err)
+	}
+	return events["populated"] > 0, nil
+}
+
 func parseProcs(text string) ([]int, error) {
 	var pids []int
 	for line := range strings.FieldsSeq(text) {

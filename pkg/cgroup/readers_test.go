@@ -18,8 +18,9 @@ var kernelFiles = map[string]string{
 	"kubepods/pod1/memory.numa_stat":    "anon N0=4096 N1=0\nfile N0=0 N1=8192\ninactive_file N0=0 N1=4096\nslab_unreclaimable N0=2 N1=0\n",
 	"kubepods/pod1/memory.pressure": "some avg10=53.10 avg60=12.00 avg300=1.50 total=123456\n" +
 		"full avg10=50.00 avg60=11.00 avg300=1.25 total=120000\n",
-	"kubepods/pod1/cgroup.procs": "12\n345\n0\n",
-	"kubepods/pod2/":             "",
+	"kubepods/pod1/cgroup.procs":  "12\n345\n0\n",
+	"kubepods/pod1/cgroup.events": "populated 1\nfrozen 0\n",
+	"kubepods/pod2/":              "",
 }
 
 func TestKernelFilesAreRead(t *testing.T) {
@@ -49,6 +50,8 @@ func TestKernelFilesAreRead(t *testing.T) {
 	check("there is pressure", ok, nil, true)
 	pids, err := tree.Procs(cgroup)
 	check("cgroup.procs", pids, err, []int{12, 345, 0})
+	populated, err := tree.Populated(cgroup)
+	check("cgroup.events", populated, err, true)
 }
 
 func TestMissingOptionalFilesAreNoError(t *testing.T) {

@@ -54,7 +54,7 @@ func (l *Ledger) takeOver(p *pod, received Container, found Found) *container {
 		l.compute(c)
 	}
 	c.given, c.givenMems, c.foundMems = values, mems, foundMems
-	c.ours = len(files.Ours) > 0
+	c.ours, c.oursMems = len(files.Ours) > 0, files.Ours[cgroup.CpusetMems]
 	l.keepOffAgain(c, files)
 	return c
 }
@@ -196,7 +196,7 @@ func (l *Ledger) keepAllocation(c *container) bool {
 		c.nodes, c.short, c.byKubelet, c.pinning, c.unplaced = 0, nil, false, reason, nil
 		l.release(c)
 		if !l.respect(c) {
-			c.released = c.released || c.foundMems != ""
+			c.released = c.released || c.foundMems != "" && c.oursMems
 		}
 		return true
 	}

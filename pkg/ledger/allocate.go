@@ -189,28 +189,35 @@ func (l *Ledger) align(c *container) error {
 	if p.info == nil || l.manager.Spreads(l.wanted(c)) { // which has nodes of its own
 		return nil
 	}
-	var whole []memorymanager.Container
-	for _, spec := range p.info.Containers {
-		request := append(memorymanager.Request{}, spec.Hugepages...)
-		if spec.Request > 0 {
-			request = append(request, memorymanager.Amount{Type: memorymanager.Memory, Bytes: spec.Request})
-		}
-		sortRequest(request)
-		one := memorymanager.Container{
-			Pod: key, Name: spec.Name, Kind: spec.Kind, Request: request, Required: c.wishes.NUMA == config.NUMARequired,
-		}
-		if one.Devices = l.step.podDevices[spec.Name]; spec.Name == c.name {
+	whole := p.ofSpec()
+	for i := range whole {
+		one := &whole[i]
+		one.Required = c.wishes.NUMA == config.NUMARequired
+		if one.Devices = l.step.podDevices[one.Name]; one.Name == c.name {
 			one.CPUs, one.Devices = c.cpus, c.devices
 		}
-		whole = append(whole, one)
 	}
 	_, err := l.manager.AdmitPod(key, whole)
 	return err
 }
 
+// ofSpec are the containers of a pod's spec, in its order, with what they ask for.
+func (p *pod) ofSpec() []memorymanager.Container {
+	containers := make([]memorymanager.Container, 0, len(p.info.Containers))
+	for _, spec := range p.info.Containers {
+		request := slices.Clone(spec.Hugepages)
+		if spec.Request > 0 {
+			request = append(request, memorymanager.Amount{Type: memorymanager.Memory, Bytes: spec.Request})
+		}
+		sortRequest(request)
+		containers = append(containers, memorymanager.Container{Pod: p.key(), Name: spec.Name, Kind: spec.Kind, Request: request})
+	}
+	return containers
+}
+
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (l *Ledger) unplaced(c *container, err error) error {
-	refuse := l.resolved.RefusesCreate(c.wishes.NUMA) && c.state == Unknown // what runs is not refused
+	refuse := l.resolved.RefusesCreate(c.wishes.NUMA) && c.state == Creating // what runs is not refused
 	rejection := l.reject(c, reasonOf(err), err, refuse)
 	c.unplaced = &rejection
 	if refuse {

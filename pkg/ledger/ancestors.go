@@ -100,6 +100,7 @@ func (l *Ledger) retarget(out *Effects, p *pod) {
 			continue
 		}
 		target := l.target(c)
+		c.oursMems = c.oursMems || target.Mems != "" && !l.resolved.Config.DryRun
 		if c.ours = c.ours || target.Mems != "" || !same(target.Values, memoryqos.Values{}); !c.ours {
 			continue
 		}
@@ -115,7 +116,7 @@ func (l *Ledger) retarget(out *Effects, p *pod) {
 func (l *Ledger) target(c *container) protect.Target {
 	return protect.Target{
 		Cgroup: c.cgroup, Level: cgroup.LevelContainer, Driver: c.pod.path.Driver, Values: c.effective(), Mems: l.mems(c),
-		ByRuntime: c.state == Unknown || !c.updating.IsZero(),
+		ByRuntime: c.state == Creating || !c.updating.IsZero(),
 	}
 }
 

@@ -10,7 +10,7 @@ func (e Bring) apply(l *Ledger) {
 	}
 	for _, id := range e.IDs {
 		c := l.containers[id]
-		if c == nil || c.state == Unknown { // its answer is on its way: StartContainer has it checked
+		if c == nil || c.state == Creating { // its answer is on its way: StartContainer has it checked
 			continue
 		}
 		update, lacks := l.updateOf(c)

@@ -284,7 +284,7 @@ func (l *Ledger) allocateByClaims(c *container) error {
 		return nil
 	}
 	c.pinning = "not pinned: " + err.Error()
-	if c.state != Unknown { // what runs keeps the nodes that it has
+	if c.state != Creating { // what runs keeps the nodes that it has
 		c.nodes, _ = nodeset.Parse(c.foundMems)
 		return nil
 	}

@@ -64,10 +64,11 @@ func (l *Ledger) answered(c *container, adjustment Adjustment, asked, wanted map
 	}
 	l.journal(c, adjustment, asked, wanted)
 	c.given, c.again = c.effective(), false
-	if c.state != Unknown { // what is given at creation is in the record
+	if c.state != Creating { // what is given at creation is in the record
 		c.unsure = c.unsure.also(adjustment)
 	}
 	if adjustment.CpusetMems != "" {
+		c.oursMems = true
 		c.givenMems, c.foundMems = adjustment.CpusetMems, adjustment.CpusetMems
 	}
 }
@@ -83,7 +84,7 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 	} else {
 		l.end(c)
 	}
-	l.attach(c, received, Unknown)
+	l.attach(c, received, Creating)
 	l.findShared(p)
 	err := l.checkAnnotations(c)
 	if err == nil {
@@ -115,7 +116,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	c.cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
 	c.before, c.updating, c.unsure, c.again = nil, zeroTime, fileSet{}, false
-	c.released, c.ours = false, false
+	c.released, c.ours, c.oursMems = false, false, false
 	c.off, c.offBytes, c.offSince = 0, 0, zeroTime
 	c.memoryPolicy, c.policySource, c.noPolicy = MemoryPolicy{}, "", ""
 	c.raised = l.raises[received.ID]
@@ -138,7 +139,7 @@ func limitOf(limit *int64) uint64 {
 type AbandonContainer struct{ ID string }
 
 func (e AbandonContainer) apply(l *Ledger) {
-	if c := l.containers[e.ID]; c != nil && c.state == Unknown {
+	if c := l.containers[e.ID]; c != nil && c.state == Creating {
 		l.end(c)
 		l.sumUp(c.pod)
 	}

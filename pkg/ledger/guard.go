@@ -27,7 +27,7 @@ func (l *Ledger) High() []HighContainer {
 	}
 	var all []HighContainer
 	for _, c := range l.containers {
-		if c.state == Unknown || c.wanted.High == nil || c.cgroup == "" {
+		if c.state == Creating || c.wanted.High == nil || c.cgroup == "" {
 			continue
 		}
 		all = append(all, HighContainer{

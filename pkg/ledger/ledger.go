@@ -64,7 +64,8 @@ type Ledger struct {
 	generation uint64  // moves with every change that a view shows
 	rejections []Rejection
 	anyShort   bool   // false only when no container is short
-	fitted     uint64 // the manager's generation when short containers were looked at last
+	roomBefore uint64 // room of the managers before this one
+	fitted     uint64 // room when short containers were looked at last
 	counters   Counters
 
 	connected, synchronized, configured condition
@@ -259,6 +260,10 @@ func (l *Ledger) deltas() []Delta {
 	}
 	return deltas
 }
+
+// room is a number that moves whenever the memory manager's answers may have become others. It never has an earlier value again, not
+// even when the configuration, the machine or a claim makes another memory manager.
+func (l *Ledger) room() uint64 { return l.roomBefore + l.manager.Generation() }
 
 // changed marks the state as another one than the last View shows.
 func (l *Ledger) changed() { l.generation++ }

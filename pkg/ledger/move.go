@@ -64,7 +64,7 @@ func (l *Ledger) moves() bool {
 // nodes, and a resize that is under way or waits for room is decided where the container is.
 func (l *Ledger) stays(c *container, now time.Time) bool {
 	resizes := len(c.short) > 0 || !c.updating.IsZero() || c.refusal != nil && now.Sub(c.refusal.Last) < grace
-	notYet := c.state == Unknown || c.state == Created || c.alive() && c.cgroup == ""
+	notYet := c.alive() && (!c.ran() || c.cgroup == "")
 	huge := slices.ContainsFunc(l.manager.Blocks(c.pod.key(), c.name), func(b memorymanager.Block) bool {
 		return b.Type != memorymanager.Memory && b.Size > 0
 	})

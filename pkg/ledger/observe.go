@@ -66,7 +66,7 @@ func (l *Ledger) Place(id string) (Place, bool) {
 }
 
 func (c *container) place() Place {
-	return Place{ID: c.id, Cgroup: c.cgroup, Revision: c.revision, Files: c.state != Unknown}
+	return Place{ID: c.id, Cgroup: c.cgroup, Revision: c.revision, Files: c.state != Creating}
 }
 
 // grace is how long a pod, or a container that does not run yet, may be without a cgroup.
@@ -145,7 +145,7 @@ const updateTakes = 10 * time.Second
 // one that was made while nobody was connected.
 func (e Observed) apply(l *Ledger) {
 	c := l.containers[e.ID]
-	if c == nil || c.revision != e.Revision || c.state == Unknown {
+	if c == nil || c.revision != e.Revision || c.state == Creating {
 		return
 	}
 	if l.step.now.Sub(c.updating) < updateTakes && !l.limitShows(c, e.Limit) {

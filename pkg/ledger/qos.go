@@ -7,16 +7,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// compute decides all about a container that follows from its resources and its pod: role, request, wishes and values. The
-// role reaches the container's allocation whenever it is learnt.
+// compute decides all about a container that follows from its resources and its pod: role, request, wishes and values.
 func (l *Ledger) compute(c *container) {
 	p := c.pod
-	if kind := p.role(c.name); kind != c.kind {
-		c.kind = kind
-		if l.manager != nil {
-			l.manager.SetKind(p.key(), c.name, kind)
-		}
-	}
+	c.kind = p.role(c.name)
 	c.wishes, _ = p.wishesFor(c.name)
 	c.cpus = l.exclusiveCPUs(c)
 	c.request = l.estimate(c)

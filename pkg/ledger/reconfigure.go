@@ -25,6 +25,7 @@ func (e Reconfigure) apply(l *Ledger) {
 		return
 	}
 	l.resolved = e.Config
+	l.roomBefore++ // the same request may have another answer now
 	if e.Machine != nil {
 		l.takeMachine(*e.Machine)
 	}
@@ -41,9 +42,6 @@ func (e Reconfigure) apply(l *Ledger) {
 				continue
 			}
 			l.compute(c)
-			if c.refusal != nil {
-				c.refusal.generation = 0 // the answer may be another one now
-			}
 			l.bring(c)
 			all = append(all, c)
 		}
@@ -98,7 +96,13 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 	if manager != nil && l.manager != nil {
 		manager.Observe(l.manager.Cover())
 	}
-	l.manager, l.aside, l.fitted = manager, aside, 0
+	if l.manager != nil {
+		l.roomBefore += l.manager.Generation()
+	}
+	l.manager, l.aside = manager, aside
+	for _, p := range l.living {
+		l.learnRoles(p, false)
+	}
 	l.step.whole = true
 	return nil
 }

@@ -13,9 +13,9 @@ const RejectionsKept = 64
 // lives.
 type refusal struct {
 	Rejection
-	request    memorymanager.Request
-	generation uint64 // of the manager: as long as it is the same, so is the answer; never 0 there
-	err        error
+	request memorymanager.Request
+	room    uint64 // Ledger.room: as long as it is the same, so is the answer
+	err     error
 }
 
 // reject notes a container that could not be placed as asked.
@@ -59,13 +59,13 @@ func (l *Ledger) refuse(c *container, err error) {
 	} else {
 		view = l.reject(c, reasonOf(err), err, true)
 	}
-	c.refusal = &refusal{Rejection: view, request: request, generation: l.manager.Generation(), err: err}
+	c.refusal = &refusal{Rejection: view, request: request, room: l.room(), err: err}
 }
 
 // refusedAgain answers a resize that was refused and that nothing has made room for since; nil is another one.
 func (l *Ledger) refusedAgain(c *container) error {
 	r := c.refusal
-	if r == nil || r.generation != l.manager.Generation() || !slices.Equal(r.request, request(c)) {
+	if r == nil || r.room != l.room() || !slices.Equal(r.request, request(c)) {
 		return nil
 	}
 	l.refuse(c, r.err)

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"reflect"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -34,11 +35,28 @@ func (l *Ledger) learn(p *pod, known podinfo.Answer) bool {
 	if known.Pod == nil || p.info == known.Pod || p.source == known.Source && reflect.DeepEqual(p.info, known.Pod) {
 		return false
 	}
+	late := p.info == nil && l.synchronized.message == ""
 	p.info, p.source = known.Pod, known.Source
+	l.learnRoles(p, late)
 	l.touch(p)
 	l.annotations(p)
 	l.recompute(p)
 	return true
+}
+
+// learnRoles tells the memory manager the roles of a pod's containers. Where they are late, something may have been placed without
+// them: what nothing of the pod needs is free then.
+func (l *Ledger) learnRoles(p *pod, late bool) {
+	if l.manager == nil || p.info == nil {
+		return
+	}
+	l.manager.SetRoles(p.key(), p.role)
+	if late && l.manager.ReleaseRest(p.key(), p.ofSpec()) {
+		l.persist(p)
+		for _, c := range slices.Clone(p.containers) {
+			l.forget(c)
+		}
+	}
 }
 
 // recompute computes a pod's living containers again.

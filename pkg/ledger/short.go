@@ -57,7 +57,7 @@ func (l *Ledger) refit(c *container) {
 
 // fitShort tries again to allocate what containers are short of, once anything was released.
 func (l *Ledger) fitShort() {
-	if l.manager == nil || !l.anyShort || l.fitted == l.manager.Generation() {
+	if l.manager == nil || !l.anyShort || l.fitted == l.room() {
 		return
 	}
 	l.anyShort = false
@@ -77,5 +77,5 @@ func (l *Ledger) fitShort() {
 		}
 		l.anyShort = l.anyShort || len(c.short) > 0
 	}
-	l.fitted = l.manager.Generation()
+	l.fitted = l.room()
 }

@@ -98,6 +98,8 @@ type container struct {
 	target protect.Target
 	// ours is set once a file has held, or was to hold, a value of ours.
 	ours bool
+	// oursMems is set once cpuset.mems was given to it by this plugin. Nodes that it has from somebody else are not taken away.
+	oursMems bool
 
 	// given and givenMems are what the runtime has in its own record of the container: by our answers, and by what it
 	// shows. It writes them again at its next update of the container, whatever the files hold meanwhile.
@@ -142,7 +144,7 @@ type container struct {
 func (c *container) alive() bool { return c.state.Alive() }
 
 // ran reports whether the container has been started.
-func (c *container) ran() bool { return c.state != Unknown && c.state != Created }
+func (c *container) ran() bool { return c.state == Running || c.state == Paused }
 
 // high is the memory.high that should stand in the container's file.
 func (c *container) high() *uint64 {

@@ -33,11 +33,14 @@ type Found struct {
 	PodLimits map[string]uint64
 	// Files are those of containers, by the runtime's id.
 	Files map[string]Files
+	// Populated are containers of which the cgroups have processes, by the runtime's id. Only those matter that it does not list
+	// (Unlisted): they live all the same.
+	Populated map[string]bool
 }
 
 func (e Synchronize) apply(l *Ledger) {
 	l.step.all, l.step.whole = true, true
-	l.dropGone(e.Pods, e.Found.Gone)
+	l.dropGone(e.Pods, e.Found)
 	sandboxes := l.takePods(e)
 	present := make(map[string]bool, len(e.Containers))
 	var taken []*container
@@ -56,7 +59,7 @@ func (e Synchronize) apply(l *Ledger) {
 	}
 	for _, p := range slices.Clone(l.living) {
 		for _, c := range slices.Clone(p.containers) {
-			if c.alive() && !present[c.id] {
+			if c.alive() && !present[c.id] && !e.Found.Populated[c.id] {
 				l.end(c)
 				l.forget(c)
 			}
@@ -111,12 +114,31 @@ func (l *Ledger) holdsAll(c *container, files Files) bool {
 		holds(files.High, values.High, cgroup.MemoryHigh) && files.Mems != nil && (mems == "" || *files.Mems == mems)
 }
 
-// dropGone frees the pods that the runtime no longer has.
-func (l *Ledger) dropGone(pods []Pod, gone map[string]bool) {
+// Unlisted are the places of living containers that are not in a runtime's list.
+func (l *Ledger) Unlisted(listed []Container) (places []Place) {
+	ids := make(map[string]bool, len(listed))
+	for i := range listed {
+		ids[listed[i].ID] = true
+	}
+	for id, c := range l.containers {
+		if !ids[id] && c.cgroup != "" {
+			places = append(places, c.place())
+		}
+	}
+	return places
+}
+
+// dropGone frees the pods that the runtime no longer has and that have no processes.
+func (l *Ledger) dropGone(pods []Pod, found Found) {
 	present := make(map[string]bool, len(pods))
 	for i := range pods {
-		if !gone[pods[i].ID] {
+		if !found.Gone[pods[i].ID] {
 			present[pods[i].Key()] = true
+		}
+	}
+	for id := range found.Populated {
+		if c := l.containers[id]; c != nil {
+			present[c.pod.key()] = true
 		}
 	}
 	for _, p := range slices.Clone(l.living) {

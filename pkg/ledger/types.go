@@ -25,12 +25,14 @@ type State int
 
 // The states of a container.
 const (
-	// Unknown is the state of a container that is being created.
+	// Unknown is the state of a container of which the runtime does not know it. It may run.
 	Unknown State = iota
 	Created
 	Running
 	Paused
 	Stopped
+	// Creating is the state of a container whose creation is not reported yet. Its files are the runtime's to write.
+	Creating
 )
 
 // String returns the state's name in lower case.
@@ -44,6 +46,8 @@ func (s State) String() string {
 		return "paused"
 	case Stopped:
 		return "stopped"
+	case Creating:
+		return "creating"
 	}
 	return "unknown"
 }

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
@@ -48,7 +49,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 	}
 	l.findShared(p)
 	l.compute(c)
-	if err := l.reallocate(c, e.To); err != nil {
+	if err := l.reallocate(c, request(&old), e.To); err != nil {
 		l.refused(c, old, err)
 		return
 	}
@@ -86,8 +87,9 @@ func (l *Ledger) refused(c *container, old container, err error) {
 	}
 }
 
-// reallocate brings a container's allocation to its new resources. The error refuses the change.
-func (l *Ledger) reallocate(c *container, to Resources) error {
+// reallocate brings a container's allocation to its new resources. The error refuses the change, which is one that asks for more than
+// before: a container that is short of memory may ask for less, or for something else.
+func (l *Ledger) reallocate(c *container, before memorymanager.Request, to Resources) error {
 	if l.manager == nil {
 		return nil
 	}
@@ -110,7 +112,8 @@ func (l *Ledger) reallocate(c *container, to Resources) error {
 	if err := l.refusedAgain(c); err != nil {
 		return err
 	}
-	err := l.fit(c, l.resolved.RefusesResize(c.wishes.NUMA))
+	more := slices.ContainsFunc(request(c), func(a memorymanager.Amount) bool { return a.Bytes > before.Of(a.Type) })
+	err := l.fit(c, more && l.resolved.RefusesResize(c.wishes.NUMA))
 	if err != nil {
 		l.refuse(c, err)
 	}

@@ -64,27 +64,29 @@ func (m *Manager) podHint(whole Container, containers []Container) (topologymana
 
 // podRequest is what a pod needs at one time, by type. As in the kubelet, only types that an app container asks for count.
 func podRequest(containers []Container) Request {
-	peaks := map[MemoryType]*memoryqos.Peak{}
 	var request Request
-	for _, c := range containers {
-		for _, amount := range c.Request {
-			p := peaks[amount.Type]
-			if p == nil {
-				p = &memoryqos.Peak{}
-				peaks[amount.Type] = p
-			}
-			p.Add(c.Kind, amount.Bytes)
-			asked := func(a Amount) bool { return a.Type == amount.Type }
-			if c.Kind == memoryqos.App && !slices.ContainsFunc(request, asked) {
-				request = append(request, Amount{Type: amount.Type})
-			}
+	for name, peak := range peaks(containers) {
+		asked := func(a Amount) bool { return a.Type == name }
+		if slices.ContainsFunc(containers, func(c Container) bool { return c.Kind == memoryqos.App && slices.ContainsFunc(c.Request, asked) }) {
+			request = append(request, Amount{Type: name, Bytes: peak.Bytes()})
 		}
-	}
-	for i := range request {
-		request[i].Bytes = peaks[request[i].Type].Bytes()
 	}
 	slices.SortFunc(request, func(a, b Amount) int { return cmp.Compare(a.Type, b.Type) })
 	return request
+}
+
+// peaks are what a pod's containers need at one time, by type.
+func peaks(containers []Container) map[MemoryType]*memoryqos.Peak {
+	peaks := map[MemoryType]*memoryqos.Peak{}
+	for _, c := range containers {
+		for _, amount := range c.Request {
+			if peaks[amount.Type] == nil {
+				peaks[amount.Type] = &memoryqos.Peak{}
+			}
+			peaks[amount.Type].Add(c.Kind, amount.Bytes)
+		}
+	}
+	return peaks
 }
 
 // plus is a + b, the largest number instead of an overflow.
@@ -113,11 +115,59 @@ func (m *Manager) Aligned(uid string) bool {
 	return p.affinity != nil
 }
 
-// SetKind corrects the kind of a container that was allocated before its kind was known: what an init container leaves
-// behind can be used again.
-func (m *Manager) SetKind(pod, name string, kind memoryqos.Kind) {
-	if c := m.container(pod, name); c != nil && c.kind != kind {
-		c.kind = kind
-		m.generation++
+// SetRoles says how long each container of a pod runs, those included that have ended and keep their allocation. A stored
+// state does not say it. What an init container leaves behind can be used again.
+func (m *Manager) SetRoles(uid string, role func(container string) memoryqos.Kind) {
+	p := m.pods[uid]
+	if p == nil {
+		return
 	}
+	for i := range p.containers {
+		if c := &p.containers[i]; c.kind != role(c.name) {
+			c.kind = role(c.name)
+			m.generation++
+		}
+	}
+}
+
+// ReleaseRest frees what the init containers of a pod have beyond what the pod, with these containers, needs at one time. That
+// happens where another container was placed before its pod's roles were known, and so did not use their memory again. It
+// reports whether anything was freed.
+func (m *Manager) ReleaseRest(uid string, containers []Container) (freed bool) {
+	p := m.pods[uid]
+	if p == nil || p.blocks != nil {
+		return false
+	}
+	beyond := map[MemoryType]uint64{}
+	for b := range p.counted() {
+		beyond[b.Type] = plus(beyond[b.Type], b.Size)
+	}
+	for name, peak := range peaks(containers) {
+		beyond[name] = minus(beyond[name], peak.Bytes())
+	}
+	for _, c := range slices.Clone(p.containers) {
+		if c.kind != memoryqos.Init {
+			continue
+		}
+		var rest []Block
+		for _, b := range copied(c.blocks) {
+			if part := min(b.Size, beyond[b.Type]); !b.Even || part == b.Size { // even parts stay even
+				b.Size -= part
+				beyond[b.Type] -= part
+			}
+			if b.Size > 0 {
+				rest = append(rest, b)
+			}
+		}
+		switch same := slices.EqualFunc(rest, c.blocks, func(a, b Block) bool { return a.Type == b.Type && a.Size == b.Size }); {
+		case same:
+			continue
+		case len(rest) == 0:
+			m.Release(uid, c.name)
+		default:
+			m.rewrite(m.container(uid, c.name), rest)
+		}
+		freed = true
+	}
+	return freed
 }
