@@ -101,7 +101,7 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	free, mems := a.freePages(pod, container), a.podMems(pod, container)
 	a.observeCover(pod, container)
 	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems,
-		Header: header}
+		Siblings: a.siblings(pod, container.Name), Header: header}
 	decide := func() (ledger.Effects, checkpoint.Ticket) {
 		return s.decide(ctx, pod, func(known podinfo.Answer) ledger.Event {
 			create.Known = known
@@ -145,8 +145,10 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	}
 	found := a.find(pod, container)
 	container, _ = withDevices(container, nil)
+	siblings := a.siblings(pod, container.Name)
 	effects, ticket := s.decide(ctx, pod, func(known podinfo.Answer) ledger.Event {
-		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Found: found, Header: header}
+		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Siblings: siblings, Found: found,
+			Header: header}
 	})
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {

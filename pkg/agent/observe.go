@@ -96,6 +96,14 @@ func (a *Agent) lookAtPod(at ledger.Place) {
 	a.logNotes(a.step(ledger.ObservedPod{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit}).Notes)
 }
 
+// siblings looks at the cgroups of a pod's other containers, where that matters.
+func (a *Agent) siblings(pod ledger.Pod, container string) ledger.Presence {
+	a.mu.Lock()
+	places := a.ledger.Siblings(pod, container)
+	a.mu.Unlock()
+	return a.present(places)
+}
+
 // present looks whether cgroups are there.
 func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 	var unknown error

@@ -66,6 +66,7 @@ func (l *Ledger) takeIn(p *pod, received Container, files *Files) *container {
 		found.Files = map[string]Files{received.ID: *files}
 	}
 	c := l.takeOver(p, received, found)
+	c.there, c.limitIsPods = files != nil && files.Limit != nil, c.hasPodLimit()
 	l.findShared(p)
 	l.settleAllocations([]*container{c})
 	l.sumUp(p)

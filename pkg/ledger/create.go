@@ -24,6 +24,8 @@ type CreateContainer struct {
 	PodDevices map[string][]topologymanager.Device
 	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.
 	FreePages []memorymanager.FreePages
+	// Siblings are those of the pod's other containers that were looked at (Ledger.Siblings).
+	Siblings Presence
 	// Relieved is set when the moves were made that an earlier try asked for (Effects.Relief): what is rejected now stays so.
 	Relieved bool
 	// Mems are the NUMA nodes that the pod's cgroup may use; empty when they were not read.
@@ -43,6 +45,7 @@ func (e CreateContainer) apply(l *Ledger) {
 	if out.Err = l.overtaken(p.named(e.Container.Name), e.Container.ID); out.Err != nil {
 		return
 	}
+	l.seeContainers(e.Siblings)
 	l.step.freePages, l.step.podDevices = e.FreePages, e.PodDevices
 	l.step.creating, l.step.relieves = true, !e.Relieved
 	c, err := l.admit(p, e.Container)
@@ -85,6 +88,7 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 		l.end(c)
 	}
 	l.attach(c, received, Creating)
+	c.limitIsPods = c.hasPodLimit()
 	l.findShared(p)
 	err := l.checkAnnotations(c)
 	if err == nil {
@@ -112,7 +116,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 		}
 	}
 	c.limit = limitOf(received.Resources.MemoryLimit)
-	c.earlier = [4]uint64{}
+	c.earlier, c.limitIsPods, c.there = [4]uint64{}, false, false
 	c.cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
 	c.before, c.updating, c.unsure, c.again = nil, zeroTime, fileSet{}, false

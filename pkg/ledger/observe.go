@@ -85,10 +85,9 @@ func (e Presence) apply(l *Ledger) {
 	for _, at := range e.There {
 		if p := l.pods[at.UID]; p != nil && p.ID == at.ID {
 			p.seen = true
-		} else if c := l.containers[at.ID]; c != nil {
-			c.seen = true
 		}
 	}
+	l.seeContainers(e)
 	for _, at := range e.Gone {
 		p, c := l.pods[at.UID], l.containers[at.ID]
 		switch {
@@ -134,6 +133,7 @@ func (e ObservedPod) apply(l *Ledger) {
 		return
 	}
 	p.MemoryLimit = e.Limit - min(e.Limit, p.Overhead)
+	p.compareLimits()
 	l.findShared(p)
 	l.sumUp(p)
 }

@@ -31,6 +31,7 @@ func (e RunPod) apply(l *Ledger) {
 		l.step.effects.Err = err
 		return
 	}
+	p.sandboxes = []string{e.Pod.ID} // the kubelet runs one at a time
 	if p.managed {
 		p.fresh = p.fresh || !known
 		l.sumUp(p)
@@ -54,22 +55,30 @@ func (e UpdatePod) apply(l *Ledger) {
 		return // a newer one has come
 	}
 	p.Overhead, p.MemoryLimit, p.seq = e.Overhead, e.Limit, e.Seq
+	p.compareLimits()
 	if p.managed {
 		l.sumUp(p)
 	}
 }
 
-// EndPod is a sandbox that was stopped or removed. It frees the pod, unless that has a newer sandbox by now: the kubelet
-// removes the old one much later.
+// EndPod is a sandbox that was stopped or removed. It frees the pod, unless that has another sandbox: the kubelet removes an old one
+// much later.
 type EndPod struct{ Pod Pod }
 
 func (e EndPod) apply(l *Ledger) {
 	l.stopped.add(e.Pod.ID, l.newest)
 	p := l.pods[e.Pod.Key()]
-	if p != nil && (p.ID == e.Pod.ID || e.Pod.ID == "") {
-		l.endPod(p)
-		l.note(Debug, "pod has ended", p.fields(), nil)
+	if p == nil {
+		return
 	}
+	p.sandboxes = slices.DeleteFunc(p.sandboxes, func(id string) bool { return id == e.Pod.ID || e.Pod.ID == "" })
+	if left := len(p.sandboxes); left > 0 {
+		p.ID = p.sandboxes[left-1]
+		l.touch(p)
+		return
+	}
+	l.endPod(p)
+	l.note(Debug, "pod has ended", p.fields(), nil)
 }
 
 // podOf returns the pod of an event, made when it is new.
@@ -81,6 +90,7 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 	key := received.Key()
 	p := l.pods[key]
 	if p != nil && p.ID == received.ID && p.CgroupParent == received.CgroupParent {
+		p.has(received.ID)
 		return p, nil
 	}
 	if p != nil {
@@ -112,11 +122,19 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 		p.brought = received.Brought
 	}
 	received.Annotations, received.Brought = nil, nil
+	p.has(received.ID)
 	p.Pod, p.path, p.managed, p.seq = received, path, managed, max(p.seq, l.step.seq)
 	p.ref = received.Ref()
 	l.takeRules(p)
 	l.touch(p)
 	return p, nil
+}
+
+// has adds a sandbox to those that have not ended.
+func (p *pod) has(sandbox string) {
+	if !slices.Contains(p.sandboxes, sandbox) {
+		p.sandboxes = append(p.sandboxes, sandbox)
+	}
 }
 
 // Brought is what a pod's annotations say, within bounds.

@@ -115,28 +115,73 @@ func (p *pod) sharedLimit() uint64 {
 	return 0
 }
 
-// findShared finds out whether the containers of a Guaranteed pod whose spec is not known share its limit: one has all of it
-// and is not alone. Where each has a limit of its own, these add up to the pod's. A container that is alone says nothing: the
-// others may have ended.
+// findShared finds out whether the containers of a Guaranteed pod whose spec is not known share its limit: one has all of it, and another
+// one is there with it. Where each has a limit of its own, these add up to the pod's. Anything else says nothing: containers come and
+// go, and the limits of a container and its pod are not changed at one moment.
 func (l *Ledger) findShared(p *pod) {
 	if p.info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
 		return
 	}
 	var limited []*container
+	var sum uint64
 	whole := false
 	for _, c := range p.containers {
-		if c.alive() && c.limit > 0 {
+		if c.alive() && c.limit > 0 && (c.there || c.state == Creating) {
 			limited = append(limited, c)
-			whole = whole || c.limit >= p.MemoryLimit
+			sum += min(c.limit, ^uint64(0)-sum)
+			whole = whole || c.limitIsPods
 		}
 	}
-	if len(limited) < 2 || whole == p.shared {
+	if len(limited) < 2 || whole == p.shared || !whole && sum != p.MemoryLimit {
 		return
 	}
 	p.shared = whole
 	l.recompute(p)
 	if !whole {
 		l.settleAllocations(limited)
+	}
+}
+
+// compareLimits compares the limits of a pod's containers with the pod's, which was just said, but for those that are being changed.
+func (p *pod) compareLimits() {
+	for _, c := range p.containers {
+		if c.updating.IsZero() {
+			c.limitIsPods = c.hasPodLimit()
+		}
+	}
+}
+
+// hasPodLimit reports whether a container's limit is all of its pod's.
+func (c *container) hasPodLimit() bool {
+	return c.limit > 0 && c.pod.MemoryLimit > 0 && c.limit >= c.pod.MemoryLimit
+}
+
+// Siblings are the places of the other living containers of a pod where it matters whether they are there, because no pod API says what
+// is whose.
+func (l *Ledger) Siblings(pod Pod, container string) (places []Place) {
+	p := l.pods[pod.Key()]
+	if p == nil || p.info != nil || p.class() != memoryqos.Guaranteed {
+		return nil
+	}
+	for _, c := range p.containers {
+		if c.alive() && c.name != container && c.cgroup != "" {
+			places = append(places, c.place())
+		}
+	}
+	return places
+}
+
+// seeContainers takes what was found at the cgroups of containers.
+func (l *Ledger) seeContainers(siblings Presence) {
+	for _, at := range siblings.There {
+		if c := l.containers[at.ID]; c != nil {
+			c.seen, c.there = true, true
+		}
+	}
+	for _, at := range siblings.Gone {
+		if c := l.containers[at.ID]; c != nil {
+			c.there = false
+		}
 	}
 }
 

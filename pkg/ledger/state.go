@@ -18,6 +18,8 @@ type pod struct {
 	Pod
 	ref  podinfo.Ref
 	born time.Time
+	// sandboxes are those that have not ended, in the order of their arrival. Pod.ID is one of them.
+	sandboxes []string
 	// path is where its cgroup is; it is empty, and managed unset, for a pod outside kubepods, which is left alone.
 	path    cgroup.PodPath
 	managed bool
@@ -76,6 +78,9 @@ type container struct {
 	// earlier are the limits before it, the newest first: the updates since may all have failed. A kernel file shows any of them
 	// rounded to a page.
 	earlier [4]uint64
+	// limitIsPods is set where the limit was all of the pod's when both were said, and there where the last look at its cgroup found it:
+	// see findShared.
+	limitIsPods, there bool
 	// updating is when an update of the kubelet's was answered whose end has not been observed; zero otherwise.
 	updating time.Time
 

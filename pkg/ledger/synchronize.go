@@ -63,7 +63,9 @@ func (e Synchronize) apply(l *Ledger) {
 				l.end(c)
 				l.forget(c)
 			}
+			c.there = e.Found.Seen[c.cgroup]
 		}
+		p.compareLimits()
 		l.findShared(p)
 	}
 	clear(l.raises) // the others have ended
@@ -180,6 +182,9 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 		return cmp.Compare(x.ID, y.ID)
 	})
 	sandboxes := make(map[string]*pod, len(e.Pods))
+	for _, p := range l.living {
+		p.sandboxes = nil // they are listed, or have ended
+	}
 	for _, received := range ordered {
 		p, err := l.podOf(*received)
 		if err != nil {

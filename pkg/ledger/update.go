@@ -17,6 +17,8 @@ type UpdateContainer struct {
 	// PodLimit and Known are CreateContainer's.
 	PodLimit *uint64
 	Known    podinfo.Answer
+	// Siblings is CreateContainer's.
+	Siblings Presence
 	// Found is StartContainer's.
 	Found *Files
 	Header
@@ -40,12 +42,14 @@ func (e UpdateContainer) apply(l *Ledger) {
 	} else if out.Err = l.overtaken(c, c.id); out.Err != nil {
 		return
 	}
+	l.seeContainers(e.Siblings)
 	old := *c
 	c.revision++
 	c.seq = l.step.seq
 	c.resources = c.resources.Updated(e.To)
 	if limit := e.To.MemoryLimit; limit != nil && *limit != 0 { // CRI: 0 leaves the limit as it is
 		c.setLimit(limitOf(limit))
+		c.limitIsPods = e.PodLimit != nil && c.hasPodLimit() // the pod's may be that of before, else
 	}
 	l.findShared(p)
 	l.compute(c)
