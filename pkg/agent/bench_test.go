@@ -137,7 +137,7 @@ func BenchmarkCreate(b *testing.B) {
 					if _, err := n.CreateContainer(ctx, pod, c); err != nil {
 						b.Fatal(err)
 					}
-					if err := n.StopPodSandbox(ctx, pod); err != nil {
+					if err := n.endPod(ctx, pod); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -157,7 +157,7 @@ func BenchmarkDecide(b *testing.B) {
 		if effects := n.step(ledger.CreateContainer{Pod: pod, Container: c}); effects.Err != nil {
 			b.Fatal(effects.Err)
 		}
-		n.step(ledger.EndPod{Pod: pod})
+		n.step(ledger.EndPod{Pod: pod, Gone: true})
 	}
 }
 
@@ -183,7 +183,7 @@ func BenchmarkAncestors(b *testing.B) {
 func BenchmarkView(b *testing.B) {
 	n, pods, _ := loaded(b, 1000)
 	for _, i := range rand.Perm(len(pods)) { // the order of no name, as the comings and goings of days leave it
-		n.step(ledger.EndPod{Pod: pods[i]})
+		n.step(ledger.EndPod{Pod: pods[i], Gone: true})
 		pods[i].ID += "-again"
 		n.step(ledger.RunPod{Pod: pods[i]})
 	}

@@ -65,7 +65,7 @@ func TestACreatedContainerGetsItsNodesAndValues(t *testing.T) {
 					n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), test.unified[file])
 				}
 			}
-			if err := n.StopPodSandbox(context.Background(), pod); err != nil {
+			if err := n.endPod(context.Background(), pod); err != nil {
 				t.Fatal(err)
 			}
 			n.want("the allocations after the pod", n.allocated(), "0 0")
@@ -107,7 +107,7 @@ func TestAnAllocationLivesAsLongAsItsPod(t *testing.T) {
 		t.Error("the late removal of the first start ended the second")
 	}
 	for range 2 {
-		if err := n.StopPodSandbox(context.Background(), pod); err != nil {
+		if err := n.endPod(context.Background(), pod); err != nil {
 			t.Fatal(err)
 		}
 		if err := n.RemovePodSandbox(context.Background(), pod); err != nil {
@@ -142,7 +142,7 @@ func TestACreateAfterItsSandboxHasStoppedIsRefused(t *testing.T) {
 	if err := n.RunPodSandbox(context.Background(), pod); err != nil {
 		t.Fatal(err)
 	}
-	if err := n.StopPodSandbox(context.Background(), pod); err != nil {
+	if err := n.endPod(context.Background(), pod); err != nil {
 		t.Fatal(err)
 	}
 	_, err := n.CreateContainer(context.Background(), pod, ofPod(pod, "main", gi))

@@ -39,16 +39,22 @@ func (s *Session) UpdatePodSandbox(ctx context.Context, pod ledger.Pod, overhead
 	return effects.Err
 }
 
-// StopPodSandbox frees all that a pod has. Stopping it again is harmless.
+// StopPodSandbox ends a pod's containers, and the pod once its cgroup is gone. Stopping it again is harmless.
 func (s *Session) StopPodSandbox(ctx context.Context, pod ledger.Pod) error {
-	s.agent.handle(ctx, ledger.EndPod{Pod: pod})
+	s.agent.endSandbox(ctx, pod)
 	return nil
 }
 
-// RemovePodSandbox frees all that a pod still has.
+// RemovePodSandbox ends what is left of a sandbox.
 func (s *Session) RemovePodSandbox(ctx context.Context, pod ledger.Pod) error {
-	s.agent.handle(ctx, ledger.EndPod{Pod: pod})
+	s.agent.endSandbox(ctx, pod)
 	return nil
+}
+
+func (a *Agent) endSandbox(ctx context.Context, pod ledger.Pod) {
+	path, managed, _ := pod.Path() // one without a path is not the kubelet's
+	a.handle(ctx, ledger.EndPod{Pod: pod, Gone: managed && a.tree.Ended(path.Pod)})
+	a.poke() // Run looks whether the pod has ended
 }
 
 // StopContainer handles the end of a container. Its allocation stays for its next start as long as the pod lives.
@@ -96,6 +102,7 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
 	}
+	a.endPods(ctx)
 	a.rereadClaims(ctx, pod, container)
 	container, others := withDevices(container, found())
 	free, mems := a.freePages(pod, container), a.podMems(pod, container)
@@ -143,6 +150,7 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	if err != nil || !managed {
 		return nil, err
 	}
+	a.endPods(ctx)
 	found := a.find(pod, container)
 	container, _ = withDevices(container, nil)
 	siblings := a.siblings(pod, container.Name)

@@ -55,7 +55,7 @@ func TestEventsDoNotWaitForAnExplanation(t *testing.T) {
 			n.create(other, ofPod(other, "main", 14*gi))
 			n.create(big, ofPod(big, "late", 20*gi-14*gi))
 		case 2:
-			if err := n.StopPodSandbox(context.Background(), big); err != nil {
+			if err := n.endPod(context.Background(), big); err != nil {
 				t.Error(err)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -273,10 +274,26 @@ func (n *node) mkdir(dir string) {
 	}
 }
 
+// endPod ends a pod as a kubelet does, which removes its cgroup once the sandbox has stopped.
+func (n *node) endPod(ctx context.Context, p Pod) error {
+	n.Helper()
+	err := n.StopPodSandbox(ctx, p)
+	n.rmdir(p.CgroupParent)
+	n.endPods(ctx)
+	return err
+}
+
 func (n *node) rmdir(dir string) {
 	n.Helper()
-	if err := os.RemoveAll(filepath.Join(n.root, dir)); err != nil {
+	gone, err := os.MkdirTemp(filepath.Dir(n.root), "gone")
+	if err == nil {
+		err = os.Rename(filepath.Join(n.root, dir), filepath.Join(gone, "cgroup")) // at once, as the kernel does
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		n.Fatal(err)
+	}
+	if err := os.RemoveAll(gone); err != nil {
+		n.Log(err)
 	}
 }
 

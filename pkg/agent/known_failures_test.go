@@ -277,7 +277,6 @@ var sandboxes = []behaviour{
 	{
 		name:  "a sandbox that is restarted",
 		right: "the pod keeps its memory: its cgroup is there all the time, and so is the pod",
-		seen:  "a pod that waited has the memory of one that lives; the container of the living pod is refused",
 		run: func(t testing.TB) {
 			n := newNode(t, oneNode)
 			n.sync(nil, nil)

@@ -80,7 +80,7 @@ func TestWhichContainersAreMovedOffTheirGroup(t *testing.T) {
 				t.Fatalf("it is allocated on %s, want 0-1", got)
 			}
 			n.stopped(large, big)
-			if err := n.RemovePodSandbox(context.Background(), large); err != nil {
+			if err := n.endPod(context.Background(), large); err != nil {
 				t.Fatal(err)
 			}
 			n.reconcile(context.Background())

@@ -96,6 +96,21 @@ func (a *Agent) lookAtPod(at ledger.Place) {
 	a.logNotes(a.step(ledger.ObservedPod{UID: at.UID, ID: at.ID, Revision: at.Revision, Limit: limit}).Notes)
 }
 
+// endPods ends the pods without a sandbox whose cgroups are gone, and reports whether any are left.
+func (a *Agent) endPods(ctx context.Context) (left bool) {
+	a.mu.Lock()
+	ending := a.ledger.Ending()
+	a.mu.Unlock()
+	if len(ending) == 0 {
+		return false
+	}
+	presence := a.present(ending)
+	if len(presence.Gone) > 0 {
+		a.finish(ctx, a.step(presence))
+	}
+	return len(presence.Gone) < len(ending)
+}
+
 // siblings looks at the cgroups of a pod's other containers, where that matters.
 func (a *Agent) siblings(pod ledger.Pod, container string) ledger.Presence {
 	a.mu.Lock()

@@ -140,7 +140,7 @@ func TestADryRunKeepsNothingOfEndedPods(t *testing.T) {
 		c := ofPod(pod, "main", mi)
 		n.create(pod, c)
 		_ = n.StopContainer(ctx, pod, c)
-		_ = n.StopPodSandbox(ctx, pod)
+		_ = n.endPod(ctx, pod)
 	}
 	if kept := len(n.outbox.ended) + len(n.outbox.files) + len(n.outbox.tickets) + len(n.outbox.bring); kept > 0 {
 		t.Errorf("no pod lives, and the outbox has %d entries", kept)
@@ -157,7 +157,7 @@ func TestNothingOfEndedContainersIsKept(t *testing.T) {
 		n.writeFile(c.CgroupsPath, "cpuset.mems", "1") // another writer
 		n.reconcile(ctx)
 		_ = n.StopContainer(ctx, pod, c)
-		_ = n.StopPodSandbox(ctx, pod)
+		_ = n.endPod(ctx, pod)
 		n.rmdir(pod.CgroupParent)
 	}
 	n.reconcile(ctx)
@@ -346,7 +346,7 @@ func TestALogThatBlocksHoldsNoLock(t *testing.T) {
 	if _, err := n.Explain("pod", ""); err != nil {
 		t.Error(err)
 	}
-	n.step(ledger.EndPod{Pod: other})
+	n.step(ledger.EndPod{Pod: other, Gone: true})
 	unblock()
 	if err := <-created; err != nil {
 		t.Error(err)

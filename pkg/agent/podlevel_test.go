@@ -78,7 +78,7 @@ func TestPodLevelResourceManagers(t *testing.T) {
 				if pinning := n.containerView(pod, "b").Pinning; early || test.blocks == "nothing" {
 					n.want("pinning of b", pinning, test.pinning)
 				}
-				if err := n.StopPodSandbox(context.Background(), pod); err != nil {
+				if err := n.endPod(context.Background(), pod); err != nil {
 					t.Fatal(err)
 				}
 				n.want("allocated at the end", n.allocated(), "0 0")
@@ -113,7 +113,7 @@ func TestAPodsOwnAllocationIsRestored(t *testing.T) {
 			n.want("nodes", pinned(n, pod), "0/0/0")
 			n.want("allocated", n.allocated(), "3072 0")
 			n.want("the pod's blocks", blocksText(n.podView(pod).Blocks), "3Gi of memory")
-			if err := n.StopPodSandbox(context.Background(), pod); err != nil {
+			if err := n.endPod(context.Background(), pod); err != nil {
 				t.Fatal(err)
 			}
 			n.want("allocated at the end", n.allocated(), "0 0")

@@ -76,7 +76,7 @@ func TestAStormLeavesNothing(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				if err := n.StopPodSandbox(ctx, pod); err != nil {
+				if err := n.endPod(ctx, pod); err != nil {
 					t.Error(err)
 				}
 			}

@@ -9,6 +9,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
+// endingPeriod is how often the cgroups of pods without a sandbox are looked at. A kubelet removes them within two seconds, or runs
+// another sandbox.
+const endingPeriod = time.Second
+
 // Run does the work beside the events until ctx ends: it keeps the sources of requests connected, reconciles every
 // reconcilePeriod, repairs what others overwrite, and brings running containers to better requests.
 func (a *Agent) Run(ctx context.Context) error {
@@ -25,6 +29,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	looking := make(chan struct{}, 1) // holds one while a periodic look is under way
 	var guard protection
 	defer guard.stop()
+	var ending <-chan time.Time // nil while no pod is ending
 	period, dryRun := a.period()
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
@@ -44,8 +49,12 @@ func (a *Agent) Run(ctx context.Context) error {
 			default: // the last look still waits, for the disk or for memory that is moved
 			}
 		case <-a.wake:
+		case <-ending:
 		}
 		a.work(ctx)
+		if ending = nil; a.endPods(ctx) {
+			ending = time.After(endingPeriod)
+		}
 		before := period
 		if period, dryRun = a.period(); period != before {
 			ticker.Reset(period)

@@ -271,7 +271,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 	if got := n.containerView(pod, "b").Request; got != (podinfo.Estimate{Source: memoryqos.SourceKubelet}) {
 		t.Errorf("the request of a container without resources is %+v", got)
 	}
-	if err := n.StopPodSandbox(context.Background(), pod); err != nil {
+	if err := n.endPod(context.Background(), pod); err != nil {
 		t.Fatal(err)
 	}
 

@@ -81,7 +81,7 @@ func TestWhatIsShortIsAllocatedOnceThereIsRoom(t *testing.T) {
 		short, mems string
 	}{
 		"its neighbor ends": {func(n *node, other Pod, _ Container) {
-			if err := n.StopPodSandbox(context.Background(), other); err != nil {
+			if err := n.endPod(context.Background(), other); err != nil {
 				n.Fatal(err)
 			}
 		}, "10240 0", "nothing", "0"},
@@ -273,7 +273,7 @@ func TestARefusedResizeThatIsTriedAgain(t *testing.T) {
 		t.Errorf("under restricted: %v", err)
 	}
 	n.reconfigure("topologyManagerPolicy: single-numa-node")
-	if err := n.StopPodSandbox(context.Background(), other); err != nil {
+	if err := n.endPod(context.Background(), other); err != nil {
 		t.Fatal(err)
 	}
 	if err := try(12 * gi); err != nil {
@@ -304,7 +304,7 @@ func TestADryRunShortensNothing(t *testing.T) {
 	if got := n.update(small, c, to(10*gi)); got != nil {
 		t.Errorf("answered with %+v", got)
 	}
-	if err := n.StopPodSandbox(context.Background(), other); err != nil {
+	if err := n.endPod(context.Background(), other); err != nil {
 		t.Fatal(err)
 	}
 	n.work(context.Background())

@@ -172,7 +172,7 @@ func TestAPodsOverheadCountsAndFollowsAResize(t *testing.T) {
 	}
 	n.want("the pod's memory.min", n.file(pod.CgroupParent, "memory.min"), bytesOf(50*mi))
 	n.want("kubepods' memory.min", n.file("kubepods", "memory.min"), bytesOf(50*mi))
-	if err := n.StopPodSandbox(context.Background(), pod); err != nil {
+	if err := n.endPod(context.Background(), pod); err != nil {
 		t.Fatal(err)
 	}
 	for _, event := range []func() error{

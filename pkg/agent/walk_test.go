@@ -124,6 +124,7 @@ func (w *walker) step() (event string) {
 			w.noError(w.RemovePodSandbox(ctx, p.Pod))
 		}
 		w.drop(p)
+		w.endPods(ctx)
 		return "stop pod " + p.Name
 	case roll < 83: // its end is not told
 		w.reconcile(ctx) // has been seen

@@ -65,7 +65,7 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 
 		"required, and fewer nodes would do": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi)},
 			"NotPreferred: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs"},
-		"nothing stays of it": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi), EndPod{claimPod("large", "")},
+		"nothing stays of it": {bestEffort, []Event{other("large", 20*gi), claimed(required, "main", 4*gi), EndPod{Pod: claimPod("large", ""), Gone: true},
 			claimed(required, "main", 4*gi)}, "0: pinned under best-effort"},
 		"not required": {bestEffort, []Event{other("large", 20*gi), claimed(web, "main", 4*gi)}, "0-1: pinned under best-effort"},
 		"required, and its CPUs have moved": {bestEffort, []Event{withCPUs(required, "1", "0-3", gi), EndContainer{ID: "1"}, withCPUs(required, "2", "8-11", gi)},

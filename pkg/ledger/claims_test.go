@@ -119,7 +119,7 @@ func TestAContainerHasTheNodesAndAmountsOfItsClaims(t *testing.T) {
 		"of another pod":                {nil, claimed(other, "main", claimGi, refA), "the resource claim default/a is not reserved for its pod"},
 		"no such device":                {nil, claimed(web, "main", claimGi, ClaimRef{"uid-a", 3}), "the resource claim default/a has no device 3"},
 		"in use by another pod":         {[]Event{claimed(burstable, "main", claimGi, refA)}, claimed(web, "main", claimGi, refA), "the resource claim default/a is in use by pod default/burst: containers of one pod can share a claim, pods cannot"},
-		"after the other pod has ended": {[]Event{claimed(burstable, "main", claimGi, refA), EndPod{burstable}}, claimed(web, "main", 2*claimGi, refA), "1 2104532992 - -"},
+		"after the other pod has ended": {[]Event{claimed(burstable, "main", claimGi, refA), EndPod{Pod: burstable, Gone: true}}, claimed(web, "main", 2*claimGi, refA), "1 2104532992 - -"},
 		"the kubelet has set the cpuset": {nil, func() CreateContainer {
 			c := claimed(web, "main", 2*claimGi, refA)
 			c.Container.Resources.Mems = "0"
@@ -278,7 +278,7 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 				event = claimed(pod, "main", claimGi<<r.IntN(3), []ClaimRef{{"uid-" + name, r.IntN(2)}}[:r.IntN(2)]...)
 			default:
 				if r.IntN(4) > 0 {
-					event = EndPod{claimPod("p"+name, "")}
+					event = EndPod{Pod: claimPod("p"+name, ""), Gone: true}
 					break
 				}
 				state := l.manager.State()
@@ -510,7 +510,7 @@ func TestWhatPodsHaveOfTheShareIsNotPublished(t *testing.T) {
 	if effects := l.Step(now, PrepareClaim{claimOf("a", nil, on(0, 2*claimGi))}); effects.Err == nil {
 		t.Error("a claim got what a pod has")
 	}
-	l.Step(now, EndPod{web})
+	l.Step(now, EndPod{Pod: web, Gone: true})
 	if free(0) < 14*claimGi {
 		t.Errorf("claims may have %d after the pod", free(0))
 	}

@@ -44,7 +44,7 @@ func TestWhatIsExplained(t *testing.T) {
 		"refused, and many others since": {single + "\nonBadAnnotation: Reject", append([]Event{wrong}, others...), "0, 1Gi of memory", ""},
 		"refused, and unpinned at the next try": {single + "\nonBadAnnotation: Reject", []Event{wrong,
 			Reconfigure{Config: resolve(t, newLedger(t, ""), "memoryManagerPolicy: None")}, create}, "", ""},
-		"placed at the next try": {restricted, []Event{large, claimed(web, "main", 12*gi), EndPod{claimPod("large", "")}, create},
+		"placed at the next try": {restricted, []Event{large, claimed(web, "main", 12*gi), EndPod{Pod: claimPod("large", ""), Gone: true}, create},
 			"0, 4Gi of memory", ""},
 		"a resize that is refused": {single, []Event{create, UpdateContainer{Pod: web, Container: create.Container, To: Resources{MemoryLimit: &more}}}, "0, 4Gi of memory", "ResizeInfeasible"},
 		"never pinned":             {single, []Event{claimed(burstable, "main", 4*gi)}, "", ""},

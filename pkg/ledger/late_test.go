@@ -98,7 +98,7 @@ func TestAnEndIsNeverLate(t *testing.T) {
 	if c := l.View().Pods[0].Containers[0]; c.State != Stopped {
 		t.Errorf("the container is %s", c.State)
 	}
-	l.after(EndPod{Pod: web})
+	l.after(EndPod{Pod: web, Gone: true})
 	if pods := l.View().Pods; len(pods) > 0 {
 		t.Errorf("the pod lives: %+v", pods[0])
 	}

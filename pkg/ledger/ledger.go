@@ -50,6 +50,7 @@ type Ledger struct {
 	aside  []config.Claimable // what the manager's nodes lack of the configuration's, for claims
 
 	pods       map[string]*pod       // every living pod, by UID
+	ending     map[string]*pod       // those without a sandbox
 	living     []*pod                // the same pods; pod.index is the position
 	values     []memoryqos.PodValues // values[i] are living[i].values, contiguous because they are summed at many events
 	containers map[string]*container // every container that has not ended, by the runtime's id
@@ -99,6 +100,7 @@ func New(now time.Time, o Options) (*Ledger, error) {
 		node:       podinfo.Node{MemTotal: o.Machine.MemTotal, SwapTotal: o.Machine.Swap},
 		resolved:   o.Config,
 		pods:       map[string]*pod{},
+		ending:     map[string]*pod{},
 		containers: map[string]*container{},
 		raises:     o.Raises,
 		claims:     map[string]*Claim{},

@@ -95,7 +95,7 @@ func (r *events) event() Event {
 	switch roll := r.IntN(20); {
 	case roll == 0:
 		delete(r.pods, name)
-		return EndPod{Pod: pod}
+		return EndPod{Pod: pod, Gone: true}
 	case roll == 1:
 		return Settled{}
 	case roll == 2:

@@ -83,7 +83,7 @@ func TestAContainerOnItsWayToOtherNodes(t *testing.T) {
 			large := claimed(claimPod("large", ""), "main", 20*claimGi)
 			runs(t, l, large, small, side)
 			now := time.Unix(1, 0)
-			l.Step(now, EndPod{large.Pod})
+			l.Step(now, EndPod{Pod: large.Pod, Gone: true})
 			const why = "its group of nodes is not needed any more"
 			want := [][]Move{{
 				{UID: "small", Container: "main", Cgroup: "kubepods/podsmall/small-main", From: nodeset.Of(0, 1), To: nodeset.Of(0), Why: why},

@@ -37,9 +37,9 @@ func (l *Ledger) Places(from, count int) (pods, containers []Place, next int) {
 	for i, p := range l.living {
 		if p.managed {
 			turn := (i-from%len(l.living)+len(l.living))%len(l.living) < count
-			pods = append(pods, Place{
-				UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.seq, Files: turn && p.info == nil && p.class() == memoryqos.Guaranteed,
-			})
+			at := p.place()
+			at.Files = turn && p.info == nil && p.class() == memoryqos.Guaranteed
+			pods = append(pods, at)
 		}
 	}
 	for i := range count {
@@ -63,6 +63,10 @@ func (l *Ledger) Place(id string) (Place, bool) {
 		return Place{}, false
 	}
 	return c.place(), true
+}
+
+func (p *pod) place() Place {
+	return Place{UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.seq}
 }
 
 func (c *container) place() Place {
@@ -92,9 +96,12 @@ func (e Presence) apply(l *Ledger) {
 		p, c := l.pods[at.UID], l.containers[at.ID]
 		switch {
 		case p != nil && p.ID == at.ID: // it is not another sandbox by now
-			if p.seen || l.step.now.Sub(p.born) > grace {
+			_, ending := l.ending[p.key()]
+			if ending || p.seen || l.step.now.Sub(p.born) > grace {
 				l.note(Info, "the pod's cgroup is gone: what it had is free", p.fields(), nil)
-				l.counters.Forgotten++
+				if !ending {
+					l.counters.Forgotten++
+				}
 				l.stopped.add(p.ID, l.newest)
 				l.endPod(p)
 			}

@@ -61,9 +61,13 @@ func (e UpdatePod) apply(l *Ledger) {
 	}
 }
 
-// EndPod is a sandbox that was stopped or removed. It frees the pod, unless that has another sandbox: the kubelet removes an old one
-// much later.
-type EndPod struct{ Pod Pod }
+// EndPod is a sandbox that was stopped or removed. Without another one the pod's containers have ended. What the pod has is free once its
+// cgroup is gone: until then it may get another sandbox. The kubelet removes an old sandbox much later.
+type EndPod struct {
+	Pod Pod
+	// Gone is set where the pod's cgroup is not there any more.
+	Gone bool
+}
 
 func (e EndPod) apply(l *Ledger) {
 	l.stopped.add(e.Pod.ID, l.newest)
@@ -77,8 +81,37 @@ func (e EndPod) apply(l *Ledger) {
 		l.touch(p)
 		return
 	}
+	if p.managed && !e.Gone {
+		l.endSandbox(p)
+		return
+	}
 	l.endPod(p)
 	l.note(Debug, "pod has ended", p.fields(), nil)
+}
+
+// endSandbox leaves a pod without a sandbox, and with its allocations.
+func (l *Ledger) endSandbox(p *pod) {
+	for _, c := range slices.Clone(p.containers) {
+		if c.alive() {
+			l.end(c)
+			l.forget(c)
+		}
+	}
+	l.ending[p.key()] = p
+	l.sumUp(p)
+	l.note(Debug, "the pod has no sandbox", p.fields(), nil)
+}
+
+// Ending are the pods without a sandbox, which end with their cgroups, in no order.
+func (l *Ledger) Ending() []Place {
+	if len(l.ending) == 0 {
+		return nil
+	}
+	places := make([]Place, 0, len(l.ending))
+	for _, p := range l.ending {
+		places = append(places, p.place())
+	}
+	return places
 }
 
 // podOf returns the pod of an event, made when it is new.
@@ -90,7 +123,7 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 	key := received.Key()
 	p := l.pods[key]
 	if p != nil && p.ID == received.ID && p.CgroupParent == received.CgroupParent {
-		p.has(received.ID)
+		l.runsIn(p, received.ID)
 		return p, nil
 	}
 	if p != nil {
@@ -122,7 +155,7 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 		p.brought = received.Brought
 	}
 	received.Annotations, received.Brought = nil, nil
-	p.has(received.ID)
+	l.runsIn(p, received.ID)
 	p.Pod, p.path, p.managed, p.seq = received, path, managed, max(p.seq, l.step.seq)
 	p.ref = received.Ref()
 	l.takeRules(p)
@@ -130,8 +163,9 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 	return p, nil
 }
 
-// has adds a sandbox to those that have not ended.
-func (p *pod) has(sandbox string) {
+// runsIn adds a sandbox to those of a pod that have not ended.
+func (l *Ledger) runsIn(p *pod, sandbox string) {
+	delete(l.ending, p.key())
 	if !slices.Contains(p.sandboxes, sandbox) {
 		p.sandboxes = append(p.sandboxes, sandbox)
 	}
@@ -244,6 +278,7 @@ func (l *Ledger) endPod(p *pod) {
 		l.end(c)
 	}
 	delete(l.pods, p.key())
+	delete(l.ending, p.key())
 	last := len(l.living) - 1 // takes its place
 	l.living[p.index], l.values[p.index] = l.living[last], l.values[last]
 	l.living[p.index].index = p.index

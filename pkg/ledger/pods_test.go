@@ -12,7 +12,7 @@ func TestAContainerOfAPodThatHasEnded(t *testing.T) {
 	l, now := newLedger(t, ""), time.Unix(1, 0)
 	web := claimPod("web", "")
 	l.Step(now, RunPod{Pod: web})
-	l.Step(now, EndPod{web})
+	l.Step(now, EndPod{Pod: web, Gone: true})
 	astray := claimPod("astray", "")
 	astray.CgroupParent = "/kubepods/../etc"
 	for want, event := range map[string]Event{

@@ -58,7 +58,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				now := time.Unix(1, 0)
 				l.Step(now, CreateContainer{Pod: pod, Container: container(2 * gi)})
 				l.Step(now, Reconfigure{Config: resolve(t, l, "dryRun: true")})
-				return l.Step(now, EndPod{Pod: pod})
+				return l.Step(now, EndPod{Pod: pod, Gone: true})
 			},
 			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Over) },
 			want: "[kubepods/burstable/poduid/id kubepods/burstable/poduid]",

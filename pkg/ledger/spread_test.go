@@ -40,7 +40,7 @@ func TestASpreadPodStaysEven(t *testing.T) {
 		{app, "init 1+1, app 3+3"},
 		{create(other, "app", 14*gi, podinfo.Answer{}), "init 1+1, app 3+3"},
 		{UpdateContainer{Pod: web, Container: app.Container, To: Resources{MemoryLimit: &large}}, "init 1+1, app 7+7 short of 9Gi of memory"},
-		{EndPod{other}, "init 1+1, app 12+12"},
+		{EndPod{Pod: other, Gone: true}, "init 1+1, app 12+12"},
 		{Reconfigure{Config: resolve(t, l, "topologyManagerPolicy: restricted\nallowedAnnotations: []")}, "init 1+1, app 12+12"},
 		{Reconfigure{Config: resolve(t, l, "topologyManagerPolicy: restricted\ndra: {enabled: true, share: 5%}")}, "init 1+1, app 12+12"},
 	} {

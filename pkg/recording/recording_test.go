@@ -114,7 +114,7 @@ func (d *driver) create(name string, limit int64) {
 	d.step(ledger.StartContainer{Pod: p, Container: c})
 }
 
-func (d *driver) end(name string) { d.step(ledger.EndPod{Pod: podNamed(name)}) }
+func (d *driver) end(name string) { d.step(ledger.EndPod{Pod: podNamed(name), Gone: true}) }
 
 // drained waits until the goroutine has received everything.
 func (d *driver) drained() {
@@ -291,7 +291,7 @@ func TestNothingPrivateIsWritten(t *testing.T) {
 	p = d.Read(p)
 	d.step(ledger.CreateContainer{Pod: p, Container: c})
 	d.step(ledger.Synchronize{Pods: []ledger.Pod{p}, Containers: []ledger.Container{c}})
-	d.step(ledger.EndPod{Pod: raw})
+	d.step(ledger.EndPod{Pod: raw, Gone: true})
 	d.step(ledger.RunPod{Pod: podNamed("other")})
 	d.Begin(d.now, d.Ledger) // a state with the pods
 	d.close()
