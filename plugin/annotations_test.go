@@ -8,7 +8,7 @@ import (
 
 	nri "github.com/containerd/nri/pkg/adaptation"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
@@ -24,7 +24,7 @@ func largest() map[string]string {
 		annotations[key] = ""
 		size += len(key)
 	}
-	annotations[podinfo.ResourcesAnnotation] = `{"containers":{"app":{"requests":{"memory":"1060Mi"}}` +
+	annotations[pods.ResourcesAnnotation] = `{"containers":{"app":{"requests":{"memory":"1060Mi"}}` +
 		strings.Repeat(`,"x":{"requests":{"memory":"1060Mi"}}`, largestAnnotations/2/37) + `}}`
 	return annotations
 }
@@ -139,8 +139,8 @@ func TestFalseRequestsInAnAnnotation(t *testing.T) {
 	for i := range containers {
 		claims = append(claims, fmt.Sprintf(`"c%d":{"requests":{"memory":"%d"}}`, i, claim))
 	}
-	tenant.annotations = map[string]string{podinfo.ResourcesAnnotation: `{"containers":{` + strings.Join(claims, ",") + `}}`}
-	honest.annotations = map[string]string{podinfo.ResourcesAnnotation: `{"containers":{"app":{"requests":{"memory":"1060Mi"}}}}`}
+	tenant.annotations = map[string]string{pods.ResourcesAnnotation: `{"containers":{` + strings.Join(claims, ",") + `}}`}
+	honest.annotations = map[string]string{pods.ResourcesAnnotation: `{"containers":{"app":{"requests":{"memory":"1060Mi"}}}}`}
 	h.deploy(honest)
 	must(t, h.runPod(tenant))
 	for i := range containers {

@@ -25,7 +25,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -262,7 +262,7 @@ func hasProblem(annotations map[string]string, text string) bool {
 }
 
 func claims(annotation string) error {
-	_, err := podinfo.Node{MemTotal: 32 * gi}.ReadClaims(map[string]string{podinfo.ResourcesAnnotation: annotation})
+	_, err := pods.Node{MemTotal: 32 * gi}.ReadClaims(map[string]string{pods.ResourcesAnnotation: annotation})
 	return err
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -349,7 +350,7 @@ func newWorld(g *ground, s setup, folder string, out io.Writer) *world {
 	}
 	w.log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
 	if s.api {
-		w.api = &podAPI{pods: map[podinfo.Ref]*podinfo.Pod{}}
+		w.api = &podAPI{pods: map[pods.Ref]*pods.Pod{}}
 	}
 	w.start(w.state)
 	w.connect()
@@ -498,7 +499,7 @@ func (w *world) choose(e event) (*imitatedPod, *imitatedContainer) {
 }
 
 // knows has the kubelet's API know a pod; nil is not at all.
-func (w *world) knows(p *imitatedPod, facts *podinfo.Pod) {
+func (w *world) knows(p *imitatedPod, facts *pods.Pod) {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
 	if facts == nil {
@@ -599,7 +600,7 @@ func (w *world) step(e event) string {
 		}
 		facts := p.facts()
 		w.knows(p, facts)
-		w.podChanged(podinfo.Answer{Pod: facts, Source: memoryqos.SourceKubelet})
+		w.podChanged(pods.Answer{Pod: facts, Source: memoryqos.SourceKubelet})
 		return fmt.Sprintf("the kubelet's API has %s: %+v", p.Name, p.spec)
 	}
 	return w.stepNode(ctx, e)
@@ -729,13 +730,13 @@ func (w *world) stepRun(ctx context.Context, class memoryqos.QOSClass, container
 			what += fmt.Sprint(": ", err)
 		}
 		if p.level > 0 {
-			w.podChanged(podinfo.Answer{Pod: p.facts(), Source: memoryqos.SourceKubelet})
+			w.podChanged(pods.Answer{Pod: p.facts(), Source: memoryqos.SourceKubelet})
 		}
 	}
 	return what
 }
 
-func (w *world) stepCreate(ctx context.Context, p *imitatedPod, spec podinfo.Container, number uint8) string {
+func (w *world) stepCreate(ctx context.Context, p *imitatedPod, spec pods.Container, number uint8) string {
 	c := w.host.ask(p, spec)
 	how := outcome(number)
 	what := fmt.Sprintf("create %s", c.ID)

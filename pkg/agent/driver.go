@@ -13,7 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -25,7 +25,7 @@ type outbox struct {
 	seen    map[string]protect.Seen   // what containers were just read to hold, by cgroup; for the next of all
 	bring   map[string]bool           // containers of which the runtime's record may lack something
 	look    map[string]bool           // containers whose memory.max has to be read
-	ask     []podinfo.Ref             // pods of which the pod APIs have to be asked
+	ask     []pods.Ref                // pods of which the pod APIs have to be asked
 	tickets map[string]checkpoint.Ticket
 	newest  checkpoint.Ticket // of all decisions on their way to the disk
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // RunPodSandbox handles a new pod sandbox.
@@ -110,7 +110,7 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems,
 		Siblings: a.siblings(pod, container.Name), Header: header}
 	decide := func() (ledger.Effects, checkpoint.Ticket) {
-		return s.decide(ctx, pod, func(known podinfo.Answer) ledger.Event {
+		return s.decide(ctx, pod, func(known pods.Answer) ledger.Event {
 			create.Known = known
 			return create
 		})
@@ -154,7 +154,7 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	found := a.find(pod, container)
 	container, _ = withDevices(container, nil)
 	siblings := a.siblings(pod, container.Name)
-	effects, ticket := s.decide(ctx, pod, func(known podinfo.Answer) ledger.Event {
+	effects, ticket := s.decide(ctx, pod, func(known pods.Answer) ledger.Event {
 		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Siblings: siblings, Found: found,
 			Header: header}
 	})
@@ -181,11 +181,11 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 
 // decide applies an event with the newest that the pod APIs know of its pod. Answers and notifications may overtake one
 // another, so that this is asked under the lock.
-func (s *Session) decide(ctx context.Context, pod ledger.Pod, event func(podinfo.Answer) ledger.Event) (ledger.Effects, checkpoint.Ticket) {
+func (s *Session) decide(ctx context.Context, pod ledger.Pod, event func(pods.Answer) ledger.Event) (ledger.Effects, checkpoint.Ticket) {
 	a := s.agent
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var known podinfo.Answer
+	var known pods.Answer
 	if a.sourced {
 		known, _ = a.requests.Known(pod.Ref())
 	}
@@ -270,25 +270,25 @@ func (s *Session) PostUpdateContainer(ctx context.Context, _ ledger.Pod, contain
 
 // Synchronize takes over what the runtime has. It asks no API and writes the checkpoint once. The order of pods and
 // containers does not matter.
-func (s *Session) Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error) {
+func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error) {
 	a, header := s.agent, s.header()
-	pods = slices.Clone(pods)
-	for i := range pods {
-		pods[i] = a.read(pods[i])
+	sandboxes = slices.Clone(sandboxes)
+	for i := range sandboxes {
+		sandboxes[i] = a.read(sandboxes[i])
 	}
-	found, seen := a.observeAll(pods, containers)
+	found, seen := a.observeAll(sandboxes, containers)
 	found.Populated = a.unlisted(containers)
 	containers = slices.Clone(containers)
 	for i := range containers {
 		containers[i] = a.lookUpDevices(containers[i])
 	}
-	event := ledger.Synchronize{Pods: pods, Containers: containers, Found: found, Header: header}
+	event := ledger.Synchronize{Pods: sandboxes, Containers: containers, Found: found, Header: header}
 	a.mu.Lock()
 	if a.sourced {
-		event.Known = make(map[string]podinfo.Answer, len(pods))
-		for i := range pods {
-			if answer, ok := a.requests.Known(pods[i].Ref()); ok {
-				event.Known[pods[i].Key()] = answer
+		event.Known = make(map[string]pods.Answer, len(sandboxes))
+		for i := range sandboxes {
+			if answer, ok := a.requests.Known(sandboxes[i].Ref()); ok {
+				event.Known[sandboxes[i].Key()] = answer
 			}
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -41,7 +41,7 @@ type imitatedPod struct {
 	class      memoryqos.QOSClass
 	level      uint64 // pod-level request and limit; 0 is none
 	dir        string
-	spec       []podinfo.Container
+	spec       []pods.Container
 	containers map[string]*imitatedContainer // the newest of each name
 	stopped    bool                          // the sandbox has been stopped and not been removed
 }
@@ -95,7 +95,7 @@ func (m *imitation) runPod(class memoryqos.QOSClass, containers int, size uint64
 	}
 	p.dir = p.CgroupParent[1:]
 	for i := range containers {
-		c := podinfo.Container{Name: string(rune('a' + i)), Kind: memoryqos.App}
+		c := pods.Container{Name: string(rune('a' + i)), Kind: memoryqos.App}
 		if class != memoryqos.BestEffort {
 			c.Request, c.Limit = size, size
 		}
@@ -137,8 +137,8 @@ func (p *imitatedPod) limit() (sum uint64) {
 	return sum
 }
 
-func (p *imitatedPod) facts() *podinfo.Pod {
-	facts := &podinfo.Pod{Ref: p.Ref(), Class: p.class, Containers: append([]podinfo.Container{}, p.spec...)}
+func (p *imitatedPod) facts() *pods.Pod {
+	facts := &pods.Pod{Ref: p.Ref(), Class: p.class, Containers: append([]pods.Container{}, p.spec...)}
 	if p.level > 0 {
 		level := p.level
 		facts.PodRequest, facts.PodLimit = &level, &level
@@ -147,7 +147,7 @@ func (p *imitatedPod) facts() *podinfo.Pod {
 }
 
 // ask is what the kubelet asks the runtime for.
-func (m *imitation) ask(p *imitatedPod, spec podinfo.Container) *imitatedContainer {
+func (m *imitation) ask(p *imitatedPod, spec pods.Container) *imitatedContainer {
 	m.made++
 	c := &imitatedContainer{Container: Container{ID: fmt.Sprintf("%s-%s%d", p.Name, spec.Name, m.made), PodID: p.ID, Name: spec.Name}}
 	name := c.ID

@@ -16,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // A known failure is a behaviour that is wrong today and has a test that says what is right. The test runs with all others, is expected to
@@ -371,11 +372,11 @@ var initContainers = []behaviour{
 	besideSidecar("an init container beside a sidecar that was there before a reload", "", (*begun).reload),
 }
 
-func of(name string, kind memoryqos.Kind, bytes uint64) podinfo.Container {
-	return podinfo.Container{Name: name, Kind: kind, Request: bytes, Limit: bytes, Guaranteed: true}
+func of(name string, kind memoryqos.Kind, bytes uint64) pods.Container {
+	return pods.Container{Name: name, Kind: kind, Request: bytes, Limit: bytes, Guaranteed: true}
 }
 
-func guaranteedSpec(p Pod, containers ...podinfo.Container) *podinfo.Pod {
+func guaranteedSpec(p Pod, containers ...pods.Container) *pods.Pod {
 	return spec(p, memoryqos.Guaranteed, containers...)
 }
 
@@ -386,7 +387,7 @@ type begun struct {
 	first Container
 }
 
-func begin(t testing.TB, first string, containers ...podinfo.Container) *begun {
+func begin(t testing.TB, first string, containers ...pods.Container) *begun {
 	api := &podAPI{}
 	n := newNode(t, oneNode+"dra: {enabled: true, share: 10%}", func(n *node) { n.providers = []podinfo.Provider{api} })
 	n.sync(nil, nil)

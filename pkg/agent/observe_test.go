@@ -12,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -208,8 +209,8 @@ func TestAnInitContainersMemoryIsReusedAfterARestart(t *testing.T) {
 	stop := n.background()
 	pod := n.pod("pod", memoryqos.Guaranteed)
 	info := spec(pod, memoryqos.Guaranteed,
-		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 14 * gi, Limit: 14 * gi},
-		podinfo.Container{Name: "main", Request: 14 * gi, Limit: 14 * gi})
+		pods.Container{Name: "init", Kind: memoryqos.Init, Request: 14 * gi, Limit: 14 * gi},
+		pods.Container{Name: "main", Request: 14 * gi, Limit: 14 * gi})
 	api.say(info)
 	blocker := n.pod("blocker", memoryqos.Guaranteed)
 	init := n.launch(pod, ofPod(pod, "init", 14*gi))
@@ -236,11 +237,11 @@ func TestAPodKeepsItsAffinity(t *testing.T) {
 			n := newNode(t, config, func(n *node) { n.providers = []podinfo.Provider{api} })
 			stop := n.background()
 			fill := n.pod("fill", memoryqos.Guaranteed)
-			api.say(spec(fill, memoryqos.Guaranteed, podinfo.Container{Name: "main", Request: 5 * gi, Limit: 5 * gi}))
+			api.say(spec(fill, memoryqos.Guaranteed, pods.Container{Name: "main", Request: 5 * gi, Limit: 5 * gi}))
 			f := n.launch(fill, ofPod(fill, "main", 5*gi))
 			pod := n.pod("pod", memoryqos.Guaranteed)
 			info := spec(pod, memoryqos.Guaranteed,
-				podinfo.Container{Name: "a", Request: 7 * gi, Limit: 7 * gi}, podinfo.Container{Name: "b", Request: 6 * gi, Limit: 6 * gi})
+				pods.Container{Name: "a", Request: 7 * gi, Limit: 7 * gi}, pods.Container{Name: "b", Request: 6 * gi, Limit: 6 * gi})
 			api.say(info)
 			a := n.launch(pod, ofPod(pod, "a", 7*gi))
 			if how == "reload" {
@@ -273,7 +274,7 @@ func TestAPodLevelPodCountsOnce(t *testing.T) {
 			pod := n.pod("pod", memoryqos.Guaranteed)
 			pod.MemoryLimit = gi
 			request := gi
-			p := spec(pod, memoryqos.Guaranteed, podinfo.Container{Name: "a"}, podinfo.Container{Name: "b"}, podinfo.Container{Name: "c"})
+			p := spec(pod, memoryqos.Guaranteed, pods.Container{Name: "a"}, pods.Container{Name: "b"}, pods.Container{Name: "c"})
 			p.PodRequest, p.PodLimit = &request, &request
 			api.say(p)
 			for _, c := range []string{"a", "b", "c"} {
@@ -307,7 +308,7 @@ func TestARuntimeThatHangsHoldsNothingUp(t *testing.T) {
 	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
 	n.background()
 	api.listening(t)
-	api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
+	api.say(spec(pod, memoryqos.Burstable, pods.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
 	<-asked
 	eventually(t, "memory.low is written", func() bool { return n.file(c.CgroupsPath, "memory.low") == bytesOf(500*mi) })
 	gone := n.pod("gone", memoryqos.Guaranteed)

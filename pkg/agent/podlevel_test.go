@@ -11,17 +11,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 const managed = "podLevelResourceManagers: true\ntopologyManagerPolicy: restricted\n"
 
 // levelPod is a Guaranteed pod of 3Gi with pod-level resources: "own" has 1Gi of its own, "b" and "c" share the rest.
-func levelPod(n *node, name string) (Pod, *podinfo.Pod) {
+func levelPod(n *node, name string) (Pod, *pods.Pod) {
 	pod := n.pod(name, memoryqos.Guaranteed)
 	pod.MemoryLimit = 3 * gi
 	budget := 3 * gi
 	p := spec(pod, memoryqos.Guaranteed,
-		podinfo.Container{Name: "own", Request: gi, Limit: gi, Guaranteed: true}, podinfo.Container{Name: "b"}, podinfo.Container{Name: "c"})
+		pods.Container{Name: "own", Request: gi, Limit: gi, Guaranteed: true}, pods.Container{Name: "b"}, pods.Container{Name: "c"})
 	p.PodRequest, p.PodLimit = &budget, &budget
 	return pod, p
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // TestAStormLeavesNothing has many pods come, change and go at once, beside all that reads and repairs.
@@ -57,7 +58,7 @@ func TestAStormLeavesNothing(t *testing.T) {
 				if err := n.RunPodSandbox(ctx, pod); err != nil {
 					t.Error(err)
 				}
-				api.say(spec(pod, class, podinfo.Container{Name: "main", Request: 64 * mi, Limit: 128 * mi}))
+				api.say(spec(pod, class, pods.Container{Name: "main", Request: 64 * mi, Limit: 128 * mi}))
 				for _, name := range []string{"main", "second"} {
 					c := ofPod(pod, name, 128*mi)
 					adjustment, err := n.CreateContainer(ctx, pod, c)

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // endingPeriod is how often the cgroups of pods without a sandbox are looked at. A kubelet removes them within two seconds, or runs
@@ -109,7 +109,7 @@ func (p *protection) stop() {
 }
 
 // podChanged is called by the sources when they know a pod better.
-func (a *Agent) podChanged(answer podinfo.Answer) {
+func (a *Agent) podChanged(answer pods.Answer) {
 	if answer.Pod == nil {
 		return
 	}

@@ -15,21 +15,22 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // podAPI is a source of pods that a test speaks for.
 type podAPI struct {
 	mu      sync.Mutex
-	pods    map[podinfo.Ref]*podinfo.Pod
-	changed func(*podinfo.Pod)
+	pods    map[pods.Ref]*pods.Pod
+	changed func(*pods.Pod)
 }
 
 func (s *podAPI) Source() memoryqos.Source { return memoryqos.SourceKubelet }
 func (s *podAPI) Connected() bool          { return true }
 func (s *podAPI) Problem() string          { return "" }
 
-func (s *podAPI) Run(ctx context.Context, changed func(*podinfo.Pod)) error {
+func (s *podAPI) Run(ctx context.Context, changed func(*pods.Pod)) error {
 	s.mu.Lock()
 	s.changed = changed
 	s.mu.Unlock()
@@ -37,14 +38,14 @@ func (s *podAPI) Run(ctx context.Context, changed func(*podinfo.Pod)) error {
 	return nil
 }
 
-func (s *podAPI) Known(ref podinfo.Ref) (*podinfo.Pod, bool) {
+func (s *podAPI) Known(ref pods.Ref) (*pods.Pod, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	pod, ok := s.pods[ref]
 	return pod, ok
 }
 
-func (s *podAPI) Ask(_ context.Context, ref podinfo.Ref) (*podinfo.Pod, error) {
+func (s *podAPI) Ask(_ context.Context, ref pods.Ref) (*pods.Pod, error) {
 	if pod, ok := s.Known(ref); ok {
 		return pod, nil
 	}
@@ -58,10 +59,10 @@ func (s *podAPI) Len() int {
 }
 
 // say has the source tell of a pod.
-func (s *podAPI) say(pod *podinfo.Pod) {
+func (s *podAPI) say(pod *pods.Pod) {
 	s.mu.Lock()
 	if s.pods == nil {
-		s.pods = map[podinfo.Ref]*podinfo.Pod{}
+		s.pods = map[pods.Ref]*pods.Pod{}
 	}
 	s.pods[pod.Ref] = pod
 	changed := s.changed
@@ -80,8 +81,8 @@ func (s *podAPI) listening(t testing.TB) {
 	})
 }
 
-func spec(p Pod, class memoryqos.QOSClass, containers ...podinfo.Container) *podinfo.Pod {
-	return &podinfo.Pod{Ref: podinfo.Ref{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, Class: class, Containers: containers}
+func spec(p Pod, class memoryqos.QOSClass, containers ...pods.Container) *pods.Pod {
+	return &pods.Pod{Ref: pods.Ref{UID: p.UID, Namespace: p.Namespace, Name: p.Name}, Class: class, Containers: containers}
 }
 
 // background runs the agent's Run until the test ends.
@@ -123,7 +124,7 @@ func TestAnEstimateIsCorrectedOnTheRunningContainer(t *testing.T) {
 			n.want("memory.high", n.file(c.CgroupsPath, "memory.high"), bytesOf(900*mi))
 			n.background()
 			api.listening(t)
-			api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
+			api.say(spec(pod, memoryqos.Burstable, pods.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
 			eventually(t, "the pod is protected", func() bool {
 				return n.file(pod.CgroupParent, "memory.low") == bytesOf(500*mi) && n.file("kubepods/burstable", "memory.low") == bytesOf(500*mi)
 			})
@@ -160,10 +161,10 @@ func TestWhatOneContainerLearnsIsKnownToTheOthers(t *testing.T) {
 	pod := n.pod("pod", memoryqos.Burstable)
 	side := n.launch(pod, ofPod(pod, "side", 1000*mi))
 	info := spec(pod, memoryqos.Burstable,
-		podinfo.Container{Name: "side", Kind: memoryqos.Sidecar, Request: 500 * mi, Limit: 1000 * mi},
-		podinfo.Container{Name: "main", Request: 100 * mi, Limit: 1000 * mi})
+		pods.Container{Name: "side", Kind: memoryqos.Sidecar, Request: 500 * mi, Limit: 1000 * mi},
+		pods.Container{Name: "main", Request: 100 * mi, Limit: 1000 * mi})
 	api.mu.Lock()
-	api.pods = map[podinfo.Ref]*podinfo.Pod{info.Ref: info}
+	api.pods = map[pods.Ref]*pods.Pod{info.Ref: info}
 	api.mu.Unlock()
 	n.launch(pod, ofPod(pod, "main", 1000*mi))
 	eventually(t, "the first container has its request", func() bool { return n.file(side.CgroupsPath, "memory.low") == bytesOf(500*mi) })
@@ -182,7 +183,7 @@ func TestARuntimeThatRefusesUpdatesHasItsFilesWritten(t *testing.T) {
 	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
 	n.background()
 	api.listening(t)
-	api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
+	api.say(spec(pod, memoryqos.Burstable, pods.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
 	eventually(t, "the file is written", func() bool { return n.file(c.CgroupsPath, "memory.high") == bytesOf(950*mi) })
 }
 
@@ -192,8 +193,8 @@ func TestRolesAndPodLevelsComeFromThePodAPI(t *testing.T) {
 	n.background()
 	pod := n.pod("pod", memoryqos.Guaranteed)
 	known := spec(pod, memoryqos.Guaranteed,
-		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 2 * gi, Limit: 2 * gi},
-		podinfo.Container{Name: "main", Request: gi, Limit: gi})
+		pods.Container{Name: "init", Kind: memoryqos.Init, Request: 2 * gi, Limit: 2 * gi},
+		pods.Container{Name: "main", Request: gi, Limit: gi})
 	known.Overhead = 10 * mi
 	api.say(known)
 	first := n.launch(pod, ofPod(pod, "init", 2*gi))
@@ -218,9 +219,9 @@ func TestAPodKeepsTheSumOfItsSpec(t *testing.T) {
 	pod := n.pod("pod", memoryqos.Burstable)
 	pod.Annotations = map[string]string{"reservation.memory-manager.noderesource.dev/container.plain": "none"}
 	api.say(spec(pod, memoryqos.Burstable,
-		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 124 * mi, Limit: 200 * mi},
-		podinfo.Container{Name: "plain", Request: 500 * mi},
-		podinfo.Container{Name: "main", Request: 100 * mi, Limit: 1000 * mi}))
+		pods.Container{Name: "init", Kind: memoryqos.Init, Request: 124 * mi, Limit: 200 * mi},
+		pods.Container{Name: "plain", Request: 500 * mi},
+		pods.Container{Name: "main", Request: 100 * mi, Limit: 1000 * mi}))
 	sums := func(what string, bytes uint64) {
 		t.Helper()
 		n.want("the pod's memory.low "+what, n.file(pod.CgroupParent, "memory.low"), bytesOf(bytes))
@@ -238,9 +239,9 @@ func TestAPodKeepsTheSumOfItsSpec(t *testing.T) {
 
 	// A container that has more than the spec says is carried, as long as a pod API is behind a resize.
 	api.say(spec(pod, memoryqos.Burstable,
-		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 124 * mi, Limit: 200 * mi},
-		podinfo.Container{Name: "plain", Request: 500 * mi},
-		podinfo.Container{Name: "main", Request: 300 * mi, Limit: 1000 * mi}))
+		pods.Container{Name: "init", Kind: memoryqos.Init, Request: 124 * mi, Limit: 200 * mi},
+		pods.Container{Name: "plain", Request: 500 * mi},
+		pods.Container{Name: "main", Request: 300 * mi, Limit: 1000 * mi}))
 	eventually(t, "the new request", func() bool { return n.file(main.CgroupsPath, "memory.low") == bytesOf(300*mi) })
 	sums("after the resize", 300*mi)
 }
@@ -258,7 +259,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 	// The runtime reports the pod's limit for containers that have none of their own.
 	pod := n.pod("known", memoryqos.Guaranteed)
 	request := uint64(4 * gi)
-	known := spec(pod, memoryqos.Guaranteed, podinfo.Container{Name: "a", Request: 2 * gi, Limit: 2 * gi}, podinfo.Container{Name: "b"}, podinfo.Container{Name: "c"})
+	known := spec(pod, memoryqos.Guaranteed, pods.Container{Name: "a", Request: 2 * gi, Limit: 2 * gi}, pods.Container{Name: "b"}, pods.Container{Name: "c"})
 	known.PodRequest, known.PodLimit = &request, &request
 	api.say(known)
 	for name, want := range map[string]struct {
@@ -268,7 +269,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 		n.want("memory.min of "+name, n.create(pod, ofPod(pod, name, want.limit)).Unified["memory.min"], want.min)
 	}
 	sums("where its spec is known", pod, 4*gi)
-	if got := n.containerView(pod, "b").Request; got != (podinfo.Estimate{Source: memoryqos.SourceKubelet}) {
+	if got := n.containerView(pod, "b").Request; got != (pods.Estimate{Source: memoryqos.SourceKubelet}) {
 		t.Errorf("the request of a container without resources is %+v", got)
 	}
 	if err := n.endPod(context.Background(), pod); err != nil {
@@ -284,7 +285,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 	}
 	sums("where only its limit is known", pod, 4*gi)
 	eventually(t, "the first container's request is not known either", func() bool { return n.file(c.CgroupsPath, "memory.min") == "0" })
-	if got := n.containerView(pod, "a").Request; got != (podinfo.Estimate{Source: memoryqos.SourceNone, Error: 4 * gi}) {
+	if got := n.containerView(pod, "a").Request; got != (pods.Estimate{Source: memoryqos.SourceNone, Error: 4 * gi}) {
 		t.Errorf("its request is %+v", got)
 	}
 	n.create(pod, ofPod(pod, "own", gi))
@@ -309,8 +310,8 @@ func TestMemoryHighInAPodWithResourcesOfItsOwn(t *testing.T) {
 	pod := n.pod("pod", memoryqos.Guaranteed)
 	request := 4 * gi
 	known := spec(pod, memoryqos.Guaranteed,
-		podinfo.Container{Name: "all", Request: 2 * gi, Limit: 2 * gi}, podinfo.Container{Name: "nothing"},
-		podinfo.Container{Name: "part", Request: gi, Limit: 2 * gi})
+		pods.Container{Name: "all", Request: 2 * gi, Limit: 2 * gi}, pods.Container{Name: "nothing"},
+		pods.Container{Name: "part", Request: gi, Limit: 2 * gi})
 	known.PodRequest, known.PodLimit = &request, &request
 	api.say(known)
 	for _, c := range []struct {
@@ -342,13 +343,13 @@ func TestClaimedMemoryIsNotTheContainersOwn(t *testing.T) {
 	n.background()
 	claims := func(name string, class memoryqos.QOSClass, request, limit uint64) map[string]string {
 		pod := n.pod(name, class)
-		known := spec(pod, class, podinfo.Container{Name: "main", Request: request, Limit: limit, Claimed: 5 * gi})
+		known := spec(pod, class, pods.Container{Name: "main", Request: request, Limit: limit, Claimed: 5 * gi})
 		known.Claimed = 5 * gi
 		api.say(known)
 		files := n.create(pod, ofPod(pod, "main", limit+5*gi)).Unified
 		sums := n.podView(pod).Values
 		files["pod"] = text(sums.Min) + " " + text(sums.Low)
-		n.want("the request of "+name, fmt.Sprint(n.containerView(pod, "main").Request), fmt.Sprint(podinfo.Estimate{Request: request, Source: memoryqos.SourceKubelet}))
+		n.want("the request of "+name, fmt.Sprint(n.containerView(pod, "main").Request), fmt.Sprint(pods.Estimate{Request: request, Source: memoryqos.SourceKubelet}))
 		return files
 	}
 	n.want("files of the Burstable pod", fmt.Sprint(claims("burst", memoryqos.Burstable, gi, 2*gi)),
@@ -364,16 +365,16 @@ func TestPodScopeAlignsTheWholePod(t *testing.T) {
 	n.background()
 	pod := n.pod("pod", memoryqos.Guaranteed)
 	api.say(spec(pod, memoryqos.Guaranteed,
-		podinfo.Container{Name: "a", Request: 10 * gi, Limit: 10 * gi},
-		podinfo.Container{Name: "b", Request: 10 * gi, Limit: 10 * gi}))
+		pods.Container{Name: "a", Request: 10 * gi, Limit: 10 * gi},
+		pods.Container{Name: "b", Request: 10 * gi, Limit: 10 * gi}))
 	for _, name := range []string{"a", "b"} {
 		n.want("cpuset.mems", n.create(pod, ofPod(pod, name, 10*gi)).CpusetMems, "0-1")
 	}
 	// The whole pod is refused at its first container.
 	big := n.pod("big", memoryqos.Guaranteed)
 	api.say(spec(big, memoryqos.Guaranteed,
-		podinfo.Container{Name: "a", Request: 5 * gi, Limit: 5 * gi}, podinfo.Container{Name: "b", Request: 3 * gi, Limit: 3 * gi},
-		podinfo.Container{Name: "debug", Kind: memoryqos.Ephemeral}))
+		pods.Container{Name: "a", Request: 5 * gi, Limit: 5 * gi}, pods.Container{Name: "b", Request: 3 * gi, Limit: 3 * gi},
+		pods.Container{Name: "debug", Kind: memoryqos.Ephemeral}))
 	if _, err := n.CreateContainer(context.Background(), big, ofPod(big, "a", 5*gi)); err == nil {
 		t.Error("a pod that needs more nodes than preferred was begun")
 	}
@@ -572,7 +573,7 @@ type slowAPI struct {
 	had chan time.Duration
 }
 
-func (s *slowAPI) Ask(ctx context.Context, _ podinfo.Ref) (*podinfo.Pod, error) {
+func (s *slowAPI) Ask(ctx context.Context, _ pods.Ref) (*pods.Pod, error) {
 	deadline, _ := ctx.Deadline()
 	s.had <- time.Until(deadline)
 	return nil, podinfo.ErrNotFound
@@ -791,7 +792,7 @@ func TestAResizeKeepsTheKnownRequestUntilItsNewsComes(t *testing.T) {
 	n.background()
 	api.listening(t)
 	pod := n.pod("pod", memoryqos.Burstable)
-	api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
+	api.say(spec(pod, memoryqos.Burstable, pods.Container{Name: "main", Request: 500 * mi, Limit: 1000 * mi}))
 	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
 	n.want("memory.low", n.file(c.CgroupsPath, "memory.low"), bytesOf(500*mi))
 	if got := n.update(pod, c, Resources{MemoryLimit: limit(int64(2000 * mi))}); got == nil || len(got.Unified) != 1 || got.Unified["memory.high"] != bytesOf(1850*mi) {
@@ -800,6 +801,6 @@ func TestAResizeKeepsTheKnownRequestUntilItsNewsComes(t *testing.T) {
 	if got := n.update(pod, c, Resources{MemoryLimit: limit(int64(400 * mi))}); got == nil || got.Unified["memory.low"] != bytesOf(400*mi) {
 		t.Errorf("a limit below the request was answered with %+v", got)
 	}
-	api.say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "main", Request: 300 * mi, Limit: 400 * mi}))
+	api.say(spec(pod, memoryqos.Burstable, pods.Container{Name: "main", Request: 300 * mi, Limit: 400 * mi}))
 	eventually(t, "the news has come", func() bool { return n.containerView(pod, "main").Request.Request == 300*mi })
 }

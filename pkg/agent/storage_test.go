@@ -15,6 +15,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -118,7 +119,7 @@ func TestAFileThatCannotBeWrittenIsReported(t *testing.T) {
 		},
 		requestsFile: func(n *node, name string) {
 			pod := n.pod(name, memoryqos.Burstable)
-			n.providers[0].(*podAPI).say(spec(pod, memoryqos.Burstable, podinfo.Container{Name: "app", Request: 100 * mi, Limit: gi}))
+			n.providers[0].(*podAPI).say(spec(pod, memoryqos.Burstable, pods.Container{Name: "app", Request: 100 * mi, Limit: gi}))
 			n.launch(pod, ofPod(pod, "app", gi))
 		},
 	} {

@@ -14,6 +14,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -224,9 +225,9 @@ func TestInitContainersCountInTheSpecsOrder(t *testing.T) {
 	n.background()
 	pod := n.pod("pod", memoryqos.Burstable)
 	api.say(spec(pod, memoryqos.Burstable,
-		podinfo.Container{Name: "sidecar", Kind: memoryqos.Sidecar, Request: 100 * mi, Limit: gi},
-		podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 300 * mi, Limit: gi},
-		podinfo.Container{Name: "main", Request: 250 * mi, Limit: gi}))
+		pods.Container{Name: "sidecar", Kind: memoryqos.Sidecar, Request: 100 * mi, Limit: gi},
+		pods.Container{Name: "init", Kind: memoryqos.Init, Request: 300 * mi, Limit: gi},
+		pods.Container{Name: "main", Request: 250 * mi, Limit: gi}))
 	// After a restart of the plugin the runtime lists them in any order, and one that the spec does not have.
 	var containers []Container
 	for _, name := range []string{"stranger", "main", "init", "sidecar"} {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // placed is where a container is and why, and what of its limit could not be allocated; or why it is not placed.
@@ -45,8 +45,8 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 		e.Container.ID, e.Container.Resources.CPUs, e.Container.Resources.CPUShares = id, cpus, &count
 		return e
 	}
-	known := func(e CreateContainer, containers ...podinfo.Container) CreateContainer {
-		e.Known = podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{Ref: e.Pod.Ref(), Class: memoryqos.Guaranteed, Containers: containers}}
+	known := func(e CreateContainer, containers ...pods.Container) CreateContainer {
+		e.Known = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: e.Pod.Ref(), Class: memoryqos.Guaranteed, Containers: containers}}
 		return e
 	}
 	for name, test := range map[string]struct {
@@ -80,7 +80,7 @@ func TestWhereAContainerIsPlaced(t *testing.T) {
 		"another limit, and no room for it": {restricted, []Event{claimed(web, "main", gi), EndContainer{ID: "web-main"}, other("neighbor", 4*gi), claimed(web, "main", 28*gi)},
 			"0-1: pinned under restricted, short of 16.5Gi of memory"},
 		"its pod does not fit one node (scope pod)": {single + "\ntopologyManagerScope: pod", []Event{known(claimed(web, "main", 10*gi),
-			podinfo.Container{Name: "main", Request: 10 * gi, Limit: 10 * gi}, podinfo.Container{Name: "side", Request: 10 * gi, Limit: 10 * gi})},
+			pods.Container{Name: "main", Request: 10 * gi, Limit: 10 * gi}, pods.Container{Name: "side", Request: 10 * gi, Limit: 10 * gi})},
 			`TopologyAffinityError: the pod's containers together, policy single-numa-node, scope pod: only nodes 0-1 together have room, not one by itself:
 node 0: 15.5Gi of 15.5Gi free, 20Gi needed
 node 1: 15.5Gi of 15.5Gi free, 20Gi needed`},

@@ -8,13 +8,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // TestSystemPodsAreProtectedInTheirPartition has pods in kubepods and in its system partition (KEP-5894), under both drivers.
 func TestSystemPodsAreProtectedInTheirPartition(t *testing.T) {
 	const mi = 1 << 20
-	pods := []struct {
+	all := []struct {
 		parent, base string // cgroupfs, and systemd's name without ".slice"
 		class        memoryqos.QOSClass
 		request      uint64
@@ -29,11 +29,11 @@ func TestSystemPodsAreProtectedInTheirPartition(t *testing.T) {
 		parent func(i int) string
 		want   map[string]string // level, memory.min and memory.low by cgroup
 	}{
-		"cgroupfs": {func(i int) string { return "/" + pods[i].parent }, map[string]string{
+		"cgroupfs": {func(i int) string { return "/" + all[i].parent }, map[string]string{
 			"kubepods": "kubepods 15 10", "kubepods/burstable": "burstable - 2",
 			"kubepods/system": "system 12 8", "kubepods/system/burstable": "burstable - 8",
 		}},
-		"systemd": {func(i int) string { return pods[i].base + ".slice" }, map[string]string{
+		"systemd": {func(i int) string { return all[i].base + ".slice" }, map[string]string{
 			"kubepods.slice": "kubepods 15 10", "kubepods.slice/kubepods-burstable.slice": "burstable - 2",
 			"kubepods.slice/kubepods-system.slice":                                 "system 12 8",
 			"kubepods.slice/kubepods-system.slice/kubepods-system-burstable.slice": "burstable - 8",
@@ -42,15 +42,15 @@ func TestSystemPodsAreProtectedInTheirPartition(t *testing.T) {
 		t.Run(driver, func(t *testing.T) {
 			l := newLedger(t, "guaranteedHeadroom: 0")
 			now := time.Unix(1000, 0)
-			for i, p := range pods {
+			for i, p := range all {
 				uid := fmt.Sprint(i + 1)
 				pod := Pod{ID: "sandbox" + uid, UID: uid, Namespace: "kube-system", Name: uid, CgroupParent: test.parent(i)}
 				limit := int64(p.request)
 				effects := l.Step(now, CreateContainer{
 					Pod:       pod,
 					Container: Container{ID: "id" + uid, PodID: pod.ID, Name: "main", Resources: Resources{MemoryLimit: &limit}},
-					Known: podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
-						Ref: pod.Ref(), Class: p.class, Containers: []podinfo.Container{{Name: "main", Request: p.request, Limit: p.request}},
+					Known: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
+						Ref: pod.Ref(), Class: p.class, Containers: []pods.Container{{Name: "main", Request: p.request, Limit: p.request}},
 					}},
 				})
 				if effects.Err != nil {

@@ -8,16 +8,16 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // specOf is what a pod API says of a pod with these containers.
-func specOf(pod Pod, containers ...string) podinfo.Answer {
-	spec := &podinfo.Pod{Ref: pod.Ref(), Class: memoryqos.Burstable}
+func specOf(pod Pod, containers ...string) pods.Answer {
+	spec := &pods.Pod{Ref: pod.Ref(), Class: memoryqos.Burstable}
 	for _, name := range containers {
-		spec.Containers = append(spec.Containers, podinfo.Container{Name: name, Kind: memoryqos.App})
+		spec.Containers = append(spec.Containers, pods.Container{Name: name, Kind: memoryqos.App})
 	}
-	return podinfo.Answer{Pod: spec, Source: memoryqos.SourceKubelet}
+	return pods.Answer{Pod: spec, Source: memoryqos.SourceKubelet}
 }
 
 // TestProblemsOfAnnotationsAreInTheLogOnce has steps of a pod's life, and after each what the log says of the pod's annotations and the
@@ -42,12 +42,12 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 		p.Brought = &Brought{Annotations: config.ReadAnnotations(all)}
 		return p
 	}
-	create := func(p Pod, known podinfo.Answer, name string) CreateContainer {
+	create := func(p Pod, known pods.Answer, name string) CreateContainer {
 		event := claimed(p, name, claimGi)
 		event.Known = known
 		return event
 	}
-	facts := func(known podinfo.Answer) PodFacts { return PodFacts{UID: "web", Known: known} }
+	facts := func(known pods.Answer) PodFacts { return PodFacts{UID: "web", Known: known} }
 	type step struct {
 		event  Event
 		logged string
@@ -60,17 +60,17 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 	restarted.State = Running
 	for name, steps := range map[string][]step{
 		"a value, over many events and containers": {
-			{RunPod{Pod: bad}, wrong, []string{wrong}}, {create(bad, podinfo.Answer{}, "main"), "", []string{wrong}}, {create(bad, podinfo.Answer{}, another), "", []string{wrong}},
-			{facts(specOf(bad, "main", another)), "", []string{wrong}}, {create(again, podinfo.Answer{}, "main"), "", []string{wrong}},
+			{RunPod{Pod: bad}, wrong, []string{wrong}}, {create(bad, pods.Answer{}, "main"), "", []string{wrong}}, {create(bad, pods.Answer{}, another), "", []string{wrong}},
+			{facts(specOf(bad, "main", another)), "", []string{wrong}}, {create(again, pods.Answer{}, "main"), "", []string{wrong}},
 			{Synchronize{Pods: []Pod{again}}, "", []string{wrong}},
 		},
 		"those of containers are among them": {{RunPod{Pod: both}, wrong + "; " + wrongC, []string{wrong, wrongC}}},
 		"no such container, as soon as the containers are known": {
-			{RunPod{Pod: mian}, "", nil}, {create(mian, podinfo.Answer{}, "main"), "", nil}, {facts(specOf(mian, "main")), astray, []string{astray}},
+			{RunPod{Pod: mian}, "", nil}, {create(mian, pods.Answer{}, "main"), "", nil}, {facts(specOf(mian, "main")), astray, []string{astray}},
 			{facts(specOf(mian, "main", "mian")), "", nil},
 		},
 		"no such container, known at the first create":  {{RunPod{Pod: mian}, "", nil}, {create(mian, specOf(mian, "main"), "main"), astray, []string{astray}}},
-		"no such container, known at a synchronization": {{Synchronize{Pods: []Pod{mian}, Containers: []Container{restarted}, Known: map[string]podinfo.Answer{"web": specOf(mian, "main")}}, astray, []string{astray}}},
+		"no such container, known at a synchronization": {{Synchronize{Pods: []Pod{mian}, Containers: []Container{restarted}, Known: map[string]pods.Answer{"web": specOf(mian, "main")}}, astray, []string{astray}}},
 		"an ephemeral container that comes before the pod API knows it": {
 			{create(later, specOf(later, "main"), "main"), debug, []string{debug}}, {create(later, specOf(later, "main"), "debug"), "", nil},
 		},
@@ -108,7 +108,7 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 func TestAnAnnotationForNoContainerRejects(t *testing.T) {
 	web := claimPod("web", "burstable/")
 	web.Brought = &Brought{Annotations: config.ReadAnnotations(map[string]string{"numa.memory-manager.noderesource.dev/container.debug": "none"})}
-	create := func(name string, known podinfo.Answer) Event {
+	create := func(name string, known pods.Answer) Event {
 		event := claimed(web, name, claimGi)
 		event.Known = known
 		return event
@@ -119,7 +119,7 @@ func TestAnAnnotationForNoContainerRejects(t *testing.T) {
 		want  string
 	}{
 		"a container":                    {create("main", specOf(web, "main")), refused},
-		"containers that are not known":  {create("main", podinfo.Answer{}), "<nil>"},
+		"containers that are not known":  {create("main", pods.Answer{}), "<nil>"},
 		"the container that it is for":   {create("debug", specOf(web, "main", "debug")), "<nil>"},
 		"that before the pod API has it": {create("debug", specOf(web, "main")), "<nil>"},
 	} {

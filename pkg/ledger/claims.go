@@ -13,7 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -316,15 +316,15 @@ func (l *Ledger) amountsOf(c *container) memorymanager.Request {
 }
 
 // claimedEstimate is the memory request of a container whose claims say it; false is one without.
-func (l *Ledger) claimedEstimate(c *container) (podinfo.Estimate, bool) {
+func (l *Ledger) claimedEstimate(c *container) (pods.Estimate, bool) {
 	if len(c.claims) == 0 {
-		return podinfo.Estimate{}, false
+		return pods.Estimate{}, false
 	}
 	bytes := l.amountsOf(c).Of(memorymanager.Memory)
 	if bytes > 0 && c.limit > 0 {
 		bytes = min(bytes, c.limit)
 	}
-	return podinfo.Estimate{Request: bytes, Source: memoryqos.SourceClaim}, bytes > 0
+	return pods.Estimate{Request: bytes, Source: memoryqos.SourceClaim}, bytes > 0
 }
 
 // AboveClaim says how a container's memory limit is more than what its claims allocate for it; 0 is no limit.

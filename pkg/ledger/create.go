@@ -6,7 +6,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -19,7 +19,7 @@ type CreateContainer struct {
 	// when it was not.
 	PodLimit *uint64
 	// Known is the newest that the pod APIs know of the pod.
-	Known podinfo.Answer
+	Known pods.Answer
 	// PodDevices are the devices of the pod's other containers, as far as they are known, by name.
 	PodDevices map[string][]topologymanager.Device
 	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.

@@ -5,7 +5,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -18,7 +18,7 @@ type Decision struct {
 	Pinning             string
 	MemoryPolicy        MemoryPolicy
 	Short               memorymanager.Request
-	Request             podinfo.Estimate
+	Request             pods.Estimate
 	Values              memoryqos.Values
 	// Err is why it was refused.
 	Err error

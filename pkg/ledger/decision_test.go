@@ -9,13 +9,13 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // The log's text form is for people, its JSON form has every byte.
 func TestADecisionInTheLog(t *testing.T) {
 	low, high := uint64(1<<30), uint64(2040107008)
-	d := Decision{Request: podinfo.Estimate{Request: 1 << 30, Error: 192 << 20, Source: memoryqos.SourceOOMScore},
+	d := Decision{Request: pods.Estimate{Request: 1 << 30, Error: 192 << 20, Source: memoryqos.SourceOOMScore},
 		Values: memoryqos.Values{Low: &low, High: &high}, Short: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 3 << 29}}}
 	for name, test := range map[string]struct {
 		formatter logrus.Formatter

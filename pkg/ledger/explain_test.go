@@ -7,7 +7,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // TestWhatIsExplained has where the memory manager would place default/web main, and the rejection that still matters.
@@ -20,9 +20,9 @@ func TestWhatIsExplained(t *testing.T) {
 	more := int64(40 * gi)
 	budget := 6 * gi
 	asPod := create
-	asPod.Known = podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
+	asPod.Known = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
 		Ref: web.Ref(), Class: memoryqos.Guaranteed, PodRequest: &budget, PodLimit: &budget,
-		Containers: []podinfo.Container{{Name: "main", Request: 4 * gi, Limit: 4 * gi, Guaranteed: true}, {Name: "side"}},
+		Containers: []pods.Container{{Name: "main", Request: 4 * gi, Limit: 4 * gi, Guaranteed: true}, {Name: "side"}},
 	}}
 	wrong := claimed(annotated(web, "numa", "near"), "main", gi)
 	var others []Event // whose rejections are kept instead

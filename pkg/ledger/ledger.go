@@ -20,7 +20,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -40,7 +40,7 @@ type Options struct {
 type Ledger struct {
 	machine  machine.Machine
 	allNodes nodeset.Set // the NUMA nodes with memory
-	node     podinfo.Node
+	node     pods.Node
 
 	resolved config.Resolved
 	manager  *memorymanager.Manager // nil under the policy None
@@ -97,7 +97,7 @@ type step struct {
 // New returns a ledger without pods.
 func New(now time.Time, o Options) (*Ledger, error) {
 	l := &Ledger{
-		node:       podinfo.Node{MemTotal: o.Machine.MemTotal, SwapTotal: o.Machine.Swap},
+		node:       pods.Node{MemTotal: o.Machine.MemTotal, SwapTotal: o.Machine.Swap},
 		resolved:   o.Config,
 		pods:       map[string]*pod{},
 		ending:     map[string]*pod{},
@@ -211,7 +211,7 @@ type Effects struct {
 	// Look are containers whose memory.max is to be read once the runtime has done its part.
 	Look []string
 	// Ask are pods of which the pod APIs have to be asked, Forget those that have ended.
-	Ask, Forget []podinfo.Ref
+	Ask, Forget []pods.Ref
 	// HighChanged is set when High returns something else now.
 	HighChanged bool
 	// DryRun is set when the configuration wants everything computed and nothing done.

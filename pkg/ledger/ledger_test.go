@@ -19,7 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -99,8 +99,8 @@ func (r *events) event() Event {
 	case roll == 1:
 		return Settled{}
 	case roll == 2:
-		return PodFacts{UID: pod.UID, Known: podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
-			Ref: pod.Ref(), Containers: []podinfo.Container{{Name: "a", Kind: memoryqos.Kind(r.IntN(3)), Request: 1 << 30, Limit: 2 << 30}},
+		return PodFacts{UID: pod.UID, Known: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
+			Ref: pod.Ref(), Containers: []pods.Container{{Name: "a", Kind: memoryqos.Kind(r.IntN(3)), Request: 1 << 30, Limit: 2 << 30}},
 		}}}
 	case !lives || roll < 5:
 		r.next++

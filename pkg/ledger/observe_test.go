@@ -7,7 +7,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // TestWhatChangesWhileAContainerRuns looks at default/web main, which has started with 4Gi beside a container on node 1, after events
@@ -121,8 +121,8 @@ func TestAContainerBesideASpecWithClaimedMemory(t *testing.T) {
 	pod := claimPod("web", "")
 	for name, want := range map[string]uint64{"main": claimGi, "debug": 4 * claimGi} {
 		create := claimed(pod, name, 4*claimGi)
-		create.Known = podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
-			Ref: pod.Ref(), Class: memoryqos.Guaranteed, Claimed: claimGi, Containers: []podinfo.Container{{Name: "main", Request: claimGi, Limit: claimGi}},
+		create.Known = pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
+			Ref: pod.Ref(), Class: memoryqos.Guaranteed, Claimed: claimGi, Containers: []pods.Container{{Name: "main", Request: claimGi, Limit: claimGi}},
 		}}
 		l.Step(now, create)
 		if blocks := l.manager.Blocks("web", name); len(blocks) != 1 || blocks[0].Size != want {

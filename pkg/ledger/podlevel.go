@@ -5,7 +5,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -45,7 +45,7 @@ func (l *Ledger) unpinnableOfPodLevel(c *container) string {
 
 // ownRequest is what a container of a pod with pod-level resources asks for by itself: nothing unless it requests CPU and
 // memory and limits both to the same.
-func ownRequest(spec podinfo.Container) memorymanager.Request {
+func ownRequest(spec pods.Container) memorymanager.Request {
 	if !spec.Guaranteed {
 		return nil
 	}

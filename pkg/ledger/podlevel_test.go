@@ -8,7 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -18,13 +18,13 @@ func TestAPodWithResourcesOfItsOwn(t *testing.T) {
 	const whole = "podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: "
 	const withPod = ", with its pod (pod-level resources)"
 	web := claimPod("web", "")
-	spec := func(pod Pod, budget uint64, containers ...podinfo.Container) podinfo.Answer {
-		return podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
+	spec := func(pod Pod, budget uint64, containers ...pods.Container) pods.Answer {
+		return pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
 			Ref: pod.Ref(), Class: memoryqos.Guaranteed, PodRequest: &budget, PodLimit: &budget, Containers: containers,
 		}}
 	}
-	main, side := podinfo.Container{Name: "main", Request: 2 * gi, Limit: 2 * gi, Guaranteed: true}, podinfo.Container{Name: "side"}
-	create := func(pod Pod, budget uint64, containers ...podinfo.Container) CreateContainer {
+	main, side := pods.Container{Name: "main", Request: 2 * gi, Limit: 2 * gi, Guaranteed: true}, pods.Container{Name: "side"}
+	create := func(pod Pod, budget uint64, containers ...pods.Container) CreateContainer {
 		e := claimed(pod, "main", 2*gi)
 		e.Known = spec(pod, budget, containers...)
 		return e
@@ -37,7 +37,7 @@ func TestAPodWithResourcesOfItsOwn(t *testing.T) {
 	found := func(mems string) Synchronize {
 		c := claimed(web, "main", 2*gi).Container
 		c.State = Running
-		return Synchronize{Pods: []Pod{web}, Containers: []Container{c}, Known: map[string]podinfo.Answer{"web": spec(web, 6*gi, main, side)},
+		return Synchronize{Pods: []Pod{web}, Containers: []Container{c}, Known: map[string]pods.Answer{"web": spec(web, 6*gi, main, side)},
 			Found: Found{Files: map[string]Files{c.ID: {Mems: &mems}}}}
 	}
 	later := PodFacts{UID: "web", Known: spec(web, 6*gi, main, side)}
@@ -54,7 +54,7 @@ func TestAPodWithResourcesOfItsOwn(t *testing.T) {
 			"1: pinned under restricted" + withPod, "1: 6Gi of memory", ""},
 		"no container of its spec": {whole + "restricted", []Event{create(web, 6*gi, side)},
 			": not pinned: the pod's resources are its own, and the container is none of its spec", "", ""},
-		"an ephemeral container": {whole + "restricted", []Event{create(web, 6*gi, podinfo.Container{Name: "main", Kind: memoryqos.Ephemeral}, side)},
+		"an ephemeral container": {whole + "restricted", []Event{create(web, 6*gi, pods.Container{Name: "main", Kind: memoryqos.Ephemeral}, side)},
 			": not pinned: the pod's resources are its own, and the container is none of its spec", "", ""},
 		"required, and fewer nodes would do": {whole + "best-effort", []Event{claimed(claimPod("large", ""), "main", 20*gi), create(required, 6*gi, main, side)},
 			"NotPreferred: the pod's annotation numa is required: it could only have nodes 0-1, which are more than it needs", "", ""},

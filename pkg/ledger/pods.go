@@ -10,7 +10,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 var zeroTime time.Time
@@ -174,7 +174,7 @@ func (l *Ledger) runsIn(p *pod, sandbox string) {
 // Brought is what a pod's annotations say, within bounds.
 type Brought struct {
 	Annotations config.PodAnnotations
-	Claims      podinfo.Claims
+	Claims      pods.Claims
 }
 
 // Read reads what a pod brings. It uses nothing that changes, and may be called without the driver's lock: a driver does so
@@ -197,7 +197,7 @@ func (l *Ledger) Stopped(id string) bool { return l.stopped.has(id) }
 
 // podFor returns the pod of an event about one of its containers, with what was found out for it. It is nil for a pod that is
 // left alone, and for one that must not have containers any more, which is Effects.Err.
-func (l *Ledger) podFor(received Pod, known podinfo.Answer, limit *uint64) *pod {
+func (l *Ledger) podFor(received Pod, known pods.Answer, limit *uint64) *pod {
 	p, err := l.podOf(received)
 	if err != nil {
 		l.step.effects.Err = err
@@ -222,8 +222,8 @@ func (p Pod) Key() string {
 }
 
 // Ref names the pod to the pod APIs.
-func (p Pod) Ref() podinfo.Ref {
-	return podinfo.Ref{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
+func (p Pod) Ref() pods.Ref {
+	return pods.Ref{UID: p.UID, Namespace: p.Namespace, Name: p.Name}
 }
 
 // Path finds the pod's cgroups. A pod outside kubepods is not the kubelet's, and managed is false; a path that tries to

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // knows reports whether a pod API has this container. A pod gets ephemeral containers later.
@@ -20,7 +20,7 @@ func (p *pod) knows(container string) bool {
 // PodFacts are the newest that the pod APIs know of a pod.
 type PodFacts struct {
 	UID   string // Pod.Key
-	Known podinfo.Answer
+	Known pods.Answer
 }
 
 func (e PodFacts) apply(l *Ledger) {
@@ -31,7 +31,7 @@ func (e PodFacts) apply(l *Ledger) {
 
 // learn takes what the pod APIs know, and reports whether that is new. All containers of the pod are brought to it, running
 // ones included.
-func (l *Ledger) learn(p *pod, known podinfo.Answer) bool {
+func (l *Ledger) learn(p *pod, known pods.Answer) bool {
 	if known.Pod == nil || p.info == known.Pod || p.source == known.Source && reflect.DeepEqual(p.info, known.Pod) {
 		return false
 	}
@@ -81,20 +81,20 @@ func (l *Ledger) recompute(p *pod) {
 // estimate is the container's memory request from the best source. During a resize the pod APIs can be behind the event:
 // their old request, within the new limit, is still nearer than an estimate from the values of the creation, and they
 // have the new one soon.
-func (l *Ledger) estimate(c *container) podinfo.Estimate {
+func (l *Ledger) estimate(c *container) pods.Estimate {
 	if claimed, known := l.claimedEstimate(c); known {
 		return claimed
 	}
 	p := c.pod
 	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0 || p.info.OwnMemory()) {
-		if known, ok := (podinfo.Answer{Pod: p.info, Source: p.source}).Estimate(c.name); ok {
+		if known, ok := (pods.Answer{Pod: p.info, Source: p.source}).Estimate(c.name); ok {
 			if c.limit > 0 {
 				known.Request = min(known.Request, c.limit)
 			}
 			return known
 		}
 	}
-	return l.node.FromEvent(podinfo.Event{
+	return l.node.FromEvent(pods.Event{
 		Class:        p.class(),
 		Container:    c.name,
 		Limit:        c.limit,

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // TestTheSameFactsInAnotherCopy change nothing: what an event says decides, not where it is in memory.
@@ -16,9 +16,9 @@ func TestTheSameFactsInAnotherCopy(t *testing.T) {
 	pod := Pod{ID: "sandbox", UID: "uid", Namespace: "default", Name: "web", CgroupParent: "/kubepods/burstable/poduid"}
 	container := Container{ID: "id", PodID: pod.ID, Name: "main", CgroupsPath: pod.CgroupParent + "/id", Resources: Resources{MemoryLimit: &limit}}
 	facts := func(request uint64, source memoryqos.Source) PodFacts {
-		return PodFacts{UID: "uid", Known: podinfo.Answer{Source: source, Pod: &podinfo.Pod{
+		return PodFacts{UID: "uid", Known: pods.Answer{Source: source, Pod: &pods.Pod{
 			Ref: pod.Ref(), Class: memoryqos.Burstable,
-			Containers: []podinfo.Container{{Name: "main", Kind: memoryqos.App, Request: request, Limit: uint64(limit)}},
+			Containers: []pods.Container{{Name: "main", Kind: memoryqos.App, Request: request, Limit: uint64(limit)}},
 		}}}
 	}
 	l.Step(now, CreateContainer{Pod: pod, Container: container})

@@ -8,7 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // resolve reads a configuration for the machine of newLedger.
@@ -128,9 +128,9 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				now, budget := time.Unix(1, 0), of(16*gi)
 				pod := pod
 				pod.CgroupParent = "/kubepods/poduid"
-				known := podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{
+				known := pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{
 					Ref: pod.Ref(), Class: memoryqos.Guaranteed, PodRequest: budget, PodLimit: budget,
-					Containers: []podinfo.Container{{Name: "main", Request: gi, Limit: gi, Guaranteed: true}, {Name: "beside"}},
+					Containers: []pods.Container{{Name: "main", Request: gi, Limit: gi, Guaranteed: true}, {Name: "beside"}},
 				}}
 				a, b := container(gi), container(16*gi)
 				a.CgroupsPath, a.Resources.Unified = pod.CgroupParent+"/id", nil

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // TestASpreadPodStaysEven: an init container and then the app container of a pod that is spread, a resize that finds no room
@@ -19,16 +19,16 @@ func TestASpreadPodStaysEven(t *testing.T) {
 		return l.Read(Pod{ID: "sandbox-" + name, UID: name, Namespace: "default", Name: name, CgroupParent: "/kubepods/pod" + name,
 			Annotations: map[string]string{"numa.memory-manager.noderesource.dev": "spread"}})
 	}
-	known := func(p Pod, containers ...podinfo.Container) podinfo.Answer {
-		return podinfo.Answer{Source: memoryqos.SourceKubelet, Pod: &podinfo.Pod{Ref: p.Ref(), Containers: containers}}
+	known := func(p Pod, containers ...pods.Container) pods.Answer {
+		return pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: p.Ref(), Containers: containers}}
 	}
-	create := func(p Pod, name string, limit int64, answer podinfo.Answer) CreateContainer {
+	create := func(p Pod, name string, limit int64, answer pods.Answer) CreateContainer {
 		return CreateContainer{Pod: p, Known: answer, Container: Container{ID: p.Name + name, PodID: p.ID, Name: name,
 			CgroupsPath: p.CgroupParent + "/" + p.Name + name, Resources: Resources{MemoryLimit: &limit}}}
 	}
 	web, other := pod("web"), pod("other")
-	facts := known(web, podinfo.Container{Name: "init", Kind: memoryqos.Init, Request: 8 * gi, Limit: 8 * gi},
-		podinfo.Container{Name: "app", Kind: memoryqos.App, Request: 6 * gi, Limit: 6 * gi})
+	facts := known(web, pods.Container{Name: "init", Kind: memoryqos.Init, Request: 8 * gi, Limit: 8 * gi},
+		pods.Container{Name: "app", Kind: memoryqos.App, Request: 6 * gi, Limit: 6 * gi})
 	app := create(web, "app", 6*gi, facts)
 	large := int64(24 * gi)
 	for i, step := range []struct {
@@ -38,7 +38,7 @@ func TestASpreadPodStaysEven(t *testing.T) {
 		{create(web, "init", 8*gi, facts), "init 4+4"},
 		{EndContainer{ID: "webinit"}, "init 4+4"},
 		{app, "init 1+1, app 3+3"},
-		{create(other, "app", 14*gi, podinfo.Answer{}), "init 1+1, app 3+3"},
+		{create(other, "app", 14*gi, pods.Answer{}), "init 1+1, app 3+3"},
 		{UpdateContainer{Pod: web, Container: app.Container, To: Resources{MemoryLimit: &large}}, "init 1+1, app 7+7 short of 9Gi of memory"},
 		{EndPod{Pod: other, Gone: true}, "init 1+1, app 12+12"},
 		{Reconfigure{Config: resolve(t, l, "topologyManagerPolicy: restricted\nallowedAnnotations: []")}, "init 1+1, app 12+12"},

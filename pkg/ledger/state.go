@@ -8,7 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -16,7 +16,7 @@ import (
 // pod is a living pod.
 type pod struct {
 	Pod
-	ref  podinfo.Ref
+	ref  pods.Ref
 	born time.Time
 	// sandboxes are those that have not ended, in the order of their arrival. Pod.ID is one of them.
 	sandboxes []string
@@ -31,7 +31,7 @@ type pod struct {
 	fresh bool
 
 	// info is what the pod APIs say, and source which of them; nil while none has.
-	info   *podinfo.Pod
+	info   *pods.Pod
 	source memoryqos.Source
 	// shared is set once it is found, without info, that its containers share the pod's limit.
 	shared bool
@@ -92,7 +92,7 @@ type container struct {
 	// kind, wishes, request, cpus and wanted follow from resources, the pod and the configuration.
 	kind    memoryqos.Kind
 	wishes  config.Wishes
-	request podinfo.Estimate
+	request pods.Estimate
 	cpus    nodeset.Set // the NUMA nodes of its exclusive CPUs
 	devices []topologymanager.Device
 	wanted  memoryqos.Values // what Memory QoS gives

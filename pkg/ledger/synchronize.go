@@ -7,7 +7,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // Synchronize is everything that a runtime has, in any order. Pods that are gone are freed, containers without an
@@ -19,7 +19,7 @@ type Synchronize struct {
 	// Found is what the files say.
 	Found Found
 	// Known is the newest that the pod APIs know, by Pod.Key.
-	Known map[string]podinfo.Answer
+	Known map[string]pods.Answer
 	Header
 }
 
@@ -205,8 +205,8 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 }
 
 // Refs are the living pods, as the pod APIs name them.
-func (l *Ledger) Refs() []podinfo.Ref {
-	refs := make([]podinfo.Ref, 0, len(l.living))
+func (l *Ledger) Refs() []pods.Ref {
+	refs := make([]pods.Ref, 0, len(l.living))
 	for _, p := range l.living {
 		refs = append(refs, p.ref)
 	}

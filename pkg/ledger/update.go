@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // UpdateContainer is the kubelet's change of a container's resources (in-place resize). It is answered with what has to
@@ -16,7 +16,7 @@ type UpdateContainer struct {
 	To        Resources
 	// PodLimit and Known are CreateContainer's.
 	PodLimit *uint64
-	Known    podinfo.Answer
+	Known    pods.Answer
 	// Siblings is CreateContainer's.
 	Siblings Presence
 	// Found is StartContainer's.

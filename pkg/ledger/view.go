@@ -8,7 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -83,7 +83,7 @@ type ContainerView struct {
 	// Limit is 0 when there is none.
 	Limit uint64
 	// Request is the memory request with its source and error bound.
-	Request podinfo.Estimate
+	Request pods.Estimate
 	// Values are what Memory QoS gives; Raised is the memory.high that the stall guard has set instead, 0 when none.
 	Values memoryqos.Values
 	Raised uint64

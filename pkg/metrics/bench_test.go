@@ -19,7 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // BenchmarkScrape is one scrape over HTTP of a node with 1,000 throttled containers, their files read. The files are a
@@ -44,7 +44,7 @@ func BenchmarkScrape(b *testing.B) {
 		}
 		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
 			Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running, Cgroup: name, Values: memoryqos.Values{High: pointer(1 << 30)},
-				Request: podinfo.Estimate{Request: 1 << 29, Source: memoryqos.SourceKubelet}}}})
+				Request: pods.Estimate{Request: 1 << 29, Source: memoryqos.SourceKubelet}}}})
 	}
 	tree, err := cgroup.Open(root)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // APIServer is a watch on this node's pods in the API server. It needs the right to list and watch pods.
@@ -36,7 +37,7 @@ type APIServer struct {
 	server presence
 
 	mu      sync.Mutex
-	changed func(*Pod)
+	changed func(*pods.Pod)
 	listed  bool // the first list is complete
 }
 
@@ -85,7 +86,7 @@ func ClientConfig(kubeconfig string) (*rest.Config, error) {
 func (a *APIServer) Source() memoryqos.Source { return memoryqos.SourceAPIServer }
 
 // Known returns a pod that the watch has delivered.
-func (a *APIServer) Known(ref Ref) (*Pod, bool) { return a.pods.get(ref) }
+func (a *APIServer) Known(ref pods.Ref) (*pods.Pod, bool) { return a.pods.get(ref) }
 
 // Len is the number of pods in memory.
 func (a *APIServer) Len() int { return a.pods.len() }
@@ -102,7 +103,7 @@ func (a *APIServer) Problem() string { return a.server.problem() }
 
 // Ask returns a pod that the watch has delivered, waiting for it until ctx ends: the kubelet may have heard of it earlier.
 // While the last attempt to reach the server has failed it does not wait.
-func (a *APIServer) Ask(ctx context.Context, ref Ref) (*Pod, error) {
+func (a *APIServer) Ask(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 	if pod, ok := a.pods.get(ref); ok {
 		return pod, nil
 	}
@@ -113,7 +114,7 @@ func (a *APIServer) Ask(ctx context.Context, ref Ref) (*Pod, error) {
 }
 
 // Run lists and watches the pods until ctx ends.
-func (a *APIServer) Run(ctx context.Context, changed func(*Pod)) error {
+func (a *APIServer) Run(ctx context.Context, changed func(*pods.Pod)) error {
 	a.mu.Lock()
 	a.changed = changed
 	a.mu.Unlock()

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // podServer is a small HTTP server that speaks the pod list and watch of the Kubernetes API, in protobuf. It is not an API
@@ -203,7 +204,7 @@ func TestAPIServerIsFollowedThroughItsLife(t *testing.T) {
 			api := newTestAPIServer(t, server)
 			var mu sync.Mutex
 			heard := map[string]int{}
-			running(t, api, func(pod *Pod) { mu.Lock(); defer mu.Unlock(); heard[pod.Name]++ })
+			running(t, api, func(pod *pods.Pod) { mu.Lock(); defer mu.Unlock(); heard[pod.Name]++ })
 
 			eventually(t, "the first pod", func() bool { return api.Connected() && requestOf(api, refOf(first)) == 64*mi })
 			eventually(t, "the watch", func() (watched bool) {
@@ -234,7 +235,7 @@ func TestAPIServerIsFollowedThroughItsLife(t *testing.T) {
 			if got, err := api.Ask(t.Context(), refOf(second)); err != nil || got.Name != "second" {
 				t.Errorf("a known pod while the server is away: got %+v, %v", got, err)
 			}
-			if _, err := api.Ask(t.Context(), Ref{UID: "other"}); !errors.Is(err, ErrUnavailable) {
+			if _, err := api.Ask(t.Context(), pods.Ref{UID: "other"}); !errors.Is(err, ErrUnavailable) {
 				t.Errorf("another pod while the server is away: got %v", err)
 			}
 			third := testPod(t, "third", "67Mi")
@@ -251,7 +252,7 @@ func TestAPIServerIsFollowedThroughItsLife(t *testing.T) {
 func TestAPIServerIsAskedForThisNodesPodsOnly(t *testing.T) {
 	server := newPodServer(t)
 	api := newTestAPIServer(t, server)
-	running(t, api, func(*Pod) {})
+	running(t, api, func(*pods.Pod) {})
 	eventually(t, "the connection", api.Connected)
 	server.mu.Lock()
 	defer server.mu.Unlock()
@@ -265,11 +266,11 @@ func TestAPIServerIsAskedForThisNodesPodsOnly(t *testing.T) {
 func TestAPIServerPodThatNeverComes(t *testing.T) {
 	server := newPodServer(t)
 	api := newTestAPIServer(t, server)
-	running(t, api, func(*Pod) {})
+	running(t, api, func(*pods.Pod) {})
 	eventually(t, "the connection", api.Connected)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if _, err := api.Ask(ctx, Ref{UID: "none"}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := api.Ask(ctx, pods.Ref{UID: "none"}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -281,8 +282,8 @@ metadata: {uid: made-by-the-server, namespace: kube-system, name: etcd, annotati
 spec: {containers: [{name: app, resources: {requests: {memory: 64Mi}}}]}`)
 	server.put(mirror)
 	api := newTestAPIServer(t, server)
-	running(t, api, func(*Pod) {})
-	ref := Ref{UID: "hash1", Namespace: "kube-system", Name: "etcd"}
+	running(t, api, func(*pods.Pod) {})
+	ref := pods.Ref{UID: "hash1", Namespace: "kube-system", Name: "etcd"}
 	eventually(t, "the mirror", func() bool { return requestOf(api, ref) == 64*mi })
 	// Another pod cannot pass itself off as the mirror: its own names are not those that the runtime asks for.
 	server.put(manifest(t, `
@@ -297,7 +298,7 @@ spec: {containers: [{name: app, resources: {requests: {memory: 64Gi}}}]}`))
 }
 
 func TestAPIStoreTakesOnlyPods(t *testing.T) {
-	store := &apiStore{server: newTestAPIServer(t, newPodServer(t)), changed: func(*Pod) {}}
+	store := &apiStore{server: newTestAPIServer(t, newPodServer(t)), changed: func(*pods.Pod) {}}
 	for name, err := range map[string]error{
 		"Add": store.Add(1), "Update": store.Update(1), "Delete": store.Delete(1), "Replace": store.Replace([]any{1}, ""),
 	} {

@@ -6,18 +6,20 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // apiStore takes what client-go's reflector reads and keeps only the small pods, so that no v1.Pod outlives its event.
 type apiStore struct {
 	server  *APIServer
-	changed func(*Pod)
+	changed func(*pods.Pod)
 }
 
 // streamed is a pod while a streamed list is being collected: the reflector wants its names.
 type streamed struct {
 	metav1.ObjectMeta
-	pod *Pod
+	pod *pods.Pod
 }
 
 // Transformer makes pods small while the reflector collects a streamed list.
@@ -32,7 +34,7 @@ func (s *apiStore) Transformer() cache.TransformFunc {
 }
 
 // small makes one of what the reflector hands over.
-func small(object any) (*Pod, error) {
+func small(object any) (*pods.Pod, error) {
 	switch o := object.(type) {
 	case *corev1.Pod:
 		return FromPod(o), nil
@@ -68,7 +70,7 @@ func (s *apiStore) Delete(object any) error {
 
 // Replace takes in all the pods that there are.
 func (s *apiStore) Replace(objects []any, _ string) error {
-	refs := make(map[Ref]struct{}, len(objects))
+	refs := make(map[pods.Ref]struct{}, len(objects))
 	for i, object := range objects {
 		pod, err := small(object)
 		if err != nil {

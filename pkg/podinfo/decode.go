@@ -10,6 +10,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // The kubelet's annotations of static pods and of their mirrors in the API server
@@ -20,7 +21,7 @@ const (
 )
 
 // Decode reads a v1.Pod in protobuf's wire format, as the kubelet's pod API sends it.
-func Decode(data []byte) (*Pod, error) {
+func Decode(data []byte) (*pods.Pod, error) {
 	var pod corev1.Pod
 	small, err := podFields.of(data)
 	if err == nil {
@@ -39,10 +40,10 @@ func Decode(data []byte) (*Pod, error) {
 // is what the node has promised: requests are status.containerStatuses[].allocatedResources. Limits are those of the spec
 // unless the wish was not admitted; then they are the actuated ones of status.containerStatuses[].resources. (The limit
 // that a running container has for sure is the one in the runtime's event.)
-func FromPod(pod *corev1.Pod) *Pod {
+func FromPod(pod *corev1.Pod) *pods.Pod {
 	pod = defaulted(pod)
-	p := &Pod{
-		Ref:      Ref{UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name},
+	p := &pods.Pod{
+		Ref:      pods.Ref{UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name},
 		Class:    qosClass(pod),
 		Overhead: memory(pod.Spec.Overhead),
 	}
@@ -58,12 +59,12 @@ func FromPod(pod *corev1.Pod) *Pod {
 	if level := pod.Spec.Resources; level != nil {
 		p.PodHugepages = hugepages(level.Requests)
 	}
-	p.claim(pod)
+	claim(p, pod)
 	return p
 }
 
-func containers(pod *corev1.Pod) []Container {
-	all := make([]Container, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
+func containers(pod *corev1.Pod) []pods.Container {
+	all := make([]pods.Container, 0, len(pod.Spec.InitContainers)+len(pod.Spec.Containers)+len(pod.Spec.EphemeralContainers))
 	pending := resizePending(pod)
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
@@ -77,7 +78,7 @@ func containers(pod *corev1.Pod) []Container {
 		all = append(all, container(&pod.Spec.Containers[i], memoryqos.App, pod.Status.ContainerStatuses, pending))
 	}
 	for i := range pod.Spec.EphemeralContainers {
-		all = append(all, Container{Name: pod.Spec.EphemeralContainers[i].Name, Kind: memoryqos.Ephemeral})
+		all = append(all, pods.Container{Name: pod.Spec.EphemeralContainers[i].Name, Kind: memoryqos.Ephemeral})
 	}
 	return all
 }
@@ -87,7 +88,7 @@ func sidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 
-func container(c *corev1.Container, kind memoryqos.Kind, statuses []corev1.ContainerStatus, pending bool) Container {
+func container(c *corev1.Container, kind memoryqos.Kind, statuses []corev1.ContainerStatus, pending bool) pods.Container {
 	wish := memory(c.Resources.Requests)
 	request, limit := wish, memory(c.Resources.Limits)
 	if status := statusOf(c.Name, statuses); status != nil {
@@ -101,7 +102,7 @@ func container(c *corev1.Container, kind memoryqos.Kind, statuses []corev1.Conta
 			limit = memory(status.Resources.Limits)
 		}
 	}
-	return Container{
+	return pods.Container{
 		Name: c.Name, Kind: kind, Request: request, Limit: limit, Hugepages: hugepages(c.Resources.Requests),
 		Guaranteed: request > 0 && request == limit && guaranteesCPU(c.Resources),
 	}

@@ -11,6 +11,12 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+)
+
+const (
+	mi = 1 << 20
+	gi = 1 << 30
 )
 
 // manifest reads a pod from YAML, as a test's author writes it.
@@ -26,7 +32,7 @@ func manifest(t testing.TB, text string) *corev1.Pod {
 func TestFromPod(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pod  string
-		want Pod
+		want pods.Pod
 	}{
 		"every kind of container, in the order of their start": {
 			pod: `
@@ -42,7 +48,7 @@ spec:
 	- {name: debugger}
 	overhead: {memory: 10Mi}
 `,
-			want: Pod{Ref: Ref{"u1", "ns", "web"}, Class: memoryqos.Burstable, Overhead: 10 * mi, Containers: []Container{
+			want: pods.Pod{Ref: pods.Ref{UID: "u1", Namespace: "ns", Name: "web"}, Class: memoryqos.Burstable, Overhead: 10 * mi, Containers: []pods.Container{
 				{Name: "setup", Kind: memoryqos.Init, Request: gi},
 				{Name: "proxy", Kind: memoryqos.Sidecar, Request: 64 * mi, Limit: 128 * mi},
 				{Name: "app", Kind: memoryqos.App, Request: 1536},
@@ -56,7 +62,7 @@ spec:
 	containers:
 	- {name: app, resources: {limits: {memory: 64Mi, cpu: 1}}}
 `,
-			want: Pod{Class: memoryqos.Guaranteed, Containers: []Container{
+			want: pods.Pod{Class: memoryqos.Guaranteed, Containers: []pods.Container{
 				{Name: "app", Kind: memoryqos.App, Request: 64 * mi, Limit: 64 * mi, Guaranteed: true}}},
 		},
 		"pod-level resources and containers with and without their own": {
@@ -69,9 +75,9 @@ spec:
 	- {name: less, resources: {requests: {memory: 512Mi}, limits: {memory: 1Gi, cpu: 1}}}
 	- {name: shared}
 `,
-			want: Pod{Class: memoryqos.Guaranteed, PodRequest: new(uint64(4 * gi)), PodLimit: new(uint64(4 * gi)),
+			want: pods.Pod{Class: memoryqos.Guaranteed, PodRequest: new(uint64(4 * gi)), PodLimit: new(uint64(4 * gi)),
 				PodHugepages: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 8 * mi}},
-				Containers: []Container{
+				Containers: []pods.Container{
 					{Name: "own", Kind: memoryqos.App, Request: gi, Limit: gi, Guaranteed: true,
 						Hugepages: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 4 * mi}}},
 					{Name: "no-cpu", Kind: memoryqos.App, Request: gi, Limit: gi},
@@ -85,7 +91,7 @@ spec:
 	- name: app
 		resources: {requests: {memory: 1, hugepages-2Mi: 4Mi}, limits: {hugepages-2Mi: 4Mi, hugepages-1Gi: 2Gi, hugepages-64Ki: 0}}
 `,
-			want: Pod{Class: memoryqos.Burstable, Containers: []Container{{Name: "app", Kind: memoryqos.App, Request: 1,
+			want: pods.Pod{Class: memoryqos.Burstable, Containers: []pods.Container{{Name: "app", Kind: memoryqos.App, Request: 1,
 				Hugepages: memorymanager.Request{{Type: "hugepages-1Gi", Bytes: 2 * gi}, {Type: "hugepages-2Mi", Bytes: 4 * mi}}}}},
 		},
 		"a negative quantity is none": {
@@ -94,13 +100,13 @@ spec:
 	containers:
 	- {name: app, resources: {requests: {memory: -5}}}
 `,
-			want: Pod{Class: memoryqos.BestEffort, Containers: []Container{{Name: "app", Kind: memoryqos.App}}},
+			want: pods.Pod{Class: memoryqos.BestEffort, Containers: []pods.Container{{Name: "app", Kind: memoryqos.App}}},
 		},
 		"a static pod as the kubelet has it": {
 			pod: `
 metadata: {uid: 0123abc, namespace: kube-system, name: etcd-node1, annotations: {kubernetes.io/config.source: file, kubernetes.io/config.hash: 0123abc}}
 `,
-			want: Pod{Ref: Ref{"0123abc", "kube-system", "etcd-node1"}, Class: memoryqos.BestEffort, Static: true, Containers: []Container{}},
+			want: pods.Pod{Ref: pods.Ref{UID: "0123abc", Namespace: "kube-system", Name: "etcd-node1"}, Class: memoryqos.BestEffort, Static: true, Containers: []pods.Container{}},
 		},
 		"its mirror in the API server goes by the UID that the runtime knows": {
 			pod: `
@@ -110,11 +116,11 @@ metadata:
 	name: etcd-node1
 	annotations: {kubernetes.io/config.source: file, kubernetes.io/config.hash: 0123abc, kubernetes.io/config.mirror: 0123abc}
 `,
-			want: Pod{Ref: Ref{"0123abc", "kube-system", "etcd-node1"}, Class: memoryqos.BestEffort, Static: true, Mirror: true, Containers: []Container{}},
+			want: pods.Pod{Ref: pods.Ref{UID: "0123abc", Namespace: "kube-system", Name: "etcd-node1"}, Class: memoryqos.BestEffort, Static: true, Mirror: true, Containers: []pods.Container{}},
 		},
 		"a pod from the API server is not static": {
 			pod:  `metadata: {uid: u, annotations: {kubernetes.io/config.source: api}}`,
-			want: Pod{Ref: Ref{UID: "u"}, Class: memoryqos.BestEffort, Containers: []Container{}},
+			want: pods.Pod{Ref: pods.Ref{UID: "u"}, Class: memoryqos.BestEffort, Containers: []pods.Container{}},
 		},
 		"a resize that was admitted and not actuated counts": {
 			pod: `
@@ -126,7 +132,7 @@ status:
 	containerStatuses:
 	- {name: app, allocatedResources: {memory: 2Gi}, resources: {requests: {memory: 1Gi}, limits: {memory: 1Gi}}}
 `,
-			want: Pod{Class: memoryqos.Burstable, Containers: []Container{{Name: "app", Kind: memoryqos.App, Request: 2 * gi, Limit: 3 * gi}}},
+			want: pods.Pod{Class: memoryqos.Burstable, Containers: []pods.Container{{Name: "app", Kind: memoryqos.App, Request: 2 * gi, Limit: 3 * gi}}},
 		},
 		"a resize that was deferred does not": {
 			pod: `
@@ -140,7 +146,7 @@ status:
 	- {name: other}
 	- {name: app, allocatedResources: {memory: 1Gi}, resources: {requests: {memory: 1Gi}, limits: {memory: 1536Mi}}}
 `,
-			want: Pod{Class: memoryqos.Burstable, Containers: []Container{
+			want: pods.Pod{Class: memoryqos.Burstable, Containers: []pods.Container{
 				{Name: "app", Kind: memoryqos.App, Request: gi, Limit: 1536 * mi},
 				{Name: "other", Kind: memoryqos.App, Request: mi}}},
 		},
@@ -153,7 +159,7 @@ status:
 	containerStatuses:
 	- {name: app, allocatedResources: {memory: 1Gi}, resources: {requests: {memory: 1Gi}, limits: {memory: 1536Mi}}}
 `,
-			want: Pod{Class: memoryqos.Burstable, Containers: []Container{{Name: "app", Kind: memoryqos.App, Request: gi, Limit: 1536 * mi}}},
+			want: pods.Pod{Class: memoryqos.Burstable, Containers: []pods.Container{{Name: "app", Kind: memoryqos.App, Request: gi, Limit: 1536 * mi}}},
 		},
 		"an infeasible resize of a sidecar, told the old way, without allocatedResources": {
 			pod: `
@@ -165,7 +171,7 @@ status:
 	initContainerStatuses:
 	- {name: proxy, resources: {requests: {memory: 1Gi}}}
 `,
-			want: Pod{Class: memoryqos.Burstable, Containers: []Container{{Name: "proxy", Kind: memoryqos.Sidecar, Request: gi}}},
+			want: pods.Pod{Class: memoryqos.Burstable, Containers: []pods.Container{{Name: "proxy", Kind: memoryqos.Sidecar, Request: gi}}},
 		},
 		"a resize told the old way that is in progress": {
 			pod: `
@@ -177,7 +183,7 @@ status:
 	containerStatuses:
 	- {name: app, resources: {requests: {memory: 1Gi}}}
 `,
-			want: Pod{Class: memoryqos.Burstable, Containers: []Container{{Name: "app", Kind: memoryqos.App, Request: 2 * gi}}},
+			want: pods.Pod{Class: memoryqos.Burstable, Containers: []pods.Container{{Name: "app", Kind: memoryqos.App, Request: 2 * gi}}},
 		},
 		"pod-level resources": {
 			pod: `
@@ -186,8 +192,8 @@ spec:
 	containers:
 	- {name: app, resources: {requests: {memory: 10Mi}}}
 `,
-			want: Pod{Class: memoryqos.Burstable, PodRequest: new(uint64(100 * mi)), PodLimit: new(uint64(200 * mi)),
-				Containers: []Container{{Name: "app", Kind: memoryqos.App, Request: 10 * mi}}},
+			want: pods.Pod{Class: memoryqos.Burstable, PodRequest: new(uint64(100 * mi)), PodLimit: new(uint64(200 * mi)),
+				Containers: []pods.Container{{Name: "app", Kind: memoryqos.App, Request: 10 * mi}}},
 		},
 		"a pod-level limit alone, with containers that ask": {
 			pod: `
@@ -200,7 +206,7 @@ spec:
 	containers:
 	- {name: app, resources: {limits: {memory: 30Mi}}}
 `,
-			want: Pod{Class: memoryqos.Burstable, PodRequest: new(uint64(400 * mi)), PodLimit: new(uint64(2 * gi)), Containers: []Container{
+			want: pods.Pod{Class: memoryqos.Burstable, PodRequest: new(uint64(400 * mi)), PodLimit: new(uint64(2 * gi)), Containers: []pods.Container{
 				{Name: "before", Kind: memoryqos.Init, Request: 50 * mi},
 				{Name: "proxy", Kind: memoryqos.Sidecar, Request: 100 * mi},
 				{Name: "setup", Kind: memoryqos.Init, Request: 300 * mi},
@@ -212,8 +218,8 @@ spec:
 	resources: {limits: {memory: 200Mi, cpu: 2}}
 	containers: [{name: app}]
 `,
-			want: Pod{Class: memoryqos.Guaranteed, PodRequest: new(uint64(200 * mi)), PodLimit: new(uint64(200 * mi)),
-				Containers: []Container{{Name: "app", Kind: memoryqos.App}}},
+			want: pods.Pod{Class: memoryqos.Guaranteed, PodRequest: new(uint64(200 * mi)), PodLimit: new(uint64(200 * mi)),
+				Containers: []pods.Container{{Name: "app", Kind: memoryqos.App}}},
 		},
 		"pod-level resources of CPU only": {
 			pod: `
@@ -221,7 +227,7 @@ spec:
 	resources: {requests: {cpu: 1}}
 	containers: [{name: app}]
 `,
-			want: Pod{Class: memoryqos.Burstable, Containers: []Container{{Name: "app", Kind: memoryqos.App}}},
+			want: pods.Pod{Class: memoryqos.Burstable, Containers: []pods.Container{{Name: "app", Kind: memoryqos.App}}},
 		},
 		"a pod-level resize that is pending": {
 			pod: `
@@ -235,8 +241,8 @@ status:
 	allocatedResources: {memory: 108Mi}
 	resources: {requests: {memory: 100Mi}, limits: {memory: 200Mi}}
 `,
-			want: Pod{Class: memoryqos.Burstable, Overhead: 8 * mi, PodRequest: new(uint64(100 * mi)), PodLimit: new(uint64(200 * mi)),
-				Containers: []Container{{Name: "app", Kind: memoryqos.App}}},
+			want: pods.Pod{Class: memoryqos.Burstable, Overhead: 8 * mi, PodRequest: new(uint64(100 * mi)), PodLimit: new(uint64(200 * mi)),
+				Containers: []pods.Container{{Name: "app", Kind: memoryqos.App}}},
 		},
 		"a resource claim of one container": {
 			pod: `
@@ -250,7 +256,7 @@ status:
 		containers: [app]
 		mapping: [{name: memory, quantity: 5Gi}, {name: cpu, quantity: 7}]
 `,
-			want: Pod{Class: memoryqos.Burstable, Claimed: 5 * gi, Containers: []Container{
+			want: pods.Pod{Class: memoryqos.Burstable, Claimed: 5 * gi, Containers: []pods.Container{
 				{Name: "app", Kind: memoryqos.App, Request: gi, Limit: 2 * gi, Claimed: 5 * gi}, {Name: "other", Kind: memoryqos.App}}},
 		},
 		"claims with overhead count once for the pod and in full for each container": {
@@ -274,7 +280,7 @@ status:
 		overhead: [{name: memory, perPod: 1Mi, perContainer: 10Mi}]
 	- {resourceClaimName: empty, containers: [a]}
 `,
-			want: Pod{Class: memoryqos.Burstable, Claimed: 6*gi + 200*mi + 10*mi + mi, Containers: []Container{
+			want: pods.Pod{Class: memoryqos.Burstable, Claimed: 6*gi + 200*mi + 10*mi + mi, Containers: []pods.Container{
 				{Name: "i", Kind: memoryqos.Init, Claimed: 10 * mi},
 				{Name: "a", Kind: memoryqos.App, Request: 2 * gi, Limit: 4 * gi, Claimed: 6*gi + 100*mi},
 				{Name: "b", Kind: memoryqos.App, Request: 4 * gi, Limit: 8 * gi, Claimed: 6*gi + 100*mi}}},
@@ -288,7 +294,7 @@ status:
 	- {resourceClaimName: cpu, containers: [a], mapping: [{name: cpu, quantity: 5}]}
 	- {resourceClaimName: negative, containers: [a], mapping: [{name: memory, quantity: -5Gi}, {name: memory}]}
 `,
-			want: Pod{Class: memoryqos.BestEffort, Containers: []Container{{Name: "a", Kind: memoryqos.App}}},
+			want: pods.Pod{Class: memoryqos.BestEffort, Containers: []pods.Container{{Name: "a", Kind: memoryqos.App}}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -366,21 +372,21 @@ func TestQOSClass(t *testing.T) {
 }
 
 func TestPodContainer(t *testing.T) {
-	pod := &Pod{Containers: []Container{{Name: "a", Request: 1}, {Name: "b", Request: 2}}}
+	pod := &pods.Pod{Containers: []pods.Container{{Name: "a", Request: 1}, {Name: "b", Request: 2}}}
 	if c, ok := pod.Container("b"); !ok || c.Request != 2 {
 		t.Errorf("b: got %+v, %t", c, ok)
 	}
 	if _, ok := pod.Container("c"); ok {
 		t.Error("c: found")
 	}
-	answer := Answer{Pod: pod, Source: memoryqos.SourceKubelet}
-	if e, ok := answer.Estimate("a"); !ok || e != (Estimate{Request: 1, Source: memoryqos.SourceKubelet}) || !e.Exact() {
+	answer := pods.Answer{Pod: pod, Source: memoryqos.SourceKubelet}
+	if e, ok := answer.Estimate("a"); !ok || e != (pods.Estimate{Request: 1, Source: memoryqos.SourceKubelet}) || !e.Exact() {
 		t.Errorf("a: got %+v, %t", e, ok)
 	}
 	if _, ok := answer.Estimate("c"); ok {
 		t.Error("estimated a container that is not there")
 	}
-	if _, ok := (Answer{}).Estimate("a"); ok {
+	if _, ok := (pods.Answer{}).Estimate("a"); ok {
 		t.Error("estimated without a pod")
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 const (
@@ -24,7 +25,7 @@ const (
 // keptPod is a pod in the file of known pods.
 type keptPod struct {
 	Source memoryqos.Source `json:"source"`
-	Pod    *Pod             `json:"pod"`
+	Pod    *pods.Pod        `json:"pod"`
 }
 
 // load reads the pods that an earlier run knew. A file that cannot be read is no more than their loss: the sources know them.
@@ -40,8 +41,8 @@ func (r *Resolver) load(path string) {
 }
 
 // readKept reads the file of known pods; "" and a file that is not there have none.
-func readKept(file string) (map[Ref]Answer, error) {
-	kept := map[Ref]Answer{}
+func readKept(file string) (map[pods.Ref]pods.Answer, error) {
+	kept := map[pods.Ref]pods.Answer{}
 	if file == "" {
 		return kept, nil
 	}
@@ -55,20 +56,20 @@ func readKept(file string) (map[Ref]Answer, error) {
 	}
 	for _, k := range list {
 		if k.Pod != nil {
-			kept[k.Pod.Ref] = Answer{Pod: k.Pod, Source: k.Source}
+			kept[k.Pod.Ref] = pods.Answer{Pod: k.Pod, Source: k.Source}
 		}
 	}
 	return kept, nil
 }
 
 // Retain drops what an earlier run knew of all other pods: they have ended.
-func (r *Resolver) Retain(refs []Ref) {
+func (r *Resolver) Retain(refs []pods.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.kept) == 0 {
 		return
 	}
-	retained := make(map[Ref]Answer, len(refs))
+	retained := make(map[pods.Ref]pods.Answer, len(refs))
 	for _, ref := range refs {
 		if answer, ok := r.kept[ref]; ok {
 			retained[ref] = answer
@@ -79,7 +80,7 @@ func (r *Resolver) Retain(refs []Ref) {
 }
 
 // give notes the answer that the caller receives for a pod. The lock is held.
-func (r *Resolver) give(ref Ref, k *known, answer Answer) {
+func (r *Resolver) give(ref pods.Ref, k *known, answer pods.Answer) {
 	if answer.Pod != k.given.Pod {
 		k.updated = nil
 		r.save()

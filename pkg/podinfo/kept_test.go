@@ -13,14 +13,15 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // every is a pod with all that a Pod can say.
-func every() *Pod {
-	return &Pod{
-		Ref: Ref{UID: "uid", Namespace: "ns", Name: "every"}, Class: memoryqos.Burstable, Overhead: mi,
+func every() *pods.Pod {
+	return &pods.Pod{
+		Ref: pods.Ref{UID: "uid", Namespace: "ns", Name: "every"}, Class: memoryqos.Burstable, Overhead: mi,
 		PodRequest: new(uint64(64 * mi)), PodLimit: new(uint64(128 * mi)), Static: true, Mirror: true,
-		Containers: []Container{
+		Containers: []pods.Container{
 			{Name: "init", Kind: memoryqos.Init, Request: 10 * mi, Limit: 20 * mi},
 			{Name: "sidecar", Kind: memoryqos.Sidecar},
 			{Name: "app", Hugepages: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 2 * mi}}},
@@ -61,7 +62,7 @@ func TestWhatWasKnownOutlivesARestart(t *testing.T) {
 	if got := resolved(t, r, refOf(first)); got != "kubelet 64Mi" {
 		t.Errorf("the first pod resolves to %s", got)
 	}
-	r.Retain([]Ref{refOf(first)})
+	r.Retain([]pods.Ref{refOf(first)})
 	if answer, ok := r.Known(refOf(second)); ok {
 		t.Errorf("a pod that has ended is known as %s", shown(answer))
 	}
@@ -86,7 +87,7 @@ func TestKeptPodsAreWhole(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "requests.json")
 	r := New(Options{File: file, Log: quiet()})
 	pod := every()
-	r.kept = map[Ref]Answer{pod.Ref: {Pod: pod, Source: memoryqos.SourceAPIServer}}
+	r.kept = map[pods.Ref]pods.Answer{pod.Ref: {Pod: pod, Source: memoryqos.SourceAPIServer}}
 	r.save()
 	if err := r.file.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -98,7 +99,7 @@ func TestKeptPodsAreWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if difference := cmp.Diff(map[Ref]Answer{pod.Ref: {Pod: pod, Source: memoryqos.SourceAPIServer}}, kept); difference != "" {
+	if difference := cmp.Diff(map[pods.Ref]pods.Answer{pod.Ref: {Pod: pod, Source: memoryqos.SourceAPIServer}}, kept); difference != "" {
 		t.Error(difference)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // DefaultKubeletSocket is where a kubelet with the root directory /var/lib/kubelet serves its pod API (DefaultKubeletPodsAPIDirName
@@ -62,7 +63,7 @@ func NewKubelet(socket string) *Kubelet {
 func (k *Kubelet) Source() memoryqos.Source { return memoryqos.SourceKubelet }
 
 // Known returns a pod that the watch has delivered.
-func (k *Kubelet) Known(ref Ref) (*Pod, bool) { return k.pods.get(ref) }
+func (k *Kubelet) Known(ref pods.Ref) (*pods.Pod, bool) { return k.pods.get(ref) }
 
 // Len is the number of pods in memory.
 func (k *Kubelet) Len() int { return k.pods.len() }
@@ -78,7 +79,7 @@ func (k *Kubelet) Connected() bool {
 func (k *Kubelet) Problem() string { return k.server.problem() }
 
 // Ask returns a pod that the watch has delivered, else asks for it (GetPod).
-func (k *Kubelet) Ask(ctx context.Context, ref Ref) (*Pod, error) {
+func (k *Kubelet) Ask(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 	if pod, ok := k.pods.get(ref); ok {
 		return pod, nil
 	}
@@ -114,7 +115,7 @@ func (k *Kubelet) Ask(ctx context.Context, ref Ref) (*Pod, error) {
 }
 
 // Run watches the pods until ctx ends, connecting again whenever it must.
-func (k *Kubelet) Run(ctx context.Context, changed func(*Pod)) error {
+func (k *Kubelet) Run(ctx context.Context, changed func(*pods.Pod)) error {
 	wait := k.retry[0]
 	for ctx.Err() == nil {
 		synced, err := k.watch(ctx, changed)
@@ -156,7 +157,7 @@ func off(err error) bool {
 }
 
 // watch follows one connection to its end. synced reports whether the kubelet had sent all its pods.
-func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, err error) {
+func (k *Kubelet) watch(ctx context.Context, changed func(*pods.Pod)) (synced bool, err error) {
 	if _, err := os.Stat(k.socket); err != nil {
 		return false, err
 	}
@@ -183,7 +184,7 @@ func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, e
 	if err != nil {
 		return false, fmt.Errorf("watch pods at %s: %w", k.socket, err)
 	}
-	first := map[Ref]struct{}{} // what the kubelet has, until it has sent all
+	first := map[pods.Ref]struct{}{} // what the kubelet has, until it has sent all
 	for events := 0; ; events++ {
 		event, err := stream.Recv()
 		if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -216,7 +217,7 @@ func (k *Kubelet) watch(ctx context.Context, changed func(*Pod)) (synced bool, e
 }
 
 // take brings one event into the table.
-func (k *Kubelet) take(event *podsv1alpha1.WatchPodsEvent, first map[Ref]struct{}, changed func(*Pod)) {
+func (k *Kubelet) take(event *podsv1alpha1.WatchPodsEvent, first map[pods.Ref]struct{}, changed func(*pods.Pod)) {
 	pod, err := Decode(event.GetPod())
 	if err != nil {
 		k.log().WithError(err).Warn("passed over a pod that the kubelet sent")

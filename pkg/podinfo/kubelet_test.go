@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // long is the bound of every wait: far more than a loaded machine needs.
@@ -201,10 +203,10 @@ metadata: {uid: uid-%s, namespace: ns, name: %s}
 spec: {containers: [{name: app, resources: {requests: {memory: %s}}}]}`, name, name, request))
 }
 
-func refOf(pod *corev1.Pod) Ref { return FromPod(pod).Ref }
+func refOf(pod *corev1.Pod) pods.Ref { return FromPod(pod).Ref }
 
 // running runs a provider until the test's end.
-func running(t testing.TB, provider Provider, changed func(*Pod)) (stop func()) {
+func running(t testing.TB, provider Provider, changed func(*pods.Pod)) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -226,7 +228,7 @@ func newTestKubelet(server *fakeKubelet) *Kubelet {
 	return k
 }
 
-func requestOf(p Provider, ref Ref) uint64 {
+func requestOf(p Provider, ref pods.Ref) uint64 {
 	pod, ok := p.Known(ref)
 	if !ok {
 		return 0
@@ -242,7 +244,7 @@ func TestKubeletIsFollowedThroughItsLife(t *testing.T) {
 	kubelet := newTestKubelet(server)
 	var mu sync.Mutex
 	heard := map[string]int{}
-	running(t, kubelet, func(pod *Pod) { mu.Lock(); defer mu.Unlock(); heard[pod.Name]++ })
+	running(t, kubelet, func(pod *pods.Pod) { mu.Lock(); defer mu.Unlock(); heard[pod.Name]++ })
 	if _, err := kubelet.Ask(t.Context(), refOf(first)); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("without a socket: got %v", err)
 	}
@@ -289,7 +291,7 @@ func TestKubeletIsAskedForAPodThatTheWatchHasNotToldOf(t *testing.T) {
 	server := newFakeKubelet(t)
 	server.start(t)
 	kubelet := newTestKubelet(server)
-	stop := running(t, kubelet, func(*Pod) {})
+	stop := running(t, kubelet, func(*pods.Pod) {})
 	eventually(t, "the connection", kubelet.Connected)
 
 	pod := testPod(t, "late", "64Mi")
@@ -298,7 +300,7 @@ func TestKubeletIsAskedForAPodThatTheWatchHasNotToldOf(t *testing.T) {
 	if err != nil || got.Containers[0].Request != 64*mi {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if _, err := kubelet.Ask(t.Context(), Ref{UID: "none"}); !errors.Is(err, ErrNotFound) {
+	if _, err := kubelet.Ask(t.Context(), pods.Ref{UID: "none"}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a pod that is not there: got %v", err)
 	}
 	broken := testPod(t, "broken", "64Mi")
@@ -326,7 +328,7 @@ func TestKubeletIsAskedForAPodThatTheWatchHasNotToldOf(t *testing.T) {
 		t.Errorf("a known pod of a kubelet that hangs: got %+v, %v", got, err)
 	}
 	stop()
-	if _, err := kubelet.Ask(t.Context(), Ref{UID: "none"}); !errors.Is(err, ErrUnavailable) {
+	if _, err := kubelet.Ask(t.Context(), pods.Ref{UID: "none"}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("after the end: got %v", err)
 	}
 }
@@ -339,13 +341,13 @@ func TestKubeletThatNeverTellsOfAllPodsIsTriedAgain(t *testing.T) {
 	kubelet.syncing = 20 * time.Millisecond
 	pod := testPod(t, "a", "64Mi")
 	server.put(pod)
-	synced, err := kubelet.watch(t.Context(), func(*Pod) {})
+	synced, err := kubelet.watch(t.Context(), func(*pods.Pod) {})
 	if synced || err == nil || !strings.Contains(err.Error(), "did not send all pods within 20ms") {
 		t.Errorf("got %t, %v", synced, err)
 	}
 	kubelet.syncing = long
 	server.with(func() { server.silent = false })
-	running(t, kubelet, func(*Pod) {})
+	running(t, kubelet, func(*pods.Pod) {})
 	eventually(t, "the pods", kubelet.Connected)
 }
 
@@ -367,7 +369,7 @@ func TestKubeletWhoseGateIsOff(t *testing.T) {
 			log.AddHook(&logged)
 			kubelet := newTestKubelet(server)
 			kubelet.Log, kubelet.off = log, time.Millisecond
-			stop := running(t, kubelet, func(*Pod) {})
+			stop := running(t, kubelet, func(*pods.Pod) {})
 			eventually(t, "three attempts", func() bool { server.mu.Lock(); defer server.mu.Unlock(); return server.watched >= 3 })
 			if kubelet.Connected() || !strings.Contains(kubelet.Problem(), "turned off: ") || !strings.Contains(kubelet.Problem(), "PodsAPI is disabled") {
 				t.Errorf("connected %t, problem %q", kubelet.Connected(), kubelet.Problem())
@@ -424,8 +426,8 @@ func TestAKubeletThatLimitsTheRateIsNotAskedForAWhile(t *testing.T) {
 	server.limited = true
 	server.start(t)
 	kubelet := newTestKubelet(server)
-	pods := make(chan string, 10)
-	r := New(Options{Providers: []Provider{kubelet}, Timeout: long, Changed: func(a Answer) { pods <- a.Pod.Name }, Log: quiet()})
+	changed := make(chan string, 10)
+	r := New(Options{Providers: []Provider{kubelet}, Timeout: long, Changed: func(a pods.Answer) { changed <- a.Pod.Name }, Log: quiet()})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { defer close(done); r.Run(ctx) }()
@@ -445,7 +447,7 @@ func TestAKubeletThatLimitsTheRateIsNotAskedForAWhile(t *testing.T) {
 		t.Errorf("asked %d times, %+v", asked, stats)
 	}
 	server.put(second)
-	if name := <-pods; name != "second" {
+	if name := <-changed; name != "second" {
 		t.Errorf("heard of %s", name)
 	}
 }
@@ -457,7 +459,7 @@ func TestKubeletSocketThatIsNoSocket(t *testing.T) {
 	}
 	kubelet := newTestKubelet(server)
 	kubelet.Log = nil
-	if synced, err := kubelet.watch(t.Context(), func(*Pod) {}); synced || err == nil || !strings.Contains(err.Error(), server.socket) {
+	if synced, err := kubelet.watch(t.Context(), func(*pods.Pod) {}); synced || err == nil || !strings.Contains(err.Error(), server.socket) {
 		t.Errorf("got %t, %v", synced, err)
 	}
 	if _, err := kubelet.watch(t.Context(), nil); err == nil {
@@ -474,7 +476,7 @@ func TestKubeletThatDoesNotServePods(t *testing.T) {
 	other := grpc.NewServer()
 	defer other.Stop()
 	go other.Serve(listener)
-	if _, err := newTestKubelet(server).watch(t.Context(), func(*Pod) {}); status.Code(err) != codes.Unimplemented {
+	if _, err := newTestKubelet(server).watch(t.Context(), func(*pods.Pod) {}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("got %v, want Unimplemented", err)
 	}
 }

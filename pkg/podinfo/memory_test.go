@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // fullPod is a pod as it is found in a cluster, of about 20 KiB in protobuf: three containers with environment, probes and
@@ -61,8 +63,8 @@ func fullPod(i int) *corev1.Pod {
 	return pod
 }
 
-func fullRef(i int) Ref {
-	return Ref{UID: fmt.Sprintf("3b1f8a34-5c6d-4e7f-8a9b-%012d", i), Namespace: fmt.Sprintf("team-%03d", i%50),
+func fullRef(i int) pods.Ref {
+	return pods.Ref{UID: fmt.Sprintf("3b1f8a34-5c6d-4e7f-8a9b-%012d", i), Namespace: fmt.Sprintf("team-%03d", i%50),
 		Name: fmt.Sprintf("checkout-frontend-7c9f8d6b5-%05d", i)}
 }
 
@@ -146,7 +148,7 @@ func TestMeasuredProcess(t *testing.T) {
 	eventually(t, "both sources", func() bool {
 		return kubelet.Connected() && api.Connected() && kubelet.Len() == measured && api.Len() == measured
 	})
-	refs := make([]Ref, measured)
+	refs := make([]pods.Ref, measured)
 	for i := range refs {
 		refs[i] = fullRef(i)
 		if _, ok := r.Resolve(t.Context(), refs[i]); !ok {

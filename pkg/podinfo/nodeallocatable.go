@@ -3,12 +3,14 @@ package podinfo
 import (
 	corev1 "k8s.io/api/core/v1"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// claim takes in the memory that the pod's resource claims allocate from the node's (KEP-5517,
+// claim adds to p the memory that the pod's resource claims allocate from the node's (KEP-5517,
 // status.nodeAllocatableResourceClaimStatuses as of Kubernetes 1.37). What a claim allocates counts once for the pod, and in full for
 // each container that refers to the claim; overhead per container counts for each of them.
-func (p *Pod) claim(pod *corev1.Pod) {
+func claim(p *pods.Pod, pod *corev1.Pod) {
 	claims := pod.Status.NodeAllocatableResourceClaimStatuses
 	if len(claims) == 0 {
 		return

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // ErrNotFound is what a provider answers for a pod that its source does not know.
@@ -22,12 +23,12 @@ type Provider interface {
 	Source() memoryqos.Source
 	// Run keeps the provider connected until ctx ends. It calls changed for every pod when it has become connected, and then
 	// for every pod that is new or different. It returns only when ctx has ended.
-	Run(ctx context.Context, changed func(*Pod)) error
+	Run(ctx context.Context, changed func(*pods.Pod)) error
 	// Known returns a pod from memory, without waiting; also while the source is away, because a request rarely changes.
-	Known(ref Ref) (*Pod, bool)
+	Known(ref pods.Ref) (*pods.Pod, bool)
 	// Ask returns a pod, waiting for the source until ctx ends. The error is ErrNotFound, ErrUnavailable, ErrBusy, ctx's error or
 	// what the source said.
-	Ask(ctx context.Context, ref Ref) (*Pod, error)
+	Ask(ctx context.Context, ref pods.Ref) (*pods.Pod, error)
 	// Connected reports whether the source is there and has sent all pods that it has.
 	Connected() bool
 	// Problem says why the source does not answer; "" while it does and while that is not known yet.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // source is a provider with its breaker and counters.
@@ -34,7 +35,7 @@ func (r *Resolver) source(name memoryqos.Source) *source {
 
 // question asks all sources at once for a pod that none has reported, unless that was done before. The first answer ends
 // it. The caller holds the lock.
-func (r *Resolver) question(ref Ref, k *known) {
+func (r *Resolver) question(ref pods.Ref, k *known) {
 	if k.asking != nil || r.best(ref, k).Pod != nil {
 		return
 	}
@@ -62,17 +63,17 @@ func (r *Resolver) question(ref Ref, k *known) {
 }
 
 // ask returns the first answer of any of the sources, or none in time.
-func (r *Resolver) ask(ref Ref, sources []*source) Answer {
+func (r *Resolver) ask(ref pods.Ref, sources []*source) pods.Answer {
 	ctx, cancel := context.WithTimeout(r.ctx, cmp.Or(time.Duration(r.timeout.Load()), DefaultTimeout))
 	defer cancel()
-	answers := make(chan Answer, len(sources))
+	answers := make(chan pods.Answer, len(sources))
 	for _, s := range sources {
 		go func() {
 			pod, err := s.Ask(ctx, ref)
 			if s.noted(err) {
 				r.log.WithError(err).WithField("source", s.Source()).Debug("a source of memory requests gave no answer")
 			}
-			answers <- Answer{Pod: pod, Source: s.Source()}
+			answers <- pods.Answer{Pod: pod, Source: s.Source()}
 		}()
 	}
 	for range sources {
@@ -82,10 +83,10 @@ func (r *Resolver) ask(ref Ref, sources []*source) Answer {
 				return answer
 			}
 		case <-ctx.Done():
-			return Answer{}
+			return pods.Answer{}
 		}
 	}
-	return Answer{}
+	return pods.Answer{}
 }
 
 // noted counts how a question ended and reports whether it is a failure of the source.

@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // cluster is a real kube-apiserver over a real etcd, both started by the test from the programs that the environment names
@@ -150,7 +151,7 @@ func (c *cluster) must(t *testing.T, method, path, kind, text string) {
 }
 
 // byName finds the one pod with a name.
-func byName(a *APIServer, name string) *Pod {
+func byName(a *APIServer, name string) *pods.Pod {
 	a.pods.mu.Lock()
 	defer a.pods.mu.Unlock()
 	for _, pod := range a.pods.pods {
@@ -158,7 +159,7 @@ func byName(a *APIServer, name string) *Pod {
 			return pod
 		}
 	}
-	return &Pod{Containers: make([]Container, 3)}
+	return &pods.Pod{Containers: make([]pods.Container, 3)}
 }
 
 // A real API server's pods, with its own defaults, field selector, protobuf, streamed lists, resize and restart.
@@ -206,7 +207,7 @@ spec:
 metadata: {name: static-node1, annotations: {kubernetes.io/config.mirror: hash1, kubernetes.io/config.hash: hash1, kubernetes.io/config.source: file}}
 spec: {nodeName: node1, containers: [{name: app, image: i, resources: {requests: {memory: 32Mi}}}]}
 `)
-	answer, ok := r.Resolve(t.Context(), Ref{UID: "hash1", Namespace: "default", Name: "static-node1"})
+	answer, ok := r.Resolve(t.Context(), pods.Ref{UID: "hash1", Namespace: "default", Name: "static-node1"})
 	if !ok || answer.Source != memoryqos.SourceAPIServer || !answer.Pod.Mirror || answer.Pod.Containers[0].Request != 32*mi {
 		t.Errorf("the mirror of a static pod: got %+v, %t", answer.Pod, ok)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // DefaultTimeout bounds a question that nobody waits for.
@@ -32,7 +32,7 @@ type Options struct {
 	Timeout time.Duration
 	// Changed is called when a pod that was resolved, and not forgotten since, is known better or has changed: always from
 	// one goroutine of Run, never with a lock held, never twice for the same answer. It may be nil.
-	Changed func(Answer)
+	Changed func(pods.Answer)
 	// File keeps what is known of the pods, so that a request that was known before a restart stays until a source has a newer
 	// one; empty keeps nothing.
 	File string
@@ -40,26 +40,11 @@ type Options struct {
 	Log logrus.FieldLogger
 }
 
-// Answer is a pod and the source that reported it.
-type Answer struct {
-	Pod    *Pod
-	Source memoryqos.Source
-}
-
-// Estimate gives a container's request from an answer: exact. It is false for a container that the pod does not have.
-func (a Answer) Estimate(container string) (Estimate, bool) {
-	if a.Pod == nil {
-		return Estimate{}, false
-	}
-	c, ok := a.Pod.Container(container)
-	return Estimate{Request: c.Request, Source: a.Source}, ok
-}
-
 // Resolver finds pods by their best source, and reports when a better one has it later. It remembers a pod from the first
 // question until it is forgotten, whatever the sources do meanwhile. Its methods may be called from any goroutine.
 type Resolver struct {
 	timeout atomic.Int64 // a time.Duration
-	changed func(Answer)
+	changed func(pods.Answer)
 	log     logrus.FieldLogger
 	sources []*source
 	ctx     context.Context // ends with Run, and with it every question
@@ -68,19 +53,19 @@ type Resolver struct {
 	file    *durable.Writer // of known pods; nil keeps none
 
 	mu     sync.Mutex
-	pods   map[Ref]*known
-	kept   map[Ref]Answer   // of an earlier run, not asked for yet
-	dirty  map[Ref]struct{} // pods of which a source has spoken since Changed was called
+	pods   map[pods.Ref]*known
+	kept   map[pods.Ref]pods.Answer // of an earlier run, not asked for yet
+	dirty  map[pods.Ref]struct{}    // pods of which a source has spoken since Changed was called
 	missed uint64
 }
 
 // known is what is known of a pod that was asked for.
 type known struct {
-	given    Answer        // what the caller received last
+	given    pods.Answer   // what the caller received last
 	resolved bool          // the caller received an answer, which may be that there is none
 	waiting  int           // Resolve calls that are under way
 	asking   chan struct{} // closed when the question to the sources is over; nil before it
-	asked    Answer        // what the question brought
+	asked    pods.Answer   // what the question brought
 	updated  *source       // the last that sent the pod since given, while none before it was connected; nil when none has
 }
 
@@ -88,7 +73,7 @@ type known struct {
 func New(opts Options) *Resolver {
 	r := &Resolver{
 		changed: opts.Changed, log: logger(opts.Log),
-		wake: make(chan struct{}, 1), pods: map[Ref]*known{}, dirty: map[Ref]struct{}{},
+		wake: make(chan struct{}, 1), pods: map[pods.Ref]*known{}, dirty: map[pods.Ref]struct{}{},
 	}
 	r.load(opts.File)
 	r.SetTimeout(opts.Timeout)
@@ -108,7 +93,7 @@ func (r *Resolver) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	for _, s := range r.sources {
 		running.Go(func() {
-			if err := s.Run(ctx, func(pod *Pod) { r.heard(s, pod) }); err != nil {
+			if err := s.Run(ctx, func(pod *pods.Pod) { r.heard(s, pod) }); err != nil {
 				r.log.WithError(err).WithField("source", s.Source()).Error("stopped listening to a source of memory requests")
 			}
 		})
@@ -133,7 +118,7 @@ func (r *Resolver) Run(ctx context.Context) error {
 }
 
 // Expect announces that a pod will be asked for soon, so that its answer is fetched meanwhile. It does not wait.
-func (r *Resolver) Expect(ref Ref) {
+func (r *Resolver) Expect(ref pods.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.question(ref, r.pod(ref))
@@ -142,7 +127,7 @@ func (r *Resolver) Expect(ref Ref) {
 // Resolve returns the pod from the best source that knows it, waiting no longer than the timeout and not beyond ctx. It
 // is false when none does; Changed reports it when one has it later. Only the first calls for a pod wait: when the
 // sources were asked once without an answer, they are listened to, not asked again.
-func (r *Resolver) Resolve(ctx context.Context, ref Ref) (Answer, bool) {
+func (r *Resolver) Resolve(ctx context.Context, ref pods.Ref) (pods.Answer, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k := r.pod(ref)
@@ -157,7 +142,7 @@ func (r *Resolver) Resolve(ctx context.Context, ref Ref) (Answer, bool) {
 	r.give(ref, k, r.best(ref, k))
 	if k.given.Pod == nil {
 		r.missed++
-		return Answer{}, false
+		return pods.Answer{}, false
 	}
 	r.source(k.given.Source).answered()
 	return k.given, true
@@ -175,7 +160,7 @@ func (r *Resolver) await(ctx context.Context, asking <-chan struct{}) {
 }
 
 // Known returns what is known of a pod now, without waiting or asking.
-func (r *Resolver) Known(ref Ref) (Answer, bool) {
+func (r *Resolver) Known(ref pods.Ref) (pods.Answer, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	k, ok := r.pods[ref]
@@ -187,7 +172,7 @@ func (r *Resolver) Known(ref Ref) (Answer, bool) {
 }
 
 // Forget drops a pod: its sandbox was removed. Changed is not called for it any more, but for a call that is under way.
-func (r *Resolver) Forget(ref Ref) {
+func (r *Resolver) Forget(ref pods.Ref) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if k, ok := r.pods[ref]; ok && k.given.Pod != nil {
@@ -199,7 +184,7 @@ func (r *Resolver) Forget(ref Ref) {
 }
 
 // pod returns what is known of a pod, which is remembered from now on.
-func (r *Resolver) pod(ref Ref) *known {
+func (r *Resolver) pod(ref pods.Ref) *known {
 	k, ok := r.pods[ref]
 	if !ok {
 		k = &known{}
@@ -211,19 +196,19 @@ func (r *Resolver) pod(ref Ref) *known {
 // best chooses among what is known: the first source in order that is connected, what the caller has already, though its source
 // was lost or has dropped it, what was answered to a question, what a source said before it was lost, and last what an earlier run
 // knew. A source does not replace what one before it said, unless it has sent the pod since that one was lost.
-func (r *Resolver) best(ref Ref, k *known) Answer {
-	var stale Answer
+func (r *Resolver) best(ref pods.Ref, k *known) pods.Answer {
+	var stale pods.Answer
 	for _, s := range r.sources {
 		pod, ok := s.Known(ref)
 		switch {
 		case !ok:
 		case s.Connected() && (k.given.Pod == nil || s == k.updated || s.rank <= r.source(k.given.Source).rank):
-			return Answer{Pod: pod, Source: s.Source()}
+			return pods.Answer{Pod: pod, Source: s.Source()}
 		case stale.Pod == nil:
-			stale = Answer{Pod: pod, Source: s.Source()}
+			stale = pods.Answer{Pod: pod, Source: s.Source()}
 		}
 	}
-	for _, answer := range []Answer{k.given, k.asked, stale} {
+	for _, answer := range []pods.Answer{k.given, k.asked, stale} {
 		if answer.Pod != nil {
 			return answer
 		}
@@ -232,12 +217,12 @@ func (r *Resolver) best(ref Ref, k *known) Answer {
 }
 
 // heard takes in that a source speaks of a pod.
-func (r *Resolver) heard(s *source, pod *Pod) {
+func (r *Resolver) heard(s *source, pod *pods.Pod) {
 	s.breaker.Ended(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if k, ok := r.pods[pod.Ref]; ok {
-		k.asked = Answer{} // the source's own word is newer
+		k.asked = pods.Answer{} // the source's own word is newer
 		if !r.precedes(s, pod.Ref) {
 			k.updated = s
 		}
@@ -246,14 +231,14 @@ func (r *Resolver) heard(s *source, pod *Pod) {
 }
 
 // precedes reports whether a source before this one is connected and knows the pod.
-func (r *Resolver) precedes(s *source, ref Ref) bool {
+func (r *Resolver) precedes(s *source, ref pods.Ref) bool {
 	return slices.ContainsFunc(r.sources[:s.rank], func(other *source) bool {
 		_, ok := other.Known(ref)
 		return ok && other.Connected()
 	})
 }
 
-func (r *Resolver) mark(ref Ref) {
+func (r *Resolver) mark(ref pods.Ref) {
 	r.dirty[ref] = struct{}{}
 	select {
 	case r.wake <- struct{}{}:
@@ -262,10 +247,10 @@ func (r *Resolver) mark(ref Ref) {
 }
 
 // changes returns the answers that differ from what the caller received, and marks them as received.
-func (r *Resolver) changes() []Answer {
+func (r *Resolver) changes() []pods.Answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var all []Answer
+	var all []pods.Answer
 	for ref := range r.dirty {
 		delete(r.dirty, ref)
 		k, ok := r.pods[ref]
@@ -283,6 +268,6 @@ func (r *Resolver) changes() []Answer {
 }
 
 // better reports whether an answer's source comes before another's.
-func (r *Resolver) better(a, than Answer) bool {
+func (r *Resolver) better(a, than pods.Answer) bool {
 	return than.Pod != nil && r.source(a.Source).rank < r.source(than.Source).rank
 }

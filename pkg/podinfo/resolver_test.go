@@ -14,13 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // following runs a resolver over a kubelet and an API server until the test's end, and collects what it tells of.
 type following struct {
 	*Resolver
 	mu   sync.Mutex
-	told []Answer
+	told []pods.Answer
 	stop func()
 }
 
@@ -33,7 +34,7 @@ func follow(t testing.TB, timeout time.Duration, providers ...Provider) *followi
 func followFile(t testing.TB, timeout time.Duration, file string, providers ...Provider) *following {
 	t.Helper()
 	f := &following{}
-	f.Resolver = New(Options{Providers: providers, Timeout: timeout, File: file, Log: quiet(), Changed: func(a Answer) {
+	f.Resolver = New(Options{Providers: providers, Timeout: timeout, File: file, Log: quiet(), Changed: func(a pods.Answer) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.told = append(f.told, a)
@@ -52,7 +53,7 @@ func followFile(t testing.TB, timeout time.Duration, file string, providers ...P
 }
 
 // last is the newest answer for a pod that was told, as source and request.
-func (f *following) last(ref Ref) string {
+func (f *following) last(ref pods.Ref) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := len(f.told) - 1; i >= 0; i-- {
@@ -69,14 +70,14 @@ func (f *following) count() int {
 	return len(f.told)
 }
 
-func shown(a Answer) string {
+func shown(a pods.Answer) string {
 	if a.Pod == nil {
 		return "nothing"
 	}
 	return fmt.Sprintf("%s %dMi", a.Source, a.Pod.Containers[0].Request/mi)
 }
 
-func resolved(t testing.TB, r *following, ref Ref) string {
+func resolved(t testing.TB, r *following, ref pods.Ref) string {
 	t.Helper()
 	answer, ok := r.Resolve(t.Context(), ref)
 	if ok != (answer.Pod != nil) {
@@ -245,7 +246,7 @@ func TestResolverAsksWhenTheWatchIsLate(t *testing.T) {
 			t.Errorf("the kubelet was asked %d times, want once", server.asked)
 		}
 	})
-	if got := resolved(t, r, Ref{UID: "none"}); got != "nothing" {
+	if got := resolved(t, r, pods.Ref{UID: "none"}); got != "nothing" {
 		t.Errorf("got %s", got)
 	}
 	stats := r.Stats()
@@ -283,7 +284,7 @@ func TestResolverDoesNotPayForAHangingSourceEachTime(t *testing.T) {
 	eventually(t, "the kubelet", kubelet.Connected)
 	server.with(func() { server.hang = make(chan struct{}) })
 	for i := range 50 {
-		if got := resolved(t, r, Ref{UID: fmt.Sprint(i)}); got != "nothing" {
+		if got := resolved(t, r, pods.Ref{UID: fmt.Sprint(i)}); got != "nothing" {
 			t.Errorf("got %s", got)
 		}
 		if i < mostFailures {
@@ -322,7 +323,7 @@ func TestResolverIsAnsweredByTheOtherSourceWhenOneHangs(t *testing.T) {
 
 func TestResolverWithoutSources(t *testing.T) {
 	r := New(Options{})
-	if _, ok := r.Resolve(t.Context(), Ref{UID: "a"}); ok {
+	if _, ok := r.Resolve(t.Context(), pods.Ref{UID: "a"}); ok {
 		t.Error("got an answer")
 	}
 	if got := r.source("unknown").rank; got != 0 {
@@ -338,7 +339,7 @@ func TestResolverQuestionEndsWithTheResolver(t *testing.T) {
 	r := follow(t, long, kubelet)
 	eventually(t, "the kubelet", kubelet.Connected)
 	done := make(chan string)
-	go func() { done <- resolved(t, r, Ref{UID: "a"}) }()
+	go func() { done <- resolved(t, r, pods.Ref{UID: "a"}) }()
 	eventually(t, "the question", func() (asked bool) {
 		server.with(func() { asked = server.asked > 0 })
 		return asked
@@ -352,7 +353,7 @@ func TestResolverQuestionEndsWithTheResolver(t *testing.T) {
 // silent is a source that never answers.
 type silent struct{ failing }
 
-func (*silent) Ask(ctx context.Context, _ Ref) (*Pod, error) {
+func (*silent) Ask(ctx context.Context, _ pods.Ref) (*pods.Pod, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -360,7 +361,7 @@ func (*silent) Ask(ctx context.Context, _ Ref) (*Pod, error) {
 func TestResolverTakesAnotherTimeout(t *testing.T) {
 	r := follow(t, 24*time.Hour, &silent{})
 	r.SetTimeout(0)
-	if got := resolved(t, r, Ref{UID: "a"}); got != "nothing" {
+	if got := resolved(t, r, pods.Ref{UID: "a"}); got != "nothing" {
 		t.Errorf("got %s", got)
 	}
 }
@@ -368,10 +369,10 @@ func TestResolverTakesAnotherTimeout(t *testing.T) {
 // failing is a source whose Run ends and whose answers are errors.
 type failing struct{ Kubelet }
 
-func (*failing) Run(context.Context, func(*Pod)) error  { return errors.New("no") }
-func (*failing) Known(Ref) (*Pod, bool)                 { return nil, false }
-func (*failing) Len() int                               { return 0 }
-func (*failing) Ask(context.Context, Ref) (*Pod, error) { return nil, errors.New("no") }
+func (*failing) Run(context.Context, func(*pods.Pod)) error       { return errors.New("no") }
+func (*failing) Known(pods.Ref) (*pods.Pod, bool)                 { return nil, false }
+func (*failing) Len() int                                         { return 0 }
+func (*failing) Ask(context.Context, pods.Ref) (*pods.Pod, error) { return nil, errors.New("no") }
 
 func TestResolverCountsErrors(t *testing.T) {
 	r := New(Options{Providers: []Provider{&failing{}}, Timeout: long})
@@ -382,7 +383,7 @@ func TestResolverCountsErrors(t *testing.T) {
 	}
 	r = New(Options{Providers: []Provider{&failing{}}, Timeout: long})
 	for i := range mostFailures + 1 {
-		if _, ok := r.Resolve(t.Context(), Ref{UID: fmt.Sprint(i)}); ok {
+		if _, ok := r.Resolve(t.Context(), pods.Ref{UID: fmt.Sprint(i)}); ok {
 			t.Error("got an answer")
 		}
 	}

@@ -6,22 +6,24 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // table is what one source has reported of the pods.
 type table struct {
 	mu   sync.Mutex
-	pods map[Ref]*Pod
+	pods map[pods.Ref]*pods.Pod
 	// news is closed and replaced when a pod comes in while somebody waits for one.
 	news    chan struct{}
 	waiting int
 }
 
 func newTable() *table {
-	return &table{pods: map[Ref]*Pod{}, news: make(chan struct{})}
+	return &table{pods: map[pods.Ref]*pods.Pod{}, news: make(chan struct{})}
 }
 
-func (t *table) get(ref Ref) (*Pod, bool) {
+func (t *table) get(ref pods.Ref) (*pods.Pod, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pod, ok := t.pods[ref]
@@ -29,7 +31,7 @@ func (t *table) get(ref Ref) (*Pod, bool) {
 }
 
 // put takes a pod in and reports whether it says anything new.
-func (t *table) put(pod *Pod) bool {
+func (t *table) put(pod *pods.Pod) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if have, ok := t.pods[pod.Ref]; ok && reflect.DeepEqual(have, pod) {
@@ -43,14 +45,14 @@ func (t *table) put(pod *Pod) bool {
 	return true
 }
 
-func (t *table) drop(ref Ref) {
+func (t *table) drop(ref pods.Ref) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.pods, ref)
 }
 
 // keep drops all pods but these: a source has sent every pod that it has.
-func (t *table) keep(refs map[Ref]struct{}) {
+func (t *table) keep(refs map[pods.Ref]struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for ref := range t.pods {
@@ -60,7 +62,7 @@ func (t *table) keep(refs map[Ref]struct{}) {
 	}
 }
 
-func (t *table) all() []*Pod {
+func (t *table) all() []*pods.Pod {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Values(t.pods))
@@ -73,7 +75,7 @@ func (t *table) len() int {
 }
 
 // wait returns a pod as soon as it is in the table, or ctx's error.
-func (t *table) wait(ctx context.Context, ref Ref) (*Pod, error) {
+func (t *table) wait(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 	t.mu.Lock()
 	t.waiting++
 	defer func() {

@@ -19,7 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
@@ -50,7 +50,7 @@ type Plugin interface {
 // Facts are what a plugin knows of a container beyond its OCI spec.
 type Facts struct {
 	// Request is its memory request, with the source.
-	Request podinfo.Estimate
+	Request pods.Estimate
 	// Unplaced is why it was rejected or runs without NUMA nodes, with a line for each node; empty when it has its place, or
 	// is not to have one.
 	Unplaced string

@@ -16,7 +16,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
@@ -106,7 +106,7 @@ func (p *plugin) Facts(ctx context.Context, podUID, container string) (facts sim
 		}
 		for _, c := range pod.Containers {
 			if c.Name == container {
-				facts.Request = podinfo.Estimate{Request: c.Request, Source: memoryqos.Source(c.RequestSource), Error: c.RequestError}
+				facts.Request = pods.Estimate{Request: c.Request, Source: memoryqos.Source(c.RequestSource), Error: c.RequestError}
 			}
 		}
 		for _, r := range document.Rejections {

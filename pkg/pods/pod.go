@@ -1,7 +1,7 @@
-// Package podinfo finds out what memory a pod asks for. The runtime's events carry limits but not requests, so the
-// requests come from the best source that answers: the kubelet's pod API, the API server, or an estimate from what the
-// kubelet left in the event. Every value keeps its source and by how much it can be wrong.
-package podinfo
+// Package pods is what memory decisions need of a pod, and the estimate of a container's request from what the kubelet left in the
+// runtime's event. Every request keeps its source and by how much it can be wrong. The package does no I/O: pkg/podinfo asks the
+// pod APIs.
+package pods
 
 import (
 	"cmp"
@@ -84,4 +84,19 @@ func (p *Pod) Container(name string) (Container, bool) {
 		}
 	}
 	return Container{}, false
+}
+
+// Answer is a pod and the source that reported it.
+type Answer struct {
+	Pod    *Pod
+	Source memoryqos.Source
+}
+
+// Estimate gives a container's request from an answer: exact. It is false for a container that the pod does not have.
+func (a Answer) Estimate(container string) (Estimate, bool) {
+	if a.Pod == nil {
+		return Estimate{}, false
+	}
+	c, ok := a.Pod.Container(container)
+	return Estimate{Request: c.Request, Source: a.Source}, ok
 }

@@ -1,4 +1,4 @@
-package podinfo
+package pods
 
 import (
 	"encoding/json"
@@ -9,8 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -37,8 +36,8 @@ type Claims struct {
 
 // annotated are the resources of a container as the annotation has them.
 type annotated struct {
-	Requests map[corev1.ResourceName]json.RawMessage `json:"requests"`
-	Limits   map[corev1.ResourceName]json.RawMessage `json:"limits"`
+	Requests map[string]json.RawMessage `json:"requests"`
+	Limits   map[string]json.RawMessage `json:"limits"`
 }
 
 // ReadClaims reads the resources annotation among a pod's annotations: JSON of the form
@@ -103,8 +102,8 @@ func requests(list string, containers map[string]annotated) (map[string]uint64, 
 }
 
 // memoryOf reads the memory of a resource list. Kubernetes admits quantities as texts and as numbers.
-func memoryOf(resources map[corev1.ResourceName]json.RawMessage) (bytes uint64, listed bool, err error) {
-	value, listed := resources[corev1.ResourceMemory]
+func memoryOf(resources map[string]json.RawMessage) (bytes uint64, listed bool, err error) {
+	value, listed := resources[string(memorymanager.Memory)]
 	if !listed || string(value) == "null" {
 		return 0, listed, nil
 	}
