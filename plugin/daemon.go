@@ -12,7 +12,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
@@ -50,8 +50,8 @@ type daemon struct {
 	options  daemonOptions
 	log      *logrus.Logger
 	agent    *agent.Agent
-	tree     *cgroup.Tree
-	watcher  *cgroup.Watcher
+	tree     *cgroupfs.Tree
+	watcher  *cgroupfs.Watcher
 	devices  *devices.Finder
 	slices   *devices.Slices // nil unless the configuration wants them
 	plugin   *nriplugin.Plugin
@@ -86,7 +86,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 	if d.tree, err = options.openTree(); err != nil {
 		return nil, err
 	}
-	if d.watcher, err = cgroup.NewWatcher(d.tree); err != nil {
+	if d.watcher, err = cgroupfs.NewWatcher(d.tree); err != nil {
 		d.log.WithError(err).Warn("other writers of cgroup files are found by the periodic check only")
 		d.watcher = nil
 	}

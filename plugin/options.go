@@ -7,7 +7,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/spf13/cobra"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -47,14 +47,14 @@ func (o *hostOptions) addTo(cmd *cobra.Command) {
 }
 
 // openTree opens the cgroup hierarchy and refuses a host with cgroup v1.
-func (o *hostOptions) openTree() (*cgroup.Tree, error) {
+func (o *hostOptions) openTree() (*cgroupfs.Tree, error) {
 	if o.plainCgroups {
-		return cgroup.Open(o.cgroups, cgroup.Plain())
+		return cgroupfs.Open(o.cgroups, cgroupfs.Plain())
 	}
-	if err := cgroup.RequireUnified(o.cgroups); err != nil {
+	if err := cgroupfs.RequireUnified(o.cgroups); err != nil {
 		return nil, err
 	}
-	return cgroup.Open(o.cgroups)
+	return cgroupfs.Open(o.cgroups)
 }
 
 // units are nil where there is no systemd to set properties. A folder tree has none, unless its socket is named: this

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
@@ -31,7 +31,7 @@ type part = func(context.Context) error
 // cannot be had on request is an error; a socket in the state folder that cannot be had is logged, for the plugin works
 // without.
 func (d *daemon) services() ([]part, error) {
-	counters := cgroup.NewSampler(cgroup.FreshTime, d.tree.Counters)
+	counters := cgroupfs.NewSampler(cgroupfs.FreshTime, d.tree.Counters)
 	sources := status.Sources{View: d.agent.View, Overwrites: func() map[protect.Overwrite]uint64 { return d.agent.Counters().Overwrites },
 		Requests:   func() podinfo.Stats { return d.agent.Counters().Requests },
 		Migrations: d.agent.Migrations,

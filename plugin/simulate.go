@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -179,7 +179,7 @@ func (o *simulateOptions) simulate(ctx context.Context, c config.Config, of simu
 
 // startAgent runs the daemon's agent on a simulated node. It asks only the sources that the node has.
 func startAgent(ctx context.Context, node *simulator.Node, c config.Config, m machine.Machine, log *logrus.Logger) (*agent.Agent, func() error, error) {
-	tree, err := cgroup.Open(node.Cgroups.Root(), cgroup.Plain())
+	tree, err := cgroupfs.Open(node.Cgroups.Root(), cgroupfs.Plain())
 	if err != nil {
 		return nil, nil, err
 	}

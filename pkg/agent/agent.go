@@ -15,7 +15,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
@@ -38,11 +38,11 @@ type Options struct {
 	// StateDir holds the checkpoint, the journal of written cgroup files and the raised memory.high values.
 	StateDir string
 	// Tree is the cgroup v2 hierarchy.
-	Tree *cgroup.Tree
+	Tree *cgroupfs.Tree
 	// Units sets properties of systemd's slices; nil writes files only.
 	Units protect.Units
 	// Watcher reports other writers at once; nil leaves them to the periodic check.
-	Watcher *cgroup.Watcher
+	Watcher *cgroupfs.Watcher
 	// Providers are the sources of memory requests in their order; the agent runs them.
 	Providers []podinfo.Provider
 	// Recorder receives every event and what was decided; nil records nothing.
@@ -78,7 +78,7 @@ type Agent struct {
 	log       logrus.FieldLogger
 	now       func() time.Time
 	sysfs     string // empty has none
-	tree      *cgroup.Tree
+	tree      *cgroupfs.Tree
 	journal   *protect.Journal // nil where it cannot be read
 	protector *protect.Protector
 	unusable  map[string]string // why there is no journal or no writer, by the name of the file

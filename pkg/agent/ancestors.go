@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // ancestors orders the writes to the cgroups above the containers: one at a time, and always the newest values, so that
@@ -67,7 +67,7 @@ func (o *ancestors) take(ctx context.Context) bool {
 }
 
 // takeFiles takes what is to be written.
-func (a *Agent) takeFiles() (targets []protect.Target, ended []string, all bool) {
+func (a *Agent) takeFiles() (targets []cgroup.Target, ended []string, all bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := &a.outbox

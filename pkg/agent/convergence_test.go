@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -266,8 +267,8 @@ type world struct {
 	setup     setup
 	ground    *ground
 	state     string
-	tree      *cgroup.Tree
-	watcher   *cgroup.Watcher
+	tree      *cgroupfs.Tree
+	watcher   *cgroupfs.Watcher
 	api       *podAPI
 	log       *logrus.Logger
 	out       io.Writer
@@ -281,7 +282,7 @@ type world struct {
 	clock  time.Time
 	opens  string // which opens fail; "" is none
 	opened int
-	writes []cgroup.Write // of the plugin
+	writes []cgroupfs.Write // of the plugin
 }
 
 func (w *world) now() time.Time {
@@ -309,7 +310,7 @@ func (w *world) setOpens(fail string) {
 }
 
 // written returns the writes since the last call.
-func (w *world) written() []cgroup.Write {
+func (w *world) written() []cgroupfs.Write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	writes := w.writes
@@ -360,7 +361,7 @@ func newWorld(g *ground, s setup, folder string, out io.Writer) *world {
 // start starts a plugin.
 func (w *world) start(state string) {
 	var err error
-	w.tree, err = cgroup.Open(w.host.root, cgroup.Plain(), cgroup.OnOpen(w.open), cgroup.OnWrite(func(write cgroup.Write) {
+	w.tree, err = cgroupfs.Open(w.host.root, cgroupfs.Plain(), cgroupfs.OnOpen(w.open), cgroupfs.OnWrite(func(write cgroupfs.Write) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.writes = append(w.writes, write)
@@ -368,7 +369,7 @@ func (w *world) start(state string) {
 	must(err)
 	w.watcher = nil
 	if w.setup.watches {
-		w.watcher, err = cgroup.NewWatcher(w.tree)
+		w.watcher, err = cgroupfs.NewWatcher(w.tree)
 		must(err)
 	}
 	options := Options{
@@ -979,12 +980,12 @@ func (w *world) compareFresh() string {
 	w.pass(context.Background())
 	writes := w.written()
 	if restarted { // see checkFiles
-		writes = slices.DeleteFunc(writes, func(write cgroup.Write) bool {
+		writes = slices.DeleteFunc(writes, func(write cgroupfs.Write) bool {
 			return write.Text == "0" && cgroup.LevelOf(write.Cgroup) != cgroup.LevelPod && cgroup.LevelOf(write.Cgroup) != cgroup.LevelContainer
 		})
 	}
 	if !determined {
-		writes = slices.DeleteFunc(writes, func(write cgroup.Write) bool { return write.Knob == cgroup.CpusetMems })
+		writes = slices.DeleteFunc(writes, func(write cgroupfs.Write) bool { return write.Knob == cgroup.CpusetMems })
 	}
 	if len(writes) > 0 {
 		return fmt.Sprintf("fresh writes: a plugin that starts now writes %v", writes)

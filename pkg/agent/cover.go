@@ -11,7 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -171,7 +171,7 @@ func protectedBytes(c *ledger.ContainerView) (bytes uint64) {
 }
 
 // read reads the cgroups that were read longest ago, and forgets those that are no more.
-func (c *coverage) read(tree *cgroup.Tree, cgroups []cover.Cgroup) {
+func (c *coverage) read(tree *cgroupfs.Tree, cgroups []cover.Cgroup) {
 	c.round++
 	if c.pages == nil {
 		c.pages = map[string]*pagesRead{}
@@ -209,7 +209,7 @@ func (c *coverage) oldest(due []string) []string {
 }
 
 // take keeps what was read. A cgroup that is gone, or not made yet, has no pages.
-func (p *pagesRead) take(found map[int]cgroup.NodePages, err error) {
+func (p *pagesRead) take(found map[int]cgroupfs.NodePages, err error) {
 	p.pages, p.unknown = nil, nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		p.unknown = err

@@ -19,13 +19,13 @@ import (
 
 // outbox is what Steps have left to do. The newest effect replaces older ones about the same thing.
 type outbox struct {
-	files   map[string]protect.Target // cgroups to be written
-	ended   []string                  // those that are desired no more
-	all     bool                      // all of them have to be looked at
-	seen    map[string]protect.Seen   // what containers were just read to hold, by cgroup; for the next of all
-	bring   map[string]bool           // containers of which the runtime's record may lack something
-	look    map[string]bool           // containers whose memory.max has to be read
-	ask     []pods.Ref                // pods of which the pod APIs have to be asked
+	files   map[string]cgroup.Target // cgroups to be written
+	ended   []string                 // those that are desired no more
+	all     bool                     // all of them have to be looked at
+	seen    map[string]cgroup.Seen   // what containers were just read to hold, by cgroup; for the next of all
+	bring   map[string]bool          // containers of which the runtime's record may lack something
+	look    map[string]bool          // containers whose memory.max has to be read
+	ask     []pods.Ref               // pods of which the pod APIs have to be asked
 	tickets map[string]checkpoint.Ticket
 	newest  checkpoint.Ticket // of all decisions on their way to the disk
 }
@@ -103,7 +103,7 @@ func (o *outbox) post(effects ledger.Effects) {
 		o.all, o.files, o.ended = true, nil, nil
 	}
 	if o.files == nil {
-		o.files = map[string]protect.Target{}
+		o.files = map[string]cgroup.Target{}
 	}
 	for _, cgroup := range effects.Ended {
 		delete(o.files, cgroup)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
@@ -45,7 +45,7 @@ func TestOneFolderHasOneAgent(t *testing.T) {
 	if err := n.journal.Flush(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	tree, err := cgroup.Open(n.root, cgroup.Plain())
+	tree, err := cgroupfs.Open(n.root, cgroupfs.Plain())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -52,9 +52,9 @@ type node struct {
 	clock       *clock
 	runtime     Runtime
 	apply       func(context.Context, []Update) error
-	onWrite     func(cgroup.Write)
+	onWrite     func(cgroupfs.Write)
 	watches     bool // other writers are noticed at once
-	watcher     *cgroup.Watcher
+	watcher     *cgroupfs.Watcher
 	units       protect.Units // nil has no systemd
 	recorder    Recorder      // nil records nothing
 	devices     Devices       // nil finds none
@@ -150,7 +150,7 @@ func parseConfig(t testing.TB, yaml string) config.Config {
 // start makes the agent and connects it to a runtime without pods.
 func (n *node) start() {
 	n.Helper()
-	tree, err := cgroup.Open(n.root, cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
+	tree, err := cgroupfs.Open(n.root, cgroupfs.Plain(), cgroupfs.OnWrite(func(w cgroupfs.Write) {
 		if n.onWrite != nil {
 			n.onWrite(w)
 		}
@@ -160,7 +160,7 @@ func (n *node) start() {
 	}
 	n.watcher = nil
 	if n.watches {
-		if n.watcher, err = cgroup.NewWatcher(tree); err != nil {
+		if n.watcher, err = cgroupfs.NewWatcher(tree); err != nil {
 			n.Fatal(err)
 		}
 		watcher := n.watcher

@@ -10,7 +10,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // podsPerLook is how many pods have their containers' files read at one periodic look, so that its cost does not grow with
@@ -179,8 +178,8 @@ func (a *Agent) ours(dir string) map[cgroup.Knob]bool {
 }
 
 // observeAll looks at the cgroups of all pods and containers. seen are the files of the containers by cgroup.
-func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) (found ledger.Found, seen map[string]protect.Seen) {
-	seen = make(map[string]protect.Seen, len(containers))
+func (a *Agent) observeAll(pods []ledger.Pod, containers []ledger.Container) (found ledger.Found, seen map[string]cgroup.Seen) {
+	seen = make(map[string]cgroup.Seen, len(containers))
 	found = ledger.Found{
 		Gone: map[string]bool{}, Seen: make(map[string]bool, len(pods)+len(containers)), PodLimits: map[string]uint64{},
 		Files: make(map[string]ledger.Files, len(containers)),
@@ -230,7 +229,7 @@ func (a *Agent) unlisted(listed []ledger.Container) map[string]bool {
 }
 
 // observe looks at a container's cgroup.
-func (a *Agent) observe(found *ledger.Found, seen map[string]protect.Seen, paths map[string]cgroup.PodPath, container *ledger.Container) {
+func (a *Agent) observe(found *ledger.Found, seen map[string]cgroup.Seen, paths map[string]cgroup.PodPath, container *ledger.Container) {
 	path, managed := paths[container.PodID]
 	if !managed {
 		return
@@ -242,7 +241,7 @@ func (a *Agent) observe(found *ledger.Found, seen map[string]protect.Seen, paths
 	files, _ := a.readFiles(dir) // what cannot be read is unknown
 	files.Ours = a.ours(dir)
 	found.Files[container.ID] = files
-	seen[dir] = protect.Seen{Values: memoryqos.Values{Min: files.Min, Low: files.Low, High: files.High}, Mems: files.Mems}
+	seen[dir] = cgroup.Seen{Values: memoryqos.Values{Min: files.Min, Low: files.Low, High: files.High}, Mems: files.Mems}
 	if files.Limit != nil {
 		found.Seen[dir], found.Seen[path.Pod] = true, true
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -595,7 +596,7 @@ func TestReconfigureChangesTheRequestTimeout(t *testing.T) {
 func TestALoweredMemoryHighHoldsNoCreate(t *testing.T) {
 	slow, ended := make(chan struct{}), make(chan struct{})
 	n := newNode(t, "", func(n *node) {
-		n.onWrite = func(w cgroup.Write) {
+		n.onWrite = func(w cgroupfs.Write) {
 			if w.Knob == cgroup.MemoryHigh {
 				slow <- struct{}{}
 				<-ended
@@ -622,7 +623,7 @@ func TestADryRunTouchesNothing(t *testing.T) {
 	var mu sync.Mutex
 	writes := 0
 	n := newNode(t, "dryRun: true\ntopologyManagerPolicy: restricted", func(n *node) {
-		n.onWrite = func(cgroup.Write) { mu.Lock(); writes++; mu.Unlock() }
+		n.onWrite = func(cgroupfs.Write) { mu.Lock(); writes++; mu.Unlock() }
 	})
 	stop := n.background()
 	pod := n.pod("pod", memoryqos.Guaranteed)

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -250,7 +251,7 @@ func TestASlowWriteHoldsNoOtherContainer(t *testing.T) {
 			gate, begun := make(chan struct{}), make(chan struct{}, 100)
 			const rest = "\nreconcilePeriod: 1s\nstallGuard: {enabled: false}"
 			n := newNode(t, "memoryThrottlingFactor: "+test.before+rest, func(n *node) {
-				n.onWrite = func(w cgroup.Write) {
+				n.onWrite = func(w cgroupfs.Write) {
 					if strings.Contains(w.Cgroup, "poda-uid/") && w.Knob == cgroup.MemoryHigh {
 						begun <- struct{}{}
 						<-gate

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -19,7 +20,7 @@ import (
 )
 
 func TestWhatAnAgentCannotBeMadeOf(t *testing.T) {
-	tree, err := cgroup.Open(t.TempDir(), cgroup.Plain())
+	tree, err := cgroupfs.Open(t.TempDir(), cgroupfs.Plain())
 	if err != nil {
 		t.Fatal(err)
 	}

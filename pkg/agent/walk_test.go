@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -56,7 +57,7 @@ func newWalker(t *testing.T, seed uint64, yaml string, calm int, options ...func
 }
 
 // written checks that no parent promises less than its children at any moment.
-func (w *walker) written(write cgroup.Write) {
+func (w *walker) written(write cgroupfs.Write) {
 	if write.Knob != cgroup.MemoryMin && write.Knob != cgroup.MemoryLow {
 		return
 	}
@@ -253,7 +254,7 @@ func (w *walker) drop(p *walkedPod) {
 func (w *walker) applied(dir string, adjustment Adjustment) {
 	w.write(dir, adjustment)
 	for file, value := range adjustment.Unified {
-		w.written(cgroup.Write{Cgroup: strings.TrimPrefix(dir, "/"), Knob: cgroup.Knob(file), Text: value})
+		w.written(cgroupfs.Write{Cgroup: strings.TrimPrefix(dir, "/"), Knob: cgroup.Knob(file), Text: value})
 	}
 }
 

@@ -1,8 +1,4 @@
-// Package cgroup is the cgroup v2 file system as this program needs it: the paths of pods and containers under both drivers
-// and all runtimes, safe reads and writes of their files, watches for writes and for pressure, and readers of the kernel's
-// statistics. It decides nothing.
-//
-// It writes memory.min, memory.low, memory.high, memory.reclaim and cpuset.mems below kubepods, and nothing else.
-// A cgroup is gone where the kernel answers ENOENT or ENODEV. Any other error means that nothing is known about it.
+// Package cgroup says where the cgroups of pods and containers are under both drivers and all runtimes, what their files are
+// called, what the files should hold, and how their values are written. It does no I/O: pkg/cgroupfs reads and writes the files.
 // Kernel documentation: https://docs.kernel.org/admin-guide/cgroup-v2.html
 package cgroup

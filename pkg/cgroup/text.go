@@ -1,6 +1,8 @@
 package cgroup
 
 import (
+	"bytes"
+	"fmt"
 	"strconv"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -12,6 +14,19 @@ func FormatLimit(bytes uint64) string {
 		return "max"
 	}
 	return strconv.FormatUint(bytes, 10)
+}
+
+// ParseLimit reads a file with one number of bytes, or "max".
+func ParseLimit(data []byte) (uint64, error) {
+	text := bytes.TrimSpace(data)
+	if string(text) == "max" {
+		return Max, nil
+	}
+	v, err := strconv.ParseUint(string(text), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not a number of bytes or max", string(text))
+	}
+	return v, nil
 }
 
 // Readable is FormatLimit for people: "1.9Gi", or "max".

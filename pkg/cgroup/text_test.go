@@ -26,3 +26,19 @@ func TestValuesInTheLog(t *testing.T) {
 		})
 	}
 }
+
+// FuzzParseLimit: what is no limit is an error with no value beside it, and what is one has a text that reads as the same.
+func FuzzParseLimit(f *testing.F) {
+	for _, text := range []string{"max", "max\n", "0", "4096\n", "-1", "18446744073709551616", "anon ="} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		v, err := ParseLimit([]byte(text))
+		if err != nil && v != 0 {
+			t.Errorf("%q: %v beside %v", text, v, err)
+		}
+		if again, err2 := ParseLimit([]byte(FormatLimit(v))); err == nil && (err2 != nil || again != v) {
+			t.Errorf("%q is %d, which is written as %q", text, v, FormatLimit(v))
+		}
+	})
+}

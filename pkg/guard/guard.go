@@ -10,7 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 // Container is a running container with a memory.high of ours.
@@ -32,7 +32,7 @@ type Host interface {
 
 // Options are what a Guard works with.
 type Options struct {
-	Tree *cgroup.Tree
+	Tree *cgroupfs.Tree
 	Node Node
 	Host Host
 	Log  logrus.FieldLogger
@@ -42,7 +42,7 @@ type Options struct {
 
 // Guard looks after all containers with a memory.high of ours. Its methods may be called from any goroutine.
 type Guard struct {
-	tree      *cgroup.Tree
+	tree      *cgroupfs.Tree
 	node      Node
 	host      Host
 	log       logrus.FieldLogger

@@ -17,7 +17,7 @@ import (
 	"github.com/sirupsen/logrus/hooks/test"
 	"golang.org/x/sys/unix"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 // The folders here have no memory.pressure, as on a kernel without PSI: what the trigger does only a kernel can show.
@@ -59,7 +59,7 @@ func newFixture(t *testing.T, settings Settings) *fixture {
 	f.write("proc/vmstat", "nr_free_pages 12\nallocstall_dma 1\nallocstall_normal 2\n")
 	f.write("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\n")
 	f.state(32*mib, 0)
-	tree, err := cgroup.Open(filepath.Join(f.root, "cg"), cgroup.Plain())
+	tree, err := cgroupfs.Open(filepath.Join(f.root, "cg"), cgroupfs.Plain())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,14 +10,15 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 // Node reads whether the node as a whole is short of memory.
 type Node struct {
-	Proc     string        // usually /proc
-	Tree     *cgroup.Tree  // for Kubepods
-	Kubepods func() string // its memory.max, where the kubelet sets one, bounds what pods can be given; nil or "": not known yet
-	Reserve  func() uint64 // bytes that must stay available: the kubelet's eviction threshold; nil is 0
+	Proc     string         // usually /proc
+	Tree     *cgroupfs.Tree // for Kubepods
+	Kubepods func() string  // its memory.max, where the kubelet sets one, bounds what pods can be given; nil or "": not known yet
+	Reserve  func() uint64  // bytes that must stay available: the kubelet's eviction threshold; nil is 0
 }
 
 // Reclaims returns how many allocations have had to reclaim because the node had too little free memory: the sum of

@@ -5,7 +5,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // level is a kubepods cgroup with the levels below it that have pods. A node has one, unless kubelets share it.
@@ -58,8 +57,8 @@ func (l *Ledger) finishFiles(out *Effects) {
 }
 
 // Targets are what all cgroups should hold.
-func (l *Ledger) Targets() []protect.Target {
-	targets := make([]protect.Target, 0, len(l.living)+len(l.containers)+2)
+func (l *Ledger) Targets() []cgroup.Target {
+	targets := make([]cgroup.Target, 0, len(l.living)+len(l.containers)+2)
 	for _, p := range l.living {
 		if !p.managed {
 			continue
@@ -89,8 +88,8 @@ func (l *Ledger) allLevels() (levels []level) {
 }
 
 // target is what the pod's cgroup should hold.
-func (p *pod) target() protect.Target {
-	return protect.Target{Cgroup: p.path.Pod, Level: cgroup.LevelPod, Driver: p.path.Driver, Values: p.values, Fresh: p.fresh}
+func (p *pod) target() cgroup.Target {
+	return cgroup.Target{Cgroup: p.path.Pod, Level: cgroup.LevelPod, Driver: p.path.Driver, Values: p.values, Fresh: p.fresh}
 }
 
 // retarget derives what the files of a pod's containers should hold, and adds to the effects what has changed.
@@ -113,14 +112,14 @@ func (l *Ledger) retarget(out *Effects, p *pod) {
 
 // target is what a container's files should hold. What the runtime is about to write, because it is in the answer to it, is
 // left to the runtime.
-func (l *Ledger) target(c *container) protect.Target {
-	return protect.Target{
+func (l *Ledger) target(c *container) cgroup.Target {
+	return cgroup.Target{
 		Cgroup: c.cgroup, Level: cgroup.LevelContainer, Driver: c.pod.path.Driver, Values: c.effective(), Mems: l.mems(c),
 		ByRuntime: c.state == Creating || !c.updating.IsZero(),
 	}
 }
 
-func sameTarget(a, b protect.Target) bool {
+func sameTarget(a, b cgroup.Target) bool {
 	return a.Cgroup == b.Cgroup && a.Driver == b.Driver && a.Mems == b.Mems && a.ByRuntime == b.ByRuntime && same(a.Values, b.Values)
 }
 
@@ -143,7 +142,7 @@ func addLevel(levels []level, path cgroup.PodPath) []level {
 }
 
 // levelTargets adds the sums above all pods of one kubepods, where several is set when there is more than one.
-func (l *Ledger) levelTargets(targets []protect.Target, at level, several bool) []protect.Target {
+func (l *Ledger) levelTargets(targets []cgroup.Target, at level, several bool) []cgroup.Target {
 	values := l.values
 	if several {
 		values = nil
@@ -162,7 +161,7 @@ func (l *Ledger) levelTargets(targets []protect.Target, at level, several bool) 
 		{at.system, cgroup.LevelSystem, sums.System}, {at.systemBurstable, cgroup.LevelBurstable, sums.SystemBurstable},
 	} {
 		if above.cgroup != "" {
-			targets = append(targets, protect.Target{Cgroup: above.cgroup, Level: above.level, Driver: at.driver, Values: above.values})
+			targets = append(targets, cgroup.Target{Cgroup: above.cgroup, Level: above.level, Driver: at.driver, Values: above.values})
 		}
 	}
 	return targets

@@ -3,11 +3,11 @@ package ledger
 import (
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -163,7 +163,7 @@ func (l *Ledger) end(c *container) {
 	if c.target.Cgroup != "" {
 		l.step.effects.Ended = append(l.step.effects.Ended, c.target.Cgroup)
 	}
-	c.state, c.before, c.raised, c.target = Stopped, nil, 0, protect.Target{}
+	c.state, c.before, c.raised, c.target = Stopped, nil, 0, cgroup.Target{}
 	l.recomputeSharers(c.leaveClaims())
 	l.touch(c.pod)
 }

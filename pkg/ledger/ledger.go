@@ -15,13 +15,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -196,7 +196,7 @@ type Effects struct {
 	Over []string
 	// Files are the cgroups whose desired values have changed, and Ended those that are desired no more. AllFiles is set
 	// when all may have changed: Targets has them.
-	Files    []protect.Target
+	Files    []cgroup.Target
 	Ended    []string
 	AllFiles bool
 	// Answer is for the container of the event.

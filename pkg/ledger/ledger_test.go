@@ -20,7 +20,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // The package has no effects: it cannot reach a disk, a log, a clock or a lock.
@@ -193,7 +192,7 @@ func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
 		one, other := newLedger(t, yaml), newLedger(t, yaml)
 		first := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
 		second := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
-		files := map[string]protect.Target{}
+		files := map[string]cgroup.Target{}
 		for i := range 1500 {
 			now := time.Unix(int64(i), 0)
 			event := first.event()

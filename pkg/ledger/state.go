@@ -9,7 +9,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -100,7 +99,7 @@ type container struct {
 	raised uint64
 	// target is what its files should hold, as the driver has it; it follows from the above and from mems. The zero value
 	// is a container in whose files nothing of ours is, or ever was.
-	target protect.Target
+	target cgroup.Target
 	// ours is set once a file has held, or was to hold, a value of ours.
 	ours bool
 	// oursMems is set once cpuset.mems was given to it by this plugin. Nodes that it has from somebody else are not taken away.

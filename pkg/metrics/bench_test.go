@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -46,7 +46,7 @@ func BenchmarkScrape(b *testing.B) {
 			Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running, Cgroup: name, Values: memoryqos.Values{High: pointer(1 << 30)},
 				Request: pods.Estimate{Request: 1 << 29, Source: memoryqos.SourceKubelet}}}})
 	}
-	tree, err := cgroup.Open(root)
+	tree, err := cgroupfs.Open(root)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func BenchmarkScrape(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			m := New()
 			m.Attach(Sources{View: func() *ledger.View { return view }, Counters: func() agent.Counters { return counters },
-				Containers: cgroup.NewSampler(fresh, tree.Counters), Version: "v1"})
+				Containers: cgroupfs.NewSampler(fresh, tree.Counters), Version: "v1"})
 			benchmarkScrape(b, m)
 		})
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
@@ -28,7 +28,7 @@ const readingTime = 35 * time.Millisecond
 // containers collects the kernel's counters of the containers with a memory.high of ours: only they can be throttled.
 type containers struct {
 	view     func() *ledger.View
-	counters *cgroup.Sampler[cgroup.Counters]
+	counters *cgroupfs.Sampler[cgroupfs.Counters]
 }
 
 // Describe sends nothing, like state's.

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -42,9 +42,9 @@ var buckets = []float64{25e-6, 100e-6, 250e-6, 1e-3, 2.5e-3, 10e-3, 25e-3, 0.1, 
 type Sources struct {
 	View       func() *ledger.View
 	Counters   func() agent.Counters
-	Guard      func() guard.Totals                 // nil where the stall guard is off
-	Migrations func() map[string]protect.Migration // of running containers; nil shows none
-	Containers *cgroup.Sampler[cgroup.Counters]    // of managed containers; nil shows none
+	Guard      func() guard.Totals                  // nil where the stall guard is off
+	Migrations func() map[string]protect.Migration  // of running containers; nil shows none
+	Containers *cgroupfs.Sampler[cgroupfs.Counters] // of managed containers; nil shows none
 	Version    string
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
@@ -74,13 +74,13 @@ func sources(t *testing.T) Sources {
 			t.Fatal(err)
 		}
 	}
-	tree, err := cgroup.Open(root, cgroup.Plain())
+	tree, err := cgroupfs.Open(root, cgroupfs.Plain())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tree.Close() })
 	return Sources{
-		Version: "v1", Containers: cgroup.NewSampler(0, tree.Counters), View: busyNode,
+		Version: "v1", Containers: cgroupfs.NewSampler(0, tree.Counters), View: busyNode,
 		Migrations: func() map[string]protect.Migration {
 			return map[string]protect.Migration{"a": {Withheld: true}, "b": {Done: true}}
 		},
@@ -169,9 +169,9 @@ func TestAScrapeReadsWhatItHasTimeForAndGoesOnThere(t *testing.T) {
 				{Name: "app", State: ledger.Running, Cgroup: fmt.Sprint(i), Values: memoryqos.Values{High: pointer(1)}}}})
 		}
 		m := New()
-		m.registry.MustRegister(containers{func() *ledger.View { return view }, cgroup.NewSampler(0, func(string) (cgroup.Counters, error) {
+		m.registry.MustRegister(containers{func() *ledger.View { return view }, cgroupfs.NewSampler(0, func(string) (cgroupfs.Counters, error) {
 			time.Sleep(readingTime * 2 / 7) // the fourth is interrupted
-			return cgroup.Counters{}, nil
+			return cgroupfs.Counters{}, nil
 		})})
 		seen := map[string]bool{}
 		for range 5 {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -30,7 +31,7 @@ import (
 // firstScrape are the families of an agent to which nothing has happened yet.
 func firstScrape(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
-	tree, err := cgroup.Open(t.TempDir(), cgroup.Plain())
+	tree, err := cgroupfs.Open(t.TempDir(), cgroupfs.Plain())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func firstScrape(t *testing.T) map[string]*dto.MetricFamily {
 	}
 	m := New()
 	m.Attach(Sources{View: a.View, Counters: a.Counters, Migrations: a.Migrations, Guard: func() guard.Totals { return guard.Totals{} },
-		Containers: cgroup.NewSampler(0, tree.Counters), Version: "v1"})
+		Containers: cgroupfs.NewSampler(0, tree.Counters), Version: "v1"})
 	return parse(t, scrape(t, m))
 }
 

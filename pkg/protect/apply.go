@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -20,18 +21,18 @@ import (
 // It does all that it can. It returns when the files hold the values, with what failed above the containers: what fails in
 // one is logged, and tried again by Reconcile. A container's memory.high and cpuset.mems, which may take long to write, are
 // left to Finish. systemd receives all values afterwards.
-func (p *Protector) Apply(ctx context.Context, targets []Target) error {
+func (p *Protector) Apply(ctx context.Context, targets []cgroup.Target) error {
 	return errors.Join(p.DesireAll(targets), p.Settle(ctx))
 }
 
 // Update is Apply for a part: the targets become desired, the cgroups that are gone are put back, and the rest stays as it
 // is. Its cost does not grow with the number of pods. Where it fails, Apply tries everything again.
-func (p *Protector) Update(ctx context.Context, targets []Target, gone []string) error {
+func (p *Protector) Update(ctx context.Context, targets []cgroup.Target, gone []string) error {
 	return errors.Join(p.Desire(targets, gone), p.Settle(ctx))
 }
 
 // DesireAll is the part of Apply that writes nothing. The error is of targets that are wrong.
-func (p *Protector) DesireAll(targets []Target) error {
+func (p *Protector) DesireAll(targets []cgroup.Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.rows {
@@ -50,7 +51,7 @@ func (p *Protector) DesireAll(targets []Target) error {
 }
 
 // Desire is the part of Update that writes nothing. The error is of targets that are wrong.
-func (p *Protector) Desire(targets []Target, gone []string) error {
+func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, dir := range gone {
@@ -65,7 +66,7 @@ func (p *Protector) Desire(targets []Target, gone []string) error {
 }
 
 // takeAll makes targets the desired state of their cgroups.
-func (p *Protector) takeAll(targets []Target) error {
+func (p *Protector) takeAll(targets []cgroup.Target) error {
 	var errs []error
 	for _, t := range targets {
 		if r, err := p.take(t); err != nil {
@@ -449,8 +450,8 @@ func (p *Protector) notWritten(c change, err error) error {
 	if c.noted {
 		p.journal.Forget(c.cgroup, knobs[c.index])
 	}
-	c.refused = c.refused || errors.Is(err, cgroup.ErrOwn)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, cgroup.ErrOwn) {
+	c.refused = c.refused || errors.Is(err, cgroupfs.ErrOwn)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, cgroupfs.ErrOwn) {
 		return nil
 	}
 	return err

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // busyNode is a tree of 334 pods with 3 containers each, and its pods.
-func busyNode(b *testing.B) (*cgroup.Tree, []Pod) {
+func busyNode(b *testing.B) (*cgroupfs.Tree, []Pod) {
 	files := make(map[string]string)
 	var pods []Pod
 	for i := range 334 {

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -21,7 +22,7 @@ const (
 )
 
 // containers are the targets of two pods with one container each.
-func containers(t testing.TB, a, b Container) []Target {
+func containers(t testing.TB, a, b Container) []cgroup.Target {
 	a.Cgroup, b.Cgroup = runcA, crunB
 	return Targets([]Pod{
 		{Path: mustPod(t, podG), Values: a.Values, Containers: []Container{a}},
@@ -153,8 +154,8 @@ func TestWhatWasSeenIsNotReadAgain(t *testing.T) {
 	n := newNode(t, nil)
 	targets := containers(t, Container{Values: minimum(100), Mems: "1"}, Container{Values: low(20)})
 	nodes, none := "1", uint64(0)
-	targets[3].Seen = &Seen{Values: minimum(100), Mems: &nodes} // there is no such folder: reading it would find nothing
-	targets[5].Seen = &Seen{Values: memoryqos.Values{Low: &none}}
+	targets[3].Seen = &cgroup.Seen{Values: minimum(100), Mems: &nodes} // there is no such folder: reading it would find nothing
+	targets[5].Seen = &cgroup.Seen{Values: memoryqos.Values{Low: &none}}
 	n.overwriteAll(t, map[string]string{crunB + "/memory.low": "20"})
 	wantWrites(t, n.do(t, func() error { return n.Apply(t.Context(), targets) }),
 		"kubepods/min=120", "kubepods/low=20", "kubepods/burstable/low=20", podG+"/min=100", podB+"/low=20", crunB+"/low=20")
@@ -168,16 +169,16 @@ func TestWhatWasSeenIsNotReadAgain(t *testing.T) {
 
 // A runtime that was killed may leave the cgroup of a container that has ended.
 func TestWhatIsLeftOfAContainerClaimsNothing(t *testing.T) {
-	for name, end := range map[string]func(*node, []Target) error{
-		"one has ended":         func(n *node, _ []Target) error { return n.Update(t.Context(), nil, []string{runcA, crunB}) },
-		"the others are as now": func(n *node, targets []Target) error { return n.Apply(t.Context(), targets) },
+	for name, end := range map[string]func(*node, []cgroup.Target) error{
+		"one has ended":         func(n *node, _ []cgroup.Target) error { return n.Update(t.Context(), nil, []string{runcA, crunB}) },
+		"the others are as now": func(n *node, targets []cgroup.Target) error { return n.Apply(t.Context(), targets) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil)
 			n.overwriteAll(t, map[string]string{runcA + "/memory.min": "0", crunB + "/memory.low": "0", crunB + "/container/memory.low": "0"})
 			targets := containers(t, Container{Values: minimum(100)}, Container{Values: low(20)})
 			n.do(t, func() error { return n.Apply(t.Context(), targets) })
-			kept := slices.DeleteFunc(targets, func(t Target) bool { return t.Cgroup == runcA || t.Cgroup == crunB })
+			kept := slices.DeleteFunc(targets, func(t cgroup.Target) bool { return t.Cgroup == runcA || t.Cgroup == crunB })
 			n.do(t, func() error { return end(n, kept) })
 			for _, file := range []string{runcA + "/memory.min", crunB + "/memory.low", crunB + "/container/memory.low"} {
 				text, err := os.ReadFile(filepath.Join(n.Root(), file))
@@ -296,11 +297,11 @@ func TestANewerHighDoesNotWaitForAnOlder(t *testing.T) {
 	for name, olderIsLast := range map[string]bool{"newer last": false, "older last": true} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil, runcA)
-			target := func(high uint64) []Target {
-				return []Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Driver: cgroup.Cgroupfs, Values: memoryqos.Values{High: &high}}}
+			target := func(high uint64) []cgroup.Target {
+				return []cgroup.Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Driver: cgroup.Cgroupfs, Values: memoryqos.Values{High: &high}}}
 			}
 			begun := false
-			tree, err := cgroup.Open(n.Root(), cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
+			tree, err := cgroupfs.Open(n.Root(), cgroupfs.Plain(), cgroupfs.OnWrite(func(w cgroupfs.Write) {
 				if begun {
 					return
 				}
@@ -331,13 +332,13 @@ func TestContainersOfSystemdAreSetWhereWeWrite(t *testing.T) {
 	u := &units{}
 	const scope = sliceG + "/crio-a.scope"
 	n := newNode(t, u, scope)
-	target := Target{Cgroup: scope, Level: cgroup.LevelContainer, Driver: cgroup.Systemd, Values: minimum(10), Mems: "0-1", ByRuntime: true}
+	target := cgroup.Target{Cgroup: scope, Level: cgroup.LevelContainer, Driver: cgroup.Systemd, Values: minimum(10), Mems: "0-1", ByRuntime: true}
 	n.overwriteAll(t, map[string]string{scope + "/memory.min": "10", scope + "/cpuset.mems": "0-1"})
 	n.do(t, func() error {
-		return errors.Join(n.Update(t.Context(), []Target{target}, nil), n.Check(t.Context(), scope))
+		return errors.Join(n.Update(t.Context(), []cgroup.Target{target}, nil), n.Check(t.Context(), scope))
 	})
 	target.ByRuntime = false
-	n.do(t, func() error { return n.Update(t.Context(), []Target{target}, nil) })
+	n.do(t, func() error { return n.Update(t.Context(), []cgroup.Target{target}, nil) })
 	n.flush(t)
 	wantWrites(t, u.taken()) // the runtime's doing
 	n.overwrite(t, scope+"/cpuset.mems", "0")
@@ -350,7 +351,7 @@ func TestContainersOfSystemdAreSetWhereWeWrite(t *testing.T) {
 // The plugin ended before systemd took a value away: the file holds the default, and systemd's next reload would write the value.
 func TestSystemdIsToldWhatAnEarlierRunTookAway(t *testing.T) {
 	const scope = sliceG + "/crio-a.scope"
-	target := Target{Cgroup: scope, Level: cgroup.LevelContainer, Driver: cgroup.Systemd}
+	target := cgroup.Target{Cgroup: scope, Level: cgroup.LevelContainer, Driver: cgroup.Systemd}
 	for name, test := range map[string]struct {
 		knob cgroup.Knob
 		want string
@@ -358,7 +359,7 @@ func TestSystemdIsToldWhatAnEarlierRunTookAway(t *testing.T) {
 		"a file of protection":         {cgroup.MemoryLow, "crio-a.scope memory.low=0"},
 		"one that takes long to write": {cgroup.MemoryHigh, "crio-a.scope memory.high=max"},
 	} {
-		for whether, targets := range map[string][]Target{"it runs": {target}, "it has ended": nil} {
+		for whether, targets := range map[string][]cgroup.Target{"it runs": {target}, "it has ended": nil} {
 			t.Run(name+", "+whether, func(t *testing.T) {
 				u := &units{}
 				n := newNode(t, u, scope)
@@ -377,7 +378,7 @@ func TestSystemdIsToldWhatAnEarlierRunTookAway(t *testing.T) {
 
 func TestABadTargetIsNamed(t *testing.T) {
 	n := newNode(t, nil, runcA)
-	err := n.Update(t.Context(), []Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "x"}}, nil)
+	err := n.Update(t.Context(), []cgroup.Target{{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "x"}}, nil)
 	if want := `cgroup kubepods/podg/a: cpuset.mems: node list "x": `; err == nil || len(err.Error()) < len(want) || err.Error()[:len(want)] != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
@@ -386,8 +387,8 @@ func TestABadTargetIsNamed(t *testing.T) {
 // What could not be restored in crun's inner cgroup is tried again, although the outer one is as it should be.
 func TestAnInnerCgroupIsRestoredLaterThanTheOuter(t *testing.T) {
 	n := newNode(t, nil, crunB+"/container")
-	target := Target{Cgroup: crunB, Level: cgroup.LevelContainer, Values: low(20)}
-	update := func() error { return n.Update(t.Context(), []Target{target}, nil) }
+	target := cgroup.Target{Cgroup: crunB, Level: cgroup.LevelContainer, Values: low(20)}
+	update := func() error { return n.Update(t.Context(), []cgroup.Target{target}, nil) }
 	n.do(t, update)
 	file := filepath.Join(n.Root(), crunB, "container", "memory.low")
 	if err := errors.Join(os.Remove(file), os.Mkdir(file, 0o755)); err != nil { // it can be neither read nor written
@@ -407,8 +408,8 @@ func TestAnInnerCgroupIsRestoredLaterThanTheOuter(t *testing.T) {
 // the journal knows.
 func TestWhatTheRuntimeWroteAgainIsTakenAwayAgain(t *testing.T) {
 	n := newNode(t, nil, crunB+"/container")
-	target := Target{Cgroup: crunB, Level: cgroup.LevelContainer, Values: low(20)}
-	update := func() error { return n.Update(t.Context(), []Target{target}, nil) }
+	target := cgroup.Target{Cgroup: crunB, Level: cgroup.LevelContainer, Values: low(20)}
+	update := func() error { return n.Update(t.Context(), []cgroup.Target{target}, nil) }
 	n.do(t, update)
 	target.Values = memoryqos.Values{}
 	n.do(t, update)

@@ -8,7 +8,7 @@
 //   - Update with the targets that an event changed: the sums above, the pod, its containers. Both return when the files hold
 //     the values, except for memory.high and cpuset.mems of containers, which may take long and are left to Finish. systemd
 //     receives them later, and Close waits for it;
-//   - a container whose values the runtime is about to write, because they are in the answer to it, has Target.ByRuntime. The
+//   - a container whose values the runtime is about to write, because they are in the answer to it, has cgroup.Target.ByRuntime. The
 //     levels above are written at once. Nothing of the container's is, until a target says that the runtime should have
 //     written: then its files are compared. Where a container shrinks, the sums above are to count its larger value until
 //     then;

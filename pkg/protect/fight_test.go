@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -162,7 +163,7 @@ func TestProtectionComesBackWhileSomebodyZeroesIt(t *testing.T) {
 		seconds = s
 	}
 	n := newNode(t, nil)
-	watcher, err := cgroup.NewWatcher(n.Tree)
+	watcher, err := cgroupfs.NewWatcher(n.Tree)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,8 +241,8 @@ func TestWhatCameLateIsWatchedAndRunFinishesContainers(t *testing.T) {
 	if watches := watcher.Watches(); watches != 2 { // memory.min and memory.low of kubepods are there now
 		t.Errorf("%d watches", watches)
 	}
-	target := Target{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "1"}
-	if err := n.Update(t.Context(), []Target{target}, nil); err != nil {
+	target := cgroup.Target{Cgroup: runcA, Level: cgroup.LevelContainer, Mems: "1"}
+	if err := n.Update(t.Context(), []cgroup.Target{target}, nil); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool { return content(t, n.Tree, runcA+"/cpuset.mems") == "1" && watcher.Watches() == 3 })
@@ -253,7 +254,7 @@ func TestWhatCameLateIsWatchedAndRunFinishesContainers(t *testing.T) {
 
 func TestRunEndsHeldBackRepairsAndSurvivesItsWatcher(t *testing.T) {
 	n := newNode(t, nil)
-	watcher, err := cgroup.NewWatcher(n.Tree)
+	watcher, err := cgroupfs.NewWatcher(n.Tree)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,14 +7,15 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 // makeTree makes a folder with cgroups and files ("kubepods/memory.min": "0\n") and opens it.
-func makeTree(t testing.TB, files map[string]string, options ...cgroup.Option) *cgroup.Tree {
+func makeTree(t testing.TB, files map[string]string, options ...cgroupfs.Option) *cgroupfs.Tree {
 	t.Helper()
 	root := t.TempDir()
 	put(t, root, files)
-	tree, err := cgroup.Open(root, options...)
+	tree, err := cgroupfs.Open(root, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +42,7 @@ func put(t testing.TB, root string, files map[string]string) {
 	}
 }
 
-func content(t testing.TB, tree *cgroup.Tree, file string) string {
+func content(t testing.TB, tree *cgroupfs.Tree, file string) string {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(tree.Root(), file))
 	if err != nil {
@@ -59,9 +60,9 @@ func mustPod(t testing.TB, parent string) cgroup.PodPath {
 	return p
 }
 
-func newWatcher(t *testing.T, tree *cgroup.Tree) *cgroup.Watcher {
+func newWatcher(t *testing.T, tree *cgroupfs.Tree) *cgroupfs.Watcher {
 	t.Helper()
-	w, err := cgroup.NewWatcher(tree)
+	w, err := cgroupfs.NewWatcher(tree)
 	if err != nil {
 		t.Fatal(err)
 	}

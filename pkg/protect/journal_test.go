@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -433,12 +434,12 @@ func TestAContainerThatEndsWhileTheJournalIsWritten(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(dir, JournalFile+".tmp"), 0o600); err != nil { // whose opening waits for a reader
 		t.Fatal(err)
 	}
-	tree := makeTree(t, map[string]string{ends + "/memory.min": "0", lives + "/memory.min": "0"}, cgroup.Plain())
+	tree := makeTree(t, map[string]string{ends + "/memory.min": "0", lives + "/memory.min": "0"}, cgroupfs.Plain())
 	j := openJournal(t, dir)
 	p := New(Options{Tree: tree, Journal: j})
-	var targets []Target
+	var targets []cgroup.Target
 	for _, c := range []string{ends, lives} {
-		targets = append(targets, Target{Cgroup: c, Level: cgroup.LevelContainer, Values: memoryqos.Values{Min: new(uint64(4096))}})
+		targets = append(targets, cgroup.Target{Cgroup: c, Level: cgroup.LevelContainer, Values: memoryqos.Values{Min: new(uint64(4096))}})
 	}
 	if err := p.Desire(targets, nil); err != nil {
 		t.Fatal(err)

@@ -12,21 +12,22 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // kernelTree makes kubepods on a real cgroup v2 mount. CGROUP_TREE names one whose kubepods may be made and removed, such as
 // that of a virtual machine; the cgroups of a machine that is in use are not touched.
-func kernelTree(t *testing.T) *cgroup.Tree {
+func kernelTree(t *testing.T) *cgroupfs.Tree {
 	t.Helper()
 	root := os.Getenv("CGROUP_TREE")
 	if root == "" {
 		t.Skip("needs a cgroup v2 mount to write to: set CGROUP_TREE")
 	}
-	if err := cgroup.RequireUnified(root); err != nil {
+	if err := cgroupfs.RequireUnified(root); err != nil {
 		t.Fatal(err)
 	}
-	tree, err := cgroup.Open(root)
+	tree, err := cgroupfs.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,8 +58,8 @@ func TestOnARealKernel(t *testing.T) {
 	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, pod), Values: low(10_000_001)}})); err != nil {
 		t.Fatal(err)
 	}
-	inside := Target{Cgroup: container, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: ptr[uint64](1 << 20)}, Mems: "0"}
-	if err := errors.Join(p.Update(t.Context(), []Target{inside}, nil), p.FinishAll(t.Context())); err != nil {
+	inside := cgroup.Target{Cgroup: container, Level: cgroup.LevelContainer, Values: memoryqos.Values{High: ptr[uint64](1 << 20)}, Mems: "0"}
+	if err := errors.Join(p.Update(t.Context(), []cgroup.Target{inside}, nil), p.FinishAll(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	for dir, knob := range map[string]cgroup.Knob{"kubepods": cgroup.MemoryMin, "kubepods/burstable": cgroup.MemoryLow, pod: cgroup.MemoryLow} {
@@ -92,7 +93,7 @@ func TestOnARealKernel(t *testing.T) {
 	t.Logf("memory.numa_stat has %d kinds, pressure %v %v", len(numa), ok, pressure)
 
 	// memory.reclaim answers EAGAIN, at once.
-	if err := tree.Reclaim(container, 1<<30); !errors.Is(err, cgroup.ErrReclaimedLess) {
+	if err := tree.Reclaim(container, 1<<30); !errors.Is(err, cgroupfs.ErrReclaimedLess) {
 		t.Errorf("memory.reclaim: %v", err)
 	}
 	if err := tree.Set(container, cgroup.MemoryHigh, cgroup.Max); err != nil {

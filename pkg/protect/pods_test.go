@@ -37,7 +37,7 @@ type Container struct {
 
 // Targets derives all levels from the living pods: the sums, top-down, then the pods as they are given, each with its
 // containers. It is pure. BestEffort's level protects nothing and so is no target.
-func Targets(pods []Pod) []Target {
+func Targets(pods []Pod) []cgroup.Target {
 	var trees []*subtree // a node has one, unless kubelets share it
 	for _, p := range pods {
 		t := find(trees, p.Path.Kubepods)
@@ -50,18 +50,18 @@ func Targets(pods []Pod) []Target {
 			t.burstable = p.Path.QoS
 		}
 	}
-	targets := make([]Target, 0, len(pods)+2*len(trees))
+	targets := make([]cgroup.Target, 0, len(pods)+2*len(trees))
 	for _, t := range trees {
 		levels := memoryqos.Ancestors(t.pods)
-		targets = append(targets, Target{Cgroup: t.kubepods, Level: cgroup.LevelKubepods, Driver: t.driver, Values: levels.Kubepods})
+		targets = append(targets, cgroup.Target{Cgroup: t.kubepods, Level: cgroup.LevelKubepods, Driver: t.driver, Values: levels.Kubepods})
 		if t.burstable != "" {
-			targets = append(targets, Target{Cgroup: t.burstable, Level: cgroup.LevelBurstable, Driver: t.driver, Values: levels.Burstable})
+			targets = append(targets, cgroup.Target{Cgroup: t.burstable, Level: cgroup.LevelBurstable, Driver: t.driver, Values: levels.Burstable})
 		}
 	}
 	for _, p := range pods {
-		targets = append(targets, Target{Cgroup: p.Path.Pod, Level: cgroup.LevelPod, Driver: p.Path.Driver, Values: p.Values, Fresh: p.Fresh})
+		targets = append(targets, cgroup.Target{Cgroup: p.Path.Pod, Level: cgroup.LevelPod, Driver: p.Path.Driver, Values: p.Values, Fresh: p.Fresh})
 		for _, c := range p.Containers {
-			targets = append(targets, Target{
+			targets = append(targets, cgroup.Target{
 				Cgroup: c.Cgroup, Level: cgroup.LevelContainer, Driver: p.Path.Driver, Values: c.Values, Mems: c.Mems, ByRuntime: c.ByRuntime,
 			})
 		}

@@ -12,16 +12,17 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Options are what a Protector works with.
 type Options struct {
-	Tree    *cgroup.Tree
-	Units   Units           // nil: files only
-	Journal *Journal        // nil: none is kept
-	Watcher *cgroup.Watcher // nil: repairs happen at Reconcile only
+	Tree    *cgroupfs.Tree
+	Units   Units             // nil: files only
+	Journal *Journal          // nil: none is kept
+	Watcher *cgroupfs.Watcher // nil: repairs happen at Reconcile only
 	Log     logrus.FieldLogger
 	// Migration is BoundMigration's.
 	Migration uint64
@@ -33,10 +34,10 @@ type Options struct {
 
 // Protector is the table of what cgroups should hold, and of what they were last seen to hold. It is safe for concurrent use.
 type Protector struct {
-	tree    *cgroup.Tree
+	tree    *cgroupfs.Tree
 	systemd *queue // nil: files only
 	journal *Journal
-	watcher *cgroup.Watcher
+	watcher *cgroupfs.Watcher
 	log     logrus.FieldLogger
 	page    uint64
 	now     func() time.Time
@@ -154,7 +155,7 @@ func New(o Options) *Protector {
 }
 
 // take makes a target the desired state of its cgroup.
-func (p *Protector) take(t Target) (*row, error) {
+func (p *Protector) take(t cgroup.Target) (*row, error) {
 	var nodes *uint64
 	if t.Mems != "" {
 		set, err := nodeset.Parse(t.Mems)
@@ -183,7 +184,7 @@ func (p *Protector) take(t Target) (*row, error) {
 }
 
 // saw enters what a container's files were read to hold.
-func (p *Protector) saw(r *row, seen Seen) {
+func (p *Protector) saw(r *row, seen cgroup.Seen) {
 	var nodes *uint64
 	if seen.Mems != nil {
 		if set, err := nodeset.Parse(*seen.Mems); err == nil {

@@ -19,12 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // node is a small tree with a Protector and the writes that it made.
 type node struct {
-	*cgroup.Tree
+	*cgroupfs.Tree
 	*Protector
 	journal  *Journal
 	log      *logtest.Hook
@@ -46,9 +47,9 @@ func newNode(t testing.TB, units Units, dirs ...string) *node {
 		files[dir+"/"] = ""
 	}
 	n := &node{clock: time.Unix(1e9, 0)}
-	n.Tree = makeTree(t, files, cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
+	n.Tree = makeTree(t, files, cgroupfs.Plain(), cgroupfs.OnWrite(func(w cgroupfs.Write) {
 		n.writes = append(n.writes, w.Cgroup+"/"+strings.TrimPrefix(string(w.Knob), "memory.")+"="+w.Text)
-	}), cgroup.OnOpen(func(_, file string) error {
+	}), cgroupfs.OnOpen(func(_, file string) error {
 		if n.unopened == file && file != "" {
 			return unix.EMFILE
 		}
@@ -135,7 +136,7 @@ func TestApplyLowersFromBelowAndRaisesFromAbove(t *testing.T) {
 func TestUpdateLeavesTheRestAsItIs(t *testing.T) {
 	n := newNode(t, nil)
 	n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)})
-	update := func(gone []string, targets ...Target) []string {
+	update := func(gone []string, targets ...cgroup.Target) []string {
 		t.Helper()
 		n.writes = nil
 		if err := n.Update(t.Context(), targets, gone); err != nil {
@@ -143,14 +144,14 @@ func TestUpdateLeavesTheRestAsItIs(t *testing.T) {
 		}
 		return n.writes
 	}
-	top := func(min, low uint64) Target {
-		return Target{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Driver: cgroup.Cgroupfs, Values: both(min, low)}
+	top := func(min, low uint64) cgroup.Target {
+		return cgroup.Target{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Driver: cgroup.Cgroupfs, Values: both(min, low)}
 	}
-	burstable := func(v uint64) Target {
-		return Target{Cgroup: "kubepods/burstable", Level: cgroup.LevelBurstable, Driver: cgroup.Cgroupfs, Values: low(v)}
+	burstable := func(v uint64) cgroup.Target {
+		return cgroup.Target{Cgroup: "kubepods/burstable", Level: cgroup.LevelBurstable, Driver: cgroup.Cgroupfs, Values: low(v)}
 	}
-	pod := func(dir string, v uint64) Target {
-		return Target{Cgroup: dir, Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: low(v)}
+	pod := func(dir string, v uint64) cgroup.Target {
+		return cgroup.Target{Cgroup: dir, Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: low(v)}
 	}
 	wantWrites(t, update(nil, top(125, 25), burstable(25), pod(podC, 5)),
 		"kubepods/min=125", "kubepods/low=25", "kubepods/burstable/low=25", podC+"/low=5")
@@ -388,7 +389,7 @@ type units struct {
 	mu    sync.Mutex
 	calls []string
 	err   error
-	tree  *cgroup.Tree    // written to as systemd does, when set
+	tree  *cgroupfs.Tree  // written to as systemd does, when set
 	hangs chan struct{}   // a call waits until it is closed, when set
 	began chan string     // receives the unit of each call before it waits, when set
 	gone  map[string]bool // units that systemd refuses
@@ -666,9 +667,9 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 		t.Helper()
 		n.flush(t)
 		u.taken()
-		target := Target{Cgroup: dir, Level: cgroup.LevelContainer, Driver: driver, Values: values, Mems: mems}
+		target := cgroup.Target{Cgroup: dir, Level: cgroup.LevelContainer, Driver: driver, Values: values, Mems: mems}
 		return n.do(t, func() error {
-			return errors.Join(n.Update(t.Context(), []Target{target}, nil), n.FinishAll(t.Context()))
+			return errors.Join(n.Update(t.Context(), []cgroup.Target{target}, nil), n.FinishAll(t.Context()))
 		})
 	}
 	wantWrites(t, set(crun, cgroup.Systemd, minimum(10), ""), crun+"/min=10", crun+"/container/min=10")
@@ -705,7 +706,7 @@ func TestAContainerThatCannotBeWrittenFailsAlone(t *testing.T) {
 }
 
 func TestAProtectorNeedsATreeOnly(t *testing.T) {
-	tree := makeTree(t, map[string]string{podG + "/": ""}, cgroup.Plain())
+	tree := makeTree(t, map[string]string{podG + "/": ""}, cgroupfs.Plain())
 	p := New(Options{Tree: tree})
 	if err := p.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, podG), Values: minimum(4096)}})); err != nil {
 		t.Fatal(err)

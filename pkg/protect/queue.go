@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 // queue sends the properties of units to systemd: one call at a time, each with a deadline, in a goroutine of its own, so that
@@ -22,7 +23,7 @@ import (
 // queue until systemd has confirmed its latest values.
 type queue struct {
 	units Units
-	tree  *cgroup.Tree
+	tree  *cgroupfs.Tree
 	log   logrus.FieldLogger
 	// confirmed receives the values that systemd has confirmed; for a cgroup that is gone, those that no longer matter.
 	confirmed func(dir string, values map[cgroup.Knob]uint64)
@@ -61,7 +62,7 @@ const (
 )
 
 // newQueue starts the goroutine, which close ends.
-func newQueue(units Units, tree *cgroup.Tree, log logrus.FieldLogger, confirmed func(string, map[cgroup.Knob]uint64)) *queue {
+func newQueue(units Units, tree *cgroupfs.Tree, log logrus.FieldLogger, confirmed func(string, map[cgroup.Knob]uint64)) *queue {
 	ctx, cancel := context.WithCancel(context.Background())
 	q := &queue{
 		units: units, tree: tree, log: log, confirmed: confirmed, wake: make(chan struct{}, 1), stop: cancel,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 // containersPerPass is how many containers one Reconcile looks at, so that its cost does not grow with the node.
@@ -208,7 +209,7 @@ func (p *Protector) check(r *row, index int, now time.Time) (wait time.Duration,
 // Run reconciles every period and whenever the watcher reports a write, until ctx ends. It leaves writes that have not returned by then
 // alone.
 func (p *Protector) Run(ctx context.Context, period time.Duration) {
-	var changes <-chan cgroup.Change
+	var changes <-chan cgroupfs.Change
 	if p.watcher != nil {
 		changes = p.watcher.Changes()
 	}

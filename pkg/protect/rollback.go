@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -35,7 +37,7 @@ type Action struct {
 // that is known, else to max, 0 and 0; cpuset.mems to what the parent may use; children before parents, so that no parent promises less than its children. u may be nil. It can be
 // repeated, and is safe while pods run. With dryRun it only returns the actions. The error joins those of the actions. Flush the journal
 // afterwards.
-func Rollback(ctx context.Context, j *Journal, t *cgroup.Tree, u Units, dryRun bool) ([]Action, error) {
+func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
 		return cmp.Or(cmp.Compare(depth(b.Cgroup), depth(a.Cgroup)), cmp.Compare(a.Cgroup, b.Cgroup))
@@ -54,7 +56,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroup.Tree, u Units, dryRun b
 }
 
 // restore puts one knob back.
-func restore(ctx context.Context, e Entry, t *cgroup.Tree, u Units, dryRun bool) Action {
+func restore(ctx context.Context, e Entry, t *cgroupfs.Tree, u Units, dryRun bool) Action {
 	a := Action{Cgroup: e.Cgroup, Knob: e.Knob, Unit: e.Unit, Level: cgroup.LevelOf(e.Cgroup), Wanted: e.Restore != ""}
 	there, err := t.Exists(e.Cgroup)
 	if a.Gone, a.Err = !there && err == nil, err; a.Gone || err != nil {
@@ -69,7 +71,7 @@ func restore(ctx context.Context, e Entry, t *cgroup.Tree, u Units, dryRun bool)
 	}
 	for _, leaf := range leaves {
 		err := t.Write(leaf, e.Knob, a.To)
-		if errors.Is(err, fs.ErrNotExist) && t.Ended(leaf) || errors.Is(err, cgroup.ErrOwn) {
+		if errors.Is(err, fs.ErrNotExist) && t.Ended(leaf) || errors.Is(err, cgroupfs.ErrOwn) {
 			continue // it ended meanwhile, or ends with this process
 		}
 		a.Err = errors.Join(a.Err, err)
@@ -78,7 +80,7 @@ func restore(ctx context.Context, e Entry, t *cgroup.Tree, u Units, dryRun bool)
 }
 
 // plan finds what is to be written and where, in order.
-func (a *Action) plan(t *cgroup.Tree, restore string) (leaves []string, err error) {
+func (a *Action) plan(t *cgroupfs.Tree, restore string) (leaves []string, err error) {
 	if leaves, err = t.Leaves(a.Cgroup); err != nil {
 		return nil, fmt.Errorf("find what to restore: %w", err)
 	}
@@ -117,3 +119,5 @@ func (a *Action) resetUnit(ctx context.Context, u Units) error {
 	}
 	return err
 }
+
+func depth(cgroup string) int { return strings.Count(cgroup, "/") }

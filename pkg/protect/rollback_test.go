@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 const (
@@ -194,7 +195,7 @@ func TestWhatCannotBeLookedAtIsNotGone(t *testing.T) {
 func TestRollbackOfMemsNeedsTheParentsNodes(t *testing.T) {
 	root := t.TempDir()
 	put(t, root, map[string]string{"kubepods/pod1/a/cpuset.mems": "1", "kubepods/pod2/cpuset.mems.effective": "x", "kubepods/pod2/b.scope/cpuset.mems": "1"})
-	tree, err := cgroup.Open(root)
+	tree, err := cgroupfs.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}

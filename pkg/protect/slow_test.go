@@ -11,13 +11,14 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // gates are writes of some values that do not return before the test lets them.
 type gates struct {
 	*Protector
-	tree *cgroup.Tree
+	tree *cgroupfs.Tree
 
 	mu    sync.Mutex
 	held  map[string]chan struct{} // by text
@@ -36,7 +37,7 @@ func newGates(t *testing.T, containers int, texts ...string) *gates {
 		files[fmt.Sprintf("%s/c%d/memory.high", podB, i)] = "max"
 		files[fmt.Sprintf("%s/c%d/cpuset.mems", podB, i)] = "0"
 	}
-	g.tree = makeTree(t, files, cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
+	g.tree = makeTree(t, files, cgroupfs.Plain(), cgroupfs.OnWrite(func(w cgroupfs.Write) {
 		g.mu.Lock()
 		g.begun[w.Cgroup+" "+w.Text]++
 		gate := g.held[w.Text]
@@ -79,7 +80,7 @@ func (g *gates) count(text string) (sum int) {
 // desire gives a container a memory.high, and cpuset.mems where they are named.
 func (g *gates) desire(t *testing.T, container int, high uint64, mems string) {
 	t.Helper()
-	err := g.Update(t.Context(), []Target{{
+	err := g.Update(t.Context(), []cgroup.Target{{
 		Cgroup: dirOf(container), Level: cgroup.LevelContainer, Driver: cgroup.Cgroupfs, Values: memoryqos.Values{High: &high}, Mems: mems,
 	}}, nil)
 	if err != nil {
@@ -192,7 +193,7 @@ func TestTheEndWaitsForNoSlowWrite(t *testing.T) {
 // The journal's file has a file of a cgroup before it is written for the first time.
 func TestTheJournalKnowsAFileBeforeItIsWritten(t *testing.T) {
 	dir, early := t.TempDir(), 0
-	tree := makeTree(t, map[string]string{podG + "/": "", podB + "/": "", runcA + "/memory.high": "max"}, cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
+	tree := makeTree(t, map[string]string{podG + "/": "", podB + "/": "", runcA + "/memory.high": "max"}, cgroupfs.Plain(), cgroupfs.OnWrite(func(w cgroupfs.Write) {
 		data, err := os.ReadFile(filepath.Join(dir, JournalFile))
 		known, damage := decodeJournal(data)
 		if c := known[w.Cgroup]; err != nil || damage != nil || c == nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 // TestOnARealSystemd shows that what systemd is told survives what a value in a file alone does not. CGROUP_SYSTEMD names the
@@ -18,7 +19,7 @@ func TestOnARealSystemd(t *testing.T) {
 	if root == "" || socket == "" {
 		t.Skip("needs a systemd to talk to: set CGROUP_TREE and CGROUP_SYSTEMD")
 	}
-	tree, err := cgroup.Open(root)
+	tree, err := cgroupfs.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -19,7 +20,7 @@ import (
 type walker struct {
 	t         *testing.T
 	rand      *rand.Rand
-	tree      *cgroup.Tree
+	tree      *cgroupfs.Tree
 	protector *Protector
 	settings  memoryqos.Settings
 	runtimes  bool // the runtime writes the containers' values, and not the protector
@@ -85,7 +86,7 @@ func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
 		settings: memoryqos.Settings{Factor: &factor, Reservation: policy, GuaranteedHeadroom: 0.02, NodeAllocatable: 8 << 30, PageSize: 4096},
 	}
 	put(t, root, map[string]string{"kubepods/burstable/": "", "kubepods/besteffort/": ""})
-	tree, err := cgroup.Open(root, cgroup.Plain(), cgroup.OnWrite(w.record))
+	tree, err := cgroupfs.Open(root, cgroupfs.Plain(), cgroupfs.OnWrite(w.record))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +96,7 @@ func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
 }
 
 // record enters a write and looks whether all parents still promise enough.
-func (w *walker) record(write cgroup.Write) {
+func (w *walker) record(write cgroupfs.Write) {
 	if write.Knob == cgroup.MemoryHigh {
 		return
 	}

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -46,7 +46,7 @@ func BenchmarkDocument(b *testing.B) {
 		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
 			Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running, Cgroup: name}}})
 	}
-	tree, err := cgroup.Open(root)
+	tree, err := cgroupfs.Open(root)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func BenchmarkDocument(b *testing.B) {
 	for name, fresh := range map[string]time.Duration{"read": 0, "fresh": time.Hour} {
 		b.Run(name, func(b *testing.B) {
 			sources := Sources{View: func() *ledger.View { return view }, Tree: tree,
-				Usages: &Usages{cgroup.NewSampler(fresh, tree.Counters), cgroup.NewSampler(fresh, perNode(tree)), nil}}
+				Usages: &Usages{cgroupfs.NewSampler(fresh, tree.Counters), cgroupfs.NewSampler(fresh, perNode(tree)), nil}}
 			cpu := cpuTime(b)
 			for b.Loop() {
 				sources.Make()

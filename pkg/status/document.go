@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -263,8 +264,8 @@ type Sources struct {
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
 	Recording  Recorded
-	Tree       *cgroup.Tree // nil leaves out what the cgroups above the pods hold
-	Usages     *Usages      // nil leaves the kernel's counters out
+	Tree       *cgroupfs.Tree // nil leaves out what the cgroups above the pods hold
+	Usages     *Usages        // nil leaves the kernel's counters out
 	Version    string
 	Node       string // its name in the API; "" leaves it out
 	// PreInstalled is set when the runtime has started the plugin itself.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
@@ -49,7 +50,7 @@ func TestAncestorsAreComparedAsTheKernelRounds(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			tree, err := cgroup.Open(root, cgroup.Plain())
+			tree, err := cgroupfs.Open(root, cgroupfs.Plain())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -26,7 +26,7 @@ func texts(all map[string]*Migration) map[string]string {
 
 func TestMigrationsOfRunningContainers(t *testing.T) {
 	at := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
-	moves := cgroup.Migration{Bytes: 3 << 30, From: nodeset.Of(0), To: nodeset.Of(1)}
+	moves := cgroupfs.Migration{Bytes: 3 << 30, From: nodeset.Of(0), To: nodeset.Of(1)}
 	view := &ledger.View{Config: config.Resolved{Config: config.Default()}}
 	s := Sources{Migrations: func() map[string]protect.Migration {
 		return map[string]protect.Migration{
@@ -58,7 +58,7 @@ func TestMigrationsOfADryRun(t *testing.T) {
 			}
 		}
 	}
-	tree, err := cgroup.Open(root)
+	tree, err := cgroupfs.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +69,7 @@ func TestMigrationsOfADryRun(t *testing.T) {
 	}
 	view.Config.Config = config.Default()
 	view.Config.Config.DryRun = true
-	s := Sources{View: func() *ledger.View { return view }, Usages: NewUsages(tree, cgroup.NewSampler(cgroup.FreshTime, tree.Counters))}
+	s := Sources{View: func() *ledger.View { return view }, Usages: NewUsages(tree, cgroupfs.NewSampler(cgroupfs.FreshTime, tree.Counters))}
 	want := map[string]string{
 		"kubepods/much":   "a write of its cpuset.mems would move 8Gi from node 1 to node 0: migration (UpTo 4Gi) does not allow it",
 		"kubepods/little": "a write of its cpuset.mems would move 3.2Gi from node 1 to node 0",

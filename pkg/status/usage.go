@@ -5,7 +5,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
@@ -16,14 +16,14 @@ const readingTime = 125 * time.Millisecond
 // Usages reads the kernel's counters of running containers. Containers whose turn does not come in time are shown as they
 // were read before.
 type Usages struct {
-	counters *cgroup.Sampler[cgroup.Counters]
-	perNode  *cgroup.Sampler[map[string]uint64]
-	mapped   *cgroup.Sampler[cgroup.Mapped]
+	counters *cgroupfs.Sampler[cgroupfs.Counters]
+	perNode  *cgroupfs.Sampler[map[string]uint64]
+	mapped   *cgroupfs.Sampler[cgroupfs.Mapped]
 }
 
 // NewUsages returns a reader of the cgroups in a tree.
-func NewUsages(tree *cgroup.Tree, counters *cgroup.Sampler[cgroup.Counters]) *Usages {
-	return &Usages{counters, cgroup.NewSampler(cgroup.FreshTime, perNode(tree)), cgroup.NewSampler(cgroup.FreshTime, tree.Mapped)}
+func NewUsages(tree *cgroupfs.Tree, counters *cgroupfs.Sampler[cgroupfs.Counters]) *Usages {
+	return &Usages{counters, cgroupfs.NewSampler(cgroupfs.FreshTime, perNode(tree)), cgroupfs.NewSampler(cgroupfs.FreshTime, tree.Mapped)}
 }
 
 // read returns the counters of the view's running containers, by cgroup.
@@ -47,14 +47,14 @@ func (u *Usages) read(view *ledger.View) map[string]*Usage {
 	return usages
 }
 
-func inTime[T any](sampler *cgroup.Sampler[T], cgroups []string) []cgroup.Sample[T] {
+func inTime[T any](sampler *cgroupfs.Sampler[T], cgroups []string) []cgroupfs.Sample[T] {
 	ctx, cancel := context.WithTimeout(context.Background(), readingTime)
 	defer cancel()
 	return sampler.Read(ctx, cgroups)
 }
 
 // perNode reads a container's memory per NUMA node; nil on a kernel without.
-func perNode(tree *cgroup.Tree) func(cgroup string) (map[string]uint64, error) {
+func perNode(tree *cgroupfs.Tree) func(cgroup string) (map[string]uint64, error) {
 	return func(cgroup string) (map[string]uint64, error) {
 		stat, err := tree.NUMAStat(cgroup)
 		if err != nil || len(stat) == 0 {

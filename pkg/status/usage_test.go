@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
@@ -39,13 +39,13 @@ func TestUsagesAreTheCountersOfTheKernel(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	tree, err := cgroup.Open(root)
+	tree, err := cgroupfs.Open(root)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer tree.Close()
 	view := viewOf("kubepods/app", "kubepods/plain", "kubepods/ended", "")
-	got := NewUsages(tree, cgroup.NewSampler(cgroup.FreshTime, tree.Counters)).read(view)
+	got := NewUsages(tree, cgroupfs.NewSampler(cgroupfs.FreshTime, tree.Counters)).read(view)
 	want := map[string]*Usage{
 		"kubepods/app":   {Current: 4096, HighEvents: 766, FullStall: 2.5, PerNode: map[string]uint64{"0": 103, "1": 20}},
 		"kubepods/plain": {Current: 8192, HighEvents: 1},
@@ -59,11 +59,11 @@ func TestAContainerWhoseTurnDoesNotComeIsShownAsBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var takes time.Duration
 		u := &Usages{
-			cgroup.NewSampler(0, func(string) (c cgroup.Counters, err error) {
+			cgroupfs.NewSampler(0, func(string) (c cgroupfs.Counters, err error) {
 				time.Sleep(takes)
-				return cgroup.Counters{Current: 1}, nil
+				return cgroupfs.Counters{Current: 1}, nil
 			}),
-			cgroup.NewSampler(0, func(string) (map[string]uint64, error) {
+			cgroupfs.NewSampler(0, func(string) (map[string]uint64, error) {
 				time.Sleep(takes)
 				return map[string]uint64{"0": 1}, nil
 			}),

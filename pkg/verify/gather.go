@@ -14,13 +14,14 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
 // Places are where a node's files are.
 type Places struct {
 	// Tree is the cgroup hierarchy; Plain is set when it is none of a kernel.
-	Tree  *cgroup.Tree
+	Tree  *cgroupfs.Tree
 	Plain bool
 	// Sys and Proc are /sys and /proc, or copies; empty skips what is in them.
 	Sys, Proc string

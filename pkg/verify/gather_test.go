@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -46,7 +47,7 @@ func TestGather(t *testing.T) {
 		"state/memory_manager_state.corrupt-2026":                                 "{",
 		"state/memory_manager_state":                                              "{}",
 	})
-	tree, err := cgroup.Open(filepath.Join(root, "cgroup"))
+	tree, err := cgroupfs.Open(filepath.Join(root, "cgroup"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func TestGather(t *testing.T) {
 func TestTheKubeletsFile(t *testing.T) {
 	root := t.TempDir()
 	write(t, root, map[string]string{"bad.yaml": "featureGates: [MemoryQoS]\n", "empty.yaml": ""})
-	tree, err := cgroup.Open(root, cgroup.Plain())
+	tree, err := cgroupfs.Open(root, cgroupfs.Plain())
 	if err != nil {
 		t.Fatal(err)
 	}

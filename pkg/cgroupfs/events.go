@@ -1,4 +1,4 @@
-package cgroup
+package cgroupfs
 
 // Events are the counters of memory.events.
 type Events struct{ Low, High, Max, OOM, OOMKill, OOMGroupKill uint64 }

@@ -1,4 +1,4 @@
-package cgroup
+package cgroupfs
 
 import (
 	"errors"
@@ -12,6 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // makeTree makes a folder with cgroups and files ("kubepods/memory.min": "0\n") and opens it.
@@ -96,12 +98,12 @@ func TestTreeReadsAndWritesKnobs(t *testing.T) {
 				t.Errorf("%s: %v %s", name, err, diff)
 			}
 		}
-		min, err := tree.Get("kubepods/pod1", MemoryMin)
+		min, err := tree.Get("kubepods/pod1", cgroup.MemoryMin)
 		check("memory.min", min, err, uint64(12345678))
-		high, err := tree.Get("kubepods/pod1", MemoryHigh)
-		check("memory.high", high, err, uint64(Max))
+		high, err := tree.Get("kubepods/pod1", cgroup.MemoryHigh)
+		check("memory.high", high, err, uint64(cgroup.Max))
 		limit, err := tree.Limit("kubepods/pod1")
-		check("memory.max", limit, err, uint64(Max))
+		check("memory.max", limit, err, uint64(cgroup.Max))
 		current, err := tree.Current("kubepods/pod1")
 		check("memory.current", current, err, uint64(4096))
 		mems, err := tree.Mems("kubepods/pod1")
@@ -110,8 +112,8 @@ func TestTreeReadsAndWritesKnobs(t *testing.T) {
 		check("cpuset.mems.effective", effective, err, "0-1")
 
 		for _, err := range []error{
-			tree.Set("kubepods/pod1", MemoryMin, 7),
-			tree.Set("kubepods/pod1", MemoryHigh, Max),
+			tree.Set("kubepods/pod1", cgroup.MemoryMin, 7),
+			tree.Set("kubepods/pod1", cgroup.MemoryHigh, cgroup.Max),
 			tree.SetMems("kubepods/pod1", "0-1,3"),
 		} {
 			if err != nil {
@@ -128,8 +130,8 @@ func TestTreeReadsAndWritesKnobs(t *testing.T) {
 			t.Errorf("cpuset.mems cannot be emptied: %v", err)
 		}
 		check("writes", writes, nil, []Write{
-			{"kubepods/pod1", MemoryMin, "7"}, {"kubepods/pod1", MemoryHigh, "max"},
-			{"kubepods/pod1", CpusetMems, "0-1,3"}, {"kubepods/pod1", CpusetMems, ""},
+			{"kubepods/pod1", cgroup.MemoryMin, "7"}, {"kubepods/pod1", cgroup.MemoryHigh, "max"},
+			{"kubepods/pod1", cgroup.CpusetMems, "0-1,3"}, {"kubepods/pod1", cgroup.CpusetMems, ""},
 		})
 	})
 }
@@ -150,27 +152,27 @@ func TestTreeCannotBeLeft(t *testing.T) {
 		if err := os.Symlink("../../system.slice/memory.min", filepath.Join(tree.Root(), "kubepods/memory.low")); err != nil {
 			t.Fatal(err)
 		}
-		for _, cgroup := range []string{
+		for _, dir := range []string{
 			"", ".", "/", "..", "system.slice", "/kubepods", "kubepods/..", "kubepods/../system.slice", "../kubepods", "kubepods/",
 			"kubepods//pod1", "kubepods/./pod1", "kubepods\x00", "xkubepods", "kubepods.slices", "kubepods/podlink",
 		} {
-			if err := tree.Set(cgroup, MemoryMin, 1); err == nil {
-				t.Errorf("wrote to %q", cgroup)
+			if err := tree.Set(dir, cgroup.MemoryMin, 1); err == nil {
+				t.Errorf("wrote to %q", dir)
 			}
-			if _, err := tree.Get(cgroup, MemoryMin); err == nil {
-				t.Errorf("read from %q", cgroup)
+			if _, err := tree.Get(dir, cgroup.MemoryMin); err == nil {
+				t.Errorf("read from %q", dir)
 			}
-			if there, _ := tree.Exists(cgroup); there {
-				t.Errorf("%q exists", cgroup)
+			if there, _ := tree.Exists(dir); there {
+				t.Errorf("%q exists", dir)
 			}
 		}
-		if err := tree.Set("kubepods/podlink", MemoryMin, 1); err == nil {
+		if err := tree.Set("kubepods/podlink", cgroup.MemoryMin, 1); err == nil {
 			t.Error("wrote through a link out of the tree")
 		}
 		if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
 			t.Errorf("something was written outside: %v %v", entries, err)
 		}
-		for _, knob := range []Knob{"memory.max", CpusetMems, "../memory.min", "cgroup.procs", ""} {
+		for _, knob := range []cgroup.Knob{"memory.max", cgroup.CpusetMems, "../memory.min", "cgroup.procs", ""} {
 			if err := tree.Set("kubepods", knob, 1); err == nil || !strings.Contains(err.Error(), "want one of memory.min") {
 				t.Errorf("%q: %v", knob, err)
 			}
@@ -186,7 +188,7 @@ func TestLinksInsideTheTreeAreNotFollowed(t *testing.T) {
 	if err := os.Symlink("../../system.slice/memory.min", filepath.Join(tree.Root(), "kubepods/pod1/memory.min")); err != nil {
 		t.Fatal(err)
 	}
-	if err := tree.Set("kubepods/pod1", MemoryMin, 1); err == nil || content(t, tree, "system.slice/memory.min") != "0" {
+	if err := tree.Set("kubepods/pod1", cgroup.MemoryMin, 1); err == nil || content(t, tree, "system.slice/memory.min") != "0" {
 		t.Errorf("wrote outside kubepods: %v", err)
 	}
 }
@@ -194,19 +196,19 @@ func TestLinksInsideTheTreeAreNotFollowed(t *testing.T) {
 func TestTreeErrorsNameFileAndData(t *testing.T) {
 	bothWays(t, func(t *testing.T, open func(*testing.T, map[string]string, ...Option) *Tree) {
 		tree := open(t, map[string]string{"kubepods/memory.low": "lots\n", "kubepods/memory.high/": ""})
-		_, err := tree.Get("kubepods", MemoryMin)
+		_, err := tree.Get("kubepods", cgroup.MemoryMin)
 		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "read "+tree.Root()+"/kubepods/memory.min: ") {
 			t.Errorf("missing: %v", err)
 		}
-		_, err = tree.Get("kubepods", MemoryLow)
+		_, err = tree.Get("kubepods", cgroup.MemoryLow)
 		if want := "parse " + tree.Root() + `/kubepods/memory.low: "lots" is not a number of bytes or max`; err == nil || err.Error() != want {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		_, err = tree.Get("kubepods", MemoryHigh)
+		_, err = tree.Get("kubepods", cgroup.MemoryHigh)
 		if err == nil || !strings.Contains(err.Error(), "memory.high: is a directory") {
 			t.Errorf("a folder: %v", err)
 		}
-		err = tree.Set("kubepods", MemoryMin, 42)
+		err = tree.Set("kubepods", cgroup.MemoryMin, 42)
 		if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), `write "42" to `+tree.Root()+"/kubepods/memory.min: ") {
 			t.Errorf("write: %v", err)
 		}
@@ -216,7 +218,7 @@ func TestTreeErrorsNameFileAndData(t *testing.T) {
 func TestPlainTreeHasTheKernelsDefaults(t *testing.T) {
 	bothWays(t, func(t *testing.T, open func(*testing.T, map[string]string, ...Option) *Tree) {
 		tree := open(t, map[string]string{"kubepods/pod1/": ""}, Plain())
-		for file, want := range map[Knob]uint64{MemoryMin: 0, MemoryLow: 0, MemoryHigh: Max} {
+		for file, want := range map[cgroup.Knob]uint64{cgroup.MemoryMin: 0, cgroup.MemoryLow: 0, cgroup.MemoryHigh: cgroup.Max} {
 			if got, err := tree.Get("kubepods/pod1", file); got != want || err != nil {
 				t.Errorf("%s: %d, %v", file, got, err)
 			}
@@ -224,16 +226,16 @@ func TestPlainTreeHasTheKernelsDefaults(t *testing.T) {
 		if mems, err := tree.Mems("kubepods/pod1"); mems != "" || err != nil {
 			t.Errorf("cpuset.mems: %q, %v", mems, err)
 		}
-		if err := tree.Set("kubepods/pod1", MemoryMin, 123456); err != nil {
+		if err := tree.Set("kubepods/pod1", cgroup.MemoryMin, 123456); err != nil {
 			t.Error(err)
 		}
-		if err := tree.Set("kubepods/pod1", MemoryMin, 1); err != nil || content(t, tree, "kubepods/pod1/memory.min") != "1" {
+		if err := tree.Set("kubepods/pod1", cgroup.MemoryMin, 1); err != nil || content(t, tree, "kubepods/pod1/memory.min") != "1" {
 			t.Errorf("a shorter value leaves a rest: %v", err)
 		}
-		if _, err := tree.Get("kubepods/pod2", MemoryMin); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := tree.Get("kubepods/pod2", cgroup.MemoryMin); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("a cgroup that is not there: %v", err)
 		}
-		if err := tree.Set("kubepods/pod2", MemoryMin, 1); !errors.Is(err, fs.ErrNotExist) {
+		if err := tree.Set("kubepods/pod2", cgroup.MemoryMin, 1); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("a cgroup that is not there: %v", err)
 		}
 	})
@@ -284,9 +286,9 @@ func TestWhatCannotBeOpenedIsNotGone(t *testing.T) {
 			asked = append(asked, cgroup+"/"+file)
 			return unix.EMFILE
 		}))
-		_, notRead := tree.Get("kubepods", MemoryMin)
+		_, notRead := tree.Get("kubepods", cgroup.MemoryMin)
 		_, notFound := tree.Exists("kubepods")
-		for _, err := range []error{notRead, notFound, tree.Set("kubepods", MemoryMin, 1)} {
+		for _, err := range []error{notRead, notFound, tree.Set("kubepods", cgroup.MemoryMin, 1)} {
 			if !errors.Is(err, unix.EMFILE) {
 				t.Errorf("the error is %v, want %v", err, unix.EMFILE)
 			}

@@ -1,13 +1,17 @@
-package cgroup
+package cgroupfs
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+)
 
 func BenchmarkGet(b *testing.B) {
 	tree := makeTree(b, map[string]string{"kubepods/burstable/pod1/c1/memory.min": "0"})
 	get := func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := tree.Get("kubepods/burstable/pod1/c1", MemoryMin); err != nil {
+			if _, err := tree.Get("kubepods/burstable/pod1/c1", cgroup.MemoryMin); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -1,13 +1,14 @@
-package cgroup
+package cgroupfs
 
 import (
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Mems reads cpuset.mems, "" when the cgroup takes its parent's nodes.
-func (t *Tree) Mems(cgroup string) (string, error) { return t.nodes(cgroup, string(CpusetMems)) }
+func (t *Tree) Mems(dir string) (string, error) { return t.nodes(dir, string(cgroup.CpusetMems)) }
 
 // EffectiveMems reads cpuset.mems.effective: the nodes that the cgroup may really use.
 func (t *Tree) EffectiveMems(cgroup string) (string, error) {

@@ -1,4 +1,4 @@
-package cgroup
+package cgroupfs
 
 import (
 	"errors"
@@ -9,26 +9,14 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
-
-// Knob is a file that this package writes.
-type Knob string
-
-// The files that this package writes, and no others but memory.reclaim.
-const (
-	MemoryMin  Knob = "memory.min"
-	MemoryLow  Knob = "memory.low"
-	MemoryHigh Knob = "memory.high"
-	CpusetMems Knob = "cpuset.mems"
-)
-
-// Max is what a limit file holds when it says "max".
-const Max = 1<<64 - 1
 
 // Write is one write to a knob, as passed to the function given by OnWrite.
 type Write struct {
 	Cgroup string
-	Knob   Knob
+	Knob   cgroup.Knob
 	Text   string
 }
 
@@ -143,35 +131,35 @@ func (t *Tree) Leaves(container string) ([]string, error) {
 }
 
 // Text reads what a knob shows.
-func (t *Tree) Text(cgroup string, knob Knob) (string, error) { return t.nodes(cgroup, string(knob)) }
+func (t *Tree) Text(dir string, knob cgroup.Knob) (string, error) { return t.nodes(dir, string(knob)) }
 
 // Get reads memory.min, memory.low or memory.high in bytes; Max for "max".
-func (t *Tree) Get(cgroup string, knob Knob) (uint64, error) { return t.limit(cgroup, string(knob)) }
+func (t *Tree) Get(dir string, knob cgroup.Knob) (uint64, error) { return t.limit(dir, string(knob)) }
 
 // Set writes memory.min, memory.low or memory.high in bytes; Max as "max".
-func (t *Tree) Set(cgroup string, knob Knob, bytes uint64) error {
+func (t *Tree) Set(dir string, knob cgroup.Knob, bytes uint64) error {
 	switch knob {
-	case MemoryMin, MemoryLow, MemoryHigh:
-		return t.Write(cgroup, knob, FormatLimit(bytes))
+	case cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh:
+		return t.Write(dir, knob, cgroup.FormatLimit(bytes))
 	}
-	return fmt.Errorf("write %d to %s/%s: want one of %s, %s, %s", bytes, cgroup, knob, MemoryMin, MemoryLow, MemoryHigh)
+	return fmt.Errorf("write %d to %s/%s: want one of %s, %s, %s", bytes, dir, knob, cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh)
 }
 
 // SetMems writes cpuset.mems.
-func (t *Tree) SetMems(cgroup, nodes string) error { return t.Write(cgroup, CpusetMems, nodes) }
+func (t *Tree) SetMems(dir, nodes string) error { return t.Write(dir, cgroup.CpusetMems, nodes) }
 
 // Write writes a text to a knob.
-func (t *Tree) Write(cgroup string, knob Knob, text string) error {
+func (t *Tree) Write(dir string, knob cgroup.Knob, text string) error {
 	// Without O_NONBLOCK a lowered memory.high would reclaim before the write returns (kernel 6.17 and later honor it).
 	flags := unix.O_WRONLY | unix.O_TRUNC | unix.O_NONBLOCK
 	if t.plain {
 		flags |= unix.O_CREAT
 	}
-	if err := t.writeFile(cgroup, string(knob), text, flags); err != nil {
+	if err := t.writeFile(dir, string(knob), text, flags); err != nil {
 		return err
 	}
 	if t.onWrite != nil {
-		t.onWrite(Write{Cgroup: cgroup, Knob: knob, Text: text})
+		t.onWrite(Write{Cgroup: dir, Knob: knob, Text: text})
 	}
 	return nil
 }
@@ -203,21 +191,21 @@ func (t *Tree) read(cgroup, file string) ([]byte, error) { return t.readTo(cgrou
 // line reads a file with one line.
 func (t *Tree) line(cgroup, file string) ([]byte, error) { return t.readTo(cgroup, file, '\n') }
 
-func (t *Tree) readTo(cgroup, file string, last int) ([]byte, error) {
-	fd, err := t.open(cgroup, file, unix.O_RDONLY|unix.O_NONBLOCK)
-	if t.plain && t.Lacks(cgroup, err) {
-		return []byte(Default(file)), nil
+func (t *Tree) readTo(dir, file string, last int) ([]byte, error) {
+	fd, err := t.open(dir, file, unix.O_RDONLY|unix.O_NONBLOCK)
+	if t.plain && t.Lacks(dir, err) {
+		return []byte(cgroup.Default(file)), nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup, file), gone(err))
+		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, dir, file), gone(err))
 	}
 	defer unix.Close(fd)
 	data, err := readTo(fd, make([]byte, 0, 512), last)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup, file), gone(err))
+		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, dir, file), gone(err))
 	}
 	if t.plain && len(data) == 0 { // another process is just writing it
-		return []byte(Default(file)), nil
+		return []byte(cgroup.Default(file)), nil
 	}
 	return data, nil
 }

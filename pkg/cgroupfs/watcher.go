@@ -1,4 +1,4 @@
-package cgroup
+package cgroupfs
 
 import (
 	"encoding/binary"
@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // Change names a file that was written.
@@ -50,29 +52,29 @@ func NewWatcher(t *Tree) (*Watcher, error) {
 
 // Watch adds files of a cgroup: knobs, or "memory.events". Watching twice is one watch. A file that is not there is an error
 // that is fs.ErrNotExist.
-func (w *Watcher) Watch(cgroup string, files ...string) error {
-	if !Inside(cgroup) {
-		return fmt.Errorf("watch cgroup %q: not below kubepods", cgroup)
+func (w *Watcher) Watch(dir string, files ...string) error {
+	if !cgroup.Inside(dir) {
+		return fmt.Errorf("watch cgroup %q: not below kubepods", dir)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var errs []error
 	for _, file := range files {
-		path := filepath.Join(w.tree.root, cgroup, file)
+		path := filepath.Join(w.tree.root, dir, file)
 		wd, err := unix.InotifyAddWatch(w.fd, path, unix.IN_MODIFY|unix.IN_DONT_FOLLOW)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("watch %s: %w", path, err))
 			continue
 		}
 		// A recreated cgroup has new files: forget the old one's watch.
-		if old, ok := w.byFile[cgroup][file]; ok && old != wd {
+		if old, ok := w.byFile[dir][file]; ok && old != wd {
 			w.remove(old)
 		}
-		if w.byFile[cgroup] == nil {
-			w.byFile[cgroup] = make(map[string]int)
+		if w.byFile[dir] == nil {
+			w.byFile[dir] = make(map[string]int)
 		}
-		w.byFile[cgroup][file] = wd
-		w.watches[wd] = Change{Cgroup: cgroup, File: file}
+		w.byFile[dir][file] = wd
+		w.watches[wd] = Change{Cgroup: dir, File: file}
 	}
 	return errors.Join(errs...)
 }

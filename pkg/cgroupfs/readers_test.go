@@ -1,4 +1,4 @@
-package cgroup
+package cgroupfs
 
 import (
 	"errors"
@@ -175,10 +175,6 @@ func fuzzParser[T any](f *testing.F, parse func(string) (T, error), empty func(T
 			t.Errorf("%q: %v beside %v", text, v, err)
 		}
 	})
-}
-
-func FuzzParseLimit(f *testing.F) {
-	fuzzParser(f, func(s string) (uint64, error) { return ParseLimit([]byte(s)) }, func(v uint64) bool { return v == 0 })
 }
 
 func FuzzParseEvents(f *testing.F) {

@@ -1,4 +1,4 @@
-package cgroup
+package cgroupfs
 
 import (
 	"errors"
@@ -6,19 +6,21 @@ import (
 	"io/fs"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // open opens a file of a cgroup below kubepods; whatever the path holds, it cannot leave the tree.
-func (t *Tree) open(cgroup, file string, flags int) (int, error) {
-	if !Inside(cgroup) {
-		return -1, fmt.Errorf("cgroup %q is not below kubepods", cgroup)
+func (t *Tree) open(dir, file string, flags int) (int, error) {
+	if !cgroup.Inside(dir) {
+		return -1, fmt.Errorf("cgroup %q is not below kubepods", dir)
 	}
 	if t.onOpen != nil {
-		if err := t.onOpen(cgroup, file); err != nil {
+		if err := t.onOpen(dir, file); err != nil {
 			return -1, err
 		}
 	}
-	name := cgroup + "/" + file
+	name := dir + "/" + file
 	if t.fd != nil {
 		return t.openat2(name, flags)
 	}

@@ -1,4 +1,4 @@
-package cgroup
+package cgroupfs
 
 import (
 	"errors"
@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 // Values are what the files of a cgroup hold that this package writes, and its limit. A file that is not there, or cannot be
@@ -19,19 +21,19 @@ type Values struct {
 
 // Values reads all values of a cgroup. Its path is resolved once: for each file that costs more than the file's read. A file
 // that is not there is no error, a cgroup that is not there is one. Beside other errors stands what could be read.
-func (t *Tree) Values(cgroup string) (Values, error) {
-	fd, err := t.open(cgroup, ".", unix.O_PATH|unix.O_DIRECTORY)
+func (t *Tree) Values(dir string) (Values, error) {
+	fd, err := t.open(dir, ".", unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
-		return Values{}, fmt.Errorf("open cgroup %s: %w", path.Join(t.root, cgroup), gone(err))
+		return Values{}, fmt.Errorf("open cgroup %s: %w", path.Join(t.root, dir), gone(err))
 	}
 	defer unix.Close(fd)
-	d := directory{tree: t, cgroup: cgroup, fd: fd}
+	d := directory{tree: t, cgroup: dir, fd: fd}
 	v := Values{
-		Min: d.limit(string(MemoryMin)), Low: d.limit(string(MemoryLow)), High: d.limit(string(MemoryHigh)),
-		Limit: d.limit("memory.max"), Mems: d.text(string(CpusetMems)),
+		Min: d.limit(string(cgroup.MemoryMin)), Low: d.limit(string(cgroup.MemoryLow)), High: d.limit(string(cgroup.MemoryHigh)),
+		Limit: d.limit("memory.max"), Mems: d.text(string(cgroup.CpusetMems)),
 	}
 	if d.removed {
-		return Values{}, fmt.Errorf("read cgroup %s: %w", path.Join(t.root, cgroup), fs.ErrNotExist)
+		return Values{}, fmt.Errorf("read cgroup %s: %w", path.Join(t.root, dir), fs.ErrNotExist)
 	}
 	return v, errors.Join(d.errs...)
 }
@@ -52,7 +54,7 @@ func (d *directory) limit(file string) *uint64 {
 	if !ok {
 		return nil
 	}
-	v, err := ParseLimit(data)
+	v, err := cgroup.ParseLimit(data)
 	if err != nil {
 		d.errs = append(d.errs, d.tree.bad(d.cgroup, file, err))
 		return nil
@@ -82,7 +84,7 @@ func (d *directory) read(file string) (data []byte, ok bool) {
 		unix.Close(fd)
 	}
 	if d.tree.plain && (err == unix.ENOENT || err == nil && len(data) == 0) {
-		return []byte(Default(file)), true
+		return []byte(cgroup.Default(file)), true
 	}
 	d.failed(file, err)
 	return data, err == nil

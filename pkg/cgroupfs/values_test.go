@@ -1,4 +1,4 @@
-package cgroup
+package cgroupfs
 
 import (
 	"errors"
@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
 func TestValuesOfACgroup(t *testing.T) {
@@ -26,7 +28,7 @@ func TestValuesOfACgroup(t *testing.T) {
 			files: map[string]string{
 				"memory.min": "4096\n", "memory.low": "0\n", "memory.high": "max\n", "memory.max": "1073741824\n", "cpuset.mems": "0-1\n",
 			},
-			want: Values{Min: of(4096), Low: of(0), High: of(Max), Limit: of(1 << 30), Mems: text("0-1")},
+			want: Values{Min: of(4096), Low: of(0), High: of(cgroup.Max), Limit: of(1 << 30), Mems: text("0-1")},
 		},
 		"files without a line break": {
 			files: map[string]string{"memory.min": "4096", "cpuset.mems": "0"},
@@ -37,11 +39,11 @@ func TestValuesOfACgroup(t *testing.T) {
 		"no files":           {files: map[string]string{"": ""}},
 		"no files, plain": {
 			files: map[string]string{"": ""}, options: []Option{Plain()},
-			want: Values{Min: of(0), Low: of(0), High: of(Max), Limit: of(Max), Mems: text("")},
+			want: Values{Min: of(0), Low: of(0), High: of(cgroup.Max), Limit: of(cgroup.Max), Mems: text("")},
 		},
 		"an empty file, plain": {
 			files: map[string]string{"memory.high": ""}, options: []Option{Plain()},
-			want: Values{Min: of(0), Low: of(0), High: of(Max), Limit: of(Max), Mems: text("")},
+			want: Values{Min: of(0), Low: of(0), High: of(cgroup.Max), Limit: of(cgroup.Max), Mems: text("")},
 		},
 		"what is no number": {
 			files: map[string]string{"memory.min": "1\n", "memory.low": "lots\n", "memory.high": "\n"},
