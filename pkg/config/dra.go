@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -65,7 +65,7 @@ const longestDriver = 63
 
 func (c Config) validateDRA() error {
 	d := c.DRA
-	problems := validation.IsDNS1123Subdomain(d.Driver)
+	problems := content.IsDNS1123Subdomain(d.Driver)
 	if len(d.Driver) > longestDriver {
 		problems = append(problems, fmt.Sprintf("must be no more than %d characters", longestDriver))
 	}

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
@@ -150,7 +150,7 @@ func (c Config) validateNodeName() error {
 	if c.NodeName == "" {
 		return nil
 	}
-	problems := validation.IsDNS1123Subdomain(c.NodeName)
+	problems := content.IsDNS1123Subdomain(c.NodeName)
 	return c.check("nodeName", len(problems) == 0, "%s is not the name of a node: %s", shown(c.NodeName), strings.Join(problems, ", "))
 }
 
