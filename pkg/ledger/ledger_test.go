@@ -3,11 +3,7 @@ package ledger
 import (
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"math/rand/v2"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -21,42 +17,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
-
-// The package has no effects: it cannot reach a disk, a log, a clock or a lock.
-func TestThePackageIsPure(t *testing.T) {
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	forbidden := []string{"context", "io", "log", "net", "os", "sync"}
-	for _, name := range files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
-		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, spec := range file.Imports {
-			path := strings.Trim(spec.Path.Value, `"`)
-			first, _, _ := strings.Cut(path, "/")
-			if slices.Contains(forbidden, first) || strings.Contains(path, "logrus") {
-				t.Errorf("%s imports %s", name, path)
-			}
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			if call, ok := n.(*ast.SelectorExpr); ok {
-				if of, ok := call.X.(*ast.Ident); ok && of.Name == "time" && (call.Sel.Name == "Now" || call.Sel.Name == "Since" || call.Sel.Name == "AfterFunc") {
-					t.Errorf("%s uses time.%s", name, call.Sel.Name)
-				}
-			}
-			if _, ok := n.(*ast.GoStmt); ok {
-				t.Errorf("%s starts a goroutine", name)
-			}
-			return true
-		})
-	}
-}
 
 // events makes random events of a node's life. Two with the same seed make the same.
 type events struct {
