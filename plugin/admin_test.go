@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // Clients that never read, or never finish their request, keep the process small, and probes and metrics answered.

@@ -9,8 +9,8 @@ import (
 	nri "github.com/containerd/nri/pkg/adaptation"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // largestAnnotations is about what the API server admits for one pod.

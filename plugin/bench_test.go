@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // BenchmarkCreateContainer times the creation of a Guaranteed container through a real NRI socket, with the state file on

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // BenchmarkCalm tells the share of a core that the daemon takes on a node on which nothing happens, with everything on that moves memory.

@@ -27,7 +27,7 @@ import (
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 const claimsDriver = "memory.noderesource.dev"

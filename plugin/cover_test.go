@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // onKernel gives the host two NUMA nodes of 16Gi whose memory the kernel tells in a sysfs, with so much free.

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 const dissolves = "topologyManagerPolicy: best-effort\nkubeReserved: {memory: 924Mi}\nreconcilePeriod: 1s\ndissolveGroups: true\n"

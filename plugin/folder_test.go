@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // inUse is what commands and probes say of the state folder of a plugin that runs.

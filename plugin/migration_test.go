@@ -6,8 +6,8 @@ import (
 	"path"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // adopted is a container that runs with 8Gi on node 1 before the plugin is there, which then allocates it node 0.

@@ -24,8 +24,8 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
 )
 

@@ -14,9 +14,9 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/history"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/browser"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/browser"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // A node's bar shows what the daemon has allocated on it, also after a container that was beside another one in a group of

@@ -16,8 +16,8 @@ import (
 	podsapi "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // podAPI is the kubelet's pod API of a test's host. It can come, go and come back with other pods.

@@ -5,7 +5,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // A pod with a limit of its own has no memory.high, as under a kubelet: it would stop the pod where the stall guard raises

@@ -21,7 +21,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // bound is how long a test waits for what must come; only a broken plugin waits that long.

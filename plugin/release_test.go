@@ -23,7 +23,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // A folder of testdata/releases is a node as a release left it when it was ended, with pods running:

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 func TestKeysThatNeedARestart(t *testing.T) {

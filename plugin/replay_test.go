@@ -11,8 +11,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // TestAStormIsReplayed records 500 creates from several threads, with resizes, ends and crashes of the plugin among them, and

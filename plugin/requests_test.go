@@ -10,8 +10,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // requests are those of a pod's containers with their sources, as status shows them.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // TestAResizeThatDoesNotFit is accepted: the kubelet would try a refused one again every second.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // BenchmarkCreateWhileScraped times creates on a node with 1,000 throttled containers whose metrics are scraped every

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // spreading is a pod with the annotation numa: spread, which may use both NUMA nodes.

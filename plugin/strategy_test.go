@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // TestTheStrategyChoosesTheNode: the same pods, packed and spread, by the key and by what a kubelet's configuration says.

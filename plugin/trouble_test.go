@@ -16,7 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // The disk is slow here in that opening the state file's temporary copy takes as long as the test wants: it is a FIFO, and

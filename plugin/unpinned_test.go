@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/systemd"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/systemd"
 )
 
 // fullPipe returns a pipe that takes no byte more until it is read.

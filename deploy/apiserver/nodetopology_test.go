@@ -24,8 +24,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // node is a node for one test: the plugin as a process, beside NRI's own runtime side and a real API server.

@@ -24,7 +24,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // bound is how long a test waits for what must come; only a broken daemon waits that long.

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/browser"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/browser"
 )
 
 // serve serves the page with a fixture of package status in place of a daemon, and notes what is asked for.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // bound is how long a test waits for something that must come.

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/systemd"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/systemd"
 )
 
 // listenAsSystemd returns the socket of a systemd that is not there, and its path.

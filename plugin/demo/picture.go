@@ -21,9 +21,9 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/browser"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/browser"
 )
 
 // picture is one of the daemon's page.

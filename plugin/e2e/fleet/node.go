@@ -21,7 +21,7 @@ import (
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // node is a node of which only the plugin is real: its process beside NRI's own runtime side. The kubelet is this type.
