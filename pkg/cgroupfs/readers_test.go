@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 // kernelFiles are as a kernel 6.12 writes them, shortened.
@@ -131,7 +133,7 @@ func TestReclaimThatFindsLessSaysSo(t *testing.T) {
 
 func TestOnlyPureCgroupV2WillDo(t *testing.T) {
 	root := t.TempDir()
-	put(t, root, map[string]string{
+	cgroups.Fill(t, root, map[string]string{
 		"v1/memory/memory.limit_in_bytes": "", "hybrid/unified/cgroup.controllers": "", "hybrid/memory/memory.limit_in_bytes": "", "other/": "",
 	})
 	for dir, want := range map[string]string{
@@ -147,7 +149,7 @@ func TestOnlyPureCgroupV2WillDo(t *testing.T) {
 
 func TestControllersAreRequired(t *testing.T) {
 	root := t.TempDir()
-	put(t, root, map[string]string{
+	cgroups.Fill(t, root, map[string]string{
 		"all/cgroup.controllers": "cpuset cpu io memory pids\n", "none/": "",
 		"nocpuset/cgroup.controllers": "cpu io memory\n", "nomemory/cgroup.controllers": "\n",
 	})

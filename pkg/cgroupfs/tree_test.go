@@ -14,38 +14,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 // makeTree makes a folder with cgroups and files ("kubepods/memory.min": "0\n") and opens it.
 func makeTree(t testing.TB, files map[string]string, options ...Option) *Tree {
 	t.Helper()
 	root := t.TempDir()
-	put(t, root, files)
+	cgroups.Fill(t, root, files)
 	tree, err := Open(root, options...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tree.Close() })
 	return tree
-}
-
-func put(t testing.TB, root string, files map[string]string) {
-	t.Helper()
-	for name, text := range files {
-		file := filepath.Join(root, name)
-		dir := file
-		if !strings.HasSuffix(name, "/") {
-			dir = filepath.Dir(file)
-		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if dir != file {
-			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
 }
 
 func content(t testing.TB, tree *Tree, file string) string {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 func newWatcher(t *testing.T, tree *Tree) *Watcher {
@@ -94,7 +96,7 @@ func TestWatchesEndWithTheirCgroup(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, func() bool { return w.Watches() == 1 }) // the kernel says so
-	put(t, tree.Root(), files)
+	cgroups.Fill(t, tree.Root(), files)
 	if err := w.Watch("kubepods/pod1", "memory.min", "memory.low"); err != nil || w.Watches() != 3 {
 		t.Errorf("%d watches, %v", w.Watches(), err)
 	}
@@ -110,7 +112,7 @@ func TestWatchesEndWithTheirCgroup(t *testing.T) {
 	if err := os.Rename(filepath.Join(tree.Root(), "kubepods/memory.min"), filepath.Join(tree.Root(), "kubepods/old")); err != nil {
 		t.Fatal(err)
 	}
-	put(t, tree.Root(), files)
+	cgroups.Fill(t, tree.Root(), files)
 	if err := w.Watch("kubepods", "memory.min"); err != nil || w.Watches() != 1 {
 		t.Errorf("%d watches, %v", w.Watches(), err)
 	}

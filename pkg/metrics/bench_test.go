@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,7 +18,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 // BenchmarkScrape is one scrape over HTTP of a node with 1,000 throttled containers, their files read. The files are a
@@ -29,19 +30,11 @@ func BenchmarkScrape(b *testing.B) {
 	view := &ledger.View{Nodes: busyNode().Nodes, Conditions: busyNode().Conditions}
 	for i := range 1000 {
 		name := fmt.Sprintf("kubepods/burstable/pod%d/app", i)
-		folder := filepath.Join(root, name)
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			b.Fatal(err)
-		}
-		for file, text := range map[string]string{
+		cgroups.Fill(b, filepath.Join(root, name), map[string]string{
 			"memory.events":   "low 0\nhigh 766\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
 			"memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n",
 			"memory.current":  "4096\n",
-		} {
-			if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644); err != nil {
-				b.Fatal(err)
-			}
-		}
+		})
 		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
 			Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running, Cgroup: name, Values: memoryqos.Values{High: pointer(1 << 30)},
 				Request: pods.Estimate{Request: 1 << 29, Source: memoryqos.SourceKubelet}}}})

@@ -29,6 +29,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 func pointer(bytes uint64) *uint64 { return &bytes }
@@ -61,19 +62,11 @@ func busyNode() *ledger.View {
 func sources(t *testing.T) Sources {
 	t.Helper()
 	root := t.TempDir()
-	folder := filepath.Join(root, "kubepods/burstable/pod1/app")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for file, text := range map[string]string{
+	cgroups.Fill(t, filepath.Join(root, "kubepods/burstable/pod1/app"), map[string]string{
 		"memory.events":   "low 0\nhigh 766\nmax 0\noom 0\noom_kill 0\n",
 		"memory.pressure": "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n",
 		"memory.current":  "4096\n",
-	} {
-		if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	tree, err := cgroupfs.Open(root, cgroupfs.Plain())
 	if err != nil {
 		t.Fatal(err)

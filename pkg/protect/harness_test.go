@@ -8,6 +8,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 // makeTree makes a folder with cgroups and files ("kubepods/memory.min": "0\n") and opens it.
@@ -25,21 +26,7 @@ func makeTree(t testing.TB, files map[string]string, options ...cgroupfs.Option)
 
 func put(t testing.TB, root string, files map[string]string) {
 	t.Helper()
-	for name, text := range files {
-		file := filepath.Join(root, name)
-		dir := file
-		if !strings.HasSuffix(name, "/") {
-			dir = filepath.Dir(file)
-		}
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if dir != file {
-			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	cgroups.Fill(t, root, files)
 }
 
 func content(t testing.TB, tree *cgroupfs.Tree, file string) string {

@@ -2,7 +2,6 @@ package status
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 // BenchmarkDocument is one /status of a node with 1,000 running containers. The files are a folder's, which are read faster
@@ -29,20 +29,12 @@ func BenchmarkDocument(b *testing.B) {
 	}
 	for i := range 1000 {
 		name := fmt.Sprintf("kubepods/burstable/pod%d/app", i)
-		folder := filepath.Join(root, name)
-		if err := os.MkdirAll(folder, 0o755); err != nil {
-			b.Fatal(err)
-		}
-		for file, text := range map[string]string{
+		cgroups.Fill(b, filepath.Join(root, name), map[string]string{
 			"memory.events":    "low 0\nhigh 766\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
 			"memory.pressure":  "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n",
 			"memory.current":   "4096\n",
 			"memory.numa_stat": numa.String(),
-		} {
-			if err := os.WriteFile(filepath.Join(folder, file), []byte(text), 0o644); err != nil {
-				b.Fatal(err)
-			}
-		}
+		})
 		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
 			Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running, Cgroup: name}}})
 	}

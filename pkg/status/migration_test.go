@@ -1,7 +1,6 @@
 package status
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 // texts are the sentences about migrations, by cgroup.
@@ -49,14 +49,7 @@ func TestMigrationsOfADryRun(t *testing.T) {
 	for name, text := range map[string]string{
 		"much": "anon N0=0 N1=8589934592\n", "little": "anon N0=4096 N1=3435973837\nfile N0=0 N1=8589934592\nfile_mapped N0=0 N1=0\n", "none": "anon N0=4096 N1=0\n", "burstable": "anon N0=0 N1=4096\n",
 	} {
-		for file, text := range map[string]string{"memory.numa_stat": text, "cpuset.mems": "\n", "cpuset.mems.effective": "0-1\n"} {
-			if err := os.MkdirAll(filepath.Join(root, "kubepods", name), 0o755); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(root, "kubepods", name, file), []byte(text), 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
+		cgroups.Fill(t, filepath.Join(root, "kubepods", name), map[string]string{"memory.numa_stat": text, "cpuset.mems": "\n", "cpuset.mems.effective": "0-1\n"})
 	}
 	tree, err := cgroupfs.Open(root)
 	if err != nil {

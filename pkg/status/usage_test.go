@@ -1,7 +1,6 @@
 package status
 
 import (
-	"os"
 	"path/filepath"
 	"testing"
 	"testing/synctest"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 func viewOf(cgroups ...string) *ledger.View {
@@ -23,22 +23,14 @@ func viewOf(cgroups ...string) *ledger.View {
 
 func TestUsagesAreTheCountersOfTheKernel(t *testing.T) {
 	root := t.TempDir()
-	for name, text := range map[string]string{
+	cgroups.Fill(t, filepath.Join(root, "kubepods"), map[string]string{
 		"app/memory.current":   "4096\n",
 		"app/memory.events":    "low 0\nhigh 766\nmax 0\n",
 		"app/memory.pressure":  "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n",
 		"app/memory.numa_stat": "anon N0=100 N1=20\nfile N0=3 N1=0\nshmem N0=1000 N1=0\n",
 		"plain/memory.current": "8192\n", // a kernel without pressure and NUMA nodes
 		"plain/memory.events":  "high 1\n",
-	} {
-		file := filepath.Join(root, "kubepods", name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
+	})
 	tree, err := cgroupfs.Open(root)
 	if err != nil {
 		t.Fatal(err)

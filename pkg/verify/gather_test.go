@@ -11,24 +11,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
-
-func write(t *testing.T, root string, files map[string]string) {
-	t.Helper()
-	for name, text := range files {
-		file := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
 
 func TestGather(t *testing.T) {
 	root := t.TempDir()
-	write(t, root, map[string]string{
+	cgroups.Fill(t, root, map[string]string{
 		"cgroup/init.scope/memory.min":                                            "0\n",
 		"cgroup/kubepods/memory.min":                                              "1048576\n",
 		"cgroup/kubepods/memory.pressure":                                         "some avg10=0.00 avg60=0.00 avg300=0.00 total=9\n",
@@ -88,7 +76,7 @@ func TestGather(t *testing.T) {
 
 func TestTheKubeletsFile(t *testing.T) {
 	root := t.TempDir()
-	write(t, root, map[string]string{"bad.yaml": "featureGates: [MemoryQoS]\n", "empty.yaml": ""})
+	cgroups.Fill(t, root, map[string]string{"bad.yaml": "featureGates: [MemoryQoS]\n", "empty.yaml": ""})
 	tree, err := cgroupfs.Open(root, cgroupfs.Plain())
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,83 @@
+// Package cgroups plays a cgroup v2 hierarchy for tests: cgroups are folders, and their files hold what was written last. Unlike
+// the hierarchy of simulate (pkg/simulator/cgroups), which shows all files of a cgroup, it has only those that somebody has
+// written: a test that opens it as a plain tree (pkg/cgroup) reads the kernel's defaults in place of the others.
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Folder is the folder of a hierarchy. The paths of cgroups are relative to it.
+type Folder string
+
+// Make makes a cgroup and those above it.
+func (f Folder) Make(cgroup string) error { return os.MkdirAll(f.path(cgroup, ""), 0o755) }
+
+// Remove removes a cgroup and those in it; one that is not there is fine.
+func (f Folder) Remove(cgroup string) error {
+	err := os.RemoveAll(f.path(cgroup, ""))
+	for errors.Is(err, unix.ENOTEMPTY) { // the plugin has written a file meanwhile, which a kernel does not let in
+		err = os.RemoveAll(f.path(cgroup, ""))
+	}
+	return err
+}
+
+// Exists reports whether there is such a cgroup.
+func (f Folder) Exists(cgroup string) bool {
+	_, err := os.Stat(f.path(cgroup, ""))
+	return err == nil
+}
+
+// longest is more than a value has that anybody writes to a cgroup's file, in bytes.
+const longest = 24
+
+// Write replaces what a file of a cgroup holds. As with the kernel's files, a reader meets the old text or the new one: the file
+// is not cut short first, and blanks behind the text replace what is left of a longer one.
+func (f Folder) Write(cgroup, file, text string) error {
+	to, err := os.OpenFile(f.path(cgroup, file), os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	info, err := to.Stat()
+	if err == nil {
+		_, err = fmt.Fprintf(to, "%-*s\n", max(longest, int(info.Size())-1), text)
+	}
+	return errors.Join(err, to.Close())
+}
+
+// Read returns what a file of a cgroup holds, "" when it was never written.
+func (f Folder) Read(cgroup, file string) (string, error) {
+	data, err := os.ReadFile(f.path(cgroup, file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(data)), err
+}
+
+func (f Folder) path(cgroup, file string) string { return filepath.Join(string(f), cgroup, file) }
+
+// Fill makes files below a folder, whose names are paths, and the folders that they are in. A name that ends with a slash is a
+// folder.
+func Fill(t testing.TB, root string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		file := filepath.Join(root, name)
+		var err error
+		if strings.HasSuffix(name, "/") {
+			err = os.MkdirAll(file, 0o755)
+		} else {
+			err = errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
