@@ -3,7 +3,6 @@ package cri
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
@@ -22,7 +21,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, container *api.Container)
 		if pod == nil {
 			return fmt.Errorf("no pod sandbox %q", container.PodSandboxId)
 		}
-		if r.find(container.Id) != nil {
+		if r.record.Find(container.Id) != nil {
 			return fmt.Errorf("container %s exists", container.Id)
 		}
 		container = proto.Clone(container).(*api.Container)
@@ -41,14 +40,12 @@ func (r *Runtime) CreateContainer(ctx context.Context, container *api.Container)
 			container.Linux = &api.LinuxContainer{}
 		}
 		container.Linux.Resources = api.FromOCILinuxResources(resources, nil)
-		container.State = api.ContainerState_CONTAINER_CREATED
-		if err := r.writeCgroup(container); err != nil {
+		if err := r.record.Create(container); err != nil {
 			return err
 		}
 		if _, err := r.apply(reply.Update); err != nil {
 			return err
 		}
-		r.containers = append(r.containers, container)
 		r.policies[container.Id] = linux.MemoryPolicy
 		return nri.PostCreateContainer(ctx, &api.PostCreateContainerRequest{Pod: pod, Container: container})
 	})
@@ -109,8 +106,7 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, resources *api
 				others = append(others, update)
 			}
 		}
-		merge(container.Linux.Resources, merged)
-		if err := r.writeCgroup(container); err != nil {
+		if err := r.record.Update(container, merged); err != nil {
 			return err
 		}
 		if _, err := r.apply(others); err != nil {
@@ -123,8 +119,7 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, resources *api
 // StopContainer ends a container; its cgroup goes with its process.
 func (r *Runtime) StopContainer(ctx context.Context, id string) error {
 	return r.with(id, func(nri *adaptation.Adaptation, pod *api.PodSandbox, container *api.Container) error {
-		container.State = api.ContainerState_CONTAINER_STOPPED
-		if err := r.removeCgroup(container); err != nil {
+		if err := r.record.Exit(container); err != nil {
 			return err
 		}
 		reply, err := nri.StopContainer(ctx, &api.StopContainerRequest{Pod: pod, Container: container})
@@ -139,8 +134,8 @@ func (r *Runtime) StopContainer(ctx context.Context, id string) error {
 // RemoveContainer forgets a container.
 func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
 	return r.with(id, func(nri *adaptation.Adaptation, pod *api.PodSandbox, container *api.Container) error {
-		r.forget(id)
-		if err := r.removeCgroup(container); err != nil {
+		r.record.Forget(id)
+		if err := r.record.Exit(container); err != nil {
 			return err
 		}
 		return nri.RemoveContainer(ctx, &api.RemoveContainerRequest{Pod: pod, Container: container})
@@ -149,7 +144,7 @@ func (r *Runtime) RemoveContainer(ctx context.Context, id string) error {
 
 func (r *Runtime) with(id string, request func(*adaptation.Adaptation, *api.PodSandbox, *api.Container) error) error {
 	return r.ask(func(nri *adaptation.Adaptation) error {
-		container := r.find(id)
+		container := r.record.Find(id)
 		if container == nil {
 			return fmt.Errorf("no container %q", id)
 		}
@@ -161,27 +156,9 @@ func (r *Runtime) with(id string, request func(*adaptation.Adaptation, *api.PodS
 func (r *Runtime) Containers() []*api.Container {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	containers := make([]*api.Container, len(r.containers))
-	for i, container := range r.containers {
+	containers := make([]*api.Container, len(r.record.containers))
+	for i, container := range r.record.containers {
 		containers[i] = proto.Clone(container).(*api.Container)
 	}
 	return containers
-}
-
-func (r *Runtime) writeCgroup(container *api.Container) error {
-	if r.options.Cgroups == nil {
-		return nil
-	}
-	return r.options.Cgroups.Apply(container)
-}
-
-func (r *Runtime) removeCgroup(container *api.Container) error {
-	if r.options.Cgroups == nil {
-		return nil
-	}
-	return r.options.Cgroups.RemoveContainer(container)
-}
-
-func (r *Runtime) forget(id string) {
-	r.containers = slices.DeleteFunc(r.containers, func(c *api.Container) bool { return c.Id == id })
 }

@@ -17,7 +17,6 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
 // Options say what kind of runtime it is.
@@ -27,13 +26,13 @@ type Options struct {
 	// PluginDir and ConfigDir hold pre-installed plugins and their configuration, as /opt/nri/plugins and
 	// /etc/nri/conf.d; empty means none.
 	PluginDir, ConfigDir string
-	// Name and Version of the runtime as plugins receive them; by default containerd v2.4.2.
+	// Name and Version of the runtime as plugins receive them; by default containerd v2.4.2. "cri-o" applies updates as CRI-O does.
 	Name, Version string
 	// NRI makes the runtime speak as one with an older NRI: refuse events, leave out fields, not report its version. The
 	// zero value is BuiltIn.
 	NRI nriplugin.Version
 	// Cgroups is where containers' cgroups are made; nil makes none.
-	Cgroups *cgroups.Tree
+	Cgroups Cgroups
 	// Validator configures NRI's own validator of adjustments; nil is off.
 	Validator *validator.DefaultValidatorConfig
 }
@@ -47,10 +46,10 @@ type Runtime struct {
 	options Options
 	nri     *adaptation.Adaptation
 
-	mu         sync.Mutex // held while plugins are asked, in synchronization and for unasked updates, as both runtimes do
-	pods       []*api.PodSandbox
-	containers []*api.Container
-	policies   map[string]*rspec.LinuxMemoryPolicy // of the containers' OCI specs
+	mu       sync.Mutex // held while plugins are asked, in synchronization and for unasked updates, as both runtimes do
+	pods     []*api.PodSandbox
+	record   Record
+	policies map[string]*rspec.LinuxMemoryPolicy // of the containers' OCI specs
 
 	connected sync.Mutex
 	plugins   []*ttrpc.Client
@@ -76,7 +75,10 @@ func New(options Options) *Runtime {
 	if options.ConfigDir == "" {
 		options.ConfigDir = filepath.Join(filepath.Dir(options.Socket), "no-config")
 	}
-	return &Runtime{options: options, policies: map[string]*rspec.LinuxMemoryPolicy{}, onSync: make(chan struct{})}
+	return &Runtime{
+		options: options, record: Record{CRIO: options.Name == "cri-o", Cgroups: options.Cgroups},
+		policies: map[string]*rspec.LinuxMemoryPolicy{}, onSync: make(chan struct{}),
+	}
 }
 
 // Start launches the pre-installed plugins and listens for others.
@@ -176,13 +178,7 @@ func (r *Runtime) block() func() {
 func (r *Runtime) synchronize(ctx context.Context, plugin adaptation.SyncCB) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	containers := make([]*api.Container, 0, len(r.containers))
-	for _, container := range r.containers {
-		if container.State != api.ContainerState_CONTAINER_STOPPED {
-			containers = append(containers, container)
-		}
-	}
-	updates, err := plugin(ctx, r.pods, containers)
+	updates, err := plugin(ctx, r.pods, r.record.Living())
 	if err != nil {
 		return err
 	}
@@ -217,12 +213,11 @@ func (r *Runtime) UpdatesFromPlugins() int {
 // apply changes existing containers as plugins want it. An unknown id is silently left out, as in CRI-O.
 func (r *Runtime) apply(updates []*api.ContainerUpdate) (failed []*api.ContainerUpdate, err error) {
 	for _, update := range updates {
-		container := r.find(update.ContainerId)
+		container := r.record.Find(update.ContainerId)
 		if container == nil {
 			continue
 		}
-		merge(container.Linux.Resources, update.GetLinux().GetResources())
-		if e := r.writeCgroup(container); e != nil {
+		if e := r.record.Update(container, update.GetLinux().GetResources()); e != nil {
 			failed = append(failed, update)
 			if !update.IgnoreFailure {
 				err = errors.Join(err, e)
@@ -230,15 +225,6 @@ func (r *Runtime) apply(updates []*api.ContainerUpdate) (failed []*api.Container
 		}
 	}
 	return failed, err
-}
-
-func (r *Runtime) find(id string) *api.Container {
-	for _, container := range r.containers {
-		if container.Id == id {
-			return container
-		}
-	}
-	return nil
 }
 
 func (r *Runtime) pod(id string) *api.PodSandbox {
