@@ -248,7 +248,7 @@ func (g *ground) run(s sequence, log io.Writer) string {
 			what += "; work"
 		}
 		if w.host.systemd != nil && w.failing() == "" {
-			w.host.systemd.settled(w.protector)
+			w.host.settled(w.protector)
 		}
 		fmt.Fprintf(log, "%d. %s\n", i+1, what)
 	}
@@ -332,17 +332,15 @@ func (u unasked) String() string { return [...]string{"takes", "ignores", "refus
 func newWorld(g *ground, s setup, folder string, out io.Writer) *world {
 	w := &world{
 		ground: g, setup: s, state: filepath.Join(folder, "state"), out: out, clock: time.Unix(1_000_000_000, 0), config: g.configs[s.config],
-		host:      &imitation{root: filepath.Join(folder, "cgroup"), crio: s.crio, inner: s.inner, foreign: map[string]bool{}},
+		host:      newImitation(filepath.Join(folder, "cgroup"), s),
 		overwrote: map[protect.Overwrite]bool{},
 	}
 	kubepods := "kubepods/burstable"
 	if s.systemd {
 		kubepods = "kubepods.slice/kubepods-burstable.slice"
-		w.host.systemd = &imitatedSystemd{imitation: w.host, held: map[string]map[cgroup.Knob]uint64{}}
-		w.host.systemd.turn(answers)
-		w.host.systemd.loaded(kubepods, path.Dir(kubepods))
+		w.host.systemd.Load(kubepods, path.Dir(kubepods))
 	}
-	w.host.mkdir(kubepods)
+	must(w.host.Make(kubepods))
 	w.log = logrus.New()
 	w.log.SetOutput(out)
 	w.log.SetLevel(logrus.DebugLevel)
@@ -361,7 +359,7 @@ func newWorld(g *ground, s setup, folder string, out io.Writer) *world {
 // start starts a plugin.
 func (w *world) start(state string) {
 	var err error
-	w.tree, err = cgroupfs.Open(w.host.root, cgroupfs.Plain(), cgroupfs.OnOpen(w.open), cgroupfs.OnWrite(func(write cgroupfs.Write) {
+	w.tree, err = cgroupfs.Open(string(w.host.Folder), cgroupfs.Plain(), cgroupfs.OnOpen(w.open), cgroupfs.OnWrite(func(write cgroupfs.Write) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.writes = append(w.writes, write)
@@ -394,8 +392,7 @@ func (w *world) restart() {
 		for _, c := range p.containers {
 			for file := range c.Resources.Unified {
 				if c.State.Alive() && w.host.read(c.dir, file) == cgroup.Default(file) {
-					c.Resources = with(c.Resources, Adjustment{Unified: map[string]string{file: cgroup.Default(file)}})
-					c.created = with(c.created, Adjustment{Unified: map[string]string{file: cgroup.Default(file)}})
+					w.host.correct(c, file)
 				}
 			}
 		}
@@ -423,7 +420,7 @@ func (w *world) stop() {
 
 func (w *world) close() {
 	if w.host.systemd != nil {
-		w.host.systemd.turn(answers)
+		w.host.systemd.Turn(answers)
 	}
 	w.stop()
 }
@@ -453,7 +450,7 @@ var failures = []string{"every", "every third", ".", "memory.max", "memory.high"
 func (w *world) connect() {
 	w.connected = true
 	connected := Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true}
-	if w.host.crio {
+	if w.setup.crio {
 		connected = Runtime{Name: "cri-o", Version: "1.35.0", NRIVersion: "0.11.0"}
 	}
 	var apply func(context.Context, []Update) error
@@ -626,13 +623,7 @@ func (w *world) stepNode(ctx context.Context, e event) string {
 		return fmt.Sprintf("the plugin restarts, connected %t", w.connected)
 	case restartRuntime:
 		w.disconnect()
-		for _, p := range w.host.pods {
-			for _, c := range p.containers {
-				if w.host.crio {
-					c.Resources = c.created
-				}
-			}
-		}
+		w.host.restart()
 		w.connect()
 		return "the runtime restarts"
 	case reload:
@@ -657,19 +648,22 @@ func (w *world) stepNode(ctx context.Context, e event) string {
 			return nothing
 		}
 		mode := systemdMode(e.value) % systemdModes
-		if mode == absent && systemd.holds() {
+		if mode == absent && systemd.Holds() {
 			// A plugin that finds nobody on systemd's socket takes it that nothing holds its values: one that was only away for
 			// a moment, as during its own re-execution, writes back what was taken away meanwhile.
 			return nothing
 		}
 		w.healSystemd()
-		systemd.turn(mode)
-		return fmt.Sprintf("systemd %s", systemd.mode)
+		systemd.Turn(mode)
+		return fmt.Sprintf("systemd %s", mode)
 	case reloadSystemd:
-		if systemd == nil || systemd.mode != answers {
+		if systemd == nil {
 			return nothing
 		}
-		systemd.reload()
+		if mode, _ := systemd.Mode(); mode != answers {
+			return nothing
+		}
+		systemd.Reload()
 		return "systemctl daemon-reload"
 	case failOpens:
 		if systemd != nil { // its queue opens files beside the events, so that a sequence would not repeat
@@ -694,9 +688,9 @@ func (w *world) stepNode(ctx context.Context, e event) string {
 
 func (w *world) healSystemd() {
 	if systemd := w.host.systemd; systemd != nil {
-		systemd.turn(answers)
+		systemd.Turn(answers)
 		if w.failing() == "" {
-			systemd.settled(w.protector)
+			w.host.settled(w.protector)
 		}
 	}
 }
@@ -724,7 +718,7 @@ func (w *world) stepRun(ctx context.Context, class memoryqos.QOSClass, container
 	}
 	what := fmt.Sprintf("pod %s runs, %s, %d containers of %d", p.Name, class, containers, size)
 	if systemd := w.host.systemd; systemd != nil {
-		systemd.loaded(p.dir, path.Dir(p.dir))
+		systemd.Load(p.dir, path.Dir(p.dir))
 	}
 	if w.connected {
 		if err := w.RunPodSandbox(ctx, p.Pod); err != nil {
@@ -740,6 +734,7 @@ func (w *world) stepRun(ctx context.Context, class memoryqos.QOSClass, container
 func (w *world) stepCreate(ctx context.Context, p *imitatedPod, spec pods.Container, number uint8) string {
 	c := w.host.ask(p, spec)
 	how := outcome(number)
+	var adjustment Adjustment
 	what := fmt.Sprintf("create %s", c.ID)
 	if !w.connected {
 		how, what = succeeds, what+", not connected"
@@ -758,10 +753,10 @@ func (w *world) stepCreate(ctx context.Context, p *imitatedPod, spec pods.Contai
 		case how == late, how == lateAnswer:
 			w.disconnect()
 		default:
-			c.Resources = with(c.Resources, answer)
+			adjustment = answer
 		}
 	}
-	w.host.create(p, c)
+	w.host.create(p, c, adjustment)
 	if how == ends {
 		return what + ", not started yet"
 	}
@@ -779,7 +774,7 @@ func (w *world) stepStart(ctx context.Context, p *imitatedPod, c *imitatedContai
 	if w.connected {
 		must(w.StartContainer(ctx, p.Pod, c.Container))
 	}
-	c.State = Running
+	w.host.start(c)
 	return "start " + c.ID
 }
 
@@ -885,7 +880,7 @@ func (w *world) stepOverwrite(dir string, files []string, value uint8) string {
 	if file == "cpuset.mems" {
 		text = []string{"0", "1", "0-1"}[value/16%3]
 	}
-	w.host.write(dir, file, text)
+	must(w.host.Write(dir, file, text))
 	w.host.foreign[dir+"/"+file] = true
 	w.overwrote[protect.Overwrite{Level: cgroup.LevelOf(dir), File: file}] = true
 	return fmt.Sprintf("another writer writes %s to %s/%s", text, dir, file)
@@ -898,7 +893,7 @@ func (w *world) rest() string {
 	w.unasked = takes
 	w.healSystemd()
 	if w.host.systemd != nil {
-		w.host.systemd.reload()
+		w.host.systemd.Reload()
 	}
 	if w.config.DryRun {
 		w.config.DryRun = false
@@ -922,7 +917,7 @@ func (w *world) rest() string {
 		w.pass(ctx)
 		w.work(ctx)
 		if w.host.systemd != nil {
-			w.host.systemd.settled(w.protector)
+			w.host.settled(w.protector)
 		}
 		switch writes := w.written(); {
 		case round == enough:
@@ -948,7 +943,7 @@ func (w *world) compare() string {
 		}
 	}
 	if systemd := w.host.systemd; systemd != nil {
-		systemd.reload()
+		systemd.Reload()
 		if problem := w.checkFiles(mine); problem != "" {
 			return "reload of systemd: " + problem
 		}
@@ -1111,7 +1106,7 @@ func (w *world) checkFiles(view *View) string {
 				values.High = &c.Raised
 			}
 			leaves := []string{c.Cgroup}
-			if w.host.inner {
+			if w.setup.inner {
 				leaves = append(leaves, c.Cgroup+"/container")
 			}
 			for _, leaf := range leaves {
@@ -1188,7 +1183,7 @@ func (w *world) checkLeft(view *View) string {
 	// After a restart the journal gives a cgroup that it has not seen an hour to come, by a clock that is not the test's.
 	if w.journal != nil && !w.restarted {
 		for _, e := range w.journal.Entries() {
-			if !w.host.there(e.Cgroup) {
+			if !w.host.Exists(e.Cgroup) {
 				left = append(left, fmt.Sprintf("journal entry %+v", e))
 			}
 		}

@@ -6,33 +6,45 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path"
-	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
-	"sync"
 
-	"golang.org/x/sys/unix"
+	"github.com/containerd/nri/pkg/api"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/systemd"
 )
 
 // imitation is a kubelet, a runtime and a systemd over a folder tree, without a plugin.
 type imitation struct {
-	root    string
-	crio    bool // the runtime is CRI-O 1.35, else containerd 2.4
-	inner   bool // crun's cgroup inside each container's
-	systemd *imitatedSystemd
+	cgroups.Folder
+	runtime cri.Record
+	systemd *systemd.Units // nil is none
 	pods    []*imitatedPod
 	made    int
 	// foreign are the files that another writer has written: what they hold is its value where the plugin desires none.
 	foreign map[string]bool
+}
+
+// newImitation has a systemd for a kubelet with the systemd cgroup driver.
+func newImitation(root string, s setup) *imitation {
+	m := &imitation{Folder: cgroups.Folder(root), foreign: map[string]bool{}}
+	m.runtime = cri.Record{CRIO: s.crio, Crun: s.inner, Cgroups: m}
+	if s.systemd {
+		m.systemd = &systemd.Units{Folder: m.Folder, NoSystemd: protect.ErrNoSystemd, NoUnit: protect.ErrNoUnit}
+		m.systemd.Turn(answers)
+		m.runtime.Applied = m.systemd.Applied
+	}
+	return m
 }
 
 // imitatedPod is a pod with the spec that the kubelet has admitted.
@@ -46,12 +58,15 @@ type imitatedPod struct {
 	stopped    bool                          // the sandbox has been stopped and not been removed
 }
 
-// imitatedContainer is a container as the runtime's record has it.
+// imitatedContainer is a container as the runtime tells of it.
 type imitatedContainer struct {
 	Container
-	created Resources // the record of its creation
-	dir     string
+	record *api.Container // nil until it is created
+	dir    string
 }
+
+// told has a container be what the runtime's record says by now.
+func (c *imitatedContainer) told() { c.Container = nriplugin.ContainerOf(c.record) }
 
 // update is how an update of a container's resources goes on after the plugin was asked.
 type outcome int
@@ -104,7 +119,7 @@ func (m *imitation) runPod(class memoryqos.QOSClass, containers int, size uint64
 		}
 		p.spec = append(p.spec, c)
 	}
-	m.mkdir(p.dir)
+	must(m.Make(p.dir))
 	m.limitPod(p)
 	m.pods = append(m.pods, p)
 	return p
@@ -113,7 +128,7 @@ func (m *imitation) runPod(class memoryqos.QOSClass, containers int, size uint64
 // limitPod has the kubelet write a pod's own limit.
 func (m *imitation) limitPod(p *imitatedPod) {
 	if p.class == memoryqos.Guaranteed {
-		m.write(p.dir, "memory.max", bytesOf(p.limit()))
+		must(m.Write(p.dir, "memory.max", bytesOf(p.limit())))
 	}
 }
 
@@ -150,22 +165,7 @@ func (p *imitatedPod) facts() *pods.Pod {
 func (m *imitation) ask(p *imitatedPod, spec pods.Container) *imitatedContainer {
 	m.made++
 	c := &imitatedContainer{Container: Container{ID: fmt.Sprintf("%s-%s%d", p.Name, spec.Name, m.made), PodID: p.ID, Name: spec.Name}}
-	name := c.ID
-	switch {
-	case m.systemd == nil && m.crio:
-		name = "crio-" + c.ID
-		c.CgroupsPath = p.CgroupParent + "/" + name
-	case m.systemd == nil:
-		c.CgroupsPath = p.CgroupParent + "/" + c.ID
-	default:
-		prefix := "cri-containerd"
-		if m.crio {
-			prefix = "crio"
-		}
-		name = prefix + "-" + c.ID + ".scope"
-		c.CgroupsPath = path.Base(p.CgroupParent) + ":" + prefix + ":" + c.ID
-	}
-	c.dir = p.dir + "/" + name
+	c.CgroupsPath, c.dir = m.runtime.Path(p.CgroupParent, c.ID)
 	if has := cmp.Or(spec.Limit, p.level); has > 0 { // the kubelet gives a container without a limit its pod's
 		c.Resources.MemoryLimit = limit(int64(has))
 	}
@@ -175,62 +175,66 @@ func (m *imitation) ask(p *imitatedPod, spec pods.Container) *imitatedContainer 
 	return c
 }
 
-// create makes a container with the resources that its record has.
-func (m *imitation) create(p *imitatedPod, c *imitatedContainer) {
-	c.State, c.created = Created, c.Resources
-	m.mkdir(c.dir)
-	if m.inner {
-		m.mkdir(c.dir + "/container")
+// create makes a container with what the kubelet asks for and the plugin answers.
+func (m *imitation) create(p *imitatedPod, c *imitatedContainer, answer Adjustment) {
+	c.record = &api.Container{Id: c.ID, PodSandboxId: c.PodID, Name: c.Name, Linux: &api.LinuxContainer{
+		CgroupsPath: c.CgroupsPath, Resources: resourcesOf(c.Resources, answer),
+	}}
+	if score := c.Resources.OOMScoreAdj; score != nil {
+		c.record.Linux.OomScoreAdj = &api.OptionalInt{Value: *score}
 	}
+	must(m.runtime.Create(c.record))
 	p.containers[c.Name] = c
-	m.apply(c, c.Resources)
+	c.told()
 }
 
-// update lays resources over a container's record and applies them: containerd all of its record, CRI-O what it was asked for.
+// resourcesOf is what the kubelet asks for with what the plugin answers, as NRI names it.
+func resourcesOf(asked Resources, answer Adjustment) *api.LinuxResources {
+	return &api.LinuxResources{
+		Memory: &api.LinuxMemory{Limit: api.Int64(asked.MemoryLimit)}, Cpu: &api.LinuxCPU{Mems: answer.CpusetMems}, Unified: answer.Unified,
+	}
+}
+
+// start has a created container run.
+func (m *imitation) start(c *imitatedContainer) {
+	c.record.State = api.ContainerState_CONTAINER_RUNNING
+	c.told()
+}
+
+// update changes a container as the kubelet asks and the plugin answers.
 func (m *imitation) update(c *imitatedContainer, to Resources, answer Adjustment) {
-	c.Resources = with(c.Resources.Updated(to), answer)
-	if m.crio {
-		m.apply(c, with(to, answer))
-		return
-	}
-	m.apply(c, c.Resources)
+	must(m.runtime.Update(c.record, resourcesOf(to, answer)))
+	c.told()
 }
 
-// apply has the OCI runtime write resources.
-func (m *imitation) apply(c *imitatedContainer, r Resources) {
-	files := maps.Clone(r.Unified)
-	if files == nil {
-		files = map[string]string{}
-	}
-	if r.Mems != "" {
-		files["cpuset.mems"] = r.Mems
-	}
-	if r.MemoryLimit != nil && *r.MemoryLimit > 0 {
-		files["memory.max"] = strconv.FormatInt(*r.MemoryLimit&^4095, 10) // as the kernel shows it
-	}
-	for file, text := range files {
-		m.write(c.dir, file, text)
-		if m.inner {
-			m.write(c.dir+"/container", file, text)
+// correct has the runtime know that a file of a container holds the kernel's default.
+func (m *imitation) correct(c *imitatedContainer, file string) {
+	m.runtime.Correct(c.record, &api.LinuxResources{Unified: map[string]string{file: cgroup.Default(file)}})
+	c.told()
+}
+
+// restart restarts the runtime.
+func (m *imitation) restart() {
+	m.runtime.Restart()
+	for _, p := range m.pods {
+		for _, c := range p.containers {
+			c.told()
 		}
-	}
-	if m.systemd != nil {
-		m.systemd.runtime(c.dir, files)
 	}
 }
 
 // exit ends a container's processes: its cgroup is removed.
 func (m *imitation) exit(c *imitatedContainer) {
-	c.State = Stopped
-	m.rmdir(c.dir)
+	must(m.runtime.Exit(c.record))
+	c.told()
 }
 
 // end ends a pod: its containers' and its own cgroup are removed.
 func (m *imitation) end(p *imitatedPod) {
 	for _, c := range p.containers {
-		c.State = Stopped
+		m.exit(c)
 	}
-	m.rmdir(p.dir)
+	must(m.Remove(p.dir))
 	p.stopped = true
 }
 
@@ -238,11 +242,9 @@ func (m *imitation) end(p *imitatedPod) {
 func (m *imitation) list() (pods []Pod, containers []Container) {
 	for _, p := range m.pods {
 		pods = append(pods, p.Pod)
-		for _, c := range p.containers {
-			if c.State.Alive() {
-				containers = append(containers, c.Container)
-			}
-		}
+	}
+	for _, c := range m.runtime.Living() {
+		containers = append(containers, nriplugin.ContainerOf(c))
 	}
 	return pods, containers
 }
@@ -259,45 +261,21 @@ func (m *imitation) find(id string) *imitatedContainer {
 	return nil
 }
 
-func (m *imitation) path(dir, file string) string { return filepath.Join(m.root, dir, file) }
-
-func (m *imitation) mkdir(dir string) { must(os.MkdirAll(m.path(dir, ""), 0o755)) }
-
-func (m *imitation) rmdir(dir string) {
-	if m.systemd != nil { // which does not write into a cgroup that is being removed
-		m.systemd.mu.Lock()
-		defer m.systemd.mu.Unlock()
+// Remove removes a cgroup; systemd does not write into it meanwhile.
+func (m *imitation) Remove(dir string) error {
+	remove := m.Folder.Remove
+	if m.systemd != nil {
+		remove = m.systemd.Remove
 	}
-	err := os.RemoveAll(m.path(dir, ""))
-	for errors.Is(err, unix.ENOTEMPTY) { // the plugin has written a file meanwhile, which a kernel does not let in
-		err = os.RemoveAll(m.path(dir, ""))
-	}
-	must(err)
 	maps.DeleteFunc(m.foreign, func(file string, _ bool) bool { return strings.HasPrefix(file, dir+"/") })
-}
-
-// write replaces what a file holds in one step, as in a kernel's file: it is never cut short first, and so the text is padded to
-// be longer than any.
-func (m *imitation) write(dir, file, text string) {
-	f, err := os.OpenFile(m.path(dir, file), os.O_WRONLY|os.O_CREATE, 0o644)
-	must(err)
-	_, err = fmt.Fprintf(f, "%-24s\n", text)
-	must(errors.Join(err, f.Close()))
-}
-
-func (m *imitation) there(dir string) bool {
-	_, err := os.Stat(m.path(dir, ""))
-	return err == nil
+	return remove(dir)
 }
 
 // read is what a file shows, the kernel's default when it was never written.
 func (m *imitation) read(dir, file string) string {
-	data, err := os.ReadFile(m.path(dir, file))
-	if errors.Is(err, os.ErrNotExist) {
-		return cgroup.Default(file)
-	}
+	text, err := m.Read(dir, file)
 	must(err)
-	return strings.TrimSpace(string(data))
+	return cmp.Or(text, cgroup.Default(file))
 }
 
 func must(err error) {
@@ -306,187 +284,19 @@ func must(err error) {
 	}
 }
 
-// imitatedSystemd holds properties of units, and writes all that it holds for a unit whenever it is asked to set one.
-type imitatedSystemd struct {
-	*imitation
-
-	mu      sync.Mutex
-	mode    systemdMode
-	held    map[string]map[cgroup.Knob]uint64 // by cgroup
-	release chan struct{}                     // closed when a call that waits may go on
-	waiting bool                              // one does
-	refused bool                              // a call has failed in this mode
-	orphans []func()                          // calls whose caller did not wait for their end
-}
-
-// systemdMode is how systemd answers.
-type systemdMode int
+// systemdMode and what follows are systemd's names, as the tests use them.
+type systemdMode = systemd.Mode
 
 const (
-	answers systemdMode = iota
-	absent              // nobody listens
-	failing             // an error
-	losing              // it sets the properties, and its answer is lost
-	slow                // it answers when it has been released
-	systemdModes
+	answers      = systemd.Answers
+	absent       = systemd.Absent
+	systemdModes = systemd.Modes
 )
 
-func (s systemdMode) String() string {
-	return [...]string{"answers", "is absent", "fails", "loses its answers", "is slow"}[s]
-}
-
-// SetMemory implements protect.Units.
-func (s *imitatedSystemd) SetMemory(ctx context.Context, unit string, values map[cgroup.Knob]uint64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	dir := s.dir(unit)
-	switch s.mode {
-	case absent:
-		s.refused = true
-		return protect.ErrNoSystemd
-	case failing, losing:
-		if s.refused = true; s.mode == losing {
-			s.set(dir, values)
-		}
-		return errors.New("systemd: an error of the test")
-	case slow:
-		release := s.release
-		s.waiting = true
-		s.mu.Unlock()
-		var err error
-		select {
-		case <-release:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		s.mu.Lock()
-		s.waiting = false
-		if err != nil { // it has the request all the same
-			s.orphans = append(s.orphans, func() { s.set(dir, values) })
-			return err
-		}
-	}
-	if dir == "" {
-		return protect.ErrNoUnit
-	}
-	s.set(dir, values)
-	return nil
-}
-
-// dir finds a unit's cgroup; "" when there is none.
-func (s *imitatedSystemd) dir(unit string) string {
-	for dir := range s.held {
-		if path.Base(dir) == unit {
-			return dir
-		}
-	}
-	return ""
-}
-
-// loaded makes the units known whose cgroups are there. The plugin's goroutines do not run meanwhile.
-func (s *imitatedSystemd) loaded(dirs ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, dir := range dirs {
-		if s.held[dir] == nil {
-			s.held[dir] = map[cgroup.Knob]uint64{}
-		}
-	}
-}
-
-// set sets properties of a unit that is loaded and writes all that it has.
-func (s *imitatedSystemd) set(dir string, values map[cgroup.Knob]uint64) {
-	if s.held[dir] == nil || !s.there(dir) {
-		return
-	}
-	maps.Copy(s.held[dir], values)
-	s.rewrite(dir)
-}
-
-func (s *imitatedSystemd) rewrite(dir string) {
-	for knob, value := range s.held[dir] {
-		text := cgroup.FormatLimit(value)
-		if knob == cgroup.CpusetMems {
-			text = nodeset.Set(value).String()
-		}
-		s.write(dir, string(knob), text)
-	}
-}
-
-// runtime takes the properties that a runtime sets with a container's files.
-func (s *imitatedSystemd) runtime(dir string, files map[string]string) {
-	s.loaded(dir)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for file, text := range files {
-		if file == "memory.max" {
-			continue
-		}
-		if file == "cpuset.mems" {
-			nodes, err := nodeset.Parse(text)
-			must(err)
-			s.held[dir][cgroup.CpusetMems] = uint64(nodes)
-			continue
-		}
-		value, err := cgroup.ParseLimit([]byte(text))
-		must(err)
-		s.held[dir][cgroup.Knob(file)] = value
-	}
-}
-
-// holds reports whether it has properties of any unit.
-func (s *imitatedSystemd) holds() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, held := range s.held {
-		if len(held) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// reload is a daemon-reload: every unit's files hold what systemd holds, and the kernel's default where it holds nothing.
-func (s *imitatedSystemd) reload() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for dir, held := range s.held {
-		if !s.there(dir) {
-			delete(s.held, dir)
-			continue
-		}
-		if strings.HasSuffix(dir, ".slice") {
-			for _, knob := range []cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh} {
-				if _, set := held[knob]; !set {
-					s.write(dir, string(knob), cgroup.Default(string(knob)))
-				}
-			}
-		}
-		s.rewrite(dir)
-	}
-}
-
-// turn changes the mode. Calls that wait go on, and those that were abandoned are carried out.
-func (s *imitatedSystemd) turn(mode systemdMode) {
-	s.mu.Lock()
-	if s.release != nil {
-		close(s.release)
-	}
-	s.mode, s.refused, s.release = mode, false, make(chan struct{})
-	orphans := s.orphans
-	s.orphans = nil
-	for _, call := range orphans {
-		call()
-	}
-	s.mu.Unlock()
-}
-
-// settled waits until the plugin's queue has done what it can in this mode.
-func (s *imitatedSystemd) settled(p *protect.Protector) {
+// settled waits until the plugin's queue has done what it can while systemd answers as it does.
+func (m *imitation) settled(p *protect.Protector) {
 	for {
-		s.mu.Lock()
-		mode, stuck := s.mode, s.waiting || s.refused
-		s.mu.Unlock()
+		mode, stuck := m.systemd.Mode()
 		switch {
 		case mode == answers:
 			err := p.Flush(context.Background())

@@ -1,0 +1,231 @@
+package systemd
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"path"
+	"strings"
+	"sync"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
+)
+
+// Units play a systemd without its socket (protect.Units). They hold properties of units, and write all that they hold for a unit
+// whenever they are asked to set one.
+type Units struct {
+	// Folder has the units' cgroups.
+	Folder cgroups.Folder
+	// NoSystemd and NoUnit are the answers of one that is absent, and for a unit that it has not loaded.
+	NoSystemd, NoUnit error
+
+	mu      sync.Mutex
+	mode    Mode
+	held    map[string]map[cgroup.Knob]uint64 // by cgroup
+	release chan struct{}                     // closed when a call that waits may go on
+	waiting bool                              // one does
+	refused bool                              // a call has failed in this mode
+	orphans []func()                          // calls whose caller did not wait for their end
+}
+
+// Mode is how systemd answers.
+type Mode int
+
+// The modes.
+const (
+	Answers Mode = iota
+	Absent       // nobody listens
+	Fails        // an error
+	Loses        // it sets the properties, and its answer is lost
+	Slow         // it answers when it has been turned to another mode
+	Modes        // how many there are
+)
+
+func (m Mode) String() string {
+	return [...]string{"answers", "is absent", "fails", "loses its answers", "is slow"}[m]
+}
+
+// SetMemory implements protect.Units.
+func (u *Units) SetMemory(ctx context.Context, unit string, values map[cgroup.Knob]uint64) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	dir := u.dir(unit)
+	switch u.mode {
+	case Absent:
+		u.refused = true
+		return u.NoSystemd
+	case Fails:
+		u.refused = true
+		return errors.New("systemd: an error of the test")
+	case Loses:
+		u.refused = true
+		u.set(dir, values)
+		return context.DeadlineExceeded
+	case Slow:
+		if err := u.wait(ctx); err != nil { // it has the request all the same
+			u.orphans = append(u.orphans, func() { u.set(dir, values) })
+			return err
+		}
+	}
+	if dir == "" {
+		return u.NoUnit
+	}
+	u.set(dir, values)
+	return nil
+}
+
+// wait waits for another mode.
+func (u *Units) wait(ctx context.Context) error {
+	release := u.release
+	u.waiting = true
+	defer func() { u.waiting = false }()
+	u.mu.Unlock()
+	defer u.mu.Lock()
+	select {
+	case <-release:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// dir finds a unit's cgroup; "" when there is none.
+func (u *Units) dir(unit string) string {
+	for dir := range u.held {
+		if path.Base(dir) == unit {
+			return dir
+		}
+	}
+	return ""
+}
+
+// Load makes units known by their cgroups.
+func (u *Units) Load(dirs ...string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.load(dirs...)
+}
+
+func (u *Units) load(dirs ...string) {
+	for _, dir := range dirs {
+		if u.held[dir] == nil {
+			if u.held == nil {
+				u.held = map[string]map[cgroup.Knob]uint64{}
+			}
+			u.held[dir] = map[cgroup.Knob]uint64{}
+		}
+	}
+}
+
+// set sets properties of a unit that is loaded and writes all that it has.
+func (u *Units) set(dir string, values map[cgroup.Knob]uint64) {
+	if u.held[dir] == nil || !u.Folder.Exists(dir) {
+		return
+	}
+	maps.Copy(u.held[dir], values)
+	u.rewrite(dir)
+}
+
+func (u *Units) rewrite(dir string) {
+	for knob, value := range u.held[dir] {
+		text := cgroup.FormatLimit(value)
+		if knob == cgroup.CpusetMems {
+			text = nodeset.Set(value).String()
+		}
+		u.write(dir, knob, text)
+	}
+}
+
+func (u *Units) write(dir string, knob cgroup.Knob, text string) {
+	if err := u.Folder.Write(dir, string(knob), text); err != nil {
+		panic(err)
+	}
+}
+
+// Applied takes the properties that a runtime sets with a container's files, and loads its unit.
+func (u *Units) Applied(dir string, files map[string]string) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.load(dir)
+	for file, text := range files {
+		switch knob := cgroup.Knob(file); knob {
+		case cgroup.CpusetMems:
+			nodes, err := nodeset.Parse(text)
+			if err != nil {
+				return err
+			}
+			u.held[dir][knob] = uint64(nodes)
+		case cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh:
+			value, err := cgroup.ParseLimit([]byte(text))
+			if err != nil {
+				return err
+			}
+			u.held[dir][knob] = value
+		}
+	}
+	return nil
+}
+
+// Remove removes a cgroup; nothing is written into it meanwhile.
+func (u *Units) Remove(dir string) error {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.Folder.Remove(dir)
+}
+
+// Holds reports whether it has properties of any unit.
+func (u *Units) Holds() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, held := range u.held {
+		if len(held) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Reload is a daemon-reload: every unit's files hold what systemd holds, and a slice's the kernel's default where it holds
+// nothing.
+func (u *Units) Reload() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for dir, held := range u.held {
+		if !u.Folder.Exists(dir) {
+			delete(u.held, dir)
+			continue
+		}
+		if strings.HasSuffix(dir, ".slice") {
+			for _, knob := range []cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh} {
+				if _, set := held[knob]; !set {
+					u.write(dir, knob, cgroup.Default(string(knob)))
+				}
+			}
+		}
+		u.rewrite(dir)
+	}
+}
+
+// Turn changes the mode. Calls that wait go on, and those that were abandoned are carried out.
+func (u *Units) Turn(mode Mode) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.release != nil {
+		close(u.release)
+	}
+	u.mode, u.refused, u.release = mode, false, make(chan struct{})
+	orphans := u.orphans
+	u.orphans = nil
+	for _, call := range orphans {
+		call()
+	}
+}
+
+// Mode is the mode that it was turned to, and stuck reports whether a call has met it and was not answered well.
+func (u *Units) Mode() (mode Mode, stuck bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.mode, u.waiting || u.refused
+}
