@@ -1,12 +1,11 @@
 package protect
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 // walker plays kubelet and runtime on a plain tree: pods come, change and go, and it records every write.
@@ -75,11 +75,7 @@ func TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving(t *testing.T) {
 var walkSeed = flag.Uint64("seed", 1, "seed of the random walks")
 
 func newWalker(t *testing.T, policy memoryqos.ReservationPolicy) *walker {
-	root := t.TempDir()
-	if dir, err := os.MkdirTemp("/dev/shm", "walk"); err == nil { // where there is one, spare the disk
-		root = dir
-		t.Cleanup(func() { os.RemoveAll(dir) })
-	}
+	root := cgroups.InMemory(t)
 	factor := 0.9
 	w := &walker{
 		t: t, rand: rand.New(rand.NewPCG(*walkSeed, 0)), files: make(map[string]uint64), below: make(map[string]uint64),
@@ -150,7 +146,7 @@ func (w *walker) step() string {
 }
 
 func (w *walker) mkdir(cgroup string) {
-	if err := os.Mkdir(filepath.Join(w.tree.Root(), cgroup), 0o755); err != nil {
+	if err := cgroups.Folder(w.tree.Root()).Make(cgroup); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -257,10 +253,7 @@ func (w *walker) end(i int) *walkedPod {
 	w.pods = append(w.pods[:i], w.pods[i+1:]...)
 	for _, name := range p.names {
 		w.forget(name + "/container")
-		w.forget(name)
-		if err := os.RemoveAll(filepath.Join(w.tree.Root(), name)); err != nil {
-			w.t.Fatal(err)
-		}
+		w.rmdir(name)
 	}
 	return p
 }
@@ -277,9 +270,9 @@ func (w *walker) remove(i int) {
 	w.rmdir(p.path.Pod)
 }
 
-func (w *walker) rmdir(pod string) {
-	w.forget(pod)
-	if err := os.RemoveAll(filepath.Join(w.tree.Root(), pod)); err != nil {
+func (w *walker) rmdir(cgroup string) {
+	w.forget(cgroup)
+	if err := cgroups.Folder(w.tree.Root()).Remove(cgroup); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -333,13 +326,11 @@ func (w *walker) verify(event int, what string) {
 		if strings.Contains(file, "/pod") && event%50 > 0 {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(w.tree.Root(), file))
-		if os.IsNotExist(err) {
-			data = []byte("0")
-		} else if err != nil {
+		got, err := cgroups.Folder(w.tree.Root()).Read(path.Split(file))
+		if err != nil {
 			w.t.Fatal(err)
 		}
-		if got := strings.TrimSpace(string(data)); got != strconv.FormatUint(want, 10) {
+		if got = cmp.Or(got, "0"); got != strconv.FormatUint(want, 10) {
 			w.t.Fatalf("event %d, %s: %s holds %s, the living have %d", event, what, file, got, want)
 		}
 	}

@@ -18,6 +18,17 @@ import (
 // Folder is the folder of a hierarchy. The paths of cgroups are relative to it.
 type Folder string
 
+// InMemory makes a folder that ends with the test: where there is a file system in memory it is there, to spare the disk.
+func InMemory(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "test")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // Make makes a cgroup and those above it.
 func (f Folder) Make(cgroup string) error { return os.MkdirAll(f.path(cgroup, ""), 0o755) }
 
