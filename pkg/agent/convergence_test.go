@@ -30,6 +30,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 // TestItConverges takes random sequences of everything that happens to a node: whatever failed, came late or was missed, at
@@ -218,11 +219,7 @@ type ground struct {
 }
 
 func newGround(t *testing.T) *ground {
-	g := &ground{folder: t.TempDir()}
-	if dir, err := os.MkdirTemp("/dev/shm", "converge"); err == nil { // where there is one, spare the disk
-		g.folder = dir
-		t.Cleanup(func() { os.RemoveAll(dir) })
-	}
+	g := &ground{folder: cgroups.InMemory(t)}
 	for _, yaml := range configurations {
 		g.configs = append(g.configs, parseConfig(t, "requestTimeout: 10ms\n"+yaml))
 	}
@@ -774,7 +771,7 @@ func (w *world) stepStart(ctx context.Context, p *imitatedPod, c *imitatedContai
 	if w.connected {
 		must(w.StartContainer(ctx, p.Pod, c.Container))
 	}
-	w.host.start(c)
+	c.run()
 	return "start " + c.ID
 }
 

@@ -3,11 +3,8 @@ package agent
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -24,6 +21,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
 const (
@@ -232,9 +230,7 @@ func (n *node) pod(name string, class memoryqos.QOSClass) Pod {
 	if class == memoryqos.Guaranteed {
 		parent = "/kubepods/pod" + uid
 	}
-	if err := os.MkdirAll(filepath.Join(n.root, parent), 0o755); err != nil {
-		n.Fatal(err)
-	}
+	n.mkdir(parent)
 	return Pod{ID: name + "-sandbox", UID: uid, Namespace: "default", Name: name, CgroupParent: parent}
 }
 
@@ -267,11 +263,11 @@ func (n *node) run(p Pod, c Container, adjustment Adjustment) Container {
 	return c
 }
 
+func (n *node) cgroups() cgroups.Folder { return cgroups.Folder(n.root) }
+
 func (n *node) mkdir(dir string) {
 	n.Helper()
-	if err := os.MkdirAll(filepath.Join(n.root, dir), 0o755); err != nil {
-		n.Fatal(err)
-	}
+	n.must(n.cgroups().Make(dir))
 }
 
 // endPod ends a pod as a kubelet does, which removes its cgroup once the sandbox has stopped.
@@ -285,16 +281,7 @@ func (n *node) endPod(ctx context.Context, p Pod) error {
 
 func (n *node) rmdir(dir string) {
 	n.Helper()
-	gone, err := os.MkdirTemp(filepath.Dir(n.root), "gone")
-	if err == nil {
-		err = os.Rename(filepath.Join(n.root, dir), filepath.Join(gone, "cgroup")) // at once, as the kernel does
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.Fatal(err)
-	}
-	if err := os.RemoveAll(gone); err != nil {
-		n.Log(err)
-	}
+	n.must(n.cgroups().Remove(dir))
 }
 
 func (n *node) write(dir string, adjustment Adjustment) {
@@ -309,36 +296,15 @@ func (n *node) write(dir string, adjustment Adjustment) {
 
 func (n *node) writeFile(dir, file, text string) {
 	n.Helper()
-	if err := os.WriteFile(filepath.Join(n.root, dir, file), []byte(text+"\n"), 0o644); err != nil {
-		n.Fatal(err)
-	}
-}
-
-// overwrite writes as to a cgroup file, in one step: an ordinary file must not be cut short first, and the text must be
-// longer than what it held.
-func (n *node) overwrite(dir, file, text string) {
-	n.Helper()
-	target, err := os.OpenFile(filepath.Join(n.root, dir, file), os.O_WRONLY, 0)
-	if err == nil {
-		_, err = target.WriteString(text + "\n")
-		err = errors.Join(err, target.Close())
-	}
-	if err != nil {
-		n.Fatal(err)
-	}
+	n.must(n.cgroups().Write(dir, file, text))
 }
 
 // file is what a cgroup file holds, "" when it was never written.
 func (n *node) file(dir, name string) string {
 	n.Helper()
-	data, err := os.ReadFile(filepath.Join(n.root, dir, name))
-	if errors.Is(err, os.ErrNotExist) {
-		return ""
-	}
-	if err != nil {
-		n.Fatal(err)
-	}
-	return strings.TrimSpace(string(data))
+	text, err := n.cgroups().Read(dir, name)
+	n.must(err)
+	return text
 }
 
 // create creates a container and fails the test when it is refused.

@@ -177,26 +177,30 @@ func (m *imitation) ask(p *imitatedPod, spec pods.Container) *imitatedContainer 
 
 // create makes a container with what the kubelet asks for and the plugin answers.
 func (m *imitation) create(p *imitatedPod, c *imitatedContainer, answer Adjustment) {
+	c.enter(&m.runtime, answer)
+	p.containers[c.Name] = c
+}
+
+// enter has a runtime create a container.
+func (c *imitatedContainer) enter(runtime *cri.Record, answer Adjustment) {
 	c.record = &api.Container{Id: c.ID, PodSandboxId: c.PodID, Name: c.Name, Linux: &api.LinuxContainer{
 		CgroupsPath: c.CgroupsPath, Resources: resourcesOf(c.Resources, answer),
 	}}
 	if score := c.Resources.OOMScoreAdj; score != nil {
 		c.record.Linux.OomScoreAdj = &api.OptionalInt{Value: *score}
 	}
-	must(m.runtime.Create(c.record))
-	p.containers[c.Name] = c
+	must(runtime.Create(c.record))
 	c.told()
 }
 
 // resourcesOf is what the kubelet asks for with what the plugin answers, as NRI names it.
 func resourcesOf(asked Resources, answer Adjustment) *api.LinuxResources {
-	return &api.LinuxResources{
-		Memory: &api.LinuxMemory{Limit: api.Int64(asked.MemoryLimit)}, Cpu: &api.LinuxCPU{Mems: answer.CpusetMems}, Unified: answer.Unified,
-	}
+	all := with(asked, answer)
+	return &api.LinuxResources{Memory: &api.LinuxMemory{Limit: api.Int64(all.MemoryLimit)}, Cpu: &api.LinuxCPU{Mems: all.Mems}, Unified: all.Unified}
 }
 
-// start has a created container run.
-func (m *imitation) start(c *imitatedContainer) {
+// run has a created container run.
+func (c *imitatedContainer) run() {
 	c.record.State = api.ContainerState_CONTAINER_RUNNING
 	c.told()
 }

@@ -509,9 +509,9 @@ func TestForeignWritesToContainersAreRepaired(t *testing.T) {
 	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
 	pinned := n.pod("pinned", memoryqos.Guaranteed)
 	p := n.launch(pinned, ofPod(pinned, "main", gi))
-	n.overwrite(c.CgroupsPath, "memory.high", "9000000000000")
-	n.overwrite(p.CgroupsPath, "cpuset.mems", "0-1")
-	n.overwrite("kubepods", "memory.min", "9000000000000")
+	n.writeFile(c.CgroupsPath, "memory.high", "9000000000000")
+	n.writeFile(p.CgroupsPath, "cpuset.mems", "0-1")
+	n.writeFile("kubepods", "memory.min", "9000000000000")
 	eventually(t, "all is repaired", func() bool {
 		return n.file(c.CgroupsPath, "memory.high") == bytesOf(900*mi) && n.file(p.CgroupsPath, "cpuset.mems") == "0" &&
 			n.file("kubepods", "memory.min") == "1052266496"
@@ -783,7 +783,7 @@ func TestAForeignWriteToAContainerIsRepairedAtOnce(t *testing.T) {
 	pod := n.pod("pod", memoryqos.Burstable)
 	c := ofPod(pod, "main", 1000*mi)
 	c = n.run(pod, c, n.create(pod, c))
-	n.overwrite(c.CgroupsPath, "memory.high", "9000000000000")
+	n.writeFile(c.CgroupsPath, "memory.high", "9000000000000")
 	eventually(t, "it is repaired", func() bool { return n.file(c.CgroupsPath, "memory.high") == bytesOf(900*mi) })
 }
 

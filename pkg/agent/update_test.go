@@ -6,13 +6,13 @@ import (
 	"maps"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/systemd"
 )
 
 // update resizes a container and has the runtime apply the answer.
@@ -315,26 +315,16 @@ func (n *node) restart() {
 	n.start()
 }
 
-// busySystemd does not answer in time while it is busy.
-type busySystemd struct{ busy atomic.Bool }
-
-func (s *busySystemd) SetMemory(context.Context, string, map[cgroup.Knob]uint64) error {
-	if s.busy.Load() {
-		return context.DeadlineExceeded
-	}
-	return nil
-}
-
 // TestRaiseHoldsWithoutSystemdsAnswer keeps the stall guard from giving a container up that the kernel has given room.
 func TestRaiseHoldsWithoutSystemdsAnswer(t *testing.T) {
-	systemd := &busySystemd{}
-	n := newNode(t, "", func(n *node) { n.units = systemd })
+	units := &systemd.Units{}
+	n := newNode(t, "", func(n *node) { n.units = units })
 	pod := n.pod("pod", memoryqos.Burstable)
 	pod.CgroupParent = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podpod_uid.slice"
 	c := ofPod(pod, "main", 1000*mi)
 	c.CgroupsPath = pod.CgroupParent + "/cri-containerd-" + c.ID + ".scope"
 	c = n.launch(pod, c)
-	systemd.busy.Store(true)
+	units.Turn(systemd.Loses)
 	if err := n.SetHigh(t.Context(), c.ID, 950*mi); err != nil {
 		t.Fatal(err)
 	}
@@ -344,17 +334,11 @@ func TestRaiseHoldsWithoutSystemdsAnswer(t *testing.T) {
 	}
 }
 
-// hangingSystemd takes calls and never answers.
-type hangingSystemd struct{}
-
-func (hangingSystemd) SetMemory(ctx context.Context, _ string, _ map[cgroup.Knob]uint64) error {
-	<-ctx.Done()
-	return ctx.Err()
-}
-
 // TestASystemdThatHangsHoldsNoContainer takes in running pods, creates one and starts its container while systemd hangs.
 func TestASystemdThatHangsHoldsNoContainer(t *testing.T) {
-	n := newNode(t, "", func(n *node) { n.units = hangingSystemd{} })
+	units := &systemd.Units{}
+	units.Turn(systemd.Slow)
+	n := newNode(t, "", func(n *node) { n.units = units })
 	var pods []Pod
 	var containers []Container
 	for i := range 20 {

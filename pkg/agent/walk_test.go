@@ -24,15 +24,19 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
-// walker plays kubelet and runtime in a random order of events, and knows what must be so after each.
+// walker plays the kubelet in a random order of events, and knows what must be so after each.
 type walker struct {
 	*node
-	rand *rand.Rand
-	next int
-	calm int // of so many occasions one is a kill
-	pods map[string]*walkedPod
+	record cri.Record
+	rand   *rand.Rand
+	next   int
+	calm   int // of so many occasions one is a kill
+	pods   map[string]*walkedPod
 	// held are the values that the files have, as the writes told.
 	held map[string]uint64
 	bad  []string
@@ -43,16 +47,30 @@ type walker struct {
 type walkedPod struct {
 	Pod
 	class      memoryqos.QOSClass
-	containers map[string]*walkedContainer
+	containers map[string]*imitatedContainer
 }
 
-// walkedContainer is a container as the runtime has it: the resources of its OCI spec.
-type walkedContainer struct{ Container }
+// walkedCgroups are the cgroups of a walk; what the runtime writes there is checked, too.
+type walkedCgroups struct {
+	cgroups.Folder
+	w *walker
+}
+
+func (c walkedCgroups) Write(dir, file, text string) error {
+	c.w.written(cgroup.Write{Cgroup: dir, Knob: cgroup.Knob(file), Text: text})
+	return c.Folder.Write(dir, file, text)
+}
+
+func (c walkedCgroups) Remove(dir string) error {
+	c.w.forgetHeld(dir)
+	return c.Folder.Remove(dir)
+}
 
 func newWalker(t *testing.T, seed uint64, yaml string, calm int, options ...func(*node)) *walker {
 	w := &walker{calm: calm, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}, held: map[string]uint64{}}
 	w.node = newNode(t, yaml, append(options, func(n *node) { n.onWrite, n.apply = w.written, w.update })...)
 	w.log.discard()
+	w.record.Cgroups = walkedCgroups{w.cgroups(), w}
 	return w
 }
 
@@ -155,7 +173,7 @@ func (w *walker) noError(err error) {
 func (w *walker) newPod() string {
 	w.next++
 	class := []memoryqos.QOSClass{memoryqos.Guaranteed, memoryqos.Guaranteed, memoryqos.Burstable, memoryqos.BestEffort}[w.rand.IntN(4)]
-	p := &walkedPod{Pod: w.pod(fmt.Sprintf("pod%d", w.next), class), class: class, containers: map[string]*walkedContainer{}}
+	p := &walkedPod{Pod: w.pod(fmt.Sprintf("pod%d", w.next), class), class: class, containers: map[string]*imitatedContainer{}}
 	w.pods[p.UID] = p
 	w.noError(w.RunPodSandbox(context.Background(), p.Pod))
 	return "run pod " + p.Name
@@ -176,8 +194,6 @@ func (w *walker) createContainer(p *walkedPod) string {
 	name := string(rune('a' + w.rand.IntN(3)))
 	if old := p.containers[name]; old != nil && old.State.Alive() {
 		return "nothing"
-	} else if old != nil {
-		w.rmdir(old.CgroupsPath)
 	}
 	c := ofPod(p.Pod, name, w.size(p.class))
 	c.ID = fmt.Sprintf("%s-%d", c.ID, w.next)
@@ -194,14 +210,17 @@ func (w *walker) createContainer(p *walkedPod) string {
 	if w.rand.IntN(8) == 0 { // another plugin rejects it: nobody tells
 		return w.retried(p, c)
 	}
-	w.mkdir(c.CgroupsPath)
-	w.writeFile(c.CgroupsPath, "memory.max", bytesOf(limitOf(c.Resources)))
-	w.applied(c.CgroupsPath, adjustment)
-	c.Resources = with(c.Resources, adjustment)
-	c.State = Running
-	w.noError(w.StartContainer(context.Background(), p.Pod, c))
-	p.containers[name] = &walkedContainer{Container: c}
+	w.begin(p, c, adjustment)
 	return "create " + c.ID
+}
+
+// begin has the runtime create a container and run it.
+func (w *walker) begin(p *walkedPod, asked Container, answer Adjustment) {
+	c := &imitatedContainer{Container: asked}
+	c.enter(&w.record, answer)
+	w.noError(w.StartContainer(context.Background(), p.Pod, c.Container))
+	c.run()
+	p.containers[c.Name] = c
 }
 
 // retried is the kubelet's next try after a create that failed behind us; the sums must not count the first.
@@ -212,16 +231,11 @@ func (w *walker) retried(p *walkedPod, c Container) string {
 	if err != nil {
 		w.Fatalf("a retry of what was admitted is refused: %v", err)
 	}
-	w.mkdir(c.CgroupsPath)
-	w.applied(c.CgroupsPath, adjustment)
-	c.Resources = with(c.Resources, adjustment)
-	c.State = Running
-	w.noError(w.StartContainer(context.Background(), p.Pod, c))
-	p.containers[c.Name] = &walkedContainer{Container: c}
+	w.begin(p, c, adjustment)
 	return "retry " + c.ID
 }
 
-func (w *walker) resize(p *walkedPod, c *walkedContainer) string {
+func (w *walker) resize(p *walkedPod, c *imitatedContainer) string {
 	if !c.State.Alive() || p.class == memoryqos.BestEffort {
 		return "nothing"
 	}
@@ -233,36 +247,35 @@ func (w *walker) resize(p *walkedPod, c *walkedContainer) string {
 	if err != nil {
 		return "refused resize " + c.ID
 	}
-	c.Resources = c.Resources.Updated(to)
-	if got != nil {
-		c.Resources = with(c.Resources, *got)
-		w.applied(c.CgroupsPath, *got)
+	if got == nil {
+		got = &Adjustment{}
 	}
-	w.writeFile(c.CgroupsPath, "memory.max", bytesOf(limitOf(c.Resources)))
+	w.resized(c, to, *got)
 	w.noError(w.PostUpdateContainer(context.Background(), p.Pod, c.Container))
 	return "resize " + c.ID
 }
 
+// resized is the runtime's part in an update.
+func (w *walker) resized(c *imitatedContainer, to Resources, answer Adjustment) {
+	w.noError(w.record.Update(c.record, resourcesOf(to, answer)))
+	c.told()
+}
+
 // drop removes a pod's cgroups.
 func (w *walker) drop(p *walkedPod) {
+	for _, c := range p.containers {
+		w.exit(c)
+		w.record.Forget(c.ID)
+	}
 	w.rmdir(p.CgroupParent)
 	w.forgetHeld(p.CgroupParent)
 	delete(w.pods, p.UID)
 }
 
-// applied writes what the runtime writes for an answer.
-func (w *walker) applied(dir string, adjustment Adjustment) {
-	w.write(dir, adjustment)
-	for file, value := range adjustment.Unified {
-		w.written(cgroupfs.Write{Cgroup: strings.TrimPrefix(dir, "/"), Knob: cgroup.Knob(file), Text: value})
-	}
-}
-
 // exit ends a container's processes; the runtime tells of it afterwards.
-func (w *walker) exit(c *walkedContainer) {
-	c.State = Stopped
-	w.rmdir(c.CgroupsPath)
-	w.forgetHeld(c.CgroupsPath)
+func (w *walker) exit(c *imitatedContainer) {
+	w.noError(w.record.Exit(c.record))
+	c.told()
 }
 
 func (w *walker) forgetHeld(cgroup string) {
@@ -298,11 +311,9 @@ func (w *walker) synchronize() {
 	var containers []Container
 	for _, p := range w.pods {
 		pods = append(pods, p.Pod)
-		for _, c := range p.containers {
-			if c.State.Alive() {
-				containers = append(containers, c.Container)
-			}
-		}
+	}
+	for _, c := range w.record.Living() {
+		containers = append(containers, nriplugin.ContainerOf(c))
 	}
 	w.noError(w.update(context.Background(), w.sync(pods, containers)))
 }
@@ -313,8 +324,7 @@ func (w *walker) update(_ context.Context, updates []Update) error {
 		for _, p := range w.pods {
 			for _, c := range p.containers {
 				if c.ID == update.ContainerID {
-					c.Resources = with(c.Resources, update.Adjustment)
-					w.applied(c.CgroupsPath, update.Adjustment)
+					w.resized(c, Resources{}, update.Adjustment)
 				}
 			}
 		}

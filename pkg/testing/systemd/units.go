@@ -18,7 +18,7 @@ import (
 type Units struct {
 	// Folder has the units' cgroups.
 	Folder cgroups.Folder
-	// NoSystemd and NoUnit are the answers of one that is absent, and for a unit that it has not loaded.
+	// NoSystemd and NoUnit are the answers of one that is absent, and for a unit that it has not loaded; with nil it takes those, too.
 	NoSystemd, NoUnit error
 
 	mu      sync.Mutex
