@@ -57,7 +57,7 @@ type walkedCgroups struct {
 }
 
 func (c walkedCgroups) Write(dir, file, text string) error {
-	c.w.written(cgroup.Write{Cgroup: dir, Knob: cgroup.Knob(file), Text: text})
+	c.w.written(cgroupfs.Write{Cgroup: dir, Knob: cgroup.Knob(file), Text: text})
 	return c.Folder.Write(dir, file, text)
 }
 
