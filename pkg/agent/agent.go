@@ -149,7 +149,7 @@ func New(opts Options) (*Agent, error) {
 	for _, warning := range resolved.Warnings {
 		a.log.Warn(warning)
 	}
-	begin := ledger.Options{Config: resolved, Machine: opts.Machine, Raises: loadRaises(raisesPath(opts.StateDir), a.log)}
+	begin := ledger.Options{Config: resolved, Machine: opts.Machine, MemoryOnly: a.store == nil, Raises: loadRaises(raisesPath(opts.StateDir), a.log)}
 	if resolved.Config.DRA.Enabled {
 		begin.Claims = loadClaims(claimsPath(opts.StateDir), a.log)
 	}
@@ -338,7 +338,7 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 		return err
 	}
 	if resolved.Config.DryRun {
-		a.useAllNodes(ctx)
+		a.includeAll(ctx)
 	}
 	effects := a.step(ledger.Reconfigure{Config: resolved, Machine: &hardware})
 	defer a.logNotes(effects.Notes)

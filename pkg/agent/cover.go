@@ -11,12 +11,10 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -36,7 +34,6 @@ type coverage struct {
 	debt  debt                  // as logged
 	pages map[string]*pagesRead // by cgroup
 	round uint64
-	cure  cure
 }
 
 // pagesRead is what was read of a cgroup last; its round is 0 before the first time.
@@ -61,113 +58,66 @@ func (a *Agent) sampleCover(ctx context.Context) {
 	}
 }
 
-// takeCover takes one sample, and acts on it where memory is moved. Its reads are outside of all locks.
+// takeCover takes one sample, and has the ledger decide by it. Its reads are outside of all locks: first those of the container whose
+// memory is on its way, so that what else is read is not from before its arrival.
 func (a *Agent) takeCover(ctx context.Context) {
-	view := a.View()
-	moves, moving := coversDeficits(view.Config.Config), a.moving()
+	event := ledger.NodeMemorySampled{Usage: a.usageOfMove(), Covers: true}
+	view, before := a.View(), a.coverage.last.Load()
+	sample := &cover.Sample{}
+	switch memory, err := a.nodeMemory(view); {
+	case err != nil:
+		sample.Unknown = err.Error()
+	default:
+		cgroups := view.Holding(before.InDebt())
+		a.coverage.read(a.tree, cgroups)
+		switch waiting, err := a.coverage.fill(cgroups); {
+		case err != nil:
+			sample.Unknown = err.Error()
+		case waiting && !before.Known():
+			sample.Unknown = "not all containers have been looked at yet"
+		default:
+			sample = cover.Take(a.now(), memory, cgroups)
+			sample.Moves = view.Plan(sample.Nodes, cgroups)
+			event.Nodes, event.Complete = sample.Nodes, before.InDebt() && !waiting
+			event.Cgroups = slices.DeleteFunc(cgroups, func(c cover.Cgroup) bool { return c.Order == cover.Stays && c.Off.Empty() })
+		}
+	}
+	sample.At = a.now()
+	a.coverage.last.Store(sample)
+	a.decideBySample(ctx, event)
+	if sample.Known() {
+		a.coverage.debt.log(a.log, sample, a.View().NotMoved)
+	}
+}
+
+// nodeMemory reads what the NUMA nodes have; an error where nothing is to be known of them.
+func (a *Agent) nodeMemory(view *ledger.View) (memory []cover.Memory, err error) {
 	switch {
 	case !view.Config.Static:
-		a.coverage.unknown(a.now(), "memoryManagerPolicy is None: nothing is allocated")
-		return
+		return nil, errors.New("memoryManagerPolicy is None: nothing is allocated")
 	case a.sysfs == "":
-		a.coverage.unknown(a.now(), "the machine is described by a file: there is no kernel to ask")
-		return
+		return nil, errors.New("the machine is described by a file: there is no kernel to ask")
 	}
 	found, err := a.hardware().NodeMemory(a.sysfs)
-	if err != nil {
-		a.coverage.unknown(a.now(), err.Error())
+	for _, m := range found {
+		memory = append(memory, cover.Memory{Node: m.Node, Free: m.Free, File: m.File})
+	}
+	return memory, err
+}
+
+// decideBySample has the ledger decide by a sample where it may decide anything, and begins what it has decided.
+func (a *Agent) decideBySample(ctx context.Context, event ledger.NodeMemorySampled) {
+	a.mu.Lock()
+	heeds := a.ledger.HeedsSample(event.Nodes)
+	a.mu.Unlock()
+	if !heeds {
 		return
 	}
-	memory := make([]cover.Memory, len(found))
-	for i, m := range found {
-		memory[i] = cover.Memory{Node: m.Node, Free: m.Free, File: m.File}
+	a.sampled(ctx, event)
+	if move, dir, ticket := a.moving(); move != nil && !move.Allocates() && move.Stage == ledger.Allocated {
+		a.storeMove(ctx, move, dir, ticket)
 	}
-	plans := view.Config.Config.CoverDeficits != config.DeficitsOff
-	movable := plans && a.coverage.last.Load().InDebt()
-	cgroups := holding(view, movable)
-	a.coverage.read(a.tree, cgroups)
-	switch waiting, err := a.coverage.fill(cgroups); {
-	case err != nil:
-		a.coverage.unknown(a.now(), err.Error())
-	case waiting && !a.coverage.last.Load().Known():
-		a.coverage.unknown(a.now(), "not all containers have been looked at yet")
-	default:
-		sample := cover.Take(a.now(), memory, cgroups)
-		switch {
-		case moves:
-			a.takeBack(ctx, view, sample, cgroups)
-			if movable && !waiting && !moving {
-				sample.NotMoved = a.makeStep(ctx, view, sample, cgroups)
-			}
-		case plans:
-			sample.Moves = cover.Plan(sample.Nodes, cgroups)
-		}
-		a.coverage.last.Store(sample)
-		a.coverage.debt.log(a.log, sample)
-	}
-}
-
-func (c *coverage) unknown(at time.Time, why string) {
-	clear(c.cure.calm)
-	c.last.Store(&cover.Sample{At: at, Unknown: why})
-}
-
-// holding are the cgroups that have an allocation, are protected, or are kept off nodes, and with movable those whose memory may be
-// moved. Those of a pod with an allocation of its own are one.
-func holding(view *ledger.View, movable bool) (cgroups []cover.Cgroup) {
-	for _, pod := range view.Pods {
-		if pod.Blocks != nil {
-			cgroups = append(cgroups, cover.Cgroup{Path: pod.Cgroup, Allocated: allocatedMemory(pod.Blocks)})
-			continue
-		}
-		for i := range pod.Containers {
-			c := &pod.Containers[i]
-			held := cover.Cgroup{Path: c.Cgroup, Allocated: allocatedMemory(c.Blocks), Protected: protectedBytes(c), Order: order(pod.Class, c)}
-			if c.KeptOff != nil {
-				held.Off, held.Moved = c.KeptOff.Nodes, c.KeptOff.Moved
-			}
-			if len(held.Allocated) > 0 || c.State.Alive() && (held.Protected > 0 || !held.Off.Empty() || movable && held.Order != cover.Stays) {
-				cgroups = append(cgroups, held)
-			}
-		}
-	}
-	return cgroups
-}
-
-// allocatedMemory is what blocks have of ordinary memory on each node: huge pages are in pools of their own.
-func allocatedMemory(blocks []memorymanager.Block) (amounts []cover.Amount) {
-	for _, block := range blocks {
-		if block.Type != memorymanager.Memory {
-			continue
-		}
-		for _, part := range block.PerNode {
-			amounts = append(amounts, cover.Amount{Node: part.Node, Bytes: part.Bytes})
-		}
-	}
-	return amounts
-}
-
-// order is when a container's memory may be moved: never that of Guaranteed pods, of containers with nodes or resource claims of their
-// own, and of pods that say by annotation where they want to be.
-func order(class memoryqos.QOSClass, c *ledger.ContainerView) cover.Order {
-	switch {
-	case c.State != ledger.Running || c.Cgroup == "" || c.Stays || !c.Nodes.Empty() || len(c.Claims) > 0:
-		return cover.Stays
-	case class == memoryqos.BestEffort:
-		return cover.BestEffortFirst
-	case class == memoryqos.Burstable:
-		return cover.BurstableNext
-	}
-	return cover.Stays
-}
-
-func protectedBytes(c *ledger.ContainerView) (bytes uint64) {
-	for _, value := range []*uint64{c.Values.Min, c.Values.Low} {
-		if value != nil {
-			bytes = max(bytes, *value)
-		}
-	}
-	return bytes
+	a.protect(ctx)
 }
 
 // read reads the cgroups that were read longest ago, and forgets those that are no more.
@@ -258,7 +208,7 @@ func (a *Agent) observeCover(pod ledger.Pod, container ledger.Container) {
 	defer a.mu.Unlock()
 	if !slices.Equal(nodes, a.coverage.seen) {
 		a.coverage.seen = nodes
-		a.stepLocked(ledger.Covered{Nodes: nodes})
+		a.stepLocked(ledger.NodeMemorySampled{Nodes: nodes})
 	}
 }
 
@@ -296,7 +246,8 @@ func (a *Agent) podMems(pod ledger.Pod, container ledger.Container) nodeset.Set 
 // debt is what the log says of deficits: when one begins, what would cover it, and when there is none any more.
 type debt struct{ begun, planned bool }
 
-func (d *debt) log(log logrus.FieldLogger, sample *cover.Sample) {
+func (d *debt) log(log logrus.FieldLogger, sample *cover.Sample, all []ledger.NotMoved) {
+	notMoved := slices.DeleteFunc(slices.Clone(all), func(n ledger.NotMoved) bool { return n.Reason != ledger.Deficit })
 	switch {
 	case d.begun && sample.Deficit() == 0:
 		log.Info("the NUMA nodes have again what they owe to pinned containers")
@@ -305,10 +256,10 @@ func (d *debt) log(log logrus.FieldLogger, sample *cover.Sample) {
 		d.begun = true
 		log.WithField("bytes", quantity.Log(sample.Deficit())).Warn("NUMA nodes owe pinned containers more memory than they have")
 	}
-	if d.begun && !d.planned && len(sample.Moves)+len(sample.NotMoved) > 0 {
+	if d.begun && !d.planned && len(sample.Moves)+len(notMoved) > 0 {
 		d.planned = true
-		for _, m := range sample.NotMoved[:min(len(sample.NotMoved), mostMovesLogged)] {
-			log.WithFields(logrus.Fields{"cgroup": m.Path, "reason": m.Why}).Warn("memory is not moved off a NUMA node that owes more than it has")
+		for _, n := range notMoved[:min(len(notMoved), mostMovesLogged)] {
+			log.WithFields(logrus.Fields{"cgroup": n.Cgroup, "reason": n.Why}).Warn("memory is not moved off a NUMA node that owes more than it has")
 		}
 		for _, m := range sample.Moves[:min(len(sample.Moves), mostMovesLogged)] {
 			log.WithFields(logrus.Fields{"cgroup": m.Path, "from": m.From, "to": m.To, "bytes": quantity.Log(m.Bytes)}).

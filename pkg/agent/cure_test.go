@@ -86,7 +86,7 @@ func TestDeficitsAreCoveredOneContainerAtATime(t *testing.T) {
 	s.look()
 	s.want("cpuset.mems", s.mems(), "1 1")
 	s.moved("web", 3*gi, 5*gi+gi/2)
-	if sample := s.look(); sample.Deficit() > 0 || sample.NotMoved != nil {
+	if sample := s.look(); sample.Deficit() > 0 || s.View().NotMoved != nil {
 		t.Errorf("after both: %+v", sample)
 	}
 	if diff := cmp.Diff([]string{"batch-app 1", "web-app 1"}, s.asked); diff != "" {
@@ -152,12 +152,13 @@ func TestMemoryThatIsNotMoved(t *testing.T) {
 				test.change(s)
 			}
 			s.look()
-			sample := s.look()
+			s.look()
 			s.want("cpuset.mems", s.mems(), " ")
-			if len(sample.NotMoved) != len(test.want) {
-				t.Fatalf("not moved is %+v", sample.NotMoved)
+			notMoved := s.View().NotMoved
+			if len(notMoved) != len(test.want) {
+				t.Fatalf("not moved is %+v", notMoved)
 			}
-			for i, m := range sample.NotMoved {
+			for i, m := range notMoved {
 				if !strings.Contains(m.Why, test.want[i]) {
 					t.Errorf("the reason is %q, want %q", m.Why, test.want[i])
 				}

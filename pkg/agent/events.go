@@ -116,9 +116,14 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 		})
 	}
 	effects, ticket := decide()
-	if len(effects.Relief) > 0 {
-		a.relieve(ctx, effects.Relief)
-		create.Relieved = true
+	for again := effects.Again; again != nil && ctx.Err() == nil; again = effects.Again {
+		create.Usage, create.Relieved = a.measure(create.Usage, again.Measure), again.Relieved
+		if again.Moved {
+			if !a.awaitMove(ctx) {
+				break // it is rejected as it would have been without a move
+			}
+			create.Usage = nil // it was before
+		}
 		effects, ticket = decide()
 	}
 	err = a.prepare(ctx, effects, ticket)

@@ -2,141 +2,151 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"maps"
+	"time"
 
-	"github.com/sirupsen/logrus"
-
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 const (
 	// movesPerLook is how many containers one periodic look moves, one after the other.
 	movesPerLook = 10
-	// movesRead is how many containers' pages are counted at one periodic look, so that its cost does not grow with the node.
-	movesRead = 100
+	// movePeriod is the time between two looks at the memory of a container that somebody waits for.
+	movePeriod = 200 * time.Millisecond
+	// journalTimeout bounds the wait for the journal before memory is moved.
+	journalTimeout = 5 * time.Second
 )
 
-// dissolveGroups moves containers off groups of NUMA nodes that are not needed any more. The next one begins once the memory of the
-// former was observed on its node, or it is known that some of it stays.
-func (a *Agent) dissolveGroups(ctx context.Context) {
-	if a.writer == nil { // an allocation is on disk before its container moves
-		return
+// sampled has the ledger decide by what the kernel shows, and reads what it asks for.
+func (a *Agent) sampled(ctx context.Context, event ledger.NodeMemorySampled) ledger.Effects {
+	for {
+		a.mu.Lock()
+		a.coverage.seen = event.Nodes
+		effects := a.stepLocked(event)
+		a.mu.Unlock()
+		a.logNotes(effects.Notes)
+		if effects.Again == nil || ctx.Err() != nil {
+			return effects
+		}
+		event.Usage = a.measure(event.Usage, effects.Again.Measure)
 	}
+}
+
+// lastSample is an event with the nodes as they were sampled last.
+func (a *Agent) lastSample() (event ledger.NodeMemorySampled) {
+	if sample := a.coverage.last.Load(); sample.Known() {
+		event.Nodes = sample.Nodes
+	}
+	return event
+}
+
+// measure reads what cgroups use, and returns it with what is known of others.
+func (a *Agent) measure(known map[string]ledger.Usage, cgroups []string) map[string]ledger.Usage {
+	all := make(map[string]ledger.Usage, len(known)+len(cgroups))
+	maps.Copy(all, known)
+	for _, dir := range cgroups {
+		all[dir] = a.usage(dir)
+	}
+	return all
+}
+
+func (a *Agent) usage(dir string) (u ledger.Usage) {
+	var err error
+	if u.Mapped, err = a.tree.Mapped(dir); err != nil {
+		u.Unread = err.Error()
+	}
+	if nodes, err := a.tree.EffectiveNodes(dir); err == nil && !nodes.Empty() {
+		u.Nodes = nodes
+	}
+	if pressure, known, err := a.tree.Pressure(dir); err == nil && known {
+		u.Pressure = pressure.Full.Avg10
+	}
+	return u
+}
+
+// usageOfMove is that of the container whose memory is on its way; empty when there is none.
+func (a *Agent) usageOfMove() map[string]ledger.Usage {
+	_, dir, _ := a.moving()
+	if dir == "" {
+		return nil
+	}
+	u := a.usage(dir)
+	u.Withheld = a.protector.Migrations()[dir].Withheld
+	return map[string]ledger.Usage{dir: u}
+}
+
+// moving is the move under way with its container's cgroup, and the ticket of the newest decision; nil when there is none.
+func (a *Agent) moving() (*ledger.Move, string, checkpoint.Ticket) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	move, dir := a.ledger.Moving()
+	return move, dir, a.outbox.newest
+}
+
+// consolidate moves containers off groups of NUMA nodes that are not needed any more, and brings a move to its end that others have
+// begun.
+func (a *Agent) consolidate(ctx context.Context) {
 	for range movesPerLook {
-		if ctx.Err() != nil || !a.finishMove(ctx, a.work) || !a.beginMove() {
+		if ctx.Err() != nil || !a.advanceMove(ctx, a.work) {
+			return
+		}
+		a.mu.Lock()
+		heeds := a.ledger.HeedsGroups(a.now())
+		a.mu.Unlock()
+		if !heeds {
+			return
+		}
+		event := a.lastSample()
+		event.Groups = true
+		if effects := a.sampled(ctx, event); len(effects.Allocations) == 0 {
 			return
 		}
 	}
-	a.finishMove(ctx, a.work)
+	a.advanceMove(ctx, a.work)
 }
 
-// beginMove begins the first move of a group whose containers may all be moved, and reports whether there was one. Those that may
-// not are named: with them the group stays.
-func (a *Agent) beginMove() bool {
-	a.mu.Lock()
-	groups, generation := a.ledger.GroupMoves(a.now()), a.ledger.Generation()
-	a.mu.Unlock()
-	count := 0
-	for _, moves := range groups {
-		if count += len(moves); count > movesRead {
-			return false
-		}
-		events, counted := a.count(moves)
-		if !counted {
-			continue
-		}
-		a.mu.Lock()
-		if a.ledger.Generation() != generation { // the next look decides by what there is then
-			a.mu.Unlock()
-			return false
-		}
-		most, begins := a.ledger.Config().Config.Migration.Most(), true
-		var notes []ledger.Note
-		for _, e := range events {
-			if e.Bytes > most {
-				begins = false
-				notes = append(notes, a.stepLocked(e).Notes...)
-			}
-		}
-		if begins {
-			notes = a.stepLocked(events[0]).Notes
-		}
-		began := begins && a.ledger.Generation() != generation
-		generation = a.ledger.Generation()
-		a.mu.Unlock()
-		a.logNotes(notes)
-		if began {
-			return true
-		}
-	}
-	return false
-}
-
-// count counts what the kernel has to move for each of the moves; false where that cannot be known, or the kernel has no room for it,
-// and nothing is moved.
-func (a *Agent) count(moves []ledger.Move) (events []ledger.MoveContainer, counted bool) {
-	for _, move := range moves {
-		e := ledger.MoveContainer{Move: move}
-		if move.Cgroup != "" {
-			mapped, err := a.tree.Mapped(move.Cgroup)
-			if err != nil {
-				a.log.WithError(err).WithField("cgroup", move.Cgroup).Debug("a container is not moved whose memory cannot be counted")
-				return nil, false
-			}
-			if e.Bytes = mapped.Migration(move.To).Bytes; !a.roomFor(e.Bytes, move.To) {
-				a.log.WithFields(logrus.Fields{"cgroup": move.Cgroup, "to": move.To, "bytes": e.Bytes}).Debug("a container is not moved to nodes without free memory")
-				return nil, false
-			}
-		}
-		events = append(events, e)
-	}
-	return events, true
-}
-
-// roomFor reports whether the kernel has so many bytes on the nodes, as far as that is known: what others have taken there is in no
-// node map.
-func (a *Agent) roomFor(bytes uint64, nodes nodeset.Set) bool {
-	sample := a.coverage.last.Load()
-	if !sample.Known() {
+// advanceMove carries out the next stage of the move under way, and reports whether none is under way any more. What is decided is on
+// disk before cpuset.mems is written: after a crash both are as before, or the file follows. write is how the files of the levels
+// above are written.
+func (a *Agent) advanceMove(ctx context.Context, write func(context.Context)) bool {
+	move, dir, ticket := a.moving()
+	if move == nil {
 		return true
 	}
-	var room uint64
-	for _, node := range sample.Nodes {
-		if nodes.Has(node.ID) {
-			room += node.Cover()
+	if move.Stage == ledger.Allocated && !a.storeMove(ctx, move, dir, ticket) {
+		return false // the next look tries again
+	}
+	if dir != "" {
+		write(ctx)
+		if move.Allocates() {
+			_ = a.protector.Check(ctx, dir) // what fails is logged, counted and tried again
 		}
 	}
-	return room >= bytes
+	event := a.lastSample()
+	event.Usage = a.usageOfMove()
+	a.sampled(ctx, event)
+	move, _, _ = a.moving()
+	return move == nil
 }
 
-// finishMove brings the container on its way to its nodes, and reports whether none is on its way any more. Its allocation is on
-// disk before its cpuset.mems is written: after a crash both are as before, or the file follows the allocation. write is how the
-// files of the levels above are written.
-func (a *Agent) finishMove(ctx context.Context, write func(context.Context)) bool {
-	a.mu.Lock()
-	cgroup, to, stored, moving := a.ledger.Moving()
-	ticket := a.outbox.newest
-	a.mu.Unlock()
-	if !moving {
-		return true
-	}
-	if !stored {
+// storeMove has the move on disk: in the state file, or in the journal where no allocation changes.
+func (a *Agent) storeMove(ctx context.Context, move *ledger.Move, dir string, ticket checkpoint.Ticket) bool {
+	var stored ledger.MoveStored
+	if move.Allocates() {
 		waiting, cancel := context.WithTimeout(ctx, slowDisk)
 		defer cancel()
 		if a.writer == nil || ticket.Wait(waiting) != nil && !a.allStored() {
-			return false // the next look tries again
+			return false
 		}
-		a.step(ledger.MoveStored{})
+	} else if err := a.noteBefore(ctx, dir); err != nil {
+		stored.Err = err.Error()
 	}
-	if cgroup != "" {
-		write(ctx)
-		_ = a.protector.Check(ctx, cgroup) // what fails is logged, counted and tried again
-	}
-	a.logNotes(a.step(ledger.MoveObserved{Elsewhere: a.elsewhere(cgroup, to)}).Notes)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	_, _, _, moving = a.ledger.Moving()
-	return !moving
+	a.logNotes(a.step(stored).Notes)
+	return true
 }
 
 // allStored reports whether nothing waits for the state file.
@@ -145,40 +155,43 @@ func (a *Agent) allStored() bool {
 	return !stats.Pending && stats.LastError == ""
 }
 
-// elsewhere is what a container has on other nodes than these, of what the kernel can move; nil where that cannot be counted.
-func (a *Agent) elsewhere(cgroup string, nodes nodeset.Set) *uint64 {
-	mapped, err := a.tree.Mapped(cgroup)
-	if err != nil {
-		return nil
+// noteBefore has the journal on disk know that a cgroup's cpuset.mems is written: nothing else on disk says that it is ours, where
+// the container has no allocation.
+func (a *Agent) noteBefore(ctx context.Context, path string) error {
+	if a.journal == nil {
+		return errors.New("there is no journal, so that rollback would not know of it")
 	}
-	var bytes uint64
-	for node, on := range mapped.Bytes {
-		if !nodes.Has(node) {
-			bytes += on
-		}
-	}
-	return &bytes
+	a.journal.Note(protect.Entry{Cgroup: path, Knob: cgroup.CpusetMems})
+	ctx, cancel := context.WithTimeout(ctx, journalTimeout)
+	defer cancel()
+	return a.journal.Flush(ctx)
 }
 
-// relieve makes moves that make room for a container that is about to be created, one after the other: all of them, or none where
-// one would move too much. What is not done in time is done by Run, and the kubelet's next try finds the room.
-func (a *Agent) relieve(ctx context.Context, moves []ledger.Move) {
-	events, counted := a.count(moves)
-	if !counted || a.writer == nil {
-		return
-	}
-	a.mu.Lock()
-	most := a.ledger.Config().Config.Migration.Most()
-	a.mu.Unlock()
-	for _, e := range events {
-		if e.Bytes > most {
-			return
+// awaitMove waits until no move is under way; false past the deadline, and then Run goes on with it.
+func (a *Agent) awaitMove(ctx context.Context) bool {
+	ticker := time.NewTicker(movePeriod)
+	defer ticker.Stop()
+	for !a.advanceMove(ctx, a.protect) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-ticker.C:
 		}
 	}
-	for _, e := range events {
-		a.logNotes(a.step(e).Notes)
-		if !a.finishMove(ctx, a.protect) {
-			return
+	return true
+}
+
+// includeAll lets all containers use all nodes again before a dry run begins, which writes nothing.
+func (a *Agent) includeAll(ctx context.Context) {
+	view := a.View()
+	effects := a.step(ledger.IncludeAll{})
+	a.logNotes(effects.Notes)
+	a.protect(ctx)
+	for _, pod := range view.Pods {
+		for i := range pod.Containers {
+			if c := &pod.Containers[i]; c.KeptOff != nil {
+				_ = a.protector.Finish(ctx, c.Cgroup) // what fails is logged
+			}
 		}
 	}
 }

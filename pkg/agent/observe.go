@@ -45,7 +45,7 @@ func (a *Agent) reconcile(ctx context.Context) {
 	}
 	a.protect(ctx)
 	a.protector.Prune()
-	a.dissolveGroups(ctx)
+	a.consolidate(ctx)
 	a.followMachine(ctx)
 }
 

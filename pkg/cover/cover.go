@@ -53,8 +53,6 @@ type Sample struct {
 	Unknown string
 	// Moves are what would cover the deficits; nil without any, and where that is not asked for.
 	Moves []Move
-	// NotMoved says what is not moved although a node owes more than it has; nil where memory is not moved at all.
-	NotMoved []NotMoved
 	// Owed are what single cgroups are owed, by path, without those that are owed nothing.
 	Owed map[string][]Amount
 	// Unread says why cgroups are not counted, by path: nil where all could be read.

@@ -22,10 +22,25 @@ const (
 // on them.
 type Step struct {
 	Path string
-	// Off are the nodes in debt, and those that the cgroup is kept off already.
+	// Off are the nodes in debt, and those that the cgroup is kept off already. They may be all there are.
 	Off nodeset.Set
 	// Bytes are moved.
 	Bytes uint64
+	// Received are the bytes that each other node gets.
+	Received []Amount
+}
+
+// Overfills is the first node that a step would leave without room for what it owes, and what it would receive; false where there is
+// none.
+func (s *Step) Overfills(nodes []Node) (Amount, bool) {
+	for _, received := range s.Received {
+		for _, n := range nodes {
+			if n.ID == received.Node && received.Bytes+leastDeficit > n.room() {
+				return received, true
+			}
+		}
+	}
+	return Amount{}, false
 }
 
 // NotMoved is memory that stays on a node in debt.
@@ -37,10 +52,10 @@ type NotMoved struct {
 
 // Next returns the step that helps the node with the largest deficit that can be helped, nil without one, and which cgroups were
 // passed over. BestEffort memory goes first, then Burstable: of those that cover the deficit alone the one that has least, else the
-// one that has most. A step moves all that the cgroup has mapped on the nodes in debt, at most upTo bytes, to where the kernel puts
-// it; a node that receives some keeps what it owes, and is not in debt afterwards. hindered says why a cgroup is left alone, "" when it
-// is not. A cgroup is never moved to a node that it is kept off, so that steps end.
-func Next(nodes []Node, cgroups []Cgroup, upTo uint64, hindered func(*Cgroup) string) (step *Step, passed []NotMoved) {
+// one that has most. A step moves all that the cgroup has mapped on the nodes in debt to where the kernel puts it. why says why a step
+// is not made, "" where it is: it must not make one that Overfills a node. A cgroup is never moved to a node that it is kept off, so that
+// steps end.
+func Next(nodes []Node, cgroups []Cgroup, why func(*Cgroup, *Step) string) (step *Step, passed []NotMoved) {
 	var all, off nodeset.Set
 	for _, n := range nodes {
 		all = all.Union(nodeset.Of(n.ID))
@@ -58,14 +73,12 @@ func Next(nodes []Node, cgroups []Cgroup, upTo uint64, hindered func(*Cgroup) st
 				continue
 			}
 			tried[c.Path] = true
-			step, why := c.leave(nodes, all, c.Off.Union(off), upTo)
-			if why == "" {
-				why = hindered(c)
+			step := c.leave(all, c.Off.Union(off))
+			if why := why(c, step); why != "" {
+				passed = append(passed, NotMoved{c.Path, why})
+				continue
 			}
-			if why == "" {
-				return step, passed
-			}
-			passed = append(passed, NotMoved{c.Path, why})
+			return step, passed
 		}
 		if !found {
 			passed = append(passed, NotMoved{Why: fmt.Sprintf("node %d owes %s more than it has, and no other container has memory there that may be moved",
@@ -93,13 +106,10 @@ func candidates(debtor *Node, cgroups []Cgroup) (order []*Cgroup) {
 	return order
 }
 
-// leave is the step that has a cgroup leave nodes of a machine, or why it cannot be made.
-func (c *Cgroup) leave(nodes []Node, all, off nodeset.Set, upTo uint64) (*Step, string) {
+// leave is the step that has a cgroup leave nodes of a machine.
+func (c *Cgroup) leave(all, off nodeset.Set) *Step {
 	step := &Step{Path: c.Path, Off: off}
 	from, to := all.Minus(c.Off), all.Minus(off)
-	if to.Empty() {
-		return nil, "it could use no other NUMA node"
-	}
 	received := map[int]uint64{}
 	for id := range from.All() {
 		if target := from.Remap(id, to); target != id {
@@ -107,15 +117,12 @@ func (c *Cgroup) leave(nodes []Node, all, off nodeset.Set, upTo uint64) (*Step, 
 			step.Bytes += c.pages(id).Mapped
 		}
 	}
-	if step.Bytes > upTo {
-		return nil, fmt.Sprintf("it has %s there, more than migration allows to be moved", quantity.Short(step.Bytes))
-	}
-	for i := range nodes {
-		if bytes := received[nodes[i].ID]; bytes > 0 && bytes+leastDeficit > nodes[i].room() {
-			return nil, fmt.Sprintf("its %s would go to node %d, which has no room for them beside what it owes", quantity.Short(bytes), nodes[i].ID)
+	for id := range to.All() {
+		if received[id] > 0 {
+			step.Received = append(step.Received, Amount{id, received[id]})
 		}
 	}
-	return step, ""
+	return step
 }
 
 // Calm is since when nodes have had room for all that was moved off them, by node.

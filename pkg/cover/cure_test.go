@@ -1,6 +1,7 @@
 package cover
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -28,16 +29,16 @@ func TestNext(t *testing.T) {
 	}{
 		"no deficit": {[]Node{{ID: 0, Owed: gi, Free: gi}, {ID: 1, Free: gi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil, nil},
 		"the smallest that covers it": {debtor, []Cgroup{pod("a", BurstableNext, 3*gi), pod("b", BurstableNext, 2*gi), pod("c", BurstableNext, gi/2)},
-			&Step{"b", nodeset.Of(0), 2 * gi}, nil},
-		"else the largest": {debtor, []Cgroup{pod("a", BurstableNext, gi/4), pod("b", BurstableNext, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2}, nil},
-		"BestEffort first": {debtor, []Cgroup{pod("a", BurstableNext, gi), pod("b", BestEffortFirst, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2}, nil},
-		"more than the bound": {debtor, []Cgroup{pod("a", BestEffortFirst, 5*gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi},
-			[]NotMoved{{"a", "it has 5Gi there, more than migration allows to be moved"}}},
+			&Step{"b", nodeset.Of(0), 2 * gi, []Amount{{1, 2 * gi}}}, nil},
+		"else the largest": {debtor, []Cgroup{pod("a", BurstableNext, gi/4), pod("b", BurstableNext, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, nil},
+		"BestEffort first": {debtor, []Cgroup{pod("a", BurstableNext, gi), pod("b", BestEffortFirst, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, nil},
+		"more than the bound": {debtor, []Cgroup{pod("a", BestEffortFirst, 5*gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi, []Amount{{1, gi}}},
+			[]NotMoved{{"a", "too much"}}},
 		"no room": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Owed: gi, Free: 2 * gi}}, []Cgroup{pod("a", BestEffortFirst, gi), pod("b", BestEffortFirst, gi/2)},
-			&Step{"b", nodeset.Of(0), gi / 2}, []NotMoved{{"a", "its 1Gi would go to node 1, which has no room for them beside what it owes"}}},
+			&Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, []NotMoved{{"a", "node 1 has no room for 1073741824"}}},
 		"page cache is no room": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Reclaimable: 8 * gi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil,
-			[]NotMoved{{"a", "its 1Gi would go to node 1, which has no room for them beside what it owes"}}},
-		"a hindered one": {debtor, []Cgroup{pod("hindered", BestEffortFirst, gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi},
+			[]NotMoved{{"a", "node 1 has no room for 1073741824"}}},
+		"a hindered one": {debtor, []Cgroup{pod("hindered", BestEffortFirst, gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi, []Amount{{1, gi}}},
 			[]NotMoved{{"hindered", "no"}}},
 		"what stays, has little, or has an allocation": {debtor, []Cgroup{pod("a", Stays, gi), pod("b", BestEffortFirst, mi/2),
 			{Path: "c", Order: BestEffortFirst, Allocated: []Amount{{0, gi}}, Pages: []Pages{{Node: 0, Anon: gi}}}}, nil,
@@ -45,27 +46,45 @@ func TestNext(t *testing.T) {
 		"kept off already": {debtor, []Cgroup{off(pod("a", BestEffortFirst, gi), 0)}, nil,
 			[]NotMoved{{"", "node 0 owes 1Gi more than it has, and no other container has memory there that may be moved"}}},
 		"never to a node that it is kept off": {[]Node{{ID: 0, Free: 8 * gi}, {ID: 1, Owed: gi}}, []Cgroup{off(pod("a", BestEffortFirst, 0, gi), 0)}, nil,
-			[]NotMoved{{"a", "it could use no other NUMA node"}}},
+			[]NotMoved{{"a", "no other node"}}},
 		"both nodes": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Owed: gi}}, []Cgroup{pod("a", BestEffortFirst, gi, gi)}, nil,
-			[]NotMoved{{"a", "it could use no other NUMA node"}}},
+			[]NotMoved{{"a", "no other node"}}},
 		"two of four": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Owed: gi}, {ID: 2, Free: 8 * gi}, {ID: 3, Free: gi}},
-			[]Cgroup{pod("a", BestEffortFirst, gi/4, gi, 2*gi), pod("b", BestEffortFirst, gi/2, gi/2)}, &Step{"b", nodeset.Of(0, 1), gi}, nil},
+			[]Cgroup{pod("a", BestEffortFirst, gi/4, gi, 2*gi), pod("b", BestEffortFirst, gi/2, gi/2)}, &Step{"b", nodeset.Of(0, 1), gi, []Amount{{2, gi / 2}, {3, gi / 2}}}, nil},
 		"off one more": {[]Node{{ID: 0, Free: 8 * gi}, {ID: 1, Owed: gi}, {ID: 2, Free: 8 * gi}}, []Cgroup{off(pod("a", BestEffortFirst, 0, gi), 0)},
-			&Step{"a", nodeset.Of(0, 1), gi}, nil},
+			&Step{"a", nodeset.Of(0, 1), gi, []Amount{{2, gi}}}, nil},
 		"nothing is known": {nil, []Cgroup{pod("a", BestEffortFirst, gi)}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			step, passed := Next(test.nodes, test.cgroups, 4*gi, func(c *Cgroup) string {
+			step, passed := Next(test.nodes, test.cgroups, func(c *Cgroup, step *Step) string {
 				if c.Path == "hindered" {
 					return "no"
 				}
-				return ""
+				return refused(test.nodes, step, 4*gi)
 			})
 			if difference := cmp.Diff(test.want, step) + cmp.Diff(test.passed, passed); difference != "" {
 				t.Error(difference)
 			}
 		})
 	}
+}
+
+// refused is why a step is not made that moves at most so many bytes and overfills no node.
+func refused(nodes []Node, step *Step, upTo uint64) string {
+	all := nodeset.Set(0)
+	for _, n := range nodes {
+		all = all.Union(nodeset.Of(n.ID))
+	}
+	overfilled, over := step.Overfills(nodes)
+	switch {
+	case all.SubsetOf(step.Off):
+		return "no other node"
+	case step.Bytes > upTo:
+		return "too much"
+	case over:
+		return fmt.Sprintf("node %d has no room for %d", overfilled.Node, overfilled.Bytes)
+	}
+	return ""
 }
 
 func TestCalm(t *testing.T) {
@@ -112,7 +131,10 @@ func TestStepsEnd(t *testing.T) {
 					t.Fatalf("no end: %+v", m)
 				}
 				hindered := false
-				step, _ := Next(m.nodes, m.cgroups, gi, func(*Cgroup) string {
+				step, _ := Next(m.nodes, m.cgroups, func(_ *Cgroup, step *Step) string {
+					if why := refused(m.nodes, step, gi); why != "" {
+						return why
+					}
 					if random.IntN(3) == 0 {
 						hindered = true
 						return "not now"

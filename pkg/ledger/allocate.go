@@ -62,9 +62,8 @@ func (l *Ledger) allocate(c *container) error {
 	l.counters.PinningRequests++
 	placement, err := l.place(c, wanted)
 	if err != nil {
-		if moves := l.relieve(c, wanted, err); moves != nil {
+		if l.relieve(c, wanted, err) {
 			l.counters.PinningRequests-- // it comes again
-			l.step.effects.Relief = moves
 			return err
 		}
 		l.counters.PinningErrors++

@@ -17,6 +17,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -33,6 +34,8 @@ type Options struct {
 	Raises map[string]uint64
 	// Claims are those that had an allocation when the plugin ended.
 	Claims []Claim
+	// MemoryOnly is set where no state file keeps the allocations: they are not moved.
+	MemoryOnly bool
 }
 
 // Ledger is the state of this node's pods. It is not safe for concurrent use: its driver holds one lock around every
@@ -61,8 +64,14 @@ type Ledger struct {
 	newest     uint64                // the highest Header.Seq so far
 	raises     map[string]uint64     // Options.Raises of containers that have not been seen yet
 
-	moving     *moving // nil when no container is on its way
-	generation uint64  // moves with every change that a view shows
+	move     *Move                 // nil when no container is on its way
+	leaving  []memorymanager.Block // what it had allocated where its pages come from
+	calm     cover.Calm            // since when nodes have had room for what was moved off them
+	notMoved []NotMoved
+	// memoryOnly is Options.MemoryOnly.
+	memoryOnly bool
+
+	generation uint64 // moves with every change that a view shows
 	rejections []Rejection
 	anyShort   bool   // false only when no container is short
 	roomBefore uint64 // room of the managers before this one
@@ -88,8 +97,8 @@ type step struct {
 	annotated []*pod
 	// freePages are for the container that is about to be created.
 	freePages []memorymanager.FreePages
-	// creating is set for a container that is about to be created, and relieves while containers may be moved to make room for it.
-	creating, relieves bool
+	// creating is the event of a container that is about to be created; nil for others.
+	creating *CreateContainer
 	// podDevices are those of the other containers of its pod.
 	podDevices map[string][]topologymanager.Device
 }
@@ -105,6 +114,7 @@ func New(now time.Time, o Options) (*Ledger, error) {
 		raises:     o.Raises,
 		claims:     map[string]*Claim{},
 		counters:   newCounters(),
+		memoryOnly: o.MemoryOnly,
 	}
 	l.connected.set(now, "not connected to a runtime yet")
 	l.synchronized.set(now, "not synchronized with a runtime yet")
@@ -183,9 +193,8 @@ func (l *Ledger) finish() {
 type Effects struct {
 	// Err refuses the container, or the change of a container, that the event was about.
 	Err error
-	// Relief are moves that would make room for the new container: once they are made, its event is to come again. Nothing else has
-	// been decided about it.
-	Relief []Move
+	// Again has the event come again: nothing but a move has been decided. nil is an event that is decided.
+	Again *Again
 	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
 	Allocations []Delta
 	// ClaimsChanged is set when the claims are others: they must be on disk before the answer goes out.

@@ -81,7 +81,7 @@ func (r *events) event() Event {
 	case roll < 17:
 		return Raise{ID: c.ID, Bytes: 5 << 30}
 	case roll < 18:
-		return KeepOff{ID: c.ID, Nodes: nodeset.Set(r.IntN(4)), Bytes: 1 << 30}
+		return keepOff{c.ID, nodeset.Set(r.IntN(4))}
 	}
 	delete(containers, which)
 	return EndContainer{ID: c.ID}

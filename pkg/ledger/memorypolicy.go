@@ -8,21 +8,11 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
-
-// Covered is what the NUMA nodes owe to allocations and what covers it, as observed; no nodes when that is not known.
-type Covered struct{ Nodes []cover.Node }
-
-func (e Covered) apply(l *Ledger) {
-	if l.manager != nil {
-		l.manager.Observe(e.Nodes)
-	}
-}
 
 // MemoryPolicy is a NUMA memory policy with which a container's process starts (set_mempolicy(2)). The zero value sets none.
 type MemoryPolicy struct {

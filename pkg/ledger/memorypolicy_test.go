@@ -201,7 +201,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 			l, now := newLedgerOn(t, cmp.Or(r.machine, twoNodes), r.yaml), time.Unix(1, 0)
 			runtime := Runtime{Name: "containerd", Version: "v2.1.4", MemoryPolicies: !r.old}
 			l.Step(now, Connected{Runtime: runtime})
-			l.Step(now, Covered{r.cover})
+			l.Step(now, NodeMemorySampled{Nodes: r.cover})
 			if r.neighbor > 0 {
 				if got := l.Step(now, claimed(claimPod("neighbor", ""), "main", r.neighbor)).Answer.CpusetMems; got != "0" {
 					t.Fatalf("the neighbor is on node %q", got)

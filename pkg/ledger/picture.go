@@ -16,6 +16,7 @@ func (l *Ledger) View() View {
 		Runtime:    l.runtime,
 		Config:     l.resolved,
 		Rejections: l.rejections,
+		NotMoved:   l.notMoved,
 		Pods:       make([]*PodView, 0, len(l.living)),
 		Conditions: []Condition{
 			l.connected.named(ConditionConnected), l.synchronized.named(ConditionSynchronized), l.configured.named(ConditionConfig),
@@ -128,7 +129,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 	for _, c := range p.containers {
 		shown := ContainerView{
 			ID: c.id, Name: c.name, Kind: c.kind, State: c.state, Cgroup: c.cgroup, Limit: c.limit, Request: c.request,
-			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Devices: c.devices, Pinning: c.pinning, Held: c.held,
+			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Devices: c.devices, Pinning: c.pinning, Held: l.held(c),
 			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.memoryPolicy, PolicySource: c.policySource,
 			NoPolicy: c.noPolicy,
 		}

@@ -19,7 +19,7 @@ func (l *Ledger) compute(c *container) {
 		l.highChanged()
 	}
 	c.wanted = wanted
-	if !c.off.Empty() && !l.movable(c) {
+	if !c.off.Empty() && !l.excludable(c) {
 		l.useAllNodes(c)
 	}
 }

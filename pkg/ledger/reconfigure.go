@@ -103,6 +103,7 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 	for _, p := range l.living {
 		l.learnRoles(p, false)
 	}
+	l.leave()
 	l.step.whole = true
 	return nil
 }

@@ -139,9 +139,9 @@ type container struct {
 	noPolicy     string
 	// unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.
 	unplaced *Rejection
-	// moved is why it was moved to other nodes since, movedTo to which, and held why it was not.
-	moved, held string
-	movedTo     nodeset.Set
+	// moved is why it was moved to other nodes since, and movedTo to which.
+	moved   string
+	movedTo nodeset.Set
 }
 
 // alive reports whether the container holds memory, or is about to.

@@ -36,6 +36,8 @@ type View struct {
 	Claims    []Claim
 	// Rejections are the last containers of living pods that could not be placed, newest first.
 	Rejections []Rejection
+	// NotMoved is memory that stays where it is although there is a reason to move it.
+	NotMoved []NotMoved
 	// Cover says whether the allocations hold, as sampled last; nil before the first time. It is not a part of the generation.
 	Cover *cover.Sample
 	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.

@@ -60,6 +60,43 @@ func (m *Manager) move(c *container, to nodeset.Set, within bool) (before snapsh
 	return before, true
 }
 
+// Leave has nobody be allocated what blocks had on nodes, on each of them, until the next Leave: a container has moved off them, and
+// its pages follow. No nodes end that. It is no part of the State.
+func (m *Manager) Leave(nodes nodeset.Set, blocks []Block) {
+	changed := len(blocks) > 0
+	for _, c := range m.columns {
+		changed = changed || c.leaving != [nodeset.Max]uint64{}
+		c.leaving = [nodeset.Max]uint64{}
+	}
+	for _, b := range blocks {
+		column := m.column(b.Type)
+		for id := range nodes.All() {
+			column.leaving[id] = plus(column.leaving[id], b.Size)
+		}
+	}
+	if changed {
+		m.generation++
+	}
+}
+
+// FitsLater reports whether a container that was rejected would be placed once what leaves has left.
+func (m *Manager) FitsLater(c Container) bool {
+	before := make([][nodeset.Max]uint64, len(m.columns))
+	leaves := false
+	for i, column := range m.columns {
+		before[i], column.leaving = column.leaving, [nodeset.Max]uint64{}
+		leaves = leaves || before[i] != column.leaving
+	}
+	fits := false
+	if leaves && c.Request.invalid() == "" && m.container(c.Pod, c.Name) == nil && !m.whole(c.Pod) {
+		_, fits = m.placeable(c)
+	}
+	for i, column := range m.columns {
+		column.leaving = before[i]
+	}
+	return fits
+}
+
 // hold reports whether nodes have as much free as blocks need.
 func (m *Manager) hold(nodes nodeset.Set, blocks []Block) bool {
 	return !slices.ContainsFunc(blocks, func(b Block) bool { return m.column(b.Type).freeOf(nodes) < b.Size })

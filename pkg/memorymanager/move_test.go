@@ -75,6 +75,43 @@ func TestMove(t *testing.T) {
 	}
 }
 
+// What leaves node 0 is free for nobody, and is no part of the state: what is allocated stays where it is.
+func TestLeave(t *testing.T) {
+	type on = memorymanager.NodeAmount
+	m := allocated(t, memorymanager.Options{Policy: topologymanager.SingleNUMANode}, 2, on{Node: 1, Bytes: 40}, on{Node: 1, Bytes: 30}, on{Node: 2, Bytes: 20})
+	blocks := m.Blocks("a", "app")
+	if !m.Move("a", "app", 2) {
+		t.Fatal("it does not move")
+	}
+	state := fmt.Sprint(m.State())
+	m.Leave(1, blocks)
+	if got := fmt.Sprint(m.State()); got != state {
+		t.Errorf("the state is\n%s\nwant\n%s", got, state)
+	}
+	try := func(bytes uint64) (where string, later bool) {
+		c := memorymanager.Container{Pod: "new", Name: "app", Request: memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}}
+		generation := m.Generation()
+		if later = m.FitsLater(c); m.Generation() != generation {
+			t.Error("a question changes something")
+		}
+		placement, err := m.Admit(c)
+		if err != nil {
+			return "rejected", later
+		}
+		m.Release("new", "app")
+		return placement.Nodes.String(), later
+	}
+	for bytes, want := range map[uint64]string{30: "0 true", 40: "1 true", 41: "rejected true", 70: "rejected true", 71: "rejected false"} {
+		if where, later := try(bytes); fmt.Sprint(where, " ", later) != want {
+			t.Errorf("%d bytes: %s %v, want %s", bytes, where, later, want)
+		}
+	}
+	m.Leave(0, nil)
+	if where, later := try(70); where != "0" || later {
+		t.Errorf("after they have left: %s %v", where, later)
+	}
+}
+
 func TestRelief(t *testing.T) {
 	type on = memorymanager.NodeAmount
 	const n0, n1, n01 = 1, 2, 3

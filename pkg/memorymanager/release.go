@@ -218,7 +218,7 @@ func (m *Manager) overfill(c *column, b *Block) {
 	b.PerNode = nil
 	rest := b.Size
 	for id := range b.Nodes.All() {
-		if part := min(rest, c.free(id)); part > 0 {
+		if part := min(rest, c.spare(id)); part > 0 {
 			b.PerNode = append(b.PerNode, NodeAmount{Node: id, Bytes: part})
 			c.allocated[id] += part
 			rest -= part

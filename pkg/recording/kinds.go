@@ -10,11 +10,11 @@ import (
 var kinds = func() map[string]reflect.Type {
 	named := map[string]reflect.Type{}
 	for _, event := range []ledger.Event{
-		ledger.AbandonContainer{}, ledger.Bring{}, ledger.Connected{}, ledger.Covered{}, ledger.CreateContainer{}, ledger.Disconnected{},
-		ledger.EndContainer{}, ledger.EndPod{}, ledger.FailUpdate{}, ledger.KeepOff{}, ledger.Observed{}, ledger.ObservedPod{}, ledger.PodFacts{}, ledger.Presence{},
+		ledger.AbandonContainer{}, ledger.Bring{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
+		ledger.EndContainer{}, ledger.EndPod{}, ledger.FailUpdate{}, ledger.IncludeAll{}, ledger.Observed{}, ledger.ObservedPod{}, ledger.PodFacts{}, ledger.Presence{},
 		ledger.Raise{}, ledger.Reconfigure{}, ledger.RejectConfig{}, ledger.Resend{}, ledger.RunPod{}, ledger.Settled{}, ledger.StartContainer{},
 		ledger.Synchronize{}, ledger.UpdateContainer{}, ledger.UpdatePod{}, ledger.Withheld{}, ledger.PrepareClaim{}, ledger.UnprepareClaim{},
-		ledger.MoveContainer{}, ledger.MoveStored{}, ledger.MoveObserved{},
+		ledger.NodeMemorySampled{}, ledger.MoveStored{},
 	} {
 		named[kindOf(event)] = reflect.TypeOf(event)
 	}

@@ -74,12 +74,9 @@ func (d *Document) addMoves(view *ledger.View) {
 			d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
 		}
 	}
-	for _, m := range view.Cover.NotMoved {
-		switch pod, c := view.ContainerAt(m.Path); {
-		case c != nil:
-			d.NotMoved = append(d.NotMoved, NotMoved{pod.Namespace, pod.Name, c.Name, m.Why})
-		case m.Path == "":
-			d.NotMoved = append(d.NotMoved, NotMoved{Reason: m.Why})
+	for _, m := range view.NotMoved {
+		if m.Reason == ledger.Deficit {
+			d.NotMoved = append(d.NotMoved, NotMoved{m.Namespace, m.Pod, m.Container, m.Why})
 		}
 	}
 }

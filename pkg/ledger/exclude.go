@@ -6,43 +6,69 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// KeepOff has a running container without nodes of its own use all NUMA nodes but these, which owe more than they have; no nodes let
-// it use all again. Its memory moves with the write of cpuset.mems; a wider one moves nothing. It does nothing where memory may not
-// be moved, or not any more.
-type KeepOff struct {
-	ID    string
-	Nodes nodeset.Set
-	// Bytes is what was mapped on nodes that are new to it.
-	Bytes uint64
-}
-
-func (e KeepOff) apply(l *Ledger) {
-	c := l.containers[e.ID]
-	if c == nil || c.off == e.Nodes || l.resolved.Config.DryRun || l.allNodes.SubsetOf(e.Nodes) || !l.movable(c) {
-		return
+// exclude has a running container without nodes of its own use all NUMA nodes but these, which owe more than they have; no nodes let
+// it use all again. Its memory moves with the write of cpuset.mems; a wider one moves nothing. bytes is what was mapped on nodes that are
+// new to it. It returns false where memory may not be moved, or not any more.
+func (l *Ledger) exclude(c *container, nodes nodeset.Set, bytes uint64) bool {
+	if c.off == nodes || l.resolved.Config.DryRun || l.allNodes.SubsetOf(nodes) || !l.excludable(c) {
+		return false
 	}
-	fields := with(c.fields(), "nodes", e.Nodes.String())
-	if further := e.Nodes.Minus(c.off); further.Empty() {
+	fields := with(c.fields(), "nodes", nodes.String())
+	if further := nodes.Minus(c.off); further.Empty() {
 		l.note(Info, "a container may use NUMA nodes again that it was kept off", fields, nil)
 	} else {
 		l.counters.CoverMoves++
-		l.counters.CoverBytes += e.Bytes
-		c.offBytes += e.Bytes
+		l.counters.CoverBytes += bytes
+		c.offBytes += bytes
 		c.offSince = l.step.now
 		l.note(Info, "a container's memory is moved off NUMA nodes that owe pinned containers more than they have",
-			with(fields, "bytes", quantity.Log(e.Bytes)), nil)
+			with(fields, "bytes", quantity.Log(bytes)), nil)
 	}
-	if c.off = e.Nodes; c.off.Empty() {
+	if c.off = nodes; c.off.Empty() {
 		l.useAllNodes(c)
 	}
 	c.foundMems = l.mems(c)
 	l.touch(c.pod)
 	l.bring(c)
+	return true
+}
+
+// includeAgain lets containers use the nodes again that have been calm for long enough.
+func (l *Ledger) includeAgain(e *NodeMemorySampled) {
+	if len(e.Nodes) == 0 || l.manager == nil || l.resolved.Config.DryRun || l.resolved.Config.CoverDeficits != config.DeficitsOn {
+		l.calm = nil
+		return
+	}
+	if l.calm == nil {
+		l.calm = cover.Calm{}
+	}
+	over := l.calm.Over(l.step.now, e.Nodes, e.Cgroups)
+	for i := range e.Cgroups {
+		if c := l.at(e.Cgroups[i].Path); c != nil && !c.off.Intersect(over).Empty() {
+			l.exclude(c, c.off.Minus(over), 0)
+		}
+	}
+}
+
+// IncludeAll lets all containers use all nodes again. It comes before a dry run, which writes nothing.
+type IncludeAll struct{}
+
+func (e IncludeAll) apply(l *Ledger) {
+	if l.move != nil && !l.move.Allocates() {
+		l.endMove()
+	}
+	for _, p := range l.living {
+		for _, c := range p.containers {
+			if c.alive() && !c.off.Empty() {
+				l.exclude(c, 0, 0)
+			}
+		}
+	}
 }
 
 // useAllNodes ends that a container is kept off nodes.
@@ -51,11 +77,11 @@ func (l *Ledger) useAllNodes(c *container) {
 	c.released = !l.respect(c)
 }
 
-// movable reports whether a container's memory may be moved off nodes that owe more than they have.
-func (l *Ledger) movable(c *container) bool {
-	class := c.pod.class()
-	return l.manager != nil && l.resolved.Config.CoverDeficits == config.DeficitsOn &&
-		(class == memoryqos.BestEffort || class == memoryqos.Burstable) && c.nodes.Empty() && c.resources.Mems == "" && !c.byClaims() && !c.stays()
+// excludable reports whether a container may be kept off nodes that owe more than they have, whether it runs or not yet.
+func (l *Ledger) excludable(c *container) bool {
+	m := candidate{l: l, c: c, Move: Move{Reason: Deficit}}
+	_, blocked := m.blocked(excluding)
+	return l.manager != nil && l.resolved.Config.CoverDeficits == config.DeficitsOn && !blocked
 }
 
 // stays reports whether the pod's annotation wants the container's memory where it is: on any node, near one that it prefers, or
@@ -67,7 +93,7 @@ func (c *container) stays() bool {
 // keepOffAgain has a container that is found stay off the nodes that an earlier run has moved its memory off.
 func (l *Ledger) keepOffAgain(c *container, files Files) {
 	nodes, err := nodeset.Parse(c.foundMems)
-	if err == nil && !nodes.Empty() && files.Ours[cgroup.CpusetMems] && l.movable(c) {
+	if err == nil && !nodes.Empty() && files.Ours[cgroup.CpusetMems] && l.excludable(c) {
 		c.off, c.offSince = l.allNodes.Minus(nodes), l.step.now
 	}
 }

@@ -1,0 +1,76 @@
+package ledger
+
+import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// Holding are the cgroups that have an allocation, are protected, or are kept off nodes, and with movable those whose memory may be
+// moved off nodes in debt. Those of a pod with an allocation of its own are one.
+func (v *View) Holding(movable bool) (cgroups []cover.Cgroup) {
+	movable = movable && v.Config.Config.CoverDeficits != config.DeficitsOff
+	for _, pod := range v.Pods {
+		if pod.Blocks != nil {
+			cgroups = append(cgroups, cover.Cgroup{Path: pod.Cgroup, Allocated: allocatedMemory(pod.Blocks)})
+			continue
+		}
+		for i := range pod.Containers {
+			c := &pod.Containers[i]
+			held := cover.Cgroup{Path: c.Cgroup, Allocated: allocatedMemory(c.Blocks), Protected: protectedBytes(c), Order: order(pod.Class, c)}
+			if c.KeptOff != nil {
+				held.Off, held.Moved = c.KeptOff.Nodes, c.KeptOff.Moved
+			}
+			if len(held.Allocated) > 0 || c.State.Alive() && (held.Protected > 0 || !held.Off.Empty() || movable && held.Order != cover.Stays) {
+				cgroups = append(cgroups, held)
+			}
+		}
+	}
+	return cgroups
+}
+
+// allocatedMemory is what blocks have of ordinary memory on each node: huge pages are in pools of their own.
+func allocatedMemory(blocks []memorymanager.Block) (amounts []cover.Amount) {
+	for _, block := range blocks {
+		if block.Type != memorymanager.Memory {
+			continue
+		}
+		for _, part := range block.PerNode {
+			amounts = append(amounts, cover.Amount{Node: part.Node, Bytes: part.Bytes})
+		}
+	}
+	return amounts
+}
+
+// order is when a container's memory may be moved: never that of Guaranteed pods, of containers with nodes or resource claims of their
+// own, and of pods that say by annotation where they want to be.
+func order(class memoryqos.QOSClass, c *ContainerView) cover.Order {
+	switch {
+	case c.State != Running || c.Cgroup == "" || c.Stays || !c.Nodes.Empty() || len(c.Claims) > 0:
+		return cover.Stays
+	case class == memoryqos.BestEffort:
+		return cover.BestEffortFirst
+	case class == memoryqos.Burstable:
+		return cover.BurstableNext
+	}
+	return cover.Stays
+}
+
+func protectedBytes(c *ContainerView) (bytes uint64) {
+	for _, value := range []*uint64{c.Values.Min, c.Values.Low} {
+		if value != nil {
+			bytes = max(bytes, *value)
+		}
+	}
+	return bytes
+}
+
+// Plan is what would be moved to cover deficits, where that is planned and not made.
+func (v *View) Plan(nodes []cover.Node, cgroups []cover.Cgroup) []cover.Move {
+	c := v.Config.Config
+	if c.CoverDeficits == config.DeficitsOff || c.CoverDeficits == config.DeficitsOn && !c.DryRun {
+		return nil
+	}
+	return cover.Plan(nodes, cgroups)
+}

@@ -1,0 +1,334 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+const (
+	// mostRelief is how many containers are moved to make room for a new one.
+	mostRelief = 2
+	// mostMeasured is how many containers one look at the groups measures, so that its cost does not grow with the node.
+	mostMeasured = 100
+	// measuredAtOnce is how many containers are measured before it is decided whether to measure more.
+	measuredAtOnce = 10
+)
+
+// NodeMemorySampled is what the kernel has shown of the NUMA nodes, and of cgroups.
+type NodeMemorySampled struct {
+	// Nodes are what the NUMA nodes owe to allocations and what covers it; none when that is not known.
+	Nodes []cover.Node
+	// Covers is set where Cgroups are those of View.Holding that are kept off nodes, or may be, with their pages. Complete is set when
+	// those that may be are among them, and all have been read.
+	Covers   bool
+	Cgroups  []cover.Cgroup
+	Complete bool
+	// Groups is set at a periodic look: groups of nodes that are not needed are ended.
+	Groups bool
+	// Usage is of the cgroups that an earlier try of the event has asked for (Effects.Again), and of the move under way.
+	Usage map[string]Usage
+}
+
+// apply takes one step at most: a container's memory is moved only after that of the last one was seen to have arrived.
+func (e NodeMemorySampled) apply(l *Ledger) {
+	if l.manager != nil {
+		l.manager.Observe(e.Nodes)
+	}
+	l.observeMove(e.Usage)
+	if e.Covers {
+		l.includeAgain(&e)
+		l.relieveDeficit(&e)
+	}
+	if e.Groups {
+		l.consolidate(&e)
+	}
+}
+
+// HeedsSample reports whether a sample of the nodes may decide about memory in use, or ends what is said of it.
+func (l *Ledger) HeedsSample(nodes []cover.Node) bool {
+	if l.move != nil || len(l.calm) > 0 || l.keeps(false) {
+		return true
+	}
+	covers := !l.closed(Deficit)
+	sample := cover.Sample{Nodes: nodes}
+	for _, c := range l.containers {
+		if covers && !c.off.Empty() {
+			return true
+		}
+	}
+	return covers && sample.InDebt()
+}
+
+// HeedsGroups reports whether a look at the groups of nodes may decide about memory in use, or ends what is said of it.
+func (l *Ledger) HeedsGroups(now time.Time) bool {
+	return l.keeps(true) || !l.closed(Consolidation) && len(memorymanager.Dissolvable(l.manager.Nodes(), l.tenants(Consolidation, now))) > 0
+}
+
+// Again is an event about which nothing has been decided: it is to come again, with what it asks for.
+type Again struct {
+	// Measure are cgroups that the event's Usage lacks.
+	Measure []string
+	// Moved is set where the move under way has to end first.
+	Moved bool
+	// Relieved is for CreateContainer.
+	Relieved int
+}
+
+func (l *Ledger) measure(cgroups []string) {
+	l.step.effects.Again = &Again{Measure: cgroups}
+}
+
+// kubepods is the cgroup of all pods.
+func (l *Ledger) kubepods() string {
+	for _, p := range l.living {
+		if p.managed {
+			return p.path.Kubepods
+		}
+	}
+	return ""
+}
+
+// unmeasured are the cgroups among these of which a sample says nothing.
+func unmeasured(usage map[string]Usage, cgroups ...string) (missing []string) {
+	for _, cgroup := range cgroups {
+		if _, known := usage[cgroup]; !known && cgroup != "" {
+			missing = append(missing, cgroup)
+		}
+	}
+	return missing
+}
+
+// allocation is a move of a container's allocation. Its usage is that of a sample, where it runs.
+func (l *Ledger) allocation(reason MoveReason, uid, name string, from, to nodeset.Set, why string) *candidate {
+	c := l.container(uid, name)
+	return &candidate{l: l, c: c, Move: Move{UID: uid, Container: name, ID: c.id, Reason: reason, From: from, To: to, Why: why}}
+}
+
+// cgroup is where a candidate's pages are; "" for one that does not run.
+func (m *candidate) cgroup() string {
+	if !m.c.alive() {
+		return ""
+	}
+	return m.c.cgroup
+}
+
+// settleMoves asks the gates about moves of allocations of which all are to be made, and begins the first. It returns what is not moved,
+// and whether the sample lacks something.
+func (l *Ledger) settleMoves(moves []*candidate, nodes []cover.Node, usage map[string]Usage) (kept []NotMoved, begun, lacks bool) {
+	var cgroups []string
+	for _, m := range moves {
+		if at := m.cgroup(); at != "" {
+			cgroups = append(cgroups, at)
+		}
+	}
+	if len(cgroups) > 0 {
+		cgroups = append(cgroups, l.kubepods())
+	}
+	if missing := unmeasured(usage, cgroups...); missing != nil {
+		l.measure(missing)
+		return nil, false, true
+	}
+	all := usage[l.kubepods()]
+	for _, m := range moves {
+		if m.cgroup() == "" {
+			continue
+		}
+		used := usage[m.cgroup()]
+		m.usage, m.nodes, m.Bytes = &used, nodes, used.Migration(m.To).Bytes
+		if n, blocked := m.blocked(sampled); blocked {
+			kept = append(kept, n)
+		} else if why := all.pressed(); why != "" {
+			kept = append(kept, l.notMovedOf(m.Reason, m.c, "pressure", "no memory is moved while all pods wait for it: "+why))
+		}
+	}
+	return kept, len(kept) == 0 && l.begin(moves[0]), false
+}
+
+// tenants are the containers and pods with an allocation, with what keeps them where they are.
+func (l *Ledger) tenants(reason MoveReason, now time.Time) []memorymanager.Tenant {
+	tenants := l.manager.Tenants()
+	for i := range tenants {
+		t := &tenants[i]
+		t.Stays = true
+		if c := l.container(t.Pod, t.Container); c != nil {
+			m := candidate{l: l, c: c, now: now, Move: Move{Reason: reason}}
+			_, t.Stays = m.blocked(standing)
+			t.CPUs = c.cpus
+		}
+	}
+	return tenants
+}
+
+// container is a pod's container by name; nil where there is none.
+func (l *Ledger) container(uid, name string) *container {
+	if p := l.pods[uid]; p != nil {
+		return p.named(name)
+	}
+	return nil
+}
+
+// consolidate begins the first move of a group of NUMA nodes that is not needed any more, or could be smaller. A group stays where
+// one of its containers must not be moved: moving the others would gain nothing.
+func (l *Ledger) consolidate(e *NodeMemorySampled) {
+	if l.closed(Consolidation) {
+		if l.move == nil { // what is said stays while a container is on its way
+			l.keepWhereItIs(Admission, nil)
+			l.keepWhereItIs(Consolidation, nil)
+		}
+		return
+	}
+	l.keepWhereItIs(Admission, nil)
+	var kept []NotMoved
+	count := 0
+	for _, d := range memorymanager.Dissolvable(l.manager.Nodes(), l.tenants(Consolidation, l.step.now)) {
+		var moves []*candidate
+		for _, place := range d.Places {
+			moves = append(moves, l.allocation(Consolidation, place.Pod, place.Container, d.Group, place.Nodes, "its group of nodes is not needed any more"))
+		}
+		if count += len(moves); count > mostMeasured {
+			break
+		}
+		stay, begun, lacks := l.settleMoves(moves, e.Nodes, e.Usage)
+		if lacks {
+			return
+		}
+		if kept = append(kept, stay...); begun {
+			break
+		}
+	}
+	l.keepWhereItIs(Consolidation, kept)
+}
+
+// relieve makes room for a new container that was rejected, by moves of others, and reports whether its event is to come again. Where one
+// move would do, the rejection says so.
+func (l *Ledger) relieve(c *container, wanted memorymanager.Container, err error) bool {
+	var rejection *memorymanager.Rejection
+	if l.step.creating == nil || !errors.As(err, &rejection) || len(rejection.Nodes) == 0 || l.asWhole(c.pod) {
+		return false
+	}
+	create := l.step.creating
+	if l.move != nil && !l.resolved.Config.DryRun && l.manager.FitsLater(wanted) {
+		l.step.effects.Again = &Again{Moved: true, Relieved: create.Relieved}
+		return true
+	}
+	most, perform := 1, create.Relieved < mostRelief && !l.closed(Admission)
+	if perform {
+		most = mostRelief - create.Relieved
+	}
+	found, nodes := l.manager.Relief(wanted, l.tenants(Admission, l.step.now), most)
+	if len(found) == 0 {
+		return false
+	}
+	if len(found) == 1 {
+		l.nameRelief(rejection, c, found[0], nodes)
+	}
+	if !perform {
+		return false
+	}
+	moves := make([]*candidate, len(found))
+	for i, m := range found {
+		moves[i] = l.allocation(Admission, m.Pod, m.Container, m.From, m.To, fmt.Sprintf("to make room for %s/%s %s", c.pod.Namespace, c.pod.Name, c.name))
+	}
+	kept, begun, lacks := l.settleMoves(moves, l.manager.Cover(), create.Usage)
+	if !lacks {
+		l.keepWhereItIs(Admission, kept)
+	}
+	if begun {
+		l.step.effects.Again = &Again{Moved: l.move != nil, Relieved: create.Relieved + 1}
+	} else if lacks {
+		l.step.effects.Again.Relieved = create.Relieved
+	}
+	return begun || lacks
+}
+
+// nameRelief has a rejection name the one move that would have made room.
+func (l *Ledger) nameRelief(rejection *memorymanager.Rejection, c *container, m memorymanager.Relocation, nodes nodeset.Set) {
+	moved := l.container(m.Pod, m.Container)
+	const relief = "it would fit %s if %s were on %s"
+	name := fmt.Sprintf("%s/%s %s (%s)", moved.pod.Namespace, moved.pod.Name, moved.name, quantity.Short(m.Bytes))
+	rejection.Relief = fmt.Sprintf(relief, nodes.Named(), name, m.To.Named())
+	if moved.pod.Namespace != c.pod.Namespace {
+		name = "a container of another namespace"
+	}
+	rejection.PodRelief = fmt.Sprintf(relief, nodes.Named(), name, m.To.Named())
+}
+
+// relieveDeficit begins the move of at most one container off the nodes that owe more than they have.
+func (l *Ledger) relieveDeficit(e *NodeMemorySampled) {
+	sample := cover.Sample{Nodes: e.Nodes}
+	switch {
+	case l.move != nil:
+		return
+	case l.closed(Deficit), !sample.InDebt():
+		l.keepWhereItIs(Deficit, nil)
+		return
+	case !e.Complete:
+		return
+	}
+	if missing := unmeasured(e.Usage, l.kubepods()); missing != nil {
+		l.measure(missing)
+		return
+	}
+	all := e.Usage[l.kubepods()]
+	if why := all.pressed(); why != "" {
+		l.keepWhereItIs(Deficit, []NotMoved{{Reason: Deficit, Gate: "pressure", Why: "no memory is moved while all pods wait for it: " + why}})
+		return
+	}
+	var missing []string
+	var found *candidate
+	why := map[string]NotMoved{}
+	step, passed := cover.Next(e.Nodes, e.Cgroups, func(at *cover.Cgroup, step *cover.Step) string {
+		c := l.at(at.Path)
+		if c == nil || len(missing) >= measuredAtOnce {
+			return when(c == nil, "it has ended")
+		}
+		used := e.Usage[at.Path]
+		found = &candidate{l: l, c: c, nodes: e.Nodes, usage: &used, step: step, Move: Move{
+			UID: c.pod.key(), Container: c.name, ID: c.id, Reason: Deficit, From: l.allNodes.Minus(c.off), To: l.allNodes.Minus(step.Off), Bytes: step.Bytes,
+		}}
+		n, blocked := found.blocked(standing)
+		if blocked { // since the sample
+			return n.Why
+		}
+		if more := unmeasured(e.Usage, at.Path); more != nil {
+			missing = append(missing, more...)
+			return "it is to be measured"
+		}
+		if n, blocked = found.blocked(sampled); blocked {
+			why[at.Path] = n
+		}
+		return n.Why
+	})
+	if missing != nil {
+		l.measure(missing)
+		return
+	}
+	var kept []NotMoved
+	for _, p := range passed {
+		if n, of := why[p.Path]; of {
+			kept = append(kept, n)
+		} else if p.Path == "" {
+			kept = append(kept, NotMoved{Reason: Deficit, Gate: "candidates", Why: p.Why})
+		}
+	}
+	l.keepWhereItIs(Deficit, kept)
+	if step != nil {
+		l.begin(found)
+	}
+}
+
+// at is the living container with a cgroup; nil where there is none.
+func (l *Ledger) at(cgroup string) *container {
+	for _, c := range l.containers {
+		if c.cgroup == cgroup {
+			return c
+		}
+	}
+	return nil
+}
