@@ -212,6 +212,6 @@ func (l *Ledger) keepAllocation(c *container) bool {
 		c.pinning = "pinned before this start of the plugin"
 	}
 	// The checkpoint wins over what the runtime shows: CRI-O shows the values of the creation after its own restart.
-	c.nodes, c.short = nodesOf(blocks), nil
+	c.nodes, c.short = l.storedNodes(c, nodesOf(blocks)), nil
 	return true
 }

@@ -30,6 +30,8 @@ const (
 	Deficit
 	// Consolidation ends a group of nodes that is not needed any more.
 	Consolidation
+	// Resumption is none of its own: the move was under way when the plugin ended.
+	Resumption
 )
 
 // reasons say what a move for a reason does. One that allocates changes where a container has its allocation; the others keep
@@ -41,6 +43,7 @@ var reasons = [...]struct {
 	Admission:     {"admission", true},
 	Deficit:       {"deficit", false},
 	Consolidation: {"consolidation", true},
+	Resumption:    {"resumption", true},
 }
 
 // String is the reason's name.
@@ -161,6 +164,37 @@ func (e MoveStored) apply(l *Ledger) {
 		c.nodes = nodesOf(l.manager.Blocks(c.pod.key(), c.name))
 		l.touch(c.pod)
 		l.bring(c)
+	}
+}
+
+// storedNodes are the nodes of a container with an allocation on nodes: those that it had until a move is on disk.
+func (l *Ledger) storedNodes(c *container, nodes nodeset.Set) nodeset.Set {
+	if l.move != nil && l.move.ID == c.id && l.move.Stage == Allocated && nodes == l.move.To {
+		return l.move.From
+	}
+	return nodes
+}
+
+// resumeMove goes on with the move of an earlier run: its container is found with other nodes than it is allocated on, so that its pages
+// are still to leave them.
+func (l *Ledger) resumeMove(taken []*container) {
+	config := l.resolved.Config
+	if l.move != nil || !config.DissolveGroups || config.DryRun || l.memoryOnly || l.manager == nil || !l.manager.Movable() {
+		return
+	}
+	for _, c := range inOrder(taken) {
+		blocks := l.manager.Blocks(c.pod.key(), c.name)
+		from, err := nodeset.Parse(c.foundMems)
+		m := candidate{l: l, c: c, now: l.step.now, Move: Move{
+			UID: c.pod.key(), Container: c.name, ID: c.id, Reason: Resumption, From: from.Intersect(l.allNodes), To: nodesOf(blocks),
+			Why: "it was on its way when the plugin ended", Stage: Written, Since: l.step.now,
+		}}
+		if _, blocked := m.blocked(standing); blocked || err != nil || m.From.Empty() || blocks == nil || m.From == m.To || c.nodes != m.To {
+			continue
+		}
+		l.move, l.leaving = &m.Move, blocks
+		l.leave()
+		return
 	}
 }
 

@@ -90,7 +90,7 @@ type gate struct {
 }
 
 var (
-	allocating = []MoveReason{Admission, Consolidation}
+	allocating = []MoveReason{Admission, Consolidation, Resumption}
 	anyReason  = []MoveReason{Admission, Deficit, Consolidation}
 )
 

@@ -70,6 +70,7 @@ func (e Synchronize) apply(l *Ledger) {
 	}
 	clear(l.raises) // the others have ended
 	placed := l.settleAllocations(taken)
+	l.resumeMove(taken)
 	for _, p := range l.living {
 		if p.managed {
 			l.sumUp(p)

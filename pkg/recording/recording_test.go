@@ -396,6 +396,9 @@ func TestEveryEventIsAKind(t *testing.T) {
 	must(t, err)
 	found := 0
 	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") { // its tests have some of their own
+			continue
+		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
 		must(t, err)
 		for _, declared := range file.Decls {
