@@ -302,6 +302,67 @@ func TestNoRoomIsMadeBeyondTheGates(t *testing.T) {
 	}
 }
 
+// try is what becomes of a new container, which is gone then.
+func try(l *Ledger, now time.Time, limit uint64) string {
+	other := claimed(claimPod(fmt.Sprint("other", l.generation), ""), "main", limit)
+	effects := l.Step(now, other)
+	defer l.Step(now, EndPod{other.Pod})
+	switch {
+	case effects.Again != nil && effects.Again.Moved:
+		return "waits"
+	case effects.Err != nil:
+		return "rejected"
+	}
+	return l.containers[other.Container.ID].nodes.String()
+}
+
+// A kill while pages move: the container is allocated on node 1, and found on node 0 with its cpuset.mems.
+func TestAMoveThatAKillHasInterrupted(t *testing.T) {
+	const inC = "kubepods/podc/c-main"
+	for name, test := range map[string]struct {
+		yaml, mems string
+		want       string // of a container that needs the room on node 0
+	}{
+		"it goes on":          {"dissolveGroups: true", "0", "waits"},
+		"it was written":      {"dissolveGroups: true", "1", "0"},
+		"it had none":         {"dissolveGroups: true", "", "0"},
+		"nothing moves now":   {"", "0", "0"},
+		"a dry run has begun": {"dissolveGroups: true\ndryRun: true", "0", "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before, now := crowded(t, "dissolveGroups: true"), time.Unix(1, 0)
+			create := claimed(claimPod("web", ""), "main", 6*claimGi)
+			create.Usage = map[string]Usage{"kubepods": {}, inC: mapped(claimGi, 0)}
+			before.Step(now, create)
+			before.Step(now, MoveStored{})
+			l := newLedger(t, "topologyManagerPolicy: single-numa-node\n"+test.yaml)
+			if _, err := l.Restore(before.manager.State()); err != nil {
+				t.Fatal(err)
+			}
+			found := Synchronize{Found: Found{Files: map[string]Files{}}}
+			for name, bytes := range map[string]uint64{"a": 8, "b": 10, "c": 4, "d": 1} {
+				c := claimed(claimPod(name, ""), "main", bytes*claimGi)
+				c.Container.State = Running
+				found.Pods, found.Containers = append(found.Pods, c.Pod), append(found.Containers, c.Container)
+				mems := before.container(name, "main").nodes.String()
+				if name == "c" {
+					mems = test.mems
+				}
+				found.Found.Files[c.Container.ID] = Files{Mems: &mems, Ours: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}
+			}
+			l.Step(now, Connected{Runtime: Runtime{Name: "containerd"}})
+			l.Step(now, found)
+			if got := try(l, now, 6*claimGi); got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+			l.Step(now, NodeMemorySampled{Usage: map[string]Usage{inC: mapped(0, claimGi)}})
+			if got := try(l, now, 6*claimGi); got != "0" {
+				t.Errorf("after they have left it is %q", got)
+			}
+		})
+	}
+}
+
 // The pages of a container that moves are on its old node until they have left it: nobody is promised what they take.
 func TestMemoryThatIsLeavingIsNobodyElses(t *testing.T) {
 	const inC = "kubepods/podc/c-main"
@@ -312,25 +373,11 @@ func TestMemoryThatIsLeavingIsNobodyElses(t *testing.T) {
 	if l.move == nil {
 		t.Fatal("nothing is moved")
 	}
-	tries := 0
-	try := func(limit uint64) string {
-		tries++
-		other := claimed(claimPod(fmt.Sprint("other", tries), ""), "main", limit)
-		effects := l.Step(now, other)
-		defer l.Step(now, EndPod{other.Pod})
-		switch {
-		case effects.Again != nil && effects.Again.Moved:
-			return "waits"
-		case effects.Err != nil:
-			return "rejected"
-		}
-		return l.View().Pods[len(l.View().Pods)-1].Containers[0].Nodes.String()
-	}
 	for i, event := range []Event{Settled{}, MoveStored{}, NodeMemorySampled{Usage: map[string]Usage{inC: mapped(5<<20, claimGi)}}} {
 		l.Step(now, event)
 		// 2.5Gi are free on node 0, and 4Gi more are leaving; 1.5Gi are free on node 1.
 		for limit, want := range map[uint64]string{2 * claimGi: "0", 3 * claimGi: "waits", 6 * claimGi: "waits", 7 * claimGi: "rejected"} {
-			if got := try(limit); got != want {
+			if got := try(l, now, limit); got != want {
 				t.Errorf("step %d: a container of %d is %q, want %q", i, limit>>30, got, want)
 			}
 		}
@@ -341,7 +388,7 @@ func TestMemoryThatIsLeavingIsNobodyElses(t *testing.T) {
 		}
 	}
 	l.Step(now, NodeMemorySampled{Usage: map[string]Usage{inC: mapped(4<<20, claimGi)}})
-	if got := try(6 * claimGi); got != "0" {
+	if got := try(l, now, 6*claimGi); got != "0" {
 		t.Errorf("after they have left it is %q", got)
 	}
 }
