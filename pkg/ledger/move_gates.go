@@ -98,7 +98,7 @@ var (
 var standing = []gate{
 	{"not running", allocating, func(m *candidate) string {
 		c := m.c
-		return when(c.state == Unknown || c.state == Created || c.alive() && c.cgroup == "", "it does not run yet")
+		return when(c.alive() && (!c.ran() || c.cgroup == ""), "it does not run yet")
 	}},
 	{"resize", allocating, func(m *candidate) string {
 		c := m.c // a resize that is under way or waits for room is decided where the container is

@@ -60,7 +60,7 @@ func leftAlone(t *testing.T, yaml string) *Ledger {
 	l := newLedger(t, "topologyManagerPolicy: best-effort\n"+yaml)
 	large := claimed(claimPod("large", ""), "main", 20*claimGi)
 	runs(t, l, large, claimed(claimPod("small", ""), "main", 2*claimGi), claimed(claimPod("small", ""), "side", claimGi))
-	l.Step(time.Unix(1, 0), EndPod{large.Pod})
+	l.Step(time.Unix(1, 0), EndPod{Pod: large.Pod, Gone: true})
 	return l
 }
 
@@ -306,7 +306,7 @@ func TestNoRoomIsMadeBeyondTheGates(t *testing.T) {
 func try(l *Ledger, now time.Time, limit uint64) string {
 	other := claimed(claimPod(fmt.Sprint("other", l.generation), ""), "main", limit)
 	effects := l.Step(now, other)
-	defer l.Step(now, EndPod{other.Pod})
+	defer l.Step(now, EndPod{Pod: other.Pod, Gone: true})
 	switch {
 	case effects.Again != nil && effects.Again.Moved:
 		return "waits"

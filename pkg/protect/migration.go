@@ -10,13 +10,13 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Migration is the memory of a running container that the last write of its cpuset.mems has moved, or is moving.
 type Migration struct {
-	cgroupfs.Migration
+	cgroup.Migration
 	// Withheld is set where the write is not made, because it would move more than the bound.
 	Withheld bool
 	// Done is set once the file has held what is desired.
@@ -120,7 +120,7 @@ func (p *Protector) mayMigrate(container, dir string, to nodeset.Set) (bool, err
 
 // noteMigration keeps what a write moves, and logs what is new. What moves nothing ends only what was withheld: the memory has
 // moved with an earlier write, or is gone.
-func (p *Protector) noteMigration(r *row, moves cgroupfs.Migration, withheld bool, bound uint64) {
+func (p *Protector) noteMigration(r *row, moves cgroup.Migration, withheld bool, bound uint64) {
 	before := r.migration
 	if moves.Bytes == 0 && !before.Withheld {
 		return

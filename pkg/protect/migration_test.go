@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -42,7 +42,7 @@ func (n *node) warnings() (count int) {
 	return count
 }
 
-var moves = cgroupfs.Migration{Bytes: 64 << 20, From: nodeset.Of(1), To: nodeset.Of(0)}
+var moves = cgroup.Migration{Bytes: 64 << 20, From: nodeset.Of(1), To: nodeset.Of(0)}
 
 func TestAWriteThatMovesTooMuchIsWithheldUntilItMovesLess(t *testing.T) {
 	n, apply := migrating(t)

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -40,7 +40,7 @@ func (m *Migration) Pending() bool { return m != nil && m.State != Moved }
 
 // String is a sentence about the container.
 func (m *Migration) String() string {
-	what := cgroupfs.Migration{Bytes: m.Bytes, From: nodeset.Of(m.From...), To: nodeset.Of(m.To...)}.String()
+	what := cgroup.Migration{Bytes: m.Bytes, From: nodeset.Of(m.From...), To: nodeset.Of(m.To...)}.String()
 	at := m.At.UTC().Format(time.DateTime) + " UTC"
 	switch {
 	case m.State == Withheld && m.At.IsZero():
@@ -59,7 +59,7 @@ func (m *Migration) String() string {
 func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 	config := view.Config.Config
 	all := map[string]*Migration{}
-	put := func(cgroup, state string, m cgroupfs.Migration, at time.Time) {
+	put := func(cgroup, state string, m cgroup.Migration, at time.Time) {
 		all[cgroup] = &Migration{state, m.Bytes, m.From.IDs(), m.To.IDs(), at, config.Migration.String()}
 	}
 	switch {
@@ -87,7 +87,7 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 }
 
 // planned is what giving the view's running containers their nodes would move, by cgroup.
-func (u *Usages) planned(view *ledger.View) map[string]cgroupfs.Migration {
+func (u *Usages) planned(view *ledger.View) map[string]cgroup.Migration {
 	var cgroups []string
 	var nodes []nodeset.Set
 	for _, pod := range view.Pods {
@@ -97,7 +97,7 @@ func (u *Usages) planned(view *ledger.View) map[string]cgroupfs.Migration {
 			}
 		}
 	}
-	all := map[string]cgroupfs.Migration{}
+	all := map[string]cgroup.Migration{}
 	for i, sample := range inTime(u.mapped, cgroups) {
 		if m := sample.Value.Migration(nodes[i]); m.Bytes > 0 && sample.Err == nil {
 			all[cgroups[i]] = m

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -26,7 +27,7 @@ func texts(all map[string]*Migration) map[string]string {
 
 func TestMigrationsOfRunningContainers(t *testing.T) {
 	at := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
-	moves := cgroupfs.Migration{Bytes: 3 << 30, From: nodeset.Of(0), To: nodeset.Of(1)}
+	moves := cgroup.Migration{Bytes: 3 << 30, From: nodeset.Of(0), To: nodeset.Of(1)}
 	view := &ledger.View{Config: config.Resolved{Config: config.Default()}}
 	s := Sources{Migrations: func() map[string]protect.Migration {
 		return map[string]protect.Migration{

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -18,7 +19,7 @@ const readingTime = 125 * time.Millisecond
 type Usages struct {
 	counters *cgroupfs.Sampler[cgroupfs.Counters]
 	perNode  *cgroupfs.Sampler[map[string]uint64]
-	mapped   *cgroupfs.Sampler[cgroupfs.Mapped]
+	mapped   *cgroupfs.Sampler[cgroup.Mapped]
 }
 
 // NewUsages returns a reader of the cgroups in a tree.
