@@ -208,7 +208,7 @@ func (m *mover) end() {
 		b := all[m.IntN(len(all))]
 		delete(m.bound, b.c.ID)
 		clear(m.last)
-		m.step(EndPod{b.pod})
+		m.step(EndPod{Pod: b.pod, Gone: true})
 		m.disk = m.l.manager.State()
 	}
 }
