@@ -17,8 +17,7 @@ type Overwrite struct{ Level, File string }
 // so that a busy writer cannot keep us busy; and when the series goes on for long, the file is left to the periodic check. A
 // writer that comes once a minute, as the kubelet does, is answered at once every time.
 type series struct {
-	open  bool      // a change was found and has not been repaired yet
-	due   time.Time // when it is to be repaired
+	due   time.Time // when the newest is to be repaired; zero when it has been
 	began time.Time
 	last  time.Time
 	count int
@@ -39,7 +38,7 @@ func (s *series) hit(now time.Time) {
 	if s.count == 0 || now.Sub(s.last) > seriesEnd+s.delay(now) {
 		*s = series{began: now}
 	}
-	s.open, s.last, s.due = true, now, now.Add(s.delay(now))
+	s.last, s.due = now, now.Add(s.delay(now))
 	s.count++
 }
 

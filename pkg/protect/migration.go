@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io/fs"
 	"math"
-	"path"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -39,7 +38,7 @@ func (p *Protector) Migrations() map[string]Migration {
 	defer p.mu.Unlock()
 	all := map[string]Migration{}
 	for _, r := range p.containers {
-		m, settled := &r.migration, r.files[mems].settled()
+		m, settled := &r.migration, r.parts[0].files[mems].state.settled()
 		m.Done = m.Done || settled && !m.Withheld // what is overwritten later has moved all the same
 		if m.Bytes > 0 && !(m.Withheld && settled) {
 			all[r.cgroup] = *m
@@ -58,59 +57,66 @@ func (p *Protector) Settled(dir string) bool {
 
 // Start is Finish for a container that is about to run: what its runtime has in memory until then is always moved.
 func (p *Protector) Start(ctx context.Context, dir string) error {
-	p.mu.Lock()
-	r := p.rows[dir]
-	due := r != nil && (p.takeLate(dir) || !r.files[mems].settled())
-	if due {
-		r.starting = true
-	}
-	p.mu.Unlock()
-	if !due {
+	if late := p.takeLate([]string{dir}); len(late) == 0 && !p.lacksNodes(dir) {
 		return nil
 	}
-	err := p.Check(ctx, dir)
+	return p.inspect(ctx, starting, dir)
+}
+
+// lacksNodes reports whether a container's cpuset.mems is not known to hold what is desired.
+func (p *Protector) lacksNodes(dir string) bool {
 	p.mu.Lock()
-	r.starting = false
-	p.mu.Unlock()
-	return err
+	defer p.mu.Unlock()
+	r := p.rows[dir]
+	return r != nil && !r.parts[0].files[mems].state.settled()
 }
 
 // Withholds reports whether a running container must not be given these nodes now, not even by its runtime, because that would
 // move more than the bound; present is the cpuset.mems that it has.
 func (p *Protector) Withholds(dir, nodes string) (present string, withheld bool) {
 	to, err := nodeset.Parse(nodes)
-	if err != nil {
-		return "", false
-	}
-	p.mu.Lock()
-	may, _ := p.mayMigrate(dir, dir, to) // what cannot be told is withheld
-	p.mu.Unlock()
-	if may {
+	if err != nil || p.mayGive(dir, p.count(dir), to) {
 		return "", false
 	}
 	present, _ = p.tree.Mems(dir)
 	return present, true
 }
 
-// mayMigrate decides whether a cgroup of a container may be given other nodes. The lock is released while the kernel counts the
-// container's pages. Without a bound an error of that is none.
-func (p *Protector) mayMigrate(container, dir string, to nodeset.Set) (bool, error) {
-	p.mu.Unlock()
-	mapped, err := p.tree.Mapped(dir)
+func (p *Protector) mayGive(dir string, pages pages, to nodeset.Set) bool {
 	p.mu.Lock()
-	r, bound := p.rows[container], p.migration
-	if r != nil && r.starting {
+	defer p.mu.Unlock()
+	may, _ := p.mayMigrate(p.rows[dir], pages, to, false) // what cannot be told is withheld
+	return may
+}
+
+// pages are those of a cgroup, as the kernel has counted them.
+type pages struct {
+	cgroup.Mapped
+	err error
+}
+
+// count has the kernel count the pages of a cgroup, which takes a while.
+func (p *Protector) count(dir string) pages {
+	mapped, err := p.tree.Mapped(dir)
+	return pages{mapped, err}
+}
+
+// mayMigrate decides whether a cgroup of a container may be given other nodes; r is nil for one that is not in the table. Without a
+// bound an error of the count is none.
+func (p *Protector) mayMigrate(r *row, pages pages, to nodeset.Set, unbounded bool) (bool, error) {
+	bound := p.migration
+	if unbounded {
 		bound = math.MaxUint64
 	}
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // what has no cgroup has no pages
+	case errors.Is(pages.err, fs.ErrNotExist): // what has no cgroup has no pages
 		return true, nil
-	case err != nil && bound == math.MaxUint64:
+	case pages.err != nil && bound == math.MaxUint64:
 		return true, nil
-	case err != nil:
-		return false, err
+	case pages.err != nil:
+		return false, pages.err
 	}
-	moves := mapped.Migration(to)
+	moves := pages.Migration(to)
 	withheld := moves.Bytes > bound
 	if r != nil {
 		p.noteMigration(r, moves, withheld, bound)
@@ -137,12 +143,4 @@ func (p *Protector) noteMigration(r *row, moves cgroup.Migration, withheld bool,
 	case !withheld && moves.Bytes > 0 && !again:
 		log.Info("writing cpuset.mems of a running container, which moves memory")
 	}
-}
-
-// container is the cgroup of the container that a row belongs to.
-func (r *row) container() string {
-	if r.isInner {
-		return path.Dir(r.cgroup)
-	}
-	return r.cgroup
 }

@@ -10,7 +10,7 @@ func (p *Protector) Unwritable() (cgroups []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.containers {
-		if r.refused && !r.byRuntime && !r.settled() {
+		if r.state == refused && r.any(func(s state) bool { return works[s] == read || works[s] == write }) {
 			cgroups = append(cgroups, r.cgroup)
 		}
 	}
@@ -50,9 +50,9 @@ func (p *Protector) Overwritten() map[File]uint64 {
 		if r.level == cgroup.LevelContainer {
 			continue
 		}
-		for i := range r.files {
-			if n := r.files[i].overwritten; n > 0 {
-				all[File{dir, knobs[i]}] = n
+		for i, f := range r.all() {
+			if f.overwritten > 0 {
+				all[File{dir, knobs[i]}] = f.overwritten
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"sync"
 	"time"
@@ -33,6 +34,8 @@ type Options struct {
 }
 
 // Protector is the table of what cgroups should hold, and of what they were last seen to hold. It is safe for concurrent use.
+//
+// A pass (pass.go) looks at cgroups and plans under mu, stores the journal's lines, writes without mu, and enters what came of it.
 type Protector struct {
 	tree    *cgroupfs.Tree
 	systemd *queue // nil: files only
@@ -42,15 +45,17 @@ type Protector struct {
 	page    uint64
 	now     func() time.Time
 
-	mu         sync.Mutex
+	writing sync.Mutex // its holder writes files of protection; taken before mu, and held for no other wait
+
+	mu         sync.Mutex // held for reads of files, and for no wait
 	rows       map[string]*row
-	containers []*row                 // those of rows, in the order in which Reconcile looks at them
-	next       int                    // of containers, at the next Reconcile
-	unsettled  map[*row]bool          // what Settle has to look at
-	delayed    map[string]bool        // cgroups with a repair that waits
-	late       [lanes]map[string]bool // containers with a write that Finish makes
-	finishing  [lanes]map[string]bool // containers with a write that Run makes now
-	writes     map[*underWay]bool     // slow writes that have not returned
+	containers []*row          // those of rows, in the order in which Reconcile looks at them
+	next       int             // of containers, at the next Reconcile
+	round      int             // of DesireAll
+	unsettled  map[*row]bool   // what Settle has to look at
+	delayed    map[string]bool // cgroups with a repair that waits
+	lanes      [lanes]lane
+	slow       map[chan struct{}]bool // closed when a slow write that was begun has returned
 	migration  uint64                 // most bytes of a running container that a write may move
 	repairs    Repairs
 	overwrites map[Overwrite]uint64
@@ -70,23 +75,38 @@ type row struct {
 	cgroup    string
 	level     string
 	driver    cgroup.Driver
-	target    bool // the last Apply, or an Update since, named it
 	fresh     bool // see Target
-	byRuntime bool // see Target
-	watched   bool
-	repaired  bool // a container's files were found to hold something else, and are being written
-	refused   bool // the kernel lets the runtime alone write them: see cgroup.ErrOwn
-	place     int  // of a container among Protector.containers
-	inner     *row // the cgroup that crun makes inside a container's, for the same values
-	isInner   bool
-	unclear   bool          // whether there is an inner cgroup could not be read
-	turn      chan struct{} // of the slow writes; holds one
-	files     [len(knobs)]file
-	starting  bool      // a container that does not run yet: its bytes are few, and all moved
+	state     rowState
+	round     int       // the DesireAll that named it last
+	watched   [2]bool   // memory.high and cpuset.mems of a container
+	place     int       // of a container among Protector.containers
+	parts     []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
+	inside    inside    // what is known of the latter
+	turn      turn      // of the slow writes
 	migration Migration // of a container
 }
 
-// knobs are the files of a row, in the order of row.files.
+// inside says whether there is a cgroup inside a container's.
+type inside uint8
+
+const (
+	unseen  inside = iota
+	unclear        // it could not be read
+	absent
+	present
+)
+
+// part is a cgroup with the values of a row.
+type part struct {
+	*row
+	dir   string
+	files [len(knobs)]file
+}
+
+// isInner reports whether it is the one inside.
+func (t *part) isInner() bool { return t != t.parts[0] }
+
+// knobs are the files of a part, in the order of part.files.
 var knobs = [...]cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems}
 
 // The indices of the files that take long to write; those before hold protection.
@@ -98,32 +118,42 @@ const (
 // initial is what a new cgroup has in the files of bytes. cpuset.mems has no such value that would be right to write.
 var initial = [...]uint64{cgroup.MemoryMin.Default(), cgroup.MemoryLow.Default(), cgroup.MemoryHigh.Default()}
 
-// file is one file of a row: bytes, or a set of NUMA nodes as a bit for each.
-type file struct {
-	wanted  bool // there is a desired value
-	want    uint64
-	restore bool // no target sets it any more: it goes back to the default, and is then left alone
-	known   bool // the file was seen to hold have
-	have    uint64
-	ours    bool // a value of ours was written, by us or by the runtime, and is not restored
-	series  series
-
-	writes  int    // of a slow file, those that have not returned
-	writing uint64 // what the newest of them writes
-	raising bool   // it is a raise
-
-	overwritten uint64 // times that another writer changed it
+// same is the event of a file that was read to hold what is desired. A container's was written by its runtime, through systemd.
+func (r *row) same() event {
+	if r.level == cgroup.LevelContainer {
+		return readHeld
+	}
+	return readUntold
 }
 
-// settled reports whether there is nothing to do.
-func (f *file) settled() bool { return !f.wanted || f.known && f.have == f.want }
+// all goes through the files of a row.
+func (r *row) all() iter.Seq2[int, *file] {
+	return func(yield func(int, *file) bool) {
+		for _, t := range r.parts {
+			for i := range t.files {
+				if !yield(i, &t.files[i]) {
+					return
+				}
+			}
+		}
+	}
+}
 
-// untold reports whether a file that goes back to the default has not been written for that: it may hold the default already, and
-// systemd the value that was ours.
-func (f *file) untold() bool { return f.restore && f.ours }
+// any reports whether a file is in such a state.
+func (r *row) any(is func(state) bool) bool {
+	for _, f := range r.all() {
+		if is(f.state) {
+			return true
+		}
+	}
+	return false
+}
 
-// isInitial reports whether the desired value is what a new cgroup has.
-func (f *file) isInitial(index int) bool { return index != mems && f.want == initial[index] }
+// settled reports whether there is nothing to do for any file.
+func (r *row) settled() bool { return !r.any(func(s state) bool { return !s.settled() }) }
+
+// on makes a transition.
+func (r *row) on(e rowEvent) { r.state = rowTransitions[r.state][e] }
 
 // New makes a Protector with an empty table.
 func New(o Options) *Protector {
@@ -131,11 +161,11 @@ func New(o Options) *Protector {
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
 		rows:      make(map[string]*row), delayed: make(map[string]bool), wake: make(chan struct{}, 1),
-		unsettled: make(map[*row]bool), writes: make(map[*underWay]bool),
+		unsettled: make(map[*row]bool), slow: make(map[chan struct{}]bool),
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}
-	for l := range lanes {
-		p.late[l], p.finishing[l] = make(map[string]bool), make(map[string]bool)
+	for l := range p.lanes {
+		p.lanes[l] = lane{late: make(map[string]bool), running: make(map[string]bool)}
 	}
 	if p.log == nil {
 		silent := logrus.New()
@@ -155,77 +185,93 @@ func New(o Options) *Protector {
 }
 
 // take makes a target the desired state of its cgroup.
-func (p *Protector) take(t cgroup.Target) (*row, error) {
-	var nodes *uint64
-	if t.Mems != "" {
-		set, err := nodeset.Parse(t.Mems)
-		if err != nil {
-			return nil, fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
-		}
-		bits := uint64(set)
-		nodes = &bits
+func (p *Protector) take(t Target) (*row, error) {
+	nodes, err := nodeBits(&t.Mems)
+	if err != nil {
+		return nil, fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
+	}
+	if t.Mems == "" {
+		nodes = nil
 	}
 	r := p.rows[t.Cgroup]
 	if r == nil {
-		r = &row{cgroup: t.Cgroup, level: t.Level}
-		p.add(r)
+		r = p.add(t.Cgroup, t.Level)
 	} else {
 		t.Seen = nil // the table has seen more since
 	}
-	r.level, r.driver, r.target, r.fresh, r.byRuntime = t.Level, t.Driver, true, t.Fresh, t.ByRuntime
+	r.level, r.driver, r.fresh, r.round = t.Level, t.Driver, t.Fresh, p.round
+	r.on(named)
 	p.set(r, t.Values, nodes)
-	switch {
-	case t.ByRuntime:
-		p.expect(r)
-	case t.Seen != nil:
+	if t.ByRuntime {
+		p.announce(r)
+		return r, nil
+	}
+	r.compare(false)
+	if t.Seen != nil {
 		p.saw(r, *t.Seen)
 	}
 	return r, nil
 }
 
+// nodeBits are the nodes of a cpuset.mems; nil for nil.
+func nodeBits(list *string) (*uint64, error) {
+	if list == nil {
+		return nil, nil
+	}
+	set, err := nodeset.Parse(*list)
+	nodes := uint64(set)
+	return &nodes, err
+}
+
 // saw enters what a container's files were read to hold.
-func (p *Protector) saw(r *row, seen cgroup.Seen) {
-	var nodes *uint64
-	if seen.Mems != nil {
-		if set, err := nodeset.Parse(*seen.Mems); err == nil {
-			bits := uint64(set)
-			nodes = &bits
-		}
+func (p *Protector) saw(r *row, seen Seen) {
+	nodes, err := nodeBits(seen.Mems)
+	if err != nil {
+		nodes = nil
 	}
 	for i, value := range [...]*uint64{seen.Values.Min, seen.Values.Low, seen.Values.High, nodes} {
-		f := &r.files[i]
-		if value == nil || f.restore { // systemd may not hold what is restored
-			continue
+		f := &r.parts[0].files[i]
+		if value != nil && f.state.looked() && !f.state.back() { // systemd may not hold what goes back
+			f.is(p.rounded(f, i, *value), r.same())
+			p.watchFound(r)
 		}
-		p.has(f, i, *value)
-		f.ours = f.ours || f.wanted && f.settled() && !f.isInitial(i)
-		p.found(r)
 	}
 }
 
-// has enters what a file holds. The kernel rounds bytes down to a page.
-func (p *Protector) has(f *file, index int, value uint64) {
-	f.have, f.known = value, true
+// rounded is a value that was read. The kernel rounds bytes down to a page.
+func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
 	if index != mems && memoryqos.Holds(value, f.want, p.page) {
-		f.have = f.want
+		return f.want
 	}
+	return value
 }
 
 // add enters a row.
-func (p *Protector) add(r *row) {
-	p.rows[r.cgroup], r.turn = r, make(chan struct{}, 1)
-	if r.level == cgroup.LevelContainer {
+func (p *Protector) add(dir, level string) *row {
+	r := &row{cgroup: dir, level: level, turn: make(turn, 1)}
+	own := &part{row: r, dir: dir}
+	for i := range own.files {
+		own.files[i].state = alone
+	}
+	r.parts = []*part{own}
+	p.rows[dir] = r
+	if level == cgroup.LevelContainer {
 		r.place = len(p.containers)
 		p.containers = append(p.containers, r)
-		return // its cgroup may be yet to come: see found
+		return r // its cgroup may be yet to come: see watchFound
 	}
 	if err := p.watch(r); err != nil {
 		p.log.WithError(err).Warn("until this cgroup can be watched, other writers are noticed by the periodic check only")
 	}
+	return r
 }
 
-// drop removes a row.
+// drop removes a row. What is still heard of it changes nothing.
 func (p *Protector) drop(r *row) {
+	r.on(dropped)
+	for _, f := range r.all() {
+		f.on(end)
+	}
 	delete(p.rows, r.cgroup)
 	delete(p.unsettled, r)
 	p.endIfGone(r)
@@ -243,96 +289,90 @@ func (p *Protector) drop(r *row) {
 // Or the runtime had an old value of ours in its record, and is asked to write the default: it may have written that value
 // after we took it away.
 func (p *Protector) unrestored(r *row, index int) bool {
-	if p.journal == nil || r.fresh || index == mems {
-		return false
-	}
-	return p.journal.Unrestored(r.container(), knobs[index])
+	return p.journal != nil && !r.fresh && p.journal.Unrestored(r.cgroup, knobs[index])
 }
 
 // set makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
 func (p *Protector) set(r *row, v memoryqos.Values, nodes *uint64) {
-	for i, value := range [...]*uint64{v.Min, v.Low, v.High, nodes} {
-		f := &r.files[i]
-		switch {
+	values := [...]*uint64{v.Min, v.Low, v.High, nodes}
+	r.watched = [2]bool{} // others may be desired now
+	for i, f := range r.all() {
+		switch value := values[i]; {
 		case value != nil:
-			f.wanted, f.restore, f.want = true, false, *value
-		case i != mems && (f.ours || p.sent(r.cgroup, knobs[i])):
-			f.wanted, f.restore, f.want = true, true, initial[i]
-		case p.unrestored(r, i):
-			f.wanted, f.restore, f.want, f.known, f.ours = true, true, initial[i], false, true
+			f.desire(*value, r.same())
+		case i == mems:
+			f.on(leave)
 		default:
-			f.wanted, f.restore = false, false
-		}
-	}
-	r.watched = false
-	if r.inner != nil {
-		p.set(r.inner, v, nodes)
-	}
-}
-
-// expect enters what the runtime is about to write in the journal: they are values of ours. What the files hold is not known
-// until then.
-func (p *Protector) expect(r *row) {
-	for i := range r.files {
-		f := &r.files[i]
-		f.known = false
-		if r.inner != nil {
-			r.inner.files[i].known = false
-		}
-		if f.wanted && !f.isInitial(i) {
-			f.ours = true
-			p.note(Entry{Cgroup: r.cgroup, Knob: knobs[i], Unit: p.unit(r.cgroup, r.driver)})
+			if f.undesire(initial[i]); f.state == alone && p.unrestored(r, i) {
+				f.on(orphan)
+			}
 		}
 	}
 }
 
-// parts are the cgroups of a row: its own, and crun's inside, nil where there is none.
-func (p *Protector) parts(r *row) [2]*row {
-	if r.level != cgroup.LevelContainer || r.inner != nil {
-		return [2]*row{r, r.inner}
+// announce has the files left to the runtime, which is about to write them. What it writes are values of ours: the journal has them.
+func (p *Protector) announce(r *row) {
+	for i, f := range r.all() {
+		if f.on(announce); f.state == announced && (i == mems || f.want != initial[i]) {
+			p.note(Entry{Cgroup: r.cgroup, Knob: knobs[i], Unit: p.unit(r)})
+		}
+	}
+}
+
+// compare has the files compared that were left to the runtime, or memory.high alone.
+func (r *row) compare(onlyHigh bool) {
+	for i, f := range r.all() {
+		if !onlyHigh || i == high {
+			f.on(compare)
+		}
+	}
+}
+
+// findInner looks for crun's cgroup inside a container's.
+func (p *Protector) findInner(r *row) {
+	if r.level != cgroup.LevelContainer || r.inside == present {
+		return
 	}
 	leaves, err := p.tree.Leaves(r.cgroup)
-	r.unclear = err != nil // looked for again as long as something is to be written
-	if len(leaves) > 1 {
-		r.inner = &row{cgroup: leaves[1], level: r.level, isInner: true, files: r.files, turn: r.turn}
-		for i := range r.inner.files {
-			f := &r.inner.files[i]
-			f.known, f.series, f.overwritten, f.writes = false, series{}, 0, 0
+	switch {
+	case err != nil:
+		r.inside = unclear // looked for again as long as there is something to look at
+	case len(leaves) == 1:
+		r.inside = absent
+	default:
+		r.inside = present
+		inner := &part{row: r, dir: leaves[1]}
+		for i := range inner.files {
+			outer := &r.parts[0].files[i]
+			inner.files[i] = file{state: outer.state, want: outer.want}
+			inner.files[i].on(unknown)
 		}
+		r.parts = append(r.parts, inner)
 	}
-	return [2]*row{r, r.inner}
 }
 
 // watch watches the files that other writers are known to write. Pods are looked at every period: a watch for each would cost
 // more than it gives.
 func (p *Protector) watch(r *row) error {
-	if p.watcher == nil || r.isInner {
+	if p.watcher == nil || r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer {
 		return nil
 	}
-	var files []string
-	switch r.level {
-	case cgroup.LevelPod:
-		return nil
-	case cgroup.LevelContainer:
-		for _, i := range []int{high, mems} {
-			if r.files[i].wanted {
-				files = append(files, string(knobs[i]))
-			}
-		}
-	default:
-		files = []string{string(cgroup.MemoryMin), string(cgroup.MemoryLow)}
-	}
-	return p.watcher.Watch(r.cgroup, files...)
+	return p.watcher.Watch(r.cgroup, string(cgroup.MemoryMin), string(cgroup.MemoryLow))
 }
 
-// found watches a container whose cgroup has been seen.
-func (p *Protector) found(r *row) {
-	if r.watched || r.isInner || r.level != cgroup.LevelContainer {
+// watchFound watches a container whose cgroup has been seen.
+func (p *Protector) watchFound(r *row) {
+	if p.watcher == nil || r.level != cgroup.LevelContainer {
 		return
 	}
-	r.watched = true
-	if err := p.watch(r); err != nil {
-		p.log.WithError(err).WithField("cgroup", r.cgroup).Debug("writes to a container's files are found by the periodic check only")
+	for i, knob := range knobs[high:] {
+		if r.watched[i] || r.parts[0].files[high+i].state == alone {
+			continue
+		}
+		r.watched[i] = true
+		if err := p.watcher.Watch(r.cgroup, string(knob)); err != nil {
+			p.log.WithError(err).WithField("cgroup", r.cgroup).Debug("writes to a container's files are found by the periodic check only")
+		}
 	}
 }
 
@@ -373,23 +413,18 @@ func (p *Protector) Close(ctx context.Context) error {
 	if p.systemd != nil {
 		err = p.systemd.close(ctx)
 	}
-	return errors.Join(err, p.awaitWrites(ctx))
+	return errors.Join(err, p.awaitSlow(ctx))
 }
 
 // unconfirmed reports whether systemd may still write an older value into the files of a cgroup.
 func (p *Protector) unconfirmed(dir string) bool { return p.systemd != nil && p.systemd.waits(dir) }
 
-// sent reports whether systemd may have received a value for a file that it has not confirmed.
-func (p *Protector) sent(dir string, knob cgroup.Knob) bool {
-	return p.systemd != nil && p.systemd.sent(dir, knob)
-}
-
 // unit is the systemd unit that is to hold the values of a cgroup; "" where there are files only.
-func (p *Protector) unit(dir string, driver cgroup.Driver) string {
-	if p.systemd == nil || driver != cgroup.Systemd {
+func (p *Protector) unit(r *row) string {
+	if p.systemd == nil || r.driver != cgroup.Systemd {
 		return ""
 	}
-	return cgroup.Unit(dir)
+	return cgroup.Unit(r.cgroup)
 }
 
 // note enters a knob in the journal, before it is written, and reports whether it was not there.
@@ -397,14 +432,7 @@ func (p *Protector) note(e Entry) bool { return p.journal != nil && p.journal.No
 
 // endIfGone removes a cgroup that is gone from the journal.
 func (p *Protector) endIfGone(r *row) {
-	if p.journal != nil && !r.isInner && p.tree.Ended(r.cgroup) {
+	if p.journal != nil && p.tree.Ended(r.cgroup) {
 		p.journal.End(r.cgroup)
-	}
-}
-
-// forget removes a knob that is back at its default from the journal.
-func (p *Protector) forget(dir string, knob cgroup.Knob) {
-	if p.journal != nil {
-		p.journal.AtDefault(dir, knob)
 	}
 }

@@ -93,18 +93,6 @@ func (q *queue) waits(dir string) bool {
 	return q.waiting[dir] != nil
 }
 
-// sent reports whether a value of this knob is among those that systemd has yet to confirm.
-func (q *queue) sent(dir string, knob cgroup.Knob) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	p := q.waiting[dir]
-	if p == nil {
-		return false
-	}
-	_, sent := p.values[knob]
-	return sent
-}
-
 // length is how many units systemd has yet to confirm.
 func (q *queue) length() int {
 	q.mu.Lock()

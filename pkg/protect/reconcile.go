@@ -3,7 +3,6 @@ package protect
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"sync"
 	"time"
 
@@ -18,8 +17,12 @@ const containersPerPass = 150
 // number of containers, the next ones at the next call. What takes long to write is left to Finish. It returns when it wants
 // to be called again because a repair waits; 0 is never.
 func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	s := p.run(ctx, patrol, p.takeNext)
+	return s.next, errors.Join(s.above...)
+}
+
+// takeNext are the rows of the next Reconcile.
+func (p *Protector) takeNext() []*row {
 	rows := make([]*row, 0, len(p.rows)-len(p.containers)+containersPerPass)
 	for dir, r := range p.rows {
 		if r.level != cgroup.LevelContainer || p.delayed[dir] {
@@ -33,26 +36,7 @@ func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 			rows = append(rows, r)
 		}
 	}
-	return p.reconcile(ctx, rows, patrol)
-}
-
-// A pass says which files of cgroups a look at them compares, and what it leaves.
-type pass struct {
-	atOnce    bool // without the delays of a series
-	onlyHigh  bool // memory.high, and no other file
-	onlyRaise bool // no slow file but a memory.high that goes up: the others are left to Finish
-}
-
-var (
-	patrol     = pass{}
-	onlyRaises = pass{atOnce: true, onlyHigh: true, onlyRaise: true}
-	onlyHigh   = pass{atOnce: true, onlyHigh: true}
-	everything = pass{atOnce: true}
-)
-
-// leaves reports whether a change is left to Finish.
-func (w pass) leaves(c change) bool {
-	return slow(c.row, c.index) && (!w.atOnce || w.onlyRaise && !c.raises())
+	return rows
 }
 
 // Check reads what these cgroups hold, compares with what is desired and repairs at once, whatever other writers did before and
@@ -66,24 +50,26 @@ func (p *Protector) CheckHigh(ctx context.Context, dir string) error {
 	return p.inspect(ctx, onlyHigh, dir)
 }
 
-func (p *Protector) inspect(ctx context.Context, w pass, dirs ...string) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	rows := make([]*row, 0, len(dirs))
-	for _, dir := range dirs {
-		if r := p.rows[dir]; r != nil {
-			rows = append(rows, r)
+func (p *Protector) inspect(ctx context.Context, l look, dirs ...string) error {
+	s := p.run(ctx, l, func() (rows []*row) {
+		for _, dir := range dirs {
+			if r := p.rows[dir]; r != nil {
+				rows = append(rows, r)
+			}
 		}
-	}
-	_, err := p.reconcile(ctx, rows, w)
-	return err
+		return rows
+	})
+	return errors.Join(append(s.above, s.inside...)...)
 }
 
 // repair looks at a cgroup whose files were written, and at those with a repair that waits, so that the answer is the earliest
 // of all.
 func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	s := p.run(ctx, patrol, func() []*row { return p.takeDelayed(dirs) })
+	return s.next, errors.Join(s.above...)
+}
+
+func (p *Protector) takeDelayed(dirs []string) []*row {
 	for _, dir := range dirs {
 		p.delayed[dir] = true
 	}
@@ -95,115 +81,7 @@ func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, 
 			delete(p.delayed, dir)
 		}
 	}
-	return p.reconcile(ctx, rows, patrol)
-}
-
-// reconcile compares rows and repairs what is due, or everything at once.
-func (p *Protector) reconcile(ctx context.Context, rows []*row, w pass) (next time.Duration, err error) {
-	var changes []change
-	var failed failures
-	now := p.now()
-	for _, r := range rows {
-		if !w.onlyHigh {
-			delete(p.delayed, r.cgroup)
-		}
-		if r.byRuntime && !w.atOnce || !r.wants() {
-			continue
-		}
-		r.byRuntime = r.byRuntime && w.onlyHigh
-		for _, part := range p.parts(r) {
-			if part == nil {
-				continue
-			}
-			for i := range part.files {
-				if w.onlyHigh && i != high {
-					continue
-				}
-				wait, due, err := p.check(part, i, now)
-				failed.add(part, err)
-				c := change{row: part, index: i, onlyRaise: w.onlyRaise}
-				switch {
-				case due && w.leaves(c):
-					p.postpone(c)
-				case due, w.atOnce && wait > 0:
-					changes = append(changes, c)
-				case wait > 0:
-					p.delayed[r.cgroup] = true
-					if next == 0 || wait < next {
-						next = wait
-					}
-				}
-			}
-		}
-	}
-	p.write(ctx, changes, &failed)
-	p.countContainers(rows, failed.inside)
-	errs := failed.above
-	if w.atOnce {
-		errs = append(errs, failed.inside...)
-	}
-	for _, c := range changes {
-		if c.file().settled() {
-			c.file().series.open = false
-		}
-	}
-	for _, r := range rows {
-		if r.restores() && p.rows[r.cgroup] == r {
-			p.forgetRestored(r)
-		}
-	}
-	return next, errors.Join(errs...)
-}
-
-// wants reports whether a file has a desired value.
-func (r *row) wants() bool {
-	for i := range r.files {
-		if r.files[i].wanted {
-			return true
-		}
-	}
-	return false
-}
-
-// restores reports whether a file goes back to the kernel's default.
-func (r *row) restores() bool {
-	for i := range r.files {
-		if r.files[i].restore {
-			return true
-		}
-	}
-	return false
-}
-
-// check compares one file. It returns whether the file is to be repaired now, or how long the repair waits.
-func (p *Protector) check(r *row, index int, now time.Time) (wait time.Duration, due bool, err error) {
-	f := &r.files[index]
-	if !f.wanted {
-		return 0, false, nil
-	}
-	wrote, seen := f.settled(), f.known // as far as we knew
-	switch err := p.look(r, index); {
-	case errors.Is(err, fs.ErrNotExist):
-		if r.watched = false; seen {
-			p.endIfGone(r)
-		}
-		return 0, false, nil
-	case err != nil:
-		return 0, true, err // what cannot be understood is written again
-	case f.settled():
-		f.series.open = false
-		return 0, f.untold(), nil
-	case wrote:
-		f.series.hit(now)
-		p.overwritten(change{row: r, index: index})
-		r.repaired = r.level == cgroup.LevelContainer
-	case !seen:
-		r.repaired = r.level == cgroup.LevelContainer
-	}
-	if wait := f.series.due.Sub(now); f.series.open && wait > 0 {
-		return wait, false, nil
-	}
-	return 0, true, nil
+	return rows
 }
 
 // Run reconciles every period and whenever the watcher reports a write, until ctx ends. It leaves writes that have not returned by then

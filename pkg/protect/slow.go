@@ -11,13 +11,13 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// A lane is a way for the writes of memory.high and cpuset.mems of containers that Run makes. Each container has at most one write in
-// each lane.
-type lane int
+// A way is one of the two for the writes of memory.high and cpuset.mems of containers that Run makes. Each container has at most one
+// write in each.
+type way int
 
 const (
 	// raises are writes of a higher memory.high, which gives room and has the kernel reclaim nothing: each is made at once.
-	raises lane = iota
+	raises way = iota
 	// others wait for the kernel, which reclaims or moves memory before they return. Beyond slowWrites of them the next ones wait.
 	others
 	lanes
@@ -27,12 +27,26 @@ const (
 // CPU.
 const slowWrites = 8
 
-// lane is the lane for a change as it is now.
-func (c change) lane() lane {
-	if c.raises() {
-		return raises
+// A lane has the containers with such a write, by cgroup.
+type lane struct {
+	late    map[string]bool // Finish makes it
+	running map[string]bool // Run makes it now
+}
+
+// start moves those to running that Run may make now, at most so many at a time; 0 is no bound. None is preferred.
+func (l *lane) start(most int) (dirs []string) {
+	for dir := range l.late {
+		if most > 0 && len(l.running) == most {
+			break
+		}
+		if l.running[dir] {
+			continue // looked at again when that is done
+		}
+		delete(l.late, dir)
+		l.running[dir] = true
+		dirs = append(dirs, dir)
 	}
-	return others
+	return dirs
 }
 
 // raises reports whether a change gives a container a higher memory.high than it has or is being given.
@@ -44,7 +58,41 @@ func (c change) raises() bool {
 	case f.writes > 0:
 		return f.want > f.writing || f.want == f.writing && f.raising
 	}
-	return f.known && f.want > f.have
+	return f.state.known() && f.want > f.have
+}
+
+// postpone leaves a slow file to Finish.
+func (p *Protector) postpone(c change) {
+	way := others
+	if c.raises() {
+		way = raises
+	}
+	p.lanes[way].late[c.cgroup] = true
+	poke(p.wake)
+}
+
+// takeLate returns those of some containers that have late writes. Its caller makes them now.
+func (p *Protector) takeLate(dirs []string) (late []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, dir := range dirs {
+		if p.lanes[raises].late[dir] || p.lanes[others].late[dir] {
+			late = append(late, dir)
+		}
+		for l := range p.lanes {
+			delete(p.lanes[l].late, dir)
+		}
+	}
+	return late
+}
+
+// allLate are all containers with late writes.
+func (p *Protector) allLate() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	late := maps.Clone(p.lanes[raises].late)
+	maps.Copy(late, p.lanes[others].late)
+	return slices.Sorted(maps.Keys(late))
 }
 
 // finishAlways makes the late writes as they come, until ctx ends.
@@ -59,184 +107,189 @@ func (p *Protector) finishAlways(ctx context.Context, group *sync.WaitGroup) {
 	}
 }
 
-// startLate starts what may be written now. Of those that wait none is preferred.
+// startLate starts what may be written now.
 func (p *Protector) startLate(ctx context.Context, group *sync.WaitGroup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for l := range lanes {
-		for dir := range p.late[l] {
-			if p.finishing[l][dir] {
-				continue // looked at again when that is done
-			}
-			if l == others && len(p.finishing[l]) == slowWrites {
-				break
-			}
-			delete(p.late[l], dir)
-			p.finishing[l][dir] = true
-			group.Go(func() { p.finishLate(ctx, l, dir) })
-		}
+	for _, dir := range p.lanes[raises].start(0) {
+		group.Go(func() { p.finishLate(ctx, raises, dir, onlyRaises) })
+	}
+	for _, dir := range p.lanes[others].start(slowWrites) {
+		group.Go(func() { p.finishLate(ctx, others, dir, everything) })
 	}
 }
 
-// finishLate makes a container's late writes of a lane. What fails is logged.
-func (p *Protector) finishLate(ctx context.Context, l lane, dir string) {
-	look := everything
-	if l == raises {
-		look = onlyRaises
-	}
-	_ = p.inspect(ctx, look, dir)
+// finishLate makes a container's late writes. What fails is logged.
+func (p *Protector) finishLate(ctx context.Context, w way, dir string, l look) {
+	_ = p.inspect(ctx, l, dir)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.finishing[l], dir)
+	delete(p.lanes[w].running, dir)
 	poke(p.wake)
 }
 
-// underWay is a write that has not returned.
-type underWay struct {
-	turn chan struct{} // of its container; nil for a raise
-	done chan struct{} // closed when it has returned
-	err  error
-	left bool // its caller has not waited for it
-}
+// A turn is of the slow writes of a cgroup. Its one token is in it while somebody writes.
+type turn chan struct{}
 
-// writeSlowly writes memory.high or cpuset.mems without the lock: before it returns, the kernel may reclaim what is above the
-// value, or move pages; beyond the bound of that nothing is written. One such write of a container is made at a time. A raise waits for
-// no other: which of two was written last is not known, and both look afterwards. A write that has begun when ctx ends is left alone.
-func (p *Protector) writeSlowly(ctx context.Context, c change) error {
-	f := c.file()
-	for !f.settled() {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		w := &underWay{done: make(chan struct{})}
-		if !c.raises() {
-			if c.onlyRaise {
-				p.postpone(c)
-				return nil
-			}
-			if err := p.takeTurn(ctx, c.turn); err != nil {
-				return err
-			}
-			w.turn = c.turn
-			if due, err := p.mayMove(c); !due {
-				<-w.turn
-				return err
-			}
-		}
-		p.begin(c, w)
-		if err := p.await(ctx, w); err != nil {
-			return err
-		}
-		if w.err != nil {
-			return p.notWritten(c, w.err)
-		}
-	}
-	return nil
-}
-
-// takeTurn waits, without the lock, until no other slow write of the container is under way.
-func (p *Protector) takeTurn(ctx context.Context, turn chan struct{}) error {
-	p.mu.Unlock()
-	defer p.mu.Lock()
+// take waits for the turn.
+func (t turn) take(ctx context.Context) error {
 	select {
-	case turn <- struct{}{}:
+	case t <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// mayMove reports whether a file is still to be written, and may be.
-func (p *Protector) mayMove(c change) (bool, error) {
-	f := c.file()
-	for c.index == mems && !f.settled() {
-		want := f.want
-		may, err := p.mayMigrate(c.container(), c.cgroup, nodeset.Set(want))
-		if err != nil {
-			return false, p.notWritten(c, err)
-		}
-		if f.want == want {
-			return may, nil // what is withheld is decided again by Reconcile
-		}
-	}
-	return !f.settled(), nil
-}
-
-// begin begins a write, and has what came of it entered when it returns.
-func (p *Protector) begin(c change, w *underWay) {
-	f := c.file()
-	want := f.want
-	f.writing, f.raising, f.writes = want, w.turn == nil, f.writes+1
-	p.writes[w] = true
+// writeSlowly has memory.high or cpuset.mems written: before that returns, the kernel may reclaim what is above the value, or move
+// pages. A write that has begun when ctx ends is left alone, and what comes of it is entered all the same.
+func (p *Protector) writeSlowly(ctx context.Context, l look, c change) error {
+	done := p.beginSlow()
+	var err error
 	go func() {
-		w.err = p.put(c.cgroup, c.index, want)
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		f.writes--
-		if w.err == nil {
-			f.have, f.known = want, true
-			if f.want != want {
-				w.err = p.look(c.row, c.index)
-			}
-		}
-		if w.turn != nil {
-			<-w.turn
-		}
-		if w.left {
-			p.returned(c, w.err)
-		}
-		delete(p.writes, w)
-		close(w.done)
+		defer p.endSlow(done)
+		err = p.hold(ctx, l, c)
 	}()
-}
-
-// await waits, without the lock, until a write has returned. The error is that of ctx, and the write is left alone then.
-func (p *Protector) await(ctx context.Context, w *underWay) error {
-	p.mu.Unlock()
-	defer p.mu.Lock()
 	select {
-	case <-w.done:
-		return nil
+	case <-done:
+		return err
 	case <-ctx.Done():
-		return p.leave(ctx, w)
+	}
+	select {
+	case <-done:
+		return err
+	default:
+		return ctx.Err()
 	}
 }
 
-// leave leaves a write alone that has not returned.
-func (p *Protector) leave(ctx context.Context, w *underWay) error {
+func (p *Protector) beginSlow() (done chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.writes[w] {
-		return nil
+	done = make(chan struct{})
+	p.slow[done] = true
+	return done
+}
+
+func (p *Protector) endSlow(done chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.slow, done)
+	close(done)
+}
+
+// hold has a slow file hold what is desired, whatever becomes desired meanwhile. One such write of a cgroup is made at a time. A raise
+// waits for no other: which of two was written last is not known, and both look afterwards.
+func (p *Protector) hold(ctx context.Context, l look, c change) error {
+	inTurn := false
+	defer func() {
+		if inTurn {
+			<-c.turn
+		}
+	}()
+	for ctx.Err() == nil {
+		var pages pages
+		if inTurn && c.index == mems {
+			pages = p.count(c.dir)
+		}
+		switch next := p.nextStep(l, c, inTurn, pages); next.work {
+		case wait:
+			inTurn = c.turn.take(ctx) == nil
+		case write:
+			if err := p.recordSlow(c, next.value, p.put(c.dir, c.index, next.value)); err != nil {
+				return err
+			}
+		default:
+			return next.err
+		}
 	}
-	w.left = true
+	p.leaveLate(c)
 	return ctx.Err()
 }
 
-// returned does what the caller of a write would have done that has left it alone.
-func (p *Protector) returned(c change, err error) {
+// step is what hold does next: it writes, waits for its turn, or ends.
+type step struct {
+	work  work
+	value uint64
+	err   error
+}
+
+// nextStep plans one write.
+func (p *Protector) nextStep(l look, c change, inTurn bool, pages pages) step {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := c.file()
+	raises := c.raises()
 	switch {
-	case err != nil:
-		_ = p.notWritten(c, err) // Reconcile tries again
-	case p.isWritten(c):
-		p.systemd.set(c.cgroup, p.unit(c.cgroup, c.driver), map[cgroup.Knob]uint64{knobs[c.index]: c.file().want})
+	case !c.due():
+		return step{}
+	case f.state.known() && f.have == f.want:
+		p.tellSlow(c, f.on(wrote))
+		return step{}
+	case raises:
+	case l.onlyRaise:
+		p.postpone(c)
+		return step{}
+	case !inTurn:
+		return step{work: wait}
+	case c.index == mems:
+		may, err := p.mayMigrate(c.row, pages, nodeset.Set(f.want), l.unbounded)
+		if err != nil {
+			f.on(unknown)
+		}
+		if !may {
+			return step{err: err} // what is withheld is decided again by Reconcile
+		}
 	}
-	if !c.file().settled() {
+	f.writes, f.writing, f.raising = f.writes+1, f.want, raises
+	f.on(begin)
+	return step{work: write, value: f.want}
+}
+
+// recordSlow enters what came of a write. Where another value is desired by now, the file says which of two writes was the last.
+func (p *Protector) recordSlow(c change, value uint64, err error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f := c.file()
+	f.writes--
+	then, err := p.written(c, value, err)
+	p.tellSlow(c, then)
+	if err == nil && works[f.state] == read {
+		_, err = p.read(c, p.now())
+	}
+	return err
+}
+
+// tellSlow has systemd receive the value of a slow file.
+func (p *Protector) tellSlow(c change, then effect) {
+	if then == tell && p.tells(c) {
+		p.systemd.set(c.cgroup, p.unit(c.row), map[cgroup.Knob]uint64{knobs[c.index]: c.file().want})
+	}
+}
+
+// leaveLate leaves what is still due to Finish.
+func (p *Protector) leaveLate(c change) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.due() {
 		p.postpone(c)
 	}
 }
 
-// awaitWrites waits until all writes that were begun have returned, or ctx ends.
-func (p *Protector) awaitWrites(ctx context.Context) error {
-	p.mu.Lock()
-	begun := slices.Collect(maps.Keys(p.writes))
-	p.mu.Unlock()
-	for _, w := range begun {
+// awaitSlow waits until all slow writes that were begun have returned, or ctx ends.
+func (p *Protector) awaitSlow(ctx context.Context) error {
+	for _, done := range p.begun() {
 		select {
-		case <-w.done:
+		case <-done:
 		case <-ctx.Done():
 			return fmt.Errorf("a write of a container's memory.high or cpuset.mems has not returned: %w", ctx.Err())
 		}
 	}
 	return nil
+}
+
+func (p *Protector) begun() []chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Collect(maps.Keys(p.slow))
 }

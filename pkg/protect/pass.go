@@ -1,0 +1,441 @@
+package protect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// A look says which files of cgroups a pass compares, and what it leaves.
+type look struct {
+	unread    bool // no file of which it is known what it holds
+	atOnce    bool // without the delays of a series, and without a wait for the runtime
+	onlyHigh  bool // memory.high, and no other file
+	onlyRaise bool // no slow file but a memory.high that goes up: the others are left to Finish
+	unbounded bool // whatever memory a write moves
+}
+
+var (
+	news       = look{unread: true}
+	patrol     = look{}
+	onlyRaises = look{atOnce: true, onlyHigh: true, onlyRaise: true}
+	onlyHigh   = look{atOnce: true, onlyHigh: true}
+	everything = look{atOnce: true}
+	starting   = look{atOnce: true, unbounded: true}
+)
+
+// leaves reports whether a change is left to Finish.
+func (l look) leaves(c change) bool {
+	return c.level == cgroup.LevelContainer && c.index >= high && (!l.atOnce || l.onlyRaise && !c.raises())
+}
+
+// pass is one look at rows, and what it has found.
+type pass struct {
+	look
+	rows    []*row
+	changes []change
+	above   []error       // what failed above the containers
+	inside  []error       // what failed in them
+	missing uint64        // containers that do not hold what somebody should have written
+	next    time.Duration // until the first repair that waits; 0 where none does
+	stored  bool          // the journal's file was waited for
+	failed  bool          // in vain
+}
+
+// change is a file that may have to be written.
+type change struct {
+	*part
+	index int
+	// blind is set where the file could not be understood, and is written all the same.
+	blind bool
+	noted bool // the journal has it only because of this change
+}
+
+func (c change) file() *file { return &c.files[c.index] }
+
+// due reports whether it has to be written.
+func (c change) due() bool {
+	w := works[c.file().state]
+	return w == write || w == read && c.blind
+}
+
+// lowers reports whether the change takes something away.
+func (c change) lowers() bool { f := c.file(); return f.state.known() && f.want < f.have }
+
+// before is what a file held before our first write, where rollback is to restore it: a kubelet with MemoryQoS writes a pod's
+// values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
+// wrong. When the journal was lost, a value of ours is found; it is the one that is desired.
+func (c change) before() string {
+	if f := c.file(); c.level == cgroup.LevelPod && c.index != mems && f.state.known() && (c.fresh || f.have != f.want) {
+		return cgroup.FormatLimit(f.have)
+	}
+	return ""
+}
+
+// order sorts changes: first those that lower, children before parents; then those that raise, parents before children. In
+// between each cgroup holds the smaller of its old and new value, so that the sum of children never exceeds their parent's old
+// value while it is lowered, nor its new one while they are raised. What may take long comes last.
+func order(a, b change) int {
+	if a.index >= high != (b.index >= high) {
+		return cmp.Compare(a.index, b.index)
+	}
+	down, up := a.lowers(), b.lowers()
+	deeper := cmp.Compare(depth(b.dir), depth(a.dir))
+	switch {
+	case down && !up:
+		return -1
+	case up && !down:
+		return 1
+	case !down:
+		deeper = -deeper
+	}
+	return cmp.Or(deeper, cmp.Compare(a.dir, b.dir), cmp.Compare(a.index, b.index))
+}
+
+// plan is what is to be written, in order.
+type plan struct {
+	waits  bool // for the journal's file: nothing of the plan may be written yet
+	writes []planned
+	slow   []change
+}
+
+// planned is a write of a file of protection, and what came of it.
+type planned struct {
+	change
+	value uint64
+	put   bool // systemd alone lacks the value otherwise
+	err   error
+}
+
+// run looks at rows, which are chosen under the lock, and has their files hold what is desired.
+func (p *Protector) run(ctx context.Context, l look, rows func() []*row) *pass {
+	s := p.compare(l, rows)
+	if len(s.changes) > 0 {
+		for _, c := range p.writeAll(ctx, s) {
+			s.add(c.part, p.writeSlowly(ctx, s.look, c))
+		}
+	}
+	p.finish(s)
+	return s
+}
+
+// compare reads what there is to read, and finds what may have to be written.
+func (p *Protector) compare(l look, rows func() []*row) *pass {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := &pass{look: l, rows: rows()}
+	now := p.now()
+	for _, r := range s.rows {
+		if !l.onlyHigh {
+			delete(p.delayed, r.cgroup)
+		}
+		if l.atOnce {
+			r.compare(l.onlyHigh)
+		}
+		if !r.any(l.wants) {
+			continue
+		}
+		p.findInner(r)
+		before := s.missing
+		for _, t := range r.parts {
+			for i := range t.files {
+				if !l.onlyHigh || i == high {
+					p.compareFile(s, change{part: t, index: i}, now)
+				}
+			}
+		}
+		s.missing = min(s.missing, before+1) // however many files
+	}
+	return s
+}
+
+// wants reports whether a file in such a state is looked at.
+func (l look) wants(s state) bool { return s.looked() && !(l.unread && s.settled()) }
+
+// compareFile compares one file.
+func (p *Protector) compareFile(s *pass, c change, now time.Time) {
+	f := c.file()
+	if !s.wants(f.state) {
+		return
+	}
+	if !s.unread || works[f.state] == read {
+		then, err := p.read(c, now)
+		if then != none && c.level == cgroup.LevelContainer {
+			s.missing++
+		}
+		s.add(c.part, err)
+		c.blind = err != nil
+	}
+	wait := f.series.due.Sub(now)
+	switch {
+	case !c.due():
+	case wait > 0 && !s.unread && !s.atOnce && !c.blind:
+		p.delayed[c.cgroup] = true
+		if s.next == 0 || wait < s.next {
+			s.next = wait
+		}
+	case s.leaves(c):
+		p.postpone(c)
+	default:
+		s.changes = append(s.changes, c)
+	}
+}
+
+// read reads what a file holds. A cgroup that is not there is no error.
+func (p *Protector) read(c change, now time.Time) (effect, error) {
+	f := c.file()
+	value, err := p.get(c.dir, c.index)
+	if err != nil {
+		seen := f.state.known()
+		f.on(unknown)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return none, err
+		}
+		if c.watched = [2]bool{}; seen && !c.isInner() {
+			p.endIfGone(c.row)
+		}
+		return none, nil
+	}
+	p.watchFound(c.row)
+	then := f.is(p.rounded(f, c.index, value), c.same())
+	if then == overwritten {
+		f.series.hit(now)
+		p.overwritten(c)
+	}
+	return then, nil
+}
+
+// add adds an error about a cgroup; nil is none.
+func (s *pass) add(t *part, err error) {
+	switch {
+	case err == nil:
+	case t.level == cgroup.LevelContainer:
+		s.inside = append(s.inside, err)
+	default:
+		s.above = append(s.above, err)
+	}
+}
+
+// writeAll writes files of protection, after the journal's file has all that is to be written, and returns the slow ones. A journal that
+// cannot be written stops nothing.
+func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
+	for {
+		slow, waits := p.writeFast(s)
+		if !waits {
+			return slow
+		}
+		s.failed = p.journal.Wait(ctx) != nil
+		s.stored = true
+	}
+}
+
+// writeFast writes the files of protection that are due now, unless something of the pass waits for the journal's file.
+func (p *Protector) writeFast(s *pass) (slow []change, waits bool) {
+	if !s.onlyHigh {
+		p.writing.Lock()
+		defer p.writing.Unlock()
+	}
+	todo := p.plan(s)
+	for i := range todo.writes {
+		if w := &todo.writes[i]; w.put {
+			w.err = p.put(w.dir, w.index, w.value)
+		}
+	}
+	p.record(s, todo.writes)
+	return todo.slow, todo.waits
+}
+
+// plan finds what is to be written now, and enters it in the journal.
+func (p *Protector) plan(s *pass) (todo plan) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	slices.SortFunc(s.changes, order)
+	waits := p.journal != nil && !s.stored && !p.journal.Saved()
+	raises := true
+	for i := range s.changes {
+		c := &s.changes[i]
+		if !c.due() {
+			continue
+		}
+		if p.noteChange(*c) {
+			c.noted, waits = true, p.journal != nil
+		}
+		raises = raises && c.raises()
+	}
+	// A raise of memory.high waits for no disk: the container has had a value of ours, which the journal knows.
+	if waits && !raises && !s.failed {
+		return plan{waits: true}
+	}
+	for _, c := range s.changes {
+		f := c.file()
+		switch {
+		case !c.due():
+		case c.index >= high:
+			todo.slow = append(todo.slow, c)
+		default:
+			todo.writes = append(todo.writes, planned{change: c, value: f.want, put: !f.state.known() || f.have != f.want})
+			f.on(begin)
+		}
+	}
+	return todo
+}
+
+// record enters what came of writes, and has systemd receive the values.
+func (p *Protector) record(s *pass, writes []planned) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var units []*row
+	values := make(map[*row]map[cgroup.Knob]uint64)
+	for _, w := range writes {
+		then, err := p.written(w.change, w.value, w.err)
+		s.add(w.part, err)
+		if then != tell || !p.tells(w.change) {
+			continue
+		}
+		if values[w.row] == nil {
+			units, values[w.row] = append(units, w.row), make(map[cgroup.Knob]uint64, 2)
+		}
+		values[w.row][knobs[w.index]] = w.value
+	}
+	for _, r := range units {
+		p.systemd.set(r.cgroup, p.unit(r), values[r])
+	}
+}
+
+// tells reports whether a unit of systemd is to hold the value of a file that was written.
+func (p *Protector) tells(c change) bool { return !c.isInner() && p.unit(c.row) != "" }
+
+// written enters what came of a write. The error is nil where the cgroup is gone or only the runtime may write. A file that holds
+// nothing of ours is not restored: another writer's value may be in it.
+func (p *Protector) written(c change, value uint64, err error) (effect, error) {
+	if err == nil {
+		return c.file().returned(value), nil
+	}
+	c.file().on(fail)
+	if c.noted && c.level != cgroup.LevelContainer { // a container's may be there because its runtime writes it
+		p.journal.Forget(c.cgroup, knobs[c.index])
+	}
+	switch {
+	case errors.Is(err, cgroup.ErrOwn):
+		c.on(refusing)
+		return none, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return none, nil
+	}
+	return none, err
+}
+
+// noteChange enters a change in the journal, before it is made, and reports whether it was not there. A value that is put back is.
+func (p *Protector) noteChange(c change) bool {
+	if c.isInner() || c.file().state.back() {
+		return false
+	}
+	return p.note(Entry{Cgroup: c.cgroup, Knob: knobs[c.index], Unit: p.unit(c.row), Restore: c.before()})
+}
+
+func (p *Protector) get(dir string, index int) (uint64, error) {
+	if index != mems {
+		return p.tree.Get(dir, knobs[index])
+	}
+	text, err := p.tree.Mems(dir)
+	if err != nil {
+		return 0, err
+	}
+	nodes, err := nodeset.Parse(text)
+	return uint64(nodes), err
+}
+
+func (p *Protector) put(dir string, index int, value uint64) error {
+	if index != mems {
+		return p.tree.Set(dir, knobs[index], value)
+	}
+	return p.tree.SetMems(dir, nodeset.Set(value).String())
+}
+
+// finish counts, and forgets what is restored.
+func (p *Protector) finish(s *pass) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.repairs.Containers += s.missing
+	p.countFailures(s.inside)
+	for _, r := range s.rows {
+		p.forgetRestored(r)
+		if r.state == leaving && !p.left(r) {
+			p.drop(r)
+		}
+	}
+}
+
+// countFailures counts and logs what failed in containers. What has not been done before its caller's time was over is no failure.
+func (p *Protector) countFailures(failed []error) {
+	failed = slices.DeleteFunc(slices.Clone(failed), func(err error) bool {
+		return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	})
+	p.repairs.Failures += uint64(len(failed))
+	if err := errors.Join(failed...); p.unwritable.new(err, p.now()) {
+		p.log.WithError(err).Warn("containers' cgroup files could not be read or written; trying again")
+	}
+}
+
+// left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
+func (p *Protector) left(r *row) bool {
+	some := r.inside == unclear || p.unconfirmed(r.cgroup)
+	for _, f := range r.all() {
+		some = some || !f.state.settled() || f.writes > 0
+	}
+	return some && !p.tree.Ended(r.cgroup)
+}
+
+// forgetRestored removes the files of a cgroup from the journal that hold the kernel's default again, once nothing can overwrite them:
+// systemd has confirmed it, no older write is under way, and all of its cgroups are known.
+func (p *Protector) forgetRestored(r *row) {
+	for i := range initial {
+		restored := true
+		for _, t := range r.parts {
+			f := &t.files[i]
+			restored = restored && (f.state == held || f.state == backHeld) && f.want == initial[i] && f.writes == 0
+		}
+		if !restored || r.inside == unclear || p.unconfirmed(r.cgroup) {
+			continue
+		}
+		if p.journal != nil {
+			p.journal.AtDefault(r.cgroup, knobs[i])
+		}
+		for _, t := range r.parts {
+			if f := &t.files[i]; f.state == backHeld {
+				f.on(confirm)
+			}
+		}
+	}
+}
+
+// confirmed receives the values that systemd has confirmed. It has written all values of the unit into the files, so that
+// they are compared.
+func (p *Protector) confirmed(dir string, values map[cgroup.Knob]uint64) {
+	s := p.run(context.Background(), patrol, func() []*row { return p.overwrittenBy(dir, values) })
+	if err := errors.Join(s.above...); err != nil {
+		p.complain(err)
+	}
+}
+
+// overwrittenBy is the row whose files systemd has written, where it has no newer values to write.
+func (p *Protector) overwrittenBy(dir string, values map[cgroup.Knob]uint64) []*row {
+	r := p.rows[dir]
+	if r == nil && p.journal != nil {
+		for knob, v := range values {
+			if knob != cgroup.CpusetMems && v == knob.Default() {
+				p.journal.AtDefault(dir, knob)
+			}
+		}
+	}
+	if r == nil || p.unconfirmed(dir) {
+		return nil
+	}
+	return []*row{r}
+}
