@@ -385,7 +385,7 @@ func (p *Protector) countFailures(failed []error) {
 
 // left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
 func (p *Protector) left(r *row) bool {
-	some := r.inside == unclear || p.unconfirmed(r.cgroup)
+	some := r.unclear || p.unconfirmed(r.cgroup)
 	for _, f := range r.all() {
 		some = some || !f.state.settled() || f.writes > 0
 	}
@@ -401,7 +401,7 @@ func (p *Protector) forgetRestored(r *row) {
 			f := &t.files[i]
 			restored = restored && (f.state == held || f.state == backHeld) && f.want == initial[i] && f.writes == 0
 		}
-		if !restored || r.inside == unclear || p.unconfirmed(r.cgroup) {
+		if !restored || r.unclear || p.unconfirmed(r.cgroup) {
 			continue
 		}
 		if p.journal != nil {

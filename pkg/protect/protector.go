@@ -54,9 +54,8 @@ type Protector struct {
 	round      int             // of DesireAll
 	unsettled  map[*row]bool   // what Settle has to look at
 	delayed    map[string]bool // cgroups with a repair that waits
-	lanes      [lanes]lane
-	slow       map[chan struct{}]bool // closed when a slow write that was begun has returned
-	migration  uint64                 // most bytes of a running container that a write may move
+	lanes      [2]*lane
+	migration  uint64 // most bytes of a running container that a write may move
 	repairs    Repairs
 	overwrites map[Overwrite]uint64
 	lines      map[Overwrite]time.Time // when such an overwrite was last logged
@@ -64,6 +63,7 @@ type Protector struct {
 	unwritable complaint // of containers
 
 	wake chan struct{} // Run has late writes to make
+	slow sync.Map      // channels that are closed when a slow write has returned
 }
 
 // Repairs count how often the files of a container were found to hold something else than the runtime was to write or had
@@ -81,20 +81,10 @@ type row struct {
 	watched   [2]bool   // memory.high and cpuset.mems of a container
 	place     int       // of a container among Protector.containers
 	parts     []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
-	inside    inside    // what is known of the latter
+	unclear   bool      // whether there is one inside could not be read
 	turn      turn      // of the slow writes
 	migration Migration // of a container
 }
-
-// inside says whether there is a cgroup inside a container's.
-type inside uint8
-
-const (
-	unseen  inside = iota
-	unclear        // it could not be read
-	absent
-	present
-)
 
 // part is a cgroup with the values of a row.
 type part struct {
@@ -161,11 +151,8 @@ func New(o Options) *Protector {
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
 		rows:      make(map[string]*row), delayed: make(map[string]bool), wake: make(chan struct{}, 1),
-		unsettled: make(map[*row]bool), slow: make(map[chan struct{}]bool),
+		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(onlyRaises, 0), newLane(everything, slowWrites)},
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
-	}
-	for l := range p.lanes {
-		p.lanes[l] = lane{late: make(map[string]bool), running: make(map[string]bool)}
 	}
 	if p.log == nil {
 		silent := logrus.New()
@@ -330,18 +317,13 @@ func (r *row) compare(onlyHigh bool) {
 
 // findInner looks for crun's cgroup inside a container's.
 func (p *Protector) findInner(r *row) {
-	if r.level != cgroup.LevelContainer || r.inside == present {
+	if r.level != cgroup.LevelContainer || len(r.parts) > 1 {
 		return
 	}
 	leaves, err := p.tree.Leaves(r.cgroup)
-	switch {
-	case err != nil:
-		r.inside = unclear // looked for again as long as there is something to look at
-	case len(leaves) == 1:
-		r.inside = absent
-	default:
-		r.inside = present
-		inner := &part{row: r, dir: leaves[1]}
+	r.unclear = err != nil // looked for again as long as there is something to look at
+	for _, dir := range leaves[1:] {
+		inner := &part{row: r, dir: dir}
 		for i := range inner.files {
 			outer := &r.parts[0].files[i]
 			inner.files[i] = file{state: outer.state, want: outer.want}

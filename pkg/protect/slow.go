@@ -11,40 +11,41 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// A way is one of the two for the writes of memory.high and cpuset.mems of containers that Run makes. Each container has at most one
-// write in each.
-type way int
+// A lane has writes of memory.high and cpuset.mems of containers that Run makes. Each container has at most one write in each.
+type lane struct {
+	look    look
+	most    int             // running at a time; 0 is no bound
+	late    map[string]bool // by cgroup: Finish makes it
+	running map[string]bool // Run makes it now
+}
 
+// The indices of the lanes.
 const (
 	// raises are writes of a higher memory.high, which gives room and has the kernel reclaim nothing: each is made at once.
-	raises way = iota
-	// others wait for the kernel, which reclaims or moves memory before they return. Beyond slowWrites of them the next ones wait.
+	raises = iota
+	// others wait for the kernel, which reclaims or moves memory before they return.
 	others
-	lanes
 )
 
 // slowWrites is how many containers Run has the kernel reclaim or move memory of at a time. Each of them keeps a thread, and may keep a
 // CPU.
 const slowWrites = 8
 
-// A lane has the containers with such a write, by cgroup.
-type lane struct {
-	late    map[string]bool // Finish makes it
-	running map[string]bool // Run makes it now
+func newLane(l look, most int) *lane {
+	return &lane{look: l, most: most, late: make(map[string]bool), running: make(map[string]bool)}
 }
 
-// start moves those to running that Run may make now, at most so many at a time; 0 is no bound. None is preferred.
-func (l *lane) start(most int) (dirs []string) {
+// start moves those to running that Run may make now. None is preferred.
+func (l *lane) start() (dirs []string) {
 	for dir := range l.late {
-		if most > 0 && len(l.running) == most {
+		if l.most > 0 && len(l.running) == l.most {
 			break
 		}
-		if l.running[dir] {
-			continue // looked at again when that is done
+		if !l.running[dir] { // otherwise it is looked at again when that is done
+			delete(l.late, dir)
+			l.running[dir] = true
+			dirs = append(dirs, dir)
 		}
-		delete(l.late, dir)
-		l.running[dir] = true
-		dirs = append(dirs, dir)
 	}
 	return dirs
 }
@@ -63,11 +64,11 @@ func (c change) raises() bool {
 
 // postpone leaves a slow file to Finish.
 func (p *Protector) postpone(c change) {
-	way := others
+	lane := p.lanes[others]
 	if c.raises() {
-		way = raises
+		lane = p.lanes[raises]
 	}
-	p.lanes[way].late[c.cgroup] = true
+	lane.late[c.cgroup] = true
 	poke(p.wake)
 }
 
@@ -79,8 +80,8 @@ func (p *Protector) takeLate(dirs []string) (late []string) {
 		if p.lanes[raises].late[dir] || p.lanes[others].late[dir] {
 			late = append(late, dir)
 		}
-		for l := range p.lanes {
-			delete(p.lanes[l].late, dir)
+		for _, l := range p.lanes {
+			delete(l.late, dir)
 		}
 	}
 	return late
@@ -111,20 +112,19 @@ func (p *Protector) finishAlways(ctx context.Context, group *sync.WaitGroup) {
 func (p *Protector) startLate(ctx context.Context, group *sync.WaitGroup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, dir := range p.lanes[raises].start(0) {
-		group.Go(func() { p.finishLate(ctx, raises, dir, onlyRaises) })
-	}
-	for _, dir := range p.lanes[others].start(slowWrites) {
-		group.Go(func() { p.finishLate(ctx, others, dir, everything) })
+	for _, l := range p.lanes {
+		for _, dir := range l.start() {
+			group.Go(func() { p.finishLate(ctx, l, dir) })
+		}
 	}
 }
 
 // finishLate makes a container's late writes. What fails is logged.
-func (p *Protector) finishLate(ctx context.Context, w way, dir string, l look) {
-	_ = p.inspect(ctx, l, dir)
+func (p *Protector) finishLate(ctx context.Context, l *lane, dir string) {
+	_ = p.inspect(ctx, l.look, dir)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.lanes[w].running, dir)
+	delete(l.running, dir)
 	poke(p.wake)
 }
 
@@ -144,10 +144,12 @@ func (t turn) take(ctx context.Context) error {
 // writeSlowly has memory.high or cpuset.mems written: before that returns, the kernel may reclaim what is above the value, or move
 // pages. A write that has begun when ctx ends is left alone, and what comes of it is entered all the same.
 func (p *Protector) writeSlowly(ctx context.Context, l look, c change) error {
-	done := p.beginSlow()
 	var err error
+	done := make(chan struct{})
+	p.slow.Store(done, nil)
 	go func() {
-		defer p.endSlow(done)
+		defer close(done)
+		defer p.slow.Delete(done)
 		err = p.hold(ctx, l, c)
 	}()
 	select {
@@ -161,21 +163,6 @@ func (p *Protector) writeSlowly(ctx context.Context, l look, c change) error {
 	default:
 		return ctx.Err()
 	}
-}
-
-func (p *Protector) beginSlow() (done chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	done = make(chan struct{})
-	p.slow[done] = true
-	return done
-}
-
-func (p *Protector) endSlow(done chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.slow, done)
-	close(done)
 }
 
 // hold has a slow file hold what is desired, whatever becomes desired meanwhile. One such write of a cgroup is made at a time. A raise
@@ -277,19 +264,14 @@ func (p *Protector) leaveLate(c change) {
 }
 
 // awaitSlow waits until all slow writes that were begun have returned, or ctx ends.
-func (p *Protector) awaitSlow(ctx context.Context) error {
-	for _, done := range p.begun() {
+func (p *Protector) awaitSlow(ctx context.Context) (err error) {
+	p.slow.Range(func(done, _ any) bool {
 		select {
-		case <-done:
+		case <-done.(chan struct{}):
 		case <-ctx.Done():
-			return fmt.Errorf("a write of a container's memory.high or cpuset.mems has not returned: %w", ctx.Err())
+			err = fmt.Errorf("a write of a container's memory.high or cpuset.mems has not returned: %w", ctx.Err())
 		}
-	}
-	return nil
-}
-
-func (p *Protector) begun() []chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Collect(maps.Keys(p.slow))
+		return err == nil
+	})
+	return err
 }

@@ -25,9 +25,8 @@ const (
 
 	// The file goes back to the kernel's default.
 	backUnsure
-	backDiffers
-	backFound
-	backHeld // until systemd has confirmed it, and crun's cgroup inside holds it too
+	backDiffers // or systemd does
+	backHeld    // until systemd has confirmed it, and crun's cgroup inside holds it too
 	backAnnounced
 
 	states
@@ -37,23 +36,22 @@ const (
 type event uint8
 
 const (
-	desire         event = iota // a value
-	undesire                    // the kernel's default is to return; it is not known to be there
-	undesireAtHome              // the same, and the file is known to hold it
-	leave                       // no value is desired, and there is no default to return to
-	orphan                      // the journal has the file: an earlier run wrote it
-	announce                    // the runtime is about to write what is desired
-	compare                     // it should have written
-	readOther                   // the file was read, and holds another value than the desired
-	readHeld                    // it holds the desired value, and systemd does as well
-	readUntold                  // it holds the desired value, which systemd may not hold
-	unknown                     // it could not be read
-	begin                       // a write begins
-	wrote                       // it has returned, and its value is the desired one
-	wroteOld                    // it has returned, and another value is desired by now
-	fail                        // it has failed
-	confirm                     // nothing can overwrite the default any more
-	end                         // the row ends
+	desire     event = iota // a value
+	undesire                // the kernel's default is to return
+	leave                   // no value is desired, and there is no default to return to
+	orphan                  // the journal has the file: an earlier run wrote it
+	announce                // the runtime is about to write what is desired
+	compare                 // it should have written
+	readOther               // the file was read, and holds another value than the desired
+	readHeld                // it holds the desired value, and systemd does as well
+	readUntold              // it holds the desired value, which systemd may not hold
+	unknown                 // it could not be read
+	begin                   // a write begins
+	wrote                   // it has returned, and its value is the desired one
+	wroteOld                // it has returned, and another value is desired by now
+	fail                    // it has failed
+	confirm                 // nothing can overwrite the default any more
+	end                     // the row ends
 	events
 )
 
@@ -70,12 +68,12 @@ var transitions = [states][events]state{
 		begin: begun, wrote: held, wroteOld: unsure, fail: unread, end: ended,
 	},
 	differs: {
-		desire: differs, undesire: alone, undesireAtHome: alone, leave: alone, announce: announced, compare: differs,
+		desire: differs, undesire: alone, leave: alone, announce: announced, compare: differs,
 		readOther: differs, readHeld: held, readUntold: found, unknown: unread,
 		begin: begun, wrote: held, wroteOld: unsure, fail: unread, end: ended,
 	},
 	found: {
-		desire: differs, undesire: alone, undesireAtHome: alone, leave: alone, announce: announced, compare: found,
+		desire: differs, undesire: alone, leave: alone, announce: announced, compare: found,
 		readOther: differs, readHeld: held, readUntold: found, unknown: unread,
 		begin: begun, wrote: held, wroteOld: unsure, fail: unread, end: ended,
 	},
@@ -90,12 +88,12 @@ var transitions = [states][events]state{
 		begin: unsure, wrote: held, wroteOld: unsure, fail: unsure, end: ended,
 	},
 	changed: {
-		desire: changed, undesire: backDiffers, undesireAtHome: backFound, leave: alone, announce: announced, compare: changed,
+		desire: changed, undesire: backDiffers, leave: alone, announce: announced, compare: changed,
 		readOther: changed, readHeld: held, readUntold: held, unknown: unsure,
 		begin: changed, wrote: held, wroteOld: unsure, fail: unsure, end: ended,
 	},
 	held: {
-		desire: changed, undesire: backDiffers, undesireAtHome: backHeld, leave: alone, announce: announced, compare: held,
+		desire: changed, undesire: backDiffers, leave: alone, announce: announced, compare: held,
 		readOther: changed, readHeld: held, readUntold: held, unknown: unsure,
 		wrote: held, wroteOld: unsure, fail: unsure, end: ended,
 	},
@@ -105,21 +103,16 @@ var transitions = [states][events]state{
 	},
 	backUnsure: {
 		desire: unsure, undesire: backUnsure, announce: backAnnounced, compare: backUnsure,
-		readOther: backDiffers, readHeld: backFound, readUntold: backFound, unknown: backUnsure,
+		readOther: backDiffers, readHeld: backDiffers, readUntold: backDiffers, unknown: backUnsure,
 		begin: backUnsure, wrote: backHeld, wroteOld: backUnsure, fail: backUnsure, end: ended,
 	},
 	backDiffers: {
 		desire: changed, undesire: backDiffers, announce: backAnnounced, compare: backDiffers,
-		readOther: backDiffers, readHeld: backFound, readUntold: backFound, unknown: backUnsure,
+		readOther: backDiffers, readHeld: backDiffers, readUntold: backDiffers, unknown: backUnsure,
 		begin: backDiffers, wrote: backHeld, wroteOld: backUnsure, fail: backUnsure, end: ended,
 	},
-	backFound: {
-		desire: changed, undesireAtHome: backFound, announce: backAnnounced, compare: backFound,
-		readOther: backDiffers, readHeld: backFound, readUntold: backFound, unknown: backUnsure,
-		begin: backFound, wrote: backHeld, wroteOld: backUnsure, fail: backUnsure, end: ended,
-	},
 	backHeld: {
-		desire: changed, undesireAtHome: backHeld, announce: backAnnounced, compare: backHeld,
+		desire: changed, undesire: backHeld, announce: backAnnounced, compare: backHeld,
 		readOther: backDiffers, readHeld: backHeld, readUntold: backHeld, unknown: backUnsure,
 		wrote: backHeld, wroteOld: backUnsure, fail: backUnsure, confirm: alone, end: ended,
 	},
@@ -143,7 +136,7 @@ const (
 var works = [states]work{
 	ended: ignore, alone: ignore, held: rest, backHeld: rest, announced: wait, backAnnounced: wait,
 	unread: read, unsure: read, backUnsure: read,
-	differs: write, found: write, begun: write, changed: write, backDiffers: write, backFound: write,
+	differs: write, found: write, begun: write, changed: write, backDiffers: write,
 }
 
 // known reports whether file.have is what the file was last seen to hold.
@@ -229,12 +222,11 @@ func (f *file) desire(value uint64, same event) {
 
 // undesire has the file go back to a default, if a value of ours may be in it.
 func (f *file) undesire(initial uint64) {
+	there := works[f.state] == rest && f.have == initial
 	f.want = initial
-	if f.state.known() && f.have == initial {
-		f.on(undesireAtHome)
-		return
+	if f.on(undesire); there {
+		f.on(wrote)
 	}
-	f.on(undesire)
 }
 
 // returned enters that a value was written.

@@ -1,0 +1,290 @@
+package protect
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// overlaps drives passes by hand: what was planned is written later, what came of it is entered later still, in any order, and rows
+// change and end in between.
+type overlaps struct {
+	*Protector
+	t       *testing.T
+	rand    *rand.Rand
+	living  map[string]Target
+	made    int
+	fast    *pass // whose plan is under way; there is one at most
+	writes  []planned
+	slow    []slowly
+	written int
+	ended   int // rows that ended with a write under way
+}
+
+// slowly is a slow change, or its write.
+type slowly struct {
+	change
+	look  look
+	turn  bool
+	begun bool
+	step  step
+	put   bool
+	err   error
+}
+
+const (
+	ourUnit     = 8192 // of values of ours
+	foreignUnit = 4096 // of those of others: odd multiples
+)
+
+// TestRandomWalkOfOverlappingWrites ends each walk with what is desired in all files, and with nothing of ours in the others.
+func TestRandomWalkOfOverlappingWrites(t *testing.T) {
+	walks, steps := 40, 1000
+	if testing.Short() {
+		walks = 5
+	}
+	written, ended := 0, 0
+	for walk := range walks {
+		root := t.TempDir()
+		put(t, root, map[string]string{podG + "/": ""})
+		tree, err := cgroup.Open(root, cgroup.Plain())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tree.Close()
+		w := &overlaps{
+			Protector: New(Options{Tree: tree, Journal: openJournal(t, t.TempDir()), Migration: 1 << 40}),
+			t:         t, rand: rand.New(rand.NewPCG(*walkSeed, uint64(walk))), living: map[string]Target{},
+		}
+		for range steps {
+			w.step()
+		}
+		w.drain()
+		w.verify(walk)
+		for _, dir := range w.dirs() {
+			w.end(dir)
+		}
+		w.drain()
+		left := slices.DeleteFunc(w.journal.Entries(), func(e Entry) bool { return e.Knob == cgroup.CpusetMems }) // it has no default
+		if len(w.rows) > 0 || len(left) > 0 {
+			t.Errorf("walk %d: %d rows are left, and in the journal %v", walk, len(w.rows), left)
+		}
+		written, ended = written+w.written, ended+w.ended
+	}
+	if written < walks*100 || ended < walks {
+		t.Errorf("%d writes, %d rows that ended in between", written, ended)
+	}
+}
+
+// dirs are the living containers, in an order that is the same at each run.
+func (w *overlaps) dirs() (dirs []string) {
+	for dir := range w.living {
+		dirs = append(dirs, dir)
+	}
+	slices.Sort(dirs)
+	return dirs
+}
+
+func (w *overlaps) step() {
+	dirs := w.dirs()
+	if len(dirs) == 0 || len(dirs) < 4 && w.rand.IntN(20) == 0 {
+		w.made++
+		dir := fmt.Sprintf("%s/c%d", podG, w.made)
+		inner := []string{"", "/container"}[w.rand.IntN(2)]
+		put(w.t, w.tree.Root(), map[string]string{dir + inner + "/": ""})
+		w.desire(dir)
+		return
+	}
+	dir := dirs[w.rand.IntN(len(dirs))]
+	switch n := w.rand.IntN(40); {
+	case n == 0:
+		w.end(dir)
+	case n < 8:
+		w.desire(dir)
+	case n < 10:
+		w.overwrite(dir)
+	case n < 18:
+		w.begin(dir)
+	case n < 24:
+		w.writeFast()
+	case len(w.slow) > 0:
+		w.goOn(w.rand.IntN(len(w.slow)))
+	}
+}
+
+func (w *overlaps) value(unit uint64) *uint64 {
+	if w.rand.IntN(4) == 0 {
+		return nil
+	}
+	v := (2*w.rand.Uint64N(8) + 1) * foreignUnit
+	if unit == ourUnit {
+		v = w.rand.Uint64N(16) * ourUnit
+	}
+	return &v
+}
+
+// desire makes new values desired. The runtime may be about to write them.
+func (w *overlaps) desire(dir string) {
+	target := Target{
+		Cgroup: dir, Level: cgroup.LevelContainer, Values: memoryqos.Values{Min: w.value(ourUnit), High: w.value(ourUnit)},
+		Mems: []string{"", "0", "1", "0-1"}[w.rand.IntN(4)], ByRuntime: w.rand.IntN(4) == 0,
+	}
+	w.living[dir] = target
+	w.must(w.Desire([]Target{target}, nil))
+	if target.ByRuntime && w.rand.IntN(2) == 0 && target.Values.Min != nil {
+		w.must(w.tree.Set(dir, cgroup.MemoryMin, *target.Values.Min))
+	}
+}
+
+// end ends a container. Its cgroup may stay.
+func (w *overlaps) end(dir string) {
+	under := func(r *row) bool { return r.cgroup == dir }
+	if slices.ContainsFunc(w.slow, func(s slowly) bool { return under(s.row) && s.step.work == write }) ||
+		slices.ContainsFunc(w.writes, func(p planned) bool { return under(p.row) }) {
+		w.ended++
+	}
+	delete(w.living, dir)
+	if w.rand.IntN(2) == 0 {
+		w.must(os.RemoveAll(filepath.Join(w.tree.Root(), dir)))
+	}
+	w.must(w.Desire(nil, []string{dir}))
+}
+
+// overwrite is another writer.
+func (w *overlaps) overwrite(dir string) {
+	if v := w.value(foreignUnit); v != nil {
+		w.must(w.tree.Set(dir, []cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryHigh}[w.rand.IntN(2)], *v))
+	}
+}
+
+// begin begins a pass.
+func (w *overlaps) begin(dir string) {
+	l := []look{news, patrol, everything, onlyHigh, onlyRaises}[w.rand.IntN(5)]
+	if w.fast != nil && !l.onlyHigh {
+		return // its plan would wait
+	}
+	s := w.compare(l, func() (rows []*row) {
+		for d, r := range w.rows {
+			if d == dir || l == patrol || l == news {
+				rows = append(rows, r)
+			}
+		}
+		slices.SortFunc(rows, func(a, b *row) int { return a.place - b.place })
+		return rows
+	})
+	s.failed = true // nothing waits for the disk
+	todo := w.plan(s)
+	for _, c := range todo.slow {
+		w.slow = append(w.slow, slowly{change: c, look: l})
+	}
+	if len(todo.writes) > 0 {
+		w.fast, w.writes = s, todo.writes
+		return
+	}
+	w.finish(s)
+}
+
+// writeFast makes the next of the writes that were planned, or enters what came of all of them.
+func (w *overlaps) writeFast() {
+	if w.fast == nil {
+		return
+	}
+	for i := range w.writes {
+		if p := &w.writes[i]; p.put {
+			p.put, p.err = false, w.put(p.dir, p.index, p.value)
+			w.written++
+			return
+		}
+	}
+	w.record(w.fast, w.writes)
+	w.finish(w.fast)
+	w.fast, w.writes = nil, nil
+}
+
+// goOn takes a slow change one step further: it is planned, written, entered.
+func (w *overlaps) goOn(i int) {
+	s := &w.slow[i]
+	switch {
+	case s.step.work != write:
+		var counted pages
+		if s.turn {
+			counted = w.count(s.dir)
+		}
+		s.step = w.nextStep(s.look, s.change, s.turn, counted)
+		switch s.step.work {
+		case wait:
+			s.turn = !slices.ContainsFunc(w.slow, func(o slowly) bool { return o.turn && o.row == s.row })
+		case rest:
+			w.slow = slices.Delete(w.slow, i, i+1)
+		}
+	case !s.put:
+		s.put, s.err = true, w.Protector.put(s.dir, s.index, s.step.value)
+		w.written++
+	default:
+		_ = w.recordSlow(s.change, s.step.value, s.err)
+		s.step, s.put = step{}, false
+	}
+}
+
+// drain lets all that is under way come to its end, the runtime be done, and Run look.
+func (w *overlaps) drain() {
+	for w.fast != nil {
+		w.writeFast()
+	}
+	for len(w.slow) > 0 {
+		w.goOn(w.rand.IntN(len(w.slow)))
+	}
+	var targets []Target
+	for _, dir := range w.dirs() {
+		target := w.living[dir]
+		target.ByRuntime = false
+		targets = append(targets, target)
+	}
+	ctx := w.t.Context()
+	w.must(w.Apply(ctx, targets))
+	w.must(w.FinishAll(ctx))
+	w.must(w.Check(ctx, w.dirs()...))
+	for range 2 {
+		_, err := w.Reconcile(ctx)
+		w.must(err)
+		w.must(w.FinishAll(ctx))
+	}
+}
+
+func (w *overlaps) verify(walk int) {
+	for dir, target := range w.living {
+		if r := w.rows[dir]; r == nil || !r.settled() || r.any(func(s state) bool { return s == ended }) {
+			w.t.Fatalf("walk %d: %s is not settled: %+v", walk, dir, r)
+		}
+		for _, part := range w.rows[dir].parts {
+			for i, want := range []*uint64{target.Values.Min, nil, target.Values.High} {
+				got, err := w.tree.Get(part.dir, knobs[i])
+				w.must(err)
+				switch {
+				case want != nil && got != *want:
+					w.t.Errorf("walk %d: %s of %s is %d, want %d", walk, knobs[i], part.dir, got, *want)
+				case want == nil && got != initial[i] && got%ourUnit == 0:
+					w.t.Errorf("walk %d: %s of %s has %d left, which is ours", walk, knobs[i], part.dir, got)
+				case part.files[i].writes != 0:
+					w.t.Errorf("walk %d: %s of %s has writes under way", walk, knobs[i], part.dir)
+				}
+			}
+			if got, err := w.tree.Mems(part.dir); target.Mems != "" && (got != target.Mems || err != nil) {
+				w.t.Errorf("walk %d: cpuset.mems of %s is %q, want %q", walk, part.dir, got, target.Mems)
+			}
+		}
+	}
+}
+
+func (w *overlaps) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
