@@ -17,6 +17,10 @@
 //     memory than BoundMigration allows, and Withholds says the same of what the runtime is asked to write;
 //   - Run reconciles every period and at each write of another writer, and finishes what was left. It needs no help.
 //
+// Each file has a state (state.go), and a table says to which state an event leads. A pass (pass.go) compares and plans under the
+// lock, stores the journal's lines, writes without the lock, and enters what came of it. memory.high and cpuset.mems have a way of
+// their own (slow.go).
+//
 // What the runtime did is to be observed in files that no target names, such as memory.max: the others hold what is desired,
 // whoever wrote it.
 package protect

@@ -130,7 +130,7 @@ func (p *Protector) compare(l look, rows func() []*row) *pass {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s := &pass{look: l, rows: rows()}
-	now := p.now()
+	now, wants := p.now(), l.wants
 	for _, r := range s.rows {
 		if !l.onlyHigh {
 			delete(p.delayed, r.cgroup)
@@ -138,7 +138,7 @@ func (p *Protector) compare(l look, rows func() []*row) *pass {
 		if l.atOnce {
 			r.compare(l.onlyHigh)
 		}
-		if !r.any(l.wants) {
+		if !r.any(wants) {
 			continue
 		}
 		p.findInner(r)
