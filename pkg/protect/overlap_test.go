@@ -288,3 +288,41 @@ func (w *overlaps) must(err error) {
 		w.t.Fatal(err)
 	}
 }
+
+// A pass that had to wait for another one's write finds what came of it: the newest value is written, whatever the other one knew.
+func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
+	for name, fails := range map[string]bool{"after a write": false, "after a failure": true} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, nil)
+			target := func(v uint64) []Target {
+				return []Target{{Cgroup: podG, Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: minimum(v)}}
+			}
+			if err := n.Update(t.Context(), target(50), nil); err != nil {
+				t.Fatal(err)
+			}
+			rows := func() []*row { return []*row{n.rows[podG]} }
+			if err := n.Desire(target(100), nil); err != nil {
+				t.Fatal(err)
+			}
+			older := n.compare(news, rows)
+			older.failed = true // neither waits for the disk
+			todo := n.plan(older)
+			if err := n.Desire(target(200), nil); err != nil {
+				t.Fatal(err)
+			}
+			newer := n.compare(news, rows)
+			newer.failed = true
+			for i := range todo.writes {
+				w := &todo.writes[i]
+				if w.err = os.ErrPermission; !fails {
+					w.err = n.Protector.put(w.dir, w.index, w.value)
+				}
+			}
+			n.record(older, todo.writes)
+			n.writeFast(newer)
+			if got := content(t, n.Tree, podG+"/memory.min"); got != "200" || !n.rows[podG].settled() {
+				t.Errorf("memory.min is %s, settled %t", got, n.rows[podG].settled())
+			}
+		})
+	}
+}

@@ -211,6 +211,15 @@ func (p *Protector) read(c change, now time.Time) (effect, error) {
 	return then, nil
 }
 
+// readAgain reads a file whose content is not known any more since it was compared: another pass has written it, or failed to.
+func (p *Protector) readAgain(c *change) (err error) {
+	if works[c.file().state] == read && !c.blind {
+		_, err = p.read(*c, p.now())
+		c.blind = err != nil
+	}
+	return err
+}
+
 // add adds an error about a cgroup; nil is none.
 func (s *pass) add(t *part, err error) {
 	switch {
@@ -260,6 +269,7 @@ func (p *Protector) plan(s *pass) (todo plan) {
 	raises := true
 	for i := range s.changes {
 		c := &s.changes[i]
+		s.add(c.part, p.readAgain(c))
 		if !c.due() {
 			continue
 		}

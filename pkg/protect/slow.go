@@ -205,11 +205,11 @@ type step struct {
 func (p *Protector) nextStep(l look, c change, inTurn bool, pages pages) step {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f := c.file()
+	f, err := c.file(), p.readAgain(&c)
 	raises := c.raises()
 	switch {
 	case !c.due():
-		return step{}
+		return step{err: err}
 	case f.state.known() && f.have == f.want:
 		p.tellSlow(c, f.on(wrote))
 		return step{}
@@ -233,17 +233,13 @@ func (p *Protector) nextStep(l look, c change, inTurn bool, pages pages) step {
 	return step{work: write, value: f.want}
 }
 
-// recordSlow enters what came of a write. Where another value is desired by now, the file says which of two writes was the last.
+// recordSlow enters what came of a write.
 func (p *Protector) recordSlow(c change, value uint64, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	f := c.file()
-	f.writes--
+	c.file().writes--
 	then, err := p.written(c, value, err)
 	p.tellSlow(c, then)
-	if err == nil && works[f.state] == read {
-		_, err = p.read(c, p.now())
-	}
 	return err
 }
 
@@ -258,7 +254,7 @@ func (p *Protector) tellSlow(c change, then effect) {
 func (p *Protector) leaveLate(c change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c.due() {
+	if w := works[c.file().state]; w == read || w == write {
 		p.postpone(c)
 	}
 }
