@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -18,7 +19,7 @@ type overlaps struct {
 	*Protector
 	t       *testing.T
 	rand    *rand.Rand
-	living  map[string]Target
+	living  map[string]cgroup.Target
 	made    int
 	fast    *pass // whose plan is under way; there is one at most
 	writes  []planned
@@ -53,14 +54,14 @@ func TestRandomWalkOfOverlappingWrites(t *testing.T) {
 	for walk := range walks {
 		root := t.TempDir()
 		put(t, root, map[string]string{podG + "/": ""})
-		tree, err := cgroup.Open(root, cgroup.Plain())
+		tree, err := cgroupfs.Open(root, cgroupfs.Plain())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer tree.Close()
 		w := &overlaps{
 			Protector: New(Options{Tree: tree, Journal: openJournal(t, t.TempDir()), Migration: 1 << 40}),
-			t:         t, rand: rand.New(rand.NewPCG(*walkSeed, uint64(walk))), living: map[string]Target{},
+			t:         t, rand: rand.New(rand.NewPCG(*walkSeed, uint64(walk))), living: map[string]cgroup.Target{},
 		}
 		for range steps {
 			w.step()
@@ -131,12 +132,12 @@ func (w *overlaps) value(unit uint64) *uint64 {
 
 // desire makes new values desired. The runtime may be about to write them.
 func (w *overlaps) desire(dir string) {
-	target := Target{
+	target := cgroup.Target{
 		Cgroup: dir, Level: cgroup.LevelContainer, Values: memoryqos.Values{Min: w.value(ourUnit), High: w.value(ourUnit)},
 		Mems: []string{"", "0", "1", "0-1"}[w.rand.IntN(4)], ByRuntime: w.rand.IntN(4) == 0,
 	}
 	w.living[dir] = target
-	w.must(w.Desire([]Target{target}, nil))
+	w.must(w.Desire([]cgroup.Target{target}, nil))
 	if target.ByRuntime && w.rand.IntN(2) == 0 && target.Values.Min != nil {
 		w.must(w.tree.Set(dir, cgroup.MemoryMin, *target.Values.Min))
 	}
@@ -240,7 +241,7 @@ func (w *overlaps) drain() {
 	for len(w.slow) > 0 {
 		w.goOn(w.rand.IntN(len(w.slow)))
 	}
-	var targets []Target
+	var targets []cgroup.Target
 	for _, dir := range w.dirs() {
 		target := w.living[dir]
 		target.ByRuntime = false
@@ -294,8 +295,8 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 	for name, fails := range map[string]bool{"after a write": false, "after a failure": true} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, nil)
-			target := func(v uint64) []Target {
-				return []Target{{Cgroup: podG, Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: minimum(v)}}
+			target := func(v uint64) []cgroup.Target {
+				return []cgroup.Target{{Cgroup: podG, Level: cgroup.LevelPod, Driver: cgroup.Cgroupfs, Values: minimum(v)}}
 			}
 			if err := n.Update(t.Context(), target(50), nil); err != nil {
 				t.Fatal(err)

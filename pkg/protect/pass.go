@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -332,7 +333,7 @@ func (p *Protector) written(c change, value uint64, err error) (effect, error) {
 		p.journal.Forget(c.cgroup, knobs[c.index])
 	}
 	switch {
-	case errors.Is(err, cgroup.ErrOwn):
+	case errors.Is(err, cgroupfs.ErrOwn):
 		c.on(refusing)
 		return none, nil
 	case errors.Is(err, fs.ErrNotExist):

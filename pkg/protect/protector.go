@@ -172,7 +172,7 @@ func New(o Options) *Protector {
 }
 
 // take makes a target the desired state of its cgroup.
-func (p *Protector) take(t Target) (*row, error) {
+func (p *Protector) take(t cgroup.Target) (*row, error) {
 	nodes, err := nodeBits(&t.Mems)
 	if err != nil {
 		return nil, fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
@@ -211,7 +211,7 @@ func nodeBits(list *string) (*uint64, error) {
 }
 
 // saw enters what a container's files were read to hold.
-func (p *Protector) saw(r *row, seen Seen) {
+func (p *Protector) saw(r *row, seen cgroup.Seen) {
 	nodes, err := nodeBits(seen.Mems)
 	if err != nil {
 		nodes = nil

@@ -243,7 +243,7 @@ type rowState uint8
 
 const (
 	desired  rowState = iota // a target names it
-	refused                  // one does, and the kernel lets the runtime alone write: see cgroup.ErrOwn
+	refused                  // one does, and the kernel lets the runtime alone write: see cgroupfs.ErrOwn
 	leaving                  // no target names it any more, and something of ours may be left
 	finished                 // it is not in the table any more
 	rowStates
