@@ -1,0 +1,209 @@
+package ledger
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+)
+
+// TestWhenAPodEnds looks at what default/web has, 4Gi on node 0, after events of its sandboxes.
+func TestWhenAPodEnds(t *testing.T) {
+	web := claimPod("web", "")
+	in := func(sandbox string) Pod {
+		pod := web
+		pod.ID = sandbox
+		return pod
+	}
+	place := Place{UID: "web", ID: "sandbox-web", Cgroup: "kubepods/podweb"}
+	other := place
+	other.ID = "second"
+	c := claimed(web, "main", 4*claimGi).Container
+	c.State = Running
+	for name, test := range map[string]struct {
+		events []Event
+		want   string // allocated on node 0, the sandbox that is shown, and the pods without one
+	}{
+		"its sandbox runs":                {nil, "4Gi sandbox-web 0"},
+		"its cgroup is gone":              {[]Event{EndPod{Pod: web, Gone: true}}, "nothing"},
+		"its cgroup is there":             {[]Event{EndPod{Pod: web}}, "4Gi sandbox-web 1"},
+		"its sandbox is removed":          {[]Event{EndPod{Pod: web}, EndPod{Pod: web}}, "4Gi sandbox-web 1"},
+		"its cgroup goes":                 {[]Event{EndPod{Pod: web}, Presence{Gone: []Place{place}}}, "nothing"},
+		"its cgroup stays":                {[]Event{EndPod{Pod: web}, Presence{There: []Place{place}}}, "4Gi sandbox-web 1"},
+		"it gets another sandbox":         {[]Event{EndPod{Pod: web}, RunPod{Pod: in("second")}}, "4Gi second 0"},
+		"the old one is removed":          {[]Event{RunPod{Pod: in("second")}, EndPod{Pod: web}}, "4Gi second 0"},
+		"the new one is removed, too":     {[]Event{RunPod{Pod: in("second")}, EndPod{Pod: web}, EndPod{Pod: in("second")}}, "4Gi second 1"},
+		"a late look at the old one":      {[]Event{EndPod{Pod: web}, RunPod{Pod: in("second")}, Presence{Gone: []Place{place}}}, "4Gi second 0"},
+		"a look at the new one":           {[]Event{RunPod{Pod: in("second")}, EndPod{Pod: in("second")}, Presence{Gone: []Place{other}}}, "nothing"},
+		"both are listed":                 {[]Event{Synchronize{Pods: []Pod{in("z"), in("a")}}, EndPod{Pod: in("z")}}, "4Gi a 0"},
+		"both are listed, and both end":   {[]Event{Synchronize{Pods: []Pod{in("z"), in("a")}}, EndPod{Pod: in("z")}, EndPod{Pod: in("a")}}, "4Gi a 1"},
+		"the old one is not listed":       {[]Event{RunPod{Pod: in("second")}, Synchronize{Pods: []Pod{in("second")}}, EndPod{Pod: in("second")}}, "4Gi second 1"},
+		"none is listed":                  {[]Event{Synchronize{}}, "nothing"},
+		"none is listed, but processes":   {[]Event{Synchronize{Found: Found{Populated: map[string]bool{c.ID: true}}}}, "4Gi sandbox-web 0"},
+		"listed without its container":    {[]Event{Synchronize{Pods: []Pod{web}}}, "4Gi sandbox-web 0"},
+		"the list has another container":  {[]Event{Synchronize{Pods: []Pod{web}, Containers: []Container{{ID: "x", PodID: "nobody"}}}}, "4Gi sandbox-web 0"},
+		"an end without a sandbox's id":   {[]Event{EndPod{Pod: in("")}}, "4Gi sandbox-web 1"},
+		"an end of a sandbox of nobody's": {[]Event{EndPod{Pod: in("nobody")}}, "4Gi sandbox-web 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "")
+			l.Step(time.Unix(0, 0), RunPod{Pod: web})
+			l.Step(time.Unix(0, 0), claimed(web, "main", 4*claimGi))
+			l.Step(time.Unix(0, 0), StartContainer{Pod: web, Container: c})
+			l.after(test.events...)
+			got := "nothing"
+			if blocks := l.manager.Blocks("web", "main"); blocks != nil {
+				got = fmt.Sprintf("%dGi %s %d", blocks[0].Size/claimGi, l.View().Pods[0].ID, len(l.Ending()))
+			} else if views := l.View().Pods; len(views) > 0 || len(l.Ending()) > 0 {
+				t.Errorf("it is shown without an allocation: %+v, %+v", views, l.Ending())
+			}
+			if got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+// TestWhatAPodWithoutASandboxHolds: its containers have ended, and protect nothing.
+func TestWhatAPodWithoutASandboxHolds(t *testing.T) {
+	web := claimPod("web", "")
+	l := newLedger(t, "")
+	l.after(RunPod{Pod: web}, claimed(web, "main", 4*claimGi), StartContainer{Pod: web, Container: claimed(web, "main", 4*claimGi).Container})
+	effects := l.Step(time.Unix(3, 0), EndPod{Pod: web})
+	if len(effects.Ended) != 1 || effects.Ended[0] != "kubepods/podweb/web-main" || l.Knows("web-main") {
+		t.Errorf("its container's cgroup is desired: %v", effects.Ended)
+	}
+	for _, target := range effects.Files {
+		if target.Values.Min != nil && *target.Values.Min > 0 {
+			t.Errorf("%s: memory.min %d", target.Cgroup, *target.Values.Min)
+		}
+	}
+	if effects := l.Step(time.Unix(4, 0), Presence{Gone: l.Ending()}); len(effects.Forget) != 1 || l.Counters().Forgotten != 0 {
+		t.Errorf("%+v, %d pods ended without an event", effects.Forget, l.Counters().Forgotten)
+	}
+}
+
+// TestWhetherContainersShareThePodsLimit, which is 8Gi, looks at default/web main after events that no pod API explains.
+func TestWhetherContainersShareThePodsLimit(t *testing.T) {
+	const gi = claimGi
+	web := claimPod("web", "")
+	web.MemoryLimit = 8 * gi
+	create := func(name string, limit uint64, there ...string) CreateContainer {
+		e := claimed(web, name, limit)
+		for _, other := range []string{"main", "side", "init"} {
+			at := Place{ID: "web-" + other}
+			e.Siblings.Gone = append(e.Siblings.Gone, at)
+		}
+		for _, other := range there {
+			e.Siblings.There = append(e.Siblings.There, Place{ID: "web-" + other})
+		}
+		for _, at := range e.Siblings.There {
+			for i, gone := range e.Siblings.Gone {
+				if gone.ID == at.ID {
+					e.Siblings.Gone = append(e.Siblings.Gone[:i:i], e.Siblings.Gone[i+1:]...)
+					break
+				}
+			}
+		}
+		return e
+	}
+	start := func(name string) StartContainer {
+		c := claimed(web, name, gi).Container
+		c.State = Running
+		return StartContainer{Pod: web, Container: c}
+	}
+	resize := func(name string, to uint64, pod *uint64) UpdateContainer {
+		bytes := int64(to)
+		return UpdateContainer{Pod: web, Container: claimed(web, name, gi).Container, To: Resources{MemoryLimit: &bytes}, PodLimit: pod,
+			Siblings: Presence{There: []Place{{ID: "web-main"}, {ID: "web-side"}}}}
+	}
+	podLimit := func(bytes uint64) ObservedPod { return ObservedPod{UID: "web", ID: web.ID, Limit: bytes} }
+	const own, shared = "own", "shared"
+	for name, test := range map[string]struct {
+		events []Event
+		want   string
+	}{
+		"it is alone":                           {[]Event{create("main", 8*gi)}, own},
+		"each has its own":                      {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side")}, own},
+		"one has all, and is there":             {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side")}, shared},
+		"it has all itself":                     {[]Event{create("side", gi), start("side"), create("main", 8*gi, "side")}, shared},
+		"one had all, and is gone":              {[]Event{create("init", 8*gi), start("init"), create("main", gi)}, own},
+		"one had all, and its end comes later":  {[]Event{create("init", 8*gi), start("init"), create("main", gi), start("main"), EndContainer{ID: "web-init"}}, own},
+		"one without a limit":                   {[]Event{create("side", 0), start("side"), create("main", 8*gi, "side")}, own},
+		"the other one ends":                    {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), EndContainer{ID: "web-side"}}, shared},
+		"the pod's limit is raised first":       {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), start("main"), podLimit(12 * gi)}, shared},
+		"the pod's limit is said by the pod":    {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), UpdatePod{Pod: web, Limit: 12 * gi}}, shared},
+		"resized to the old limit of the pod":   {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side"), start("main"), resize("side", 8*gi, nil)}, own},
+		"resized to all of the pod":             {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side"), start("main"), resize("side", 8*gi, of(8*gi))}, shared},
+		"what they have is the sum again":       {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), start("main"), resize("side", 7*gi, of(8*gi))}, own},
+		"the pod's limit is that of one by now": {[]Event{create("side", 4*gi), start("side"), create("main", gi, "side"), start("main"), Presence{There: []Place{{ID: "web-main"}}}, podLimit(4 * gi)}, shared},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "")
+			l.Step(time.Unix(0, 0), RunPod{Pod: web})
+			effects := l.after(test.events...)
+			if effects.Err != nil {
+				t.Fatal(effects.Err)
+			}
+			got := own
+			if l.pods["web"].shared {
+				got = shared
+			}
+			if got != test.want || (got == shared) == (l.manager.Blocks("web", "main") != nil) {
+				t.Errorf("%s with %v, want %s", got, l.manager.Blocks("web", "main"), test.want)
+			}
+		})
+	}
+}
+
+// TestRolesReachAllOfAPod: an init container of 10Gi has ended on node 0 when something makes another memory manager, or tells its role.
+func TestRolesReachAllOfAPod(t *testing.T) {
+	const gi = claimGi
+	web := claimPod("web", "")
+	spec := func(containers ...pods.Container) pods.Answer {
+		return pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed, Containers: containers}}
+	}
+	known := spec(pods.Container{Name: "init", Kind: memoryqos.Init, Request: 10 * gi, Limit: 10 * gi, Guaranteed: true},
+		pods.Container{Name: "main", Kind: memoryqos.App, Request: 10 * gi, Limit: 10 * gi, Guaranteed: true})
+	create := func(name string, known pods.Answer) CreateContainer {
+		e := claimed(web, name, 10*gi)
+		e.Known = known
+		return e
+	}
+	connected := Synchronize{Pods: []Pod{web}}
+	claim := PrepareClaim{claimOf("a", []string{"p"}, on(1, gi))}
+	for name, test := range map[string]struct {
+		events []Event
+		want   string // allocated for init and main
+	}{
+		"known from the start": {[]Event{create("init", known), EndContainer{ID: "web-init"}, create("main", known)}, "0Gi on 0, 10Gi on 0"},
+		"a claim comes":        {[]Event{create("init", known), EndContainer{ID: "web-init"}, claim, create("main", known)}, "0Gi on 0, 10Gi on 0"},
+		"known before main": {[]Event{create("init", pods.Answer{}), EndContainer{ID: "web-init"}, PodFacts{UID: "web", Known: known}, create("main", known)},
+			"0Gi on 0, 10Gi on 0"},
+		"known with main": {[]Event{create("init", pods.Answer{}), EndContainer{ID: "web-init"}, create("main", known)}, "0Gi on 0, 10Gi on 0"},
+		"known after main": {[]Event{create("init", pods.Answer{}), EndContainer{ID: "web-init"}, create("main", pods.Answer{}), PodFacts{UID: "web", Known: known}},
+			"none, 10Gi on 1"},
+		"never known": {[]Event{create("init", pods.Answer{}), EndContainer{ID: "web-init"}, create("main", pods.Answer{})}, "10Gi on 0, 10Gi on 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "topologyManagerPolicy: single-numa-node\ndra: {enabled: true, share: 10%}")
+			l.Step(time.Unix(0, 0), RunPod{Pod: web})
+			l.Step(time.Unix(0, 0), connected)
+			if effects := l.after(test.events...); effects.Err != nil {
+				t.Fatal(effects.Err)
+			}
+			said := func(blocks []memorymanager.Block) string {
+				if blocks == nil {
+					return "none"
+				}
+				return fmt.Sprintf("%dGi on %s", blocks[0].Size/gi, blocks[0].Nodes)
+			}
+			if got := said(l.manager.Blocks("web", "init")) + ", " + said(l.manager.Blocks("web", "main")); got != test.want {
+				t.Errorf("%s, want %s", got, test.want)
+			}
+		})
+	}
+}
