@@ -33,11 +33,11 @@ func containers(t testing.TB, a, b Container) []cgroup.Target {
 // do runs a method of a Protector and returns the writes.
 func (n *node) do(t testing.TB, f func() error) []string {
 	t.Helper()
-	n.writes = nil
+	n.clearWrites()
 	if err := f(); err != nil {
 		t.Fatal(err)
 	}
-	return n.writes
+	return n.allWrites()
 }
 
 // A process without descriptors cannot see crun's cgroup inside a container's: what an earlier run set there is restored once it can.

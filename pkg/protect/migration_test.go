@@ -121,13 +121,13 @@ func TestPagesThatCannotBeCountedAreNotMoved(t *testing.T) {
 	n, apply := migrating(t)
 	n.BoundMigration(math.MaxUint64 - 1)
 	n.overwrite(t, runcA+"/memory.numa_stat", "anon 1\n")
-	n.writes = nil
+	n.clearWrites()
 	targets := Targets([]Pod{{Path: mustPod(t, podG), Containers: []Container{{Cgroup: runcA, Mems: "0"}}}})
 	err := errors.Join(n.Apply(t.Context(), targets), n.FinishAll(t.Context()))
 	if err == nil || !strings.Contains(err.Error(), `memory.numa_stat: line "anon 1"`) {
 		t.Errorf("the error is %v", err)
 	}
-	wantWrites(t, n.writes)
+	wantWrites(t, n.allWrites())
 	if present, withheld := n.Withholds(runcA, "0"); !withheld || present != "0-1" {
 		t.Errorf("the runtime may write node 0 where %q is, withheld %v", present, withheld)
 	}

@@ -30,8 +30,10 @@ type node struct {
 	journal  *Journal
 	log      *logtest.Hook
 	clock    time.Time
-	writes   []string
 	unopened string // the file that cannot be opened, in any cgroup
+
+	recording sync.Mutex // systemd's confirmations have files written as well
+	writes    []string
 }
 
 const (
@@ -47,7 +49,9 @@ func newNode(t testing.TB, units Units, dirs ...string) *node {
 		files[dir+"/"] = ""
 	}
 	n := &node{clock: time.Unix(1e9, 0)}
-	n.Tree = makeTree(t, files, cgroupfs.Plain(), cgroupfs.OnWrite(func(w cgroupfs.Write) {
+	n.Tree = makeTree(t, files, cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
+		n.recording.Lock()
+		defer n.recording.Unlock()
 		n.writes = append(n.writes, w.Cgroup+"/"+strings.TrimPrefix(string(w.Knob), "memory.")+"="+w.Text)
 	}), cgroupfs.OnOpen(func(_, file string) error {
 		if n.unopened == file && file != "" {
@@ -69,6 +73,18 @@ func newNode(t testing.TB, units Units, dirs ...string) *node {
 	return n
 }
 
+func (n *node) clearWrites() {
+	n.recording.Lock()
+	defer n.recording.Unlock()
+	n.writes = nil
+}
+
+func (n *node) allWrites() []string {
+	n.recording.Lock()
+	defer n.recording.Unlock()
+	return n.writes
+}
+
 // apply makes these pods the living ones and returns the writes.
 func (n *node) apply(t testing.TB, pods map[string]memoryqos.Values) []string {
 	t.Helper()
@@ -76,17 +92,17 @@ func (n *node) apply(t testing.TB, pods map[string]memoryqos.Values) []string {
 	for parent, v := range pods {
 		living = append(living, Pod{Path: mustPod(t, parent), Values: v})
 	}
-	n.writes = nil
+	n.clearWrites()
 	if err := n.Apply(t.Context(), Targets(living)); err != nil {
 		t.Fatal(err)
 	}
-	return n.writes
+	return n.allWrites()
 }
 
 // reconcile returns the writes and the wait.
 func (n *node) reconcile(t testing.TB, cgroups ...string) ([]string, time.Duration) {
 	t.Helper()
-	n.writes = nil
+	n.clearWrites()
 	check := n.Reconcile
 	if len(cgroups) > 0 {
 		check = func(ctx context.Context) (time.Duration, error) { return n.repair(ctx, cgroups...) }
@@ -95,7 +111,7 @@ func (n *node) reconcile(t testing.TB, cgroups ...string) ([]string, time.Durati
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n.writes, wait
+	return n.allWrites(), wait
 }
 
 func (n *node) overwrite(t testing.TB, file, text string) {
@@ -138,11 +154,11 @@ func TestUpdateLeavesTheRestAsItIs(t *testing.T) {
 	n.apply(t, map[string]memoryqos.Values{podG: minimum(100), podB: low(20)})
 	update := func(gone []string, targets ...cgroup.Target) []string {
 		t.Helper()
-		n.writes = nil
+		n.clearWrites()
 		if err := n.Update(t.Context(), targets, gone); err != nil {
 			t.Fatal(err)
 		}
-		return n.writes
+		return n.allWrites()
 	}
 	top := func(min, low uint64) cgroup.Target {
 		return cgroup.Target{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Driver: cgroup.Cgroupfs, Values: both(min, low)}
@@ -225,7 +241,7 @@ func TestARestartTakesBackWhatAnEarlierRunWrote(t *testing.T) {
 			if err := n.Apply(t.Context(), Targets([]Pod{{Path: mustPod(t, podB), Fresh: test.fresh}})); err != nil {
 				t.Fatal(err)
 			}
-			wantWrites(t, n.writes, test.writes...)
+			wantWrites(t, n.allWrites(), test.writes...)
 			if diff := cmp.Diff(test.left, n.journal.Entries()); diff != "" {
 				t.Error(diff)
 			}

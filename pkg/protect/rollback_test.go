@@ -66,8 +66,8 @@ func TestRollbackRestoresWhatTheJournalKnows(t *testing.T) {
 	if diff := cmp.Diff(want, got, byDepth); diff != "" || err != nil {
 		t.Errorf("dry run: %v %s", err, diff)
 	}
-	if len(n.writes) > 0 || len(u.calls) > 0 || len(n.journal.Entries()) != len(want) {
-		t.Errorf("the dry run wrote %v, told systemd %v", n.writes, u.calls)
+	if len(n.allWrites()) > 0 || len(u.calls) > 0 || len(n.journal.Entries()) != len(want) {
+		t.Errorf("the dry run wrote %v, told systemd %v", n.allWrites(), u.calls)
 	}
 	for i := 1; i < len(got); i++ {
 		if depth(got[i].Cgroup) > depth(got[i-1].Cgroup) {
@@ -93,8 +93,8 @@ func TestRollbackRestoresWhatTheJournalKnows(t *testing.T) {
 	}
 	wantWrites(t, u.calls, "crio-a.scope cpuset.mems=7", "crio-a.scope memory.high=max", "crio-a.scope memory.min=0", "kubepods-podg.slice memory.min=0")
 
-	n.writes = nil
-	if got, err := Rollback(t.Context(), n.journal, n.Tree, u, false); len(got) > 0 || err != nil || len(n.writes) > 0 {
+	n.clearWrites()
+	if got, err := Rollback(t.Context(), n.journal, n.Tree, u, false); len(got) > 0 || err != nil || len(n.allWrites()) > 0 {
 		t.Errorf("the second time: %v, %v", got, err)
 	}
 }
