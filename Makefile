@@ -19,7 +19,7 @@ DEMO        := $(GO) run ./plugin/demo --plugin $(BINARY) --machine testdata/mac
 PICTURES    := $(DEMO) --config testdata/page/config.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help build image release run pictures test bench fuzz lint e2e fleet clean
+.PHONY: help build image release run pictures test bench fuzz lint e2e conformance fleet clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ bench: ## Run the benchmarks (BENCH=pattern)
 e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (RUN=pattern VARIANT=name KEEP=1)
 	$(GO) -C plugin/e2e run .
 	$(if $(RUN)$(VARIANT),,$(GO) -C deploy test -count=1 -timeout 20m -run '$(APISERVER)' ./apiserver)
+
+conformance: ## Run Kubernetes' own tests of the node with the plugin in place of the kubelet's managers (KUBERNETES=v1.36.3 SUITES=a,b FOCUS=pattern SKIP=pattern RUNS=reference,plugin)
+	$(GO) -C plugin/e2e run ./conformance -out ../../docs/conformance.md $(if $(KUBERNETES),-kubernetes $(KUBERNETES)) $(if $(SUITES),-suites $(SUITES)) \
+	  $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') $(if $(RUNS),-runs $(RUNS))
 
 fleet: ## Measure how a scheduler fills NUMA nodes, by NodeResourceTopologies and by claims (NODES=100 ONLY=pattern, or SHORT=1 for the test)
 	$(GO) -C plugin/e2e run ./fleet $(if $(SHORT),-short) $(if $(NODES),-nodes $(NODES)) $(if $(ONLY),-only '$(ONLY)')

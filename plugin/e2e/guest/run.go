@@ -102,10 +102,10 @@ func prepare(plan setup.Plan) error {
 	if err := loopback(); err != nil {
 		return err
 	}
-	if plan.APIServer == "" {
+	if plan.APIServer == "" && plan.Command == nil {
 		return nil
 	}
-	if err := network(); err != nil {
+	if err := network(); err != nil || plan.APIServer == "" {
 		return err
 	}
 	return serveAPI(plan.APIServer)
@@ -230,6 +230,9 @@ func runTests(plan setup.Plan) int {
 	}
 	defer out.Close()
 	cmd := exec.Command(setup.Cases, "-test.v", "-test.timeout=0", "-test.run="+plan.Run)
+	if plan.Command != nil {
+		cmd = exec.Command(plan.Command[0], plan.Command[1:]...)
+	}
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
@@ -275,7 +278,7 @@ func ship() {
 		if err != nil {
 			return nil
 		}
-		const most = 4 << 20
+		const most = 32 << 20
 		if len(text) > most {
 			text = text[len(text)-most:]
 		}

@@ -38,6 +38,10 @@ const (
 	ServiceAddress = "10.96.0.1"
 	// Image is the name under which ImageTar is known to containerd.
 	Image = "e2e.local/box:1"
+	// Conformance runs Kubernetes' own suites; E2ENode is their binary and SuiteImageTar holds the images that their pods name.
+	Conformance   = "/e2e/conformance"
+	E2ENode       = "/e2e/e2e_node.test"
+	SuiteImageTar = "/e2e/suite-image.tar"
 	// Registry is where CRI-O pulls the image from.
 	Registry = "127.0.0.1:5000"
 	// Kubelet is the real kubelet, and KubeletFiles the folder of what it needs to join the control plane on the host:
@@ -102,6 +106,8 @@ type Plan struct {
 	KubeletPort int `json:"kubeletPort"`
 	// APIServer is the API server's address and port; empty where the guest is no node of a cluster.
 	APIServer string `json:"apiServer"`
+	// Command runs in place of the test binary, in a guest with a network interface that leads nowhere it needs.
+	Command []string `json:"command,omitempty"`
 	// Run is the regular expression of the tests to run.
 	Run string `json:"run"`
 	// Watchdog is the time after which the guest stops its tests, ships its logs and powers off.

@@ -168,6 +168,8 @@ func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string 
 	if v.Cluster {
 		args = append(args, "-netdev", fmt.Sprintf("user,id=net,hostfwd=tcp:127.0.0.1:%d-:%d", plan.KubeletPort, plan.KubeletPort),
 			"-device", "virtio-net-pci,netdev=net,romfile=")
+	} else if plan.Command != nil { // a kubelet needs an address that is not loopback's
+		args = append(args, "-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net,romfile=")
 	}
 	if v.Devices { // after the cluster's interface, which must be the kernel's first
 		args = append(args, devices...)

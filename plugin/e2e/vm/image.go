@@ -22,7 +22,27 @@ func writeImage(file, name, program, busybox string) error {
 	if err != nil {
 		return fmt.Errorf("make the test image: %w", err)
 	}
-	layer, err := tarOf([]tarFile{{"workload", 0o755, binary}, {"pause", 0o755, binary}, {"bin/sleep", 0o755, tools}, {"tmp/.keep", 0o644, nil}, {"etc/passwd", 0o644, []byte("root:x:0:0:root:/:/workload\n")}})
+	return writeLayout(file, []string{name}, tarFile{"workload", 0o755, binary, ""}, tarFile{"pause", 0o755, binary, ""}, tarFile{"bin/sleep", 0o755, tools, ""},
+		tarFile{"tmp/.keep", 0o644, nil, ""}, tarFile{"etc/passwd", 0o644, []byte("root:x:0:0:root:/:/workload\n"), ""})
+}
+
+// writeSuiteImage writes an image under each of the names that the pods of Kubernetes' suites have: busybox with the programs
+// that they call.
+func writeSuiteImage(file string, names []string, busybox string) error {
+	tools, err := os.ReadFile(busybox)
+	if err != nil {
+		return fmt.Errorf("make the suites' image: %w", err)
+	}
+	files := []tarFile{{"bin/busybox", 0o755, tools, ""}, {"tmp/.keep", 0o644, nil, ""}, {"etc/passwd", 0o644, []byte("root:x:0:0:root:/:/bin/sh\n"), ""}}
+	for _, applet := range []string{"sh", "sleep", "cat", "cut", "dd", "echo", "env", "false", "grep", "head", "ls", "mkdir", "rm", "sed", "stat", "tail", "touch", "tr", "true", "wc"} {
+		files = append(files, tarFile{"bin/" + applet, 0o777, nil, "busybox"})
+	}
+	return writeLayout(file, names, files...)
+}
+
+// writeLayout writes an OCI image layout archive with one layer, under several names.
+func writeLayout(file string, names []string, files ...tarFile) error {
+	layer, err := tarOf(files)
 	if err != nil {
 		return err
 	}
@@ -37,13 +57,17 @@ func writeImage(file, name, program, busybox string) error {
 		"config": descriptor(oci+"config.v1+json", config),
 		"layers": []any{descriptor(oci+"layer.v1.tar", layer)},
 	})
-	top := descriptor(oci+"manifest.v1+json", manifest)
-	top["annotations"] = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
-	index := mustJSON(map[string]any{"schemaVersion": 2, "manifests": []any{top}})
+	var named []any
+	for _, name := range names {
+		top := descriptor(oci+"manifest.v1+json", manifest)
+		top["annotations"] = map[string]string{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
+		named = append(named, top)
+	}
+	index := mustJSON(map[string]any{"schemaVersion": 2, "manifests": named})
 	archive, err := tarOf([]tarFile{
-		{"oci-layout", 0o644, []byte(`{"imageLayoutVersion":"1.0.0"}`)},
-		{"index.json", 0o644, index},
-		{blob(layer), 0o644, layer}, {blob(config), 0o644, config}, {blob(manifest), 0o644, manifest},
+		{"oci-layout", 0o644, []byte(`{"imageLayoutVersion":"1.0.0"}`), ""},
+		{"index.json", 0o644, index, ""},
+		{blob(layer), 0o644, layer, ""}, {blob(config), 0o644, config, ""}, {blob(manifest), 0o644, manifest, ""},
 	})
 	if err != nil {
 		return err
@@ -58,13 +82,18 @@ type tarFile struct {
 	name string
 	mode int64
 	data []byte
+	link string // the target of a symbolic link
 }
 
 func tarOf(files []tarFile) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range files {
-		if err := w.WriteHeader(&tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data))}); err != nil {
+		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data))}
+		if f.link != "" {
+			header.Typeflag, header.Linkname = tar.TypeSymlink, f.link
+		}
+		if err := w.WriteHeader(header); err != nil {
 			return nil, fmt.Errorf("make the test image: %w", err)
 		}
 		if _, err := w.Write(f.data); err != nil {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -56,8 +57,9 @@ type Parts struct {
 	systemd             string // systemd with its closure; mke2fs too
 	bus                 string // the D-Bus system bus with its closure
 	busybox             string
-	trixie              string // containerd 1.7 and its closure
-	bin                 string // our own programs
+	trixie              string  // containerd 1.7 and its closure
+	bin                 string  // our own programs
+	suites              *Suites // Kubernetes' own tests, where the guest runs them
 }
 
 // Cases is the host's path of the test binary.
@@ -78,7 +80,12 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 	jobs := []func() error{
 		func() error { return p.findQEMU(ctx) },
 		func() error { return p.buildRuntimes(ctx) },
-		func() error { return p.buildKubernetes(ctx) },
+		func() error {
+			if !slices.ContainsFunc(variants, func(v Variant) bool { return v.Cluster }) {
+				return nil
+			}
+			return p.buildKubernetes(ctx)
+		},
 		func() error { return p.buildCluster(ctx) },
 		func() error {
 			if err := bookworm.Closure(ctx, p.systemd, "systemd", "mount", "e2fsprogs"); err != nil {
@@ -268,10 +275,7 @@ func (p *Parts) release() string { return filepath.Join(p.bin, "release") }
 // BuildOwn builds the plugin, its container image and its tarball, the guest's
 // init, the workload, the test binary and the test image.
 func (p *Parts) BuildOwn(ctx context.Context) error {
-	if err := os.MkdirAll(p.bin, 0o755); err != nil {
-		return fmt.Errorf("build: %w", err)
-	}
-	if err := BuildPlugin(ctx, p.Options, p.bin+"/nri-memory-manager"); err != nil {
+	if err := p.buildGuest(ctx); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(p.release(), 0o755); err != nil {
@@ -281,10 +285,19 @@ func (p *Parts) BuildOwn(ctx context.Context) error {
 		"-platforms", "linux/amd64", "-version", setup.Version, "-out", p.release(), "image", "tarballs", "chart"); err != nil {
 		return err
 	}
-	if err := p.build(ctx, p.Home, p.bin+"/", static, "-ldflags", "-s -w", "./guest", "./workload"); err != nil {
+	_, err := run(ctx, p.Home, static, "nice", "-n", "5", "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", p.Cases(), "./cases")
+	return err
+}
+
+// buildGuest builds what every guest has: the plugin, init, the workload and the image of sandboxes.
+func (p *Parts) buildGuest(ctx context.Context) error {
+	if err := os.MkdirAll(p.bin, 0o755); err != nil {
+		return fmt.Errorf("build: %w", err)
+	}
+	if err := BuildPlugin(ctx, p.Options, p.bin+"/nri-memory-manager"); err != nil {
 		return err
 	}
-	if _, err := run(ctx, p.Home, static, "nice", "-n", "5", "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", p.Cases(), "./cases"); err != nil {
+	if err := p.build(ctx, p.Home, p.bin+"/", static, "-ldflags", "-s -w", "./guest", "./workload"); err != nil {
 		return err
 	}
 	return writeImage(filepath.Join(p.bin, "image.tar"), setup.Image, filepath.Join(p.bin, "workload"), filepath.Join(p.busybox, "bin", "busybox"))

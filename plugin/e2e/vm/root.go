@@ -16,10 +16,14 @@ func (p *Parts) root(v Variant, plan setup.Plan, member *controlplane.Node) (*Tr
 	t := NewTree()
 	t.File("init", filepath.Join(p.bin, "guest"))
 	t.Bytes(setup.PlanPath, mustJSON(plan))
-	for name, file := range map[string]string{
-		setup.Plugin: "nri-memory-manager", setup.Workload: "workload", setup.Cases: "cases.test", setup.ImageTar: "image.tar",
-		setup.ReleasedImageTar: "release/image.tar", setup.ReleasedTarball: "release/nri-memory-manager-" + setup.Version + "-linux-amd64.tar.gz",
-	} {
+	files := map[string]string{setup.Plugin: "nri-memory-manager", setup.Workload: "workload", setup.ImageTar: "image.tar"}
+	if plan.Command == nil {
+		files[setup.Cases], files[setup.ReleasedImageTar] = "cases.test", "release/image.tar"
+		files[setup.ReleasedTarball] = "release/nri-memory-manager-" + setup.Version + "-linux-amd64.tar.gz"
+	} else if err := p.addSuites(t, v); err != nil {
+		return nil, err
+	}
+	for name, file := range files {
 		t.File(name, filepath.Join(p.bin, file))
 	}
 	busybox := filepath.Join(p.busybox, "bin", "busybox")
@@ -63,15 +67,10 @@ func (p *Parts) addCluster(t *Tree, member *controlplane.Node) error {
 	for name, text := range map[string][]byte{
 		setup.CA: member.CA, setup.Certificate: member.Serving.Certificate, setup.Key: member.Serving.Key,
 		setup.KubeletConf: member.Kubelet, setup.AdminConf: member.Admin,
-		// Most pods have the host's network; the kubelet is NotReady without a configuration.
-		"etc/cni/net.d/10-e2e.conflist": []byte(`{"cniVersion":"1.0.0","name":"e2e","plugins":[{"type":"ptp","ipam":` +
-			`{"type":"host-local","subnet":"10.244.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}}]}`),
 	} {
 		t.Bytes(name, text)
 	}
-	for _, name := range []string{"loopback", "ptp", "host-local"} {
-		t.File("opt/cni/bin/"+name, filepath.Join(p.cluster, name))
-	}
+	p.addNetwork(t)
 	t.File(setup.Kubelet, filepath.Join(p.kubernetes, "kubelet"))
 	t.File("usr/bin/kubectl", filepath.Join(p.kubernetes, "kubectl"))
 	t.File("usr/bin/helm", filepath.Join(p.cluster, "helm"))
@@ -81,6 +80,15 @@ func (p *Parts) addCluster(t *Tree, member *controlplane.Node) error {
 	}
 	t.File(setup.ReleasedChart, charts[0])
 	return nil
+}
+
+// addNetwork adds the pods' network. Most pods have the host's; the kubelet is NotReady without a configuration.
+func (p *Parts) addNetwork(t *Tree) {
+	t.Bytes("etc/cni/net.d/10-e2e.conflist", []byte(`{"cniVersion":"1.0.0","name":"e2e","plugins":[{"type":"ptp","ipam":`+
+		`{"type":"host-local","subnet":"10.244.0.0/24","routes":[{"dst":"0.0.0.0/0"}]}}]}`))
+	for _, name := range []string{"loopback", "ptp", "host-local"} {
+		t.File("opt/cni/bin/"+name, filepath.Join(p.cluster, name))
+	}
 }
 
 // addLibraries adds what a program of the bookworm tree needs and the guest does not have yet.

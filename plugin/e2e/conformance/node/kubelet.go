@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
+)
+
+const (
+	// ours is the folder of what is handed to the plugin, and of the kubelet's configuration without its managers.
+	ours       = "/run/conformance"
+	pluginUnit = "nri-memory-manager.service"
+	stateDir   = "/var/lib/nri-memory-manager"
+	pluginAddr = "127.0.0.1:8891"
+	// Where the suites look for the Memory Manager's state file and for the PodResources API.
+	kubeletState  = "/var/lib/kubelet/memory_manager_state"
+	kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
+	kubeletHealth = "http://127.0.0.1:10248/healthz"
+)
+
+// startLimit bounds the start of a daemon on an emulated machine.
+const startLimit = 2 * time.Minute
+
+// kubelet hands a KubeletConfiguration to the plugin, takes the managers out of it, and runs the real kubelet with what is left.
+func kubelet(args []string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	given := value(args, "--config")
+	text, err := os.ReadFile(given)
+	if err != nil {
+		return fmt.Errorf("read the kubelet's configuration: %w", err)
+	}
+	var config map[string]any
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		return fmt.Errorf("%s: %w", given, err)
+	}
+	static := config["memoryManagerPolicy"] == "Static"
+	assignsCPUs := config["cpuManagerPolicy"] == "static"
+	if err := startPlugin(ctx, text, pluginConfig(config, args)); err != nil {
+		return err
+	}
+	rest, err := yaml.Marshal(withoutManagers(config))
+	if err != nil {
+		return err
+	}
+	left := filepath.Join(ours, "kubelet-without-managers.yaml")
+	if err := os.WriteFile(left, rest, 0o644); err != nil {
+		return err
+	}
+	// The policy None keeps nothing in the file, and refuses the one of Static.
+	if err := os.Remove(kubeletState); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	cmd := exec.Command(setup.Kubelet, with(args, "--config", left)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if static {
+		if err := answers(ctx, kubeletHealth); err != nil {
+			fmt.Fprintln(os.Stderr, "conformance: the kubelet does not answer:", err)
+		} else if err := standIn(!assignsCPUs); err != nil {
+			fmt.Fprintln(os.Stderr, "conformance:", err)
+		}
+	}
+	go func() {
+		<-ctx.Done()
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+	}()
+	return cmd.Wait()
+}
+
+// value is the value of a flag, in either of its forms.
+func value(args []string, name string) string {
+	for i, arg := range args {
+		if arg == name && i+1 < len(args) {
+			return args[i+1]
+		}
+		if text, ok := strings.CutPrefix(arg, name+"="); ok {
+			return text
+		}
+	}
+	return ""
+}
+
+// with returns the arguments with another value of a flag.
+func with(args []string, name, value string) []string {
+	changed := append([]string(nil), args...)
+	for i, arg := range args {
+		if arg == name && i+1 < len(args) {
+			changed[i+1] = value
+		} else if strings.HasPrefix(arg, name+"=") {
+			changed[i] = name + "=" + value
+		}
+	}
+	return changed
+}
+
+// withoutManagers takes out what the plugin does in the kubelet's place. The topology manager stays: it has CPUs and devices, and
+// no hints for memory under the policy None. So does reservedMemory, which that policy does not look at, and which the suites
+// read back.
+func withoutManagers(config map[string]any) map[string]any {
+	config["memoryManagerPolicy"] = "None"
+	for _, key := range []string{"memoryManagerPolicyOptions", "memoryThrottlingFactor", "memoryReservationPolicy"} {
+		delete(config, key)
+	}
+	if gates, ok := config["featureGates"].(map[string]any); ok {
+		delete(gates, "MemoryQoS")
+	}
+	return config
+}
+
+// pluginConfig is the plugin's configuration beside the kubelet's: where its own defaults differ from what the kubelet does, it
+// does what the kubelet does.
+func pluginConfig(config map[string]any, args []string) []byte {
+	node := value(args, "--hostname-override")
+	if node == "" {
+		node, _ = os.Hostname()
+	}
+	c := map[string]any{
+		"kubeletConfig": filepath.Join(ours, "kubelet.yaml"), "kubeconfig": value(args, "--kubeconfig"), "nodeName": node,
+		"guaranteedHeadroom": 0, "onUnsatisfiable": "Reject", "alignTo": "kubelet", "coverDeficits": "Off",
+		"stallGuard": map[string]any{"enabled": false}, "events": map[string]any{"enabled": true}, "requestTimeout": "1500ms", "log": map[string]any{"level": "debug"},
+	}
+	if gates, _ := config["featureGates"].(map[string]any); gates["MemoryQoS"] != true { // the kubelet writes none of the files then
+		c["memoryThrottlingFactor"], c["memoryReservationPolicy"] = nil, "None"
+	}
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		panic(err) // plain values
+	}
+	return text
+}
+
+// startPlugin starts the plugin with these files, or starts it again where they are other ones, and waits until it is ready.
+func startPlugin(ctx context.Context, kubeletConfig, config []byte) error {
+	if err := os.MkdirAll(ours, 0o755); err != nil {
+		return err
+	}
+	changed := false
+	for name, text := range map[string][]byte{"kubelet.yaml": kubeletConfig, "config.yaml": config} {
+		file := filepath.Join(ours, name)
+		if old, err := os.ReadFile(file); err == nil && bytes.Equal(old, text) {
+			continue
+		}
+		changed = true
+		if err := os.WriteFile(file, text, 0o644); err != nil {
+			return err
+		}
+	}
+	running := exec.Command("systemctl", "is-active", "--quiet", pluginUnit).Run() == nil
+	if running && !changed {
+		return answers(ctx, "http://"+pluginAddr+"/readyz")
+	}
+	_ = exec.Command("systemctl", "stop", pluginUnit).Run()
+	_ = exec.Command("systemctl", "reset-failed", pluginUnit).Run()
+	if out, err := exec.Command("systemd-run", "--unit="+pluginUnit, "--slice=system.slice", "-p", "StandardError=append:"+setup.Logs+"/plugin.log",
+		"-p", "StandardOutput=append:"+setup.Logs+"/plugin.log", setup.Plugin, "run", "--config", filepath.Join(ours, "config.yaml"),
+		"--state-dir", stateDir, "--metrics-address", pluginAddr, "--kubelet-podresources-socket", "").CombinedOutput(); err != nil {
+		return fmt.Errorf("start the plugin: %w: %s", err, out)
+	}
+	return answers(ctx, "http://"+pluginAddr+"/readyz")
+}
+
+// answers waits until a URL answers with status 200.
+func answers(ctx context.Context, url string) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	last := errors.New("no answer")
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err == nil {
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = errors.New(response.Status)
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: %w", url, last)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// standIn puts the plugin's state file where the suites look for the kubelet's, and its PodResources API, too, where the kubelet
+// has no CPUs to show there.
+func standIn(socket bool) error {
+	links := map[string]string{kubeletState: filepath.Join(stateDir, "memory_manager_state")}
+	if socket {
+		links[kubeletSocket] = filepath.Join(stateDir, "podresources.sock")
+	}
+	for place, target := range links {
+		if err := os.Remove(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := os.Symlink(target, place); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"archive/tar"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/conformance/cgroups"
+)
+
+// result is one run of the suites.
+type result struct {
+	run        string
+	cases      []testCase
+	containers []cgroups.Container
+}
+
+// testCase is one case of a suite, as Ginkgo reported it.
+type testCase struct {
+	suite, name string
+	status      string // passed, failed, skipped, ...
+	message     string
+	seconds     float64
+	namespaces  []string
+}
+
+// report is the part of Ginkgo's JUnit report that is read.
+type report struct {
+	Cases []struct {
+		Name    string  `xml:"name,attr"`
+		Status  string  `xml:"status,attr"`
+		Seconds float64 `xml:"time,attr"`
+		Skipped *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"skipped"`
+		Failure *struct {
+			Message string `xml:"message,attr"`
+		} `xml:"failure"`
+		Output string `xml:"system-err"`
+	} `xml:"testsuite>testcase"`
+}
+
+// read reads what a guest has shipped.
+func read(run, dir string) (*result, error) {
+	in, err := os.Open(filepath.Join(dir, "logs.tar"))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", run, err)
+	}
+	defer in.Close()
+	r := &result{run: run}
+	for archive := tar.NewReader(in); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: read the guest's logs: %w", run, err)
+		}
+		switch name := header.Name; {
+		case path.Ext(name) == ".xml" && !strings.Contains(name, "/"):
+			if err := r.addReport(strings.TrimSuffix(name, ".xml"), archive); err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", run, name, err)
+			}
+		case name == cgroups.File:
+			for decoder := json.NewDecoder(archive); decoder.More(); {
+				var c cgroups.Container
+				if err := decoder.Decode(&c); err != nil {
+					return nil, fmt.Errorf("%s: %s: %w", run, name, err)
+				}
+				r.containers = append(r.containers, c)
+			}
+		}
+	}
+	if len(r.cases) == 0 {
+		return nil, fmt.Errorf("%s: no report: the suites did not end", run)
+	}
+	slices.SortFunc(r.containers, func(a, b cgroups.Container) int { return a.Since.Compare(b.Since) })
+	return r, nil
+}
+
+var ofNamespace = regexp.MustCompile(`Destroying namespace "([^"]+)"`)
+
+func (r *result) addReport(suite string, in io.Reader) error {
+	var parsed report
+	if err := xml.NewDecoder(in).Decode(&parsed); err != nil {
+		return err
+	}
+	for _, c := range parsed.Cases {
+		name, isCase := strings.CutPrefix(c.Name, "[It] ")
+		if !isCase || c.Skipped != nil && c.Skipped.Message == "skipped" { // setup, and what is not in focus
+			continue
+		}
+		t := testCase{suite: suite, name: name, status: c.Status, seconds: c.Seconds}
+		switch {
+		case c.Failure != nil:
+			t.message = c.Failure.Message
+		case c.Skipped != nil:
+			t.message = strings.TrimPrefix(c.Skipped.Message, "skipped - ")
+		}
+		for _, m := range ofNamespace.FindAllStringSubmatch(c.Output, -1) {
+			t.namespaces = append(t.namespaces, m[1])
+		}
+		r.cases = append(r.cases, t)
+	}
+	return nil
+}
+
+// find returns the case with the same name, nil where there is none.
+func (r *result) find(name string) *testCase {
+	for i := range r.cases {
+		if r.cases[i].name == name {
+			return &r.cases[i]
+		}
+	}
+	return nil
+}
+
+// generated is what the API server appends to a name that it generates.
+var generated = regexp.MustCompile(`-?[bcdfghjklmnpqrstvwxz2456789]{5}$`)
+
+// files are the recorded containers of a case by their names, in the order of their starts.
+func (r *result) files(t *testCase) map[string]cgroups.Files {
+	byName := map[string]cgroups.Files{}
+	for _, c := range r.containers {
+		if !slices.Contains(t.namespaces, c.Namespace) {
+			continue
+		}
+		for i := 1; ; i++ {
+			name := fmt.Sprintf("%s/%s #%d", generated.ReplaceAllString(c.Pod, ""), c.Name, i)
+			if _, taken := byName[name]; !taken {
+				byName[name] = c.Values
+				break
+			}
+		}
+	}
+	return byName
+}

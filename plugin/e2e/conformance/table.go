@@ -1,0 +1,169 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// write writes the section of each suite that ran into the page, and leaves the others as they are. A choice of cases, or one of
+// the two runs, makes no section: it is printed.
+func write(o options, results []*result, kernel string) error {
+	sections := map[string]string{}
+	for _, suite := range o.suites {
+		sections[suite] = section(o, results, suite, kernel)
+	}
+	if o.out == "" || o.focus != "" || o.skip != "" || len(o.runs) < 2 {
+		for _, suite := range o.suites {
+			fmt.Println(sections[suite])
+		}
+		return nil
+	}
+	old, err := os.ReadFile(o.out)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	page := introduction
+	for _, suite := range allSuites {
+		text, ran := sections[suite]
+		if !ran {
+			text = kept(string(old), suite)
+		}
+		page += text
+	}
+	return os.WriteFile(o.out, []byte(page), 0o644)
+}
+
+func heading(suite string) string { return "\n## " + suite + "_test.go\n" }
+
+// kept is a suite's section of an older page, empty where it has none.
+func kept(page, suite string) string {
+	_, text, found := strings.Cut(page, heading(suite))
+	if !found {
+		return ""
+	}
+	text, _, _ = strings.Cut(text, "\n## ")
+	return heading(suite) + strings.TrimSuffix(text, "\n") + "\n"
+}
+
+// section is the table of one suite with what its cases' cgroup files had different.
+func section(o options, results []*result, suite, kernel string) string {
+	by := map[string]*result{}
+	var cases []testCase // in the order of the first run; a case that only the other has follows
+	for _, r := range results {
+		by[r.run] = r
+		for _, c := range r.cases {
+			if c.suite == suite+"_test" && !slices.ContainsFunc(cases, func(other testCase) bool { return other.name == c.name }) {
+				cases = append(cases, c)
+			}
+		}
+	}
+	var rows, differences []string
+	passed := map[string]int{}
+	for _, c := range cases {
+		verdicts := map[string]string{}
+		for _, run := range []string{reference, plugin} {
+			verdicts[run] = verdict(by[run], c.name)
+			if verdicts[run] == "passed" {
+				passed[run]++
+			}
+		}
+		files, found := compare(by[reference], by[plugin], c.name)
+		differences = append(differences, found...)
+		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s |\n", title(c.name), verdicts[reference], verdicts[plugin], files, remark(c.name, verdicts, by)))
+	}
+	var b strings.Builder
+	b.WriteString(heading(suite))
+	fmt.Fprintf(&b, "\nKubernetes %s, Linux %s, containerd 2.4, systemd, 2 NUMA nodes, emulated; %s; `make conformance KUBERNETES=%s SUITES=%s`.\n",
+		o.version, kernel, time.Now().Format("2006-01-02"), o.version, suite)
+	fmt.Fprintf(&b, "%d cases: %d passed with the kubelet's managers, %d with the plugin.\n", len(cases), passed[reference], passed[plugin])
+	b.WriteString("\n| case | kubelet | plugin | cgroup files | |\n| --- | --- | --- | --- | --- |\n" + strings.Join(rows, ""))
+	if len(differences) > 0 {
+		b.WriteString("\nCgroup files that differ:\n\n| case and container | file | kubelet | plugin |\n| --- | --- | --- | --- |\n" + strings.Join(differences, ""))
+	}
+	return b.String()
+}
+
+func verdict(r *result, name string) string {
+	if r == nil {
+		return "not run"
+	}
+	c := r.find(name)
+	if c == nil {
+		return "not run"
+	}
+	if c.status == "failed" || c.status == "timedout" || c.status == "panicked" || c.status == "interrupted" {
+		return "**" + c.status + "**"
+	}
+	return c.status
+}
+
+// title is a case's name without the labels of the whole suite.
+func title(name string) string {
+	name, _, _ = strings.Cut(name, " [sig-node, ") // labels again
+	name = strings.TrimPrefix(name, "[sig-node] ")
+	return strings.ReplaceAll(name, "|", "\\|")
+}
+
+// remark is why a case does not pass, where a reason is known, or else its message.
+func remark(name string, verdicts map[string]string, by map[string]*result) string {
+	if verdicts[plugin] == "passed" && verdicts[reference] == "passed" {
+		return ""
+	}
+	for _, r := range reasons {
+		if r.of.MatchString(name) && (r.both || verdicts[plugin] != verdicts[reference]) {
+			return r.why
+		}
+	}
+	for _, run := range []string{plugin, reference} {
+		if by[run] == nil {
+			continue
+		}
+		if c := by[run].find(name); c != nil && c.message != "" {
+			line := strings.Join(strings.Fields(c.message), " ")
+			if len(line) > 160 {
+				line = line[:160] + "…"
+			}
+			return "`" + strings.NewReplacer("|", "\\|", "`", "'").Replace(line) + "`"
+		}
+	}
+	return ""
+}
+
+// compare says how many files of a case were the same, and has a line for each that was not.
+func compare(a, b *result, name string) (summary string, lines []string) {
+	if a == nil || b == nil {
+		return "", nil
+	}
+	first, second := a.find(name), b.find(name)
+	if first == nil || second == nil {
+		return "", nil
+	}
+	before, after := a.files(first), b.files(second)
+	same, different := 0, 0
+	for _, container := range slices.Sorted(maps.Keys(before)) {
+		for _, file := range slices.Sorted(maps.Keys(before[container])) {
+			theirs, ours, there := before[container][file], after[container][file], after[container] != nil
+			switch {
+			case !there:
+			case theirs == ours:
+				same++
+			default:
+				different++
+				lines = append(lines, fmt.Sprintf("| %s: %s | %s | `%s` | `%s` |\n", title(name), container, file, theirs, ours))
+			}
+		}
+	}
+	if same+different == 0 {
+		return "", nil
+	}
+	if different == 0 {
+		return fmt.Sprintf("%d the same", same), nil
+	}
+	return fmt.Sprintf("%d the same, %d differ", same, different), lines
+}
