@@ -101,7 +101,13 @@ func conformance(o options) error {
 			return err
 		}
 	}
-	return write(o, results, parts.KernelRelease(variant.Kernel))
+	if err := write(o, results, parts.KernelRelease(variant.Kernel)); err != nil {
+		return err
+	}
+	if names := unexplained(results); len(names) > 0 {
+		return fmt.Errorf("cases that fail with the plugin only, and have no reason in reasons.go:\n  %s", strings.Join(names, "\n  "))
+	}
+	return nil
 }
 
 // boot runs the suites in one guest.

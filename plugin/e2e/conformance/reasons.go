@@ -18,9 +18,13 @@ kubepods with its QoS classes, as they were last while the container ran.
 
 `
 
-// reasons are why cases have another outcome with the plugin, or with both.
+// reasons are why cases cannot pass with the plugin, and what it does in their place.
 var reasons = []struct {
-	of   *regexp.Regexp
-	both bool // the outcome is the same with the kubelet's managers
-	why  string
-}{}
+	of  *regexp.Regexp
+	why string
+}{
+	{regexp.MustCompile(`bigger than free memory on each NUMA node`), "The pod is admitted by the kubelet and its container is refused by the plugin: `CreateContainerError` with the reason in " +
+		"its message and in an event, where the kubelet's Memory Manager fails the pod with `UnexpectedAdmissionError`."},
+	{regexp.MustCompile(`should reject a pod that would result in an empty pod shared pool`), "As above: the container is refused with the kubelet's words, the pod's phase stays Pending."},
+	{regexp.MustCompile(`should persist container-level memory.low after rollback`), "The case shows a limitation of the kubelet, which cannot take memory.low back from a running container. The plugin can, and does."},
+}

@@ -110,15 +110,43 @@ func title(name string) string {
 	return strings.ReplaceAll(name, "|", "\\|")
 }
 
+// unexplained are the cases that fail with the plugin, do not fail with the kubelet's managers, and have no known reason.
+func unexplained(results []*result) (names []string) {
+	by := map[string]*result{}
+	for _, r := range results {
+		by[r.run] = r
+	}
+	if by[plugin] == nil {
+		return nil
+	}
+	for _, c := range by[plugin].cases {
+		theirs := verdict(by[reference], c.name)
+		if failed(verdict(by[plugin], c.name)) && !failed(theirs) && reason(c.name) == "" {
+			names = append(names, title(c.name))
+		}
+	}
+	return names
+}
+
+func failed(verdict string) bool { return strings.HasPrefix(verdict, "**") }
+
+// reason is why a case cannot pass with the plugin, empty where none is known.
+func reason(name string) string {
+	for _, r := range reasons {
+		if r.of.MatchString(name) {
+			return r.why
+		}
+	}
+	return ""
+}
+
 // remark is why a case does not pass, where a reason is known, or else its message.
 func remark(name string, verdicts map[string]string, by map[string]*result) string {
 	if verdicts[plugin] == "passed" && verdicts[reference] == "passed" {
 		return ""
 	}
-	for _, r := range reasons {
-		if r.of.MatchString(name) && (r.both || verdicts[plugin] != verdicts[reference]) {
-			return r.why
-		}
+	if why := reason(name); why != "" && failed(verdicts[plugin]) {
+		return why
 	}
 	for _, run := range []string{plugin, reference} {
 		if by[run] == nil {

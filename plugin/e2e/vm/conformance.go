@@ -104,6 +104,10 @@ func (p *Parts) BuildConformance(ctx context.Context, suites *Suites) error {
 	if err := p.build(ctx, p.Home, p.bin+"/", static, "-ldflags", "-s -w", "./conformance/node"); err != nil {
 		return err
 	}
+	bookworm := NewArchive(filepath.Join(p.Cache, "lists", "bookworm"), "bookworm")
+	if err := bookworm.Closure(ctx, p.utilLinux(), "util-linux"); err != nil {
+		return err
+	}
 	names, err := suites.images()
 	if err != nil {
 		return err
@@ -112,12 +116,18 @@ func (p *Parts) BuildConformance(ctx context.Context, suites *Suites) error {
 	return writeSuiteImage(filepath.Join(p.bin, "suite-image.tar"), names, filepath.Join(p.busybox, "bin", "busybox"))
 }
 
+// utilLinux is the folder of lscpu, which the suites ask for the NUMA nodes.
+func (p *Parts) utilLinux() string { return filepath.Join(p.Cache, "debian", "util-linux") }
+
 // addSuites adds Kubernetes' suites, the kubelet that they start, and what they expect of a node.
 func (p *Parts) addSuites(t *Tree, v Variant) error {
 	t.File(setup.Conformance, filepath.Join(p.bin, "node"))
 	t.File(setup.SuiteImageTar, filepath.Join(p.bin, "suite-image.tar"))
 	t.File(setup.E2ENode, filepath.Join(p.suites.folder, "e2e_node.test"))
 	t.File(setup.Kubelet, filepath.Join(p.suites.folder, "kubelet"))
+	if err := t.Program("usr/bin/lscpu", filepath.Join(p.utilLinux(), "usr/bin/lscpu"), p.utilLinux()); err != nil {
+		return err
+	}
 	p.addNetwork(t)
 	configs, _ := filepath.Glob(filepath.Join(p.kernels[v.Kernel], "boot", "config-*"))
 	for _, file := range configs { // the suites check it

@@ -22,10 +22,11 @@ import (
 
 const (
 	// ours is the folder of what is handed to the plugin, and of the kubelet's configuration without its managers.
-	ours       = "/run/conformance"
-	pluginUnit = "nri-memory-manager.service"
-	stateDir   = "/var/lib/nri-memory-manager"
-	pluginAddr = "127.0.0.1:8891"
+	ours        = "/run/conformance"
+	kubeletFile = "kubelet.yaml"
+	pluginUnit  = "nri-memory-manager.service"
+	stateDir    = "/var/lib/nri-memory-manager"
+	pluginAddr  = "127.0.0.1:8891"
 	// Where the suites look for the Memory Manager's state file and for the PodResources API.
 	kubeletState  = "/var/lib/kubelet/memory_manager_state"
 	kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -50,7 +51,7 @@ func kubelet(args []string) error {
 	}
 	static := config["memoryManagerPolicy"] == "Static"
 	assignsCPUs := config["cpuManagerPolicy"] == "static"
-	if err := startPlugin(ctx, text, pluginConfig(config, args)); err != nil {
+	if err := startPlugin(ctx, text, pluginConfig(config, ours, args)); err != nil {
 		return err
 	}
 	rest, err := yaml.Marshal(withoutManagers(config))
@@ -127,13 +128,13 @@ func withoutManagers(config map[string]any) map[string]any {
 
 // pluginConfig is the plugin's configuration beside the kubelet's: where its own defaults differ from what the kubelet does, it
 // does what the kubelet does.
-func pluginConfig(config map[string]any, args []string) []byte {
+func pluginConfig(config map[string]any, folder string, args []string) []byte {
 	node := value(args, "--hostname-override")
 	if node == "" {
 		node, _ = os.Hostname()
 	}
 	c := map[string]any{
-		"kubeletConfig": filepath.Join(ours, "kubelet.yaml"), "kubeconfig": value(args, "--kubeconfig"), "nodeName": node,
+		"kubeletConfig": filepath.Join(folder, kubeletFile), "kubeconfig": value(args, "--kubeconfig"), "nodeName": node,
 		"guaranteedHeadroom": 0, "onUnsatisfiable": "Reject", "alignTo": "kubelet", "coverDeficits": "Off",
 		"stallGuard": map[string]any{"enabled": false}, "events": map[string]any{"enabled": true}, "requestTimeout": "1500ms", "log": map[string]any{"level": "debug"},
 	}
@@ -153,7 +154,7 @@ func startPlugin(ctx context.Context, kubeletConfig, config []byte) error {
 		return err
 	}
 	changed := false
-	for name, text := range map[string][]byte{"kubelet.yaml": kubeletConfig, "config.yaml": config} {
+	for name, text := range map[string][]byte{kubeletFile: kubeletConfig, "config.yaml": config} {
 		file := filepath.Join(ours, name)
 		if old, err := os.ReadFile(file); err == nil && bytes.Equal(old, text) {
 			continue

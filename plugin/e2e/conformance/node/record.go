@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,12 +44,14 @@ func record(stop <-chan struct{}) {
 					continue
 				}
 			}
-			c.Values = cgroups.Files{}
-			c.Values.Read(dir, "container")
-			c.Values.Read(filepath.Dir(dir), "pod")
-			for name, text := range ancestors {
-				c.Values[name] = text
+			values := cgroups.Files{}
+			values.Read(filepath.Dir(dir), "pod")
+			values.Read(dir, "container")
+			if len(values) < 2*len(ancestors)/3 { // it went away meanwhile
+				continue
 			}
+			maps.Copy(values, ancestors)
+			c.Values = values
 			now[dir] = c
 		}
 		for dir, c := range seen {

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/conformance/cgroups"
+)
+
+const junit = `<testsuites><testsuite>
+<testcase name="[SynchronizedBeforeSuite]" status="passed" time="9"></testcase>
+<testcase name="[It] [sig-node] A case [sig-node, Serial]" status="passed" time="61.5"><system-err>STEP: Destroying namespace "a-17" for this suite.</system-err></testcase>
+<testcase name="[It] [sig-node] Another" status="failed" time="3"><failure message="expected 1 | got 2"></failure></testcase>
+<testcase name="[It] [sig-node] A third" status="skipped" time="0"><skipped message="skipped - no such device"></skipped></testcase>
+<testcase name="[It] [sig-node] Not chosen" status="skipped" time="0"><skipped message="skipped"></skipped></testcase>
+</testsuite></testsuites>`
+
+// TestReport reads Ginkgo's report: the cases that were chosen, with their outcome.
+func TestReport(t *testing.T) {
+	r := &result{run: reference}
+	if err := r.addReport("memory_qos_test", strings.NewReader(junit)); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.cases) != 3 {
+		t.Fatalf("cases: %+v", r.cases)
+	}
+	first := r.find("[sig-node] A case [sig-node, Serial]")
+	if first == nil || first.status != "passed" || first.seconds != 61.5 || len(first.namespaces) != 1 || first.namespaces[0] != "a-17" {
+		t.Errorf("the first case is %+v", first)
+	}
+	if title(first.name) != "A case" {
+		t.Errorf("its title is %q", title(first.name))
+	}
+	if got := r.cases[2].message; got != "no such device" {
+		t.Errorf("the third case was skipped for %q", got)
+	}
+}
+
+// TestCompare compares the files of the same container in two runs, whose generated names differ.
+func TestCompare(t *testing.T) {
+	run := func(namespace, pod, high string) *result {
+		return &result{cases: []testCase{{name: "case", namespaces: []string{namespace}}}, containers: []cgroups.Container{
+			{Namespace: "elsewhere", Pod: pod, Name: "app", Since: time.Unix(1, 0), Values: cgroups.Files{"container memory.high": "1"}},
+			{Namespace: namespace, Pod: pod, Name: "app", Since: time.Unix(2, 0), Values: cgroups.Files{"container memory.high": high, "pod memory.min": "0"}},
+		}}
+	}
+	summary, lines := compare(run("ns-1", "pod-x8f2k", "4096"), run("ns-2", "pod-zz4w9", "4096"), "case")
+	if summary != "2 the same" || len(lines) != 0 {
+		t.Errorf("equal runs: %q, %v", summary, lines)
+	}
+	summary, lines = compare(run("ns-1", "pod-x8f2k", "4096"), run("ns-2", "pod-zz4w9", "max"), "case")
+	if summary != "1 the same, 1 differ" || len(lines) != 1 || !strings.Contains(lines[0], "pod/app #1 | container memory.high | `4096` | `max`") {
+		t.Errorf("different runs: %q, %v", summary, lines)
+	}
+}
+
+// TestOtherSectionsStay finds the section of a suite that did not run in the page of an earlier run.
+func TestOtherSectionsStay(t *testing.T) {
+	page := "# Head\n" + heading("memory_qos") + "\nfirst\n" + heading("hugepages") + "\nsecond\n"
+	for suite, want := range map[string]string{"memory_qos": heading("memory_qos") + "\nfirst\n", "hugepages": heading("hugepages") + "\nsecond\n", "memory_manager": ""} {
+		if got := kept(page, suite); got != want {
+			t.Errorf("%s: %q, want %q", suite, got, want)
+		}
+	}
+}
