@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -68,6 +69,9 @@ func kubelet(args []string) error {
 	}
 	cmd := exec.Command(setup.Kubelet, with(args, "--config", left)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	// The kubelet leaves the unit's cgroup, so that systemd does not end it after this process. The signal comes when the thread
+	// that has started it ends: this one must not.
+	runtime.LockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return err
