@@ -49,7 +49,7 @@ func newNode(t testing.TB, units Units, dirs ...string) *node {
 		files[dir+"/"] = ""
 	}
 	n := &node{clock: time.Unix(1e9, 0)}
-	n.Tree = makeTree(t, files, cgroup.Plain(), cgroup.OnWrite(func(w cgroup.Write) {
+	n.Tree = makeTree(t, files, cgroupfs.Plain(), cgroupfs.OnWrite(func(w cgroupfs.Write) {
 		n.recording.Lock()
 		defer n.recording.Unlock()
 		n.writes = append(n.writes, w.Cgroup+"/"+strings.TrimPrefix(string(w.Knob), "memory.")+"="+w.Text)
