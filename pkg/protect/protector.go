@@ -173,12 +173,12 @@ func New(o Options) *Protector {
 
 // take makes a target the desired state of its cgroup.
 func (p *Protector) take(t cgroup.Target) (*row, error) {
-	nodes, err := nodeBits(&t.Mems)
-	if err != nil {
-		return nil, fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
-	}
-	if t.Mems == "" {
-		nodes = nil
+	var nodes *uint64
+	if t.Mems != "" {
+		var err error
+		if nodes, err = nodeBits(&t.Mems); err != nil {
+			return nil, fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
+		}
 	}
 	r := p.rows[t.Cgroup]
 	if r == nil {
