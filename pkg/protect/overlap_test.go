@@ -33,7 +33,6 @@ type slowly struct {
 	change
 	look  look
 	turn  bool
-	begun bool
 	step  step
 	put   bool
 	err   error
