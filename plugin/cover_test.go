@@ -177,7 +177,7 @@ func TestAGroupThatIsNotNeededIsShown(t *testing.T) {
 		t.Errorf("the large pod needs the group:\n%s", out)
 	}
 	must(t, h.endPod(large))
-	wantAll(t, h.ask(0, "status"), sentence)
+	eventually(t, "the group without need is shown", func() bool { return strings.Contains(h.ask(0, "status"), sentence) })
 	wantAll(t, h.ask(0, "explain", "small"), "would fit single nodes, this one on node 0")
 }
 

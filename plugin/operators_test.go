@@ -199,16 +199,17 @@ func TestRejectionsOfAPodAreOneBlockAndGoWithIt(t *testing.T) {
 			}
 			must(t, h.endPod(large)) // deleted, and never had a container that ran
 			must(t, h.removePod(large))
-			if diff := cmp.Diff([]string{"stays/app 1 " + refused}, rejections()); diff != "" {
-				t.Error(diff)
-			}
+			eventually(t, "the rejections of a pod go with its cgroup", func() bool {
+				return slices.Equal([]string{"stays/app 1 " + refused}, rejections())
+			})
 			if text := h.ask(0, "status"); strings.Contains(text, "default/large") {
 				t.Errorf("the pod is gone, and still shown:\n%s", text)
 			}
 			must(t, h.removePod(stays)) // not stopped before
-			if text := h.ask(0, "status"); strings.Contains(text, "COULD NOT BE PLACED") {
-				t.Errorf("no pod is left, and still shown:\n%s", text)
-			}
+			must(t, h.tree.Remove(stays.cgroup()))
+			eventually(t, "no pod is left, and no rejection shown", func() bool {
+				return !strings.Contains(h.ask(0, "status"), "COULD NOT BE PLACED")
+			})
 		})
 	}
 }

@@ -31,11 +31,11 @@ type overlaps struct {
 // slowly is a slow change, or its write.
 type slowly struct {
 	change
-	look  look
-	turn  bool
-	step  step
-	put   bool
-	err   error
+	look look
+	turn bool
+	step step
+	put  bool
+	err  error
 }
 
 const (
