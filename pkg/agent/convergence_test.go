@@ -1030,7 +1030,7 @@ func (w *world) summary(allocations bool) map[string]string {
 	if !allocations {
 		return all
 	}
-	state, _ := w.ledger.State()
+	state, _ := w.ledger.Allocations()
 	for _, entry := range state.Entries {
 		all["allocation of "+entry.Pod+"/"+entry.Container] = fmt.Sprint(entry.Blocks)
 	}
@@ -1137,7 +1137,7 @@ func (w *world) checkValues(dir string, values memoryqos.Values) string {
 
 // checkAllocations compares the node map with the allocations, and these with the containers.
 func (w *world) checkAllocations(view *View) string {
-	state, ok := w.ledger.State()
+	state, ok := w.ledger.Allocations()
 	if !ok {
 		return ""
 	}

@@ -10,7 +10,7 @@ import (
 type (
 	Pod           = ledger.Pod
 	Container     = ledger.Container
-	State         = ledger.State
+	State         = ledger.Phase
 	Resources     = ledger.Resources
 	HugepageLimit = ledger.HugepageLimit
 	Adjustment    = ledger.Adjustment

@@ -342,7 +342,7 @@ func (w *walker) check(event string) {
 	if len(w.bad) > 0 {
 		fail("%s", strings.Join(w.bad, "; "))
 	}
-	if state, ok := w.ledger.State(); ok {
+	if state, ok := w.ledger.Allocations(); ok {
 		w.checkAllocations(state, fail)
 	}
 	want := map[string]uint64{}

@@ -25,36 +25,32 @@ func (l *Ledger) takeOver(p *pod, received Container, found Found) *container {
 		foundMems = *files.Mems
 	}
 	if c := l.containers[received.ID]; c != nil && c.pod == p {
-		c.state = received.State
-		c.seen = c.seen || found.Seen[c.cgroup]
-		c.given, c.givenMems, c.foundMems, c.before, c.updating = values, mems, foundMems, nil, zeroTime
+		c.Phase = received.State
+		c.Seen = c.Seen || found.Seen[c.Cgroup]
+		c.Record.Values, c.Record.Mems, c.FoundMems, c.Pending = values, mems, foundMems, nil
 		if len(received.Resources.Unified) > 0 {
-			c.unsure = fileSet{}
+			c.Record.Unsure = FileSet{}
 		}
 		l.takeLimit(c, files.Limit)
 		l.runtimeLimit(c, received, files)
-		l.compute(c)
 		return c
 	}
 	c := p.named(received.Name)
 	switch {
 	case c == nil:
-		c = &container{pod: p, name: received.Name}
-		p.containers = append(p.containers, c)
-	case c.alive() && l.containers[c.id] == c: // two of one name: the one that runs is it
-		if c.state == Running && received.State != Running {
+		c = p.addSlot(received.Name)
+	case c.alive() && l.containers[c.ID] == c: // two of one name: the one that runs is it
+		if c.Phase == Running && received.State != Running {
 			return c
 		}
 		l.end(c)
 	}
 	received.Resources = withoutOurs(received.Resources, files.Ours)
 	l.attach(c, received, received.State)
-	c.seen = found.Seen[c.cgroup]
-	if l.takeLimit(c, files.Limit) {
-		l.compute(c)
-	}
-	c.given, c.givenMems, c.foundMems = values, mems, foundMems
-	c.ours, c.oursMems = len(files.Ours) > 0, files.Ours[cgroup.CpusetMems]
+	c.Seen = found.Seen[c.Cgroup]
+	l.takeLimit(c, files.Limit)
+	c.Record.Values, c.Record.Mems, c.FoundMems = values, mems, foundMems
+	c.Record.Ours, c.Record.OursMems = len(files.Ours) > 0, files.Ours[cgroup.CpusetMems]
 	l.keepOffAgain(c, files)
 	return c
 }
@@ -66,10 +62,9 @@ func (l *Ledger) takeIn(p *pod, received Container, files *Files) *container {
 		found.Files = map[string]Files{received.ID: *files}
 	}
 	c := l.takeOver(p, received, found)
-	c.there, c.limitIsPods = files != nil && files.Limit != nil, c.hasPodLimit()
+	c.There, c.LimitIsPods = files != nil && files.Limit != nil, c.hasPodLimit()
 	l.findShared(p)
 	l.settleAllocations([]*container{c})
-	l.sumUp(p)
 	if !l.resolved.Config.DryRun {
 		l.journalFound(c)
 	}
@@ -82,15 +77,15 @@ func (l *Ledger) takeIn(p *pod, received Container, files *Files) *container {
 func (l *Ledger) runtimeLimit(c *container, received Container, files Files) {
 	limit := limitOf(received.Resources.MemoryLimit)
 	switch {
-	case limit == 0 || limit == c.limit:
+	case limit == 0 || limit == c.Limit:
 		return
-	case files.Limit == nil && strings.Contains(strings.ToLower(l.runtime.Name), "cri-o"):
+	case files.Limit == nil && strings.Contains(strings.ToLower(l.state.Runtime.Name), "cri-o"):
 		return
 	case files.Limit != nil && !memoryqos.Holds(*files.Limit, limit, l.page()):
 		return
 	}
 	c.setLimit(limit)
-	c.resources.MemoryLimit = received.Resources.MemoryLimit
+	c.Resources.MemoryLimit = received.Resources.MemoryLimit
 }
 
 // shown reads what a container has from the resources that the runtime shows: our adjustments are among them.
@@ -145,9 +140,9 @@ func (l *Ledger) settleAllocations(taken []*container) (placed int) {
 			}
 			continue
 		}
-		nodes, err := nodeset.Parse(c.foundMems)
+		nodes, err := nodeset.Parse(c.FoundMems)
 		switch {
-		case err != nil, nodes.Empty(), c.released, len(request(c)) == 0 && !l.asWhole(c.pod):
+		case err != nil, nodes.Empty(), c.Released, len(request(c)) == 0 && !l.asWhole(c.pod):
 			free = append(free, c)
 		case l.manager.Spread(nodes):
 			spread = append(spread, c)
@@ -156,7 +151,7 @@ func (l *Ledger) settleAllocations(taken []*container) (placed int) {
 		}
 	}
 	for _, c := range spread { // others may have made all nodes one group
-		if nodes, _ := nodeset.Parse(c.foundMems); l.manager.Spread(nodes) {
+		if nodes, _ := nodeset.Parse(c.FoundMems); l.manager.Spread(nodes) {
 			free = append(free, c) // it was short, and the state file is lost
 		} else {
 			l.found(c, nodes)
@@ -167,7 +162,7 @@ func (l *Ledger) settleAllocations(taken []*container) (placed int) {
 	}
 	for _, c := range free {
 		_ = l.allocate(c) // refuses nothing that runs
-		if !c.nodes.Empty() {
+		if !c.Nodes.Empty() {
 			placed++
 		}
 	}
@@ -177,13 +172,13 @@ func (l *Ledger) settleAllocations(taken []*container) (placed int) {
 // inOrder sorts containers by pod and name.
 func inOrder(containers []*container) []*container {
 	return slices.SortedFunc(slices.Values(containers), func(x, y *container) int {
-		return cmp.Or(cmp.Compare(x.pod.key(), y.pod.key()), cmp.Compare(x.name, y.name))
+		return cmp.Or(cmp.Compare(x.pod.key(), y.pod.key()), cmp.Compare(x.Name, y.Name))
 	})
 }
 
 // found takes over a container without an entry on the nodes that it has.
 func (l *Ledger) found(c *container, nodes nodeset.Set) {
-	c.nodes, c.short, c.byKubelet, c.unplaced = nodes, nil, false, nil
+	c.Placement = Placement{Nodes: nodes, Pinning: c.Pinning}
 	_ = l.adopt(c, request(c), "found pinned") // its problems are logged, a running container is never refused
 }
 
@@ -194,24 +189,24 @@ func (l *Ledger) keepAllocation(c *container) bool {
 		return true
 	}
 	if reason := l.unpinnable(c); reason != "" {
-		c.nodes, c.short, c.byKubelet, c.pinning, c.unplaced = 0, nil, false, reason, nil
+		c.Placement = Placement{Pinning: reason}
 		l.release(c)
 		if !l.respect(c) {
-			c.released = c.released || c.foundMems != "" && c.oursMems
+			c.Released = c.Released || c.FoundMems != "" && c.Record.OursMems
 		}
 		return true
 	}
-	blocks := l.manager.Blocks(c.pod.key(), c.name)
+	blocks := l.manager.Blocks(c.pod.key(), c.Name)
 	if blocks == nil {
 		return false
 	}
-	if !c.byKubelet && l.manager.MakeEven(l.wanted(c)) {
-		l.persist(c.pod)
+	if !c.ByKubelet {
+		l.manager.MakeEven(l.wanted(c))
 	}
-	if c.pinning == "" {
-		c.pinning = "pinned before this start of the plugin"
+	if c.Pinning == "" {
+		c.Pinning = "pinned before this start of the plugin"
 	}
 	// The checkpoint wins over what the runtime shows: CRI-O shows the values of the creation after its own restart.
-	c.nodes, c.short = l.storedNodes(c, nodesOf(blocks)), nil
+	c.Nodes, c.Short = l.storedNodes(c, nodesOf(blocks)), nil
 	return true
 }

@@ -30,7 +30,7 @@ func (l *Ledger) unpinnable(c *container) string {
 		return "not pinned: memoryManagerPolicy is None"
 	case c.pod.class() != memoryqos.Guaranteed:
 		return "not pinned: only Guaranteed pods are"
-	case c.wishes.NUMA == config.NUMANone:
+	case c.wishes().NUMA == config.NUMANone:
 		return "not pinned: the pod's annotation numa is none"
 	case c.pod.podLevel():
 		return l.unpinnableOfPodLevel(c)
@@ -43,15 +43,15 @@ func (l *Ledger) allocate(c *container) error {
 	if c.byClaims() {
 		return l.allocateByClaims(c)
 	}
-	c.nodes, c.short, c.byKubelet, c.unplaced = 0, nil, false, nil
-	if c.pinning = l.unpinnable(c); c.pinning != "" {
+	c.Placement = Placement{Pinning: l.unpinnable(c)}
+	if c.Pinning != "" {
 		l.release(c)
 		l.respect(c)
 		return nil
 	}
 	wanted := l.wanted(c)
 	if len(wanted.Request) == 0 && !l.asWhole(c.pod) {
-		c.pinning = "not pinned: the container asks for no memory"
+		c.Pinning = "not pinned: the container asks for no memory"
 		l.release(c)
 		l.respect(c)
 		return nil
@@ -59,31 +59,30 @@ func (l *Ledger) allocate(c *container) error {
 	if l.respect(c) {
 		return l.adopt(c, wanted.Request, "pinned by the kubelet")
 	}
-	l.counters.PinningRequests++
+	l.state.Counters.PinningRequests++
 	placement, err := l.place(c, wanted)
 	if err != nil {
 		if l.relieve(c, wanted, err) {
-			l.counters.PinningRequests-- // it comes again
+			l.state.Counters.PinningRequests-- // it comes again
 			return err
 		}
-		l.counters.PinningErrors++
+		l.state.Counters.PinningErrors++
 		return l.unplaced(c, err)
 	}
 	l.allocated(c, placement)
 	policy := l.resolved.Config.TopologyManagerPolicy
-	c.pinning = "pinned under " + string(policy)
+	c.Pinning = "pinned under " + string(policy)
 	if rules := policy.Rules(); rules.Insists && !rules.OneNode && !placement.Affinity.Preferred {
-		c.pinning += ", on nodes of its CPUs"
+		c.Pinning += ", on nodes of its CPUs"
 	}
 	if l.asWhole(c.pod) {
-		c.pinning += ", with its pod (pod-level resources)"
+		c.Pinning += ", with its pod (pod-level resources)"
 	} else if wanted.Spread {
-		c.pinning += l.spreadOver(wanted, placement.Blocks)
+		c.Pinning += l.spreadOver(wanted, placement.Blocks)
 	}
 	if placement.Bounded {
-		c.pinning += ", by a search that was cut short"
+		c.Pinning += ", by a search that was cut short"
 	}
-	l.persist(c.pod)
 	return nil
 }
 
@@ -111,8 +110,8 @@ func (l *Ledger) spreadOver(c memorymanager.Container, blocks []memorymanager.Bl
 // wanted is the container as the memory manager sees it.
 func (l *Ledger) wanted(c *container) memorymanager.Container {
 	return memorymanager.Container{
-		Pod: c.pod.key(), Name: c.name, Kind: c.kind, Request: request(c), CPUs: c.cpus, Devices: c.devices,
-		Required: c.wishes.NUMA == config.NUMARequired, Spread: c.wishes.NUMA == config.NUMASpread, PodBytes: c.pod.MemoryLimit,
+		Pod: c.pod.key(), Name: c.Name, Kind: c.kind(), Request: request(c), CPUs: c.CPUNodes, Devices: c.Devices,
+		Required: c.wishes().NUMA == config.NUMARequired, Spread: c.wishes().NUMA == config.NUMASpread, PodBytes: c.pod.MemoryLimit,
 	}
 }
 
@@ -131,7 +130,7 @@ func (l *Ledger) place(c *container, wanted memorymanager.Container) (memorymana
 	blocks := l.manager.Blocks(wanted.Pod, wanted.Name)
 	l.release(c)
 	placement, err := l.placeNew(c, wanted)
-	if err != nil && !l.resolved.RefusesResize(c.wishes.NUMA) {
+	if err != nil && !l.resolved.RefusesResize(c.wishes().NUMA) {
 		return l.manager.Reinstate(wanted, blocks)
 	}
 	return placement, err
@@ -185,15 +184,15 @@ func (l *Ledger) align(c *container) error {
 	if l.resolved.Manager.Scope != topologymanager.PodScope || l.manager.Aligned(key) {
 		return nil
 	}
-	if p.info == nil || l.manager.Spreads(l.wanted(c)) { // which has nodes of its own
+	if p.Info == nil || l.manager.Spreads(l.wanted(c)) { // which has nodes of its own
 		return nil
 	}
 	whole := p.ofSpec()
 	for i := range whole {
 		one := &whole[i]
-		one.Required = c.wishes.NUMA == config.NUMARequired
-		if one.Devices = l.step.podDevices[one.Name]; one.Name == c.name {
-			one.CPUs, one.Devices = c.cpus, c.devices
+		one.Required = c.wishes().NUMA == config.NUMARequired
+		if one.Devices = l.step.podDevices[one.Name]; one.Name == c.Name {
+			one.CPUs, one.Devices = c.CPUNodes, c.Devices
 		}
 	}
 	_, err := l.manager.AdmitPod(key, whole)
@@ -202,8 +201,8 @@ func (l *Ledger) align(c *container) error {
 
 // ofSpec are the containers of a pod's spec, in its order, with what they ask for.
 func (p *pod) ofSpec() []memorymanager.Container {
-	containers := make([]memorymanager.Container, 0, len(p.info.Containers))
-	for _, spec := range p.info.Containers {
+	containers := make([]memorymanager.Container, 0, len(p.Info.Containers))
+	for _, spec := range p.Info.Containers {
 		request := slices.Clone(spec.Hugepages)
 		if spec.Request > 0 {
 			request = append(request, memorymanager.Amount{Type: memorymanager.Memory, Bytes: spec.Request})
@@ -216,13 +215,13 @@ func (p *pod) ofSpec() []memorymanager.Container {
 
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (l *Ledger) unplaced(c *container, err error) error {
-	refuse := l.resolved.RefusesCreate(c.wishes.NUMA) && c.state == Creating // what runs is not refused
+	refuse := l.resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
 	rejection := l.reject(c, reasonOf(err), err, refuse)
-	c.unplaced = &rejection
+	c.Unplaced = &rejection
 	if refuse {
 		return err
 	}
-	c.pinning = "not pinned: " + rejection.Reason
+	c.Pinning = "not pinned: " + rejection.Reason
 	return nil
 }
 
@@ -246,11 +245,11 @@ func textOf(err error) string {
 
 // respect keeps the cpuset.mems that the kubelet has set: kubelet and plugin never both pin.
 func (l *Ledger) respect(c *container) bool {
-	nodes, err := nodeset.Parse(c.resources.Mems)
+	nodes, err := nodeset.Parse(c.Resources.Mems)
 	if err != nil || nodes.Empty() {
 		return false
 	}
-	c.nodes, c.short, c.byKubelet = nodes, nil, true
+	c.Nodes, c.Short, c.ByKubelet = nodes, nil, true
 	return true
 }
 
@@ -258,27 +257,23 @@ func (l *Ledger) respect(c *container) bool {
 func (l *Ledger) adopt(c *container, request memorymanager.Request, how string) error {
 	placement, err := l.adoptWhereItIs(c, request)
 	if err != nil {
-		c.pinning = how + ", not allocated: " + err.Error()
-		l.note(Warn, "a container's memory cannot be allocated on the nodes that it has", c.fields(), err)
+		c.Pinning = how + ", not allocated: " + err.Error()
+		l.note(Warn, "a container's memory cannot be allocated on the nodes that it has", l.fields(c), err)
 		return nil
 	}
-	c.pinning = how
-	if !c.byKubelet {
+	c.Pinning = how
+	if !c.ByKubelet {
 		l.manager.MakeEven(l.wanted(c))
 	}
 	l.overcommitted(c, placement)
-	l.note(Info, "container "+how+": its memory is allocated where it is", c.fields(), nil)
-	l.persist(c.pod)
+	l.note(Info, "container "+how+": its memory is allocated where it is", l.fields(c), nil)
 	return nil
 }
 
 // overcommitted notes what is allocated where there is no room, because its container or pod runs there.
 func (l *Ledger) overcommitted(c *container, placement memorymanager.Placement) {
 	for _, over := range placement.Overcommitted {
-		l.note(Warn, "a node has more allocated than it has", with(with(c.fields(), "node", over.Node), "bytes", quantity.Log(over.Bytes)), nil)
-	}
-	if len(placement.Overcommitted) > 0 {
-		l.step.whole = true // only a whole state shows where bytes beyond a node's own are allocated
+		l.note(Warn, "a node has more allocated than it has", with(with(l.fields(c), "node", over.Node), "bytes", quantity.Log(over.Bytes)), nil)
 	}
 }
 
@@ -287,23 +282,16 @@ func (l *Ledger) adoptWhereItIs(c *container, request memorymanager.Request) (me
 		return l.adoptPart(c)
 	}
 	key := c.pod.key()
-	if blocks := l.manager.Blocks(key, c.name); blocks != nil && (nodesOf(blocks) != c.nodes || !holds(blocks, request)) {
-		l.manager.Release(key, c.name)
+	if blocks := l.manager.Blocks(key, c.Name); blocks != nil && (nodesOf(blocks) != c.Nodes || !holds(blocks, request)) {
+		l.manager.Release(key, c.Name)
 	}
-	return l.manager.Adopt(key, c.name, request, c.nodes)
+	return l.manager.Adopt(key, c.Name, request, c.Nodes)
 }
 
 // release frees the allocation of a container that must not have one.
 func (l *Ledger) release(c *container) {
-	if l.manager != nil && l.manager.Release(c.pod.key(), c.name) {
-		l.persist(c.pod)
-	}
-}
-
-// persist has the pod's allocations written to the state file.
-func (l *Ledger) persist(p *pod) {
 	if l.manager != nil {
-		l.step.durable = append(l.step.durable, p)
+		l.manager.Release(c.pod.key(), c.Name)
 	}
 }
 

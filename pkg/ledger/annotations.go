@@ -10,7 +10,7 @@ import (
 
 // annotations has a pod's annotations judged at the end of the Step: its rules or its containers have changed.
 func (l *Ledger) annotations(p *pod) {
-	if p.brought.Annotations.Empty() && p.problems == nil {
+	if p.Says.Annotations.Empty() && p.problems == nil {
 		return
 	}
 	if last := len(l.step.annotated) - 1; last < 0 || l.step.annotated[last] != p {
@@ -26,11 +26,10 @@ func (l *Ledger) judgeAnnotations() {
 	}
 	for _, p := range l.step.annotated {
 		before := p.problems
-		p.problems = p.brought.Annotations.Problems(p.rules, p.containerNames())
+		p.problems = p.Says.Annotations.Problems(p.rules, p.containerNames())
 		if slices.Equal(before, p.problems) {
 			continue
 		}
-		l.touch(p)
 		news := slices.DeleteFunc(slices.Clone(p.problems), func(problem config.Problem) bool { return slices.Contains(before, problem) })
 		if len(news) > 0 {
 			l.note(Warn, text, with(p.fields(), "problems", messages(news)), nil)
@@ -41,15 +40,15 @@ func (l *Ledger) judgeAnnotations() {
 // containerNames are the names of the containers of a pod: those of its spec, and others that the runtime has. They are nil while no
 // pod API knows the pod: NRI names containers one by one.
 func (p *pod) containerNames() []string {
-	if p.info == nil || len(p.info.Containers) == 0 {
+	if p.Info == nil || len(p.Info.Containers) == 0 {
 		return nil
 	}
 	var names []string
-	for i := range p.info.Containers {
-		names = append(names, p.info.Containers[i].Name)
+	for i := range p.Info.Containers {
+		names = append(names, p.Info.Containers[i].Name)
 	}
 	for _, c := range p.containers {
-		names = append(names, c.name)
+		names = append(names, c.Name)
 	}
 	return names
 }
@@ -57,11 +56,11 @@ func (p *pod) containerNames() []string {
 // checkAnnotations refuses a container with wrong annotations where the administrator wants that. One for a container that is not
 // there concerns all of them.
 func (l *Ledger) checkAnnotations(c *container) error {
-	if c.pod.brought.Annotations.Empty() || l.resolved.Config.OnBadAnnotation != config.RejectPod {
+	if c.pod.Says.Annotations.Empty() || l.resolved.Config.OnBadAnnotation != config.RejectPod {
 		return nil
 	}
-	_, problems := c.pod.wishesFor(c.name)
-	problems = append(problems, c.pod.brought.Annotations.Astray(c.pod.containerNames())...)
+	_, problems := c.pod.Says.Annotations.Wishes(c.Name, c.pod.rules)
+	problems = append(problems, c.pod.Says.Annotations.Astray(c.pod.containerNames())...)
 	if len(problems) == 0 {
 		return nil
 	}

@@ -9,15 +9,15 @@ func (e Bring) apply(l *Ledger) {
 		return
 	}
 	for _, id := range e.IDs {
-		c := l.containers[id]
-		if c == nil || c.state == Creating { // its answer is on its way: StartContainer has it checked
+		c := l.changeContainer(id)
+		if c == nil || c.Phase == Creating { // its answer is on its way: StartContainer has it checked
 			continue
 		}
 		update, lacks := l.updateOf(c)
 		if !lacks {
 			continue
 		}
-		l.answered(c, update.Adjustment, c.resources.Unified, nil)
+		l.answered(c, update.Adjustment, c.Resources.Unified, nil)
 		l.step.effects.Updates = append(l.step.effects.Updates, update)
 	}
 }
@@ -27,13 +27,9 @@ func (e Bring) apply(l *Ledger) {
 type Resend struct{ Cgroup string }
 
 func (e Resend) apply(l *Ledger) {
-	for _, p := range l.living {
-		for _, c := range p.containers {
-			if c.alive() && c.cgroup == e.Cgroup {
-				c.again, c.unsure = true, c.unsure.also(Adjustment{CpusetMems: l.mems(c), Unified: c.adjustment().Unified})
-				l.bring(c)
-			}
-		}
+	if at := l.at(e.Cgroup); at != nil {
+		c := l.changeContainer(at.ID)
+		c.Record.Resend, c.Record.Unsure = true, c.Record.Unsure.also(Adjustment{CpusetMems: l.mems(c), Unified: l.adjustment(c).Unified})
 	}
 }
 
@@ -43,20 +39,21 @@ type Withheld struct{ ID, Mems string }
 
 func (e Withheld) apply(l *Ledger) {
 	if c := l.containers[e.ID]; c != nil {
-		c.givenMems, c.foundMems = e.Mems, e.Mems
+		c.Record.Mems, c.FoundMems = e.Mems, e.Mems
 	}
 }
 
 // updateOf is what the runtime's record of a container lacks, or may lack: with an update it writes all of its record. What may be
 // there is no reason for an update.
 func (l *Ledger) updateOf(c *container) (Update, bool) {
-	update, mems := Update{ContainerID: c.id}, l.mems(c)
-	others := mems != "" && mems != c.givenMems
-	if !c.again && !others && changes(c.given, c.effective(), nil, fileSet{}) == nil {
+	update, mems := Update{ContainerID: c.ID}, l.mems(c)
+	others := mems != "" && mems != c.Record.Mems
+	values := l.effective(c)
+	if !c.Record.Resend && !others && changes(c.Record.Values, values, nil, FileSet{}) == nil {
 		return update, false
 	}
-	update.Unified = changes(c.given, c.effective(), nil, c.unsure)
-	if others || c.unsure.mems {
+	update.Unified = changes(c.Record.Values, values, nil, c.Record.Unsure)
+	if others || c.Record.Unsure.Mems {
 		update.CpusetMems = mems
 	}
 	return update, !update.Empty()
@@ -66,13 +63,13 @@ func (l *Ledger) updateOf(c *container) (Update, bool) {
 // of the machine's when it had nodes from us and must not any more. "" leaves it alone.
 func (l *Ledger) mems(c *container) string {
 	switch {
-	case c.byKubelet:
+	case c.ByKubelet:
 		return ""
-	case !c.nodes.Empty():
-		return c.nodes.String()
-	case !c.off.Empty():
-		return l.allNodes.Minus(c.off).String()
-	case c.released:
+	case !c.Nodes.Empty():
+		return c.Nodes.String()
+	case !c.Off.Nodes.Empty():
+		return l.allNodes.Minus(c.Off.Nodes).String()
+	case c.Released:
 		return l.allNodes.String()
 	}
 	return ""

@@ -48,7 +48,7 @@ const hasClaims = "its resource claims say where its memory is"
 type PrepareClaim struct{ Claim Claim }
 
 func (e PrepareClaim) apply(l *Ledger) {
-	known := l.claims[e.Claim.UID]
+	known := l.state.Claims[e.Claim.UID]
 	if known != nil && reflect.DeepEqual(known.Parts, e.Claim.Parts) {
 		if slices.Equal(known.Pods, e.Claim.Pods) {
 			return
@@ -67,7 +67,7 @@ func (e PrepareClaim) apply(l *Ledger) {
 type UnprepareClaim struct{ UID string }
 
 func (e UnprepareClaim) apply(l *Ledger) {
-	if known := l.claims[e.UID]; known != nil {
+	if known := l.state.Claims[e.UID]; known != nil {
 		l.setClaim(e.UID, nil)
 		l.note(Info, "claim released", known.fields(), nil)
 	}
@@ -80,44 +80,37 @@ func (c *Claim) fields() map[string]any {
 // setClaim replaces a claim, nil ends it. Its containers are brought to it.
 func (l *Ledger) setClaim(uid string, claim *Claim) {
 	if claim == nil {
-		delete(l.claims, uid)
+		delete(l.state.Claims, uid)
 	} else {
-		l.claims[uid] = claim
+		l.state.Claims[uid] = claim
 	}
 	l.step.effects.ClaimsChanged = true
-	l.changed()
 	if err := l.takeNodes(l.resolved); err != nil {
 		l.note(Error, "memory cannot be set aside for claims", nil, err)
 	}
 	for _, p := range l.living {
-		used := false
 		for _, c := range p.containers {
 			if c.alive() && c.uses(uid) {
-				used = true
+				l.hasChanged(p)
 				if claim != nil {
 					_ = l.allocateByClaims(c) // refuses nothing that runs
 				}
-				l.compute(c)
-				l.bring(c)
 			}
-		}
-		if used {
-			l.sumUp(p)
 		}
 	}
 }
 
 // Claims are all claims that have an allocation, in the order of their UIDs.
 func (l *Ledger) Claims() []Claim {
-	claims := make([]Claim, 0, len(l.claims))
-	for _, uid := range slices.Sorted(maps.Keys(l.claims)) {
-		claims = append(claims, *l.claims[uid])
+	claims := make([]Claim, 0, len(l.state.Claims))
+	for _, uid := range slices.Sorted(maps.Keys(l.state.Claims)) {
+		claims = append(claims, *l.state.Claims[uid])
 	}
 	return claims
 }
 
 // Claim returns a claim that has an allocation; nil is none.
-func (l *Ledger) Claim(uid string) *Claim { return l.claims[uid] }
+func (l *Ledger) Claim(uid string) *Claim { return l.state.Claims[uid] }
 
 // key is one type of memory on one node.
 type key struct {
@@ -128,7 +121,7 @@ type key struct {
 // claimed is what claims have, but for one of them.
 func (l *Ledger) claimed(but string) map[key]uint64 {
 	sums := map[key]uint64{}
-	for uid, claim := range l.claims {
+	for uid, claim := range l.state.Claims {
 		if uid == but {
 			continue
 		}
@@ -221,22 +214,22 @@ func (l *Ledger) noteLostClaims() {
 }
 
 // byClaims reports whether claims, and not the Memory Manager, say where a container's memory is.
-func (c *container) byClaims() bool { return len(c.claims) > 0 || c.tooManyClaims }
+func (c *container) byClaims() bool { return len(c.Claims) > 0 || c.TooManyClaims }
 
 // uses reports whether a container names a part of a claim.
 func (c *container) uses(claim string) bool {
-	return slices.ContainsFunc(c.claims, func(r ClaimRef) bool { return r.UID == claim })
+	return slices.ContainsFunc(c.Claims, func(r ClaimRef) bool { return r.UID == claim })
 }
 
 // partsOf are the parts of claims that a container names. The error says why it cannot have them.
 func (l *Ledger) partsOf(c *container) ([]ClaimPart, error) {
-	if c.tooManyClaims {
+	if c.TooManyClaims {
 		return nil, fmt.Errorf("it names more than %d devices of resource claims, by its CDI devices or by variables %s…: want at most %[1]d",
 			MostClaimRefs, claimVariable)
 	}
 	var parts []ClaimPart
-	for _, ref := range c.claims {
-		claim := l.claims[ref.UID]
+	for _, ref := range c.Claims {
+		claim := l.state.Claims[ref.UID]
 		switch {
 		case claim == nil:
 			return nil, fmt.Errorf("its resource claim %s is not prepared on this node", ref.UID)
@@ -255,14 +248,14 @@ func (l *Ledger) partsOf(c *container) ([]ClaimPart, error) {
 
 // otherUser is another pod with a container that uses a claim; nil is none.
 func (l *Ledger) otherUser(p *pod, claim string) *pod {
-	known := l.claims[claim]
+	known := l.state.Claims[claim]
 	for _, uid := range known.Pods {
 		other := l.pods[uid]
 		if other == nil || other == p || len(other.users) == 0 {
 			continue
 		}
 		for part := range known.Parts {
-			if slices.ContainsFunc(other.users[ClaimRef{claim, part}], func(c *container) bool { return !c.nodes.Empty() }) {
+			if slices.ContainsFunc(other.users[ClaimRef{claim, part}], func(c *container) bool { return !c.Nodes.Empty() }) {
 				return other
 			}
 		}
@@ -273,24 +266,24 @@ func (l *Ledger) otherUser(p *pod, claim string) *pod {
 // allocateByClaims gives a container the nodes of its claims. The error refuses it.
 func (l *Ledger) allocateByClaims(c *container) error {
 	l.release(c)
-	c.short, c.byKubelet, c.unplaced, c.pinning = nil, false, nil, "pinned by the kubelet"
+	c.Placement = Placement{Nodes: c.Nodes, Pinning: "pinned by the kubelet"}
 	if l.respect(c) {
 		return nil
 	}
 	parts, err := l.partsOf(c)
 	if err == nil {
 		names, _, _ := l.claimsOf(c)
-		c.nodes, c.pinning = nodesOfParts(parts), "pinned by resource claim "+strings.Join(names, " and ")
+		c.Nodes, c.Pinning = nodesOfParts(parts), "pinned by resource claim "+strings.Join(names, " and ")
 		return nil
 	}
-	c.pinning = "not pinned: " + err.Error()
-	if c.state != Creating { // what runs keeps the nodes that it has
-		c.nodes, _ = nodeset.Parse(c.foundMems)
+	c.Pinning = "not pinned: " + err.Error()
+	if c.Phase != Creating { // what runs keeps the nodes that it has
+		c.Nodes, _ = nodeset.Parse(c.FoundMems)
 		return nil
 	}
-	c.nodes = 0
+	c.Nodes = 0
 	rejection := l.reject(c, ClaimNotPrepared, err, true)
-	c.unplaced = &rejection
+	c.Unplaced = &rejection
 	return err
 }
 
@@ -301,7 +294,7 @@ func (l *Ledger) amountsOf(c *container) memorymanager.Request {
 	if err != nil || len(parts) == 0 {
 		return nil
 	}
-	for _, ref := range c.claims {
+	for _, ref := range c.Claims {
 		if users := c.pod.users[ref]; len(users) > 1 || len(users) == 1 && users[0] != c {
 			return nil
 		}
@@ -317,12 +310,12 @@ func (l *Ledger) amountsOf(c *container) memorymanager.Request {
 
 // claimedEstimate is the memory request of a container whose claims say it; false is one without.
 func (l *Ledger) claimedEstimate(c *container) (pods.Estimate, bool) {
-	if len(c.claims) == 0 {
+	if len(c.Claims) == 0 {
 		return pods.Estimate{}, false
 	}
 	bytes := l.amountsOf(c).Of(memorymanager.Memory)
-	if bytes > 0 && c.limit > 0 {
-		bytes = min(bytes, c.limit)
+	if bytes > 0 && c.Limit > 0 {
+		bytes = min(bytes, c.Limit)
 	}
 	return pods.Estimate{Request: bytes, Source: memoryqos.SourceClaim}, bytes > 0
 }
@@ -336,46 +329,22 @@ func AboveClaim(limit, claimed uint64) string {
 	return fmt.Sprintf("its memory limit of %s is above the %s that its resource claims have", sizes[0], sizes[1])
 }
 
-// joinClaims counts a container among those that use its claims. It returns those that were alone with a part, and share it now.
-func (c *container) joinClaims() (others []*container) {
-	for _, ref := range c.claims {
-		users := c.pod.users[ref]
-		if len(users) == 1 {
-			others = append(others, users[0])
-		}
+// joinClaims counts a container among those that use its claims.
+func (c *container) joinClaims() {
+	for _, ref := range c.Claims {
 		if c.pod.users == nil {
 			c.pod.users = map[ClaimRef][]*container{}
 		}
-		c.pod.users[ref] = append(users, c)
+		c.pod.users[ref] = append(c.pod.users[ref], c)
 	}
-	return others
 }
 
-// leaveClaims ends what joinClaims began. It returns those that are left alone with a part, and have all of it now.
-func (c *container) leaveClaims() (others []*container) {
-	for _, ref := range c.claims {
-		users := c.pod.users[ref]
-		at := slices.Index(users, c)
-		if at < 0 {
-			continue
-		}
-		if users = slices.Delete(users, at, at+1); len(users) == 0 {
+// leaveClaims ends what joinClaims began.
+func (c *container) leaveClaims() {
+	for _, ref := range c.Claims {
+		users := slices.DeleteFunc(c.pod.users[ref], func(user *container) bool { return user == c })
+		if c.pod.users[ref] = users; len(users) == 0 {
 			delete(c.pod.users, ref)
-			continue
-		}
-		if c.pod.users[ref] = users; len(users) == 1 {
-			others = append(others, users[0])
-		}
-	}
-	return others
-}
-
-// recomputeSharers computes containers whose part of a claim has become another one, each once.
-func (l *Ledger) recomputeSharers(containers []*container) {
-	for i, c := range containers {
-		if !slices.Contains(containers[:i], c) {
-			l.compute(c)
-			l.bring(c)
 		}
 	}
 }
@@ -432,9 +401,9 @@ func (l *Ledger) claimableViews() (views []ClaimableView) {
 
 // claimsOf are the names of a container's claims, and what they allocate for it alone.
 func (l *Ledger) claimsOf(c *container) (names []string, amounts memorymanager.Request, blocks []memorymanager.Block) {
-	for _, ref := range c.claims {
+	for _, ref := range c.Claims {
 		name := ref.UID
-		if claim := l.claims[ref.UID]; claim != nil {
+		if claim := l.state.Claims[ref.UID]; claim != nil {
 			name = claim.String()
 		}
 		if !slices.Contains(names, name) {
@@ -442,7 +411,7 @@ func (l *Ledger) claimsOf(c *container) (names []string, amounts memorymanager.R
 		}
 	}
 	parts, err := l.partsOf(c)
-	if err != nil || c.byKubelet {
+	if err != nil || c.ByKubelet {
 		return names, nil, nil
 	}
 	return names, l.amountsOf(c), claimBlocks(parts)

@@ -163,19 +163,19 @@ func TestAClaimThatIsPreparedAgain(t *testing.T) {
 	c.State = Running
 	found := "1"
 	l.Step(now, Synchronize{Pods: []Pod{web}, Containers: []Container{c}, Found: Found{Files: map[string]Files{c.ID: {Mems: &found}}}})
-	if got := l.containers[c.ID]; got.nodes.String() != "1" || got.pinning != "not pinned: its resource claim uid-a is not prepared on this node" {
-		t.Errorf("nodes %s, %s", got.nodes, got.pinning)
+	if got := l.containers[c.ID]; got.Nodes.String() != "1" || got.Pinning != "not pinned: its resource claim uid-a is not prepared on this node" {
+		t.Errorf("nodes %s, %s", got.Nodes, got.Pinning)
 	}
 	if shown := l.View().Pods[0].Containers[0]; !slices.Equal(shown.Claims, []string{"uid-a"}) || shown.Claimed != nil || shown.Blocks != nil {
 		t.Errorf("the view has claims %v, %v, %v", shown.Claims, shown.Claimed, shown.Blocks)
 	}
 	effects := l.Step(now, PrepareClaim{claimOf("a", []string{"web"}, on(0, claimGi))})
-	if got := l.containers[c.ID]; got.nodes.String() != "0" || !slices.Equal(effects.Bring, []string{c.ID}) {
-		t.Errorf("nodes %s, to bring %v", got.nodes, effects.Bring)
+	if got := l.containers[c.ID]; got.Nodes.String() != "0" || !slices.Equal(effects.Bring, []string{c.ID}) {
+		t.Errorf("nodes %s, to bring %v", got.Nodes, effects.Bring)
 	}
 	l.Step(now, UnprepareClaim{"uid-a"})
-	if got := l.containers[c.ID]; got.nodes.String() != "0" {
-		t.Errorf("a running container lost its nodes with its claim: %s", got.nodes)
+	if got := l.containers[c.ID]; got.Nodes.String() != "0" {
+		t.Errorf("a running container lost its nodes with its claim: %s", got.Nodes)
 	}
 }
 
@@ -231,8 +231,8 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 			t.Errorf("%s: %v", step.memory, effects.Err)
 		}
 		l.Step(now, UnprepareClaim{"uid-b"})
-		if c := l.containers["web-main"]; c.nodes.String() != "0-1" {
-			t.Errorf("%s: the claim's container has nodes %s", step.memory, c.nodes)
+		if c := l.containers["web-main"]; c.Nodes.String() != "0-1" {
+			t.Errorf("%s: the claim's container has nodes %s", step.memory, c.Nodes)
 		}
 		if _, err := New(now, Options{Config: resolved, Machine: m, Claims: l.Claims()}); err != nil {
 			t.Errorf("%s: a start with these claims: %v", step.memory, err)
@@ -282,7 +282,7 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 					break
 				}
 				state := l.manager.State()
-				restarted, err := New(now, Options{Config: l.resolved, Machine: l.machine, Claims: kept})
+				restarted, err := New(now, Options{Config: l.resolved, Machine: l.state.Machine, Claims: kept})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -442,21 +442,24 @@ func TestARefusedContainerCostsNothing(t *testing.T) {
 	}
 }
 
-// Who shares a part of a claim is computed again when there is a second one, and when there is none any more: what one costs does not
-// grow with those that share it already.
-func TestSharersAreComputedOnce(t *testing.T) {
+// A container that shares a part of a claim has none of it by itself, and all of it once the others have ended.
+func TestAPartOfAClaimHasUsers(t *testing.T) {
 	p, ref := &pod{}, ClaimRef{"uid-a", 0}
 	var all []*container
-	var joined, left []int
 	for range 5 {
-		c := &container{pod: p, claims: []ClaimRef{ref}}
-		all, joined = append(all, c), append(joined, len(c.joinClaims()))
+		c := &container{&Slot{Run: Run{Claims: []ClaimRef{ref}}}, p}
+		c.joinClaims()
+		all = append(all, c)
 	}
-	for _, c := range all {
-		left = append(left, len(c.leaveClaims()))
+	for i, c := range all {
+		if users := p.users[ref]; len(users) != 5-i || users[0] != c {
+			t.Errorf("%d containers have left, and %v use it", i, users)
+		}
+		c.leaveClaims()
+		c.leaveClaims() // once more changes nothing
 	}
-	if diff := cmp.Diff([][]int{{0, 1, 0, 0, 0}, {0, 0, 0, 1, 0}}, [][]int{joined, left}); diff != "" || len(p.users) > 0 || all[0].leaveClaims() != nil {
-		t.Errorf("%s, and %v are left", diff, p.users)
+	if len(p.users) > 0 {
+		t.Errorf("%v are left", p.users)
 	}
 }
 
@@ -522,7 +525,7 @@ func TestClaimsThatHaveMoreThanTheirNode(t *testing.T) {
 	prepared := claimOf("a", nil, on(0, 20*claimGi), ClaimPart{Node: 0, Amounts: memorymanager.Request{{Type: "hugepages-1Gi", Bytes: claimGi}}})
 	l := newLedger(t, "dra: {enabled: true}")
 	half, _, _ := l.manager.Capacity(0, memorymanager.Memory)
-	l, err := New(now, Options{Config: l.resolved, Machine: l.machine, Claims: []Claim{prepared}})
+	l, err := New(now, Options{Config: l.resolved, Machine: l.state.Machine, Claims: []Claim{prepared}})
 	if err != nil {
 		t.Fatal(err)
 	}

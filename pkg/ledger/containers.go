@@ -12,20 +12,16 @@ type StartContainer struct {
 // apply brings a container that was created by values that have changed since to the new ones, and one whose creation was
 // answered too late: runtimes without NRI's failure policy go on without the answer.
 func (e StartContainer) apply(l *Ledger) {
-	c := l.containers[e.Container.ID]
+	if c := l.containers[e.Container.ID]; c != nil && c.Phase == Running {
+		return
+	}
+	c := l.changeContainer(e.Container.ID)
 	if c == nil {
 		if c = l.missed(e.Pod, e.Container, e.Found); c == nil {
 			return
 		}
 	}
-	if c.state == Running {
-		return
-	}
-	c.state, c.seq = Running, max(c.seq, l.step.seq)
-	l.touch(c.pod)
-	if c.high() != nil {
-		l.highChanged()
-	}
+	c.Phase, c.Seq = Running, max(c.Seq, l.step.seq)
 	l.look(c)
 }
 
@@ -36,8 +32,8 @@ func (l *Ledger) missed(received Pod, started Container, found *Files) *containe
 		return nil
 	}
 	c := l.takeIn(p, started, found)
-	c.state = Created
-	l.note(Warn, "a container starts that was created without an answer of ours", c.fields(), nil)
+	c.Phase = Created
+	l.note(Warn, "a container starts that was created without an answer of ours", l.fields(c), nil)
 	return c
 }
 
@@ -49,10 +45,9 @@ type EndContainer struct {
 }
 
 func (e EndContainer) apply(l *Ledger) {
-	l.ended.add(e.ID, e.Seq)
-	if c := l.containers[e.ID]; c != nil {
+	l.state.EndedContainers.add(e.ID, e.Seq)
+	if c := l.changeContainer(e.ID); c != nil {
 		l.end(c)
-		l.sumUp(c.pod)
 		l.forget(c)
 	}
 }

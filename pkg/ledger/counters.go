@@ -38,7 +38,7 @@ func newCounters() Counters {
 
 // Counters returns what has been counted so far.
 func (l *Ledger) Counters() Counters {
-	counters := l.counters
+	counters := l.state.Counters
 	counters.Rejections, counters.Unpinned = maps.Clone(counters.Rejections), maps.Clone(counters.Unpinned)
 	counters.Moves = maps.Clone(counters.Moves)
 	if l.manager != nil {

@@ -24,7 +24,7 @@ const sharesPerCPU = 1024
 // a container of the shared pool asks for a fraction, or is not Guaranteed. Where the event carries no shares, CPUs are
 // taken as exclusive unless a container of another pod has the very same set, or it is all of the machine.
 func (l *Ledger) exclusiveCPUs(c *container) nodeset.Set {
-	list := c.resources.CPUs
+	list := c.Resources.CPUs
 	if list == "" || c.pod.class() != memoryqos.Guaranteed {
 		return 0
 	}
@@ -32,16 +32,16 @@ func (l *Ledger) exclusiveCPUs(c *container) nodeset.Set {
 	if err != nil {
 		return 0
 	}
-	if shares := c.resources.CPUShares; shares != nil && *shares > 0 {
+	if shares := c.Resources.CPUShares; shares != nil && *shares > 0 {
 		if *shares != uint64(cpus.Size())*sharesPerCPU {
 			return 0
 		}
 	} else if l.sharedCPUs(c, cpus) {
 		return 0
 	}
-	nodes, err := l.machine.NodesOfCPUs(list)
+	nodes, err := l.state.Machine.NodesOfCPUs(list)
 	if err != nil {
-		l.note(Warn, "the container's CPUs are not this machine's: placed without them", c.fields(), err)
+		l.note(Warn, "the container's CPUs are not this machine's: placed without them", l.fields(c), err)
 		return 0
 	}
 	return nodes
@@ -49,14 +49,14 @@ func (l *Ledger) exclusiveCPUs(c *container) nodeset.Set {
 
 func (l *Ledger) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
 	all := 0
-	for _, node := range l.machine.Nodes {
+	for _, node := range l.state.Machine.Nodes {
 		all += node.CPUs.Size()
 	}
 	if cpus.Size() >= all {
 		return true
 	}
 	for _, other := range l.containers {
-		if other.pod != c.pod && other.resources.CPUs == c.resources.CPUs {
+		if other.pod != c.pod && other.Resources.CPUs == c.Resources.CPUs {
 			return true
 		}
 	}
@@ -67,19 +67,19 @@ func (l *Ledger) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
 // pod-level resources it is what the container asks for by itself, because the limit may be its pod's. Memory from resource
 // claims is placed by their driver.
 func request(c *container) memorymanager.Request {
-	if p := c.pod; p.info != nil && p.info.PodLevel() {
-		spec, _ := p.info.Container(c.name)
+	if p := c.pod; p.Info != nil && p.Info.PodLevel() {
+		spec, _ := p.Info.Container(c.Name)
 		return ownRequest(spec)
 	}
-	wanted := make(memorymanager.Request, 0, 1+len(c.resources.Hugepages))
-	limit := c.limit
+	wanted := make(memorymanager.Request, 0, 1+len(c.Resources.Hugepages))
+	limit := c.Limit
 	if own := c.ownLimit(); own != nil {
 		limit = min(limit, *own)
 	}
 	if limit > 0 {
 		wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Memory, Bytes: limit})
 	}
-	for _, pages := range c.resources.Hugepages {
+	for _, pages := range c.Resources.Hugepages {
 		if size, ok := pageSize(pages.PageSize); ok && pages.Limit > 0 {
 			wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Hugepages(size), Bytes: pages.Limit})
 		}

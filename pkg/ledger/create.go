@@ -3,9 +3,7 @@ package ledger
 import (
 	"slices"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -50,14 +48,13 @@ func (e CreateContainer) apply(l *Ledger) {
 	l.step.freePages, l.step.podDevices = e.FreePages, e.PodDevices
 	l.step.creating = &e
 	c, err := l.admit(p, e.Container)
-	l.touch(p)
 	if out.Err = err; err == nil {
-		c.memoryPolicy, c.policySource, c.noPolicy = l.memoryPolicy(c, e.Mems)
-		out.Answer = c.adjustment()
-		out.Answer.MemoryPolicy = c.memoryPolicy
+		c.Policy = l.memoryPolicy(c, e.Mems)
+		out.Answer = l.adjustment(c)
+		out.Answer.MemoryPolicy = c.Policy.MemoryPolicy
 		l.answered(c, out.Answer, e.Container.Resources.Unified, nil)
 	}
-	out.Decision = c.decision()
+	out.Decision = l.decision(c)
 }
 
 // answered is what follows when an adjustment is sent for a container: asked are the values that the kubelet wants in its
@@ -67,13 +64,13 @@ func (l *Ledger) answered(c *container, adjustment Adjustment, asked, wanted map
 		return
 	}
 	l.journal(c, adjustment, asked, wanted)
-	c.given, c.again = c.effective(), false
-	if c.state != Creating { // what is given at creation is in the record
-		c.unsure = c.unsure.also(adjustment)
+	c.Record.Values, c.Record.Resend = l.effective(c), false
+	if c.Phase != Creating { // what is given at creation is in the record
+		c.Record.Unsure = c.Record.Unsure.also(adjustment)
 	}
 	if adjustment.CpusetMems != "" {
-		c.oursMems = true
-		c.givenMems, c.foundMems = adjustment.CpusetMems, adjustment.CpusetMems
+		c.Record.OursMems = true
+		c.Record.Mems, c.FoundMems = adjustment.CpusetMems, adjustment.CpusetMems
 	}
 }
 
@@ -82,14 +79,13 @@ func (l *Ledger) answered(c *container, adjustment Adjustment, asked, wanted map
 func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 	c := p.named(received.Name)
 	if c == nil {
-		c = &container{pod: p, name: received.Name}
-		p.containers = append(p.containers, c)
+		c = p.addSlot(received.Name)
 		l.annotations(p)
 	} else {
 		l.end(c)
 	}
 	l.attach(c, received, Creating)
-	c.limitIsPods = c.hasPodLimit()
+	c.LimitIsPods = c.hasPodLimit()
 	l.findShared(p)
 	err := l.checkAnnotations(c)
 	if err == nil {
@@ -98,38 +94,32 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 	if err != nil && !l.resolved.Config.DryRun { // which refuses nothing
 		l.end(c)
 	}
-	l.sumUp(p)
 	return c, err
 }
 
-// attach ties a container of the runtime to its state.
-func (l *Ledger) attach(c *container, received Container, state State) {
-	if c.id != received.ID || len(c.devices) == 0 { // a container keeps its devices
-		c.devices = received.Devices
+// attach begins a run of a container. Nothing of its last one is left, but for the devices of one that is the same to the runtime.
+func (l *Ledger) attach(c *container, received Container, phase Phase) {
+	devices := received.Devices
+	if c.ID == received.ID && len(c.Devices) > 0 {
+		devices = c.Devices
 	}
-	c.id, c.state, c.born, c.seen, c.seq = received.ID, state, l.step.now, false, l.step.seq
-	c.resources = received.Resources
-	l.recomputeSharers(c.leaveClaims())
-	c.claims, c.tooManyClaims = nil, false
+	c.leaveClaims()
+	revision := c.Revision + 1
+	c.Run = Run{
+		ID: received.ID, Phase: phase, Born: l.step.now, Revision: revision, Seq: l.step.seq,
+		Resources: received.Resources, Limit: limitOf(received.Resources.MemoryLimit), Devices: devices,
+		Record: Record{Mems: received.Resources.Mems}, FoundMems: received.Resources.Mems, Raised: l.state.Raises[received.ID],
+	}
+	c.Cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	if l.resolved.Config.DRA.Enabled {
-		if c.tooManyClaims = received.MoreClaims || len(received.Claims) > MostClaimRefs; !c.tooManyClaims {
-			c.claims = received.Claims
+		if c.TooManyClaims = received.MoreClaims || len(received.Claims) > MostClaimRefs; !c.TooManyClaims {
+			c.Claims = received.Claims
 		}
 	}
-	c.limit = limitOf(received.Resources.MemoryLimit)
-	c.earlier, c.limitIsPods, c.there = [4]uint64{}, false, false
-	c.cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
-	c.given, c.givenMems, c.foundMems = memoryqos.Values{}, received.Resources.Mems, received.Resources.Mems
-	c.before, c.updating, c.unsure, c.again = nil, zeroTime, fileSet{}, false
-	c.released, c.ours, c.oursMems = false, false, false
-	c.off, c.offBytes, c.offSince = 0, 0, zeroTime
-	c.memoryPolicy, c.policySource, c.noPolicy = MemoryPolicy{}, "", ""
-	c.raised = l.raises[received.ID]
-	delete(l.raises, received.ID)
-	c.revision++
+	delete(l.state.Raises, received.ID)
 	l.containers[received.ID] = c
-	l.compute(c)
-	l.recomputeSharers(c.joinClaims())
+	c.joinClaims()
+	c.CPUNodes = l.exclusiveCPUs(c)
 }
 
 // limitOf reads a CRI memory limit: what is not positive is none.
@@ -144,37 +134,26 @@ func limitOf(limit *int64) uint64 {
 type AbandonContainer struct{ ID string }
 
 func (e AbandonContainer) apply(l *Ledger) {
-	if c := l.containers[e.ID]; c != nil && c.state == Creating {
-		l.end(c)
-		l.sumUp(c.pod)
+	if c := l.containers[e.ID]; c != nil && c.Phase == Creating {
+		l.end(l.changeContainer(e.ID))
 	}
 }
 
 // end takes a container out of the living ones. Its allocation stays.
 func (l *Ledger) end(c *container) {
-	if l.containers[c.id] == c {
-		delete(l.containers, c.id)
+	if l.containers[c.ID] == c {
+		delete(l.containers, c.ID)
 	}
-	if c.high() != nil {
-		l.highChanged()
-	}
-	if c.cgroup != "" {
-		l.step.effects.Over = append(l.step.effects.Over, c.cgroup)
-	}
-	if c.target.Cgroup != "" {
-		l.step.effects.Ended = append(l.step.effects.Ended, c.target.Cgroup)
-	}
-	c.state, c.before, c.raised, c.target = Stopped, nil, 0, cgroup.Target{}
-	l.recomputeSharers(c.leaveClaims())
-	l.touch(c.pod)
+	c.Phase, c.Raised, c.Pending = Stopped, 0, nil
+	c.leaveClaims()
 }
 
 // forget drops a container that has ended and has no allocation.
 func (l *Ledger) forget(c *container) {
-	if c.alive() || l.manager != nil && l.manager.Blocks(c.pod.key(), c.name) != nil {
+	if c.alive() || l.manager != nil && l.manager.Blocks(c.pod.key(), c.Name) != nil {
 		return
 	}
 	p := c.pod
 	p.containers = slices.DeleteFunc(p.containers, func(other *container) bool { return other == c })
-	l.touch(p)
+	p.Slots = slices.DeleteFunc(p.Slots, func(other *Slot) bool { return other == c.Slot })
 }

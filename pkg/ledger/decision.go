@@ -24,10 +24,11 @@ type Decision struct {
 	Err error
 }
 
-func (c *container) decision() *Decision {
+func (l *Ledger) decision(c *container) *Decision {
+	now := l.deriveRun(c)
 	return &Decision{
-		Pod: c.pod.Name, Namespace: c.pod.Namespace, UID: c.pod.UID, Class: c.pod.class(), Container: c.name, ID: c.id,
-		Nodes: c.nodes, Pinning: c.pinning, MemoryPolicy: c.memoryPolicy, Short: c.short, Request: c.request, Values: c.effective(),
+		Pod: c.pod.Name, Namespace: c.pod.Namespace, UID: c.pod.UID, Class: c.pod.class(), Container: c.Name, ID: c.ID,
+		Nodes: c.Nodes, Pinning: c.Pinning, MemoryPolicy: c.Policy.MemoryPolicy, Short: c.Short, Request: now.request, Values: now.values,
 	}
 }
 
@@ -59,7 +60,7 @@ func (d *Decision) Fields() map[string]any {
 }
 
 // fields name a container in the log.
-func (c *container) fields() map[string]any { return c.decision().Fields() }
+func (l *Ledger) fields(c *container) map[string]any { return l.decision(c).Fields() }
 
 // fields name a pod in the log.
 func (p *pod) fields() map[string]any {

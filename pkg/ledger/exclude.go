@@ -15,42 +15,41 @@ import (
 // it use all again. Its memory moves with the write of cpuset.mems; a wider one moves nothing. bytes is what was mapped on nodes that are
 // new to it. It returns false where memory may not be moved, or not any more.
 func (l *Ledger) exclude(c *container, nodes nodeset.Set, bytes uint64) bool {
-	if c.off == nodes || l.resolved.Config.DryRun || l.allNodes.SubsetOf(nodes) || !l.excludable(c) {
+	if c.Off.Nodes == nodes || l.resolved.Config.DryRun || l.allNodes.SubsetOf(nodes) || !l.excludable(c) {
 		return false
 	}
-	fields := with(c.fields(), "nodes", nodes.String())
-	if further := nodes.Minus(c.off); further.Empty() {
+	l.hasChanged(c.pod)
+	fields := with(l.fields(c), "nodes", nodes.String())
+	if further := nodes.Minus(c.Off.Nodes); further.Empty() {
 		l.note(Info, "a container may use NUMA nodes again that it was kept off", fields, nil)
 	} else {
-		l.counters.CoverMoves++
-		l.counters.CoverBytes += bytes
-		c.offBytes += bytes
-		c.offSince = l.step.now
+		l.state.Counters.CoverMoves++
+		l.state.Counters.CoverBytes += bytes
+		c.Off.Bytes += bytes
+		c.Off.Since = l.step.now
 		l.note(Info, "a container's memory is moved off NUMA nodes that owe pinned containers more than they have",
 			with(fields, "bytes", quantity.Log(bytes)), nil)
 	}
-	if c.off = nodes; c.off.Empty() {
+	if c.Off.Nodes = nodes; c.Off.Nodes.Empty() {
 		l.useAllNodes(c)
 	}
-	c.foundMems = l.mems(c)
-	l.touch(c.pod)
-	l.bring(c)
+	c.FoundMems = l.mems(c)
 	return true
 }
 
 // includeAgain lets containers use the nodes again that have been calm for long enough.
 func (l *Ledger) includeAgain(e *NodeMemorySampled) {
 	if len(e.Nodes) == 0 || l.manager == nil || l.resolved.Config.DryRun || l.resolved.Config.CoverDeficits != config.DeficitsOn {
-		l.calm = nil
+		l.state.Calm = nil
 		return
 	}
-	if l.calm == nil {
-		l.calm = cover.Calm{}
+	if l.state.Calm == nil {
+		l.state.Calm = cover.Calm{}
 	}
-	over := l.calm.Over(l.step.now, e.Nodes, e.Cgroups)
+	over := l.state.Calm.Over(l.step.now, e.Nodes, e.Cgroups)
 	for i := range e.Cgroups {
-		if c := l.at(e.Cgroups[i].Path); c != nil && !c.off.Intersect(over).Empty() {
-			l.exclude(c, c.off.Minus(over), 0)
+		if c := l.at(e.Cgroups[i].Path); c != nil && !c.Off.Nodes.Intersect(over).Empty() {
+			l.exclude(c, c.Off.Nodes.Minus(over), 0)
 		}
 	}
 }
@@ -59,12 +58,12 @@ func (l *Ledger) includeAgain(e *NodeMemorySampled) {
 type IncludeAll struct{}
 
 func (e IncludeAll) apply(l *Ledger) {
-	if l.move != nil && !l.move.Allocates() {
+	if l.state.Move != nil && !l.state.Move.Allocates() {
 		l.endMove()
 	}
 	for _, p := range l.living {
 		for _, c := range p.containers {
-			if c.alive() && !c.off.Empty() {
+			if c.alive() && !c.Off.Nodes.Empty() {
 				l.exclude(c, 0, 0)
 			}
 		}
@@ -73,8 +72,19 @@ func (e IncludeAll) apply(l *Ledger) {
 
 // useAllNodes ends that a container is kept off nodes.
 func (l *Ledger) useAllNodes(c *container) {
-	c.off, c.offBytes, c.offSince = 0, 0, zeroTime
-	c.released = !l.respect(c)
+	c.Off = Exclusion{}
+	c.Released = !l.respect(c)
+}
+
+// includeBarred ends that containers are kept off nodes that must not be any more.
+func (l *Ledger) includeBarred() {
+	for _, p := range l.step.changed {
+		for _, c := range p.containers {
+			if !c.Off.Nodes.Empty() && c.alive() && !l.excludable(c) {
+				l.useAllNodes(c)
+			}
+		}
+	}
 }
 
 // excludable reports whether a container may be kept off nodes that owe more than they have, whether it runs or not yet.
@@ -87,14 +97,14 @@ func (l *Ledger) excludable(c *container) bool {
 // stays reports whether the pod's annotation wants the container's memory where it is: on any node, near one that it prefers, or
 // even over several.
 func (c *container) stays() bool {
-	return c.wishes.NUMA == config.NUMANone || c.wishes.NUMA == config.NUMAPreferred || c.wishes.NUMA == config.NUMASpread
+	return c.wishes().NUMA == config.NUMANone || c.wishes().NUMA == config.NUMAPreferred || c.wishes().NUMA == config.NUMASpread
 }
 
 // keepOffAgain has a container that is found stay off the nodes that an earlier run has moved its memory off.
 func (l *Ledger) keepOffAgain(c *container, files Files) {
-	nodes, err := nodeset.Parse(c.foundMems)
+	nodes, err := nodeset.Parse(c.FoundMems)
 	if err == nil && !nodes.Empty() && files.Ours[cgroup.CpusetMems] && l.excludable(c) {
-		c.off, c.offSince = l.allNodes.Minus(nodes), l.step.now
+		c.Off.Nodes, c.Off.Since = l.allNodes.Minus(nodes), l.step.now
 	}
 }
 
@@ -119,8 +129,8 @@ func (k *KeptOff) String() string {
 
 // keptOff is what a view shows of it; nil for a container that may use all nodes.
 func (l *Ledger) keptOff(c *container) *KeptOff {
-	if c.off.Empty() || !c.alive() {
+	if c.Off.Nodes.Empty() || !c.alive() {
 		return nil
 	}
-	return &KeptOff{Nodes: c.off, Mems: l.allNodes.Minus(c.off), Moved: c.offBytes, Since: c.offSince}
+	return &KeptOff{Nodes: c.Off.Nodes, Mems: l.allNodes.Minus(c.Off.Nodes), Moved: c.Off.Bytes, Since: c.Off.Since}
 }

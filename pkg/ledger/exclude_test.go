@@ -93,11 +93,11 @@ func TestAContainerIsKeptOffNodes(t *testing.T) {
 				}
 			}
 			given := l.containers["id"]
-			if got := given.target.Mems; got != test.want {
+			if got := given.file().Mems; got != test.want {
 				t.Errorf("cpuset.mems should be %q, want %q", got, test.want)
 			}
-			if test.want != "" && test.class != "" && given.givenMems != test.want && asked != test.want {
-				t.Errorf("the runtime has %q and is asked for %q, want %q", given.givenMems, asked, test.want)
+			if test.want != "" && test.class != "" && given.Record.Mems != test.want && asked != test.want {
+				t.Errorf("the runtime has %q and is asked for %q, want %q", given.Record.Mems, asked, test.want)
 			}
 			view := l.View().Pods[0].Containers[0]
 			stays := test.want == "0" || test.want == "1"

@@ -38,7 +38,7 @@ func (l *Ledger) Explain(pod, container string) (iter.Seq[Explanation], error) {
 		pods++
 		asked = slices.Grow(asked, len(p.containers))
 		for i, c := range p.containers {
-			if container == "" || c.name == container {
+			if container == "" || c.Name == container {
 				asked = append(asked, l.inquire(c, &p.view.Containers[i]))
 			}
 		}
@@ -80,12 +80,12 @@ type inquiry struct {
 func (l *Ledger) inquire(c *container, view *ContainerView) inquiry {
 	q := inquiry{
 		pod: c.pod.view, container: view, rejection: l.rejected(c),
-		settings: c.pod.settings, qos: c.forQoS(), overrides: c.wishes.QoS,
+		settings: c.pod.settings, qos: c.forQoS(view.Request), overrides: c.wishes().QoS,
 	}
 	if l.unpinnable(c) == "" {
 		q.wanted = l.wanted(c)
 		if l.asWhole(c.pod) {
-			q.wanted.Request = c.pod.info.Budget()
+			q.wanted.Request = c.pod.Info.Budget()
 		}
 	}
 	return q
@@ -109,15 +109,15 @@ func (q inquiry) explain(manager *memorymanager.Manager) Explanation {
 // rejected is a container's last rejection as long as it matters: a resize that is refused, or no place now.
 func (l *Ledger) rejected(c *container) *Rejection {
 	switch {
-	case c.refusal != nil:
-		return &c.refusal.Rejection
-	case c.unplaced != nil:
-		return c.unplaced
-	case !c.nodes.Empty(), c.alive() && l.unpinnable(c) != "":
+	case c.Refusal != nil:
+		return &c.Refusal.Rejection
+	case c.Unplaced != nil:
+		return c.Unplaced
+	case !c.Nodes.Empty(), c.alive() && l.unpinnable(c) != "":
 		return nil
 	}
-	for i := range l.rejections {
-		if r := &l.rejections[i]; r.UID == c.pod.UID && r.Container == c.name {
+	for i := range l.state.Rejections {
+		if r := &l.state.Rejections[i]; r.UID == c.pod.UID && r.Container == c.Name {
 			return r
 		}
 	}

@@ -26,21 +26,22 @@ func (l *Ledger) High() []HighContainer {
 		return nil
 	}
 	var all []HighContainer
-	for _, c := range l.containers {
-		if c.state == Creating || c.wanted.High == nil || c.cgroup == "" {
-			continue
+	for _, p := range l.living {
+		for i, c := range p.containers {
+			if w := p.derived.runs[i].watched; w != (watched{}) {
+				all = append(all, HighContainer{
+					ID: c.ID, Name: c.Name, Namespace: p.Namespace, PodName: p.Name,
+					Cgroup: c.Cgroup, High: w.high, Raised: c.Raised, Limit: w.limit, GuardOff: w.off,
+				})
+			}
 		}
-		all = append(all, HighContainer{
-			ID: c.id, Name: c.name, Namespace: c.pod.Namespace, PodName: c.pod.Name,
-			Cgroup: c.cgroup, High: *c.wanted.High, Raised: c.raised, Limit: c.limit, GuardOff: l.guardOff(c),
-		})
 	}
 	return all
 }
 
 // guardOff reports whether the stall guard has to leave a container alone.
 func (l *Ledger) guardOff(c *container) bool {
-	return c.wishes.StallGuardOff || !l.resolved.Config.StallGuard.Enabled
+	return c.wishes().StallGuardOff || !l.resolved.Config.StallGuard.Enabled
 }
 
 // Raise makes the memory.high of a running container stand at so many bytes, cgroup.Max for "max"; the value that Memory
@@ -52,36 +53,39 @@ type Raise struct {
 
 func (e Raise) apply(l *Ledger) {
 	out := &l.step.effects
-	c := l.containers[e.ID]
-	if c == nil || c.cgroup == "" || c.wanted.High == nil {
+	c := l.changeContainer(e.ID)
+	var high *uint64
+	if c != nil && c.Cgroup != "" {
+		high = l.qos(c).High
+	}
+	if high == nil {
 		out.Err = fmt.Errorf("container %s has no memory.high of ours", e.ID)
 		return
 	}
 	if l.resolved.Config.DryRun {
 		return
 	}
-	raise := e.Bytes > *c.wanted.High
+	raise := e.Bytes > *high
 	if raise && l.guardOff(c) { // decided before that was
 		return
 	}
-	c.raised = 0
+	c.Raised = 0
 	if raise {
-		c.raised = e.Bytes
+		c.Raised = e.Bytes
 	}
 	l.journal(c, Adjustment{Unified: map[string]string{string(cgroup.MemoryHigh): ""}}, nil, nil)
-	l.touch(c.pod)
 }
 
 // Raises are the raised memory.high values by container id: those of living containers, and those of Options whose
 // containers have not been seen yet.
 func (l *Ledger) Raises() map[string]uint64 {
-	all := make(map[string]uint64, len(l.raises))
-	for id, bytes := range l.raises {
+	all := make(map[string]uint64, len(l.state.Raises))
+	for id, bytes := range l.state.Raises {
 		all[id] = bytes
 	}
 	for id, c := range l.containers {
-		if c.raised > 0 {
-			all[id] = c.raised
+		if c.Raised > 0 {
+			all[id] = c.Raised
 		}
 	}
 	return all

@@ -33,7 +33,7 @@ var (
 // late returns an error for an event of a connection that has ended. What such an event reports may have changed since. The end of
 // a container or a pod names an id that is never used again, and is true whenever it arrives.
 func (l *Ledger) late(event Event, epoch uint64) error {
-	if _, end := event.(EndContainer); end || epoch == 0 || epoch == l.epoch {
+	if _, end := event.(EndContainer); end || epoch == 0 || epoch == l.state.Epoch {
 		return nil
 	}
 	return errSessionOver
@@ -42,7 +42,7 @@ func (l *Ledger) late(event Event, epoch uint64) error {
 // overtaken returns an error for an event that was received before the container of this name was changed, or before the container
 // with this id ended: the runtime has given it up since. c is nil where the pod has no container of the name.
 func (l *Ledger) overtaken(c *container, id string) error {
-	if l.step.seq != 0 && (c != nil && l.step.seq < c.seq || l.step.seq < l.ended.at(id)) {
+	if l.step.seq != 0 && (c != nil && l.step.seq < c.Seq || l.step.seq < l.state.EndedContainers.seq(id)) {
 		return fmt.Errorf("container %s: %w", id, errOvertaken)
 	}
 	return nil
@@ -50,7 +50,7 @@ func (l *Ledger) overtaken(c *container, id string) error {
 
 // overtakes returns an error for an event of a sandbox that was received before the pod got another one.
 func (p *pod) overtakes(received Pod, seq uint64) error {
-	if seq != 0 && seq < p.seq && p.ID != received.ID {
+	if seq != 0 && seq < p.Seq && p.ID != received.ID {
 		return fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, errOvertaken)
 	}
 	return nil

@@ -69,13 +69,13 @@ func TestLateEventsDecideNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			before, _ := l.State()
+			before, _ := l.Allocations()
 			pods := l.View().Pods
 			effects := l.Step(time.Unix(2, 0), test.late)
 			if !errors.Is(effects.Err, test.err) {
 				t.Errorf("the error is %v, want %v", effects.Err, test.err)
 			}
-			if after, _ := l.State(); !reflect.DeepEqual(after, before) {
+			if after, _ := l.Allocations(); !reflect.DeepEqual(after, before) {
 				t.Errorf("the allocations are\n%+v, they were\n%+v", after, before)
 			}
 			if after := l.View().Pods; !reflect.DeepEqual(after, pods) {

@@ -5,9 +5,9 @@
 // the driver, package agent, carries that out. There is no log, disk, clock, lock or goroutine in here, so the same
 // events always give the same effects.
 //
-// What the ledger holds about a container is either desired (it follows from the pod, the configuration and the
-// allocations) or observed (the runtime or the kernel has shown it). An answer counts as observed until the files show
-// something else.
+// What it remembers is its State: facts, and decisions that do not follow from them. An event changes these and nothing else.
+// What the cgroups should hold, what a view shows and what the stall guard watches is derived from the state of a pod by one function,
+// at the end of each Step in which it may have changed; most effects are the difference to what was derived before.
 package ledger
 
 import (
@@ -17,7 +17,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -38,47 +37,25 @@ type Options struct {
 	MemoryOnly bool
 }
 
-// Ledger is the state of this node's pods. It is not safe for concurrent use: its driver holds one lock around every
-// call.
+// Ledger is the state of this node's pods, with what follows from it. It is not safe for concurrent use: its driver holds one lock
+// around every call.
 type Ledger struct {
-	machine  machine.Machine
-	allNodes nodeset.Set // the NUMA nodes with memory
+	state State
+
+	// What follows is derived from the state, or an index of it.
+
+	resolved config.Resolved // state.Config on state.Machine
+	allNodes nodeset.Set     // the NUMA nodes with memory
 	node     pods.Node
-
-	resolved config.Resolved
-	manager  *memorymanager.Manager // nil under the policy None
-	runtime  Runtime                // as connected last
-
-	claims map[string]*Claim  // every claim that has an allocation, by UID
-	aside  []config.Claimable // what the manager's nodes lack of the configuration's, for claims
+	manager  *memorymanager.Manager // of the allocations; nil under the policy None
+	aside    []config.Claimable     // what the manager's nodes lack of the configuration's, for claims
 
 	pods       map[string]*pod       // every living pod, by UID
-	ending     map[string]*pod       // those without a sandbox
-	living     []*pod                // the same pods; pod.index is the position
-	values     []memoryqos.PodValues // values[i] are living[i].values, contiguous because they are summed at many events
+	living     []*pod                // the same pods, as state.Pods; pod.index is the position
+	values     []memoryqos.PodValues // of the living pods' cgroups, contiguous because they are summed at many events
 	containers map[string]*container // every container that has not ended, by the runtime's id
 	levels     []level               // the cgroups above managed pods, those that have ended included until the next full pass
-	stopped    recent                // sandboxes that have ended: a late event of theirs brings nothing back
-	ended      recent                // containers that have ended, likewise
-	epoch      uint64                // of the connection that there is; 0 when there is none
-	newest     uint64                // the highest Header.Seq so far
-	raises     map[string]uint64     // Options.Raises of containers that have not been seen yet
-
-	move     *Move                 // nil when no container is on its way
-	leaving  []memorymanager.Block // what it had allocated where its pages come from
-	calm     cover.Calm            // since when nodes have had room for what was moved off them
-	notMoved []NotMoved
-	// memoryOnly is Options.MemoryOnly.
-	memoryOnly bool
-
-	generation uint64 // moves with every change that a view shows
-	rejections []Rejection
-	anyShort   bool   // false only when no container is short
-	roomBefore uint64 // room of the managers before this one
-	fitted     uint64 // room when short containers were looked at last
-	counters   Counters
-
-	connected, synchronized, configured condition
+	generation uint64                // moves with every change that a view shows
 
 	step step // of the Step under way
 }
@@ -88,13 +65,13 @@ type step struct {
 	now     time.Time
 	seq     uint64 // of the event's Header
 	effects Effects
-	durable []*pod // pods whose allocations have changed
-	whole   bool   // so have those of many
-	dirty   []*pod // pods whose values have changed
-	touched []*pod // pods of which anything has changed
-	all     bool   // so have those of many
+	changed []*pod // pods that may have changed, or have ended
+	all     bool   // all files are to be looked at, whatever has changed
+	bring   bool   // so are the runtime's records of all containers
 	// annotated are pods whose annotations are to be judged again.
 	annotated []*pod
+	// found are containers of which the journal may not know what they have.
+	found []*container
 	// freePages are for the container that is about to be created.
 	freePages []memorymanager.FreePages
 	// creating is the event of a container that is about to be created; nil for others.
@@ -105,32 +82,31 @@ type step struct {
 
 // New returns a ledger without pods.
 func New(now time.Time, o Options) (*Ledger, error) {
-	l := &Ledger{
-		node:       pods.Node{MemTotal: o.Machine.MemTotal, SwapTotal: o.Machine.Swap},
-		resolved:   o.Config,
-		pods:       map[string]*pod{},
-		ending:     map[string]*pod{},
-		containers: map[string]*container{},
-		raises:     o.Raises,
-		claims:     map[string]*Claim{},
-		counters:   newCounters(),
-		memoryOnly: o.MemoryOnly,
+	s := State{
+		Config: o.Config.Config, Machine: o.Machine, MemoryOnly: o.MemoryOnly, Claims: map[string]*Claim{}, Raises: o.Raises, Counters: newCounters(),
 	}
-	l.connected.set(now, "not connected to a runtime yet")
-	l.synchronized.set(now, "not synchronized with a runtime yet")
-	l.configured.set(now, "")
-	l.takeMachine(o.Machine)
+	s.Connected.set(now, "not connected to a runtime yet")
+	s.Synchronized.set(now, "not synchronized with a runtime yet")
+	s.Configured.set(now, "")
 	for i := range o.Claims {
-		l.claims[o.Claims[i].UID] = &o.Claims[i]
+		s.Claims[o.Claims[i].UID] = &o.Claims[i]
 	}
-	l.aside = l.setAside(o.Config)
+	return startWith(s, o.Config)
+}
+
+// startWith is a ledger of a state without pods and allocations.
+func startWith(s State, resolved config.Resolved) (*Ledger, error) {
+	l := &Ledger{state: s, resolved: resolved, pods: map[string]*pod{}, containers: map[string]*container{}}
+	l.takeMachine(s.Machine)
+	l.aside = l.setAside(resolved)
 	var err error
-	l.manager, err = managerFor(o.Config, l.aside)
+	l.manager, err = managerFor(resolved, l.aside)
 	return l, err
 }
 
 func (l *Ledger) takeMachine(m machine.Machine) {
-	l.machine, l.allNodes = m, 0
+	l.state.Machine, l.allNodes = m, 0
+	l.node = pods.Node{MemTotal: m.MemTotal, SwapTotal: m.Swap}
 	for _, node := range m.Nodes {
 		if node.Memory > 0 {
 			l.allNodes = l.allNodes.Union(nodeset.Of(node.ID))
@@ -157,35 +133,29 @@ type Event interface {
 	apply(l *Ledger)
 }
 
-// Step applies one event at a moment and returns what has to happen because of it.
+// Step applies one event at a moment and returns what has to happen because of it: what the event asks for, and what is different
+// from before.
 func (l *Ledger) Step(now time.Time, event Event) Effects {
 	header := headerOf(event)
 	l.step = step{now: now, seq: header.Seq}
+	before := l.outside()
 	if err := l.late(event, header.Epoch); err != nil {
 		l.step.effects.Err = err
 		l.note(Debug, "an event decides nothing", map[string]any{"event": fmt.Sprintf("%T", event)}, err)
 	} else {
-		l.newest = max(l.newest, header.Seq)
+		l.state.Newest = max(l.state.Newest, header.Seq)
 		event.apply(l)
+		l.includeBarred()
 		l.fitShort()
 		l.judgeAnnotations()
 	}
-	l.finish()
+	l.publish()
+	if len(l.step.changed) > 0 || before != l.outside() {
+		l.generation++
+	}
 	effects := l.step.effects
 	l.step = step{} // nothing of it is state
 	return effects
-}
-
-// finish derives what depends on all changes of a Step.
-func (l *Ledger) finish() {
-	out := &l.step.effects
-	l.finishFiles(out)
-	if out.DryRun = l.resolved.Config.DryRun; out.DryRun {
-		out.Answer, out.Updates, out.Journal, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil
-		out.Look, out.Bring = nil, nil
-		return
-	}
-	out.Allocations = l.deltas()
 }
 
 // Effects are what a driver has to do after a Step, in the order of the fields. An effect that fails is not undone: what
@@ -250,18 +220,13 @@ type Journaled struct {
 	Wanted map[string]string
 }
 
-// deltas collects the allocations that have changed, each pod once and as they are now.
+// deltas are the allocations that have changed, each pod once and as they are now.
 func (l *Ledger) deltas() []Delta {
-	if l.manager == nil || len(l.step.durable) == 0 && !l.step.whole {
+	if l.manager == nil {
 		return nil
 	}
-	var pods []string
-	for _, p := range l.step.durable {
-		if !slices.Contains(pods, p.key()) {
-			pods = append(pods, p.key())
-		}
-	}
-	if l.step.whole {
+	pods, whole := l.manager.Changed()
+	if whole || l.step.all {
 		state := l.manager.State()
 		return []Delta{{Pods: pods, State: &state}}
 	}
@@ -274,30 +239,71 @@ func (l *Ledger) deltas() []Delta {
 
 // room is a number that moves whenever the memory manager's answers may have become others. It never has an earlier value again, not
 // even when the configuration, the machine or a claim makes another memory manager.
-func (l *Ledger) room() uint64 { return l.roomBefore + l.manager.Generation() }
+func (l *Ledger) room() uint64 { return l.state.Room + l.manager.Generation() }
 
-// changed marks the state as another one than the last View shows.
-func (l *Ledger) changed() { l.generation++ }
-
-// touch marks a pod as another one than the last View shows.
-func (l *Ledger) touch(p *pod) {
-	p.view = nil
-	l.changed()
-	if !p.touched {
-		p.touched = true
-		l.step.touched = append(l.step.touched, p)
+// change returns a living pod to be changed; nil where there is none. What follows from it is derived at the end of the Step.
+func (l *Ledger) change(uid string) *pod {
+	p := l.pods[uid]
+	if p != nil {
+		l.hasChanged(p)
 	}
+	return p
+}
+
+// changeContainer returns a living container to be changed, by the runtime's id; nil where there is none.
+func (l *Ledger) changeContainer(id string) *container {
+	c := l.containers[id]
+	if c != nil {
+		l.hasChanged(c.pod)
+	}
+	return c
+}
+
+// changeAll returns all living pods to be changed.
+func (l *Ledger) changeAll() []*pod {
+	for _, p := range l.living {
+		l.hasChanged(p)
+	}
+	return slices.Clone(l.living)
+}
+
+func (l *Ledger) hasChanged(p *pod) {
+	if !p.changed {
+		p.changed = true
+		l.step.changed = append(l.step.changed, p)
+	}
+}
+
+// outside is what a view shows beside the pods.
+type outside struct {
+	connected, synchronized, configured Standing
+	rejection                           *Rejection
+	notMoved                            *NotMoved
+	rejections, keeps                   int
+	move                                *Move
+	stage                               MoveStage
+	manager                             *memorymanager.Manager
+	claims                              bool
+}
+
+func (l *Ledger) outside() outside {
+	s := outside{
+		connected: l.state.Connected, synchronized: l.state.Synchronized, configured: l.state.Configured,
+		rejections: len(l.state.Rejections), keeps: len(l.state.NotMoved), move: l.state.Move, manager: l.manager, claims: l.step.effects.ClaimsChanged,
+	}
+	if s.rejections > 0 {
+		s.rejection = &l.state.Rejections[0]
+	}
+	if s.keeps > 0 {
+		s.notMoved = &l.state.NotMoved[0]
+	}
+	if s.move != nil {
+		s.stage = s.move.Stage
+	}
+	return s
 }
 
 // look has the driver read a container's memory.max.
 func (l *Ledger) look(c *container) {
-	l.step.effects.Look = append(l.step.effects.Look, c.id)
+	l.step.effects.Look = append(l.step.effects.Look, c.ID)
 }
-
-// bring has the driver bring a container to what it should have.
-func (l *Ledger) bring(c *container) {
-	l.step.effects.Bring = append(l.step.effects.Bring, c.id)
-}
-
-// highChanged has the driver wake the stall guard.
-func (l *Ledger) highChanged() { l.step.effects.HighChanged = true }

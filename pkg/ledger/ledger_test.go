@@ -125,6 +125,28 @@ func (l *Ledger) after(events ...Event) (effects Effects) {
 	return effects
 }
 
+// file is what the files of a container should hold, as the driver has it; zero where nothing of ours is in them.
+func (c *container) file() cgroup.Target {
+	if r := c.pod.derived.run(c.ID, 0); r.ours {
+		return r.target(c.pod.derived.driver)
+	}
+	return cgroup.Target{}
+}
+
+// checkDerived derives all pods again: what the last Steps have left alone must not have changed.
+func checkDerived(t *testing.T, l *Ledger, event Event) {
+	t.Helper()
+	for _, p := range l.living {
+		again := l.derive(p)
+		for i := range again.runs {
+			again.runs[i].ours = p.derived.runs[i].ours
+		}
+		if !reflect.DeepEqual(p.derived, again) {
+			t.Fatalf("after %T pod %s has\n%+v\nand it follows\n%+v", event, p.Name, p.derived, again)
+		}
+	}
+}
+
 // resolvedOn is a configuration on a machine.
 func resolvedOn(t *testing.T, on, yaml string) (machine.Machine, config.Resolved) {
 	t.Helper()
@@ -157,6 +179,7 @@ func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
 			now := time.Unix(int64(i), 0)
 			event := first.event()
 			effects, again := one.Step(now, event), other.Step(now, second.event())
+			checkDerived(t, one, event)
 			if !reflect.DeepEqual(effects, again) {
 				t.Fatalf("%s: step %d, %T: the effects are\n%+v\nand\n%+v", yaml, i, event, effects, again)
 			}

@@ -39,12 +39,12 @@ func (p MemoryPolicy) String() string {
 func (l *Ledger) SetsMemoryPolicies(pod Pod, c Container) bool {
 	brought := pod.Brought
 	if p := l.pods[pod.Key()]; p != nil && brought == nil {
-		brought = p.brought
+		brought = p.Says
 	}
 	path, _, _ := pod.Path()
 	asks := brought != nil && !brought.Annotations.Empty()
 	near := path.Class != memoryqos.Guaranteed && len(c.Devices) > 0
-	return l.runtime.MemoryPolicies && (asks || near || l.resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
+	return l.state.Runtime.MemoryPolicies && (asks || near || l.resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
 }
 
 // HeedsCover reports whether what the NUMA nodes have and owe may decide about a new container of a pod.
@@ -68,19 +68,19 @@ const (
 // interleaved where it is spread. A Burstable pod that prefers a node prefers that of its devices.
 func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 	class := c.pod.class()
-	prefers := c.wishes.NUMA == config.NUMAPreferred && class == memoryqos.Burstable
-	near := class != memoryqos.Guaranteed && c.wishes.NUMA != config.NUMANone && !nodesOfDevices(c).Empty() &&
+	prefers := c.wishes().NUMA == config.NUMAPreferred && class == memoryqos.Burstable
+	near := class != memoryqos.Guaranteed && c.wishes().NUMA != config.NUMANone && !nodesOfDevices(c).Empty() &&
 		(prefers || l.resolved.Config.AlignTo != topologymanager.AlignToKubelet)
 	last := l.resolved.Config.UnpinnedMemoryPolicy
-	spread := c.wishes.NUMA == config.NUMASpread && class != memoryqos.BestEffort
+	spread := c.wishes().NUMA == config.NUMASpread && class != memoryqos.BestEffort
 	switch {
-	case !c.nodes.Empty():
-		if spread && l.isSpread(c) && c.wishes.MemoryPolicy != config.PolicyNone {
+	case !c.Nodes.Empty():
+		if spread && l.isSpread(c) && c.wishes().MemoryPolicy != config.PolicyNone {
 			return []config.MemoryPolicy{numaSpread}
 		}
 		return nil
-	case c.wishes.MemoryPolicy != "":
-		return []config.MemoryPolicy{c.wishes.MemoryPolicy}
+	case c.wishes().MemoryPolicy != "":
+		return []config.MemoryPolicy{c.wishes().MemoryPolicy}
 	case spread:
 		return []config.MemoryPolicy{numaSpread}
 	case prefers:
@@ -94,24 +94,24 @@ func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 
 // isSpread reports whether a container has an even allocation on several nodes.
 func (l *Ledger) isSpread(c *container) bool {
-	return l.manager != nil && !c.byKubelet && len(c.short) == 0 && even(l.manager.Blocks(c.pod.key(), c.name))
+	return l.manager != nil && !c.ByKubelet && len(c.Short) == 0 && even(l.manager.Blocks(c.pod.key(), c.Name))
 }
 
 // memoryPolicy is the policy with which a container starts and what it follows from, or why it has none although one is
 // configured or asked for. allowed are the nodes that its pod may use: the kernel refuses a policy without one of them, and the
 // container would not start.
-func (l *Ledger) memoryPolicy(c *container, allowed nodeset.Set) (policy MemoryPolicy, from, without string) {
+func (l *Ledger) memoryPolicy(c *container, allowed nodeset.Set) (p Policy) {
 	for _, wanted := range l.memoryPolicies(c) {
 		if wanted == config.PolicyNone {
 			continue
 		}
 		policy, why := l.policyOf(c, wanted, allowed)
 		if policy != (MemoryPolicy{}) {
-			return policy, c.policyFrom(wanted), ""
+			return Policy{MemoryPolicy: policy, From: c.policyFrom(wanted)}
 		}
-		without = cmp.Or(without, fmt.Sprintf("%s: %s", wanted, why))
+		p.Without = cmp.Or(p.Without, fmt.Sprintf("%s: %s", wanted, why))
 	}
-	return MemoryPolicy{}, "", without
+	return p
 }
 
 // policyFrom says what a container's memory policy follows from.
@@ -119,7 +119,7 @@ func (c *container) policyFrom(policy config.MemoryPolicy) string {
 	switch {
 	case policy == nearDevices:
 		var near []string
-		for _, device := range topologymanager.Join(c.devices) {
+		for _, device := range topologymanager.Join(c.Devices) {
 			if !device.Nodes.Empty() {
 				near = append(near, device.String())
 			}
@@ -127,7 +127,7 @@ func (c *container) policyFrom(policy config.MemoryPolicy) string {
 		return "device " + strings.Join(near, ", ")
 	case policy == numaPreferred, policy == numaSpread:
 		return "annotation numa"
-	case c.wishes.MemoryPolicy != "":
+	case c.wishes().MemoryPolicy != "":
 		return "annotation memory-policy"
 	}
 	return "unpinnedMemoryPolicy"
@@ -136,8 +136,8 @@ func (c *container) policyFrom(policy config.MemoryPolicy) string {
 // policyOf is one policy over nodes that the container may use, or why it cannot be set.
 func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, allowed nodeset.Set) (policy MemoryPolicy, why string) {
 	switch {
-	case !l.runtime.MemoryPolicies:
-		return MemoryPolicy{}, fmt.Sprintf("%s %s applies none", l.runtime.Name, l.runtime.Version)
+	case !l.state.Runtime.MemoryPolicies:
+		return MemoryPolicy{}, fmt.Sprintf("%s %s applies none", l.state.Runtime.Name, l.state.Runtime.Version)
 	case allowed.Empty():
 		return MemoryPolicy{}, "the nodes that the pod may use cannot be read"
 	case wanted == nearDevices:
@@ -148,8 +148,8 @@ func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, allowed node
 		return l.preferSlack(c, allowed)
 	}
 	nodes := l.slack(0) & allowed
-	if !c.nodes.Empty() {
-		nodes = c.nodes & allowed
+	if !c.Nodes.Empty() {
+		nodes = c.Nodes & allowed
 	} else if nodes.Empty() { // it is not known, or all nodes are in debt alike
 		nodes = l.allNodes & allowed
 	}
@@ -165,7 +165,7 @@ func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, allowed node
 
 // nodesOfDevices are the NUMA nodes of all of a container's devices.
 func nodesOfDevices(c *container) (nodes nodeset.Set) {
-	for _, device := range c.devices {
+	for _, device := range c.Devices {
 		nodes = nodes.Union(device.Nodes)
 	}
 	return nodes
@@ -219,7 +219,7 @@ func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
 
 // preferSlack prefers the nodes whose slack has room for the container's request, else those that have any.
 func (l *Ledger) preferSlack(c *container, allowed nodeset.Set) (MemoryPolicy, string) {
-	nodes := l.slack(c.request.Request) & allowed
+	nodes := l.slack(l.estimate(c).Request) & allowed
 	if nodes.Empty() {
 		nodes = l.slack(0) & allowed
 	}

@@ -102,26 +102,24 @@ func (l *Ledger) begin(m *candidate) bool {
 	c, move := m.c, m.Move
 	move.Since = l.step.now
 	if !move.Allocates() {
-		l.move = &move
+		l.state.Move = &move
 		return true
 	}
-	blocks := l.manager.Blocks(move.UID, c.name)
-	if !l.manager.Move(move.UID, c.name, move.To) {
+	blocks := l.manager.Blocks(move.UID, c.Name)
+	if !l.manager.Move(move.UID, c.Name, move.To) {
 		return false
 	}
-	c.movedTo = move.To
-	c.moved = fmt.Sprintf("moved from %s: %s", move.From.Named(), move.Why)
-	l.step.whole = true // the bytes of the others in a group may be on other nodes of it now
-	l.persist(c.pod)
-	l.touch(c.pod)
+	c.MovedTo = move.To
+	c.Moved = fmt.Sprintf("moved from %s: %s", move.From.Named(), move.Why)
+	l.hasChanged(c.pod)
 	if !c.alive() { // its next start finds its nodes
-		c.nodes = move.To
-		l.counters.moved(moveDone)
+		c.Nodes = move.To
+		l.state.Counters.moved(moveDone)
 		return true
 	}
-	l.move, l.leaving = &move, blocks
+	l.state.Move, l.state.Leaving = &move, blocks
 	l.leave()
-	l.note(Info, "moving the memory of a container to other NUMA nodes", c.moveFields(&move, move.Bytes), nil)
+	l.note(Info, "moving the memory of a container to other NUMA nodes", l.moveFields(c, &move, move.Bytes), nil)
 	return true
 }
 
@@ -129,10 +127,10 @@ func (l *Ledger) begin(m *candidate) bool {
 func (l *Ledger) leave() {
 	switch {
 	case l.manager == nil:
-	case l.move == nil:
+	case l.state.Move == nil:
 		l.manager.Leave(0, nil)
 	default:
-		l.manager.Leave(l.move.From.Minus(l.move.To), l.leaving)
+		l.manager.Leave(l.state.Move.From.Minus(l.state.Move.To), l.state.Leaving)
 	}
 }
 
@@ -141,7 +139,7 @@ func (l *Ledger) leave() {
 type MoveStored struct{ Err string }
 
 func (e MoveStored) apply(l *Ledger) {
-	move := l.move
+	move := l.state.Move
 	if move == nil || move.Stage != Allocated {
 		return
 	}
@@ -160,17 +158,16 @@ func (e MoveStored) apply(l *Ledger) {
 		if !l.exclude(c, l.allNodes.Minus(move.To), move.Bytes) {
 			l.endMove()
 		}
-	case len(c.short) == 0:
-		c.nodes = nodesOf(l.manager.Blocks(c.pod.key(), c.name))
-		l.touch(c.pod)
-		l.bring(c)
+	case len(c.Short) == 0:
+		l.hasChanged(c.pod)
+		c.Nodes = nodesOf(l.manager.Blocks(c.pod.key(), c.Name))
 	}
 }
 
 // storedNodes are the nodes of a container with an allocation on nodes: those that it had until a move is on disk.
 func (l *Ledger) storedNodes(c *container, nodes nodeset.Set) nodeset.Set {
-	if l.move != nil && l.move.ID == c.id && l.move.Stage == Allocated && nodes == l.move.To {
-		return l.move.From
+	if l.state.Move != nil && l.state.Move.ID == c.ID && l.state.Move.Stage == Allocated && nodes == l.state.Move.To {
+		return l.state.Move.From
 	}
 	return nodes
 }
@@ -179,20 +176,20 @@ func (l *Ledger) storedNodes(c *container, nodes nodeset.Set) nodeset.Set {
 // are still to leave them.
 func (l *Ledger) resumeMove(taken []*container) {
 	config := l.resolved.Config
-	if l.move != nil || !config.DissolveGroups || config.DryRun || l.memoryOnly || l.manager == nil || !l.manager.Movable() {
+	if l.state.Move != nil || !config.DissolveGroups || config.DryRun || l.state.MemoryOnly || l.manager == nil || !l.manager.Movable() {
 		return
 	}
 	for _, c := range inOrder(taken) {
-		blocks := l.manager.Blocks(c.pod.key(), c.name)
-		from, err := nodeset.Parse(c.foundMems)
+		blocks := l.manager.Blocks(c.pod.key(), c.Name)
+		from, err := nodeset.Parse(c.FoundMems)
 		m := candidate{l: l, c: c, now: l.step.now, Move: Move{
-			UID: c.pod.key(), Container: c.name, ID: c.id, Reason: Resumption, From: from.Intersect(l.allNodes), To: nodesOf(blocks),
+			UID: c.pod.key(), Container: c.Name, ID: c.ID, Reason: Resumption, From: from.Intersect(l.allNodes), To: nodesOf(blocks),
 			Why: "it was on its way when the plugin ended", Stage: Written, Since: l.step.now,
 		}}
-		if _, blocked := m.blocked(standing); blocked || err != nil || m.From.Empty() || blocks == nil || m.From == m.To || c.nodes != m.To {
+		if _, blocked := m.blocked(standing); blocked || err != nil || m.From.Empty() || blocks == nil || m.From == m.To || c.Nodes != m.To {
 			continue
 		}
-		l.move, l.leaving = &m.Move, blocks
+		l.state.Move, l.state.Leaving = &m.Move, blocks
 		l.leave()
 		return
 	}
@@ -200,7 +197,7 @@ func (l *Ledger) resumeMove(taken []*container) {
 
 // observeMove ends the move under way where its memory has arrived, or has had its time.
 func (l *Ledger) observeMove(usage map[string]Usage) {
-	move := l.move
+	move := l.state.Move
 	if move == nil || move.Stage != Written || l.resolved.Config.DryRun {
 		return
 	}
@@ -209,56 +206,55 @@ func (l *Ledger) observeMove(usage map[string]Usage) {
 		l.endMove()
 		return
 	}
-	used, measured := usage[c.cgroup]
+	used, measured := usage[c.Cgroup]
 	known := measured && used.Unread == ""
 	elsewhere := used.elsewhere(move.To)
 	switch {
 	case known && elsewhere <= staysBehind:
 		if move.Allocates() {
-			l.counters.moved(moveDone)
-			l.note(Info, "the memory of a container is on its new NUMA nodes", c.moveFields(move, elsewhere), nil)
+			l.state.Counters.moved(moveDone)
+			l.note(Info, "the memory of a container is on its new NUMA nodes", l.moveFields(c, move, elsewhere), nil)
 		}
 	case measured && used.Withheld && !move.Allocates(): // nothing is written until it would move less
 	case l.step.now.Sub(move.Since) < moveTakes:
 		return
 	default:
 		if move.Allocates() {
-			l.counters.moved(moveIncomplete)
+			l.state.Counters.moved(moveIncomplete)
 		}
-		l.note(Warn, "not all memory of a container is on its new NUMA nodes", c.moveFields(move, elsewhere), nil)
+		l.note(Warn, "not all memory of a container is on its new NUMA nodes", l.moveFields(c, move, elsewhere), nil)
 	}
 	l.endMove()
 }
 
 // endMove has nothing under way, and what the move has left may be allocated.
 func (l *Ledger) endMove() {
-	l.move, l.leaving = nil, nil
+	l.state.Move, l.state.Leaving = nil, nil
 	l.leave()
-	l.changed()
 }
 
-func (c *container) moveFields(m *Move, bytes uint64) map[string]any {
-	return with(with(with(c.fields(), "to", m.To.String()), "why", m.Why), "bytes", quantity.Log(bytes))
+func (l *Ledger) moveFields(c *container, m *Move, bytes uint64) map[string]any {
+	return with(with(with(l.fields(c), "to", m.To.String()), "why", m.Why), "bytes", quantity.Log(bytes))
 }
 
 // Moving is the move under way and its container's cgroup; nil when there is none, and in a dry run, which leaves it where it is.
 func (l *Ledger) Moving() (move *Move, cgroup string) {
-	if l.move == nil || l.resolved.Config.DryRun {
+	if l.state.Move == nil || l.resolved.Config.DryRun {
 		return nil, ""
 	}
-	if c := l.containers[l.move.ID]; c != nil {
-		cgroup = c.cgroup
+	if c := l.containers[l.state.Move.ID]; c != nil {
+		cgroup = c.Cgroup
 	}
-	copied := *l.move
+	copied := *l.state.Move
 	return &copied, cgroup
 }
 
 // howPinned is how a container got its nodes, and why it is on others since.
 func (c *container) howPinned(blocks []memorymanager.Block) string {
-	if c.moved == "" || nodesOf(blocks) != c.movedTo {
-		return c.pinning
+	if c.Moved == "" || nodesOf(blocks) != c.MovedTo {
+		return c.Pinning
 	}
-	return strings.TrimPrefix(c.pinning+", "+c.moved, ", ")
+	return strings.TrimPrefix(c.Pinning+", "+c.Moved, ", ")
 }
 
 func (c *Counters) moved(result moveResult) { c.Moves[MoveResults[result]]++ }

@@ -98,28 +98,28 @@ var (
 var standing = []gate{
 	{"not running", allocating, func(m *candidate) string {
 		c := m.c
-		return when(c.alive() && (!c.ran() || c.cgroup == ""), "it does not run yet")
+		return when(c.alive() && (!c.ran() || c.Cgroup == ""), "it does not run yet")
 	}},
 	{"resize", allocating, func(m *candidate) string {
 		c := m.c // a resize that is under way or waits for room is decided where the container is
-		return when(len(c.short) > 0 || !c.updating.IsZero() || c.refusal != nil && m.now.Sub(c.refusal.Last) < moveAfterRefusal, "it is being resized")
+		return when(len(c.Short) > 0 || c.Pending != nil || c.Refusal != nil && m.now.Sub(c.Refusal.Last) < moveAfterRefusal, "it is being resized")
 	}},
 	{"huge pages", allocating, func(m *candidate) string {
-		return when(slices.ContainsFunc(m.l.manager.Blocks(m.c.pod.key(), m.c.name), func(b memorymanager.Block) bool {
+		return when(slices.ContainsFunc(m.l.manager.Blocks(m.c.pod.key(), m.c.Name), func(b memorymanager.Block) bool {
 			return b.Type != memorymanager.Memory && b.Size > 0
 		}), "huge pages do not move with cpuset.mems")
 	}},
 	{"devices", allocating, func(m *candidate) string { return when(!nodesOfDevices(m.c).Empty(), "its devices are near its nodes") }},
-	{"kubelet", allocating, func(m *candidate) string { return when(m.c.byKubelet, "the kubelet has set its nodes") }},
+	{"kubelet", allocating, func(m *candidate) string { return when(m.c.ByKubelet, "the kubelet has set its nodes") }},
 	{"kind", allocating, func(m *candidate) string { return m.l.unpinnable(m.c) }},
-	{"not running", []MoveReason{Deficit}, func(m *candidate) string { return when(m.c.state != Running || m.c.cgroup == "", "it does not run") }},
+	{"not running", []MoveReason{Deficit}, func(m *candidate) string { return when(m.c.Phase != Running || m.c.Cgroup == "", "it does not run") }},
 	excluding[0], excluding[1], excluding[2],
 }
 
 // excluding are those of them that end that a container is kept off nodes, too.
 var excluding = []gate{
 	{"own nodes", []MoveReason{Deficit}, func(m *candidate) string {
-		return when(!m.c.nodes.Empty() || m.c.resources.Mems != "" || m.c.byClaims(), "it has nodes of its own")
+		return when(!m.c.Nodes.Empty() || m.c.Resources.Mems != "" || m.c.byClaims(), "it has nodes of its own")
 	}},
 	{"QoS class", []MoveReason{Deficit}, func(m *candidate) string {
 		class := m.c.pod.class()
@@ -161,7 +161,7 @@ var sampled = []gate{
 	}},
 	{"unread", []MoveReason{Deficit}, func(m *candidate) string { return m.usage.Unread }},
 	{"other writer", []MoveReason{Deficit}, func(m *candidate) string {
-		return when(!m.l.allNodes.Minus(m.c.off).SubsetOf(m.usage.Nodes), fmt.Sprintf("it has nodes of its own: its cpuset.mems.effective is %q", m.usage.Nodes))
+		return when(!m.l.allNodes.Minus(m.c.Off.Nodes).SubsetOf(m.usage.Nodes), fmt.Sprintf("it has nodes of its own: its cpuset.mems.effective is %q", m.usage.Nodes))
 	}},
 	{"pressure", anyReason, func(m *candidate) string { return m.usage.pressed() }},
 }
@@ -192,17 +192,17 @@ func (m *candidate) blocked(gates []gate) (NotMoved, bool) {
 }
 
 func (l *Ledger) notMovedOf(reason MoveReason, c *container, gate, why string) NotMoved {
-	return NotMoved{Reason: reason, Gate: gate, UID: c.pod.key(), Namespace: c.pod.Namespace, Pod: c.pod.Name, Container: c.name, Cgroup: c.cgroup, Why: why}
+	return NotMoved{Reason: reason, Gate: gate, UID: c.pod.key(), Namespace: c.pod.Namespace, Pod: c.pod.Name, Container: c.Name, Cgroup: c.Cgroup, Why: why}
 }
 
 // closed reports whether nothing at all is moved now for a reason.
 func (l *Ledger) closed(reason MoveReason) bool {
 	c := l.resolved.Config
-	if c.DryRun || l.manager == nil || l.move != nil {
+	if c.DryRun || l.manager == nil || l.state.Move != nil {
 		return true
 	}
 	if reasons[reason].allocates { // an allocation is on disk before its container moves
-		return !c.DissolveGroups || l.memoryOnly || !l.manager.Movable() || l.connected.message != "" || l.synchronized.message != ""
+		return !c.DissolveGroups || l.state.MemoryOnly || !l.manager.Movable() || l.state.Connected.Message != "" || l.state.Synchronized.Message != ""
 	}
 	return c.CoverDeficits != config.DeficitsOn
 }
@@ -210,7 +210,7 @@ func (l *Ledger) closed(reason MoveReason) bool {
 // keepWhereItIs has these be all that is not moved for a reason. What is new of moves of allocations is logged.
 func (l *Ledger) keepWhereItIs(reason MoveReason, list []NotMoved) {
 	var rest, before []NotMoved
-	for _, n := range l.notMoved {
+	for _, n := range l.state.NotMoved {
 		if n.Reason == reason {
 			before = append(before, n)
 		} else {
@@ -221,9 +221,7 @@ func (l *Ledger) keepWhereItIs(reason MoveReason, list []NotMoved) {
 		return
 	}
 	for _, n := range append(slices.Clone(before), list...) {
-		if p := l.pods[n.UID]; p != nil {
-			l.touch(p)
-		}
+		l.change(n.UID)
 	}
 	for _, n := range list {
 		c := l.container(n.UID, n.Container)
@@ -231,22 +229,21 @@ func (l *Ledger) keepWhereItIs(reason MoveReason, list []NotMoved) {
 			return b.UID == n.UID && b.Container == n.Container && b.Gate == n.Gate
 		})
 		if reasons[reason].allocates && c != nil && !known {
-			l.note(Warn, "a container is not moved to other NUMA nodes", with(c.fields(), "why", n.Why), nil)
+			l.note(Warn, "a container is not moved to other NUMA nodes", with(l.fields(c), "why", n.Why), nil)
 		}
 	}
-	l.notMoved = append(rest, list...)
-	l.changed()
+	l.state.NotMoved = append(rest, list...)
 }
 
 // keeps reports whether something is not moved, of moves of allocations or of others.
 func (l *Ledger) keeps(allocations bool) bool {
-	return slices.ContainsFunc(l.notMoved, func(n NotMoved) bool { return reasons[n.Reason].allocates == allocations })
+	return slices.ContainsFunc(l.state.NotMoved, func(n NotMoved) bool { return reasons[n.Reason].allocates == allocations })
 }
 
 // held is why a container's allocation is not moved; "" when nothing tries to.
 func (l *Ledger) held(c *container) string {
-	for _, n := range l.notMoved {
-		if reasons[n.Reason].allocates && n.UID == c.pod.key() && n.Container == c.name {
+	for _, n := range l.state.NotMoved {
+		if reasons[n.Reason].allocates && n.UID == c.pod.key() && n.Container == c.Name {
 			return n.Why
 		}
 	}

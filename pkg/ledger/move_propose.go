@@ -37,7 +37,7 @@ type NodeMemorySampled struct {
 
 // apply takes one step at most: a container's memory is moved only after that of the last one was seen to have arrived.
 func (e NodeMemorySampled) apply(l *Ledger) {
-	if l.manager != nil {
+	if l.state.Cover = e.Nodes; l.manager != nil {
 		l.manager.Observe(e.Nodes)
 	}
 	l.observeMove(e.Usage)
@@ -52,13 +52,13 @@ func (e NodeMemorySampled) apply(l *Ledger) {
 
 // HeedsSample reports whether a sample of the nodes may decide about memory in use, or ends what is said of it.
 func (l *Ledger) HeedsSample(nodes []cover.Node) bool {
-	if l.move != nil || len(l.calm) > 0 || l.keeps(false) {
+	if l.state.Move != nil || len(l.state.Calm) > 0 || l.keeps(false) {
 		return true
 	}
 	covers := !l.closed(Deficit)
 	sample := cover.Sample{Nodes: nodes}
 	for _, c := range l.containers {
-		if covers && !c.off.Empty() {
+		if covers && !c.Off.Nodes.Empty() {
 			return true
 		}
 	}
@@ -107,7 +107,7 @@ func unmeasured(usage map[string]Usage, cgroups ...string) (missing []string) {
 // allocation is a move of a container's allocation. Its usage is that of a sample, where it runs.
 func (l *Ledger) allocation(reason MoveReason, uid, name string, from, to nodeset.Set, why string) *candidate {
 	c := l.container(uid, name)
-	return &candidate{l: l, c: c, Move: Move{UID: uid, Container: name, ID: c.id, Reason: reason, From: from, To: to, Why: why}}
+	return &candidate{l: l, c: c, Move: Move{UID: uid, Container: name, ID: c.ID, Reason: reason, From: from, To: to, Why: why}}
 }
 
 // cgroup is where a candidate's pages are; "" for one that does not run.
@@ -115,7 +115,7 @@ func (m *candidate) cgroup() string {
 	if !m.c.alive() {
 		return ""
 	}
-	return m.c.cgroup
+	return m.c.Cgroup
 }
 
 // settleMoves asks the gates about moves of allocations of which all are to be made, and begins the first. It returns what is not moved,
@@ -159,7 +159,7 @@ func (l *Ledger) tenants(reason MoveReason, now time.Time) []memorymanager.Tenan
 		if c := l.container(t.Pod, t.Container); c != nil {
 			m := candidate{l: l, c: c, now: now, Move: Move{Reason: reason}}
 			_, t.Stays = m.blocked(standing)
-			t.CPUs = c.cpus
+			t.CPUs = c.CPUNodes
 		}
 	}
 	return tenants
@@ -177,7 +177,7 @@ func (l *Ledger) container(uid, name string) *container {
 // one of its containers must not be moved: moving the others would gain nothing.
 func (l *Ledger) consolidate(e *NodeMemorySampled) {
 	if l.closed(Consolidation) {
-		if l.move == nil { // what is said stays while a container is on its way
+		if l.state.Move == nil { // what is said stays while a container is on its way
 			l.keepWhereItIs(Admission, nil)
 			l.keepWhereItIs(Consolidation, nil)
 		}
@@ -213,7 +213,7 @@ func (l *Ledger) relieve(c *container, wanted memorymanager.Container, err error
 		return false
 	}
 	create := l.step.creating
-	if l.move != nil && !l.resolved.Config.DryRun && l.manager.FitsLater(wanted) {
+	if l.state.Move != nil && !l.resolved.Config.DryRun && l.manager.FitsLater(wanted) {
 		l.step.effects.Again = &Again{Moved: true, Relieved: create.Relieved}
 		return true
 	}
@@ -233,14 +233,14 @@ func (l *Ledger) relieve(c *container, wanted memorymanager.Container, err error
 	}
 	moves := make([]*candidate, len(found))
 	for i, m := range found {
-		moves[i] = l.allocation(Admission, m.Pod, m.Container, m.From, m.To, fmt.Sprintf("to make room for %s/%s %s", c.pod.Namespace, c.pod.Name, c.name))
+		moves[i] = l.allocation(Admission, m.Pod, m.Container, m.From, m.To, fmt.Sprintf("to make room for %s/%s %s", c.pod.Namespace, c.pod.Name, c.Name))
 	}
 	kept, begun, lacks := l.settleMoves(moves, l.manager.Cover(), create.Usage)
 	if !lacks {
 		l.keepWhereItIs(Admission, kept)
 	}
 	if begun {
-		l.step.effects.Again = &Again{Moved: l.move != nil, Relieved: create.Relieved + 1}
+		l.step.effects.Again = &Again{Moved: l.state.Move != nil, Relieved: create.Relieved + 1}
 	} else if lacks {
 		l.step.effects.Again.Relieved = create.Relieved
 	}
@@ -251,7 +251,7 @@ func (l *Ledger) relieve(c *container, wanted memorymanager.Container, err error
 func (l *Ledger) nameRelief(rejection *memorymanager.Rejection, c *container, m memorymanager.Relocation, nodes nodeset.Set) {
 	moved := l.container(m.Pod, m.Container)
 	const relief = "it would fit %s if %s were on %s"
-	name := fmt.Sprintf("%s/%s %s (%s)", moved.pod.Namespace, moved.pod.Name, moved.name, quantity.Short(m.Bytes))
+	name := fmt.Sprintf("%s/%s %s (%s)", moved.pod.Namespace, moved.pod.Name, moved.Name, quantity.Short(m.Bytes))
 	rejection.Relief = fmt.Sprintf(relief, nodes.Named(), name, m.To.Named())
 	if moved.pod.Namespace != c.pod.Namespace {
 		name = "a container of another namespace"
@@ -263,7 +263,7 @@ func (l *Ledger) nameRelief(rejection *memorymanager.Rejection, c *container, m 
 func (l *Ledger) relieveDeficit(e *NodeMemorySampled) {
 	sample := cover.Sample{Nodes: e.Nodes}
 	switch {
-	case l.move != nil:
+	case l.state.Move != nil:
 		return
 	case l.closed(Deficit), !sample.InDebt():
 		l.keepWhereItIs(Deficit, nil)
@@ -290,7 +290,7 @@ func (l *Ledger) relieveDeficit(e *NodeMemorySampled) {
 		}
 		used := e.Usage[at.Path]
 		found = &candidate{l: l, c: c, nodes: e.Nodes, usage: &used, step: step, Move: Move{
-			UID: c.pod.key(), Container: c.name, ID: c.id, Reason: Deficit, From: l.allNodes.Minus(c.off), To: l.allNodes.Minus(step.Off), Bytes: step.Bytes,
+			UID: c.pod.key(), Container: c.Name, ID: c.ID, Reason: Deficit, From: l.allNodes.Minus(c.Off.Nodes), To: l.allNodes.Minus(step.Off), Bytes: step.Bytes,
 		}}
 		n, blocked := found.blocked(standing)
 		if blocked { // since the sample
@@ -326,7 +326,7 @@ func (l *Ledger) relieveDeficit(e *NodeMemorySampled) {
 // at is the living container with a cgroup; nil where there is none.
 func (l *Ledger) at(cgroup string) *container {
 	for _, c := range l.containers {
-		if c.cgroup == cgroup {
+		if c.Cgroup == cgroup {
 			return c
 		}
 	}

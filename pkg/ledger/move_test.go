@@ -112,8 +112,8 @@ func TestAContainerOnItsWayToOtherNodes(t *testing.T) {
 				now = now.Add(step.after)
 				effects := l.Step(now, step.event)
 				stage := -1
-				if l.move != nil {
-					stage = int(l.move.Stage)
+				if l.state.Move != nil {
+					stage = int(l.state.Move.Stage)
 				}
 				got := fmt.Sprint(l.View().Pods[0].Containers[0].Nodes, " ", stage, " ", l.Counters().Moves)
 				if says := said(effects, "bytes"); got != step.want || says != step.says {
@@ -291,8 +291,8 @@ func TestNoRoomIsMadeBeyondTheGates(t *testing.T) {
 			create := claimed(claimPod("web", ""), "main", 6*claimGi)
 			create.Usage = map[string]Usage{"kubepods": {}, "kubepods/podc/c-main": usage}
 			effects := l.Step(now, create)
-			if effects.Again != nil || effects.Err == nil || l.move != nil {
-				t.Errorf("%+v, moving %+v", effects.Again, l.move)
+			if effects.Again != nil || effects.Err == nil || l.state.Move != nil {
+				t.Errorf("%+v, moving %+v", effects.Again, l.state.Move)
 			}
 			view := l.View()
 			if len(view.NotMoved) != 1 || view.NotMoved[0].Reason != Admission || view.NotMoved[0].Pod != "c" || len(view.Rejections) != 1 {
@@ -313,7 +313,7 @@ func try(l *Ledger, now time.Time, limit uint64) string {
 	case effects.Err != nil:
 		return "rejected"
 	}
-	return l.containers[other.Container.ID].nodes.String()
+	return l.containers[other.Container.ID].Nodes.String()
 }
 
 // A kill while pages move: the container is allocated on node 1, and found on node 0 with its cpuset.mems.
@@ -344,7 +344,7 @@ func TestAMoveThatAKillHasInterrupted(t *testing.T) {
 				c := claimed(claimPod(name, ""), "main", bytes*claimGi)
 				c.Container.State = Running
 				found.Pods, found.Containers = append(found.Pods, c.Pod), append(found.Containers, c.Container)
-				mems := before.container(name, "main").nodes.String()
+				mems := before.container(name, "main").Nodes.String()
 				if name == "c" {
 					mems = test.mems
 				}
@@ -370,7 +370,7 @@ func TestMemoryThatIsLeavingIsNobodyElses(t *testing.T) {
 	create := claimed(claimPod("web", ""), "main", 6*claimGi)
 	create.Usage = map[string]Usage{"kubepods": {}, inC: mapped(claimGi, 0)}
 	l.Step(now, create)
-	if l.move == nil {
+	if l.state.Move == nil {
 		t.Fatal("nothing is moved")
 	}
 	for i, event := range []Event{Settled{}, MoveStored{}, NodeMemorySampled{Usage: map[string]Usage{inC: mapped(5<<20, claimGi)}}} {

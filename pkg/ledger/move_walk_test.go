@@ -59,8 +59,9 @@ func (m *mover) step(event Event) Effects {
 	m.Helper()
 	for {
 		m.now = m.now.Add(time.Second)
-		before := m.l.move
+		before := m.l.state.Move
 		effects := m.l.Step(m.now, event)
+		checkDerived(m.T, m.l, event)
 		files := effects.Files
 		if effects.AllFiles {
 			files = m.l.Targets()
@@ -73,11 +74,11 @@ func (m *mover) step(event Event) Effects {
 			}
 		}
 		for id := range m.last {
-			if c := m.l.containers[id]; c != nil && m.l.move == nil && !m.bound[id].allocated && c.off.Empty() { // it may use all nodes again
+			if c := m.l.containers[id]; c != nil && m.l.state.Move == nil && !m.bound[id].allocated && c.Off.Nodes.Empty() { // it may use all nodes again
 				delete(m.last, id)
 			}
 		}
-		if move := m.l.move; before == nil && move != nil && move.Reason != Resumption {
+		if move := m.l.state.Move; before == nil && move != nil && move.Reason != Resumption {
 			m.counts.moves++
 			if from, again := m.last[move.ID]; again && (move.Allocates() || !from.Intersect(move.To).Empty()) {
 				m.Fatalf("%+v is moved again, it was on %s", move, from)
@@ -108,7 +109,7 @@ func (m *mover) step(event Event) Effects {
 // kernel writes files that are to be written, and has some more pages of each container arrive.
 func (m *mover) kernel() {
 	for _, b := range m.sorted() {
-		stored := m.l.move == nil || m.l.move.ID != b.c.ID || m.l.move.Stage == Written
+		stored := m.l.state.Move == nil || m.l.state.Move.ID != b.c.ID || m.l.state.Move.Stage == Written
 		if nodes, err := nodeset.Parse(b.desired); err == nil && stored && m.IntN(3) > 0 {
 			b.file = nodes
 		}
@@ -194,7 +195,7 @@ func (m *mover) create() {
 		}
 	}
 	m.disk = m.l.manager.State() // the answer waits for it
-	b.file, _ = nodeset.Parse(m.l.containers[e.Container.ID].target.Mems)
+	b.file, _ = nodeset.Parse(m.l.containers[e.Container.ID].file().Mems)
 	m.step(StartContainer{Pod: pod, Container: e.Container})
 	nodes := b.file
 	if nodes.Empty() {
@@ -216,7 +217,7 @@ func (m *mover) end() {
 // restart kills the plugin: what is not on disk is lost.
 func (m *mover) restart() {
 	m.counts.restarts++
-	if move := m.l.move; move != nil && move.Stage == Allocated { // it may be lost
+	if move := m.l.state.Move; move != nil && move.Stage == Allocated { // it may be lost
 		delete(m.last, move.ID)
 	}
 	m.l = newLedger(m.T, m.yaml)
@@ -256,7 +257,7 @@ func (m *mover) check() {
 	}
 	for id, bytes := range taken {
 		if bytes > capacity {
-			m.Fatalf("%d bytes are promised on node %d: %+v", bytes, id, m.l.move)
+			m.Fatalf("%d bytes are promised on node %d: %+v", bytes, id, m.l.state.Move)
 		}
 	}
 }
@@ -283,9 +284,9 @@ func TestMovesOfARandomWalk(t *testing.T) {
 			}
 			m.check()
 		}
-		for rounds := 0; m.l.move != nil || rounds < 30; rounds++ {
+		for rounds := 0; m.l.state.Move != nil || rounds < 30; rounds++ {
 			if rounds > 300 {
-				t.Fatalf("walk %d: no end: %+v", walk, m.l.move)
+				t.Fatalf("walk %d: no end: %+v", walk, m.l.state.Move)
 			}
 			m.advance()
 			m.check()

@@ -38,14 +38,14 @@ func (l *Ledger) Places(from, count int) (pods, containers []Place, next int) {
 		if p.managed {
 			turn := (i-from%len(l.living)+len(l.living))%len(l.living) < count
 			at := p.place()
-			at.Files = turn && p.info == nil && p.class() == memoryqos.Guaranteed
+			at.Files = turn && p.Info == nil && p.class() == memoryqos.Guaranteed
 			pods = append(pods, at)
 		}
 	}
 	for i := range count {
 		p := l.living[(from+i)%len(l.living)]
 		for _, c := range p.containers {
-			if c.alive() && c.cgroup != "" {
+			if c.alive() && c.Cgroup != "" {
 				containers = append(containers, c.place())
 			}
 		}
@@ -59,18 +59,18 @@ func (l *Ledger) Places(from, count int) (pods, containers []Place, next int) {
 // Place is where a container's files are; it is false for one that does not live or has no cgroup.
 func (l *Ledger) Place(id string) (Place, bool) {
 	c := l.containers[id]
-	if c == nil || c.cgroup == "" {
+	if c == nil || c.Cgroup == "" {
 		return Place{}, false
 	}
 	return c.place(), true
 }
 
 func (p *pod) place() Place {
-	return Place{UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.seq}
+	return Place{UID: p.key(), ID: p.ID, Cgroup: p.path.Pod, Revision: p.Seq}
 }
 
 func (c *container) place() Place {
-	return Place{ID: c.id, Cgroup: c.cgroup, Revision: c.revision, Files: c.state != Creating}
+	return Place{ID: c.ID, Cgroup: c.Cgroup, Revision: c.Revision, Files: c.Phase != Creating}
 }
 
 // grace is how long a pod, or a container that does not run yet, may be without a cgroup.
@@ -88,7 +88,7 @@ type Presence struct {
 func (e Presence) apply(l *Ledger) {
 	for _, at := range e.There {
 		if p := l.pods[at.UID]; p != nil && p.ID == at.ID {
-			p.seen = true
+			p.Seen = true
 		}
 	}
 	l.seeContainers(e)
@@ -96,19 +96,18 @@ func (e Presence) apply(l *Ledger) {
 		p, c := l.pods[at.UID], l.containers[at.ID]
 		switch {
 		case p != nil && p.ID == at.ID: // it is not another sandbox by now
-			_, ending := l.ending[p.key()]
-			if ending || p.seen || l.step.now.Sub(p.born) > grace {
+			ending := p.ending()
+			if ending || p.Seen || l.step.now.Sub(p.Born) > grace {
 				l.note(Info, "the pod's cgroup is gone: what it had is free", p.fields(), nil)
 				if !ending {
-					l.counters.Forgotten++
+					l.state.Counters.Forgotten++
 				}
-				l.stopped.add(p.ID, l.newest)
+				l.state.StoppedSandboxes.add(p.ID, l.state.Newest)
 				l.endPod(p)
 			}
-		case at.UID == "" && c != nil && (c.seen || !c.ran() && l.step.now.Sub(c.born) > grace):
-			l.ended.add(c.id, l.newest)
-			l.end(c)
-			l.sumUp(c.pod)
+		case at.UID == "" && c != nil && (c.Seen || !c.ran() && l.step.now.Sub(c.Born) > grace):
+			l.state.EndedContainers.add(c.ID, l.state.Newest)
+			l.end(l.changeContainer(c.ID))
 			l.forget(c)
 		}
 	}
@@ -136,13 +135,13 @@ type ObservedPod struct {
 // apply takes over what the kubelet has written. The exact bytes of the pod's limit stay where the file shows them rounded.
 func (e ObservedPod) apply(l *Ledger) {
 	p := l.pods[e.UID]
-	if p == nil || p.ID != e.ID || p.seq != e.Revision || p.info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
+	if p == nil || p.ID != e.ID || p.Seq != e.Revision || p.Info != nil || e.Limit == cgroup.Max || memoryqos.Holds(e.Limit, p.MemoryLimit+p.Overhead, l.page()) {
 		return
 	}
+	l.hasChanged(p)
 	p.MemoryLimit = e.Limit - min(e.Limit, p.Overhead)
 	p.compareLimits()
 	l.findShared(p)
-	l.sumUp(p)
 }
 
 // updateTakes is how long the runtime may take to apply an update; until then the files show what was before.
@@ -152,21 +151,22 @@ const updateTakes = 10 * time.Second
 // one that was made while nobody was connected.
 func (e Observed) apply(l *Ledger) {
 	c := l.containers[e.ID]
-	if c == nil || c.revision != e.Revision || c.state == Creating {
+	if c == nil || c.Revision != e.Revision || c.Phase == Creating {
 		return
 	}
-	if l.step.now.Sub(c.updating) < updateTakes && !l.limitShows(c, e.Limit) {
-		return // the runtime is at it
+	if c.Pending != nil {
+		if l.step.now.Sub(c.Pending.Since) < updateTakes && !l.limitShows(c, e.Limit) {
+			return // the runtime is at it
+		}
+		l.hasChanged(c.pod)
+		c.Pending = nil
 	}
-	l.settle(c)
 	if !l.takeLimit(c, e.Limit) {
 		return
 	}
+	l.hasChanged(c.pod)
 	l.findShared(c.pod)
-	l.compute(c)
 	l.refitObserved(c)
-	l.sumUp(c.pod)
-	l.bring(c)
 }
 
 // over lays what was read over what was known.
@@ -187,31 +187,31 @@ func (f *Files) over(values memoryqos.Values) memoryqos.Values {
 
 // limitShows reports whether the file shows the container's limit.
 func (l *Ledger) limitShows(c *container, shows *uint64) bool {
-	return shows == nil || memoryqos.Holds(*shows, c.limit, l.page())
+	return shows == nil || memoryqos.Holds(*shows, c.Limit, l.page())
 }
 
-func (l *Ledger) page() uint64 { return uint64(l.machine.PageSize) }
+func (l *Ledger) page() uint64 { return uint64(l.state.Machine.PageSize) }
 
 // takeLimit takes the limit that memory.max shows, and reports whether it is another one. The exact bytes that the kubelet
 // asked for stay where the file shows them rounded. "max" changes nothing: the kubelet never takes a limit away from a
 // running container, and some runtimes limit only the pod.
 func (l *Ledger) takeLimit(c *container, shows *uint64) bool {
-	if shows == nil || *shows == cgroup.Max || c.limit > 0 && memoryqos.Holds(*shows, c.limit, l.page()) {
+	if shows == nil || *shows == cgroup.Max || c.Limit > 0 && memoryqos.Holds(*shows, c.Limit, l.page()) {
 		return false
 	}
 	limit := *shows
-	for _, earlier := range c.earlier {
+	for _, earlier := range c.Earlier {
 		if earlier > 0 && memoryqos.Holds(limit, earlier, l.page()) {
 			limit = earlier
 			break
 		}
 	}
-	before := c.limit
+	before := c.Limit
 	c.setLimit(limit)
 	value := int64(min(limit, 1<<62))
-	c.resources.MemoryLimit = &value
+	c.Resources.MemoryLimit = &value
 	l.note(Info, "the container's memory limit is another one than the last update asked for",
-		with(with(c.fields(), "limit", c.limit), "before", before), nil)
+		with(with(l.fields(c), "limit", c.Limit), "before", before), nil)
 	return true
 }
 
@@ -222,7 +222,7 @@ func (l *Ledger) refitObserved(c *container) {
 	}
 	if l.misfits(c) {
 		l.refit(c)
-	} else if len(c.short) > 0 {
-		c.nodes, c.short = nodesOf(l.manager.Blocks(c.pod.key(), c.name)), nil
+	} else if len(c.Short) > 0 {
+		c.Nodes, c.Short = nodesOf(l.manager.Blocks(c.pod.key(), c.Name)), nil
 	}
 }

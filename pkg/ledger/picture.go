@@ -13,13 +13,13 @@ import (
 func (l *Ledger) View() View {
 	view := View{
 		Generation: l.generation,
-		Runtime:    l.runtime,
+		Runtime:    l.state.Runtime,
 		Config:     l.resolved,
-		Rejections: l.rejections,
-		NotMoved:   l.notMoved,
+		Rejections: l.state.Rejections,
+		NotMoved:   l.state.NotMoved,
 		Pods:       make([]*PodView, 0, len(l.living)),
 		Conditions: []Condition{
-			l.connected.named(ConditionConnected), l.synchronized.named(ConditionSynchronized), l.configured.named(ConditionConfig),
+			l.state.Connected.named(ConditionConnected), l.state.Synchronized.named(ConditionSynchronized), l.state.Configured.named(ConditionConfig),
 		},
 		Ancestors: memoryqos.Ancestors(l.values),
 	}
@@ -123,31 +123,32 @@ func onOneNode(blocks []memorymanager.Block) []memorymanager.Block {
 func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
 		UID: p.key(), ID: p.ID, Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
-		Values: p.values, Problems: p.problems, Since: p.born, Containers: make([]ContainerView, 0, len(p.containers)),
+		Values: p.derived.values, Problems: p.problems, Since: p.Born, Containers: make([]ContainerView, 0, len(p.containers)),
 		Blocks: l.podBlocks(p),
 	}
-	for _, c := range p.containers {
+	for i, c := range p.containers {
+		r := &p.derived.runs[i]
 		shown := ContainerView{
-			ID: c.id, Name: c.name, Kind: c.kind, State: c.state, Cgroup: c.cgroup, Limit: c.limit, Request: c.request,
-			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Devices: c.devices, Pinning: c.pinning, Held: l.held(c),
-			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.memoryPolicy, PolicySource: c.policySource,
-			NoPolicy: c.noPolicy,
+			ID: c.ID, Name: c.Name, Kind: r.kind, State: c.Phase, Cgroup: c.Cgroup, Limit: c.Limit, Request: r.request,
+			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, CPUNodes: c.CPUNodes, Devices: c.Devices, Pinning: c.Pinning, Held: l.held(c),
+			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.Policy.MemoryPolicy, PolicySource: c.Policy.From,
+			NoPolicy: c.Policy.Without,
 		}
 		if c.alive() {
-			shown.Short, shown.Unplaced = c.short, c.unplaced
+			shown.Short, shown.Unplaced = c.Short, c.Unplaced
 		}
-		if !c.cpus.Empty() {
-			shown.CPUs, _ = l.machine.CPUsByNode(c.resources.CPUs) // cpus is made from the same list
+		if !c.CPUNodes.Empty() {
+			shown.CPUs, _ = l.state.Machine.CPUsByNode(c.Resources.CPUs) // cpus is made from the same list
 		}
 		if l.manager != nil {
-			shown.Blocks = l.manager.Blocks(view.UID, c.name)
+			shown.Blocks = l.manager.Blocks(view.UID, c.Name)
 			shown.Pinning = c.howPinned(shown.Blocks)
 			if view.Blocks == nil {
 				onOneNode(shown.Blocks)
 			}
 			shown.Shared = view.Blocks != nil && len(request(c)) == 0
 		}
-		if len(c.claims) > 0 {
+		if len(c.Claims) > 0 {
 			shown.Claims, shown.Claimed, shown.Blocks = l.claimsOf(c)
 		}
 		view.Containers = append(view.Containers, shown)

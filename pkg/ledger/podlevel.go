@@ -15,13 +15,13 @@ import (
 
 // podLevel reports whether the pod's resources are known to be the pod's own, not its containers'.
 func (p *pod) podLevel() bool {
-	return p.info != nil && p.info.PodLevel() || p.shared && p.info == nil
+	return p.Info != nil && p.Info.PodLevel() || p.Shared && p.Info == nil
 }
 
 // asWhole reports whether a pod is allocated as a whole.
 func (l *Ledger) asWhole(p *pod) bool {
 	options := l.resolved.Manager
-	return l.resolved.Config.PodLevelResourceManagers && p.info != nil && p.info.PodLevel() &&
+	return l.resolved.Config.PodLevelResourceManagers && p.Info != nil && p.Info.PodLevel() &&
 		options.Scope == topologymanager.PodScope && options.Policy.Rules().Aligns
 }
 
@@ -30,10 +30,10 @@ func (l *Ledger) unpinnableOfPodLevel(c *container) string {
 	switch {
 	case !l.resolved.Config.PodLevelResourceManagers:
 		return "not pinned: the pod's resources are its own, not its containers' (pod-level resources)"
-	case c.pod.info == nil:
+	case c.pod.Info == nil:
 		return "not pinned: the pod has pod-level resources, and no source of requests says which part is the container's"
 	}
-	spec, known := c.pod.info.Container(c.name)
+	spec, known := c.pod.Info.Container(c.Name)
 	switch {
 	case !known || spec.Kind == memoryqos.Ephemeral:
 		return "not pinned: the pod's resources are its own, and the container is none of its spec"
@@ -57,11 +57,11 @@ func ownRequest(spec pods.Container) memorymanager.Request {
 // whole is a pod with pod-level resources as the memory manager sees it.
 func (l *Ledger) whole(c *container) memorymanager.Pod {
 	p := c.pod
-	whole := memorymanager.Pod{UID: p.key(), Budget: p.info.Budget(), CPUs: c.cpus, Devices: c.devices, Required: l.wanted(c).Required, FreePages: l.step.freePages}
+	whole := memorymanager.Pod{UID: p.key(), Budget: p.Info.Budget(), CPUs: c.CPUNodes, Devices: c.Devices, Required: l.wanted(c).Required, FreePages: l.step.freePages}
 	for _, others := range l.step.podDevices {
 		whole.Devices = append(whole.Devices, others...)
 	}
-	for _, spec := range p.info.Containers {
+	for _, spec := range p.Info.Containers {
 		if spec.Kind != memoryqos.Ephemeral {
 			whole.Containers = append(whole.Containers, memorymanager.Container{
 				Pod: p.key(), Name: spec.Name, Kind: spec.Kind, Request: ownRequest(spec),
@@ -92,7 +92,7 @@ func (l *Ledger) adoptPart(c *container) (memorymanager.Placement, error) {
 	var whole memorymanager.Placement
 	if key := c.pod.key(); l.manager.PodBlocks(key) == nil {
 		var err error
-		if whole, err = l.manager.AdoptPod(l.whole(c), c.nodes); err != nil {
+		if whole, err = l.manager.AdoptPod(l.whole(c), c.Nodes); err != nil {
 			return whole, fmt.Errorf("adopt the pod: %w", err)
 		}
 	}
@@ -107,21 +107,19 @@ func (l *Ledger) reallocatePod(p *pod) {
 		return
 	}
 	for _, c := range p.containers {
-		if !c.alive() || c.byKubelet {
+		if !c.alive() || c.ByKubelet {
 			continue
 		}
-		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.manager.Blocks(p.key(), c.name) != nil {
+		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.manager.Blocks(p.key(), c.Name) != nil {
 			whole, err := l.manager.AllocatePod(l.whole(c))
 			if err != nil {
 				l.note(Warn, "a pod with pod-level resources cannot be allocated as a whole", p.fields(), err)
 			}
 			l.overcommitted(c, whole)
-			l.persist(p)
 		}
 		if !l.keepAllocation(c) && l.resolved.Config.PodLevelResourceManagers {
 			_ = l.allocate(c) // refuses nothing that runs
 		}
-		l.bring(c)
 	}
 }
 

@@ -31,11 +31,8 @@ func (e RunPod) apply(l *Ledger) {
 		l.step.effects.Err = err
 		return
 	}
-	p.sandboxes = []string{e.Pod.ID} // the kubelet runs one at a time
-	if p.managed {
-		p.fresh = p.fresh || !known
-		l.sumUp(p)
-	}
+	p.Sandboxes = []string{e.Pod.ID} // the kubelet runs one at a time
+	p.Fresh = p.Fresh || !known && p.managed
 }
 
 // UpdatePod are new resources of a pod (in-place resize), in bytes. They replace those in Pod, which may be stale.
@@ -51,14 +48,11 @@ func (e UpdatePod) apply(l *Ledger) {
 		l.step.effects.Err = err
 		return
 	}
-	if e.Seq < p.seq {
+	if e.Seq < p.Seq {
 		return // a newer one has come
 	}
-	p.Overhead, p.MemoryLimit, p.seq = e.Overhead, e.Limit, e.Seq
+	p.Overhead, p.MemoryLimit, p.Seq = e.Overhead, e.Limit, e.Seq
 	p.compareLimits()
-	if p.managed {
-		l.sumUp(p)
-	}
 }
 
 // EndPod is a sandbox that was stopped or removed. Without another one the pod's containers have ended. What the pod has is free once its
@@ -70,15 +64,14 @@ type EndPod struct {
 }
 
 func (e EndPod) apply(l *Ledger) {
-	l.stopped.add(e.Pod.ID, l.newest)
-	p := l.pods[e.Pod.Key()]
+	l.state.StoppedSandboxes.add(e.Pod.ID, l.state.Newest)
+	p := l.change(e.Pod.Key())
 	if p == nil {
 		return
 	}
-	p.sandboxes = slices.DeleteFunc(p.sandboxes, func(id string) bool { return id == e.Pod.ID || e.Pod.ID == "" })
-	if left := len(p.sandboxes); left > 0 {
-		p.ID = p.sandboxes[left-1]
-		l.touch(p)
+	p.Sandboxes = slices.DeleteFunc(p.Sandboxes, func(id string) bool { return id == e.Pod.ID || e.Pod.ID == "" })
+	if left := len(p.Sandboxes); left > 0 {
+		p.ID = p.Sandboxes[left-1]
 		return
 	}
 	if p.managed && !e.Gone {
@@ -97,33 +90,30 @@ func (l *Ledger) endSandbox(p *pod) {
 			l.forget(c)
 		}
 	}
-	l.ending[p.key()] = p
-	l.sumUp(p)
 	l.note(Debug, "the pod has no sandbox", p.fields(), nil)
 }
 
 // Ending are the pods without a sandbox, which end with their cgroups, in no order.
-func (l *Ledger) Ending() []Place {
-	if len(l.ending) == 0 {
-		return nil
-	}
-	places := make([]Place, 0, len(l.ending))
-	for _, p := range l.ending {
-		places = append(places, p.place())
+func (l *Ledger) Ending() (places []Place) {
+	for _, p := range l.living {
+		if p.ending() {
+			places = append(places, p.place())
+		}
 	}
 	return places
 }
 
 // podOf returns the pod of an event, made when it is new.
 func (l *Ledger) podOf(received Pod) (*pod, error) {
-	if l.stopped.has(received.ID) {
+	if l.state.StoppedSandboxes.has(received.ID) {
 		l.step.effects.Forget = append(l.step.effects.Forget, received.Ref())
 		return nil, fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, errStopped)
 	}
 	key := received.Key()
 	p := l.pods[key]
 	if p != nil && p.ID == received.ID && p.CgroupParent == received.CgroupParent {
-		l.runsIn(p, received.ID)
+		l.hasChanged(p)
+		p.runsIn(received.ID)
 		return p, nil
 	}
 	if p != nil {
@@ -139,35 +129,39 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 		return nil, fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, err)
 	}
 	if p == nil {
-		p = &pod{born: l.step.now, index: len(l.living)}
-		l.pods[key] = p
-		l.living = append(l.living, p)
-		l.values = append(l.values, memoryqos.PodValues{})
+		p = l.add(&PodState{Born: l.step.now}, key)
 	}
-	if p.managed && p.path.Pod != path.Pod {
-		l.step.effects.Ended = append(l.step.effects.Ended, p.path.Pod)
-		l.sumChanged(p)
-	}
-	if received.Brought == nil && p.brought == nil {
+	l.hasChanged(p)
+	if received.Brought == nil && p.Says == nil {
 		received = l.Read(received)
 	}
 	if received.Brought != nil {
-		p.brought = received.Brought
+		p.Says = received.Brought
 	}
 	received.Annotations, received.Brought = nil, nil
-	l.runsIn(p, received.ID)
-	p.Pod, p.path, p.managed, p.seq = received, path, managed, max(p.seq, l.step.seq)
-	p.ref = received.Ref()
+	p.runsIn(received.ID)
+	p.Pod, p.path, p.managed, p.Seq = received, path, managed, max(p.Seq, l.step.seq)
 	l.takeRules(p)
-	l.touch(p)
 	return p, nil
 }
 
+// ending reports whether the pod has nothing but its allocations: it ends with its cgroup.
+func (p *pod) ending() bool {
+	return p.managed && len(p.Sandboxes) == 0 && !slices.ContainsFunc(p.containers, (*container).alive)
+}
+
+// add has a pod among the living ones.
+func (l *Ledger) add(s *PodState, key string) *pod {
+	p := &pod{PodState: s, index: len(l.living)}
+	l.pods[key] = p
+	l.living, l.state.Pods, l.values = append(l.living, p), append(l.state.Pods, s), append(l.values, memoryqos.PodValues{})
+	return p
+}
+
 // runsIn adds a sandbox to those of a pod that have not ended.
-func (l *Ledger) runsIn(p *pod, sandbox string) {
-	delete(l.ending, p.key())
-	if !slices.Contains(p.sandboxes, sandbox) {
-		p.sandboxes = append(p.sandboxes, sandbox)
+func (p *pod) runsIn(sandbox string) {
+	if !slices.Contains(p.Sandboxes, sandbox) {
+		p.Sandboxes = append(p.Sandboxes, sandbox)
 	}
 }
 
@@ -189,11 +183,11 @@ func (l *Ledger) Read(received Pod) Pod {
 // HasRead reports whether a sandbox is known, so that there is nothing to Read.
 func (l *Ledger) HasRead(received Pod) bool {
 	p := l.pods[received.Key()]
-	return p != nil && p.ID == received.ID || l.stopped.has(received.ID)
+	return p != nil && p.ID == received.ID || l.state.StoppedSandboxes.has(received.ID)
 }
 
 // Stopped reports whether a sandbox has ended.
-func (l *Ledger) Stopped(id string) bool { return l.stopped.has(id) }
+func (l *Ledger) Stopped(id string) bool { return l.state.StoppedSandboxes.has(id) }
 
 // podFor returns the pod of an event about one of its containers, with what was found out for it. It is nil for a pod that is
 // left alone, and for one that must not have containers any more, which is Effects.Err.
@@ -207,7 +201,7 @@ func (l *Ledger) podFor(received Pod, known pods.Answer, limit *uint64) *pod {
 		return nil
 	}
 	l.learn(p, known)
-	if limit != nil && p.info == nil && l.step.seq >= p.seq { // after a resize the runtime may show an old one
+	if limit != nil && p.Info == nil && l.step.seq >= p.Seq { // after a resize the runtime may show an old one
 		p.MemoryLimit = *limit
 	}
 	return p
@@ -242,59 +236,46 @@ func (p Pod) Path() (path cgroup.PodPath, managed bool, err error) {
 // takeRules takes what the configuration says about the pod's namespace, and determines the pod's wishes.
 func (l *Ledger) takeRules(p *pod) {
 	p.settings = l.resolved.SettingsFor(p.Namespace)
-	p.wishes, p.overrides = config.Wishes{}, nil
-	if !p.brought.Annotations.Empty() {
+	p.wishes = nil
+	if !p.Says.Annotations.Empty() {
 		p.rules = l.resolved.Config.AnnotationRulesFor(p.Namespace)
-		p.wishes, _ = p.wishesFor("")
 	}
 	l.annotations(p)
 }
 
-// wishesFor are the annotations' wishes for one container, "" for the pod itself.
-func (p *pod) wishesFor(container string) (config.Wishes, []config.Problem) {
-	return p.brought.Annotations.Wishes(container, p.rules)
-}
-
-// overridesFor is what the annotations wish for a container of the spec. They are found once: sums are made at every event.
-func (p *pod) overridesFor(container string) memoryqos.Overrides {
-	if p.brought.Annotations.Empty() {
-		return memoryqos.Overrides{}
+// wishesOf are the annotations' wishes for one container, "" for the pod itself. They are found once: values are derived at every event.
+func (p *pod) wishesOf(container string) config.Wishes {
+	if p.Says.Annotations.Empty() {
+		return config.Wishes{}
 	}
-	overrides, known := p.overrides[container]
+	wishes, known := p.wishes[container]
 	if !known {
-		wishes, _ := p.wishesFor(container)
-		overrides = wishes.QoS
-		if p.overrides == nil {
-			p.overrides = map[string]memoryqos.Overrides{}
+		wishes, _ = p.Says.Annotations.Wishes(container, p.rules)
+		if p.wishes == nil {
+			p.wishes = map[string]config.Wishes{}
 		}
-		p.overrides[container] = overrides
+		p.wishes[container] = wishes
 	}
-	return overrides
+	return wishes
 }
 
 // endPod frees all that a pod has.
 func (l *Ledger) endPod(p *pod) {
+	l.hasChanged(p)
 	for _, c := range p.containers {
 		l.end(c)
 	}
 	delete(l.pods, p.key())
-	delete(l.ending, p.key())
 	last := len(l.living) - 1 // takes its place
-	l.living[p.index], l.values[p.index] = l.living[last], l.values[last]
+	l.living[p.index], l.values[p.index], l.state.Pods[p.index] = l.living[last], l.values[last], l.state.Pods[last]
 	l.living[p.index].index = p.index
-	l.living[last], l.values[last] = nil, memoryqos.PodValues{}
-	l.living, l.values = l.living[:last], l.values[:last]
-	if l.manager != nil && l.manager.ReleasePod(p.key()) {
-		l.persist(p)
+	l.living[last], l.values[last], l.state.Pods[last] = nil, memoryqos.PodValues{}, nil
+	l.living, l.values, l.state.Pods = l.living[:last], l.values[:last], l.state.Pods[:last]
+	if l.manager != nil {
+		l.manager.ReleasePod(p.key())
 	}
-	if p.managed {
-		l.step.effects.Ended = append(l.step.effects.Ended, p.path.Pod)
-		l.step.effects.Over = append(l.step.effects.Over, p.path.Pod)
-		l.sumChanged(p)
-	}
-	l.rejections = slices.DeleteFunc(slices.Clone(l.rejections), func(r Rejection) bool { // views share the old ones
+	l.state.Rejections = slices.DeleteFunc(slices.Clone(l.state.Rejections), func(r Rejection) bool { // views share the old ones
 		return r.UID == p.UID && r.Namespace == p.Namespace && r.Pod == p.Name
 	})
-	l.changed()
-	l.step.effects.Forget = append(l.step.effects.Forget, p.ref)
+	l.step.effects.Forget = append(l.step.effects.Forget, p.Ref())
 }

@@ -24,38 +24,30 @@ func (e Reconfigure) apply(l *Ledger) {
 		l.step.effects.Err = err
 		return
 	}
-	l.resolved = e.Config
-	l.roomBefore++ // the same request may have another answer now
+	l.resolved, l.state.Config = e.Config, e.Config.Config
+	l.state.Room++ // the same request may have another answer now
 	if e.Machine != nil {
 		l.takeMachine(*e.Machine)
 	}
-	l.configured.set(l.step.now, "")
+	l.state.Configured.set(l.step.now, "")
 	l.noteLostClaims()
 	var all []*container
-	for _, p := range l.living {
+	for _, p := range l.changeAll() {
 		if !p.managed {
 			continue
 		}
 		l.takeRules(p)
 		for _, c := range p.containers {
-			if !c.alive() {
-				continue
+			if c.alive() {
+				c.CPUNodes = l.exclusiveCPUs(c)
+				all = append(all, c)
 			}
-			l.compute(c)
-			l.bring(c)
-			all = append(all, c)
 		}
 	}
+	l.includeBarred()
 	l.settleAllocations(all)
-	for _, p := range l.living {
-		if p.managed {
-			l.sumUp(p)
-		}
-	}
-	l.step.all, l.step.whole = true, true // also when no value has changed: a dry run that ends has written none of them
-	l.changed()
-	l.highChanged()
-	l.counters.Reloads++
+	l.step.all, l.step.bring = true, true // also when no value has changed: a dry run that ends has written none of them
+	l.state.Counters.Reloads++
 	for _, warning := range e.Config.Warnings {
 		l.note(Warn, warning, nil, nil)
 	}
@@ -66,10 +58,9 @@ func (e Reconfigure) apply(l *Ledger) {
 type RejectConfig struct{ Err error }
 
 func (e RejectConfig) apply(l *Ledger) {
-	l.counters.BadReloads++
+	l.state.Counters.BadReloads++
 	l.note(Error, "new configuration refused, the old one stays in force", nil, e.Err)
-	l.configured.set(l.step.now, e.Err.Error())
-	l.changed()
+	l.state.Configured.set(l.step.now, e.Err.Error())
 }
 
 // takeNodes makes a new node map when the configuration changes it; the allocations stay where they are.
@@ -93,17 +84,16 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 				map[string]any{"node": lost.Node, "bytes": quantity.Log(lost.Bytes)}, nil)
 		}
 	}
-	if manager != nil && l.manager != nil {
-		manager.Observe(l.manager.Cover())
+	if manager != nil {
+		manager.Observe(l.state.Cover)
 	}
 	if l.manager != nil {
-		l.roomBefore += l.manager.Generation()
+		l.state.Room += l.manager.Generation()
 	}
 	l.manager, l.aside = manager, aside
 	for _, p := range l.living {
 		l.learnRoles(p, false)
 	}
 	l.leave()
-	l.step.whole = true
 	return nil
 }

@@ -37,7 +37,7 @@ func TestAConfigurationThatDoesNotFit(t *testing.T) {
 	if counters := l.Counters(); counters.Reloads != 1 || counters.BadReloads != 1 {
 		t.Errorf("%d reloads, %d refused", counters.Reloads, counters.BadReloads)
 	}
-	if _, err := New(now, Options{Config: bad, Machine: l.machine}); fmt.Sprint(err) != want {
+	if _, err := New(now, Options{Config: bad, Machine: l.state.Machine}); fmt.Sprint(err) != want {
 		t.Errorf("a start with it: %v", err)
 	}
 }
@@ -47,7 +47,7 @@ func TestRestoreWithoutAMemoryManager(t *testing.T) {
 	l := newLedger(t, "memoryManagerPolicy: None")
 	stored := memorymanager.State{Entries: []memorymanager.Entry{{Pod: "web", Container: "main"}}}
 	report, err := l.Restore(stored)
-	if _, has := l.State(); err != nil || report.Restored != 0 || has {
+	if _, has := l.Allocations(); err != nil || report.Restored != 0 || has {
 		t.Errorf("%+v, %v", report, err)
 	}
 }

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -9,26 +10,28 @@ import (
 // RejectionsKept is how many refused or unpinned containers a View shows.
 const RejectionsKept = 64
 
-// refusal is a resize that was refused. The kubelet tries the very same one again every second, for as long as the pod
+// Refusal is a resize that was refused. The kubelet tries the very same one again every second, for as long as the pod
 // lives.
-type refusal struct {
+type Refusal struct {
 	Rejection
-	request memorymanager.Request
-	room    uint64 // Ledger.room: as long as it is the same, so is the answer
-	err     error
+	Request memorymanager.Request
+	// Room is State.Room with the memory manager's generation: as long as it is the same, so is the answer.
+	Room uint64
+	// Error is that answer.
+	Error string
 }
 
 // reject notes a container that could not be placed as asked.
 func (l *Ledger) reject(c *container, reason memorymanager.Reason, err error, refused bool) Rejection {
 	dryRun := l.resolved.Config.DryRun
 	if refused && !dryRun {
-		l.counters.Rejections[reason.String()]++
+		l.state.Counters.Rejections[reason.String()]++
 	} else {
-		l.counters.Unpinned[reason.String()]++
+		l.state.Counters.Unpinned[reason.String()]++
 	}
 	now := l.step.now
 	rejection := Rejection{
-		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.name,
+		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.Name,
 		Reason: reason.String(), Text: textOf(err), PodText: memorymanager.InLine(err.Error()), Refused: refused && !dryRun,
 	}
 	l.show(rejection)
@@ -37,37 +40,42 @@ func (l *Ledger) reject(c *container, reason memorymanager.Reason, err error, re
 
 // show puts a rejection in front of the others, or in its own place when it is among them.
 func (l *Ledger) show(rejection Rejection) {
-	rejections := slices.Clone(l.rejections) // views share the old ones
+	rejections := slices.Clone(l.state.Rejections) // views share the old ones
 	if i := slices.IndexFunc(rejections, rejection.Same); i >= 0 {
 		rejections[i] = rejection
 	} else {
 		rejections = slices.Insert(rejections, 0, rejection)
 	}
-	l.rejections = rejections[:min(len(rejections), RejectionsKept)]
-	l.changed()
+	l.state.Rejections = rejections[:min(len(rejections), RejectionsKept)]
 }
 
 // refuse notes a resize that was refused. The same one again is the same rejection.
 func (l *Ledger) refuse(c *container, err error) {
 	request := request(c)
-	view := Rejection{}
-	if c.refusal != nil && slices.Equal(c.refusal.request, request) {
-		view = c.refusal.Rejection
-		view.Text, view.PodText, view.Last = textOf(err), memorymanager.InLine(err.Error()), l.step.now
-		view.Count++
-		l.show(view)
-	} else {
-		view = l.reject(c, reasonOf(err), err, true)
+	if r := c.Refusal; r != nil && slices.Equal(r.Request, request) {
+		l.refuseAgain(c, textOf(err), err)
+		return
 	}
-	c.refusal = &refusal{Rejection: view, request: request, room: l.room(), err: err}
+	c.Refusal = &Refusal{Rejection: l.reject(c, reasonOf(err), err, true), Request: request, Room: l.room(), Error: err.Error()}
+}
+
+// refuseAgain notes one more try of a resize that was refused, with a text of today.
+func (l *Ledger) refuseAgain(c *container, text string, err error) {
+	again := *c.Refusal
+	again.Text, again.PodText, again.Last = text, memorymanager.InLine(err.Error()), l.step.now
+	again.Count++
+	again.Room, again.Error = l.room(), err.Error()
+	c.Refusal = &again
+	l.show(again.Rejection)
 }
 
 // refusedAgain answers a resize that was refused and that nothing has made room for since; nil is another one.
 func (l *Ledger) refusedAgain(c *container) error {
-	r := c.refusal
-	if r == nil || r.room != l.room() || !slices.Equal(r.request, request(c)) {
+	r := c.Refusal
+	if r == nil || r.Room != l.room() || !slices.Equal(r.Request, request(c)) {
 		return nil
 	}
-	l.refuse(c, r.err)
-	return r.err
+	err := errors.New(r.Error)
+	l.refuseAgain(c, r.Text, err)
+	return err
 }

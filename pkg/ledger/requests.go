@@ -4,16 +4,17 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
 // knows reports whether a pod API has this container. A pod gets ephemeral containers later.
 func (p *pod) knows(container string) bool {
-	if p.info == nil {
+	if p.Info == nil {
 		return false
 	}
-	_, ok := p.info.Container(container)
+	_, ok := p.Info.Container(container)
 	return ok
 }
 
@@ -24,57 +25,41 @@ type PodFacts struct {
 }
 
 func (e PodFacts) apply(l *Ledger) {
-	if p := l.pods[e.UID]; p != nil && p.managed && l.learn(p, e.Known) {
-		l.sumUp(p)
+	if p := l.pods[e.UID]; p != nil && p.managed && p.isNew(e.Known) {
+		l.learn(l.change(e.UID), e.Known)
 	}
 }
 
-// learn takes what the pod APIs know, and reports whether that is new. All containers of the pod are brought to it, running
-// ones included.
-func (l *Ledger) learn(p *pod, known pods.Answer) bool {
-	if known.Pod == nil || p.info == known.Pod || p.source == known.Source && reflect.DeepEqual(p.info, known.Pod) {
-		return false
+// isNew reports whether the pod APIs know something else of a pod than before.
+func (p *pod) isNew(known pods.Answer) bool {
+	return known.Pod != nil && p.Info != known.Pod && (p.Source != known.Source || !reflect.DeepEqual(p.Info, known.Pod))
+}
+
+// learn takes what the pod APIs know. It holds for all containers of the pod, running ones included.
+func (l *Ledger) learn(p *pod, known pods.Answer) {
+	if !p.isNew(known) {
+		return
 	}
-	late := p.info == nil && l.synchronized.message == ""
-	p.info, p.source = known.Pod, known.Source
+	late := p.Info == nil && l.state.Synchronized.Message == ""
+	p.Info, p.Source = known.Pod, known.Source
 	l.learnRoles(p, late)
-	l.touch(p)
 	l.annotations(p)
-	l.recompute(p)
-	return true
+	if p.podLevel() {
+		l.reallocatePod(p)
+	}
 }
 
 // learnRoles tells the memory manager the roles of a pod's containers. Where they are late, something may have been placed without
 // them: what nothing of the pod needs is free then.
 func (l *Ledger) learnRoles(p *pod, late bool) {
-	if l.manager == nil || p.info == nil {
+	if l.manager == nil || p.Info == nil {
 		return
 	}
 	l.manager.SetRoles(p.key(), p.role)
 	if late && l.manager.ReleaseRest(p.key(), p.ofSpec()) {
-		l.persist(p)
 		for _, c := range slices.Clone(p.containers) {
 			l.forget(c)
 		}
-	}
-}
-
-// recompute computes a pod's living containers again.
-func (l *Ledger) recompute(p *pod) {
-	for _, c := range p.containers {
-		if !c.alive() {
-			continue
-		}
-		before := c.request
-		l.compute(c)
-		l.bring(c)
-		if c.request != before {
-			l.counters.Corrections++
-			l.note(Info, "memory request corrected", with(c.fields(), "before", before.Request), nil)
-		}
-	}
-	if p.podLevel() {
-		l.reallocatePod(p)
 	}
 }
 
@@ -86,30 +71,30 @@ func (l *Ledger) estimate(c *container) pods.Estimate {
 		return claimed
 	}
 	p := c.pod
-	if p.info != nil && (p.class() != memoryqos.Guaranteed || c.limit == 0 || p.info.OwnMemory()) {
-		if known, ok := (pods.Answer{Pod: p.info, Source: p.source}).Estimate(c.name); ok {
-			if c.limit > 0 {
-				known.Request = min(known.Request, c.limit)
+	if p.Info != nil && (p.class() != memoryqos.Guaranteed || c.Limit == 0 || p.Info.OwnMemory()) {
+		if known, ok := (pods.Answer{Pod: p.Info, Source: p.Source}).Estimate(c.Name); ok {
+			if c.Limit > 0 {
+				known.Request = min(known.Request, c.Limit)
 			}
 			return known
 		}
 	}
 	return l.node.FromEvent(pods.Event{
 		Class:        p.class(),
-		Container:    c.name,
-		Limit:        c.limit,
+		Container:    c.Name,
+		Limit:        c.Limit,
 		PodLimit:     p.sharedLimit(),
-		OwnMemory:    p.info != nil && p.info.OwnMemory(),
+		OwnMemory:    p.Info != nil && p.Info.OwnMemory(),
 		WorkloadSwap: l.resolved.WorkloadSwap,
-		OOMScoreAdj:  c.resources.OOMScoreAdj,
-		Unified:      c.resources.Unified,
-		Claims:       p.brought.Claims,
+		OOMScoreAdj:  c.Resources.OOMScoreAdj,
+		Unified:      c.Resources.Unified,
+		Claims:       p.Says.Claims,
 	}, l.resolved.Config.RequestSources...)
 }
 
 // sharedLimit is the limit that the containers of a pod share, 0 when it is not known that they do.
 func (p *pod) sharedLimit() uint64 {
-	if p.shared && p.info == nil {
+	if p.Shared && p.Info == nil {
 		return p.MemoryLimit
 	}
 	return 0
@@ -119,25 +104,26 @@ func (p *pod) sharedLimit() uint64 {
 // one is there with it. Where each has a limit of its own, these add up to the pod's. Anything else says nothing: containers come and
 // go, and the limits of a container and its pod are not changed at one moment.
 func (l *Ledger) findShared(p *pod) {
-	if p.info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
+	if p.Info != nil || p.class() != memoryqos.Guaranteed || p.MemoryLimit == 0 {
 		return
 	}
 	var limited []*container
 	var sum uint64
 	whole := false
 	for _, c := range p.containers {
-		if c.alive() && c.limit > 0 && (c.there || c.state == Creating) {
+		if c.alive() && c.Limit > 0 && (c.There || c.Phase == Creating) {
 			limited = append(limited, c)
-			sum += min(c.limit, ^uint64(0)-sum)
-			whole = whole || c.limitIsPods
+			sum += min(c.Limit, ^uint64(0)-sum)
+			whole = whole || c.LimitIsPods
 		}
 	}
-	if len(limited) < 2 || whole == p.shared || !whole && sum != p.MemoryLimit {
+	if len(limited) < 2 || whole == p.Shared || !whole && sum != p.MemoryLimit {
 		return
 	}
-	p.shared = whole
-	l.recompute(p)
-	if !whole {
+	p.Shared = whole
+	if whole {
+		l.reallocatePod(p)
+	} else {
 		l.settleAllocations(limited)
 	}
 }
@@ -145,26 +131,26 @@ func (l *Ledger) findShared(p *pod) {
 // compareLimits compares the limits of a pod's containers with the pod's, which was just said, but for those that are being changed.
 func (p *pod) compareLimits() {
 	for _, c := range p.containers {
-		if c.updating.IsZero() {
-			c.limitIsPods = c.hasPodLimit()
+		if c.Pending == nil {
+			c.LimitIsPods = c.hasPodLimit()
 		}
 	}
 }
 
 // hasPodLimit reports whether a container's limit is all of its pod's.
 func (c *container) hasPodLimit() bool {
-	return c.limit > 0 && c.pod.MemoryLimit > 0 && c.limit >= c.pod.MemoryLimit
+	return c.Limit > 0 && c.pod.MemoryLimit > 0 && c.Limit >= c.pod.MemoryLimit
 }
 
 // Siblings are the places of the other living containers of a pod where it matters whether they are there, because no pod API says what
 // is whose.
 func (l *Ledger) Siblings(pod Pod, container string) (places []Place) {
 	p := l.pods[pod.Key()]
-	if p == nil || p.info != nil || p.class() != memoryqos.Guaranteed {
+	if p == nil || p.Info != nil || p.class() != memoryqos.Guaranteed {
 		return nil
 	}
 	for _, c := range p.containers {
-		if c.alive() && c.name != container && c.cgroup != "" {
+		if c.alive() && c.Name != container && c.Cgroup != "" {
 			places = append(places, c.place())
 		}
 	}
@@ -175,23 +161,29 @@ func (l *Ledger) Siblings(pod Pod, container string) (places []Place) {
 func (l *Ledger) seeContainers(siblings Presence) {
 	for _, at := range siblings.There {
 		if c := l.containers[at.ID]; c != nil {
-			c.seen, c.there = true, true
+			c.Seen, c.There = true, true
 		}
 	}
 	for _, at := range siblings.Gone {
 		if c := l.containers[at.ID]; c != nil {
-			c.there = false
+			c.There = false
 		}
 	}
 }
 
 func (p *pod) class() memoryqos.QOSClass { return p.path.Class }
 
+// kind is the container's role; see role.
+func (c *container) kind() memoryqos.Kind { return c.pod.role(c.Name) }
+
+// wishes are what the annotations of its pod wish for the container.
+func (c *container) wishes() config.Wishes { return c.pod.wishesOf(c.Name) }
+
 // role is how long the container runs within its pod. NRI does not say it: without a pod API every container counts as
 // an app container, so that an init container's allocation stays until its pod ends.
 func (p *pod) role(container string) memoryqos.Kind {
-	if p.info != nil {
-		if spec, ok := p.info.Container(container); ok {
+	if p.Info != nil {
+		if spec, ok := p.Info.Container(container); ok {
 			return spec.Kind
 		}
 	}

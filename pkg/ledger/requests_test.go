@@ -22,18 +22,22 @@ func TestTheSameFactsInAnotherCopy(t *testing.T) {
 		}}}
 	}
 	l.Step(now, CreateContainer{Pod: pod, Container: container})
+	l.Step(now, StartContainer{Pod: pod, Container: container})
 	for _, test := range []struct {
 		name  string
 		event PodFacts
-		want  int
+		bring int
+		news  bool // a view shows something else
 	}{
-		{"first", facts(1<<29, memoryqos.SourceKubelet), 1},
-		{"a copy", facts(1<<29, memoryqos.SourceKubelet), 0},
-		{"another source", facts(1<<29, memoryqos.SourceAPIServer), 1},
-		{"another request", facts(1<<28, memoryqos.SourceAPIServer), 1},
+		{"first", facts(1<<29, memoryqos.SourceKubelet), 1, true},
+		{"a copy", facts(1<<29, memoryqos.SourceKubelet), 0, false},
+		{"another source", facts(1<<29, memoryqos.SourceAPIServer), 0, true},
+		{"another request", facts(1<<28, memoryqos.SourceAPIServer), 1, true},
 	} {
-		if effects := l.Step(now, test.event); len(effects.Bring) != test.want {
-			t.Errorf("%s: %q are to be brought, want %d", test.name, effects.Bring, test.want)
+		before := l.Generation()
+		effects := l.Step(now, test.event)
+		if len(effects.Bring) != test.bring || (l.Generation() != before) != test.news {
+			t.Errorf("%s: %q are to be brought, want %d; news: %t, want %t", test.name, effects.Bring, test.bring, !test.news, test.news)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func resolve(t *testing.T, l *Ledger, yaml string) config.Resolved {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resolved, err := c.Resolve(l.machine)
+	resolved, err := c.Resolve(l.state.Machine)
 	if err != nil {
 		t.Fatal(err)
 	}

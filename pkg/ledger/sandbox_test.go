@@ -149,7 +149,7 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 				t.Fatal(effects.Err)
 			}
 			got := own
-			if l.pods["web"].shared {
+			if l.pods["web"].Shared {
 				got = shared
 			}
 			if got != test.want || (got == shared) == (l.manager.Blocks("web", "main") != nil) {

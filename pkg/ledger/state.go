@@ -5,6 +5,8 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -12,220 +14,323 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// pod is a living pod.
-type pod struct {
+// State is all that a ledger remembers: facts, which are the newest that the runtime, the pod APIs, the kernel and the administrator
+// have said, and decisions, which do not follow from them. Everything else is derived (derive.go). It is plain data, and
+// encoding/json writes and reads it; ledgers with equal States behave alike.
+type State struct {
+	// Config and Machine are in force; Config never is one that does not resolve on Machine.
+	Config  config.Config
+	Machine machine.Machine
+	// MemoryOnly is set where no state file keeps the allocations: they are not moved.
+	MemoryOnly bool `json:",omitempty"`
+
+	// Runtime is the one connected last, and Epoch the number of the connection; 0 when there is none.
+	Runtime Runtime
+	Epoch   uint64
+	// Newest is the highest Header.Seq so far.
+	Newest uint64
+
+	// Pods are the living ones, in no order.
+	Pods []*PodState
+	// Claims are all that have an allocation, by UID.
+	Claims map[string]*Claim `json:",omitempty"`
+	// Raises are memory.high values that the stall guard had set when the plugin ended, by the ids of containers that have not been
+	// seen yet, in bytes.
+	Raises map[string]uint64 `json:",omitempty"`
+	// StoppedSandboxes and EndedContainers are the last ones: a late event of theirs brings nothing back.
+	StoppedSandboxes, EndedContainers Recent
+
+	// Allocations are the memory manager's; nil under the policy None. They are filled in by Ledger.Snapshot.
+	Allocations *memorymanager.Snapshot `json:",omitempty"`
+	// Room moves whenever the memory manager's answers may have become others, and never has an earlier value again. Within a ledger the
+	// memory manager's generation comes on top of it.
+	Room uint64
+	// Fitted is Room when short containers were looked at last, and AnyShort is false only when no container is short.
+	Fitted   uint64
+	AnyShort bool `json:",omitempty"`
+
+	// Move is a container on its way to other nodes; nil when there is none. Leaving is what it had allocated where its pages come from.
+	Move    *Move                 `json:",omitempty"`
+	Leaving []memorymanager.Block `json:",omitempty"`
+	// Calm is since when nodes have had room for what was moved off them.
+	Calm cover.Calm `json:",omitempty"`
+	// Cover is what the NUMA nodes owe and have, as sampled last.
+	Cover []cover.Node `json:",omitempty"`
+	// NotMoved is memory that stays where it is although there is a reason to move it.
+	NotMoved []NotMoved `json:",omitempty"`
+
+	Rejections []Rejection `json:",omitempty"`
+	Counters   Counters
+	// Connected, Synchronized and Configured are conditions of readiness.
+	Connected, Synchronized, Configured Standing
+}
+
+// PodState is a living pod.
+type PodState struct {
+	// Pod is its sandbox as the runtime named it last, without Annotations and Brought.
 	Pod
-	ref  pods.Ref
-	born time.Time
-	// sandboxes are those that have not ended, in the order of their arrival. Pod.ID is one of them.
-	sandboxes []string
+	Born time.Time
+	// Sandboxes are those that have not ended, in the order of their arrival. A pod without one ends with its cgroup.
+	Sandboxes []string
+	// Seen is set once its cgroup was observed: when that is gone later, so is the pod.
+	Seen bool `json:",omitempty"`
+	// Seq is that of the newest event that has said what its sandbox or its limits are (Header.Seq).
+	Seq uint64 `json:",omitempty"`
+	// Fresh is set for a pod that began while the plugin ran: nothing that its cgroup's files held before is ours.
+	Fresh bool `json:",omitempty"`
+	// Info is what the pod APIs say, and Source which of them; nil while none has.
+	Info   *pods.Pod `json:",omitempty"`
+	Source memoryqos.Source
+	// Shared is set once it is found, without Info, that its containers share the pod's limit.
+	Shared bool `json:",omitempty"`
+	// Says is what the annotations say: it is read once for each sandbox.
+	Says *Brought
+	// Slots are its containers in the order of their first appearance; ended ones stay while they have an allocation.
+	Slots []*Slot
+}
+
+// Slot is a container of a pod by its name. It outlives its runs: what it has here stays when the container is started again.
+type Slot struct {
+	Name string
+	Placement
+	// Refusal is the last resize that was refused; nil when none was.
+	Refusal *Refusal `json:",omitempty"`
+	// Moved is why it was moved to other nodes, and MovedTo to which.
+	Moved   string      `json:",omitempty"`
+	MovedTo nodeset.Set `json:",omitempty"`
+	Run
+}
+
+// Placement is where a container should have its memory.
+type Placement struct {
+	// Nodes is the cpuset.mems that is desired, by us or by the kubelet; empty when not pinned.
+	Nodes nodeset.Set `json:",omitempty"`
+	// ByKubelet is set where the kubelet has set Nodes.
+	ByKubelet bool `json:",omitempty"`
+	// Short is what a resize asks for beyond the allocation; Nodes are all then.
+	Short memorymanager.Request `json:",omitempty"`
+	// Pinning says how it got its nodes, or why it has none.
+	Pinning string
+	// Unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.
+	Unplaced *Rejection `json:",omitempty"`
+}
+
+// Run is a container as the runtime knows it, from its creation to its end. A container that is started again is another Run, in
+// which nothing of the last one is left.
+type Run struct {
+	// ID is the runtime's; every run has another one.
+	ID    string
+	Phase Phase
+	Born  time.Time
+	// Cgroup is relative to the cgroup mount; "" when it cannot be determined.
+	Cgroup string
+	// Seen is set once its cgroup was observed, and There where the last look found it.
+	Seen  bool `json:",omitempty"`
+	There bool `json:",omitempty"`
+	// Revision moves when the runtime changes the container: an older observation says nothing about it.
+	Revision uint64
+	// Seq is that of the newest event that has decided about it (Header.Seq).
+	Seq uint64 `json:",omitempty"`
+
+	// Resources are what the kubelet asks for, and Limit is their memory limit in bytes (0: none).
+	Resources Resources
+	Limit     uint64
+	// Earlier are the limits before it, the newest first: the updates since may all have failed. A kernel file shows any of them
+	// rounded to a page.
+	Earlier [4]uint64
+	// LimitIsPods is set where the limit was all of the pod's when both were said: see findShared.
+	LimitIsPods bool `json:",omitempty"`
+	// CPUNodes are the NUMA nodes of its exclusive CPUs. That is judged when CPUs are named: it takes other containers' CPUs into account.
+	CPUNodes nodeset.Set              `json:",omitempty"`
+	Devices  []topologymanager.Device `json:",omitempty"`
+	// Claims are the parts of resource claims that it uses; nil unless the configuration enables them. Of a container that names too
+	// many none is kept, and TooManyClaims is set.
+	Claims        []ClaimRef `json:",omitempty"`
+	TooManyClaims bool       `json:",omitempty"`
+
+	// Pending is an update of the kubelet's that was answered and whose end has not been observed; nil outside of updates.
+	Pending *Pending `json:",omitempty"`
+	Record  Record
+	// FoundMems is the cpuset.mems that was observed when the container was found, or was given to it since.
+	FoundMems string `json:",omitempty"`
+	// Released is set where it had nodes from us and must not have them any more.
+	Released bool `json:",omitempty"`
+	Off      Exclusion
+	// Raised is the memory.high set by the stall guard; 0 when none.
+	Raised uint64 `json:",omitempty"`
+	Policy Policy
+}
+
+// Pending is an update between its answer and its end.
+type Pending struct {
+	Since time.Time
+	// Before is what the files held: the levels above carry the larger of both. nil where nothing of ours has changed.
+	Before *memoryqos.Values `json:",omitempty"`
+}
+
+// Record is what the runtime has in its own record of a container, by our answers and by what it shows. It writes that again at its next
+// update of the container, whatever the files hold meanwhile.
+type Record struct {
+	Values memoryqos.Values
+	Mems   string `json:",omitempty"`
+	// Unsure are the files of which the record may be another: they were in an update whose success the runtime has not
+	// reported. The answer to the next one has them again.
+	Unsure FileSet
+	// Resend is set when the runtime is to be asked again for what is unsure.
+	Resend bool `json:",omitempty"`
+	// Ours is set once a file of the container has held, or was to hold, a value of ours, and OursMems where cpuset.mems has. Nodes that
+	// it has from somebody else are not taken away.
+	Ours     bool `json:",omitempty"`
+	OursMems bool `json:",omitempty"`
+}
+
+// Exclusion keeps a container without an allocation off NUMA nodes that owed more than they had.
+type Exclusion struct {
+	Nodes nodeset.Set `json:",omitempty"`
+	// Bytes is what it had mapped there, and Since the last time that memory was moved.
+	Bytes uint64 `json:",omitempty"`
+	Since time.Time
+}
+
+// Policy is the memory policy with which a container's process was started.
+type Policy struct {
+	MemoryPolicy MemoryPolicy
+	// From says what it follows from, Without why there is none although there should be.
+	From    string `json:",omitempty"`
+	Without string `json:",omitempty"`
+}
+
+// Standing is a Condition in the making; it holds while its message is empty.
+type Standing struct {
+	Message string
+	Since   time.Time
+}
+
+func (s *Standing) set(now time.Time, message string) {
+	if s.Since.IsZero() || (s.Message == "") != (message == "") {
+		s.Since = now
+	}
+	s.Message = message
+}
+
+func (s Standing) named(name string) Condition {
+	return Condition{Name: name, OK: s.Message == "", Message: s.Message, Since: s.Since}
+}
+
+// Recent remembers the last ids that were added, each with the Header.Seq of the event that it was added by.
+type Recent struct {
+	Ring []RecentID
+	Next int
+	at   map[string]uint64 // the ring as an index; made when it is asked
+}
+
+// RecentID is an id that has ended.
+type RecentID struct {
+	ID  string
+	Seq uint64
+}
+
+// recentSize is more sandboxes, and more containers, than a node stops within the longest time that a handler can be late.
+const recentSize = 1024
+
+func (r *Recent) add(id string, seq uint64) {
+	if id == "" || r.has(id) {
+		return
+	}
+	if len(r.Ring) < recentSize {
+		r.Ring = append(r.Ring, RecentID{})
+	}
+	delete(r.at, r.Ring[r.Next].ID)
+	r.Ring[r.Next] = RecentID{id, seq}
+	r.at[id] = seq
+	r.Next = (r.Next + 1) % recentSize
+}
+
+func (r *Recent) has(id string) bool {
+	if r.at == nil {
+		r.at = make(map[string]uint64, len(r.Ring))
+		for _, ended := range r.Ring {
+			r.at[ended.ID] = ended.Seq
+		}
+	}
+	_, known := r.at[id]
+	return known
+}
+
+// seq is the one with which an id was added; 0 for one that was not.
+func (r *Recent) seq(id string) uint64 {
+	if !r.has(id) {
+		return 0
+	}
+	return r.at[id]
+}
+
+// pod is a living pod with what follows from it.
+type pod struct {
+	*PodState
+	index int // in Ledger.living and Ledger.values
 	// path is where its cgroup is; it is empty, and managed unset, for a pod outside kubepods, which is left alone.
 	path    cgroup.PodPath
 	managed bool
-	// seen is set once its cgroup was observed: when that is gone later, so is the pod.
-	seen bool
-	// seq is that of the newest event that has said what its sandbox or its limits are (Header.Seq).
-	seq uint64
-	// fresh is set for a pod that began while this ledger ran: nothing that its cgroup's files held before is ours.
-	fresh bool
-
-	// info is what the pod APIs say, and source which of them; nil while none has.
-	info   *pods.Pod
-	source memoryqos.Source
-	// shared is set once it is found, without info, that its containers share the pod's limit.
-	shared bool
-
-	// brought is what the annotations say: it is read once for each sandbox, and never nil.
-	brought *Brought
-	// settings, rules, wishes and problems follow from the configuration and from brought.
-	settings memoryqos.Settings
-	rules    config.AnnotationRules
-	wishes   config.Wishes
-	problems []config.Problem
-	// overrides are the annotations' wishes for containers of the spec, as far as they have been found.
-	overrides map[string]memoryqos.Overrides
-
-	// containers are in the order of their first appearance; ended ones stay while they have an allocation.
+	// containers are its Slots.
 	containers []*container
 	// users are the living containers by the parts of claims that they name.
 	users map[ClaimRef][]*container
-	// values are desired for the pod's cgroup: they always follow from what is above and from the containers.
-	values  memoryqos.Values
-	dirty   bool // is in step.dirty
-	touched bool // is in step.touched
-	index   int  // in Ledger.living and Ledger.values
+
+	// settings, rules, wishes and problems follow from the configuration and from Says.
+	settings memoryqos.Settings
+	rules    config.AnnotationRules
+	wishes   map[string]config.Wishes // by container, "" for the pod, as far as they have been found
+	problems []config.Problem
+
+	derived *derived
+	changed bool // in this Step
 	view    *PodView
 }
 
 // key is the pod's UID; pods that no kubelet made may have none.
 func (p *pod) key() string { return p.Key() }
 
-// container is a container of a living pod. It outlives its end as long as it has an allocation.
+// container is a container of a living pod.
 type container struct {
-	id, name string
-	pod      *pod
-	state    State
-	born     time.Time
-	cgroup   string // "" when it cannot be determined
-	seen     bool   // its cgroup was observed
-	revision uint64 // moves when the runtime changes the container: an older observation says nothing about it
-	seq      uint64 // of the newest event that has decided about it (Header.Seq)
-
-	// resources are what the kubelet asks for, limit is their memory limit (0: none).
-	resources Resources
-	limit     uint64
-	// earlier are the limits before it, the newest first: the updates since may all have failed. A kernel file shows any of them
-	// rounded to a page.
-	earlier [4]uint64
-	// limitIsPods is set where the limit was all of the pod's when both were said, and there where the last look at its cgroup found it:
-	// see findShared.
-	limitIsPods, there bool
-	// updating is when an update of the kubelet's was answered whose end has not been observed; zero otherwise.
-	updating time.Time
-
-	// claims are the parts of resource claims that it uses; nil unless the configuration enables them. Of a container that names too
-	// many none is kept, and tooManyClaims is set.
-	claims        []ClaimRef
-	tooManyClaims bool
-
-	// kind, wishes, request, cpus and wanted follow from resources, the pod and the configuration.
-	kind    memoryqos.Kind
-	wishes  config.Wishes
-	request pods.Estimate
-	cpus    nodeset.Set // the NUMA nodes of its exclusive CPUs
-	devices []topologymanager.Device
-	wanted  memoryqos.Values // what Memory QoS gives
-	// raised is the memory.high set by the stall guard; 0 when none.
-	raised uint64
-	// target is what its files should hold, as the driver has it; it follows from the above and from mems. The zero value
-	// is a container in whose files nothing of ours is, or ever was.
-	target cgroup.Target
-	// ours is set once a file has held, or was to hold, a value of ours.
-	ours bool
-	// oursMems is set once cpuset.mems was given to it by this plugin. Nodes that it has from somebody else are not taken away.
-	oursMems bool
-
-	// given and givenMems are what the runtime has in its own record of the container: by our answers, and by what it
-	// shows. It writes them again at its next update of the container, whatever the files hold meanwhile.
-	given     memoryqos.Values
-	givenMems string
-	// unsure are the files of which the record may be another: they were in an update whose success the runtime has not
-	// reported. The answer to the next one has them again.
-	unsure fileSet
-	// again is set when the runtime is to be asked again for what is unsure.
-	again bool
-	// foundMems is the cpuset.mems that was observed when the container was taken over.
-	foundMems string
-	// before is what the files held when the runtime was answered with something else: the levels above carry the larger
-	// until the end of the update is observed. nil outside of updates.
-	before *memoryqos.Values
-
-	// nodes is the cpuset.mems that is desired, by us or by the kubelet; empty when not pinned.
-	nodes nodeset.Set
-	// short is what a resize asks for beyond the allocation; nodes are all then. It follows from both and is not stored.
-	short     memorymanager.Request
-	refusal   *refusal // the last resize that was refused; nil when none was
-	byKubelet bool     // the kubelet has set nodes
-	released  bool     // it had nodes from us and must not have them any more
-	pinning   string   // how it got its nodes, or why it has none
-	// off are the nodes that it is kept off because they owed more than they had, offBytes what it had mapped there, and offSince
-	// the last time that memory was moved.
-	off      nodeset.Set
-	offBytes uint64
-	offSince time.Time
-	// memoryPolicy is that of its process and policySource what it follows from, noPolicy why it has none although it should.
-	memoryPolicy MemoryPolicy
-	policySource string
-	noPolicy     string
-	// unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.
-	unplaced *Rejection
-	// moved is why it was moved to other nodes since, and movedTo to which.
-	moved   string
-	movedTo nodeset.Set
+	*Slot
+	pod *pod
 }
 
-// alive reports whether the container holds memory, or is about to.
-func (c *container) alive() bool { return c.state.Alive() }
-
-// ran reports whether the container has been started.
-func (c *container) ran() bool { return c.state == Running || c.state == Paused }
-
-// high is the memory.high that should stand in the container's file.
-func (c *container) high() *uint64 {
-	if c.wanted.High != nil && c.raised > *c.wanted.High {
-		raised := c.raised
-		return &raised
-	}
-	return c.wanted.High
+// add gives the pod a container.
+func (p *pod) add(s *Slot) *container {
+	c := &container{s, p}
+	p.containers = append(p.containers, c)
+	return c
 }
 
-// effective are the values that should stand in the container's files.
-func (c *container) effective() memoryqos.Values {
-	return memoryqos.Values{Min: c.wanted.Min, Low: c.wanted.Low, High: c.high()}
-}
-
-// setLimit gives a container another limit.
-func (c *container) setLimit(limit uint64) {
-	if limit != c.limit {
-		copy(c.earlier[1:], c.earlier[:])
-		c.earlier[0], c.limit = c.limit, limit
-	}
+// addSlot is add of a container that is new.
+func (p *pod) addSlot(name string) *container {
+	s := &Slot{Name: name}
+	p.Slots = append(p.Slots, s)
+	return p.add(s)
 }
 
 // named finds a pod's container.
 func (p *pod) named(name string) *container {
 	for _, c := range p.containers {
-		if c.name == name {
+		if c.Name == name {
 			return c
 		}
 	}
 	return nil
 }
 
-// condition is a Condition in the making; it holds while its message is empty.
-type condition struct {
-	message string
-	since   time.Time
-}
+// alive reports whether the container holds memory, or is about to.
+func (c *container) alive() bool { return c.Phase.Alive() }
 
-func (c *condition) set(now time.Time, message string) {
-	if c.since.IsZero() || (c.message == "") != (message == "") {
-		c.since = now
+// ran reports whether the container has been started.
+func (c *container) ran() bool { return c.Phase == Running || c.Phase == Paused }
+
+// setLimit gives a container another limit.
+func (r *Run) setLimit(limit uint64) {
+	if limit != r.Limit {
+		copy(r.Earlier[1:], r.Earlier[:])
+		r.Earlier[0], r.Limit = r.Limit, limit
 	}
-	c.message = message
 }
-
-func (c condition) named(name string) Condition {
-	return Condition{Name: name, OK: c.message == "", Message: c.message, Since: c.since}
-}
-
-// recent remembers the last ids that were added, each with the Header.Seq of the event that it was added by.
-type recent struct {
-	ids  map[string]uint64
-	ring []string
-	next int
-}
-
-// recentSize is more sandboxes, and more containers, than a node stops within the longest time that a handler can be late.
-const recentSize = 1024
-
-func (r *recent) add(id string, seq uint64) {
-	if id == "" || r.has(id) {
-		return
-	}
-	if r.ids == nil {
-		r.ids, r.ring = map[string]uint64{}, make([]string, recentSize)
-	}
-	delete(r.ids, r.ring[r.next])
-	r.ring[r.next] = id
-	r.ids[id] = seq
-	r.next = (r.next + 1) % recentSize
-}
-
-func (r *recent) has(id string) bool {
-	_, ok := r.ids[id]
-	return ok
-}
-
-// at is the Seq with which an id was added; 0 for one that was not.
-func (r *recent) at(id string) uint64 { return r.ids[id] }

@@ -39,7 +39,7 @@ type Found struct {
 }
 
 func (e Synchronize) apply(l *Ledger) {
-	l.step.all, l.step.whole = true, true
+	l.step.all = true
 	l.dropGone(e.Pods, e.Found)
 	sandboxes := l.takePods(e)
 	present := make(map[string]bool, len(e.Containers))
@@ -57,30 +57,27 @@ func (e Synchronize) apply(l *Ledger) {
 		present[received.ID] = true
 		taken = append(taken, l.takeOver(p, *received, e.Found))
 	}
-	for _, p := range slices.Clone(l.living) {
+	for _, p := range l.changeAll() {
 		for _, c := range slices.Clone(p.containers) {
-			if c.alive() && !present[c.id] && !e.Found.Populated[c.id] {
+			if c.alive() && !present[c.ID] && !e.Found.Populated[c.ID] {
 				l.end(c)
 				l.forget(c)
 			}
-			c.there = e.Found.Seen[c.cgroup]
+			c.There = e.Found.Seen[c.Cgroup]
 		}
 		p.compareLimits()
 		l.findShared(p)
 	}
-	clear(l.raises) // the others have ended
+	clear(l.state.Raises) // the others have ended
 	placed := l.settleAllocations(taken)
 	l.resumeMove(taken)
 	for _, p := range l.living {
 		if p.managed {
-			l.sumUp(p)
-			l.step.effects.Ask = append(l.step.effects.Ask, p.ref)
+			l.step.effects.Ask = append(l.step.effects.Ask, p.Ref())
 		}
 	}
 	l.correct(taken, e.Found)
-	l.synchronized.set(l.step.now, "")
-	l.changed()
-	l.highChanged()
+	l.state.Synchronized.set(l.step.now, "")
 	l.note(Info, "synchronized with the runtime", map[string]any{
 		"pods": len(l.living), "containers": len(l.containers), "placed": placed, "updates": len(l.step.effects.Updates),
 	}, nil)
@@ -95,10 +92,10 @@ func (l *Ledger) correct(taken []*container, found Found) {
 	for _, c := range taken {
 		l.journalFound(c)
 		update, lacks := l.updateOf(c)
-		if files, known := found.Files[c.id]; !lacks || known && l.holdsAll(c, files) {
+		if files, known := found.Files[c.ID]; !lacks || known && l.holdsAll(c, files) {
 			continue
 		}
-		l.answered(c, update.Adjustment, c.resources.Unified, nil)
+		l.answered(c, update.Adjustment, c.Resources.Unified, nil)
 		l.step.effects.Updates = append(l.step.effects.Updates, update)
 	}
 }
@@ -112,7 +109,8 @@ func (l *Ledger) holdsAll(c *container, files Files) bool {
 		}
 		return shown != nil && memoryqos.Holds(*shown, *wanted, l.page())
 	}
-	values, mems := c.effective(), l.mems(c)
+	now := l.deriveRun(c)
+	values, mems := now.values, now.mems
 	return holds(files.Min, values.Min, cgroup.MemoryMin) && holds(files.Low, values.Low, cgroup.MemoryLow) &&
 		holds(files.High, values.High, cgroup.MemoryHigh) && files.Mems != nil && (mems == "" || *files.Mems == mems)
 }
@@ -124,7 +122,7 @@ func (l *Ledger) Unlisted(listed []Container) (places []Place) {
 		ids[listed[i].ID] = true
 	}
 	for id, c := range l.containers {
-		if !ids[id] && c.cgroup != "" {
+		if !ids[id] && c.Cgroup != "" {
 			places = append(places, c.place())
 		}
 	}
@@ -184,7 +182,7 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 	})
 	sandboxes := make(map[string]*pod, len(e.Pods))
 	for _, p := range l.living {
-		p.sandboxes = nil // they are listed, or have ended
+		p.Sandboxes = nil // they are listed, or have ended
 	}
 	for _, received := range ordered {
 		p, err := l.podOf(*received)
@@ -199,7 +197,7 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 		if limit, ok := e.Found.PodLimits[received.ID]; ok {
 			p.MemoryLimit = limit
 		}
-		p.seen = p.seen || e.Found.Seen[p.path.Pod]
+		p.Seen = p.Seen || e.Found.Seen[p.path.Pod]
 		l.learn(p, e.Known[p.key()])
 	}
 	return sandboxes
@@ -209,7 +207,7 @@ func (l *Ledger) takePods(e Synchronize) map[string]*pod {
 func (l *Ledger) Refs() []pods.Ref {
 	refs := make([]pods.Ref, 0, len(l.living))
 	for _, p := range l.living {
-		refs = append(refs, p.ref)
+		refs = append(refs, p.Ref())
 	}
 	return refs
 }
@@ -222,19 +220,17 @@ type Connected struct {
 }
 
 func (e Connected) apply(l *Ledger) {
-	l.runtime, l.epoch = e.Runtime, e.Epoch
-	l.connected.set(l.step.now, "")
-	l.changed()
+	l.state.Runtime, l.state.Epoch = e.Runtime, e.Epoch
+	l.state.Connected.set(l.step.now, "")
 }
 
 // Disconnected is a runtime that is gone, and why.
 type Disconnected struct{ Reason string }
 
 func (e Disconnected) apply(l *Ledger) {
-	l.epoch = 0
-	l.connected.set(l.step.now, e.Reason)
-	l.synchronized.set(l.step.now, "not connected to a runtime")
-	l.changed()
+	l.state.Epoch = 0
+	l.state.Connected.set(l.step.now, e.Reason)
+	l.state.Synchronized.set(l.step.now, "not connected to a runtime")
 }
 
 // Restore allocates what a state file has. Synchronize then releases the allocations of pods that are gone.
@@ -242,11 +238,13 @@ func (l *Ledger) Restore(state memorymanager.State) (memorymanager.RestoreReport
 	if l.manager == nil {
 		return memorymanager.RestoreReport{}, nil
 	}
-	return l.manager.Restore(state, l.resolved.StateTolerance)
+	report, err := l.manager.Restore(state, l.resolved.StateTolerance)
+	l.manager.Changed() // it is what the file has
+	return report, err
 }
 
-// State are all allocations; false under the Memory Manager policy None.
-func (l *Ledger) State() (memorymanager.State, bool) {
+// Allocations are what the Memory Manager has allocated; false under the Memory Manager policy None.
+func (l *Ledger) Allocations() (memorymanager.State, bool) {
 	if l.manager == nil {
 		return memorymanager.State{}, false
 	}

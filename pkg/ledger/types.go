@@ -20,13 +20,13 @@ type Pod struct {
 	MemoryLimit uint64
 }
 
-// State says where in its life a container is.
-type State int
+// Phase says where in its life a container is.
+type Phase int
 
-// The states of a container.
+// The phases of a container.
 const (
 	// Unknown is the state of a container of which the runtime does not know it. It may run.
-	Unknown State = iota
+	Unknown Phase = iota
 	Created
 	Running
 	Paused
@@ -36,7 +36,7 @@ const (
 )
 
 // String returns the state's name in lower case.
-func (s State) String() string {
+func (s Phase) String() string {
 	switch s {
 	case Created:
 		return "created"
@@ -53,7 +53,7 @@ func (s State) String() string {
 }
 
 // Alive reports whether a container in this state holds memory, or is about to.
-func (s State) Alive() bool { return s != Stopped }
+func (s Phase) Alive() bool { return s != Stopped }
 
 // Container is a container as the runtime knows it.
 type Container struct {
@@ -63,7 +63,7 @@ type Container struct {
 	PodID string
 	// Name is the container's name in the pod's spec.
 	Name  string
-	State State
+	State Phase
 	// CgroupsPath is the OCI spec's linux.cgroupsPath.
 	CgroupsPath string
 	Resources   Resources

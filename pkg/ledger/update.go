@@ -30,7 +30,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 	if p == nil {
 		return
 	}
-	c := l.containers[e.Container.ID]
+	c := l.changeContainer(e.Container.ID)
 	if c == nil {
 		if !e.Container.State.Alive() || p.check(e.Container) != nil {
 			return
@@ -39,40 +39,41 @@ func (e UpdateContainer) apply(l *Ledger) {
 			return
 		}
 		c = l.takeIn(p, e.Container, e.Found)
-	} else if out.Err = l.overtaken(c, c.id); out.Err != nil {
+	} else if out.Err = l.overtaken(c, c.ID); out.Err != nil {
 		return
 	}
 	l.seeContainers(e.Siblings)
-	old := *c
-	c.revision++
-	c.seq = l.step.seq
-	c.resources = c.resources.Updated(e.To)
+	old, asked, before := *c.Slot, request(c), c.promised(l.qos(c))
+	c.Revision++
+	c.Seq = l.step.seq
+	c.Resources = c.Resources.Updated(e.To)
 	if limit := e.To.MemoryLimit; limit != nil && *limit != 0 { // CRI: 0 leaves the limit as it is
 		c.setLimit(limitOf(limit))
-		c.limitIsPods = e.PodLimit != nil && c.hasPodLimit() // the pod's may be that of before, else
+		c.LimitIsPods = e.PodLimit != nil && c.hasPodLimit() // the pod's may be that of before, else
+	}
+	if c.Resources.CPUs != old.Resources.CPUs || e.To.CPUShares != nil {
+		c.CPUNodes = l.exclusiveCPUs(c)
 	}
 	l.findShared(p)
-	l.compute(c)
-	if err := l.reallocate(c, request(&old), e.To); err != nil {
+	if err := l.reallocate(c, asked, e.To); err != nil {
 		l.refused(c, old, err)
 		return
 	}
-	c.updating = l.step.now
-	if !same(old.promised(), c.wanted) {
-		before := old.promised()
-		c.before = &before
+	now := l.deriveRun(c)
+	c.Pending = &Pending{Since: l.step.now}
+	if !same(before, now.qos) {
+		c.Pending.Before = &before
 	}
-	l.sumUp(p)
-	adjustment := Adjustment{Unified: changes(c.given, c.effective(), e.To.Unified, c.unsure)}
-	if mems := l.mems(c); mems != "" && (mems != c.givenMems || c.unsure.mems || e.To.Mems != "" && e.To.Mems != mems) {
+	adjustment := Adjustment{Unified: changes(c.Record.Values, now.values, e.To.Unified, c.Record.Unsure)}
+	if mems := now.mems; mems != "" && (mems != c.Record.Mems || c.Record.Unsure.Mems || e.To.Mems != "" && e.To.Mems != mems) {
 		adjustment.CpusetMems = mems
 	}
-	moved := c.nodes != old.nodes || c.limit != old.limit || !slices.Equal(c.short, old.short)
+	moved := c.Nodes != old.Nodes || c.Limit != old.Limit || !slices.Equal(c.Short, old.Short)
 	if !adjustment.Empty() || moved {
-		out.Decision = c.decision()
+		out.Decision = l.decision(c)
 	}
 	l.answered(c, adjustment, e.Container.Resources.Unified, e.To.Unified)
-	if !l.runtime.ReplyUnified {
+	if !l.state.Runtime.ReplyUnified {
 		// The runtime would drop them: the files are written after it has done its part.
 		adjustment.Unified = nil
 	}
@@ -80,14 +81,14 @@ func (e UpdateContainer) apply(l *Ledger) {
 }
 
 // refused leaves a container as it was before a resize that cannot be allocated.
-func (l *Ledger) refused(c *container, old container, err error) {
-	raised, refusal, revision, seq := c.raised, c.refusal, c.revision, c.seq
-	*c = old
-	c.raised, c.refusal, c.revision, c.seq = raised, refusal, revision, seq
+func (l *Ledger) refused(c *container, old Slot, err error) {
+	raised, refusal, revision, seq := c.Raised, c.Refusal, c.Revision, c.Seq
+	*c.Slot = old
+	c.Raised, c.Refusal, c.Revision, c.Seq = raised, refusal, revision, seq
 	out := &l.step.effects
 	out.Err = err
-	if c.refusal == nil || c.refusal.Count == 1 { // the log has the first try
-		out.Decision = c.decision()
+	if c.Refusal == nil || c.Refusal.Count == 1 { // the log has the first try
+		out.Decision = l.decision(c)
 	}
 }
 
@@ -97,19 +98,19 @@ func (l *Ledger) reallocate(c *container, before memorymanager.Request, to Resou
 	if l.manager == nil {
 		return nil
 	}
-	if c.byKubelet {
-		if to.Mems == "" && c.limit == 0 {
+	if c.ByKubelet {
+		if to.Mems == "" && c.Limit == 0 {
 			return nil
 		}
 		l.respect(c)
 		if l.unpinnable(c) == "" {
-			return l.adopt(c, request(c), c.pinning)
+			return l.adopt(c, request(c), c.Pinning)
 		}
 		return nil
 	}
 	if !l.misfits(c) {
-		if len(c.short) > 0 { // and no longer is
-			c.nodes, c.short = nodesOf(l.manager.Blocks(c.pod.key(), c.name)), nil
+		if len(c.Short) > 0 { // and no longer is
+			c.Nodes, c.Short = nodesOf(l.manager.Blocks(c.pod.key(), c.Name)), nil
 		}
 		return nil
 	}
@@ -117,7 +118,7 @@ func (l *Ledger) reallocate(c *container, before memorymanager.Request, to Resou
 		return err
 	}
 	more := slices.ContainsFunc(request(c), func(a memorymanager.Amount) bool { return a.Bytes > before.Of(a.Type) })
-	err := l.fit(c, more && l.resolved.RefusesResize(c.wishes.NUMA))
+	err := l.fit(c, more && l.resolved.RefusesResize(c.wishes().NUMA))
 	if err != nil {
 		l.refuse(c, err)
 	}
@@ -162,8 +163,8 @@ type FailUpdate struct {
 }
 
 func (e FailUpdate) apply(l *Ledger) {
-	if c := l.containers[e.ID]; c != nil && e.Seq >= c.seq {
-		l.settle(c)
+	if c := l.changeContainer(e.ID); c != nil && e.Seq >= c.Seq {
+		c.Pending = nil
 		l.look(c)
 	}
 }
@@ -177,28 +178,19 @@ type Settled struct {
 
 func (e Settled) apply(l *Ledger) {
 	if e.ID != "" {
-		if c := l.containers[e.ID]; c != nil && e.Seq >= c.seq {
-			c.unsure = fileSet{}
-			l.settle(c)
+		if c := l.changeContainer(e.ID); c != nil && e.Seq >= c.Seq {
+			c.Record.Unsure, c.Pending = FileSet{}, nil
 			l.look(c)
 		}
 		return
 	}
 	for _, p := range l.living {
 		for _, c := range p.containers {
-			if !c.updating.IsZero() && l.step.now.Sub(c.updating) > updateTakes {
-				l.settle(c)
+			if c.Pending != nil && l.step.now.Sub(c.Pending.Since) > updateTakes {
+				l.hasChanged(p)
+				c.Pending = nil
 				l.look(c)
 			}
 		}
 	}
-}
-
-// settle ends the time in which the runtime may be applying an update, and a lowered container still counts as it was.
-func (l *Ledger) settle(c *container) {
-	if c.updating.IsZero() {
-		return
-	}
-	c.updating, c.before = zeroTime, nil
-	l.sumUp(c.pod)
 }

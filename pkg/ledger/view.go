@@ -79,7 +79,7 @@ type PodView struct {
 type ContainerView struct {
 	ID, Name string
 	Kind     memoryqos.Kind
-	State    State
+	State    Phase
 	// Cgroup is relative to the cgroup mount.
 	Cgroup string
 	// Limit is 0 when there is none.

@@ -214,7 +214,7 @@ func (m *Manager) enter(c Container, nodes nodeset.Set) []Block {
 		blocks[i] = b
 	}
 	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
-	m.generation++
+	m.hasChanged(c.Pod)
 	return m.settle(nodes, blocks)
 }
 

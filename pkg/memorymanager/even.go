@@ -298,7 +298,7 @@ func (m *Manager) enterEvenly(c Container, nodes nodeset.Set) []Block {
 		p.takeOverEvenly(b)
 	}
 	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
-	m.generation++
+	m.hasChanged(c.Pod)
 	m.regroup()
 	return copied(blocks)
 }
@@ -351,7 +351,7 @@ func (m *Manager) rerunEvenly(c Container, nodes nodeset.Set) Placement {
 		blocks = append(blocks, block)
 	}
 	p.containers = append(p.containers, container{name: c.Name, kind: memoryqos.Init, blocks: blocks})
-	m.generation++
+	m.hasChanged(c.Pod)
 	m.regroup()
 	return Placement{Affinity: topologymanager.Hint{Nodes: nodes, Preferred: true}, Blocks: copied(blocks), Nodes: nodes}
 }
@@ -381,7 +381,7 @@ func (m *Manager) MakeEven(c Container) bool {
 	has := Container{Request: sizes(existing.blocks)}
 	blocks, fits := m.without(c.Pod, c.Name).evenBlocks(has, span(existing.blocks))
 	if fits {
-		m.rewrite(existing, blocks)
+		m.rewrite(c.Pod, existing, blocks)
 	}
 	return fits
 }
@@ -419,7 +419,7 @@ func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Pl
 		placement.Nodes, placement.Short = m.all, c.Request.beyond(blocks)
 	}
 	if !slices.EqualFunc(existing.blocks, blocks, sameBlock) {
-		m.rewrite(existing, blocks)
+		m.rewrite(c.Pod, existing, blocks)
 	}
 	placement.Blocks = copied(blocks)
 	return placement, nil

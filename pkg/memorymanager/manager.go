@@ -57,6 +57,9 @@ type Manager struct {
 	shares     shares
 	generation uint64
 	bounded    uint64
+	// changes are the pods whose allocations have changed since they were asked for, and allChanged is set when all may have.
+	changes    []string
+	allChanged bool
 }
 
 // pod holds its containers in the order in which they were allocated.
@@ -134,6 +137,7 @@ func (m *Manager) clear() {
 	clear(m.pods)
 	m.sorted, m.added = nil, nil
 	m.generation++
+	m.allChanged = true
 }
 
 func (m *Manager) column(name MemoryType) *column {
@@ -186,6 +190,24 @@ func (m *Manager) forget(p *pod) {
 
 // Generation changes with every change of the state.
 func (m *Manager) Generation() uint64 { return m.generation }
+
+// hasChanged notes that a pod's allocations have.
+func (m *Manager) hasChanged(pod string) {
+	m.generation++
+	m.changes = append(m.changes, pod)
+}
+
+// Changed returns the pods whose allocations have changed since the last call, each once, or all when no list of pods says what has.
+func (m *Manager) Changed() (pods []string, all bool) {
+	for _, pod := range m.changes {
+		if !slices.Contains(pods, pod) {
+			pods = append(pods, pod)
+		}
+	}
+	all = m.allChanged
+	m.changes, m.allChanged = nil, false
+	return pods, all
+}
 
 // Bounded counts the decisions that ran into the search budget.
 func (m *Manager) Bounded() uint64 { return m.bounded }

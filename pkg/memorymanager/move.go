@@ -21,7 +21,8 @@ func (m *Manager) Move(pod, container string, to nodeset.Set) bool {
 	}
 	_, moved := m.move(c, to, true)
 	if moved {
-		m.generation++
+		m.hasChanged(pod)
+		m.allChanged = true // the bytes of the others in a group may be on other nodes of it now
 	}
 	return moved
 }

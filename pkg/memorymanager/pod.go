@@ -165,7 +165,7 @@ func (m *Manager) ReleaseRest(uid string, containers []Container) (freed bool) {
 		case len(rest) == 0:
 			m.Release(uid, c.name)
 		default:
-			m.rewrite(m.container(uid, c.name), rest)
+			m.rewrite(uid, m.container(uid, c.name), rest)
 		}
 		freed = true
 	}

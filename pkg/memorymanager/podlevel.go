@@ -68,7 +68,7 @@ func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 	known = m.pod(p.UID)
 	known.blocks, known.containers = p.Budget.on(nodes), p.parts(nodes)
 	m.occupy(known.blocks)
-	m.generation++
+	m.hasChanged(p.UID)
 	placement.Blocks = m.settle(nodes, known.blocks)
 	return placement, nil
 }
@@ -87,10 +87,7 @@ func (m *Manager) AdoptPod(p Pod, nodes nodeset.Set) (Placement, error) {
 	known.blocks = p.Budget.on(nodes)
 	m.overallocate(known.blocks)
 	known.containers = p.parts(nodes)
-	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(known.blocks), Nodes: nodes,
-		Overcommitted: m.shortages(nodes, 0),
-	}, nil
+	return m.adopted(p.UID, known.blocks, nodes), nil
 }
 
 // keep is the answer to a pod that has its allocation.
@@ -103,7 +100,7 @@ func (m *Manager) keep(p Pod, known *pod) (Placement, error) {
 	for _, part := range p.parts(nodes) {
 		if m.container(p.UID, part.name) == nil {
 			known.containers = append(known.containers, part)
-			m.generation++
+			m.hasChanged(p.UID)
 		}
 	}
 	return Placement{Affinity: hint, Blocks: copied(known.blocks), Nodes: nodes, Existing: true}, nil

@@ -26,7 +26,7 @@ func (m *Manager) Release(pod, container string) bool {
 			}
 			m.freeBlocks(freed)
 			m.forget(p)
-			m.generation++
+			m.hasChanged(pod)
 			return true
 		}
 	}
@@ -47,7 +47,7 @@ func (m *Manager) ReleasePod(pod string) bool {
 	m.freeBlocks(freed)
 	m.forget(p)
 	if len(freed) > 0 {
-		m.generation++
+		m.hasChanged(pod)
 	}
 	return len(freed) > 0
 }

@@ -40,33 +40,33 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 		case whole:
 			return Placement{}, m.rejectNodes(c, ResizeInfeasible, cause)
 		default:
-			return m.fitPartly(c.Request, existing), nil
+			return m.fitPartly(c, existing), nil
 		}
 	}
 	blocks := make([]Block, len(c.Request))
 	for i, amount := range c.Request {
 		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
 	}
-	m.rewrite(existing, blocks)
+	m.rewrite(c.Pod, existing, blocks)
 	return Placement{
 		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Bounded: h.bounded,
 	}, nil
 }
 
 // fitPartly gives a container what its nodes have free of a request.
-func (m *Manager) fitPartly(request Request, existing *container) Placement {
+func (m *Manager) fitPartly(c Container, existing *container) Placement {
 	nodes := span(existing.blocks)
-	blocks := make([]Block, len(request))
-	for i, amount := range request {
+	blocks := make([]Block, len(c.Request))
+	for i, amount := range c.Request {
 		has := plus(size(existing.blocks, nodes, amount.Type), m.column(amount.Type).freeOf(nodes))
 		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: min(amount.Bytes, has)}
 	}
 	same := func(a, b Block) bool { return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size }
 	if !slices.EqualFunc(existing.blocks, blocks, same) {
-		m.rewrite(existing, blocks)
+		m.rewrite(c.Pod, existing, blocks)
 	}
 	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: m.all, Short: request.beyond(blocks),
+		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: m.all, Short: c.Request.beyond(blocks),
 	}
 }
 
@@ -137,10 +137,10 @@ func (m *Manager) widen(c Container, h *hints, blocks []Block, nodes nodeset.Set
 }
 
 // rewrite replaces a container's blocks. On the same nodes only the differences move.
-func (m *Manager) rewrite(c *container, blocks []Block) {
+func (m *Manager) rewrite(pod string, c *container, blocks []Block) {
 	old := c.blocks
 	c.blocks = blocks
-	m.generation++
+	m.hasChanged(pod)
 	if isEven(old) || isEven(blocks) {
 		m.regroup()
 		return
@@ -194,10 +194,18 @@ func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Se
 	p := m.pod(pod)
 	p.containers = append(p.containers, allocatedAs(container, blocks))
 	m.overallocate(blocks)
-	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes,
-		Overcommitted: m.shortages(nodes, 0),
-	}, nil
+	return m.adopted(pod, blocks, nodes), nil
+}
+
+// adopted is the placement of blocks that were allocated as they were found. Only a whole State shows where bytes beyond a node's own
+// are allocated.
+func (m *Manager) adopted(pod string, blocks []Block, nodes nodeset.Set) Placement {
+	m.hasChanged(pod)
+	p := Placement{
+		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Overcommitted: m.shortages(nodes, 0),
+	}
+	m.allChanged = m.allChanged || len(p.Overcommitted) > 0
+	return p
 }
 
 // adoptable refuses what can not be allocated on these nodes.
@@ -226,7 +234,6 @@ func (m *Manager) overallocate(blocks []Block) {
 		column.allocated[b.Nodes.First()] += m.fill(column, b.Nodes, b.Size)
 	}
 	m.regroup()
-	m.generation++
 }
 
 // Spread reports whether a container that was found on these nodes without an allocation is spread over the machine, as

@@ -90,7 +90,7 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	}
 	m.occupy(blocks)
 	p.containers = append(p.containers, container{name: c.Name, kind: memoryqos.Init, blocks: blocks})
-	m.generation++
+	m.hasChanged(c.Pod)
 	return Placement{
 		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: m.settle(nodes, blocks), Nodes: nodes,
 	}, nil

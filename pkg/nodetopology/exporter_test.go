@@ -76,7 +76,7 @@ func TestADeficitIsAnAttributeOfItsZone(t *testing.T) {
 }
 
 func TestExclusiveCPUsAreNotAvailable(t *testing.T) {
-	container := func(state ledger.State, cpus map[int]int) ledger.ContainerView {
+	container := func(state ledger.Phase, cpus map[int]int) ledger.ContainerView {
 		return ledger.ContainerView{State: state, CPUs: cpus}
 	}
 	for name, tc := range map[string]struct {

@@ -42,7 +42,7 @@ func ContainerOf(container *api.Container) ledger.Container {
 		ID:          container.GetId(),
 		PodID:       container.GetPodSandboxId(),
 		Name:        container.GetName(),
-		State:       stateOf(container.GetState()),
+		State:       phaseOf(container.GetState()),
 		CgroupsPath: linux.GetCgroupsPath(),
 		Resources:   resources,
 		Claims:      claims[:min(len(claims), ledger.MostClaimRefs)],
@@ -128,7 +128,7 @@ func namesPCIDevices(environment []string) bool {
 	})
 }
 
-func stateOf(state api.ContainerState) ledger.State {
+func phaseOf(state api.ContainerState) ledger.Phase {
 	switch state {
 	case api.ContainerState_CONTAINER_CREATED:
 		return ledger.Created

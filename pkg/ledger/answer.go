@@ -1,0 +1,86 @@
+package ledger
+
+import (
+	"maps"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// qos is what Memory QoS gives a container now.
+func (l *Ledger) qos(c *container) memoryqos.Values { return l.deriveRun(c).qos }
+
+// effective are the values that should stand in a container's files now.
+func (l *Ledger) effective(c *container) memoryqos.Values { return l.deriveRun(c).values }
+
+// adjustment is what a new container gets.
+func (l *Ledger) adjustment(c *container) Adjustment {
+	var adjustment Adjustment
+	if !c.ByKubelet {
+		adjustment.CpusetMems = c.Nodes.String()
+	}
+	adjustment.Unified = changes(memoryqos.Values{}, l.effective(c), nil, FileSet{})
+	return adjustment
+}
+
+// FileSet are some of the files of a container.
+type FileSet struct{ Min, Low, High, Mems bool }
+
+// also adds the files of an adjustment.
+func (f FileSet) also(a Adjustment) FileSet {
+	has := func(knob cgroup.Knob) bool { _, there := a.Unified[string(knob)]; return there }
+	return FileSet{
+		f.Min || has(cgroup.MemoryMin), f.Low || has(cgroup.MemoryLow), f.High || has(cgroup.MemoryHigh), f.Mems || a.CpusetMems != "",
+	}
+}
+
+// changes are the files to be written so that a container that has given holds wanted. What shown (the unified map of a
+// request) sets otherwise is set again, and so is what is unsure. nil when there are none.
+func changes(given, wanted memoryqos.Values, shown map[string]string, unsure FileSet) map[string]string {
+	var files map[string]string
+	put := func(knob cgroup.Knob, given, wanted *uint64, unsure bool) {
+		text := cgroup.Default(string(knob))
+		if wanted != nil {
+			text = cgroup.FormatLimit(*wanted)
+		}
+		other, set := shown[string(knob)]
+		foreign := set && wanted != nil && other != text
+		if equal(given, wanted) && !foreign && !unsure {
+			return
+		}
+		if files == nil {
+			files = make(map[string]string, 3)
+		}
+		files[string(knob)] = text
+	}
+	put(cgroup.MemoryMin, given.Min, wanted.Min, unsure.Min)
+	put(cgroup.MemoryLow, given.Low, wanted.Low, unsure.Low)
+	put(cgroup.MemoryHigh, given.High, wanted.High, unsure.High)
+	return files
+}
+
+// journalFound has the journal know the values of a container that was found, also those that it has already: the journal
+// may have been lost. For the same reason only what is not ours counts as the kubelet's.
+func (l *Ledger) journalFound(c *container) {
+	others := maps.Clone(c.Resources.Unified)
+	now := l.deriveRun(c)
+	for _, values := range []memoryqos.Values{now.qos, now.values} {
+		for file, text := range changes(memoryqos.Values{}, values, nil, FileSet{}) {
+			if others[file] == text {
+				delete(others, file)
+			}
+		}
+	}
+	l.journal(c, l.adjustment(c), others, nil)
+}
+
+// journal has the journal know what an answer or an update writes in a container's cgroup, so that rollback restores it.
+// asked are the values that the kubelet wants there, where they are new to the journal; wanted replaces those.
+func (l *Ledger) journal(c *container, adjustment Adjustment, asked, wanted map[string]string) {
+	if c.Cgroup == "" || adjustment.Empty() && len(wanted) == 0 {
+		return
+	}
+	l.step.effects.Journal = append(l.step.effects.Journal, Journaled{
+		Cgroup: c.Cgroup, Adjustment: adjustment, Asked: asked, Wanted: wanted,
+	})
+}

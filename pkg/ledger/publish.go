@@ -1,0 +1,233 @@
+package ledger
+
+import (
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// publish derives what follows from the pods that may have changed, and adds the difference to what was derived before to the effects.
+func (l *Ledger) publish() {
+	out := &l.step.effects
+	sums := false
+	for _, p := range l.step.changed {
+		p.changed = false
+		before := p.derived
+		if l.pods[p.key()] != p {
+			l.publishEnd(p)
+			sums = sums || p.managed
+			continue
+		}
+		after := l.derive(p)
+		p.derived, p.view = after, nil
+		l.values[p.index] = after.members
+		if before == nil {
+			before = &derived{cgroup: after.cgroup}
+		}
+		l.publishRuns(p, before)
+		if before.cgroup != after.cgroup || !same(before.values, after.values) {
+			sums = true
+			if before.cgroup != after.cgroup && before.cgroup != "" {
+				out.Ended = append(out.Ended, before.cgroup)
+			}
+			if p.managed {
+				l.levels = addLevel(l.levels, p.path)
+				out.Files = append(out.Files, after.target())
+			}
+		}
+	}
+	switch {
+	case l.step.all:
+		out.AllFiles, out.Files, out.Ended, out.HighChanged = true, nil, nil, true
+		l.levels = l.allLevels()
+	case sums: // the sums are made from all pods each time, never counted up and down
+		for _, at := range l.levels {
+			out.Files = l.levelTargets(out.Files, at, len(l.levels) > 1)
+		}
+	}
+	allocations := l.deltas()
+	if out.DryRun = l.resolved.Config.DryRun; out.DryRun {
+		out.Answer, out.Updates, out.Journal, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil
+		out.Look, out.Bring = nil, nil
+		return
+	}
+	out.Allocations = allocations
+}
+
+// publishEnd ends what was derived for a pod that has ended.
+func (l *Ledger) publishEnd(p *pod) {
+	out := &l.step.effects
+	if p.derived != nil {
+		none := &derived{}
+		l.publishEnded(p.derived, none)
+	}
+	if p.managed {
+		out.Ended = append(out.Ended, p.path.Pod)
+		out.Over = append(out.Over, p.path.Pod)
+	}
+}
+
+// publishRuns adds what is different of a pod's containers.
+func (l *Ledger) publishRuns(p *pod, before *derived) {
+	out := &l.step.effects
+	after := p.derived
+	for i, c := range p.containers {
+		now := &after.runs[i]
+		was := before.run(now.id, i)
+		if now.id == "" {
+			continue
+		}
+		out.HighChanged = out.HighChanged || now.watched != was.watched
+		known := was.id != ""
+		if known && l.isCorrection(was, now) {
+			l.state.Counters.Corrections++
+			l.note(Info, "memory request corrected", with(l.fields(c), "before", was.request.Request), nil)
+		}
+		if l.toBring(c, known && (was.mems != now.mems || !same(was.values, now.values))) {
+			out.Bring = append(out.Bring, c.ID)
+		}
+		if now.cgroup == "" {
+			continue
+		}
+		c.Record.OursMems = c.Record.OursMems || now.mems != "" && !l.resolved.Config.DryRun
+		c.Record.Ours = c.Record.Ours || now.mems != "" || !same(now.values, memoryqos.Values{})
+		if now.ours = c.Record.Ours; now.ours && !(was.ours && sameTarget(was.target(before.driver), now.target(after.driver))) {
+			out.Files = append(out.Files, now.target(after.driver))
+		}
+	}
+	l.publishEnded(before, after)
+}
+
+// publishEnded ends what was derived for containers that live no more.
+func (l *Ledger) publishEnded(before, after *derived) {
+	out := &l.step.effects
+	for i := range before.runs {
+		was := &before.runs[i]
+		if was.id == "" || after.run(was.id, i).id != "" {
+			continue
+		}
+		out.HighChanged = out.HighChanged || was.watched != watched{}
+		if was.cgroup != "" {
+			out.Over = append(out.Over, was.cgroup)
+		}
+		if was.ours {
+			out.Ended = append(out.Ended, was.cgroup)
+		}
+	}
+}
+
+// run is what was derived for a living container, where it is probably in a place of the list; the zero value where there is none.
+func (d *derived) run(id string, place int) *derivedRun {
+	if place < len(d.runs) && d.runs[place].id == id {
+		return &d.runs[place]
+	}
+	for i := range d.runs {
+		if d.runs[i].id == id {
+			return &d.runs[i]
+		}
+	}
+	return &derivedRun{}
+}
+
+// isCorrection reports whether a better source has corrected a container's request. Claims are no source, and a new configuration may
+// ask others.
+func (l *Ledger) isCorrection(was, now *derivedRun) bool {
+	return was.request != now.request && was.asked == now.asked && !l.step.bring &&
+		was.request.Source != memoryqos.SourceClaim && now.request.Source != memoryqos.SourceClaim
+}
+
+// toBring reports whether the runtime's record of a container is to be brought to what it should be. A Synchronize has an answer for
+// that.
+func (l *Ledger) toBring(c *container, changed bool) bool {
+	if c.Phase == Creating || l.step.all && !l.step.bring || !changed && !c.Record.Resend && !l.step.bring {
+		return false
+	}
+	_, lacks := l.updateOf(c)
+	return lacks
+}
+
+// level is a kubepods cgroup with the levels below it that have pods. A node has one, unless kubelets share it.
+type level struct {
+	kubepods, burstable, system, systemBurstable string
+	driver                                       cgroup.Driver
+}
+
+// Targets are what all cgroups should hold.
+func (l *Ledger) Targets() []cgroup.Target {
+	targets := make([]cgroup.Target, 0, len(l.living)+len(l.containers)+2)
+	for _, p := range l.living {
+		if !p.managed {
+			continue
+		}
+		targets = append(targets, p.derived.target())
+		for i := range p.derived.runs {
+			if r := &p.derived.runs[i]; r.ours {
+				targets = append(targets, r.target(p.derived.driver))
+			}
+		}
+	}
+	levels := l.allLevels()
+	for _, at := range levels {
+		targets = l.levelTargets(targets, at, len(levels) > 1)
+	}
+	return targets
+}
+
+// allLevels are the cgroups above the managed pods.
+func (l *Ledger) allLevels() (levels []level) {
+	for _, p := range l.living {
+		if p.managed {
+			levels = addLevel(levels, p.path)
+		}
+	}
+	return levels
+}
+
+func sameTarget(a, b cgroup.Target) bool {
+	return a.Cgroup == b.Cgroup && a.Driver == b.Driver && a.Mems == b.Mems && a.ByRuntime == b.ByRuntime && same(a.Values, b.Values)
+}
+
+// addLevel adds the cgroups above a pod to others.
+func addLevel(levels []level, path cgroup.PodPath) []level {
+	i := slices.IndexFunc(levels, func(at level) bool { return at.kubepods == path.Kubepods })
+	if i < 0 {
+		i = len(levels)
+		levels = append(levels, level{kubepods: path.Kubepods, driver: path.Driver})
+	}
+	at := &levels[i]
+	qos := &at.burstable
+	if system := path.System(); system != "" {
+		at.system, qos = system, &at.systemBurstable
+	}
+	if path.Class == memoryqos.Burstable {
+		*qos = path.QoS
+	}
+	return levels
+}
+
+// levelTargets adds the sums above all pods of one kubepods, where several is set when there is more than one.
+func (l *Ledger) levelTargets(targets []cgroup.Target, at level, several bool) []cgroup.Target {
+	values := l.values
+	if several {
+		values = nil
+		for i, p := range l.living {
+			if p.path.Kubepods == at.kubepods {
+				values = append(values, l.values[i])
+			}
+		}
+	}
+	sums := memoryqos.Ancestors(values)
+	for _, above := range []struct {
+		cgroup, level string
+		values        memoryqos.Values
+	}{
+		{at.kubepods, cgroup.LevelKubepods, sums.Kubepods}, {at.burstable, cgroup.LevelBurstable, sums.Burstable},
+		{at.system, cgroup.LevelSystem, sums.System}, {at.systemBurstable, cgroup.LevelBurstable, sums.SystemBurstable},
+	} {
+		if above.cgroup != "" {
+			targets = append(targets, cgroup.Target{Cgroup: above.cgroup, Level: above.level, Driver: at.driver, Values: above.values})
+		}
+	}
+	return targets
+}
