@@ -100,7 +100,9 @@ func startWith(s State, resolved config.Resolved) (*Ledger, error) {
 	l.takeMachine(s.Machine)
 	l.aside = l.setAside(resolved)
 	var err error
-	l.manager, err = managerFor(resolved, l.aside)
+	if l.manager, err = managerFor(resolved, l.aside); l.manager != nil {
+		l.manager.Changed() // nothing is allocated yet
+	}
 	return l, err
 }
 
@@ -221,7 +223,7 @@ type Journaled struct {
 }
 
 // deltas are the allocations that have changed, each pod once and as they are now.
-func (l *Ledger) deltas() []Delta {
+func (l *Ledger) deltas() (deltas []Delta) {
 	if l.manager == nil {
 		return nil
 	}
@@ -230,9 +232,8 @@ func (l *Ledger) deltas() []Delta {
 		state := l.manager.State()
 		return []Delta{{Pods: pods, State: &state}}
 	}
-	deltas := make([]Delta, len(pods))
 	for i, pod := range pods {
-		deltas[i] = Delta{Pods: pods[i : i+1], Nodes: l.manager.Nodes(), Allocations: l.manager.Allocations(pod)}
+		deltas = append(deltas, Delta{Pods: pods[i : i+1], Nodes: l.manager.Nodes(), Allocations: l.manager.Allocations(pod)})
 	}
 	return deltas
 }
