@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -112,7 +113,7 @@ func (l *Ledger) attach(c *container, received Container, state State) {
 	l.recomputeSharers(c.leaveClaims())
 	c.claims, c.tooManyClaims = nil, false
 	if l.resolved.Config.DRA.Enabled {
-		if c.tooManyClaims = received.MoreClaims || len(received.Claims) > MostClaimRefs; !c.tooManyClaims {
+		if c.tooManyClaims = received.MoreClaims || len(received.Claims) > claims.MostRefs; !c.tooManyClaims {
 			c.claims = received.Claims
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -33,7 +34,7 @@ type Options struct {
 	// Raises are the memory.high values that the stall guard had set when the plugin ended, by container id.
 	Raises map[string]uint64
 	// Claims are those that had an allocation when the plugin ended.
-	Claims []Claim
+	Claims []claims.Claim
 	// MemoryOnly is set where no state file keeps the allocations: they are not moved.
 	MemoryOnly bool
 }
@@ -49,8 +50,8 @@ type Ledger struct {
 	manager  *memorymanager.Manager // nil under the policy None
 	runtime  Runtime                // as connected last
 
-	claims map[string]*Claim  // every claim that has an allocation, by UID
-	aside  []config.Claimable // what the manager's nodes lack of the configuration's, for claims
+	claims claims.Prepared    // every claim that has an allocation, by UID
+	aside  []claims.Claimable // what the manager's nodes lack of the configuration's, for claims
 
 	pods       map[string]*pod       // every living pod, by UID
 	ending     map[string]*pod       // those without a sandbox
@@ -112,7 +113,7 @@ func New(now time.Time, o Options) (*Ledger, error) {
 		ending:     map[string]*pod{},
 		containers: map[string]*container{},
 		raises:     o.Raises,
-		claims:     map[string]*Claim{},
+		claims:     claims.Prepared{},
 		counters:   newCounters(),
 		memoryOnly: o.MemoryOnly,
 	}
@@ -123,7 +124,7 @@ func New(now time.Time, o Options) (*Ledger, error) {
 	for i := range o.Claims {
 		l.claims[o.Claims[i].UID] = &o.Claims[i]
 	}
-	l.aside = l.setAside(o.Config)
+	l.aside = l.claims.SetAside(o.Config.Claimable, o.Config.Nodes)
 	var err error
 	l.manager, err = managerFor(o.Config, l.aside)
 	return l, err
@@ -139,13 +140,13 @@ func (l *Ledger) takeMachine(m machine.Machine) {
 }
 
 // managerFor is nil under the policy None.
-func managerFor(resolved config.Resolved, aside []config.Claimable) (*memorymanager.Manager, error) {
+func managerFor(resolved config.Resolved, aside []claims.Claimable) (*memorymanager.Manager, error) {
 	if !resolved.Static {
 		return nil, nil
 	}
 	options := resolved.Manager
 	options.EvenShare = memorymanager.LeastEvenShare
-	manager, err := memorymanager.New(config.NodesForPods(resolved.Nodes, aside), options)
+	manager, err := memorymanager.New(claims.NodesForPods(resolved.Nodes, aside), options)
 	if err != nil {
 		return nil, fmt.Errorf("memory manager: %w", err)
 	}

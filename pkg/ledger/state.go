@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -48,7 +49,7 @@ type pod struct {
 	// containers are in the order of their first appearance; ended ones stay while they have an allocation.
 	containers []*container
 	// users are the living containers by the parts of claims that they name.
-	users map[ClaimRef][]*container
+	users map[claims.Ref][]*container
 	// values are desired for the pod's cgroup: they always follow from what is above and from the containers.
 	values  memoryqos.Values
 	dirty   bool // is in step.dirty
@@ -85,7 +86,7 @@ type container struct {
 
 	// claims are the parts of resource claims that it uses; nil unless the configuration enables them. Of a container that names too
 	// many none is kept, and tooManyClaims is set.
-	claims        []ClaimRef
+	claims        []claims.Ref
 	tooManyClaims bool
 
 	// kind, wishes, request, cpus and wanted follow from resources, the pod and the configuration.
