@@ -152,14 +152,14 @@ var limits = map[string]func(t *testing.T, size int) string{
 	},
 	"bytes of the annotation noderesource.dev/resources": func(_ *testing.T, size int) string {
 		text := `{"containers":{}}`
-		return outcome(isIgnored, claims(text+strings.Repeat(" ", size-len(text))) == nil)
+		return outcome(isIgnored, readClaims(text+strings.Repeat(" ", size-len(text))) == nil)
 	},
 	"containers in this annotation": func(_ *testing.T, size int) string {
 		names := make([]string, size)
 		for i := range names {
 			names[i] = fmt.Sprintf(`"c%d":{}`, i)
 		}
-		return outcome(isIgnored, claims(`{"containers":{`+strings.Join(names, ",")+`}}`) == nil)
+		return outcome(isIgnored, readClaims(`{"containers":{`+strings.Join(names, ",")+`}}`) == nil)
 	},
 	"a node's part of a pod with the annotation numa: spread: one of so many of what the node has": func(t *testing.T, size int) string {
 		const allocatable = 15*gi + gi/2
@@ -261,7 +261,7 @@ func hasProblem(annotations map[string]string, text string) bool {
 	return slices.ContainsFunc(problems, func(p config.Problem) bool { return strings.Contains(p.Message, text) })
 }
 
-func claims(annotation string) error {
+func readClaims(annotation string) error {
 	_, err := pods.Node{MemTotal: 32 * gi}.ReadClaims(map[string]string{pods.ResourcesAnnotation: annotation})
 	return err
 }

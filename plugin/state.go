@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 )
@@ -201,7 +201,7 @@ func compareState(s memorymanager.State, machinePath, configPath string) ([]chec
 	if len(s.Nodes) == 0 || !resolved.Static {
 		return nil, nil
 	}
-	nodes := config.NodesForPods(resolved.Nodes, resolved.Claimable)
+	nodes := claims.NodesForPods(resolved.Nodes, resolved.Claimable)
 	if configPath == "" {
 		nodes = checkpoint.ReserveAs(s, nodes)
 	}

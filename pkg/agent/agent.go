@@ -17,6 +17,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
@@ -107,7 +108,7 @@ type Agent struct {
 	picture      *picture                            // of the ledger's generation; nil when there is none yet
 	epoch        uint64                              // of the last session
 	session      *Session                            // nil when no runtime is connected
-	reread       func(context.Context, ledger.Claim) // nil without claims
+	reread       func(context.Context, claims.Claim) // nil without claims
 	failing      map[string]string                   // files of the state folder, in the log
 	protectFails bool                                // in the log
 	next         int                                 // the pod whose containers are looked at next

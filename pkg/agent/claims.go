@@ -12,6 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -64,7 +65,7 @@ func (a *Agent) encodeClaims([]byte) ([]byte, error) {
 	return json.Marshal(stored)
 }
 
-func decodeClaims(data []byte) ([]ledger.Claim, error) {
+func decodeClaims(data []byte) ([]claims.Claim, error) {
 	var stored storedClaims
 	if err := json.Unmarshal(data, &stored); err != nil {
 		return nil, err
@@ -72,29 +73,29 @@ func decodeClaims(data []byte) ([]ledger.Claim, error) {
 	if stored.Version != claimsVersion {
 		return nil, fmt.Errorf("version is %d, want %d", stored.Version, claimsVersion)
 	}
-	var claims []ledger.Claim
+	var prepared []claims.Claim
 	for i, from := range stored.Claims {
-		claim := ledger.Claim{UID: from.UID, Namespace: from.Namespace, Name: from.Name, Pods: from.Pods}
-		if !ledger.ValidClaimUID(from.UID) || slices.ContainsFunc(claims, func(c ledger.Claim) bool { return c.UID == from.UID }) {
+		claim := claims.Claim{UID: from.UID, Namespace: from.Namespace, Name: from.Name, Pods: from.Pods}
+		if !claims.ValidUID(from.UID) || slices.ContainsFunc(prepared, func(c claims.Claim) bool { return c.UID == from.UID }) {
 			return nil, fmt.Errorf("claims[%d].uid is %q, want the UID of another claim", i, from.UID)
 		}
 		for j, device := range from.Devices {
 			if device.Node < 0 || device.Node >= nodeset.Max {
 				return nil, fmt.Errorf("claims[%d].devices[%d].numaNode is %d, want 0 to %d", i, j, device.Node, nodeset.Max-1)
 			}
-			part := ledger.ClaimPart{Request: device.Request, Node: device.Node}
+			part := claims.Part{Request: device.Request, Node: device.Node}
 			for memoryType, bytes := range device.Amounts {
 				part.Amounts = part.Amounts.AtLeast(memorymanager.Amount{Type: memoryType, Bytes: bytes})
 			}
 			claim.Parts = append(claim.Parts, part)
 		}
-		claims = append(claims, claim)
+		prepared = append(prepared, claim)
 	}
-	return claims, nil
+	return prepared, nil
 }
 
 // loadClaims reads the file; a bad one is set aside, and the driver finds the claims again by their CDI devices.
-func loadClaims(path string, log logrus.FieldLogger) (claims []ledger.Claim) {
+func loadClaims(path string, log logrus.FieldLogger) (claims []claims.Claim) {
 	err := durable.Load(path, func(data []byte) (err error) {
 		claims, err = decodeClaims(data)
 		return err
@@ -106,7 +107,7 @@ func loadClaims(path string, log logrus.FieldLogger) (claims []ledger.Claim) {
 }
 
 // PrepareClaim allocates a claim. It is on disk when PrepareClaim returns nil.
-func (a *Agent) PrepareClaim(ctx context.Context, claim ledger.Claim) error {
+func (a *Agent) PrepareClaim(ctx context.Context, claim claims.Claim) error {
 	return a.changeClaims(ctx, ledger.PrepareClaim{Claim: claim})
 }
 
@@ -130,7 +131,7 @@ func (a *Agent) changeClaims(ctx context.Context, event ledger.Event) error {
 }
 
 // Claims are the prepared claims.
-func (a *Agent) Claims() []ledger.Claim {
+func (a *Agent) Claims() []claims.Claim {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.ledger.Claims()
@@ -138,7 +139,7 @@ func (a *Agent) Claims() []ledger.Claim {
 
 // OnUnreserved has the agent call a function before it creates a container with a claim that was not reserved for the
 // container's pod when it was prepared: the kubelet prepares a claim that passes from one pod to another only once.
-func (a *Agent) OnUnreserved(reread func(ctx context.Context, claim ledger.Claim)) {
+func (a *Agent) OnUnreserved(reread func(ctx context.Context, claim claims.Claim)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.reread = reread
@@ -152,11 +153,11 @@ func (a *Agent) rereadClaims(ctx context.Context, pod ledger.Pod, container ledg
 	if len(container.Claims) == 0 {
 		return
 	}
-	var unreserved []ledger.Claim
+	var unreserved []claims.Claim
 	a.mu.Lock()
 	reread := a.reread
 	for _, ref := range container.Claims {
-		known := slices.ContainsFunc(unreserved, func(c ledger.Claim) bool { return c.UID == ref.UID })
+		known := slices.ContainsFunc(unreserved, func(c claims.Claim) bool { return c.UID == ref.UID })
 		if claim := a.ledger.Claim(ref.UID); claim != nil && !known && !slices.Contains(claim.Pods, pod.UID) {
 			unreserved = append(unreserved, *claim)
 		}

@@ -8,13 +8,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
 func TestClaimsSurviveARestart(t *testing.T) {
 	n := newNode(t, "dra: {enabled: true}")
-	claim := ledger.Claim{UID: "uid", Namespace: "ns", Name: "claim", Pods: []string{"pod"}, Parts: []ledger.ClaimPart{
+	claim := claims.Claim{UID: "uid", Namespace: "ns", Name: "claim", Pods: []string{"pod"}, Parts: []claims.Part{
 		{Request: "mem", Node: 1, Amounts: memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 2 * mi}, {Type: memorymanager.Memory, Bytes: gi}}},
 		{Request: "more", Node: 0, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 2 * gi}}},
 	}}
@@ -22,7 +22,7 @@ func TestClaimsSurviveARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.restart()
-	if diff := cmp.Diff([]ledger.Claim{claim}, n.Claims()); diff != "" {
+	if diff := cmp.Diff([]claims.Claim{claim}, n.Claims()); diff != "" {
 		t.Error(diff)
 	}
 	if err := n.UnprepareClaim(context.Background(), "uid"); err != nil {

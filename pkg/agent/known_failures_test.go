@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -185,8 +185,8 @@ func (n *node) tryUpdate(p Pod, c Container, to Resources) error {
 }
 
 // claimOn is a claim of another pod.
-func claimOn(numaNode int, bytes uint64) ledger.Claim {
-	return ledger.Claim{UID: "uid", Namespace: "default", Name: "big", Pods: []string{"other"}, Parts: []ledger.ClaimPart{
+func claimOn(numaNode int, bytes uint64) claims.Claim {
+	return claims.Claim{UID: "uid", Namespace: "default", Name: "big", Pods: []string{"other"}, Parts: []claims.Part{
 		{Request: "mem", Node: numaNode, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}},
 	}}
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -92,7 +93,7 @@ func lateCreate(n *node) (web Pod, try func(id string) Container, prepare func(p
 	web = n.pod("web", memoryqos.Guaranteed)
 	prepare = func(pods ...string) {
 		n.Helper()
-		claim := ledger.Claim{UID: "uid-a", Namespace: "default", Name: "a", Pods: pods, Parts: []ledger.ClaimPart{
+		claim := claims.Claim{UID: "uid-a", Namespace: "default", Name: "a", Pods: pods, Parts: []claims.Part{
 			{Request: "mem", Node: 1, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 2 * gi}}}}}
 		if err := n.PrepareClaim(context.Background(), claim); err != nil {
 			n.Fatal(err)
@@ -100,11 +101,11 @@ func lateCreate(n *node) (web Pod, try func(id string) Container, prepare func(p
 	}
 	prepare()
 	entered, gate := make(chan struct{}), make(chan struct{})
-	n.OnUnreserved(func(context.Context, ledger.Claim) { close(entered); <-gate })
+	n.OnUnreserved(func(context.Context, claims.Claim) { close(entered); <-gate })
 	try = func(id string) Container {
 		c := ofPod(web, "app", 2*gi)
 		c.ID, c.CgroupsPath = id, web.CgroupParent+"/"+id
-		c.Claims = []ledger.ClaimRef{{UID: "uid-a", Part: 0}}
+		c.Claims = []claims.Ref{{UID: "uid-a", Part: 0}}
 		return c
 	}
 	ctx, giveUp := context.WithCancel(context.Background())

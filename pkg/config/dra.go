@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -51,13 +52,6 @@ func (s Share) of(allocatable uint64) (uint64, error) {
 		return 0, errors.New("is no percentage")
 	}
 	return min(uint64(float64(allocatable)*value/100), allocatable), nil
-}
-
-// Claimable is what claims may have of a NUMA node.
-type Claimable struct {
-	Node int
-	// Amounts are sorted by type; a type of which claims may have nothing is left out.
-	Amounts memorymanager.Request
 }
 
 // longestDriver is the API's bound of a driver's name.
@@ -109,10 +103,10 @@ func (r *Resolved) claimable(m machine.Machine) error {
 		return fmt.Errorf("memory manager: %w", err)
 	}
 	for _, node := range manager.Nodes() {
-		claimable := Claimable{Node: node.ID}
+		claimable := claims.Claimable{Node: node.ID}
 		for _, table := range node.Memory {
 			bytes, _ := d.shareOf(node.ID, string(table.Type)).of(table.Allocatable) // valid by now
-			if bytes -= bytes % ClaimStep(table.Type); bytes > 0 {
+			if bytes -= bytes % claims.Step(table.Type); bytes > 0 {
 				claimable.Amounts = append(claimable.Amounts, memorymanager.Amount{Type: table.Type, Bytes: bytes})
 			}
 		}
@@ -128,43 +122,4 @@ func (d DRA) shareOf(node int, memoryType string) Share {
 		}
 	}
 	return d.Share
-}
-
-// memoryStep is the unit in which claims have memory: one huge page of the usual size.
-const memoryStep = 2 << 20
-
-// ClaimStep is the unit in which claims have a type of memory, in bytes.
-func ClaimStep(memoryType memorymanager.MemoryType) uint64 {
-	size, err := quantity.Parse(strings.TrimPrefix(string(memoryType), hugepagesPrefix))
-	if memoryType == memorymanager.Memory || err != nil || size == 0 {
-		return memoryStep
-	}
-	return size
-}
-
-// NodesForPods are the nodes of the Memory Manager without what is set aside for claims.
-func NodesForPods(nodes []memorymanager.NodeCapacity, aside []Claimable) []memorymanager.NodeCapacity {
-	if len(aside) == 0 {
-		return nodes
-	}
-	nodes = slices.Clone(nodes)
-	for i := range nodes {
-		at := slices.IndexFunc(aside, func(c Claimable) bool { return c.Node == nodes[i].ID })
-		if at < 0 {
-			continue
-		}
-		reserved := slices.Clone(nodes[i].Reserved)
-		for _, amount := range aside[at].Amounts {
-			if amount.Bytes == 0 { // claims may have what the node has no more of
-				continue
-			}
-			if j := slices.IndexFunc(reserved, func(a memorymanager.Amount) bool { return a.Type == amount.Type }); j >= 0 {
-				reserved[j].Bytes += amount.Bytes
-			} else {
-				reserved = append(reserved, amount)
-			}
-		}
-		nodes[i].Reserved = reserved
-	}
-	return nodes
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/cpuset"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
@@ -30,21 +31,24 @@ func TestClaimableMemory(t *testing.T) {
 		}
 		return amounts
 	}
+	both := func(first, second memorymanager.Request) []claims.Claimable {
+		return []claims.Claimable{{Node: 0, Amounts: first}, {Node: 1, Amounts: second}}
+	}
 	for name, test := range map[string]struct {
 		dra  string
-		want []Claimable
+		want []claims.Claimable
 	}{
 		"off":                     {"{share: 100%}", nil},
-		"half of the allocatable": {"{enabled: true}", []Claimable{{0, gi(15<<29, 0)}, {1, gi(6<<30, 2<<30)}}},
-		"all":                     {"{enabled: true, share: 100%}", []Claimable{{0, gi(15<<30, 0)}, {1, gi(12<<30, 4<<30)}}},
-		"nothing":                 {"{enabled: true, share: 0%}", []Claimable{{0, nil}, {1, nil}}},
-		"whole steps":             {"{enabled: true, share: 0.01%}", []Claimable{{0, nil}, {1, nil}}},
-		"by type":                 {"{enabled: true, shares: [{limits: {hugepages-2Mi: 100%}}]}", []Claimable{{0, gi(15<<29, 0)}, {1, gi(6<<30, 4<<30)}}},
+		"half of the allocatable": {"{enabled: true}", both(gi(15<<29, 0), gi(6<<30, 2<<30))},
+		"all":                     {"{enabled: true, share: 100%}", both(gi(15<<30, 0), gi(12<<30, 4<<30))},
+		"nothing":                 {"{enabled: true, share: 0%}", both(nil, nil)},
+		"whole steps":             {"{enabled: true, share: 0.01%}", both(nil, nil)},
+		"by type":                 {"{enabled: true, shares: [{limits: {hugepages-2Mi: 100%}}]}", both(gi(15<<29, 0), gi(6<<30, 4<<30))},
 		"by type and node, the last counts": {
 			"{enabled: true, shares: [{limits: {memory: 5Gi}}, {numaNode: 1, limits: {memory: 1Gi}}]}",
-			[]Claimable{{0, gi(5<<30, 0)}, {1, gi(1<<30, 2<<30)}},
+			both(gi(5<<30, 0), gi(1<<30, 2<<30)),
 		},
-		"no more than there is": {"{enabled: true, shares: [{limits: {memory: 1Ti}}]}", []Claimable{{0, gi(15<<30, 0)}, {1, gi(12<<30, 2<<30)}}},
+		"no more than there is": {"{enabled: true, shares: [{limits: {memory: 1Ti}}]}", both(gi(15<<30, 0), gi(12<<30, 2<<30))},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := Parse("c.yaml", []byte(reserveOne+"dra: "+test.dra))
@@ -58,7 +62,7 @@ func TestClaimableMemory(t *testing.T) {
 			if diff := cmp.Diff(test.want, resolved.Claimable); diff != "" {
 				t.Error(diff)
 			}
-			rest, err := memorymanager.New(NodesForPods(resolved.Nodes, resolved.Claimable), resolved.Manager)
+			rest, err := memorymanager.New(claims.NodesForPods(resolved.Nodes, resolved.Claimable), resolved.Manager)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -20,7 +21,7 @@ type Resolved struct {
 	// Nodes are for memorymanager.New; empty unless Static.
 	Nodes []memorymanager.NodeCapacity
 	// Claimable is what resource claims may have of Nodes, and pods without claims may not; empty unless dra.enabled.
-	Claimable []Claimable
+	Claimable []claims.Claimable
 	// Manager are for memorymanager.New.
 	Manager memorymanager.Options
 	// LeftOut are the machine's nodes that are not in Nodes, for want of memory or CPUs.

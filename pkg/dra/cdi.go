@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -44,22 +44,22 @@ const (
 	annotationName      = "memory.noderesource.dev/claim-name"
 )
 
-func (c cdi) kind() string { return c.driver + "/" + ledger.ClaimClass }
+func (c cdi) kind() string { return c.driver + "/" + claims.Class }
 
 // id is the full name of the device for one part of a claim.
-func (c cdi) id(ref ledger.ClaimRef) string { return c.kind() + "=" + ref.Device() }
+func (c cdi) id(ref claims.Ref) string { return c.kind() + "=" + ref.Device() }
 
-func (c cdi) prefix() string { return c.driver + "-" + ledger.ClaimClass + "_" }
+func (c cdi) prefix() string { return c.driver + "-" + claims.Class + "_" }
 
 func (c cdi) path(uid string) string { return filepath.Join(c.dir, c.prefix()+uid+".json") }
 
 // write has the runtime know a claim's devices.
-func (c cdi) write(claim ledger.Claim) error {
+func (c cdi) write(claim claims.Claim) error {
 	spec := specification{Version: cdiVersion, Kind: c.kind(), Annotations: map[string]string{
 		annotationNamespace: claim.Namespace, annotationName: claim.Name,
 	}}
 	for i, part := range claim.Parts {
-		ref := ledger.ClaimRef{UID: claim.UID, Part: i}
+		ref := claims.Ref{UID: claim.UID, Part: i}
 		texts := make([]string, len(part.Amounts))
 		for j, amount := range part.Amounts {
 			texts[j] = string(amount.Type) + "=" + quantity.Format(amount.Bytes)
@@ -89,22 +89,22 @@ func (c cdi) remove(uid string) error {
 }
 
 // claims are those that have a specification, without their parts. One that cannot be read has no name.
-func (c cdi) claims() ([]ledger.Claim, error) {
+func (c cdi) claims() ([]claims.Claim, error) {
 	paths, err := filepath.Glob(filepath.Join(c.dir, c.prefix()+"*.json"))
 	if err != nil {
 		return nil, err
 	}
-	var claims []ledger.Claim
+	var named []claims.Claim
 	for _, path := range paths {
 		uid := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(path), c.prefix()), ".json")
-		if !ledger.ValidClaimUID(uid) {
+		if !claims.ValidUID(uid) {
 			continue
 		}
 		var spec specification
 		if data, err := durable.ReadFile(path); err == nil {
 			_ = json.Unmarshal(data, &spec) // what cannot be read is written again
 		}
-		claims = append(claims, ledger.Claim{UID: uid, Namespace: spec.Annotations[annotationNamespace], Name: spec.Annotations[annotationName]})
+		named = append(named, claims.Claim{UID: uid, Namespace: spec.Annotations[annotationNamespace], Name: spec.Annotations[annotationName]})
 	}
-	return claims, nil
+	return named, nil
 }

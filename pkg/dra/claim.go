@@ -7,15 +7,15 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Read reads what the scheduler has allocated for a claim from a driver's pool. The error names the field.
-func Read(from *resourceapi.ResourceClaim, driver, pool string) (ledger.Claim, error) {
-	claim := ledger.Claim{UID: string(from.UID), Namespace: from.Namespace, Name: from.Name}
-	if !ledger.ValidClaimUID(claim.UID) {
+func Read(from *resourceapi.ResourceClaim, driver, pool string) (claims.Claim, error) {
+	claim := claims.Claim{UID: string(from.UID), Namespace: from.Namespace, Name: from.Name}
+	if !claims.ValidUID(claim.UID) {
 		return claim, fmt.Errorf("metadata.uid is %q, want a UID", claim.UID)
 	}
 	if from.Status.Allocation == nil {
@@ -43,9 +43,9 @@ func Read(from *resourceapi.ResourceClaim, driver, pool string) (ledger.Claim, e
 	return claim, nil
 }
 
-func readPart(result *resourceapi.DeviceRequestAllocationResult, pool string) (ledger.ClaimPart, error) {
+func readPart(result *resourceapi.DeviceRequestAllocationResult, pool string) (claims.Part, error) {
 	request, _, _ := strings.Cut(result.Request, "/") // REQUEST/SUBREQUEST where one of several was chosen
-	part := ledger.ClaimPart{Request: request}
+	part := claims.Part{Request: request}
 	number, found := strings.CutPrefix(result.Device, devicePrefix)
 	node, err := strconv.ParseUint(number, 10, 16)
 	switch {

@@ -14,9 +14,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
@@ -38,7 +37,7 @@ func capacityName(memoryType memorymanager.MemoryType) resourceapi.QualifiedName
 
 // Devices returns a device for each NUMA node of which claims may have something, in the given order of nodes. Claims share a
 // device by its capacities.
-func Devices(claimable []ledger.ClaimableView, hardware machine.Machine, order []int) []resourceapi.Device {
+func Devices(claimable []claims.Capacity, hardware machine.Machine, order []int) []resourceapi.Device {
 	devices := make([]resourceapi.Device, 0, len(order))
 	for _, id := range order {
 		device := resourceapi.Device{
@@ -60,8 +59,8 @@ func Devices(claimable []ledger.ClaimableView, hardware machine.Machine, order [
 
 // capacity is consumed in whole steps. Without an amount of its own a claim has one step of memory, so that none is free, and no
 // huge pages.
-func capacity(c ledger.ClaimableView) resourceapi.DeviceCapacity {
-	step := config.ClaimStep(c.Type)
+func capacity(c claims.Capacity) resourceapi.DeviceCapacity {
+	step := claims.Step(c.Type)
 	least := uint64(0)
 	if c.Type == memorymanager.Memory {
 		least = step
@@ -110,7 +109,7 @@ const hysteresis = 10
 // Order returns the NUMA nodes in the order of their devices, which the scheduler takes as a preference: the one with most memory
 // left comes first. What is left is free for claims, and where a sample is known the kernel has it beyond what the node owes to
 // allocations. The order stays as it was while the first is not far behind another, for each change is a write.
-func Order(claimable []ledger.ClaimableView, sample *cover.Sample, was []int) []int {
+func Order(claimable []claims.Capacity, sample *cover.Sample, was []int) []int {
 	left, most := map[int]uint64{}, uint64(0)
 	var nodes []int
 	for _, c := range claimable {

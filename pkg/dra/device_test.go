@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/cpuset"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -29,7 +30,7 @@ var nodes = machine.Machine{Nodes: []machine.Node{
 }}
 
 func TestDevices(t *testing.T) {
-	claimable := []ledger.ClaimableView{
+	claimable := []claims.Capacity{
 		{Node: 0, Type: "hugepages-1Gi", Capacity: 8 * gi}, {Node: 0, Type: "hugepages-2Mi"}, {Node: 0, Type: memorymanager.Memory, Capacity: 20 * gi},
 		{Node: 2, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 3, Type: memorymanager.Memory},
 	}
@@ -77,17 +78,17 @@ func TestADeviceHasNoMoreAttributesThanTheAPIAdmits(t *testing.T) {
 	for id := range 64 {
 		large.Nodes = append(large.Nodes, machine.Node{ID: id, Distances: make([]int, 64)})
 	}
-	devices := Devices([]ledger.ClaimableView{{Node: 5, Type: memorymanager.Memory, Capacity: gi}}, large, []int{5})
+	devices := Devices([]claims.Capacity{{Node: 5, Type: memorymanager.Memory, Capacity: gi}}, large, []int{5})
 	if n := len(devices[0].Attributes) + len(devices[0].Capacity); n > mostAttributes || len(devices[0].Attributes) != 5 {
 		t.Errorf("%d attributes and capacities: %v", n, devices[0].Attributes)
 	}
 }
 
 func TestOrder(t *testing.T) {
-	view := func(claimed ...uint64) (views []ledger.ClaimableView) {
+	view := func(claimed ...uint64) (views []claims.Capacity) {
 		for node, bytes := range claimed {
-			views = append(views, ledger.ClaimableView{Node: node, Type: "hugepages-2Mi", Capacity: gi},
-				ledger.ClaimableView{Node: node, Type: memorymanager.Memory, Capacity: 100 * gi, Claimed: bytes * gi})
+			views = append(views, claims.Capacity{Node: node, Type: "hugepages-2Mi", Capacity: gi},
+				claims.Capacity{Node: node, Type: memorymanager.Memory, Capacity: 100 * gi, Claimed: bytes * gi})
 		}
 		return views
 	}
@@ -120,9 +121,9 @@ func slack(at time.Time, bytes ...uint64) *cover.Sample {
 }
 
 func TestOrderByCover(t *testing.T) {
-	var views []ledger.ClaimableView
+	var views []claims.Capacity
 	for id, claimed := range []uint64{0, 20, 40} {
-		views = append(views, ledger.ClaimableView{Node: id, Type: memorymanager.Memory, Capacity: 100, Claimed: claimed})
+		views = append(views, claims.Capacity{Node: id, Type: memorymanager.Memory, Capacity: 100, Claimed: claimed})
 	}
 	for name, test := range map[string]struct {
 		sample *cover.Sample
@@ -147,7 +148,7 @@ func TestOrderByCover(t *testing.T) {
 // sample is looked at once a minute.
 func TestNoiseOfCoverIsNotWritten(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	claimable := []ledger.ClaimableView{
+	claimable := []claims.Capacity{
 		{Node: 0, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 1, Type: memorymanager.Memory, Capacity: 100 * gi},
 	}
 	p := &Publisher{Driver: "d", Node: "n"}
@@ -224,7 +225,7 @@ func TestRead(t *testing.T) {
 				}
 				return
 			}
-			want := ledger.Claim{UID: "8f3e", Namespace: "ns", Name: "claim", Pods: []string{"pod-1"}, Parts: []ledger.ClaimPart{
+			want := claims.Claim{UID: "8f3e", Namespace: "ns", Name: "claim", Pods: []string{"pod-1"}, Parts: []claims.Part{
 				{Request: "mem", Node: 3, Amounts: memorymanager.Request{{Type: "hugepages-1Gi", Bytes: gi}, {Type: memorymanager.Memory, Bytes: 3 * gi}}},
 			}}
 			if diff := cmp.Diff(want, claim); err != nil || diff != "" {

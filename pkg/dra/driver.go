@@ -21,7 +21,7 @@ import (
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 )
 
 // NewClient returns a client for the API group resource.k8s.io. The clientset and the helper package of Kubernetes would do the
@@ -46,9 +46,9 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 // Ledger is what keeps the claims' allocations.
 type Ledger interface {
 	// PrepareClaim and UnprepareClaim return once the change is on disk.
-	PrepareClaim(ctx context.Context, claim ledger.Claim) error
+	PrepareClaim(ctx context.Context, claim claims.Claim) error
 	UnprepareClaim(ctx context.Context, uid string) error
-	Claims() []ledger.Claim
+	Claims() []claims.Claim
 }
 
 // Options are what a Driver is made of.
@@ -114,7 +114,7 @@ func (d *Driver) NotifyRegistrationStatus(_ context.Context, status *registratio
 func (d *Driver) NodePrepareResources(ctx context.Context, request *drav1.NodePrepareResourcesRequest) (*drav1.NodePrepareResourcesResponse, error) {
 	response := &drav1.NodePrepareResourcesResponse{Claims: map[string]*drav1.NodePrepareResourceResponse{}}
 	for _, ref := range request.GetClaims() {
-		claim, err := d.prepare(ctx, ledger.Claim{UID: ref.GetUid(), Namespace: ref.GetNamespace(), Name: ref.GetName()})
+		claim, err := d.prepare(ctx, claims.Claim{UID: ref.GetUid(), Namespace: ref.GetNamespace(), Name: ref.GetName()})
 		if err != nil {
 			d.Log.WithError(err).Warn("a resource claim cannot be prepared")
 			response.Claims[ref.GetUid()] = &drav1.NodePrepareResourceResponse{Error: err.Error()}
@@ -126,12 +126,12 @@ func (d *Driver) NodePrepareResources(ctx context.Context, request *drav1.NodePr
 }
 
 // devices are what the kubelet tells the runtime about a claim.
-func (d *Driver) devices(claim ledger.Claim) []*drav1.Device {
+func (d *Driver) devices(claim claims.Claim) []*drav1.Device {
 	devices := make([]*drav1.Device, len(claim.Parts))
 	for i, part := range claim.Parts {
 		devices[i] = &drav1.Device{
 			RequestNames: []string{part.Request}, PoolName: d.Node, DeviceName: fmt.Sprint(devicePrefix, part.Node),
-			CdiDeviceIds: []string{d.cdi.id(ledger.ClaimRef{UID: claim.UID, Part: i})},
+			CdiDeviceIds: []string{d.cdi.id(claims.Ref{UID: claim.UID, Part: i})},
 		}
 	}
 	return devices
@@ -155,8 +155,8 @@ func (d *Driver) NodeUnprepareResources(ctx context.Context, request *drav1.Node
 var errGone = errors.New("the claim is gone")
 
 // prepare allocates a claim, then has the runtime know it. A crash in between leaves an allocation that the next try finds.
-func (d *Driver) prepare(ctx context.Context, named ledger.Claim) (ledger.Claim, error) {
-	if !ledger.ValidClaimUID(named.UID) {
+func (d *Driver) prepare(ctx context.Context, named claims.Claim) (claims.Claim, error) {
+	if !claims.ValidUID(named.UID) {
 		return named, fmt.Errorf("prepare claim %s: %q is not a UID", &named, named.UID)
 	}
 	end, err := d.claims.take(ctx, named.UID)
@@ -167,7 +167,7 @@ func (d *Driver) prepare(ctx context.Context, named ledger.Claim) (ledger.Claim,
 	return d.prepareLocked(ctx, named)
 }
 
-func (d *Driver) prepareLocked(ctx context.Context, named ledger.Claim) (ledger.Claim, error) {
+func (d *Driver) prepareLocked(ctx context.Context, named claims.Claim) (claims.Claim, error) {
 	claim, err := d.read(ctx, named)
 	if err == nil {
 		err = d.Ledger.PrepareClaim(ctx, claim)
@@ -182,7 +182,7 @@ func (d *Driver) prepareLocked(ctx context.Context, named ledger.Claim) (ledger.
 }
 
 // read asks the API server what was allocated for a claim; errGone is among the errors of one that is not this node's any more.
-func (d *Driver) read(ctx context.Context, named ledger.Claim) (ledger.Claim, error) {
+func (d *Driver) read(ctx context.Context, named claims.Claim) (claims.Claim, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	object := &resourceapi.ResourceClaim{}
@@ -201,7 +201,7 @@ func (d *Driver) read(ctx context.Context, named ledger.Claim) (ledger.Claim, er
 }
 
 func (d *Driver) unprepare(ctx context.Context, uid string) error {
-	if !ledger.ValidClaimUID(uid) {
+	if !claims.ValidUID(uid) {
 		return fmt.Errorf("release claim: %q is not a UID", uid)
 	}
 	end, err := d.claims.take(ctx, uid)
@@ -226,7 +226,7 @@ func (d *Driver) unprepareLocked(ctx context.Context, uid string) error {
 
 // Reread brings the record of a claim to what the API server has: the pods that it is reserved for change without the kubelet's
 // preparing it again.
-func (d *Driver) Reread(ctx context.Context, claim ledger.Claim) {
+func (d *Driver) Reread(ctx context.Context, claim claims.Claim) {
 	if _, err := d.prepare(ctx, claim); err != nil {
 		d.Log.WithError(err).Warn("a resource claim cannot be read again")
 	}
@@ -248,18 +248,18 @@ func (d *Driver) Settle(ctx context.Context) {
 }
 
 func (d *Driver) settleAll(ctx context.Context) (done bool) {
-	claims := d.Ledger.Claims()
+	all := d.Ledger.Claims()
 	named, err := d.cdi.claims()
 	if err != nil {
 		d.Log.WithError(err).Warn("the CDI specifications of resource claims cannot be listed")
 	}
 	for _, claim := range named {
-		if !slices.ContainsFunc(claims, func(c ledger.Claim) bool { return c.UID == claim.UID }) {
-			claims = append(claims, claim)
+		if !slices.ContainsFunc(all, func(c claims.Claim) bool { return c.UID == claim.UID }) {
+			all = append(all, claim)
 		}
 	}
 	done = true
-	for _, claim := range claims {
+	for _, claim := range all {
 		if err := d.settle(ctx, claim); err != nil {
 			done = false
 			d.Log.WithError(err).Warn("a resource claim from before this start cannot be looked up yet: it keeps its allocation")
@@ -268,7 +268,7 @@ func (d *Driver) settleAll(ctx context.Context) (done bool) {
 	return done
 }
 
-func (d *Driver) settle(ctx context.Context, claim ledger.Claim) error {
+func (d *Driver) settle(ctx context.Context, claim claims.Claim) error {
 	end, err := d.claims.take(ctx, claim.UID)
 	if err != nil {
 		return err

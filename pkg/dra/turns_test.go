@@ -10,7 +10,7 @@ import (
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	"k8s.io/client-go/rest"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 )
 
 // A change of a claim that waits for the API server holds the next one up no longer than that has time.
@@ -28,7 +28,7 @@ func TestAChangeOfAClaimWaitsNoLongerThanItsContext(t *testing.T) {
 	}
 	log, _ := logtest.NewNullLogger()
 	d := New(Options{Client: client, Name: "driver", Node: "node", CDI: t.TempDir(), Log: log})
-	claim := ledger.Claim{UID: "uid", Namespace: "default", Name: "claim"}
+	claim := claims.Claim{UID: "uid", Namespace: "default", Name: "claim"}
 	first := make(chan error, 1)
 	go func() { _, err := d.prepare(context.Background(), claim); first <- err }()
 	<-entered

@@ -21,6 +21,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -144,7 +145,7 @@ func (r *Reporter) lookAtClaims(view *ledger.View) {
 			}
 			if above[c.ID] = true; !r.above[c.ID] {
 				r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim,
-					fmt.Sprintf("container %s: %s", c.Name, ledger.AboveClaim(c.Limit, claimed)))
+					fmt.Sprintf("container %s: %s", c.Name, claims.LimitAbove(c.Limit, claimed)))
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -18,16 +19,16 @@ import (
 const claimGi = uint64(1) << 30
 
 // on is a part of a claim: memory on a node.
-func on(node int, bytes uint64) ClaimPart {
-	return ClaimPart{Request: "mem", Node: node, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}}
+func on(node int, bytes uint64) claims.Part {
+	return claims.Part{Request: "mem", Node: node, Amounts: memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}}
 }
 
-func claimOf(name string, pods []string, parts ...ClaimPart) Claim {
-	return Claim{UID: "uid-" + name, Namespace: "default", Name: name, Pods: pods, Parts: parts}
+func claimOf(name string, pods []string, parts ...claims.Part) claims.Claim {
+	return claims.Claim{UID: "uid-" + name, Namespace: "default", Name: name, Pods: pods, Parts: parts}
 }
 
 // claimed creates a container with parts of claims.
-func claimed(pod Pod, name string, limit uint64, refs ...ClaimRef) CreateContainer {
+func claimed(pod Pod, name string, limit uint64, refs ...claims.Ref) CreateContainer {
 	bytes := int64(limit)
 	return CreateContainer{Pod: pod, Container: Container{
 		ID: pod.Name + "-" + name, PodID: pod.ID, Name: name, CgroupsPath: pod.CgroupParent + "/" + pod.Name + "-" + name,
@@ -42,7 +43,7 @@ func claimPod(name, class string) Pod {
 func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 	now := time.Unix(1, 0)
 	l := newLedger(t, "dra: {enabled: true, share: 50%}")
-	half := l.claimableViews()[0].Capacity
+	half := l.claims.Capacities(l.roomForClaims())[0].Capacity
 	rest, _, _ := l.manager.Capacity(0, memorymanager.Memory)
 	for _, step := range []struct {
 		name    string
@@ -72,8 +73,8 @@ func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 				t.Errorf("%s: %s", step.name, diff)
 			}
 		}
-		sums := l.claimed("")
-		got := [2]uint64{sums[key{0, memorymanager.Memory}], sums[key{1, memorymanager.Memory}]}
+		sums := l.claims.Claimed("")
+		got := [2]uint64{sums[claims.Kind{Node: 0, Type: memorymanager.Memory}], sums[claims.Kind{Node: 1, Type: memorymanager.Memory}]}
 		if got != step.claimed || effects.ClaimsChanged != step.changed {
 			t.Errorf("%s: claims have %v, changed %v; want %v, %v", step.name, got, effects.ClaimsChanged, step.claimed, step.changed)
 		}
@@ -100,7 +101,7 @@ func TestAContainerHasTheNodesAndAmountsOfItsClaims(t *testing.T) {
 	burstable := claimPod("burst", "burstable/")
 	a := claimOf("a", []string{"web", "burst"}, on(1, 2*claimGi))
 	two := claimOf("two", []string{"web"}, on(0, claimGi), on(1, claimGi))
-	refA, ref0, ref1 := ClaimRef{"uid-a", 0}, ClaimRef{"uid-two", 0}, ClaimRef{"uid-two", 1}
+	refA, ref0, ref1 := claims.Ref{UID: "uid-a", Part: 0}, claims.Ref{UID: "uid-two", Part: 0}, claims.Ref{UID: "uid-two", Part: 1}
 	for name, test := range map[string]struct {
 		before []Event
 		create CreateContainer
@@ -115,9 +116,9 @@ func TestAContainerHasTheNodesAndAmountsOfItsClaims(t *testing.T) {
 		"the other requests of a claim": {[]Event{claimed(web, "side", claimGi, ref0)}, claimed(web, "main", claimGi, ref1), "1 1052266496 - -"},
 		"shared by containers of a pod": {[]Event{claimed(web, "side", claimGi, refA)}, claimed(web, "main", claimGi, refA), "1 1052266496 - -"},
 		"after the one that shared it":  {[]Event{claimed(web, "init", 2*claimGi, refA), EndContainer{ID: "web-init"}}, claimed(web, "main", 2*claimGi, refA), "1 2104532992 - -"},
-		"not prepared":                  {nil, claimed(web, "main", claimGi, ClaimRef{"uid-z", 0}), "its resource claim uid-z is not prepared on this node"},
+		"not prepared":                  {nil, claimed(web, "main", claimGi, claims.Ref{UID: "uid-z", Part: 0}), "its resource claim uid-z is not prepared on this node"},
 		"of another pod":                {nil, claimed(other, "main", claimGi, refA), "the resource claim default/a is not reserved for its pod"},
-		"no such device":                {nil, claimed(web, "main", claimGi, ClaimRef{"uid-a", 3}), "the resource claim default/a has no device 3"},
+		"no such device":                {nil, claimed(web, "main", claimGi, claims.Ref{UID: "uid-a", Part: 3}), "the resource claim default/a has no device 3"},
 		"in use by another pod":         {[]Event{claimed(burstable, "main", claimGi, refA)}, claimed(web, "main", claimGi, refA), "the resource claim default/a is in use by pod default/burst: containers of one pod can share a claim, pods cannot"},
 		"after the other pod has ended": {[]Event{claimed(burstable, "main", claimGi, refA), EndPod{Pod: burstable, Gone: true}}, claimed(web, "main", 2*claimGi, refA), "1 2104532992 - -"},
 		"the kubelet has set the cpuset": {nil, func() CreateContainer {
@@ -159,7 +160,7 @@ func TestAClaimThatIsPreparedAgain(t *testing.T) {
 	now := time.Unix(1, 0)
 	l := newLedger(t, "dra: {enabled: true}")
 	web := claimPod("web", "")
-	c := claimed(web, "main", claimGi, ClaimRef{"uid-a", 0}).Container
+	c := claimed(web, "main", claimGi, claims.Ref{UID: "uid-a", Part: 0}).Container
 	c.State = Running
 	found := "1"
 	l.Step(now, Synchronize{Pods: []Pod{web}, Containers: []Container{c}, Found: Found{Files: map[string]Files{c.ID: {Mems: &found}}}})
@@ -186,7 +187,7 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 	l := newLedger(t, yaml)
 	for _, event := range []Event{
 		PrepareClaim{claimOf("a", []string{"web"}, on(0, claimGi), on(1, 5*claimGi))},
-		claimed(claimPod("web", ""), "main", 6*claimGi, ClaimRef{"uid-a", 0}, ClaimRef{"uid-a", 1}),
+		claimed(claimPod("web", ""), "main", 6*claimGi, claims.Ref{UID: "uid-a", Part: 0}, claims.Ref{UID: "uid-a", Part: 1}),
 		claimed(claimPod("full", ""), "main", 7*claimGi), // of the rest on node 0
 		claimed(claimPod("next", ""), "main", 2*claimGi), // of the rest on node 1
 	} {
@@ -212,7 +213,7 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 		if effects.Err != nil {
 			t.Fatalf("%s: %v", step.memory, effects.Err)
 		}
-		if got := l.claimableViews()[1]; got.Capacity != step.capacity || got.Claimed != 5*claimGi {
+		if got := l.claims.Capacities(l.roomForClaims())[1]; got.Capacity != step.capacity || got.Claimed != 5*claimGi {
 			t.Errorf("%s: %d for claims, want %d", step.memory, got.Capacity, step.capacity)
 		}
 		warned := ""
@@ -242,7 +243,7 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 
 func TestWithoutDRANothingHeedsClaims(t *testing.T) {
 	l := newLedger(t, "")
-	effects := l.Step(time.Unix(1, 0), claimed(claimPod("web", ""), "main", claimGi, ClaimRef{"uid-a", 0}))
+	effects := l.Step(time.Unix(1, 0), claimed(claimPod("web", ""), "main", claimGi, claims.Ref{UID: "uid-a", Part: 0}))
 	if effects.Err != nil || effects.Answer.CpusetMems != "0" {
 		t.Errorf("%v, %v", effects.Answer, effects.Err)
 	}
@@ -263,8 +264,8 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		now := time.Unix(1, 0)
 		l := newLedger(t, "dra: {enabled: true}")
-		want := map[string]Claim{}
-		var kept []Claim // in the file
+		want := map[string]claims.Claim{}
+		var kept []claims.Claim // in the file
 		for range 300 {
 			name := fmt.Sprint("c", r.IntN(12))
 			var event Event
@@ -275,7 +276,7 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 				event = UnprepareClaim{"uid-" + name}
 			case 3:
 				pod := claimPod("p"+name, []string{"", "burstable/"}[r.IntN(2)])
-				event = claimed(pod, "main", claimGi<<r.IntN(3), []ClaimRef{{"uid-" + name, r.IntN(2)}}[:r.IntN(2)]...)
+				event = claimed(pod, "main", claimGi<<r.IntN(3), []claims.Ref{{UID: "uid-" + name, Part: r.IntN(2)}}[:r.IntN(2)]...)
 			default:
 				if r.IntN(4) > 0 {
 					event = EndPod{Pod: claimPod("p"+name, ""), Gone: true}
@@ -306,73 +307,31 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 			}
 			for i, node := range l.manager.Nodes() {
 				for _, table := range node.Memory {
-					claims := l.claimed("")[key{i, table.Type}]
+					claimed := l.claims.Claimed("")[claims.Kind{Node: i, Type: table.Type}]
 					whole, _, _ := l.manager.Capacity(i, table.Type)
 					for _, aside := range l.aside {
 						if aside.Node == i {
 							whole += aside.Amounts.Of(table.Type)
 						}
 					}
-					if table.Reserved+claims > whole {
-						t.Fatalf("seed %d: pods have %d and claims %d of %d on node %d", seed, table.Reserved, claims, whole, i)
+					if table.Reserved+claimed > whole {
+						t.Fatalf("seed %d: pods have %d and claims %d of %d on node %d", seed, table.Reserved, claimed, whole, i)
 					}
 				}
 			}
 		}
-		if diff := cmp.Diff(slices.SortedFunc(maps.Values(want), func(a, b Claim) int { return strings.Compare(a.UID, b.UID) }), l.Claims()); diff != "" && len(want) > 0 {
+		if diff := cmp.Diff(slices.SortedFunc(maps.Values(want), func(a, b claims.Claim) int { return strings.Compare(a.UID, b.UID) }), l.Claims()); diff != "" && len(want) > 0 {
 			t.Errorf("seed %d (-prepared +allocated):\n%s", seed, diff)
 		}
 	}
 }
 
-func TestClaimRefs(t *testing.T) {
-	const uid = "8f3e2b6a-0b1c-4c7e-9d55-6a1b2c3d4e5f"
-	ref := ClaimRef{uid, 12}
-	device := "memory.noderesource.dev/" + ClaimClass + "=" + ref.Device()
-	for name, test := range map[string]struct {
-		devices, environment []string
-		want                 []ClaimRef
-	}{
-		"a device":          {[]string{"nvidia.com/gpu=0", device}, nil, []ClaimRef{ref}},
-		"the environment":   {nil, []string{"PATH=/bin", ref.Variable() + "=numa-0"}, []ClaimRef{ref}},
-		"both":              {[]string{device}, []string{ClaimRef{"other", 1}.Variable() + "=numa-1"}, []ClaimRef{ref}},
-		"twice":             {[]string{device, device}, nil, []ClaimRef{ref}},
-		"another class":     {[]string{"memory.noderesource.dev/gpu=" + ref.Device()}, nil, nil},
-		"no part":           {[]string{"a/" + ClaimClass + "=abc", "a/" + ClaimClass + "=abc-x", "a/" + ClaimClass}, []string{claimVariable + "=1", claimVariable}, nil},
-		"a path":            {[]string{"a/" + ClaimClass + "=../../etc-0"}, nil, nil},
-		"a part beyond any": {[]string{"a/" + ClaimClass + "=abc-65536"}, nil, nil},
-		"nothing":           {},
-	} {
-		if diff := cmp.Diff(test.want, ClaimRefs(test.devices, test.environment)); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
-	}
-}
-
 // manyRefs are more parts of claims than a container may name.
-func manyRefs(number int) (refs []ClaimRef) {
+func manyRefs(number int) (refs []claims.Ref) {
 	for i := range number {
-		refs = append(refs, ClaimRef{fmt.Sprintf("none-%d", i), 0})
+		refs = append(refs, claims.Ref{UID: fmt.Sprintf("none-%d", i)})
 	}
 	return refs
-}
-
-func TestClaimRefsStopAtTheFirstOneTooMany(t *testing.T) {
-	var variables, twice []string
-	for _, ref := range manyRefs(10_000) {
-		variables = append(variables, ref.Variable()+"=")
-		twice = append(twice, variables[0], strings.Repeat("A", 100)+"=", claimVariable+strings.Repeat("A", 100)+"_0=")
-	}
-	if refs := ClaimRefs(nil, variables); len(refs) != MostClaimRefs+1 {
-		t.Errorf("%d are returned, want %d", len(refs), MostClaimRefs+1)
-	}
-	if refs := ClaimRefs(nil, twice); len(refs) != 1 {
-		t.Errorf("%v are returned, want one", refs)
-	}
-	few := testing.AllocsPerRun(10, func() { ClaimRefs(nil, variables[:MostClaimRefs+1]) })
-	if all := testing.AllocsPerRun(10, func() { ClaimRefs(nil, variables) }); all > few {
-		t.Errorf("10,000 variables take %v allocations, %d take %v", all, MostClaimRefs+1, few)
-	}
 }
 
 // A container that names more parts of claims than it may is refused, or left where it is where it runs already. Of its names nothing
@@ -383,7 +342,7 @@ func TestAContainerThatNamesTooManyClaims(t *testing.T) {
 	for name, test := range map[string]struct {
 		config  string
 		running bool
-		refs    []ClaimRef
+		refs    []claims.Ref
 		more    bool
 		want    string // the error, or how it is pinned
 	}{
@@ -416,7 +375,7 @@ func TestAContainerThatNamesTooManyClaims(t *testing.T) {
 			if got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
-			if len(c.Claims) > MostClaimRefs {
+			if len(c.Claims) > claims.MostRefs {
 				t.Errorf("the view has %d claims", len(c.Claims))
 			}
 		})
@@ -444,10 +403,10 @@ func TestARefusedContainerCostsNothing(t *testing.T) {
 
 // A container that shares a part of a claim has none of it by itself, and all of it once the others have ended.
 func TestAPartOfAClaimHasUsers(t *testing.T) {
-	p, ref := &pod{}, ClaimRef{"uid-a", 0}
+	p, ref := &pod{}, claims.Ref{UID: "uid-a", Part: 0}
 	var all []*container
 	for range 5 {
-		c := &container{&Slot{Run: Run{Claims: []ClaimRef{ref}}}, p}
+		c := &container{&Slot{Run: Run{Claims: []claims.Ref{ref}}}, p}
 		c.joinClaims()
 		all = append(all, c)
 	}
@@ -468,7 +427,7 @@ func TestTheViewShowsClaims(t *testing.T) {
 	l := newLedger(t, "dra: {enabled: true}")
 	two := claimOf("two", []string{"web"}, on(0, claimGi), on(1, claimGi), on(1, claimGi))
 	l.Step(now, PrepareClaim{two})
-	refs := []ClaimRef{{"uid-two", 0}, {"uid-two", 1}, {"uid-two", 2}}
+	refs := []claims.Ref{{UID: "uid-two"}, {UID: "uid-two", Part: 1}, {UID: "uid-two", Part: 2}}
 	l.Step(now, claimed(claimPod("web", ""), "main", 3*claimGi, refs...))
 	view := l.View()
 	c := view.Pods[0].Containers[0]
@@ -481,7 +440,7 @@ func TestTheViewShowsClaims(t *testing.T) {
 	if diff := cmp.Diff([]string{"default/two"}, c.Claims); diff != "" || c.Claimed.Of(memorymanager.Memory) != 3*claimGi || c.Pinning != "pinned by resource claim default/two" {
 		t.Errorf("%s, claimed %v, %s", diff, c.Claimed, c.Pinning)
 	}
-	if diff := cmp.Diff([]Claim{two}, view.Claims); diff != "" {
+	if diff := cmp.Diff([]claims.Claim{two}, view.Claims); diff != "" {
 		t.Error(diff)
 	}
 	for _, v := range view.Claimable {
@@ -499,7 +458,7 @@ func TestWhatPodsHaveOfTheShareIsNotPublished(t *testing.T) {
 	l.Step(now, claimed(web, "main", 14*claimGi))
 	l.Step(now, Reconfigure{Config: resolve(t, l, "dra: {enabled: true, share: 100%}")})
 	free := func(node int) uint64 {
-		for _, v := range l.claimableViews() {
+		for _, v := range l.claims.Capacities(l.roomForClaims()) {
 			if v.Node == node && v.Type == memorymanager.Memory {
 				return v.Capacity
 			}
@@ -522,14 +481,14 @@ func TestWhatPodsHaveOfTheShareIsNotPublished(t *testing.T) {
 // A node that has less memory than before, or a larger reservation: the claims on it keep what they have, and the plugin starts.
 func TestClaimsThatHaveMoreThanTheirNode(t *testing.T) {
 	now := time.Unix(1, 0)
-	prepared := claimOf("a", nil, on(0, 20*claimGi), ClaimPart{Node: 0, Amounts: memorymanager.Request{{Type: "hugepages-1Gi", Bytes: claimGi}}})
+	prepared := claimOf("a", nil, on(0, 20*claimGi), claims.Part{Node: 0, Amounts: memorymanager.Request{{Type: "hugepages-1Gi", Bytes: claimGi}}})
 	l := newLedger(t, "dra: {enabled: true}")
 	half, _, _ := l.manager.Capacity(0, memorymanager.Memory)
-	l, err := New(now, Options{Config: l.resolved, Machine: l.state.Machine, Claims: []Claim{prepared}})
+	l, err := New(now, Options{Config: l.resolved, Machine: l.state.Machine, Claims: []claims.Claim{prepared}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff([]Claim{prepared}, l.Claims()); diff != "" {
+	if diff := cmp.Diff([]claims.Claim{prepared}, l.Claims()); diff != "" {
 		t.Error(diff)
 	}
 	if got := placed(l, l.Step(now, claimed(claimPod("web", ""), "main", claimGi)), "web", "main"); got != "1: pinned under best-effort" {
@@ -542,17 +501,5 @@ func TestClaimsThatHaveMoreThanTheirNode(t *testing.T) {
 	l.Step(now, UnprepareClaim{"uid-a"})
 	if left, _, _ := l.manager.Capacity(0, memorymanager.Memory); left != half {
 		t.Errorf("pods may have %d on node 0 again, want %d", left, half)
-	}
-}
-
-func TestAboveClaim(t *testing.T) {
-	for want, test := range map[string]struct{ limit, claimed uint64 }{
-		"it has no memory limit, and its resource claims have 2Gi":                         {0, 2 * claimGi},
-		"its memory limit of 4Gi is above the 2Gi that its resource claims have":           {4 * claimGi, 2 * claimGi},
-		"its memory limit of 1.000000001Gi is above the 1Gi that its resource claims have": {claimGi + 1, claimGi},
-	} {
-		if got := AboveClaim(test.limit, test.claimed); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
 	}
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"slices"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
@@ -112,7 +113,7 @@ func (l *Ledger) attach(c *container, received Container, phase Phase) {
 	}
 	c.Cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	if l.resolved.Config.DRA.Enabled {
-		if c.TooManyClaims = received.MoreClaims || len(received.Claims) > MostClaimRefs; !c.TooManyClaims {
+		if c.TooManyClaims = received.MoreClaims || len(received.Claims) > claims.MostRefs; !c.TooManyClaims {
 			c.Claims = received.Claims
 		}
 	}

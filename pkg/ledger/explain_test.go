@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
@@ -57,8 +58,8 @@ func TestWhatIsExplained(t *testing.T) {
 		"a pod that is not placed": {single + "\ntopologyManagerScope: pod\npodLevelResourceManagers: true", []Event{claimed(claimPod("a", ""), "main", 10*gi),
 			claimed(claimPod("b", ""), "main", 10*gi), asPod},
 			"no set of NUMA nodes has room", "UnexpectedAdmissionError"},
-		"a container with a claim": {"dra: {enabled: true}", []Event{PrepareClaim{claimOf("a", []string{"web"}, on(1, gi))}, claimed(web, "main", gi, ClaimRef{"uid-a", 0})}, "", ""},
-		"a claim that is not prepared": {"dra: {enabled: true}", []Event{claimed(web, "main", gi, ClaimRef{"uid-a", 0})},
+		"a container with a claim": {"dra: {enabled: true}", []Event{PrepareClaim{claimOf("a", []string{"web"}, on(1, gi))}, claimed(web, "main", gi, claims.Ref{UID: "uid-a"})}, "", ""},
+		"a claim that is not prepared": {"dra: {enabled: true}", []Event{claimed(web, "main", gi, claims.Ref{UID: "uid-a"})},
 			"", "ClaimNotPrepared"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -32,7 +33,7 @@ type Options struct {
 	// Raises are the memory.high values that the stall guard had set when the plugin ended, by container id.
 	Raises map[string]uint64
 	// Claims are those that had an allocation when the plugin ended.
-	Claims []Claim
+	Claims []claims.Claim
 	// MemoryOnly is set where no state file keeps the allocations: they are not moved.
 	MemoryOnly bool
 }
@@ -48,7 +49,7 @@ type Ledger struct {
 	allNodes nodeset.Set     // the NUMA nodes with memory
 	node     pods.Node
 	manager  *memorymanager.Manager // of the allocations; nil under the policy None
-	aside    []config.Claimable     // what the manager's nodes lack of the configuration's, for claims
+	aside    []claims.Claimable     // what the manager's nodes lack of the configuration's, for claims
 
 	pods       map[string]*pod       // every living pod, by UID
 	living     []*pod                // the same pods, as state.Pods; pod.index is the position
@@ -83,7 +84,7 @@ type step struct {
 // New returns a ledger without pods.
 func New(now time.Time, o Options) (*Ledger, error) {
 	s := State{
-		Config: o.Config.Config, Machine: o.Machine, MemoryOnly: o.MemoryOnly, Claims: map[string]*Claim{}, Raises: o.Raises, Counters: newCounters(),
+		Config: o.Config.Config, Machine: o.Machine, MemoryOnly: o.MemoryOnly, Claims: claims.Prepared{}, Raises: o.Raises, Counters: newCounters(),
 	}
 	s.Connected.set(now, "not connected to a runtime yet")
 	s.Synchronized.set(now, "not synchronized with a runtime yet")
@@ -98,7 +99,7 @@ func New(now time.Time, o Options) (*Ledger, error) {
 func startWith(s State, resolved config.Resolved) (*Ledger, error) {
 	l := &Ledger{state: s, resolved: resolved, pods: map[string]*pod{}, containers: map[string]*container{}}
 	l.takeMachine(s.Machine)
-	l.aside = l.setAside(resolved)
+	l.aside = l.state.Claims.SetAside(resolved.Claimable, resolved.Nodes)
 	var err error
 	if l.manager, err = managerFor(resolved, l.aside); l.manager != nil {
 		l.manager.Changed() // nothing is allocated yet
@@ -117,13 +118,13 @@ func (l *Ledger) takeMachine(m machine.Machine) {
 }
 
 // managerFor is nil under the policy None.
-func managerFor(resolved config.Resolved, aside []config.Claimable) (*memorymanager.Manager, error) {
+func managerFor(resolved config.Resolved, aside []claims.Claimable) (*memorymanager.Manager, error) {
 	if !resolved.Static {
 		return nil, nil
 	}
 	options := resolved.Manager
 	options.EvenShare = memorymanager.LeastEvenShare
-	manager, err := memorymanager.New(config.NodesForPods(resolved.Nodes, aside), options)
+	manager, err := memorymanager.New(claims.NodesForPods(resolved.Nodes, aside), options)
 	if err != nil {
 		return nil, fmt.Errorf("memory manager: %w", err)
 	}

@@ -27,7 +27,7 @@ func (l *Ledger) View() View {
 		view.Nodes = l.manager.Nodes()
 	}
 	if l.resolved.Config.DRA.Enabled {
-		view.Claimable, view.Claims = l.claimableViews(), l.Claims()
+		view.Claimable, view.Claims = l.state.Claims.Capacities(l.roomForClaims()), l.Claims()
 	}
 	l.refreshPodViews()
 	for _, p := range l.living {

@@ -21,6 +21,7 @@ const module = "github.com/nri-memory-manager/nri-memory-manager/pkg/"
 // what the ledger depends on.
 var rooms = map[string][]string{
 	"cgroup":          nil,
+	"claims":          nil,
 	"config":          {"os"}, // Load and Check read the file, Parse that of kubeletConfig
 	"cover":           nil,
 	"ledger":          nil,

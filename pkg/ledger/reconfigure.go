@@ -65,7 +65,7 @@ func (e RejectConfig) apply(l *Ledger) {
 
 // takeNodes makes a new node map when the configuration changes it; the allocations stay where they are.
 func (l *Ledger) takeNodes(resolved config.Resolved) error {
-	aside := l.setAside(resolved)
+	aside := l.state.Claims.SetAside(resolved.Claimable, resolved.Nodes)
 	if reflect.DeepEqual(aside, l.aside) && resolved.Static == l.resolved.Static && reflect.DeepEqual(resolved.Nodes, l.resolved.Nodes) &&
 		reflect.DeepEqual(resolved.Manager, l.resolved.Manager) {
 		return nil

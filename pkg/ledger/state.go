@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -33,7 +34,7 @@ type State struct {
 	// Pods are the living ones, in no order.
 	Pods []*PodState
 	// Claims are all that have an allocation, by UID.
-	Claims map[string]*Claim `json:",omitempty"`
+	Claims claims.Prepared `json:",omitempty"`
 	// Raises are memory.high values that the stall guard had set when the plugin ended, by the ids of containers that have not been
 	// seen yet, in bytes.
 	Raises map[string]uint64 `json:",omitempty"`
@@ -145,8 +146,8 @@ type Run struct {
 	Devices  []topologymanager.Device `json:",omitempty"`
 	// Claims are the parts of resource claims that it uses; nil unless the configuration enables them. Of a container that names too
 	// many none is kept, and TooManyClaims is set.
-	Claims        []ClaimRef `json:",omitempty"`
-	TooManyClaims bool       `json:",omitempty"`
+	Claims        []claims.Ref `json:",omitempty"`
+	TooManyClaims bool         `json:",omitempty"`
 
 	// Pending is an update of the kubelet's that was answered and whose end has not been observed; nil outside of updates.
 	Pending *Pending `json:",omitempty"`
@@ -275,7 +276,7 @@ type pod struct {
 	// containers are its Slots.
 	containers []*container
 	// users are the living containers by the parts of claims that they name.
-	users map[ClaimRef][]*container
+	users map[claims.Ref][]*container
 
 	// settings, rules, wishes and problems follow from the configuration and from Says.
 	settings memoryqos.Settings

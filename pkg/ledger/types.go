@@ -1,6 +1,9 @@
 package ledger
 
-import "github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
 
 // Pod is a pod sandbox as the runtime knows it.
 type Pod struct {
@@ -67,8 +70,8 @@ type Container struct {
 	// CgroupsPath is the OCI spec's linux.cgroupsPath.
 	CgroupsPath string
 	Resources   Resources
-	// Claims are the parts of resource claims that it uses, and MoreClaims is set where it names more than MostClaimRefs.
-	Claims     []ClaimRef
+	// Claims are the parts of resource claims that it uses, and MoreClaims is set where it names more than claims.MostRefs.
+	Claims     []claims.Ref
 	MoreClaims bool
 	// DeviceNodes and CDIDevices are what its spec has, and PCIDevices is set where its environment names PCI devices. They are for
 	// the driver, which finds out what they are; a Step reads Devices only.

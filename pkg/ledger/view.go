@@ -3,6 +3,7 @@ package ledger
 import (
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -32,8 +33,8 @@ type View struct {
 	Pods []*PodView
 	// Claimable is what resource claims may have and have, by node and type; nil unless the configuration enables them. Claims are
 	// those that have an allocation.
-	Claimable []ClaimableView
-	Claims    []Claim
+	Claimable []claims.Capacity
+	Claims    []claims.Claim
 	// Rejections are the last containers of living pods that could not be placed, newest first.
 	Rejections []Rejection
 	// NotMoved is memory that stays where it is although there is a reason to move it.

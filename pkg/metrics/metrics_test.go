@@ -20,6 +20,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -36,7 +37,7 @@ func pointer(bytes uint64) *uint64 { return &bytes }
 
 func busyNode() *ledger.View {
 	return &ledger.View{
-		Claimable: []ledger.ClaimableView{{Node: 1, Type: "memory", Capacity: 45, Claimed: 20}},
+		Claimable: []claims.Capacity{{Node: 1, Type: "memory", Capacity: 45, Claimed: 20}},
 		Nodes: []memorymanager.NodeState{{ID: 1, Memory: []memorymanager.TypeTable{
 			{Type: "memory", Table: memorymanager.Table{Total: 100, SystemReserved: 10, Allocatable: 90, Reserved: 40, Free: 50}}}}},
 		Ancestors: memoryqos.Levels{Kubepods: memoryqos.Values{Min: pointer(512), Low: pointer(384)}},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
@@ -37,7 +38,7 @@ func ContainerOf(container *api.Container) ledger.Container {
 		value := adj.GetValue()
 		resources.OOMScoreAdj = &value
 	}
-	claims := ledger.ClaimRefs(namesOfCDI(container, mostNames), ends(container.GetEnv()))
+	refs := claims.Refs(namesOfCDI(container, mostNames), ends(container.GetEnv()))
 	return ledger.Container{
 		ID:          container.GetId(),
 		PodID:       container.GetPodSandboxId(),
@@ -45,8 +46,8 @@ func ContainerOf(container *api.Container) ledger.Container {
 		State:       phaseOf(container.GetState()),
 		CgroupsPath: linux.GetCgroupsPath(),
 		Resources:   resources,
-		Claims:      claims[:min(len(claims), ledger.MostClaimRefs)],
-		MoreClaims:  len(claims) > ledger.MostClaimRefs,
+		Claims:      refs[:min(len(refs), claims.MostRefs)],
+		MoreClaims:  len(refs) > claims.MostRefs,
 		DeviceNodes: deviceNodesOf(linux),
 		CDIDevices:  namesOfCDI(container, mostDevices),
 		PCIDevices:  namesPCIDevices(container.GetEnv()),

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -124,7 +125,7 @@ func TestContainerOf(t *testing.T) {
 
 // TestTheEnvironmentIsBounded: a tenant writes as many variables as the API server takes, 1 MB or so.
 func TestTheEnvironmentIsBounded(t *testing.T) {
-	claims := func(number int) []string {
+	named := func(number int) []string {
 		env := make([]string, number)
 		for i := range env {
 			env[i] = fmt.Sprintf("NUMA_MEMORY_CLAIM_A_%d=", i)
@@ -138,9 +139,9 @@ func TestTheEnvironmentIsBounded(t *testing.T) {
 		want int
 		more bool
 	}{
-		"as many as a container may name": {claims(ledger.MostClaimRefs), ledger.MostClaimRefs, false},
-		"one more":                        {claims(ledger.MostClaimRefs + 1), ledger.MostClaimRefs, true},
-		"40,000":                          {claims(40_000), ledger.MostClaimRefs, true},
+		"as many as a container may name": {named(claims.MostRefs), claims.MostRefs, false},
+		"one more":                        {named(claims.MostRefs + 1), claims.MostRefs, true},
+		"40,000":                          {named(40_000), claims.MostRefs, true},
 		"one before many others":          {slices.Concat(ours, other), 1, false},
 		"one behind many others":          {slices.Concat(other, ours), 1, false},
 		"one among many others":           {slices.Concat(other, ours, other), 0, false},
@@ -156,7 +157,7 @@ func TestTheEnvironmentIsBounded(t *testing.T) {
 		container := &api.Container{Env: env}
 		return testing.AllocsPerRun(10, func() { ContainerOf(container) })
 	}
-	few, most := cost(claims(3*mostVariables)), cost(claims(40_000))
+	few, most := cost(named(3*mostVariables)), cost(named(40_000))
 	if most > few {
 		t.Errorf("40,000 variables take %v allocations, %d take %v", most, 3*mostVariables, few)
 	}

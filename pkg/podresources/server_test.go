@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -33,7 +34,7 @@ var view = &ledger.View{
 			{Type: "hugepages-2Mi"},
 			{Type: "memory", Table: memorymanager.Table{Allocatable: 24 << 30}}}},
 	},
-	Claimable: []ledger.ClaimableView{
+	Claimable: []claims.Capacity{
 		{Node: 3, Type: "hugepages-1Gi", Capacity: 1 << 30, Claimed: 1 << 30}, {Node: 3, Type: "memory", Capacity: 8 << 30},
 	},
 	Pods: []*ledger.PodView{

@@ -12,8 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
@@ -62,15 +61,15 @@ func orDefault(namespace string) string {
 
 // claimKeeper is a plugin with a driver for claims: *Direct.
 type claimKeeper interface {
-	Claimable() []ledger.ClaimableView
-	PrepareClaim(ctx context.Context, claim ledger.Claim) error
+	Claimable() []claims.Capacity
+	PrepareClaim(ctx context.Context, claim claims.Claim) error
 }
 
 // scheduled are the claims of a simulated node: what the scheduler does for it.
 type scheduled struct {
 	specs    Claims
 	driver   string
-	prepared map[string]ledger.Claim // by the name of the object
+	prepared map[string]claims.Claim // by the name of the object
 }
 
 // devices are the CDI devices of a container, as the kubelet passes them to the runtime.
@@ -84,8 +83,8 @@ func (s *scheduled) devices(pod *corev1.Pod, container *corev1.Container) (devic
 			claim := s.prepared[claimName(pod, reference)]
 			for part := range claim.Parts {
 				if use.Request == "" || use.Request == claim.Parts[part].Request {
-					ref := ledger.ClaimRef{UID: claim.UID, Part: part}
-					devices = append(devices, &api.CDIDevice{Name: s.driver + "/" + ledger.ClaimClass + "=" + ref.Device()})
+					ref := claims.Ref{UID: claim.UID, Part: part}
+					devices = append(devices, &api.CDIDevice{Name: s.driver + "/" + claims.Class + "=" + ref.Device()})
 				}
 			}
 		}
@@ -117,7 +116,7 @@ func (s *scheduled) prepare(ctx context.Context, pod *corev1.Pod, keeper claimKe
 				return fmt.Errorf("claim %s: %w", name, err)
 			}
 			namespace, short, _ := strings.Cut(name, "/")
-			claim = ledger.Claim{UID: idOf("claim/" + name)[:32], Namespace: namespace, Name: short, Parts: parts}
+			claim = claims.Claim{UID: idOf("claim/" + name)[:32], Namespace: namespace, Name: short, Parts: parts}
 		}
 		claim.Pods = append(slices.Clone(claim.Pods), string(pod.UID))
 		if len(claim.Parts) > 0 { // of this driver
@@ -151,14 +150,14 @@ type placement struct {
 	spec  *resourceapi.ResourceClaimSpec
 	free  map[int]memorymanager.Request // by NUMA node
 	nodes []int                         // in the order of the devices
-	parts []ledger.ClaimPart
+	parts []claims.Part
 }
 
 var errNoDevices = errors.New("cannot be allocated: no NUMA nodes have room for it")
 
 // place allocates a claim as the scheduler does: the first devices that fit, in their order, and the first alternative for which
 // there are some. Requests for devices of other drivers are taken as fulfilled.
-func place(spec *resourceapi.ResourceClaimSpec, claimable []ledger.ClaimableView) ([]ledger.ClaimPart, error) {
+func place(spec *resourceapi.ResourceClaimSpec, claimable []claims.Capacity) ([]claims.Part, error) {
 	p := placement{spec: spec, free: map[int]memorymanager.Request{}}
 	for _, c := range claimable {
 		if !slices.Contains(p.nodes, c.Node) {
@@ -212,7 +211,7 @@ func (p *placement) device(index int, amounts memorymanager.Request, count int64
 		return p.request(index + 1)
 	}
 	for i := from; i < len(p.nodes); i++ {
-		part := ledger.ClaimPart{Request: p.spec.Devices.Requests[index].Name, Node: p.nodes[i], Amounts: amounts}
+		part := claims.Part{Request: p.spec.Devices.Requests[index].Name, Node: p.nodes[i], Amounts: amounts}
 		if !p.admits(part) {
 			continue
 		}
@@ -226,7 +225,7 @@ func (p *placement) device(index int, amounts memorymanager.Request, count int64
 }
 
 // admits reports whether a part has room beside those that were chosen, within the constraints.
-func (p *placement) admits(part ledger.ClaimPart) bool {
+func (p *placement) admits(part claims.Part) bool {
 	for _, amount := range part.Amounts {
 		sum := amount.Bytes
 		for _, other := range p.parts {
@@ -259,7 +258,7 @@ func (p *placement) admits(part ledger.ClaimPart) bool {
 // no memory, and is of another class than the chart's.
 func amountsOf(class string, capacity *resourceapi.CapacityRequirements) (amounts memorymanager.Request, ours bool) {
 	ours = class == "numa-memory"
-	amounts = memorymanager.Request{{Type: memorymanager.Memory, Bytes: config.ClaimStep(memorymanager.Memory)}}
+	amounts = memorymanager.Request{{Type: memorymanager.Memory, Bytes: claims.Step(memorymanager.Memory)}}
 	if capacity == nil {
 		return amounts, ours
 	}
@@ -271,7 +270,7 @@ func amountsOf(class string, capacity *resourceapi.CapacityRequirements) (amount
 			continue
 		}
 		ours = true
-		step, bytes := config.ClaimStep(memoryType), uint64(max(quantity.Value(), 0))
+		step, bytes := claims.Step(memoryType), uint64(max(quantity.Value(), 0))
 		amounts = amounts.AtLeast(memorymanager.Amount{Type: memoryType, Bytes: (bytes + step - 1) / step * step})
 	}
 	return amounts, ours

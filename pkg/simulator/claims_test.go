@@ -8,7 +8,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
@@ -64,7 +64,7 @@ func TestClaimsArePlacedAsTheSchedulerDoes(t *testing.T) {
 				}
 				spec.Devices.Constraints = append(spec.Devices.Constraints, constraint)
 			}
-			parts, err := place(spec, []ledger.ClaimableView{
+			parts, err := place(spec, []claims.Capacity{
 				{Node: 0, Type: memorymanager.Memory, Capacity: 128 * gi, Claimed: test.taken[0] * gi},
 				{Node: 1, Type: memorymanager.Memory, Capacity: 128 * gi, Claimed: test.taken[1] * gi},
 			})

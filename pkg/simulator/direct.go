@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -31,7 +32,7 @@ type Agent[S Session] interface {
 type decisions interface {
 	View() *ledger.View
 	Counters() agent.Counters
-	PrepareClaim(ctx context.Context, claim ledger.Claim) error
+	PrepareClaim(ctx context.Context, claim claims.Claim) error
 }
 
 // Session receives a runtime's events: *agent.Session.
@@ -224,17 +225,17 @@ func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
 }
 
 // Claimable is what resource claims may have, in the order of the devices.
-func (d *Direct) Claimable() []ledger.ClaimableView {
+func (d *Direct) Claimable() []claims.Capacity {
 	claimable := slices.Clone(d.agent.View().Claimable)
 	d.order = dra.Order(claimable, nil, d.order)
-	slices.SortStableFunc(claimable, func(a, b ledger.ClaimableView) int {
+	slices.SortStableFunc(claimable, func(a, b claims.Capacity) int {
 		return cmp.Compare(slices.Index(d.order, a.Node), slices.Index(d.order, b.Node))
 	})
 	return claimable
 }
 
 // PrepareClaim has the agent prepare a claim, as the driver does.
-func (d *Direct) PrepareClaim(ctx context.Context, claim ledger.Claim) error {
+func (d *Direct) PrepareClaim(ctx context.Context, claim claims.Claim) error {
 	return d.agent.PrepareClaim(ctx, claim)
 }
 

@@ -15,8 +15,8 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
@@ -105,7 +105,7 @@ type Node struct {
 func NewNode(options Options) (n *Node, err error) {
 	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, config: options.Config, admission: options.Admission, toRun: options.Pods}
 	if dra := options.Config.DRA; dra.Enabled {
-		n.claims = &scheduled{specs: options.Claims, driver: dra.Driver, prepared: map[string]ledger.Claim{}}
+		n.claims = &scheduled{specs: options.Claims, driver: dra.Driver, prepared: map[string]claims.Claim{}}
 	}
 	made := n
 	defer func() {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -43,8 +44,8 @@ type ClaimDevice struct {
 	Amounts map[string]uint64 `json:"amounts"`
 }
 
-// claims are nil unless the configuration enables them.
-func claims(view *ledger.View) *Claims {
+// claimsOf are nil unless the configuration enables them.
+func claimsOf(view *ledger.View) *Claims {
 	c := view.Config.Config.DRA
 	if !c.Enabled {
 		return nil
@@ -70,7 +71,7 @@ func (c *Container) AboveClaim() string {
 	if !own || c.Limit > 0 && c.Limit <= claimed {
 		return ""
 	}
-	return ledger.AboveClaim(c.Limit, claimed)
+	return claims.LimitAbove(c.Limit, claimed)
 }
 
 func (d *Document) writeClaims(b *strings.Builder) {

@@ -285,7 +285,7 @@ func (s Sources) Make() *Document {
 			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
 			KubeletConfig: config.KubeletConfig, Migration: config.Migration.String(),
 		},
-		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Claims: claims(view), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
+		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Claims: claimsOf(view), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
 		Overwrites: s.overwrites(), RequestSources: s.requestSources(), DeviceSources: s.deviceSources(),
 	}
 	if p := config.UnpinnedMemoryPolicy; p != "None" {

@@ -1,0 +1,165 @@
+package claims
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+// Prepared are the claims that have an allocation, by UID.
+type Prepared map[string]*Claim
+
+// ErrTooMany is of a container that names more parts of claims than it may.
+var ErrTooMany = fmt.Errorf("it names more than %d devices of resource claims, by its CDI devices or by variables %s…: want at most %[1]d",
+	MostRefs, variablePrefix)
+
+// List are the claims in the order of their UIDs.
+func (p Prepared) List() []Claim {
+	list := make([]Claim, 0, len(p))
+	for _, uid := range slices.Sorted(maps.Keys(p)) {
+		list = append(list, *p[uid])
+	}
+	return list
+}
+
+// Part is the part that a container of a pod names. The error says why the container cannot have it.
+func (p Prepared) Part(ref Ref, podUID string) (Part, error) {
+	claim := p[ref.UID]
+	switch {
+	case claim == nil:
+		return Part{}, fmt.Errorf("its resource claim %s is not prepared on this node", ref.UID)
+	case !slices.Contains(claim.Pods, podUID):
+		return Part{}, fmt.Errorf("the resource claim %s is not reserved for its pod", claim)
+	case ref.Part >= len(claim.Parts):
+		return Part{}, fmt.Errorf("the resource claim %s has no device %d", claim, ref.Part)
+	}
+	return claim.Parts[ref.Part], nil
+}
+
+// ErrInUse is of a claim that a container cannot have because another pod uses it.
+func (p Prepared) ErrInUse(ref Ref, namespace, pod string) error {
+	return fmt.Errorf("the resource claim %s is in use by pod %s/%s: containers of one pod can share a claim, pods cannot", p[ref.UID], namespace, pod)
+}
+
+// Names are the claims that a container names, each once, by namespace and name; by UID where a claim is not prepared.
+func (p Prepared) Names(refs []Ref) (names []string) {
+	for _, ref := range refs {
+		name := ref.UID
+		if claim := p[ref.UID]; claim != nil {
+			name = claim.String()
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Kind is one type of memory on one NUMA node.
+type Kind struct {
+	Node int
+	Type memorymanager.MemoryType
+}
+
+// Sums are bytes by node and type.
+type Sums map[Kind]uint64
+
+func (s Sums) add(parts []Part) {
+	for _, part := range parts {
+		for _, amount := range part.Amounts {
+			s[Kind{part.Node, amount.Type}] += amount.Bytes
+		}
+	}
+}
+
+// Claimed is what all claims but one have; "" leaves out none.
+func (p Prepared) Claimed(but string) Sums {
+	sums := Sums{}
+	for uid, claim := range p {
+		if uid != but {
+			sums.add(claim.Parts)
+		}
+	}
+	return sums
+}
+
+// Fits compares a claim with what is neither another claim's nor a pod's. The scheduler has seen the share of an earlier moment, so
+// that the share itself does not bound it.
+func (p Prepared) Fits(claim *Claim, room Room) error {
+	if claim.UID == "" || len(claim.Parts) == 0 {
+		return errors.New("has no UID or no NUMA node")
+	}
+	used := p.Claimed(claim.UID)
+	for _, part := range claim.Parts {
+		for _, amount := range part.Amounts {
+			at := Kind{part.Node, amount.Type}
+			whole, there := room.most(at)
+			if !there {
+				return fmt.Errorf("NUMA node %d has no %s for claims", at.Node, at.Type)
+			}
+			left := whole - min(whole, used[at])
+			if amount.Bytes > left {
+				sizes := quantity.Apart(amount.Bytes, left)
+				return fmt.Errorf("takes %s of %s on NUMA node %d, where claims have %s left", sizes[0], at.Type, at.Node, sizes[1])
+			}
+			used[at] += amount.Bytes
+		}
+	}
+	return nil
+}
+
+// SetAside is what is kept from pods without claims: the share, and what claims have where that is more, as far as the nodes have it.
+func (p Prepared) SetAside(claimable []Claimable, nodes []memorymanager.NodeCapacity) []Claimable {
+	if len(claimable) == 0 {
+		return nil
+	}
+	claimed := p.Claimed("")
+	aside := make([]Claimable, 0, len(claimable))
+	for _, node := range claimable {
+		for at, bytes := range claimed {
+			if at.Node == node.Node {
+				bytes = min(bytes, allocatable(nodes, at))
+				node.Amounts = node.Amounts.AtLeast(memorymanager.Amount{Type: at.Type, Bytes: bytes})
+			}
+		}
+		aside = append(aside, node)
+	}
+	return aside
+}
+
+// Excess is where claims have more than their NUMA node, after memory was plugged out.
+type Excess struct {
+	Kind
+	// Claimed is what claims have, Has what the node has, in bytes.
+	Claimed, Has uint64
+}
+
+// Excesses are sorted by node and type.
+func (p Prepared) Excesses(nodes []memorymanager.NodeCapacity) (all []Excess) {
+	for at, bytes := range p.Claimed("") {
+		if has := allocatable(nodes, at); bytes > has {
+			all = append(all, Excess{at, bytes, has})
+		}
+	}
+	slices.SortFunc(all, func(a, b Excess) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Type, b.Type)) })
+	return all
+}
+
+// Capacities are sorted by node and type.
+func (p Prepared) Capacities(room Room) (all []Capacity) {
+	claimed := p.Claimed("")
+	for _, node := range room.Claimable {
+		for _, amount := range node.Amounts {
+			at := Kind{node.Node, amount.Type}
+			most, _ := room.most(at)
+			capacity := min(max(amount.Bytes, claimed[at]), most)
+			all = append(all, Capacity{Node: at.Node, Type: at.Type, Claimed: claimed[at], Capacity: capacity - capacity%Step(at.Type)})
+		}
+	}
+	return all
+}
