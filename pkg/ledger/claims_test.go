@@ -43,7 +43,7 @@ func claimPod(name, class string) Pod {
 func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 	now := time.Unix(1, 0)
 	l := newLedger(t, "dra: {enabled: true, share: 50%}")
-	half := l.claims.Capacities(l.roomForClaims())[0].Capacity
+	half := l.state.Claims.Capacities(l.roomForClaims())[0].Capacity
 	rest, _, _ := l.manager.Capacity(0, memorymanager.Memory)
 	for _, step := range []struct {
 		name    string
@@ -73,7 +73,7 @@ func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 				t.Errorf("%s: %s", step.name, diff)
 			}
 		}
-		sums := l.claims.Claimed("")
+		sums := l.state.Claims.Claimed("")
 		got := [2]uint64{sums[claims.Kind{Node: 0, Type: memorymanager.Memory}], sums[claims.Kind{Node: 1, Type: memorymanager.Memory}]}
 		if got != step.claimed || effects.ClaimsChanged != step.changed {
 			t.Errorf("%s: claims have %v, changed %v; want %v, %v", step.name, got, effects.ClaimsChanged, step.claimed, step.changed)
@@ -213,7 +213,7 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 		if effects.Err != nil {
 			t.Fatalf("%s: %v", step.memory, effects.Err)
 		}
-		if got := l.claims.Capacities(l.roomForClaims())[1]; got.Capacity != step.capacity || got.Claimed != 5*claimGi {
+		if got := l.state.Claims.Capacities(l.roomForClaims())[1]; got.Capacity != step.capacity || got.Claimed != 5*claimGi {
 			t.Errorf("%s: %d for claims, want %d", step.memory, got.Capacity, step.capacity)
 		}
 		warned := ""
@@ -307,7 +307,7 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 			}
 			for i, node := range l.manager.Nodes() {
 				for _, table := range node.Memory {
-					claimed := l.claims.Claimed("")[claims.Kind{Node: i, Type: table.Type}]
+					claimed := l.state.Claims.Claimed("")[claims.Kind{Node: i, Type: table.Type}]
 					whole, _, _ := l.manager.Capacity(i, table.Type)
 					for _, aside := range l.aside {
 						if aside.Node == i {
@@ -458,7 +458,7 @@ func TestWhatPodsHaveOfTheShareIsNotPublished(t *testing.T) {
 	l.Step(now, claimed(web, "main", 14*claimGi))
 	l.Step(now, Reconfigure{Config: resolve(t, l, "dra: {enabled: true, share: 100%}")})
 	free := func(node int) uint64 {
-		for _, v := range l.claims.Capacities(l.roomForClaims()) {
+		for _, v := range l.state.Claims.Capacities(l.roomForClaims()) {
 			if v.Node == node && v.Type == memorymanager.Memory {
 				return v.Capacity
 			}
