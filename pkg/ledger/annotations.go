@@ -26,7 +26,7 @@ func (l *Ledger) judgeAnnotations() {
 	}
 	for _, p := range l.step.annotated {
 		before := p.problems
-		p.problems = p.Says.Annotations.Problems(p.rules, p.containerNames())
+		p.problems = p.findProblems()
 		if slices.Equal(before, p.problems) {
 			continue
 		}
@@ -35,6 +35,10 @@ func (l *Ledger) judgeAnnotations() {
 			l.note(Warn, text, with(p.fields(), "problems", messages(news)), nil)
 		}
 	}
+}
+
+func (p *pod) findProblems() []config.Problem {
+	return p.Says.Annotations.Problems(p.rules, p.containerNames())
 }
 
 // containerNames are the names of the containers of a pod: those of its spec, and others that the runtime has. They are nil while no

@@ -55,7 +55,6 @@ type Ledger struct {
 	living     []*pod                // the same pods, as state.Pods; pod.index is the position
 	values     []memoryqos.PodValues // of the living pods' cgroups, contiguous because they are summed at many events
 	containers map[string]*container // every container that has not ended, by the runtime's id
-	levels     []level               // the cgroups above managed pods, those that have ended included until the next full pass
 	generation uint64                // moves with every change that a view shows
 
 	step step // of the Step under way

@@ -147,6 +147,16 @@ func checkDerived(t *testing.T, l *Ledger, event Event) {
 	}
 }
 
+// reopened goes on from a snapshot, and forgets the ledger itself.
+func reopened(t *testing.T, l *Ledger) *Ledger {
+	t.Helper()
+	again, err := open(l.Snapshot(), l.resolved)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return again
+}
+
 // resolvedOn is a configuration on a machine.
 func resolvedOn(t *testing.T, on, yaml string) (machine.Machine, config.Resolved) {
 	t.Helper()
@@ -170,15 +180,20 @@ var eventSeed = flag.Uint64("seed", 1, "seed of the random events")
 // The same events give the same effects, and at any moment all values follow from what lives: a whole look gives what the
 // single steps gave.
 func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
-	for _, yaml := range []string{"", "topologyManagerPolicy: restricted", "memoryReservationPolicy: HardReservation\nonUnsatisfiable: Unpinned\ncoverDeficits: On"} {
-		one, other := newLedger(t, yaml), newLedger(t, yaml)
+	for _, yaml := range []string{"", "topologyManagerPolicy: restricted", "topologyManagerScope: pod\ntopologyManagerPolicy: restricted\npodLevelResourceManagers: true", "memoryReservationPolicy: HardReservation\nonUnsatisfiable: Unpinned\ncoverDeficits: On"} {
+		one, other, opened := newLedger(t, yaml), newLedger(t, yaml), newLedger(t, yaml)
 		first := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
 		second := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
 		files := map[string]cgroup.Target{}
 		for i := range 1500 {
 			now := time.Unix(int64(i), 0)
 			event := first.event()
+			opened = reopened(t, opened)
+			after := opened.Step(now, event)
 			effects, again := one.Step(now, event), other.Step(now, second.event())
+			if !reflect.DeepEqual(effects, after) {
+				t.Fatalf("%s: step %d, %T: the effects are\n%+v\nand from a snapshot\n%+v", yaml, i, event, effects, after)
+			}
 			checkDerived(t, one, event)
 			if !reflect.DeepEqual(effects, again) {
 				t.Fatalf("%s: step %d, %T: the effects are\n%+v\nand\n%+v", yaml, i, event, effects, again)

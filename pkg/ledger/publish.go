@@ -32,7 +32,7 @@ func (l *Ledger) publish() {
 				out.Ended = append(out.Ended, before.cgroup)
 			}
 			if p.managed {
-				l.levels = addLevel(l.levels, p.path)
+				l.state.Parents = addParents(l.state.Parents, p.path)
 				out.Files = append(out.Files, after.target())
 			}
 		}
@@ -40,10 +40,10 @@ func (l *Ledger) publish() {
 	switch {
 	case l.step.all:
 		out.AllFiles, out.Files, out.Ended, out.HighChanged = true, nil, nil, true
-		l.levels = l.allLevels()
+		l.state.Parents = l.allParents()
 	case sums: // the sums are made from all pods each time, never counted up and down
-		for _, at := range l.levels {
-			out.Files = l.levelTargets(out.Files, at, len(l.levels) > 1)
+		for _, at := range l.state.Parents {
+			out.Files = l.parentTargets(out.Files, at, len(l.state.Parents) > 1)
 		}
 	}
 	allocations := l.deltas()
@@ -147,10 +147,10 @@ func (l *Ledger) toBring(c *container, changed bool) bool {
 	return lacks
 }
 
-// level is a kubepods cgroup with the levels below it that have pods. A node has one, unless kubelets share it.
-type level struct {
-	kubepods, burstable, system, systemBurstable string
-	driver                                       cgroup.Driver
+// Parents are a kubepods cgroup with the QoS classes' below it that have pods. A node has one, unless kubelets share it.
+type Parents struct {
+	Kubepods, Burstable, System, SystemBurstable string
+	Driver                                       cgroup.Driver
 }
 
 // Targets are what all cgroups should hold.
@@ -167,18 +167,18 @@ func (l *Ledger) Targets() []cgroup.Target {
 			}
 		}
 	}
-	levels := l.allLevels()
+	levels := l.allParents()
 	for _, at := range levels {
-		targets = l.levelTargets(targets, at, len(levels) > 1)
+		targets = l.parentTargets(targets, at, len(levels) > 1)
 	}
 	return targets
 }
 
-// allLevels are the cgroups above the managed pods.
-func (l *Ledger) allLevels() (levels []level) {
+// allParents are the cgroups above the managed pods.
+func (l *Ledger) allParents() (levels []Parents) {
 	for _, p := range l.living {
 		if p.managed {
-			levels = addLevel(levels, p.path)
+			levels = addParents(levels, p.path)
 		}
 	}
 	return levels
@@ -188,17 +188,17 @@ func sameTarget(a, b cgroup.Target) bool {
 	return a.Cgroup == b.Cgroup && a.Driver == b.Driver && a.Mems == b.Mems && a.ByRuntime == b.ByRuntime && same(a.Values, b.Values)
 }
 
-// addLevel adds the cgroups above a pod to others.
-func addLevel(levels []level, path cgroup.PodPath) []level {
-	i := slices.IndexFunc(levels, func(at level) bool { return at.kubepods == path.Kubepods })
+// addParents adds the cgroups above a pod to others.
+func addParents(levels []Parents, path cgroup.PodPath) []Parents {
+	i := slices.IndexFunc(levels, func(at Parents) bool { return at.Kubepods == path.Kubepods })
 	if i < 0 {
 		i = len(levels)
-		levels = append(levels, level{kubepods: path.Kubepods, driver: path.Driver})
+		levels = append(levels, Parents{Kubepods: path.Kubepods, Driver: path.Driver})
 	}
 	at := &levels[i]
-	qos := &at.burstable
+	qos := &at.Burstable
 	if system := path.System(); system != "" {
-		at.system, qos = system, &at.systemBurstable
+		at.System, qos = system, &at.SystemBurstable
 	}
 	if path.Class == memoryqos.Burstable {
 		*qos = path.QoS
@@ -206,13 +206,13 @@ func addLevel(levels []level, path cgroup.PodPath) []level {
 	return levels
 }
 
-// levelTargets adds the sums above all pods of one kubepods, where several is set when there is more than one.
-func (l *Ledger) levelTargets(targets []cgroup.Target, at level, several bool) []cgroup.Target {
+// parentTargets adds the sums above all pods of one kubepods, where several is set when there is more than one.
+func (l *Ledger) parentTargets(targets []cgroup.Target, at Parents, several bool) []cgroup.Target {
 	values := l.values
 	if several {
 		values = nil
 		for i, p := range l.living {
-			if p.path.Kubepods == at.kubepods {
+			if p.path.Kubepods == at.Kubepods {
 				values = append(values, l.values[i])
 			}
 		}
@@ -222,11 +222,11 @@ func (l *Ledger) levelTargets(targets []cgroup.Target, at level, several bool) [
 		cgroup, level string
 		values        memoryqos.Values
 	}{
-		{at.kubepods, cgroup.LevelKubepods, sums.Kubepods}, {at.burstable, cgroup.LevelBurstable, sums.Burstable},
-		{at.system, cgroup.LevelSystem, sums.System}, {at.systemBurstable, cgroup.LevelBurstable, sums.SystemBurstable},
+		{at.Kubepods, cgroup.LevelKubepods, sums.Kubepods}, {at.Burstable, cgroup.LevelBurstable, sums.Burstable},
+		{at.System, cgroup.LevelSystem, sums.System}, {at.SystemBurstable, cgroup.LevelBurstable, sums.SystemBurstable},
 	} {
 		if above.cgroup != "" {
-			targets = append(targets, cgroup.Target{Cgroup: above.cgroup, Level: above.level, Driver: at.driver, Values: above.values})
+			targets = append(targets, cgroup.Target{Cgroup: above.cgroup, Level: above.level, Driver: at.Driver, Values: above.values})
 		}
 	}
 	return targets

@@ -33,6 +33,8 @@ type State struct {
 
 	// Pods are the living ones, in no order.
 	Pods []*PodState
+	// Parents are the cgroups above managed pods, those that have ended included until the next full pass.
+	Parents []Parents
 	// Claims are all that have an allocation, by UID.
 	Claims claims.Prepared `json:",omitempty"`
 	// Raises are memory.high values that the stall guard had set when the plugin ended, by the ids of containers that have not been
@@ -298,18 +300,18 @@ type container struct {
 	pod *pod
 }
 
-// add gives the pod a container.
-func (p *pod) add(s *Slot) *container {
+// hold gives the pod a container.
+func (p *pod) hold(s *Slot) *container {
 	c := &container{s, p}
 	p.containers = append(p.containers, c)
 	return c
 }
 
-// addSlot is add of a container that is new.
+// addSlot is hold of a container that is new.
 func (p *pod) addSlot(name string) *container {
 	s := &Slot{Name: name}
 	p.Slots = append(p.Slots, s)
-	return p.add(s)
+	return p.hold(s)
 }
 
 // named finds a pod's container.

@@ -1,0 +1,99 @@
+package ledger
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+)
+
+// Snapshot is everything that the ledger remembers. It shares with the ledger what never changes, and may be encoded outside of the
+// driver's lock.
+func (l *Ledger) Snapshot() State {
+	s := l.state
+	s.Claims, s.Raises, s.Calm = maps.Clone(s.Claims), maps.Clone(s.Raises), maps.Clone(s.Calm)
+	s.StoppedSandboxes, s.EndedContainers = s.StoppedSandboxes.clone(), s.EndedContainers.clone()
+	s.Parents, s.Counters = slices.Clone(s.Parents), l.Counters()
+	if s.Move != nil {
+		move := *s.Move
+		s.Move = &move
+	}
+	s.Pods = make([]*PodState, len(l.state.Pods))
+	for i, p := range l.state.Pods {
+		s.Pods[i] = p.clone()
+	}
+	if l.manager != nil {
+		allocations := l.manager.Snapshot()
+		s.Allocations, s.Room = &allocations, l.room()
+	}
+	return s
+}
+
+func (r *Recent) clone() Recent { return Recent{Ring: slices.Clone(r.Ring), Next: r.Next} }
+
+func (p *PodState) clone() *PodState {
+	copied := *p
+	copied.Sandboxes = slices.Clone(p.Sandboxes)
+	slots := make([]Slot, len(p.Slots))
+	copied.Slots = make([]*Slot, len(p.Slots))
+	for i, slot := range p.Slots {
+		slots[i] = *slot
+		copied.Slots[i] = &slots[i]
+	}
+	return &copied
+}
+
+// Open returns a ledger that goes on from a snapshot, which it owns from then on.
+func Open(s State) (*Ledger, error) {
+	resolved, err := s.Config.Resolve(s.Machine)
+	if err != nil {
+		return nil, err
+	}
+	return open(s, resolved)
+}
+
+func open(s State, resolved config.Resolved) (*Ledger, error) {
+	allocations, room, states := s.Allocations, s.Room, s.Pods
+	s.Allocations, s.Pods = nil, nil
+	l, err := startWith(s, resolved)
+	if err != nil {
+		return nil, err
+	}
+	if l.manager != nil && allocations != nil {
+		if err := l.manager.Open(*allocations); err != nil {
+			return nil, err
+		}
+		l.manager.Observe(s.Cover)
+	}
+	for _, state := range states {
+		l.openPod(state)
+	}
+	l.leave()
+	if l.manager != nil {
+		l.state.Room = room - l.manager.Generation()
+	}
+	for _, p := range l.living {
+		p.derived = l.derive(p)
+		for i, c := range p.containers {
+			p.derived.runs[i].ours = p.derived.runs[i].cgroup != "" && c.Record.Ours
+		}
+		l.values[p.index] = p.derived.members
+	}
+	return l, nil
+}
+
+// openPod has a pod of a snapshot among the living ones.
+func (l *Ledger) openPod(s *PodState) {
+	p := l.add(s, s.Key())
+	p.path, p.managed, _ = s.Path() // it was good when the pod came
+	for _, slot := range s.Slots {
+		c := p.hold(slot)
+		if c.alive() {
+			l.containers[c.ID] = c
+			c.joinClaims()
+		}
+	}
+	l.takeRules(p)
+	p.problems = p.findProblems()
+	l.learnRoles(p, false)
+}
