@@ -7,20 +7,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// qos is what Memory QoS gives a container now.
-func (l *Ledger) qos(c *container) memoryqos.Values { return l.deriveRun(c).qos }
-
-// effective are the values that should stand in a container's files now.
-func (l *Ledger) effective(c *container) memoryqos.Values { return l.deriveRun(c).values }
-
 // adjustment is what a new container gets.
-func (l *Ledger) adjustment(c *container) Adjustment {
-	var adjustment Adjustment
-	if !c.ByKubelet {
-		adjustment.CpusetMems = c.Nodes.String()
-	}
-	adjustment.Unified = changes(memoryqos.Values{}, l.effective(c), nil, FileSet{})
-	return adjustment
+func (r *derivedRun) adjustment() Adjustment {
+	return Adjustment{CpusetMems: r.mems, Unified: changes(memoryqos.Values{}, r.values, nil, FileSet{})}
 }
 
 // FileSet are some of the files of a container.
@@ -71,7 +60,7 @@ func (l *Ledger) journalFound(c *container) {
 			}
 		}
 	}
-	l.journal(c, l.adjustment(c), others, nil)
+	l.journal(c, now.adjustment(), others, nil)
 }
 
 // journal has the journal know what an answer or an update writes in a container's cgroup, so that rollback restores it.

@@ -13,11 +13,12 @@ func (e Bring) apply(l *Ledger) {
 		if c == nil || c.Phase == Creating { // its answer is on its way: StartContainer has it checked
 			continue
 		}
-		update, lacks := l.updateOf(c)
+		now := l.deriveRun(c)
+		update, lacks := c.lacks(&now)
 		if !lacks {
 			continue
 		}
-		l.answered(c, update.Adjustment, c.Resources.Unified, nil)
+		l.answered(c, &now, update.Adjustment, c.Resources.Unified, nil)
 		l.step.effects.Updates = append(l.step.effects.Updates, update)
 	}
 }
@@ -29,7 +30,8 @@ type Resend struct{ Cgroup string }
 func (e Resend) apply(l *Ledger) {
 	if at := l.at(e.Cgroup); at != nil {
 		c := l.changeContainer(at.ID)
-		c.Record.Resend, c.Record.Unsure = true, c.Record.Unsure.also(Adjustment{CpusetMems: l.mems(c), Unified: l.adjustment(c).Unified})
+		now := l.deriveRun(c)
+		c.Record.Resend, c.Record.Unsure = true, c.Record.Unsure.also(now.adjustment())
 	}
 }
 
@@ -43,18 +45,17 @@ func (e Withheld) apply(l *Ledger) {
 	}
 }
 
-// updateOf is what the runtime's record of a container lacks, or may lack: with an update it writes all of its record. What may be
+// lacks is what the runtime's record of a container lacks, or may lack: with an update it writes all of its record. What may be
 // there is no reason for an update.
-func (l *Ledger) updateOf(c *container) (Update, bool) {
-	update, mems := Update{ContainerID: c.ID}, l.mems(c)
-	others := mems != "" && mems != c.Record.Mems
-	values := l.effective(c)
-	if !c.Record.Resend && !others && changes(c.Record.Values, values, nil, FileSet{}) == nil {
+func (c *container) lacks(now *derivedRun) (Update, bool) {
+	update := Update{ContainerID: c.ID}
+	others := now.mems != "" && now.mems != c.Record.Mems
+	if !c.Record.Resend && !others && changes(c.Record.Values, now.values, nil, FileSet{}) == nil {
 		return update, false
 	}
-	update.Unified = changes(c.Record.Values, values, nil, c.Record.Unsure)
+	update.Unified = changes(c.Record.Values, now.values, nil, c.Record.Unsure)
 	if others || c.Record.Unsure.Mems {
-		update.CpusetMems = mems
+		update.CpusetMems = now.mems
 	}
 	return update, !update.Empty()
 }

@@ -49,23 +49,24 @@ func (e CreateContainer) apply(l *Ledger) {
 	l.step.freePages, l.step.podDevices = e.FreePages, e.PodDevices
 	l.step.creating = &e
 	c, err := l.admit(p, e.Container)
+	now := l.deriveRun(c)
 	if out.Err = err; err == nil {
-		c.Policy = l.memoryPolicy(c, e.Mems)
-		out.Answer = l.adjustment(c)
+		c.Policy = l.memoryPolicy(c, now.request.Request, e.Mems)
+		out.Answer = now.adjustment()
 		out.Answer.MemoryPolicy = c.Policy.MemoryPolicy
-		l.answered(c, out.Answer, e.Container.Resources.Unified, nil)
+		l.answered(c, &now, out.Answer, e.Container.Resources.Unified, nil)
 	}
-	out.Decision = l.decision(c)
+	out.Decision = c.decision(&now)
 }
 
 // answered is what follows when an adjustment is sent for a container: asked are the values that the kubelet wants in its
 // files, wanted those that it wants from now on.
-func (l *Ledger) answered(c *container, adjustment Adjustment, asked, wanted map[string]string) {
+func (l *Ledger) answered(c *container, now *derivedRun, adjustment Adjustment, asked, wanted map[string]string) {
 	if l.resolved.Config.DryRun {
 		return
 	}
 	l.journal(c, adjustment, asked, wanted)
-	c.Record.Values, c.Record.Resend = l.effective(c), false
+	c.Record.Values, c.Record.Resend = now.values, false
 	if c.Phase != Creating { // what is given at creation is in the record
 		c.Record.Unsure = c.Record.Unsure.also(adjustment)
 	}

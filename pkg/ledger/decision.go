@@ -24,8 +24,7 @@ type Decision struct {
 	Err error
 }
 
-func (l *Ledger) decision(c *container) *Decision {
-	now := l.deriveRun(c)
+func (c *container) decision(now *derivedRun) *Decision {
 	return &Decision{
 		Pod: c.pod.Name, Namespace: c.pod.Namespace, UID: c.pod.UID, Class: c.pod.class(), Container: c.Name, ID: c.ID,
 		Nodes: c.Nodes, Pinning: c.Pinning, MemoryPolicy: c.Policy.MemoryPolicy, Short: c.Short, Request: now.request, Values: now.values,
@@ -60,7 +59,10 @@ func (d *Decision) Fields() map[string]any {
 }
 
 // fields name a container in the log.
-func (l *Ledger) fields(c *container) map[string]any { return l.decision(c).Fields() }
+func (l *Ledger) fields(c *container) map[string]any {
+	now := l.deriveRun(c)
+	return c.decision(&now).Fields()
+}
 
 // fields name a pod in the log.
 func (p *pod) fields() map[string]any {

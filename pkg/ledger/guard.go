@@ -56,7 +56,7 @@ func (e Raise) apply(l *Ledger) {
 	c := l.changeContainer(e.ID)
 	var high *uint64
 	if c != nil && c.Cgroup != "" {
-		high = l.qos(c).High
+		high = l.deriveRun(c).qos.High
 	}
 	if high == nil {
 		out.Err = fmt.Errorf("container %s has no memory.high of ours", e.ID)

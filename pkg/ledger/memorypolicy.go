@@ -100,12 +100,12 @@ func (l *Ledger) isSpread(c *container) bool {
 // memoryPolicy is the policy with which a container starts and what it follows from, or why it has none although one is
 // configured or asked for. allowed are the nodes that its pod may use: the kernel refuses a policy without one of them, and the
 // container would not start.
-func (l *Ledger) memoryPolicy(c *container, allowed nodeset.Set) (p Policy) {
+func (l *Ledger) memoryPolicy(c *container, request uint64, allowed nodeset.Set) (p Policy) {
 	for _, wanted := range l.memoryPolicies(c) {
 		if wanted == config.PolicyNone {
 			continue
 		}
-		policy, why := l.policyOf(c, wanted, allowed)
+		policy, why := l.policyOf(c, wanted, request, allowed)
 		if policy != (MemoryPolicy{}) {
 			return Policy{MemoryPolicy: policy, From: c.policyFrom(wanted)}
 		}
@@ -134,7 +134,7 @@ func (c *container) policyFrom(policy config.MemoryPolicy) string {
 }
 
 // policyOf is one policy over nodes that the container may use, or why it cannot be set.
-func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, allowed nodeset.Set) (policy MemoryPolicy, why string) {
+func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, request uint64, allowed nodeset.Set) (policy MemoryPolicy, why string) {
 	switch {
 	case !l.state.Runtime.MemoryPolicies:
 		return MemoryPolicy{}, fmt.Sprintf("%s %s applies none", l.state.Runtime.Name, l.state.Runtime.Version)
@@ -145,7 +145,7 @@ func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, allowed node
 	case wanted == numaPreferred:
 		return l.preferBest(allowed)
 	case wanted == config.PolicyPreferSlack:
-		return l.preferSlack(c, allowed)
+		return l.preferSlack(request, allowed)
 	}
 	nodes := l.slack(0) & allowed
 	if !c.Nodes.Empty() {
@@ -218,8 +218,8 @@ func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
 }
 
 // preferSlack prefers the nodes whose slack has room for the container's request, else those that have any.
-func (l *Ledger) preferSlack(c *container, allowed nodeset.Set) (MemoryPolicy, string) {
-	nodes := l.slack(l.estimate(c).Request) & allowed
+func (l *Ledger) preferSlack(request uint64, allowed nodeset.Set) (MemoryPolicy, string) {
+	nodes := l.slack(request) & allowed
 	if nodes.Empty() {
 		nodes = l.slack(0) & allowed
 	}

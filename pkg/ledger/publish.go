@@ -84,7 +84,7 @@ func (l *Ledger) publishRuns(p *pod, before *derived) {
 			l.state.Counters.Corrections++
 			l.note(Info, "memory request corrected", with(l.fields(c), "before", was.request.Request), nil)
 		}
-		if l.toBring(c, known && (was.mems != now.mems || !same(was.values, now.values))) {
+		if l.toBring(c, now, known && (was.mems != now.mems || !same(was.values, now.values))) {
 			out.Bring = append(out.Bring, c.ID)
 		}
 		if now.cgroup == "" {
@@ -139,11 +139,11 @@ func (l *Ledger) isCorrection(was, now *derivedRun) bool {
 
 // toBring reports whether the runtime's record of a container is to be brought to what it should be. A Synchronize has an answer for
 // that.
-func (l *Ledger) toBring(c *container, changed bool) bool {
+func (l *Ledger) toBring(c *container, now *derivedRun, changed bool) bool {
 	if c.Phase == Creating || l.step.all && !l.step.bring || !changed && !c.Record.Resend && !l.step.bring {
 		return false
 	}
-	_, lacks := l.updateOf(c)
+	_, lacks := c.lacks(now)
 	return lacks
 }
 

@@ -91,17 +91,18 @@ func (l *Ledger) correct(taken []*container, found Found) {
 	}
 	for _, c := range taken {
 		l.journalFound(c)
-		update, lacks := l.updateOf(c)
-		if files, known := found.Files[c.ID]; !lacks || known && l.holdsAll(c, files) {
+		now := l.deriveRun(c)
+		update, lacks := c.lacks(&now)
+		if files, known := found.Files[c.ID]; !lacks || known && l.holdsAll(&now, files) {
 			continue
 		}
-		l.answered(c, update.Adjustment, c.Resources.Unified, nil)
+		l.answered(c, &now, update.Adjustment, c.Resources.Unified, nil)
 		l.step.effects.Updates = append(l.step.effects.Updates, update)
 	}
 }
 
 // holdsAll reports whether the files were read and hold all that they should, the kernel's defaults included.
-func (l *Ledger) holdsAll(c *container, files Files) bool {
+func (l *Ledger) holdsAll(now *derivedRun, files Files) bool {
 	holds := func(shown, wanted *uint64, knob cgroup.Knob) bool {
 		initial := knob.Default()
 		if wanted == nil {
@@ -109,7 +110,6 @@ func (l *Ledger) holdsAll(c *container, files Files) bool {
 		}
 		return shown != nil && memoryqos.Holds(*shown, *wanted, l.page())
 	}
-	now := l.deriveRun(c)
 	values, mems := now.values, now.mems
 	return holds(files.Min, values.Min, cgroup.MemoryMin) && holds(files.Low, values.Low, cgroup.MemoryLow) &&
 		holds(files.High, values.High, cgroup.MemoryHigh) && files.Mems != nil && (mems == "" || *files.Mems == mems)

@@ -43,7 +43,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 		return
 	}
 	l.seeContainers(e.Siblings)
-	old, asked, before := *c.Slot, request(c), c.promised(l.qos(c))
+	old, asked, before := *c.Slot, request(c), c.promised(l.deriveRun(c).qos)
 	c.Revision++
 	c.Seq = l.step.seq
 	c.Resources = c.Resources.Updated(e.To)
@@ -70,9 +70,9 @@ func (e UpdateContainer) apply(l *Ledger) {
 	}
 	moved := c.Nodes != old.Nodes || c.Limit != old.Limit || !slices.Equal(c.Short, old.Short)
 	if !adjustment.Empty() || moved {
-		out.Decision = l.decision(c)
+		out.Decision = c.decision(&now)
 	}
-	l.answered(c, adjustment, e.Container.Resources.Unified, e.To.Unified)
+	l.answered(c, &now, adjustment, e.Container.Resources.Unified, e.To.Unified)
 	if !l.state.Runtime.ReplyUnified {
 		// The runtime would drop them: the files are written after it has done its part.
 		adjustment.Unified = nil
@@ -88,7 +88,8 @@ func (l *Ledger) refused(c *container, old Slot, err error) {
 	out := &l.step.effects
 	out.Err = err
 	if c.Refusal == nil || c.Refusal.Count == 1 { // the log has the first try
-		out.Decision = l.decision(c)
+		now := l.deriveRun(c)
+		out.Decision = c.decision(&now)
 	}
 }
 
