@@ -3,6 +3,7 @@ module github.com/nri-memory-manager/nri-memory-manager
 go 1.26.0
 
 require (
+	github.com/cockroachdb/datadriven v1.0.2
 	github.com/containerd/cgroups/v3 v3.1.3
 	github.com/containerd/nri v0.12.5
 	github.com/containerd/ttrpc v1.2.7

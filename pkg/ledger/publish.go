@@ -84,7 +84,7 @@ func (l *Ledger) publishRuns(p *pod, before *derived) {
 			l.state.Counters.Corrections++
 			l.note(Info, "memory request corrected", with(l.fields(c), "before", was.request.Request), nil)
 		}
-		if l.toBring(c, now, known && (was.mems != now.mems || !same(was.values, now.values))) {
+		if l.toBring(c, now, known && (was.mems != now.mems || !same(was.qos, now.qos))) {
 			out.Bring = append(out.Bring, c.ID)
 		}
 		if now.cgroup == "" {
