@@ -1187,7 +1187,7 @@ func (w *world) checkLeft(view *View) string {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if n := len(w.outbox.bring) + len(w.outbox.ask) + len(w.outbox.files) + len(w.outbox.ended); n > 0 || w.outbox.all || w.sending {
+	if n := len(w.outbox.sync) + len(w.outbox.ask) + len(w.outbox.files) + len(w.outbox.ended); n > 0 || w.outbox.all || w.sending {
 		left = append(left, fmt.Sprintf("work %+v", w.outbox))
 	}
 	for uid := range w.outbox.tickets {

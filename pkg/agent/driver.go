@@ -23,7 +23,7 @@ type outbox struct {
 	ended   []string                 // those that are desired no more
 	all     bool                     // all of them have to be looked at
 	seen    map[string]cgroup.Seen   // what containers were just read to hold, by cgroup; for the next of all
-	bring   map[string]bool          // containers of which the runtime's record may lack something
+	sync    map[string]bool          // containers of which the runtime's record may lack something
 	look    map[string]bool          // containers whose memory.max has to be read
 	ask     []pods.Ref               // pods of which the pod APIs have to be asked
 	tickets map[string]checkpoint.Ticket
@@ -64,7 +64,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	if effects.HighChanged {
 		signal(a.highChanged)
 	}
-	if len(effects.Bring) > 0 { // what is to be looked at has its caller look
+	if len(effects.Sync) > 0 { // what is to be looked at has its caller look
 		a.poke()
 	}
 	return effects
@@ -112,7 +112,7 @@ func (o *outbox) post(effects ledger.Effects) {
 	for _, target := range effects.Files {
 		o.files[target.Cgroup] = target
 	}
-	o.bring, o.look = add(o.bring, effects.Bring), add(o.look, effects.Look)
+	o.sync, o.look = add(o.sync, effects.Sync), add(o.look, effects.Look)
 	o.ask = append(o.ask, effects.Ask...)
 }
 

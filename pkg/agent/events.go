@@ -158,10 +158,10 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	a.endPods(ctx)
 	found := a.find(pod, container)
 	container, _ = withDevices(container, nil)
-	siblings := a.siblings(pod, container.Name)
+	siblings, usage := a.siblings(pod, container.Name), a.usageOf(pod, container)
 	effects, ticket := s.decide(ctx, pod, func(known pods.Answer) ledger.Event {
 		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Siblings: siblings, Found: found,
-			Header: header}
+			Usage: usage, Header: header}
 	})
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {
@@ -177,11 +177,11 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	if err != nil {
 		return nil, err
 	}
-	answer := a.withhold(container.ID, effects.Answer)
-	if answer.Empty() {
+	a.noteMigration(container.ID, effects.Answer, usage)
+	if effects.Answer.Empty() {
 		return nil, nil
 	}
-	return &answer, nil
+	return &effects.Answer, nil
 }
 
 // decide applies an event with the newest that the pod APIs know of its pod. Answers and notifications may overtake one
@@ -299,7 +299,7 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	}
 	effects := s.receiveLocked(ctx, event)
 	if effects.Err == nil {
-		a.outbox.seen = seen
+		a.outbox.seen, a.outbox.sync = seen, nil // the answer has what is to be updated
 		a.requests.Retain(a.ledger.Refs())
 	}
 	ticket := a.outbox.newest
@@ -318,5 +318,5 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	}
 	a.poke() // Run looks at the files, and for better requests
 	a.logNotes(effects.Notes)
-	return a.withholdAll(effects.Updates), nil
+	return a.syncContainers(ctx, effects.Sync), nil
 }

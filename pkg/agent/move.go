@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"maps"
 	"time"
 
@@ -57,8 +58,9 @@ func (a *Agent) measure(known map[string]ledger.Usage, cgroups []string) map[str
 func (a *Agent) usage(dir string) (u ledger.Usage) {
 	var err error
 	if u.Mapped, err = a.tree.Mapped(dir); err != nil {
-		u.Unread = err.Error()
+		u.Unread, u.Gone = err.Error(), errors.Is(err, fs.ErrNotExist)
 	}
+	u.Mems, _ = a.tree.Mems(dir) // what cannot be read is none
 	if nodes, err := a.tree.EffectiveNodes(dir); err == nil && !nodes.Empty() {
 		u.Nodes = nodes
 	}
@@ -75,7 +77,7 @@ func (a *Agent) usageOfMove() map[string]ledger.Usage {
 		return nil
 	}
 	u := a.usage(dir)
-	u.Withheld = a.protector.Migrations()[dir].Withheld
+	u.Withheld = a.Migrations()[dir].Withheld
 	return map[string]ledger.Usage{dir: u}
 }
 

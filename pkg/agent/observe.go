@@ -169,6 +169,23 @@ func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
 	return &files
 }
 
+// usageOf is what a container uses whose cpuset.mems an answer may change; nil for another one.
+func (a *Agent) usageOf(pod ledger.Pod, container ledger.Container) map[string]ledger.Usage {
+	at, lives := a.place(container.ID)
+	if !lives { // its creation was missed
+		path, managed, err := pod.Path()
+		if err != nil || !managed {
+			return nil
+		}
+		at.Cgroup, err = path.Container(container.CgroupsPath, container.ID)
+		at.Movable = err == nil
+	}
+	if !at.Movable {
+		return nil
+	}
+	return a.measure(nil, []string{at.Cgroup})
+}
+
 // ours are the files of a cgroup that this plugin has written.
 func (a *Agent) ours(dir string) map[cgroup.Knob]bool {
 	if a.journal == nil {

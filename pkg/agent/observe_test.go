@@ -143,7 +143,7 @@ func TestADryRunKeepsNothingOfEndedPods(t *testing.T) {
 		_ = n.StopContainer(ctx, pod, c)
 		_ = n.endPod(ctx, pod)
 	}
-	if kept := len(n.outbox.ended) + len(n.outbox.files) + len(n.outbox.tickets) + len(n.outbox.bring); kept > 0 {
+	if kept := len(n.outbox.ended) + len(n.outbox.files) + len(n.outbox.tickets) + len(n.outbox.sync); kept > 0 {
 		t.Errorf("no pod lives, and the outbox has %d entries", kept)
 	}
 }

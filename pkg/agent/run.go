@@ -65,7 +65,7 @@ func (a *Agent) Run(ctx context.Context) error {
 // work does what events have left to do.
 func (a *Agent) work(ctx context.Context) {
 	a.ask(ctx)
-	a.bringDue(ctx)
+	a.syncDue(ctx)
 	a.lookDue(ctx)
 	a.protect(ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
 // picture is the shared part of the views of one generation.
@@ -35,3 +36,6 @@ func (a *Agent) View() *ledger.View {
 	slices.SortFunc(own.Conditions, func(x, y ledger.Condition) int { return cmp.Compare(x.Name, y.Name) })
 	return &own
 }
+
+// Migrations are those of running containers whose cpuset.mems was written, or was not because it would move too much, by cgroup.
+func (a *Agent) Migrations() map[string]protect.Migration { return a.protector.Migrations() }

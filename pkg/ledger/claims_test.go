@@ -171,8 +171,8 @@ func TestAClaimThatIsPreparedAgain(t *testing.T) {
 		t.Errorf("the view has claims %v, %v, %v", shown.Claims, shown.Claimed, shown.Blocks)
 	}
 	effects := l.Step(now, PrepareClaim{claimOf("a", []string{"web"}, on(0, claimGi))})
-	if got := l.containers[c.ID]; got.Nodes.String() != "0" || !slices.Equal(effects.Bring, []string{c.ID}) {
-		t.Errorf("nodes %s, to bring %v", got.Nodes, effects.Bring)
+	if got := l.containers[c.ID]; got.Nodes.String() != "0" || !slices.Equal(effects.Sync, []string{c.ID}) {
+		t.Errorf("nodes %s, to bring %v", got.Nodes, effects.Sync)
 	}
 	l.Step(now, UnprepareClaim{"uid-a"})
 	if got := l.containers[c.ID]; got.Nodes.String() != "0" {

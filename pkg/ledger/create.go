@@ -65,6 +65,7 @@ func (l *Ledger) answered(c *container, now *derivedRun, adjustment Adjustment, 
 	if l.resolved.Config.DryRun {
 		return
 	}
+	l.step.answered = append(l.step.answered, c)
 	l.journal(c, adjustment, asked, wanted)
 	c.Record.Values, c.Record.Resend = now.values, false
 	if c.Phase != Creating { // what is given at creation is in the record

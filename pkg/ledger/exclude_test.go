@@ -88,7 +88,7 @@ func TestAContainerIsKeptOffNodes(t *testing.T) {
 			var asked string
 			for _, event := range test.events {
 				effects := l.Step(now, event(l, pod, c))
-				for _, update := range append(effects.Updates, l.Step(now, Bring{IDs: effects.Bring}).Updates...) {
+				for _, update := range l.updates(effects.Sync...) {
 					asked = update.CpusetMems
 				}
 			}

@@ -67,11 +67,11 @@ type step struct {
 	effects Effects
 	changed []*pod // pods that may have changed, or have ended
 	all     bool   // all files are to be looked at, whatever has changed
-	bring   bool   // so are the runtime's records of all containers
+	syncAll bool   // so are the runtime's records of all containers
 	// annotated are pods whose annotations are to be judged again.
 	annotated []*pod
-	// found are containers of which the journal may not know what they have.
-	found []*container
+	// answered are containers of which the runtime's record has just been made what it should be.
+	answered []*container
 	// freePages are for the container that is about to be created.
 	freePages []memorymanager.FreePages
 	// creating is the event of a container that is about to be created; nil for others.
@@ -185,10 +185,10 @@ type Effects struct {
 	// Decision is what the log says about it; nil is nothing.
 	Decision *Decision
 	// Updates are for running containers of which the runtime's own record is another one than Files: it would write that
-	// again at its next update of theirs.
+	// again at its next update of theirs. SyncContainers has them.
 	Updates []Update
-	// Bring are containers that may lack something; the driver applies Bring to them outside the event's answer.
-	Bring []string
+	// Sync are containers of which the runtime's record is not what it should be; the driver applies SyncContainers to them.
+	Sync []string
 	// Look are containers whose memory.max is to be read once the runtime has done its part.
 	Look []string
 	// Ask are pods of which the pod APIs have to be asked, Forget those that have ended.

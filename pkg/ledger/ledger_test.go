@@ -75,7 +75,7 @@ func (r *events) event() Event {
 		bytes := uint64(1+r.IntN(6)) << 30
 		return Observed{ID: c.ID, Revision: uint64(1 + r.IntN(3)), Limit: &bytes}
 	case roll < 15:
-		return Bring{IDs: []string{c.ID}}
+		return SyncContainers{IDs: []string{c.ID}}
 	case roll < 16:
 		return Presence{Gone: []Place{{ID: c.ID}}, There: []Place{{UID: pod.UID, ID: pod.ID}}}
 	case roll < 17:
@@ -155,6 +155,20 @@ func reopened(t *testing.T, l *Ledger) *Ledger {
 		t.Fatal(err)
 	}
 	return again
+}
+
+// updates are what the runtime is asked for containers, none of which has memory that moves.
+func (l *Ledger) updates(ids ...string) []Update {
+	event := SyncContainers{IDs: ids}
+	effects := l.Step(time.Unix(1000, 0), event)
+	if effects.Again != nil {
+		event.Usage = map[string]Usage{}
+		for _, dir := range effects.Again.Measure {
+			event.Usage[dir] = Usage{}
+		}
+		effects = l.Step(time.Unix(1000, 0), event)
+	}
+	return effects.Updates
 }
 
 // resolvedOn is a configuration on a machine.

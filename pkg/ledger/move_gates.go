@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -19,11 +20,20 @@ type Usage struct {
 	// Mapped is where it has memory that a write of cpuset.mems can move, and Unread why that is not known.
 	cgroup.Mapped
 	Unread string
+	// Mems is its cpuset.mems; "" where it has none of its own.
+	Mems string
+	// Gone is set where the cgroup is not there: what has none has no pages.
+	Gone bool
 	// Pressure is full avg10 of memory.pressure: the share of time, in percent, in which all its tasks waited for memory. It is 0 where
 	// the kernel does not say.
 	Pressure float64
 	// Withheld is set while its cpuset.mems is not written, because that would move too much.
 	Withheld bool
+}
+
+// allows reports whether a write of cpuset.mems moves no more than so many bytes.
+func (u *Usage) allows(to nodeset.Set, most uint64) bool {
+	return u.Gone || most == math.MaxUint64 && u.Unread != "" || u.Unread == "" && u.Migration(to).Bytes <= most
 }
 
 // elsewhere is what a cgroup has mapped on other nodes than these, in bytes.

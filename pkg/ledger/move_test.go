@@ -119,7 +119,7 @@ func TestAContainerOnItsWayToOtherNodes(t *testing.T) {
 				if says := said(effects, "bytes"); got != step.want || says != step.says {
 					t.Errorf("step %d, %T: %s, %q; want %s, %q", i, step.event, got, says, step.want, step.says)
 				}
-				if _, brings := step.event.(MoveStored); len(effects.Bring) > 0 && !brings {
+				if _, brings := step.event.(MoveStored); len(effects.Sync) > 0 && !brings {
 					t.Errorf("step %d, %T: its cpuset.mems is written", i, step.event)
 				}
 			}

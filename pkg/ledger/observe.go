@@ -25,6 +25,8 @@ type Place struct {
 	Cgroup string
 	// Revision is that of the pod or the container at the time of asking.
 	Revision uint64
+	// Movable says that cpuset.mems may be ours: what a write of it would move is to be measured before an answer.
+	Movable bool
 	// Files says that memory.max is to be read: that of a container that is not being created, and of a pod of which nothing
 	// else says what its limit is.
 	Files bool
@@ -62,7 +64,9 @@ func (l *Ledger) Place(id string) (Place, bool) {
 	if c == nil || c.Cgroup == "" {
 		return Place{}, false
 	}
-	return c.place(), true
+	at := c.place()
+	at.Movable = at.Files && l.manager != nil && (c.pod.class() == memoryqos.Guaranteed || !c.Off.Nodes.Empty() || c.Released)
+	return at, true
 }
 
 func (p *pod) place() Place {

@@ -49,7 +49,7 @@ func (l *Ledger) publish() {
 	allocations := l.deltas()
 	if out.DryRun = l.resolved.Config.DryRun; out.DryRun {
 		out.Answer, out.Updates, out.Journal, out.Files, out.Ended = Adjustment{}, nil, nil, nil, nil
-		out.Look, out.Bring = nil, nil
+		out.Look, out.Sync = nil, nil
 		return
 	}
 	out.Allocations = allocations
@@ -84,8 +84,8 @@ func (l *Ledger) publishRuns(p *pod, before *derived) {
 			l.state.Counters.Corrections++
 			l.note(Info, "memory request corrected", with(l.fields(c), "before", was.request.Request), nil)
 		}
-		if l.toBring(c, now, known && (was.mems != now.mems || !same(was.qos, now.qos))) {
-			out.Bring = append(out.Bring, c.ID)
+		if l.toSync(c, now, known && (was.mems != now.mems || !same(was.qos, now.qos))) {
+			out.Sync = append(out.Sync, c.ID)
 		}
 		if now.cgroup == "" {
 			continue
@@ -133,14 +133,14 @@ func (d *derived) run(id string, place int) *derivedRun {
 // isCorrection reports whether a better source has corrected a container's request. Claims are no source, and a new configuration may
 // ask others.
 func (l *Ledger) isCorrection(was, now *derivedRun) bool {
-	return was.request != now.request && was.asked == now.asked && !l.step.bring &&
+	return was.request != now.request && was.asked == now.asked && !l.step.syncAll &&
 		was.request.Source != memoryqos.SourceClaim && now.request.Source != memoryqos.SourceClaim
 }
 
-// toBring reports whether the runtime's record of a container is to be brought to what it should be. A Synchronize has an answer for
-// that.
-func (l *Ledger) toBring(c *container, now *derivedRun, changed bool) bool {
-	if c.Phase == Creating || l.step.all && !l.step.bring || !changed && !c.Record.Resend && !l.step.bring {
+// toSync reports whether the runtime's record of a container is to be compared with what it should be. Synchronize has found out by
+// itself.
+func (l *Ledger) toSync(c *container, now *derivedRun, changed bool) bool {
+	if c.Phase == Creating || slices.Contains(l.step.answered, c) || l.step.all && !l.step.syncAll || !changed && !c.Record.Resend && !l.step.syncAll {
 		return false
 	}
 	_, lacks := c.lacks(now)

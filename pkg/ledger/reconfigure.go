@@ -46,7 +46,7 @@ func (e Reconfigure) apply(l *Ledger) {
 	}
 	l.includeBarred()
 	l.settleAllocations(all)
-	l.step.all, l.step.bring = true, true // also when no value has changed: a dry run that ends has written none of them
+	l.step.all, l.step.syncAll = true, true // also when no value has changed: a dry run that ends has written none of them
 	l.state.Counters.Reloads++
 	for _, warning := range e.Config.Warnings {
 		l.note(Warn, warning, nil, nil)

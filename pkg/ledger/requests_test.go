@@ -36,8 +36,8 @@ func TestTheSameFactsInAnotherCopy(t *testing.T) {
 	} {
 		before := l.Generation()
 		effects := l.Step(now, test.event)
-		if len(effects.Bring) != test.bring || (l.Generation() != before) != test.news {
-			t.Errorf("%s: %q are to be brought, want %d; news: %t, want %t", test.name, effects.Bring, test.bring, !test.news, test.news)
+		if len(effects.Sync) != test.bring || (l.Generation() != before) != test.news {
+			t.Errorf("%s: %q are to be brought, want %d; news: %t, want %t", test.name, effects.Sync, test.bring, !test.news, test.news)
 		}
 	}
 }

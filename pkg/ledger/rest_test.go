@@ -117,7 +117,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 				l.Step(now, Reconfigure{Config: resolve(t, l, "memoryReservationPolicy: HardReservation\nmemoryThrottlingFactor: null")})
 				place, _ := l.Place("id")
 				l.Step(now.Add(time.Minute), Observed{ID: "id", Revision: place.Revision, Limit: of(20 * gi)})
-				return l.Step(now.Add(time.Minute), Bring{IDs: []string{"id"}})
+				return l.Step(now.Add(time.Minute), SyncContainers{IDs: []string{"id"}})
 			},
 			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Updates) },
 			want: "[{id { map[memory.high:max memory.low:0 memory.min:6871947674] }}]",
@@ -183,7 +183,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 					Pods: []Pod{pod}, Containers: []Container{container(2 * gi)}, Found: Found{Files: map[string]Files{"id": files}},
 				})
 			},
-			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Updates) },
+			look: func(l *Ledger, effects Effects) string { return fmt.Sprint(l.updates(effects.Sync...)) },
 			want: "[{id { map[memory.low:0] }}]",
 		},
 	}
@@ -205,12 +205,12 @@ func TestResendAsksTheRuntimeAgain(t *testing.T) {
 	c := Container{ID: "id", PodID: pod.ID, Name: "main", CgroupsPath: pod.CgroupParent + "/id", Resources: Resources{MemoryLimit: &limit}}
 	answer := l.Step(now, CreateContainer{Pod: pod, Container: c}).Answer
 	l.Step(now, StartContainer{Pod: pod, Container: c})
-	if effects := l.Step(now, Bring{IDs: []string{"id"}}); len(effects.Updates) > 0 {
+	if effects := l.Step(now, SyncContainers{IDs: []string{"id"}}); len(effects.Updates) > 0 {
 		t.Errorf("updates before: %v", effects.Updates)
 	}
 	l.Step(now, Resend{Cgroup: "kubepods/poduid/id"})
-	if effects := l.Step(now, Bring{IDs: []string{"id"}}); fmt.Sprint(effects.Updates) != fmt.Sprint([]Update{{"id", answer}}) {
-		t.Errorf("updates %v, want %v", effects.Updates, answer)
+	if updates := l.updates("id"); fmt.Sprint(updates) != fmt.Sprint([]Update{{"id", answer}}) {
+		t.Errorf("updates %v, want %v", updates, answer)
 	}
 }
 
@@ -225,11 +225,11 @@ func TestResendAsksAgainForWhatWasTakenAway(t *testing.T) {
 	l.Step(now, StartContainer{Pod: pod, Container: c})
 	l.Step(now, Reconfigure{Config: resolve(t, l, "memoryReservationPolicy: None\nmemoryThrottlingFactor: null")})
 	for _, when := range []string{"after the reload", "again"} {
-		got := fmt.Sprint(l.Step(now, Bring{IDs: []string{"id"}}).Updates)
+		got := fmt.Sprint(l.Step(now, SyncContainers{IDs: []string{"id"}}).Updates)
 		if want := "[{id { map[memory.high:max memory.low:0] }}]"; got != want {
 			t.Errorf("%s: updates %s, want %s", when, got, want)
 		}
-		if more := l.Step(now, Bring{IDs: []string{"id"}}).Updates; len(more) > 0 {
+		if more := l.Step(now, SyncContainers{IDs: []string{"id"}}).Updates; len(more) > 0 {
 			t.Errorf("%s: then updates %v", when, more)
 		}
 		l.Step(now, Resend{Cgroup: "kubepods/burstable/poduid/id"})

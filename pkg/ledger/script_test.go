@@ -109,7 +109,8 @@ func (s *script) event() Event {
 	case "update":
 		to := s.resources()
 		c.Resources = c.Resources.Updated(to)
-		return UpdateContainer{Pod: s.pod(false), Container: *c, To: to, Known: s.known(s.pod(false))}
+		at, _ := s.l.Place(c.ID)
+		return UpdateContainer{Pod: s.pod(false), Container: *c, To: to, Known: s.known(s.pod(false)), Usage: map[string]Usage{at.Cgroup: {}}}
 	case "updated":
 		return Settled{ID: c.ID}
 	case "end":
@@ -224,9 +225,6 @@ func (s *script) difference(e Effects) string {
 	if !e.Answer.Empty() {
 		add("answer: %s", spoken(e.Answer))
 	}
-	for _, update := range e.Updates {
-		add("update of %s: %s", update.ContainerID, spoken(update.Adjustment))
-	}
 	for _, delta := range e.Allocations {
 		entries, nodes := delta.Allocations.Entries, delta.Nodes
 		if delta.State != nil {
@@ -248,8 +246,8 @@ func (s *script) difference(e Effects) string {
 	for _, dir := range e.Ended {
 		add("%s: nothing any more", dir)
 	}
-	for _, id := range e.Bring {
-		add("its runtime is to be asked: %s", id)
+	for _, update := range s.l.updates(e.Sync...) {
+		add("the runtime is asked for %s: %s", update.ContainerID, spoken(update.Adjustment))
 	}
 	for _, ref := range e.Forget {
 		add("forgotten: %s", ref.Name)

@@ -11,8 +11,8 @@ import (
 )
 
 // Synchronize is everything that a runtime has, in any order. Pods that are gone are freed, containers without an
-// allocation are adopted, and a Guaranteed container that was created while the plugin was away is placed. The updates
-// bring containers to the values that they should have.
+// allocation are adopted, and a Guaranteed container that was created while the plugin was away is placed. Its answer are the updates of
+// SyncContainers.
 type Synchronize struct {
 	Pods       []Pod
 	Containers []Container
@@ -79,7 +79,7 @@ func (e Synchronize) apply(l *Ledger) {
 	l.correct(taken, e.Found)
 	l.state.Synchronized.set(l.step.now, "")
 	l.note(Info, "synchronized with the runtime", map[string]any{
-		"pods": len(l.living), "containers": len(l.containers), "placed": placed, "updates": len(l.step.effects.Updates),
+		"pods": len(l.living), "containers": len(l.containers), "placed": placed, "updates": len(l.step.effects.Sync),
 	}, nil)
 }
 
@@ -92,12 +92,10 @@ func (l *Ledger) correct(taken []*container, found Found) {
 	for _, c := range taken {
 		l.journalFound(c)
 		now := l.deriveRun(c)
-		update, lacks := c.lacks(&now)
-		if files, known := found.Files[c.ID]; !lacks || known && l.holdsAll(&now, files) {
-			continue
+		_, lacks := c.lacks(&now)
+		if files, known := found.Files[c.ID]; lacks && !(known && l.holdsAll(&now, files)) {
+			l.step.effects.Sync = append(l.step.effects.Sync, c.ID)
 		}
-		l.answered(c, &now, update.Adjustment, c.Resources.Unified, nil)
-		l.step.effects.Updates = append(l.step.effects.Updates, update)
 	}
 }
 

@@ -21,6 +21,8 @@ type UpdateContainer struct {
 	Siblings Presence
 	// Found is StartContainer's.
 	Found *Files
+	// Usage is what the kernel shows of the container's cgroup, where its cpuset.mems may be ours (Place.Movable).
+	Usage map[string]Usage
 	Header
 }
 
@@ -73,6 +75,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 		out.Decision = c.decision(&now)
 	}
 	l.answered(c, &now, adjustment, e.Container.Resources.Unified, e.To.Unified)
+	adjustment = l.withinBound(c, adjustment, e.Usage)
 	if !l.state.Runtime.ReplyUnified {
 		// The runtime would drop them: the files are written after it has done its part.
 		adjustment.Unified = nil

@@ -14,7 +14,7 @@
 //     then;
 //   - Check for a container whose files must hold what is desired when it returns, and CheckHigh for a raised memory.high;
 //   - Start for a container that is about to run. The cpuset.mems of one that runs is written only where that moves no more
-//     memory than BoundMigration allows, and Withholds says the same of what the runtime is asked to write;
+//     memory than BoundMigration allows, and NoteMigration takes what the runtime moves when it is asked to write them;
 //   - Run reconciles every period and at each write of another writer, and finishes what was left. It needs no help.
 //
 // Each file has a state (state.go), and a table says to which state an event leads. A pass (pass.go) compares and plans under the

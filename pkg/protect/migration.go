@@ -71,22 +71,13 @@ func (p *Protector) lacksNodes(dir string) bool {
 	return r != nil && !r.parts[0].files[mems].state.settled()
 }
 
-// Withholds reports whether a running container must not be given these nodes now, not even by its runtime, because that would
-// move more than the bound; present is the cpuset.mems that it has.
-func (p *Protector) Withholds(dir, nodes string) (present string, withheld bool) {
-	to, err := nodeset.Parse(nodes)
-	if err != nil || p.mayGive(dir, p.count(dir), to) {
-		return "", false
-	}
-	present, _ = p.tree.Mems(dir)
-	return present, true
-}
-
-func (p *Protector) mayGive(dir string, pages pages, to nodeset.Set) bool {
+// NoteMigration has Migrations know what a runtime's write of a container's cpuset.mems moves.
+func (p *Protector) NoteMigration(dir string, pages cgroup.Mapped, mems string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	may, _ := p.mayMigrate(p.rows[dir], pages, to, false) // what cannot be told is withheld
-	return may
+	if to, err := nodeset.Parse(mems); err == nil && p.rows[dir] != nil {
+		p.noteMigration(p.rows[dir], pages.Migration(to), false, p.migration)
+	}
 }
 
 // pages are those of a cgroup, as the kernel has counted them.
@@ -101,8 +92,7 @@ func (p *Protector) count(dir string) pages {
 	return pages{mapped, err}
 }
 
-// mayMigrate decides whether a cgroup of a container may be given other nodes; r is nil for one that is not in the table. Without a
-// bound an error of the count is none.
+// mayMigrate decides whether a cgroup of a container may be given other nodes. Without a bound an error of the count is none.
 func (p *Protector) mayMigrate(r *row, pages pages, to nodeset.Set, unbounded bool) (bool, error) {
 	bound := p.migration
 	if unbounded {
@@ -118,9 +108,7 @@ func (p *Protector) mayMigrate(r *row, pages pages, to nodeset.Set, unbounded bo
 	}
 	moves := pages.Migration(to)
 	withheld := moves.Bytes > bound
-	if r != nil {
-		p.noteMigration(r, moves, withheld, bound)
-	}
+	p.noteMigration(r, moves, withheld, bound)
 	return !withheld, nil
 }
 

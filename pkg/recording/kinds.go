@@ -10,10 +10,10 @@ import (
 var kinds = func() map[string]reflect.Type {
 	named := map[string]reflect.Type{}
 	for _, event := range []ledger.Event{
-		ledger.AbandonContainer{}, ledger.Bring{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
+		ledger.AbandonContainer{}, ledger.SyncContainers{}, ledger.Connected{}, ledger.CreateContainer{}, ledger.Disconnected{},
 		ledger.EndContainer{}, ledger.EndPod{}, ledger.FailUpdate{}, ledger.IncludeAll{}, ledger.Observed{}, ledger.ObservedPod{}, ledger.PodFacts{}, ledger.Presence{},
 		ledger.Raise{}, ledger.Reconfigure{}, ledger.RejectConfig{}, ledger.Resend{}, ledger.RunPod{}, ledger.Settled{}, ledger.StartContainer{},
-		ledger.Synchronize{}, ledger.UpdateContainer{}, ledger.UpdatePod{}, ledger.Withheld{}, ledger.PrepareClaim{}, ledger.UnprepareClaim{},
+		ledger.Synchronize{}, ledger.UpdateContainer{}, ledger.UpdatePod{}, ledger.PrepareClaim{}, ledger.UnprepareClaim{},
 		ledger.NodeMemorySampled{}, ledger.MoveStored{},
 	} {
 		named[kindOf(event)] = reflect.TypeOf(event)

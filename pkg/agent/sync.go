@@ -17,31 +17,26 @@ const (
 	updateWait        = 5 * time.Second
 )
 
-// bringDue has the runtime's records of running containers follow after the rules or the requests have changed. Their files are
+// syncDue has the runtime's records of running containers follow after the rules or the requests have changed. Their files are
 // written before, with those of the levels above.
-func (a *Agent) bringDue(ctx context.Context) {
+func (a *Agent) syncDue(ctx context.Context) {
 	a.mu.Lock()
 	session := a.session
-	if session != nil && session.sending || len(a.outbox.bring) == 0 {
+	if session != nil && session.sending || len(a.outbox.sync) == 0 {
 		a.mu.Unlock()
 		return
 	}
-	ids := slices.Sorted(maps.Keys(a.outbox.bring))
-	a.outbox.bring = nil
-	effects := a.stepLocked(ledger.Bring{IDs: ids})
+	ids := slices.Sorted(maps.Keys(a.outbox.sync))
+	a.outbox.sync = nil
 	if session != nil {
-		session.sending = len(effects.Updates) > 0
+		session.sending = true
 	}
-	ticket := a.outbox.newest
 	a.mu.Unlock()
-	_ = a.durable(ctx, ticket) // they run all the same
-	a.note(effects)
-	a.protect(ctx)
-	if len(effects.Updates) == 0 {
+	updates := a.syncContainers(ctx, ids)
+	if len(updates) == 0 {
+		a.endSending(session)
 		return
 	}
-	a.saveJournal(ctx)
-	updates := a.withholdAll(effects.Updates)
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -52,6 +47,50 @@ func (a *Agent) bringDue(ctx context.Context) {
 	select {
 	case <-sent:
 	case <-wait.C:
+	}
+}
+
+// syncContainers are the updates that the runtime's records of containers lack. What they write is noted, and the files of the levels
+// above are written, before they are sent.
+func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Update {
+	event := ledger.SyncContainers{IDs: ids}
+	var effects ledger.Effects
+	for {
+		if effects = a.step(event); effects.Again == nil {
+			break
+		}
+		event.Usage = a.measure(event.Usage, effects.Again.Measure)
+	}
+	a.mu.Lock()
+	ticket := a.outbox.newest
+	a.mu.Unlock()
+	_ = a.durable(ctx, ticket) // they run all the same
+	a.note(effects)
+	a.protect(ctx)
+	if len(effects.Updates) > 0 {
+		a.saveJournal(ctx)
+	}
+	for _, update := range effects.Updates {
+		a.noteMigration(update.ContainerID, update.Adjustment, event.Usage)
+	}
+	return effects.Updates
+}
+
+// endSending lets other updates be sent by a session; nil is none.
+func (a *Agent) endSending(session *Session) {
+	if session == nil {
+		return
+	}
+	a.mu.Lock()
+	session.sending = false
+	a.mu.Unlock()
+}
+
+// noteMigration has it known what the runtime moves when it writes the cpuset.mems of an update.
+func (a *Agent) noteMigration(id string, adjustment ledger.Adjustment, usage map[string]ledger.Usage) {
+	at, lives := a.place(id)
+	if used, measured := usage[at.Cgroup]; lives && measured && used.Unread == "" && adjustment.CpusetMems != "" {
+		a.protector.NoteMigration(at.Cgroup, used.Mapped, adjustment.CpusetMems)
 	}
 }
 
@@ -70,10 +109,8 @@ func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Upd
 			a.log.WithError(err).Warn("the runtime did not take updates of running containers: only their cgroup files are written")
 		}
 	}
+	a.endSending(session)
 	a.mu.Lock()
-	if session != nil {
-		session.sending = false
-	}
 	dirs := make([]string, 0, len(updates))
 	for _, update := range updates {
 		if at, lives := a.ledger.Place(update.ContainerID); lives {

@@ -1,16 +1,35 @@
 package ledger
 
-// Bring asks for the updates of those among the containers of which the runtime's record is not what it should be, as it is
-// now. Their files do not wait for the runtime.
-type Bring struct{ IDs []string }
+import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 
-func (e Bring) apply(l *Ledger) {
+// SyncContainers has the runtime's record of containers follow what it should be, as that is now. Their files do not wait for the
+// runtime.
+type SyncContainers struct {
+	IDs []string
+	// Usage is of the cgroups that an earlier try has asked for (Effects.Again).
+	Usage map[string]Usage
+}
+
+func (e SyncContainers) apply(l *Ledger) {
 	if l.resolved.Config.DryRun {
+		return
+	}
+	var missing []string
+	for _, id := range e.IDs {
+		if c := l.containers[id]; c != nil && c.Phase != Creating {
+			now := l.deriveRun(c)
+			if update, _ := c.lacks(&now); update.CpusetMems != "" {
+				missing = append(missing, unmeasured(e.Usage, c.Cgroup)...)
+			}
+		}
+	}
+	if missing != nil {
+		l.measure(missing)
 		return
 	}
 	for _, id := range e.IDs {
 		c := l.changeContainer(id)
-		if c == nil || c.Phase == Creating { // its answer is on its way: StartContainer has it checked
+		if c == nil || c.Phase == Creating { // its answer is on its way
 			continue
 		}
 		now := l.deriveRun(c)
@@ -19,8 +38,25 @@ func (e Bring) apply(l *Ledger) {
 			continue
 		}
 		l.answered(c, &now, update.Adjustment, c.Resources.Unified, nil)
-		l.step.effects.Updates = append(l.step.effects.Updates, update)
+		update.Adjustment = l.withinBound(c, update.Adjustment, e.Usage)
+		if !update.Empty() {
+			l.step.effects.Updates = append(l.step.effects.Updates, update)
+		}
 	}
+}
+
+// withinBound has the runtime write the cpuset.mems that a running container has already, where the desired one would move more memory
+// than the configuration allows, or where that is not known. Its own record may be another one, which it would write where none is
+// named; every later answer names the nodes again.
+func (l *Ledger) withinBound(c *container, a Adjustment, usage map[string]Usage) Adjustment {
+	to, err := nodeset.Parse(a.CpusetMems)
+	used, measured := usage[c.Cgroup]
+	if a.CpusetMems == "" || c.Phase == Creating || c.Cgroup == "" || err != nil || measured && used.allows(to, l.resolved.Config.Migration.Most()) {
+		return a
+	}
+	a.CpusetMems = used.Mems
+	c.Record.Mems, c.FoundMems = used.Mems, used.Mems
+	return a
 }
 
 // Resend is a container whose files do not hold what the runtime was asked to write, and nobody else can: the runtime is asked
@@ -32,16 +68,6 @@ func (e Resend) apply(l *Ledger) {
 		c := l.changeContainer(at.ID)
 		now := l.deriveRun(c)
 		c.Record.Resend, c.Record.Unsure = true, c.Record.Unsure.also(now.adjustment())
-	}
-}
-
-// Withheld is a container that the runtime was not asked to give its nodes, because that would move too much memory: it has Mems
-// as before. Every later answer of ours names the nodes again.
-type Withheld struct{ ID, Mems string }
-
-func (e Withheld) apply(l *Ledger) {
-	if c := l.containers[e.ID]; c != nil {
-		c.Record.Mems, c.FoundMems = e.Mems, e.Mems
 	}
 }
 

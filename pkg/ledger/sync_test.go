@@ -1,0 +1,61 @@
+package ledger
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+// TestAnAnswerMovesNoMoreThanTheBound: a running container that was short of memory, with all nodes, shrinks to what node 0 has. What the
+// runtime is told is cpuset.mems with those of its pages in mind that the kernel would move.
+func TestAnAnswerMovesNoMoreThanTheBound(t *testing.T) {
+	const mi = 1 << 20
+	on := func(bytes uint64, set func(*Usage)) map[string]Usage {
+		u := Usage{Mems: "0-1", Mapped: cgroup.Mapped{Nodes: nodeset.Of(0, 1), Bytes: map[int]uint64{0: 4 << 30, 1: bytes}}}
+		if set != nil {
+			set(&u)
+		}
+		return map[string]Usage{"kubepods/podweb/web-main": u}
+	}
+	for name, test := range map[string]struct {
+		migration string
+		usage     map[string]Usage
+		want      string
+	}{
+		"as much as the bound":        {"{upTo: 64Mi}", on(64*mi, nil), "0"},
+		"more":                        {"{upTo: 64Mi}", on(64*mi+4096, nil), "0-1"},
+		"more, and it had none":       {"{upTo: 64Mi}", on(65*mi, func(u *Usage) { u.Mems = "" }), ""},
+		"nothing, and nothing may be": {"Never", on(0, nil), "0"},
+		"any amount":                  {"Always", on(8<<30, nil), "0"},
+		"what cannot be counted":      {"{upTo: 64Mi}", on(0, func(u *Usage) { u.Unread = "damaged" }), "0-1"},
+		"and any amount":              {"Always", on(0, func(u *Usage) { u.Unread = "damaged" }), "0"},
+		"no cgroup":                   {"Never", on(0, func(u *Usage) { u.Unread, u.Gone = "gone", true }), "0"},
+		"not measured":                {"{upTo: 64Mi}", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLedger(t, "topologyManagerPolicy: restricted\nmigration: "+test.migration)
+			pod, c := claimPod("web", ""), claimed(claimPod("web", ""), "main", 4*claimGi).Container
+			for i, e := range []CreateContainer{claimed(pod, "main", 4*claimGi), claimed(claimPod("db", ""), "main", 11*claimGi), claimed(claimPod("cache", ""), "main", 14*claimGi)} {
+				l.Step(time.Unix(int64(i), 0), e)
+			}
+			l.Step(time.Unix(3, 0), StartContainer{Pod: pod, Container: c})
+			resize := func(gi int64, usage map[string]Usage) Adjustment {
+				limit := gi << 30
+				e := UpdateContainer{Pod: pod, Container: c, To: Resources{MemoryLimit: &limit}, Usage: usage}
+				return l.Step(time.Unix(4, 0), e).Answer
+			}
+			if got := resize(6, on(0, func(u *Usage) { u.Mems = "0" })).CpusetMems; got != "0-1" {
+				t.Fatalf("while it is short it has %q", got)
+			}
+			if got := resize(4, test.usage).CpusetMems; got != test.want {
+				t.Errorf("the runtime is told %q, want %q", got, test.want)
+			}
+			want := test.want == "0"
+			if update, lacks := l.containers[c.ID].lacks(&l.containers[c.ID].pod.derived.runs[0]); lacks == want {
+				t.Errorf("the next answer has %+v", update) // it names the nodes again
+			}
+		})
+	}
+}
