@@ -60,7 +60,7 @@ func (a *Agent) sampleCover(ctx context.Context) {
 // takeCover takes one sample, and has the ledger decide by it. Its reads are outside of all locks: first those of the container whose
 // memory is on its way, so that what else is read is not from before its arrival.
 func (a *Agent) takeCover(ctx context.Context) {
-	event := ledger.NodeMemorySampled{Usage: a.usageOfMove(), Covers: true}
+	event := ledger.NodeMemorySampled{Usage: a.usageOfMove(ctx), Covers: true}
 	view, before := a.View(), a.coverage.last.Load()
 	sample := &cover.Sample{}
 	switch memory, err := a.nodeMemory(view); {

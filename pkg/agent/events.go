@@ -117,7 +117,7 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	}
 	effects, ticket := decide()
 	for again := effects.Again; again != nil && ctx.Err() == nil; again = effects.Again {
-		create.Usage, create.Relieved = a.measure(create.Usage, again.Measure), again.Relieved
+		create.Usage, create.Relieved = a.measure(ctx, create.Usage, again.Measure), again.Relieved
 		if again.Moved {
 			if !a.awaitMove(ctx) {
 				break // it is rejected as it would have been without a move
@@ -158,7 +158,7 @@ func (s *Session) UpdateContainer(ctx context.Context, pod ledger.Pod, container
 	a.endPods(ctx)
 	found := a.find(pod, container)
 	container, _ = withDevices(container, nil)
-	siblings, usage := a.siblings(pod, container.Name), a.usageOf(pod, container)
+	siblings, usage := a.siblings(pod, container.Name), a.usageOf(ctx, pod, container)
 	effects, ticket := s.decide(ctx, pod, func(known pods.Answer) ledger.Event {
 		return ledger.UpdateContainer{Pod: pod, Container: container, To: to, PodLimit: limit, Known: known, Siblings: siblings, Found: found,
 			Usage: usage, Header: header}

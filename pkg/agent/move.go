@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
@@ -33,7 +34,7 @@ func (a *Agent) sampled(ctx context.Context, event ledger.NodeMemorySampled) led
 		if effects.Again == nil || ctx.Err() != nil {
 			return effects
 		}
-		event.Usage = a.measure(event.Usage, effects.Again.Measure)
+		event.Usage = a.measure(ctx, event.Usage, effects.Again.Measure)
 	}
 }
 
@@ -46,18 +47,18 @@ func (a *Agent) lastSample() (event ledger.NodeMemorySampled) {
 }
 
 // measure reads what cgroups use, and returns it with what is known of others.
-func (a *Agent) measure(known map[string]ledger.Usage, cgroups []string) map[string]ledger.Usage {
+func (a *Agent) measure(ctx context.Context, known map[string]ledger.Usage, cgroups []string) map[string]ledger.Usage {
 	all := make(map[string]ledger.Usage, len(known)+len(cgroups))
 	maps.Copy(all, known)
-	for _, dir := range cgroups {
-		all[dir] = a.usage(dir)
+	for dir, counted := range a.tree.Count(ctx, cgroups...) {
+		all[dir] = a.usage(dir, counted)
 	}
 	return all
 }
 
-func (a *Agent) usage(dir string) (u ledger.Usage) {
-	var err error
-	if u.Mapped, err = a.tree.Mapped(dir); err != nil {
+func (a *Agent) usage(dir string, counted cgroupfs.Counted) ledger.Usage {
+	u := ledger.Usage{Mapped: counted.Mapped}
+	if err := counted.Err; err != nil {
 		u.Unread, u.Gone = err.Error(), errors.Is(err, fs.ErrNotExist)
 	}
 	u.Mems, _ = a.tree.Mems(dir) // what cannot be read is none
@@ -71,14 +72,16 @@ func (a *Agent) usage(dir string) (u ledger.Usage) {
 }
 
 // usageOfMove is that of the container whose memory is on its way; empty when there is none.
-func (a *Agent) usageOfMove() map[string]ledger.Usage {
+func (a *Agent) usageOfMove(ctx context.Context) map[string]ledger.Usage {
 	_, dir, _ := a.moving()
 	if dir == "" {
 		return nil
 	}
-	u := a.usage(dir)
+	usage := a.measure(ctx, nil, []string{dir})
+	u := usage[dir]
 	u.Withheld = a.Migrations()[dir].Withheld
-	return map[string]ledger.Usage{dir: u}
+	usage[dir] = u
+	return usage
 }
 
 // moving is the move under way with its container's cgroup, and the ticket of the newest decision; nil when there is none.
@@ -129,7 +132,7 @@ func (a *Agent) advanceMove(ctx context.Context, write func(context.Context)) bo
 		}
 	}
 	event := a.lastSample()
-	event.Usage = a.usageOfMove()
+	event.Usage = a.usageOfMove(ctx)
 	a.sampled(ctx, event)
 	move, _, _ = a.moving()
 	return move == nil

@@ -170,7 +170,7 @@ func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
 }
 
 // usageOf is what a container uses whose cpuset.mems an answer may change; nil for another one.
-func (a *Agent) usageOf(pod ledger.Pod, container ledger.Container) map[string]ledger.Usage {
+func (a *Agent) usageOf(ctx context.Context, pod ledger.Pod, container ledger.Container) map[string]ledger.Usage {
 	at, lives := a.place(container.ID)
 	if !lives { // its creation was missed
 		path, managed, err := pod.Path()
@@ -183,7 +183,7 @@ func (a *Agent) usageOf(pod ledger.Pod, container ledger.Container) map[string]l
 	if !at.Movable {
 		return nil
 	}
-	return a.measure(nil, []string{at.Cgroup})
+	return a.measure(ctx, nil, []string{at.Cgroup})
 }
 
 // ours are the files of a cgroup that this plugin has written.

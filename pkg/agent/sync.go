@@ -59,7 +59,7 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 		if effects = a.step(event); effects.Again == nil {
 			break
 		}
-		event.Usage = a.measure(event.Usage, effects.Again.Measure)
+		event.Usage = a.measure(ctx, event.Usage, effects.Again.Measure)
 	}
 	a.mu.Lock()
 	ticket := a.outbox.newest

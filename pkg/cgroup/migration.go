@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -15,6 +16,15 @@ type Mapped struct {
 	// Bytes are the mapped bytes by NUMA node: the lines anon, and file_mapped with files and shared memory, of memory.numa_stat.
 	// Explicit huge pages are not in there.
 	Bytes map[int]uint64
+}
+
+// AtLeast has on each node the larger number of bytes, where other is of the same cgroup before.
+func (m Mapped) AtLeast(other Mapped) Mapped {
+	bytes := maps.Clone(m.Bytes)
+	for node, before := range other.Bytes {
+		bytes[node] = max(bytes[node], before)
+	}
+	return Mapped{Nodes: m.Nodes.Union(other.Nodes), Bytes: bytes}
 }
 
 // Migration is what a write of cpuset.mems moves.

@@ -1,6 +1,7 @@
 package cgroupfs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,6 +29,7 @@ type Tree struct {
 	fd      *os.File // of the root folder, for openat2; nil where the kernel has none
 	at      int
 	plain   bool
+	flush   func(context.Context) // waits until the kernel's statistics are added up; nil for an ordinary folder, which has none
 	onOpen  func(cgroup, file string) error
 	onWrite func(Write)
 }
@@ -52,9 +54,12 @@ func Open(root string, options ...Option) (*Tree, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the cgroup tree: %w", err)
 	}
-	t := &Tree{root: filepath.Clean(root), folder: folder}
+	t := &Tree{root: filepath.Clean(root), folder: folder, flush: wait}
 	for _, option := range options {
 		option(t)
+	}
+	if t.plain {
+		t.flush = nil
 	}
 	if t.fd, err = folder.Open("."); err != nil {
 		folder.Close()
