@@ -230,7 +230,7 @@ func (l *Ledger) unplaced(c *container, err error) error {
 func reasonOf(err error) memorymanager.Reason {
 	var rejection *memorymanager.Rejection
 	if errors.As(err, &rejection) {
-		return rejection.Reason()
+		return rejection.Reason
 	}
 	return NotPreferred
 }
