@@ -354,7 +354,7 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 
 // RejectConfig reports a new configuration that could not be read; the old one stays in force.
 func (a *Agent) RejectConfig(err error) {
-	a.logNotes(a.step(ledger.RejectConfig{Err: err}).Notes)
+	a.logNotes(a.step(ledger.RejectConfig{Err: err.Error()}).Notes)
 }
 
 // Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.

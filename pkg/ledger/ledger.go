@@ -189,44 +189,45 @@ func (l *Ledger) finish() {
 }
 
 // Effects are what a driver has to do after a Step, in the order of the fields. An effect that fails is not undone: what
-// the driver observes next is.
+// the driver observes next is. Their JSON leaves out errors and what is empty.
 type Effects struct {
 	// Err refuses the container, or the change of a container, that the event was about.
-	Err error
+	Err error `json:"-"`
 	// Again has the event come again: nothing but a move has been decided. nil is an event that is decided.
-	Again *Again
+	Again *Again `json:",omitzero"`
 	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
-	Allocations []Delta
+	Allocations []Delta `json:",omitzero"`
 	// ClaimsChanged is set when the claims are others: they must be on disk before the answer goes out.
-	ClaimsChanged bool
+	ClaimsChanged bool `json:",omitzero"`
 	// Journal are the container files that the answer or the updates are going to write.
-	Journal []Journaled
+	Journal []Journaled `json:",omitzero"`
 	// Over are the cgroups of pods and containers that have ended: nothing of them is left to restore.
-	Over []string
+	Over []string `json:",omitzero"`
 	// Files are the cgroups whose desired values have changed, and Ended those that are desired no more. AllFiles is set
 	// when all may have changed: Targets has them.
-	Files    []cgroup.Target
-	Ended    []string
-	AllFiles bool
+	Files    []cgroup.Target `json:",omitzero"`
+	Ended    []string        `json:",omitzero"`
+	AllFiles bool            `json:",omitzero"`
 	// Answer is for the container of the event.
-	Answer Adjustment
+	Answer Adjustment `json:",omitzero"`
 	// Decision is what the log says about it; nil is nothing.
-	Decision *Decision
+	Decision *Decision `json:",omitzero"`
 	// Updates are for running containers of which the runtime's own record is another one than Files: it would write that
 	// again at its next update of theirs.
-	Updates []Update
+	Updates []Update `json:",omitzero"`
 	// Bring are containers that may lack something; the driver applies Bring to them outside the event's answer.
-	Bring []string
+	Bring []string `json:",omitzero"`
 	// Look are containers whose memory.max is to be read once the runtime has done its part.
-	Look []string
+	Look []string `json:",omitzero"`
 	// Ask are pods of which the pod APIs have to be asked, Forget those that have ended.
-	Ask, Forget []pods.Ref
+	Ask    []pods.Ref `json:",omitzero"`
+	Forget []pods.Ref `json:",omitzero"`
 	// HighChanged is set when High returns something else now.
-	HighChanged bool
+	HighChanged bool `json:",omitzero"`
 	// DryRun is set when the configuration wants everything computed and nothing done.
-	DryRun bool
+	DryRun bool `json:",omitzero"`
 	// Notes are for the log.
-	Notes []Note
+	Notes []Note `json:"-"`
 }
 
 // Delta is a change of the allocations: of one pod, or of all when State is set.

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -20,7 +21,7 @@ type Reconfigure struct {
 
 func (e Reconfigure) apply(l *Ledger) {
 	if err := l.takeNodes(e.Config); err != nil {
-		RejectConfig{Err: err}.apply(l)
+		RejectConfig{Err: err.Error()}.apply(l)
 		l.step.effects.Err = err
 		return
 	}
@@ -63,12 +64,12 @@ func (e Reconfigure) apply(l *Ledger) {
 }
 
 // RejectConfig is a new configuration that cannot be used; the old one stays in force.
-type RejectConfig struct{ Err error }
+type RejectConfig struct{ Err string }
 
 func (e RejectConfig) apply(l *Ledger) {
 	l.counters.BadReloads++
-	l.note(Error, "new configuration refused, the old one stays in force", nil, e.Err)
-	l.configured.set(l.step.now, e.Err.Error())
+	l.note(Error, "new configuration refused, the old one stays in force", nil, errors.New(e.Err))
+	l.configured.set(l.step.now, e.Err)
 	l.changed()
 }
 
