@@ -279,7 +279,7 @@ func ledgerOf(t *testing.T, yaml string) *ledger.Ledger {
 	must(t, err)
 	resolved, err := c.Resolve(m)
 	must(t, err)
-	l, err := ledger.New(time.Unix(0, 0), ledger.Options{Config: resolved, Machine: m, Raises: map[string]uint64{}})
+	l, err := ledger.New(time.Unix(0, 0), ledger.Options{Config: resolved, Raises: map[string]uint64{}})
 	must(t, err)
 	return l
 }

@@ -160,7 +160,7 @@ func (g generator) byType(t reflect.Type, path string) schema {
 
 // fields are a struct's fields that a file may set.
 func fields(t reflect.Type) func(yield func(reflect.StructField) bool) {
-	return slices.Values(slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Tag.Get("yaml") == "" }))
+	return slices.Values(slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return f.Tag.Get("yaml") == "" || f.Tag.Get("yaml") == "-" }))
 }
 
 // comments are what deploy/config.yaml says above each key, in one line.

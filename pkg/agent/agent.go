@@ -150,7 +150,7 @@ func New(opts Options) (*Agent, error) {
 	for _, warning := range resolved.Warnings {
 		a.log.Warn(warning)
 	}
-	begin := ledger.Options{Config: resolved, Machine: opts.Machine, MemoryOnly: a.store == nil, Raises: loadRaises(raisesPath(opts.StateDir), a.log)}
+	begin := ledger.Options{Config: resolved, MemoryOnly: a.store == nil, Raises: loadRaises(raisesPath(opts.StateDir), a.log)}
 	if resolved.Config.DRA.Enabled {
 		begin.Claims = loadClaims(claimsPath(opts.StateDir), a.log)
 	}
@@ -341,7 +341,7 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 	if resolved.Config.DryRun {
 		a.includeAll(ctx)
 	}
-	effects := a.step(ledger.Reconfigure{Config: resolved, Machine: &hardware})
+	effects := a.step(ledger.Reconfigure{Config: resolved})
 	defer a.logNotes(effects.Notes)
 	if effects.Err != nil {
 		return effects.Err
@@ -355,7 +355,7 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 
 // RejectConfig reports a new configuration that could not be read; the old one stays in force.
 func (a *Agent) RejectConfig(err error) {
-	a.logNotes(a.step(ledger.RejectConfig{Err: err}).Notes)
+	a.logNotes(a.step(ledger.RejectConfig{Err: err.Error()}).Notes)
 }
 
 // Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.

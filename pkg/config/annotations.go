@@ -4,6 +4,7 @@ import (
 	"path"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
@@ -128,7 +129,7 @@ const longestValue = 80
 // short cuts a value; the field error escapes it.
 func short(value string) string {
 	if len(value) > longestValue {
-		return value[:longestValue] + "…"
+		return strings.ToValidUTF8(value[:longestValue], "") + "…" // a character is not cut
 	}
 	return value
 }

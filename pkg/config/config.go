@@ -119,7 +119,24 @@ type Config struct {
 	// Log is how the log is written.
 	Log Log `yaml:"log"`
 
-	origin *origin
+	// Origin is no key: it is what the files say beside the keys.
+	Origin Origin `yaml:"-"`
+
+	places *places // nil where the configuration was not read from a file
+}
+
+// Origin is what matters of the files that a configuration was read from, beside the values of its keys.
+type Origin struct {
+	// KubeletConfig is the path of the KubeletConfiguration; empty where none was read.
+	KubeletConfig string
+	// AssignsCPUs is the topology policy by which the kubelet assigns exclusive CPUs; empty where it assigns none, or is not known.
+	AssignsCPUs topologymanager.Policy
+	// WorkloadSwap is set where memory.swap.max is a limit of the container's, not a share of its request.
+	WorkloadSwap bool
+	// EvictionHard is set where one of the files has this key.
+	EvictionHard bool
+	// Warnings are about the KubeletConfiguration, one line each.
+	Warnings []string
 }
 
 // StallGuard is when a memory.high that stops a container is raised, and when it comes back.

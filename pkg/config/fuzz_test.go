@@ -6,8 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/cpuset"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
@@ -15,8 +17,8 @@ import (
 // fuzzMachine has two nodes, one with huge pages.
 func fuzzMachine() machine.Machine {
 	return machine.Machine{PageSize: 4096, MemTotal: 32 << 30, Nodes: []machine.Node{
-		{ID: 0, Memory: 16 << 30, Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 1024}}},
-		{ID: 1, Memory: 16 << 30},
+		{ID: 0, Memory: 16 << 30, CPUs: cpuset.New(), Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 1024}}},
+		{ID: 1, Memory: 16 << 30, CPUs: cpuset.New()},
 	}}
 }
 
@@ -51,6 +53,9 @@ func FuzzParse(f *testing.F) {
 		r, err := c.Resolve(fuzzMachine())
 		if err != nil {
 			return
+		}
+		if back := readBack(t, r); !cmp.Equal(r, back, sameResolved) {
+			t.Errorf("read back from JSON (-want +got):\n%s", cmp.Diff(r, back, sameResolved))
 		}
 		for _, node := range r.Nodes {
 			sum := uint64(0)
@@ -114,6 +119,11 @@ func FuzzReadAnnotations(f *testing.F) {
 			pod[fmt.Sprintf("~%d%s/container.~", i, ours)] = value // after the other keys, for a container that cannot be
 		}
 		read := ReadAnnotations(pod)
+		if utf8.ValidString(key + value + key2 + value2) { // as the API server has it
+			if back := readBack(t, read); !cmp.Equal(read, back, sameAnnotations) {
+				t.Errorf("read back from JSON (-want +got):\n%s", cmp.Diff(read, back, sameAnnotations))
+			}
+		}
 		all, allProblems := read.Wishes("app", rules)
 		if len(read.beyond) == 0 && (!cmp.Equal(all, wishes) || !cmp.Equal(allProblems, problems)) {
 			t.Errorf("the annotations of another container change %+v %v to %+v %v", wishes, problems, all, allProblems)

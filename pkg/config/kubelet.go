@@ -69,19 +69,20 @@ func takeOver(path, ours string, doc *strictyaml.Document) (Config, error) {
 		return Config{}, fmt.Errorf("%s: want a KubeletConfiguration of kubelet.config.k8s.io, got kind %s of %s", path, shown(k.Kind), shown(k.APIVersion))
 	}
 	c := Default()
-	c.origin = &origin{doc: doc, kubelet: path, taken: map[string]bool{}}
+	c.places = &places{doc: doc, taken: map[string]bool{}}
+	c.Origin.KubeletConfig = path
 	if err := c.take(k); err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
 	c.warnAboutKubelet(k)
 	if k.CPUManagerPolicy == "static" {
-		c.origin.assigns = cmp.Or(topologymanager.Policy(k.TopologyManagerPolicy), topologymanager.None)
+		c.Origin.AssignsCPUs = cmp.Or(topologymanager.Policy(k.TopologyManagerPolicy), topologymanager.None)
 	}
-	c.origin.workloadSwap = k.MemorySwap.SwapBehavior == workloadControlledSwap
+	c.Origin.WorkloadSwap = k.MemorySwap.SwapBehavior == workloadControlledSwap
 	// Messages name our file for what it sets itself.
-	for key := range c.origin.taken {
+	for key := range c.places.taken {
 		if doc.Has(key) {
-			delete(c.origin.taken, key)
+			delete(c.places.taken, key)
 		}
 	}
 	return c, nil
@@ -91,7 +92,7 @@ func takeOver(path, ours string, doc *strictyaml.Document) (Config, error) {
 func (c *Config) take(k kubeletConfiguration) error {
 	taken := func(key string, set bool) bool {
 		if set {
-			c.origin.taken[key] = true
+			c.places.taken[key] = true
 		}
 		return set
 	}
@@ -175,7 +176,7 @@ func (k kubeletConfiguration) reservedMemory() (ReservedMemory, error) {
 // warnAboutCPUs warns where the kubelet may assign exclusive CPUs on more NUMA nodes than our policy admits.
 func (c Config) warnAboutCPUs() (warnings []string) {
 	ours := c.TopologyManagerPolicy
-	if c.origin == nil || c.origin.assigns == "" || c.origin.assigns == ours || !ours.Rules().Insists {
+	if c.Origin.AssignsCPUs == "" || c.Origin.AssignsCPUs == ours || !ours.Rules().Insists {
 		return nil
 	}
 	answer := "is rejected"
@@ -183,21 +184,21 @@ func (c Config) warnAboutCPUs() (warnings []string) {
 		answer = "has its memory on the nodes of its CPUs (onForeignCPUs Follow)"
 	}
 	return []string{fmt.Sprintf("%s: cpuManagerPolicy is static and topologyManagerPolicy %s, ours is %s: a container whose exclusive CPUs are on more NUMA nodes than ours admits %s; set topologyManagerPolicy %s there",
-		c.origin.kubelet, c.origin.assigns, ours, answer, ours)}
+		c.Origin.KubeletConfig, c.Origin.AssignsCPUs, ours, answer, ours)}
 }
 
 // warnAboutKubelet names what a kubelet with this configuration would do beside us.
 func (c *Config) warnAboutKubelet(k kubeletConfiguration) {
 	warn := func(format string, args ...any) {
-		c.origin.warnings = append(c.origin.warnings, c.origin.kubelet+": "+fmt.Sprintf(format, args...))
+		c.Origin.Warnings = append(c.Origin.Warnings, c.Origin.KubeletConfig+": "+fmt.Sprintf(format, args...))
 	}
 	switch {
 	case k.MemoryManagerPolicy == string(MemoryManagerStatic):
 		warn("the kubelet's own Memory Manager is Static, so that two would pin containers: set memoryManagerPolicy None there")
-	case k.MemoryManagerPolicy == string(MemoryManagerNone) && !c.origin.doc.Has("memoryManagerPolicy"):
+	case k.MemoryManagerPolicy == string(MemoryManagerNone) && !c.places.doc.Has("memoryManagerPolicy"):
 		warn("memoryManagerPolicy None is taken over, so that nothing is pinned: set memoryManagerPolicy Static in our file to pin")
 	}
-	if k.MemoryThrottlingFactor == nil && !c.origin.doc.Has("memoryThrottlingFactor") {
+	if k.MemoryThrottlingFactor == nil && !c.places.doc.Has("memoryThrottlingFactor") {
 		warn("memoryThrottlingFactor is not set, with which a kubelet from 1.37 sets no memory.high; ours is %g: set memoryThrottlingFactor in our file, null for no memory.high",
 			*c.MemoryThrottlingFactor)
 	}

@@ -78,7 +78,7 @@ func TestKubeletConfigurationIsTakenOver(t *testing.T) {
 	if diff := cmp.Diff([]string{
 		folder + "/kubelet.yaml: the kubelet's own Memory Manager is Static, so that two would pin containers: set memoryManagerPolicy None there",
 		folder + "/kubelet.yaml: the kubelet's own MemoryQoS is on and writes the same cgroup files: turn the feature gate off there",
-	}, got.origin.warnings); diff != "" {
+	}, got.Origin.Warnings); diff != "" {
 		t.Errorf("warnings (-want +got):\n%s", diff)
 	}
 }
@@ -126,7 +126,7 @@ func TestAFactorThatTheKubeletDoesNotSetStaysOurs(t *testing.T) {
 			if test.warning != "" {
 				want = []string{filepath.Dir(path) + test.warning}
 			}
-			if diff := cmp.Diff(want, c.origin.warnings); diff != "" {
+			if diff := cmp.Diff(want, c.Origin.Warnings); diff != "" {
 				t.Errorf("warnings (-want +got):\n%s", diff)
 			}
 		})
@@ -195,13 +195,13 @@ func TestToleranceOfTheKubelet(t *testing.T) {
 
 func TestPolicyNoneOfTheKubeletIsTakenOverWithAWarning(t *testing.T) {
 	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", ""))
-	if err != nil || c.MemoryManagerPolicy != MemoryManagerNone || len(c.origin.warnings) != 1 ||
-		!strings.HasSuffix(c.origin.warnings[0], "nothing is pinned: set memoryManagerPolicy Static in our file to pin") {
-		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.origin.warnings)
+	if err != nil || c.MemoryManagerPolicy != MemoryManagerNone || len(c.Origin.Warnings) != 1 ||
+		!strings.HasSuffix(c.Origin.Warnings[0], "nothing is pinned: set memoryManagerPolicy Static in our file to pin") {
+		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.Origin.Warnings)
 	}
 	c, err = Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", "memoryManagerPolicy: Static"))
-	if err != nil || c.MemoryManagerPolicy != MemoryManagerStatic || len(c.origin.warnings) != 0 {
-		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.origin.warnings)
+	if err != nil || c.MemoryManagerPolicy != MemoryManagerStatic || len(c.Origin.Warnings) != 0 {
+		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.Origin.Warnings)
 	}
 }
 

@@ -12,20 +12,13 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// origin is where a configuration's values came from, for messages.
-type origin struct {
+// places are where a configuration's values stand, for messages.
+type places struct {
 	doc *strictyaml.Document
-	// kubelet is the path of the KubeletConfiguration, taken the keys that came from it.
-	kubelet  string
-	taken    map[string]bool
-	warnings []string
-	// assigns is the topology policy by which the kubelet assigns exclusive CPUs; empty where it assigns none, or is not known.
-	assigns topologymanager.Policy
-	// workloadSwap is set where memory.swap.max is a limit of the container's, not a share of its request.
-	workloadSwap bool
+	// taken are the keys that came from the KubeletConfiguration.
+	taken map[string]bool
 }
 
 // Load reads a configuration file.
@@ -69,7 +62,7 @@ func Check(path string, m machine.Machine) (Resolved, error) {
 func parse(name string, data []byte) (Config, error) {
 	c := Default()
 	doc, err := strictyaml.Decode(name, data, &c)
-	c.origin = &origin{doc: doc}
+	c.places = &places{doc: doc}
 	if c.KubeletConfig != "" {
 		// Below our file's values lie the kubelet's, below these the defaults.
 		kubelet, failed := takeOver(c.KubeletConfig, name, doc)
@@ -80,6 +73,7 @@ func parse(name string, data []byte) (Config, error) {
 			_, err = strictyaml.Decode(name, data, &c)
 		}
 	}
+	c.Origin.EvictionHard = doc.Has("evictionHard") || c.places.taken["evictionHard"]
 	return c, also(err, c.validate())
 }
 
@@ -119,12 +113,12 @@ func (c Config) Marshal() ([]byte, error) {
 // Errorf returns an error about a key, with the file and line that it came from.
 func (c Config) Errorf(path, format string, args ...any) error {
 	switch {
-	case c.origin == nil:
+	case c.places == nil:
 		return &strictyaml.Error{File: "configuration", Path: path, Message: fmt.Sprintf(format, args...)}
-	case c.origin.taken[firstKey(path)]:
-		return &strictyaml.Error{File: c.origin.kubelet, Path: path, Message: fmt.Sprintf(format, args...)}
+	case c.places.taken[firstKey(path)]:
+		return &strictyaml.Error{File: c.Origin.KubeletConfig, Path: path, Message: fmt.Sprintf(format, args...)}
 	}
-	return c.origin.doc.Errorf(path, format, args...)
+	return c.places.doc.Errorf(path, format, args...)
 }
 
 func firstKey(path string) string {
@@ -132,9 +126,4 @@ func firstKey(path string) string {
 		return path[:end]
 	}
 	return path
-}
-
-// given reports whether a key of the first level stands in our file or in the kubelet's.
-func (c Config) given(key string) bool {
-	return c.origin != nil && (c.origin.taken[key] || c.origin.doc.Has(key))
 }

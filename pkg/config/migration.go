@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 
@@ -46,6 +47,12 @@ func (m *Migration) UnmarshalText(text []byte) error {
 		return fmt.Errorf("want Always, Never or a mapping such as {upTo: 4Gi}, got %s", shown(string(text)))
 	}
 	return nil
+}
+
+// UnmarshalJSON reads the fields: UnmarshalText is for files.
+func (m *Migration) UnmarshalJSON(data []byte) error {
+	type fields Migration
+	return json.Unmarshal(data, (*fields)(m))
 }
 
 // MarshalYAML writes what a file may have.

@@ -128,7 +128,7 @@ func (r *Resolved) checkSums(keep sums) error {
 	if total["memory"] == 0 {
 		return c.Errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs some on at least one NUMA node")
 	}
-	if keep.kube+keep.system > 0 || c.given("evictionHard") || !maps.Equal(c.EvictionHard, defaultEvictionHard()) {
+	if keep.kube+keep.system > 0 || c.Origin.EvictionHard || !maps.Equal(c.EvictionHard, defaultEvictionHard()) {
 		if err := r.compare("memory", total["memory"], keep.total(), keep.String()); err != nil {
 			return err
 		}

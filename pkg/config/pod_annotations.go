@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -95,8 +96,42 @@ func ReadAnnotations(annotations map[string]string) PodAnnotations {
 	return p
 }
 
+// podAnnotationsJSON is what PodAnnotations follow from.
+type podAnnotationsJSON struct {
+	Annotations map[string]string
+	Beyond      []Problem
+}
+
+// MarshalJSON writes the annotations that were kept, as they are in a pod, and which were not.
+func (p PodAnnotations) MarshalJSON() ([]byte, error) {
+	out := podAnnotationsJSON{Annotations: map[string]string{}, Beyond: p.beyond}
+	keep := func(scope *annotationScope) {
+		for _, a := range slices.Concat(scope.known, scope.wrong) {
+			out.Annotations[a.key] = a.value
+		}
+	}
+	keep(&p.every)
+	for _, scope := range p.one {
+		keep(scope)
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON reads the annotations again.
+func (p *PodAnnotations) UnmarshalJSON(data []byte) error {
+	var from podAnnotationsJSON
+	if err := json.Unmarshal(data, &from); err != nil {
+		return err
+	}
+	*p = ReadAnnotations(from.Annotations)
+	if p.beyond == nil {
+		p.beyond = from.Beyond
+	}
+	return nil
+}
+
 // Empty reports whether the pod has no annotation of ours.
-func (p PodAnnotations) Empty() bool { return p.one == nil }
+func (p PodAnnotations) Empty() bool { return p.one == nil && p.beyond == nil }
 
 // Wishes are what the pod asks for one of its containers ("" for the pod itself). The most specific annotation wins. What is
 // wrong or not allowed counts as not there and is named in the problems, sorted by annotation.

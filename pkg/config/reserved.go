@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -55,6 +56,11 @@ func (m *ReservedMemory) UnmarshalText(text []byte) error {
 	}
 	*m = parsed
 	return nil
+}
+
+// UnmarshalJSON reads the list: UnmarshalText is for flags.
+func (m *ReservedMemory) UnmarshalJSON(data []byte) error {
+	return json.Unmarshal(data, (*[]Reservation)(m))
 }
 
 // String is the text of a --reserved-memory flag: types sorted, groups separated by ";".

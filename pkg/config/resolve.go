@@ -1,8 +1,11 @@
 package config
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
@@ -15,7 +18,8 @@ import (
 
 // Resolved is a configuration applied to a machine: what the deciding packages need.
 type Resolved struct {
-	Config Config
+	Config  Config
+	Machine machine.Machine
 	// Static is set when containers are placed (memoryManagerPolicy Static).
 	Static bool
 	// Nodes are for memorymanager.New; empty unless Static.
@@ -42,15 +46,40 @@ type Resolved struct {
 	Warnings []string
 }
 
+// resolvedJSON is what a Resolved follows from.
+type resolvedJSON struct {
+	Config  Config
+	Machine machine.Machine
+}
+
+// MarshalJSON writes Config and Machine, which all else follows from.
+func (r Resolved) MarshalJSON() ([]byte, error) {
+	return json.Marshal(resolvedJSON{r.Config, r.Machine})
+}
+
+// UnmarshalJSON reads Config and Machine and resolves them again.
+func (r *Resolved) UnmarshalJSON(data []byte) error {
+	var from resolvedJSON
+	in := json.NewDecoder(bytes.NewReader(data))
+	in.DisallowUnknownFields() // a key that is passed over would have decided something
+	if err := in.Decode(&from); err != nil {
+		return err
+	}
+	resolved, err := from.Config.Resolve(from.Machine)
+	if err == nil {
+		*r = resolved
+	}
+	return err
+}
+
 // Resolve checks the configuration against a machine and applies it. The error names file, line and key.
 func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 	if err := c.validate(); err != nil {
 		return Resolved{}, err
 	}
-	r := Resolved{Config: c, OnUnsatisfiable: c.onUnsatisfiable()}
-	if c.origin != nil {
-		r.Warnings = append(r.Warnings, c.origin.warnings...)
-		r.WorkloadSwap = c.origin.workloadSwap
+	r := Resolved{
+		Config: c, Machine: m, OnUnsatisfiable: c.onUnsatisfiable(), WorkloadSwap: c.Origin.WorkloadSwap,
+		Warnings: slices.Clone(c.Origin.Warnings),
 	}
 	keep, err := c.sums(m)
 	if err == nil {

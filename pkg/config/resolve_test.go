@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/utils/cpuset"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -40,13 +41,15 @@ func TestTaskPageReservations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.Resolve(fixture(t, "task-page"))
+	m := fixture(t, "task-page")
+	r, err := c.Resolve(m)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pools := []memorymanager.Pool{{PageSize: 2 << 20}, {PageSize: 1 << 30}}
 	want := Resolved{
-		Static: true,
+		Machine: m,
+		Static:  true,
 		Nodes: []memorymanager.NodeCapacity{
 			{ID: 0, Total: 134987354112, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 3 << 30}}, Distances: []int{10, 21}},
 			{ID: 1, Total: 135286722560, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 2148 << 20}}, Distances: []int{21, 10}},
@@ -59,7 +62,7 @@ func TestTaskPageReservations(t *testing.T) {
 		Eviction: 100 << 20, StateTolerance: 64 << 20,
 	}
 	r.Config = Config{}
-	if diff := cmp.Diff(want, r, sameConfig); diff != "" {
+	if diff := cmp.Diff(want, r, sameConfig, cmp.Comparer(cpuset.CPUSet.Equals)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

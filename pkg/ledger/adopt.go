@@ -65,7 +65,7 @@ func (l *Ledger) takeIn(p *pod, received Container, files *Files) *container {
 	c.There, c.LimitIsPods = files != nil && files.Limit != nil, c.hasPodLimit()
 	l.findShared(p)
 	l.settleAllocations([]*container{c})
-	if !l.resolved.Config.DryRun {
+	if !l.state.Resolved.Config.DryRun {
 		l.journalFound(c)
 	}
 	return c

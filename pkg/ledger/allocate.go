@@ -70,7 +70,7 @@ func (l *Ledger) allocate(c *container) error {
 		return l.unplaced(c, err)
 	}
 	l.allocated(c, placement)
-	policy := l.resolved.Config.TopologyManagerPolicy
+	policy := l.state.Resolved.Config.TopologyManagerPolicy
 	c.Pinning = "pinned under " + string(policy)
 	if rules := policy.Rules(); rules.Insists && !rules.OneNode && !placement.Affinity.Preferred {
 		c.Pinning += ", on nodes of its CPUs"
@@ -99,7 +99,7 @@ func (l *Ledger) spreadOver(c memorymanager.Container, blocks []memorymanager.Bl
 	switch {
 	case even(blocks):
 		return spreadEvenly
-	case l.resolved.Manager.Policy.Rules().OneNode:
+	case l.state.Resolved.Manager.Policy.Rules().OneNode:
 		return ", which spreads nothing"
 	case !l.manager.Spreads(c):
 		return fmt.Sprintf(", not spread: its pod asks for less than 1/%d of each of two nodes", memorymanager.LeastEvenShare)
@@ -130,7 +130,7 @@ func (l *Ledger) place(c *container, wanted memorymanager.Container) (memorymana
 	blocks := l.manager.Blocks(wanted.Pod, wanted.Name)
 	l.release(c)
 	placement, err := l.placeNew(c, wanted)
-	if err != nil && !l.resolved.RefusesResize(c.wishes().NUMA) {
+	if err != nil && !l.state.Resolved.RefusesResize(c.wishes().NUMA) {
 		return l.manager.Reinstate(wanted, blocks)
 	}
 	return placement, err
@@ -168,7 +168,7 @@ func (l *Ledger) placeAgain(c *container, wanted memorymanager.Container, blocks
 
 // preferred refuses a new placement on more nodes than needed, where the pod requires its nodes.
 func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanager.Placement) error {
-	required := wanted.Required && l.resolved.Manager.Policy.Rules().Aligns
+	required := wanted.Required && l.state.Resolved.Manager.Policy.Rules().Aligns
 	if required && !placement.Existing && !placement.Affinity.Preferred {
 		return fmt.Errorf("the pod's annotation numa is required: it could only have nodes %s, which are more than it needs", placement.Nodes)
 	}
@@ -181,7 +181,7 @@ func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanag
 func (l *Ledger) align(c *container) error {
 	p := c.pod
 	key := p.key()
-	if l.resolved.Manager.Scope != topologymanager.PodScope || l.manager.Aligned(key) {
+	if l.state.Resolved.Manager.Scope != topologymanager.PodScope || l.manager.Aligned(key) {
 		return nil
 	}
 	if p.Info == nil || l.manager.Spreads(l.wanted(c)) { // which has nodes of its own
@@ -215,7 +215,7 @@ func (p *pod) ofSpec() []memorymanager.Container {
 
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
 func (l *Ledger) unplaced(c *container, err error) error {
-	refuse := l.resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
+	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
 	rejection := l.reject(c, reasonOf(err), err, refuse)
 	c.Unplaced = &rejection
 	if refuse {
@@ -229,7 +229,7 @@ func (l *Ledger) unplaced(c *container, err error) error {
 func reasonOf(err error) memorymanager.Reason {
 	var rejection *memorymanager.Rejection
 	if errors.As(err, &rejection) {
-		return rejection.Reason()
+		return rejection.Reason
 	}
 	return NotPreferred
 }

@@ -21,7 +21,7 @@ func (l *Ledger) annotations(p *pod) {
 // judgeAnnotations finds the problems of annotations. Each is in the log once, at the moment when it is found.
 func (l *Ledger) judgeAnnotations() {
 	text := "annotations are ignored"
-	if l.resolved.Config.OnBadAnnotation == config.RejectPod {
+	if l.state.Resolved.Config.OnBadAnnotation == config.RejectPod {
 		text = "annotations are wrong or not allowed"
 	}
 	for _, p := range l.step.annotated {
@@ -60,7 +60,7 @@ func (p *pod) containerNames() []string {
 // checkAnnotations refuses a container with wrong annotations where the administrator wants that. One for a container that is not
 // there concerns all of them.
 func (l *Ledger) checkAnnotations(c *container) error {
-	if c.pod.Says.Annotations.Empty() || l.resolved.Config.OnBadAnnotation != config.RejectPod {
+	if c.pod.Says.Annotations.Empty() || l.state.Resolved.Config.OnBadAnnotation != config.RejectPod {
 		return nil
 	}
 	_, problems := c.pod.Says.Annotations.Wishes(c.Name, c.pod.rules)

@@ -61,7 +61,7 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 		l.state.Claims[uid] = claim
 	}
 	l.step.effects.ClaimsChanged = true
-	if err := l.takeNodes(l.resolved); err != nil {
+	if err := l.takeNodes(l.state.Resolved); err != nil {
 		l.note(Error, "memory cannot be set aside for claims", nil, err)
 	}
 	for _, p := range l.living {
@@ -84,7 +84,7 @@ func (l *Ledger) Claim(uid string) *claims.Claim { return l.state.Claims[uid] }
 
 // roomForClaims is what claims may have under the configuration in force.
 func (l *Ledger) roomForClaims() claims.Room {
-	return claims.Room{Nodes: l.resolved.Nodes, Claimable: l.resolved.Claimable, Allocated: func(at claims.Kind) (uint64, bool) {
+	return claims.Room{Nodes: l.state.Resolved.Nodes, Claimable: l.state.Resolved.Claimable, Allocated: func(at claims.Kind) (uint64, bool) {
 		if l.manager == nil {
 			return 0, false
 		}
@@ -95,7 +95,7 @@ func (l *Ledger) roomForClaims() claims.Room {
 
 // noteLostClaims says where claims have more than their node, after memory was plugged out.
 func (l *Ledger) noteLostClaims() {
-	for _, over := range l.state.Claims.Excesses(l.resolved.Nodes) {
+	for _, over := range l.state.Claims.Excesses(l.state.Resolved.Nodes) {
 		sizes := quantity.LogApart(over.Claimed, over.Has)
 		l.note(Warn, "resource claims have more allocated on a node than it has",
 			map[string]any{"node": over.Node, "type": over.Type, "claimed": sizes[0], "has": sizes[1]}, nil)

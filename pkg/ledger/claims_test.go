@@ -208,8 +208,8 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 		{"4608Mi", 2 * claimGi, 0, "claimed 5Gi has 4Gi"},
 		{"16Gi", 7936 << 20, 15872<<20 - 7*claimGi, ""},
 	} {
-		m, resolved := resolvedOn(t, strings.Replace(twoNodes, "1, memory: 16Gi", "1, memory: "+step.memory, 1), yaml)
-		effects := l.Step(now, Reconfigure{Config: resolved, Machine: &m})
+		_, resolved := resolvedOn(t, strings.Replace(twoNodes, "1, memory: 16Gi", "1, memory: "+step.memory, 1), yaml)
+		effects := l.Step(now, Reconfigure{Config: resolved})
 		if effects.Err != nil {
 			t.Fatalf("%s: %v", step.memory, effects.Err)
 		}
@@ -235,7 +235,7 @@ func TestTheShareFollowsTheMachine(t *testing.T) {
 		if c := l.containers["web-main"]; c.Nodes.String() != "0-1" {
 			t.Errorf("%s: the claim's container has nodes %s", step.memory, c.Nodes)
 		}
-		if _, err := New(now, Options{Config: resolved, Machine: m, Claims: l.Claims()}); err != nil {
+		if _, err := New(now, Options{Config: resolved, Claims: l.Claims()}); err != nil {
 			t.Errorf("%s: a start with these claims: %v", step.memory, err)
 		}
 	}
@@ -283,7 +283,7 @@ func TestAnySequenceLeavesTheClaimsThatArePrepared(t *testing.T) {
 					break
 				}
 				state := l.manager.State()
-				restarted, err := New(now, Options{Config: l.resolved, Machine: l.state.Machine, Claims: kept})
+				restarted, err := New(now, Options{Config: l.state.Resolved, Claims: kept})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -484,7 +484,7 @@ func TestClaimsThatHaveMoreThanTheirNode(t *testing.T) {
 	prepared := claimOf("a", nil, on(0, 20*claimGi), claims.Part{Node: 0, Amounts: memorymanager.Request{{Type: "hugepages-1Gi", Bytes: claimGi}}})
 	l := newLedger(t, "dra: {enabled: true}")
 	half, _, _ := l.manager.Capacity(0, memorymanager.Memory)
-	l, err := New(now, Options{Config: l.resolved, Machine: l.state.Machine, Claims: []claims.Claim{prepared}})
+	l, err := New(now, Options{Config: l.state.Resolved, Claims: []claims.Claim{prepared}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (l *Ledger) exclusiveCPUs(c *container) nodeset.Set {
 	} else if l.sharedCPUs(c, cpus) {
 		return 0
 	}
-	nodes, err := l.state.Machine.NodesOfCPUs(list)
+	nodes, err := l.state.Resolved.Machine.NodesOfCPUs(list)
 	if err != nil {
 		l.note(Warn, "the container's CPUs are not this machine's: placed without them", l.fields(c), err)
 		return 0
@@ -49,7 +49,7 @@ func (l *Ledger) exclusiveCPUs(c *container) nodeset.Set {
 
 func (l *Ledger) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
 	all := 0
-	for _, node := range l.state.Machine.Nodes {
+	for _, node := range l.state.Resolved.Machine.Nodes {
 		all += node.CPUs.Size()
 	}
 	if cpus.Size() >= all {

@@ -21,7 +21,7 @@ type Decision struct {
 	Request             pods.Estimate
 	Values              memoryqos.Values
 	// Err is why it was refused.
-	Err error
+	Err error `json:"-"`
 }
 
 func (c *container) decision(now *derivedRun) *Decision {

@@ -22,7 +22,7 @@ type HighContainer struct {
 
 // High returns the running containers that have a memory.high of ours.
 func (l *Ledger) High() []HighContainer {
-	if l.resolved.Config.DryRun {
+	if l.state.Resolved.Config.DryRun {
 		return nil
 	}
 	var all []HighContainer
@@ -41,7 +41,7 @@ func (l *Ledger) High() []HighContainer {
 
 // guardOff reports whether the stall guard has to leave a container alone.
 func (l *Ledger) guardOff(c *container) bool {
-	return c.wishes().StallGuardOff || !l.resolved.Config.StallGuard.Enabled
+	return c.wishes().StallGuardOff || !l.state.Resolved.Config.StallGuard.Enabled
 }
 
 // Raise makes the memory.high of a running container stand at so many bytes, cgroup.Max for "max"; the value that Memory
@@ -62,7 +62,7 @@ func (e Raise) apply(l *Ledger) {
 		out.Err = fmt.Errorf("container %s has no memory.high of ours", e.ID)
 		return
 	}
-	if l.resolved.Config.DryRun {
+	if l.state.Resolved.Config.DryRun {
 		return
 	}
 	raise := e.Bytes > *high

@@ -18,7 +18,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -28,8 +27,7 @@ import (
 
 // Options are what a Ledger starts with.
 type Options struct {
-	Config  config.Resolved
-	Machine machine.Machine
+	Config config.Resolved
 	// Raises are the memory.high values that the stall guard had set when the plugin ended, by container id.
 	Raises map[string]uint64
 	// Claims are those that had an allocation when the plugin ended.
@@ -45,8 +43,7 @@ type Ledger struct {
 
 	// What follows is derived from the state, or an index of it.
 
-	resolved config.Resolved // state.Config on state.Machine
-	allNodes nodeset.Set     // the NUMA nodes with memory
+	allNodes nodeset.Set // the NUMA nodes with memory
 	node     pods.Node
 	manager  *memorymanager.Manager // of the allocations; nil under the policy None
 	aside    []claims.Claimable     // what the manager's nodes lack of the configuration's, for claims
@@ -83,7 +80,7 @@ type step struct {
 // New returns a ledger without pods.
 func New(now time.Time, o Options) (*Ledger, error) {
 	s := State{
-		Config: o.Config.Config, Machine: o.Machine, MemoryOnly: o.MemoryOnly, Claims: claims.Prepared{}, Raises: o.Raises, Counters: newCounters(),
+		Resolved: o.Config, MemoryOnly: o.MemoryOnly, Claims: claims.Prepared{}, Raises: o.Raises, Counters: newCounters(),
 	}
 	s.Connected.set(now, "not connected to a runtime yet")
 	s.Synchronized.set(now, "not synchronized with a runtime yet")
@@ -91,23 +88,25 @@ func New(now time.Time, o Options) (*Ledger, error) {
 	for i := range o.Claims {
 		s.Claims[o.Claims[i].UID] = &o.Claims[i]
 	}
-	return startWith(s, o.Config)
+	return startWith(s)
 }
 
 // startWith is a ledger of a state without pods and allocations.
-func startWith(s State, resolved config.Resolved) (*Ledger, error) {
-	l := &Ledger{state: s, resolved: resolved, pods: map[string]*pod{}, containers: map[string]*container{}}
-	l.takeMachine(s.Machine)
-	l.aside = l.state.Claims.SetAside(resolved.Claimable, resolved.Nodes)
+func startWith(s State) (*Ledger, error) {
+	l := &Ledger{state: s, pods: map[string]*pod{}, containers: map[string]*container{}}
+	l.takeMachine()
+	l.aside = s.Claims.SetAside(s.Resolved.Claimable, s.Resolved.Nodes)
 	var err error
-	if l.manager, err = managerFor(resolved, l.aside); l.manager != nil {
+	if l.manager, err = managerFor(s.Resolved, l.aside); l.manager != nil {
 		l.manager.Changed() // nothing is allocated yet
 	}
 	return l, err
 }
 
-func (l *Ledger) takeMachine(m machine.Machine) {
-	l.state.Machine, l.allNodes = m, 0
+// takeMachine derives what follows from the machine alone.
+func (l *Ledger) takeMachine() {
+	m := l.state.Resolved.Machine
+	l.allNodes = 0
 	l.node = pods.Node{MemTotal: m.MemTotal, SwapTotal: m.Swap}
 	for _, node := range m.Nodes {
 		if node.Memory > 0 {
@@ -161,44 +160,45 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 }
 
 // Effects are what a driver has to do after a Step, in the order of the fields. An effect that fails is not undone: what
-// the driver observes next is.
+// the driver observes next is. Their JSON leaves out errors and what is empty.
 type Effects struct {
 	// Err refuses the container, or the change of a container, that the event was about.
-	Err error
+	Err error `json:"-"`
 	// Again has the event come again: nothing but a move has been decided. nil is an event that is decided.
-	Again *Again
+	Again *Again `json:",omitzero"`
 	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
-	Allocations []Delta
+	Allocations []Delta `json:",omitzero"`
 	// ClaimsChanged is set when the claims are others: they must be on disk before the answer goes out.
-	ClaimsChanged bool
+	ClaimsChanged bool `json:",omitzero"`
 	// Journal are the container files that the answer or the updates are going to write.
-	Journal []Journaled
+	Journal []Journaled `json:",omitzero"`
 	// Over are the cgroups of pods and containers that have ended: nothing of them is left to restore.
-	Over []string
+	Over []string `json:",omitzero"`
 	// Files are the cgroups whose desired values have changed, and Ended those that are desired no more. AllFiles is set
 	// when all may have changed: Targets has them.
-	Files    []cgroup.Target
-	Ended    []string
-	AllFiles bool
+	Files    []cgroup.Target `json:",omitzero"`
+	Ended    []string        `json:",omitzero"`
+	AllFiles bool            `json:",omitzero"`
 	// Answer is for the container of the event.
-	Answer Adjustment
+	Answer Adjustment `json:",omitzero"`
 	// Decision is what the log says about it; nil is nothing.
-	Decision *Decision
+	Decision *Decision `json:",omitzero"`
 	// Updates are for running containers of which the runtime's own record is another one than Files: it would write that
 	// again at its next update of theirs. SyncContainers has them.
-	Updates []Update
+	Updates []Update `json:",omitzero"`
 	// Sync are containers of which the runtime's record is not what it should be; the driver applies SyncContainers to them.
-	Sync []string
+	Sync []string `json:",omitzero"`
 	// Look are containers whose memory.max is to be read once the runtime has done its part.
-	Look []string
+	Look []string `json:",omitzero"`
 	// Ask are pods of which the pod APIs have to be asked, Forget those that have ended.
-	Ask, Forget []pods.Ref
+	Ask    []pods.Ref `json:",omitzero"`
+	Forget []pods.Ref `json:",omitzero"`
 	// HighChanged is set when High returns something else now.
-	HighChanged bool
+	HighChanged bool `json:",omitzero"`
 	// DryRun is set when the configuration wants everything computed and nothing done.
-	DryRun bool
+	DryRun bool `json:",omitzero"`
 	// Notes are for the log.
-	Notes []Note
+	Notes []Note `json:"-"`
 }
 
 // Delta is a change of the allocations: of one pod, or of all when State is set.

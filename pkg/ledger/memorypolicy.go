@@ -44,14 +44,14 @@ func (l *Ledger) SetsMemoryPolicies(pod Pod, c Container) bool {
 	path, _, _ := pod.Path()
 	asks := brought != nil && !brought.Annotations.Empty()
 	near := path.Class != memoryqos.Guaranteed && len(c.Devices) > 0
-	return l.state.Runtime.MemoryPolicies && (asks || near || l.resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
+	return l.state.Runtime.MemoryPolicies && (asks || near || l.state.Resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
 }
 
 // HeedsCover reports whether what the NUMA nodes have and owe may decide about a new container of a pod.
 func (l *Ledger) HeedsCover(pod Pod, c Container) bool {
 	path, _, _ := pod.Path()
 	placed := l.manager != nil && path.Class == memoryqos.Guaranteed
-	return placed && l.resolved.Manager.Strategy == topologymanager.LeastUsed || l.SetsMemoryPolicies(pod, c)
+	return placed && l.state.Resolved.Manager.Strategy == topologymanager.LeastUsed || l.SetsMemoryPolicies(pod, c)
 }
 
 // The policies beside those that the configuration and the annotation memory-policy name.
@@ -70,8 +70,8 @@ func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 	class := c.pod.class()
 	prefers := c.wishes().NUMA == config.NUMAPreferred && class == memoryqos.Burstable
 	near := class != memoryqos.Guaranteed && c.wishes().NUMA != config.NUMANone && !nodesOfDevices(c).Empty() &&
-		(prefers || l.resolved.Config.AlignTo != topologymanager.AlignToKubelet)
-	last := l.resolved.Config.UnpinnedMemoryPolicy
+		(prefers || l.state.Resolved.Config.AlignTo != topologymanager.AlignToKubelet)
+	last := l.state.Resolved.Config.UnpinnedMemoryPolicy
 	spread := c.wishes().NUMA == config.NUMASpread && class != memoryqos.BestEffort
 	switch {
 	case !c.Nodes.Empty():

@@ -148,10 +148,10 @@ var sampled = []gate{
 		return when(m.usage.Unread != "", "its memory cannot be counted: "+m.usage.Unread)
 	}},
 	{"migration", []MoveReason{Deficit}, func(m *candidate) string {
-		return when(max(m.Bytes, m.usage.Migration(m.To).Bytes) > m.l.resolved.Config.Migration.Most(), fmt.Sprintf("it has %s there, more than migration allows to be moved", quantity.Short(m.Bytes)))
+		return when(max(m.Bytes, m.usage.Migration(m.To).Bytes) > m.l.state.Resolved.Config.Migration.Most(), fmt.Sprintf("it has %s there, more than migration allows to be moved", quantity.Short(m.Bytes)))
 	}},
 	{"migration", allocating, func(m *candidate) string {
-		migration := m.l.resolved.Config.Migration
+		migration := m.l.state.Resolved.Config.Migration
 		return when(m.Bytes > migration.Most(), fmt.Sprintf("not moved there: that is %s of memory, and migration (%s) does not allow it", quantity.Short(m.Bytes), migration))
 	}},
 	{"room", []MoveReason{Deficit}, func(m *candidate) string {
@@ -207,7 +207,7 @@ func (l *Ledger) notMovedOf(reason MoveReason, c *container, gate, why string) N
 
 // closed reports whether nothing at all is moved now for a reason.
 func (l *Ledger) closed(reason MoveReason) bool {
-	c := l.resolved.Config
+	c := l.state.Resolved.Config
 	if c.DryRun || l.manager == nil || l.state.Move != nil {
 		return true
 	}

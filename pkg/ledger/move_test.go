@@ -130,7 +130,7 @@ func TestAContainerOnItsWayToOtherNodes(t *testing.T) {
 // dry begins a dry run, or ends it.
 type dry struct{ run bool }
 
-func (e dry) apply(l *Ledger) { l.resolved.Config.DryRun = e.run }
+func (e dry) apply(l *Ledger) { l.state.Resolved.Config.DryRun = e.run }
 
 // Both containers of a group have to pass the gates: with one that must not be moved the group stays.
 func TestWhatKeepsAGroup(t *testing.T) {

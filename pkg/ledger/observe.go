@@ -194,7 +194,7 @@ func (l *Ledger) limitShows(c *container, shows *uint64) bool {
 	return shows == nil || memoryqos.Holds(*shows, c.Limit, l.page())
 }
 
-func (l *Ledger) page() uint64 { return uint64(l.state.Machine.PageSize) }
+func (l *Ledger) page() uint64 { return uint64(l.state.Resolved.Machine.PageSize) }
 
 // takeLimit takes the limit that memory.max shows, and reports whether it is another one. The exact bytes that the kubelet
 // asked for stay where the file shows them rounded. "max" changes nothing: the kubelet never takes a limit away from a

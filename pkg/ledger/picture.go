@@ -14,7 +14,7 @@ func (l *Ledger) View() View {
 	view := View{
 		Generation: l.generation,
 		Runtime:    l.state.Runtime,
-		Config:     l.resolved,
+		Config:     l.state.Resolved,
 		Rejections: l.state.Rejections,
 		NotMoved:   l.state.NotMoved,
 		Pods:       make([]*PodView, 0, len(l.living)),
@@ -26,7 +26,7 @@ func (l *Ledger) View() View {
 	if l.manager != nil {
 		view.Nodes = l.manager.Nodes()
 	}
-	if l.resolved.Config.DRA.Enabled {
+	if l.state.Resolved.Config.DRA.Enabled {
 		view.Claimable, view.Claims = l.state.Claims.Capacities(l.roomForClaims()), l.Claims()
 	}
 	l.refreshPodViews()
@@ -43,7 +43,7 @@ func (l *Ledger) View() View {
 func (l *Ledger) Generation() uint64 { return l.generation }
 
 // Config is the configuration in force.
-func (l *Ledger) Config() config.Resolved { return l.resolved }
+func (l *Ledger) Config() config.Resolved { return l.state.Resolved }
 
 // Knows reports whether a container lives.
 func (l *Ledger) Knows(id string) bool { return l.containers[id] != nil }
@@ -138,7 +138,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 			shown.Short, shown.Unplaced = c.Short, c.Unplaced
 		}
 		if !c.CPUNodes.Empty() {
-			shown.CPUs, _ = l.state.Machine.CPUsByNode(c.Resources.CPUs) // cpus is made from the same list
+			shown.CPUs, _ = l.state.Resolved.Machine.CPUsByNode(c.Resources.CPUs) // cpus is made from the same list
 		}
 		if l.manager != nil {
 			shown.Blocks = l.manager.Blocks(view.UID, c.Name)

@@ -20,15 +20,15 @@ func (p *pod) podLevel() bool {
 
 // asWhole reports whether a pod is allocated as a whole.
 func (l *Ledger) asWhole(p *pod) bool {
-	options := l.resolved.Manager
-	return l.resolved.Config.PodLevelResourceManagers && p.Info != nil && p.Info.PodLevel() &&
+	options := l.state.Resolved.Manager
+	return l.state.Resolved.Config.PodLevelResourceManagers && p.Info != nil && p.Info.PodLevel() &&
 		options.Scope == topologymanager.PodScope && options.Policy.Rules().Aligns
 }
 
 // unpinnableOfPodLevel says why a container of a pod with pod-level resources has no allocation; "" is one that may have.
 func (l *Ledger) unpinnableOfPodLevel(c *container) string {
 	switch {
-	case !l.resolved.Config.PodLevelResourceManagers:
+	case !l.state.Resolved.Config.PodLevelResourceManagers:
 		return "not pinned: the pod's resources are its own, not its containers' (pod-level resources)"
 	case c.pod.Info == nil:
 		return "not pinned: the pod has pod-level resources, and no source of requests says which part is the container's"
@@ -117,7 +117,7 @@ func (l *Ledger) reallocatePod(p *pod) {
 			}
 			l.overcommitted(c, whole)
 		}
-		if !l.keepAllocation(c) && l.resolved.Config.PodLevelResourceManagers {
+		if !l.keepAllocation(c) && l.state.Resolved.Config.PodLevelResourceManagers {
 			_ = l.allocate(c) // refuses nothing that runs
 		}
 	}

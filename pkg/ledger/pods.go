@@ -235,10 +235,10 @@ func (p Pod) Path() (path cgroup.PodPath, managed bool, err error) {
 
 // takeRules takes what the configuration says about the pod's namespace, and determines the pod's wishes.
 func (l *Ledger) takeRules(p *pod) {
-	p.settings = l.resolved.SettingsFor(p.Namespace)
+	p.settings = l.state.Resolved.SettingsFor(p.Namespace)
 	p.wishes = nil
 	if !p.Says.Annotations.Empty() {
-		p.rules = l.resolved.Config.AnnotationRulesFor(p.Namespace)
+		p.rules = l.state.Resolved.Config.AnnotationRulesFor(p.Namespace)
 	}
 	l.annotations(p)
 }

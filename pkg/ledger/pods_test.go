@@ -46,7 +46,7 @@ func TestAPodThatIsNotTheKubelets(t *testing.T) {
 func TestRaisesOfAnEarlierRun(t *testing.T) {
 	first := newLedger(t, "")
 	raises := map[string]uint64{"web-main": 5 * claimGi, "gone": 6 * claimGi}
-	l, err := New(time.Unix(0, 0), Options{Config: first.resolved, Machine: first.state.Machine, Raises: maps.Clone(raises)})
+	l, err := New(time.Unix(0, 0), Options{Config: first.state.Resolved, Raises: maps.Clone(raises)})
 	if err != nil {
 		t.Fatal(err)
 	}

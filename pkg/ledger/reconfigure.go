@@ -1,11 +1,11 @@
 package ledger
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -14,21 +14,17 @@ import (
 // the error is shown until a good one comes.
 type Reconfigure struct {
 	Config config.Resolved
-	// Machine is what Config was resolved with; nil is the one from before.
-	Machine *machine.Machine
 }
 
 func (e Reconfigure) apply(l *Ledger) {
 	if err := l.takeNodes(e.Config); err != nil {
-		RejectConfig{Err: err}.apply(l)
+		RejectConfig{Err: err.Error()}.apply(l)
 		l.step.effects.Err = err
 		return
 	}
-	l.resolved, l.state.Config = e.Config, e.Config.Config
+	l.state.Resolved = e.Config
 	l.state.Room++ // the same request may have another answer now
-	if e.Machine != nil {
-		l.takeMachine(*e.Machine)
-	}
+	l.takeMachine()
 	l.state.Configured.set(l.step.now, "")
 	l.noteLostClaims()
 	var all []*container
@@ -55,19 +51,19 @@ func (e Reconfigure) apply(l *Ledger) {
 }
 
 // RejectConfig is a new configuration that cannot be used; the old one stays in force.
-type RejectConfig struct{ Err error }
+type RejectConfig struct{ Err string }
 
 func (e RejectConfig) apply(l *Ledger) {
 	l.state.Counters.BadReloads++
-	l.note(Error, "new configuration refused, the old one stays in force", nil, e.Err)
-	l.state.Configured.set(l.step.now, e.Err.Error())
+	l.note(Error, "new configuration refused, the old one stays in force", nil, errors.New(e.Err))
+	l.state.Configured.set(l.step.now, e.Err)
 }
 
 // takeNodes makes a new node map when the configuration changes it; the allocations stay where they are.
 func (l *Ledger) takeNodes(resolved config.Resolved) error {
 	aside := l.state.Claims.SetAside(resolved.Claimable, resolved.Nodes)
-	if reflect.DeepEqual(aside, l.aside) && resolved.Static == l.resolved.Static && reflect.DeepEqual(resolved.Nodes, l.resolved.Nodes) &&
-		reflect.DeepEqual(resolved.Manager, l.resolved.Manager) {
+	if reflect.DeepEqual(aside, l.aside) && resolved.Static == l.state.Resolved.Static && reflect.DeepEqual(resolved.Nodes, l.state.Resolved.Nodes) &&
+		reflect.DeepEqual(resolved.Manager, l.state.Resolved.Manager) {
 		return nil
 	}
 	manager, err := managerFor(resolved, aside)

@@ -37,7 +37,7 @@ func TestAConfigurationThatDoesNotFit(t *testing.T) {
 	if counters := l.Counters(); counters.Reloads != 1 || counters.BadReloads != 1 {
 		t.Errorf("%d reloads, %d refused", counters.Reloads, counters.BadReloads)
 	}
-	if _, err := New(now, Options{Config: bad, Machine: l.state.Machine}); fmt.Sprint(err) != want {
+	if _, err := New(now, Options{Config: bad}); fmt.Sprint(err) != want {
 		t.Errorf("a start with it: %v", err)
 	}
 }

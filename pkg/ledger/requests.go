@@ -85,11 +85,11 @@ func (l *Ledger) estimate(c *container) pods.Estimate {
 		Limit:        c.Limit,
 		PodLimit:     p.sharedLimit(),
 		OwnMemory:    p.Info != nil && p.Info.OwnMemory(),
-		WorkloadSwap: l.resolved.WorkloadSwap,
+		WorkloadSwap: l.state.Resolved.WorkloadSwap,
 		OOMScoreAdj:  c.Resources.OOMScoreAdj,
 		Unified:      c.Resources.Unified,
 		Claims:       p.Says.Claims,
-	}, l.resolved.Config.RequestSources...)
+	}, l.state.Resolved.Config.RequestSources...)
 }
 
 // sharedLimit is the limit that the containers of a pod share, 0 when it is not known that they do.

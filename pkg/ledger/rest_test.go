@@ -18,7 +18,7 @@ func resolve(t *testing.T, l *Ledger, yaml string) config.Resolved {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resolved, err := c.Resolve(l.state.Machine)
+	resolved, err := c.Resolve(l.state.Resolved.Machine)
 	if err != nil {
 		t.Fatal(err)
 	}

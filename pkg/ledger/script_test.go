@@ -70,8 +70,8 @@ func (s *script) node() string {
 		return ""
 	}
 	s.now++
-	m, resolved := resolvedOn(s.T, on, s.Input)
-	return s.difference(s.l.Step(time.Unix(s.now, 0), Reconfigure{Config: resolved, Machine: &m}))
+	_, resolved := resolvedOn(s.T, on, s.Input)
+	return s.difference(s.l.Step(time.Unix(s.now, 0), Reconfigure{Config: resolved}))
 }
 
 func (s *script) event() Event {

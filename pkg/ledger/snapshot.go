@@ -3,8 +3,6 @@ package ledger
 import (
 	"maps"
 	"slices"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 )
 
 // Snapshot is everything that the ledger remembers. It shares with the ledger what never changes, and may be encoded outside of the
@@ -29,8 +27,6 @@ func (l *Ledger) Snapshot() State {
 	return s
 }
 
-func (r *Recent) clone() Recent { return Recent{Ring: slices.Clone(r.Ring), Next: r.Next} }
-
 func (p *PodState) clone() *PodState {
 	copied := *p
 	copied.Sandboxes = slices.Clone(p.Sandboxes)
@@ -45,17 +41,9 @@ func (p *PodState) clone() *PodState {
 
 // Open returns a ledger that goes on from a snapshot, which it owns from then on.
 func Open(s State) (*Ledger, error) {
-	resolved, err := s.Config.Resolve(s.Machine)
-	if err != nil {
-		return nil, err
-	}
-	return open(s, resolved)
-}
-
-func open(s State, resolved config.Resolved) (*Ledger, error) {
 	allocations, room, states := s.Allocations, s.Room, s.Pods
 	s.Allocations, s.Pods = nil, nil
-	l, err := startWith(s, resolved)
+	l, err := startWith(s)
 	if err != nil {
 		return nil, err
 	}

@@ -1,13 +1,15 @@
 package ledger
 
 import (
+	"encoding/json"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -19,9 +21,8 @@ import (
 // have said, and decisions, which do not follow from them. Everything else is derived (derive.go). It is plain data, and
 // encoding/json writes and reads it; ledgers with equal States behave alike.
 type State struct {
-	// Config and Machine are in force; Config never is one that does not resolve on Machine.
-	Config  config.Config
-	Machine machine.Machine
+	// Resolved is the configuration in force on the machine as read last. Its JSON has these two, which all else of it follows from.
+	Resolved config.Resolved
 	// MemoryOnly is set where no state file keeps the allocations: they are not moved.
 	MemoryOnly bool `json:",omitempty"`
 
@@ -220,15 +221,15 @@ func (s Standing) named(name string) Condition {
 	return Condition{Name: name, OK: s.Message == "", Message: s.Message, Since: s.Since}
 }
 
-// Recent remembers the last ids that were added, each with the Header.Seq of the event that it was added by.
+// Recent remembers the last ids that were added, each with the Header.Seq of the event that it was added by. Its JSON is a list, the
+// oldest first.
 type Recent struct {
-	Ring []RecentID
-	Next int
-	at   map[string]uint64 // the ring as an index; made when it is asked
+	ring []recentID
+	next int
+	seqs map[string]uint64 // the ring as an index
 }
 
-// RecentID is an id that has ended.
-type RecentID struct {
+type recentID struct {
 	ID  string
 	Seq uint64
 }
@@ -240,32 +241,47 @@ func (r *Recent) add(id string, seq uint64) {
 	if id == "" || r.has(id) {
 		return
 	}
-	if len(r.Ring) < recentSize {
-		r.Ring = append(r.Ring, RecentID{})
+	if r.seqs == nil {
+		r.seqs = map[string]uint64{}
 	}
-	delete(r.at, r.Ring[r.Next].ID)
-	r.Ring[r.Next] = RecentID{id, seq}
-	r.at[id] = seq
-	r.Next = (r.Next + 1) % recentSize
+	if len(r.ring) < recentSize {
+		r.ring = append(r.ring, recentID{})
+	}
+	delete(r.seqs, r.ring[r.next].ID)
+	r.ring[r.next] = recentID{id, seq}
+	r.seqs[id] = seq
+	r.next = (r.next + 1) % recentSize
 }
 
 func (r *Recent) has(id string) bool {
-	if r.at == nil {
-		r.at = make(map[string]uint64, len(r.Ring))
-		for _, ended := range r.Ring {
-			r.at[ended.ID] = ended.Seq
-		}
-	}
-	_, known := r.at[id]
+	_, known := r.seqs[id]
 	return known
 }
 
 // seq is the one with which an id was added; 0 for one that was not.
-func (r *Recent) seq(id string) uint64 {
-	if !r.has(id) {
-		return 0
+func (r *Recent) seq(id string) uint64 { return r.seqs[id] }
+
+func (r *Recent) clone() Recent {
+	return Recent{slices.Clone(r.ring), r.next, maps.Clone(r.seqs)}
+}
+
+// MarshalJSON writes the ids, the oldest first.
+func (r Recent) MarshalJSON() ([]byte, error) {
+	oldest := min(r.next, len(r.ring))
+	return json.Marshal(slices.Concat(r.ring[oldest:], r.ring[:oldest]))
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (r *Recent) UnmarshalJSON(data []byte) error {
+	var ids []recentID
+	if err := json.Unmarshal(data, &ids); err != nil {
+		return err
 	}
-	return r.at[id]
+	*r = Recent{}
+	for _, ended := range ids {
+		r.add(ended.ID, ended.Seq)
+	}
+	return nil
 }
 
 // pod is a living pod with what follows from it.

@@ -122,7 +122,7 @@ func (l *Ledger) reallocate(c *container, before memorymanager.Request, to Resou
 		return err
 	}
 	more := slices.ContainsFunc(request(c), func(a memorymanager.Amount) bool { return a.Bytes > before.Of(a.Type) })
-	err := l.fit(c, more && l.resolved.RefusesResize(c.wishes().NUMA))
+	err := l.fit(c, more && l.state.Resolved.RefusesResize(c.wishes().NUMA))
 	if err != nil {
 		l.refuse(c, err)
 	}

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -107,6 +108,11 @@ func FuzzParse(f *testing.F) {
 		}
 		if len(m.Nodes) == 0 || sum != m.MemTotal {
 			t.Errorf("%d nodes, sum %d, MemTotal %d", len(m.Nodes), sum, m.MemTotal)
+		}
+		text, err := json.Marshal(m)
+		var back Machine
+		if err != nil || json.Unmarshal(text, &back) != nil || !cmp.Equal(m, back, sameCPUs) {
+			t.Errorf("%v: %s is read back from JSON as %+v", err, text, back)
 		}
 	})
 }

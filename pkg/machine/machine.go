@@ -2,7 +2,11 @@
 // read from sysfs and proc under given roots, or from a machine file, so that tests and simulations need no such machine.
 package machine
 
-import "k8s.io/utils/cpuset"
+import (
+	"encoding/json"
+
+	"k8s.io/utils/cpuset"
+)
 
 // Machine is what the hardware has.
 type Machine struct {
@@ -30,6 +34,33 @@ type Node struct {
 	Hugepages []Pool
 	// Distances is the node's row of the SLIT table: one value per node of Machine.Nodes, in their order.
 	Distances []int
+}
+
+// nodeJSON is a Node with its CPUs in the kernel's list format.
+type nodeJSON struct {
+	ID        int
+	Memory    uint64
+	CPUs      string
+	Hugepages []Pool
+	Distances []int
+}
+
+// MarshalJSON writes the CPUs in the kernel's list format.
+func (n Node) MarshalJSON() ([]byte, error) {
+	return json.Marshal(nodeJSON{n.ID, n.Memory, n.CPUs.String(), n.Hugepages, n.Distances})
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (n *Node) UnmarshalJSON(data []byte) error {
+	var from nodeJSON
+	if err := json.Unmarshal(data, &from); err != nil {
+		return err
+	}
+	cpus, err := ParseCPUs(from.CPUs)
+	if err == nil {
+		*n = Node{from.ID, from.Memory, cpus, from.Hugepages, from.Distances}
+	}
+	return err
 }
 
 // Pool is the huge pages of one size on one node.

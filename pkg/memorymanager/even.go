@@ -244,7 +244,7 @@ func (m *Manager) placeEvenly(c Container) (topologymanager.Hint, nodeset.Set, *
 	}
 	reason := TopologyAffinityError
 	if rejected != nil {
-		reason = rejected.Reason()
+		reason = rejected.Reason
 	}
 	return hint, 0, m.rejectParts(c, reason, m.spreadable(c))
 }

@@ -1,7 +1,9 @@
 package memorymanager_test
 
 import (
+	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -244,16 +246,29 @@ func TestRejections(t *testing.T) {
 			if !errors.As(err, &rejected) {
 				t.Fatalf("got %v, want a rejection", err)
 			}
-			if rejected.Reason() != test.reason {
-				t.Errorf("reason is %s, want %s", rejected.Reason(), test.reason)
+			if rejected.Reason != test.reason {
+				t.Errorf("reason is %s, want %s", rejected.Reason, test.reason)
 			}
 			if !strings.Contains(err.Error(), test.err) {
 				t.Errorf("got  %s\nwant %s", err, test.err)
+			}
+			text, err := json.Marshal(rejected)
+			var back memorymanager.Rejection
+			if err != nil || json.Unmarshal(text, &back) != nil || !reflect.DeepEqual(*rejected, back) || back.Text() != rejected.Text() {
+				t.Errorf("%v: %+v is read back from JSON as %+v", err, rejected, back)
 			}
 			if diff := cmp.Diff(before, m.State()); diff != "" || generation != m.Generation() {
 				t.Errorf("the state changed: %s", diff)
 			}
 		})
+	}
+}
+
+func TestAnUnknownReasonIsNotRead(t *testing.T) {
+	var rejected memorymanager.Rejection
+	err := json.Unmarshal([]byte(`{"Reason":"NoFun"}`), &rejected)
+	if want := `reason "NoFun": want one of EmptyPodSharedPoolError, InsufficientHugepages, `; err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("error %v, want %s…", err, want)
 	}
 }
 
@@ -400,8 +415,8 @@ func TestPodScope(t *testing.T) {
 			if errors.As(err, &rejected) != (test.reason != memorymanager.Reason{}) {
 				t.Fatal(err)
 			}
-			if rejected != nil && (rejected.Reason() != test.reason || !strings.Contains(err.Error(), test.err)) {
-				t.Errorf("%s: %v", rejected.Reason(), err)
+			if rejected != nil && (rejected.Reason != test.reason || !strings.Contains(err.Error(), test.err)) {
+				t.Errorf("%s: %v", rejected.Reason, err)
 			}
 			m.ReleasePod("q")
 		})

@@ -60,7 +60,7 @@ func TestFreePagesOfTheKernel(t *testing.T) {
 				return
 			}
 			var rejected *memorymanager.Rejection
-			if !errors.As(err, &rejected) || rejected.Reason() != memorymanager.InsufficientHugepages || rejected.Cause != test.want {
+			if !errors.As(err, &rejected) || rejected.Reason != memorymanager.InsufficientHugepages || rejected.Cause != test.want {
 				t.Fatalf("got  %+v\nwant %s", rejected, test.want)
 			}
 			if diff := cmp.Diff(before, m.State()); diff != "" {

@@ -85,7 +85,7 @@ func TestPartsOfAPod(t *testing.T) {
 func allocate(m *memorymanager.Manager, p memorymanager.Pod) string {
 	if _, err := m.AllocatePod(p); err != nil {
 		rejected := err.(*memorymanager.Rejection)
-		return rejected.Reason().String() + ": " + rejected.Cause
+		return rejected.Reason.String() + ": " + rejected.Cause
 	}
 	var parts []string
 	for _, e := range m.Allocations(p.UID).Entries {

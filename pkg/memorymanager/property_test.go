@@ -1,6 +1,7 @@
 package memorymanager_test
 
 import (
+	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -258,6 +259,11 @@ func (g *game) restore() {
 	var without [3]memorymanager.State
 	for i := range without {
 		without[i] = g.m.State()
+	}
+	text, err := json.Marshal(without[0])
+	var back memorymanager.State
+	if err != nil || json.Unmarshal(text, &back) != nil || !reflect.DeepEqual(without[0], back) {
+		g.fail("%v: read back from JSON: -was +is\n%s", err, cmp.Diff(without[0], back))
 	}
 	without[1].Nodes = nil
 	for i := range without[2].Entries {

@@ -27,6 +27,7 @@ var (
 type Rejection struct {
 	// Container is what asked; its Name is empty when a whole pod asked.
 	Container Container
+	Reason    Reason
 	// Policy and Scope it was judged by.
 	Policy topologymanager.Policy
 	Scope  topologymanager.Scope
@@ -39,8 +40,6 @@ type Rejection struct {
 	// Relief is what would have made room, in one clause; empty when that is not known. PodRelief is the same for those who may see no
 	// more than the pod: it names nothing of other namespaces.
 	Relief, PodRelief string
-
-	reason Reason
 }
 
 // NodeRoom is what one node has of a request.
@@ -59,9 +58,6 @@ type Room struct {
 	// More is set where Needed is beyond what the container has already.
 	More bool
 }
-
-// Reason is one of Reasons.
-func (r *Rejection) Reason() Reason { return r.reason }
 
 // Error is Text in one line, for the runtime's error, which becomes the pod's message and is read by whoever may see the pod: it has
 // PodRelief. Whoever asked is named by those who have the error, which know the pod's name.
@@ -152,7 +148,7 @@ func (r Request) String() string {
 
 func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 	c.Request = append(Request(nil), c.Request...)
-	return &Rejection{Container: c, Policy: m.policy, Scope: m.scope, Cause: cause, reason: reason}
+	return &Rejection{Container: c, Reason: reason, Policy: m.policy, Scope: m.scope, Cause: cause}
 }
 
 // rejectNodes rejects a container for what the nodes have free, which it lists.

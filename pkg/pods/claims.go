@@ -31,7 +31,8 @@ const mostUnconfirmed = 10
 // it, so that FromEvent believes of it only what the event confirms. Claims are bounded and never change: they are read once
 // for each pod sandbox. The zero value claims nothing.
 type Claims struct {
-	init, app map[string]uint64 // bytes by container
+	// Init and App are bytes by the names of init containers and of containers.
+	Init, App map[string]uint64
 }
 
 // annotated are the resources of a container as the annotation has them.
@@ -71,10 +72,10 @@ func parseClaims(value string) (claims Claims, err error) {
 	if number := len(listed.InitContainers) + len(listed.Containers); number > mostClaims {
 		return Claims{}, fmt.Errorf("%d containers: want at most %d", number, mostClaims)
 	}
-	if claims.init, err = requests("initContainers", listed.InitContainers); err != nil {
+	if claims.Init, err = requests("initContainers", listed.InitContainers); err != nil {
 		return Claims{}, err
 	}
-	if claims.app, err = requests("containers", listed.Containers); err != nil {
+	if claims.App, err = requests("containers", listed.Containers); err != nil {
 		return Claims{}, err
 	}
 	return claims, nil
@@ -123,14 +124,14 @@ func memoryOf(resources map[string]json.RawMessage) (bytes uint64, listed bool, 
 // admit checks what the claims of a pod may gain in all, if its containers' oom_score_adj confirm every one of them.
 func (n Node) admit(claims Claims) error {
 	var unconfirmed uint64
-	for _, list := range []map[string]uint64{claims.init, claims.app} {
+	for _, list := range []map[string]uint64{claims.Init, claims.App} {
 		for _, claim := range list {
 			unconfirmed += n.unconfirmed(claim)
 		}
 	}
 	if most := n.thousandths(mostUnconfirmed); unconfirmed > most {
 		return fmt.Errorf("requests of %d containers exceed by %s what oom_score_adj can confirm: want at most %s, 1 %% of the node's memory",
-			len(claims.init)+len(claims.app), quantity.Short(unconfirmed), quantity.Short(most))
+			len(claims.Init)+len(claims.App), quantity.Short(unconfirmed), quantity.Short(most))
 	}
 	return nil
 }
@@ -156,10 +157,10 @@ func (e Event) confirmed(scored, swapped bracket, bySwap bool) (uint64, bool) {
 	if clamped(*e.OOMScoreAdj) {
 		scored.High = scored.Low
 	}
-	request, ok := e.Claims.app[e.Container]
+	request, ok := e.Claims.App[e.Container]
 	if !ok {
 		scored.Low = 0
-		if request, ok = e.Claims.init[e.Container]; !ok {
+		if request, ok = e.Claims.Init[e.Container]; !ok {
 			return 0, false
 		}
 	}

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -38,21 +39,21 @@ func TestReadClaims(t *testing.T) {
 	}{
 		"as the annotator writes it": {
 			value: `{"initContainers":{"i":{"requests":{"cpu":"1","memory":"1Gi"}}},"containers":{"a":{"limits":{"memory":"2G"},"requests":{"memory":"1500m"}},"b":{}}}`,
-			want:  Claims{init: map[string]uint64{"i": gi}, app: map[string]uint64{"a": 2, "b": 0}},
+			want:  Claims{Init: map[string]uint64{"i": gi}, App: map[string]uint64{"a": 2, "b": 0}},
 		},
 		"a limit is a request": {
 			value: `{"containers":{"a":{"limits":{"memory":"64Mi"}}}}`,
-			want:  Claims{init: map[string]uint64{}, app: map[string]uint64{"a": 64 * mi}},
+			want:  Claims{Init: map[string]uint64{}, App: map[string]uint64{"a": 64 * mi}},
 		},
 		"a request of nothing within a limit": {
 			value: `{"containers":{"a":{"limits":{"memory":"64Mi"},"requests":{"memory":"0"}},"b":{"limits":{"memory":"64Mi"},"requests":{"memory":null}}}}`,
-			want:  Claims{init: map[string]uint64{}, app: map[string]uint64{"a": 0, "b": 0}},
+			want:  Claims{Init: map[string]uint64{}, App: map[string]uint64{"a": 0, "b": 0}},
 		},
 		"numbers and escapes": {
 			value: `{"containers":{"a":{"requests":{"memory":4096}},"b":{"requests":{"memory":"\u0036\u0034Mi"}}}}`,
-			want:  Claims{init: map[string]uint64{}, app: map[string]uint64{"a": 4096, "b": 64 * mi}},
+			want:  Claims{Init: map[string]uint64{}, App: map[string]uint64{"a": 4096, "b": 64 * mi}},
 		},
-		"nothing": {value: `{}`, want: Claims{init: map[string]uint64{}, app: map[string]uint64{}}},
+		"nothing": {value: `{}`, want: Claims{Init: map[string]uint64{}, App: map[string]uint64{}}},
 		"empty":   {value: "", err: "want JSON with the resources of initContainers and containers by name: unexpected end of JSON input"},
 		"a list":  {value: `[]`, err: "want JSON with the resources of initContainers and containers by name: json: cannot unmarshal array"},
 		"a bad quantity": {
@@ -79,7 +80,7 @@ func TestReadClaims(t *testing.T) {
 		"too many containers": {value: claimsOf("containers", mostClaims+1, 1), err: "501 containers: want at most 500"},
 		"small claims of many containers, which no score confirms": {
 			value: claimsOf("containers", 3, 2*thousandth-10),
-			want:  Claims{init: map[string]uint64{}, app: map[string]uint64{"c0": 2*thousandth - 10, "c1": 2*thousandth - 10, "c2": 2*thousandth - 10}},
+			want:  Claims{Init: map[string]uint64{}, App: map[string]uint64{"c0": 2*thousandth - 10, "c1": 2*thousandth - 10, "c2": 2*thousandth - 10}},
 		},
 		"unconfirmed in all": {
 			value: claimsOf("containers", 11, 3*thousandth-10),
@@ -99,12 +100,12 @@ func TestReadClaims(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(Claims{})); diff != "" {
+			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
 	}
-	if claims, err := node8G.ReadClaims(map[string]string{"example.com/other": "{"}); err != nil || claims.app != nil {
+	if claims, err := node8G.ReadClaims(map[string]string{"example.com/other": "{"}); err != nil || claims.App != nil {
 		t.Errorf("a pod without the annotation claims %v, %v", claims, err)
 	}
 }
@@ -142,15 +143,20 @@ func FuzzReadClaims(f *testing.F) {
 	f.Add(`{"containers":{"app":{"requests":{"memory":"-9223372036854775808"}}}}`, int64(3), "max")
 	f.Fuzz(func(t *testing.T, value string, score int64, swap string) {
 		claims, err := node8G.ReadClaims(map[string]string{ResourcesAnnotation: value})
-		if err != nil && (!strings.Contains(err.Error(), ResourcesAnnotation) || claims.app != nil || claims.init != nil) {
+		if err != nil && (!strings.Contains(err.Error(), ResourcesAnnotation) || claims.App != nil || claims.Init != nil) {
 			t.Errorf("claims %v with error %v", claims, err)
 		}
-		if len(claims.app)+len(claims.init) > mostClaims {
-			t.Errorf("%d claims", len(claims.app)+len(claims.init))
+		if len(claims.App)+len(claims.Init) > mostClaims {
+			t.Errorf("%d claims", len(claims.App)+len(claims.Init))
+		}
+		text, err := json.Marshal(claims)
+		var back Claims
+		if err != nil || json.Unmarshal(text, &back) != nil || !cmp.Equal(claims, back) {
+			t.Errorf("%v: %s is read back from JSON as %+v", err, text, back)
 		}
 		// Whatever the annotation claims, no container gets more than its event allows, nor all together more than 1 %.
 		var gain uint64
-		for _, list := range []map[string]uint64{claims.app, claims.init} {
+		for _, list := range []map[string]uint64{claims.App, claims.Init} {
 			for container := range list {
 				event := Event{Class: memoryqos.Burstable, Container: container, OOMScoreAdj: &score, Unified: map[string]string{"memory.swap.max": swap}}
 				without := node8G.FromEvent(event)

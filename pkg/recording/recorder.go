@@ -46,16 +46,16 @@ type Recorder struct {
 	number  uint64 // of the last event
 	lost    uint64 // events since the last that is in the queue
 	renew   bool   // a new segment is to begin
-	written []written
-	decided map[subject]uint64
-	found   uint64 // the event that last decided about all containers
+	file    string // the segment that events go to
+	decided map[subject]Place
+	found   Place // the event that last decided about all containers
 	pruneAt int
 }
 
 // start is the beginning of a segment.
 type start struct {
 	at          time.Time
-	state       []byte
+	state       state
 	first, lost uint64
 }
 
@@ -65,13 +65,6 @@ type entry struct {
 	at      time.Time
 	event   ledger.Event
 	effects ledger.Effects
-}
-
-// written is a segment on disk.
-type written struct {
-	name  string
-	first uint64
-	last  uint64 // 0 as long as it is being written
 }
 
 // subject is a container over its restarts.
@@ -88,7 +81,7 @@ func New(o Options) (*Recorder, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
-	if _, _, err := segmentsIn(o.Dir); err != nil {
+	if _, err := segmentsIn(o.Dir); err != nil {
 		return nil, fmt.Errorf("record: %w", err)
 	}
 	r := newRecorder(o)
@@ -102,7 +95,7 @@ func newRecorder(o Options) *Recorder {
 	}
 	return &Recorder{
 		options: o, log: o.Log.WithField("recording", o.Dir), queue: make(chan any, queueSize), ended: make(chan struct{}),
-		decided: map[subject]uint64{},
+		decided: map[subject]Place{},
 	}
 }
 
@@ -144,40 +137,35 @@ func (r *Recorder) offer(item any) bool {
 	}
 }
 
-// beginSegment begins a segment after the event that was applied last. The state is encoded only when there is room for it.
+// beginSegment begins a segment after the event that was applied last, once there is room for it.
 func (r *Recorder) beginSegment(now time.Time, l *ledger.Ledger) {
 	if r.closed || len(r.queue) > queueSize/2 {
 		return
 	}
-	state, err := encode(l, now, true)
-	if err != nil {
-		r.log.WithError(err).Error("the recording ends: the state of the ledger cannot be recorded")
-		r.shut()
-		return
-	}
-	if r.offer(start{at: now, state: state, first: r.number + 1, lost: r.lost}) {
-		r.renew, r.lost = false, 0
+	if r.offer(start{at: now, state: l.Snapshot(), first: r.number + 1, lost: r.lost}) {
+		r.renew, r.lost, r.file = false, 0, filepath.Join(r.options.Dir, nameAt(now))
 	}
 }
 
 // decide keeps in mind which event decided about a container.
 func (r *Recorder) decide(l *ledger.Ledger, event ledger.Event, effects ledger.Effects) {
+	here := Place{File: r.file, Event: r.number}
 	switch event.(type) {
 	case ledger.Reconfigure:
 		clear(r.decided)
-		r.found = r.number
+		r.found = here
 	case ledger.Synchronize:
-		r.found = r.number
+		r.found = here
 	}
 	if d := effects.Decision; d != nil {
-		r.decided[subject{d.UID, d.Container}] = r.number
+		r.decided[subject{d.UID, d.Container}] = here
 	}
 	if len(r.decided) > r.pruneAt {
 		living := map[string]bool{}
 		for _, ref := range l.Refs() {
 			living[ref.UID] = true
 		}
-		maps.DeleteFunc(r.decided, func(s subject, _ uint64) bool { return !living[s.uid] })
+		maps.DeleteFunc(r.decided, func(s subject, _ Place) bool { return !living[s.uid] })
 		r.pruneAt = 2*len(r.decided) + 64
 	}
 }
@@ -185,37 +173,30 @@ func (r *Recorder) decide(l *ledger.Ledger, event ledger.Event, effects ledger.E
 // Place is where the last decision about a container of a pod is recorded; false when that segment is gone, or was never written.
 func (r *Recorder) Place(uid, container string) (Place, bool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	number, known := r.decided[subject{uid, container}]
+	place, known := r.decided[subject{uid, container}]
 	if !known {
-		number = r.found
+		place = r.found
 	}
-	for i := len(r.written) - 1; i >= 0 && number > 0; i-- {
-		if w := r.written[i]; w.first <= number && (number <= w.last || i == len(r.written)-1) {
-			return Place{File: filepath.Join(r.options.Dir, w.name), Event: number}, true
-		}
+	r.mu.Unlock()
+	if _, err := os.Stat(place.File); err != nil {
+		return Place{}, false
 	}
-	return Place{}, false
+	return place, true
 }
 
 // Close writes what is in the queue and ends the recording.
 func (r *Recorder) Close(ctx context.Context) error {
 	r.mu.Lock()
-	r.shut()
+	if !r.closed {
+		r.closed = true
+		close(r.queue)
+	}
 	r.mu.Unlock()
 	select {
 	case <-r.ended:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("record: %w", ctx.Err())
-	}
-}
-
-// shut ends the recording; mu is held.
-func (r *Recorder) shut() {
-	if !r.closed {
-		r.closed = true
-		close(r.queue)
 	}
 }
 
@@ -251,9 +232,12 @@ func (r *Recorder) run() {
 func (w *writer) begin(s start) {
 	w.end()
 	s.lost += w.lost
-	now, err := w.next(s)
+	now, err := begin(w.options.Dir, w.options.Version, s)
 	if w.problem(err); err == nil {
 		w.now, w.lost = now, 0
+		if err := w.makeRoom(); err != nil { // it can be written all the same
+			w.log.WithError(err).Warn("old recordings cannot be removed: they take up more than they may")
+		}
 	}
 	w.asked, w.full = s.at, false
 }
@@ -295,14 +279,10 @@ func (w *writer) end() {
 	if w.now == nil {
 		return
 	}
-	err := w.now.close()
-	w.mu.Lock()
-	w.written[len(w.written)-1].last = w.now.last
-	w.mu.Unlock()
-	w.now = nil
-	if err != nil {
+	if err := w.now.close(); err != nil {
 		w.problem(err)
 	}
+	w.now = nil
 }
 
 // problem logs an error of the disk once, until the disk works again.
@@ -316,50 +296,19 @@ func (w *writer) problem(err error) {
 	w.fails = err != nil
 }
 
-// next begins a segment and removes the oldest ones that it leaves no room for.
-func (r *Recorder) next(s start) (*segment, error) {
-	g, err := begin(r.options.Dir, r.options.Version, s)
-	if err != nil {
-		return nil, err
-	}
-	gone, err := r.makeRoom(g)
-	if err != nil { // it can be written all the same
-		r.log.WithError(err).Warn("old recordings cannot be removed: they take up more than they may")
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	kept := r.written[:0]
-	for _, w := range r.written {
-		if !gone[w.name] {
-			kept = append(kept, w)
-		}
-	}
-	r.written = append(kept, written{name: g.name, first: s.first})
-	return g, nil
-}
-
 // makeRoom removes the oldest segments, so that a full one fits in.
-func (r *Recorder) makeRoom(current *segment) (gone map[string]bool, err error) {
-	names, sizes, err := segmentsIn(r.options.Dir)
-	if err != nil {
-		return nil, err
+func (w *writer) makeRoom() error {
+	files, err := segmentsIn(w.options.Dir)
+	total := int64(w.options.Size / segments)
+	for _, file := range files {
+		total += file.Size()
 	}
-	total := current.size.bytes + int64(r.options.Size/segments)
-	for _, name := range names {
-		if name != current.name {
-			total += sizes[name]
-		}
-	}
-	gone = map[string]bool{}
-	for _, name := range names {
-		if total <= int64(r.options.Size) || name == current.name {
+	for _, file := range files {
+		if err != nil || total <= int64(w.options.Size) || file.Name() == w.now.name {
 			break
 		}
-		if err := os.Remove(filepath.Join(r.options.Dir, name)); err != nil {
-			return gone, err
-		}
-		gone[name] = true
-		total -= sizes[name]
+		err = os.Remove(filepath.Join(w.options.Dir, file.Name()))
+		total -= file.Size()
 	}
-	return gone, nil
+	return err
 }

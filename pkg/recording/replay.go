@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
-	"reflect"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -64,16 +67,16 @@ func Replay(path string, visit Visitor) (Summary, error) {
 	}
 	files := []string{path}
 	if r.folder = info.IsDir(); r.folder {
-		names, _, err := segmentsIn(path)
+		segments, err := segmentsIn(path)
 		if err != nil {
 			return r.Summary, fmt.Errorf("replay: %w", err)
 		}
-		if len(names) == 0 {
+		if len(segments) == 0 {
 			return r.Summary, fmt.Errorf("replay: %s has no recordings: want files named %s…%s", path, prefix, suffix)
 		}
 		files = files[:0]
-		for _, name := range names {
-			files = append(files, filepath.Join(path, name))
+		for _, segment := range segments {
+			files = append(files, filepath.Join(path, segment.Name()))
 		}
 	}
 	for _, file := range files {
@@ -93,7 +96,7 @@ type replay struct {
 	name   string
 	ledger *ledger.Ledger
 	next   uint64
-	events map[uint64]ledger.Event // of this segment
+	events map[uint64]line // of this segment
 }
 
 // longest bounds a line, in bytes; that of the state of a thousand containers has 3 MB.
@@ -110,7 +113,7 @@ func (r *replay) file(path string) error {
 
 // segment replays the lines of one.
 func (r *replay) segment(name string, in io.Reader) error {
-	r.name, r.ledger, r.events = name, nil, map[uint64]ledger.Event{}
+	r.name, r.ledger, r.events = name, nil, map[uint64]line{}
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, longest)
 	lines.Split(whole)
@@ -159,35 +162,27 @@ func (r *replay) line(number int, text []byte) error {
 	if l.Number != r.next {
 		return fmt.Errorf("want event %d, got %d: lines are missing", r.next, l.Number)
 	}
-	event, err := r.event(l)
-	if err != nil {
+	r.next++
+	if err := r.step(l); err != nil {
 		return fmt.Errorf("event %d: %w", l.Number, err)
 	}
-	r.next++
-	return r.step(l, event)
-}
-
-// strict decodes JSON that has no other fields.
-func strict(text []byte, into any) error {
-	in := json.NewDecoder(bytes.NewReader(text))
-	in.DisallowUnknownFields()
-	return in.Decode(into)
+	return nil
 }
 
 // header makes the ledger.
 func (r *replay) header(text []byte) error {
 	var h header
-	if err := strict(text, &h); err != nil {
+	err := json.Unmarshal(text, &h) // other formats have other fields
+	if err == nil && h.Recording == 0 {
+		err = errors.New("it has no format")
+	}
+	if err != nil {
 		return fmt.Errorf(`want the header of a recording, {"recording":%d,…}: %w`, format, err)
 	}
 	if h.Recording != format {
 		return fmt.Errorf("want a recording of format %d, got %d: replay it with version %s", format, h.Recording, h.Version)
 	}
-	if sum := sumOf(h.Ledger); sum != h.Sum {
-		return fmt.Errorf("the state of the ledger is damaged: want the SHA-256 %s, got %s", h.Sum, sum)
-	}
-	r.ledger = &ledger.Ledger{}
-	if err := decode(h.Ledger, r.ledger); err != nil {
+	if r.ledger, err = resume(h.State); err != nil {
 		return fmt.Errorf("the state of the ledger of version %s cannot be read: %w", h.Version, err)
 	}
 	r.next = h.First
@@ -198,58 +193,46 @@ func (r *replay) header(text []byte) error {
 	return nil
 }
 
-// event is that of a line.
-func (r *replay) event(l line) (ledger.Event, error) {
+// step applies an event and compares its effects.
+func (r *replay) step(l line) error {
 	if l.Same > 0 {
-		event := r.events[l.Same]
-		if event == nil {
-			return nil, fmt.Errorf("same: want the number of an earlier event of this file, got %d", l.Same)
+		same, there := r.events[l.Same]
+		if !there {
+			return fmt.Errorf("same: want the number of an earlier event of this file, got %d", l.Same)
 		}
-		return event, nil
+		l.Kind, l.Event = same.Kind, same.Event
+	} else if len(l.Event) >= leastRepeated {
+		r.events[l.Number] = l
 	}
-	of, known := kinds[l.Kind]
-	if !known {
-		return nil, fmt.Errorf("kind %q is not known: was it recorded by another version?", l.Kind)
-	}
-	v := reflect.New(of)
-	if err := decode(l.Event, v.Interface()); err != nil {
-		return nil, fmt.Errorf("%s: %w", l.Kind, err)
-	}
-	event := v.Elem().Interface().(ledger.Event)
-	if len(l.Event) >= leastRepeated {
-		r.events[l.Number] = event
-	}
-	return event, nil
-}
-
-// step applies an event and compares its outcome.
-func (r *replay) step(l line, event ledger.Event) error {
-	effects, err := apply(r.ledger, l.At, event)
-	if err != nil {
-		return fmt.Errorf("event %d: %w", l.Number, err)
-	}
-	replayed, err := encode(&effects, l.At, false)
+	event, err := decodeEvent(l.Kind, l.Event)
 	if err != nil {
 		return err
 	}
-	recorded := l.Outcome
-	if recorded == nil {
-		recorded = json.RawMessage(noOutcome)
+	effects, err := apply(r.ledger, l.At, event)
+	if err != nil {
+		return err
+	}
+	replayed, err := encodeEffects(effects)
+	if err != nil {
+		return err
+	}
+	if l.Effects == nil {
+		l.Effects = json.RawMessage(noEffects)
 	}
 	r.Events++
-	d := Decision{File: r.name, Event: l.Number, At: l.At, Kind: kindOf(event), Outcome: recorded, Err: effects.Err}
-	if !bytes.Equal(recorded, replayed) {
+	d := Decision{File: r.name, Event: l.Number, At: l.At, Kind: l.Kind, Outcome: l.Effects, Err: effects.Err}
+	if !bytes.Equal(l.Effects, replayed) {
 		d.Replayed = replayed
 		r.Differ++
 	}
-	decides := decides(replayed) || decides(recorded)
+	decides := decides(replayed) || decides(l.Effects)
 	if decides {
 		r.Decisions++
 	}
 	if !decides && !d.Differs() || r.visit.Decision == nil {
 		return nil
 	}
-	d.Pod, d.Container = about(event)
+	d.Pod, d.Container = about(l.Event)
 	if effects.Decision != nil {
 		d.Fields = effects.Decision.Fields()
 	}
@@ -266,10 +249,10 @@ func apply(l *ledger.Ledger, at time.Time, event ledger.Event) (effects ledger.E
 	return l.Step(at, event), nil
 }
 
-// decides reports whether an outcome is one that a person asks about.
-func decides(outcome json.RawMessage) bool {
+// decides reports whether effects are such that a person asks about.
+func decides(effects json.RawMessage) bool {
 	var fields map[string]json.RawMessage
-	_ = json.Unmarshal(outcome, &fields) // what is no object decides nothing
+	_ = json.Unmarshal(effects, &fields) // what is no object decides nothing
 	for _, name := range []string{"Err", "Decision", "Answer", "Updates", "Allocations", "Raise"} {
 		if _, there := fields[name]; there {
 			return true
@@ -279,28 +262,54 @@ func decides(outcome json.RawMessage) bool {
 }
 
 // about names the pod and the container of an event; "" where it is about many.
-func about(event ledger.Event) (pod, container string) {
-	v := reflect.ValueOf(event)
-	if p, ok := fieldOf[ledger.Pod](v, "Pod"); ok {
-		pod = p.Namespace + "/" + p.Name
+func about(event json.RawMessage) (pod, container string) {
+	var named struct {
+		UID, ID        string
+		Pod, Container struct{ Namespace, Name string }
 	}
-	if c, ok := fieldOf[ledger.Container](v, "Container"); ok {
-		container = c.Name
+	_ = json.Unmarshal(event, &named) // some events name none
+	if pod = named.UID; named.Pod.Name != "" {
+		pod = named.Pod.Namespace + "/" + named.Pod.Name
 	}
-	if id, ok := fieldOf[string](v, "ID"); ok {
-		container = id
-	}
-	if uid, ok := fieldOf[string](v, "UID"); ok {
-		pod = uid
+	if container = named.ID; named.Container.Name != "" {
+		container = named.Container.Name
 	}
 	return pod, container
 }
 
-func fieldOf[T any](v reflect.Value, name string) (value T, ok bool) {
-	f := v.FieldByName(name)
-	if !f.IsValid() {
-		return value, false
+// String is the decision in a line, and in two more what differs.
+func (d Decision) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  %d  %s", d.At.UTC().Format("2006-01-02T15:04:05.000Z"), d.Event, d.Kind)
+	for _, name := range []string{d.Pod, d.Container} {
+		if name != "" {
+			b.WriteString(" " + name)
+		}
 	}
-	value, ok = f.Interface().(T)
-	return value, ok
+	if d.Err != nil {
+		fmt.Fprintf(&b, ": refused: %v", d.Err)
+	} else {
+		for _, field := range slices.Sorted(maps.Keys(d.Fields)) {
+			text := fmt.Sprint(d.Fields[field])
+			if text == "" || slices.Contains(subjects, field) {
+				continue
+			}
+			if strings.ContainsAny(text, " \"\n") {
+				text = strconv.Quote(text)
+			}
+			fmt.Fprintf(&b, " %s=%s", field, text)
+		}
+	}
+	if d.Differs() {
+		fmt.Fprintf(&b, "\nDIFFERS  recorded %s\n         replayed %s", d.Outcome, d.Replayed)
+	}
+	return b.String()
+}
+
+// subjects are the fields of the log that say what a decision is about, not what was decided.
+var subjects = []string{"pod", "namespace", "uid", "container", "containerID"}
+
+// String is the summary's line.
+func (s Summary) String() string {
+	return fmt.Sprintf("%d events, %d decisions, %d differ", s.Events, s.Decisions, s.Differ)
 }

@@ -4,20 +4,18 @@ import (
 	"bufio"
 	"compress/gzip"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
 
 // format is the version of what a segment contains.
-const format = 1
+const format = 2
 
 // A segment's file is named after the moment at which it begins, so that names sort by time.
 const (
@@ -25,6 +23,8 @@ const (
 	suffix   = ".jsonl.gz"
 	nameTime = "20060102T150405.000000000Z"
 )
+
+func nameAt(t time.Time) string { return prefix + t.UTC().Format(nameTime) + suffix }
 
 // header is the first line of a segment.
 type header struct {
@@ -36,17 +36,11 @@ type header struct {
 	// First is the number of the first event, Lost how many before it were not recorded.
 	First uint64 `json:"first"`
 	Lost  uint64 `json:"lost,omitempty"`
-	// Ledger is the state before the first event, Sum its SHA-256.
-	Ledger json.RawMessage `json:"ledger"`
-	Sum    string          `json:"sum"`
+	// State is that of the ledger before the first event.
+	State json.RawMessage `json:"state"`
 }
 
-func sumOf(state []byte) string {
-	sum := sha256.Sum256(state)
-	return hex.EncodeToString(sum[:])
-}
-
-// line is an event and its outcome.
+// line is an event and what followed from it.
 type line struct {
 	Number uint64    `json:"n"`
 	At     time.Time `json:"at"`
@@ -54,35 +48,20 @@ type line struct {
 	Kind  string          `json:"kind,omitempty"`
 	Event json.RawMessage `json:"event,omitempty"`
 	Same  uint64          `json:"same,omitempty"`
-	// Outcome are the effects; absent when there are none.
-	Outcome json.RawMessage `json:"outcome,omitempty"`
+	// Effects are absent when there are none.
+	Effects json.RawMessage `json:"effects,omitempty"`
 }
 
 // segment is a file that is being written.
 type segment struct {
 	name   string
 	file   *os.File
-	size   counter
 	packed *gzip.Writer
 	anchor time.Time
 	// begins is the size of the header.
 	begins int64
-	// last is the number of the last event.
-	last uint64
 	// events are those that an equal one can refer to, by their sum.
 	events map[[sha256.Size]byte]uint64
-}
-
-// counter counts the bytes that reach the file.
-type counter struct {
-	to    io.Writer
-	bytes int64
-}
-
-func (c *counter) Write(data []byte) (int, error) {
-	n, err := c.to.Write(data)
-	c.bytes += int64(n)
-	return n, err
 }
 
 // leastRepeated is the size in bytes from which an event that equals an earlier one refers to it.
@@ -90,47 +69,48 @@ const leastRepeated = 64
 
 // begin makes the file of a new segment with its header.
 func begin(dir, version string, s start) (*segment, error) {
-	g := &segment{
-		name: prefix + s.at.UTC().Format(nameTime) + suffix, anchor: s.at, events: map[[sha256.Size]byte]uint64{},
+	g := &segment{name: nameAt(s.at), anchor: s.at, events: map[[sha256.Size]byte]uint64{}}
+	state, err := json.Marshal(s.state)
+	if err != nil {
+		return nil, err
 	}
-	var err error
 	if g.file, err = os.OpenFile(filepath.Join(dir, g.name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600); err != nil {
 		return nil, err
 	}
-	g.size.to = g.file
-	if g.packed, err = gzip.NewWriterLevel(&g.size, gzip.BestSpeed); err != nil {
-		return nil, err
-	}
-	err = g.put(header{
-		Recording: format, Version: version, At: s.at.Round(0).UTC(), First: s.first, Lost: s.lost, Ledger: s.state, Sum: sumOf(s.state),
-	})
+	g.packed, _ = gzip.NewWriterLevel(g.file, gzip.BestSpeed) // which is a level
+	err = g.put(header{Recording: format, Version: version, At: g.moment(s.at), First: s.first, Lost: s.lost, State: state})
 	if err == nil {
 		err = g.flush()
 	}
 	if err != nil {
 		return nil, errors.Join(err, g.close())
 	}
-	g.begins = g.size.bytes
+	g.begins = g.size()
 	return g, nil
 }
 
-// full reports whether the events of a segment take up its share of a ring of so many bytes.
-func (g *segment) full(size uint64) bool { return g.size.bytes-g.begins > int64(size/segments) }
-
-func (g *segment) put(value any) error {
-	out := json.NewEncoder(g.packed)
-	out.SetEscapeHTML(false) // outcomes are compared byte by byte
-	return out.Encode(value)
+// size is the number of bytes that have reached the file.
+func (g *segment) size() int64 {
+	size, _ := g.file.Seek(0, io.SeekCurrent) // an error shows at the next write
+	return size
 }
+
+// full reports whether the events of a segment take up its share of a ring of so many bytes.
+func (g *segment) full(size uint64) bool { return g.size()-g.begins > int64(size/segments) }
+
+// moment is a time counted from the segment's beginning by the monotonic clock.
+func (g *segment) moment(t time.Time) time.Time { return g.anchor.Add(t.Sub(g.anchor)).Round(0).UTC() }
+
+func (g *segment) put(value any) error { return json.NewEncoder(g.packed).Encode(value) }
 
 // add writes an event.
 func (g *segment) add(e entry) error {
-	l := line{Number: e.number, At: (&encoder{anchor: g.anchor}).moment(e.at), Kind: kindOf(e.event)}
-	event, err := encode(e.event, g.anchor, false)
+	l := line{Number: e.number, At: g.moment(e.at), Kind: kindOf(e.event)}
+	event, err := json.Marshal(e.event)
 	if err != nil {
 		return err
 	}
-	outcome, err := encode(&e.effects, g.anchor, false)
+	effects, err := encodeEffects(e.effects)
 	if err != nil {
 		return err
 	}
@@ -145,57 +125,47 @@ func (g *segment) add(e entry) error {
 	} else {
 		l.Event = event
 	}
-	if string(outcome) != noOutcome {
-		l.Outcome = outcome
+	if string(effects) != noEffects {
+		l.Effects = effects
 	}
-	g.last = e.number
 	return g.put(l)
 }
 
-// noOutcome is that of an event from which nothing follows.
-const noOutcome = "{}"
+// noEffects are those of an event from which nothing follows.
+const noEffects = "{}"
 
 // flush brings to the kernel what was written so far.
 func (g *segment) flush() error { return g.packed.Flush() }
 
 func (g *segment) close() error { return errors.Join(g.packed.Close(), g.file.Sync(), g.file.Close()) }
 
-// segmentsIn are the names of a folder's segments, the oldest first, and their sizes.
-func segmentsIn(dir string) (names []string, sizes map[string]int64, err error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, nil, err
-	}
-	sizes = map[string]int64{}
+// segmentsIn are a folder's segments, the oldest first.
+func segmentsIn(dir string) (files []os.FileInfo, err error) {
+	entries, err := os.ReadDir(dir) // sorted by name
 	for _, entry := range entries {
-		name := entry.Name()
-		info, err := entry.Info()
-		if err != nil || !info.Mode().IsRegular() || !strings.HasPrefix(name, prefix) || !strings.HasSuffix(name, suffix) {
+		if !strings.HasPrefix(entry.Name(), prefix) || !strings.HasSuffix(entry.Name(), suffix) {
 			continue
 		}
-		names, sizes[name] = append(names, name), info.Size()
+		if file, err := entry.Info(); err == nil && file.Mode().IsRegular() {
+			files = append(files, file)
+		}
 	}
-	slices.Sort(names)
-	return names, sizes, nil
+	return files, err
 }
 
 // open returns the lines of a segment, which may be packed or not.
-func open(path string) (*bufio.Reader, io.Closer, error) {
+func open(path string) (io.Reader, io.Closer, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	in := bufio.NewReader(file)
-	magic, err := in.Peek(2)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, nil, errors.Join(err, file.Close())
-	}
-	if string(magic) != "\x1f\x8b" {
+	if magic, _ := in.Peek(2); string(magic) != "\x1f\x8b" { // an error shows at the first line
 		return in, file, nil
 	}
 	unpacked, err := gzip.NewReader(in)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
-	return bufio.NewReader(unpacked), file, nil
+	return unpacked, file, nil
 }
