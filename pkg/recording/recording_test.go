@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -510,6 +512,26 @@ func TestTheFolderIsRemoved(t *testing.T) {
 	if summary.Missing == 0 || len(decisions) == 0 || decisions[len(decisions)-1].Pod != "default/later" {
 		t.Errorf("replayed %+v", summary)
 	}
+}
+
+// TestALossIsCountedUntilItIsSaid: a segment that cannot be written leaves it to the next one.
+func TestALossIsCountedUntilItIsSaid(t *testing.T) {
+	d := newDriver(t, 1<<20)
+	d.close()
+	w := writer{Recorder: newRecorder(Options{Dir: filepath.Join(t.TempDir(), "gone"), Log: quiet()})}
+	w.begin(start{at: d.now, state: d.Snapshot(), first: 4, lost: 3})
+	w.options.Dir = d.dir
+	w.begin(start{at: d.now.Add(time.Second), state: d.Snapshot(), first: 6, lost: 2})
+	w.end()
+	if summary, _ := replayed(t, d.dir, 0); summary.Missing != 5 {
+		t.Errorf("%d events are missing, want 5", summary.Missing)
+	}
+}
+
+func quiet() logrus.FieldLogger {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return log
 }
 
 // FuzzReplay never panics, and names the line of what is wrong.
