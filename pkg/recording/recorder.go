@@ -231,7 +231,8 @@ func (r *Recorder) run() {
 // begin begins a segment.
 func (w *writer) begin(s start) {
 	w.end()
-	s.lost += w.lost
+	w.lost += s.lost
+	s.lost = w.lost
 	now, err := begin(w.options.Dir, w.options.Version, s)
 	if w.problem(err); err == nil {
 		w.now, w.lost = now, 0
