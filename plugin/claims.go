@@ -5,8 +5,14 @@ import (
 	"path/filepath"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/dra"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 )
+
+// preparedClaims are the claims of the runs before this one.
+func (d *daemon) preparedClaims() []claims.Claim {
+	return dra.Prepared(d.options.cdi, d.options.config.DRA.Driver, d.log)
+}
 
 // claimsDriver prepares the driver for resource claims. In a dry run there is none: nothing is to be published or prepared.
 func (d *daemon) claimsDriver() ([]part, error) {

@@ -27,6 +27,17 @@ func (p Prepared) List() []Claim {
 	return list
 }
 
+// Unreserved are the claims that a container names and that are not reserved for its pod, each once.
+func (p Prepared) Unreserved(refs []Ref, podUID string) (all []Claim) {
+	for _, ref := range refs {
+		known := slices.ContainsFunc(all, func(c Claim) bool { return c.UID == ref.UID })
+		if claim := p[ref.UID]; claim != nil && !known && !slices.Contains(claim.Pods, podUID) {
+			all = append(all, *claim)
+		}
+	}
+	return all
+}
+
 // Part is the part that a container of a pod names. The error says why the container cannot have it.
 func (p Prepared) Part(ref Ref, podUID string) (Part, error) {
 	claim := p[ref.UID]

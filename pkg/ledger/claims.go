@@ -86,8 +86,10 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 // Claims are all claims that have an allocation, in the order of their UIDs.
 func (l *Ledger) Claims() []claims.Claim { return l.claims.List() }
 
-// Claim returns a claim that has an allocation; nil is none.
-func (l *Ledger) Claim(uid string) *claims.Claim { return l.claims[uid] }
+// Unreserved are the claims that a container names and that are not reserved for its pod.
+func (l *Ledger) Unreserved(refs []claims.Ref, podUID string) []claims.Claim {
+	return l.claims.Unreserved(refs, podUID)
+}
 
 // roomForClaims is what claims may have under the configuration in force.
 func (l *Ledger) roomForClaims() claims.Room {

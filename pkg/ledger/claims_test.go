@@ -69,7 +69,7 @@ func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 			t.Errorf("%s: got %v, want %s", step.name, effects.Err, step.err)
 		}
 		if prepare, ok := step.event.(PrepareClaim); ok && step.err == "" {
-			if diff := cmp.Diff(&prepare.Claim, l.Claim(prepare.Claim.UID)); diff != "" {
+			if diff := cmp.Diff(&prepare.Claim, l.claims[prepare.Claim.UID]); diff != "" {
 				t.Errorf("%s: %s", step.name, diff)
 			}
 		}

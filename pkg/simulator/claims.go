@@ -84,7 +84,7 @@ func (s *scheduled) devices(pod *corev1.Pod, container *corev1.Container) (devic
 			for part := range claim.Parts {
 				if use.Request == "" || use.Request == claim.Parts[part].Request {
 					ref := claims.Ref{UID: claim.UID, Part: part}
-					devices = append(devices, &api.CDIDevice{Name: s.driver + "/" + claims.Class + "=" + ref.Device()})
+					devices = append(devices, &api.CDIDevice{Name: ref.CDI(s.driver)})
 				}
 			}
 		}

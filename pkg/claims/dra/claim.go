@@ -46,13 +46,13 @@ func Read(from *resourceapi.ResourceClaim, driver, pool string) (claims.Claim, e
 func readPart(result *resourceapi.DeviceRequestAllocationResult, pool string) (claims.Part, error) {
 	request, _, _ := strings.Cut(result.Request, "/") // REQUEST/SUBREQUEST where one of several was chosen
 	part := claims.Part{Request: request}
-	number, found := strings.CutPrefix(result.Device, devicePrefix)
+	number, found := strings.CutPrefix(result.Device, claims.DevicePrefix)
 	node, err := strconv.ParseUint(number, 10, 16)
 	switch {
 	case result.Pool != pool:
 		return part, fmt.Errorf("pool is %q, want this node's %q", result.Pool, pool)
 	case !found || err != nil || node >= nodeset.Max:
-		return part, fmt.Errorf("device is %q, want %s0 to %s%d", result.Device, devicePrefix, devicePrefix, nodeset.Max-1)
+		return part, fmt.Errorf("device is %q, want %s0 to %s%d", result.Device, claims.DevicePrefix, claims.DevicePrefix, nodeset.Max-1)
 	case result.AdminAccess != nil && *result.AdminAccess:
 		return part, fmt.Errorf("adminAccess is true: memory has no administrative access")
 	case len(result.ConsumedCapacity) == 0:

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
@@ -193,7 +194,7 @@ func publishedOrder(order []int, found *resourceapi.ResourceSlice) []int {
 		return order
 	}
 	for _, device := range found.Spec.Devices {
-		if id, err := strconv.Atoi(strings.TrimPrefix(device.Name, devicePrefix)); err == nil && !slices.Contains(order, id) {
+		if id, err := strconv.Atoi(strings.TrimPrefix(device.Name, claims.DevicePrefix)); err == nil && !slices.Contains(order, id) {
 			order = append(order, id)
 		}
 	}

@@ -6,11 +6,31 @@ import (
 	"sync"
 )
 
-// turns has one change of a claim under way at a time. A caller that waits for its turn stops waiting when its context ends: the API
-// server or the disk may hold up the turn before for long.
+// turns has one change of a claim under way at a time. A caller waits until its context ends and no longer: the API server or the disk
+// may hold up its change, or the one before, for long.
 type turns struct {
 	mu    sync.Mutex
 	taken map[string]chan struct{} // by UID; closed at the end of the turn
+}
+
+// do makes a change of a claim when it is its turn. A change that has begun is not given up when ctx ends: the next one waits for it.
+func (t *turns) do(ctx context.Context, uid string, change func() error) error {
+	end, err := t.take(ctx, uid)
+	if err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := change()
+		end()
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the change of claim %s is still under way: %w", uid, ctx.Err())
+	}
 }
 
 // take waits for a claim's turn. end ends it.

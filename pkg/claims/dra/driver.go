@@ -45,9 +45,9 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 
 // Ledger is what keeps the claims' allocations.
 type Ledger interface {
-	// PrepareClaim and UnprepareClaim return once the change is on disk.
+	// PrepareClaim's error refuses a claim that does not fit.
 	PrepareClaim(ctx context.Context, claim claims.Claim) error
-	UnprepareClaim(ctx context.Context, uid string) error
+	UnprepareClaim(ctx context.Context, uid string)
 	Claims() []claims.Claim
 }
 
@@ -68,13 +68,13 @@ type Driver struct {
 	registration.UnimplementedRegistrationServer
 	drav1.UnimplementedDRAPluginServer
 	Options
-	cdi    cdi
-	claims turns
+	specs specifications
+	turns turns
 }
 
 // New returns a driver.
 func New(o Options) *Driver {
-	return &Driver{Options: o, cdi: cdi{o.CDI, o.Name}}
+	return &Driver{Options: o, specs: specifications{o.CDI, o.Name}}
 }
 
 // requestTimeout bounds one question to the API server.
@@ -130,8 +130,8 @@ func (d *Driver) devices(claim claims.Claim) []*drav1.Device {
 	devices := make([]*drav1.Device, len(claim.Parts))
 	for i, part := range claim.Parts {
 		devices[i] = &drav1.Device{
-			RequestNames: []string{part.Request}, PoolName: d.Node, DeviceName: fmt.Sprint(devicePrefix, part.Node),
-			CdiDeviceIds: []string{d.cdi.id(claims.Ref{UID: claim.UID, Part: i})},
+			RequestNames: []string{part.Request}, PoolName: d.Node, DeviceName: fmt.Sprint(claims.DevicePrefix, part.Node),
+			CdiDeviceIds: []string{claims.Ref{UID: claim.UID, Part: i}.CDI(d.Name)},
 		}
 	}
 	return devices
@@ -154,31 +154,31 @@ func (d *Driver) NodeUnprepareResources(ctx context.Context, request *drav1.Node
 // errGone is of a claim that this node has nothing of any more.
 var errGone = errors.New("the claim is gone")
 
-// prepare allocates a claim, then has the runtime know it. A crash in between leaves an allocation that the next try finds.
+// prepare allocates a claim, then has the runtime know it. Until then nothing is on disk, and the kubelet tries again after a crash.
 func (d *Driver) prepare(ctx context.Context, named claims.Claim) (claims.Claim, error) {
 	if !claims.ValidUID(named.UID) {
 		return named, fmt.Errorf("prepare claim %s: %q is not a UID", &named, named.UID)
 	}
-	end, err := d.claims.take(ctx, named.UID)
+	var claim claims.Claim
+	err := d.turns.do(ctx, named.UID, func() (err error) {
+		claim, err = d.allocate(ctx, named)
+		return err
+	})
 	if err != nil {
 		return named, fmt.Errorf("prepare claim %s: %w", &named, err)
 	}
-	defer end()
-	return d.prepareLocked(ctx, named)
+	return claim, nil
 }
 
-func (d *Driver) prepareLocked(ctx context.Context, named claims.Claim) (claims.Claim, error) {
+func (d *Driver) allocate(ctx context.Context, named claims.Claim) (claims.Claim, error) {
 	claim, err := d.read(ctx, named)
 	if err == nil {
 		err = d.Ledger.PrepareClaim(ctx, claim)
 	}
 	if err == nil {
-		err = d.cdi.write(claim)
+		err = d.specs.write(claim)
 	}
-	if err != nil {
-		return claim, fmt.Errorf("prepare claim %s: %w", &named, err)
-	}
-	return claim, nil
+	return claim, err
 }
 
 // read asks the API server what was allocated for a claim; errGone is among the errors of one that is not this node's any more.
@@ -204,24 +204,18 @@ func (d *Driver) unprepare(ctx context.Context, uid string) error {
 	if !claims.ValidUID(uid) {
 		return fmt.Errorf("release claim: %q is not a UID", uid)
 	}
-	end, err := d.claims.take(ctx, uid)
-	if err != nil {
+	if err := d.turns.do(ctx, uid, func() error { return d.release(ctx, uid) }); err != nil {
 		return fmt.Errorf("release claim: %w", err)
 	}
-	defer end()
-	return d.unprepareLocked(ctx, uid)
+	return nil
 }
 
-// unprepareLocked forgets the record last: what is left by a crash is found by it.
-func (d *Driver) unprepareLocked(ctx context.Context, uid string) error {
-	err := d.cdi.remove(uid)
+func (d *Driver) release(ctx context.Context, uid string) error {
+	err := d.specs.remove(uid)
 	if err == nil {
-		err = d.Ledger.UnprepareClaim(ctx, uid)
+		d.Ledger.UnprepareClaim(ctx, uid)
 	}
-	if err != nil {
-		return fmt.Errorf("release claim %s: %w", uid, err)
-	}
-	return nil
+	return err
 }
 
 // Reread brings the record of a claim to what the API server has: the pods that it is reserved for change without the kubelet's
@@ -235,8 +229,8 @@ func (d *Driver) Reread(ctx context.Context, claim claims.Claim) {
 // settleRetry is the pause before claims are looked up again that could not be.
 const settleRetry = 10 * time.Second
 
-// Settle looks all claims up that this node has a record or CDI devices of, once after a start: claims that ended unseen are
-// released, and the others prepared again, should either have been lost. It returns when all are done or ctx ends.
+// Settle looks all claims up that were prepared before, once after a start: those that ended unseen are released. It returns when all
+// are done or ctx ends.
 func (d *Driver) Settle(ctx context.Context) {
 	for !d.settleAll(ctx) {
 		select {
@@ -248,39 +242,28 @@ func (d *Driver) Settle(ctx context.Context) {
 }
 
 func (d *Driver) settleAll(ctx context.Context) (done bool) {
-	all := d.Ledger.Claims()
-	named, err := d.cdi.claims()
-	if err != nil {
-		d.Log.WithError(err).Warn("the CDI specifications of resource claims cannot be listed")
-	}
-	for _, claim := range named {
-		if !slices.ContainsFunc(all, func(c claims.Claim) bool { return c.UID == claim.UID }) {
-			all = append(all, claim)
-		}
-	}
 	done = true
-	for _, claim := range all {
-		if err := d.settle(ctx, claim); err != nil {
+	for _, uid := range d.specs.uids() {
+		if err := d.settle(ctx, uid); err != nil {
 			done = false
-			d.Log.WithError(err).Warn("a resource claim from before this start cannot be looked up yet: it keeps its allocation")
+			d.Log.WithError(err).WithField("uid", uid).Warn("a resource claim from before this start cannot be looked up yet: it keeps its allocation")
 		}
 	}
 	return done
 }
 
-func (d *Driver) settle(ctx context.Context, claim claims.Claim) error {
-	end, err := d.claims.take(ctx, claim.UID)
-	if err != nil {
+func (d *Driver) settle(ctx context.Context, uid string) error {
+	return d.turns.do(ctx, uid, func() error {
+		prepared := d.Ledger.Claims()
+		at := slices.IndexFunc(prepared, func(c claims.Claim) bool { return c.UID == uid })
+		if at < 0 { // its specification cannot be read
+			return d.release(ctx, uid)
+		}
+		_, err := d.allocate(ctx, prepared[at])
+		if errors.Is(err, errGone) {
+			d.Log.WithField("claim", prepared[at].String()).Info("a resource claim ended unseen")
+			return d.release(ctx, uid)
+		}
 		return err
-	}
-	defer end()
-	if claim.Name == "" { // its specification cannot be read
-		return d.unprepareLocked(ctx, claim.UID)
-	}
-	_, err = d.prepareLocked(ctx, claim)
-	if errors.Is(err, errGone) {
-		d.Log.WithField("claim", claim.String()).Info("a resource claim ended unseen")
-		return d.unprepareLocked(ctx, claim.UID)
-	}
-	return err
+	})
 }

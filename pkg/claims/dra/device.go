@@ -20,9 +20,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// devicePrefix begins the name of a device; the number of the NUMA node follows.
-const devicePrefix = "numa-"
-
 // numaAttributes say the NUMA node of a device, for constraints with the devices of other drivers. The first is this driver's own,
 // the second Kubernetes' (standard from 1.37), and the others are dra-driver-memory's; dra-driver-cpu v0.2.0 has the last.
 var numaAttributes = []resourceapi.QualifiedName{"numaNode", "resource.kubernetes.io/numaNode", "dra.cpu/numaNode", "dra.net/numaNode"}
@@ -41,7 +38,7 @@ func Devices(claimable []claims.Capacity, hardware machine.Machine, order []int)
 	devices := make([]resourceapi.Device, 0, len(order))
 	for _, id := range order {
 		device := resourceapi.Device{
-			Name: fmt.Sprint(devicePrefix, id), AllowMultipleAllocations: new(true),
+			Name: fmt.Sprint(claims.DevicePrefix, id), AllowMultipleAllocations: new(true),
 			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
 		}
 		for _, c := range claimable {
