@@ -21,7 +21,7 @@ func (d *daemon) claimsDriver() ([]part, error) {
 		d.log.Warn("dra: a dry run publishes and prepares nothing")
 		return nil, nil
 	}
-	client, node, err := claimsClient(c)
+	client, node, err := clientFor(c, dra.NewClient)
 	if err != nil {
 		return nil, err
 	}
@@ -30,15 +30,8 @@ func (d *daemon) claimsDriver() ([]part, error) {
 		return nil, err
 	}
 	driver := dra.New(dra.Options{
-		Client: client, Name: c.DRA.Driver, Node: node, CDI: d.options.cdi, Ledger: d.agent, Log: d.log,
+		Client: client, Name: c.DRA.Driver, Node: node, CDI: d.options.cdi, Ledger: d.agent, Machine: d.options.machine, Log: d.log,
 	})
 	d.agent.OnUnreserved(driver.Reread)
-	publisher := &dra.Publisher{
-		Client: client, Driver: c.DRA.Driver, Node: node, View: d.agent.View, Machine: d.options.machine, Log: d.log,
-	}
-	return []part{
-		func(ctx context.Context) error { return driver.Serve(ctx, listener) },
-		func(ctx context.Context) error { publisher.Run(ctx); return nil },
-		func(ctx context.Context) error { driver.Settle(ctx); <-ctx.Done(); return nil },
-	}, nil
+	return []part{func(ctx context.Context) error { return driver.Run(ctx, listener) }}, nil
 }

@@ -20,13 +20,6 @@ func (a *Agent) UnprepareClaim(ctx context.Context, uid string) {
 	a.handle(ctx, ledger.UnprepareClaim{UID: uid})
 }
 
-// Claims are the prepared claims.
-func (a *Agent) Claims() []claims.Claim {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.ledger.Claims()
-}
-
 // OnUnreserved has the agent call a function before it creates a container with a claim that was not reserved for the
 // container's pod when it was prepared: the kubelet prepares a claim that passes from one pod to another only once.
 func (a *Agent) OnUnreserved(reread func(ctx context.Context, claim claims.Claim)) {
@@ -44,7 +37,7 @@ func (a *Agent) rereadClaims(ctx context.Context, pod ledger.Pod, container ledg
 		return
 	}
 	a.mu.Lock()
-	reread, unreserved := a.reread, a.ledger.Unreserved(container.Claims, pod.UID)
+	reread, unreserved := a.reread, claims.Unreserved(a.ledger.Claims(), container.Claims, pod.UID)
 	a.mu.Unlock()
 	if reread == nil {
 		return

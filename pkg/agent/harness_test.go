@@ -171,7 +171,7 @@ func (n *node) start() {
 	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
 	var prepared []claims.Claim // by the agent before
 	if n.Agent != nil {
-		prepared = n.Claims()
+		prepared = n.View().Claims
 	}
 	n.Agent, err = New(Options{
 		Config: n.config, Machine: n.machine, Sysfs: n.sysfs, StateDir: n.state, Tree: tree, Providers: n.providers, Devices: n.devices,

@@ -46,9 +46,7 @@ func Nodes(parts []Part) (nodes nodeset.Set) {
 // Sum is what parts have on all nodes.
 func Sum(parts []Part) (sums memorymanager.Request) {
 	for _, part := range parts {
-		for _, amount := range part.Amounts {
-			sums = sums.AtLeast(memorymanager.Amount{Type: amount.Type, Bytes: sums.Of(amount.Type) + amount.Bytes})
-		}
+		sums = plus(sums, part.Amounts)
 	}
 	return sums
 }

@@ -20,13 +20,16 @@ type Room struct {
 	// Nodes are all NUMA nodes, for claims and pods together.
 	Nodes     []memorymanager.NodeCapacity
 	Claimable []Claimable
-	// Allocated is what pods without claims have; false where the node has none of that memory.
-	Allocated func(Kind) (bytes uint64, there bool)
+	// Pods is the Memory Manager of the pods without claims; nil under the policy None.
+	Pods *memorymanager.Manager
 }
 
-// most is what claims may have at most: what is allocatable and no pod has.
-func (r Room) most(at Kind) (uint64, bool) {
-	allocated, there := r.Allocated(at)
+// most is what claims may have at most: what is allocatable and no pod has; false where the node has none of that memory.
+func (r Room) most(at Kind) (bytes uint64, there bool) {
+	if r.Pods == nil {
+		return 0, false
+	}
+	_, allocated, there := r.Pods.Capacity(at.Node, at.Type)
 	has := allocatable(r.Nodes, at)
 	return has - min(has, allocated), there
 }
@@ -64,27 +67,24 @@ func Step(memoryType memorymanager.MemoryType) uint64 {
 
 // NodesForPods are the nodes of the Memory Manager without what is set aside for claims.
 func NodesForPods(nodes []memorymanager.NodeCapacity, aside []Claimable) []memorymanager.NodeCapacity {
-	if len(aside) == 0 {
-		return nodes
-	}
 	nodes = slices.Clone(nodes)
 	for i := range nodes {
-		at := slices.IndexFunc(aside, func(c Claimable) bool { return c.Node == nodes[i].ID })
-		if at < 0 {
-			continue
-		}
-		reserved := slices.Clone(nodes[i].Reserved)
-		for _, amount := range aside[at].Amounts {
-			if amount.Bytes == 0 { // claims may have what the node has no more of
-				continue
-			}
-			if j := slices.IndexFunc(reserved, func(a memorymanager.Amount) bool { return a.Type == amount.Type }); j >= 0 {
-				reserved[j].Bytes += amount.Bytes
-			} else {
-				reserved = append(reserved, amount)
+		for _, claimable := range aside {
+			if claimable.Node == nodes[i].ID {
+				nodes[i].Reserved = plus(nodes[i].Reserved, claimable.Amounts)
 			}
 		}
-		nodes[i].Reserved = reserved
 	}
 	return nodes
+}
+
+// plus adds amounts by type.
+func plus(sums, more memorymanager.Request) memorymanager.Request {
+	for _, amount := range more {
+		if amount.Bytes > 0 {
+			amount.Bytes += sums.Of(amount.Type)
+			sums = sums.AtLeast(amount)
+		}
+	}
+	return sums
 }

@@ -86,26 +86,15 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 // Claims are all claims that have an allocation, in the order of their UIDs.
 func (l *Ledger) Claims() []claims.Claim { return l.claims.List() }
 
-// Unreserved are the claims that a container names and that are not reserved for its pod.
-func (l *Ledger) Unreserved(refs []claims.Ref, podUID string) []claims.Claim {
-	return l.claims.Unreserved(refs, podUID)
-}
-
 // roomForClaims is what claims may have under the configuration in force.
 func (l *Ledger) roomForClaims() claims.Room {
-	return claims.Room{Nodes: l.resolved.Nodes, Claimable: l.resolved.Claimable, Allocated: func(at claims.Kind) (uint64, bool) {
-		if l.manager == nil {
-			return 0, false
-		}
-		_, allocated, there := l.manager.Capacity(at.Node, at.Type)
-		return allocated, there
-	}}
+	return claims.Room{Nodes: l.resolved.Nodes, Claimable: l.resolved.Claimable, Pods: l.manager}
 }
 
 // noteLostClaims says where claims have more than their node, after memory was plugged out.
 func (l *Ledger) noteLostClaims() {
 	for _, over := range l.claims.Excesses(l.resolved.Nodes) {
-		sizes := quantity.LogApart(over.Claimed, over.Has)
+		sizes := quantity.LogApart(over.Claimed, over.Capacity)
 		l.note(Warn, "resource claims have more allocated on a node than it has",
 			map[string]any{"node": over.Node, "type": over.Type, "claimed": sizes[0], "has": sizes[1]}, nil)
 	}

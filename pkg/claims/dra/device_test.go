@@ -151,7 +151,7 @@ func TestNoiseOfCoverIsNotWritten(t *testing.T) {
 	claimable := []claims.Capacity{
 		{Node: 0, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 1, Type: memorymanager.Memory, Capacity: 100 * gi},
 	}
-	p := &Publisher{Driver: "d", Node: "n"}
+	p := newPublisher(Options{Name: "d", Node: "n"})
 	start := time.Unix(1000, 0)
 	view := &ledger.View{Generation: 1, Claimable: claimable, Cover: slack(start, 60*gi, 60*gi)}
 	p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -22,6 +23,8 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
 
 // NewClient returns a client for the API group resource.k8s.io. The clientset and the helper package of Kubernetes would do the
@@ -35,7 +38,7 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 	config.APIPath, config.GroupVersion = "/apis", &resourceapi.SchemeGroupVersion
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	config.QPS = -1 // client-go's limit, five a second, would hold up pods: the kubelet and the Publisher bound what is asked
+	config.QPS = -1 // client-go's limit, five a second, would hold up pods: the kubelet and the publisher bound what is asked
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("client for resource claims: %w", err)
@@ -48,19 +51,21 @@ type Ledger interface {
 	// PrepareClaim's error refuses a claim that does not fit.
 	PrepareClaim(ctx context.Context, claim claims.Claim) error
 	UnprepareClaim(ctx context.Context, uid string)
-	Claims() []claims.Claim
+	View() *ledger.View
 }
 
 // Options are what a Driver is made of.
 type Options struct {
-	// Client is of NewClient. It needs the right to get resourceclaims.
+	// Client is of NewClient. It needs the rights to get resourceclaims, to get, watch, create and update resourceslices, and to get
+	// nodes.
 	Client rest.Interface
 	// Name is the driver's, Node the Kubernetes node's, which is the name of the pool too.
 	Name, Node string
 	// CDI is the folder in which the runtime looks for CDI specifications that come and go.
-	CDI    string
-	Ledger Ledger
-	Log    logrus.FieldLogger
+	CDI     string
+	Ledger  Ledger
+	Machine machine.Machine
+	Log     logrus.FieldLogger
 }
 
 // Driver prepares and unprepares claims. It speaks the kubelet's registration and DRA protocols on one socket.
@@ -80,11 +85,18 @@ func New(o Options) *Driver {
 // requestTimeout bounds one question to the API server.
 const requestTimeout = 10 * time.Second
 
-// Serve answers the kubelet on a socket in its folder plugins_registry until ctx ends.
-func (d *Driver) Serve(ctx context.Context, listener net.Listener) error {
+// Run answers the kubelet on a socket in its folder plugins_registry, publishes what claims may have, and looks up the claims that were
+// prepared before, until ctx ends.
+func (d *Driver) Run(ctx context.Context, listener net.Listener) error {
 	if err := os.MkdirAll(d.CDI, 0o755); err != nil {
 		return fmt.Errorf("making the folder of CDI specifications: %w", err)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	group.Go(func() { newPublisher(d.Options).run(ctx) })
+	group.Go(func() { d.settle(ctx) })
 	server := grpc.NewServer()
 	registration.RegisterRegistrationServer(server, d)
 	drav1.RegisterDRAPluginServer(server, d)
@@ -229,32 +241,30 @@ func (d *Driver) Reread(ctx context.Context, claim claims.Claim) {
 // settleRetry is the pause before claims are looked up again that could not be.
 const settleRetry = 10 * time.Second
 
-// Settle looks all claims up that were prepared before, once after a start: those that ended unseen are released. It returns when all
+// settle looks all claims up that were prepared before, once after a start: those that ended unseen are released. It returns when all
 // are done or ctx ends.
-func (d *Driver) Settle(ctx context.Context) {
-	for !d.settleAll(ctx) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(settleRetry + rand.N(settleRetry/5)):
+func (d *Driver) settle(ctx context.Context) {
+	for done := false; !done; {
+		done = true
+		for _, uid := range d.specs.uids() {
+			if err := d.settleOne(ctx, uid); err != nil {
+				done = false
+				d.Log.WithError(err).WithField("uid", uid).Warn("a resource claim from before this start cannot be looked up yet: it keeps its allocation")
+			}
+		}
+		if !done {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(settleRetry + rand.N(settleRetry/5)):
+			}
 		}
 	}
 }
 
-func (d *Driver) settleAll(ctx context.Context) (done bool) {
-	done = true
-	for _, uid := range d.specs.uids() {
-		if err := d.settle(ctx, uid); err != nil {
-			done = false
-			d.Log.WithError(err).WithField("uid", uid).Warn("a resource claim from before this start cannot be looked up yet: it keeps its allocation")
-		}
-	}
-	return done
-}
-
-func (d *Driver) settle(ctx context.Context, uid string) error {
+func (d *Driver) settleOne(ctx context.Context, uid string) error {
 	return d.turns.do(ctx, uid, func() error {
-		prepared := d.Ledger.Claims()
+		prepared := d.Ledger.View().Claims
 		at := slices.IndexFunc(prepared, func(c claims.Claim) bool { return c.UID == uid })
 		if at < 0 { // its specification cannot be read
 			return d.release(ctx, uid)

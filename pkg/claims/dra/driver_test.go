@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
@@ -40,7 +41,7 @@ func (l *testLedger) UnprepareClaim(_ context.Context, uid string) {
 	l.changed <- uid
 }
 
-func (l *testLedger) Claims() []claims.Claim { return l.prepared.List() }
+func (l *testLedger) View() *ledger.View { return &ledger.View{Claims: l.prepared.List()} }
 
 // testDriver is the driver of a node on which every claim is allocated 2Gi of NUMA node 1, but those that have gone.
 func testDriver(t *testing.T, gone ...string) (*Driver, *testLedger) {
@@ -98,8 +99,8 @@ func TestSpecificationsAreTheRecord(t *testing.T) {
 	after, l := testDriver(t, "gone")
 	after.specs.dir = before.CDI
 	l.prepared[gone.UID], l.prepared[kept.UID] = &gone, &kept
-	after.Settle(t.Context())
-	if diff := cmp.Diff([]claims.Claim{kept}, l.Claims()); diff != "" {
+	after.settle(t.Context())
+	if diff := cmp.Diff([]claims.Claim{kept}, l.prepared.List()); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{kept.UID}, after.specs.uids()); diff != "" {

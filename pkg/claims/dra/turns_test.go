@@ -42,7 +42,7 @@ func TestAChangeOfAClaimWaitsNoLongerThanItsContext(t *testing.T) {
 	if err := d.unprepare(ended, claim.UID); !errors.Is(err, context.Canceled) || err.Error() != "release claim: "+want {
 		t.Errorf("releasing it: %v", err)
 	}
-	if err := d.settle(ended, claim.UID); !errors.Is(err, context.Canceled) {
+	if err := d.settleOne(ended, claim.UID); !errors.Is(err, context.Canceled) {
 		t.Errorf("looking it up: %v", err)
 	}
 	close(gate)
