@@ -4,14 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
-
-// DevicePrefix begins the name of a device of the driver; the number of the NUMA node follows.
-const DevicePrefix = "numa-"
 
 // specification is the part of a CDI specification that claims need.
 // https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
@@ -50,7 +48,7 @@ func Specification(claim Claim, driver string) ([]byte, error) {
 			texts[j] = string(amount.Type) + "=" + quantity.Format(amount.Bytes)
 		}
 		d := device{Name: ref.Device()}
-		d.Edits.Env = []string{fmt.Sprintf("%s=%s%d:%s", ref.Variable(), DevicePrefix, part.Node, strings.Join(texts, ","))}
+		d.Edits.Env = []string{ref.Variable() + "=" + Device(part.Node) + ":" + strings.Join(texts, ",")}
 		spec.Devices = append(spec.Devices, d)
 	}
 	return json.Marshal(spec)
@@ -69,19 +67,16 @@ func ReadSpecification(data []byte, uid string) (claim Claim, err error) {
 	if err := json.Unmarshal([]byte(text), &claim); err != nil {
 		return claim, fmt.Errorf("annotations[%s]: %w", record, err)
 	}
+	wrong := slices.IndexFunc(claim.Parts, func(p Part) bool { return p.Node < 0 || p.Node >= nodeset.Max })
 	switch {
 	case claim.UID != uid:
 		err = fmt.Errorf("UID is %q, want the file's %q", claim.UID, uid)
 	case len(claim.Parts) == 0:
 		err = errors.New("Parts is missing")
+	case wrong >= 0:
+		err = fmt.Errorf("Parts[%d].Node is %d, want 0 to %d", wrong, claim.Parts[wrong].Node, nodeset.Max-1)
+	default:
+		return claim, nil
 	}
-	for i, part := range claim.Parts {
-		if part.Node < 0 || part.Node >= nodeset.Max {
-			err = fmt.Errorf("Parts[%d].Node is %d, want 0 to %d", i, part.Node, nodeset.Max-1)
-		}
-	}
-	if err != nil {
-		return claim, fmt.Errorf("annotations[%s].%w", record, err)
-	}
-	return claim, nil
+	return claim, fmt.Errorf("annotations[%s].%w", record, err)
 }

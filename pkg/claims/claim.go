@@ -68,10 +68,13 @@ func Blocks(parts []Part) (blocks []memorymanager.Block) {
 	return blocks
 }
 
-// LimitAbove says how a container's memory limit is more than what its claims allocate for it; 0 is no limit.
+// LimitAbove says how a container's memory limit is more than what its claims allocate for it; 0 is no limit, "" is no more.
 func LimitAbove(limit, claimed uint64) string {
-	if limit == 0 {
+	switch {
+	case limit == 0:
 		return fmt.Sprintf("it has no memory limit, and its resource claims have %s", quantity.Short(claimed))
+	case limit <= claimed:
+		return ""
 	}
 	sizes := quantity.Apart(limit, claimed)
 	return fmt.Sprintf("its memory limit of %s is above the %s that its resource claims have", sizes[0], sizes[1])

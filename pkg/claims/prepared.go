@@ -52,8 +52,8 @@ func (p Prepared) Part(ref Ref, podUID string) (Part, error) {
 	return claim.Parts[ref.Part], nil
 }
 
-// ErrInUse is of a claim that a container cannot have because another pod uses it.
-func (p Prepared) ErrInUse(ref Ref, namespace, pod string) error {
+// InUse says that a container cannot have a claim because another pod uses it.
+func (p Prepared) InUse(ref Ref, namespace, pod string) error {
 	return fmt.Errorf("the resource claim %s is in use by pod %s/%s: containers of one pod can share a claim, pods cannot", p[ref.UID], namespace, pod)
 }
 

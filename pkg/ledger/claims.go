@@ -120,7 +120,7 @@ func (l *Ledger) partsOf(c *container) ([]claims.Part, error) {
 			return nil, err
 		}
 		if other := l.otherUser(c.pod, ref.UID); other != nil {
-			return nil, l.claims.ErrInUse(ref, other.Namespace, other.Name)
+			return nil, l.claims.InUse(ref, other.Namespace, other.Name)
 		}
 		parts = append(parts, part)
 	}

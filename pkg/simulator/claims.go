@@ -263,10 +263,8 @@ func amountsOf(class string, capacity *resourceapi.CapacityRequirements) (amount
 		return amounts, ours
 	}
 	for name, quantity := range capacity.Requests {
-		memoryType := memorymanager.Memory
-		if size, pages := strings.CutPrefix(string(name), "hugepages"); pages {
-			memoryType = memorymanager.MemoryType("hugepages-" + size)
-		} else if name != "memory" {
+		memoryType, memory := claims.CapacityType(string(name))
+		if !memory {
 			continue
 		}
 		ours = true

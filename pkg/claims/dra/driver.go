@@ -73,8 +73,8 @@ type Driver struct {
 	registration.UnimplementedRegistrationServer
 	drav1.UnimplementedDRAPluginServer
 	Options
-	specs specifications
-	turns turns
+	specs   specifications
+	changes sync.Map // channels by the UID of a claim that is being changed, closed when that is over
 }
 
 // New returns a driver.
@@ -142,7 +142,7 @@ func (d *Driver) devices(claim claims.Claim) []*drav1.Device {
 	devices := make([]*drav1.Device, len(claim.Parts))
 	for i, part := range claim.Parts {
 		devices[i] = &drav1.Device{
-			RequestNames: []string{part.Request}, PoolName: d.Node, DeviceName: fmt.Sprint(claims.DevicePrefix, part.Node),
+			RequestNames: []string{part.Request}, PoolName: d.Node, DeviceName: claims.Device(part.Node),
 			CdiDeviceIds: []string{claims.Ref{UID: claim.UID, Part: i}.CDI(d.Name)},
 		}
 	}
@@ -168,11 +168,8 @@ var errGone = errors.New("the claim is gone")
 
 // prepare allocates a claim, then has the runtime know it. Until then nothing is on disk, and the kubelet tries again after a crash.
 func (d *Driver) prepare(ctx context.Context, named claims.Claim) (claims.Claim, error) {
-	if !claims.ValidUID(named.UID) {
-		return named, fmt.Errorf("prepare claim %s: %q is not a UID", &named, named.UID)
-	}
 	var claim claims.Claim
-	err := d.turns.do(ctx, named.UID, func() (err error) {
+	err := d.change(ctx, named.UID, func() (err error) {
 		claim, err = d.allocate(ctx, named)
 		return err
 	})
@@ -213,10 +210,7 @@ func (d *Driver) read(ctx context.Context, named claims.Claim) (claims.Claim, er
 }
 
 func (d *Driver) unprepare(ctx context.Context, uid string) error {
-	if !claims.ValidUID(uid) {
-		return fmt.Errorf("release claim: %q is not a UID", uid)
-	}
-	if err := d.turns.do(ctx, uid, func() error { return d.release(ctx, uid) }); err != nil {
+	if err := d.change(ctx, uid, func() error { return d.release(ctx, uid) }); err != nil {
 		return fmt.Errorf("release claim: %w", err)
 	}
 	return nil
@@ -263,7 +257,7 @@ func (d *Driver) settle(ctx context.Context) {
 }
 
 func (d *Driver) settleOne(ctx context.Context, uid string) error {
-	return d.turns.do(ctx, uid, func() error {
+	return d.change(ctx, uid, func() error {
 		prepared := d.Ledger.View().Claims
 		at := slices.IndexFunc(prepared, func(c claims.Claim) bool { return c.UID == uid })
 		if at < 0 { // its specification cannot be read

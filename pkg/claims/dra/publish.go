@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -116,7 +114,7 @@ func (p *publisher) due(view *ledger.View) bool {
 
 // spec is what the slice should be.
 func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
-	p.order = Order(view.Claimable, view.Cover, p.order)
+	p.order = claims.Order(view.Claimable, view.Cover, p.order)
 	return resourceapi.ResourceSliceSpec{
 		Driver: p.Name, NodeName: &p.Node,
 		Pool:    resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},
@@ -164,7 +162,7 @@ func publishedOrder(order []int, found *resourceapi.ResourceSlice) []int {
 		return order
 	}
 	for _, device := range found.Spec.Devices {
-		if id, err := strconv.Atoi(strings.TrimPrefix(device.Name, claims.DevicePrefix)); err == nil && !slices.Contains(order, id) {
+		if id, ours := claims.DeviceNode(device.Name); ours && !slices.Contains(order, id) {
 			order = append(order, id)
 		}
 	}
