@@ -60,7 +60,6 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	} else {
 		l.claims[uid] = claim
 	}
-	l.step.effects.ClaimsChanged = true
 	l.changed()
 	if err := l.takeNodes(l.resolved); err != nil {
 		l.note(Error, "memory cannot be set aside for claims", nil, err)

@@ -198,8 +198,6 @@ type Effects struct {
 	Again *Again
 	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
 	Allocations []Delta
-	// ClaimsChanged is set when the claims are others: they must be on disk before the answer goes out.
-	ClaimsChanged bool
 	// Journal are the container files that the answer or the updates are going to write.
 	Journal []Journaled
 	// Over are the cgroups of pods and containers that have ended: nothing of them is left to restore.
