@@ -1,5 +1,6 @@
 // Package claims is what resource claims (Dynamic Resource Allocation) have of the NUMA nodes' memory: the share that they may have,
-// whether one fits, and how a container names its part.
+// whether one fits, what a container may have of it, and the names that the scheduler, the runtime and containers know it by. Package
+// dra below it is the driver.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 package claims
 

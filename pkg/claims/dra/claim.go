@@ -11,8 +11,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// Read reads what the scheduler has allocated for a claim from a driver's pool. The error names the field.
-func Read(from *resourceapi.ResourceClaim, driver, pool string) (claims.Claim, error) {
+// readClaim reads what the scheduler has allocated for a claim from a driver's pool. The error names the field.
+func readClaim(from *resourceapi.ResourceClaim, driver, pool string) (claims.Claim, error) {
 	claim := claims.Claim{UID: string(from.UID), Namespace: from.Namespace, Name: from.Name}
 	if !claims.ValidUID(claim.UID) {
 		return claim, fmt.Errorf("metadata.uid is %q, want a UID", claim.UID)

@@ -24,9 +24,9 @@ var numaAttributes = []resourceapi.QualifiedName{"numaNode", "resource.kubernete
 // mostAttributes is the API's bound of attributes and capacities of a device together.
 const mostAttributes = resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice
 
-// Devices returns a device for each NUMA node of which claims may have something, in the given order of nodes. Claims share a
+// sliceDevices returns a device for each NUMA node of which claims may have something, in the given order of nodes. Claims share a
 // device by its capacities.
-func Devices(claimable []claims.Capacity, hardware machine.Machine, order []int) []resourceapi.Device {
+func sliceDevices(claimable []claims.Capacity, hardware machine.Machine, order []int) []resourceapi.Device {
 	devices := make([]resourceapi.Device, 0, len(order))
 	for _, id := range order {
 		device := resourceapi.Device{

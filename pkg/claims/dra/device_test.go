@@ -35,7 +35,7 @@ func TestDevices(t *testing.T) {
 		{Node: 2, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 3, Type: memorymanager.Memory},
 	}
 	var got []string
-	for _, device := range Devices(claimable, nodes, []int{2, 0, 3}) {
+	for _, device := range sliceDevices(claimable, nodes, []int{2, 0, 3}) {
 		if !*device.AllowMultipleAllocations {
 			t.Errorf("%s cannot be shared", device.Name)
 		}
@@ -78,7 +78,7 @@ func TestADeviceHasNoMoreAttributesThanTheAPIAdmits(t *testing.T) {
 	for id := range 64 {
 		large.Nodes = append(large.Nodes, machine.Node{ID: id, Distances: make([]int, 64)})
 	}
-	devices := Devices([]claims.Capacity{{Node: 5, Type: memorymanager.Memory, Capacity: gi}}, large, []int{5})
+	devices := sliceDevices([]claims.Capacity{{Node: 5, Type: memorymanager.Memory, Capacity: gi}}, large, []int{5})
 	if n := len(devices[0].Attributes) + len(devices[0].Capacity); n > mostAttributes || len(devices[0].Attributes) != 5 {
 		t.Errorf("%d attributes and capacities: %v", n, devices[0].Attributes)
 	}
@@ -167,7 +167,7 @@ func TestRead(t *testing.T) {
 			if test.change != nil {
 				test.change(from, &from.Status.Allocation.Devices.Results[1])
 			}
-			claim, err := Read(from, "numa.example.com", "w1")
+			claim, err := readClaim(from, "numa.example.com", "w1")
 			if test.want != "" {
 				if err == nil || err.Error() != test.want {
 					t.Errorf("got  %v\nwant %s", err, test.want)

@@ -206,7 +206,7 @@ func (d *Driver) read(ctx context.Context, named claims.Claim) (claims.Claim, er
 	case object.Status.Allocation == nil || len(object.Status.ReservedFor) == 0:
 		return named, fmt.Errorf("%w: it is not allocated and reserved for a pod", errGone)
 	}
-	return Read(object, d.Name, d.Node)
+	return readClaim(object, d.Name, d.Node)
 }
 
 func (d *Driver) unprepare(ctx context.Context, uid string) error {

@@ -118,7 +118,7 @@ func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
 	return resourceapi.ResourceSliceSpec{
 		Driver: p.Name, NodeName: &p.Node,
 		Pool:    resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},
-		Devices: Devices(view.Claimable, p.Machine, p.order),
+		Devices: sliceDevices(view.Claimable, p.Machine, p.order),
 	}
 }
 
