@@ -5,8 +5,14 @@ import (
 	"path/filepath"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/dra"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 )
+
+// preparedClaims are the claims of the runs before this one.
+func (d *daemon) preparedClaims() []claims.Claim {
+	return dra.Prepared(d.options.cdi, d.options.config.DRA.Driver, d.log)
+}
 
 // claimsDriver prepares the driver for resource claims. In a dry run there is none: nothing is to be published or prepared.
 func (d *daemon) claimsDriver() ([]part, error) {
@@ -15,7 +21,7 @@ func (d *daemon) claimsDriver() ([]part, error) {
 		d.log.Warn("dra: a dry run publishes and prepares nothing")
 		return nil, nil
 	}
-	client, node, err := claimsClient(c)
+	client, node, err := clientFor(c, dra.NewClient)
 	if err != nil {
 		return nil, err
 	}
@@ -24,15 +30,8 @@ func (d *daemon) claimsDriver() ([]part, error) {
 		return nil, err
 	}
 	driver := dra.New(dra.Options{
-		Client: client, Name: c.DRA.Driver, Node: node, CDI: d.options.cdi, Ledger: d.agent, Log: d.log,
+		Client: client, Name: c.DRA.Driver, Node: node, CDI: d.options.cdi, Ledger: d.agent, Machine: d.options.machine, Log: d.log,
 	})
 	d.agent.OnUnreserved(driver.Reread)
-	publisher := &dra.Publisher{
-		Client: client, Driver: c.DRA.Driver, Node: node, View: d.agent.View, Machine: d.options.machine, Log: d.log,
-	}
-	return []part{
-		func(ctx context.Context) error { return driver.Serve(ctx, listener) },
-		func(ctx context.Context) error { publisher.Run(ctx); return nil },
-		func(ctx context.Context) error { driver.Settle(ctx); <-ctx.Done(); return nil },
-	}, nil
+	return []part{func(ctx context.Context) error { return driver.Run(ctx, listener) }}, nil
 }

@@ -258,35 +258,29 @@ func (h *claimsHost) unprepare(claim *drav1.Claim) {
 	}
 }
 
-// record are the names of the claims in the state folder, and the UIDs of those in the CDI folder.
-func (h *claimsHost) record() (kept, named []string) {
+// record are the names of the claims in the CDI folder, and of those that the daemon shows.
+func (h *claimsHost) record() (kept, shown []string) {
 	h.t.Helper()
-	text, err := os.ReadFile(h.path("state/claims.json"))
-	if err == nil {
-		var stored struct{ Claims []struct{ Name string } }
-		must(h.t, json.Unmarshal(text, &stored))
-		for _, claim := range stored.Claims {
-			kept = append(kept, claim.Name)
-		}
-	}
 	files, _ := filepath.Glob(h.path("cdi/*.json"))
 	for _, file := range files {
-		_, uid, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".json"), "_")
-		named = append(named, uid)
+		_, name, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), ".json"), "_uid-")
+		kept = append(kept, name)
 	}
-	slices.Sort(kept)
-	return kept, named
+	var status struct {
+		Claims struct{ Prepared []struct{ Name string } }
+	}
+	must(h.t, json.Unmarshal([]byte(h.shown("status", "-o", "json")), &status))
+	for _, claim := range status.Claims.Prepared {
+		shown = append(shown, claim.Name)
+	}
+	slices.Sort(shown)
+	return kept, shown
 }
 
 func (h *claimsHost) wantRecord(names ...string) {
 	h.t.Helper()
-	var uids []string
-	for _, name := range names {
-		uids = append(uids, "uid-"+name)
-	}
-	kept, named := h.record()
-	if !slices.Equal(kept, names) || !slices.Equal(named, uids) {
-		h.t.Errorf("the state folder has claims %v and the CDI folder %v, want %v", kept, named, names)
+	if kept, shown := h.record(); !slices.Equal(kept, names) || !slices.Equal(shown, names) {
+		h.t.Errorf("the CDI folder has claims %v and the daemon %v, want %v", kept, shown, names)
 	}
 }
 
@@ -499,7 +493,7 @@ func TestAKillAtEachStepOfPrepare(t *testing.T) {
 			func(h *claimsHost) { h.api.held = make(chan struct{}) },
 			func(h *claimsHost, _ chan bool) { <-h.api.asked },
 		},
-		"between the record and the CDI specification": {
+		"between the allocation and the record": {
 			func(h *claimsHost) {
 				must(h.t, os.MkdirAll(h.path("cdi/"+claimsDriver+"-numa-memory_uid-one.json.tmp"), 0o755))
 			},
@@ -508,7 +502,7 @@ func TestAKillAtEachStepOfPrepare(t *testing.T) {
 		"when the record is on its way": {
 			func(*claimsHost) {},
 			func(h *claimsHost, _ chan bool) {
-				eventually(h.t, "a record", func() bool { _, err := os.Stat(h.path("state/claims.json")); return err == nil })
+				eventually(h.t, "a record", func() bool { kept, _ := filepath.Glob(h.path("cdi/*.json*")); return kept != nil })
 			},
 		},
 		"before the kubelet hears of it": {func(*claimsHost) {}, func(h *claimsHost, done chan bool) { <-done }},
@@ -543,12 +537,12 @@ func TestAKillAtEachStepOfPrepare(t *testing.T) {
 	}
 }
 
-// What ended while the plugin was away is released, and what was lost is found again.
-func TestOrphansAndLostRecordsOfClaims(t *testing.T) {
+// What ended while the plugin was away is released, and so is what cannot be read.
+func TestOrphansAndUnreadableRecordsOfClaims(t *testing.T) {
 	h := newClaimsHost(t)
 	plugin := h.start()
 	var devices []string
-	for _, name := range []string{"gone", "kept", "lost"} {
+	for _, name := range []string{"gone", "kept", "unused"} {
 		got, problem := h.prepare(h.api.allocate(name, []string{name}, 0))
 		if problem != "" {
 			t.Fatal(problem)
@@ -557,7 +551,6 @@ func TestOrphansAndLostRecordsOfClaims(t *testing.T) {
 	}
 	plugin.kill()
 	h.api.delete("gone")
-	must(t, os.Remove(h.path("state/claims.json")))
 	must(t, os.WriteFile(h.path("cdi/"+claimsDriver+"-numa-memory_uid-unreadable.json"), []byte("{"), 0o644))
 	must(t, os.WriteFile(h.path("cdi/other-driver_uid-gone.yaml"), nil, 0o644))
 	pod := guaranteed("kept", 2*gi) // its container is created while the plugin is away
@@ -566,8 +559,8 @@ func TestOrphansAndLostRecordsOfClaims(t *testing.T) {
 	must(t, h.startContainer(pod))
 	h.start()
 	eventually(t, "what is left of claims is settled", func() bool {
-		kept, named := h.record()
-		return slices.Equal(kept, []string{"kept", "lost"}) && slices.Equal(named, []string{"uid-kept", "uid-lost"})
+		kept, shown := h.record()
+		return slices.Equal(kept, []string{"kept", "unused"}) && slices.Equal(shown, kept)
 	})
 	eventually(t, "the container has its claim's node", func() bool { return h.mems(pod) == "0" })
 	if _, err := os.Stat(h.path("cdi/other-driver_uid-gone.yaml")); err != nil {

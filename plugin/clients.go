@@ -7,10 +7,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/rest"
-	eventrecord "k8s.io/client-go/tools/record"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
@@ -48,33 +47,12 @@ func apiClient(c config.Config) (*rest.Config, string, error) {
 	return nil, "", errNodeName
 }
 
-// eventSink is where the pods' events are written, with this node's name.
-func eventSink(c config.Config) (eventrecord.EventSink, string, error) {
+// clientFor makes a client of the API server, and returns this node's name in it.
+func clientFor[T any](c config.Config, newClient func(*rest.Config) (T, error)) (client T, node string, err error) {
 	credentials, node, err := apiClient(c)
-	if err != nil {
-		return nil, "", err
+	if err == nil {
+		client, err = newClient(credentials)
 	}
-	sink, err := events.NewSink(credentials)
-	return sink, node, err
-}
-
-// topologyClient writes the NodeResourceTopology of the node that it names.
-func topologyClient(c config.Config) (rest.Interface, string, error) {
-	credentials, node, err := apiClient(c)
-	if err != nil {
-		return nil, "", err
-	}
-	client, err := nodetopology.NewClient(credentials)
-	return client, node, err
-}
-
-// claimsClient reads claims and slices, and writes the slice of the node that it names.
-func claimsClient(c config.Config) (rest.Interface, string, error) {
-	credentials, node, err := apiClient(c)
-	if err != nil {
-		return nil, "", err
-	}
-	client, err := dra.NewClient(credentials)
 	return client, node, err
 }
 
@@ -103,19 +81,19 @@ func checkClients(c config.Config) (warnings []string, err error) {
 	_, err = podSources(c, "", log)
 	note("requestSources", err)
 	if c.Events.Enabled {
-		_, _, err := eventSink(c)
+		_, _, err := clientFor(c, events.NewSink)
 		note("events", err)
 	}
 	if c.NodeResourceTopology.Enabled {
-		_, _, err := topologyClient(c)
+		_, _, err := clientFor(c, nodetopology.NewClient)
 		note("nodeResourceTopology", err)
 	}
 	if c.DRA.Enabled {
-		_, _, err := claimsClient(c)
+		_, _, err := clientFor(c, dra.NewClient)
 		note("dra", err)
 	}
 	if c.ResourceSlices.Enabled {
-		_, _, err := claimsClient(c)
+		_, _, err := clientFor(c, dra.NewClient)
 		note("resourceSlices", err)
 	}
 	return warnings, strictyaml.Join(errs...)

@@ -115,6 +115,9 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		Config: options.config, Machine: options.machine, Sysfs: options.sysfs, StateDir: options.stateDir,
 		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Devices: d.devices, Log: d.log,
 	}
+	if options.config.DRA.Enabled {
+		with.Claims = d.preparedClaims
+	}
 	if options.record != "" {
 		d.recorder, err = recording.New(recording.Options{
 			Dir: options.record, Size: uint64(options.config.RecordingSize), Version: version, Log: d.log,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
@@ -106,7 +107,7 @@ func (d *daemon) services() ([]part, error) {
 
 // readSlices prepares the reading of this node's ResourceSlices.
 func (d *daemon) readSlices() error {
-	client, node, err := claimsClient(d.options.config)
+	client, node, err := clientFor(d.options.config, dra.NewClient)
 	if err != nil {
 		return err
 	}
@@ -161,7 +162,7 @@ func serve(listener net.Listener, handler http.Handler) part {
 
 // writeEvents prepares the pods' events.
 func (d *daemon) writeEvents() error {
-	sink, node, err := eventSink(d.options.config)
+	sink, node, err := clientFor(d.options.config, events.NewSink)
 	if err != nil {
 		return err
 	}
@@ -177,7 +178,7 @@ func (d *daemon) throttled(e guard.Episode) {
 }
 
 func (d *daemon) topologyExport() (part, error) {
-	client, node, err := topologyClient(d.options.config)
+	client, node, err := clientFor(d.options.config, nodetopology.NewClient)
 	if err != nil {
 		return nil, err
 	}

@@ -46,6 +46,8 @@ type Options struct {
 	Watcher *cgroupfs.Watcher
 	// Providers are the sources of memory requests in their order; the agent runs them.
 	Providers []podinfo.Provider
+	// Claims reads the resource claims that were prepared before, once the state folder is this agent's; nil has none.
+	Claims func() []claims.Claim
 	// Recorder receives every event and what was decided; nil records nothing.
 	Recorder Recorder
 	// Devices finds the NUMA nodes of containers' devices; nil finds none.
@@ -88,7 +90,6 @@ type Agent struct {
 	requests  *podinfo.Resolver
 	sourced   bool            // requests has sources
 	raises    *durable.Writer // of raisesFile
-	claims    *durable.Writer // of claimsFile
 	recorder  Recorder        // nil where nothing is recorded
 	devices   Devices         // nil finds none
 	counters  counters
@@ -151,8 +152,8 @@ func New(opts Options) (*Agent, error) {
 		a.log.Warn(warning)
 	}
 	begin := ledger.Options{Config: resolved, MemoryOnly: a.store == nil, Raises: loadRaises(raisesPath(opts.StateDir), a.log)}
-	if resolved.Config.DRA.Enabled {
-		begin.Claims = loadClaims(claimsPath(opts.StateDir), a.log)
+	if opts.Claims != nil {
+		begin.Claims = opts.Claims()
 	}
 	a.ledger, err = ledger.New(opts.Now(), begin)
 	if err != nil {
@@ -222,7 +223,6 @@ func (a *Agent) openStateDir(dir string, resolved config.Resolved) {
 		log.WithError(err).Error("the journal of written cgroup files cannot be used: rollback will not know them")
 	}
 	a.raises = durable.NewWriter(durable.Options{Path: raisesPath(dir)})
-	a.claims = durable.NewWriter(durable.Options{Path: claimsPath(dir)})
 	if a.store == nil {
 		return
 	}
@@ -296,7 +296,7 @@ func (a *Agent) Close(ctx context.Context) error {
 	if a.journal != nil {
 		errs = append(errs, a.journal.Close(ctx))
 	}
-	errs = append(errs, a.raises.Close(ctx), a.claims.Close(ctx))
+	errs = append(errs, a.raises.Close(ctx))
 	if a.store != nil {
 		errs = append(errs, a.store.Close())
 	}

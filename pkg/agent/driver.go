@@ -49,9 +49,6 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 			a.submit(delta)
 		}
 	}
-	if effects.ClaimsChanged {
-		a.claims.Submit(a.encodeClaims)
-	}
 	a.post(effects)
 	if a.journal != nil {
 		for _, dir := range effects.Over {

@@ -16,6 +16,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -168,9 +169,13 @@ func (n *node) start() {
 	log.SetOutput(io.MultiWriter(n.log))
 	log.SetLevel(logrus.DebugLevel)
 	log.SetFormatter(&logrus.TextFormatter{DisableColors: true, DisableTimestamp: true})
+	var prepared []claims.Claim // by the agent before
+	if n.Agent != nil {
+		prepared = n.View().Claims
+	}
 	n.Agent, err = New(Options{
 		Config: n.config, Machine: n.machine, Sysfs: n.sysfs, StateDir: n.state, Tree: tree, Providers: n.providers, Devices: n.devices,
-		Watcher: n.watcher, Units: n.units, Recorder: n.recorder, Log: log, Now: n.clock.now,
+		Watcher: n.watcher, Units: n.units, Recorder: n.recorder, Log: log, Now: n.clock.now, Claims: func() []claims.Claim { return prepared },
 	})
 	if err != nil {
 		n.Fatal(err)

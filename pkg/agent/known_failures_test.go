@@ -203,7 +203,7 @@ var refusals = []behaviour{
 			c := n.launch(db, ofPod(db, "app", 4*gi))
 			n.must(n.PrepareClaim(context.Background(), claimOn(0, 8*gi)))
 			n.mustRefuse("the resize beside the claim", n.tryUpdate(db, c, to(10*gi)))
-			n.must(n.UnprepareClaim(context.Background(), "uid"))
+			n.UnprepareClaim(context.Background(), "uid")
 			n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
 		},
 	},
@@ -219,7 +219,7 @@ var refusals = []behaviour{
 			n.restart()
 			n.sync([]Pod{db}, []Container{c})
 			n.mustRefuse("the resize beside the claim", n.tryUpdate(db, c, to(10*gi)))
-			n.must(n.UnprepareClaim(context.Background(), "uid"))
+			n.UnprepareClaim(context.Background(), "uid")
 			n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
 		},
 	},

@@ -47,10 +47,6 @@ func (a *Agent) storedFiles(static, dryRun bool) (files []storedFile) {
 			loss: "after a restart containers get their computed ones", stats: a.raises.Stats(),
 		},
 		storedFile{
-			name: claimsFile, title: "the file of prepared resource claims (" + claimsFile + ")",
-			loss: "the kubelet gets an error, and tries again", stats: a.claims.Stats(),
-		},
-		storedFile{
 			name: requestsFile, title: "the file of known pods (" + requestsFile + ")",
 			loss: "after a restart their requests are estimates until a source answers", stats: a.requests.File(),
 		})

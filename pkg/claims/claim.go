@@ -1,5 +1,6 @@
 // Package claims is what resource claims (Dynamic Resource Allocation) have of the NUMA nodes' memory: the share that they may have,
-// whether one fits, and how a container names its part.
+// whether one fits, what a container may have of it, and the names that the scheduler, the runtime and containers know it by. Package
+// dra below it is the driver.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 package claims
 
@@ -46,9 +47,7 @@ func Nodes(parts []Part) (nodes nodeset.Set) {
 // Sum is what parts have on all nodes.
 func Sum(parts []Part) (sums memorymanager.Request) {
 	for _, part := range parts {
-		for _, amount := range part.Amounts {
-			sums = sums.AtLeast(memorymanager.Amount{Type: amount.Type, Bytes: sums.Of(amount.Type) + amount.Bytes})
-		}
+		sums = plus(sums, part.Amounts)
 	}
 	return sums
 }
@@ -70,10 +69,13 @@ func Blocks(parts []Part) (blocks []memorymanager.Block) {
 	return blocks
 }
 
-// LimitAbove says how a container's memory limit is more than what its claims allocate for it; 0 is no limit.
+// LimitAbove says how a container's memory limit is more than what its claims allocate for it; 0 is no limit, "" is no more.
 func LimitAbove(limit, claimed uint64) string {
-	if limit == 0 {
+	switch {
+	case limit == 0:
 		return fmt.Sprintf("it has no memory limit, and its resource claims have %s", quantity.Short(claimed))
+	case limit <= claimed:
+		return ""
 	}
 	sizes := quantity.Apart(limit, claimed)
 	return fmt.Sprintf("its memory limit of %s is above the %s that its resource claims have", sizes[0], sizes[1])

@@ -27,6 +27,17 @@ func (p Prepared) List() []Claim {
 	return list
 }
 
+// Unreserved are the claims that a container names and that are not reserved for its pod.
+func Unreserved(prepared []Claim, refs []Ref, podUID string) (all []Claim) {
+	for _, claim := range prepared {
+		names := slices.ContainsFunc(refs, func(r Ref) bool { return r.UID == claim.UID })
+		if names && !slices.Contains(claim.Pods, podUID) {
+			all = append(all, claim)
+		}
+	}
+	return all
+}
+
 // Part is the part that a container of a pod names. The error says why the container cannot have it.
 func (p Prepared) Part(ref Ref, podUID string) (Part, error) {
 	claim := p[ref.UID]
@@ -41,8 +52,8 @@ func (p Prepared) Part(ref Ref, podUID string) (Part, error) {
 	return claim.Parts[ref.Part], nil
 }
 
-// ErrInUse is of a claim that a container cannot have because another pod uses it.
-func (p Prepared) ErrInUse(ref Ref, namespace, pod string) error {
+// InUse says that a container cannot have a claim because another pod uses it.
+func (p Prepared) InUse(ref Ref, namespace, pod string) error {
 	return fmt.Errorf("the resource claim %s is in use by pod %s/%s: containers of one pod can share a claim, pods cannot", p[ref.UID], namespace, pod)
 }
 
@@ -132,21 +143,14 @@ func (p Prepared) SetAside(claimable []Claimable, nodes []memorymanager.NodeCapa
 	return aside
 }
 
-// Excess is where claims have more than their NUMA node, after memory was plugged out.
-type Excess struct {
-	Kind
-	// Claimed is what claims have, Has what the node has, in bytes.
-	Claimed, Has uint64
-}
-
-// Excesses are sorted by node and type.
-func (p Prepared) Excesses(nodes []memorymanager.NodeCapacity) (all []Excess) {
-	for at, bytes := range p.Claimed("") {
-		if has := allocatable(nodes, at); bytes > has {
-			all = append(all, Excess{at, bytes, has})
+// Excesses are where claims have more than the Capacity of their NUMA node, after memory was plugged out, sorted by node and type.
+func (p Prepared) Excesses(nodes []memorymanager.NodeCapacity) (all []Capacity) {
+	for at, claimed := range p.Claimed("") {
+		if has := allocatable(nodes, at); claimed > has {
+			all = append(all, Capacity{at.Node, at.Type, has, claimed})
 		}
 	}
-	slices.SortFunc(all, func(a, b Excess) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Type, b.Type)) })
+	slices.SortFunc(all, func(a, b Capacity) int { return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Type, b.Type)) })
 	return all
 }
 

@@ -19,19 +19,23 @@ func claimOf(name string, parts ...Part) *Claim {
 	return &Claim{UID: "uid-" + name, Namespace: "default", Name: name, Pods: []string{"web"}, Parts: parts}
 }
 
-// room is two nodes of 16Gi, half of that for claims; pods without claims have some of the first.
-func room(allocated uint64) Room {
-	memory := func(bytes uint64) memorymanager.Request { return on(0, bytes).Amounts }
-	return Room{
+// room is two nodes of 16Gi, half of that for claims; a pod without claims has some of the first.
+func room(t *testing.T, allocated uint64) Room {
+	t.Helper()
+	r := Room{
 		Nodes:     []memorymanager.NodeCapacity{{ID: 0, Total: 16 * gi}, {ID: 1, Total: 16 * gi}},
-		Claimable: []Claimable{{0, memory(8 * gi)}, {1, memory(8 * gi)}},
-		Allocated: func(at Kind) (uint64, bool) {
-			if at.Node == 0 {
-				return allocated, at.Type == memorymanager.Memory
-			}
-			return 0, at.Node == 1 && at.Type == memorymanager.Memory
-		},
+		Claimable: []Claimable{{0, on(0, 8*gi).Amounts}, {1, on(1, 8*gi).Amounts}},
 	}
+	var err error
+	if r.Pods, err = memorymanager.New(r.Nodes, memorymanager.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if allocated > 0 {
+		if _, err := r.Pods.Adopt("pod", "app", on(0, allocated).Amounts, nodeset.Of(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
 }
 
 func TestFits(t *testing.T) {
@@ -52,7 +56,7 @@ func TestFits(t *testing.T) {
 		"nothing":                {claimOf("b"), 0, "has no UID or no NUMA node"},
 		"no UID":                 {&Claim{Parts: []Part{on(0, gi)}}, 0, "has no UID or no NUMA node"},
 	} {
-		if got := fmt.Sprint(prepared.Fits(test.claim, room(test.allocated))); got != test.want {
+		if got := fmt.Sprint(prepared.Fits(test.claim, room(t, test.allocated))); got != test.want {
 			t.Errorf("%s: got %s, want %s", name, got, test.want)
 		}
 	}
@@ -84,12 +88,12 @@ func TestPart(t *testing.T) {
 // What claims have beyond the share is kept from pods, too, as far as the node has it, and shown where it is more than that.
 func TestClaimsBeyondTheShareAndTheNode(t *testing.T) {
 	prepared := Prepared{"uid-a": claimOf("a", on(0, 10*gi), on(1, 20*gi))}
-	r := room(8 * gi)
+	r := room(t, 8*gi)
 	want := []Claimable{{0, on(0, 10*gi).Amounts}, {1, on(1, 16*gi).Amounts}}
 	if diff := cmp.Diff(want, prepared.SetAside(r.Claimable, r.Nodes)); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]Excess{{Kind{1, memorymanager.Memory}, 20 * gi, 16 * gi}}, prepared.Excesses(r.Nodes)); diff != "" {
+	if diff := cmp.Diff([]Capacity{{1, memorymanager.Memory, 16 * gi, 20 * gi}}, prepared.Excesses(r.Nodes)); diff != "" {
 		t.Error(diff)
 	}
 	capacities := []Capacity{{0, memorymanager.Memory, 8 * gi, 10 * gi}, {1, memorymanager.Memory, 16 * gi, 20 * gi}}

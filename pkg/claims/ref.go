@@ -39,6 +39,9 @@ func ValidUID(uid string) bool {
 // Device is the name of the CDI device within its class.
 func (r Ref) Device() string { return r.UID + "-" + strconv.Itoa(r.Part) }
 
+// CDI is the full name of the CDI device of a driver.
+func (r Ref) CDI(driver string) string { return driver + "/" + Class + "=" + r.Device() }
+
 // Variable is the name of the device's environment variable.
 func (r Ref) Variable() string {
 	return variablePrefix + strings.ToUpper(strings.ReplaceAll(r.Device(), "-", "_"))

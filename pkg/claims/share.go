@@ -1,10 +1,15 @@
 package claims
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
@@ -20,13 +25,16 @@ type Room struct {
 	// Nodes are all NUMA nodes, for claims and pods together.
 	Nodes     []memorymanager.NodeCapacity
 	Claimable []Claimable
-	// Allocated is what pods without claims have; false where the node has none of that memory.
-	Allocated func(Kind) (bytes uint64, there bool)
+	// Pods is the Memory Manager of the pods without claims; nil under the policy None.
+	Pods *memorymanager.Manager
 }
 
-// most is what claims may have at most: what is allocatable and no pod has.
-func (r Room) most(at Kind) (uint64, bool) {
-	allocated, there := r.Allocated(at)
+// most is what claims may have at most: what is allocatable and no pod has; false where the node has none of that memory.
+func (r Room) most(at Kind) (bytes uint64, there bool) {
+	if r.Pods == nil {
+		return 0, false
+	}
+	_, allocated, there := r.Pods.Capacity(at.Node, at.Type)
 	has := allocatable(r.Nodes, at)
 	return has - min(has, allocated), there
 }
@@ -50,6 +58,29 @@ type Capacity struct {
 	Capacity, Claimed uint64
 }
 
+// Device is the name of the device for a NUMA node.
+func Device(node int) string { return fmt.Sprint("numa-", node) }
+
+// DeviceNode is the NUMA node of a device; false is no device of this driver.
+func DeviceNode(name string) (node int, ours bool) {
+	node, err := strconv.Atoi(strings.TrimPrefix(name, "numa-"))
+	return node, err == nil && node >= 0 && node < nodeset.Max && Device(node) == name
+}
+
+// CapacityName is the name of a type of memory among the capacities of a device: a C identifier, hugepages2Mi.
+func CapacityName(memoryType memorymanager.MemoryType) string {
+	return strings.ReplaceAll(string(memoryType), "-", "")
+}
+
+// CapacityType is the type of memory that a capacity of this name has; false is another capacity.
+func CapacityType(name string) (memorymanager.MemoryType, bool) {
+	size, pages := strings.CutPrefix(name, "hugepages")
+	if pages && size != "" {
+		return memorymanager.MemoryType("hugepages-" + size), true
+	}
+	return memorymanager.Memory, name == string(memorymanager.Memory)
+}
+
 // memoryStep is the unit in which claims have memory: one huge page of the usual size.
 const memoryStep = 2 << 20
 
@@ -64,27 +95,57 @@ func Step(memoryType memorymanager.MemoryType) uint64 {
 
 // NodesForPods are the nodes of the Memory Manager without what is set aside for claims.
 func NodesForPods(nodes []memorymanager.NodeCapacity, aside []Claimable) []memorymanager.NodeCapacity {
-	if len(aside) == 0 {
-		return nodes
-	}
 	nodes = slices.Clone(nodes)
 	for i := range nodes {
-		at := slices.IndexFunc(aside, func(c Claimable) bool { return c.Node == nodes[i].ID })
-		if at < 0 {
-			continue
-		}
-		reserved := slices.Clone(nodes[i].Reserved)
-		for _, amount := range aside[at].Amounts {
-			if amount.Bytes == 0 { // claims may have what the node has no more of
-				continue
-			}
-			if j := slices.IndexFunc(reserved, func(a memorymanager.Amount) bool { return a.Type == amount.Type }); j >= 0 {
-				reserved[j].Bytes += amount.Bytes
-			} else {
-				reserved = append(reserved, amount)
+		for _, claimable := range aside {
+			if claimable.Node == nodes[i].ID {
+				nodes[i].Reserved = plus(nodes[i].Reserved, claimable.Amounts)
 			}
 		}
-		nodes[i].Reserved = reserved
 	}
 	return nodes
+}
+
+// plus adds amounts by type.
+func plus(sums, more memorymanager.Request) memorymanager.Request {
+	for _, amount := range more {
+		if amount.Bytes > 0 {
+			amount.Bytes += sums.Of(amount.Type)
+			sums = sums.AtLeast(amount)
+		}
+	}
+	return sums
+}
+
+// hysteresis is how much more of a device's memory another must have left, as a part of the larger, to be put before it.
+const hysteresis = 10
+
+// Order returns the NUMA nodes in the order of their devices, which the scheduler takes as a preference: the one with most memory
+// left comes first. What is left is free for claims, and where a sample is known the kernel has it beyond what the node owes to
+// allocations. The order stays as it was while the first is not far behind another, for each change is a write.
+func Order(claimable []Capacity, sample *cover.Sample, was []int) []int {
+	left, most := map[int]uint64{}, uint64(0)
+	var nodes []int
+	for _, c := range claimable {
+		if !slices.Contains(nodes, c.Node) {
+			nodes = append(nodes, c.Node)
+		}
+		if c.Type == memorymanager.Memory {
+			left[c.Node] = c.Capacity - min(c.Capacity, c.Claimed)
+			if sampled := sample.Node(c.Node); sampled != nil {
+				left[c.Node] = min(left[c.Node], sampled.Slack())
+			}
+			most = max(most, c.Capacity)
+		}
+	}
+	slices.Sort(nodes)
+	slices.SortStableFunc(nodes, func(a, b int) int { return cmp.Compare(left[b], left[a]) })
+	if len(nodes) > 0 && sameNodes(nodes, was) && left[nodes[0]]-left[was[0]] <= most/hysteresis {
+		return was
+	}
+	return nodes
+}
+
+func sameNodes(a, b []int) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/rest"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/dra"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )

@@ -140,12 +140,12 @@ func (r *Reporter) lookAtClaims(view *ledger.View) {
 		for i := range pod.Containers {
 			c := &pod.Containers[i]
 			claimed := c.Claimed.Of(memorymanager.Memory)
-			if !c.State.Alive() || claimed == 0 || c.Limit > 0 && c.Limit <= claimed {
+			why := claims.LimitAbove(c.Limit, claimed)
+			if !c.State.Alive() || claimed == 0 || why == "" {
 				continue
 			}
 			if above[c.ID] = true; !r.above[c.ID] {
-				r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim,
-					fmt.Sprintf("container %s: %s", c.Name, claims.LimitAbove(c.Limit, claimed)))
+				r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim, "container "+c.Name+": "+why)
 			}
 		}
 	}

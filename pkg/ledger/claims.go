@@ -60,7 +60,7 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	} else {
 		l.state.Claims[uid] = claim
 	}
-	l.step.effects.ClaimsChanged = true
+	l.step.claims = true
 	if err := l.takeNodes(l.state.Resolved); err != nil {
 		l.note(Error, "memory cannot be set aside for claims", nil, err)
 	}
@@ -79,24 +79,15 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 // Claims are all claims that have an allocation, in the order of their UIDs.
 func (l *Ledger) Claims() []claims.Claim { return l.state.Claims.List() }
 
-// Claim returns a claim that has an allocation; nil is none.
-func (l *Ledger) Claim(uid string) *claims.Claim { return l.state.Claims[uid] }
-
 // roomForClaims is what claims may have under the configuration in force.
 func (l *Ledger) roomForClaims() claims.Room {
-	return claims.Room{Nodes: l.state.Resolved.Nodes, Claimable: l.state.Resolved.Claimable, Allocated: func(at claims.Kind) (uint64, bool) {
-		if l.manager == nil {
-			return 0, false
-		}
-		_, allocated, there := l.manager.Capacity(at.Node, at.Type)
-		return allocated, there
-	}}
+	return claims.Room{Nodes: l.state.Resolved.Nodes, Claimable: l.state.Resolved.Claimable, Pods: l.manager}
 }
 
 // noteLostClaims says where claims have more than their node, after memory was plugged out.
 func (l *Ledger) noteLostClaims() {
 	for _, over := range l.state.Claims.Excesses(l.state.Resolved.Nodes) {
-		sizes := quantity.LogApart(over.Claimed, over.Has)
+		sizes := quantity.LogApart(over.Claimed, over.Capacity)
 		l.note(Warn, "resource claims have more allocated on a node than it has",
 			map[string]any{"node": over.Node, "type": over.Type, "claimed": sizes[0], "has": sizes[1]}, nil)
 	}
@@ -122,7 +113,7 @@ func (l *Ledger) partsOf(c *container) ([]claims.Part, error) {
 			return nil, err
 		}
 		if other := l.otherUser(c.pod, ref.UID); other != nil {
-			return nil, l.state.Claims.ErrInUse(ref, other.Namespace, other.Name)
+			return nil, l.state.Claims.InUse(ref, other.Namespace, other.Name)
 		}
 		parts = append(parts, part)
 	}

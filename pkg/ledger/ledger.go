@@ -65,6 +65,7 @@ type step struct {
 	changed []*pod // pods that may have changed, or have ended
 	all     bool   // all files are to be looked at, whatever has changed
 	syncAll bool   // so are the runtime's records of all containers
+	claims  bool   // claims have changed
 	// annotated are pods whose annotations are to be judged again.
 	annotated []*pod
 	// answered are containers of which the runtime's record has just been made what it should be.
@@ -167,9 +168,7 @@ type Effects struct {
 	// Again has the event come again: nothing but a move has been decided. nil is an event that is decided.
 	Again *Again `json:",omitzero"`
 	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
-	Allocations []Delta `json:",omitzero"`
-	// ClaimsChanged is set when the claims are others: they must be on disk before the answer goes out.
-	ClaimsChanged bool `json:",omitzero"`
+	Allocations []Delta
 	// Journal are the container files that the answer or the updates are going to write.
 	Journal []Journaled `json:",omitzero"`
 	// Over are the cgroups of pods and containers that have ended: nothing of them is left to restore.
@@ -290,7 +289,7 @@ type outside struct {
 func (l *Ledger) outside() outside {
 	s := outside{
 		connected: l.state.Connected, synchronized: l.state.Synchronized, configured: l.state.Configured,
-		rejections: len(l.state.Rejections), keeps: len(l.state.NotMoved), move: l.state.Move, manager: l.manager, claims: l.step.effects.ClaimsChanged,
+		rejections: len(l.state.Rejections), keeps: len(l.state.NotMoved), move: l.state.Move, manager: l.manager, claims: l.step.claims,
 	}
 	if s.rejections > 0 {
 		s.rejection = &l.state.Rejections[0]

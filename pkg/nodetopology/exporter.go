@@ -1,16 +1,12 @@
 package nodetopology
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
 	"github.com/sirupsen/logrus"
-	"golang.org/x/time/rate"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -54,18 +50,12 @@ type Exporter struct {
 	read  time.Time                      // when it was read
 	equal uint64                         // the last generation of the View that it was found to be equal to
 	cover *cover.Sample                  // that of the same View
-	look  time.Duration                  // a test's lookEvery
+	look  time.Duration                  // a test's, of the View
 }
 
-const (
-	// lookEvery is how often the node map is looked at for a change; pods that start together share a write.
-	lookEvery = 200 * time.Millisecond
-	// burst is how many writes a calm allows at once. Each period adds one again.
-	burst = 5
-	// readEvery is after how many periods the object is read although nothing has changed here: somebody may have deleted
-	// it or written into it.
-	readEvery = 30
-)
+// readEvery is after how many periods the object is read although nothing has changed here: somebody may have deleted
+// it or written into it.
+const readEvery = 30
 
 // requestTimeout bounds one export, and the deletion.
 const requestTimeout = 10 * time.Second
@@ -73,35 +63,12 @@ const requestTimeout = 10 * time.Second
 // managedBy finds the objects of all nodes: "kubectl delete noderesourcetopologies -l".
 var managedBy = map[string]string{"app.kubernetes.io/managed-by": "nri-memory-manager"}
 
-// Run exports until ctx ends. Nothing is sent while nothing has changed, but for a look at every readEvery'th period; an API
-// server that does not answer is asked again after a period, stretched by up to a fifth at random, so that a cluster's nodes
-// do not ask in step.
+// Run exports until ctx ends. Nothing is sent while nothing has changed, but for a look at every readEvery'th period.
 func (e *Exporter) Run(ctx context.Context) {
-	limit := rate.NewLimiter(rate.Every(e.Period), burst)
-	failing := false
-	for {
-		pause := cmp.Or(e.look, lookEvery)
-		if view := e.View(); e.due(view, time.Now()) && limit.Allow() {
-			switch err := e.export(ctx, view); {
-			case ctx.Err() != nil:
-				return
-			case err != nil:
-				pause = e.Period + rand.N(e.Period/5+1)
-				if !failing {
-					e.Log.WithError(err).Warn("the NodeResourceTopology of this node is not up to date")
-				}
-				failing = true
-			case failing:
-				e.Log.Info("the NodeResourceTopology of this node is up to date again")
-				failing = false
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause):
-		}
-	}
+	Kept{
+		Kind: "NodeResourceTopology", View: e.View, Write: e.export, Period: e.Period, Look: e.look, Log: e.Log,
+		Due: func(view *ledger.View) bool { return e.due(view, time.Now()) },
+	}.Run(ctx)
 }
 
 // Delete deletes the object, so that no scheduler trusts it any more.
@@ -210,20 +177,6 @@ func (e *Exporter) send(ctx context.Context, request *rest.Request, object *topo
 		e.known = written
 	}
 	return err
-}
-
-// Owners are the Node, so that an object is deleted together with it. The client may be of any API group.
-func Owners(ctx context.Context, client rest.Interface, name string) ([]metav1.OwnerReference, error) {
-	text, err := client.Get().AbsPath("/api/v1/nodes", name).
-		SetHeader("Accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1").Do(ctx).Raw()
-	if err != nil {
-		return nil, err
-	}
-	var node metav1.PartialObjectMetadata
-	if err := json.Unmarshal(text, &node); err != nil {
-		return nil, err
-	}
-	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: node.UID}}, nil
 }
 
 func same(object *topology.NodeResourceTopology, zones topology.ZoneList, attributes topology.AttributeList) bool {

@@ -1,5 +1,5 @@
 // Package nodetopology exports this node's NUMA map as a NodeResourceTopology object (topology.node.k8s.io/v1alpha2), so
-// that the scheduler's NodeResourceTopologyMatch plugin stops sending pods to nodes that would reject them.
+// that the scheduler's NodeResourceTopologyMatch plugin stops sending pods to nodes that would reject them. Kept writes such objects.
 package nodetopology
 
 import (

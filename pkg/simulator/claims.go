@@ -84,7 +84,7 @@ func (s *scheduled) devices(pod *corev1.Pod, container *corev1.Container) (devic
 			for part := range claim.Parts {
 				if use.Request == "" || use.Request == claim.Parts[part].Request {
 					ref := claims.Ref{UID: claim.UID, Part: part}
-					devices = append(devices, &api.CDIDevice{Name: s.driver + "/" + claims.Class + "=" + ref.Device()})
+					devices = append(devices, &api.CDIDevice{Name: ref.CDI(s.driver)})
 				}
 			}
 		}
@@ -263,10 +263,8 @@ func amountsOf(class string, capacity *resourceapi.CapacityRequirements) (amount
 		return amounts, ours
 	}
 	for name, quantity := range capacity.Requests {
-		memoryType := memorymanager.Memory
-		if size, pages := strings.CutPrefix(string(name), "hugepages"); pages {
-			memoryType = memorymanager.MemoryType("hugepages-" + size)
-		} else if name != "memory" {
+		memoryType, memory := claims.CapacityType(string(name))
+		if !memory {
 			continue
 		}
 		ours = true

@@ -15,7 +15,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -227,7 +226,7 @@ func (d *Direct) Nodes(context.Context) ([]memorymanager.NodeState, error) {
 // Claimable is what resource claims may have, in the order of the devices.
 func (d *Direct) Claimable() []claims.Capacity {
 	claimable := slices.Clone(d.agent.View().Claimable)
-	d.order = dra.Order(claimable, nil, d.order)
+	d.order = claims.Order(claimable, nil, d.order)
 	slices.SortStableFunc(claimable, func(a, b claims.Capacity) int {
 		return cmp.Compare(slices.Index(d.order, a.Node), slices.Index(d.order, b.Node))
 	})

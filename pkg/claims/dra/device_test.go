@@ -35,7 +35,7 @@ func TestDevices(t *testing.T) {
 		{Node: 2, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 3, Type: memorymanager.Memory},
 	}
 	var got []string
-	for _, device := range Devices(claimable, nodes, []int{2, 0, 3}) {
+	for _, device := range sliceDevices(claimable, nodes, []int{2, 0, 3}) {
 		if !*device.AllowMultipleAllocations {
 			t.Errorf("%s cannot be shared", device.Name)
 		}
@@ -78,36 +78,9 @@ func TestADeviceHasNoMoreAttributesThanTheAPIAdmits(t *testing.T) {
 	for id := range 64 {
 		large.Nodes = append(large.Nodes, machine.Node{ID: id, Distances: make([]int, 64)})
 	}
-	devices := Devices([]claims.Capacity{{Node: 5, Type: memorymanager.Memory, Capacity: gi}}, large, []int{5})
+	devices := sliceDevices([]claims.Capacity{{Node: 5, Type: memorymanager.Memory, Capacity: gi}}, large, []int{5})
 	if n := len(devices[0].Attributes) + len(devices[0].Capacity); n > mostAttributes || len(devices[0].Attributes) != 5 {
 		t.Errorf("%d attributes and capacities: %v", n, devices[0].Attributes)
-	}
-}
-
-func TestOrder(t *testing.T) {
-	view := func(claimed ...uint64) (views []claims.Capacity) {
-		for node, bytes := range claimed {
-			views = append(views, claims.Capacity{Node: node, Type: "hugepages-2Mi", Capacity: gi},
-				claims.Capacity{Node: node, Type: memorymanager.Memory, Capacity: 100 * gi, Claimed: bytes * gi})
-		}
-		return views
-	}
-	for name, test := range map[string]struct {
-		claimed   []uint64
-		was, want []int
-	}{
-		"at first":              {[]uint64{0, 0}, nil, []int{0, 1}},
-		"a little behind":       {[]uint64{10, 0}, []int{0, 1}, []int{0, 1}},
-		"far behind":            {[]uint64{11, 0}, []int{0, 1}, []int{1, 0}},
-		"and not back at once":  {[]uint64{11, 20}, []int{1, 0}, []int{1, 0}},
-		"after a start":         {[]uint64{50, 0, 20}, nil, []int{1, 2, 0}},
-		"another set of nodes":  {[]uint64{5, 0}, []int{0, 1, 2}, []int{1, 0}},
-		"more than there is":    {[]uint64{200, 95}, []int{0, 1}, []int{0, 1}},
-		"nothing for any claim": {nil, []int{0}, nil},
-	} {
-		if diff := cmp.Diff(test.want, Order(view(test.claimed...), nil, test.was)); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
 	}
 }
 
@@ -120,30 +93,6 @@ func slack(at time.Time, bytes ...uint64) *cover.Sample {
 	return s
 }
 
-func TestOrderByCover(t *testing.T) {
-	var views []claims.Capacity
-	for id, claimed := range []uint64{0, 20, 40} {
-		views = append(views, claims.Capacity{Node: id, Type: memorymanager.Memory, Capacity: 100, Claimed: claimed})
-	}
-	for name, test := range map[string]struct {
-		sample *cover.Sample
-		was    []int
-		want   []int
-	}{
-		"not known":                          {&cover.Sample{Unknown: "no kernel"}, nil, []int{0, 1, 2}},
-		"more slack than is free for claims": {slack(time.Time{}, 500, 600, 700), nil, []int{0, 1, 2}},
-		"the free one is used by others":     {slack(time.Time{}, 30, 200, 50), nil, []int{1, 2, 0}},
-		"one owes more than it has":          {&cover.Sample{Nodes: []cover.Node{{ID: 0, Owed: 9, Free: 1}, {ID: 1, Free: 70}, {ID: 2, Free: 1}}}, nil, []int{1, 2, 0}},
-		"a node that was not sampled":        {slack(time.Time{}, 30, 40), nil, []int{2, 1, 0}},
-		"a little behind":                    {slack(time.Time{}, 65, 70, 75), []int{2, 0, 1}, []int{2, 0, 1}},
-		"far behind":                         {slack(time.Time{}, 65, 71, 60), []int{2, 0, 1}, []int{1, 0, 2}},
-	} {
-		if diff := cmp.Diff(test.want, Order(views, test.sample, test.was)); diff != "" {
-			t.Errorf("%s: %s", name, diff)
-		}
-	}
-}
-
 // TestNoiseOfCoverIsNotWritten takes samples for an hour: what moves within the hysteresis is not due, what moves beyond it is, and a
 // sample is looked at once a minute.
 func TestNoiseOfCoverIsNotWritten(t *testing.T) {
@@ -151,7 +100,7 @@ func TestNoiseOfCoverIsNotWritten(t *testing.T) {
 	claimable := []claims.Capacity{
 		{Node: 0, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 1, Type: memorymanager.Memory, Capacity: 100 * gi},
 	}
-	p := &Publisher{Driver: "d", Node: "n"}
+	p := newPublisher(Options{Name: "d", Node: "n"})
 	start := time.Unix(1000, 0)
 	view := &ledger.View{Generation: 1, Claimable: claimable, Cover: slack(start, 60*gi, 60*gi)}
 	p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)}
@@ -218,7 +167,7 @@ func TestRead(t *testing.T) {
 			if test.change != nil {
 				test.change(from, &from.Status.Allocation.Devices.Results[1])
 			}
-			claim, err := Read(from, "numa.example.com", "w1")
+			claim, err := readClaim(from, "numa.example.com", "w1")
 			if test.want != "" {
 				if err == nil || err.Error() != test.want {
 					t.Errorf("got  %v\nwant %s", err, test.want)

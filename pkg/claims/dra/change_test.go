@@ -42,17 +42,13 @@ func TestAChangeOfAClaimWaitsNoLongerThanItsContext(t *testing.T) {
 	if err := d.unprepare(ended, claim.UID); !errors.Is(err, context.Canceled) || err.Error() != "release claim: "+want {
 		t.Errorf("releasing it: %v", err)
 	}
-	if err := d.settle(ended, claim); !errors.Is(err, context.Canceled) {
+	if err := d.settleOne(ended, claim.UID); !errors.Is(err, context.Canceled) {
 		t.Errorf("looking it up: %v", err)
 	}
 	close(gate)
 	<-first
-	turn, err := d.claims.take(ended, claim.UID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	turn()
-	if len(d.claims.taken) > 0 {
-		t.Errorf("turns are left: %v", d.claims.taken)
-	}
+	d.changes.Range(func(uid, _ any) bool {
+		t.Errorf("the change of %v is still under way", uid)
+		return true
+	})
 }

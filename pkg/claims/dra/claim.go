@@ -2,7 +2,6 @@ package dra
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -12,8 +11,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// Read reads what the scheduler has allocated for a claim from a driver's pool. The error names the field.
-func Read(from *resourceapi.ResourceClaim, driver, pool string) (claims.Claim, error) {
+// readClaim reads what the scheduler has allocated for a claim from a driver's pool. The error names the field.
+func readClaim(from *resourceapi.ResourceClaim, driver, pool string) (claims.Claim, error) {
 	claim := claims.Claim{UID: string(from.UID), Namespace: from.Namespace, Name: from.Name}
 	if !claims.ValidUID(claim.UID) {
 		return claim, fmt.Errorf("metadata.uid is %q, want a UID", claim.UID)
@@ -45,22 +44,20 @@ func Read(from *resourceapi.ResourceClaim, driver, pool string) (claims.Claim, e
 
 func readPart(result *resourceapi.DeviceRequestAllocationResult, pool string) (claims.Part, error) {
 	request, _, _ := strings.Cut(result.Request, "/") // REQUEST/SUBREQUEST where one of several was chosen
-	part := claims.Part{Request: request}
-	number, found := strings.CutPrefix(result.Device, devicePrefix)
-	node, err := strconv.ParseUint(number, 10, 16)
+	node, ours := claims.DeviceNode(result.Device)
+	part := claims.Part{Request: request, Node: node}
 	switch {
 	case result.Pool != pool:
 		return part, fmt.Errorf("pool is %q, want this node's %q", result.Pool, pool)
-	case !found || err != nil || node >= nodeset.Max:
-		return part, fmt.Errorf("device is %q, want %s0 to %s%d", result.Device, devicePrefix, devicePrefix, nodeset.Max-1)
+	case !ours:
+		return part, fmt.Errorf("device is %q, want %s to %s", result.Device, claims.Device(0), claims.Device(nodeset.Max-1))
 	case result.AdminAccess != nil && *result.AdminAccess:
 		return part, fmt.Errorf("adminAccess is true: memory has no administrative access")
 	case len(result.ConsumedCapacity) == 0:
 		return part, fmt.Errorf("consumedCapacity is missing: the feature gate DRAConsumableCapacity of kube-apiserver and kube-scheduler must be on")
 	}
-	part.Node = int(node)
 	for name, quantity := range result.ConsumedCapacity {
-		memoryType, known := memoryTypeOf(name)
+		memoryType, known := claims.CapacityType(string(name))
 		value, exact := quantity.AsInt64()
 		switch {
 		case !known:
@@ -72,13 +69,4 @@ func readPart(result *resourceapi.DeviceRequestAllocationResult, pool string) (c
 		}
 	}
 	return part, nil
-}
-
-// memoryTypeOf is the type of memory of a capacity.
-func memoryTypeOf(name resourceapi.QualifiedName) (memorymanager.MemoryType, bool) {
-	if name == resourceapi.QualifiedName(memorymanager.Memory) {
-		return memorymanager.Memory, true
-	}
-	size, found := strings.CutPrefix(string(name), "hugepages")
-	return memorymanager.MemoryType("hugepages-" + size), found && size != ""
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -22,6 +23,8 @@ import (
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
 
 // NewClient returns a client for the API group resource.k8s.io. The clientset and the helper package of Kubernetes would do the
@@ -35,7 +38,7 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 	config.APIPath, config.GroupVersion = "/apis", &resourceapi.SchemeGroupVersion
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	config.QPS = -1 // client-go's limit, five a second, would hold up pods: the kubelet and the Publisher bound what is asked
+	config.QPS = -1 // client-go's limit, five a second, would hold up pods: the kubelet and the publisher bound what is asked
 	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		return nil, fmt.Errorf("client for resource claims: %w", err)
@@ -45,22 +48,24 @@ func NewClient(config *rest.Config) (rest.Interface, error) {
 
 // Ledger is what keeps the claims' allocations.
 type Ledger interface {
-	// PrepareClaim and UnprepareClaim return once the change is on disk.
+	// PrepareClaim's error refuses a claim that does not fit.
 	PrepareClaim(ctx context.Context, claim claims.Claim) error
-	UnprepareClaim(ctx context.Context, uid string) error
-	Claims() []claims.Claim
+	UnprepareClaim(ctx context.Context, uid string)
+	View() *ledger.View
 }
 
 // Options are what a Driver is made of.
 type Options struct {
-	// Client is of NewClient. It needs the right to get resourceclaims.
+	// Client is of NewClient. It needs the rights to get resourceclaims, to get, watch, create and update resourceslices, and to get
+	// nodes.
 	Client rest.Interface
 	// Name is the driver's, Node the Kubernetes node's, which is the name of the pool too.
 	Name, Node string
 	// CDI is the folder in which the runtime looks for CDI specifications that come and go.
-	CDI    string
-	Ledger Ledger
-	Log    logrus.FieldLogger
+	CDI     string
+	Ledger  Ledger
+	Machine machine.Machine
+	Log     logrus.FieldLogger
 }
 
 // Driver prepares and unprepares claims. It speaks the kubelet's registration and DRA protocols on one socket.
@@ -68,23 +73,30 @@ type Driver struct {
 	registration.UnimplementedRegistrationServer
 	drav1.UnimplementedDRAPluginServer
 	Options
-	cdi    cdi
-	claims turns
+	specs   specifications
+	changes sync.Map // channels by the UID of a claim that is being changed, closed when that is over
 }
 
 // New returns a driver.
 func New(o Options) *Driver {
-	return &Driver{Options: o, cdi: cdi{o.CDI, o.Name}}
+	return &Driver{Options: o, specs: specifications{o.CDI, o.Name}}
 }
 
 // requestTimeout bounds one question to the API server.
 const requestTimeout = 10 * time.Second
 
-// Serve answers the kubelet on a socket in its folder plugins_registry until ctx ends.
-func (d *Driver) Serve(ctx context.Context, listener net.Listener) error {
+// Run answers the kubelet on a socket in its folder plugins_registry, publishes what claims may have, and looks up the claims that were
+// prepared before, until ctx ends.
+func (d *Driver) Run(ctx context.Context, listener net.Listener) error {
 	if err := os.MkdirAll(d.CDI, 0o755); err != nil {
 		return fmt.Errorf("making the folder of CDI specifications: %w", err)
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	group.Go(func() { newPublisher(d.Options).run(ctx) })
+	group.Go(func() { d.settle(ctx) })
 	server := grpc.NewServer()
 	registration.RegisterRegistrationServer(server, d)
 	drav1.RegisterDRAPluginServer(server, d)
@@ -130,8 +142,8 @@ func (d *Driver) devices(claim claims.Claim) []*drav1.Device {
 	devices := make([]*drav1.Device, len(claim.Parts))
 	for i, part := range claim.Parts {
 		devices[i] = &drav1.Device{
-			RequestNames: []string{part.Request}, PoolName: d.Node, DeviceName: fmt.Sprint(devicePrefix, part.Node),
-			CdiDeviceIds: []string{d.cdi.id(claims.Ref{UID: claim.UID, Part: i})},
+			RequestNames: []string{part.Request}, PoolName: d.Node, DeviceName: claims.Device(part.Node),
+			CdiDeviceIds: []string{claims.Ref{UID: claim.UID, Part: i}.CDI(d.Name)},
 		}
 	}
 	return devices
@@ -154,31 +166,28 @@ func (d *Driver) NodeUnprepareResources(ctx context.Context, request *drav1.Node
 // errGone is of a claim that this node has nothing of any more.
 var errGone = errors.New("the claim is gone")
 
-// prepare allocates a claim, then has the runtime know it. A crash in between leaves an allocation that the next try finds.
+// prepare allocates a claim, then has the runtime know it. Until then nothing is on disk, and the kubelet tries again after a crash.
 func (d *Driver) prepare(ctx context.Context, named claims.Claim) (claims.Claim, error) {
-	if !claims.ValidUID(named.UID) {
-		return named, fmt.Errorf("prepare claim %s: %q is not a UID", &named, named.UID)
-	}
-	end, err := d.claims.take(ctx, named.UID)
+	var claim claims.Claim
+	err := d.change(ctx, named.UID, func() (err error) {
+		claim, err = d.allocate(ctx, named)
+		return err
+	})
 	if err != nil {
 		return named, fmt.Errorf("prepare claim %s: %w", &named, err)
 	}
-	defer end()
-	return d.prepareLocked(ctx, named)
+	return claim, nil
 }
 
-func (d *Driver) prepareLocked(ctx context.Context, named claims.Claim) (claims.Claim, error) {
+func (d *Driver) allocate(ctx context.Context, named claims.Claim) (claims.Claim, error) {
 	claim, err := d.read(ctx, named)
 	if err == nil {
 		err = d.Ledger.PrepareClaim(ctx, claim)
 	}
 	if err == nil {
-		err = d.cdi.write(claim)
+		err = d.specs.write(claim)
 	}
-	if err != nil {
-		return claim, fmt.Errorf("prepare claim %s: %w", &named, err)
-	}
-	return claim, nil
+	return claim, err
 }
 
 // read asks the API server what was allocated for a claim; errGone is among the errors of one that is not this node's any more.
@@ -197,31 +206,22 @@ func (d *Driver) read(ctx context.Context, named claims.Claim) (claims.Claim, er
 	case object.Status.Allocation == nil || len(object.Status.ReservedFor) == 0:
 		return named, fmt.Errorf("%w: it is not allocated and reserved for a pod", errGone)
 	}
-	return Read(object, d.Name, d.Node)
+	return readClaim(object, d.Name, d.Node)
 }
 
 func (d *Driver) unprepare(ctx context.Context, uid string) error {
-	if !claims.ValidUID(uid) {
-		return fmt.Errorf("release claim: %q is not a UID", uid)
-	}
-	end, err := d.claims.take(ctx, uid)
-	if err != nil {
+	if err := d.change(ctx, uid, func() error { return d.release(ctx, uid) }); err != nil {
 		return fmt.Errorf("release claim: %w", err)
 	}
-	defer end()
-	return d.unprepareLocked(ctx, uid)
+	return nil
 }
 
-// unprepareLocked forgets the record last: what is left by a crash is found by it.
-func (d *Driver) unprepareLocked(ctx context.Context, uid string) error {
-	err := d.cdi.remove(uid)
+func (d *Driver) release(ctx context.Context, uid string) error {
+	err := d.specs.remove(uid)
 	if err == nil {
-		err = d.Ledger.UnprepareClaim(ctx, uid)
+		d.Ledger.UnprepareClaim(ctx, uid)
 	}
-	if err != nil {
-		return fmt.Errorf("release claim %s: %w", uid, err)
-	}
-	return nil
+	return err
 }
 
 // Reread brings the record of a claim to what the API server has: the pods that it is reserved for change without the kubelet's
@@ -235,52 +235,39 @@ func (d *Driver) Reread(ctx context.Context, claim claims.Claim) {
 // settleRetry is the pause before claims are looked up again that could not be.
 const settleRetry = 10 * time.Second
 
-// Settle looks all claims up that this node has a record or CDI devices of, once after a start: claims that ended unseen are
-// released, and the others prepared again, should either have been lost. It returns when all are done or ctx ends.
-func (d *Driver) Settle(ctx context.Context) {
-	for !d.settleAll(ctx) {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(settleRetry + rand.N(settleRetry/5)):
+// settle looks all claims up that were prepared before, once after a start: those that ended unseen are released. It returns when all
+// are done or ctx ends.
+func (d *Driver) settle(ctx context.Context) {
+	for done := false; !done; {
+		done = true
+		for _, uid := range d.specs.uids() {
+			if err := d.settleOne(ctx, uid); err != nil {
+				done = false
+				d.Log.WithError(err).WithField("uid", uid).Warn("a resource claim from before this start cannot be looked up yet: it keeps its allocation")
+			}
+		}
+		if !done {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(settleRetry + rand.N(settleRetry/5)):
+			}
 		}
 	}
 }
 
-func (d *Driver) settleAll(ctx context.Context) (done bool) {
-	all := d.Ledger.Claims()
-	named, err := d.cdi.claims()
-	if err != nil {
-		d.Log.WithError(err).Warn("the CDI specifications of resource claims cannot be listed")
-	}
-	for _, claim := range named {
-		if !slices.ContainsFunc(all, func(c claims.Claim) bool { return c.UID == claim.UID }) {
-			all = append(all, claim)
+func (d *Driver) settleOne(ctx context.Context, uid string) error {
+	return d.change(ctx, uid, func() error {
+		prepared := d.Ledger.View().Claims
+		at := slices.IndexFunc(prepared, func(c claims.Claim) bool { return c.UID == uid })
+		if at < 0 { // its specification cannot be read
+			return d.release(ctx, uid)
 		}
-	}
-	done = true
-	for _, claim := range all {
-		if err := d.settle(ctx, claim); err != nil {
-			done = false
-			d.Log.WithError(err).Warn("a resource claim from before this start cannot be looked up yet: it keeps its allocation")
+		_, err := d.allocate(ctx, prepared[at])
+		if errors.Is(err, errGone) {
+			d.Log.WithField("claim", prepared[at].String()).Info("a resource claim ended unseen")
+			return d.release(ctx, uid)
 		}
-	}
-	return done
-}
-
-func (d *Driver) settle(ctx context.Context, claim claims.Claim) error {
-	end, err := d.claims.take(ctx, claim.UID)
-	if err != nil {
 		return err
-	}
-	defer end()
-	if claim.Name == "" { // its specification cannot be read
-		return d.unprepareLocked(ctx, claim.UID)
-	}
-	_, err = d.prepareLocked(ctx, claim)
-	if errors.Is(err, errGone) {
-		d.Log.WithField("claim", claim.String()).Info("a resource claim ended unseen")
-		return d.unprepareLocked(ctx, claim.UID)
-	}
-	return err
+	})
 }

@@ -5,23 +5,17 @@
 package dra
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
-
-// devicePrefix begins the name of a device; the number of the NUMA node follows.
-const devicePrefix = "numa-"
 
 // numaAttributes say the NUMA node of a device, for constraints with the devices of other drivers. The first is this driver's own,
 // the second Kubernetes' (standard from 1.37), and the others are dra-driver-memory's; dra-driver-cpu v0.2.0 has the last.
@@ -30,23 +24,18 @@ var numaAttributes = []resourceapi.QualifiedName{"numaNode", "resource.kubernete
 // mostAttributes is the API's bound of attributes and capacities of a device together.
 const mostAttributes = resourceapi.ResourceSliceMaxAttributesAndCapacitiesPerDevice
 
-// Capacities have names of C identifiers: hugepages2Mi.
-func capacityName(memoryType memorymanager.MemoryType) resourceapi.QualifiedName {
-	return resourceapi.QualifiedName(strings.ReplaceAll(string(memoryType), "-", ""))
-}
-
-// Devices returns a device for each NUMA node of which claims may have something, in the given order of nodes. Claims share a
+// sliceDevices returns a device for each NUMA node of which claims may have something, in the given order of nodes. Claims share a
 // device by its capacities.
-func Devices(claimable []claims.Capacity, hardware machine.Machine, order []int) []resourceapi.Device {
+func sliceDevices(claimable []claims.Capacity, hardware machine.Machine, order []int) []resourceapi.Device {
 	devices := make([]resourceapi.Device, 0, len(order))
 	for _, id := range order {
 		device := resourceapi.Device{
-			Name: fmt.Sprint(devicePrefix, id), AllowMultipleAllocations: new(true),
+			Name: claims.Device(id), AllowMultipleAllocations: new(true),
 			Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{},
 		}
 		for _, c := range claimable {
 			if c.Node == id && c.Capacity > 0 {
-				device.Capacity[capacityName(c.Type)] = capacity(c)
+				device.Capacity[resourceapi.QualifiedName(claims.CapacityName(c.Type))] = capacity(c)
 			}
 		}
 		if len(device.Capacity) > 0 {
@@ -101,37 +90,4 @@ func attributes(id int, hardware machine.Machine, room int) map[resourceapi.Qual
 		}
 	}
 	return all
-}
-
-// hysteresis is how much more of a device's memory another must have left, as a part of the larger, to be put before it.
-const hysteresis = 10
-
-// Order returns the NUMA nodes in the order of their devices, which the scheduler takes as a preference: the one with most memory
-// left comes first. What is left is free for claims, and where a sample is known the kernel has it beyond what the node owes to
-// allocations. The order stays as it was while the first is not far behind another, for each change is a write.
-func Order(claimable []claims.Capacity, sample *cover.Sample, was []int) []int {
-	left, most := map[int]uint64{}, uint64(0)
-	var nodes []int
-	for _, c := range claimable {
-		if !slices.Contains(nodes, c.Node) {
-			nodes = append(nodes, c.Node)
-		}
-		if c.Type == memorymanager.Memory {
-			left[c.Node] = c.Capacity - min(c.Capacity, c.Claimed)
-			if sampled := sample.Node(c.Node); sampled != nil {
-				left[c.Node] = min(left[c.Node], sampled.Slack())
-			}
-			most = max(most, c.Capacity)
-		}
-	}
-	slices.Sort(nodes)
-	slices.SortStableFunc(nodes, func(a, b int) int { return cmp.Compare(left[b], left[a]) })
-	if len(nodes) > 0 && sameNodes(nodes, was) && left[nodes[0]]-left[was[0]] <= most/hysteresis {
-		return was
-	}
-	return nodes
-}
-
-func sameNodes(a, b []int) bool {
-	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }
