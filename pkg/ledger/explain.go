@@ -126,7 +126,7 @@ func (l *Ledger) rejected(c *container) *Rejection {
 
 // arithmetic shows how the container's values come about.
 func (q inquiry) arithmetic() []string {
-	known := q.container.Request
+	known := q.container.Estimate
 	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(known.Request), known.Source)
 	if known.Error > 0 {
 		request += fmt.Sprintf(", at most %s more", quantity.Short(known.Error))

@@ -123,14 +123,16 @@ func onOneNode(blocks []memorymanager.Block) []memorymanager.Block {
 func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
 		UID: p.key(), ID: p.ID, Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
-		Values: p.values, Problems: p.problems, Since: p.born, Containers: make([]ContainerView, 0, len(p.containers)),
-		Blocks: l.podBlocks(p),
+		Values: p.values, Since: p.born, Containers: make([]ContainerView, 0, len(p.containers)), Blocks: l.podBlocks(p),
+	}
+	for _, problem := range p.problems {
+		view.Problems = append(view.Problems, problem.Message)
 	}
 	for _, c := range p.containers {
 		shown := ContainerView{
-			ID: c.id, Name: c.name, Kind: c.kind, State: c.state, Cgroup: c.cgroup, Limit: c.limit, Request: c.request,
+			ID: c.id, Name: c.name, Kind: c.kind, State: c.state, Cgroup: c.cgroup, Limit: c.limit, Estimate: c.request,
 			Values: c.wanted, Raised: c.raised, Nodes: c.nodes, CPUNodes: c.cpus, Devices: c.devices, Pinning: c.pinning, Held: l.held(c),
-			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.memoryPolicy, PolicySource: c.policySource,
+			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.memoryPolicy.String(), PolicySource: c.policySource,
 			NoPolicy: c.noPolicy,
 		}
 		if c.alive() {

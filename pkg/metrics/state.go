@@ -146,9 +146,9 @@ func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 				continue
 			}
 			classes[key{string(pod.Class), strconv.FormatBool(!container.Nodes.Empty())}]++
-			source := string(container.Request.Source)
+			source := string(container.Estimate.Source)
 			sources[source]++
-			errors[source] = max(errors[source], container.Request.Error)
+			errors[source] = max(errors[source], container.Estimate.Error)
 			for _, amount := range container.Short {
 				bytes[string(amount.Type)] += amount.Bytes
 			}

@@ -206,7 +206,7 @@ func (d *Direct) Facts(_ context.Context, podUID, container string) (facts Facts
 	for _, pod := range view.Pods {
 		for i := range pod.Containers {
 			if c := &pod.Containers[i]; pod.UID == podUID && c.Name == container {
-				facts.Request = c.Request
+				facts.Request = c.Estimate
 			}
 		}
 	}

@@ -46,29 +46,18 @@ type NotMoved struct {
 
 // KeptOff is set for a container whose memory was moved off NUMA nodes that owed more than they had.
 type KeptOff struct {
-	NUMANodes []int `json:"numaNodes"`
+	NUMANodes nodeset.Set `json:"numaNodes"`
 	// Moved is what it had mapped there; absent when it was moved before this start of the plugin.
 	Moved uint64    `json:"moved,omitempty"`
 	Since time.Time `json:"since"`
 }
 
-// addCover puts the sample into a document.
-func (d *Document) addCover(view *ledger.View) {
-	sample := view.Cover
-	if sample == nil {
+// addMoves puts into a document what would be moved, what is not, and what the sample leaves out.
+func (d *Document) addMoves(view *ledger.View) {
+	if view.Cover == nil {
 		return
 	}
-	d.addMoves(view)
-	d.addUnread(view)
-	d.CoverUnknown = sample.Unknown
-	for i := range d.Nodes {
-		if n := sample.Node(d.Nodes[i].ID); n != nil {
-			d.Nodes[i].Cover = &Cover{Owed: n.Owed, Free: n.Free, Reclaimable: n.Reclaimable, Deficit: n.Deficit()}
-		}
-	}
-}
-
-func (d *Document) addMoves(view *ledger.View) {
+	d.CoverUnknown = view.Cover.Unknown
 	for _, m := range view.Cover.Moves {
 		if pod, c := view.ContainerAt(m.Path); c != nil {
 			d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
@@ -79,10 +68,7 @@ func (d *Document) addMoves(view *ledger.View) {
 			d.NotMoved = append(d.NotMoved, NotMoved{m.Namespace, m.Pod, m.Container, m.Why})
 		}
 	}
-}
-
-// addUnread names the containers whose pages could not be read, or the pods where these have an allocation of their own.
-func (d *Document) addUnread(view *ledger.View) {
+	// Containers whose pages could not be read, or their pod where that has an allocation of its own.
 	for _, pod := range view.Pods {
 		if why := view.Cover.Unread[pod.Cgroup]; why != "" {
 			d.NotCounted = append(d.NotCounted, NotMoved{pod.Namespace, pod.Name, "", why})
@@ -101,7 +87,7 @@ func (c *Container) keepOff(k *ledger.KeptOff) {
 		return
 	}
 	c.CpusetMems, c.Pinning = k.Mems.String(), c.Pinning+"; kept off "+k.Nodes.Named()
-	c.KeptOff = &KeptOff{k.Nodes.IDs(), k.Moved, k.Since}
+	c.KeptOff = &KeptOff{k.Nodes, k.Moved, k.Since}
 }
 
 // writeCover writes whether the allocations hold.
@@ -141,7 +127,7 @@ func (d *Document) writeMoved(b *strings.Builder) {
 	for _, pod := range d.Pods {
 		for _, c := range pod.Containers {
 			if k := c.KeptOff; k != nil {
-				moved := ledger.KeptOff{Nodes: nodeset.Of(k.NUMANodes...), Moved: k.Moved, Since: k.Since}
+				moved := ledger.KeptOff{Nodes: k.NUMANodes, Moved: k.Moved, Since: k.Since}
 				fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, &moved)
 			}
 		}

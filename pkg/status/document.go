@@ -5,7 +5,6 @@ package status
 import (
 	"cmp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -25,10 +24,10 @@ type Document struct {
 	Time    time.Time `json:"time"`
 	Version string    `json:"version"`
 	// Node is the node's name in the API; absent when it is not known.
-	Node       string      `json:"node,omitempty"`
-	Runtime    *Runtime    `json:"runtime,omitempty"`
-	Policy     Policy      `json:"policy"`
-	Conditions []Condition `json:"conditions"`
+	Node       string             `json:"node,omitempty"`
+	Runtime    *Runtime           `json:"runtime,omitempty"`
+	Policy     Policy             `json:"policy"`
+	Conditions []ledger.Condition `json:"conditions"`
 	// RequestSources are the APIs that memory requests are taken from, in their order.
 	RequestSources []RequestSource `json:"requestSources"`
 	// DeviceSources are the APIs beside the kubelet's that NUMA nodes of devices are taken from.
@@ -49,7 +48,7 @@ type Document struct {
 	Ancestors []Ancestor `json:"ancestors"`
 	Pods      []Pod      `json:"pods"`
 	// Rejections are containers of living pods that could not be placed; those of a pod follow each other, newest first.
-	Rejections []Rejection `json:"rejections"`
+	Rejections []ledger.Rejection `json:"rejections"`
 	// Overwrites are other writers' changes of files with values of ours since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
 }
@@ -92,13 +91,6 @@ type Policy struct {
 	Migration string `json:"migration"`
 }
 
-// Condition is one of readiness.
-type Condition struct {
-	Name    string `json:"name"`
-	OK      bool   `json:"ok"`
-	Message string `json:"message,omitempty"`
-}
-
 // RequestSource is an API that knows the pods' memory requests.
 type RequestSource struct {
 	Source    string `json:"source"`
@@ -118,21 +110,9 @@ type DeviceSource struct {
 
 // Node is a NUMA node.
 type Node struct {
-	ID     int      `json:"id"`
-	Group  []int    `json:"group"`
-	Memory []Memory `json:"memory"`
+	memorymanager.NodeState
 	// Cover says whether the allocations hold; absent where that is not known.
 	Cover *Cover `json:"cover,omitempty"`
-}
-
-// Memory is one type of memory of a node.
-type Memory struct {
-	Type        string `json:"type"`
-	Total       uint64 `json:"total"`
-	Reserved    uint64 `json:"systemReserved"`
-	Allocatable uint64 `json:"allocatable"`
-	Allocated   uint64 `json:"allocated"`
-	Free        uint64 `json:"free"`
 }
 
 // Ancestor is a cgroup above the pods: what its files should show, in the kernel's whole pages, and what they show.
@@ -147,67 +127,36 @@ type Ancestor struct {
 
 // Pod is a living pod.
 type Pod struct {
-	Namespace string  `json:"namespace"`
-	Name      string  `json:"name"`
-	UID       string  `json:"uid"`
-	QOSClass  string  `json:"qosClass"`
-	Cgroup    string  `json:"cgroup,omitempty"`
-	Min       *uint64 `json:"memoryMin,omitempty"`
-	Low       *uint64 `json:"memoryLow,omitempty"`
-	// Blocks are the pod's own allocation (pod-level resources); its containers' are parts of it, and may overlap.
-	Blocks     []Block     `json:"blocks,omitempty"`
+	ledger.PodView
+	// Containers are the view's.
 	Containers []Container `json:"containers"`
-	Problems   []string    `json:"problems,omitempty"`
 }
 
-// Rejected is the state of a container that was never created because it could not be placed; the others are the agent's.
-const Rejected = "rejected"
+// The states of a container that the checks ask for are the agent's, but for one: a container that was never created because it
+// could not be placed is rejected.
+var (
+	Running  = ledger.Running.String()
+	Stopped  = ledger.Stopped.String()
+	Rejected = "rejected"
+)
 
-// Container is a container of a living pod.
+// Container is a container of a living pod: what the agent has decided, and what the kernel says of it.
 type Container struct {
-	Name       string `json:"name"`
-	ID         string `json:"id,omitempty"`
-	Cgroup     string `json:"cgroup,omitempty"`
-	Kind       string `json:"kind"`
-	State      string `json:"state"`
-	Nodes      []int  `json:"numaNodes,omitempty"`
+	ledger.ContainerView
+	State string `json:"state"`
+	// CpusetMems is what its cpuset.mems should be: its nodes, or the rest of those that it is kept off; absent where that is not the
+	// agent's to say.
 	CpusetMems string `json:"cpusetMems,omitempty"`
-	Pinning    string `json:"pinning,omitempty"`
-	// MemoryPolicy is the NUMA memory policy that its process was started with, as far as that is known, and MemoryPolicySource
-	// what it follows from; NoMemoryPolicy says why it has none although one is configured or asked for.
-	MemoryPolicy       string `json:"memoryPolicy,omitempty"`
-	MemoryPolicySource string `json:"memoryPolicySource,omitempty"`
-	NoMemoryPolicy     string `json:"noMemoryPolicy,omitempty"`
 	// Unplaced says at length why a living container has no nodes although it asked for some; absent when it has, or may not
 	// have any.
-	Unplaced      string  `json:"unplaced,omitempty"`
-	Blocks        []Block `json:"blocks,omitempty"`
-	Request       uint64  `json:"request"`
-	RequestSource string  `json:"requestSource"`
-	RequestError  uint64  `json:"requestError,omitempty"`
-	Limit         uint64  `json:"limit,omitempty"`
-	Min           *uint64 `json:"memoryMin,omitempty"`
-	Low           *uint64 `json:"memoryLow,omitempty"`
-	High          *uint64 `json:"memoryHigh,omitempty"`
-	// Raised is the memory.high that the stall guard has set instead.
-	Raised uint64 `json:"memoryHighRaised,omitempty"`
+	Unplaced string `json:"unplaced,omitempty"`
 	// Stopped is set while the container is stopped by its memory.high and being given room.
 	Stopped bool   `json:"stopped,omitempty"`
 	Usage   *Usage `json:"usage,omitempty"`
-	// Short is what a resize asks for beyond the blocks, by type of memory; its nodes are all until it is allocated.
-	Short map[string]uint64 `json:"short,omitempty"`
-	// Claims are its resource claims, as NAMESPACE/NAME; Claimed is what they allocate for it alone, by type of memory: absent where
-	// it shares one with another container.
-	Claims  []string          `json:"claims,omitempty"`
-	Claimed map[string]uint64 `json:"claimed,omitempty"`
-	// ExclusiveCPUs counts the container's own CPUs by NUMA node.
-	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
-	// KeptOff is set while it is kept off NUMA nodes that owed more than they had; absent for others. Its cpusetMems are the rest.
+	// KeptOff is set while it is kept off NUMA nodes that owed more than they had; absent for others.
 	KeptOff *KeptOff `json:"keptOff,omitempty"`
-	// Devices are the container's devices and their NUMA nodes.
-	Devices []Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
 }
@@ -216,17 +165,6 @@ type Container struct {
 type Recording struct {
 	File  string `json:"file"`
 	Event uint64 `json:"event"`
-}
-
-// Block is an allocation on NUMA nodes.
-type Block struct {
-	Nodes []int  `json:"numaNodes"`
-	Type  string `json:"type"`
-	Size  uint64 `json:"size"`
-	// PerNode are the bytes on each node; empty in an explanation of a container that has no allocation.
-	PerNode map[string]int64 `json:"perNode"`
-	// Even is set where the bytes are spread evenly over the nodes (annotation numa: spread).
-	Even bool `json:"even,omitempty"`
 }
 
 // Usage is what the kernel counts for a container.
@@ -285,22 +223,19 @@ func (s Sources) Make() *Document {
 			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
 			KubeletConfig: config.KubeletConfig, Migration: config.Migration.String(),
 		},
-		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Claims: claims(view), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
+		Conditions: keep(view.Conditions, func(ledger.Condition) bool { return true }), Nodes: nodes(view), Claims: claims(view), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
 		Overwrites: s.overwrites(), RequestSources: s.requestSources(), DeviceSources: s.deviceSources(),
 	}
 	if p := config.UnpinnedMemoryPolicy; p != "None" {
 		d.Policy.UnpinnedMemoryPolicy = string(p)
 	}
-	d.addCover(view)
+	d.addMoves(view)
 	d.Groups = dissolvable(view)
 	if r := view.Runtime; r.Name != "" {
 		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled, MemoryPolicies: r.MemoryPolicies}
 		if nri := nriplugin.RuntimeNRIVersion(r.NRIVersion, r.Name, r.Version); nri.Known() {
 			d.Runtime.NRI = nri.String()
 		}
-	}
-	for _, c := range view.Conditions {
-		d.Conditions = append(d.Conditions, Condition{c.Name, c.OK, c.Message})
 	}
 	known := s.known(view)
 	for _, pod := range view.Pods {
@@ -352,8 +287,8 @@ func (d *Document) RequestsFrom() string {
 	}
 	for _, pod := range d.Pods {
 		for _, c := range pod.Containers {
-			if c.RequestError > 0 && !slices.Contains(estimates, c.RequestSource) {
-				estimates = append(estimates, c.RequestSource)
+			if source := string(c.Source); !c.Exact() && !slices.Contains(estimates, source) {
+				estimates = append(estimates, source)
 			}
 		}
 	}
@@ -365,17 +300,16 @@ func (d *Document) RequestsFrom() string {
 	return text
 }
 
-// Nodes is the node map as it stands in the document.
-func Nodes(states []memorymanager.NodeState) []Node {
-	nodes := make([]Node, 0, len(states))
-	for _, state := range states {
-		node := Node{ID: state.ID, Group: state.Cells.IDs()}
-		for _, t := range state.Memory {
-			node.Memory = append(node.Memory, Memory{string(t.Type), t.Total, t.SystemReserved, t.Allocatable, t.Reserved, t.Free})
+// nodes is the node map, with the sample of what covers it.
+func nodes(view *ledger.View) []Node {
+	all := make([]Node, len(view.Nodes))
+	for i, state := range view.Nodes {
+		all[i].NodeState = state
+		if n := view.Cover.Node(state.ID); n != nil {
+			all[i].Cover = &Cover{Owed: n.Owed, Free: n.Free, Reclaimable: n.Reclaimable, Deficit: n.Deficit()}
 		}
-		nodes = append(nodes, node)
 	}
-	return nodes
+	return all
 }
 
 // known is what is known of containers beside the view.
@@ -402,50 +336,24 @@ func (s Sources) known(view *ledger.View) known {
 }
 
 func (k known) pod(view *ledger.PodView) Pod {
-	pod := Pod{Namespace: view.Namespace, Name: view.Name, UID: view.UID, QOSClass: string(view.Class), Cgroup: view.Cgroup,
-		Min: view.Values.Min, Low: view.Values.Low, Blocks: blocks(view.Blocks), Containers: []Container{}}
-	for _, problem := range view.Problems {
-		pod.Problems = append(pod.Problems, problem.Message) // it names the annotation
-	}
+	pod := Pod{PodView: *view, Containers: make([]Container, len(view.Containers))}
 	for i := range view.Containers {
-		pod.Containers = append(pod.Containers, k.container(view.UID, &view.Containers[i]))
+		pod.Containers[i] = k.container(view.UID, &view.Containers[i])
 	}
 	return pod
 }
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
-	c := Container{Name: view.Name, ID: view.ID, Cgroup: view.Cgroup, Kind: view.Kind.String(), State: view.State.String(),
-		CpusetMems: view.Nodes.String(), Pinning: view.Pinning, MemoryPolicy: view.MemoryPolicy.String(), MemoryPolicySource: view.PolicySource, NoMemoryPolicy: view.NoPolicy,
-		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
-		Limit: view.Limit, Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Raised: view.Raised,
-		Stopped: k.guarded[view.ID].Stopped, Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup],
-		Recording: k.record.find(uid, view.Name)}
-	if !view.Nodes.Empty() {
-		c.Nodes = view.Nodes.IDs()
-	}
+	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
+		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], Recording: k.record.find(uid, view.Name)}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}
-	c.Claims, c.Claimed = view.Claims, amounts(view.Claimed)
-	c.Blocks, c.Short, c.ExclusiveCPUs = blocks(view.Blocks), amounts(view.Short), cpus(view.CPUs)
-	c.Devices = devices(view.Devices)
 	c.keepOff(view.KeptOff)
 	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
-		c.State, c.Min, c.Low, c.High = Rejected, nil, nil, nil
+		c.State, c.Values = Rejected, memoryqos.Values{}
 	}
 	return c
-}
-
-func blocks(allocations []memorymanager.Block) []Block {
-	var list []Block
-	for _, b := range allocations {
-		block := Block{Nodes: b.Nodes.IDs(), Type: string(b.Type), Size: b.Size, PerNode: map[string]int64{}, Even: b.Even}
-		for _, amount := range b.PerNode {
-			block.PerNode[strconv.Itoa(amount.Node)] += int64(amount.Bytes)
-		}
-		list = append(list, block)
-	}
-	return list
 }
 
 // ancestors are the levels above the pods, wanted and real.

@@ -27,7 +27,7 @@ func TestClaimsAreInNoGroup(t *testing.T) {
 			{Name: "one", Claims: []string{"default/one"}, Blocks: append(block(nodeset.Of(0), 9), block(nodeset.Of(1), 9)...)},
 		}},
 	}}
-	want := []Group{{Nodes: []int{0, 1}, Fits: []Fit{{Namespace: "default", Pod: "a", Container: "app"}}}}
+	want := []Group{{Nodes: nodeset.Of(0, 1), Fits: []Fit{{Namespace: "default", Pod: "a", Container: "app"}}}}
 	if diff := cmp.Diff(want, dissolvable(view)); diff != "" {
 		t.Error(diff)
 	}

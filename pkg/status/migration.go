@@ -23,9 +23,7 @@ const (
 // Migration is memory of a running container that a write of its cpuset.mems moves between NUMA nodes.
 type Migration struct {
 	State string `json:"state"`
-	Bytes uint64 `json:"bytes"`
-	From  []int  `json:"fromNUMANodes"`
-	To    []int  `json:"toNUMANodes"`
+	cgroup.Migration
 	// At is when the write was decided; absent in a dry run.
 	At time.Time `json:"at,omitzero"`
 	// Allowed is the configuration's key migration, as Policy.Migration.
@@ -40,7 +38,7 @@ func (m *Migration) Pending() bool { return m != nil && m.State != Moved }
 
 // String is a sentence about the container.
 func (m *Migration) String() string {
-	what := cgroup.Migration{Bytes: m.Bytes, From: nodeset.Of(m.From...), To: nodeset.Of(m.To...)}.String()
+	what := m.Migration.String()
 	at := m.At.UTC().Format(time.DateTime) + " UTC"
 	switch {
 	case m.State == Withheld && m.At.IsZero():
@@ -60,7 +58,7 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 	config := view.Config.Config
 	all := map[string]*Migration{}
 	put := func(cgroup, state string, m cgroup.Migration, at time.Time) {
-		all[cgroup] = &Migration{state, m.Bytes, m.From.IDs(), m.To.IDs(), at, config.Migration.String()}
+		all[cgroup] = &Migration{state, m, at, config.Migration.String()}
 	}
 	switch {
 	case config.DryRun && s.Usages != nil:

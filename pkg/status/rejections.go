@@ -10,30 +10,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// Rejection is a container that could not be placed.
-type Rejection struct {
-	// Time is of the first try, Last of the last one; Count is how many there were.
-	Time      time.Time `json:"time"`
-	Last      time.Time `json:"last"`
-	Count     int       `json:"count"`
-	Namespace string    `json:"namespace"`
-	Pod       string    `json:"pod"`
-	Container string    `json:"container"`
-	Reason    string    `json:"reason"`
-	Text      string    `json:"text"`
-	Refused   bool      `json:"refused"`
-}
-
-func rejection(r *ledger.Rejection) Rejection {
-	last := r.Last
-	if last.Before(r.At) {
-		last = r.At
-	}
-	return Rejection{r.At, last, max(r.Count, 1), r.Namespace, r.Pod, r.Container, r.Reason, r.Text, r.Refused}
-}
-
 // outcome is a rejection in a few words.
-func (r *Rejection) outcome() string {
+func outcome(r *ledger.Rejection) string {
 	text := "rejected"
 	if !r.Refused {
 		text = "runs unpinned"
@@ -42,6 +20,16 @@ func (r *Rejection) outcome() string {
 		text += fmt.Sprintf(", %d times", r.Count)
 	}
 	return text
+}
+
+// shown is a rejection with the whole text, its last time and its count.
+func shown(r *ledger.Rejection) ledger.Rejection {
+	one := *r
+	one.Count, one.PodText = max(r.Count, 1), ""
+	if r.Last.Before(r.At) {
+		one.Last = r.At
+	}
+	return one
 }
 
 // current are the rejections to show: without those of containers that were placed later, and with those of containers that
@@ -71,14 +59,15 @@ func current(view *ledger.View) []ledger.Rejection {
 
 // rejections joins what a container was rejected for again and again: the kubelet tries to create it until it succeeds. Those
 // of a pod follow each other; the newest come first.
-func rejections(views []ledger.Rejection) []Rejection {
+func rejections(views []ledger.Rejection) []ledger.Rejection {
 	type try struct {
 		uid, namespace, pod, container, reason string
 		refused                                bool
 	}
-	list, known := make([]Rejection, 0, len(views)), map[try]int{}
+	list, known := make([]ledger.Rejection, 0, len(views)), map[try]int{}
 	for i := range views {
-		r, key := rejection(&views[i]), try{views[i].UID, views[i].Namespace, views[i].Pod, views[i].Container, views[i].Reason, views[i].Refused}
+		r := shown(&views[i])
+		key := try{r.UID, r.Namespace, r.Pod, r.Container, r.Reason, r.Refused}
 		at, again := known[key]
 		if !again {
 			known[key] = len(list)
@@ -86,8 +75,8 @@ func rejections(views []ledger.Rejection) []Rejection {
 			continue
 		}
 		joined := &list[at]
-		if r.Time.Before(joined.Time) {
-			joined.Time = r.Time
+		if r.At.Before(joined.At) {
+			joined.At = r.At
 		}
 		if r.Last.After(joined.Last) {
 			joined.Last, joined.Text = r.Last, r.Text
@@ -100,7 +89,7 @@ func rejections(views []ledger.Rejection) []Rejection {
 			newest[pod] = r.Last
 		}
 	}
-	slices.SortStableFunc(list, func(a, b Rejection) int {
+	slices.SortStableFunc(list, func(a, b ledger.Rejection) int {
 		return cmp.Or(
 			newest[[2]string{b.Namespace, b.Pod}].Compare(newest[[2]string{a.Namespace, a.Pod}]),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
@@ -134,7 +123,7 @@ func (d *Document) writeRejections(b *strings.Builder) {
 			if n > 1 {
 				fmt.Fprint(b, "   ")
 			}
-			fmt.Fprintf(b, " %s, %s:\n%s%s\n", r.Container, r.outcome(), indent, strings.ReplaceAll(r.Text, "\n", "\n"+indent))
+			fmt.Fprintf(b, " %s, %s:\n%s%s\n", r.Container, outcome(&r), indent, strings.ReplaceAll(r.Text, "\n", "\n"+indent))
 		}
 		rest = rest[n:]
 	}

@@ -2,14 +2,10 @@ package status
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 // writeShort lists the containers that were resized and are allocated less than they ask for.
@@ -19,7 +15,7 @@ func (d *Document) writeShort(b *strings.Builder) {
 		for _, c := range pod.Containers {
 			if len(c.Short) > 0 {
 				fmt.Fprintf(&lines, "%s/%s %s: %s that a resize asks for has no room on %s; until it has, the container may use %s\n",
-					pod.Namespace, pod.Name, c.Name, Amounts(c.Short), BlockNodes(c.Blocks).Named(), nodeset.Of(c.Nodes...).Named())
+					pod.Namespace, pod.Name, c.Name, c.Short, BlockNodes(c.Blocks).Named(), c.Nodes.Named())
 			}
 		}
 	}
@@ -29,42 +25,11 @@ func (d *Document) writeShort(b *strings.Builder) {
 }
 
 // BlockNodes are the NUMA nodes that an allocation is on.
-func BlockNodes(blocks []Block) (nodes nodeset.Set) {
+func BlockNodes(blocks []memorymanager.Block) (nodes nodeset.Set) {
 	for _, block := range blocks {
-		nodes = nodes.Union(nodeset.Of(block.Nodes...))
+		nodes = nodes.Union(block.Nodes)
 	}
 	return nodes
-}
-
-// Amounts writes bytes by resource for people: "2Gi of memory".
-func Amounts(amounts map[string]uint64) string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(amounts)) {
-		parts = append(parts, quantity.Short(amounts[name])+" of "+name)
-	}
-	return strings.Join(parts, ", ")
-}
-
-func amounts(request memorymanager.Request) map[string]uint64 {
-	if len(request) == 0 {
-		return nil
-	}
-	all := make(map[string]uint64, len(request))
-	for _, amount := range request {
-		all[string(amount.Type)] = amount.Bytes
-	}
-	return all
-}
-
-func cpus(byNode map[int]int) map[string]int {
-	if len(byNode) == 0 {
-		return nil
-	}
-	all := make(map[string]int, len(byNode))
-	for id, n := range byNode {
-		all[strconv.Itoa(id)] = n
-	}
-	return all
 }
 
 // remoteCPUs says where a container's exclusive CPUs are as seen from its memory: "2 of its 4 CPUs are on node 1, its memory

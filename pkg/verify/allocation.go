@@ -3,8 +3,8 @@ package verify
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -35,7 +35,7 @@ func short(n Node) []Finding {
 			continue
 		}
 		findings = append(findings, Finding{Warning, "short", c.object(),
-			fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", status.Amounts(c.Short), status.BlockNodes(c.Blocks).Named()),
+			fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", c.Short, status.BlockNodes(c.Blocks).Named()),
 			"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself"})
 	}
 	return findings
@@ -82,20 +82,15 @@ func cpus(n Node) []Finding {
 	for _, pod := range n.pods() {
 		for j := range pod.Containers {
 			c := &pod.Containers[j]
-			if c.State != running && c.State != status.Rejected || len(c.ExclusiveCPUs) <= fewestNodes(n.Document.Nodes, c.Limit) {
+			if c.State != running && c.State != status.Rejected || len(c.CPUs) <= fewestNodes(n.Document.Nodes, c.Limit) {
 				continue
 			}
-			var nodes nodeset.Set
-			for id := range c.ExclusiveCPUs {
-				if id, err := strconv.Atoi(id); err == nil {
-					nodes = nodes.Union(nodeset.Of(id))
-				}
-			}
+			nodes := nodeset.Of(slices.Collect(maps.Keys(c.CPUs))...)
 			outcome := "its memory is on all nodes"
-			if memory := nodeset.Of(c.Nodes...); c.State == status.Rejected {
+			if c.State == status.Rejected {
 				outcome = "it is rejected"
-			} else if !memory.Empty() {
-				outcome = "its memory is on " + memory.Named()
+			} else if !c.Nodes.Empty() {
+				outcome = "its memory is on " + c.Nodes.Named()
 			}
 			findings = append(findings, Finding{Warning, "cpus-on-several-nodes", place{pod, c}.object(),
 				fmt.Sprintf("its exclusive CPUs are on %s, more than the policy %s admits for its memory: %s", nodes.Named(), policy, outcome),
@@ -110,7 +105,7 @@ func fewestNodes(nodes []status.Node, bytes uint64) int {
 	var sizes []uint64
 	for _, node := range nodes {
 		for _, memory := range node.Memory {
-			if memory.Type == string(memorymanager.Memory) {
+			if memory.Type == memorymanager.Memory {
 				sizes = append(sizes, memory.Allocatable)
 			}
 		}

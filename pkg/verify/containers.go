@@ -29,7 +29,7 @@ func files(n Node) []Finding {
 	for _, c := range n.containers() {
 		real, why := n.Cgroups[c.Cgroup], "the container's memory is allocated on "+c.CpusetMems
 		if c.KeptOff != nil {
-			why = "the container is kept off " + nodeset.Of(c.KeptOff.NUMANodes...).Named()
+			why = "the container is kept off " + c.KeptOff.NUMANodes.Named()
 		}
 		switch {
 		case c.CpusetMems == "", c.Migration.Pending(): // see migrations
@@ -136,12 +136,10 @@ func raised(n Node) []Finding {
 func requests(n Node) []Finding {
 	var names []string
 	var largest uint64
-	sources := map[string]bool{}
 	for _, c := range n.containers() {
-		if c.RequestError > 0 {
+		if !c.Exact() {
 			names = append(names, c.object())
-			largest = max(largest, c.RequestError)
-			sources[c.RequestSource] = true
+			largest = max(largest, c.Error)
 		}
 	}
 	if len(names) == 0 {

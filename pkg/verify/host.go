@@ -45,10 +45,10 @@ func hugepages(n Node) []Finding {
 				continue
 			}
 			for _, memory := range node.Memory {
-				if memory.Type != string(memorymanager.Hugepages(pool.PageSize)) {
+				if memory.Type != memorymanager.Hugepages(pool.PageSize) {
 					continue
 				}
-				k := key{nodeset.Of(node.Group...).Union(nodeset.Of(node.ID)), pool.PageSize}
+				k := key{node.Cells.Union(nodeset.Of(node.ID)), pool.PageSize}
 				s := all[k]
 				s.mapFree += memory.Free / pool.PageSize
 				s.free, s.count, s.total = s.free+pool.Free, s.count+pool.Count, s.total+memory.Total/pool.PageSize
