@@ -8,6 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
@@ -62,6 +63,13 @@ var (
 	answers        = counter(prefix+"request_source_answers_total", "Questions put to a source of memory requests, by result.", "source", "result")
 	sourceUp       = gauge(prefix+"request_source_connected", "1 while a source of memory requests is connected.", "source")
 	conditionState = gauge(prefix+"condition", "1 for each condition of readiness that holds.", "condition")
+
+	episodes      = counter(prefix+"stall_guard_episodes_total", "Times that a container was stopped by its memory.high and was given room.")
+	raises        = counter(prefix+"stall_guard_raises_total", "Raises of a memory.high by the stall guard.")
+	restores      = counter(prefix+"stall_guard_restores_total", "Steps of a raised memory.high back to its computed value.")
+	raisedSeconds = counter(prefix+"stall_guard_raised_seconds_total", "Container time with a raised memory.high.")
+	stalled       = counter(prefix+"stall_guard_stalled_seconds_total", "Full memory stall inside episodes.")
+	reclaimed     = counter(prefix+"stall_guard_reclaimed_bytes_total", "Page cache freed instead of a raise.")
 )
 
 // state collects what the agent holds and has counted.
@@ -95,13 +103,12 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 	collectContainers(out, view)
 	s.collectMigrations(out)
 	for _, condition := range view.Conditions {
-		value := 0.0
-		if condition.OK {
-			value = 1
-		}
-		conditionState.send(out, value, condition.Name)
+		conditionState.send(out, holds(condition.OK), condition.Name)
 	}
 	collectCounters(out, s.Counters())
+	if s.Guard != nil {
+		collectGuard(out, s.Guard())
+	}
 }
 
 func (s state) collectMigrations(out chan<- prometheus.Metric) {
@@ -217,12 +224,25 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 		answers.send(out, float64(source.Errors), name, failed)
 		answers.send(out, float64(source.Timeouts), name, "timeout")
 		answers.send(out, float64(source.NotFound), name, "not_found")
-		up := 0.0
-		if source.Connected {
-			up = 1
-		}
-		sourceUp.send(out, up, name)
+		sourceUp.send(out, holds(source.Connected), name)
 	}
+}
+
+func collectGuard(out chan<- prometheus.Metric, t guard.Totals) {
+	episodes.send(out, float64(t.Episodes))
+	raises.send(out, float64(t.Raises))
+	restores.send(out, float64(t.Restores))
+	raisedSeconds.send(out, t.Raised.Seconds())
+	stalled.send(out, t.Stalled.Seconds())
+	reclaimed.send(out, float64(t.Reclaimed))
+}
+
+// holds is 1 for what is so.
+func holds(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // optional is 0 for a value that is not set, which is what the kernel's file holds then.
