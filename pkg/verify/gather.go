@@ -67,7 +67,7 @@ func (p Places) kubelet(n *Node) error {
 func (p Places) cgroups(n *Node) {
 	for _, pod := range n.Document.Pods {
 		for _, c := range pod.Containers {
-			if c.State != running || c.Cgroup == "" {
+			if c.State != status.Running || c.Cgroup == "" {
 				continue
 			}
 			for _, level := range levels(c.Cgroup) {

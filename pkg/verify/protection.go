@@ -116,11 +116,10 @@ var protections = []struct {
 
 // protection finds containers that have less protection than was promised, and the level that takes it away: one finding
 // for a level, however many containers are below it.
-func protection(n Node) []Finding {
+func protection(n Node, r *Report) {
 	if n.Document.Policy.DryRun || len(n.Cgroups) == 0 {
-		return nil
+		return
 	}
-	var findings []Finding
 	for _, p := range protections {
 		type loss struct {
 			container string
@@ -158,10 +157,9 @@ func protection(n Node) []Finding {
 			if len(all) > 1 {
 				what += fmt.Sprintf(", and %s more", several(len(all)-1, "container"))
 			}
-			findings = append(findings, Finding{Error, "protection", at, what, do})
+			r.find(Error, "protection", at, what, do)
 		}
 	}
-	return findings
 }
 
 // restore is what to do about a level without protection.
@@ -205,7 +203,7 @@ func (n Node) containers() []place {
 	for _, pod := range n.pods() {
 		for i := range pod.Containers {
 			c := &pod.Containers[i]
-			if _, ok := n.Cgroups[c.Cgroup]; ok && c.State == running {
+			if _, ok := n.Cgroups[c.Cgroup]; ok && c.State == status.Running {
 				all = append(all, place{pod, c})
 			}
 		}

@@ -435,7 +435,7 @@ func TestEffectiveProtectionIsNeverMoreThanTheKernelGives(t *testing.T) {
 // Every code of a finding that the source has is shown in a report above, and explained to users.
 func TestTroubleshootingNamesEveryFinding(t *testing.T) {
 	reports := contents(t, "testdata/*.txt")
-	codes := regexp.MustCompile(`(?:Finding\{(?:Error|Warning|Note), |note\()"([a-z-]+)"`).FindAllStringSubmatch(contents(t, "*.go"), -1)
+	codes := regexp.MustCompile(`r\.find\((?:Error|Warning|Note|severity), "([a-z-]+)"`).FindAllStringSubmatch(contents(t, "*.go"), -1)
 	if len(codes) < 20 {
 		t.Fatalf("only %d codes were found in the source", len(codes))
 	}
