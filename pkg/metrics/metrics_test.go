@@ -54,7 +54,9 @@ func busyNode() *ledger.View {
 				{Name: "exporter", State: ledger.Running, Estimate: pods.Estimate{Request: 90, Source: "limit"},
 					Unplaced: &ledger.Rejection{Reason: "UnexpectedAdmissionError"}}}},
 		},
-		Cover:      &cover.Sample{Nodes: []cover.Node{{ID: 1, Owed: 30, Free: 20, Reclaimable: 5}}, Moves: []cover.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
+		Cover: &cover.Sample{Nodes: []cover.Node{{ID: 1, Owed: 30, Free: 20, Reclaimable: 5}}, Moves: []cover.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
+		NotMoved: []ledger.NotMoved{{Reason: ledger.Deficit, Container: "app"}, {Reason: ledger.Deficit, Why: "no other container has memory there"},
+			{Reason: ledger.Consolidation, Container: "postgres"}},
 		Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
 	}
 }

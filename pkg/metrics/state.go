@@ -40,6 +40,7 @@ var (
 	shortContainers    = gauge(prefix+"short_containers", "Containers that are allocated less than a resize asks for, because it found no room.")
 	shortBytes         = gauge(prefix+"short_bytes", "Memory that resizes ask for and that could not be allocated yet.", "type")
 	unpinnedContainers = gauge(prefix+"unpinned_containers", "Containers that run without NUMA nodes now because they could not be placed, by reason.", "reason")
+	notMoved           = gauge(prefix+"not_moved_containers", "Containers whose memory stays where it is although there is a reason to move it, by reason.", "reason")
 	withheldMigrations = gauge(prefix+"withheld_migrations", "Running containers whose cpuset.mems is not written, because that would move more memory than migration allows.")
 	requestError       = gauge(prefix+"request_error_bytes", "Largest error bound of a memory request in use, by source.", "source")
 
@@ -101,6 +102,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 		claimed.send(out, float64(c.Claimed), strconv.Itoa(c.Node), string(c.Type))
 	}
 	collectContainers(out, view)
+	collectNotMoved(out, view)
 	s.collectMigrations(out)
 	for _, condition := range view.Conditions {
 		conditionState.send(out, holds(condition.OK), condition.Name)
@@ -108,6 +110,18 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 	collectCounters(out, s.Counters())
 	if s.Guard != nil {
 		collectGuard(out, s.Guard())
+	}
+}
+
+func collectNotMoved(out chan<- prometheus.Metric, view *ledger.View) {
+	counts := map[ledger.MoveReason]int{ledger.Admission: 0, ledger.Deficit: 0, ledger.Consolidation: 0}
+	for _, m := range view.NotMoved {
+		if m.Container != "" {
+			counts[m.Reason]++
+		}
+	}
+	for reason, n := range counts {
+		notMoved.send(out, float64(n), reason.String())
 	}
 }
 

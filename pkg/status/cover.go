@@ -35,13 +35,29 @@ type Move struct {
 	Bytes     uint64 `json:"bytes"`
 }
 
-// NotMoved is memory that is not moved off a NUMA node that owes more than it has, although memory is moved to cover that.
+// NotMoved is memory that stays where it is although there is a reason to move it, or that is not counted.
 type NotMoved struct {
-	// Namespace, Pod and Container are absent where the reason is none of a single container.
+	// Reason is why it should be moved (admission, deficit, consolidation), and Gate the name of what keeps it where it is.
+	Reason string `json:"reason,omitempty"`
+	Gate   string `json:"gate,omitempty"`
+	// Namespace, Pod and Container are absent where it is nothing of a single container.
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 	Container string `json:"container,omitempty"`
-	Reason    string `json:"reason"`
+	Why       string `json:"why"`
+}
+
+// Deficit reports whether a NUMA node owes more than it has without the move.
+func (m *NotMoved) Deficit() bool { return m.Reason == ledger.Deficit.String() }
+
+// notMoved is what the view has of the containers that are asked for.
+func notMoved(view *ledger.View, of func(*ledger.NotMoved) bool) (list []NotMoved) {
+	for i := range view.NotMoved {
+		if m := &view.NotMoved[i]; of(m) {
+			list = append(list, NotMoved{m.Reason.String(), m.Gate, m.Namespace, m.Pod, m.Container, m.Why})
+		}
+	}
+	return list
 }
 
 // KeptOff is set for a container whose memory was moved off NUMA nodes that owed more than they had.
@@ -63,19 +79,14 @@ func (d *Document) addMoves(view *ledger.View) {
 			d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
 		}
 	}
-	for _, m := range view.NotMoved {
-		if m.Reason == ledger.Deficit {
-			d.NotMoved = append(d.NotMoved, NotMoved{m.Namespace, m.Pod, m.Container, m.Why})
-		}
-	}
 	// Containers whose pages could not be read, or their pod where that has an allocation of its own.
 	for _, pod := range view.Pods {
 		if why := view.Cover.Unread[pod.Cgroup]; why != "" {
-			d.NotCounted = append(d.NotCounted, NotMoved{pod.Namespace, pod.Name, "", why})
+			d.NotCounted = append(d.NotCounted, NotMoved{Namespace: pod.Namespace, Pod: pod.Name, Why: why})
 		}
 		for i := range pod.Containers {
 			if why := view.Cover.Unread[pod.Containers[i].Cgroup]; why != "" {
-				d.NotCounted = append(d.NotCounted, NotMoved{pod.Namespace, pod.Name, pod.Containers[i].Name, why})
+				d.NotCounted = append(d.NotCounted, NotMoved{Namespace: pod.Namespace, Pod: pod.Name, Container: pod.Containers[i].Name, Why: why})
 			}
 		}
 	}
@@ -114,7 +125,7 @@ func (d *Document) writeCover(b *strings.Builder) {
 		}
 		d.writeMoved(b)
 		for _, c := range d.NotCounted {
-			fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Reason)
+			fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Why)
 		}
 		fmt.Fprintln(b)
 	case d.CoverUnknown != "" && len(d.Nodes) > 0:
@@ -133,10 +144,12 @@ func (d *Document) writeMoved(b *strings.Builder) {
 		}
 	}
 	for _, m := range d.NotMoved {
-		if m.Pod == "" {
-			fmt.Fprintf(b, "NOT COVERED: %s\n", m.Reason)
-		} else {
-			fmt.Fprintf(b, "not moved: %s/%s %s: %s\n", m.Namespace, m.Pod, m.Container, m.Reason)
+		switch {
+		case !m.Deficit(): // see the groups
+		case m.Pod == "":
+			fmt.Fprintf(b, "NOT COVERED: %s\n", m.Why)
+		default:
+			fmt.Fprintf(b, "not moved: %s/%s %s: %s\n", m.Namespace, m.Pod, m.Container, m.Why)
 		}
 	}
 }

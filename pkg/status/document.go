@@ -39,7 +39,7 @@ type Document struct {
 	Groups []Group `json:"dissolvableGroups,omitempty"`
 	// Moves are what would cover the deficits of the nodes; nothing is moved.
 	Moves []Move `json:"moves,omitempty"`
-	// NotMoved is what is not moved, and why, where memory is moved to cover deficits and a node still owes more than it has.
+	// NotMoved is memory that stays where it is although there is a reason to move it.
 	NotMoved []NotMoved `json:"notMoved,omitempty"`
 	// NotCounted is what the cover and the moves leave out, because its cgroup cannot be read.
 	NotCounted []NotMoved `json:"notCounted,omitempty"`
@@ -229,6 +229,7 @@ func (s Sources) Make() *Document {
 	if p := config.UnpinnedMemoryPolicy; p != "None" {
 		d.Policy.UnpinnedMemoryPolicy = string(p)
 	}
+	d.NotMoved = notMoved(view, func(*ledger.NotMoved) bool { return true })
 	d.addMoves(view)
 	d.Groups = dissolvable(view)
 	if r := view.Runtime; r.Name != "" {

@@ -43,8 +43,8 @@ type Explanation struct {
 	// FitsOn is the NUMA node on which it would fit, so that its group of nodes would not be needed; absent for one that is in no
 	// such group.
 	FitsOn *int `json:"fitsOn,omitempty"`
-	// Held is why dissolveGroups does not move it there; absent where it does not try to.
-	Held string `json:"held,omitempty"`
+	// NotMoved is why it stays where it is although there is a reason to move it.
+	NotMoved []NotMoved `json:"notMoved,omitempty"`
 	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
 	Owed map[string]Owed `json:"owed,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
@@ -103,9 +103,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 		}
 		document.MemoryPolicy, document.MemoryPolicySource, document.NoMemoryPolicy = e.Container.MemoryPolicy, e.Container.PolicySource, e.Container.NoPolicy
 		document.Owed, document.FitsOn = owed(view.Cover, &e), fitsAlone(view, &e)
-		if document.FitsOn != nil {
-			document.Held = e.Container.Held
-		}
+		document.NotMoved = notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == e.Pod.UID && m.Container == e.Container.Name })
 		documents = append(documents, document)
 	}
 	return documents
@@ -173,8 +171,12 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 	if d.FitsOn != nil {
 		fmt.Fprintf(b, "  its group of nodes exists only because of containers that would fit single nodes, this one on node %d\n", *d.FitsOn)
-		if d.Held != "" {
-			fmt.Fprintf(b, "  %s\n", d.Held)
+	}
+	for _, m := range d.NotMoved {
+		if m.Deficit() {
+			fmt.Fprintf(b, "  not moved off a NUMA node that owes more than it has: %s\n", m.Why)
+		} else if d.FitsOn != nil {
+			fmt.Fprintf(b, "  %s\n", m.Why)
 		}
 	}
 	d.writeOwed(b)

@@ -40,8 +40,12 @@ func dissolvable(view *ledger.View) []Group {
 		for i := range pod.Containers {
 			if c := &pod.Containers[i]; len(c.Blocks) > 0 && len(c.Claims) == 0 { // claims are beside the node map
 				tenants = append(tenants, memorymanager.Tenant{Pod: pod.UID, Container: c.Name, Blocks: c.Blocks, CPUs: c.CPUNodes})
-				held[pod.UID+"/"+c.Name] = c.Held
 			}
+		}
+	}
+	for _, m := range view.NotMoved {
+		if m.Reason != ledger.Deficit {
+			held[m.UID+"/"+m.Container] = m.Why
 		}
 	}
 	var groups []Group

@@ -65,7 +65,7 @@ type check struct {
 var checks = []check{
 	{node: conditions}, {node: protection}, {node: dryRun}, {container: files}, {container: migrations}, {container: placement},
 	{container: unpinned}, {container: short}, {container: aboveClaim}, {node: lostClaims}, {node: cpus}, {node: hugepages},
-	{node: overwrites}, {container: raised}, {node: kubelet}, {node: kernel}, {node: runtime}, {node: sources}, {node: deviceSources},
+	{node: notCovered}, {node: overwrites}, {container: raised}, {node: kubelet}, {node: kernel}, {node: runtime}, {node: sources}, {node: deviceSources},
 	{node: requests}, {node: annotations}, {node: setAside},
 }
 

@@ -165,6 +165,12 @@ func TestFindings(t *testing.T) {
 			n.Document.Policy.TopologyManager = "best-effort"
 			database(n).CPUs = map[int]int{0: 2, 1: 2}
 		},
+		"not-covered": func(n *Node) {
+			n.Document.NotMoved = []status.NotMoved{
+				{Reason: "consolidation", Namespace: "default", Pod: "database", Container: "postgres", Why: "it has 9Gi there"},
+				{Reason: "deficit", Namespace: "default", Pod: "web", Container: "nginx", Why: "it has 9Gi there, more than migration allows to be moved"},
+				{Reason: "deficit", Why: "node 0 owes 1Gi more than it has, and no other container has memory there that may be moved"}}
+		},
 		"not-moved": func(n *Node) { withheld(n, status.Withheld) },
 		"moving":    func(n *Node) { withheld(n, status.Moving) },
 		"moved": func(n *Node) {
