@@ -135,17 +135,14 @@ func (r *Reporter) look() {
 // lookAtClaims reports containers that may use more memory than their resource claims have, each once.
 func (r *Reporter) lookAtClaims(view *ledger.View) {
 	above := map[string]bool{}
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			c := &pod.Containers[i]
-			claimed := c.Claimed.Of(memorymanager.Memory)
-			if !c.State.Alive() || claimed == 0 || c.Limit > 0 && c.Limit <= claimed {
-				continue
-			}
-			if above[c.ID] = true; !r.above[c.ID] {
-				r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim,
-					fmt.Sprintf("container %s: %s", c.Name, ledger.AboveClaim(c.Limit, claimed)))
-			}
+	for pod, c := range view.Containers() {
+		claimed := c.Claimed.Of(memorymanager.Memory)
+		if !c.State.Alive() || claimed == 0 || c.Limit > 0 && c.Limit <= claimed {
+			continue
+		}
+		if above[c.ID] = true; !r.above[c.ID] {
+			r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim,
+				fmt.Sprintf("container %s: %s", c.Name, ledger.AboveClaim(c.Limit, claimed)))
 		}
 	}
 	r.above = above
@@ -168,12 +165,10 @@ func (r *Reporter) owner(view *ledger.View, path string) *corev1.ObjectReference
 }
 
 func (r *Reporter) throttled(e guard.Episode) {
-	for _, pod := range r.View().Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.ID == e.Container.ID {
-				r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), Throttled, episode(e))
-				return
-			}
+	for pod, c := range r.View().Containers() {
+		if c.ID == e.Container.ID {
+			r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), Throttled, episode(e))
+			return
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"iter"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
@@ -46,14 +47,25 @@ type View struct {
 
 // ContainerAt is the container with a cgroup, and its pod; nil where there is none.
 func (v *View) ContainerAt(cgroup string) (*PodView, *ContainerView) {
-	for _, pod := range v.Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.Cgroup == cgroup && cgroup != "" {
-				return pod, c
-			}
+	for pod, c := range v.Containers() {
+		if c.Cgroup == cgroup && cgroup != "" {
+			return pod, c
 		}
 	}
 	return nil, nil
+}
+
+// Containers are those of all pods, with their pods.
+func (v *View) Containers() iter.Seq2[*PodView, *ContainerView] {
+	return func(yield func(*PodView, *ContainerView) bool) {
+		for _, pod := range v.Pods {
+			for i := range pod.Containers {
+				if !yield(pod, &pod.Containers[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // PodView is a living pod. Its JSON, and that of a container, is a part of status: values that are not set are absent.

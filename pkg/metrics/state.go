@@ -161,24 +161,22 @@ func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 	classes, sources, errors := map[key]int{}, map[string]int{}, map[string]uint64{}
 	unplaced := map[string]int{}
 	short, bytes := 0, map[string]uint64{string(memorymanager.Memory): 0}
-	for _, pod := range view.Pods {
-		for _, container := range pod.Containers {
-			if !container.State.Alive() {
-				continue
-			}
-			classes[key{string(pod.Class), strconv.FormatBool(!container.Nodes.Empty())}]++
-			source := string(container.Estimate.Source)
-			sources[source]++
-			errors[source] = max(errors[source], container.Estimate.Error)
-			for _, amount := range container.Short {
-				bytes[string(amount.Type)] += amount.Bytes
-			}
-			if len(container.Short) > 0 {
-				short++
-			}
-			if container.Unplaced != nil {
-				unplaced[container.Unplaced.Reason]++
-			}
+	for pod, container := range view.Containers() {
+		if !container.State.Alive() {
+			continue
+		}
+		classes[key{string(pod.Class), strconv.FormatBool(!container.Nodes.Empty())}]++
+		source := string(container.Estimate.Source)
+		sources[source]++
+		errors[source] = max(errors[source], container.Estimate.Error)
+		for _, amount := range container.Short {
+			bytes[string(amount.Type)] += amount.Bytes
+		}
+		if len(container.Short) > 0 {
+			short++
+		}
+		if container.Unplaced != nil {
+			unplaced[container.Unplaced.Reason]++
 		}
 	}
 	shortContainers.send(out, float64(short))

@@ -105,11 +105,9 @@ func (d *Document) writeClaims(b *strings.Builder) {
 
 // usersOf are the living containers that use a claim, as POD/CONTAINER.
 func (d *Document) usersOf(claim Claim) (users []string) {
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if c.State != Stopped && slices.Contains(c.Claims, claim.Namespace+"/"+claim.Name) {
-				users = append(users, pod.Name+"/"+c.Name)
-			}
+	for pod, c := range d.Containers() {
+		if c.State != Stopped && slices.Contains(c.Claims, claim.Namespace+"/"+claim.Name) {
+			users = append(users, pod.Name+"/"+c.Name)
 		}
 	}
 	return users

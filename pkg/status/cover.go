@@ -135,12 +135,10 @@ func (d *Document) writeCover(b *strings.Builder) {
 
 // writeMoved says whose memory was moved, and whose is not although that would be needed.
 func (d *Document) writeMoved(b *strings.Builder) {
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if k := c.KeptOff; k != nil {
-				moved := ledger.KeptOff{Nodes: k.NUMANodes, Moved: k.Moved, Since: k.Since}
-				fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, &moved)
-			}
+	for pod, c := range d.Containers() {
+		if k := c.KeptOff; k != nil {
+			moved := ledger.KeptOff{Nodes: k.NUMANodes, Moved: k.Moved, Since: k.Since}
+			fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, &moved)
 		}
 	}
 	for _, m := range d.NotMoved {

@@ -4,6 +4,7 @@ package status
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -275,6 +276,19 @@ func (s Sources) deviceSources() []DeviceSource {
 	return s.Devices()
 }
 
+// Containers are those of all pods, with their pods.
+func (d *Document) Containers() iter.Seq2[*Pod, *Container] {
+	return func(yield func(*Pod, *Container) bool) {
+		for i := range d.Pods {
+			for j := range d.Pods[i].Containers {
+				if !yield(&d.Pods[i], &d.Pods[i].Containers[j]) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // RequestsFrom says where memory requests come from while some of the sources do not answer.
 func (d *Document) RequestsFrom() string {
 	var answering, estimates []string
@@ -286,11 +300,9 @@ func (d *Document) RequestsFrom() string {
 	if len(answering) > 0 {
 		return "memory requests come from " + strings.Join(answering, ", ")
 	}
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if source := string(c.Source); !c.Exact() && !slices.Contains(estimates, source) {
-				estimates = append(estimates, source)
-			}
+	for _, c := range d.Containers() {
+		if source := string(c.Source); !c.Exact() && !slices.Contains(estimates, source) {
+			estimates = append(estimates, source)
 		}
 	}
 	text := "memory requests of Burstable pods are estimates from what the runtime's events carry"

@@ -2,7 +2,6 @@ package status
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -88,11 +87,9 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 func (u *Usages) planned(view *ledger.View) map[string]cgroup.Migration {
 	var cgroups []string
 	var nodes []nodeset.Set
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.State == ledger.Running && c.Cgroup != "" && !c.Nodes.Empty() {
-				cgroups, nodes = append(cgroups, c.Cgroup), append(nodes, c.Nodes)
-			}
+	for _, c := range view.Containers() {
+		if c.State == ledger.Running && c.Cgroup != "" && !c.Nodes.Empty() {
+			cgroups, nodes = append(cgroups, c.Cgroup), append(nodes, c.Nodes)
 		}
 	}
 	all := map[string]cgroup.Migration{}
@@ -104,17 +101,10 @@ func (u *Usages) planned(view *ledger.View) map[string]cgroup.Migration {
 	return all
 }
 
-// writeMigrations lists the containers whose memory is not where it is allocated, and is moved, would be, or is not.
-func (d *Document) writeMigrations(b *strings.Builder) {
-	var lines strings.Builder
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if c.Migration.Pending() {
-				fmt.Fprintf(&lines, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, c.Migration)
-			}
-		}
+// elsewhere says of a container that its memory is not where it is allocated, and is moved, would be, or is not.
+func (c *Container) elsewhere() string {
+	if !c.Migration.Pending() {
+		return ""
 	}
-	if lines.Len() > 0 {
-		fmt.Fprintf(b, "MEMORY ON OTHER NODES\n%s\n", lines.String())
-	}
+	return c.Migration.String()
 }

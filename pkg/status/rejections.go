@@ -37,14 +37,11 @@ func shown(r *ledger.Rejection) ledger.Rejection {
 func current(view *ledger.View) []ledger.Rejection {
 	type container struct{ uid, name string }
 	placed, unplaced := map[container]bool{}, []ledger.Rejection{}
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			c := &pod.Containers[i]
-			if c.Unplaced != nil {
-				unplaced = append(unplaced, *c.Unplaced)
-			}
-			placed[container{pod.UID, c.Name}] = c.State.Alive() && c.Unplaced == nil
+	for pod, c := range view.Containers() {
+		if c.Unplaced != nil {
+			unplaced = append(unplaced, *c.Unplaced)
 		}
+		placed[container{pod.UID, c.Name}] = c.State.Alive() && c.Unplaced == nil
 	}
 	list := slices.DeleteFunc(slices.Clone(view.Rejections), func(r ledger.Rejection) bool {
 		return !r.Refused && placed[container{r.UID, r.Container}]

@@ -2,26 +2,18 @@ package status
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// writeShort lists the containers that were resized and are allocated less than they ask for.
-func (d *Document) writeShort(b *strings.Builder) {
-	var lines strings.Builder
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if len(c.Short) > 0 {
-				fmt.Fprintf(&lines, "%s/%s %s: %s that a resize asks for has no room on %s; until it has, the container may use %s\n",
-					pod.Namespace, pod.Name, c.Name, c.Short, BlockNodes(c.Blocks).Named(), c.Nodes.Named())
-			}
-		}
+// short says of a container that was resized that it is allocated less than it asks for.
+func (c *Container) short() string {
+	if len(c.Short) == 0 {
+		return ""
 	}
-	if lines.Len() > 0 {
-		fmt.Fprintf(b, "SHORT OF MEMORY\n%s\n", lines.String())
-	}
+	return fmt.Sprintf("%s that a resize asks for has no room on %s; until it has, the container may use %s",
+		c.Short, BlockNodes(c.Blocks).Named(), c.Nodes.Named())
 }
 
 // BlockNodes are the NUMA nodes that an allocation is on.

@@ -40,8 +40,8 @@ func (d *Document) table(to io.Writer, wide bool, none string) error {
 	d.writeClaims(&b)
 	b.WriteString(none)
 	d.writeContainers(&b, wide)
-	d.writeShort(&b)
-	d.writeMigrations(&b)
+	d.writeLines(&b, "SHORT OF MEMORY", (*Container).short)
+	d.writeLines(&b, "MEMORY ON OTHER NODES", (*Container).elsewhere)
 	d.writeAncestors(&b)
 	d.writeProblems(&b)
 	d.writeRejections(&b)
@@ -91,19 +91,30 @@ func (d *Document) writeContainers(b *strings.Builder, wide bool) {
 		header += "\tSTALLED\tON NODES\tPLACED\tCGROUP"
 	}
 	fmt.Fprintln(w, header)
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", pod.Namespace, pod.Name, c.name(), pod.Class,
-				tables.OrDash(c.CpusetMems), c.request(), tables.OrDash(string(c.Source)), tables.Value(c.Min), tables.Value(c.Low),
-				c.high(), limit(c.Limit), c.used(), c.throttled())
-			if wide {
-				fmt.Fprintf(w, "\t%s\t%s\t%s\t%s", c.stalled(), c.onNodes(), tables.OrDash(c.Pinning), tables.OrDash(c.Cgroup))
-			}
-			fmt.Fprintln(w)
+	for pod, c := range d.Containers() {
+		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", pod.Namespace, pod.Name, c.name(), pod.Class,
+			tables.OrDash(c.CpusetMems), c.request(), tables.OrDash(string(c.Source)), tables.Value(c.Min), tables.Value(c.Low),
+			c.high(), limit(c.Limit), c.used(), c.throttled())
+		if wide {
+			fmt.Fprintf(w, "\t%s\t%s\t%s\t%s", c.stalled(), c.onNodes(), tables.OrDash(c.Pinning), tables.OrDash(c.Cgroup))
 		}
+		fmt.Fprintln(w)
 	}
 	w.Flush()
 	fmt.Fprintln(b)
+}
+
+// writeLines writes what there is to say of containers, a line each.
+func (d *Document) writeLines(b *strings.Builder, title string, line func(*Container) string) {
+	var lines strings.Builder
+	for pod, c := range d.Containers() {
+		if text := line(c); text != "" {
+			fmt.Fprintf(&lines, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, text)
+		}
+	}
+	if lines.Len() > 0 {
+		fmt.Fprintf(b, "%s\n%s\n", title, lines.String())
+	}
 }
 
 func (c *Container) name() string {

@@ -30,11 +30,9 @@ func NewUsages(tree *cgroupfs.Tree, counters *cgroupfs.Sampler[cgroupfs.Counters
 // read returns the counters of the view's running containers, by cgroup.
 func (u *Usages) read(view *ledger.View) map[string]*Usage {
 	var cgroups []string
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.State == ledger.Running && c.Cgroup != "" {
-				cgroups = append(cgroups, c.Cgroup)
-			}
+	for _, c := range view.Containers() {
+		if c.State == ledger.Running && c.Cgroup != "" {
+			cgroups = append(cgroups, c.Cgroup)
 		}
 	}
 	counters, nodes := inTime(u.counters, cgroups), inTime(u.perNode, cgroups)

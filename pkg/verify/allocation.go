@@ -78,23 +78,20 @@ func cpus(n Node, r *Report) {
 	if !topologymanager.Policy(policy).Rules().Insists {
 		return
 	}
-	for _, pod := range n.pods() {
-		for j := range pod.Containers {
-			c := &pod.Containers[j]
-			if c.State != status.Running && c.State != status.Rejected || len(c.CPUs) <= fewestNodes(n.Document.Nodes, c.Limit) {
-				continue
-			}
-			nodes := nodeset.Of(slices.Collect(maps.Keys(c.CPUs))...)
-			outcome := "its memory is on all nodes"
-			if c.State == status.Rejected {
-				outcome = "it is rejected"
-			} else if !c.Nodes.Empty() {
-				outcome = "its memory is on " + c.Nodes.Named()
-			}
-			r.find(Warning, "cpus-on-several-nodes", place{pod, c}.object(),
-				fmt.Sprintf("its exclusive CPUs are on %s, more than the policy %s admits for its memory: %s", nodes.Named(), policy, outcome),
-				fmt.Sprintf("set topologyManagerPolicy: %s in the kubelet's configuration, which then assigns CPUs on fewer nodes; for what happens until then see onForeignCPUs", policy))
+	for pod, c := range n.Document.Containers() {
+		if !n.audits(pod) || c.State != status.Running && c.State != status.Rejected || len(c.CPUs) <= fewestNodes(n.Document.Nodes, c.Limit) {
+			continue
 		}
+		nodes := nodeset.Of(slices.Collect(maps.Keys(c.CPUs))...)
+		outcome := "its memory is on all nodes"
+		if c.State == status.Rejected {
+			outcome = "it is rejected"
+		} else if !c.Nodes.Empty() {
+			outcome = "its memory is on " + c.Nodes.Named()
+		}
+		r.find(Warning, "cpus-on-several-nodes", place{pod, c}.object(),
+			fmt.Sprintf("its exclusive CPUs are on %s, more than the policy %s admits for its memory: %s", nodes.Named(), policy, outcome),
+			fmt.Sprintf("set topologyManagerPolicy: %s in the kubelet's configuration, which then assigns CPUs on fewer nodes; for what happens until then see onForeignCPUs", policy))
 	}
 }
 

@@ -197,7 +197,11 @@ func deviceSources(n Node, r *Report) {
 
 // annotations finds wishes of pods that are ignored.
 func annotations(n Node, r *Report) {
-	for _, pod := range n.pods() {
+	for i := range n.Document.Pods {
+		pod := &n.Document.Pods[i]
+		if !n.audits(pod) {
+			continue
+		}
 		for _, problem := range pod.Problems {
 			r.find(Warning, "annotation", pod.Namespace+"/"+pod.Name, "ignored: "+problem,
 				"correct the annotation, or allow it in the configuration (allowedAnnotations, annotationRules)")

@@ -72,11 +72,9 @@ var checks = []check{
 // Run runs every check.
 func Run(n Node) Report {
 	report := Report{Time: n.Document.Time, Findings: []Finding{}, Skipped: n.Skipped}
-	for _, pod := range n.pods() {
-		for _, container := range pod.Containers {
-			if container.State == status.Running {
-				report.Containers++
-			}
+	for pod, c := range n.Document.Containers() {
+		if c.State == status.Running && n.audits(pod) {
+			report.Containers++
 		}
 	}
 	containers := n.containers()

@@ -186,26 +186,14 @@ type place struct {
 
 func (p place) object() string { return p.pod.Namespace + "/" + p.pod.Name + "/" + p.Name }
 
-// pods are those that are audited.
-func (n Node) pods() []*status.Pod {
-	var all []*status.Pod
-	for i := range n.Document.Pods {
-		if pod := &n.Document.Pods[i]; n.Pod == "" || n.Pod == pod.UID {
-			all = append(all, pod)
-		}
-	}
-	return all
-}
+// audits reports whether a pod is audited.
+func (n Node) audits(pod *status.Pod) bool { return n.Pod == "" || n.Pod == pod.UID }
 
 // containers are the running containers of the audited pods whose cgroups were read.
-func (n Node) containers() []place {
-	var all []place
-	for _, pod := range n.pods() {
-		for i := range pod.Containers {
-			c := &pod.Containers[i]
-			if _, ok := n.Cgroups[c.Cgroup]; ok && c.State == status.Running {
-				all = append(all, place{pod, c})
-			}
+func (n Node) containers() (all []place) {
+	for pod, c := range n.Document.Containers() {
+		if _, ok := n.Cgroups[c.Cgroup]; ok && c.State == status.Running && n.audits(pod) {
+			all = append(all, place{pod, c})
 		}
 	}
 	return all
