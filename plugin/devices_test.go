@@ -206,7 +206,7 @@ func TestNetworkDevicesOfClaims(t *testing.T) {
 	eventually(t, "the slices are known", func() bool {
 		var document status.Document
 		must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
-		return reflect.DeepEqual(document.DeviceSources, []status.DeviceSource{{Source: "resourceslice", Connected: true}})
+		return reflect.DeepEqual(document.DeviceSources, []status.Source{{Source: "resourceslice", Connected: true}})
 	})
 	moved, named, elsewhere, plain := guaranteed("moved", gi), guaranteed("named", gi), guaranteed("elsewhere", gi), guaranteed("plain", gi)
 	small := guaranteed("small", gi)

@@ -94,7 +94,7 @@ type TypeTable struct {
 type NodeState struct {
 	ID int `json:"id"`
 	// Assignments counts the blocks that contain this node (numberOfAssignments).
-	Assignments int `json:"numberOfAssignments,omitempty"`
+	Assignments int `json:"assignments,omitempty"`
 	// Cells is the group of nodes that this node's containers span; the node alone at first.
 	Cells nodeset.Set `json:"group"`
 	// Memory is sorted by type.

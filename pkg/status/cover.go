@@ -2,7 +2,6 @@ package status
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -168,7 +167,7 @@ type Owed struct {
 }
 
 // owed is what a container is owed, by NUMA node; nil while that is not known.
-func owed(sample *cover.Sample, e *ledger.Explanation) map[string]Owed {
+func owed(sample *cover.Sample, e *ledger.Explanation) map[int]Owed {
 	if !sample.Known() || len(e.Container.Blocks) == 0 {
 		return nil
 	}
@@ -176,10 +175,10 @@ func owed(sample *cover.Sample, e *ledger.Explanation) map[string]Owed {
 	if e.Pod.Blocks != nil { // they are its pod's
 		path = e.Pod.Cgroup
 	}
-	on := map[string]Owed{}
+	on := map[int]Owed{}
 	for _, a := range sample.Owed[path] {
 		if n := sample.Node(a.Node); n != nil {
-			on[strconv.Itoa(a.Node)] = Owed{Bytes: a.Bytes, Deficit: n.Deficit()}
+			on[a.Node] = Owed{Bytes: a.Bytes, Deficit: n.Deficit()}
 		}
 	}
 	return on
@@ -188,7 +187,7 @@ func owed(sample *cover.Sample, e *ledger.Explanation) map[string]Owed {
 // writeOwed says what a container is still owed, a line for each NUMA node.
 func (d *Explanation) writeOwed(b *strings.Builder) {
 	for id := range nodeset.Max {
-		o, is := d.Owed[strconv.Itoa(id)]
+		o, is := d.Owed[id]
 		switch {
 		case !is:
 		case o.Deficit > 0:

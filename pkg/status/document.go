@@ -30,10 +30,10 @@ type Document struct {
 	Policy     Policy             `json:"policy"`
 	Conditions []ledger.Condition `json:"conditions"`
 	// RequestSources are the APIs that memory requests are taken from, in their order.
-	RequestSources []RequestSource `json:"requestSources"`
+	RequestSources []Source `json:"requestSources"`
 	// DeviceSources are the APIs beside the kubelet's that NUMA nodes of devices are taken from.
-	DeviceSources []DeviceSource `json:"deviceSources,omitempty"`
-	Nodes         []Node         `json:"nodes"`
+	DeviceSources []Source `json:"deviceSources,omitempty"`
+	Nodes         []Node   `json:"nodes"`
 	// CoverUnknown says why the nodes have no cover; absent when they have, and before the first sample.
 	CoverUnknown string `json:"coverUnknown,omitempty"`
 	// Groups are the groups of nodes that exist only because of containers that would fit single nodes.
@@ -92,20 +92,12 @@ type Policy struct {
 	Migration string `json:"migration"`
 }
 
-// RequestSource is an API that knows the pods' memory requests.
-type RequestSource struct {
+// Source is an API that knows the pods' memory requests, or the NUMA nodes of devices.
+type Source struct {
+	// Source is its name, as a container's request or a device shows it.
 	Source    string `json:"source"`
 	Connected bool   `json:"connected"`
 	// Problem says why it does not answer; absent while it does, and while that is not known yet.
-	Problem string `json:"problem,omitempty"`
-}
-
-// DeviceSource is an API that knows NUMA nodes of devices.
-type DeviceSource struct {
-	// Source is resourceslice, as a device shows it.
-	Source    string `json:"source"`
-	Connected bool   `json:"connected"`
-	// Problem says why it cannot be read; absent while it can, and while that is not known yet.
 	Problem string `json:"problem,omitempty"`
 }
 
@@ -174,7 +166,7 @@ type Usage struct {
 	HighEvents uint64  `json:"highEvents"`
 	FullStall  float64 `json:"fullStallSeconds"`
 	// PerNode is anonymous and file memory per NUMA node (memory.numa_stat).
-	PerNode map[string]uint64 `json:"perNode,omitempty"`
+	PerNode map[int]uint64 `json:"perNode,omitempty"`
 }
 
 // Overwrite counts other writers' changes of a file of a level: kubepods, system, burstable, pod or container.
@@ -199,7 +191,7 @@ type Sources struct {
 	View       func() *ledger.View
 	Overwrites func() map[protect.Overwrite]uint64 // nil shows none
 	Requests   func() podinfo.Stats                // nil shows no sources of requests
-	Devices    func() []DeviceSource               // nil shows no sources of devices
+	Devices    func() []Source                     // nil shows no sources of devices
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
 	Recording  Recorded
@@ -258,18 +250,18 @@ func (s Sources) overwrites() []Overwrite {
 	return list
 }
 
-func (s Sources) requestSources() []RequestSource {
-	list := []RequestSource{}
+func (s Sources) requestSources() []Source {
+	list := []Source{}
 	if s.Requests == nil {
 		return list
 	}
 	for _, source := range s.Requests().Sources {
-		list = append(list, RequestSource{Source: string(source.Source), Connected: source.Connected, Problem: source.Problem})
+		list = append(list, Source{Source: string(source.Source), Connected: source.Connected, Problem: source.Problem})
 	}
 	return list
 }
 
-func (s Sources) deviceSources() []DeviceSource {
+func (s Sources) deviceSources() []Source {
 	if s.Devices == nil {
 		return nil
 	}

@@ -46,7 +46,7 @@ type Explanation struct {
 	// NotMoved is why it stays where it is although there is a reason to move it.
 	NotMoved []NotMoved `json:"notMoved,omitempty"`
 	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
-	Owed map[string]Owed `json:"owed,omitempty"`
+	Owed map[int]Owed `json:"owed,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.

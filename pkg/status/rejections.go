@@ -57,14 +57,11 @@ func current(view *ledger.View) []ledger.Rejection {
 // rejections joins what a container was rejected for again and again: the kubelet tries to create it until it succeeds. Those
 // of a pod follow each other; the newest come first.
 func rejections(views []ledger.Rejection) []ledger.Rejection {
-	type try struct {
-		uid, namespace, pod, container, reason string
-		refused                                bool
-	}
-	list, known := make([]ledger.Rejection, 0, len(views)), map[try]int{}
+	list, known := make([]ledger.Rejection, 0, len(views)), map[ledger.Rejection]int{}
 	for i := range views {
 		r := shown(&views[i])
-		key := try{r.UID, r.Namespace, r.Pod, r.Container, r.Reason, r.Refused}
+		key := r
+		key.At, key.Last, key.Count, key.Text = time.Time{}, time.Time{}, 0, ""
 		at, again := known[key]
 		if !again {
 			known[key] = len(list)

@@ -69,8 +69,8 @@ func (d *Document) selectPods(wanted func(*Pod) bool) {
 // selectProblems keeps what is not as it should be.
 func (d *Document) selectProblems() {
 	d.Conditions = keep(d.Conditions, func(c ledger.Condition) bool { return !c.OK })
-	d.RequestSources = []RequestSource{} // most clusters do without the kubelet's: verify has a note
-	d.DeviceSources = keep(d.DeviceSources, func(s DeviceSource) bool { return s.Problem != "" })
+	d.RequestSources = []Source{} // most clusters do without the kubelet's: verify has a note
+	d.DeviceSources = keep(d.DeviceSources, func(s Source) bool { return s.Problem != "" })
 	d.Nodes = keep(d.Nodes, func(n Node) bool { return n.Cover != nil && n.Cover.Deficit > 0 })
 	d.Groups, d.Claims = nil, nil
 	d.Ancestors = keep(d.Ancestors, func(a Ancestor) bool { return a.overwritten() })

@@ -107,9 +107,9 @@ func TestProblems(t *testing.T) {
 		want   string // in the table
 	}{
 		"none":           {func(*Document) {}, "no problems"},
-		"request source": {func(d *Document) { d.RequestSources = []RequestSource{{Source: "kubelet", Problem: "gone"}} }, "no problems"},
+		"request source": {func(d *Document) { d.RequestSources = []Source{{Source: "kubelet", Problem: "gone"}} }, "no problems"},
 		"condition":      {func(d *Document) { d.Conditions[0].OK = false }, "NOT READY: connected"},
-		"device source":  {func(d *Document) { d.DeviceSources = []DeviceSource{{Source: "resourceslice", Problem: "gone"}} }, "device source resourceslice cannot be read (gone)"},
+		"device source":  {func(d *Document) { d.DeviceSources = []Source{{Source: "resourceslice", Problem: "gone"}} }, "device source resourceslice cannot be read (gone)"},
 		"deficit":        {func(d *Document) { d.Nodes[0].Cover.Deficit = 1 << 30 }, "OWES 1Gi MORE THAN IT HAS"},
 		"overwritten":    {func(d *Document) { d.Ancestors[0].RealMin = value(1) }, "overwritten or not yet written"},
 		"annotation":     {func(d *Document) { d.Pods[0].Problems = []string{"wrong"} }, "IGNORED ANNOTATIONS\na/web: wrong"},
@@ -130,8 +130,8 @@ func TestProblems(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &Document{
-				Conditions: []ledger.Condition{{Name: "connected", OK: true}}, RequestSources: []RequestSource{{Source: "kubelet", Connected: true}},
-				DeviceSources: []DeviceSource{{Source: "resourceslice", Connected: true}}, Overwrites: []Overwrite{{Level: "pod", File: "memory.min", Count: 1}},
+				Conditions: []ledger.Condition{{Name: "connected", OK: true}}, RequestSources: []Source{{Source: "kubelet", Connected: true}},
+				DeviceSources: []Source{{Source: "resourceslice", Connected: true}}, Overwrites: []Overwrite{{Level: "pod", File: "memory.min", Count: 1}},
 				Nodes: []Node{{NodeState: memorymanager.NodeState{Cells: nodeset.Of(0), Memory: []memorymanager.TypeTable{
 					{Type: memorymanager.Memory, Table: memorymanager.Table{Total: 1 << 30}}}}, Cover: &Cover{}}},
 				Ancestors: []Ancestor{{Cgroup: "kubepods", Min: value(1 << 30), RealMin: value(1 << 30)}},

@@ -190,7 +190,7 @@ func (c *Container) onNodes() string {
 	}
 	var parts []string
 	for id := range nodeset.Max {
-		if bytes := c.Usage.PerNode[fmt.Sprint(id)]; bytes > 0 {
+		if bytes := c.Usage.PerNode[id]; bytes > 0 {
 			parts = append(parts, fmt.Sprintf("%d:%s", id, quantity.Short(bytes)))
 		}
 	}

@@ -241,15 +241,15 @@ func TestFindings(t *testing.T) {
 		},
 		"sources-none": func(n *Node) {
 			web(n).Estimate = pods.Estimate{Source: "oomscore", Error: 33 * mi}
-			n.Document.RequestSources = []status.RequestSource{
+			n.Document.RequestSources = []status.Source{
 				{Source: "kubelet", Problem: "stat /var/lib/kubelet/pods-api/pods-api.sock: no such file or directory"}, {Source: "apiserver", Problem: "pods is forbidden"}}
 		},
 		"sources-other": func(n *Node) {
-			n.Document.RequestSources = []status.RequestSource{
+			n.Document.RequestSources = []status.Source{
 				{Source: "kubelet", Problem: "stat /var/lib/kubelet/pods-api/pods-api.sock: no such file or directory"}, {Source: "apiserver", Connected: true}}
 		},
 		"device-source": func(n *Node) {
-			n.Document.DeviceSources = []status.DeviceSource{{Source: "resourceslice", Problem: "resourceslices.resource.k8s.io is forbidden"}}
+			n.Document.DeviceSources = []status.Source{{Source: "resourceslice", Problem: "resourceslices.resource.k8s.io is forbidden"}}
 		},
 		"estimates": func(n *Node) { web(n).Estimate = pods.Estimate{Source: "oomscore", Error: 33 * mi} },
 		"annotation": func(n *Node) {
