@@ -23,7 +23,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -136,13 +135,12 @@ func (r *Reporter) look() {
 func (r *Reporter) lookAtClaims(view *ledger.View) {
 	above := map[string]bool{}
 	for pod, c := range view.Containers() {
-		claimed := c.Claimed.Of(memorymanager.Memory)
-		if !c.State.Alive() || claimed == 0 || c.Limit > 0 && c.Limit <= claimed {
+		text := c.AboveClaim()
+		if !c.State.Alive() || text == "" {
 			continue
 		}
 		if above[c.ID] = true; !r.above[c.ID] {
-			r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim,
-				fmt.Sprintf("container %s: %s", c.Name, ledger.AboveClaim(c.Limit, claimed)))
+			r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim, fmt.Sprintf("container %s: %s", c.Name, text))
 		}
 	}
 	r.above = above

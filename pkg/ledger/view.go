@@ -140,6 +140,16 @@ type ContainerView struct {
 	Shared bool `json:"-"`
 }
 
+// AboveClaim says how the container's memory limit is more than its own claims allocate; "" where it is not, where it shares a
+// claim, or has none.
+func (c *ContainerView) AboveClaim() string {
+	claimed := c.Claimed.Of(memorymanager.Memory)
+	if claimed == 0 || c.Limit > 0 && c.Limit <= claimed {
+		return ""
+	}
+	return AboveClaim(c.Limit, claimed)
+}
+
 // Rejection is a container that was refused, or that runs unpinned because it could not be placed.
 type Rejection struct {
 	// At is the first time, Last the last one, Count how often the same was tried. Only a refused resize is tried again as

@@ -64,16 +64,6 @@ func claims(view *ledger.View) *Claims {
 	return document
 }
 
-// AboveClaim says how a container's memory limit is more than its own claims allocate; "" where it is not, where it shares a
-// claim, or has none.
-func (c *Container) AboveClaim() string {
-	claimed := c.Claimed.Of(memorymanager.Memory)
-	if claimed == 0 || c.Limit > 0 && c.Limit <= claimed {
-		return ""
-	}
-	return ledger.AboveClaim(c.Limit, claimed)
-}
-
 func (d *Document) writeClaims(b *strings.Builder) {
 	if d.Claims == nil {
 		return

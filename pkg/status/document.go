@@ -125,11 +125,11 @@ type Pod struct {
 	Containers []Container `json:"containers"`
 }
 
-// The states of a container that the checks ask for are the agent's, but for one: a container that was never created because it
-// could not be placed is rejected.
-var (
-	Running  = ledger.Running.String()
-	Stopped  = ledger.Stopped.String()
+// States of a container by their names. One that was never created because it could not be placed is rejected; the others are the
+// agent's.
+const (
+	Running  = "running"
+	Stopped  = "stopped"
 	Rejected = "rejected"
 )
 
@@ -216,15 +216,22 @@ func (s Sources) Make() *Document {
 			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
 			KubeletConfig: config.KubeletConfig, Migration: config.Migration.String(),
 		},
-		Conditions: keep(view.Conditions, func(ledger.Condition) bool { return true }), Nodes: nodes(view), Claims: claims(view), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
-		Overwrites: s.overwrites(), RequestSources: s.requestSources(), DeviceSources: s.deviceSources(),
+		Conditions: view.Conditions, Nodes: nodes(view), Groups: dissolvable(view), Claims: claims(view), Ancestors: s.ancestors(view),
+		Pods: make([]Pod, len(view.Pods)), Rejections: rejections(current(view)), Overwrites: s.overwrites(), RequestSources: []Source{},
+		NotMoved: notMoved(view, func(*ledger.NotMoved) bool { return true }),
 	}
 	if p := config.UnpinnedMemoryPolicy; p != "None" {
 		d.Policy.UnpinnedMemoryPolicy = string(p)
 	}
-	d.NotMoved = notMoved(view, func(*ledger.NotMoved) bool { return true })
 	d.addMoves(view)
-	d.Groups = dissolvable(view)
+	if s.Requests != nil {
+		for _, source := range s.Requests().Sources {
+			d.RequestSources = append(d.RequestSources, Source{string(source.Source), source.Connected, source.Problem})
+		}
+	}
+	if s.Devices != nil {
+		d.DeviceSources = s.Devices()
+	}
 	if r := view.Runtime; r.Name != "" {
 		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled, MemoryPolicies: r.MemoryPolicies}
 		if nri := nriplugin.RuntimeNRIVersion(r.NRIVersion, r.Name, r.Version); nri.Known() {
@@ -232,8 +239,8 @@ func (s Sources) Make() *Document {
 		}
 	}
 	known := s.known(view)
-	for _, pod := range view.Pods {
-		d.Pods = append(d.Pods, known.pod(pod))
+	for i, pod := range view.Pods {
+		d.Pods[i] = known.pod(pod)
 	}
 	return d
 }
@@ -248,24 +255,6 @@ func (s Sources) overwrites() []Overwrite {
 	}
 	slices.SortFunc(list, func(a, b Overwrite) int { return cmp.Or(cmp.Compare(a.Level, b.Level), cmp.Compare(a.File, b.File)) })
 	return list
-}
-
-func (s Sources) requestSources() []Source {
-	list := []Source{}
-	if s.Requests == nil {
-		return list
-	}
-	for _, source := range s.Requests().Sources {
-		list = append(list, Source{Source: string(source.Source), Connected: source.Connected, Problem: source.Problem})
-	}
-	return list
-}
-
-func (s Sources) deviceSources() []Source {
-	if s.Devices == nil {
-		return nil
-	}
-	return s.Devices()
 }
 
 // Containers are those of all pods, with their pods.
