@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -125,11 +126,15 @@ func TestMemoryOnTheNodeOfTheDevice(t *testing.T) {
 	var document status.Document
 	must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
 	for _, pod := range document.Pods {
-		got, want := fmt.Sprint(pod.Containers[0].Devices), "[vendor.com/gpu gpu-"+pod.Name+" on node 1 (kubelet)]"
-		if pod.Name == "plain" {
-			want = "[]"
+		var got []string
+		for _, d := range pod.Containers[0].Devices {
+			got = append(got, fmt.Sprintf("%s (%s)", d, d.Source))
 		}
-		if got != want {
+		want := []string{"vendor.com/gpu gpu-" + pod.Name + " on node 1 (kubelet)"}
+		if pod.Name == "plain" {
+			want = nil
+		}
+		if !slices.Equal(got, want) {
 			t.Errorf("%s has the devices %s, want %s", pod.Name, got, want)
 		}
 	}
@@ -201,7 +206,7 @@ func TestNetworkDevicesOfClaims(t *testing.T) {
 	eventually(t, "the slices are known", func() bool {
 		var document status.Document
 		must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
-		return reflect.DeepEqual(document.DeviceSources, []status.DeviceSource{{Source: "resourceslice", Connected: true}})
+		return reflect.DeepEqual(document.DeviceSources, []status.Source{{Source: "resourceslice", Connected: true}})
 	})
 	moved, named, elsewhere, plain := guaranteed("moved", gi), guaranteed("named", gi), guaranteed("elsewhere", gi), guaranteed("plain", gi)
 	small := guaranteed("small", gi)

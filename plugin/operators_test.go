@@ -24,6 +24,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
@@ -80,8 +81,8 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	if difference := cmp.Diff(served, document); difference != "" {
 		t.Errorf("status -o json and /status differ:\n%s", difference)
 	}
-	if nodes := document.Pods[0].Containers[0].Nodes; !slices.Equal(nodes, []int{0}) {
-		t.Errorf("database is on %v, want node 0", nodes)
+	if nodes := document.Pods[0].Containers[0].Nodes; nodes != nodeset.Of(0) {
+		t.Errorf("database is on %s, want node 0", nodes)
 	}
 
 	wantAll(t, h.ask(0, "explain", "default/database"), "4Gi of memory on node 0", "where it is", "memory.min =")
@@ -186,8 +187,8 @@ func TestRejectionsOfAPodAreOneBlockAndGoWithIt(t *testing.T) {
 				var document status.Document
 				must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
 				for _, r := range document.Rejections {
-					if r.Last.Before(r.Time) || r.Last.Equal(r.Time) != (r.Count == 1) {
-						t.Errorf("%d times from %s to %s", r.Count, r.Time, r.Last)
+					if r.Last.Before(r.At) || r.Last.Equal(r.At) != (r.Count == 1) {
+						t.Errorf("%d times from %s to %s", r.Count, r.At, r.Last)
 					}
 					all = append(all, fmt.Sprintf("%s/%s %d %t", r.Pod, r.Container, r.Count, r.Refused))
 				}

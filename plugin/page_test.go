@@ -9,11 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/history"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/browser"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
@@ -36,7 +36,7 @@ func TestPageShowsTheDaemonsAllocationsInChromium(t *testing.T) {
 		t.Helper()
 		return browser.Run(t, "http://"+plugin.address()+"/", "--dump-dom")
 	}
-	explained := func(pod string) map[string]int64 {
+	explained := func(pod string) memorymanager.NodeAmounts {
 		t.Helper()
 		var documents []status.Explanation
 		must(t, json.Unmarshal([]byte(h.ask(0, "explain", "default/"+pod, "-o", "json")), &documents))
@@ -138,15 +138,19 @@ func TestPictureOfThePageInChromium(t *testing.T) {
 // allocatedPerNode is, for each node, the sum of the blocks' bytes of what the node has allocated.
 func allocatedPerNode(document status.Document) (text string) {
 	for _, node := range document.Nodes {
-		var sum int64
+		var sum uint64
 		for _, pod := range document.Pods {
 			for _, container := range pod.Containers {
 				for _, block := range container.Blocks {
-					sum += block.PerNode[strconv.Itoa(node.ID)]
+					for _, part := range block.PerNode {
+						if part.Node == node.ID {
+							sum += part.Bytes
+						}
+					}
 				}
 			}
 		}
-		text += fmt.Sprintf("node %d: %vGi of %vGi; ", node.ID, float64(sum)/gi, float64(node.Memory[0].Allocated)/gi)
+		text += fmt.Sprintf("node %d: %vGi of %vGi; ", node.ID, float64(sum)/gi, float64(node.Memory[0].Reserved)/gi)
 	}
 	return text
 }

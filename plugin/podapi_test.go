@@ -118,7 +118,7 @@ func TestARequestSourceThatDoesNotAnswerIsNamed(t *testing.T) {
 	plugin := h.start()
 	api := h.podAPI()
 	const absent = "request source kubelet does not answer (stat "
-	sources := func() []status.RequestSource {
+	sources := func() []status.Source {
 		var document status.Document
 		must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
 		return document.RequestSources
@@ -131,7 +131,7 @@ func TestARequestSourceThatDoesNotAnswerIsNamed(t *testing.T) {
 	wantAll(t, h.ask(0, "status"), absent+h.path("kubelet.sock")+": no such file or directory): memory requests of Burstable pods are estimates")
 
 	api.start()
-	eventually(t, "status has the kubelet as connected", func() bool { return sources()[0] == status.RequestSource{Source: "kubelet", Connected: true} })
+	eventually(t, "status has the kubelet as connected", func() bool { return sources()[0] == status.Source{Source: "kubelet", Connected: true} })
 	if text := h.ask(0, "status"); strings.Contains(text, "does not answer") {
 		t.Errorf("a source that answers is named:\n%s", text)
 	}

@@ -23,7 +23,7 @@ func (h *host) requests(p *testPod) map[string]string {
 	for _, pod := range document.Pods {
 		for _, c := range pod.Containers {
 			if pod.UID == p.uid() {
-				all[c.Name] = c.RequestSource + " " + strconv.FormatUint(c.Request>>20, 10) + "Mi"
+				all[c.Name] = string(c.Source) + " " + strconv.FormatUint(c.Request>>20, 10) + "Mi"
 			}
 		}
 	}

@@ -119,9 +119,9 @@ func (d *daemon) readSlices() error {
 	return nil
 }
 
-func (d *daemon) deviceSources() []status.DeviceSource {
+func (d *daemon) deviceSources() []status.Source {
 	connected, problem := d.slices.State()
-	return []status.DeviceSource{{Source: devices.SourceResourceSlice, Connected: connected, Problem: problem}}
+	return []status.Source{{Source: devices.SourceResourceSlice, Connected: connected, Problem: problem}}
 }
 
 // rejections counts containers and resizes refused since the daemon started, whatever the reason.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
@@ -29,7 +30,7 @@ func (h *host) policyOf(p *testPod) string {
 }
 
 // evenParts are the bytes of a pod's memory on each node, as status shows them.
-func (h *host) evenParts(p *testPod) map[string]int64 {
+func (h *host) evenParts(p *testPod) memorymanager.NodeAmounts {
 	h.t.Helper()
 	var document status.Document
 	must(h.t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))

@@ -278,7 +278,7 @@ func logRestored(log logrus.FieldLogger, report memorymanager.RestoreReport) {
 			Warn("running containers have more allocated on a node than it has now")
 	}
 	if !report.Vanished.Empty() {
-		log.WithField("nodes", report.Vanished).Warn("containers have allocations on nodes that this machine no longer has")
+		log.WithField("nodes", report.Vanished.String()).Warn("containers have allocations on nodes that this machine no longer has")
 	}
 	for _, problem := range report.Problems {
 		log.Warn(problem)

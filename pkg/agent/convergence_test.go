@@ -1020,7 +1020,7 @@ func (w *world) summary(allocations bool) map[string]string {
 		for _, c := range p.Containers {
 			if c.State.Alive() {
 				key := p.Name + "/" + c.Name
-				all[key] = fmt.Sprintf("%s limit %d, request %d, %s, raised %d", c.ID, c.Limit, c.Request.Request, valuesText(c.Values), c.Raised)
+				all[key] = fmt.Sprintf("%s limit %d, request %d, %s, raised %d", c.ID, c.Limit, c.Request, valuesText(c.Values), c.Raised)
 				if allocations {
 					all[key] += fmt.Sprintf(", nodes %s, short %s", c.Nodes, c.Short)
 				}

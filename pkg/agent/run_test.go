@@ -142,7 +142,7 @@ func TestAnEstimateIsCorrectedOnTheRunningContainer(t *testing.T) {
 			if byRuntime && (len(applied) != 1 || applied[0].Unified["memory.low"] != bytesOf(500*mi)) {
 				t.Errorf("the runtime was told %+v", applied)
 			}
-			view := n.containerView(pod, "main").Request
+			view := n.containerView(pod, "main").Estimate
 			if view.Source != memoryqos.SourceKubelet || !view.Exact() {
 				t.Errorf("the request is shown as %+v", view)
 			}
@@ -169,7 +169,7 @@ func TestWhatOneContainerLearnsIsKnownToTheOthers(t *testing.T) {
 	api.mu.Unlock()
 	n.launch(pod, ofPod(pod, "main", 1000*mi))
 	eventually(t, "the first container has its request", func() bool { return n.file(side.CgroupsPath, "memory.low") == bytesOf(500*mi) })
-	if got := n.containerView(pod, "side"); got.Request.Request != 500*mi || got.Kind != memoryqos.Sidecar {
+	if got := n.containerView(pod, "side"); got.Request != 500*mi || got.Kind != memoryqos.Sidecar {
 		t.Errorf("the first container is shown as %+v", got)
 	}
 }
@@ -270,7 +270,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 		n.want("memory.min of "+name, n.create(pod, ofPod(pod, name, want.limit)).Unified["memory.min"], want.min)
 	}
 	sums("where its spec is known", pod, 4*gi)
-	if got := n.containerView(pod, "b").Request; got != (pods.Estimate{Source: memoryqos.SourceKubelet}) {
+	if got := n.containerView(pod, "b").Estimate; got != (pods.Estimate{Source: memoryqos.SourceKubelet}) {
 		t.Errorf("the request of a container without resources is %+v", got)
 	}
 	if err := n.endPod(context.Background(), pod); err != nil {
@@ -286,7 +286,7 @@ func TestAPodLevelPodIsProtectedOnce(t *testing.T) {
 	}
 	sums("where only its limit is known", pod, 4*gi)
 	eventually(t, "the first container's request is not known either", func() bool { return n.file(c.CgroupsPath, "memory.min") == "0" })
-	if got := n.containerView(pod, "a").Request; got != (pods.Estimate{Source: memoryqos.SourceNone, Error: 4 * gi}) {
+	if got := n.containerView(pod, "a").Estimate; got != (pods.Estimate{Source: memoryqos.SourceNone, Error: 4 * gi}) {
 		t.Errorf("its request is %+v", got)
 	}
 	n.create(pod, ofPod(pod, "own", gi))
@@ -350,7 +350,7 @@ func TestClaimedMemoryIsNotTheContainersOwn(t *testing.T) {
 		files := n.create(pod, ofPod(pod, "main", limit+5*gi)).Unified
 		sums := n.podView(pod).Values
 		files["pod"] = text(sums.Min) + " " + text(sums.Low)
-		n.want("the request of "+name, fmt.Sprint(n.containerView(pod, "main").Request), fmt.Sprint(pods.Estimate{Request: request, Source: memoryqos.SourceKubelet}))
+		n.want("the request of "+name, fmt.Sprint(n.containerView(pod, "main").Estimate), fmt.Sprint(pods.Estimate{Request: request, Source: memoryqos.SourceKubelet}))
 		return files
 	}
 	n.want("files of the Burstable pod", fmt.Sprint(claims("burst", memoryqos.Burstable, gi, 2*gi)),
@@ -803,5 +803,5 @@ func TestAResizeKeepsTheKnownRequestUntilItsNewsComes(t *testing.T) {
 		t.Errorf("a limit below the request was answered with %+v", got)
 	}
 	api.say(spec(pod, memoryqos.Burstable, pods.Container{Name: "main", Request: 300 * mi, Limit: 400 * mi}))
-	eventually(t, "the news has come", func() bool { return n.containerView(pod, "main").Request.Request == 300*mi })
+	eventually(t, "the news has come", func() bool { return n.containerView(pod, "main").Request == 300*mi })
 }

@@ -190,13 +190,13 @@ func TestWhatWeSetIsNotTakenForTheKubeletsWord(t *testing.T) {
 	c := ofPod(pod, "main", gi)
 	c.Resources.OOMScoreAdj = &adj
 	c = n.launch(pod, c)
-	before := n.containerView(pod, "main").Request
+	before := n.containerView(pod, "main").Estimate
 	if before.Source != "oomscore" {
 		t.Fatalf("the request is %+v", before)
 	}
 	n.restart()
 	n.sync([]Pod{pod}, []Container{c})
-	if after := n.containerView(pod, "main").Request; after != before {
+	if after := n.containerView(pod, "main").Estimate; after != before {
 		t.Errorf("the request was %+v and is %+v after a restart", before, after)
 	}
 }

@@ -281,7 +281,7 @@ func TestOnlyTheChosenSourcesAreBelieved(t *testing.T) {
 		c := ofPod(pod, "main", 20*gi)
 		c.Resources.OOMScoreAdj = &adj
 		n.create(pod, c)
-		if got := n.containerView(pod, "main").Request.Source; got != want {
+		if got := n.containerView(pod, "main").Source; got != want {
 			t.Errorf("with %q the source is %s, want %s", yaml, got, want)
 		}
 	}

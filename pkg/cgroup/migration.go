@@ -29,8 +29,9 @@ func (m Mapped) AtLeast(other Mapped) Mapped {
 
 // Migration is what a write of cpuset.mems moves.
 type Migration struct {
-	Bytes    uint64
-	From, To nodeset.Set
+	Bytes uint64      `json:"bytes"`
+	From  nodeset.Set `json:"fromNUMANodes"`
+	To    nodeset.Set `json:"toNUMANodes"`
 }
 
 // Migration returns what a write of other nodes to cpuset.mems moves, by the kernel's rule (nodeset.Set.Remap). Pages on nodes that

@@ -21,10 +21,8 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -136,17 +134,13 @@ func (r *Reporter) look() {
 // lookAtClaims reports containers that may use more memory than their resource claims have, each once.
 func (r *Reporter) lookAtClaims(view *ledger.View) {
 	above := map[string]bool{}
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			c := &pod.Containers[i]
-			claimed := c.Claimed.Of(memorymanager.Memory)
-			why := claims.LimitAbove(c.Limit, claimed)
-			if !c.State.Alive() || claimed == 0 || why == "" {
-				continue
-			}
-			if above[c.ID] = true; !r.above[c.ID] {
-				r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim, "container "+c.Name+": "+why)
-			}
+	for pod, c := range view.Containers() {
+		text := c.AboveClaim()
+		if !c.State.Alive() || text == "" {
+			continue
+		}
+		if above[c.ID] = true; !r.above[c.ID] {
+			r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), AboveClaim, fmt.Sprintf("container %s: %s", c.Name, text))
 		}
 	}
 	r.above = above
@@ -169,12 +163,10 @@ func (r *Reporter) owner(view *ledger.View, path string) *corev1.ObjectReference
 }
 
 func (r *Reporter) throttled(e guard.Episode) {
-	for _, pod := range r.View().Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.ID == e.Container.ID {
-				r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), Throttled, episode(e))
-				return
-			}
+	for pod, c := range r.View().Containers() {
+		if c.ID == e.Container.ID {
+			r.write(podReference(pod.Namespace, pod.Name, pod.UID, c.Name), Throttled, episode(e))
+			return
 		}
 	}
 }

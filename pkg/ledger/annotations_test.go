@@ -92,10 +92,7 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 				if got := strings.Join(logged, "\n"); got != s.logged {
 					t.Errorf("step %d logs %q, want %q", i, got, s.logged)
 				}
-				var shown []string
-				for _, problem := range l.View().Pods[0].Problems {
-					shown = append(shown, problem.Message)
-				}
+				shown := l.View().Pods[0].Problems
 				if !slices.Equal(shown, s.shown) {
 					t.Errorf("after step %d the view shows %q, want %q", i, shown, s.shown)
 				}

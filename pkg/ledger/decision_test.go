@@ -23,7 +23,7 @@ func TestADecisionInTheLog(t *testing.T) {
 	}{
 		"text": {&logrus.TextFormatter{}, []string{"memoryHigh=1.9Gi ", "memoryLow=1Gi ", "memoryRequest=1Gi ", "requestError=192Mi ", `short="1.5Gi of memory"`}},
 		"JSON": {&logrus.JSONFormatter{}, []string{`"memoryHigh":"2040107008"`, `"memoryLow":"1073741824"`, `"memoryRequest":1073741824`,
-			`"requestError":201326592`, `"short":[{"Type":"memory","Bytes":1610612736}]`}},
+			`"requestError":201326592`, `"short":{"memory":1610612736}`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

@@ -80,7 +80,7 @@ type inquiry struct {
 func (l *Ledger) inquire(c *container, view *ContainerView) inquiry {
 	q := inquiry{
 		pod: c.pod.view, container: view, rejection: l.rejected(c),
-		settings: c.pod.settings, qos: c.forQoS(view.Request), overrides: c.wishes().QoS,
+		settings: c.pod.settings, qos: c.forQoS(view.Estimate), overrides: c.wishes().QoS,
 	}
 	if l.unpinnable(c) == "" {
 		q.wanted = l.wanted(c)
@@ -126,7 +126,7 @@ func (l *Ledger) rejected(c *container) *Rejection {
 
 // arithmetic shows how the container's values come about.
 func (q inquiry) arithmetic() []string {
-	known := q.container.Request
+	known := q.container.Estimate
 	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(known.Request), known.Source)
 	if known.Error > 0 {
 		request += fmt.Sprintf(", at most %s more", quantity.Short(known.Error))

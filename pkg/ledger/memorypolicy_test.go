@@ -224,7 +224,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 				t.Fatal(effects.Err)
 			}
 			view := l.View().Pods[len(l.living)-1].Containers[0]
-			policy := view.MemoryPolicy.String()
+			policy := view.MemoryPolicy
 			got := policy
 			switch {
 			case view.NoPolicy != "":

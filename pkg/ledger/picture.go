@@ -123,15 +123,17 @@ func onOneNode(blocks []memorymanager.Block) []memorymanager.Block {
 func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
 		UID: p.key(), ID: p.ID, Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
-		Values: p.derived.values, Problems: p.problems, Since: p.Born, Containers: make([]ContainerView, 0, len(p.containers)),
-		Blocks: l.podBlocks(p),
+		Values: p.derived.values, Since: p.Born, Containers: make([]ContainerView, 0, len(p.containers)), Blocks: l.podBlocks(p),
+	}
+	for _, problem := range p.problems {
+		view.Problems = append(view.Problems, problem.Message)
 	}
 	for i, c := range p.containers {
 		r := &p.derived.runs[i]
 		shown := ContainerView{
-			ID: c.ID, Name: c.Name, Kind: r.kind, State: c.Phase, Cgroup: c.Cgroup, Limit: c.Limit, Request: r.request,
+			ID: c.ID, Name: c.Name, Kind: r.kind, State: c.Phase, Cgroup: c.Cgroup, Limit: c.Limit, Estimate: r.request,
 			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, CPUNodes: c.CPUNodes, Devices: c.Devices, Pinning: c.Pinning, Held: l.held(c),
-			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.Policy.MemoryPolicy, PolicySource: c.Policy.From,
+			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.Policy.MemoryPolicy.String(), PolicySource: c.Policy.From,
 			NoPolicy: c.Policy.Without,
 		}
 		if c.alive() {

@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"iter"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
@@ -47,98 +48,127 @@ type View struct {
 
 // ContainerAt is the container with a cgroup, and its pod; nil where there is none.
 func (v *View) ContainerAt(cgroup string) (*PodView, *ContainerView) {
-	for _, pod := range v.Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.Cgroup == cgroup && cgroup != "" {
-				return pod, c
-			}
+	for pod, c := range v.Containers() {
+		if c.Cgroup == cgroup && cgroup != "" {
+			return pod, c
 		}
 	}
 	return nil, nil
 }
 
-// PodView is a living pod.
+// Containers are those of all pods, with their pods.
+func (v *View) Containers() iter.Seq2[*PodView, *ContainerView] {
+	return func(yield func(*PodView, *ContainerView) bool) {
+		for _, pod := range v.Pods {
+			for i := range pod.Containers {
+				if !yield(pod, &pod.Containers[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// PodView is a living pod. Its JSON, and that of a container, is a part of status: values that are not set are absent.
 type PodView struct {
-	UID, ID, Namespace, Name string
-	Class                    memoryqos.QOSClass
+	Namespace string             `json:"namespace"`
+	Name      string             `json:"name"`
+	UID       string             `json:"uid"`
+	ID        string             `json:"-"`
+	Class     memoryqos.QOSClass `json:"qosClass"`
 	// Cgroup is relative to the cgroup mount; "" for a pod outside kubepods, which is left alone.
-	Cgroup string
+	Cgroup string `json:"cgroup,omitempty"`
 	// Values are what the pod's own cgroup should hold.
-	Values memoryqos.Values
+	memoryqos.Values
 	// Blocks are the pod's own allocation, with PerNode; nil without pod-level resources. Its containers' are parts of it,
-	// without PerNode.
-	Blocks []memorymanager.Block
+	// without PerNode, and may overlap.
+	Blocks []memorymanager.Block `json:"blocks,omitempty"`
 	// Containers are in the order of their first appearance, ended ones that keep an allocation included.
-	Containers []ContainerView
-	// Problems are wrong annotations.
-	Problems []config.Problem
+	Containers []ContainerView `json:"containers"`
+	// Problems say what is wrong with annotations, which they name.
+	Problems []string `json:"problems,omitempty"`
 	// Since is when the agent first saw the pod.
-	Since time.Time
+	Since time.Time `json:"-"`
 }
 
 // ContainerView is a container of a living pod.
 type ContainerView struct {
-	ID, Name string
-	Kind     memoryqos.Kind
-	State    Phase
+	Name string `json:"name"`
+	ID   string `json:"id,omitempty"`
 	// Cgroup is relative to the cgroup mount.
-	Cgroup string
-	// Limit is 0 when there is none.
-	Limit uint64
-	// Request is the memory request with its source and error bound.
-	Request pods.Estimate
-	// Values are what Memory QoS gives; Raised is the memory.high that the stall guard has set instead, 0 when none.
-	Values memoryqos.Values
-	Raised uint64
+	Cgroup string         `json:"cgroup,omitempty"`
+	Kind   memoryqos.Kind `json:"kind"`
+	State  Phase          `json:"-"`
 	// Nodes is the cpuset.mems that the container has from us or from the kubelet; empty when it is not pinned.
-	Nodes nodeset.Set
-	// Short is what a resize asks for and could not be allocated yet; nil when nothing is missing.
-	Short memorymanager.Request
-	// CPUNodes are the NUMA nodes of its exclusive CPUs, CPUs how many of them each of these has.
-	CPUNodes nodeset.Set
-	CPUs     map[int]int
-	// Devices are its devices with their NUMA nodes.
-	Devices []topologymanager.Device
+	Nodes nodeset.Set `json:"numaNodes,omitempty"`
 	// Pinning says in a few words how the container got its nodes, or why it has none.
-	Pinning string
-	// Held is why it is not moved to the nodes on which it would fit; empty when nothing tries to.
-	Held string
-	// Stays is set when its pod's annotation numa (none, preferred or spread) has the plugin leave its memory where it is.
-	Stays bool
-	// KeptOff is set while it is kept off NUMA nodes that owed more than they had.
-	KeptOff *KeptOff
-	// MemoryPolicy is the one that its process was started with, as far as that is known, and PolicySource what it follows from;
-	// NoPolicy is why it has none although one is configured or asked for.
-	MemoryPolicy MemoryPolicy
-	PolicySource string
-	NoPolicy     string
+	Pinning string `json:"pinning,omitempty"`
+	// MemoryPolicy is the NUMA memory policy that its process was started with, as far as that is known, and PolicySource what it
+	// follows from; NoPolicy is why it has none although one is configured or asked for.
+	MemoryPolicy string `json:"memoryPolicy,omitempty"`
+	PolicySource string `json:"memoryPolicySource,omitempty"`
+	NoPolicy     string `json:"noMemoryPolicy,omitempty"`
 	// Unplaced is why a living container has no nodes although it asked for some; nil when it has, or may not have any.
-	Unplaced *Rejection
-	// Claims are the namespaces and names of its resource claims, and Claimed what they allocate for it alone: nil where it shares
-	// one with another container.
-	Claims  []string
-	Claimed memorymanager.Request
+	Unplaced *Rejection `json:"-"`
 	// Blocks are its allocations, with PerNode: its claims', or the Memory Manager's.
-	Blocks []memorymanager.Block
-	// Shared is set when they are what it shares with others of its pod's allocation.
-	Shared bool
+	Blocks []memorymanager.Block `json:"blocks,omitempty"`
+	// Estimate is the memory request with its source and error bound.
+	pods.Estimate
+	// Limit is 0 when there is none.
+	Limit uint64 `json:"limit,omitempty"`
+	// Values are what Memory QoS gives; Raised is the memory.high that the stall guard has set instead, 0 when none.
+	memoryqos.Values
+	Raised uint64 `json:"memoryHighRaised,omitempty"`
+	// Short is what a resize asks for beyond the blocks and could not be allocated yet; nil when nothing is missing. Its nodes are all
+	// until then.
+	Short memorymanager.Request `json:"short,omitempty"`
+	// Claims are its resource claims, as NAMESPACE/NAME, and Claimed what they allocate for it alone: nil where it shares one with
+	// another container.
+	Claims  []string              `json:"claims,omitempty"`
+	Claimed memorymanager.Request `json:"claimed,omitempty"`
+	// CPUNodes are the NUMA nodes of its exclusive CPUs, CPUs how many of them each of these has.
+	CPUNodes nodeset.Set `json:"-"`
+	CPUs     map[int]int `json:"exclusiveCPUs,omitempty"`
+	// Devices are its devices with their NUMA nodes.
+	Devices []topologymanager.Device `json:"devices,omitempty"`
+	// Held is why it is not moved to the nodes on which it would fit; empty when nothing tries to.
+	Held string `json:"-"`
+	// Stays is set when its pod's annotation numa (none, preferred or spread) has the plugin leave its memory where it is.
+	Stays bool `json:"-"`
+	// KeptOff is set while it is kept off NUMA nodes that owed more than they had.
+	KeptOff *KeptOff `json:"-"`
+	// Shared is set when its blocks are what it shares with others of its pod's allocation.
+	Shared bool `json:"-"`
+}
+
+// AboveClaim says how the container's memory limit is more than its own claims allocate; "" where it is not, where it shares a
+// claim, or has none.
+func (c *ContainerView) AboveClaim() string {
+	if claimed := c.Claimed.Of(memorymanager.Memory); claimed > 0 {
+		return claims.LimitAbove(c.Limit, claimed)
+	}
+	return ""
 }
 
 // Rejection is a container that was refused, or that runs unpinned because it could not be placed.
 type Rejection struct {
 	// At is the first time, Last the last one, Count how often the same was tried. Only a refused resize is tried again as
 	// the same rejection; each try to create a container is one of its own.
-	At, Last                  time.Time
-	Count                     int
-	Namespace, Pod, Container string
-	UID                       string
+	At        time.Time `json:"time"`
+	Last      time.Time `json:"last"`
+	Count     int       `json:"count"`
+	Namespace string    `json:"namespace"`
+	Pod       string    `json:"pod"`
+	UID       string    `json:"uid,omitempty"`
+	Container string    `json:"container"`
 	// Reason is one of memorymanager's, or one of this package's.
-	Reason string
+	Reason string `json:"reason"`
 	// Text says why, without the container's name; it may have more lines. PodText is the same in one line for those who may see no
 	// more than the pod, as in its events.
-	Text, PodText string
+	Text    string `json:"text"`
+	PodText string `json:"podText,omitempty"`
 	// Refused is unset when the container runs all the same, unpinned.
-	Refused bool
+	Refused bool `json:"refused"`
 }
 
 // Same reports whether both are the same rejection, however often it was tried.
@@ -156,11 +186,11 @@ const (
 
 // Condition is one thing that must be so for the agent to be ready.
 type Condition struct {
-	Name string
-	OK   bool
+	Name string `json:"name"`
+	OK   bool   `json:"ok"`
 	// Message says why not.
-	Message string
-	Since   time.Time
+	Message string    `json:"message,omitempty"`
+	Since   time.Time `json:"since,omitzero"`
 }
 
 // Ready reports whether every condition holds.

@@ -27,13 +27,13 @@ type Explanation struct {
 
 // Candidate is one set of nodes.
 type Candidate struct {
-	Nodes nodeset.Set
+	Nodes nodeset.Set `json:"numaNodes"`
 	// Preferred as in the Topology Manager's hints.
-	Preferred bool
+	Preferred bool `json:"preferred"`
 	// Chosen is set for the one that the container has, or would have now.
-	Chosen bool
+	Chosen bool `json:"chosen"`
 	// Why it is not; empty when it is.
-	Why string
+	Why string `json:"why,omitempty"`
 }
 
 // Explain says how a container would be placed, and why not elsewhere; it allocates nothing. A container that has an

@@ -131,20 +131,11 @@ func (r Request) on(nodes nodeset.Set) (blocks []Block) {
 	return blocks
 }
 
-func (r Request) of(name MemoryType) uint64 {
-	for _, amount := range r {
-		if amount.Type == name {
-			return amount.Bytes
-		}
-	}
-	return 0
-}
-
 // less returns what a request leaves of this one.
 func (r Request) less(taken Request) Request {
 	left := slices.Clone(r)
 	for i := range left {
-		left[i].Bytes = minus(left[i].Bytes, taken.of(left[i].Type))
+		left[i].Bytes = minus(left[i].Bytes, taken.Of(left[i].Type))
 	}
 	return left
 }

@@ -58,40 +58,47 @@ type NodeAmount struct {
 	Bytes uint64
 }
 
+// NodeAmounts are sorted by node, each node once.
+type NodeAmounts []NodeAmount
+
 // Block is a container's allocation of one type on a set of nodes.
 type Block struct {
-	Nodes nodeset.Set
-	Type  MemoryType
+	Nodes nodeset.Set `json:"numaNodes"`
+	Type  MemoryType  `json:"type"`
 	// Size is in bytes; the block of a finished init container shrinks as later containers take its memory over.
-	Size uint64
+	Size uint64 `json:"size"`
 	// PerNode says where the bytes are allocated. Only State and Grouped have it, where its sums over all blocks are what the
 	// nodes have allocated: a container that leaves a group frees its lowest nodes first, so others' bytes may move between nodes.
 	// A state that comes from a kubelet has none. An even block always has it.
-	PerNode []NodeAmount
+	PerNode NodeAmounts `json:"perNode"`
 	// Even is set where the bytes are spread evenly over the nodes: PerNode are then its parts, which stay where they are.
-	Even bool
+	Even bool `json:"even,omitempty"`
 }
 
 // Table is the memory of one type on one node in bytes, as in the kubelet's state file.
 type Table struct {
-	Total, SystemReserved, Allocatable, Reserved, Free uint64
+	Total          uint64 `json:"total"`
+	SystemReserved uint64 `json:"systemReserved"`
+	Allocatable    uint64 `json:"allocatable"`
+	Reserved       uint64 `json:"allocated"`
+	Free           uint64 `json:"free"`
 }
 
 // TypeTable is the Table of one type.
 type TypeTable struct {
-	Type MemoryType
+	Type MemoryType `json:"type"`
 	Table
 }
 
 // NodeState is one node of the kubelet's machineState.
 type NodeState struct {
-	ID int
+	ID int `json:"id"`
 	// Assignments counts the blocks that contain this node (numberOfAssignments).
-	Assignments int
+	Assignments int `json:"assignments,omitempty"`
 	// Cells is the group of nodes that this node's containers span; the node alone at first.
-	Cells nodeset.Set
+	Cells nodeset.Set `json:"group"`
 	// Memory is sorted by type.
-	Memory []TypeTable
+	Memory []TypeTable `json:"memory"`
 }
 
 // Entry is a container's allocation.

@@ -101,7 +101,9 @@ type Overrides struct {
 // Values are what the memory.min, memory.low and memory.high files of one cgroup should hold; nil is not set, that is
 // 0, 0 and max wherever something had been set before.
 type Values struct {
-	Min, Low, High *uint64
+	Min  *uint64 `json:"memoryMin,omitempty"`
+	Low  *uint64 `json:"memoryLow,omitempty"`
+	High *uint64 `json:"memoryHigh,omitempty"`
 }
 
 // PodContainer is a container as a part of its pod's sums.

@@ -36,7 +36,7 @@ func BenchmarkScrape(b *testing.B) {
 		})
 		view.Pods = append(view.Pods, &ledger.PodView{Namespace: "default", Name: fmt.Sprintf("web-%d", i), Class: memoryqos.Burstable,
 			Containers: []ledger.ContainerView{{Name: "app", State: ledger.Running, Cgroup: name, Values: memoryqos.Values{High: pointer(1 << 30)},
-				Request: pods.Estimate{Request: 1 << 29, Source: memoryqos.SourceKubelet}}}})
+				Estimate: pods.Estimate{Request: 1 << 29, Source: memoryqos.SourceKubelet}}}})
 	}
 	tree, err := cgroupfs.Open(root)
 	if err != nil {

@@ -78,14 +78,11 @@ func (l labeled) Write(to *dto.Metric) error {
 // throttled returns the names and cgroups of the containers with a memory.high: namespace, pod and container.
 func throttled(view *ledger.View) (names [][3]string, cgroups []string) {
 	seen := map[[3]string]bool{} // a pod that is ending and its successor may bear one name
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			container := &pod.Containers[i]
-			name := [3]string{pod.Namespace, pod.Name, container.Name}
-			if container.State == ledger.Running && container.Values.High != nil && !seen[name] {
-				seen[name] = true
-				names, cgroups = append(names, name), append(cgroups, container.Cgroup)
-			}
+	for pod, container := range view.Containers() {
+		name := [3]string{pod.Namespace, pod.Name, container.Name}
+		if container.State == ledger.Running && container.Values.High != nil && !seen[name] {
+			seen[name] = true
+			names, cgroups = append(names, name), append(cgroups, container.Cgroup)
 		}
 	}
 	return names, cgroups

@@ -91,9 +91,6 @@ func (m *Metrics) Attach(s Sources) {
 	if s.Containers != nil {
 		m.registry.MustRegister(containers{s.View, s.Containers})
 	}
-	if s.Guard != nil {
-		m.registry.MustRegister(guarded{s.Guard})
-	}
 }
 
 // Handled records an answered event; it is nriplugin's Observer.

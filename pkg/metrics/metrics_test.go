@@ -44,18 +44,20 @@ func busyNode() *ledger.View {
 		Pods: []*ledger.PodView{
 			{Namespace: "a", Name: "web", Class: memoryqos.Burstable, Containers: []ledger.ContainerView{
 				{Name: "app", State: ledger.Running, Cgroup: "kubepods/burstable/pod1/app", Values: memoryqos.Values{High: pointer(1000)},
-					Request: pods.Estimate{Request: 500, Source: "oomscore", Error: 64}},
+					Estimate: pods.Estimate{Request: 500, Source: "oomscore", Error: 64}},
 				{Name: "ended", State: ledger.Stopped}}},
 			{Namespace: "a", Name: "web", Class: memoryqos.Burstable, Containers: []ledger.ContainerView{
 				{Name: "app", State: ledger.Running, Cgroup: "kubepods/burstable/pod2/app", Values: memoryqos.Values{High: pointer(1000)},
-					Request: pods.Estimate{Request: 500, Source: "oomscore", Error: 16}}}},
+					Estimate: pods.Estimate{Request: 500, Source: "oomscore", Error: 16}}}},
 			{Namespace: "b", Name: "database", Class: memoryqos.Guaranteed, Containers: []ledger.ContainerView{
-				{Name: "postgres", State: ledger.Running, Nodes: nodeset.Of(1), Request: pods.Estimate{Request: 40, Source: "limit"},
+				{Name: "postgres", State: ledger.Running, Nodes: nodeset.Of(1), Estimate: pods.Estimate{Request: 40, Source: "limit"},
 					Short: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 30}}},
-				{Name: "exporter", State: ledger.Running, Request: pods.Estimate{Request: 90, Source: "limit"},
+				{Name: "exporter", State: ledger.Running, Estimate: pods.Estimate{Request: 90, Source: "limit"},
 					Unplaced: &ledger.Rejection{Reason: "UnexpectedAdmissionError"}}}},
 		},
-		Cover:      &cover.Sample{Nodes: []cover.Node{{ID: 1, Owed: 30, Free: 20, Reclaimable: 5}}, Moves: []cover.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
+		Cover: &cover.Sample{Nodes: []cover.Node{{ID: 1, Owed: 30, Free: 20, Reclaimable: 5}}, Moves: []cover.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
+		NotMoved: []ledger.NotMoved{{Reason: ledger.Deficit, Container: "app"}, {Reason: ledger.Deficit, Why: "no other container has memory there"},
+			{Reason: ledger.Consolidation, Container: "postgres"}},
 		Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
 	}
 }

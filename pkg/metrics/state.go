@@ -8,6 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
@@ -39,6 +40,7 @@ var (
 	shortContainers    = gauge(prefix+"short_containers", "Containers that are allocated less than a resize asks for, because it found no room.")
 	shortBytes         = gauge(prefix+"short_bytes", "Memory that resizes ask for and that could not be allocated yet.", "type")
 	unpinnedContainers = gauge(prefix+"unpinned_containers", "Containers that run without NUMA nodes now because they could not be placed, by reason.", "reason")
+	notMoved           = gauge(prefix+"not_moved_containers", "Containers whose memory stays where it is although there is a reason to move it, by reason.", "reason")
 	withheldMigrations = gauge(prefix+"withheld_migrations", "Running containers whose cpuset.mems is not written, because that would move more memory than migration allows.")
 	requestError       = gauge(prefix+"request_error_bytes", "Largest error bound of a memory request in use, by source.", "source")
 
@@ -62,6 +64,13 @@ var (
 	answers        = counter(prefix+"request_source_answers_total", "Questions put to a source of memory requests, by result.", "source", "result")
 	sourceUp       = gauge(prefix+"request_source_connected", "1 while a source of memory requests is connected.", "source")
 	conditionState = gauge(prefix+"condition", "1 for each condition of readiness that holds.", "condition")
+
+	episodes      = counter(prefix+"stall_guard_episodes_total", "Times that a container was stopped by its memory.high and was given room.")
+	raises        = counter(prefix+"stall_guard_raises_total", "Raises of a memory.high by the stall guard.")
+	restores      = counter(prefix+"stall_guard_restores_total", "Steps of a raised memory.high back to its computed value.")
+	raisedSeconds = counter(prefix+"stall_guard_raised_seconds_total", "Container time with a raised memory.high.")
+	stalled       = counter(prefix+"stall_guard_stalled_seconds_total", "Full memory stall inside episodes.")
+	reclaimed     = counter(prefix+"stall_guard_reclaimed_bytes_total", "Page cache freed instead of a raise.")
 )
 
 // state collects what the agent holds and has counted.
@@ -93,15 +102,27 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 		claimed.send(out, float64(c.Claimed), strconv.Itoa(c.Node), string(c.Type))
 	}
 	collectContainers(out, view)
+	collectNotMoved(out, view)
 	s.collectMigrations(out)
 	for _, condition := range view.Conditions {
-		value := 0.0
-		if condition.OK {
-			value = 1
-		}
-		conditionState.send(out, value, condition.Name)
+		conditionState.send(out, holds(condition.OK), condition.Name)
 	}
 	collectCounters(out, s.Counters())
+	if s.Guard != nil {
+		collectGuard(out, s.Guard())
+	}
+}
+
+func collectNotMoved(out chan<- prometheus.Metric, view *ledger.View) {
+	counts := map[ledger.MoveReason]int{ledger.Admission: 0, ledger.Deficit: 0, ledger.Consolidation: 0}
+	for _, m := range view.NotMoved {
+		if m.Container != "" {
+			counts[m.Reason]++
+		}
+	}
+	for reason, n := range counts {
+		notMoved.send(out, float64(n), reason.String())
+	}
 }
 
 func (s state) collectMigrations(out chan<- prometheus.Metric) {
@@ -140,24 +161,22 @@ func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 	classes, sources, errors := map[key]int{}, map[string]int{}, map[string]uint64{}
 	unplaced := map[string]int{}
 	short, bytes := 0, map[string]uint64{string(memorymanager.Memory): 0}
-	for _, pod := range view.Pods {
-		for _, container := range pod.Containers {
-			if !container.State.Alive() {
-				continue
-			}
-			classes[key{string(pod.Class), strconv.FormatBool(!container.Nodes.Empty())}]++
-			source := string(container.Request.Source)
-			sources[source]++
-			errors[source] = max(errors[source], container.Request.Error)
-			for _, amount := range container.Short {
-				bytes[string(amount.Type)] += amount.Bytes
-			}
-			if len(container.Short) > 0 {
-				short++
-			}
-			if container.Unplaced != nil {
-				unplaced[container.Unplaced.Reason]++
-			}
+	for pod, container := range view.Containers() {
+		if !container.State.Alive() {
+			continue
+		}
+		classes[key{string(pod.Class), strconv.FormatBool(!container.Nodes.Empty())}]++
+		source := string(container.Estimate.Source)
+		sources[source]++
+		errors[source] = max(errors[source], container.Estimate.Error)
+		for _, amount := range container.Short {
+			bytes[string(amount.Type)] += amount.Bytes
+		}
+		if len(container.Short) > 0 {
+			short++
+		}
+		if container.Unplaced != nil {
+			unplaced[container.Unplaced.Reason]++
 		}
 	}
 	shortContainers.send(out, float64(short))
@@ -217,12 +236,25 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 		answers.send(out, float64(source.Errors), name, failed)
 		answers.send(out, float64(source.Timeouts), name, "timeout")
 		answers.send(out, float64(source.NotFound), name, "not_found")
-		up := 0.0
-		if source.Connected {
-			up = 1
-		}
-		sourceUp.send(out, up, name)
+		sourceUp.send(out, holds(source.Connected), name)
 	}
+}
+
+func collectGuard(out chan<- prometheus.Metric, t guard.Totals) {
+	episodes.send(out, float64(t.Episodes))
+	raises.send(out, float64(t.Raises))
+	restores.send(out, float64(t.Restores))
+	raisedSeconds.send(out, t.Raised.Seconds())
+	stalled.send(out, t.Stalled.Seconds())
+	reclaimed.send(out, float64(t.Reclaimed))
+}
+
+// holds is 1 for what is so.
+func holds(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // optional is 0 for a value that is not set, which is what the kernel's file holds then.

@@ -2,6 +2,7 @@
 package nodeset
 
 import (
+	"encoding/json"
 	"fmt"
 	"iter"
 	"math/bits"
@@ -156,6 +157,24 @@ func (s Set) Named() string {
 		return "node " + s.String()
 	}
 	return "nodes " + s.String()
+}
+
+// MarshalJSON writes the list of the ids.
+func (s Set) MarshalJSON() ([]byte, error) { return json.Marshal(s.IDs()) }
+
+// UnmarshalJSON reads a list of ids.
+func (s *Set) UnmarshalJSON(data []byte) error {
+	var ids []int
+	if err := json.Unmarshal(data, &ids); err != nil {
+		return fmt.Errorf("node list %s: want a list of ids: %w", data, err)
+	}
+	for _, id := range ids {
+		if id < 0 || id >= Max {
+			return fmt.Errorf("node list %s: node id %d is not between 0 and %d", data, id, Max-1)
+		}
+	}
+	*s = Of(ids...)
+	return nil
 }
 
 // MarshalText writes the kernel's list format.

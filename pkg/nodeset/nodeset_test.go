@@ -65,6 +65,28 @@ func TestTextOfAnySetReadsBack(t *testing.T) {
 	}
 }
 
+func TestJSON(t *testing.T) {
+	for text, test := range map[string]struct {
+		want Set
+		err  string
+	}{
+		"[]":      {},
+		"[0,1,3]": {want: Of(0, 1, 3)},
+		"[63]":    {want: Of(63)},
+		"[64]":    {err: "node list [64]: node id 64 is not between 0 and 63"},
+		"[0,-1]":  {err: "node list [0,-1]: node id -1 is not between 0 and 63"},
+		`"0-1"`:   {err: `node list "0-1": want a list of ids: json: cannot unmarshal string into Go value of type []int`},
+	} {
+		var got Set
+		if err := json.Unmarshal([]byte(text), &got); got != test.want || errorText(err) != test.err {
+			t.Errorf("%s: got %s, %v, want %s, %q", text, got, err, test.want, test.err)
+		}
+		if written, err := json.Marshal(got); test.err == "" && (err != nil || string(written) != text) {
+			t.Errorf("%s is written as %s, %v", text, written, err)
+		}
+	}
+}
+
 func TestSets(t *testing.T) {
 	s := Of(1, 2, 5, -1, 64)
 	tests := map[string]struct{ got, want any }{

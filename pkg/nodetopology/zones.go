@@ -73,14 +73,12 @@ func costs(id int, hardware machine.Machine) topology.CostList {
 // exclusiveCPUs counts the CPUs of each NUMA node that the kubelet's CPU manager has assigned to living containers.
 func exclusiveCPUs(view *ledger.View) map[int]int {
 	count := map[int]int{}
-	for _, pod := range view.Pods {
-		for _, container := range pod.Containers {
-			if !container.State.Alive() {
-				continue
-			}
-			for node, cpus := range container.CPUs {
-				count[node] += cpus
-			}
+	for _, container := range view.Containers() {
+		if !container.State.Alive() {
+			continue
+		}
+		for node, cpus := range container.CPUs {
+			count[node] += cpus
 		}
 	}
 	return count

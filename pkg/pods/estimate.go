@@ -11,10 +11,10 @@ import (
 // Estimate is a container's memory request with its provenance.
 type Estimate struct {
 	// Request is in bytes. It is never more than was asked for, as far as the source knows.
-	Request uint64
-	Source  memoryqos.Source
+	Request uint64           `json:"request"`
+	Source  memoryqos.Source `json:"requestSource"`
 	// Error bounds in bytes by how much the true request can be larger: it lies in [Request, Request+Error]. 0 is exact.
-	Error uint64
+	Error uint64 `json:"requestError,omitempty"`
 }
 
 // Exact reports whether the request is known to the byte.

@@ -203,11 +203,9 @@ func (d *Direct) Containers() []*api.Container {
 // Facts returns what the agent knows of a container.
 func (d *Direct) Facts(_ context.Context, podUID, container string) (facts Facts, err error) {
 	view := d.agent.View()
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; pod.UID == podUID && c.Name == container {
-				facts.Request = c.Request
-			}
+	for pod, c := range view.Containers() {
+		if pod.UID == podUID && c.Name == container {
+			facts.Request = c.Estimate
 		}
 	}
 	for _, r := range slices.Backward(view.Rejections) { // newest first

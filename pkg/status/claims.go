@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
@@ -39,9 +39,9 @@ type Claim struct {
 
 // ClaimDevice is what a claim has of one NUMA node.
 type ClaimDevice struct {
-	Request string            `json:"request"`
-	Node    int               `json:"numaNode"`
-	Amounts map[string]uint64 `json:"amounts"`
+	Request string                `json:"request"`
+	Node    int                   `json:"numaNode"`
+	Amounts memorymanager.Request `json:"amounts"`
 }
 
 // claimsOf are nil unless the configuration enables them.
@@ -57,21 +57,11 @@ func claimsOf(view *ledger.View) *Claims {
 	for _, from := range view.Claims {
 		claim := Claim{Namespace: from.Namespace, Name: from.Name, UID: from.UID, Pods: from.Pods}
 		for _, part := range from.Parts {
-			claim.Devices = append(claim.Devices, ClaimDevice{part.Request, part.Node, amounts(part.Amounts)})
+			claim.Devices = append(claim.Devices, ClaimDevice{part.Request, part.Node, part.Amounts})
 		}
 		document.Prepared = append(document.Prepared, claim)
 	}
 	return document
-}
-
-// AboveClaim says how a container's memory limit is more than its own claims allocate; "" where it is not, where it shares a
-// claim, or has none.
-func (c *Container) AboveClaim() string {
-	claimed, own := c.Claimed["memory"]
-	if !own || c.Limit > 0 && c.Limit <= claimed {
-		return ""
-	}
-	return claims.LimitAbove(c.Limit, claimed)
 }
 
 func (d *Document) writeClaims(b *strings.Builder) {
@@ -89,14 +79,14 @@ func (d *Document) writeClaims(b *strings.Builder) {
 		w := tables.New(b)
 		fmt.Fprintln(w, "CLAIM\tNODES\tMEMORY\tUSED BY")
 		for _, c := range d.Claims.Prepared {
-			nodes, sums := nodeset.Set(0), map[string]uint64{}
+			nodes, sum := nodeset.Set(0), memorymanager.Request(nil)
 			for _, device := range c.Devices {
 				nodes = nodes.Union(nodeset.Of(device.Node))
-				for name, bytes := range device.Amounts {
-					sums[name] += bytes
+				for _, a := range device.Amounts {
+					sum = sum.AtLeast(memorymanager.Amount{Type: a.Type, Bytes: sum.Of(a.Type) + a.Bytes})
 				}
 			}
-			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\n", c.Namespace, c.Name, nodes, Amounts(sums), tables.OrDash(strings.Join(d.usersOf(c), ", ")))
+			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\n", c.Namespace, c.Name, nodes, sum, tables.OrDash(strings.Join(d.usersOf(c), ", ")))
 		}
 		w.Flush()
 	}
@@ -105,11 +95,9 @@ func (d *Document) writeClaims(b *strings.Builder) {
 
 // usersOf are the living containers that use a claim, as POD/CONTAINER.
 func (d *Document) usersOf(claim Claim) (users []string) {
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if c.State != ledger.Stopped.String() && slices.Contains(c.Claims, claim.Namespace+"/"+claim.Name) {
-				users = append(users, pod.Name+"/"+c.Name)
-			}
+	for pod, c := range d.Containers() {
+		if c.State != Stopped && slices.Contains(c.Claims, claim.Namespace+"/"+claim.Name) {
+			users = append(users, pod.Name+"/"+c.Name)
 		}
 	}
 	return users

@@ -2,7 +2,6 @@ package status
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -35,61 +34,58 @@ type Move struct {
 	Bytes     uint64 `json:"bytes"`
 }
 
-// NotMoved is memory that is not moved off a NUMA node that owes more than it has, although memory is moved to cover that.
+// NotMoved is memory that stays where it is although there is a reason to move it, or that is not counted.
 type NotMoved struct {
-	// Namespace, Pod and Container are absent where the reason is none of a single container.
+	// Reason is why it should be moved (admission, deficit, consolidation), and Gate the name of what keeps it where it is.
+	Reason string `json:"reason,omitempty"`
+	Gate   string `json:"gate,omitempty"`
+	// Namespace, Pod and Container are absent where it is nothing of a single container.
 	Namespace string `json:"namespace,omitempty"`
 	Pod       string `json:"pod,omitempty"`
 	Container string `json:"container,omitempty"`
-	Reason    string `json:"reason"`
+	Why       string `json:"why"`
+}
+
+// Deficit reports whether a NUMA node owes more than it has without the move.
+func (m *NotMoved) Deficit() bool { return m.Reason == ledger.Deficit.String() }
+
+// notMoved is what the view has of the containers that are asked for.
+func notMoved(view *ledger.View, of func(*ledger.NotMoved) bool) (list []NotMoved) {
+	for i := range view.NotMoved {
+		if m := &view.NotMoved[i]; of(m) {
+			list = append(list, NotMoved{m.Reason.String(), m.Gate, m.Namespace, m.Pod, m.Container, m.Why})
+		}
+	}
+	return list
 }
 
 // KeptOff is set for a container whose memory was moved off NUMA nodes that owed more than they had.
 type KeptOff struct {
-	NUMANodes []int `json:"numaNodes"`
+	NUMANodes nodeset.Set `json:"numaNodes"`
 	// Moved is what it had mapped there; absent when it was moved before this start of the plugin.
 	Moved uint64    `json:"moved,omitempty"`
 	Since time.Time `json:"since"`
 }
 
-// addCover puts the sample into a document.
-func (d *Document) addCover(view *ledger.View) {
-	sample := view.Cover
-	if sample == nil {
+// addMoves puts into a document what would be moved, what is not, and what the sample leaves out.
+func (d *Document) addMoves(view *ledger.View) {
+	if view.Cover == nil {
 		return
 	}
-	d.addMoves(view)
-	d.addUnread(view)
-	d.CoverUnknown = sample.Unknown
-	for i := range d.Nodes {
-		if n := sample.Node(d.Nodes[i].ID); n != nil {
-			d.Nodes[i].Cover = &Cover{Owed: n.Owed, Free: n.Free, Reclaimable: n.Reclaimable, Deficit: n.Deficit()}
-		}
-	}
-}
-
-func (d *Document) addMoves(view *ledger.View) {
+	d.CoverUnknown = view.Cover.Unknown
 	for _, m := range view.Cover.Moves {
 		if pod, c := view.ContainerAt(m.Path); c != nil {
 			d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
 		}
 	}
-	for _, m := range view.NotMoved {
-		if m.Reason == ledger.Deficit {
-			d.NotMoved = append(d.NotMoved, NotMoved{m.Namespace, m.Pod, m.Container, m.Why})
-		}
-	}
-}
-
-// addUnread names the containers whose pages could not be read, or the pods where these have an allocation of their own.
-func (d *Document) addUnread(view *ledger.View) {
+	// Containers whose pages could not be read, or their pod where that has an allocation of its own.
 	for _, pod := range view.Pods {
 		if why := view.Cover.Unread[pod.Cgroup]; why != "" {
-			d.NotCounted = append(d.NotCounted, NotMoved{pod.Namespace, pod.Name, "", why})
+			d.NotCounted = append(d.NotCounted, NotMoved{Namespace: pod.Namespace, Pod: pod.Name, Why: why})
 		}
 		for i := range pod.Containers {
 			if why := view.Cover.Unread[pod.Containers[i].Cgroup]; why != "" {
-				d.NotCounted = append(d.NotCounted, NotMoved{pod.Namespace, pod.Name, pod.Containers[i].Name, why})
+				d.NotCounted = append(d.NotCounted, NotMoved{Namespace: pod.Namespace, Pod: pod.Name, Container: pod.Containers[i].Name, Why: why})
 			}
 		}
 	}
@@ -101,7 +97,7 @@ func (c *Container) keepOff(k *ledger.KeptOff) {
 		return
 	}
 	c.CpusetMems, c.Pinning = k.Mems.String(), c.Pinning+"; kept off "+k.Nodes.Named()
-	c.KeptOff = &KeptOff{k.Nodes.IDs(), k.Moved, k.Since}
+	c.KeptOff = &KeptOff{k.Nodes, k.Moved, k.Since}
 }
 
 // writeCover writes whether the allocations hold.
@@ -128,7 +124,7 @@ func (d *Document) writeCover(b *strings.Builder) {
 		}
 		d.writeMoved(b)
 		for _, c := range d.NotCounted {
-			fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Reason)
+			fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Why)
 		}
 		fmt.Fprintln(b)
 	case d.CoverUnknown != "" && len(d.Nodes) > 0:
@@ -138,19 +134,19 @@ func (d *Document) writeCover(b *strings.Builder) {
 
 // writeMoved says whose memory was moved, and whose is not although that would be needed.
 func (d *Document) writeMoved(b *strings.Builder) {
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if k := c.KeptOff; k != nil {
-				moved := ledger.KeptOff{Nodes: nodeset.Of(k.NUMANodes...), Moved: k.Moved, Since: k.Since}
-				fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, &moved)
-			}
+	for pod, c := range d.Containers() {
+		if k := c.KeptOff; k != nil {
+			moved := ledger.KeptOff{Nodes: k.NUMANodes, Moved: k.Moved, Since: k.Since}
+			fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, &moved)
 		}
 	}
 	for _, m := range d.NotMoved {
-		if m.Pod == "" {
-			fmt.Fprintf(b, "NOT COVERED: %s\n", m.Reason)
-		} else {
-			fmt.Fprintf(b, "not moved: %s/%s %s: %s\n", m.Namespace, m.Pod, m.Container, m.Reason)
+		switch {
+		case !m.Deficit(): // see the groups
+		case m.Pod == "":
+			fmt.Fprintf(b, "NOT COVERED: %s\n", m.Why)
+		default:
+			fmt.Fprintf(b, "not moved: %s/%s %s: %s\n", m.Namespace, m.Pod, m.Container, m.Why)
 		}
 	}
 }
@@ -171,7 +167,7 @@ type Owed struct {
 }
 
 // owed is what a container is owed, by NUMA node; nil while that is not known.
-func owed(sample *cover.Sample, e *ledger.Explanation) map[string]Owed {
+func owed(sample *cover.Sample, e *ledger.Explanation) map[int]Owed {
 	if !sample.Known() || len(e.Container.Blocks) == 0 {
 		return nil
 	}
@@ -179,10 +175,10 @@ func owed(sample *cover.Sample, e *ledger.Explanation) map[string]Owed {
 	if e.Pod.Blocks != nil { // they are its pod's
 		path = e.Pod.Cgroup
 	}
-	on := map[string]Owed{}
+	on := map[int]Owed{}
 	for _, a := range sample.Owed[path] {
 		if n := sample.Node(a.Node); n != nil {
-			on[strconv.Itoa(a.Node)] = Owed{Bytes: a.Bytes, Deficit: n.Deficit()}
+			on[a.Node] = Owed{Bytes: a.Bytes, Deficit: n.Deficit()}
 		}
 	}
 	return on
@@ -191,7 +187,7 @@ func owed(sample *cover.Sample, e *ledger.Explanation) map[string]Owed {
 // writeOwed says what a container is still owed, a line for each NUMA node.
 func (d *Explanation) writeOwed(b *strings.Builder) {
 	for id := range nodeset.Max {
-		o, is := d.Owed[strconv.Itoa(id)]
+		o, is := d.Owed[id]
 		switch {
 		case !is:
 		case o.Deficit > 0:

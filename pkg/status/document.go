@@ -4,8 +4,8 @@ package status
 
 import (
 	"cmp"
+	"iter"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -25,22 +25,22 @@ type Document struct {
 	Time    time.Time `json:"time"`
 	Version string    `json:"version"`
 	// Node is the node's name in the API; absent when it is not known.
-	Node       string      `json:"node,omitempty"`
-	Runtime    *Runtime    `json:"runtime,omitempty"`
-	Policy     Policy      `json:"policy"`
-	Conditions []Condition `json:"conditions"`
+	Node       string             `json:"node,omitempty"`
+	Runtime    *Runtime           `json:"runtime,omitempty"`
+	Policy     Policy             `json:"policy"`
+	Conditions []ledger.Condition `json:"conditions"`
 	// RequestSources are the APIs that memory requests are taken from, in their order.
-	RequestSources []RequestSource `json:"requestSources"`
+	RequestSources []Source `json:"requestSources"`
 	// DeviceSources are the APIs beside the kubelet's that NUMA nodes of devices are taken from.
-	DeviceSources []DeviceSource `json:"deviceSources,omitempty"`
-	Nodes         []Node         `json:"nodes"`
+	DeviceSources []Source `json:"deviceSources,omitempty"`
+	Nodes         []Node   `json:"nodes"`
 	// CoverUnknown says why the nodes have no cover; absent when they have, and before the first sample.
 	CoverUnknown string `json:"coverUnknown,omitempty"`
 	// Groups are the groups of nodes that exist only because of containers that would fit single nodes.
 	Groups []Group `json:"dissolvableGroups,omitempty"`
 	// Moves are what would cover the deficits of the nodes; nothing is moved.
 	Moves []Move `json:"moves,omitempty"`
-	// NotMoved is what is not moved, and why, where memory is moved to cover deficits and a node still owes more than it has.
+	// NotMoved is memory that stays where it is although there is a reason to move it.
 	NotMoved []NotMoved `json:"notMoved,omitempty"`
 	// NotCounted is what the cover and the moves leave out, because its cgroup cannot be read.
 	NotCounted []NotMoved `json:"notCounted,omitempty"`
@@ -49,7 +49,7 @@ type Document struct {
 	Ancestors []Ancestor `json:"ancestors"`
 	Pods      []Pod      `json:"pods"`
 	// Rejections are containers of living pods that could not be placed; those of a pod follow each other, newest first.
-	Rejections []Rejection `json:"rejections"`
+	Rejections []ledger.Rejection `json:"rejections"`
 	// Overwrites are other writers' changes of files with values of ours since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
 }
@@ -92,47 +92,20 @@ type Policy struct {
 	Migration string `json:"migration"`
 }
 
-// Condition is one of readiness.
-type Condition struct {
-	Name    string `json:"name"`
-	OK      bool   `json:"ok"`
-	Message string `json:"message,omitempty"`
-}
-
-// RequestSource is an API that knows the pods' memory requests.
-type RequestSource struct {
+// Source is an API that knows the pods' memory requests, or the NUMA nodes of devices.
+type Source struct {
+	// Source is its name, as a container's request or a device shows it.
 	Source    string `json:"source"`
 	Connected bool   `json:"connected"`
 	// Problem says why it does not answer; absent while it does, and while that is not known yet.
 	Problem string `json:"problem,omitempty"`
 }
 
-// DeviceSource is an API that knows NUMA nodes of devices.
-type DeviceSource struct {
-	// Source is resourceslice, as a device shows it.
-	Source    string `json:"source"`
-	Connected bool   `json:"connected"`
-	// Problem says why it cannot be read; absent while it can, and while that is not known yet.
-	Problem string `json:"problem,omitempty"`
-}
-
 // Node is a NUMA node.
 type Node struct {
-	ID     int      `json:"id"`
-	Group  []int    `json:"group"`
-	Memory []Memory `json:"memory"`
+	memorymanager.NodeState
 	// Cover says whether the allocations hold; absent where that is not known.
 	Cover *Cover `json:"cover,omitempty"`
-}
-
-// Memory is one type of memory of a node.
-type Memory struct {
-	Type        string `json:"type"`
-	Total       uint64 `json:"total"`
-	Reserved    uint64 `json:"systemReserved"`
-	Allocatable uint64 `json:"allocatable"`
-	Allocated   uint64 `json:"allocated"`
-	Free        uint64 `json:"free"`
 }
 
 // Ancestor is a cgroup above the pods: what its files should show, in the kernel's whole pages, and what they show.
@@ -147,67 +120,36 @@ type Ancestor struct {
 
 // Pod is a living pod.
 type Pod struct {
-	Namespace string  `json:"namespace"`
-	Name      string  `json:"name"`
-	UID       string  `json:"uid"`
-	QOSClass  string  `json:"qosClass"`
-	Cgroup    string  `json:"cgroup,omitempty"`
-	Min       *uint64 `json:"memoryMin,omitempty"`
-	Low       *uint64 `json:"memoryLow,omitempty"`
-	// Blocks are the pod's own allocation (pod-level resources); its containers' are parts of it, and may overlap.
-	Blocks     []Block     `json:"blocks,omitempty"`
+	ledger.PodView
+	// Containers are the view's.
 	Containers []Container `json:"containers"`
-	Problems   []string    `json:"problems,omitempty"`
 }
 
-// Rejected is the state of a container that was never created because it could not be placed; the others are the agent's.
-const Rejected = "rejected"
+// States of a container by their names. One that was never created because it could not be placed is rejected; the others are the
+// agent's.
+const (
+	Running  = "running"
+	Stopped  = "stopped"
+	Rejected = "rejected"
+)
 
-// Container is a container of a living pod.
+// Container is a container of a living pod: what the agent has decided, and what the kernel says of it.
 type Container struct {
-	Name       string `json:"name"`
-	ID         string `json:"id,omitempty"`
-	Cgroup     string `json:"cgroup,omitempty"`
-	Kind       string `json:"kind"`
-	State      string `json:"state"`
-	Nodes      []int  `json:"numaNodes,omitempty"`
+	ledger.ContainerView
+	State string `json:"state"`
+	// CpusetMems is what its cpuset.mems should be: its nodes, or the rest of those that it is kept off; absent where that is not the
+	// agent's to say.
 	CpusetMems string `json:"cpusetMems,omitempty"`
-	Pinning    string `json:"pinning,omitempty"`
-	// MemoryPolicy is the NUMA memory policy that its process was started with, as far as that is known, and MemoryPolicySource
-	// what it follows from; NoMemoryPolicy says why it has none although one is configured or asked for.
-	MemoryPolicy       string `json:"memoryPolicy,omitempty"`
-	MemoryPolicySource string `json:"memoryPolicySource,omitempty"`
-	NoMemoryPolicy     string `json:"noMemoryPolicy,omitempty"`
 	// Unplaced says at length why a living container has no nodes although it asked for some; absent when it has, or may not
 	// have any.
-	Unplaced      string  `json:"unplaced,omitempty"`
-	Blocks        []Block `json:"blocks,omitempty"`
-	Request       uint64  `json:"request"`
-	RequestSource string  `json:"requestSource"`
-	RequestError  uint64  `json:"requestError,omitempty"`
-	Limit         uint64  `json:"limit,omitempty"`
-	Min           *uint64 `json:"memoryMin,omitempty"`
-	Low           *uint64 `json:"memoryLow,omitempty"`
-	High          *uint64 `json:"memoryHigh,omitempty"`
-	// Raised is the memory.high that the stall guard has set instead.
-	Raised uint64 `json:"memoryHighRaised,omitempty"`
+	Unplaced string `json:"unplaced,omitempty"`
 	// Stopped is set while the container is stopped by its memory.high and being given room.
 	Stopped bool   `json:"stopped,omitempty"`
 	Usage   *Usage `json:"usage,omitempty"`
-	// Short is what a resize asks for beyond the blocks, by type of memory; its nodes are all until it is allocated.
-	Short map[string]uint64 `json:"short,omitempty"`
-	// Claims are its resource claims, as NAMESPACE/NAME; Claimed is what they allocate for it alone, by type of memory: absent where
-	// it shares one with another container.
-	Claims  []string          `json:"claims,omitempty"`
-	Claimed map[string]uint64 `json:"claimed,omitempty"`
-	// ExclusiveCPUs counts the container's own CPUs by NUMA node.
-	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
-	// KeptOff is set while it is kept off NUMA nodes that owed more than they had; absent for others. Its cpusetMems are the rest.
+	// KeptOff is set while it is kept off NUMA nodes that owed more than they had; absent for others.
 	KeptOff *KeptOff `json:"keptOff,omitempty"`
-	// Devices are the container's devices and their NUMA nodes.
-	Devices []Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
 }
@@ -218,24 +160,13 @@ type Recording struct {
 	Event uint64 `json:"event"`
 }
 
-// Block is an allocation on NUMA nodes.
-type Block struct {
-	Nodes []int  `json:"numaNodes"`
-	Type  string `json:"type"`
-	Size  uint64 `json:"size"`
-	// PerNode are the bytes on each node; empty in an explanation of a container that has no allocation.
-	PerNode map[string]int64 `json:"perNode"`
-	// Even is set where the bytes are spread evenly over the nodes (annotation numa: spread).
-	Even bool `json:"even,omitempty"`
-}
-
 // Usage is what the kernel counts for a container.
 type Usage struct {
 	Current    uint64  `json:"current"`
 	HighEvents uint64  `json:"highEvents"`
 	FullStall  float64 `json:"fullStallSeconds"`
 	// PerNode is anonymous and file memory per NUMA node (memory.numa_stat).
-	PerNode map[string]uint64 `json:"perNode,omitempty"`
+	PerNode map[int]uint64 `json:"perNode,omitempty"`
 }
 
 // Overwrite counts other writers' changes of a file of a level: kubepods, system, burstable, pod or container.
@@ -260,7 +191,7 @@ type Sources struct {
 	View       func() *ledger.View
 	Overwrites func() map[protect.Overwrite]uint64 // nil shows none
 	Requests   func() podinfo.Stats                // nil shows no sources of requests
-	Devices    func() []DeviceSource               // nil shows no sources of devices
+	Devices    func() []Source                     // nil shows no sources of devices
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
 	Recording  Recorded
@@ -285,26 +216,31 @@ func (s Sources) Make() *Document {
 			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
 			KubeletConfig: config.KubeletConfig, Migration: config.Migration.String(),
 		},
-		Conditions: []Condition{}, Nodes: Nodes(view.Nodes), Claims: claimsOf(view), Ancestors: s.ancestors(view), Pods: []Pod{}, Rejections: rejections(current(view)),
-		Overwrites: s.overwrites(), RequestSources: s.requestSources(), DeviceSources: s.deviceSources(),
+		Conditions: view.Conditions, Nodes: nodes(view), Groups: dissolvable(view), Claims: claimsOf(view), Ancestors: s.ancestors(view),
+		Pods: make([]Pod, len(view.Pods)), Rejections: rejections(current(view)), Overwrites: s.overwrites(), RequestSources: []Source{},
+		NotMoved: notMoved(view, func(*ledger.NotMoved) bool { return true }),
 	}
 	if p := config.UnpinnedMemoryPolicy; p != "None" {
 		d.Policy.UnpinnedMemoryPolicy = string(p)
 	}
-	d.addCover(view)
-	d.Groups = dissolvable(view)
+	d.addMoves(view)
+	if s.Requests != nil {
+		for _, source := range s.Requests().Sources {
+			d.RequestSources = append(d.RequestSources, Source{string(source.Source), source.Connected, source.Problem})
+		}
+	}
+	if s.Devices != nil {
+		d.DeviceSources = s.Devices()
+	}
 	if r := view.Runtime; r.Name != "" {
 		d.Runtime = &Runtime{Name: r.Name, Version: r.Version, PreInstalled: s.PreInstalled, MemoryPolicies: r.MemoryPolicies}
 		if nri := nriplugin.RuntimeNRIVersion(r.NRIVersion, r.Name, r.Version); nri.Known() {
 			d.Runtime.NRI = nri.String()
 		}
 	}
-	for _, c := range view.Conditions {
-		d.Conditions = append(d.Conditions, Condition{c.Name, c.OK, c.Message})
-	}
 	known := s.known(view)
-	for _, pod := range view.Pods {
-		d.Pods = append(d.Pods, known.pod(pod))
+	for i, pod := range view.Pods {
+		d.Pods[i] = known.pod(pod)
 	}
 	return d
 }
@@ -321,22 +257,17 @@ func (s Sources) overwrites() []Overwrite {
 	return list
 }
 
-func (s Sources) requestSources() []RequestSource {
-	list := []RequestSource{}
-	if s.Requests == nil {
-		return list
+// Containers are those of all pods, with their pods.
+func (d *Document) Containers() iter.Seq2[*Pod, *Container] {
+	return func(yield func(*Pod, *Container) bool) {
+		for i := range d.Pods {
+			for j := range d.Pods[i].Containers {
+				if !yield(&d.Pods[i], &d.Pods[i].Containers[j]) {
+					return
+				}
+			}
+		}
 	}
-	for _, source := range s.Requests().Sources {
-		list = append(list, RequestSource{Source: string(source.Source), Connected: source.Connected, Problem: source.Problem})
-	}
-	return list
-}
-
-func (s Sources) deviceSources() []DeviceSource {
-	if s.Devices == nil {
-		return nil
-	}
-	return s.Devices()
 }
 
 // RequestsFrom says where memory requests come from while some of the sources do not answer.
@@ -350,11 +281,9 @@ func (d *Document) RequestsFrom() string {
 	if len(answering) > 0 {
 		return "memory requests come from " + strings.Join(answering, ", ")
 	}
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if c.RequestError > 0 && !slices.Contains(estimates, c.RequestSource) {
-				estimates = append(estimates, c.RequestSource)
-			}
+	for _, c := range d.Containers() {
+		if source := string(c.Source); !c.Exact() && !slices.Contains(estimates, source) {
+			estimates = append(estimates, source)
 		}
 	}
 	text := "memory requests of Burstable pods are estimates from what the runtime's events carry"
@@ -365,17 +294,16 @@ func (d *Document) RequestsFrom() string {
 	return text
 }
 
-// Nodes is the node map as it stands in the document.
-func Nodes(states []memorymanager.NodeState) []Node {
-	nodes := make([]Node, 0, len(states))
-	for _, state := range states {
-		node := Node{ID: state.ID, Group: state.Cells.IDs()}
-		for _, t := range state.Memory {
-			node.Memory = append(node.Memory, Memory{string(t.Type), t.Total, t.SystemReserved, t.Allocatable, t.Reserved, t.Free})
+// nodes is the node map, with the sample of what covers it.
+func nodes(view *ledger.View) []Node {
+	all := make([]Node, len(view.Nodes))
+	for i, state := range view.Nodes {
+		all[i].NodeState = state
+		if n := view.Cover.Node(state.ID); n != nil {
+			all[i].Cover = &Cover{Owed: n.Owed, Free: n.Free, Reclaimable: n.Reclaimable, Deficit: n.Deficit()}
 		}
-		nodes = append(nodes, node)
 	}
-	return nodes
+	return all
 }
 
 // known is what is known of containers beside the view.
@@ -402,50 +330,24 @@ func (s Sources) known(view *ledger.View) known {
 }
 
 func (k known) pod(view *ledger.PodView) Pod {
-	pod := Pod{Namespace: view.Namespace, Name: view.Name, UID: view.UID, QOSClass: string(view.Class), Cgroup: view.Cgroup,
-		Min: view.Values.Min, Low: view.Values.Low, Blocks: blocks(view.Blocks), Containers: []Container{}}
-	for _, problem := range view.Problems {
-		pod.Problems = append(pod.Problems, problem.Message) // it names the annotation
-	}
+	pod := Pod{PodView: *view, Containers: make([]Container, len(view.Containers))}
 	for i := range view.Containers {
-		pod.Containers = append(pod.Containers, k.container(view.UID, &view.Containers[i]))
+		pod.Containers[i] = k.container(view.UID, &view.Containers[i])
 	}
 	return pod
 }
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
-	c := Container{Name: view.Name, ID: view.ID, Cgroup: view.Cgroup, Kind: view.Kind.String(), State: view.State.String(),
-		CpusetMems: view.Nodes.String(), Pinning: view.Pinning, MemoryPolicy: view.MemoryPolicy.String(), MemoryPolicySource: view.PolicySource, NoMemoryPolicy: view.NoPolicy,
-		Request: view.Request.Request, RequestSource: string(view.Request.Source), RequestError: view.Request.Error,
-		Limit: view.Limit, Min: view.Values.Min, Low: view.Values.Low, High: view.Values.High, Raised: view.Raised,
-		Stopped: k.guarded[view.ID].Stopped, Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup],
-		Recording: k.record.find(uid, view.Name)}
-	if !view.Nodes.Empty() {
-		c.Nodes = view.Nodes.IDs()
-	}
+	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
+		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], Recording: k.record.find(uid, view.Name)}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}
-	c.Claims, c.Claimed = view.Claims, amounts(view.Claimed)
-	c.Blocks, c.Short, c.ExclusiveCPUs = blocks(view.Blocks), amounts(view.Short), cpus(view.CPUs)
-	c.Devices = devices(view.Devices)
 	c.keepOff(view.KeptOff)
 	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
-		c.State, c.Min, c.Low, c.High = Rejected, nil, nil, nil
+		c.State, c.Values = Rejected, memoryqos.Values{}
 	}
 	return c
-}
-
-func blocks(allocations []memorymanager.Block) []Block {
-	var list []Block
-	for _, b := range allocations {
-		block := Block{Nodes: b.Nodes.IDs(), Type: string(b.Type), Size: b.Size, PerNode: map[string]int64{}, Even: b.Even}
-		for _, amount := range b.PerNode {
-			block.PerNode[strconv.Itoa(amount.Node)] += int64(amount.Bytes)
-		}
-		list = append(list, block)
-	}
-	return list
 }
 
 // ancestors are the levels above the pods, wanted and real.

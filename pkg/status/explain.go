@@ -13,25 +13,26 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Explanation says why a container has what it has; the contract of `explain -o json` and of /explain.
 type Explanation struct {
-	Namespace string     `json:"namespace"`
-	Pod       string     `json:"pod"`
-	QOSClass  string     `json:"qosClass"`
-	Container string     `json:"container"`
-	Pinning   string     `json:"pinning"`
-	Placement *Placement `json:"placement,omitempty"`
-	Rejection *Rejection `json:"rejection,omitempty"`
+	Namespace string            `json:"namespace"`
+	Pod       string            `json:"pod"`
+	QOSClass  string            `json:"qosClass"`
+	Container string            `json:"container"`
+	Pinning   string            `json:"pinning"`
+	Placement *Placement        `json:"placement,omitempty"`
+	Rejection *ledger.Rejection `json:"rejection,omitempty"`
 	// Memory are the steps of the arithmetic to memory.min, low and high, a line each, for people. Values has the bytes.
 	Memory []string `json:"memory,omitempty"`
 	Values *Values  `json:"values,omitempty"`
 	// Short is what a resize asks for and could not be allocated yet, by type of memory.
-	Short map[string]uint64 `json:"short,omitempty"`
+	Short memorymanager.Request `json:"short,omitempty"`
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node, CPUs says how many of them are remote to its memory.
-	ExclusiveCPUs map[string]int `json:"exclusiveCPUs,omitempty"`
-	CPUs          string         `json:"cpus,omitempty"`
+	ExclusiveCPUs map[int]int `json:"exclusiveCPUs,omitempty"`
+	CPUs          string      `json:"cpus,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs.
 	Migration *Migration `json:"migration,omitempty"`
 	// MemoryPolicy is the NUMA memory policy that its process was started with and MemoryPolicySource what it follows from,
@@ -42,12 +43,12 @@ type Explanation struct {
 	// FitsOn is the NUMA node on which it would fit, so that its group of nodes would not be needed; absent for one that is in no
 	// such group.
 	FitsOn *int `json:"fitsOn,omitempty"`
-	// Held is why dissolveGroups does not move it there; absent where it does not try to.
-	Held string `json:"held,omitempty"`
+	// NotMoved is why it stays where it is although there is a reason to move it.
+	NotMoved []NotMoved `json:"notMoved,omitempty"`
 	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
-	Owed map[string]Owed `json:"owed,omitempty"`
+	Owed map[int]Owed `json:"owed,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
-	Devices []Device `json:"devices,omitempty"`
+	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
 }
@@ -66,25 +67,18 @@ type Values struct {
 
 // Placement is how the container was, or would be, placed.
 type Placement struct {
-	NUMANodes  []int       `json:"numaNodes,omitempty"`
-	Preferred  bool        `json:"preferred"`
-	Existing   bool        `json:"existing"`
-	Bounded    bool        `json:"bounded,omitempty"`
-	Blocks     []Block     `json:"blocks,omitempty"`
-	Rejected   string      `json:"rejected,omitempty"`
-	Candidates []Candidate `json:"candidates"`
+	NUMANodes nodeset.Set           `json:"numaNodes,omitempty"`
+	Preferred bool                  `json:"preferred"`
+	Existing  bool                  `json:"existing"`
+	Bounded   bool                  `json:"bounded,omitempty"`
+	Blocks    []memorymanager.Block `json:"blocks,omitempty"`
+	Rejected  string                `json:"rejected,omitempty"`
+	// Candidates are judged now, and for a container that is placed as if its own allocation were not there.
+	Candidates []memorymanager.Candidate `json:"candidates"`
 	// Strategy is what numaAllocationStrategy decides among the candidates; absent when nothing.
 	Strategy string `json:"strategy,omitempty"`
 	// Aligned is what alignTo decides where CPUs and devices disagree; absent where they agree.
 	Aligned string `json:"aligned,omitempty"`
-}
-
-// Candidate is a set of NUMA nodes, judged now, and for a container that is placed as if its own allocation were not there.
-type Candidate struct {
-	NUMANodes []int  `json:"numaNodes"`
-	Preferred bool   `json:"preferred"`
-	Chosen    bool   `json:"chosen"`
-	Why       string `json:"why,omitempty"`
 }
 
 // Explain turns the agent's explanations into documents.
@@ -94,8 +88,8 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	moves := s.migrations(view)
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
-			Pinning: e.Container.Pinning, Memory: e.Memory, Values: values(&e.Container), Short: amounts(e.Container.Short), ExclusiveCPUs: cpus(e.Container.CPUs),
-			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(blocks(e.Container.Blocks))), Devices: devices(e.Container.Devices),
+			Pinning: e.Container.Pinning, Memory: e.Memory, Values: values(&e.Container), Short: e.Container.Short, ExclusiveCPUs: e.Container.CPUs,
+			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(e.Container.Blocks)), Devices: e.Container.Devices,
 			Recording: s.Recording.find(e.Pod.UID, e.Container.Name), Migration: moves[e.Container.Cgroup]}
 		if k := e.Container.KeptOff; k != nil {
 			document.Pinning += "; " + k.String()
@@ -104,37 +98,32 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			document.Placement = placement(e.Placement)
 		}
 		if r := e.Rejection; r != nil {
-			last := rejection(r)
+			last := shown(r)
 			document.Rejection = &last
 		}
-		document.MemoryPolicy, document.MemoryPolicySource, document.NoMemoryPolicy = e.Container.MemoryPolicy.String(), e.Container.PolicySource, e.Container.NoPolicy
+		document.MemoryPolicy, document.MemoryPolicySource, document.NoMemoryPolicy = e.Container.MemoryPolicy, e.Container.PolicySource, e.Container.NoPolicy
 		document.Owed, document.FitsOn = owed(view.Cover, &e), fitsAlone(view, &e)
-		if document.FitsOn != nil {
-			document.Held = e.Container.Held
-		}
+		document.NotMoved = notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == e.Pod.UID && m.Container == e.Container.Name })
 		documents = append(documents, document)
 	}
 	return documents
 }
 
 func values(c *ledger.ContainerView) *Values {
-	return &Values{Request: c.Request.Request, RequestError: c.Request.Error, Min: c.Values.Min, Low: c.Values.Low, High: c.Values.High, Raised: c.Raised}
+	return &Values{Request: c.Request, RequestError: c.Error, Min: c.Values.Min, Low: c.Values.Low, High: c.Values.High, Raised: c.Raised}
 }
 
 func placement(e *memorymanager.Explanation) *Placement {
-	p := &Placement{Preferred: e.Placement.Affinity.Preferred, Existing: e.Placement.Existing, Bounded: e.Placement.Bounded,
-		Blocks: blocks(e.Placement.Blocks), Candidates: []Candidate{}, Strategy: e.Strategy, Aligned: e.Aligned}
-	if !e.Placement.Nodes.Empty() {
-		p.NUMANodes = e.Placement.Nodes.IDs()
+	p := &Placement{NUMANodes: e.Placement.Nodes, Preferred: e.Placement.Affinity.Preferred, Existing: e.Placement.Existing,
+		Bounded: e.Placement.Bounded, Blocks: e.Placement.Blocks, Candidates: e.Candidates, Strategy: e.Strategy, Aligned: e.Aligned}
+	if p.Candidates == nil {
+		p.Candidates = []memorymanager.Candidate{}
 	}
 	var rejection *memorymanager.Rejection
 	if errors.As(e.Err, &rejection) {
 		p.Rejected = rejection.Text()
 	} else if e.Err != nil {
 		p.Rejected = e.Err.Error()
-	}
-	for _, c := range e.Candidates {
-		p.Candidates = append(p.Candidates, Candidate{c.Nodes.IDs(), c.Preferred, c.Chosen, c.Why})
 	}
 	return p
 }
@@ -163,13 +152,13 @@ func (d *Explanation) write(b *strings.Builder) {
 	fmt.Fprintf(b, "%s %s (%s)\n", pod, d.Container, d.QOSClass)
 	switch {
 	case d.Pinning == "": // never placed
-	case d.Placement != nil && len(d.Placement.NUMANodes) > 0 && d.Placement.Existing:
-		fmt.Fprintf(b, "  on %s, %s\n", nodeset.Of(d.Placement.NUMANodes...).Named(), d.Pinning)
+	case d.Placement != nil && !d.Placement.NUMANodes.Empty() && d.Placement.Existing:
+		fmt.Fprintf(b, "  on %s, %s\n", d.Placement.NUMANodes.Named(), d.Pinning)
 	default:
 		fmt.Fprintf(b, "  %s\n", d.Pinning)
 	}
 	if len(d.Short) > 0 {
-		fmt.Fprintf(b, "  short of %s since a resize: tried again when memory is released, and until then it may use all nodes\n", Amounts(d.Short))
+		fmt.Fprintf(b, "  short of %s since a resize: tried again when memory is released, and until then it may use all nodes\n", d.Short)
 	}
 	if d.Migration != nil {
 		fmt.Fprintf(b, "  %s\n", d.Migration)
@@ -182,8 +171,12 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 	if d.FitsOn != nil {
 		fmt.Fprintf(b, "  its group of nodes exists only because of containers that would fit single nodes, this one on node %d\n", *d.FitsOn)
-		if d.Held != "" {
-			fmt.Fprintf(b, "  %s\n", d.Held)
+	}
+	for _, m := range d.NotMoved {
+		if m.Deficit() {
+			fmt.Fprintf(b, "  not moved off a NUMA node that owes more than it has: %s\n", m.Why)
+		} else if d.FitsOn != nil {
+			fmt.Fprintf(b, "  %s\n", m.Why)
 		}
 	}
 	d.writeOwed(b)
@@ -191,7 +184,7 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  %s\n", d.CPUs)
 	}
 	for _, device := range d.Devices {
-		fmt.Fprintf(b, "  device %s\n", device)
+		fmt.Fprintf(b, "  device %s (%s)\n", device, device.Source)
 	}
 	if d.Placement != nil && d.Placement.Aligned != "" {
 		fmt.Fprintf(b, "  %s\n", d.Placement.Aligned)
@@ -212,14 +205,14 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 }
 
-// parts are the even parts of a block, ", evenly: 4Gi on node 0, 4Gi on node 1"; empty for others.
-func (b *Block) parts() string {
+// evenly are the even parts of a block, ", evenly: 4Gi on node 0, 4Gi on node 1"; empty for others.
+func evenly(b *memorymanager.Block) string {
 	if !b.Even {
 		return ""
 	}
 	var parts []string
-	for _, id := range b.Nodes {
-		parts = append(parts, fmt.Sprintf("%s on node %d", quantity.Short(uint64(b.PerNode[fmt.Sprint(id)])), id))
+	for _, part := range b.PerNode {
+		parts = append(parts, fmt.Sprintf("%s on node %d", quantity.Short(part.Bytes), part.Node))
 	}
 	return ", evenly: " + strings.Join(parts, ", ")
 }
@@ -237,14 +230,14 @@ func (p *Placement) write(b *strings.Builder, last string) {
 		fmt.Fprintln(b, "  placed now, it would get:")
 	}
 	for _, block := range p.Blocks {
-		fmt.Fprintf(b, "    %s of %s on %s%s\n", quantity.Short(block.Size), block.Type, nodeset.Of(block.Nodes...).Named(), block.parts())
+		fmt.Fprintf(b, "    %s of %s on %s%s\n", quantity.Short(block.Size), block.Type, block.Nodes.Named(), evenly(&block))
 	}
 	if p.Bounded {
 		fmt.Fprintln(b, "    the search was cut short: fewer nodes may do")
 	}
 	candidates := p.Candidates
 	if strings.Contains(p.Rejected, "\n") { // which has a line for each node
-		candidates = slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return len(c.NUMANodes) == 1 })
+		candidates = slices.DeleteFunc(slices.Clone(candidates), func(c memorymanager.Candidate) bool { return c.Nodes.Len() == 1 })
 	}
 	if len(candidates) == 0 {
 		return
@@ -267,7 +260,7 @@ func (p *Placement) write(b *strings.Builder, last string) {
 		if c.Preferred {
 			preferred = "preferred"
 		}
-		fmt.Fprintf(w, "    %s\t%s\t%s\n", nodeset.Of(c.NUMANodes...).Named(), preferred, verdict)
+		fmt.Fprintf(w, "    %s\t%s\t%s\n", c.Nodes.Named(), preferred, verdict)
 	}
 	w.Flush()
 	if p.Strategy != "" {

@@ -12,7 +12,7 @@ import (
 // Group is a group of NUMA nodes that exists only because of containers that would fit single nodes of it. While it does,
 // no container that needs one node is placed there, for its node would have to leave the group.
 type Group struct {
-	Nodes []int `json:"numaNodes"`
+	Nodes nodeset.Set `json:"numaNodes"`
 	// Fits are the nodes on which the containers would fit together.
 	Fits []Fit `json:"fits"`
 }
@@ -40,8 +40,12 @@ func dissolvable(view *ledger.View) []Group {
 		for i := range pod.Containers {
 			if c := &pod.Containers[i]; len(c.Blocks) > 0 && len(c.Claims) == 0 { // claims are beside the node map
 				tenants = append(tenants, memorymanager.Tenant{Pod: pod.UID, Container: c.Name, Blocks: c.Blocks, CPUs: c.CPUNodes})
-				held[pod.UID+"/"+c.Name] = c.Held
 			}
+		}
+	}
+	for _, m := range view.NotMoved {
+		if m.Reason != ledger.Deficit {
+			held[m.UID+"/"+m.Container] = m.Why
 		}
 	}
 	var groups []Group
@@ -49,7 +53,7 @@ func dissolvable(view *ledger.View) []Group {
 		if !found.Rest.Empty() {
 			continue
 		}
-		group := Group{Nodes: found.Group.IDs()}
+		group := Group{Nodes: found.Group}
 		for _, place := range found.Places {
 			pod := pods[place.Pod]
 			group.Fits = append(group.Fits, Fit{pod.Namespace, pod.Name, place.Container, place.Nodes.First(), held[place.Pod+"/"+place.Container]})
@@ -69,7 +73,7 @@ func (d *Document) writeGroups(b *strings.Builder) {
 			}
 		}
 		fmt.Fprintf(b, "%s are a group only because of containers that would fit single nodes: %s\n\n",
-			nodeset.Of(group.Nodes...).Named(), strings.Join(fits, ", "))
+			group.Nodes.Named(), strings.Join(fits, ", "))
 	}
 }
 

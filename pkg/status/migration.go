@@ -2,7 +2,6 @@ package status
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -23,9 +22,7 @@ const (
 // Migration is memory of a running container that a write of its cpuset.mems moves between NUMA nodes.
 type Migration struct {
 	State string `json:"state"`
-	Bytes uint64 `json:"bytes"`
-	From  []int  `json:"fromNUMANodes"`
-	To    []int  `json:"toNUMANodes"`
+	cgroup.Migration
 	// At is when the write was decided; absent in a dry run.
 	At time.Time `json:"at,omitzero"`
 	// Allowed is the configuration's key migration, as Policy.Migration.
@@ -40,7 +37,7 @@ func (m *Migration) Pending() bool { return m != nil && m.State != Moved }
 
 // String is a sentence about the container.
 func (m *Migration) String() string {
-	what := cgroup.Migration{Bytes: m.Bytes, From: nodeset.Of(m.From...), To: nodeset.Of(m.To...)}.String()
+	what := m.Migration.String()
 	at := m.At.UTC().Format(time.DateTime) + " UTC"
 	switch {
 	case m.State == Withheld && m.At.IsZero():
@@ -60,7 +57,7 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 	config := view.Config.Config
 	all := map[string]*Migration{}
 	put := func(cgroup, state string, m cgroup.Migration, at time.Time) {
-		all[cgroup] = &Migration{state, m.Bytes, m.From.IDs(), m.To.IDs(), at, config.Migration.String()}
+		all[cgroup] = &Migration{state, m, at, config.Migration.String()}
 	}
 	switch {
 	case config.DryRun && s.Usages != nil:
@@ -90,11 +87,9 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 func (u *Usages) planned(view *ledger.View) map[string]cgroup.Migration {
 	var cgroups []string
 	var nodes []nodeset.Set
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.State == ledger.Running && c.Cgroup != "" && !c.Nodes.Empty() {
-				cgroups, nodes = append(cgroups, c.Cgroup), append(nodes, c.Nodes)
-			}
+	for _, c := range view.Containers() {
+		if c.State == ledger.Running && c.Cgroup != "" && !c.Nodes.Empty() {
+			cgroups, nodes = append(cgroups, c.Cgroup), append(nodes, c.Nodes)
 		}
 	}
 	all := map[string]cgroup.Migration{}
@@ -106,17 +101,10 @@ func (u *Usages) planned(view *ledger.View) map[string]cgroup.Migration {
 	return all
 }
 
-// writeMigrations lists the containers whose memory is not where it is allocated, and is moved, would be, or is not.
-func (d *Document) writeMigrations(b *strings.Builder) {
-	var lines strings.Builder
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if c.Migration.Pending() {
-				fmt.Fprintf(&lines, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, c.Migration)
-			}
-		}
+// elsewhere says of a container that its memory is not where it is allocated, and is moved, would be, or is not.
+func (c *Container) elsewhere() string {
+	if !c.Migration.Pending() {
+		return ""
 	}
-	if lines.Len() > 0 {
-		fmt.Fprintf(b, "MEMORY ON OTHER NODES\n%s\n", lines.String())
-	}
+	return c.Migration.String()
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -38,7 +39,7 @@ func TestExplainAStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "explain-state.txt", text.String())
-	got, want := documents[0].Placement.Blocks[0], Block{Nodes: []int{1}, Type: "memory", Size: 60 * gi, PerNode: map[string]int64{"1": 60 * gi}}
+	got, want := documents[0].Placement.Blocks[0], memorymanager.Block{Nodes: nodeset.Of(1), Type: "memory", Size: 60 * gi, PerNode: memorymanager.NodeAmounts{{Node: 1, Bytes: 60 * gi}}}
 	if difference := cmp.Diff(want, got); difference != "" {
 		t.Errorf("the first block of %s (-want +got):\n%s", documents[0].Container, difference)
 	}

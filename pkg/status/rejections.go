@@ -10,30 +10,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// Rejection is a container that could not be placed.
-type Rejection struct {
-	// Time is of the first try, Last of the last one; Count is how many there were.
-	Time      time.Time `json:"time"`
-	Last      time.Time `json:"last"`
-	Count     int       `json:"count"`
-	Namespace string    `json:"namespace"`
-	Pod       string    `json:"pod"`
-	Container string    `json:"container"`
-	Reason    string    `json:"reason"`
-	Text      string    `json:"text"`
-	Refused   bool      `json:"refused"`
-}
-
-func rejection(r *ledger.Rejection) Rejection {
-	last := r.Last
-	if last.Before(r.At) {
-		last = r.At
-	}
-	return Rejection{r.At, last, max(r.Count, 1), r.Namespace, r.Pod, r.Container, r.Reason, r.Text, r.Refused}
-}
-
 // outcome is a rejection in a few words.
-func (r *Rejection) outcome() string {
+func outcome(r *ledger.Rejection) string {
 	text := "rejected"
 	if !r.Refused {
 		text = "runs unpinned"
@@ -44,19 +22,26 @@ func (r *Rejection) outcome() string {
 	return text
 }
 
+// shown is a rejection with the whole text, its last time and its count.
+func shown(r *ledger.Rejection) ledger.Rejection {
+	one := *r
+	one.Count, one.PodText = max(r.Count, 1), ""
+	if r.Last.Before(r.At) {
+		one.Last = r.At
+	}
+	return one
+}
+
 // current are the rejections to show: without those of containers that were placed later, and with those of containers that
 // run unpinned for so long that the view's have gone on without them.
 func current(view *ledger.View) []ledger.Rejection {
 	type container struct{ uid, name string }
 	placed, unplaced := map[container]bool{}, []ledger.Rejection{}
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			c := &pod.Containers[i]
-			if c.Unplaced != nil {
-				unplaced = append(unplaced, *c.Unplaced)
-			}
-			placed[container{pod.UID, c.Name}] = c.State.Alive() && c.Unplaced == nil
+	for pod, c := range view.Containers() {
+		if c.Unplaced != nil {
+			unplaced = append(unplaced, *c.Unplaced)
 		}
+		placed[container{pod.UID, c.Name}] = c.State.Alive() && c.Unplaced == nil
 	}
 	list := slices.DeleteFunc(slices.Clone(view.Rejections), func(r ledger.Rejection) bool {
 		return !r.Refused && placed[container{r.UID, r.Container}]
@@ -71,14 +56,12 @@ func current(view *ledger.View) []ledger.Rejection {
 
 // rejections joins what a container was rejected for again and again: the kubelet tries to create it until it succeeds. Those
 // of a pod follow each other; the newest come first.
-func rejections(views []ledger.Rejection) []Rejection {
-	type try struct {
-		uid, namespace, pod, container, reason string
-		refused                                bool
-	}
-	list, known := make([]Rejection, 0, len(views)), map[try]int{}
+func rejections(views []ledger.Rejection) []ledger.Rejection {
+	list, known := make([]ledger.Rejection, 0, len(views)), map[ledger.Rejection]int{}
 	for i := range views {
-		r, key := rejection(&views[i]), try{views[i].UID, views[i].Namespace, views[i].Pod, views[i].Container, views[i].Reason, views[i].Refused}
+		r := shown(&views[i])
+		key := r
+		key.At, key.Last, key.Count, key.Text = time.Time{}, time.Time{}, 0, ""
 		at, again := known[key]
 		if !again {
 			known[key] = len(list)
@@ -86,8 +69,8 @@ func rejections(views []ledger.Rejection) []Rejection {
 			continue
 		}
 		joined := &list[at]
-		if r.Time.Before(joined.Time) {
-			joined.Time = r.Time
+		if r.At.Before(joined.At) {
+			joined.At = r.At
 		}
 		if r.Last.After(joined.Last) {
 			joined.Last, joined.Text = r.Last, r.Text
@@ -100,7 +83,7 @@ func rejections(views []ledger.Rejection) []Rejection {
 			newest[pod] = r.Last
 		}
 	}
-	slices.SortStableFunc(list, func(a, b Rejection) int {
+	slices.SortStableFunc(list, func(a, b ledger.Rejection) int {
 		return cmp.Or(
 			newest[[2]string{b.Namespace, b.Pod}].Compare(newest[[2]string{a.Namespace, a.Pod}]),
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Pod, b.Pod),
@@ -134,7 +117,7 @@ func (d *Document) writeRejections(b *strings.Builder) {
 			if n > 1 {
 				fmt.Fprint(b, "   ")
 			}
-			fmt.Fprintf(b, " %s, %s:\n%s%s\n", r.Container, r.outcome(), indent, strings.ReplaceAll(r.Text, "\n", "\n"+indent))
+			fmt.Fprintf(b, " %s, %s:\n%s%s\n", r.Container, outcome(&r), indent, strings.ReplaceAll(r.Text, "\n", "\n"+indent))
 		}
 		rest = rest[n:]
 	}

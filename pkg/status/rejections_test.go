@@ -21,8 +21,8 @@ func TestRejectionsOfAPodAreJoined(t *testing.T) {
 		change(&r)
 		return r
 	}
-	brief := func(r Rejection) string {
-		return fmt.Sprintf("%s/%s %d× %d–%d %s %t: %s", r.Pod, r.Container, r.Count, int(r.Time.Sub(began).Minutes()), int(r.Last.Sub(began).Minutes()), r.Reason, r.Refused, r.Text)
+	brief := func(r ledger.Rejection) string {
+		return fmt.Sprintf("%s/%s %d× %d–%d %s %t: %s", r.Pod, r.Container, r.Count, int(r.At.Sub(began).Minutes()), int(r.Last.Sub(began).Minutes()), r.Reason, r.Refused, r.Text)
 	}
 	for name, test := range map[string]struct {
 		views []ledger.Rejection // newest first

@@ -3,6 +3,8 @@ package status
 import (
 	"fmt"
 	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
 // Selection is what of a document is wanted.
@@ -46,10 +48,10 @@ func (d *Document) Select(s Selection) (*Document, error) {
 func (d *Document) selectPods(wanted func(*Pod) bool) {
 	d.Pods = keep(d.Pods, func(p Pod) bool { return wanted(&p) })
 	about := func(namespace, name string) bool {
-		return wanted(&Pod{Namespace: namespace, Name: name}) ||
+		return wanted(&Pod{PodView: ledger.PodView{Namespace: namespace, Name: name}}) ||
 			slices.ContainsFunc(d.Pods, func(p Pod) bool { return p.Namespace == namespace && p.Name == name }) // by its UID
 	}
-	d.Rejections = keep(d.Rejections, func(r Rejection) bool { return about(r.Namespace, r.Pod) })
+	d.Rejections = keep(d.Rejections, func(r ledger.Rejection) bool { return about(r.Namespace, r.Pod) })
 	d.Moves = keep(d.Moves, func(m Move) bool { return about(m.Namespace, m.Pod) })
 	d.NotMoved = keep(d.NotMoved, func(m NotMoved) bool { return m.Pod == "" || about(m.Namespace, m.Pod) })
 	d.Groups = keep(d.Groups, func(g Group) bool {
@@ -66,9 +68,9 @@ func (d *Document) selectPods(wanted func(*Pod) bool) {
 
 // selectProblems keeps what is not as it should be.
 func (d *Document) selectProblems() {
-	d.Conditions = keep(d.Conditions, func(c Condition) bool { return !c.OK })
-	d.RequestSources = []RequestSource{} // most clusters do without the kubelet's: verify has a note
-	d.DeviceSources = keep(d.DeviceSources, func(s DeviceSource) bool { return s.Problem != "" })
+	d.Conditions = keep(d.Conditions, func(c ledger.Condition) bool { return !c.OK })
+	d.RequestSources = []Source{} // most clusters do without the kubelet's: verify has a note
+	d.DeviceSources = keep(d.DeviceSources, func(s Source) bool { return s.Problem != "" })
 	d.Nodes = keep(d.Nodes, func(n Node) bool { return n.Cover != nil && n.Cover.Deficit > 0 })
 	d.Groups, d.Claims = nil, nil
 	d.Ancestors = keep(d.Ancestors, func(a Ancestor) bool { return a.overwritten() })
@@ -99,7 +101,7 @@ func keep[T any](all []T, wanted func(T) bool) []T {
 // problem reports whether a container has not got what it asked for, or is held up by its memory.high.
 func (c *Container) problem() bool {
 	return c.State == Rejected || c.Unplaced != "" || len(c.Short) > 0 || c.Migration.Withheld() || c.Stopped || c.Raised > 0 ||
-		c.NoMemoryPolicy != "" || c.AboveClaim() != ""
+		c.NoPolicy != "" || c.AboveClaim() != ""
 }
 
 // healthy reports whether a document of problems has none. Overwrites are of the past: they were repaired.

@@ -7,7 +7,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 func busy(t *testing.T) *Document {
@@ -91,6 +93,12 @@ func TestOutputsOfASelection(t *testing.T) {
 // Each kind of problem keeps its container, or what else it is about, and nothing else does.
 func TestProblems(t *testing.T) {
 	value := func(v uint64) *uint64 { return &v }
+	memory := func(bytes uint64) memorymanager.Request {
+		return memorymanager.Request{{Type: memorymanager.Memory, Bytes: bytes}}
+	}
+	running := func(name string) Container {
+		return Container{ContainerView: ledger.ContainerView{Name: name}, State: Running}
+	}
 	container := func(change func(*Container)) func(*Document) {
 		return func(d *Document) { change(&d.Pods[0].Containers[0]) }
 	}
@@ -99,37 +107,40 @@ func TestProblems(t *testing.T) {
 		want   string // in the table
 	}{
 		"none":           {func(*Document) {}, "no problems"},
-		"request source": {func(d *Document) { d.RequestSources = []RequestSource{{Source: "kubelet", Problem: "gone"}} }, "no problems"},
+		"request source": {func(d *Document) { d.RequestSources = []Source{{Source: "kubelet", Problem: "gone"}} }, "no problems"},
 		"condition":      {func(d *Document) { d.Conditions[0].OK = false }, "NOT READY: connected"},
-		"device source":  {func(d *Document) { d.DeviceSources = []DeviceSource{{Source: "resourceslice", Problem: "gone"}} }, "device source resourceslice cannot be read (gone)"},
+		"device source":  {func(d *Document) { d.DeviceSources = []Source{{Source: "resourceslice", Problem: "gone"}} }, "device source resourceslice cannot be read (gone)"},
 		"deficit":        {func(d *Document) { d.Nodes[0].Cover.Deficit = 1 << 30 }, "OWES 1Gi MORE THAN IT HAS"},
 		"overwritten":    {func(d *Document) { d.Ancestors[0].RealMin = value(1) }, "overwritten or not yet written"},
 		"annotation":     {func(d *Document) { d.Pods[0].Problems = []string{"wrong"} }, "IGNORED ANNOTATIONS\na/web: wrong"},
 		"rejection": {func(d *Document) {
-			d.Rejections = []Rejection{{Namespace: "a", Pod: "web", Container: "app", Text: "no room"}}
+			d.Rejections = []ledger.Rejection{{Namespace: "a", Pod: "web", Container: "app", Text: "no room"}}
 		}, "COULD NOT BE PLACED"},
 		"rejected":               {container(func(c *Container) { c.State = Rejected }), "app (rejected)"},
 		"unpinned":               {container(func(c *Container) { c.Unplaced = "no room" }), "app (unpinned)"},
-		"short":                  {container(func(c *Container) { c.Short = map[string]uint64{"memory": 1} }), "SHORT OF MEMORY"},
+		"short":                  {container(func(c *Container) { c.Short = memory(1) }), "SHORT OF MEMORY"},
 		"not moved":              {container(func(c *Container) { c.Migration = &Migration{State: Withheld} }), "MEMORY ON OTHER NODES"},
 		"moved":                  {container(func(c *Container) { c.Migration = &Migration{State: Moved} }), "no problems"},
 		"stopped":                {container(func(c *Container) { c.Stopped = true }), "STOPPED"},
 		"raised":                 {container(func(c *Container) { c.Raised = 2 << 30 }), "→2Gi"},
 		"throttled at some time": {container(func(c *Container) { c.Usage = &Usage{HighEvents: 3} }), "no problems"},
-		"no memory policy":       {container(func(c *Container) { c.NoMemoryPolicy = "the runtime applies none" }), "a/web  app"},
-		"above its claim":        {container(func(c *Container) { c.Claimed = map[string]uint64{"memory": 1} }), "a/web  app"},
-		"within its claim":       {container(func(c *Container) { c.Claimed = map[string]uint64{"memory": 2 << 30} }), "no problems"},
+		"no memory policy":       {container(func(c *Container) { c.NoPolicy = "the runtime applies none" }), "a/web  app"},
+		"above its claim":        {container(func(c *Container) { c.Claimed = memory(1) }), "a/web  app"},
+		"within its claim":       {container(func(c *Container) { c.Claimed = memory(2 << 30) }), "no problems"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &Document{
-				Conditions: []Condition{{Name: "connected", OK: true}}, RequestSources: []RequestSource{{Source: "kubelet", Connected: true}},
-				DeviceSources: []DeviceSource{{Source: "resourceslice", Connected: true}}, Overwrites: []Overwrite{{Level: "pod", File: "memory.min", Count: 1}},
-				Nodes:     []Node{{Group: []int{0}, Memory: []Memory{{Type: string(memorymanager.Memory), Total: 1 << 30}}, Cover: &Cover{}}},
+				Conditions: []ledger.Condition{{Name: "connected", OK: true}}, RequestSources: []Source{{Source: "kubelet", Connected: true}},
+				DeviceSources: []Source{{Source: "resourceslice", Connected: true}}, Overwrites: []Overwrite{{Level: "pod", File: "memory.min", Count: 1}},
+				Nodes: []Node{{NodeState: memorymanager.NodeState{Cells: nodeset.Of(0), Memory: []memorymanager.TypeTable{
+					{Type: memorymanager.Memory, Table: memorymanager.Table{Total: 1 << 30}}}}, Cover: &Cover{}}},
 				Ancestors: []Ancestor{{Cgroup: "kubepods", Min: value(1 << 30), RealMin: value(1 << 30)}},
-				Pods: []Pod{{Namespace: "a", Name: "web", Containers: []Container{
-					{Name: "app", Kind: "app", State: "running", Limit: 1 << 30, High: value(1 << 20)}, {Name: "fine", Kind: "app", State: "running"},
-				}}, {Namespace: "b", Name: "fine", Containers: []Container{{Name: "app", Kind: "app", State: "running"}}}},
+				Pods: []Pod{
+					{PodView: ledger.PodView{Namespace: "a", Name: "web"}, Containers: []Container{running("app"), running("fine")}},
+					{PodView: ledger.PodView{Namespace: "b", Name: "fine"}, Containers: []Container{running("app")}},
+				},
 			}
+			d.Pods[0].Containers[0].Limit, d.Pods[0].Containers[0].High = 1<<30, value(1<<20)
 			test.change(d)
 			selected, err := d.Select(Selection{Problems: true})
 			if err != nil {

@@ -2,69 +2,26 @@ package status
 
 import (
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// writeShort lists the containers that were resized and are allocated less than they ask for.
-func (d *Document) writeShort(b *strings.Builder) {
-	var lines strings.Builder
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			if len(c.Short) > 0 {
-				fmt.Fprintf(&lines, "%s/%s %s: %s that a resize asks for has no room on %s; until it has, the container may use %s\n",
-					pod.Namespace, pod.Name, c.Name, Amounts(c.Short), BlockNodes(c.Blocks).Named(), nodeset.Of(c.Nodes...).Named())
-			}
-		}
+// short says of a container that was resized that it is allocated less than it asks for.
+func (c *Container) short() string {
+	if len(c.Short) == 0 {
+		return ""
 	}
-	if lines.Len() > 0 {
-		fmt.Fprintf(b, "SHORT OF MEMORY\n%s\n", lines.String())
-	}
+	return fmt.Sprintf("%s that a resize asks for has no room on %s; until it has, the container may use %s",
+		c.Short, BlockNodes(c.Blocks).Named(), c.Nodes.Named())
 }
 
 // BlockNodes are the NUMA nodes that an allocation is on.
-func BlockNodes(blocks []Block) (nodes nodeset.Set) {
+func BlockNodes(blocks []memorymanager.Block) (nodes nodeset.Set) {
 	for _, block := range blocks {
-		nodes = nodes.Union(nodeset.Of(block.Nodes...))
+		nodes = nodes.Union(block.Nodes)
 	}
 	return nodes
-}
-
-// Amounts writes bytes by resource for people: "2Gi of memory".
-func Amounts(amounts map[string]uint64) string {
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(amounts)) {
-		parts = append(parts, quantity.Short(amounts[name])+" of "+name)
-	}
-	return strings.Join(parts, ", ")
-}
-
-func amounts(request memorymanager.Request) map[string]uint64 {
-	if len(request) == 0 {
-		return nil
-	}
-	all := make(map[string]uint64, len(request))
-	for _, amount := range request {
-		all[string(amount.Type)] = amount.Bytes
-	}
-	return all
-}
-
-func cpus(byNode map[int]int) map[string]int {
-	if len(byNode) == 0 {
-		return nil
-	}
-	all := make(map[string]int, len(byNode))
-	for id, n := range byNode {
-		all[strconv.Itoa(id)] = n
-	}
-	return all
 }
 
 // remoteCPUs says where a container's exclusive CPUs are as seen from its memory: "2 of its 4 CPUs are on node 1, its memory

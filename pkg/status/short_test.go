@@ -22,7 +22,7 @@ func TestAShortContainerIsShown(t *testing.T) {
 	view := &ledger.View{Pods: []*ledger.PodView{shortPod()}}
 	document := Sources{View: func() *ledger.View { return view }}.Make()
 	c := document.Pods[0].Containers[0]
-	if c.Short["memory"] != 3<<29 || c.ExclusiveCPUs["1"] != 2 || c.CpusetMems != "0-1" {
+	if c.Short.Of(memorymanager.Memory) != 3<<29 || c.CPUs[1] != 2 || c.CpusetMems != "0-1" {
 		t.Errorf("the document has %+v", c)
 	}
 	var table strings.Builder

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
@@ -34,14 +34,14 @@ func (d *Document) ProblemTable(to io.Writer, wide bool) error {
 func (d *Document) table(to io.Writer, wide bool, none string) error {
 	var b strings.Builder
 	d.writeHead(&b)
-	tables.Nodes(&b, NodeStates(d.Nodes))
+	tables.Nodes(&b, d.NodeStates())
 	d.writeGroups(&b)
 	d.writeCover(&b)
 	d.writeClaims(&b)
 	b.WriteString(none)
 	d.writeContainers(&b, wide)
-	d.writeShort(&b)
-	d.writeMigrations(&b)
+	d.writeLines(&b, "SHORT OF MEMORY", (*Container).short)
+	d.writeLines(&b, "MEMORY ON OTHER NODES", (*Container).elsewhere)
 	d.writeAncestors(&b)
 	d.writeProblems(&b)
 	d.writeRejections(&b)
@@ -91,26 +91,37 @@ func (d *Document) writeContainers(b *strings.Builder, wide bool) {
 		header += "\tSTALLED\tON NODES\tPLACED\tCGROUP"
 	}
 	fmt.Fprintln(w, header)
-	for _, pod := range d.Pods {
-		for _, c := range pod.Containers {
-			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", pod.Namespace, pod.Name, c.name(), pod.QOSClass,
-				tables.OrDash(c.CpusetMems), c.request(), tables.OrDash(c.RequestSource), tables.Value(c.Min), tables.Value(c.Low),
-				c.high(), limit(c.Limit), c.used(), c.throttled())
-			if wide {
-				fmt.Fprintf(w, "\t%s\t%s\t%s\t%s", c.stalled(), c.onNodes(), tables.OrDash(c.Pinning), tables.OrDash(c.Cgroup))
-			}
-			fmt.Fprintln(w)
+	for pod, c := range d.Containers() {
+		fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s", pod.Namespace, pod.Name, c.name(), pod.Class,
+			tables.OrDash(c.CpusetMems), c.request(), tables.OrDash(string(c.Source)), tables.Value(c.Min), tables.Value(c.Low),
+			c.high(), limit(c.Limit), c.used(), c.throttled())
+		if wide {
+			fmt.Fprintf(w, "\t%s\t%s\t%s\t%s", c.stalled(), c.onNodes(), tables.OrDash(c.Pinning), tables.OrDash(c.Cgroup))
 		}
+		fmt.Fprintln(w)
 	}
 	w.Flush()
 	fmt.Fprintln(b)
+}
+
+// writeLines writes what there is to say of containers, a line each.
+func (d *Document) writeLines(b *strings.Builder, title string, line func(*Container) string) {
+	var lines strings.Builder
+	for pod, c := range d.Containers() {
+		if text := line(c); text != "" {
+			fmt.Fprintf(&lines, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, text)
+		}
+	}
+	if lines.Len() > 0 {
+		fmt.Fprintf(b, "%s\n%s\n", title, lines.String())
+	}
 }
 
 func (c *Container) name() string {
 	switch {
 	case c.State == Rejected:
 		return c.Name + " (rejected)"
-	case c.State == ledger.Stopped.String():
+	case c.State == Stopped:
 		return c.Name + " (ended)"
 	case len(c.Short) > 0:
 		return c.Name + " (short)"
@@ -118,8 +129,8 @@ func (c *Container) name() string {
 		return c.Name + " (unpinned)"
 	case c.Migration.Withheld():
 		return c.Name + " (not moved)"
-	case c.Kind != "app":
-		return c.Name + " (" + c.Kind + ")"
+	case c.Kind != memoryqos.App:
+		return c.Name + " (" + c.Kind.String() + ")"
 	}
 	return c.Name
 }
@@ -127,8 +138,8 @@ func (c *Container) name() string {
 // request is a range where the source knows it only roughly: what counts, and what it can truly be.
 func (c *Container) request() string {
 	text := quantity.Short(c.Request)
-	if c.RequestError > 0 {
-		text += "–" + quantity.Short(c.Request+c.RequestError)
+	if !c.Exact() {
+		text += "–" + quantity.Short(c.Request+c.Error)
 	}
 	return text
 }
@@ -179,7 +190,7 @@ func (c *Container) onNodes() string {
 	}
 	var parts []string
 	for id := range nodeset.Max {
-		if bytes := c.Usage.PerNode[fmt.Sprint(id)]; bytes > 0 {
+		if bytes := c.Usage.PerNode[id]; bytes > 0 {
 			parts = append(parts, fmt.Sprintf("%d:%s", id, quantity.Short(bytes)))
 		}
 	}
@@ -229,16 +240,10 @@ func (d *Document) writeProblems(b *strings.Builder) {
 	}
 }
 
-// NodeStates turns the document's nodes into what tables.Nodes draws.
-func NodeStates(nodes []Node) []memorymanager.NodeState {
-	states := make([]memorymanager.NodeState, 0, len(nodes))
-	for _, n := range nodes {
-		state := memorymanager.NodeState{ID: n.ID, Cells: nodeset.Of(n.Group...)}
-		for _, m := range n.Memory {
-			state.Memory = append(state.Memory, memorymanager.TypeTable{Type: memorymanager.MemoryType(m.Type),
-				Table: memorymanager.Table{Total: m.Total, SystemReserved: m.Reserved, Allocatable: m.Allocatable, Reserved: m.Allocated, Free: m.Free}})
-		}
-		states = append(states, state)
+// NodeStates are the nodes as tables.Nodes draws them.
+func (d *Document) NodeStates() (states []memorymanager.NodeState) {
+	for _, n := range d.Nodes {
+		states = append(states, n.NodeState)
 	}
 	return states
 }

@@ -2,7 +2,6 @@ package status
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -18,7 +17,7 @@ const readingTime = 125 * time.Millisecond
 // were read before.
 type Usages struct {
 	counters *cgroupfs.Sampler[cgroupfs.Counters]
-	perNode  *cgroupfs.Sampler[map[string]uint64]
+	perNode  *cgroupfs.Sampler[map[int]uint64]
 	mapped   *cgroupfs.Sampler[cgroup.Mapped]
 }
 
@@ -30,11 +29,9 @@ func NewUsages(tree *cgroupfs.Tree, counters *cgroupfs.Sampler[cgroupfs.Counters
 // read returns the counters of the view's running containers, by cgroup.
 func (u *Usages) read(view *ledger.View) map[string]*Usage {
 	var cgroups []string
-	for _, pod := range view.Pods {
-		for i := range pod.Containers {
-			if c := &pod.Containers[i]; c.State == ledger.Running && c.Cgroup != "" {
-				cgroups = append(cgroups, c.Cgroup)
-			}
+	for _, c := range view.Containers() {
+		if c.State == ledger.Running && c.Cgroup != "" {
+			cgroups = append(cgroups, c.Cgroup)
 		}
 	}
 	counters, nodes := inTime(u.counters, cgroups), inTime(u.perNode, cgroups)
@@ -55,16 +52,16 @@ func inTime[T any](sampler *cgroupfs.Sampler[T], cgroups []string) []cgroupfs.Sa
 }
 
 // perNode reads a container's memory per NUMA node; nil on a kernel without.
-func perNode(tree *cgroupfs.Tree) func(cgroup string) (map[string]uint64, error) {
-	return func(cgroup string) (map[string]uint64, error) {
+func perNode(tree *cgroupfs.Tree) func(cgroup string) (map[int]uint64, error) {
+	return func(cgroup string) (map[int]uint64, error) {
 		stat, err := tree.NUMAStat(cgroup)
 		if err != nil || len(stat) == 0 {
 			return nil, err
 		}
-		nodes := map[string]uint64{}
+		nodes := map[int]uint64{}
 		for _, kind := range []string{"anon", "file"} {
 			for node, bytes := range stat[kind] {
-				nodes[strconv.Itoa(node)] += bytes
+				nodes[node] += bytes
 			}
 		}
 		return nodes, nil

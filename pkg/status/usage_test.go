@@ -39,7 +39,7 @@ func TestUsagesAreTheCountersOfTheKernel(t *testing.T) {
 	view := viewOf("kubepods/app", "kubepods/plain", "kubepods/ended", "")
 	got := NewUsages(tree, cgroupfs.NewSampler(cgroupfs.FreshTime, tree.Counters)).read(view)
 	want := map[string]*Usage{
-		"kubepods/app":   {Current: 4096, HighEvents: 766, FullStall: 2.5, PerNode: map[string]uint64{"0": 103, "1": 20}},
+		"kubepods/app":   {Current: 4096, HighEvents: 766, FullStall: 2.5, PerNode: map[int]uint64{0: 103, 1: 20}},
 		"kubepods/plain": {Current: 8192, HighEvents: 1},
 	}
 	if difference := cmp.Diff(want, got); difference != "" {
@@ -55,9 +55,9 @@ func TestAContainerWhoseTurnDoesNotComeIsShownAsBefore(t *testing.T) {
 				time.Sleep(takes)
 				return cgroupfs.Counters{Current: 1}, nil
 			}),
-			cgroupfs.NewSampler(0, func(string) (map[string]uint64, error) {
+			cgroupfs.NewSampler(0, func(string) (map[int]uint64, error) {
 				time.Sleep(takes)
-				return map[string]uint64{"0": 1}, nil
+				return map[int]uint64{0: 1}, nil
 			}),
 			nil,
 		}

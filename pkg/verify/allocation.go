@@ -3,8 +3,8 @@ package verify
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
-	"strconv"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -13,96 +13,86 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// unpinned finds containers that run on all nodes because they could not be placed.
-func unpinned(n Node) []Finding {
-	var findings []Finding
-	for _, c := range n.containers() {
-		if c.Unplaced == "" {
-			continue
-		}
-		findings = append(findings, Finding{Warning, "unpinned", c.object(),
-			"it could not be placed and runs without NUMA nodes of its own: " + memorymanager.InLine(c.Unplaced),
-			"make room (end or shrink another pinned pod, or lower this one's request) and delete the pod, so that it is placed again; to have such containers rejected instead set onUnsatisfiable: Reject, or the annotation numa: required on the pod"})
+// unpinned finds a container that runs on all nodes because it could not be placed.
+func unpinned(n Node, c place, r *Report) {
+	if c.Unplaced == "" {
+		return
 	}
-	return findings
+	r.find(Warning, "unpinned", c.object(),
+		"it could not be placed and runs without NUMA nodes of its own: "+memorymanager.InLine(c.Unplaced),
+		"make room (end or shrink another pinned pod, or lower this one's request) and delete the pod, so that it is placed again; to have such containers rejected instead set onUnsatisfiable: Reject, or the annotation numa: required on the pod")
 }
 
-// short finds containers that are allocated less than a resize asks for.
-func short(n Node) []Finding {
-	var findings []Finding
-	for _, c := range n.containers() {
-		if len(c.Short) == 0 {
-			continue
-		}
-		findings = append(findings, Finding{Warning, "short", c.object(),
-			fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", status.Amounts(c.Short), status.BlockNodes(c.Blocks).Named()),
-			"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself"})
+// short finds a container that is allocated less than a resize asks for.
+func short(n Node, c place, r *Report) {
+	if len(c.Short) == 0 {
+		return
 	}
-	return findings
+	r.find(Warning, "short", c.object(),
+		fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", c.Short, status.BlockNodes(c.Blocks).Named()),
+		"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself")
 }
 
-// aboveClaim finds containers that may use more memory than their resource claims have.
-func aboveClaim(n Node) []Finding {
-	var findings []Finding
-	for _, c := range n.containers() {
-		if above := c.AboveClaim(); above != "" {
-			findings = append(findings, Finding{Warning, "above-claim", c.object(),
-				above + ": the rest is allocated nowhere and not protected",
-				"set limits.memory of the container to what its claim asks for, or ask for more in the claim; the chart's admission policy (dra.limits) refuses such pods"})
-		}
+// aboveClaim finds a container that may use more memory than its resource claims have.
+func aboveClaim(n Node, c place, r *Report) {
+	if above := c.AboveClaim(); above != "" {
+		r.find(Warning, "above-claim", c.object(),
+			above+": the rest is allocated nowhere and not protected",
+			"set limits.memory of the container to what its claim asks for, or ask for more in the claim; the chart's admission policy (dra.limits) refuses such pods")
 	}
-	return findings
 }
 
 // lostClaims finds NUMA nodes that have less than is claimed of them.
-func lostClaims(n Node) []Finding {
+func lostClaims(n Node, r *Report) {
 	if n.Document.Claims == nil || n.Pod != "" {
-		return nil
+		return
 	}
-	var findings []Finding
 	for _, m := range n.Document.Claims.Claimable {
 		if m.Claimed <= m.Capacity {
 			continue
 		}
 		sizes := quantity.Apart(m.Claimed, m.Capacity)
-		findings = append(findings, Finding{Warning, "claims-above-node", nodeset.Of(m.Node).Named(),
+		r.find(Warning, "claims-above-node", nodeset.Of(m.Node).Named(),
 			fmt.Sprintf("resource claims have %s of %s, and the node has %s for them: memory was plugged out, or a pool of huge pages made smaller", sizes[0], m.Type, sizes[1]),
-			"plug it in again, or delete pods with claims on this node"})
+			"plug it in again, or delete pods with claims on this node")
 	}
-	return findings
+}
+
+// notCovered finds memory that should be moved off NUMA nodes that owe more than they have, and is not.
+func notCovered(n Node, r *Report) {
+	for _, m := range n.Document.NotMoved {
+		object, why := "NUMA nodes", m.Why
+		if m.Container != "" {
+			object, why = m.Namespace+"/"+m.Pod+"/"+m.Container, "not moved off a NUMA node that owes more than it has: "+m.Why
+		}
+		if m.Deficit() && n.Pod == "" {
+			r.find(Note, "not-covered", object, why,
+				"a pinned container may run out of memory on its node: release memory there (end or move other pods), or let more of it be moved (migration)")
+		}
+	}
 }
 
 // cpus finds containers whose exclusive CPUs are on more NUMA nodes than the policy admits for their memory.
-func cpus(n Node) []Finding {
+func cpus(n Node, r *Report) {
 	policy := n.Document.Policy.TopologyManager
 	if !topologymanager.Policy(policy).Rules().Insists {
-		return nil
+		return
 	}
-	var findings []Finding
-	for _, pod := range n.pods() {
-		for j := range pod.Containers {
-			c := &pod.Containers[j]
-			if c.State != running && c.State != status.Rejected || len(c.ExclusiveCPUs) <= fewestNodes(n.Document.Nodes, c.Limit) {
-				continue
-			}
-			var nodes nodeset.Set
-			for id := range c.ExclusiveCPUs {
-				if id, err := strconv.Atoi(id); err == nil {
-					nodes = nodes.Union(nodeset.Of(id))
-				}
-			}
-			outcome := "its memory is on all nodes"
-			if memory := nodeset.Of(c.Nodes...); c.State == status.Rejected {
-				outcome = "it is rejected"
-			} else if !memory.Empty() {
-				outcome = "its memory is on " + memory.Named()
-			}
-			findings = append(findings, Finding{Warning, "cpus-on-several-nodes", place{pod, c}.object(),
-				fmt.Sprintf("its exclusive CPUs are on %s, more than the policy %s admits for its memory: %s", nodes.Named(), policy, outcome),
-				fmt.Sprintf("set topologyManagerPolicy: %s in the kubelet's configuration, which then assigns CPUs on fewer nodes; for what happens until then see onForeignCPUs", policy)})
+	for pod, c := range n.Document.Containers() {
+		if !n.audits(pod) || c.State != status.Running && c.State != status.Rejected || len(c.CPUs) <= fewestNodes(n.Document.Nodes, c.Limit) {
+			continue
 		}
+		nodes := nodeset.Of(slices.Collect(maps.Keys(c.CPUs))...)
+		outcome := "its memory is on all nodes"
+		if c.State == status.Rejected {
+			outcome = "it is rejected"
+		} else if !c.Nodes.Empty() {
+			outcome = "its memory is on " + c.Nodes.Named()
+		}
+		r.find(Warning, "cpus-on-several-nodes", place{pod, c}.object(),
+			fmt.Sprintf("its exclusive CPUs are on %s, more than the policy %s admits for its memory: %s", nodes.Named(), policy, outcome),
+			fmt.Sprintf("set topologyManagerPolicy: %s in the kubelet's configuration, which then assigns CPUs on fewer nodes; for what happens until then see onForeignCPUs", policy))
 	}
-	return findings
 }
 
 // fewestNodes is how many of the NUMA nodes would hold an amount of memory if they were free; at least 1.
@@ -110,7 +100,7 @@ func fewestNodes(nodes []status.Node, bytes uint64) int {
 	var sizes []uint64
 	for _, node := range nodes {
 		for _, memory := range node.Memory {
-			if memory.Type == string(memorymanager.Memory) {
+			if memory.Type == memorymanager.Memory {
 				sizes = append(sizes, memory.Allocatable)
 			}
 		}

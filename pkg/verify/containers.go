@@ -9,6 +9,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
 // Pages elsewhere are worth a finding from this share and this size on: the kernel keeps some per-CPU counts that are
@@ -18,39 +19,42 @@ const (
 	elsewhereBytes = 4 << 20
 )
 
-// files compares what the containers' own cgroups hold with what the daemon has set.
-func files(n Node) []Finding {
+// dryRun finds that nothing is changed.
+func dryRun(n Node, r *Report) {
 	if n.Document.Policy.DryRun {
-		return []Finding{{Warning, "dry-run", "configuration", "dryRun is set: the daemon decides and counts, and changes nothing",
-			"set dryRun to false when the decisions in the log are what you want"}}
+		r.find(Warning, "dry-run", "configuration", "dryRun is set: the daemon decides and counts, and changes nothing",
+			"set dryRun to false when the decisions in the log are what you want")
+	}
+}
+
+// files compares what a container's own cgroup holds with what the daemon has set.
+func files(n Node, c place, r *Report) {
+	if n.Document.Policy.DryRun {
+		return
 	}
 	const do = "another plugin or agent has written it after the container's start: the daemon puts its value back at one of its next checks; if this stays, find the other writer (another NRI plugin, another agent on the node) and turn it off"
-	var findings []Finding
-	for _, c := range n.containers() {
-		real, why := n.Cgroups[c.Cgroup], "the container's memory is allocated on "+c.CpusetMems
-		if c.KeptOff != nil {
-			why = "the container is kept off " + nodeset.Of(c.KeptOff.NUMANodes...).Named()
-		}
-		switch {
-		case c.CpusetMems == "", c.Migration.Pending(): // see migrations
-		case real.Mems == "":
-			findings = append(findings, Finding{Error, "cpuset", c.object(),
-				"cpuset.mems is empty, so that the container may use every node, and " + strings.Replace(why, "the container's", "its", 1), do})
-		case !sameNodes(real.Mems, c.CpusetMems):
-			findings = append(findings, Finding{Error, "cpuset", c.object(),
-				fmt.Sprintf("cpuset.mems is %s, and %s", real.Mems, why), do})
-		}
-		want := c.High
-		if c.Raised > 0 {
-			want = &c.Raised
-		}
-		if want != nil && !memoryqos.Holds(real.High, *want, n.PageSize) {
-			sizes := cgroup.Apart(real.High, *want)
-			findings = append(findings, Finding{Warning, "memory-high", c.object(),
-				fmt.Sprintf("memory.high is %s, want %s", sizes[0], sizes[1]), do})
-		}
+	real, why := n.Cgroups[c.Cgroup], "the container's memory is allocated on "+c.CpusetMems
+	if c.KeptOff != nil {
+		why = "the container is kept off " + c.KeptOff.NUMANodes.Named()
 	}
-	return findings
+	switch {
+	case c.CpusetMems == "", c.Migration.Pending(): // see migrations
+	case real.Mems == "":
+		r.find(Error, "cpuset", c.object(),
+			"cpuset.mems is empty, so that the container may use every node, and "+strings.Replace(why, "the container's", "its", 1), do)
+	case !sameNodes(real.Mems, c.CpusetMems):
+		r.find(Error, "cpuset", c.object(),
+			fmt.Sprintf("cpuset.mems is %s, and %s", real.Mems, why), do)
+	}
+	want := c.High
+	if c.Raised > 0 {
+		want = &c.Raised
+	}
+	if want != nil && !memoryqos.Holds(real.High, *want, n.PageSize) {
+		sizes := cgroup.Apart(real.High, *want)
+		r.find(Warning, "memory-high", c.object(),
+			fmt.Sprintf("memory.high is %s, want %s", sizes[0], sizes[1]), do)
+	}
 }
 
 func sameNodes(a, b string) bool {
@@ -59,39 +63,53 @@ func sameNodes(a, b string) bool {
 	return err == nil && err2 == nil && x == y
 }
 
+// migrations finds memory of a running container that a write of its cpuset.mems has moved, moves, would move in a dry run, or is not
+// allowed to move.
+func migrations(n Node, c place, r *Report) {
+	m := c.Migration
+	switch {
+	case m == nil || m.Bytes <= elsewhereBytes && m.State != status.Withheld:
+	case m.State == status.Withheld && !n.Document.Policy.DryRun:
+		r.find(Warning, "not-moved", c.object(), m.String(),
+			"its memory moves to its nodes when the pod is restarted, or by itself once it is less; to have it moved while the container runs, set migration to Always or a larger upTo: the container waits meanwhile")
+	case m.State == status.Planned || m.State == status.Withheld:
+		r.find(Note, "would-move", c.object(), m.String(),
+			"nothing, if the container may be slower meanwhile; the configuration's key migration bounds how much is moved")
+	default:
+		r.find(Note, "moved", c.object(), m.String(),
+			"nothing: the container was slower meanwhile; the configuration's key migration bounds how much is moved")
+	}
+}
+
 // placement compares where a container's pages are with where they are allocated. Private pages elsewhere are slow for this
 // container alone; files and shared memory can have been read for other processes.
-func placement(n Node) []Finding {
-	var findings []Finding
-	for _, c := range n.containers() {
-		nodes, err := nodeset.Parse(c.CpusetMems)
-		if err != nil || nodes.Empty() || c.KeptOff != nil || c.Migration.Pending() {
-			continue
-		}
-		pages := n.Cgroups[c.Cgroup].Pages
-		private, privateAt := elsewhere(pages["anon"], nodes)
-		// The kernel counts shared memory among the files.
-		shared, sharedAt := elsewhere(pages["shmem"], nodes)
-		file, fileAt := elsewhere(pages["file"], nodes)
-		file -= min(file, shared)
-		all := total(pages["anon"]) + total(pages["file"])
-		if notable(private, all) {
-			findings = append(findings, Finding{Warning, "pages-elsewhere", c.object(),
-				fmt.Sprintf("%s of private memory is on %s, the container is allocated on %s", quantity.Short(private), privateAt.Named(), nodes.Named()),
-				"it was allocated before the container was pinned, or its node was full: a restart of the pod moves it back; migratepages PID " + privateAt.String() + " " + nodes.String() + " moves it while it runs"})
-		}
-		if notable(shared, all) {
-			findings = append(findings, Finding{Note, "shared-elsewhere", c.object(),
-				fmt.Sprintf("%s of shared memory is on %s, the container is allocated on %s", quantity.Short(shared), sharedAt.Named(), nodes.Named()),
-				"shared memory lies where it was first touched, which may have been another process: let this container touch it first"})
-		}
-		if notable(file, all) {
-			findings = append(findings, Finding{Note, "files-elsewhere", c.object(),
-				fmt.Sprintf("%s of file cache is on %s, the container is allocated on %s", quantity.Short(file), fileAt.Named(), nodes.Named()),
-				"the files were read before the container was pinned; the cache moves as it is read again"})
-		}
+func placement(n Node, c place, r *Report) {
+	nodes, err := nodeset.Parse(c.CpusetMems)
+	if err != nil || nodes.Empty() || c.KeptOff != nil || c.Migration.Pending() {
+		return
 	}
-	return findings
+	pages := n.Cgroups[c.Cgroup].Pages
+	private, privateAt := elsewhere(pages["anon"], nodes)
+	// The kernel counts shared memory among the files.
+	shared, sharedAt := elsewhere(pages["shmem"], nodes)
+	file, fileAt := elsewhere(pages["file"], nodes)
+	file -= min(file, shared)
+	all := total(pages["anon"]) + total(pages["file"])
+	if notable(private, all) {
+		r.find(Warning, "pages-elsewhere", c.object(),
+			fmt.Sprintf("%s of private memory is on %s, the container is allocated on %s", quantity.Short(private), privateAt.Named(), nodes.Named()),
+			"it was allocated before the container was pinned, or its node was full: a restart of the pod moves it back; migratepages PID "+privateAt.String()+" "+nodes.String()+" moves it while it runs")
+	}
+	if notable(shared, all) {
+		r.find(Note, "shared-elsewhere", c.object(),
+			fmt.Sprintf("%s of shared memory is on %s, the container is allocated on %s", quantity.Short(shared), sharedAt.Named(), nodes.Named()),
+			"shared memory lies where it was first touched, which may have been another process: let this container touch it first")
+	}
+	if notable(file, all) {
+		r.find(Note, "files-elsewhere", c.object(),
+			fmt.Sprintf("%s of file cache is on %s, the container is allocated on %s", quantity.Short(file), fileAt.Named(), nodes.Named()),
+			"the files were read before the container was pinned; the cache moves as it is read again")
+	}
 }
 
 func notable(bytes, all uint64) bool {
@@ -115,86 +133,78 @@ func total(pages map[int]uint64) (bytes uint64) {
 	return bytes
 }
 
-// raised finds containers that the stall guard has given room, and those that stand still now.
-func raised(n Node) []Finding {
+// raised finds a container that the stall guard has given room, or that stands still now.
+func raised(n Node, c place, r *Report) {
 	const do = "the container needs more memory than its request lets it have: raise its request, or allow its pod the annotation throttling-factor or memory-high"
-	var findings []Finding
-	for _, c := range n.containers() {
-		switch {
-		case c.Stopped:
-			findings = append(findings, Finding{Warning, "stopped", c.object(), "the container is stopped by its memory.high and is being given room", do})
-		case c.Raised > 0 && c.High != nil:
-			sizes := cgroup.Apart(*c.High, c.Raised)
-			findings = append(findings, Finding{Warning, "raised", c.object(),
-				fmt.Sprintf("the stall guard has raised memory.high from %s to %s", sizes[0], sizes[1]), do})
-		}
+	switch {
+	case c.Stopped:
+		r.find(Warning, "stopped", c.object(), "the container is stopped by its memory.high and is being given room", do)
+	case c.Raised > 0 && c.High != nil:
+		sizes := cgroup.Apart(*c.High, c.Raised)
+		r.find(Warning, "raised", c.object(),
+			fmt.Sprintf("the stall guard has raised memory.high from %s to %s", sizes[0], sizes[1]), do)
 	}
-	return findings
 }
 
 // requests finds what is known of requests only roughly: one note for the node.
-func requests(n Node) []Finding {
+func requests(n Node, r *Report) {
 	var names []string
 	var largest uint64
-	sources := map[string]bool{}
 	for _, c := range n.containers() {
-		if c.RequestError > 0 {
+		if !c.Exact() {
 			names = append(names, c.object())
-			largest = max(largest, c.RequestError)
-			sources[c.RequestSource] = true
+			largest = max(largest, c.Error)
 		}
 	}
 	if len(names) == 0 {
-		return nil
+		return
 	}
 	slices.Sort(names)
 	shown := strings.Join(names[:min(3, len(names))], ", ")
 	if len(names) > 3 {
 		shown += fmt.Sprintf(" and %d more", len(names)-3)
 	}
-	return []Finding{{Note, "estimate", shown,
+	r.find(Note, "estimate", shown,
 		fmt.Sprintf("the memory request is known only roughly, to within %s: the true one can be that much larger, and is protected that much less", quantity.Short(largest)),
-		"let the daemon see the pods: the kubelet's pod API (KEP-4188, on by default from 1.37) or the API server (requestSources: [apiserver] and the right to list and watch pods)"}}
+		"let the daemon see the pods: the kubelet's pod API (KEP-4188, on by default from 1.37) or the API server (requestSources: [apiserver] and the right to list and watch pods)")
 }
 
 // sources finds APIs of memory requests that do not answer. The kubelet's is missing on most clusters, and another source
 // takes its place: a note.
-func sources(n Node) []Finding {
+func sources(n Node, r *Report) {
 	do := map[string]string{
 		"kubelet":   "nothing has to be done; for exact requests from the kubelet set its feature gate PodsAPI (alpha in Kubernetes 1.36, on by default from 1.37), and name its socket with --kubelet-pods-socket where its root directory is not /var/lib/kubelet; or leave kubelet out of requestSources",
 		"apiserver": "see that the API server is reachable from this node and lets the daemon list and watch pods; or leave apiserver out of requestSources",
 	}
-	var findings []Finding
 	for _, s := range n.Document.RequestSources {
 		if s.Problem != "" {
-			findings = append(findings, Finding{Note, "request-source", s.Source,
-				fmt.Sprintf("this source of memory requests does not answer (%s): %s", s.Problem, n.Document.RequestsFrom()), do[s.Source]})
+			r.find(Note, "request-source", s.Source,
+				fmt.Sprintf("this source of memory requests does not answer (%s): %s", s.Problem, n.Document.RequestsFrom()), do[s.Source])
 		}
 	}
-	return findings
 }
 
 // deviceSources finds ResourceSlices that cannot be read, which the configuration wants.
-func deviceSources(n Node) []Finding {
-	var findings []Finding
+func deviceSources(n Node, r *Report) {
 	for _, s := range n.Document.DeviceSources {
 		if s.Problem != "" {
-			findings = append(findings, Finding{Warning, "device-source", s.Source,
+			r.find(Warning, "device-source", s.Source,
 				fmt.Sprintf("this source of devices' NUMA nodes cannot be read (%s): devices of resource claims that sysfs does not know are on no node", s.Problem),
-				"see that the API server is reachable from this node and lets the daemon list and watch resourceslices, and get resourceclaims; or set resourceSlices: {enabled: false}"})
+				"see that the API server is reachable from this node and lets the daemon list and watch resourceslices, and get resourceclaims; or set resourceSlices: {enabled: false}")
 		}
 	}
-	return findings
 }
 
 // annotations finds wishes of pods that are ignored.
-func annotations(n Node) []Finding {
-	var findings []Finding
-	for _, pod := range n.pods() {
+func annotations(n Node, r *Report) {
+	for i := range n.Document.Pods {
+		pod := &n.Document.Pods[i]
+		if !n.audits(pod) {
+			continue
+		}
 		for _, problem := range pod.Problems {
-			findings = append(findings, Finding{Warning, "annotation", pod.Namespace + "/" + pod.Name, "ignored: " + problem,
-				"correct the annotation, or allow it in the configuration (allowedAnnotations, annotationRules)"})
+			r.find(Warning, "annotation", pod.Namespace+"/"+pod.Name, "ignored: "+problem,
+				"correct the annotation, or allow it in the configuration (allowedAnnotations, annotationRules)")
 		}
 	}
-	return findings
 }

@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
 // Severity says how bad a finding is.
@@ -49,21 +51,41 @@ func (r Report) Clean() bool {
 	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Severity != Note })
 }
 
+func (r *Report) find(severity Severity, id, object, what, do string) {
+	r.Findings = append(r.Findings, Finding{severity, id, object, what, do})
+}
+
+// check is what is asked of the node, or of each running container.
+type check struct {
+	node      func(Node, *Report)
+	container func(Node, place, *Report)
+}
+
+// checks are in the order of their findings.
+var checks = []check{
+	{node: conditions}, {node: protection}, {node: dryRun}, {container: files}, {container: migrations}, {container: placement},
+	{container: unpinned}, {container: short}, {container: aboveClaim}, {node: lostClaims}, {node: cpus}, {node: hugepages},
+	{node: notCovered}, {node: overwrites}, {container: raised}, {node: kubelet}, {node: kernel}, {node: runtime}, {node: sources}, {node: deviceSources},
+	{node: requests}, {node: annotations}, {node: setAside},
+}
+
 // Run runs every check.
 func Run(n Node) Report {
 	report := Report{Time: n.Document.Time, Findings: []Finding{}, Skipped: n.Skipped}
-	for _, pod := range n.pods() {
-		for _, container := range pod.Containers {
-			if container.State == running {
-				report.Containers++
-			}
+	for pod, c := range n.Document.Containers() {
+		if c.State == status.Running && n.audits(pod) {
+			report.Containers++
 		}
 	}
-	for _, check := range []func(Node) []Finding{
-		conditions, protection, files, migrations, placement, unpinned, short, aboveClaim, lostClaims, cpus, hugepages, overwrites, raised, kubelet, kernel, runtime, sources, deviceSources, requests,
-		annotations, setAside,
-	} {
-		report.Findings = append(report.Findings, check(n)...)
+	containers := n.containers()
+	for _, check := range checks {
+		if check.node != nil {
+			check.node(n, &report)
+			continue
+		}
+		for _, c := range containers {
+			check.container(n, c, &report)
+		}
 	}
 	rank := map[Severity]int{Error: 0, Warning: 1, Note: 2}
 	slices.SortStableFunc(report.Findings, func(a, b Finding) int { return cmp.Compare(rank[a.Severity], rank[b.Severity]) })

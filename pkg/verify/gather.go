@@ -65,30 +65,28 @@ func (p Places) kubelet(n *Node) error {
 // cgroups reads the pods' and containers' cgroups, those above them, and the siblings of each, who share in the same
 // protection.
 func (p Places) cgroups(n *Node) {
-	for _, pod := range n.Document.Pods {
-		for _, c := range pod.Containers {
-			if c.State != running || c.Cgroup == "" {
-				continue
-			}
-			for _, level := range levels(c.Cgroup) {
-				p.siblings(n, level)
-			}
-			at, ok := n.Cgroups[c.Cgroup]
-			if !ok {
-				n.Skipped = append(n.Skipped, fmt.Sprintf("container %s/%s/%s: no cgroup %s; it may just have ended", pod.Namespace, pod.Name, c.Name, c.Cgroup))
-				continue
-			}
-			at.Mems, _ = p.Tree.Mems(c.Cgroup)
-			if there, _ := p.Tree.Exists(c.Cgroup + inner); there {
-				n.Cgroups[c.Cgroup+inner] = p.read(c.Cgroup + inner)
-			}
-			if pages, err := p.Tree.NUMAStat(c.Cgroup); err == nil {
-				at.Pages = pages
-			} else {
-				n.Skipped = append(n.Skipped, err.Error())
-			}
-			n.Cgroups[c.Cgroup] = at
+	for pod, c := range n.Document.Containers() {
+		if c.State != status.Running || c.Cgroup == "" {
+			continue
 		}
+		for _, level := range levels(c.Cgroup) {
+			p.siblings(n, level)
+		}
+		at, ok := n.Cgroups[c.Cgroup]
+		if !ok {
+			n.Skipped = append(n.Skipped, fmt.Sprintf("container %s/%s/%s: no cgroup %s; it may just have ended", pod.Namespace, pod.Name, c.Name, c.Cgroup))
+			continue
+		}
+		at.Mems, _ = p.Tree.Mems(c.Cgroup)
+		if there, _ := p.Tree.Exists(c.Cgroup + inner); there {
+			n.Cgroups[c.Cgroup+inner] = p.read(c.Cgroup + inner)
+		}
+		if pages, err := p.Tree.NUMAStat(c.Cgroup); err == nil {
+			at.Pages = pages
+		} else {
+			n.Skipped = append(n.Skipped, err.Error())
+		}
+		n.Cgroups[c.Cgroup] = at
 	}
 }
 

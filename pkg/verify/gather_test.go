@@ -10,6 +10,8 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
@@ -41,9 +43,9 @@ func TestGather(t *testing.T) {
 	}
 	t.Cleanup(func() { tree.Close() })
 	document := status.Document{
-		Ancestors: []status.Ancestor{{Cgroup: "kubepods"}}, Nodes: []status.Node{{ID: 0}},
-		Pods: []status.Pod{{Namespace: "default", Name: "web", Containers: []status.Container{
-			{Name: "app", State: "running", Cgroup: "kubepods/pod1/app"}, {Name: "gone", State: "running", Cgroup: "kubepods/pod9/gone"}}}},
+		Ancestors: []status.Ancestor{{Cgroup: "kubepods"}}, Nodes: []status.Node{{NodeState: memorymanager.NodeState{ID: 0}}},
+		Pods: []status.Pod{{PodView: ledger.PodView{Namespace: "default", Name: "web"}, Containers: []status.Container{
+			runs(ledger.ContainerView{Name: "app", Cgroup: "kubepods/pod1/app"}), runs(ledger.ContainerView{Name: "gone", Cgroup: "kubepods/pod9/gone"})}}},
 	}
 	places := Places{Tree: tree, Sys: filepath.Join(root, "sys"), Proc: filepath.Join(root, "proc"), StateDir: filepath.Join(root, "state"),
 		KubeletConfig: filepath.Join(root, "kubelet.yaml")}

@@ -14,25 +14,23 @@ import (
 )
 
 // conditions finds why the daemon is not ready.
-func conditions(n Node) []Finding {
+func conditions(n Node, r *Report) {
 	do := map[string]string{
 		"connected":    "see that the runtime runs and that NRI is enabled in it, and that --nri-socket is its socket",
 		"synchronized": "see the daemon's log: the runtime lists its containers once the plugin is registered",
 		"checkpoint":   "see that the state folder's file system is writable and not full: until then a decision may be lost by a restart",
 		"config":       "the last good configuration is in force: correct the file and check it with nri-memory-manager config check",
 	}
-	var findings []Finding
 	for _, c := range n.Document.Conditions {
 		if !c.OK {
-			findings = append(findings, Finding{Error, "not-ready", c.Name, c.Message, do[c.Name]})
+			r.find(Error, "not-ready", c.Name, c.Message, do[c.Name])
 		}
 	}
-	return findings
 }
 
 // hugepages compares the kernel's free huge pages with the node map, over each group of nodes that is shared: the kernel
 // takes a group's pages from whichever of its nodes it likes.
-func hugepages(n Node) []Finding {
+func hugepages(n Node, r *Report) {
 	type key struct {
 		nodes nodeset.Set
 		size  uint64
@@ -45,10 +43,10 @@ func hugepages(n Node) []Finding {
 				continue
 			}
 			for _, memory := range node.Memory {
-				if memory.Type != string(memorymanager.Hugepages(pool.PageSize)) {
+				if memory.Type != memorymanager.Hugepages(pool.PageSize) {
 					continue
 				}
-				k := key{nodeset.Of(node.Group...).Union(nodeset.Of(node.ID)), pool.PageSize}
+				k := key{node.Cells.Union(nodeset.Of(node.ID)), pool.PageSize}
 				s := all[k]
 				s.mapFree += memory.Free / pool.PageSize
 				s.free, s.count, s.total = s.free+pool.Free, s.count+pool.Count, s.total+memory.Total/pool.PageSize
@@ -56,7 +54,6 @@ func hugepages(n Node) []Finding {
 			}
 		}
 	}
-	var findings []Finding
 	for _, k := range slices.SortedFunc(maps.Keys(all), func(a, b key) int {
 		if a.nodes != b.nodes {
 			return strings.Compare(a.nodes.String(), b.nodes.String())
@@ -65,21 +62,19 @@ func hugepages(n Node) []Finding {
 	}) {
 		s, object := all[k], fmt.Sprintf("%s, huge pages of %s", k.nodes.Named(), quantity.Format(k.size))
 		if s.count != s.total {
-			findings = append(findings, Finding{Warning, "hugepages-resized", object,
-				fmt.Sprintf("there are %d pages, the node map was made with %d", s.count, s.total), "restart the kubelet, which reads its pools at its start; the daemon follows at its next periodic check (reconcilePeriod), unless its configuration does not fit the pool, which the condition config says"})
+			r.find(Warning, "hugepages-resized", object,
+				fmt.Sprintf("there are %d pages, the node map was made with %d", s.count, s.total), "restart the kubelet, which reads its pools at its start; the daemon follows at its next periodic check (reconcilePeriod), unless its configuration does not fit the pool, which the condition config says")
 		}
 		if s.free < s.mapFree {
-			findings = append(findings, Finding{Warning, "hugepages-taken", object,
+			r.find(Warning, "hugepages-taken", object,
 				fmt.Sprintf("%s free, %d in the node map: %d used by containers that are not pinned, or by others on the node", several(int(s.free), "page"), s.mapFree, s.mapFree-s.free),
-				"a pinned container may find no page (SIGBUS): let only Guaranteed pods use huge pages, or reserve those of others (reservedMemory)"})
+				"a pinned container may find no page (SIGBUS): let only Guaranteed pods use huge pages, or reserve those of others (reservedMemory)")
 		}
 	}
-	return findings
 }
 
 // overwrites finds other writers of files with values of the daemon's.
-func overwrites(n Node) []Finding {
-	var findings []Finding
+func overwrites(n Node, r *Report) {
 	for _, o := range n.Document.Overwrites {
 		likely, restored := "a kubelet with the feature gate MemoryQoS", "restored each time"
 		if o.Level == cgroup.LevelContainer {
@@ -88,28 +83,26 @@ func overwrites(n Node) []Finding {
 		if o.File == string(cgroup.CpusetMems) {
 			restored = "restored as far as migration allows"
 		}
-		f := Finding{Warning, "overwritten", o.Level + " " + o.File, fmt.Sprintf("overwritten %d times by another writer since the daemon started, and %s", o.Count, restored),
-			"turn the other writer off: most often " + likely + "; the daemon's log says who is likely; the count starts again with the daemon"}
+		severity, what := Warning, fmt.Sprintf("overwritten %d times by another writer since the daemon started, and %s", o.Count, restored)
 		if o.Count == 1 {
-			f.Severity, f.What = Note, "overwritten once by another writer since the daemon started, and "+strings.TrimSuffix(restored, " each time")
+			severity, what = Note, "overwritten once by another writer since the daemon started, and "+strings.TrimSuffix(restored, " each time")
 		}
 		if o.Count > 0 {
-			findings = append(findings, f)
+			r.find(severity, "overwritten", o.Level+" "+o.File, what,
+				"turn the other writer off: most often "+likely+"; the daemon's log says who is likely; the count starts again with the daemon")
 		}
 	}
-	return findings
 }
 
 // kubelet finds settings that make the kubelet do the same work.
-func kubelet(n Node) []Finding {
+func kubelet(n Node, r *Report) {
 	k := n.Kubelet
 	if k == nil {
-		return nil
+		return
 	}
-	var findings []Finding
 	if k.MemoryManagerPolicy == "Static" && n.Document.Policy.MemoryManager != "None" {
-		findings = append(findings, Finding{Error, "kubelet-memory-manager", k.File, "memoryManagerPolicy is Static: the kubelet pins containers too, by a node map of its own",
-			"set memoryManagerPolicy: None there, move its state with nri-memory-manager state import, and restart the kubelet"})
+		r.find(Error, "kubelet-memory-manager", k.File, "memoryManagerPolicy is Static: the kubelet pins containers too, by a node map of its own",
+			"set memoryManagerPolicy: None there, move its state with nri-memory-manager state import, and restart the kubelet")
 	}
 	gate, set := k.FeatureGates["MemoryQoS"]
 	policy := k.MemoryReservationPolicy
@@ -118,75 +111,67 @@ func kubelet(n Node) []Finding {
 	}
 	switch {
 	case gate:
-		findings = append(findings, Finding{Error, "kubelet-memory-qos", k.File,
+		r.find(Error, "kubelet-memory-qos", k.File,
 			fmt.Sprintf("the feature gate MemoryQoS is on, with memoryReservationPolicy %s: the kubelet writes memory.min and memory.low of the same cgroups about once a minute", policy),
-			"set featureGates.MemoryQoS: false there and restart the kubelet"})
+			"set featureGates.MemoryQoS: false there and restart the kubelet")
 	case !set && (k.MemoryThrottlingFactor != nil || k.MemoryReservationPolicy != ""):
-		findings = append(findings, Finding{Warning, "kubelet-memory-qos", k.File,
+		r.find(Warning, "kubelet-memory-qos", k.File,
 			"settings of MemoryQoS are there and its feature gate is not: a kubelet from 1.37 on has it on by default",
-			"set featureGates.MemoryQoS: false there, or take memoryThrottlingFactor and memoryReservationPolicy out"})
+			"set featureGates.MemoryQoS: false there, or take memoryThrottlingFactor and memoryReservationPolicy out")
 	case !set:
-		findings = append(findings, Finding{Note, "kubelet-memory-qos", k.File,
+		r.find(Note, "kubelet-memory-qos", k.File,
 			"the feature gate MemoryQoS is not named: a kubelet from 1.37 on has it on by default, and overwrites memory.min of kubepods about once a minute",
-			"set featureGates.MemoryQoS: false there before the kubelet is updated to 1.37"})
+			"set featureGates.MemoryQoS: false there before the kubelet is updated to 1.37")
 	}
-	return findings
 }
 
 // kernel finds what the kernel lacks.
-func kernel(n Node) []Finding {
+func kernel(n Node, r *Report) {
 	if n.Kernel == nil {
-		return nil
+		return
 	}
-	var findings []Finding
 	object := "kernel " + n.Kernel.Release
 	if !n.Kernel.Pressure && n.Document.Policy.StallGuard {
-		findings = append(findings, Finding{Warning, "kernel-pressure", object,
-			"cgroups have no memory.pressure: the stall guard sees stopped containers later, by their memory.events alone", "boot with psi=1, on a kernel with CONFIG_PSI, and see that cgroup.pressure is 1 in the pods' cgroups"})
+		r.find(Warning, "kernel-pressure", object,
+			"cgroups have no memory.pressure: the stall guard sees stopped containers later, by their memory.events alone", "boot with psi=1, on a kernel with CONFIG_PSI, and see that cgroup.pressure is 1 in the pods' cgroups")
 	}
 	if !n.Kernel.Reclaim && n.Document.Policy.ProactiveReclaim {
-		findings = append(findings, Finding{Note, "kernel-reclaim", object, "cgroups have no memory.reclaim: proactiveReclaim does nothing",
-			"update to Linux 5.19 or later, or set stallGuard.proactiveReclaim to false"})
+		r.find(Note, "kernel-reclaim", object, "cgroups have no memory.reclaim: proactiveReclaim does nothing",
+			"update to Linux 5.19 or later, or set stallGuard.proactiveReclaim to false")
 	}
-	return findings
 }
 
 // runtime finds what this runtime is known to do wrong. The plugin works around most of it.
-func runtime(n Node) []Finding {
-	r := n.Document.Runtime
-	if r == nil {
-		return nil
+func runtime(n Node, r *Report) {
+	shown := n.Document.Runtime
+	if shown == nil {
+		return
 	}
-	var findings []Finding
-	object := r.String()
-	nri, version := nriplugin.ParseVersion(r.NRI), nriplugin.ParseVersion(r.Version)
-	note := func(id, what, do string) { findings = append(findings, Finding{Note, id, object, what, do}) }
+	object := shown.String()
+	nri, version := nriplugin.ParseVersion(shown.NRI), nriplugin.ParseVersion(shown.Version)
 	if !nri.Known() {
-		note("runtime-unknown", "the version of NRI inside is not known: the plugin does only what every version can", "use a released containerd or CRI-O")
-		return findings
+		r.find(Note, "runtime-unknown", object, "the version of NRI inside is not known: the plugin does only what every version can", "use a released containerd or CRI-O")
+		return
 	}
 	inside := "NRI " + nri.String() + ": "
-	if r.PreInstalled && !nri.AtLeast(0, 8, 0) {
-		findings = append(findings, Finding{Warning, "runtime-not-synchronized", object,
-			inside + "a plugin that the runtime starts itself does not receive the containers that run already", "run the plugin as a DaemonSet or a systemd unit, or update the runtime"})
+	if shown.PreInstalled && !nri.AtLeast(0, 8, 0) {
+		r.find(Warning, "runtime-not-synchronized", object,
+			inside+"a plugin that the runtime starts itself does not receive the containers that run already", "run the plugin as a DaemonSet or a systemd unit, or update the runtime")
 	}
 	if !nri.AtLeast(0, 12, 1) {
-		note("runtime-unasked-updates", inside+"an update that nobody asked for can lock up this runtime, so that values of running containers are written to their cgroup files, and the runtime's own records show older ones",
+		r.find(Note, "runtime-unasked-updates", object, inside+"an update that nobody asked for can lock up this runtime, so that values of running containers are written to their cgroup files, and the runtime's own records show older ones",
 			"nothing has to be done; containerd 2.4 has it right")
 	}
-	if name := strings.ToLower(r.Name); (name == "cri-o" || name == "crio") && version.Known() && !version.AtLeast(1, 36, 0) {
-		note("runtime-drops-unified", "memory.high in the answer to a resize is dropped (cri-o#9816), so that the plugin writes the file after it", "nothing has to be done; CRI-O 1.36 has it right")
+	if name := strings.ToLower(shown.Name); (name == "cri-o" || name == "crio") && version.Known() && !version.AtLeast(1, 36, 0) {
+		r.find(Note, "runtime-drops-unified", object, "memory.high in the answer to a resize is dropped (cri-o#9816), so that the plugin writes the file after it", "nothing has to be done; CRI-O 1.36 has it right")
 	}
-	return findings
 }
 
 // setAside finds state files that could not be used.
-func setAside(n Node) []Finding {
-	var findings []Finding
+func setAside(n Node, r *Report) {
 	for _, file := range n.SetAside {
-		findings = append(findings, Finding{Warning, "state-quarantined", file,
+		r.find(Warning, "state-quarantined", file,
 			"a file in the state folder could not be used and was set aside: the plugin went on with what the running containers show",
-			"see that the disk is sound, look at the file (a memory_manager_state with nri-memory-manager state verify), and remove it"})
+			"see that the disk is sound, look at the file (a memory_manager_state with nri-memory-manager state verify), and remove it")
 	}
-	return findings
 }

@@ -6,9 +6,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
-// running is the state of the containers that are audited.
-const running = "running"
-
 // Node is all that the checks look at.
 type Node struct {
 	Document status.Document

@@ -116,11 +116,10 @@ var protections = []struct {
 
 // protection finds containers that have less protection than was promised, and the level that takes it away: one finding
 // for a level, however many containers are below it.
-func protection(n Node) []Finding {
+func protection(n Node, r *Report) {
 	if n.Document.Policy.DryRun || len(n.Cgroups) == 0 {
-		return nil
+		return
 	}
-	var findings []Finding
 	for _, p := range protections {
 		type loss struct {
 			container string
@@ -158,10 +157,9 @@ func protection(n Node) []Finding {
 			if len(all) > 1 {
 				what += fmt.Sprintf(", and %s more", several(len(all)-1, "container"))
 			}
-			findings = append(findings, Finding{Error, "protection", at, what, do})
+			r.find(Error, "protection", at, what, do)
 		}
 	}
-	return findings
 }
 
 // restore is what to do about a level without protection.
@@ -188,26 +186,14 @@ type place struct {
 
 func (p place) object() string { return p.pod.Namespace + "/" + p.pod.Name + "/" + p.Name }
 
-// pods are those that are audited.
-func (n Node) pods() []*status.Pod {
-	var all []*status.Pod
-	for i := range n.Document.Pods {
-		if pod := &n.Document.Pods[i]; n.Pod == "" || n.Pod == pod.UID {
-			all = append(all, pod)
-		}
-	}
-	return all
-}
+// audits reports whether a pod is audited.
+func (n Node) audits(pod *status.Pod) bool { return n.Pod == "" || n.Pod == pod.UID }
 
 // containers are the running containers of the audited pods whose cgroups were read.
-func (n Node) containers() []place {
-	var all []place
-	for _, pod := range n.pods() {
-		for i := range pod.Containers {
-			c := &pod.Containers[i]
-			if _, ok := n.Cgroups[c.Cgroup]; ok && c.State == running {
-				all = append(all, place{pod, c})
-			}
+func (n Node) containers() (all []place) {
+	for pod, c := range n.Document.Containers() {
+		if _, ok := n.Cgroups[c.Cgroup]; ok && c.State == status.Running && n.audits(pod) {
+			all = append(all, place{pod, c})
 		}
 	}
 	return all

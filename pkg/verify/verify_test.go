@@ -14,7 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -29,18 +33,21 @@ func sound() Node {
 			Time:       time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC),
 			Runtime:    &status.Runtime{Name: "containerd", Version: "v2.4.2", NRI: "0.12.3"},
 			Policy:     status.Policy{StallGuard: true, ProactiveReclaim: true},
-			Conditions: []status.Condition{{Name: "connected", OK: true}, {Name: "checkpoint", OK: true}},
+			Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint", OK: true}},
 			Ancestors:  []status.Ancestor{{Cgroup: "kubepods", Level: "kubepods"}},
 			Nodes: []status.Node{
-				{ID: 0, Group: []int{0}, Memory: []status.Memory{{Type: "hugepages-2Mi", Total: 8 * mi, Allocated: 2 * mi, Free: 6 * mi}, {Type: "memory", Total: 4096 * mi}}},
-				{ID: 1, Group: []int{1}, Memory: []status.Memory{{Type: "memory", Total: 4096 * mi}}},
+				{NodeState: memorymanager.NodeState{ID: 0, Cells: nodeset.Of(0), Memory: []memorymanager.TypeTable{
+					{Type: "hugepages-2Mi", Table: memorymanager.Table{Total: 8 * mi, Reserved: 2 * mi, Free: 6 * mi}}, {Type: "memory", Table: memorymanager.Table{Total: 4096 * mi}}}}},
+				{NodeState: memorymanager.NodeState{ID: 1, Cells: nodeset.Of(1), Memory: []memorymanager.TypeTable{{Type: "memory", Table: memorymanager.Table{Total: 4096 * mi}}}}},
 			},
 			Pods: []status.Pod{
-				{Namespace: "default", Name: "database", QOSClass: "Guaranteed", Cgroup: "kubepods/pod1", Containers: []status.Container{
-					{Name: "postgres", State: "running", Cgroup: "kubepods/pod1/a", CpusetMems: "0", Min: bytes(256 * mi), Limit: 256 * mi}}},
-				{Namespace: "default", Name: "web", QOSClass: "Burstable", Cgroup: "kubepods/burstable/pod2", Containers: []status.Container{
-					{Name: "nginx", State: "running", Cgroup: "kubepods/burstable/pod2/b", Low: bytes(64 * mi), High: bytes(120 * mi), RequestSource: "kubelet"},
-					{Name: "ended", State: "stopped", Low: bytes(512 * mi)}}},
+				pod(ledger.PodView{Name: "database", Class: "Guaranteed", Cgroup: "kubepods/pod1"},
+					status.Container{State: status.Running, CpusetMems: "0", ContainerView: ledger.ContainerView{
+						Name: "postgres", Cgroup: "kubepods/pod1/a", Values: memoryqos.Values{Min: bytes(256 * mi)}, Limit: 256 * mi}}),
+				pod(ledger.PodView{Name: "web", Class: "Burstable", Cgroup: "kubepods/burstable/pod2"},
+					runs(ledger.ContainerView{Name: "nginx", Cgroup: "kubepods/burstable/pod2/b",
+						Values: memoryqos.Values{Low: bytes(64 * mi), High: bytes(120 * mi)}, Estimate: pods.Estimate{Source: "kubelet"}}),
+					status.Container{State: status.Stopped, ContainerView: ledger.ContainerView{Name: "ended", Values: memoryqos.Values{Low: bytes(512 * mi)}}}),
 			},
 		},
 		Cgroups: map[string]Cgroup{
@@ -58,6 +65,26 @@ func sound() Node {
 		Kubelet: &Kubelet{File: "/var/lib/kubelet/config.yaml", MemoryManagerPolicy: "None", FeatureGates: map[string]bool{"MemoryQoS": false}},
 		Kernel:  &Kernel{Release: "6.12.41", Pressure: true, Reclaim: true, RecursiveProtection: true},
 	}
+}
+
+// pod is one of the namespace default.
+func pod(view ledger.PodView, containers ...status.Container) status.Pod {
+	view.Namespace = "default"
+	return status.Pod{PodView: view, Containers: containers}
+}
+
+// app is a pod with one container.
+func app(name, state string, view ledger.ContainerView) status.Pod {
+	view.Name = "app"
+	return pod(ledger.PodView{Name: name}, status.Container{State: state, ContainerView: view})
+}
+
+func runs(view ledger.ContainerView) status.Container {
+	return status.Container{State: status.Running, ContainerView: view}
+}
+
+func memory(bytes uint64) memorymanager.Request {
+	return memorymanager.Request{{Type: "memory", Bytes: bytes}}
 }
 
 func pages(anon, file, shmem map[int]uint64) map[string]map[int]uint64 {
@@ -99,21 +126,20 @@ func TestFindings(t *testing.T) {
 		"unpinned": func(n *Node) {
 			database(n).CpusetMems, database(n).Unplaced = "", "policy restricted, scope container: no set of NUMA nodes has room:\nnode 0: 2Gi of 10Gi free, 3Gi needed\nnode 1: 1Gi of 10Gi free, 3Gi needed"
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" })
-			n.Document.Pods = append(n.Document.Pods,
-				status.Pod{Namespace: "default", Name: "ended", Containers: []status.Container{{Name: "app", State: "stopped", Cgroup: "kubepods/pod1/a"}}})
+			n.Document.Pods = append(n.Document.Pods, app("ended", status.Stopped, ledger.ContainerView{Cgroup: "kubepods/pod1/a"}))
 		},
 		"short": func(n *Node) {
 			c := database(n)
-			c.CpusetMems, c.Short = "0-1", map[string]uint64{"memory": 64 * mi, "hugepages-2Mi": 2 * mi}
-			c.Blocks = []status.Block{{Nodes: []int{0}, Type: "memory", Size: 192 * mi}}
+			c.CpusetMems, c.Short = "0-1", memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 2 * mi}, {Type: "memory", Bytes: 64 * mi}}
+			c.Blocks = []memorymanager.Block{{Nodes: nodeset.Of(0), Type: "memory", Size: 192 * mi}}
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" })
 		},
 		"above-claim": func(n *Node) {
-			database(n).Claims, database(n).Claimed, database(n).Limit = []string{"default/a"}, map[string]uint64{"memory": 128 * mi}, 256*mi
-			web(n).Claims, web(n).Claimed, web(n).Limit = []string{"default/b"}, map[string]uint64{"memory": 1024 * mi}, 0
+			database(n).Claims, database(n).Claimed, database(n).Limit = []string{"default/a"}, memory(128*mi), 256*mi
+			web(n).Claims, web(n).Claimed, web(n).Limit = []string{"default/b"}, memory(1024*mi), 0
 			n.Document.Pods = append(n.Document.Pods,
-				status.Pod{Namespace: "default", Name: "shared", Containers: []status.Container{{Name: "app", State: "running", Limit: 1 << 40, Claims: []string{"default/c"}}}},
-				status.Pod{Namespace: "default", Name: "within", Containers: []status.Container{{Name: "app", State: "running", Limit: mi, Claims: []string{"default/d"}, Claimed: map[string]uint64{"memory": mi}}}})
+				app("shared", status.Running, ledger.ContainerView{Limit: 1 << 40, Claims: []string{"default/c"}}),
+				app("within", status.Running, ledger.ContainerView{Limit: mi, Claims: []string{"default/d"}, Claimed: memory(mi)}))
 		},
 		"claims-above-node": func(n *Node) {
 			n.Document.Claims = &status.Claims{Claimable: []status.ClaimedMemory{
@@ -127,17 +153,23 @@ func TestFindings(t *testing.T) {
 				memory := n.Document.Nodes[i].Memory
 				memory[len(memory)-1].Allocatable = 4096 * mi
 			}
-			database(n).ExclusiveCPUs, database(n).Nodes = map[string]int{"0": 2, "1": 2}, []int{0}
-			web(n).ExclusiveCPUs = map[string]int{"0": 2, "1": 2} // is not pinned
+			database(n).CPUs, database(n).Nodes = map[int]int{0: 2, 1: 2}, nodeset.Of(0)
+			web(n).CPUs = map[int]int{0: 2, 1: 2} // is not pinned
 			n.Document.Pods = append(n.Document.Pods,
-				status.Pod{Namespace: "default", Name: "rejected", Containers: []status.Container{{Name: "app", State: status.Rejected, Limit: mi, ExclusiveCPUs: map[string]int{"0": 1, "1": 3}}}},
-				status.Pod{Namespace: "default", Name: "wide", Containers: []status.Container{{Name: "app", State: "running", Limit: 6000 * mi, ExclusiveCPUs: map[string]int{"0": 1, "1": 3}}}},
-				status.Pod{Namespace: "default", Name: "ended", Containers: []status.Container{{Name: "app", State: "stopped", ExclusiveCPUs: map[string]int{"0": 1, "1": 3}}}},
-				status.Pod{Namespace: "default", Name: "aligned", Containers: []status.Container{{Name: "app", State: "running", Limit: mi, ExclusiveCPUs: map[string]int{"1": 3}}}})
+				app("rejected", status.Rejected, ledger.ContainerView{Limit: mi, CPUs: map[int]int{0: 1, 1: 3}}),
+				app("wide", status.Running, ledger.ContainerView{Limit: 6000 * mi, CPUs: map[int]int{0: 1, 1: 3}}),
+				app("ended", status.Stopped, ledger.ContainerView{CPUs: map[int]int{0: 1, 1: 3}}),
+				app("aligned", status.Running, ledger.ContainerView{Limit: mi, CPUs: map[int]int{1: 3}}))
 		},
 		"cpus-under-best-effort": func(n *Node) {
 			n.Document.Policy.TopologyManager = "best-effort"
-			database(n).ExclusiveCPUs = map[string]int{"0": 2, "1": 2}
+			database(n).CPUs = map[int]int{0: 2, 1: 2}
+		},
+		"not-covered": func(n *Node) {
+			n.Document.NotMoved = []status.NotMoved{
+				{Reason: "consolidation", Namespace: "default", Pod: "database", Container: "postgres", Why: "it has 9Gi there"},
+				{Reason: "deficit", Namespace: "default", Pod: "web", Container: "nginx", Why: "it has 9Gi there, more than migration allows to be moved"},
+				{Reason: "deficit", Why: "node 0 owes 1Gi more than it has, and no other container has memory there that may be moved"}}
 		},
 		"not-moved": func(n *Node) { withheld(n, status.Withheld) },
 		"moving":    func(n *Node) { withheld(n, status.Moving) },
@@ -157,7 +189,7 @@ func TestFindings(t *testing.T) {
 		},
 		"cpuset-changed": func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
 		"cpuset-of-one-that-is-kept-off": func(n *Node) {
-			web(n).CpusetMems, web(n).KeptOff = "1", &status.KeptOff{NUMANodes: []int{0}}
+			web(n).CpusetMems, web(n).KeptOff = "1", &status.KeptOff{NUMANodes: nodeset.Of(0)}
 			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) {
 				c.Mems, c.Pages = "0-1", pages(map[int]uint64{0: 100 * mi, 1: 100 * mi}, nil, nil)
 			})
@@ -205,21 +237,21 @@ func TestFindings(t *testing.T) {
 		"runtime-unknown":   func(n *Node) { n.Document.Runtime = &status.Runtime{Name: "other", Version: "1"} },
 		"no-runtime": func(n *Node) {
 			n.Document.Runtime = nil
-			n.Document.Conditions[0] = status.Condition{Name: "connected", Message: "no runtime has connected yet"}
+			n.Document.Conditions[0] = ledger.Condition{Name: "connected", Message: "no runtime has connected yet"}
 		},
 		"sources-none": func(n *Node) {
-			web(n).RequestSource, web(n).RequestError = "oomscore", 33*mi
-			n.Document.RequestSources = []status.RequestSource{
+			web(n).Estimate = pods.Estimate{Source: "oomscore", Error: 33 * mi}
+			n.Document.RequestSources = []status.Source{
 				{Source: "kubelet", Problem: "stat /var/lib/kubelet/pods-api/pods-api.sock: no such file or directory"}, {Source: "apiserver", Problem: "pods is forbidden"}}
 		},
 		"sources-other": func(n *Node) {
-			n.Document.RequestSources = []status.RequestSource{
+			n.Document.RequestSources = []status.Source{
 				{Source: "kubelet", Problem: "stat /var/lib/kubelet/pods-api/pods-api.sock: no such file or directory"}, {Source: "apiserver", Connected: true}}
 		},
 		"device-source": func(n *Node) {
-			n.Document.DeviceSources = []status.DeviceSource{{Source: "resourceslice", Problem: "resourceslices.resource.k8s.io is forbidden"}}
+			n.Document.DeviceSources = []status.Source{{Source: "resourceslice", Problem: "resourceslices.resource.k8s.io is forbidden"}}
 		},
-		"estimates": func(n *Node) { web(n).RequestSource, web(n).RequestError = "oomscore", 33*mi },
+		"estimates": func(n *Node) { web(n).Estimate = pods.Estimate{Source: "oomscore", Error: 33 * mi} },
 		"annotation": func(n *Node) {
 			n.Document.Pods[1].Problems = []string{`metadata.annotations[reservation.memory-manager.noderesource.dev/pod]: Unsupported value: "max"`}
 		},
@@ -243,7 +275,8 @@ func TestFindings(t *testing.T) {
 
 // withheld has the database on the wrong node, with a cpuset.mems that is written, or not.
 func withheld(n *Node, state string) {
-	n.Document.Pods[0].Containers[0].Migration = &status.Migration{State: state, Bytes: 200 * mi, From: []int{1}, To: []int{0}, At: n.Document.Time, Allowed: "UpTo 64Mi"}
+	n.Document.Pods[0].Containers[0].Migration = &status.Migration{State: state, At: n.Document.Time, Allowed: "UpTo 64Mi",
+		Migration: cgroup.Migration{Bytes: 200 * mi, From: nodeset.Of(1), To: nodeset.Of(0)}}
 	n.set("kubepods/pod1/a", func(c *Cgroup) {
 		c.Mems, c.Pages = "0-1", pages(map[int]uint64{1: 200 * mi}, nil, nil)
 	})
@@ -269,7 +302,7 @@ func above(n *Node) {
 // twin adds a smaller container to the pod web.
 func twin(n *Node) {
 	n.Document.Pods[1].Containers = append(n.Document.Pods[1].Containers,
-		status.Container{Name: "sidecar", State: "running", Cgroup: "kubepods/burstable/pod2/c", Low: bytes(16 * mi)})
+		runs(ledger.ContainerView{Name: "sidecar", Cgroup: "kubepods/burstable/pod2/c", Values: memoryqos.Values{Low: bytes(16 * mi)}}))
 	n.Cgroups["kubepods/burstable/pod2/c"] = Cgroup{Low: 16 * mi}
 	for _, level := range []string{"kubepods", "kubepods/burstable", "kubepods/burstable/pod2"} {
 		n.set(level, func(c *Cgroup) { c.Low = 80 * mi })
@@ -279,9 +312,9 @@ func twin(n *Node) {
 // grouped has the two nodes in one group, whose pages the kernel took from the other node than the node map say.
 func grouped(n *Node) {
 	for i := range n.Document.Nodes {
-		n.Document.Nodes[i].Group = []int{0, 1}
+		n.Document.Nodes[i].Cells = nodeset.Of(0, 1)
 	}
-	n.Document.Nodes[1].Memory = append(n.Document.Nodes[1].Memory, status.Memory{Type: "hugepages-2Mi", Total: 8 * mi, Free: 8 * mi})
+	n.Document.Nodes[1].Memory = append(n.Document.Nodes[1].Memory, memorymanager.TypeTable{Type: "hugepages-2Mi", Table: memorymanager.Table{Total: 8 * mi, Free: 8 * mi}})
 	n.Pools = []Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 4}, {Node: 1, PageSize: 2 * mi, Count: 4, Free: 3}}
 }
 
@@ -310,9 +343,9 @@ func TestFindingsOfOnePod(t *testing.T) {
 		pod := &n.Document.Pods[i]
 		pod.Problems = []string{"numa: maybe"}
 		pod.Containers[0].Unplaced = "no room"
-		pod.Containers[0].Short = map[string]uint64{"memory": mi}
+		pod.Containers[0].Short = memory(mi)
 		pod.Containers[0].Raised = 900 * mi
-		pod.Containers[0].RequestError = mi
+		pod.Containers[0].Error = mi
 		delete(n.Cgroups, pod.Cgroup)
 		n.Cgroups[pod.Cgroup] = Cgroup{High: cgroup.Max} // cancels the protection below
 	}
@@ -408,7 +441,7 @@ func TestEffectiveProtectionIsNeverMoreThanTheKernelGives(t *testing.T) {
 // Every code of a finding that the source has is shown in a report above, and explained to users.
 func TestTroubleshootingNamesEveryFinding(t *testing.T) {
 	reports := contents(t, "testdata/*.txt")
-	codes := regexp.MustCompile(`(?:Finding\{(?:Error|Warning|Note), |note\()"([a-z-]+)"`).FindAllStringSubmatch(contents(t, "*.go"), -1)
+	codes := regexp.MustCompile(`r\.find\((?:Error|Warning|Note|severity), "([a-z-]+)"`).FindAllStringSubmatch(contents(t, "*.go"), -1)
 	if len(codes) < 20 {
 		t.Fatalf("only %d codes were found in the source", len(codes))
 	}

@@ -175,20 +175,20 @@ func (p *plugin) work(ctx context.Context, tree *cgroups.Tree) error {
 
 // touch writes what the kernel counts for a container: allocated memory where it is allocated, other memory on the first node.
 func touch(tree *cgroups.Tree, container *status.Container, used, percent uint64, nodes []status.Node) error {
-	perNode := map[string]uint64{}
+	perNode := map[int]uint64{}
 	for _, block := range container.Blocks {
-		for node, bytes := range block.PerNode {
-			if block.Type == string(memorymanager.Memory) {
-				perNode[node] += uint64(bytes) / 100 * percent
+		for _, part := range block.PerNode {
+			if block.Type == memorymanager.Memory {
+				perNode[part.Node] += part.Bytes / 100 * percent
 			}
 		}
 	}
 	if len(perNode) == 0 {
-		perNode[strconv.Itoa(nodes[0].ID)] = used
+		perNode[nodes[0].ID] = used
 	}
 	line := "anon"
 	for _, node := range nodes {
-		line += fmt.Sprintf(" N%d=%d", node.ID, perNode[strconv.Itoa(node.ID)])
+		line += fmt.Sprintf(" N%d=%d", node.ID, perNode[node.ID])
 	}
 	return errors.Join(tree.Write(container.Cgroup, "memory.numa_stat", line+"\n"),
 		tree.Write(container.Cgroup, "memory.current", strconv.FormatUint(used, 10)))

@@ -15,8 +15,6 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
@@ -106,7 +104,7 @@ func (p *plugin) Facts(ctx context.Context, podUID, container string) (facts sim
 		}
 		for _, c := range pod.Containers {
 			if c.Name == container {
-				facts.Request = pods.Estimate{Request: c.Request, Source: memoryqos.Source(c.RequestSource), Error: c.RequestError}
+				facts.Request = c.Estimate
 			}
 		}
 		for _, r := range document.Rejections {
@@ -124,7 +122,7 @@ func (p *plugin) Nodes(ctx context.Context) ([]memorymanager.NodeState, error) {
 	if err != nil {
 		return nil, err
 	}
-	return status.NodeStates(document.Nodes), nil
+	return document.NodeStates(), nil
 }
 
 // SourcesConnected reports whether every source of memory requests is connected.

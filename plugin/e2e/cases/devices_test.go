@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/device"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
@@ -267,7 +267,7 @@ func (p *plugin) devices(pod *kubelet.Pod) string {
 	var document struct {
 		Pods []struct {
 			Name       string
-			Containers []struct{ Devices []status.Device }
+			Containers []struct{ Devices []topologymanager.Device }
 		}
 	}
 	if err := json.Unmarshal([]byte(out), &document); err != nil {
@@ -277,7 +277,7 @@ func (p *plugin) devices(pod *kubelet.Pod) string {
 	for _, shown := range document.Pods {
 		if shown.Name == pod.Name {
 			for _, d := range shown.Containers[0].Devices {
-				lines = append(lines, d.String())
+				lines = append(lines, fmt.Sprintf("%s (%s)", d, d.Source))
 			}
 		}
 	}

@@ -1,0 +1,41 @@
+package memorymanager
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+)
+
+func TestBlocksAndRequestsReadBackFromJSON(t *testing.T) {
+	type allocation struct {
+		Short  Request
+		Blocks []Block
+	}
+	for text, want := range map[string]allocation{
+		`{"Short":{},"Blocks":null}`: {},
+		`{"Short":{"hugepages-2Mi":2,"memory":1},"Blocks":[{"numaNodes":[0,10],"type":"memory","size":9,"perNode":{"0":4,"10":5},"even":true}]}`: {
+			Request{{"hugepages-2Mi", 2}, {Memory, 1}},
+			[]Block{{Nodes: nodeset.Of(0, 10), Type: Memory, Size: 9, PerNode: NodeAmounts{{0, 4}, {10, 5}}, Even: true}},
+		},
+		`{"Short":{},"Blocks":[{"numaNodes":[2],"type":"memory","size":9,"perNode":{}}]}`: {Blocks: []Block{{Nodes: nodeset.Of(2), Type: Memory, Size: 9}}},
+	} {
+		var got allocation
+		if err := json.Unmarshal([]byte(text), &got); err != nil {
+			t.Fatal(err)
+		}
+		if difference := cmp.Diff(want, got); difference != "" {
+			t.Errorf("%s is read as (-want +got):\n%s", text, difference)
+		}
+		if written, err := json.Marshal(got); err != nil || string(written) != text {
+			t.Errorf("%s is written as %s, %v", text, written, err)
+		}
+	}
+	var got allocation
+	const negative = `{"Short":{"memory":-1}}`
+	if err := json.Unmarshal([]byte(negative), &got); err == nil {
+		t.Errorf("%s is read as %v", negative, got)
+	}
+}
