@@ -2,6 +2,7 @@ package config
 
 import (
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 
@@ -18,7 +19,12 @@ import (
 // fixture reads a machine of testdata.
 func fixture(t *testing.T, name string) machine.Machine {
 	t.Helper()
-	m, err := machine.Load("../../testdata/machines/" + name + ".yaml")
+	path := "../../testdata/machines/" + name + ".yaml"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.Parse(path, data)
 	if err != nil {
 		t.Fatal(err)
 	}

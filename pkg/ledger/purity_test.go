@@ -25,7 +25,7 @@ var rooms = map[string][]string{
 	"config":          {"os"}, // Load and Check read the file, Parse that of kubeletConfig
 	"cover":           nil,
 	"ledger":          nil,
-	"machine":         {"io", "io/fs", "os"}, // reads sysfs and proc
+	"machine":         nil,
 	"memorymanager":   nil,
 	"memoryqos":       nil,
 	"nodeset":         nil,
