@@ -46,7 +46,7 @@ with file, line and key, one line each; what is only doubtful is a warning.`,
 			if err != nil {
 				return err
 			}
-			resolved, err := config.Check(args[0], m)
+			resolved, err := files.Check(args[0], m)
 			warnings, clients := checkClients(resolved.Config)
 			if err := strictyaml.Join(err, clients); err != nil {
 				return err
@@ -71,7 +71,7 @@ func newConfigShowCommand() *cobra.Command {
 			c := config.Default()
 			if len(args) == 1 {
 				var err error
-				if c, err = config.Load(args[0]); err != nil {
+				if c, err = files.Load(args[0]); err != nil {
 					return err
 				}
 			}

@@ -43,7 +43,7 @@ func resolve(t *testing.T, text string, m machine.Machine) (Resolved, error) {
 
 // TestTaskPageReservations: the documentation's example, 4Gi + 1Gi + 100Mi = 3Gi + 2148Mi.
 func TestTaskPageReservations(t *testing.T) {
-	c, err := Load("../../testdata/config/task-page.yaml")
+	c, err := Files(os.ReadFile).Load("../../testdata/config/task-page.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +304,7 @@ func TestConfigurationMadeByAProgramIsChecked(t *testing.T) {
 }
 
 func TestWarningsAboutTheKubeletAreKept(t *testing.T) {
-	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: Static\nmemoryThrottlingFactor: 0.9", "reservedMemory: 0:memory=1Gi"))
+	c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+"memoryManagerPolicy: Static\nmemoryThrottlingFactor: 0.9", "reservedMemory: 0:memory=1Gi"))
 	if err != nil {
 		t.Fatal(err)
 	}

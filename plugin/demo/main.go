@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	}
 	c := config.Default()
 	if o.config != "" {
-		if c, err = config.Load(o.config); err != nil {
+		if c, err = config.Files(os.ReadFile).Load(o.config); err != nil {
 			return err
 		}
 	}
