@@ -69,7 +69,8 @@ func (f Files) takeOver(path, ours string, doc *strictyaml.Document) (Config, er
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
 	if k.Kind != "KubeletConfiguration" || !strings.HasPrefix(k.APIVersion, "kubelet.config.k8s.io/") {
-		return Config{}, fmt.Errorf("%s: want a KubeletConfiguration of kubelet.config.k8s.io, got kind %s of %s", path, shown(k.Kind), shown(k.APIVersion))
+		return Config{}, fmt.Errorf("%s: want a KubeletConfiguration of kubelet.config.k8s.io, got kind %s of %s",
+			path, strictyaml.Quote(k.Kind), strictyaml.Quote(k.APIVersion))
 	}
 	c := Default()
 	c.places = &places{doc: doc, taken: map[string]bool{}}

@@ -35,24 +35,10 @@ func (f Files) Load(path string) (Config, error) {
 // Parse reads a text that names no file: with kubeletConfig it is an error. The rest is as with Files.Parse.
 func Parse(name string, data []byte) (Config, error) { return Files(nil).Parse(name, data) }
 
-// Parse reads the text of a configuration file; name is what errors call it. No file is read but the one that kubeletConfig
-// names. Every error names file, line, key and what would be right; several are strictyaml.Errors.
-func (f Files) Parse(name string, data []byte) (Config, error) {
-	c, err := f.parse(name, data)
-	if err != nil {
-		return Config{}, err
-	}
-	return c, nil
-}
-
 // Check reads a configuration file and applies it to a machine as Load and Resolve do. Where Load ends with errors, it adds
 // what is wrong for this machine too. The result has the configuration as far as it could be read even then.
 func (f Files) Check(path string, m machine.Machine) (Resolved, error) {
-	data, err := f(path)
-	if err != nil {
-		return Resolved{}, fmt.Errorf("read the configuration: %w", err)
-	}
-	c, err := f.parse(path, data)
+	c, err := f.Load(path)
 	if err != nil {
 		return Resolved{Config: c}, also(err, c.checkReserved(m))
 	}
@@ -63,8 +49,10 @@ func (f Files) Check(path string, m machine.Machine) (Resolved, error) {
 	return r, nil
 }
 
-// parse returns the configuration with its errors; a key that could not be read has its default.
-func (f Files) parse(name string, data []byte) (Config, error) {
+// Parse reads the text of a configuration file; name is what errors call it. No file is read but the one that kubeletConfig
+// names. Every error names file, line, key and what would be right; several are strictyaml.Errors. A key that could not be read
+// has its default.
+func (f Files) Parse(name string, data []byte) (Config, error) {
 	c := Default()
 	doc, err := strictyaml.Decode(name, data, &c)
 	c.places = &places{doc: doc}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // ReservedMemory is what is kept from containers on each NUMA node. In a file it is the kubelet's list, or the text of the
@@ -87,7 +88,7 @@ func ParseReservedMemory(flags ...string) (ReservedMemory, error) {
 		for group := range strings.SplitSeq(flag, ";") {
 			r, err := parseReservation(group)
 			if err != nil {
-				return nil, fmt.Errorf("reserved memory %s: %w", shown(group), err)
+				return nil, fmt.Errorf("reserved memory %s: %w", strictyaml.Quote(group), err)
 			}
 			reserved = append(reserved, r)
 		}
@@ -103,23 +104,23 @@ func parseReservation(text string) (Reservation, error) {
 	}
 	id, err := strconv.ParseInt(node, 10, 32)
 	if err != nil {
-		return Reservation{}, fmt.Errorf("%s is not the number of a NUMA node", shown(node))
+		return Reservation{}, fmt.Errorf("%s is not the number of a NUMA node", strictyaml.Quote(node))
 	}
 	r := Reservation{NUMANode: int(id), Limits: map[string]ReservedBytes{}}
 	for limit := range strings.SplitSeq(limits, ",") {
 		memoryType, amount, found := strings.Cut(limit, "=")
 		if !found || strings.Contains(amount, "=") {
-			return Reservation{}, fmt.Errorf("want TYPE=QUANTITY, got %s", shown(limit))
+			return Reservation{}, fmt.Errorf("want TYPE=QUANTITY, got %s", strictyaml.Quote(limit))
 		}
 		if !isMemoryType(memoryType) {
-			return Reservation{}, fmt.Errorf("%s is neither memory nor hugepages-<size>", shown(memoryType))
+			return Reservation{}, fmt.Errorf("%s is neither memory nor hugepages-<size>", strictyaml.Quote(memoryType))
 		}
 		if _, twice := r.Limits[memoryType]; twice {
-			return Reservation{}, fmt.Errorf("%s is there twice", shown(memoryType))
+			return Reservation{}, fmt.Errorf("%s is there twice", strictyaml.Quote(memoryType))
 		}
 		var bytes ReservedBytes
 		if err := bytes.UnmarshalText([]byte(amount)); err != nil {
-			return Reservation{}, fmt.Errorf("%s: %w", strings.Trim(shown(memoryType), `"`), err)
+			return Reservation{}, fmt.Errorf("%s: %w", strings.Trim(strictyaml.Quote(memoryType), `"`), err)
 		}
 		r.Limits[memoryType] = bytes
 	}
@@ -131,12 +132,3 @@ func isMemoryType(name string) bool {
 }
 
 const hugepagesPrefix = "hugepages-"
-
-// shown quotes a text, escaped and shortened.
-func shown(text string) string {
-	const longest = 80
-	if len(text) > longest {
-		return strconv.Quote(text[:longest]) + "…"
-	}
-	return strconv.Quote(text)
-}
