@@ -78,14 +78,14 @@ func FuzzReservedMemory(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		reserved, err := ParseReservedMemory(text)
+		reserved, err := parseReservedMemory(text)
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\n\x00\x1b") {
 				t.Errorf("error is not one plain line: %q", err)
 			}
 			return
 		}
-		again, err := ParseReservedMemory(reserved.String())
+		again, err := parseReservedMemory(reserved.String())
 		if err != nil || !cmp.Equal(reserved, again) {
 			t.Errorf("%q is %q and reads as %q: %v", text, reserved, again, err)
 		}

@@ -27,17 +27,14 @@ type Reservation struct {
 // ReservedBytes is a number of reserved bytes. As in the kubelet its text is a whole number with a unit: 1536Mi, not 1.5Gi.
 type ReservedBytes uint64
 
-// errNotWhole is for quantities that the kubelet's Memory Manager cannot convert to bytes.
-var errNotWhole = errors.New("is not a whole number with a unit")
-
-// UnmarshalText reads a quantity that is neither a fraction nor negative.
+// UnmarshalText reads a quantity that is neither a fraction nor negative: the kubelet's Memory Manager could not convert it to bytes.
 func (b *ReservedBytes) UnmarshalText(text []byte) error {
 	bytes, err := quantity.Parse(string(text))
 	if err != nil {
 		return err
 	}
 	if _, decimals, _ := strings.Cut(string(text), "."); strings.ContainsAny(decimals, "0123456789") || strings.ContainsAny(string(text), "mun-") {
-		return fmt.Errorf("%q %w: write %s", text, errNotWhole, quantity.Format(bytes))
+		return fmt.Errorf("%q is not a whole number with a unit: write %s", text, quantity.Format(bytes))
 	}
 	*b = ReservedBytes(bytes)
 	return nil
@@ -51,7 +48,7 @@ func (b ReservedBytes) String() string { return quantity.Format(uint64(b)) }
 
 // UnmarshalText reads the text of one --reserved-memory flag.
 func (m *ReservedMemory) UnmarshalText(text []byte) error {
-	parsed, err := ParseReservedMemory(string(text))
+	parsed, err := parseReservedMemory(string(text))
 	if err != nil {
 		return err
 	}
@@ -77,9 +74,9 @@ func (m ReservedMemory) String() string {
 	return strings.Join(groups, ";")
 }
 
-// ParseReservedMemory reads the values of the kubelet's --reserved-memory flags, each NODE:TYPE=QUANTITY[,TYPE=QUANTITY...]
+// parseReservedMemory reads the values of the kubelet's --reserved-memory flags, each NODE:TYPE=QUANTITY[,TYPE=QUANTITY...]
 // with ";" between nodes. Empty values reserve nothing.
-func ParseReservedMemory(flags ...string) (ReservedMemory, error) {
+func parseReservedMemory(flags ...string) (ReservedMemory, error) {
 	var reserved ReservedMemory
 	for _, flag := range flags {
 		if flag == "" {

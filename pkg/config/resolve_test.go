@@ -314,7 +314,7 @@ func TestWarningsAboutTheKubeletAreKept(t *testing.T) {
 }
 
 func TestReservedMemoryOfSeveralFlags(t *testing.T) {
-	got, err := ParseReservedMemory("0:memory=1Gi", "", "1:memory=2Gi,hugepages-1Gi=1Gi")
+	got, err := parseReservedMemory("0:memory=1Gi", "", "1:memory=2Gi,hugepages-1Gi=1Gi")
 	if err != nil || got.String() != "0:memory=1Gi;1:hugepages-1Gi=1Gi,memory=2Gi" {
 		t.Errorf("%s, %v", got, err)
 	}
