@@ -9,10 +9,10 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 // newConfigCommand returns the command "config".
@@ -42,11 +42,11 @@ with file, line and key, one line each; what is only doubtful is a warning.`,
   nri-memory-manager config check config.yaml --machine two-nodes.yaml`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := loadMachine(machinePath)
+			m, err := sysfs.Load(machinePath)
 			if err != nil {
 				return err
 			}
-			resolved, err := config.Check(args[0], m)
+			resolved, err := files.Check(args[0], m)
 			warnings, clients := checkClients(resolved.Config)
 			if err := strictyaml.Join(err, clients); err != nil {
 				return err
@@ -70,11 +70,10 @@ func newConfigShowCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c := config.Default()
 			if len(args) == 1 {
-				loaded, err := config.Load(args[0])
-				if err != nil {
+				var err error
+				if c, err = files.Load(args[0]); err != nil {
 					return err
 				}
-				c = loaded
 			}
 			text, err := c.Marshal()
 			if err != nil {
@@ -84,14 +83,6 @@ func newConfigShowCommand() *cobra.Command {
 			return failed(err)
 		},
 	}
-}
-
-// loadMachine reads the machine at path, this one when path is empty.
-func loadMachine(path string) (machine.Machine, error) {
-	if path == "" {
-		return machine.Read("/sys", "/proc")
-	}
-	return machine.Load(path)
 }
 
 // printResolved shows what a configuration comes to on a machine.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/containerd/nri/pkg/api"
@@ -66,12 +67,15 @@ func (o *hostOptions) units() protect.Units {
 	return protect.NewUnits(o.systemdSocket)
 }
 
+// files are this host's.
+var files = config.Files(os.ReadFile)
+
 // loadConfig reads a configuration file; without one the defaults hold.
 func loadConfig(path string) (config.Config, error) {
 	if path == "" {
 		return config.Default(), nil
 	}
-	return config.Load(path)
+	return files.Load(path)
 }
 
 // checkIdentity refuses a name or index that every runtime would.

@@ -23,6 +23,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
@@ -49,7 +50,7 @@ func TestRecord(t *testing.T) {
 		"- {id: 2, memory: 16Gi, cpus: 4-5}\n- {id: 3, memory: 16Gi, cpus: 6-7, hugepages: {2Mi: 1024}}\n")
 	c, err := loadConfig(h.path("config.yaml"))
 	must(t, err)
-	m, err := loadMachine(h.path("machine.yaml"))
+	m, err := sysfs.Load(h.path("machine.yaml"))
 	must(t, err)
 	log := logrus.New()
 	log.SetOutput(io.Discard)

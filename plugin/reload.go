@@ -81,7 +81,7 @@ func watchFolders(watcher *fsnotify.Watcher, path string) error {
 }
 
 func (d *daemon) reload(ctx context.Context, path string) {
-	c, err := config.Load(path)
+	c, err := loadConfig(path)
 	if err != nil {
 		d.agent.RejectConfig(err)
 		return
@@ -91,7 +91,7 @@ func (d *daemon) reload(ctx context.Context, path string) {
 
 // configure takes the configuration that a runtime delivers to a plugin that it launched.
 func (d *daemon) configure(ctx context.Context, text string) error {
-	c, err := config.Parse("configuration from the runtime", []byte(text))
+	c, err := files.Parse("configuration from the runtime", []byte(text))
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/containerd/nri/pkg/api"
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 // runOptions are the flags of run.
@@ -75,10 +77,10 @@ func (o *runOptions) run(ctx context.Context) error {
 	if o.podResources == "" {
 		o.podResources = filepath.Join(o.stateDir, "podresources.sock")
 	}
-	if o.machine, err = loadMachine(o.machinePath); err != nil {
+	if o.machine, err = sysfs.Load(o.machinePath); err != nil {
 		return err
 	}
-	if o.sysfs, _, err = rootsOf(o.machinePath); err != nil {
+	if o.sysfs, _, err = sysfs.Roots(o.machinePath); err != nil {
 		return err
 	}
 	if err := absolute(&o.sysfs); err != nil {

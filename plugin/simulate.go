@@ -19,6 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 // simulateOptions are the flags of simulate.
@@ -139,7 +140,7 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 
 // node is the machine and its kubelet's admission, with what the flags say in place of the machine file.
 func (o *simulateOptions) node(c config.Config) (machine.Machine, *simulator.Admission, error) {
-	of, err := machine.Describe(o.machinePath)
+	of, err := sysfs.Describe(o.machinePath)
 	if err != nil {
 		return of.Machine, nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 // newStateCommand returns the command "state".
@@ -186,7 +187,7 @@ pages may not. Without --config, what the file has reserved for the system is ta
 // compareState lists where a state does not fit a machine. Without a configuration the nodes reserve what they do in
 // the state.
 func compareState(s memorymanager.State, machinePath, configPath string) ([]checkpoint.Finding, error) {
-	m, err := loadMachine(machinePath)
+	m, err := sysfs.Load(machinePath)
 	if err != nil {
 		return nil, err
 	}

@@ -2,13 +2,12 @@ package main
 
 import (
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
 )
 
@@ -43,7 +42,7 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 			places := verify.Places{Plain: o.plainCgroups, StateDir: o.stateDir,
 				KubeletConfig: kubeletConfig, KubeletWanted: cmd.Flags().Changed("kubelet-config")}
 			var err error
-			if places.Sys, places.Proc, err = rootsOf(machine); err != nil {
+			if places.Sys, places.Proc, err = sysfs.Roots(machine); err != nil {
 				return err
 			}
 			var document status.Document
@@ -86,20 +85,4 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 	flags.StringVar(&kubeletConfig, "kubelet-config", defaultKubeletConfig, "the kubelet's configuration file; where it is not given and the daemon takes settings from one, that one")
 	printer.AddFlag(cmd, &format, "text", "json", "yaml")
 	return cmd
-}
-
-// rootsOf finds sys and proc as machine.Load does; a machine file has none.
-func rootsOf(path string) (sysfs, proc string, err error) {
-	if path == "" {
-		return "/sys", "/proc", nil
-	}
-	info, err := os.Stat(path)
-	if err != nil || !info.IsDir() {
-		return "", "", err
-	}
-	sysfs, proc = filepath.Join(path, "sys"), filepath.Join(path, "proc")
-	if _, err := os.Stat(sysfs); err != nil {
-		sysfs = path
-	}
-	return sysfs, proc, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 const (
@@ -90,18 +91,14 @@ func (a *Agent) takeCover(ctx context.Context) {
 }
 
 // nodeMemory reads what the NUMA nodes have; an error where nothing is to be known of them.
-func (a *Agent) nodeMemory(view *ledger.View) (memory []cover.Memory, err error) {
+func (a *Agent) nodeMemory(view *ledger.View) ([]cover.Memory, error) {
 	switch {
 	case !view.Config.Static:
 		return nil, errors.New("memoryManagerPolicy is None: nothing is allocated")
 	case a.sysfs == "":
 		return nil, errors.New("the machine is described by a file: there is no kernel to ask")
 	}
-	found, err := a.hardware().NodeMemory(a.sysfs)
-	for _, m := range found {
-		memory = append(memory, cover.Memory{Node: m.Node, Free: m.Free, File: m.File})
-	}
-	return memory, err
+	return sysfs.NodeMemory(a.sysfs, a.hardware())
 }
 
 // decideBySample has the ledger decide by a sample where it may decide anything, and begins what it has decided.
@@ -213,7 +210,7 @@ func (a *Agent) observeCover(pod ledger.Pod, container ledger.Container) {
 
 // freeNow are the nodes of a sample with the memory that the kernel has free now, as they are where that cannot be read.
 func (a *Agent) freeNow(nodes []cover.Node) []cover.Node {
-	found, err := a.hardware().NodeMemory(a.sysfs)
+	found, err := sysfs.NodeMemory(a.sysfs, a.hardware())
 	if err != nil {
 		return nodes
 	}

@@ -4,6 +4,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 // freePages reads the kernel's free huge pages of the sizes that a container asks for, on all NUMA nodes: which of them it gets is
@@ -17,15 +18,13 @@ func (a *Agent) freePages(pod ledger.Pod, container ledger.Container) (free []me
 	a.mu.Unlock()
 	hardware := a.hardware()
 	for _, size := range sizes {
-		pages, err := hardware.FreeHugepages(a.sysfs, size)
+		pages, err := sysfs.FreePages(a.sysfs, hardware, size)
 		if err != nil {
 			a.log.WithField("pod", pod.Name).WithField("namespace", pod.Namespace).WithError(err).
 				Warn("the kernel's free huge pages cannot be read: the container is placed without them")
 			continue
 		}
-		for i, node := range hardware.Nodes {
-			free = append(free, memorymanager.FreePages{Node: node.ID, Type: memorymanager.Hugepages(size), Bytes: pages[i]})
-		}
+		free = append(free, pages...)
 	}
 	return free
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 // hardware is the machine as it was read last.
@@ -27,7 +28,7 @@ func (a *Agent) followMachine(ctx context.Context) {
 	a.mu.Lock()
 	was, tolerance := a.machine, a.ledger.Config().StateTolerance
 	a.mu.Unlock()
-	now, err := was.Again(a.sysfs)
+	now, err := sysfs.Refresh(a.sysfs, was)
 	if err != nil {
 		a.log.WithError(err).Debug("the node map stays")
 		return

@@ -66,8 +66,8 @@ func (c Config) validateDRA() error {
 	_, wrong := d.Share.of(0)
 	errs := []error{
 		c.check("dra.enabled", !d.Enabled || c.MemoryManagerPolicy != MemoryManagerNone, "needs memoryManagerPolicy: Static"),
-		c.check("dra.driver", len(problems) == 0, "%s is not the name of a driver: %s", shown(d.Driver), strings.Join(problems, ", ")),
-		c.check("dra.share", wrong == nil && strings.HasSuffix(string(d.Share), "%"), "want a percentage from 0%% to 100%%, got %s", shown(string(d.Share))),
+		c.check("dra.driver", len(problems) == 0, "%s is not the name of a driver: %s", strictyaml.Quote(d.Driver), strings.Join(problems, ", ")),
+		c.check("dra.share", wrong == nil && strings.HasSuffix(string(d.Share), "%"), "want a percentage from 0%% to 100%%, got %s", strictyaml.Quote(string(d.Share))),
 	}
 	for i, share := range d.Shares {
 		field := fmt.Sprintf("dra.shares[%d]", i)
@@ -76,12 +76,12 @@ func (c Config) validateDRA() error {
 		}
 		for _, memoryType := range slices.Sorted(maps.Keys(share.Limits)) {
 			if !isMemoryType(memoryType) {
-				errs = append(errs, c.Errorf(field+".limits", "%s is neither memory nor hugepages-<size>", shown(memoryType)))
+				errs = append(errs, c.Errorf(field+".limits", "%s is neither memory nor hugepages-<size>", strictyaml.Quote(memoryType)))
 				continue
 			}
 			_, err := share.Limits[memoryType].of(0)
 			errs = append(errs, c.check(field+".limits."+memoryType, err == nil,
-				"want a percentage from 0%% to 100%% or a quantity such as 16Gi, got %s", shown(string(share.Limits[memoryType]))))
+				"want a percentage from 0%% to 100%% or a quantity such as 16Gi, got %s", strictyaml.Quote(string(share.Limits[memoryType]))))
 		}
 	}
 	return strictyaml.Join(errs...)

@@ -2,8 +2,8 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -53,11 +53,14 @@ type kubeletReserved struct {
 }
 
 // takeOver returns the defaults with what a KubeletConfiguration sets. A relative path starts at the folder of our file.
-func takeOver(path, ours string, doc *strictyaml.Document) (Config, error) {
+func (f Files) takeOver(path, ours string, doc *strictyaml.Document) (Config, error) {
+	if f == nil {
+		return Config{}, errors.New("no file is read for this text")
+	}
 	if !filepath.IsAbs(path) {
 		path = filepath.Join(filepath.Dir(ours), path)
 	}
-	data, err := os.ReadFile(path)
+	data, err := f(path)
 	if err != nil {
 		return Config{}, err
 	}
@@ -66,7 +69,8 @@ func takeOver(path, ours string, doc *strictyaml.Document) (Config, error) {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
 	if k.Kind != "KubeletConfiguration" || !strings.HasPrefix(k.APIVersion, "kubelet.config.k8s.io/") {
-		return Config{}, fmt.Errorf("%s: want a KubeletConfiguration of kubelet.config.k8s.io, got kind %s of %s", path, shown(k.Kind), shown(k.APIVersion))
+		return Config{}, fmt.Errorf("%s: want a KubeletConfiguration of kubelet.config.k8s.io, got kind %s of %s",
+			path, strictyaml.Quote(k.Kind), strictyaml.Quote(k.APIVersion))
 	}
 	c := Default()
 	c.places = &places{doc: doc, taken: map[string]bool{}}

@@ -55,7 +55,7 @@ func TestKubeletConfigurationIsTakenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := beside(t, string(text), "topologyManagerScope: container\nkubeReserved: {memory: 2Gi}\n")
-	got, err := Load(path)
+	got, err := Files(os.ReadFile).Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestKubeletConfigurationIsTakenOver(t *testing.T) {
 const kubeletHead = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
 func TestNullInOurFileTurnsTheKubeletsFactorOff(t *testing.T) {
-	c, err := Load(beside(t, kubeletHead+"memoryThrottlingFactor: 0.5", "memoryThrottlingFactor: null"))
+	c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+"memoryThrottlingFactor: 0.5", "memoryThrottlingFactor: null"))
 	if err != nil || c.MemoryThrottlingFactor != nil {
 		t.Errorf("factor = %v, %v, want none", c.MemoryThrottlingFactor, err)
 	}
@@ -112,7 +112,7 @@ func TestAFactorThatTheKubeletDoesNotSetStaysOurs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := beside(t, kubeletHead+test.kubelet, test.ours)
-			c, err := Load(path)
+			c, err := Files(os.ReadFile).Load(path)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -143,7 +143,7 @@ func TestEvictionOfTheKubelet(t *testing.T) {
 		"merged with defaults": {"mergeDefaultEvictionSettings: true\nevictionHard: {nodefs.available: 10%}", map[string]string{"memory.available": "100Mi"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := Load(beside(t, kubeletHead+tc.text, ""))
+			c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+tc.text, ""))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,7 +159,7 @@ func TestSwapOfTheKubelet(t *testing.T) {
 		"": false, "memorySwap: {}": false, "memorySwap: {swapBehavior: LimitedSwap}": false, "memorySwap: {swapBehavior: NoSwap}": false,
 		"memorySwap: {swapBehavior: WorkloadControlledSwap}": true,
 	} {
-		c, err := Load(beside(t, kubeletHead+text, "reservedMemory: 0:memory=1Gi"))
+		c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+text, "reservedMemory: 0:memory=1Gi"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -185,7 +185,7 @@ func TestToleranceOfTheKubelet(t *testing.T) {
 		"ours is auto": {static("128Mi"), "stateTolerance: auto", AutoTolerance},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := Load(beside(t, tc.kubelet, tc.ours))
+			c, err := Files(os.ReadFile).Load(beside(t, tc.kubelet, tc.ours))
 			if err != nil || c.StateTolerance != tc.want {
 				t.Errorf("%d, %v, want %d", c.StateTolerance, err, tc.want)
 			}
@@ -194,12 +194,12 @@ func TestToleranceOfTheKubelet(t *testing.T) {
 }
 
 func TestPolicyNoneOfTheKubeletIsTakenOverWithAWarning(t *testing.T) {
-	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", ""))
+	c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", ""))
 	if err != nil || c.MemoryManagerPolicy != MemoryManagerNone || len(c.Origin.Warnings) != 1 ||
 		!strings.HasSuffix(c.Origin.Warnings[0], "nothing is pinned: set memoryManagerPolicy Static in our file to pin") {
 		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.Origin.Warnings)
 	}
-	c, err = Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", "memoryManagerPolicy: Static"))
+	c, err = Files(os.ReadFile).Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", "memoryManagerPolicy: Static"))
 	if err != nil || c.MemoryManagerPolicy != MemoryManagerStatic || len(c.Origin.Warnings) != 0 {
 		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.Origin.Warnings)
 	}
@@ -218,7 +218,7 @@ func TestCPUsThatTheKubeletMayAssignAnywhere(t *testing.T) {
 		"nothing is placed":   {static, "memoryManagerPolicy: None\ntopologyManagerPolicy: restricted", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := Load(beside(t, kubeletHead+test.kubelet, test.ours+"\nreservedMemory: 0:memory=1Gi\nmemoryThrottlingFactor: 0.9"))
+			c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+test.kubelet, test.ours+"\nreservedMemory: 0:memory=1Gi\nmemoryThrottlingFactor: 0.9"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -249,7 +249,7 @@ func TestErrorNamesTheFileThatIsWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := beside(t, tc.kubelet, tc.ours)
 			want := strings.ReplaceAll(tc.want, "%s", filepath.Dir(path))
-			if _, err := Load(path); err == nil || err.Error() != want {
+			if _, err := Files(os.ReadFile).Load(path); err == nil || err.Error() != want {
 				t.Errorf("error = %v\nwant    %s", err, want)
 			}
 		})

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -21,33 +20,25 @@ type places struct {
 	taken map[string]bool
 }
 
+// Files reads a file: os.ReadFile, or what stands for it in a test. Nil has no files.
+type Files func(path string) ([]byte, error)
+
 // Load reads a configuration file.
-func Load(path string) (Config, error) {
-	data, err := os.ReadFile(path)
+func (f Files) Load(path string) (Config, error) {
+	data, err := f(path)
 	if err != nil {
 		return Config{}, fmt.Errorf("read the configuration: %w", err)
 	}
-	return Parse(path, data)
+	return f.Parse(path, data)
 }
 
-// Parse reads the text of a configuration file; name is what errors call it. No file is read but the one that kubeletConfig
-// names. Every error names file, line, key and what would be right; several are strictyaml.Errors.
-func Parse(name string, data []byte) (Config, error) {
-	c, err := parse(name, data)
-	if err != nil {
-		return Config{}, err
-	}
-	return c, nil
-}
+// Parse reads a text that names no file: with kubeletConfig it is an error. The rest is as with Files.Parse.
+func Parse(name string, data []byte) (Config, error) { return Files(nil).Parse(name, data) }
 
 // Check reads a configuration file and applies it to a machine as Load and Resolve do. Where Load ends with errors, it adds
 // what is wrong for this machine too. The result has the configuration as far as it could be read even then.
-func Check(path string, m machine.Machine) (Resolved, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return Resolved{}, fmt.Errorf("read the configuration: %w", err)
-	}
-	c, err := parse(path, data)
+func (f Files) Check(path string, m machine.Machine) (Resolved, error) {
+	c, err := f.Load(path)
 	if err != nil {
 		return Resolved{Config: c}, also(err, c.checkReserved(m))
 	}
@@ -58,14 +49,16 @@ func Check(path string, m machine.Machine) (Resolved, error) {
 	return r, nil
 }
 
-// parse returns the configuration with its errors; a key that could not be read has its default.
-func parse(name string, data []byte) (Config, error) {
+// Parse reads the text of a configuration file; name is what errors call it. No file is read but the one that kubeletConfig
+// names. Every error names file, line, key and what would be right; several are strictyaml.Errors. A key that could not be read
+// has its default.
+func (f Files) Parse(name string, data []byte) (Config, error) {
 	c := Default()
 	doc, err := strictyaml.Decode(name, data, &c)
 	c.places = &places{doc: doc}
 	if c.KubeletConfig != "" {
 		// Below our file's values lie the kubelet's, below these the defaults.
-		kubelet, failed := takeOver(c.KubeletConfig, name, doc)
+		kubelet, failed := f.takeOver(c.KubeletConfig, name, doc)
 		if failed != nil {
 			err = strictyaml.Join(err, doc.Errorf("kubeletConfig", "%v", failed))
 		} else {

@@ -42,7 +42,7 @@ func keys(t reflect.Type, prefix string) []string {
 
 func TestSampleHasEveryKeyWithItsDefault(t *testing.T) {
 	const path = "../../deploy/config.yaml"
-	c, err := Load(path)
+	c, err := Files(os.ReadFile).Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestEmptyFileIsTheDefault(t *testing.T) {
 }
 
 func TestFileThatCannotBeRead(t *testing.T) {
-	_, err := Load(filepath.Join(t.TempDir(), "absent"))
+	_, err := Files(os.ReadFile).Load(filepath.Join(t.TempDir(), "absent"))
 	if err == nil || !strings.HasPrefix(err.Error(), "read the configuration: open ") {
 		t.Errorf("error = %v", err)
 	}
@@ -204,10 +204,17 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Parse("c.yaml", []byte(tc.text)); err == nil || err.Error() != tc.want {
+			if _, err := Files(os.ReadFile).Parse("c.yaml", []byte(tc.text)); err == nil || err.Error() != tc.want {
 				t.Errorf("error = %v\nwant    %s", err, tc.want)
 			}
 		})
+	}
+}
+
+func TestATextWithoutFilesTakesOverNone(t *testing.T) {
+	const want = "c.yaml:2: kubeletConfig: no file is read for this text"
+	if _, err := Parse("c.yaml", []byte("dryRun: true\nkubeletConfig: kubelet.yaml")); err == nil || err.Error() != want {
+		t.Errorf("error = %v\nwant    %s", err, want)
 	}
 }
 

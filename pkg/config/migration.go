@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // Migration bounds the memory of a running container that a write of its cpuset.mems may move to other NUMA nodes. In a file it
@@ -44,7 +45,7 @@ func (m *Migration) UnmarshalText(text []byte) error {
 	case "Never":
 		*m = Migration{}
 	default:
-		return fmt.Errorf("want Always, Never or a mapping such as {upTo: 4Gi}, got %s", shown(string(text)))
+		return fmt.Errorf("want Always, Never or a mapping such as {upTo: 4Gi}, got %s", strictyaml.Quote(string(text)))
 	}
 	return nil
 }

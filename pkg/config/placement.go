@@ -102,7 +102,7 @@ func (c Config) checkLimit(limit string, node machine.Node, memoryType string, b
 	}
 	pool := slices.IndexFunc(node.Hugepages, func(p machine.Pool) bool { return memoryType == string(memorymanager.Hugepages(p.PageSize)) })
 	if pool < 0 {
-		return c.Errorf(limit, "NUMA node %d has no %s", node.ID, shown(memoryType))
+		return c.Errorf(limit, "NUMA node %d has no %s", node.ID, strictyaml.Quote(memoryType))
 	}
 	size := node.Hugepages[pool].PageSize * node.Hugepages[pool].Count
 	return c.check(limit, bytes <= size, "%s are more than the %s that NUMA node %d has", amount(bytes), amount(size), node.ID)

@@ -17,12 +17,7 @@ import (
 var domains = [...]string{".memory-manager.noderesource.dev", ".memory-manager.nri.io"}
 
 // annotationNames are those that exist.
-var annotationNames = func() (names []string) {
-	for _, name := range annotations() {
-		names = append(names, string(name))
-	}
-	return names
-}()
+var annotationNames = names(annotations()...)
 
 const (
 	forPod       = "pod"

@@ -36,7 +36,7 @@ func (c Config) validateReservations() error {
 	}
 	for _, signal := range slices.Sorted(maps.Keys(c.EvictionHard)) {
 		if !slices.Contains(signals, signal) {
-			errs = append(errs, c.Errorf("evictionHard", "unknown signal %s%s", shown(signal), spelling.HintOr(signal, signals)))
+			errs = append(errs, c.Errorf("evictionHard", "unknown signal %s%s", strictyaml.Quote(signal), spelling.HintOr(signal, signals)))
 		}
 	}
 	return strictyaml.Join(errs...)
@@ -50,7 +50,8 @@ func (c Config) validateReserved(key string, reserved map[string]string) error {
 				errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
 			}
 		} else if !slices.Contains(reservable, resource) {
-			errs = append(errs, c.Errorf(key, "unknown resource %s%s", shown(resource), spelling.HintOr(resource, append(slices.Clone(reservable), hugepagesPrefix+"<size>"))))
+			errs = append(errs, c.Errorf(key, "unknown resource %s%s", strictyaml.Quote(resource),
+				spelling.HintOr(resource, append(slices.Clone(reservable), hugepagesPrefix+"<size>"))))
 		}
 	}
 	return strictyaml.Join(errs...)
@@ -74,7 +75,7 @@ func (c Config) validateReservedMemory() error {
 			k := key{r.NUMANode, memoryType}
 			switch {
 			case !isMemoryType(memoryType):
-				errs = append(errs, c.Errorf(field+".limits", "%s is neither memory nor hugepages-<size>", shown(memoryType)))
+				errs = append(errs, c.Errorf(field+".limits", "%s is neither memory nor hugepages-<size>", strictyaml.Quote(memoryType)))
 			case r.Limits[memoryType] == 0:
 				errs = append(errs, c.Errorf(limit, "reserved memory may not be zero for NUMA node %d", r.NUMANode))
 			case seen[k]:
@@ -109,7 +110,7 @@ func evictionThreshold(evictionHard map[string]string, capacity uint64) (uint64,
 	}
 	value, err := strconv.ParseFloat(percent, 32)
 	if err != nil || !(value >= 0 && value <= 100) {
-		return 0, fmt.Errorf("want a quantity such as 100Mi or a percentage from 0%% to 100%%, got %s", shown(text))
+		return 0, fmt.Errorf("want a quantity such as 100Mi or a percentage from 0%% to 100%%, got %s", strictyaml.Quote(text))
 	}
 	if value == 100 {
 		return 0, nil

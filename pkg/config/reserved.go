@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // ReservedMemory is what is kept from containers on each NUMA node. In a file it is the kubelet's list, or the text of the
@@ -26,17 +27,14 @@ type Reservation struct {
 // ReservedBytes is a number of reserved bytes. As in the kubelet its text is a whole number with a unit: 1536Mi, not 1.5Gi.
 type ReservedBytes uint64
 
-// errNotWhole is for quantities that the kubelet's Memory Manager cannot convert to bytes.
-var errNotWhole = errors.New("is not a whole number with a unit")
-
-// UnmarshalText reads a quantity that is neither a fraction nor negative.
+// UnmarshalText reads a quantity that is neither a fraction nor negative: the kubelet's Memory Manager could not convert it to bytes.
 func (b *ReservedBytes) UnmarshalText(text []byte) error {
 	bytes, err := quantity.Parse(string(text))
 	if err != nil {
 		return err
 	}
 	if _, decimals, _ := strings.Cut(string(text), "."); strings.ContainsAny(decimals, "0123456789") || strings.ContainsAny(string(text), "mun-") {
-		return fmt.Errorf("%q %w: write %s", text, errNotWhole, quantity.Format(bytes))
+		return fmt.Errorf("%q is not a whole number with a unit: write %s", text, quantity.Format(bytes))
 	}
 	*b = ReservedBytes(bytes)
 	return nil
@@ -50,7 +48,7 @@ func (b ReservedBytes) String() string { return quantity.Format(uint64(b)) }
 
 // UnmarshalText reads the text of one --reserved-memory flag.
 func (m *ReservedMemory) UnmarshalText(text []byte) error {
-	parsed, err := ParseReservedMemory(string(text))
+	parsed, err := parseReservedMemory(string(text))
 	if err != nil {
 		return err
 	}
@@ -76,9 +74,9 @@ func (m ReservedMemory) String() string {
 	return strings.Join(groups, ";")
 }
 
-// ParseReservedMemory reads the values of the kubelet's --reserved-memory flags, each NODE:TYPE=QUANTITY[,TYPE=QUANTITY...]
+// parseReservedMemory reads the values of the kubelet's --reserved-memory flags, each NODE:TYPE=QUANTITY[,TYPE=QUANTITY...]
 // with ";" between nodes. Empty values reserve nothing.
-func ParseReservedMemory(flags ...string) (ReservedMemory, error) {
+func parseReservedMemory(flags ...string) (ReservedMemory, error) {
 	var reserved ReservedMemory
 	for _, flag := range flags {
 		if flag == "" {
@@ -87,7 +85,7 @@ func ParseReservedMemory(flags ...string) (ReservedMemory, error) {
 		for group := range strings.SplitSeq(flag, ";") {
 			r, err := parseReservation(group)
 			if err != nil {
-				return nil, fmt.Errorf("reserved memory %s: %w", shown(group), err)
+				return nil, fmt.Errorf("reserved memory %s: %w", strictyaml.Quote(group), err)
 			}
 			reserved = append(reserved, r)
 		}
@@ -103,23 +101,23 @@ func parseReservation(text string) (Reservation, error) {
 	}
 	id, err := strconv.ParseInt(node, 10, 32)
 	if err != nil {
-		return Reservation{}, fmt.Errorf("%s is not the number of a NUMA node", shown(node))
+		return Reservation{}, fmt.Errorf("%s is not the number of a NUMA node", strictyaml.Quote(node))
 	}
 	r := Reservation{NUMANode: int(id), Limits: map[string]ReservedBytes{}}
 	for limit := range strings.SplitSeq(limits, ",") {
 		memoryType, amount, found := strings.Cut(limit, "=")
 		if !found || strings.Contains(amount, "=") {
-			return Reservation{}, fmt.Errorf("want TYPE=QUANTITY, got %s", shown(limit))
+			return Reservation{}, fmt.Errorf("want TYPE=QUANTITY, got %s", strictyaml.Quote(limit))
 		}
 		if !isMemoryType(memoryType) {
-			return Reservation{}, fmt.Errorf("%s is neither memory nor hugepages-<size>", shown(memoryType))
+			return Reservation{}, fmt.Errorf("%s is neither memory nor hugepages-<size>", strictyaml.Quote(memoryType))
 		}
 		if _, twice := r.Limits[memoryType]; twice {
-			return Reservation{}, fmt.Errorf("%s is there twice", shown(memoryType))
+			return Reservation{}, fmt.Errorf("%s is there twice", strictyaml.Quote(memoryType))
 		}
 		var bytes ReservedBytes
 		if err := bytes.UnmarshalText([]byte(amount)); err != nil {
-			return Reservation{}, fmt.Errorf("%s: %w", strings.Trim(shown(memoryType), `"`), err)
+			return Reservation{}, fmt.Errorf("%s: %w", strings.Trim(strictyaml.Quote(memoryType), `"`), err)
 		}
 		r.Limits[memoryType] = bytes
 	}
@@ -131,12 +129,3 @@ func isMemoryType(name string) bool {
 }
 
 const hugepagesPrefix = "hugepages-"
-
-// shown quotes a text, escaped and shortened.
-func shown(text string) string {
-	const longest = 80
-	if len(text) > longest {
-		return strconv.Quote(text[:longest]) + "…"
-	}
-	return strconv.Quote(text)
-}

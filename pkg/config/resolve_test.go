@@ -2,6 +2,7 @@ package config
 
 import (
 	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 
@@ -18,7 +19,12 @@ import (
 // fixture reads a machine of testdata.
 func fixture(t *testing.T, name string) machine.Machine {
 	t.Helper()
-	m, err := machine.Load("../../testdata/machines/" + name + ".yaml")
+	path := "../../testdata/machines/" + name + ".yaml"
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := machine.Parse(path, data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +43,7 @@ func resolve(t *testing.T, text string, m machine.Machine) (Resolved, error) {
 
 // TestTaskPageReservations: the documentation's example, 4Gi + 1Gi + 100Mi = 3Gi + 2148Mi.
 func TestTaskPageReservations(t *testing.T) {
-	c, err := Load("../../testdata/config/task-page.yaml")
+	c, err := Files(os.ReadFile).Load("../../testdata/config/task-page.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +304,7 @@ func TestConfigurationMadeByAProgramIsChecked(t *testing.T) {
 }
 
 func TestWarningsAboutTheKubeletAreKept(t *testing.T) {
-	c, err := Load(beside(t, kubeletHead+"memoryManagerPolicy: Static\nmemoryThrottlingFactor: 0.9", "reservedMemory: 0:memory=1Gi"))
+	c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+"memoryManagerPolicy: Static\nmemoryThrottlingFactor: 0.9", "reservedMemory: 0:memory=1Gi"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,7 +314,7 @@ func TestWarningsAboutTheKubeletAreKept(t *testing.T) {
 }
 
 func TestReservedMemoryOfSeveralFlags(t *testing.T) {
-	got, err := ParseReservedMemory("0:memory=1Gi", "", "1:memory=2Gi,hugepages-1Gi=1Gi")
+	got, err := parseReservedMemory("0:memory=1Gi", "", "1:memory=2Gi,hugepages-1Gi=1Gi")
 	if err != nil || got.String() != "0:memory=1Gi;1:hugepages-1Gi=1Gi,memory=2Gi" {
 		t.Errorf("%s, %v", got, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -46,10 +47,10 @@ func parseWeights(text string) (map[string]uint64, error) {
 		resource := strings.TrimSpace(name)
 		weight, err := strconv.ParseUint(strings.TrimSpace(number), 10, 8)
 		if resource == "" || err != nil || weight > mostWeight {
-			return nil, fmt.Errorf("want RESOURCE=WEIGHT, comma-separated, with whole weights from 0 to %d, got %s", mostWeight, shown(entry))
+			return nil, fmt.Errorf("want RESOURCE=WEIGHT, comma-separated, with whole weights from 0 to %d, got %s", mostWeight, strictyaml.Quote(entry))
 		}
 		if _, twice := weights[resource]; twice {
-			return nil, fmt.Errorf("%s is there twice", shown(resource))
+			return nil, fmt.Errorf("%s is there twice", strictyaml.Quote(resource))
 		}
 		weights[resource] = weight
 	}

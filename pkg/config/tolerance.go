@@ -10,6 +10,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // Tolerance is how far the memory of a NUMA node may move, in bytes, or AutoTolerance.
@@ -43,7 +44,7 @@ func (t *Tolerance) UnmarshalText(text []byte) error {
 func parseTolerance(text, words string) (Tolerance, error) {
 	bytes, err := quantity.Parse(text)
 	if errors.Is(err, quantity.ErrFormat) {
-		err = fmt.Errorf("want %s or a quantity such as 128Mi, got %s", words, shown(text))
+		err = fmt.Errorf("want %s or a quantity such as 128Mi, got %s", words, strictyaml.Quote(text))
 	}
 	return Tolerance(bytes), err
 }
@@ -70,7 +71,7 @@ func (k kubeletConfiguration) stateTolerance() (tolerance Tolerance, set bool, e
 	const field = "memoryManagerPolicyOptions"
 	for _, option := range slices.Sorted(maps.Keys(k.MemoryManagerPolicyOptions)) {
 		if option != driftTolerance {
-			return 0, false, fmt.Errorf("%s: unknown option %s%s", field, shown(option),
+			return 0, false, fmt.Errorf("%s: unknown option %s%s", field, strictyaml.Quote(option),
 				spelling.HintOr(option, []string{driftTolerance}))
 		}
 	}
@@ -80,7 +81,7 @@ func (k kubeletConfiguration) stateTolerance() (tolerance Tolerance, set bool, e
 	}
 	if k.MemoryManagerPolicy != string(MemoryManagerStatic) {
 		return 0, false, fmt.Errorf("%s.%s: only memoryManagerPolicy Static has options, got %s", field, driftTolerance,
-			shown(k.MemoryManagerPolicy))
+			strictyaml.Quote(k.MemoryManagerPolicy))
 	}
 	switch text {
 	case driftToleranceOff:

@@ -84,7 +84,7 @@ func oneOf[T ~string](c Config, path string, value T) error {
 		return nil
 	}
 	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "" })
-	return c.Errorf(path, "want %s, got %s%s", spelling.List(names), shown(string(value)), spelling.Hint(string(value), names))
+	return c.Errorf(path, "want %s, got %s%s", spelling.List(names), strictyaml.Quote(string(value)), spelling.Hint(string(value), names))
 }
 
 func (c Config) between(path string, d, low, high Duration) error {
@@ -110,21 +110,21 @@ func (c Config) validatePolicyOptions() error {
 		switch option {
 		case preferClosest:
 			_, err = strconv.ParseBool(text)
-			err = c.check(field, err == nil, "want true or false, got %s", shown(text))
+			err = c.check(field, err == nil, "want true or false, got %s", strictyaml.Quote(text))
 		case maxAllowableNodes:
 			_, err = strconv.ParseUint(text, 10, 16)
-			err = c.check(field, err == nil, "want a number of nodes, got %s", shown(text))
+			err = c.check(field, err == nil, "want a number of nodes, got %s", strictyaml.Quote(text))
 		case allocationStrategy:
 			if text != "" { // which is none
 				known := slices.Contains(topologymanager.KubeletStrategies(), topologymanager.Strategy(text))
-				err = c.check(field, known, "want none, most-allocated or least-allocated, got %s", shown(text))
+				err = c.check(field, known, "want none, most-allocated or least-allocated, got %s", strictyaml.Quote(text))
 			}
 		case scoreWeights:
 			if _, err = parseWeights(text); err != nil {
 				err = c.Errorf(field, "%v", err)
 			}
 		default:
-			err = c.Errorf("topologyManagerPolicyOptions", "unknown option %s%s", shown(option),
+			err = c.Errorf("topologyManagerPolicyOptions", "unknown option %s%s", strictyaml.Quote(option),
 				spelling.HintOr(option, policyOptions))
 		}
 		errs = append(errs, err)
@@ -151,7 +151,7 @@ func (c Config) validateNodeName() error {
 		return nil
 	}
 	problems := content.IsDNS1123Subdomain(c.NodeName)
-	return c.check("nodeName", len(problems) == 0, "%s is not the name of a node: %s", shown(c.NodeName), strings.Join(problems, ", "))
+	return c.check("nodeName", len(problems) == 0, "%s is not the name of a node: %s", strictyaml.Quote(c.NodeName), strings.Join(problems, ", "))
 }
 
 func (c Config) validateAnnotationKeys(path string, keys []Annotation) error {
@@ -171,7 +171,7 @@ func (c Config) validateRules() error {
 		}
 		for j, pattern := range rule.Namespaces {
 			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-				errs = append(errs, c.Errorf(fmt.Sprintf("%s.namespaces[%d]", field, j), "want a name or a pattern such as team-*, got %s", shown(pattern)))
+				errs = append(errs, c.Errorf(fmt.Sprintf("%s.namespaces[%d]", field, j), "want a name or a pattern such as team-*, got %s", strictyaml.Quote(pattern)))
 			}
 		}
 		errs = append(errs, c.validateAnnotationKeys(field+".allowedAnnotations", rule.AllowedAnnotations))

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // Duration is a time.Duration with its text form ("300ms").
@@ -28,7 +30,7 @@ func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil
 func (d *Duration) UnmarshalText(text []byte) error {
 	parsed, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("want a duration such as 300ms, 10s or 5m, got %s", shown(string(text)))
+		return fmt.Errorf("want a duration such as 300ms, 10s or 5m, got %s", strictyaml.Quote(string(text)))
 	}
 	*d = Duration(parsed)
 	return nil

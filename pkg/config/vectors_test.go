@@ -77,7 +77,7 @@ func (v reservedVector) kubelet() outcome {
 func (v reservedVector) ours() outcome {
 	c := Default()
 	c.EvictionHard = nil
-	reserved, err := ParseReservedMemory(v.flags()...)
+	reserved, err := parseReservedMemory(v.flags()...)
 	if err != nil {
 		return outcome{Error: err.Error()}
 	}
@@ -168,8 +168,8 @@ func TestReservedMemoryVectors(t *testing.T) {
 // compareValues compares the parsed amounts, and ours with what our own text of them reads as.
 func (v reservedVector) compareValues(t *testing.T, line int) {
 	t.Helper()
-	reserved, _ := ParseReservedMemory(v.Args...)
-	again, err := ParseReservedMemory(reserved.String())
+	reserved, _ := parseReservedMemory(v.Args...)
+	again, err := parseReservedMemory(reserved.String())
 	if diff := cmp.Diff(reserved, again); diff != "" || err != nil {
 		t.Errorf("record %d: %q reads as (-want +got): %v\n%s", line, reserved, err, diff)
 	}
@@ -188,7 +188,7 @@ func (v reservedVector) compareValues(t *testing.T, line int) {
 	if len(reserved) != 1 || v.Canonical == "" {
 		return
 	}
-	canonical, err := ParseReservedMemory(v.Canonical)
+	canonical, err := parseReservedMemory(v.Canonical)
 	if diff := cmp.Diff(canonical, reserved); diff != "" || err != nil {
 		t.Errorf("record %d: the kubelet's text %q (-kubelet +ours): %v\n%s", line, v.Canonical, err, diff)
 	}

@@ -22,10 +22,10 @@ const module = "github.com/nri-memory-manager/nri-memory-manager/pkg/"
 var rooms = map[string][]string{
 	"cgroup":          nil,
 	"claims":          nil,
-	"config":          {"os"}, // Load and Check read the file, Parse that of kubeletConfig
+	"config":          nil,
 	"cover":           nil,
 	"ledger":          nil,
-	"machine":         {"io", "io/fs", "os"}, // reads sysfs and proc
+	"machine":         nil,
 	"memorymanager":   nil,
 	"memoryqos":       nil,
 	"nodeset":         nil,

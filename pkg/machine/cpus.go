@@ -2,12 +2,15 @@ package machine
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
 	"k8s.io/utils/cpuset"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // mostCPUs is the largest CONFIG_NR_CPUS of the kernel.
@@ -25,27 +28,24 @@ func ParseCPUs(list string) (cpuset.CPUSet, error) {
 		low, _ := strconv.Atoi(first) // what is no number is left to the parser below
 		high, _ := strconv.Atoi(last)
 		if low >= mostCPUs || high >= mostCPUs {
-			return cpuset.CPUSet{}, fmt.Errorf("CPU list %s: CPU ids end at %d", shown(list), mostCPUs-1)
+			return cpuset.CPUSet{}, fmt.Errorf("CPU list %s: CPU ids end at %d", strictyaml.Quote(list), mostCPUs-1)
 		}
 		if number += max(high-low, 0) + 1; number > mostCPUs {
-			return cpuset.CPUSet{}, fmt.Errorf("CPU list %s: more than %d CPUs", shown(list), mostCPUs)
+			return cpuset.CPUSet{}, fmt.Errorf("CPU list %s: more than %d CPUs", strictyaml.Quote(list), mostCPUs)
 		}
 	}
 	cpus, err := cpuset.Parse(list)
 	if err != nil {
-		return cpuset.CPUSet{}, fmt.Errorf("CPU list %s is not in the form 0-3,8", shown(list))
+		return cpuset.CPUSet{}, fmt.Errorf("CPU list %s is not in the form 0-3,8", strictyaml.Quote(list))
 	}
 	return cpus, nil
 }
 
 // NodesOfCPUs returns the NUMA nodes of a list of CPUs in the kernel's format ("0-3,8"), as a container's cpuset.cpus has
 // it. An empty list has no nodes. A CPU that no node has is an error.
-func (m Machine) NodesOfCPUs(list string) (nodes nodeset.Set, err error) {
+func (m Machine) NodesOfCPUs(list string) (nodeset.Set, error) {
 	counts, err := m.CPUsByNode(list)
-	for id := range counts {
-		nodes = nodes.Union(nodeset.Of(id))
-	}
-	return nodes, err
+	return nodeset.Of(slices.Collect(maps.Keys(counts))...), err
 }
 
 // CPUsByNode returns how many CPUs of such a list each NUMA node has; nodes without any are left out.
@@ -62,16 +62,7 @@ func (m Machine) CPUsByNode(list string) (map[int]int, error) {
 		}
 	}
 	if !wanted.IsEmpty() {
-		return nil, fmt.Errorf("CPU list %s: no NUMA node has CPU %s", shown(list), wanted)
+		return nil, fmt.Errorf("CPU list %s: no NUMA node has CPU %s", strictyaml.Quote(list), wanted)
 	}
 	return counts, nil
-}
-
-// shown quotes a text, escaped and shortened.
-func shown(text string) string {
-	const longest = 80
-	if len(text) > longest {
-		return strconv.Quote(text[:longest]) + "…"
-	}
-	return strconv.Quote(text)
 }

@@ -2,9 +2,7 @@ package machine
 
 import (
 	"maps"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"k8s.io/utils/cpuset"
@@ -95,17 +93,4 @@ func (m Machine) cores(threads int, doc *strictyaml.Document) (map[int]int, erro
 		}
 	}
 	return cores, nil
-}
-
-// readCores reads which CPUs share a core (Documentation/ABI/stable/sysfs-devices-system-cpu of the kernel). A copy of sysfs need
-// not have it.
-func readCores(sysfs string, m Machine) map[int]int {
-	cores := map[int]int{}
-	for _, cpu := range m.CPUs().UnsortedList() {
-		threads, err := readCPUs(filepath.Join(sysfs, "devices/system/cpu/cpu"+strconv.Itoa(cpu), "topology/thread_siblings_list"))
-		if err == nil && threads.Contains(cpu) {
-			cores[cpu] = threads.List()[0]
-		}
-	}
-	return cores
 }

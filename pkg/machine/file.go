@@ -1,10 +1,10 @@
 package machine
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -43,28 +43,15 @@ type fileNode struct {
 	Distances []int             `yaml:"distances"`
 }
 
-// ReadFile reads a machine file (YAML): nodes with id, memory, cpus, hugepages and distances, and optionally pageSize and
-// swap. MemTotal is the sum of the nodes.
-func ReadFile(path string) (Machine, error) {
-	described, err := describeFile(path)
-	return described.Machine, err
-}
-
-func describeFile(path string) (Description, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return Description{}, fmt.Errorf("read the machine file: %w", err)
-	}
-	return parse(path, data)
-}
-
-// Parse reads a machine file's text; name is what errors call it.
+// Parse reads a machine file's text (YAML): nodes with id, memory, cpus, hugepages and distances, and optionally pageSize and
+// swap. MemTotal is the sum of the nodes. Errors call the file name.
 func Parse(name string, data []byte) (Machine, error) {
-	described, err := parse(name, data)
+	described, err := Describe(name, data)
 	return described.Machine, err
 }
 
-func parse(name string, data []byte) (Description, error) {
+// Describe is Parse with what the file says of the node beside its hardware.
+func Describe(name string, data []byte) (Description, error) {
 	f := file{PageSize: 4096}
 	doc, err := strictyaml.Decode(name, data, &f)
 	if err != nil {
@@ -142,7 +129,7 @@ func (f fileNode) node(doc *strictyaml.Document, path string, nodes int) (Node, 
 		rest -= pool.Count * pool.PageSize
 		node.Hugepages = append(node.Hugepages, pool)
 	}
-	slices.SortFunc(node.Hugepages, byPageSize)
+	slices.SortFunc(node.Hugepages, func(a, b Pool) int { return cmp.Compare(a.PageSize, b.PageSize) })
 	if len(f.Distances) != 0 && len(f.Distances) != nodes {
 		return Node{}, doc.Errorf(path+".distances", "want %d numbers, one per node in the order of ids, got %d", nodes, len(f.Distances))
 	}

@@ -1,5 +1,5 @@
-// Package machine describes a node's hardware: NUMA nodes with their memory, CPUs, huge pages and distances. It is
-// read from sysfs and proc under given roots, or from a machine file, so that tests and simulations need no such machine.
+// Package machine describes a node's hardware: NUMA nodes with their memory, CPUs, huge pages and distances. A machine file is
+// one that a person writes; pkg/sysfs reads what the kernel shows.
 package machine
 
 import (

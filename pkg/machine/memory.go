@@ -1,35 +1,27 @@
 package machine
 
 import (
-	"fmt"
-	"path/filepath"
-	"strconv"
+	"math"
+	"slices"
 )
 
-// NodeMemory is what the kernel has of a NUMA node's memory now, in bytes.
-type NodeMemory struct {
-	Node int
-	// Free is MemFree. File are the file pages on the LRU lists, which can be reclaimed: Active(file) and Inactive(file).
-	Free, File uint64
+// driftGrace is what the memory of a NUMA node may move by beyond the kernel's image: what the kernel allocates at boot
+// depends on where its image lies (KEP-6232).
+const driftGrace = 64 << 20
+
+// Drift is how far the memory of a NUMA node may move between two boots without being another machine's, in bytes: the
+// kernel's image lies on another node each time, and 64 MiB beside it. It is 0 where the size of the image is not known.
+// https://github.com/kubernetes/enhancements/issues/6232
+func (m Machine) Drift() uint64 {
+	if m.KernelImage == 0 || m.KernelImage > math.MaxInt64-driftGrace {
+		return 0
+	}
+	return m.KernelImage + driftGrace
 }
 
-// NodeMemory reads the memory of the machine's nodes that have any from /sys/devices/system/node/nodeN/meminfo.
-func (m Machine) NodeMemory(sysfsRoot string) ([]NodeMemory, error) {
-	var all []NodeMemory
-	for _, node := range m.Nodes {
-		if node.Memory == 0 {
-			continue
-		}
-		path := filepath.Join(sysfsRoot, "devices/system/node", "node"+strconv.Itoa(node.ID), "meminfo")
-		info, err := readMeminfo(path)
-		if err != nil {
-			return nil, fmt.Errorf("read the memory of NUMA node %d: %w", node.ID, err)
-		}
-		free, known := info["MemFree"]
-		if !known {
-			return nil, fmt.Errorf("read the memory of NUMA node %d: %s has no MemFree", node.ID, path)
-		}
-		all = append(all, NodeMemory{Node: node.ID, Free: free, File: info["Active(file)"] + info["Inactive(file)"]})
-	}
-	return all, nil
+// SameMemory reports whether the NUMA nodes of both have the same huge page pools, and the same memory but for so many bytes on each.
+func (m Machine) SameMemory(other Machine, tolerance uint64) bool {
+	return slices.EqualFunc(m.Nodes, other.Nodes, func(a, b Node) bool {
+		return a.ID == b.ID && max(a.Memory, b.Memory)-min(a.Memory, b.Memory) <= tolerance && slices.Equal(a.Hugepages, b.Hugepages)
+	})
 }

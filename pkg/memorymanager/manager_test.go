@@ -254,7 +254,11 @@ func TestRejections(t *testing.T) {
 			}
 			text, err := json.Marshal(rejected)
 			var back memorymanager.Rejection
-			if err != nil || json.Unmarshal(text, &back) != nil || !reflect.DeepEqual(*rejected, back) || back.Text() != rejected.Text() {
+			if err == nil {
+				err = json.Unmarshal(text, &back)
+			}
+			valid := test.reason != memorymanager.InvalidRequest // another one has a type twice, which an object cannot
+			if err != nil || valid && !reflect.DeepEqual(*rejected, back) || back.Text() != rejected.Text() {
 				t.Errorf("%v: %+v is read back from JSON as %+v", err, rejected, back)
 			}
 			if diff := cmp.Diff(before, m.State()); diff != "" || generation != m.Generation() {

@@ -94,7 +94,7 @@ func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
 			names = append(names, name)
 		}
 		slices.Sort(names)
-		return c.errorf(keyNode, path, "unknown field %s%s", quote(key), spelling.Hint(key, names))
+		return c.errorf(keyNode, path, "unknown field %s%s", Quote(key), spelling.Hint(key, names))
 	})
 }
 
@@ -108,7 +108,7 @@ func (c *checker) scalar(n *yaml.Node, path string, of reflect.Type) error {
 	switch of.Kind() {
 	case reflect.Int, reflect.Int32, reflect.Int64:
 		if _, err := strconv.ParseInt(n.Value, 0, of.Bits()); err != nil || n.ShortTag() != "!!int" {
-			return c.errorf(n, path, "want %s, got %s", want, quote(n.Value))
+			return c.errorf(n, path, "want %s, got %s", want, Quote(n.Value))
 		}
 	}
 	return nil

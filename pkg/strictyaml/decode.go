@@ -80,7 +80,7 @@ func (d *decoder) structure(n *yaml.Node, path string, into reflect.Value) error
 				return d.field(keyNode, value, join(path, key), into.Field(i))
 			}
 		}
-		return d.errorf(keyNode, path, "unknown field %s%s", quote(key), spelling.Hint(key, fields))
+		return d.errorf(keyNode, path, "unknown field %s%s", Quote(key), spelling.Hint(key, fields))
 	})
 }
 
@@ -128,7 +128,7 @@ func (d *decoder) pairs(n *yaml.Node, path string, visit func(key string, keyNod
 		case key.ShortTag() == "!!merge":
 			err = d.errorf(key, path, "merge keys (<<) are not supported")
 		case seen[key.Value] > 0:
-			err = d.errorf(key, path, "field %s is already set on line %d", quote(key.Value), seen[key.Value])
+			err = d.errorf(key, path, "field %s is already set on line %d", Quote(key.Value), seen[key.Value])
 		default:
 			seen[key.Value] = key.Line
 			err = visit(key.Value, key, n.Content[i+1])
@@ -193,7 +193,7 @@ func (d *decoder) scalar(n *yaml.Node, path string, into reflect.Value) error {
 	if err := d.known(n, path); err != nil {
 		return err
 	}
-	wrong := d.errorf(n, path, "want %s, got %s", want, quote(n.Value))
+	wrong := d.errorf(n, path, "want %s, got %s", want, Quote(n.Value))
 	tag := n.ShortTag()
 	if kind != reflect.Bool {
 		tag = unquoted(n)
@@ -236,7 +236,7 @@ func (d *decoder) known(n *yaml.Node, path string) error {
 	case "!!str", "!!bool", "!!int", "!!float", "!!timestamp":
 		return nil
 	}
-	return d.errorf(n, path, "tag %s is not supported", quote(n.Tag))
+	return d.errorf(n, path, "tag %s is not supported", Quote(n.Tag))
 }
 
 // unquoted is the tag of a scalar without its quotes: where a number is wanted, "0.8" is one, because tools that fill in
@@ -289,5 +289,5 @@ func describe(n *yaml.Node) string {
 	case isNull(n):
 		return "nothing"
 	}
-	return quote(n.Value)
+	return Quote(n.Value)
 }

@@ -8,8 +8,8 @@ import (
 // longestQuote bounds, in bytes, what an error repeats of the file.
 const longestQuote = 80
 
-// quote shows a text of the file on one line, escaped and shortened.
-func quote(text string) string {
+// Quote shows a text of a file or flag in an error: on one line, escaped and shortened.
+func Quote(text string) string {
 	if len(text) > longestQuote {
 		return strconv.Quote(text[:longestQuote]) + "…"
 	}
@@ -20,12 +20,12 @@ func quote(text string) string {
 func join(path, key string) string {
 	for _, r := range key {
 		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/", r) {
-			key = quote(key)
+			key = Quote(key)
 			break
 		}
 	}
 	if len(key) > longestQuote {
-		key = quote(key)
+		key = Quote(key)
 	}
 	if path == "" {
 		return key

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if err != nil {
 		return err
 	}
-	described, err := machine.Describe(o.machine)
+	described, err := sysfs.Describe(o.machine)
 	if err != nil {
 		return err
 	}
@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	}
 	c := config.Default()
 	if o.config != "" {
-		if c, err = config.Load(o.config); err != nil {
+		if c, err = config.Files(os.ReadFile).Load(o.config); err != nil {
 			return err
 		}
 	}

@@ -46,7 +46,7 @@ func TestThePluginTakesWhatTheSuitesWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		c, err := config.Load(filepath.Join(folder, "config.yaml"))
+		c, err := config.Files(os.ReadFile).Load(filepath.Join(folder, "config.yaml"))
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, ours)
 		}

@@ -1,4 +1,4 @@
-package machine
+package sysfs
 
 import (
 	"cmp"
@@ -11,11 +11,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
 // readPools reads the huge page pools of a node (hugepages-2048kB/nr_hugepages), by page size. A kernel without huge pages
 // has no folder. See Documentation/admin-guide/mm/hugetlbpage.rst.
-func readPools(folder string) ([]Pool, error) {
+func readPools(folder string) ([]machine.Pool, error) {
 	entries, err := os.ReadDir(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -23,7 +26,7 @@ func readPools(folder string) ([]Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pools []Pool
+	var pools []machine.Pool
 	for _, entry := range entries {
 		size, isPool := strings.CutPrefix(entry.Name(), "hugepages-")
 		if !isPool {
@@ -35,16 +38,16 @@ func readPools(folder string) ([]Pool, error) {
 		}
 		pools = append(pools, pool)
 	}
-	slices.SortFunc(pools, byPageSize)
+	slices.SortFunc(pools, func(a, b machine.Pool) int { return cmp.Compare(a.PageSize, b.PageSize) })
 	return pools, nil
 }
 
-func readPool(folder, size string) (Pool, error) {
+func readPool(folder, size string) (machine.Pool, error) {
 	kib, err := strconv.ParseUint(strings.TrimSuffix(size, "kB"), 10, 64)
 	if err != nil || kib == 0 || kib > math.MaxInt64/1024 {
-		return Pool{}, fmt.Errorf("%s: %q is not a page size", folder, size)
+		return machine.Pool{}, fmt.Errorf("%s: %q is not a page size", folder, size)
 	}
-	pool := Pool{PageSize: kib * 1024}
+	pool := machine.Pool{PageSize: kib * 1024}
 	pool.Count, err = readPages(filepath.Join(folder, "nr_hugepages"), pool.PageSize)
 	return pool, err
 }
@@ -62,14 +65,16 @@ func readPages(path string, pageSize uint64) (uint64, error) {
 	return count, nil
 }
 
-// FreeHugepages reads how many bytes of huge pages of a size the kernel has free on each of the machine's nodes, in their order
-// (free_hugepages). A node without pages of the size has none.
-func (m Machine) FreeHugepages(sysfsRoot string, pageSize uint64) ([]uint64, error) {
-	free := make([]uint64, len(m.Nodes))
-	for i, node := range m.Nodes {
-		folder := filepath.Join(sysfsRoot, "devices/system/node", "node"+strconv.Itoa(node.ID), "hugepages")
-		if _, err := os.Stat(filepath.Join(sysfsRoot, "devices/system/node")); errors.Is(err, fs.ErrNotExist) {
-			folder = filepath.Join(sysfsRoot, "kernel/mm/hugepages") // a kernel without CONFIG_NUMA
+// FreePages reads what the kernel has free of the huge pages of a size on each of a machine's nodes (free_hugepages). A node without
+// pages of the size has none.
+func FreePages(root string, m machine.Machine, pageSize uint64) ([]memorymanager.FreePages, error) {
+	_, err := os.Stat(filepath.Join(root, nodesFolder))
+	withoutNUMA := errors.Is(err, fs.ErrNotExist)
+	var free []memorymanager.FreePages
+	for _, node := range m.Nodes {
+		folder := filepath.Join(nodeFolder(root, node.ID), "hugepages")
+		if withoutNUMA {
+			folder = filepath.Join(root, "kernel/mm/hugepages")
 		}
 		if _, err := os.Stat(folder); err != nil {
 			return nil, fmt.Errorf("read the free huge pages: %w", err)
@@ -78,9 +83,7 @@ func (m Machine) FreeHugepages(sysfsRoot string, pageSize uint64) ([]uint64, err
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read the free huge pages: %w", err)
 		}
-		free[i] = pages * pageSize
+		free = append(free, memorymanager.FreePages{Node: node.ID, Type: memorymanager.Hugepages(pageSize), Bytes: pages * pageSize})
 	}
 	return free, nil
 }
-
-func byPageSize(a, b Pool) int { return cmp.Compare(a.PageSize, b.PageSize) }

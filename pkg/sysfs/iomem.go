@@ -1,4 +1,4 @@
-package machine
+package sysfs
 
 import (
 	"bufio"
@@ -9,22 +9,8 @@ import (
 	"strings"
 )
 
-// driftGrace is what the memory of a NUMA node may move by beyond the kernel's image: what the kernel allocates at boot
-// depends on where its image lies (KEP-6232).
-const driftGrace = 64 << 20
-
 // mostIomem is how much of /proc/iomem is read; that of a large server has some 100 KiB.
 const mostIomem = 1 << 20
-
-// Drift is how far the memory of a NUMA node may move between two boots without being another machine's, in bytes: the
-// kernel's image lies on another node each time, and 64 MiB beside it. It is 0 where the size of the image is not known.
-// https://github.com/kubernetes/enhancements/issues/6232
-func (m Machine) Drift() uint64 {
-	if m.KernelImage == 0 {
-		return 0
-	}
-	return m.KernelImage + driftGrace
-}
 
 // readKernelImage returns the size of the kernel's image in bytes, 0 where it cannot be known: a process without
 // CAP_SYS_ADMIN reads only zeros.
@@ -56,7 +42,7 @@ func parseKernelImage(r io.Reader) uint64 {
 		}
 		lowest, highest = min(lowest, start), max(highest, end)
 	}
-	if highest == 0 || highest-lowest >= math.MaxInt64-driftGrace {
+	if highest == 0 {
 		return 0
 	}
 	return highest - lowest + 1

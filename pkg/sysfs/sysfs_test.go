@@ -1,6 +1,7 @@
-package machine
+package sysfs
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/cpuset"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
 const fixtures = "../../testdata/machines/"
@@ -81,10 +86,10 @@ func TestNodesWithoutMemoryOrCPUsAndGapsAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Node{
-		{ID: 0, Memory: 65805228 << 10, CPUs: cpus(t, "0-15"), Hugepages: []Pool{{2 << 20, 512}, {1 << 30, 4}}, Distances: []int{10, 12, 24, 20}},
-		{ID: 1, Memory: 131915592 << 10, CPUs: cpus(t, "16-31"), Hugepages: []Pool{{2 << 20, 1024}, {1 << 30, 0}}, Distances: []int{12, 10, 24, 20}},
-		{ID: 3, Memory: 263891044 << 10, Hugepages: []Pool{{2 << 20, 0}, {1 << 30, 0}}, Distances: []int{24, 24, 10, 30}},
+	want := []machine.Node{
+		{ID: 0, Memory: 65805228 << 10, CPUs: cpus(t, "0-15"), Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 512}, {PageSize: 1 << 30, Count: 4}}, Distances: []int{10, 12, 24, 20}},
+		{ID: 1, Memory: 131915592 << 10, CPUs: cpus(t, "16-31"), Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 1024}, {PageSize: 1 << 30, Count: 0}}, Distances: []int{12, 10, 24, 20}},
+		{ID: 3, Memory: 263891044 << 10, Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 0}, {PageSize: 1 << 30, Count: 0}}, Distances: []int{24, 24, 10, 30}},
 		{ID: 4, CPUs: cpus(t, "32-47"), Distances: []int{20, 20, 30, 10}},
 	}
 	if diff := cmp.Diff(want, m.Nodes, sameCPUs); diff != "" {
@@ -124,7 +129,7 @@ func TestKernelWithoutNUMAIsOneNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Node{{Memory: 2 << 20, CPUs: cpus(t, "0-3"), Hugepages: []Pool{{2 << 20, 0}}, Distances: []int{10}}}
+	want := []machine.Node{{Memory: 2 << 20, CPUs: cpus(t, "0-3"), Hugepages: []machine.Pool{{PageSize: 2 << 20, Count: 0}}, Distances: []int{10}}}
 	if diff := cmp.Diff(want, m.Nodes, sameCPUs); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -140,7 +145,7 @@ func TestWhatIsNoPoolIsSkipped(t *testing.T) {
 }
 
 func TestThisMachineIsRead(t *testing.T) {
-	m, err := Read("/sys", "/proc")
+	m, err := Load("")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,43 +228,10 @@ func TestKernelWithoutNUMAAndWithDamage(t *testing.T) {
 	}
 }
 
-func TestNodesOfCPUs(t *testing.T) {
-	m, err := Load(fixtures + "four-unequal.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	tests := map[string]struct{ list, nodes, err string }{
-		"one node":     {"2-3", "0", ""},
-		"two nodes":    {"15,16\n", "0-1", ""},
-		"gap in ids":   {"0,40", "0,4", ""},
-		"none":         {"", "", ""},
-		"absent":       {"0,48", "", `CPU list "0,48": no NUMA node has CPU 48`},
-		"not a list":   {"a", "", `CPU list "a" is not in the form 0-3,8`},
-		"hostile":      {"0-4294967295", "", `CPU list "0-4294967295": CPU ids end at 8191`},
-		"many ranges":  {"0-8000,0-8000", "", `CPU list "0-8000,0-8000": more than 8192 CPUs`},
-		"long":         {strings.Repeat("0,", 200) + "x", "", `CPU list "` + strings.Repeat("0,", 40) + `"… is not in the form 0-3,8`},
-		"control text": {"0\x00\n1", "", `CPU list "0\x00\n1" is not in the form 0-3,8`},
-	}
-	for name, tc := range tests {
-		t.Run(name, func(t *testing.T) {
-			nodes, err := m.NodesOfCPUs(tc.list)
-			if tc.err != "" {
-				if err == nil || err.Error() != tc.err {
-					t.Errorf("error = %v, want %s", err, tc.err)
-				}
-				return
-			}
-			if err != nil || nodes.String() != tc.nodes {
-				t.Errorf("nodes of %q = %s, %v, want %s", tc.list, nodes, err, tc.nodes)
-			}
-		})
-	}
-}
-
 // sameCPUs compares sets of CPUs; the zero value and an empty set are the same.
 var sameCPUs = cmp.Comparer(func(a, b cpuset.CPUSet) bool { return a.String() == b.String() })
 
-func TestFreeHugepages(t *testing.T) {
+func TestFreePages(t *testing.T) {
 	root := unpack(t, fixtures+"task-page.txtar")
 	m, err := Load(root)
 	if err != nil {
@@ -272,13 +244,17 @@ func TestFreeHugepages(t *testing.T) {
 	write(t, pool("node1"), "0\n")
 	read := func(pageSize uint64, want string, bytes ...uint64) {
 		t.Helper()
-		got, err := m.FreeHugepages(filepath.Join(root, "sys"), pageSize)
+		got, err := FreePages(filepath.Join(root, "sys"), m, pageSize)
 		text := ""
 		if err != nil {
 			text = strings.ReplaceAll(err.Error(), root, "ROOT")
 		}
-		if text != want || !cmp.Equal(got, bytes) {
-			t.Errorf("%d, %q, want %d, %q", got, text, bytes, want)
+		var pages []memorymanager.FreePages
+		for node, free := range bytes {
+			pages = append(pages, memorymanager.FreePages{Node: node, Type: memorymanager.Hugepages(pageSize), Bytes: free})
+		}
+		if text != want || !cmp.Equal(got, pages) {
+			t.Errorf("%v, %q, want %v, %q", got, text, pages, want)
 		}
 	}
 	read(2<<20, "", 14<<20, 0)
@@ -293,14 +269,14 @@ func TestFreeHugepages(t *testing.T) {
 	read(2<<20, "read the free huge pages: stat ROOT/sys/devices/system/node/node1/hugepages: no such file or directory")
 
 	root = t.TempDir() // a kernel without NUMA
-	m = Machine{Nodes: []Node{{ID: 0}}}
+	m = machine.Machine{Nodes: []machine.Node{{ID: 0}}}
 	write(t, filepath.Join(root, "sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages"), "2\n")
 	read(1<<30, "", 2<<30)
 }
 
 func TestNodeMemory(t *testing.T) {
 	root := t.TempDir()
-	m := Machine{Nodes: []Node{{ID: 0, Memory: 1}, {ID: 1}, {ID: 3, Memory: 1}}} // node 1 has none to read
+	m := machine.Machine{Nodes: []machine.Node{{ID: 0, Memory: 1}, {ID: 1}, {ID: 3, Memory: 1}}} // node 1 has none to read
 	for id, text := range map[string]string{"0": "Node 0 MemFree: 3 kB\nNode 0 Active(file): 1 kB\nNode 0 Inactive(file): 4 kB\n", "3": "Node 3 MemFree: 0 kB\n"} {
 		folder := filepath.Join(root, "devices/system/node/node"+id)
 		if err := os.MkdirAll(folder, 0o755); err != nil {
@@ -310,19 +286,19 @@ func TestNodeMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := m.NodeMemory(root)
-	if want := []NodeMemory{{Node: 0, Free: 3 << 10, File: 5 << 10}, {Node: 3}}; err != nil || !slices.Equal(got, want) {
+	got, err := NodeMemory(root, m)
+	if want := []cover.Memory{{Node: 0, Free: 3 << 10, File: 5 << 10}, {Node: 3}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
 	m.Nodes[0].ID = 7
-	if _, err := m.NodeMemory(root); err == nil || !strings.HasPrefix(err.Error(), "read the memory of NUMA node 7: open ") {
+	if _, err := NodeMemory(root, m); err == nil || !strings.HasPrefix(err.Error(), "read the memory of NUMA node 7: open ") {
 		t.Errorf("a node that is not there: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(root, "devices/system/node/node3/meminfo"), []byte("Node 3 MemTotal: 1 kB\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	m.Nodes = m.Nodes[2:]
-	if _, err := m.NodeMemory(root); err == nil || !strings.HasSuffix(err.Error(), "meminfo has no MemFree") {
+	if _, err := NodeMemory(root, m); err == nil || !strings.HasSuffix(err.Error(), "meminfo has no MemFree") {
 		t.Errorf("a meminfo without MemFree: %v", err)
 	}
 }
@@ -362,7 +338,7 @@ func TestMemoryIsReadAgain(t *testing.T) {
 			if test.text != "-" {
 				write(t, path, test.text)
 			}
-			now, err := was.Again(filepath.Join(root, "sys"))
+			now, err := Refresh(filepath.Join(root, "sys"), was)
 			if diff := cmp.Diff(kept, was, sameCPUs); diff != "" {
 				t.Errorf("the machine that was read again changed:\n%s", diff)
 			}
@@ -388,4 +364,55 @@ func TestMemoryIsReadAgain(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestDescribeReadsTheCoresFromSysfs(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"node/online": "0\n", "node/node0/meminfo": "Node 0 MemTotal: 1048576 kB\n", "node/node0/cpulist": "0-4\n", "node/node0/distance": "10\n",
+		"cpu/cpu0/topology/thread_siblings_list": "0,2\n", "cpu/cpu2/topology/thread_siblings_list": "0,2\n",
+		"cpu/cpu1/topology/thread_siblings_list": "1,3\n", "cpu/cpu3/topology/thread_siblings_list": "1,3\n", // nothing about CPU 4
+	} {
+		path := filepath.Join(dir, "devices/system", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := Describe(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(map[int]int{0: 0, 2: 0, 1: 1, 3: 1}, got.Cores); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestMachineFileThatCannotBeRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket") // which is no folder, and cannot be opened
+	listener, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, err = Load(path)
+	if err == nil || !strings.HasPrefix(err.Error(), "read the machine file: open ") {
+		t.Errorf("error = %v", err)
+	}
+}
+
+// FuzzMeminfo: any text is read or refused.
+func FuzzMeminfo(f *testing.F) {
+	f.Add("MemTotal: 131823588 kB\nHugePages_Total: 0\n")
+	f.Add("Node 0 MemTotal:       131823588 kB\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		info, err := parseMeminfo(text)
+		for name, bytes := range info {
+			if err == nil && bytes%1024 != 0 {
+				t.Errorf("%s = %d", name, bytes)
+			}
+		}
+	})
 }

@@ -1,0 +1,68 @@
+package sysfs
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
+)
+
+// NodeMemory reads the memory of a machine's nodes that have any (/sys/devices/system/node/nodeN/meminfo).
+func NodeMemory(root string, m machine.Machine) ([]cover.Memory, error) {
+	var all []cover.Memory
+	for _, node := range m.Nodes {
+		if node.Memory == 0 {
+			continue
+		}
+		path := filepath.Join(nodeFolder(root, node.ID), "meminfo")
+		info, err := readMeminfo(path)
+		if err != nil {
+			return nil, fmt.Errorf("read the memory of NUMA node %d: %w", node.ID, err)
+		}
+		free, known := info["MemFree"]
+		if !known {
+			return nil, fmt.Errorf("read the memory of NUMA node %d: %s has no MemFree", node.ID, path)
+		}
+		all = append(all, cover.Memory{Node: node.ID, Free: free, File: info["Active(file)"] + info["Inactive(file)"]})
+	}
+	return all, nil
+}
+
+// readMeminfo reads /proc/meminfo or a NUMA node's meminfo: bytes by name.
+func readMeminfo(path string) (map[string]uint64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := parseMeminfo(string(data))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return info, nil
+}
+
+// parseMeminfo reads lines like "MemTotal: 131823588 kB" and "Node 0 MemTotal: 131823588 kB". Lines without the unit are
+// counters (HugePages_Total), which sysfs has per page size, and are skipped. "kB" is 1024 bytes.
+func parseMeminfo(text string) (map[string]uint64, error) {
+	info := map[string]uint64{}
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) > 2 && fields[0] == "Node" {
+			fields = fields[2:]
+		}
+		if len(fields) != 3 || fields[2] != "kB" {
+			continue
+		}
+		kib, err := strconv.ParseUint(fields[1], 10, 64)
+		if err != nil || kib > math.MaxInt64/1024 {
+			return nil, fmt.Errorf("%q is not a number of kB", fields[1])
+		}
+		info[strings.TrimSuffix(fields[0], ":")] = kib * 1024
+	}
+	return info, nil
+}
