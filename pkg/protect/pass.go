@@ -301,32 +301,17 @@ func (p *Protector) plan(s *pass) (todo plan) {
 func (p *Protector) record(s *pass, writes []planned) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var units []*row
-	values := make(map[*row]map[cgroup.Knob]uint64)
 	for _, w := range writes {
-		then, err := p.written(w.change, w.value, w.err)
-		s.add(w.part, err)
-		if then != tell || !p.tells(w.change) {
-			continue
-		}
-		if values[w.row] == nil {
-			units, values[w.row] = append(units, w.row), make(map[cgroup.Knob]uint64, 2)
-		}
-		values[w.row][knobs[w.index]] = w.value
-	}
-	for _, r := range units {
-		p.systemd.set(r.cgroup, p.unit(r), values[r])
+		s.add(w.part, p.written(w.change, w.value, w.err))
 	}
 }
 
-// tells reports whether a unit of systemd is to hold the value of a file that was written.
-func (p *Protector) tells(c change) bool { return !c.isInner() && p.unit(c.row) != "" }
-
-// written enters what came of a write. The error is nil where the cgroup is gone or only the runtime may write. A file that holds
+// written enters what came of a write, and has systemd receive the value. The error is nil where the cgroup is gone or only the runtime may write. A file that holds
 // nothing of ours is not restored: another writer's value may be in it.
-func (p *Protector) written(c change, value uint64, err error) (effect, error) {
+func (p *Protector) written(c change, value uint64, err error) error {
 	if err == nil {
-		return c.file().returned(value), nil
+		p.tell(c, c.file().returned(value))
+		return nil
 	}
 	c.file().on(fail)
 	if c.noted && c.level != cgroup.LevelContainer { // a container's may be there because its runtime writes it
@@ -335,11 +320,11 @@ func (p *Protector) written(c change, value uint64, err error) (effect, error) {
 	switch {
 	case errors.Is(err, cgroupfs.ErrOwn):
 		c.on(refusing)
-		return none, nil
+		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return none, nil
+		return nil
 	}
-	return none, err
+	return err
 }
 
 // noteChange enters a change in the journal, before it is made, and reports whether it was not there. A value that is put back is.
@@ -396,7 +381,7 @@ func (p *Protector) countFailures(failed []error) {
 
 // left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
 func (p *Protector) left(r *row) bool {
-	some := r.unclear || p.unconfirmed(r.cgroup)
+	some := r.unclear || p.unconfirmed(r)
 	for _, f := range r.all() {
 		some = some || !f.state.settled() || f.writes > 0
 	}
@@ -412,7 +397,7 @@ func (p *Protector) forgetRestored(r *row) {
 			f := &t.files[i]
 			restored = restored && (f.state == held || f.state == backHeld) && f.want == initial[i] && f.writes == 0
 		}
-		if !restored || r.unclear || p.unconfirmed(r.cgroup) {
+		if !restored || r.unclear || p.unconfirmed(r) {
 			continue
 		}
 		if p.journal != nil {
@@ -424,29 +409,4 @@ func (p *Protector) forgetRestored(r *row) {
 			}
 		}
 	}
-}
-
-// confirmed receives the values that systemd has confirmed. It has written all values of the unit into the files, so that
-// they are compared.
-func (p *Protector) confirmed(dir string, values map[cgroup.Knob]uint64) {
-	s := p.run(context.Background(), patrol, func() []*row { return p.overwrittenBy(dir, values) })
-	if err := errors.Join(s.above...); err != nil {
-		p.complain(err)
-	}
-}
-
-// overwrittenBy is the row whose files systemd has written, where it has no newer values to write.
-func (p *Protector) overwrittenBy(dir string, values map[cgroup.Knob]uint64) []*row {
-	r := p.rows[dir]
-	if r == nil && p.journal != nil {
-		for knob, v := range values {
-			if knob != cgroup.CpusetMems && v == knob.Default() {
-				p.journal.AtDefault(dir, knob)
-			}
-		}
-	}
-	if r == nil || p.unconfirmed(dir) {
-		return nil
-	}
-	return []*row{r}
 }

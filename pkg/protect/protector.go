@@ -1,8 +1,6 @@
 package protect
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -38,7 +36,7 @@ type Options struct {
 // A pass (pass.go) looks at cgroups and plans under mu, stores the journal's lines, writes without mu, and enters what came of it.
 type Protector struct {
 	tree    *cgroupfs.Tree
-	systemd *queue // nil: files only
+	systemd queue
 	journal *Journal
 	watcher *cgroupfs.Watcher
 	log     logrus.FieldLogger
@@ -166,7 +164,7 @@ func New(o Options) *Protector {
 		p.page = uint64(p.tree.PageSize())
 	}
 	if o.Units != nil {
-		p.systemd = newQueue(o.Units, p.tree, p.log, p.confirmed)
+		p.startQueue(o.Units)
 	}
 	return p
 }
@@ -261,6 +259,7 @@ func (p *Protector) drop(r *row) {
 	}
 	delete(p.rows, r.cgroup)
 	delete(p.unsettled, r)
+	p.systemd.take(r)
 	p.endIfGone(r)
 	if r.level == cgroup.LevelContainer {
 		last := p.containers[len(p.containers)-1]
@@ -370,43 +369,6 @@ func (p *Protector) Overwrites() map[Overwrite]uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.overwrites)
-}
-
-// Unconfirmed is how many units have values that systemd has not confirmed yet. The files of their cgroups hold them.
-func (p *Protector) Unconfirmed() int {
-	if p.systemd == nil {
-		return 0
-	}
-	return p.systemd.length()
-}
-
-// Flush waits until systemd has confirmed all values, or ctx ends.
-func (p *Protector) Flush(ctx context.Context) error {
-	if p.systemd == nil {
-		return nil
-	}
-	return p.systemd.flush(ctx)
-}
-
-// Close flushes within ctx, and waits as long for the writes that have begun; Run has ended. On return systemd receives nothing more
-// from this Protector.
-func (p *Protector) Close(ctx context.Context) error {
-	var err error
-	if p.systemd != nil {
-		err = p.systemd.close(ctx)
-	}
-	return errors.Join(err, p.awaitSlow(ctx))
-}
-
-// unconfirmed reports whether systemd may still write an older value into the files of a cgroup.
-func (p *Protector) unconfirmed(dir string) bool { return p.systemd != nil && p.systemd.waits(dir) }
-
-// unit is the systemd unit that is to hold the values of a cgroup; "" where there are files only.
-func (p *Protector) unit(r *row) string {
-	if p.systemd == nil || r.driver != cgroup.Systemd {
-		return ""
-	}
-	return cgroup.Unit(r.cgroup)
 }
 
 // note enters a knob in the journal, before it is written, and reports whether it was not there.

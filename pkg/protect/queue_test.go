@@ -12,22 +12,18 @@ import (
 // A flush that waits for a unit whose cgroup is gone meanwhile has nothing to wait for.
 func TestAFlushEndsWithTheLastCgroup(t *testing.T) {
 	const dir = "kubepods.slice/kubepods-podg.slice"
-	tree := makeTree(t, map[string]string{dir + "/memory.min": "0\n"})
-	q := &queue{ // between two tries: nothing is sent
-		tree: tree, confirmed: func(string, map[cgroup.Knob]uint64) {}, wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		waiting: map[string]*queued{dir: {}}, changed: make(chan struct{}),
-	}
+	p := New(Options{Tree: makeTree(t, map[string]string{dir + "/memory.min": "0\n"})})
+	r := p.add(dir, cgroup.LevelPod)
+	p.systemd.waiting, p.systemd.changed = map[*row]*queued{r: {}}, make(chan struct{}) // between two tries: nothing is sent
 	flushed := make(chan error, 1)
-	go func() { flushed <- q.flush(t.Context()) }()
-	waitFor(t, func() bool { // it waits with the lock released
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		return q.flushing > 0
-	})
-	if err := os.RemoveAll(filepath.Join(tree.Root(), dir)); err != nil {
+	go func() { flushed <- p.Flush(t.Context()) }()
+	waitFor(t, func() bool { return p.systemd.flushing.Load() > 0 })
+	if err := os.RemoveAll(filepath.Join(p.tree.Root(), dir)); err != nil {
 		t.Fatal(err)
 	}
-	q.prune()
+	if pause := p.pause(); pause != 0 {
+		t.Errorf("the next try is in %s, and nothing waits", pause)
+	}
 	select {
 	case err := <-flushed:
 		if err != nil {

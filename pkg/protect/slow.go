@@ -211,7 +211,7 @@ func (p *Protector) nextStep(l look, c change, inTurn bool, pages pages) step {
 	case !c.due():
 		return step{err: err}
 	case f.state.known() && f.have == f.want:
-		p.tellSlow(c, f.on(wrote))
+		p.tell(c, f.on(wrote))
 		return step{}
 	case raises:
 	case l.onlyRaise:
@@ -238,16 +238,7 @@ func (p *Protector) recordSlow(c change, value uint64, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.file().writes--
-	then, err := p.written(c, value, err)
-	p.tellSlow(c, then)
-	return err
-}
-
-// tellSlow has systemd receive the value of a slow file.
-func (p *Protector) tellSlow(c change, then effect) {
-	if then == tell && p.tells(c) {
-		p.systemd.set(c.cgroup, p.unit(c.row), map[cgroup.Knob]uint64{knobs[c.index]: c.file().want})
-	}
+	return p.written(c, value, err)
 }
 
 // leaveLate leaves what is still due to Finish.
