@@ -45,8 +45,7 @@ type pass struct {
 	inside  []error       // what failed in them
 	missing uint64        // containers that do not hold what somebody should have written
 	next    time.Duration // until the first repair that waits; 0 where none does
-	stored  bool          // the journal's file was waited for
-	failed  bool          // in vain
+	stored  bool          // the journal's file was waited for, perhaps in vain
 }
 
 // change is a file that may have to be written.
@@ -240,7 +239,7 @@ func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
 		if !waits {
 			return slow
 		}
-		s.failed = p.journal.Wait(ctx) != nil
+		_ = p.journal.Wait(ctx)
 		s.stored = true
 	}
 }
@@ -266,7 +265,7 @@ func (p *Protector) plan(s *pass) (todo plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	slices.SortFunc(s.changes, order)
-	waits := p.journal != nil && !s.stored && !p.journal.Saved()
+	waits := p.journal != nil && !s.stored
 	raises := true
 	for i := range s.changes {
 		c := &s.changes[i]
@@ -275,12 +274,12 @@ func (p *Protector) plan(s *pass) (todo plan) {
 			continue
 		}
 		if p.noteChange(*c) {
-			c.noted, waits = true, p.journal != nil
+			c.noted, waits = true, true
 		}
 		raises = raises && c.raises()
 	}
 	// A raise of memory.high waits for no disk: the container has had a value of ours, which the journal knows.
-	if waits && !raises && !s.failed {
+	if waits && !raises {
 		return plan{waits: true}
 	}
 	for _, c := range s.changes {
