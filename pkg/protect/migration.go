@@ -37,38 +37,19 @@ func (p *Protector) Migrations() map[string]Migration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := map[string]Migration{}
-	for _, r := range p.containers {
+	for dir, r := range p.rows {
 		m, settled := &r.migration, r.parts[0].files[mems].state.settled()
 		m.Done = m.Done || settled && !m.Withheld // what is overwritten later has moved all the same
 		if m.Bytes > 0 && !(m.Withheld && settled) {
-			all[r.cgroup] = *m
+			all[dir] = *m
 		}
 	}
 	return all
 }
 
-// Settled reports whether a cgroup's files hold what is desired, or nothing is written because that would move more than the bound.
-func (p *Protector) Settled(dir string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.rows[dir]
-	return r == nil || r.settled() || r.migration.Withheld
-}
-
 // Start is Finish for a container that is about to run: what its runtime has in memory until then is always moved.
 func (p *Protector) Start(ctx context.Context, dir string) error {
-	if late := p.takeLate([]string{dir}); len(late) == 0 && !p.lacksNodes(dir) {
-		return nil
-	}
 	return p.inspect(ctx, starting, dir)
-}
-
-// lacksNodes reports whether a container's cpuset.mems is not known to hold what is desired.
-func (p *Protector) lacksNodes(dir string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.rows[dir]
-	return r != nil && !r.parts[0].files[mems].state.settled()
 }
 
 // Withholds reports whether a running container must not be given these nodes now, not even by its runtime, because that would

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -175,7 +176,7 @@ func (w *overlaps) begin(dir string) {
 				rows = append(rows, r)
 			}
 		}
-		slices.SortFunc(rows, func(a, b *row) int { return a.place - b.place })
+		slices.SortFunc(rows, func(a, b *row) int { return strings.Compare(a.cgroup, b.cgroup) })
 		return rows
 	})
 	s.stored = true // nothing waits for the disk
@@ -200,7 +201,7 @@ func (w *overlaps) writeFast() {
 	}
 	for i := range w.writes {
 		if p := &w.writes[i]; p.put {
-			p.put, p.err = false, w.put(p.dir, p.index, p.value)
+			p.put, p.err = false, w.tree.Set(p.dir, knobs[p.index], p.value)
 			w.written++
 			return
 		}
@@ -227,7 +228,7 @@ func (w *overlaps) goOn(i int) {
 			w.slow = slices.Delete(w.slow, i, i+1)
 		}
 	case !s.put:
-		s.put, s.err = true, w.Protector.put(s.dir, s.index, s.step.value)
+		s.put, s.err = true, w.tree.Set(s.dir, knobs[s.index], s.step.value)
 		w.written++
 	default:
 		_ = w.recordSlow(s.change, s.step.value, s.err)
@@ -318,7 +319,7 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 			for i := range todo.writes {
 				w := &todo.writes[i]
 				if w.err = os.ErrPermission; !fails {
-					w.err = n.Protector.put(w.dir, w.index, w.value)
+					w.err = n.tree.Set(w.dir, knobs[w.index], w.value)
 				}
 			}
 			n.record(older, todo.writes)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // A look says which files of cgroups a pass compares, and what it leaves.
@@ -28,7 +27,7 @@ var (
 	onlyRaises = look{atOnce: true, onlyHigh: true, onlyRaise: true}
 	onlyHigh   = look{atOnce: true, onlyHigh: true}
 	everything = look{atOnce: true}
-	starting   = look{atOnce: true, unbounded: true}
+	starting   = look{unread: true, atOnce: true, unbounded: true}
 )
 
 // leaves reports whether a change is left to Finish.
@@ -133,7 +132,7 @@ func (p *Protector) compare(l look, rows func() []*row) *pass {
 	now, wants := p.now(), l.wants
 	for _, r := range s.rows {
 		if !l.onlyHigh {
-			delete(p.delayed, r.cgroup)
+			delete(p.delayed, r)
 		}
 		if l.atOnce {
 			r.compare(l.onlyHigh)
@@ -172,11 +171,11 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 		s.add(c.part, err)
 		c.blind = err != nil
 	}
-	wait := f.series.due.Sub(now)
+	wait := f.backoff.due.Sub(now)
 	switch {
 	case !c.due():
 	case wait > 0 && !s.unread && !s.atOnce && !c.blind:
-		p.delayed[c.cgroup] = true
+		p.delayed[c.row] = true
 		if s.next == 0 || wait < s.next {
 			s.next = wait
 		}
@@ -190,14 +189,14 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 // read reads what a file holds. A cgroup that is not there is no error.
 func (p *Protector) read(c change, now time.Time) (effect, error) {
 	f := c.file()
-	value, err := p.get(c.dir, c.index)
+	value, err := p.tree.Get(c.dir, knobs[c.index])
 	if err != nil {
 		seen := f.state.known()
 		f.on(unknown)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return none, err
 		}
-		if c.watched = [2]bool{}; seen && !c.isInner() {
+		if c.watched = false; seen && !c.isInner() {
 			p.endIfGone(c.row)
 		}
 		return none, nil
@@ -205,7 +204,7 @@ func (p *Protector) read(c change, now time.Time) (effect, error) {
 	p.watchFound(c.row)
 	then := f.is(p.rounded(f, c.index, value), c.same())
 	if then == overwritten {
-		f.series.hit(now)
+		f.backoff.hit(now)
 		p.overwritten(c)
 	}
 	return then, nil
@@ -253,7 +252,7 @@ func (p *Protector) writeFast(s *pass) (slow []change, waits bool) {
 	todo := p.plan(s)
 	for i := range todo.writes {
 		if w := &todo.writes[i]; w.put {
-			w.err = p.put(w.dir, w.index, w.value)
+			w.err = p.tree.Set(w.dir, knobs[w.index], w.value)
 		}
 	}
 	p.record(s, todo.writes)
@@ -332,25 +331,6 @@ func (p *Protector) noteChange(c change) bool {
 		return false
 	}
 	return p.note(Entry{Cgroup: c.cgroup, Knob: knobs[c.index], Unit: p.unit(c.row), Restore: c.before()})
-}
-
-func (p *Protector) get(dir string, index int) (uint64, error) {
-	if index != mems {
-		return p.tree.Get(dir, knobs[index])
-	}
-	text, err := p.tree.Mems(dir)
-	if err != nil {
-		return 0, err
-	}
-	nodes, err := nodeset.Parse(text)
-	return uint64(nodes), err
-}
-
-func (p *Protector) put(dir string, index int, value uint64) error {
-	if index != mems {
-		return p.tree.Set(dir, knobs[index], value)
-	}
-	return p.tree.SetMems(dir, nodeset.Set(value).String())
 }
 
 // finish counts, and forgets what is restored.

@@ -2,8 +2,8 @@ package protect
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
@@ -14,9 +14,9 @@ import (
 // A lane has writes of memory.high and cpuset.mems of containers that Run makes. Each container has at most one write in each.
 type lane struct {
 	look    look
-	most    int             // running at a time; 0 is no bound
-	late    map[string]bool // by cgroup: Finish makes it
-	running map[string]bool // Run makes it now
+	most    int           // running at a time; 0 is no bound
+	late    map[*row]bool // Finish makes it
+	running map[*row]bool // Run makes it now
 }
 
 // The indices of the lanes.
@@ -32,22 +32,22 @@ const (
 const slowWrites = 8
 
 func newLane(l look, most int) *lane {
-	return &lane{look: l, most: most, late: make(map[string]bool), running: make(map[string]bool)}
+	return &lane{look: l, most: most, late: make(map[*row]bool), running: make(map[*row]bool)}
 }
 
 // start moves those to running that Run may make now. None is preferred.
-func (l *lane) start() (dirs []string) {
-	for dir := range l.late {
+func (l *lane) start() (rows []*row) {
+	for r := range l.late {
 		if l.most > 0 && len(l.running) == l.most {
 			break
 		}
-		if !l.running[dir] { // otherwise it is looked at again when that is done
-			delete(l.late, dir)
-			l.running[dir] = true
-			dirs = append(dirs, dir)
+		if !l.running[r] { // otherwise it is looked at again when that is done
+			delete(l.late, r)
+			l.running[r] = true
+			rows = append(rows, r)
 		}
 	}
-	return dirs
+	return rows
 }
 
 // raises reports whether a change gives a container a higher memory.high than it has or is being given.
@@ -68,32 +68,49 @@ func (p *Protector) postpone(c change) {
 	if c.raises() {
 		lane = p.lanes[raises]
 	}
-	lane.late[c.cgroup] = true
+	lane.late[c.row] = true
 	poke(p.wake)
 }
+
+// Finish writes what Settle and Reconcile have left of some containers: memory.high and cpuset.mems. Run does so for all.
+func (p *Protector) Finish(ctx context.Context, dirs ...string) error {
+	var errs []error
+	for _, dir := range p.takeLate(dirs) { // each as it is when its turn comes
+		errs = append(errs, p.Check(ctx, dir))
+	}
+	return errors.Join(errs...)
+}
+
+// FinishAll is Finish for all containers.
+func (p *Protector) FinishAll(ctx context.Context) error { return p.Finish(ctx, p.allLate()...) }
 
 // takeLate returns those of some containers that have late writes. Its caller makes them now.
 func (p *Protector) takeLate(dirs []string) (late []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, dir := range dirs {
-		if p.lanes[raises].late[dir] || p.lanes[others].late[dir] {
+		r := p.rows[dir]
+		if p.lanes[raises].late[r] || p.lanes[others].late[r] {
 			late = append(late, dir)
 		}
 		for _, l := range p.lanes {
-			delete(l.late, dir)
+			delete(l.late, r)
 		}
 	}
 	return late
 }
 
 // allLate are all containers with late writes.
-func (p *Protector) allLate() []string {
+func (p *Protector) allLate() (dirs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	late := maps.Clone(p.lanes[raises].late)
-	maps.Copy(late, p.lanes[others].late)
-	return slices.Sorted(maps.Keys(late))
+	for _, l := range p.lanes {
+		for r := range l.late {
+			dirs = append(dirs, r.cgroup)
+		}
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
 }
 
 // finishAlways makes the late writes as they come, until ctx ends.
@@ -113,32 +130,19 @@ func (p *Protector) startLate(ctx context.Context, group *sync.WaitGroup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.lanes {
-		for _, dir := range l.start() {
-			group.Go(func() { p.finishLate(ctx, l, dir) })
+		for _, r := range l.start() {
+			group.Go(func() { p.finishLate(ctx, l, r) })
 		}
 	}
 }
 
 // finishLate makes a container's late writes. What fails is logged.
-func (p *Protector) finishLate(ctx context.Context, l *lane, dir string) {
-	_ = p.inspect(ctx, l.look, dir)
+func (p *Protector) finishLate(ctx context.Context, l *lane, r *row) {
+	_ = p.inspect(ctx, l.look, r.cgroup)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(l.running, dir)
+	delete(l.running, r)
 	poke(p.wake)
-}
-
-// A turn is of the slow writes of a cgroup. Its one token is in it while somebody writes.
-type turn chan struct{}
-
-// take waits for the turn.
-func (t turn) take(ctx context.Context) error {
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // writeSlowly has memory.high or cpuset.mems written: before that returns, the kernel may reclaim what is above the value, or move
@@ -169,11 +173,6 @@ func (p *Protector) writeSlowly(ctx context.Context, l look, c change) error {
 // waits for no other: which of two was written last is not known, and both look afterwards.
 func (p *Protector) hold(ctx context.Context, l look, c change) error {
 	inTurn := false
-	defer func() {
-		if inTurn {
-			<-c.turn
-		}
-	}()
 	for ctx.Err() == nil {
 		var pages pages
 		if inTurn && c.index == mems {
@@ -181,9 +180,14 @@ func (p *Protector) hold(ctx context.Context, l look, c change) error {
 		}
 		switch next := p.nextStep(l, c, inTurn, pages); next.work {
 		case wait:
-			inTurn = c.turn.take(ctx) == nil
+			select {
+			case c.turn <- true:
+				inTurn = true
+				defer func() { <-c.turn }()
+			case <-ctx.Done():
+			}
 		case write:
-			if err := p.recordSlow(c, next.value, p.put(c.dir, c.index, next.value)); err != nil {
+			if err := p.recordSlow(c, next.value, p.tree.Set(c.dir, knobs[c.index], next.value)); err != nil {
 				return err
 			}
 		default:

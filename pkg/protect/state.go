@@ -179,10 +179,10 @@ var impossible = func(state, event) {}
 
 // file is one file of a row: bytes, or a set of NUMA nodes as a bit for each.
 type file struct {
-	state  state
-	want   uint64
-	have   uint64 // where the state is known
-	series series
+	state   state
+	want    uint64
+	have    uint64 // where the state is known
+	backoff backoff
 
 	writes  int    // slow ones that have not returned
 	writing uint64 // what the newest of them writes
@@ -199,7 +199,7 @@ func (f *file) on(e event) effect {
 		return none
 	}
 	if f.state = next; works[next] == rest {
-		f.series.due = time.Time{}
+		f.backoff.due = time.Time{}
 	}
 	return then
 }

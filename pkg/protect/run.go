@@ -3,6 +3,9 @@ package protect
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,6 +16,21 @@ import (
 // containersPerPass is how many containers one Reconcile looks at, so that its cost does not grow with the node.
 const containersPerPass = 150
 
+// Settle has the files hold what has become desired since the last one. Protection is lowered bottom-up and then raised top-down, so
+// that at no moment a parent promises less than its children. A cgroup that is gone is no error.
+//
+// It does all that it can. It returns when the files hold the values, with what failed above the containers: what fails in
+// one is logged, and tried again by Reconcile. A container's memory.high and cpuset.mems, which may take long to write, are
+// left to Finish. systemd receives all values afterwards.
+func (p *Protector) Settle(ctx context.Context) error {
+	s := p.run(ctx, news, func() []*row {
+		rows := slices.Collect(maps.Keys(p.unsettled))
+		clear(p.unsettled)
+		return rows
+	})
+	return errors.Join(s.above...)
+}
+
 // Reconcile reads what cgroups hold, compares with what is desired and repairs: everything above the containers, and a bounded
 // number of containers, the next ones at the next call. What takes long to write is left to Finish. It returns when it wants
 // to be called again because a repair waits; 0 is never.
@@ -21,20 +39,21 @@ func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 	return s.next, errors.Join(s.above...)
 }
 
-// takeNext are the rows of the next Reconcile.
-func (p *Protector) takeNext() []*row {
-	rows := make([]*row, 0, len(p.rows)-len(p.containers)+containersPerPass)
-	for dir, r := range p.rows {
-		if r.level != cgroup.LevelContainer || p.delayed[dir] {
+// takeNext are the rows of the next Reconcile: of the containers those that were not looked at for longest.
+func (p *Protector) takeNext() (rows []*row) {
+	p.looks++
+	var containers []*row
+	for _, r := range p.rows {
+		if r.level == cgroup.LevelContainer && !p.delayed[r] {
+			containers = append(containers, r)
+		} else {
 			rows = append(rows, r)
 		}
 	}
-	for range min(containersPerPass, len(p.containers)) {
-		r := p.containers[p.next%len(p.containers)]
-		p.next = (p.next + 1) % len(p.containers)
-		if !p.delayed[r.cgroup] {
-			rows = append(rows, r)
-		}
+	slices.SortFunc(containers, func(a, b *row) int { return a.looked - b.looked })
+	for _, r := range containers[:min(len(containers), containersPerPass)] {
+		r.looked = p.looks
+		rows = append(rows, r)
 	}
 	return rows
 }
@@ -71,17 +90,11 @@ func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, 
 
 func (p *Protector) takeDelayed(dirs []string) []*row {
 	for _, dir := range dirs {
-		p.delayed[dir] = true
-	}
-	rows := make([]*row, 0, len(p.delayed))
-	for dir := range p.delayed {
 		if r := p.rows[dir]; r != nil {
-			rows = append(rows, r)
-		} else {
-			delete(p.delayed, dir)
+			p.delayed[r] = true
 		}
 	}
-	return rows
+	return slices.Collect(maps.Keys(p.delayed))
 }
 
 // Run reconciles every period and whenever the watcher reports a write, until ctx ends. It leaves writes that have not returned by then
@@ -141,10 +154,54 @@ func (p *Protector) Prune() {
 	}
 }
 
+// Repairs count how often the files of a container were found to hold something else than the runtime was to write or had
+// written: those that were written instead, and the failures to read or write them.
+type Repairs struct{ Containers, Failures uint64 }
+
+// Repairs returns how often containers were repaired.
+func (p *Protector) Repairs() Repairs {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.repairs
+}
+
+// Unwritable are the containers whose files do not hold what is desired, and can be written by the runtime alone: this
+// process is in them.
+func (p *Protector) Unwritable() (cgroups []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for dir, r := range p.rows {
+		if r.level == cgroup.LevelContainer && r.state == refused && r.any(func(s state) bool { return works[s] == read || works[s] == write }) {
+			cgroups = append(cgroups, dir)
+		}
+	}
+	slices.Sort(cgroups)
+	return cgroups
+}
+
 func (p *Protector) complain(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.complaint.new(err, p.now()) {
 		p.log.WithError(err).Warn("memory protection could not be checked or restored everywhere")
 	}
+}
+
+// complaint keeps an error that comes back at every check from filling the log.
+type complaint struct {
+	text string
+	last time.Time
+}
+
+// new reports whether an error is worth a line.
+func (c *complaint) new(err error, now time.Time) bool {
+	text := ""
+	if err != nil {
+		text = fmt.Sprint(err)
+	}
+	if text == c.text && now.Sub(c.last) < lineEvery {
+		return false
+	}
+	c.text, c.last = text, now
+	return text != ""
 }
