@@ -25,7 +25,7 @@ type Migration struct {
 }
 
 // BoundMigration sets how many bytes of a running container one write of cpuset.mems may move. A write that was withheld is
-// decided again at the next Apply or Reconcile.
+// decided again at the next Reconcile.
 func (p *Protector) BoundMigration(bytes uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -47,9 +47,20 @@ func (p *Protector) Migrations() map[string]Migration {
 	return all
 }
 
-// Start is Finish for a container that is about to run: what its runtime has in memory until then is always moved.
+// Start is Check for a container that is about to run, where its cpuset.mems is not known to hold what is desired. What its runtime
+// has in memory until then is always moved.
 func (p *Protector) Start(ctx context.Context, dir string) error {
+	if !p.lacksNodes(dir) {
+		return nil
+	}
 	return p.inspect(ctx, starting, dir)
+}
+
+func (p *Protector) lacksNodes(dir string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.rows[dir]
+	return r != nil && !r.parts[0].files[mems].state.settled()
 }
 
 // Withholds reports whether a running container must not be given these nodes now, not even by its runtime, because that would

@@ -17,7 +17,7 @@ type look struct {
 	unread    bool // no file of which it is known what it holds
 	atOnce    bool // without the delays of a series, and without a wait for the runtime
 	onlyHigh  bool // memory.high, and no other file
-	onlyRaise bool // no slow file but a memory.high that goes up: the others are left to Finish
+	onlyRaise bool // no slow file but a memory.high that goes up: the others are made late
 	unbounded bool // whatever memory a write moves
 }
 
@@ -27,10 +27,10 @@ var (
 	onlyRaises = look{atOnce: true, onlyHigh: true, onlyRaise: true}
 	onlyHigh   = look{atOnce: true, onlyHigh: true}
 	everything = look{atOnce: true}
-	starting   = look{unread: true, atOnce: true, unbounded: true}
+	starting   = look{atOnce: true, unbounded: true}
 )
 
-// leaves reports whether a change is left to Finish.
+// leaves reports whether a change is left to a late write: see lane.
 func (l look) leaves(c change) bool {
 	return c.level == cgroup.LevelContainer && c.index >= high && (!l.atOnce || l.onlyRaise && !c.raises())
 }
@@ -304,8 +304,8 @@ func (p *Protector) record(s *pass, writes []planned) {
 	}
 }
 
-// written enters what came of a write, and has systemd receive the value. The error is nil where the cgroup is gone or only the runtime may write. A file that holds
-// nothing of ours is not restored: another writer's value may be in it.
+// written enters what came of a write, and has systemd receive the value. The error is nil where the cgroup is gone or only the runtime
+// may write. A file that holds nothing of ours is not restored: another writer's value may be in it.
 func (p *Protector) written(c change, value uint64, err error) error {
 	if err == nil {
 		p.tell(c, c.file().returned(value))

@@ -21,7 +21,7 @@ const containersPerPass = 150
 //
 // It does all that it can. It returns when the files hold the values, with what failed above the containers: what fails in
 // one is logged, and tried again by Reconcile. A container's memory.high and cpuset.mems, which may take long to write, are
-// left to Finish. systemd receives all values afterwards.
+// left to Run. systemd receives all values afterwards.
 func (p *Protector) Settle(ctx context.Context) error {
 	s := p.run(ctx, news, func() []*row {
 		rows := slices.Collect(maps.Keys(p.unsettled))
@@ -32,7 +32,7 @@ func (p *Protector) Settle(ctx context.Context) error {
 }
 
 // Reconcile reads what cgroups hold, compares with what is desired and repairs: everything above the containers, and a bounded
-// number of containers, the next ones at the next call. What takes long to write is left to Finish. It returns when it wants
+// number of containers, the next ones at the next call. What takes long to write is left to Run. It returns when it wants
 // to be called again because a repair waits; 0 is never.
 func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 	s := p.run(ctx, patrol, p.takeNext)

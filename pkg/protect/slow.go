@@ -15,7 +15,7 @@ import (
 type lane struct {
 	look    look
 	most    int           // running at a time; 0 is no bound
-	late    map[*row]bool // Finish makes it
+	late    map[*row]bool // they are to be made
 	running map[*row]bool // Run makes it now
 }
 
@@ -62,7 +62,7 @@ func (c change) raises() bool {
 	return f.state.known() && f.want > f.have
 }
 
-// postpone leaves a slow file to Finish.
+// postpone makes the write of a slow file a late one.
 func (p *Protector) postpone(c change) {
 	lane := p.lanes[others]
 	if c.raises() {
@@ -72,42 +72,24 @@ func (p *Protector) postpone(c change) {
 	poke(p.wake)
 }
 
-// Finish writes what Settle and Reconcile have left of some containers: memory.high and cpuset.mems. Run does so for all.
-func (p *Protector) Finish(ctx context.Context, dirs ...string) error {
+// FinishAll makes all late writes now. Run does so as they come.
+func (p *Protector) FinishAll(ctx context.Context) error {
 	var errs []error
-	for _, dir := range p.takeLate(dirs) { // each as it is when its turn comes
+	for _, dir := range p.takeLate() { // each as it is when its turn comes
 		errs = append(errs, p.Check(ctx, dir))
 	}
 	return errors.Join(errs...)
 }
 
-// FinishAll is Finish for all containers.
-func (p *Protector) FinishAll(ctx context.Context) error { return p.Finish(ctx, p.allLate()...) }
-
-// takeLate returns those of some containers that have late writes. Its caller makes them now.
-func (p *Protector) takeLate(dirs []string) (late []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, dir := range dirs {
-		r := p.rows[dir]
-		if p.lanes[raises].late[r] || p.lanes[others].late[r] {
-			late = append(late, dir)
-		}
-		for _, l := range p.lanes {
-			delete(l.late, r)
-		}
-	}
-	return late
-}
-
-// allLate are all containers with late writes.
-func (p *Protector) allLate() (dirs []string) {
+// takeLate returns the containers that have late writes. Its caller makes them now.
+func (p *Protector) takeLate() (dirs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.lanes {
 		for r := range l.late {
 			dirs = append(dirs, r.cgroup)
 		}
+		clear(l.late)
 	}
 	slices.Sort(dirs)
 	return slices.Compact(dirs)
@@ -160,11 +142,6 @@ func (p *Protector) writeSlowly(ctx context.Context, l look, c change) error {
 	case <-done:
 		return err
 	case <-ctx.Done():
-	}
-	select {
-	case <-done:
-		return err
-	default:
 		return ctx.Err()
 	}
 }
@@ -217,6 +194,9 @@ func (p *Protector) nextStep(l look, c change, inTurn bool, pages pages) step {
 	case f.state.known() && f.have == f.want:
 		p.tell(c, f.on(wrote))
 		return step{}
+	case p.noteChange(c): // the journal has forgotten it meanwhile: a new pass waits for its file
+		p.postpone(c)
+		return step{}
 	case raises:
 	case l.onlyRaise:
 		p.postpone(c)
@@ -245,7 +225,7 @@ func (p *Protector) recordSlow(c change, value uint64, err error) error {
 	return p.written(c, value, err)
 }
 
-// leaveLate leaves what is still due to Finish.
+// leaveLate makes what is still due a late write.
 func (p *Protector) leaveLate(c change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
