@@ -167,11 +167,11 @@ func restorable(knob cgroup.Knob, text string) (string, error) {
 	if !slices.Contains(knobs[:mems], knob) {
 		return "", fmt.Errorf("want one of %s, %s, %s", cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh)
 	}
-	bytes, err := cgroup.ParseLimit([]byte(text))
+	bytes, err := knob.Parse([]byte(text))
 	if err != nil || bytes == knob.Default() {
 		return "", err
 	}
-	return cgroup.FormatLimit(bytes), nil
+	return knob.Format(bytes), nil
 }
 
 // AtDefault drops a knob whose file holds the kernel's default again, unless the kubelet wants another value in it.

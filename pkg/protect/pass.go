@@ -72,7 +72,7 @@ func (c change) lowers() bool { f := c.file(); return f.state.known() && f.want 
 // wrong. When the journal was lost, a value of ours is found; it is the one that is desired.
 func (c change) before() string {
 	if f := c.file(); c.level == cgroup.LevelPod && c.index != mems && f.state.known() && (c.fresh || f.have != f.want) {
-		return cgroup.FormatLimit(f.have)
+		return knobs[c.index].Format(f.have)
 	}
 	return ""
 }

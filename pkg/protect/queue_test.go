@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -32,4 +33,28 @@ func TestAFlushEndsWithTheLastCgroup(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the flush waits for a unit that does not wait any more")
 	}
+}
+
+// What comes when nothing waits is sent, although the last call has failed.
+func TestAUnitIsSentAfterTheOneThatFailedIsGone(t *testing.T) {
+	u := &units{hangs: make(chan struct{}), began: make(chan string, 100), err: errors.New("refused")}
+	n := newNode(t, u, sliceG, sliceB)
+	update := func(dir string) {
+		t.Helper()
+		target := cgroup.Target{Cgroup: dir, Level: cgroup.LevelPod, Driver: cgroup.Systemd, Values: minimum(10)}
+		if err := n.Update(t.Context(), []cgroup.Target{target}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(sliceG)
+	<-u.began
+	if err := os.RemoveAll(filepath.Join(n.Root(), sliceG)); err != nil {
+		t.Fatal(err)
+	}
+	close(u.hangs)
+	waitFor(t, func() bool { return n.Unconfirmed() == 0 })
+	u.answer(nil)
+	update(sliceB)
+	waitFor(t, func() bool { return n.Unconfirmed() == 0 })
+	wantWrites(t, u.taken(), "kubepods-podg.slice memory.min=10", "kubepods-burstable-podb.slice memory.min=10")
 }

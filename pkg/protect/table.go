@@ -109,9 +109,6 @@ func (p *Protector) DesireAll(targets []cgroup.Target) error {
 			p.unset(r)
 		}
 	}
-	for _, r := range p.rows {
-		p.unsettled[r] = true
-	}
 	return err
 }
 
