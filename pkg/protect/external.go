@@ -108,7 +108,7 @@ const lineEvery = 10 * time.Minute
 
 // overwritten counts a change by another writer and logs it when it repeats, at most every ten minutes for a file of a level.
 func (p *Protector) overwritten(c change) {
-	r, f, knob := c.row, c.file(), knobs[c.index]
+	r, f, knob := c.row, c.file(), c.knob()
 	o := Overwrite{Level: r.level, File: string(knob)}
 	p.overwrites[o]++
 	f.overwritten++

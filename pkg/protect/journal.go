@@ -134,9 +134,9 @@ func (j *Journal) Written(dir string) map[cgroup.Knob]bool {
 	return written
 }
 
-// Unrestored reports whether a knob was written and still has to go back to the kernel's default. One in which the kubelet
+// unrestored reports whether a knob was written and still has to go back to the kernel's default. One in which the kubelet
 // wants a value of its own does not.
-func (j *Journal) Unrestored(dir string, knob cgroup.Knob) bool {
+func (j *Journal) unrestored(dir string, knob cgroup.Knob) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	restore, written := j.cgroups[dir].knobs[knob]
@@ -174,28 +174,20 @@ func restorable(knob cgroup.Knob, text string) (string, error) {
 	return knob.Format(bytes), nil
 }
 
-// AtDefault drops a knob whose file holds the kernel's default again, unless the kubelet wants another value in it.
-func (j *Journal) AtDefault(cgroup string, knob cgroup.Knob) {
-	j.forget(cgroup, knob, true)
-}
-
-// Forget drops a knob that has been restored.
-func (j *Journal) Forget(cgroup string, knob cgroup.Knob) {
-	j.forget(cgroup, knob, false)
-}
-
-func (j *Journal) forget(cgroup string, knob cgroup.Knob, unlessWanted bool) {
+// forget drops a knob that has been restored. Where its file holds the kernel's default, one in which the kubelet wants another value
+// stays.
+func (j *Journal) forget(dir string, knob cgroup.Knob, atDefault bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	all := j.cgroups[cgroup].knobs
-	if restore, there := all[knob]; !there || unlessWanted && restore != "" {
+	all := j.cgroups[dir].knobs
+	if restore, there := all[knob]; !there || atDefault && restore != "" {
 		return
 	}
 	delete(all, knob)
 	if len(all) == 0 {
-		delete(j.cgroups, cgroup)
+		delete(j.cgroups, dir)
 	}
-	j.changed(cgroup)
+	j.changed(dir)
 }
 
 // End removes a pod or container that has ended: nothing of it is left to restore.
@@ -224,9 +216,9 @@ func (j *Journal) Entries() []Entry {
 	return entries
 }
 
-// Prune drops the knobs of cgroups that are gone. One that has not been seen yet has an hour to come; of one that cannot be
+// prune drops the knobs of cgroups that are gone. One that has not been seen yet has an hour to come; of one that cannot be
 // looked at nothing is known.
-func (j *Journal) Prune(exists func(cgroup string) (bool, error)) {
+func (j *Journal) prune(exists func(cgroup string) (bool, error)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for cgroup, c := range j.cgroups {
@@ -308,12 +300,17 @@ func (j *Journal) Flush(ctx context.Context) error { return writing(j.file.Flush
 // Close writes what is pending within ctx, and a file without lines of changes, which older releases read. On return nothing is written
 // any more, unless ctx ended first.
 func (j *Journal) Close(ctx context.Context) error {
+	j.finish()
+	return writing(j.file.Close(ctx))
+}
+
+// finish has each write from now on replace the file, and the lines in it replaced.
+func (j *Journal) finish() {
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	if j.closed = true; j.added > 0 {
 		j.file.Submit(j.content)
 	}
-	j.mu.Unlock()
-	return writing(j.file.Close(ctx))
 }
 
 func writing(err error) error {

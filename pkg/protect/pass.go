@@ -58,6 +58,8 @@ type change struct {
 
 func (c change) file() *file { return &c.files[c.index] }
 
+func (c change) knob() cgroup.Knob { return knobs[c.index] }
+
 // due reports whether it has to be written.
 func (c change) due() bool {
 	w := works[c.file().state]
@@ -72,7 +74,7 @@ func (c change) lowers() bool { f := c.file(); return f.state.known() && f.want 
 // wrong. When the journal was lost, a value of ours is found; it is the one that is desired.
 func (c change) before() string {
 	if f := c.file(); c.level == cgroup.LevelPod && c.index != mems && f.state.known() && (c.fresh || f.have != f.want) {
-		return knobs[c.index].Format(f.have)
+		return c.knob().Format(f.have)
 	}
 	return ""
 }
@@ -189,7 +191,7 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 // read reads what a file holds. A cgroup that is not there is no error.
 func (p *Protector) read(c change, now time.Time) (effect, error) {
 	f := c.file()
-	value, err := p.tree.Get(c.dir, knobs[c.index])
+	value, err := p.tree.Get(c.dir, c.knob())
 	if err != nil {
 		seen := f.state.known()
 		f.on(unknown)
@@ -252,7 +254,7 @@ func (p *Protector) writeFast(s *pass) (slow []change, waits bool) {
 	todo := p.plan(s)
 	for i := range todo.writes {
 		if w := &todo.writes[i]; w.put {
-			w.err = p.tree.Set(w.dir, knobs[w.index], w.value)
+			w.err = p.tree.Set(w.dir, w.knob(), w.value)
 		}
 	}
 	p.record(s, todo.writes)
@@ -313,7 +315,7 @@ func (p *Protector) written(c change, value uint64, err error) error {
 	}
 	c.file().on(fail)
 	if c.noted && c.level != cgroup.LevelContainer { // a container's may be there because its runtime writes it
-		p.journal.Forget(c.cgroup, knobs[c.index])
+		p.journal.forget(c.cgroup, c.knob(), false)
 	}
 	switch {
 	case errors.Is(err, cgroupfs.ErrOwn):
@@ -330,7 +332,7 @@ func (p *Protector) noteChange(c change) bool {
 	if c.isInner() || c.file().state.back() {
 		return false
 	}
-	return p.note(Entry{Cgroup: c.cgroup, Knob: knobs[c.index], Unit: p.unit(c.row), Restore: c.before()})
+	return p.note(Entry{Cgroup: c.cgroup, Knob: c.knob(), Unit: p.unit(c.row), Restore: c.before()})
 }
 
 // finish counts, and forgets what is restored.
@@ -380,7 +382,7 @@ func (p *Protector) forgetRestored(r *row) {
 			continue
 		}
 		if p.journal != nil {
-			p.journal.AtDefault(r.cgroup, knobs[i])
+			p.journal.forget(r.cgroup, knobs[i], true)
 		}
 		for _, t := range r.parts {
 			if f := &t.files[i]; f.state == backHeld {

@@ -82,7 +82,7 @@ func (p *Protector) tell(c change, then effect) {
 		maps.Copy(next.values, before.values)
 		next.failures = before.failures
 	}
-	next.values[knobs[c.index]] = c.file().want
+	next.values[c.knob()] = c.file().want
 	p.systemd.waiting[c.row] = next
 	poke(p.systemd.wake)
 }
@@ -171,7 +171,7 @@ func (p *Protector) nextUnits() (rows []*row, more bool) {
 	defer p.mu.Unlock()
 	waiting := p.systemd.waiting
 	rows = slices.SortedFunc(maps.Keys(waiting), func(a, b *row) int {
-		return cmp.Or(cmp.Compare(waiting[a].failures, waiting[b].failures), cmp.Compare(depth(a.cgroup), depth(b.cgroup)), cmp.Compare(a.cgroup, b.cgroup))
+		return cmp.Or(waiting[a].failures-waiting[b].failures, a.depth-b.depth, cmp.Compare(a.cgroup, b.cgroup))
 	})
 	return rows[:min(len(rows), batch)], len(rows) > batch
 }

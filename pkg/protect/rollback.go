@@ -46,7 +46,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 	for _, e := range entries {
 		a := restore(ctx, e, t, u, dryRun)
 		if a.Err == nil && !dryRun {
-			j.Forget(e.Cgroup, e.Knob)
+			j.forget(e.Cgroup, e.Knob, false)
 		}
 		actions = append(actions, a)
 		errs = append(errs, a.Err)

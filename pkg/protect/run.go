@@ -139,7 +139,7 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 // recreated.
 func (p *Protector) Prune() {
 	if p.journal != nil {
-		p.journal.Prune(p.tree.Exists)
+		p.journal.prune(p.tree.Exists)
 	}
 	if p.watcher == nil {
 		return

@@ -164,7 +164,7 @@ func (p *Protector) hold(ctx context.Context, l look, c change) error {
 			case <-ctx.Done():
 			}
 		case write:
-			if err := p.recordSlow(c, next.value, p.tree.Set(c.dir, knobs[c.index], next.value)); err != nil {
+			if err := p.recordSlow(c, next.value, p.tree.Set(c.dir, c.knob(), next.value)); err != nil {
 				return err
 			}
 		default:

@@ -13,6 +13,7 @@ import (
 // row is one cgroup of the table.
 type row struct {
 	cgroup    string
+	depth     int // of its path
 	level     string
 	driver    cgroup.Driver
 	fresh     bool // see Target
@@ -225,7 +226,7 @@ func (p *Protector) takeUnclaimed() (rows []*row) {
 
 // add enters a row.
 func (p *Protector) add(dir, level string) *row {
-	r := &row{cgroup: dir, level: level, turn: make(chan bool, 1)}
+	r := &row{cgroup: dir, depth: depth(dir), level: level, turn: make(chan bool, 1)}
 	own := &part{row: r, dir: dir}
 	for i := range own.files {
 		own.files[i].state = alone
@@ -278,7 +279,7 @@ func (p *Protector) set(r *row, want wishes) {
 // Or the runtime had an old value of ours in its record, and is asked to write the default: it may have written that value
 // after we took it away.
 func (p *Protector) unrestored(r *row, index int) bool {
-	return p.journal != nil && !r.fresh && p.journal.Unrestored(r.cgroup, knobs[index])
+	return p.journal != nil && !r.fresh && p.journal.unrestored(r.cgroup, knobs[index])
 }
 
 // announce has the files left to the runtime, which is about to write them. What it writes are values of ours: the journal has them.
