@@ -47,20 +47,20 @@ func (p *Protector) Migrations() map[string]Migration {
 	return all
 }
 
-// Start is Check for a container that is about to run, where its cpuset.mems is not known to hold what is desired. What its runtime
-// has in memory until then is always moved.
+// Start is Check for a container that is about to run, where it has late writes or its cpuset.mems is not known to hold what is
+// desired. What its runtime has in memory until then is always moved.
 func (p *Protector) Start(ctx context.Context, dir string) error {
-	if !p.lacksNodes(dir) {
+	if !p.isLate(dir) {
 		return nil
 	}
 	return p.inspect(ctx, starting, dir)
 }
 
-func (p *Protector) lacksNodes(dir string) bool {
+func (p *Protector) isLate(dir string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.rows[dir]
-	return r != nil && !r.parts[0].files[mems].state.settled()
+	return r != nil && (p.lanes[raises].late[r] || p.lanes[others].late[r] || !r.parts[0].files[mems].state.settled())
 }
 
 // Withholds reports whether a running container must not be given these nodes now, not even by its runtime, because that would

@@ -14,7 +14,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
 
-// queue has the properties of units that systemd has yet to confirm. They are sent one call at a time, each with a deadline, by a
+// queue has the properties of units that systemd has yet to confirm. They are sent one call at a time by a
 // goroutine of their own, so that whoever sets a value waits for the cgroup file only. The values of a unit that wait are merged,
 // and the latest one wins. systemd may have received a value without answering, and writes it into the file at any later time: a
 // unit stays in the queue until systemd has confirmed its latest values.
@@ -44,8 +44,6 @@ type queued struct {
 const (
 	// batch is how many units are chosen at a time, those nearest to the root first.
 	batch = 64
-	// callTimeout bounds one call: a daemon-reload of a busy node takes seconds.
-	callTimeout = 10 * time.Second
 	// firstRetry is the retry interval after one failure; it doubles up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
@@ -87,17 +85,18 @@ func (p *Protector) tell(c change, then effect) {
 	poke(p.systemd.wake)
 }
 
-// take takes a unit out, and has those look again that flush. Protector.mu is held.
+// take takes a unit out. Protector.mu is held.
 func (q *queue) take(r *row) {
-	delete(q.waiting, r)
-	q.hasChanged()
+	if q.waiting[r] != nil {
+		delete(q.waiting, r)
+		q.hasChanged()
+	}
 }
 
+// hasChanged has those look again that flush.
 func (q *queue) hasChanged() {
-	if q.changed != nil {
-		close(q.changed)
-		q.changed = make(chan struct{})
-	}
+	close(q.changed)
+	q.changed = make(chan struct{})
 }
 
 // sendAlways sends whatever waits until ctx ends. After a failure everything waits for the retry interval: a systemd that does not
@@ -205,8 +204,6 @@ func (p *Protector) call(ctx context.Context, dir string, to *queued) error {
 	if err != nil || !there {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
 	if err = p.systemd.units.SetMemory(ctx, to.unit, to.values); errors.Is(err, ErrNoUnit) {
 		return nil
 	}
