@@ -285,13 +285,13 @@ func TestReconcileLooksAtABoundedNumberOfContainers(t *testing.T) {
 		t.Errorf("%d containers", left)
 	}
 	for _, r := range n.rows {
-		r.looked = 0
+		r.reconciled = 0
 	}
 	for range 3 {
 		n.reconcile(t)
 	}
 	for _, r := range n.rows {
-		if r.level == cgroup.LevelContainer && r.looked == 0 {
+		if r.level == cgroup.LevelContainer && r.reconciled == 0 {
 			t.Errorf("%s has had no turn", r.cgroup)
 		}
 	}

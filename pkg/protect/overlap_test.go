@@ -32,11 +32,11 @@ type overlaps struct {
 // slowly is a slow change, or its write.
 type slowly struct {
 	change
-	look look
-	turn bool
-	step step
-	put  bool
-	err  error
+	scope scope
+	turn  bool
+	step  step
+	put   bool
+	err   error
 }
 
 const (
@@ -166,13 +166,13 @@ func (w *overlaps) overwrite(dir string) {
 
 // begin begins a pass.
 func (w *overlaps) begin(dir string) {
-	l := []look{news, patrol, everything, onlyHigh, onlyRaises}[w.rand.IntN(5)]
+	l := []scope{settling, periodic, checking, checkingHigh, raising}[w.rand.IntN(5)]
 	if w.fast != nil && !l.onlyHigh {
 		return // its plan would wait
 	}
 	s := w.compare(l, func() (rows []*row) {
 		for d, r := range w.rows {
-			if d == dir || l == patrol || l == news {
+			if d == dir || l == periodic || l == settling {
 				rows = append(rows, r)
 			}
 		}
@@ -185,7 +185,7 @@ func (w *overlaps) begin(dir string) {
 		todo = w.plan(s)
 	}
 	for _, c := range todo.slow {
-		w.slow = append(w.slow, slowly{change: c, look: l})
+		w.slow = append(w.slow, slowly{change: c, scope: l})
 	}
 	if len(todo.writes) > 0 {
 		w.fast, w.writes = s, todo.writes
@@ -220,7 +220,7 @@ func (w *overlaps) goOn(i int) {
 		if s.turn {
 			counted = w.count(s.dir)
 		}
-		s.step = w.nextStep(s.look, s.change, s.turn, counted)
+		s.step = w.nextStep(s.scope, s.change, s.turn, counted)
 		switch s.step.work {
 		case wait:
 			s.turn = !slices.ContainsFunc(w.slow, func(o slowly) bool { return o.turn && o.row == s.row })
@@ -308,13 +308,13 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 			if err := n.Desire(target(100), nil); err != nil {
 				t.Fatal(err)
 			}
-			older := n.compare(news, rows)
+			older := n.compare(settling, rows)
 			older.stored = true // neither waits for the disk
 			todo := n.plan(older)
 			if err := n.Desire(target(200), nil); err != nil {
 				t.Fatal(err)
 			}
-			newer := n.compare(news, rows)
+			newer := n.compare(settling, rows)
 			newer.stored = true
 			for i := range todo.writes {
 				w := &todo.writes[i]

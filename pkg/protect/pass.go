@@ -12,8 +12,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
-// A look says which files of cgroups a pass compares, and what it leaves.
-type look struct {
+// A scope says which files of cgroups a pass compares, and what it leaves.
+type scope struct {
 	unread    bool // no file of which it is known what it holds
 	atOnce    bool // without the delays of a series, and without a wait for the runtime
 	onlyHigh  bool // memory.high, and no other file
@@ -22,22 +22,22 @@ type look struct {
 }
 
 var (
-	news       = look{unread: true}
-	patrol     = look{}
-	onlyRaises = look{atOnce: true, onlyHigh: true, onlyRaise: true}
-	onlyHigh   = look{atOnce: true, onlyHigh: true}
-	everything = look{atOnce: true}
-	starting   = look{atOnce: true, unbounded: true}
+	settling     = scope{unread: true}
+	periodic     = scope{}
+	raising      = scope{atOnce: true, onlyHigh: true, onlyRaise: true}
+	checkingHigh = scope{atOnce: true, onlyHigh: true}
+	checking     = scope{atOnce: true}
+	starting     = scope{atOnce: true, unbounded: true}
 )
 
 // leaves reports whether a change is left to a late write: see lane.
-func (l look) leaves(c change) bool {
-	return c.level == cgroup.LevelContainer && c.index >= high && (!l.atOnce || l.onlyRaise && !c.raises())
+func (within scope) leaves(c change) bool {
+	return c.level == cgroup.LevelContainer && c.index >= high && (!within.atOnce || within.onlyRaise && !c.raises())
 }
 
 // pass is one look at rows, and what it has found.
 type pass struct {
-	look
+	scope
 	rows    []*row
 	changes []change
 	above   []error       // what failed above the containers
@@ -115,11 +115,11 @@ type planned struct {
 }
 
 // run looks at rows, which are chosen under the lock, and has their files hold what is desired.
-func (p *Protector) run(ctx context.Context, l look, rows func() []*row) *pass {
-	s := p.compare(l, rows)
+func (p *Protector) run(ctx context.Context, within scope, rows func() []*row) *pass {
+	s := p.compare(within, rows)
 	if len(s.changes) > 0 {
 		for _, c := range p.writeAll(ctx, s) {
-			s.add(c.part, p.writeSlowly(ctx, s.look, c))
+			s.add(c.part, p.writeSlowly(ctx, s.scope, c))
 		}
 	}
 	p.finish(s)
@@ -127,17 +127,17 @@ func (p *Protector) run(ctx context.Context, l look, rows func() []*row) *pass {
 }
 
 // compare reads what there is to read, and finds what may have to be written.
-func (p *Protector) compare(l look, rows func() []*row) *pass {
+func (p *Protector) compare(within scope, rows func() []*row) *pass {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := &pass{look: l, rows: rows()}
-	now, wants := p.now(), l.wants
+	s := &pass{scope: within, rows: rows()}
+	now, wants := p.now(), within.wants
 	for _, r := range s.rows {
-		if !l.onlyHigh {
+		if !within.onlyHigh {
 			delete(p.delayed, r)
 		}
-		if l.atOnce {
-			r.compare(l.onlyHigh)
+		if within.atOnce {
+			r.compare(within.onlyHigh)
 		}
 		if !r.any(wants) {
 			continue
@@ -146,7 +146,7 @@ func (p *Protector) compare(l look, rows func() []*row) *pass {
 		before := s.missing
 		for _, t := range r.parts {
 			for i := range t.files {
-				if !l.onlyHigh || i == high {
+				if !within.onlyHigh || i == high {
 					p.compareFile(s, change{part: t, index: i}, now)
 				}
 			}
@@ -157,7 +157,7 @@ func (p *Protector) compare(l look, rows func() []*row) *pass {
 }
 
 // wants reports whether a file in such a state is looked at.
-func (l look) wants(s state) bool { return s.looked() && !(l.unread && s.settled()) }
+func (within scope) wants(s state) bool { return s.compared() && !(within.unread && s.settled()) }
 
 // compareFile compares one file.
 func (p *Protector) compareFile(s *pass, c change, now time.Time) {

@@ -42,7 +42,7 @@ type Protector struct {
 	mu         sync.Mutex // held for reads of files, and for no wait
 	rows       map[string]*row
 	round      int           // of DesireAll
-	looks      int           // of Reconcile
+	reconciles int           // how many there were
 	unsettled  map[*row]bool // what Settle has to look at
 	delayed    map[*row]bool // those with a repair that waits
 	lanes      [2]*lane
@@ -63,7 +63,7 @@ func New(o Options) *Protector {
 		tree: o.Tree, journal: o.Journal, watcher: o.Watcher, log: o.Log, page: uint64(o.PageSize), now: o.Now,
 		migration: o.Migration,
 		rows:      make(map[string]*row), delayed: make(map[*row]bool), wake: make(chan struct{}, 1),
-		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(onlyRaises, 0), newLane(everything, slowWrites)},
+		unsettled: make(map[*row]bool), lanes: [2]*lane{newLane(raising, 0), newLane(checking, slowWrites)},
 		overwrites: make(map[Overwrite]uint64), lines: make(map[Overwrite]time.Time),
 	}
 	if p.log == nil {

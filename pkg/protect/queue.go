@@ -85,8 +85,8 @@ func (p *Protector) tell(c change, then effect) {
 	poke(p.systemd.wake)
 }
 
-// take takes a unit out. Protector.mu is held.
-func (q *queue) take(r *row) {
+// remove takes a unit out. Protector.mu is held.
+func (q *queue) remove(r *row) {
 	if q.waiting[r] != nil {
 		delete(q.waiting, r)
 		q.hasChanged()
@@ -132,7 +132,7 @@ func (p *Protector) pause() time.Duration {
 	q := &p.systemd
 	for r := range q.waiting {
 		if p.tree.Ended(r.cgroup) {
-			q.take(r)
+			q.remove(r)
 		}
 	}
 	switch {
@@ -236,7 +236,7 @@ func (p *Protector) sent(ctx context.Context, r *row, values *queued, err error)
 
 // compareConfirmed compares the files that systemd has written, where it has no newer values to write.
 func (p *Protector) compareConfirmed(r *row) {
-	s := p.run(context.Background(), patrol, func() []*row {
+	s := p.run(context.Background(), periodic, func() []*row {
 		if p.unconfirmed(r) {
 			return nil
 		}

@@ -23,7 +23,7 @@ const containersPerPass = 150
 // one is logged, and tried again by Reconcile. A container's memory.high and cpuset.mems, which may take long to write, are
 // left to Run. systemd receives all values afterwards.
 func (p *Protector) Settle(ctx context.Context) error {
-	s := p.run(ctx, news, func() []*row {
+	s := p.run(ctx, settling, func() []*row {
 		rows := slices.Collect(maps.Keys(p.unsettled))
 		clear(p.unsettled)
 		return rows
@@ -35,13 +35,13 @@ func (p *Protector) Settle(ctx context.Context) error {
 // number of containers, the next ones at the next call. What takes long to write is left to Run. It returns when it wants
 // to be called again because a repair waits; 0 is never.
 func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
-	s := p.run(ctx, patrol, p.takeNext)
+	s := p.run(ctx, periodic, p.nextRows)
 	return s.next, errors.Join(s.above...)
 }
 
-// takeNext are the rows of the next Reconcile: of the containers those that were not looked at for longest.
-func (p *Protector) takeNext() (rows []*row) {
-	p.looks++
+// nextRows are the rows of the next Reconcile: of the containers those that were not looked at for longest.
+func (p *Protector) nextRows() (rows []*row) {
+	p.reconciles++
 	var containers []*row
 	for _, r := range p.rows {
 		if r.level == cgroup.LevelContainer && !p.delayed[r] {
@@ -50,9 +50,9 @@ func (p *Protector) takeNext() (rows []*row) {
 			rows = append(rows, r)
 		}
 	}
-	slices.SortFunc(containers, func(a, b *row) int { return a.looked - b.looked })
+	slices.SortFunc(containers, func(a, b *row) int { return a.reconciled - b.reconciled })
 	for _, r := range containers[:min(len(containers), containersPerPass)] {
-		r.looked = p.looks
+		r.reconciled = p.reconciles
 		rows = append(rows, r)
 	}
 	return rows
@@ -61,16 +61,16 @@ func (p *Protector) takeNext() (rows []*row) {
 // Check reads what these cgroups hold, compares with what is desired and repairs at once, whatever other writers did before and
 // however long it takes. A cgroup that is not in the table, or not there, is no error.
 func (p *Protector) Check(ctx context.Context, dirs ...string) error {
-	return p.inspect(ctx, everything, dirs...)
+	return p.inspect(ctx, checking, dirs...)
 }
 
 // CheckHigh is Check for a container's memory.high alone. One that is raised waits for no other write, and for no disk.
 func (p *Protector) CheckHigh(ctx context.Context, dir string) error {
-	return p.inspect(ctx, onlyHigh, dir)
+	return p.inspect(ctx, checkingHigh, dir)
 }
 
-func (p *Protector) inspect(ctx context.Context, l look, dirs ...string) error {
-	s := p.run(ctx, l, func() (rows []*row) {
+func (p *Protector) inspect(ctx context.Context, within scope, dirs ...string) error {
+	s := p.run(ctx, within, func() (rows []*row) {
 		for _, dir := range dirs {
 			if r := p.rows[dir]; r != nil {
 				rows = append(rows, r)
@@ -84,11 +84,11 @@ func (p *Protector) inspect(ctx context.Context, l look, dirs ...string) error {
 // repair looks at a cgroup whose files were written, and at those with a repair that waits, so that the answer is the earliest
 // of all.
 func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, error) {
-	s := p.run(ctx, patrol, func() []*row { return p.takeDelayed(dirs) })
+	s := p.run(ctx, periodic, func() []*row { return p.delayedRows(dirs) })
 	return s.next, errors.Join(s.above...)
 }
 
-func (p *Protector) takeDelayed(dirs []string) []*row {
+func (p *Protector) delayedRows(dirs []string) []*row {
 	for _, dir := range dirs {
 		if r := p.rows[dir]; r != nil {
 			p.delayed[r] = true

@@ -13,7 +13,7 @@ import (
 
 // A lane has writes of memory.high and cpuset.mems of containers that Run makes. Each container has at most one write in each.
 type lane struct {
-	look    look
+	scope   scope
 	most    int           // running at a time; 0 is no bound
 	late    map[*row]bool // they are to be made
 	running map[*row]bool // Run makes it now
@@ -31,8 +31,8 @@ const (
 // CPU.
 const slowWrites = 8
 
-func newLane(l look, most int) *lane {
-	return &lane{look: l, most: most, late: make(map[*row]bool), running: make(map[*row]bool)}
+func newLane(within scope, most int) *lane {
+	return &lane{scope: within, most: most, late: make(map[*row]bool), running: make(map[*row]bool)}
 }
 
 // start moves those to running that Run may make now. None is preferred.
@@ -120,7 +120,7 @@ func (p *Protector) startLate(ctx context.Context, group *sync.WaitGroup) {
 
 // finishLate makes a container's late writes. What fails is logged.
 func (p *Protector) finishLate(ctx context.Context, l *lane, r *row) {
-	_ = p.inspect(ctx, l.look, r.cgroup)
+	_ = p.inspect(ctx, l.scope, r.cgroup)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(l.running, r)
@@ -129,14 +129,14 @@ func (p *Protector) finishLate(ctx context.Context, l *lane, r *row) {
 
 // writeSlowly has memory.high or cpuset.mems written: before that returns, the kernel may reclaim what is above the value, or move
 // pages. A write that has begun when ctx ends is left alone, and what comes of it is entered all the same.
-func (p *Protector) writeSlowly(ctx context.Context, l look, c change) error {
+func (p *Protector) writeSlowly(ctx context.Context, within scope, c change) error {
 	var err error
 	done := make(chan struct{})
 	p.slow.Store(done, nil)
 	go func() {
 		defer close(done)
 		defer p.slow.Delete(done)
-		err = p.hold(ctx, l, c)
+		err = p.hold(ctx, within, c)
 	}()
 	select {
 	case <-done:
@@ -148,14 +148,14 @@ func (p *Protector) writeSlowly(ctx context.Context, l look, c change) error {
 
 // hold has a slow file hold what is desired, whatever becomes desired meanwhile. One such write of a cgroup is made at a time. A raise
 // waits for no other: which of two was written last is not known, and both look afterwards.
-func (p *Protector) hold(ctx context.Context, l look, c change) error {
+func (p *Protector) hold(ctx context.Context, within scope, c change) error {
 	inTurn := false
 	for ctx.Err() == nil {
 		var pages pages
 		if inTurn && c.index == mems {
 			pages = p.count(c.dir)
 		}
-		switch next := p.nextStep(l, c, inTurn, pages); next.work {
+		switch next := p.nextStep(within, c, inTurn, pages); next.work {
 		case wait:
 			select {
 			case c.turn <- true:
@@ -183,7 +183,7 @@ type step struct {
 }
 
 // nextStep plans one write.
-func (p *Protector) nextStep(l look, c change, inTurn bool, pages pages) step {
+func (p *Protector) nextStep(within scope, c change, inTurn bool, pages pages) step {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f, err := c.file(), p.readAgain(&c)
@@ -198,13 +198,13 @@ func (p *Protector) nextStep(l look, c change, inTurn bool, pages pages) step {
 		p.postpone(c)
 		return step{}
 	case raises:
-	case l.onlyRaise:
+	case within.onlyRaise:
 		p.postpone(c)
 		return step{}
 	case !inTurn:
 		return step{work: wait}
 	case c.index == mems:
-		may, err := p.mayMigrate(c.row, pages, nodeset.Set(f.want), l.unbounded)
+		may, err := p.mayMigrate(c.row, pages, nodeset.Set(f.want), within.unbounded)
 		if err != nil {
 			f.on(unknown)
 		}

@@ -127,8 +127,8 @@ type work uint8
 
 const (
 	rest   work = iota
-	ignore      // nothing, and nobody looks at it
-	wait        // for the runtime, and nobody looks at it
+	ignore      // nothing, and no pass compares it
+	wait        // for the runtime, and no pass compares it
 	read
 	write // the value, or where the file holds it, to systemd alone
 )
@@ -142,8 +142,8 @@ var works = [states]work{
 // known reports whether file.have is what the file was last seen to hold.
 func (s state) known() bool { return s != begun && (works[s] == rest || works[s] == write) }
 
-// looked reports whether a look at the cgroup reads the file.
-func (s state) looked() bool { return works[s] != ignore && works[s] != wait }
+// compared reports whether a pass over the cgroup reads the file.
+func (s state) compared() bool { return works[s] != ignore && works[s] != wait }
 
 // settled reports whether there is nothing to do, now or later.
 func (s state) settled() bool { return works[s] == rest || works[s] == ignore }
@@ -168,7 +168,7 @@ func effectOf(s state, e event) effect {
 		return overwritten
 	case e == readOther && (s == unread || s == unsure):
 		return missing
-	case e == wrote && s.looked():
+	case e == wrote && s.compared():
 		return tell
 	}
 	return none

@@ -85,7 +85,7 @@ func TestTheTableForgetsNothingOfOurs(t *testing.T) {
 			if works[s] == wait && works[next] != wait && e != compare && e != leave && e != end {
 				t.Errorf("%s, though the runtime is about to write", what)
 			}
-			if e == wrote && s.looked() && works[next] != rest {
+			if e == wrote && s.compared() && works[next] != rest {
 				t.Errorf("%s, though the file holds what is desired", what)
 			}
 			if (e == fail || e == unknown) && next.known() {

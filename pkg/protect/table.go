@@ -12,19 +12,19 @@ import (
 
 // row is one cgroup of the table.
 type row struct {
-	cgroup    string
-	depth     int // of its path
-	level     string
-	driver    cgroup.Driver
-	fresh     bool // see Target
-	state     rowState
-	round     int       // the DesireAll that named it last
-	looked    int       // the Reconcile that looked at it last
-	watched   bool      // memory.high and cpuset.mems of a container, where a value is desired
-	parts     []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
-	unclear   bool      // whether there is one inside could not be read
-	turn      chan bool // is full while somebody makes slow writes
-	migration Migration // of a container
+	cgroup     string
+	depth      int // of its path
+	level      string
+	driver     cgroup.Driver
+	fresh      bool // see Target
+	state      rowState
+	round      int       // the DesireAll that named it last
+	reconciled int       // the Reconcile that looked at it last
+	watched    bool      // memory.high and cpuset.mems of a container, where a value is desired
+	parts      []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
+	unclear    bool      // whether there is one inside could not be read
+	turn       chan bool // is full while somebody makes slow writes
+	migration  Migration // of a container
 }
 
 // part is a cgroup with the values of a row.
@@ -104,7 +104,7 @@ func (p *Protector) DesireAll(targets []cgroup.Target) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.round++
-	err := p.takeAll(targets)
+	err := p.setTargets(targets)
 	for _, r := range p.rows {
 		if r.round != p.round {
 			p.unset(r)
@@ -123,20 +123,20 @@ func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
 			p.unset(r)
 		}
 	}
-	return p.takeAll(targets)
+	return p.setTargets(targets)
 }
 
-// takeAll makes targets the desired state of their cgroups.
-func (p *Protector) takeAll(targets []cgroup.Target) error {
+// setTargets makes targets the desired state of their cgroups.
+func (p *Protector) setTargets(targets []cgroup.Target) error {
 	var errs []error
 	for _, t := range targets {
-		errs = append(errs, p.take(t))
+		errs = append(errs, p.setTarget(t))
 	}
 	return errors.Join(errs...)
 }
 
-// take makes a target the desired state of its cgroup.
-func (p *Protector) take(t cgroup.Target) error {
+// setTarget makes a target the desired state of its cgroup.
+func (p *Protector) setTarget(t cgroup.Target) error {
 	var nodes *string
 	if t.Mems != "" {
 		nodes = &t.Mems
@@ -171,7 +171,7 @@ func (p *Protector) saw(r *row, seen cgroup.Seen) {
 	values, _ := wishesOf(seen.Values, seen.Mems) // what is no list of nodes is read again
 	for i, value := range values {
 		f := &r.parts[0].files[i]
-		if value != nil && f.state.looked() && !f.state.back() { // systemd may not hold what goes back
+		if value != nil && f.state.compared() && !f.state.back() { // systemd may not hold what goes back
 			f.is(p.rounded(f, i, *value), r.same())
 			p.watchFound(r)
 		}
@@ -204,12 +204,12 @@ func (p *Protector) unset(r *row) {
 // The caller has just applied all targets.
 func (p *Protector) Unclaim(ctx context.Context) {
 	if p.journal != nil {
-		_ = p.run(ctx, news, p.takeUnclaimed) // what fails in a container is logged
+		_ = p.run(ctx, settling, p.unclaimedRows) // what fails in a container is logged
 	}
 }
 
-// takeUnclaimed enters rows for containers that only the journal knows.
-func (p *Protector) takeUnclaimed() (rows []*row) {
+// unclaimedRows enters rows for containers that only the journal knows.
+func (p *Protector) unclaimedRows() (rows []*row) {
 	for _, e := range p.journal.Entries() { // one for each file
 		if p.rows[e.Cgroup] != nil || cgroup.LevelOf(e.Cgroup) != cgroup.LevelContainer || p.tree.Ended(e.Cgroup) {
 			continue
@@ -251,7 +251,7 @@ func (p *Protector) drop(r *row) {
 	for _, l := range p.lanes {
 		delete(l.late, r)
 	}
-	p.systemd.take(r)
+	p.systemd.remove(r)
 	p.endIfGone(r)
 	if p.watcher != nil && r.level != cgroup.LevelPod {
 		p.watcher.Unwatch(r.cgroup)
