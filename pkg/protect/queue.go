@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -27,11 +26,12 @@ type queue struct {
 	flushing atomic.Int32 // callers that wait for the queue to be empty
 
 	// Protector.mu is held for these.
-	waiting  map[*row]*queued
-	failures int           // calls that failed since one was confirmed
-	err      error         // of the last call; nil where it was confirmed
-	changed  chan struct{} // closed and renewed after each call, and when a unit is taken out
-	logged   complaint
+	waiting   map[*row]*queued
+	comparing bool          // the files of a unit that systemd has just confirmed
+	failures  int           // calls that failed since one was confirmed
+	err       error         // of the last call; nil where it was confirmed
+	changed   chan struct{} // closed and renewed after each call, and when a unit is taken out
+	logged    complaint
 }
 
 // queued is what systemd is to hold for one unit. Its values are not changed: newer ones are another queued.
@@ -42,8 +42,6 @@ type queued struct {
 }
 
 const (
-	// batch is how many units are chosen at a time, those nearest to the root first.
-	batch = 64
 	// firstRetry is the retry interval after one failure; it doubles up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
@@ -116,7 +114,7 @@ func (p *Protector) sendAlways(ctx context.Context) {
 				continue // the timer is running
 			}
 		}
-		for p.sendBatch(ctx) {
+		for p.sendNext(ctx) {
 		}
 		if pause = p.pause(); pause > 0 {
 			retry.Reset(pause)
@@ -152,48 +150,32 @@ func retryInterval(failures int) time.Duration {
 	return min(firstRetry<<max(failures-1, 0), lastRetry)
 }
 
-// sendBatch sends a bounded number of units, and reports whether there are more that can be sent now.
-func (p *Protector) sendBatch(ctx context.Context) (more bool) {
-	rows, more := p.nextUnits()
-	for _, r := range rows {
-		if ctx.Err() != nil || p.send(ctx, r) != nil {
-			return false
-		}
-	}
-	return more
-}
-
-// nextUnits chooses the units to send: those that failed come last, so that one that systemd refuses keeps no other waiting; and a
-// parent comes before its children, for systemd writes the values of a parent again when it changes a child.
-func (p *Protector) nextUnits() (rows []*row, more bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	waiting := p.systemd.waiting
-	rows = slices.SortedFunc(maps.Keys(waiting), func(a, b *row) int {
-		return cmp.Or(waiting[a].failures-waiting[b].failures, a.depth-b.depth, cmp.Compare(a.cgroup, b.cgroup))
-	})
-	return rows[:min(len(rows), batch)], len(rows) > batch
-}
-
-// send sends the values of one unit. systemd then writes all values of the unit into the files, so that they are compared.
-func (p *Protector) send(ctx context.Context, r *row) error {
-	values := p.unsent(r)
-	if values == nil {
-		return nil
+// sendNext sends the values of one unit, and reports whether another may follow. systemd then writes all values of the unit into the
+// files, so that they are compared.
+func (p *Protector) sendNext(ctx context.Context) bool {
+	r, values := p.nextUnit()
+	if r == nil || ctx.Err() != nil {
+		return false
 	}
 	err := p.call(ctx, r.cgroup, values)
 	p.sent(ctx, r, values, err)
 	if err == nil {
 		p.compareConfirmed(r)
 	}
-	return err
+	return err == nil
 }
 
-// unsent is what waits for a unit; nil where its cgroup is gone meanwhile.
-func (p *Protector) unsent(r *row) *queued {
+// nextUnit chooses the unit to send: those that failed come last, so that one that systemd refuses keeps no other waiting; and a
+// parent comes before its children, for systemd writes the values of a parent again when it changes a child.
+func (p *Protector) nextUnit() (next *row, values *queued) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.systemd.waiting[r]
+	for r, q := range p.systemd.waiting {
+		if next == nil || cmp.Or(q.failures-values.failures, r.depth-next.depth, cmp.Compare(r.cgroup, next.cgroup)) < 0 {
+			next, values = r, q
+		}
+	}
+	return next, values
 }
 
 // call makes one call. A unit whose cgroup is gone receives nothing: systemd would load a slice of any name and keep a drop-in
@@ -215,7 +197,7 @@ func (p *Protector) sent(ctx context.Context, r *row, values *queued, err error)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := &p.systemd
-	q.err = err
+	q.err, q.comparing = err, err == nil
 	if q.failures++; err == nil {
 		q.failures = 0
 	}
@@ -245,26 +227,35 @@ func (p *Protector) compareConfirmed(r *row) {
 	if err := errors.Join(s.above...); err != nil {
 		p.complain(err)
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.systemd.comparing = false
+	p.systemd.hasChanged()
 }
 
 // unconfirmed reports whether systemd may still write an older value into the files of a cgroup. The lock is held.
 func (p *Protector) unconfirmed(r *row) bool { return p.systemd.waiting[r] != nil }
 
-// pending is how many units systemd has yet to confirm, a channel that is closed when that may have changed, and the error of the
-// last call.
+// pending is how many units systemd has yet to confirm, with the one whose files are being compared; a channel that is closed when
+// that may have changed; and the error of the last call.
 func (p *Protector) pending() (units int, changed <-chan struct{}, last error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.systemd.waiting), p.systemd.changed, p.systemd.err
+	if units = len(p.systemd.waiting); p.systemd.comparing {
+		units++
+	}
+	return units, p.systemd.changed, p.systemd.err
 }
 
-// Unconfirmed is how many units have values that systemd has not confirmed yet. The files of their cgroups hold them.
+// Unconfirmed is how many units have values that systemd has not confirmed yet, with the one whose files are being compared. The files
+// of their cgroups hold the values.
 func (p *Protector) Unconfirmed() int {
 	units, _, _ := p.pending()
 	return units
 }
 
-// Flush waits until systemd has confirmed all values, or ctx ends. It does not wait for a systemd that is not there.
+// Flush waits until systemd has confirmed all values and the files were compared, or ctx ends. It does not wait for a systemd that is
+// not there.
 func (p *Protector) Flush(ctx context.Context) error {
 	q := &p.systemd
 	q.flushing.Add(1)
