@@ -54,8 +54,8 @@ func (p *Protector) Overwritten() map[File]uint64 {
 			continue
 		}
 		for i, f := range r.all() {
-			if f.overwritten > 0 {
-				all[File{dir, knobs[i]}] = f.overwritten
+			if f.externalChanges > 0 {
+				all[File{dir, knobs[i]}] = f.externalChanges
 			}
 		}
 	}
@@ -106,12 +106,12 @@ func (b *backoff) delay(now time.Time) time.Duration {
 
 const lineEvery = 10 * time.Minute
 
-// overwritten counts a change by another writer and logs it when it repeats, at most every ten minutes for a file of a level.
-func (p *Protector) overwritten(c change) {
+// countExternalChange counts a change by another writer and logs it when it repeats, at most every ten minutes for a file of a level.
+func (p *Protector) countExternalChange(c change) {
 	r, f, knob := c.row, c.file(), c.knob()
 	o := Overwrite{Level: r.level, File: string(knob)}
 	p.overwrites[o]++
-	f.overwritten++
+	f.externalChanges++
 	now := p.now()
 	if last, logged := p.lines[o]; p.overwrites[o] < 2 || logged && now.Sub(last) < lineEvery {
 		return

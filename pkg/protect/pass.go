@@ -205,9 +205,9 @@ func (p *Protector) read(c change, now time.Time) (effect, error) {
 	}
 	p.watchFound(c.row)
 	then := f.is(p.rounded(f, c.index, value), c.same())
-	if then == overwritten {
+	if then == externalChange {
 		f.backoff.hit(now)
-		p.overwritten(c)
+		p.countExternalChange(c)
 	}
 	return then, nil
 }

@@ -218,13 +218,13 @@ func (p *Protector) sent(ctx context.Context, r *row, values *queued, err error)
 
 // compareConfirmed compares the files that systemd has written, where it has no newer values to write.
 func (p *Protector) compareConfirmed(r *row) {
-	s := p.run(context.Background(), periodic, func() []*row {
+	_, err := p.reconcile(context.Background(), func() []*row {
 		if p.unconfirmed(r) {
 			return nil
 		}
 		return []*row{r}
 	})
-	if err := errors.Join(s.above...); err != nil {
+	if err != nil {
 		p.complain(err)
 	}
 	p.mu.Lock()

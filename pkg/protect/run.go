@@ -35,7 +35,11 @@ func (p *Protector) Settle(ctx context.Context) error {
 // number of containers, the next ones at the next call. What takes long to write is left to Run. It returns when it wants
 // to be called again because a repair waits; 0 is never.
 func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
-	s := p.run(ctx, periodic, p.nextRows)
+	return p.reconcile(ctx, p.nextRows)
+}
+
+func (p *Protector) reconcile(ctx context.Context, rows func() []*row) (time.Duration, error) {
+	s := p.run(ctx, periodic, rows)
 	return s.next, errors.Join(s.above...)
 }
 
@@ -84,17 +88,14 @@ func (p *Protector) inspect(ctx context.Context, within scope, dirs ...string) e
 // repair looks at a cgroup whose files were written, and at those with a repair that waits, so that the answer is the earliest
 // of all.
 func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, error) {
-	s := p.run(ctx, periodic, func() []*row { return p.delayedRows(dirs) })
-	return s.next, errors.Join(s.above...)
-}
-
-func (p *Protector) delayedRows(dirs []string) []*row {
-	for _, dir := range dirs {
-		if r := p.rows[dir]; r != nil {
-			p.delayed[r] = true
+	return p.reconcile(ctx, func() []*row {
+		for _, dir := range dirs {
+			if r := p.rows[dir]; r != nil {
+				p.delayed[r] = true
+			}
 		}
-	}
-	return slices.Collect(maps.Keys(p.delayed))
+		return slices.Collect(maps.Keys(p.delayed))
+	})
 }
 
 // Run reconciles every period and whenever the watcher reports a write, until ctx ends. It leaves writes that have not returned by then

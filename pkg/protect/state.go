@@ -155,17 +155,17 @@ func (s state) back() bool { return s >= backUnsure && s <= backAnnounced }
 type effect uint8
 
 const (
-	none        effect = iota
-	missing            // the file does not hold what somebody should have written
-	overwritten        // another writer changed it
-	tell               // systemd is to hold the value as well
+	none           effect = iota
+	missing               // the file does not hold what somebody should have written
+	externalChange        // another writer changed it
+	tell                  // systemd is to hold the value as well
 )
 
 // effectOf is the effect of an event in a state.
 func effectOf(s state, e event) effect {
 	switch {
 	case e == readOther && (s == held || s == backHeld):
-		return overwritten
+		return externalChange
 	case e == readOther && (s == unread || s == unsure):
 		return missing
 	case e == wrote && s.compared():
@@ -188,7 +188,7 @@ type file struct {
 	writing uint64 // what the newest of them writes
 	raising bool   // it is a raise
 
-	overwritten uint64 // times that another writer changed it
+	externalChanges uint64 // so often did another writer change it
 }
 
 // on makes a transition.

@@ -43,7 +43,7 @@ bAnnounced announced bAnnounced -     -       bAnnounced bUnsure  -          -  
 `
 
 func TestEveryEventInEveryState(t *testing.T) {
-	marks := map[effect]string{overwritten: "!", missing: "?", tell: ">"}
+	marks := map[effect]string{externalChange: "!", missing: "?", tell: ">"}
 	lines := strings.Split(strings.TrimSpace(every), "\n")
 	if len(lines) != int(states) || len(strings.Fields(lines[0])) != int(events)+1 {
 		t.Fatalf("%d states and %d events have to be in the table", states-1, events)
