@@ -195,7 +195,7 @@ func (a *Agent) includeAll(ctx context.Context) {
 	for _, pod := range view.Pods {
 		for i := range pod.Containers {
 			if c := &pod.Containers[i]; c.KeptOff != nil {
-				_ = a.protector.Finish(ctx, c.Cgroup) // what fails is logged
+				_ = a.protector.Check(ctx, c.Cgroup) // what fails is logged
 			}
 		}
 	}

@@ -1,5 +1,7 @@
 package cgroup
 
+import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+
 // Knob is a file that this program writes.
 type Knob string
 
@@ -10,6 +12,23 @@ const (
 	MemoryHigh Knob = "memory.high"
 	CpusetMems Knob = "cpuset.mems"
 )
+
+// Parse is the value that a knob's file shows: bytes, with Max for "max"; of cpuset.mems a bit for each NUMA node.
+func (k Knob) Parse(text []byte) (uint64, error) {
+	if k == CpusetMems {
+		nodes, err := nodeset.Parse(string(text))
+		return uint64(nodes), err
+	}
+	return ParseLimit(text)
+}
+
+// Format is the text of a value in a knob's file.
+func (k Knob) Format(value uint64) string {
+	if k == CpusetMems {
+		return nodeset.Set(value).String()
+	}
+	return FormatLimit(value)
+}
 
 // Max is what a limit file holds when it says "max".
 const Max = 1<<64 - 1

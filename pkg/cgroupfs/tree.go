@@ -138,20 +138,27 @@ func (t *Tree) Leaves(container string) ([]string, error) {
 // Text reads what a knob shows.
 func (t *Tree) Text(dir string, knob cgroup.Knob) (string, error) { return t.nodes(dir, string(knob)) }
 
-// Get reads memory.min, memory.low or memory.high in bytes; Max for "max".
-func (t *Tree) Get(dir string, knob cgroup.Knob) (uint64, error) { return t.limit(dir, string(knob)) }
-
-// Set writes memory.min, memory.low or memory.high in bytes; Max as "max".
-func (t *Tree) Set(dir string, knob cgroup.Knob, bytes uint64) error {
-	switch knob {
-	case cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh:
-		return t.Write(dir, knob, cgroup.FormatLimit(bytes))
+// Get reads the value of a knob: see Knob.Parse.
+func (t *Tree) Get(dir string, knob cgroup.Knob) (uint64, error) {
+	data, err := t.line(dir, string(knob))
+	if err != nil {
+		return 0, err
 	}
-	return fmt.Errorf("write %d to %s/%s: want one of %s, %s, %s", bytes, dir, knob, cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh)
+	v, err := knob.Parse(data)
+	if err != nil {
+		return 0, t.bad(dir, string(knob), err)
+	}
+	return v, nil
 }
 
-// SetMems writes cpuset.mems.
-func (t *Tree) SetMems(dir, nodes string) error { return t.Write(dir, cgroup.CpusetMems, nodes) }
+// Set writes the value of a knob.
+func (t *Tree) Set(dir string, knob cgroup.Knob, value uint64) error {
+	switch knob {
+	case cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems:
+		return t.Write(dir, knob, knob.Format(value))
+	}
+	return fmt.Errorf("write %d to %s/%s: want one of %s, %s, %s, %s", value, dir, knob, cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems)
+}
 
 // Write writes a text to a knob.
 func (t *Tree) Write(dir string, knob cgroup.Knob, text string) error {

@@ -96,7 +96,7 @@ func TestTreeReadsAndWritesKnobs(t *testing.T) {
 		for _, err := range []error{
 			tree.Set("kubepods/pod1", cgroup.MemoryMin, 7),
 			tree.Set("kubepods/pod1", cgroup.MemoryHigh, cgroup.Max),
-			tree.SetMems("kubepods/pod1", "0-1,3"),
+			tree.Set("kubepods/pod1", cgroup.CpusetMems, 0b1011),
 		} {
 			if err != nil {
 				t.Error(err)
@@ -108,7 +108,7 @@ func TestTreeReadsAndWritesKnobs(t *testing.T) {
 		if got := content(t, tree, "kubepods/pod1/cpuset.mems"); got != "0-1,3" {
 			t.Errorf("cpuset.mems holds %q", got)
 		}
-		if err := tree.SetMems("kubepods/pod1", ""); err != nil || content(t, tree, "kubepods/pod1/cpuset.mems") != "" {
+		if err := tree.Set("kubepods/pod1", cgroup.CpusetMems, 0); err != nil || content(t, tree, "kubepods/pod1/cpuset.mems") != "" {
 			t.Errorf("cpuset.mems cannot be emptied: %v", err)
 		}
 		check("writes", writes, nil, []Write{
@@ -154,7 +154,7 @@ func TestTreeCannotBeLeft(t *testing.T) {
 		if entries, err := os.ReadDir(outside); err != nil || len(entries) > 0 {
 			t.Errorf("something was written outside: %v %v", entries, err)
 		}
-		for _, knob := range []cgroup.Knob{"memory.max", cgroup.CpusetMems, "../memory.min", "cgroup.procs", ""} {
+		for _, knob := range []cgroup.Knob{"memory.max", "cpuset.cpus", "../memory.min", "cgroup.procs", ""} {
 			if err := tree.Set("kubepods", knob, 1); err == nil || !strings.Contains(err.Error(), "want one of memory.min") {
 				t.Errorf("%q: %v", knob, err)
 			}

@@ -57,7 +57,7 @@ featureGates: {MemoryQoS: true}
 		"default stands": "evictionHard: {memory.available: 100Mi}",
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := Parse("c.yaml", []byte(text))
+			c, err := Files(os.ReadFile).Parse("c.yaml", []byte(text))
 			if err != nil {
 				t.Fatal(err)
 			}

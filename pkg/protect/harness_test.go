@@ -1,6 +1,8 @@
 package protect
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,3 +58,26 @@ func newWatcher(t *testing.T, tree *cgroupfs.Tree) *cgroupfs.Watcher {
 	t.Cleanup(func() { w.Close() })
 	return w
 }
+
+// Apply makes the targets the desired state and has the files hold it.
+func (p *Protector) Apply(ctx context.Context, targets []cgroup.Target) error {
+	return errors.Join(p.DesireAll(targets), p.Settle(ctx))
+}
+
+// Update is Apply for a part.
+func (p *Protector) Update(ctx context.Context, targets []cgroup.Target, gone []string) error {
+	return errors.Join(p.Desire(targets, gone), p.Settle(ctx))
+}
+
+// containerRows is how many rows are of containers.
+func (p *Protector) containerRows() (count int) {
+	for _, r := range p.rows {
+		if r.level == cgroup.LevelContainer {
+			count++
+		}
+	}
+	return count
+}
+
+// settled reports whether there is nothing to do for any file.
+func (r *row) settled() bool { return !r.any(func(s state) bool { return !s.settled() }) }

@@ -42,7 +42,7 @@ type Journal struct {
 	file *durable.Writer
 
 	mu        sync.Mutex
-	cgroups   map[string]*journaled
+	cgroups   map[string]journaled
 	noted     durable.Ticket  // of the newest knob
 	unwritten map[string]bool // cgroups whose change is not in the file
 	whole     bool            // the next write replaces the file
@@ -56,8 +56,8 @@ type Journal struct {
 type journaled struct {
 	knobs map[cgroup.Knob]string // with Entry.Restore
 	unit  string
-	noted time.Time
-	seen  bool // it existed when the journal was last pruned
+	noted int64 // seconds since 1970
+	seen  bool  // it existed when the journal was last pruned
 }
 
 const (
@@ -73,7 +73,7 @@ const (
 // aside as knobs.json.corrupt-<time>, and damage says why; what can be read of it is kept.
 func OpenJournal(dir string) (j *Journal, damage, err error) {
 	path := filepath.Join(dir, JournalFile)
-	j = &Journal{now: time.Now, path: path, cgroups: make(map[string]*journaled), unwritten: make(map[string]bool), whole: true}
+	j = &Journal{now: time.Now, path: path, cgroups: make(map[string]journaled), unwritten: make(map[string]bool), whole: true}
 	j.file = durable.NewWriter(durable.Options{Path: path, Interval: pace, Write: j.write})
 	err = durable.Load(path, func(data []byte) (err error) {
 		j.cgroups, err = decodeJournal(data)
@@ -93,7 +93,7 @@ func OpenJournal(dir string) (j *Journal, damage, err error) {
 // Note adds a knob, and reports whether it was not there. Call it, and then Wait, before the knob is written; the cgroup need not exist
 // yet. Entry.Restore counts for a knob that is new: later on the file holds a value of ours.
 func (j *Journal) Note(e Entry) bool {
-	if !known(e.Knob) || !cgroup.Inside(e.Cgroup) {
+	if !slices.Contains(knobs[:], e.Knob) || !cgroup.Inside(e.Cgroup) {
 		return false // Rollback could not restore it
 	}
 	if e.Unit == "" && strings.HasSuffix(e.Cgroup, ".scope") {
@@ -101,10 +101,9 @@ func (j *Journal) Note(e Entry) bool {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := j.cgroups[e.Cgroup]
-	if c == nil {
-		c = &journaled{knobs: make(map[cgroup.Knob]string, 1), noted: j.now()}
-		j.cgroups[e.Cgroup] = c
+	c, known := j.cgroups[e.Cgroup]
+	if !known {
+		c = journaled{knobs: make(map[cgroup.Knob]string, 1), noted: j.now().Unix()}
 	}
 	restore, there := c.knobs[e.Knob]
 	if there && (e.Unit == "" || c.unit == e.Unit) {
@@ -115,6 +114,7 @@ func (j *Journal) Note(e Entry) bool {
 	}
 	c.knobs[e.Knob] = restore
 	c.unit = cmp.Or(e.Unit, c.unit)
+	j.cgroups[e.Cgroup] = c
 	j.changed(e.Cgroup)
 	j.noted = j.file.Flush()
 	return !there
@@ -124,27 +124,22 @@ func (j *Journal) Note(e Entry) bool {
 func (j *Journal) Written(dir string) map[cgroup.Knob]bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := j.cgroups[dir]
-	if c == nil {
-		return nil
-	}
-	written := make(map[cgroup.Knob]bool, len(c.knobs))
-	for knob := range c.knobs {
+	var written map[cgroup.Knob]bool
+	for knob := range j.cgroups[dir].knobs {
+		if written == nil {
+			written = make(map[cgroup.Knob]bool, len(knobs))
+		}
 		written[knob] = true
 	}
 	return written
 }
 
-// Unrestored reports whether a knob was written and still has to go back to the kernel's default. One in which the kubelet
+// unrestored reports whether a knob was written and still has to go back to the kernel's default. One in which the kubelet
 // wants a value of its own does not.
-func (j *Journal) Unrestored(dir string, knob cgroup.Knob) bool {
+func (j *Journal) unrestored(dir string, knob cgroup.Knob) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := j.cgroups[dir]
-	if c == nil {
-		return false
-	}
-	restore, written := c.knobs[knob]
+	restore, written := j.cgroups[dir].knobs[knob]
 	return written && restore == ""
 }
 
@@ -153,17 +148,14 @@ func (j *Journal) Unrestored(dir string, knob cgroup.Knob) bool {
 func (j *Journal) Wanted(cgroup string, files map[string]string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := j.cgroups[cgroup]
-	if c == nil {
-		return
-	}
-	for knob, before := range c.knobs {
+	all := j.cgroups[cgroup].knobs
+	for knob, before := range all {
 		text, named := files[string(knob)]
 		if !named {
 			continue
 		}
 		if restore, err := restorable(knob, text); err == nil && restore != before {
-			c.knobs[knob] = restore
+			all[knob] = restore
 			j.changed(cgroup)
 			j.noted = j.file.Flush()
 		}
@@ -175,38 +167,27 @@ func restorable(knob cgroup.Knob, text string) (string, error) {
 	if !slices.Contains(knobs[:mems], knob) {
 		return "", fmt.Errorf("want one of %s, %s, %s", cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh)
 	}
-	bytes, err := cgroup.ParseLimit([]byte(text))
+	bytes, err := knob.Parse([]byte(text))
 	if err != nil || bytes == knob.Default() {
 		return "", err
 	}
-	return cgroup.FormatLimit(bytes), nil
+	return knob.Format(bytes), nil
 }
 
-// AtDefault drops a knob whose file holds the kernel's default again, unless the kubelet wants another value in it.
-func (j *Journal) AtDefault(cgroup string, knob cgroup.Knob) {
-	j.forget(cgroup, knob, func(restore string) bool { return restore == "" })
-}
-
-// Forget drops a knob that has been restored.
-func (j *Journal) Forget(cgroup string, knob cgroup.Knob) {
-	j.forget(cgroup, knob, func(string) bool { return true })
-}
-
-func (j *Journal) forget(cgroup string, knob cgroup.Knob, which func(restore string) bool) {
+// forget drops a knob that has been restored. Where its file holds the kernel's default, one in which the kubelet wants another value
+// stays.
+func (j *Journal) forget(dir string, knob cgroup.Knob, atDefault bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	c := j.cgroups[cgroup]
-	if c == nil {
+	all := j.cgroups[dir].knobs
+	if restore, there := all[knob]; !there || atDefault && restore != "" {
 		return
 	}
-	if restore, there := c.knobs[knob]; !there || !which(restore) {
-		return
+	delete(all, knob)
+	if len(all) == 0 {
+		delete(j.cgroups, dir)
 	}
-	delete(c.knobs, knob)
-	if len(c.knobs) == 0 {
-		delete(j.cgroups, cgroup)
-	}
-	j.changed(cgroup)
+	j.changed(dir)
 }
 
 // End removes a pod or container that has ended: nothing of it is left to restore.
@@ -235,9 +216,9 @@ func (j *Journal) Entries() []Entry {
 	return entries
 }
 
-// Prune drops the knobs of cgroups that are gone. One that has not been seen yet has an hour to come; of one that cannot be
+// prune drops the knobs of cgroups that are gone. One that has not been seen yet has an hour to come; of one that cannot be
 // looked at nothing is known.
-func (j *Journal) Prune(exists func(cgroup string) (bool, error)) {
+func (j *Journal) prune(exists func(cgroup string) (bool, error)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for cgroup, c := range j.cgroups {
@@ -246,8 +227,9 @@ func (j *Journal) Prune(exists func(cgroup string) (bool, error)) {
 		case err != nil:
 		case there && !c.seen:
 			c.seen = true
+			j.cgroups[cgroup] = c
 			j.changed(cgroup)
-		case !there && (c.seen || j.now().Sub(c.noted) > arrival):
+		case !there && (c.seen || j.now().Sub(time.Unix(c.noted, 0)) > arrival):
 			delete(j.cgroups, cgroup)
 			j.changed(cgroup)
 		}
@@ -278,50 +260,35 @@ func (j *Journal) content(buffer []byte) ([]byte, error) {
 
 // write adds data to the file, or replaces it. A file that takes no more is replaced.
 func (j *Journal) write(data []byte) error {
-	replace := j.replacing
-	if !replace && durable.AppendFile(j.path, data) != nil {
-		replace = true
-		j.mu.Lock()
-		data = encodeJournal(j.cgroups)
-		j.mu.Unlock()
+	if !j.replacing {
+		if durable.AppendFile(j.path, data) == nil {
+			return nil
+		}
+		data = j.all()
 	}
-	var err error
-	if replace {
-		err = durable.WriteFile(j.path, data, 0o600)
-	}
+	err := durable.WriteFile(j.path, data, 0o600)
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err != nil {
-		j.whole = true
-	} else if replace {
-		j.whole, j.size, j.added = false, len(data), 0
-	}
+	j.whole, j.size, j.added = err != nil, len(data), 0
 	return err
 }
 
-// Saved reports whether there is nothing to Wait for.
-func (j *Journal) Saved() bool {
+func (j *Journal) all() []byte {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.noted == durable.Ticket{}
+	return encodeJournal(j.cgroups)
 }
 
 // Wait waits until what was noted before is in the file, where rollback finds it after the process was killed. The error says that it is
 // not: the write has failed, or ctx has ended. A disk that hangs is waited for once, and not again before it has answered.
 func (j *Journal) Wait(ctx context.Context) error {
-	j.mu.Lock()
-	noted := j.noted
-	j.mu.Unlock()
-	if noted == (durable.Ticket{}) {
-		return nil
-	}
-	err := j.file.Await(ctx, noted)
+	return writing(j.file.Await(ctx, j.newest()))
+}
+
+func (j *Journal) newest() durable.Ticket {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if err == nil && j.noted == noted {
-		j.noted = durable.Ticket{}
-	}
-	return writing(err)
+	return j.noted
 }
 
 // Stats are the file's.
@@ -333,12 +300,17 @@ func (j *Journal) Flush(ctx context.Context) error { return writing(j.file.Flush
 // Close writes what is pending within ctx, and a file without lines of changes, which older releases read. On return nothing is written
 // any more, unless ctx ended first.
 func (j *Journal) Close(ctx context.Context) error {
+	j.finish()
+	return writing(j.file.Close(ctx))
+}
+
+// finish has each write from now on replace the file, and the lines in it replaced.
+func (j *Journal) finish() {
 	j.mu.Lock()
+	defer j.mu.Unlock()
 	if j.closed = true; j.added > 0 {
 		j.file.Submit(j.content)
 	}
-	j.mu.Unlock()
-	return writing(j.file.Close(ctx))
 }
 
 func writing(err error) error {

@@ -51,9 +51,9 @@ func TestJournalOutlivesTheProcess(t *testing.T) {
 		j.Note(e)
 	}
 	j.Note(Entry{"kubepods/pod1", cgroup.MemoryMin, "", ""})
-	j.Forget("kubepods/pod1", cgroup.MemoryMin)
-	j.Forget("kubepods/pod1", cgroup.MemoryMin)
-	j.Forget("kubepods", cgroup.MemoryLow)
+	j.forget("kubepods/pod1", cgroup.MemoryMin, false)
+	j.forget("kubepods/pod1", cgroup.MemoryMin, false)
+	j.forget("kubepods", cgroup.MemoryLow, false)
 	j.Note(Entry{"system.slice", cgroup.MemoryMin, "", ""})      // not ours to touch
 	j.Note(Entry{"kubepods", cgroup.Knob("memory.max"), "", ""}) // nor this
 	if err := j.Close(t.Context()); err != nil {
@@ -179,11 +179,11 @@ func TestJournalKnowsWhatTheKubeletWants(t *testing.T) {
 
 	j = openJournal(t, dir)
 	wantWrites(t, entries(), want...)
-	j.AtDefault(a, cgroup.MemoryMin) // our 0 is not what the kubelet wants
-	j.AtDefault(a, cgroup.MemoryLow)
-	j.AtDefault(a, cgroup.MemoryLow)
-	j.AtDefault("kubepods/pod2", cgroup.MemoryLow)
-	j.Forget(a, cgroup.MemoryHigh)
+	j.forget(a, cgroup.MemoryMin, true) // our 0 is not what the kubelet wants
+	j.forget(a, cgroup.MemoryLow, true)
+	j.forget(a, cgroup.MemoryLow, true)
+	j.forget("kubepods/pod2", cgroup.MemoryLow, true)
+	j.forget(a, cgroup.MemoryHigh, false)
 	wantWrites(t, entries(), a+"/cpuset.mems=", a+"/memory.min=12288", b+"/memory.high=", b+"/memory.low=")
 }
 
@@ -209,18 +209,18 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 		}
 		return list
 	}
-	j.Prune(exists)
+	j.prune(exists)
 	wantWrites(t, cgroups(), "kubepods", "kubepods/pod1/created") // its cgroup comes at start
 	alive["kubepods/pod1/created"] = true
-	j.Prune(exists)
+	j.prune(exists)
 	delete(alive, "kubepods/pod1/created")
-	j.Prune(exists)
+	j.prune(exists)
 	wantWrites(t, cgroups(), "kubepods")
 	j.Note(Entry{"kubepods/pod1/never", cgroup.MemoryHigh, "", ""})
 	clock = clock.Add(arrival + time.Second)
-	j.Prune(func(string) (bool, error) { return false, unix.EMFILE }) // whether it is gone is not known
+	j.prune(func(string) (bool, error) { return false, unix.EMFILE }) // whether it is gone is not known
 	wantWrites(t, cgroups(), "kubepods", "kubepods/pod1/never")
-	j.Prune(exists)
+	j.prune(exists)
 	wantWrites(t, cgroups(), "kubepods")
 }
 
@@ -282,7 +282,7 @@ func TestAHangingDiskHoldsNobody(t *testing.T) {
 	for i := range 1000 {
 		j.Note(Entry{fmt.Sprintf("kubepods/pod%d", i), cgroup.MemoryMin, "", ""})
 	}
-	j.Forget("kubepods/pod1", cgroup.MemoryMin)
+	j.forget("kubepods/pod1", cgroup.MemoryMin, false)
 	if len(j.Entries()) != 1000 {
 		t.Errorf("%d entries", len(j.Entries()))
 	}
@@ -337,7 +337,7 @@ func FuzzJournal(f *testing.F) {
 			t.Fatal(err)
 		}
 		for dir, c := range cgroups {
-			if !cgroup.Inside(dir) || again[dir] == nil || !maps.Equal(again[dir].knobs, c.knobs) {
+			if !cgroup.Inside(dir) || !maps.Equal(again[dir].knobs, c.knobs) {
 				t.Errorf("%q: %+v became %+v", dir, c, again[dir])
 			}
 		}

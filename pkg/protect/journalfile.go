@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
@@ -32,7 +31,7 @@ type journalLine struct {
 	Restore map[cgroup.Knob]string `json:"restore,omitempty"`
 }
 
-func encodeJournal(cgroups map[string]*journaled) []byte {
+func encodeJournal(cgroups map[string]journaled) []byte {
 	f := journalFile{Version: journalVersion, Cgroups: make([]journalLine, 0, len(cgroups))}
 	for _, cgroup := range slices.Sorted(maps.Keys(cgroups)) {
 		f.Cgroups = append(f.Cgroups, cgroups[cgroup].line(cgroup))
@@ -41,14 +40,12 @@ func encodeJournal(cgroups map[string]*journaled) []byte {
 	return append(data, '\n')
 }
 
-// line is a cgroup's line; nil has none of our knobs any more.
-func (c *journaled) line(cgroup string) journalLine {
-	if c == nil {
-		return journalLine{Cgroup: cgroup}
-	}
+// line is a cgroup's line; the zero value has none of our knobs any more.
+func (c journaled) line(dir string) journalLine {
+	restore := maps.Clone(c.knobs)
+	maps.DeleteFunc(restore, func(_ cgroup.Knob, text string) bool { return text == "" })
 	return journalLine{
-		Cgroup: cgroup, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted.Unix(), Seen: c.seen,
-		Restore: c.restores(),
+		Cgroup: dir, Knobs: slices.Sorted(maps.Keys(c.knobs)), Unit: c.unit, Noted: c.noted, Seen: c.seen, Restore: restore,
 	}
 }
 
@@ -58,25 +55,10 @@ func appendLine(data []byte, line journalLine) []byte {
 	return append(append(data, text...), '\n')
 }
 
-// restores are the knobs that the kubelet wants another value in than the kernel's default.
-func (c *journaled) restores() map[cgroup.Knob]string {
-	var values map[cgroup.Knob]string
-	for knob, text := range c.knobs {
-		if text == "" {
-			continue
-		}
-		if values == nil {
-			values = make(map[cgroup.Knob]string, 1)
-		}
-		values[knob] = text
-	}
-	return values
-}
-
 // decodeJournal reads the file. The error names the first thing in it that this release does not know; what it knows of
 // the rest is returned all the same, so that rollback can take it back.
-func decodeJournal(data []byte) (map[string]*journaled, error) {
-	cgroups := make(map[string]*journaled)
+func decodeJournal(data []byte) (map[string]journaled, error) {
+	cgroups := make(map[string]journaled)
 	var f journalFile
 	state, changes, _ := bytes.Cut(data, []byte{'\n'})
 	if json.Unmarshal(state, &f) != nil { // it is damaged, or has lines of its own
@@ -111,13 +93,13 @@ func decodeJournal(data []byte) (map[string]*journaled, error) {
 }
 
 // decode makes what a line says known. The error is as decodeJournal's.
-func (line journalLine) decode(cgroups map[string]*journaled) (unknown error) {
+func (line journalLine) decode(cgroups map[string]journaled) (unknown error) {
 	if !cgroup.Inside(line.Cgroup) {
 		return fmt.Errorf("cgroup %q is not below kubepods", line.Cgroup)
 	}
-	c := &journaled{knobs: make(map[cgroup.Knob]string, len(line.Knobs)), unit: line.Unit, noted: time.Unix(line.Noted, 0), seen: line.Seen}
+	c := journaled{knobs: make(map[cgroup.Knob]string, len(line.Knobs)), unit: line.Unit, noted: line.Noted, seen: line.Seen}
 	for _, knob := range line.Knobs {
-		if !known(knob) {
+		if !slices.Contains(knobs[:], knob) {
 			unknown = cmp.Or(unknown, fmt.Errorf("cgroup %q: unknown knob %q", line.Cgroup, knob))
 			continue
 		}
@@ -136,9 +118,4 @@ func (line journalLine) decode(cgroups map[string]*journaled) (unknown error) {
 		cgroups[line.Cgroup] = c
 	}
 	return unknown
-}
-
-func known(knob cgroup.Knob) bool {
-	_, ok := property[knob]
-	return ok
 }

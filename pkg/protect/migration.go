@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -25,7 +26,7 @@ type Migration struct {
 }
 
 // BoundMigration sets how many bytes of a running container one write of cpuset.mems may move. A write that was withheld is
-// decided again at the next Apply or Reconcile.
+// decided again at the next Reconcile.
 func (p *Protector) BoundMigration(bytes uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -37,38 +38,30 @@ func (p *Protector) Migrations() map[string]Migration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	all := map[string]Migration{}
-	for _, r := range p.containers {
+	for dir, r := range p.rows {
 		m, settled := &r.migration, r.parts[0].files[mems].state.settled()
 		m.Done = m.Done || settled && !m.Withheld // what is overwritten later has moved all the same
 		if m.Bytes > 0 && !(m.Withheld && settled) {
-			all[r.cgroup] = *m
+			all[dir] = *m
 		}
 	}
 	return all
 }
 
-// Settled reports whether a cgroup's files hold what is desired, or nothing is written because that would move more than the bound.
-func (p *Protector) Settled(dir string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.rows[dir]
-	return r == nil || r.settled() || r.migration.Withheld
-}
-
-// Start is Finish for a container that is about to run: what its runtime has in memory until then is always moved.
+// Start is Check for a container that is about to run, where it has late writes or its cpuset.mems is not known to hold what is
+// desired. What its runtime has in memory until then is always moved.
 func (p *Protector) Start(ctx context.Context, dir string) error {
-	if late := p.takeLate([]string{dir}); len(late) == 0 && !p.lacksNodes(dir) {
+	if !p.isLate(dir) {
 		return nil
 	}
 	return p.inspect(ctx, starting, dir)
 }
 
-// lacksNodes reports whether a container's cpuset.mems is not known to hold what is desired.
-func (p *Protector) lacksNodes(dir string) bool {
+func (p *Protector) isLate(dir string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.rows[dir]
-	return r != nil && !r.parts[0].files[mems].state.settled()
+	return r != nil && (p.lanes[raises].late[r] || p.lanes[others].late[r] || !r.parts[0].files[mems].state.settled())
 }
 
 // NoteMigration has Migrations know what a runtime's write of a container's cpuset.mems moves.
@@ -80,31 +73,29 @@ func (p *Protector) NoteMigration(dir string, pages cgroup.Mapped, mems string) 
 	}
 }
 
-// pages are those of a cgroup, as the kernel has counted them.
-type pages struct {
-	cgroup.Mapped
-	err error
-}
-
-// count has the kernel count the pages of a cgroup, which takes a while.
-func (p *Protector) count(dir string) pages {
-	mapped, err := p.tree.Mapped(dir)
-	return pages{mapped, err}
+// count has the kernel count the pages of a cgroup, which takes a while. Where they are moved however many there are, one read is
+// enough.
+func (p *Protector) count(ctx context.Context, dir string, unbounded bool) cgroupfs.Counted {
+	if unbounded {
+		mapped, err := p.tree.Mapped(dir)
+		return cgroupfs.Counted{Mapped: mapped, Err: err}
+	}
+	return p.tree.Count(ctx, dir)[dir]
 }
 
 // mayMigrate decides whether a cgroup of a container may be given other nodes. Without a bound an error of the count is none.
-func (p *Protector) mayMigrate(r *row, pages pages, to nodeset.Set, unbounded bool) (bool, error) {
+func (p *Protector) mayMigrate(r *row, pages cgroupfs.Counted, to nodeset.Set, unbounded bool) (bool, error) {
 	bound := p.migration
 	if unbounded {
 		bound = math.MaxUint64
 	}
 	switch {
-	case errors.Is(pages.err, fs.ErrNotExist): // what has no cgroup has no pages
+	case errors.Is(pages.Err, fs.ErrNotExist): // what has no cgroup has no pages
 		return true, nil
-	case pages.err != nil && bound == math.MaxUint64:
+	case pages.Err != nil && bound == math.MaxUint64:
 		return true, nil
-	case pages.err != nil:
-		return false, pages.err
+	case pages.Err != nil:
+		return false, pages.Err
 	}
 	moves := pages.Migration(to)
 	withheld := moves.Bytes > bound

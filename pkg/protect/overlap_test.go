@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -31,11 +32,11 @@ type overlaps struct {
 // slowly is a slow change, or its write.
 type slowly struct {
 	change
-	look look
-	turn bool
-	step step
-	put  bool
-	err  error
+	scope scope
+	turn  bool
+	step  step
+	put   bool
+	err   error
 }
 
 const (
@@ -165,23 +166,26 @@ func (w *overlaps) overwrite(dir string) {
 
 // begin begins a pass.
 func (w *overlaps) begin(dir string) {
-	l := []look{news, patrol, everything, onlyHigh, onlyRaises}[w.rand.IntN(5)]
+	l := []scope{settling, periodic, checking, checkingHigh, raising}[w.rand.IntN(5)]
 	if w.fast != nil && !l.onlyHigh {
 		return // its plan would wait
 	}
 	s := w.compare(l, func() (rows []*row) {
 		for d, r := range w.rows {
-			if d == dir || l == patrol || l == news {
+			if d == dir || l == periodic || l == settling {
 				rows = append(rows, r)
 			}
 		}
-		slices.SortFunc(rows, func(a, b *row) int { return a.place - b.place })
+		slices.SortFunc(rows, func(a, b *row) int { return strings.Compare(a.cgroup, b.cgroup) })
 		return rows
 	})
-	s.failed = true // nothing waits for the disk
+	s.stored = true // nothing waits for the disk
 	todo := w.plan(s)
+	if todo.waits { // what is new in the journal
+		todo = w.plan(s)
+	}
 	for _, c := range todo.slow {
-		w.slow = append(w.slow, slowly{change: c, look: l})
+		w.slow = append(w.slow, slowly{change: c, scope: l})
 	}
 	if len(todo.writes) > 0 {
 		w.fast, w.writes = s, todo.writes
@@ -197,7 +201,7 @@ func (w *overlaps) writeFast() {
 	}
 	for i := range w.writes {
 		if p := &w.writes[i]; p.put {
-			p.put, p.err = false, w.put(p.dir, p.index, p.value)
+			p.put, p.err = false, w.tree.Set(p.dir, knobs[p.index], p.value)
 			w.written++
 			return
 		}
@@ -212,11 +216,11 @@ func (w *overlaps) goOn(i int) {
 	s := &w.slow[i]
 	switch {
 	case s.step.work != write:
-		var counted pages
+		var counted cgroupfs.Counted
 		if s.turn {
-			counted = w.count(s.dir)
+			counted = w.count(w.t.Context(), s.dir, s.scope.unbounded)
 		}
-		s.step = w.nextStep(s.look, s.change, s.turn, counted)
+		s.step = w.nextStep(s.scope, s.change, s.turn, counted)
 		switch s.step.work {
 		case wait:
 			s.turn = !slices.ContainsFunc(w.slow, func(o slowly) bool { return o.turn && o.row == s.row })
@@ -224,7 +228,7 @@ func (w *overlaps) goOn(i int) {
 			w.slow = slices.Delete(w.slow, i, i+1)
 		}
 	case !s.put:
-		s.put, s.err = true, w.Protector.put(s.dir, s.index, s.step.value)
+		s.put, s.err = true, w.tree.Set(s.dir, knobs[s.index], s.step.value)
 		w.written++
 	default:
 		_ = w.recordSlow(s.change, s.step.value, s.err)
@@ -304,18 +308,18 @@ func TestAPassThatWaitedWritesTheNewestValue(t *testing.T) {
 			if err := n.Desire(target(100), nil); err != nil {
 				t.Fatal(err)
 			}
-			older := n.compare(news, rows)
-			older.failed = true // neither waits for the disk
+			older := n.compare(settling, rows)
+			older.stored = true // neither waits for the disk
 			todo := n.plan(older)
 			if err := n.Desire(target(200), nil); err != nil {
 				t.Fatal(err)
 			}
-			newer := n.compare(news, rows)
-			newer.failed = true
+			newer := n.compare(settling, rows)
+			newer.stored = true
 			for i := range todo.writes {
 				w := &todo.writes[i]
 				if w.err = os.ErrPermission; !fails {
-					w.err = n.Protector.put(w.dir, w.index, w.value)
+					w.err = n.tree.Set(w.dir, knobs[w.index], w.value)
 				}
 			}
 			n.record(older, todo.writes)

@@ -10,43 +10,41 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// A look says which files of cgroups a pass compares, and what it leaves.
-type look struct {
+// A scope says which files of cgroups a pass compares, and what it leaves.
+type scope struct {
 	unread    bool // no file of which it is known what it holds
 	atOnce    bool // without the delays of a series, and without a wait for the runtime
 	onlyHigh  bool // memory.high, and no other file
-	onlyRaise bool // no slow file but a memory.high that goes up: the others are left to Finish
+	onlyRaise bool // no slow file but a memory.high that goes up: the others are made late
 	unbounded bool // whatever memory a write moves
 }
 
 var (
-	news       = look{unread: true}
-	patrol     = look{}
-	onlyRaises = look{atOnce: true, onlyHigh: true, onlyRaise: true}
-	onlyHigh   = look{atOnce: true, onlyHigh: true}
-	everything = look{atOnce: true}
-	starting   = look{atOnce: true, unbounded: true}
+	settling     = scope{unread: true}
+	periodic     = scope{}
+	raising      = scope{atOnce: true, onlyHigh: true, onlyRaise: true}
+	checkingHigh = scope{atOnce: true, onlyHigh: true}
+	checking     = scope{atOnce: true}
+	starting     = scope{atOnce: true, unbounded: true}
 )
 
-// leaves reports whether a change is left to Finish.
-func (l look) leaves(c change) bool {
-	return c.level == cgroup.LevelContainer && c.index >= high && (!l.atOnce || l.onlyRaise && !c.raises())
+// leaves reports whether a change is left to a late write: see lane.
+func (within scope) leaves(c change) bool {
+	return c.level == cgroup.LevelContainer && c.index >= high && (!within.atOnce || within.onlyRaise && !c.raises())
 }
 
 // pass is one look at rows, and what it has found.
 type pass struct {
-	look
+	scope
 	rows    []*row
 	changes []change
 	above   []error       // what failed above the containers
 	inside  []error       // what failed in them
 	missing uint64        // containers that do not hold what somebody should have written
 	next    time.Duration // until the first repair that waits; 0 where none does
-	stored  bool          // the journal's file was waited for
-	failed  bool          // in vain
+	stored  bool          // the journal's file was waited for, perhaps in vain
 }
 
 // change is a file that may have to be written.
@@ -59,6 +57,8 @@ type change struct {
 }
 
 func (c change) file() *file { return &c.files[c.index] }
+
+func (c change) knob() cgroup.Knob { return knobs[c.index] }
 
 // due reports whether it has to be written.
 func (c change) due() bool {
@@ -74,7 +74,7 @@ func (c change) lowers() bool { f := c.file(); return f.state.known() && f.want 
 // wrong. When the journal was lost, a value of ours is found; it is the one that is desired.
 func (c change) before() string {
 	if f := c.file(); c.level == cgroup.LevelPod && c.index != mems && f.state.known() && (c.fresh || f.have != f.want) {
-		return cgroup.FormatLimit(f.have)
+		return c.knob().Format(f.have)
 	}
 	return ""
 }
@@ -115,11 +115,11 @@ type planned struct {
 }
 
 // run looks at rows, which are chosen under the lock, and has their files hold what is desired.
-func (p *Protector) run(ctx context.Context, l look, rows func() []*row) *pass {
-	s := p.compare(l, rows)
+func (p *Protector) run(ctx context.Context, within scope, rows func() []*row) *pass {
+	s := p.compare(within, rows)
 	if len(s.changes) > 0 {
 		for _, c := range p.writeAll(ctx, s) {
-			s.add(c.part, p.writeSlowly(ctx, s.look, c))
+			s.add(c.part, p.writeSlowly(ctx, s.scope, c))
 		}
 	}
 	p.finish(s)
@@ -127,17 +127,17 @@ func (p *Protector) run(ctx context.Context, l look, rows func() []*row) *pass {
 }
 
 // compare reads what there is to read, and finds what may have to be written.
-func (p *Protector) compare(l look, rows func() []*row) *pass {
+func (p *Protector) compare(within scope, rows func() []*row) *pass {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := &pass{look: l, rows: rows()}
-	now, wants := p.now(), l.wants
+	s := &pass{scope: within, rows: rows()}
+	now, wants := p.now(), within.wants
 	for _, r := range s.rows {
-		if !l.onlyHigh {
-			delete(p.delayed, r.cgroup)
+		if !within.onlyHigh {
+			delete(p.delayed, r)
 		}
-		if l.atOnce {
-			r.compare(l.onlyHigh)
+		if within.atOnce {
+			r.compare(within.onlyHigh)
 		}
 		if !r.any(wants) {
 			continue
@@ -146,7 +146,7 @@ func (p *Protector) compare(l look, rows func() []*row) *pass {
 		before := s.missing
 		for _, t := range r.parts {
 			for i := range t.files {
-				if !l.onlyHigh || i == high {
+				if !within.onlyHigh || i == high {
 					p.compareFile(s, change{part: t, index: i}, now)
 				}
 			}
@@ -157,7 +157,7 @@ func (p *Protector) compare(l look, rows func() []*row) *pass {
 }
 
 // wants reports whether a file in such a state is looked at.
-func (l look) wants(s state) bool { return s.looked() && !(l.unread && s.settled()) }
+func (within scope) wants(s state) bool { return s.compared() && !(within.unread && s.settled()) }
 
 // compareFile compares one file.
 func (p *Protector) compareFile(s *pass, c change, now time.Time) {
@@ -173,11 +173,11 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 		s.add(c.part, err)
 		c.blind = err != nil
 	}
-	wait := f.series.due.Sub(now)
+	wait := f.backoff.due.Sub(now)
 	switch {
 	case !c.due():
 	case wait > 0 && !s.unread && !s.atOnce && !c.blind:
-		p.delayed[c.cgroup] = true
+		p.delayed[c.row] = true
 		if s.next == 0 || wait < s.next {
 			s.next = wait
 		}
@@ -191,23 +191,23 @@ func (p *Protector) compareFile(s *pass, c change, now time.Time) {
 // read reads what a file holds. A cgroup that is not there is no error.
 func (p *Protector) read(c change, now time.Time) (effect, error) {
 	f := c.file()
-	value, err := p.get(c.dir, c.index)
+	value, err := p.tree.Get(c.dir, c.knob())
 	if err != nil {
 		seen := f.state.known()
 		f.on(unknown)
 		if !errors.Is(err, fs.ErrNotExist) {
 			return none, err
 		}
-		if c.watched = [2]bool{}; seen && !c.isInner() {
+		if c.watched = false; seen && !c.isInner() {
 			p.endIfGone(c.row)
 		}
 		return none, nil
 	}
 	p.watchFound(c.row)
 	then := f.is(p.rounded(f, c.index, value), c.same())
-	if then == overwritten {
-		f.series.hit(now)
-		p.overwritten(c)
+	if then == externalChange {
+		f.backoff.hit(now)
+		p.countExternalChange(c)
 	}
 	return then, nil
 }
@@ -240,7 +240,7 @@ func (p *Protector) writeAll(ctx context.Context, s *pass) []change {
 		if !waits {
 			return slow
 		}
-		s.failed = p.journal.Wait(ctx) != nil
+		_ = p.journal.Wait(ctx)
 		s.stored = true
 	}
 }
@@ -254,7 +254,7 @@ func (p *Protector) writeFast(s *pass) (slow []change, waits bool) {
 	todo := p.plan(s)
 	for i := range todo.writes {
 		if w := &todo.writes[i]; w.put {
-			w.err = p.put(w.dir, w.index, w.value)
+			w.err = p.tree.Set(w.dir, w.knob(), w.value)
 		}
 	}
 	p.record(s, todo.writes)
@@ -266,7 +266,7 @@ func (p *Protector) plan(s *pass) (todo plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	slices.SortFunc(s.changes, order)
-	waits := p.journal != nil && !s.stored && !p.journal.Saved()
+	waits := p.journal != nil && !s.stored
 	raises := true
 	for i := range s.changes {
 		c := &s.changes[i]
@@ -275,12 +275,12 @@ func (p *Protector) plan(s *pass) (todo plan) {
 			continue
 		}
 		if p.noteChange(*c) {
-			c.noted, waits = true, p.journal != nil
+			c.noted, waits = true, true
 		}
 		raises = raises && c.raises()
 	}
 	// A raise of memory.high waits for no disk: the container has had a value of ours, which the journal knows.
-	if waits && !raises && !s.failed {
+	if waits && !raises {
 		return plan{waits: true}
 	}
 	for _, c := range s.changes {
@@ -301,45 +301,30 @@ func (p *Protector) plan(s *pass) (todo plan) {
 func (p *Protector) record(s *pass, writes []planned) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var units []*row
-	values := make(map[*row]map[cgroup.Knob]uint64)
 	for _, w := range writes {
-		then, err := p.written(w.change, w.value, w.err)
-		s.add(w.part, err)
-		if then != tell || !p.tells(w.change) {
-			continue
-		}
-		if values[w.row] == nil {
-			units, values[w.row] = append(units, w.row), make(map[cgroup.Knob]uint64, 2)
-		}
-		values[w.row][knobs[w.index]] = w.value
-	}
-	for _, r := range units {
-		p.systemd.set(r.cgroup, p.unit(r), values[r])
+		s.add(w.part, p.written(w.change, w.value, w.err))
 	}
 }
 
-// tells reports whether a unit of systemd is to hold the value of a file that was written.
-func (p *Protector) tells(c change) bool { return !c.isInner() && p.unit(c.row) != "" }
-
-// written enters what came of a write. The error is nil where the cgroup is gone or only the runtime may write. A file that holds
-// nothing of ours is not restored: another writer's value may be in it.
-func (p *Protector) written(c change, value uint64, err error) (effect, error) {
+// written enters what came of a write, and has systemd receive the value. The error is nil where the cgroup is gone or only the runtime
+// may write. A file that holds nothing of ours is not restored: another writer's value may be in it.
+func (p *Protector) written(c change, value uint64, err error) error {
 	if err == nil {
-		return c.file().returned(value), nil
+		p.tell(c, c.file().returned(value))
+		return nil
 	}
 	c.file().on(fail)
 	if c.noted && c.level != cgroup.LevelContainer { // a container's may be there because its runtime writes it
-		p.journal.Forget(c.cgroup, knobs[c.index])
+		p.journal.forget(c.cgroup, c.knob(), false)
 	}
 	switch {
 	case errors.Is(err, cgroupfs.ErrOwn):
 		c.on(refusing)
-		return none, nil
+		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return none, nil
+		return nil
 	}
-	return none, err
+	return err
 }
 
 // noteChange enters a change in the journal, before it is made, and reports whether it was not there. A value that is put back is.
@@ -347,26 +332,7 @@ func (p *Protector) noteChange(c change) bool {
 	if c.isInner() || c.file().state.back() {
 		return false
 	}
-	return p.note(Entry{Cgroup: c.cgroup, Knob: knobs[c.index], Unit: p.unit(c.row), Restore: c.before()})
-}
-
-func (p *Protector) get(dir string, index int) (uint64, error) {
-	if index != mems {
-		return p.tree.Get(dir, knobs[index])
-	}
-	text, err := p.tree.Mems(dir)
-	if err != nil {
-		return 0, err
-	}
-	nodes, err := nodeset.Parse(text)
-	return uint64(nodes), err
-}
-
-func (p *Protector) put(dir string, index int, value uint64) error {
-	if index != mems {
-		return p.tree.Set(dir, knobs[index], value)
-	}
-	return p.tree.SetMems(dir, nodeset.Set(value).String())
+	return p.note(Entry{Cgroup: c.cgroup, Knob: c.knob(), Unit: p.unit(c.row), Restore: c.before()})
 }
 
 // finish counts, and forgets what is restored.
@@ -396,7 +362,7 @@ func (p *Protector) countFailures(failed []error) {
 
 // left reports whether something of ours is, or may be, left in a cgroup that is no target any more.
 func (p *Protector) left(r *row) bool {
-	some := r.unclear || p.unconfirmed(r.cgroup)
+	some := r.unclear || p.unconfirmed(r)
 	for _, f := range r.all() {
 		some = some || !f.state.settled() || f.writes > 0
 	}
@@ -412,11 +378,11 @@ func (p *Protector) forgetRestored(r *row) {
 			f := &t.files[i]
 			restored = restored && (f.state == held || f.state == backHeld) && f.want == initial[i] && f.writes == 0
 		}
-		if !restored || r.unclear || p.unconfirmed(r.cgroup) {
+		if !restored || r.unclear || p.unconfirmed(r) {
 			continue
 		}
 		if p.journal != nil {
-			p.journal.AtDefault(r.cgroup, knobs[i])
+			p.journal.forget(r.cgroup, knobs[i], true)
 		}
 		for _, t := range r.parts {
 			if f := &t.files[i]; f.state == backHeld {
@@ -424,29 +390,4 @@ func (p *Protector) forgetRestored(r *row) {
 			}
 		}
 	}
-}
-
-// confirmed receives the values that systemd has confirmed. It has written all values of the unit into the files, so that
-// they are compared.
-func (p *Protector) confirmed(dir string, values map[cgroup.Knob]uint64) {
-	s := p.run(context.Background(), patrol, func() []*row { return p.overwrittenBy(dir, values) })
-	if err := errors.Join(s.above...); err != nil {
-		p.complain(err)
-	}
-}
-
-// overwrittenBy is the row whose files systemd has written, where it has no newer values to write.
-func (p *Protector) overwrittenBy(dir string, values map[cgroup.Knob]uint64) []*row {
-	r := p.rows[dir]
-	if r == nil && p.journal != nil {
-		for knob, v := range values {
-			if knob != cgroup.CpusetMems && v == knob.Default() {
-				p.journal.AtDefault(dir, knob)
-			}
-		}
-	}
-	if r == nil || p.unconfirmed(dir) {
-		return nil
-	}
-	return []*row{r}
 }

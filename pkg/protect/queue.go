@@ -7,53 +7,41 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
-// queue sends the properties of units to systemd: one call at a time, each with a deadline, in a goroutine of its own, so that
-// whoever sets a value waits for the cgroup file only. The values of a unit that wait are merged, and the latest one wins.
-// systemd may have received a value without answering, and writes it into the file at any later time: a unit stays in the
-// queue until systemd has confirmed its latest values.
+// queue has the properties of units that systemd has yet to confirm. They are sent one call at a time by a
+// goroutine of their own, so that whoever sets a value waits for the cgroup file only. The values of a unit that wait are merged,
+// and the latest one wins. systemd may have received a value without answering, and writes it into the file at any later time: a
+// unit stays in the queue until systemd has confirmed its latest values.
 type queue struct {
-	units Units
-	tree  *cgroupfs.Tree
-	log   logrus.FieldLogger
-	// confirmed receives the values that systemd has confirmed; for a cgroup that is gone, those that no longer matter.
-	confirmed func(dir string, values map[cgroup.Knob]uint64)
-
+	units Units // nil: files only
 	wake  chan struct{}
 	stop  context.CancelFunc
 	ended chan struct{}
 
-	mu       sync.Mutex
-	waiting  map[string]*queued // by cgroup
-	failures int                // calls that failed since one was confirmed
-	err      error              // of the last call; nil where it was confirmed
-	flushing int                // callers that wait for the queue to be empty
-	changed  chan struct{}      // closed and renewed after each call, and when a unit is taken out
-	logged   complaint
+	flushing atomic.Int32 // callers that wait for the queue to be empty
+
+	// Protector.mu is held for these.
+	waiting   map[*row]*queued
+	comparing bool          // the files of a unit that systemd has just confirmed
+	failures  int           // calls that failed since one was confirmed
+	err       error         // of the last call; nil where it was confirmed
+	changed   chan struct{} // closed and renewed after each call, and when a unit is taken out
+	logged    complaint
 }
 
-// queued is what systemd is to hold for one unit.
+// queued is what systemd is to hold for one unit. Its values are not changed: newer ones are another queued.
 type queued struct {
 	unit     string
 	values   map[cgroup.Knob]uint64
-	version  int // grows with every change
 	failures int
 }
 
 const (
-	// batch is how many units are chosen at a time, those nearest to the root first.
-	batch = 64
-	// callTimeout bounds one call: a daemon-reload of a busy node takes seconds.
-	callTimeout = 10 * time.Second
 	// firstRetry is the retry interval after one failure; it doubles up to lastRetry.
 	firstRetry = time.Second
 	lastRetry  = 30 * time.Second
@@ -61,101 +49,94 @@ const (
 	flushRetry = 100 * time.Millisecond
 )
 
-// newQueue starts the goroutine, which close ends.
-func newQueue(units Units, tree *cgroupfs.Tree, log logrus.FieldLogger, confirmed func(string, map[cgroup.Knob]uint64)) *queue {
+// startQueue starts the goroutine, which Close ends.
+func (p *Protector) startQueue(units Units) {
 	ctx, cancel := context.WithCancel(context.Background())
-	q := &queue{
-		units: units, tree: tree, log: log, confirmed: confirmed, wake: make(chan struct{}, 1), stop: cancel,
-		ended: make(chan struct{}), waiting: make(map[string]*queued), changed: make(chan struct{}),
+	p.systemd = queue{
+		units: units, wake: make(chan struct{}, 1), stop: cancel, ended: make(chan struct{}),
+		waiting: make(map[*row]*queued), changed: make(chan struct{}),
 	}
-	go q.run(ctx)
-	return q
+	go p.sendAlways(ctx)
 }
 
-// set adds values of a unit. It does not wait for systemd.
-func (q *queue) set(dir, unit string, values map[cgroup.Knob]uint64) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	p := q.waiting[dir]
-	if p == nil {
-		p = &queued{values: make(map[cgroup.Knob]uint64, len(values))}
-		q.waiting[dir] = p
+// unit is the systemd unit that is to hold the values of a cgroup; "" where there are files only.
+func (p *Protector) unit(r *row) string {
+	if p.systemd.units == nil || r.driver != cgroup.Systemd {
+		return ""
 	}
-	p.unit, p.version = unit, p.version+1
-	maps.Copy(p.values, values)
-	poke(q.wake)
+	return cgroup.Unit(r.cgroup)
 }
 
-// waits reports whether systemd has yet to confirm a value of a cgroup.
-func (q *queue) waits(dir string) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.waiting[dir] != nil
+// tell has systemd receive the value of a file, where that is the effect. The lock is held.
+func (p *Protector) tell(c change, then effect) {
+	unit := p.unit(c.row)
+	if then != tell || c.isInner() || unit == "" {
+		return
+	}
+	next := &queued{unit: unit, values: map[cgroup.Knob]uint64{}}
+	if before := p.systemd.waiting[c.row]; before != nil {
+		maps.Copy(next.values, before.values)
+		next.failures = before.failures
+	}
+	next.values[c.knob()] = c.file().want
+	p.systemd.waiting[c.row] = next
+	poke(p.systemd.wake)
 }
 
-// length is how many units systemd has yet to confirm.
-func (q *queue) length() int {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return len(q.waiting)
+// remove takes a unit out. Protector.mu is held.
+func (q *queue) remove(r *row) {
+	if q.waiting[r] != nil {
+		delete(q.waiting, r)
+		q.hasChanged()
+	}
 }
 
-// run sends whatever waits until ctx ends. After a failure everything waits for the retry interval: a systemd that does not
+// hasChanged has those look again that flush.
+func (q *queue) hasChanged() {
+	close(q.changed)
+	q.changed = make(chan struct{})
+}
+
+// sendAlways sends whatever waits until ctx ends. After a failure everything waits for the retry interval: a systemd that does not
 // answer one call does not answer the next.
-func (q *queue) run(ctx context.Context) {
-	defer close(q.ended)
+func (p *Protector) sendAlways(ctx context.Context) {
+	defer close(p.systemd.ended)
 	retry := time.NewTimer(0)
 	defer retry.Stop()
+	var pause time.Duration
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-retry.C:
-		case <-q.wake:
-			if q.failing() {
+		case <-p.systemd.wake:
+			if pause > 0 && p.systemd.failures > 0 && p.systemd.flushing.Load() == 0 {
 				continue // the timer is running
 			}
 		}
-		for q.sendBatch(ctx) {
+		for p.sendNext(ctx) {
 		}
-		if q.length() > 0 {
-			q.prune()
-			retry.Reset(q.interval())
-		}
-	}
-}
-
-// prune takes out the units whose cgroups are gone, which a systemd that answers nothing would otherwise keep.
-func (q *queue) prune() {
-	q.mu.Lock()
-	dirs := slices.Collect(maps.Keys(q.waiting))
-	q.mu.Unlock()
-	for _, dir := range dirs {
-		if there, err := q.tree.Exists(dir); there || err != nil {
-			continue
-		}
-		q.mu.Lock()
-		p := q.waiting[dir]
-		delete(q.waiting, dir)
-		q.hasChanged()
-		q.mu.Unlock()
-		if p != nil {
-			q.confirmed(dir, p.values)
+		if pause = p.pause(); pause > 0 {
+			retry.Reset(pause)
 		}
 	}
 }
 
-func (q *queue) failing() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.failures > 0 && q.flushing == 0
-}
-
-// interval is how long to wait before the next try where nothing new comes.
-func (q *queue) interval() time.Duration {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.flushing > 0 {
+// pause is how long to wait before the next try where nothing new comes; 0 where nothing waits. Units whose cgroups are gone, which
+// a systemd that answers nothing would otherwise keep, are taken out.
+func (p *Protector) pause() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := &p.systemd
+	for r := range q.waiting {
+		if p.tree.Ended(r.cgroup) {
+			q.remove(r)
+		}
+	}
+	switch {
+	case len(q.waiting) == 0:
+		return 0
+	case q.flushing.Load() > 0:
 		return flushRetry
 	}
 	return retryInterval(q.failures)
@@ -169,95 +150,121 @@ func retryInterval(failures int) time.Duration {
 	return min(firstRetry<<max(failures-1, 0), lastRetry)
 }
 
-// sendBatch sends a bounded number of units, and reports whether there are more that can be sent now.
-func (q *queue) sendBatch(ctx context.Context) (more bool) {
-	dirs, more := q.next()
-	for _, dir := range dirs {
-		if ctx.Err() != nil || q.send(ctx, dir) != nil {
-			return false
-		}
+// sendNext sends the values of one unit, and reports whether another may follow. systemd then writes all values of the unit into the
+// files, so that they are compared.
+func (p *Protector) sendNext(ctx context.Context) bool {
+	r, values := p.nextUnit()
+	if r == nil || ctx.Err() != nil {
+		return false
 	}
-	return more
-}
-
-// next chooses the units to send: those that failed come last, so that one that systemd refuses keeps no other waiting; and a
-// parent comes before its children, for systemd writes the values of a parent again when it changes a child.
-func (q *queue) next() (dirs []string, more bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	dirs = slices.SortedFunc(maps.Keys(q.waiting), func(a, b string) int {
-		return cmp.Or(cmp.Compare(q.waiting[a].failures, q.waiting[b].failures), cmp.Compare(depth(a), depth(b)), cmp.Compare(a, b))
-	})
-	more = len(dirs) > batch
-	return dirs[:min(len(dirs), batch)], more
-}
-
-// send sends the values of one unit.
-func (q *queue) send(ctx context.Context, dir string) error {
-	q.mu.Lock()
-	p := q.waiting[dir]
-	if p == nil {
-		q.mu.Unlock()
-		return nil
-	}
-	unit, values, version := p.unit, maps.Clone(p.values), p.version
-	q.mu.Unlock()
-	err := q.call(ctx, dir, unit, values)
-	q.mu.Lock()
-	q.err = err
-	if err != nil {
-		q.failures++
-		p.failures++
-	} else {
-		q.failures, p.failures = 0, 0
-		if p.version == version {
-			delete(q.waiting, dir)
-		}
-	}
-	q.hasChanged()
-	waiting, worth := len(q.waiting), err != nil && ctx.Err() == nil && q.logged.new(err, time.Now())
-	q.mu.Unlock()
+	err := p.call(ctx, r.cgroup, values)
+	p.sent(ctx, r, values, err)
 	if err == nil {
-		q.confirmed(dir, values)
+		p.compareConfirmed(r)
 	}
-	if worth {
-		q.log.WithError(err).WithField("units", waiting).Warn("systemd has not confirmed properties of units: the cgroup files hold the values, and the call is repeated")
-	}
-	return err
+	return err == nil
 }
 
-// hasChanged has those look again that flush. The caller holds the lock.
-func (q *queue) hasChanged() {
-	close(q.changed)
-	q.changed = make(chan struct{})
+// nextUnit chooses the unit to send: those that failed come last, so that one that systemd refuses keeps no other waiting; and a
+// parent comes before its children, for systemd writes the values of a parent again when it changes a child.
+func (p *Protector) nextUnit() (next *row, values *queued) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for r, q := range p.systemd.waiting {
+		if next == nil || cmp.Or(q.failures-values.failures, r.depth-next.depth, cmp.Compare(r.cgroup, next.cgroup)) < 0 {
+			next, values = r, q
+		}
+	}
+	return next, values
 }
 
 // call makes one call. A unit whose cgroup is gone receives nothing: systemd would load a slice of any name and keep a drop-in
 // for it. Where systemd does not know the unit, nothing can overwrite the file. A systemd that is not there may be executing
 // itself again, and then writes what it held before.
-func (q *queue) call(ctx context.Context, dir, unit string, values map[cgroup.Knob]uint64) error {
-	there, err := q.tree.Exists(dir)
+func (p *Protector) call(ctx context.Context, dir string, to *queued) error {
+	there, err := p.tree.Exists(dir)
 	if err != nil || !there {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	if err = q.units.SetMemory(ctx, unit, values); errors.Is(err, ErrNoUnit) {
+	if err = p.systemd.units.SetMemory(ctx, to.unit, to.values); errors.Is(err, ErrNoUnit) {
 		return nil
 	}
 	return err
 }
 
-// flush waits until systemd has confirmed everything, or ctx ends. It does not wait for a systemd that is not there.
-func (q *queue) flush(ctx context.Context) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.flushing++
-	defer func() { q.flushing-- }()
-	poke(q.wake)
-	for len(q.waiting) > 0 {
-		changed := q.changed
-		q.mu.Unlock()
+// sent enters what came of a call.
+func (p *Protector) sent(ctx context.Context, r *row, values *queued, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	q := &p.systemd
+	q.err, q.comparing = err, err == nil
+	if q.failures++; err == nil {
+		q.failures = 0
+	}
+	switch newest := q.waiting[r]; {
+	case newest == nil: // its cgroup is gone meanwhile
+	case err != nil:
+		newest.failures++
+	case newest == values:
+		delete(q.waiting, r)
+	default:
+		newest.failures = 0
+	}
+	q.hasChanged()
+	if err != nil && ctx.Err() == nil && q.logged.new(err, p.now()) {
+		p.log.WithError(err).WithField("units", len(q.waiting)).Warn("systemd has not confirmed properties of units: the cgroup files hold the values, and the call is repeated")
+	}
+}
+
+// compareConfirmed compares the files that systemd has written, where it has no newer values to write.
+func (p *Protector) compareConfirmed(r *row) {
+	_, err := p.reconcile(context.Background(), func() []*row {
+		if p.unconfirmed(r) {
+			return nil
+		}
+		return []*row{r}
+	})
+	if err != nil {
+		p.complain(err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.systemd.comparing = false
+	p.systemd.hasChanged()
+}
+
+// unconfirmed reports whether systemd may still write an older value into the files of a cgroup. The lock is held.
+func (p *Protector) unconfirmed(r *row) bool { return p.systemd.waiting[r] != nil }
+
+// pending is how many units systemd has yet to confirm, with the one whose files are being compared; a channel that is closed when
+// that may have changed; and the error of the last call.
+func (p *Protector) pending() (units int, changed <-chan struct{}, last error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if units = len(p.systemd.waiting); p.systemd.comparing {
+		units++
+	}
+	return units, p.systemd.changed, p.systemd.err
+}
+
+// Unconfirmed is how many units have values that systemd has not confirmed yet, with the one whose files are being compared. The files
+// of their cgroups hold the values.
+func (p *Protector) Unconfirmed() int {
+	units, _, _ := p.pending()
+	return units
+}
+
+// Flush waits until systemd has confirmed all values and the files were compared, or ctx ends. It does not wait for a systemd that is
+// not there.
+func (p *Protector) Flush(ctx context.Context) error {
+	q := &p.systemd
+	q.flushing.Add(1)
+	defer q.flushing.Add(-1)
+	units, changed, last := p.pending()
+	if units > 0 {
+		poke(q.wake)
+	}
+	for units > 0 {
 		var err error
 		select {
 		case <-changed:
@@ -266,23 +273,26 @@ func (q *queue) flush(ctx context.Context) error {
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
-		q.mu.Lock()
-		if err == nil && errors.Is(q.err, ErrNoSystemd) {
-			err = q.err
+		units, changed, last = p.pending()
+		if err == nil && errors.Is(last, ErrNoSystemd) {
+			err = last
 		}
-		if err != nil && len(q.waiting) > 0 {
-			return fmt.Errorf("%d units have properties that systemd has not confirmed: %w", len(q.waiting), cmp.Or(q.err, err))
+		if err != nil && units > 0 {
+			return fmt.Errorf("%d units have properties that systemd has not confirmed: %w", units, cmp.Or(last, err))
 		}
 	}
 	return nil
 }
 
-// close flushes within ctx and ends the goroutine. On return nothing is sent any more.
-func (q *queue) close(ctx context.Context) error {
-	err := q.flush(ctx)
-	q.stop()
-	<-q.ended
-	return err
+// Close flushes within ctx, and waits as long for the writes that have begun; Run has ended. On return systemd receives nothing more
+// from this Protector.
+func (p *Protector) Close(ctx context.Context) error {
+	err := p.Flush(ctx)
+	if p.systemd.units != nil {
+		p.systemd.stop()
+		<-p.systemd.ended
+	}
+	return errors.Join(err, p.awaitSlow(ctx))
 }
 
 // poke has the receiver of a channel look for work.

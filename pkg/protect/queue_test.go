@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,22 +13,18 @@ import (
 // A flush that waits for a unit whose cgroup is gone meanwhile has nothing to wait for.
 func TestAFlushEndsWithTheLastCgroup(t *testing.T) {
 	const dir = "kubepods.slice/kubepods-podg.slice"
-	tree := makeTree(t, map[string]string{dir + "/memory.min": "0\n"})
-	q := &queue{ // between two tries: nothing is sent
-		tree: tree, confirmed: func(string, map[cgroup.Knob]uint64) {}, wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		waiting: map[string]*queued{dir: {}}, changed: make(chan struct{}),
-	}
+	p := New(Options{Tree: makeTree(t, map[string]string{dir + "/memory.min": "0\n"})})
+	r := p.add(dir, cgroup.LevelPod)
+	p.systemd.waiting, p.systemd.changed = map[*row]*queued{r: {}}, make(chan struct{}) // between two tries: nothing is sent
 	flushed := make(chan error, 1)
-	go func() { flushed <- q.flush(t.Context()) }()
-	waitFor(t, func() bool { // it waits with the lock released
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		return q.flushing > 0
-	})
-	if err := os.RemoveAll(filepath.Join(tree.Root(), dir)); err != nil {
+	go func() { flushed <- p.Flush(t.Context()) }()
+	waitFor(t, func() bool { return p.systemd.flushing.Load() > 0 })
+	if err := os.RemoveAll(filepath.Join(p.tree.Root(), dir)); err != nil {
 		t.Fatal(err)
 	}
-	q.prune()
+	if pause := p.pause(); pause != 0 {
+		t.Errorf("the next try is in %s, and nothing waits", pause)
+	}
 	select {
 	case err := <-flushed:
 		if err != nil {
@@ -36,4 +33,28 @@ func TestAFlushEndsWithTheLastCgroup(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the flush waits for a unit that does not wait any more")
 	}
+}
+
+// What comes when nothing waits is sent, although the last call has failed.
+func TestAUnitIsSentAfterTheOneThatFailedIsGone(t *testing.T) {
+	u := &units{hangs: make(chan struct{}), began: make(chan string, 100), err: errors.New("refused")}
+	n := newNode(t, u, sliceG, sliceB)
+	update := func(dir string) {
+		t.Helper()
+		target := cgroup.Target{Cgroup: dir, Level: cgroup.LevelPod, Driver: cgroup.Systemd, Values: minimum(10)}
+		if err := n.Update(t.Context(), []cgroup.Target{target}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update(sliceG)
+	<-u.began
+	if err := os.RemoveAll(filepath.Join(n.Root(), sliceG)); err != nil {
+		t.Fatal(err)
+	}
+	close(u.hangs)
+	waitFor(t, func() bool { return n.Unconfirmed() == 0 })
+	u.answer(nil)
+	update(sliceB)
+	waitFor(t, func() bool { return n.Unconfirmed() == 0 })
+	wantWrites(t, u.taken(), "kubepods-podg.slice memory.min=10", "kubepods-burstable-podb.slice memory.min=10")
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Action is one thing that Rollback did, or would do.
@@ -34,9 +33,9 @@ type Action struct {
 }
 
 // Rollback restores every knob in the journal: memory.high, memory.min and memory.low to what the kubelet wants there, where
-// that is known, else to max, 0 and 0; cpuset.mems to what the parent may use; children before parents, so that no parent promises less than its children. u may be nil. It can be
-// repeated, and is safe while pods run. With dryRun it only returns the actions. The error joins those of the actions. Flush the journal
-// afterwards.
+// that is known, else to max, 0 and 0; cpuset.mems to what the parent may use; children before parents, so that no parent promises
+// less than its children. u may be nil. It can be repeated, and is safe while pods run. With dryRun it only returns the actions. The
+// error joins those of the actions. Flush the journal afterwards.
 func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
@@ -47,7 +46,7 @@ func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun
 	for _, e := range entries {
 		a := restore(ctx, e, t, u, dryRun)
 		if a.Err == nil && !dryRun {
-			j.Forget(e.Cgroup, e.Knob)
+			j.forget(e.Cgroup, e.Knob, false)
 		}
 		actions = append(actions, a)
 		errs = append(errs, a.Err)
@@ -84,11 +83,9 @@ func (a *Action) plan(t *cgroupfs.Tree, restore string) (leaves []string, err er
 	if leaves, err = t.Leaves(a.Cgroup); err != nil {
 		return nil, fmt.Errorf("find what to restore: %w", err)
 	}
+	a.To = cmp.Or(restore, a.Knob.Format(a.Knob.Default()))
 	switch a.Knob {
-	case cgroup.MemoryHigh:
-		a.To = cmp.Or(restore, "max")
 	case cgroup.MemoryMin, cgroup.MemoryLow:
-		a.To = cmp.Or(restore, "0")
 		slices.Reverse(leaves) // protection goes from the inside out
 	case cgroup.CpusetMems:
 		if a.To, err = t.EffectiveMems(path.Dir(a.Cgroup)); err != nil {
@@ -101,15 +98,7 @@ func (a *Action) plan(t *cgroupfs.Tree, restore string) (leaves []string, err er
 
 // resetUnit takes the property back that would otherwise return at systemd's next reload.
 func (a *Action) resetUnit(ctx context.Context, u Units) error {
-	var value uint64
-	var err error
-	if a.Knob == cgroup.CpusetMems {
-		var nodes nodeset.Set
-		nodes, err = nodeset.Parse(a.To)
-		value = uint64(nodes)
-	} else {
-		value, err = cgroup.ParseLimit([]byte(a.To))
-	}
+	value, err := a.Knob.Parse([]byte(a.To))
 	if err != nil {
 		return fmt.Errorf("find what to restore: %w", err)
 	}

@@ -2,21 +2,22 @@ package protect
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // A lane has writes of memory.high and cpuset.mems of containers that Run makes. Each container has at most one write in each.
 type lane struct {
-	look    look
-	most    int             // running at a time; 0 is no bound
-	late    map[string]bool // by cgroup: Finish makes it
-	running map[string]bool // Run makes it now
+	scope   scope
+	most    int           // running at a time; 0 is no bound
+	late    map[*row]bool // they are to be made
+	running map[*row]bool // Run makes it now
 }
 
 // The indices of the lanes.
@@ -31,23 +32,23 @@ const (
 // CPU.
 const slowWrites = 8
 
-func newLane(l look, most int) *lane {
-	return &lane{look: l, most: most, late: make(map[string]bool), running: make(map[string]bool)}
+func newLane(within scope, most int) *lane {
+	return &lane{scope: within, most: most, late: make(map[*row]bool), running: make(map[*row]bool)}
 }
 
 // start moves those to running that Run may make now. None is preferred.
-func (l *lane) start() (dirs []string) {
-	for dir := range l.late {
+func (l *lane) start() (rows []*row) {
+	for r := range l.late {
 		if l.most > 0 && len(l.running) == l.most {
 			break
 		}
-		if !l.running[dir] { // otherwise it is looked at again when that is done
-			delete(l.late, dir)
-			l.running[dir] = true
-			dirs = append(dirs, dir)
+		if !l.running[r] { // otherwise it is looked at again when that is done
+			delete(l.late, r)
+			l.running[r] = true
+			rows = append(rows, r)
 		}
 	}
-	return dirs
+	return rows
 }
 
 // raises reports whether a change gives a container a higher memory.high than it has or is being given.
@@ -62,38 +63,37 @@ func (c change) raises() bool {
 	return f.state.known() && f.want > f.have
 }
 
-// postpone leaves a slow file to Finish.
+// postpone makes the write of a slow file a late one.
 func (p *Protector) postpone(c change) {
 	lane := p.lanes[others]
 	if c.raises() {
 		lane = p.lanes[raises]
 	}
-	lane.late[c.cgroup] = true
+	lane.late[c.row] = true
 	poke(p.wake)
 }
 
-// takeLate returns those of some containers that have late writes. Its caller makes them now.
-func (p *Protector) takeLate(dirs []string) (late []string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, dir := range dirs {
-		if p.lanes[raises].late[dir] || p.lanes[others].late[dir] {
-			late = append(late, dir)
-		}
-		for _, l := range p.lanes {
-			delete(l.late, dir)
-		}
+// FinishAll makes all late writes now. Run does so as they come.
+func (p *Protector) FinishAll(ctx context.Context) error {
+	var errs []error
+	for _, dir := range p.takeLate() { // each as it is when its turn comes
+		errs = append(errs, p.Check(ctx, dir))
 	}
-	return late
+	return errors.Join(errs...)
 }
 
-// allLate are all containers with late writes.
-func (p *Protector) allLate() []string {
+// takeLate returns the containers that have late writes. Its caller makes them now.
+func (p *Protector) takeLate() (dirs []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	late := maps.Clone(p.lanes[raises].late)
-	maps.Copy(late, p.lanes[others].late)
-	return slices.Sorted(maps.Keys(late))
+	for _, l := range p.lanes {
+		for r := range l.late {
+			dirs = append(dirs, r.cgroup)
+		}
+		clear(l.late)
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
 }
 
 // finishAlways makes the late writes as they come, until ctx ends.
@@ -113,77 +113,59 @@ func (p *Protector) startLate(ctx context.Context, group *sync.WaitGroup) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.lanes {
-		for _, dir := range l.start() {
-			group.Go(func() { p.finishLate(ctx, l, dir) })
+		for _, r := range l.start() {
+			group.Go(func() { p.finishLate(ctx, l, r) })
 		}
 	}
 }
 
 // finishLate makes a container's late writes. What fails is logged.
-func (p *Protector) finishLate(ctx context.Context, l *lane, dir string) {
-	_ = p.inspect(ctx, l.look, dir)
+func (p *Protector) finishLate(ctx context.Context, l *lane, r *row) {
+	_ = p.inspect(ctx, l.scope, r.cgroup)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(l.running, dir)
+	delete(l.running, r)
 	poke(p.wake)
-}
-
-// A turn is of the slow writes of a cgroup. Its one token is in it while somebody writes.
-type turn chan struct{}
-
-// take waits for the turn.
-func (t turn) take(ctx context.Context) error {
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // writeSlowly has memory.high or cpuset.mems written: before that returns, the kernel may reclaim what is above the value, or move
 // pages. A write that has begun when ctx ends is left alone, and what comes of it is entered all the same.
-func (p *Protector) writeSlowly(ctx context.Context, l look, c change) error {
+func (p *Protector) writeSlowly(ctx context.Context, within scope, c change) error {
 	var err error
 	done := make(chan struct{})
 	p.slow.Store(done, nil)
 	go func() {
 		defer close(done)
 		defer p.slow.Delete(done)
-		err = p.hold(ctx, l, c)
+		err = p.hold(ctx, within, c)
 	}()
 	select {
 	case <-done:
 		return err
 	case <-ctx.Done():
-	}
-	select {
-	case <-done:
-		return err
-	default:
 		return ctx.Err()
 	}
 }
 
 // hold has a slow file hold what is desired, whatever becomes desired meanwhile. One such write of a cgroup is made at a time. A raise
 // waits for no other: which of two was written last is not known, and both look afterwards.
-func (p *Protector) hold(ctx context.Context, l look, c change) error {
+func (p *Protector) hold(ctx context.Context, within scope, c change) error {
 	inTurn := false
-	defer func() {
-		if inTurn {
-			<-c.turn
-		}
-	}()
 	for ctx.Err() == nil {
-		var pages pages
+		var pages cgroupfs.Counted
 		if inTurn && c.index == mems {
-			pages = p.count(c.dir)
+			pages = p.count(ctx, c.dir, within.unbounded)
 		}
-		switch next := p.nextStep(l, c, inTurn, pages); next.work {
+		switch next := p.nextStep(within, c, inTurn, pages); next.work {
 		case wait:
-			inTurn = c.turn.take(ctx) == nil
+			select {
+			case c.turn <- true:
+				inTurn = true
+				defer func() { <-c.turn }()
+			case <-ctx.Done():
+			}
 		case write:
-			if err := p.recordSlow(c, next.value, p.put(c.dir, c.index, next.value)); err != nil {
+			if err := p.recordSlow(c, next.value, p.tree.Set(c.dir, c.knob(), next.value)); err != nil {
 				return err
 			}
 		default:
@@ -202,7 +184,7 @@ type step struct {
 }
 
 // nextStep plans one write.
-func (p *Protector) nextStep(l look, c change, inTurn bool, pages pages) step {
+func (p *Protector) nextStep(within scope, c change, inTurn bool, pages cgroupfs.Counted) step {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f, err := c.file(), p.readAgain(&c)
@@ -211,16 +193,19 @@ func (p *Protector) nextStep(l look, c change, inTurn bool, pages pages) step {
 	case !c.due():
 		return step{err: err}
 	case f.state.known() && f.have == f.want:
-		p.tellSlow(c, f.on(wrote))
+		p.tell(c, f.on(wrote))
+		return step{}
+	case p.noteChange(c): // the journal has forgotten it meanwhile: a new pass waits for its file
+		p.postpone(c)
 		return step{}
 	case raises:
-	case l.onlyRaise:
+	case within.onlyRaise:
 		p.postpone(c)
 		return step{}
 	case !inTurn:
 		return step{work: wait}
 	case c.index == mems:
-		may, err := p.mayMigrate(c.row, pages, nodeset.Set(f.want), l.unbounded)
+		may, err := p.mayMigrate(c.row, pages, nodeset.Set(f.want), within.unbounded)
 		if err != nil {
 			f.on(unknown)
 		}
@@ -238,19 +223,10 @@ func (p *Protector) recordSlow(c change, value uint64, err error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.file().writes--
-	then, err := p.written(c, value, err)
-	p.tellSlow(c, then)
-	return err
+	return p.written(c, value, err)
 }
 
-// tellSlow has systemd receive the value of a slow file.
-func (p *Protector) tellSlow(c change, then effect) {
-	if then == tell && p.tells(c) {
-		p.systemd.set(c.cgroup, p.unit(c.row), map[cgroup.Knob]uint64{knobs[c.index]: c.file().want})
-	}
-}
-
-// leaveLate leaves what is still due to Finish.
+// leaveLate makes what is still due a late write.
 func (p *Protector) leaveLate(c change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

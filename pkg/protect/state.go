@@ -127,8 +127,8 @@ type work uint8
 
 const (
 	rest   work = iota
-	ignore      // nothing, and nobody looks at it
-	wait        // for the runtime, and nobody looks at it
+	ignore      // nothing, and no pass compares it
+	wait        // for the runtime, and no pass compares it
 	read
 	write // the value, or where the file holds it, to systemd alone
 )
@@ -142,8 +142,8 @@ var works = [states]work{
 // known reports whether file.have is what the file was last seen to hold.
 func (s state) known() bool { return s != begun && (works[s] == rest || works[s] == write) }
 
-// looked reports whether a look at the cgroup reads the file.
-func (s state) looked() bool { return works[s] != ignore && works[s] != wait }
+// compared reports whether a pass over the cgroup reads the file.
+func (s state) compared() bool { return works[s] != ignore && works[s] != wait }
 
 // settled reports whether there is nothing to do, now or later.
 func (s state) settled() bool { return works[s] == rest || works[s] == ignore }
@@ -155,20 +155,20 @@ func (s state) back() bool { return s >= backUnsure && s <= backAnnounced }
 type effect uint8
 
 const (
-	none        effect = iota
-	missing            // the file does not hold what somebody should have written
-	overwritten        // another writer changed it
-	tell               // systemd is to hold the value as well
+	none           effect = iota
+	missing               // the file does not hold what somebody should have written
+	externalChange        // another writer changed it
+	tell                  // systemd is to hold the value as well
 )
 
 // effectOf is the effect of an event in a state.
 func effectOf(s state, e event) effect {
 	switch {
 	case e == readOther && (s == held || s == backHeld):
-		return overwritten
+		return externalChange
 	case e == readOther && (s == unread || s == unsure):
 		return missing
-	case e == wrote && s.looked():
+	case e == wrote && s.compared():
 		return tell
 	}
 	return none
@@ -179,16 +179,16 @@ var impossible = func(state, event) {}
 
 // file is one file of a row: bytes, or a set of NUMA nodes as a bit for each.
 type file struct {
-	state  state
-	want   uint64
-	have   uint64 // where the state is known
-	series series
+	state   state
+	want    uint64
+	have    uint64 // where the state is known
+	backoff backoff
 
 	writes  int    // slow ones that have not returned
 	writing uint64 // what the newest of them writes
 	raising bool   // it is a raise
 
-	overwritten uint64 // times that another writer changed it
+	externalChanges uint64 // so often did another writer change it
 }
 
 // on makes a transition.
@@ -199,7 +199,7 @@ func (f *file) on(e event) effect {
 		return none
 	}
 	if f.state = next; works[next] == rest {
-		f.series.due = time.Time{}
+		f.backoff.due = time.Time{}
 	}
 	return then
 }

@@ -43,7 +43,7 @@ bAnnounced announced bAnnounced -     -       bAnnounced bUnsure  -          -  
 `
 
 func TestEveryEventInEveryState(t *testing.T) {
-	marks := map[effect]string{overwritten: "!", missing: "?", tell: ">"}
+	marks := map[effect]string{externalChange: "!", missing: "?", tell: ">"}
 	lines := strings.Split(strings.TrimSpace(every), "\n")
 	if len(lines) != int(states) || len(strings.Fields(lines[0])) != int(events)+1 {
 		t.Fatalf("%d states and %d events have to be in the table", states-1, events)
@@ -85,7 +85,7 @@ func TestTheTableForgetsNothingOfOurs(t *testing.T) {
 			if works[s] == wait && works[next] != wait && e != compare && e != leave && e != end {
 				t.Errorf("%s, though the runtime is about to write", what)
 			}
-			if e == wrote && s.looked() && works[next] != rest {
+			if e == wrote && s.compared() && works[next] != rest {
 				t.Errorf("%s, though the file holds what is desired", what)
 			}
 			if (e == fail || e == unknown) && next.known() {

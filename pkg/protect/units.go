@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/dbus"
 	"github.com/godbus/dbus/v5"
@@ -23,7 +24,7 @@ import (
 // Units sets memory properties of systemd units at run time.
 type Units interface {
 	// SetMemory sets the given properties of a unit: memory.min, memory.low and memory.high in bytes, Max for no limit;
-	// cpuset.mems as a bit for each node. ErrNoSystemd and ErrNoUnit say that there is nothing to set.
+	// cpuset.mems as a bit for each node. It returns within seconds. ErrNoSystemd and ErrNoUnit say that there is nothing to set.
 	SetMemory(ctx context.Context, unit string, values map[cgroup.Knob]uint64) error
 }
 
@@ -58,6 +59,9 @@ type SystemdUnits struct {
 func NewUnits(socket string) *SystemdUnits {
 	return &SystemdUnits{socket: socket}
 }
+
+// callTimeout bounds one call: a daemon-reload of a busy node takes seconds.
+const callTimeout = 10 * time.Second
 
 // SetMemory implements Units. It waits for systemd no longer than callTimeout.
 func (u *SystemdUnits) SetMemory(ctx context.Context, unit string, values map[cgroup.Knob]uint64) error {

@@ -63,8 +63,8 @@ func TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving(t *testing.T) {
 					w.remove(0)
 				}
 				w.verify(events, "the end")
-				if len(w.protector.rows)+len(w.protector.containers) > 2 {
-					t.Errorf("%d rows are left, %d of containers", len(w.protector.rows), len(w.protector.containers))
+				if len(w.protector.rows)+w.protector.containerRows() > 2 {
+					t.Errorf("%d rows are left, %d of containers", len(w.protector.rows), w.protector.containerRows())
 				}
 				t.Logf("%d pods came and went", w.made)
 			})

@@ -1,7 +1,7 @@
 package protect
 
 import (
-	"fmt"
+	"maps"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -13,10 +13,59 @@ import (
 // Overwrite names a file that another writer changed.
 type Overwrite struct{ Level, File string }
 
-// A series is several changes of one file by another writer. The first is repaired at once; each further one a little later,
+// Overwritable are the files that Overwrites can count: those with values of ours. The cgroups above the pods hold sums.
+func Overwritable() (all []Overwrite) {
+	for _, level := range cgroup.Levels {
+		files := knobs[:high]
+		switch level {
+		case cgroup.LevelPod:
+			files = knobs[:mems]
+		case cgroup.LevelContainer:
+			files = knobs[:]
+		}
+		for _, knob := range files {
+			all = append(all, Overwrite{level, string(knob)})
+		}
+	}
+	return all
+}
+
+// Overwrites counts by level how often another writer changed a file.
+func (p *Protector) Overwrites() map[Overwrite]uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.overwrites)
+}
+
+// File is a file of a cgroup.
+type File struct {
+	Cgroup string
+	Knob   cgroup.Knob
+}
+
+// Overwritten counts how often another writer changed the files of the cgroups above the containers that are in the table: what
+// Overwrites counts by level, by cgroup.
+func (p *Protector) Overwritten() map[File]uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := map[File]uint64{}
+	for dir, r := range p.rows {
+		if r.level == cgroup.LevelContainer {
+			continue
+		}
+		for i, f := range r.all() {
+			if f.externalChanges > 0 {
+				all[File{dir, knobs[i]}] = f.externalChanges
+			}
+		}
+	}
+	return all
+}
+
+// A backoff is for a series of changes of one file by another writer. The first is repaired at once; each further one a little later,
 // so that a busy writer cannot keep us busy; and when the series goes on for long, the file is left to the periodic check. A
 // writer that comes once a minute, as the kubelet does, is answered at once every time.
-type series struct {
+type backoff struct {
 	due   time.Time // when the newest is to be repaired; zero when it has been
 	began time.Time
 	last  time.Time
@@ -34,35 +83,35 @@ const (
 )
 
 // hit adds a change.
-func (s *series) hit(now time.Time) {
-	if s.count == 0 || now.Sub(s.last) > seriesEnd+s.delay(now) {
-		*s = series{began: now}
+func (b *backoff) hit(now time.Time) {
+	if b.count == 0 || now.Sub(b.last) > seriesEnd+b.delay(now) {
+		*b = backoff{began: now}
 	}
-	s.last, s.due = now, now.Add(s.delay(now))
-	s.count++
+	b.last, b.due = now, now.Add(b.delay(now))
+	b.count++
 }
 
 // delay is how long to wait with the next repair.
-func (s *series) delay(now time.Time) time.Duration {
+func (b *backoff) delay(now time.Time) time.Duration {
 	switch {
-	case s.count == 0:
+	case b.count == 0:
 		return 0
-	case now.Sub(s.began) > longSeries:
+	case now.Sub(b.began) > longSeries:
 		return longDelay
-	case s.count > 4:
+	case b.count > 4:
 		return shortDelay
 	}
-	return min(firstDelay<<(s.count-1), shortDelay)
+	return min(firstDelay<<(b.count-1), shortDelay)
 }
 
 const lineEvery = 10 * time.Minute
 
-// overwritten counts a change by another writer and logs it when it repeats, at most every ten minutes for a file of a level.
-func (p *Protector) overwritten(c change) {
-	r, f, knob := c.row, c.file(), knobs[c.index]
+// countExternalChange counts a change by another writer and logs it when it repeats, at most every ten minutes for a file of a level.
+func (p *Protector) countExternalChange(c change) {
+	r, f, knob := c.row, c.file(), c.knob()
 	o := Overwrite{Level: r.level, File: string(knob)}
 	p.overwrites[o]++
-	f.overwritten++
+	f.externalChanges++
 	now := p.now()
 	if last, logged := p.lines[o]; p.overwrites[o] < 2 || logged && now.Sub(last) < lineEvery {
 		return
@@ -101,23 +150,4 @@ func likely(r *row, knob cgroup.Knob, found uint64) string {
 		return "likely the kubelet at a resize of the pod, or another NRI plugin"
 	}
 	return "likely another agent on this node that manages memory"
-}
-
-// complaint keeps an error that comes back at every check from filling the log.
-type complaint struct {
-	text string
-	last time.Time
-}
-
-// new reports whether an error is worth a line.
-func (c *complaint) new(err error, now time.Time) bool {
-	text := ""
-	if err != nil {
-		text = fmt.Sprint(err)
-	}
-	if text == c.text && now.Sub(c.last) < lineEvery {
-		return false
-	}
-	c.text, c.last = text, now
-	return text != ""
 }

@@ -77,7 +77,7 @@ func TestAWriterEverySecondIsAnsweredWithinTheSecond(t *testing.T) {
 	}
 }
 
-func TestAnEndlessFightIsLeftToThePeriodicCheck(t *testing.T) {
+func TestAnEndlessSeriesOfChangesIsLeftToThePeriodicCheck(t *testing.T) {
 	n := newNode(t, nil)
 	n.apply(t, map[string]memoryqos.Values{podG: minimum(100)})
 	var longestWait time.Duration
@@ -155,11 +155,11 @@ func TestTheLikelyWriterIsNamed(t *testing.T) {
 	}
 }
 
-// TestProtectionComesBackWhileSomebodyZeroesIt runs the real loop with inotify against a real writer. CGROUP_FIGHT_SECONDS
+// TestProtectionComesBackWhileSomebodyZeroesIt runs the real loop with inotify against a real writer. CGROUP_OVERWRITE_SECONDS
 // makes it longer; what it took is logged.
 func TestProtectionComesBackWhileSomebodyZeroesIt(t *testing.T) {
 	seconds := 2
-	if s, err := strconv.Atoi(os.Getenv("CGROUP_FIGHT_SECONDS")); err == nil {
+	if s, err := strconv.Atoi(os.Getenv("CGROUP_OVERWRITE_SECONDS")); err == nil {
 		seconds = s
 	}
 	n := newNode(t, nil)

@@ -1,0 +1,208 @@
+package protect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+)
+
+// containersPerPass is how many containers one Reconcile looks at, so that its cost does not grow with the node.
+const containersPerPass = 150
+
+// Settle has the files hold what has become desired since the last one. Protection is lowered bottom-up and then raised top-down, so
+// that at no moment a parent promises less than its children. A cgroup that is gone is no error.
+//
+// It does all that it can. It returns when the files hold the values, with what failed above the containers: what fails in
+// one is logged, and tried again by Reconcile. A container's memory.high and cpuset.mems, which may take long to write, are
+// left to Run. systemd receives all values afterwards.
+func (p *Protector) Settle(ctx context.Context) error {
+	s := p.run(ctx, settling, func() []*row {
+		rows := slices.Collect(maps.Keys(p.unsettled))
+		clear(p.unsettled)
+		return rows
+	})
+	return errors.Join(s.above...)
+}
+
+// Reconcile reads what cgroups hold, compares with what is desired and repairs: everything above the containers, and a bounded
+// number of containers, the next ones at the next call. What takes long to write is left to Run. It returns when it wants
+// to be called again because a repair waits; 0 is never.
+func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
+	return p.reconcile(ctx, p.nextRows)
+}
+
+func (p *Protector) reconcile(ctx context.Context, rows func() []*row) (time.Duration, error) {
+	s := p.run(ctx, periodic, rows)
+	return s.next, errors.Join(s.above...)
+}
+
+// nextRows are the rows of the next Reconcile: of the containers those that were not looked at for longest.
+func (p *Protector) nextRows() (rows []*row) {
+	p.reconciles++
+	var containers []*row
+	for _, r := range p.rows {
+		if r.level == cgroup.LevelContainer && !p.delayed[r] {
+			containers = append(containers, r)
+		} else {
+			rows = append(rows, r)
+		}
+	}
+	slices.SortFunc(containers, func(a, b *row) int { return a.reconciled - b.reconciled })
+	for _, r := range containers[:min(len(containers), containersPerPass)] {
+		r.reconciled = p.reconciles
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// Check reads what these cgroups hold, compares with what is desired and repairs at once, whatever other writers did before and
+// however long it takes. A cgroup that is not in the table, or not there, is no error.
+func (p *Protector) Check(ctx context.Context, dirs ...string) error {
+	return p.inspect(ctx, checking, dirs...)
+}
+
+// CheckHigh is Check for a container's memory.high alone. One that is raised waits for no other write, and for no disk.
+func (p *Protector) CheckHigh(ctx context.Context, dir string) error {
+	return p.inspect(ctx, checkingHigh, dir)
+}
+
+func (p *Protector) inspect(ctx context.Context, within scope, dirs ...string) error {
+	s := p.run(ctx, within, func() (rows []*row) {
+		for _, dir := range dirs {
+			if r := p.rows[dir]; r != nil {
+				rows = append(rows, r)
+			}
+		}
+		return rows
+	})
+	return errors.Join(append(s.above, s.inside...)...)
+}
+
+// repair looks at a cgroup whose files were written, and at those with a repair that waits, so that the answer is the earliest
+// of all.
+func (p *Protector) repair(ctx context.Context, dirs ...string) (time.Duration, error) {
+	return p.reconcile(ctx, func() []*row {
+		for _, dir := range dirs {
+			if r := p.rows[dir]; r != nil {
+				p.delayed[r] = true
+			}
+		}
+		return slices.Collect(maps.Keys(p.delayed))
+	})
+}
+
+// Run reconciles every period and whenever the watcher reports a write, until ctx ends. It leaves writes that have not returned by then
+// alone.
+func (p *Protector) Run(ctx context.Context, period time.Duration) {
+	var changes <-chan cgroupfs.Change
+	if p.watcher != nil {
+		changes = p.watcher.Changes()
+	}
+	var finishing sync.WaitGroup
+	defer finishing.Wait()
+	finishing.Go(func() { p.finishAlways(ctx, &finishing) })
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	delayed := time.NewTimer(time.Hour) // for repairs that wait
+	defer delayed.Stop()
+	for {
+		var next time.Duration
+		var err error
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			next, err = p.Reconcile(ctx)
+		case <-delayed.C:
+			next, err = p.repair(ctx)
+		case c, ok := <-changes:
+			if !ok {
+				changes = nil
+				continue
+			}
+			next, err = p.repair(ctx, c.Cgroup)
+		}
+		if next > 0 {
+			delayed.Reset(next)
+		}
+		p.complain(err)
+	}
+}
+
+// Prune forgets what belongs to cgroups that are gone, in the journal and in the watcher, and watches those that came late or were
+// recreated.
+func (p *Protector) Prune() {
+	if p.journal != nil {
+		p.journal.prune(p.tree.Exists)
+	}
+	if p.watcher == nil {
+		return
+	}
+	p.watcher.Prune()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.rows {
+		if r.level != cgroup.LevelContainer {
+			_ = p.watch(r) // logged when it failed first
+		}
+	}
+}
+
+// Repairs count how often the files of a container were found to hold something else than the runtime was to write or had
+// written: those that were written instead, and the failures to read or write them.
+type Repairs struct{ Containers, Failures uint64 }
+
+// Repairs returns how often containers were repaired.
+func (p *Protector) Repairs() Repairs {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.repairs
+}
+
+// Unwritable are the containers whose files do not hold what is desired, and can be written by the runtime alone: this
+// process is in them.
+func (p *Protector) Unwritable() (cgroups []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for dir, r := range p.rows {
+		if r.level == cgroup.LevelContainer && r.state == refused && r.any(func(s state) bool { return works[s] == read || works[s] == write }) {
+			cgroups = append(cgroups, dir)
+		}
+	}
+	slices.Sort(cgroups)
+	return cgroups
+}
+
+func (p *Protector) complain(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.complaint.new(err, p.now()) {
+		p.log.WithError(err).Warn("memory protection could not be checked or restored everywhere")
+	}
+}
+
+// complaint keeps an error that comes back at every check from filling the log.
+type complaint struct {
+	text string
+	last time.Time
+}
+
+// new reports whether an error is worth a line.
+func (c *complaint) new(err error, now time.Time) bool {
+	text := ""
+	if err != nil {
+		text = fmt.Sprint(err)
+	}
+	if text == c.text && now.Sub(c.last) < lineEvery {
+		return false
+	}
+	c.text, c.last = text, now
+	return text != ""
+}

@@ -1,0 +1,354 @@
+package protect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// row is one cgroup of the table.
+type row struct {
+	cgroup     string
+	depth      int // of its path
+	level      string
+	driver     cgroup.Driver
+	fresh      bool // see Target
+	state      rowState
+	round      int       // the DesireAll that named it last
+	reconciled int       // the Reconcile that looked at it last
+	watched    bool      // memory.high and cpuset.mems of a container, where a value is desired
+	parts      []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
+	unclear    bool      // whether there is one inside could not be read
+	turn       chan bool // is full while somebody makes slow writes
+	migration  Migration // of a container
+}
+
+// part is a cgroup with the values of a row.
+type part struct {
+	*row
+	dir   string
+	files [len(knobs)]file
+}
+
+// isInner reports whether it is the one inside.
+func (t *part) isInner() bool { return t != t.parts[0] }
+
+// knobs are the files of a part, in the order of part.files.
+var knobs = [...]cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems}
+
+// The indices of the files that take long to write; those before hold protection.
+const (
+	high = 2
+	mems = 3
+)
+
+// initial is what a new cgroup has in the files of bytes. cpuset.mems has no such value that would be right to write.
+var initial = [...]uint64{cgroup.MemoryMin.Default(), cgroup.MemoryLow.Default(), cgroup.MemoryHigh.Default()}
+
+// wishes are values in the order of knobs; nil is none.
+type wishes [len(knobs)]*uint64
+
+func wishesOf(v memoryqos.Values, nodes *string) (wishes, error) {
+	all := wishes{v.Min, v.Low, v.High}
+	if nodes == nil {
+		return all, nil
+	}
+	bits, err := cgroup.CpusetMems.Parse([]byte(*nodes))
+	if err == nil {
+		all[mems] = &bits
+	}
+	return all, err
+}
+
+// same is the event of a file that was read to hold what is desired. A container's was written by its runtime, through systemd.
+func (r *row) same() event {
+	if r.level == cgroup.LevelContainer {
+		return readHeld
+	}
+	return readUntold
+}
+
+// all goes through the files of a row.
+func (r *row) all() iter.Seq2[int, *file] {
+	return func(yield func(int, *file) bool) {
+		for _, t := range r.parts {
+			for i := range t.files {
+				if !yield(i, &t.files[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// any reports whether a file is in such a state.
+func (r *row) any(is func(state) bool) bool {
+	for _, f := range r.all() {
+		if is(f.state) {
+			return true
+		}
+	}
+	return false
+}
+
+// on makes a transition.
+func (r *row) on(e rowEvent) { r.state = rowTransitions[r.state][e] }
+
+// DesireAll makes the targets the desired state, as a whole: a cgroup that was among the last ones and is not among these goes back
+// to the kernel's default. The error is of targets that are wrong. Settle has the files hold the values.
+func (p *Protector) DesireAll(targets []cgroup.Target) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.round++
+	err := p.setTargets(targets)
+	for _, r := range p.rows {
+		if r.round != p.round {
+			p.unset(r)
+		}
+	}
+	return err
+}
+
+// Desire is DesireAll for a part: the targets become desired, the cgroups that are gone go back, and the rest stays as it is. Its cost
+// does not grow with the number of pods.
+func (p *Protector) Desire(targets []cgroup.Target, gone []string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, dir := range gone {
+		if r := p.rows[dir]; r != nil {
+			p.unset(r)
+		}
+	}
+	return p.setTargets(targets)
+}
+
+// setTargets makes targets the desired state of their cgroups.
+func (p *Protector) setTargets(targets []cgroup.Target) error {
+	var errs []error
+	for _, t := range targets {
+		errs = append(errs, p.setTarget(t))
+	}
+	return errors.Join(errs...)
+}
+
+// setTarget makes a target the desired state of its cgroup.
+func (p *Protector) setTarget(t cgroup.Target) error {
+	var nodes *string
+	if t.Mems != "" {
+		nodes = &t.Mems
+	}
+	want, err := wishesOf(t.Values, nodes)
+	if err != nil {
+		return fmt.Errorf("cgroup %s: cpuset.mems: %w", t.Cgroup, err)
+	}
+	r := p.rows[t.Cgroup]
+	if r == nil {
+		r = p.add(t.Cgroup, t.Level)
+	} else {
+		t.Seen = nil // the table has seen more since
+	}
+	r.level, r.driver, r.fresh, r.round = t.Level, t.Driver, t.Fresh, p.round
+	r.on(named)
+	p.set(r, want)
+	p.unsettled[r] = true
+	if t.ByRuntime {
+		p.announce(r)
+		return nil
+	}
+	r.compare(false)
+	if t.Seen != nil {
+		p.saw(r, *t.Seen)
+	}
+	return nil
+}
+
+// saw enters what a container's files were read to hold.
+func (p *Protector) saw(r *row, seen cgroup.Seen) {
+	values, _ := wishesOf(seen.Values, seen.Mems) // what is no list of nodes is read again
+	for i, value := range values {
+		f := &r.parts[0].files[i]
+		if value != nil && f.state.compared() && !f.state.back() { // systemd may not hold what goes back
+			f.is(p.rounded(f, i, *value), r.same())
+			p.watchFound(r)
+		}
+	}
+}
+
+// rounded is a value that was read. The kernel rounds bytes down to a page.
+func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
+	if index != mems && memoryqos.Holds(value, f.want, p.page) {
+		return f.want
+	}
+	return value
+}
+
+// unset has a cgroup that is no target any more hold the kernel's defaults. A container has ended then, and its cgroup is usually
+// gone. A runtime that was killed leaves it for a while, or forever, with a process that never ran: what it claims is missing to
+// the others of its pod, and its unit claims it again when systemd reloads.
+func (p *Protector) unset(r *row) {
+	if r.level == cgroup.LevelContainer && p.tree.Ended(r.cgroup) {
+		p.drop(r)
+		return
+	}
+	r.on(unnamed)
+	p.set(r, wishes{})
+	r.compare(false)
+	p.unsettled[r] = true
+}
+
+// Unclaim has containers hold the kernel's defaults that ended while nobody listened: the journal has them, and they are no targets.
+// The caller has just applied all targets.
+func (p *Protector) Unclaim(ctx context.Context) {
+	if p.journal != nil {
+		_ = p.run(ctx, settling, p.unclaimedRows) // what fails in a container is logged
+	}
+}
+
+// unclaimedRows enters rows for containers that only the journal knows.
+func (p *Protector) unclaimedRows() (rows []*row) {
+	for _, e := range p.journal.Entries() { // one for each file
+		if p.rows[e.Cgroup] != nil || cgroup.LevelOf(e.Cgroup) != cgroup.LevelContainer || p.tree.Ended(e.Cgroup) {
+			continue
+		}
+		r := p.add(e.Cgroup, cgroup.LevelContainer)
+		if e.Unit != "" {
+			r.driver = cgroup.Systemd
+		}
+		p.unset(r)
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// add enters a row.
+func (p *Protector) add(dir, level string) *row {
+	r := &row{cgroup: dir, depth: depth(dir), level: level, turn: make(chan bool, 1)}
+	own := &part{row: r, dir: dir}
+	for i := range own.files {
+		own.files[i].state = alone
+	}
+	r.parts = []*part{own}
+	p.rows[dir] = r
+	if err := p.watch(r); err != nil {
+		p.log.WithError(err).Warn("until this cgroup can be watched, other writers are noticed by the periodic check only")
+	}
+	return r
+}
+
+// drop removes a row. What is still heard of it changes nothing.
+func (p *Protector) drop(r *row) {
+	r.on(dropped)
+	for _, f := range r.all() {
+		f.on(end)
+	}
+	delete(p.rows, r.cgroup)
+	delete(p.unsettled, r)
+	delete(p.delayed, r)
+	for _, l := range p.lanes {
+		delete(l.late, r)
+	}
+	p.systemd.remove(r)
+	p.endIfGone(r)
+	if p.watcher != nil && r.level != cgroup.LevelPod {
+		p.watcher.Unwatch(r.cgroup)
+	}
+}
+
+// set makes values the desired ones. What is no longer set goes back to the kernel's default, if it was ours.
+func (p *Protector) set(r *row, want wishes) {
+	r.watched = false // others may be desired now
+	for i, f := range r.all() {
+		switch value := want[i]; {
+		case value != nil:
+			f.desire(*value, r.same())
+		case i == mems:
+			f.on(leave)
+		default:
+			if f.undesire(initial[i]); f.state == alone && p.unrestored(r, i) {
+				f.on(orphan)
+			}
+		}
+	}
+}
+
+// unrestored reports whether the journal has a file. An earlier run wrote it, before an upgrade or a change of the configuration.
+// Or the runtime had an old value of ours in its record, and is asked to write the default: it may have written that value
+// after we took it away.
+func (p *Protector) unrestored(r *row, index int) bool {
+	return p.journal != nil && !r.fresh && p.journal.unrestored(r.cgroup, knobs[index])
+}
+
+// announce has the files left to the runtime, which is about to write them. What it writes are values of ours: the journal has them.
+func (p *Protector) announce(r *row) {
+	for i, f := range r.all() {
+		if f.on(announce); f.state == announced && (i == mems || f.want != initial[i]) {
+			p.note(Entry{Cgroup: r.cgroup, Knob: knobs[i], Unit: p.unit(r)})
+		}
+	}
+}
+
+// compare has the files compared that were left to the runtime, or memory.high alone.
+func (r *row) compare(onlyHigh bool) {
+	for i, f := range r.all() {
+		if !onlyHigh || i == high {
+			f.on(compare)
+		}
+	}
+}
+
+// findInner looks for crun's cgroup inside a container's.
+func (p *Protector) findInner(r *row) {
+	if r.level != cgroup.LevelContainer || len(r.parts) > 1 {
+		return
+	}
+	leaves, err := p.tree.Leaves(r.cgroup)
+	r.unclear = err != nil // looked for again as long as there is something to look at
+	for _, dir := range leaves[1:] {
+		inner := &part{row: r, dir: dir}
+		for i := range inner.files {
+			outer := &r.parts[0].files[i]
+			inner.files[i] = file{state: outer.state, want: outer.want}
+			inner.files[i].on(unknown)
+		}
+		r.parts = append(r.parts, inner)
+	}
+}
+
+// watch watches the files that other writers are known to write. Pods are looked at every period: a watch for each would cost
+// more than it gives. A container's cgroup may be yet to come: see watchFound.
+func (p *Protector) watch(r *row) error {
+	if p.watcher == nil || r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer {
+		return nil
+	}
+	return p.watcher.Watch(r.cgroup, string(cgroup.MemoryMin), string(cgroup.MemoryLow))
+}
+
+// watchFound watches a container whose cgroup has been seen.
+func (p *Protector) watchFound(r *row) {
+	if p.watcher == nil || r.level != cgroup.LevelContainer || r.watched {
+		return
+	}
+	r.watched = true
+	for i := high; i <= mems; i++ {
+		if r.parts[0].files[i].state == alone {
+			continue
+		}
+		if err := p.watcher.Watch(r.cgroup, string(knobs[i])); err != nil {
+			p.log.WithError(err).WithField("cgroup", r.cgroup).Debug("writes to a container's files are found by the periodic check only")
+		}
+	}
+}
+
+// note enters a knob in the journal, before it is written, and reports whether it was not there.
+func (p *Protector) note(e Entry) bool { return p.journal != nil && p.journal.Note(e) }
+
+// endIfGone removes a cgroup that is gone from the journal.
+func (p *Protector) endIfGone(r *row) {
+	if p.journal != nil && p.tree.Ended(r.cgroup) {
+		p.journal.End(r.cgroup)
+	}
+}
