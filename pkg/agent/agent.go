@@ -106,13 +106,13 @@ type Agent struct {
 	ledger  *ledger.Ledger
 	machine machine.Machine // as read last
 	outbox
-	picture      *picture                            // of the ledger's generation; nil when there is none yet
-	epoch        uint64                              // of the last session
-	session      *Session                            // nil when no runtime is connected
-	reread       func(context.Context, claims.Claim) // nil without claims
-	failing      map[string]string                   // files of the state folder, in the log
-	protectFails bool                                // in the log
-	next         int                                 // the pod whose containers are looked at next
+	picture      *picture // of the ledger's generation; nil when there is none yet
+	epoch        uint64   // of the last session
+	session      *Session // nil when no runtime is connected
+	reread       func(context.Context, claims.Claim)
+	failing      map[string]string // files of the state folder, in the log
+	protectFails bool              // in the log
+	next         int               // the pod whose containers are looked at next
 }
 
 // New returns an agent that has the state folder for itself and has read its checkpoint. The error is checkpoint.ErrInUse while another
@@ -143,6 +143,7 @@ func New(opts Options) (*Agent, error) {
 		wake:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
 		ancestors:   newAncestors(),
+		reread:      func(context.Context, claims.Claim) {},
 		unusable:    map[string]string{},
 	}
 	if err := a.lockStateDir(opts.StateDir); err != nil {

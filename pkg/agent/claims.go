@@ -39,9 +39,6 @@ func (a *Agent) rereadClaims(ctx context.Context, pod ledger.Pod, container ledg
 	a.mu.Lock()
 	reread, unreserved := a.reread, claims.Unreserved(a.ledger.Claims(), container.Claims, pod.UID)
 	a.mu.Unlock()
-	if reread == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, rereadTimeout)
 	defer cancel()
 	for _, claim := range unreserved {

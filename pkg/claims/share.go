@@ -139,13 +139,10 @@ func Order(claimable []Capacity, sample *cover.Sample, was []int) []int {
 		}
 	}
 	slices.Sort(nodes)
+	same := slices.Equal(nodes, slices.Sorted(slices.Values(was)))
 	slices.SortStableFunc(nodes, func(a, b int) int { return cmp.Compare(left[b], left[a]) })
-	if len(nodes) > 0 && sameNodes(nodes, was) && left[nodes[0]]-left[was[0]] <= most/hysteresis {
+	if len(nodes) > 0 && same && left[nodes[0]]-left[was[0]] <= most/hysteresis {
 		return was
 	}
 	return nodes
-}
-
-func sameNodes(a, b []int) bool {
-	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
 }

@@ -3,6 +3,7 @@
 package config
 
 import (
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -115,7 +116,7 @@ type Config struct {
 	// NodeResourceTopology exports what each NUMA node has left to the scheduler.
 	NodeResourceTopology NodeResourceTopology `yaml:"nodeResourceTopology"`
 	// DRA is the driver for resource claims on NUMA nodes.
-	DRA DRA `yaml:"dra"`
+	DRA claims.Config `yaml:"dra"`
 	// Log is how the log is written.
 	Log Log `yaml:"log"`
 

@@ -3,6 +3,7 @@ package config
 import (
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -43,7 +44,7 @@ func Default() Config {
 		},
 		PodResources:         PodResources{Enabled: true},
 		NodeResourceTopology: NodeResourceTopology{Interval: Duration(10 * time.Second)},
-		DRA:                  DRA{Driver: "memory.noderesource.dev", Share: "50%"},
+		DRA:                  claims.Config{Driver: "memory.noderesource.dev", Share: "50%"},
 		Log:                  Log{Format: LogText, Level: "info"},
 	}
 }

@@ -1,58 +1,17 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
-
-// DRA publishes a share of each NUMA node's memory as a device for resource claims.
-// https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
-type DRA struct {
-	Enabled bool `yaml:"enabled"`
-	// Driver is the name that DeviceClasses select, a DNS subdomain.
-	Driver string `yaml:"driver"`
-	// Share is what claims may have of each memory type on each NUMA node, as a percentage of what is allocatable there.
-	Share Share `yaml:"share"`
-	// Shares replace Share for some NUMA nodes and memory types; the last entry that names both counts.
-	Shares []NodeShare `yaml:"shares"`
-}
-
-// NodeShare is the share of some memory types on one NUMA node, or on all of them.
-type NodeShare struct {
-	// NUMANode is the node's number; nil is every node.
-	NUMANode *int `yaml:"numaNode"`
-	// Limits are shares by memory type: memory or hugepages-<size>.
-	Limits map[string]Share `yaml:"limits"`
-}
-
-// Share is a part of a NUMA node's memory: a percentage of what is allocatable, or a quantity.
-type Share string
-
-// of is the share in bytes of what is allocatable, at most all of that.
-func (s Share) of(allocatable uint64) (uint64, error) {
-	percent, isPercent := strings.CutSuffix(string(s), "%")
-	if !isPercent {
-		bytes, err := quantity.Parse(string(s))
-		return min(bytes, allocatable), err
-	}
-	value, err := strconv.ParseFloat(percent, 64)
-	if err != nil || !(value >= 0 && value <= 100) {
-		return 0, errors.New("is no percentage")
-	}
-	return min(uint64(float64(allocatable)*value/100), allocatable), nil
-}
 
 // longestDriver is the API's bound of a driver's name.
 const longestDriver = 63
@@ -63,7 +22,7 @@ func (c Config) validateDRA() error {
 	if len(d.Driver) > longestDriver {
 		problems = append(problems, fmt.Sprintf("must be no more than %d characters", longestDriver))
 	}
-	_, wrong := d.Share.of(0)
+	_, wrong := d.Share.Of(0)
 	errs := []error{
 		c.check("dra.enabled", !d.Enabled || c.MemoryManagerPolicy != MemoryManagerNone, "needs memoryManagerPolicy: Static"),
 		c.check("dra.driver", len(problems) == 0, "%s is not the name of a driver: %s", strictyaml.Quote(d.Driver), strings.Join(problems, ", ")),
@@ -79,7 +38,7 @@ func (c Config) validateDRA() error {
 				errs = append(errs, c.Errorf(field+".limits", "%s is neither memory nor hugepages-<size>", strictyaml.Quote(memoryType)))
 				continue
 			}
-			_, err := share.Limits[memoryType].of(0)
+			_, err := share.Limits[memoryType].Of(0)
 			errs = append(errs, c.check(field+".limits."+memoryType, err == nil,
 				"want a percentage from 0%% to 100%% or a quantity such as 16Gi, got %s", strictyaml.Quote(string(share.Limits[memoryType]))))
 		}
@@ -87,7 +46,7 @@ func (c Config) validateDRA() error {
 	return strictyaml.Join(errs...)
 }
 
-// claimable fills in what claims may have, in whole steps.
+// claimable fills in what claims may have.
 func (r *Resolved) claimable(m machine.Machine) error {
 	d := r.Config.DRA
 	if !d.Enabled {
@@ -102,24 +61,6 @@ func (r *Resolved) claimable(m machine.Machine) error {
 	if err != nil {
 		return fmt.Errorf("memory manager: %w", err)
 	}
-	for _, node := range manager.Nodes() {
-		claimable := claims.Claimable{Node: node.ID}
-		for _, table := range node.Memory {
-			bytes, _ := d.shareOf(node.ID, string(table.Type)).of(table.Allocatable) // valid by now
-			if bytes -= bytes % claims.Step(table.Type); bytes > 0 {
-				claimable.Amounts = append(claimable.Amounts, memorymanager.Amount{Type: table.Type, Bytes: bytes})
-			}
-		}
-		r.Claimable = append(r.Claimable, claimable)
-	}
+	r.Claimable = d.Claimable(manager.Nodes())
 	return nil
-}
-
-func (d DRA) shareOf(node int, memoryType string) Share {
-	for _, share := range slices.Backward(d.Shares) {
-		if limit, named := share.Limits[memoryType]; named && (share.NUMANode == nil || *share.NUMANode == node) {
-			return limit
-		}
-	}
-	return d.Share
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -82,7 +83,7 @@ func TestMarshalIsReadBack(t *testing.T) {
 	changed.RequestSources = []memoryqos.Source{memoryqos.SourceKubelet}
 	changed.AllowedAnnotations = nil
 	changed.AnnotationRules = []NamespaceRule{{Namespaces: []string{"team-*"}, AllowedAnnotations: []Annotation{AnnotationNUMA}, MinimumThrottlingFactor: &minimum}}
-	changed.DRA = DRA{Enabled: true, Driver: "a.b", Share: "25%", Shares: []NodeShare{{Limits: map[string]Share{"memory": "1Gi"}}}}
+	changed.DRA = claims.Config{Enabled: true, Driver: "a.b", Share: "25%", Shares: []claims.NodeShare{{Limits: map[string]claims.Share{"memory": "1Gi"}}}}
 	changed.RequestTimeout = Duration(1500 * time.Millisecond)
 	changed.ReconcilePeriod = Duration(time.Hour)
 	for name, c := range map[string]Config{"defaults": Default(), "changed": changed} {

@@ -1,6 +1,7 @@
 package simulator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,20 +44,13 @@ func (m *Manifests) readClaim(o object, kind string) (bool, error) {
 	if err != nil {
 		return true, o.wrong("%v", err)
 	}
-	named := func(namespace, name string) string { return orDefault(namespace) + "/" + name }
+	named := func(namespace, name string) string { return cmp.Or(namespace, corev1.NamespaceDefault) + "/" + name }
 	if read == &template {
 		m.Claims.Templates[named(template.Namespace, template.Name)] = &template.Spec.Spec
 	} else {
 		m.Claims.Claims[named(claim.Namespace, claim.Name)] = &claim.Spec
 	}
 	return true, nil
-}
-
-func orDefault(namespace string) string {
-	if namespace == "" {
-		return corev1.NamespaceDefault
-	}
-	return namespace
 }
 
 // claimKeeper is a plugin with a driver for claims: *Direct.

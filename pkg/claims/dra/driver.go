@@ -127,12 +127,12 @@ func (d *Driver) NodePrepareResources(ctx context.Context, request *drav1.NodePr
 	response := &drav1.NodePrepareResourcesResponse{Claims: map[string]*drav1.NodePrepareResourceResponse{}}
 	for _, ref := range request.GetClaims() {
 		claim, err := d.prepare(ctx, claims.Claim{UID: ref.GetUid(), Namespace: ref.GetNamespace(), Name: ref.GetName()})
+		answer := &drav1.NodePrepareResourceResponse{Devices: d.devices(claim)}
 		if err != nil {
 			d.Log.WithError(err).Warn("a resource claim cannot be prepared")
-			response.Claims[ref.GetUid()] = &drav1.NodePrepareResourceResponse{Error: err.Error()}
-			continue
+			answer.Error = err.Error()
 		}
-		response.Claims[ref.GetUid()] = &drav1.NodePrepareResourceResponse{Devices: d.devices(claim)}
+		response.Claims[ref.GetUid()] = answer
 	}
 	return response, nil
 }

@@ -29,9 +29,8 @@ type publisher struct {
 	since time.Time // when the View's sample was taken then
 }
 
-const resource = "resourceslices"
-
 const (
+	resource = "resourceslices"
 	// writeEvery is the mean time between two writes while something changes all the time.
 	writeEvery = 10 * time.Second
 	// coverEvery is how often a sample of the nodes' cover is looked at while nothing else changes.
@@ -145,7 +144,9 @@ func (p *publisher) write(ctx context.Context, view *ledger.View) error {
 			return err
 		}
 		p.known = found
-		p.order = publishedOrder(p.order, found)
+		if len(p.order) == 0 { // as it was published before this start
+			p.order = orderOf(found.Spec.Devices)
+		}
 	}
 	spec := p.spec(view)
 	if apiequality.Semantic.DeepEqual(p.known.Spec, spec) {
@@ -156,12 +157,8 @@ func (p *publisher) write(ctx context.Context, view *ledger.View) error {
 	return p.send(ctx, p.Client.Put().Name(p.slice()), object)
 }
 
-// publishedOrder is the order that this driver knows, or the one that was published before its start.
-func publishedOrder(order []int, found *resourceapi.ResourceSlice) []int {
-	if len(order) > 0 {
-		return order
-	}
-	for _, device := range found.Spec.Devices {
+func orderOf(devices []resourceapi.Device) (order []int) {
+	for _, device := range devices {
 		if id, ours := claims.DeviceNode(device.Name); ours && !slices.Contains(order, id) {
 			order = append(order, id)
 		}

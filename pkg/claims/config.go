@@ -1,0 +1,71 @@
+package claims
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+// Config publishes a share of each NUMA node's memory as a device for resource claims.
+type Config struct {
+	Enabled bool `yaml:"enabled"`
+	// Driver is the name that DeviceClasses select, a DNS subdomain.
+	Driver string `yaml:"driver"`
+	// Share is what claims may have of each memory type on each NUMA node, as a percentage of what is allocatable there.
+	Share Share `yaml:"share"`
+	// Shares replace Share for some NUMA nodes and memory types; the last entry that names both counts.
+	Shares []NodeShare `yaml:"shares"`
+}
+
+// NodeShare is the share of some memory types on one NUMA node, or on all of them.
+type NodeShare struct {
+	// NUMANode is the node's number; nil is every node.
+	NUMANode *int `yaml:"numaNode"`
+	// Limits are shares by memory type: memory or hugepages-<size>.
+	Limits map[string]Share `yaml:"limits"`
+}
+
+// Share is a part of a NUMA node's memory: a percentage of what is allocatable, or a quantity.
+type Share string
+
+// Of is the share in bytes of what is allocatable, at most all of that.
+func (s Share) Of(allocatable uint64) (uint64, error) {
+	percent, isPercent := strings.CutSuffix(string(s), "%")
+	if !isPercent {
+		bytes, err := quantity.Parse(string(s))
+		return min(bytes, allocatable), err
+	}
+	value, err := strconv.ParseFloat(percent, 64)
+	if err != nil || !(value >= 0 && value <= 100) {
+		return 0, errors.New("is no percentage")
+	}
+	return min(uint64(float64(allocatable)*value/100), allocatable), nil
+}
+
+// Claimable is what claims may have of NUMA nodes, in whole steps. The shares are valid.
+func (c Config) Claimable(nodes []memorymanager.NodeState) (all []Claimable) {
+	for _, node := range nodes {
+		claimable := Claimable{Node: node.ID}
+		for _, table := range node.Memory {
+			bytes, _ := c.share(node.ID, string(table.Type)).Of(table.Allocatable)
+			if bytes -= bytes % Step(table.Type); bytes > 0 {
+				claimable.Amounts = append(claimable.Amounts, memorymanager.Amount{Type: table.Type, Bytes: bytes})
+			}
+		}
+		all = append(all, claimable)
+	}
+	return all
+}
+
+func (c Config) share(node int, memoryType string) Share {
+	for _, share := range slices.Backward(c.Shares) {
+		if limit, named := share.Limits[memoryType]; named && (share.NUMANode == nil || *share.NUMANode == node) {
+			return limit
+		}
+	}
+	return c.Share
+}
