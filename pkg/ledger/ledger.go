@@ -168,7 +168,7 @@ type Effects struct {
 	// Again has the event come again: nothing but a move has been decided. nil is an event that is decided.
 	Again *Again `json:",omitzero"`
 	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
-	Allocations []Delta
+	Allocations []Delta `json:",omitzero"`
 	// Journal are the container files that the answer or the updates are going to write.
 	Journal []Journaled `json:",omitzero"`
 	// Over are the cgroups of pods and containers that have ended: nothing of them is left to restore.
