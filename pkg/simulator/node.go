@@ -40,18 +40,19 @@ func (n *Node) runPod(ctx context.Context, pod *corev1.Pod) error {
 	return n.endPod(ctx, pod)
 }
 
-// endPod ends a pod of which nothing runs: it holds nothing of the node.
+// endPod ends a pod of which nothing runs: it holds nothing of the node. As with a kubelet its cgroup goes before its last sandbox is
+// removed, and the plugin takes it as ended then.
 func (n *Node) endPod(ctx context.Context, pod *corev1.Pod) error {
 	id := idOf(string(pod.UID))
 	if err := n.runtime.StopPodSandbox(ctx, id); err != nil {
 		return err
 	}
-	if err := n.runtime.RemovePodSandbox(ctx, id); err != nil {
+	if err := n.Cgroups.Remove(n.cgroupParent(pod)); err != nil {
 		return err
 	}
 	n.admission.Release(pod)
 	n.living = slices.DeleteFunc(n.living, func(other *corev1.Pod) bool { return other == pod })
-	return n.Cgroups.Remove(n.cgroupParent(pod))
+	return n.runtime.RemovePodSandbox(ctx, id)
 }
 
 // start starts a pod's sandbox and containers as far as they can be.
