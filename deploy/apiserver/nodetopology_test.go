@@ -114,7 +114,7 @@ func (n *node) reported() (zones v1alpha2.ZoneList) {
 		zone := v1alpha2.Zone{Name: fmt.Sprintf("node-%d", node.ID), Type: "Node"}
 		for _, memory := range node.Memory {
 			zone.Resources = append(zone.Resources, v1alpha2.ResourceInfo{
-				Name: memory.Type, Capacity: bytesOf(memory.Total), Allocatable: bytesOf(memory.Allocatable), Available: bytesOf(memory.Free)})
+				Name: string(memory.Type), Capacity: bytesOf(memory.Total), Allocatable: bytesOf(memory.Allocatable), Available: bytesOf(memory.Free)})
 		}
 		zones = append(zones, zone)
 	}

@@ -301,6 +301,7 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	if effects.Err == nil {
 		a.outbox.seen, a.outbox.sync = seen, nil // the answer has what is to be updated
 		a.requests.Retain(a.ledger.Refs())
+		a.note(effects) // before anybody writes what is desired now
 	}
 	ticket := a.outbox.newest
 	a.mu.Unlock()
@@ -310,7 +311,6 @@ func (s *Session) Synchronize(ctx context.Context, sandboxes []ledger.Pod, conta
 	}
 
 	_ = a.durable(ctx, ticket) // the runtime has its containers all the same
-	a.note(effects)
 	a.protect(ctx)
 	a.saveJournal(ctx)
 	if !effects.DryRun {
