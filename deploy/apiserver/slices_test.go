@@ -76,7 +76,7 @@ func (n *node) withNetwork(uid string) {
 		must(n.t, err)
 		var document status.Document
 		must(n.t, json.Unmarshal(out, &document))
-		return slices.Equal(document.DeviceSources, []status.DeviceSource{{Source: "resourceslice", Connected: true}})
+		return slices.Equal(document.DeviceSources, []status.Source{{Source: "resourceslice", Connected: true}})
 	})
 	must(n.t, n.place("network", uid, 1<<30))
 	mems, err := os.ReadFile(n.path("cgroups/kubepods/pod" + uid + "/container-" + uid + "/cpuset.mems"))
