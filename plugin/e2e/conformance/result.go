@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/conformance/cgroups"
 )
@@ -20,6 +21,7 @@ import (
 // result is one run of the suites.
 type result struct {
 	run        string
+	ended      time.Time
 	cases      []testCase
 	containers []cgroups.Container
 }
@@ -56,7 +58,11 @@ func read(run, dir string) (*result, error) {
 		return nil, fmt.Errorf("%s: %w", run, err)
 	}
 	defer in.Close()
-	r := &result{run: run}
+	info, err := in.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", run, err)
+	}
+	r := &result{run: run, ended: info.ModTime()}
 	for archive := tar.NewReader(in); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {

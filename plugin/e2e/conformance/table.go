@@ -53,16 +53,25 @@ func kept(page, suite string) string {
 
 // section is the table of one suite with what its cases' cgroup files had different.
 func section(o options, results []*result, suite, kernel string) string {
-	by := map[string]*result{}
+	by, took := map[string]*result{}, map[string]time.Duration{}
+	var ended time.Time
 	var cases []testCase // in the order of the first run; a case that only the other has follows
 	for _, r := range results {
 		by[r.run] = r
+		if r.ended.After(ended) {
+			ended = r.ended
+		}
 		for _, c := range r.cases {
-			if c.suite == suite+"_test" && !slices.ContainsFunc(cases, func(other testCase) bool { return other.name == c.name }) {
+			if c.suite != suite+"_test" {
+				continue
+			}
+			took[r.run] += time.Duration(c.seconds * float64(time.Second))
+			if !slices.ContainsFunc(cases, func(other testCase) bool { return other.name == c.name }) {
 				cases = append(cases, c)
 			}
 		}
 	}
+	minutes := func(run string) int { return int(took[run].Round(time.Minute).Minutes()) }
 	var rows, differences []string
 	passed := map[string]int{}
 	for _, c := range cases {
@@ -80,8 +89,9 @@ func section(o options, results []*result, suite, kernel string) string {
 	var b strings.Builder
 	b.WriteString(heading(suite))
 	fmt.Fprintf(&b, "\nKubernetes %s, Linux %s, containerd 2.4, systemd, 2 NUMA nodes, emulated; %s; `make conformance KUBERNETES=%s SUITES=%s`.\n",
-		o.version, kernel, time.Now().Format("2006-01-02"), o.version, suite)
-	fmt.Fprintf(&b, "%d cases: %d passed with the kubelet's managers, %d with the plugin.\n", len(cases), passed[reference], passed[plugin])
+		o.version, kernel, ended.Format("2006-01-02"), o.version, suite)
+	fmt.Fprintf(&b, "%d cases: %d passed with the kubelet's managers (%d minutes), %d with the plugin (%d minutes).\n",
+		len(cases), passed[reference], minutes(reference), passed[plugin], minutes(plugin))
 	b.WriteString("\n| case | kubelet | plugin | cgroup files | |\n| --- | --- | --- | --- | --- |\n" + strings.Join(rows, ""))
 	if len(differences) > 0 {
 		b.WriteString("\nCgroup files that differ:\n\n| case and container | file | kubelet | plugin |\n| --- | --- | --- | --- |\n" + strings.Join(differences, ""))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,28 @@ func TestOtherSectionsStay(t *testing.T) {
 	for suite, want := range map[string]string{"memory_qos": heading("memory_qos") + "\nfirst\n", "hugepages": heading("hugepages") + "\nsecond\n", "memory_manager": ""} {
 		if got := kept(page, suite); got != want {
 			t.Errorf("%s: %q, want %q", suite, got, want)
+		}
+	}
+}
+
+// TestRuns reads which runs are booted and which are there already.
+func TestRuns(t *testing.T) {
+	for text, want := range map[string]string{
+		"reference,plugin":        "[reference plugin] map[]",
+		"plugin":                  "[plugin] map[]",
+		"reference=/a/b=c,plugin": "[reference plugin] map[reference:/a/b=c]",
+		"plugins":                 `-runs: want reference or plugin, or one of them with =FOLDER, got "plugins"`,
+		"reference=":              `-runs: want reference or plugin, or one of them with =FOLDER, got "reference="`,
+	} {
+		var o options
+		got := ""
+		if err := o.choose(text); err != nil {
+			got = err.Error()
+		} else {
+			got = fmt.Sprint(o.runs, o.earlier)
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
 }

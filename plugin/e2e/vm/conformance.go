@@ -15,11 +15,11 @@ import (
 )
 
 // Conformance is the guest in which Kubernetes' own suites of the node run. Their control plane is in the guest, so it is no
-// node of a cluster on the host. The suites allocate 1100 MiB of node 0 for the system, and 8 MiB of huge pages there.
+// node of a cluster on the host. The suites allocate 1100 MiB of node 0 for the system, huge pages of 16 MiB there, and one of 1 GiB.
 func Conformance() Variant {
 	return Variant{
 		Name: "conformance", Summary: "Kubernetes' test/e2e_node: containerd 2.4, systemd as PID 1, 2 NUMA nodes, kernel 6.12",
-		Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, RootCPU: 2,
+		Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Systemd, GiantPages: true, RootCPU: 2,
 		Nodes: []setup.Node{
 			{ID: 0, MiB: 2560, CPUs: 2, Distances: []int{10, 21}},
 			{ID: 1, MiB: 3072, CPUs: 2, Distances: []int{21, 10}},
@@ -112,8 +112,13 @@ func (p *Parts) BuildConformance(ctx context.Context, suites *Suites) error {
 	if err != nil {
 		return err
 	}
+	busybox := filepath.Join(p.busybox, "bin", "busybox")
+	applets, err := Output(ctx, busybox, "--list")
+	if err != nil {
+		return fmt.Errorf("list busybox's applets: %w", err)
+	}
 	p.suites = suites
-	return writeSuiteImage(filepath.Join(p.bin, "suite-image.tar"), names, filepath.Join(p.busybox, "bin", "busybox"))
+	return writeSuiteImage(filepath.Join(p.bin, "suite-image.tar"), names, busybox, slices.DeleteFunc(strings.Fields(applets), func(name string) bool { return name == "busybox" }))
 }
 
 // utilLinux is the folder of lscpu, which the suites ask for the NUMA nodes.
