@@ -73,7 +73,7 @@ func section(o options, results []*result, suite, kernel string) string {
 	}
 	minutes := func(run string) int { return int(took[run].Round(time.Minute).Minutes()) }
 	var rows, differences []string
-	passed := map[string]int{}
+	passed, explained := map[string]int{}, map[string]int{}
 	for _, c := range cases {
 		verdicts := map[string]string{}
 		for _, run := range []string{reference, plugin} {
@@ -82,7 +82,7 @@ func section(o options, results []*result, suite, kernel string) string {
 				passed[run]++
 			}
 		}
-		files, found := compare(by[reference], by[plugin], c.name)
+		files, found := compare(by[reference], by[plugin], c.name, explained)
 		differences = append(differences, found...)
 		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s |\n", title(c.name), verdicts[reference], verdicts[plugin], files, remark(c.name, verdicts, by)))
 	}
@@ -93,6 +93,11 @@ func section(o options, results []*result, suite, kernel string) string {
 	fmt.Fprintf(&b, "%d cases: %d passed with the kubelet's managers (%d minutes), %d with the plugin (%d minutes).\n",
 		len(cases), passed[reference], minutes(reference), passed[plugin], minutes(plugin))
 	b.WriteString("\n| case | kubelet | plugin | cgroup files | |\n| --- | --- | --- | --- | --- |\n" + strings.Join(rows, ""))
+	for _, known := range fileReasons {
+		if file := known.level + " " + known.file; explained[file] > 0 {
+			fmt.Fprintf(&b, "\n%s of %s differs for %d containers. %s\n", known.file, known.level, explained[file], known.why)
+		}
+	}
 	if len(differences) > 0 {
 		b.WriteString("\nCgroup files that differ:\n\n| case and container | file | kubelet | plugin |\n| --- | --- | --- | --- |\n" + strings.Join(differences, ""))
 	}
@@ -173,8 +178,9 @@ func remark(name string, verdicts map[string]string, by map[string]*result) stri
 	return ""
 }
 
-// compare says how many files of a case were the same, and has a line for each that was not.
-func compare(a, b *result, name string) (summary string, lines []string) {
+// compare says how many files of a case were the same, and has a line for each that was not, and for which no reason is known;
+// the others it counts in explained.
+func compare(a, b *result, name string, explained map[string]int) (summary string, lines []string) {
 	if a == nil || b == nil {
 		return "", nil
 	}
@@ -183,7 +189,7 @@ func compare(a, b *result, name string) (summary string, lines []string) {
 		return "", nil
 	}
 	before, after := a.files(first), b.files(second)
-	same, different := 0, 0
+	same, known := 0, 0
 	for _, container := range slices.Sorted(maps.Keys(before)) {
 		for _, file := range slices.Sorted(maps.Keys(before[container])) {
 			theirs, ours, there := before[container][file], after[container][file], after[container] != nil
@@ -191,17 +197,23 @@ func compare(a, b *result, name string) (summary string, lines []string) {
 			case !there:
 			case theirs == ours:
 				same++
+			case slices.ContainsFunc(fileReasons, func(r fileReason) bool { return r.level+" "+r.file == file }):
+				known++
+				explained[file]++
 			default:
-				different++
 				lines = append(lines, fmt.Sprintf("| %s: %s | %s | `%s` | `%s` |\n", title(name), container, file, theirs, ours))
 			}
 		}
 	}
-	if same+different == 0 {
+	if same+known+len(lines) == 0 {
 		return "", nil
 	}
-	if different == 0 {
-		return fmt.Sprintf("%d the same", same), nil
+	summary = fmt.Sprintf("%d the same", same)
+	if known > 0 {
+		summary += fmt.Sprintf(", %d explained", known)
 	}
-	return fmt.Sprintf("%d the same, %d differ", same, different), lines
+	if len(lines) > 0 {
+		summary += fmt.Sprintf(", %d differ", len(lines))
+	}
+	return summary, lines
 }
