@@ -14,7 +14,8 @@ policy is Static, a link leads from the kubelet's state file to the plugin's, an
 socket to the plugin's. The plugin has its defaults but for what is different from the kubelet on purpose: ` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`,\n`alignTo: kubelet`, `coverDeficits: Off`, no stall guard" + `.
 
 The column of cgroup files compares memory.min, memory.low, memory.high and cpuset.mems of the case's containers, their pods, and
-kubepods with its QoS classes, as they were at the end of the case.
+kubepods with its QoS classes, as they were at the end of the case. A case that fails is tried a second time: the emulated machine is
+slow, and the suites read a container's output as soon as it runs.
 
 `
 

@@ -32,8 +32,9 @@ type testCase struct {
 	status      string // passed, failed, skipped, ...
 	message     string
 	seconds     float64
-	ended       time.Time // of the case itself, before what cleans up after it; zero where it did not begin
-	namespaces  []string
+	ended       time.Time // of the last attempt itself, before what cleans up after it; zero where it did not begin
+	attempts    int
+	namespace   string // of the last attempt
 }
 
 // report is the part of Ginkgo's JUnit report that is read.
@@ -117,11 +118,12 @@ func (r *result) addReport(suite string, in io.Reader) error {
 		case c.Skipped != nil:
 			t.message = strings.TrimPrefix(c.Skipped.Message, "skipped - ")
 		}
-		for _, m := range ofNamespace.FindAllStringSubmatch(c.Output, -1) {
-			t.namespaces = append(t.namespaces, m[1])
+		if of := ofNamespace.FindAllStringSubmatch(c.Output, -1); of != nil {
+			t.namespace = of[len(of)-1][1]
 		}
-		if m := ofEnd.FindStringSubmatch(c.Output); m != nil {
-			if t.ended, err = time.Parse("01/02/06 15:04:05", m[1]); err != nil { // the guests' clocks are in UTC
+		if ends := ofEnd.FindAllStringSubmatch(c.Output, -1); ends != nil {
+			t.attempts = len(ends)
+			if t.ended, err = time.Parse("01/02/06 15:04:05", ends[t.attempts-1][1]); err != nil { // the guests' clocks are in UTC
 				return fmt.Errorf("the end of %s: %w", name, err)
 			}
 		}
@@ -151,7 +153,7 @@ const late = 500 * time.Millisecond
 func (r *result) files(t *testCase) map[string]cgroups.Files {
 	byName, since := map[string]cgroups.Files{}, map[string]time.Time{}
 	for _, c := range r.containers {
-		if !slices.Contains(t.namespaces, c.Namespace) || !t.ended.IsZero() && c.At.After(t.ended.Add(late)) {
+		if c.Namespace != t.namespace || !t.ended.IsZero() && c.At.After(t.ended.Add(late)) {
 			continue
 		}
 		for i := 1; ; i++ {

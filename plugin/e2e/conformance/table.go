@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -78,7 +79,7 @@ func section(o options, results []*result, suite, kernel string) string {
 		verdicts := map[string]string{}
 		for _, run := range []string{reference, plugin} {
 			verdicts[run] = verdict(by[run], c.name)
-			if verdicts[run] == "passed" {
+			if strings.HasPrefix(verdicts[run], "passed") {
 				passed[run]++
 			}
 		}
@@ -114,6 +115,9 @@ func verdict(r *result, name string) string {
 	}
 	if c.status == "failed" || c.status == "timedout" || c.status == "panicked" || c.status == "interrupted" {
 		return "**" + c.status + "**"
+	}
+	if c.attempts > 1 {
+		return c.status + " (attempt " + strconv.Itoa(c.attempts) + ")"
 	}
 	return c.status
 }
@@ -157,7 +161,7 @@ func reason(name string) string {
 
 // remark is why a case does not pass, where a reason is known, or else its message.
 func remark(name string, verdicts map[string]string, by map[string]*result) string {
-	if verdicts[plugin] == "passed" && verdicts[reference] == "passed" {
+	if strings.HasPrefix(verdicts[plugin], "passed") && strings.HasPrefix(verdicts[reference], "passed") {
 		return ""
 	}
 	if why := reason(name); why != "" && failed(verdicts[plugin]) {

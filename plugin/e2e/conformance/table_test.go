@@ -11,7 +11,9 @@ import (
 
 const junit = `<testsuites><testsuite>
 <testcase name="[SynchronizedBeforeSuite]" status="passed" time="9"></testcase>
-<testcase name="[It] [sig-node] A case [sig-node, Serial]" status="passed" time="61.5"><system-err>&lt; Exit [It] A case - a_test.go:1 @ 11/25/26 00:19:11.052 (15.765s)
+<testcase name="[It] [sig-node] A case [sig-node, Serial]" status="passed" time="61.5"><system-err>&lt; Exit [It] A case - a_test.go:1 @ 11/25/26 00:18:59 (9s)
+STEP: Destroying namespace "a-16" for this suite.
+&lt; Exit [It] A case - a_test.go:1 @ 11/25/26 00:19:11.052 (15.765s)
 STEP: Destroying namespace "a-17" for this suite.</system-err></testcase>
 <testcase name="[It] [sig-node] Another" status="failed" time="3"><failure message="expected 1 | got 2"></failure></testcase>
 <testcase name="[It] [sig-node] A third" status="skipped" time="0"><skipped message="skipped - no such device"></skipped></testcase>
@@ -28,7 +30,7 @@ func TestReport(t *testing.T) {
 		t.Fatalf("cases: %+v", r.cases)
 	}
 	first := r.find("[sig-node] A case [sig-node, Serial]")
-	if first == nil || first.status != "passed" || first.seconds != 61.5 || len(first.namespaces) != 1 || first.namespaces[0] != "a-17" {
+	if first == nil || first.status != "passed" || first.seconds != 61.5 || first.namespace != "a-17" || first.attempts != 2 {
 		t.Errorf("the first case is %+v", first)
 	}
 	if want := time.Date(2026, 11, 25, 0, 19, 11, 52e6, time.UTC); first != nil && !first.ended.Equal(want) {
@@ -36,6 +38,9 @@ func TestReport(t *testing.T) {
 	}
 	if title(first.name) != "A case" {
 		t.Errorf("its title is %q", title(first.name))
+	}
+	if got := verdict(r, first.name); got != "passed (attempt 2)" {
+		t.Errorf("its verdict is %q", got)
 	}
 	if got := r.cases[2].message; got != "no such device" {
 		t.Errorf("the third case was skipped for %q", got)
@@ -49,7 +54,7 @@ func TestCompare(t *testing.T) {
 			return cgroups.Container{Namespace: namespace, Pod: pod, Name: "app", Since: time.Unix(since, 0), At: time.Unix(at, 0),
 				Values: cgroups.Files{"container memory.high": high, "pod memory.min": "0", "kubepods memory.low": low}}
 		}
-		return &result{cases: []testCase{{name: "case", namespaces: []string{namespace}, ended: time.Unix(5, 0)}}, containers: []cgroups.Container{
+		return &result{cases: []testCase{{name: "case", namespace: namespace, ended: time.Unix(5, 0)}}, containers: []cgroups.Container{
 			record("elsewhere", 1, 1, "1", "0"), record(namespace, 2, 2, "0", "0"), record(namespace, 2, 3, high, "0"), record(namespace, 2, 6, namespace, "0"),
 		}}
 	}
