@@ -15,8 +15,6 @@ type Variant struct {
 	Cluster bool
 	// Devices gives the guest a disk and a network interface that are behind a PCI root of NUMA node 1.
 	Devices bool
-	// GiantPages lets the guest have huge pages of 1 GiB.
-	GiantPages bool
 	// RootCPU is the CPU whose NUMA node has the root file system, 200 MiB in memory.
 	RootCPU int
 }
