@@ -98,7 +98,7 @@ func e2e() (bool, error) {
 	}
 	var results []*result
 	var guests sync.WaitGroup
-	free := make(chan struct{}, jobs())
+	free := make(chan struct{}, vm.Jobs())
 	for _, v := range chosen { // in this order: the longest first
 		r := newResult(v, tests)
 		results = append(results, r)
@@ -134,14 +134,6 @@ func runFolder(dir string) (string, error) {
 }
 
 func seconds(d time.Duration) string { return strconv.Itoa(int(d.Round(time.Second).Seconds())) + " s" }
-
-// jobs is how many guests run at once; each keeps about one core busy.
-func jobs() int {
-	if n, err := strconv.Atoi(os.Getenv("JOBS")); err == nil && n > 0 {
-		return n
-	}
-	return 2
-}
 
 // choose picks the variants that VARIANT names, all if it is empty. What
 // cannot run here is returned with the reason.

@@ -39,6 +39,7 @@ type options struct {
 	version     string
 	suites      []string
 	runs        []string
+	earlier     map[string]string // folders of runs whose results are there already
 	focus, skip string
 	out         string
 }
@@ -47,16 +48,36 @@ func main() {
 	var o options
 	flag.StringVar(&o.version, "kubernetes", controlplane.Version, "the release whose suites and kubelet run")
 	suites := flag.String("suites", strings.Join(allSuites, ","), "suites, by the names of their files")
-	runs := flag.String("runs", reference+","+plugin, "which of the two runs")
+	runs := flag.String("runs", reference+","+plugin, "which of the two runs; NAME=FOLDER takes an earlier run's results in place of a new one")
 	flag.StringVar(&o.focus, "focus", "", "regular expression of cases to run")
 	flag.StringVar(&o.skip, "skip", "", "regular expression of cases to leave out")
 	flag.StringVar(&o.out, "out", "", "the page to write the tables into; without it they are printed")
 	flag.Parse()
-	o.suites, o.runs = strings.Split(*suites, ","), strings.Split(*runs, ",")
-	if err := conformance(o); err != nil {
+	o.suites = strings.Split(*suites, ",")
+	err := o.choose(*runs)
+	if err == nil {
+		err = conformance(o)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
 		os.Exit(1)
 	}
+}
+
+// choose reads -runs.
+func (o *options) choose(runs string) error {
+	o.earlier = map[string]string{}
+	for run := range strings.SplitSeq(runs, ",") {
+		name, folder, earlier := strings.Cut(run, "=")
+		if name != reference && name != plugin || earlier && folder == "" {
+			return fmt.Errorf("-runs: want %s or %s, or one of them with =FOLDER, got %q", reference, plugin, run)
+		}
+		o.runs = append(o.runs, name)
+		if earlier {
+			o.earlier[name] = folder
+		}
+	}
+	return nil
 }
 
 func logf(format string, args ...any) {
@@ -90,10 +111,19 @@ func conformance(o options) error {
 	}
 	logf("prepared in %s; %s", time.Since(began).Round(time.Second), folder)
 	var guests sync.WaitGroup
+	free := make(chan struct{}, vm.Jobs())
 	errs := make([]error, len(o.runs))
 	results := make([]*result, len(o.runs))
 	for i, run := range o.runs {
-		guests.Go(func() { results[i], errs[i] = boot(ctx, parts, variant, o, run, filepath.Join(folder, run)) })
+		if o.earlier[run] != "" {
+			results[i], errs[i] = read(run, o.earlier[run])
+			continue
+		}
+		free <- struct{}{}
+		guests.Go(func() {
+			results[i], errs[i] = boot(ctx, parts, variant, o, run, filepath.Join(folder, run))
+			<-free
+		})
 	}
 	guests.Wait()
 	for _, err := range errs {

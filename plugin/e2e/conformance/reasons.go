@@ -14,7 +14,8 @@ policy is Static, a link leads from the kubelet's state file to the plugin's, an
 socket to the plugin's. The plugin has its defaults but for what is different from the kubelet on purpose: ` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`,\n`alignTo: kubelet`, `coverDeficits: Off`, no stall guard" + `.
 
 The column of cgroup files compares memory.min, memory.low, memory.high and cpuset.mems of the case's containers, their pods, and
-kubepods with its QoS classes, as they were last while the container ran.
+kubepods with its QoS classes, as they were at the end of the case. A case that fails is tried a second time: the emulated machine is
+slow, and the suites read a container's output as soon as it runs.
 
 `
 
@@ -27,4 +28,11 @@ var reasons = []struct {
 		"its message and in an event, where the kubelet's Memory Manager fails the pod with `UnexpectedAdmissionError`."},
 	{regexp.MustCompile(`should reject a pod that would result in an empty pod shared pool`), "As above: the container is refused with the kubelet's words, the pod's phase stays Pending."},
 	{regexp.MustCompile(`should persist container-level memory.low after rollback`), "The case shows a limitation of the kubelet, which cannot take memory.low back from a running container. The plugin can, and does."},
+}
+
+// fileReason is why one file of a level holds something else with the plugin.
+type fileReason struct{ level, file, why string }
+
+var fileReasons = []fileReason{
+	{"kubepods", "memory.low", "The kubelet leaves it at 0, with which the kernel protects nothing by memory.low below. The plugin writes the sum of the pods' memory.low."},
 }

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/conformance/cgroups"
 )
@@ -20,6 +21,7 @@ import (
 // result is one run of the suites.
 type result struct {
 	run        string
+	ended      time.Time
 	cases      []testCase
 	containers []cgroups.Container
 }
@@ -30,7 +32,9 @@ type testCase struct {
 	status      string // passed, failed, skipped, ...
 	message     string
 	seconds     float64
-	namespaces  []string
+	ended       time.Time // of the last attempt itself, before what cleans up after it; zero where it did not begin
+	attempts    int
+	namespace   string // of the last attempt
 }
 
 // report is the part of Ginkgo's JUnit report that is read.
@@ -56,7 +60,11 @@ func read(run, dir string) (*result, error) {
 		return nil, fmt.Errorf("%s: %w", run, err)
 	}
 	defer in.Close()
-	r := &result{run: run}
+	info, err := in.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", run, err)
+	}
+	r := &result{run: run, ended: info.ModTime()}
 	for archive := tar.NewReader(in); ; {
 		header, err := archive.Next()
 		if errors.Is(err, io.EOF) {
@@ -83,15 +91,19 @@ func read(run, dir string) (*result, error) {
 	if len(r.cases) == 0 {
 		return nil, fmt.Errorf("%s: no report: the suites did not end", run)
 	}
-	slices.SortFunc(r.containers, func(a, b cgroups.Container) int { return a.Since.Compare(b.Since) })
+	slices.SortStableFunc(r.containers, func(a, b cgroups.Container) int { return a.Since.Compare(b.Since) })
 	return r, nil
 }
 
-var ofNamespace = regexp.MustCompile(`Destroying namespace "([^"]+)"`)
+var (
+	ofNamespace = regexp.MustCompile(`Destroying namespace "([^"]+)"`)
+	ofEnd       = regexp.MustCompile(`(?m)^< Exit \[It\].* @ (\d\d/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?)`)
+)
 
 func (r *result) addReport(suite string, in io.Reader) error {
 	var parsed report
-	if err := xml.NewDecoder(in).Decode(&parsed); err != nil {
+	err := xml.NewDecoder(in).Decode(&parsed)
+	if err != nil {
 		return err
 	}
 	for _, c := range parsed.Cases {
@@ -106,8 +118,14 @@ func (r *result) addReport(suite string, in io.Reader) error {
 		case c.Skipped != nil:
 			t.message = strings.TrimPrefix(c.Skipped.Message, "skipped - ")
 		}
-		for _, m := range ofNamespace.FindAllStringSubmatch(c.Output, -1) {
-			t.namespaces = append(t.namespaces, m[1])
+		if of := ofNamespace.FindAllStringSubmatch(c.Output, -1); of != nil {
+			t.namespace = of[len(of)-1][1]
+		}
+		if ends := ofEnd.FindAllStringSubmatch(c.Output, -1); ends != nil {
+			t.attempts = len(ends)
+			if t.ended, err = time.Parse("01/02/06 15:04:05", ends[t.attempts-1][1]); err != nil { // the guests' clocks are in UTC
+				return fmt.Errorf("the end of %s: %w", name, err)
+			}
 		}
 		r.cases = append(r.cases, t)
 	}
@@ -127,17 +145,21 @@ func (r *result) find(name string) *testCase {
 // generated is what the API server appends to a name that it generates.
 var generated = regexp.MustCompile(`-?[bcdfghjklmnpqrstvwxz2456789]{5}$`)
 
-// files are the recorded containers of a case by their names, in the order of their starts.
+// late is how long after a change it may be recorded: the guest looks twice a second.
+const late = 500 * time.Millisecond
+
+// files are the recorded files of a case's containers by their names, in the order of their starts, as they were at the end of the
+// case: what cleans up after it changes the kubelet's configuration while its pods still run.
 func (r *result) files(t *testCase) map[string]cgroups.Files {
-	byName := map[string]cgroups.Files{}
+	byName, since := map[string]cgroups.Files{}, map[string]time.Time{}
 	for _, c := range r.containers {
-		if !slices.Contains(t.namespaces, c.Namespace) {
+		if c.Namespace != t.namespace || !t.ended.IsZero() && c.At.After(t.ended.Add(late)) {
 			continue
 		}
 		for i := 1; ; i++ {
 			name := fmt.Sprintf("%s/%s #%d", generated.ReplaceAllString(c.Pod, ""), c.Name, i)
-			if _, taken := byName[name]; !taken {
-				byName[name] = c.Values
+			if began, taken := since[name]; !taken || began.Equal(c.Since) {
+				byName[name], since[name] = c.Values, c.Since
 				break
 			}
 		}

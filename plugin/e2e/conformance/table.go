@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -53,36 +54,51 @@ func kept(page, suite string) string {
 
 // section is the table of one suite with what its cases' cgroup files had different.
 func section(o options, results []*result, suite, kernel string) string {
-	by := map[string]*result{}
+	by, took := map[string]*result{}, map[string]time.Duration{}
+	var ended time.Time
 	var cases []testCase // in the order of the first run; a case that only the other has follows
 	for _, r := range results {
 		by[r.run] = r
+		if r.ended.After(ended) {
+			ended = r.ended
+		}
 		for _, c := range r.cases {
-			if c.suite == suite+"_test" && !slices.ContainsFunc(cases, func(other testCase) bool { return other.name == c.name }) {
+			if c.suite != suite+"_test" {
+				continue
+			}
+			took[r.run] += time.Duration(c.seconds * float64(time.Second))
+			if !slices.ContainsFunc(cases, func(other testCase) bool { return other.name == c.name }) {
 				cases = append(cases, c)
 			}
 		}
 	}
+	minutes := func(run string) int { return int(took[run].Round(time.Minute).Minutes()) }
 	var rows, differences []string
-	passed := map[string]int{}
+	passed, explained := map[string]int{}, map[string]int{}
 	for _, c := range cases {
 		verdicts := map[string]string{}
 		for _, run := range []string{reference, plugin} {
 			verdicts[run] = verdict(by[run], c.name)
-			if verdicts[run] == "passed" {
+			if strings.HasPrefix(verdicts[run], "passed") {
 				passed[run]++
 			}
 		}
-		files, found := compare(by[reference], by[plugin], c.name)
+		files, found := compare(by[reference], by[plugin], c.name, explained)
 		differences = append(differences, found...)
 		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s |\n", title(c.name), verdicts[reference], verdicts[plugin], files, remark(c.name, verdicts, by)))
 	}
 	var b strings.Builder
 	b.WriteString(heading(suite))
 	fmt.Fprintf(&b, "\nKubernetes %s, Linux %s, containerd 2.4, systemd, 2 NUMA nodes, emulated; %s; `make conformance KUBERNETES=%s SUITES=%s`.\n",
-		o.version, kernel, time.Now().Format("2006-01-02"), o.version, suite)
-	fmt.Fprintf(&b, "%d cases: %d passed with the kubelet's managers, %d with the plugin.\n", len(cases), passed[reference], passed[plugin])
+		o.version, kernel, ended.Format("2006-01-02"), o.version, suite)
+	fmt.Fprintf(&b, "%d cases: %d passed with the kubelet's managers (%d minutes), %d with the plugin (%d minutes).\n",
+		len(cases), passed[reference], minutes(reference), passed[plugin], minutes(plugin))
 	b.WriteString("\n| case | kubelet | plugin | cgroup files | |\n| --- | --- | --- | --- | --- |\n" + strings.Join(rows, ""))
+	for _, known := range fileReasons {
+		if file := known.level + " " + known.file; explained[file] > 0 {
+			fmt.Fprintf(&b, "\n%s of %s differs for %d containers. %s\n", known.file, known.level, explained[file], known.why)
+		}
+	}
 	if len(differences) > 0 {
 		b.WriteString("\nCgroup files that differ:\n\n| case and container | file | kubelet | plugin |\n| --- | --- | --- | --- |\n" + strings.Join(differences, ""))
 	}
@@ -99,6 +115,9 @@ func verdict(r *result, name string) string {
 	}
 	if c.status == "failed" || c.status == "timedout" || c.status == "panicked" || c.status == "interrupted" {
 		return "**" + c.status + "**"
+	}
+	if c.attempts > 1 {
+		return c.status + " (attempt " + strconv.Itoa(c.attempts) + ")"
 	}
 	return c.status
 }
@@ -142,7 +161,7 @@ func reason(name string) string {
 
 // remark is why a case does not pass, where a reason is known, or else its message.
 func remark(name string, verdicts map[string]string, by map[string]*result) string {
-	if verdicts[plugin] == "passed" && verdicts[reference] == "passed" {
+	if strings.HasPrefix(verdicts[plugin], "passed") && strings.HasPrefix(verdicts[reference], "passed") {
 		return ""
 	}
 	if why := reason(name); why != "" && failed(verdicts[plugin]) {
@@ -163,8 +182,9 @@ func remark(name string, verdicts map[string]string, by map[string]*result) stri
 	return ""
 }
 
-// compare says how many files of a case were the same, and has a line for each that was not.
-func compare(a, b *result, name string) (summary string, lines []string) {
+// compare says how many files of a case were the same, and has a line for each that was not, and for which no reason is known;
+// the others it counts in explained.
+func compare(a, b *result, name string, explained map[string]int) (summary string, lines []string) {
 	if a == nil || b == nil {
 		return "", nil
 	}
@@ -173,7 +193,7 @@ func compare(a, b *result, name string) (summary string, lines []string) {
 		return "", nil
 	}
 	before, after := a.files(first), b.files(second)
-	same, different := 0, 0
+	same, known := 0, 0
 	for _, container := range slices.Sorted(maps.Keys(before)) {
 		for _, file := range slices.Sorted(maps.Keys(before[container])) {
 			theirs, ours, there := before[container][file], after[container][file], after[container] != nil
@@ -181,17 +201,23 @@ func compare(a, b *result, name string) (summary string, lines []string) {
 			case !there:
 			case theirs == ours:
 				same++
+			case slices.ContainsFunc(fileReasons, func(r fileReason) bool { return r.level+" "+r.file == file }):
+				known++
+				explained[file]++
 			default:
-				different++
 				lines = append(lines, fmt.Sprintf("| %s: %s | %s | `%s` | `%s` |\n", title(name), container, file, theirs, ours))
 			}
 		}
 	}
-	if same+different == 0 {
+	if same+known+len(lines) == 0 {
 		return "", nil
 	}
-	if different == 0 {
-		return fmt.Sprintf("%d the same", same), nil
+	summary = fmt.Sprintf("%d the same", same)
+	if known > 0 {
+		summary += fmt.Sprintf(", %d explained", known)
 	}
-	return fmt.Sprintf("%d the same, %d differ", same, different), lines
+	if len(lines) > 0 {
+		summary += fmt.Sprintf(", %d differ", len(lines))
+	}
+	return summary, lines
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +11,10 @@ import (
 
 const junit = `<testsuites><testsuite>
 <testcase name="[SynchronizedBeforeSuite]" status="passed" time="9"></testcase>
-<testcase name="[It] [sig-node] A case [sig-node, Serial]" status="passed" time="61.5"><system-err>STEP: Destroying namespace "a-17" for this suite.</system-err></testcase>
+<testcase name="[It] [sig-node] A case [sig-node, Serial]" status="passed" time="61.5"><system-err>&lt; Exit [It] A case - a_test.go:1 @ 11/25/26 00:18:59 (9s)
+STEP: Destroying namespace "a-16" for this suite.
+&lt; Exit [It] A case - a_test.go:1 @ 11/25/26 00:19:11.052 (15.765s)
+STEP: Destroying namespace "a-17" for this suite.</system-err></testcase>
 <testcase name="[It] [sig-node] Another" status="failed" time="3"><failure message="expected 1 | got 2"></failure></testcase>
 <testcase name="[It] [sig-node] A third" status="skipped" time="0"><skipped message="skipped - no such device"></skipped></testcase>
 <testcase name="[It] [sig-node] Not chosen" status="skipped" time="0"><skipped message="skipped"></skipped></testcase>
@@ -26,32 +30,45 @@ func TestReport(t *testing.T) {
 		t.Fatalf("cases: %+v", r.cases)
 	}
 	first := r.find("[sig-node] A case [sig-node, Serial]")
-	if first == nil || first.status != "passed" || first.seconds != 61.5 || len(first.namespaces) != 1 || first.namespaces[0] != "a-17" {
+	if first == nil || first.status != "passed" || first.seconds != 61.5 || first.namespace != "a-17" || first.attempts != 2 {
 		t.Errorf("the first case is %+v", first)
+	}
+	if want := time.Date(2026, 11, 25, 0, 19, 11, 52e6, time.UTC); first != nil && !first.ended.Equal(want) {
+		t.Errorf("the first case ended at %v, want %v", first.ended, want)
 	}
 	if title(first.name) != "A case" {
 		t.Errorf("its title is %q", title(first.name))
+	}
+	if got := verdict(r, first.name); got != "passed (attempt 2)" {
+		t.Errorf("its verdict is %q", got)
 	}
 	if got := r.cases[2].message; got != "no such device" {
 		t.Errorf("the third case was skipped for %q", got)
 	}
 }
 
-// TestCompare compares the files of the same container in two runs, whose generated names differ.
+// TestCompare compares the files of the same container in two runs, whose generated names differ, as they were at the case's end.
 func TestCompare(t *testing.T) {
 	run := func(namespace, pod, high string) *result {
-		return &result{cases: []testCase{{name: "case", namespaces: []string{namespace}}}, containers: []cgroups.Container{
-			{Namespace: "elsewhere", Pod: pod, Name: "app", Since: time.Unix(1, 0), Values: cgroups.Files{"container memory.high": "1"}},
-			{Namespace: namespace, Pod: pod, Name: "app", Since: time.Unix(2, 0), Values: cgroups.Files{"container memory.high": high, "pod memory.min": "0"}},
+		record := func(namespace string, since, at int64, high, low string) cgroups.Container {
+			return cgroups.Container{Namespace: namespace, Pod: pod, Name: "app", Since: time.Unix(since, 0), At: time.Unix(at, 0),
+				Values: cgroups.Files{"container memory.high": high, "pod memory.min": "0", "kubepods memory.low": low}}
+		}
+		return &result{cases: []testCase{{name: "case", namespace: namespace, ended: time.Unix(5, 0)}}, containers: []cgroups.Container{
+			record("elsewhere", 1, 1, "1", "0"), record(namespace, 2, 2, "0", "0"), record(namespace, 2, 3, high, "0"), record(namespace, 2, 6, namespace, "0"),
 		}}
 	}
-	summary, lines := compare(run("ns-1", "pod-x8f2k", "4096"), run("ns-2", "pod-zz4w9", "4096"), "case")
-	if summary != "2 the same" || len(lines) != 0 {
-		t.Errorf("equal runs: %q, %v", summary, lines)
+	explained := map[string]int{}
+	summary, lines := compare(run("ns-1", "pod-x8f2k", "4096"), run("ns-2", "pod-zz4w9", "4096"), "case", explained)
+	if summary != "3 the same" || len(lines) != 0 || len(explained) != 0 {
+		t.Errorf("equal runs: %q, %v, %v", summary, lines, explained)
 	}
-	summary, lines = compare(run("ns-1", "pod-x8f2k", "4096"), run("ns-2", "pod-zz4w9", "max"), "case")
-	if summary != "1 the same, 1 differ" || len(lines) != 1 || !strings.Contains(lines[0], "pod/app #1 | container memory.high | `4096` | `max`") {
-		t.Errorf("different runs: %q, %v", summary, lines)
+	other := run("ns-2", "pod-zz4w9", "max")
+	other.containers[2].Values["kubepods memory.low"] = "8192"
+	summary, lines = compare(run("ns-1", "pod-x8f2k", "4096"), other, "case", explained)
+	if summary != "1 the same, 1 explained, 1 differ" || len(lines) != 1 || !strings.Contains(lines[0], "pod/app #1 | container memory.high | `4096` | `max`") ||
+		explained["kubepods memory.low"] != 1 {
+		t.Errorf("different runs: %q, %v, %v", summary, lines, explained)
 	}
 }
 
@@ -61,6 +78,28 @@ func TestOtherSectionsStay(t *testing.T) {
 	for suite, want := range map[string]string{"memory_qos": heading("memory_qos") + "\nfirst\n", "hugepages": heading("hugepages") + "\nsecond\n", "memory_manager": ""} {
 		if got := kept(page, suite); got != want {
 			t.Errorf("%s: %q, want %q", suite, got, want)
+		}
+	}
+}
+
+// TestRuns reads which runs are booted and which are there already.
+func TestRuns(t *testing.T) {
+	for text, want := range map[string]string{
+		"reference,plugin":        "[reference plugin] map[]",
+		"plugin":                  "[plugin] map[]",
+		"reference=/a/b=c,plugin": "[reference plugin] map[reference:/a/b=c]",
+		"plugins":                 `-runs: want reference or plugin, or one of them with =FOLDER, got "plugins"`,
+		"reference=":              `-runs: want reference or plugin, or one of them with =FOLDER, got "reference="`,
+	} {
+		var o options
+		got := ""
+		if err := o.choose(text); err != nil {
+			got = err.Error()
+		} else {
+			got = fmt.Sprint(o.runs, o.earlier)
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
 		}
 	}
 }

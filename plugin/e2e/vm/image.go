@@ -26,15 +26,15 @@ func writeImage(file, name, program, busybox string) error {
 		tarFile{"tmp/.keep", 0o644, nil, ""}, tarFile{"etc/passwd", 0o644, []byte("root:x:0:0:root:/:/workload\n"), ""})
 }
 
-// writeSuiteImage writes an image under each of the names that the pods of Kubernetes' suites have: busybox with the programs
-// that they call.
-func writeSuiteImage(file string, names []string, busybox string) error {
+// writeSuiteImage writes an image under each of the names that the pods of Kubernetes' suites have: busybox under the names of
+// its applets.
+func writeSuiteImage(file string, names []string, busybox string, applets []string) error {
 	tools, err := os.ReadFile(busybox)
 	if err != nil {
 		return fmt.Errorf("make the suites' image: %w", err)
 	}
 	files := []tarFile{{"bin/busybox", 0o755, tools, ""}, {"tmp/.keep", 0o644, nil, ""}, {"etc/passwd", 0o644, []byte("root:x:0:0:root:/:/bin/sh\n"), ""}}
-	for _, applet := range []string{"sh", "sleep", "cat", "cut", "dd", "echo", "env", "false", "grep", "head", "ls", "mkdir", "rm", "sed", "stat", "tail", "touch", "tr", "true", "wc"} {
+	for _, applet := range applets {
 		files = append(files, tarFile{"bin/" + applet, 0o777, nil, "busybox"})
 	}
 	return writeLayout(file, names, files...)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -43,6 +44,14 @@ func CacheFolder() (string, error) {
 		return "", fmt.Errorf("find a folder for downloads and builds (or set CACHE): %w", err)
 	}
 	return filepath.Join(dir, "nri-memory-manager-e2e"), nil
+}
+
+// Jobs is how many guests run at once; each keeps about one core busy.
+func Jobs() int {
+	if n, err := strconv.Atoi(os.Getenv("JOBS")); err == nil && n > 0 {
+		return n
+	}
+	return 2
 }
 
 // Parts is everything that guests are made of, as paths on the host.

@@ -11,10 +11,11 @@ import (
 // File is the name of the recording in the guest's logs: one Container in JSON a line.
 const File = "cgroups.jsonl"
 
-// Container is what the files of a container, its pod and their ancestors held when it was seen last.
+// Container is what the files of a container, its pod and their ancestors held from a moment on. It is recorded at the container's
+// start, and again whenever one of them holds something else.
 type Container struct {
 	Namespace, Pod, Name string
-	Since                time.Time
+	Since, At            time.Time // of the container's start and of this record
 	Values               Files
 }
 

@@ -66,8 +66,9 @@ func runSuites() error {
 	if err := prepare(*plugin); err != nil {
 		return err
 	}
-	// One seed gives both runs the same order. Without a focus the suites leave out what has a feature's label.
-	choice := []string{"--ginkgo.seed=1", "--ginkgo.focus=" + cmp.Or(*focus, ".")}
+	// One seed gives both runs the same order. Without a focus the suites leave out what has a feature's label. A second attempt is
+	// for what the suites do not wait for: they read a container's output as soon as it runs.
+	choice := []string{"--ginkgo.seed=1", "--ginkgo.flake-attempts=2", "--ginkgo.focus=" + cmp.Or(*focus, ".")}
 	if *skip != "" {
 		choice = append(choice, "--ginkgo.skip="+*skip)
 	}

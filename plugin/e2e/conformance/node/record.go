@@ -19,8 +19,7 @@ const (
 	period = 500 * time.Millisecond
 )
 
-// record writes down the cgroup files of every container, its pod and their ancestors as they were when the container was seen
-// last.
+// record writes down the cgroup files of every container, its pod and their ancestors, whenever they have changed.
 func record(stop <-chan struct{}) {
 	out, err := os.Create(filepath.Join(setup.Logs, cgroups.File))
 	if err != nil {
@@ -51,20 +50,15 @@ func record(stop <-chan struct{}) {
 				continue
 			}
 			maps.Copy(values, ancestors)
-			c.Values = values
-			now[dir] = c
-		}
-		for dir, c := range seen {
-			if _, there := now[dir]; !there {
+			if !maps.Equal(values, c.Values) {
+				c.Values, c.At = values, time.Now()
 				_ = encoder.Encode(c)
 			}
+			now[dir] = c
 		}
 		seen = now
 		select {
 		case <-stop:
-			for _, c := range seen {
-				_ = encoder.Encode(c)
-			}
 			return
 		case <-time.After(period):
 		}
