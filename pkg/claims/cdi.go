@@ -2,7 +2,6 @@ package claims
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -72,7 +71,7 @@ func ReadSpecification(data []byte, uid string) (claim Claim, err error) {
 	case claim.UID != uid:
 		err = fmt.Errorf("UID is %q, want the file's %q", claim.UID, uid)
 	case len(claim.Parts) == 0:
-		err = errors.New("Parts is missing")
+		err = fmt.Errorf("%s is missing", "Parts")
 	case wrong >= 0:
 		err = fmt.Errorf("Parts[%d].Node is %d, want 0 to %d", wrong, claim.Parts[wrong].Node, nodeset.Max-1)
 	default:

@@ -260,7 +260,7 @@ func (p *Protector) Flush(ctx context.Context) error {
 	q := &p.systemd
 	q.flushing.Add(1)
 	defer q.flushing.Add(-1)
-	units, changed, last := p.pending()
+	units, changed, _ := p.pending()
 	if units > 0 {
 		poke(q.wake)
 	}
@@ -273,6 +273,7 @@ func (p *Protector) Flush(ctx context.Context) error {
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
+		var last error
 		units, changed, last = p.pending()
 		if err == nil && errors.Is(last, ErrNoSystemd) {
 			err = last
