@@ -117,11 +117,13 @@ func prepare(plugin bool) error {
 	if out, err := exec.Command("ctr", "-n", "k8s.io", "images", "import", "--local", setup.SuiteImageTar).CombinedOutput(); err != nil {
 		return fmt.Errorf("import the suites' image: %w: %s", err, out)
 	}
-	// As the suites' own base, but for what needs a disk, a cloud or iptables.
+	// As the suites' own base, but for what needs a disk, a cloud or iptables. Without CPU quotas: a sandbox that may have a hundredth
+	// of an emulated CPU takes minutes to start.
 	return os.WriteFile(baseConfig, []byte(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupDriver: systemd
 cgroupRoot: /
+cpuCFSQuota: false
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 evictionHard: {memory.available: 100Mi}
 evictionPressureTransitionPeriod: 30s
