@@ -34,5 +34,5 @@ var reasons = []struct {
 type fileReason struct{ level, file, why string }
 
 var fileReasons = []fileReason{
-	{"kubepods", "memory.low", "The kubelet leaves it at 0, with which the kernel protects nothing by memory.low below. The plugin writes the sum of the pods' memory.low."},
+	{"kubepods", "memory.low", "The kubelet leaves it at 0, with which memory.low below it has no effect. The plugin writes the sum of the pods' memory.low."},
 }
