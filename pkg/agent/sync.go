@@ -53,6 +53,9 @@ func (a *Agent) syncDue(ctx context.Context) {
 // syncContainers are the updates that the runtime's records of containers lack. What they write is noted, and the files of the levels
 // above are written, before they are sent.
 func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Update {
+	if len(ids) == 0 {
+		return nil
+	}
 	event := ledger.SyncContainers{IDs: ids}
 	var effects ledger.Effects
 	for {
@@ -98,7 +101,7 @@ func (a *Agent) noteMigration(id string, adjustment ledger.Adjustment, usage map
 // while the runtime wrote. session is nil when no runtime is connected.
 func (a *Agent) send(ctx context.Context, session *Session, updates []ledger.Update) {
 	asks := session != nil && session.apply != nil
-	if asks && len(updates) > 0 {
+	if asks {
 		timeout := updateTimeout + time.Duration(len(updates))*updateTimeoutEach
 		applying, cancel := context.WithTimeout(ctx, timeout)
 		err := session.apply(applying, updates)
