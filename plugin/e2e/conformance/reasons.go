@@ -30,9 +30,21 @@ var reasons = []struct {
 	{regexp.MustCompile(`should persist container-level memory.low after rollback`), "The case shows a limitation of the kubelet, which cannot take memory.low back from a running container. The plugin can, and does."},
 }
 
-// fileReason is why one file of a level holds something else with the plugin.
-type fileReason struct{ level, file, why string }
+// fileReason is why files of some levels hold something else with the plugin.
+type fileReason struct {
+	of    *regexp.Regexp // the cases; nil for all
+	files []string       // "level name"
+	why   string
+}
 
 var fileReasons = []fileReason{
-	{"kubepods", "memory.low", "The kubelet leaves it at 0, with which memory.low below it has no effect. The plugin writes the sum of the pods' memory.low."},
+	{nil, []string{"kubepods memory.low"}, "The kubelet leaves it at 0, with which memory.low below it has no effect. The plugin writes the sum of the pods' memory.low."},
+	{regexp.MustCompile(`BestEffort pod`), []string{"container memory.high"}, "KEP-2570 gives a container without request and limit the throttling factor's share of what the node " +
+		"has to give; the kubelet of this version compares the request with the limit first, finds both 0, and writes nothing."},
+	{regexp.MustCompile(`switching from TieredReservation to None|persist container-level memory.low after rollback`),
+		[]string{"container memory.low", "container memory.high", "pod memory.low", "kubepods memory.min", "kubepods/kubepods-burstable.slice memory.low"},
+		"The kubelet writes a container's and a pod's files when they start, and leaves what is there when the policy changes. The plugin writes what the new configuration says."},
 }
+
+// besideOthers is why sums are not compared where pods of another case ran at the same time.
+const besideOthers = "pods of another case, which still ended, ran beside these in one of the runs"

@@ -148,21 +148,37 @@ var generated = regexp.MustCompile(`-?[bcdfghjklmnpqrstvwxz2456789]{5}$`)
 // late is how long after a change it may be recorded: the guest looks twice a second.
 const late = 500 * time.Millisecond
 
+// state is what was recorded of a container at the end of its case.
+type state struct {
+	files  cgroups.Files
+	beside bool // containers of another case ran at the same time
+}
+
 // files are the recorded files of a case's containers by their names, in the order of their starts, as they were at the end of the
 // case: what cleans up after it changes the kubelet's configuration while its pods still run.
-func (r *result) files(t *testCase) map[string]cgroups.Files {
-	byName, since := map[string]cgroups.Files{}, map[string]time.Time{}
+func (r *result) files(t *testCase) map[string]state {
+	byName, since := map[string]state{}, map[string]time.Time{}
 	for _, c := range r.containers {
-		if c.Namespace != t.namespace || !t.ended.IsZero() && c.At.After(t.ended.Add(late)) {
+		if c.Namespace != t.namespace || !t.ended.IsZero() && c.At.After(t.ended.Add(late)) || c.Ended {
 			continue
 		}
 		for i := 1; ; i++ {
 			name := fmt.Sprintf("%s/%s #%d", generated.ReplaceAllString(c.Pod, ""), c.Name, i)
 			if began, taken := since[name]; !taken || began.Equal(c.Since) {
-				byName[name], since[name] = c.Values, c.Since
+				byName[name], since[name] = state{c.Values, r.besides(t, c.Since)}, c.Since
 				break
 			}
 		}
 	}
 	return byName
+}
+
+// lingering is how long the kubelet and the plugin may count a pod whose container has ended.
+const lingering = 15 * time.Second
+
+// besides says whether a container that does not belong to a case ran, or was counted, between a moment and the case's end.
+func (r *result) besides(t *testCase, since time.Time) bool {
+	return slices.ContainsFunc(r.containers, func(c cgroups.Container) bool {
+		return c.Namespace != t.namespace && c.Ended && c.At.Add(lingering).After(since) && (t.ended.IsZero() || c.Since.Before(t.ended))
+	})
 }

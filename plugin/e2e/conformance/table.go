@@ -95,9 +95,12 @@ func section(o options, results []*result, suite, kernel string) string {
 		len(cases), passed[reference], minutes(reference), passed[plugin], minutes(plugin))
 	b.WriteString("\n| case | kubelet | plugin | cgroup files | |\n| --- | --- | --- | --- | --- |\n" + strings.Join(rows, ""))
 	for _, known := range fileReasons {
-		if file := known.level + " " + known.file; explained[file] > 0 {
-			fmt.Fprintf(&b, "\n%s of %s differs for %d containers. %s\n", known.file, known.level, explained[file], known.why)
+		if n := explained[known.why]; n > 0 {
+			fmt.Fprintf(&b, "\nDifferent and explained, %d files (%s): %s\n", n, strings.Join(known.files, ", "), known.why)
 		}
+	}
+	if n := explained[besideOthers]; n > 0 {
+		fmt.Fprintf(&b, "\nNot compared, %d sums of kubepods and its QoS classes: %s.\n", n, besideOthers)
 	}
 	if len(differences) > 0 {
 		b.WriteString("\nCgroup files that differ:\n\n| case and container | file | kubelet | plugin |\n| --- | --- | --- | --- |\n" + strings.Join(differences, ""))
@@ -182,8 +185,12 @@ func remark(name string, verdicts map[string]string, by map[string]*result) stri
 	return ""
 }
 
+func (r fileReason) explains(name, file string) bool {
+	return (r.of == nil || r.of.MatchString(name)) && slices.Contains(r.files, file)
+}
+
 // compare says how many files of a case were the same, and has a line for each that was not, and for which no reason is known;
-// the others it counts in explained.
+// the others it counts in explained, by the reason.
 func compare(a, b *result, name string, explained map[string]int) (summary string, lines []string) {
 	if a == nil || b == nil {
 		return "", nil
@@ -195,15 +202,25 @@ func compare(a, b *result, name string, explained map[string]int) (summary strin
 	before, after := a.files(first), b.files(second)
 	same, known := 0, 0
 	for _, container := range slices.Sorted(maps.Keys(before)) {
-		for _, file := range slices.Sorted(maps.Keys(before[container])) {
-			theirs, ours, there := before[container][file], after[container][file], after[container] != nil
+		other, there := after[container]
+		if !there {
+			continue
+		}
+		beside := before[container].beside || other.beside
+		for _, file := range slices.Sorted(maps.Keys(before[container].files)) {
+			theirs, ours := before[container].files[file], other.files[file]
+			why := ""
+			if i := slices.IndexFunc(fileReasons, func(r fileReason) bool { return r.explains(name, file) }); i >= 0 {
+				why = fileReasons[i].why
+			} else if beside && strings.HasPrefix(file, "kubepods") {
+				why = besideOthers
+			}
 			switch {
-			case !there:
 			case theirs == ours:
 				same++
-			case slices.ContainsFunc(fileReasons, func(r fileReason) bool { return r.level+" "+r.file == file }):
+			case why != "":
 				known++
-				explained[file]++
+				explained[why]++
 			default:
 				lines = append(lines, fmt.Sprintf("| %s: %s | %s | `%s` | `%s` |\n", title(name), container, file, theirs, ours))
 			}

@@ -54,8 +54,10 @@ func TestCompare(t *testing.T) {
 			return cgroups.Container{Namespace: namespace, Pod: pod, Name: "app", Since: time.Unix(since, 0), At: time.Unix(at, 0),
 				Values: cgroups.Files{"container memory.high": high, "pod memory.min": "0", "kubepods memory.low": low}}
 		}
+		elsewhere := record("elsewhere", 1, 2, "1", "0")
+		elsewhere.Ended = true
 		return &result{cases: []testCase{{name: "case", namespace: namespace, ended: time.Unix(5, 0)}}, containers: []cgroups.Container{
-			record("elsewhere", 1, 1, "1", "0"), record(namespace, 2, 2, "0", "0"), record(namespace, 2, 3, high, "0"), record(namespace, 2, 6, namespace, "0"),
+			elsewhere, record(namespace, 2, 2, "0", "0"), record(namespace, 2, 3, high, "0"), record(namespace, 2, 6, namespace, "0"),
 		}}
 	}
 	explained := map[string]int{}
@@ -67,8 +69,19 @@ func TestCompare(t *testing.T) {
 	other.containers[2].Values["kubepods memory.low"] = "8192"
 	summary, lines = compare(run("ns-1", "pod-x8f2k", "4096"), other, "case", explained)
 	if summary != "1 the same, 1 explained, 1 differ" || len(lines) != 1 || !strings.Contains(lines[0], "pod/app #1 | container memory.high | `4096` | `max`") ||
-		explained["kubepods memory.low"] != 1 {
+		explained[fileReasons[0].why] != 1 {
 		t.Errorf("different runs: %q, %v, %v", summary, lines, explained)
+	}
+	other = run("ns-2", "pod-zz4w9", "4096")
+	other.containers[2].Values["kubepods memory.min"] = "8192"
+	first := run("ns-1", "pod-x8f2k", "4096")
+	first.containers[2].Values["kubepods memory.min"] = "4096"
+	if summary, lines = compare(first, other, "case", explained); summary != "3 the same, 1 explained" || explained[besideOthers] != 1 {
+		t.Errorf("a sum beside another case's pod: %q, %v, %v", summary, lines, explained)
+	}
+	first.containers[0].At, other.containers[0].At = time.Unix(-60, 0), time.Unix(-60, 0)
+	if summary, lines = compare(first, other, "case", explained); summary != "3 the same, 1 differ" || len(lines) != 1 {
+		t.Errorf("a sum of the case's own pod: %q, %v", summary, lines)
 	}
 }
 

@@ -12,10 +12,11 @@ import (
 const File = "cgroups.jsonl"
 
 // Container is what the files of a container, its pod and their ancestors held from a moment on. It is recorded at the container's
-// start, and again whenever one of them holds something else.
+// start, again whenever one of them holds something else, and at its end, where Ended is set.
 type Container struct {
 	Namespace, Pod, Name string
 	Since, At            time.Time // of the container's start and of this record
+	Ended                bool
 	Values               Files
 }
 

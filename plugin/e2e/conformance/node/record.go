@@ -56,6 +56,12 @@ func record(stop <-chan struct{}) {
 			}
 			now[dir] = c
 		}
+		for dir, c := range seen {
+			if _, runs := now[dir]; !runs {
+				c.At, c.Ended = time.Now(), true
+				_ = encoder.Encode(c)
+			}
+		}
 		seen = now
 		select {
 		case <-stop:
