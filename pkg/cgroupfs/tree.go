@@ -165,7 +165,7 @@ func (t *Tree) Write(dir string, knob cgroup.Knob, text string) error {
 	// Without O_NONBLOCK a lowered memory.high would reclaim before the write returns (kernel 6.17 and later honor it).
 	flags := unix.O_WRONLY | unix.O_TRUNC | unix.O_NONBLOCK
 	if t.plain {
-		flags |= unix.O_CREAT
+		flags = unix.O_WRONLY | unix.O_CREAT
 	}
 	if err := t.writeFile(dir, string(knob), text, flags); err != nil {
 		return err
@@ -182,7 +182,10 @@ func (t *Tree) writeFile(cgroup, file, text string, flags int) error {
 	fd, err := t.open(cgroup, file, flags)
 	if err == nil {
 		data := []byte(text)
-		if len(data) == 0 {
+		switch {
+		case t.plain:
+			data = replacing(fd, text)
+		case len(data) == 0:
 			data = []byte("\n") // a write of no bytes never reaches the kernel's file
 		}
 		err = own(again(func() error {
@@ -195,6 +198,15 @@ func (t *Tree) writeFile(cgroup, file, text string, flags int) error {
 		return fmt.Errorf("write %q to %s: %w", text, path.Join(t.root, cgroup, file), gone(err))
 	}
 	return nil
+}
+
+// replacing is a text with blanks behind it that replace what an ordinary file holds. The file is not cut short first: whoever reads
+// it, even after a kill in the middle, meets the old text or the new one, as with the kernel's files.
+func replacing(fd int, text string) []byte {
+	const longest = 24 // more than a value has, so that the next one is no longer than the file
+	var info unix.Stat_t
+	_ = unix.Fstat(fd, &info) // without the size a longer text may stay behind the new one, which then is not a value
+	return fmt.Appendf(nil, "%-*s\n", max(longest, int(info.Size)-1), text)
 }
 
 // read reads a whole file.

@@ -254,6 +254,34 @@ func TestLeavesKnowCrunsInnerCgroup(t *testing.T) {
 	}
 }
 
+// TestAPlainFileIsNeverCutShort reads a file while it is written over and over: whoever is killed while writing leaves a value, too.
+func TestAPlainFileIsNeverCutShort(t *testing.T) {
+	bothWays(t, func(t *testing.T, open func(*testing.T, map[string]string, ...Option) *Tree) {
+		tree := open(t, map[string]string{"kubepods/pod1/cpuset.mems": "0-1\n"}, Plain())
+		done := make(chan error, 1)
+		go func() {
+			var failed error
+			for i := range 20_000 {
+				failed = errors.Join(failed, tree.Write("kubepods/pod1", cgroup.CpusetMems, []string{"1", "0-1"}[i%2]))
+			}
+			done <- failed
+		}()
+		for {
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			default:
+			}
+			if got, err := tree.Mems("kubepods/pod1"); err != nil || got != "1" && got != "0-1" {
+				t.Fatalf("cpuset.mems %q, %v", got, err)
+			}
+		}
+	})
+}
+
 func TestOpenNeedsAFolder(t *testing.T) {
 	if _, err := Open(filepath.Join(t.TempDir(), "absent")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
