@@ -142,8 +142,8 @@ func (r *result) find(name string) *testCase {
 	return nil
 }
 
-// generated is what the API server appends to a name that it generates.
-var generated = regexp.MustCompile(`-?[bcdfghjklmnpqrstvwxz2456789]{5}$`)
+// generated is what the API server appends to a name that it generates, or a suite: a UUID.
+var generated = regexp.MustCompile(`-?[bcdfghjklmnpqrstvwxz2456789]{5}$|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
 // late is how long after a change it may be recorded: the guest looks twice a second.
 const late = 500 * time.Millisecond
@@ -163,7 +163,7 @@ func (r *result) files(t *testCase) map[string]state {
 			continue
 		}
 		for i := 1; ; i++ {
-			name := fmt.Sprintf("%s/%s #%d", generated.ReplaceAllString(c.Pod, ""), c.Name, i)
+			name := fmt.Sprintf("%s/%s #%d", generated.ReplaceAllString(c.Pod, ""), generated.ReplaceAllString(c.Name, ""), i)
 			if began, taken := since[name]; !taken || began.Equal(c.Since) {
 				byName[name], since[name] = state{c.Values, r.besides(t, c.Since)}, c.Since
 				break

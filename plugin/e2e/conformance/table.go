@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -96,11 +97,11 @@ func section(o options, results []*result, suite, kernel string) string {
 	b.WriteString("\n| case | kubelet | plugin | cgroup files | |\n| --- | --- | --- | --- | --- |\n" + strings.Join(rows, ""))
 	for _, known := range fileReasons {
 		if n := explained[known.why]; n > 0 {
-			fmt.Fprintf(&b, "\nDifferent and explained, %d files (%s): %s\n", n, strings.Join(known.files, ", "), known.why)
+			fmt.Fprintf(&b, "\nDifferent in %d places and explained (%s): %s\n", n, strings.Join(known.files, ", "), known.why)
 		}
 	}
 	if n := explained[besideOthers]; n > 0 {
-		fmt.Fprintf(&b, "\nNot compared, %d sums of kubepods and its QoS classes: %s.\n", n, besideOthers)
+		fmt.Fprintf(&b, "\nNot compared in %d places, the sums of kubepods and its QoS classes: %s.\n", n, besideOthers)
 	}
 	if len(differences) > 0 {
 		b.WriteString("\nCgroup files that differ:\n\n| case and container | file | kubelet | plugin |\n| --- | --- | --- | --- |\n" + strings.Join(differences, ""))
@@ -125,10 +126,13 @@ func verdict(r *result, name string) string {
 	return c.status
 }
 
-// title is a case's name without the labels of the whole suite.
+// labels are what Ginkgo chooses cases by.
+var labels = regexp.MustCompile(`\[(sig-node|Serial|Alpha|Beta|Feature:[^]]*|FeatureGate:[^]]*)\] `)
+
+// title is a case's name without its labels.
 func title(name string) string {
 	name, _, _ = strings.Cut(name, " [sig-node, ") // labels again
-	name = strings.TrimPrefix(name, "[sig-node] ")
+	name = labels.ReplaceAllString(name, "")
 	return strings.ReplaceAll(name, "|", "\\|")
 }
 

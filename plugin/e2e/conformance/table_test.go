@@ -11,7 +11,7 @@ import (
 
 const junit = `<testsuites><testsuite>
 <testcase name="[SynchronizedBeforeSuite]" status="passed" time="9"></testcase>
-<testcase name="[It] [sig-node] A case [sig-node, Serial]" status="passed" time="61.5"><system-err>&lt; Exit [It] A case - a_test.go:1 @ 11/25/26 00:18:59 (9s)
+<testcase name="[It] [sig-node] A [Serial] [Feature:Pages] case [sig-node, Serial]" status="passed" time="61.5"><system-err>&lt; Exit [It] A case - a_test.go:1 @ 11/25/26 00:18:59 (9s)
 STEP: Destroying namespace "a-16" for this suite.
 &lt; Exit [It] A case - a_test.go:1 @ 11/25/26 00:19:11.052 (15.765s)
 STEP: Destroying namespace "a-17" for this suite.</system-err></testcase>
@@ -29,7 +29,7 @@ func TestReport(t *testing.T) {
 	if len(r.cases) != 3 {
 		t.Fatalf("cases: %+v", r.cases)
 	}
-	first := r.find("[sig-node] A case [sig-node, Serial]")
+	first := r.find("[sig-node] A [Serial] [Feature:Pages] case [sig-node, Serial]")
 	if first == nil || first.status != "passed" || first.seconds != 61.5 || first.namespace != "a-17" || first.attempts != 2 {
 		t.Errorf("the first case is %+v", first)
 	}
@@ -50,8 +50,9 @@ func TestReport(t *testing.T) {
 // TestCompare compares the files of the same container in two runs, whose generated names differ, as they were at the case's end.
 func TestCompare(t *testing.T) {
 	run := func(namespace, pod, high string) *result {
+		uuid := "85497b48-1271-4190-b324-" + strings.Repeat(namespace[len(namespace)-1:], 12)
 		record := func(namespace string, since, at int64, high, low string) cgroups.Container {
-			return cgroups.Container{Namespace: namespace, Pod: pod, Name: "app", Since: time.Unix(since, 0), At: time.Unix(at, 0),
+			return cgroups.Container{Namespace: namespace, Pod: pod, Name: "app" + uuid, Since: time.Unix(since, 0), At: time.Unix(at, 0),
 				Values: cgroups.Files{"container memory.high": high, "pod memory.min": "0", "kubepods memory.low": low}}
 		}
 		elsewhere := record("elsewhere", 1, 2, "1", "0")
