@@ -7,7 +7,8 @@ BINARY      := bin/nri-memory-manager
 KUBECTL     := bin/kubectl-memory_manager
 APISERVER   := TheChartsRights|TheKubectlPlugin# tests that need a kube-apiserver, which make e2e builds
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-# The handful of Kubernetes' own cases that make e2e CONFORMANCE=1 runs.
+# The handful of Kubernetes' own cases that make e2e runs, unless CONFORMANCE is empty.
+CONFORMANCE ?= 1
 SHORTLIST   := -runs plugin -suites memory_qos,memory_manager \
                -focus 'Burstable pod using formula|through QoS cgroup hierarchy|only app containers|multiple guaranteed pods started should succeed'
 FUZZTIME    ?= 60s
@@ -58,9 +59,9 @@ test: ## Run every test of the packages and of the built binary
 bench: ## Run the benchmarks (BENCH=pattern)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
 
-e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (RUN=pattern VARIANT=name KEEP=1 CONFORMANCE=1)
+e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (RUN=pattern VARIANT=name KEEP=1 CONFORMANCE=)
 	$(GO) -C plugin/e2e run .
-	$(if $(CONFORMANCE),$(GO) -C plugin/e2e run ./conformance $(SHORTLIST))
+	$(if $(RUN)$(VARIANT),,$(if $(CONFORMANCE),$(GO) -C plugin/e2e run ./conformance $(SHORTLIST)))
 	$(if $(RUN)$(VARIANT),,$(GO) -C deploy test -count=1 -timeout 20m -run '$(APISERVER)' ./apiserver)
 
 conformance: ## Run Kubernetes' own tests of the node with the plugin in place of the kubelet's managers (KUBERNETES=v1.36.3 SUITES=a,b FOCUS=pattern SKIP=pattern RUNS=reference=FOLDER,plugin)
