@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -31,7 +32,6 @@ const (
 	// Where the suites look for the Memory Manager's state file and for the PodResources API.
 	kubeletState  = "/var/lib/kubelet/memory_manager_state"
 	kubeletSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
-	kubeletHealth = "http://127.0.0.1:10248/healthz"
 )
 
 // startLimit bounds the start of a daemon on an emulated machine.
@@ -63,12 +63,18 @@ func kubelet(args []string) error {
 	if err := os.WriteFile(left, rest, 0o644); err != nil {
 		return err
 	}
-	// The policy None keeps nothing in the file, and refuses the one of Static.
-	if err := os.Remove(kubeletState); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	for _, left := range []string{kubeletState, kubeletSocket} { // links to the plugin's: see standIn
+		if err := os.Remove(left); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	cmd := exec.Command(setup.Kubelet, with(args, "--config", left)...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	errs, err := os.OpenFile(setup.Logs+"/kubelet.log", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	defer errs.Close()
+	cmd.Stdout, cmd.Stderr = os.Stdout, &failures{to: errs}
 	// The kubelet leaves the unit's cgroup, so that systemd does not end it after this process. The signal comes when the thread
 	// that has started it ends: this one must not.
 	runtime.LockOSThread()
@@ -77,10 +83,8 @@ func kubelet(args []string) error {
 		return err
 	}
 	if static {
-		if err := answers(ctx, kubeletHealth); err != nil {
-			fmt.Fprintln(os.Stderr, "conformance: the kubelet does not answer:", err)
-		} else if err := standIn(!assignsCPUs); err != nil {
-			fmt.Fprintln(os.Stderr, "conformance:", err)
+		if err := standIn(ctx, !assignsCPUs); err != nil && ctx.Err() == nil {
+			note(err)
 		}
 	}
 	go func() {
@@ -88,6 +92,29 @@ func kubelet(args []string) error {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 	}()
 	return cmd.Wait()
+}
+
+// failures keeps the errors of a kubelet's log, and what is no line of klog's: the reason of an exit.
+type failures struct {
+	to   io.Writer
+	line []byte
+}
+
+func (f *failures) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		part, after, ended := bytes.Cut(rest, []byte("\n"))
+		f.line, rest = append(f.line, part...), after
+		if !ended {
+			break
+		}
+		if len(f.line) > 0 && !bytes.ContainsAny(f.line[:1], "IW") {
+			if _, err := f.to.Write(append(f.line, '\n')); err != nil {
+				return 0, err
+			}
+		}
+		f.line = f.line[:0]
+	}
+	return len(p), nil
 }
 
 // value is the value of a flag, in either of its forms.
@@ -184,42 +211,60 @@ func startPlugin(ctx context.Context, kubeletConfig, config []byte) error {
 
 // answers waits until a URL answers with status 200.
 func answers(ctx context.Context, url string) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
-	defer cancel()
-	last := errors.New("no answer")
-	for {
+	return until(ctx, url, func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 		if err != nil {
 			return err
 		}
 		response, err := http.DefaultClient.Do(request)
-		if err == nil {
-			response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = errors.New(response.Status)
+		if err != nil {
+			return err
 		}
-		if ctx.Err() == nil {
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			return errors.New(response.Status)
+		}
+		return nil
+	})
+}
+
+// until tries again and again, for as long as a daemon may take to start.
+func until(ctx context.Context, what string, try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	last := errors.New("no answer")
+	for {
+		err := try(ctx)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() == nil:
 			last = err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s: %w", url, last)
+			return fmt.Errorf("%s: %w", what, last)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
 // standIn puts the plugin's state file where the suites look for the kubelet's, and its PodResources API, too, where the kubelet
-// has no CPUs to show there.
-func standIn(socket bool) error {
+// has no CPUs to show there. It waits until the kubelet has made its own, which it does not look at afterwards: it would
+// not start with the state file of another policy.
+func standIn(ctx context.Context, socket bool) error {
 	links := map[string]string{kubeletState: filepath.Join(stateDir, "memory_manager_state")}
 	if socket {
 		links[kubeletSocket] = filepath.Join(stateDir, "podresources.sock")
 	}
 	for place, target := range links {
-		if err := os.Remove(place); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := until(ctx, "wait for the kubelet's own", func(context.Context) error {
+			_, err := os.Stat(place)
+			return err
+		}); err != nil {
+			return err
+		}
+		if err := os.Remove(place); err != nil {
 			return err
 		}
 		if err := os.Symlink(target, place); err != nil {

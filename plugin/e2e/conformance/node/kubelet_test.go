@@ -93,3 +93,17 @@ func TestFlags(t *testing.T) {
 		}
 	}
 }
+
+// TestOnlyErrorsOfTheKubeletsLogAreKept writes a log in pieces that end anywhere.
+func TestOnlyErrorsOfTheKubeletsLogAreKept(t *testing.T) {
+	var kept strings.Builder
+	f := failures{to: &kept}
+	for _, piece := range []string{"I1125 starts\nE1125 a", "n error\nW1125 a warning\n\nF1125 it ", "ends\nError: a reason\nE1125 unended"} {
+		if n, err := f.Write([]byte(piece)); n != len(piece) || err != nil {
+			t.Fatalf("%q: %d, %v", piece, n, err)
+		}
+	}
+	if want := "E1125 an error\nF1125 it ends\nError: a reason\n"; kept.String() != want {
+		t.Errorf("kept %q, want %q", kept.String(), want)
+	}
+}

@@ -43,7 +43,16 @@ func main() {
 		os.Exit(max(exit.ExitCode(), 1))
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
+		note(err)
 		os.Exit(1)
+	}
+}
+
+// note writes an error to the plugin's log, which the guest ships: what a unit of systemd prints stays in the guest.
+func note(err error) {
+	if log, cannot := os.OpenFile(setup.Logs+"/plugin.log", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644); cannot == nil {
+		fmt.Fprintf(log, "conformance: %s: %v\n", filepath.Base(os.Args[0]), err)
+		_ = log.Close() // the error is printed, too
 	}
 }
 
