@@ -18,8 +18,11 @@ RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 # The same commit gives the same bytes. A changed working tree is no commit, and has no provenance.
 RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" \
                -commit "$$(test -n "$$(git status --porcelain)" || git rev-parse HEAD)" -out ../bin
+# One set of flags, so that every package is compiled once. grpcnotrace leaves gRPC's tracing pages out, and with them text/template:
+# what looks methods up by name has the linker keep the exported methods of every type.
+FLAGS       := -trimpath -tags grpcnotrace
 # The built plugin beside NRI's own runtime side, on a machine that need not be there.
-DEMO        := $(GO) run ./plugin/demo --plugin $(BINARY) --machine testdata/machines/demo.yaml --pod-info kubelet
+DEMO        := CGO_ENABLED=0 $(GO) run $(FLAGS) ./plugin/demo --plugin $(BINARY) --machine testdata/machines/demo.yaml --pod-info kubelet
 PICTURES    := $(DEMO) --config testdata/page/config.yaml
 
 .DEFAULT_GOAL := help
@@ -28,11 +31,9 @@ PICTURES    := $(DEMO) --config testdata/page/config.yaml
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# grpcnotrace leaves gRPC's tracing pages out, and with them text/template: what looks methods up by name has the linker keep
-# the exported methods of every type.
 build: ## Build the static binary and the kubectl plugin into bin/
-	CGO_ENABLED=0 $(GO) build -trimpath -tags grpcnotrace -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(KUBECTL) ./plugin/kubectl
+	CGO_ENABLED=0 $(GO) build $(FLAGS) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
+	CGO_ENABLED=0 $(GO) build $(FLAGS) -ldflags '-s -w -X main.version=$(VERSION)' -o $(KUBECTL) ./plugin/kubectl
 
 image: ## Build the container image for amd64 and arm64 into bin/image.tar, without a container engine
 	@mkdir -p bin

@@ -110,9 +110,7 @@ func TestThePicturesShowTheDefault(t *testing.T) {
 func TestPictureOfThePageInChromium(t *testing.T) {
 	demo, folder := filepath.Join(t.TempDir(), "demo"), t.TempDir()
 	browser.Run(t, "about:blank") // or skip
-	if output, err := exec.Command("go", "build", "-o", demo, "./demo").CombinedOutput(); err != nil {
-		t.Fatalf("building the demo: %v\n%s", err, output)
-	}
+	must(t, build(demo, "./demo"))
 	file := filepath.Join(folder, "page.png")
 	if output, err := exec.Command(demo, "--plugin", binary, "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/config/demo.yaml",
 		"--picture", file+":640x480:dark", "../testdata/pods/6-api.yaml").CombinedOutput(); err != nil {

@@ -47,11 +47,21 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	binary = filepath.Join(dir, "nri-memory-manager")
-	if output, err := exec.Command("go", "build", "-tags", "grpcnotrace", "-o", binary, ".").CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building the binary: %v\n%s", err, output)
+	if err := build(binary, "."); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
+}
+
+// build builds a program with the Makefile's flags, so that both find the same packages in Go's cache.
+func build(out, program string) error {
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", out, program)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", program, err, output)
+	}
+	return nil
 }
 
 // host is a machine for one test: a runtime, a cgroup tree, a state folder, and the plugin as a process beside it.

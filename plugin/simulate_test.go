@@ -182,9 +182,7 @@ spec:
 // simulate does in place of NRI and the runtime must have the same result.
 func TestSimulateAgreesWithNRI(t *testing.T) {
 	demo := filepath.Join(t.TempDir(), "demo")
-	if output, err := exec.Command("go", "build", "-o", demo, "./demo").CombinedOutput(); err != nil {
-		t.Fatalf("building the demo: %v\n%s", err, output)
-	}
+	must(t, build(demo, "./demo"))
 	manifests, err := filepath.Glob("../testdata/pods/*.yaml")
 	must(t, err)
 	for _, driver := range []string{"cgroupfs", "systemd"} {

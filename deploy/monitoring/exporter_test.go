@@ -35,7 +35,9 @@ var (
 	folder string
 	built  = sync.OnceValues(func() (string, error) {
 		path := filepath.Join(folder, "nri-memory-manager")
-		if out, err := exec.Command("go", "-C", "../..", "build", "-tags", "grpcnotrace", "-o", path, "./plugin").CombinedOutput(); err != nil {
+		cmd := exec.Command("go", "-C", "../..", "build", "-trimpath", "-tags", "grpcnotrace", "-o", path, "./plugin")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the Makefile's flags: both find the same packages in Go's cache
+		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building the daemon: %w\n%s", err, out)
 		}
 		return path, nil
