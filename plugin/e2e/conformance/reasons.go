@@ -40,7 +40,7 @@ type fileReason struct {
 var fileReasons = []fileReason{
 	{nil, []string{"kubepods memory.low"}, "The kubelet leaves it at 0, with which memory.low below it has no effect. The plugin writes the sum of the pods' memory.low."},
 	{regexp.MustCompile(`BestEffort pod`), []string{"container memory.high"}, "KEP-2570 gives a container without request and limit the throttling factor's share of what the node " +
-		"has to give; the kubelet of this version compares the request with the limit first, finds both 0, and writes nothing."},
+		"has to give; the kubelet of this version compares the request with the limit first, finds both 0, and leaves the file alone."},
 	{regexp.MustCompile(`switching from TieredReservation to None|persist container-level memory.low after rollback`),
 		[]string{"container memory.low", "container memory.high", "pod memory.low", "kubepods memory.min", "kubepods/kubepods-burstable.slice memory.low"},
 		"The kubelet writes a container's and a pod's files when they start, and leaves what is there when the policy changes. The plugin writes what the new configuration says."},
