@@ -27,6 +27,9 @@ var reasons = []struct {
 	{regexp.MustCompile(`bigger than free memory on each NUMA node`), "The pod is admitted by the kubelet and its container is refused by the plugin: `CreateContainerError` with the reason in " +
 		"its message and in an event, where the kubelet's Memory Manager fails the pod with `UnexpectedAdmissionError`."},
 	{regexp.MustCompile(`should reject a pod that would result in an empty pod shared pool`), "As above: the container is refused with the kubelet's words, the pod's phase stays Pending."},
+	{regexp.MustCompile(`scope is 'pod' should allocate exclusive memory to a guaranteed pod with pod-level resources and (non-guaranteed|mix of)`),
+		"The PodResources API of the kubelet 1.36 gives each container that shares the pod's memory all of it. The plugin's is that of Kubernetes 1.37 " +
+			"(kubernetes#138738): it stands with the pod, once."},
 	{regexp.MustCompile(`should persist container-level memory.low after rollback`), "The case shows a limitation of the kubelet, which cannot take memory.low back from a running container. The plugin can, and does."},
 }
 
