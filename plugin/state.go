@@ -13,7 +13,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
@@ -132,18 +131,15 @@ func newStateShowCommand() *cobra.Command {
   nri-memory-manager state show /var/lib/kubelet/memory_manager_state -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := printer.Check(format, "table", "json"); err != nil {
-				return err
-			}
 			file, err := checkpoint.ReadFile(args[0])
 			if err != nil {
 				return err
 			}
 			listing := checkpoint.NewListing(args[0], file)
-			return failed(printer.Write(cmd.OutOrStdout(), format, listing, listing.WriteTable))
+			return failed(commandline.Write(cmd.OutOrStdout(), format, listing, listing.WriteTable))
 		},
 	}
-	printer.AddFlag(command, &format, "table", "json")
+	commandline.AddOutput(command, &format, "table", "json")
 	return command
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -45,9 +45,6 @@ Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completePod(&stateDir, podWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := printer.Check(format, "table", "wide", "json", "yaml"); err != nil {
-				return err
-			}
 			if len(args) == 1 {
 				only.Pod = args[0]
 				parts := strings.Split(only.Pod, "/")
@@ -69,7 +66,7 @@ Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
 	flags.StringVarP(&only.Namespace, "namespace", "n", "", "the only namespace to show")
 	flags.BoolVar(&only.Problems, "problems", false, "show only what is not as it should be")
-	printer.AddFlag(cmd, &format, "table", "wide", "json", "yaml")
+	commandline.AddOutput(cmd, &format, "table", "wide", "json", "yaml")
 	_ = cmd.RegisterFlagCompletionFunc("namespace", completeFrom(&stateDir, namespaceWords)) // the flag is there
 	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds")
 	return cmd
@@ -88,7 +85,7 @@ func writeStatus(ctx context.Context, to io.Writer, stateDir, format string, onl
 	if only.Problems {
 		table = selected.ProblemTable
 	}
-	return failed(printer.Write(to, format, selected, func(to io.Writer) error { return table(to, format == "wide") }))
+	return failed(commandline.Write(to, format, selected, func(to io.Writer) error { return table(to, format == "wide") }))
 }
 
 // watchStatus shows one picture after the other until the user has enough, in place of the last one where it is for people.

@@ -3,7 +3,9 @@ package kubectl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,7 +96,7 @@ func (c *cluster) installed(ctx context.Context, selector string) (installation,
 	return installed, list.Items, nil
 }
 
-// nodes lists the names of the nodes that daemons run on: those with Linux.
+// nodes lists the names of the nodes that daemons run on, those with Linux, in their order.
 func (c *cluster) nodes(ctx context.Context) ([]string, error) {
 	list, err := c.client.Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + " notin (windows)"})
 	if err != nil {
@@ -104,7 +106,40 @@ func (c *cluster) nodes(ctx context.Context) ([]string, error) {
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
+	slices.Sort(names)
 	return names, nil
+}
+
+// parallel is how many daemons are asked at once.
+const parallel = 16
+
+// each asks about every node, in the order of their names; err says why there is no daemon to ask.
+func each[T any](ctx context.Context, c *cluster, ask func(ctx context.Context, node string, d *daemon, err error) T) ([]T, error) {
+	nodes, err := c.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	installed, pods, err := c.installed(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	byNode := map[string][]corev1.Pod{}
+	for _, pod := range pods {
+		byNode[pod.Spec.NodeName] = append(byNode[pod.Spec.NodeName], pod)
+	}
+	answers := make([]T, len(nodes))
+	free := make(chan struct{}, parallel)
+	var group sync.WaitGroup
+	for i, node := range nodes {
+		free <- struct{}{}
+		group.Go(func() {
+			d, err := installed.choose(node, byNode[node])
+			answers[i] = ask(ctx, node, d, err)
+			<-free
+		})
+	}
+	group.Wait()
+	return answers, ctx.Err()
 }
 
 // denied names the right that the user lacks.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"io"
 	"strings"
 	"time"
 
@@ -99,9 +99,9 @@ func (n noAnswer) Error() string {
 
 func (n noAnswer) Unwrap() error { return n.why }
 
-// ask runs a command of the daemon on a node within the time of a node. Exit codes that are good are answers, and what is answered
-// is printable.
-func (c *cluster) ask(ctx context.Context, d *daemon, good []int, command string, args ...string) (output, error) {
+// ask runs a command of the daemon on a node within the time of a node. What is answered is printable, and its exit code is exitOK, or
+// that of a report of verify with findings.
+func (c *cluster) ask(ctx context.Context, d *daemon, command string, args ...string) (output, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer in %s (--node-timeout)", c.timeout.Round(time.Millisecond)))
 	defer cancel()
 	out, err := c.run(ctx, d, d.commandLine(command, args...))
@@ -114,10 +114,38 @@ func (c *cluster) ask(ctx context.Context, d *daemon, good []int, command string
 		return out, failure{denied(err, "create", "pods/exec", d.namespace)}
 	case err != nil:
 		return out, failure{noAnswer{d.node, err}}
-	case !slices.Contains(good, out.code), out.code != exitOK && len(out.text) == 0: // a report is never empty
-		return out, failure{d.refusal(command, out)}
+	case out.code == exitOK, command == "verify" && out.code == exitFailed && len(out.text) > 0: // a report is never empty
+		return out, nil
 	}
-	return out, nil
+	return out, failure{d.refusal(command, out)}
+}
+
+// showPod prints what the daemon on a pod's node says to a command.
+func (c *cluster) showPod(ctx context.Context, to io.Writer, namespace, pod, command string, args ...string) error {
+	node, err := c.nodeOf(ctx, namespace, pod)
+	if err != nil {
+		return err
+	}
+	return c.show(ctx, to, node, command, args...)
+}
+
+// show prints what the daemon on a node says to a command.
+func (c *cluster) show(ctx context.Context, to io.Writer, node, command string, args ...string) error {
+	d, err := c.daemonOn(ctx, node)
+	if err != nil {
+		return err
+	}
+	out, err := c.ask(ctx, d, command, args...)
+	if err != nil {
+		return err
+	}
+	if _, err := to.Write(out.text); err != nil {
+		return failure{err}
+	}
+	if out.code != exitOK {
+		return errFindings
+	}
+	return nil
 }
 
 // refusal is what the daemon's command says when it fails.

@@ -242,7 +242,7 @@ func TestAskingAboutOnePod(t *testing.T) {
 				c.daemons = test.daemons
 			}
 			var text bytes.Buffer
-			err := c.explain(t.Context(), &text, "shop", "web", "", "text")
+			err := c.showPod(t.Context(), &text, "shop", "web", "explain", "shop/web")
 			if test.want == "" {
 				if err != nil || text.String() != "the answer" {
 					t.Errorf("%q, %v", text.String(), err)
@@ -316,7 +316,7 @@ func TestVerifyWithoutAnAnswerIsNoReport(t *testing.T) {
 	for _, code := range []int{1, 2} { // 2 is that of older daemons
 		c := s.cluster(t, said(code, "", "nri-memory-manager: no daemon answers on /var/lib/admin.sock\n"))
 		var text bytes.Buffer
-		err := c.verifyNode(t.Context(), &text, "worker-1")
+		err := c.show(t.Context(), &text, "worker-1", "verify")
 		if want := "the daemon on node worker-1 does not answer: no daemon answers on /var/lib/admin.sock"; err == nil || err.Error() != want || text.Len() > 0 {
 			t.Errorf("exit code %d: error %v with output %q\nwant %s", code, err, text.String(), want)
 		}

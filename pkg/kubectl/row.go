@@ -88,7 +88,7 @@ func (c *cluster) survey(ctx context.Context) ([]row, error) {
 		}
 		return r
 	})
-	sortRows(rows)
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.Node, b.Node)) })
 	return rows, err
 }
 
@@ -96,10 +96,10 @@ func (c *cluster) survey(ctx context.Context) ([]row, error) {
 func (c *cluster) fill(ctx context.Context, d *daemon, r *row) error {
 	var now document
 	var audit report
-	if err := c.decode(ctx, d, &now, []int{exitOK}, "status"); err != nil {
+	if err := c.decode(ctx, d, &now, "status"); err != nil {
 		return err
 	}
-	if err := c.decode(ctx, d, &audit, audited, "verify"); err != nil {
+	if err := c.decode(ctx, d, &audit, "verify"); err != nil {
 		return err
 	}
 	r.count(now, audit)
@@ -107,8 +107,8 @@ func (c *cluster) fill(ctx context.Context, d *daemon, r *row) error {
 }
 
 // decode reads the JSON of a command.
-func (c *cluster) decode(ctx context.Context, d *daemon, answer any, good []int, command string) error {
-	out, err := c.ask(ctx, d, good, command, "--output=json")
+func (c *cluster) decode(ctx context.Context, d *daemon, answer any, command string) error {
+	out, err := c.ask(ctx, d, command, "--output=json")
 	if err != nil {
 		return err
 	}
@@ -189,10 +189,6 @@ func (r *row) rank() int {
 		return 5
 	}
 	return 6
-}
-
-func sortRows(rows []row) {
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.Node, b.Node)) })
 }
 
 // what is the row's state in words.
