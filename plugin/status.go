@@ -81,11 +81,7 @@ func writeStatus(ctx context.Context, to io.Writer, stateDir, format string, onl
 	if err != nil {
 		return failed(err)
 	}
-	table := selected.Table
-	if only.Problems {
-		table = selected.ProblemTable
-	}
-	return failed(commandline.Write(to, format, selected, func(to io.Writer) error { return table(to, format == "wide") }))
+	return failed(commandline.Write(to, format, selected, func(to io.Writer) error { return selected.Table(to, format == "wide") }))
 }
 
 // watchStatus shows one picture after the other until the user has enough, in place of the last one where it is for people.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // View returns the present state, with the pods and conditions in no order. What has not changed since the last view is
@@ -21,7 +20,7 @@ func (l *Ledger) View() View {
 		Conditions: []Condition{
 			l.state.Connected.named(ConditionConnected), l.state.Synchronized.named(ConditionSynchronized), l.state.Configured.named(ConditionConfig),
 		},
-		Ancestors: memoryqos.Ancestors(l.values),
+		Ancestors: l.ancestors(nil),
 	}
 	if l.manager != nil {
 		view.Nodes = l.manager.Nodes()
@@ -32,9 +31,6 @@ func (l *Ledger) View() View {
 	l.refreshPodViews()
 	for _, p := range l.living {
 		view.Pods = append(view.Pods, p.view)
-		if p.managed {
-			view.Kubepods = p.path.Kubepods
-		}
 	}
 	return view
 }

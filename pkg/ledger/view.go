@@ -4,6 +4,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
@@ -26,10 +27,8 @@ type View struct {
 	Config config.Resolved
 	// Nodes is the node map; empty under the Memory Manager policy None.
 	Nodes []memorymanager.NodeState
-	// Ancestors are the values of the levels above the pods, as wanted.
-	Ancestors memoryqos.Levels
-	// Kubepods is the cgroup of the top level, "" before the first pod.
-	Kubepods string
+	// Ancestors are what the cgroups above the pods should hold, kubepods first; none without pods.
+	Ancestors []cgroup.Target
 	// Pods are sorted by namespace, name and UID.
 	Pods []*PodView
 	// Claimable is what resource claims may have and have, by node and type; nil unless the configuration enables them. Claims are
@@ -44,6 +43,14 @@ type View struct {
 	Cover *cover.Sample
 	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.
 	Conditions []Condition
+}
+
+// Kubepods is the cgroup of the top level, "" without pods.
+func (v *View) Kubepods() string {
+	if len(v.Ancestors) == 0 {
+		return ""
+	}
+	return v.Ancestors[0].Cgroup
 }
 
 // ContainerAt is the container with a cgroup, and its pod; nil where there is none.

@@ -3,7 +3,6 @@ package status
 import (
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -59,14 +58,6 @@ func notMoved(view *ledger.View, of func(*ledger.NotMoved) bool) (list []NotMove
 	return list
 }
 
-// KeptOff is set for a container whose memory was moved off NUMA nodes that owed more than they had.
-type KeptOff struct {
-	NUMANodes nodeset.Set `json:"numaNodes"`
-	// Moved is what it had mapped there; absent when it was moved before this start of the plugin.
-	Moved uint64    `json:"moved,omitempty"`
-	Since time.Time `json:"since"`
-}
-
 // addMoves puts into a document what would be moved, what is not, and what the sample leaves out.
 func (d *Document) addMoves(view *ledger.View) {
 	if view.Cover == nil {
@@ -89,15 +80,6 @@ func (d *Document) addMoves(view *ledger.View) {
 			}
 		}
 	}
-}
-
-// keepOff says that a container is kept off NUMA nodes, where its cpuset.mems and how it was placed stand.
-func (c *Container) keepOff(k *ledger.KeptOff) {
-	if k == nil {
-		return
-	}
-	c.CpusetMems, c.Pinning = k.Mems.String(), c.Pinning+"; kept off "+k.Nodes.Named()
-	c.KeptOff = &KeptOff{k.Nodes, k.Moved, k.Since}
 }
 
 // writeCover writes whether the allocations hold.
@@ -135,9 +117,8 @@ func (d *Document) writeCover(b *strings.Builder) {
 // writeMoved says whose memory was moved, and whose is not although that would be needed.
 func (d *Document) writeMoved(b *strings.Builder) {
 	for pod, c := range d.Containers() {
-		if k := c.KeptOff; k != nil {
-			moved := ledger.KeptOff{Nodes: k.NUMANodes, Moved: k.Moved, Since: k.Since}
-			fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, &moved)
+		if c.KeptOff != nil {
+			fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, c.KeptOff)
 		}
 	}
 	for _, m := range d.NotMoved {

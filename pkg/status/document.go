@@ -52,6 +52,8 @@ type Document struct {
 	Rejections []ledger.Rejection `json:"rejections"`
 	// Overwrites are other writers' changes of files with values of ours since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
+	// Problems is set for a document that has only what is not as it should be.
+	Problems bool `json:"-"`
 }
 
 // Runtime is the container runtime that is, or was last, connected.
@@ -149,7 +151,7 @@ type Container struct {
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
 	// KeptOff is set while it is kept off NUMA nodes that owed more than they had; absent for others.
-	KeptOff *KeptOff `json:"keptOff,omitempty"`
+	KeptOff *ledger.KeptOff `json:"keptOff,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *Recording `json:"recording,omitempty"`
 }
@@ -339,11 +341,13 @@ func (k known) pod(view *ledger.PodView) Pod {
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
-		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], Recording: k.record.find(uid, view.Name)}
+		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.find(uid, view.Name)}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}
-	c.keepOff(view.KeptOff)
+	if k := view.KeptOff; k != nil {
+		c.CpusetMems, c.Pinning = k.Mems.String(), c.Pinning+"; kept off "+k.Nodes.Named()
+	}
 	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
 		c.State, c.Values = Rejected, memoryqos.Values{}
 	}
@@ -352,52 +356,16 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 
 // ancestors are the levels above the pods, wanted and real.
 func (s Sources) ancestors(view *ledger.View) []Ancestor {
-	list := []Ancestor{}
-	if view.Kubepods == "" {
-		return list
-	}
-	page := view.Config.QoS.PageSize
-	list = append(list, s.ancestor(view.Kubepods, cgroup.LevelKubepods, view.Ancestors.Kubepods, page))
-	burstable, system, systemBurstable := levelsOf(view.Pods)
-	for _, above := range []struct {
-		path, level string
-		wanted      memoryqos.Values
-	}{
-		{burstable, cgroup.LevelBurstable, view.Ancestors.Burstable}, {system, cgroup.LevelSystem, view.Ancestors.System},
-		{systemBurstable, cgroup.LevelBurstable, view.Ancestors.SystemBurstable},
-	} {
-		if above.path != "" {
-			list = append(list, s.ancestor(above.path, above.level, above.wanted, page))
+	list, page := []Ancestor{}, view.Config.QoS.PageSize
+	for _, above := range view.Ancestors {
+		a := Ancestor{Cgroup: above.Cgroup, Level: above.Level}
+		if s.Tree != nil {
+			a.RealMin, a.RealLow = s.read(above.Cgroup, cgroup.MemoryMin), s.read(above.Cgroup, cgroup.MemoryLow)
 		}
+		a.Min, a.Low = expected(above.Values.Min, a.RealMin, page), expected(above.Values.Low, a.RealLow, page)
+		list = append(list, a)
 	}
 	return list
-}
-
-// levelsOf are the cgroups between kubepods and the pods, "" for one without pods.
-func levelsOf(pods []*ledger.PodView) (burstable, system, systemBurstable string) {
-	for _, pod := range pods {
-		at, err := cgroup.ParsePod(pod.Cgroup)
-		if err != nil {
-			continue
-		}
-		qos := &burstable
-		if above := at.System(); above != "" {
-			system, qos = above, &systemBurstable
-		}
-		if at.Class == memoryqos.Burstable {
-			*qos = at.QoS
-		}
-	}
-	return burstable, system, systemBurstable
-}
-
-func (s Sources) ancestor(path, level string, wanted memoryqos.Values, page uint64) Ancestor {
-	a := Ancestor{Cgroup: path, Level: level}
-	if s.Tree != nil {
-		a.RealMin, a.RealLow = s.read(path, cgroup.MemoryMin), s.read(path, cgroup.MemoryLow)
-	}
-	a.Min, a.Low = expected(wanted.Min, a.RealMin, page), expected(wanted.Low, a.RealLow, page)
-	return a
 }
 
 // expected is what a file should show for a wanted value, and is what it shows where it holds that.

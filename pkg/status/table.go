@@ -16,29 +16,18 @@ import (
 
 // Table writes the document for people; wide adds cgroups, kernel counters and how containers got their nodes.
 func (d *Document) Table(to io.Writer, wide bool) error {
-	if len(d.Pods) > 0 {
-		return d.table(to, wide, "")
-	}
-	return d.table(to, wide, "no pods\n")
-}
-
-// ProblemTable is Table for a document that has only problems.
-func (d *Document) ProblemTable(to io.Writer, wide bool) error {
-	if !d.healthy() {
-		return d.table(to, wide, "")
-	}
-	return d.table(to, wide, "no problems\n")
-}
-
-// table writes the document, and none in place of the containers where it has no pods to show.
-func (d *Document) table(to io.Writer, wide bool, none string) error {
 	var b strings.Builder
 	d.writeHead(&b)
 	tables.Nodes(&b, d.NodeStates())
 	d.writeGroups(&b)
 	d.writeCover(&b)
 	d.writeClaims(&b)
-	b.WriteString(none)
+	switch {
+	case d.Problems && d.healthy():
+		b.WriteString("no problems\n")
+	case !d.Problems && len(d.Pods) == 0:
+		b.WriteString("no pods\n")
+	}
 	d.writeContainers(&b, wide)
 	d.writeLines(&b, "SHORT OF MEMORY", (*Container).short)
 	d.writeLines(&b, "MEMORY ON OTHER NODES", (*Container).elsewhere)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -142,7 +143,7 @@ func TestFindings(t *testing.T) {
 				app("within", status.Running, ledger.ContainerView{Limit: mi, Claims: []string{"default/d"}, Claimed: memory(mi)}))
 		},
 		"claims-above-node": func(n *Node) {
-			n.Document.Claims = &status.Claims{Claimable: []status.ClaimedMemory{
+			n.Document.Claims = &status.Claims{Claimable: []claims.Capacity{
 				{Node: 0, Type: "memory", Capacity: 1024 * mi, Claimed: 1024 * mi}, {Node: 1, Type: "hugepages-2Mi", Capacity: 0, Claimed: 64 * mi},
 				{Node: 1, Type: "memory", Capacity: 1024 * mi, Claimed: 1536 * mi},
 			}}
@@ -189,7 +190,7 @@ func TestFindings(t *testing.T) {
 		},
 		"cpuset-changed": func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
 		"cpuset-of-one-that-is-kept-off": func(n *Node) {
-			web(n).CpusetMems, web(n).KeptOff = "1", &status.KeptOff{NUMANodes: nodeset.Of(0)}
+			web(n).CpusetMems, web(n).KeptOff = "1", &ledger.KeptOff{Nodes: nodeset.Of(0)}
 			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) {
 				c.Mems, c.Pages = "0-1", pages(map[int]uint64{0: 100 * mi, 1: 100 * mi}, nil, nil)
 			})
