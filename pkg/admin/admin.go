@@ -6,12 +6,14 @@
 package admin
 
 import (
+	_ "embed"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -36,7 +38,7 @@ func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, s.View()) })
-	mux.Handle("GET /metrics", buffered(s.Metrics))
+	mux.Handle("GET /metrics", queue{make(chan struct{}, scrapesAtOnce), requestTimeout, "other scrapes were before this one", s.Metrics})
 	if s.Status != nil {
 		mux.Handle("GET /status", local(&document{view: s.View, make: s.Status}))
 	}
@@ -44,12 +46,40 @@ func Handler(s Sources) http.Handler {
 		mux.Handle("GET /history", local(&document{view: s.View, make: s.History}))
 	}
 	if s.Explain != nil {
-		mux.Handle("GET /explain", local(newExplainer(s.Explain)))
+		mux.Handle("GET /explain", local(explainer(s.Explain)))
 	}
 	if s.Page != nil {
 		mux.Handle("GET /{$}", local(s.Page))
 	}
 	return mux
+}
+
+// scrapesAtOnce bounds how many requests of metrics are answered at the same time; the others wait.
+const scrapesAtOnce = 2
+
+// explainWait is how long an explanation waits for those before it: the answer is to be sent within requestTimeout.
+const explainWait = 5 * time.Second
+
+// explainer answers /explain one request at a time: an explanation takes longer than all else that is served, and clients that ask
+// for many must not keep the processors from the runtime's events.
+func explainer(why func(pod, container string) (any, error)) http.Handler {
+	busy := fmt.Sprintf("pods are explained one at a time, and others were before this one for %s: ask again", explainWait)
+	return queue{make(chan struct{}, 1), explainWait, busy, explain(why)}
+}
+
+//go:embed page.html
+var page []byte
+
+// Page serves the NUMA memory map: one page that asks /status every few seconds, /history twice a minute, and
+// /explain for the pod that is picked.
+func Page() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		header := w.Header()
+		header.Set("Content-Type", "text/html; charset=utf-8")
+		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'")
+		header.Set("Cache-Control", "no-cache")
+		_, _ = w.Write(page) // the client went away
+	})
 }
 
 // local refuses clients that come over a network, and those on loopback that ask for another host.

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -71,25 +72,52 @@ func write(w http.ResponseWriter, body []byte, err error) {
 	_, _ = w.Write(body) // the client went away
 }
 
-// scrapesAtOnce bounds how many requests of metrics are answered at the same time; the others wait.
-const scrapesAtOnce = 2
-
-// buffered bounds how many requests a handler has at the same time, and has it end before its answer is sent: it must not be
-// occupied by clients that do not read.
-func buffered(next http.Handler) http.Handler {
-	places := make(chan struct{}, scrapesAtOnce)
+// explain answers with why a pod's containers are where they are.
+func explain(why func(pod, container string) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case places <- struct{}{}:
-		case <-r.Context().Done():
-			return // nobody is there any more
+		query := r.URL.Query()
+		pod := query.Get("pod")
+		if pod == "" {
+			http.Error(w, "explain what? The query needs pod=NAMESPACE/NAME or pod=UID", http.StatusBadRequest)
+			return
 		}
-		held := &answer{ResponseWriter: w, code: http.StatusOK}
-		next.ServeHTTP(held, r)
-		<-places
-		w.WriteHeader(held.code)
-		_, _ = w.Write(held.body.Bytes()) // the client went away
+		answer, err := why(pod, query.Get("container"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		body, err := encode(answer)
+		write(w, body, err)
 	})
+}
+
+// queue bounds how many requests a handler has at the same time, and has it end before its answer is sent: it must not be
+// occupied by clients that do not read. A request that has waited too long is told that it is busy.
+type queue struct {
+	places chan struct{} // full while all are occupied
+	wait   time.Duration
+	busy   string
+	next   http.Handler
+}
+
+func (q queue) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), q.wait)
+	defer cancel()
+	select {
+	case q.places <- struct{}{}:
+	case <-ctx.Done():
+		http.Error(w, q.busy, http.StatusServiceUnavailable)
+		return
+	}
+	held := &answer{ResponseWriter: w, code: http.StatusOK}
+	q.answer(held, r)
+	w.WriteHeader(held.code)
+	_, _ = w.Write(held.body.Bytes()) // the client went away
+}
+
+func (q queue) answer(held *answer, r *http.Request) {
+	defer func() { <-q.places }()
+	q.next.ServeHTTP(held, r)
 }
 
 // answer keeps what a handler writes.
