@@ -87,18 +87,6 @@ func (e executor) stream(request *rest.Request) (remotecommand.Executor, error) 
 	})
 }
 
-// noAnswer is an error of asking a daemon that runs.
-type noAnswer struct {
-	node string
-	why  error
-}
-
-func (n noAnswer) Error() string {
-	return fmt.Sprintf("the daemon on node %s does not answer: %v", n.node, n.why)
-}
-
-func (n noAnswer) Unwrap() error { return n.why }
-
 // ask runs a command of the daemon on a node within the time of a node. What is answered is printable, and its exit code is exitOK, or
 // that of a report of verify with findings.
 func (c *cluster) ask(ctx context.Context, d *daemon, command string, args ...string) (output, error) {
@@ -113,7 +101,7 @@ func (c *cluster) ask(ctx context.Context, d *daemon, command string, args ...st
 	case forbidden(err):
 		return out, failure{denied(err, "create", "pods/exec", d.namespace)}
 	case err != nil:
-		return out, failure{noAnswer{d.node, err}}
+		return out, failure{silence{notAnswering, d.node, err.Error()}}
 	case out.code == exitOK, command == "verify" && out.code == exitFailed && len(out.text) > 0: // a report is never empty
 		return out, nil
 	}
@@ -157,7 +145,7 @@ func (d *daemon) refusal(command string, out output) error {
 		}
 	}
 	if strings.HasPrefix(text, "no daemon answers") {
-		return noAnswer{d.node, errors.New(text)}
+		return silence{notAnswering, d.node, text}
 	}
 	if text == "" {
 		text = fmt.Sprintf("%s ended with exit code %d", command, out.code)

@@ -120,13 +120,9 @@ func (c *cluster) decode(ctx context.Context, d *daemon, answer any, command str
 
 // unanswered is the state of a node that gave no answer.
 func unanswered(err error) (state, string) {
-	var none absent
-	if errors.As(err, &none) {
-		return noDaemon, printable(none.why)
-	}
-	var no noAnswer
-	if errors.As(err, &no) {
-		return notAnswering, printable(no.why.Error())
+	var s silence
+	if errors.As(err, &s) {
+		return s.state, printable(s.why)
 	}
 	return notAnswering, printable(err.Error())
 }
@@ -201,15 +197,15 @@ func (r *row) what() string {
 	}
 	var parts []string
 	for _, part := range []struct {
-		n    int
-		what string
-	}{{r.Rejected, "rejected"}, {r.Unpinned, "unpinned"}, {r.Errors, "error"}, {r.Warnings, "warning"}} {
-		switch {
-		case part.n == 0:
-		case part.n == 1 || part.what[len(part.what)-1] == 'd':
-			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
+		n         int
+		one, many string
+	}{{r.Rejected, "rejected", "rejected"}, {r.Unpinned, "unpinned", "unpinned"}, {r.Errors, "error", "errors"}, {r.Warnings, "warning", "warnings"}} {
+		switch part.n {
+		case 0:
+		case 1:
+			parts = append(parts, "1 "+part.one)
 		default:
-			parts = append(parts, fmt.Sprintf("%d %ss", part.n, part.what))
+			parts = append(parts, fmt.Sprint(part.n, " ", part.many))
 		}
 	}
 	return strings.Join(parts, ", ")

@@ -32,7 +32,7 @@ func (l *Ledger) Explain(pod, container string) (iter.Seq[Explanation], error) {
 	var asked []inquiry
 	pods := 0
 	for _, p := range l.living {
-		if !p.answersTo(pod) {
+		if !p.view.Is(pod) {
 			continue
 		}
 		pods++
@@ -60,10 +60,6 @@ func (l *Ledger) Explain(pod, container string) (iter.Seq[Explanation], error) {
 			}
 		}
 	}, nil
-}
-
-func (p *pod) answersTo(name string) bool {
-	return name == p.UID || name == p.Name || name == p.Namespace+"/"+p.Name
 }
 
 // inquiry is what the explanation of a container follows from. Nothing in it changes later.

@@ -98,6 +98,11 @@ type PodView struct {
 	Since time.Time `json:"-"`
 }
 
+// Is reports whether a text names the pod: its namespace and name, its name alone, or its UID.
+func (v *PodView) Is(pod string) bool {
+	return pod == v.UID || pod == v.Name || pod == v.Namespace+"/"+v.Name
+}
+
 // ContainerView is a container of a living pod.
 type ContainerView struct {
 	Name string `json:"name"`

@@ -17,11 +17,6 @@ type Selection struct {
 	Problems bool
 }
 
-// Is reports whether a text names the pod: its namespace and name, its name alone, or its UID.
-func (p *Pod) Is(pod string) bool {
-	return pod == p.UID || pod == p.Name || pod == p.Namespace+"/"+p.Name
-}
-
 // Select returns the document without the pods, and what it says of pods, that are not wanted. What it says of the node stays, unless
 // only problems are wanted. A pod that is not there is an error; a namespace may be empty.
 func (d *Document) Select(s Selection) (*Document, error) {
