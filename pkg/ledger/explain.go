@@ -94,8 +94,8 @@ func (q inquiry) explain(manager *memorymanager.Manager) Explanation {
 	explanation := Explanation{Pod: q.pod, Container: *q.container, Rejection: q.rejection, Memory: q.arithmetic()}
 	if q.placed() {
 		placement := manager.Explain(q.wanted)
-		if placement.Placement.Existing {
-			placement.Placement.Blocks = q.container.Blocks
+		if placement.Existing {
+			placement.Blocks = q.container.Blocks
 		}
 		explanation.Placement = &placement
 	}
