@@ -18,6 +18,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
 
 // Document is the contract of `status -o json` and of /status. Sizes are in bytes; a value that is not set is absent.
@@ -153,13 +154,7 @@ type Container struct {
 	// KeptOff is set while it is kept off NUMA nodes that owed more than they had; absent for others.
 	KeptOff *ledger.KeptOff `json:"keptOff,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
-	Recording *Recording `json:"recording,omitempty"`
-}
-
-// Recording is an event in a recording, for replay.
-type Recording struct {
-	File  string `json:"file"`
-	Event uint64 `json:"event"`
+	Recording *recording.Place `json:"recording,omitempty"`
 }
 
 // Usage is what the kernel counts for a container.
@@ -178,16 +173,6 @@ type Overwrite struct {
 	Count uint64 `json:"count"`
 }
 
-// Recorded finds the last decision about a container of a pod; nil has no recordings.
-type Recorded func(uid, container string) *Recording
-
-func (r Recorded) find(uid, container string) *Recording {
-	if r == nil {
-		return nil
-	}
-	return r(uid, container)
-}
-
 // Sources are what a document is made from.
 type Sources struct {
 	View       func() *ledger.View
@@ -196,9 +181,9 @@ type Sources struct {
 	Devices    func() []Source                     // nil shows no sources of devices
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
-	Recording  Recorded
-	Tree       *cgroupfs.Tree // nil leaves out what the cgroups above the pods hold
-	Usages     *Usages        // nil leaves the kernel's counters out
+	Recorder   *recording.Recorder                 // nil without recordings
+	Tree       *cgroupfs.Tree                      // nil leaves out what the cgroups above the pods hold
+	Usages     *Usages                             // nil leaves the kernel's counters out
 	Version    string
 	Node       string // its name in the API; "" leaves it out
 	// PreInstalled is set when the runtime has started the plugin itself.
@@ -242,7 +227,10 @@ func (s Sources) Make() *Document {
 	}
 	known := s.known(view)
 	for i, pod := range view.Pods {
-		d.Pods[i] = known.pod(pod)
+		d.Pods[i] = Pod{PodView: *pod, Containers: make([]Container, len(pod.Containers))}
+		for j := range pod.Containers {
+			d.Pods[i].Containers[j] = known.container(pod.UID, &pod.Containers[j])
+		}
 	}
 	return d
 }
@@ -313,12 +301,12 @@ type known struct {
 	guarded map[string]guard.Status // by container ID
 	usage   map[string]*Usage       // by cgroup
 	moves   map[string]*Migration   // by cgroup
-	record  Recorded
+	record  *recording.Recorder
 	refused map[[2]string]bool // by pod UID and container: the last word about its placement
 }
 
 func (s Sources) known(view *ledger.View) known {
-	k := known{refused: map[[2]string]bool{}, record: s.Recording, moves: s.migrations(view)}
+	k := known{refused: map[[2]string]bool{}, record: s.Recorder, moves: s.migrations(view)}
 	if s.Statuses != nil {
 		k.guarded = s.Statuses()
 	}
@@ -331,17 +319,9 @@ func (s Sources) known(view *ledger.View) known {
 	return k
 }
 
-func (k known) pod(view *ledger.PodView) Pod {
-	pod := Pod{PodView: *view, Containers: make([]Container, len(view.Containers))}
-	for i := range view.Containers {
-		pod.Containers[i] = k.container(view.UID, &view.Containers[i])
-	}
-	return pod
-}
-
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
-		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.find(uid, view.Name)}
+		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.Place(uid, view.Name)}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}

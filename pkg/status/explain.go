@@ -11,6 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -51,7 +52,7 @@ type Explanation struct {
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
-	Recording *Recording `json:"recording,omitempty"`
+	Recording *recording.Place `json:"recording,omitempty"`
 }
 
 // Values are a container's memory request and the values of its files that follow from it, in bytes.
@@ -75,12 +76,13 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
 			Pinning: e.Container.Pinning, Placement: e.Placement, Memory: e.Memory, Values: values(&e.Container), Short: e.Container.Short, ExclusiveCPUs: e.Container.CPUs,
 			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(e.Container.Blocks)), Devices: e.Container.Devices,
-			Recording: s.Recording.find(e.Pod.UID, e.Container.Name), Migration: moves[e.Container.Cgroup]}
+			Recording: s.Recorder.Place(e.Pod.UID, e.Container.Name), Migration: moves[e.Container.Cgroup]}
 		if k := e.Container.KeptOff; k != nil {
 			document.Pinning += "; " + k.String()
 		}
 		if r := e.Rejection; r != nil {
-			last := shown(r)
+			last := *r
+			last.PodText = "" // Text says more
 			document.Rejection = &last
 		}
 		document.MemoryPolicy, document.MemoryPolicySource, document.NoMemoryPolicy = e.Container.MemoryPolicy, e.Container.PolicySource, e.Container.NoPolicy
