@@ -118,8 +118,8 @@ func onOneNode(blocks []memorymanager.Block) []memorymanager.Block {
 
 func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
-		UID: p.key(), ID: p.ID, Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
-		Values: p.derived.values, Since: p.Born, Containers: make([]ContainerView, 0, len(p.containers)), Blocks: l.podBlocks(p),
+		UID: p.key(), Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
+		Values: p.derived.values, Containers: make([]ContainerView, 0, len(p.containers)), Blocks: l.podBlocks(p),
 	}
 	for _, problem := range p.problems {
 		view.Problems = append(view.Problems, problem.Message)

@@ -81,7 +81,6 @@ type PodView struct {
 	Namespace string             `json:"namespace"`
 	Name      string             `json:"name"`
 	UID       string             `json:"uid"`
-	ID        string             `json:"-"`
 	Class     memoryqos.QOSClass `json:"qosClass"`
 	// Cgroup is relative to the cgroup mount; "" for a pod outside kubepods, which is left alone.
 	Cgroup string `json:"cgroup,omitempty"`
@@ -94,8 +93,6 @@ type PodView struct {
 	Containers []ContainerView `json:"containers"`
 	// Problems say what is wrong with annotations, which they name.
 	Problems []string `json:"problems,omitempty"`
-	// Since is when the agent first saw the pod.
-	Since time.Time `json:"-"`
 }
 
 // Is reports whether a text names the pod: its namespace and name, its name alone, or its UID.
@@ -152,6 +149,9 @@ type ContainerView struct {
 	// Shared is set when its blocks are what it shares with others of its pod's allocation.
 	Shared bool `json:"-"`
 }
+
+// AllocatedOn are the NUMA nodes of its blocks.
+func (c *ContainerView) AllocatedOn() nodeset.Set { return nodesOf(c.Blocks) }
 
 // AboveClaim says how the container's memory limit is more than its own claims allocate; "" where it is not, where it shares a
 // claim, or has none.

@@ -75,7 +75,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	for _, e := range explanations {
 		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
 			Pinning: e.Container.Pinning, Placement: e.Placement, Memory: e.Memory, Values: values(&e.Container), Short: e.Container.Short, ExclusiveCPUs: e.Container.CPUs,
-			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(e.Container.Blocks)), Devices: e.Container.Devices,
+			CPUs: remoteCPUs(e.Container.CPUs, e.Container.AllocatedOn()), Devices: e.Container.Devices,
 			Recording: s.Recorder.Place(e.Pod.UID, e.Container.Name), Migration: moves[e.Container.Cgroup]}
 		if k := e.Container.KeptOff; k != nil {
 			document.Pinning += "; " + k.String()

@@ -3,7 +3,6 @@ package status
 import (
 	"fmt"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -13,15 +12,7 @@ func (c *Container) short() string {
 		return ""
 	}
 	return fmt.Sprintf("%s that a resize asks for has no room on %s; until it has, the container may use %s",
-		c.Short, BlockNodes(c.Blocks).Named(), c.Nodes.Named())
-}
-
-// BlockNodes are the NUMA nodes that an allocation is on.
-func BlockNodes(blocks []memorymanager.Block) (nodes nodeset.Set) {
-	for _, block := range blocks {
-		nodes = nodes.Union(block.Nodes)
-	}
-	return nodes
+		c.Short, c.AllocatedOn().Named(), c.Nodes.Named())
 }
 
 // remoteCPUs says where a container's exclusive CPUs are as seen from its memory: "2 of its 4 CPUs are on node 1, its memory
