@@ -42,7 +42,7 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 				if err != nil {
 					return err
 				}
-				return failed(writeExplanations(cmd.OutOrStdout(), format, documents))
+				return commandline.Failed(writeExplanations(cmd.OutOrStdout(), format, documents))
 			}
 			queries := readings(args[0])
 			if len(queries) == 0 {
@@ -50,9 +50,9 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 			}
 			documents, err := explainLive(cmd.Context(), stateDir, queries)
 			if err != nil {
-				return failed(err)
+				return commandline.Failed(err)
 			}
-			return failed(writeExplanations(cmd.OutOrStdout(), format, documents))
+			return commandline.Failed(writeExplanations(cmd.OutOrStdout(), format, documents))
 		},
 	}
 	flags := cmd.Flags()
@@ -116,7 +116,7 @@ func explainFile(path, configPath, argument string) ([]status.Explanation, error
 	uid, container, _ := strings.Cut(argument, "/")
 	documents, err := status.ExplainState(file.State, memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope}, uid, container)
 	if err != nil {
-		return nil, failed(fmt.Errorf("%s: %w", path, err))
+		return nil, commandline.Failed(fmt.Errorf("%s: %w", path, err))
 	}
 	return documents, nil
 }

@@ -42,10 +42,10 @@ func replay(path, format string, to, errOut io.Writer) error {
 	defer out.Flush()
 	write := func(document any, text string) error {
 		if format == "json" {
-			return failed(json.NewEncoder(out).Encode(document))
+			return commandline.Failed(json.NewEncoder(out).Encode(document))
 		}
 		_, err := fmt.Fprintln(out, text)
-		return failed(err)
+		return commandline.Failed(err)
 	}
 	summary, err := recording.Replay(path, recording.Visitor{
 		Decision: func(d recording.Decision) error { return write(d, d.String()) },
@@ -63,7 +63,7 @@ func replay(path, format string, to, errOut io.Writer) error {
 		return err
 	}
 	if summary.Differ > 0 {
-		return errFindings
+		return commandline.ErrFindings
 	}
 	return nil
 }

@@ -125,10 +125,10 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	case errors.Is(err, simulator.ErrNotEmpty):
 		return fmt.Errorf("--keep: %w", err)
 	case err != nil:
-		return failed(err)
+		return commandline.Failed(err)
 	}
 	if err := commandline.Write(out, o.output, result, result.Table); err != nil {
-		return failed(err)
+		return commandline.Failed(err)
 	}
 	if unchecked := admission.Unchecked(); unchecked != "" {
 		fmt.Fprintln(errOut, "nri-memory-manager: "+unchecked)
@@ -212,7 +212,7 @@ func (o *simulateOptions) judge(result *simulator.Result, errOut io.Writer) erro
 		fmt.Fprintf(errOut, "nri-memory-manager: %s was to be rejected and was not\n", name)
 	}
 	if len(rejected)+len(admitted) > 0 || o.strict && len(result.Rejected()) > 0 {
-		return errFindings
+		return commandline.ErrFindings
 	}
 	return nil
 }

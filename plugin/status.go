@@ -75,13 +75,13 @@ Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input
 func writeStatus(ctx context.Context, to io.Writer, stateDir, format string, only status.Selection) error {
 	var document status.Document
 	if err := ask(ctx, stateDir, "/status", nil, &document); err != nil {
-		return failed(err)
+		return commandline.Failed(err)
 	}
 	selected, err := document.Select(only)
 	if err != nil {
-		return failed(err)
+		return commandline.Failed(err)
 	}
-	return failed(commandline.Write(to, format, selected, func(to io.Writer) error { return selected.Table(to, format == "wide") }))
+	return commandline.Failed(commandline.Write(to, format, selected, func(to io.Writer) error { return selected.Table(to, format == "wide") }))
 }
 
 // watchStatus shows one picture after the other until the user has enough, in place of the last one where it is for people.
@@ -101,7 +101,7 @@ func watchStatus(ctx context.Context, to io.Writer, format string, write func(io
 			fmt.Fprintf(&picture, "%s UTC  %v\n", time.Now().UTC().Format(time.DateTime), err)
 		}
 		if _, err := picture.WriteTo(to); err != nil { // at once, so that nothing flickers
-			return failed(err)
+			return commandline.Failed(err)
 		}
 		select {
 		case <-ctx.Done():

@@ -44,7 +44,7 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 			}
 			var document status.Document
 			if err := ask(cmd.Context(), o.stateDir, "/status", nil, &document); err != nil {
-				return failed(err)
+				return commandline.Failed(err)
 			}
 			if file := document.Policy.KubeletConfig; file != "" && !places.KubeletWanted {
 				places.KubeletConfig = file
@@ -66,10 +66,10 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 			}
 			report := verify.Run(node)
 			if err := commandline.Write(cmd.OutOrStdout(), format, report, func(to io.Writer) error { return report.WriteText(to) }); err != nil {
-				return failed(err)
+				return commandline.Failed(err)
 			}
 			if !report.Clean() {
-				return errFindings
+				return commandline.ErrFindings
 			}
 			return nil
 		},

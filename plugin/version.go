@@ -23,7 +23,7 @@ func newVersionCommand() *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := versions{version, nriVersion(), runtime.Version()}
-			return failed(commandline.Write(cmd.OutOrStdout(), format, v, func(to io.Writer) error {
+			return commandline.Failed(commandline.Write(cmd.OutOrStdout(), format, v, func(to io.Writer) error {
 				_, err := fmt.Fprintf(to, "nri-memory-manager %s (NRI %s, %s)\n", v.Version, v.NRI, v.Go)
 				return err
 			}))

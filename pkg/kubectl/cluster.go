@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 // cluster finds daemons and runs their commands.
@@ -33,13 +35,13 @@ func (c *cluster) nodeOf(ctx context.Context, namespace, name string) (string, e
 	pod, err := c.client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", failure{fmt.Errorf("there is no pod %s in namespace %s", name, namespace)}
+		return "", commandline.Failed(fmt.Errorf("there is no pod %s in namespace %s", name, namespace))
 	case err != nil:
-		return "", failure{denied(err, "get", "pods", namespace)}
+		return "", commandline.Failed(denied(err, "get", "pods", namespace))
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		return "", failure{fmt.Errorf("pod %s/%s has ended (%s): the daemons know the pods that live", namespace, name, pod.Status.Phase)}
+		return "", commandline.Failed(fmt.Errorf("pod %s/%s has ended (%s): the daemons know the pods that live", namespace, name, pod.Status.Phase))
 	case pod.Spec.NodeName == "":
-		return "", failure{fmt.Errorf("pod %s/%s is not scheduled to a node yet: %s", namespace, name, scheduling(pod))}
+		return "", commandline.Failed(fmt.Errorf("pod %s/%s is not scheduled to a node yet: %s", namespace, name, scheduling(pod)))
 	}
 	return pod.Spec.NodeName, nil
 }
@@ -68,7 +70,7 @@ func (c *cluster) daemonOn(ctx context.Context, node string) (*daemon, error) {
 	}
 	d, err := installed.choose(node, pods)
 	if err != nil {
-		return nil, failure{err}
+		return nil, commandline.Failed(err)
 	}
 	return d, nil
 }
@@ -82,7 +84,7 @@ func (c *cluster) installed(ctx context.Context, selector string) (installation,
 		if forbidden(err) && c.daemons.namespace == "" {
 			err = fmt.Errorf("%w; with --daemon-namespace, the right to list them in that namespace is enough", err)
 		}
-		return installation{}, nil, failure{err}
+		return installation{}, nil, commandline.Failed(err)
 	}
 	installed, err := c.daemons.among(sets.Items)
 	if err != nil || len(installed.sets) == 0 {
@@ -91,7 +93,7 @@ func (c *cluster) installed(ctx context.Context, selector string) (installation,
 	namespace := installed.sets[0].Namespace
 	list, err := c.client.Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: c.daemons.selector, FieldSelector: selector})
 	if err != nil {
-		return installation{}, nil, failure{denied(err, "list", "pods", namespace)}
+		return installation{}, nil, commandline.Failed(denied(err, "list", "pods", namespace))
 	}
 	return installed, list.Items, nil
 }
@@ -100,7 +102,7 @@ func (c *cluster) installed(ctx context.Context, selector string) (installation,
 func (c *cluster) nodes(ctx context.Context) ([]string, error) {
 	list, err := c.client.Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + " notin (windows)"})
 	if err != nil {
-		return nil, failure{denied(err, "list", "nodes", "")}
+		return nil, commandline.Failed(denied(err, "list", "nodes", ""))
 	}
 	var names []string
 	for i := range list.Items {

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 // output is what a command in a container has written, and its exit code.
@@ -87,8 +89,8 @@ func (e executor) stream(request *rest.Request) (remotecommand.Executor, error) 
 	})
 }
 
-// ask runs a command of the daemon on a node within the time of a node. What is answered is printable, and its exit code is exitOK, or
-// that of a report of verify with findings.
+// ask runs a command of the daemon on a node within the time of a node. What is answered is printable, and its exit code is that of
+// success, or of a report of verify with findings.
 func (c *cluster) ask(ctx context.Context, d *daemon, command string, args ...string) (output, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer in %s (--node-timeout)", c.timeout.Round(time.Millisecond)))
 	defer cancel()
@@ -99,13 +101,13 @@ func (c *cluster) ask(ctx context.Context, d *daemon, command string, args ...st
 	}
 	switch {
 	case forbidden(err):
-		return out, failure{denied(err, "create", "pods/exec", d.namespace)}
+		return out, commandline.Failed(denied(err, "create", "pods/exec", d.namespace))
 	case err != nil:
-		return out, failure{silence{notAnswering, d.node, err.Error()}}
-	case out.code == exitOK, command == "verify" && out.code == exitFailed && len(out.text) > 0: // a report is never empty
+		return out, commandline.Failed(silence{notAnswering, d.node, err.Error()})
+	case out.code == commandline.ExitOK, command == "verify" && out.code == commandline.ExitFailed && len(out.text) > 0: // a report is never empty
 		return out, nil
 	}
-	return out, failure{d.refusal(command, out)}
+	return out, commandline.Failed(d.refusal(command, out))
 }
 
 // showPod prints what the daemon on a pod's node says to a command.
@@ -128,10 +130,10 @@ func (c *cluster) show(ctx context.Context, to io.Writer, node, command string, 
 		return err
 	}
 	if _, err := to.Write(out.text); err != nil {
-		return failure{err}
+		return commandline.Failed(err)
 	}
-	if out.code != exitOK {
-		return errFindings
+	if out.code != commandline.ExitOK {
+		return commandline.ErrFindings
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 // hostile has what terminals obey, and what hides or turns round what is beside it.
@@ -98,7 +100,7 @@ func TestAnErrorCannotSteerTheTerminal(t *testing.T) {
 	}
 	var out, errOut bytes.Buffer
 	code := Execute(t.Context(), "v1", []string{"explain", "web", "--kubeconfig", kubeconfig, "--context", "\x1b[2J"}, &out, &errOut)
-	if text := errOut.String(); code != exitBadInput || out.Len() > 0 || strings.Contains(text, "\x1b") || !strings.Contains(text, `\u001b[2J`) {
+	if text := errOut.String(); code != commandline.ExitBadInput || out.Len() > 0 || strings.Contains(text, "\x1b") || !strings.Contains(text, `\u001b[2J`) {
 		t.Errorf("exit code %d, %q and %q", code, out.String(), text)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 func newVerifyCommand(o *options) *cobra.Command {
@@ -57,7 +59,7 @@ func (c *cluster) verifyAll(ctx context.Context, to io.Writer) error {
 			out, err = c.ask(ctx, d, "verify")
 		}
 		if err != nil {
-			return report{node, printable(err.Error()) + "\n", exitBadInput}
+			return report{node, printable(err.Error()) + "\n", commandline.ExitBadInput}
 		}
 		return report{node, string(out.text), out.code}
 	})
@@ -66,7 +68,7 @@ func (c *cluster) verifyAll(ctx context.Context, to io.Writer) error {
 	}
 	slices.SortStableFunc(reports, func(a, b report) int { return cmp.Compare(b.code, a.code) })
 	var text bytes.Buffer
-	worst := exitOK
+	worst := commandline.ExitOK
 	for i, r := range reports {
 		if i > 0 {
 			fmt.Fprintln(&text)
@@ -75,10 +77,10 @@ func (c *cluster) verifyAll(ctx context.Context, to io.Writer) error {
 		worst = max(worst, r.code)
 	}
 	if _, err := text.WriteTo(to); err != nil {
-		return failure{err}
+		return commandline.Failed(err)
 	}
-	if worst != exitOK {
-		return errFindings
+	if worst != commandline.ExitOK {
+		return commandline.ErrFindings
 	}
 	return nil
 }
