@@ -50,13 +50,8 @@ func (c *cluster) nodeOf(ctx context.Context, namespace, name string) (string, e
 func scheduling(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
-			text := fmt.Sprintf("PodScheduled is %s", c.Status)
-			for _, more := range []string{c.Reason, c.Message} {
-				if more != "" {
-					text += ", " + more
-				}
-			}
-			return text
+			said := []string{fmt.Sprintf("PodScheduled is %s", c.Status), c.Reason, c.Message}
+			return strings.Join(slices.DeleteFunc(said, func(text string) bool { return text == "" }), ", ")
 		}
 	}
 	return "no scheduler has looked at it (no condition PodScheduled); spec.schedulerName is " + pod.Spec.SchedulerName

@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
@@ -84,34 +85,30 @@ func (d *Document) addMoves(view *ledger.View) {
 
 // writeCover writes whether the allocations hold.
 func (d *Document) writeCover(b *strings.Builder) {
-	var rows strings.Builder
-	w := tables.New(&rows)
+	if !slices.ContainsFunc(d.Nodes, func(n Node) bool { return n.Cover != nil }) {
+		if d.CoverUnknown != "" && len(d.Nodes) > 0 {
+			fmt.Fprintf(b, "COVER is not known: %s\n\n", d.CoverUnknown)
+		}
+		return
+	}
+	fmt.Fprintln(b, "COVER   (owed: allocated and not used yet; free and reclaimable: what the kernel has for it)")
+	w := tables.New(b)
 	fmt.Fprintln(w, "NODE\tOWED\tFREE\tRECLAIMABLE\t")
-	known := false
 	for _, node := range d.Nodes {
-		c := node.Cover
-		if c == nil {
-			continue
+		if c := node.Cover; c != nil {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Short(c.Owed), quantity.Short(c.Free), quantity.Short(c.Reclaimable), c.verdict())
 		}
-		known = true
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Short(c.Owed), quantity.Short(c.Free), quantity.Short(c.Reclaimable), c.verdict())
 	}
-	switch {
-	case known:
-		w.Flush()
-		fmt.Fprintf(b, "COVER   (owed: allocated and not used yet; free and reclaimable: what the kernel has for it)\n%s", rows.String())
-		for _, m := range d.Moves {
-			fmt.Fprintf(b, "moving %s of %s/%s %s from node %d to node %d would cover what node %d owes\n",
-				quantity.Short(m.Bytes), m.Namespace, m.Pod, m.Container, m.From, m.To, m.From)
-		}
-		d.writeMoved(b)
-		for _, c := range d.NotCounted {
-			fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Why)
-		}
-		fmt.Fprintln(b)
-	case d.CoverUnknown != "" && len(d.Nodes) > 0:
-		fmt.Fprintf(b, "COVER is not known: %s\n\n", d.CoverUnknown)
+	w.Flush()
+	for _, m := range d.Moves {
+		fmt.Fprintf(b, "moving %s of %s/%s %s from node %d to node %d would cover what node %d owes\n",
+			quantity.Short(m.Bytes), m.Namespace, m.Pod, m.Container, m.From, m.To, m.From)
 	}
+	d.writeMoved(b)
+	for _, c := range d.NotCounted {
+		fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Why)
+	}
+	fmt.Fprintln(b)
 }
 
 // writeMoved says whose memory was moved, and whose is not although that would be needed.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
@@ -73,28 +74,61 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	view := s.View()
 	moves := s.migrations(view)
 	for _, e := range explanations {
-		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
-			Pinning: e.Container.Pinning, Placement: e.Placement, Memory: e.Memory, Values: values(&e.Container), Short: e.Container.Short, ExclusiveCPUs: e.Container.CPUs,
-			CPUs: remoteCPUs(e.Container.CPUs, e.Container.AllocatedOn()), Devices: e.Container.Devices,
-			Recording: s.Recorder.Place(e.Pod.UID, e.Container.Name), Migration: moves[e.Container.Cgroup]}
-		if k := e.Container.KeptOff; k != nil {
-			document.Pinning += "; " + k.String()
+		pod, c := e.Pod, &e.Container
+		d := Explanation{
+			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, Placement: e.Placement,
+			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised},
+			Short: c.Short, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
+			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
+			NotMoved: notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
+			Owed:     owed(view.Cover, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
 		}
-		if r := e.Rejection; r != nil {
-			last := *r
+		if c.KeptOff != nil {
+			d.Pinning += "; " + c.KeptOff.String()
+		}
+		if e.Rejection != nil {
+			last := *e.Rejection
 			last.PodText = "" // Text says more
-			document.Rejection = &last
+			d.Rejection = &last
 		}
-		document.MemoryPolicy, document.MemoryPolicySource, document.NoMemoryPolicy = e.Container.MemoryPolicy, e.Container.PolicySource, e.Container.NoPolicy
-		document.Owed, document.FitsOn = owed(view.Cover, &e), fitsAlone(view, &e)
-		document.NotMoved = notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == e.Pod.UID && m.Container == e.Container.Name })
-		documents = append(documents, document)
+		documents = append(documents, d)
 	}
 	return documents
 }
 
-func values(c *ledger.ContainerView) *Values {
-	return &Values{Request: c.Request, RequestError: c.Error, Min: c.Values.Min, Low: c.Values.Low, High: c.Values.High, Raised: c.Raised}
+// remoteCPUs says where a container's exclusive CPUs are as seen from its memory: "2 of its 4 CPUs are on node 1, its memory
+// on node 0: half of the CPUs are remote". It is empty for a container without exclusive CPUs or without an allocation.
+func remoteCPUs(byNode map[int]int, memory nodeset.Set) string {
+	var nodes, remote nodeset.Set
+	all, far := 0, 0
+	for id, n := range byNode {
+		nodes = nodes.Union(nodeset.Of(id))
+		if all += n; !memory.Has(id) {
+			remote, far = remote.Union(nodeset.Of(id)), far+n
+		}
+	}
+	switch {
+	case all == 0 || memory.Empty():
+		return ""
+	case far == 0:
+		return fmt.Sprintf("its CPUs (%d) are on %s, its memory on %s: none of the CPUs is remote", all, nodes.Named(), memory.Named())
+	}
+	verb := "are"
+	if far == 1 {
+		verb = "is"
+	}
+	return fmt.Sprintf("%d of its %d CPUs %s on %s, its memory on %s: %s of the CPUs are remote", far, all, verb, remote.Named(), memory.Named(), share(far, all))
+}
+
+// share is a part for people.
+func share(part, all int) string {
+	switch {
+	case part == all:
+		return "all"
+	case 2*part == all:
+		return "half"
+	}
+	return fmt.Sprintf("%d %%", (200*part+all)/(2*all))
 }
 
 // WriteExplanations writes documents for people.

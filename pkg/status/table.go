@@ -106,6 +106,15 @@ func (d *Document) writeLines(b *strings.Builder, title string, line func(*Conta
 	}
 }
 
+// short says of a container that was resized that it is allocated less than it asks for.
+func (c *Container) short() string {
+	if len(c.Short) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s that a resize asks for has no room on %s; until it has, the container may use %s",
+		c.Short, c.AllocatedOn().Named(), c.Nodes.Named())
+}
+
 func (c *Container) name() string {
 	switch {
 	case c.State == Rejected:
