@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -56,16 +55,6 @@ func Handler(s Sources) http.Handler {
 
 // scrapesAtOnce bounds how many requests of metrics are answered at the same time; the others wait.
 const scrapesAtOnce = 2
-
-// explainWait is how long an explanation waits for those before it: the answer is to be sent within requestTimeout.
-const explainWait = 5 * time.Second
-
-// explainer answers /explain one request at a time: an explanation takes longer than all else that is served, and clients that ask
-// for many must not keep the processors from the runtime's events.
-func explainer(why func(pod, container string) (any, error)) http.Handler {
-	busy := fmt.Sprintf("pods are explained one at a time, and others were before this one for %s: ask again", explainWait)
-	return queue{make(chan struct{}, 1), explainWait, busy, explain(why)}
-}
 
 //go:embed page.html
 var page []byte

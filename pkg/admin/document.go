@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -72,23 +73,28 @@ func write(w http.ResponseWriter, body []byte, err error) {
 	_, _ = w.Write(body) // the client went away
 }
 
-// explain answers with why a pod's containers are where they are.
-func explain(why func(pod, container string) (any, error)) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+// explainWait is how long an explanation waits for those before it: the answer is to be sent within requestTimeout.
+const explainWait = 5 * time.Second
+
+// explainer answers /explain one request at a time: an explanation takes longer than all else that is served, and clients that ask
+// for many must not keep the processors from the runtime's events.
+func explainer(explain func(pod, container string) (any, error)) http.Handler {
+	busy := fmt.Sprintf("pods are explained one at a time, and others were before this one for %s: ask again", explainWait)
+	return queue{make(chan struct{}, 1), explainWait, busy, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
 		pod := query.Get("pod")
 		if pod == "" {
 			http.Error(w, "explain what? The query needs pod=NAMESPACE/NAME or pod=UID", http.StatusBadRequest)
 			return
 		}
-		answer, err := why(pod, query.Get("container"))
+		answer, err := explain(pod, query.Get("container"))
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusNotFound)
 			return
 		}
 		body, err := encode(answer)
 		write(w, body, err)
-	})
+	})}
 }
 
 // queue bounds how many requests a handler has at the same time, and has it end before its answer is sent: it must not be
@@ -110,14 +116,12 @@ func (q queue) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	held := &answer{ResponseWriter: w, code: http.StatusOK}
-	q.answer(held, r)
+	func() {
+		defer func() { <-q.places }()
+		q.next.ServeHTTP(held, r)
+	}()
 	w.WriteHeader(held.code)
 	_, _ = w.Write(held.body.Bytes()) // the client went away
-}
-
-func (q queue) answer(held *answer, r *http.Request) {
-	defer func() { <-q.places }()
-	q.next.ServeHTTP(held, r)
 }
 
 // answer keeps what a handler writes.

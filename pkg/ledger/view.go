@@ -135,9 +135,8 @@ type ContainerView struct {
 	// another container.
 	Claims  []string              `json:"claims,omitempty"`
 	Claimed memorymanager.Request `json:"claimed,omitempty"`
-	// CPUNodes are the NUMA nodes of its exclusive CPUs, CPUs how many of them each of these has.
-	CPUNodes nodeset.Set `json:"-"`
-	CPUs     map[int]int `json:"exclusiveCPUs,omitempty"`
+	// CPUs are how many of its exclusive CPUs each NUMA node has.
+	CPUs map[int]int `json:"exclusiveCPUs,omitempty"`
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Held is why it is not moved to the nodes on which it would fit; empty when nothing tries to.
