@@ -16,10 +16,12 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
-// Pool is a huge page pool of a NUMA node; Free is how many of its pages nobody uses.
+// Pool is a huge page pool of a NUMA node.
 type Pool struct {
-	machine.Pool
-	Free uint64
+	Node     int
+	PageSize uint64 // bytes
+	// Count is how many pages there are, Free how many of them nobody uses.
+	Count, Free uint64
 }
 
 // Pools reads the huge page pools of a NUMA node.
@@ -31,7 +33,7 @@ func Pools(root string, node int) (pools []Pool, err error) {
 		if err != nil {
 			return nil, err
 		}
-		pools = append(pools, Pool{pool, free})
+		pools = append(pools, Pool{node, pool.PageSize, pool.Count, free})
 	}
 	return pools, err
 }

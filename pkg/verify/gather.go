@@ -132,9 +132,7 @@ func (p Places) hugepages(n *Node) {
 		if err != nil {
 			n.Skipped = append(n.Skipped, fmt.Sprintf("huge pages of node %d: %v", node.ID, err))
 		}
-		for _, pool := range pools {
-			n.Pools = append(n.Pools, Pool{Node: node.ID, PageSize: pool.PageSize, Count: pool.Count, Free: pool.Free})
-		}
+		n.Pools = append(n.Pools, pools...)
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 const mi = 1 << 20
@@ -62,7 +63,7 @@ func sound() Node {
 			"kubepods/burstable/pod2/pause": {High: cgroup.Max},
 			"kubepods/burstable/pod2/b":     {Low: 64 * mi, High: 120 * mi},
 		},
-		Pools:   []Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 3}},
+		Pools:   []sysfs.Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 3}},
 		Kubelet: &Kubelet{File: "/var/lib/kubelet/config.yaml", MemoryManagerPolicy: "None", FeatureGates: map[string]bool{"MemoryQoS": false}},
 		Kernel:  &Kernel{Release: "6.12.41", Pressure: true, Reclaim: true, RecursiveProtection: true},
 	}
@@ -316,7 +317,7 @@ func grouped(n *Node) {
 		n.Document.Nodes[i].Cells = nodeset.Of(0, 1)
 	}
 	n.Document.Nodes[1].Memory = append(n.Document.Nodes[1].Memory, memorymanager.TypeTable{Type: "hugepages-2Mi", Table: memorymanager.Table{Total: 8 * mi, Free: 8 * mi}})
-	n.Pools = []Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 4}, {Node: 1, PageSize: 2 * mi, Count: 4, Free: 3}}
+	n.Pools = []sysfs.Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 4}, {Node: 1, PageSize: 2 * mi, Count: 4, Free: 3}}
 }
 
 func golden(t *testing.T, name, got string) {
