@@ -77,10 +77,10 @@ func newConfigShowCommand() *cobra.Command {
 			}
 			text, err := c.Marshal()
 			if err != nil {
-				return failed(err)
+				return commandline.Failed(err)
 			}
 			_, err = cmd.OutOrStdout().Write(text)
-			return failed(err)
+			return commandline.Failed(err)
 		},
 	}
 }
@@ -109,5 +109,5 @@ func printResolved(out io.Writer, file string, r config.Resolved) error {
 		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Format(node.Total), quantity.Format(reserved),
 			quantity.Format(pools), quantity.Format(node.Total-reserved-pools))
 	}
-	return failed(table.Flush())
+	return commandline.Failed(table.Flush())
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -37,15 +37,12 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completePod(&stateDir, containerWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := printer.Check(format, "text", "json", "yaml"); err != nil {
-				return err
-			}
 			if stateFile != "" {
 				documents, err := explainFile(stateFile, configPath, args[0])
 				if err != nil {
 					return err
 				}
-				return failed(writeExplanations(cmd.OutOrStdout(), format, documents))
+				return commandline.Failed(writeExplanations(cmd.OutOrStdout(), format, documents))
 			}
 			queries := readings(args[0])
 			if len(queries) == 0 {
@@ -53,16 +50,16 @@ Exit status: 0 done, 1 no daemon or no such pod, 2 bad input.`,
 			}
 			documents, err := explainLive(cmd.Context(), stateDir, queries)
 			if err != nil {
-				return failed(err)
+				return commandline.Failed(err)
 			}
-			return failed(writeExplanations(cmd.OutOrStdout(), format, documents))
+			return commandline.Failed(writeExplanations(cmd.OutOrStdout(), format, documents))
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
 	flags.StringVar(&stateFile, "state-file", "", "state file to explain in place of asking the daemon")
 	flags.StringVar(&configPath, "config", "", "configuration file with the Topology Manager's policy, for --state-file")
-	printer.AddFlag(cmd, &format, "text", "json", "yaml")
+	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
 	return cmd
 }
 
@@ -103,7 +100,7 @@ func readings(argument string) []url.Values {
 }
 
 func writeExplanations(to io.Writer, format string, documents []status.Explanation) error {
-	return printer.Write(to, format, documents, func(to io.Writer) error { return status.WriteExplanations(to, documents) })
+	return commandline.Write(to, format, documents, func(to io.Writer) error { return status.WriteExplanations(to, documents) })
 }
 
 // explainFile explains "UID" or "UID/CONTAINER" from a state file.
@@ -119,7 +116,7 @@ func explainFile(path, configPath, argument string) ([]status.Explanation, error
 	uid, container, _ := strings.Cut(argument, "/")
 	documents, err := status.ExplainState(file.State, memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope}, uid, container)
 	if err != nil {
-		return nil, failed(fmt.Errorf("%s: %w", path, err))
+		return nil, commandline.Failed(fmt.Errorf("%s: %w", path, err))
 	}
 	return documents, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 )
@@ -47,7 +48,7 @@ func (d *daemon) makeAgent(ctx context.Context, with agent.Options) (err error) 
 		case <-time.After(lockPeriod):
 		}
 		if d.options.launched && runtimeHungUp() {
-			return failed(errors.New("the runtime that launched this plugin closed the connection while the plugin waited for its state folder"))
+			return commandline.Failed(errors.New("the runtime that launched this plugin closed the connection while the plugin waited for its state folder"))
 		}
 	}
 }

@@ -3,7 +3,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,29 +17,6 @@ import (
 
 // version is set by the linker.
 var version = "unknown"
-
-// Exit codes of every command.
-const (
-	exitOK       = 0
-	exitFailed   = 1 // something was found, rejected or could not be done
-	exitBadInput = 2 // the flags, a file or this host are not what they should be
-)
-
-// errFindings ends a command with exitFailed after it has printed what it found.
-var errFindings = errors.New("findings")
-
-// failure is an error that ends the program with exitFailed; every other error is bad input.
-type failure struct{ error }
-
-func (f failure) Unwrap() error { return f.error }
-
-// failed marks an error as one of doing, not of input.
-func failed(err error) error {
-	if err == nil {
-		return nil
-	}
-	return failure{err}
-}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -63,20 +39,11 @@ func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Wr
 }
 
 func exitCode(err error, errOut io.Writer) int {
-	var failure failure
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errFindings):
-		return exitFailed
-	}
-	for _, one := range strictyaml.List(err) {
-		fmt.Fprintln(errOut, "nri-memory-manager: "+one.Error())
-	}
-	if errors.As(err, &failure) {
-		return exitFailed
-	}
-	return exitBadInput
+	return commandline.ExitCode(err, func(err error) {
+		for _, one := range strictyaml.List(err) {
+			fmt.Fprintln(errOut, "nri-memory-manager: "+one.Error())
+		}
+	})
 }
 
 // launchedByRuntime is true for a pre-installed plugin: the runtime starts it without arguments, with its end of the

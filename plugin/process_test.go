@@ -19,10 +19,13 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
+
+const exitOK, exitFailed, exitBadInput = commandline.ExitOK, commandline.ExitFailed, commandline.ExitBadInput
 
 // bound is how long a test waits for what must come; only a broken plugin waits that long.
 const bound = 60 * time.Second

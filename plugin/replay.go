@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
 
@@ -30,13 +30,10 @@ Exit status: 0 when every decision is the recorded one, 1 when some differ, 2 on
   nri-memory-manager replay recording-20260102T150405.000000000Z.jsonl.gz -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := printer.Check(format, "text", "json"); err != nil {
-				return err
-			}
 			return replay(args[0], format, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	printer.AddFlag(cmd, &format, "text", "json")
+	commandline.AddOutput(cmd, &format, "text", "json")
 	return cmd
 }
 
@@ -45,10 +42,10 @@ func replay(path, format string, to, errOut io.Writer) error {
 	defer out.Flush()
 	write := func(document any, text string) error {
 		if format == "json" {
-			return failed(json.NewEncoder(out).Encode(document))
+			return commandline.Failed(json.NewEncoder(out).Encode(document))
 		}
 		_, err := fmt.Fprintln(out, text)
-		return failed(err)
+		return commandline.Failed(err)
 	}
 	summary, err := recording.Replay(path, recording.Visitor{
 		Decision: func(d recording.Decision) error { return write(d, d.String()) },
@@ -66,7 +63,7 @@ func replay(path, format string, to, errOut io.Writer) error {
 		return err
 	}
 	if summary.Differ > 0 {
-		return errFindings
+		return commandline.ErrFindings
 	}
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -61,16 +62,16 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 	if !dryRun {
 		store, err := checkpoint.Open(o.stateDir)
 		if err != nil {
-			return failed(err)
+			return commandline.Failed(err)
 		}
 		defer store.Close()
 		if err := store.Lock(); errors.Is(err, checkpoint.ErrInUse) { // other errors: a file system without locks
-			return failed(fmt.Errorf("nothing was restored: %w: stop it first", err))
+			return commandline.Failed(fmt.Errorf("nothing was restored: %w: stop it first", err))
 		}
 	}
 	journal, damage, err := protect.OpenJournal(o.stateDir)
 	if err != nil {
-		return failed(err)
+		return commandline.Failed(err)
 	}
 	actions, err := protect.Rollback(ctx, journal, tree, o.units(), dryRun)
 	for _, action := range actions {
@@ -86,10 +87,10 @@ func rollback(ctx context.Context, o hostOptions, dryRun bool, out io.Writer) er
 		err = errors.Join(err, fmt.Errorf("writing the journal: %w", e))
 	}
 	if err != nil {
-		return failed(errors.New("not everything could be restored; what is left stays in the journal"))
+		return commandline.Failed(errors.New("not everything could be restored; what is left stays in the journal"))
 	}
 	if damage != nil {
-		return failed(fmt.Errorf("the journal of written files cannot be read in full, and what is not known of it is not restored: %w", damage))
+		return commandline.Failed(fmt.Errorf("the journal of written files cannot be read in full, and what is not known of it is not restored: %w", damage))
 	}
 	return nil
 }

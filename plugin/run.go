@@ -13,6 +13,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
@@ -107,7 +108,7 @@ func (o *runOptions) run(ctx context.Context) error {
 		err = errors.Join(err, d.rollback())
 	}
 	o.log.Info("nri-memory-manager ends")
-	return failed(err)
+	return commandline.Failed(err)
 }
 
 // logTimeout is how long the last lines of the log may take.

@@ -35,14 +35,11 @@ func (d *daemon) services() ([]part, error) {
 	counters := cgroupfs.NewSampler(cgroupfs.FreshTime, d.tree.Counters)
 	sources := status.Sources{View: d.agent.View, Overwrites: func() map[protect.Overwrite]uint64 { return d.agent.Counters().Overwrites },
 		Requests:   func() podinfo.Stats { return d.agent.Counters().Requests },
-		Migrations: d.agent.Migrations,
-		Tree:       d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: nodeName(d.options.config), PreInstalled: d.options.launched}
+		Migrations: d.agent.Migrations, Recorder: d.recorder,
+		Tree: d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: nodeName(d.options.config), PreInstalled: d.options.launched}
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Migrations: d.agent.Migrations, Containers: counters, Version: version}
 	if d.slices != nil {
 		sources.Devices = d.deviceSources
-	}
-	if d.recorder != nil {
-		sources.Recording = d.recorded
 	}
 	if d.guard != nil {
 		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals
@@ -145,15 +142,6 @@ func (d *daemon) throttledContainers() func() uint64 {
 		}
 		return count
 	}
-}
-
-// recorded is where the last decision about a container is recorded.
-func (d *daemon) recorded(uid, container string) *status.Recording {
-	at, ok := d.recorder.Place(uid, container)
-	if !ok {
-		return nil
-	}
-	return &status.Recording{File: at.File, Event: at.Event}
 }
 
 func serve(listener net.Listener, handler http.Handler) part {

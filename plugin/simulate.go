@@ -17,7 +17,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
@@ -67,7 +66,7 @@ Exit status: 0 when every container was admitted, 1 when one was rejected, 2 on 
 	flags := cmd.Flags()
 	flags.StringVar(&o.machinePath, "machine", "", "machine file, or a folder with a copy of sysfs (required)")
 	flags.StringVar(&o.configPath, "config", "", "configuration file (YAML); without it the defaults hold")
-	printer.AddFlag(cmd, &o.output, "table", "json", "yaml")
+	commandline.AddOutput(cmd, &o.output, "table", "json", "yaml")
 	flags.StringVar(&o.podInfo, "pod-info", "kubelet", "where memory requests come from: kubelet is its pod API, with the exact ones; none estimates them from the runtime's events")
 	flags.StringVar(&o.cgroupDriver, "cgroup-driver", "cgroupfs", "the kubelet's cgroup driver: cgroupfs or systemd")
 	flags.StringVar(&o.keep, "keep", "", "new or empty folder for the cgroup tree and the state file, which stay there")
@@ -90,7 +89,6 @@ func (o *simulateOptions) check() error {
 		return errors.New("--machine is missing; want a machine file or a folder with a copy of sysfs")
 	}
 	return cmp.Or(
-		printer.Check(o.output, "table", "json", "yaml"),
 		commandline.Check("pod-info", o.podInfo, podInfos...),
 		commandline.Check("cgroup-driver", o.cgroupDriver, cgroupDrivers...),
 		commandline.Check("cpu-manager-policy", cmp.Or(o.cpuManagerPolicy, machine.CPUsNone), cpuManagerPolicies...),
@@ -127,10 +125,10 @@ func (o *simulateOptions) run(ctx context.Context, manifests []string, in io.Rea
 	case errors.Is(err, simulator.ErrNotEmpty):
 		return fmt.Errorf("--keep: %w", err)
 	case err != nil:
-		return failed(err)
+		return commandline.Failed(err)
 	}
-	if err := printer.Write(out, o.output, result, result.Table); err != nil {
-		return failed(err)
+	if err := commandline.Write(out, o.output, result, result.Table); err != nil {
+		return commandline.Failed(err)
 	}
 	if unchecked := admission.Unchecked(); unchecked != "" {
 		fmt.Fprintln(errOut, "nri-memory-manager: "+unchecked)
@@ -214,7 +212,7 @@ func (o *simulateOptions) judge(result *simulator.Result, errOut io.Writer) erro
 		fmt.Fprintf(errOut, "nri-memory-manager: %s was to be rejected and was not\n", name)
 	}
 	if len(rejected)+len(admitted) > 0 || o.strict && len(result.Rejected()) > 0 {
-		return errFindings
+		return commandline.ErrFindings
 	}
 	return nil
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
@@ -100,18 +99,18 @@ version that is to read it, and the kubelet needs its feature gate PodLevelResou
 			if len(findings) > 0 {
 				fmt.Fprintln(cmd.ErrOrStderr(), "A kubelet would refuse this state:")
 				if err := checkpoint.WriteFindings(cmd.ErrOrStderr(), findings); err != nil {
-					return failed(err)
+					return commandline.Failed(err)
 				}
-				return errFindings
+				return commandline.ErrFindings
 			}
 			if warning != "" {
 				fmt.Fprintln(cmd.ErrOrStderr(), "Warning: "+warning)
 			}
 			if output == "" {
 				_, err = cmd.OutOrStdout().Write(text) // no newline: the text as a kubelet writes it
-				return failed(err)
+				return commandline.Failed(err)
 			}
-			return failed(renameio.WriteFile(output, text, 0o600, renameio.WithTempDir(filepath.Dir(output))))
+			return commandline.Failed(renameio.WriteFile(output, text, 0o600, renameio.WithTempDir(filepath.Dir(output))))
 		},
 	}
 	addStateDir(command, &stateDir)
@@ -132,18 +131,15 @@ func newStateShowCommand() *cobra.Command {
   nri-memory-manager state show /var/lib/kubelet/memory_manager_state -o json`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := printer.Check(format, "table", "json"); err != nil {
-				return err
-			}
 			file, err := checkpoint.ReadFile(args[0])
 			if err != nil {
 				return err
 			}
 			listing := checkpoint.NewListing(args[0], file)
-			return failed(printer.Write(cmd.OutOrStdout(), format, listing, listing.WriteTable))
+			return commandline.Failed(commandline.Write(cmd.OutOrStdout(), format, listing, listing.WriteTable))
 		},
 	}
-	printer.AddFlag(command, &format, "table", "json")
+	commandline.AddOutput(command, &format, "table", "json")
 	return command
 }
 
@@ -174,9 +170,9 @@ pages may not. Without --config, what the file has reserved for the system is ta
 				return nil
 			}
 			if err := checkpoint.WriteFindings(out, findings); err != nil {
-				return failed(err)
+				return commandline.Failed(err)
 			}
-			return errFindings
+			return commandline.ErrFindings
 		},
 	}
 	command.Flags().StringVar(&machinePath, "machine", "", "machine file, or folder with a copy of sys and proc, instead of this machine")

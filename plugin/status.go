@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -45,9 +45,6 @@ Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completePod(&stateDir, podWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := printer.Check(format, "table", "wide", "json", "yaml"); err != nil {
-				return err
-			}
 			if len(args) == 1 {
 				only.Pod = args[0]
 				parts := strings.Split(only.Pod, "/")
@@ -69,7 +66,7 @@ Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input
 	flags.StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
 	flags.StringVarP(&only.Namespace, "namespace", "n", "", "the only namespace to show")
 	flags.BoolVar(&only.Problems, "problems", false, "show only what is not as it should be")
-	printer.AddFlag(cmd, &format, "table", "wide", "json", "yaml")
+	commandline.AddOutput(cmd, &format, "table", "wide", "json", "yaml")
 	_ = cmd.RegisterFlagCompletionFunc("namespace", completeFrom(&stateDir, namespaceWords)) // the flag is there
 	flags.BoolVarP(&watch, "watch", "w", false, "show it again every two seconds")
 	return cmd
@@ -78,17 +75,13 @@ Exit status: 0 done, also with problems, 1 no daemon or no such pod, 2 bad input
 func writeStatus(ctx context.Context, to io.Writer, stateDir, format string, only status.Selection) error {
 	var document status.Document
 	if err := ask(ctx, stateDir, "/status", nil, &document); err != nil {
-		return failed(err)
+		return commandline.Failed(err)
 	}
 	selected, err := document.Select(only)
 	if err != nil {
-		return failed(err)
+		return commandline.Failed(err)
 	}
-	table := selected.Table
-	if only.Problems {
-		table = selected.ProblemTable
-	}
-	return failed(printer.Write(to, format, selected, func(to io.Writer) error { return table(to, format == "wide") }))
+	return commandline.Failed(commandline.Write(to, format, selected, func(to io.Writer) error { return selected.Table(to, format == "wide") }))
 }
 
 // watchStatus shows one picture after the other until the user has enough, in place of the last one where it is for people.
@@ -108,7 +101,7 @@ func watchStatus(ctx context.Context, to io.Writer, format string, write func(io
 			fmt.Fprintf(&picture, "%s UTC  %v\n", time.Now().UTC().Format(time.DateTime), err)
 		}
 		if _, err := picture.WriteTo(to); err != nil { // at once, so that nothing flickers
-			return failed(err)
+			return commandline.Failed(err)
 		}
 		select {
 		case <-ctx.Done():

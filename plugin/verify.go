@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/verify"
@@ -36,9 +36,6 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: completePod(&o.stateDir, podWords),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := printer.Check(format, "text", "json", "yaml"); err != nil {
-				return err
-			}
 			places := verify.Places{Plain: o.plainCgroups, StateDir: o.stateDir,
 				KubeletConfig: kubeletConfig, KubeletWanted: cmd.Flags().Changed("kubelet-config")}
 			var err error
@@ -47,7 +44,7 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 			}
 			var document status.Document
 			if err := ask(cmd.Context(), o.stateDir, "/status", nil, &document); err != nil {
-				return failed(err)
+				return commandline.Failed(err)
 			}
 			if file := document.Policy.KubeletConfig; file != "" && !places.KubeletWanted {
 				places.KubeletConfig = file
@@ -68,11 +65,11 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 				}
 			}
 			report := verify.Run(node)
-			if err := printer.Write(cmd.OutOrStdout(), format, report, func(to io.Writer) error { return report.WriteText(to) }); err != nil {
-				return failed(err)
+			if err := commandline.Write(cmd.OutOrStdout(), format, report, func(to io.Writer) error { return report.WriteText(to) }); err != nil {
+				return commandline.Failed(err)
 			}
 			if !report.Clean() {
-				return errFindings
+				return commandline.ErrFindings
 			}
 			return nil
 		},
@@ -83,6 +80,6 @@ Each finding says what to do. Exit status: 0 nothing but notes, 1 errors or warn
 	flags.BoolVar(&o.plainCgroups, "plain-cgroups", false, "take --cgroups for a folder tree that only looks like cgroups (tests, simulation)")
 	flags.StringVar(&machine, "machine", "", "folder with a copy of sys and proc to read in place of this machine's; with a machine file huge pages and kernel are left out")
 	flags.StringVar(&kubeletConfig, "kubelet-config", defaultKubeletConfig, "the kubelet's configuration file; where it is not given and the daemon takes settings from one, that one")
-	printer.AddFlag(cmd, &format, "text", "json", "yaml")
+	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
 	return cmd
 }

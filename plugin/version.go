@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 func newVersionCommand() *cobra.Command {
@@ -22,17 +22,14 @@ func newVersionCommand() *cobra.Command {
   nri-memory-manager version -o json`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := printer.Check(format, "text", "json", "yaml"); err != nil {
-				return err
-			}
 			v := versions{version, nriVersion(), runtime.Version()}
-			return failed(printer.Write(cmd.OutOrStdout(), format, v, func(to io.Writer) error {
+			return commandline.Failed(commandline.Write(cmd.OutOrStdout(), format, v, func(to io.Writer) error {
 				_, err := fmt.Fprintf(to, "nri-memory-manager %s (NRI %s, %s)\n", v.Version, v.NRI, v.Go)
 				return err
 			}))
 		},
 	}
-	printer.AddFlag(cmd, &format, "text", "json", "yaml")
+	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
 	return cmd
 }
 

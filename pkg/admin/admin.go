@@ -6,6 +6,7 @@
 package admin
 
 import (
+	_ "embed"
 	"fmt"
 	"net"
 	"net/http"
@@ -36,7 +37,7 @@ func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, s.View()) })
-	mux.Handle("GET /metrics", buffered(s.Metrics))
+	mux.Handle("GET /metrics", queue{make(chan struct{}, scrapesAtOnce), requestTimeout, "other scrapes were before this one", s.Metrics})
 	if s.Status != nil {
 		mux.Handle("GET /status", local(&document{view: s.View, make: s.Status}))
 	}
@@ -44,12 +45,30 @@ func Handler(s Sources) http.Handler {
 		mux.Handle("GET /history", local(&document{view: s.View, make: s.History}))
 	}
 	if s.Explain != nil {
-		mux.Handle("GET /explain", local(newExplainer(s.Explain)))
+		mux.Handle("GET /explain", local(explainer(s.Explain)))
 	}
 	if s.Page != nil {
 		mux.Handle("GET /{$}", local(s.Page))
 	}
 	return mux
+}
+
+// scrapesAtOnce bounds how many requests of metrics are answered at the same time; the others wait.
+const scrapesAtOnce = 2
+
+//go:embed page.html
+var page []byte
+
+// Page serves the NUMA memory map: one page that asks /status every few seconds, /history twice a minute, and
+// /explain for the pod that is picked.
+func Page() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		header := w.Header()
+		header.Set("Content-Type", "text/html; charset=utf-8")
+		header.Set("Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'")
+		header.Set("Cache-Control", "no-cache")
+		_, _ = w.Write(page) // the client went away
+	})
 }
 
 // local refuses clients that come over a network, and those on loopback that ask for another host.

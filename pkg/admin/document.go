@@ -2,7 +2,9 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -71,25 +73,55 @@ func write(w http.ResponseWriter, body []byte, err error) {
 	_, _ = w.Write(body) // the client went away
 }
 
-// scrapesAtOnce bounds how many requests of metrics are answered at the same time; the others wait.
-const scrapesAtOnce = 2
+// explainWait is how long an explanation waits for those before it: the answer is to be sent within requestTimeout.
+const explainWait = 5 * time.Second
 
-// buffered bounds how many requests a handler has at the same time, and has it end before its answer is sent: it must not be
-// occupied by clients that do not read.
-func buffered(next http.Handler) http.Handler {
-	places := make(chan struct{}, scrapesAtOnce)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case places <- struct{}{}:
-		case <-r.Context().Done():
-			return // nobody is there any more
+// explainer answers /explain one request at a time: an explanation takes longer than all else that is served, and clients that ask
+// for many must not keep the processors from the runtime's events.
+func explainer(explain func(pod, container string) (any, error)) http.Handler {
+	busy := fmt.Sprintf("pods are explained one at a time, and others were before this one for %s: ask again", explainWait)
+	return queue{make(chan struct{}, 1), explainWait, busy, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		pod := query.Get("pod")
+		if pod == "" {
+			http.Error(w, "explain what? The query needs pod=NAMESPACE/NAME or pod=UID", http.StatusBadRequest)
+			return
 		}
-		held := &answer{ResponseWriter: w, code: http.StatusOK}
-		next.ServeHTTP(held, r)
-		<-places
-		w.WriteHeader(held.code)
-		_, _ = w.Write(held.body.Bytes()) // the client went away
-	})
+		answer, err := explain(pod, query.Get("container"))
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		body, err := encode(answer)
+		write(w, body, err)
+	})}
+}
+
+// queue bounds how many requests a handler has at the same time, and has it end before its answer is sent: it must not be
+// occupied by clients that do not read. A request that has waited too long is told that it is busy.
+type queue struct {
+	places chan struct{} // full while all are occupied
+	wait   time.Duration
+	busy   string
+	next   http.Handler
+}
+
+func (q queue) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), q.wait)
+	defer cancel()
+	select {
+	case q.places <- struct{}{}:
+	case <-ctx.Done():
+		http.Error(w, q.busy, http.StatusServiceUnavailable)
+		return
+	}
+	held := &answer{ResponseWriter: w, code: http.StatusOK}
+	func() {
+		defer func() { <-q.places }()
+		q.next.ServeHTTP(held, r)
+	}()
+	w.WriteHeader(held.code)
+	_, _ = w.Write(held.body.Bytes()) // the client went away
 }
 
 // answer keeps what a handler writes.

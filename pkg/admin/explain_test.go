@@ -81,7 +81,7 @@ func TestAnExplanationThatIsNotReadEndsItsTurn(t *testing.T) {
 		listener, done := newPipes(), make(chan error, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			done <- Serve(ctx, listener, newExplainer(func(pod, _ string) (any, error) { return pod, nil }))
+			done <- Serve(ctx, listener, explainer(func(pod, _ string) (any, error) { return pod, nil }))
 		}()
 		for range 2 {
 			io.WriteString(listener.dial(), "GET /explain?pod=unread HTTP/1.1\r\nHost: x\r\n\r\n")

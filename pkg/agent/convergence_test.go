@@ -1013,7 +1013,7 @@ func (w *world) determined() bool {
 func (w *world) summary(allocations bool) map[string]string {
 	view := w.View()
 	all := map[string]string{
-		"kubepods": valuesText(view.Ancestors.Kubepods), "burstable": valuesText(view.Ancestors.Burstable),
+		"kubepods": valuesText(above(view, cgroup.LevelKubepods)), "burstable": valuesText(above(view, cgroup.LevelBurstable)),
 	}
 	for _, p := range view.Pods {
 		all[p.Name] = valuesText(p.Values)
@@ -1086,7 +1086,7 @@ func (w *world) checkFiles(view *View) string {
 		top, burstable = "kubepods.slice", "kubepods.slice/kubepods-burstable.slice"
 	}
 	var problems []string
-	for dir, values := range map[string]memoryqos.Values{top: view.Ancestors.Kubepods, burstable: view.Ancestors.Burstable} {
+	for dir, values := range map[string]memoryqos.Values{top: above(view, cgroup.LevelKubepods), burstable: above(view, cgroup.LevelBurstable)} {
 		// A plugin that starts knows the levels above pods with values only: what an earlier run left above no others stays.
 		if !w.restarted || values != (memoryqos.Values{}) {
 			problems = append(problems, w.checkValues(dir, values))

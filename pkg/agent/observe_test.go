@@ -282,7 +282,7 @@ func TestAPodLevelPodCountsOnce(t *testing.T) {
 			}
 			n.work(context.Background())
 			n.want("the pod's memory.min", text(n.podView(pod).Values.Min), bytesOf(gi))
-			n.want("memory.min of kubepods", text(n.View().Ancestors.Kubepods.Min), bytesOf(gi))
+			n.want("memory.min of kubepods", text(above(n.View(), cgroup.LevelKubepods).Min), bytesOf(gi))
 			n.want("allocated", n.allocated(), "0 0")
 			for _, c := range []string{"a", "b", "c"} {
 				n.want("pinning of "+c, n.containerView(pod, c).Pinning,

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -33,7 +34,7 @@ func fleet(n *node) (pods []Pod, containers []Container) {
 func TestARestartKeepsEveryAllocationAndUpdatesNothing(t *testing.T) {
 	n := newNode(t, "")
 	pods, containers := fleet(n)
-	allocated, ancestors := n.allocated(), n.View().Ancestors
+	allocated, kubepods := n.allocated(), above(n.View(), cgroup.LevelKubepods)
 	for range 5 { // the order of pods and containers never matters
 		rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
 		rand.Shuffle(len(containers), func(i, j int) { containers[i], containers[j] = containers[j], containers[i] })
@@ -42,7 +43,7 @@ func TestARestartKeepsEveryAllocationAndUpdatesNothing(t *testing.T) {
 			t.Errorf("updates: %+v", updates)
 		}
 		n.want("allocations", n.allocated(), allocated)
-		n.want("kubepods' memory.min", text(n.View().Ancestors.Kubepods.Min), text(ancestors.Kubepods.Min))
+		n.want("kubepods' memory.min", text(above(n.View(), cgroup.LevelKubepods).Min), text(kubepods.Min))
 	}
 	if view := n.View(); !view.Ready() {
 		t.Errorf("not ready: %+v", view.Conditions)

@@ -51,11 +51,12 @@ func allocatable(nodes []memorymanager.NodeCapacity, at Kind) uint64 {
 
 // Capacity is what claims may have, and have, of one type of memory on a NUMA node.
 type Capacity struct {
-	Node int
-	Type memorymanager.MemoryType
+	Node int                      `json:"numaNode"`
+	Type memorymanager.MemoryType `json:"type"`
 	// Capacity is the share, less what pods have of it from before there was one, and at least what claims have as far as the node
 	// still has it; Claimed is what prepared claims have. Both are in bytes.
-	Capacity, Claimed uint64
+	Capacity uint64 `json:"capacity"`
+	Claimed  uint64 `json:"claimed"`
 }
 
 // Device is the name of the device for a NUMA node.

@@ -1,5 +1,5 @@
 // Package commandline has what the commands of both programs share: errors that suggest the subcommand, flag or value that was meant,
-// and the completion of values.
+// the completion of values, and the formats of what they print.
 package commandline
 
 import (

@@ -3,7 +3,9 @@ package kubectl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 // cluster finds daemons and runs their commands.
@@ -31,13 +35,13 @@ func (c *cluster) nodeOf(ctx context.Context, namespace, name string) (string, e
 	pod, err := c.client.Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
-		return "", failure{fmt.Errorf("there is no pod %s in namespace %s", name, namespace)}
+		return "", commandline.Failed(fmt.Errorf("there is no pod %s in namespace %s", name, namespace))
 	case err != nil:
-		return "", failure{denied(err, "get", "pods", namespace)}
+		return "", commandline.Failed(denied(err, "get", "pods", namespace))
 	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
-		return "", failure{fmt.Errorf("pod %s/%s has ended (%s): the daemons know the pods that live", namespace, name, pod.Status.Phase)}
+		return "", commandline.Failed(fmt.Errorf("pod %s/%s has ended (%s): the daemons know the pods that live", namespace, name, pod.Status.Phase))
 	case pod.Spec.NodeName == "":
-		return "", failure{fmt.Errorf("pod %s/%s is not scheduled to a node yet: %s", namespace, name, scheduling(pod))}
+		return "", commandline.Failed(fmt.Errorf("pod %s/%s is not scheduled to a node yet: %s", namespace, name, scheduling(pod)))
 	}
 	return pod.Spec.NodeName, nil
 }
@@ -46,13 +50,8 @@ func (c *cluster) nodeOf(ctx context.Context, namespace, name string) (string, e
 func scheduling(pod *corev1.Pod) string {
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodScheduled {
-			text := fmt.Sprintf("PodScheduled is %s", c.Status)
-			for _, more := range []string{c.Reason, c.Message} {
-				if more != "" {
-					text += ", " + more
-				}
-			}
-			return text
+			said := []string{fmt.Sprintf("PodScheduled is %s", c.Status), c.Reason, c.Message}
+			return strings.Join(slices.DeleteFunc(said, func(text string) bool { return text == "" }), ", ")
 		}
 	}
 	return "no scheduler has looked at it (no condition PodScheduled); spec.schedulerName is " + pod.Spec.SchedulerName
@@ -66,7 +65,7 @@ func (c *cluster) daemonOn(ctx context.Context, node string) (*daemon, error) {
 	}
 	d, err := installed.choose(node, pods)
 	if err != nil {
-		return nil, failure{err}
+		return nil, commandline.Failed(err)
 	}
 	return d, nil
 }
@@ -80,7 +79,7 @@ func (c *cluster) installed(ctx context.Context, selector string) (installation,
 		if forbidden(err) && c.daemons.namespace == "" {
 			err = fmt.Errorf("%w; with --daemon-namespace, the right to list them in that namespace is enough", err)
 		}
-		return installation{}, nil, failure{err}
+		return installation{}, nil, commandline.Failed(err)
 	}
 	installed, err := c.daemons.among(sets.Items)
 	if err != nil || len(installed.sets) == 0 {
@@ -89,22 +88,55 @@ func (c *cluster) installed(ctx context.Context, selector string) (installation,
 	namespace := installed.sets[0].Namespace
 	list, err := c.client.Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: c.daemons.selector, FieldSelector: selector})
 	if err != nil {
-		return installation{}, nil, failure{denied(err, "list", "pods", namespace)}
+		return installation{}, nil, commandline.Failed(denied(err, "list", "pods", namespace))
 	}
 	return installed, list.Items, nil
 }
 
-// nodes lists the names of the nodes that daemons run on: those with Linux.
+// nodes lists the names of the nodes that daemons run on, those with Linux, in their order.
 func (c *cluster) nodes(ctx context.Context) ([]string, error) {
 	list, err := c.client.Nodes().List(ctx, metav1.ListOptions{LabelSelector: corev1.LabelOSStable + " notin (windows)"})
 	if err != nil {
-		return nil, failure{denied(err, "list", "nodes", "")}
+		return nil, commandline.Failed(denied(err, "list", "nodes", ""))
 	}
 	var names []string
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
+	slices.Sort(names)
 	return names, nil
+}
+
+// parallel is how many daemons are asked at once.
+const parallel = 16
+
+// each asks about every node, in the order of their names; err says why there is no daemon to ask.
+func each[T any](ctx context.Context, c *cluster, ask func(ctx context.Context, node string, d *daemon, err error) T) ([]T, error) {
+	nodes, err := c.nodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	installed, pods, err := c.installed(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	byNode := map[string][]corev1.Pod{}
+	for _, pod := range pods {
+		byNode[pod.Spec.NodeName] = append(byNode[pod.Spec.NodeName], pod)
+	}
+	answers := make([]T, len(nodes))
+	free := make(chan struct{}, parallel)
+	var group sync.WaitGroup
+	for i, node := range nodes {
+		free <- struct{}{}
+		group.Go(func() {
+			d, err := installed.choose(node, byNode[node])
+			answers[i] = ask(ctx, node, d, err)
+			<-free
+		})
+	}
+	group.Wait()
+	return answers, ctx.Err()
 }
 
 // denied names the right that the user lacks.

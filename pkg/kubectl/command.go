@@ -6,7 +6,6 @@ package kubectl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -21,40 +20,15 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
-// Exit codes, as those of the daemon's commands.
-const (
-	exitOK       = 0
-	exitFailed   = 1 // something was found or could not be done
-	exitBadInput = 2 // flags and arguments
-)
-
-// failure is an error of doing; every other error is bad input.
-type failure struct{ error }
-
-func (f failure) Unwrap() error { return f.error }
-
-// errFindings ends a command with exitFailed after it has printed what was found.
-var errFindings = errors.New("findings")
-
 // Execute runs one command line and returns the exit code.
 func Execute(ctx context.Context, version string, args []string, out, errOut io.Writer) int {
 	root := NewCommand(version)
 	root.SetArgs(args)
 	root.SetOut(out)
 	root.SetErr(errOut)
-	err := root.ExecuteContext(ctx)
-	var failed failure
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errFindings):
-		return exitFailed
-	}
-	fmt.Fprintln(errOut, "kubectl memory-manager: "+printable(err.Error()))
-	if errors.As(err, &failed) {
-		return exitFailed
-	}
-	return exitBadInput
+	return commandline.ExitCode(root.ExecuteContext(ctx), func(err error) {
+		fmt.Fprintln(errOut, "kubectl memory-manager: "+printable(err.Error()))
+	})
 }
 
 // options are the flags of all commands.

@@ -23,10 +23,19 @@ type daemon struct {
 	args                            []string // of the daemon itself
 }
 
-// absent says why there is no daemon to ask on a node.
-type absent struct{ node, why string }
+// silence is why a node gives no answer: it has no daemon, or one that does not answer.
+type silence struct {
+	state state
+	node  string
+	why   string
+}
 
-func (a absent) Error() string { return "no daemon runs on node " + a.node + ": " + a.why }
+func (s silence) Error() string {
+	if s.state == noDaemon {
+		return "no daemon runs on node " + s.node + ": " + s.why
+	}
+	return "the daemon on node " + s.node + " does not answer: " + s.why
+}
 
 // installation are the DaemonSets whose pods are the daemons, all in one namespace; none where nothing is installed.
 type installation struct {
@@ -76,7 +85,7 @@ func (i installation) choose(node string, pods []corev1.Pod) (*daemon, error) {
 			where = "in namespace " + i.namespace
 		}
 		why := fmt.Sprintf("there is no DaemonSet %s whose pods have the labels %s and a container %s", where, i.selector, program)
-		return nil, absent{node, why}
+		return nil, silence{noDaemon, node, why}
 	}
 	var chosen *corev1.Pod
 	var other, why string
@@ -98,7 +107,7 @@ func (i installation) choose(node string, pods []corev1.Pod) (*daemon, error) {
 	if why == "" {
 		why = "there is no pod of DaemonSet " + i.names() + "; see its node selector and tolerations" + other
 	}
-	return nil, absent{node, why}
+	return nil, silence{noDaemon, node, why}
 }
 
 // names are those of the DaemonSets.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"io"
 	"strings"
 	"time"
 
@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/tools/remotecommand"
 	"k8s.io/client-go/util/exec"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 // output is what a command in a container has written, and its exit code.
@@ -87,21 +89,9 @@ func (e executor) stream(request *rest.Request) (remotecommand.Executor, error) 
 	})
 }
 
-// noAnswer is an error of asking a daemon that runs.
-type noAnswer struct {
-	node string
-	why  error
-}
-
-func (n noAnswer) Error() string {
-	return fmt.Sprintf("the daemon on node %s does not answer: %v", n.node, n.why)
-}
-
-func (n noAnswer) Unwrap() error { return n.why }
-
-// ask runs a command of the daemon on a node within the time of a node. Exit codes that are good are answers, and what is answered
-// is printable.
-func (c *cluster) ask(ctx context.Context, d *daemon, good []int, command string, args ...string) (output, error) {
+// ask runs a command of the daemon on a node within the time of a node. What is answered is printable, and its exit code is that of
+// success, or of a report of verify with findings.
+func (c *cluster) ask(ctx context.Context, d *daemon, command string, args ...string) (output, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("no answer in %s (--node-timeout)", c.timeout.Round(time.Millisecond)))
 	defer cancel()
 	out, err := c.run(ctx, d, d.commandLine(command, args...))
@@ -111,13 +101,41 @@ func (c *cluster) ask(ctx context.Context, d *daemon, good []int, command string
 	}
 	switch {
 	case forbidden(err):
-		return out, failure{denied(err, "create", "pods/exec", d.namespace)}
+		return out, commandline.Failed(denied(err, "create", "pods/exec", d.namespace))
 	case err != nil:
-		return out, failure{noAnswer{d.node, err}}
-	case !slices.Contains(good, out.code), out.code != exitOK && len(out.text) == 0: // a report is never empty
-		return out, failure{d.refusal(command, out)}
+		return out, commandline.Failed(silence{notAnswering, d.node, err.Error()})
+	case out.code == commandline.ExitOK, command == "verify" && out.code == commandline.ExitFailed && len(out.text) > 0: // a report is never empty
+		return out, nil
 	}
-	return out, nil
+	return out, commandline.Failed(d.refusal(command, out))
+}
+
+// showPod prints what the daemon on a pod's node says to a command.
+func (c *cluster) showPod(ctx context.Context, to io.Writer, namespace, pod, command string, args ...string) error {
+	node, err := c.nodeOf(ctx, namespace, pod)
+	if err != nil {
+		return err
+	}
+	return c.show(ctx, to, node, command, args...)
+}
+
+// show prints what the daemon on a node says to a command.
+func (c *cluster) show(ctx context.Context, to io.Writer, node, command string, args ...string) error {
+	d, err := c.daemonOn(ctx, node)
+	if err != nil {
+		return err
+	}
+	out, err := c.ask(ctx, d, command, args...)
+	if err != nil {
+		return err
+	}
+	if _, err := to.Write(out.text); err != nil {
+		return commandline.Failed(err)
+	}
+	if out.code != commandline.ExitOK {
+		return commandline.ErrFindings
+	}
+	return nil
 }
 
 // refusal is what the daemon's command says when it fails.
@@ -129,7 +147,7 @@ func (d *daemon) refusal(command string, out output) error {
 		}
 	}
 	if strings.HasPrefix(text, "no daemon answers") {
-		return noAnswer{d.node, errors.New(text)}
+		return silence{notAnswering, d.node, text}
 	}
 	if text == "" {
 		text = fmt.Sprintf("%s ended with exit code %d", command, out.code)

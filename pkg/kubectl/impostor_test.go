@@ -45,7 +45,7 @@ func TestNothingIsExecutedInAPodThatIsNotTheDaemons(t *testing.T) {
 				return output{}, nil
 			})
 			var text bytes.Buffer
-			if err := c.explain(t.Context(), &text, "shop", "web", "", "text"); err == nil || err.Error() != test.want || text.Len() > 0 {
+			if err := c.showPod(t.Context(), &text, "shop", "web", "explain", "shop/web"); err == nil || err.Error() != test.want || text.Len() > 0 {
 				t.Errorf("error %v\nwant  %s", err, test.want)
 			}
 			rows, err := c.survey(t.Context())

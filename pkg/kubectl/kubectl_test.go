@@ -27,6 +27,8 @@ import (
 	appsclient "k8s.io/client-go/kubernetes/typed/apps/v1"
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 // server is an API server with nodes, pods and DaemonSets; forbidden are the verbs and resources that it refuses.
@@ -242,7 +244,7 @@ func TestAskingAboutOnePod(t *testing.T) {
 				c.daemons = test.daemons
 			}
 			var text bytes.Buffer
-			err := c.explain(t.Context(), &text, "shop", "web", "", "text")
+			err := c.showPod(t.Context(), &text, "shop", "web", "explain", "shop/web")
 			if test.want == "" {
 				if err != nil || text.String() != "the answer" {
 					t.Errorf("%q, %v", text.String(), err)
@@ -316,7 +318,7 @@ func TestVerifyWithoutAnAnswerIsNoReport(t *testing.T) {
 	for _, code := range []int{1, 2} { // 2 is that of older daemons
 		c := s.cluster(t, said(code, "", "nri-memory-manager: no daemon answers on /var/lib/admin.sock\n"))
 		var text bytes.Buffer
-		err := c.verifyNode(t.Context(), &text, "worker-1")
+		err := c.show(t.Context(), &text, "worker-1", "verify")
 		if want := "the daemon on node worker-1 does not answer: no daemon answers on /var/lib/admin.sock"; err == nil || err.Error() != want || text.Len() > 0 {
 			t.Errorf("exit code %d: error %v with output %q\nwant %s", code, err, text.String(), want)
 		}
@@ -478,7 +480,7 @@ func TestVerifyOfAllNodesStartsWithWhatIsWrong(t *testing.T) {
 		return output{text: []byte("nothing is wrong\n")}, nil
 	})
 	var text strings.Builder
-	if err := c.verifyAll(t.Context(), &text); !errors.Is(err, errFindings) {
+	if err := c.verifyAll(t.Context(), &text); !errors.Is(err, commandline.ErrFindings) {
 		t.Errorf("error %v", err)
 	}
 	const want = "NODE c-without\nno daemon runs on node c-without: there is no pod of DaemonSet kube-system/nri-memory-manager; " +
@@ -511,7 +513,7 @@ func TestWrongInput(t *testing.T) {
 	} {
 		var out, errOut bytes.Buffer
 		code := Execute(t.Context(), "v1", append([]string{"--kubeconfig", kubeconfig}, strings.Fields(command)...), &out, &errOut)
-		if code != exitBadInput || out.Len() > 0 || !strings.HasPrefix(errOut.String(), "kubectl memory-manager: ") || !strings.Contains(errOut.String(), want) {
+		if code != commandline.ExitBadInput || out.Len() > 0 || !strings.HasPrefix(errOut.String(), "kubectl memory-manager: ") || !strings.Contains(errOut.String(), want) {
 			t.Errorf("%s: exit code %d, %s%s\nwant %s", command, code, out.String(), errOut.String(), want)
 		}
 	}

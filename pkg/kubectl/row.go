@@ -88,7 +88,7 @@ func (c *cluster) survey(ctx context.Context) ([]row, error) {
 		}
 		return r
 	})
-	sortRows(rows)
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.Node, b.Node)) })
 	return rows, err
 }
 
@@ -96,10 +96,10 @@ func (c *cluster) survey(ctx context.Context) ([]row, error) {
 func (c *cluster) fill(ctx context.Context, d *daemon, r *row) error {
 	var now document
 	var audit report
-	if err := c.decode(ctx, d, &now, []int{exitOK}, "status"); err != nil {
+	if err := c.decode(ctx, d, &now, "status"); err != nil {
 		return err
 	}
-	if err := c.decode(ctx, d, &audit, audited, "verify"); err != nil {
+	if err := c.decode(ctx, d, &audit, "verify"); err != nil {
 		return err
 	}
 	r.count(now, audit)
@@ -107,8 +107,8 @@ func (c *cluster) fill(ctx context.Context, d *daemon, r *row) error {
 }
 
 // decode reads the JSON of a command.
-func (c *cluster) decode(ctx context.Context, d *daemon, answer any, good []int, command string) error {
-	out, err := c.ask(ctx, d, good, command, "--output=json")
+func (c *cluster) decode(ctx context.Context, d *daemon, answer any, command string) error {
+	out, err := c.ask(ctx, d, command, "--output=json")
 	if err != nil {
 		return err
 	}
@@ -120,13 +120,9 @@ func (c *cluster) decode(ctx context.Context, d *daemon, answer any, good []int,
 
 // unanswered is the state of a node that gave no answer.
 func unanswered(err error) (state, string) {
-	var none absent
-	if errors.As(err, &none) {
-		return noDaemon, printable(none.why)
-	}
-	var no noAnswer
-	if errors.As(err, &no) {
-		return notAnswering, printable(no.why.Error())
+	var s silence
+	if errors.As(err, &s) {
+		return s.state, printable(s.why)
 	}
 	return notAnswering, printable(err.Error())
 }
@@ -191,10 +187,6 @@ func (r *row) rank() int {
 	return 6
 }
 
-func sortRows(rows []row) {
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.Node, b.Node)) })
-}
-
 // what is the row's state in words.
 func (r *row) what() string {
 	if r.State != problems {
@@ -205,15 +197,15 @@ func (r *row) what() string {
 	}
 	var parts []string
 	for _, part := range []struct {
-		n    int
-		what string
-	}{{r.Rejected, "rejected"}, {r.Unpinned, "unpinned"}, {r.Errors, "error"}, {r.Warnings, "warning"}} {
-		switch {
-		case part.n == 0:
-		case part.n == 1 || part.what[len(part.what)-1] == 'd':
-			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
+		n         int
+		one, many string
+	}{{r.Rejected, "rejected", "rejected"}, {r.Unpinned, "unpinned", "unpinned"}, {r.Errors, "error", "errors"}, {r.Warnings, "warning", "warnings"}} {
+		switch part.n {
+		case 0:
+		case 1:
+			parts = append(parts, "1 "+part.one)
 		default:
-			parts = append(parts, fmt.Sprintf("%d %ss", part.n, part.what))
+			parts = append(parts, fmt.Sprint(part.n, " ", part.many))
 		}
 	}
 	return strings.Join(parts, ", ")

@@ -1,14 +1,13 @@
 package kubectl
 
 import (
-	"context"
 	"errors"
 	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/printer"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 func newStatusCommand(o *options) *cobra.Command {
@@ -30,9 +29,6 @@ what is on the node, without problems.`,
   kubectl memory-manager status --node worker-1 --problems`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := printer.Check(format, "table", "wide", "json", "yaml"); err != nil {
-				return err
-			}
 			switch {
 			case all && node != "":
 				return errors.New("--node and --all-nodes: want one of them")
@@ -49,12 +45,13 @@ what is on the node, without problems.`,
 			}
 			switch {
 			case len(args) == 1:
-				return c.statusOfPod(cmd.Context(), cmd.OutOrStdout(), namespace, args[0], flags...)
+				flags = append([]string{namespace + "/" + args[0]}, flags...)
+				return c.showPod(cmd.Context(), cmd.OutOrStdout(), namespace, args[0], "status", flags...)
 			case node != "":
 				if cmd.Flags().Changed("namespace") {
 					flags = append(flags, "--namespace="+namespace)
 				}
-				return c.statusOf(cmd.Context(), cmd.OutOrStdout(), node, flags...)
+				return c.show(cmd.Context(), cmd.OutOrStdout(), node, "status", flags...)
 			}
 			rows, err := c.survey(cmd.Context())
 			if err != nil {
@@ -63,40 +60,17 @@ what is on the node, without problems.`,
 			if problems {
 				rows = withProblems(rows)
 			}
-			return printer.Write(cmd.OutOrStdout(), format, rows, func(to io.Writer) error { return writeRows(to, rows) })
+			return commandline.Write(cmd.OutOrStdout(), format, rows, func(to io.Writer) error { return writeRows(to, rows) })
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", "", "the only node to show")
 	cmd.Flags().BoolVar(&all, "all-nodes", false, "show all nodes, as without --node")
 	cmd.Flags().BoolVar(&problems, "problems", false, "show only what is not as it should be")
-	printer.AddFlag(cmd, &format, "table", "wide", "json", "yaml")
+	commandline.AddOutput(cmd, &format, "table", "wide", "json", "yaml")
 	return cmd
 }
 
 // withProblems leaves out the nodes on which nothing is wrong.
 func withProblems(rows []row) []row {
 	return slices.DeleteFunc(rows, func(r row) bool { return r.State == fine })
-}
-
-// statusOfPod prints the status of one pod.
-func (c *cluster) statusOfPod(ctx context.Context, to io.Writer, namespace, pod string, flags ...string) error {
-	node, err := c.nodeOf(ctx, namespace, pod)
-	if err != nil {
-		return err
-	}
-	return c.statusOf(ctx, to, node, append([]string{namespace + "/" + pod}, flags...)...)
-}
-
-// statusOf prints the status of one node, or of what the arguments choose there.
-func (c *cluster) statusOf(ctx context.Context, to io.Writer, node string, args ...string) error {
-	d, err := c.daemonOn(ctx, node)
-	if err != nil {
-		return err
-	}
-	out, err := c.ask(ctx, d, []int{exitOK}, "status", args...)
-	if err != nil {
-		return err
-	}
-	_, err = to.Write(out.text)
-	return err
 }

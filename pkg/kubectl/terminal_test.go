@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 // hostile has what terminals obey, and what hides or turns round what is beside it.
@@ -21,9 +23,13 @@ const shown = `a\u001b[2J\u001b]0;title\u0007\u000d\u0008\u007f\u009b31m` + "\uF
 func TestWhatADaemonSaysCannotSteerTheTerminal(t *testing.T) {
 	s := &server{nodes: []corev1.Node{nodeNamed("worker-1")}, pods: []corev1.Pod{pod("web", "worker-1", corev1.PodRunning), daemonPod("worker-1")}}
 	for name, say := range map[string]func(c *cluster, to *bytes.Buffer) error{
-		"explain": func(c *cluster, to *bytes.Buffer) error { return c.explain(t.Context(), to, "shop", "web", "", "text") },
-		"status":  func(c *cluster, to *bytes.Buffer) error { return c.statusOf(t.Context(), to, "worker-1", "wide") },
-		"verify":  func(c *cluster, to *bytes.Buffer) error { return c.verifyPod(t.Context(), to, "shop", "web") },
+		"explain": func(c *cluster, to *bytes.Buffer) error {
+			return c.showPod(t.Context(), to, "shop", "web", "explain", "shop/web")
+		},
+		"status": func(c *cluster, to *bytes.Buffer) error { return c.show(t.Context(), to, "worker-1", "status") },
+		"verify": func(c *cluster, to *bytes.Buffer) error {
+			return c.showPod(t.Context(), to, "shop", "web", "verify", "shop/web")
+		},
 	} {
 		var text bytes.Buffer
 		if err := say(s.cluster(t, said(0, hostile, "")), &text); err != nil || text.String() != shown {
@@ -50,7 +56,7 @@ func TestJSONOfADaemonKeepsItsValues(t *testing.T) {
 	}
 	s := &server{pods: []corev1.Pod{pod("web", "worker-1", corev1.PodRunning), daemonPod("worker-1")}}
 	var text bytes.Buffer
-	if err := s.cluster(t, said(0, string(document), "")).explain(t.Context(), &text, "shop", "web", "", "json"); err != nil {
+	if err := s.cluster(t, said(0, string(document), "")).showPod(t.Context(), &text, "shop", "web", "explain", "shop/web", "--output=json"); err != nil {
 		t.Fatal(err)
 	}
 	var got map[string]string
@@ -94,7 +100,7 @@ func TestAnErrorCannotSteerTheTerminal(t *testing.T) {
 	}
 	var out, errOut bytes.Buffer
 	code := Execute(t.Context(), "v1", []string{"explain", "web", "--kubeconfig", kubeconfig, "--context", "\x1b[2J"}, &out, &errOut)
-	if text := errOut.String(); code != exitBadInput || out.Len() > 0 || strings.Contains(text, "\x1b") || !strings.Contains(text, `\u001b[2J`) {
+	if text := errOut.String(); code != commandline.ExitBadInput || out.Len() > 0 || strings.Contains(text, "\x1b") || !strings.Contains(text, `\u001b[2J`) {
 		t.Errorf("exit code %d, %q and %q", code, out.String(), text)
 	}
 }

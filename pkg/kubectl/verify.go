@@ -10,6 +10,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 )
 
 func newVerifyCommand(o *options) *cobra.Command {
@@ -34,45 +36,15 @@ Exit status: 0 nothing but notes, 1 errors or warnings, or a node without an ans
 			case err != nil:
 				return err
 			case len(args) == 1:
-				return c.verifyPod(cmd.Context(), cmd.OutOrStdout(), namespace, args[0])
+				return c.showPod(cmd.Context(), cmd.OutOrStdout(), namespace, args[0], "verify", namespace+"/"+args[0])
 			case node != "":
-				return c.verifyNode(cmd.Context(), cmd.OutOrStdout(), node)
+				return c.show(cmd.Context(), cmd.OutOrStdout(), node, "verify")
 			}
 			return c.verifyAll(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", "", "the node to audit")
 	return cmd
-}
-
-// audited are the exit codes of verify with a report.
-var audited = []int{exitOK, exitFailed}
-
-func (c *cluster) verifyPod(ctx context.Context, to io.Writer, namespace, pod string) error {
-	node, err := c.nodeOf(ctx, namespace, pod)
-	if err != nil {
-		return err
-	}
-	return c.verifyNode(ctx, to, node, namespace+"/"+pod)
-}
-
-// verifyNode prints the report of a node, or of one pod there.
-func (c *cluster) verifyNode(ctx context.Context, to io.Writer, node string, pod ...string) error {
-	d, err := c.daemonOn(ctx, node)
-	if err != nil {
-		return err
-	}
-	out, err := c.ask(ctx, d, audited, "verify", pod...)
-	if err != nil {
-		return err
-	}
-	if _, err := to.Write(out.text); err != nil {
-		return failure{err}
-	}
-	if out.code != exitOK {
-		return errFindings
-	}
-	return nil
 }
 
 // verifyAll prints the reports of all nodes: first those without an answer, then those with findings.
@@ -84,10 +56,10 @@ func (c *cluster) verifyAll(ctx context.Context, to io.Writer) error {
 	reports, err := each(ctx, c, func(ctx context.Context, node string, d *daemon, err error) report {
 		var out output
 		if err == nil {
-			out, err = c.ask(ctx, d, audited, "verify")
+			out, err = c.ask(ctx, d, "verify")
 		}
 		if err != nil {
-			return report{node, printable(err.Error()) + "\n", exitBadInput}
+			return report{node, printable(err.Error()) + "\n", commandline.ExitBadInput}
 		}
 		return report{node, string(out.text), out.code}
 	})
@@ -96,7 +68,7 @@ func (c *cluster) verifyAll(ctx context.Context, to io.Writer) error {
 	}
 	slices.SortStableFunc(reports, func(a, b report) int { return cmp.Compare(b.code, a.code) })
 	var text bytes.Buffer
-	worst := exitOK
+	worst := commandline.ExitOK
 	for i, r := range reports {
 		if i > 0 {
 			fmt.Fprintln(&text)
@@ -105,10 +77,10 @@ func (c *cluster) verifyAll(ctx context.Context, to io.Writer) error {
 		worst = max(worst, r.code)
 	}
 	if _, err := text.WriteTo(to); err != nil {
-		return failure{err}
+		return commandline.Failed(err)
 	}
-	if worst != exitOK {
-		return errFindings
+	if worst != commandline.ExitOK {
+		return commandline.ErrFindings
 	}
 	return nil
 }

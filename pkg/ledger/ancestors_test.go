@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
@@ -56,6 +57,10 @@ func TestSystemPodsAreProtectedInTheirPartition(t *testing.T) {
 				if effects.Err != nil {
 					t.Fatal(effects.Err)
 				}
+				// Only levels with pods are there; each of the first four pods brings one more.
+				if got, want := len(l.View().Ancestors), min(i+1, len(test.want)); got != want {
+					t.Errorf("with %d pods there are %d levels above them, want %d", i+1, got, want)
+				}
 			}
 			text := func(bytes *uint64) string {
 				if bytes == nil {
@@ -63,14 +68,16 @@ func TestSystemPodsAreProtectedInTheirPartition(t *testing.T) {
 				}
 				return fmt.Sprint(*bytes / mi)
 			}
-			got := map[string]string{}
-			for _, target := range l.Targets() {
-				if level := target.Level; level != "pod" && level != "container" {
-					got[target.Cgroup] = level + " " + text(target.Values.Min) + " " + text(target.Values.Low)
+			for of, targets := range map[string][]cgroup.Target{"files": l.Targets(), "view": l.View().Ancestors} {
+				got := map[string]string{}
+				for _, target := range targets {
+					if level := target.Level; level != "pod" && level != "container" {
+						got[target.Cgroup] = level + " " + text(target.Values.Min) + " " + text(target.Values.Low)
+					}
 				}
-			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
-				t.Error(diff)
+				if diff := cmp.Diff(test.want, got); diff != "" {
+					t.Errorf("%s: %s", of, diff)
+				}
 			}
 		})
 	}

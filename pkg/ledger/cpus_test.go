@@ -21,7 +21,7 @@ func TestCPUsThatAnUpdateMakesExclusive(t *testing.T) {
 	} {
 		l.Step(now, UpdateContainer{Pod: create.Pod, Container: create.Container, To: step.to})
 		c := l.View().Pods[0].Containers[0]
-		if got := fmt.Sprint(c.CPUNodes, " ", c.CPUs); got != step.want {
+		if got := fmt.Sprint(l.living[0].containers[0].CPUNodes, " ", c.CPUs); got != step.want {
 			t.Errorf("after %+v: exclusive CPUs %s, want %s", step.to, got, step.want)
 		}
 	}

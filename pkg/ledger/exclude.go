@@ -111,11 +111,12 @@ func (l *Ledger) keepOffAgain(c *container, files Files) {
 // KeptOff is a container that is kept off NUMA nodes which owed more than they had.
 type KeptOff struct {
 	// Nodes are those, Mems what its cpuset.mems should be.
-	Nodes, Mems nodeset.Set
+	Nodes nodeset.Set `json:"numaNodes"`
+	Mems  nodeset.Set `json:"-"`
 	// Moved are the bytes that were mapped on the nodes; 0 when that was before this start of the plugin.
-	Moved uint64
+	Moved uint64 `json:"moved,omitempty"`
 	// Since is the last move, or the start of the plugin.
-	Since time.Time
+	Since time.Time `json:"since"`
 }
 
 // String is a sentence about the container.

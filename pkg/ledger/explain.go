@@ -32,7 +32,7 @@ func (l *Ledger) Explain(pod, container string) (iter.Seq[Explanation], error) {
 	var asked []inquiry
 	pods := 0
 	for _, p := range l.living {
-		if !p.answersTo(pod) {
+		if !p.view.Is(pod) {
 			continue
 		}
 		pods++
@@ -62,25 +62,19 @@ func (l *Ledger) Explain(pod, container string) (iter.Seq[Explanation], error) {
 	}, nil
 }
 
-func (p *pod) answersTo(name string) bool {
-	return name == p.UID || name == p.Name || name == p.Namespace+"/"+p.Name
-}
-
 // inquiry is what the explanation of a container follows from. Nothing in it changes later.
 type inquiry struct {
-	pod       *PodView
-	container *ContainerView
-	wanted    memorymanager.Container // without a Request for a container that is never placed
-	rejection *Rejection
-	settings  memoryqos.Settings
-	qos       memoryqos.Container
-	overrides memoryqos.Overrides
+	Explanation                         // without Placement and Memory
+	wanted      memorymanager.Container // without a Request for a container that is never placed
+	settings    memoryqos.Settings
+	qos         memoryqos.Container
+	overrides   memoryqos.Overrides
 }
 
 func (l *Ledger) inquire(c *container, view *ContainerView) inquiry {
 	q := inquiry{
-		pod: c.pod.view, container: view, rejection: l.rejected(c),
-		settings: c.pod.settings, qos: c.forQoS(view.Estimate), overrides: c.wishes().QoS,
+		Explanation: Explanation{Pod: c.pod.view, Container: *view, Rejection: l.rejected(c)},
+		settings:    c.pod.settings, qos: c.forQoS(view.Estimate), overrides: c.wishes().QoS,
 	}
 	if l.unpinnable(c) == "" {
 		q.wanted = l.wanted(c)
@@ -95,15 +89,15 @@ func (q inquiry) placed() bool { return len(q.wanted.Request) > 0 }
 
 // explain answers with a manager of its own, which stays as it is.
 func (q inquiry) explain(manager *memorymanager.Manager) Explanation {
-	explanation := Explanation{Pod: q.pod, Container: *q.container, Rejection: q.rejection, Memory: q.arithmetic()}
+	q.Memory = q.arithmetic()
 	if q.placed() {
 		placement := manager.Explain(q.wanted)
-		if placement.Placement.Existing {
-			placement.Placement.Blocks = q.container.Blocks
+		if placement.Existing {
+			placement.Blocks = q.Container.Blocks
 		}
-		explanation.Placement = &placement
+		q.Placement = &placement
 	}
-	return explanation
+	return q.Explanation
 }
 
 // rejected is a container's last rejection as long as it matters: a resize that is refused, or no place now.
@@ -126,15 +120,15 @@ func (l *Ledger) rejected(c *container) *Rejection {
 
 // arithmetic shows how the container's values come about.
 func (q inquiry) arithmetic() []string {
-	known := q.container.Estimate
+	known := q.Container.Estimate
 	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(known.Request), known.Source)
 	if known.Error > 0 {
 		request += fmt.Sprintf(", at most %s more", quantity.Short(known.Error))
 	}
 	_, steps := q.settings.Explain(q.qos, q.overrides)
 	lines := []string{request, steps.High}
-	if raised := q.container.Raised; raised > 0 && q.container.Values.High != nil {
-		stands := cgroup.Readable(max(raised, *q.container.Values.High))
+	if raised := q.Container.Raised; raised > 0 && q.Container.Values.High != nil {
+		stands := cgroup.Readable(max(raised, *q.Container.Values.High))
 		lines = append(lines, fmt.Sprintf("memory.high stands at %s: the stall guard has raised it", stands))
 	}
 	return append(lines, steps.Protection)

@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
@@ -74,11 +75,13 @@ func TestWhatIsExplained(t *testing.T) {
 				t.Fatalf("%v", explained)
 			}
 			placement, rejected := "", ""
-			if p := explained[0].Placement; p != nil && p.Err != nil {
-				placement = p.Err.(*memorymanager.Rejection).Cause
+			if p := explained[0].Placement; p != nil && p.Rejected != "" { // "policy P, scope S: cause; relief:\nnode 0: …"
+				cause, _, _ := strings.Cut(p.Rejected, "\n")
+				_, cause, _ = strings.Cut(strings.TrimSuffix(cause, ":"), ": ")
+				placement, _, _ = strings.Cut(cause, "; ")
 			} else if p != nil {
-				placement = p.Placement.Nodes.String()
-				for _, b := range p.Placement.Blocks {
+				placement = p.Nodes.String()
+				for _, b := range p.Blocks {
 					placement += ", " + memorymanager.Request{{Type: b.Type, Bytes: b.Size}}.String()
 				}
 			}

@@ -5,7 +5,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
 // View returns the present state, with the pods and conditions in no order. What has not changed since the last view is
@@ -21,7 +20,7 @@ func (l *Ledger) View() View {
 		Conditions: []Condition{
 			l.state.Connected.named(ConditionConnected), l.state.Synchronized.named(ConditionSynchronized), l.state.Configured.named(ConditionConfig),
 		},
-		Ancestors: memoryqos.Ancestors(l.values),
+		Ancestors: l.ancestors(nil),
 	}
 	if l.manager != nil {
 		view.Nodes = l.manager.Nodes()
@@ -32,9 +31,6 @@ func (l *Ledger) View() View {
 	l.refreshPodViews()
 	for _, p := range l.living {
 		view.Pods = append(view.Pods, p.view)
-		if p.managed {
-			view.Kubepods = p.path.Kubepods
-		}
 	}
 	return view
 }
@@ -122,8 +118,8 @@ func onOneNode(blocks []memorymanager.Block) []memorymanager.Block {
 
 func (l *Ledger) podView(p *pod) *PodView {
 	view := &PodView{
-		UID: p.key(), ID: p.ID, Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
-		Values: p.derived.values, Since: p.Born, Containers: make([]ContainerView, 0, len(p.containers)), Blocks: l.podBlocks(p),
+		UID: p.key(), Namespace: p.Namespace, Name: p.Name, Class: p.class(), Cgroup: p.path.Pod,
+		Values: p.derived.values, Containers: make([]ContainerView, 0, len(p.containers)), Blocks: l.podBlocks(p),
 	}
 	for _, problem := range p.problems {
 		view.Problems = append(view.Problems, problem.Message)
@@ -132,7 +128,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 		r := &p.derived.runs[i]
 		shown := ContainerView{
 			ID: c.ID, Name: c.Name, Kind: r.kind, State: c.Phase, Cgroup: c.Cgroup, Limit: c.Limit, Estimate: r.request,
-			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, CPUNodes: c.CPUNodes, Devices: c.Devices, Pinning: c.Pinning, Held: l.held(c),
+			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, Devices: c.Devices, Pinning: c.Pinning, Held: l.held(c),
 			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.Policy.MemoryPolicy.String(), PolicySource: c.Policy.From,
 			NoPolicy: c.Policy.Without,
 		}

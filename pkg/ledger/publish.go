@@ -167,6 +167,11 @@ func (l *Ledger) Targets() []cgroup.Target {
 			}
 		}
 	}
+	return l.ancestors(targets)
+}
+
+// ancestors adds what the cgroups above the pods should hold.
+func (l *Ledger) ancestors(targets []cgroup.Target) []cgroup.Target {
 	levels := l.allParents()
 	for _, at := range levels {
 		targets = l.parentTargets(targets, at, len(levels) > 1)

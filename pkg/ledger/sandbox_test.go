@@ -56,7 +56,7 @@ func TestWhenAPodEnds(t *testing.T) {
 			l.after(test.events...)
 			got := "nothing"
 			if blocks := l.manager.Blocks("web", "main"); blocks != nil {
-				got = fmt.Sprintf("%dGi %s %d", blocks[0].Size/claimGi, l.View().Pods[0].ID, len(l.Ending()))
+				got = fmt.Sprintf("%dGi %s %d", blocks[0].Size/claimGi, l.living[0].ID, len(l.Ending()))
 			} else if views := l.View().Pods; len(views) > 0 || len(l.Ending()) > 0 {
 				t.Errorf("it is shown without an allocation: %+v, %+v", views, l.Ending())
 			}

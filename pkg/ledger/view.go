@@ -4,6 +4,7 @@ import (
 	"iter"
 	"time"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
@@ -26,10 +27,8 @@ type View struct {
 	Config config.Resolved
 	// Nodes is the node map; empty under the Memory Manager policy None.
 	Nodes []memorymanager.NodeState
-	// Ancestors are the values of the levels above the pods, as wanted.
-	Ancestors memoryqos.Levels
-	// Kubepods is the cgroup of the top level, "" before the first pod.
-	Kubepods string
+	// Ancestors are what the cgroups above the pods should hold, kubepods first; none without pods.
+	Ancestors []cgroup.Target
 	// Pods are sorted by namespace, name and UID.
 	Pods []*PodView
 	// Claimable is what resource claims may have and have, by node and type; nil unless the configuration enables them. Claims are
@@ -44,6 +43,14 @@ type View struct {
 	Cover *cover.Sample
 	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.
 	Conditions []Condition
+}
+
+// Kubepods is the cgroup of the top level, "" without pods.
+func (v *View) Kubepods() string {
+	if len(v.Ancestors) == 0 {
+		return ""
+	}
+	return v.Ancestors[0].Cgroup
 }
 
 // ContainerAt is the container with a cgroup, and its pod; nil where there is none.
@@ -74,7 +81,6 @@ type PodView struct {
 	Namespace string             `json:"namespace"`
 	Name      string             `json:"name"`
 	UID       string             `json:"uid"`
-	ID        string             `json:"-"`
 	Class     memoryqos.QOSClass `json:"qosClass"`
 	// Cgroup is relative to the cgroup mount; "" for a pod outside kubepods, which is left alone.
 	Cgroup string `json:"cgroup,omitempty"`
@@ -87,8 +93,11 @@ type PodView struct {
 	Containers []ContainerView `json:"containers"`
 	// Problems say what is wrong with annotations, which they name.
 	Problems []string `json:"problems,omitempty"`
-	// Since is when the agent first saw the pod.
-	Since time.Time `json:"-"`
+}
+
+// Is reports whether a text names the pod: its namespace and name, its name alone, or its UID.
+func (v *PodView) Is(pod string) bool {
+	return pod == v.UID || pod == v.Name || pod == v.Namespace+"/"+v.Name
 }
 
 // ContainerView is a container of a living pod.
@@ -126,9 +135,8 @@ type ContainerView struct {
 	// another container.
 	Claims  []string              `json:"claims,omitempty"`
 	Claimed memorymanager.Request `json:"claimed,omitempty"`
-	// CPUNodes are the NUMA nodes of its exclusive CPUs, CPUs how many of them each of these has.
-	CPUNodes nodeset.Set `json:"-"`
-	CPUs     map[int]int `json:"exclusiveCPUs,omitempty"`
+	// CPUs are how many of its exclusive CPUs each NUMA node has.
+	CPUs map[int]int `json:"exclusiveCPUs,omitempty"`
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Held is why it is not moved to the nodes on which it would fit; empty when nothing tries to.
@@ -140,6 +148,9 @@ type ContainerView struct {
 	// Shared is set when its blocks are what it shares with others of its pod's allocation.
 	Shared bool `json:"-"`
 }
+
+// AllocatedOn are the NUMA nodes of its blocks.
+func (c *ContainerView) AllocatedOn() nodeset.Set { return nodesOf(c.Blocks) }
 
 // AboveClaim says how the container's memory limit is more than its own claims allocate; "" where it is not, where it shares a
 // claim, or has none.

@@ -128,7 +128,7 @@ func TestRegeneratedHints(t *testing.T) {
 	if blocks := m.Blocks("p", c.Name); len(blocks) != 1 || blocks[0].Nodes != nodeset.Of(1) {
 		t.Errorf("it has %+v now", blocks)
 	}
-	if e := m.Explain(c); !e.Placement.Existing || e.Placement.Nodes != nodeset.Of(1) {
+	if e := m.Explain(c); !e.Existing || e.Nodes != nodeset.Of(1) {
 		t.Errorf("%+v", e)
 	}
 }

@@ -319,7 +319,7 @@ func TestExplainEven(t *testing.T) {
 	m := manager(t, plain(3), topologymanager.Restricted)
 	mustAdmit(t, m, app("small", 9*gi))
 	e := m.Explain(spread("a", 4*gi))
-	if diff := cmp.Diff([]string{"memory 1:2147483648 2:2147483648"}, parts(e.Placement.Blocks)); diff != "" {
+	if diff := cmp.Diff([]string{"memory 1:2147483648 2:2147483648"}, parts(e.Blocks)); diff != "" {
 		t.Error(diff)
 	}
 	why := map[string]string{}

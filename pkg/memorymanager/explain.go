@@ -11,18 +11,22 @@ import (
 // maxCandidates bounds an explanation.
 const maxCandidates = 2*nodeset.Max + 2
 
-// Explanation is how a container is placed, or would be now.
+// Explanation is how a container is placed, or would be now; its JSON is a part of explain.
 type Explanation struct {
-	// Placement is the outcome; Err the rejection instead.
-	Placement Placement
-	Err       error
+	// Nodes, Preferred, Existing, Bounded and Blocks are a Placement's; Rejected says why there is none.
+	Nodes     nodeset.Set `json:"numaNodes,omitempty"`
+	Preferred bool        `json:"preferred"`
+	Existing  bool        `json:"existing"`
+	Bounded   bool        `json:"bounded,omitempty"`
+	Blocks    []Block     `json:"blocks,omitempty"`
+	Rejected  string      `json:"rejected,omitempty"`
 	// Candidates are the sets of nodes to consider now, without the container's own allocation: the chosen one first, then
 	// single nodes, groups, and the narrowest set of unused nodes.
-	Candidates []Candidate
+	Candidates []Candidate `json:"candidates"`
 	// Strategy says in one line what numaAllocationStrategy decides now; empty when nothing.
-	Strategy string
+	Strategy string `json:"strategy,omitempty"`
 	// Aligned says in one line whether CPUs or devices count, where these disagree; empty where they agree.
-	Aligned string
+	Aligned string `json:"aligned,omitempty"`
 }
 
 // Candidate is one set of nodes.
@@ -40,11 +44,11 @@ type Candidate struct {
 // allocation keeps it; the candidates are judged as if it came now, without its own allocation.
 func (m *Manager) Explain(c Container) Explanation {
 	if cause := c.Request.invalid(); cause != "" {
-		return Explanation{Err: m.reject(c, InvalidRequest, cause)}
+		return Explanation{Rejected: m.reject(c, InvalidRequest, cause).Text(), Candidates: []Candidate{}}
 	}
 	existing := m.container(c.Pod, c.Name)
 	if existing == nil {
-		return m.judge(c, nil)
+		return m.judge(c, Explanation{})
 	}
 	if own := m.PodBlocks(c.Pod); own != nil { // what was placed is the pod
 		c.Request = nil
@@ -52,42 +56,40 @@ func (m *Manager) Explain(c Container) Explanation {
 			c.Request = append(c.Request, Amount{Type: b.Type, Bytes: b.Size})
 		}
 		nodes := span(own)
-		return m.without(c.Pod, "").judge(c, &Placement{
-			Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
+		return m.without(c.Pod, "").judge(c, Explanation{
+			Nodes: nodes, Preferred: m.policy.Regenerated(m.all, nodes).Preferred, Existing: true, Blocks: copied(existing.blocks),
 		})
 	}
 	hint, rejected := m.regenerated(c, existing.blocks)
 	if rejected != nil { // its CPUs have moved since
 		hint = topologymanager.Hint{}
 	}
-	return m.without(c.Pod, c.Name).judge(c, &Placement{
-		Affinity: hint, Blocks: copied(existing.blocks), Nodes: span(existing.blocks), Existing: true,
+	return m.without(c.Pod, c.Name).judge(c, Explanation{
+		Nodes: span(existing.blocks), Preferred: hint.Preferred, Existing: true, Blocks: copied(existing.blocks),
 	})
 }
 
-// judge explains the placement of a container without an allocation. has is the one that it keeps all the same; nil when it
-// has none.
-func (m *Manager) judge(c Container, has *Placement) Explanation {
-	var e Explanation
+// judge explains the placement of a container without an allocation. e has the one that it keeps all the same.
+func (m *Manager) judge(c Container, e Explanation) Explanation {
+	e.Candidates = []Candidate{}
 	hint, now, rejected := m.place(c)
 	switch {
-	case has != nil:
-		e.Placement = *has
+	case e.Existing:
 	case rejected != nil:
-		e.Err = rejected
+		e.Rejected = rejected.Text()
 	default:
-		e.Placement = Placement{Affinity: hint, Nodes: now, Bounded: m.hints.bounded}
+		e.Nodes, e.Preferred, e.Bounded = now, hint.Preferred, m.hints.bounded
 		for _, amount := range c.Request {
-			e.Placement.Blocks = append(e.Placement.Blocks, Block{Nodes: now, Type: amount.Type, Size: amount.Bytes})
+			e.Blocks = append(e.Blocks, Block{Nodes: now, Type: amount.Type, Size: amount.Bytes})
 		}
 		if m.Spreads(c) {
-			e.Placement.Blocks, _ = m.evenBlocks(c, now)
+			e.Blocks, _ = m.evenBlocks(c, now)
 		}
 	}
 	if rejected == nil {
 		e.Strategy = m.hints.byStrategy()
 	}
-	e.Aligned = m.whoCounts(c, e.Placement.Nodes)
+	e.Aligned = m.whoCounts(c, e.Nodes)
 	h, known := m.hintsFor(c.Pod, c.Request)
 	seen := map[nodeset.Set]bool{}
 	consider := func(nodes nodeset.Set) {
@@ -95,7 +97,7 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 			return
 		}
 		seen[nodes] = true
-		candidate := Candidate{Nodes: nodes, Chosen: nodes == e.Placement.Nodes, Why: m.whyUneven(nodes, c)}
+		candidate := Candidate{Nodes: nodes, Chosen: nodes == e.Nodes, Why: m.whyUneven(nodes, c)}
 		candidate.Preferred = candidate.Why == "" && known && h.minimal(nodes.Len())
 		switch {
 		case candidate.Chosen:
@@ -109,7 +111,7 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 		}
 		e.Candidates = append(e.Candidates, candidate)
 	}
-	consider(e.Placement.Nodes)
+	consider(e.Nodes)
 	for id := range m.all.All() {
 		consider(nodeset.Of(id))
 	}

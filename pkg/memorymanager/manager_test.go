@@ -737,8 +737,8 @@ func TestExplain(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			e := m.Explain(test.c)
-			if (e.Err != nil) != (test.err != "") || e.Err != nil && !strings.Contains(e.Err.Error(), test.err) || e.Placement.Nodes != test.nodes {
-				t.Errorf("got %s, %v; want %s, %s", e.Placement.Nodes, e.Err, test.nodes, test.err)
+			if (e.Rejected != "") != (test.err != "") || !strings.Contains(e.Rejected, test.err) || e.Nodes != test.nodes {
+				t.Errorf("got %s, %s; want %s, %s", e.Nodes, e.Rejected, test.nodes, test.err)
 			}
 			if got := texts(e); test.want != nil && !slices.Equal(got, test.want) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))

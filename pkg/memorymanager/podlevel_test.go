@@ -146,7 +146,7 @@ func TestExplainAPartJudgesItsPod(t *testing.T) {
 	m := levelMachine(t, topologymanager.Restricted)
 	allocate(m, level("p", 12, part("a", 1, memoryqos.App), part("b", 0, memoryqos.App)))
 	e := m.Explain(memorymanager.Container{Pod: "p", Name: "a", Request: asks(1)})
-	if e.Placement.Blocks[0].Size != 1 || !e.Candidates[0].Chosen || e.Candidates[0].Nodes != nodeset.Of(0) {
+	if e.Blocks[0].Size != 1 || !e.Candidates[0].Chosen || e.Candidates[0].Nodes != nodeset.Of(0) {
 		t.Errorf("%+v", e)
 	}
 	if e.Candidates[1].Why != "has room, but comes after node 0" {

@@ -164,8 +164,8 @@ func TestExplainNamesTheStrategy(t *testing.T) {
 	} {
 		m := with(t, hundreds(2), memorymanager.Options{Policy: topologymanager.BestEffort, Strategy: strategy},
 			memorymanager.Block{Nodes: 1, Type: "memory", Size: 40})
-		if got := m.Explain(app("p", 10)); got.Strategy != want || got.Err != nil {
-			t.Errorf("%s: %q, %v, want %q", strategy, got.Strategy, got.Err, want)
+		if got := m.Explain(app("p", 10)); got.Strategy != want || got.Rejected != "" {
+			t.Errorf("%s: %q, %s, want %q", strategy, got.Strategy, got.Rejected, want)
 		}
 		mustAdmit(t, m, app("p", 10))
 		if got := m.Explain(app("p", 10)); got.Strategy != want { // judged without its own allocation

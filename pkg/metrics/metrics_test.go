@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
@@ -40,7 +41,10 @@ func busyNode() *ledger.View {
 		Claimable: []claims.Capacity{{Node: 1, Type: "memory", Capacity: 45, Claimed: 20}},
 		Nodes: []memorymanager.NodeState{{ID: 1, Memory: []memorymanager.TypeTable{
 			{Type: "memory", Table: memorymanager.Table{Total: 100, SystemReserved: 10, Allocatable: 90, Reserved: 40, Free: 50}}}}},
-		Ancestors: memoryqos.Levels{Kubepods: memoryqos.Values{Min: pointer(512), Low: pointer(384)}},
+		Ancestors: []cgroup.Target{
+			{Level: cgroup.LevelKubepods, Values: memoryqos.Values{Min: pointer(512), Low: pointer(384)}},
+			{Level: cgroup.LevelBurstable, Values: memoryqos.Values{Low: pointer(384)}},
+		},
 		Pods: []*ledger.PodView{
 			{Namespace: "a", Name: "web", Class: memoryqos.Burstable, Containers: []ledger.ContainerView{
 				{Name: "app", State: ledger.Running, Cgroup: "kubepods/burstable/pod1/app", Values: memoryqos.Values{High: pointer(1000)},

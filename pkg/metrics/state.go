@@ -82,9 +82,14 @@ func (state) Describe(chan<- *prometheus.Desc) {}
 // Collect sends one picture of the agent.
 func (s state) Collect(out chan<- prometheus.Metric) {
 	view := s.View()
-	min, low := view.Ancestors.Kubepods.Min, view.Ancestors.Kubepods.Low
-	nodeMin.send(out, optional(min))
-	nodeLow.send(out, optional(low))
+	min, low := 0.0, 0.0
+	for _, above := range view.Ancestors {
+		if above.Level == cgroup.LevelKubepods { // kubelets that share the node have one each
+			min, low = min+optional(above.Values.Min), low+optional(above.Values.Low)
+		}
+	}
+	nodeMin.send(out, min)
+	nodeLow.send(out, low)
 	for _, node := range view.Nodes {
 		id := strconv.Itoa(node.ID)
 		for _, table := range node.Memory {

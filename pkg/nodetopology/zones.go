@@ -27,6 +27,7 @@ func Zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
 		zone := topology.Zone{Name: zoneName(node.ID), Type: "Node"}
 		if i := slices.IndexFunc(hardware.Nodes, func(n machine.Node) bool { return n.ID == node.ID }); i >= 0 {
 			cpus := hardware.Nodes[i].CPUs.Size()
+			zone.Costs = costs(hardware.Nodes[i].Distances, hardware.Nodes)
 			zone.Resources = append(zone.Resources, topology.ResourceInfo{
 				Name: "cpu", Capacity: number(cpus), Allocatable: number(cpus), Available: number(max(cpus-exclusive[node.ID], 0))})
 		}
@@ -38,7 +39,7 @@ func Zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
 				Available:   quantity(table.Free),
 			})
 		}
-		zone.Costs, zone.Attributes = costs(node.ID, hardware), deficit(view.Cover.Node(node.ID))
+		zone.Attributes = deficit(view.Cover.Node(node.ID))
 		zones = append(zones, zone)
 	}
 	return zones
@@ -56,18 +57,15 @@ func deficit(node *cover.Node) topology.AttributeList {
 	return topology.AttributeList{{Name: "memoryDeficit", Value: strconv.FormatUint(steps*deficitStep, 10)}}
 }
 
-func costs(id int, hardware machine.Machine) topology.CostList {
-	for _, node := range hardware.Nodes {
-		if node.ID != id || len(node.Distances) != len(hardware.Nodes) {
-			continue
-		}
-		list := make(topology.CostList, 0, len(node.Distances))
-		for i, distance := range node.Distances {
-			list = append(list, topology.CostInfo{Name: zoneName(hardware.Nodes[i].ID), Value: int64(distance)})
-		}
-		return list
+// costs are a node's distances to all nodes, where they are known.
+func costs(distances []int, nodes []machine.Node) (list topology.CostList) {
+	if len(distances) != len(nodes) {
+		return nil
 	}
-	return nil
+	for i, distance := range distances {
+		list = append(list, topology.CostInfo{Name: zoneName(nodes[i].ID), Value: int64(distance)})
+	}
+	return list
 }
 
 // exclusiveCPUs counts the CPUs of each NUMA node that the kubelet's CPU manager has assigned to living containers.

@@ -70,10 +70,10 @@ type entry struct {
 // subject is a container over its restarts.
 type subject struct{ uid, container string }
 
-// Place is where a decision is recorded.
+// Place is where a decision is recorded, for replay; its JSON is a part of status.
 type Place struct {
-	File  string
-	Event uint64
+	File  string `json:"file"`
+	Event uint64 `json:"event"`
 }
 
 // New returns a recorder. Its goroutine runs until Close.
@@ -170,8 +170,12 @@ func (r *Recorder) decide(l *ledger.Ledger, event ledger.Event, effects ledger.E
 	}
 }
 
-// Place is where the last decision about a container of a pod is recorded; false when that segment is gone, or was never written.
-func (r *Recorder) Place(uid, container string) (Place, bool) {
+// Place is where the last decision about a container of a pod is recorded; nil when that segment is gone, or was never written, and
+// without a recorder.
+func (r *Recorder) Place(uid, container string) *Place {
+	if r == nil {
+		return nil
+	}
 	r.mu.Lock()
 	place, known := r.decided[subject{uid, container}]
 	if !known {
@@ -179,9 +183,9 @@ func (r *Recorder) Place(uid, container string) (Place, bool) {
 	}
 	r.mu.Unlock()
 	if _, err := os.Stat(place.File); err != nil {
-		return Place{}, false
+		return nil
 	}
-	return place, true
+	return &place
 }
 
 // Close writes what is in the queue and ends the recording.

@@ -314,11 +314,11 @@ func TestPlace(t *testing.T) {
 	d.close()
 	file := d.files()[0]
 	for name, want := range map[string]uint64{"web": 2, "large": 5} {
-		if at, ok := d.Recorder.Place(uid(name), "main"); !ok || at != (Place{File: file, Event: want}) {
-			t.Errorf("%s: %+v %t, want event %d of %s", name, at, ok, want, file)
+		if at := d.Recorder.Place(uid(name), "main"); at == nil || *at != (Place{File: file, Event: want}) {
+			t.Errorf("%s: %+v, want event %d of %s", name, at, want, file)
 		}
 	}
-	if at, ok := d.Recorder.Place(uid("unknown"), "main"); ok {
+	if at := d.Recorder.Place(uid("unknown"), "main"); at != nil {
 		t.Errorf("a container without a decision is at %+v", at)
 	}
 
@@ -328,8 +328,8 @@ func TestPlace(t *testing.T) {
 	d.step(ledger.Synchronize{Pods: []ledger.Pod{podNamed("web"), p}, Containers: []ledger.Container{containerOf(p, gi)}})
 	d.close()
 	for name, want := range map[string]uint64{"web": 2, "found": 4} {
-		if at, ok := d.Recorder.Place(uid(name), "main"); !ok || at.Event != want {
-			t.Errorf("%s: %+v %t, want event %d", name, at, ok, want)
+		if at := d.Recorder.Place(uid(name), "main"); at == nil || at.Event != want {
+			t.Errorf("%s: %+v, want event %d", name, at, want)
 		}
 	}
 	for i := range 500 {

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 )
@@ -15,17 +15,9 @@ import (
 // Claims is what resource claims may have and have on this node.
 type Claims struct {
 	// Driver is the name that DeviceClasses select.
-	Driver    string          `json:"driver"`
-	Claimable []ClaimedMemory `json:"claimable"`
-	Prepared  []Claim         `json:"prepared"`
-}
-
-// ClaimedMemory is one type of memory of a NUMA node, of which claims have a share.
-type ClaimedMemory struct {
-	Node     int    `json:"numaNode"`
-	Type     string `json:"type"`
-	Capacity uint64 `json:"capacity"`
-	Claimed  uint64 `json:"claimed"`
+	Driver    string            `json:"driver"`
+	Claimable []claims.Capacity `json:"claimable"`
+	Prepared  []Claim           `json:"prepared"`
 }
 
 // Claim is a resource claim that is prepared: its memory is allocated, whether or not a container uses it.
@@ -37,7 +29,7 @@ type Claim struct {
 	Devices   []ClaimDevice `json:"devices"`
 }
 
-// ClaimDevice is what a claim has of one NUMA node.
+// ClaimDevice is claims.Part, what a claim has of one NUMA node.
 type ClaimDevice struct {
 	Request string                `json:"request"`
 	Node    int                   `json:"numaNode"`
@@ -50,14 +42,11 @@ func claimsOf(view *ledger.View) *Claims {
 	if !c.Enabled {
 		return nil
 	}
-	document := &Claims{Driver: c.Driver, Claimable: []ClaimedMemory{}, Prepared: []Claim{}}
-	for _, v := range view.Claimable {
-		document.Claimable = append(document.Claimable, ClaimedMemory{v.Node, string(v.Type), v.Capacity, v.Claimed})
-	}
+	document := &Claims{Driver: c.Driver, Claimable: append([]claims.Capacity{}, view.Claimable...), Prepared: []Claim{}}
 	for _, from := range view.Claims {
 		claim := Claim{Namespace: from.Namespace, Name: from.Name, UID: from.UID, Pods: from.Pods}
 		for _, part := range from.Parts {
-			claim.Devices = append(claim.Devices, ClaimDevice{part.Request, part.Node, part.Amounts})
+			claim.Devices = append(claim.Devices, ClaimDevice(part))
 		}
 		document.Prepared = append(document.Prepared, claim)
 	}
@@ -79,14 +68,11 @@ func (d *Document) writeClaims(b *strings.Builder) {
 		w := tables.New(b)
 		fmt.Fprintln(w, "CLAIM\tNODES\tMEMORY\tUSED BY")
 		for _, c := range d.Claims.Prepared {
-			nodes, sum := nodeset.Set(0), memorymanager.Request(nil)
+			var parts []claims.Part
 			for _, device := range c.Devices {
-				nodes = nodes.Union(nodeset.Of(device.Node))
-				for _, a := range device.Amounts {
-					sum = sum.AtLeast(memorymanager.Amount{Type: a.Type, Bytes: sum.Of(a.Type) + a.Bytes})
-				}
+				parts = append(parts, claims.Part(device))
 			}
-			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\n", c.Namespace, c.Name, nodes, sum, tables.OrDash(strings.Join(d.usersOf(c), ", ")))
+			fmt.Fprintf(w, "%s/%s\t%s\t%s\t%s\n", c.Namespace, c.Name, claims.Nodes(parts), claims.Sum(parts), tables.OrDash(strings.Join(d.usersOf(c), ", ")))
 		}
 		w.Flush()
 	}

@@ -2,8 +2,8 @@ package status
 
 import (
 	"fmt"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -59,14 +59,6 @@ func notMoved(view *ledger.View, of func(*ledger.NotMoved) bool) (list []NotMove
 	return list
 }
 
-// KeptOff is set for a container whose memory was moved off NUMA nodes that owed more than they had.
-type KeptOff struct {
-	NUMANodes nodeset.Set `json:"numaNodes"`
-	// Moved is what it had mapped there; absent when it was moved before this start of the plugin.
-	Moved uint64    `json:"moved,omitempty"`
-	Since time.Time `json:"since"`
-}
-
 // addMoves puts into a document what would be moved, what is not, and what the sample leaves out.
 func (d *Document) addMoves(view *ledger.View) {
 	if view.Cover == nil {
@@ -91,53 +83,39 @@ func (d *Document) addMoves(view *ledger.View) {
 	}
 }
 
-// keepOff says that a container is kept off NUMA nodes, where its cpuset.mems and how it was placed stand.
-func (c *Container) keepOff(k *ledger.KeptOff) {
-	if k == nil {
-		return
-	}
-	c.CpusetMems, c.Pinning = k.Mems.String(), c.Pinning+"; kept off "+k.Nodes.Named()
-	c.KeptOff = &KeptOff{k.Nodes, k.Moved, k.Since}
-}
-
 // writeCover writes whether the allocations hold.
 func (d *Document) writeCover(b *strings.Builder) {
-	var rows strings.Builder
-	w := tables.New(&rows)
+	if !slices.ContainsFunc(d.Nodes, func(n Node) bool { return n.Cover != nil }) {
+		if d.CoverUnknown != "" && len(d.Nodes) > 0 {
+			fmt.Fprintf(b, "COVER is not known: %s\n\n", d.CoverUnknown)
+		}
+		return
+	}
+	fmt.Fprintln(b, "COVER   (owed: allocated and not used yet; free and reclaimable: what the kernel has for it)")
+	w := tables.New(b)
 	fmt.Fprintln(w, "NODE\tOWED\tFREE\tRECLAIMABLE\t")
-	known := false
 	for _, node := range d.Nodes {
-		c := node.Cover
-		if c == nil {
-			continue
+		if c := node.Cover; c != nil {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Short(c.Owed), quantity.Short(c.Free), quantity.Short(c.Reclaimable), c.verdict())
 		}
-		known = true
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Short(c.Owed), quantity.Short(c.Free), quantity.Short(c.Reclaimable), c.verdict())
 	}
-	switch {
-	case known:
-		w.Flush()
-		fmt.Fprintf(b, "COVER   (owed: allocated and not used yet; free and reclaimable: what the kernel has for it)\n%s", rows.String())
-		for _, m := range d.Moves {
-			fmt.Fprintf(b, "moving %s of %s/%s %s from node %d to node %d would cover what node %d owes\n",
-				quantity.Short(m.Bytes), m.Namespace, m.Pod, m.Container, m.From, m.To, m.From)
-		}
-		d.writeMoved(b)
-		for _, c := range d.NotCounted {
-			fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Why)
-		}
-		fmt.Fprintln(b)
-	case d.CoverUnknown != "" && len(d.Nodes) > 0:
-		fmt.Fprintf(b, "COVER is not known: %s\n\n", d.CoverUnknown)
+	w.Flush()
+	for _, m := range d.Moves {
+		fmt.Fprintf(b, "moving %s of %s/%s %s from node %d to node %d would cover what node %d owes\n",
+			quantity.Short(m.Bytes), m.Namespace, m.Pod, m.Container, m.From, m.To, m.From)
 	}
+	d.writeMoved(b)
+	for _, c := range d.NotCounted {
+		fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Why)
+	}
+	fmt.Fprintln(b)
 }
 
 // writeMoved says whose memory was moved, and whose is not although that would be needed.
 func (d *Document) writeMoved(b *strings.Builder) {
 	for pod, c := range d.Containers() {
-		if k := c.KeptOff; k != nil {
-			moved := ledger.KeptOff{Nodes: k.NUMANodes, Moved: k.Moved, Since: k.Since}
-			fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, &moved)
+		if c.KeptOff != nil {
+			fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, c.KeptOff)
 		}
 	}
 	for _, m := range d.NotMoved {

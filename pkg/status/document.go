@@ -18,6 +18,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
 
 // Document is the contract of `status -o json` and of /status. Sizes are in bytes; a value that is not set is absent.
@@ -52,6 +53,8 @@ type Document struct {
 	Rejections []ledger.Rejection `json:"rejections"`
 	// Overwrites are other writers' changes of files with values of ours since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
+	// Problems is set for a document that has only what is not as it should be.
+	Problems bool `json:"-"`
 }
 
 // Runtime is the container runtime that is, or was last, connected.
@@ -149,15 +152,9 @@ type Container struct {
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
 	// KeptOff is set while it is kept off NUMA nodes that owed more than they had; absent for others.
-	KeptOff *KeptOff `json:"keptOff,omitempty"`
+	KeptOff *ledger.KeptOff `json:"keptOff,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
-	Recording *Recording `json:"recording,omitempty"`
-}
-
-// Recording is an event in a recording, for replay.
-type Recording struct {
-	File  string `json:"file"`
-	Event uint64 `json:"event"`
+	Recording *recording.Place `json:"recording,omitempty"`
 }
 
 // Usage is what the kernel counts for a container.
@@ -176,16 +173,6 @@ type Overwrite struct {
 	Count uint64 `json:"count"`
 }
 
-// Recorded finds the last decision about a container of a pod; nil has no recordings.
-type Recorded func(uid, container string) *Recording
-
-func (r Recorded) find(uid, container string) *Recording {
-	if r == nil {
-		return nil
-	}
-	return r(uid, container)
-}
-
 // Sources are what a document is made from.
 type Sources struct {
 	View       func() *ledger.View
@@ -194,9 +181,9 @@ type Sources struct {
 	Devices    func() []Source                     // nil shows no sources of devices
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
-	Recording  Recorded
-	Tree       *cgroupfs.Tree // nil leaves out what the cgroups above the pods hold
-	Usages     *Usages        // nil leaves the kernel's counters out
+	Recorder   *recording.Recorder                 // nil without recordings
+	Tree       *cgroupfs.Tree                      // nil leaves out what the cgroups above the pods hold
+	Usages     *Usages                             // nil leaves the kernel's counters out
 	Version    string
 	Node       string // its name in the API; "" leaves it out
 	// PreInstalled is set when the runtime has started the plugin itself.
@@ -240,7 +227,10 @@ func (s Sources) Make() *Document {
 	}
 	known := s.known(view)
 	for i, pod := range view.Pods {
-		d.Pods[i] = known.pod(pod)
+		d.Pods[i] = Pod{PodView: *pod, Containers: make([]Container, len(pod.Containers))}
+		for j := range pod.Containers {
+			d.Pods[i].Containers[j] = known.container(pod.UID, &pod.Containers[j])
+		}
 	}
 	return d
 }
@@ -311,12 +301,12 @@ type known struct {
 	guarded map[string]guard.Status // by container ID
 	usage   map[string]*Usage       // by cgroup
 	moves   map[string]*Migration   // by cgroup
-	record  Recorded
+	record  *recording.Recorder
 	refused map[[2]string]bool // by pod UID and container: the last word about its placement
 }
 
 func (s Sources) known(view *ledger.View) known {
-	k := known{refused: map[[2]string]bool{}, record: s.Recording, moves: s.migrations(view)}
+	k := known{refused: map[[2]string]bool{}, record: s.Recorder, moves: s.migrations(view)}
 	if s.Statuses != nil {
 		k.guarded = s.Statuses()
 	}
@@ -329,21 +319,15 @@ func (s Sources) known(view *ledger.View) known {
 	return k
 }
 
-func (k known) pod(view *ledger.PodView) Pod {
-	pod := Pod{PodView: *view, Containers: make([]Container, len(view.Containers))}
-	for i := range view.Containers {
-		pod.Containers[i] = k.container(view.UID, &view.Containers[i])
-	}
-	return pod
-}
-
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
-		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], Recording: k.record.find(uid, view.Name)}
+		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.Place(uid, view.Name)}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}
-	c.keepOff(view.KeptOff)
+	if k := view.KeptOff; k != nil {
+		c.CpusetMems, c.Pinning = k.Mems.String(), c.Pinning+"; kept off "+k.Nodes.Named()
+	}
 	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
 		c.State, c.Values = Rejected, memoryqos.Values{}
 	}
@@ -352,52 +336,16 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 
 // ancestors are the levels above the pods, wanted and real.
 func (s Sources) ancestors(view *ledger.View) []Ancestor {
-	list := []Ancestor{}
-	if view.Kubepods == "" {
-		return list
-	}
-	page := view.Config.QoS.PageSize
-	list = append(list, s.ancestor(view.Kubepods, cgroup.LevelKubepods, view.Ancestors.Kubepods, page))
-	burstable, system, systemBurstable := levelsOf(view.Pods)
-	for _, above := range []struct {
-		path, level string
-		wanted      memoryqos.Values
-	}{
-		{burstable, cgroup.LevelBurstable, view.Ancestors.Burstable}, {system, cgroup.LevelSystem, view.Ancestors.System},
-		{systemBurstable, cgroup.LevelBurstable, view.Ancestors.SystemBurstable},
-	} {
-		if above.path != "" {
-			list = append(list, s.ancestor(above.path, above.level, above.wanted, page))
+	list, page := []Ancestor{}, view.Config.QoS.PageSize
+	for _, above := range view.Ancestors {
+		a := Ancestor{Cgroup: above.Cgroup, Level: above.Level}
+		if s.Tree != nil {
+			a.RealMin, a.RealLow = s.read(above.Cgroup, cgroup.MemoryMin), s.read(above.Cgroup, cgroup.MemoryLow)
 		}
+		a.Min, a.Low = expected(above.Values.Min, a.RealMin, page), expected(above.Values.Low, a.RealLow, page)
+		list = append(list, a)
 	}
 	return list
-}
-
-// levelsOf are the cgroups between kubepods and the pods, "" for one without pods.
-func levelsOf(pods []*ledger.PodView) (burstable, system, systemBurstable string) {
-	for _, pod := range pods {
-		at, err := cgroup.ParsePod(pod.Cgroup)
-		if err != nil {
-			continue
-		}
-		qos := &burstable
-		if above := at.System(); above != "" {
-			system, qos = above, &systemBurstable
-		}
-		if at.Class == memoryqos.Burstable {
-			*qos = at.QoS
-		}
-	}
-	return burstable, system, systemBurstable
-}
-
-func (s Sources) ancestor(path, level string, wanted memoryqos.Values, page uint64) Ancestor {
-	a := Ancestor{Cgroup: path, Level: level}
-	if s.Tree != nil {
-		a.RealMin, a.RealLow = s.read(path, cgroup.MemoryMin), s.read(path, cgroup.MemoryLow)
-	}
-	a.Min, a.Low = expected(wanted.Min, a.RealMin, page), expected(wanted.Low, a.RealLow, page)
-	return a
 }
 
 // expected is what a file should show for a wanted value, and is what it shows where it holds that.

@@ -55,7 +55,7 @@ func TestAncestorsAreComparedAsTheKernelRounds(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer tree.Close()
-			view := &ledger.View{Kubepods: "kubepods", Ancestors: memoryqos.Levels{Kubepods: test.wanted}}
+			view := &ledger.View{Ancestors: []cgroup.Target{{Cgroup: "kubepods", Level: cgroup.LevelKubepods, Values: test.wanted}}}
 			view.Config.QoS.PageSize = 4096
 			document := Sources{View: func() *ledger.View { return view }, Tree: tree}.Make()
 			test.want.Cgroup, test.want.Level = "kubepods", cgroup.LevelKubepods
@@ -70,30 +70,24 @@ func TestAncestorsAreComparedAsTheKernelRounds(t *testing.T) {
 	}
 }
 
-// The levels above the pods are those that have pods, each with its own sums.
+// The levels above the pods are the view's, each with its own sums.
 func TestLevelsAboveThePods(t *testing.T) {
-	bytes := func(n uint64) memoryqos.Values { return memoryqos.Values{Low: &n} }
-	levels := memoryqos.Levels{Kubepods: bytes(1), Burstable: bytes(2), System: bytes(3), SystemBurstable: bytes(4)}
-	for name, test := range map[string]struct{ pods, want []string }{
-		"Guaranteed":         {[]string{"kubepods/pod1", ""}, []string{"kubepods kubepods 1"}},
-		"Burstable":          {[]string{"kubepods/burstable/pod1"}, []string{"kubepods kubepods 1", "burstable kubepods/burstable 2"}},
-		"system, Guaranteed": {[]string{"kubepods/system/pod1"}, []string{"kubepods kubepods 1", "system kubepods/system 3"}},
-		"system, then Burstable": {[]string{"kubepods/system/burstable/pod1", "kubepods/burstable/pod2"},
-			[]string{"kubepods kubepods 1", "burstable kubepods/burstable 2", "system kubepods/system 3", "burstable kubepods/system/burstable 4"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			view := &ledger.View{Kubepods: "kubepods", Ancestors: levels}
-			view.Config.QoS.PageSize = 1
-			for _, pod := range test.pods {
-				view.Pods = append(view.Pods, &ledger.PodView{Cgroup: pod})
-			}
-			var got []string
-			for _, a := range (Sources{View: func() *ledger.View { return view }}).Make().Ancestors {
-				got = append(got, fmt.Sprint(a.Level, " ", a.Cgroup, " ", *a.Low))
-			}
-			if difference := cmp.Diff(test.want, got); difference != "" {
-				t.Error(difference)
-			}
-		})
+	view := &ledger.View{}
+	view.Config.QoS.PageSize = 1
+	want := []string{"kubepods kubepods 1", "burstable kubepods/burstable 2", "system kubepods/system 3", "burstable kubepods/system/burstable 4"}
+	for i, path := range []string{"kubepods", "kubepods/burstable", "kubepods/system", "kubepods/system/burstable"} {
+		low := uint64(i + 1)
+		view.Ancestors = append(view.Ancestors, cgroup.Target{Cgroup: path, Level: cgroup.LevelOf(path), Values: memoryqos.Values{Low: &low}})
+	}
+	for n := range len(want) + 1 {
+		shown := *view
+		shown.Ancestors = view.Ancestors[:n]
+		got := []string{}
+		for _, a := range (Sources{View: func() *ledger.View { return &shown }}).Make().Ancestors {
+			got = append(got, fmt.Sprint(a.Level, " ", a.Cgroup, " ", *a.Low))
+		}
+		if difference := cmp.Diff(want[:n], got); difference != "" {
+			t.Error(difference)
+		}
 	}
 }

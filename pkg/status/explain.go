@@ -12,19 +12,22 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Explanation says why a container has what it has; the contract of `explain -o json` and of /explain.
 type Explanation struct {
-	Namespace string            `json:"namespace"`
-	Pod       string            `json:"pod"`
-	QOSClass  string            `json:"qosClass"`
-	Container string            `json:"container"`
-	Pinning   string            `json:"pinning"`
-	Placement *Placement        `json:"placement,omitempty"`
-	Rejection *ledger.Rejection `json:"rejection,omitempty"`
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	QOSClass  string `json:"qosClass"`
+	Container string `json:"container"`
+	Pinning   string `json:"pinning"`
+	// Placement is how it was, or would be, placed. Its candidates are judged now, and for a container that is placed as if its own
+	// allocation were not there.
+	Placement *memorymanager.Explanation `json:"placement,omitempty"`
+	Rejection *ledger.Rejection          `json:"rejection,omitempty"`
 	// Memory are the steps of the arithmetic to memory.min, low and high, a line each, for people. Values has the bytes.
 	Memory []string `json:"memory,omitempty"`
 	Values *Values  `json:"values,omitempty"`
@@ -50,7 +53,7 @@ type Explanation struct {
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
-	Recording *Recording `json:"recording,omitempty"`
+	Recording *recording.Place `json:"recording,omitempty"`
 }
 
 // Values are a container's memory request and the values of its files that follow from it, in bytes.
@@ -65,67 +68,67 @@ type Values struct {
 	Raised uint64 `json:"raised,omitempty"`
 }
 
-// Placement is how the container was, or would be, placed.
-type Placement struct {
-	NUMANodes nodeset.Set           `json:"numaNodes,omitempty"`
-	Preferred bool                  `json:"preferred"`
-	Existing  bool                  `json:"existing"`
-	Bounded   bool                  `json:"bounded,omitempty"`
-	Blocks    []memorymanager.Block `json:"blocks,omitempty"`
-	Rejected  string                `json:"rejected,omitempty"`
-	// Candidates are judged now, and for a container that is placed as if its own allocation were not there.
-	Candidates []memorymanager.Candidate `json:"candidates"`
-	// Strategy is what numaAllocationStrategy decides among the candidates; absent when nothing.
-	Strategy string `json:"strategy,omitempty"`
-	// Aligned is what alignTo decides where CPUs and devices disagree; absent where they agree.
-	Aligned string `json:"aligned,omitempty"`
-}
-
 // Explain turns the agent's explanations into documents.
 func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 	documents := make([]Explanation, 0, len(explanations))
 	view := s.View()
 	moves := s.migrations(view)
 	for _, e := range explanations {
-		document := Explanation{Namespace: e.Pod.Namespace, Pod: e.Pod.Name, QOSClass: string(e.Pod.Class), Container: e.Container.Name,
-			Pinning: e.Container.Pinning, Memory: e.Memory, Values: values(&e.Container), Short: e.Container.Short, ExclusiveCPUs: e.Container.CPUs,
-			CPUs: remoteCPUs(e.Container.CPUs, BlockNodes(e.Container.Blocks)), Devices: e.Container.Devices,
-			Recording: s.Recording.find(e.Pod.UID, e.Container.Name), Migration: moves[e.Container.Cgroup]}
-		if k := e.Container.KeptOff; k != nil {
-			document.Pinning += "; " + k.String()
+		pod, c := e.Pod, &e.Container
+		d := Explanation{
+			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, Placement: e.Placement,
+			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised},
+			Short: c.Short, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
+			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
+			NotMoved: notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
+			Owed:     owed(view.Cover, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
 		}
-		if e.Placement != nil {
-			document.Placement = placement(e.Placement)
+		if c.KeptOff != nil {
+			d.Pinning += "; " + c.KeptOff.String()
 		}
-		if r := e.Rejection; r != nil {
-			last := shown(r)
-			document.Rejection = &last
+		if e.Rejection != nil {
+			last := *e.Rejection
+			last.PodText = "" // Text says more
+			d.Rejection = &last
 		}
-		document.MemoryPolicy, document.MemoryPolicySource, document.NoMemoryPolicy = e.Container.MemoryPolicy, e.Container.PolicySource, e.Container.NoPolicy
-		document.Owed, document.FitsOn = owed(view.Cover, &e), fitsAlone(view, &e)
-		document.NotMoved = notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == e.Pod.UID && m.Container == e.Container.Name })
-		documents = append(documents, document)
+		documents = append(documents, d)
 	}
 	return documents
 }
 
-func values(c *ledger.ContainerView) *Values {
-	return &Values{Request: c.Request, RequestError: c.Error, Min: c.Values.Min, Low: c.Values.Low, High: c.Values.High, Raised: c.Raised}
+// remoteCPUs says where a container's exclusive CPUs are as seen from its memory: "2 of its 4 CPUs are on node 1, its memory
+// on node 0: half of the CPUs are remote". It is empty for a container without exclusive CPUs or without an allocation.
+func remoteCPUs(byNode map[int]int, memory nodeset.Set) string {
+	var nodes, remote nodeset.Set
+	all, far := 0, 0
+	for id, n := range byNode {
+		nodes = nodes.Union(nodeset.Of(id))
+		if all += n; !memory.Has(id) {
+			remote, far = remote.Union(nodeset.Of(id)), far+n
+		}
+	}
+	switch {
+	case all == 0 || memory.Empty():
+		return ""
+	case far == 0:
+		return fmt.Sprintf("its CPUs (%d) are on %s, its memory on %s: none of the CPUs is remote", all, nodes.Named(), memory.Named())
+	}
+	verb := "are"
+	if far == 1 {
+		verb = "is"
+	}
+	return fmt.Sprintf("%d of its %d CPUs %s on %s, its memory on %s: %s of the CPUs are remote", far, all, verb, remote.Named(), memory.Named(), share(far, all))
 }
 
-func placement(e *memorymanager.Explanation) *Placement {
-	p := &Placement{NUMANodes: e.Placement.Nodes, Preferred: e.Placement.Affinity.Preferred, Existing: e.Placement.Existing,
-		Bounded: e.Placement.Bounded, Blocks: e.Placement.Blocks, Candidates: e.Candidates, Strategy: e.Strategy, Aligned: e.Aligned}
-	if p.Candidates == nil {
-		p.Candidates = []memorymanager.Candidate{}
+// share is a part for people.
+func share(part, all int) string {
+	switch {
+	case part == all:
+		return "all"
+	case 2*part == all:
+		return "half"
 	}
-	var rejection *memorymanager.Rejection
-	if errors.As(e.Err, &rejection) {
-		p.Rejected = rejection.Text()
-	} else if e.Err != nil {
-		p.Rejected = e.Err.Error()
-	}
-	return p
+	return fmt.Sprintf("%d %%", (200*part+all)/(2*all))
 }
 
 // WriteExplanations writes documents for people.
@@ -152,8 +155,8 @@ func (d *Explanation) write(b *strings.Builder) {
 	fmt.Fprintf(b, "%s %s (%s)\n", pod, d.Container, d.QOSClass)
 	switch {
 	case d.Pinning == "": // never placed
-	case d.Placement != nil && !d.Placement.NUMANodes.Empty() && d.Placement.Existing:
-		fmt.Fprintf(b, "  on %s, %s\n", d.Placement.NUMANodes.Named(), d.Pinning)
+	case d.Placement != nil && !d.Placement.Nodes.Empty() && d.Placement.Existing:
+		fmt.Fprintf(b, "  on %s, %s\n", d.Placement.Nodes.Named(), d.Pinning)
 	default:
 		fmt.Fprintf(b, "  %s\n", d.Pinning)
 	}
@@ -195,7 +198,7 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  last rejection, %s UTC (%s):\n    %s\n", r.Last.UTC().Format(time.DateTime), r.Reason, strings.ReplaceAll(last, "\n", "\n    "))
 	}
 	if p := d.Placement; p != nil {
-		p.write(b, last)
+		writePlacement(b, p, last)
 	}
 	if len(d.Memory) > 0 {
 		fmt.Fprintf(b, "  memory:\n    %s\n", strings.Join(d.Memory, "\n    "))
@@ -217,8 +220,8 @@ func evenly(b *memorymanager.Block) string {
 	return ", evenly: " + strings.Join(parts, ", ")
 }
 
-// write receives the last rejection, so as not to repeat it.
-func (p *Placement) write(b *strings.Builder, last string) {
+// writePlacement receives the last rejection, so as not to repeat it.
+func writePlacement(b *strings.Builder, p *memorymanager.Explanation, last string) {
 	switch {
 	case p.Rejected != "" && p.Rejected == last:
 		fmt.Fprintln(b, "  placed now, it would be rejected for the same reason")

@@ -2,6 +2,8 @@ package status
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -39,7 +41,8 @@ func dissolvable(view *ledger.View) []Group {
 		}
 		for i := range pod.Containers {
 			if c := &pod.Containers[i]; len(c.Blocks) > 0 && len(c.Claims) == 0 { // claims are beside the node map
-				tenants = append(tenants, memorymanager.Tenant{Pod: pod.UID, Container: c.Name, Blocks: c.Blocks, CPUs: c.CPUNodes})
+				tenants = append(tenants, memorymanager.Tenant{Pod: pod.UID, Container: c.Name, Blocks: c.Blocks,
+					CPUs: nodeset.Of(slices.Collect(maps.Keys(c.CPUs))...)})
 			}
 		}
 	}

@@ -43,11 +43,11 @@ func ExplainState(s memorymanager.State, options memorymanager.Options, uid, con
 			asked.Request = append(asked.Request, memorymanager.Amount{Type: block.Type, Bytes: block.Size})
 		}
 		explained := manager.Explain(asked)
-		if explained.Placement.Existing {
-			explained.Placement.Blocks = allocated[entry.Container]
+		if explained.Existing {
+			explained.Blocks = allocated[entry.Container]
 		}
 		documents = append(documents, Explanation{Pod: entry.Pod, Container: entry.Container, QOSClass: "Guaranteed",
-			Pinning: "as the state file says", Placement: placement(&explained)})
+			Pinning: "as the state file says", Placement: &explained})
 	}
 	switch {
 	case pods == 0:

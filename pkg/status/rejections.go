@@ -22,16 +22,6 @@ func outcome(r *ledger.Rejection) string {
 	return text
 }
 
-// shown is a rejection with the whole text, its last time and its count.
-func shown(r *ledger.Rejection) ledger.Rejection {
-	one := *r
-	one.Count, one.PodText = max(r.Count, 1), ""
-	if r.Last.Before(r.At) {
-		one.Last = r.At
-	}
-	return one
-}
-
 // current are the rejections to show: without those of containers that were placed later, and with those of containers that
 // run unpinned for so long that the view's have gone on without them.
 func current(view *ledger.View) []ledger.Rejection {
@@ -58,8 +48,8 @@ func current(view *ledger.View) []ledger.Rejection {
 // of a pod follow each other; the newest come first.
 func rejections(views []ledger.Rejection) []ledger.Rejection {
 	list, known := make([]ledger.Rejection, 0, len(views)), map[ledger.Rejection]int{}
-	for i := range views {
-		r := shown(&views[i])
+	for _, r := range views {
+		r.PodText = "" // Text says more
 		key := r
 		key.At, key.Last, key.Count, key.Text = time.Time{}, time.Time{}, 0, ""
 		at, again := known[key]

@@ -14,7 +14,7 @@ func TestRejectionsOfAPodAreJoined(t *testing.T) {
 	began := time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
 	at := func(minute int) time.Time { return began.Add(time.Duration(minute) * time.Minute) }
 	view := func(minute int, pod, container string) ledger.Rejection {
-		return ledger.Rejection{At: at(minute), Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container,
+		return ledger.Rejection{At: at(minute), Last: at(minute), Count: 1, Namespace: "default", Pod: pod, UID: "uid-" + pod, Container: container,
 			Reason: "TopologyAffinityError", Text: fmt.Sprintf("no room at %d", minute), Refused: true}
 	}
 	changed := func(r ledger.Rejection, change func(*ledger.Rejection)) ledger.Rejection {

@@ -17,11 +17,6 @@ type Selection struct {
 	Problems bool
 }
 
-// Is reports whether a text names the pod: its namespace and name, its name alone, or its UID.
-func (p *Pod) Is(pod string) bool {
-	return pod == p.UID || pod == p.Name || pod == p.Namespace+"/"+p.Name
-}
-
 // Select returns the document without the pods, and what it says of pods, that are not wanted. What it says of the node stays, unless
 // only problems are wanted. A pod that is not there is an error; a namespace may be empty.
 func (d *Document) Select(s Selection) (*Document, error) {
@@ -68,6 +63,7 @@ func (d *Document) selectPods(wanted func(*Pod) bool) {
 
 // selectProblems keeps what is not as it should be.
 func (d *Document) selectProblems() {
+	d.Problems = true
 	d.Conditions = keep(d.Conditions, func(c ledger.Condition) bool { return !c.OK })
 	d.RequestSources = []Source{} // most clusters do without the kubelet's: verify has a note
 	d.DeviceSources = keep(d.DeviceSources, func(s Source) bool { return s.Problem != "" })
@@ -86,16 +82,7 @@ func (d *Document) selectProblems() {
 
 // keep returns the wanted items in a list of its own. A list that is empty, not absent, stays so in JSON.
 func keep[T any](all []T, wanted func(T) bool) []T {
-	if all == nil {
-		return nil
-	}
-	kept := []T{}
-	for _, one := range all {
-		if wanted(one) {
-			kept = append(kept, one)
-		}
-	}
-	return kept
+	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !wanted(one) })
 }
 
 // problem reports whether a container has not got what it asked for, or is held up by its memory.high.

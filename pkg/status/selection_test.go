@@ -78,11 +78,7 @@ func TestOutputsOfASelection(t *testing.T) {
 			t.Fatal(err)
 		}
 		var text strings.Builder
-		table := document.Table
-		if only.Problems {
-			table = document.ProblemTable
-		}
-		if err := table(&text, false); err != nil {
+		if err := document.Table(&text, false); err != nil {
 			t.Fatal(err)
 		}
 		golden(t, "busy."+name+".txt", text.String())
@@ -147,7 +143,7 @@ func TestProblems(t *testing.T) {
 				t.Fatal(err)
 			}
 			var text strings.Builder
-			if err := selected.ProblemTable(&text, false); err != nil {
+			if err := selected.Table(&text, false); err != nil {
 				t.Fatal(err)
 			}
 			_, shown, _ := strings.Cut(text.String(), "\n") // the version and the runtime

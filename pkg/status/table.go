@@ -16,29 +16,18 @@ import (
 
 // Table writes the document for people; wide adds cgroups, kernel counters and how containers got their nodes.
 func (d *Document) Table(to io.Writer, wide bool) error {
-	if len(d.Pods) > 0 {
-		return d.table(to, wide, "")
-	}
-	return d.table(to, wide, "no pods\n")
-}
-
-// ProblemTable is Table for a document that has only problems.
-func (d *Document) ProblemTable(to io.Writer, wide bool) error {
-	if !d.healthy() {
-		return d.table(to, wide, "")
-	}
-	return d.table(to, wide, "no problems\n")
-}
-
-// table writes the document, and none in place of the containers where it has no pods to show.
-func (d *Document) table(to io.Writer, wide bool, none string) error {
 	var b strings.Builder
 	d.writeHead(&b)
 	tables.Nodes(&b, d.NodeStates())
 	d.writeGroups(&b)
 	d.writeCover(&b)
 	d.writeClaims(&b)
-	b.WriteString(none)
+	switch {
+	case d.Problems && d.healthy():
+		b.WriteString("no problems\n")
+	case !d.Problems && len(d.Pods) == 0:
+		b.WriteString("no pods\n")
+	}
 	d.writeContainers(&b, wide)
 	d.writeLines(&b, "SHORT OF MEMORY", (*Container).short)
 	d.writeLines(&b, "MEMORY ON OTHER NODES", (*Container).elsewhere)
@@ -115,6 +104,15 @@ func (d *Document) writeLines(b *strings.Builder, title string, line func(*Conta
 	if lines.Len() > 0 {
 		fmt.Fprintf(b, "%s\n%s\n", title, lines.String())
 	}
+}
+
+// short says of a container that was resized that it is allocated less than it asks for.
+func (c *Container) short() string {
+	if len(c.Short) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s that a resize asks for has no room on %s; until it has, the container may use %s",
+		c.Short, c.AllocatedOn().Named(), c.Nodes.Named())
 }
 
 func (c *Container) name() string {

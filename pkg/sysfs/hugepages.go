@@ -16,6 +16,32 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
+// Pool is a huge page pool of a NUMA node.
+type Pool struct {
+	Node     int
+	PageSize uint64 // bytes
+	// Count is how many pages there are, Free how many of them nobody uses.
+	Count, Free uint64
+}
+
+// Pools reads the huge page pools of a NUMA node.
+func Pools(root string, node int) (pools []Pool, err error) {
+	folder := filepath.Join(nodeFolder(root, node), "hugepages")
+	all, err := readPools(folder)
+	for _, pool := range all {
+		free, err := readFree(folder, pool.PageSize)
+		if err != nil {
+			return nil, err
+		}
+		pools = append(pools, Pool{node, pool.PageSize, pool.Count, free})
+	}
+	return pools, err
+}
+
+func readFree(folder string, pageSize uint64) (uint64, error) {
+	return readPages(filepath.Join(folder, fmt.Sprintf("hugepages-%dkB", pageSize/1024), "free_hugepages"), pageSize)
+}
+
 // readPools reads the huge page pools of a node (hugepages-2048kB/nr_hugepages), by page size. A kernel without huge pages
 // has no folder. See Documentation/admin-guide/mm/hugetlbpage.rst.
 func readPools(folder string) ([]machine.Pool, error) {
@@ -79,7 +105,7 @@ func FreePages(root string, m machine.Machine, pageSize uint64) ([]memorymanager
 		if _, err := os.Stat(folder); err != nil {
 			return nil, fmt.Errorf("read the free huge pages: %w", err)
 		}
-		pages, err := readPages(filepath.Join(folder, fmt.Sprintf("hugepages-%dkB", pageSize/1024), "free_hugepages"), pageSize)
+		pages, err := readFree(folder, pageSize)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("read the free huge pages: %w", err)
 		}

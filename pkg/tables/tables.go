@@ -31,7 +31,7 @@ func Nodes(to io.Writer, nodes []memorymanager.NodeState) {
 				continue
 			}
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", id, group, memory.Type, quantity.Short(memory.Total),
-				quantity.Short(memory.SystemReserved), quantity.Short(memory.Reserved), quantity.Short(memory.Free), Bar(memory.Table))
+				quantity.Short(memory.SystemReserved), quantity.Short(memory.Reserved), quantity.Short(memory.Free), bar(memory.Table))
 			id, group = "", ""
 		}
 	}
@@ -39,8 +39,8 @@ func Nodes(to io.Writer, nodes []memorymanager.NodeState) {
 	fmt.Fprintln(to)
 }
 
-// Bar draws a node's memory: reserved for the system and huge page pools, allocated, free.
-func Bar(table memorymanager.Table) string {
+// bar draws a node's memory: reserved for the system and huge page pools, allocated, free.
+func bar(table memorymanager.Table) string {
 	share := func(bytes uint64) int {
 		if table.Total == 0 {
 			return 0

@@ -42,7 +42,7 @@ func TestBarIsAlwaysWhole(t *testing.T) {
 		"wrong sums":     {Total: 10, Reserved: 20, Free: 30},
 		"a byte is seen": {Total: 1 << 40, Reserved: 1, Free: 1<<40 - 1},
 	} {
-		if got := len([]rune(Bar(table))); got != barWidth {
+		if got := len([]rune(bar(table))); got != barWidth {
 			t.Errorf("%s: %d characters, want %d", name, got, barWidth)
 		}
 	}

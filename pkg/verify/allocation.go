@@ -29,7 +29,7 @@ func short(n Node, c place, r *Report) {
 		return
 	}
 	r.find(Warning, "short", c.object(),
-		fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", c.Short, status.BlockNodes(c.Blocks).Named()),
+		fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", c.Short, c.AllocatedOn().Named()),
 		"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself")
 }
 

@@ -8,7 +8,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -16,6 +15,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 // Places are where a node's files are.
@@ -122,40 +122,18 @@ func (p Places) read(name string) Cgroup {
 	return Cgroup{Min: value(cgroup.MemoryMin), Low: value(cgroup.MemoryLow), High: value(cgroup.MemoryHigh)}
 }
 
-// hugepages reads the pools (Documentation/admin-guide/mm/hugetlbpage.rst).
+// hugepages reads the pools of the node map's nodes.
 func (p Places) hugepages(n *Node) {
 	if p.Sys == "" {
 		return
 	}
 	for _, node := range n.Document.Nodes {
-		folder := filepath.Join(p.Sys, "devices/system/node/node"+strconv.Itoa(node.ID), "hugepages")
-		entries, err := os.ReadDir(folder)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		pools, err := sysfs.Pools(p.Sys, node.ID)
+		if err != nil {
 			n.Skipped = append(n.Skipped, fmt.Sprintf("huge pages of node %d: %v", node.ID, err))
 		}
-		for _, entry := range entries {
-			kib, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(entry.Name(), "hugepages-"), "kB"), 10, 44)
-			count, err2 := number(filepath.Join(folder, entry.Name(), "nr_hugepages"))
-			free, err3 := number(filepath.Join(folder, entry.Name(), "free_hugepages"))
-			if err := errors.Join(err, err2, err3); err != nil {
-				n.Skipped = append(n.Skipped, fmt.Sprintf("huge pages of node %d: %v", node.ID, err))
-				continue
-			}
-			n.Pools = append(n.Pools, Pool{Node: node.ID, PageSize: kib << 10, Count: count, Free: free})
-		}
+		n.Pools = append(n.Pools, pools...)
 	}
-}
-
-func number(file string) (uint64, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("%s: %w", file, err)
-	}
-	return n, nil
 }
 
 // kernel asks the cgroup that all pods are in, for its top has not every file.

@@ -13,6 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
@@ -65,7 +66,7 @@ func TestGather(t *testing.T) {
 			"kubepods/pod1/app/container": {Low: 7, High: cgroup.Max},
 		},
 		PageSize: uint64(os.Getpagesize()),
-		Pools:    []Pool{{PageSize: 2 << 20, Count: 4, Free: 1}},
+		Pools:    []sysfs.Pool{{PageSize: 2 << 20, Count: 4, Free: 1}},
 		Kubelet:  &Kubelet{File: places.KubeletConfig, MemoryManagerPolicy: "Static", MemoryThrottlingFactor: &factor, FeatureGates: map[string]bool{"MemoryQoS": true}},
 		Kernel:   &Kernel{Release: "6.12.41", Pressure: true, RecursiveProtection: true},
 		SetAside: []string{filepath.Join(root, "state/memory_manager_state.corrupt-2026")},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 // Node is all that the checks look at.
@@ -16,7 +17,7 @@ type Node struct {
 	// PageSize is the kernel's, in bytes: its files show whole pages. 0 counts as 4096.
 	PageSize uint64
 	// Pools are the kernel's huge page pools; nil where they are not known.
-	Pools []Pool
+	Pools []sysfs.Pool
 	// Kubelet is nil where its configuration file was not found.
 	Kubelet *Kubelet
 	// Kernel is nil for a tree that is none of a kernel.
@@ -45,14 +46,6 @@ type Cgroup struct {
 	Mems string
 	// Pages are the bytes by kind ("anon", "file", "shmem") and NUMA node of memory.numa_stat; read for containers only.
 	Pages map[string]map[int]uint64
-}
-
-// Pool is a huge page pool of a NUMA node.
-type Pool struct {
-	Node     int
-	PageSize uint64 // bytes
-	// Count is how many pages there are, Free how many of them nobody uses.
-	Count, Free uint64
 }
 
 // Kubelet is what matters of a KubeletConfiguration

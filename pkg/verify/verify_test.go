@@ -14,12 +14,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 const mi = 1 << 20
@@ -61,7 +63,7 @@ func sound() Node {
 			"kubepods/burstable/pod2/pause": {High: cgroup.Max},
 			"kubepods/burstable/pod2/b":     {Low: 64 * mi, High: 120 * mi},
 		},
-		Pools:   []Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 3}},
+		Pools:   []sysfs.Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 3}},
 		Kubelet: &Kubelet{File: "/var/lib/kubelet/config.yaml", MemoryManagerPolicy: "None", FeatureGates: map[string]bool{"MemoryQoS": false}},
 		Kernel:  &Kernel{Release: "6.12.41", Pressure: true, Reclaim: true, RecursiveProtection: true},
 	}
@@ -142,7 +144,7 @@ func TestFindings(t *testing.T) {
 				app("within", status.Running, ledger.ContainerView{Limit: mi, Claims: []string{"default/d"}, Claimed: memory(mi)}))
 		},
 		"claims-above-node": func(n *Node) {
-			n.Document.Claims = &status.Claims{Claimable: []status.ClaimedMemory{
+			n.Document.Claims = &status.Claims{Claimable: []claims.Capacity{
 				{Node: 0, Type: "memory", Capacity: 1024 * mi, Claimed: 1024 * mi}, {Node: 1, Type: "hugepages-2Mi", Capacity: 0, Claimed: 64 * mi},
 				{Node: 1, Type: "memory", Capacity: 1024 * mi, Claimed: 1536 * mi},
 			}}
@@ -189,7 +191,7 @@ func TestFindings(t *testing.T) {
 		},
 		"cpuset-changed": func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
 		"cpuset-of-one-that-is-kept-off": func(n *Node) {
-			web(n).CpusetMems, web(n).KeptOff = "1", &status.KeptOff{NUMANodes: nodeset.Of(0)}
+			web(n).CpusetMems, web(n).KeptOff = "1", &ledger.KeptOff{Nodes: nodeset.Of(0)}
 			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) {
 				c.Mems, c.Pages = "0-1", pages(map[int]uint64{0: 100 * mi, 1: 100 * mi}, nil, nil)
 			})
@@ -315,7 +317,7 @@ func grouped(n *Node) {
 		n.Document.Nodes[i].Cells = nodeset.Of(0, 1)
 	}
 	n.Document.Nodes[1].Memory = append(n.Document.Nodes[1].Memory, memorymanager.TypeTable{Type: "hugepages-2Mi", Table: memorymanager.Table{Total: 8 * mi, Free: 8 * mi}})
-	n.Pools = []Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 4}, {Node: 1, PageSize: 2 * mi, Count: 4, Free: 3}}
+	n.Pools = []sysfs.Pool{{Node: 0, PageSize: 2 * mi, Count: 4, Free: 4}, {Node: 1, PageSize: 2 * mi, Count: 4, Free: 3}}
 }
 
 func golden(t *testing.T, name, got string) {
