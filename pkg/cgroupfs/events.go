@@ -4,27 +4,8 @@ package cgroupfs
 type Events struct{ Low, High, Max, OOM, OOMKill, OOMGroupKill uint64 }
 
 // Events reads memory.events, which counts the whole subtree.
-func (t *Tree) Events(cgroup string) (Events, error) { return t.events(cgroup, "memory.events") }
-
-// LocalEvents reads memory.events.local, which counts this cgroup alone (kernel 5.2; zeros where there is none).
-func (t *Tree) LocalEvents(cgroup string) (Events, error) {
-	e, err := t.events(cgroup, "memory.events.local")
-	if t.Lacks(cgroup, err) {
-		return Events{}, nil
-	}
-	return e, err
-}
-
-func (t *Tree) events(cgroup, file string) (Events, error) {
-	data, err := t.read(cgroup, file)
-	if err != nil {
-		return Events{}, err
-	}
-	e, err := parseEvents(string(data))
-	if err != nil {
-		return Events{}, t.bad(cgroup, file, err)
-	}
-	return e, nil
+func (t *Tree) Events(cgroup string) (Events, error) {
+	return parse(t, cgroup, "memory.events", parseEvents)
 }
 
 func parseEvents(text string) (Events, error) {
@@ -33,4 +14,10 @@ func parseEvents(text string) (Events, error) {
 		Low: counters["low"], High: counters["high"], Max: counters["max"],
 		OOM: counters["oom"], OOMKill: counters["oom_kill"], OOMGroupKill: counters["oom_group_kill"],
 	}, err
+}
+
+// Populated reports whether there are processes in this cgroup or below it, as cgroup.events says.
+func (t *Tree) Populated(cgroup string) (bool, error) {
+	events, err := parse(t, cgroup, "cgroup.events", parseFlat)
+	return events["populated"] > 0, err
 }

@@ -17,15 +17,7 @@ func (t *Tree) EffectiveMems(cgroup string) (string, error) {
 
 // EffectiveNodes is EffectiveMems as a set; an error, too, for what is none.
 func (t *Tree) EffectiveNodes(cgroup string) (nodeset.Set, error) {
-	text, err := t.EffectiveMems(cgroup)
-	if err != nil {
-		return 0, err
-	}
-	nodes, err := nodeset.Parse(text)
-	if err != nil {
-		return 0, t.bad(cgroup, "cpuset.mems.effective", err)
-	}
-	return nodes, nil
+	return parse(t, cgroup, "cpuset.mems.effective", nodeset.Parse)
 }
 
 func (t *Tree) nodes(cgroup, file string) (string, error) {

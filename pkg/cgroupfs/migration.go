@@ -28,15 +28,12 @@ func (t *Tree) Mapped(dir string) (cgroup.Mapped, error) {
 	if len(m.Bytes) == 0 {
 		return m, nil
 	}
-	text, err := t.EffectiveMems(dir)
-	if err == nil && text == "" { // an ordinary folder does not have it
-		text, err = t.Mems(dir)
+	m.Nodes, err = t.EffectiveNodes(dir)
+	if err == nil && m.Nodes.Empty() { // an ordinary folder does not have it
+		m.Nodes, err = parse(t, dir, string(cgroup.CpusetMems), nodeset.Parse)
 	}
 	if err != nil {
 		return cgroup.Mapped{}, err
-	}
-	if m.Nodes, err = nodeset.Parse(text); err != nil {
-		return cgroup.Mapped{}, t.bad(dir, "cpuset.mems.effective", err)
 	}
 	if m.Nodes.Empty() {
 		m.Nodes = nodeset.Of(slices.Collect(maps.Keys(m.Bytes))...)

@@ -8,19 +8,11 @@ import (
 
 // NUMAStat reads memory.numa_stat: bytes by kind ("anon", "file", …) and NUMA node (kernel 5.10; nil on one without NUMA).
 func (t *Tree) NUMAStat(cgroup string) (map[string]map[int]uint64, error) {
-	const file = "memory.numa_stat"
-	data, err := t.read(cgroup, file)
+	stat, err := parse(t, cgroup, "memory.numa_stat", parseNUMAStat)
 	if t.Lacks(cgroup, err) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	stat, err := parseNUMAStat(string(data))
-	if err != nil {
-		return nil, t.bad(cgroup, file, err)
-	}
-	return stat, nil
+	return stat, err
 }
 
 // parseNUMAStat reads lines like "anon N0=4096 N1=0".

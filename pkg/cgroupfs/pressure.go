@@ -21,19 +21,15 @@ type PressureLine struct {
 
 // Pressure reads memory.pressure; false where the kernel keeps none (built without PSI, or psi=0).
 func (t *Tree) Pressure(cgroup string) (Pressure, bool, error) {
-	const file = "memory.pressure"
-	data, err := t.read(cgroup, file)
+	there := false
+	p, err := parse(t, cgroup, "memory.pressure", func(text string) (Pressure, error) {
+		there = text != ""
+		return parsePressure(text)
+	})
 	if errors.Is(err, unix.EOPNOTSUPP) || t.Lacks(cgroup, err) {
-		return Pressure{}, false, nil
+		err = nil
 	}
-	if err != nil {
-		return Pressure{}, false, err
-	}
-	p, err := parsePressure(string(data))
-	if err != nil {
-		return Pressure{}, false, t.bad(cgroup, file, err)
-	}
-	return p, len(data) > 0, nil
+	return p, there && err == nil, err
 }
 
 // parsePressure reads lines like "some avg10=0.00 avg60=0.00 avg300=0.00 total=0". Unknown lines and fields are skipped: the

@@ -14,13 +14,11 @@ import (
 
 // kernelFiles are as a kernel 6.12 writes them, shortened.
 var kernelFiles = map[string]string{
-	"kubepods/pod1/memory.events":       "low 1\nhigh 309\nmax 2\noom 3\noom_kill 4\noom_group_kill 5\nsock_throttled 6\n",
-	"kubepods/pod1/memory.events.local": "low 0\nhigh 9\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
-	"kubepods/pod1/memory.stat":         "anon 1048576\nfile 4096\nworkingset_refault_anon 7\n",
-	"kubepods/pod1/memory.numa_stat":    "anon N0=4096 N1=0\nfile N0=0 N1=8192\ninactive_file N0=0 N1=4096\nslab_unreclaimable N0=2 N1=0\n",
+	"kubepods/pod1/memory.events":    "low 1\nhigh 309\nmax 2\noom 3\noom_kill 4\noom_group_kill 5\nsock_throttled 6\n",
+	"kubepods/pod1/memory.stat":      "anon 1048576\nfile 4096\nworkingset_refault_anon 7\n",
+	"kubepods/pod1/memory.numa_stat": "anon N0=4096 N1=0\nfile N0=0 N1=8192\ninactive_file N0=0 N1=4096\nslab_unreclaimable N0=2 N1=0\n",
 	"kubepods/pod1/memory.pressure": "some avg10=53.10 avg60=12.00 avg300=1.50 total=123456\n" +
 		"full avg10=50.00 avg60=11.00 avg300=1.25 total=120000\n",
-	"kubepods/pod1/cgroup.procs":  "12\n345\n0\n",
 	"kubepods/pod1/cgroup.events": "populated 1\nfrozen 0\n",
 	"kubepods/pod2/":              "",
 }
@@ -36,8 +34,6 @@ func TestKernelFilesAreRead(t *testing.T) {
 	}
 	events, err := tree.Events(cgroup)
 	check("memory.events", events, err, Events{Low: 1, High: 309, Max: 2, OOM: 3, OOMKill: 4, OOMGroupKill: 5})
-	events, err = tree.LocalEvents(cgroup)
-	check("memory.events.local", events, err, Events{High: 9})
 	stat, err := tree.Stat(cgroup)
 	check("memory.stat", stat, err, map[string]uint64{"anon": 1048576, "file": 4096, "workingset_refault_anon": 7})
 	numa, err := tree.NUMAStat(cgroup)
@@ -50,17 +46,12 @@ func TestKernelFilesAreRead(t *testing.T) {
 		Full: PressureLine{Avg10: 50, Avg60: 11, Avg300: 1.25, Total: 120000},
 	})
 	check("there is pressure", ok, nil, true)
-	pids, err := tree.Procs(cgroup)
-	check("cgroup.procs", pids, err, []int{12, 345, 0})
 	populated, err := tree.Populated(cgroup)
 	check("cgroup.events", populated, err, true)
 }
 
 func TestMissingOptionalFilesAreNoError(t *testing.T) {
 	tree := makeTree(t, kernelFiles)
-	if e, err := tree.LocalEvents("kubepods/pod2"); e != (Events{}) || err != nil {
-		t.Errorf("memory.events.local: %v, %v", e, err)
-	}
 	if s, err := tree.NUMAStat("kubepods/pod2"); s != nil || err != nil {
 		t.Errorf("memory.numa_stat: %v, %v", s, err)
 	}
@@ -71,12 +62,12 @@ func TestMissingOptionalFilesAreNoError(t *testing.T) {
 		t.Errorf("memory.pressure: %v, %v, %v", p, ok, err)
 	}
 	// A missing cgroup is one.
-	_, err1 := tree.LocalEvents("kubepods/pod3")
+	_, err1 := tree.Populated("kubepods/pod3")
 	_, err2 := tree.NUMAStat("kubepods/pod3")
 	_, _, err3 := tree.Pressure("kubepods/pod3")
 	_, err4 := tree.Events("kubepods/pod2")
 	_, err5 := tree.Stat("kubepods/pod2")
-	_, err6 := tree.Procs("kubepods/pod2")
+	_, err6 := tree.Populated("kubepods/pod2")
 	_, err7 := tree.EffectiveMems("kubepods/pod2")
 	for i, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -88,19 +79,19 @@ func TestMissingOptionalFilesAreNoError(t *testing.T) {
 func TestDamagedKernelFilesAreNamed(t *testing.T) {
 	tree := makeTree(t, map[string]string{
 		"kubepods/memory.events": "low\n", "kubepods/memory.stat": "\nanon -1\n", "kubepods/memory.numa_stat": "\nanon N0=1 0=1\n",
-		"kubepods/memory.pressure": "\nhalf avg10=1\nsome avg10=x\n", "kubepods/cgroup.procs": "1\n-2\n",
+		"kubepods/memory.pressure": "\nhalf avg10=1\nsome avg10=x\n", "kubepods/cgroup.events": "populated\n",
 	})
 	_, err1 := tree.Events("kubepods")
 	_, err2 := tree.Stat("kubepods")
 	_, err3 := tree.NUMAStat("kubepods")
 	_, _, err4 := tree.Pressure("kubepods")
-	_, err5 := tree.Procs("kubepods")
+	_, err5 := tree.Populated("kubepods")
 	for want, err := range map[string]error{
 		`memory.events: line "low": want a name and a number`:                     err1,
 		`memory.stat: line "anon -1": want a name and a number`:                   err2,
 		`memory.numa_stat: line "anon N0=1 0=1": want N<node>=<bytes>, not "0=1"`: err3,
 		`memory.pressure: line "some avg10=x": avg10 is "x", want a number`:       err4,
-		`cgroup.procs: "-2" is not a process id`:                                  err5,
+		`cgroup.events: line "populated": want a name and a number`:               err5,
 	} {
 		if err == nil || err.Error() != "parse "+tree.Root()+"/kubepods/"+want {
 			t.Errorf("got %v, want %s", err, want)
@@ -193,8 +184,4 @@ func FuzzParseNUMAStat(f *testing.F) {
 
 func FuzzParsePressure(f *testing.F) {
 	fuzzParser(f, parsePressure, func(p Pressure) bool { return p == Pressure{} })
-}
-
-func FuzzParseProcs(f *testing.F) {
-	fuzzParser(f, parseProcs, func(p []int) bool { return p == nil })
 }

@@ -10,7 +10,7 @@ import (
 // alone (see modeOf). Its StatFiltered
 //   - answers with zeros for a cgroup that has ended or cannot be read, which the stall guard would take for a container
 //     without memory;
-//   - has neither memory.numa_stat, memory.events.local nor workingset_refault_file and _anon;
+//   - has neither memory.numa_stat nor workingset_refault_file and _anon;
 //   - opens paths that a symbolic link may lead out of kubepods, and knows no folder in place of a kernel;
 //   - reads all of memory's files at once: 208 allocations and four times the time of the guard's sample, eleven times that of
 //     the metrics' (BenchmarkSample);
@@ -18,15 +18,7 @@ import (
 
 // Stat reads memory.stat: bytes, pages scanned and events by name.
 func (t *Tree) Stat(cgroup string) (map[string]uint64, error) {
-	data, err := t.read(cgroup, "memory.stat")
-	if err != nil {
-		return nil, err
-	}
-	stat, err := parseFlat(string(data))
-	if err != nil {
-		return nil, t.bad(cgroup, "memory.stat", err)
-	}
-	return stat, nil
+	return parse(t, cgroup, "memory.stat", parseFlat)
 }
 
 // parseFlat reads the kernel's "flat keyed" form: a name and a number per line.

@@ -215,6 +215,23 @@ func (t *Tree) read(cgroup, file string) ([]byte, error) { return t.readTo(cgrou
 // line reads a file with one line.
 func (t *Tree) line(cgroup, file string) ([]byte, error) { return t.readTo(cgroup, file, '\n') }
 
+// parse reads a file and what it says.
+func parse[T any](t *Tree, cgroup, file string, how func(text string) (T, error)) (value T, err error) {
+	data, err := t.read(cgroup, file)
+	if err != nil {
+		return value, err
+	}
+	if value, err = how(string(data)); err != nil {
+		err = t.bad(cgroup, file, err)
+	}
+	return value, err
+}
+
+// bad says which file could not be understood.
+func (t *Tree) bad(cgroup, file string, err error) error {
+	return fmt.Errorf("parse %s: %w", path.Join(t.root, cgroup, file), err)
+}
+
 func (t *Tree) readTo(dir, file string, last int) ([]byte, error) {
 	fd, err := t.open(dir, file, unix.O_RDONLY|unix.O_NONBLOCK)
 	if t.plain && t.Lacks(dir, err) {

@@ -2,11 +2,11 @@ package cgroupfs
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -226,13 +226,12 @@ func TestPlainTreeHasTheKernelsDefaults(t *testing.T) {
 func TestLongFilesAreReadWhole(t *testing.T) {
 	var text strings.Builder
 	for i := range 5000 {
-		text.WriteString(strconv.Itoa(i + 1))
-		text.WriteByte('\n')
+		fmt.Fprintf(&text, "counter%d %d\n", i, i)
 	}
-	tree := makeTree(t, map[string]string{"kubepods/cgroup.procs": text.String()})
-	pids, err := tree.Procs("kubepods")
-	if err != nil || len(pids) != 5000 || pids[4999] != 5000 {
-		t.Errorf("%d pids, %v", len(pids), err)
+	tree := makeTree(t, map[string]string{"kubepods/memory.stat": text.String()})
+	stat, err := tree.Stat("kubepods")
+	if err != nil || len(stat) != 5000 || stat["counter4999"] != 4999 {
+		t.Errorf("%d counters, %v", len(stat), err)
 	}
 }
 
