@@ -209,15 +209,12 @@ func replacing(fd int, text string) []byte {
 	return fmt.Appendf(nil, "%-*s\n", max(longest, int(info.Size)-1), text)
 }
 
-// read reads a whole file.
-func (t *Tree) read(cgroup, file string) ([]byte, error) { return t.readTo(cgroup, file, endless) }
-
 // line reads a file with one line.
 func (t *Tree) line(cgroup, file string) ([]byte, error) { return t.readTo(cgroup, file, '\n') }
 
-// parse reads a file and what it says.
+// parse reads a whole file and what it says.
 func parse[T any](t *Tree, cgroup, file string, how func(text string) (T, error)) (value T, err error) {
-	data, err := t.read(cgroup, file)
+	data, err := t.readTo(cgroup, file, endless)
 	if err != nil {
 		return value, err
 	}

@@ -132,7 +132,7 @@ func (g *Guard) put(c Container) (high uint64) {
 	}
 	switch err := g.arm(w); {
 	case err == nil:
-	case g.gone(w):
+	case g.tree.Ended(w.Cgroup):
 		g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: not watched, the container has just ended")
 		return c.High
 	default:
@@ -146,7 +146,7 @@ func (g *Guard) put(c Container) (high uint64) {
 // arm sets the kernel's trigger for a container. Without pressure from the kernel it is looked at every window.
 func (g *Guard) arm(w *watched) error {
 	err := g.triggers.add(w.ID, filepath.Join(g.tree.Root(), w.Cgroup, "memory.pressure"), g.settings.Stall, g.settings.Window)
-	if errors.Is(err, ErrNoPressure) && !g.gone(w) {
+	if errors.Is(err, ErrNoPressure) && !g.tree.Ended(w.Cgroup) {
 		g.noPSI.Do(func() {
 			g.log.WithError(err).Warn("stall guard: without pressure from the kernel, memory.events is read every window instead")
 		})
@@ -154,12 +154,6 @@ func (g *Guard) arm(w *watched) error {
 	}
 	w.armed = err == nil
 	return err
-}
-
-// gone reports whether a container's cgroup no longer exists. One that cannot be looked at is not gone.
-func (g *Guard) gone(w *watched) bool {
-	there, err := g.tree.Exists(w.Cgroup)
-	return !there && err == nil
 }
 
 // drop stops looking after a container, whose cgroup may be gone.
@@ -238,7 +232,7 @@ func (g *Guard) handle(ctx context.Context, fired []int32, now time.Time) {
 func (g *Guard) failed(w *watched, err error, now time.Time) {
 	switch {
 	case g.watched[w.ID] != w: // dropped while it was written
-	case g.gone(w):
+	case g.tree.Ended(w.Cgroup):
 		g.drop(w.ID)
 	default:
 		g.retry(w, err, now)

@@ -1,6 +1,7 @@
 package recording
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -37,6 +38,13 @@ func decodeEvent(kind string, text json.RawMessage) (ledger.Event, error) {
 		return nil, fmt.Errorf("%s: %w: was it recorded by another version?", kind, err)
 	}
 	return event.Elem().Interface().(ledger.Event), nil
+}
+
+// strict decodes JSON that has no fields but those of the type.
+func strict(text []byte, into any) error {
+	in := json.NewDecoder(bytes.NewReader(text))
+	in.DisallowUnknownFields()
+	return in.Decode(into)
 }
 
 // effects are what is recorded of a Step's: all but the notes for the log, with errors as their texts.

@@ -55,7 +55,7 @@ type Recorder struct {
 // start is the beginning of a segment.
 type start struct {
 	at          time.Time
-	state       state
+	state       ledger.State
 	first, lost uint64
 }
 

@@ -468,7 +468,7 @@ func TestWhatIsRecordedIsPlain(t *testing.T) {
 	}
 	look("config", reflect.TypeFor[config.Config]()) // of which a resolved one is made
 	look("effects", reflect.TypeFor[ledger.Effects]())
-	look("state", reflect.TypeFor[state]())
+	look("state", reflect.TypeFor[ledger.State]())
 }
 
 // The wall clock may jump while events come: durations stay those that the ledger has seen.

@@ -193,6 +193,15 @@ func (r *replay) header(text []byte) error {
 	return nil
 }
 
+// resume makes the ledger of a segment's state.
+func resume(text json.RawMessage) (*ledger.Ledger, error) {
+	var state ledger.State
+	if err := strict(text, &state); err != nil {
+		return nil, err
+	}
+	return ledger.Open(state)
+}
+
 // step applies an event and compares its effects.
 func (r *replay) step(l line) error {
 	if l.Same > 0 {

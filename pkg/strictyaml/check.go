@@ -1,11 +1,9 @@
 package strictyaml
 
 import (
-	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"maps"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
@@ -19,20 +17,14 @@ import (
 // Documents returns the root of each YAML document of a file; one without content is left out. Their lines are those of the
 // file.
 func Documents(name string, data []byte) ([]*yaml.Node, error) {
-	reader := yaml.NewDecoder(bytes.NewReader(data))
+	all, err := documents(name, data, math.MaxInt)
 	var roots []*yaml.Node
-	for {
-		var document yaml.Node
-		switch err := reader.Decode(&document); {
-		case errors.Is(err, io.EOF):
-			return roots, nil
-		case err != nil:
-			return nil, syntaxError(name, data, err)
-		}
+	for _, document := range all {
 		if root := document.Content[0]; !isNull(root) {
 			roots = append(roots, root)
 		}
 	}
+	return roots, err
 }
 
 // Leaf judges a node of a type that reads itself.
@@ -89,12 +81,7 @@ func (c *checker) structure(n *yaml.Node, path string, of reflect.Type) error {
 		if field, ok := fields[key]; ok {
 			return c.check(value, join(path, key), field)
 		}
-		names := make([]string, 0, len(fields))
-		for name := range fields {
-			names = append(names, name)
-		}
-		slices.Sort(names)
-		return c.errorf(keyNode, path, "unknown field %s%s", Quote(key), spelling.Hint(key, names))
+		return c.errorf(keyNode, path, "unknown field %s%s", Quote(key), spelling.Hint(key, slices.Sorted(maps.Keys(fields))))
 	})
 }
 

@@ -1,8 +1,8 @@
 package strictyaml
 
 import (
+	"regexp"
 	"strconv"
-	"strings"
 )
 
 // longestQuote bounds, in bytes, what an error repeats of the file.
@@ -16,15 +16,11 @@ func Quote(text string) string {
 	return strconv.Quote(text)
 }
 
+var plainName = regexp.MustCompile(`^[a-zA-Z0-9._/-]*$`)
+
 // join adds a key to a path; keys that are not plain names are quoted.
 func join(path, key string) string {
-	for _, r := range key {
-		if !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/", r) {
-			key = Quote(key)
-			break
-		}
-	}
-	if len(key) > longestQuote {
+	if len(key) > longestQuote || !plainName.MatchString(key) {
 		key = Quote(key)
 	}
 	if path == "" {

@@ -38,19 +38,14 @@ type Error struct {
 
 // Error is "FILE:LINE: path: message".
 func (e *Error) Error() string {
-	var b strings.Builder
-	b.WriteString(e.File)
+	where := e.File
 	if e.Line > 0 {
-		b.WriteByte(':')
-		b.WriteString(strconv.Itoa(e.Line))
+		where += ":" + strconv.Itoa(e.Line)
 	}
-	b.WriteString(": ")
 	if e.Path != "" {
-		b.WriteString(e.Path)
-		b.WriteString(": ")
+		where += ": " + e.Path
 	}
-	b.WriteString(e.Message)
-	return b.String()
+	return where + ": " + e.Message
 }
 
 // Errors are several errors of one file. As text they are one line; each can be had by Unwrap.
@@ -137,45 +132,37 @@ func Decode(name string, data []byte, into any) (*Document, error) {
 	if len(data) > largestFile {
 		return doc, &Error{File: name, Message: fmt.Sprintf("is larger than %d bytes", largestFile)}
 	}
-	root, err := parse(data)
-	if err != nil {
-		return doc, syntaxError(name, data, err)
-	}
-	if root == nil {
+	documents, err := documents(name, data, 2)
+	switch {
+	case err != nil:
+		return doc, err
+	case len(documents) > 1:
+		return doc, &Error{File: name, Line: documents[1].Line, Message: "second document: only one is read"}
+	case len(documents) == 0 || isNull(documents[0].Content[0]):
 		return doc, nil
 	}
 	d := &decoder{doc: doc, values: mostValues}
-	return doc, d.value(root, "", reflect.ValueOf(into).Elem())
+	return doc, d.value(documents[0].Content[0], "", reflect.ValueOf(into).Elem())
 }
 
 func newDocument(name string) *Document {
 	return &Document{file: name, lines: map[string]int{}, texts: map[string]string{}}
 }
 
-var errSecondDocument = errors.New("second document")
-
-// parse returns the root of the only document, nil for a text without one.
-func parse(data []byte) (*yaml.Node, error) {
+// documents returns the YAML documents of a file, at most so many.
+func documents(name string, data []byte, most int) (all []*yaml.Node, err error) {
 	reader := yaml.NewDecoder(bytes.NewReader(data))
-	var document, second yaml.Node
-	switch err := reader.Decode(&document); {
-	case errors.Is(err, io.EOF):
-		return nil, nil
-	case err != nil:
-		return nil, err
+	for len(all) < most {
+		document := &yaml.Node{}
+		switch err := reader.Decode(document); {
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil:
+			return nil, syntaxError(name, data, err)
+		}
+		all = append(all, document)
 	}
-	switch err := reader.Decode(&second); {
-	case errors.Is(err, io.EOF):
-	case err != nil:
-		return nil, err
-	default:
-		return nil, fmt.Errorf("line %d: %w: only one is read", second.Line, errSecondDocument)
-	}
-	root := document.Content[0]
-	if root.Kind == yaml.ScalarNode && root.ShortTag() == "!!null" {
-		return nil, nil
-	}
-	return root, nil
+	return all, nil
 }
 
 // syntaxError moves the line of the YAML reader's message to where ours has it, and names a TAB that the reader stumbles over.
