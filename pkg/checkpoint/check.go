@@ -32,10 +32,7 @@ const (
 // Check lists what contradicts itself in a state: a node's sums, groups, assignments, entries, per-node amounts. It is
 // what the kubelet compares at its start, when it builds the node map from the entries and finds it different.
 func Check(s memorymanager.State) []Finding {
-	c := checker{state: s, nodes: make(map[int]*memorymanager.NodeState, len(s.Nodes))}
-	for i := range s.Nodes {
-		c.nodes[s.Nodes[i].ID] = &s.Nodes[i]
-	}
+	c := checker{state: s}
 	for _, node := range s.Nodes {
 		c.checkTables(node)
 		c.checkGroup(node)
@@ -56,7 +53,6 @@ func Check(s memorymanager.State) []Finding {
 
 type checker struct {
 	state    memorymanager.State
-	nodes    map[int]*memorymanager.NodeState
 	findings []Finding
 }
 
@@ -131,7 +127,7 @@ func (c *checker) checkGroup(node memorymanager.NodeState) {
 		c.add(where, doRebuild, "is in group [%s] without an assignment", node.Cells)
 	}
 	for id := range node.Cells.All() {
-		if other, ok := c.nodes[id]; !ok {
+		if other := nodeOf(c.state.Nodes, id); other == nil {
 			c.add(where, doRebuild, "its group [%s] has node %d, which is not in machineState", node.Cells, id)
 		} else if other.Cells != node.Cells {
 			c.add(where, doRebuild, "is in group [%s], but node %d is in [%s]", node.Cells, id, other.Cells)
@@ -167,9 +163,8 @@ func (c *checker) checkBlocks(owned ownedBlocks) {
 			c.add(where, doRebuild, "%s: its size is %s, but its even parts are %s", block.Type, s[0], s[1])
 		}
 		for id := range block.Nodes.All() {
-			node, ok := c.nodes[id]
-			switch {
-			case !ok:
+			switch node := nodeOf(c.state.Nodes, id); {
+			case node == nil:
 				c.add(where, doDrain, "%s is on node %d, which is not in machineState", block.Type, id)
 			case typeTable(*node, block.Type) == nil:
 				c.add(where, doDrain, "%s is on node %d, which has no such memory", block.Type, id)
@@ -185,6 +180,15 @@ func sumOf(amounts []memorymanager.NodeAmount) (sum uint64) {
 		sum += amount.Bytes
 	}
 	return sum
+}
+
+// nodeOf returns the node with an id; nil where there is none.
+func nodeOf(nodes []memorymanager.NodeState, id int) *memorymanager.NodeState {
+	at := slices.IndexFunc(nodes, func(n memorymanager.NodeState) bool { return n.ID == id })
+	if at < 0 {
+		return nil
+	}
+	return &nodes[at]
 }
 
 func typeTable(node memorymanager.NodeState, name memorymanager.MemoryType) *memorymanager.TypeTable {
@@ -260,18 +264,14 @@ func compareGroupType(a, b groupType) int {
 
 // checkAmounts compares each node's reserved bytes with the per-node amounts, where all blocks have them.
 func (c *checker) checkAmounts() {
-	type nodeType struct {
-		node int
-		name memorymanager.MemoryType
-	}
-	amounts := map[nodeType]uint64{}
+	amounts := map[groupType]uint64{} // of groups of one node
 	for _, owned := range counted(c.state) {
 		for _, block := range owned.blocks {
 			if block.PerNode == nil {
 				return
 			}
 			for _, amount := range block.PerNode {
-				amounts[nodeType{amount.Node, block.Type}] += amount.Bytes
+				amounts[groupType{nodeset.Of(amount.Node), block.Type}] += amount.Bytes
 				if !block.Nodes.Has(amount.Node) {
 					c.add(owned.owner, doDrain, "%s has %s on node %d, outside of its nodes [%s]", block.Type, quantity.Short(amount.Bytes), amount.Node, block.Nodes)
 				}
@@ -280,7 +280,7 @@ func (c *checker) checkAmounts() {
 	}
 	for _, node := range c.state.Nodes {
 		for _, table := range node.Memory {
-			if sum := amounts[nodeType{node.ID, table.Type}]; len(c.state.Entries) > 0 && sum != table.Reserved {
+			if sum := amounts[groupType{nodeset.Of(node.ID), table.Type}]; len(c.state.Entries) > 0 && sum != table.Reserved {
 				s := quantity.Apart(table.Reserved, sum)
 				c.add(nodeName(node.ID), doRebuild, "%s: reserved is %s, but the blocks' amounts on it are %s", table.Type, s[0], s[1])
 			}

@@ -23,16 +23,14 @@ const (
 func Compare(s memorymanager.State, nodes []memorymanager.NodeState, tolerance uint64) []Finding {
 	var c checker
 	for _, now := range nodes {
-		at := slices.IndexFunc(s.Nodes, func(n memorymanager.NodeState) bool { return n.ID == now.ID })
-		if at < 0 {
+		if stored := nodeOf(s.Nodes, now.ID); stored != nil {
+			c.compareNode(*stored, now, tolerance)
+		} else {
 			c.add(nodeName(now.ID), doRebase, "is on the machine, but not in the file")
-			continue
 		}
-		c.compareNode(s.Nodes[at], now, tolerance)
 	}
 	for _, stored := range s.Nodes {
-		gone := !slices.ContainsFunc(nodes, func(n memorymanager.NodeState) bool { return n.ID == stored.ID })
-		if gone && (stored.Assignments > 0 || slices.ContainsFunc(stored.Memory, hasMemory)) {
+		if nodeOf(nodes, stored.ID) == nil && (stored.Assignments > 0 || slices.ContainsFunc(stored.Memory, hasMemory)) {
 			c.add(nodeName(stored.ID), doMachine, "is in the file, but not among the machine's nodes (%d assignments)", stored.Assignments)
 		}
 	}
@@ -108,11 +106,11 @@ func ReserveAs(s memorymanager.State, nodes []memorymanager.NodeCapacity) []memo
 	nodes = slices.Clone(nodes)
 	for i := range nodes {
 		nodes[i].Reserved = nil
-		at := slices.IndexFunc(s.Nodes, func(n memorymanager.NodeState) bool { return n.ID == nodes[i].ID })
-		if at < 0 {
+		stored := nodeOf(s.Nodes, nodes[i].ID)
+		if stored == nil {
 			continue
 		}
-		for _, table := range s.Nodes[at].Memory {
+		for _, table := range stored.Memory {
 			if table.SystemReserved > 0 && table.SystemReserved <= table.Total {
 				nodes[i].Reserved = append(nodes[i].Reserved, memorymanager.Amount{Type: table.Type, Bytes: table.SystemReserved})
 			}

@@ -12,21 +12,15 @@ import (
 
 // Listing is a state file for programs: `state show -o json`. Sizes are in bytes.
 type Listing struct {
-	File       string             `json:"file"`
-	Policy     string             `json:"policy"`
-	Format     Format             `json:"format"`
-	Checksum   uint32             `json:"checksum"`
-	Verified   bool               `json:"verified"`
-	Nodes      []NodeListing      `json:"nodes"`
-	Containers []ContainerListing `json:"containers"`
+	File       string              `json:"file"`
+	Policy     string              `json:"policy"`
+	Format     Format              `json:"format"`
+	Checksum   uint32              `json:"checksum"`
+	Verified   bool                `json:"verified"`
+	Nodes      []NodeListing       `json:"nodes"`
+	Containers []AllocationListing `json:"containers"`
 	// Pods are those with pod-level resources; the blocks of their containers are parts of theirs.
-	Pods []PodListing `json:"pods,omitempty"`
-}
-
-// PodListing is the allocation of a pod as a whole.
-type PodListing struct {
-	Pod    string         `json:"pod"`
-	Blocks []BlockListing `json:"blocks"`
+	Pods []AllocationListing `json:"pods,omitempty"`
 }
 
 // NodeListing is one NUMA node.
@@ -47,10 +41,10 @@ type MemoryListing struct {
 	Free           uint64 `json:"free"`
 }
 
-// ContainerListing is one container with its blocks.
-type ContainerListing struct {
+// AllocationListing has the blocks of one container, or of a pod as a whole.
+type AllocationListing struct {
 	Pod       string         `json:"pod"`
-	Container string         `json:"container"`
+	Container string         `json:"container,omitempty"`
 	Blocks    []BlockListing `json:"blocks"`
 }
 
@@ -66,7 +60,7 @@ type BlockListing struct {
 func NewListing(path string, file File) Listing {
 	out := Listing{
 		File: path, Policy: file.Policy, Format: file.Format, Checksum: file.Checksum, Verified: file.Verified,
-		Nodes: []NodeListing{}, Containers: []ContainerListing{},
+		Nodes: []NodeListing{}, Containers: []AllocationListing{},
 	}
 	for _, node := range file.State.Nodes {
 		listed := NodeListing{Node: node.ID, Group: node.Cells.IDs(), Assignments: node.Assignments, Memory: []MemoryListing{}}
@@ -76,31 +70,23 @@ func NewListing(path string, file File) Listing {
 		out.Nodes = append(out.Nodes, listed)
 	}
 	for _, entry := range file.State.Entries {
-		out.Containers = append(out.Containers, ContainerListing{Pod: entry.Pod, Container: entry.Container, Blocks: listBlocks(entry.Blocks)})
+		out.Containers = append(out.Containers, AllocationListing{Pod: entry.Pod, Container: entry.Container, Blocks: listBlocks(entry.Blocks)})
 	}
 	for _, entry := range file.State.Pods {
-		out.Pods = append(out.Pods, PodListing{Pod: entry.Pod, Blocks: listBlocks(entry.Blocks)})
+		out.Pods = append(out.Pods, AllocationListing{Pod: entry.Pod, Blocks: listBlocks(entry.Blocks)})
 	}
 	return out
 }
 
 func listBlocks(blocks []memorymanager.Block) []BlockListing {
-	listed := []BlockListing{}
-	for _, block := range blocks {
-		listed = append(listed, listBlock(block))
+	listed := make([]BlockListing, len(blocks))
+	for i, block := range blocks {
+		listed[i] = BlockListing{Type: string(block.Type), Size: block.Size, Nodes: block.Nodes.IDs(), PerNode: map[int]uint64{}}
+		for _, amount := range block.PerNode {
+			listed[i].PerNode[amount.Node] = amount.Bytes
+		}
 	}
 	return listed
-}
-
-func listBlock(block memorymanager.Block) BlockListing {
-	out := BlockListing{Type: string(block.Type), Size: block.Size, Nodes: block.Nodes.IDs()}
-	for _, amount := range block.PerNode {
-		if out.PerNode == nil {
-			out.PerNode = map[int]uint64{}
-		}
-		out.PerNode[amount.Node] = amount.Bytes
-	}
-	return out
 }
 
 // WriteTable writes a listing for people.

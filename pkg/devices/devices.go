@@ -93,14 +93,7 @@ func (f *Finder) Find(ctx context.Context, c Container) Pod {
 	if !f.Wants(c) {
 		return nil
 	}
-	answer := make(chan known, 1)
-	go func() { answer <- f.kubelet.pod(ctx, c) }()
-	select {
-	case known := <-answer:
-		return f.complete(ctx, c, known)
-	case <-ctx.Done():
-		return f.complete(ctx, c, known{})
-	}
+	return f.complete(ctx, c, f.kubelet.pod(ctx, c))
 }
 
 // complete adds to what the kubelet knows of a pod what it does not know.
