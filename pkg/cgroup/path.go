@@ -215,16 +215,15 @@ func (p PodPath) scope(unit []string, id string) (string, error) {
 		return "", fmt.Errorf("want <slice>:<runtime>:<id>, and a pod whose cgroup is a slice")
 	}
 	parent, runtime, name := path.Base(unit[0]), unit[1], unit[2]
-	if parent != path.Base(p.Pod) {
+	names, err := split(runtime)
+	switch {
+	case parent != path.Base(p.Pod):
 		return "", fmt.Errorf("not in the pod's slice %s", path.Base(p.Pod))
-	}
-	if name != id {
+	case name != id:
 		return "", fmt.Errorf("does not end in the container's id")
-	}
-	if runtime == "" {
+	case runtime == "":
 		return id + scope, nil
-	}
-	if names, err := split(runtime); err != nil || len(names) != 1 || names[0] != runtime {
+	case err != nil || len(names) != 1 || names[0] != runtime:
 		return "", fmt.Errorf("the runtime %q is not a name", runtime)
 	}
 	return runtime + "-" + id + scope, nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"os"
 	"slices"
 	"strings"
@@ -128,13 +127,10 @@ func (k *kubelet) client() (podresources.PodResourcesListerClient, error) {
 		if _, err := os.Stat(k.socket); err != nil {
 			return nil, err
 		}
-		conn, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		conn, err := grpc.NewClient("unix:"+k.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, MaxDelay: 5 * time.Second},
 				MinConnectTimeout: connectTimeout, // without it, BaseDelay
-			}),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-				return new(net.Dialer).DialContext(ctx, "unix", k.socket)
 			}))
 		if err != nil {
 			return nil, fmt.Errorf("connect to %s: %w", k.socket, err)
