@@ -16,12 +16,7 @@ import (
 // https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci and .../sysfs-dev
 type sysfs struct {
 	root  string
-	cache cache[number, entry]
-}
-
-type number struct {
-	block        bool
-	major, minor int64
+	cache cache[string, entry] // by link
 }
 
 // entry is a device as it was found. Its number may be another device's after a hot plug: its link has another target then.
@@ -58,8 +53,7 @@ func (s *sysfs) lookUp(node Node) (entry, bool) {
 	if err != nil {
 		return entry{}, false
 	}
-	key := number{node.Block, node.Major, node.Minor}
-	if known, ok := s.cache.get(key); ok && known.target == target {
+	if known, ok := s.cache.get(link); ok && known.target == target {
 		return known, true
 	}
 	folder, err := filepath.EvalSymlinks(link)
@@ -74,7 +68,7 @@ func (s *sysfs) lookUp(node Node) (entry, bool) {
 	if group := filepath.Base(folder); found.nodes.Empty() && strings.HasPrefix(found.kind, "vfio") {
 		found.nodes = s.nodesOfGroup(group)
 	}
-	s.cache.put(key, found)
+	s.cache.put(link, found)
 	return found, true
 }
 

@@ -12,8 +12,6 @@ import (
 // Episode is one time that a container was stopped by its memory.high and given room.
 type Episode struct {
 	Container Container
-	Began     time.Time
-	Lasted    time.Duration
 	From, To  uint64        // memory.high before and after, bytes; Unlimited for "max"
 	Raises    int           // steps taken
 	Reclaimed uint64        // bytes of page cache freed instead
@@ -37,22 +35,22 @@ type Status struct {
 	Stopped   bool      // an episode is open
 }
 
-func (g *Guard) beginEpisode(w *watched, now time.Time, high uint64) {
+func (g *Guard) beginEpisode(w *watched, high uint64) {
 	if w.episode != nil {
 		return
 	}
-	w.episode = &Episode{Container: w.Container, Began: now, From: high, To: high}
+	w.episode = &Episode{Container: w.Container, From: high, To: high}
 	w.before = w.stall - min(w.stall, g.settings.Stall) // the trigger fired after a whole stall
 	g.totals.Episodes++
 }
 
-func (g *Guard) endEpisode(w *watched, now time.Time) {
+func (g *Guard) endEpisode(w *watched) {
 	e := w.episode
 	if e == nil {
 		return
 	}
 	w.episode = nil
-	e.Lasted, e.Stalled = now.Sub(e.Began), w.stall-w.before
+	e.Stalled = w.stall - w.before
 	g.totals.Stalled += e.Stalled
 	high := cgroup.LogApart(e.From, e.To)
 	g.log.WithFields(w.fields()).WithFields(logrus.Fields{"memoryHigh": high[0], "raisedTo": high[1], "raises": e.Raises,

@@ -163,7 +163,7 @@ func (g *Guard) drop(id string) {
 		return
 	}
 	g.triggers.remove(id)
-	g.endEpisode(w, time.Now())
+	g.endEpisode(w)
 	g.endRaise(w, time.Now())
 	delete(g.watched, id)
 }
@@ -282,10 +282,10 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 	}
 	switch action.Verb {
 	case Reclaim:
-		g.beginEpisode(w, now, before)
+		g.beginEpisode(w, before)
 		g.inBackground(w, func() { g.reclaim(w, action.Bytes) })
 	case Raise:
-		g.beginEpisode(w, now, before)
+		g.beginEpisode(w, before)
 		w.episode.To = action.Bytes
 		w.episode.Raises++
 		g.totals.Raises++
@@ -301,7 +301,7 @@ func (g *Guard) lookAt(ctx context.Context, w *watched, now time.Time) error {
 		g.setHigh(ctx, w, sample.Current-min(sample.Current, action.Bytes))
 	}
 	if !w.brake.Open() {
-		g.endEpisode(w, now)
+		g.endEpisode(w)
 	}
 	return nil
 }
