@@ -3,6 +3,7 @@ package devices
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -351,11 +352,8 @@ func (s sliceStore) Replace(objects []any, _ string) error {
 // Resync has nothing to do.
 func (sliceStore) Resync() error { return nil }
 
-func (s *Slices) names() (names []string) {
+func (s *Slices) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name := range s.published {
-		names = append(names, name)
-	}
-	return names
+	return slices.Collect(maps.Keys(s.published))
 }

@@ -10,6 +10,7 @@
 package guard
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -229,20 +230,12 @@ func (b *Brake) calm(s Sample) Action {
 }
 
 // limit is memory.max in bytes, Unlimited when there is none.
-func (b *Brake) limit() uint64 {
-	if b.bounds.Limit == 0 {
-		return Unlimited
-	}
-	return b.bounds.Limit
-}
+func (b *Brake) limit() uint64 { return cmp.Or(b.bounds.Limit, Unlimited) }
 
 // step is the first step in bytes: a share of the gap from the computed memory.high to the limit or, without one, to
 // what the node can give.
 func (b *Brake) step(s Sample) uint64 {
-	ceiling := b.bounds.Limit
-	if ceiling == 0 {
-		ceiling = sum(s.Current, s.NodeAvailable)
-	}
+	ceiling := cmp.Or(b.bounds.Limit, sum(s.Current, s.NodeAvailable))
 	gap := ceiling - min(b.bounds.Computed, ceiling)
 	return max(uint64(float64(gap)*b.settings.Step), smallestStep)
 }

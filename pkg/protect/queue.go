@@ -144,10 +144,7 @@ func (p *Protector) pause() time.Duration {
 
 // retryInterval is the wait after so many failures.
 func retryInterval(failures int) time.Duration {
-	if failures > 5 {
-		return lastRetry
-	}
-	return min(firstRetry<<max(failures-1, 0), lastRetry)
+	return min(firstRetry<<min(max(failures-1, 0), 5), lastRetry)
 }
 
 // sendNext sends the values of one unit, and reports whether another may follow. systemd then writes all values of the unit into the

@@ -2,6 +2,7 @@ package protect
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -161,9 +162,5 @@ func properties(values map[cgroup.Knob]uint64) []systemd.Property {
 
 // nodeMask is systemd's form of a set of NUMA nodes: a bit for each, lowest byte first.
 func nodeMask(nodes uint64) []byte {
-	mask := make([]byte, (bits.Len64(nodes)+7)/8)
-	for i := range mask {
-		mask[i] = byte(nodes >> (8 * i))
-	}
-	return mask
+	return binary.LittleEndian.AppendUint64(nil, nodes)[:(bits.Len64(nodes)+7)/8]
 }

@@ -21,12 +21,12 @@ func NodeMemory(root string, m machine.Machine) ([]cover.Memory, error) {
 		}
 		path := filepath.Join(nodeFolder(root, node.ID), "meminfo")
 		info, err := readMeminfo(path)
+		free, known := info["MemFree"]
+		if err == nil && !known {
+			err = fmt.Errorf("%s has no MemFree", path)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read the memory of NUMA node %d: %w", node.ID, err)
-		}
-		free, known := info["MemFree"]
-		if !known {
-			return nil, fmt.Errorf("read the memory of NUMA node %d: %s has no MemFree", node.ID, path)
 		}
 		all = append(all, cover.Memory{Node: node.ID, Free: free, File: info["Active(file)"] + info["Inactive(file)"]})
 	}
