@@ -92,7 +92,7 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 	l.findShared(p)
 	err := l.checkAnnotations(c)
 	if err == nil {
-		err = l.allocate(c)
+		err = l.place(c)
 	}
 	if err != nil && !l.state.Resolved.Config.DryRun { // which refuses nothing
 		l.end(c)
@@ -153,7 +153,7 @@ func (l *Ledger) end(c *container) {
 
 // forget drops a container that has ended and has no allocation.
 func (l *Ledger) forget(c *container) {
-	if c.alive() || l.manager != nil && l.manager.Blocks(c.pod.key(), c.Name) != nil {
+	if c.alive() || l.blocks(c) != nil {
 		return
 	}
 	p := c.pod
