@@ -70,9 +70,8 @@ type Container struct {
 	// CgroupsPath is the OCI spec's linux.cgroupsPath.
 	CgroupsPath string
 	Resources   Resources
-	// Claims are the parts of resource claims that it uses, and MoreClaims is set where it names more than claims.MostRefs.
-	Claims     []claims.Ref
-	MoreClaims bool
+	// Claims are the parts of resource claims that it uses. More than claims.MostRefs are too many, however many they are.
+	Claims []claims.Ref
 	// DeviceNodes and CDIDevices are what its spec has, and PCIDevices is set where its environment names PCI devices. They are for
 	// the driver, which finds out what they are; a Step reads Devices only.
 	DeviceNodes []DeviceNode
