@@ -38,21 +38,16 @@ const (
 	Creating
 )
 
+var phaseNames = [...]string{
+	Unknown: "unknown", Created: "created", Running: "running", Paused: "paused", Stopped: "stopped", Creating: "creating",
+}
+
 // String returns the state's name in lower case.
 func (s Phase) String() string {
-	switch s {
-	case Created:
-		return "created"
-	case Running:
-		return "running"
-	case Paused:
-		return "paused"
-	case Stopped:
-		return "stopped"
-	case Creating:
-		return "creating"
+	if s < 0 || int(s) >= len(phaseNames) {
+		s = Unknown
 	}
-	return "unknown"
+	return phaseNames[s]
 }
 
 // Alive reports whether a container in this state holds memory, or is about to.
