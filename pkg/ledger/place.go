@@ -29,9 +29,9 @@ import (
 //	              nothing     where there is room         where it is found, or      as before
 //	                                                      where there is room
 //
-// Nobody decides about a container that is unpinnable, or that asks for no memory. One that finds no room is refused, or runs on all
-// nodes: what runs already is never refused. One that gets less than it asks for is short of the rest, and may use all nodes until
-// fitShort finds room.
+// Nobody decides about a container that is unpinnable, or that asks for no memory. Nodes that the kubelet has set are the container's in
+// the first rows, too. One that finds no room is refused, or runs on all nodes: what runs already is never refused. One that gets less
+// than it asks for is short of the rest, and may use all nodes until fitShort finds room.
 
 // place gives a container that begins its nodes, or one that runs and has none. The error refuses it.
 func (l *Ledger) place(c *container) error {
