@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -49,9 +50,7 @@ func ownRequest(spec pods.Container) memorymanager.Request {
 	if !spec.Guaranteed {
 		return nil
 	}
-	request := append(memorymanager.Request{{Type: memorymanager.Memory, Bytes: spec.Request}}, spec.Hugepages...)
-	sortRequest(request)
-	return request
+	return withMemory(slices.Clone(spec.Hugepages), spec.Request)
 }
 
 // whole is a pod with pod-level resources as the memory manager sees it.

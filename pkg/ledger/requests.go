@@ -86,34 +86,32 @@ func request(c *container) memorymanager.Request {
 	if own := c.ownLimit(); own != nil {
 		limit = min(limit, *own)
 	}
-	if limit > 0 {
-		wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Memory, Bytes: limit})
-	}
 	for _, pages := range c.Resources.Hugepages {
 		if size, ok := pageSize(pages.PageSize); ok && pages.Limit > 0 {
 			wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Hugepages(size), Bytes: pages.Limit})
 		}
 	}
-	sortRequest(wanted)
-	return wanted
+	return withMemory(wanted, limit)
 }
 
 // ofSpec are the containers of a pod's spec, in its order, with what they ask for.
 func (p *pod) ofSpec() []memorymanager.Container {
 	containers := make([]memorymanager.Container, 0, len(p.Info.Containers))
 	for _, spec := range p.Info.Containers {
-		request := slices.Clone(spec.Hugepages)
-		if spec.Request > 0 {
-			request = append(request, memorymanager.Amount{Type: memorymanager.Memory, Bytes: spec.Request})
-		}
-		sortRequest(request)
-		containers = append(containers, memorymanager.Container{Pod: p.key(), Name: spec.Name, Kind: spec.Kind, Request: request})
+		containers = append(containers, memorymanager.Container{
+			Pod: p.key(), Name: spec.Name, Kind: spec.Kind, Request: withMemory(slices.Clone(spec.Hugepages), spec.Request),
+		})
 	}
 	return containers
 }
 
-func sortRequest(r memorymanager.Request) {
-	slices.SortFunc(r, func(a, b memorymanager.Amount) int { return cmp.Compare(a.Type, b.Type) })
+// withMemory adds bytes of ordinary memory to a request for huge pages, and sorts it.
+func withMemory(pages memorymanager.Request, bytes uint64) memorymanager.Request {
+	if bytes > 0 {
+		pages = append(pages, memorymanager.Amount{Type: memorymanager.Memory, Bytes: bytes})
+	}
+	slices.SortFunc(pages, func(a, b memorymanager.Amount) int { return cmp.Compare(a.Type, b.Type) })
+	return pages
 }
 
 // pageSize reads a huge page size as CRI and OCI write it: "64KB", "2MB", "1GB".
