@@ -67,10 +67,11 @@ func (l *Ledger) place(c *container) error {
 func (l *Ledger) placeAll(running []*container) (placed int) {
 	var kept, spread, free []*container
 	for _, c := range inOrder(running) {
-		nodes := l.foundOn(c)
-		switch {
-		case l.keep(c):
+		if l.keep(c) {
 			kept = append(kept, c)
+			continue
+		}
+		switch nodes := l.foundOn(c); {
 		case nodes.Empty():
 			free = append(free, c)
 		case l.manager.Spread(nodes):
