@@ -7,9 +7,16 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// adjustment is what a new container gets.
-func (r *derivedRun) adjustment() Adjustment {
-	return Adjustment{CpusetMems: r.mems, Unified: changes(memoryqos.Values{}, r.values, nil, FileSet{})}
+// adjustment is what a new container gets, of which the runtime's record has nothing yet.
+func (r *derivedRun) adjustment() Adjustment { return (&Record{}).answer(r, Resources{}) }
+
+// answer is what the runtime's record lacks, or may lack, of what the container should have, and what the kubelet asks for otherwise.
+func (r *Record) answer(now *derivedRun, asked Resources) Adjustment {
+	a := Adjustment{Unified: changes(r.Values, now.values, asked.Unified, r.Unsure)}
+	if now.mems != r.Mems || r.Unsure.Mems || asked.Mems != "" && asked.Mems != now.mems {
+		a.CpusetMems = now.mems
+	}
+	return a
 }
 
 // FileSet are some of the files of a container.

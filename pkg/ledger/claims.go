@@ -60,7 +60,7 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 	} else {
 		l.state.Claims[uid] = claim
 	}
-	l.step.claims = true
+	l.generation++ // a view shows them
 	if err := l.takeNodes(l.state.Resolved); err != nil {
 		l.note(Error, "memory cannot be set aside for claims", nil, err)
 	}
@@ -69,7 +69,7 @@ func (l *Ledger) setClaim(uid string, claim *claims.Claim) {
 			if c.alive() && c.uses(uid) {
 				l.hasChanged(p)
 				if claim != nil {
-					_ = l.allocateByClaims(c) // refuses nothing that runs
+					_ = l.placeByClaims(c) // refuses nothing that runs
 				}
 			}
 		}
@@ -137,11 +137,9 @@ func (l *Ledger) otherUser(p *pod, claim string) *pod {
 	return nil
 }
 
-// allocateByClaims gives a container the nodes of its claims. The error refuses it.
-func (l *Ledger) allocateByClaims(c *container) error {
-	l.release(c)
-	c.Placement = Placement{Nodes: c.Nodes, Pinning: "pinned by the kubelet"}
-	if l.respect(c) {
+// placeByClaims gives a container the nodes of its claims. The error refuses it.
+func (l *Ledger) placeByClaims(c *container) error {
+	if l.unpin(c, "pinned by the kubelet") {
 		return nil
 	}
 	parts, err := l.partsOf(c)
@@ -154,7 +152,6 @@ func (l *Ledger) allocateByClaims(c *container) error {
 		c.Nodes, _ = nodeset.Parse(c.FoundMems)
 		return nil
 	}
-	c.Nodes = 0
 	rejection := l.reject(c, ClaimNotPrepared, err, true)
 	c.Unplaced = &rejection
 	return err

@@ -343,22 +343,19 @@ func TestAContainerThatNamesTooManyClaims(t *testing.T) {
 		config  string
 		running bool
 		refs    []claims.Ref
-		more    bool
 		want    string // the error, or how it is pinned
 	}{
-		"as many as it may":            {"dra: {enabled: true}", false, manyRefs(64), false, "its resource claim none-0 is not prepared on this node"},
-		"one more":                     {"dra: {enabled: true}", false, manyRefs(65), false, want},
-		"many":                         {"dra: {enabled: true}", false, manyRefs(40_000), false, want},
-		"more than were read":          {"dra: {enabled: true}", false, manyRefs(64), true, want},
-		"running":                      {"dra: {enabled: true}", true, manyRefs(40_000), false, "not pinned: " + want},
-		"where claims are not enabled": {"", false, manyRefs(40_000), true, "not pinned: only Guaranteed pods are"},
-		"a dry run refuses nothing":    {"dra: {enabled: true}\ndryRun: true", false, manyRefs(65), false, want},
+		"as many as it may":            {"dra: {enabled: true}", false, manyRefs(64), "its resource claim none-0 is not prepared on this node"},
+		"one more":                     {"dra: {enabled: true}", false, manyRefs(65), want},
+		"many":                         {"dra: {enabled: true}", false, manyRefs(40_000), want},
+		"running":                      {"dra: {enabled: true}", true, manyRefs(40_000), "not pinned: " + want},
+		"where claims are not enabled": {"", false, manyRefs(40_000), "not pinned: only Guaranteed pods are"},
+		"a dry run refuses nothing":    {"dra: {enabled: true}\ndryRun: true", false, manyRefs(65), want},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.config)
 			runs(t, l)
 			create := claimed(pod, "a", 0, test.refs...)
-			create.Container.MoreClaims = test.more
 			var event Event = create
 			if test.running {
 				create.Container.State = Running

@@ -1,15 +1,9 @@
 package ledger
 
 import (
-	"cmp"
-	"slices"
-	"strconv"
-	"strings"
-
 	"k8s.io/utils/cpuset"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -61,44 +55,4 @@ func (l *Ledger) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
 		}
 	}
 	return false
-}
-
-// request is what a Guaranteed container asks for: its own memory limit, which equals its request, and its huge pages. Under
-// pod-level resources it is what the container asks for by itself, because the limit may be its pod's. Memory from resource
-// claims is placed by their driver.
-func request(c *container) memorymanager.Request {
-	if p := c.pod; p.Info != nil && p.Info.PodLevel() {
-		spec, _ := p.Info.Container(c.Name)
-		return ownRequest(spec)
-	}
-	wanted := make(memorymanager.Request, 0, 1+len(c.Resources.Hugepages))
-	limit := c.Limit
-	if own := c.ownLimit(); own != nil {
-		limit = min(limit, *own)
-	}
-	if limit > 0 {
-		wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Memory, Bytes: limit})
-	}
-	for _, pages := range c.Resources.Hugepages {
-		if size, ok := pageSize(pages.PageSize); ok && pages.Limit > 0 {
-			wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Hugepages(size), Bytes: pages.Limit})
-		}
-	}
-	sortRequest(wanted)
-	return wanted
-}
-
-func sortRequest(r memorymanager.Request) {
-	slices.SortFunc(r, func(a, b memorymanager.Amount) int { return cmp.Compare(a.Type, b.Type) })
-}
-
-// pageSize reads a huge page size as CRI and OCI write it: "64KB", "2MB", "1GB".
-func pageSize(text string) (bytes uint64, ok bool) {
-	for unit, shift := range map[string]int{"KB": 10, "MB": 20, "GB": 30} {
-		if digits, found := strings.CutSuffix(text, unit); found {
-			n, err := strconv.ParseUint(digits, 10, 20)
-			return n << shift, err == nil && n > 0
-		}
-	}
-	return 0, false
 }

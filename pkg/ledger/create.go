@@ -92,7 +92,7 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 	l.findShared(p)
 	err := l.checkAnnotations(c)
 	if err == nil {
-		err = l.allocate(c)
+		err = l.place(c)
 	}
 	if err != nil && !l.state.Resolved.Config.DryRun { // which refuses nothing
 		l.end(c)
@@ -115,7 +115,7 @@ func (l *Ledger) attach(c *container, received Container, phase Phase) {
 	}
 	c.Cgroup, _ = c.pod.path.Container(received.CgroupsPath, received.ID)
 	if l.state.Resolved.Config.DRA.Enabled {
-		if c.TooManyClaims = received.MoreClaims || len(received.Claims) > claims.MostRefs; !c.TooManyClaims {
+		if c.TooManyClaims = len(received.Claims) > claims.MostRefs; !c.TooManyClaims {
 			c.Claims = received.Claims
 		}
 	}
@@ -153,7 +153,7 @@ func (l *Ledger) end(c *container) {
 
 // forget drops a container that has ended and has no allocation.
 func (l *Ledger) forget(c *container) {
-	if c.alive() || l.manager != nil && l.manager.Blocks(c.pod.key(), c.Name) != nil {
+	if c.alive() || l.blocks(c) != nil {
 		return
 	}
 	p := c.pod

@@ -20,8 +20,6 @@ type Decision struct {
 	Short               memorymanager.Request
 	Request             pods.Estimate
 	Values              memoryqos.Values
-	// Err is why it was refused.
-	Err error `json:"-"`
 }
 
 func (c *container) decision(now *derivedRun) *Decision {

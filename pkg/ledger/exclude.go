@@ -73,7 +73,7 @@ func (e IncludeAll) apply(l *Ledger) {
 // useAllNodes ends that a container is kept off nodes.
 func (l *Ledger) useAllNodes(c *container) {
 	c.Off = Exclusion{}
-	c.Released = !l.respect(c)
+	c.Released = !l.keepKubeletMems(c)
 }
 
 // includeBarred ends that containers are kept off nodes that must not be any more.

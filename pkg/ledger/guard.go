@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"maps"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 )
@@ -79,10 +80,8 @@ func (e Raise) apply(l *Ledger) {
 // Raises are the raised memory.high values by container id: those of living containers, and those of Options whose
 // containers have not been seen yet.
 func (l *Ledger) Raises() map[string]uint64 {
-	all := make(map[string]uint64, len(l.state.Raises))
-	for id, bytes := range l.state.Raises {
-		all[id] = bytes
-	}
+	all := map[string]uint64{}
+	maps.Copy(all, l.state.Raises)
 	for id, c := range l.containers {
 		if c.Raised > 0 {
 			all[id] = c.Raised

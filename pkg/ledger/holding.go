@@ -57,13 +57,11 @@ func order(class memoryqos.QOSClass, c *ContainerView) cover.Order {
 	return cover.Stays
 }
 
-func protectedBytes(c *ContainerView) (bytes uint64) {
-	for _, value := range []*uint64{c.Values.Min, c.Values.Low} {
-		if value != nil {
-			bytes = max(bytes, *value)
-		}
+func protectedBytes(c *ContainerView) uint64 {
+	if bytes := larger(c.Values.Min, c.Values.Low); bytes != nil {
+		return *bytes
 	}
-	return bytes
+	return 0
 }
 
 // Plan is what would be moved to cover deficits, where that is planned and not made.

@@ -65,7 +65,6 @@ type step struct {
 	changed []*pod // pods that may have changed, or have ended
 	all     bool   // all files are to be looked at, whatever has changed
 	syncAll bool   // so are the runtime's records of all containers
-	claims  bool   // claims have changed
 	// annotated are pods whose annotations are to be judged again.
 	annotated []*pod
 	// answered are containers of which the runtime's record has just been made what it should be.
@@ -283,13 +282,12 @@ type outside struct {
 	move                                *Move
 	stage                               MoveStage
 	manager                             *memorymanager.Manager
-	claims                              bool
 }
 
 func (l *Ledger) outside() outside {
 	s := outside{
 		connected: l.state.Connected, synchronized: l.state.Synchronized, configured: l.state.Configured,
-		rejections: len(l.state.Rejections), keeps: len(l.state.NotMoved), move: l.state.Move, manager: l.manager, claims: l.step.claims,
+		rejections: len(l.state.Rejections), keeps: len(l.state.NotMoved), move: l.state.Move, manager: l.manager,
 	}
 	if s.rejections > 0 {
 		s.rejection = &l.state.Rejections[0]

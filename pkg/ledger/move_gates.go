@@ -230,9 +230,6 @@ func (l *Ledger) keepWhereItIs(reason MoveReason, list []NotMoved) {
 	if slices.Equal(before, list) {
 		return
 	}
-	for _, n := range append(slices.Clone(before), list...) {
-		l.change(n.UID)
-	}
 	for _, n := range list {
 		c := l.container(n.UID, n.Container)
 		known := slices.ContainsFunc(before, func(b NotMoved) bool {
@@ -248,14 +245,4 @@ func (l *Ledger) keepWhereItIs(reason MoveReason, list []NotMoved) {
 // keeps reports whether something is not moved, of moves of allocations or of others.
 func (l *Ledger) keeps(allocations bool) bool {
 	return slices.ContainsFunc(l.state.NotMoved, func(n NotMoved) bool { return reasons[n.Reason].allocates == allocations })
-}
-
-// held is why a container's allocation is not moved; "" when nothing tries to.
-func (l *Ledger) held(c *container) string {
-	for _, n := range l.state.NotMoved {
-		if reasons[n.Reason].allocates && n.UID == c.pod.key() && n.Container == c.Name {
-			return n.Why
-		}
-	}
-	return ""
 }

@@ -170,7 +170,9 @@ func (e Observed) apply(l *Ledger) {
 	}
 	l.hasChanged(c.pod)
 	l.findShared(c.pod)
-	l.refitObserved(c)
+	if l.unpinnable(c) == "" {
+		l.fit(c)
+	}
 }
 
 // over lays what was read over what was known.
@@ -217,16 +219,4 @@ func (l *Ledger) takeLimit(c *container, shows *uint64) bool {
 	l.note(Info, "the container's memory limit is another one than the last update asked for",
 		with(with(l.fields(c), "limit", c.Limit), "before", before), nil)
 	return true
-}
-
-// refitObserved fits the allocation of a container whose limit was observed.
-func (l *Ledger) refitObserved(c *container) {
-	if l.manager == nil || l.unpinnable(c) != "" {
-		return
-	}
-	if l.misfits(c) {
-		l.refit(c)
-	} else if len(c.Short) > 0 {
-		c.Nodes, c.Short = nodesOf(l.manager.Blocks(c.pod.key(), c.Name)), nil
-	}
 }

@@ -128,7 +128,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 		r := &p.derived.runs[i]
 		shown := ContainerView{
 			ID: c.ID, Name: c.Name, Kind: r.kind, State: c.Phase, Cgroup: c.Cgroup, Limit: c.Limit, Estimate: r.request,
-			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, Devices: c.Devices, Pinning: c.Pinning, Held: l.held(c),
+			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, Devices: c.Devices, Pinning: c.Pinning,
 			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.Policy.MemoryPolicy.String(), PolicySource: c.Policy.From,
 			NoPolicy: c.Policy.Without,
 		}

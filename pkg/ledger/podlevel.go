@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -49,9 +50,7 @@ func ownRequest(spec pods.Container) memorymanager.Request {
 	if !spec.Guaranteed {
 		return nil
 	}
-	request := append(memorymanager.Request{{Type: memorymanager.Memory, Bytes: spec.Request}}, spec.Hugepages...)
-	sortRequest(request)
-	return request
+	return withMemory(slices.Clone(spec.Hugepages), spec.Request)
 }
 
 // whole is a pod with pod-level resources as the memory manager sees it.
@@ -71,8 +70,8 @@ func (l *Ledger) whole(c *container) memorymanager.Pod {
 	return whole
 }
 
-// placePart places the container's pod, and gives it its part.
-func (l *Ledger) placePart(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
+// allocateWhole has the memory manager place the container's pod, and gives the container its part.
+func (l *Ledger) allocateWhole(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
 	whole, err := l.manager.AllocatePod(l.whole(c))
 	if err != nil {
 		return whole, err
@@ -87,8 +86,8 @@ func (l *Ledger) placePart(c *container, wanted memorymanager.Container) (memory
 	return part, err
 }
 
-// adoptPart allocates the container's pod on the nodes that it has, unless the pod has an allocation.
-func (l *Ledger) adoptPart(c *container) (memorymanager.Placement, error) {
+// allocateWholeThere allocates the container's pod on the nodes that the container has, unless the pod has an allocation.
+func (l *Ledger) allocateWholeThere(c *container) (memorymanager.Placement, error) {
 	var whole memorymanager.Placement
 	if key := c.pod.key(); l.manager.PodBlocks(key) == nil {
 		var err error
@@ -110,15 +109,15 @@ func (l *Ledger) reallocatePod(p *pod) {
 		if !c.alive() || c.ByKubelet {
 			continue
 		}
-		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.manager.Blocks(p.key(), c.Name) != nil {
+		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.blocks(c) != nil {
 			whole, err := l.manager.AllocatePod(l.whole(c))
 			if err != nil {
 				l.note(Warn, "a pod with pod-level resources cannot be allocated as a whole", p.fields(), err)
 			}
 			l.overcommitted(c, whole)
 		}
-		if !l.keepAllocation(c) && l.state.Resolved.Config.PodLevelResourceManagers {
-			_ = l.allocate(c) // refuses nothing that runs
+		if !l.keep(c) {
+			_ = l.place(c) // refuses nothing that runs
 		}
 	}
 }

@@ -106,13 +106,20 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 		l.step.effects.Forget = append(l.step.effects.Forget, received.Ref())
 		return nil, fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, errStopped)
 	}
-	key := received.Key()
-	p := l.pods[key]
-	if p != nil && p.ID == received.ID && p.CgroupParent == received.CgroupParent {
-		l.hasChanged(p)
-		p.runsIn(received.ID)
-		return p, nil
+	p := l.pods[received.Key()]
+	if p == nil || p.ID != received.ID || p.CgroupParent != received.CgroupParent {
+		var err error
+		if p, err = l.newSandbox(p, received); err != nil {
+			return nil, err
+		}
 	}
+	l.hasChanged(p)
+	p.runsIn(received.ID)
+	return p, nil
+}
+
+// newSandbox has a pod be what its new sandbox says. p is nil for a pod that is new, too.
+func (l *Ledger) newSandbox(p *pod, received Pod) (*pod, error) {
 	if p != nil {
 		if err := p.overtakes(received, l.step.seq); err != nil {
 			return nil, err
@@ -126,9 +133,8 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 		return nil, fmt.Errorf("pod %s/%s: %w", received.Namespace, received.Name, err)
 	}
 	if p == nil {
-		p = l.add(&PodState{Born: l.step.now}, key)
+		p = l.add(&PodState{Born: l.step.now}, received.Key())
 	}
-	l.hasChanged(p)
 	if received.Brought == nil && p.Says == nil {
 		received = l.Read(received)
 	}
@@ -136,7 +142,6 @@ func (l *Ledger) podOf(received Pod) (*pod, error) {
 		p.Says = received.Brought
 	}
 	received.Annotations, received.Brought = nil, nil
-	p.runsIn(received.ID)
 	p.Pod, p.path, p.managed, p.Seq = received, path, managed, max(p.Seq, l.step.seq)
 	l.takeRules(p)
 	return p, nil

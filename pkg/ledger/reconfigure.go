@@ -41,7 +41,7 @@ func (e Reconfigure) apply(l *Ledger) {
 		}
 	}
 	l.includeBarred()
-	l.settleAllocations(all)
+	l.placeAll(all)
 	l.step.all, l.step.syncAll = true, true // also when no value has changed: a dry run that ends has written none of them
 	l.state.Counters.Reloads++
 	for _, warning := range e.Config.Warnings {

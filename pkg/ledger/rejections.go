@@ -7,6 +7,14 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
+// Reasons of refusals that are not the memory manager's.
+var (
+	// BadAnnotation: an annotation of the pod is wrong and onBadAnnotation is Reject.
+	BadAnnotation = memorymanager.NewReason("BadAnnotation")
+	// NotPreferred: the pod requires its NUMA nodes and could only have more nodes than needed.
+	NotPreferred = memorymanager.NewReason("NotPreferred")
+)
+
 // RejectionsKept is how many refused or unpinned containers a View shows.
 const RejectionsKept = 64
 
@@ -78,4 +86,22 @@ func (l *Ledger) refusedAgain(c *container) error {
 	err := errors.New(r.Error)
 	l.refuseAgain(c, r.Text, err)
 	return err
+}
+
+// reasonOf is the reason of an error of allocate: NotPreferred is the one that is not the memory manager's.
+func reasonOf(err error) memorymanager.Reason {
+	var rejection *memorymanager.Rejection
+	if errors.As(err, &rejection) {
+		return rejection.Reason
+	}
+	return NotPreferred
+}
+
+// textOf is a reason at length, with a line for each NUMA node where the memory manager gives one.
+func textOf(err error) string {
+	var rejection *memorymanager.Rejection
+	if errors.As(err, &rejection) {
+		return rejection.Text()
+	}
+	return err.Error()
 }

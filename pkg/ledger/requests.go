@@ -1,13 +1,23 @@
 package ledger
 
 import (
+	"cmp"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
+
+// RequestTimeout is how long the creation of a container may wait for what is asked about it.
+func (l *Ledger) RequestTimeout() time.Duration {
+	return time.Duration(l.state.Resolved.Config.RequestTimeout)
+}
 
 // knows reports whether a pod API has this container. A pod gets ephemeral containers later.
 func (p *pod) knows(container string) bool {
@@ -61,6 +71,72 @@ func (l *Ledger) learnRoles(p *pod, late bool) {
 			l.forget(c)
 		}
 	}
+}
+
+// request is what a Guaranteed container asks for: its own memory limit, which equals its request, and its huge pages. Under
+// pod-level resources it is what the container asks for by itself, because the limit may be its pod's. Memory from resource
+// claims is placed by their driver.
+func request(c *container) memorymanager.Request {
+	if p := c.pod; p.Info != nil && p.Info.PodLevel() {
+		spec, _ := p.Info.Container(c.Name)
+		return ownRequest(spec)
+	}
+	wanted := make(memorymanager.Request, 0, 1+len(c.Resources.Hugepages))
+	limit := c.Limit
+	if own := c.ownLimit(); own != nil {
+		limit = min(limit, *own)
+	}
+	for _, pages := range c.Resources.Hugepages {
+		if size, ok := pageSize(pages.PageSize); ok && pages.Limit > 0 {
+			wanted = append(wanted, memorymanager.Amount{Type: memorymanager.Hugepages(size), Bytes: pages.Limit})
+		}
+	}
+	return withMemory(wanted, limit)
+}
+
+// ofSpec are the containers of a pod's spec, in its order, with what they ask for.
+func (p *pod) ofSpec() []memorymanager.Container {
+	containers := make([]memorymanager.Container, 0, len(p.Info.Containers))
+	for _, spec := range p.Info.Containers {
+		containers = append(containers, memorymanager.Container{
+			Pod: p.key(), Name: spec.Name, Kind: spec.Kind, Request: withMemory(slices.Clone(spec.Hugepages), spec.Request),
+		})
+	}
+	return containers
+}
+
+// withMemory adds bytes of ordinary memory to a request for huge pages, and sorts it.
+func withMemory(pages memorymanager.Request, bytes uint64) memorymanager.Request {
+	if bytes > 0 {
+		pages = append(pages, memorymanager.Amount{Type: memorymanager.Memory, Bytes: bytes})
+	}
+	slices.SortFunc(pages, func(a, b memorymanager.Amount) int { return cmp.Compare(a.Type, b.Type) })
+	return pages
+}
+
+// pageSize reads a huge page size as CRI and OCI write it: "64KB", "2MB", "1GB".
+func pageSize(text string) (bytes uint64, ok bool) {
+	for unit, shift := range map[string]int{"KB": 10, "MB": 20, "GB": 30} {
+		if digits, found := strings.CutSuffix(text, unit); found {
+			n, err := strconv.ParseUint(digits, 10, 20)
+			return n << shift, err == nil && n > 0
+		}
+	}
+	return 0, false
+}
+
+// PagesToVerify are the sizes, in bytes, of the huge pages that a container asks for and that the kernel must have free before it
+// is created; nil where nothing is verified.
+func (l *Ledger) PagesToVerify(c Container) (sizes []uint64) {
+	if l.manager == nil || !l.state.Resolved.Config.VerifyHugepages {
+		return nil
+	}
+	for _, pages := range c.Resources.Hugepages {
+		if size, ok := pageSize(pages.PageSize); ok && pages.Limit > 0 {
+			sizes = append(sizes, size)
+		}
+	}
+	return sizes
 }
 
 // estimate is the container's memory request from the best source. During a resize the pod APIs can be behind the event:
@@ -124,7 +200,7 @@ func (l *Ledger) findShared(p *pod) {
 	if whole {
 		l.reallocatePod(p)
 	} else {
-		l.settleAllocations(limited)
+		l.placeAll(limited)
 	}
 }
 

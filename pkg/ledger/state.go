@@ -224,9 +224,8 @@ func (s Standing) named(name string) Condition {
 // Recent remembers the last ids that were added, each with the Header.Seq of the event that it was added by. Its JSON is a list, the
 // oldest first.
 type Recent struct {
-	ring []recentID
-	next int
-	seqs map[string]uint64 // the ring as an index
+	ids  []recentID        // the oldest first
+	seqs map[string]uint64 // the same as an index
 }
 
 type recentID struct {
@@ -244,13 +243,12 @@ func (r *Recent) add(id string, seq uint64) {
 	if r.seqs == nil {
 		r.seqs = map[string]uint64{}
 	}
-	if len(r.ring) < recentSize {
-		r.ring = append(r.ring, recentID{})
+	if len(r.ids) == recentSize {
+		delete(r.seqs, r.ids[0].ID)
+		r.ids = r.ids[1:]
 	}
-	delete(r.seqs, r.ring[r.next].ID)
-	r.ring[r.next] = recentID{id, seq}
+	r.ids = append(r.ids, recentID{id, seq})
 	r.seqs[id] = seq
-	r.next = (r.next + 1) % recentSize
 }
 
 func (r *Recent) has(id string) bool {
@@ -262,14 +260,11 @@ func (r *Recent) has(id string) bool {
 func (r *Recent) seq(id string) uint64 { return r.seqs[id] }
 
 func (r *Recent) clone() Recent {
-	return Recent{slices.Clone(r.ring), r.next, maps.Clone(r.seqs)}
+	return Recent{slices.Clone(r.ids), maps.Clone(r.seqs)}
 }
 
 // MarshalJSON writes the ids, the oldest first.
-func (r Recent) MarshalJSON() ([]byte, error) {
-	oldest := min(r.next, len(r.ring))
-	return json.Marshal(slices.Concat(r.ring[oldest:], r.ring[:oldest]))
-}
+func (r Recent) MarshalJSON() ([]byte, error) { return json.Marshal(r.ids) }
 
 // UnmarshalJSON reads what MarshalJSON writes.
 func (r *Recent) UnmarshalJSON(data []byte) error {

@@ -75,13 +75,9 @@ func (e Resend) apply(l *Ledger) {
 // there is no reason for an update.
 func (c *container) lacks(now *derivedRun) (Update, bool) {
 	update := Update{ContainerID: c.ID}
-	others := now.mems != "" && now.mems != c.Record.Mems
-	if !c.Record.Resend && !others && changes(c.Record.Values, now.values, nil, FileSet{}) == nil {
-		return update, false
-	}
-	update.Unified = changes(c.Record.Values, now.values, nil, c.Record.Unsure)
-	if others || c.Record.Unsure.Mems {
-		update.CpusetMems = now.mems
+	known := Record{Values: c.Record.Values, Mems: c.Record.Mems}
+	if c.Record.Resend || !known.answer(now, Resources{}).Empty() {
+		update.Adjustment = c.Record.answer(now, Resources{})
 	}
 	return update, !update.Empty()
 }

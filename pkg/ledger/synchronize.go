@@ -69,7 +69,7 @@ func (e Synchronize) apply(l *Ledger) {
 		l.findShared(p)
 	}
 	clear(l.state.Raises) // the others have ended
-	placed := l.settleAllocations(taken)
+	placed := l.placeAll(taken)
 	l.resumeMove(taken)
 	for _, p := range l.living {
 		if p.managed {

@@ -38,21 +38,16 @@ const (
 	Creating
 )
 
+var phaseNames = [...]string{
+	Unknown: "unknown", Created: "created", Running: "running", Paused: "paused", Stopped: "stopped", Creating: "creating",
+}
+
 // String returns the state's name in lower case.
 func (s Phase) String() string {
-	switch s {
-	case Created:
-		return "created"
-	case Running:
-		return "running"
-	case Paused:
-		return "paused"
-	case Stopped:
-		return "stopped"
-	case Creating:
-		return "creating"
+	if s < 0 || int(s) >= len(phaseNames) {
+		s = Unknown
 	}
-	return "unknown"
+	return phaseNames[s]
 }
 
 // Alive reports whether a container in this state holds memory, or is about to.
@@ -70,9 +65,8 @@ type Container struct {
 	// CgroupsPath is the OCI spec's linux.cgroupsPath.
 	CgroupsPath string
 	Resources   Resources
-	// Claims are the parts of resource claims that it uses, and MoreClaims is set where it names more than claims.MostRefs.
-	Claims     []claims.Ref
-	MoreClaims bool
+	// Claims are the parts of resource claims that it uses. More than claims.MostRefs are too many, however many they are.
+	Claims []claims.Ref
 	// DeviceNodes and CDIDevices are what its spec has, and PCIDevices is set where its environment names PCI devices. They are for
 	// the driver, which finds out what they are; a Step reads Devices only.
 	DeviceNodes []DeviceNode

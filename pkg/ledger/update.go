@@ -1,10 +1,10 @@
 package ledger
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
@@ -57,7 +57,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 		c.CPUNodes = l.exclusiveCPUs(c)
 	}
 	l.findShared(p)
-	if err := l.reallocate(c, asked, e.To); err != nil {
+	if err := l.resize(c, asked, e.To); err != nil {
 		l.refused(c, old, err)
 		return
 	}
@@ -66,10 +66,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 	if !same(before, now.qos) {
 		c.Pending.Before = &before
 	}
-	adjustment := Adjustment{Unified: changes(c.Record.Values, now.values, e.To.Unified, c.Record.Unsure)}
-	if mems := now.mems; mems != "" && (mems != c.Record.Mems || c.Record.Unsure.Mems || e.To.Mems != "" && e.To.Mems != mems) {
-		adjustment.CpusetMems = mems
-	}
+	adjustment := c.Record.answer(&now, e.To)
 	moved := c.Nodes != old.Nodes || c.Limit != old.Limit || !slices.Equal(c.Short, old.Short)
 	if !adjustment.Empty() || moved {
 		out.Decision = c.decision(&now)
@@ -85,9 +82,8 @@ func (e UpdateContainer) apply(l *Ledger) {
 
 // refused leaves a container as it was before a resize that cannot be allocated.
 func (l *Ledger) refused(c *container, old Slot, err error) {
-	raised, refusal, revision, seq := c.Raised, c.Refusal, c.Revision, c.Seq
+	old.Refusal, old.Revision, old.Seq = c.Refusal, c.Revision, c.Seq
 	*c.Slot = old
-	c.Raised, c.Refusal, c.Revision, c.Seq = raised, refusal, revision, seq
 	out := &l.step.effects
 	out.Err = err
 	if c.Refusal == nil || c.Refusal.Count == 1 { // the log has the first try
@@ -96,64 +92,22 @@ func (l *Ledger) refused(c *container, old Slot, err error) {
 	}
 }
 
-// reallocate brings a container's allocation to its new resources. The error refuses the change, which is one that asks for more than
-// before: a container that is short of memory may ask for less, or for something else.
-func (l *Ledger) reallocate(c *container, before memorymanager.Request, to Resources) error {
-	if l.manager == nil {
-		return nil
-	}
-	if c.ByKubelet {
-		if to.Mems == "" && c.Limit == 0 {
-			return nil
-		}
-		l.respect(c)
-		if l.unpinnable(c) == "" {
-			return l.adopt(c, request(c), c.Pinning)
-		}
-		return nil
-	}
-	if !l.misfits(c) {
-		if len(c.Short) > 0 { // and no longer is
-			c.Nodes, c.Short = nodesOf(l.manager.Blocks(c.pod.key(), c.Name)), nil
-		}
-		return nil
-	}
-	if err := l.refusedAgain(c); err != nil {
-		return err
-	}
-	more := slices.ContainsFunc(request(c), func(a memorymanager.Amount) bool { return a.Bytes > before.Of(a.Type) })
-	err := l.fit(c, more && l.state.Resolved.RefusesResize(c.wishes().NUMA))
-	if err != nil {
-		l.refuse(c, err)
-	}
-	return err
-}
-
 // Updated lays a request over what a container has: what it does not name stays.
 func (have Resources) Updated(to Resources) Resources {
 	if to.MemoryLimit != nil && *to.MemoryLimit != 0 {
 		have.MemoryLimit = to.MemoryLimit
 	}
-	if to.OOMScoreAdj != nil {
-		have.OOMScoreAdj = to.OOMScoreAdj
-	}
-	if to.CPUs != "" {
-		have.CPUs = to.CPUs
-	}
 	if to.CPUShares != nil && *to.CPUShares != 0 {
 		have.CPUShares = to.CPUShares
 	}
-	if to.Mems != "" {
-		have.Mems = to.Mems
-	}
+	have.OOMScoreAdj = cmp.Or(to.OOMScoreAdj, have.OOMScoreAdj)
+	have.CPUs, have.Mems = cmp.Or(to.CPUs, have.CPUs), cmp.Or(to.Mems, have.Mems)
 	if len(to.Hugepages) > 0 {
 		have.Hugepages = to.Hugepages
 	}
 	if len(to.Unified) > 0 {
-		all := maps.Clone(have.Unified)
-		if all == nil {
-			all = map[string]string{}
-		}
+		all := map[string]string{}
+		maps.Copy(all, have.Unified)
 		maps.Copy(all, to.Unified)
 		have.Unified = all
 	}

@@ -139,8 +139,6 @@ type ContainerView struct {
 	CPUs map[int]int `json:"exclusiveCPUs,omitempty"`
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
-	// Held is why it is not moved to the nodes on which it would fit; empty when nothing tries to.
-	Held string `json:"-"`
 	// Stays is set when its pod's annotation numa (none, preferred or spread) has the plugin leave its memory where it is.
 	Stays bool `json:"-"`
 	// KeptOff is set while it is kept off NUMA nodes that owed more than they had.

@@ -46,8 +46,7 @@ func ContainerOf(container *api.Container) ledger.Container {
 		State:       phaseOf(container.GetState()),
 		CgroupsPath: linux.GetCgroupsPath(),
 		Resources:   resources,
-		Claims:      refs[:min(len(refs), claims.MostRefs)],
-		MoreClaims:  len(refs) > claims.MostRefs,
+		Claims:      refs[:min(len(refs), claims.MostRefs+1)], // which are too many
 		DeviceNodes: deviceNodesOf(linux),
 		CDIDevices:  namesOfCDI(container, mostDevices),
 		PCIDevices:  namesPCIDevices(container.GetEnv()),

@@ -50,27 +50,14 @@ func strict(text []byte, into any) error {
 // effects are what is recorded of a Step's: all but the notes for the log, with errors as their texts.
 type effects struct {
 	ledger.Effects
-	Err      string    `json:",omitempty"`
-	Decision *decision `json:",omitempty"`
-}
-
-type decision struct {
-	ledger.Decision
 	Err string `json:",omitempty"`
 }
 
 // encodeEffects returns the JSON in which effects are recorded and compared.
 func encodeEffects(of ledger.Effects) (json.RawMessage, error) {
-	out := effects{Effects: of, Err: textOf(of.Err)}
-	if of.Decision != nil {
-		out.Decision = &decision{Decision: *of.Decision, Err: textOf(of.Decision.Err)}
+	out := effects{Effects: of}
+	if of.Err != nil {
+		out.Err = of.Err.Error()
 	}
 	return json.Marshal(out)
-}
-
-func textOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

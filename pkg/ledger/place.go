@@ -1,0 +1,467 @@
+package ledger
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
+)
+
+// What happens to a container's memory follows from who decides it, from what is allocated for the container, and from whether that is
+// what it asks for. The first row that holds counts:
+//
+//	who decides   allocated   place: it begins            placeAll: it runs          resize: it asks for something else
+//	its claims    released    on their nodes              there, or as it is found   as before
+//	nobody        released    on all nodes                the same                   as before
+//	the kubelet   any         allocated on its nodes      kept, or where it is       allocated on its nodes
+//	the memory    as asked    kept, or elsewhere with     kept                       kept, and not short any more
+//	manager                   its CPUs and devices
+//	              otherwise   all of it there, or else-   as far as there is room    as far as there is room, or refused where
+//	                          where, or as far as there                              it asks for more (RefusesResize)
+//	                          is room
+//	              nothing     where there is room         where it is found, or      as before
+//	                                                      where there is room
+//
+// Nobody decides about a container that is unpinnable, or that asks for no memory. Nodes that the kubelet has set are the container's in
+// the first rows, too. One that finds no room is refused, or runs on all nodes: what runs already is never refused. One that gets less
+// than it asks for is short of the rest, and may use all nodes until fitShort finds room.
+
+// place gives a container that begins its nodes, or one that runs and has none. The error refuses it.
+func (l *Ledger) place(c *container) error {
+	if done, err := l.placeUnmanaged(c); done {
+		return err
+	}
+	wanted := l.wanted(c)
+	if len(wanted.Request) == 0 && !l.asWhole(c.pod) {
+		l.unpin(c, "not pinned: the container asks for no memory")
+		return nil
+	}
+	c.Placement = Placement{}
+	if l.keepKubeletMems(c) {
+		l.adopt(c, "pinned by the kubelet")
+		return nil
+	}
+	placement, err := l.allocate(c, wanted)
+	if err != nil && l.relieve(c, wanted, err) {
+		return err // it comes again
+	}
+	l.state.Counters.PinningRequests++
+	if err != nil {
+		l.state.Counters.PinningErrors++
+		return l.unplaced(c, err)
+	}
+	l.allocated(c, placement)
+	c.Pinning = l.howPlaced(c.pod, wanted, placement)
+	return nil
+}
+
+// placeAll places containers that run: first those that have an allocation or are found with nodes, then those of them that were resized
+// meanwhile, and last the others. The order does not depend on the runtime's. It returns how many were placed.
+func (l *Ledger) placeAll(running []*container) (placed int) {
+	var kept, spread, free []*container
+	for _, c := range inOrder(running) {
+		if l.keep(c) {
+			kept = append(kept, c)
+			continue
+		}
+		switch nodes := l.foundOn(c); {
+		case nodes.Empty():
+			free = append(free, c)
+		case l.manager.Spread(nodes):
+			spread = append(spread, c)
+		default:
+			l.adoptFound(c, nodes)
+		}
+	}
+	for _, c := range spread { // others may have made all nodes one group
+		if nodes := l.foundOn(c); l.manager.Spread(nodes) {
+			free = append(free, c) // it was short, and the state file is lost
+		} else {
+			l.adoptFound(c, nodes)
+		}
+	}
+	for _, c := range kept {
+		l.fit(c)
+	}
+	for _, c := range free {
+		_ = l.place(c) // refuses nothing that runs
+		if !c.Nodes.Empty() {
+			placed++
+		}
+	}
+	return placed
+}
+
+// inOrder sorts containers by pod and name.
+func inOrder(containers []*container) []*container {
+	return slices.SortedFunc(slices.Values(containers), func(x, y *container) int {
+		return cmp.Or(cmp.Compare(x.pod.key(), y.pod.key()), cmp.Compare(x.Name, y.Name))
+	})
+}
+
+// resize brings a container's allocation from what it asked for before to its new resources. The error refuses the change, which is one
+// that asks for more: a container that is short of memory may ask for less, or for something else.
+func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources) error {
+	switch {
+	case l.manager == nil, c.ByKubelet && to.Mems == "" && c.Limit == 0:
+		return nil
+	case c.ByKubelet:
+		l.keepKubeletMems(c)
+		if l.unpinnable(c) == "" {
+			l.adopt(c, c.Pinning)
+		}
+		return nil
+	case l.fits(c):
+		return nil
+	}
+	if err := l.refusedAgain(c); err != nil {
+		return err
+	}
+	more := slices.ContainsFunc(request(c), func(a memorymanager.Amount) bool { return a.Bytes > before.Of(a.Type) })
+	err := l.reallocate(c, more && l.state.Resolved.RefusesResize(c.wishes().NUMA))
+	if err != nil {
+		l.refuse(c, err)
+	}
+	return err
+}
+
+// placeUnmanaged places a container of which the memory manager does not decide, and reports whether it is one. The error refuses it.
+func (l *Ledger) placeUnmanaged(c *container) (done bool, err error) {
+	if c.byClaims() {
+		return true, l.placeByClaims(c)
+	}
+	why := l.unpinnable(c)
+	if why == "" {
+		return false, nil
+	}
+	if !l.unpin(c, why) {
+		c.Released = c.Released || c.FoundMems != "" && c.Record.OursMems
+	}
+	return true, nil
+}
+
+// unpinnable says why a container has no allocation whatever there is room for; "" is one that may have.
+func (l *Ledger) unpinnable(c *container) string {
+	switch {
+	case c.byClaims():
+		return hasClaims
+	case l.manager == nil:
+		return "not pinned: memoryManagerPolicy is None"
+	case c.pod.class() != memoryqos.Guaranteed:
+		return "not pinned: only Guaranteed pods are"
+	case c.wishes().NUMA == config.NUMANone:
+		return "not pinned: the pod's annotation numa is none"
+	case c.pod.podLevel():
+		return l.unpinnableOfPodLevel(c)
+	}
+	return ""
+}
+
+// unpin leaves a container without an allocation, and reports whether the kubelet has set its nodes.
+func (l *Ledger) unpin(c *container, why string) bool {
+	c.Placement = Placement{Pinning: why}
+	l.release(c)
+	return l.keepKubeletMems(c)
+}
+
+// release frees the allocation of a container that must not have one.
+func (l *Ledger) release(c *container) {
+	if l.manager != nil {
+		l.manager.Release(c.pod.key(), c.Name)
+	}
+}
+
+// keepKubeletMems keeps the cpuset.mems that the kubelet has set, and reports whether it has: kubelet and plugin never both pin.
+func (l *Ledger) keepKubeletMems(c *container) bool {
+	nodes, err := nodeset.Parse(c.Resources.Mems)
+	if err != nil || nodes.Empty() {
+		return false
+	}
+	c.Nodes, c.Short, c.ByKubelet = nodes, nil, true
+	return true
+}
+
+// keep has a running container keep its allocation, and reports whether it has one, or may not have one.
+func (l *Ledger) keep(c *container) bool {
+	if done, _ := l.placeUnmanaged(c); done { // refuses nothing that runs
+		return true
+	}
+	blocks := l.blocks(c)
+	if blocks == nil {
+		return false
+	}
+	if !c.ByKubelet {
+		l.manager.MakeEven(l.wanted(c))
+	}
+	c.Pinning = cmp.Or(c.Pinning, "pinned before this start of the plugin")
+	// The checkpoint wins over what the runtime shows: CRI-O shows the values of the creation after its own restart.
+	c.Nodes, c.Short = l.storedNodes(c, nodesOf(blocks)), nil
+	return true
+}
+
+// foundOn are the nodes that a running container was found with; none where nothing is to be allocated there.
+func (l *Ledger) foundOn(c *container) nodeset.Set {
+	nodes, err := nodeset.Parse(c.FoundMems)
+	if err != nil || c.Released || len(request(c)) == 0 && !l.asWhole(c.pod) {
+		return 0
+	}
+	return nodes
+}
+
+// adoptFound allocates a container without an allocation on the nodes that it was found with.
+func (l *Ledger) adoptFound(c *container, nodes nodeset.Set) {
+	c.Placement = Placement{Nodes: nodes}
+	l.adopt(c, "found pinned")
+}
+
+// adopt allocates a container's memory on the nodes that it has, and says how it got them. It has them all the same where that cannot be
+// allocated.
+func (l *Ledger) adopt(c *container, how string) {
+	placement, err := l.allocateThere(c)
+	if c.Pinning = how; err != nil {
+		c.Pinning += ", not allocated: " + err.Error()
+		l.note(Warn, "a container's memory cannot be allocated on the nodes that it has", l.fields(c), err)
+		return
+	}
+	if !c.ByKubelet {
+		l.manager.MakeEven(l.wanted(c))
+	}
+	l.overcommitted(c, placement)
+	l.note(Info, "container "+how+": its memory is allocated where it is", l.fields(c), nil)
+}
+
+func (l *Ledger) allocateThere(c *container) (memorymanager.Placement, error) {
+	if l.asWhole(c.pod) {
+		return l.allocateWholeThere(c)
+	}
+	request := request(c)
+	if blocks := l.blocks(c); blocks != nil && (nodesOf(blocks) != c.Nodes || !holds(blocks, request)) {
+		l.release(c)
+	}
+	return l.manager.Adopt(c.pod.key(), c.Name, request, c.Nodes)
+}
+
+// overcommitted notes what is allocated where there is no room, because its container or pod runs there.
+func (l *Ledger) overcommitted(c *container, placement memorymanager.Placement) {
+	for _, over := range placement.Overcommitted {
+		l.note(Warn, "a node has more allocated than it has", with(with(l.fields(c), "node", over.Node), "bytes", quantity.Log(over.Bytes)), nil)
+	}
+}
+
+// wanted is the container as the memory manager sees it.
+func (l *Ledger) wanted(c *container) memorymanager.Container {
+	return memorymanager.Container{
+		Pod: c.pod.key(), Name: c.Name, Kind: c.kind(), Request: request(c), CPUs: c.CPUNodes, Devices: c.Devices,
+		Required: c.wishes().NUMA == config.NUMARequired, Spread: c.wishes().NUMA == config.NUMASpread, PodBytes: c.pod.MemoryLimit,
+	}
+}
+
+// blocks are what a container has allocated; nil when it has nothing.
+func (l *Ledger) blocks(c *container) []memorymanager.Block {
+	if l.manager == nil {
+		return nil
+	}
+	return l.manager.Blocks(c.pod.key(), c.Name)
+}
+
+// allocate asks the memory manager for a container that does not run. Where its allocation does not fit what it asks for any more, or is
+// not where its CPUs and devices are, it may go elsewhere; where there is no room, it goes on as after a resize.
+func (l *Ledger) allocate(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
+	if l.asWhole(c.pod) {
+		return l.allocateWhole(c, wanted)
+	}
+	blocks, resized := l.blocks(c), l.misfits(c)
+	if resized {
+		if placement, err := l.manager.Resize(wanted, true); err == nil {
+			return placement, nil
+		}
+		l.release(c)
+	}
+	placement, err := l.allocateNew(c, wanted)
+	if err != nil && blocks != nil && !resized {
+		l.release(c)
+		placement, err = l.allocateNew(c, wanted)
+	}
+	if err != nil && blocks != nil && !(resized && l.state.Resolved.RefusesResize(c.wishes().NUMA)) {
+		placement, err = l.manager.Reinstate(wanted, blocks)
+	}
+	if err != nil {
+		return placement, err
+	}
+	if err = l.preferred(wanted, placement); err != nil {
+		l.release(c)
+	}
+	return placement, err
+}
+
+// allocateNew has the memory manager place a container, in scope pod after the affinity of its whole pod. Without a pod API the pod's other
+// containers are not known, and each is aligned by itself. The affinity of a pod that has allocations follows from them: a restart or a
+// reload remembers nothing else.
+func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memorymanager.Placement, error) {
+	podScope := l.state.Resolved.Manager.Scope == topologymanager.PodScope && !l.manager.Aligned(wanted.Pod)
+	if podScope && c.pod.Info != nil && !l.manager.Spreads(wanted) { // which has nodes of its own
+		whole := c.pod.ofSpec()
+		for i := range whole {
+			one := &whole[i]
+			one.Required = wanted.Required
+			if one.Devices = l.step.podDevices[one.Name]; one.Name == c.Name {
+				one.CPUs, one.Devices = c.CPUNodes, c.Devices
+			}
+		}
+		if _, err := l.manager.AdmitPod(wanted.Pod, whole); err != nil {
+			return memorymanager.Placement{}, err
+		}
+	}
+	wanted.FreePages = l.step.freePages
+	return l.manager.Admit(wanted)
+}
+
+// preferred refuses a new placement on more nodes than needed, where the pod requires its nodes.
+func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanager.Placement) error {
+	required := wanted.Required && l.state.Resolved.Manager.Policy.Rules().Aligns
+	if required && !placement.Existing && !placement.Affinity.Preferred {
+		return fmt.Errorf("the pod's annotation numa is required: it could only have nodes %s, which are more than it needs", placement.Nodes)
+	}
+	return nil
+}
+
+// allocated notes where a container's memory is.
+func (l *Ledger) allocated(c *container, placement memorymanager.Placement) {
+	c.Nodes, c.Short, c.Refusal = placement.Nodes, placement.Short, nil
+	l.state.AnyShort = l.state.AnyShort || len(c.Short) > 0
+}
+
+// unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
+func (l *Ledger) unplaced(c *container, err error) error {
+	refuse := l.state.Resolved.RefusesCreate(c.wishes().NUMA) && c.Phase == Creating // what runs is not refused
+	rejection := l.reject(c, reasonOf(err), err, refuse)
+	c.Unplaced = &rejection
+	if refuse {
+		return err
+	}
+	c.Pinning = "not pinned: " + rejection.Reason
+	return nil
+}
+
+// howPlaced says how the memory manager has placed a container.
+func (l *Ledger) howPlaced(p *pod, wanted memorymanager.Container, placement memorymanager.Placement) string {
+	policy := l.state.Resolved.Config.TopologyManagerPolicy
+	rules := policy.Rules()
+	how := "pinned under " + string(policy)
+	if rules.Insists && !rules.OneNode && !placement.Affinity.Preferred {
+		how += ", on nodes of its CPUs"
+	}
+	switch {
+	case l.asWhole(p):
+		how += ", with its pod (pod-level resources)"
+	case !wanted.Spread:
+	case even(placement.Blocks):
+		how += spreadEvenly
+	case rules.OneNode:
+		how += ", which spreads nothing"
+	case !l.manager.Spreads(wanted):
+		how += fmt.Sprintf(", not spread: its pod asks for less than 1/%d of each of two nodes", memorymanager.LeastEvenShare)
+	default:
+		how += ", not spread: no other node can have an even part"
+	}
+	if placement.Bounded {
+		how += ", by a search that was cut short"
+	}
+	return how
+}
+
+// spreadEvenly is said of a container that is spread.
+const spreadEvenly = ", spread evenly"
+
+// even reports whether blocks are spread evenly over several nodes.
+func even(blocks []memorymanager.Block) bool {
+	return slices.ContainsFunc(blocks, func(b memorymanager.Block) bool { return b.Even })
+}
+
+// fits reports whether nothing is to be done for what a container asks for: then it is not short any more.
+func (l *Ledger) fits(c *container) bool {
+	if l.misfits(c) {
+		return false
+	}
+	if len(c.Short) > 0 {
+		c.Nodes, c.Short = nodesOf(l.blocks(c)), nil
+	}
+	return true
+}
+
+// misfits reports whether a container's allocation is not what it asks for. An init container's shrinks as others of its
+// pod take its memory over.
+func (l *Ledger) misfits(c *container) bool {
+	blocks, request := l.blocks(c), request(c)
+	return blocks != nil && c.kind() != memoryqos.Init && len(request) > 0 && !holds(blocks, request)
+}
+
+// fit brings the allocation of a running container to what it asks for, as far as there is room.
+func (l *Ledger) fit(c *container) {
+	if l.fits(c) {
+		return
+	}
+	if c.ByKubelet {
+		l.adopt(c, c.Pinning)
+	} else if err := l.reallocate(c, false); err != nil {
+		l.note(Warn, "a container cannot be allocated what it was resized to: its old allocation stays", l.fields(c), err)
+	} else if len(c.Short) > 0 {
+		l.note(Warn, "a container was resized and found no room: it is allocated less than its limit", l.fields(c), nil)
+	}
+}
+
+// reallocate brings a container's allocation to its request: all of it where whole is set, else as far as there is room.
+func (l *Ledger) reallocate(c *container, whole bool) error {
+	placement, err := l.manager.Resize(l.wanted(c), whole)
+	if err != nil {
+		return err
+	}
+	l.allocated(c, placement)
+	if !even(placement.Blocks) {
+		c.Pinning = strings.TrimSuffix(c.Pinning, spreadEvenly)
+	}
+	return nil
+}
+
+// fitShort tries again to allocate what containers are short of, once anything was released.
+func (l *Ledger) fitShort() {
+	if l.manager == nil || !l.state.AnyShort || l.state.Fitted == l.room() {
+		return
+	}
+	var short []*container
+	for _, c := range l.containers {
+		if len(c.Short) > 0 {
+			short = append(short, c)
+		}
+	}
+	for _, c := range inOrder(short) {
+		before := c.Short
+		l.hasChanged(c.pod)
+		if err := l.reallocate(c, false); err == nil && !slices.Equal(before, c.Short) {
+			l.note(Info, "a container that was resized is allocated more of what it asks for", l.fields(c), nil)
+		}
+	}
+	l.state.AnyShort = slices.ContainsFunc(short, func(c *container) bool { return len(c.Short) > 0 })
+	l.state.Fitted = l.room()
+}
+
+// holds reports whether blocks are of exactly this request.
+func holds(blocks []memorymanager.Block, request memorymanager.Request) bool {
+	return slices.EqualFunc(blocks, request, func(b memorymanager.Block, a memorymanager.Amount) bool {
+		return b.Type == a.Type && b.Size == a.Bytes
+	})
+}
+
+func nodesOf(blocks []memorymanager.Block) (nodes nodeset.Set) {
+	for _, block := range blocks {
+		nodes = nodes.Union(block.Nodes)
+	}
+	return nodes
+}
