@@ -69,7 +69,7 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	if cause == "" {
 		return hint, nodes, nil
 	}
-	if m.fallBack && !h.Empty() {
+	if m.options.FallBack && !h.Empty() {
 		return hint, h.narrow(), nil
 	}
 	reason := TopologyAffinityError
@@ -103,14 +103,14 @@ func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
 func (m *Manager) merge(c Container, memory topologymanager.Hints, types int) (topologymanager.Hint, bool) {
 	in := m.aligned(c, m.providers(c))
 	in.Memory, in.Types = memory, types
-	hint, admitted := m.policy.Merge(in, m.closest)
+	hint, admitted := m.options.Policy.Merge(in, m.options.PreferClosest)
 	away := len(in.Devices) > 0 && !hint.Preferred && m.rules.Aligns
 	switch {
 	case away && c.Required:
 		return hint, false
-	case away && admitted && m.alignTo != topologymanager.AlignToKubelet && hint.Nodes == m.all && !in.Everywhere():
+	case away && admitted && m.options.AlignTo != topologymanager.AlignToKubelet && hint.Nodes == m.all && !in.Everywhere():
 		in.Devices = nil // nothing is free near them: all nodes are no better than any
-		return m.policy.Merge(in, m.closest)
+		return m.options.Policy.Merge(in, m.options.PreferClosest)
 	}
 	return hint, admitted
 }
@@ -120,7 +120,7 @@ func (m *Manager) aligned(c Container, in topologymanager.Providers) topologyman
 	if c.Required {
 		return in
 	}
-	return in.Aligned(m.alignTo)
+	return in.Aligned(m.options.AlignTo)
 }
 
 // providers are the container's CPUs and devices, as far as they are on nodes of this machine.
@@ -132,16 +132,6 @@ func (m *Manager) providers(c Container) topologymanager.Providers {
 		}
 	}
 	return in
-}
-
-// Align is the Topology Manager's answer to a container whose memory is not placed: what its CPUs and devices prefer. The
-// error is a *Rejection.
-func (m *Manager) Align(c Container) (topologymanager.Hint, error) {
-	hint, admitted := m.merge(c, nil, 0)
-	if !admitted {
-		return hint, m.reject(c, TopologyAffinityError, m.misaligned(c))
-	}
-	return hint, nil
 }
 
 // allocate turns a hint into the nodes to allocate, or says why it can not.
@@ -282,7 +272,7 @@ func (m *Manager) part(c Container, existing *container) (Placement, error) {
 	}
 	nodes := span(existing.blocks)
 	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
+		Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
 	}, nil
 }
 
@@ -301,9 +291,9 @@ func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint
 	switch {
 	case !in.CPUs.Empty() || len(in.Devices) > 0:
 	case same:
-		return m.policy.Regenerated(m.all, nodes), nil
+		return m.options.Policy.Regenerated(m.all, nodes), nil
 	default:
-		return m.policy.NoPreference(m.all), nil
+		return m.options.Policy.NoPreference(m.all), nil
 	}
 	var memory topologymanager.Hints
 	if same {
@@ -312,7 +302,7 @@ func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint
 	hint, admitted := m.merge(c, memory, len(blocks))
 	switch {
 	case admitted:
-	case m.followCPUs && !m.rules.OneNode && !c.Required && nodes.SubsetOf(in.CPUs):
+	case m.options.FollowCPUs && !m.rules.OneNode && !c.Required && nodes.SubsetOf(in.CPUs):
 		return topologymanager.Hint{Nodes: nodes}, nil // it has followed them
 	default:
 		return hint, m.reject(c, TopologyAffinityError, "its memory is on "+nodes.Named()+", and "+m.misaligned(c))

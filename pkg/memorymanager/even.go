@@ -38,7 +38,7 @@ func (m *Manager) Spreads(c Container) bool {
 
 // isEnough reports whether an even part is large enough for a node.
 func (m *Manager) isEnough(part uint64, id int) bool {
-	return m.evenShare == 0 || part >= m.allocatable(id)/m.evenShare
+	return m.options.EvenShare == 0 || part >= m.allocatable(id)/m.options.EvenShare
 }
 
 // areEnough reports whether even parts on these nodes are large enough for each.
@@ -480,7 +480,7 @@ func (m *Manager) whyUneven(nodes nodeset.Set, c Container) string {
 	case !fits:
 		return "has no room for even parts"
 	case !m.areEnough(c, nodes):
-		return fmt.Sprintf("even parts would be less than 1/%d of a node", m.evenShare)
+		return fmt.Sprintf("even parts would be less than 1/%d of a node", m.options.EvenShare)
 	}
 	return ""
 }

@@ -53,7 +53,7 @@ func (m *Manager) Explain(c Container) Explanation {
 		}
 		nodes := span(own)
 		return m.without(c.Pod, "").judge(c, &Placement{
-			Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
+			Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
 		})
 	}
 	hint, rejected := m.regenerated(c, existing.blocks)
@@ -101,7 +101,7 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 		case candidate.Chosen:
 			candidate.Why = ""
 		case candidate.Why == "" && rejected != nil:
-			candidate.Why = "not as the policy " + string(m.policy) + " wants it"
+			candidate.Why = "not as the policy " + string(m.options.Policy) + " wants it"
 		case candidate.Why == "" && nodes == now:
 			candidate.Why = "has room now, and would be chosen now"
 		case candidate.Why == "":
@@ -140,14 +140,14 @@ func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 	switch {
 	case c.Required:
 		return where + ": the pod's annotation numa is required, and they have no NUMA node in common"
-	case m.alignTo == topologymanager.AlignToKubelet:
+	case m.options.AlignTo == topologymanager.AlignToKubelet:
 		return where + ": alignTo kubelet prefers none of these"
 	case len(aligned.Devices) == 0:
-		return where + fmt.Sprintf(": alignTo %s, so that the CPUs count", m.alignTo)
+		return where + fmt.Sprintf(": alignTo %s, so that the CPUs count", m.options.AlignTo)
 	case !in.CPUs.Empty() && aligned.CPUs.Empty():
-		return where + fmt.Sprintf(": alignTo %s, so that the devices count", m.alignTo)
+		return where + fmt.Sprintf(": alignTo %s, so that the devices count", m.options.AlignTo)
 	}
-	return where + fmt.Sprintf(": alignTo %s, so that the nodes of all of them count", m.alignTo)
+	return where + fmt.Sprintf(": alignTo %s, so that the nodes of all of them count", m.options.AlignTo)
 }
 
 // without returns a copy of the manager in which a container has no allocation; without a name, its whole pod.

@@ -160,7 +160,7 @@ func (h *hints) BestPreferred(closest bool) (nodeset.Set, bool) {
 	if nodes.Empty() || !h.minimal(nodes.Len()) {
 		return 0, false
 	}
-	if closest || h.m.strategy.Scores() {
+	if closest || h.m.options.Strategy.Scores() {
 		nodes = h.bestOfSize(nodes.Len(), 1, closest)
 	}
 	return nodes, true
@@ -169,7 +169,7 @@ func (h *hints) BestPreferred(closest bool) (nodeset.Set, bool) {
 // BestIntersection is the best intersection of up to count hints with the size of the smallest hint.
 func (h *hints) BestIntersection(count int, closest bool) nodeset.Set {
 	nodes := h.narrow()
-	if !closest && count == 1 && !h.m.strategy.Scores() {
+	if !closest && count == 1 && !h.m.options.Strategy.Scores() {
 		return nodes
 	}
 	return h.bestOfSize(nodes.Len(), count, closest)

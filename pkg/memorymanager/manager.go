@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -19,23 +20,12 @@ import (
 // Aligned as the kubelet does (AlignToKubelet), a container whose affinity is one node of a group is put on that node alone.
 // The node is then a group by itself as well, and no new container gets the wider group until all of it is released.
 type Manager struct {
-	policy  topologymanager.Policy
-	scope   topologymanager.Scope
-	closest bool
-	// strategy chooses among hints that are equally good, with the weights of some memory types.
-	strategy topologymanager.Strategy
-	weights  map[MemoryType]uint64
-	cover    []cover.Node // for the strategy LeastUsed; nil when it is not known
-	// fallBack is for policies that do not insist.
-	fallBack   bool
-	followCPUs bool
-	alignTo    topologymanager.AlignTo
+	options Options // with the defaults of what is empty
+	rules   topologymanager.Rules
 	// overlaps is set where one node of a group may be a container's.
 	overlaps bool
-	rules    topologymanager.Rules // of the policy
 	budget   int
-	// evenShare is Options.EvenShare.
-	evenShare uint64
+	cover    []cover.Node // for the strategy LeastUsed; nil when it is not known
 
 	all       nodeset.Set
 	columns   []*column
@@ -82,46 +72,49 @@ type container struct {
 // New returns a manager of the given nodes without allocations. It refuses node ids that are out of range or there twice,
 // and a node whose reservation and huge page pools together exceed its memory.
 func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
+	opts, err := opts.checked()
+	if err != nil {
+		return nil, err
+	}
 	m := &Manager{
-		policy: opts.Policy, scope: opts.Scope, closest: opts.PreferClosest, budget: opts.Budget,
-		followCPUs: opts.FollowCPUs, weights: opts.Weights, evenShare: opts.EvenShare, pods: map[string]*pod{},
-	}
-	var err error
-	if m.policy == "" {
-		m.policy = topologymanager.None
-	}
-	if m.policy, err = topologymanager.ParsePolicy(string(m.policy)); err != nil {
-		return nil, err
-	}
-	m.rules = m.policy.Rules()
-	m.fallBack = opts.FallBack && !m.rules.Insists
-	if m.scope == "" {
-		m.scope = topologymanager.ContainerScope
-	}
-	if m.scope, err = topologymanager.ParseScope(string(m.scope)); err != nil {
-		return nil, err
-	}
-	if m.strategy, err = checkStrategy(opts.Strategy); err != nil {
-		return nil, err
-	}
-	if m.alignTo, err = topologymanager.ParseAlignTo(string(cmp.Or(opts.AlignTo, topologymanager.AlignToCPUs))); err != nil {
-		return nil, err
-	}
-	m.overlaps = m.alignTo == topologymanager.AlignToKubelet
-	if m.budget <= 0 {
-		m.budget = DefaultBudget
+		options: opts, rules: opts.Policy.Rules(), overlaps: opts.AlignTo == topologymanager.AlignToKubelet, budget: searchBudget,
+		pods: map[string]*pod{},
 	}
 	if m.all, m.columns, err = columns(nodes); err != nil {
 		return nil, fmt.Errorf("check NUMA nodes: %w", err)
 	}
-	m.column(Memory).unit = cmp.Or(opts.PageSize, 4<<10)
-	if m.closest {
+	m.column(Memory).unit = opts.PageSize
+	if opts.PreferClosest {
 		if m.distances, err = newDistances(nodes, m.all); err != nil {
 			return nil, fmt.Errorf("check NUMA distances: %w", err)
 		}
 	}
 	m.clear()
 	return m, nil
+}
+
+// checked are the options with the defaults of what is empty. It refuses names that are not known.
+func (o Options) checked() (Options, error) {
+	o.Policy = cmp.Or(o.Policy, topologymanager.None)
+	o.Scope = cmp.Or(o.Scope, topologymanager.ContainerScope)
+	o.Strategy = cmp.Or(o.Strategy, topologymanager.NoStrategy)
+	o.AlignTo = cmp.Or(o.AlignTo, topologymanager.AlignToCPUs)
+	o.PageSize = cmp.Or(o.PageSize, 4<<10)
+	o.FallBack = o.FallBack && !o.Policy.Rules().Insists
+	return o, cmp.Or(
+		oneOf("topology manager policy", o.Policy, topologymanager.Policies()...),
+		oneOf("topology manager scope", o.Scope, topologymanager.ContainerScope, topologymanager.PodScope),
+		oneOf("NUMA allocation strategy", o.Strategy, topologymanager.Strategies()...),
+		oneOf("alignTo", o.AlignTo, topologymanager.AlignToKubelet, topologymanager.AlignToCPUs, topologymanager.AlignToDevices),
+	)
+}
+
+func oneOf[T ~string](what string, name T, names ...T) error {
+	if slices.Contains(names, name) {
+		return nil
+	}
+	list := strings.Join(strings.Fields(strings.Trim(fmt.Sprint(names), "[]")), ", ")
+	return fmt.Errorf("%s %q is not one of %s", what, name, list)
 }
 
 // clear ends all allocations.

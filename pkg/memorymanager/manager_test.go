@@ -133,6 +133,10 @@ func TestNewRefusesWhatDoesNotAddUp(t *testing.T) {
 			nodes: plain(1), opts: memorymanager.Options{Scope: "node"},
 			err: `topology manager scope "node" is not one of container, pod`,
 		},
+		"what memory is aligned to": {
+			nodes: plain(1), opts: memorymanager.Options{AlignTo: "gpu"},
+			err: `alignTo "gpu" is not one of kubelet, cpus, devices`,
+		},
 		"no distances": {
 			nodes: plain(2), opts: memorymanager.Options{PreferClosest: true},
 			err: "check NUMA distances: NUMA node 0 has 0 distances, want one for each of the 2 nodes",

@@ -10,7 +10,9 @@ import (
 
 // Movable reports whether allocations can be moved to other nodes at all: not where the containers of a pod are placed together
 // (scope pod), and not where groups overlap (AlignToKubelet).
-func (m *Manager) Movable() bool { return m.scope == topologymanager.ContainerScope && !m.overlaps }
+func (m *Manager) Movable() bool {
+	return m.options.Scope == topologymanager.ContainerScope && !m.overlaps
+}
 
 // Move allocates a container's memory on other nodes, and reports whether the group rules and the room there let it; otherwise
 // nothing has changed. To fewer nodes of its own group it may go while others span the group: the group ends with the last of them.
@@ -248,7 +250,7 @@ func (m *Manager) placeable(c Container) (nodeset.Set, bool) {
 		return 0, false
 	}
 	nodes, cause := m.allocate(c.Pod, h, hint)
-	if cause != "" && m.fallBack {
+	if cause != "" && m.options.FallBack {
 		nodes, cause = h.narrow(), ""
 	}
 	return nodes, cause == "" && !nodes.Empty() && m.verifyPages(c, nodes) == nil

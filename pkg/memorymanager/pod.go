@@ -36,11 +36,6 @@ func together(uid string, containers []Container) Container {
 	return whole
 }
 
-// AlignPod is Align for a pod whose memory is not placed.
-func (m *Manager) AlignPod(uid string, containers []Container) (topologymanager.Hint, error) {
-	return m.Align(together(uid, containers))
-}
-
 func (m *Manager) podHint(whole Container, containers []Container) (topologymanager.Hint, *Rejection) {
 	if p := m.pods[whole.Pod]; p != nil {
 		p.affinity = nil
@@ -109,7 +104,7 @@ func (m *Manager) Aligned(uid string) bool {
 		for i := range p.containers {
 			nodes = nodes.Union(span(p.containers[i].blocks))
 		}
-		hint := m.policy.Regenerated(m.all, nodes)
+		hint := m.options.Policy.Regenerated(m.all, nodes)
 		p.affinity = &hint
 	}
 	return p.affinity != nil

@@ -148,7 +148,7 @@ func (r Request) String() string {
 
 func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 	c.Request = append(Request(nil), c.Request...)
-	return &Rejection{Container: c, Reason: reason, Policy: m.policy, Scope: m.scope, Cause: cause}
+	return &Rejection{Container: c, Reason: reason, Policy: m.options.Policy, Scope: m.options.Scope, Cause: cause}
 }
 
 // rejectNodes rejects a container for what the nodes have free, which it lists.

@@ -49,7 +49,7 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	}
 	m.rewrite(c.Pod, existing, blocks)
 	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Bounded: h.bounded,
+		Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Bounded: h.bounded,
 	}, nil
 }
 
@@ -66,7 +66,7 @@ func (m *Manager) fitPartly(c Container, existing *container) Placement {
 		m.rewrite(c.Pod, existing, blocks)
 	}
 	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: m.all, Short: c.Request.beyond(blocks),
+		Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: m.all, Short: c.Request.beyond(blocks),
 	}
 }
 
@@ -202,7 +202,7 @@ func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Se
 func (m *Manager) adopted(pod string, blocks []Block, nodes nodeset.Set) Placement {
 	m.hasChanged(pod)
 	p := Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Overcommitted: m.shortages(nodes, 0),
+		Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Overcommitted: m.shortages(nodes, 0),
 	}
 	m.allChanged = m.allChanged || len(p.Overcommitted) > 0
 	return p

@@ -92,6 +92,6 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	p.containers = append(p.containers, container{name: c.Name, kind: memoryqos.Init, blocks: blocks})
 	m.hasChanged(c.Pod)
 	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: m.settle(nodes, blocks), Nodes: nodes,
+		Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: m.settle(nodes, blocks), Nodes: nodes,
 	}, nil
 }

@@ -24,15 +24,15 @@ type ranked struct {
 // average by weight, as the Topology Manager averages the scores of all resources. 0 is none.
 func (h *hints) score(nodes nodeset.Set) int {
 	switch {
-	case !h.m.strategy.Scores():
+	case !h.m.options.Strategy.Scores():
 		return 0
-	case h.m.strategy == topologymanager.LeastUsed:
+	case h.m.options.Strategy == topologymanager.LeastUsed:
 		return h.unusedPercent(nodes)
 	}
 	var sum, weights uint64
 	for _, c := range h.columns {
 		weight := uint64(1)
-		if named, ok := h.m.weights[c.name]; ok {
+		if named, ok := h.m.options.Weights[c.name]; ok {
 			weight = named
 		}
 		sum += weight * c.percent(nodes)
@@ -87,7 +87,7 @@ const mostListed = 8
 // nothing is allocated. Of more nodes than mostListed only the one that the search finds is considered.
 func (c *choice) considerUnused(size int) {
 	h := c.hints
-	if h.m.strategy != topologymanager.LeastUsed || len(h.m.cover) == 0 || h.unused.Len() > mostListed {
+	if h.m.options.Strategy != topologymanager.LeastUsed || len(h.m.cover) == 0 || h.unused.Len() > mostListed {
 		return
 	}
 	var list func(nodes, rest nodeset.Set)
@@ -134,7 +134,7 @@ type choice struct {
 
 // consider takes a set of nodes that comes from a hint.
 func (c *choice) consider(nodes, hint nodeset.Set) {
-	if c.hints.m.strategy == topologymanager.LeastUsed {
+	if c.hints.m.options.Strategy == topologymanager.LeastUsed {
 		hint = nodes // what counts is where the memory would be
 	}
 	candidate := ranked{nodes, c.hints.score(hint)}
@@ -157,7 +157,7 @@ func (c *choice) better(a, best ranked) bool {
 		}
 	}
 	if a.score != best.score {
-		return c.hints.m.strategy.Prefers(a.score, best.score)
+		return c.hints.m.options.Strategy.Prefers(a.score, best.score)
 	}
 	return a.nodes < best.nodes
 }
@@ -178,13 +178,5 @@ func (h *hints) byStrategy() string {
 		return ""
 	}
 	return fmt.Sprintf("numaAllocationStrategy %s decided: %s (score %d) before %s (score %d)",
-		h.m.strategy, best.nodes.Named(), best.score, plain.nodes.Named(), plain.score)
-}
-
-// checkStrategy takes an empty strategy for none.
-func checkStrategy(s topologymanager.Strategy) (topologymanager.Strategy, error) {
-	if s == "" {
-		return topologymanager.NoStrategy, nil
-	}
-	return topologymanager.ParseStrategy(string(s))
+		h.m.options.Strategy, best.nodes.Named(), best.score, plain.nodes.Named(), plain.score)
 }

@@ -1,7 +1,5 @@
 package memoryqos
 
-import "fmt"
-
 // QOSClass is a pod's quality of service class
 // (https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/).
 type QOSClass string
@@ -24,15 +22,6 @@ const (
 	// HardReservation puts every request in memory.min.
 	HardReservation ReservationPolicy = "HardReservation"
 )
-
-// ParseReservationPolicy reads a policy's name.
-func ParseReservationPolicy(name string) (ReservationPolicy, error) {
-	switch p := ReservationPolicy(name); p {
-	case None, TieredReservation, HardReservation:
-		return p, nil
-	}
-	return "", fmt.Errorf("memoryReservationPolicy %q: want %s, %s or %s", name, None, TieredReservation, HardReservation)
-}
 
 // Settings are the node's rules.
 type Settings struct {
@@ -74,15 +63,6 @@ const (
 	ReserveLow  Reservation = "low"
 	ReserveMin  Reservation = "min"
 )
-
-// ParseReservation reads a pod's choice.
-func ParseReservation(name string) (Reservation, error) {
-	switch r := Reservation(name); r {
-	case ReserveNone, ReserveLow, ReserveMin:
-		return r, nil
-	}
-	return "", fmt.Errorf("reservation %q: want %s, %s or %s", name, ReserveNone, ReserveLow, ReserveMin)
-}
 
 // Overrides are a pod's own wishes, from its annotations. The zero value wishes nothing. Whatever is wished, protection
 // never exceeds the request and memory.high never the limit.

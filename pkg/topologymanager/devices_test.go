@@ -107,15 +107,3 @@ func TestMergeWithDevices(t *testing.T) {
 		})
 	}
 }
-
-func TestParseAlignTo(t *testing.T) {
-	for _, name := range []string{"kubelet", "cpus", "devices"} {
-		if to, err := ParseAlignTo(name); err != nil || string(to) != name {
-			t.Errorf("%s: %s, %v", name, to, err)
-		}
-	}
-	const want = `alignTo "gpu" is not one of kubelet, cpus, devices`
-	if _, err := ParseAlignTo("gpu"); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-}

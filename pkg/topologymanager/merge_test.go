@@ -6,27 +6,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-func TestParsePolicy(t *testing.T) {
-	for _, name := range []string{"none", "best-effort", "restricted", "single-numa-node"} {
-		if p, err := ParsePolicy(name); err != nil || string(p) != name {
-			t.Errorf("%s: %s, %v", name, p, err)
+func TestStrategiesScore(t *testing.T) {
+	for _, s := range Strategies() {
+		if s.Scores() != (s != "none") {
+			t.Errorf("%s scores: %v", s, s.Scores())
 		}
-	}
-	const want = `topology manager policy "Restricted" is not one of none, best-effort, restricted, single-numa-node`
-	if _, err := ParsePolicy("Restricted"); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-}
-
-func TestParseStrategy(t *testing.T) {
-	for _, name := range []string{"none", "most-allocated", "least-allocated", "least-used"} {
-		if s, err := ParseStrategy(name); err != nil || string(s) != name || s.Scores() != (name != "none") {
-			t.Errorf("%s: %s, %v", name, s, err)
-		}
-	}
-	const want = `NUMA allocation strategy "most" is not one of none, most-allocated, least-allocated, least-used`
-	if _, err := ParseStrategy("most"); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
@@ -63,18 +47,6 @@ func TestRulesOfThePolicies(t *testing.T) {
 	}
 	if got := Policy("Restricted").Rules(); got != (Rules{}) {
 		t.Errorf("an unknown policy has rules: %+v", got)
-	}
-}
-
-func TestParseScope(t *testing.T) {
-	for _, name := range []string{"container", "pod"} {
-		if s, err := ParseScope(name); err != nil || string(s) != name {
-			t.Errorf("%s: %s, %v", name, s, err)
-		}
-	}
-	const want = `topology manager scope "" is not one of container, pod`
-	if _, err := ParseScope(""); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
