@@ -179,15 +179,7 @@ func (h *hints) free(nodes nodeset.Set) bool {
 // podOn reports whether a container of the pod lives on exactly this group.
 func (m *Manager) podOn(uid string, group nodeset.Set) bool {
 	p := m.pods[uid]
-	if p == nil {
-		return false
-	}
-	for i := range p.containers {
-		if span(p.containers[i].blocks) == group {
-			return true
-		}
-	}
-	return false
+	return p != nil && slices.ContainsFunc(p.containers, func(c container) bool { return span(c.blocks) == group })
 }
 
 // enter adds a container's blocks. Its request is covered first by what init containers of the pod leave behind.
@@ -195,13 +187,10 @@ func (m *Manager) enter(c Container, nodes nodeset.Set) []Block {
 	if m.Spreads(c) && nodes.Len() > 1 {
 		return m.enterEvenly(c, nodes)
 	}
-	p := m.pod(c.Pod)
-	blocks := make([]Block, len(c.Request))
-	for i, amount := range c.Request {
-		b := Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
+	p, blocks := m.pod(c.Pod), c.Request.on(nodes)
+	for _, b := range blocks {
 		m.assign(nodes)
 		m.fill(m.column(b.Type), nodes, b.Size-p.takeOver(b))
-		blocks[i] = b
 	}
 	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
 	m.hasChanged(c.Pod)
@@ -270,10 +259,15 @@ func (m *Manager) part(c Container, existing *container) (Placement, error) {
 	if existing == nil {
 		return Placement{}, m.reject(c, InvalidRequest, "the pod's own allocation has no part for the container")
 	}
-	nodes := span(existing.blocks)
-	return Placement{
-		Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
-	}, nil
+	p := m.placed(existing.blocks)
+	p.Existing = true
+	return p, nil
+}
+
+// placed is the placement of blocks that are where they are.
+func (m *Manager) placed(blocks []Block) Placement {
+	nodes := span(blocks)
+	return Placement{Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes}
 }
 
 // regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for, together with the container's
@@ -308,6 +302,24 @@ func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint
 		return hint, m.reject(c, TopologyAffinityError, "its memory is on "+nodes.Named()+", and "+m.misaligned(c))
 	}
 	return hint, nil
+}
+
+// on returns the blocks of a request on these nodes.
+func (r Request) on(nodes nodeset.Set) []Block {
+	blocks := make([]Block, len(r))
+	for i, amount := range r {
+		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
+	}
+	return blocks
+}
+
+// sizes is the request that blocks are of.
+func sizes(blocks []Block) Request {
+	request := make(Request, len(blocks))
+	for i, b := range blocks {
+		request[i] = Amount{Type: b.Type, Bytes: b.Size}
+	}
+	return request
 }
 
 // invalid says what is wrong with a request; empty when nothing is.

@@ -113,17 +113,9 @@ func (m *Manager) evenRoom(pod string, nodes nodeset.Set, column *column) func(i
 
 // evenParts are the even parts on these nodes of the pod's containers of one kind.
 func (p *pod) evenParts(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) (parts [nodeset.Max]uint64) {
-	if p == nil {
-		return parts
-	}
-	for i := range p.containers {
-		for _, b := range p.containers[i].blocks {
-			if p.containers[i].kind != kind || !b.Even || b.Nodes != nodes || b.Type != name {
-				continue
-			}
-			for _, amount := range b.PerNode {
-				parts[amount.Node] += amount.Bytes
-			}
+	for b := range p.blocksOf(kind, nodes, name, true) {
+		for _, amount := range b.PerNode {
+			parts[amount.Node] += amount.Bytes
 		}
 	}
 	return parts
@@ -168,13 +160,22 @@ func (m *Manager) evenNodes(c Container) (nodes nodeset.Set) {
 			nodes = group
 		}
 	}
+	if found := m.mostUnused(c, 0, max(nodes.Len(), 1)); !found.Empty() {
+		return found
+	}
+	return nodes
+}
+
+// mostUnused are the most unused nodes, more than so many, over which a container can be spread, with its own among them; none where
+// there are not.
+func (m *Manager) mostUnused(c Container, own nodeset.Set, more int) nodeset.Set {
 	unused := m.unused & m.spreadable(c)
-	for count := unused.Len(); count > max(nodes.Len(), 1); count-- {
-		if found := m.evenUnused(c, unused, 0, count); !found.Empty() {
+	for count := unused.Len(); count > more; count-- {
+		if found := m.evenUnused(c, unused, own, count); !found.Empty() {
 			return found
 		}
 	}
-	return nodes
+	return 0
 }
 
 // evenOn reports whether an app container of the pod is spread over these nodes.
@@ -308,26 +309,17 @@ func (p *pod) takeOverEvenly(b Block) {
 	for _, amount := range b.PerNode {
 		wanted[amount.Node] = amount.Bytes
 	}
-	for i := range p.containers {
-		if p.containers[i].kind != memoryqos.Init {
-			continue
-		}
-		for j := range p.containers[i].blocks {
-			from := &p.containers[i].blocks[j]
-			if !from.Even || from.Nodes != b.Nodes || from.Type != b.Type {
-				continue
+	for from := range p.blocksOf(memoryqos.Init, b.Nodes, b.Type, true) {
+		var rest []NodeAmount
+		for _, amount := range from.PerNode {
+			part := min(amount.Bytes, wanted[amount.Node])
+			wanted[amount.Node] -= part
+			from.Size -= part
+			if amount.Bytes > part {
+				rest = append(rest, NodeAmount{Node: amount.Node, Bytes: amount.Bytes - part})
 			}
-			var rest []NodeAmount
-			for _, amount := range from.PerNode {
-				part := min(amount.Bytes, wanted[amount.Node])
-				wanted[amount.Node] -= part
-				from.Size -= part
-				if amount.Bytes > part {
-					rest = append(rest, NodeAmount{Node: amount.Node, Bytes: amount.Bytes - part})
-				}
-			}
-			from.PerNode = rest
 		}
+		from.PerNode = rest
 	}
 }
 
@@ -386,15 +378,6 @@ func (m *Manager) MakeEven(c Container) bool {
 	return fits
 }
 
-// sizes is the request that blocks are of.
-func sizes(blocks []Block) Request {
-	request := make(Request, len(blocks))
-	for i, b := range blocks {
-		request[i] = Amount{Type: b.Type, Bytes: b.Size}
-	}
-	return request
-}
-
 // resizeEvenly is Resize for a container that is to be spread: it stays even on its nodes, or else gets more nodes as far as it has
 // its own to itself.
 func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Placement, error) {
@@ -402,7 +385,7 @@ func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Pl
 	spare, wanted := m.without(c.Pod, c.Name), Container{Request: c.Request, CPUs: c.CPUs, PodBytes: m.evenBytes(c)}
 	blocks, fits := spare.evenBlocks(wanted, nodes)
 	if !fits {
-		if wider := spare.widenEvenly(wanted, nodes); !wider.Empty() {
+		if wider := spare.mostUnused(wanted, nodes, nodes.Len()); !wider.Empty() { // it has its own to itself
 			nodes = wider
 			blocks, fits = spare.evenBlocks(wanted, wider)
 		}
@@ -427,17 +410,6 @@ func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Pl
 
 func sameBlock(a, b Block) bool {
 	return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size && a.Even == b.Even && (!a.Even || slices.Equal(a.PerNode, b.PerNode))
-}
-
-// widenEvenly are the most nodes over which a container can be spread that has its own to itself.
-func (m *Manager) widenEvenly(c Container, own nodeset.Set) nodeset.Set {
-	unused := m.unused & m.spreadable(c)
-	for count := unused.Len(); own.SubsetOf(unused) && count > own.Len(); count-- {
-		if found := m.evenUnused(c, unused, own, count); !found.Empty() {
-			return found
-		}
-	}
-	return 0
 }
 
 // evenPart is as much of a request as the nodes have even room for; nothing of what the container has is taken away.

@@ -42,50 +42,37 @@ func (m *Manager) Explain(c Container) Explanation {
 	if cause := c.Request.invalid(); cause != "" {
 		return Explanation{Err: m.reject(c, InvalidRequest, cause)}
 	}
-	existing := m.container(c.Pod, c.Name)
+	spare := m.Clone()
+	existing := spare.container(c.Pod, c.Name)
 	if existing == nil {
-		return m.judge(c, nil)
+		return spare.judge(c, Placement{})
 	}
-	if own := m.PodBlocks(c.Pod); own != nil { // what was placed is the pod
-		c.Request = nil
-		for _, b := range own {
-			c.Request = append(c.Request, Amount{Type: b.Type, Bytes: b.Size})
-		}
-		nodes := span(own)
-		return m.without(c.Pod, "").judge(c, &Placement{
-			Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
-		})
+	has, err := spare.Admit(c)
+	if err != nil { // its CPUs have moved since
+		has = Placement{Blocks: copied(existing.blocks), Nodes: span(existing.blocks), Existing: true}
 	}
-	hint, rejected := m.regenerated(c, existing.blocks)
-	if rejected != nil { // its CPUs have moved since
-		hint = topologymanager.Hint{}
+	if own := spare.PodBlocks(c.Pod); own != nil { // what was placed is the pod
+		c.Request = sizes(own)
+		spare.ReleasePod(c.Pod)
 	}
-	return m.without(c.Pod, c.Name).judge(c, &Placement{
-		Affinity: hint, Blocks: copied(existing.blocks), Nodes: span(existing.blocks), Existing: true,
-	})
+	spare.Release(c.Pod, c.Name)
+	return spare.judge(c, has)
 }
 
-// judge explains the placement of a container without an allocation. has is the one that it keeps all the same; nil when it
-// has none.
-func (m *Manager) judge(c Container, has *Placement) Explanation {
-	var e Explanation
-	hint, now, rejected := m.place(c)
+// judge makes the decision about a container without an allocation, and says what it has considered. has is an allocation that the
+// container keeps all the same.
+func (m *Manager) judge(c Container, has Placement) Explanation {
+	e := Explanation{Placement: has}
+	placement, rejected := m.choose(c)
+	now := placement.Nodes
 	switch {
-	case has != nil:
-		e.Placement = *has
-	case rejected != nil:
-		e.Err = rejected
-	default:
-		e.Placement = Placement{Affinity: hint, Nodes: now, Bounded: m.hints.bounded}
-		for _, amount := range c.Request {
-			e.Placement.Blocks = append(e.Placement.Blocks, Block{Nodes: now, Type: amount.Type, Size: amount.Bytes})
-		}
-		if m.Spreads(c) {
-			e.Placement.Blocks, _ = m.evenBlocks(c, now)
-		}
-	}
-	if rejected == nil {
+	case rejected == nil:
 		e.Strategy = m.hints.byStrategy()
+		if !has.Existing {
+			e.Placement = placement
+		}
+	case !has.Existing:
+		e.Err = rejected
 	}
 	e.Aligned = m.whoCounts(c, e.Placement.Nodes)
 	h, known := m.hintsFor(c.Pod, c.Request)
@@ -118,6 +105,9 @@ func (m *Manager) judge(c Container, has *Placement) Explanation {
 	}
 	consider(h.narrow())
 	consider(m.unused)
+	if rejected == nil && !has.Existing {
+		e.Placement.Blocks = m.enter(c, now)
+	}
 	return e
 }
 
@@ -150,12 +140,9 @@ func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 	return where + fmt.Sprintf(": alignTo %s, so that the nodes of all of them count", m.options.AlignTo)
 }
 
-// without returns a copy of the manager in which a container has no allocation; without a name, its whole pod.
+// without returns a copy of the manager in which a container has no allocation.
 func (m *Manager) without(uid, name string) *Manager {
 	spare := m.Clone()
-	if name == "" {
-		spare.ReleasePod(uid)
-	}
 	spare.Release(uid, name)
 	return spare
 }
@@ -168,14 +155,13 @@ func (m *Manager) Clone() *Manager {
 		own := *c // what containers have is in arrays of its own
 		spare.columns[i] = &own
 	}
-	spare.pods, spare.sorted, spare.added = make(map[string]*pod, len(m.pods)), nil, nil
-	for _, p := range m.byUID() {
+	spare.pods, spare.list, spare.sorted = make(map[string]*pod, len(m.pods)), make([]*pod, len(m.pods)), true
+	for at, p := range m.byUID() {
 		own := &pod{uid: p.uid, affinity: p.affinity, containers: slices.Clone(p.containers), blocks: slices.Clone(p.blocks)}
 		for i := range own.containers {
 			own.containers[i].blocks = slices.Clone(own.containers[i].blocks)
 		}
-		spare.pods[p.uid] = own
-		spare.sorted = append(spare.sorted, own)
+		spare.pods[p.uid], spare.list[at] = own, own
 	}
 	return &spare
 }

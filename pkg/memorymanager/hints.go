@@ -35,20 +35,16 @@ func (m *Manager) hintsFor(pod string, request Request) (*hints, bool) {
 	h := &m.hints
 	*h = hints{m: m, pod: pod, unused: m.unused, lists: 1, budget: m.budget}
 	h.columns = h.columnBuf[:0]
-	known := true
 	for t, amount := range request {
 		c := m.column(amount.Type)
 		if c == nil {
-			known = false
-			break
+			h.searched = true
+			return h, false
 		}
 		h.columns = append(h.columns, c)
 		h.want[t] = amount.Bytes
 	}
-	if !known {
-		h.searched = true
-	}
-	return h, known
+	return h, true
 }
 
 // fits reports whether the set has the request, now and by its size; it does not look at groups.

@@ -40,8 +40,8 @@ type Manager struct {
 	mixed nodeset.Set
 
 	pods   map[string]*pod
-	sorted []*pod
-	added  []*pod
+	list   []*pod // the same, and some that are gone; byUID sorts it
+	sorted bool
 
 	hints      hints
 	shares     shares
@@ -128,7 +128,7 @@ func (m *Manager) clear() {
 		c.allocated = [nodeset.Max]uint64{}
 	}
 	clear(m.pods)
-	m.sorted, m.added = nil, nil
+	m.list = nil
 	m.generation++
 	m.allChanged = true
 }
@@ -142,15 +142,19 @@ func (m *Manager) column(name MemoryType) *column {
 	return nil
 }
 
+// index is the place of a container in its pod, -1 where it is not there.
+func (p *pod) index(name string) int {
+	if p == nil {
+		return -1
+	}
+	return slices.IndexFunc(p.containers, func(c container) bool { return c.name == name })
+}
+
+// container is one with an allocation; nil where there is none.
 func (m *Manager) container(pod, name string) *container {
 	p := m.pods[pod]
-	if p == nil {
-		return nil
-	}
-	for i := range p.containers {
-		if p.containers[i].name == name {
-			return &p.containers[i]
-		}
+	if i := p.index(name); i >= 0 {
+		return &p.containers[i]
 	}
 	return nil
 }
@@ -159,12 +163,11 @@ func (m *Manager) container(pod, name string) *container {
 func (m *Manager) pod(uid string) *pod {
 	p := m.pods[uid]
 	if p == nil {
-		p = &pod{uid: uid}
-		m.pods[uid] = p
-		if len(m.added) > 64+2*len(m.pods) {
-			m.added = slices.DeleteFunc(m.added, func(p *pod) bool { return p.gone })
+		if len(m.list) > 64+2*len(m.pods) {
+			m.byUID()
 		}
-		m.added = append(m.added, p)
+		p = &pod{uid: uid}
+		m.pods[uid], m.list, m.sorted = p, append(m.list, p), false
 	}
 	return p
 }
@@ -176,9 +179,19 @@ func (m *Manager) forget(p *pod) {
 	}
 	p.gone = true
 	delete(m.pods, p.uid)
-	if n := len(m.added); n > 0 && m.added[n-1] == p {
-		m.added = m.added[:n-1]
+	if m.sorted = false; m.list[len(m.list)-1] == p {
+		m.list = m.list[:len(m.list)-1]
 	}
+}
+
+// byUID returns the pods sorted.
+func (m *Manager) byUID() []*pod {
+	if !m.sorted {
+		m.list = slices.DeleteFunc(m.list, func(p *pod) bool { return p.gone })
+		slices.SortFunc(m.list, func(a, b *pod) int { return cmp.Compare(a.uid, b.uid) }) // most are in order
+		m.sorted = true
+	}
+	return m.list
 }
 
 // Generation changes with every change of the state.

@@ -84,19 +84,12 @@ func (m *Manager) Leave(nodes nodeset.Set, blocks []Block) {
 
 // FitsLater reports whether a container that was rejected would be placed once what leaves has left.
 func (m *Manager) FitsLater(c Container) bool {
-	before := make([][nodeset.Max]uint64, len(m.columns))
-	leaves := false
-	for i, column := range m.columns {
-		before[i], column.leaving = column.leaving, [nodeset.Max]uint64{}
-		leaves = leaves || before[i] != column.leaving
+	later := m.Clone()
+	later.Leave(0, nil)
+	if later.generation == m.generation || c.Request.invalid() != "" || m.container(c.Pod, c.Name) != nil || m.whole(c.Pod) {
+		return false
 	}
-	fits := false
-	if leaves && c.Request.invalid() == "" && m.container(c.Pod, c.Name) == nil && !m.whole(c.Pod) {
-		_, fits = m.placeable(c)
-	}
-	for i, column := range m.columns {
-		column.leaving = before[i]
-	}
+	_, fits := later.placeable(c)
 	return fits
 }
 
@@ -211,9 +204,7 @@ func (r *relief) search(tenants []Tenant, n int) []Relocation {
 
 // alike reports whether it makes no difference which of two tenants moves.
 func alike(a, b Tenant) bool {
-	return a.CPUs == b.CPUs && slices.EqualFunc(a.Blocks, b.Blocks, func(a, b Block) bool {
-		return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size
-	})
+	return a.CPUs == b.CPUs && slices.EqualFunc(a.Blocks, b.Blocks, sameBlock)
 }
 
 // elsewhere are the nodes to which a tenant might move: single ones, groups, and unused ones that would be a group with it.

@@ -154,7 +154,7 @@ func (m *Manager) ReleaseRest(uid string, containers []Container) (freed bool) {
 				rest = append(rest, b)
 			}
 		}
-		switch same := slices.EqualFunc(rest, c.blocks, func(a, b Block) bool { return a.Type == b.Type && a.Size == b.Size }); {
+		switch same := slices.EqualFunc(rest, c.blocks, sameBlock); {
 		case same:
 			continue
 		case len(rest) == 0:

@@ -66,7 +66,7 @@ func (m *Manager) AllocatePod(p Pod) (Placement, error) {
 	}
 	nodes := placement.Nodes
 	known = m.pod(p.UID)
-	known.blocks, known.containers = p.Budget.on(nodes), p.parts(nodes)
+	known.blocks, known.containers = p.Budget.some(nodes), p.parts(nodes)
 	m.occupy(known.blocks)
 	m.hasChanged(p.UID)
 	placement.Blocks = m.settle(nodes, known.blocks)
@@ -84,10 +84,10 @@ func (m *Manager) AdoptPod(p Pod, nodes nodeset.Set) (Placement, error) {
 	}
 	m.ReleasePod(p.UID)
 	known := m.pod(p.UID)
-	known.blocks = p.Budget.on(nodes)
+	known.blocks = p.Budget.some(nodes)
 	m.overallocate(known.blocks)
 	known.containers = p.parts(nodes)
-	return m.adopted(p.UID, known.blocks, nodes), nil
+	return m.adopted(p.UID, known.blocks), nil
 }
 
 // keep is the answer to a pod that has its allocation.
@@ -108,11 +108,10 @@ func (m *Manager) keep(p Pod, known *pod) (Placement, error) {
 
 // PodBlocks returns a pod's own allocation, sorted by type; nil when it has none. PerNode is left out.
 func (m *Manager) PodBlocks(uid string) []Block {
-	p := m.pods[uid]
-	if p == nil || p.blocks == nil {
+	if !m.whole(uid) {
 		return nil
 	}
-	return copied(p.blocks)
+	return copied(m.pods[uid].blocks)
 }
 
 // whole reports whether a pod is allocated as a whole.
@@ -121,11 +120,11 @@ func (m *Manager) whole(uid string) bool {
 	return p != nil && p.blocks != nil
 }
 
-// on returns the blocks of a request on these nodes. A type of which nothing is asked has none.
-func (r Request) on(nodes nodeset.Set) (blocks []Block) {
-	for _, amount := range r {
-		if amount.Bytes > 0 {
-			blocks = append(blocks, Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes})
+// some returns the blocks of a request on these nodes, but for types of which nothing is asked.
+func (r Request) some(nodes nodeset.Set) (blocks []Block) {
+	for _, b := range r.on(nodes) {
+		if b.Size > 0 {
+			blocks = append(blocks, b)
 		}
 	}
 	return blocks
@@ -163,7 +162,7 @@ func (p Pod) parts(nodes nodeset.Set) (parts []container) {
 		default:
 			request = pool
 		}
-		if blocks := request.on(nodes); blocks != nil {
+		if blocks := request.some(nodes); blocks != nil {
 			parts = append(parts, container{name: c.Name, kind: c.Kind, blocks: blocks})
 		}
 	}

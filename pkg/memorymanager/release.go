@@ -11,26 +11,22 @@ import (
 // Release ends a container's allocation; false when there was none.
 func (m *Manager) Release(pod, container string) bool {
 	p := m.pods[pod]
-	if p == nil {
+	i := p.index(container)
+	if i < 0 {
 		return false
 	}
-	for i := range p.containers {
-		if p.containers[i].name == container {
-			freed := p.containers[i].blocks
-			p.containers = slices.Delete(p.containers, i, i+1)
-			if p.blocks != nil {
-				freed = nil // a part of the pod's, which goes with the last container
-				if len(p.containers) == 0 {
-					freed, p.blocks = p.blocks, nil
-				}
-			}
-			m.freeBlocks(freed)
-			m.forget(p)
-			m.hasChanged(pod)
-			return true
+	freed := p.containers[i].blocks
+	p.containers = slices.Delete(p.containers, i, i+1)
+	if p.blocks != nil {
+		freed = nil // a part of the pod's, which goes with the last container
+		if len(p.containers) == 0 {
+			freed, p.blocks = p.blocks, nil
 		}
 	}
-	return false
+	m.freeBlocks(freed)
+	m.forget(p)
+	m.hasChanged(pod)
+	return true
 }
 
 // ReleasePod ends all allocations of a pod and forgets its affinity; false when there were no allocations.

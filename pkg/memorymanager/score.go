@@ -50,8 +50,13 @@ func (c *column) percent(nodes nodeset.Set) uint64 {
 	if allocatable == 0 {
 		return 1
 	}
-	high, low := bits.Mul64(allocatable-c.freeOf(nodes), 100)
-	percent, _ := bits.Div64(high, low, allocatable)
+	return percent(allocatable-c.freeOf(nodes), allocatable)
+}
+
+// percent is part of whole, rounded down; 1 to 100.
+func percent(part, whole uint64) uint64 {
+	high, low := bits.Mul64(part, 100)
+	percent, _ := bits.Div64(high, low, whole)
 	return max(1, percent)
 }
 
@@ -73,9 +78,7 @@ func (h *hints) unusedPercent(nodes nodeset.Set) int {
 		if known != nodes || allocatable == 0 {
 			return 0
 		}
-		high, low := bits.Mul64(min(slack, allocatable), 100)
-		percent, _ := bits.Div64(high, low, allocatable)
-		return int(max(1, percent))
+		return int(percent(min(slack, allocatable), allocatable))
 	}
 	return 0
 }
