@@ -281,44 +281,45 @@ func (l *Ledger) relieveDeficit(e *NodeMemorySampled) {
 		return
 	}
 	var missing []string
+	var kept []NotMoved
 	var found *candidate
-	why := map[string]NotMoved{}
-	step, passed := cover.Next(e.Nodes, e.Cgroups, func(at *cover.Cgroup, step *cover.Step) string {
-		c := l.at(at.Path)
-		if c == nil || len(missing) >= measuredAtOnce {
-			return when(c == nil, "it has ended")
+	for debtor, step := range cover.Steps(e.Nodes, e.Cgroups) {
+		if step == nil {
+			kept = append(kept, NotMoved{Reason: Deficit, Gate: "candidates", Why: fmt.Sprintf(
+				"node %d owes %s more than it has, and no other container has memory there that may be moved", debtor.ID, quantity.Short(debtor.Deficit()))})
+			continue
 		}
-		used := e.Usage[at.Path]
-		found = &candidate{l: l, c: c, nodes: e.Nodes, usage: &used, step: step, Move: Move{
+		c := l.at(step.Path)
+		if c == nil { // it has ended
+			continue
+		}
+		if len(missing) >= measuredAtOnce {
+			break
+		}
+		used := e.Usage[step.Path]
+		m := &candidate{l: l, c: c, nodes: e.Nodes, usage: &used, step: step, Move: Move{
 			UID: c.pod.key(), Container: c.Name, ID: c.ID, Reason: Deficit, From: l.allNodes.Minus(c.Off.Nodes), To: l.allNodes.Minus(step.Off), Bytes: step.Bytes,
 		}}
-		n, blocked := found.blocked(standing)
-		if blocked { // since the sample
-			return n.Why
+		if _, blocked := m.blocked(standing); blocked { // since the sample
+			continue
 		}
-		if more := unmeasured(e.Usage, at.Path); more != nil {
+		if more := unmeasured(e.Usage, step.Path); more != nil {
 			missing = append(missing, more...)
-			return "it is to be measured"
+			continue
 		}
-		if n, blocked = found.blocked(sampled); blocked {
-			why[at.Path] = n
+		if n, blocked := m.blocked(sampled); blocked {
+			kept = append(kept, n)
+			continue
 		}
-		return n.Why
-	})
+		found = m
+		break
+	}
 	if missing != nil {
 		l.measure(missing)
 		return
 	}
-	var kept []NotMoved
-	for _, p := range passed {
-		if n, of := why[p.Path]; of {
-			kept = append(kept, n)
-		} else if p.Path == "" {
-			kept = append(kept, NotMoved{Reason: Deficit, Gate: "candidates", Why: p.Why})
-		}
-	}
 	l.keepWhereItIs(Deficit, kept)
-	if step != nil {
+	if found != nil {
 		l.begin(found)
 	}
 }
