@@ -89,7 +89,7 @@ func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
 	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {
 		return *p.affinity, true
 	}
-	hint, admitted := m.merge(c, h, len(h.columns))
+	hint, admitted := m.merge(c, h)
 	if !admitted {
 		if nodes := m.follow(c, h); !nodes.Empty() {
 			return topologymanager.Hint{Nodes: nodes}, true
@@ -100,17 +100,17 @@ func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
 
 // merge is the Topology Manager's answer to the hints of a container's memory, its CPUs and its devices. memory is nil where
 // the memory provider has no preference.
-func (m *Manager) merge(c Container, memory topologymanager.Hints, types int) (topologymanager.Hint, bool) {
+func (m *Manager) merge(c Container, memory topologymanager.Hints) (topologymanager.Hint, bool) {
 	in := m.aligned(c, m.providers(c))
-	in.Memory, in.Types = memory, types
-	hint, admitted := m.options.Policy.Merge(in, m.options.PreferClosest)
+	in.Memory = memory
+	hint, admitted := m.options.Policy.Merge(in)
 	away := len(in.Devices) > 0 && !hint.Preferred && m.rules.Aligns
 	switch {
 	case away && c.Required:
 		return hint, false
 	case away && admitted && m.options.AlignTo != topologymanager.AlignToKubelet && hint.Nodes == m.all && !in.Everywhere():
 		in.Devices = nil // nothing is free near them: all nodes are no better than any
-		return m.options.Policy.Merge(in, m.options.PreferClosest)
+		return m.options.Policy.Merge(in)
 	}
 	return hint, admitted
 }
@@ -281,27 +281,19 @@ func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint
 	}
 	nodes := span(blocks)
 	same := slices.EqualFunc(c.Request, blocks, func(a Amount, b Block) bool { return a == Amount{Type: b.Type, Bytes: b.Size} })
-	in := m.providers(c)
-	switch {
-	case !in.CPUs.Empty() || len(in.Devices) > 0:
-	case same:
-		return m.options.Policy.Regenerated(m.all, nodes), nil
-	default:
-		return m.options.Policy.NoPreference(m.all), nil
-	}
 	var memory topologymanager.Hints
 	if same {
 		memory = topologymanager.Kept(nodes)
 	}
-	hint, admitted := m.merge(c, memory, len(blocks))
+	in := m.providers(c)
+	hint, admitted := m.merge(c, memory)
 	switch {
-	case admitted:
+	case admitted, in.CPUs.Empty() && len(in.Devices) == 0:
+		return hint, nil
 	case m.options.FollowCPUs && !m.rules.OneNode && !c.Required && nodes.SubsetOf(in.CPUs):
 		return topologymanager.Hint{Nodes: nodes}, nil // it has followed them
-	default:
-		return hint, m.reject(c, TopologyAffinityError, "its memory is on "+nodes.Named()+", and "+m.misaligned(c))
 	}
-	return hint, nil
+	return hint, m.reject(c, TopologyAffinityError, "its memory is on "+nodes.Named()+", and "+m.misaligned(c))
 }
 
 // on returns the blocks of a request on these nodes.

@@ -445,7 +445,7 @@ func (m *Manager) whyUneven(nodes nodeset.Set, c Container) string {
 		return m.why(nodes, c)
 	}
 	switch _, fits := m.evenBlocks(c, nodes); {
-	case !nodes.SubsetOf(m.unused) && !m.isGroup(nodes):
+	case !m.lawful(nodes):
 		return m.why(nodes, c)
 	case !nodes.SubsetOf(m.spreadable(c)):
 		return m.misaligned(c)

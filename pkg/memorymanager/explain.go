@@ -8,9 +8,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// maxCandidates bounds an explanation.
-const maxCandidates = 2*nodeset.Max + 2
-
 // Explanation is how a container is placed, or would be now.
 type Explanation struct {
 	// Placement is the outcome; Err the rejection instead.
@@ -76,12 +73,10 @@ func (m *Manager) judge(c Container, has Placement) Explanation {
 	}
 	e.Aligned = m.whoCounts(c, e.Placement.Nodes)
 	h, known := m.hintsFor(c.Pod, c.Request)
-	seen := map[nodeset.Set]bool{}
 	consider := func(nodes nodeset.Set) {
-		if nodes.Empty() || seen[nodes] || len(e.Candidates) == maxCandidates {
+		if nodes.Empty() || slices.ContainsFunc(e.Candidates, func(c Candidate) bool { return c.Nodes == nodes }) {
 			return
 		}
-		seen[nodes] = true
 		candidate := Candidate{Nodes: nodes, Chosen: nodes == e.Placement.Nodes, Why: m.whyUneven(nodes, c)}
 		candidate.Preferred = candidate.Why == "" && known && h.minimal(nodes.Len())
 		switch {

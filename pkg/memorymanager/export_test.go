@@ -8,7 +8,7 @@ func (m *Manager) SetBudget(budget int) { m.budget = budget }
 // Align is the Topology Manager's answer to a container whose memory is not placed: what its CPUs and devices prefer. The
 // error is a *Rejection.
 func (m *Manager) Align(c Container) (topologymanager.Hint, error) {
-	hint, admitted := m.merge(c, nil, 0)
+	hint, admitted := m.merge(c, nil)
 	if !admitted {
 		return hint, m.reject(c, TopologyAffinityError, m.misaligned(c))
 	}

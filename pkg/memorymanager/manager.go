@@ -31,13 +31,7 @@ type Manager struct {
 	columns   []*column
 	distances *distances
 
-	assignments [nodeset.Max]int
-	groups      [nodeset.Max]nodeset.Set
-	// unused are the nodes without assignments.
-	unused nodeset.Set
-	// mixed are the nodes of groups whose containers do not all span the whole group, which are only adopted or restored ones, or
-	// are spread evenly over it.
-	mixed nodeset.Set
+	nodeGroups
 
 	pods   map[string]*pod
 	list   []*pod // the same, and some that are gone; byUID sorts it
@@ -50,6 +44,26 @@ type Manager struct {
 	// changes are the pods whose allocations have changed since they were asked for, and allChanged is set when all may have.
 	changes    []string
 	allChanged bool
+}
+
+// nodeGroups say which nodes are used together, by node.
+type nodeGroups struct {
+	assignments [nodeset.Max]int
+	groups      [nodeset.Max]nodeset.Set
+	// unused are the nodes without assignments.
+	unused nodeset.Set
+	// mixed are the nodes of groups whose containers do not all span the whole group, which are only adopted or restored ones, or
+	// are spread evenly over it.
+	mixed nodeset.Set
+}
+
+// ungrouped are nodes without assignments.
+func ungrouped(nodes nodeset.Set) (g nodeGroups) {
+	g.unused = nodes
+	for id := range nodes.All() {
+		g.groups[id] = nodeset.Of(id)
+	}
+	return g
 }
 
 // pod holds its containers in the order in which they were allocated.
@@ -119,11 +133,7 @@ func oneOf[T ~string](what string, name T, names ...T) error {
 
 // clear ends all allocations.
 func (m *Manager) clear() {
-	m.unused, m.mixed = m.all, 0
-	for id := range m.all.All() {
-		m.assignments[id] = 0
-		m.groups[id] = nodeset.Of(id)
-	}
+	m.nodeGroups = ungrouped(m.all)
 	for _, c := range m.columns {
 		c.allocated = [nodeset.Max]uint64{}
 	}

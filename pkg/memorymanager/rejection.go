@@ -199,7 +199,7 @@ func (m *Manager) why(nodes nodeset.Set, c Container) string {
 			full = room.String()
 		}
 	}
-	if !nodes.SubsetOf(m.unused) && !m.isGroup(nodes) {
+	if !m.lawful(nodes) {
 		if nodes.Len() == 1 {
 			return fmt.Sprintf("is in the group %s", m.groups[nodes.First()])
 		}

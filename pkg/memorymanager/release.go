@@ -149,11 +149,7 @@ func (m *Manager) blocks() iter.Seq[*Block] {
 // make such groups.
 func (m *Manager) regroup() {
 	before := m.mixed
-	for id := range m.all.All() {
-		m.assignments[id] = 0
-		m.groups[id] = nodeset.Of(id)
-	}
-	m.unused, m.mixed = m.all, 0
+	m.nodeGroups = ungrouped(m.all)
 	for b := range m.blocks() {
 		joined := b.Nodes
 		for id := range b.Nodes.All() {

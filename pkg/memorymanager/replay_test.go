@@ -308,7 +308,8 @@ func (r *replayer) noPreference() *affinity {
 	for _, n := range all {
 		hint.Nodes |= 1 << n.ID
 	}
-	return r.affinity(policy.NoPreference(hint.Nodes))
+	hint, _ = policy.Merge(topologymanager.Providers{All: hint.Nodes})
+	return r.affinity(hint)
 }
 
 // nodesOf are the nodes of exclusive CPUs.

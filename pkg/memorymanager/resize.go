@@ -32,7 +32,7 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	if m.Spreads(c) {
 		return m.resizeEvenly(c, existing, whole)
 	}
-	if !m.growsIn(existing.blocks, c.Request, nodes) {
+	if !m.hold(nodes, c.Request.beyond(existing.blocks).on(nodes)) {
 		wider, cause := m.widen(c, h, existing.blocks, nodes)
 		switch {
 		case cause == "":
@@ -84,17 +84,6 @@ func (m *Manager) Reinstate(c Container, blocks []Block) (Placement, error) {
 	}
 	m.container(c.Pod, c.Name).kind = c.Kind
 	return m.Resize(c, false)
-}
-
-// growsIn reports whether the nodes have what the request asks for beyond the blocks.
-func (m *Manager) growsIn(blocks []Block, request Request, nodes nodeset.Set) bool {
-	for _, amount := range request {
-		more := minus(amount.Bytes, size(blocks, nodes, amount.Type))
-		if more > m.column(amount.Type).freeOf(nodes) {
-			return false
-		}
-	}
-	return true
 }
 
 // widen finds more nodes for a container that has its own to itself.

@@ -128,9 +128,8 @@ func (m *Manager) Cover() []cover.Node {
 
 // choice is the best of the sets of one size that were considered.
 type choice struct {
-	hints   *hints
-	closest bool
-	best    ranked
+	hints *hints
+	best  ranked
 	// plain is what the best one would be without the strategy.
 	plain ranked
 }
@@ -154,7 +153,7 @@ func (c *choice) better(a, best ranked) bool {
 	if best.nodes.Empty() {
 		return true
 	}
-	if c.closest {
+	if c.hints.byDistance {
 		if x, y := c.hints.m.distances.sum(a.nodes), c.hints.m.distances.sum(best.nodes); x != y {
 			return x < y
 		}

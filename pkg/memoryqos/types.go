@@ -88,7 +88,6 @@ type Values struct {
 
 // PodContainer is a container as a part of its pod's sums.
 type PodContainer struct {
-	Name           string
 	Kind           Kind
 	Request, Limit uint64
 	// Claimed is what resource claims add to the limit, where there is one.
@@ -102,7 +101,6 @@ type PodContainer struct {
 
 // Pod is what the rules need to know of a pod.
 type Pod struct {
-	UID   string
 	Class QOSClass
 	// Containers are in the order of the pod's spec: init containers and sidecars first. They are all of the spec, whether
 	// they live or not, where the spec is known, and else those that live.

@@ -98,8 +98,8 @@ func TestMergeWithDevices(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			in := Providers{All: all, CPUs: test.cpus, Devices: test.devices}.Aligned(test.alignTo)
-			in.Memory, in.Types = test.memory, 1
-			got, admitted := test.policy.Merge(in, false)
+			in.Memory = test.memory
+			got, admitted := test.policy.Merge(in)
 			if got != test.want || admitted != test.admitted {
 				t.Errorf("got %s %v, admitted %v; want %s %v, admitted %v",
 					got.Nodes, got.Preferred, admitted, test.want.Nodes, test.want.Preferred, test.admitted)

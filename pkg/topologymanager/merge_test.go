@@ -64,7 +64,7 @@ func (l listed) PreferredAt(nodes nodeset.Set) bool {
 	return false
 }
 
-func (l listed) PreferredSingle(within nodeset.Set, _ bool) (nodeset.Set, bool) {
+func (l listed) PreferredSingle(within nodeset.Set) (nodeset.Set, bool) {
 	for _, hint := range l {
 		if hint.Preferred && hint.Nodes.Len() == 1 && hint.Nodes.SubsetOf(within) {
 			return hint.Nodes, true
@@ -73,16 +73,16 @@ func (l listed) PreferredSingle(within nodeset.Set, _ bool) (nodeset.Set, bool) 
 	return 0, false
 }
 
-func (l listed) BestPreferred(bool) (nodeset.Set, bool) {
+func (l listed) BestPreferred() (nodeset.Set, bool) {
 	if l[0].Preferred {
 		return l[0].Nodes, true
 	}
 	return 0, false
 }
 
-func (l listed) BestIntersection(int, bool) nodeset.Set { return l[0].Nodes }
+func (l listed) BestIntersection() nodeset.Set { return l[0].Nodes }
 
-func (l listed) BestOverlap(nodes nodeset.Set, _ bool) (best nodeset.Set) {
+func (l listed) BestOverlap(nodes nodeset.Set) (best nodeset.Set) {
 	for _, hint := range l {
 		if overlap := hint.Nodes & nodes; overlap.Len() > best.Len() {
 			best = overlap
@@ -130,7 +130,7 @@ func TestMerge(t *testing.T) {
 			if test.all.Empty() {
 				test.all = three
 			}
-			got, admitted := test.policy.Merge(Providers{All: test.all, Memory: test.memory, Types: 1, CPUs: test.cpus}, false)
+			got, admitted := test.policy.Merge(Providers{All: test.all, Memory: test.memory, CPUs: test.cpus})
 			if got != test.want || admitted != test.admitted {
 				t.Errorf("got %s %v, admitted %v; want %s %v, admitted %v",
 					got.Nodes, got.Preferred, admitted, test.want.Nodes, test.want.Preferred, test.admitted)
@@ -148,7 +148,7 @@ func TestHintsOfContainersThatAreNotAsked(t *testing.T) {
 		SingleNUMANode: {Hint{0, true}, Hint{one, true}, Hint{}},
 	}
 	for policy, want := range tests {
-		if got := policy.NoPreference(all); got != want.noPreference {
+		if got, _ := policy.Merge(Providers{All: all}); got != want.noPreference {
 			t.Errorf("%s without preference: %v, want %v", policy, got, want.noPreference)
 		}
 		if got := policy.Regenerated(all, one); got != want.one {
