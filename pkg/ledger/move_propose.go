@@ -105,9 +105,11 @@ func unmeasured(usage map[string]Usage, cgroups ...string) (missing []string) {
 }
 
 // allocation is a move of a container's allocation. Its usage is that of a sample, where it runs.
-func (l *Ledger) allocation(reason MoveReason, uid, name string, from, to nodeset.Set, why string) *candidate {
-	c := l.container(uid, name)
-	return &candidate{l: l, c: c, Move: Move{UID: uid, Container: name, ID: c.ID, Reason: reason, From: from, To: to, Why: why}}
+func (l *Ledger) allocation(reason MoveReason, m memorymanager.Relocation, why string) *candidate {
+	c := l.container(m.Pod, m.Container)
+	return &candidate{l: l, c: c, Move: Move{
+		UID: m.Pod, Container: m.Container, ID: c.ID, Reason: reason, From: m.From, To: m.To, Why: why,
+	}}
 }
 
 // cgroup is where a candidate's pages are; "" for one that does not run.
@@ -188,8 +190,8 @@ func (l *Ledger) consolidate(e *NodeMemorySampled) {
 	count := 0
 	for _, d := range memorymanager.Dissolvable(l.manager.Nodes(), l.tenants(Consolidation, l.step.now)) {
 		var moves []*candidate
-		for _, place := range d.Places {
-			moves = append(moves, l.allocation(Consolidation, place.Pod, place.Container, d.Group, place.Nodes, "its group of nodes is not needed any more"))
+		for _, m := range d.Moves {
+			moves = append(moves, l.allocation(Consolidation, m, "its group of nodes is not needed any more"))
 		}
 		if count += len(moves); count > mostMeasured {
 			break
@@ -233,7 +235,7 @@ func (l *Ledger) relieve(c *container, wanted memorymanager.Container, err error
 	}
 	moves := make([]*candidate, len(found))
 	for i, m := range found {
-		moves[i] = l.allocation(Admission, m.Pod, m.Container, m.From, m.To, fmt.Sprintf("to make room for %s/%s %s", c.pod.Namespace, c.pod.Name, c.Name))
+		moves[i] = l.allocation(Admission, m, fmt.Sprintf("to make room for %s/%s %s", c.pod.Namespace, c.pod.Name, c.Name))
 	}
 	kept, begun, lacks := l.settleMoves(moves, l.manager.Cover(), create.Usage)
 	if !lacks {

@@ -237,6 +237,14 @@ func (m *Manager) Blocks(pod, container string) []Block {
 	return copied(c.blocks)
 }
 
+// span are the nodes that a pod has allocations on.
+func (p *pod) span() (nodes nodeset.Set) {
+	for b := range p.counted() {
+		nodes |= b.Nodes
+	}
+	return nodes
+}
+
 func span(blocks []Block) (nodes nodeset.Set) {
 	for _, b := range blocks {
 		nodes |= b.Nodes

@@ -116,13 +116,6 @@ func (m *Manager) revert(c *container, b before) {
 	m.reassign(m.mixed) // also where the bytes of other blocks are
 }
 
-// Relocation is a container that moves to other nodes, with its ordinary memory in bytes.
-type Relocation struct {
-	Pod, Container string
-	From, To       nodeset.Set
-	Bytes          uint64
-}
-
 // reliefTries bounds the search for relocations, in tries: a few milliseconds.
 const reliefTries = 2000
 
@@ -185,8 +178,7 @@ func (r *relief) search(tenants []Tenant, n int) []Relocation {
 			}
 			r.m.revert(moved, was)
 			if fits {
-				first := Relocation{t.Pod, t.Container, span(t.Blocks), to, ordinary(t.Blocks)}
-				return append([]Relocation{first}, after...)
+				return append([]Relocation{t.to(to)}, after...)
 			}
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -100,11 +99,7 @@ func (m *Manager) Aligned(uid string) bool {
 		return false
 	}
 	if p.affinity == nil && len(p.containers) > 0 {
-		var nodes nodeset.Set
-		for i := range p.containers {
-			nodes = nodes.Union(span(p.containers[i].blocks))
-		}
-		hint := m.options.Policy.Regenerated(m.all, nodes)
+		hint := m.options.Policy.Regenerated(m.all, p.span())
 		p.affinity = &hint
 	}
 	return p.affinity != nil
