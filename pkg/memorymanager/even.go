@@ -24,32 +24,24 @@ func (m *Manager) Spreads(c Container) bool {
 	if !c.Spread || m.rules.OneNode {
 		return false
 	}
-	var nodes, enough nodeset.Set
+	var nodes nodeset.Set
 	for id := range m.all.All() {
-		if m.allocatable(id) == 0 {
-			continue
+		if m.allocatable(id) > 0 {
+			nodes |= nodeset.Of(id)
 		}
-		if nodes |= nodeset.Of(id); m.isEnough(m.evenBytes(c)/2, id) {
+	}
+	return nodes.Len() < 2 || m.enough(c, nodes, 2).Len() > 1
+}
+
+// enough are those of these nodes for which one of so many even parts is large enough.
+func (m *Manager) enough(c Container, nodes nodeset.Set, parts int) (enough nodeset.Set) {
+	part := m.evenBytes(c) / uint64(parts)
+	for id := range nodes.All() {
+		if m.options.EvenShare == 0 || part >= m.allocatable(id)/m.options.EvenShare {
 			enough |= nodeset.Of(id)
 		}
 	}
-	return enough.Len() > 1 || nodes.Len() < 2
-}
-
-// isEnough reports whether an even part is large enough for a node.
-func (m *Manager) isEnough(part uint64, id int) bool {
-	return m.options.EvenShare == 0 || part >= m.allocatable(id)/m.options.EvenShare
-}
-
-// areEnough reports whether even parts on these nodes are large enough for each.
-func (m *Manager) areEnough(c Container, nodes nodeset.Set) bool {
-	part := m.evenBytes(c) / uint64(nodes.Len())
-	for id := range nodes.All() {
-		if !m.isEnough(part, id) {
-			return false
-		}
-	}
-	return true
+	return enough
 }
 
 // evenBytes is what a container's pod has, or will have, spread over its nodes: its containers share them.
@@ -146,7 +138,7 @@ func (m *Manager) evenBlocks(c Container, nodes nodeset.Set) (blocks []Block, fi
 func (m *Manager) evenNodes(c Container) (nodes nodeset.Set) {
 	fits := func(nodes nodeset.Set) bool {
 		_, fits := m.evenBlocks(c, nodes)
-		return fits && m.isGroup(nodes) && nodes.SubsetOf(m.spreadable(c)) && m.areEnough(c, nodes)
+		return fits && m.isGroup(nodes) && nodes.SubsetOf(m.spreadable(c)) && m.enough(c, nodes, nodes.Len()) == nodes
 	}
 	if p := m.pods[c.Pod]; p != nil {
 		for i := range p.containers {
@@ -198,9 +190,9 @@ func (m *Manager) spreadable(c Container) nodeset.Set {
 func (m *Manager) evenUnused(c Container, unused, own nodeset.Set, count int) nodeset.Set {
 	var ids []int
 	var lacks [nodeset.Max]int
-	part := m.evenBytes(c) / uint64(count)
+	large := m.enough(c, unused, count)
 	for id := range unused.All() {
-		enough := m.isEnough(part, id)
+		enough := large.Has(id)
 		for _, amount := range c.Request {
 			column := m.column(amount.Type)
 			least, rest := divided(amount.Bytes, column.unit, uint64(count))
@@ -253,16 +245,12 @@ func (m *Manager) placeEvenly(c Container) (topologymanager.Hint, nodeset.Set, *
 // rejectParts rejects a container that cannot be spread, with what each of these nodes has for an even part.
 func (m *Manager) rejectParts(c Container, reason Reason, nodes nodeset.Set) *Rejection {
 	rejected := m.reject(c, reason, "its memory cannot be spread evenly over "+nodes.Named())
+	rejected.Nodes = m.rooms(nodes, c.Request, func(id int, amount Amount) Room { return m.roomForPart(c, amount, id, uint64(nodes.Len())) })
 	var alone nodeset.Set
 	for id := range nodes.All() {
 		if group := m.groups[id]; group.Len() == 1 && !m.unused.Has(id) {
 			alone |= group
 		}
-		node := NodeRoom{Node: id, Group: m.groups[id]}
-		for _, amount := range c.Request {
-			node.Room = append(node.Room, m.roomForPart(c, amount, id, uint64(nodes.Len())))
-		}
-		rejected.Nodes = append(rejected.Nodes, node)
 	}
 	if nodes.Len() > 1 && !alone.Empty() {
 		rejected.Cause += fmt.Sprintf(" (%s cannot be part of a group: containers are on one node alone)", alone.Named())
@@ -451,7 +439,7 @@ func (m *Manager) whyUneven(nodes nodeset.Set, c Container) string {
 		return m.misaligned(c)
 	case !fits:
 		return "has no room for even parts"
-	case !m.areEnough(c, nodes):
+	case m.enough(c, nodes, nodes.Len()) != nodes:
 		return fmt.Sprintf("even parts would be less than 1/%d of a node", m.options.EvenShare)
 	}
 	return ""

@@ -101,20 +101,14 @@ func (m *Manager) widen(c Container, h *hints, blocks []Block, nodes nodeset.Set
 		}
 	}
 	h.unused |= nodes
-	want := h.want
-	for id := range nodes.All() {
-		want = h.without(want, id)
+	wider, ok := h.extend(nodes)
+	switch insists := m.rules.Insists || c.Required && m.rules.Aligns; {
+	case !ok:
+		return 0, full + ", nor with unused nodes"
+	case insists && !h.minimal(wider.Len()):
+		return 0, fmt.Sprintf("it would need nodes %s, more than preferred", wider)
 	}
-	rest := h.unused &^ nodes
-	if found, ok := h.smallest(rest, 1, rest.Len(), want); ok {
-		wider := nodes | found
-		insists := m.rules.Insists || c.Required && m.rules.Aligns
-		if insists && !h.minimal(wider.Len()) {
-			return 0, fmt.Sprintf("it would need nodes %s, more than preferred", wider)
-		}
-		return wider, ""
-	}
-	return 0, full + ", nor with unused nodes"
+	return wider, ""
 }
 
 // rewrite replaces a container's blocks. On the same nodes only the differences move.
