@@ -207,23 +207,18 @@ func (m *Manager) overfill(c *column, b *Block) {
 		}
 		return
 	}
-	b.PerNode = nil
+	var parts [nodeset.Max]uint64
 	rest := b.Size
 	for id := range b.Nodes.All() {
-		if part := min(rest, c.spare(id)); part > 0 {
-			b.PerNode = append(b.PerNode, NodeAmount{Node: id, Bytes: part})
-			c.allocated[id] += part
-			rest -= part
+		parts[id] = min(rest, c.spare(id))
+		rest -= parts[id]
+	}
+	parts[b.Nodes.First()] += rest
+	b.PerNode = nil
+	for id := range b.Nodes.All() {
+		if parts[id] > 0 {
+			b.PerNode = append(b.PerNode, NodeAmount{Node: id, Bytes: parts[id]})
+			c.allocated[id] += parts[id]
 		}
-	}
-	if rest == 0 {
-		return
-	}
-	first := b.Nodes.First()
-	c.allocated[first] += rest
-	if len(b.PerNode) > 0 && b.PerNode[0].Node == first {
-		b.PerNode[0].Bytes += rest
-	} else {
-		b.PerNode = slices.Insert(b.PerNode, 0, NodeAmount{Node: first, Bytes: rest})
 	}
 }

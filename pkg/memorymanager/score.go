@@ -63,24 +63,22 @@ func percent(part, whole uint64) uint64 {
 // unusedPercent is how much of the nodes' allocatable memory the kernel has beyond what it owes to allocations, rounded down; 1 to
 // 100. It is 0 where that is not known of one of them, and for a request without memory: huge pages are in pools of their own.
 func (h *hints) unusedPercent(nodes nodeset.Set) int {
-	for _, c := range h.columns {
-		if c.name != Memory {
-			continue
-		}
-		var slack uint64
-		known := nodeset.Set(0)
-		for _, n := range h.m.cover {
-			if nodes.Has(n.ID) {
-				slack, known = slack+n.After(c.allocated[n.ID]).Slack(), known.Union(nodeset.Of(n.ID))
-			}
-		}
-		allocatable := c.allocatableOf(nodes)
-		if known != nodes || allocatable == 0 {
-			return 0
-		}
-		return int(percent(min(slack, allocatable), allocatable))
+	c := h.m.column(Memory)
+	allocatable := c.allocatableOf(nodes)
+	if allocatable == 0 || !slices.Contains(h.columns, c) {
+		return 0
 	}
-	return 0
+	var slack uint64
+	var known nodeset.Set
+	for _, n := range h.m.cover {
+		if nodes.Has(n.ID) {
+			slack, known = slack+n.After(c.allocated[n.ID]).Slack(), known.Union(nodeset.Of(n.ID))
+		}
+	}
+	if known != nodes {
+		return 0
+	}
+	return int(percent(min(slack, allocatable), allocatable))
 }
 
 // mostListed is up to how many unused nodes their sets of one size are listed: the kubelet refuses more nodes than that.
