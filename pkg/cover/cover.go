@@ -35,14 +35,14 @@ func (n Node) After(allocated uint64) Node {
 	return n
 }
 
-// Cover is what the node has for what it owes.
-func (n Node) Cover() uint64 { return n.Free + n.Reclaimable }
+// cover is what the node has for what it owes.
+func (n Node) cover() uint64 { return n.Free + n.Reclaimable }
 
 // Deficit is what the node owes beyond its cover: 0 while its allocations hold.
-func (n Node) Deficit() uint64 { return n.Owed - min(n.Owed, n.Cover()) }
+func (n Node) Deficit() uint64 { return n.Owed - min(n.Owed, n.cover()) }
 
 // Slack is what the node has beyond what it owes.
-func (n Node) Slack() uint64 { return n.Cover() - min(n.Cover(), n.Owed) }
+func (n Node) Slack() uint64 { return n.cover() - min(n.cover(), n.Owed) }
 
 // Sample is what was found on all nodes at a moment. It never changes.
 type Sample struct {
@@ -129,9 +129,9 @@ type Cgroup struct {
 	Moved uint64
 }
 
-// Owed is what a cgroup's allocation has on its nodes and does not use yet, without nodes where that is nothing. An allocation on
+// owed is what a cgroup's allocation has on its nodes and does not use yet, without nodes where that is nothing. An allocation on
 // several nodes may use any of them: what it uses of one beyond its part of it is not owed on the others.
-func (c Cgroup) Owed() []Amount {
+func (c Cgroup) owed() []Amount {
 	var allocated, resident, missing uint64
 	var owed []Amount
 	for _, a := range c.Allocated {
@@ -209,7 +209,7 @@ func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
 			s.Unread[c.Path] = c.Unread
 			continue
 		}
-		owed := c.Owed()
+		owed := c.owed()
 		for _, a := range owed {
 			if i, ok := index[a.Node]; ok {
 				s.Nodes[i].Owed += a.Bytes

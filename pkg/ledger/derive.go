@@ -103,7 +103,7 @@ func (c *container) ownLimit() *uint64 {
 
 // sums is the pod as the rules of Memory QoS see it.
 func (l *Ledger) sums(p *pod, runs []derivedRun) memoryqos.Pod {
-	sums := memoryqos.Pod{UID: p.UID, Class: p.class(), Overhead: p.Overhead, Overrides: p.wishesOf("").QoS, Containers: p.parts(runs)}
+	sums := memoryqos.Pod{Class: p.class(), Overhead: p.Overhead, Overrides: p.wishesOf("").QoS, Containers: p.parts(runs)}
 	if p.Info != nil {
 		sums.Overhead = p.Info.Overhead
 		sums.Claimed = p.Info.Claimed
@@ -135,7 +135,7 @@ func (p *pod) parts(runs []derivedRun) []memoryqos.PodContainer {
 				continue
 			}
 			parts = append(parts, memoryqos.PodContainer{
-				Name: spec.Name, Kind: spec.Kind, Request: spec.Request, Limit: spec.Limit, Claimed: spec.Claimed,
+				Kind: spec.Kind, Request: spec.Request, Limit: spec.Limit, Claimed: spec.Claimed,
 				Overrides: p.wishesOf(spec.Name).QoS,
 			})
 		}
@@ -152,7 +152,7 @@ func (p *pod) parts(runs []derivedRun) []memoryqos.PodContainer {
 // part is a living container as a part of its pod's sums.
 func (c *container) part(kind memoryqos.Kind, r *derivedRun) memoryqos.PodContainer {
 	values := c.promised(r.qos)
-	return memoryqos.PodContainer{Name: c.Name, Kind: kind, Request: r.request.Request, Limit: c.Limit, Values: &values}
+	return memoryqos.PodContainer{Kind: kind, Request: r.request.Request, Limit: c.Limit, Values: &values}
 }
 
 // promised is what the levels above must carry for a container: what it should have, and until the end of an update that

@@ -47,19 +47,8 @@ func (u *Usage) elsewhere(nodes nodeset.Set) (bytes uint64) {
 }
 
 // received is what each of the new nodes gets where a cgroup may use others instead.
-func (u *Usage) received(to nodeset.Set) (amounts []cover.Amount) {
-	bytes := map[int]uint64{}
-	for node := range u.Nodes.All() {
-		if target := u.Nodes.Remap(node, to); target != node {
-			bytes[target] += u.Bytes[node]
-		}
-	}
-	for node := range to.All() {
-		if bytes[node] > 0 {
-			amounts = append(amounts, cover.Amount{Node: node, Bytes: bytes[node]})
-		}
-	}
-	return amounts
+func (u *Usage) received(to nodeset.Set) []cover.Amount {
+	return cover.Received(u.Nodes, to, func(node int) uint64 { return u.Bytes[node] })
 }
 
 // NotMoved is memory that stays where it is although there is a reason to move it.

@@ -105,9 +105,11 @@ func unmeasured(usage map[string]Usage, cgroups ...string) (missing []string) {
 }
 
 // allocation is a move of a container's allocation. Its usage is that of a sample, where it runs.
-func (l *Ledger) allocation(reason MoveReason, uid, name string, from, to nodeset.Set, why string) *candidate {
-	c := l.container(uid, name)
-	return &candidate{l: l, c: c, Move: Move{UID: uid, Container: name, ID: c.ID, Reason: reason, From: from, To: to, Why: why}}
+func (l *Ledger) allocation(reason MoveReason, m memorymanager.Relocation, why string) *candidate {
+	c := l.container(m.Pod, m.Container)
+	return &candidate{l: l, c: c, Move: Move{
+		UID: m.Pod, Container: m.Container, ID: c.ID, Reason: reason, From: m.From, To: m.To, Why: why,
+	}}
 }
 
 // cgroup is where a candidate's pages are; "" for one that does not run.
@@ -188,8 +190,8 @@ func (l *Ledger) consolidate(e *NodeMemorySampled) {
 	count := 0
 	for _, d := range memorymanager.Dissolvable(l.manager.Nodes(), l.tenants(Consolidation, l.step.now)) {
 		var moves []*candidate
-		for _, place := range d.Places {
-			moves = append(moves, l.allocation(Consolidation, place.Pod, place.Container, d.Group, place.Nodes, "its group of nodes is not needed any more"))
+		for _, m := range d.Moves {
+			moves = append(moves, l.allocation(Consolidation, m, "its group of nodes is not needed any more"))
 		}
 		if count += len(moves); count > mostMeasured {
 			break
@@ -233,7 +235,7 @@ func (l *Ledger) relieve(c *container, wanted memorymanager.Container, err error
 	}
 	moves := make([]*candidate, len(found))
 	for i, m := range found {
-		moves[i] = l.allocation(Admission, m.Pod, m.Container, m.From, m.To, fmt.Sprintf("to make room for %s/%s %s", c.pod.Namespace, c.pod.Name, c.Name))
+		moves[i] = l.allocation(Admission, m, fmt.Sprintf("to make room for %s/%s %s", c.pod.Namespace, c.pod.Name, c.Name))
 	}
 	kept, begun, lacks := l.settleMoves(moves, l.manager.Cover(), create.Usage)
 	if !lacks {
@@ -281,44 +283,45 @@ func (l *Ledger) relieveDeficit(e *NodeMemorySampled) {
 		return
 	}
 	var missing []string
+	var kept []NotMoved
 	var found *candidate
-	why := map[string]NotMoved{}
-	step, passed := cover.Next(e.Nodes, e.Cgroups, func(at *cover.Cgroup, step *cover.Step) string {
-		c := l.at(at.Path)
-		if c == nil || len(missing) >= measuredAtOnce {
-			return when(c == nil, "it has ended")
+	for debtor, step := range cover.Steps(e.Nodes, e.Cgroups) {
+		if step == nil {
+			kept = append(kept, NotMoved{Reason: Deficit, Gate: "candidates", Why: fmt.Sprintf(
+				"node %d owes %s more than it has, and no other container has memory there that may be moved", debtor.ID, quantity.Short(debtor.Deficit()))})
+			continue
 		}
-		used := e.Usage[at.Path]
-		found = &candidate{l: l, c: c, nodes: e.Nodes, usage: &used, step: step, Move: Move{
+		c := l.at(step.Path)
+		if c == nil { // it has ended
+			continue
+		}
+		if len(missing) >= measuredAtOnce {
+			break
+		}
+		used := e.Usage[step.Path]
+		m := &candidate{l: l, c: c, nodes: e.Nodes, usage: &used, step: step, Move: Move{
 			UID: c.pod.key(), Container: c.Name, ID: c.ID, Reason: Deficit, From: l.allNodes.Minus(c.Off.Nodes), To: l.allNodes.Minus(step.Off), Bytes: step.Bytes,
 		}}
-		n, blocked := found.blocked(standing)
-		if blocked { // since the sample
-			return n.Why
+		if _, blocked := m.blocked(standing); blocked { // since the sample
+			continue
 		}
-		if more := unmeasured(e.Usage, at.Path); more != nil {
+		if more := unmeasured(e.Usage, step.Path); more != nil {
 			missing = append(missing, more...)
-			return "it is to be measured"
+			continue
 		}
-		if n, blocked = found.blocked(sampled); blocked {
-			why[at.Path] = n
+		if n, blocked := m.blocked(sampled); blocked {
+			kept = append(kept, n)
+			continue
 		}
-		return n.Why
-	})
+		found = m
+		break
+	}
 	if missing != nil {
 		l.measure(missing)
 		return
 	}
-	var kept []NotMoved
-	for _, p := range passed {
-		if n, of := why[p.Path]; of {
-			kept = append(kept, n)
-		} else if p.Path == "" {
-			kept = append(kept, NotMoved{Reason: Deficit, Gate: "candidates", Why: p.Why})
-		}
-	}
 	l.keepWhereItIs(Deficit, kept)
-	if step != nil {
+	if found != nil {
 		l.begin(found)
 	}
 }

@@ -56,9 +56,11 @@ func ownRequest(spec pods.Container) memorymanager.Request {
 // whole is a pod with pod-level resources as the memory manager sees it.
 func (l *Ledger) whole(c *container) memorymanager.Pod {
 	p := c.pod
-	whole := memorymanager.Pod{UID: p.key(), Budget: p.Info.Budget(), CPUs: c.CPUNodes, Devices: c.Devices, Required: l.wanted(c).Required, FreePages: l.step.freePages}
+	whole := memorymanager.Pod{Whole: memorymanager.Container{
+		Pod: p.key(), Request: p.Info.Budget(), CPUs: c.CPUNodes, Devices: c.Devices, Required: l.wanted(c).Required, FreePages: l.step.freePages,
+	}}
 	for _, others := range l.step.podDevices {
-		whole.Devices = append(whole.Devices, others...)
+		whole.Whole.Devices = append(whole.Whole.Devices, others...)
 	}
 	for _, spec := range p.Info.Containers {
 		if spec.Kind != memoryqos.Ephemeral {

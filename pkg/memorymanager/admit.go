@@ -69,7 +69,7 @@ func (m *Manager) place(c Container) (topologymanager.Hint, nodeset.Set, *Reject
 	if cause == "" {
 		return hint, nodes, nil
 	}
-	if m.fallBack && !h.Empty() {
+	if m.options.FallBack && !h.Empty() {
 		return hint, h.narrow(), nil
 	}
 	reason := TopologyAffinityError
@@ -89,7 +89,7 @@ func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
 	if p := m.pods[c.Pod]; p != nil && p.affinity != nil {
 		return *p.affinity, true
 	}
-	hint, admitted := m.merge(c, h, len(h.columns))
+	hint, admitted := m.merge(c, h)
 	if !admitted {
 		if nodes := m.follow(c, h); !nodes.Empty() {
 			return topologymanager.Hint{Nodes: nodes}, true
@@ -100,17 +100,17 @@ func (m *Manager) affinity(c Container, h *hints) (topologymanager.Hint, bool) {
 
 // merge is the Topology Manager's answer to the hints of a container's memory, its CPUs and its devices. memory is nil where
 // the memory provider has no preference.
-func (m *Manager) merge(c Container, memory topologymanager.Hints, types int) (topologymanager.Hint, bool) {
+func (m *Manager) merge(c Container, memory topologymanager.Hints) (topologymanager.Hint, bool) {
 	in := m.aligned(c, m.providers(c))
-	in.Memory, in.Types = memory, types
-	hint, admitted := m.policy.Merge(in, m.closest)
+	in.Memory = memory
+	hint, admitted := m.options.Policy.Merge(in)
 	away := len(in.Devices) > 0 && !hint.Preferred && m.rules.Aligns
 	switch {
 	case away && c.Required:
 		return hint, false
-	case away && admitted && m.alignTo != topologymanager.AlignToKubelet && hint.Nodes == m.all && !in.Everywhere():
+	case away && admitted && m.options.AlignTo != topologymanager.AlignToKubelet && hint.Nodes == m.all && !in.Everywhere():
 		in.Devices = nil // nothing is free near them: all nodes are no better than any
-		return m.policy.Merge(in, m.closest)
+		return m.options.Policy.Merge(in)
 	}
 	return hint, admitted
 }
@@ -120,7 +120,7 @@ func (m *Manager) aligned(c Container, in topologymanager.Providers) topologyman
 	if c.Required {
 		return in
 	}
-	return in.Aligned(m.alignTo)
+	return in.Aligned(m.options.AlignTo)
 }
 
 // providers are the container's CPUs and devices, as far as they are on nodes of this machine.
@@ -132,16 +132,6 @@ func (m *Manager) providers(c Container) topologymanager.Providers {
 		}
 	}
 	return in
-}
-
-// Align is the Topology Manager's answer to a container whose memory is not placed: what its CPUs and devices prefer. The
-// error is a *Rejection.
-func (m *Manager) Align(c Container) (topologymanager.Hint, error) {
-	hint, admitted := m.merge(c, nil, 0)
-	if !admitted {
-		return hint, m.reject(c, TopologyAffinityError, m.misaligned(c))
-	}
-	return hint, nil
 }
 
 // allocate turns a hint into the nodes to allocate, or says why it can not.
@@ -189,15 +179,7 @@ func (h *hints) free(nodes nodeset.Set) bool {
 // podOn reports whether a container of the pod lives on exactly this group.
 func (m *Manager) podOn(uid string, group nodeset.Set) bool {
 	p := m.pods[uid]
-	if p == nil {
-		return false
-	}
-	for i := range p.containers {
-		if span(p.containers[i].blocks) == group {
-			return true
-		}
-	}
-	return false
+	return p != nil && slices.ContainsFunc(p.containers, func(c container) bool { return span(c.blocks) == group })
 }
 
 // enter adds a container's blocks. Its request is covered first by what init containers of the pod leave behind.
@@ -205,13 +187,10 @@ func (m *Manager) enter(c Container, nodes nodeset.Set) []Block {
 	if m.Spreads(c) && nodes.Len() > 1 {
 		return m.enterEvenly(c, nodes)
 	}
-	p := m.pod(c.Pod)
-	blocks := make([]Block, len(c.Request))
-	for i, amount := range c.Request {
-		b := Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
+	p, blocks := m.pod(c.Pod), c.Request.on(nodes)
+	for _, b := range blocks {
 		m.assign(nodes)
 		m.fill(m.column(b.Type), nodes, b.Size-p.takeOver(b))
-		blocks[i] = b
 	}
 	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
 	m.hasChanged(c.Pod)
@@ -280,10 +259,15 @@ func (m *Manager) part(c Container, existing *container) (Placement, error) {
 	if existing == nil {
 		return Placement{}, m.reject(c, InvalidRequest, "the pod's own allocation has no part for the container")
 	}
-	nodes := span(existing.blocks)
-	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(existing.blocks), Nodes: nodes, Existing: true,
-	}, nil
+	p := m.placed(existing.blocks)
+	p.Existing = true
+	return p, nil
+}
+
+// placed is the placement of blocks that are where they are.
+func (m *Manager) placed(blocks []Block) Placement {
+	nodes := span(blocks)
+	return Placement{Affinity: m.options.Policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes}
 }
 
 // regenerated is the hint of an allocation: its nodes, if the allocation is what is asked for, together with the container's
@@ -297,27 +281,37 @@ func (m *Manager) regenerated(c Container, blocks []Block) (topologymanager.Hint
 	}
 	nodes := span(blocks)
 	same := slices.EqualFunc(c.Request, blocks, func(a Amount, b Block) bool { return a == Amount{Type: b.Type, Bytes: b.Size} })
-	in := m.providers(c)
-	switch {
-	case !in.CPUs.Empty() || len(in.Devices) > 0:
-	case same:
-		return m.policy.Regenerated(m.all, nodes), nil
-	default:
-		return m.policy.NoPreference(m.all), nil
-	}
 	var memory topologymanager.Hints
 	if same {
 		memory = topologymanager.Kept(nodes)
 	}
-	hint, admitted := m.merge(c, memory, len(blocks))
+	in := m.providers(c)
+	hint, admitted := m.merge(c, memory)
 	switch {
-	case admitted:
-	case m.followCPUs && !m.rules.OneNode && !c.Required && nodes.SubsetOf(in.CPUs):
+	case admitted, in.CPUs.Empty() && len(in.Devices) == 0:
+		return hint, nil
+	case m.options.FollowCPUs && !m.rules.OneNode && !c.Required && nodes.SubsetOf(in.CPUs):
 		return topologymanager.Hint{Nodes: nodes}, nil // it has followed them
-	default:
-		return hint, m.reject(c, TopologyAffinityError, "its memory is on "+nodes.Named()+", and "+m.misaligned(c))
 	}
-	return hint, nil
+	return hint, m.reject(c, TopologyAffinityError, "its memory is on "+nodes.Named()+", and "+m.misaligned(c))
+}
+
+// on returns the blocks of a request on these nodes.
+func (r Request) on(nodes nodeset.Set) []Block {
+	blocks := make([]Block, len(r))
+	for i, amount := range r {
+		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
+	}
+	return blocks
+}
+
+// sizes is the request that blocks are of.
+func sizes(blocks []Block) Request {
+	request := make(Request, len(blocks))
+	for i, b := range blocks {
+		request[i] = Amount{Type: b.Type, Bytes: b.Size}
+	}
+	return request
 }
 
 // invalid says what is wrong with a request; empty when nothing is.

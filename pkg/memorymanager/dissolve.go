@@ -23,14 +23,19 @@ type Dissolution struct {
 	Group nodeset.Set
 	// Rest are the nodes that would stay a group, for containers that need several; empty where the group would dissolve.
 	Rest nodeset.Set
-	// Places are where its containers would fit, the largest first.
-	Places []Place
+	// Moves take its containers where they would fit, on single nodes or on Rest, the largest first.
+	Moves []Relocation
 }
 
-// Place is where a container would fit: a single node, or the rest of a group.
-type Place struct {
+// Relocation is a container that moves to other nodes, with its ordinary memory in bytes.
+type Relocation struct {
 	Pod, Container string
-	Nodes          nodeset.Set
+	From, To       nodeset.Set
+	Bytes          uint64
+}
+
+func (t *Tenant) to(nodes nodeset.Set) Relocation {
+	return Relocation{t.Pod, t.Container, span(t.Blocks), nodes, ordinary(t.Blocks)}
 }
 
 // Tenants are all containers with an allocation, and the pods with one of their own, sorted by pod.
@@ -57,14 +62,14 @@ func Dissolvable(nodes []NodeState, tenants []Tenant) []Dissolution {
 		if node.Cells.Len() < 2 || node.Cells.First() != node.ID {
 			continue
 		}
-		if d := dissolve(nodes, node.Cells, tenants); d.Places != nil {
+		if d := dissolve(nodes, node.Cells, tenants); d.Moves != nil {
 			found = append(found, d)
 		}
 	}
 	return found
 }
 
-// dissolve places the tenants of a group on fewer of its nodes; without Places where that fails.
+// dissolve places the tenants of a group on fewer of its nodes; without Moves where that fails.
 func dissolve(nodes []NodeState, group nodeset.Set, tenants []Tenant) Dissolution {
 	var members, placed []Tenant
 	var kept nodeset.Set // where others of several nodes are already
@@ -85,8 +90,8 @@ func dissolve(nodes []NodeState, group nodeset.Set, tenants []Tenant) Dissolutio
 	}
 	slices.SortStableFunc(members, func(a, b Tenant) int { return cmp.Compare(ordinary(b.Blocks), ordinary(a.Blocks)) })
 	for rest := range rests(group, kept) {
-		if places := distribute(binsOf(nodes, group, rest), placed, members); places != nil {
-			return Dissolution{group, rest, places}
+		if moves := distribute(binsOf(nodes, group, rest), placed, members); moves != nil {
+			return Dissolution{group, rest, moves}
 		}
 	}
 	return Dissolution{}
@@ -151,7 +156,7 @@ func (b bin) take(blocks []Block) bool {
 
 // distribute places members into the first bin that has room and their CPUs, one by one, beside those that are placed already; nil
 // where that fails.
-func distribute(bins []bin, placed, members []Tenant) (places []Place) {
+func distribute(bins []bin, placed, members []Tenant) (moves []Relocation) {
 	for _, t := range placed {
 		if !slices.ContainsFunc(bins, func(b bin) bool { return b.nodes == span(t.Blocks) && b.take(t.Blocks) }) {
 			return nil
@@ -162,9 +167,9 @@ func distribute(bins []bin, placed, members []Tenant) (places []Place) {
 		if i < 0 {
 			return nil
 		}
-		places = append(places, Place{t.Pod, t.Container, bins[i].nodes})
+		moves = append(moves, t.to(bins[i].nodes))
 	}
-	return places
+	return moves
 }
 
 // ordinary is how much of blocks is ordinary memory.

@@ -51,7 +51,26 @@ func TestDissolvable(t *testing.T) {
 		"a pod with its own allocation": {both, []memorymanager.Tenant{whole}, "[]"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := fmt.Sprint(memorymanager.Dissolvable(nodes(test.group), test.tenants)); got != test.want {
+			type place struct {
+				Pod, Container string
+				Nodes          nodeset.Set
+			}
+			type dissolution struct {
+				Group, Rest nodeset.Set
+				Places      []place
+			}
+			all := []dissolution{}
+			for _, d := range memorymanager.Dissolvable(nodes(test.group), test.tenants) {
+				found := dissolution{Group: d.Group, Rest: d.Rest}
+				for _, m := range d.Moves {
+					if m.From != d.Group {
+						t.Errorf("%+v leaves other nodes than the group", m)
+					}
+					found.Places = append(found.Places, place{m.Pod, m.Container, m.To})
+				}
+				all = append(all, found)
+			}
+			if got := fmt.Sprint(all); got != test.want {
 				t.Errorf("%s, want %s", got, test.want)
 			}
 		})

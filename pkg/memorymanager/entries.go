@@ -1,9 +1,6 @@
 package memorymanager
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // PodAllocations are all that a pod has, for a checkpoint of one decision. PerNode is left out: State has it, and so have
 // the reserved bytes of Nodes.
@@ -28,6 +25,6 @@ func (m *Manager) Allocations(uid string) PodAllocations {
 		c := &p.containers[i]
 		has.Entries = append(has.Entries, Entry{Pod: uid, Container: c.name, Blocks: copied(c.blocks)})
 	}
-	slices.SortFunc(has.Entries, func(a, b Entry) int { return strings.Compare(a.Container, b.Container) })
+	slices.SortFunc(has.Entries, byContainer)
 	return has
 }

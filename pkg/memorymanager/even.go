@@ -24,32 +24,24 @@ func (m *Manager) Spreads(c Container) bool {
 	if !c.Spread || m.rules.OneNode {
 		return false
 	}
-	var nodes, enough nodeset.Set
+	var nodes nodeset.Set
 	for id := range m.all.All() {
-		if m.allocatable(id) == 0 {
-			continue
+		if m.allocatable(id) > 0 {
+			nodes |= nodeset.Of(id)
 		}
-		if nodes |= nodeset.Of(id); m.isEnough(m.evenBytes(c)/2, id) {
+	}
+	return nodes.Len() < 2 || m.enough(c, nodes, 2).Len() > 1
+}
+
+// enough are those of these nodes for which one of so many even parts is large enough.
+func (m *Manager) enough(c Container, nodes nodeset.Set, parts int) (enough nodeset.Set) {
+	part := m.evenBytes(c) / uint64(parts)
+	for id := range nodes.All() {
+		if m.options.EvenShare == 0 || part >= m.allocatable(id)/m.options.EvenShare {
 			enough |= nodeset.Of(id)
 		}
 	}
-	return enough.Len() > 1 || nodes.Len() < 2
-}
-
-// isEnough reports whether an even part is large enough for a node.
-func (m *Manager) isEnough(part uint64, id int) bool {
-	return m.evenShare == 0 || part >= m.allocatable(id)/m.evenShare
-}
-
-// areEnough reports whether even parts on these nodes are large enough for each.
-func (m *Manager) areEnough(c Container, nodes nodeset.Set) bool {
-	part := m.evenBytes(c) / uint64(nodes.Len())
-	for id := range nodes.All() {
-		if !m.isEnough(part, id) {
-			return false
-		}
-	}
-	return true
+	return enough
 }
 
 // evenBytes is what a container's pod has, or will have, spread over its nodes: its containers share them.
@@ -113,17 +105,9 @@ func (m *Manager) evenRoom(pod string, nodes nodeset.Set, column *column) func(i
 
 // evenParts are the even parts on these nodes of the pod's containers of one kind.
 func (p *pod) evenParts(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) (parts [nodeset.Max]uint64) {
-	if p == nil {
-		return parts
-	}
-	for i := range p.containers {
-		for _, b := range p.containers[i].blocks {
-			if p.containers[i].kind != kind || !b.Even || b.Nodes != nodes || b.Type != name {
-				continue
-			}
-			for _, amount := range b.PerNode {
-				parts[amount.Node] += amount.Bytes
-			}
+	for b := range p.blocksOf(kind, nodes, name, true) {
+		for _, amount := range b.PerNode {
+			parts[amount.Node] += amount.Bytes
 		}
 	}
 	return parts
@@ -154,7 +138,7 @@ func (m *Manager) evenBlocks(c Container, nodes nodeset.Set) (blocks []Block, fi
 func (m *Manager) evenNodes(c Container) (nodes nodeset.Set) {
 	fits := func(nodes nodeset.Set) bool {
 		_, fits := m.evenBlocks(c, nodes)
-		return fits && m.isGroup(nodes) && nodes.SubsetOf(m.spreadable(c)) && m.areEnough(c, nodes)
+		return fits && m.isGroup(nodes) && nodes.SubsetOf(m.spreadable(c)) && m.enough(c, nodes, nodes.Len()) == nodes
 	}
 	if p := m.pods[c.Pod]; p != nil {
 		for i := range p.containers {
@@ -168,13 +152,22 @@ func (m *Manager) evenNodes(c Container) (nodes nodeset.Set) {
 			nodes = group
 		}
 	}
+	if found := m.mostUnused(c, 0, max(nodes.Len(), 1)); !found.Empty() {
+		return found
+	}
+	return nodes
+}
+
+// mostUnused are the most unused nodes, more than so many, over which a container can be spread, with its own among them; none where
+// there are not.
+func (m *Manager) mostUnused(c Container, own nodeset.Set, more int) nodeset.Set {
 	unused := m.unused & m.spreadable(c)
-	for count := unused.Len(); count > max(nodes.Len(), 1); count-- {
-		if found := m.evenUnused(c, unused, 0, count); !found.Empty() {
+	for count := unused.Len(); count > more; count-- {
+		if found := m.evenUnused(c, unused, own, count); !found.Empty() {
 			return found
 		}
 	}
-	return nodes
+	return 0
 }
 
 // evenOn reports whether an app container of the pod is spread over these nodes.
@@ -197,9 +190,9 @@ func (m *Manager) spreadable(c Container) nodeset.Set {
 func (m *Manager) evenUnused(c Container, unused, own nodeset.Set, count int) nodeset.Set {
 	var ids []int
 	var lacks [nodeset.Max]int
-	part := m.evenBytes(c) / uint64(count)
+	large := m.enough(c, unused, count)
 	for id := range unused.All() {
-		enough := m.isEnough(part, id)
+		enough := large.Has(id)
 		for _, amount := range c.Request {
 			column := m.column(amount.Type)
 			least, rest := divided(amount.Bytes, column.unit, uint64(count))
@@ -252,16 +245,12 @@ func (m *Manager) placeEvenly(c Container) (topologymanager.Hint, nodeset.Set, *
 // rejectParts rejects a container that cannot be spread, with what each of these nodes has for an even part.
 func (m *Manager) rejectParts(c Container, reason Reason, nodes nodeset.Set) *Rejection {
 	rejected := m.reject(c, reason, "its memory cannot be spread evenly over "+nodes.Named())
+	rejected.Nodes = m.rooms(nodes, c.Request, func(id int, amount Amount) Room { return m.roomForPart(c, amount, id, uint64(nodes.Len())) })
 	var alone nodeset.Set
 	for id := range nodes.All() {
 		if group := m.groups[id]; group.Len() == 1 && !m.unused.Has(id) {
 			alone |= group
 		}
-		node := NodeRoom{Node: id, Group: m.groups[id]}
-		for _, amount := range c.Request {
-			node.Room = append(node.Room, m.roomForPart(c, amount, id, uint64(nodes.Len())))
-		}
-		rejected.Nodes = append(rejected.Nodes, node)
 	}
 	if nodes.Len() > 1 && !alone.Empty() {
 		rejected.Cause += fmt.Sprintf(" (%s cannot be part of a group: containers are on one node alone)", alone.Named())
@@ -308,26 +297,17 @@ func (p *pod) takeOverEvenly(b Block) {
 	for _, amount := range b.PerNode {
 		wanted[amount.Node] = amount.Bytes
 	}
-	for i := range p.containers {
-		if p.containers[i].kind != memoryqos.Init {
-			continue
-		}
-		for j := range p.containers[i].blocks {
-			from := &p.containers[i].blocks[j]
-			if !from.Even || from.Nodes != b.Nodes || from.Type != b.Type {
-				continue
+	for from := range p.blocksOf(memoryqos.Init, b.Nodes, b.Type, true) {
+		var rest []NodeAmount
+		for _, amount := range from.PerNode {
+			part := min(amount.Bytes, wanted[amount.Node])
+			wanted[amount.Node] -= part
+			from.Size -= part
+			if amount.Bytes > part {
+				rest = append(rest, NodeAmount{Node: amount.Node, Bytes: amount.Bytes - part})
 			}
-			var rest []NodeAmount
-			for _, amount := range from.PerNode {
-				part := min(amount.Bytes, wanted[amount.Node])
-				wanted[amount.Node] -= part
-				from.Size -= part
-				if amount.Bytes > part {
-					rest = append(rest, NodeAmount{Node: amount.Node, Bytes: amount.Bytes - part})
-				}
-			}
-			from.PerNode = rest
 		}
+		from.PerNode = rest
 	}
 }
 
@@ -386,15 +366,6 @@ func (m *Manager) MakeEven(c Container) bool {
 	return fits
 }
 
-// sizes is the request that blocks are of.
-func sizes(blocks []Block) Request {
-	request := make(Request, len(blocks))
-	for i, b := range blocks {
-		request[i] = Amount{Type: b.Type, Bytes: b.Size}
-	}
-	return request
-}
-
 // resizeEvenly is Resize for a container that is to be spread: it stays even on its nodes, or else gets more nodes as far as it has
 // its own to itself.
 func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Placement, error) {
@@ -402,7 +373,7 @@ func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Pl
 	spare, wanted := m.without(c.Pod, c.Name), Container{Request: c.Request, CPUs: c.CPUs, PodBytes: m.evenBytes(c)}
 	blocks, fits := spare.evenBlocks(wanted, nodes)
 	if !fits {
-		if wider := spare.widenEvenly(wanted, nodes); !wider.Empty() {
+		if wider := spare.mostUnused(wanted, nodes, nodes.Len()); !wider.Empty() { // it has its own to itself
 			nodes = wider
 			blocks, fits = spare.evenBlocks(wanted, wider)
 		}
@@ -427,17 +398,6 @@ func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Pl
 
 func sameBlock(a, b Block) bool {
 	return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size && a.Even == b.Even && (!a.Even || slices.Equal(a.PerNode, b.PerNode))
-}
-
-// widenEvenly are the most nodes over which a container can be spread that has its own to itself.
-func (m *Manager) widenEvenly(c Container, own nodeset.Set) nodeset.Set {
-	unused := m.unused & m.spreadable(c)
-	for count := unused.Len(); own.SubsetOf(unused) && count > own.Len(); count-- {
-		if found := m.evenUnused(c, unused, own, count); !found.Empty() {
-			return found
-		}
-	}
-	return 0
 }
 
 // evenPart is as much of a request as the nodes have even room for; nothing of what the container has is taken away.
@@ -473,14 +433,14 @@ func (m *Manager) whyUneven(nodes nodeset.Set, c Container) string {
 		return m.why(nodes, c)
 	}
 	switch _, fits := m.evenBlocks(c, nodes); {
-	case !nodes.SubsetOf(m.unused) && !m.isGroup(nodes):
+	case !m.lawful(nodes):
 		return m.why(nodes, c)
 	case !nodes.SubsetOf(m.spreadable(c)):
 		return m.misaligned(c)
 	case !fits:
 		return "has no room for even parts"
-	case !m.areEnough(c, nodes):
-		return fmt.Sprintf("even parts would be less than 1/%d of a node", m.evenShare)
+	case m.enough(c, nodes, nodes.Len()) != nodes:
+		return fmt.Sprintf("even parts would be less than 1/%d of a node", m.options.EvenShare)
 	}
 	return ""
 }

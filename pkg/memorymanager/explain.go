@@ -8,9 +8,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
-// maxCandidates bounds an explanation.
-const maxCandidates = 2*nodeset.Max + 2
-
 // Explanation is how a container is placed, or would be now; its JSON is a part of explain.
 type Explanation struct {
 	// Nodes, Preferred, Existing, Bounded and Blocks are a Placement's; Rejected says why there is none.
@@ -46,64 +43,56 @@ func (m *Manager) Explain(c Container) Explanation {
 	if cause := c.Request.invalid(); cause != "" {
 		return Explanation{Rejected: m.reject(c, InvalidRequest, cause).Text(), Candidates: []Candidate{}}
 	}
-	existing := m.container(c.Pod, c.Name)
+	spare := m.Clone()
+	existing := spare.container(c.Pod, c.Name)
 	if existing == nil {
-		return m.judge(c, Explanation{})
+		return spare.judge(c, Explanation{})
 	}
-	if own := m.PodBlocks(c.Pod); own != nil { // what was placed is the pod
-		c.Request = nil
-		for _, b := range own {
-			c.Request = append(c.Request, Amount{Type: b.Type, Bytes: b.Size})
-		}
-		nodes := span(own)
-		return m.without(c.Pod, "").judge(c, Explanation{
-			Nodes: nodes, Preferred: m.policy.Regenerated(m.all, nodes).Preferred, Existing: true, Blocks: copied(existing.blocks),
-		})
+	has, err := spare.Admit(c)
+	if err != nil { // its CPUs have moved since
+		has = Placement{Blocks: copied(existing.blocks), Nodes: span(existing.blocks), Existing: true}
 	}
-	hint, rejected := m.regenerated(c, existing.blocks)
-	if rejected != nil { // its CPUs have moved since
-		hint = topologymanager.Hint{}
+	if own := spare.PodBlocks(c.Pod); own != nil { // what was placed is the pod
+		c.Request = sizes(own)
+		spare.ReleasePod(c.Pod)
 	}
-	return m.without(c.Pod, c.Name).judge(c, Explanation{
-		Nodes: span(existing.blocks), Preferred: hint.Preferred, Existing: true, Blocks: copied(existing.blocks),
-	})
+	spare.Release(c.Pod, c.Name)
+	return spare.judge(c, explanationOf(has))
 }
 
-// judge explains the placement of a container without an allocation. e has the one that it keeps all the same.
+func explanationOf(p Placement) Explanation {
+	return Explanation{Nodes: p.Nodes, Preferred: p.Affinity.Preferred, Existing: p.Existing, Bounded: p.Bounded, Blocks: p.Blocks}
+}
+
+// judge makes the decision about a container without an allocation, and says what it has considered. e has an allocation that the
+// container keeps all the same.
 func (m *Manager) judge(c Container, e Explanation) Explanation {
-	e.Candidates = []Candidate{}
-	hint, now, rejected := m.place(c)
+	keeps := e.Existing
+	placement, rejected := m.choose(c)
+	now := placement.Nodes
 	switch {
-	case e.Existing:
-	case rejected != nil:
+	case rejected == nil && !keeps:
+		e = explanationOf(placement)
+	case !keeps:
 		e.Rejected = rejected.Text()
-	default:
-		e.Nodes, e.Preferred, e.Bounded = now, hint.Preferred, m.hints.bounded
-		for _, amount := range c.Request {
-			e.Blocks = append(e.Blocks, Block{Nodes: now, Type: amount.Type, Size: amount.Bytes})
-		}
-		if m.Spreads(c) {
-			e.Blocks, _ = m.evenBlocks(c, now)
-		}
 	}
 	if rejected == nil {
 		e.Strategy = m.hints.byStrategy()
 	}
+	e.Candidates = []Candidate{}
 	e.Aligned = m.whoCounts(c, e.Nodes)
 	h, known := m.hintsFor(c.Pod, c.Request)
-	seen := map[nodeset.Set]bool{}
 	consider := func(nodes nodeset.Set) {
-		if nodes.Empty() || seen[nodes] || len(e.Candidates) == maxCandidates {
+		if nodes.Empty() || slices.ContainsFunc(e.Candidates, func(c Candidate) bool { return c.Nodes == nodes }) {
 			return
 		}
-		seen[nodes] = true
 		candidate := Candidate{Nodes: nodes, Chosen: nodes == e.Nodes, Why: m.whyUneven(nodes, c)}
 		candidate.Preferred = candidate.Why == "" && known && h.minimal(nodes.Len())
 		switch {
 		case candidate.Chosen:
 			candidate.Why = ""
 		case candidate.Why == "" && rejected != nil:
-			candidate.Why = "not as the policy " + string(m.policy) + " wants it"
+			candidate.Why = "not as the policy " + string(m.options.Policy) + " wants it"
 		case candidate.Why == "" && nodes == now:
 			candidate.Why = "has room now, and would be chosen now"
 		case candidate.Why == "":
@@ -120,6 +109,9 @@ func (m *Manager) judge(c Container, e Explanation) Explanation {
 	}
 	consider(h.narrow())
 	consider(m.unused)
+	if rejected == nil && !keeps {
+		e.Blocks = m.enter(c, now)
+	}
 	return e
 }
 
@@ -142,22 +134,19 @@ func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 	switch {
 	case c.Required:
 		return where + ": the pod's annotation numa is required, and they have no NUMA node in common"
-	case m.alignTo == topologymanager.AlignToKubelet:
+	case m.options.AlignTo == topologymanager.AlignToKubelet:
 		return where + ": alignTo kubelet prefers none of these"
 	case len(aligned.Devices) == 0:
-		return where + fmt.Sprintf(": alignTo %s, so that the CPUs count", m.alignTo)
+		return where + fmt.Sprintf(": alignTo %s, so that the CPUs count", m.options.AlignTo)
 	case !in.CPUs.Empty() && aligned.CPUs.Empty():
-		return where + fmt.Sprintf(": alignTo %s, so that the devices count", m.alignTo)
+		return where + fmt.Sprintf(": alignTo %s, so that the devices count", m.options.AlignTo)
 	}
-	return where + fmt.Sprintf(": alignTo %s, so that the nodes of all of them count", m.alignTo)
+	return where + fmt.Sprintf(": alignTo %s, so that the nodes of all of them count", m.options.AlignTo)
 }
 
-// without returns a copy of the manager in which a container has no allocation; without a name, its whole pod.
+// without returns a copy of the manager in which a container has no allocation.
 func (m *Manager) without(uid, name string) *Manager {
 	spare := m.Clone()
-	if name == "" {
-		spare.ReleasePod(uid)
-	}
 	spare.Release(uid, name)
 	return spare
 }
@@ -170,14 +159,13 @@ func (m *Manager) Clone() *Manager {
 		own := *c // what containers have is in arrays of its own
 		spare.columns[i] = &own
 	}
-	spare.pods, spare.sorted, spare.added = make(map[string]*pod, len(m.pods)), nil, nil
-	for _, p := range m.byUID() {
+	spare.pods, spare.list, spare.sorted = make(map[string]*pod, len(m.pods)), make([]*pod, len(m.pods)), true
+	for at, p := range m.byUID() {
 		own := &pod{uid: p.uid, affinity: p.affinity, containers: slices.Clone(p.containers), blocks: slices.Clone(p.blocks)}
 		for i := range own.containers {
 			own.containers[i].blocks = slices.Clone(own.containers[i].blocks)
 		}
-		spare.pods[p.uid] = own
-		spare.sorted = append(spare.sorted, own)
+		spare.pods[p.uid], spare.list[at] = own, own
 	}
 	return &spare
 }

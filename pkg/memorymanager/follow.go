@@ -20,7 +20,7 @@ func (m *Manager) tooWide(c Container, h *hints) bool {
 // them keep these from being one group or they have no room, the fewest of them that do. It is empty where the memory may
 // not follow the CPUs, or there is no room.
 func (m *Manager) follow(c Container, h *hints) (nodes nodeset.Set) {
-	if !m.followCPUs || c.Required || m.rules.OneNode || !m.tooWide(c, h) {
+	if !m.options.FollowCPUs || c.Required || m.rules.OneNode || !m.tooWide(c, h) {
 		return 0
 	}
 	cpus := c.CPUs & m.all
@@ -42,13 +42,13 @@ func (m *Manager) follow(c Container, h *hints) (nodes nodeset.Set) {
 // wayOut says why a container is rejected whose CPUs are on too many nodes, and what to do about it.
 func (m *Manager) wayOut(c Container) string {
 	text := fmt.Sprintf("its exclusive CPUs are on nodes %s, more than the policy admits for this request", c.CPUs&m.all)
-	kubelet := fmt.Sprintf("topologyManagerPolicy: %s in the kubelet's configuration has it assign CPUs on fewer nodes", m.policy)
+	kubelet := fmt.Sprintf("topologyManagerPolicy: %s in the kubelet's configuration has it assign CPUs on fewer nodes", m.options.Policy)
 	switch {
 	case m.rules.OneNode:
 		return text + "; " + kubelet
 	case c.Required:
 		return text + ", and the pod's annotation numa is required; " + kubelet
-	case m.followCPUs:
+	case m.options.FollowCPUs:
 		return text + ", and its memory does not fit there; " + kubelet
 	}
 	return text + "; onForeignCPUs: Follow in the plugin's configuration lets its memory follow them, and " + kubelet

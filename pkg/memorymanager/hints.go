@@ -23,7 +23,9 @@ type hints struct {
 
 	nodes    nodeset.Set // the narrowest hint, once found
 	searched bool
-	decided  [2]ranked // what the strategy took, and what it took it before; empty when it did not decide
+	// byDistance is set where the closest is the best of hints of one size.
+	byDistance bool
+	decided    [2]ranked // what the strategy took, and what it took it before; empty when it did not decide
 
 	columnBuf [maxTypes]*column
 }
@@ -33,22 +35,18 @@ var _ topologymanager.Hints = (*hints)(nil)
 // hintsFor prepares the hints of a request. A type that no node has makes it impossible; that is reported as false.
 func (m *Manager) hintsFor(pod string, request Request) (*hints, bool) {
 	h := &m.hints
-	*h = hints{m: m, pod: pod, unused: m.unused, lists: 1, budget: m.budget}
+	*h = hints{m: m, pod: pod, unused: m.unused, lists: 1, budget: m.budget, byDistance: m.options.PreferClosest && !m.rules.OneNode}
 	h.columns = h.columnBuf[:0]
-	known := true
 	for t, amount := range request {
 		c := m.column(amount.Type)
 		if c == nil {
-			known = false
-			break
+			h.searched = true
+			return h, false
 		}
 		h.columns = append(h.columns, c)
 		h.want[t] = amount.Bytes
 	}
-	if !known {
-		h.searched = true
-	}
-	return h, known
+	return h, true
 }
 
 // fits reports whether the set has the request, now and by its size; it does not look at groups.
@@ -67,6 +65,9 @@ func (h *hints) fits(nodes nodeset.Set) bool {
 
 // lawful reports whether the group rules let a new container live on exactly these nodes.
 func (h *hints) lawful(nodes nodeset.Set) bool { return nodes.SubsetOf(h.unused) || h.m.isGroup(nodes) }
+
+// lawful reports whether the group rules let a container live on exactly these nodes.
+func (m *Manager) lawful(nodes nodeset.Set) bool { return nodes.SubsetOf(m.unused) || m.isGroup(nodes) }
 
 // isGroup reports whether exactly these nodes are a group.
 func (m *Manager) isGroup(nodes nodeset.Set) bool {
@@ -143,8 +144,8 @@ func (h *hints) PreferredAt(nodes nodeset.Set) bool {
 
 // PreferredSingle is the best single node of these, without a strategy the lowest or closest; a single node is always
 // preferred.
-func (h *hints) PreferredSingle(within nodeset.Set, closest bool) (nodeset.Set, bool) {
-	found := choice{hints: h, closest: closest}
+func (h *hints) PreferredSingle(within nodeset.Set) (nodeset.Set, bool) {
+	found := choice{hints: h}
 	for id := range (within & h.m.all).All() {
 		if single := nodeset.Of(id); h.m.groups[id] == single && h.fits(single) {
 			found.consider(single, single)
@@ -155,36 +156,36 @@ func (h *hints) PreferredSingle(within nodeset.Set, closest bool) (nodeset.Set, 
 }
 
 // BestPreferred is the best of the hints of minimal size.
-func (h *hints) BestPreferred(closest bool) (nodeset.Set, bool) {
+func (h *hints) BestPreferred() (nodeset.Set, bool) {
 	nodes := h.narrow()
 	if nodes.Empty() || !h.minimal(nodes.Len()) {
 		return 0, false
 	}
-	if closest || h.m.strategy.Scores() {
-		nodes = h.bestOfSize(nodes.Len(), 1, closest)
+	if h.byDistance || h.m.options.Strategy.Scores() {
+		nodes = h.bestOfSize(nodes.Len(), 1)
 	}
 	return nodes, true
 }
 
-// BestIntersection is the best intersection of up to count hints with the size of the smallest hint.
-func (h *hints) BestIntersection(count int, closest bool) nodeset.Set {
+// BestIntersection is the best intersection of a hint of each type with the size of the smallest hint.
+func (h *hints) BestIntersection() nodeset.Set {
 	nodes := h.narrow()
-	if !closest && count == 1 && !h.m.strategy.Scores() {
+	if !h.byDistance && len(h.columns) == 1 && !h.m.options.Strategy.Scores() {
 		return nodes
 	}
-	return h.bestOfSize(nodes.Len(), count, closest)
+	return h.bestOfSize(nodes.Len(), len(h.columns))
 }
 
 // BestOverlap looks at every group, every single node and the unused nodes as a whole: a larger hint overlaps more.
-func (h *hints) BestOverlap(nodes nodeset.Set, closest bool) nodeset.Set {
-	found := choice{hints: h, closest: closest}
+func (h *hints) BestOverlap(nodes nodeset.Set) nodeset.Set {
+	found := choice{hints: h}
 	consider := func(hint nodeset.Set) {
 		overlap, least := hint&nodes, found.best.nodes.Len()
 		if overlap.Empty() || overlap.Len() < least || !h.has(hint) {
 			return
 		}
 		if overlap.Len() > least {
-			found = choice{hints: h, closest: closest}
+			found = choice{hints: h}
 		}
 		found.consider(overlap, hint)
 	}
@@ -198,15 +199,15 @@ func (h *hints) BestOverlap(nodes nodeset.Set, closest bool) nodeset.Set {
 }
 
 // bestOfSize is the best intersection of up to count hints that has this size; there is at least a hint of it.
-func (h *hints) bestOfSize(size, count int, closest bool) nodeset.Set {
-	found := choice{hints: h, closest: closest}
+func (h *hints) bestOfSize(size, count int) nodeset.Set {
+	found := choice{hints: h}
 	for id := range h.m.all.All() {
 		if group := h.m.groups[id]; group.Len() == size && group.First() == id && h.has(group) {
 			found.consider(group, group)
 		}
 	}
 	if size > 1 || count > 1 { // single nodes are groups
-		if nodes := h.bestUnused(size, count, closest); nodes.Len() == size {
+		if nodes := h.bestUnused(size, count); nodes.Len() == size {
 			found.consider(nodes, nodes)
 		}
 	}
@@ -220,7 +221,7 @@ func (h *hints) bestOfSize(size, count int, closest bool) nodeset.Set {
 }
 
 // bestUnused is bestOfSize among the unused nodes; empty when there is none.
-func (h *hints) bestUnused(size, count int, closest bool) nodeset.Set {
+func (h *hints) bestUnused(size, count int) nodeset.Set {
 	want, packed := h.want, false
 	if count > 1 {
 		if !h.fits(h.unused) {
@@ -242,7 +243,7 @@ func (h *hints) bestUnused(size, count int, closest bool) nodeset.Set {
 	}
 	var found nodeset.Set
 	var ok bool
-	if closest {
+	if h.byDistance {
 		found, ok = h.closest(h.m.distances, h.unused, size, want, packed)
 	} else {
 		found, ok = h.narrowest(h.unused, size, want, 0, packed)

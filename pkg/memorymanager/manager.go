@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -19,39 +20,22 @@ import (
 // Aligned as the kubelet does (AlignToKubelet), a container whose affinity is one node of a group is put on that node alone.
 // The node is then a group by itself as well, and no new container gets the wider group until all of it is released.
 type Manager struct {
-	policy  topologymanager.Policy
-	scope   topologymanager.Scope
-	closest bool
-	// strategy chooses among hints that are equally good, with the weights of some memory types.
-	strategy topologymanager.Strategy
-	weights  map[MemoryType]uint64
-	cover    []cover.Node // for the strategy LeastUsed; nil when it is not known
-	// fallBack is for policies that do not insist.
-	fallBack   bool
-	followCPUs bool
-	alignTo    topologymanager.AlignTo
+	options Options // with the defaults of what is empty
+	rules   topologymanager.Rules
 	// overlaps is set where one node of a group may be a container's.
 	overlaps bool
-	rules    topologymanager.Rules // of the policy
 	budget   int
-	// evenShare is Options.EvenShare.
-	evenShare uint64
+	cover    []cover.Node // for the strategy LeastUsed; nil when it is not known
 
 	all       nodeset.Set
 	columns   []*column
 	distances *distances
 
-	assignments [nodeset.Max]int
-	groups      [nodeset.Max]nodeset.Set
-	// unused are the nodes without assignments.
-	unused nodeset.Set
-	// mixed are the nodes of groups whose containers do not all span the whole group, which are only adopted or restored ones, or
-	// are spread evenly over it.
-	mixed nodeset.Set
+	nodeGroups
 
 	pods   map[string]*pod
-	sorted []*pod
-	added  []*pod
+	list   []*pod // the same, and some that are gone; byUID sorts it
+	sorted bool
 
 	hints      hints
 	shares     shares
@@ -60,6 +44,26 @@ type Manager struct {
 	// changes are the pods whose allocations have changed since they were asked for, and allChanged is set when all may have.
 	changes    []string
 	allChanged bool
+}
+
+// nodeGroups say which nodes are used together, by node.
+type nodeGroups struct {
+	assignments [nodeset.Max]int
+	groups      [nodeset.Max]nodeset.Set
+	// unused are the nodes without assignments.
+	unused nodeset.Set
+	// mixed are the nodes of groups whose containers do not all span the whole group, which are only adopted or restored ones, or
+	// are spread evenly over it.
+	mixed nodeset.Set
+}
+
+// ungrouped are nodes without assignments.
+func ungrouped(nodes nodeset.Set) (g nodeGroups) {
+	g.unused = nodes
+	for id := range nodes.All() {
+		g.groups[id] = nodeset.Of(id)
+	}
+	return g
 }
 
 // pod holds its containers in the order in which they were allocated.
@@ -82,40 +86,19 @@ type container struct {
 // New returns a manager of the given nodes without allocations. It refuses node ids that are out of range or there twice,
 // and a node whose reservation and huge page pools together exceed its memory.
 func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
+	opts, err := opts.checked()
+	if err != nil {
+		return nil, err
+	}
 	m := &Manager{
-		policy: opts.Policy, scope: opts.Scope, closest: opts.PreferClosest, budget: opts.Budget,
-		followCPUs: opts.FollowCPUs, weights: opts.Weights, evenShare: opts.EvenShare, pods: map[string]*pod{},
-	}
-	var err error
-	if m.policy == "" {
-		m.policy = topologymanager.None
-	}
-	if m.policy, err = topologymanager.ParsePolicy(string(m.policy)); err != nil {
-		return nil, err
-	}
-	m.rules = m.policy.Rules()
-	m.fallBack = opts.FallBack && !m.rules.Insists
-	if m.scope == "" {
-		m.scope = topologymanager.ContainerScope
-	}
-	if m.scope, err = topologymanager.ParseScope(string(m.scope)); err != nil {
-		return nil, err
-	}
-	if m.strategy, err = checkStrategy(opts.Strategy); err != nil {
-		return nil, err
-	}
-	if m.alignTo, err = topologymanager.ParseAlignTo(string(cmp.Or(opts.AlignTo, topologymanager.AlignToCPUs))); err != nil {
-		return nil, err
-	}
-	m.overlaps = m.alignTo == topologymanager.AlignToKubelet
-	if m.budget <= 0 {
-		m.budget = DefaultBudget
+		options: opts, rules: opts.Policy.Rules(), overlaps: opts.AlignTo == topologymanager.AlignToKubelet, budget: searchBudget,
+		pods: map[string]*pod{},
 	}
 	if m.all, m.columns, err = columns(nodes); err != nil {
 		return nil, fmt.Errorf("check NUMA nodes: %w", err)
 	}
-	m.column(Memory).unit = cmp.Or(opts.PageSize, 4<<10)
-	if m.closest {
+	m.column(Memory).unit = opts.PageSize
+	if opts.PreferClosest {
 		if m.distances, err = newDistances(nodes, m.all); err != nil {
 			return nil, fmt.Errorf("check NUMA distances: %w", err)
 		}
@@ -124,18 +107,38 @@ func New(nodes []NodeCapacity, opts Options) (*Manager, error) {
 	return m, nil
 }
 
+// checked are the options with the defaults of what is empty. It refuses names that are not known.
+func (o Options) checked() (Options, error) {
+	o.Policy = cmp.Or(o.Policy, topologymanager.None)
+	o.Scope = cmp.Or(o.Scope, topologymanager.ContainerScope)
+	o.Strategy = cmp.Or(o.Strategy, topologymanager.NoStrategy)
+	o.AlignTo = cmp.Or(o.AlignTo, topologymanager.AlignToCPUs)
+	o.PageSize = cmp.Or(o.PageSize, 4<<10)
+	o.FallBack = o.FallBack && !o.Policy.Rules().Insists
+	return o, cmp.Or(
+		oneOf("topology manager policy", o.Policy, topologymanager.Policies()...),
+		oneOf("topology manager scope", o.Scope, topologymanager.ContainerScope, topologymanager.PodScope),
+		oneOf("NUMA allocation strategy", o.Strategy, topologymanager.Strategies()...),
+		oneOf("alignTo", o.AlignTo, topologymanager.AlignToKubelet, topologymanager.AlignToCPUs, topologymanager.AlignToDevices),
+	)
+}
+
+func oneOf[T ~string](what string, name T, names ...T) error {
+	if slices.Contains(names, name) {
+		return nil
+	}
+	list := strings.Join(strings.Fields(strings.Trim(fmt.Sprint(names), "[]")), ", ")
+	return fmt.Errorf("%s %q is not one of %s", what, name, list)
+}
+
 // clear ends all allocations.
 func (m *Manager) clear() {
-	m.unused, m.mixed = m.all, 0
-	for id := range m.all.All() {
-		m.assignments[id] = 0
-		m.groups[id] = nodeset.Of(id)
-	}
+	m.nodeGroups = ungrouped(m.all)
 	for _, c := range m.columns {
 		c.allocated = [nodeset.Max]uint64{}
 	}
 	clear(m.pods)
-	m.sorted, m.added = nil, nil
+	m.list = nil
 	m.generation++
 	m.allChanged = true
 }
@@ -149,15 +152,19 @@ func (m *Manager) column(name MemoryType) *column {
 	return nil
 }
 
+// index is the place of a container in its pod, -1 where it is not there.
+func (p *pod) index(name string) int {
+	if p == nil {
+		return -1
+	}
+	return slices.IndexFunc(p.containers, func(c container) bool { return c.name == name })
+}
+
+// container is one with an allocation; nil where there is none.
 func (m *Manager) container(pod, name string) *container {
 	p := m.pods[pod]
-	if p == nil {
-		return nil
-	}
-	for i := range p.containers {
-		if p.containers[i].name == name {
-			return &p.containers[i]
-		}
+	if i := p.index(name); i >= 0 {
+		return &p.containers[i]
 	}
 	return nil
 }
@@ -166,12 +173,11 @@ func (m *Manager) container(pod, name string) *container {
 func (m *Manager) pod(uid string) *pod {
 	p := m.pods[uid]
 	if p == nil {
-		p = &pod{uid: uid}
-		m.pods[uid] = p
-		if len(m.added) > 64+2*len(m.pods) {
-			m.added = slices.DeleteFunc(m.added, func(p *pod) bool { return p.gone })
+		if len(m.list) > 64+2*len(m.pods) {
+			m.byUID()
 		}
-		m.added = append(m.added, p)
+		p = &pod{uid: uid}
+		m.pods[uid], m.list, m.sorted = p, append(m.list, p), false
 	}
 	return p
 }
@@ -183,9 +189,19 @@ func (m *Manager) forget(p *pod) {
 	}
 	p.gone = true
 	delete(m.pods, p.uid)
-	if n := len(m.added); n > 0 && m.added[n-1] == p {
-		m.added = m.added[:n-1]
+	if m.sorted = false; m.list[len(m.list)-1] == p {
+		m.list = m.list[:len(m.list)-1]
 	}
+}
+
+// byUID returns the pods sorted.
+func (m *Manager) byUID() []*pod {
+	if !m.sorted {
+		m.list = slices.DeleteFunc(m.list, func(p *pod) bool { return p.gone })
+		slices.SortFunc(m.list, func(a, b *pod) int { return cmp.Compare(a.uid, b.uid) }) // most are in order
+		m.sorted = true
+	}
+	return m.list
 }
 
 // Generation changes with every change of the state.
@@ -219,6 +235,14 @@ func (m *Manager) Blocks(pod, container string) []Block {
 		return nil
 	}
 	return copied(c.blocks)
+}
+
+// span are the nodes that a pod has allocations on.
+func (p *pod) span() (nodes nodeset.Set) {
+	for b := range p.counted() {
+		nodes |= b.Nodes
+	}
+	return nodes
 }
 
 func span(blocks []Block) (nodes nodeset.Set) {

@@ -1,9 +1,7 @@
 package memorymanager_test
 
 import (
-	"encoding/json"
 	"errors"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -133,6 +131,10 @@ func TestNewRefusesWhatDoesNotAddUp(t *testing.T) {
 			nodes: plain(1), opts: memorymanager.Options{Scope: "node"},
 			err: `topology manager scope "node" is not one of container, pod`,
 		},
+		"what memory is aligned to": {
+			nodes: plain(1), opts: memorymanager.Options{AlignTo: "gpu"},
+			err: `alignTo "gpu" is not one of kubelet, cpus, devices`,
+		},
 		"no distances": {
 			nodes: plain(2), opts: memorymanager.Options{PreferClosest: true},
 			err: "check NUMA distances: NUMA node 0 has 0 distances, want one for each of the 2 nodes",
@@ -252,27 +254,10 @@ func TestRejections(t *testing.T) {
 			if !strings.Contains(err.Error(), test.err) {
 				t.Errorf("got  %s\nwant %s", err, test.err)
 			}
-			text, err := json.Marshal(rejected)
-			var back memorymanager.Rejection
-			if err == nil {
-				err = json.Unmarshal(text, &back)
-			}
-			valid := test.reason != memorymanager.InvalidRequest // another one has a type twice, which an object cannot
-			if err != nil || valid && !reflect.DeepEqual(*rejected, back) || back.Text() != rejected.Text() {
-				t.Errorf("%v: %+v is read back from JSON as %+v", err, rejected, back)
-			}
 			if diff := cmp.Diff(before, m.State()); diff != "" || generation != m.Generation() {
 				t.Errorf("the state changed: %s", diff)
 			}
 		})
-	}
-}
-
-func TestAnUnknownReasonIsNotRead(t *testing.T) {
-	var rejected memorymanager.Rejection
-	err := json.Unmarshal([]byte(`{"Reason":"NoFun"}`), &rejected)
-	if want := `reason "NoFun": want one of EmptyPodSharedPoolError, InsufficientHugepages, `; err == nil || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("error %v, want %s…", err, want)
 	}
 }
 

@@ -10,7 +10,9 @@ import (
 
 // Movable reports whether allocations can be moved to other nodes at all: not where the containers of a pod are placed together
 // (scope pod), and not where groups overlap (AlignToKubelet).
-func (m *Manager) Movable() bool { return m.scope == topologymanager.ContainerScope && !m.overlaps }
+func (m *Manager) Movable() bool {
+	return m.options.Scope == topologymanager.ContainerScope && !m.overlaps
+}
 
 // Move allocates a container's memory on other nodes, and reports whether the group rules and the room there let it; otherwise
 // nothing has changed. To fewer nodes of its own group it may go while others span the group: the group ends with the last of them.
@@ -28,37 +30,32 @@ func (m *Manager) Move(pod, container string, to nodeset.Set) bool {
 }
 
 // move is Move of a container, and returns what there was before; within allows fewer nodes of a group that others span.
-func (m *Manager) move(c *container, to nodeset.Set, within bool) (before snapshot, moved bool) {
+func (m *Manager) move(c *container, to nodeset.Set, within bool) (was before, moved bool) {
 	from := span(c.blocks)
 	if (from & to).Empty() && !m.hold(to, c.blocks) {
-		return snapshot{}, false
+		return before{}, false
 	}
-	before = m.snapshot(c)
+	was = m.before(c)
 	c.blocks = nil
-	m.freeBlocks(before.blocks)
-	blocks := slices.Clone(before.blocks)
+	m.freeBlocks(was.blocks)
+	blocks := slices.Clone(was.blocks)
 	for i := range blocks {
 		blocks[i].Nodes, blocks[i].PerNode = to, nil
 	}
-	if !to.SubsetOf(m.unused) && !m.isGroup(to) {
-		if within && to.SubsetOf(from) {
-			c.blocks = blocks
-			m.overallocate(blocks)
+	switch lawful := m.lawful(to); {
+	case lawful && m.hold(to, blocks):
+		c.blocks = blocks
+		m.occupy(blocks)
+		m.settle(to, nil)
+		return was, true
+	case !lawful && within && to.SubsetOf(from):
+		c.blocks = blocks
+		if m.overallocate(blocks); len(m.shortages(from, 0)) == 0 {
+			return was, true
 		}
-		if c.blocks == nil || len(m.shortages(from, 0)) > 0 {
-			m.revert(c, before)
-			return snapshot{}, false
-		}
-		return before, true
 	}
-	if !m.hold(to, blocks) {
-		m.revert(c, before)
-		return snapshot{}, false
-	}
-	c.blocks = blocks
-	m.occupy(blocks)
-	m.settle(to, nil)
-	return before, true
+	m.revert(c, was)
+	return before{}, false
 }
 
 // Leave has nobody be allocated what blocks had on nodes, on each of them, until the next Leave: a container has moved off them, and
@@ -82,19 +79,12 @@ func (m *Manager) Leave(nodes nodeset.Set, blocks []Block) {
 
 // FitsLater reports whether a container that was rejected would be placed once what leaves has left.
 func (m *Manager) FitsLater(c Container) bool {
-	before := make([][nodeset.Max]uint64, len(m.columns))
-	leaves := false
-	for i, column := range m.columns {
-		before[i], column.leaving = column.leaving, [nodeset.Max]uint64{}
-		leaves = leaves || before[i] != column.leaving
+	later := m.Clone()
+	later.Leave(0, nil)
+	if later.generation == m.generation || c.Request.invalid() != "" || m.container(c.Pod, c.Name) != nil || m.whole(c.Pod) {
+		return false
 	}
-	fits := false
-	if leaves && c.Request.invalid() == "" && m.container(c.Pod, c.Name) == nil && !m.whole(c.Pod) {
-		_, fits = m.placeable(c)
-	}
-	for i, column := range m.columns {
-		column.leaving = before[i]
-	}
+	_, fits := later.placeable(c)
 	return fits
 }
 
@@ -103,38 +93,27 @@ func (m *Manager) hold(nodes nodeset.Set, blocks []Block) bool {
 	return !slices.ContainsFunc(blocks, func(b Block) bool { return m.column(b.Type).freeOf(nodes) < b.Size })
 }
 
-// snapshot is what a move of one container changes.
-type snapshot struct {
-	assignments   [nodeset.Max]int
-	groups        [nodeset.Max]nodeset.Set
-	unused, mixed nodeset.Set
-	allocated     [][nodeset.Max]uint64
-	generation    uint64
-	blocks        []Block
+// before is what a move of one container changes, as it was.
+type before struct {
+	nodeGroups
+	allocated [][nodeset.Max]uint64
+	blocks    []Block
 }
 
-func (m *Manager) snapshot(c *container) snapshot {
-	s := snapshot{assignments: m.assignments, groups: m.groups, unused: m.unused, mixed: m.mixed, generation: m.generation, blocks: c.blocks}
-	s.allocated = make([][nodeset.Max]uint64, len(m.columns))
+func (m *Manager) before(c *container) before {
+	b := before{nodeGroups: m.nodeGroups, allocated: make([][nodeset.Max]uint64, len(m.columns)), blocks: c.blocks}
 	for i, column := range m.columns {
-		s.allocated[i] = column.allocated
+		b.allocated[i] = column.allocated
 	}
-	return s
+	return b
 }
 
-func (m *Manager) revert(c *container, s snapshot) {
-	m.assignments, m.groups, m.unused, m.mixed, m.generation, c.blocks = s.assignments, s.groups, s.unused, s.mixed, s.generation, s.blocks
+func (m *Manager) revert(c *container, b before) {
+	m.nodeGroups, c.blocks = b.nodeGroups, b.blocks
 	for i, column := range m.columns {
-		column.allocated = s.allocated[i]
+		column.allocated = b.allocated[i]
 	}
 	m.reassign(m.mixed) // also where the bytes of other blocks are
-}
-
-// Relocation is a container that moves to other nodes, with its ordinary memory in bytes.
-type Relocation struct {
-	Pod, Container string
-	From, To       nodeset.Set
-	Bytes          uint64
 }
 
 // reliefTries bounds the search for relocations, in tries: a few milliseconds.
@@ -181,12 +160,12 @@ func (r *relief) search(tenants []Tenant, n int) []Relocation {
 		}
 		moved := r.m.container(t.Pod, t.Container)
 		for _, to := range r.m.elsewhere(t) {
-			before, can := r.m.move(moved, to, n > 1) // a group that others span ends with the last move at best
+			was, can := r.m.move(moved, to, n > 1) // a group that others span ends with the last move at best
 			if !can {
 				continue
 			}
 			if r.tries--; r.tries < 0 {
-				r.m.revert(moved, before)
+				r.m.revert(moved, was)
 				return nil
 			}
 			var after []Relocation
@@ -197,10 +176,9 @@ func (r *relief) search(tenants []Tenant, n int) []Relocation {
 				after = r.search(slices.Delete(slices.Clone(tenants), i, i+1), n-1)
 				fits = after != nil
 			}
-			r.m.revert(moved, before)
+			r.m.revert(moved, was)
 			if fits {
-				first := Relocation{t.Pod, t.Container, span(t.Blocks), to, ordinary(t.Blocks)}
-				return append([]Relocation{first}, after...)
+				return append([]Relocation{t.to(to)}, after...)
 			}
 		}
 	}
@@ -209,9 +187,7 @@ func (r *relief) search(tenants []Tenant, n int) []Relocation {
 
 // alike reports whether it makes no difference which of two tenants moves.
 func alike(a, b Tenant) bool {
-	return a.CPUs == b.CPUs && slices.EqualFunc(a.Blocks, b.Blocks, func(a, b Block) bool {
-		return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size
-	})
+	return a.CPUs == b.CPUs && slices.EqualFunc(a.Blocks, b.Blocks, sameBlock)
 }
 
 // elsewhere are the nodes to which a tenant might move: single ones, groups, and unused ones that would be a group with it.
@@ -248,7 +224,7 @@ func (m *Manager) placeable(c Container) (nodeset.Set, bool) {
 		return 0, false
 	}
 	nodes, cause := m.allocate(c.Pod, h, hint)
-	if cause != "" && m.fallBack {
+	if cause != "" && m.options.FallBack {
 		nodes, cause = h.narrow(), ""
 	}
 	return nodes, cause == "" && !nodes.Empty() && m.verifyPages(c, nodes) == nil

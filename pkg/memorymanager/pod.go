@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -34,11 +33,6 @@ func together(uid string, containers []Container) Container {
 		whole.Required = whole.Required || c.Required
 	}
 	return whole
-}
-
-// AlignPod is Align for a pod whose memory is not placed.
-func (m *Manager) AlignPod(uid string, containers []Container) (topologymanager.Hint, error) {
-	return m.Align(together(uid, containers))
 }
 
 func (m *Manager) podHint(whole Container, containers []Container) (topologymanager.Hint, *Rejection) {
@@ -105,11 +99,7 @@ func (m *Manager) Aligned(uid string) bool {
 		return false
 	}
 	if p.affinity == nil && len(p.containers) > 0 {
-		var nodes nodeset.Set
-		for i := range p.containers {
-			nodes = nodes.Union(span(p.containers[i].blocks))
-		}
-		hint := m.policy.Regenerated(m.all, nodes)
+		hint := m.options.Policy.Regenerated(m.all, p.span())
 		p.affinity = &hint
 	}
 	return p.affinity != nil
@@ -159,7 +149,7 @@ func (m *Manager) ReleaseRest(uid string, containers []Container) (freed bool) {
 				rest = append(rest, b)
 			}
 		}
-		switch same := slices.EqualFunc(rest, c.blocks, func(a, b Block) bool { return a.Type == b.Type && a.Size == b.Size }); {
+		switch same := slices.EqualFunc(rest, c.blocks, sameBlock); {
 		case same:
 			continue
 		case len(rest) == 0:

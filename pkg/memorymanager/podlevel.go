@@ -16,91 +16,74 @@ import (
 
 // Pod is a Guaranteed pod with pod-level resources.
 type Pod struct {
-	UID string
-	// Budget is what the pod asks for, spec.resources.requests.
-	Budget Request
+	// Whole is the pod as if it were one container, without a name: its Request is the budget, spec.resources.requests, and its
+	// CPUs and devices are those of all containers.
+	Whole Container
 	// Containers are in pod order, init containers first. The Request of one that shares the pool is empty: only a container
 	// that requests CPU and memory and limits both to the same has a part of its own.
 	Containers []Container
-	// CPUs are the NUMA nodes of the pod's exclusive CPUs; empty when it has none.
-	CPUs nodeset.Set
-	// Devices are the devices of all containers.
-	Devices []topologymanager.Device
-	// Required is set when the pod asks for no more NUMA nodes than it needs (the annotation numa: required).
-	Required bool
-	// FreePages are the kernel's free huge pages; nil verifies nothing.
-	FreePages []FreePages
-}
-
-// whole is the pod as if it were one container.
-func (p Pod) whole() Container {
-	return Container{Pod: p.UID, Request: p.Budget, CPUs: p.CPUs, Devices: p.Devices, Required: p.Required, FreePages: p.FreePages}
 }
 
 // AllocatePod places and allocates a pod with pod-level resources, and gives its containers their parts of it: Blocks has
 // them. A pod that has its allocation keeps it, and a container that has no part of it gets one. One whose containers have
 // allocations of their own is allocated where they are. The error is a *Rejection and leaves the state as it was.
 func (m *Manager) AllocatePod(p Pod) (Placement, error) {
-	whole := p.whole()
-	if cause := whole.Request.invalid(); cause != "" {
-		return Placement{}, m.reject(whole, InvalidRequest, cause)
+	if cause := p.Whole.Request.invalid(); cause != "" {
+		return Placement{}, m.reject(p.Whole, InvalidRequest, cause)
 	}
-	known := m.pods[p.UID]
+	known := m.pods[p.Whole.Pod]
 	if known != nil && known.blocks != nil {
 		return m.keep(p, known)
 	}
 	if cause := p.emptyPool(); cause != "" {
-		return Placement{}, m.rejectEmptyPool(whole, cause)
+		return Placement{}, m.rejectEmptyPool(p.Whole, cause)
 	}
 	if known != nil && len(known.containers) > 0 {
-		var nodes nodeset.Set
-		for b := range known.counted() {
-			nodes |= b.Nodes
-		}
-		m.ReleasePod(p.UID)
-		return m.AdoptPod(p, nodes)
+		return m.AdoptPod(p, known.span())
 	}
-	placement, rejected := m.choose(whole)
+	placement, rejected := m.choose(p.Whole)
 	if rejected != nil {
 		return Placement{}, rejected
 	}
-	nodes := placement.Nodes
-	known = m.pod(p.UID)
-	known.blocks, known.containers = p.Budget.on(nodes), p.parts(nodes)
+	known = m.podOf(p, placement.Nodes)
 	m.occupy(known.blocks)
-	m.hasChanged(p.UID)
-	placement.Blocks = m.settle(nodes, known.blocks)
+	m.hasChanged(known.uid)
+	placement.Blocks = m.settle(placement.Nodes, known.blocks)
 	return placement, nil
+}
+
+// podOf is the record of a pod on nodes, with its blocks and the parts of its containers.
+func (m *Manager) podOf(p Pod, nodes nodeset.Set) *pod {
+	known := m.pod(p.Whole.Pod)
+	known.blocks, known.containers = p.Whole.Request.some(nodes), p.parts(nodes)
+	return known
 }
 
 // AdoptPod allocates a pod that was found running on these nodes as it is: see Adopt.
 func (m *Manager) AdoptPod(p Pod, nodes nodeset.Set) (Placement, error) {
-	whole := p.whole()
-	if cause := whole.Request.invalid(); cause != "" {
-		return Placement{}, m.reject(whole, InvalidRequest, cause)
+	if cause := p.Whole.Request.invalid(); cause != "" {
+		return Placement{}, m.reject(p.Whole, InvalidRequest, cause)
 	}
-	if err := m.adoptable(whole, nodes); err != nil {
+	if err := m.adoptable(p.Whole, nodes); err != nil {
 		return Placement{}, err
 	}
-	m.ReleasePod(p.UID)
-	known := m.pod(p.UID)
-	known.blocks = p.Budget.on(nodes)
+	m.ReleasePod(p.Whole.Pod)
+	known := m.podOf(p, nodes)
 	m.overallocate(known.blocks)
-	known.containers = p.parts(nodes)
-	return m.adopted(p.UID, known.blocks, nodes), nil
+	return m.adopted(known.uid, known.blocks), nil
 }
 
 // keep is the answer to a pod that has its allocation.
 func (m *Manager) keep(p Pod, known *pod) (Placement, error) {
-	hint, rejected := m.regenerated(p.whole(), known.blocks)
+	hint, rejected := m.regenerated(p.Whole, known.blocks)
 	if rejected != nil {
 		return Placement{}, rejected
 	}
 	nodes := span(known.blocks)
 	for _, part := range p.parts(nodes) {
-		if m.container(p.UID, part.name) == nil {
+		if known.index(part.name) < 0 {
 			known.containers = append(known.containers, part)
-			m.hasChanged(p.UID)
+			m.hasChanged(known.uid)
 		}
 	}
 	return Placement{Affinity: hint, Blocks: copied(known.blocks), Nodes: nodes, Existing: true}, nil
@@ -108,11 +91,10 @@ func (m *Manager) keep(p Pod, known *pod) (Placement, error) {
 
 // PodBlocks returns a pod's own allocation, sorted by type; nil when it has none. PerNode is left out.
 func (m *Manager) PodBlocks(uid string) []Block {
-	p := m.pods[uid]
-	if p == nil || p.blocks == nil {
+	if !m.whole(uid) {
 		return nil
 	}
-	return copied(p.blocks)
+	return copied(m.pods[uid].blocks)
 }
 
 // whole reports whether a pod is allocated as a whole.
@@ -121,11 +103,11 @@ func (m *Manager) whole(uid string) bool {
 	return p != nil && p.blocks != nil
 }
 
-// on returns the blocks of a request on these nodes. A type of which nothing is asked has none.
-func (r Request) on(nodes nodeset.Set) (blocks []Block) {
-	for _, amount := range r {
-		if amount.Bytes > 0 {
-			blocks = append(blocks, Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes})
+// some returns the blocks of a request on these nodes, but for types of which nothing is asked.
+func (r Request) some(nodes nodeset.Set) (blocks []Block) {
+	for _, b := range r.on(nodes) {
+		if b.Size > 0 {
+			blocks = append(blocks, b)
 		}
 	}
 	return blocks
@@ -144,13 +126,13 @@ func (r Request) less(taken Request) Request {
 // request of their own leave. An init container that ends before the others run has what the sidecars before it leave, and
 // takes nothing from anybody.
 func (p Pod) parts(nodes nodeset.Set) (parts []container) {
-	pool := p.Budget
+	pool := p.Whole.Request
 	for _, c := range p.Containers {
 		if c.Kind != memoryqos.Init {
 			pool = pool.less(c.Request)
 		}
 	}
-	left := p.Budget
+	left := p.Whole.Request
 	for _, c := range p.Containers {
 		request := c.Request
 		switch {
@@ -163,7 +145,7 @@ func (p Pod) parts(nodes nodeset.Set) (parts []container) {
 		default:
 			request = pool
 		}
-		if blocks := request.on(nodes); blocks != nil {
+		if blocks := request.some(nodes); blocks != nil {
 			parts = append(parts, container{name: c.Name, kind: c.Kind, blocks: blocks})
 		}
 	}
@@ -173,7 +155,7 @@ func (p Pod) parts(nodes nodeset.Set) (parts []container) {
 // emptyPool says why the pool of containers without a request of their own would be empty; "" where it is not, or nobody
 // shares it.
 func (p Pod) emptyPool() string {
-	left, shared := p.Budget, false
+	left, shared := p.Whole.Request, false
 	for _, c := range p.Containers {
 		switch {
 		case c.Kind == memoryqos.Init && len(c.Request) > 0: // it has ended when the others run

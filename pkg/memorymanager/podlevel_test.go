@@ -35,7 +35,7 @@ func level(uid string, budget uint64, containers ...memorymanager.Container) mem
 	for i := range containers {
 		containers[i].Pod = uid
 	}
-	return memorymanager.Pod{UID: uid, Budget: asks(budget), Containers: containers}
+	return memorymanager.Pod{Whole: memorymanager.Container{Pod: uid, Request: asks(budget)}, Containers: containers}
 }
 
 func asks(bytes uint64) memorymanager.Request {
@@ -88,7 +88,7 @@ func allocate(m *memorymanager.Manager, p memorymanager.Pod) string {
 		return rejected.Reason.String() + ": " + rejected.Cause
 	}
 	var parts []string
-	for _, e := range m.Allocations(p.UID).Entries {
+	for _, e := range m.Allocations(p.Whole.Pod).Entries {
 		parts = append(parts, fmt.Sprint(e.Container, " ", e.Blocks[0].Size))
 	}
 	return strings.Join(parts, ", ")
@@ -216,7 +216,7 @@ func TestSumsHoldWithPodsOfTheirOwn(t *testing.T) {
 }
 
 func randomPod(r *rand.Rand, uid string) memorymanager.Pod {
-	p := memorymanager.Pod{UID: uid}
+	p := memorymanager.Pod{Whole: memorymanager.Container{Pod: uid}}
 	own, budget := r.IntN(2) == 0, uint64(r.IntN(6)) // the API server wants a budget that holds the containers' requests
 	for i := range 1 + r.IntN(4) {
 		kind := []memoryqos.Kind{memoryqos.App, memoryqos.App, memoryqos.Init, memoryqos.Sidecar}[r.IntN(4)]
@@ -230,9 +230,9 @@ func randomPod(r *rand.Rand, uid string) memorymanager.Pod {
 		p.Containers = append(p.Containers, c)
 	}
 	if own {
-		p.Budget = asks(max(budget, 1))
+		p.Whole.Request = asks(max(budget, 1))
 		if r.IntN(3) == 0 {
-			p.Budget = slices.Insert(p.Budget, 0, memorymanager.Amount{Type: memorymanager.Hugepages(1), Bytes: uint64(1 + r.IntN(4))})
+			p.Whole.Request = slices.Insert(p.Whole.Request, 0, memorymanager.Amount{Type: memorymanager.Hugepages(1), Bytes: uint64(1 + r.IntN(4))})
 		}
 	}
 	slices.SortStableFunc(p.Containers, func(a, b memorymanager.Container) int {
@@ -248,7 +248,7 @@ func randomPod(r *rand.Rand, uid string) memorymanager.Pod {
 }
 
 func admit(m *memorymanager.Manager, p memorymanager.Pod) bool {
-	if p.Budget != nil {
+	if p.Whole.Request != nil {
 		_, err := m.AllocatePod(p)
 		return err == nil
 	}

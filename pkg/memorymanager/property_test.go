@@ -158,10 +158,13 @@ func newGame(t *testing.T, r *rand.Rand, n, types int, policy topologymanager.Po
 	nodes := g.machine(n)
 	g.nodes = nodes
 	var err error
-	g.m, err = memorymanager.New(nodes, memorymanager.Options{Policy: g.b.policy, Scope: g.scope, PreferClosest: g.b.closest, Budget: budget,
+	g.m, err = memorymanager.New(nodes, memorymanager.Options{Policy: g.b.policy, Scope: g.scope, PreferClosest: g.b.closest,
 		Strategy: g.b.strategy, Weights: g.b.weights, AlignTo: g.b.alignTo})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if budget > 0 {
+		g.m.SetBudget(budget)
 	}
 	g.note("%s scope=%s closest=%v strategy=%s weights=%v alignTo=%s nodes=%+v", g.b.policy, g.scope, g.b.closest, g.b.strategy, g.b.weights, g.b.alignTo, nodes)
 	return g

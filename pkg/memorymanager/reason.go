@@ -1,10 +1,8 @@
 package memorymanager
 
 import (
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 )
 
 // Reason is why a container is not placed. NewReason alone makes one, so that no reason is missing in Reasons: metrics count
@@ -28,16 +26,3 @@ func Reasons() []string { return slices.Sorted(maps.Keys(reasons)) }
 
 // String is the reason's name, the kubelet's where it has the reason, too.
 func (r Reason) String() string { return r.name }
-
-// MarshalText writes the name.
-func (r Reason) MarshalText() ([]byte, error) { return []byte(r.name), nil }
-
-// UnmarshalText reads the name of one of Reasons, or "" for none.
-func (r *Reason) UnmarshalText(name []byte) error {
-	reason, known := reasons[string(name)]
-	if !known && len(name) > 0 {
-		return fmt.Errorf("reason %q: want one of %s", name, strings.Join(Reasons(), ", "))
-	}
-	*r = reason
-	return nil
-}

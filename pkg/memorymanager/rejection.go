@@ -148,20 +148,26 @@ func (r Request) String() string {
 
 func (m *Manager) reject(c Container, reason Reason, cause string) *Rejection {
 	c.Request = append(Request(nil), c.Request...)
-	return &Rejection{Container: c, Reason: reason, Policy: m.policy, Scope: m.scope, Cause: cause}
+	return &Rejection{Container: c, Reason: reason, Policy: m.options.Policy, Scope: m.options.Scope, Cause: cause}
 }
 
 // rejectNodes rejects a container for what the nodes have free, which it lists.
 func (m *Manager) rejectNodes(c Container, reason Reason, cause string) *Rejection {
 	r := m.reject(c, reason, cause)
-	for id := range m.all.All() {
-		node := NodeRoom{Node: id, Group: m.groups[id]}
-		for _, amount := range c.Request {
-			node.Room = append(node.Room, m.room(nodeset.Of(id), c, amount))
-		}
-		r.Nodes = append(r.Nodes, node)
-	}
+	r.Nodes = m.rooms(m.all, c.Request, func(id int, amount Amount) Room { return m.room(nodeset.Of(id), c, amount) })
 	return r
+}
+
+// rooms are what each of these nodes has of a request.
+func (m *Manager) rooms(nodes nodeset.Set, request Request, room func(id int, amount Amount) Room) (rooms []NodeRoom) {
+	for id := range nodes.All() {
+		node := NodeRoom{Node: id, Group: m.groups[id]}
+		for _, amount := range request {
+			node.Room = append(node.Room, room(id, amount))
+		}
+		rooms = append(rooms, node)
+	}
+	return rooms
 }
 
 // room is what nodes have of an amount that a container asks for.
@@ -199,7 +205,7 @@ func (m *Manager) why(nodes nodeset.Set, c Container) string {
 			full = room.String()
 		}
 	}
-	if !nodes.SubsetOf(m.unused) && !m.isGroup(nodes) {
+	if !m.lawful(nodes) {
 		if nodes.Len() == 1 {
 			return fmt.Sprintf("is in the group %s", m.groups[nodes.First()])
 		}

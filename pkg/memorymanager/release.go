@@ -11,26 +11,22 @@ import (
 // Release ends a container's allocation; false when there was none.
 func (m *Manager) Release(pod, container string) bool {
 	p := m.pods[pod]
-	if p == nil {
+	i := p.index(container)
+	if i < 0 {
 		return false
 	}
-	for i := range p.containers {
-		if p.containers[i].name == container {
-			freed := p.containers[i].blocks
-			p.containers = slices.Delete(p.containers, i, i+1)
-			if p.blocks != nil {
-				freed = nil // a part of the pod's, which goes with the last container
-				if len(p.containers) == 0 {
-					freed, p.blocks = p.blocks, nil
-				}
-			}
-			m.freeBlocks(freed)
-			m.forget(p)
-			m.hasChanged(pod)
-			return true
+	freed := p.containers[i].blocks
+	p.containers = slices.Delete(p.containers, i, i+1)
+	if p.blocks != nil {
+		freed = nil // a part of the pod's, which goes with the last container
+		if len(p.containers) == 0 {
+			freed, p.blocks = p.blocks, nil
 		}
 	}
-	return false
+	m.freeBlocks(freed)
+	m.forget(p)
+	m.hasChanged(pod)
+	return true
 }
 
 // ReleasePod ends all allocations of a pod and forgets its affinity; false when there were no allocations.
@@ -153,11 +149,7 @@ func (m *Manager) blocks() iter.Seq[*Block] {
 // make such groups.
 func (m *Manager) regroup() {
 	before := m.mixed
-	for id := range m.all.All() {
-		m.assignments[id] = 0
-		m.groups[id] = nodeset.Of(id)
-	}
-	m.unused, m.mixed = m.all, 0
+	m.nodeGroups = ungrouped(m.all)
 	for b := range m.blocks() {
 		joined := b.Nodes
 		for id := range b.Nodes.All() {
@@ -215,23 +207,18 @@ func (m *Manager) overfill(c *column, b *Block) {
 		}
 		return
 	}
-	b.PerNode = nil
+	var parts [nodeset.Max]uint64
 	rest := b.Size
 	for id := range b.Nodes.All() {
-		if part := min(rest, c.spare(id)); part > 0 {
-			b.PerNode = append(b.PerNode, NodeAmount{Node: id, Bytes: part})
-			c.allocated[id] += part
-			rest -= part
+		parts[id] = min(rest, c.spare(id))
+		rest -= parts[id]
+	}
+	parts[b.Nodes.First()] += rest
+	b.PerNode = nil
+	for id := range b.Nodes.All() {
+		if parts[id] > 0 {
+			b.PerNode = append(b.PerNode, NodeAmount{Node: id, Bytes: parts[id]})
+			c.allocated[id] += parts[id]
 		}
-	}
-	if rest == 0 {
-		return
-	}
-	first := b.Nodes.First()
-	c.allocated[first] += rest
-	if len(b.PerNode) > 0 && b.PerNode[0].Node == first {
-		b.PerNode[0].Bytes += rest
-	} else {
-		b.PerNode = slices.Insert(b.PerNode, 0, NodeAmount{Node: first, Bytes: rest})
 	}
 }

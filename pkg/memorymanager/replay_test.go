@@ -280,7 +280,7 @@ func (r *replayer) align(pod string, containers []memorymanager.Container, answe
 func (r *replayer) admitWhole(s *step, containers []memorymanager.Container, answers map[string]containerResult) bool {
 	budget := podContainer{Memory: &s.PodResources.Memory, Hugepages: s.PodResources.Hugepages}
 	request, _ := budget.request()
-	placement, err := r.manager.AllocatePod(memorymanager.Pod{UID: s.Pod, Budget: request, Containers: containers})
+	placement, err := r.manager.AllocatePod(memorymanager.Pod{Whole: memorymanager.Container{Pod: s.Pod, Request: request}, Containers: containers})
 	hint := &placement.Affinity
 	var rejected *memorymanager.Rejection
 	if errors.As(err, &rejected) {
@@ -308,7 +308,8 @@ func (r *replayer) noPreference() *affinity {
 	for _, n := range all {
 		hint.Nodes |= 1 << n.ID
 	}
-	return r.affinity(policy.NoPreference(hint.Nodes))
+	hint, _ = policy.Merge(topologymanager.Providers{All: hint.Nodes})
+	return r.affinity(hint)
 }
 
 // nodesOf are the nodes of exclusive CPUs.

@@ -32,7 +32,7 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 	if m.Spreads(c) {
 		return m.resizeEvenly(c, existing, whole)
 	}
-	if !m.growsIn(existing.blocks, c.Request, nodes) {
+	if !m.hold(nodes, c.Request.beyond(existing.blocks).on(nodes)) {
 		wider, cause := m.widen(c, h, existing.blocks, nodes)
 		switch {
 		case cause == "":
@@ -43,31 +43,27 @@ func (m *Manager) Resize(c Container, whole bool) (Placement, error) {
 			return m.fitPartly(c, existing), nil
 		}
 	}
-	blocks := make([]Block, len(c.Request))
-	for i, amount := range c.Request {
-		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
-	}
+	blocks := c.Request.on(nodes)
 	m.rewrite(c.Pod, existing, blocks)
-	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Bounded: h.bounded,
-	}, nil
+	placement := m.placed(blocks)
+	placement.Bounded = h.bounded
+	return placement, nil
 }
 
 // fitPartly gives a container what its nodes have free of a request.
 func (m *Manager) fitPartly(c Container, existing *container) Placement {
 	nodes := span(existing.blocks)
-	blocks := make([]Block, len(c.Request))
-	for i, amount := range c.Request {
-		has := plus(size(existing.blocks, nodes, amount.Type), m.column(amount.Type).freeOf(nodes))
-		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: min(amount.Bytes, has)}
+	blocks := c.Request.on(nodes)
+	for i := range blocks {
+		b := &blocks[i]
+		b.Size = min(b.Size, plus(size(existing.blocks, nodes, b.Type), m.column(b.Type).freeOf(nodes)))
 	}
-	same := func(a, b Block) bool { return a.Nodes == b.Nodes && a.Type == b.Type && a.Size == b.Size }
-	if !slices.EqualFunc(existing.blocks, blocks, same) {
+	if !slices.EqualFunc(existing.blocks, blocks, sameBlock) {
 		m.rewrite(c.Pod, existing, blocks)
 	}
-	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: m.all, Short: c.Request.beyond(blocks),
-	}
+	placement := m.placed(blocks)
+	placement.Nodes, placement.Short = m.all, c.Request.beyond(blocks)
+	return placement
 }
 
 // beyond is what a request has beyond blocks; nil when they hold all of it.
@@ -83,26 +79,11 @@ func (r Request) beyond(blocks []Block) (short Request) {
 // Reinstate allocates blocks again that were just released, for a container that found no room elsewhere, and brings them
 // to its request as far as there is room: see Resize.
 func (m *Manager) Reinstate(c Container, blocks []Block) (Placement, error) {
-	before := make(Request, len(blocks))
-	for i, b := range blocks {
-		before[i] = Amount{Type: b.Type, Bytes: b.Size}
-	}
-	if _, err := m.Adopt(c.Pod, c.Name, before, span(blocks)); err != nil {
+	if _, err := m.Adopt(c.Pod, c.Name, sizes(blocks), span(blocks)); err != nil {
 		return Placement{}, err
 	}
 	m.container(c.Pod, c.Name).kind = c.Kind
 	return m.Resize(c, false)
-}
-
-// growsIn reports whether the nodes have what the request asks for beyond the blocks.
-func (m *Manager) growsIn(blocks []Block, request Request, nodes nodeset.Set) bool {
-	for _, amount := range request {
-		more := minus(amount.Bytes, size(blocks, nodes, amount.Type))
-		if more > m.column(amount.Type).freeOf(nodes) {
-			return false
-		}
-	}
-	return true
 }
 
 // widen finds more nodes for a container that has its own to itself.
@@ -120,20 +101,14 @@ func (m *Manager) widen(c Container, h *hints, blocks []Block, nodes nodeset.Set
 		}
 	}
 	h.unused |= nodes
-	want := h.want
-	for id := range nodes.All() {
-		want = h.without(want, id)
+	wider, ok := h.extend(nodes)
+	switch insists := m.rules.Insists || c.Required && m.rules.Aligns; {
+	case !ok:
+		return 0, full + ", nor with unused nodes"
+	case insists && !h.minimal(wider.Len()):
+		return 0, fmt.Sprintf("it would need nodes %s, more than preferred", wider)
 	}
-	rest := h.unused &^ nodes
-	if found, ok := h.smallest(rest, 1, rest.Len(), want); ok {
-		wider := nodes | found
-		insists := m.rules.Insists || c.Required && m.rules.Aligns
-		if insists && !h.minimal(wider.Len()) {
-			return 0, fmt.Sprintf("it would need nodes %s, more than preferred", wider)
-		}
-		return wider, ""
-	}
-	return 0, full + ", nor with unused nodes"
+	return wider, ""
 }
 
 // rewrite replaces a container's blocks. On the same nodes only the differences move.
@@ -170,40 +145,35 @@ func (m *Manager) rewrite(pod string, c *container, blocks []Block) {
 // Adopt allocates a running container that was found on these nodes (its cpuset.mems) as it is. What does not fit is allocated
 // all the same and reported in Overcommitted. Where it overlaps other containers' nodes, the groups join. The error is
 // for a request or nodes that can not be allocated.
-func (m *Manager) Adopt(pod, container string, request Request, nodes nodeset.Set) (Placement, error) {
-	c := Container{Pod: pod, Name: container, Request: request}
+func (m *Manager) Adopt(pod, name string, request Request, nodes nodeset.Set) (Placement, error) {
+	c := Container{Pod: pod, Name: name, Request: request}
 	if cause := request.invalid(); cause != "" {
 		return Placement{}, m.reject(c, InvalidRequest, cause)
 	}
 	if err := m.adoptable(c, nodes); err != nil {
 		return Placement{}, err
 	}
-	existing := m.container(pod, container)
+	existing := m.container(pod, name)
 	switch {
 	case m.whole(pod):
 		return m.part(c, existing)
 	case existing != nil && span(existing.blocks) == nodes:
 		return m.readmit(c, existing)
 	case existing != nil:
-		m.Release(pod, container)
+		m.Release(pod, name)
 	}
-	blocks := make([]Block, len(request))
-	for i, amount := range request {
-		blocks[i] = Block{Nodes: nodes, Type: amount.Type, Size: amount.Bytes}
-	}
-	p := m.pod(pod)
-	p.containers = append(p.containers, allocatedAs(container, blocks))
+	p, blocks := m.pod(pod), request.on(nodes)
+	p.containers = append(p.containers, container{name: name, blocks: blocks})
 	m.overallocate(blocks)
-	return m.adopted(pod, blocks, nodes), nil
+	return m.adopted(pod, blocks), nil
 }
 
 // adopted is the placement of blocks that were allocated as they were found. Only a whole State shows where bytes beyond a node's own
 // are allocated.
-func (m *Manager) adopted(pod string, blocks []Block, nodes nodeset.Set) Placement {
+func (m *Manager) adopted(pod string, blocks []Block) Placement {
 	m.hasChanged(pod)
-	p := Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: copied(blocks), Nodes: nodes, Overcommitted: m.shortages(nodes, 0),
-	}
+	p := m.placed(blocks)
+	p.Overcommitted = m.shortages(p.Nodes, 0)
 	m.allChanged = m.allChanged || len(p.Overcommitted) > 0
 	return p
 }
@@ -241,8 +211,6 @@ func (m *Manager) overallocate(blocks []Block) {
 func (m *Manager) Spread(nodes nodeset.Set) bool {
 	return nodes == m.all && nodes != m.unused && m.groups[nodes.First()] != nodes
 }
-
-func allocatedAs(name string, blocks []Block) container { return container{name: name, blocks: blocks} }
 
 // shortages are what is allocated on these nodes beyond their allocatable bytes, by more than the tolerance.
 func (m *Manager) shortages(nodes nodeset.Set, tolerance uint64) (shortages []NodeShortage) {

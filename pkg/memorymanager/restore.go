@@ -59,12 +59,12 @@ func (m *Manager) Restore(s State, tolerance uint64) (RestoreReport, error) {
 		}
 		seen[key] = true
 	}
-	own := map[string][]Block{}
 	for _, e := range s.Pods {
-		if own[e.Pod] != nil {
+		key := [2]string{e.Pod}
+		if seen[key] {
 			return report, fmt.Errorf("restore allocations: the pod entry of %q is there twice", e.Pod)
 		}
-		own[e.Pod] = e.Blocks
+		seen[key] = true
 	}
 	m.clear()
 	m.drift(s.Nodes, tolerance, &report)
@@ -105,22 +105,21 @@ func (m *Manager) Restore(s State, tolerance uint64) (RestoreReport, error) {
 
 // drift compares the stored nodes with the machine.
 func (m *Manager) drift(stored []NodeState, tolerance uint64, report *RestoreReport) {
-	was := map[int]map[MemoryType]uint64{}
+	type place struct {
+		node   int
+		memory MemoryType
+	}
+	was := map[place]uint64{}
 	for _, node := range stored {
-		was[node.ID] = map[MemoryType]uint64{}
 		for _, table := range node.Memory {
-			was[node.ID][table.Type] = table.Allocatable
-		}
-		if m.all.Has(node.ID) {
-			continue
-		}
-		for _, table := range node.Memory {
-			report.Drifted = append(report.Drifted, Drift{Node: node.ID, Type: table.Type, Stored: table.Allocatable})
+			was[place{node.ID, table.Type}] = table.Allocatable
 		}
 	}
 	for id := range m.all.All() {
 		for _, c := range m.columns {
-			before, there := was[id][c.name]
+			at := place{id, c.name}
+			before, there := was[at]
+			delete(was, at)
 			now := c.allocatable[id]
 			if len(stored) == 0 || before == now && there == c.listed.Has(id) {
 				continue
@@ -130,11 +129,9 @@ func (m *Manager) drift(stored []NodeState, tolerance uint64, report *RestoreRep
 				Node: id, Type: c.name, Stored: before, Now: now, Tolerated: there && c.name == Memory && distance <= tolerance,
 			})
 		}
-		for name, before := range was[id] {
-			if m.column(name) == nil {
-				report.Drifted = append(report.Drifted, Drift{Node: id, Type: name, Stored: before})
-			}
-		}
+	}
+	for at, before := range was { // what this machine does not have
+		report.Drifted = append(report.Drifted, Drift{Node: at.node, Type: at.memory, Stored: before})
 	}
 	slices.SortFunc(report.Drifted, func(a, b Drift) int {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Type, b.Type))

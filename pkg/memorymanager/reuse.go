@@ -1,6 +1,9 @@
 package memorymanager
 
 import (
+	"iter"
+	"slices"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -20,15 +23,25 @@ func size(blocks []Block, nodes nodeset.Set, name MemoryType) (bytes uint64) {
 	return bytes
 }
 
-// sizeOf the blocks of the pod's containers of one kind, without even ones: only an even container takes those over.
-func (p *pod) sizeOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) (bytes uint64) {
-	if p == nil {
-		return 0
-	}
-	for i := range p.containers {
-		if c := &p.containers[i]; c.kind == kind && !isEven(c.blocks) {
-			bytes += size(c.blocks, nodes, name)
+// blocksOf yields the blocks of a type that the pod's containers of one kind have on exactly these nodes: even ones, which only an even
+// container takes over, or the others.
+func (p *pod) blocksOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType, even bool) iter.Seq[*Block] {
+	return func(yield func(*Block) bool) {
+		for i := 0; p != nil && i < len(p.containers); i++ {
+			c := &p.containers[i]
+			for j := 0; c.kind == kind && j < len(c.blocks); j++ {
+				if b := &c.blocks[j]; b.Nodes == nodes && b.Type == name && b.Even == even && !yield(b) {
+					return
+				}
+			}
 		}
+	}
+}
+
+// sizeOf the blocks of the pod's containers of one kind, without even ones.
+func (p *pod) sizeOf(kind memoryqos.Kind, nodes nodeset.Set, name MemoryType) (bytes uint64) {
+	for b := range p.blocksOf(kind, nodes, name, false) {
+		bytes += b.Size
 	}
 	return bytes
 }
@@ -40,18 +53,10 @@ func (m *Manager) reusable(pod string, nodes nodeset.Set, name MemoryType) uint6
 
 // takeOver shrinks the blocks of init containers, in their order, and returns the bytes that a later block takes over.
 func (p *pod) takeOver(b Block) (taken uint64) {
-	for i := range p.containers {
-		if p.containers[i].kind != memoryqos.Init {
-			continue
-		}
-		blocks := p.containers[i].blocks
-		for j := range blocks {
-			if from := &blocks[j]; from.Type == b.Type && from.Nodes == b.Nodes && !from.Even {
-				part := min(from.Size, b.Size-taken)
-				from.Size -= part
-				taken += part
-			}
-		}
+	for from := range p.blocksOf(memoryqos.Init, b.Nodes, b.Type, false) {
+		part := min(from.Size, b.Size-taken)
+		from.Size -= part
+		taken += part
 	}
 	return taken
 }
@@ -62,12 +67,11 @@ func (m *Manager) appNodes(uid string) nodeset.Set {
 	if p == nil {
 		return 0
 	}
-	for i := range p.containers {
-		if c := &p.containers[i]; c.kind == memoryqos.App {
-			return span(c.blocks)
-		}
+	i := slices.IndexFunc(p.containers, func(c container) bool { return c.kind == memoryqos.App })
+	if i < 0 {
+		return 0
 	}
-	return 0
+	return span(p.containers[i].blocks)
 }
 
 // rerun allocates an init container of a pod whose app containers have their memory: it runs again after the sandbox was
@@ -80,18 +84,15 @@ func (m *Manager) rerun(c Container, nodes nodeset.Set) (Placement, error) {
 	if m.Spreads(c) && m.evenOn(c.Pod, nodes) {
 		return m.rerunEvenly(c, nodes), nil
 	}
-	p := m.pods[c.Pod]
-	blocks := make([]Block, 0, len(c.Request))
-	for _, amount := range c.Request {
-		column := m.column(amount.Type)
-		idle := p.sizeOf(memoryqos.App, nodes, amount.Type) + p.sizeOf(memoryqos.Init, nodes, amount.Type)
-		more := min(minus(amount.Bytes, idle), column.freeOf(nodes))
-		blocks = append(blocks, Block{Nodes: nodes, Type: amount.Type, Size: more})
+	p, blocks := m.pods[c.Pod], c.Request.on(nodes)
+	for i := range blocks {
+		b := &blocks[i]
+		idle := p.sizeOf(memoryqos.App, nodes, b.Type) + p.sizeOf(memoryqos.Init, nodes, b.Type)
+		b.Size = min(minus(b.Size, idle), m.column(b.Type).freeOf(nodes))
 	}
 	m.occupy(blocks)
 	p.containers = append(p.containers, container{name: c.Name, kind: memoryqos.Init, blocks: blocks})
 	m.hasChanged(c.Pod)
-	return Placement{
-		Affinity: m.policy.Regenerated(m.all, nodes), Blocks: m.settle(nodes, blocks), Nodes: nodes,
-	}, nil
+	m.settle(nodes, blocks)
+	return m.placed(blocks), nil
 }

@@ -24,15 +24,15 @@ type ranked struct {
 // average by weight, as the Topology Manager averages the scores of all resources. 0 is none.
 func (h *hints) score(nodes nodeset.Set) int {
 	switch {
-	case !h.m.strategy.Scores():
+	case !h.m.options.Strategy.Scores():
 		return 0
-	case h.m.strategy == topologymanager.LeastUsed:
+	case h.m.options.Strategy == topologymanager.LeastUsed:
 		return h.unusedPercent(nodes)
 	}
 	var sum, weights uint64
 	for _, c := range h.columns {
 		weight := uint64(1)
-		if named, ok := h.m.weights[c.name]; ok {
+		if named, ok := h.m.options.Weights[c.name]; ok {
 			weight = named
 		}
 		sum += weight * c.percent(nodes)
@@ -50,34 +50,35 @@ func (c *column) percent(nodes nodeset.Set) uint64 {
 	if allocatable == 0 {
 		return 1
 	}
-	high, low := bits.Mul64(allocatable-c.freeOf(nodes), 100)
-	percent, _ := bits.Div64(high, low, allocatable)
+	return percent(allocatable-c.freeOf(nodes), allocatable)
+}
+
+// percent is part of whole, rounded down; 1 to 100.
+func percent(part, whole uint64) uint64 {
+	high, low := bits.Mul64(part, 100)
+	percent, _ := bits.Div64(high, low, whole)
 	return max(1, percent)
 }
 
 // unusedPercent is how much of the nodes' allocatable memory the kernel has beyond what it owes to allocations, rounded down; 1 to
 // 100. It is 0 where that is not known of one of them, and for a request without memory: huge pages are in pools of their own.
 func (h *hints) unusedPercent(nodes nodeset.Set) int {
-	for _, c := range h.columns {
-		if c.name != Memory {
-			continue
-		}
-		var slack uint64
-		known := nodeset.Set(0)
-		for _, n := range h.m.cover {
-			if nodes.Has(n.ID) {
-				slack, known = slack+n.After(c.allocated[n.ID]).Slack(), known.Union(nodeset.Of(n.ID))
-			}
-		}
-		allocatable := c.allocatableOf(nodes)
-		if known != nodes || allocatable == 0 {
-			return 0
-		}
-		high, low := bits.Mul64(min(slack, allocatable), 100)
-		percent, _ := bits.Div64(high, low, allocatable)
-		return int(max(1, percent))
+	c := h.m.column(Memory)
+	allocatable := c.allocatableOf(nodes)
+	if allocatable == 0 || !slices.Contains(h.columns, c) {
+		return 0
 	}
-	return 0
+	var slack uint64
+	var known nodeset.Set
+	for _, n := range h.m.cover {
+		if nodes.Has(n.ID) {
+			slack, known = slack+n.After(c.allocated[n.ID]).Slack(), known.Union(nodeset.Of(n.ID))
+		}
+	}
+	if known != nodes {
+		return 0
+	}
+	return int(percent(min(slack, allocatable), allocatable))
 }
 
 // mostListed is up to how many unused nodes their sets of one size are listed: the kubelet refuses more nodes than that.
@@ -87,7 +88,7 @@ const mostListed = 8
 // nothing is allocated. Of more nodes than mostListed only the one that the search finds is considered.
 func (c *choice) considerUnused(size int) {
 	h := c.hints
-	if h.m.strategy != topologymanager.LeastUsed || len(h.m.cover) == 0 || h.unused.Len() > mostListed {
+	if h.m.options.Strategy != topologymanager.LeastUsed || len(h.m.cover) == 0 || h.unused.Len() > mostListed {
 		return
 	}
 	var list func(nodes, rest nodeset.Set)
@@ -125,16 +126,15 @@ func (m *Manager) Cover() []cover.Node {
 
 // choice is the best of the sets of one size that were considered.
 type choice struct {
-	hints   *hints
-	closest bool
-	best    ranked
+	hints *hints
+	best  ranked
 	// plain is what the best one would be without the strategy.
 	plain ranked
 }
 
 // consider takes a set of nodes that comes from a hint.
 func (c *choice) consider(nodes, hint nodeset.Set) {
-	if c.hints.m.strategy == topologymanager.LeastUsed {
+	if c.hints.m.options.Strategy == topologymanager.LeastUsed {
 		hint = nodes // what counts is where the memory would be
 	}
 	candidate := ranked{nodes, c.hints.score(hint)}
@@ -151,13 +151,13 @@ func (c *choice) better(a, best ranked) bool {
 	if best.nodes.Empty() {
 		return true
 	}
-	if c.closest {
+	if c.hints.byDistance {
 		if x, y := c.hints.m.distances.sum(a.nodes), c.hints.m.distances.sum(best.nodes); x != y {
 			return x < y
 		}
 	}
 	if a.score != best.score {
-		return c.hints.m.strategy.Prefers(a.score, best.score)
+		return c.hints.m.options.Strategy.Prefers(a.score, best.score)
 	}
 	return a.nodes < best.nodes
 }
@@ -178,13 +178,5 @@ func (h *hints) byStrategy() string {
 		return ""
 	}
 	return fmt.Sprintf("numaAllocationStrategy %s decided: %s (score %d) before %s (score %d)",
-		h.m.strategy, best.nodes.Named(), best.score, plain.nodes.Named(), plain.score)
-}
-
-// checkStrategy takes an empty strategy for none.
-func checkStrategy(s topologymanager.Strategy) (topologymanager.Strategy, error) {
-	if s == "" {
-		return topologymanager.NoStrategy, nil
-	}
-	return topologymanager.ParseStrategy(string(s))
+		h.m.options.Strategy, best.nodes.Named(), best.score, plain.nodes.Named(), plain.score)
 }

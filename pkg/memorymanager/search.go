@@ -8,11 +8,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// DefaultBudget is how many nodes the search for one container may look at, again and again: about a millisecond. With one
+// searchBudget is how many nodes the search for one container may look at, again and again: about a millisecond. With one
 // memory type, with equal nodes, or with up to ten nodes the exact answer takes far less. When it is used up (several
 // types, or prefer-closest, over dozens of unequal nodes) the answer is a set of nodes that has room and keeps the group
 // rules, perhaps a wider or less close one than the best; such decisions are counted.
-const DefaultBudget = 200_000
+const searchBudget = 200_000
 
 // maxTypes bounds the memory types of one request: memory and every huge page size of any architecture.
 const maxTypes = 8

@@ -75,9 +75,9 @@ func play(t *testing.T, nodes int, policy topologymanager.Policy, events []seque
 		}
 		if mode.dissolves {
 			for _, d := range memorymanager.Dissolvable(m.Nodes(), m.Tenants()) {
-				for _, place := range d.Places {
-					if !m.Move(place.Pod, place.Container, place.Nodes) {
-						t.Fatalf("event %d: %+v cannot be moved: %+v", i, place, m.State())
+				for _, move := range d.Moves {
+					if !m.Move(move.Pod, move.Container, move.To) {
+						t.Fatalf("event %d: %+v cannot be moved: %+v", i, move, m.State())
 					}
 				}
 			}

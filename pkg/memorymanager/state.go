@@ -66,42 +66,19 @@ func (m *Manager) Grouped() (entries []Entry, pods []PodEntry) {
 
 // entries returns the allocations of some containers, sorted by pod and container.
 func (m *Manager) entries(wanted func(*container) bool) (entries []Entry) {
-	var order []int
 	for _, p := range m.byUID() {
-		order = order[:0]
+		first := len(entries)
 		for i := range p.containers {
-			if wanted(&p.containers[i]) {
-				order = append(order, i)
+			if c := &p.containers[i]; wanted(c) {
+				entries = append(entries, Entry{Pod: p.uid, Container: c.name, Blocks: slices.Clone(c.blocks)})
 			}
 		}
-		slices.SortFunc(order, func(a, b int) int { return strings.Compare(p.containers[a].name, p.containers[b].name) })
-		for _, i := range order {
-			c := &p.containers[i]
-			entries = append(entries, Entry{Pod: p.uid, Container: c.name, Blocks: slices.Clone(c.blocks)})
-		}
+		slices.SortFunc(entries[first:], byContainer)
 	}
 	return entries
 }
 
-// byUID returns the pods sorted. It merges those that came since the last time, so that it does not sort them all.
-func (m *Manager) byUID() []*pod {
-	gone := func(p *pod) bool { return p.gone }
-	added := slices.DeleteFunc(m.added, gone)
-	slices.SortFunc(added, func(a, b *pod) int { return cmp.Compare(a.uid, b.uid) })
-	merged := make([]*pod, 0, len(m.pods))
-	for _, p := range m.sorted {
-		if p.gone {
-			continue
-		}
-		for len(added) > 0 && added[0].uid < p.uid {
-			merged = append(merged, added[0])
-			added = added[1:]
-		}
-		merged = append(merged, p)
-	}
-	m.sorted, m.added = append(merged, added...), nil
-	return m.sorted
-}
+func byContainer(a, b Entry) int { return strings.Compare(a.Container, b.Container) }
 
 // attribute says for every block on which nodes its bytes are allocated, so that they add up to what the nodes have allocated.
 // The kubelet drains a group from its lowest node whichever container leaves, so that is not a property of one block;

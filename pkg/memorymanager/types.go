@@ -170,8 +170,6 @@ type Options struct {
 	PageSize uint64
 	// EvenShare has even parts be at least one of so many of what their nodes have allocatable, LeastEvenShare; 0 bounds nothing.
 	EvenShare uint64
-	// Budget bounds the search where an exact answer would take exponential work, in candidate steps; 0 is the default.
-	Budget int
 }
 
 // Placement is where a container's memory is.

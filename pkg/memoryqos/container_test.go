@@ -294,24 +294,3 @@ func TestOverridesAreBounded(t *testing.T) {
 		})
 	}
 }
-
-func TestNamesOfPoliciesAreStrict(t *testing.T) {
-	for _, p := range []memoryqos.ReservationPolicy{memoryqos.None, memoryqos.TieredReservation, memoryqos.HardReservation} {
-		if got, err := memoryqos.ParseReservationPolicy(string(p)); got != p || err != nil {
-			t.Errorf("%s: %s, %v", p, got, err)
-		}
-	}
-	for _, r := range []memoryqos.Reservation{memoryqos.ReserveNone, memoryqos.ReserveLow, memoryqos.ReserveMin} {
-		if got, err := memoryqos.ParseReservation(string(r)); got != r || err != nil {
-			t.Errorf("%s: %s, %v", r, got, err)
-		}
-	}
-	_, err := memoryqos.ParseReservationPolicy("hard")
-	if want := `memoryReservationPolicy "hard": want None, TieredReservation or HardReservation`; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	_, err = memoryqos.ParseReservation("Min")
-	if want := `reservation "Min": want none, low or min`; err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-}

@@ -1,7 +1,5 @@
 package memoryqos
 
-import "fmt"
-
 // QOSClass is a pod's quality of service class
 // (https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/).
 type QOSClass string
@@ -24,15 +22,6 @@ const (
 	// HardReservation puts every request in memory.min.
 	HardReservation ReservationPolicy = "HardReservation"
 )
-
-// ParseReservationPolicy reads a policy's name.
-func ParseReservationPolicy(name string) (ReservationPolicy, error) {
-	switch p := ReservationPolicy(name); p {
-	case None, TieredReservation, HardReservation:
-		return p, nil
-	}
-	return "", fmt.Errorf("memoryReservationPolicy %q: want %s, %s or %s", name, None, TieredReservation, HardReservation)
-}
 
 // Settings are the node's rules.
 type Settings struct {
@@ -75,15 +64,6 @@ const (
 	ReserveMin  Reservation = "min"
 )
 
-// ParseReservation reads a pod's choice.
-func ParseReservation(name string) (Reservation, error) {
-	switch r := Reservation(name); r {
-	case ReserveNone, ReserveLow, ReserveMin:
-		return r, nil
-	}
-	return "", fmt.Errorf("reservation %q: want %s, %s or %s", name, ReserveNone, ReserveLow, ReserveMin)
-}
-
 // Overrides are a pod's own wishes, from its annotations. The zero value wishes nothing. Whatever is wished, protection
 // never exceeds the request and memory.high never the limit.
 type Overrides struct {
@@ -108,7 +88,6 @@ type Values struct {
 
 // PodContainer is a container as a part of its pod's sums.
 type PodContainer struct {
-	Name           string
 	Kind           Kind
 	Request, Limit uint64
 	// Claimed is what resource claims add to the limit, where there is one.
@@ -122,7 +101,6 @@ type PodContainer struct {
 
 // Pod is what the rules need to know of a pod.
 type Pod struct {
-	UID   string
 	Class QOSClass
 	// Containers are in the order of the pod's spec: init containers and sidecars first. They are all of the spec, whether
 	// they live or not, where the spec is known, and else those that live.

@@ -65,12 +65,8 @@ func TestMemoryHighVectors(t *testing.T) {
 }
 
 func (r record) compare() string {
-	policy, err := memoryqos.ParseReservationPolicy(r.ReservationPolicy)
-	if err != nil {
-		return err.Error()
-	}
 	s := memoryqos.Settings{
-		Factor: r.ThrottlingFactor, Reservation: policy,
+		Factor: r.ThrottlingFactor, Reservation: memoryqos.ReservationPolicy(r.ReservationPolicy),
 		NodeAllocatable: r.NodeAllocatable, PageSize: r.PageSize,
 	}
 	got := s.Container(memoryqos.Container{Class: r.QOS, Request: r.Request, Limit: r.Limit}, memoryqos.Overrides{})

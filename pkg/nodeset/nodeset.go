@@ -176,16 +176,3 @@ func (s *Set) UnmarshalJSON(data []byte) error {
 	*s = Of(ids...)
 	return nil
 }
-
-// MarshalText writes the kernel's list format.
-func (s Set) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// UnmarshalText reads the kernel's list format.
-func (s *Set) UnmarshalText(text []byte) error {
-	parsed, err := Parse(string(text))
-	if err != nil {
-		return err
-	}
-	*s = parsed
-	return nil
-}

@@ -57,9 +57,9 @@ func dissolvable(view *ledger.View) []Group {
 			continue
 		}
 		group := Group{Nodes: found.Group}
-		for _, place := range found.Places {
-			pod := pods[place.Pod]
-			group.Fits = append(group.Fits, Fit{pod.Namespace, pod.Name, place.Container, place.Nodes.First(), held[place.Pod+"/"+place.Container]})
+		for _, m := range found.Moves {
+			pod := pods[m.Pod]
+			group.Fits = append(group.Fits, Fit{pod.Namespace, pod.Name, m.Container, m.To.First(), held[m.Pod+"/"+m.Container]})
 		}
 		groups = append(groups, group)
 	}

@@ -1,7 +1,6 @@
 package topologymanager
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -90,15 +89,6 @@ const (
 	AlignToDevices AlignTo = "devices"
 )
 
-// ParseAlignTo reads what memory is aligned to.
-func ParseAlignTo(text string) (AlignTo, error) {
-	switch to := AlignTo(text); to {
-	case AlignToKubelet, AlignToCPUs, AlignToDevices:
-		return to, nil
-	}
-	return "", fmt.Errorf("alignTo %q is not one of kubelet, cpus, devices", text)
-}
-
 // Agree reports whether the CPUs and all devices prefer the same nodes, so that there is nothing to choose between them.
 func (in Providers) Agree() bool {
 	w := in.wants()
@@ -110,12 +100,13 @@ func (in Providers) Agree() bool {
 }
 
 // Everywhere reports whether the devices together are on all nodes of the machine.
-func (in Providers) Everywhere() bool {
-	var nodes nodeset.Set
+func (in Providers) Everywhere() bool { return in.deviceNodes() == in.All }
+
+func (in Providers) deviceNodes() (nodes nodeset.Set) {
 	for _, device := range in.Devices {
 		nodes |= device.Nodes
 	}
-	return nodes == in.All
+	return nodes
 }
 
 // Aligned leaves out what memory is not aligned to: the CPUs or the devices, where these do not agree. Devices that do not
@@ -130,13 +121,8 @@ func (in Providers) Aligned(to AlignTo) Providers {
 	}
 	devices := Providers{All: in.All, Devices: in.Devices}
 	if !devices.Agree() {
-		var nodes nodeset.Set
-		for _, device := range in.Devices {
-			nodes |= device.Nodes
-		}
-		devices.Devices = []Device{{Nodes: nodes}}
+		in.Devices = []Device{{Nodes: devices.deviceNodes()}}
 	}
-	in.Devices = devices.Devices
 	if !in.Agree() {
 		in.CPUs = 0
 	}

@@ -98,24 +98,12 @@ func TestMergeWithDevices(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			in := Providers{All: all, CPUs: test.cpus, Devices: test.devices}.Aligned(test.alignTo)
-			in.Memory, in.Types = test.memory, 1
-			got, admitted := test.policy.Merge(in, false)
+			in.Memory = test.memory
+			got, admitted := test.policy.Merge(in)
 			if got != test.want || admitted != test.admitted {
 				t.Errorf("got %s %v, admitted %v; want %s %v, admitted %v",
 					got.Nodes, got.Preferred, admitted, test.want.Nodes, test.want.Preferred, test.admitted)
 			}
 		})
-	}
-}
-
-func TestParseAlignTo(t *testing.T) {
-	for _, name := range []string{"kubelet", "cpus", "devices"} {
-		if to, err := ParseAlignTo(name); err != nil || string(to) != name {
-			t.Errorf("%s: %s, %v", name, to, err)
-		}
-	}
-	const want = `alignTo "gpu" is not one of kubelet, cpus, devices`
-	if _, err := ParseAlignTo("gpu"); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
 	}
 }

@@ -3,29 +3,29 @@ package topologymanager
 import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 
 // Hints are the hints of the memory provider for one request: every memory type has the same ones. They are asked for
-// what a merge needs instead of being listed, because a list has up to 2^64 members.
+// what a merge needs instead of being listed, because a list has up to 2^64 members. Of two hints of the same size they say which is
+// better: the one with the smaller average distance, where that is wanted.
 type Hints interface {
 	// Empty is set when there is no hint at all: nothing fits.
 	Empty() bool
 	// PreferredAt reports whether exactly these nodes are a preferred hint.
 	PreferredAt(nodes nodeset.Set) bool
 	// PreferredSingle is the best single node of these that is a preferred hint by itself.
-	PreferredSingle(within nodeset.Set, closest bool) (nodeset.Set, bool)
+	PreferredSingle(within nodeset.Set) (nodeset.Set, bool)
 	// BestPreferred is the best of the preferred hints.
-	BestPreferred(closest bool) (nodeset.Set, bool)
-	// BestIntersection is the best intersection of up to count hints that has the size of the smallest hint.
-	BestIntersection(count int, closest bool) nodeset.Set
+	BestPreferred() (nodeset.Set, bool)
+	// BestIntersection is the best intersection of one hint of each type that has the size of the smallest hint.
+	BestIntersection() nodeset.Set
 	// BestOverlap is the best of the largest intersections of these nodes with hints; empty when there is none.
-	BestOverlap(nodes nodeset.Set, closest bool) nodeset.Set
+	BestOverlap(nodes nodeset.Set) nodeset.Set
 }
 
 // Providers are what a merge brings together.
 type Providers struct {
 	// All are the NUMA nodes of the machine.
 	All nodeset.Set
-	// Memory has the hints of Types memory types; nil when the memory provider has no preference.
+	// Memory has the hints of all memory types; nil when the memory provider has no preference.
 	Memory Hints
-	Types  int
 	// CPUs is the one, preferred hint of the exclusive CPUs; empty when the CPU provider has no preference.
 	CPUs nodeset.Set
 	// Devices have one list of hints for each resource; a resource without nodes has no preference.
@@ -75,15 +75,14 @@ func (w *wants) common() (nodeset.Set, bool) {
 }
 
 // Merge returns the hint that the Topology Manager would choose from the cross product of all lists, and whether the
-// policy admits it. Among preferred hints the narrowest wins; with closest, of two of the same size the one with the
-// smaller average distance.
+// policy admits it. Among preferred hints the narrowest wins.
 //
 // Among others the kubelet looks for the size of the widest of the lists' narrowest hints and creeps up to it from below.
 // The memory lists are equal, so without other lists that size always comes out; a single hint of CPUs or devices bounds
 // every intersection from above, so with these the largest one wins.
 //
 // No hints at all count as no preference: the allocation that follows is what fails.
-func (p Policy) Merge(in Providers, closest bool) (hint Hint, admitted bool) {
+func (p Policy) Merge(in Providers) (hint Hint, admitted bool) {
 	rules := p.Rules()
 	if !rules.Aligns {
 		return Hint{}, true
@@ -92,10 +91,10 @@ func (p Policy) Merge(in Providers, closest bool) (hint Hint, admitted bool) {
 		in.Memory = nil
 	}
 	w := in.wants()
-	hint.Nodes, hint.Preferred = rules.preferredOf(in, w, closest && !rules.OneNode)
+	hint.Nodes, hint.Preferred = rules.preferredOf(in, w)
 	switch {
 	case !hint.Preferred && !rules.Insists:
-		return Hint{Nodes: otherOf(in, w, closest)}, true
+		return Hint{Nodes: otherOf(in, w)}, true
 	case !hint.Preferred:
 		return Hint{}, false
 	case rules.OneNode && hint.Nodes == in.All:
@@ -105,7 +104,7 @@ func (p Policy) Merge(in Providers, closest bool) (hint Hint, admitted bool) {
 }
 
 // preferredOf is the best hint that all lists prefer. A policy of one node looks only at hints of one.
-func (r Rules) preferredOf(in Providers, w wants, closest bool) (nodeset.Set, bool) {
+func (r Rules) preferredOf(in Providers, w wants) (nodeset.Set, bool) {
 	switch {
 	case w.listed:
 		nodes, ok := w.common()
@@ -118,23 +117,23 @@ func (r Rules) preferredOf(in Providers, w wants, closest bool) (nodeset.Set, bo
 	case w.anyOf && in.Memory == nil:
 		return nodeset.Of(w.near.First()), true
 	case w.anyOf:
-		return in.Memory.PreferredSingle(w.near, closest)
+		return in.Memory.PreferredSingle(w.near)
 	case in.Memory == nil:
 		return in.All, true
 	case r.OneNode:
-		return in.Memory.PreferredSingle(in.All, closest)
+		return in.Memory.PreferredSingle(in.All)
 	}
-	return in.Memory.BestPreferred(closest)
+	return in.Memory.BestPreferred()
 }
 
 // otherOf is the best of the hints that are not preferred: all nodes where the lists have none in common.
-func otherOf(in Providers, w wants, closest bool) nodeset.Set {
+func otherOf(in Providers, w wants) nodeset.Set {
 	if !w.listed && !w.anyOf {
-		return in.Memory.BestIntersection(in.Types, closest)
+		return in.Memory.BestIntersection()
 	}
 	nodes := w.fixed & w.near
 	if in.Memory != nil && !nodes.Empty() {
-		nodes = in.Memory.BestOverlap(nodes, closest)
+		nodes = in.Memory.BestOverlap(nodes)
 	}
 	if nodes.Empty() {
 		return in.All
@@ -154,45 +153,22 @@ func (Kept) Empty() bool { return false }
 func (k Kept) PreferredAt(nodes nodeset.Set) bool { return nodes == nodeset.Set(k) }
 
 // PreferredSingle is the node, when it is one of these.
-func (k Kept) PreferredSingle(within nodeset.Set, _ bool) (nodeset.Set, bool) {
+func (k Kept) PreferredSingle(within nodeset.Set) (nodeset.Set, bool) {
 	nodes := nodeset.Set(k)
 	return nodes, nodes.Len() == 1 && nodes.SubsetOf(within)
 }
 
 // BestPreferred are the nodes.
-func (k Kept) BestPreferred(bool) (nodeset.Set, bool) { return nodeset.Set(k), true }
+func (k Kept) BestPreferred() (nodeset.Set, bool) { return nodeset.Set(k), true }
 
 // BestIntersection are the nodes.
-func (k Kept) BestIntersection(int, bool) nodeset.Set { return nodeset.Set(k) }
+func (k Kept) BestIntersection() nodeset.Set { return nodeset.Set(k) }
 
 // BestOverlap are the nodes that are among these.
-func (k Kept) BestOverlap(nodes nodeset.Set, _ bool) nodeset.Set { return nodeset.Set(k) & nodes }
+func (k Kept) BestOverlap(nodes nodeset.Set) nodeset.Set { return nodeset.Set(k) & nodes }
 
-// NoPreference is the merged hint when no provider prefers anything.
-func (p Policy) NoPreference(all nodeset.Set) Hint {
-	rules := p.Rules()
-	if rules.OneNode {
-		all = 0 // no affinity
-	}
-	return rules.preferred(all)
-}
-
-// Regenerated is the merged hint of a container that has its memory on nodes already.
+// Regenerated is the merged hint of a container that has its memory on nodes already, and neither CPUs nor devices.
 func (p Policy) Regenerated(all, nodes nodeset.Set) Hint {
-	rules := p.Rules()
-	switch {
-	case rules.OneNode && nodes.Len() != 1:
-		return Hint{}
-	case rules.OneNode && nodes == all:
-		nodes = 0 // no affinity
-	}
-	return rules.preferred(nodes)
-}
-
-// preferred is a preferred hint, where hints are asked for.
-func (r Rules) preferred(nodes nodeset.Set) Hint {
-	if !r.Aligns {
-		return Hint{}
-	}
-	return Hint{Nodes: nodes, Preferred: true}
+	hint, _ := p.Merge(Providers{All: all, Memory: Kept(nodes)})
+	return hint
 }

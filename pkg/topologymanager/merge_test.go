@@ -6,27 +6,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-func TestParsePolicy(t *testing.T) {
-	for _, name := range []string{"none", "best-effort", "restricted", "single-numa-node"} {
-		if p, err := ParsePolicy(name); err != nil || string(p) != name {
-			t.Errorf("%s: %s, %v", name, p, err)
+func TestStrategiesScore(t *testing.T) {
+	for _, s := range Strategies() {
+		if s.Scores() != (s != "none") {
+			t.Errorf("%s scores: %v", s, s.Scores())
 		}
-	}
-	const want = `topology manager policy "Restricted" is not one of none, best-effort, restricted, single-numa-node`
-	if _, err := ParsePolicy("Restricted"); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-}
-
-func TestParseStrategy(t *testing.T) {
-	for _, name := range []string{"none", "most-allocated", "least-allocated", "least-used"} {
-		if s, err := ParseStrategy(name); err != nil || string(s) != name || s.Scores() != (name != "none") {
-			t.Errorf("%s: %s, %v", name, s, err)
-		}
-	}
-	const want = `NUMA allocation strategy "most" is not one of none, most-allocated, least-allocated, least-used`
-	if _, err := ParseStrategy("most"); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
@@ -66,18 +50,6 @@ func TestRulesOfThePolicies(t *testing.T) {
 	}
 }
 
-func TestParseScope(t *testing.T) {
-	for _, name := range []string{"container", "pod"} {
-		if s, err := ParseScope(name); err != nil || string(s) != name {
-			t.Errorf("%s: %s, %v", name, s, err)
-		}
-	}
-	const want = `topology manager scope "" is not one of container, pod`
-	if _, err := ParseScope(""); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-}
-
 // listed are hints that are few enough to list, in the order of narrowness.
 type listed []Hint
 
@@ -92,7 +64,7 @@ func (l listed) PreferredAt(nodes nodeset.Set) bool {
 	return false
 }
 
-func (l listed) PreferredSingle(within nodeset.Set, _ bool) (nodeset.Set, bool) {
+func (l listed) PreferredSingle(within nodeset.Set) (nodeset.Set, bool) {
 	for _, hint := range l {
 		if hint.Preferred && hint.Nodes.Len() == 1 && hint.Nodes.SubsetOf(within) {
 			return hint.Nodes, true
@@ -101,16 +73,16 @@ func (l listed) PreferredSingle(within nodeset.Set, _ bool) (nodeset.Set, bool) 
 	return 0, false
 }
 
-func (l listed) BestPreferred(bool) (nodeset.Set, bool) {
+func (l listed) BestPreferred() (nodeset.Set, bool) {
 	if l[0].Preferred {
 		return l[0].Nodes, true
 	}
 	return 0, false
 }
 
-func (l listed) BestIntersection(int, bool) nodeset.Set { return l[0].Nodes }
+func (l listed) BestIntersection() nodeset.Set { return l[0].Nodes }
 
-func (l listed) BestOverlap(nodes nodeset.Set, _ bool) (best nodeset.Set) {
+func (l listed) BestOverlap(nodes nodeset.Set) (best nodeset.Set) {
 	for _, hint := range l {
 		if overlap := hint.Nodes & nodes; overlap.Len() > best.Len() {
 			best = overlap
@@ -158,7 +130,7 @@ func TestMerge(t *testing.T) {
 			if test.all.Empty() {
 				test.all = three
 			}
-			got, admitted := test.policy.Merge(Providers{All: test.all, Memory: test.memory, Types: 1, CPUs: test.cpus}, false)
+			got, admitted := test.policy.Merge(Providers{All: test.all, Memory: test.memory, CPUs: test.cpus})
 			if got != test.want || admitted != test.admitted {
 				t.Errorf("got %s %v, admitted %v; want %s %v, admitted %v",
 					got.Nodes, got.Preferred, admitted, test.want.Nodes, test.want.Preferred, test.admitted)
@@ -176,7 +148,7 @@ func TestHintsOfContainersThatAreNotAsked(t *testing.T) {
 		SingleNUMANode: {Hint{0, true}, Hint{one, true}, Hint{}},
 	}
 	for policy, want := range tests {
-		if got := policy.NoPreference(all); got != want.noPreference {
+		if got, _ := policy.Merge(Providers{All: all}); got != want.noPreference {
 			t.Errorf("%s without preference: %v, want %v", policy, got, want.noPreference)
 		}
 		if got := policy.Regenerated(all, one); got != want.one {

@@ -3,12 +3,7 @@
 // https://kubernetes.io/docs/tasks/administer-cluster/topology-manager/
 package topologymanager
 
-import (
-	"fmt"
-	"slices"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-)
+import "github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 
 // Policy is the kubelet's topologyManagerPolicy.
 type Policy string
@@ -65,14 +60,6 @@ func Policies() []Policy {
 	return names
 }
 
-// ParsePolicy reads a policy by the kubelet's name.
-func ParsePolicy(text string) (Policy, error) {
-	if slices.Contains(Policies(), Policy(text)) {
-		return Policy(text), nil
-	}
-	return "", fmt.Errorf("topology manager policy %q is not one of none, best-effort, restricted, single-numa-node", text)
-}
-
 // Scope is the kubelet's topologyManagerScope.
 type Scope string
 
@@ -83,15 +70,6 @@ const (
 	// PodScope aligns all containers of a pod to one affinity.
 	PodScope Scope = "pod"
 )
-
-// ParseScope reads a scope by the kubelet's name.
-func ParseScope(text string) (Scope, error) {
-	switch s := Scope(text); s {
-	case ContainerScope, PodScope:
-		return s, nil
-	}
-	return "", fmt.Errorf("topology manager scope %q is not one of container, pod", text)
-}
 
 // Hint is a NUMA affinity that a resource could have, or that a container was given.
 type Hint struct {

@@ -1,10 +1,5 @@
 package topologymanager
 
-import (
-	"fmt"
-	"slices"
-)
-
 // Strategy is the kubelet's numa-allocation-strategy (KEP-6007): which of several hints is taken that are preferred alike, and
 // are as narrow, or as close. Without one it is the smallest mask, so that the lowest NUMA nodes fill up first.
 // https://github.com/kubernetes/enhancements/issues/6007
@@ -27,14 +22,6 @@ func Strategies() []Strategy { return []Strategy{NoStrategy, MostAllocated, Leas
 
 // KubeletStrategies are those of the kubelet.
 func KubeletStrategies() []Strategy { return []Strategy{NoStrategy, MostAllocated, LeastAllocated} }
-
-// ParseStrategy reads a strategy by the kubelet's name.
-func ParseStrategy(text string) (Strategy, error) {
-	if slices.Contains(Strategies(), Strategy(text)) {
-		return Strategy(text), nil
-	}
-	return "", fmt.Errorf("NUMA allocation strategy %q is not one of none, most-allocated, least-allocated, least-used", text)
-}
 
 // Scores reports whether the strategy looks at scores.
 func (s Strategy) Scores() bool { return s == MostAllocated || s == LeastAllocated || s == LeastUsed }

@@ -25,7 +25,7 @@ func TestNext(t *testing.T) {
 		nodes   []Node
 		cgroups []Cgroup
 		want    *Step
-		passed  []NotMoved
+		passed  []notMoved
 	}{
 		"no deficit": {[]Node{{ID: 0, Owed: gi, Free: gi}, {ID: 1, Free: gi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil, nil},
 		"the smallest that covers it": {debtor, []Cgroup{pod("a", BurstableNext, 3*gi), pod("b", BurstableNext, 2*gi), pod("c", BurstableNext, gi/2)},
@@ -33,22 +33,22 @@ func TestNext(t *testing.T) {
 		"else the largest": {debtor, []Cgroup{pod("a", BurstableNext, gi/4), pod("b", BurstableNext, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, nil},
 		"BestEffort first": {debtor, []Cgroup{pod("a", BurstableNext, gi), pod("b", BestEffortFirst, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, nil},
 		"more than the bound": {debtor, []Cgroup{pod("a", BestEffortFirst, 5*gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi, []Amount{{1, gi}}},
-			[]NotMoved{{"a", "too much"}}},
+			[]notMoved{{"a", "too much"}}},
 		"no room": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Owed: gi, Free: 2 * gi}}, []Cgroup{pod("a", BestEffortFirst, gi), pod("b", BestEffortFirst, gi/2)},
-			&Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, []NotMoved{{"a", "node 1 has no room for 1073741824"}}},
+			&Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, []notMoved{{"a", "node 1 has no room for 1073741824"}}},
 		"page cache is no room": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Reclaimable: 8 * gi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil,
-			[]NotMoved{{"a", "node 1 has no room for 1073741824"}}},
+			[]notMoved{{"a", "node 1 has no room for 1073741824"}}},
 		"a hindered one": {debtor, []Cgroup{pod("hindered", BestEffortFirst, gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi, []Amount{{1, gi}}},
-			[]NotMoved{{"hindered", "no"}}},
+			[]notMoved{{"hindered", "no"}}},
 		"what stays, has little, or has an allocation": {debtor, []Cgroup{pod("a", Stays, gi), pod("b", BestEffortFirst, mi/2),
 			{Path: "c", Order: BestEffortFirst, Allocated: []Amount{{0, gi}}, Pages: []Pages{{Node: 0, Anon: gi}}}}, nil,
-			[]NotMoved{{"", "node 0 owes 1Gi more than it has, and no other container has memory there that may be moved"}}},
+			[]notMoved{{"", "node 0 without a candidate"}}},
 		"kept off already": {debtor, []Cgroup{off(pod("a", BestEffortFirst, gi), 0)}, nil,
-			[]NotMoved{{"", "node 0 owes 1Gi more than it has, and no other container has memory there that may be moved"}}},
+			[]notMoved{{"", "node 0 without a candidate"}}},
 		"never to a node that it is kept off": {[]Node{{ID: 0, Free: 8 * gi}, {ID: 1, Owed: gi}}, []Cgroup{off(pod("a", BestEffortFirst, 0, gi), 0)}, nil,
-			[]NotMoved{{"a", "no other node"}}},
+			[]notMoved{{"a", "no other node"}}},
 		"both nodes": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Owed: gi}}, []Cgroup{pod("a", BestEffortFirst, gi, gi)}, nil,
-			[]NotMoved{{"a", "no other node"}}},
+			[]notMoved{{"a", "no other node"}}},
 		"two of four": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Owed: gi}, {ID: 2, Free: 8 * gi}, {ID: 3, Free: gi}},
 			[]Cgroup{pod("a", BestEffortFirst, gi/4, gi, 2*gi), pod("b", BestEffortFirst, gi/2, gi/2)}, &Step{"b", nodeset.Of(0, 1), gi, []Amount{{2, gi / 2}, {3, gi / 2}}}, nil},
 		"off one more": {[]Node{{ID: 0, Free: 8 * gi}, {ID: 1, Owed: gi}, {ID: 2, Free: 8 * gi}}, []Cgroup{off(pod("a", BestEffortFirst, 0, gi), 0)},
@@ -56,8 +56,8 @@ func TestNext(t *testing.T) {
 		"nothing is known": {nil, []Cgroup{pod("a", BestEffortFirst, gi)}, nil, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			step, passed := Next(test.nodes, test.cgroups, func(c *Cgroup, step *Step) string {
-				if c.Path == "hindered" {
+			step, passed := next(test.nodes, test.cgroups, func(step *Step) string {
+				if step.Path == "hindered" {
 					return "no"
 				}
 				return refused(test.nodes, step, 4*gi)
@@ -67,6 +67,23 @@ func TestNext(t *testing.T) {
 			}
 		})
 	}
+}
+
+// notMoved is a cgroup that is passed over, or a node without one.
+type notMoved struct{ Path, Why string }
+
+// next is the first step that nothing keeps from being made, with what was passed over before it.
+func next(nodes []Node, cgroups []Cgroup, why func(*Step) string) (found *Step, passed []notMoved) {
+	for debtor, step := range Steps(nodes, cgroups) {
+		if step == nil {
+			passed = append(passed, notMoved{Why: fmt.Sprintf("node %d without a candidate", debtor.ID)})
+		} else if why := why(step); why != "" {
+			passed = append(passed, notMoved{step.Path, why})
+		} else {
+			return step, passed
+		}
+	}
+	return nil, passed
 }
 
 // refused is why a step is not made that moves at most so many bytes and overfills no node.
@@ -131,7 +148,7 @@ func TestStepsEnd(t *testing.T) {
 					t.Fatalf("no end: %+v", m)
 				}
 				hindered := false
-				step, _ := Next(m.nodes, m.cgroups, func(_ *Cgroup, step *Step) string {
+				step, _ := next(m.nodes, m.cgroups, func(step *Step) string {
 					if why := refused(m.nodes, step, gi); why != "" {
 						return why
 					}

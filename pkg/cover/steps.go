@@ -2,12 +2,11 @@ package cover
 
 import (
 	"cmp"
-	"fmt"
+	"iter"
 	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
 const (
@@ -43,19 +42,10 @@ func (s *Step) Overfills(nodes []Node) (Amount, bool) {
 	return Amount{}, false
 }
 
-// NotMoved is memory that stays on a node in debt.
-type NotMoved struct {
-	// Path is the cgroup; empty where the reason is none of a single one.
-	Path string
-	Why  string
-}
-
-// Next returns the step that helps the node with the largest deficit that can be helped, nil without one, and which cgroups were
-// passed over. BestEffort memory goes first, then Burstable: of those that cover the deficit alone the one that has least, else the
-// one that has most. A step moves all that the cgroup has mapped on the nodes in debt to where the kernel puts it. why says why a step
-// is not made, "" where it is: it must not make one that Overfills a node. A cgroup is never moved to a node that it is kept off, so that
-// steps end.
-func Next(nodes []Node, cgroups []Cgroup, why func(*Cgroup, *Step) string) (step *Step, passed []NotMoved) {
+// Steps yields the nodes in debt, the largest deficit first, each with the steps that would help it, in the order in which they are to
+// be tried; nil is a node without any. A step moves all that the cgroup has mapped on the nodes in debt to where the kernel puts it, and
+// must not be made where it Overfills a node. A cgroup is never moved to a node that it is kept off, so that steps end.
+func Steps(nodes []Node, cgroups []Cgroup) iter.Seq2[*Node, *Step] {
 	var all, off nodeset.Set
 	for _, n := range nodes {
 		all = all.Union(nodeset.Of(n.ID))
@@ -64,31 +54,25 @@ func Next(nodes []Node, cgroups []Cgroup, why func(*Cgroup, *Step) string) (step
 	for _, i := range in {
 		off = off.Union(nodeset.Of(nodes[i].ID))
 	}
-	tried := map[string]bool{}
-	for _, i := range in {
-		debtor, found := &nodes[i], false
-		for _, c := range candidates(debtor, cgroups) {
-			found = true
-			if tried[c.Path] {
-				continue
+	return func(yield func(*Node, *Step) bool) {
+		tried := map[string]bool{}
+		for _, i := range in {
+			order := candidates(&nodes[i], cgroups)
+			if len(order) == 0 && !yield(&nodes[i], nil) {
+				return
 			}
-			tried[c.Path] = true
-			step := c.leave(all, c.Off.Union(off))
-			if why := why(c, step); why != "" {
-				passed = append(passed, NotMoved{c.Path, why})
-				continue
+			for _, c := range order {
+				if !tried[c.Path] && !yield(&nodes[i], c.leave(all, c.Off.Union(off))) {
+					return
+				}
+				tried[c.Path] = true
 			}
-			return step, passed
-		}
-		if !found {
-			passed = append(passed, NotMoved{Why: fmt.Sprintf("node %d owes %s more than it has, and no other container has memory there that may be moved",
-				debtor.ID, quantity.Short(debtor.Deficit()))})
 		}
 	}
-	return nil, passed
 }
 
-// candidates are the cgroups that have memory on a node which may be moved, in the order in which they are tried.
+// candidates are the cgroups that have memory on a node in debt which may be moved, in the order in which they are tried. BestEffort
+// memory goes first, then Burstable: of those that cover the deficit alone the one that has least, else the one that has most.
 func candidates(debtor *Node, cgroups []Cgroup) (order []*Cgroup) {
 	for i := range cgroups {
 		if c := &cgroups[i]; c.Order != Stays && len(c.Allocated) == 0 && !c.Off.Has(debtor.ID) && c.pages(debtor.ID).Anon >= leastMove {
@@ -109,20 +93,27 @@ func candidates(debtor *Node, cgroups []Cgroup) (order []*Cgroup) {
 // leave is the step that has a cgroup leave nodes of a machine.
 func (c *Cgroup) leave(all, off nodeset.Set) *Step {
 	step := &Step{Path: c.Path, Off: off}
-	from, to := all.Minus(c.Off), all.Minus(off)
-	received := map[int]uint64{}
+	step.Received = Received(all.Minus(c.Off), all.Minus(off), func(id int) uint64 { return c.pages(id).Mapped })
+	for _, received := range step.Received {
+		step.Bytes += received.Bytes
+	}
+	return step
+}
+
+// Received is what each node gets where a cgroup may use other nodes than before, of the bytes that it has mapped on each.
+func Received(from, to nodeset.Set, mapped func(node int) uint64) (received []Amount) {
+	bytes := map[int]uint64{}
 	for id := range from.All() {
 		if target := from.Remap(id, to); target != id {
-			received[target] += c.pages(id).Mapped
-			step.Bytes += c.pages(id).Mapped
+			bytes[target] += mapped(id)
 		}
 	}
 	for id := range to.All() {
-		if received[id] > 0 {
-			step.Received = append(step.Received, Amount{id, received[id]})
+		if bytes[id] > 0 {
+			received = append(received, Amount{id, bytes[id]})
 		}
 	}
-	return step
+	return received
 }
 
 // Calm is since when nodes have had room for all that was moved off them, by node.
