@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
@@ -46,10 +46,7 @@ func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
 	if node == "" {
 		return nil, fmt.Errorf("watch pods in the API server: the node's name is not known: set NODE_NAME")
 	}
-	// Only the types that are spoken, instead of a clientset that knows all of Kubernetes, save megabytes.
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	scheme := apiserver.Scheme(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
 	config = rest.CopyConfig(config)
 	config.APIPath = "/api"
 	config.GroupVersion = &corev1.SchemeGroupVersion
@@ -67,19 +64,6 @@ func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
 		node: node, client: client, params: runtime.NewParameterCodec(scheme), pods: newTable(), pageSize: 100,
 		server: presence{name: "the API server"},
 	}, nil
-}
-
-// ClientConfig reads a kubeconfig file, or with an empty path the service account that Kubernetes gives a pod; outside of
-// a pod that is rest.ErrNotInCluster.
-func ClientConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		return rest.InClusterConfig()
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", kubeconfig, err)
-	}
-	return config, nil
 }
 
 // Source returns SourceAPIServer.
