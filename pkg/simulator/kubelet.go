@@ -62,7 +62,7 @@ func (k kubelet) sandbox(pod *corev1.Pod) *api.PodSandbox {
 	}
 }
 
-// container is CreateContainer's container. number counts its restarts.
+// container is CreateContainer's container.
 func (k kubelet) container(pod *corev1.Pod, container *corev1.Container) *api.Container {
 	id := idOf(string(pod.UID) + "/" + container.Name)
 	resources := memoryAndCPU(container.Resources.Requests, limits(pod, container))
