@@ -405,7 +405,7 @@ func (w *world) stop() {
 		w.closeProtector(ended)
 	}
 	_ = w.Close(ctx)
-	_ = w.requests.Run(ended) // ends its file
+	w.requests.Run(ended) // ends its file
 	if w.watcher != nil {
 		must(w.watcher.Close())
 	}

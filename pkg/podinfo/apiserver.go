@@ -98,7 +98,7 @@ func (a *APIServer) Ask(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 }
 
 // Run lists and watches the pods until ctx ends.
-func (a *APIServer) Run(ctx context.Context, changed func(*pods.Pod)) error {
+func (a *APIServer) Run(ctx context.Context, changed func(*pods.Pod)) {
 	a.mu.Lock()
 	a.changed = changed
 	a.mu.Unlock()
@@ -110,7 +110,6 @@ func (a *APIServer) Run(ctx context.Context, changed func(*pods.Pod)) error {
 	reflector.WatchListPageSize = a.pageSize
 	reflector.RunWithContext(klog.NewContext(ctx, silent))
 	a.server.failed(logger(a.Log), ctx.Err())
-	return nil
 }
 
 func (a *APIServer) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {

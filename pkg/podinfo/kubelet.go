@@ -115,7 +115,7 @@ func (k *Kubelet) Ask(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 }
 
 // Run watches the pods until ctx ends, connecting again whenever it must.
-func (k *Kubelet) Run(ctx context.Context, changed func(*pods.Pod)) error {
+func (k *Kubelet) Run(ctx context.Context, changed func(*pods.Pod)) {
 	wait := k.retry[0]
 	for ctx.Err() == nil {
 		synced, err := k.watch(ctx, changed)
@@ -132,7 +132,6 @@ func (k *Kubelet) Run(ctx context.Context, changed func(*pods.Pod)) error {
 		case <-time.After(pause):
 		}
 	}
-	return nil
 }
 
 // pause is the time before the next attempt, and what it will be after another failure.
