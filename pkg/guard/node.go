@@ -21,9 +21,9 @@ type Node struct {
 	Reserve  func() uint64  // bytes that must stay available: the kubelet's eviction threshold; nil is 0
 }
 
-// Reclaims returns how many allocations have had to reclaim because the node had too little free memory: the sum of
+// reclaims returns how many allocations have had to reclaim because the node had too little free memory: the sum of
 // allocstall_* in /proc/vmstat. Reclaim for a cgroup's limit does not count there (mm/vmscan.c, cgroup_reclaim).
-func (n Node) Reclaims() (uint64, error) {
+func (n Node) reclaims() (uint64, error) {
 	path := filepath.Join(n.Proc, "vmstat")
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -36,10 +36,10 @@ func (n Node) Reclaims() (uint64, error) {
 	return total, nil
 }
 
-// Available returns the bytes that the node can still give to a container: MemAvailable of /proc/meminfo without the
+// available returns the bytes that the node can still give to a container: MemAvailable of /proc/meminfo without the
 // reserve, and not more than kubepods may still take. Like the kubelet, it counts page cache that has not been used for
 // long (inactive_file) as free: kubepods' memory.current grows up to its limit on any node that reads files.
-func (n Node) Available() (uint64, error) {
+func (n Node) available() (uint64, error) {
 	available, err := n.meminfo("MemAvailable")
 	if err != nil {
 		return 0, err
@@ -70,8 +70,8 @@ func (n Node) Available() (uint64, error) {
 	return min(available, limit-min(limit, used)), nil
 }
 
-// Swap returns the node's free swap in bytes.
-func (n Node) Swap() (uint64, error) { return n.meminfo("SwapFree") }
+// swap returns the node's free swap in bytes.
+func (n Node) swap() (uint64, error) { return n.meminfo("SwapFree") }
 
 // meminfo returns a value of /proc/meminfo in bytes.
 func (n Node) meminfo(name string) (uint64, error) {

@@ -80,7 +80,7 @@ func (e *Exporter) due(view *ledger.View, now time.Time) bool {
 		return true
 	case e.equal == view.Generation && e.cover == view.Cover:
 		return false
-	case same(e.known, Zones(view, e.Machine), attributes(view)):
+	case same(e.known, zones(view, e.Machine), attributes(view)):
 		e.equal, e.cover = view.Generation, view.Cover
 		return false
 	}
@@ -95,7 +95,7 @@ func (e *Exporter) stale(now time.Time) bool {
 func (e *Exporter) export(ctx context.Context, view *ledger.View) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	zones, attributes := Zones(view, e.Machine), attributes(view)
+	zones, attributes := zones(view, e.Machine), attributes(view)
 	err := e.write(ctx, zones, attributes)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // changed or deleted since it was read
 		e.read = time.Time{}

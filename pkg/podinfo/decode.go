@@ -20,8 +20,8 @@ const (
 	configMirror = "kubernetes.io/config.mirror"
 )
 
-// Decode reads a v1.Pod in protobuf's wire format, as the kubelet's pod API sends it.
-func Decode(data []byte) (*pods.Pod, error) {
+// decode reads a v1.Pod in protobuf's wire format, as the kubelet's pod API sends it.
+func decode(data []byte) (*pods.Pod, error) {
 	var pod corev1.Pod
 	small, err := podFields.of(data)
 	if err == nil {

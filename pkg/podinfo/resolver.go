@@ -15,8 +15,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// DefaultTimeout bounds a question that nobody waits for.
-const DefaultTimeout = 300 * time.Millisecond
+// defaultTimeout bounds a question that nobody waits for.
+const defaultTimeout = 300 * time.Millisecond
 
 // A source that has not answered so often in a row is left alone, at first for so long.
 const (
