@@ -22,7 +22,7 @@ import (
 )
 
 // Agent decides about the pods: *agent.Agent.
-type Agent[S Session] interface {
+type Agent[S nriplugin.Session] interface {
 	Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) S
 	decisions
 }
@@ -34,22 +34,11 @@ type decisions interface {
 	PrepareClaim(ctx context.Context, claim claims.Claim) error
 }
 
-// Session receives a runtime's events: *agent.Session.
-type Session interface {
-	Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error)
-	RunPodSandbox(ctx context.Context, pod ledger.Pod) error
-	CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error)
-	StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
-	StopContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
-	StopPodSandbox(ctx context.Context, pod ledger.Pod) error
-	RemovePodSandbox(ctx context.Context, pod ledger.Pod) error
-}
-
 // Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
 // containerd does with the plugin's: it puts them into the container's resources and those into its cgroup.
 type Direct struct {
 	agent   decisions
-	session Session
+	session nriplugin.Session
 	tree    *cgroups.Tree
 
 	mu         sync.Mutex // held while the agent is asked and for unasked updates, as in containerd
@@ -59,7 +48,7 @@ type Direct struct {
 }
 
 // Connect returns the runtime of an agent, which it has synchronized: there are no pods yet.
-func Connect[S Session](ctx context.Context, decides Agent[S], tree *cgroups.Tree) (*Direct, error) {
+func Connect[S nriplugin.Session](ctx context.Context, decides Agent[S], tree *cgroups.Tree) (*Direct, error) {
 	d := &Direct{agent: decides, tree: tree, pods: map[string]ledger.Pod{}}
 	d.session = decides.Connected(ledger.Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true}, d.update)
 	_, err := d.session.Synchronize(ctx, nil, nil)
