@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/rest"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
@@ -37,7 +38,7 @@ func podSources(c config.Config, kubeletSocket string, log logrus.FieldLogger) (
 
 // apiClient returns the credentials for the API server and this node's name in it.
 func apiClient(c config.Config) (*rest.Config, string, error) {
-	credentials, err := podinfo.ClientConfig(c.Kubeconfig)
+	credentials, err := apiserver.Config(c.Kubeconfig)
 	if err != nil {
 		return nil, "", err
 	}
@@ -64,7 +65,7 @@ func checkClients(c config.Config) (warnings []string, err error) {
 		if err == nil {
 			return
 		}
-		if _, unreadable := podinfo.ClientConfig(c.Kubeconfig); unreadable != nil && c.Kubeconfig != "" {
+		if _, unreadable := apiserver.Config(c.Kubeconfig); unreadable != nil && c.Kubeconfig != "" {
 			key, err = "kubeconfig", unreadable
 		}
 		switch {

@@ -273,11 +273,11 @@ func podNamed(name string) ledger.Pod {
 // ledgerOf has two nodes with 15.5Gi for pods each.
 func ledgerOf(t *testing.T, yaml string) *ledger.Ledger {
 	t.Helper()
-	m, err := machine.Parse("machine", []byte("nodes:\n- {id: 0, memory: 16Gi, cpus: 0-7, distances: [10, 21]}\n- {id: 1, memory: 16Gi, cpus: 8-15, distances: [21, 10]}\n"))
+	described, err := machine.Describe("machine", []byte("nodes:\n- {id: 0, memory: 16Gi, cpus: 0-7, distances: [10, 21]}\n- {id: 1, memory: 16Gi, cpus: 8-15, distances: [21, 10]}\n"))
 	must(t, err)
-	c, err := config.Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
+	c, err := config.Files(nil).Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
 	must(t, err)
-	resolved, err := c.Resolve(m)
+	resolved, err := c.Resolve(described.Machine)
 	must(t, err)
 	l, err := ledger.New(time.Unix(0, 0), ledger.Options{Config: resolved, Raises: map[string]uint64{}})
 	must(t, err)

@@ -20,7 +20,7 @@ func TestKeysThatNeedARestart(t *testing.T) {
 		"requestSources: [kubelet]\nnodeResourceTopology: {enabled: true, interval: 1m}": "nodeResourceTopology.enabled nodeResourceTopology.interval",
 	} {
 		parse := func(lines string) config.Config {
-			c, err := config.Parse("config.yaml", []byte(lines))
+			c, err := config.Files(nil).Parse("config.yaml", []byte(lines))
 			must(t, err)
 			return c
 		}

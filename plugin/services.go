@@ -17,7 +17,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/history"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podresources"
@@ -108,11 +107,9 @@ func (d *daemon) readSlices() error {
 	if err != nil {
 		return err
 	}
-	var nodes nodeset.Set
-	for _, n := range d.options.machine.Nodes {
-		nodes |= nodeset.Of(n.ID)
-	}
-	d.slices = devices.NewSlices(devices.SlicesOptions{Client: client, Node: node, Own: d.options.config.DRA.Driver, Nodes: nodes, Log: d.log})
+	d.slices = devices.NewSlices(devices.SlicesOptions{
+		Client: client, Node: node, Own: d.options.config.DRA.Driver, Nodes: d.options.machine.NodeIDs(), Log: d.log,
+	})
 	return nil
 }
 

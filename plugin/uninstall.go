@@ -9,13 +9,11 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
 // standsTimeout bounds the question after the DaemonSet: the rollback comes behind it.
@@ -39,7 +37,7 @@ func (d *daemon) endsForGood() bool {
 }
 
 func (d *daemon) daemonSetStands() (bool, error) {
-	api, err := podinfo.ClientConfig(d.options.config.Kubeconfig)
+	api, err := apiserver.Config(d.options.config.Kubeconfig)
 	if err != nil {
 		return false, fmt.Errorf("ask for DaemonSet %s: %w", d.options.daemonSet, err)
 	}
@@ -51,10 +49,7 @@ func (d *daemon) daemonSetStands() (bool, error) {
 // stands asks the API server whether a DaemonSet (NAMESPACE/NAME) is there and is not being deleted. Without the rights to
 // ask, which uninstalling takes away as well, it is not.
 func stands(ctx context.Context, config *rest.Config, daemonSet string) (bool, error) {
-	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion = "/apis", &schema.GroupVersion{Group: "apps", Version: "v1"}
-	config.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
-	client, err := rest.RESTClientFor(config)
+	client, err := apiserver.NewClient(config, schema.GroupVersion{Group: "apps", Version: "v1"})
 	if err != nil {
 		return false, fmt.Errorf("ask for DaemonSet %s: %w", daemonSet, err)
 	}

@@ -167,7 +167,7 @@ func config(t *testing.T, manifests, name string) ours.Config {
 	if !ok {
 		t.Fatalf("no ConfigMap %s was rendered", name)
 	}
-	parsed, err := ours.Parse(name, []byte(text.Data["config.yaml"]))
+	parsed, err := ours.Files(nil).Parse(name, []byte(text.Data["config.yaml"]))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -33,10 +32,7 @@ nodes:
 // loaded is a node with so many pods of one running container each, every second one pinned.
 func loaded(b *testing.B, pods int) (n *node, all []Pod, containers []Container) {
 	n = newNode(b, "kubeReserved: {memory: 8Gi}\nreservedMemory: []", func(n *node) {
-		var err error
-		if n.machine, err = machine.Parse("machine", []byte(eightNodes)); err != nil {
-			b.Fatal(err)
-		}
+		n.machine = parseMachine(b, eightNodes)
 	})
 	n.log.discard()
 	n.Agent.log.(*logrus.Logger).SetOutput(io.Discard)

@@ -223,10 +223,7 @@ func newGround(t *testing.T) *ground {
 	for _, yaml := range configurations {
 		g.configs = append(g.configs, parseConfig(t, "requestTimeout: 10ms\n"+yaml))
 	}
-	var err error
-	if g.machine, err = machine.Parse("machine", []byte(twoNodes)); err != nil {
-		t.Fatal(err)
-	}
+	g.machine = parseMachine(t, twoNodes)
 	return g
 }
 
@@ -408,7 +405,7 @@ func (w *world) stop() {
 		w.closeProtector(ended)
 	}
 	_ = w.Close(ctx)
-	_ = w.requests.Run(ended) // ends its file
+	w.requests.Run(ended) // ends its file
 	if w.watcher != nil {
 		must(w.watcher.Close())
 	}

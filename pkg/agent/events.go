@@ -209,10 +209,16 @@ func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket chec
 	if effects.DryRun {
 		return nil
 	}
+	a.writeAhead(ctx, effects)
+	return ctx.Err() // past the deadline the runtime goes on without our answer
+}
+
+// writeAhead does what comes before all that the runtime is told to write: that is noted, the files of the levels above are written for
+// it, and the journal is on disk.
+func (a *Agent) writeAhead(ctx context.Context, effects ledger.Effects) {
 	a.note(effects)
 	a.protect(ctx)
 	a.saveJournal(ctx)
-	return ctx.Err() // past the deadline the runtime goes on without our answer
 }
 
 // inquire asks the pod APIs where they have not described the container yet, and reads the pod's limit. Both may be slow,

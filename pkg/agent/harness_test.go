@@ -122,10 +122,7 @@ func newNode(t testing.TB, yaml string, options ...func(*node)) *node {
 		TB: t, root: t.TempDir(), state: filepath.Join(t.TempDir(), "state"), config: parseConfig(t, yaml),
 		log: &logBuffer{}, clock: &clock{}, runtime: Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true},
 	}
-	var err error
-	if n.machine, err = machine.Parse("machine", []byte(twoNodes)); err != nil {
-		t.Fatal(err)
-	}
+	n.machine = parseMachine(t, twoNodes)
 	for _, option := range options {
 		option(n)
 	}
@@ -134,12 +131,21 @@ func newNode(t testing.TB, yaml string, options ...func(*node)) *node {
 	return n
 }
 
+func parseMachine(t testing.TB, yaml string) machine.Machine {
+	t.Helper()
+	described, err := machine.Describe("machine", []byte(yaml))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return described.Machine
+}
+
 func parseConfig(t testing.TB, yaml string) config.Config {
 	t.Helper()
 	if !strings.Contains(yaml, "reservedMemory:") {
 		yaml = "reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n" + yaml
 	}
-	c, err := config.Parse("config", []byte(yaml))
+	c, err := config.Files(nil).Parse("config", []byte(yaml))
 	if err != nil {
 		t.Fatal(err)
 	}

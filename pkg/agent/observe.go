@@ -148,6 +148,16 @@ func (a *Agent) readFiles(dir string) (ledger.Files, error) {
 	return ledger.Files{Min: v.Min, Low: v.Low, High: v.High, Limit: v.Limit, Mems: v.Mems}, err
 }
 
+// missed is the cgroup of a container whose creation was missed; false outside kubepods.
+func missed(pod ledger.Pod, container ledger.Container) (dir string, ok bool) {
+	path, managed, err := pod.Path()
+	if err != nil || !managed {
+		return "", false
+	}
+	dir, err = path.Container(container.CgroupsPath, container.ID)
+	return dir, err == nil
+}
+
 // find reads the files of a container that the ledger does not know; nil for one that it does.
 func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
 	a.mu.Lock()
@@ -156,12 +166,8 @@ func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
 	if known {
 		return nil
 	}
-	path, managed, err := pod.Path()
-	if err != nil || !managed {
-		return nil
-	}
-	dir, err := path.Container(container.CgroupsPath, container.ID)
-	if err != nil {
+	dir, ok := missed(pod, container)
+	if !ok {
 		return nil
 	}
 	files, _ := a.readFiles(dir) // what cannot be read is unknown
@@ -172,13 +178,8 @@ func (a *Agent) find(pod ledger.Pod, container ledger.Container) *ledger.Files {
 // usageOf is what a container uses whose cpuset.mems an answer may change; nil for another one.
 func (a *Agent) usageOf(ctx context.Context, pod ledger.Pod, container ledger.Container) map[string]ledger.Usage {
 	at, lives := a.place(container.ID)
-	if !lives { // its creation was missed
-		path, managed, err := pod.Path()
-		if err != nil || !managed {
-			return nil
-		}
-		at.Cgroup, err = path.Container(container.CgroupsPath, container.ID)
-		at.Movable = err == nil
+	if !lives {
+		at.Cgroup, at.Movable = missed(pod, container)
 	}
 	if !at.Movable {
 		return nil

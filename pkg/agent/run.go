@@ -20,11 +20,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var group sync.WaitGroup
 	defer group.Wait()
 	defer cancel()
-	group.Go(func() {
-		if err := a.requests.Run(ctx); err != nil && ctx.Err() == nil {
-			a.log.WithError(err).Error("the sources of memory requests have ended")
-		}
-	})
+	group.Go(func() { a.requests.Run(ctx) })
 	group.Go(func() { a.sampleCover(ctx) })
 	looking := make(chan struct{}, 1) // holds one while a periodic look is under way
 	var guard protection

@@ -31,12 +31,11 @@ func (s *podAPI) Source() memoryqos.Source { return memoryqos.SourceKubelet }
 func (s *podAPI) Connected() bool          { return true }
 func (s *podAPI) Problem() string          { return "" }
 
-func (s *podAPI) Run(ctx context.Context, changed func(*pods.Pod)) error {
+func (s *podAPI) Run(ctx context.Context, changed func(*pods.Pod)) {
 	s.mu.Lock()
 	s.changed = changed
 	s.mu.Unlock()
 	<-ctx.Done()
-	return nil
 }
 
 func (s *podAPI) Known(ref pods.Ref) (*pods.Pod, bool) {

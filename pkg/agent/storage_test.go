@@ -145,7 +145,7 @@ func TestAFileThatCannotBeWrittenIsReported(t *testing.T) {
 				}
 				ctx, cancel := context.WithCancel(ctx)
 				t.Cleanup(cancel)
-				go func() { _ = n.requests.Run(ctx) }()
+				go n.requests.Run(ctx)
 				change(n, "one")
 				condition := func() ledger.Condition {
 					for _, c := range n.View().Conditions {

@@ -50,8 +50,7 @@ func (a *Agent) syncDue(ctx context.Context) {
 	}
 }
 
-// syncContainers are the updates that the runtime's records of containers lack. What they write is noted, and the files of the levels
-// above are written, before they are sent.
+// syncContainers are the updates that the runtime's records of containers lack.
 func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Update {
 	if len(ids) == 0 {
 		return nil
@@ -68,11 +67,7 @@ func (a *Agent) syncContainers(ctx context.Context, ids []string) []ledger.Updat
 	ticket := a.outbox.newest
 	a.mu.Unlock()
 	_ = a.durable(ctx, ticket) // they run all the same
-	a.note(effects)
-	a.protect(ctx)
-	if len(effects.Updates) > 0 {
-		a.saveJournal(ctx)
-	}
+	a.writeAhead(ctx, effects)
 	for _, update := range effects.Updates {
 		a.noteMigration(update.ContainerID, update.Adjustment, event.Usage)
 	}

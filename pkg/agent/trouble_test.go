@@ -24,10 +24,7 @@ func TestWhatAnAgentCannotBeMadeOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hardware, err := machine.Parse("machine", []byte(twoNodes))
-	if err != nil {
-		t.Fatal(err)
-	}
+	hardware := parseMachine(t, twoNodes)
 	absent := parseConfig(t, "")
 	absent.ReservedMemory = append(slices.Clone(absent.ReservedMemory), config.Reservation{NUMANode: 9, Limits: map[string]config.ReservedBytes{"memory": 1 << 20}})
 	for name, test := range map[string]struct {
@@ -66,14 +63,12 @@ func TestAChangedMachineKeepsRunningContainersWhereTheyAre(t *testing.T) {
 		{"a node less", strings.Join(slices.DeleteFunc(strings.Split(twoNodes, "\n"), func(l string) bool { return strings.Contains(l, "id: 1") }), "\n")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			text := test.text
 			n.TB = t
-			var err error
-			if n.machine, err = machine.Parse("machine", []byte(strings.ReplaceAll(text, ", distances: [10, 21]", ""))); err != nil {
-				if n.machine, err = machine.Parse("machine", []byte(text)); err != nil {
-					t.Fatal(err)
-				}
+			described, err := machine.Describe("machine", []byte(strings.ReplaceAll(test.text, ", distances: [10, 21]", "")))
+			if err != nil {
+				described.Machine = parseMachine(t, test.text)
 			}
+			n.machine = described.Machine
 			n.config.ReservedMemory, n.config.ReservedMemoryCheck = nil, config.CheckWarn
 			n.restart()
 			n.sync(pods, containers)

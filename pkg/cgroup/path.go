@@ -164,18 +164,6 @@ func below(above, name string, driver Driver) (level string, ok bool) {
 	return strings.CutPrefix(strings.TrimSuffix(name, slice), strings.TrimSuffix(above, slice)+"-")
 }
 
-// UID is the pod's UID as its cgroup's name has it.
-func (p PodPath) UID() string {
-	name := path.Base(p.Pod)
-	if p.Driver == Systemd {
-		name = strings.TrimSuffix(name, slice)
-		name = name[strings.LastIndexByte(name, '-')+1:]
-		// The kubelet writes _ for -, which separates levels in a slice's name.
-		name = strings.ReplaceAll(name, "_", "-")
-	}
-	return strings.TrimPrefix(name, "pod")
-}
-
 // Container gives the cgroup of the container with this id from the CgroupsPath of its OCI spec: a path
 // ("/kubepods/pod1/<id>", ".../crio-<id>") or systemd's "<slice>:<runtime>:<id>".
 func (p PodPath) Container(cgroupsPath, id string) (string, error) {

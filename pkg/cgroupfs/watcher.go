@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -27,6 +28,7 @@ type Watcher struct {
 	wake    chan struct{} // of the delivering goroutine
 	done    chan struct{}
 	running sync.WaitGroup
+	closing sync.Once
 
 	mu      sync.Mutex
 	watches map[int]Change
@@ -122,18 +124,13 @@ func (w *Watcher) Changes() <-chan Change { return w.changes }
 
 // Close ends all watches and closes Changes.
 func (w *Watcher) Close() error {
-	w.mu.Lock()
-	select {
-	case <-w.done:
-		w.mu.Unlock()
-		return fs.ErrClosed
-	default:
-	}
-	close(w.done)
-	w.mu.Unlock()
-	err := w.inotify.Close() // ends read
-	w.running.Wait()
-	close(w.changes)
+	err := fs.ErrClosed
+	w.closing.Do(func() {
+		close(w.done)
+		err = w.inotify.Close() // ends read
+		w.running.Wait()
+		close(w.changes)
+	})
 	return err
 }
 
@@ -191,24 +188,15 @@ func (w *Watcher) ended(wd int) {
 }
 
 func (w *Watcher) note(c Change) {
-	for _, p := range w.pending {
-		if p == c {
-			return
-		}
+	if !slices.Contains(w.pending, c) {
+		w.pending = append(w.pending, c)
 	}
-	w.pending = append(w.pending, c)
 }
 
 // deliver hands the changes on.
 func (w *Watcher) deliver() {
 	for {
-		w.mu.Lock()
-		var next Change
-		waiting := len(w.pending) > 0
-		if waiting {
-			next, w.pending = w.pending[0], w.pending[1:]
-		}
-		w.mu.Unlock()
+		next, waiting := w.next()
 		if !waiting {
 			select {
 			case <-w.wake:
@@ -223,4 +211,15 @@ func (w *Watcher) deliver() {
 			return
 		}
 	}
+}
+
+// next takes the change that has waited longest.
+func (w *Watcher) next() (c Change, waiting bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.pending) == 0 {
+		return Change{}, false
+	}
+	c, w.pending = w.pending[0], w.pending[1:]
+	return c, true
 }

@@ -46,8 +46,8 @@ func Specification(claim Claim, driver string) ([]byte, error) {
 		for j, amount := range part.Amounts {
 			texts[j] = string(amount.Type) + "=" + quantity.Format(amount.Bytes)
 		}
-		d := device{Name: ref.Device()}
-		d.Edits.Env = []string{ref.Variable() + "=" + Device(part.Node) + ":" + strings.Join(texts, ",")}
+		d := device{Name: ref.device()}
+		d.Edits.Env = []string{ref.variable() + "=" + Device(part.Node) + ":" + strings.Join(texts, ",")}
 		spec.Devices = append(spec.Devices, d)
 	}
 	return json.Marshal(spec)

@@ -36,15 +36,15 @@ func ValidUID(uid string) bool {
 	})
 }
 
-// Device is the name of the CDI device within its class.
-func (r Ref) Device() string { return r.UID + "-" + strconv.Itoa(r.Part) }
+// device is the name of the CDI device within its class.
+func (r Ref) device() string { return r.UID + "-" + strconv.Itoa(r.Part) }
 
 // CDI is the full name of the CDI device of a driver.
-func (r Ref) CDI(driver string) string { return driver + "/" + Class + "=" + r.Device() }
+func (r Ref) CDI(driver string) string { return driver + "/" + Class + "=" + r.device() }
 
-// Variable is the name of the device's environment variable.
-func (r Ref) Variable() string {
-	return variablePrefix + strings.ToUpper(strings.ReplaceAll(r.Device(), "-", "_"))
+// variable is the name of the device's environment variable.
+func (r Ref) variable() string {
+	return variablePrefix + strings.ToUpper(strings.ReplaceAll(r.device(), "-", "_"))
 }
 
 // Refs are the parts of claims that a container names, by its CDI devices, else by its environment. It stops at the first one

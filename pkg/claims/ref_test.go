@@ -11,16 +11,16 @@ import (
 func TestRefs(t *testing.T) {
 	const uid = "8f3e2b6a-0b1c-4c7e-9d55-6a1b2c3d4e5f"
 	ref := Ref{uid, 12}
-	device := "memory.noderesource.dev/" + Class + "=" + ref.Device()
+	device := "memory.noderesource.dev/" + Class + "=" + ref.device()
 	for name, test := range map[string]struct {
 		devices, environment []string
 		want                 []Ref
 	}{
 		"a device":          {[]string{"nvidia.com/gpu=0", device}, nil, []Ref{ref}},
-		"the environment":   {nil, []string{"PATH=/bin", ref.Variable() + "=numa-0"}, []Ref{ref}},
-		"both":              {[]string{device}, []string{Ref{"other", 1}.Variable() + "=numa-1"}, []Ref{ref}},
+		"the environment":   {nil, []string{"PATH=/bin", ref.variable() + "=numa-0"}, []Ref{ref}},
+		"both":              {[]string{device}, []string{Ref{"other", 1}.variable() + "=numa-1"}, []Ref{ref}},
 		"twice":             {[]string{device, device}, nil, []Ref{ref}},
-		"another class":     {[]string{"memory.noderesource.dev/gpu=" + ref.Device()}, nil, nil},
+		"another class":     {[]string{"memory.noderesource.dev/gpu=" + ref.device()}, nil, nil},
 		"no part":           {[]string{"a/" + Class + "=abc", "a/" + Class + "=abc-x", "a/" + Class}, []string{variablePrefix + "=1", variablePrefix}, nil},
 		"a path":            {[]string{"a/" + Class + "=../../etc-0"}, nil, nil},
 		"a part beyond any": {[]string{"a/" + Class + "=abc-65536"}, nil, nil},
@@ -43,7 +43,7 @@ func manyRefs(number int) (refs []Ref) {
 func TestRefsStopAtTheFirstOneTooMany(t *testing.T) {
 	var variables, twice []string
 	for _, ref := range manyRefs(10_000) {
-		variables = append(variables, ref.Variable()+"=")
+		variables = append(variables, ref.variable()+"=")
 		twice = append(twice, variables[0], strings.Repeat("A", 100)+"=", variablePrefix+strings.Repeat("A", 100)+"_0=")
 	}
 	if refs := Refs(nil, variables); len(refs) != MostRefs+1 {

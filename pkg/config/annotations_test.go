@@ -127,7 +127,7 @@ func TestPodWithoutOursCostsNothing(t *testing.T) {
 }
 
 func TestRulesOfANamespace(t *testing.T) {
-	c, err := Parse("c.yaml", []byte(`
+	c, err := Files(nil).Parse("c.yaml", []byte(`
 minimumThrottlingFactor: 0.2
 annotationRules:
 - {namespaces: [kube-system], minimumThrottlingFactor: 0}

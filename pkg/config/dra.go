@@ -54,7 +54,7 @@ func (r *Resolved) claimable(m machine.Machine) error {
 	}
 	for i, share := range d.Shares {
 		if n := share.NUMANode; n != nil && !slices.ContainsFunc(m.Nodes, func(node machine.Node) bool { return node.ID == *n }) {
-			return r.Config.Errorf(fmt.Sprintf("dra.shares[%d].numaNode", i), "this machine has no NUMA node %d, only %s", *n, nodeIDs(m))
+			return r.Config.Errorf(fmt.Sprintf("dra.shares[%d].numaNode", i), "this machine has no NUMA node %d, only %s", *n, m.NodeIDs())
 		}
 	}
 	manager, err := memorymanager.New(r.Nodes, r.Manager)

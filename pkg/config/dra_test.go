@@ -51,7 +51,7 @@ func TestClaimableMemory(t *testing.T) {
 		"no more than there is": {"{enabled: true, shares: [{limits: {memory: 1Ti}}]}", both(gi(15<<30, 0), gi(12<<30, 2<<30))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := Parse("c.yaml", []byte(reserveOne+"dra: "+test.dra))
+			c, err := Files(nil).Parse("c.yaml", []byte(reserveOne+"dra: "+test.dra))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -102,7 +102,7 @@ func TestBadDRA(t *testing.T) {
 			if name == "not this machine" {
 				text = reserveOne + text
 			}
-			c, err := Parse("c.yaml", []byte(text))
+			c, err := Files(nil).Parse("c.yaml", []byte(text))
 			if err == nil {
 				_, err = c.Resolve(twoNodes())
 			}

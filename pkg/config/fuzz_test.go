@@ -34,7 +34,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("reservedMemory: [{numaNode: 0, limits: {memory: 1Gi, hugepages-2Mi: 2Mi}}]\nstallGuard: {step: 1}"))
 	f.Add([]byte("stateTolerance: auto\nkubeReserved: {memory: 7Ei}\nevictionHard: {memory.available: 5%}\nannotationRules: [{namespaces: [a*]}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := Parse("c.yaml", data)
+		c, err := Files(nil).Parse("c.yaml", data)
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\n\x00\x1b") {
 				t.Errorf("error is not one plain line: %q", err)
@@ -43,7 +43,7 @@ func FuzzParse(f *testing.F) {
 		}
 		if text, err := c.Marshal(); err != nil {
 			t.Error(err)
-		} else if back, err := Parse("back.yaml", text); err != nil || !cmp.Equal(c, back, sameConfig) {
+		} else if back, err := Files(nil).Parse("back.yaml", text); err != nil || !cmp.Equal(c, back, sameConfig) {
 			t.Errorf("%v: %s\n%s", err, text, cmp.Diff(c, back, sameConfig))
 		}
 		r, err := c.Resolve(fuzzMachine())
@@ -156,7 +156,7 @@ func FuzzKubeletConfiguration(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if back, err := Parse("back.yaml", alone); err != nil || !cmp.Equal(c, back, sameConfig) {
+		if back, err := Files(nil).Parse("back.yaml", alone); err != nil || !cmp.Equal(c, back, sameConfig) {
 			t.Errorf("%v: %s\n%s", err, alone, cmp.Diff(c, back, sameConfig))
 		}
 	})

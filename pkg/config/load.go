@@ -20,7 +20,7 @@ type places struct {
 	taken map[string]bool
 }
 
-// Files reads a file: os.ReadFile, or what stands for it in a test. Nil has no files.
+// Files reads a file: os.ReadFile, or what stands for it in a test. Nil has no files: kubeletConfig is an error.
 type Files func(path string) ([]byte, error)
 
 // Load reads a configuration file.
@@ -31,9 +31,6 @@ func (f Files) Load(path string) (Config, error) {
 	}
 	return f.Parse(path, data)
 }
-
-// Parse reads a text that names no file: with kubeletConfig it is an error. The rest is as with Files.Parse.
-func Parse(name string, data []byte) (Config, error) { return Files(nil).Parse(name, data) }
 
 // Check reads a configuration file and applies it to a machine as Load and Resolve do. Where Load ends with errors, it adds
 // what is wrong for this machine too. The result has the configuration as far as it could be read even then.

@@ -91,7 +91,7 @@ func TestMarshalIsReadBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, err := Parse(name, text)
+		back, err := Files(nil).Parse(name, text)
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, text)
 		}
@@ -102,7 +102,7 @@ func TestMarshalIsReadBack(t *testing.T) {
 }
 
 func TestEmptyFileIsTheDefault(t *testing.T) {
-	c, err := Parse("c.yaml", []byte("# nothing\n"))
+	c, err := Files(nil).Parse("c.yaml", []byte("# nothing\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 
 func TestATextWithoutFilesTakesOverNone(t *testing.T) {
 	const want = "c.yaml:2: kubeletConfig: no file is read for this text"
-	if _, err := Parse("c.yaml", []byte("dryRun: true\nkubeletConfig: kubelet.yaml")); err == nil || err.Error() != want {
+	if _, err := Files(nil).Parse("c.yaml", []byte("dryRun: true\nkubeletConfig: kubelet.yaml")); err == nil || err.Error() != want {
 		t.Errorf("error = %v\nwant    %s", err, want)
 	}
 }

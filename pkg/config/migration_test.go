@@ -6,7 +6,7 @@ func TestMigration(t *testing.T) {
 	for text, want := range map[string]string{
 		"{}": "UpTo 4Gi", "migration: Always": "Always", "migration: Never": "Never", "migration: {upTo: 64Mi}": "UpTo 64Mi", "migration: {upTo: 0}": "Never",
 	} {
-		c, err := Parse("c.yaml", []byte(text))
+		c, err := Files(nil).Parse("c.yaml", []byte(text))
 		if err != nil || c.Migration.String() != want {
 			t.Errorf("%s is %s, %v, want %s", text, c.Migration, err, want)
 		}
@@ -14,7 +14,7 @@ func TestMigration(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := Parse("c.yaml", written); err != nil || again.Migration != c.Migration {
+		if again, err := Files(nil).Parse("c.yaml", written); err != nil || again.Migration != c.Migration {
 			t.Errorf("%s is written and read back as %s, %v", text, again.Migration, err)
 		}
 	}

@@ -80,7 +80,7 @@ func (c Config) checkReserved(m machine.Machine) error {
 		field := fmt.Sprintf("reservedMemory[%d]", i)
 		at := slices.IndexFunc(m.Nodes, func(n machine.Node) bool { return n.ID == entry.NUMANode })
 		if at < 0 {
-			errs = append(errs, c.Errorf(field+".numaNode", "this machine has no NUMA node %d, only %s", entry.NUMANode, nodeIDs(m)))
+			errs = append(errs, c.Errorf(field+".numaNode", "this machine has no NUMA node %d, only %s", entry.NUMANode, m.NodeIDs()))
 			continue
 		}
 		for _, memoryType := range slices.Sorted(maps.Keys(entry.Limits)) {
@@ -106,14 +106,6 @@ func (c Config) checkLimit(limit string, node machine.Node, memoryType string, b
 	}
 	size := node.Hugepages[pool].PageSize * node.Hugepages[pool].Count
 	return c.check(limit, bytes <= size, "%s are more than the %s that NUMA node %d has", amount(bytes), amount(size), node.ID)
-}
-
-func nodeIDs(m machine.Machine) nodeset.Set {
-	var ids nodeset.Set
-	for _, node := range m.Nodes {
-		ids = ids.Union(nodeset.Of(node.ID))
-	}
-	return ids
 }
 
 // checkSums compares what reservedMemory keeps of each type with Node Allocatable, where that is given.

@@ -45,7 +45,7 @@ func (c Config) validateReservations() error {
 func (c Config) validateReserved(key string, reserved map[string]string) error {
 	var errs []error
 	for _, resource := range slices.Sorted(maps.Keys(reserved)) {
-		if resource == "memory" || strings.HasPrefix(resource, hugepagesPrefix) {
+		if isMemoryType(resource) {
 			if _, err := quantity.Parse(reserved[resource]); err != nil {
 				errs = append(errs, c.Errorf(key+"."+resource, "%v", err))
 			}

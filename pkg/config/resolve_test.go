@@ -24,17 +24,17 @@ func fixture(t *testing.T, name string) machine.Machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := machine.Parse(path, data)
+	described, err := machine.Describe(path, data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m
+	return described.Machine
 }
 
 // resolve parses a text and applies it to a machine.
 func resolve(t *testing.T, text string, m machine.Machine) (Resolved, error) {
 	t.Helper()
-	c, err := Parse("c.yaml", []byte(text))
+	c, err := Files(nil).Parse("c.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -158,10 +158,7 @@ func (w *Writer) run() {
 
 // writePending writes what is pending, if anything is. It reports whether the writer was closed before.
 func (w *Writer) writePending() (closed bool, err error) {
-	w.mu.Lock()
-	r, content, closed := w.next, w.content, w.closed
-	w.writing, w.next = r, nil
-	w.mu.Unlock()
+	r, content, closed := w.begin()
 	if r == nil {
 		return closed, nil
 	}
@@ -175,6 +172,14 @@ func (w *Writer) writePending() (closed bool, err error) {
 	}
 	w.finish(r, err, len(data), time.Since(start))
 	return closed, err
+}
+
+// begin takes what is pending for a write; without a round nothing is.
+func (w *Writer) begin() (r *round, content Content, closed bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.writing, w.next = w.next, nil
+	return w.writing, w.content, w.closed
 }
 
 // finish counts a write and answers everyone who waits for it.
@@ -200,12 +205,7 @@ func (w *Writer) finish(r *round, err error, size int, took time.Duration) {
 // Close writes what is pending, tries once more what failed, and ends the writer. The error is the last write's, or the
 // context's when the disk does not answer.
 func (w *Writer) Close(ctx context.Context) error {
-	w.mu.Lock()
-	w.closed = true
-	w.start.Do(func() { close(w.ended) }) // nothing was ever submitted
-	w.mu.Unlock()
-	poke(w.work)
-	poke(w.urgent)
+	w.refuse()
 	select {
 	case <-w.ended:
 		w.mu.Lock()
@@ -214,6 +214,16 @@ func (w *Writer) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("write %s: %w", w.path, ctx.Err())
 	}
+}
+
+// refuse lets nothing more be submitted, and has the goroutine end.
+func (w *Writer) refuse() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	w.start.Do(func() { close(w.ended) }) // nothing was ever submitted
+	poke(w.work)
+	poke(w.urgent)
 }
 
 // Ticket stands for submitted content on its way to the disk. The zero Ticket is content that is there already.
@@ -239,26 +249,36 @@ func (w *Writer) Await(ctx context.Context, t Ticket) error {
 	if t.round == nil {
 		return nil
 	}
-	w.mu.Lock()
-	timeout := longestAwait
-	if w.late {
-		timeout = 0
-	}
-	w.mu.Unlock()
-	waiting, cancel := context.WithTimeout(ctx, timeout)
+	waiting, cancel := context.WithTimeout(ctx, w.patience())
 	defer cancel()
 	err := t.Wait(waiting)
-	if err != nil && ctx.Err() == nil {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		select {
-		case <-t.round.done:
-			return t.round.err
-		default:
-			w.late = true
-		}
+	if err != nil && ctx.Err() == nil && !w.giveUp(t) {
+		return t.round.err // the write ended a moment after the time was over
 	}
 	return err
+}
+
+// patience is for how long Await waits.
+func (w *Writer) patience() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.late {
+		return 0
+	}
+	return longestAwait
+}
+
+// giveUp has nobody wait for the disk any more, and reports false if the write has ended meanwhile.
+func (w *Writer) giveUp(t Ticket) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-t.round.done:
+		return false
+	default:
+		w.late = true
+		return true
+	}
 }
 
 // Stats are a Writer's counters since its start.

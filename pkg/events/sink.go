@@ -9,31 +9,22 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 )
 
 // requestTimeout bounds one request to the API server.
 const requestTimeout = 10 * time.Second
 
-// api writes events to the API server. client-go's own sink would draw its clientset, all API groups of Kubernetes, into
-// the binary: 16 MB.
+// api writes events to the API server. client-go's own sink would draw its clientset into the binary.
 type api struct{ client rest.Interface }
 
 // NewSink returns a sink that needs the rights to create and patch events.
 func NewSink(config *rest.Config) (record.EventSink, error) {
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Event{})
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
-	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion = "/api", &corev1.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
-	client, err := rest.RESTClientFor(config)
+	client, err := apiserver.NewClient(config, corev1.SchemeGroupVersion, &corev1.Event{})
 	if err != nil {
 		return nil, fmt.Errorf("write events to the API server: %w", err)
 	}

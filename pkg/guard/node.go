@@ -1,9 +1,8 @@
 package guard
 
 import (
-	"bufio"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 // Node reads whether the node as a whole is short of memory.
@@ -21,21 +21,29 @@ type Node struct {
 	Reserve  func() uint64  // bytes that must stay available: the kubelet's eviction threshold; nil is 0
 }
 
-// Reclaims returns how many allocations have had to reclaim because the node had too little free memory: the sum of
+// reclaims returns how many allocations have had to reclaim because the node had too little free memory: the sum of
 // allocstall_* in /proc/vmstat. Reclaim for a cgroup's limit does not count there (mm/vmscan.c, cgroup_reclaim).
-func (n Node) Reclaims() (uint64, error) {
-	return n.sum("vmstat", func(name string) bool { return strings.HasPrefix(name, "allocstall") })
-}
-
-// Available returns the bytes that the node can still give to a container: MemAvailable of /proc/meminfo without the
-// reserve, and not more than kubepods may still take. Like the kubelet, it counts page cache that has not been used for
-// long (inactive_file) as free: kubepods' memory.current grows up to its limit on any node that reads files.
-func (n Node) Available() (uint64, error) {
-	kibibytes, err := n.sum("meminfo", func(name string) bool { return name == "MemAvailable:" })
+func (n Node) reclaims() (uint64, error) {
+	path := filepath.Join(n.Proc, "vmstat")
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0, err
 	}
-	available := kibibytes * 1024
+	total, err := sumReclaims(string(data))
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", path, err)
+	}
+	return total, nil
+}
+
+// available returns the bytes that the node can still give to a container: MemAvailable of /proc/meminfo without the
+// reserve, and not more than kubepods may still take. Like the kubelet, it counts page cache that has not been used for
+// long (inactive_file) as free: kubepods' memory.current grows up to its limit on any node that reads files.
+func (n Node) available() (uint64, error) {
+	available, err := n.meminfo("MemAvailable")
+	if err != nil {
+		return 0, err
+	}
 	if n.Reserve != nil {
 		available -= min(available, n.Reserve())
 	}
@@ -62,48 +70,43 @@ func (n Node) Available() (uint64, error) {
 	return min(available, limit-min(limit, used)), nil
 }
 
-// Swap returns the node's free swap in bytes.
-func (n Node) Swap() (uint64, error) {
-	kibibytes, err := n.sum("meminfo", func(name string) bool { return name == "SwapFree:" })
-	return kibibytes * 1024, err
-}
+// swap returns the node's free swap in bytes.
+func (n Node) swap() (uint64, error) { return n.meminfo("SwapFree") }
 
-func (n Node) sum(name string, wanted func(string) bool) (uint64, error) {
-	path := filepath.Join(n.Proc, name)
-	file, err := os.Open(path)
+// meminfo returns a value of /proc/meminfo in bytes.
+func (n Node) meminfo(name string) (uint64, error) {
+	info, err := sysfs.Meminfo(n.Proc)
 	if err != nil {
 		return 0, err
 	}
-	defer file.Close()
-	total, err := sumFields(file, wanted)
-	if err != nil {
-		return 0, fmt.Errorf("read %s: %w", path, err)
+	bytes, ok := info[name]
+	if !ok {
+		return 0, fmt.Errorf("read %s: %w", filepath.Join(n.Proc, "meminfo"), errMissing)
 	}
-	return total, nil
+	return bytes, nil
 }
 
-// sumFields adds the values of the wanted "name value …" lines, and fails when there is none.
-func sumFields(r io.Reader, wanted func(string) bool) (uint64, error) {
+// errMissing is of a file that this kernel writes otherwise than expected.
+var errMissing = errors.New("the expected lines are missing")
+
+// sumReclaims adds the counters allocstall_* of /proc/vmstat, and fails when there is none.
+func sumReclaims(text string) (uint64, error) {
 	var total uint64
 	found := false
-	lines := bufio.NewScanner(r)
-	for lines.Scan() {
-		name, rest, _ := strings.Cut(lines.Text(), " ")
-		if !wanted(name) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if !strings.HasPrefix(line, "allocstall") {
 			continue
 		}
-		value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+		_, value, _ := strings.Cut(line, " ")
 		number, err := strconv.ParseUint(value, 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("line %q: the value is no number", lines.Text())
+			return 0, fmt.Errorf("line %q: the value is no number", line)
 		}
 		total, found = total+number, true
 	}
-	if err := lines.Err(); err != nil {
-		return 0, err
-	}
 	if !found {
-		return 0, fmt.Errorf("the expected lines are missing")
+		return 0, errMissing
 	}
 	return total, nil
 }

@@ -39,10 +39,10 @@ func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
 		}
 		s.FullStall = time.Duration(pressure.Full.Total) * time.Microsecond
 	}
-	if s.NodeReclaims, err = g.node.Reclaims(); err != nil {
+	if s.NodeReclaims, err = g.node.reclaims(); err != nil {
 		return s, err
 	}
-	s.NodeAvailable, err = g.node.Available()
+	s.NodeAvailable, err = g.node.available()
 	return s, err
 }
 
@@ -53,7 +53,7 @@ func (g *Guard) swap(w *watched) (uint64, error) {
 		return 0, nil
 	}
 	used, err2 := g.tree.Get(w.Cgroup, "memory.swap.current")
-	free, err3 := g.node.Swap()
+	free, err3 := g.node.swap()
 	return min(limit-min(limit, used), free), errors.Join(err, err2, err3)
 }
 

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// Every is the time between two points.
-	Every = 30 * time.Second
-	// Points bounds what is kept: an hour.
-	Points = 120
+	// every is the time between two points.
+	every = 30 * time.Second
+	// mostPoints bounds what is kept: an hour.
+	mostPoints = 120
 )
 
 // Sources are what is kept.
@@ -54,7 +54,7 @@ func New(sources Sources) *History {
 
 // Run adds points until the context ends.
 func (h *History) Run(ctx context.Context) error {
-	ticker := time.NewTicker(Every)
+	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
 		select {
@@ -86,7 +86,7 @@ func (h *History) now() point {
 func (h *History) add(p point) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.points) == Points {
+	if len(h.points) == mostPoints {
 		h.points = slices.Delete(h.points, 0, 1)
 	}
 	h.points = append(h.points, p)

@@ -38,11 +38,11 @@ func TestDocument(t *testing.T) {
 	start := time.Unix(1700000000, 0).UTC()
 	n := &node{at: start, allocated: map[int]uint64{0: 10}, rejections: 7}
 	h := New(n.sources())
-	n.at, n.allocated, n.rejections, n.throttled = start.Add(Every), map[int]uint64{1: 20, 0: 11}, 9, 3
+	n.at, n.allocated, n.rejections, n.throttled = start.Add(every), map[int]uint64{1: 20, 0: 11}, 9, 3
 	h.add(h.now())
-	n.at, n.throttled = start.Add(Every+time.Second), 2
+	n.at, n.throttled = start.Add(every+time.Second), 2
 	want := &Document{
-		Times:      []time.Time{start, start.Add(Every), start.Add(Every + time.Second)},
+		Times:      []time.Time{start, start.Add(every), start.Add(every + time.Second)},
 		Nodes:      []Node{{0, []uint64{10, 11, 11}}, {1, []uint64{0, 20, 20}}},
 		Rejections: []uint64{0, 2, 0},
 		Throttled:  []uint64{0, 3, 2},
@@ -67,16 +67,16 @@ func TestNewDaemon(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	n := &node{allocated: map[int]uint64{0: 1}}
 	h := New(n.sources())
-	for i := range 3 * Points {
+	for i := range 3 * mostPoints {
 		n.at = time.Unix(int64(i), 0)
 		h.add(h.now())
 	}
 	d := h.Document()
-	if len(d.Times) != Points+1 || len(d.Nodes[0].Allocated) != Points+1 || d.Times[0] != time.Unix(2*Points, 0) {
-		t.Errorf("%d times from %v on, want %d from the %dth on", len(d.Times), d.Times[0], Points+1, 2*Points)
+	if len(d.Times) != mostPoints+1 || len(d.Nodes[0].Allocated) != mostPoints+1 || d.Times[0] != time.Unix(2*mostPoints, 0) {
+		t.Errorf("%d times from %v on, want %d from the %dth on", len(d.Times), d.Times[0], mostPoints+1, 2*mostPoints)
 	}
-	if cap(h.points) > 2*Points {
-		t.Errorf("room for %d points is kept, want about %d", cap(h.points), Points)
+	if cap(h.points) > 2*mostPoints {
+		t.Errorf("room for %d points is kept, want about %d", cap(h.points), mostPoints)
 	}
 }
 

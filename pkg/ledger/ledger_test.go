@@ -185,19 +185,19 @@ func (l *Ledger) updates(ids ...string) []Update {
 // resolvedOn is a configuration on a machine.
 func resolvedOn(t *testing.T, on, yaml string) (machine.Machine, config.Resolved) {
 	t.Helper()
-	m, err := machine.Parse("machine", []byte(on))
+	described, err := machine.Describe("machine", []byte(on))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
+	c, err := config.Files(nil).Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
 	if err != nil {
 		t.Fatal(err)
 	}
-	resolved, err := c.Resolve(m)
+	resolved, err := c.Resolve(described.Machine)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m, resolved
+	return described.Machine, resolved
 }
 
 var eventSeed = flag.Uint64("seed", 1, "seed of the random events")

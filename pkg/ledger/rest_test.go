@@ -14,7 +14,7 @@ import (
 // resolve reads a configuration for the machine of newLedger.
 func resolve(t *testing.T, l *Ledger, yaml string) config.Resolved {
 	t.Helper()
-	c, err := config.Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
+	c, err := config.Files(nil).Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
 	if err != nil {
 		t.Fatal(err)
 	}

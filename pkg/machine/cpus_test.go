@@ -11,7 +11,7 @@ func TestNodesOfCPUs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := Parse("four-unequal.yaml", data)
+	m, err := parse("four-unequal.yaml", data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ func TestDescribeAMachineFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same, err := Parse("m.yaml", data)
+	same, err := parse("m.yaml", data)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,14 +43,8 @@ type fileNode struct {
 	Distances []int             `yaml:"distances"`
 }
 
-// Parse reads a machine file's text (YAML): nodes with id, memory, cpus, hugepages and distances, and optionally pageSize and
-// swap. MemTotal is the sum of the nodes. Errors call the file name.
-func Parse(name string, data []byte) (Machine, error) {
-	described, err := Describe(name, data)
-	return described.Machine, err
-}
-
-// Describe is Parse with what the file says of the node beside its hardware.
+// Describe reads a machine file's text (YAML): nodes with id, memory, cpus, hugepages and distances, optionally pageSize and
+// swap, and what the file says of the node beside its hardware. MemTotal is the sum of the nodes. Errors call the file name.
 func Describe(name string, data []byte) (Description, error) {
 	f := file{PageSize: 4096}
 	doc, err := strictyaml.Decode(name, data, &f)

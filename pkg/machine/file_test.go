@@ -12,8 +12,14 @@ import (
 // sameCPUs compares sets of CPUs; the zero value and an empty set are the same.
 var sameCPUs = cmp.Comparer(func(a, b cpuset.CPUSet) bool { return a.String() == b.String() })
 
+// parse is the hardware of a machine file.
+func parse(name string, data []byte) (Machine, error) {
+	described, err := Describe(name, data)
+	return described.Machine, err
+}
+
 func TestMachineFile(t *testing.T) {
-	m, err := Parse("m.yaml", []byte(`
+	m, err := parse("m.yaml", []byte(`
 pageSize: 64Ki
 swap: 1Gi
 nodes:
@@ -65,7 +71,7 @@ func TestBadMachineFileIsOneClearError(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if _, err := Parse("m.yaml", []byte(tc.text)); err == nil || err.Error() != tc.want {
+			if _, err := parse("m.yaml", []byte(tc.text)); err == nil || err.Error() != tc.want {
 				t.Errorf("error = %v\nwant    %s", err, tc.want)
 			}
 		})
@@ -83,7 +89,7 @@ func FuzzParse(f *testing.F) {
 	}
 	f.Add([]byte(`{"nodes":[{"id":0,"memory":"1Gi","hugepages":{"2Mi":1}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := Parse("m.yaml", data)
+		m, err := parse("m.yaml", data)
 		if err != nil {
 			return
 		}

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 
 	"k8s.io/utils/cpuset"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Machine is what the hardware has.
@@ -20,6 +22,14 @@ type Machine struct {
 	Swap uint64
 	// KernelImage is what the running kernel's code and data take, in bytes (/proc/iomem); 0 where that is not known.
 	KernelImage uint64
+}
+
+// NodeIDs are the machine's NUMA nodes.
+func (m Machine) NodeIDs() (ids nodeset.Set) {
+	for _, node := range m.Nodes {
+		ids = ids.Union(nodeset.Of(node.ID))
+	}
+	return ids
 }
 
 // Node is one NUMA node.

@@ -36,14 +36,14 @@ func firstScrape(t *testing.T) map[string]*dto.MetricFamily {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { tree.Close() })
-	host, err := machine.Parse("machine.yaml", []byte("nodes: [{id: 0, memory: 16Gi, cpus: 0-3}, {id: 1, memory: 16Gi, cpus: 4-7}]"))
+	described, err := machine.Describe("machine.yaml", []byte("nodes: [{id: 0, memory: 16Gi, cpus: 0-3}, {id: 1, memory: 16Gi, cpus: 4-7}]"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	log, _ := logtest.NewNullLogger()
 	kubelet := podinfo.NewKubelet(filepath.Join(t.TempDir(), "kubelet.sock"))
 	a, err := agent.New(agent.Options{
-		Config: config.Default(), Machine: host, Tree: tree, StateDir: t.TempDir(), Log: log, Providers: []podinfo.Provider{kubelet},
+		Config: config.Default(), Machine: described.Machine, Tree: tree, StateDir: t.TempDir(), Log: log, Providers: []podinfo.Provider{kubelet},
 	})
 	if err != nil {
 		t.Fatal(err)

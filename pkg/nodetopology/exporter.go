@@ -10,10 +10,9 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
@@ -21,18 +20,9 @@ import (
 
 const resource = "noderesourcetopologies"
 
-// NewClient returns a client for the API group topology.node.k8s.io. The generated clientset would do the same and draw
-// all of Kubernetes' API groups into the binary, 16 MB of them.
+// NewClient returns a client for the API group topology.node.k8s.io.
 func NewClient(config *rest.Config) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	if err := topology.AddToScheme(scheme); err != nil {
-		return nil, err
-	}
-	config = rest.CopyConfig(config)
-	config.GroupVersion, config.APIPath = &topology.SchemeGroupVersion, "/apis"
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON // custom resources have no other
-	return rest.RESTClientFor(config)
+	return apiserver.NewClient(config, topology.SchemeGroupVersion, &topology.NodeResourceTopology{})
 }
 
 // Exporter keeps one object, named after the node, equal to the node map. It needs the rights to get, create, update and
@@ -90,7 +80,7 @@ func (e *Exporter) due(view *ledger.View, now time.Time) bool {
 		return true
 	case e.equal == view.Generation && e.cover == view.Cover:
 		return false
-	case same(e.known, Zones(view, e.Machine), attributes(view)):
+	case same(e.known, zones(view, e.Machine), attributes(view)):
 		e.equal, e.cover = view.Generation, view.Cover
 		return false
 	}
@@ -105,7 +95,7 @@ func (e *Exporter) stale(now time.Time) bool {
 func (e *Exporter) export(ctx context.Context, view *ledger.View) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	zones, attributes := Zones(view, e.Machine), attributes(view)
+	zones, attributes := zones(view, e.Machine), attributes(view)
 	err := e.write(ctx, zones, attributes)
 	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) { // changed or deleted since it was read
 		e.read = time.Time{}

@@ -53,7 +53,7 @@ const zonesWithAllFree = `[
   {"name": "memory", "capacity": "32Gi", "allocatable": "32Gi", "available": "32Gi"}]}]`
 
 func TestZones(t *testing.T) {
-	text, err := json.Marshal(Zones(&ledger.View{Nodes: nodes(63 << 30)}, hardware))
+	text, err := json.Marshal(zones(&ledger.View{Nodes: nodes(63 << 30)}, hardware))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestZones(t *testing.T) {
 
 func TestADeficitIsAnAttributeOfItsZone(t *testing.T) {
 	sample := &cover.Sample{Nodes: []cover.Node{{ID: 0, Owed: 300 << 20, Free: 10 << 20}, {ID: 2, Owed: 1, Free: 1}}}
-	zones := Zones(&ledger.View{Nodes: nodes(63 << 30), Cover: sample}, hardware)
+	zones := zones(&ledger.View{Nodes: nodes(63 << 30), Cover: sample}, hardware)
 	want := topology.AttributeList{{Name: "memoryDeficit", Value: "536870912"}}
 	if difference := cmp.Diff([]topology.AttributeList{want, nil}, []topology.AttributeList{zones[0].Attributes, zones[1].Attributes}); difference != "" {
 		t.Error(difference)
@@ -91,7 +91,7 @@ func TestExclusiveCPUsAreNotAvailable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			view := &ledger.View{Nodes: nodes(0), Pods: []*ledger.PodView{{Containers: tc.containers}}}
-			if got := Zones(view, hardware)[0].Resources[0]; got.Name != "cpu" || got.Available.Value() != tc.want || got.Capacity.Value() != 4 {
+			if got := zones(view, hardware)[0].Resources[0]; got.Name != "cpu" || got.Available.Value() != tc.want || got.Capacity.Value() != 4 {
 				t.Errorf("%s: %s of %s available, want %d of 4", got.Name, got.Available.String(), got.Capacity.String(), tc.want)
 			}
 		})

@@ -17,10 +17,10 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
 
-// Zones returns one zone per NUMA node with its CPUs, memory and huge pages: what it has, what pods may have of it and what
+// zones returns one zone per NUMA node with its CPUs, memory and huge pages: what it has, what pods may have of it and what
 // is available, and the SLIT distances as costs. The scheduler takes a resource that no zone has for one that no zone can
 // give: without CPUs it would place no pod that requests any.
-func Zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
+func zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
 	exclusive := exclusiveCPUs(view)
 	zones := make(topology.ZoneList, 0, len(view.Nodes))
 	for _, node := range view.Nodes {

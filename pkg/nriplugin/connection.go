@@ -98,7 +98,7 @@ func (c *connection) Configure(ctx context.Context, config, runtime, version str
 			return 0, err
 		}
 	}
-	return Events(c.nri), nil
+	return events(c.nri), nil
 }
 
 // errConnectionOver answers an event that was received as its connection ended.

@@ -6,9 +6,9 @@ import (
 	"github.com/containerd/nri/pkg/api"
 )
 
-// Events returns the events to subscribe to at a runtime with this version of NRI. A runtime refuses a plugin that asks
+// events returns the events to subscribe to at a runtime with this version of NRI. A runtime refuses a plugin that asks
 // for an event it does not know.
-func Events(nri Version) api.EventMask {
+func events(nri Version) api.EventMask {
 	var mask api.EventMask
 	mask.Set(
 		api.Event_RUN_POD_SANDBOX,
@@ -31,7 +31,7 @@ func Events(nri Version) api.EventMask {
 // subscription.
 func EventNames() []string {
 	names := []string{"Synchronize"}
-	mask := Events(Version{Major: math.MaxInt})
+	mask := events(Version{Major: math.MaxInt})
 	for event := api.Event_UNKNOWN + 1; event <= api.Event_LAST; event++ {
 		if mask.IsSet(event) {
 			names = append(names, event.PrettyName())

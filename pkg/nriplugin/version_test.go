@@ -56,7 +56,7 @@ func TestEventsFollowTheRuntimesNRI(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			nri := ParseVersion(test.nri)
-			mask := Events(nri)
+			mask := events(nri)
 			if got := mask.IsSet(api.Event_UPDATE_POD_SANDBOX); got != test.updatePod {
 				t.Errorf("UpdatePodSandbox in the mask: %v, want %v", got, test.updatePod)
 			}

@@ -15,9 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
@@ -46,10 +46,8 @@ func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
 	if node == "" {
 		return nil, fmt.Errorf("watch pods in the API server: the node's name is not known: set NODE_NAME")
 	}
-	// Only the types that are spoken, instead of a clientset that knows all of Kubernetes, save megabytes.
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
-	metav1.AddToGroupVersion(scheme, corev1.SchemeGroupVersion)
+	// Unlike other clients it speaks protobuf, of which no more is decoded than what is kept of a pod.
+	scheme := apiserver.Scheme(corev1.SchemeGroupVersion, &corev1.Pod{}, &corev1.PodList{})
 	config = rest.CopyConfig(config)
 	config.APIPath = "/api"
 	config.GroupVersion = &corev1.SchemeGroupVersion
@@ -67,19 +65,6 @@ func NewAPIServer(config *rest.Config, node string) (*APIServer, error) {
 		node: node, client: client, params: runtime.NewParameterCodec(scheme), pods: newTable(), pageSize: 100,
 		server: presence{name: "the API server"},
 	}, nil
-}
-
-// ClientConfig reads a kubeconfig file, or with an empty path the service account that Kubernetes gives a pod; outside of
-// a pod that is rest.ErrNotInCluster.
-func ClientConfig(kubeconfig string) (*rest.Config, error) {
-	if kubeconfig == "" {
-		return rest.InClusterConfig()
-	}
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", kubeconfig, err)
-	}
-	return config, nil
 }
 
 // Source returns SourceAPIServer.
@@ -114,7 +99,7 @@ func (a *APIServer) Ask(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 }
 
 // Run lists and watches the pods until ctx ends.
-func (a *APIServer) Run(ctx context.Context, changed func(*pods.Pod)) error {
+func (a *APIServer) Run(ctx context.Context, changed func(*pods.Pod)) {
 	a.mu.Lock()
 	a.changed = changed
 	a.mu.Unlock()
@@ -126,7 +111,6 @@ func (a *APIServer) Run(ctx context.Context, changed func(*pods.Pod)) error {
 	reflector.WatchListPageSize = a.pageSize
 	reflector.RunWithContext(klog.NewContext(ctx, silent))
 	a.server.failed(logger(a.Log), ctx.Err())
-	return nil
 }
 
 func (a *APIServer) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {

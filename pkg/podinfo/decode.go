@@ -20,8 +20,8 @@ const (
 	configMirror = "kubernetes.io/config.mirror"
 )
 
-// Decode reads a v1.Pod in protobuf's wire format, as the kubelet's pod API sends it.
-func Decode(data []byte) (*pods.Pod, error) {
+// decode reads a v1.Pod in protobuf's wire format, as the kubelet's pod API sends it.
+func decode(data []byte) (*pods.Pod, error) {
 	var pod corev1.Pod
 	small, err := podFields.of(data)
 	if err == nil {
@@ -69,7 +69,7 @@ func containers(pod *corev1.Pod) []pods.Container {
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
 		kind := memoryqos.Init
-		if sidecar(c) {
+		if IsSidecar(c) {
 			kind = memoryqos.Sidecar
 		}
 		all = append(all, container(c, kind, pod.Status.InitContainerStatuses, pending))
@@ -83,8 +83,8 @@ func containers(pod *corev1.Pod) []pods.Container {
 	return all
 }
 
-// sidecar reports whether an init container stays (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/).
-func sidecar(c *corev1.Container) bool {
+// IsSidecar reports whether an init container stays (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/).
+func IsSidecar(c *corev1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }
 

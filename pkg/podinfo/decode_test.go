@@ -306,7 +306,7 @@ status:
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, err := Decode(data)
+			got, err := decode(data)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,7 +327,7 @@ func TestTheResourcesOfAnOlderClaimStatusAreIgnored(t *testing.T) {
 	old := protowire.AppendBytes(protowire.AppendTag(nil, 2, protowire.BytesType), []byte("a"))
 	old = protowire.AppendBytes(protowire.AppendTag(old, 3, protowire.BytesType), []byte("\xff not a message"))
 	status := protowire.AppendBytes(protowire.AppendTag(nil, 21, protowire.BytesType), old)
-	got, err := Decode(protowire.AppendBytes(protowire.AppendTag(data, 3, protowire.BytesType), status))
+	got, err := decode(protowire.AppendBytes(protowire.AppendTag(data, 3, protowire.BytesType), status))
 	if err != nil || got.Claimed != 0 || got.OwnMemory() {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -409,7 +409,7 @@ status:
 	f.Add(data)
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		pod, err := Decode(data)
+		pod, err := decode(data)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), "decode v1.Pod of ") {
 				t.Errorf("got error %v", err)

@@ -104,7 +104,7 @@ func (k *Kubelet) Ask(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 	case err != nil:
 		return nil, fmt.Errorf("ask the kubelet for pod %s: %w", ref, err)
 	}
-	pod, err := Decode(answer.GetPod())
+	pod, err := decode(answer.GetPod())
 	if err != nil {
 		return nil, fmt.Errorf("ask the kubelet for pod %s: %w", ref, err)
 	}
@@ -115,7 +115,7 @@ func (k *Kubelet) Ask(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 }
 
 // Run watches the pods until ctx ends, connecting again whenever it must.
-func (k *Kubelet) Run(ctx context.Context, changed func(*pods.Pod)) error {
+func (k *Kubelet) Run(ctx context.Context, changed func(*pods.Pod)) {
 	wait := k.retry[0]
 	for ctx.Err() == nil {
 		synced, err := k.watch(ctx, changed)
@@ -132,7 +132,6 @@ func (k *Kubelet) Run(ctx context.Context, changed func(*pods.Pod)) error {
 		case <-time.After(pause):
 		}
 	}
-	return nil
 }
 
 // pause is the time before the next attempt, and what it will be after another failure.
@@ -218,7 +217,7 @@ func (k *Kubelet) watch(ctx context.Context, changed func(*pods.Pod)) (synced bo
 
 // take brings one event into the table.
 func (k *Kubelet) take(event *podsv1alpha1.WatchPodsEvent, first map[pods.Ref]struct{}, changed func(*pods.Pod)) {
-	pod, err := Decode(event.GetPod())
+	pod, err := decode(event.GetPod())
 	if err != nil {
 		k.log().WithError(err).Warn("passed over a pod that the kubelet sent")
 		return

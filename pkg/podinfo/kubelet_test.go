@@ -212,9 +212,7 @@ func running(t testing.TB, provider Provider, changed func(*pods.Pod)) (stop fun
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := provider.Run(ctx, changed); err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		provider.Run(ctx, changed)
 	}()
 	stop = func() { cancel(); <-done }
 	t.Cleanup(stop)

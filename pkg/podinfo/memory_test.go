@@ -143,7 +143,7 @@ func TestMeasuredProcess(t *testing.T) {
 	}
 	kubelet := NewKubelet(socket)
 	api := newTestAPIServer(t, &podServer{Server: &httptest.Server{URL: url}})
-	r := follow(t, DefaultTimeout, kubelet, api)
+	r := follow(t, defaultTimeout, kubelet, api)
 	r.changed = nil
 	eventually(t, "both sources", func() bool {
 		return kubelet.Connected() && api.Connected() && kubelet.Len() == measured && api.Len() == measured
@@ -203,7 +203,7 @@ func BenchmarkHeapPerThousandPods(b *testing.B) {
 	for range b.N {
 		pods = newTable()
 		for i := range data {
-			pod, err := Decode(data[i])
+			pod, err := decode(data[i])
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -71,7 +71,7 @@ func TestProjectionKeepsAllThatIsRead(t *testing.T) {
 		if err := whole.Unmarshal(data); err != nil {
 			t.Fatal(err)
 		}
-		got, err := Decode(data)
+		got, err := decode(data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +106,7 @@ func TestProjectionRefusesWhatIsNoMessage(t *testing.T) {
 			if _, err := podFields.of(tt.data); err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %v, want %s", err, tt.err)
 			}
-			if _, err := Decode(tt.data); err == nil || !strings.HasPrefix(err.Error(), "decode v1.Pod of ") {
+			if _, err := decode(tt.data); err == nil || !strings.HasPrefix(err.Error(), "decode v1.Pod of ") {
 				t.Errorf("got %v", err)
 			}
 			if got := kindOf(tt.data); got != "" {
@@ -153,7 +153,7 @@ func FuzzProjection(f *testing.F) {
 	f.Add(encoded(fullPod(1)))
 	f.Add([]byte{0x12, 2, 0x12, 0})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		got, err := Decode(data)
+		got, err := decode(data)
 		var whole corev1.Pod
 		if whole.Unmarshal(data) != nil {
 			return

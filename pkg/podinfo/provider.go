@@ -22,8 +22,8 @@ type Provider interface {
 	// Source is the provider's name.
 	Source() memoryqos.Source
 	// Run keeps the provider connected until ctx ends. It calls changed for every pod when it has become connected, and then
-	// for every pod that is new or different. It returns only when ctx has ended.
-	Run(ctx context.Context, changed func(*pods.Pod)) error
+	// for every pod that is new or different.
+	Run(ctx context.Context, changed func(*pods.Pod))
 	// Known returns a pod from memory, without waiting; also while the source is away, because a request rarely changes.
 	Known(ref pods.Ref) (*pods.Pod, bool)
 	// Ask returns a pod, waiting for the source until ctx ends. The error is ErrNotFound, ErrUnavailable, ErrBusy, ctx's error or

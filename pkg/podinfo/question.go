@@ -21,8 +21,6 @@ type source struct {
 	answers, errors, timeouts, notFound atomic.Uint64
 }
 
-func (s *source) answered() { s.answers.Add(1) }
-
 // source finds a source by its name; an answer always has one.
 func (r *Resolver) source(name memoryqos.Source) *source {
 	for _, s := range r.sources {
@@ -51,7 +49,7 @@ func (r *Resolver) question(ref pods.Ref, k *known) {
 		return
 	}
 	go func() {
-		answer := r.ask(ref, allowed)
+		answer := r.askAll(ref, allowed)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if answer.Pod != nil && r.pods[ref] == k {
@@ -62,9 +60,9 @@ func (r *Resolver) question(ref pods.Ref, k *known) {
 	}()
 }
 
-// ask returns the first answer of any of the sources, or none in time.
-func (r *Resolver) ask(ref pods.Ref, sources []*source) pods.Answer {
-	ctx, cancel := context.WithTimeout(r.ctx, cmp.Or(time.Duration(r.timeout.Load()), DefaultTimeout))
+// askAll returns the first answer of any of the sources, or none in time.
+func (r *Resolver) askAll(ref pods.Ref, sources []*source) pods.Answer {
+	ctx, cancel := context.WithTimeout(r.ctx, cmp.Or(time.Duration(r.timeout.Load()), defaultTimeout))
 	defer cancel()
 	answers := make(chan pods.Answer, len(sources))
 	for _, s := range sources {

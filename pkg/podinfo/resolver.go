@@ -15,8 +15,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
 
-// DefaultTimeout bounds a question that nobody waits for.
-const DefaultTimeout = 300 * time.Millisecond
+// defaultTimeout bounds a question that nobody waits for.
+const defaultTimeout = 300 * time.Millisecond
 
 // A source that has not answered so often in a row is left alone, at first for so long.
 const (
@@ -89,14 +89,10 @@ func New(opts Options) *Resolver {
 func (r *Resolver) SetTimeout(timeout time.Duration) { r.timeout.Store(int64(timeout)) }
 
 // Run keeps the providers connected and reports changes until ctx ends. It can be called once.
-func (r *Resolver) Run(ctx context.Context) error {
+func (r *Resolver) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, s := range r.sources {
-		running.Go(func() {
-			if err := s.Run(ctx, func(pod *pods.Pod) { r.heard(s, pod) }); err != nil {
-				r.log.WithError(err).WithField("source", s.Source()).Error("stopped listening to a source of memory requests")
-			}
-		})
+		running.Go(func() { s.Run(ctx, func(pod *pods.Pod) { r.heard(s, pod) }) })
 	}
 	if r.file != nil {
 		defer r.finish()
@@ -106,7 +102,7 @@ func (r *Resolver) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			r.stop()
 			running.Wait()
-			return nil
+			return
 		case <-r.wake:
 			for _, answer := range r.changes() {
 				if r.changed != nil && ctx.Err() == nil {
@@ -128,15 +124,31 @@ func (r *Resolver) Expect(ref pods.Ref) {
 // is false when none does; Changed reports it when one has it later. Only the first calls for a pod wait: when the
 // sources were asked once without an answer, they are listened to, not asked again.
 func (r *Resolver) Resolve(ctx context.Context, ref pods.Ref) (pods.Answer, bool) {
+	k, asking := r.ask(ref)
+	if asking != nil {
+		r.await(ctx, asking)
+	}
+	return r.answer(ref, k, asking != nil)
+}
+
+// ask puts the question after a pod, and returns what ends when that is over; nil where nobody has to wait for it.
+func (r *Resolver) ask(ref pods.Ref) (k *known, asking <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k := r.pod(ref)
+	k = r.pod(ref)
 	r.question(ref, k)
-	if asking := k.asking; r.best(ref, k).Pod == nil && asking != nil {
-		k.waiting++
-		r.mu.Unlock()
-		r.await(ctx, asking)
-		r.mu.Lock()
+	if r.best(ref, k).Pod != nil {
+		return k, nil
+	}
+	k.waiting++
+	return k, k.asking
+}
+
+// answer gives the caller what is known of a pod now, after it has waited or not.
+func (r *Resolver) answer(ref pods.Ref, k *known, waited bool) (pods.Answer, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if waited {
 		k.waiting--
 	}
 	r.give(ref, k, r.best(ref, k))
@@ -144,7 +156,7 @@ func (r *Resolver) Resolve(ctx context.Context, ref pods.Ref) (pods.Answer, bool
 		r.missed++
 		return pods.Answer{}, false
 	}
-	r.source(k.given.Source).answered()
+	r.source(k.given.Source).answers.Add(1)
 	return k.given, true
 }
 

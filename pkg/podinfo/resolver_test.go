@@ -43,9 +43,7 @@ func followFile(t testing.TB, timeout time.Duration, file string, providers ...P
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := f.Run(ctx); err != nil {
-			t.Errorf("Run: %v", err)
-		}
+		f.Run(ctx)
 	}()
 	f.stop = func() { cancel(); <-done }
 	t.Cleanup(f.stop)
@@ -366,22 +364,15 @@ func TestResolverTakesAnotherTimeout(t *testing.T) {
 	}
 }
 
-// failing is a source whose Run ends and whose answers are errors.
+// failing is a source whose answers are errors.
 type failing struct{ Kubelet }
 
-func (*failing) Run(context.Context, func(*pods.Pod)) error       { return errors.New("no") }
 func (*failing) Known(pods.Ref) (*pods.Pod, bool)                 { return nil, false }
 func (*failing) Len() int                                         { return 0 }
 func (*failing) Ask(context.Context, pods.Ref) (*pods.Pod, error) { return nil, errors.New("no") }
 
 func TestResolverCountsErrors(t *testing.T) {
 	r := New(Options{Providers: []Provider{&failing{}}, Timeout: long})
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := r.Run(ctx); err != nil {
-		t.Error(err)
-	}
-	r = New(Options{Providers: []Provider{&failing{}}, Timeout: long})
 	for i := range mostFailures + 1 {
 		if _, ok := r.Resolve(t.Context(), pods.Ref{UID: fmt.Sprint(i)}); ok {
 			t.Error("got an answer")

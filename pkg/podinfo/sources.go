@@ -7,6 +7,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"k8s.io/client-go/rest"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -55,7 +56,7 @@ func Providers(order []memoryqos.Source, at Places, log logrus.FieldLogger) ([]P
 }
 
 func (at Places) apiServer() (*APIServer, error) {
-	config, err := ClientConfig(at.Kubeconfig)
+	config, err := apiserver.Config(at.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}

@@ -14,9 +14,7 @@ import (
 type table struct {
 	mu   sync.Mutex
 	pods map[pods.Ref]*pods.Pod
-	// news is closed and replaced when a pod comes in while somebody waits for one.
-	news    chan struct{}
-	waiting int
+	news chan struct{} // closed and replaced when a pod comes in
 }
 
 func newTable() *table {
@@ -38,10 +36,8 @@ func (t *table) put(pod *pods.Pod) bool {
 		return false
 	}
 	t.pods[pod.Ref] = pod
-	if t.waiting > 0 {
-		close(t.news)
-		t.news = make(chan struct{})
-	}
+	close(t.news)
+	t.news = make(chan struct{})
 	return true
 }
 
@@ -76,18 +72,9 @@ func (t *table) len() int {
 
 // wait returns a pod as soon as it is in the table, or ctx's error.
 func (t *table) wait(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
-	t.mu.Lock()
-	t.waiting++
-	defer func() {
-		t.mu.Lock()
-		t.waiting--
-		t.mu.Unlock()
-	}()
 	for {
-		pod, ok := t.pods[ref]
-		news := t.news
-		t.mu.Unlock()
-		if ok {
+		news := t.changed()
+		if pod, ok := t.get(ref); ok {
 			return pod, nil
 		}
 		select {
@@ -95,6 +82,12 @@ func (t *table) wait(ctx context.Context, ref pods.Ref) (*pods.Pod, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		t.mu.Lock()
 	}
+}
+
+// changed is closed when the next pod comes in.
+func (t *table) changed() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.news
 }

@@ -136,17 +136,6 @@ func handshake(socket net.Conn) (*dbus.Conn, error) {
 	return conn, nil
 }
 
-// Close ends the connection.
-func (u *SystemdUnits) Close() error {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.conn != nil {
-		u.conn.Close()
-		u.conn = nil
-	}
-	return nil
-}
-
 func properties(values map[cgroup.Knob]uint64) []systemd.Property {
 	var list []systemd.Property
 	for knob, v := range values {

@@ -14,6 +14,16 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/systemd"
 )
 
+// Close ends the connection.
+func (u *SystemdUnits) Close() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.conn != nil {
+		u.conn.Close()
+		u.conn = nil
+	}
+}
+
 // listenAsSystemd returns the socket of a systemd that is not there, and its path.
 func listenAsSystemd(t *testing.T, path string, options systemd.Options) *systemd.Socket {
 	t.Helper()

@@ -52,11 +52,11 @@ func must(t testing.TB, err error) {
 // newLedger is one without pods.
 func newLedger(t testing.TB, now time.Time, yaml string) *ledger.Ledger {
 	t.Helper()
-	m, err := machine.Parse("machine", []byte(twoNodes))
+	described, err := machine.Describe("machine", []byte(twoNodes))
 	must(t, err)
-	c, err := config.Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
+	c, err := config.Files(nil).Parse("config", []byte("reservedMemory: 0:memory=512Mi;1:memory=512Mi\nkubeReserved: {memory: 924Mi}\n"+yaml))
 	must(t, err)
-	resolved, err := c.Resolve(m)
+	resolved, err := c.Resolve(described.Machine)
 	must(t, err)
 	l, err := ledger.New(now, ledger.Options{Config: resolved})
 	must(t, err)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
 // Claims are the resource claims and claim templates of manifests, by namespace/name.
@@ -34,14 +33,11 @@ func (m *Manifests) readClaim(o object, kind string) (bool, error) {
 	if read == nil {
 		return false, nil
 	}
-	if _, err := strictyaml.Check(o.file, o.path, o.node, reflect.TypeOf(read).Elem(), checkLeaf); err != nil {
+	text, err := o.checked(reflect.TypeOf(read).Elem())
+	if err != nil {
 		return true, err
 	}
-	text, err := withoutComments(o.node)
-	if err == nil {
-		err = strict(text, read)
-	}
-	if err != nil {
+	if err := strict(text, read); err != nil {
 		return true, o.wrong("%v", err)
 	}
 	named := func(namespace, name string) string { return cmp.Or(namespace, corev1.NamespaceDefault) + "/" + name }

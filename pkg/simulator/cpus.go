@@ -15,6 +15,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -71,7 +72,7 @@ func (m *cpuManager) admit(pod *corev1.Pod) error {
 		switch {
 		case i >= len(pod.Spec.InitContainers):
 			return memoryqos.App
-		case isSidecar(&containers[i]):
+		case podinfo.IsSidecar(&containers[i]):
 			return memoryqos.Sidecar
 		}
 		return memoryqos.Init

@@ -22,7 +22,7 @@ import (
 )
 
 // Agent decides about the pods: *agent.Agent.
-type Agent[S Session] interface {
+type Agent[S nriplugin.Session] interface {
 	Connected(runtime ledger.Runtime, apply func(context.Context, []ledger.Update) error) S
 	decisions
 }
@@ -34,33 +34,22 @@ type decisions interface {
 	PrepareClaim(ctx context.Context, claim claims.Claim) error
 }
 
-// Session receives a runtime's events: *agent.Session.
-type Session interface {
-	Synchronize(ctx context.Context, pods []ledger.Pod, containers []ledger.Container) ([]ledger.Update, error)
-	RunPodSandbox(ctx context.Context, pod ledger.Pod) error
-	CreateContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) (ledger.Adjustment, error)
-	StartContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
-	StopContainer(ctx context.Context, pod ledger.Pod, container ledger.Container) error
-	StopPodSandbox(ctx context.Context, pod ledger.Pod) error
-	RemovePodSandbox(ctx context.Context, pod ledger.Pod) error
-}
-
 // Direct is a container runtime that calls the agent itself, without NRI's socket. It does with the agent's answers what
 // containerd does with the plugin's: it puts them into the container's resources and those into its cgroup.
 type Direct struct {
 	agent   decisions
-	session Session
+	session nriplugin.Session
 	tree    *cgroups.Tree
 
 	mu         sync.Mutex // held while the agent is asked and for unasked updates, as in containerd
-	pods       map[string]*api.PodSandbox
+	pods       map[string]ledger.Pod
 	containers []*api.Container
 	order      []int // of the devices for claims
 }
 
 // Connect returns the runtime of an agent, which it has synchronized: there are no pods yet.
-func Connect[S Session](ctx context.Context, decides Agent[S], tree *cgroups.Tree) (*Direct, error) {
-	d := &Direct{agent: decides, tree: tree, pods: map[string]*api.PodSandbox{}}
+func Connect[S nriplugin.Session](ctx context.Context, decides Agent[S], tree *cgroups.Tree) (*Direct, error) {
+	d := &Direct{agent: decides, tree: tree, pods: map[string]ledger.Pod{}}
 	d.session = decides.Connected(ledger.Runtime{Name: "containerd", Version: "v2.4.2", NRIVersion: "0.12.3", ReplyUnified: true}, d.update)
 	_, err := d.session.Synchronize(ctx, nil, nil)
 	return d, err
@@ -70,10 +59,11 @@ func Connect[S Session](ctx context.Context, decides Agent[S], tree *cgroups.Tre
 func (d *Direct) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.session.RunPodSandbox(ctx, nriplugin.PodOf(pod)); err != nil {
+	known := nriplugin.PodOf(pod)
+	if err := d.session.RunPodSandbox(ctx, known); err != nil {
 		return err
 	}
-	d.pods[pod.Id] = pod
+	d.pods[pod.Id] = known
 	return nil
 }
 
@@ -81,13 +71,13 @@ func (d *Direct) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 func (d *Direct) CreateContainer(ctx context.Context, container *api.Container) (*rspec.LinuxResources, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	adjustment, err := d.session.CreateContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container))
+	adjustment, err := d.session.CreateContainer(ctx, d.pods[container.PodSandboxId], nriplugin.ContainerOf(container))
 	if err != nil {
 		return nil, err
 	}
 	container = proto.Clone(container).(*api.Container)
 	container.State = api.ContainerState_CONTAINER_CREATED
-	container.Linux.Resources = adjusted(container.Linux.Resources, adjustment)
+	adjust(container.Linux.Resources, adjustment)
 	if err := d.tree.Apply(container); err != nil {
 		return nil, err
 	}
@@ -95,9 +85,8 @@ func (d *Direct) CreateContainer(ctx context.Context, container *api.Container) 
 	return container.Linux.Resources.ToOCI(), nil
 }
 
-// adjusted returns a container's resources with what the agent changes of them.
-func adjusted(resources *api.LinuxResources, by ledger.Adjustment) *api.LinuxResources {
-	resources = proto.Clone(resources).(*api.LinuxResources)
+// adjust changes of a container's resources what the agent changes of them.
+func adjust(resources *api.LinuxResources, by ledger.Adjustment) {
 	if by.CpusetMems != "" {
 		if resources.Cpu == nil {
 			resources.Cpu = &api.LinuxCPU{}
@@ -108,7 +97,6 @@ func adjusted(resources *api.LinuxResources, by ledger.Adjustment) *api.LinuxRes
 		resources.Unified = map[string]string{}
 	}
 	maps.Copy(resources.Unified, by.Unified)
-	return resources
 }
 
 // StartContainer runs a created container.
@@ -119,7 +107,7 @@ func (d *Direct) StartContainer(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.session.StartContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container)); err != nil {
+	if err := d.session.StartContainer(ctx, d.pods[container.PodSandboxId], nriplugin.ContainerOf(container)); err != nil {
 		return err
 	}
 	container.State = api.ContainerState_CONTAINER_RUNNING
@@ -138,30 +126,31 @@ func (d *Direct) StopContainer(ctx context.Context, id string) error {
 	if err := d.tree.RemoveContainer(container); err != nil {
 		return err
 	}
-	return d.session.StopContainer(ctx, nriplugin.PodOf(d.pods[container.PodSandboxId]), nriplugin.ContainerOf(container))
+	return d.session.StopContainer(ctx, d.pods[container.PodSandboxId], nriplugin.ContainerOf(container))
 }
 
 // StopPodSandbox ends a pod of which no container runs.
 func (d *Direct) StopPodSandbox(ctx context.Context, id string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.pods[id] == nil {
+	pod, known := d.pods[id]
+	if !known {
 		return nil
 	}
-	return d.session.StopPodSandbox(ctx, nriplugin.PodOf(d.pods[id]))
+	return d.session.StopPodSandbox(ctx, pod)
 }
 
 // RemovePodSandbox forgets a pod and its containers, which have ended.
 func (d *Direct) RemovePodSandbox(ctx context.Context, id string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	pod := d.pods[id]
-	if pod == nil {
+	pod, known := d.pods[id]
+	if !known {
 		return nil
 	}
 	d.containers = slices.DeleteFunc(d.containers, func(c *api.Container) bool { return c.PodSandboxId == id })
 	delete(d.pods, id)
-	return d.session.RemovePodSandbox(ctx, nriplugin.PodOf(pod))
+	return d.session.RemovePodSandbox(ctx, pod)
 }
 
 // update applies what the agent changes of containers without being asked.
@@ -172,7 +161,7 @@ func (d *Direct) update(_ context.Context, updates []ledger.Update) error {
 	for _, update := range updates {
 		container, err := d.find(update.ContainerID)
 		if err == nil {
-			container.Linux.Resources = adjusted(container.Linux.Resources, update.Adjustment)
+			adjust(container.Linux.Resources, update.Adjustment)
 			err = d.tree.Apply(container)
 		}
 		errs = append(errs, err)

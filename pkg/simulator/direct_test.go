@@ -8,13 +8,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
 // decider is an agent and its own session, and gives every container the same adjustment.
 type decider struct {
 	decisions
-	Session
+	nriplugin.Session
 	adjustment ledger.Adjustment
 	update     func(context.Context, []ledger.Update) error
 }

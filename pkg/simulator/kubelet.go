@@ -62,7 +62,7 @@ func (k kubelet) sandbox(pod *corev1.Pod) *api.PodSandbox {
 	}
 }
 
-// container is CreateContainer's container. number counts its restarts.
+// container is CreateContainer's container.
 func (k kubelet) container(pod *corev1.Pod, container *corev1.Container) *api.Container {
 	id := idOf(string(pod.UID) + "/" + container.Name)
 	resources := memoryAndCPU(container.Resources.Requests, limits(pod, container))
@@ -136,7 +136,7 @@ func memoryLimit(pod *corev1.Pod) (bytes int64, limited bool) {
 		if lacks(container) && !beside {
 			return 0, false
 		}
-		beside = beside || isSidecar(container)
+		beside = beside || podinfo.IsSidecar(container)
 	}
 	for i := range pod.Spec.Containers {
 		if lacks(&pod.Spec.Containers[i]) {
@@ -205,7 +205,7 @@ func (k kubelet) oomScoreAdj(pod *corev1.Pod, container *corev1.Container) int64
 		return 999
 	}
 	request, extra := container.Resources.Requests.Memory().Value(), unclaimedShare(pod)
-	if isSidecar(container) {
+	if podinfo.IsSidecar(container) {
 		// A sidecar is at least as precious as the app container that asks for the least.
 		least := pod.Spec.Containers[0].Resources.Requests.Memory().Value()
 		for _, app := range pod.Spec.Containers {
@@ -225,8 +225,4 @@ func unclaimedShare(pod *corev1.Pod) int64 {
 	sums := resourcehelper.AggregateContainerRequests(pod, resourcehelper.PodResourcesOptions{})
 	rest := pod.Spec.Resources.Requests.Memory().Value() - sums.Memory().Value()
 	return rest / int64(len(pod.Spec.Containers)+len(pod.Spec.InitContainers))
-}
-
-func isSidecar(container *corev1.Container) bool {
-	return container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways
 }

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -51,16 +53,10 @@ func newManifests() *Manifests {
 // Skipped names the kinds of objects that make no pods, with their numbers; empty where there are none.
 func (m *Manifests) Skipped() string {
 	var kinds []string
-	for kind, number := range m.skipped {
-		kinds = append(kinds, fmt.Sprintf("%d %s", number, kind))
+	for _, kind := range slices.Sorted(maps.Keys(m.skipped)) {
+		kinds = append(kinds, fmt.Sprintf("%d %s", m.skipped[kind], kind))
 	}
-	slices.SortFunc(kinds, func(a, b string) int { return strings.Compare(kindOfText(a), kindOfText(b)) })
 	return strings.Join(kinds, ", ")
-}
-
-func kindOfText(text string) string {
-	_, kind, _ := strings.Cut(text, " ")
-	return kind
 }
 
 func (m *Manifests) refuseNone(name string) error {
@@ -174,23 +170,30 @@ func (m *Manifests) readObject(o object) error {
 		m.skipped[name]++
 		return nil
 	}
-	doc, err := strictyaml.Check(o.file, o.path, o.node, kind.of, checkLeaf)
+	text, err := o.checked(kind.of)
 	if err != nil {
 		return err
-	}
-	o.doc, o.template = doc, kind.template
-	text, err := withoutComments(o.node)
-	if err != nil {
-		return o.wrong("%v", err)
 	}
 	owner, err := kind.read(text)
 	if err != nil {
 		return o.wrong("%v", err)
 	}
+	o.template = kind.template
 	return m.addPods(o, owner)
 }
 
-// withoutComments writes a node as YAML for the reader that Kubernetes uses.
+// checked compares an object with its type, and returns it as YAML for the reader that Kubernetes uses.
+func (o *object) checked(of reflect.Type) (text []byte, err error) {
+	if o.doc, err = strictyaml.Check(o.file, o.path, o.node, of, checkLeaf); err != nil {
+		return nil, err
+	}
+	if text, err = withoutComments(o.node); err != nil {
+		return nil, o.wrong("%v", err)
+	}
+	return text, nil
+}
+
+// withoutComments writes a node as YAML without comments and aliases.
 func withoutComments(n *yaml.Node) ([]byte, error) {
 	var plain func(n *yaml.Node) *yaml.Node
 	left := 100_000 // as many values as strictyaml.Check lets pass

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 )
 
 // runPod admits a pod and starts it as the kubelet does: the pod's cgroup, its sandbox, the init containers one after the other, each to
@@ -73,7 +74,7 @@ func (n *Node) start(ctx context.Context, pod *corev1.Pod) error {
 			n.skip(pod, pod.Spec.Containers, reason)
 			return nil
 		}
-		if !isSidecar(container) {
+		if !podinfo.IsSidecar(container) {
 			if err := n.runtime.StopContainer(ctx, idOf(string(pod.UID)+"/"+container.Name)); err != nil {
 				return err
 			}
@@ -158,7 +159,7 @@ func (n *Node) note(pod *corev1.Pod, spec *corev1.Container) *Container {
 		note.podMax = uint64(bytes)
 	}
 	switch init := slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == spec.Name }); {
-	case init && isSidecar(spec):
+	case init && podinfo.IsSidecar(spec):
 		note.kind = "sidecar"
 	case init:
 		note.kind = endedInit

@@ -33,6 +33,11 @@ func NodeMemory(root string, m machine.Machine) ([]cover.Memory, error) {
 	return all, nil
 }
 
+// Meminfo reads /proc/meminfo, or that of a copy of proc: bytes by name.
+func Meminfo(proc string) (map[string]uint64, error) {
+	return readMeminfo(filepath.Join(proc, "meminfo"))
+}
+
 // readMeminfo reads /proc/meminfo or a NUMA node's meminfo: bytes by name.
 func readMeminfo(path string) (map[string]uint64, error) {
 	data, err := os.ReadFile(path)

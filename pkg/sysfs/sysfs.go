@@ -35,7 +35,7 @@ func nodeFolder(root string, id int) string {
 func read(root, proc string) (machine.Machine, error) {
 	m := machine.Machine{PageSize: os.Getpagesize()}
 	if proc != "" {
-		info, err := readMeminfo(filepath.Join(proc, "meminfo"))
+		info, err := Meminfo(proc)
 		if err != nil {
 			return machine.Machine{}, err
 		}

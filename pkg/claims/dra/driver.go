@@ -15,31 +15,23 @@ import (
 	"google.golang.org/grpc"
 	resourceapi "k8s.io/api/resource/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	drav1 "k8s.io/kubelet/pkg/apis/dra/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
 
-// NewClient returns a client for the API group resource.k8s.io. The clientset and the helper package of Kubernetes would do the
-// same and draw all API groups and their informers into the binary, 11 MB of them.
+// NewClient returns a client for the API group resource.k8s.io. The helper package of Kubernetes for DRA drivers would draw the
+// clientset and its informers into the binary.
 func NewClient(config *rest.Config) (rest.Interface, error) {
-	scheme := runtime.NewScheme()
-	scheme.AddKnownTypes(resourceapi.SchemeGroupVersion, &resourceapi.ResourceClaim{},
-		&resourceapi.ResourceSlice{}, &resourceapi.ResourceSliceList{})
-	metav1.AddToGroupVersion(scheme, resourceapi.SchemeGroupVersion)
 	config = rest.CopyConfig(config)
-	config.APIPath, config.GroupVersion = "/apis", &resourceapi.SchemeGroupVersion
-	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
 	config.QPS = -1 // client-go's limit, five a second, would hold up pods: the kubelet and the publisher bound what is asked
-	client, err := rest.RESTClientFor(config)
+	client, err := apiserver.NewClient(config, resourceapi.SchemeGroupVersion, &resourceapi.ResourceClaim{},
+		&resourceapi.ResourceSlice{}, &resourceapi.ResourceSliceList{})
 	if err != nil {
 		return nil, fmt.Errorf("client for resource claims: %w", err)
 	}
