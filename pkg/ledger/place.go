@@ -40,7 +40,7 @@ func (l *Ledger) place(c *container) error {
 	}
 	wanted := l.wanted(c)
 	if len(wanted.Request) == 0 && !l.asWhole(c.pod) {
-		l.unpin(c, "not pinned: the container asks for no memory")
+		l.leaveAlone(c, "not pinned: the container asks for no memory")
 		return nil
 	}
 	c.Placement = Placement{}
@@ -141,10 +141,15 @@ func (l *Ledger) placeUnmanaged(c *container) (done bool, err error) {
 	if why == "" {
 		return false, nil
 	}
+	l.leaveAlone(c, why)
+	return true, nil
+}
+
+// leaveAlone has a container that nobody decides about run on all nodes, or on those that the kubelet has set.
+func (l *Ledger) leaveAlone(c *container, why string) {
 	if !l.unpin(c, why) {
 		c.Released = c.Released || c.FoundMems != "" && c.Record.OursMems
 	}
-	return true, nil
 }
 
 // unpinnable says why a container has no allocation whatever there is room for; "" is one that may have.

@@ -186,6 +186,21 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			look: func(l *Ledger, effects Effects) string { return fmt.Sprint(l.updates(effects.Sync...)) },
 			want: "[{id { map[memory.low:0] }}]",
 		},
+		"nodes of an earlier run of a container that asks for no memory any more are taken away": {
+			yaml: "memoryThrottlingFactor: null",
+			do: func(l *Ledger) Effects {
+				pod, c, mems := pod, container(gi), "1"
+				pod.CgroupParent = "/kubepods/poduid"
+				c.CgroupsPath, c.State = pod.CgroupParent+"/id", Running
+				c.Resources = Resources{Mems: mems}
+				files := Files{Mems: &mems, Ours: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}
+				return l.Step(time.Unix(1, 0), Synchronize{Pods: []Pod{pod}, Containers: []Container{c}, Found: Found{Files: map[string]Files{"id": files}}})
+			},
+			look: func(l *Ledger, effects Effects) string {
+				return fmt.Sprint(l.View().Pods[0].Containers[0].Pinning, "; ", l.updates(effects.Sync...))
+			},
+			want: "not pinned: the container asks for no memory; [{id {0-1 map[] }}]",
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

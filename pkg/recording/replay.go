@@ -262,7 +262,7 @@ func apply(l *ledger.Ledger, at time.Time, event ledger.Event) (effects ledger.E
 func decides(effects json.RawMessage) bool {
 	var fields map[string]json.RawMessage
 	_ = json.Unmarshal(effects, &fields) // what is no object decides nothing
-	for _, name := range []string{"Err", "Decision", "Answer", "Updates", "Allocations", "Raise"} {
+	for _, name := range []string{"Err", "Decision", "Answer", "Updates", "Allocations"} {
 		if _, there := fields[name]; there {
 			return true
 		}
