@@ -127,7 +127,7 @@ func verdict(r *result, name string) string {
 }
 
 // labels are what Ginkgo chooses cases by.
-var labels = regexp.MustCompile(`\[(sig-node|Serial|Alpha|Beta|Feature:[^]]*|FeatureGate:[^]]*)\] `)
+var labels = regexp.MustCompile(`\[(sig-node|Serial|Disruptive|LinuxOnly|Alpha|Beta|Feature:[^]]*|FeatureGate:[^]]*)\] `)
 
 // title is a case's name without its labels.
 func title(name string) string {

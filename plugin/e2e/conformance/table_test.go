@@ -80,6 +80,13 @@ func TestCompare(t *testing.T) {
 	if summary, lines = compare(first, other, "case", explained); summary != "3 the same, 1 explained" || explained[besideOthers] != 1 {
 		t.Errorf("a sum beside another case's pod: %q, %v, %v", summary, lines, explained)
 	}
+	ended := first.containers[3]
+	ended.Ended, ended.At = true, ended.Since.Add(700*time.Millisecond)
+	first.containers = append(first.containers, ended)
+	if summary, lines = compare(first, other, "case", explained); summary != "" || len(lines) != 0 {
+		t.Errorf("a container that was seen once: %q, %v", summary, lines)
+	}
+	first.containers = first.containers[:4]
 	first.containers[0].At, other.containers[0].At = time.Unix(-60, 0), time.Unix(-60, 0)
 	if summary, lines = compare(first, other, "case", explained); summary != "3 the same, 1 differ" || len(lines) != 1 {
 		t.Errorf("a sum of the case's own pod: %q, %v", summary, lines)
