@@ -156,8 +156,12 @@ func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string 
 	if v.Driver == setup.Systemd {
 		appended += " systemd.unit=e2e.target systemd.show_status=false"
 	}
+	smp := strconv.Itoa(cpus)
+	if v.Sockets {
+		smp += fmt.Sprintf(",sockets=%d,cores=%d", len(v.Nodes), cpus/len(v.Nodes))
+	}
 	args := []string{
-		"-M", "q35", "-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cpus), "-m", fmt.Sprintf("%dM", total),
+		"-M", "q35", "-accel", accel, "-cpu", cpu, "-smp", smp, "-m", fmt.Sprintf("%dM", total),
 		"-nodefaults", "-no-user-config", "-display", "none", "-vga", "none", "-no-reboot",
 		"-serial", "file:" + filepath.Join(dir, "console.log"),
 		"-device", "virtio-serial-pci",

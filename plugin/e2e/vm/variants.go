@@ -10,6 +10,8 @@ type Variant struct {
 	Runtime setup.Runtime
 	Driver  setup.Driver
 	Nodes   []setup.Node
+	// Sockets makes each NUMA node a socket, where all have as many CPUs.
+	Sockets bool
 	// Cluster makes the guest the node of a cluster of its own: a control plane on the host; kubelet, kubectl, Helm and the
 	// packed chart in the guest.
 	Cluster bool
