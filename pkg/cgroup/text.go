@@ -29,6 +29,16 @@ func ParseLimit(data []byte) (uint64, error) {
 	return v, nil
 }
 
+// longestValue is more than a value in a file has, in bytes, so that the next one is no longer than the file.
+const longestValue = 24
+
+// Overwriting is a text as it is written, in one piece, over an ordinary file of some size that plays a cgroup's: blanks replace what
+// the file has beyond it. The file is not truncated, so that a reader finds the old value or the new one, as with the kernel's
+// files, also where the writer was killed.
+func Overwriting(text string, size int64) []byte {
+	return fmt.Appendf(nil, "%-*s\n", max(longestValue, int(size)-1), text)
+}
+
 // Readable is FormatLimit for people: "1.9Gi", or "max".
 func Readable(bytes uint64) string { return Apart(bytes)[0] }
 

@@ -3,6 +3,7 @@ package cgroup
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -41,4 +42,26 @@ func FuzzParseLimit(f *testing.F) {
 			t.Errorf("%q is %d, which is written as %q", text, v, FormatLimit(v))
 		}
 	})
+}
+
+// A text over an ordinary file leaves nothing of what the file held.
+func TestOverwriting(t *testing.T) {
+	for name, test := range map[string]struct{ before, text, want string }{
+		"a new file":  {"", "0-1", "0-1"},
+		"the same":    {"0-1\n", "1", "1"},
+		"shorter":     {strings.Repeat("9", 60) + "\n", "max", "max"},
+		"longer":      {"1\n", strings.Repeat("9", 60), strings.Repeat("9", 60)},
+		"empty":       {"0-1\n", "", ""},
+		"no line end": {strings.Repeat("9", 60), "7", "7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			over := Overwriting(test.text, int64(len(test.before)))
+			if got := string(over) + test.before[min(len(over), len(test.before)):]; strings.TrimSpace(got) != test.want {
+				t.Errorf("the file holds %q", got)
+			}
+			if again := Overwriting("0", int64(len(over))); len(again) != len(over) {
+				t.Errorf("a value makes %d bytes of %d", len(again), len(over))
+			}
+		})
+	}
 }

@@ -178,13 +178,15 @@ func (t *Tree) Write(dir string, knob cgroup.Knob, text string) error {
 
 // writeFile makes one write(2), which is what a kernel file takes as one value. It goes round os.File: that takes EAGAIN,
 // memory.reclaim's answer, for "not yet writable" and would wait for ever.
-func (t *Tree) writeFile(cgroup, file, text string, flags int) error {
-	fd, err := t.open(cgroup, file, flags)
+func (t *Tree) writeFile(dir, file, text string, flags int) error {
+	fd, err := t.open(dir, file, flags)
 	if err == nil {
 		data := []byte(text)
 		switch {
 		case t.plain:
-			data = replacing(fd, text)
+			var info unix.Stat_t
+			_ = unix.Fstat(fd, &info) // without the size a longer text may stay behind the new one, which then is not a value
+			data = cgroup.Overwriting(text, info.Size)
 		case len(data) == 0:
 			data = []byte("\n") // a write of no bytes never reaches the kernel's file
 		}
@@ -195,18 +197,9 @@ func (t *Tree) writeFile(cgroup, file, text string, flags int) error {
 		unix.Close(fd)
 	}
 	if err != nil {
-		return fmt.Errorf("write %q to %s: %w", text, path.Join(t.root, cgroup, file), gone(err))
+		return fmt.Errorf("write %q to %s: %w", text, path.Join(t.root, dir, file), gone(err))
 	}
 	return nil
-}
-
-// replacing is a text with blanks behind it that replace what an ordinary file holds. The file is not cut short first: whoever reads
-// it, even after a kill in the middle, meets the old text or the new one, as with the kernel's files.
-func replacing(fd int, text string) []byte {
-	const longest = 24 // more than a value has, so that the next one is no longer than the file
-	var info unix.Stat_t
-	_ = unix.Fstat(fd, &info) // without the size a longer text may stay behind the new one, which then is not a value
-	return fmt.Appendf(nil, "%-*s\n", max(longest, int(info.Size)-1), text)
 }
 
 // line reads a file with one line.

@@ -253,8 +253,8 @@ func TestLeavesKnowCrunsInnerCgroup(t *testing.T) {
 	}
 }
 
-// TestAPlainFileIsNeverCutShort reads a file while it is written over and over: whoever is killed while writing leaves a value, too.
-func TestAPlainFileIsNeverCutShort(t *testing.T) {
+// TestAPlainFileIsNotTruncated reads a file while it is written again and again: a writer that is killed leaves a value.
+func TestAPlainFileIsNotTruncated(t *testing.T) {
 	bothWays(t, func(t *testing.T, open func(*testing.T, map[string]string, ...Option) *Tree) {
 		tree := open(t, map[string]string{"kubepods/pod1/cpuset.mems": "0-1\n"}, Plain())
 		done := make(chan error, 1)

@@ -95,11 +95,24 @@ func (t *Tree) Write(cgroup, file, text string) error {
 
 func (t *Tree) write(cgroup string, files map[string]string) error {
 	for file, text := range files {
-		if err := os.WriteFile(filepath.Join(t.root, cgroup, file), []byte(text+"\n"), 0o644); err != nil {
+		if err := WriteFile(filepath.Join(t.root, cgroup, file), text); err != nil {
 			return fmt.Errorf("writing a cgroup's file: %w", err)
 		}
 	}
 	return nil
+}
+
+// WriteFile replaces what an ordinary file holds that plays a cgroup's, and makes one that is not there: see cgroup.Overwriting.
+func WriteFile(path, text string) error {
+	to, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return err
+	}
+	info, err := to.Stat()
+	if err == nil {
+		_, err = to.Write(cgroup.Overwriting(text, info.Size()))
+	}
+	return errors.Join(err, to.Close())
 }
 
 // Path returns where a runtime makes the cgroup of an OCI spec's linux.cgroupsPath: "slice:prefix:name" under systemd,

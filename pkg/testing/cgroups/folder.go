@@ -5,7 +5,6 @@ package cgroups
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,6 +12,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/simulator/cgroups"
 )
 
 // Folder is the folder of a hierarchy. The paths of cgroups are relative to it.
@@ -47,21 +48,9 @@ func (f Folder) Exists(cgroup string) bool {
 	return err == nil
 }
 
-// longest is more than a value has that anybody writes to a cgroup's file, in bytes.
-const longest = 24
-
-// Write replaces what a file of a cgroup holds. As with the kernel's files, a reader meets the old text or the new one: the file
-// is not cut short first, and blanks behind the text replace what is left of a longer one.
+// Write replaces what a file of a cgroup holds.
 func (f Folder) Write(cgroup, file, text string) error {
-	to, err := os.OpenFile(f.path(cgroup, file), os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return err
-	}
-	info, err := to.Stat()
-	if err == nil {
-		_, err = fmt.Fprintf(to, "%-*s\n", max(longest, int(info.Size())-1), text)
-	}
-	return errors.Join(err, to.Close())
+	return cgroups.WriteFile(f.path(cgroup, file), text)
 }
 
 // Read returns what a file of a cgroup holds, "" when it was never written.
