@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"sync"
 	"time"
@@ -160,11 +159,8 @@ func (k *Kubelet) watch(ctx context.Context, changed func(*pods.Pod)) (synced bo
 	if _, err := os.Stat(k.socket); err != nil {
 		return false, err
 	}
-	conn, err := grpc.NewClient("passthrough:///kubelet", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "unix", k.socket)
-		}))
+	conn, err := grpc.NewClient("unix:"+k.socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window))
 	if err != nil {
 		return false, fmt.Errorf("connect to %s: %w", k.socket, err)
 	}
