@@ -213,8 +213,8 @@ func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket chec
 	return ctx.Err() // past the deadline the runtime goes on without our answer
 }
 
-// writeAhead does what comes before all that the runtime is told to write: that is noted, the files of the levels above are written for
-// it, and the journal is on disk.
+// writeAhead does what comes before anything that the runtime is told to write: it is noted, the files of the parent cgroups are
+// written for it, and the journal is on disk.
 func (a *Agent) writeAhead(ctx context.Context, effects ledger.Effects) {
 	a.note(effects)
 	a.protect(ctx)

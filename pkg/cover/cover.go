@@ -35,14 +35,14 @@ func (n Node) After(allocated uint64) Node {
 	return n
 }
 
-// cover is what the node has for what it owes.
-func (n Node) cover() uint64 { return n.Free + n.Reclaimable }
+// available is what the kernel has free, or can reclaim, for what is allocated and unused.
+func (n Node) available() uint64 { return n.Free + n.Reclaimable }
 
-// Deficit is what the node owes beyond its cover: 0 while its allocations hold.
-func (n Node) Deficit() uint64 { return n.Owed - min(n.Owed, n.cover()) }
+// Deficit is what is allocated and unused beyond what is available: 0 while the allocations hold.
+func (n Node) Deficit() uint64 { return n.Owed - min(n.Owed, n.available()) }
 
-// Slack is what the node has beyond what it owes.
-func (n Node) Slack() uint64 { return n.cover() - min(n.cover(), n.Owed) }
+// Slack is what is available beyond what is allocated and unused.
+func (n Node) Slack() uint64 { return n.available() - min(n.available(), n.Owed) }
 
 // Sample is what was found on all nodes at a moment. It never changes.
 type Sample struct {
@@ -129,9 +129,9 @@ type Cgroup struct {
 	Moved uint64
 }
 
-// owed is what a cgroup's allocation has on its nodes and does not use yet, without nodes where that is nothing. An allocation on
-// several nodes may use any of them: what it uses of one beyond its part of it is not owed on the others.
-func (c Cgroup) owed() []Amount {
+// unused is what a cgroup's allocation has on its nodes and does not use yet, without nodes where that is nothing. An allocation on
+// several nodes may use any of them: what it uses of one beyond its part of it does not count on the others.
+func (c Cgroup) unused() []Amount {
 	var allocated, resident, missing uint64
 	var owed []Amount
 	for _, a := range c.Allocated {
@@ -209,7 +209,7 @@ func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
 			s.Unread[c.Path] = c.Unread
 			continue
 		}
-		owed := c.owed()
+		owed := c.unused()
 		for _, a := range owed {
 			if i, ok := index[a.Node]; ok {
 				s.Nodes[i].Owed += a.Bytes

@@ -30,7 +30,7 @@ func TestOwed(t *testing.T) {
 			Cgroup{Allocated: []Amount{{0, 4 * gi}, {1, 4 * gi}, {2, 4 * gi}}, Pages: []Pages{{Node: 2, Resident: 8 * gi, File: 0}}}, []Amount{{0, 2 * gi}, {1, 2 * gi}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if difference := cmp.Diff(test.want, test.cgroup.owed()); difference != "" {
+			if difference := cmp.Diff(test.want, test.cgroup.unused()); difference != "" {
 				t.Error(difference)
 			}
 		})
@@ -136,7 +136,7 @@ func TestOwedIsBounded(t *testing.T) {
 			c.Allocated, c.Pages = append(c.Allocated, a), append(c.Pages, p)
 			allocated, resident = allocated+a.Bytes, resident+p.Resident
 		}
-		for _, a := range c.owed() {
+		for _, a := range c.unused() {
 			if a.Bytes == 0 || a.Bytes > c.Allocated[a.Node].Bytes {
 				t.Fatalf("%+v owes %+v", c, a)
 			}

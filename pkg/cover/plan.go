@@ -31,7 +31,7 @@ type Move struct {
 }
 
 // Plan returns the moves that cover the deficits, the largest deficit first, of the cgroups in the order of Steps. File pages are not
-// moved: those that could be are cover already. A node receives no more than it has free and owes to nobody, so that no move makes or
+// moved: those that could be are available already. A node receives no more than its slack that is free, so that no move makes or
 // enlarges a deficit, and no later plan moves the memory back. The same nodes and cgroups give the same plan.
 func Plan(nodes []Node, cgroups []Cgroup) (moves []Move) {
 	nodes = slices.Clone(nodes) // as they would be
