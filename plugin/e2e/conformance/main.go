@@ -1,12 +1,13 @@
 // Command conformance runs Kubernetes' own suites of the node (test/e2e_node), unmodified, in two virtual machines: with the
-// kubelet's Memory Manager and Memory QoS, which is the reference, and with the plugin in their place. It writes
-// docs/conformance.md from the results.
+// kubelet's Memory Manager and Memory QoS, which is the reference, and with the plugin in their place. From the results it writes
+// docs/conformance.md, and a page of each suite that ran in docs/conformance.
 //
 // It is what `make conformance` calls. Like `make e2e` it takes CACHE, ACCEL and JOBS from the environment.
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -51,7 +52,7 @@ func main() {
 	runs := flag.String("runs", reference+","+plugin, "which of the two runs; NAME=FOLDER takes an earlier run's results in place of a new one")
 	flag.StringVar(&o.focus, "focus", "", "regular expression of cases to run")
 	flag.StringVar(&o.skip, "skip", "", "regular expression of cases to leave out")
-	flag.StringVar(&o.out, "out", "", "the page to write the tables into; without it they are printed")
+	flag.StringVar(&o.out, "out", "", "the page to write; those of the suites go into the folder of its name without .md. Without it they are printed")
 	flag.Parse()
 	o.suites = strings.Split(*suites, ",")
 	err := o.choose(*runs)
@@ -87,6 +88,34 @@ func logf(format string, args ...any) {
 func conformance(o options) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
+	results := make([]*result, len(o.runs))
+	var missing []int // the runs that are to be booted
+	for i, run := range o.runs {
+		if o.earlier[run] == "" {
+			missing = append(missing, i)
+			continue
+		}
+		var err error
+		if results[i], err = read(run, o.earlier[run]); err != nil {
+			return err
+		}
+	}
+	if len(missing) > 0 {
+		if err := boot(ctx, o, missing, results); err != nil {
+			return err
+		}
+	}
+	if err := write(o, results); err != nil {
+		return err
+	}
+	if names := unexplained(results); len(names) > 0 {
+		return fmt.Errorf("cases that fail with the plugin only, and have no reason in reasons.go:\n  %s", strings.Join(names, "\n  "))
+	}
+	return nil
+}
+
+// boot prepares the guests and has some of the runs in them.
+func boot(ctx context.Context, o options, runs []int, results []*result) error {
 	home, err := os.Getwd()
 	if err != nil {
 		return err
@@ -113,35 +142,19 @@ func conformance(o options) error {
 	var guests sync.WaitGroup
 	free := make(chan struct{}, vm.Jobs())
 	errs := make([]error, len(o.runs))
-	results := make([]*result, len(o.runs))
-	for i, run := range o.runs {
-		if o.earlier[run] != "" {
-			results[i], errs[i] = read(run, o.earlier[run])
-			continue
-		}
+	for _, i := range runs {
 		free <- struct{}{}
 		guests.Go(func() {
-			results[i], errs[i] = boot(ctx, parts, variant, o, run, filepath.Join(folder, run))
+			results[i], errs[i] = runIn(ctx, parts, variant, o, o.runs[i], filepath.Join(folder, o.runs[i]))
 			<-free
 		})
 	}
 	guests.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	if err := write(o, results, parts.KernelRelease(variant.Kernel)); err != nil {
-		return err
-	}
-	if names := unexplained(results); len(names) > 0 {
-		return fmt.Errorf("cases that fail with the plugin only, and have no reason in reasons.go:\n  %s", strings.Join(names, "\n  "))
-	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// boot runs the suites in one guest.
-func boot(ctx context.Context, parts *vm.Parts, v vm.Variant, o options, run, dir string) (*result, error) {
+// runIn runs the suites in one guest.
+func runIn(ctx context.Context, parts *vm.Parts, v vm.Variant, o options, run, dir string) (*result, error) {
 	command := []string{setup.Conformance, "-focus=" + o.focus, "-skip=" + o.skip, "-timeout=" + suiteLimit.String(), fmt.Sprintf("-plugin=%t", run == plugin)}
 	for _, suite := range o.suites {
 		command = append(command, suite+"_test.go")

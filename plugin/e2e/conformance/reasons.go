@@ -6,17 +6,22 @@ import "regexp"
 const introduction = `# Kubernetes' own tests
 
 SIG Node tests the kubelet's Memory Manager and Memory QoS with ` + "`test/e2e_node`" + `. Here the same cases run unmodified, twice: with the
-kubelet's own managers, and with them off and the plugin in their place.
+kubelet's own managers, and with the plugin in their place.
 
-The suites start the kubelet and rewrite its configuration. A program stands in front of the kubelet's: it hands the configuration to the
-plugin (` + "`kubeletConfig`" + `), and takes out the Memory Manager's policy and MemoryQoS with its fields for the kubelet. Where the
-policy is Static, a link leads from the kubelet's state file to the plugin's, and, unless the kubelet assigns CPUs, one from the kubelet's PodResources
-socket to the plugin's. The plugin has its defaults but for what is different from the kubelet on purpose: ` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`,\n`alignTo: kubelet`, `coverDeficits: Off`, no stall guard" + `.
+    make conformance                                                         # the four suites, twice; two to three hours
+    make conformance SUITES=memory_qos                                       # one suite
+    make conformance SUITES=memory_qos RUNS=reference=FOLDER,plugin=FOLDER   # its pages again, from results that are there
 
-The column of cgroup files compares memory.min, memory.low, memory.high and cpuset.mems of the case's containers, their pods, and
-kubepods with its QoS classes, as they were at the end of the case. A case that fails is tried a second time: the emulated machine is
-slow, and the suites read a container's output as soon as it runs.
+[Testing](testing.md#make-conformance-kubernetes-own-tests) says what it needs.
 
+The suites start the kubelet and rewrite its configuration. A program in the kubelet's place hands that configuration to the
+plugin (` + "`kubeletConfig`" + `) and starts the kubelet without the Memory Manager's policy and without MemoryQoS. Where the
+policy is Static, the kubelet's state file is a link to the plugin's; unless the kubelet assigns CPUs, so is its PodResources socket.
+The plugin has its defaults but for what differs from the kubelet on purpose: ` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`,\n`alignTo: kubelet`, `coverDeficits: Off`, no stall guard" + `.
+
+The files memory.min, memory.low, memory.high and cpuset.mems of the case's containers, their pods, and kubepods with its QoS classes
+are compared as they were at the end of the case. A case that fails is tried a second time: the emulated machine is slow, and
+the suites read a container's output as soon as it runs.
 `
 
 // reasons are why cases cannot pass with the plugin, and what it does in their place.

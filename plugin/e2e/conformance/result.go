@@ -21,6 +21,7 @@ import (
 // result is one run of the suites.
 type result struct {
 	run        string
+	kernel     string // its release, as uname has it
 	ended      time.Time
 	cases      []testCase
 	containers []cgroups.Container
@@ -78,6 +79,14 @@ func read(run, dir string) (*result, error) {
 			if err := r.addReport(strings.TrimSuffix(name, ".xml"), archive); err != nil {
 				return nil, fmt.Errorf("%s: %s: %w", run, name, err)
 			}
+		case name == "dmesg.log":
+			text, err := io.ReadAll(archive)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", run, name, err)
+			}
+			if release := ofKernel.FindSubmatch(text); release != nil {
+				r.kernel = string(release[1])
+			}
 		case name == cgroups.File:
 			for decoder := json.NewDecoder(archive); decoder.More(); {
 				var c cgroups.Container
@@ -96,6 +105,7 @@ func read(run, dir string) (*result, error) {
 }
 
 var (
+	ofKernel    = regexp.MustCompile(`Linux version (\S+)`)
 	ofNamespace = regexp.MustCompile(`Destroying namespace "([^"]+)"`)
 	ofEnd       = regexp.MustCompile(`(?m)^< Exit \[It\].* @ (\d\d/\d\d/\d\d \d\d:\d\d:\d\d(?:\.\d+)?)`)
 )

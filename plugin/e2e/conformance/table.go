@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -13,16 +15,12 @@ import (
 	"time"
 )
 
-// write writes the section of each suite that ran into the page, and leaves the others as they are. A choice of cases, or one of
-// the two runs, makes no section: it is printed.
-func write(o options, results []*result, kernel string) error {
-	sections := map[string]string{}
-	for _, suite := range o.suites {
-		sections[suite] = section(o, results, suite, kernel)
-	}
+// write writes each suite that ran into the page and into a page of its own with its cases, and leaves the other suites as they are.
+// A choice of cases, or one of the two runs, makes no pages: it is printed.
+func write(o options, results []*result) error {
 	if o.out == "" || o.focus != "" || o.skip != "" || len(o.runs) < 2 {
 		for _, suite := range o.suites {
-			fmt.Println(sections[suite])
+			fmt.Println(newOutcome(results, suite).page(o.version))
 		}
 		return nil
 	}
@@ -30,13 +28,21 @@ func write(o options, results []*result, kernel string) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
+	folder := strings.TrimSuffix(o.out, filepath.Ext(o.out))
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
 	page := introduction
 	for _, suite := range allSuites {
-		text, ran := sections[suite]
-		if !ran {
-			text = kept(string(old), suite)
+		if !slices.Contains(o.suites, suite) {
+			page += kept(string(old), suite)
+			continue
 		}
-		page += text
+		ran := newOutcome(results, suite)
+		page += ran.section(o.version, filepath.Base(folder))
+		if err := os.WriteFile(filepath.Join(folder, suite+".md"), []byte(ran.page(o.version)), 0o644); err != nil {
+			return err
+		}
 	}
 	return os.WriteFile(o.out, []byte(page), 0o644)
 }
@@ -53,58 +59,165 @@ func kept(page, suite string) string {
 	return heading(suite) + strings.TrimSuffix(text, "\n") + "\n"
 }
 
-// section is the table of one suite with what its cases' cgroup files had different.
-func section(o options, results []*result, suite, kernel string) string {
-	by, took := map[string]*result{}, map[string]time.Duration{}
-	var ended time.Time
-	var cases []testCase // in the order of the first run; a case that only the other has follows
+// outcome is what both runs have shown of one suite.
+type outcome struct {
+	suite, kernel string
+	ended         time.Time
+	took          map[string]time.Duration // by the run
+	rows          []row                    // in the order of the first run; a case that only the other has follows
+	explained     map[string]int           // files that differ, by the reason
+	differences   []string                 // lines of a table: files that differ without a known reason
+}
+
+// row is one case.
+type row struct {
+	title             string
+	reference, plugin string // verdicts
+	files             comparison
+	remark            string
+}
+
+func newOutcome(results []*result, suite string) outcome {
+	o := outcome{suite: suite, took: map[string]time.Duration{}, explained: map[string]int{}}
+	by, names := map[string]*result{}, []string(nil)
 	for _, r := range results {
 		by[r.run] = r
-		if r.ended.After(ended) {
-			ended = r.ended
+		o.kernel = cmp.Or(r.kernel, o.kernel)
+		if r.ended.After(o.ended) {
+			o.ended = r.ended
 		}
 		for _, c := range r.cases {
 			if c.suite != suite+"_test" {
 				continue
 			}
-			took[r.run] += time.Duration(c.seconds * float64(time.Second))
-			if !slices.ContainsFunc(cases, func(other testCase) bool { return other.name == c.name }) {
-				cases = append(cases, c)
+			o.took[r.run] += time.Duration(c.seconds * float64(time.Second))
+			if !slices.Contains(names, c.name) {
+				names = append(names, c.name)
 			}
 		}
 	}
-	minutes := func(run string) int { return int(took[run].Round(time.Minute).Minutes()) }
-	var rows, differences []string
-	passed, explained := map[string]int{}, map[string]int{}
-	for _, c := range cases {
-		verdicts := map[string]string{}
-		for _, run := range []string{reference, plugin} {
-			verdicts[run] = verdict(by[run], c.name)
-			if strings.HasPrefix(verdicts[run], "passed") {
-				passed[run]++
-			}
-		}
-		files, found := compare(by[reference], by[plugin], c.name, explained)
-		differences = append(differences, found...)
-		rows = append(rows, fmt.Sprintf("| %s | %s | %s | %s | %s |\n", title(c.name), verdicts[reference], verdicts[plugin], files, remark(c.name, verdicts, by)))
+	for _, name := range names {
+		files, found := compare(by[reference], by[plugin], name, o.explained)
+		o.differences = append(o.differences, found...)
+		verdicts := map[string]string{reference: verdict(by[reference], name), plugin: verdict(by[plugin], name)}
+		o.rows = append(o.rows, row{title(name), verdicts[reference], verdicts[plugin], files, remark(name, verdicts, by)})
 	}
+	return o
+}
+
+// where says what ran on what, and when.
+func (o outcome) where(version string) string {
+	return fmt.Sprintf("Kubernetes %s, Linux %s, containerd 2.4, systemd, 2 NUMA nodes, emulated; %s", version, o.kernel, o.ended.Format(time.DateOnly))
+}
+
+// sums is a table of the cases' verdicts and their cgroup files.
+func (o outcome) sums() string {
 	var b strings.Builder
-	b.WriteString(heading(suite))
-	fmt.Fprintf(&b, "\nKubernetes %s, Linux %s, containerd 2.4, systemd, 2 NUMA nodes, emulated; %s; `make conformance KUBERNETES=%s SUITES=%s`.\n",
-		o.version, kernel, ended.Format("2006-01-02"), o.version, suite)
-	fmt.Fprintf(&b, "%d cases: %d passed with the kubelet's managers (%d minutes), %d with the plugin (%d minutes).\n",
-		len(cases), passed[reference], minutes(reference), passed[plugin], minutes(plugin))
-	b.WriteString("\n| case | kubelet | plugin | cgroup files | |\n| --- | --- | --- | --- | --- |\n" + strings.Join(rows, ""))
+	b.WriteString("\n| | cases | passed | failed | skipped | minutes |\n| --- | --- | --- | --- | --- | --- |\n")
+	for _, run := range []string{reference, plugin} {
+		verdicts := map[string]int{}
+		for _, r := range o.rows {
+			word, _, _ := strings.Cut(r.verdict(run), " ")
+			if failed(word) {
+				word = "failed"
+			}
+			verdicts[word]++
+		}
+		who := map[string]string{reference: "the kubelet's managers", plugin: "the plugin"}[run]
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d |\n", who, len(o.rows), verdicts["passed"], verdicts["failed"], verdicts["skipped"],
+			int(o.took[run].Round(time.Minute).Minutes()))
+	}
+	var all comparison
+	for _, r := range o.rows {
+		all.same += r.files.same
+		all.explained += r.files.explained
+		all.differ += r.files.differ
+	}
+	if all != (comparison{}) {
+		fmt.Fprintf(&b, "\nCgroup files: %s.\n", all)
+	}
+	return b.String()
+}
+
+func (r row) verdict(run string) string {
+	if run == reference {
+		return r.reference
+	}
+	return r.plugin
+}
+
+// section is what the page of all suites has of this one: the sums, and why cases failed. Cases that failed for one reason share a
+// line; where no reason is known, it has the first one's message.
+func (o outcome) section(version, folder string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n%s; [each case](%s/%s.md).\n%s", heading(o.suite), o.where(version), folder, o.suite, o.sums())
+	type way struct{ reference, plugin, reason string }
+	var ways []way
+	titles, why := map[way][]string{}, map[way]string{}
+	for _, r := range o.rows {
+		if !failed(r.reference) && !failed(r.plugin) {
+			continue
+		}
+		w := way{r.reference, r.plugin, reason(r.title)}
+		if titles[w] == nil {
+			ways = append(ways, w)
+			why[w] = r.remark
+		}
+		titles[w] = append(titles[w], r.title)
+	}
+	if len(ways) > 0 {
+		b.WriteString("\n| failed | kubelet | plugin | why |\n| --- | --- | --- | --- |\n")
+	}
+	for _, w := range ways {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", together(titles[w]), w.reference, w.plugin, why[w])
+	}
+	return b.String()
+}
+
+// together is a list of titles, with the words that all begin with only once.
+func together(titles []string) string {
+	first := strings.Fields(titles[0])
+	if len(titles) == 1 {
+		return titles[0]
+	}
+	shared := len(first) - 1
+	for _, title := range titles[1:] {
+		words := strings.Fields(title)
+		n := 0
+		for n < min(shared, len(words)-1) && words[n] == first[n] {
+			n++
+		}
+		shared = n
+	}
+	var rest []string
+	for _, title := range titles {
+		rest = append(rest, strings.Join(strings.Fields(title)[shared:], " "))
+	}
+	return strings.TrimSuffix(strings.Join(first[:shared], " "), ",") + ": " + strings.Join(rest, "; ")
+}
+
+// page is the suite's own page: each case, and how its cgroup files differ.
+func (o outcome) page(version string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# %s_test.go\n\n%s; `make conformance KUBERNETES=%s SUITES=%s`.\n%s", o.suite, o.where(version), version, o.suite, o.sums())
+	b.WriteString("\n| case | kubelet | plugin | cgroup files | |\n| --- | --- | --- | --- | --- |\n")
+	for _, r := range o.rows {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.title, r.reference, r.plugin, r.files, r.remark)
+	}
+	var explained []string
 	for _, known := range fileReasons {
-		if n := explained[known.why]; n > 0 {
-			fmt.Fprintf(&b, "\nDifferent in %d places and explained (%s): %s\n", n, strings.Join(known.files, ", "), known.why)
+		if n := o.explained[known.why]; n > 0 {
+			explained = append(explained, fmt.Sprintf("| %d | %s | %s |\n", n, strings.Join(known.files, ", "), known.why))
 		}
 	}
-	if n := explained[besideOthers]; n > 0 {
-		fmt.Fprintf(&b, "\nNot compared in %d places, the sums of kubepods and its QoS classes: %s.\n", n, besideOthers)
+	if n := o.explained[besideOthers]; n > 0 {
+		explained = append(explained, fmt.Sprintf("| %d | the sums of kubepods and its QoS classes | not compared: %s |\n", n, besideOthers))
 	}
-	if len(differences) > 0 {
-		b.WriteString("\nCgroup files that differ:\n\n| case and container | file | kubelet | plugin |\n| --- | --- | --- | --- |\n" + strings.Join(differences, ""))
+	if len(explained) > 0 {
+		b.WriteString("\n| explained | files | why they differ |\n| --- | --- | --- |\n" + strings.Join(explained, ""))
+	}
+	if len(o.differences) > 0 {
+		b.WriteString("\n| files that differ: case and container | file | kubelet | plugin |\n| --- | --- | --- | --- |\n" + strings.Join(o.differences, ""))
 	}
 	return b.String()
 }
@@ -193,18 +306,34 @@ func (r fileReason) explains(name, file string) bool {
 	return (r.of == nil || r.of.MatchString(name)) && slices.Contains(r.files, file)
 }
 
-// compare says how many files of a case were the same, and has a line for each that was not, and for which no reason is known;
-// the others it counts in explained, by the reason.
-func compare(a, b *result, name string, explained map[string]int) (summary string, lines []string) {
+// comparison is how many cgroup files were the same with both runs.
+type comparison struct{ same, explained, differ int }
+
+func (c comparison) String() string {
+	if c == (comparison{}) {
+		return ""
+	}
+	text := fmt.Sprintf("%d the same", c.same)
+	if c.explained > 0 {
+		text += fmt.Sprintf(", %d explained", c.explained)
+	}
+	if c.differ > 0 {
+		text += fmt.Sprintf(", %d differ", c.differ)
+	}
+	return text
+}
+
+// compare compares the files of a case, and has a line for each that is different, and for which no reason is known; the others it
+// counts in explained, by the reason.
+func compare(a, b *result, name string, explained map[string]int) (c comparison, lines []string) {
 	if a == nil || b == nil {
-		return "", nil
+		return c, nil
 	}
 	first, second := a.find(name), b.find(name)
 	if first == nil || second == nil {
-		return "", nil
+		return c, nil
 	}
 	before, after := a.files(first), b.files(second)
-	same, known := 0, 0
 	for _, container := range slices.Sorted(maps.Keys(before)) {
 		other, there := after[container]
 		if !there {
@@ -221,24 +350,15 @@ func compare(a, b *result, name string, explained map[string]int) (summary strin
 			}
 			switch {
 			case theirs == ours:
-				same++
+				c.same++
 			case why != "":
-				known++
+				c.explained++
 				explained[why]++
 			default:
+				c.differ++
 				lines = append(lines, fmt.Sprintf("| %s: %s | %s | `%s` | `%s` |\n", title(name), container, file, theirs, ours))
 			}
 		}
 	}
-	if same+known+len(lines) == 0 {
-		return "", nil
-	}
-	summary = fmt.Sprintf("%d the same", same)
-	if known > 0 {
-		summary += fmt.Sprintf(", %d explained", known)
-	}
-	if len(lines) > 0 {
-		summary += fmt.Sprintf(", %d differ", len(lines))
-	}
-	return summary, lines
+	return c, lines
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -63,13 +65,13 @@ func TestCompare(t *testing.T) {
 	}
 	explained := map[string]int{}
 	summary, lines := compare(run("ns-1", "pod-x8f2k", "4096"), run("ns-2", "pod-zz4w9", "4096"), "case", explained)
-	if summary != "3 the same" || len(lines) != 0 || len(explained) != 0 {
+	if summary.String() != "3 the same" || len(lines) != 0 || len(explained) != 0 {
 		t.Errorf("equal runs: %q, %v, %v", summary, lines, explained)
 	}
 	other := run("ns-2", "pod-zz4w9", "max")
 	other.containers[2].Values["kubepods memory.low"] = "8192"
 	summary, lines = compare(run("ns-1", "pod-x8f2k", "4096"), other, "case", explained)
-	if summary != "1 the same, 1 explained, 1 differ" || len(lines) != 1 || !strings.Contains(lines[0], "pod/app #1 | container memory.high | `4096` | `max`") ||
+	if summary.String() != "1 the same, 1 explained, 1 differ" || len(lines) != 1 || !strings.Contains(lines[0], "pod/app #1 | container memory.high | `4096` | `max`") ||
 		explained[fileReasons[0].why] != 1 {
 		t.Errorf("different runs: %q, %v, %v", summary, lines, explained)
 	}
@@ -77,18 +79,18 @@ func TestCompare(t *testing.T) {
 	other.containers[2].Values["kubepods memory.min"] = "8192"
 	first := run("ns-1", "pod-x8f2k", "4096")
 	first.containers[2].Values["kubepods memory.min"] = "4096"
-	if summary, lines = compare(first, other, "case", explained); summary != "3 the same, 1 explained" || explained[besideOthers] != 1 {
+	if summary, lines = compare(first, other, "case", explained); summary.String() != "3 the same, 1 explained" || explained[besideOthers] != 1 {
 		t.Errorf("a sum beside another case's pod: %q, %v, %v", summary, lines, explained)
 	}
 	ended := first.containers[3]
 	ended.Ended, ended.At = true, ended.Since.Add(700*time.Millisecond)
 	first.containers = append(first.containers, ended)
-	if summary, lines = compare(first, other, "case", explained); summary != "" || len(lines) != 0 {
+	if summary, lines = compare(first, other, "case", explained); summary.String() != "" || len(lines) != 0 {
 		t.Errorf("a container that was seen once: %q, %v", summary, lines)
 	}
 	first.containers = first.containers[:4]
 	first.containers[0].At, other.containers[0].At = time.Unix(-60, 0), time.Unix(-60, 0)
-	if summary, lines = compare(first, other, "case", explained); summary != "3 the same, 1 differ" || len(lines) != 1 {
+	if summary, lines = compare(first, other, "case", explained); summary.String() != "3 the same, 1 differ" || len(lines) != 1 {
 		t.Errorf("a sum of the case's own pod: %q, %v", summary, lines)
 	}
 }
@@ -99,6 +101,74 @@ func TestOtherSectionsStay(t *testing.T) {
 	for suite, want := range map[string]string{"memory_qos": heading("memory_qos") + "\nfirst\n", "hugepages": heading("hugepages") + "\nsecond\n", "memory_manager": ""} {
 		if got := kept(page, suite); got != want {
 			t.Errorf("%s: %q, want %q", suite, got, want)
+		}
+	}
+}
+
+// TestPages writes one suite: its section and its own page, and the section of another suite as it was.
+func TestPages(t *testing.T) {
+	at := time.Date(2026, 11, 25, 8, 0, 0, 0, time.UTC)
+	run := func(name, third string) *result {
+		return &result{run: name, kernel: "6.12.1", ended: at, cases: []testCase{
+			{suite: "memory_qos_test", name: "[sig-node] A case", status: "passed", attempts: 2, seconds: 90},
+			{suite: "memory_qos_test", name: "Pages of a pod, small should fit", status: "failed", message: "no room"},
+			{suite: "memory_qos_test", name: "Pages of a pod, large should fit", status: "failed", message: "no room either"},
+			{suite: "memory_qos_test", name: "should persist container-level memory.low after rollback", status: third, message: "0"},
+			{suite: "memory_qos_test", name: "A last", status: "skipped", message: "no such device"},
+		}}
+	}
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte(introduction+heading("hugepages")+"\nsecond\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := options{version: "v1.2.3", suites: []string{"memory_qos"}, runs: []string{reference, plugin}, out: page}
+	if err := write(o, []*result{run(reference, "passed"), run(plugin, "failed")}); err != nil {
+		t.Fatal(err)
+	}
+	want := introduction + `
+## memory_qos_test.go
+
+Kubernetes v1.2.3, Linux 6.12.1, containerd 2.4, systemd, 2 NUMA nodes, emulated; 2026-11-25; [each case](page/memory_qos.md).
+
+| | cases | passed | failed | skipped | minutes |
+| --- | --- | --- | --- | --- | --- |
+| the kubelet's managers | 5 | 2 | 2 | 1 | 2 |
+| the plugin | 5 | 1 | 3 | 1 | 2 |
+
+| failed | kubelet | plugin | why |
+| --- | --- | --- | --- |
+| Pages of a pod: small should fit; large should fit | **failed** | **failed** | ` + "`no room`" + ` |
+| should persist container-level memory.low after rollback | passed | **failed** | ` + reason("should persist container-level memory.low after rollback") + ` |
+
+## hugepages_test.go
+
+second
+`
+	for file, want := range map[string]string{
+		page: want,
+		strings.TrimSuffix(page, ".md") + "/memory_qos.md": `# memory_qos_test.go
+
+Kubernetes v1.2.3, Linux 6.12.1, containerd 2.4, systemd, 2 NUMA nodes, emulated; 2026-11-25; ` +
+			"`make conformance KUBERNETES=v1.2.3 SUITES=memory_qos`" + `.
+
+| | cases | passed | failed | skipped | minutes |
+| --- | --- | --- | --- | --- | --- |
+| the kubelet's managers | 5 | 2 | 2 | 1 | 2 |
+| the plugin | 5 | 1 | 3 | 1 | 2 |
+
+| case | kubelet | plugin | cgroup files | |
+| --- | --- | --- | --- | --- |
+| A case | passed (attempt 2) | passed (attempt 2) |  |  |
+| Pages of a pod, small should fit | **failed** | **failed** |  | ` + "`no room`" + ` |
+| Pages of a pod, large should fit | **failed** | **failed** |  | ` + "`no room either`" + ` |
+| should persist container-level memory.low after rollback | passed | **failed** |  | ` + reason("should persist container-level memory.low after rollback") + ` |
+| A last | skipped | skipped |  | ` + "`no such device`" + ` |
+`} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+		} else if string(text) != want {
+			t.Errorf("%s is\n%s\nwant\n%s", filepath.Base(file), text, want)
 		}
 	}
 }

@@ -142,12 +142,3 @@ func (p *Parts) addSuites(t *Tree, v Variant) error {
 	}
 	return nil
 }
-
-// KernelRelease is the release of the kernel of a release line, as uname has it.
-func (p *Parts) KernelRelease(line string) string {
-	file, err := p.vmlinuz(line)
-	if err != nil {
-		return line
-	}
-	return strings.TrimPrefix(filepath.Base(file), "vmlinuz-")
-}
