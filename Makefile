@@ -2,10 +2,11 @@
 
 GO          ?= go
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 BINARY      := bin/nri-memory-manager
 KUBECTL     := bin/kubectl-memory_manager
-APISERVER   := TheChartsRights|TheKubectlPlugin# tests that need a kube-apiserver, which make e2e builds
+APISERVER   := TheCharts|TheKubectlPlugin# tests that need a kube-apiserver, which make e2e builds
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # The handful of Kubernetes' own cases that make e2e runs, unless CONFORMANCE is empty.
 CONFORMANCE ?= 1
@@ -15,6 +16,12 @@ FUZZTIME    ?= 60s
 BENCH       ?= .
 # The race detector needs a C compiler; without one the tests run all the same.
 RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
+# All modules' tests as one stream of JSON, from which gotestsum makes one list of what failed and what was skipped.
+TESTS       := status=0; \
+               $(GO) test -json $(RACE) -timeout 20m ./... || status=1; \
+               $(GO) -C deploy test -json -timeout 20m -skip "$(APISERVER)" ./... || status=1; \
+               $(GO) -C plugin/e2e test -json -count=1 -parallel 8 -timeout 20m ./pods ./conformance/... || status=1; \
+               exit $$status
 # The same commit gives the same bytes. A changed working tree is no commit, and has no provenance.
 RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" \
                -commit "$$(test -n "$$(git status --porcelain)" || git rev-parse HEAD)" -out ../bin
@@ -52,10 +59,9 @@ pictures: build ## Take the pictures in docs/page of the page of a real daemon w
 	$(PICTURES) --picture docs/page/light.png:1280x960 --picture docs/page/dark.png:1280x960:dark testdata/page/60-pods.yaml >/dev/null
 	$(PICTURES) --picture docs/page/200-pods-820.png:820x1180 --picture docs/page/200-pods-1920.png:1920x820 testdata/page/200-pods.yaml >/dev/null
 
-test: ## Run every test of the packages and of the built binary
-	$(GO) test $(RACE) -timeout 20m ./...
-	$(GO) -C deploy test -timeout 20m -skip '$(APISERVER)' ./...
-	$(GO) -C plugin/e2e test -count=1 -parallel 8 -timeout 20m ./pods ./conformance/...
+test: ## Run every test of the packages and of the built binary, and list what was skipped (MISSING=fail: a missing program fails its tests)
+	$(GO) run $(GOTESTSUM) --format standard-quiet --raw-command -- sh -c '$(TESTS)'
+	$(if $(RACE),,@echo 'no C compiler, so the race detector was off: apt-get install gcc libc6-dev'; test "$(MISSING)" != fail)
 
 bench: ## Run the benchmarks (BENCH=pattern)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
@@ -63,7 +69,7 @@ bench: ## Run the benchmarks (BENCH=pattern)
 e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (RUN=pattern VARIANT=name KEEP=1 CONFORMANCE=)
 	$(GO) -C plugin/e2e run .
 	$(if $(RUN)$(VARIANT),,$(if $(CONFORMANCE),$(GO) -C plugin/e2e run ./conformance $(SHORTLIST)))
-	$(if $(RUN)$(VARIANT),,$(GO) -C deploy test -count=1 -timeout 20m -run '$(APISERVER)' ./apiserver)
+	$(if $(RUN)$(VARIANT),,MISSING=fail $(GO) -C deploy test -count=1 -timeout 20m -run '$(APISERVER)' ./apiserver)
 
 conformance: ## Run Kubernetes' own tests of the node with the plugin in place of the kubelet's managers (KUBERNETES=v1.36.3 SUITES=a,b FOCUS=pattern SKIP=pattern RUNS=reference=FOLDER,plugin)
 	$(GO) -C plugin/e2e run ./conformance -out ../../docs/conformance.md $(if $(KUBERNETES),-kubernetes $(KUBERNETES)) $(if $(SUITES),-suites $(SUITES)) \

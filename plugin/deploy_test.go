@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/needs"
 )
 
 // TestManifestsStartThisBinary holds every rendered manifest against the flags and the configuration that this binary
@@ -109,9 +110,7 @@ func checkDaemonSet(t *testing.T, object appsv1.DaemonSet, kubeletSocket string)
 
 // TestHelmTestAsksTheDaemon runs what the pod of helm test runs against a daemon.
 func TestHelmTestAsksTheDaemon(t *testing.T) {
-	if _, err := exec.LookPath("wget"); err != nil {
-		t.Skip("wget is not installed")
-	}
+	needs.Program(t, "wget", "wget")
 	rendered, err := os.ReadFile("../deploy/chart/testdata/default.yaml")
 	must(t, err)
 	var pod corev1.Pod

@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/util/cert"
 	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/needs"
 )
 
 // startServer starts etcd and the server of custom resources and returns an administrator.
@@ -80,9 +82,9 @@ func ready(t *testing.T, admin *rest.Config, server *exec.Cmd) *rest.Config {
 // startEtcd returns its URL.
 func startEtcd(t *testing.T) string {
 	t.Helper()
-	program, err := exec.LookPath("etcd")
-	if err != nil {
-		t.Skip("etcd is not installed (Debian package etcd-server)")
+	program := builtForGuests("etcd-*/etcd")
+	if program == "" {
+		program = needs.Program(t, "etcd", "etcd-server")
 	}
 	url := "http://" + freeAddress(t)
 	start(t, exec.Command(program, "--data-dir", t.TempDir(), "--listen-client-urls", url, "--advertise-client-urls", url,

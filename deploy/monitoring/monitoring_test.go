@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/needs"
 )
 
 const (
@@ -33,10 +35,7 @@ func read(t *testing.T, path string) string {
 // promtool runs Prometheus' own tool in this folder.
 func promtool(t *testing.T, arguments ...string) {
 	t.Helper()
-	program, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed (Debian package prometheus)")
-	}
+	program := needs.Program(t, "promtool", "prometheus")
 	if out, err := exec.Command(program, arguments...).CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}

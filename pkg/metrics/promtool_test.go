@@ -5,13 +5,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/needs"
 )
 
 func TestPromtoolFindsNothing(t *testing.T) {
-	promtool, err := exec.LookPath("promtool")
-	if err != nil {
-		t.Skip("promtool is not installed (apt-get install prometheus); the client library's linter has looked")
-	}
+	promtool := needs.Program(t, "promtool", "prometheus") // without it the client library's linter has looked
 	m := New()
 	m.Attach(sources(t))
 	m.Handled("CreateContainer", time.Millisecond, nil)

@@ -10,20 +10,22 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/needs"
 )
 
 // timeout bounds one run of the browser; only a broken one takes as long.
 const timeout = 3 * time.Minute
 
 // ErrMissing means that no Chromium is installed.
-var ErrMissing = errors.New("no Chromium is installed (apt-get install chromium)")
+var ErrMissing = errors.New("no Chromium is installed: apt-get install chromium")
 
 // Run is Open in a test, which is skipped where no Chromium is installed.
 func Run(t testing.TB, url string, flags ...string) string {
 	t.Helper()
 	out, err := Open(t.Context(), url, flags...)
 	if errors.Is(err, ErrMissing) {
-		t.Skip("the page was not looked at: ", err)
+		needs.Missing(t, err.Error())
 	}
 	if err != nil {
 		t.Fatal(err)
