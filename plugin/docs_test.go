@@ -286,6 +286,42 @@ func simulatedIn(t *testing.T, dir string, words []string) (lines []string) {
 	return lines
 }
 
+// CONTRIBUTING.md says where things are: it names each folder with Go files, and none that is not there. The folders below
+// countedByParent have a common line.
+func TestContributingDocumentsEachPackage(t *testing.T) {
+	countedByParent := []string{"pkg/testing/", "pkg/checkpoint/internal/", "plugin/e2e/tools/"}
+	page, err := os.ReadFile("../CONTRIBUTING.md")
+	must(t, err)
+	_, where, _ := strings.Cut(string(page), "\n## Where things are\n")
+	where, _, _ = strings.Cut(where, "\n## ")
+	named := map[string]bool{}
+	for _, match := range regexp.MustCompile("`((?:pkg|plugin|deploy)(?:/[^`\\s]*)?)`").FindAllStringSubmatch(string(page), -1) {
+		if _, err := os.Stat(filepath.Join("..", match[1])); err != nil {
+			t.Errorf("CONTRIBUTING.md names %s, which is not there", match[1])
+		}
+		named[match[1]] = strings.Contains(where, match[0])
+	}
+	for _, top := range []string{"pkg", "plugin", "deploy"} {
+		must(t, filepath.WalkDir("../"+top, func(path string, entry fs.DirEntry, err error) error {
+			folder := strings.TrimPrefix(path, "../")
+			switch {
+			case err != nil:
+				return err
+			case !entry.IsDir():
+				return nil
+			case strings.HasPrefix(entry.Name(), ".") || entry.Name() == "testdata":
+				return filepath.SkipDir
+			case slices.ContainsFunc(countedByParent, func(parent string) bool { return strings.HasPrefix(folder, parent) }):
+				return nil
+			}
+			if files, _ := filepath.Glob(filepath.Join(path, "*.go")); len(files) > 0 && !named[folder] {
+				t.Errorf("CONTRIBUTING.md does not say what is in %s", folder)
+			}
+			return nil
+		}))
+	}
+}
+
 // The error at the top of docs/configuration.md is the real one.
 func TestTheConfigurationPageShowsTheRealError(t *testing.T) {
 	text, err := os.ReadFile("../docs/configuration.md")
