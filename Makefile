@@ -83,7 +83,7 @@ fuzz: ## Run every fuzz target for FUZZTIME (60s)
 	  for target in $$(grep -ho '^func Fuzz[A-Za-z0-9]*' $$dir/*_test.go | cut -c6-); do \
 	    echo "$$dir $$target" && $(GO) test -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) ./$$dir || exit 1; done; done
 
-lint: ## Check formatting, go vet, staticcheck, the shell scripts and the workflows
+lint: ## Check formatting, go vet, staticcheck, words that were replaced, the shell scripts and the workflows
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
@@ -91,6 +91,8 @@ lint: ## Check formatting, go vet, staticcheck, the shell scripts and the workfl
 	$(GO) -C plugin/e2e vet ./... && $(GO) -C plugin/e2e run $(STATICCHECK) ./...
 	CGO_ENABLED=0 $(GO) -C plugin/e2e/tools/kubernetes vet -trimpath ./rules
 	$(GO) run $(ACTIONLINT) .github/workflows/*.yaml
+	@status=0; while read -r word instead; do case "$$word" in '#'*) continue;; esac; \
+	  ! git grep -nwF -e "$$word" -- '*.go' '*.md' deploy || { echo "  $$word: say $$instead"; status=1; }; done < testdata/words.txt; exit $$status
 	@if command -v shellcheck >/dev/null; then shellcheck $$(git ls-files '*.sh') .ci/run; else echo "shellcheck is not installed: scripts not checked"; fi
 
 clean: ## Remove what was built
