@@ -149,7 +149,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	began := time.Now()
 	k.cmd = exec.Command(setup.Kubelet, "--config="+configFile, "--kubeconfig="+setup.KubeletConf, "--cert-dir=/var/lib/kubelet/pki",
 		"--hostname-override="+setup.NodeName, "--cloud-provider=external", "--v=2",
-		"--housekeeping-interval=1m") // cAdvisor's: nothing here reads its statistics
+		"--housekeeping-interval=1m") // cAdvisor's, whose statistics only evictions need here
 	k.cmd.Stdout, k.cmd.Stderr = log, log
 	if err := k.cmd.Start(); err != nil {
 		return fmt.Errorf("start the kubelet: %w", err)

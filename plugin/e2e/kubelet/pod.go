@@ -100,7 +100,7 @@ func (p *Pod) Object() *corev1.Pod {
 			TerminationGracePeriodSeconds: new(int64(1)),
 			Volumes:                       []corev1.Volume{hostPath("ctl", controlDir(p))}, Resources: p.Resources,
 		},
-		Status: corev1.PodStatus{QOSClass: p.Class()},
+		Status: corev1.PodStatus{QOSClass: p.Class()}, // the API server keeps what a create request says, and the kubelet's cgroups follow it
 	}
 	if p.Overhead > 0 {
 		pod.Spec.Overhead = corev1.ResourceList{corev1.ResourceMemory: quantity(p.Overhead)}
