@@ -11,26 +11,25 @@ import (
 
 // preparedClaims are the claims of the runs before this one.
 func (d *daemon) preparedClaims() []claims.Claim {
-	return dra.Prepared(d.options.cdi, d.options.config.DRA.Driver, d.log)
+	return dra.Prepared(d.options.cdi, claims.Driver, d.log)
 }
 
 // claimsDriver prepares the driver for resource claims. In a dry run there is none: nothing is to be published or prepared.
 func (d *daemon) claimsDriver() ([]part, error) {
-	c := d.options.config
-	if c.DryRun {
+	if d.options.config.DryRun() {
 		d.log.Warn("dra: a dry run publishes and prepares nothing")
 		return nil, nil
 	}
-	client, node, err := clientFor(c, dra.NewClient)
+	client, err := clientFor(&d.options.apiOptions, dra.NewClient)
 	if err != nil {
 		return nil, err
 	}
-	listener, err := admin.ListenUnix(filepath.Join(d.options.pluginRegistry, c.DRA.Driver+".sock"))
+	listener, err := admin.ListenUnix(filepath.Join(d.options.pluginRegistry, claims.Driver+".sock"))
 	if err != nil {
 		return nil, err
 	}
 	driver := dra.New(dra.Options{
-		Client: client, Name: c.DRA.Driver, Node: node, CDI: d.options.cdi, Ledger: d.agent, Machine: d.options.machine, Log: d.log,
+		Client: client, Name: claims.Driver, Node: d.options.nodeName, CDI: d.options.cdi, Ledger: d.agent, Machine: d.options.machine, Log: d.log,
 	})
 	d.agent.OnUnreserved(driver.Reread)
 	return []part{func(ctx context.Context) error { return driver.Run(ctx, listener) }}, nil

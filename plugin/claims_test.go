@@ -221,8 +221,9 @@ func newClaimsHost(t testing.TB) *claimsHost {
 	s := newClaimsServer(t)
 	h := newHost(t, cri.Options{}, "")
 	h.write("kubeconfig", kubeconfig(s.server.URL))
-	h.write("config.yaml", "kubeconfig: "+h.path("kubeconfig")+"\nnodeName: worker\nrequestSources: [oomscore]\ntopologyManagerPolicy: single-numa-node\ndra: {enabled: true}\n")
+	h.write("config.yaml", "requestSources: [oomscore]\ntopologyManagerPolicy: single-numa-node\ndra: {enabled: true}\n")
 	must(t, os.Mkdir(h.path("registry"), 0o755))
+	h.ofNode("worker")
 	h.flags = append(h.flags, "--plugin-registry", h.path("registry"), "--cdi-dir", h.path("cdi"))
 	return &claimsHost{host: h, api: s}
 }
@@ -356,7 +357,7 @@ func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
 	eventually(t, "the slice that a kubelet has deleted is published again", func() bool { return h.api.devices() != nil })
 	configured, err := os.ReadFile(h.path("config.yaml"))
 	must(t, err)
-	h.write("config.yaml", strings.Replace(string(configured), "enabled: true}", "enabled: true, share: 25%}", 1))
+	h.write("config.yaml", strings.Replace(string(configured), "enabled: true}", "enabled: true, shares: [{limits: {memory: 25%}}]}", 1))
 	eventually(t, "a share that a reload changes is published", func() bool { return slices.Contains(h.api.devices(), "numa-1 memory=4082Mi") })
 	h.write("config.yaml", string(configured))
 	eventually(t, "the first share is published again", func() bool { return slices.Contains(h.api.devices(), published[0]) })

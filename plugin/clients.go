@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"os"
 
@@ -17,60 +18,43 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
-// nodeName is this node's name in the API, as configured or from the environment.
-func nodeName(c config.Config) string {
-	if c.NodeName != "" {
-		return c.NodeName
-	}
-	return os.Getenv("NODE_NAME")
-}
-
-var errNodeName = errors.New("the node's name is not known: set nodeName, or NODE_NAME in the environment")
+var errNodeName = errors.New("the node's name is not known: give --node-name, or NODE_NAME in the environment")
 
 // podSources are the sources of memory requests beside the runtime's events.
-func podSources(c config.Config, kubeletSocket string, log logrus.FieldLogger) ([]podinfo.Provider, error) {
-	at := podinfo.Places{KubeletSocket: kubeletSocket, Kubeconfig: c.Kubeconfig, Node: nodeName(c)}
+func (o *apiOptions) podSources(c config.Config, kubeletSocket string, log logrus.FieldLogger) ([]podinfo.Provider, error) {
+	at := podinfo.Places{KubeletSocket: kubeletSocket, Kubeconfig: o.kubeconfig, Node: o.nodeName}
 	if at.Node == "" && at.Kubeconfig != "" {
 		at.Node, _ = os.Hostname() // in a pod it would be the pod's name
 	}
 	return podinfo.Providers(c.RequestSources, at, log)
 }
 
-// apiClient returns the credentials for the API server and this node's name in it.
-func apiClient(c config.Config) (*rest.Config, string, error) {
-	credentials, err := apiserver.Config(c.Kubeconfig)
-	if err != nil {
-		return nil, "", err
+// clientFor makes a client of the API server for what needs this node's name in it.
+func clientFor[T any](o *apiOptions, newClient func(*rest.Config) (T, error)) (client T, err error) {
+	credentials, err := apiserver.Config(o.kubeconfig)
+	switch {
+	case err != nil:
+		return client, err
+	case o.nodeName == "":
+		return client, errNodeName
 	}
-	if node := nodeName(c); node != "" {
-		return credentials, node, nil
-	}
-	return nil, "", errNodeName
-}
-
-// clientFor makes a client of the API server, and returns this node's name in it.
-func clientFor[T any](c config.Config, newClient func(*rest.Config) (T, error)) (client T, node string, err error) {
-	credentials, node, err := apiClient(c)
-	if err == nil {
-		client, err = newClient(credentials)
-	}
-	return client, node, err
+	return newClient(credentials)
 }
 
 // checkClients makes the clients that run makes when it starts, and returns the errors that would end it. What depends on
 // where run is started, the service account of its pod and NODE_NAME, is a warning.
-func checkClients(c config.Config) (warnings []string, err error) {
+func (o *apiOptions) checkClients(c config.Config) (warnings []string, err error) {
 	var errs []error
 	note := func(key string, err error) {
 		if err == nil {
 			return
 		}
-		if _, unreadable := apiserver.Config(c.Kubeconfig); unreadable != nil && c.Kubeconfig != "" {
-			key, err = "kubeconfig", unreadable
-		}
+		_, unreadable := apiserver.Config(o.kubeconfig)
 		switch {
+		case unreadable != nil && o.kubeconfig != "":
+			errs = append(errs, fmt.Errorf("--kubeconfig: %w", unreadable))
 		case errors.Is(err, rest.ErrNotInCluster):
-			warnings = append(warnings, c.Errorf(key, "the credentials for the API server are those of the pod in which run is started; outside of one, set kubeconfig").Error())
+			warnings = append(warnings, c.Errorf(key, "the credentials for the API server are those of the pod in which run is started; outside of one, give --kubeconfig").Error())
 		case errors.Is(err, errNodeName):
 			warnings = append(warnings, c.Errorf(key, "%v", err).Error())
 		default:
@@ -79,22 +63,22 @@ func checkClients(c config.Config) (warnings []string, err error) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	_, err = podSources(c, "", log)
+	_, err = o.podSources(c, "", log)
 	note("requestSources", err)
-	if c.Events.Enabled {
-		_, _, err := clientFor(c, events.NewSink)
+	if c.Events {
+		_, err := clientFor(o, events.NewSink)
 		note("events", err)
 	}
-	if c.NodeResourceTopology.Enabled {
-		_, _, err := clientFor(c, nodetopology.NewClient)
+	if c.NodeResourceTopology {
+		_, err := clientFor(o, nodetopology.NewClient)
 		note("nodeResourceTopology", err)
 	}
 	if c.DRA.Enabled {
-		_, _, err := clientFor(c, dra.NewClient)
+		_, err := clientFor(o, dra.NewClient)
 		note("dra", err)
 	}
-	if c.ResourceSlices.Enabled {
-		_, _, err := clientFor(c, dra.NewClient)
+	if c.ResourceSlices {
+		_, err := clientFor(o, dra.NewClient)
 		note("resourceSlices", err)
 	}
 	return warnings, strictyaml.Join(errs...)

@@ -32,7 +32,10 @@ hold.`,
 }
 
 func newConfigCheckCommand() *cobra.Command {
-	var machinePath string
+	var (
+		machinePath string
+		api         apiOptions
+	)
 	command := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a configuration file against this machine or another one",
@@ -42,12 +45,15 @@ with file, line and key, one line each; what is only doubtful is a warning.`,
   nri-memory-manager config check config.yaml --machine two-nodes.yaml`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := api.check(); err != nil {
+				return err
+			}
 			m, err := sysfs.Load(machinePath)
 			if err != nil {
 				return err
 			}
 			resolved, err := files.Check(args[0], m)
-			warnings, clients := checkClients(resolved.Config)
+			warnings, clients := api.checkClients(resolved.Config)
 			if err := strictyaml.Join(err, clients); err != nil {
 				return err
 			}
@@ -55,6 +61,7 @@ with file, line and key, one line each; what is only doubtful is a warning.`,
 			return printResolved(cmd.OutOrStdout(), args[0], resolved)
 		},
 	}
+	api.addTo(command)
 	command.Flags().StringVar(&machinePath, "machine", "", "machine file, or folder with a copy of sys and proc, instead of this machine")
 	return command
 }

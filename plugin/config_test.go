@@ -44,9 +44,9 @@ NODE  MEMORY       RESERVED  HUGE PAGES  ALLOCATABLE
 }
 
 func TestConfigCheckPrintsWarnings(t *testing.T) {
-	code, out, _ := runConfig(t, "check", configFile(t, "memoryManagerPolicy: Static"), "--machine", "../testdata/machines/four-unequal.yaml")
+	code, out, _ := runConfig(t, "check", configFile(t, "kubeReserved: {memory: 1Gi}"), "--machine", "../testdata/machines/four-unequal.yaml")
 	for _, want := range []string{
-		"warning: NUMA node 3 has no CPUs and is left out: ", "warning: reservedMemory is not set: ", "config.yaml is valid.\n", "\n0     65805228Ki   ", "5Gi ",
+		"warning: NUMA node 3 has no CPUs and is left out: ", "warning: reservedMemory is not set: kubeReserved 1Gi", "config.yaml is valid.\n", "\n0     65805228Ki   ", "5Gi ",
 	} {
 		if code != exitOK || !strings.Contains(out, want) {
 			t.Errorf("exit %d, printed\n%s\nwithout %q", code, out, want)
@@ -62,23 +62,21 @@ func TestConfigCheckWithoutPlacement(t *testing.T) {
 }
 
 func TestConfigCommandsRefuseBadInput(t *testing.T) {
-	bad := configFile(t, "dryRun: maybe")
-	noKubeconfig := configFile(t, "events: {enabled: true}\nnodeResourceTopology: {enabled: true}\nkubeconfig: /nowhere/kubeconfig\nnodeName: worker-1\n")
-	badKubeconfig := configFile(t, "kubeconfig: "+bad)
-	badNode := configFile(t, "nodeName: Worker/1")
+	bad := configFile(t, "events: maybe")
+	api := configFile(t, "events: true\nnodeResourceTopology: true\n")
 	absentNode := configFile(t, "\nreservedMemory: 7:memory=1Gi")
 	tests := map[string]struct {
 		args []string
 		want string
 	}{
-		"check a bad file":         {[]string{"check", bad, "--machine", taskPageMachine}, bad + `:1: dryRun: want true or false, got "maybe"`},
+		"check a bad file":         {[]string{"check", bad, "--machine", taskPageMachine}, bad + `:1: events: want true or false, got "maybe"`},
 		"check no file":            {[]string{"check"}, "accepts 1 arg(s), received 0"},
-		"check without kubeconfig": {[]string{"check", noKubeconfig, "--machine", taskPageMachine}, noKubeconfig + ":3: kubeconfig: read kubeconfig /nowhere/kubeconfig: stat /nowhere/kubeconfig: no such file or directory"},
-		"check a bad kubeconfig":   {[]string{"check", badKubeconfig, "--machine", taskPageMachine}, badKubeconfig + ":1: kubeconfig: read kubeconfig " + bad},
-		"check a bad node name":    {[]string{"check", badNode, "--machine", taskPageMachine}, badNode + `:1: nodeName: "Worker/1" is not the name of a node: a lowercase RFC 1123 subdomain`},
+		"check without kubeconfig": {[]string{"check", api, "--machine", taskPageMachine, "--kubeconfig", "/nowhere/kubeconfig", "--node-name", "worker-1"}, "--kubeconfig: read kubeconfig /nowhere/kubeconfig: stat /nowhere/kubeconfig: no such file or directory"},
+		"check a bad kubeconfig":   {[]string{"check", api, "--machine", taskPageMachine, "--kubeconfig", bad}, "--kubeconfig: read kubeconfig " + bad},
+		"check a bad node name":    {[]string{"check", api, "--machine", taskPageMachine, "--node-name", "Worker/1"}, `--node-name "Worker/1" is not the name of a node: a lowercase RFC 1123 subdomain`},
 		"check for another node":   {[]string{"check", absentNode, "--machine", taskPageMachine}, absentNode + ":2: reservedMemory[0].numaNode: this machine has no NUMA node 7, only 0-1"},
 		"check without machine":    {[]string{"check", configFile(t, ""), "--machine", "absent"}, "machine: stat absent: no such file or directory"},
-		"show a bad file":          {[]string{"show", bad}, bad + `:1: dryRun: want true or false, got "maybe"`},
+		"show a bad file":          {[]string{"show", bad}, bad + `:1: events: want true or false, got "maybe"`},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -118,28 +116,26 @@ reservedMemory:
   - {numaNode: 8, limits: {memory: 1Gi, cpu: 1}}
 kubeReserved: {memory: 1GB, memroy: 1Gi}
 requestSources: [kubelet, etcd, apiserver]
-nodeName: Worker
-kubeconfig: /nowhere/kubeconfig
-stallGuard: {enabled: maybe, step: 2}
+stallGuard: maybe
+events: true
 `)
-	code, out, errOut := runConfig(t, "check", path, "--machine", taskPageMachine)
+	code, out, errOut := runConfig(t, "check", path, "--machine", taskPageMachine, "--kubeconfig", "/nowhere/kubeconfig")
 	want := []string{
 		`:1: unknown field "memoryManagerPolcy", did you mean "memoryManagerPolicy"?`,
-		`:10: stallGuard.enabled: want true or false, got "maybe"`,
+		`:8: stallGuard: want true or false, got "maybe"`,
 		`:2: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "strict"`,
 		`:5: reservedMemory[1].limits: "cpu" is neither memory nor hugepages-<size>`,
 		`:6: kubeReserved.memory: "1GB" is not a quantity such as 64Mi, 2G or 4096`,
 		`:6: kubeReserved: unknown resource "memroy", did you mean "memory"?`,
 		`:7: requestSources[1]: want kubelet, apiserver, unified, annotation, swap or oomscore, got "etcd"`,
-		`:8: nodeName: "Worker" is not the name of a node: `,
-		`:9: kubeconfig: read kubeconfig /nowhere/kubeconfig: stat /nowhere/kubeconfig: no such file or directory`,
+		"--kubeconfig: read kubeconfig /nowhere/kubeconfig: stat /nowhere/kubeconfig: no such file or directory",
 	}
 	lines := strings.Split(strings.TrimSpace(errOut), "\n")
 	if code != exitBadInput || out != "" || len(lines) != len(want) {
 		t.Fatalf("exit %d, printed %q, %d errors, want %d:\n%s", code, out, len(lines), len(want), errOut)
 	}
 	for i, line := range lines {
-		if !strings.HasPrefix(line, "nri-memory-manager: "+path+want[i]) {
+		if line = strings.TrimPrefix(strings.TrimPrefix(line, "nri-memory-manager: "), path); !strings.HasPrefix(line, want[i]) {
 			t.Errorf("line %d is %q, want %q", i, line, want[i])
 		}
 	}
@@ -162,7 +158,7 @@ func TestConfigCheckReportsEveryReservation(t *testing.T) {
 func TestConfigCheckWarnsOfCredentialsThatOnlyAPodHas(t *testing.T) {
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	t.Setenv("NODE_NAME", "")
-	path := configFile(t, "events: {enabled: true}")
+	path := configFile(t, "events: true")
 	code, out, errOut := runConfig(t, "check", path, "--machine", taskPageMachine)
 	if code != exitOK || errOut != "" || !strings.Contains(out, "warning: "+path+":1: events: the credentials for the API server are those of the pod") {
 		t.Errorf("exit %d, error %q, printed\n%s", code, errOut, out)

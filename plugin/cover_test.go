@@ -86,20 +86,20 @@ func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
 		want, says  string
 	}{
 		"None":               {"None", nil, cri.Options{}, "0-1", "", ""},
-		"PreferSlack":        {"PreferSlack", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "started with the memory policy MPOL_PREFERRED_MANY 1"},
+		"PreferAvailable":    {"PreferAvailable", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "started with the memory policy MPOL_PREFERRED_MANY 1"},
 		"Interleave":         {"Interleave", nil, cri.Options{}, "0-1", "MPOL_INTERLEAVE 1", "MPOL_INTERLEAVE 1"},
 		"WeightedInterleave": {"WeightedInterleave", nil, cri.Options{}, "0-1", "MPOL_WEIGHTED_INTERLEAVE 1", "MPOL_WEIGHTED_INTERLEAVE 1"},
-		"by annotation":      {"None", annotated("prefer-slack"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "MPOL_PREFERRED_MANY 1"},
+		"by annotation":      {"None", annotated("prefer-available"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "MPOL_PREFERRED_MANY 1"},
 		"a Burstable pod that prefers a node": {"None", map[string]string{"numa.memory-manager.noderesource.dev": "preferred"}, cri.Options{}, "0-1",
 			"MPOL_PREFERRED_MANY 1", "MPOL_PREFERRED_MANY 1"},
 		"its own policy wins": {"None", map[string]string{"numa.memory-manager.noderesource.dev": "preferred",
 			"memory-policy.memory-manager.noderesource.dev": "interleave"}, cri.Options{}, "0-1", "MPOL_INTERLEAVE 1", "MPOL_INTERLEAVE 1"},
 		"a preferred node that is not the pod's": {"None", map[string]string{"numa.memory-manager.noderesource.dev": "preferred"}, cri.Options{}, "0",
 			"", "without a memory policy: numa preferred: no NUMA node has room"},
-		"not by annotation":                   {"PreferSlack", annotated("none"), cri.Options{}, "0-1", "", ""},
-		"a forbidden annotation":              {"None\nallowedAnnotations: [numa]", annotated("interleave"), cri.Options{}, "0-1", "", ""},
-		"the preferred node is not the pod's": {"PreferSlack", nil, cri.Options{}, "0", "", "without a memory policy: PreferSlack: no NUMA node has slack"},
-		"nodes that cannot be read":           {"PreferSlack", nil, cri.Options{}, "", "", "the nodes that the pod may use cannot be read"},
+		"not by annotation":                   {"PreferAvailable", annotated("none"), cri.Options{}, "0-1", "", ""},
+		"a forbidden annotation":              {"None\nannotationRules: [{namespaces: ['*'], allowedAnnotations: [numa]}]", annotated("interleave"), cri.Options{}, "0-1", "", ""},
+		"the preferred node is not the pod's": {"PreferAvailable", nil, cri.Options{}, "0", "", "without a memory policy: PreferAvailable: no NUMA node has slack"},
+		"nodes that cannot be read":           {"PreferAvailable", nil, cri.Options{}, "", "", "the nodes that the pod may use cannot be read"},
 		"a runtime that applies none": {"Interleave", nil, cri.Options{Name: "containerd", Version: "v2.1.4", NRI: nriplugin.Version{Minor: 8}}, "0-1", "",
 			"without a memory policy: Interleave: containerd v2.1.4 applies none"},
 	} {
@@ -142,7 +142,7 @@ func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
 func TestLeastUsedChoosesTheNodeThatHasMore(t *testing.T) {
 	for strategy, want := range map[string]string{"none": "0", "least-used": "1"} {
 		t.Run(strategy, func(t *testing.T) {
-			h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\nnumaAllocationStrategy: "+strategy+"\n")
+			h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: "+strategy+"}\n")
 			h.onKernel(2*gi, 12*gi)
 			plugin := h.start("--record", h.path("recording"))
 			h.shows("COVER   (owed", "status")
@@ -151,7 +151,7 @@ func TestLeastUsedChoosesTheNodeThatHasMore(t *testing.T) {
 			if got := h.mems(pod); got != want {
 				t.Errorf("cpuset.mems is %q, want %s", got, want)
 			}
-			decided := "numaAllocationStrategy least-used decided: node 1 (score 77) before node 0 (score 12)"
+			decided := "numa-allocation-strategy least-used decided: node 1 (score 77) before node 0 (score 12)"
 			if explained := h.ask(0, "explain", "database"); strings.Contains(explained, decided) != (want == "1") {
 				t.Error(explained)
 			}
@@ -209,7 +209,7 @@ func (h *host) has(p *testPod, mems string) {
 
 // TestADeficitIsCovered: what fits the bound is moved, what does not is said, and a reload takes it back.
 func TestADeficitIsCovered(t *testing.T) {
-	h, database, web, batch := debt(t, "coverDeficits: On\n")
+	h, database, web, batch := debt(t, "rebalance: {deficits: On}\n")
 	plugin := h.start("--record", h.path("recording"))
 	h.deploy(database, web, batch)
 	h.on(database, gi, 0)
@@ -231,7 +231,7 @@ func TestADeficitIsCovered(t *testing.T) {
 	}
 
 	h.onKernel(2*gi, 11*gi)
-	wantAll(t, h.shows("not moved: default/batch app: it has 8Gi there, more than migration allows to be moved\n", "status"), "OWES 1Gi MORE THAN IT HAS")
+	wantAll(t, h.shows("not moved: default/batch app: it has 8Gi there, more than rebalance.maxBytes (4Gi)\n", "status"), "OWES 1Gi MORE THAN IT HAS")
 
 	h.write("config.yaml", "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n")
 	h.has(web, "0-1")
@@ -247,7 +247,8 @@ func TestADeficitIsCovered(t *testing.T) {
 // TestWhatIsKeptOffANodeOutlivesAKill: status and the file agree after the restart, the value is put back where another writer changes
 // it, and rollback gives back all nodes.
 func TestWhatIsKeptOffANodeOutlivesAKill(t *testing.T) {
-	h, database, web, _ := debt(t, "coverDeficits: On\nreconcilePeriod: 1s\n")
+	h, database, web, _ := debt(t, "rebalance: {deficits: On}\n")
+	h.timings("check=1s")
 	plugin := h.start()
 	h.deploy(database, web)
 	h.on(database, gi, 0)

@@ -21,12 +21,14 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
 
 // daemonOptions are what a daemon is made of: the flags of run.
 type daemonOptions struct {
 	hostOptions
+	apiOptions
 	socket, name, index string
 	launched            bool
 	config              config.Config
@@ -36,11 +38,13 @@ type daemonOptions struct {
 	kubeletPods         string // socket of the kubelet's pod API
 	kubeletDevices      string // socket of the kubelet's PodResources API; empty asks it nothing
 	metricsAddress      string // empty has no HTTP server
-	podResources        string // socket of our PodResources API
+	podResources        string // socket of our PodResources API; empty serves none
 	daemonSet           string // NAMESPACE/NAME of the DaemonSet that runs this; empty knows none
 	pluginRegistry, cdi string // of the kubelet and the runtime, for resource claims
 	record              string // folder of the recordings; empty records nothing
-	verbose             int    // -v
+	recordSize          quantity.Bytes
+	timings             timings
+	verbose             int // -v
 	log                 *logrus.Logger
 	lines               *logWriter // of log
 }
@@ -90,7 +94,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		d.log.WithError(err).Warn("other writers of cgroup files are found by the periodic check only")
 		d.watcher = nil
 	}
-	providers, err := podSources(options.config, options.kubeletPods, d.log)
+	providers, err := options.podSources(options.config, options.kubeletPods, d.log)
 	if err != nil {
 		return nil, err
 	}
@@ -105,14 +109,15 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 	if err := os.MkdirAll(options.stateDir, 0o700); err != nil {
 		d.log.WithError(err).Error("the state folder cannot be made")
 	}
-	if options.config.ResourceSlices.Enabled {
+	if options.config.ResourceSlices {
 		if err := d.readSlices(); err != nil {
 			return nil, fmt.Errorf("resourceSlices: %w", err)
 		}
 	}
 	d.devices = devices.New(devices.Options{Socket: options.kubeletDevices, Sysfs: options.sysfs, Slices: d.slices, Log: d.log})
 	with := agent.Options{
-		Config: options.config, Machine: options.machine, Sysfs: options.sysfs, StateDir: options.stateDir,
+		Config: options.config, CheckPeriod: options.timings.check, RequestTimeout: options.timings.request,
+		Machine: options.machine, Sysfs: options.sysfs, StateDir: options.stateDir,
 		Tree: d.tree, Units: options.units(), Watcher: d.watcher, Providers: providers, Devices: d.devices, Log: d.log,
 	}
 	if options.config.DRA.Enabled {
@@ -120,7 +125,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 	}
 	if options.record != "" {
 		d.recorder, err = recording.New(recording.Options{
-			Dir: options.record, Size: uint64(options.config.RecordingSize), Version: version, Log: d.log,
+			Dir: options.record, Size: uint64(options.recordSize), Version: version, Log: d.log,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("--record: %w", err)

@@ -122,7 +122,7 @@ func TestMemoryOnTheNodeOfTheDevice(t *testing.T) {
 	}
 	wantAll(t, h.ask(0, "explain", "default/near"), "device vendor.com/gpu gpu-near on node 1 (kubelet)")
 	wantAll(t, h.ask(0, "explain", "default/apart"),
-		"its exclusive CPUs are on node 0, its device vendor.com/gpu gpu-apart on node 1: alignTo cpus, so that the CPUs count")
+		"its exclusive CPUs are on node 0, its device vendor.com/gpu gpu-apart on node 1: onConflict CPUs, so that the CPUs count")
 	var document status.Document
 	must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
 	for _, pod := range document.Pods {
@@ -187,7 +187,8 @@ func TestNetworkDevices(t *testing.T) {
 func TestNetworkDevicesOfClaims(t *testing.T) {
 	server := newClaimsServer(t)
 	h := newHost(t, cri.Options{}, "")
-	h.write("config.yaml", testConfig+"resourceSlices: {enabled: true}\nnodeName: worker\nkubeconfig: "+h.path("kubeconfig")+"\n")
+	h.write("config.yaml", testConfig+"resourceSlices: true\n")
+	h.ofNode("worker")
 	h.write("kubeconfig", kubeconfig(server.server.URL))
 	server.publish("worker", "eth1", 1)
 	server.publish("other", "eth0", 1)
@@ -231,7 +232,8 @@ func TestNetworkDevicesOfClaims(t *testing.T) {
 // TestSlicesThatCannotBeRead: nothing waits for the API server, and who looks learns why the source knows nothing.
 func TestSlicesThatCannotBeRead(t *testing.T) {
 	h := newHost(t, cri.Options{}, "")
-	h.write("config.yaml", testConfig+"resourceSlices: {enabled: true}\nnodeName: worker\nkubeconfig: "+h.path("kubeconfig")+"\n")
+	h.write("config.yaml", testConfig+"resourceSlices: true\n")
+	h.ofNode("worker")
 	h.write("kubeconfig", kubeconfig("http://127.0.0.1:1"))
 	kubelet := h.devicesAPI()
 	kubelet.claim["moved"] = &podresources.DynamicResource{ClaimName: "moved", ClaimNamespace: "default"}
@@ -300,10 +302,10 @@ func TestRequiredNodeOfTheDevice(t *testing.T) {
 	wantAll(t, h.ask(0, "explain", "default/elsewhere"), "its device vendor.com/gpu gpu-elsewhere on node 1: its memory is not there")
 }
 
-func TestAlignToDevices(t *testing.T) {
-	for alignTo, want := range map[string]string{"devices": "1", "cpus": "0", "kubelet": ""} {
-		t.Run(alignTo, func(t *testing.T) {
-			h := newHost(t, cri.Options{}, testConfig+"alignTo: "+alignTo+"\n")
+func TestOnConflictOfDevices(t *testing.T) {
+	for follows, want := range map[string]string{"Devices": "1", "CPUs": "0", "Kubelet": ""} {
+		t.Run(follows, func(t *testing.T) {
+			h := newHost(t, cri.Options{}, testConfig+"onConflict: "+follows+"\n")
 			kubelet := h.devicesAPI()
 			h.start()
 			apart := kubelet.withGPU("apart", gi, 1)
@@ -343,9 +345,9 @@ func TestMemoryPolicyOfADevice(t *testing.T) {
 		"no policy of its own":           {"", "burstable", annotated("memory-policy", "none"), cri.Options{}, "0-1", "", ""},
 		"numa none":                      {"", "burstable", annotated("numa", "none"), cri.Options{}, "0-1", "", ""},
 		"numa preferred":                 {"", "burstable", annotated("numa", "preferred"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "(device vendor.com/gpu"},
-		"alignTo devices":                {"alignTo: devices", "burstable", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "(device vendor.com/gpu"},
-		"alignTo kubelet":                {"alignTo: kubelet", "burstable", nil, cri.Options{}, "0-1", "", ""},
-		"alignTo kubelet, numa preferred": {"alignTo: kubelet", "burstable", annotated("numa", "preferred"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1",
+		"onConflict Devices":             {"onConflict: Devices", "burstable", nil, cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1", "(device vendor.com/gpu"},
+		"onConflict Kubelet":             {"onConflict: Kubelet", "burstable", nil, cri.Options{}, "0-1", "", ""},
+		"onConflict Kubelet, numa preferred": {"onConflict: Kubelet", "burstable", annotated("numa", "preferred"), cri.Options{}, "0-1", "MPOL_PREFERRED_MANY 1",
 			"(device vendor.com/gpu"},
 		"a node that the pod may not use": {"", "burstable", nil, cri.Options{}, "0", "", "without a memory policy: device: the pod may not use the memory of node 1"},
 		"the configuration's instead": {"unpinnedMemoryPolicy: Interleave", "burstable", nil, cri.Options{}, "0", "MPOL_INTERLEAVE 0",
@@ -403,7 +405,8 @@ func TestADeviceOnANodeInDebt(t *testing.T) {
 func TestKubeletWithoutAnAnswer(t *testing.T) {
 	for name, slow := range map[string]bool{"dead": false, "slow": true} {
 		t.Run(name, func(t *testing.T) {
-			h := newHost(t, cri.Options{}, testConfig+"requestTimeout: 50ms\n")
+			h := newHost(t, cri.Options{}, testConfig)
+			h.timings("request=50ms")
 			h.machineInSysfs()
 			if slow {
 				kubelet := h.devicesAPI()

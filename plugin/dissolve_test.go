@@ -14,7 +14,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
-const dissolves = "topologyManagerPolicy: best-effort\nkubeReserved: {memory: 924Mi}\nreconcilePeriod: 1s\ndissolveGroups: true\n"
+const dissolves = "topologyManagerPolicy: best-effort\nkubeReserved: {memory: 924Mi}\nrebalance: {consolidate: true}\n"
 
 func (h *host) cpusetMems(p *testPod) string {
 	h.t.Helper()
@@ -74,16 +74,16 @@ func TestAGroupThatIsNotNeededIsDissolved(t *testing.T) {
 	}
 }
 
-// A container beyond the bound of migration is named, and with it all stay, until it has less.
+// A container beyond rebalance.maxBytes is named, and with it all stay, until it has less.
 func TestAGroupStaysWithAContainerThatIsTooLarge(t *testing.T) {
-	h := newHost(t, cri.Options{}, dissolves+"migration: {upTo: 1500Mi}\n")
+	h := newHost(t, cri.Options{}, strings.Replace(dissolves, "true}", "true, maxBytes: 1500Mi}", 1))
 	h.start()
 	large, b, a := guaranteed("large", 20*gi), guaranteed("b", 3*gi), guaranteed("a", 2*gi)
 	h.deploy(large, b, a)
 	h.on(b, gi, 2*gi)
 	h.on(a, gi, gi)
 	must(t, h.endPod(large))
-	const held = "not moved there: that is 2Gi of memory, and migration (UpTo 1500Mi) does not allow it"
+	const held = "not moved there: that is 2Gi of memory, more than rebalance.maxBytes (1500Mi)"
 	wantAll(t, h.shows(held, "status"), "default/b app on node 0 ("+held+"), default/a app on node 0\n")
 	wantAll(t, h.ask(0, "explain", "b"), "this one on node 0\n  "+held)
 	if h.cpusetMems(a) != "0-1" || h.cpusetMems(b) != "0-1" {
@@ -163,7 +163,7 @@ func TestKilledWhileItMoves(t *testing.T) {
 	}
 }
 
-// A container that is rejected for want of one node names the move that would make room, and with dissolveGroups it is made.
+// A container that is rejected for want of one node names the move that would make room, and with rebalance.consolidate it is made.
 func TestAMoveMakesRoom(t *testing.T) {
 	for name, test := range map[string]struct {
 		config    string
@@ -172,8 +172,8 @@ func TestAMoveMakesRoom(t *testing.T) {
 	}{
 		"named":                       {"", "", false},
 		"named without the namespace": {"", "other", false},
-		"made":                        {"dissolveGroups: true\n", "", true},
-		"made, rejected":              {"dissolveGroups: true\nmigration: {upTo: 512Mi}\n", "", false},
+		"made":                        {"rebalance: {consolidate: true}\n", "", true},
+		"made, rejected":              {"rebalance: {consolidate: true, maxBytes: 512Mi}\n", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, cri.Options{}, testConfig+test.config)

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 )
 
@@ -18,11 +16,6 @@ func (d *daemon) newGuard() (*guard.Guard, error) {
 	})
 }
 
-func guardSettings(c config.StallGuard) guard.Settings {
-	return guard.Settings{Stall: time.Duration(c.Stall), Window: time.Duration(c.Window), Step: c.Step,
-		RestoreAfter: time.Duration(c.RestoreAfter), ProactiveReclaim: c.ProactiveReclaim}
-}
-
 // followContainers keeps the guard's containers and settings those of the agent.
 func (d *daemon) followContainers(ctx context.Context) error {
 	for {
@@ -31,7 +24,7 @@ func (d *daemon) followContainers(ctx context.Context) error {
 			containers = append(containers, guard.Container{ID: c.ID, Pod: c.Namespace + "/" + c.PodName, Name: c.Name, Cgroup: c.Cgroup,
 				Bounds: guard.Bounds{Computed: c.High, Limit: c.Limit}, High: max(c.High, c.Raised), Off: c.GuardOff})
 		}
-		d.guard.Set(ctx, guardSettings(d.agent.View().Config.Config.StallGuard), containers)
+		d.guard.Set(ctx, d.options.timings.guard, containers)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -87,7 +87,7 @@ func TestManifestsThatAreRefused(t *testing.T) {
 
 func TestConfigurationsThatAreRefused(t *testing.T) {
 	for name, test := range map[string]struct{ config, want string }{
-		"a TAB":                       {"stallGuard:\n\twindow: 1s\n", "config.yaml:2: column 1: a TAB character; indent with spaces"},
+		"a TAB":                       {"rebalance:\n\tmaxBytes: 1Gi\n", "config.yaml:2: column 1: a TAB character; indent with spaces"},
 		"unknown field":               {"memoryThrotlingFactor: 0.8\n", "memoryThrottlingFactor"},
 		"wrong type":                  {"memoryThrottlingFactor: [1]\n", "memoryThrottlingFactor"},
 		"factor 0":                    {"memoryThrottlingFactor: 0\n", "memoryThrottlingFactor"},
@@ -98,7 +98,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 		"reserved on an absent node":  {"reservedMemory: 7:memory=1Gi\n", "7"},
 		"reserved twice":              {"reservedMemory: 0:memory=1Gi;0:memory=1Gi\n", "reservedMemory"},
 		"reserved nothing":            {"reservedMemory: 0:memory=0\n", "reservedMemory"},
-		"reserved more than there is": {"reservedMemory: 0:memory=500Gi\nreservedMemoryCheck: Warn\n", "reservedMemory"},
+		"reserved more than there is": {"reservedMemory: 0:memory=500Gi\n", "reservedMemory"},
 		"reserved sum is another":     {"kubeReserved: {memory: 4Gi}\nreservedMemory: 0:memory=1Gi\n", "reservedMemory"},
 		"negative reservation":        {"kubeReserved: {memory: -1Gi}\n", "kubeReserved"},
 		"overflowing reservation":     {"kubeReserved: {memory: 100Ei}\n", "kubeReserved"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,7 @@ type logWriter struct {
 	ended  chan struct{}
 }
 
-// logTo has a log write to w, in the format that it has until configure sets another.
+// logTo has a log write to w, in the format that it has until writeAs sets another.
 func logTo(log *logrus.Logger, w io.Writer) *logWriter {
 	l := &logWriter{
 		log: log, to: w, lines: make(chan *logrus.Entry, logLines), stop: make(chan struct{}), ended: make(chan struct{}),
@@ -38,9 +39,30 @@ func logTo(log *logrus.Logger, w io.Writer) *logWriter {
 	return l
 }
 
-// configure applies the log's configuration; -v asks for more than it, never for less.
-func (l *logWriter) configure(c config.Log, verbose int) {
-	level, err := logrus.ParseLevel(string(c.Level))
+// The formats of a log.
+const (
+	logText = "text"
+	logJSON = "json"
+)
+
+// writeAs sets the format of the lines.
+func (l *logWriter) writeAs(name string) error {
+	var format logrus.Formatter
+	switch name {
+	case logText:
+		format = &logrus.TextFormatter{FullTimestamp: true}
+	case logJSON:
+		format = &logrus.JSONFormatter{}
+	default:
+		return fmt.Errorf("--log-format %q: want %s or %s", name, logText, logJSON)
+	}
+	l.format.Store(&format)
+	return nil
+}
+
+// configure applies the configuration's level; -v asks for more than it, never for less.
+func (l *logWriter) configure(configured config.LogLevel, verbose int) {
+	level, err := logrus.ParseLevel(string(configured))
 	if err != nil {
 		level = logrus.InfoLevel // the configuration has been checked
 	}
@@ -51,11 +73,6 @@ func (l *logWriter) configure(c config.Log, verbose int) {
 		level = max(level, logrus.DebugLevel)
 	}
 	l.log.SetLevel(level)
-	var format logrus.Formatter = &logrus.TextFormatter{FullTimestamp: true}
-	if c.Format == config.LogJSON {
-		format = &logrus.JSONFormatter{}
-	}
-	l.format.Store(&format)
 }
 
 // Format keeps a line for the goroutine, and has logrus write nothing. It never waits, and never fails.

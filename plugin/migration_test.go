@@ -12,7 +12,8 @@ import (
 
 // adopted is a container that runs with 8Gi on node 1 before the plugin is there, which then allocates it node 0.
 func adopted(t *testing.T, config string) (h *host, db *testPod) {
-	h = newHost(t, cri.Options{}, testConfig+"reconcilePeriod: 1s\n"+config)
+	h = newHost(t, cri.Options{}, testConfig+config)
+	h.timings("check=1s")
 	db = guaranteed("db", 10*gi)
 	h.deploy(db)
 	h.uses(db, 8*gi)
@@ -39,7 +40,7 @@ func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 	h, db := adopted(t, "")
 	plugin := h.start()
 	cgroup := path.Join(db.cgroup(), db.id())
-	const why = "its cpuset.mems is not written: that would move 8Gi from node 1 to node 0, and migration (UpTo 4Gi) does not allow it"
+	const why = "its cpuset.mems is not written: that would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (4Gi)"
 	eventually(t, "the write is withheld", func() bool {
 		var document status.Document
 		must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
@@ -69,7 +70,7 @@ func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 }
 
 func TestALargeContainerIsMovedWhereThatIsWanted(t *testing.T) {
-	h, db := adopted(t, "migration: Always\n")
+	h, db := adopted(t, "rebalance: {maxBytes: 1Pi}\n")
 	h.start()
 	eventually(t, "the container is on its node", func() bool { return h.knob(path.Join(db.cgroup(), db.id()), "cpuset.mems") == "0" })
 	eventually(t, "explain says so", func() bool {
@@ -82,11 +83,11 @@ func TestALargeContainerIsMovedWhereThatIsWanted(t *testing.T) {
 
 func TestADryRunSaysWhatWouldMove(t *testing.T) {
 	for name, test := range map[string]struct{ config, want string }{
-		"within the bound": {"migration: {upTo: 8Gi}\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0"},
-		"beyond it":        {"migration: Never\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0: migration (Never) does not allow it"},
+		"within the bound": {"rebalance: {maxBytes: 8Gi}\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0"},
+		"beyond it":        {"rebalance: {maxBytes: 0}\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (0)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			h, db := adopted(t, "dryRun: true\n"+test.config)
+			h, db := adopted(t, "profile: Observe\n"+test.config)
 			h.start()
 			wantAll(t, h.ask(0, "explain", "db"), "  "+test.want+"\n")
 			wantAll(t, h.ask(0, "status"), "default/db app: "+test.want+"\n")
@@ -100,7 +101,7 @@ func TestADryRunSaysWhatWouldMove(t *testing.T) {
 
 // What a container has in memory before it runs is no reason: the plugin was away when it was created.
 func TestANewContainerIsOnItsNodesUnderNever(t *testing.T) {
-	h := newHost(t, cri.Options{}, testConfig+"migration: Never\n")
+	h := newHost(t, cri.Options{}, testConfig+"rebalance: {maxBytes: 0}\n")
 	db := guaranteed("db", 10*gi)
 	must(t, h.runPod(db))
 	must(t, h.create(db))

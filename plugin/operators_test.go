@@ -32,14 +32,13 @@ import (
 
 const operatorsConfig = testConfig + `
 memoryReservationPolicy: TieredReservation
-reconcilePeriod: 1h
-podResources: {enabled: true}
 `
 
 // busyHost runs a pinned and a throttled pod, and one that was rejected.
 func busyHost(t *testing.T) (*host, *process) {
 	t.Helper()
 	h := newHost(t, cri.Options{}, operatorsConfig)
+	h.timings("check=1h")
 	plugin := h.start()
 	h.deploy(guaranteed("database", 4*gi), burstable("web", 2*gi, 968))
 	large := guaranteed("large", 64*gi)
@@ -167,7 +166,7 @@ func TestStatusOfAPodANamespaceAndProblems(t *testing.T) {
 
 // The kubelet tries to create a container until it succeeds or the pod is gone.
 func TestRejectionsOfAPodAreOneBlockAndGoWithIt(t *testing.T) {
-	for name, config := range map[string]string{"rejected": operatorsConfig, "runs unpinned": operatorsConfig + "dryRun: true\n"} {
+	for name, config := range map[string]string{"rejected": operatorsConfig, "runs unpinned": operatorsConfig + "profile: Observe\n"} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, cri.Options{}, config)
 			h.start()
@@ -427,7 +426,8 @@ func TestEventsOfARunningPlugin(t *testing.T) {
 	t.Cleanup(server.Close)
 	h := newHost(t, cri.Options{}, "")
 	h.write("kubeconfig", "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: '"+server.URL+"'}}]}")
-	h.write("config.yaml", operatorsConfig+"events: {enabled: true}\nnodeName: worker-1\nrequestSources: [oomscore]\nkubeconfig: "+h.path("kubeconfig")+"\n")
+	h.write("config.yaml", operatorsConfig+"events: true\nrequestSources: [oomscore]\n")
+	h.ofNode("worker-1")
 	h.start()
 	large := guaranteed("large", 64*gi)
 	must(t, h.runPod(large))

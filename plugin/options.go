@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/containerd/nri/pkg/api"
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
@@ -45,6 +47,26 @@ func (o *hostOptions) addTo(cmd *cobra.Command) {
 	flags.StringVar(&o.cgroups, "cgroups", defaultCgroups, "where the cgroup v2 hierarchy is mounted")
 	flags.BoolVar(&o.plainCgroups, "plain-cgroups", false, "take --cgroups for a folder tree that only looks like cgroups (tests, simulation)")
 	flags.StringVar(&o.systemdSocket, "systemd-socket", defaultSystemdSocket, "systemd's private D-Bus socket, for nodes with the systemd cgroup driver; empty writes files only")
+}
+
+// apiOptions are the flags of commands that talk to the API server.
+type apiOptions struct {
+	kubeconfig string
+	nodeName   string
+}
+
+func (o *apiOptions) addTo(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "credentials for the API server; empty uses those of the pod that this runs in")
+	flags.StringVar(&o.nodeName, "node-name", os.Getenv("NODE_NAME"), "this node's name in the API (default $NODE_NAME)")
+}
+
+// check refuses what the API server has no node of.
+func (o *apiOptions) check() error {
+	if problems := content.IsDNS1123Subdomain(o.nodeName); o.nodeName != "" && len(problems) > 0 {
+		return fmt.Errorf("--node-name %q is not the name of a node: %s", o.nodeName, strings.Join(problems, ", "))
+	}
+	return absolute(&o.kubeconfig)
 }
 
 // openTree opens the cgroup hierarchy and refuses a host with cgroup v1.

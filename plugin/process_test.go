@@ -106,6 +106,14 @@ func newHost(t testing.TB, options cri.Options, config string) *host {
 	return h
 }
 
+// timings has the plugin go by other constants from its next start on.
+func (h *host) timings(pairs string) { h.flags = append(h.flags, "--timings", pairs) }
+
+// ofNode has the plugin reach an API server under the name of a node.
+func (h *host) ofNode(name string) {
+	h.flags = append(h.flags, "--kubeconfig", h.path("kubeconfig"), "--node-name", name)
+}
+
 func (h *host) path(name string) string { return filepath.Join(h.dir, name) }
 
 func (h *host) write(name, text string) {

@@ -101,11 +101,11 @@ func (d *daemon) configure(ctx context.Context, text string) error {
 // take puts a configuration in force; the agent logs and counts one that does not fit this machine.
 func (d *daemon) take(ctx context.Context, c config.Config) error {
 	keys := startKeys(d.options.config, c)
-	c.DRA.Enabled, c.DRA.Driver = d.options.config.DRA.Enabled, d.options.config.DRA.Driver
+	c.DRA.Enabled = d.options.config.DRA.Enabled
 	if err := d.agent.Reconfigure(ctx, c); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	d.options.lines.configure(c.Log, d.options.verbose)
+	d.options.lines.configure(c.LogLevel, d.options.verbose)
 	if len(keys) > 0 {
 		d.log.WithField("keys", strings.Join(keys, ", ")).Warn("these keys are taken at the start of the plugin only: what it was started with stays in force")
 	}
@@ -119,16 +119,10 @@ func startKeys(was, now config.Config) (keys []string) {
 		was, now any
 	}{
 		{"requestSources", podAPIs(was), podAPIs(now)},
-		{"kubeconfig", was.Kubeconfig, now.Kubeconfig},
-		{"nodeName", was.NodeName, now.NodeName},
-		{"recordingSize", was.RecordingSize, now.RecordingSize},
-		{"resourceSlices.enabled", was.ResourceSlices.Enabled, now.ResourceSlices.Enabled},
-		{"podResources.enabled", was.PodResources.Enabled, now.PodResources.Enabled},
-		{"events.enabled", was.Events.Enabled, now.Events.Enabled},
-		{"nodeResourceTopology.enabled", was.NodeResourceTopology.Enabled, now.NodeResourceTopology.Enabled},
+		{"resourceSlices", was.ResourceSlices, now.ResourceSlices},
+		{"events", was.Events, now.Events},
+		{"nodeResourceTopology", was.NodeResourceTopology, now.NodeResourceTopology},
 		{"dra.enabled", was.DRA.Enabled, now.DRA.Enabled},
-		{"dra.driver", was.DRA.Driver, now.DRA.Driver},
-		{"nodeResourceTopology.interval", was.NodeResourceTopology.Interval, now.NodeResourceTopology.Interval},
 	} {
 		if key.was != key.now {
 			keys = append(keys, key.name)

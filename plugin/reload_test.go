@@ -10,14 +10,12 @@ import (
 
 func TestKeysThatNeedARestart(t *testing.T) {
 	for lines, want := range map[string]string{
-		"requestSources: [kubelet]\nrequestTimeout: 1s\nreconcilePeriod: 1m\nstallGuard: {stall: 1s}\ndryRun: true": "",
-		"requestSources: [apiserver, kubelet]":                                           "requestSources",
-		"requestSources: []":                                                             "requestSources",
-		"requestSources: [kubelet]\nkubeconfig: /nowhere\nnodeName: other":               "kubeconfig nodeName",
-		"requestSources: [kubelet]\npodResources: {enabled: false}":                      "podResources.enabled",
-		"requestSources: [kubelet, swap]\nevents: {enabled: true}":                       "events.enabled",
-		"requestSources: [kubelet]\nresourceSlices: {enabled: true}":                     "resourceSlices.enabled",
-		"requestSources: [kubelet]\nnodeResourceTopology: {enabled: true, interval: 1m}": "nodeResourceTopology.enabled nodeResourceTopology.interval",
+		"requestSources: [kubelet]\nlogLevel: debug\nstallGuard: false\nprofile: Observe": "",
+		"requestSources: [apiserver, kubelet]":                                            "requestSources",
+		"requestSources: []":                                                              "requestSources",
+		"requestSources: [kubelet, swap]\nevents: true":                                   "events",
+		"requestSources: [kubelet]\nresourceSlices: true":                                 "resourceSlices",
+		"requestSources: [kubelet]\nnodeResourceTopology: true":                           "nodeResourceTopology",
 	} {
 		parse := func(lines string) config.Config {
 			c, err := config.Files(nil).Parse("config.yaml", []byte(lines))
@@ -33,6 +31,6 @@ func TestKeysThatNeedARestart(t *testing.T) {
 func TestAReloadWarnsOfKeysThatNeedARestart(t *testing.T) {
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
-	h.write("config.yaml", testConfig+"events: {enabled: true}\n")
-	said(plugin, `level=warning msg="these keys are taken at the start of the plugin only: what it was started with stays in force" keys=events.enabled`)
+	h.write("config.yaml", testConfig+"events: true\n")
+	said(plugin, `level=warning msg="these keys are taken at the start of the plugin only: what it was started with stays in force" keys=events`)
 }

@@ -106,13 +106,13 @@ func TestCPUsOverTwoNodes(t *testing.T) {
 		wantAll(t, h.ask(0, "explain", "default/wide"), "2 of its 4 CPUs are on node 1, its memory on node 0: half of the CPUs are remote")
 	})
 	t.Run("Reject", func(t *testing.T) {
-		h := newHost(t, cri.Options{}, testConfig+"onForeignCPUs: Reject\n")
+		h := newHost(t, cri.Options{}, testConfig+"onConflict: Kubelet\n")
 		h.start()
 		wide := guaranteed("wide", gi)
 		wide.cpus = "2-5"
 		must(t, h.runPod(wide))
 		const text = "its exclusive CPUs are on nodes 0-1, more than the policy admits for this request; " +
-			"onForeignCPUs: Follow in the plugin's configuration lets its memory follow them, and " +
+			"onConflict: CPUs in the plugin's configuration lets its memory follow them, and " +
 			"topologyManagerPolicy: restricted in the kubelet's configuration has it assign CPUs on fewer nodes"
 		if err := h.create(wide); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("the create ended with %v, want %s", err, text)

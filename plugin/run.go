@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
@@ -21,10 +24,14 @@ import (
 type runOptions struct {
 	daemonOptions
 	machinePath string
+	logFormat   string
 }
 
+// leastRecording has room for the state of a thousand containers, with which each of the files of a recording begins.
+const leastRecording = quantity.Bytes(8 << 20)
+
 func newRunCommand() *cobra.Command {
-	var o runOptions
+	o := runOptions{daemonOptions: daemonOptions{timings: defaultTimings(), recordSize: 64 << 20}}
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the plugin beside containerd or CRI-O",
@@ -38,7 +45,8 @@ have. "nri-memory-manager rollback" takes it back.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
-	o.addTo(cmd)
+	o.hostOptions.addTo(cmd)
+	o.apiOptions.addTo(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.socket, "nri-socket", defaultSocket, "the runtime's NRI socket")
 	flags.StringVar(&o.name, "name", env(api.PluginNameEnvVar, defaultName), "name to register with")
@@ -48,11 +56,15 @@ have. "nri-memory-manager rollback" takes it back.`,
 	flags.StringVar(&o.kubeletPods, "kubelet-pods-socket", defaultKubeletPods, "socket of the kubelet's pod API, unless requestSources leaves it out")
 	flags.StringVar(&o.kubeletDevices, "kubelet-podresources-socket", defaultKubeletDevices, "socket of the kubelet's PodResources API, for the NUMA nodes of devices; empty looks only into sysfs")
 	flags.StringVar(&o.metricsAddress, "metrics-address", defaultMetrics, "where /metrics, /healthz and /readyz are served, and on loopback /status and the page; empty is nowhere")
-	flags.StringVar(&o.podResources, "podresources-socket", "", "socket of the PodResources API, where the configuration enables it (default podresources.sock in the state folder)")
+	flags.StringVar(&o.podResources, "podresources-socket", "podresources.sock", "socket of our PodResources API, in the state folder unless the path is absolute; empty serves none")
 	flags.StringVar(&o.pluginRegistry, "plugin-registry", defaultPluginRegistry, "the kubelet's folder plugins_registry, where the configuration enables dra")
 	flags.StringVar(&o.cdi, "cdi-dir", defaultCDI, "folder of the runtime's CDI specifications, where the configuration enables dra")
 	flags.StringVar(&o.daemonSet, "daemonset", "", "NAMESPACE/NAME of the DaemonSet that runs this: with onTermination: Rollback, the values are kept as long as it stands")
 	flags.StringVar(&o.record, "record", "", "folder to record events and decisions in, for replay; empty records nothing")
+	flags.TextVar(&o.recordSize, "record-size", o.recordSize, "room for the recordings, a quantity of at least 8Mi; the oldest are removed")
+	flags.StringVar(&o.logFormat, "log-format", logText, "format of the log: text or json")
+	flags.Var(&o.timings, "timings", "")
+	_ = flags.MarkHidden("timings") // it is there
 	flags.CountVarP(&o.verbose, "verbose", "v", "log more than the configuration says: -v debug, -vv trace")
 	return cmd
 }
@@ -69,14 +81,17 @@ func (o *runOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := checkOwner(o.daemonSet); err != nil {
+	if err := cmp.Or(checkOwner(o.daemonSet), o.apiOptions.check()); err != nil {
 		return err
+	}
+	if o.recordSize < leastRecording {
+		return fmt.Errorf("--record-size: want %s or more, got %s", leastRecording, o.recordSize)
 	}
 	if o.config, err = loadConfig(o.configPath); err != nil {
 		return err
 	}
-	if o.podResources == "" {
-		o.podResources = filepath.Join(o.stateDir, "podresources.sock")
+	if o.podResources != "" && !filepath.IsAbs(o.podResources) {
+		o.podResources = filepath.Join(o.stateDir, o.podResources)
 	}
 	if o.machine, err = sysfs.Load(o.machinePath); err != nil {
 		return err
@@ -91,7 +106,10 @@ func (o *runOptions) run(ctx context.Context) error {
 	o.log = logrus.New()
 	o.lines = logTo(o.log, os.Stderr)
 	defer o.lines.Close(logTimeout)
-	o.lines.configure(o.config.Log, o.verbose)
+	if err := o.lines.writeAs(o.logFormat); err != nil {
+		return err
+	}
+	o.lines.configure(o.config.LogLevel, o.verbose)
 	limitMemory()
 	d, err := newDaemon(ctx, o.daemonOptions)
 	switch {

@@ -7,10 +7,10 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/admin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims/dra"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/events"
@@ -35,7 +35,7 @@ func (d *daemon) services() ([]part, error) {
 	sources := status.Sources{View: d.agent.View, Overwrites: func() map[protect.Overwrite]uint64 { return d.agent.Counters().Overwrites },
 		Requests:   func() podinfo.Stats { return d.agent.Counters().Requests },
 		Migrations: d.agent.Migrations, Recorder: d.recorder,
-		Tree: d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: nodeName(d.options.config), PreInstalled: d.options.launched}
+		Tree: d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: d.options.nodeName, PreInstalled: d.options.launched}
 	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Migrations: d.agent.Migrations, Containers: counters, Version: version}
 	if d.slices != nil {
 		sources.Devices = d.deviceSources
@@ -70,7 +70,7 @@ func (d *daemon) services() ([]part, error) {
 	} else {
 		parts = append(parts, serve(listener, handler))
 	}
-	if d.options.config.PodResources.Enabled {
+	if d.options.podResources != "" {
 		listener, err := admin.ListenUnix(d.options.podResources)
 		if err != nil {
 			d.log.WithError(err).Error("the PodResources API is not served")
@@ -78,13 +78,13 @@ func (d *daemon) services() ([]part, error) {
 			parts = append(parts, func(ctx context.Context) error { return podresources.Serve(ctx, listener, d.agent.View) })
 		}
 	}
-	if d.options.config.Events.Enabled {
+	if d.options.config.Events {
 		if err := d.writeEvents(); err != nil {
 			return nil, fmt.Errorf("events: %w", err)
 		}
 		parts = append(parts, d.events.Run)
 	}
-	if d.options.config.NodeResourceTopology.Enabled {
+	if d.options.config.NodeResourceTopology {
 		export, err := d.topologyExport()
 		if err != nil {
 			return nil, fmt.Errorf("nodeResourceTopology: %w", err)
@@ -103,12 +103,12 @@ func (d *daemon) services() ([]part, error) {
 
 // readSlices prepares the reading of this node's ResourceSlices.
 func (d *daemon) readSlices() error {
-	client, node, err := clientFor(d.options.config, dra.NewClient)
+	client, err := clientFor(&d.options.apiOptions, dra.NewClient)
 	if err != nil {
 		return err
 	}
 	d.slices = devices.NewSlices(devices.SlicesOptions{
-		Client: client, Node: node, Own: d.options.config.DRA.Driver, Nodes: d.options.machine.NodeIDs(), Log: d.log,
+		Client: client, Node: d.options.nodeName, Own: claims.Driver, Nodes: d.options.machine.NodeIDs(), Log: d.log,
 	})
 	return nil
 }
@@ -147,11 +147,11 @@ func serve(listener net.Listener, handler http.Handler) part {
 
 // writeEvents prepares the pods' events.
 func (d *daemon) writeEvents() error {
-	sink, node, err := clientFor(d.options.config, events.NewSink)
+	sink, err := clientFor(&d.options.apiOptions, events.NewSink)
 	if err != nil {
 		return err
 	}
-	d.events = events.New(events.Options{Sink: sink, Node: node, View: d.agent.View, Overwritten: d.agent.Overwritten, Log: d.log})
+	d.events = events.New(events.Options{Sink: sink, Node: d.options.nodeName, View: d.agent.View, Overwritten: d.agent.Overwritten, Log: d.log})
 	return nil
 }
 
@@ -163,11 +163,11 @@ func (d *daemon) throttled(e guard.Episode) {
 }
 
 func (d *daemon) topologyExport() (part, error) {
-	client, node, err := clientFor(d.options.config, nodetopology.NewClient)
+	client, err := clientFor(&d.options.apiOptions, nodetopology.NewClient)
 	if err != nil {
 		return nil, err
 	}
-	d.topology = &nodetopology.Exporter{Client: client, Node: node, View: d.agent.View, Machine: d.options.machine,
-		Period: time.Duration(d.options.config.NodeResourceTopology.Interval), Log: d.log}
+	d.topology = &nodetopology.Exporter{Client: client, Node: d.options.nodeName, View: d.agent.View, Machine: d.options.machine,
+		Period: d.options.timings.export, Log: d.log}
 	return func(ctx context.Context) error { d.topology.Run(ctx); return nil }, nil
 }

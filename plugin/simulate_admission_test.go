@@ -159,7 +159,7 @@ func TestSimulateARejectedPodHoldsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			for _, policy := range []string{"restricted", "single-numa-node"} {
 				// What nodes 0 and 1 have together would be needed.
-				config := file(t, "config.yaml", "guaranteedHeadroom: 0\nonUnsatisfiable: Reject\ntopologyManagerPolicy: "+policy+"\nreservedMemoryCheck: Warn\nreservedMemory: 0:memory=30Gi;1:memory=30Gi\n")
+				config := file(t, "config.yaml", "guaranteedHeadroom: 0\nonUnsatisfiable: Reject\ntopologyManagerPolicy: "+policy+"\nreservedMemory: 0:memory=30Gi;1:memory=30Gi\n")
 				result := simulateJSON(t, podsOf(pods...), exitFailed, "--machine", file(t, "machine.yaml", smallMachine), "--config", config)
 				for _, c := range result.Containers {
 					last := c.Pod == fmt.Sprintf("pod-%d", len(pods)-1)

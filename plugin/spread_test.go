@@ -121,7 +121,7 @@ func TestWhereSpreadApplies(t *testing.T) {
 		"a runtime without policies":   {"", old, spreading(guaranteed("p", 2*gi)), "0-1", "", "without a memory policy: numa spread: containerd v2.1.4 applies none"},
 		"single-numa-node":             {"topologyManagerPolicy: single-numa-node", cri.Options{}, spreading(guaranteed("p", 2*gi)), "0", "", "which spreads nothing"},
 		"scope pod":                    {"topologyManagerScope: pod", cri.Options{}, spreading(guaranteed("p", 2*gi)), "0-1", "MPOL_INTERLEAVE 0-1", "evenly: 1Gi on node 0, 1Gi on node 1"},
-		"not allowed":                  {"allowedAnnotations: [reservation]", cri.Options{}, spreading(guaranteed("p", 2*gi)), "0", "", "pinned under restricted"},
+		"not allowed":                  {"annotationRules: [{namespaces: ['*'], allowedAnnotations: [reservation]}]", cri.Options{}, spreading(guaranteed("p", 2*gi)), "0", "", "pinned under restricted"},
 		"not allowed in its namespace": {"annotationRules: [{namespaces: [default], allowedAnnotations: []}]", cri.Options{}, spreading(guaranteed("p", 2*gi)), "0", "", "pinned under restricted"},
 	} {
 		t.Run(name, func(t *testing.T) {

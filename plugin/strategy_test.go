@@ -13,8 +13,8 @@ func TestTheStrategyChoosesTheNode(t *testing.T) {
 		config, kubelet, mems, decided string
 	}{
 		"none":  {"", "", "0", ""},
-		"most":  {"numaAllocationStrategy: most-allocated\n", "", "0", ""}, // as none
-		"least": {"numaAllocationStrategy: least-allocated\n", "", "1", "least-allocated decided: node 1 (score 1) before node 0 (score 38)\n"},
+		"most":  {"topologyManagerPolicyOptions: {numa-allocation-strategy: most-allocated}\n", "", "0", ""}, // as none
+		"least": {"topologyManagerPolicyOptions: {numa-allocation-strategy: least-allocated}\n", "", "1", "least-allocated decided: node 1 (score 1) before node 0 (score 38)\n"},
 		"kubelet": {"kubeletConfig: kubelet.yaml\n", "topologyManagerPolicyOptions: {numa-allocation-strategy: least-allocated}\n", "1",
 			"least-allocated decided: node 1 (score 1) before node 0 (score 38)\n"},
 		"weight 0": {"kubeletConfig: kubelet.yaml\n", "topologyManagerPolicyOptions: {numa-allocation-strategy: least-allocated, numa-score-weights: memory=0}\n", "0", ""},

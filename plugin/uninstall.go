@@ -37,7 +37,7 @@ func (d *daemon) endsForGood() bool {
 }
 
 func (d *daemon) daemonSetStands() (bool, error) {
-	api, err := apiserver.Config(d.options.config.Kubeconfig)
+	api, err := apiserver.Config(d.options.kubeconfig)
 	if err != nil {
 		return false, fmt.Errorf("ask for DaemonSet %s: %w", d.options.daemonSet, err)
 	}

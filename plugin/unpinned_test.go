@@ -91,7 +91,7 @@ func TestAContainerThatFoundNoPlaceIsShownUntilItHasOne(t *testing.T) {
 
 func TestSimulateSaysWhyAContainerIsNotPinned(t *testing.T) {
 	// Much of the memory is reserved for others than the kubelet.
-	flags := []string{"--machine", taskPageMachine, "--config", file(t, "config.yaml", "reservedMemoryCheck: Warn\nreservedMemory: 0:memory=100Gi;1:memory=100Gi\n")}
+	flags := []string{"--machine", taskPageMachine, "--config", file(t, "config.yaml", "reservedMemory: 0:memory=100Gi;1:memory=100Gi\n")}
 	manifest := pod("{limits: {cpu: 2, memory: 150Gi}}")
 	container := simulateJSON(t, manifest, exitOK, flags...).Containers[0]
 	if !container.Admitted || container.CpusetMems != "" || !strings.HasPrefix(container.Reason, "runs unpinned: policy best-effort, scope container: no set of NUMA nodes has room: node 0: 25.72Gi of 25.72Gi free, 150Gi needed; node 1: ") {

@@ -47,7 +47,7 @@ const machine = `nodes:
 // exporting is the configuration of a node that needs no pods of the API server.
 const exporting = `
 requestSources: [oomscore]
-nodeResourceTopology: {enabled: true, interval: 1s}
+nodeResourceTopology: true
 `
 
 // newNode starts the node worker, whose plugin is a client as config says.
@@ -74,12 +74,10 @@ func newNodeNamed(t *testing.T, name string, config *rest.Config, machine, setti
 	writeKubeconfig(t, n.path("kubeconfig"), config)
 	must(t, os.WriteFile(n.path("machine.yaml"), []byte(machine), 0o644))
 	must(t, os.WriteFile(n.path("config.yaml"), fmt.Appendf(nil, `
-kubeconfig: %s
-nodeName: %s
 topologyManagerPolicy: restricted
 %s
-`, n.path("kubeconfig"), name, settings), 0o644))
-	n.process = exec.Command(plugin(n.t), "run", "--nri-socket", n.path("nri.sock"), "--state-dir", n.path("state"),
+`, settings), 0o644))
+	n.process = exec.Command(plugin(n.t), "run", "--kubeconfig", n.path("kubeconfig"), "--node-name", name, "--timings", "export=1s", "--nri-socket", n.path("nri.sock"), "--state-dir", n.path("state"),
 		"--cgroups", n.path("cgroups"), "--plain-cgroups", "--machine", n.path("machine.yaml"),
 		"--config", n.path("config.yaml"), "--metrics-address", "", "--plugin-registry", n.path("registry"), "--cdi-dir", n.path("cdi"),
 		"--kubelet-podresources-socket", n.path("devices.sock"))

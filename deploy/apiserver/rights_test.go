@@ -40,10 +40,10 @@ func TestTheChartsRightsAreWhatIsNeeded(t *testing.T) {
 	config, granted := grant(t, client, admin)
 	n := newNode(t, config, machine, `
 requestSources: [apiserver]
-nodeResourceTopology: {enabled: true, interval: 1s}
-events: {enabled: true}
+nodeResourceTopology: true
+events: true
 dra: {enabled: true}
-resourceSlices: {enabled: true}
+resourceSlices: true
 onTermination: Rollback
 `)
 	n.objects = objectsOf(t, admin)

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"helm.sh/helm/v3/pkg/chart"
@@ -51,14 +50,14 @@ var valueSets = map[string]string{
 	"overrides": `{nameOverride: numa, commonLabels: {team: node, app.kubernetes.io/version: mine}, podLabels: {app.kubernetes.io/name: other, tier: a},
 podAnnotations: {memory-high.memory-manager.noderesource.dev: 64Mi}, image: {digest: "sha256:` + strings.Repeat("ab", 32) + `"},
 serviceAccount: {create: false, name: mine}, rbac: {create: false}, priorityClassName: high, startupProbe: {periodSeconds: 1, failureThreshold: 60},
-livenessProbe: {periodSeconds: 30}, readinessProbe: {httpGet: {path: /healthz}}, extraArgs: [--systemd-socket=], extraEnv: [{name: NODE_NAME, value: worker}, {name: GOGC, value: "50"}],
-extraVolumes: [{name: api, secret: {secretName: api}}], extraVolumeMounts: [{name: api, mountPath: /etc/api}], config: {kubeconfig: /etc/api/config},
+livenessProbe: {periodSeconds: 30}, readinessProbe: {httpGet: {path: /healthz}}, extraArgs: [--systemd-socket=, --kubeconfig=/etc/api/config], extraEnv: [{name: NODE_NAME, value: worker}, {name: GOGC, value: "50"}],
+extraVolumes: [{name: api, secret: {secretName: api}}], extraVolumeMounts: [{name: api, mountPath: /etc/api}], config: {logLevel: debug},
 metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}}, networkPolicy: {enabled: true, from: [{namespaceSelector: {}}]}}`,
-	"node-groups": `{config: {dryRun: true, memoryThrottlingFactor: 0.8, stallGuard: {step: 0.5}, kubeReserved: {memory: 1Gi}}, requestSource: none, rollbackOnDelete: true,
+	"node-groups": `{config: {profile: Observe, memoryThrottlingFactor: 0.8, events: true, kubeReserved: {memory: 1Gi}}, requestSource: none, rollbackOnDelete: true,
 cgroupDriver: cgroupfs, networkPolicy: {enabled: true}, nodeGroups: [
-{name: large, nodeSelector: {size: large, zone: a}, config: {dryRun: false, memoryThrottlingFactor: null, stallGuard: {enabled: false}, requestSources: [kubelet]}},
-{name: gpu, nodeSelector: {gpu: "true"}, cgroupDriver: systemd, config: {requestSources: [apiserver], nodeResourceTopology: {enabled: true}, resourceSlices: {enabled: true}}}]}`,
-	"everything": `{events: true, recording: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
+{name: large, nodeSelector: {size: large, zone: a}, config: {profile: Full, memoryThrottlingFactor: null, stallGuard: false, requestSources: [kubelet]}},
+{name: gpu, nodeSelector: {gpu: "true"}, cgroupDriver: systemd, config: {requestSources: [apiserver], nodeResourceTopology: true, resourceSlices: true}}]}`,
+	"everything": `{config: {events: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug}, recording: true, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
 }
@@ -147,16 +146,16 @@ func TestRendersAsBefore(t *testing.T) {
 
 // TestConfigurationOnTheCommandLine renders what --set makes of the configuration's types. The tests of the binary read it.
 func TestConfigurationOnTheCommandLine(t *testing.T) {
-	got, err := render(t, flags(t, "config.memoryThrottlingFactor=0.8", "config.guaranteedHeadroom=0.05", "config.stallGuard.step=0.5",
-		"config.minimumThrottlingFactor=1", "config.dryRun=true", `config.evictionHard.memory\.available=5%`, "config.requestTimeout=1s",
-		"config.stateTolerance=1000000", "config.kubeReserved.memory=1073741824", "config.allowedAnnotations={numa,memory-high}",
-		"nodeResourceTopology=true,events=true", "config.nodeResourceTopology.interval=30s"))
+	got, err := render(t, flags(t, "config.memoryThrottlingFactor=0.8", "config.guaranteedHeadroom=0.05", "config.stallGuard=false",
+		"config.rebalance.maxBytes=1Gi", "config.profile=Observe", `config.evictionHard.memory\.available=5%`, "config.dra.enabled=true",
+		"config.stateTolerance=1000000", "config.kubeReserved.memory=1073741824", "config.annotationRules[0].namespaces={a*,b}",
+		"config.nodeResourceTopology=true,config.events=true", "config.annotationRules[0].minimumThrottlingFactor=0.5"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	compareGolden(t, "testdata/set-flags.yaml", got)
-	if configuration := config(t, got, "nri-memory-manager"); configuration.NodeResourceTopology != (ours.NodeResourceTopology{Enabled: true, Interval: ours.Duration(30 * time.Second)}) {
-		t.Errorf("nodeResourceTopology is %+v, want it enabled and the interval that was set", configuration.NodeResourceTopology)
+	if configuration := config(t, got, "nri-memory-manager"); !configuration.NodeResourceTopology || configuration.StallGuard || configuration.AnnotationRules[0].MinimumThrottlingFactor != 0.5 {
+		t.Errorf("the configuration is %+v", configuration)
 	}
 }
 
@@ -320,13 +319,13 @@ func TestNodeGroupsHaveTheirOwnConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	everyone, large, gpu := config(t, got, "nri-memory-manager"), config(t, got, "nri-memory-manager-large"), config(t, got, "nri-memory-manager-gpu")
-	if !everyone.DryRun || *everyone.MemoryThrottlingFactor != 0.8 || !everyone.StallGuard.Enabled || everyone.NodeResourceTopology.Enabled {
+	if !everyone.DryRun() || *everyone.MemoryThrottlingFactor != 0.8 || !everyone.StallGuard || everyone.NodeResourceTopology {
 		t.Errorf("nodes of no group have %+v", everyone)
 	}
-	if large.DryRun || large.MemoryThrottlingFactor != nil || large.StallGuard.Enabled || large.StallGuard.Step != 0.5 || large.KubeReserved["memory"] != "1Gi" {
+	if large.DryRun() || large.MemoryThrottlingFactor != nil || large.StallGuard || !large.Events || large.KubeReserved["memory"] != "1Gi" {
 		t.Errorf("the nodes of large have %+v", large)
 	}
-	if !gpu.DryRun || !gpu.NodeResourceTopology.Enabled || !slices.Equal(gpu.RequestSources, []memoryqos.Source{memoryqos.SourceAPIServer}) {
+	if !gpu.DryRun() || !gpu.NodeResourceTopology || !slices.Equal(gpu.RequestSources, []memoryqos.Source{memoryqos.SourceAPIServer}) {
 		t.Errorf("the nodes of gpu have %+v", gpu)
 	}
 	for name, set := range objects[appsv1.DaemonSet](t, got, "DaemonSet") {
@@ -404,8 +403,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{config: {memoryThrottlingFactor: low}}`:                                          "memoryThrottlingFactor",
 		`{config: {topologyManagerPolicy: strict}}`:                                        "topologyManagerPolicy",
 		`{config: {requestSources: [api]}}`:                                                "requestSources",
-		`{config: {dryRun: "true"}}`:                                                       "dryRun",
-		`{config: {stallGuard: {window: 2}}}`:                                              "window",
+		`{config: {events: "true"}}`:                                                       "events",
+		`{config: {rebalance: {bytes: 2}}}`:                                                "bytes",
 		`{config: {annotationRules: [{namespace: a}]}}`:                                    "annotationRules",
 		`{nodeGroups: [{name: a, config: {}}]}`:                                            "nodeSelector",
 		`{nodeGroups: [{name: a, nodeSelector: {}}]}`:                                      "nodeSelector",
@@ -426,21 +425,20 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		rights []string
 		mount  bool
 	}{
-		`{requestSource: none}`:                             {},
-		`{requestSource: kubelet}`:                          {nil, true},
-		`{requestSource: apiserver}`:                        {[]string{"pods"}, false},
-		`{requestSource: kubelet, events: true}`:            {[]string{"events"}, true},
-		`{requestSource: none, rollbackOnDelete: true}`:     {[]string{"daemonsets"}, false},
-		`{requestSource: none, nodeResourceTopology: true}`: {[]string{"noderesourcetopologies", "nodes"}, false},
-		`{requestSource: none, dra: {enabled: true}}`:       {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
+		`{requestSource: none}`:                                 {},
+		`{requestSource: kubelet}`:                              {nil, true},
+		`{requestSource: apiserver}`:                            {[]string{"pods"}, false},
+		`{requestSource: kubelet, config: {events: true}}`:      {[]string{"events"}, true},
+		`{requestSource: none, rollbackOnDelete: true}`:         {[]string{"daemonsets"}, false},
+		`{requestSource: none, config: {dra: {enabled: true}}}`: {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
 
 		`{config: {requestSources: [kubelet, oomscore]}}`:                           {nil, true},
 		`{config: {requestSources: [oomscore]}}`:                                    {},
 		`{requestSource: none, config: {requestSources: [apiserver]}}`:              {[]string{"pods"}, false},
 		`{requestSource: none, config: {requestSources: []}}`:                       {[]string{"pods"}, true},
-		`{requestSource: none, config: {events: {enabled: true}}}`:                  {[]string{"events"}, false},
-		`{requestSource: none, config: {nodeResourceTopology: {enabled: true}}}`:    {[]string{"noderesourcetopologies", "nodes"}, false},
-		`{requestSource: none, config: {nodeResourceTopology: {interval: 20s}}}`:    {},
+		`{requestSource: none, config: {events: true}}`:                             {[]string{"events"}, false},
+		`{requestSource: none, config: {nodeResourceTopology: true}}`:               {[]string{"noderesourcetopologies", "nodes"}, false},
+		`{requestSource: none, config: {resourceSlices: true}}`:                     {[]string{"resourceclaims", "resourceslices"}, false},
 		`{requestSource: apiserver, rollbackOnDelete: true, rbac: {create: false}}`: {},
 	} {
 		got, err := render(t, values)
@@ -512,10 +510,10 @@ func TestSystemdIsMountedWhereItsCgroupDriverIs(t *testing.T) {
 func TestNetworkPolicyAdmitsWhatIsNeeded(t *testing.T) {
 	for values, want := range map[string]struct{ in, out int }{
 		`{networkPolicy: {enabled: true}}`: {0, 2},
-		`{networkPolicy: {enabled: true, from: [{podSelector: {matchLabels: {app: prometheus}}}]}}`:            {2, 2},
-		`{networkPolicy: {enabled: true, apiServerPorts: [16443]}, requestSource: none, events: true}`:         {0, 1},
-		`{networkPolicy: {enabled: true}, requestSource: kubelet}`:                                             {0, 0},
-		`{networkPolicy: {enabled: true}, requestSource: none, nodeGroups: [{name: a, nodeSelector: {a: b}}]}`: {0, 0},
+		`{networkPolicy: {enabled: true, from: [{podSelector: {matchLabels: {app: prometheus}}}]}}`:              {2, 2},
+		`{networkPolicy: {enabled: true, apiServerPorts: [16443]}, requestSource: none, config: {events: true}}`: {0, 1},
+		`{networkPolicy: {enabled: true}, requestSource: kubelet}`:                                               {0, 0},
+		`{networkPolicy: {enabled: true}, requestSource: none, nodeGroups: [{name: a, nodeSelector: {a: b}}]}`:   {0, 0},
 	} {
 		got, err := render(t, values)
 		if err != nil {

@@ -57,7 +57,7 @@ func TestSchemaAdmitsEveryDefault(t *testing.T) {
 		"the file with every key": "config:\n  " + strings.ReplaceAll(string(text), "\n", "\n  "),
 		"texts for numbers":       `{config: {memoryThrottlingFactor: "0.8", guaranteedHeadroom: "1e-1", stateTolerance: 4096, kubeReserved: {cpu: 4, memory: 1Gi}}}`,
 		"both forms of a list":    `{config: {reservedMemory: [{numaNode: "0", limits: {memory: 1073741824}}], kubeReserved: null}}`,
-		"the other form":          `{config: {migration: Always, reservedMemory: "0:memory=1Gi", memoryThrottlingFactor: null, requestTimeout: 0, onUnsatisfiable: "", stateTolerance: auto}}`,
+		"the other form":          `{config: {rebalance: {maxBytes: 1Pi}, reservedMemory: "0:memory=1Gi", memoryThrottlingFactor: null, onUnsatisfiable: "", stateTolerance: auto}}`,
 	} {
 		got, err := render(t, values)
 		if err != nil {
@@ -74,7 +74,6 @@ type schema struct {
 	Type                 types             `json:"type,omitempty"`
 	Enum                 []string          `json:"enum,omitempty"`
 	Pattern              string            `json:"pattern,omitempty"`
-	Maximum              *int              `json:"maximum,omitempty"`
 	Items                *schema           `json:"items,omitempty"`
 	Properties           map[string]schema `json:"properties,omitempty"`
 	AdditionalProperties any               `json:"additionalProperties,omitempty"`
@@ -92,8 +91,7 @@ func (t types) MarshalJSON() ([]byte, error) {
 
 // Patterns of what the daemon reads from a text.
 const (
-	aNumber   = `^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$`
-	aDuration = `^[+]?(0|(([0-9]+[.]?[0-9]*|[.][0-9]+)(ns|us|µs|ms|s|m|h))+)$`
+	aNumber = `^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$`
 )
 
 type generator struct {
@@ -115,16 +113,11 @@ func (g generator) of(t reflect.Type, path string) schema {
 
 func (g generator) byType(t reflect.Type, path string) schema {
 	switch t {
-	case reflect.TypeFor[ours.Duration]():
-		return schema{Type: []string{"string", "integer"}, Pattern: aDuration, Maximum: new(int)} // the only duration without a unit is 0
 	case reflect.TypeFor[quantity.Bytes](), reflect.TypeFor[ours.ReservedBytes](), reflect.TypeFor[ours.Tolerance]():
 		return schema{Type: []string{"string", "integer"}}
 	case reflect.TypeFor[ours.ReservedMemory]():
 		items := g.of(t.Elem(), path+"[]")
 		return schema{Type: []string{"array", "string", "null"}, Items: &items}
-	case reflect.TypeFor[ours.Migration]():
-		upTo := g.of(reflect.TypeFor[quantity.Bytes](), path+".upTo")
-		return schema{Type: []string{"object", "string"}, Pattern: "^(Always|Never)$", Properties: map[string]schema{"upTo": upTo}, AdditionalProperties: false}
 	}
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
 		panic(t.String() + " reads itself: say here what it reads")

@@ -4,6 +4,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"iter"
@@ -30,6 +31,13 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
+// Defaults of Options.
+const (
+	CheckPeriod = 10 * time.Second
+	// RequestTimeout leaves most of an NRI request, which ends after two seconds, to everything else.
+	RequestTimeout = 300 * time.Millisecond
+)
+
 // Options are what an Agent is made of.
 type Options struct {
 	Config  config.Config
@@ -44,6 +52,11 @@ type Options struct {
 	Units protect.Units
 	// Watcher reports other writers at once; nil leaves them to the periodic check.
 	Watcher *cgroupfs.Watcher
+	// CheckPeriod is the time between two looks at the cgroups that others write to, a second at least; 0 is CheckPeriod.
+	CheckPeriod time.Duration
+	// RequestTimeout is the longest that the creation of a container waits for the sources of its request and devices; 0 is
+	// RequestTimeout.
+	RequestTimeout time.Duration
 	// Providers are the sources of memory requests in their order; the agent runs them.
 	Providers []podinfo.Provider
 	// Claims reads the resource claims that were prepared before, once the state folder is this agent's; nil has none.
@@ -78,8 +91,11 @@ type Recorder interface {
 
 // Agent drives a ledger. Its methods may be called from any goroutine.
 type Agent struct {
-	log       logrus.FieldLogger
-	now       func() time.Time
+	log logrus.FieldLogger
+	now func() time.Time
+
+	checkPeriod, requestTimeout time.Duration
+
 	sysfs     string // empty has none
 	tree      *cgroupfs.Tree
 	journal   *protect.Journal // nil where it cannot be read
@@ -143,8 +159,11 @@ func New(opts Options) (*Agent, error) {
 		wake:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
 		ancestors:   newAncestors(),
-		reread:      func(context.Context, claims.Claim) {},
-		unusable:    map[string]string{},
+
+		checkPeriod: cmp.Or(opts.CheckPeriod, CheckPeriod), requestTimeout: cmp.Or(opts.RequestTimeout, RequestTimeout),
+
+		reread:   func(context.Context, claims.Claim) {},
+		unusable: map[string]string{},
 	}
 	if err := a.lockStateDir(opts.StateDir); err != nil {
 		return nil, err
@@ -171,14 +190,14 @@ func New(opts Options) (*Agent, error) {
 	a.sourced = len(opts.Providers) > 0
 	a.requests = podinfo.New(podinfo.Options{
 		Providers: opts.Providers,
-		Timeout:   time.Duration(opts.Config.RequestTimeout),
+		Timeout:   a.requestTimeout,
 		Changed:   a.podChanged,
 		File:      a.requestsFile(opts.StateDir),
 		Log:       opts.Log,
 	})
 	a.protector = protect.New(protect.Options{
 		Tree: opts.Tree, Units: opts.Units, Journal: a.journal, Watcher: opts.Watcher,
-		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now, Migration: resolved.Config.Migration.Most(),
+		PageSize: opts.Machine.PageSize, Log: opts.Log, Now: opts.Now, Migration: resolved.MostMoved(),
 	})
 	return a, nil
 }
@@ -339,7 +358,7 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 		a.RejectConfig(err)
 		return err
 	}
-	if resolved.Config.DryRun {
+	if resolved.Config.DryRun() {
 		a.includeAll(ctx)
 	}
 	effects := a.step(ledger.Reconfigure{Config: resolved})
@@ -347,8 +366,7 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 	if effects.Err != nil {
 		return effects.Err
 	}
-	a.protector.BoundMigration(resolved.Config.Migration.Most())
-	a.requests.SetTimeout(time.Duration(resolved.Config.RequestTimeout))
+	a.protector.BoundMigration(resolved.MostMoved())
 	a.work(ctx)
 	a.poke()
 	return nil

@@ -50,7 +50,7 @@ func (a *Agent) desire() error {
 func (a *Agent) dryRun() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.ledger.Config().Config.DryRun
+	return a.ledger.Config().Config.DryRun()
 }
 
 // take waits until nobody else writes; false past the deadline.
@@ -71,7 +71,7 @@ func (a *Agent) takeFiles() (targets []cgroup.Target, ended []string, all bool) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	o := &a.outbox
-	if a.ledger.Config().Config.DryRun {
+	if a.ledger.Config().Config.DryRun() {
 		return nil, nil, false
 	}
 	targets, ended, all = slices.Collect(maps.Values(o.files)), o.ended, o.all

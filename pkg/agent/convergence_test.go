@@ -205,8 +205,8 @@ func shrink(s sequence, fails func(sequence) bool) sequence {
 var configurations = []string{
 	"", "memoryManagerPolicy: None\nreservedMemory: []", "memoryReservationPolicy: HardReservation", "memoryThrottlingFactor: 0.5",
 	"memoryReservationPolicy: None", "memoryThrottlingFactor: null", "topologyManagerPolicy: restricted",
-	"topologyManagerPolicy: single-numa-node", "dryRun: true",
-	"dissolveGroups: true", "dissolveGroups: true\nmigration: Always\ntopologyManagerPolicy: restricted",
+	"topologyManagerPolicy: single-numa-node", "profile: Observe",
+	"rebalance: {consolidate: true}", "rebalance: {consolidate: true, maxBytes: 1Pi}\ntopologyManagerPolicy: restricted",
 	"podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted", "podLevelResourceManagers: true",
 }
 
@@ -221,7 +221,7 @@ type ground struct {
 func newGround(t *testing.T) *ground {
 	g := &ground{folder: cgroups.InMemory(t)}
 	for _, yaml := range configurations {
-		g.configs = append(g.configs, parseConfig(t, "requestTimeout: 10ms\n"+yaml))
+		g.configs = append(g.configs, parseConfig(t, yaml))
 	}
 	g.machine = parseMachine(t, twoNodes)
 	return g
@@ -889,8 +889,8 @@ func (w *world) rest() string {
 	if w.host.systemd != nil {
 		w.host.systemd.Reload()
 	}
-	if w.config.DryRun {
-		w.config.DryRun = false
+	if w.config.DryRun() {
+		w.config.Profile = config.ProfileFull
 		must(w.Reconfigure(ctx, w.config))
 	}
 	if !w.connected {

@@ -74,7 +74,7 @@ func TestANewContainerLooksAtWhatIsFreeNow(t *testing.T) {
 		"the node cannot be read":   {func(n *node) { n.kernelHas(0, 0, 0); n.unreadable(1) }, "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, "topologyManagerPolicy: restricted\nnumaAllocationStrategy: least-used\n", withSysfs(t))
+			n := newNode(t, "topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {numa-allocation-strategy: least-used}\n", withSysfs(t))
 			n.cover()
 			test.taken(n)
 			pod := n.pod("database", memoryqos.Guaranteed)
@@ -184,7 +184,7 @@ func TestWhatWouldBeMovedIsSaid(t *testing.T) {
 		want               []cover.Move
 	}{
 		"by default":                            {"", "", []cover.Move{{Path: "batch", From: 0, To: 1, Bytes: gi / 2}, {Path: "web", From: 0, To: 1, Bytes: gi / 2}}},
-		"off":                                   {"coverDeficits: Off\n", "", nil},
+		"off":                                   {"rebalance: {deficits: Off}\n", "", nil},
 		"a pod that does not want to be placed": {"", "none", []cover.Move{{Path: "web", From: 0, To: 1, Bytes: gi}}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -74,7 +74,7 @@ func (s *short) mems() string {
 // One container after the other is moved, each only once the memory of the last one has arrived and a newer sample still shows the
 // deficit, and both may use the node again after it was calm.
 func TestDeficitsAreCoveredOneContainerAtATime(t *testing.T) {
-	s := newShort(t, "coverDeficits: On\n", nil)
+	s := newShort(t, "rebalance: {deficits: On}\n", nil)
 	s.look() // finds the deficit
 	s.cover()
 	if sample := s.cover(); sample.Moves != nil || s.containerView(s.pods["web"], "app").KeptOff != nil { // the write is yet to come
@@ -129,18 +129,18 @@ func TestMemoryThatIsNotMoved(t *testing.T) {
 		want        []string // of the reasons, as many as there are
 	}{
 		"by default": {"", nil, nil, nil},
-		"off":        {"coverDeficits: Off\n", nil, nil, nil},
-		"a dry run":  {"coverDeficits: On\ndryRun: true\n", nil, nil, nil},
-		"beyond migration": {"coverDeficits: On\nmigration: Never\n", nil, nil,
-			[]string{"it has 512Mi there, more than migration allows", "it has 3Gi there, more than migration allows"}},
-		"the annotation none":      {"coverDeficits: On\n", map[string]string{numa: "none"}, nil, []string{"node 0 owes 1Gi more than it has, and no other container has memory there"}},
-		"the annotation preferred": {"coverDeficits: On\n", map[string]string{numa: "preferred"}, nil, []string{"node 0 owes 1Gi more than it has"}},
-		"the containers wait for memory": {"coverDeficits: On\n", nil, pressure(""),
+		"off":        {"rebalance: {deficits: Off}\n", nil, nil, nil},
+		"a dry run":  {"rebalance: {deficits: On}\nprofile: Observe\n", nil, nil, nil},
+		"beyond migration": {"rebalance: {deficits: On, maxBytes: 0}\n", nil, nil,
+			[]string{"it has 512Mi there, more than rebalance.maxBytes (0)", "it has 3Gi there, more than rebalance.maxBytes (0)"}},
+		"the annotation none":      {"rebalance: {deficits: On}\n", map[string]string{numa: "none"}, nil, []string{"node 0 owes 1Gi more than it has, and no other container has memory there"}},
+		"the annotation preferred": {"rebalance: {deficits: On}\n", map[string]string{numa: "preferred"}, nil, []string{"node 0 owes 1Gi more than it has"}},
+		"the containers wait for memory": {"rebalance: {deficits: On}\n", nil, pressure(""),
 			[]string{"full avg10 of its memory.pressure is 12.5, more than 10", "full avg10 of its memory.pressure is 12.5"}},
-		"all pods wait for memory": {"coverDeficits: On\n", nil, pressure("kubepods"), []string{"no memory is moved while all pods wait for it: full avg10"}},
-		"the other node has no room": {"coverDeficits: On\n", nil, func(s *short) { s.kernelHas(1, gi/4, 8*gi) },
+		"all pods wait for memory": {"rebalance: {deficits: On}\n", nil, pressure("kubepods"), []string{"no memory is moved while all pods wait for it: full avg10"}},
+		"the other node has no room": {"rebalance: {deficits: On}\n", nil, func(s *short) { s.kernelHas(1, gi/4, 8*gi) },
 			[]string{"its 512Mi would go to node 1, which has no room for them", "its 3Gi would go to node 1"}},
-		"nodes by another writer": {"coverDeficits: On\n", nil, func(s *short) {
+		"nodes by another writer": {"rebalance: {deficits: On}\n", nil, func(s *short) {
 			for _, name := range []string{"batch", "web"} {
 				s.writeFile(s.containers[name].CgroupsPath, "cpuset.mems.effective", "0")
 			}
@@ -172,10 +172,10 @@ func TestMemoryThatIsNotMoved(t *testing.T) {
 
 func TestStepsAreTakenBackAtOnce(t *testing.T) {
 	for name, yaml := range map[string]string{
-		"DryRun": "", "Off": "coverDeficits: Off\n", "a dry run": "coverDeficits: On\ndryRun: true\n", "policy None": "coverDeficits: On\nmemoryManagerPolicy: None\nreservedMemory: []\n",
+		"DryRun": "", "Off": "rebalance: {deficits: Off}\n", "a dry run": "rebalance: {deficits: On}\nprofile: Observe\n", "policy None": "rebalance: {deficits: On}\nmemoryManagerPolicy: None\nreservedMemory: []\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShort(t, "coverDeficits: On\n", nil)
+			s := newShort(t, "rebalance: {deficits: On}\n", nil)
 			s.look()
 			s.look()
 			s.want("cpuset.mems", s.mems(), "1 ")
@@ -199,16 +199,16 @@ func TestAKillAtEveryMomentOfAStep(t *testing.T) {
 		yaml  string
 		want  string // cpuset.mems of batch after the restart
 	}{
-		"noted":                    {func(s *short) { _ = s.noteBefore(s.Context(), s.path("batch")) }, "", "coverDeficits: On\n", ""},
-		"decided":                  {func(s *short) { s.cover() }, "", "coverDeficits: On\n", ""},
-		"written":                  {func(s *short) { s.cover(); _ = s.protector.FinishAll(s.Context()) }, "", "coverDeficits: On\n", "1"},
-		"the runtime has it":       {func(s *short) { s.look() }, "1", "coverDeficits: On\n", "1"},
+		"noted":                    {func(s *short) { _ = s.noteBefore(s.Context(), s.path("batch")) }, "", "rebalance: {deficits: On}\n", ""},
+		"decided":                  {func(s *short) { s.cover() }, "", "rebalance: {deficits: On}\n", ""},
+		"written":                  {func(s *short) { s.cover(); _ = s.protector.FinishAll(s.Context()) }, "", "rebalance: {deficits: On}\n", "1"},
+		"the runtime has it":       {func(s *short) { s.look() }, "1", "rebalance: {deficits: On}\n", "1"},
 		"it is forbidden since":    {func(s *short) { s.look() }, "1", "", "0-1"},
-		"taken back and not wrote": {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(cover.CalmTime); s.cover() }, "1", "coverDeficits: On\n", "1"},
-		"taken back":               {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(cover.CalmTime); s.look() }, "0-1", "coverDeficits: On\n", "0-1"},
+		"taken back and not wrote": {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(cover.CalmTime); s.cover() }, "1", "rebalance: {deficits: On}\n", "1"},
+		"taken back":               {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(cover.CalmTime); s.look() }, "0-1", "rebalance: {deficits: On}\n", "0-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShort(t, "coverDeficits: On\n", nil)
+			s := newShort(t, "rebalance: {deficits: On}\n", nil)
 			s.look()
 			test.until(s)
 			copied := filepath.Join(t.TempDir(), "state")
@@ -253,7 +253,7 @@ func (s *short) path(name string) string {
 
 // Memory that has grown beyond the bound since the sample is not moved, whoever would write; the next container is.
 func TestAStepThatHasBecomeTooLargeIsWithheld(t *testing.T) {
-	s := newShort(t, "coverDeficits: On\n", nil)
+	s := newShort(t, "rebalance: {deficits: On}\n", nil)
 	s.look()
 	s.cover()
 	s.uses(s.containers["batch"], [2]uint64{5 * gi, 0}, [2]uint64{})

@@ -8,17 +8,14 @@ import (
 )
 
 // findDevices begins to look for the devices of a container that is about to be created, and returns what waits for the answer.
-// The kubelet is asked while the pod APIs are: together they have requestTimeout.
+// The kubelet is asked while the pod APIs are: together they have a.requestTimeout.
 func (a *Agent) findDevices(ctx context.Context, pod ledger.Pod, container ledger.Container) (wait func() devices.Pod) {
 	_, managed, _ := pod.Path()
 	wanted := described(pod, container)
 	if a.devices == nil || !managed || !a.devices.Wants(wanted) {
 		return func() devices.Pod { return nil }
 	}
-	a.mu.Lock()
-	timeout := a.ledger.RequestTimeout()
-	a.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, a.requestTimeout)
 	answer := make(chan devices.Pod, 1)
 	go func() {
 		defer cancel()

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
@@ -81,7 +82,7 @@ func TestDevicesOfContainers(t *testing.T) {
 }
 
 func TestDevicesThatNobodyFindsInTime(t *testing.T) {
-	n := newNode(t, "requestTimeout: 10ms", func(n *node) { n.devices = &gpus{wait: true} })
+	n := newNode(t, "", func(n *node) { n.timeout, n.devices = 10*time.Millisecond, &gpus{wait: true} })
 	pod := n.pod("p", memoryqos.Guaranteed)
 	c := n.launch(pod, withGPU(ofPod(pod, "main", gi)))
 	n.want("the container's nodes", n.file(c.CgroupsPath, "cpuset.mems"), "0")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
@@ -59,8 +60,8 @@ func TestOneFolderHasOneAgent(t *testing.T) {
 	}
 	before := contents(t, n.state)
 	want := fmt.Sprintf("%s: another nri-memory-manager is running with this state folder: process %d", n.state, os.Getpid())
-	for _, dryRun := range []bool{false, true} { // which writes no cgroup, and its decisions to the same files
-		second.Config.DryRun = dryRun
+	for _, profile := range []config.Profile{config.ProfileFull, config.ProfileObserve} { // which writes no cgroup, and its decisions to the same files
+		second.Config.Profile = profile
 		if _, err := New(second); !errors.Is(err, checkpoint.ErrInUse) || err.Error() != want {
 			t.Fatalf("a second agent: %v, want %s", err, want)
 		}

@@ -52,7 +52,9 @@ type node struct {
 	runtime     Runtime
 	apply       func(context.Context, []Update) error
 	onWrite     func(cgroupfs.Write)
-	watches     bool // other writers are noticed at once
+	check       time.Duration // Options.CheckPeriod
+	timeout     time.Duration // Options.RequestTimeout
+	watches     bool          // other writers are noticed at once
 	watcher     *cgroupfs.Watcher
 	units       protect.Units // nil has no systemd
 	recorder    Recorder      // nil records nothing
@@ -180,7 +182,7 @@ func (n *node) start() {
 		prepared = n.View().Claims
 	}
 	n.Agent, err = New(Options{
-		Config: n.config, Machine: n.machine, Sysfs: n.sysfs, StateDir: n.state, Tree: tree, Providers: n.providers, Devices: n.devices,
+		Config: n.config, CheckPeriod: n.check, RequestTimeout: n.timeout, Machine: n.machine, Sysfs: n.sysfs, StateDir: n.state, Tree: tree, Providers: n.providers, Devices: n.devices,
 		Watcher: n.watcher, Units: n.units, Recorder: n.recorder, Log: log, Now: n.clock.now, Claims: func() []claims.Claim { return prepared },
 	})
 	if err != nil {

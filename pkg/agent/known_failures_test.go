@@ -197,7 +197,7 @@ var refusals = []behaviour{
 		name:  "a resize refused while a claim had the memory",
 		right: "it is accepted once the claim has ended: the kubelet tries it every second",
 		run: func(t testing.TB) {
-			n := newNode(t, oneNode+"dra: {enabled: true, share: 10%}")
+			n := newNode(t, oneNode+"dra: {enabled: true, shares: [{limits: {memory: 10%}}]}")
 			n.sync(nil, nil)
 			db := n.pod("db", memoryqos.Guaranteed)
 			c := n.launch(db, ofPod(db, "app", 4*gi))
@@ -211,7 +211,7 @@ var refusals = []behaviour{
 		name:  "a resize refused after a restart, while a claim had the memory",
 		right: "it is accepted once the claim has ended, however short the plugin has run",
 		run: func(t testing.TB) {
-			n := newNode(t, oneNode+"dra: {enabled: true, share: 10%}")
+			n := newNode(t, oneNode+"dra: {enabled: true, shares: [{limits: {memory: 10%}}]}")
 			n.sync(nil, nil)
 			db := n.pod("db", memoryqos.Guaranteed)
 			c := n.launch(db, ofPod(db, "app", 4*gi))
@@ -248,7 +248,7 @@ var moves = []behaviour{
 		name:  "a create for which a container is moved, whose pages stay",
 		right: "it waits until the pages have left the node, and fails where they have not before the runtime's deadline",
 		run: func(t testing.TB) {
-			n := newNode(t, oneNode+"dissolveGroups: true\n")
+			n := newNode(t, oneNode+"rebalance: {consolidate: true}\n")
 			n.sync(nil, nil)
 			first, small, second := n.pod("first", memoryqos.Guaranteed), n.pod("small", memoryqos.Guaranteed), n.pod("second", memoryqos.Guaranteed)
 			n.launch(first, ofPod(first, "app", 10*gi))
@@ -388,7 +388,7 @@ type begun struct {
 
 func begin(t testing.TB, first string, containers ...pods.Container) *begun {
 	api := &podAPI{}
-	n := newNode(t, oneNode+"dra: {enabled: true, share: 10%}", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n := newNode(t, oneNode+"dra: {enabled: true, shares: [{limits: {memory: 10%}}]}", func(n *node) { n.providers = []podinfo.Provider{api} })
 	n.sync(nil, nil)
 	db := n.pod("db", memoryqos.Guaranteed)
 	api.say(guaranteedSpec(db, containers...))
@@ -399,7 +399,9 @@ func (r *begun) end()   { r.must(r.StopContainer(context.Background(), r.pod, r.
 func (r *begun) claim() { r.must(r.PrepareClaim(context.Background(), claimOn(1, 2*gi))) }
 
 // reload changes what the nodes have for pods.
-func (r *begun) reload() { r.reconfigure(oneNode + "dra: {enabled: true, share: 15%}") }
+func (r *begun) reload() {
+	r.reconfigure(oneNode + "dra: {enabled: true, shares: [{limits: {memory: 15%}}]}")
+}
 
 func (r *begun) restart(running ...Container) {
 	r.node.restart()

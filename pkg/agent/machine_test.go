@@ -84,7 +84,7 @@ func TestTheNodeMapFollowsTheMachine(t *testing.T) {
 	if now := n.Counters().Reloads; now != reloads {
 		t.Errorf("a machine that stays the same was taken %d times", now-reloads)
 	}
-	if err := n.Reconfigure(context.Background(), parseConfig(t, "dra: {enabled: true, share: 25%}")); err != nil {
+	if err := n.Reconfigure(context.Background(), parseConfig(t, "dra: {enabled: true, shares: [{limits: {memory: 25%, hugepages-2Mi: 25%}}]}")); err != nil {
 		t.Fatal(err)
 	}
 	n.plug(1, 32*gi, 512)

@@ -13,7 +13,7 @@ import (
 
 // TestWhichContainersAreMovedOffTheirGroup has a container of 2Gi in a group that a large one has made and left.
 func TestWhichContainersAreMovedOffTheirGroup(t *testing.T) {
-	const dissolves = "dissolveGroups: true\n"
+	const dissolves = "rebalance: {consolidate: true}\n"
 	launch := func(n *node, p Pod, c Container) { n.launch(p, c) }
 	for name, test := range map[string]struct {
 		config string
@@ -22,10 +22,10 @@ func TestWhichContainersAreMovedOffTheirGroup(t *testing.T) {
 	}{
 		"moved":               {dissolves, launch, true},
 		"off":                 {"", launch, false},
-		"dry run":             {dissolves + "dryRun: true\n", launch, false},
-		"migration is Never":  {dissolves + "migration: Never\n", launch, false},
+		"dry run":             {dissolves + "profile: Observe\n", launch, false},
+		"nothing may move":    {"rebalance: {consolidate: true, maxBytes: 0}\n", launch, false},
 		"scope pod":           {dissolves + "topologyManagerScope: pod\n", launch, false},
-		"groups that overlap": {dissolves + "alignTo: kubelet\n", launch, false},
+		"groups that overlap": {dissolves + "onConflict: Kubelet\n", launch, false},
 		"no memory free there": {dissolves, func(n *node, p Pod, c Container) {
 			n.launch(p, c)
 			n.coverage.last.Store(&cover.Sample{Nodes: []cover.Node{{ID: 0, Free: 4 * mi}, {ID: 1, Free: gi}}})

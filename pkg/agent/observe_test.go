@@ -133,7 +133,7 @@ func TestARestartUpdatesNothingThatIsRight(t *testing.T) {
 
 // A dry run writes nothing, and so must not keep what is to be written.
 func TestADryRunKeepsNothingOfEndedPods(t *testing.T) {
-	n := newNode(t, "dryRun: true")
+	n := newNode(t, "profile: Observe")
 	n.log.discard()
 	ctx := context.Background()
 	for i := range 100 {
@@ -245,7 +245,7 @@ func TestAPodKeepsItsAffinity(t *testing.T) {
 			api.say(info)
 			a := n.launch(pod, ofPod(pod, "a", 7*gi))
 			if how == "reload" {
-				n.reconfigure(config + "\nonGroupConflict: FallBack")
+				n.reconfigure(config + "\nonConflict: CPUs")
 			} else {
 				stop()
 				n.restart()
@@ -296,7 +296,8 @@ func TestAPodLevelPodCountsOnce(t *testing.T) {
 func TestARuntimeThatHangsHoldsNothingUp(t *testing.T) {
 	api := &podAPI{}
 	asked := make(chan bool, 100)
-	n := newNode(t, "reconcilePeriod: 1s\nrequestTimeout: 10ms", func(n *node) {
+	n := newNode(t, "", func(n *node) {
+		n.check, n.timeout = time.Second, 10*time.Millisecond
 		n.providers = []podinfo.Provider{api}
 		n.apply = func(ctx context.Context, _ []Update) error {
 			asked <- true
@@ -320,7 +321,7 @@ func TestARuntimeThatHangsHoldsNothingUp(t *testing.T) {
 
 // News that come more often than the period do not keep the periodic look away.
 func TestWakeUpsDoNotStarveThePeriodicLook(t *testing.T) {
-	n := newNode(t, "reconcilePeriod: 1s")
+	n := newNode(t, "", func(n *node) { n.check = time.Second })
 	gone := n.pod("gone", memoryqos.Guaranteed)
 	n.launch(gone, ofPod(gone, "main", gi))
 	n.background()

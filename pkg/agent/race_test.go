@@ -15,7 +15,9 @@ import (
 // TestAStormLeavesNothing has many pods come, change and go at once, beside all that reads and repairs.
 func TestAStormLeavesNothing(t *testing.T) {
 	api := &podAPI{}
-	n := newNode(t, "requestTimeout: 10ms\nreconcilePeriod: 1s", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n := newNode(t, "", func(n *node) {
+		n.check, n.timeout, n.providers = time.Second, 10*time.Millisecond, []podinfo.Provider{api}
+	})
 	n.log.discard()
 	stop := n.background()
 	api.listening(t)

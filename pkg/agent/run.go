@@ -14,7 +14,7 @@ import (
 const endingPeriod = time.Second
 
 // Run does the work beside the events until ctx ends: it keeps the sources of requests connected, reconciles every
-// reconcilePeriod, repairs what others overwrite, and brings running containers to better requests.
+// checkPeriod, repairs what others overwrite, and brings running containers to better requests.
 func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -26,11 +26,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	var guard protection
 	defer guard.stop()
 	var ending <-chan time.Time // nil while no pod is ending
-	period, dryRun := a.period()
-	ticker := time.NewTicker(period)
+	ticker := time.NewTicker(a.checkPeriod)
 	defer ticker.Stop()
 	for {
-		guard.keep(ctx, a, period, dryRun)
+		guard.keep(ctx, a)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -51,10 +50,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		if ending = nil; a.endPods(ctx) {
 			ending = time.After(endingPeriod)
 		}
-		before := period
-		if period, dryRun = a.period(); period != before {
-			ticker.Reset(period)
-		}
 	}
 }
 
@@ -66,34 +61,25 @@ func (a *Agent) work(ctx context.Context) {
 	a.protect(ctx)
 }
 
-func (a *Agent) period() (time.Duration, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	c := a.ledger.Config().Config
-	return max(time.Duration(c.ReconcilePeriod), time.Second), c.DryRun
-}
-
 // protection runs the protector's own loop, which a dry run must not have.
 type protection struct {
-	period time.Duration
 	cancel context.CancelFunc
 	done   chan struct{}
 }
 
-func (p *protection) keep(ctx context.Context, a *Agent, period time.Duration, dryRun bool) {
-	if p.cancel != nil && (dryRun || period != p.period) {
+func (p *protection) keep(ctx context.Context, a *Agent) {
+	switch dryRun := a.dryRun(); {
+	case dryRun:
 		p.stop()
+	case p.cancel == nil:
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan struct{})
+		p.cancel, p.done = cancel, done
+		go func() {
+			defer close(done)
+			a.protector.Run(ctx, a.checkPeriod)
+		}()
 	}
-	if p.cancel != nil || dryRun {
-		return
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	p.period, p.cancel, p.done = period, cancel, done
-	go func() {
-		defer close(done)
-		a.protector.Run(ctx, period)
-	}()
 }
 
 func (p *protection) stop() {

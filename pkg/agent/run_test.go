@@ -108,7 +108,8 @@ func TestAnEstimateIsCorrectedOnTheRunningContainer(t *testing.T) {
 			api := &podAPI{}
 			var mu sync.Mutex
 			var applied []Update
-			n := newNode(t, "requestTimeout: 10ms", func(n *node) {
+			n := newNode(t, "", func(n *node) {
+				n.timeout = 10 * time.Millisecond
 				n.providers = []podinfo.Provider{api}
 				if byRuntime {
 					n.apply = func(_ context.Context, updates []Update) error {
@@ -155,7 +156,7 @@ func TestAnEstimateIsCorrectedOnTheRunningContainer(t *testing.T) {
 // A pod API has the pod in its table, and the next container's creation finds it there before the notification arrives.
 func TestWhatOneContainerLearnsIsKnownToTheOthers(t *testing.T) {
 	api := &podAPI{}
-	n := newNode(t, "requestTimeout: 10ms", func(n *node) { n.providers = []podinfo.Provider{api} })
+	n := newNode(t, "", func(n *node) { n.timeout, n.providers = 10*time.Millisecond, []podinfo.Provider{api} })
 	n.background()
 	api.listening(t)
 	pod := n.pod("pod", memoryqos.Burstable)
@@ -175,7 +176,8 @@ func TestWhatOneContainerLearnsIsKnownToTheOthers(t *testing.T) {
 
 func TestARuntimeThatRefusesUpdatesHasItsFilesWritten(t *testing.T) {
 	api := &podAPI{}
-	n := newNode(t, "requestTimeout: 10ms", func(n *node) {
+	n := newNode(t, "", func(n *node) {
+		n.timeout = 10 * time.Millisecond
 		n.providers = []podinfo.Provider{api}
 		n.apply = func(context.Context, []Update) error { return fmt.Errorf("no") }
 	})
@@ -502,7 +504,7 @@ func TestAContainerThatNeverHadACgroupEndsWithItsPod(t *testing.T) {
 }
 
 func TestForeignWritesToContainersAreRepaired(t *testing.T) {
-	n := newNode(t, "reconcilePeriod: 1s")
+	n := newNode(t, "", func(n *node) { n.check = time.Second })
 	n.background()
 	pod := n.pod("pod", memoryqos.Burstable)
 	c := n.launch(pod, ofPod(pod, "main", 1000*mi))
@@ -579,10 +581,9 @@ func (s *slowAPI) Ask(ctx context.Context, _ pods.Ref) (*pods.Pod, error) {
 	return nil, podinfo.ErrNotFound
 }
 
-func TestReconfigureChangesTheRequestTimeout(t *testing.T) {
+func TestASourceHasTheRequestTimeout(t *testing.T) {
 	api := &slowAPI{had: make(chan time.Duration, 1)}
-	n := newNode(t, "requestTimeout: 1500ms", func(n *node) { n.providers = []podinfo.Provider{api} })
-	n.reconfigure("requestTimeout: 5ms")
+	n := newNode(t, "", func(n *node) { n.timeout, n.providers = 5*time.Millisecond, []podinfo.Provider{api} })
 	if err := n.RunPodSandbox(context.Background(), n.pod("pod", memoryqos.Burstable)); err != nil {
 		t.Fatal(err)
 	}
@@ -621,7 +622,7 @@ func TestALoweredMemoryHighHoldsNoCreate(t *testing.T) {
 func TestADryRunTouchesNothing(t *testing.T) {
 	var mu sync.Mutex
 	writes := 0
-	n := newNode(t, "dryRun: true\ntopologyManagerPolicy: restricted", func(n *node) {
+	n := newNode(t, "profile: Observe\ntopologyManagerPolicy: restricted", func(n *node) {
 		n.onWrite = func(cgroupfs.Write) { mu.Lock(); writes++; mu.Unlock() }
 	})
 	stop := n.background()
@@ -777,7 +778,7 @@ func TestExplainShowsTheArithmetic(t *testing.T) {
 }
 
 func TestAForeignWriteToAContainerIsRepairedAtOnce(t *testing.T) {
-	n := newNode(t, "reconcilePeriod: 1h", func(n *node) { n.watches = true })
+	n := newNode(t, "", func(n *node) { n.check, n.watches = time.Hour, true })
 	n.background()
 	pod := n.pod("pod", memoryqos.Burstable)
 	c := ofPod(pod, "main", 1000*mi)

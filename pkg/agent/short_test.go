@@ -300,7 +300,7 @@ func TestARefusedResizeOutlivesNewerRejections(t *testing.T) {
 func TestADryRunShortensNothing(t *testing.T) {
 	n := newNode(t, "")
 	small, other, c, _ := n.crowd("")
-	n.reconfigure("dryRun: true")
+	n.reconfigure("profile: Observe")
 	if got := n.update(small, c, to(10*gi)); got != nil {
 		t.Errorf("answered with %+v", got)
 	}
@@ -319,8 +319,8 @@ func TestACPUSetOverTwoNodes(t *testing.T) {
 	}{
 		"follows":           {mems: "0-1", pinning: "pinned under restricted, on nodes of its CPUs"},
 		"follows in part":   {used: true, mems: "0", pinning: "pinned under restricted, on nodes of its CPUs"},
-		"rejected":          {yaml: "onForeignCPUs: Reject", err: "onForeignCPUs: Follow in the plugin's configuration lets its memory follow them"},
-		"rejected, may run": {yaml: "onForeignCPUs: Reject\nonUnsatisfiable: Unpinned", pinning: "not pinned: TopologyAffinityError"},
+		"rejected":          {yaml: "onConflict: Kubelet", err: "onConflict: CPUs in the plugin's configuration lets its memory follow them"},
+		"rejected, may run": {yaml: "onConflict: Kubelet\nonUnsatisfiable: Unpinned", pinning: "not pinned: TopologyAffinityError"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "topologyManagerPolicy: restricted\n"+test.yaml)

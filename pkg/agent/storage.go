@@ -76,7 +76,7 @@ func (a *Agent) logStorage() {
 	config := a.ledger.Config()
 	failing := map[string]string{}
 	var begun, ended []storedFile
-	for _, file := range a.storedFiles(config.Static, config.Config.DryRun) {
+	for _, file := range a.storedFiles(config.Static, config.Config.DryRun()) {
 		if file.unusable != "" {
 			continue
 		}
@@ -105,7 +105,7 @@ func (a *Agent) logStorage() {
 func (a *Agent) storage(view *ledger.View) ledger.Condition {
 	condition := ledger.Condition{Name: ledger.ConditionCheckpoint, OK: true}
 	var all []string
-	for _, file := range a.storedFiles(view.Config.Static, view.Config.Config.DryRun) {
+	for _, file := range a.storedFiles(view.Config.Static, view.Config.Config.DryRun()) {
 		text := a.trouble(file)
 		if text == "" {
 			continue

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -249,8 +250,9 @@ func TestASlowWriteHoldsNoOtherContainer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			gate, begun := make(chan struct{}), make(chan struct{}, 100)
-			const rest = "\nreconcilePeriod: 1s\nstallGuard: {enabled: false}"
+			const rest = "\nstallGuard: false"
 			n := newNode(t, "memoryThrottlingFactor: "+test.before+rest, func(n *node) {
+				n.check = time.Second
 				n.onWrite = func(w cgroupfs.Write) {
 					if strings.Contains(w.Cgroup, "poda-uid/") && w.Knob == cgroup.MemoryHigh {
 						begun <- struct{}{}

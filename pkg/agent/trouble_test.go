@@ -69,7 +69,7 @@ func TestAChangedMachineKeepsRunningContainersWhereTheyAre(t *testing.T) {
 				described.Machine = parseMachine(t, test.text)
 			}
 			n.machine = described.Machine
-			n.config.ReservedMemory, n.config.ReservedMemoryCheck = nil, config.CheckWarn
+			n.config.ReservedMemory = nil
 			n.restart()
 			n.sync(pods, containers)
 			if got := n.containerView(pods[1], "main"); len(got.Blocks) != 1 || got.Blocks[0].Size != gi {

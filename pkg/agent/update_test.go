@@ -269,7 +269,7 @@ func TestRaiseIsRefusedWhereTheGuardIsOff(t *testing.T) {
 		annotations map[string]string
 	}{
 		"by annotation":    {"", off},
-		"by configuration": {"stallGuard: {enabled: false}", nil},
+		"by configuration": {"stallGuard: false", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, test.config)

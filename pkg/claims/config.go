@@ -13,11 +13,8 @@ import (
 // Config publishes a share of each NUMA node's memory as a device for resource claims.
 type Config struct {
 	Enabled bool `yaml:"enabled"`
-	// Driver is the name that DeviceClasses select, a DNS subdomain.
-	Driver string `yaml:"driver"`
-	// Share is what claims may have of each memory type on each NUMA node, as a percentage of what is allocatable there.
-	Share Share `yaml:"share"`
-	// Shares replace Share for some NUMA nodes and memory types; the last entry that names both counts.
+	// Shares are what claims may have of NUMA nodes and memory types; the last entry that names both counts, and half of what is
+	// allocatable where none does.
 	Shares []NodeShare `yaml:"shares"`
 }
 
@@ -28,6 +25,12 @@ type NodeShare struct {
 	// Limits are shares by memory type: memory or hugepages-<size>.
 	Limits map[string]Share `yaml:"limits"`
 }
+
+// Driver is the name that DeviceClasses select.
+const Driver = "memory.noderesource.dev"
+
+// defaultShare is that of a memory type on a NUMA node that no entry names.
+const defaultShare Share = "50%"
 
 // Share is a part of a NUMA node's memory: a percentage of what is allocatable, or a quantity.
 type Share string
@@ -67,5 +70,5 @@ func (c Config) share(node int, memoryType string) Share {
 			return limit
 		}
 	}
-	return c.Share
+	return defaultShare
 }

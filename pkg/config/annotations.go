@@ -53,7 +53,6 @@ type Problem struct {
 
 // AnnotationRulesFor returns what pods of a namespace may wish for.
 func (c Config) AnnotationRulesFor(namespace string) AnnotationRules {
-	rules := AnnotationRules{Allowed: c.AllowedAnnotations, MinimumFactor: c.MinimumThrottlingFactor}
 	for _, rule := range c.AnnotationRules {
 		matches := func(pattern string) bool {
 			ok, err := path.Match(pattern, namespace)
@@ -62,13 +61,9 @@ func (c Config) AnnotationRulesFor(namespace string) AnnotationRules {
 		if !slices.ContainsFunc(rule.Namespaces, matches) {
 			continue
 		}
-		rules.Allowed = rule.AllowedAnnotations
-		if rule.MinimumThrottlingFactor != nil {
-			rules.MinimumFactor = *rule.MinimumThrottlingFactor
-		}
-		return rules
+		return AnnotationRules{Allowed: rule.AllowedAnnotations, MinimumFactor: rule.MinimumThrottlingFactor}
 	}
-	return rules
+	return AnnotationRules{Allowed: annotations()}
 }
 
 // wish puts one annotation's value into the wishes. After an error they are to be thrown away.

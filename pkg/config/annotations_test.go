@@ -36,8 +36,8 @@ func TestAnnotations(t *testing.T) {
 		"off for the pod":     {map[string]string{"memory-high" + ours: "off", "memory-high" + ours + "/container.app": "512Mi"}, Wishes{QoS: memoryqos.Overrides{High: &high}}},
 		"off for a container": {map[string]string{"memory-high" + ours + "/container.app": "off", "memory-high" + ours + "/pod": "512Mi"}, Wishes{QoS: memoryqos.Overrides{NoHigh: true}}},
 		"spread":              {map[string]string{"numa" + ours: "none", "numa" + ours + "/container.app": "spread"}, Wishes{NUMA: NUMASpread}},
-		"the others": {map[string]string{"reservation" + ours: "low", "numa" + ours: "required", "stall-guard" + ours: "off", "memory-policy" + ours: "prefer-slack"},
-			Wishes{QoS: memoryqos.Overrides{Reservation: memoryqos.ReserveLow}, NUMA: NUMARequired, StallGuardOff: true, MemoryPolicy: PolicyPreferSlack}},
+		"the others": {map[string]string{"reservation" + ours: "low", "numa" + ours: "required", "stall-guard" + ours: "off", "memory-policy" + ours: "prefer-available"},
+			Wishes{QoS: memoryqos.Overrides{Reservation: memoryqos.ReserveLow}, NUMA: NUMARequired, StallGuardOff: true, MemoryPolicy: PolicyPreferAvailable}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 		"high huge":           {"memory-high" + ours, "1e999999999", at + "memory-high" + ours + `]: Invalid value: "1e999999999": must be "off" or a quantity: "1e999999999" has an exponent beyond 30`},
 		"reservation":         {"reservation" + ours + "/pod", "max", at + "reservation" + ours + `/pod]: Unsupported value: "max": supported values: "none", "low", "min"`},
 		"numa":                {"numa.memory-manager.nri.io", "always", at + `numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required"`},
-		"policy":              {"memory-policy" + ours, "bind", at + "memory-policy" + ours + `]: Unsupported value: "bind": supported values: "none", "prefer-slack", "interleave", "weighted-interleave"`},
+		"policy":              {"memory-policy" + ours, "bind", at + "memory-policy" + ours + `]: Unsupported value: "bind": supported values: "none", "prefer-available", "interleave", "weighted-interleave"`},
 		"guard":               {"stall-guard" + ours, "on", at + "stall-guard" + ours + `]: Unsupported value: "on": supported values: "off"`},
 		"unknown":             {"nuna" + ours, "none", at + "nuna" + ours + `]: Invalid value: "none": unknown annotation, did you mean numa` + ours + `?`},
 		"not allowed":         {"numa" + ours + "/container.app", "none", at + "numa" + ours + `/container.app]: Forbidden: the administrator does not allow numa in this namespace`},
@@ -128,17 +128,16 @@ func TestPodWithoutOursCostsNothing(t *testing.T) {
 
 func TestRulesOfANamespace(t *testing.T) {
 	c, err := Files(nil).Parse("c.yaml", []byte(`
-minimumThrottlingFactor: 0.2
 annotationRules:
 - {namespaces: [kube-system], minimumThrottlingFactor: 0}
 - {namespaces: [db, "team-?"], allowedAnnotations: [numa], minimumThrottlingFactor: 0.5}
-- {namespaces: ["team-*"], allowedAnnotations: [memory-high]}
+- {namespaces: ["team-*", app], allowedAnnotations: [memory-high], minimumThrottlingFactor: 0.2}
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for namespace, want := range map[string]AnnotationRules{
-		"default":     {Default().AllowedAnnotations, 0.2},
+		"default":     {annotations(), 0},
 		"kube-system": {nil, 0},
 		"team-a":      {[]Annotation{AnnotationNUMA}, 0.5},
 		"team-blue":   {[]Annotation{AnnotationMemoryHigh}, 0.2},
@@ -148,7 +147,7 @@ annotationRules:
 		}
 	}
 	r, err := c.Resolve(fixture(t, "task-page"))
-	if err != nil || r.QoS.MinimumFactor != 0.2 || r.SettingsFor("team-a").MinimumFactor != 0.5 {
+	if err != nil || r.QoS.MinimumFactor != 0 || r.SettingsFor("team-a").MinimumFactor != 0.5 {
 		t.Errorf("%v, minimum factors %v and %v", err, r.QoS.MinimumFactor, r.SettingsFor("team-a").MinimumFactor)
 	}
 }

@@ -4,29 +4,16 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-
-	"k8s.io/apimachinery/pkg/api/validate/content"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 )
 
-// longestDriver is the API's bound of a driver's name.
-const longestDriver = 63
-
 func (c Config) validateDRA() error {
 	d := c.DRA
-	problems := content.IsDNS1123Subdomain(d.Driver)
-	if len(d.Driver) > longestDriver {
-		problems = append(problems, fmt.Sprintf("must be no more than %d characters", longestDriver))
-	}
-	_, wrong := d.Share.Of(0)
 	errs := []error{
 		c.check("dra.enabled", !d.Enabled || c.MemoryManagerPolicy != MemoryManagerNone, "needs memoryManagerPolicy: Static"),
-		c.check("dra.driver", len(problems) == 0, "%s is not the name of a driver: %s", strictyaml.Quote(d.Driver), strings.Join(problems, ", ")),
-		c.check("dra.share", wrong == nil && strings.HasSuffix(string(d.Share), "%"), "want a percentage from 0%% to 100%%, got %s", strictyaml.Quote(string(d.Share))),
 	}
 	for i, share := range d.Shares {
 		field := fmt.Sprintf("dra.shares[%d]", i)

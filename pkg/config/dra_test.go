@@ -38,11 +38,11 @@ func TestClaimableMemory(t *testing.T) {
 		dra  string
 		want []claims.Claimable
 	}{
-		"off":                     {"{share: 100%}", nil},
+		"off":                     {"{shares: [{limits: {memory: 100%}}]}", nil},
 		"half of the allocatable": {"{enabled: true}", both(gi(15<<29, 0), gi(6<<30, 2<<30))},
-		"all":                     {"{enabled: true, share: 100%}", both(gi(15<<30, 0), gi(12<<30, 4<<30))},
-		"nothing":                 {"{enabled: true, share: 0%}", both(nil, nil)},
-		"whole steps":             {"{enabled: true, share: 0.01%}", both(nil, nil)},
+		"all":                     {"{enabled: true, shares: [{limits: {memory: 100%, hugepages-2Mi: 100%}}]}", both(gi(15<<30, 0), gi(12<<30, 4<<30))},
+		"nothing":                 {"{enabled: true, shares: [{limits: {memory: 0%, hugepages-2Mi: 0%}}]}", both(nil, nil)},
+		"whole steps":             {"{enabled: true, shares: [{limits: {memory: 0.01%, hugepages-2Mi: 0.01%}}]}", both(nil, nil)},
 		"by type":                 {"{enabled: true, shares: [{limits: {hugepages-2Mi: 100%}}]}", both(gi(15<<29, 0), gi(6<<30, 4<<30))},
 		"by type and node, the last counts": {
 			"{enabled: true, shares: [{limits: {memory: 5Gi}}, {numaNode: 1, limits: {memory: 1Gi}}]}",
@@ -89,9 +89,8 @@ func TestClaimableMemory(t *testing.T) {
 func TestBadDRA(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"policy None":      {"memoryManagerPolicy: None\ndra: {enabled: true}", "c.yaml:2: dra.enabled: needs memoryManagerPolicy: Static"},
-		"driver":           {"dra: {driver: Memory}", `c.yaml:1: dra.driver: "Memory" is not the name of a driver: a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')`},
-		"a quantity":       {"dra: {share: 1Gi}", `c.yaml:1: dra.share: want a percentage from 0% to 100%, got "1Gi"`},
-		"more than all":    {"dra: {share: 101%}", `c.yaml:1: dra.share: want a percentage from 0% to 100%, got "101%"`},
+		"a bad quantity":   {"dra: {shares: [{limits: {memory: -1Gi}}]}", `c.yaml:1: dra.shares[0].limits.memory: want a percentage from 0% to 100% or a quantity such as 16Gi, got "-1Gi"`},
+		"more than all":    {"dra: {shares: [{limits: {memory: 101%}}]}", `c.yaml:1: dra.shares[0].limits.memory: want a percentage from 0% to 100% or a quantity such as 16Gi, got "101%"`},
 		"no limits":        {"dra: {shares: [{numaNode: 0}]}", "c.yaml:1: dra.shares[0]: limits is missing: want shares of memory or hugepages-<size>"},
 		"unknown type":     {"dra: {shares: [{limits: {cpu: 50%}}]}", `c.yaml:1: dra.shares[0].limits: "cpu" is neither memory nor hugepages-<size>`},
 		"neither":          {"dra: {shares: [{limits: {memory: half}}]}", `c.yaml:1: dra.shares[0].limits.memory: want a percentage from 0% to 100% or a quantity such as 16Gi, got "half"`},

@@ -46,14 +46,14 @@ featureGates: {MemoryQoS: true}
 	}
 	for name, text := range map[string]string{
 		"defaults":       "",
-		"migration":      "migration: Always",
-		"no migration":   "migration: Never",
-		"bounded":        "migration: {upTo: 1Gi}",
+		"migration":      "rebalance: {maxBytes: 1Pi}",
+		"no migration":   "rebalance: {maxBytes: 0}",
+		"bounded":        "rebalance: {maxBytes: 1Gi}",
 		"reserved":       "reservedMemory: 0:memory=1Gi;1:memory=100Mi\nkubeReserved: {memory: 1Gi}\nstateTolerance: auto",
 		"none":           "memoryManagerPolicy: None\nmemoryThrottlingFactor: null\nreservedMemory: []",
-		"claims":         "dra: {enabled: true, share: 10%, shares: [{numaNode: 1, limits: {memory: 1Gi}}]}",
+		"claims":         "dra: {enabled: true, shares: [{numaNode: 1, limits: {memory: 1Gi}}]}",
 		"rules":          "annotationRules: [{namespaces: [a-*], allowedAnnotations: [numa], minimumThrottlingFactor: 0.5}]",
-		"kubelet":        "topologyManagerPolicy: restricted\nreservedMemoryCheck: Warn\nkubeletConfig: " + kubelet,
+		"kubelet":        "topologyManagerPolicy: restricted\nkubeletConfig: " + kubelet,
 		"default stands": "evictionHard: {memory.available: 100Mi}",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -76,7 +76,7 @@ featureGates: {MemoryQoS: true}
 	}
 	for text, want := range map[string]string{
 		`{"Config":{"Pocilies":1}}`:             `json: unknown field "Pocilies"`,
-		`{"Config":{}}`:                         `configuration: memoryManagerPolicy: want Static or None, got ""`,
+		`{"Config":{}}`:                         `configuration: profile: want Full, NUMA, QoS or Observe, got ""`,
 		`{"Machine":{"Nodes":[{"CPUs":"9-"}]}}`: `CPU list "9-" is not in the form 0-3,8`,
 	} {
 		var r Resolved

@@ -52,8 +52,9 @@ type kubeletReserved struct {
 	Limits   map[string]string `json:"limits"`
 }
 
-// takeOver returns the defaults with what a KubeletConfiguration sets. A relative path starts at the folder of our file.
-func (f Files) takeOver(path, ours string, doc *strictyaml.Document) (Config, error) {
+// takeOver returns the defaults with what a KubeletConfiguration sets, and what the profile sets over that. A relative path starts at
+// the folder of our file.
+func (f Files) takeOver(profile Profile, path, ours string, doc *strictyaml.Document) (Config, error) {
 	if f == nil {
 		return Config{}, errors.New("no file is read for this text")
 	}
@@ -78,7 +79,8 @@ func (f Files) takeOver(path, ours string, doc *strictyaml.Document) (Config, er
 	if err := c.take(k); err != nil {
 		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
-	c.warnAboutKubelet(k)
+	profile.set(&c)
+	c.warnAboutKubelet(k, profile)
 	if k.CPUManagerPolicy == "static" {
 		c.Origin.AssignsCPUs = cmp.Or(topologymanager.Policy(k.TopologyManagerPolicy), topologymanager.None)
 	}
@@ -184,25 +186,25 @@ func (c Config) warnAboutCPUs() (warnings []string) {
 		return nil
 	}
 	answer := "is rejected"
-	if !ours.Rules().OneNode && c.OnForeignCPUs == FollowCPUs {
-		answer = "has its memory on the nodes of its CPUs (onForeignCPUs Follow)"
+	if !ours.Rules().OneNode && c.OnConflict != FollowKubelet {
+		answer = fmt.Sprintf("has its memory on the nodes of its CPUs (onConflict %s)", c.OnConflict)
 	}
 	return []string{fmt.Sprintf("%s: cpuManagerPolicy is static and topologyManagerPolicy %s, ours is %s: a container whose exclusive CPUs are on more NUMA nodes than ours admits %s; set topologyManagerPolicy %s there",
 		c.Origin.KubeletConfig, c.Origin.AssignsCPUs, ours, answer, ours)}
 }
 
 // warnAboutKubelet names what a kubelet with this configuration would do beside us.
-func (c *Config) warnAboutKubelet(k kubeletConfiguration) {
+func (c *Config) warnAboutKubelet(k kubeletConfiguration, profile Profile) {
 	warn := func(format string, args ...any) {
 		c.Origin.Warnings = append(c.Origin.Warnings, c.Origin.KubeletConfig+": "+fmt.Sprintf(format, args...))
 	}
 	switch {
 	case k.MemoryManagerPolicy == string(MemoryManagerStatic):
 		warn("the kubelet's own Memory Manager is Static, so that two would pin containers: set memoryManagerPolicy None there")
-	case k.MemoryManagerPolicy == string(MemoryManagerNone) && !c.places.doc.Has("memoryManagerPolicy"):
+	case k.MemoryManagerPolicy == string(MemoryManagerNone) && profile != ProfileQoS && !c.places.doc.Has("memoryManagerPolicy"):
 		warn("memoryManagerPolicy None is taken over, so that nothing is pinned: set memoryManagerPolicy Static in our file to pin")
 	}
-	if k.MemoryThrottlingFactor == nil && !c.places.doc.Has("memoryThrottlingFactor") {
+	if k.MemoryThrottlingFactor == nil && profile != ProfileNUMA && !c.places.doc.Has("memoryThrottlingFactor") {
 		warn("memoryThrottlingFactor is not set, with which a kubelet from 1.37 sets no memory.high; ours is %g: set memoryThrottlingFactor in our file, null for no memory.high",
 			*c.MemoryThrottlingFactor)
 	}

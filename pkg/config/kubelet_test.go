@@ -208,17 +208,17 @@ func TestPolicyNoneOfTheKubeletIsTakenOverWithAWarning(t *testing.T) {
 func TestCPUsThatTheKubeletMayAssignAnywhere(t *testing.T) {
 	const static = "cpuManagerPolicy: static\n"
 	for name, test := range map[string]struct{ kubelet, ours, want string }{
-		"restricted":          {static, "topologyManagerPolicy: restricted", "kubelet.yaml: cpuManagerPolicy is static and topologyManagerPolicy none, ours is restricted: a container whose exclusive CPUs are on more NUMA nodes than ours admits has its memory on the nodes of its CPUs (onForeignCPUs Follow); set topologyManagerPolicy restricted there"},
-		"restricted, Reject":  {static + "topologyManagerPolicy: best-effort", "topologyManagerPolicy: restricted\nonForeignCPUs: Reject", "topologyManagerPolicy best-effort, ours is restricted: a container whose exclusive CPUs are on more NUMA nodes than ours admits is rejected"},
+		"restricted":          {static, "topologyManagerPolicy: restricted", "kubelet.yaml: cpuManagerPolicy is static and topologyManagerPolicy none, ours is restricted: a container whose exclusive CPUs are on more NUMA nodes than ours admits has its memory on the nodes of its CPUs (onConflict CPUs); set topologyManagerPolicy restricted there"},
+		"restricted, Reject":  {static + "topologyManagerPolicy: best-effort", "topologyManagerPolicy: restricted\nonConflict: Kubelet", "topologyManagerPolicy best-effort, ours is restricted: a container whose exclusive CPUs are on more NUMA nodes than ours admits is rejected"},
 		"single-numa-node":    {static, "topologyManagerPolicy: single-numa-node", "admits is rejected; set topologyManagerPolicy single-numa-node there"},
 		"the same":            {static + "topologyManagerPolicy: restricted", "topologyManagerPolicy: restricted", ""},
 		"taken over":          {static + "topologyManagerPolicy: restricted", "", ""},
 		"ours is best-effort": {static, "topologyManagerPolicy: best-effort", ""},
 		"no exclusive CPUs":   {"cpuManagerPolicy: none", "topologyManagerPolicy: restricted", ""},
-		"nothing is placed":   {static, "memoryManagerPolicy: None\ntopologyManagerPolicy: restricted", ""},
+		"nothing is placed":   {static, "memoryManagerPolicy: None", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+test.kubelet, test.ours+"\nreservedMemory: 0:memory=1Gi\nmemoryThrottlingFactor: 0.9"))
+			c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+test.kubelet, test.ours+"\nmemoryThrottlingFactor: 0.9"))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -236,7 +236,7 @@ func TestErrorNamesTheFileThatIsWrong(t *testing.T) {
 		"another kind":         {"kind: Pod\napiVersion: v1", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: want a KubeletConfiguration of kubelet.config.k8s.io, got kind "Pod" of "v1"`},
 		"not YAML":             {"[", "", "%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: error converting YAML to JSON: yaml: line 1: did not find expected node content"},
 		"kubelet's value":      {kubeletHead + "topologyManagerPolicy: x", "", `%s/kubelet.yaml: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "x"`},
-		"kubelet's strategy":   {kubeletHead + "topologyManagerPolicyOptions: {numa-allocation-strategy: x}", "", `%s/kubelet.yaml: topologyManagerPolicyOptions.numa-allocation-strategy: want none, most-allocated or least-allocated, got "x"`},
+		"kubelet's strategy":   {kubeletHead + "topologyManagerPolicyOptions: {numa-allocation-strategy: x}", "", `%s/kubelet.yaml: topologyManagerPolicyOptions.numa-allocation-strategy: want none, most-allocated, least-allocated or least-used, got "x"`},
 		"kubelet's quantity":   {kubeletHead + "kubeReserved: {memory: -1}", "", `%s/kubelet.yaml: kubeReserved.memory: "-1" is negative`},
 		"kubelet's reserved":   {kubeletHead + "reservedMemory: [{numaNode: 0, limits: {memory: -1}}]", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: reservedMemory[0].limits.memory: "-1" is negative`},
 		"unknown option":       {kubeletHead + "memoryManagerPolicy: Static\nmemoryManagerPolicyOptions: {memory-drift: auto}", "", `%s/c.yaml:1: kubeletConfig: %s/kubelet.yaml: memoryManagerPolicyOptions: unknown option "memory-drift", did you mean "memory-drift-tolerance"?`},

@@ -52,17 +52,20 @@ func (f Files) Check(path string, m machine.Machine) (Resolved, error) {
 func (f Files) Parse(name string, data []byte) (Config, error) {
 	c := Default()
 	doc, err := strictyaml.Decode(name, data, &c)
-	c.places = &places{doc: doc}
+	// Below our file's values lie the profile's, below these the kubelet's, and then the defaults.
+	below := Default()
+	below.places = &places{doc: doc}
+	c.Profile.set(&below)
 	if c.KubeletConfig != "" {
-		// Below our file's values lie the kubelet's, below these the defaults.
-		kubelet, failed := f.takeOver(c.KubeletConfig, name, doc)
-		if failed != nil {
-			err = strictyaml.Join(err, doc.Errorf("kubeletConfig", "%v", failed))
+		if kubelet, failed := f.takeOver(c.Profile, c.KubeletConfig, name, doc); failed == nil {
+			below = kubelet
 		} else {
-			c = kubelet
-			_, err = strictyaml.Decode(name, data, &c)
+			err = strictyaml.Join(err, doc.Errorf("kubeletConfig", "%v", failed))
 		}
 	}
+	c = below
+	_, _ = strictyaml.Decode(name, data, &c) // the errors are the same
+	c.Origin.Warnings = append(c.Origin.Warnings, c.doubtful()...)
 	c.Origin.EvictionHard = doc.Has("evictionHard") || c.places.taken["evictionHard"]
 	return c, also(err, c.validate())
 }

@@ -7,7 +7,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -75,17 +74,14 @@ func TestDocumentationHasEveryKeyInOrder(t *testing.T) {
 
 func TestMarshalIsReadBack(t *testing.T) {
 	changed := Default()
-	minimum := 0.25
 	changed.MemoryThrottlingFactor = nil
 	changed.OnUnsatisfiable = Reject
 	changed.ReservedMemory = ReservedMemory{{0, map[string]ReservedBytes{"memory": 3 << 30, "hugepages-2Mi": 2 << 20}}}
 	changed.KubeReserved = map[string]string{"cpu": "4", "memory": "4Gi"}
 	changed.RequestSources = []memoryqos.Source{memoryqos.SourceKubelet}
-	changed.AllowedAnnotations = nil
-	changed.AnnotationRules = []NamespaceRule{{Namespaces: []string{"team-*"}, AllowedAnnotations: []Annotation{AnnotationNUMA}, MinimumThrottlingFactor: &minimum}}
-	changed.DRA = claims.Config{Enabled: true, Driver: "a.b", Share: "25%", Shares: []claims.NodeShare{{Limits: map[string]claims.Share{"memory": "1Gi"}}}}
-	changed.RequestTimeout = Duration(1500 * time.Millisecond)
-	changed.ReconcilePeriod = Duration(time.Hour)
+	changed.AnnotationRules = []NamespaceRule{{Namespaces: []string{"team-*"}, AllowedAnnotations: []Annotation{AnnotationNUMA}, MinimumThrottlingFactor: 0.25}}
+	changed.DRA = claims.Config{Enabled: true, Shares: []claims.NodeShare{{Limits: map[string]claims.Share{"memory": "1Gi"}}}}
+	changed.Rebalance = Rebalance{Deficits: DeficitsOn, Consolidate: true}
 	for name, c := range map[string]Config{"defaults": Default(), "changed": changed} {
 		text, err := c.Marshal()
 		if err != nil {
@@ -120,11 +116,13 @@ func TestFileThatCannotBeRead(t *testing.T) {
 
 func TestBadConfigurationIsOneClearError(t *testing.T) {
 	tests := map[string]struct{ text, want string }{
-		"unknown field":          {"dryRun: true\nmemoryThrotlingFactor: 1", `c.yaml:2: unknown field "memoryThrotlingFactor", did you mean "memoryThrottlingFactor"?`},
-		"a pod":                  {"kind: Pod", `c.yaml:1: unknown field "kind"`},
-		"tab":                    {"stallGuard:\n  window: 1s\n\tstep: 0.5", "c.yaml:3: column 1: a TAB character; indent with spaces"},
-		"unknown field below":    {"stallGuard:\n  windw: 1s", `c.yaml:2: stallGuard: unknown field "windw", did you mean "window"?`},
-		"wrong type":             {"dryRun: maybe", `c.yaml:1: dryRun: want true or false, got "maybe"`},
+		"unknown field":          {"profile: Observe\nmemoryThrotlingFactor: 1", `c.yaml:2: unknown field "memoryThrotlingFactor", did you mean "memoryThrottlingFactor"?`},
+		"a pod":                  {"kind: Pod", `c.yaml:1: kind: want MemoryManagerConfiguration, got "Pod"`},
+		"another version":        {"apiVersion: v1", `c.yaml:1: apiVersion: want memory-manager.noderesource.dev/v1alpha1, got "v1"`},
+		"profile":                {"profile: Numa", `c.yaml:1: profile: want Full, NUMA, QoS or Observe, got "Numa", did you mean "NUMA"?`},
+		"tab":                    {"rebalance:\n  maxBytes: 1Gi\n\tdeficits: On", "c.yaml:3: column 1: a TAB character; indent with spaces"},
+		"unknown field below":    {"rebalance:\n  deficit: On", `c.yaml:2: rebalance: unknown field "deficit", did you mean "deficits"?`},
+		"wrong type":             {"events: maybe", `c.yaml:1: events: want true or false, got "maybe"`},
 		"list for a policy":      {"memoryManagerPolicy: [Static]", "c.yaml:1: memoryManagerPolicy: want a text, got a list"},
 		"factor 0":               {"memoryThrottlingFactor: 0", "c.yaml:1: memoryThrottlingFactor: want more than 0 and at most 1, or null for no memory.high, got 0"},
 		"factor -1":              {"memoryThrottlingFactor: -1", "c.yaml:1: memoryThrottlingFactor: want more than 0 and at most 1, or null for no memory.high, got -1"},
@@ -134,23 +132,20 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"headroom 1":             {"guaranteedHeadroom: 1", "c.yaml:1: guaranteedHeadroom: want 0 or more and less than 1, got 1"},
 		"memory policy":          {"memoryManagerPolicy: static", `c.yaml:1: memoryManagerPolicy: want Static or None, got "static", did you mean "Static"?`},
 		"topology policy":        {"topologyManagerPolicy: strict", `c.yaml:1: topologyManagerPolicy: want none, best-effort, restricted or single-numa-node, got "strict", did you mean "restricted"?`},
-		"foreign CPUs":           {"onForeignCPUs: follow", `c.yaml:1: onForeignCPUs: want Follow or Reject, got "follow", did you mean "Follow"?`},
+		"conflict":               {"onConflict: cpus", `c.yaml:1: onConflict: want Kubelet, CPUs or Devices, got "cpus", did you mean "CPUs"?`},
 		"scope":                  {"topologyManagerScope: node", `c.yaml:1: topologyManagerScope: want container or pod, got "node"`},
 		"option unknown":         {"topologyManagerPolicyOptions: {prefer-closest: true}", `c.yaml:1: topologyManagerPolicyOptions: unknown option "prefer-closest", did you mean "prefer-closest-numa-nodes"?`},
 		"option far off":         {"topologyManagerPolicyOptions: {strict: true}", `c.yaml:1: topologyManagerPolicyOptions: unknown option "strict"; want prefer-closest-numa-nodes, max-allowable-numa-nodes, numa-allocation-strategy or numa-score-weights`},
 		"option value":           {"topologyManagerPolicyOptions: {prefer-closest-numa-nodes: perhaps}", `c.yaml:1: topologyManagerPolicyOptions.prefer-closest-numa-nodes: want true or false, got "perhaps"`},
 		"option number":          {"topologyManagerPolicyOptions: {max-allowable-numa-nodes: -1}", `c.yaml:1: topologyManagerPolicyOptions.max-allowable-numa-nodes: want a number of nodes, got "-1"`},
-		"option of ours":         {"topologyManagerPolicyOptions: {numa-allocation-strategy: least-used}", `c.yaml:1: topologyManagerPolicyOptions.numa-allocation-strategy: want none, most-allocated or least-allocated, got "least-used"`},
-		"option strategy":        {"topologyManagerPolicyOptions: {numa-allocation-strategy: most}", `c.yaml:1: topologyManagerPolicyOptions.numa-allocation-strategy: want none, most-allocated or least-allocated, got "most"`},
+		"option strategy":        {"topologyManagerPolicyOptions: {numa-allocation-strategy: most}", `c.yaml:1: topologyManagerPolicyOptions.numa-allocation-strategy: want none, most-allocated, least-allocated or least-used, got "most"`},
 		"option weight":          {"topologyManagerPolicyOptions: {numa-score-weights: 'cpu=1,memory=101'}", `c.yaml:1: topologyManagerPolicyOptions.numa-score-weights: want RESOURCE=WEIGHT, comma-separated, with whole weights from 0 to 100, got "memory=101"`},
 		"option negative weight": {"topologyManagerPolicyOptions: {numa-score-weights: memory=-1}", `c.yaml:1: topologyManagerPolicyOptions.numa-score-weights: want RESOURCE=WEIGHT, comma-separated, with whole weights from 0 to 100, got "memory=-1"`},
 		"option weight of none":  {"topologyManagerPolicyOptions: {numa-score-weights: =1}", `c.yaml:1: topologyManagerPolicyOptions.numa-score-weights: want RESOURCE=WEIGHT, comma-separated, with whole weights from 0 to 100, got "=1"`},
 		"option no weight":       {"topologyManagerPolicyOptions: {numa-score-weights: memory}", `c.yaml:1: topologyManagerPolicyOptions.numa-score-weights: want RESOURCE=WEIGHT, comma-separated, with whole weights from 0 to 100, got "memory"`},
 		"option weight twice":    {"topologyManagerPolicyOptions: {numa-score-weights: 'cpu=1,cpu=2'}", `c.yaml:1: topologyManagerPolicyOptions.numa-score-weights: "cpu" is there twice`},
-		"strategy":               {"numaAllocationStrategy: MostAllocated", `c.yaml:1: numaAllocationStrategy: want none, most-allocated, least-allocated or least-used, got "MostAllocated", did you mean "most-allocated"?`},
 		"unsatisfiable":          {"onUnsatisfiable: Ignore", `c.yaml:1: onUnsatisfiable: want Reject or Unpinned, got "Ignore"`},
 		"nodes without CPUs":     {"nodesWithoutCPUs: true", `c.yaml:1: nodesWithoutCPUs: want Exclude or Include, got "true"`},
-		"check":                  {"reservedMemoryCheck: Off", `c.yaml:1: reservedMemoryCheck: want Strict or Warn, got "Off"`},
 		"reserved text":          {"reservedMemory: 0:memory", `c.yaml:1: reservedMemory: reserved memory "0:memory": want TYPE=QUANTITY, got "memory"`},
 		"reserved zero text":     {`reservedMemory: "0:memory=0"`, "c.yaml:1: reservedMemory[0].limits.memory: reserved memory may not be zero for NUMA node 0"},
 		"reserved zero":          {"reservedMemory:\n- numaNode: 1\n  limits: {memory: 0}", "c.yaml:3: reservedMemory[0].limits.memory: reserved memory may not be zero for NUMA node 1"},
@@ -175,32 +170,19 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"reservation policy":     {"memoryReservationPolicy: Hard", `c.yaml:1: memoryReservationPolicy: want None, TieredReservation or HardReservation, got "Hard"`},
 		"source":                 {"requestSources:\n- kubelet\n- etcd", `c.yaml:3: requestSources[1]: want kubelet, apiserver, unified, annotation, swap or oomscore, got "etcd"`},
 		"source twice":           {"requestSources: [kubelet, kubelet]", "c.yaml:1: requestSources[1]: kubelet is there twice"},
-		"timeout":                {"requestTimeout: 3s", "c.yaml:1: requestTimeout: want 0s to 1.5s, got 3s"},
-		"duration":               {"requestTimeout: 300", `c.yaml:1: requestTimeout: want a duration such as 300ms, 10s or 5m, got "300"`},
-		"annotation":             {"allowedAnnotations: [numa, high]", `c.yaml:1: allowedAnnotations[1]: want throttling-factor, memory-high, reservation, numa, stall-guard or memory-policy, got "high"`},
-		"minimum factor":         {"minimumThrottlingFactor: 2", "c.yaml:1: minimumThrottlingFactor: want 0 to 1, got 2"},
 		"rule without namespace": {"annotationRules: [{allowedAnnotations: []}]", "c.yaml:1: annotationRules[0]: namespaces is missing: want names or patterns such as team-*"},
 		"rule pattern":           {"annotationRules: [{namespaces: ['[']}]", `c.yaml:1: annotationRules[0].namespaces[0]: want a name or a pattern such as team-*, got "["`},
 		"rule annotation":        {"annotationRules: [{namespaces: [a], allowedAnnotations: [x]}]", `c.yaml:1: annotationRules[0].allowedAnnotations[0]: want throttling-factor, memory-high, reservation, numa, stall-guard or memory-policy, got "x"`},
 		"rule factor":            {"annotationRules: [{namespaces: [a], minimumThrottlingFactor: -1}]", "c.yaml:1: annotationRules[0].minimumThrottlingFactor: want 0 to 1, got -1"},
 		"bad annotation":         {"onBadAnnotation: Fail", `c.yaml:1: onBadAnnotation: want Ignore or Reject, got "Fail"`},
-		"reconcile":              {"reconcilePeriod: 1ms", "c.yaml:1: reconcilePeriod: want 1s to 1h, got 1ms"},
-		"recording":              {"recordingSize: 1Mi", "c.yaml:1: recordingSize: want 8Mi or more, got 1Mi"},
 		"tolerance":              {"stateTolerance: -64Mi", `c.yaml:1: stateTolerance: "-64Mi" is negative`},
 		"no tolerance":           {"stateTolerance: off", `c.yaml:1: stateTolerance: want auto or a quantity such as 128Mi, got "off"`},
-		"stall above window":     {"stallGuard:\n  window: 1s\n  stall: 2s", "c.yaml:3: stallGuard.stall: want 1ms to 1s, got 2s"},
-		"window":                 {"stallGuard: {window: 20s}", "c.yaml:1: stallGuard.window: want 500ms to 10s, got 20s"},
-		"step":                   {"stallGuard: {step: 0}", "c.yaml:1: stallGuard.step: want more than 0 and at most 1, got 0"},
-		"restore":                {"stallGuard: {restoreAfter: 0s}", "c.yaml:1: stallGuard.restoreAfter: want 1s to 24h, got 0s"},
-		"migration as a number":  {"migration: 4Gi", `c.yaml:1: migration: want Always, Never or a mapping such as {upTo: 4Gi}, got "4Gi"`},
-		"migration upto":         {"migration: {upto: 4Gi}", `c.yaml:1: migration: unknown field "upto", did you mean "upTo"?`},
-		"migration of a part":    {"migration: {upTo: -1}", `c.yaml:1: migration.upTo: "-1" is negative`},
-		"interval":               {"nodeResourceTopology: {interval: 0s}", "c.yaml:1: nodeResourceTopology.interval: want 1s to 1h, got 0s"},
-		"log format":             {"log: {format: xml}", `c.yaml:1: log.format: want text or json, got "xml"`},
-		"log level":              {"log: {level: loud}", `c.yaml:1: log.level: want error, warning, info, debug or trace, got "loud"`},
+		"deficits":               {"rebalance: {deficits: on}", `c.yaml:1: rebalance.deficits: want Off, DryRun or On, got "on", did you mean "On"?`},
+		"bytes":                  {"rebalance: {maxBytes: -1}", `c.yaml:1: rebalance.maxBytes: "-1" is negative`},
+		"log level":              {"logLevel: loud", `c.yaml:1: logLevel: want error, warning, info, debug or trace, got "loud"`},
 		"long value":             {"memoryManagerPolicy: " + strings.Repeat("x", 100), `c.yaml:1: memoryManagerPolicy: want Static or None, got "` + strings.Repeat("x", 80) + `"…`},
-		"two documents":          {"dryRun: true\n---\ndryRun: false", "c.yaml:2: second document: only one is read"},
-		"not YAML":               {"dryRun: [", "c.yaml:1: did not find expected node content"},
+		"two documents":          {"profile: Observe\n---\nprofile: Full", "c.yaml:2: second document: only one is read"},
+		"not YAML":               {"events: [", "c.yaml:1: did not find expected node content"},
 		"kubelet absent":         {"kubeletConfig: absent.yaml", "c.yaml:1: kubeletConfig: open absent.yaml: no such file or directory"},
 	}
 	for name, tc := range tests {
@@ -214,18 +196,8 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 
 func TestATextWithoutFilesTakesOverNone(t *testing.T) {
 	const want = "c.yaml:2: kubeletConfig: no file is read for this text"
-	if _, err := Files(nil).Parse("c.yaml", []byte("dryRun: true\nkubeletConfig: kubelet.yaml")); err == nil || err.Error() != want {
+	if _, err := Files(nil).Parse("c.yaml", []byte("profile: Observe\nkubeletConfig: kubelet.yaml")); err == nil || err.Error() != want {
 		t.Errorf("error = %v\nwant    %s", err, want)
-	}
-}
-
-func TestDurationText(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		300 * time.Millisecond: "300ms", 10 * time.Second: "10s", 5 * time.Minute: "5m", time.Hour: "1h", 90 * time.Minute: "1h30m", 61 * time.Second: "1m1s", 0: "0s",
-	} {
-		if got := Duration(d).String(); got != want {
-			t.Errorf("text of %v = %s, want %s", d, got, want)
-		}
 	}
 }
 

@@ -10,32 +10,32 @@ type MemoryPolicy string
 const (
 	// PolicyNone sets none: the kernel takes memory from the node of the CPU, then from the nearest ones.
 	PolicyNone MemoryPolicy = "None"
-	// PolicyPreferSlack prefers the nodes that have more memory than they owe to allocations.
-	PolicyPreferSlack MemoryPolicy = "PreferSlack"
+	// PolicyPreferAvailable prefers the nodes that have more memory available than allocations on them still need.
+	PolicyPreferAvailable MemoryPolicy = "PreferAvailable"
 	// PolicyInterleave and PolicyWeightedInterleave spread the pages over these nodes, evenly or by the kernel's weights.
 	PolicyInterleave         MemoryPolicy = "Interleave"
 	PolicyWeightedInterleave MemoryPolicy = "WeightedInterleave"
 )
 
-// CoverDeficits is what happens when a NUMA node owes its allocations more memory than it has.
-type CoverDeficits string
+// Deficits is what happens when the allocations on a NUMA node need more memory than it has available.
+type Deficits string
 
 // What happens to deficits.
 const (
 	// DeficitsOff shows them.
-	DeficitsOff CoverDeficits = "Off"
+	DeficitsOff Deficits = "Off"
 	// DeficitsDryRun also says which memory of other containers would have to be moved to cover them, and moves none.
-	DeficitsDryRun CoverDeficits = "DryRun"
+	DeficitsDryRun Deficits = "DryRun"
 	// DeficitsOn moves memory of other containers off the node, one container at a time.
-	DeficitsOn CoverDeficits = "On"
+	DeficitsOn Deficits = "On"
 )
 
 // annotatedPolicies are the values of the annotation memory-policy.
 var annotatedPolicies = map[string]MemoryPolicy{
-	"none": PolicyNone, "prefer-slack": PolicyPreferSlack, "interleave": PolicyInterleave, "weighted-interleave": PolicyWeightedInterleave,
+	"none": PolicyNone, "prefer-available": PolicyPreferAvailable, "interleave": PolicyInterleave, "weighted-interleave": PolicyWeightedInterleave,
 }
 
 // parsePolicy reads the annotation's value.
 func parsePolicy(at *field.Path, value string) (MemoryPolicy, *field.Error) {
-	return annotatedPolicies[value], supported(at, value, "none", "prefer-slack", "interleave", "weighted-interleave")
+	return annotatedPolicies[value], supported(at, value, "none", "prefer-available", "interleave", "weighted-interleave")
 }

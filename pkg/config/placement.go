@@ -13,6 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // placement fills in what the Memory Manager needs.
@@ -21,8 +22,8 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 	prefer, _ := strconv.ParseBool(c.TopologyManagerPolicyOptions[preferClosest])
 	strategy, weights := c.strategy()
 	r.Manager = memorymanager.Options{Policy: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope, PreferClosest: prefer,
-		FallBack: c.OnGroupConflict == FallBackOnConflict, FollowCPUs: c.OnForeignCPUs == FollowCPUs,
-		Strategy: strategy, Weights: weights, AlignTo: c.AlignTo, PageSize: uint64(m.PageSize)}
+		FallBack: c.OnConflict != FollowKubelet, FollowCPUs: c.OnConflict != FollowKubelet, AlignTo: topologymanager.AlignTo(c.OnConflict),
+		Strategy: strategy, Weights: weights, PageSize: uint64(m.PageSize)}
 
 	r.leaveOut(m)
 	for i, node := range m.Nodes {
@@ -120,7 +121,7 @@ func (r *Resolved) checkSums(keep sums) error {
 	if total["memory"] == 0 {
 		return c.Errorf("reservedMemory", "no memory is reserved: memoryManagerPolicy Static needs some on at least one NUMA node")
 	}
-	if keep.kube+keep.system > 0 || c.Origin.EvictionHard || !maps.Equal(c.EvictionHard, defaultEvictionHard()) {
+	if c.reserves(keep) {
 		if err := r.compare("memory", total["memory"], keep.total(), keep.String()); err != nil {
 			return err
 		}
@@ -142,17 +143,17 @@ func (r *Resolved) checkSums(keep sums) error {
 	return nil
 }
 
-// compare takes a difference as reservedMemoryCheck says.
+// reserves reports whether one of kubeReserved, systemReserved and evictionHard is set.
+func (c Config) reserves(keep sums) bool {
+	return keep.kube+keep.system > 0 || c.Origin.EvictionHard || !maps.Equal(c.EvictionHard, defaultEvictionHard())
+}
+
+// compare refuses a difference, as the kubelet does.
 func (r *Resolved) compare(memoryType string, got, want uint64, sum string) error {
 	if got == want {
 		return nil
 	}
-	err := r.Config.Errorf("reservedMemory", "the NUMA nodes' %s adds up to %s, but %s", memoryType, amount(got), sum)
-	if r.Config.ReservedMemoryCheck == CheckStrict {
-		return fmt.Errorf("%w: make them equal, or set reservedMemoryCheck: Warn", err)
-	}
-	r.Warnings = append(r.Warnings, err.Error())
-	return nil
+	return r.Config.Errorf("reservedMemory", "the NUMA nodes' %s adds up to %s, but %s: make them equal", memoryType, amount(got), sum)
 }
 
 // reserve puts r.Reserved into the nodes.
@@ -193,6 +194,9 @@ func (r *Resolved) spread(keep sums) error {
 		}
 	}
 	r.reserve()
+	if !r.Config.reserves(keep) {
+		return nil // by default
+	}
 	r.Warnings = append(r.Warnings, fmt.Sprintf("reservedMemory is not set: %s are spread over the NUMA nodes in proportion to their memory: %s", keep, r.Reserved))
 	return nil
 }

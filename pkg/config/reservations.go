@@ -28,7 +28,6 @@ var (
 func (c Config) validateReservations() error {
 	_, err := evictionThreshold(c.EvictionHard, math.MaxInt64)
 	errs := []error{
-		oneOf(c, "reservedMemoryCheck", c.ReservedMemoryCheck),
 		c.validateReservedMemory(),
 		c.validateReserved("kubeReserved", c.KubeReserved),
 		c.validateReserved("systemReserved", c.SystemReserved),

@@ -90,7 +90,6 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 	}
 	r.QoS = memoryqos.Settings{
 		Factor:             c.MemoryThrottlingFactor,
-		MinimumFactor:      c.MinimumThrottlingFactor,
 		Reservation:        c.MemoryReservationPolicy,
 		GuaranteedHeadroom: c.GuaranteedHeadroom,
 		NodeAllocatable:    m.MemTotal - keep.kube - keep.system,
@@ -131,6 +130,14 @@ func (r Resolved) RefusesCreate(wish NUMAPreference) bool {
 // annotation or by a policy that allows one node.
 func (r Resolved) RefusesResize(wish NUMAPreference) bool {
 	return wish == NUMARequired || r.Config.TopologyManagerPolicy.Rules().OneNode && r.RefusesCreate(wish)
+}
+
+// MostMoved is how many bytes of a running container one write of its cpuset.mems may move. As much as the machine has is no bound.
+func (r Resolved) MostMoved() uint64 {
+	if most := uint64(r.Config.Rebalance.MaxBytes); most < r.Machine.MemTotal {
+		return most
+	}
+	return math.MaxUint64
 }
 
 // sums are the reservations of Node Allocatable in bytes.

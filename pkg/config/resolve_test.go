@@ -1,6 +1,7 @@
 package config
 
 import (
+	"math"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -60,7 +61,7 @@ func TestTaskPageReservations(t *testing.T) {
 			{ID: 0, Total: 134987354112, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 3 << 30}}, Distances: []int{10, 21}},
 			{ID: 1, Total: 135286722560, Pools: pools, Reserved: memorymanager.Request{{Type: "memory", Bytes: 2148 << 20}}, Distances: []int{21, 10}},
 		},
-		Manager:         memorymanager.Options{Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope, FollowCPUs: true, Strategy: topologymanager.NoStrategy, AlignTo: topologymanager.AlignToCPUs, PageSize: 4096},
+		Manager:         memorymanager.Options{Policy: topologymanager.BestEffort, Scope: topologymanager.ContainerScope, FollowCPUs: true, FallBack: true, Strategy: topologymanager.NoStrategy, AlignTo: topologymanager.AlignToCPUs, PageSize: 4096},
 		OnUnsatisfiable: Unpinned,
 		QoS: memoryqos.Settings{Factor: c.MemoryThrottlingFactor, Reservation: memoryqos.TieredReservation, GuaranteedHeadroom: 0.02,
 			NodeAllocatable: 134987354112 + 135286722560 - 5<<30, PageSize: 4096},
@@ -179,11 +180,11 @@ func TestReservationsThatDoNotFitTheMachine(t *testing.T) {
 		"too many pages":       {"reservedMemory: 0:memory=1Gi,hugepages-2Mi=2Mi", "c.yaml:1: reservedMemory[0].limits.hugepages-2Mi: 2Mi (2097152 bytes) are more than the 0 bytes that NUMA node 0 has"},
 		"no memory":            {"reservedMemory: 0:hugepages-2Mi=2Mi", "c.yaml:1: reservedMemory[0].limits.hugepages-2Mi: 2Mi (2097152 bytes) are more than the 0 bytes that NUMA node 0 has"},
 		"one MiB short": {fullSum + "reservedMemory: 0:memory=3Gi;1:memory=2147Mi",
-			"c.yaml:3: reservedMemory: the NUMA nodes' memory adds up to 5219Mi (5472518144 bytes), but kubeReserved 4Gi + systemReserved 1Gi + evictionHard 100Mi = 5220Mi (5473566720 bytes): make them equal, or set reservedMemoryCheck: Warn"},
+			"c.yaml:3: reservedMemory: the NUMA nodes' memory adds up to 5219Mi (5472518144 bytes), but kubeReserved 4Gi + systemReserved 1Gi + evictionHard 100Mi = 5220Mi (5473566720 bytes): make them equal"},
 		"eviction given": {"evictionHard: {memory.available: 100Mi}\nreservedMemory: 0:memory=1Gi",
-			"c.yaml:2: reservedMemory: the NUMA nodes' memory adds up to 1Gi (1073741824 bytes), but kubeReserved 0 + systemReserved 0 + evictionHard 100Mi = 100Mi (104857600 bytes): make them equal, or set reservedMemoryCheck: Warn"},
+			"c.yaml:2: reservedMemory: the NUMA nodes' memory adds up to 1Gi (1073741824 bytes), but kubeReserved 0 + systemReserved 0 + evictionHard 100Mi = 100Mi (104857600 bytes): make them equal"},
 		"huge pages": {"kubeReserved: {hugepages-2Mi: 2Mi}\nreservedMemory: 0:memory=1Gi",
-			"c.yaml:2: reservedMemory: the NUMA nodes' hugepages-2Mi adds up to 0 bytes, but kubeReserved + systemReserved = 2Mi (2097152 bytes): make them equal, or set reservedMemoryCheck: Warn"},
+			"c.yaml:2: reservedMemory: the NUMA nodes' hugepages-2Mi adds up to 0 bytes, but kubeReserved + systemReserved = 2Mi (2097152 bytes): make them equal"},
 		"nothing at all":      {"evictionHard: {}", "c.yaml: reservedMemory: no memory is reserved: memoryManagerPolicy Static needs reservedMemory, kubeReserved, systemReserved or evictionHard"},
 		"kube too large":      {"kubeReserved: {memory: 1Ti}", "c.yaml:1: kubeReserved: kubeReserved 1Ti + systemReserved 0 + evictionHard 100Mi = 1048676Mi (1099616485376 bytes) leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
 		"system too large":    {"kubeReserved: {memory: 7Ei}\nsystemReserved: {memory: 7Ei}\nevictionHard: {memory.available: 7Ei}", "c.yaml:1: kubeReserved: kubeReserved 7Ei + systemReserved 7Ei + evictionHard 7Ei = 18446744073709551615 bytes leave nothing of the machine's memory of 263939528Ki (270274076672 bytes)"},
@@ -202,14 +203,6 @@ func TestReservationsThatDoNotFitTheMachine(t *testing.T) {
 				t.Errorf("error = %v\nwant    %s", err, tc.want)
 			}
 		})
-	}
-}
-
-func TestWrongSumIsAWarningWhenAsked(t *testing.T) {
-	r, err := resolve(t, "kubeReserved: {memory: 4Gi}\nreservedMemoryCheck: Warn\nreservedMemory: 0:memory=1Gi", fixture(t, "task-page"))
-	const want = "c.yaml:3: reservedMemory: the NUMA nodes' memory adds up to 1Gi (1073741824 bytes), but kubeReserved 4Gi + systemReserved 0 + evictionHard 100Mi = 4196Mi (4399824896 bytes)"
-	if err != nil || len(r.Warnings) != 1 || r.Warnings[0] != want {
-		t.Errorf("%v, warnings %q, want %q", err, r.Warnings, want)
 	}
 }
 
@@ -249,18 +242,81 @@ func TestOnUnsatisfiableSuitsThePolicy(t *testing.T) {
 	}
 }
 
-func TestOnGroupConflictReachesTheMemoryManager(t *testing.T) {
-	for text, want := range map[string]bool{"{}": false, "onGroupConflict: Fail": false, "onGroupConflict: FallBack": true} {
-		if r, err := resolve(t, text, fixture(t, "task-page")); err != nil || r.Manager.FallBack != want {
-			t.Errorf("%q: %v, fall back %t, want %t", text, err, r.Manager.FallBack, want)
+func TestOnConflictReachesTheMemoryManager(t *testing.T) {
+	best := memorymanager.Options{FallBack: true, FollowCPUs: true, AlignTo: topologymanager.AlignToCPUs}
+	devices := memorymanager.Options{FallBack: true, FollowCPUs: true, AlignTo: topologymanager.AlignToDevices}
+	for text, want := range map[string]memorymanager.Options{
+		"{}": best, "onConflict: CPUs": best, "onConflict: Devices": devices, "onConflict: Kubelet": {AlignTo: topologymanager.AlignToKubelet},
+	} {
+		r, err := resolve(t, text, fixture(t, "task-page"))
+		got := memorymanager.Options{FallBack: r.Manager.FallBack, FollowCPUs: r.Manager.FollowCPUs, AlignTo: r.Manager.AlignTo}
+		if diff := cmp.Diff(want, got); err != nil || diff != "" {
+			t.Errorf("%q: %v, (-want +got):\n%s", text, err, diff)
 		}
 	}
 }
 
-func TestOnForeignCPUsReachesTheMemoryManager(t *testing.T) {
-	for text, want := range map[string]bool{"{}": true, "onForeignCPUs: Follow": true, "onForeignCPUs: Reject": false} {
-		if r, err := resolve(t, text, fixture(t, "task-page")); err != nil || r.Manager.FollowCPUs != want {
-			t.Errorf("%q: %v, follow %t, want %t", text, err, r.Manager.FollowCPUs, want)
+func TestMostMoved(t *testing.T) {
+	for text, want := range map[string]uint64{
+		"{}": 4 << 30, "rebalance: {maxBytes: 64Mi}": 64 << 20, "rebalance: {maxBytes: 0}": 0, "rebalance: {maxBytes: 1Pi}": math.MaxUint64,
+	} {
+		if r, err := resolve(t, text, fixture(t, "task-page")); err != nil || r.MostMoved() != want {
+			t.Errorf("%q: %v, %d, want %d", text, err, r.MostMoved(), want)
+		}
+	}
+}
+
+func TestProfiles(t *testing.T) {
+	const kubelet = kubeletHead + "memoryManagerPolicy: Static\nmemoryThrottlingFactor: 0.5\n"
+	for name, test := range map[string]struct {
+		ours                   string
+		places, throttles, dry bool
+		reservation            memoryqos.ReservationPolicy
+		guards                 bool
+	}{
+		"Full":               {"profile: Full", true, true, false, memoryqos.TieredReservation, true},
+		"NUMA":               {"profile: NUMA", true, false, false, memoryqos.None, false},
+		"QoS":                {"profile: QoS", false, true, false, memoryqos.TieredReservation, true},
+		"Observe":            {"profile: Observe", true, true, true, memoryqos.TieredReservation, true},
+		"the file wins":      {"profile: NUMA\nmemoryReservationPolicy: HardReservation", true, false, false, memoryqos.HardReservation, false},
+		"the file wins, QoS": {"memoryManagerPolicy: Static\nprofile: QoS", true, true, false, memoryqos.TieredReservation, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, from := range []string{"", kubelet} {
+				ours, files := test.ours, Files(nil)
+				if from != "" {
+					ours, files = ours+"\nkubeletConfig: /kubelet", func(string) ([]byte, error) { return []byte(from), nil }
+				}
+				c, err := files.Parse("c.yaml", []byte(ours))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if (c.MemoryManagerPolicy == MemoryManagerStatic) != test.places || (c.MemoryThrottlingFactor != nil) != test.throttles ||
+					c.DryRun() != test.dry || c.MemoryReservationPolicy != test.reservation || c.StallGuard != test.guards {
+					t.Errorf("over %q: %+v", from, c)
+				}
+			}
+		})
+	}
+}
+
+// TestDoubtfulKeys: what contradicts itself or has no effect is a warning with file, line and key; an empty file has none.
+func TestDoubtfulKeys(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                          "",
+		"profile: QoS":              "",
+		"memoryManagerPolicy: None": "",
+		"memoryManagerPolicy: None\nonConflict: Kubelet":                      "c.yaml:2: onConflict: has no effect: memoryManagerPolicy is None, which places nothing",
+		"profile: QoS\nreservedMemory: 0:memory=1Gi":                          "c.yaml:2: reservedMemory: has no effect: memoryManagerPolicy is None, which places nothing",
+		"rebalance: {deficits: On, maxBytes: 0}":                              "c.yaml:1: rebalance.maxBytes: 0 moves nothing, and rebalance is to move memory: set a bound such as 4Gi",
+		"rebalance: {maxBytes: 0}":                                            "",
+		"annotationRules: [{namespaces: [a], minimumThrottlingFactor: 0.95}]": "c.yaml:1: annotationRules[0].minimumThrottlingFactor: 0.95 is above memoryThrottlingFactor 0.9: pods without the annotation have a smaller factor than any that they may choose",
+		"memoryReservationPolicy: None\nguaranteedHeadroom: 0":                "c.yaml:2: guaranteedHeadroom: has no effect on pods without annotation: memoryReservationPolicy is None",
+		"dra: {shares: [{limits: {memory: 1Gi}}]}":                            "c.yaml:1: dra.shares: has no effect: dra.enabled is false",
+	} {
+		r, err := resolve(t, text, fixture(t, "task-page"))
+		if got := strings.Join(r.Warnings, "\n"); err != nil || got != want {
+			t.Errorf("%q: %v, warnings\n%s\nwant\n%s", text, err, got, want)
 		}
 	}
 }
@@ -298,7 +354,7 @@ func TestConfigurationMadeByAProgramIsChecked(t *testing.T) {
 	if _, err := c.Resolve(fixture(t, "task-page")); err == nil || err.Error() != "configuration: guaranteedHeadroom: want 0 or more and less than 1, got -1" {
 		t.Errorf("error = %v", err)
 	}
-	if r, err := Default().Resolve(fixture(t, "eight-socket")); err != nil || len(r.Nodes) != 8 || !strings.Contains(r.Warnings[0], "evictionHard 100Mi") {
+	if r, err := Default().Resolve(fixture(t, "eight-socket")); err != nil || len(r.Nodes) != 8 || len(r.Warnings) > 0 || len(r.Reserved) != 8 {
 		t.Errorf("%v, %+v", err, r)
 	}
 }
@@ -332,11 +388,11 @@ func TestStateTolerance(t *testing.T) {
 		"a quantity":         {"stateTolerance: 128Mi\n", 0, 128 << 20, ""},
 		"auto":               {"stateTolerance: auto\n", 48 << 20, 117440512, ""},
 		"auto, unprivileged": {"stateTolerance: auto\n", 0, 0, "stateTolerance auto: /proc/iomem does not show the size of the kernel's image, which takes CAP_SYS_ADMIN: every change of a NUMA node's memory is reported; set a quantity such as 128Mi instead"},
-		"nothing is placed":  {"stateTolerance: auto\nmemoryManagerPolicy: None\n", 0, 0, ""},
+		"nothing is placed":  {"stateTolerance: auto\nmemoryManagerPolicy: None\n", 0, 0, "c.yaml:1: stateTolerance: has no effect: memoryManagerPolicy is None, which places nothing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m.KernelImage = tc.image
-			r, err := resolve(t, tc.text+"reservedMemory: 0:memory=1Gi", m)
+			r, err := resolve(t, tc.text, m)
 			if err != nil || r.StateTolerance != tc.want || strings.Join(r.Warnings, "\n") != tc.warning {
 				t.Errorf("%d, %v, %q, want %d", r.StateTolerance, err, r.Warnings, tc.want)
 			}
@@ -354,14 +410,13 @@ func TestStrategy(t *testing.T) {
 		warning  string
 	}{
 		"default":        {"", "none", nil, ""},
-		"key":            {"numaAllocationStrategy: most-allocated", "most-allocated", nil, ""},
+		"ours":           {options + "{numa-allocation-strategy: least-used}", "least-used", nil, ""},
 		"option":         {options + "{numa-allocation-strategy: least-allocated}", "least-allocated", nil, ""},
 		"empty option":   {options + `{numa-allocation-strategy: ""}`, "none", nil, ""},
-		"key on top":     {"numaAllocationStrategy: none\n" + options + "{numa-allocation-strategy: least-allocated}", "none", nil, ""},
 		"weights":        {options + `{numa-allocation-strategy: least-allocated, numa-score-weights: "cpu=3, memory=0,hugepages-2Mi=100,nvidia.com/gpu=6,"}`, "least-allocated", weights{"memory": 0, "hugepages-2Mi": 100}, ""},
-		"others' weight": {options + "{numa-score-weights: cpu=3}\nnumaAllocationStrategy: most-allocated", "most-allocated", nil, ""},
+		"others' weight": {options + "{numa-score-weights: cpu=3, numa-allocation-strategy: most-allocated}", "most-allocated", nil, ""},
 		"weights alone":  {options + "{numa-score-weights: memory=3}", "none", nil, ""},
-		"policy none":    {"numaAllocationStrategy: most-allocated\ntopologyManagerPolicy: none", "most-allocated", nil, "numaAllocationStrategy most-allocated has no effect under topologyManagerPolicy none: set best-effort, restricted or single-numa-node"},
+		"policy none":    {options + "{numa-allocation-strategy: most-allocated}\ntopologyManagerPolicy: none", "most-allocated", nil, "topologyManagerPolicyOptions: numa-allocation-strategy most-allocated has no effect under topologyManagerPolicy none: set best-effort, restricted or single-numa-node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := resolve(t, tc.text+"\nreservedMemory: 0:memory=1Gi", fuzzMachine())

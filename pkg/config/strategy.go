@@ -14,10 +14,9 @@ import (
 // mostWeight is the largest weight of numa-score-weights.
 const mostWeight = 100
 
-// strategy is the key's value, else the kubelet's option, else none; and the weights of memory types that the option names.
+// strategy is the option's value, else none; and the weights of memory types that the other option names.
 func (c Config) strategy() (topologymanager.Strategy, map[memorymanager.MemoryType]uint64) {
-	strategy := cmp.Or(c.NUMAAllocationStrategy, topologymanager.Strategy(c.TopologyManagerPolicyOptions[allocationStrategy]),
-		topologymanager.NoStrategy)
+	strategy := cmp.Or(topologymanager.Strategy(c.TopologyManagerPolicyOptions[allocationStrategy]), topologymanager.NoStrategy)
 	if !strategy.Scores() {
 		return strategy, nil
 	}
@@ -60,7 +59,7 @@ func parseWeights(text string) (map[string]uint64, error) {
 // warnAboutStrategy warns where the strategy chooses from nothing.
 func (c Config) warnAboutStrategy() (warnings []string) {
 	if strategy, _ := c.strategy(); strategy.Scores() && !c.TopologyManagerPolicy.Rules().Aligns {
-		return []string{fmt.Sprintf("numaAllocationStrategy %s has no effect under topologyManagerPolicy %s: set best-effort, restricted or single-numa-node",
+		return []string{fmt.Sprintf("topologyManagerPolicyOptions: numa-allocation-strategy %s has no effect under topologyManagerPolicy %s: set best-effort, restricted or single-numa-node",
 			strategy, c.TopologyManagerPolicy)}
 	}
 	return nil

@@ -1,40 +1,6 @@
 package config
 
-import (
-	"fmt"
-	"strings"
-	"time"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
-)
-
-// Duration is a time.Duration with its text form ("300ms").
-type Duration time.Duration
-
-// String is the shortest text: "5m", not "5m0s".
-func (d Duration) String() string {
-	text := time.Duration(d).String()
-	if short, ok := strings.CutSuffix(text, "m0s"); ok {
-		text = short + "m"
-	}
-	if short, ok := strings.CutSuffix(text, "h0m"); ok {
-		text = short + "h"
-	}
-	return text
-}
-
-// MarshalText writes the shortest text.
-func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
-
-// UnmarshalText reads Go's form of a duration.
-func (d *Duration) UnmarshalText(text []byte) error {
-	parsed, err := time.ParseDuration(string(text))
-	if err != nil {
-		return fmt.Errorf("want a duration such as 300ms, 10s or 5m, got %s", strictyaml.Quote(string(text)))
-	}
-	*d = Duration(parsed)
-	return nil
-}
+import "github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 
 // MemoryManagerPolicy is the kubelet's memoryManagerPolicy.
 type MemoryManagerPolicy string
@@ -65,36 +31,19 @@ const (
 	IncludeNodes NodesWithoutCPUs = "Include"
 )
 
-// ReservedMemoryCheck is how a wrong sum of reserved memory is taken.
-type ReservedMemoryCheck string
+// OnConflict is what decides where a container's exclusive CPUs, its devices, the policy and the groups of NUMA nodes do not agree.
+type OnConflict string
 
-// How a wrong sum is taken.
+// What decides a conflict.
 const (
-	CheckStrict ReservedMemoryCheck = "Strict"
-	CheckWarn   ReservedMemoryCheck = "Warn"
-)
-
-// OnGroupConflict is what happens when the merged hint breaks the group rule (kubernetes#138495).
-type OnGroupConflict string
-
-// The answers to a group conflict.
-const (
-	// FailOnConflict is the kubelet's: the container cannot be placed.
-	FailOnConflict OnGroupConflict = "Fail"
-	// FallBackOnConflict takes the narrowest set of nodes that has room and keeps the groups.
-	FallBackOnConflict OnGroupConflict = "FallBack"
-)
-
-// OnForeignCPUs is what happens under restricted when the kubelet has assigned a container's exclusive CPUs on more NUMA
-// nodes than the policy admits.
-type OnForeignCPUs string
-
-// The answers to CPUs on too many nodes.
-const (
-	// FollowCPUs places the memory on the nodes of the CPUs.
-	FollowCPUs OnForeignCPUs = "Follow"
-	// RejectCPUs treats the container as one that cannot be placed: the policy as the kubelet has it.
-	RejectCPUs OnForeignCPUs = "Reject"
+	// FollowKubelet has the kubelet's rules alone: a container whose merged hint breaks the group rule (kubernetes#138495), or whose
+	// CPUs are on more nodes than the policy admits, is rejected; where CPUs and devices disagree, no nodes are preferred.
+	FollowKubelet = OnConflict(topologymanager.AlignToKubelet)
+	// FollowCPUs aligns memory with the exclusive CPUs, also where they are on more nodes than restricted admits. A container whose
+	// merged hint breaks the group rule under none or best-effort gets the narrowest set of nodes that has room.
+	FollowCPUs = OnConflict(topologymanager.AlignToCPUs)
+	// FollowDevices is FollowCPUs, but where CPUs and devices are on different nodes memory is aligned with the devices.
+	FollowDevices = OnConflict(topologymanager.AlignToDevices)
 )
 
 // OnTermination is what becomes of everything that was written when the plugin ends.
@@ -132,17 +81,8 @@ const (
 	AnnotationNUMA Annotation = "numa"
 	// AnnotationStallGuard is "off".
 	AnnotationStallGuard Annotation = "stall-guard"
-	// AnnotationMemoryPolicy is none, prefer-slack, interleave or weighted-interleave.
+	// AnnotationMemoryPolicy is none, prefer-available, interleave or weighted-interleave.
 	AnnotationMemoryPolicy Annotation = "memory-policy"
-)
-
-// LogFormat is text or json.
-type LogFormat string
-
-// The formats of the log.
-const (
-	LogText LogFormat = "text"
-	LogJSON LogFormat = "json"
 )
 
 // LogLevel is a logrus level.

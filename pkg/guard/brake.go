@@ -38,7 +38,13 @@ const (
 	shareOfShortNode = 8
 )
 
-// Settings are the guard's thresholds; config.StallGuard documents their keys.
+// Defaults are the settings of a daemon: half a second of full stall within two is where a JVM's pauses are seen from outside, and a
+// quarter of the gap is given at first, so that a container that needs little more does not get its whole limit.
+func Defaults() Settings {
+	return Settings{Stall: 500 * time.Millisecond, Window: 2 * time.Second, Step: 0.25, RestoreAfter: 5 * time.Minute, ProactiveReclaim: true}
+}
+
+// Settings are the guard's thresholds.
 type Settings struct {
 	Stall            time.Duration // full memory stall within Window that counts as stopped
 	Window           time.Duration // window of the pressure trigger, 500 ms to 10 s

@@ -75,7 +75,7 @@ func TestProblemsOfAnnotationsAreInTheLogOnce(t *testing.T) {
 			{create(later, specOf(later, "main"), "main"), debug, []string{debug}}, {create(later, specOf(later, "main"), "debug"), "", nil},
 		},
 		"rules that change": {
-			{RunPod{Pod: bad}, wrong, []string{wrong}}, {reconfigured(t, "allowedAnnotations: []"), barred, []string{barred}}, {reconfigured(t, "allowedAnnotations: []\ndryRun: true"), "", []string{barred}},
+			{RunPod{Pod: bad}, wrong, []string{wrong}}, {reconfigured(t, "annotationRules: [{namespaces: ['*'], allowedAnnotations: []}]"), barred, []string{barred}}, {reconfigured(t, "annotationRules: [{namespaces: ['*'], allowedAnnotations: []}]\nprofile: Observe"), "", []string{barred}},
 		},
 		"a new sandbox without them": {{RunPod{Pod: bad}, wrong, []string{wrong}}, {RunPod{Pod: func() Pod { p := pod(); p.ID = "another"; return p }()}, "", nil}},
 	} {

@@ -42,7 +42,7 @@ func claimPod(name, class string) Pod {
 
 func TestAClaimIsAllocatedOnItsNodesOnce(t *testing.T) {
 	now := time.Unix(1, 0)
-	l := newLedger(t, "dra: {enabled: true, share: 50%}")
+	l := newLedger(t, "dra: {enabled: true}")
 	half := l.state.Claims.Capacities(l.roomForClaims())[0].Capacity
 	rest, _, _ := l.manager.Capacity(0, memorymanager.Memory)
 	for _, step := range []struct {
@@ -184,7 +184,7 @@ func TestAClaimThatIsPreparedAgain(t *testing.T) {
 
 // Memory is plugged in and out while claims and pods have some: the share follows, and what is published is never more than there is.
 func TestTheShareFollowsTheMachine(t *testing.T) {
-	const yaml = "dra: {enabled: true, share: 50%}"
+	const yaml = "dra: {enabled: true}"
 	now := time.Unix(1, 0)
 	l := newLedger(t, yaml)
 	for _, event := range []Event{
@@ -350,7 +350,7 @@ func TestAContainerThatNamesTooManyClaims(t *testing.T) {
 		"many":                         {"dra: {enabled: true}", false, manyRefs(40_000), want},
 		"running":                      {"dra: {enabled: true}", true, manyRefs(40_000), "not pinned: " + want},
 		"where claims are not enabled": {"", false, manyRefs(40_000), "not pinned: only Guaranteed pods are"},
-		"a dry run refuses nothing":    {"dra: {enabled: true}\ndryRun: true", false, manyRefs(65), want},
+		"a dry run refuses nothing":    {"dra: {enabled: true}\nprofile: Observe", false, manyRefs(65), want},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.config)
@@ -453,7 +453,7 @@ func TestWhatPodsHaveOfTheShareIsNotPublished(t *testing.T) {
 	l := newLedger(t, "")
 	web := claimPod("web", "")
 	l.Step(now, claimed(web, "main", 14*claimGi))
-	l.Step(now, Reconfigure{Config: resolve(t, l, "dra: {enabled: true, share: 100%}")})
+	l.Step(now, Reconfigure{Config: resolve(t, l, "dra: {enabled: true, shares: [{limits: {memory: 100%}}]}")})
 	free := func(node int) uint64 {
 		for _, v := range l.state.Claims.Capacities(l.roomForClaims()) {
 			if v.Node == node && v.Type == memorymanager.Memory {

@@ -62,7 +62,7 @@ func (e CreateContainer) apply(l *Ledger) {
 // answered is what follows when an adjustment is sent for a container: asked are the values that the kubelet wants in its
 // files, wanted those that it wants from now on.
 func (l *Ledger) answered(c *container, now *derivedRun, adjustment Adjustment, asked, wanted map[string]string) {
-	if l.state.Resolved.Config.DryRun {
+	if l.state.Resolved.Config.DryRun() {
 		return
 	}
 	l.step.answered = append(l.step.answered, c)
@@ -94,7 +94,7 @@ func (l *Ledger) admit(p *pod, received Container) (*container, error) {
 	if err == nil {
 		err = l.place(c)
 	}
-	if err != nil && !l.state.Resolved.Config.DryRun { // which refuses nothing
+	if err != nil && !l.state.Resolved.Config.DryRun() { // which refuses nothing
 		l.end(c)
 	}
 	return c, err

@@ -15,7 +15,7 @@ import (
 // it use all again. Its memory moves with the write of cpuset.mems; a wider one moves nothing. bytes is what was mapped on nodes that are
 // new to it. It returns false where memory may not be moved, or not any more.
 func (l *Ledger) exclude(c *container, nodes nodeset.Set, bytes uint64) bool {
-	if c.Off.Nodes == nodes || l.state.Resolved.Config.DryRun || l.allNodes.SubsetOf(nodes) || !l.excludable(c) {
+	if c.Off.Nodes == nodes || l.state.Resolved.Config.DryRun() || l.allNodes.SubsetOf(nodes) || !l.excludable(c) {
 		return false
 	}
 	l.hasChanged(c.pod)
@@ -39,7 +39,7 @@ func (l *Ledger) exclude(c *container, nodes nodeset.Set, bytes uint64) bool {
 
 // includeAgain lets containers use the nodes again that have been calm for long enough.
 func (l *Ledger) includeAgain(e *NodeMemorySampled) {
-	if len(e.Nodes) == 0 || l.manager == nil || l.state.Resolved.Config.DryRun || l.state.Resolved.Config.CoverDeficits != config.DeficitsOn {
+	if len(e.Nodes) == 0 || l.manager == nil || l.state.Resolved.Config.DryRun() || l.state.Resolved.Config.Rebalance.Deficits != config.DeficitsOn {
 		l.state.Calm = nil
 		return
 	}
@@ -91,7 +91,7 @@ func (l *Ledger) includeBarred() {
 func (l *Ledger) excludable(c *container) bool {
 	m := candidate{l: l, c: c, Move: Move{Reason: Deficit}}
 	_, blocked := m.blocked(excluding)
-	return l.manager != nil && l.state.Resolved.Config.CoverDeficits == config.DeficitsOn && !blocked
+	return l.manager != nil && l.state.Resolved.Config.Rebalance.Deficits == config.DeficitsOn && !blocked
 }
 
 // stays reports whether the pod's annotation wants the container's memory where it is: on any node, near one that it prefers, or

@@ -22,7 +22,7 @@ func (e keepOff) apply(l *Ledger) {
 
 // What a container's cpuset.mems should be after events, and that its runtime is asked for it.
 func TestAContainerIsKeptOffNodes(t *testing.T) {
-	const covers, forbids = "coverDeficits: On", "coverDeficits: Off"
+	const covers, forbids = "rebalance: {deficits: On}", "rebalance: {deficits: Off}"
 	off := func(nodes ...int) func(*Ledger, Pod, Container) Event {
 		return func(*Ledger, Pod, Container) Event {
 			return keepOff{"id", nodeset.Of(nodes...)}
@@ -55,7 +55,7 @@ func TestAContainerIsKeptOffNodes(t *testing.T) {
 		"Guaranteed":                {yaml: covers, resources: Resources{MemoryLimit: &bytes}, events: []func(*Ledger, Pod, Container) Event{off(0)}, want: "0"},
 		"off":                       {yaml: forbids, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}},
 		"DryRun":                    {class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}},
-		"a dry run":                 {yaml: covers + "\ndryRun: true", class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}},
+		"a dry run":                 {yaml: covers + "\nprofile: Observe", class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}},
 		"the annotation none":       {yaml: covers, class: "burstable/", annotation: "none", events: []func(*Ledger, Pod, Container) Event{off(0)}},
 		"the annotation preferred":  {yaml: covers, class: "burstable/", annotation: "preferred", events: []func(*Ledger, Pod, Container) Event{off(0)}},
 		"the annotation spread":     {yaml: covers, class: "burstable/", annotation: "spread", events: []func(*Ledger, Pod, Container) Event{off(0)}},

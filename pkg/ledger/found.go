@@ -62,7 +62,7 @@ func (l *Ledger) takeIn(p *pod, received Container, files *Files) *container {
 	c.There, c.LimitIsPods = files != nil && files.Limit != nil, c.hasPodLimit()
 	l.findShared(p)
 	l.placeAll([]*container{c})
-	if !l.state.Resolved.Config.DryRun {
+	if !l.state.Resolved.Config.DryRun() {
 		l.journalFound(c)
 	}
 	return c

@@ -23,7 +23,7 @@ type HighContainer struct {
 
 // High returns the running containers that have a memory.high of ours.
 func (l *Ledger) High() []HighContainer {
-	if l.state.Resolved.Config.DryRun {
+	if l.state.Resolved.Config.DryRun() {
 		return nil
 	}
 	var all []HighContainer
@@ -42,7 +42,7 @@ func (l *Ledger) High() []HighContainer {
 
 // guardOff reports whether the stall guard has to leave a container alone.
 func (l *Ledger) guardOff(c *container) bool {
-	return c.wishes().StallGuardOff || !l.state.Resolved.Config.StallGuard.Enabled
+	return c.wishes().StallGuardOff || !l.state.Resolved.Config.StallGuard
 }
 
 // Raise makes the memory.high of a running container stand at so many bytes, cgroup.Max for "max"; the value that Memory
@@ -63,7 +63,7 @@ func (e Raise) apply(l *Ledger) {
 		out.Err = fmt.Errorf("container %s has no memory.high of ours", e.ID)
 		return
 	}
-	if l.state.Resolved.Config.DryRun {
+	if l.state.Resolved.Config.DryRun() {
 		return
 	}
 	raise := e.Bytes > *high

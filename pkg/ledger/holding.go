@@ -10,7 +10,7 @@ import (
 // Holding are the cgroups that have an allocation, are protected, or are kept off nodes, and with movable those whose memory may be
 // moved off nodes in debt. Those of a pod with an allocation of its own are one.
 func (v *View) Holding(movable bool) (cgroups []cover.Cgroup) {
-	movable = movable && v.Config.Config.CoverDeficits != config.DeficitsOff
+	movable = movable && v.Config.Config.Rebalance.Deficits != config.DeficitsOff
 	for _, pod := range v.Pods {
 		if pod.Blocks != nil {
 			cgroups = append(cgroups, cover.Cgroup{Path: pod.Cgroup, Allocated: allocatedMemory(pod.Blocks)})
@@ -67,7 +67,7 @@ func protectedBytes(c *ContainerView) uint64 {
 // Plan is what would be moved to cover deficits, where that is planned and not made.
 func (v *View) Plan(nodes []cover.Node, cgroups []cover.Cgroup) []cover.Move {
 	c := v.Config.Config
-	if c.CoverDeficits == config.DeficitsOff || c.CoverDeficits == config.DeficitsOn && !c.DryRun {
+	if c.Rebalance.Deficits == config.DeficitsOff || c.Rebalance.Deficits == config.DeficitsOn && !c.DryRun() {
 		return nil
 	}
 	return cover.Plan(nodes, cgroups)

@@ -70,7 +70,7 @@ func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 	class := c.pod.class()
 	prefers := c.wishes().NUMA == config.NUMAPreferred && class == memoryqos.Burstable
 	near := class != memoryqos.Guaranteed && c.wishes().NUMA != config.NUMANone && !nodesOfDevices(c).Empty() &&
-		(prefers || l.state.Resolved.Config.AlignTo != topologymanager.AlignToKubelet)
+		(prefers || l.state.Resolved.Config.OnConflict != config.FollowKubelet)
 	last := l.state.Resolved.Config.UnpinnedMemoryPolicy
 	spread := c.wishes().NUMA == config.NUMASpread && class != memoryqos.BestEffort
 	switch {
@@ -144,7 +144,7 @@ func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, request uint
 		return l.preferDevices(c, allowed)
 	case wanted == numaPreferred:
 		return l.preferBest(allowed)
-	case wanted == config.PolicyPreferSlack:
+	case wanted == config.PolicyPreferAvailable:
 		return l.preferSlack(request, allowed)
 	}
 	nodes := l.slack(0) & allowed

@@ -38,7 +38,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		}
 	}
 	const (
-		slackPolicy, interleave = "unpinnedMemoryPolicy: PreferSlack", "unpinnedMemoryPolicy: Interleave"
+		slackPolicy, interleave = "unpinnedMemoryPolicy: PreferAvailable", "unpinnedMemoryPolicy: Interleave"
 		weighted, restricted    = "unpinnedMemoryPolicy: WeightedInterleave", "topologyManagerPolicy: restricted"
 		guaranteed, bestEffort  = "guaranteed", "besteffort/"
 		near1                   = "MPOL_PREFERRED_MANY 1"
@@ -63,20 +63,20 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 	for name, r := range map[string]row{
 		"nothing is configured": {cover: debt},
 
-		"PreferSlack, one node in debt":             {yaml: slackPolicy, cover: debt, want: near1 + byConfig},
-		"PreferSlack, BestEffort":                   {yaml: slackPolicy, class: bestEffort, cover: debt, want: near1 + byConfig},
-		"PreferSlack, slack for the request":        {yaml: slackPolicy, cover: free(gi, 4*gi, 12*gi), want: near1 + byConfig},
-		"PreferSlack, too little slack on any node": {yaml: slackPolicy, cover: free(gi, gi, 2*gi), want: near1 + byConfig},
-		"PreferSlack, slack on all nodes":           {yaml: slackPolicy, cover: slack, want: "none: PreferSlack: every NUMA node has slack"},
-		"PreferSlack, slack on none":                {yaml: slackPolicy, cover: none, want: "none: PreferSlack: no NUMA node has slack"},
-		"PreferSlack, slack where the pod may not": {yaml: slackPolicy, cover: debt, mems: "0",
-			want: "none: PreferSlack: no NUMA node has slack"},
-		"PreferSlack, on all nodes that the pod may": {yaml: slackPolicy, cover: debt, mems: "1",
-			want: "none: PreferSlack: every NUMA node has slack"},
-		"PreferSlack, what is owed is not known": {yaml: slackPolicy, want: "none: PreferSlack: what the NUMA nodes owe is not known"},
-		"PreferSlack, without a Memory Manager": {yaml: slackPolicy + "\nmemoryManagerPolicy: None", cover: debt,
-			want: "none: PreferSlack: what the NUMA nodes owe is not known"},
-		"PreferSlack, allocated since is owed": {yaml: slackPolicy, cover: free(0, 6*gi, 12*gi), neighbor: 7 * gi, want: near1 + byConfig},
+		"PreferAvailable, one node in debt":             {yaml: slackPolicy, cover: debt, want: near1 + byConfig},
+		"PreferAvailable, BestEffort":                   {yaml: slackPolicy, class: bestEffort, cover: debt, want: near1 + byConfig},
+		"PreferAvailable, slack for the request":        {yaml: slackPolicy, cover: free(gi, 4*gi, 12*gi), want: near1 + byConfig},
+		"PreferAvailable, too little slack on any node": {yaml: slackPolicy, cover: free(gi, gi, 2*gi), want: near1 + byConfig},
+		"PreferAvailable, slack on all nodes":           {yaml: slackPolicy, cover: slack, want: "none: PreferAvailable: every NUMA node has slack"},
+		"PreferAvailable, slack on none":                {yaml: slackPolicy, cover: none, want: "none: PreferAvailable: no NUMA node has slack"},
+		"PreferAvailable, slack where the pod may not": {yaml: slackPolicy, cover: debt, mems: "0",
+			want: "none: PreferAvailable: no NUMA node has slack"},
+		"PreferAvailable, on all nodes that the pod may": {yaml: slackPolicy, cover: debt, mems: "1",
+			want: "none: PreferAvailable: every NUMA node has slack"},
+		"PreferAvailable, what is owed is not known": {yaml: slackPolicy, want: "none: PreferAvailable: what the NUMA nodes owe is not known"},
+		"PreferAvailable, without a Memory Manager": {yaml: slackPolicy + "\nmemoryManagerPolicy: None", cover: debt,
+			want: "none: PreferAvailable: what the NUMA nodes owe is not known"},
+		"PreferAvailable, allocated since is owed": {yaml: slackPolicy, cover: free(0, 6*gi, 12*gi), neighbor: 7 * gi, want: near1 + byConfig},
 
 		"Interleave, one node in debt":            {yaml: interleave, cover: debt, want: "MPOL_INTERLEAVE 1" + byConfig},
 		"Interleave, slack on all nodes":          {yaml: interleave, cover: slack, want: "MPOL_INTERLEAVE 0-1" + byConfig},
@@ -100,7 +100,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 			want: "MPOL_INTERLEAVE 0-1" + byConfig},
 
 		"memory-policy none": {yaml: interleave, annotations: []string{"memory-policy", "none"}},
-		"memory-policy prefer-slack": {annotations: []string{"memory-policy", "prefer-slack"}, cover: debt,
+		"memory-policy prefer-available": {annotations: []string{"memory-policy", "prefer-available"}, cover: debt,
 			want: near1 + byPolicy},
 		"memory-policy interleave": {yaml: slackPolicy, annotations: []string{"memory-policy", "interleave"},
 			want: "MPOL_INTERLEAVE 0-1" + byPolicy},
@@ -109,17 +109,17 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		"memory-policy of another container": {annotations: []string{"side.memory-policy", "interleave"}},
 		"memory-policy that is wrong": {yaml: interleave, annotations: []string{"memory-policy", "everywhere"},
 			want: "MPOL_INTERLEAVE 0-1" + byConfig},
-		"memory-policy that is not allowed": {yaml: "allowedAnnotations: [numa]", annotations: []string{"memory-policy", "interleave"}},
+		"memory-policy that is not allowed": {yaml: "annotationRules: [{namespaces: ['*'], allowedAnnotations: [numa]}]", annotations: []string{"memory-policy", "interleave"}},
 		"memory-policy before numa preferred": {annotations: []string{"memory-policy", "interleave", "numa", "preferred"}, cover: debt,
 			want: "MPOL_INTERLEAVE 1" + byPolicy},
-		"memory-policy before numa spread": {annotations: []string{"memory-policy", "prefer-slack", "numa", "spread"}, cover: debt,
+		"memory-policy before numa spread": {annotations: []string{"memory-policy", "prefer-available", "numa", "spread"}, cover: debt,
 			want: near1 + byPolicy},
 		"memory-policy before a device": {annotations: []string{"memory-policy", "interleave"}, devices: device(1),
 			want: "MPOL_INTERLEAVE 0-1" + byPolicy},
 		"memory-policy none before a device": {annotations: []string{"memory-policy", "none"}, devices: device(1)},
 		"memory-policy with an allocation":   {class: guaranteed, annotations: []string{"memory-policy", "interleave"}},
-		"memory-policy before what is expected": {yaml: interleave, annotations: []string{"memory-policy", "prefer-slack"},
-			want: "none: PreferSlack: what the NUMA nodes owe is not known"},
+		"memory-policy before what is expected": {yaml: interleave, annotations: []string{"memory-policy", "prefer-available"},
+			want: "none: PreferAvailable: what the NUMA nodes owe is not known"},
 
 		"numa preferred, the node with more cover": {annotations: preferred, cover: debt, want: near1 + byNUMA},
 		"numa preferred, the first of equal nodes": {annotations: preferred, want: "MPOL_PREFERRED_MANY 0" + byNUMA},
@@ -150,7 +150,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		"numa spread, allocated evenly where the pod may not": {yaml: restricted, class: guaranteed, annotations: spread, mems: "5",
 			want: "none: numa spread: the pod may use no NUMA node with memory"},
 		"numa spread, switched off": {yaml: restricted, class: guaranteed, annotations: []string{"numa", "spread", "memory-policy", "none"}},
-		"numa spread, another policy": {yaml: restricted, class: guaranteed, annotations: []string{"numa", "spread", "memory-policy", "prefer-slack"},
+		"numa spread, another policy": {yaml: restricted, class: guaranteed, annotations: []string{"numa", "spread", "memory-policy", "prefer-available"},
 			want: "MPOL_INTERLEAVE 0-1" + byNUMA},
 		"numa spread over one node":                {yaml: "topologyManagerPolicy: single-numa-node", class: guaranteed, annotations: spread},
 		"numa spread, by the kubelet":              {yaml: restricted, class: guaranteed, annotations: spread, kubelet: "0-1"},
@@ -166,9 +166,9 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		"a device, BestEffort":                {class: bestEffort, devices: device(1), want: near1 + byDevice},
 		"a device, Guaranteed":                {class: guaranteed, devices: device(1)},
 		"a device, Guaranteed and not placed": {yaml: "onUnsatisfiable: Unpinned", class: guaranteed, limit: 40 * gi, devices: device(1)},
-		"a device, alignTo devices":           {yaml: "alignTo: devices", devices: device(1), want: near1 + byDevice},
-		"a device, alignTo kubelet":           {yaml: "alignTo: kubelet", devices: device(1)},
-		"a device that numa preferred asks for": {yaml: "alignTo: kubelet", annotations: preferred, devices: device(1),
+		"a device, onConflict Devices":        {yaml: "onConflict: Devices", devices: device(1), want: near1 + byDevice},
+		"a device, onConflict Kubelet":        {yaml: "onConflict: Kubelet", devices: device(1)},
+		"a device that numa preferred asks for": {yaml: "onConflict: Kubelet", annotations: preferred, devices: device(1),
 			want: near1 + byDevice},
 		"a device, numa none": {yaml: interleave, annotations: anywhere, devices: device(1),
 			want: "MPOL_INTERLEAVE 0-1" + byConfig},

@@ -176,7 +176,7 @@ func (l *Ledger) storedNodes(c *container, nodes nodeset.Set) nodeset.Set {
 // are still to leave them.
 func (l *Ledger) resumeMove(taken []*container) {
 	config := l.state.Resolved.Config
-	if l.state.Move != nil || !config.DissolveGroups || config.DryRun || l.state.MemoryOnly || l.manager == nil || !l.manager.Movable() {
+	if l.state.Move != nil || !config.Rebalance.Consolidate || config.DryRun() || l.state.MemoryOnly || l.manager == nil || !l.manager.Movable() {
 		return
 	}
 	for _, c := range inOrder(taken) {
@@ -198,7 +198,7 @@ func (l *Ledger) resumeMove(taken []*container) {
 // observeMove ends the move under way where its memory has arrived, or has had its time.
 func (l *Ledger) observeMove(usage map[string]Usage) {
 	move := l.state.Move
-	if move == nil || move.Stage != Written || l.state.Resolved.Config.DryRun {
+	if move == nil || move.Stage != Written || l.state.Resolved.Config.DryRun() {
 		return
 	}
 	c := l.containers[move.ID]
@@ -239,7 +239,7 @@ func (l *Ledger) moveFields(c *container, m *Move, bytes uint64) map[string]any 
 
 // Moving is the move under way and its container's cgroup; nil when there is none, and in a dry run, which leaves it where it is.
 func (l *Ledger) Moving() (move *Move, cgroup string) {
-	if l.state.Move == nil || l.state.Resolved.Config.DryRun {
+	if l.state.Move == nil || l.state.Resolved.Config.DryRun() {
 		return nil, ""
 	}
 	if c := l.containers[l.state.Move.ID]; c != nil {

@@ -137,11 +137,12 @@ var sampled = []gate{
 		return when(m.usage.Unread != "", "its memory cannot be counted: "+m.usage.Unread)
 	}},
 	{"migration", []MoveReason{Deficit}, func(m *candidate) string {
-		return when(max(m.Bytes, m.usage.Migration(m.To).Bytes) > m.l.state.Resolved.Config.Migration.Most(), fmt.Sprintf("it has %s there, more than migration allows to be moved", quantity.Short(m.Bytes)))
+		return when(max(m.Bytes, m.usage.Migration(m.To).Bytes) > m.l.state.Resolved.MostMoved(), fmt.Sprintf("it has %s there, more than rebalance.maxBytes (%s)", quantity.Short(m.Bytes),
+			m.l.state.Resolved.Config.Rebalance.MaxBytes))
 	}},
 	{"migration", allocating, func(m *candidate) string {
-		migration := m.l.state.Resolved.Config.Migration
-		return when(m.Bytes > migration.Most(), fmt.Sprintf("not moved there: that is %s of memory, and migration (%s) does not allow it", quantity.Short(m.Bytes), migration))
+		return when(m.Bytes > m.l.state.Resolved.MostMoved(), fmt.Sprintf("not moved there: that is %s of memory, more than rebalance.maxBytes (%s)",
+			quantity.Short(m.Bytes), m.l.state.Resolved.Config.Rebalance.MaxBytes))
 	}},
 	{"room", []MoveReason{Deficit}, func(m *candidate) string {
 		received, over := m.step.Overfills(m.nodes)
@@ -197,13 +198,13 @@ func (l *Ledger) notMovedOf(reason MoveReason, c *container, gate, why string) N
 // closed reports whether nothing at all is moved now for a reason.
 func (l *Ledger) closed(reason MoveReason) bool {
 	c := l.state.Resolved.Config
-	if c.DryRun || l.manager == nil || l.state.Move != nil {
+	if c.DryRun() || l.manager == nil || l.state.Move != nil {
 		return true
 	}
 	if reasons[reason].allocates { // an allocation is on disk before its container moves
-		return !c.DissolveGroups || l.state.MemoryOnly || !l.manager.Movable() || l.state.Connected.Message != "" || l.state.Synchronized.Message != ""
+		return !c.Rebalance.Consolidate || l.state.MemoryOnly || !l.manager.Movable() || l.state.Connected.Message != "" || l.state.Synchronized.Message != ""
 	}
-	return c.CoverDeficits != config.DeficitsOn
+	return c.Rebalance.Deficits != config.DeficitsOn
 }
 
 // keepWhereItIs has these be all that is not moved for a reason. What is new of moves of allocations is logged.

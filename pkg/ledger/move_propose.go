@@ -215,7 +215,7 @@ func (l *Ledger) relieve(c *container, wanted memorymanager.Container, err error
 		return false
 	}
 	create := l.step.creating
-	if l.state.Move != nil && !l.state.Resolved.Config.DryRun && l.manager.FitsLater(wanted) {
+	if l.state.Move != nil && !l.state.Resolved.Config.DryRun() && l.manager.FitsLater(wanted) {
 		l.step.effects.Again = &Again{Moved: true, Relieved: create.Relieved}
 		return true
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -104,7 +105,7 @@ func TestAContainerOnItsWayToOtherNodes(t *testing.T) {
 		"it ends":           append(onItsWay, step{0, EndContainer{ID: "small-main"}, "", stored}, step{0, arrived, "", "0 -1 map[]"}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, now := leftAlone(t, "dissolveGroups: true"), time.Unix(1, 0)
+			l, now := leftAlone(t, "rebalance: {consolidate: true}"), time.Unix(1, 0)
 			if again := l.Step(now, NodeMemorySampled{Groups: true}).Again; again == nil || strings.Join(again.Measure, " ") != smallMain+" "+smallSide+" kubepods" {
 				t.Fatalf("it asks for %+v", again)
 			}
@@ -130,7 +131,12 @@ func TestAContainerOnItsWayToOtherNodes(t *testing.T) {
 // dry begins a dry run, or ends it.
 type dry struct{ run bool }
 
-func (e dry) apply(l *Ledger) { l.state.Resolved.Config.DryRun = e.run }
+func (e dry) apply(l *Ledger) {
+	l.state.Resolved.Config.Profile = config.ProfileFull
+	if e.run {
+		l.state.Resolved.Config.Profile = config.ProfileObserve
+	}
+}
 
 // Both containers of a group have to pass the gates: with one that must not be moved the group stays.
 func TestWhatKeepsAGroup(t *testing.T) {
@@ -147,10 +153,10 @@ func TestWhatKeepsAGroup(t *testing.T) {
 		"nothing":           {nodes: nodes(claimGi, claimGi)},
 		"an unknown sample": {},
 		"too much memory": {usage: map[string]Usage{smallMain: mapped(claimGi, 5*claimGi), smallSide: mapped(0, 6*claimGi)}, want: []string{
-			"migration: not moved there: that is 5Gi of memory, and migration (UpTo 4Gi) does not allow it",
-			"migration: not moved there: that is 6Gi of memory, and migration (UpTo 4Gi) does not allow it"}},
+			"migration: not moved there: that is 5Gi of memory, more than rebalance.maxBytes (4Gi)",
+			"migration: not moved there: that is 6Gi of memory, more than rebalance.maxBytes (4Gi)"}},
 		"one may be moved": {usage: map[string]Usage{smallSide: mapped(0, 6*claimGi)}, want: []string{
-			"migration: not moved there: that is 6Gi of memory, and migration (UpTo 4Gi) does not allow it"}},
+			"migration: not moved there: that is 6Gi of memory, more than rebalance.maxBytes (4Gi)"}},
 		"no room": {nodes: nodes(claimGi-1, 0), want: []string{
 			"room: not moved there: its 1Gi would go to node 0, which has no room for them beside what it owes"}},
 		"room that is owed": {nodes: []cover.Node{{ID: 0, Free: 3 * claimGi, Owed: 2*claimGi + 1}}, want: []string{
@@ -163,7 +169,7 @@ func TestWhatKeepsAGroup(t *testing.T) {
 		"it cannot be counted": {usage: map[string]Usage{smallSide: {Unread: "why"}}, want: []string{"unread: its memory cannot be counted: why"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, now := leftAlone(t, "dissolveGroups: true\n"+test.yaml), time.Unix(1, 0)
+			l, now := leftAlone(t, "rebalance: {consolidate: true}\n"+test.yaml), time.Unix(1, 0)
 			event := look(test.usage)
 			event.Nodes = test.nodes
 			effects := l.Step(now, event)
@@ -212,15 +218,15 @@ func TestRoomIsMadeForANewContainer(t *testing.T) {
 		want    string // in the error
 		counted uint64 // placements that failed
 	}{
-		"by one move":            {"dissolveGroups: true", 6, 0, nil, one, sentence, 0},
-		"by two moves":           {"dissolveGroups: true", 7, 0, nil, both, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 0},
+		"by one move":            {"rebalance: {consolidate: true}", 6, 0, nil, one, sentence, 0},
+		"by two moves":           {"rebalance: {consolidate: true}", 7, 0, nil, both, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 0},
 		"two, and moves are off": {"", 7, 0, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 1},
-		"two, after one":         {"dissolveGroups: true", 7, 1, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 1},
+		"two, after one":         {"rebalance: {consolidate: true}", 7, 1, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 1},
 		"moves are off":          {"", 6, 0, nil, nil, sentence, 1},
-		"moved already":          {"dissolveGroups: true", 6, 2, nil, nil, sentence, 1},
-		"the runtime is gone":    {"dissolveGroups: true", 6, 0, Disconnected{"gone"}, nil, sentence, 1},
-		"no move would do":       {"dissolveGroups: true", 12, 0, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 12Gi needed", 1},
-		"not what needs no move": {"dissolveGroups: true", 5, 0, nil, nil, "", 0},
+		"moved already":          {"rebalance: {consolidate: true}", 6, 2, nil, nil, sentence, 1},
+		"the runtime is gone":    {"rebalance: {consolidate: true}", 6, 0, Disconnected{"gone"}, nil, sentence, 1},
+		"no move would do":       {"rebalance: {consolidate: true}", 12, 0, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 12Gi needed", 1},
+		"not what needs no move": {"rebalance: {consolidate: true}", 5, 0, nil, nil, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := crowded(t, test.yaml)
@@ -287,7 +293,7 @@ func TestNoRoomIsMadeBeyondTheGates(t *testing.T) {
 		"it cannot be counted": {Unread: "why"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, now := crowded(t, "dissolveGroups: true"), time.Unix(1, 0)
+			l, now := crowded(t, "rebalance: {consolidate: true}"), time.Unix(1, 0)
 			create := claimed(claimPod("web", ""), "main", 6*claimGi)
 			create.Usage = map[string]Usage{"kubepods": {}, "kubepods/podc/c-main": usage}
 			effects := l.Step(now, create)
@@ -323,14 +329,14 @@ func TestAMoveThatAKillHasInterrupted(t *testing.T) {
 		yaml, mems string
 		want       string // of a container that needs the room on node 0
 	}{
-		"it goes on":          {"dissolveGroups: true", "0", "waits"},
-		"it was written":      {"dissolveGroups: true", "1", "0"},
-		"it had none":         {"dissolveGroups: true", "", "0"},
+		"it goes on":          {"rebalance: {consolidate: true}", "0", "waits"},
+		"it was written":      {"rebalance: {consolidate: true}", "1", "0"},
+		"it had none":         {"rebalance: {consolidate: true}", "", "0"},
 		"nothing moves now":   {"", "0", "0"},
-		"a dry run has begun": {"dissolveGroups: true\ndryRun: true", "0", "0"},
+		"a dry run has begun": {"rebalance: {consolidate: true}\nprofile: Observe", "0", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before, now := crowded(t, "dissolveGroups: true"), time.Unix(1, 0)
+			before, now := crowded(t, "rebalance: {consolidate: true}"), time.Unix(1, 0)
 			create := claimed(claimPod("web", ""), "main", 6*claimGi)
 			create.Usage = map[string]Usage{"kubepods": {}, inC: mapped(claimGi, 0)}
 			before.Step(now, create)
@@ -366,7 +372,7 @@ func TestAMoveThatAKillHasInterrupted(t *testing.T) {
 // The pages of a container that moves are on its old node until they have left it: nobody is promised what they take.
 func TestMemoryThatIsLeavingIsNobodyElses(t *testing.T) {
 	const inC = "kubepods/podc/c-main"
-	l, now := crowded(t, "dissolveGroups: true"), time.Unix(1, 0)
+	l, now := crowded(t, "rebalance: {consolidate: true}"), time.Unix(1, 0)
 	create := claimed(claimPod("web", ""), "main", 6*claimGi)
 	create.Usage = map[string]Usage{"kubepods": {}, inC: mapped(claimGi, 0)}
 	l.Step(now, create)

@@ -265,7 +265,7 @@ func (m *mover) check() {
 // TestMovesOfARandomWalk: whatever comes, goes, waits and is killed, moves end. No memory is promised twice, none is moved back and forth,
 // and a restart leaves allocations as they are on disk.
 func TestMovesOfARandomWalk(t *testing.T) {
-	const yaml = "topologyManagerPolicy: single-numa-node\ndissolveGroups: true\ncoverDeficits: On\nmigration: Always"
+	const yaml = "topologyManagerPolicy: single-numa-node\nrebalance: {consolidate: true, deficits: On, maxBytes: 1Pi}"
 	var moves, waits, restarts int
 	for walk := range uint64(40) {
 		m := &mover{T: t, Rand: rand.New(rand.NewPCG(*eventSeed, walk)), yaml: yaml, l: newLedger(t, yaml), now: time.Unix(0, 0),

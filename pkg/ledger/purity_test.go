@@ -52,7 +52,6 @@ var libraries = []string{
 	"github.com/fxamacker/cbor/v2", "github.com/x448/float16", "sigs.k8s.io/json", "sigs.k8s.io/json/internal/golang/encoding/json",
 	// Configuration files, names in them, and errors about annotations.
 	"go.yaml.in/yaml/v2", "go.yaml.in/yaml/v3", "sigs.k8s.io/yaml",
-	"k8s.io/apimachinery/pkg/api/validate/constraints", "k8s.io/apimachinery/pkg/api/validate/content",
 	"k8s.io/apimachinery/pkg/util/errors", "k8s.io/apimachinery/pkg/util/sets", "k8s.io/apimachinery/pkg/util/validation/field",
 }
 

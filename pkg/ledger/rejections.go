@@ -31,7 +31,7 @@ type Refusal struct {
 
 // reject notes a container that could not be placed as asked.
 func (l *Ledger) reject(c *container, reason memorymanager.Reason, err error, refused bool) Rejection {
-	dryRun := l.state.Resolved.Config.DryRun
+	dryRun := l.state.Resolved.Config.DryRun()
 	if refused && !dryRun {
 		l.state.Counters.Rejections[reason.String()]++
 	} else {

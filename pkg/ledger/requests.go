@@ -6,18 +6,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 )
-
-// RequestTimeout is how long the creation of a container may wait for what is asked about it.
-func (l *Ledger) RequestTimeout() time.Duration {
-	return time.Duration(l.state.Resolved.Config.RequestTimeout)
-}
 
 // knows reports whether a pod API has this container. A pod gets ephemeral containers later.
 func (p *pod) knows(container string) bool {

@@ -43,7 +43,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 		want string
 	}{
 		"a pod that changes after a dry run has its files written": {
-			yaml: "dryRun: true",
+			yaml: "profile: Observe",
 			do: func(l *Ledger) Effects {
 				now := time.Unix(1, 0)
 				l.Step(now, CreateContainer{Pod: pod, Container: container(2 * gi)})
@@ -57,7 +57,7 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			do: func(l *Ledger) Effects {
 				now := time.Unix(1, 0)
 				l.Step(now, CreateContainer{Pod: pod, Container: container(2 * gi)})
-				l.Step(now, Reconfigure{Config: resolve(t, l, "dryRun: true")})
+				l.Step(now, Reconfigure{Config: resolve(t, l, "profile: Observe")})
 				return l.Step(now, EndPod{Pod: pod, Gone: true})
 			},
 			look: func(_ *Ledger, effects Effects) string { return fmt.Sprint(effects.Over) },

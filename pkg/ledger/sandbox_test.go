@@ -189,7 +189,7 @@ func TestRolesReachAllOfAPod(t *testing.T) {
 		"never known": {[]Event{create("init", pods.Answer{}), EndContainer{ID: "web-init"}, create("main", pods.Answer{})}, "10Gi on 0, 10Gi on 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLedger(t, "topologyManagerPolicy: single-numa-node\ndra: {enabled: true, share: 10%}")
+			l := newLedger(t, "topologyManagerPolicy: single-numa-node\ndra: {enabled: true, shares: [{limits: {memory: 10%}}]}")
 			l.Step(time.Unix(0, 0), RunPod{Pod: web})
 			l.Step(time.Unix(0, 0), connected)
 			if effects := l.after(test.events...); effects.Err != nil {

@@ -41,8 +41,8 @@ func TestASpreadPodStaysEven(t *testing.T) {
 		{create(other, "app", 14*gi, pods.Answer{}), "init 1+1, app 3+3"},
 		{UpdateContainer{Pod: web, Container: app.Container, To: Resources{MemoryLimit: &large}}, "init 1+1, app 7+7 short of 9Gi of memory"},
 		{EndPod{Pod: other, Gone: true}, "init 1+1, app 12+12"},
-		{Reconfigure{Config: resolve(t, l, "topologyManagerPolicy: restricted\nallowedAnnotations: []")}, "init 1+1, app 12+12"},
-		{Reconfigure{Config: resolve(t, l, "topologyManagerPolicy: restricted\ndra: {enabled: true, share: 5%}")}, "init 1+1, app 12+12"},
+		{Reconfigure{Config: resolve(t, l, "topologyManagerPolicy: restricted\nannotationRules: [{namespaces: ['*'], allowedAnnotations: []}]")}, "init 1+1, app 12+12"},
+		{Reconfigure{Config: resolve(t, l, "topologyManagerPolicy: restricted\ndra: {enabled: true, shares: [{limits: {memory: 5%}}]}")}, "init 1+1, app 12+12"},
 	} {
 		if effects := l.Step(time.Unix(int64(i), 0), step.event); effects.Err != nil {
 			t.Fatalf("step %d: %v", i, effects.Err)

@@ -11,7 +11,7 @@ type SyncContainers struct {
 }
 
 func (e SyncContainers) apply(l *Ledger) {
-	if l.state.Resolved.Config.DryRun {
+	if l.state.Resolved.Config.DryRun() {
 		return
 	}
 	var missing []string
@@ -51,7 +51,7 @@ func (e SyncContainers) apply(l *Ledger) {
 func (l *Ledger) withinBound(c *container, a Adjustment, usage map[string]Usage) Adjustment {
 	to, err := nodeset.Parse(a.CpusetMems)
 	used, measured := usage[c.Cgroup]
-	if a.CpusetMems == "" || c.Phase == Creating || c.Cgroup == "" || err != nil || measured && used.allows(to, l.state.Resolved.Config.Migration.Most()) {
+	if a.CpusetMems == "" || c.Phase == Creating || c.Cgroup == "" || err != nil || measured && used.allows(to, l.state.Resolved.MostMoved()) {
 		return a
 	}
 	a.CpusetMems = used.Mems

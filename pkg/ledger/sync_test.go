@@ -20,22 +20,22 @@ func TestAnAnswerMovesNoMoreThanTheBound(t *testing.T) {
 		return map[string]Usage{"kubepods/podweb/web-main": u}
 	}
 	for name, test := range map[string]struct {
-		migration string
-		usage     map[string]Usage
-		want      string
+		maxBytes string
+		usage    map[string]Usage
+		want     string
 	}{
-		"as much as the bound":        {"{upTo: 64Mi}", on(64*mi, nil), "0"},
-		"more":                        {"{upTo: 64Mi}", on(64*mi+4096, nil), "0-1"},
-		"more, and it had none":       {"{upTo: 64Mi}", on(65*mi, func(u *Usage) { u.Mems = "" }), ""},
-		"nothing, and nothing may be": {"Never", on(0, nil), "0"},
-		"any amount":                  {"Always", on(8<<30, nil), "0"},
-		"what cannot be counted":      {"{upTo: 64Mi}", on(0, func(u *Usage) { u.Unread = "damaged" }), "0-1"},
-		"and any amount":              {"Always", on(0, func(u *Usage) { u.Unread = "damaged" }), "0"},
-		"no cgroup":                   {"Never", on(0, func(u *Usage) { u.Unread, u.Gone = "gone", true }), "0"},
-		"not measured":                {"{upTo: 64Mi}", nil, ""},
+		"as much as the bound":        {"64Mi", on(64*mi, nil), "0"},
+		"more":                        {"64Mi", on(64*mi+4096, nil), "0-1"},
+		"more, and it had none":       {"64Mi", on(65*mi, func(u *Usage) { u.Mems = "" }), ""},
+		"nothing, and nothing may be": {"0", on(0, nil), "0"},
+		"any amount":                  {"1Pi", on(8<<30, nil), "0"},
+		"what cannot be counted":      {"64Mi", on(0, func(u *Usage) { u.Unread = "damaged" }), "0-1"},
+		"and any amount":              {"1Pi", on(0, func(u *Usage) { u.Unread = "damaged" }), "0"},
+		"no cgroup":                   {"0", on(0, func(u *Usage) { u.Unread, u.Gone = "gone", true }), "0"},
+		"not measured":                {"64Mi", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLedger(t, "topologyManagerPolicy: restricted\nmigration: "+test.migration)
+			l := newLedger(t, "topologyManagerPolicy: restricted\nrebalance: {maxBytes: "+test.maxBytes+"}")
 			pod, c := claimPod("web", ""), claimed(claimPod("web", ""), "main", 4*claimGi).Container
 			for i, e := range []CreateContainer{claimed(pod, "main", 4*claimGi), claimed(claimPod("db", ""), "main", 11*claimGi), claimed(claimPod("cache", ""), "main", 14*claimGi)} {
 				l.Step(time.Unix(int64(i), 0), e)

@@ -86,7 +86,7 @@ func (e Synchronize) apply(l *Ledger) {
 // correct brings what was found to what it should have. Where the files hold that already, the runtime is not bothered,
 // whatever it shows: its record is corrected by the answer to its next update.
 func (l *Ledger) correct(taken []*container, found Found) {
-	if l.state.Resolved.Config.DryRun {
+	if l.state.Resolved.Config.DryRun() {
 		return
 	}
 	for _, c := range taken {

@@ -59,7 +59,7 @@ func describe(t *testing.T, known []difference) string {
 Every decision of a kubelet 1.36 that was recorded in ` + "`testdata/vectors`" + ` comes out the same here: admitted or not, the
 affinity, the blocks, the node map and the state file. Pods with pod-level resources are compared under the feature gate
 PodLevelResourceManagers, without the steps whose answer later releases mend: there the sets ` + "`next-*`" + ` have the later rule. All
-sets are compared under ` + "`alignTo: kubelet`" + `, which also puts a container whose CPUs or devices are on one node of a group on
+sets are compared under ` + "`onConflict: Kubelet`" + `, which also puts a container whose CPUs or devices are on one node of a group on
 that node alone. The default puts it on the whole group, so that groups do not overlap.
 The exceptions are deliberate. Each line is one recorded scenario
 with the steps where our answer is another one; the expected answers stand in ` + "`testdata/vectors/differences.jsonl`" + `.

@@ -20,7 +20,7 @@ type Explanation struct {
 	// Candidates are the sets of nodes to consider now, without the container's own allocation: the chosen one first, then
 	// single nodes, groups, and the narrowest set of unused nodes.
 	Candidates []Candidate `json:"candidates"`
-	// Strategy says in one line what numaAllocationStrategy decides now; empty when nothing.
+	// Strategy says in one line what numa-allocation-strategy decides now; empty when nothing.
 	Strategy string `json:"strategy,omitempty"`
 	// Aligned says in one line whether CPUs or devices count, where these disagree; empty where they agree.
 	Aligned string `json:"aligned,omitempty"`
@@ -135,13 +135,13 @@ func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 	case c.Required:
 		return where + ": the pod's annotation numa is required, and they have no NUMA node in common"
 	case m.options.AlignTo == topologymanager.AlignToKubelet:
-		return where + ": alignTo kubelet prefers none of these"
+		return where + ": onConflict Kubelet prefers none of these"
 	case len(aligned.Devices) == 0:
-		return where + fmt.Sprintf(": alignTo %s, so that the CPUs count", m.options.AlignTo)
+		return where + fmt.Sprintf(": onConflict %s, so that the CPUs count", m.options.AlignTo)
 	case !in.CPUs.Empty() && aligned.CPUs.Empty():
-		return where + fmt.Sprintf(": alignTo %s, so that the devices count", m.options.AlignTo)
+		return where + fmt.Sprintf(": onConflict %s, so that the devices count", m.options.AlignTo)
 	}
-	return where + fmt.Sprintf(": alignTo %s, so that the nodes of all of them count", m.options.AlignTo)
+	return where + fmt.Sprintf(": onConflict %s, so that the nodes of all of them count", m.options.AlignTo)
 }
 
 // without returns a copy of the manager in which a container has no allocation.

@@ -51,5 +51,5 @@ func (m *Manager) wayOut(c Container) string {
 	case m.options.FollowCPUs:
 		return text + ", and its memory does not fit there; " + kubelet
 	}
-	return text + "; onForeignCPUs: Follow in the plugin's configuration lets its memory follow them, and " + kubelet
+	return text + "; onConflict: CPUs in the plugin's configuration lets its memory follow them, and " + kubelet
 }

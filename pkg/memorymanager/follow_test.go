@@ -36,7 +36,7 @@ func TestForeignCPUs(t *testing.T) {
 		"no room at all":                    {first: []memorymanager.Container{app("a", 24*gi)}, bytes: 8 * gi, cpus: on(0, 1), err: "no set of NUMA nodes has room"},
 		"CPUs on one node":                  {first: []memorymanager.Container{app("a", 10*gi)}, cpus: on(0), err: "there is room on node 1, but not with the container's CPUs"},
 		"a node without memory":             {cpus: on(0, 5), want: on(0)},
-		"rejected by choice":                {reject: true, cpus: on(0, 1), err: "its exclusive CPUs are on nodes 0-1, more than the policy admits for this request; onForeignCPUs: Follow in the plugin's configuration lets its memory follow them, and " + kubelet},
+		"rejected by choice":                {reject: true, cpus: on(0, 1), err: "its exclusive CPUs are on nodes 0-1, more than the policy admits for this request; onConflict: CPUs in the plugin's configuration lets its memory follow them, and " + kubelet},
 		"required":                          {required: true, cpus: on(0, 1), err: "its exclusive CPUs are on nodes 0-1, more than the policy admits for this request, and the pod's annotation numa is required; " + kubelet},
 		"single-numa-node":                  {policy: topologymanager.SingleNUMANode, cpus: on(0, 1), err: "its exclusive CPUs are on nodes 0-1, more than the policy admits for this request; topologyManagerPolicy: single-numa-node in the kubelet's configuration has it assign CPUs on fewer nodes"},
 		"best-effort decides as always":     {policy: topologymanager.BestEffort, first: []memorymanager.Container{app("a", gi)}, cpus: on(0, 1), want: on(0)},

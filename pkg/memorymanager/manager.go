@@ -119,7 +119,7 @@ func (o Options) checked() (Options, error) {
 		oneOf("topology manager policy", o.Policy, topologymanager.Policies()...),
 		oneOf("topology manager scope", o.Scope, topologymanager.ContainerScope, topologymanager.PodScope),
 		oneOf("NUMA allocation strategy", o.Strategy, topologymanager.Strategies()...),
-		oneOf("alignTo", o.AlignTo, topologymanager.AlignToKubelet, topologymanager.AlignToCPUs, topologymanager.AlignToDevices),
+		oneOf("onConflict", o.AlignTo, topologymanager.AlignToKubelet, topologymanager.AlignToCPUs, topologymanager.AlignToDevices),
 	)
 }
 

@@ -133,7 +133,7 @@ func TestNewRefusesWhatDoesNotAddUp(t *testing.T) {
 		},
 		"what memory is aligned to": {
 			nodes: plain(1), opts: memorymanager.Options{AlignTo: "gpu"},
-			err: `alignTo "gpu" is not one of kubelet, cpus, devices`,
+			err: `onConflict "gpu" is not one of Kubelet, CPUs, Devices`,
 		},
 		"no distances": {
 			nodes: plain(2), opts: memorymanager.Options{PreferClosest: true},

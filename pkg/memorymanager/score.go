@@ -177,6 +177,6 @@ func (h *hints) byStrategy() string {
 	if best.nodes.Empty() {
 		return ""
 	}
-	return fmt.Sprintf("numaAllocationStrategy %s decided: %s (score %d) before %s (score %d)",
+	return fmt.Sprintf("numa-allocation-strategy %s decided: %s (score %d) before %s (score %d)",
 		h.m.options.Strategy, best.nodes.Named(), best.score, plain.nodes.Named(), plain.score)
 }

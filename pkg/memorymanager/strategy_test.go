@@ -160,7 +160,7 @@ func TestStrategyOfEveryPolicy(t *testing.T) {
 func TestExplainNamesTheStrategy(t *testing.T) {
 	for strategy, want := range map[topologymanager.Strategy]string{
 		none: "", most: "", // which takes the same node
-		least: "numaAllocationStrategy least-allocated decided: node 1 (score 1) before node 0 (score 40)",
+		least: "numa-allocation-strategy least-allocated decided: node 1 (score 1) before node 0 (score 40)",
 	} {
 		m := with(t, hundreds(2), memorymanager.Options{Policy: topologymanager.BestEffort, Strategy: strategy},
 			memorymanager.Block{Nodes: 1, Type: "memory", Size: 40})

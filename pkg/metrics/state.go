@@ -41,7 +41,7 @@ var (
 	shortBytes         = gauge(prefix+"short_bytes", "Memory that resizes ask for and that could not be allocated yet.", "type")
 	unpinnedContainers = gauge(prefix+"unpinned_containers", "Containers that run without NUMA nodes now because they could not be placed, by reason.", "reason")
 	notMoved           = gauge(prefix+"not_moved_containers", "Containers whose memory stays where it is although there is a reason to move it, by reason.", "reason")
-	withheldMigrations = gauge(prefix+"withheld_migrations", "Running containers whose cpuset.mems is not written, because that would move more memory than migration allows.")
+	withheldMigrations = gauge(prefix+"withheld_migrations", "Running containers whose cpuset.mems is not written, because that would move more memory than rebalance.maxBytes.")
 	requestError       = gauge(prefix+"request_error_bytes", "Largest error bound of a memory request in use, by source.", "source")
 
 	rejections     = counter(prefix+"rejections_total", "Containers and resizes refused, by reason. A resize that is tried again is counted once.", "reason")

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -62,7 +61,7 @@ func (r *Resolver) question(ref pods.Ref, k *known) {
 
 // askAll returns the first answer of any of the sources, or none in time.
 func (r *Resolver) askAll(ref pods.Ref, sources []*source) pods.Answer {
-	ctx, cancel := context.WithTimeout(r.ctx, cmp.Or(time.Duration(r.timeout.Load()), defaultTimeout))
+	ctx, cancel := context.WithTimeout(r.ctx, cmp.Or(r.timeout, defaultTimeout))
 	defer cancel()
 	answers := make(chan pods.Answer, len(sources))
 	for _, s := range sources {

@@ -5,7 +5,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -28,7 +27,8 @@ const (
 type Options struct {
 	// Providers are the sources in their order: the first that knows a pod is believed.
 	Providers []Provider
-	// Timeout is SetTimeout's.
+	// Timeout bounds each Resolve, over all providers. 0 does not wait: the sources are asked all the same, and Changed receives
+	// what they answer.
 	Timeout time.Duration
 	// Changed is called when a pod that was resolved, and not forgotten since, is known better or has changed: always from
 	// one goroutine of Run, never with a lock held, never twice for the same answer. It may be nil.
@@ -43,7 +43,7 @@ type Options struct {
 // Resolver finds pods by their best source, and reports when a better one has it later. It remembers a pod from the first
 // question until it is forgotten, whatever the sources do meanwhile. Its methods may be called from any goroutine.
 type Resolver struct {
-	timeout atomic.Int64 // a time.Duration
+	timeout time.Duration
 	changed func(pods.Answer)
 	log     logrus.FieldLogger
 	sources []*source
@@ -72,21 +72,16 @@ type known struct {
 // New returns a resolver; Run connects it.
 func New(opts Options) *Resolver {
 	r := &Resolver{
-		changed: opts.Changed, log: logger(opts.Log),
+		changed: opts.Changed, timeout: opts.Timeout, log: logger(opts.Log),
 		wake: make(chan struct{}, 1), pods: map[pods.Ref]*known{}, dirty: map[pods.Ref]struct{}{},
 	}
 	r.load(opts.File)
-	r.SetTimeout(opts.Timeout)
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	for rank, provider := range opts.Providers {
 		r.sources = append(r.sources, &source{Provider: provider, rank: rank, breaker: breaker.New(mostFailures, firstPause, time.Now)})
 	}
 	return r
 }
-
-// SetTimeout bounds each Resolve from now on, over all providers. 0 does not wait: the sources are asked all the same, and
-// Changed receives what they answer.
-func (r *Resolver) SetTimeout(timeout time.Duration) { r.timeout.Store(int64(timeout)) }
 
 // Run keeps the providers connected and reports changes until ctx ends. It can be called once.
 func (r *Resolver) Run(ctx context.Context) {
@@ -162,7 +157,7 @@ func (r *Resolver) answer(ref pods.Ref, k *known, waited bool) (pods.Answer, boo
 
 // await waits for a question's end, the timeout or ctx, whichever is first.
 func (r *Resolver) await(ctx context.Context, asking <-chan struct{}) {
-	timer := time.NewTimer(time.Duration(r.timeout.Load()))
+	timer := time.NewTimer(r.timeout)
 	defer timer.Stop()
 	select {
 	case <-asking:

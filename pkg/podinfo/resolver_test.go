@@ -296,7 +296,7 @@ func TestResolverDoesNotPayForAHangingSourceEachTime(t *testing.T) {
 	server.with(func() { server.hang = nil })
 	server.put(testPod(t, "news", "64Mi"))
 	eventually(t, "the source's return", func() bool { return !r.Stats().Sources[0].Suspended })
-	r.SetTimeout(long)
+	r.timeout = long
 	pod := testPod(t, "late", "64Mi")
 	server.with(func() { server.pods[pod.UID] = pod })
 	if got := resolved(t, r, refOf(pod)); got != "kubelet 64Mi" {
@@ -356,9 +356,8 @@ func (*silent) Ask(ctx context.Context, _ pods.Ref) (*pods.Pod, error) {
 	return nil, ctx.Err()
 }
 
-func TestResolverTakesAnotherTimeout(t *testing.T) {
-	r := follow(t, 24*time.Hour, &silent{})
-	r.SetTimeout(0)
+func TestResolverWithoutATimeoutDoesNotWait(t *testing.T) {
+	r := follow(t, 0, &silent{})
 	if got := resolved(t, r, pods.Ref{UID: "a"}); got != "nothing" {
 		t.Errorf("got %s", got)
 	}

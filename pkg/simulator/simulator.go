@@ -105,7 +105,7 @@ type Node struct {
 func NewNode(options Options) (n *Node, err error) {
 	n = &Node{kubelet: kubelet{options.Machine, options.Systemd}, config: options.Config, admission: options.Admission, toRun: options.Pods}
 	if dra := options.Config.DRA; dra.Enabled {
-		n.claims = &scheduled{specs: options.Claims, driver: dra.Driver, prepared: map[string]claims.Claim{}}
+		n.claims = &scheduled{specs: options.Claims, driver: claims.Driver, prepared: map[string]claims.Claim{}}
 	}
 	made := n
 	defer func() {

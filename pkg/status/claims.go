@@ -42,7 +42,7 @@ func claimsOf(view *ledger.View) *Claims {
 	if !c.Enabled {
 		return nil
 	}
-	document := &Claims{Driver: c.Driver, Claimable: append([]claims.Capacity{}, view.Claimable...), Prepared: []Claim{}}
+	document := &Claims{Driver: claims.Driver, Claimable: append([]claims.Capacity{}, view.Claimable...), Prepared: []Claim{}}
 	for _, from := range view.Claims {
 		claim := Claim{Namespace: from.Namespace, Name: from.Name, UID: from.UID, Pods: from.Pods}
 		for _, part := range from.Parts {

@@ -85,14 +85,13 @@ type Policy struct {
 	ThrottlingFactor  *float64 `json:"memoryThrottlingFactor,omitempty"`
 	MemoryReservation string   `json:"memoryReservationPolicy"`
 	StallGuard        bool     `json:"stallGuard"`
-	ProactiveReclaim  bool     `json:"proactiveReclaim,omitempty"`
 	// UnpinnedMemoryPolicy is absent when it is None.
 	UnpinnedMemoryPolicy string `json:"unpinnedMemoryPolicy,omitempty"`
 	DryRun               bool   `json:"dryRun"`
 	// KubeletConfig is the kubelet's configuration file that settings are taken from.
 	KubeletConfig string `json:"kubeletConfig,omitempty"`
-	// Migration is Always, Never or "UpTo 4Gi".
-	Migration string `json:"migration"`
+	// MaxBytes is the configuration's rebalance.maxBytes, a quantity.
+	MaxBytes string `json:"maxBytes"`
 }
 
 // Source is an API that knows the pods' memory requests, or the NUMA nodes of devices.
@@ -199,9 +198,9 @@ func (s Sources) Make() *Document {
 		Policy: Policy{
 			MemoryManager: string(config.MemoryManagerPolicy), TopologyManager: string(config.TopologyManagerPolicy),
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
-			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard.Enabled,
-			ProactiveReclaim: config.StallGuard.Enabled && config.StallGuard.ProactiveReclaim, DryRun: config.DryRun,
-			KubeletConfig: config.KubeletConfig, Migration: config.Migration.String(),
+			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard,
+			DryRun:        config.DryRun(),
+			KubeletConfig: config.KubeletConfig, MaxBytes: config.Rebalance.MaxBytes.String(),
 		},
 		Conditions: view.Conditions, Nodes: nodes(view), Groups: dissolvable(view), Claims: claimsOf(view), Ancestors: s.ancestors(view),
 		Pods: make([]Pod, len(view.Pods)), Rejections: rejections(current(view)), Overwrites: s.overwrites(), RequestSources: []Source{},

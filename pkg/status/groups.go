@@ -25,7 +25,7 @@ type Fit struct {
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
 	Node      int    `json:"node"`
-	// Held is why dissolveGroups does not move it there; absent where it does not try to.
+	// Held is why rebalance.consolidate does not move it there; absent where it does not try to.
 	Held string `json:"held,omitempty"`
 }
 

@@ -25,7 +25,7 @@ type Migration struct {
 	cgroup.Migration
 	// At is when the write was decided; absent in a dry run.
 	At time.Time `json:"at,omitzero"`
-	// Allowed is the configuration's key migration, as Policy.Migration.
+	// Allowed is the configuration's key rebalance.maxBytes, as Policy.MaxBytes.
 	Allowed string `json:"allowed"`
 }
 
@@ -41,9 +41,9 @@ func (m *Migration) String() string {
 	at := m.At.UTC().Format(time.DateTime) + " UTC"
 	switch {
 	case m.State == Withheld && m.At.IsZero():
-		return fmt.Sprintf("a write of its cpuset.mems would move %s: migration (%s) does not allow it", what, m.Allowed)
+		return fmt.Sprintf("a write of its cpuset.mems would move %s, more than rebalance.maxBytes (%s)", what, m.Allowed)
 	case m.State == Withheld:
-		return fmt.Sprintf("its cpuset.mems is not written: that would move %s, and migration (%s) does not allow it", what, m.Allowed)
+		return fmt.Sprintf("its cpuset.mems is not written: that would move %s, more than rebalance.maxBytes (%s)", what, m.Allowed)
 	case m.State == Planned:
 		return fmt.Sprintf("a write of its cpuset.mems would move %s", what)
 	case m.State == Moving:
@@ -57,18 +57,18 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 	config := view.Config.Config
 	all := map[string]*Migration{}
 	put := func(cgroup, state string, m cgroup.Migration, at time.Time) {
-		all[cgroup] = &Migration{state, m, at, config.Migration.String()}
+		all[cgroup] = &Migration{state, m, at, config.Rebalance.MaxBytes.String()}
 	}
 	switch {
-	case config.DryRun && s.Usages != nil:
+	case config.DryRun() && s.Usages != nil:
 		for cgroup, m := range s.Usages.planned(view) {
 			state := Planned
-			if m.Bytes > config.Migration.Most() {
+			if m.Bytes > view.Config.MostMoved() {
 				state = Withheld
 			}
 			put(cgroup, state, m, time.Time{})
 		}
-	case !config.DryRun && s.Migrations != nil:
+	case !config.DryRun() && s.Migrations != nil:
 		for cgroup, m := range s.Migrations() {
 			state := Moving
 			switch {

@@ -35,7 +35,7 @@ func TestMigrationsOfRunningContainers(t *testing.T) {
 		}
 	}}
 	want := map[string]string{
-		"withheld": "its cpuset.mems is not written: that would move 3Gi from node 0 to node 1, and migration (UpTo 4Gi) does not allow it",
+		"withheld": "its cpuset.mems is not written: that would move 3Gi from node 0 to node 1, more than rebalance.maxBytes (4Gi)",
 		"moving":   "its cpuset.mems is being written since 2026-05-04 12:00:00 UTC, which moves 3Gi from node 0 to node 1",
 		"moved":    "its cpuset.mems was written at 2026-05-04 12:00:00 UTC, which moved 3Gi from node 0 to node 1",
 	}
@@ -62,10 +62,10 @@ func TestMigrationsOfADryRun(t *testing.T) {
 		view.Pods[0].Containers[i].Nodes = nodeset.Of(0)
 	}
 	view.Config.Config = config.Default()
-	view.Config.Config.DryRun = true
+	view.Config.Config.Profile, view.Config.Machine.MemTotal = config.ProfileObserve, 64<<30
 	s := Sources{View: func() *ledger.View { return view }, Usages: NewUsages(tree, cgroupfs.NewSampler(cgroupfs.FreshTime, tree.Counters))}
 	want := map[string]string{
-		"kubepods/much":   "a write of its cpuset.mems would move 8Gi from node 1 to node 0: migration (UpTo 4Gi) does not allow it",
+		"kubepods/much":   "a write of its cpuset.mems would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (4Gi)",
 		"kubepods/little": "a write of its cpuset.mems would move 3.2Gi from node 1 to node 0",
 	}
 	if diff := cmp.Diff(want, texts(s.migrations(view))); diff != "" {

@@ -82,11 +82,11 @@ type AlignTo string
 // What memory is aligned to.
 const (
 	// AlignToKubelet merges the hints of CPUs, devices and memory as the kubelet does: what disagrees is not preferred.
-	AlignToKubelet AlignTo = "kubelet"
+	AlignToKubelet AlignTo = "Kubelet"
 	// AlignToCPUs merges memory with the CPUs.
-	AlignToCPUs AlignTo = "cpus"
+	AlignToCPUs AlignTo = "CPUs"
 	// AlignToDevices merges memory with the devices.
-	AlignToDevices AlignTo = "devices"
+	AlignToDevices AlignTo = "Devices"
 )
 
 // Agree reports whether the CPUs and all devices prefer the same nodes, so that there is nothing to choose between them.

@@ -20,9 +20,6 @@ const (
 // Strategies are the names of all strategies.
 func Strategies() []Strategy { return []Strategy{NoStrategy, MostAllocated, LeastAllocated, LeastUsed} }
 
-// KubeletStrategies are those of the kubelet.
-func KubeletStrategies() []Strategy { return []Strategy{NoStrategy, MostAllocated, LeastAllocated} }
-
 // Scores reports whether the strategy looks at scores.
 func (s Strategy) Scores() bool { return s == MostAllocated || s == LeastAllocated || s == LeastUsed }
 

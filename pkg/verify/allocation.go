@@ -91,7 +91,7 @@ func cpus(n Node, r *Report) {
 		}
 		r.find(Warning, "cpus-on-several-nodes", place{pod, c}.object(),
 			fmt.Sprintf("its exclusive CPUs are on %s, more than the policy %s admits for its memory: %s", nodes.Named(), policy, outcome),
-			fmt.Sprintf("set topologyManagerPolicy: %s in the kubelet's configuration, which then assigns CPUs on fewer nodes; for what happens until then see onForeignCPUs", policy))
+			fmt.Sprintf("set topologyManagerPolicy: %s in the kubelet's configuration, which then assigns CPUs on fewer nodes; for what happens until then see onConflict", policy))
 	}
 }
 

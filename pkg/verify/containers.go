@@ -22,8 +22,8 @@ const (
 // dryRun finds that nothing is changed.
 func dryRun(n Node, r *Report) {
 	if n.Document.Policy.DryRun {
-		r.find(Warning, "dry-run", "configuration", "dryRun is set: the daemon decides and counts, and changes nothing",
-			"set dryRun to false when the decisions in the log are what you want")
+		r.find(Warning, "dry-run", "configuration", "profile is Observe: the daemon decides and counts, and changes nothing",
+			"set profile to Full when the decisions in the log are what you want")
 	}
 }
 
@@ -71,7 +71,7 @@ func migrations(n Node, c place, r *Report) {
 	case m == nil || m.Bytes <= elsewhereBytes && m.State != status.Withheld:
 	case m.State == status.Withheld && !n.Document.Policy.DryRun:
 		r.find(Warning, "not-moved", c.object(), m.String(),
-			"its memory moves to its nodes when the pod is restarted, or by itself once it is less; to have it moved while the container runs, set migration to Always or a larger upTo: the container waits meanwhile")
+			"its memory moves to its nodes when the pod is restarted, or by itself once it is less; to have it moved while the container runs, set rebalance.maxBytes to more: the container waits meanwhile")
 	case m.State == status.Planned || m.State == status.Withheld:
 		r.find(Note, "would-move", c.object(), m.String(),
 			"nothing, if the container may be slower meanwhile; the configuration's key migration bounds how much is moved")
@@ -190,7 +190,7 @@ func deviceSources(n Node, r *Report) {
 		if s.Problem != "" {
 			r.find(Warning, "device-source", s.Source,
 				fmt.Sprintf("this source of devices' NUMA nodes cannot be read (%s): devices of resource claims that sysfs does not know are on no node", s.Problem),
-				"see that the API server is reachable from this node and lets the daemon list and watch resourceslices, and get resourceclaims; or set resourceSlices: {enabled: false}")
+				"see that the API server is reachable from this node and lets the daemon list and watch resourceslices, and get resourceclaims; or set resourceSlices: false")
 		}
 	}
 }

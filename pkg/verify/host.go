@@ -63,7 +63,7 @@ func hugepages(n Node, r *Report) {
 		s, object := all[k], fmt.Sprintf("%s, huge pages of %s", k.nodes.Named(), quantity.Format(k.size))
 		if s.count != s.total {
 			r.find(Warning, "hugepages-resized", object,
-				fmt.Sprintf("there are %d pages, the node map was made with %d", s.count, s.total), "restart the kubelet, which reads its pools at its start; the daemon follows at its next periodic check (reconcilePeriod), unless its configuration does not fit the pool, which the condition config says")
+				fmt.Sprintf("there are %d pages, the node map was made with %d", s.count, s.total), "restart the kubelet, which reads its pools at its start; the daemon follows at its next periodic check, unless its configuration does not fit the pool, which the condition config says")
 		}
 		if s.free < s.mapFree {
 			r.find(Warning, "hugepages-taken", object,
@@ -81,7 +81,7 @@ func overwrites(n Node, r *Report) {
 			likely = "another NRI plugin, an agent on the node, or a change through the runtime's own API"
 		}
 		if o.File == string(cgroup.CpusetMems) {
-			restored = "restored as far as migration allows"
+			restored = "restored as far as rebalance.maxBytes allows"
 		}
 		severity, what := Warning, fmt.Sprintf("overwritten %d times by another writer since the daemon started, and %s", o.Count, restored)
 		if o.Count == 1 {
@@ -135,9 +135,9 @@ func kernel(n Node, r *Report) {
 		r.find(Warning, "kernel-pressure", object,
 			"cgroups have no memory.pressure: the stall guard sees stopped containers later, by their memory.events alone", "boot with psi=1, on a kernel with CONFIG_PSI, and see that cgroup.pressure is 1 in the pods' cgroups")
 	}
-	if !n.Kernel.Reclaim && n.Document.Policy.ProactiveReclaim {
-		r.find(Note, "kernel-reclaim", object, "cgroups have no memory.reclaim: proactiveReclaim does nothing",
-			"update to Linux 5.19 or later, or set stallGuard.proactiveReclaim to false")
+	if !n.Kernel.Reclaim && n.Document.Policy.StallGuard {
+		r.find(Note, "kernel-reclaim", object, "cgroups have no memory.reclaim: the stall guard raises memory.high without asking for page cache first",
+			"update to Linux 5.19 or later")
 	}
 }
 

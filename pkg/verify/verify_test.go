@@ -34,7 +34,7 @@ func sound() Node {
 		Document: status.Document{
 			Time:       time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC),
 			Runtime:    &status.Runtime{Name: "containerd", Version: "v2.4.2", NRI: "0.12.3"},
-			Policy:     status.Policy{StallGuard: true, ProactiveReclaim: true},
+			Policy:     status.Policy{StallGuard: true},
 			Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint", OK: true}},
 			Ancestors:  []status.Ancestor{{Cgroup: "kubepods", Level: "kubepods"}},
 			Nodes: []status.Node{
@@ -170,7 +170,7 @@ func TestFindings(t *testing.T) {
 		"not-covered": func(n *Node) {
 			n.Document.NotMoved = []status.NotMoved{
 				{Reason: "consolidation", Namespace: "default", Pod: "database", Container: "postgres", Why: "it has 9Gi there"},
-				{Reason: "deficit", Namespace: "default", Pod: "web", Container: "nginx", Why: "it has 9Gi there, more than migration allows to be moved"},
+				{Reason: "deficit", Namespace: "default", Pod: "web", Container: "nginx", Why: "it has 9Gi there, more than rebalance.maxBytes (4Gi)"},
 				{Reason: "deficit", Why: "node 0 owes 1Gi more than it has, and no other container has memory there that may be moved"}}
 		},
 		"not-moved": func(n *Node) { withheld(n, status.Withheld) },
@@ -277,7 +277,7 @@ func TestFindings(t *testing.T) {
 
 // withheld has the database on the wrong node, with a cpuset.mems that is written, or not.
 func withheld(n *Node, state string) {
-	n.Document.Pods[0].Containers[0].Migration = &status.Migration{State: state, At: n.Document.Time, Allowed: "UpTo 64Mi",
+	n.Document.Pods[0].Containers[0].Migration = &status.Migration{State: state, At: n.Document.Time, Allowed: "64Mi",
 		Migration: cgroup.Migration{Bytes: 200 * mi, From: nodeset.Of(1), To: nodeset.Of(0)}}
 	n.set("kubepods/pod1/a", func(c *Cgroup) {
 		c.Mems, c.Pages = "0-1", pages(map[int]uint64{1: 200 * mi}, nil, nil)

@@ -30,8 +30,8 @@ func TestNothingIsDoneOnACalmNode(t *testing.T) {
 	if k.Plan.Full {
 		duration = 10 * time.Minute
 	}
-	p := startPlugin(t, "coverDeficits: On", "dissolveGroups: true", "numaAllocationStrategy: least-used", "unpinnedMemoryPolicy: PreferSlack",
-		"reconcilePeriod: 10s", "stallGuard: {enabled: true}", "log: {level: info}")
+	p := startPlugin(t, "rebalance: {deficits: On, consolidate: true}", "topologyManagerPolicyOptions: {numa-allocation-strategy: least-used}", "unpinnedMemoryPolicy: PreferAvailable",
+		"--timings=check=10s", "stallGuard: true", "logLevel: info")
 	pods := []*kubelet.Pod{
 		guaranteed("pinned", 96*MiB, 32*MiB), guaranteed("idle", 64*MiB, 8*MiB),
 		{Name: "burstable", Containers: []kubelet.Container{{Name: "app", Request: 32 * MiB, Limit: 96 * MiB, Args: touching(24 * MiB)}}},
@@ -61,7 +61,7 @@ func TestNothingIsDoneOnACalmNode(t *testing.T) {
 	eventually(t, "the plugin has come to rest", func() string {
 		said, counted := p.output(), counters(t)
 		w.written(t)
-		time.Sleep(12 * time.Second) // longer than reconcilePeriod
+		time.Sleep(12 * time.Second) // longer than the period of the check
 		if files := w.written(t); len(files) > 0 {
 			return fmt.Sprintf("writes %v", files)
 		}

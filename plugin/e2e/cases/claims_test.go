@@ -39,7 +39,7 @@ spec: {spec: {devices: {requests: [{name: memory, exactly: {deviceClassName: num
 func TestResourceClaims(t *testing.T) {
 	k := kubeletOf(t)
 	c := cluster{t}
-	p := startPlugin(t, "kubeconfig: "+setup.AdminConf, "nodeName: "+setup.NodeName,
+	p := startPlugin(t, "--kubeconfig="+setup.AdminConf, "--node-name="+setup.NodeName,
 		"guaranteedHeadroom: 0", "dra: {enabled: true, shares: [{limits: {memory: 320Mi}}]}")
 	if out, err := c.run(claimObjects, "kubectl", "apply", "-f", "-"); err != nil {
 		t.Fatalf("kubectl apply: %v: %s", err, out)

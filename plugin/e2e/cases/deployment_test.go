@@ -94,7 +94,7 @@ func TestTwoPluginsThatSetTheSameKey(t *testing.T) {
 func TestPluginBesideAnotherThatDoesNothing(t *testing.T) {
 	k := criOf(t)
 	p := startPlugin(t)
-	startSecond(t, "dryRun: true")
+	startSecond(t, "profile: Observe")
 	pod := guaranteed("pod", 32*MiB, 8*MiB)
 	run(t, k, pod)
 	placed(t, k, p, pod, "0", 8*MiB)

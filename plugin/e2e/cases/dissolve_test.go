@@ -16,7 +16,7 @@ const grouped = 96 * MiB
 // touched on a CPU of node 1, moves to the node on which it fits.
 func TestGroupIsDissolved(t *testing.T) {
 	k := criOf(t)
-	p := startPlugin(t, "topologyManagerPolicy: best-effort", "reconcilePeriod: 1s", "dissolveGroups: true")
+	p := startPlugin(t, "topologyManagerPolicy: best-effort", "--timings=check=1s", "rebalance: {consolidate: true}")
 	big, small := group(t, k)
 	before := file(dirOf(t, k, small, "app"), "cpuset.mems")
 	if err := k.Remove(t.Context(), big); err != nil {

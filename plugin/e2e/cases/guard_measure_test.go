@@ -19,7 +19,7 @@ const measuredBound = 15 * time.Second
 // TestMeasureStallGuard logs the table of docs/stall-guard.md: one container at a time, with the guard, without it, and
 // without memory.high.
 func TestMeasureStallGuard(t *testing.T) {
-	k, p := guarded(t, "enabled: true")
+	k, p := guarded(t)
 	type row struct {
 		name              string
 		high, limit, want uint64
@@ -103,15 +103,15 @@ func measure(t *testing.T, k machine, step string, high, limit, want uint64, ann
 // TestMeasureIdleStallGuard compares a plugin's wake-ups and CPU time with many idle containers with the guard on and off.
 func TestMeasureIdleStallGuard(t *testing.T) {
 	k := criOf(t)
-	p := startPlugin(t, "reconcilePeriod: 10m", "stallGuard: {enabled: false}")
+	p := startPlugin(t, "--timings=check=10m", "stallGuard: false")
 	const pods = 20
 	for i := range pods {
 		run(t, k, &kubelet.Pod{Name: fmt.Sprint("idle", i), Containers: []kubelet.Container{{Name: "app", Request: 4 * MiB, Limit: 32 * MiB}}})
 	}
 	const long = 20 * time.Second
-	for _, guard := range []string{"enabled: false", "enabled: true"} {
+	for _, guard := range []string{"false", "true"} {
 		p.kill()
-		p.configure("reconcilePeriod: 10m", "stallGuard: {"+guard+"}")
+		p.configure("stallGuard: " + guard)
 		p.restart()
 		settled := usage{}
 		eventually(t, "the plugin has settled", func() string {
@@ -125,7 +125,7 @@ func TestMeasureIdleStallGuard(t *testing.T) {
 		})
 		time.Sleep(long)
 		now := usageOf(t, p)
-		t.Logf("stallGuard {%s}, %d idle containers, %v: %d voluntary context switches, %v CPU", guard, pods, long, now.switches-settled.switches, now.cpu-settled.cpu)
+		t.Logf("stallGuard %s, %d idle containers, %v: %d voluntary context switches, %v CPU", guard, pods, long, now.switches-settled.switches, now.cpu-settled.cpu)
 	}
 	threads := 0
 	for _, name := range strings.Fields(command(t, "ps", "-o", "comm")) {
@@ -170,7 +170,7 @@ func usageOf(t *testing.T, p *plugin) usage {
 
 // TestMeasureManyStalling stops many containers at once.
 func TestMeasureManyStalling(t *testing.T) {
-	k, _ := guarded(t, "enabled: true")
+	k, _ := guarded(t)
 	const pods = 20
 	var all []*growing
 	for i := range pods {

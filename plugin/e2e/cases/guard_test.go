@@ -18,9 +18,9 @@ import (
 )
 
 // guarded starts a plugin with the stall guard.
-func guarded(t *testing.T, guard string) (machine, *plugin) {
+func guarded(t *testing.T, lines ...string) (machine, *plugin) {
 	t.Helper()
-	return criOf(t), startPlugin(t, "stallGuard: {"+guard+"}")
+	return criOf(t), startPlugin(t, append(lines, "stallGuard: true")...)
 }
 
 // guardOff is the annotation that has the guard leave a pod alone.
@@ -143,7 +143,7 @@ const longestStall = 20 * time.Second
 // TestStallGuardLetsContainersThrough grows containers beyond their memory.high, all at once. Those with the guard come
 // through, or are killed at their limit; the one without stands still. The plugin has no capabilities, as in the DaemonSet.
 func TestStallGuardLetsContainersThrough(t *testing.T) {
-	k, p := guarded(t, "enabled: true")
+	k, p := guarded(t)
 	p.kill()
 	p.startUnprivileged()
 	alone := newGrowing("alone", 32*MiB, 64*MiB, 56*MiB, 0, guardOff)
@@ -191,8 +191,7 @@ func TestStallGuardLetsContainersThrough(t *testing.T) {
 // TestStallGuardTakesRaisesBack follows raised values through a restart, a resize, a container that shrinks, a reload that
 // turns the guard off, and a rollback.
 func TestStallGuardTakesRaisesBack(t *testing.T) {
-	const guard = "enabled: true, step: 0.5, restoreAfter: 2s"
-	k, p := guarded(t, guard)
+	k, p := guarded(t, "--timings=step=0.5,restore=2s")
 	shrinks := newGrowing("shrinks", 32*MiB, 64*MiB, 56*MiB, 0, nil)
 	stays := newGrowing("stays", 32*MiB, 128*MiB, 56*MiB, 56*MiB, nil)
 	start(t, k, shrinks, stays)
@@ -233,12 +232,12 @@ func TestStallGuardTakesRaisesBack(t *testing.T) {
 		t.Errorf("the container that keeps its memory has memory.high %d", high)
 	}
 	reload := func(guard string) {
-		p.configure("stallGuard: {" + guard + "}")
+		p.configure("stallGuard: " + guard)
 		_ = p.cmd.Process.Signal(syscall.SIGHUP)
 	}
-	reload("enabled: false")
+	reload("false")
 	stays.awaitHigh(t, k, "goes back when the guard is turned off", func(high uint64) bool { return high == stays.high })
-	reload(guard)
+	reload("true")
 	touchFile(t, k.Control(stays.pod), "more")
 	stays.awaitHigh(t, k, "is raised again", raised(stays))
 	if !strings.Contains(p.output(), "without pressure from the kernel") {
@@ -254,7 +253,7 @@ func TestStallGuardTakesRaisesBack(t *testing.T) {
 // TestStallGuardRaisesNobodyWithoutNeed reads a file larger than memory.high, where reclaim works, and stops a container
 // on a node that has nothing to give.
 func TestStallGuardRaisesNobodyWithoutNeed(t *testing.T) {
-	k, _ := guarded(t, "enabled: true")
+	k, _ := guarded(t)
 	raises := func() float64 { return metric(t, "nri_memory_manager_stall_guard_raises_total") }
 
 	t.Run("page cache", func(t *testing.T) {
@@ -305,7 +304,7 @@ func TestStallGuardRaisesNobodyWithoutNeed(t *testing.T) {
 
 // TestStallGuardLeavesSwappingContainersAlone has memory.high page out what is beyond it.
 func TestStallGuardLeavesSwappingContainersAlone(t *testing.T) {
-	k, _ := guarded(t, "enabled: true")
+	k, _ := guarded(t)
 	swap(t, 256*MiB)
 	g := newGrowing("paged", 32*MiB, 0, 96*MiB, 0, nil)
 	start(t, k, g)

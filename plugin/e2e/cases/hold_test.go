@@ -31,14 +31,14 @@ func TestAllocationsHold(t *testing.T) {
 	}
 	var prefer, strategy, covered tally
 	for i := range runs {
-		t.Run(fmt.Sprint("PreferSlack/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "unpinnedMemoryPolicy: PreferSlack", 96*MiB)
+		t.Run(fmt.Sprint("PreferAvailable/", i), func(t *testing.T) {
+			n := newCrowd(t, k, "unpinnedMemoryPolicy: PreferAvailable", 96*MiB)
 			n.holds(t)
 			n.takes(t)
 			n.uses(t, &prefer, 0)
 		})
 		t.Run(fmt.Sprint("least-used/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "numaAllocationStrategy: least-used", 96*MiB)
+			n := newCrowd(t, k, "topologyManagerPolicyOptions: {numa-allocation-strategy: least-used}", 96*MiB)
 			n.takes(t)
 			n.holds(t)
 			nodes := n.p.allocated(n.holder, "app")[0].Nodes
@@ -48,16 +48,16 @@ func TestAllocationsHold(t *testing.T) {
 			}
 		})
 		t.Run(fmt.Sprint("coverDeficits/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "coverDeficits: Off", deficit+32*MiB)
+			n := newCrowd(t, k, "rebalance: {deficits: Off}", deficit+32*MiB)
 			n.holds(t)
 			n.takes(t)
 			n.isCovered(t, &covered)
 			n.uses(t, &covered, 0)
 		})
 	}
-	t.Logf("unpinnedMemoryPolicy: PreferSlack: %v", prefer)
-	t.Logf("numaAllocationStrategy: least-used: %v", strategy)
-	t.Logf("coverDeficits: On: %v; covered within %v", covered, slices.Max(append(covered.took, 0)))
+	t.Logf("unpinnedMemoryPolicy: PreferAvailable: %v", prefer)
+	t.Logf("topologyManagerPolicyOptions: {numa-allocation-strategy: least-used}: %v", strategy)
+	t.Logf("rebalance: {deficits: On}: %v; covered within %v", covered, slices.Max(append(covered.took, 0)))
 	if k.Plan.Full { // at last: the kernel may kill the runtime, too
 		t.Run("a process without a policy", func(t *testing.T) {
 			n := newCrowd(t, k, "unpinnedMemoryPolicy: None", 96*MiB)
@@ -158,7 +158,7 @@ func (n *crowd) owes(t *testing.T) (bytes uint64) {
 func (n *crowd) isCovered(t *testing.T, o *tally) {
 	t.Helper()
 	owed, began := n.owes(t), time.Now()
-	n.p.change("coverDeficits: On")
+	n.p.change("rebalance: {deficits: On}")
 	eventually(t, "the plugin finds no deficit any more", func() string {
 		if out := n.p.output(); !strings.Contains(out, "the NUMA nodes have again what they owe") {
 			return out[max(0, len(out)-2000):]

@@ -37,7 +37,7 @@ func TestHourBesideTheKubelet(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	volume := disk(t, 8*MiB)
-	p := newPlugin(t, "memoryReservationPolicy: TieredReservation", "guaranteedHeadroom: 0", "log: {level: info}")
+	p := newPlugin(t, "memoryReservationPolicy: TieredReservation", "guaranteedHeadroom: 0", "logLevel: info")
 	p.keepStateIn(filepath.Join(volume, "state"))
 	p.start()
 	p.waitSynchronized(1)

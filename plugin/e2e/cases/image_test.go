@@ -194,7 +194,7 @@ func TestReleasedImageRunsAsAPod(t *testing.T) {
 		holds(t, k.Kubepods(), "memory.min", "MemoryMin")
 	}
 
-	p.configure("onTermination: Rollback", "stallGuard: {enabled: true}")
+	p.configure("onTermination: Rollback", "stallGuard: true")
 	install(t, p.config, filepath.Join(strings.TrimSuffix(own.Containers[0].Mounts["/etc/nri/memory-manager"], ":ro"), "config.yaml"))
 	stopped := guardedThrough(t, k, func() string { return k.Output(own, daemon) })
 

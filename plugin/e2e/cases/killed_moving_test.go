@@ -21,7 +21,7 @@ func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 	}
 	for _, moment := range dissolving {
 		t.Run("dissolveGroups/"+moment, func(t *testing.T) {
-			p := startPlugin(t, "topologyManagerPolicy: best-effort", "reconcilePeriod: 1s", "dissolveGroups: true")
+			p := startPlugin(t, "topologyManagerPolicy: best-effort", "--timings=check=1s", "rebalance: {consolidate: true}")
 			leaveNoPod(t, k)
 			big, small := group(t, k)
 			dir := dirOf(t, k, small, "app")
@@ -48,7 +48,7 @@ func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 	}
 	for _, moment := range covering {
 		t.Run("coverDeficits/"+moment, func(t *testing.T) {
-			n := newCrowd(t, k, "coverDeficits: Off", deficit+32*MiB)
+			n := newCrowd(t, k, "rebalance: {deficits: Off}", deficit+32*MiB)
 			n.holds(t)
 			n.takes(t)
 			n.owes(t)
@@ -57,7 +57,7 @@ func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 				mems := file(dir, "cpuset.mems")
 				return mems != "" && !slices.Contains(ids(t, mems), 0)
 			}
-			n.p.reload("coverDeficits: On")
+			n.p.reload("rebalance: {deficits: On}")
 			n.p.killWhen(moment, map[string]func() bool{
 				"decided": func() bool { return strings.Contains(n.p.output(), "a container's memory is moved off NUMA nodes") },
 				"written": isOff,

@@ -133,10 +133,10 @@ func TestCPUsOverTwoNodes(t *testing.T) {
 	}
 	p.stop()
 
-	p = startPlugin(t, "topologyManagerPolicy: restricted", "onForeignCPUs: Reject")
+	p = startPlugin(t, "topologyManagerPolicy: restricted", "onConflict: Kubelet")
 	defer p.stop()
 	err := k.Run(t.Context(), pod("rejected"))
-	for _, part := range []string{"onForeignCPUs: Follow", "topologyManagerPolicy: restricted", "nodes 0-1"} {
+	for _, part := range []string{"onConflict: CPUs", "topologyManagerPolicy: restricted", "nodes 0-1"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("the pod's message lacks %q: %v", part, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,11 +25,12 @@ var settings = []string{
 	"topologyManagerPolicy: best-effort",
 	"memoryThrottlingFactor: 0.9",
 	"requestSources: [kubelet]",
-	"requestTimeout: 1500ms", // the most that there is: a slow machine must not fall to a worse source
-	"reconcilePeriod: 2s",
-	"stallGuard: {enabled: false}", // its cases turn it on
-	"log: {level: debug}",
+	"stallGuard: false", // its cases turn it on
+	"logLevel: debug",
 }
+
+// timings are for an emulated machine: a slow one must not fall to a worse source, and no case waits for the periodic check.
+const timings = "--timings=check=2s,request=1500ms"
 
 // plugin is a running process of the binary under test.
 type plugin struct {
@@ -36,6 +38,7 @@ type plugin struct {
 	config string
 	state  string
 	log    string
+	flags  []string // of run, beside those of every plugin
 	args   []string
 
 	mu   sync.Mutex
@@ -50,14 +53,22 @@ var plugins = map[string]int{}
 const metricsAddress = "127.0.0.1:8891"
 
 // newPlugin prepares a plugin with this configuration and a state folder of
-// the test's own; start starts it.
+// the test's own; start starts it. Lines that begin with -- are flags.
 func newPlugin(t *testing.T, lines ...string) *plugin {
 	t.Helper()
 	name := strings.ReplaceAll(t.Name(), "/", "-")
 	if plugins[name]++; plugins[name] > 1 {
 		name += fmt.Sprint("-", plugins[name])
 	}
-	p := &plugin{t: t, state: filepath.Join("/run/e2e/state", name), log: filepath.Join(setup.Logs, "plugin-"+name+".log")}
+	flags := []string{timings}
+	lines = slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
+		isFlag := strings.HasPrefix(line, "--")
+		if isFlag {
+			flags = append(flags, line)
+		}
+		return isFlag
+	})
+	p := &plugin{t: t, flags: flags, state: filepath.Join("/run/e2e/state", name), log: filepath.Join(setup.Logs, "plugin-"+name+".log")}
 	p.config = filepath.Join("/run/e2e/config", name+".yaml")
 	for _, dir := range []string{filepath.Dir(p.state), filepath.Dir(p.config)} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -83,6 +94,7 @@ func newPlugin(t *testing.T, lines ...string) *plugin {
 func (p *plugin) keepStateIn(dir string) {
 	p.state = dir
 	p.args = []string{"run", "--config", p.config, "--state-dir", p.state, "--metrics-address", metricsAddress}
+	p.args = append(p.args, p.flags...)
 }
 
 // configure writes the configuration file.

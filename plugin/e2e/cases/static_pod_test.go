@@ -19,7 +19,7 @@ func TestStaticPodIsExact(t *testing.T) {
 	k := kubeletOf(t)
 	for _, source := range []string{"kubelet", "apiserver"} {
 		t.Run(source, func(t *testing.T) {
-			p := startPlugin(t, "requestSources: ["+source+"]", "kubeconfig: "+setup.AdminConf, "nodeName: "+setup.NodeName)
+			p := startPlugin(t, "requestSources: ["+source+"]", "--kubeconfig="+setup.AdminConf, "--node-name="+setup.NodeName)
 			pod := &kubelet.Pod{Name: "static-" + source, Containers: []kubelet.Container{{Name: "app", Request: 40 * MiB, Limit: 80 * MiB}}}
 			runStatic(t, k, pod)
 			dir := dirOf(t, k, pod, "app")

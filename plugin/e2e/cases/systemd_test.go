@@ -89,7 +89,7 @@ func TestTarballRunsAsASystemdUnit(t *testing.T) {
 		return ""
 	})
 
-	p.configure("stallGuard: {enabled: true}")
+	p.configure("stallGuard: true")
 	r.sh("systemctl reload nri-memory-manager")
 	stopped := guardedThrough(t, k, r.log)
 

@@ -158,7 +158,7 @@ func TestVerifyKnowsTheRuntime(t *testing.T) {
 // it go away. Pods' cgroups and containers' protections are repaired by the periodic check alone, which never comes here.
 func TestVerifyNamesWhatIsWrong(t *testing.T) {
 	k := criOf(t)
-	settings := []string{"memoryReservationPolicy: TieredReservation", "reconcilePeriod: 1h", "stallGuard: {enabled: true, step: 0.01, restoreAfter: 1h}"}
+	settings := []string{"memoryReservationPolicy: TieredReservation", "--timings=check=1h,step=0.01,restore=1h", "stallGuard: true"}
 	p := startPlugin(t, settings...)
 	pinned := guaranteed("pinned", 96*MiB, 24*MiB)
 	pinned.Containers[0].Args = append(touching(24*MiB), "wait=/ctl/go", "read=/data/file", fmt.Sprint("write=/ctl/shared:", 12*MiB))
@@ -237,7 +237,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 		"a dry run": {
 			want: finding{Severity: "warning", ID: "dry-run", Object: "configuration", What: "changes nothing"},
 			make: func(t *testing.T) func() {
-				p.reload(append(slices.Clone(settings), "dryRun: true")...)
+				p.reload(append(slices.Clone(settings), "profile: Observe")...)
 				return func() { p.reload(settings...) }
 			},
 		},

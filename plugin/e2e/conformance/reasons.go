@@ -17,7 +17,7 @@ kubelet's own managers, and with the plugin in their place.
 The suites start the kubelet and rewrite its configuration. A program in the kubelet's place hands that configuration to the
 plugin (` + "`kubeletConfig`" + `) and starts the kubelet without the Memory Manager's policy and without MemoryQoS. Where the
 policy is Static, the kubelet's state file is a link to the plugin's; unless the kubelet assigns CPUs, so is its PodResources socket.
-The plugin has its defaults but for what differs from the kubelet on purpose: ` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`,\n`alignTo: kubelet`, `coverDeficits: Off`, no stall guard" + `.
+The plugin has its defaults but for what differs from the kubelet on purpose: ` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`,\n`onConflict: Kubelet`, `rebalance.deficits: Off`, no stall guard" + `.
 
 The files memory.min, memory.low, memory.high and cpuset.mems of the case's containers, their pods, and kubepods with its QoS classes
 are compared as they were at the end of the case. A case that fails is tried a second time: the emulated machine is slow, and

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -89,7 +91,7 @@ func (f *fleet) startNodes(ctx context.Context, plugin string, nodes int, dir st
 		if err := n.join(ctx); err != nil {
 			return fmt.Errorf("join %s: %w", n.name, err)
 		}
-		if err := n.start(ctx, plugin, f.configuration(n.name)); err != nil {
+		if err := n.start(ctx, plugin, f.configuration(), f.flags(n.name)); err != nil {
 			return fmt.Errorf("start %s: %w", n.name, err)
 		}
 		if f.claims {
@@ -107,17 +109,23 @@ func (f *fleet) stopNodes() {
 	}
 }
 
-// configuration is the plugin's. A node that neither exports nor has claims needs no API server.
-func (f *fleet) configuration(node string) string {
-	lines := fmt.Sprintf("nodeName: %s\ntopologyManagerPolicy: single-numa-node\nrequestSources: [oomscore]\n", node)
+// flags are those of a node's plugin. One that neither exports nor has claims needs no API server.
+func (f *fleet) flags(node string) []string {
+	flags := []string{"--node-name", node, "--timings", fmt.Sprint("export=", cmp.Or(f.interval, 10*time.Second))}
 	if f.knowsNUMANodes() {
-		lines += fmt.Sprintf("kubeconfig: %s\n", f.cluster.AdminKubeconfig())
+		flags = append(flags, "--kubeconfig", f.cluster.AdminKubeconfig())
 	}
+	return flags
+}
+
+// configuration is the plugins'.
+func (f *fleet) configuration() string {
+	lines := "topologyManagerPolicy: single-numa-node\nrequestSources: [oomscore]\n"
 	switch {
 	case f.exports():
-		lines += fmt.Sprintf("nodeResourceTopology: {enabled: true, interval: %s}\n", f.interval)
+		lines += "nodeResourceTopology: true\n"
 	case f.claims:
-		lines += "dra: {enabled: true, share: 100%}\n"
+		lines += "dra: {enabled: true, shares: [{limits: {memory: 100%}}]}\n"
 	}
 	return lines
 }

@@ -50,7 +50,7 @@ var allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("64
 	corev1.ResourcePods: resource.MustParse("110")}
 
 // start starts the runtime and the plugin.
-func (n *node) start(ctx context.Context, program, settings string) error {
+func (n *node) start(ctx context.Context, program, settings string, flags []string) error {
 	for _, folder := range []string{"cgroups", "registry"} {
 		if err := os.MkdirAll(n.path(folder), 0o755); err != nil {
 			return err
@@ -77,6 +77,7 @@ func (n *node) start(ctx context.Context, program, settings string) error {
 	n.plugin = exec.Command(program, "run", "--nri-socket", n.path("nri.sock"), "--state-dir", n.path("state"), "--cgroups", n.path("cgroups"),
 		"--plain-cgroups", "--machine", n.path("machine.yaml"), "--config", n.path("config.yaml"), "--metrics-address", "",
 		"--plugin-registry", n.path("registry"), "--cdi-dir", n.path("cdi"))
+	n.plugin.Args = append(n.plugin.Args, flags...)
 	n.plugin.Stdout, n.plugin.Stderr = log, log
 	n.plugin.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := n.plugin.Start(); err != nil {

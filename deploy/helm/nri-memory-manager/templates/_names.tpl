@@ -65,10 +65,6 @@ labels:
 {{- end }}
 {{- end }}
 {{- if .Values.kubeletConfig }}{{ $_ := set $config "kubeletConfig" "/host/kubelet-config.yaml" }}{{ end }}
-{{- range $key := list "events" "nodeResourceTopology" "resourceSlices" }}
-{{- if index $.Values $key }}{{ $config = mergeOverwrite $config (dict $key (dict "enabled" true)) }}{{ end }}
-{{- end }}
-{{- if .Values.dra.enabled }}{{ $config = mergeOverwrite $config (dict "dra" (dict "enabled" true)) }}{{ end }}
 {{- if .Values.rollbackOnDelete }}{{ $_ := set $config "onTermination" "Rollback" }}{{ end }}
 {{- with .Group }}{{ $config = mergeOverwrite $config (deepCopy (.config | default dict)) }}{{ end }}
 {{- toYaml $config }}
@@ -80,10 +76,10 @@ labels:
 {{- $sources := $config.requestSources | default (list "kubelet" "apiserver") -}}
 kubelet: {{ has "kubelet" $sources }}
 pods: {{ has "apiserver" $sources }}
-events: {{ dig "events" "enabled" false $config }}
+events: {{ $config.events | default false }}
 claims: {{ dig "dra" "enabled" false $config }}
-slices: {{ dig "resourceSlices" "enabled" false $config }}
-topology: {{ dig "nodeResourceTopology" "enabled" false $config }}
+slices: {{ $config.resourceSlices | default false }}
+topology: {{ $config.nodeResourceTopology | default false }}
 systemd: {{ and .Values.systemdSocket (eq (.Group.cgroupDriver | default .Values.cgroupDriver) "systemd") }}
 {{- end }}
 

@@ -52,7 +52,7 @@ func kubelet(args []string) error {
 	}
 	static := config["memoryManagerPolicy"] == "Static"
 	assignsCPUs := config["cpuManagerPolicy"] == "static"
-	if err := startPlugin(ctx, text, pluginConfig(config, ours, args)); err != nil {
+	if err := startPlugin(ctx, text, pluginConfig(config, ours), pluginFlags(args)); err != nil {
 		return err
 	}
 	rest, err := yaml.Marshal(withoutManagers(config))
@@ -159,15 +159,10 @@ func withoutManagers(config map[string]any) map[string]any {
 
 // pluginConfig is the plugin's configuration beside the kubelet's: where its own defaults differ from what the kubelet does, it
 // does what the kubelet does.
-func pluginConfig(config map[string]any, folder string, args []string) []byte {
-	node := value(args, "--hostname-override")
-	if node == "" {
-		node, _ = os.Hostname()
-	}
+func pluginConfig(config map[string]any, folder string) []byte {
 	c := map[string]any{
-		"kubeletConfig": filepath.Join(folder, kubeletFile), "kubeconfig": value(args, "--kubeconfig"), "nodeName": node,
-		"guaranteedHeadroom": 0, "onUnsatisfiable": "Reject", "alignTo": "kubelet", "coverDeficits": "Off",
-		"stallGuard": map[string]any{"enabled": false}, "events": map[string]any{"enabled": true}, "requestTimeout": "1500ms", "log": map[string]any{"level": "debug"},
+		"kubeletConfig": filepath.Join(folder, kubeletFile), "guaranteedHeadroom": 0, "onUnsatisfiable": "Reject", "onConflict": "Kubelet",
+		"rebalance": map[string]any{"deficits": "Off"}, "stallGuard": false, "events": true, "logLevel": "debug",
 	}
 	if gates, _ := config["featureGates"].(map[string]any); gates["MemoryQoS"] != true { // the kubelet writes none of the files then
 		c["memoryThrottlingFactor"], c["memoryReservationPolicy"] = nil, "None"
@@ -179,8 +174,17 @@ func pluginConfig(config map[string]any, folder string, args []string) []byte {
 	return text
 }
 
-// startPlugin starts the plugin with these files, or starts it again where they are other ones, and waits until it is ready.
-func startPlugin(ctx context.Context, kubeletConfig, config []byte) error {
+// pluginFlags have the plugin reach the API server as the kubelet does.
+func pluginFlags(args []string) []string {
+	node := value(args, "--hostname-override")
+	if node == "" {
+		node, _ = os.Hostname()
+	}
+	return []string{"--kubeconfig", value(args, "--kubeconfig"), "--node-name", node, "--timings", "request=1500ms"}
+}
+
+// startPlugin starts the plugin with these files and flags, or starts it again where they are other ones, and waits until it is ready.
+func startPlugin(ctx context.Context, kubeletConfig, config []byte, flags []string) error {
 	if err := os.MkdirAll(ours, 0o755); err != nil {
 		return err
 	}
@@ -201,9 +205,10 @@ func startPlugin(ctx context.Context, kubeletConfig, config []byte) error {
 	}
 	_ = exec.Command("systemctl", "stop", pluginUnit).Run()
 	_ = exec.Command("systemctl", "reset-failed", pluginUnit).Run()
-	if out, err := exec.Command("systemd-run", "--unit="+pluginUnit, "--slice=system.slice", "-p", "StandardError=append:"+setup.Logs+"/plugin.log",
-		"-p", "StandardOutput=append:"+setup.Logs+"/plugin.log", setup.Plugin, "run", "--config", filepath.Join(ours, "config.yaml"),
-		"--state-dir", stateDir, "--metrics-address", pluginAddr, "--kubelet-podresources-socket", "").CombinedOutput(); err != nil {
+	run := append([]string{"--unit=" + pluginUnit, "--slice=system.slice", "-p", "StandardError=append:" + setup.Logs + "/plugin.log",
+		"-p", "StandardOutput=append:" + setup.Logs + "/plugin.log", setup.Plugin, "run", "--config", filepath.Join(ours, "config.yaml"),
+		"--state-dir", stateDir, "--metrics-address", pluginAddr, "--kubelet-podresources-socket", ""}, flags...)
+	if out, err := exec.Command("systemd-run", run...).CombinedOutput(); err != nil {
 		return fmt.Errorf("start the plugin: %w: %s", err, out)
 	}
 	return answers(ctx, "http://"+pluginAddr+"/readyz")

@@ -40,7 +40,7 @@ func TestThePluginTakesWhatTheSuitesWrite(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(text), &kubeletConfig); err != nil {
 			t.Fatal(err)
 		}
-		ours := pluginConfig(kubeletConfig, folder, []string{"--hostname-override", "n1", "--kubeconfig", "/credentials"})
+		ours := pluginConfig(kubeletConfig, folder)
 		for name, text := range map[string][]byte{kubeletFile: []byte(text), "config.yaml": ours} {
 			if err := os.WriteFile(filepath.Join(folder, name), text, 0o600); err != nil {
 				t.Fatal(err)
@@ -53,7 +53,7 @@ func TestThePluginTakesWhatTheSuitesWrite(t *testing.T) {
 		if string(c.MemoryReservationPolicy) != want.policy || (c.MemoryThrottlingFactor != nil) != want.high {
 			t.Errorf("MemoryQoS %s: policy %s, factor %v", gate, c.MemoryReservationPolicy, c.MemoryThrottlingFactor)
 		}
-		if c.MemoryManagerPolicy != config.MemoryManagerStatic || !c.PodLevelResourceManagers || len(c.ReservedMemory) != 1 || c.NodeName != "n1" {
+		if c.MemoryManagerPolicy != config.MemoryManagerStatic || !c.PodLevelResourceManagers || len(c.ReservedMemory) != 1 {
 			t.Errorf("taken over: %+v", c)
 		}
 	}

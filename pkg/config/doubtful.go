@@ -1,0 +1,45 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+// placementKeys do nothing where nothing is placed.
+var placementKeys = map[string]bool{
+	"topologyManagerPolicy": true, "topologyManagerScope": true, "topologyManagerPolicyOptions": true, "podLevelResourceManagers": true,
+	"onUnsatisfiable": true, "onConflict": true, "resourceSlices": true, "verifyHugepages": true, "unpinnedMemoryPolicy": true,
+	"rebalance": true, "nodesWithoutCPUs": true, "reservedMemory": true, "stateTolerance": true,
+}
+
+// doubtful are warnings about keys of our file that contradict each other, or that have no effect beside the others. The
+// configuration is valid.
+func (c Config) doubtful() (warnings []string) {
+	warn := func(key string, doubtful bool, format string, args ...any) {
+		if doubtful && c.places.doc.Has(key) {
+			warnings = append(warnings, c.Errorf(key, format, args...).Error())
+		}
+	}
+	ours, defaults := reflect.ValueOf(c), reflect.ValueOf(Default())
+	for i := range ours.NumField() {
+		key := ours.Type().Field(i).Tag.Get("yaml")
+		if c.MemoryManagerPolicy == MemoryManagerNone && placementKeys[key] {
+			changed := !reflect.DeepEqual(ours.Field(i).Interface(), defaults.Field(i).Interface())
+			warn(key, changed, "has no effect: memoryManagerPolicy is None, which places nothing")
+		}
+	}
+	moves := c.Rebalance.Deficits == DeficitsOn || c.Rebalance.Consolidate
+	warn("rebalance.maxBytes", moves && c.Rebalance.MaxBytes == 0, "0 moves nothing, and rebalance is to move memory: set a bound such as 4Gi")
+	for i, rule := range c.AnnotationRules {
+		if least, factor := rule.MinimumThrottlingFactor, c.MemoryThrottlingFactor; factor != nil {
+			warn(fmt.Sprintf("annotationRules[%d].minimumThrottlingFactor", i), least > *factor,
+				"%g is above memoryThrottlingFactor %g: pods without the annotation have a smaller factor than any that they may choose", least, *factor)
+		}
+	}
+	warn("guaranteedHeadroom", c.MemoryReservationPolicy == memoryqos.None && c.GuaranteedHeadroom != Default().GuaranteedHeadroom,
+		"has no effect on pods without annotation: memoryReservationPolicy is None")
+	warn("dra.shares", !c.DRA.Enabled && len(c.DRA.Shares) > 0, "has no effect: dra.enabled is false")
+	return warnings
+}

@@ -1,0 +1,34 @@
+package config
+
+import "github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+
+// APIVersion and Kind are those of the configuration file.
+const (
+	APIVersion = "memory-manager.noderesource.dev/v1alpha1"
+	Kind       = "MemoryManagerConfiguration"
+)
+
+// Profile is what the plugin is installed for.
+type Profile string
+
+// The profiles.
+const (
+	// ProfileFull places containers and protects and throttles their memory.
+	ProfileFull Profile = "Full"
+	// ProfileNUMA places containers only: it sets cpuset.mems, and no memory.min, memory.low or memory.high.
+	ProfileNUMA Profile = "NUMA"
+	// ProfileQoS protects and throttles memory only: it sets no cpuset.mems.
+	ProfileQoS Profile = "QoS"
+	// ProfileObserve decides, logs and counts as ProfileFull, and writes nothing.
+	ProfileObserve Profile = "Observe"
+)
+
+// set gives the keys of a profile its values. They win over those of a KubeletConfiguration, and those of our file over them.
+func (p Profile) set(c *Config) {
+	switch p {
+	case ProfileNUMA:
+		c.MemoryThrottlingFactor, c.MemoryReservationPolicy, c.StallGuard = nil, memoryqos.None, false
+	case ProfileQoS:
+		c.MemoryManagerPolicy = MemoryManagerNone
+	}
+}
