@@ -26,7 +26,7 @@ func BenchmarkCalm(b *testing.B) {
 				h.deploy(pod)
 				h.on(pod, 4*mi, 0)
 			}
-			h.shows(" covered", "status")
+			h.shows(" enough", "status")
 			time.Sleep(3 * time.Second) // what follows the last pod
 			before := plugin.cpuTime()
 			b.ResetTimer()

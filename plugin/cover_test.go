@@ -59,16 +59,16 @@ func TestANodeThatOwesMoreThanItHasIsShown(t *testing.T) {
 	pod := guaranteed("database", 4*gi)
 	h.deploy(pod)
 	must(t, h.tree.Write(pod.cgroup()+"/"+pod.id(), "memory.numa_stat", "anon N0=1073741824 N1=0\n"))
-	wantAll(t, h.shows("OWES 1Gi MORE THAN IT HAS", "status"), "0     3Gi   2Gi   0            OWES", "1     0     12Gi  0            covered")
-	wantAll(t, h.ask(0, "explain", "database"), "3Gi of it on node 0 are not used yet, and the node owes 1Gi more than it has")
+	wantAll(t, h.shows("LACKS 1Gi", "status"), "0     3Gi     2Gi   0            LACKS", "1     0       12Gi  0            enough")
+	wantAll(t, h.ask(0, "explain", "database"), "3Gi of it on node 0 are not used yet, and the node lacks 1Gi for its allocations")
 	wantAll(t, h.ask(0, "status", "-o", "json"), `"deficit": 1073741824`)
 	batch := &testPod{name: "batch", qos: "besteffort", adj: 1000}
 	h.deploy(batch)
 	must(t, h.tree.Write(batch.cgroup()+"/"+batch.id(), "memory.numa_stat", "anon N0=8589934592 N1=0\n"))
-	h.shows("moving 1Gi of default/batch app from node 0 to node 1 would cover what node 0 owes", "status")
-	said(plugin, "moving this memory would cover what a NUMA node owes")
-	wantAll(t, plugin.get("/metrics"), `nri_memory_manager_numa_would_move_bytes{numa_node="0"} 1.073741824e+09`, `nri_memory_manager_numa_owed_bytes{numa_node="0"} 3.221225472e+09`,
-		`nri_memory_manager_numa_cover_bytes{numa_node="0",source="free"} 2.147483648e+09`)
+	h.shows("moving 1Gi of default/batch app from node 0 to node 1 would give node 0 what its allocations need", "status")
+	said(plugin, "moving this memory would give a NUMA node what its allocations need")
+	wantAll(t, plugin.get("/metrics"), `nri_memory_manager_numa_would_move_bytes{numa_node="0"} 1.073741824e+09`, `nri_memory_manager_numa_allocated_unused_bytes{numa_node="0"} 3.221225472e+09`,
+		`nri_memory_manager_numa_available_bytes{numa_node="0",source="free"} 2.147483648e+09`)
 }
 
 // TestContainersWithoutAnAllocationStartWithAMemoryPolicy: node 0 owes more than it has, and what NRI's runtime side puts into the
@@ -98,7 +98,7 @@ func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
 			"", "without a memory policy: numa preferred: no NUMA node has room"},
 		"not by annotation":                   {"PreferAvailable", annotated("none"), cri.Options{}, "0-1", "", ""},
 		"a forbidden annotation":              {"None\nannotationRules: [{namespaces: ['*'], allowedAnnotations: [numa]}]", annotated("interleave"), cri.Options{}, "0-1", "", ""},
-		"the preferred node is not the pod's": {"PreferAvailable", nil, cri.Options{}, "0", "", "without a memory policy: PreferAvailable: no NUMA node has slack"},
+		"the preferred node is not the pod's": {"PreferAvailable", nil, cri.Options{}, "0", "", "without a memory policy: PreferAvailable: no NUMA node has memory available beyond its allocations"},
 		"nodes that cannot be read":           {"PreferAvailable", nil, cri.Options{}, "", "", "the nodes that the pod may use cannot be read"},
 		"a runtime that applies none": {"Interleave", nil, cri.Options{Name: "containerd", Version: "v2.1.4", NRI: nriplugin.Version{Minor: 8}}, "0-1", "",
 			"without a memory policy: Interleave: containerd v2.1.4 applies none"},
@@ -218,12 +218,12 @@ func TestADeficitIsCovered(t *testing.T) {
 	h.has(web, "1")
 	h.on(web, 0, gi)
 	h.onKernel(3*gi, 11*gi)
-	out := h.shows("3Gi   3Gi   0            covered", "status")
-	wantAll(t, out, "default/web app: 1Gi of it were moved off node 0 at ", ", to cover what is owed to pinned containers\n")
+	out := h.shows("3Gi     3Gi   0            enough", "status")
+	wantAll(t, out, "default/web app: 1Gi of it were moved off node 0 at ", ", for what is allocated there to pinned containers\n")
 	wantAll(t, h.ask(0, "explain", "web"), "not pinned: only Guaranteed pods are; 1Gi of it were moved off node 0 at ")
 	wantAll(t, h.ask(0, "status", "-o", "json"), `"cpusetMems": "1"`, `"keptOff": {`, `"moved": 1073741824`)
-	wantAll(t, plugin.get("/metrics"), "nri_memory_manager_cover_moves_total 1\n", "nri_memory_manager_cover_moved_bytes_total 1.073741824e+09\n")
-	said(plugin, "a container's memory is moved off NUMA nodes that owe pinned containers more than they have")
+	wantAll(t, plugin.get("/metrics"), "nri_memory_manager_rebalance_moves_total 1\n", "nri_memory_manager_rebalanced_bytes_total 1.073741824e+09\n")
+	said(plugin, "a container's memory is moved off NUMA nodes that lack memory for their allocations")
 	h.write("kubelet.yaml", "memoryManagerPolicy: None\nfeatureGates: {MemoryQoS: false}\n")
 	verify := []string{"verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine"), "--kubelet-config", h.path("kubelet.yaml")}
 	if _, out, _ := run(t, "", append(verify, "--state-dir", h.path("state"))...); strings.Contains(out, "[cpuset]") || strings.Contains(out, "elsewhere") || !strings.Contains(out, "[moved]") {
@@ -231,7 +231,7 @@ func TestADeficitIsCovered(t *testing.T) {
 	}
 
 	h.onKernel(2*gi, 11*gi)
-	wantAll(t, h.shows("not moved: default/batch app: it has 8Gi there, more than rebalance.maxBytes (4Gi)\n", "status"), "OWES 1Gi MORE THAN IT HAS")
+	wantAll(t, h.shows("not moved: default/batch app: it has 8Gi there, more than rebalance.maxBytes (4Gi)\n", "status"), "LACKS 1Gi")
 
 	h.write("config.yaml", "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n")
 	h.has(web, "0-1")

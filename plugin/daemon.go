@@ -91,7 +91,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		return nil, err
 	}
 	if d.watcher, err = cgroupfs.NewWatcher(d.tree); err != nil {
-		d.log.WithError(err).Warn("other writers of cgroup files are found by the periodic check only")
+		d.log.WithError(err).Warn("external changes of cgroup files are found by the periodic check only")
 		d.watcher = nil
 	}
 	providers, err := options.podSources(options.config, options.kubeletPods, d.log)

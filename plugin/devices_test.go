@@ -398,7 +398,7 @@ func TestADeviceOnANodeInDebt(t *testing.T) {
 	if policy := h.runtime.MemoryPolicy(pod.id()); policy != nil {
 		t.Errorf("the memory policy is %+v", policy)
 	}
-	wantAll(t, h.ask(0, "explain", "train"), "without a memory policy: device: node 1 has no memory beyond what it owes to allocations")
+	wantAll(t, h.ask(0, "explain", "train"), "without a memory policy: device: node 1 has no memory available beyond its allocations")
 }
 
 // A kubelet that holds its answer back, or is not there, does not hold a create back; sysfs then has the node.

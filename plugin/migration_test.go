@@ -32,7 +32,7 @@ func (h *host) audit(code int) string {
 	return h.ask(code, "verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"), "--kubelet-config", h.path("kubelet.yaml"))
 }
 
-const withheldSeries = "nri_memory_manager_withheld_migrations "
+const withheldSeries = "nri_memory_manager_blocked_migrations "
 
 // By default a container with more than 4Gi elsewhere stays as it is, whoever would write: the plugin, or the runtime for it. It
 // is allocated all the same, and moves once it has less.

@@ -26,13 +26,13 @@ func TestAResizeThatDoesNotFit(t *testing.T) {
 		if got := h.mems(web); got != "0-1" {
 			t.Errorf("cpuset.mems is %q, want all nodes", got)
 		}
-		wantAll(t, h.ask(0, "status"), "app (short)", "SHORT OF MEMORY\ndefault/web app: 2.5Gi of memory that a resize asks for has no room on node 0")
+		wantAll(t, h.ask(0, "status"), "app (pending resize)", "PENDING RESIZES\ndefault/web app: 2.5Gi of memory that a resize asks for has no room on node 0")
 	}
 	shown()
-	wantAll(t, h.ask(0, "explain", "default/web"), "short of 2.5Gi of memory since a resize", "9.5Gi of memory on node 0")
+	wantAll(t, h.ask(0, "explain", "default/web"), "a pending resize lacks 2.5Gi of memory", "9.5Gi of memory on node 0")
 	wantAll(t, h.ask(1, "verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml")),
-		"WARNING  default/web/app: a resize found no room for 2.5Gi of memory on node 0", "[short]")
-	wantAll(t, plugin.get("/metrics"), "nri_memory_manager_short_containers 1\n", `nri_memory_manager_short_bytes{type="memory"} 2.68435456e+09`)
+		"WARNING  default/web/app: a resize found no room for 2.5Gi of memory on node 0", "[pending-resize]")
+	wantAll(t, plugin.get("/metrics"), "nri_memory_manager_pending_resize_containers 1\n", `nri_memory_manager_pending_resize_bytes{type="memory"} 2.68435456e+09`)
 	if code, out, errOut := run(t, "", "state", "verify", h.path("state/memory_manager_state"), "--machine", h.path("machine.yaml"), "--config", h.path("config.yaml")); code != 0 {
 		t.Errorf("state verify: exit code %d\n%s%s", code, out, errOut)
 	}
@@ -44,7 +44,7 @@ func TestAResizeThatDoesNotFit(t *testing.T) {
 	eventually(t, "the container has all of its memory on its node", func() bool {
 		return h.mems(web) == "0" && slices.Equal(h.entries(), []string{"uid-web/app 0 12884901888"})
 	})
-	if out := h.ask(0, "status"); strings.Contains(strings.ToLower(out), "short") {
+	if out := h.ask(0, "status"); strings.Contains(out, "pending") {
 		t.Errorf("it is still short:\n%s", out)
 	}
 }

@@ -294,23 +294,23 @@ func TestAlertsFire(t *testing.T) {
 		},
 		"allocations are not covered": {
 			begins: map[string]string{
-				`numa_owed_bytes{numa_node="0"}`:                        "0x5 4294967296x20",
-				`numa_cover_bytes{numa_node="0", source="free"}`:        "1073741824x25",
-				`numa_cover_bytes{numa_node="0", source="reclaimable"}`: "2147483648x25",
-				`numa_owed_bytes{numa_node="1"}`:                        "3221225472x25", // as much as covers it
-				`numa_cover_bytes{numa_node="1", source="free"}`:        "1073741824x25",
-				`numa_cover_bytes{numa_node="1", source="reclaimable"}`: "2147483648x25",
+				`numa_allocated_unused_bytes{numa_node="0"}`:                        "0x5 4294967296x20",
+				`numa_available_bytes{numa_node="0", source="free"}`:        "1073741824x25",
+				`numa_available_bytes{numa_node="0", source="reclaimable"}`: "2147483648x25",
+				`numa_allocated_unused_bytes{numa_node="1"}`:                        "3221225472x25", // as much as covers it
+				`numa_available_bytes{numa_node="1", source="free"}`:        "1073741824x25",
+				`numa_available_bytes{numa_node="1", source="reclaimable"}`: "2147483648x25",
 			},
-			firing: map[int][]string{5: {}, 10: {"AllocationsNotCovered"}},
-			texts: []expected{{"10m", "NRIMemoryManagerAllocationsNotCovered", []alert{{labels("node", "a", "numa_node", "0", "severity", "warning"), map[string]string{
-				"runbook_url": docs + "alerts.md#nrimemorymanagerallocationsnotcovered",
-				"summary":     "a: NUMA node 0 owes pinned containers 1GiB more than it has",
+			firing: map[int][]string{5: {}, 10: {"AllocationsNotAvailable"}},
+			texts: []expected{{"10m", "NRIMemoryManagerAllocationsNotAvailable", []alert{{labels("node", "a", "numa_node", "0", "severity", "warning"), map[string]string{
+				"runbook_url": docs + "alerts.md#nrimemorymanagerallocationsnotavailable",
+				"summary":     "a: NUMA node 0 lacks 1GiB for what is allocated to pinned containers",
 				"description": "Memory that other containers use there is not available to the pinned ones. When these use what they have allocated, the kernel kills a process although other NUMA nodes may have free memory.",
 			}}}}},
 		},
 		"a resize is short": {
-			changes: []change{{prefix + "short_bytes", labels("type", "memory"), from(10, 1<<30)}},
-			firing:  map[int][]string{35: {}, 45: {"ResizedContainersAreShort"}},
+			changes: []change{{prefix + "pending_resize_bytes", labels("type", "memory"), from(10, 1<<30)}},
+			firing:  map[int][]string{35: {}, 45: {"ResizesPending"}},
 		},
 		"2 of 100 containers wait longer than 0.5 s": {
 			changes: slow(samples, 2, 1),

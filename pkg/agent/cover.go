@@ -246,20 +246,20 @@ func (d *debt) log(log logrus.FieldLogger, sample *cover.Sample, all []ledger.No
 	notMoved := slices.DeleteFunc(slices.Clone(all), func(n ledger.NotMoved) bool { return n.Reason != ledger.Deficit })
 	switch {
 	case d.begun && sample.Deficit() == 0:
-		log.Info("the NUMA nodes have again what they owe to pinned containers")
+		log.Info("the NUMA nodes have enough memory available again for what is allocated on them")
 		*d = debt{}
 	case !d.begun && sample.InDebt():
 		d.begun = true
-		log.WithField("bytes", quantity.Log(sample.Deficit())).Warn("NUMA nodes owe pinned containers more memory than they have")
+		log.WithField("bytes", quantity.Log(sample.Deficit())).Warn("NUMA nodes have less memory available than is allocated on them and not used yet")
 	}
 	if d.begun && !d.planned && len(sample.Moves)+len(notMoved) > 0 {
 		d.planned = true
 		for _, n := range notMoved[:min(len(notMoved), mostMovesLogged)] {
-			log.WithFields(logrus.Fields{"cgroup": n.Cgroup, "reason": n.Why}).Warn("memory is not moved off a NUMA node that owes more than it has")
+			log.WithFields(logrus.Fields{"cgroup": n.Cgroup, "reason": n.Why}).Warn("memory is not moved off a NUMA node that lacks memory for its allocations")
 		}
 		for _, m := range sample.Moves[:min(len(sample.Moves), mostMovesLogged)] {
 			log.WithFields(logrus.Fields{"cgroup": m.Path, "from": m.From, "to": m.To, "bytes": quantity.Log(m.Bytes)}).
-				Info("moving this memory would cover what a NUMA node owes")
+				Info("moving this memory would give a NUMA node what its allocations need")
 		}
 	}
 }

@@ -212,7 +212,7 @@ func TestWhatWouldBeMovedIsSaid(t *testing.T) {
 			n.cover()
 			n.kernelHas(0, 8*gi, 0)
 			n.cover()
-			for text, times := range map[string]int{"more memory than they have": 1, "would cover what": len(test.want), "have again what they owe": 1} {
+			for text, times := range map[string]int{"have less memory available than": 1, "would give a NUMA node what its allocations need": len(test.want), "have enough memory available again": 1} {
 				if got := strings.Count(n.log.String(), text); got != times {
 					t.Errorf("%q is logged %d times, want %d", text, got, times)
 				}

@@ -106,7 +106,7 @@ func TestDeficitsAreCoveredOneContainerAtATime(t *testing.T) {
 	if kept := s.containerView(s.pods["web"], "app").KeptOff; kept != nil {
 		t.Errorf("the view has %+v", kept)
 	}
-	for text, times := range map[string]int{"memory is moved off NUMA nodes that owe": 2, "may use NUMA nodes again that it was kept off": 2, "have again what they owe": 1} {
+	for text, times := range map[string]int{"memory is moved off NUMA nodes that lack memory": 2, "may use NUMA nodes again that it was kept off": 2, "have enough memory available again": 1} {
 		if got := strings.Count(s.log.String(), text); got != times {
 			t.Errorf("%q is logged %d times, want %d", text, got, times)
 		}
@@ -133,8 +133,8 @@ func TestMemoryThatIsNotMoved(t *testing.T) {
 		"a dry run":  {"rebalance: {deficits: On}\nprofile: Observe\n", nil, nil, nil},
 		"beyond migration": {"rebalance: {deficits: On, maxBytes: 0}\n", nil, nil,
 			[]string{"it has 512Mi there, more than rebalance.maxBytes (0)", "it has 3Gi there, more than rebalance.maxBytes (0)"}},
-		"the annotation none":      {"rebalance: {deficits: On}\n", map[string]string{numa: "none"}, nil, []string{"node 0 owes 1Gi more than it has, and no other container has memory there"}},
-		"the annotation preferred": {"rebalance: {deficits: On}\n", map[string]string{numa: "preferred"}, nil, []string{"node 0 owes 1Gi more than it has"}},
+		"the annotation none":      {"rebalance: {deficits: On}\n", map[string]string{numa: "none"}, nil, []string{"node 0 lacks 1Gi for its allocations, and no other container has memory there"}},
+		"the annotation preferred": {"rebalance: {deficits: On}\n", map[string]string{numa: "preferred"}, nil, []string{"node 0 lacks 1Gi for its allocations"}},
 		"the containers wait for memory": {"rebalance: {deficits: On}\n", nil, pressure(""),
 			[]string{"full avg10 of its memory.pressure is 12.5, more than 10", "full avg10 of its memory.pressure is 12.5"}},
 		"all pods wait for memory": {"rebalance: {deficits: On}\n", nil, pressure("kubepods"), []string{"no memory is moved while all pods wait for it: full avg10"}},

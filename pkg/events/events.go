@@ -125,7 +125,7 @@ func (r *Reporter) look() {
 	}) {
 		if counts[file] > r.counted[file] {
 			r.write(r.owner(view, file.Cgroup), Overwritten,
-				fmt.Sprintf("%s of cgroup %s was overwritten by another writer and restored", file.Knob, file.Cgroup))
+				fmt.Sprintf("%s of cgroup %s was changed externally and restored", file.Knob, file.Cgroup))
 		}
 	}
 	r.counted = counts

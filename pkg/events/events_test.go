@@ -218,7 +218,7 @@ func TestEventsOfAPod(t *testing.T) {
 	s.eventually(t, rejected, unpinned, throttled)
 
 	// What repeats is one event that counts.
-	const overwritten = "Pod shop/web u1  MemoryProtectionOverwritten %d×: memory.low of cgroup kubepods/burstable/podu1 was overwritten by another writer and restored"
+	const overwritten = "Pod shop/web u1  MemoryProtectionOverwritten %d×: memory.low of cgroup kubepods/burstable/podu1 was changed externally and restored"
 	for i := range 3 {
 		n.change(func(n *node) { n.counts[protect.File{Cgroup: "kubepods/burstable/podu1", Knob: cgroup.MemoryLow}]++ })
 		s.eventually(t, rejected, unpinned, throttled, fmt.Sprintf(overwritten, i+1))
@@ -226,7 +226,7 @@ func TestEventsOfAPod(t *testing.T) {
 	n.change(func(n *node) { n.counts[protect.File{Cgroup: "kubepods", Knob: cgroup.MemoryMin}]++ })
 	s.eventually(t, rejected, unpinned, throttled,
 		fmt.Sprintf(overwritten, 3),
-		"Node /worker-1 worker-1  MemoryProtectionOverwritten 1×: memory.min of cgroup kubepods was overwritten by another writer and restored")
+		"Node /worker-1 worker-1  MemoryProtectionOverwritten 1×: memory.min of cgroup kubepods was changed externally and restored")
 }
 
 func TestEventsWaitForAnAPIServerThatIsAway(t *testing.T) {

@@ -43,7 +43,7 @@ func (d *Decision) Fields() map[string]any {
 		fields["requestError"] = quantity.Log(d.Request.Error)
 	}
 	if len(d.Short) > 0 {
-		fields["short"] = quantity.Logged{Text: d.Short.String(), Exact: d.Short}
+		fields["pendingResize"] = quantity.Logged{Text: d.Short.String(), Exact: d.Short}
 	}
 	put := func(name string, value *uint64) {
 		if value != nil {

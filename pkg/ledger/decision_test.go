@@ -21,9 +21,9 @@ func TestADecisionInTheLog(t *testing.T) {
 		formatter logrus.Formatter
 		want      []string
 	}{
-		"text": {&logrus.TextFormatter{}, []string{"memoryHigh=1.9Gi ", "memoryLow=1Gi ", "memoryRequest=1Gi ", "requestError=192Mi ", `short="1.5Gi of memory"`}},
+		"text": {&logrus.TextFormatter{}, []string{"memoryHigh=1.9Gi ", "memoryLow=1Gi ", "memoryRequest=1Gi ", "requestError=192Mi ", `pendingResize="1.5Gi of memory"`}},
 		"JSON": {&logrus.JSONFormatter{}, []string{`"memoryHigh":"2040107008"`, `"memoryLow":"1073741824"`, `"memoryRequest":1073741824`,
-			`"requestError":201326592`, `"short":{"memory":1610612736}`}},
+			`"requestError":201326592`, `"pendingResize":{"memory":1610612736}`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

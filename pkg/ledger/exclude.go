@@ -27,7 +27,7 @@ func (l *Ledger) exclude(c *container, nodes nodeset.Set, bytes uint64) bool {
 		l.state.Counters.CoverBytes += bytes
 		c.Off.Bytes += bytes
 		c.Off.Since = l.step.now
-		l.note(Info, "a container's memory is moved off NUMA nodes that owe pinned containers more than they have",
+		l.note(Info, "a container's memory is moved off NUMA nodes that lack memory for their allocations",
 			with(fields, "bytes", quantity.Log(bytes)), nil)
 	}
 	if c.Off.Nodes = nodes; c.Off.Nodes.Empty() {
@@ -125,7 +125,7 @@ func (k *KeptOff) String() string {
 	if k.Moved > 0 {
 		what = fmt.Sprintf("%s of it were moved off %s", quantity.Short(k.Moved), k.Nodes.Named())
 	}
-	return fmt.Sprintf("%s at %s UTC, to cover what is owed to pinned containers", what, k.Since.UTC().Format(time.DateTime))
+	return fmt.Sprintf("%s at %s UTC, for what is allocated there to pinned containers", what, k.Since.UTC().Format(time.DateTime))
 }
 
 // keptOff is what a view shows of it; nil for a container that may use all nodes.

@@ -110,7 +110,7 @@ func TestAContainerIsKeptOffNodes(t *testing.T) {
 					does = "1Mi of it were moved off"
 				}
 				off := map[string]string{"0": "1", "1": "0"}[test.want]
-				want := does + " node " + off + " at 1970-01-01 00:00:01 UTC, to cover what is owed to pinned containers"
+				want := does + " node " + off + " at 1970-01-01 00:00:01 UTC, for what is allocated there to pinned containers"
 				if got := kept.String(); got != want {
 					t.Errorf("got %q, want %q", got, want)
 				}

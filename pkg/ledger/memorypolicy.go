@@ -183,7 +183,7 @@ func (l *Ledger) preferDevices(c *container, allowed nodeset.Set) (MemoryPolicy,
 	case l.manager == nil || len(l.manager.Cover()) == 0:
 		return MemoryPolicy{PreferredMany, nodes}, ""
 	case (nodes & l.slack(0)).Empty():
-		return MemoryPolicy{}, nodes.Named() + " has no memory beyond what it owes to allocations"
+		return MemoryPolicy{}, nodes.Named() + " has no memory available beyond its allocations"
 	}
 	return MemoryPolicy{PreferredMany, nodes & l.slack(0)}, ""
 }
@@ -225,11 +225,11 @@ func (l *Ledger) preferSlack(request uint64, allowed nodeset.Set) (MemoryPolicy,
 	}
 	switch {
 	case l.manager == nil || len(l.manager.Cover()) == 0:
-		return MemoryPolicy{}, "what the NUMA nodes owe is not known"
+		return MemoryPolicy{}, "what the NUMA nodes have available is not known"
 	case nodes.Empty():
-		return MemoryPolicy{}, "no NUMA node has slack"
+		return MemoryPolicy{}, "no NUMA node has memory available beyond its allocations"
 	case (l.allNodes & allowed).SubsetOf(nodes):
-		return MemoryPolicy{}, "every NUMA node has slack"
+		return MemoryPolicy{}, "every NUMA node has memory available beyond its allocations"
 	}
 	return MemoryPolicy{PreferredMany, nodes}, ""
 }

@@ -146,13 +146,13 @@ var sampled = []gate{
 	}},
 	{"room", []MoveReason{Deficit}, func(m *candidate) string {
 		received, over := m.step.Overfills(m.nodes)
-		return when(over, fmt.Sprintf("its %s would go to node %d, which has no room for them beside what it owes", quantity.Short(received.Bytes), received.Node))
+		return when(over, fmt.Sprintf("its %s would go to node %d, which has no room for them beside its allocations", quantity.Short(received.Bytes), received.Node))
 	}},
 	{"room", allocating, func(m *candidate) string {
 		for _, received := range m.usage.received(m.To) {
 			for _, n := range m.nodes {
 				if n.ID == received.Node && received.Bytes > n.Slack() {
-					return fmt.Sprintf("not moved there: its %s would go to node %d, which has no room for them beside what it owes",
+					return fmt.Sprintf("not moved there: its %s would go to node %d, which has no room for them beside its allocations",
 						quantity.Short(received.Bytes), received.Node)
 				}
 			}

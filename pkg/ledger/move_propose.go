@@ -288,7 +288,7 @@ func (l *Ledger) relieveDeficit(e *NodeMemorySampled) {
 	for debtor, step := range cover.Steps(e.Nodes, e.Cgroups) {
 		if step == nil {
 			kept = append(kept, NotMoved{Reason: Deficit, Gate: "candidates", Why: fmt.Sprintf(
-				"node %d owes %s more than it has, and no other container has memory there that may be moved", debtor.ID, quantity.Short(debtor.Deficit()))})
+				"node %d lacks %s for its allocations, and no other container has memory there that may be moved", debtor.ID, quantity.Short(debtor.Deficit()))})
 			continue
 		}
 		c := l.at(step.Path)

@@ -158,9 +158,9 @@ func TestWhatKeepsAGroup(t *testing.T) {
 		"one may be moved": {usage: map[string]Usage{smallSide: mapped(0, 6*claimGi)}, want: []string{
 			"migration: not moved there: that is 6Gi of memory, more than rebalance.maxBytes (4Gi)"}},
 		"no room": {nodes: nodes(claimGi-1, 0), want: []string{
-			"room: not moved there: its 1Gi would go to node 0, which has no room for them beside what it owes"}},
+			"room: not moved there: its 1Gi would go to node 0, which has no room for them beside its allocations"}},
 		"room that is owed": {nodes: []cover.Node{{ID: 0, Free: 3 * claimGi, Owed: 2*claimGi + 1}}, want: []string{
-			"room: not moved there: its 1Gi would go to node 0, which has no room for them beside what it owes"}},
+			"room: not moved there: its 1Gi would go to node 0, which has no room for them beside its allocations"}},
 		"it waits for memory": {usage: map[string]Usage{smallMain: pressed(mapped(0, claimGi))}, want: []string{
 			"pressure: full avg10 of its memory.pressure is 10.5, more than 10"}},
 		"all pods wait for memory": {usage: map[string]Usage{"kubepods": pressed(Usage{})}, want: []string{

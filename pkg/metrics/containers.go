@@ -18,7 +18,7 @@ var (
 		"Time in which all of a container's tasks waited for memory (memory.pressure).", "namespace", "pod", "container")
 	usage = gauge(prefix+"container_memory_current_bytes",
 		"Memory that a container has (memory.current).", "namespace", "pod", "container")
-	leftOut = gauge(prefix+"containers_left_out_of_scrape",
+	leftOut = gauge(prefix+"scrape_skipped_containers",
 		"Containers whose kernel counters were not read in this scrape, because its time was used up.")
 )
 

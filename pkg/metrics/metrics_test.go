@@ -176,7 +176,7 @@ func TestAScrapeReadsWhatItHasTimeForAndGoesOnThere(t *testing.T) {
 		seen := map[string]bool{}
 		for range 5 {
 			families := parse(t, scrape(t, m))
-			if left := families["nri_memory_manager_containers_left_out_of_scrape"].Metric[0].GetGauge().GetValue(); left != 7 {
+			if left := families["nri_memory_manager_scrape_skipped_containers"].Metric[0].GetGauge().GetValue(); left != 7 {
 				t.Errorf("%v of 10 containers left out, want 7", left)
 			}
 			for _, metric := range families["nri_memory_manager_container_memory_high_events_total"].Metric {

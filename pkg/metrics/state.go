@@ -26,36 +26,36 @@ var (
 	allocated   = gauge(prefix+"numa_allocated_bytes", "Memory of a NUMA node that pinned containers have.", "numa_node", "type")
 	free        = gauge(prefix+"numa_free_bytes", "Memory of a NUMA node that pinned containers can still have.", "numa_node", "type")
 
-	owed      = gauge(prefix+"numa_owed_bytes", "Memory of a NUMA node that pinned containers have and do not use yet.", "numa_node")
-	coverFrom = gauge(prefix+"numa_cover_bytes", "Memory of a NUMA node that the kernel has for what the node owes, free or reclaimable.", "numa_node", "source")
+	unused    = gauge(prefix+"numa_allocated_unused_bytes", "Memory of a NUMA node that is allocated to pinned containers and that they do not use yet.", "numa_node")
+	available = gauge(prefix+"numa_available_bytes", "Memory of a NUMA node that the kernel has for allocations that are not used yet, free or reclaimable.", "numa_node", "source")
 
-	wouldMove  = gauge(prefix+"numa_would_move_bytes", "Memory of containers without an allocation that would have to be moved off a NUMA node to cover what it owes; nothing is moved.", "numa_node")
-	coverMoves = counter(prefix+"cover_moves_total", "Moves of a container's memory off a NUMA node that owed more than it had.")
-	coverMoved = counter(prefix+"cover_moved_bytes_total", "Memory that containers had mapped on NUMA nodes when it was moved off them, because these owed more than they had.")
+	wouldMove  = gauge(prefix+"numa_would_move_bytes", "Memory of containers without an allocation that would have to be moved off a NUMA node, so that it has enough available for its allocations; nothing is moved.", "numa_node")
+	rebalances = counter(prefix+"rebalance_moves_total", "Moves of a container's memory off a NUMA node whose allocations needed more than it had available.")
+	rebalanced = counter(prefix+"rebalanced_bytes_total", "Memory that containers had mapped on NUMA nodes when it was moved off them, because the allocations there needed more than was available.")
 	claimable  = gauge(prefix+"numa_claimable_bytes", "Memory of a NUMA node for resource claims.", "numa_node", "type")
 	claimed    = gauge(prefix+"numa_claimed_bytes", "Memory of a NUMA node that resource claims have.", "numa_node", "type")
 
 	containersByClass  = gauge(prefix+"containers", "Containers that hold memory, by QoS class and whether they are pinned.", "qos_class", "pinned")
 	containersBySource = gauge(prefix+"containers_by_request_source", "Containers that hold memory, by where their memory request comes from.", "source")
-	shortContainers    = gauge(prefix+"short_containers", "Containers that are allocated less than a resize asks for, because it found no room.")
-	shortBytes         = gauge(prefix+"short_bytes", "Memory that resizes ask for and that could not be allocated yet.", "type")
-	unpinnedContainers = gauge(prefix+"unpinned_containers", "Containers that run without NUMA nodes now because they could not be placed, by reason.", "reason")
+	pendingContainers  = gauge(prefix+"pending_resize_containers", "Containers that are allocated less than a resize asks for, because it found no room.")
+	pendingBytes       = gauge(prefix+"pending_resize_bytes", "Memory that resizes ask for and that could not be allocated yet.", "type")
+	unpinnedContainers = gauge(prefix+"unpinned_containers", "Containers that run without NUMA nodes now because no nodes had room for them, by reason.", "reason")
 	notMoved           = gauge(prefix+"not_moved_containers", "Containers whose memory stays where it is although there is a reason to move it, by reason.", "reason")
-	withheldMigrations = gauge(prefix+"withheld_migrations", "Running containers whose cpuset.mems is not written, because that would move more memory than rebalance.maxBytes.")
+	blockedMigrations  = gauge(prefix+"blocked_migrations", "Running containers whose cpuset.mems is not written, because that would move more memory than rebalance.maxBytes.")
 	requestError       = gauge(prefix+"request_error_bytes", "Largest error bound of a memory request in use, by source.", "source")
 
-	rejections     = counter(prefix+"rejections_total", "Containers and resizes refused, by reason. A resize that is tried again is counted once.", "reason")
-	unpinned       = counter(prefix+"unpinned_total", "Containers that run without NUMA nodes because they could not be placed, by reason.", "reason")
-	bounded        = counter(prefix+"bounded_searches_total", "Placements whose search was cut short by its budget.")
-	late           = counter(prefix+"late_answers_total", "Decisions that were not durable before the runtime's deadline.")
+	rejections     = counter(prefix+"rejections_total", "Containers and resizes rejected, by reason. A resize that is tried again is counted once.", "reason")
+	unpinned       = counter(prefix+"unpinned_total", "Containers that ran without NUMA nodes because no nodes had room for them, by reason.", "reason")
+	truncated      = counter(prefix+"truncated_searches_total", "Placements whose search was cut short by its budget.")
+	late           = counter(prefix+"deadline_exceeded_total", "Decisions that were not durable before the runtime's deadline.")
 	moves          = counter(prefix+"container_moves_total", "Containers that were moved to other NUMA nodes while they lived, by result: incomplete when some of their memory stayed where it was.", "result")
-	forgotten      = counter(prefix+"forgotten_pods_total", "Pods that ended without an event of the runtime.")
+	stalePods      = counter(prefix+"stale_pods_removed_total", "Pods that ended without an event of the runtime.")
 	corrections    = counter(prefix+"request_corrections_total", "Memory requests of running containers corrected by a better source.")
 	updates        = counter(prefix+"container_updates_total", "Changes of running containers through the runtime.")
 	repairs        = counter(prefix+"container_writes_total", "Changes of running containers written to their cgroup files, by result.", "result")
 	protectErrors  = counter(prefix+"ancestor_write_errors_total", "Failed writes to the cgroups above the containers.")
-	overwrites     = counter(prefix+"ancestor_overwrites_total", "Values above the containers that another writer had changed.", "level", "file")
-	overwritten    = counter(prefix+"container_overwrites_total", "Values of containers' cgroup files that another writer had changed.", "file")
+	overwrites     = counter(prefix+"ancestor_overwrites_total", "Values of cgroups above the containers that were changed externally.", "level", "file")
+	overwritten    = counter(prefix+"container_overwrites_total", "Values of containers' cgroup files that were changed externally.", "file")
 	configReloads  = counter(prefix+"config_reloads_total", "Configurations read while running, by result.", "result")
 	writes         = counter(prefix+"checkpoint_writes_total", "Writes of the state file.")
 	writeFailures  = counter(prefix+"checkpoint_failures_total", "Failed writes of the state file.")
@@ -65,7 +65,7 @@ var (
 	sourceUp       = gauge(prefix+"request_source_connected", "1 while a source of memory requests is connected.", "source")
 	conditionState = gauge(prefix+"condition", "1 for each condition of readiness that holds.", "condition")
 
-	episodes      = counter(prefix+"stall_guard_episodes_total", "Times that a container was stopped by its memory.high and was given room.")
+	episodes      = counter(prefix+"stall_guard_episodes_total", "Times that a container stalled at its memory.high and was given room.")
 	raises        = counter(prefix+"stall_guard_raises_total", "Raises of a memory.high by the stall guard.")
 	restores      = counter(prefix+"stall_guard_restores_total", "Steps of a raised memory.high back to its computed value.")
 	raisedSeconds = counter(prefix+"stall_guard_raised_seconds_total", "Container time with a raised memory.high.")
@@ -140,7 +140,7 @@ func (s state) collectMigrations(out chan<- prometheus.Metric) {
 			withheld++
 		}
 	}
-	withheldMigrations.send(out, float64(withheld))
+	blockedMigrations.send(out, float64(withheld))
 }
 
 // collectCover sends nothing while it is not known whether the allocations hold.
@@ -155,9 +155,9 @@ func collectCover(out chan<- prometheus.Metric, sample *cover.Sample) {
 	for _, node := range sample.Nodes {
 		id := strconv.Itoa(node.ID)
 		wouldMove.send(out, float64(moves[node.ID]), id)
-		owed.send(out, float64(node.Owed), id)
-		coverFrom.send(out, float64(node.Free), id, "free")
-		coverFrom.send(out, float64(node.Reclaimable), id, "reclaimable")
+		unused.send(out, float64(node.Owed), id)
+		available.send(out, float64(node.Free), id, "free")
+		available.send(out, float64(node.Reclaimable), id, "reclaimable")
 	}
 }
 
@@ -184,12 +184,12 @@ func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 			unplaced[container.Unplaced.Reason]++
 		}
 	}
-	shortContainers.send(out, float64(short))
+	pendingContainers.send(out, float64(short))
 	for reason, n := range unplaced {
 		unpinnedContainers.send(out, float64(n), reason)
 	}
 	for kind, n := range bytes {
-		shortBytes.send(out, float64(n), kind)
+		pendingBytes.send(out, float64(n), kind)
 	}
 	for k, n := range classes {
 		containersByClass.send(out, float64(n), k.class, k.pinned)
@@ -209,15 +209,15 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 	for reason, n := range c.Unpinned {
 		unpinned.send(out, float64(n), reason)
 	}
-	bounded.send(out, float64(c.Bounded))
+	truncated.send(out, float64(c.Bounded))
 	late.send(out, float64(c.Late))
 	for _, result := range ledger.MoveResults {
 		moves.send(out, float64(c.Moves[result]), result)
 	}
-	forgotten.send(out, float64(c.Forgotten))
+	stalePods.send(out, float64(c.Forgotten))
 	corrections.send(out, float64(c.Corrections))
-	coverMoves.send(out, float64(c.CoverMoves))
-	coverMoved.send(out, float64(c.CoverBytes))
+	rebalances.send(out, float64(c.CoverMoves))
+	rebalanced.send(out, float64(c.CoverBytes))
 	updates.send(out, float64(c.Updates))
 	repairs.send(out, float64(c.Repairs.Containers), succeeded)
 	repairs.send(out, float64(c.Repairs.Failures), failed)

@@ -141,7 +141,7 @@ func (e *Exporter) get(ctx context.Context) error {
 	case found == nil:
 		e.Log.Info("the NodeResourceTopology was deleted of this node")
 	case !same(found, e.known.Zones, e.known.Attributes):
-		e.Log.Info("another writer has changed the NodeResourceTopology of this node")
+		e.Log.Info("the NodeResourceTopology of this node was changed externally")
 	}
 	e.known, e.read = found, time.Now()
 	return nil

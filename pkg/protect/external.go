@@ -120,7 +120,7 @@ func (p *Protector) countExternalChange(c change) {
 	found, restored := logged(c.index, f.have, f.want)
 	p.log.WithFields(logrus.Fields{
 		"cgroup": r.cgroup, "file": o.File, "found": found, "restored": restored, "times": p.overwrites[o],
-	}).Warnf("another writer keeps changing this file: %s", likely(r, knob, f.have))
+	}).Warnf("this file is changed externally again and again: %s", likely(r, knob, f.have))
 }
 
 // logged are two values of one file for the log.

@@ -36,7 +36,7 @@ func TestAForeignWriteIsRepairedAtOnceAndCounted(t *testing.T) {
 		t.Error(diff)
 	}
 	lines := n.log.AllEntries()
-	if len(lines) != 2 || !strings.Contains(lines[0].Message, "another writer keeps changing this file: likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None") {
+	if len(lines) != 2 || !strings.Contains(lines[0].Message, "this file is changed externally again and again: likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None") {
 		t.Errorf("%d lines, %v", len(lines), lines)
 	}
 }

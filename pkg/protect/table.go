@@ -234,7 +234,7 @@ func (p *Protector) add(dir, level string) *row {
 	r.parts = []*part{own}
 	p.rows[dir] = r
 	if err := p.watch(r); err != nil {
-		p.log.WithError(err).Warn("until this cgroup can be watched, other writers are noticed by the periodic check only")
+		p.log.WithError(err).Warn("until this cgroup can be watched, external changes are noticed by the periodic check only")
 	}
 	return r
 }

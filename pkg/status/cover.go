@@ -14,13 +14,13 @@ import (
 
 // Cover says whether the allocations on a NUMA node hold, as sampled last.
 type Cover struct {
-	// Owed is what allocations have on the node and do not use yet.
-	Owed uint64 `json:"owed"`
+	// Owed is what is allocated on the node and not used yet.
+	Owed uint64 `json:"unused"`
 	// Free is the kernel's free memory of the node, Reclaimable its file pages that neither an allocation nor a protection keeps:
-	// together they cover what is owed.
+	// together they are what is available for that.
 	Free        uint64 `json:"free"`
 	Reclaimable uint64 `json:"reclaimable"`
-	// Deficit is what is owed beyond that; absent while the allocations hold.
+	// Deficit is what is unused beyond that; absent while the allocations hold.
 	Deficit uint64 `json:"deficit,omitempty"`
 }
 
@@ -87,13 +87,13 @@ func (d *Document) addMoves(view *ledger.View) {
 func (d *Document) writeCover(b *strings.Builder) {
 	if !slices.ContainsFunc(d.Nodes, func(n Node) bool { return n.Cover != nil }) {
 		if d.CoverUnknown != "" && len(d.Nodes) > 0 {
-			fmt.Fprintf(b, "COVER is not known: %s\n\n", d.CoverUnknown)
+			fmt.Fprintf(b, "AVAILABLE MEMORY is not known: %s\n\n", d.CoverUnknown)
 		}
 		return
 	}
-	fmt.Fprintln(b, "COVER   (owed: allocated and not used yet; free and reclaimable: what the kernel has for it)")
+	fmt.Fprintln(b, "AVAILABLE MEMORY   (unused: allocated and not used yet; free and reclaimable: what the kernel has for it)")
 	w := tables.New(b)
-	fmt.Fprintln(w, "NODE\tOWED\tFREE\tRECLAIMABLE\t")
+	fmt.Fprintln(w, "NODE\tUNUSED\tFREE\tRECLAIMABLE\t")
 	for _, node := range d.Nodes {
 		if c := node.Cover; c != nil {
 			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Short(c.Owed), quantity.Short(c.Free), quantity.Short(c.Reclaimable), c.verdict())
@@ -101,7 +101,7 @@ func (d *Document) writeCover(b *strings.Builder) {
 	}
 	w.Flush()
 	for _, m := range d.Moves {
-		fmt.Fprintf(b, "moving %s of %s/%s %s from node %d to node %d would cover what node %d owes\n",
+		fmt.Fprintf(b, "moving %s of %s/%s %s from node %d to node %d would give node %d what its allocations need\n",
 			quantity.Short(m.Bytes), m.Namespace, m.Pod, m.Container, m.From, m.To, m.From)
 	}
 	d.writeMoved(b)
@@ -122,7 +122,7 @@ func (d *Document) writeMoved(b *strings.Builder) {
 		switch {
 		case !m.Deficit(): // see the groups
 		case m.Pod == "":
-			fmt.Fprintf(b, "NOT COVERED: %s\n", m.Why)
+			fmt.Fprintf(b, "LACKING: %s\n", m.Why)
 		default:
 			fmt.Fprintf(b, "not moved: %s/%s %s: %s\n", m.Namespace, m.Pod, m.Container, m.Why)
 		}
@@ -131,9 +131,9 @@ func (d *Document) writeMoved(b *strings.Builder) {
 
 func (c *Cover) verdict() string {
 	if c.Deficit > 0 {
-		return "OWES " + quantity.Short(c.Deficit) + " MORE THAN IT HAS"
+		return "LACKS " + quantity.Short(c.Deficit)
 	}
-	return "covered"
+	return "enough"
 }
 
 // Owed is what a container is owed on a NUMA node, and whether the node has it.
@@ -169,7 +169,7 @@ func (d *Explanation) writeOwed(b *strings.Builder) {
 		switch {
 		case !is:
 		case o.Deficit > 0:
-			fmt.Fprintf(b, "  %s of it on node %d are not used yet, and the node owes %s more than it has: it may run out of memory there\n",
+			fmt.Fprintf(b, "  %s of it on node %d are not used yet, and the node lacks %s for its allocations: it may run out of memory there\n",
 				quantity.Short(o.Bytes), id, quantity.Short(o.Deficit))
 		default:
 			fmt.Fprintf(b, "  %s of it on node %d are not used yet, and the node has them\n", quantity.Short(o.Bytes), id)

@@ -36,7 +36,7 @@ type Document struct {
 	DeviceSources []Source `json:"deviceSources,omitempty"`
 	Nodes         []Node   `json:"nodes"`
 	// CoverUnknown says why the nodes have no cover; absent when they have, and before the first sample.
-	CoverUnknown string `json:"coverUnknown,omitempty"`
+	CoverUnknown string `json:"availableUnknown,omitempty"`
 	// Groups are the groups of nodes that exist only because of containers that would fit single nodes.
 	Groups []Group `json:"dissolvableGroups,omitempty"`
 	// Moves are what would cover the deficits of the nodes; nothing is moved.
@@ -107,7 +107,7 @@ type Source struct {
 type Node struct {
 	memorymanager.NodeState
 	// Cover says whether the allocations hold; absent where that is not known.
-	Cover *Cover `json:"cover,omitempty"`
+	Cover *Cover `json:"available,omitempty"`
 }
 
 // Ancestor is a cgroup above the pods: what its files should show, in the kernel's whole pages, and what they show.

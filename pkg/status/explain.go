@@ -32,7 +32,7 @@ type Explanation struct {
 	Memory []string `json:"memory,omitempty"`
 	Values *Values  `json:"values,omitempty"`
 	// Short is what a resize asks for and could not be allocated yet, by type of memory.
-	Short memorymanager.Request `json:"short,omitempty"`
+	Short memorymanager.Request `json:"pendingResize,omitempty"`
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node, CPUs says how many of them are remote to its memory.
 	ExclusiveCPUs map[int]int `json:"exclusiveCPUs,omitempty"`
 	CPUs          string      `json:"cpus,omitempty"`
@@ -49,7 +49,7 @@ type Explanation struct {
 	// NotMoved is why it stays where it is although there is a reason to move it.
 	NotMoved []NotMoved `json:"notMoved,omitempty"`
 	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
-	Owed map[int]Owed `json:"owed,omitempty"`
+	Owed map[int]Owed `json:"unused,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
@@ -161,7 +161,7 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  %s\n", d.Pinning)
 	}
 	if len(d.Short) > 0 {
-		fmt.Fprintf(b, "  short of %s since a resize: tried again when memory is released, and until then it may use all nodes\n", d.Short)
+		fmt.Fprintf(b, "  a pending resize lacks %s: tried again when memory is released, and until then it may use all nodes\n", d.Short)
 	}
 	if d.Migration != nil {
 		fmt.Fprintf(b, "  %s\n", d.Migration)
@@ -177,7 +177,7 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 	for _, m := range d.NotMoved {
 		if m.Deficit() {
-			fmt.Fprintf(b, "  not moved off a NUMA node that owes more than it has: %s\n", m.Why)
+			fmt.Fprintf(b, "  not moved off a NUMA node that lacks memory for its allocations: %s\n", m.Why)
 		} else if d.FitsOn != nil {
 			fmt.Fprintf(b, "  %s\n", m.Why)
 		}

@@ -14,7 +14,7 @@ const (
 	// Planned would be made if this were no dry run.
 	Planned = "planned"
 	// Withheld is not made: the configuration does not allow so much.
-	Withheld = "withheld"
+	Withheld = "blocked"
 	Moving   = "moving"
 	Moved    = "moved"
 )

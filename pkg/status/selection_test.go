@@ -106,7 +106,7 @@ func TestProblems(t *testing.T) {
 		"request source": {func(d *Document) { d.RequestSources = []Source{{Source: "kubelet", Problem: "gone"}} }, "no problems"},
 		"condition":      {func(d *Document) { d.Conditions[0].OK = false }, "NOT READY: connected"},
 		"device source":  {func(d *Document) { d.DeviceSources = []Source{{Source: "resourceslice", Problem: "gone"}} }, "device source resourceslice cannot be read (gone)"},
-		"deficit":        {func(d *Document) { d.Nodes[0].Cover.Deficit = 1 << 30 }, "OWES 1Gi MORE THAN IT HAS"},
+		"deficit":        {func(d *Document) { d.Nodes[0].Cover.Deficit = 1 << 30 }, "LACKS 1Gi"},
 		"overwritten":    {func(d *Document) { d.Ancestors[0].RealMin = value(1) }, "overwritten or not yet written"},
 		"annotation":     {func(d *Document) { d.Pods[0].Problems = []string{"wrong"} }, "IGNORED ANNOTATIONS\na/web: wrong"},
 		"rejection": {func(d *Document) {
@@ -114,7 +114,7 @@ func TestProblems(t *testing.T) {
 		}, "COULD NOT BE PLACED"},
 		"rejected":               {container(func(c *Container) { c.State = Rejected }), "app (rejected)"},
 		"unpinned":               {container(func(c *Container) { c.Unplaced = "no room" }), "app (unpinned)"},
-		"short":                  {container(func(c *Container) { c.Short = memory(1) }), "SHORT OF MEMORY"},
+		"pending resize":         {container(func(c *Container) { c.Short = memory(1) }), "PENDING RESIZES"},
 		"not moved":              {container(func(c *Container) { c.Migration = &Migration{State: Withheld} }), "MEMORY ON OTHER NODES"},
 		"moved":                  {container(func(c *Container) { c.Migration = &Migration{State: Moved} }), "no problems"},
 		"stopped":                {container(func(c *Container) { c.Stopped = true }), "STOPPED"},

@@ -30,8 +30,8 @@ func TestAShortContainerIsShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"postgres (short)  Guaranteed  0-1",
-		"SHORT OF MEMORY\ndefault/database postgres: 1.5Gi of memory that a resize asks for has no room on node 0; until it has, the container may use nodes 0-1\n",
+		"postgres (pending resize)  Guaranteed  0-1",
+		"PENDING RESIZES\ndefault/database postgres: 1.5Gi of memory that a resize asks for has no room on node 0; until it has, the container may use nodes 0-1\n",
 	} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("want %q in\n%s", want, table.String())
@@ -49,7 +49,7 @@ func TestAShortContainerIsExplained(t *testing.T) {
 	}
 	const want = `default/database postgres (Guaranteed)
   pinned under restricted
-  short of 1.5Gi of memory since a resize: tried again when memory is released, and until then it may use all nodes
+  a pending resize lacks 1.5Gi of memory: tried again when memory is released, and until then it may use all nodes
   2 of its 4 CPUs are on node 1, its memory on node 0: half of the CPUs are remote
 `
 	if text.String() != want {

@@ -29,7 +29,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 		b.WriteString("no pods\n")
 	}
 	d.writeContainers(&b, wide)
-	d.writeLines(&b, "SHORT OF MEMORY", (*Container).short)
+	d.writeLines(&b, "PENDING RESIZES", (*Container).short)
 	d.writeLines(&b, "MEMORY ON OTHER NODES", (*Container).elsewhere)
 	d.writeAncestors(&b)
 	d.writeProblems(&b)
@@ -122,7 +122,7 @@ func (c *Container) name() string {
 	case c.State == Stopped:
 		return c.Name + " (ended)"
 	case len(c.Short) > 0:
-		return c.Name + " (short)"
+		return c.Name + " (pending resize)"
 	case c.Unplaced != "":
 		return c.Name + " (unpinned)"
 	case c.Migration.Withheld():

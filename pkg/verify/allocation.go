@@ -19,7 +19,7 @@ func unpinned(n Node, c place, r *Report) {
 		return
 	}
 	r.find(Warning, "unpinned", c.object(),
-		"it could not be placed and runs without NUMA nodes of its own: "+memorymanager.InLine(c.Unplaced),
+		"no NUMA nodes had room for it, and it runs without nodes of its own: "+memorymanager.InLine(c.Unplaced),
 		"make room (end or shrink another pinned pod, or lower this one's request) and delete the pod, so that it is placed again; to have such containers rejected instead set onUnsatisfiable: Reject, or the annotation numa: required on the pod")
 }
 
@@ -28,7 +28,7 @@ func short(n Node, c place, r *Report) {
 	if len(c.Short) == 0 {
 		return
 	}
-	r.find(Warning, "short", c.object(),
+	r.find(Warning, "pending-resize", c.object(),
 		fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", c.Short, c.AllocatedOn().Named()),
 		"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself")
 }
@@ -63,10 +63,10 @@ func notCovered(n Node, r *Report) {
 	for _, m := range n.Document.NotMoved {
 		object, why := "NUMA nodes", m.Why
 		if m.Container != "" {
-			object, why = m.Namespace+"/"+m.Pod+"/"+m.Container, "not moved off a NUMA node that owes more than it has: "+m.Why
+			object, why = m.Namespace+"/"+m.Pod+"/"+m.Container, "not moved off a NUMA node that lacks memory for its allocations: "+m.Why
 		}
 		if m.Deficit() && n.Pod == "" {
-			r.find(Note, "not-covered", object, why,
+			r.find(Note, "not-rebalanced", object, why,
 				"a pinned container may run out of memory on its node: release memory there (end or move other pods), or let more of it be moved (migration)")
 		}
 	}

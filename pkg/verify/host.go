@@ -83,13 +83,13 @@ func overwrites(n Node, r *Report) {
 		if o.File == string(cgroup.CpusetMems) {
 			restored = "restored as far as rebalance.maxBytes allows"
 		}
-		severity, what := Warning, fmt.Sprintf("overwritten %d times by another writer since the daemon started, and %s", o.Count, restored)
+		severity, what := Warning, fmt.Sprintf("changed externally %d times since the daemon started, and %s", o.Count, restored)
 		if o.Count == 1 {
-			severity, what = Note, "overwritten once by another writer since the daemon started, and "+strings.TrimSuffix(restored, " each time")
+			severity, what = Note, "changed externally once since the daemon started, and "+strings.TrimSuffix(restored, " each time")
 		}
 		if o.Count > 0 {
 			r.find(severity, "overwritten", o.Level+" "+o.File, what,
-				"turn the other writer off: most often "+likely+"; the daemon's log says who is likely; the count starts again with the daemon")
+				"turn that off: most often "+likely+"; the daemon's log says who is likely; the count starts again with the daemon")
 		}
 	}
 }

@@ -175,7 +175,7 @@ func (n Node) restore(cgroup string) string {
 		}
 		return do
 	}
-	return "the daemon puts its value back within seconds; if this stays, find the other writer (see the finding overwritten, or the daemon's log) and turn it off"
+	return "the daemon puts its value back within seconds; if this stays, find who writes it (see the finding overwritten, or the daemon's log) and turn it off"
 }
 
 // place is a running container with its pod.

@@ -130,7 +130,7 @@ func TestFindings(t *testing.T) {
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" })
 			n.Document.Pods = append(n.Document.Pods, app("ended", status.Stopped, ledger.ContainerView{Cgroup: "kubepods/pod1/a"}))
 		},
-		"short": func(n *Node) {
+		"pending-resize": func(n *Node) {
 			c := database(n)
 			c.CpusetMems, c.Short = "0-1", memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 2 * mi}, {Type: "memory", Bytes: 64 * mi}}
 			c.Blocks = []memorymanager.Block{{Nodes: nodeset.Of(0), Type: "memory", Size: 192 * mi}}
@@ -167,11 +167,11 @@ func TestFindings(t *testing.T) {
 			n.Document.Policy.TopologyManager = "best-effort"
 			database(n).CPUs = map[int]int{0: 2, 1: 2}
 		},
-		"not-covered": func(n *Node) {
+		"not-rebalanced": func(n *Node) {
 			n.Document.NotMoved = []status.NotMoved{
 				{Reason: "consolidation", Namespace: "default", Pod: "database", Container: "postgres", Why: "it has 9Gi there"},
 				{Reason: "deficit", Namespace: "default", Pod: "web", Container: "nginx", Why: "it has 9Gi there, more than rebalance.maxBytes (4Gi)"},
-				{Reason: "deficit", Why: "node 0 owes 1Gi more than it has, and no other container has memory there that may be moved"}}
+				{Reason: "deficit", Why: "node 0 lacks 1Gi for its allocations, and no other container has memory there that may be moved"}}
 		},
 		"not-moved": func(n *Node) { withheld(n, status.Withheld) },
 		"moving":    func(n *Node) { withheld(n, status.Moving) },
@@ -364,7 +364,7 @@ func TestFindingsOfOnePod(t *testing.T) {
 		return all
 	}
 	want := []string{"not-ready connected", "protection kubepods/burstable/pod2", "memory-high default/web/nginx", "unpinned default/web/nginx",
-		"short default/web/nginx", "raised default/web/nginx", "annotation default/web", "estimate default/web/nginx"}
+		"pending-resize default/web/nginx", "raised default/web/nginx", "annotation default/web", "estimate default/web/nginx"}
 	for _, pod := range []string{"default/web", "web", "uid-2"} {
 		if difference := cmp.Diff(want, objects(pod)); difference != "" {
 			t.Errorf("%s: %s", pod, difference)

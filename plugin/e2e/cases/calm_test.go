@@ -50,9 +50,9 @@ func TestNothingIsDoneOnACalmNode(t *testing.T) {
 		})
 	}
 	p.clean(t)
-	eventually(t, "what the nodes owe is known", func() string {
+	eventually(t, "what the nodes have available is known", func() string {
 		out, _ := p.ask("status")
-		if !strings.Contains(out, " covered") {
+		if !strings.Contains(out, " enough") {
 			return out
 		}
 		return ""
@@ -114,7 +114,7 @@ func counters(t *testing.T) map[string]string {
 			all[m[1]] = m[2]
 		}
 	}
-	if all["nri_memory_manager_cover_moves_total"] == "" {
+	if all["nri_memory_manager_rebalance_moves_total"] == "" {
 		t.Fatalf("no counter of moves in %s", text)
 	}
 	return all

@@ -144,7 +144,7 @@ func (n *crowd) owes(t *testing.T) (bytes uint64) {
 	t.Helper()
 	eventually(t, "the deficit is shown", func() string {
 		if bytes = n.p.cover(t, 0).Deficit; bytes < deficit {
-			return fmt.Sprintf("node 0 owes %d bytes more than it has", bytes)
+			return fmt.Sprintf("node 0 lacks %d bytes for its allocations", bytes)
 		}
 		return ""
 	})
@@ -160,15 +160,15 @@ func (n *crowd) isCovered(t *testing.T, o *tally) {
 	owed, began := n.owes(t), time.Now()
 	n.p.change("rebalance: {deficits: On}")
 	eventually(t, "the plugin finds no deficit any more", func() string {
-		if out := n.p.output(); !strings.Contains(out, "the NUMA nodes have again what they owe") {
+		if out := n.p.output(); !strings.Contains(out, "have enough memory available again") {
 			return out[max(0, len(out)-2000):]
 		}
 		return ""
 	})
 	took := time.Since(began).Round(100 * time.Millisecond)
 	o.took = append(o.took, took)
-	t.Logf("node 0 owed %d MiB more than it had; covered %v after the setting was changed:\n%s", owed/MiB, took,
-		n.p.lines("configuration in force", "memory is moved off", "have again what they owe"))
+	t.Logf("node 0 lacked %d MiB for its allocations; available %v after the setting was changed:\n%s", owed/MiB, took,
+		n.p.lines("configuration in force", "memory is moved off", "have enough memory available again"))
 	eventually(t, "the hog's memory is off node 0, and status says why", func() string { // the deficit is covered before all of it is
 		out, _ := n.p.ask("status")
 		if pages := anonPages(t, n.k, n.hog, "app"); pages[0] > 0 || !strings.Contains(out, "of it were moved off node 0 at ") {
@@ -232,7 +232,7 @@ func (p *plugin) cover(t *testing.T, node int) nodeCover {
 	var status struct {
 		Nodes []struct {
 			ID    int        `json:"id"`
-			Cover *nodeCover `json:"cover"`
+			Cover *nodeCover `json:"available"`
 		} `json:"nodes"`
 	}
 	if err := json.Unmarshal([]byte(out), &status); err != nil {

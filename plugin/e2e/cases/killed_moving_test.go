@@ -61,13 +61,13 @@ func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 			n.p.killWhen(moment, map[string]func() bool{
 				"decided": func() bool { return strings.Contains(n.p.output(), "a container's memory is moved off NUMA nodes") },
 				"written": isOff,
-				"covered": func() bool { return strings.Contains(n.p.output(), "have again what they owe") },
+				"covered": func() bool { return strings.Contains(n.p.output(), "have enough memory available again") },
 			})
 			t.Logf("cpuset.mems %q, pages %v", file(dir, "cpuset.mems"), anonPages(t, k, n.hog, "app"))
 			n.p.restart()
-			eventually(t, "what node 0 owes is covered", func() string {
+			eventually(t, "node 0 has what its allocations need", func() string {
 				out, _ := n.p.ask("status")
-				if !isOff() || anonPages(t, k, n.hog, "app")[0] > 0 || !strings.Contains(out, " covered") || strings.Contains(out, "MORE THAN IT HAS") {
+				if !isOff() || anonPages(t, k, n.hog, "app")[0] > 0 || !strings.Contains(out, " enough") || strings.Contains(out, "MORE THAN IT HAS") {
 					return out
 				}
 				return ""

@@ -56,12 +56,12 @@ func TestResizeWithoutRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	holdsValue(t, dirOf(t, k, grows, "app"), "memory.max", 240*MiB)
-	says(t, p, "SHORT OF MEMORY", true)
+	says(t, p, "PENDING RESIZES", true)
 	node := p.allocated(grows, "app")[0].Nodes[0]
 	if err := k.Remove(t.Context(), others[node]); err != nil {
 		t.Fatal(err)
 	}
-	says(t, p, "SHORT OF MEMORY", false)
+	says(t, p, "PENDING RESIZES", false)
 	eventually(t, "the whole request is allocated on the container's node", func() string {
 		blocks, mems := p.allocated(grows, "app"), file(dirOf(t, k, grows, "app"), "cpuset.mems")
 		if len(blocks) != 1 || blocks[0].Size != 240*MiB || mems != fmt.Sprint(node) {

@@ -60,15 +60,7 @@ func newPlugin(t *testing.T, lines ...string) *plugin {
 	if plugins[name]++; plugins[name] > 1 {
 		name += fmt.Sprint("-", plugins[name])
 	}
-	flags := []string{timings}
-	lines = slices.DeleteFunc(slices.Clone(lines), func(line string) bool {
-		isFlag := strings.HasPrefix(line, "--")
-		if isFlag {
-			flags = append(flags, line)
-		}
-		return isFlag
-	})
-	p := &plugin{t: t, flags: flags, state: filepath.Join("/run/e2e/state", name), log: filepath.Join(setup.Logs, "plugin-"+name+".log")}
+	p := &plugin{t: t, flags: append([]string{timings}, slices.DeleteFunc(slices.Clone(lines), isNoFlag)...), state: filepath.Join("/run/e2e/state", name), log: filepath.Join(setup.Logs, "plugin-"+name+".log")}
 	p.config = filepath.Join("/run/e2e/config", name+".yaml")
 	for _, dir := range []string{filepath.Dir(p.state), filepath.Dir(p.config)} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -97,10 +89,14 @@ func (p *plugin) keepStateIn(dir string) {
 	p.args = append(p.args, p.flags...)
 }
 
+func isFlag(line string) bool { return strings.HasPrefix(line, "--") }
+
+func isNoFlag(line string) bool { return !isFlag(line) }
+
 // configure writes the configuration file.
 func (p *plugin) configure(lines ...string) {
 	p.t.Helper()
-	all := lines
+	all := slices.DeleteFunc(slices.Clone(lines), isFlag)
 	for _, line := range settings {
 		key, _, _ := strings.Cut(line, ":")
 		if !strings.Contains("\n"+strings.Join(lines, "\n"), "\n"+key+":") {
