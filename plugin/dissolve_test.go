@@ -214,7 +214,7 @@ func TestAMoveMakesRoom(t *testing.T) {
 					return h.cpusetMems(small) == "1" && h.mems(small) == "1"
 				})
 				wantAll(t, h.ask(0, "explain", "small"), "moved from node 0: to make room for default/large app")
-				if out := h.ask(0, "status"); strings.Contains(out, "COULD NOT BE PLACED") {
+				if out := h.ask(0, "status"); strings.Contains(out, "REJECTED OR UNPINNED") {
 					t.Errorf("a container that was placed is shown as rejected:\n%s", out)
 				}
 			case err == nil || !strings.Contains(err.Error(), told):

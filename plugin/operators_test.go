@@ -70,7 +70,7 @@ func wantAll(t *testing.T, text string, parts ...string) {
 
 func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 	h, plugin := busyHost(t)
-	wantAll(t, h.ask(0, "status"), "NODE", "default/database", "default/web", "limit", "oomscore", "4Gi", "COULD NOT BE PLACED", "default/large", "app (rejected)")
+	wantAll(t, h.ask(0, "status"), "NODE", "default/database", "default/web", "limit", "oomscore", "4Gi", "REJECTED OR UNPINNED", "default/large", "app (rejected)")
 	wantAll(t, h.ask(0, "status", "-o", "wide"), "ON NODES", "kubepods/poduid-database/container-database-a")
 	wantAll(t, h.ask(0, "status", "-o", "yaml"), "topologyManagerPolicy: restricted")
 	var document, served status.Document
@@ -135,7 +135,7 @@ func TestStatusOfAPodANamespaceAndProblems(t *testing.T) {
 			t.Errorf("status %s: %s, want %s", test.args, got, test.want)
 		}
 	}
-	if text := h.ask(0, "status", "database"); !strings.Contains(text, "default/database") || strings.Contains(text, "default/web") || strings.Contains(text, "COULD NOT BE PLACED") {
+	if text := h.ask(0, "status", "database"); !strings.Contains(text, "default/database") || strings.Contains(text, "default/web") || strings.Contains(text, "REJECTED OR UNPINNED") {
 		t.Errorf("status of a pod shows others:\n%s", text)
 	}
 	if text := h.ask(0, "status", "--problems"); !strings.Contains(text, "app (rejected)") || strings.Contains(text, "database") || strings.Contains(text, "NUMA NODES") {
@@ -208,7 +208,7 @@ func TestRejectionsOfAPodAreOneBlockAndGoWithIt(t *testing.T) {
 			must(t, h.removePod(stays)) // not stopped before
 			must(t, h.tree.Remove(stays.cgroup()))
 			eventually(t, "no pod is left, and no rejection shown", func() bool {
-				return !strings.Contains(h.ask(0, "status"), "COULD NOT BE PLACED")
+				return !strings.Contains(h.ask(0, "status"), "REJECTED OR UNPINNED")
 			})
 		})
 	}

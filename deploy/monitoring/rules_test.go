@@ -294,10 +294,10 @@ func TestAlertsFire(t *testing.T) {
 		},
 		"allocations are not covered": {
 			begins: map[string]string{
-				`numa_allocated_unused_bytes{numa_node="0"}`:                        "0x5 4294967296x20",
+				`numa_allocated_unused_bytes{numa_node="0"}`:                "0x5 4294967296x20",
 				`numa_available_bytes{numa_node="0", source="free"}`:        "1073741824x25",
 				`numa_available_bytes{numa_node="0", source="reclaimable"}`: "2147483648x25",
-				`numa_allocated_unused_bytes{numa_node="1"}`:                        "3221225472x25", // as much as covers it
+				`numa_allocated_unused_bytes{numa_node="1"}`:                "3221225472x25", // as much as covers it
 				`numa_available_bytes{numa_node="1", source="free"}`:        "1073741824x25",
 				`numa_available_bytes{numa_node="1", source="reclaimable"}`: "2147483648x25",
 			},

@@ -15,7 +15,7 @@ func TestForeignCPUs(t *testing.T) {
 	on := func(nodes ...int) nodeset.Set { return nodeset.Of(nodes...) }
 	tests := map[string]struct {
 		policy   topologymanager.Policy
-		reject   bool // onForeignCPUs
+		reject   bool // onConflict: Kubelet
 		required bool
 		first    []memorymanager.Container
 		bytes    uint64

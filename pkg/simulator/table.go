@@ -18,7 +18,7 @@ func (r *Result) Table(to io.Writer) error {
 	r.writeContainers(&b)
 	r.writeHugepages(&b)
 	r.writeIgnoredAnnotations(&b)
-	writeReasons(&b, "NOT CREATED", r.Rejected())
+	writeReasons(&b, "REJECTED", r.Rejected())
 	writeReasons(&b, "NOT PINNED", r.unpinned())
 	r.writeAncestors(&b)
 	fmt.Fprintf(&b, "NOT LOOKED AT: %s\n", r.notLookedAt)

@@ -88,7 +88,7 @@ func (d *Document) writeRejections(b *strings.Builder) {
 	if len(d.Rejections) == 0 {
 		return
 	}
-	fmt.Fprintln(b, "COULD NOT BE PLACED")
+	fmt.Fprintln(b, "REJECTED OR UNPINNED")
 	for rest := d.Rejections; len(rest) > 0; {
 		first, n, last, count := rest[0], 0, rest[0].Last, 0
 		for ; n < len(rest) && rest[n].Namespace == first.Namespace && rest[n].Pod == first.Pod; n++ {

@@ -111,7 +111,7 @@ func TestProblems(t *testing.T) {
 		"annotation":     {func(d *Document) { d.Pods[0].Problems = []string{"wrong"} }, "IGNORED ANNOTATIONS\na/web: wrong"},
 		"rejection": {func(d *Document) {
 			d.Rejections = []ledger.Rejection{{Namespace: "a", Pod: "web", Container: "app", Text: "no room"}}
-		}, "COULD NOT BE PLACED"},
+		}, "REJECTED OR UNPINNED"},
 		"rejected":               {container(func(c *Container) { c.State = Rejected }), "app (rejected)"},
 		"unpinned":               {container(func(c *Container) { c.Unplaced = "no room" }), "app (unpinned)"},
 		"pending resize":         {container(func(c *Container) { c.Short = memory(1) }), "PENDING RESIZES"},

@@ -15,7 +15,7 @@ import (
 const (
 	// spare is what node 0 has free before the plugin starts: more would only take longer to touch.
 	spare = 480 * MiB
-	// deficit is what node 0 owes more than it has before coverDeficits is On.
+	// deficit is what node 0 lacks for its allocations before rebalance.deficits is On.
 	deficit = 256 * MiB
 )
 
@@ -47,7 +47,7 @@ func TestAllocationsHold(t *testing.T) {
 				t.Errorf("allocated on nodes %v, want one with room", nodes)
 			}
 		})
-		t.Run(fmt.Sprint("coverDeficits/", i), func(t *testing.T) {
+		t.Run(fmt.Sprint("deficits/", i), func(t *testing.T) {
 			n := newCrowd(t, k, "rebalance: {deficits: Off}", deficit+32*MiB)
 			n.holds(t)
 			n.takes(t)

@@ -20,7 +20,7 @@ func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 		dissolving, covering = []string{"decided", "stored", "written", "moved"}, []string{"decided", "written", "covered"}
 	}
 	for _, moment := range dissolving {
-		t.Run("dissolveGroups/"+moment, func(t *testing.T) {
+		t.Run("consolidate/"+moment, func(t *testing.T) {
 			p := startPlugin(t, "topologyManagerPolicy: best-effort", "--timings=check=1s", "rebalance: {consolidate: true}")
 			leaveNoPod(t, k)
 			big, small := group(t, k)
@@ -47,7 +47,7 @@ func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 		})
 	}
 	for _, moment := range covering {
-		t.Run("coverDeficits/"+moment, func(t *testing.T) {
+		t.Run("deficits/"+moment, func(t *testing.T) {
 			n := newCrowd(t, k, "rebalance: {deficits: Off}", deficit+32*MiB)
 			n.holds(t)
 			n.takes(t)

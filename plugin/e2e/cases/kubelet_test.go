@@ -41,7 +41,7 @@ func TestResizeWithoutRoom(t *testing.T) {
 	}
 	eventually(t, "the kubelet's tries are one rejection", func() string {
 		out, _ := p.ask("status")
-		if _, rejections, _ := strings.Cut(out, "COULD NOT BE PLACED"); strings.Count(rejections, "insists") != 1 || !strings.Contains(rejections, "times") {
+		if _, rejections, _ := strings.Cut(out, "REJECTED OR UNPINNED"); strings.Count(rejections, "insists") != 1 || !strings.Contains(rejections, "times") {
 			return out
 		}
 		return ""
@@ -95,7 +95,7 @@ func TestRejectedPodIsOneBlock(t *testing.T) {
 	}
 	eventually(t, "the kubelet's tries are one block", func() string {
 		out, _ := p.ask("status")
-		if _, rejections, _ := strings.Cut(out, "COULD NOT BE PLACED"); strings.Count(rejections, "default/too-large") != 1 || !strings.Contains(rejections, "times") {
+		if _, rejections, _ := strings.Cut(out, "REJECTED OR UNPINNED"); strings.Count(rejections, "default/too-large") != 1 || !strings.Contains(rejections, "times") {
 			return out
 		}
 		return ""
@@ -103,7 +103,7 @@ func TestRejectedPodIsOneBlock(t *testing.T) {
 	if err := k.Remove(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	says(t, p, "COULD NOT BE PLACED", false)
+	says(t, p, "REJECTED OR UNPINNED", false)
 }
 
 // TestCPUsOverTwoNodes has the kubelet's own CPU manager give a container CPUs of both NUMA nodes, which its topology manager

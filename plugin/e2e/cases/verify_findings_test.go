@@ -270,7 +270,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 	p.hugepages(k)
 
 	// What was written to the levels above the pods stays counted until the daemon restarts.
-	overwritten := finding{Severity: "warning", ID: "overwritten", Object: "memory.", What: "by another writer since the daemon started"}
+	overwritten := finding{Severity: "warning", ID: "overwritten", Object: "memory.", What: "since the daemon started"}
 	p.names(t, overwritten)
 	p.kill()
 	t.Log("the plugin is away: files come from the wrong node, and the state file breaks")
