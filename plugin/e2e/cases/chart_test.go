@@ -3,6 +3,7 @@ package cases
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -42,18 +43,56 @@ func (c cluster) ask(question ...string) (string, error) {
 	return c.run("", append([]string{"kubectl", "-n", "kube-system", "exec", "ds/" + daemon, "--", "nri-memory-manager"}, question...)...)
 }
 
-// TestChartInACluster installs the packed chart with Helm as docs/installation.md says, has the scheduler place pods, asks the
-// daemon about them with kubectl, changes the configuration by an upgrade, and uninstalls it.
+// follow runs the commands of a section of docs/start.md, on this node and with the packed chart and the image under test, and returns
+// what they print.
+func (c cluster) follow(k *kubelet.Kubelet, section string) string {
+	c.t.Helper()
+	page, err := os.ReadFile(setup.StartPage)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(page), "\n## "+section+"\n")
+	text, _, _ = strings.Cut(text, "\n## ")
+	here := strings.NewReplacer("worker-1", setup.NodeName, "registry.k8s.io/pause:3.10", setup.Image, "deploy/helm/nri-memory-manager",
+		setup.ReleasedChart+" --set image.tag="+setup.Version+" --set cgroupDriver="+string(k.Plan.Driver))
+	var printed strings.Builder
+	for line := range strings.Lines(text) {
+		command, isCommand := strings.CutPrefix(line, "    ")
+		if !isCommand {
+			continue
+		}
+		command = here.Replace(strings.TrimSpace(command))
+		out, err := c.run("", "sh", "-c", command)
+		if err != nil && !strings.HasSuffix(command, " verify") { // which fails where it finds something, as a dry run
+			c.t.Fatalf("%s: %v:\n%s", command, err, out)
+		}
+		printed.WriteString(out)
+	}
+	if !found || printed.Len() == 0 {
+		c.t.Fatalf("docs/start.md has no commands under %q", section)
+	}
+	return printed.String()
+}
+
+// TestChartInACluster is a newcomer's walk along docs/start.md, from a dry run to an untouched node. In between the scheduler places
+// pods, the daemon is asked about them, and an update keeps what they have.
 func TestChartInACluster(t *testing.T) {
 	k := kubeletOf(t)
 	importReleasedImage(t, k)
 	c := cluster{t}
-	chart := []string{daemon, setup.ReleasedChart, "--namespace", "kube-system"}
 	t.Cleanup(func() {
 		_, _ = c.run("", "helm", "uninstall", daemon, "--namespace", "kube-system", "--wait", "--ignore-not-found")
+		_, _ = c.run("", "kubectl", "label", "node", setup.NodeName, daemon+"-")
+		_, _ = c.run("", "kubectl", "delete", "pod", "pinned", "--ignore-not-found")
 	})
-	c.do(append([]string{"helm", "install", "--set", "image.tag=" + setup.Version, "--set", "cgroupDriver=" + string(k.Plan.Driver), "--wait", "--timeout", "12m"}, chart...)...)
-	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=12m")
+	if out := c.follow(k, "Look"); !strings.Contains(out, "profile is Observe") {
+		t.Errorf("verify does not say that this is a dry run:\n%s", out)
+	}
+	untouched(t, k)
+	c.follow(k, "Switch it on")
+	if out := c.follow(k, "The first pinned pod"); !strings.Contains(out, "default/pinned pinned (Guaranteed)\n  on node ") {
+		t.Errorf("explain does not say where the pod is:\n%s", out)
+	}
 
 	pods := []*kubelet.Pod{
 		guaranteed("database", 64*MiB, 16*MiB),
@@ -86,11 +125,10 @@ func TestChartInACluster(t *testing.T) {
 		})
 	}
 
-	// As docs/installation.md says under "Uninstalling".
-	c.do(append([]string{"helm", "upgrade", "--reset-then-reuse-values", "--set", "rollbackOnDelete=true", "--wait", "--timeout", "12m"}, chart...)...)
+	c.do("kubectl", "-n", "kube-system", "rollout", "restart", "ds/"+daemon)
 	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=12m")
 	holdsValue(t, server, "memory.high", high)
-	c.do("helm", "uninstall", daemon, "--namespace", "kube-system", "--wait", "--timeout", "12m")
+	c.follow(k, "Take it back")
 	eventually(t, "the daemon's pod goes", func() string {
 		left, err := k.Client.CoreV1().Pods("kube-system").List(t.Context(), metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + daemon})
 		if err != nil || len(left.Items) > 0 {
