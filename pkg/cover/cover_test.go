@@ -123,6 +123,17 @@ func TestWhatASampleOwes(t *testing.T) {
 	}
 }
 
+// TestWhatEachCgroupIsOwed: those that use all that they were allocated, or have no allocation, are in no list.
+func TestWhatEachCgroupIsOwed(t *testing.T) {
+	used := []Pages{{Node: 0, Resident: gi, Anon: gi}}
+	sample := Take(time.Time{}, []Memory{{0, 4 * gi, 0}}, []Cgroup{
+		{Path: "part", Allocated: []Amount{{0, 2 * gi}}, Pages: used}, {Path: "all", Allocated: []Amount{{0, gi}}, Pages: used}, {Path: "none", Pages: used},
+	})
+	if diff := cmp.Diff(map[string][]Amount{"part": {{0, gi}}}, sample.Owed); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // Whatever is read, a cgroup is owed no more than it has allocated and does not use, on each node and in all.
 func TestOwedIsBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(17, 1))

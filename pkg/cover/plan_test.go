@@ -37,7 +37,11 @@ func TestPlan(t *testing.T) {
 		"to several nodes": {
 			[]Node{{ID: 0, Owed: gi}, {ID: 1, Free: gi / 4}, {ID: 2, Free: gi / 2}}, []Cgroup{pod("a", BestEffortFirst, gi)},
 			[]Move{{"a", 0, 2, gi / 2}, {"a", 0, 1, gi / 4}}},
-		"nothing is known": {nil, []Cgroup{pod("a", BestEffortFirst, gi)}, nil},
+		"the least that is moved":          {debtor, []Cgroup{pod("a", BestEffortFirst, mi)}, []Move{{"a", 0, 1, mi}}},
+		"less than that":                   {debtor, []Cgroup{pod("a", BestEffortFirst, mi-1)}, nil},
+		"room for the least that is moved": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Free: mi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, []Move{{"a", 0, 1, mi}}},
+		"the lowest node of the same room": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Free: 2 * gi}, {ID: 2, Free: 2 * gi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, []Move{{"a", 0, 1, gi}}},
+		"nothing is known":                 {nil, []Cgroup{pod("a", BestEffortFirst, gi)}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if difference := cmp.Diff(test.want, Plan(test.nodes, test.cgroups)); difference != "" {
