@@ -43,9 +43,9 @@ var update = flag.Bool("update", false, "write the golden files, the chart's REA
 // valueSets are what users set, and what must come out.
 var valueSets = map[string]string{
 	"default":      `{}`,
-	"kubelet":      `{requestSource: kubelet, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
-	"kubelet-root": `{requestSource: kubelet, kubeletPodsSocket: /data/kubelet/pods-api/pods.sock}`,
-	"no-sources":   `{requestSource: none, rollbackOnDelete: true, seLinuxType: spc_t, config: {memoryThrottlingFactor: 0.8}}`,
+	"kubelet":      `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore]}, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
+	"kubelet-root": `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore]}, kubeletPodsSocket: /data/kubelet/pods-api/pods.sock}`,
+	"no-sources":   `{config: {requestSources: [unified, annotation, swap, oomscore], onTermination: Rollback, memoryThrottlingFactor: 0.8}, seLinuxType: spc_t}`,
 	"sources":      `{config: {requestSources: [kubelet, oomscore]}}`,
 	"overrides": `{nameOverride: numa, commonLabels: {team: node, app.kubernetes.io/version: mine}, podLabels: {app.kubernetes.io/name: other, tier: a},
 podAnnotations: {memory-high.memory-manager.noderesource.dev: 64Mi}, image: {digest: "sha256:` + strings.Repeat("ab", 32) + `"},
@@ -53,7 +53,7 @@ serviceAccount: {create: false, name: mine}, rbac: {create: false}, priorityClas
 livenessProbe: {periodSeconds: 30}, readinessProbe: {httpGet: {path: /healthz}}, extraArgs: [--systemd-socket=, --kubeconfig=/etc/api/config], extraEnv: [{name: NODE_NAME, value: worker}, {name: GOGC, value: "50"}],
 extraVolumes: [{name: api, secret: {secretName: api}}], extraVolumeMounts: [{name: api, mountPath: /etc/api}], config: {logLevel: debug},
 metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}}, networkPolicy: {enabled: true, from: [{namespaceSelector: {}}]}}`,
-	"node-groups": `{config: {profile: Observe, memoryThrottlingFactor: 0.8, events: true, kubeReserved: {memory: 1Gi}}, requestSource: none, rollbackOnDelete: true,
+	"node-groups": `{config: {profile: Observe, memoryThrottlingFactor: 0.8, events: true, kubeReserved: {memory: 1Gi}, requestSources: [unified, annotation, swap, oomscore], onTermination: Rollback},
 cgroupDriver: cgroupfs, networkPolicy: {enabled: true}, nodeGroups: [
 {name: large, nodeSelector: {size: large, zone: a}, config: {profile: Full, memoryThrottlingFactor: null, stallGuard: false, requestSources: [kubelet]}},
 {name: gpu, nodeSelector: {gpu: "true"}, cgroupDriver: systemd, config: {requestSources: [apiserver], nodeResourceTopology: true, resourceSlices: true}}]}`,
@@ -86,13 +86,18 @@ func read(t *testing.T, values string) chartutil.Values {
 	return parsed
 }
 
-func renderChart(loaded *chart.Chart, values chartutil.Values) (string, error) {
+// renderFiles renders each template as Helm does at an installation.
+func renderFiles(loaded *chart.Chart, values chartutil.Values) (map[string]string, error) {
 	toRender, err := chartutil.ToRenderValues(loaded, values,
 		chartutil.ReleaseOptions{Name: "nri-memory-manager", Namespace: "kube-system", IsInstall: true}, chartutil.DefaultCapabilities)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	files, err := engine.Render(loaded, toRender)
+	return engine.Render(loaded, toRender)
+}
+
+func renderChart(loaded *chart.Chart, values chartutil.Values) (string, error) {
+	files, err := renderFiles(loaded, values)
 	if err != nil {
 		return "", err
 	}
@@ -386,7 +391,6 @@ func decodeStrictly(t *testing.T, manifests string) {
 
 func TestWrongValuesAreRefused(t *testing.T) {
 	for values, want := range map[string]string{
-		`{requestSource: api}`:   "requestSource",
 		`{cgroupDriver: cgroup}`: "cgroupDriver",
 		`{updateStrategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}}`: "maxSurge",
 		`{nri: {plugin: {index: "9"}}}`:                                       "index",
@@ -394,15 +398,17 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{resource: {}}`:                                                      "resource",
 		`{metrics: {port: 0}}`:                                                "port",
 		`{stateDir: var/lib}`:                                                 "stateDir",
-		`{rollbackOnDelete: "yes"}`:                                           "rollbackOnDelete",
 		`{kubeletPodsSocket: /}`:                                              "kubeletPodsSocket",
 		`{kubeletPodsDir: /pods}`:                                             "kubeletPodsDir",
+		`{requestSource: kubelet}`:                                            "config.requestSources replaces it",
+		`{rollbackOnDelete: true}`:                                            "config.onTermination replaces it",
 		`{image: {digest: abc}}`:                                              "digest",
 
 		`{config: {memoryThrotlingFactor: 0.8}}`:                                           "memoryThrotlingFactor",
 		`{config: {memoryThrottlingFactor: low}}`:                                          "memoryThrottlingFactor",
 		`{config: {topologyManagerPolicy: strict}}`:                                        "topologyManagerPolicy",
 		`{config: {requestSources: [api]}}`:                                                "requestSources",
+		`{config: {onTermination: true}}`:                                                  "onTermination",
 		`{config: {events: "true"}}`:                                                       "events",
 		`{config: {rebalance: {bytes: 2}}}`:                                                "bytes",
 		`{config: {annotationRules: [{namespace: a}]}}`:                                    "annotationRules",
@@ -425,21 +431,20 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		rights []string
 		mount  bool
 	}{
-		`{requestSource: none}`:                                 {},
-		`{requestSource: kubelet}`:                              {nil, true},
-		`{requestSource: apiserver}`:                            {[]string{"pods"}, false},
-		`{requestSource: kubelet, config: {events: true}}`:      {[]string{"events"}, true},
-		`{requestSource: none, rollbackOnDelete: true}`:         {[]string{"daemonsets"}, false},
-		`{requestSource: none, config: {dra: {enabled: true}}}`: {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
-
-		`{config: {requestSources: [kubelet, oomscore]}}`:                           {nil, true},
-		`{config: {requestSources: [oomscore]}}`:                                    {},
-		`{requestSource: none, config: {requestSources: [apiserver]}}`:              {[]string{"pods"}, false},
-		`{requestSource: none, config: {requestSources: []}}`:                       {[]string{"pods"}, true},
-		`{requestSource: none, config: {events: true}}`:                             {[]string{"events"}, false},
-		`{requestSource: none, config: {nodeResourceTopology: true}}`:               {[]string{"noderesourcetopologies", "nodes"}, false},
-		`{requestSource: none, config: {resourceSlices: true}}`:                     {[]string{"resourceclaims", "resourceslices"}, false},
-		`{requestSource: apiserver, rollbackOnDelete: true, rbac: {create: false}}`: {},
+		`{}`: {[]string{"pods"}, false},
+		`{config: {requestSources: [apiserver]}}`:                            {[]string{"pods"}, false},
+		`{config: {requestSources: [kubelet, oomscore]}}`:                    {nil, true},
+		`{config: {requestSources: [oomscore]}}`:                             {},
+		`{config: {requestSources: []}}`:                                     {[]string{"pods"}, true},
+		`{config: {requestSources: null}}`:                                   {[]string{"pods"}, true},
+		`{config: {requestSources: [kubelet], events: true}}`:                {[]string{"events"}, true},
+		`{config: {requestSources: [oomscore], events: true}}`:               {[]string{"events"}, false},
+		`{config: {requestSources: [oomscore], onTermination: Rollback}}`:    {[]string{"daemonsets"}, false},
+		`{config: {requestSources: [oomscore], onTermination: Keep}}`:        {},
+		`{config: {requestSources: [oomscore], dra: {enabled: true}}}`:       {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
+		`{config: {requestSources: [oomscore], nodeResourceTopology: true}}`: {[]string{"noderesourcetopologies", "nodes"}, false},
+		`{config: {requestSources: [oomscore], resourceSlices: true}}`:       {[]string{"resourceclaims", "resourceslices"}, false},
+		`{config: {onTermination: Rollback}, rbac: {create: false}}`:         {},
 	} {
 		got, err := render(t, values)
 		if err != nil {
@@ -465,6 +470,52 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		argument := strings.Contains(strings.Join(pod.Containers[0].Args, " "), "--kubelet-pods-socket=/host/kubelet-pods-api/")
 		if mounted != want.mount || argument != want.mount {
 			t.Errorf("values %s: the kubelet's pod API is mounted: %t, and asked: %t; want %t", values, mounted, argument, want.mount)
+		}
+	}
+}
+
+// TestRollbackFollowsFromTheConfiguration has some daemons put their files back when the release is uninstalled: each of them, and no
+// other, knows its DaemonSet and may ask for it, and the notes name the others.
+func TestRollbackFollowsFromTheConfiguration(t *testing.T) {
+	const all, large = "nri-memory-manager", "nri-memory-manager-large"
+	group := func(config string) string { return `nodeGroups: [{name: large, nodeSelector: {a: b}` + config + `}]` }
+	for values, want := range map[string]struct {
+		back  []string // they put files back
+		notes string
+	}{
+		`{}`:                                  {nil, "helm uninstall leaves the cgroup files that ds/" + all + " wrote as they are."},
+		`{config: {onTermination: Rollback}}`: {[]string{all}, "helm uninstall puts back every cgroup file"},
+		`{config: {onTermination: Rollback}, ` + group("") + `}`:                                {[]string{all, large}, "helm uninstall puts back every cgroup file"},
+		`{` + group(", config: {onTermination: Rollback}") + `}`:                                {[]string{large}, "that ds/" + all + " wrote"},
+		`{config: {onTermination: Rollback}, ` + group(", config: {onTermination: Keep}") + `}`: {[]string{all}, "that ds/" + large + " wrote"},
+		`{` + group("") + `}`: {nil, "that ds/" + all + " and ds/" + large + " wrote"},
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var known, rights []string
+		for name, set := range objects[appsv1.DaemonSet](t, got, "DaemonSet") {
+			rollsBack := config(t, got, name).OnTermination == ours.RollbackValues
+			if knows := slices.Contains(set.Spec.Template.Spec.Containers[0].Args, "--daemonset=kube-system/"+name); knows != rollsBack {
+				t.Errorf("values %s: %s puts its files back: %t, and knows its DaemonSet: %t", values, name, rollsBack, knows)
+			} else if knows {
+				known = append(known, name)
+			}
+		}
+		for _, role := range objects[rbacv1.Role](t, got, "Role") {
+			rights = append(rights, role.Rules[0].ResourceNames...)
+		}
+		slices.Sort(known)
+		if !slices.Equal(rights, want.back) || !slices.Equal(known, slices.Sorted(slices.Values(want.back))) {
+			t.Errorf("values %s: %q know their DaemonSets, and %q may be asked for, want %q", values, known, rights, want.back)
+		}
+		files, err := renderFiles(load(t), read(t, values))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := files["nri-memory-manager/templates/NOTES.txt"]; !strings.Contains(notes, want.notes) {
+			t.Errorf("values %s: the notes lack %q:\n%s", values, want.notes, notes)
 		}
 	}
 }
@@ -510,10 +561,11 @@ func TestSystemdIsMountedWhereItsCgroupDriverIs(t *testing.T) {
 func TestNetworkPolicyAdmitsWhatIsNeeded(t *testing.T) {
 	for values, want := range map[string]struct{ in, out int }{
 		`{networkPolicy: {enabled: true}}`: {0, 2},
-		`{networkPolicy: {enabled: true, from: [{podSelector: {matchLabels: {app: prometheus}}}]}}`:              {2, 2},
-		`{networkPolicy: {enabled: true, apiServerPorts: [16443]}, requestSource: none, config: {events: true}}`: {0, 1},
-		`{networkPolicy: {enabled: true}, requestSource: kubelet}`:                                               {0, 0},
-		`{networkPolicy: {enabled: true}, requestSource: none, nodeGroups: [{name: a, nodeSelector: {a: b}}]}`:   {0, 0},
+		`{networkPolicy: {enabled: true, from: [{podSelector: {matchLabels: {app: prometheus}}}]}}`:                             {2, 2},
+		`{networkPolicy: {enabled: true, apiServerPorts: [16443]}, config: {requestSources: [oomscore], events: true}}`:         {0, 1},
+		`{networkPolicy: {enabled: true}, config: {requestSources: [kubelet]}}`:                                                 {0, 0},
+		`{networkPolicy: {enabled: true}, config: {requestSources: [oomscore]}, nodeGroups: [{name: a, nodeSelector: {a: b}}]}`: {0, 0},
+		`{networkPolicy: {enabled: true}, config: {requestSources: [oomscore], onTermination: Rollback}}`:                       {0, 2},
 	} {
 		got, err := render(t, values)
 		if err != nil {

@@ -111,8 +111,8 @@ func TestUpgradeFromEachRelease(t *testing.T) {
 	const (
 		reuse   = "--reuse-values"
 		reset   = "--reset-then-reuse-values"
-		further = "rollbackOnDelete: true"
-		config  = `{requestSource: kubelet, systemdSocket: false, config: {profile: Observe}, metrics: {podMonitor: {enabled: true}}, tolerations: []}`
+		further = "config: {onTermination: Rollback}"
+		config  = `{systemdSocket: false, config: {profile: Observe}, metrics: {podMonitor: {enabled: true}}, tolerations: []}`
 	)
 	text, err := os.ReadFile("../../docs/installation.md")
 	if err != nil {
@@ -120,7 +120,7 @@ func TestUpgradeFromEachRelease(t *testing.T) {
 	}
 	installation := strings.Join(strings.Fields(string(text)), " ")
 	for version, older := range released(t) {
-		fresh, err := render(t, strings.TrimSuffix(config, "}")+", "+further+"}")
+		fresh, err := renderChart(load(t), chartutil.CoalesceTables(read(t, further), read(t, config)))
 		if err != nil {
 			t.Fatal(err)
 		}

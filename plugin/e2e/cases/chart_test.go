@@ -87,7 +87,7 @@ func TestChartInACluster(t *testing.T) {
 	}
 
 	// As docs/installation.md says under "Uninstalling".
-	c.do(append([]string{"helm", "upgrade", "--reset-then-reuse-values", "--set", "rollbackOnDelete=true", "--wait", "--timeout", "12m"}, chart...)...)
+	c.do(append([]string{"helm", "upgrade", "--reset-then-reuse-values", "--set", "config.onTermination=Rollback", "--wait", "--timeout", "12m"}, chart...)...)
 	c.do("kubectl", "-n", "kube-system", "rollout", "status", "ds/"+daemon, "--timeout=12m")
 	holdsValue(t, server, "memory.high", high)
 	c.do("helm", "uninstall", daemon, "--namespace", "kube-system", "--wait", "--timeout", "12m")
