@@ -38,7 +38,7 @@ import (
 
 const folder = "../helm/nri-memory-manager"
 
-var update = flag.Bool("update", false, "write the golden files, the chart's README and the schema of its config")
+var update = flag.Bool("update", false, "write the golden files, the chart's README, the comments of its values and the schema of its config")
 
 // valueSets are what users set, and what must come out.
 var valueSets = map[string]string{
@@ -655,40 +655,3 @@ The values, from values.schema.json:
 | value | default | meaning |
 | --- | --- | --- |
 `
-
-type property struct {
-	Description string
-	Properties  map[string]property
-}
-
-// documentedValue is one of values.yaml. Below it are keys of the user's choice, if any.
-type documentedValue struct {
-	path, description string
-	value             any
-}
-
-// documentedValues are all of values.yaml, with what the schema says of them.
-func documentedValues(t *testing.T) []documentedValue {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var schema property
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
-	return schema.values("", load(t).Values)
-}
-
-func (p property) values(prefix string, defaults map[string]any) (all []documentedValue) {
-	for _, name := range slices.Sorted(maps.Keys(defaults)) {
-		child, value := p.Properties[name], defaults[name]
-		if inner, isMap := value.(map[string]any); isMap && len(child.Properties) > 0 {
-			all = append(all, child.values(prefix+name+".", inner)...)
-			continue
-		}
-		all = append(all, documentedValue{prefix + name, child.Description, value})
-	}
-	return all
-}
