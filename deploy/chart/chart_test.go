@@ -232,6 +232,31 @@ func TestOverridesGiveNoKeyTwice(t *testing.T) {
 	}
 }
 
+// TestImagesCanComeFromElsewhere renders the references of both images of the pod.
+func TestImagesCanComeFromElsewhere(t *testing.T) {
+	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	version := load(t).Metadata.AppVersion
+	for values, want := range map[string]string{
+		`{}`: "ghcr.io/nri-memory-manager/nri-memory-manager:" + version,
+		`{registry: "registry.example.com:5000"}`:            "registry.example.com:5000/nri-memory-manager/nri-memory-manager:" + version,
+		`{registry: "", repository: localhost/a, tag: test}`: "localhost/a:test",
+		`{tag: test, digest: "` + digest + `"}`:              "ghcr.io/nri-memory-manager/nri-memory-manager@" + digest,
+	} {
+		got, err := render(t, `{image: `+values+`, nri: {runtime: {patchConfig: true, configManager: `+values+`}}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := daemonSet(t, got).Spec.Template.Spec
+		if image := pod.Containers[0].Image; image != want {
+			t.Errorf("values %s: the image is %s, want %s", values, image, want)
+		}
+		want = strings.NewReplacer("nri-memory-manager/nri-memory-manager", "containers/nri-plugins/nri-config-manager", version, "v0.10.1").Replace(want)
+		if image := pod.InitContainers[0].Image; image != want {
+			t.Errorf("values %s: the init container's image is %s, want %s", values, image, want)
+		}
+	}
+}
+
 // TestNamesCanBeChosen renders every kind of object with names that are set, and with ones as long as they may be.
 func TestNamesCanBeChosen(t *testing.T) {
 	long := strings.Repeat("x", 63)
@@ -394,15 +419,19 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{cgroupDriver: cgroup}`: "cgroupDriver",
 		`{updateStrategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}}`: "maxSurge",
 		`{nri: {plugin: {index: "9"}}}`:                                       "index",
-		`{image: {name: ""}}`:                                                 "name",
-		`{resource: {}}`:                                                      "resource",
-		`{metrics: {port: 0}}`:                                                "port",
-		`{stateDir: var/lib}`:                                                 "stateDir",
-		`{kubeletPodsSocket: /}`:                                              "kubeletPodsSocket",
-		`{kubeletPodsDir: /pods}`:                                             "kubeletPodsDir",
-		`{requestSource: kubelet}`:                                            "config.requestSources replaces it",
-		`{rollbackOnDelete: true}`:                                            "config.onTermination replaces it",
-		`{image: {digest: abc}}`:                                              "digest",
+		`{image: {repository: ""}}`:                                           "repository",
+		`{image: {registry: "ghcr.io/"}}`:                                     "registry",
+		`{image: {name: example.com/a}}`:                                      "image.registry and image.repository replace it",
+		`{nri: {runtime: {configManager: {name: example.com/a}}}}`:            "registry and repository beside it replace it",
+		`{nri: {runtime: {configManager: {digest: abc}}}}`:                    "digest",
+		`{resource: {}}`:           "resource",
+		`{metrics: {port: 0}}`:     "port",
+		`{stateDir: var/lib}`:      "stateDir",
+		`{kubeletPodsSocket: /}`:   "kubeletPodsSocket",
+		`{kubeletPodsDir: /pods}`:  "kubeletPodsDir",
+		`{requestSource: kubelet}`: "config.requestSources replaces it",
+		`{rollbackOnDelete: true}`: "config.onTermination replaces it",
+		`{image: {digest: abc}}`:   "digest",
 
 		`{config: {memoryThrotlingFactor: 0.8}}`:                                           "memoryThrotlingFactor",
 		`{config: {memoryThrottlingFactor: low}}`:                                          "memoryThrottlingFactor",

@@ -47,12 +47,9 @@ labels:
   {{- include "nri-memory-manager.labels" . | nindent 2 }}
 {{- end }}
 
+{{/* The reference of an image: registry, repository, tag and digest, which counts instead of the tag. */}}
 {{- define "nri-memory-manager.image" -}}
-{{- if .Values.image.digest -}}
-{{ .Values.image.name }}@{{ .Values.image.digest }}
-{{- else -}}
-{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
-{{- end }}
+{{- with .registry }}{{ . }}/{{ end }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end -}}
 {{- end }}
 
 {{/* The plugin's configuration: the node group's over config, in which kubeletConfig is the file's path in the pod. */}}
