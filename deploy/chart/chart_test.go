@@ -4,6 +4,7 @@ package chart
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -52,6 +53,7 @@ podAnnotations: {memory-high.memory-manager.noderesource.dev: 64Mi}, image: {dig
 serviceAccount: {create: false, name: mine}, rbac: {create: false}, priorityClassName: high, startupProbe: {periodSeconds: 1, failureThreshold: 60},
 livenessProbe: {periodSeconds: 30}, readinessProbe: {httpGet: {path: /healthz}}, extraArgs: [--systemd-socket=, --kubeconfig=/etc/api/config], extraEnv: [{name: NODE_NAME, value: worker}, {name: GOGC, value: "50"}],
 extraVolumes: [{name: api, secret: {secretName: api}}], extraVolumeMounts: [{name: api, mountPath: /etc/api}], config: {logLevel: debug},
+podSecurityContext: {seccompProfile: {type: Localhost, localhostProfile: daemon.json}}, securityContext: {seccompProfile: {type: Unconfined}}, terminationGracePeriodSeconds: 45, revisionHistoryLimit: 2,
 metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}}, networkPolicy: {enabled: true, from: [{namespaceSelector: {}}]}}`,
 	"node-groups": `{config: {profile: Observe, memoryThrottlingFactor: 0.8, events: true, kubeReserved: {memory: 1Gi}, requestSources: [unified, annotation, swap, oomscore], onTermination: Rollback},
 cgroupDriver: cgroupfs, networkPolicy: {enabled: true}, nodeGroups: [
@@ -257,6 +259,36 @@ func TestImagesCanComeFromElsewhere(t *testing.T) {
 	}
 }
 
+// TestSecurityContextsCanBeOverridden merges what users set over the chart's security contexts, and keeps the rest.
+func TestSecurityContextsCanBeOverridden(t *testing.T) {
+	const rest = "allowPrivilegeEscalation: false, privileged: false, readOnlyRootFilesystem: true, runAsUser: 0"
+	for values, want := range map[string]struct{ pod, container string }{
+		`{}`: {"{seccompProfile: {type: RuntimeDefault}}", "{" + rest + ", runAsGroup: 0, capabilities: {drop: [ALL]}}"},
+		`{seLinuxType: spc_t, capabilities: [SYS_RESOURCE]}`: {
+			"{seccompProfile: {type: RuntimeDefault}, seLinuxOptions: {type: spc_t}}",
+			"{" + rest + ", runAsGroup: 0, capabilities: {drop: [ALL], add: [SYS_RESOURCE]}}"},
+		`{podSecurityContext: {fsGroup: 7, seccompProfile: null}, securityContext: {runAsGroup: 7}}`: {
+			"{fsGroup: 7}", "{" + rest + ", runAsGroup: 7, capabilities: {drop: [ALL]}}"},
+		`{seLinuxType: spc_t, podSecurityContext: {seLinuxOptions: {level: s0}}, securityContext: {runAsGroup: null, capabilities: {add: [SYS_PTRACE]}}}`: {
+			"{seccompProfile: {type: RuntimeDefault}, seLinuxOptions: {type: spc_t, level: s0}}",
+			"{" + rest + ", capabilities: {drop: [ALL], add: [SYS_PTRACE]}}"},
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pod corev1.PodSecurityContext
+		var container corev1.SecurityContext
+		if err := errors.Join(yaml.UnmarshalStrict([]byte(want.pod), &pod), yaml.UnmarshalStrict([]byte(want.container), &container)); err != nil {
+			t.Fatal(err)
+		}
+		spec := daemonSet(t, got).Spec.Template.Spec
+		if difference := cmp.Diff(&pod, spec.SecurityContext) + cmp.Diff(&container, spec.Containers[0].SecurityContext); difference != "" {
+			t.Errorf("values %s: what is wanted (-) and the pod's security contexts (+) differ:\n%s", values, difference)
+		}
+	}
+}
+
 // TestNamesCanBeChosen renders every kind of object with names that are set, and with ones as long as they may be.
 func TestNamesCanBeChosen(t *testing.T) {
 	long := strings.Repeat("x", 63)
@@ -424,14 +456,16 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{image: {name: example.com/a}}`:                                      "image.registry and image.repository replace it",
 		`{nri: {runtime: {configManager: {name: example.com/a}}}}`:            "registry and repository beside it replace it",
 		`{nri: {runtime: {configManager: {digest: abc}}}}`:                    "digest",
-		`{resource: {}}`:           "resource",
-		`{metrics: {port: 0}}`:     "port",
-		`{stateDir: var/lib}`:      "stateDir",
-		`{kubeletPodsSocket: /}`:   "kubeletPodsSocket",
-		`{kubeletPodsDir: /pods}`:  "kubeletPodsDir",
-		`{requestSource: kubelet}`: "config.requestSources replaces it",
-		`{rollbackOnDelete: true}`: "config.onTermination replaces it",
-		`{image: {digest: abc}}`:   "digest",
+		`{resource: {}}`:                     "resource",
+		`{metrics: {port: 0}}`:               "port",
+		`{stateDir: var/lib}`:                "stateDir",
+		`{terminationGracePeriodSeconds: 0}`: "terminationGracePeriodSeconds",
+		`{revisionHistoryLimit: -1}`:         "revisionHistoryLimit",
+		`{kubeletPodsSocket: /}`:             "kubeletPodsSocket",
+		`{kubeletPodsDir: /pods}`:            "kubeletPodsDir",
+		`{requestSource: kubelet}`:           "config.requestSources replaces it",
+		`{rollbackOnDelete: true}`:           "config.onTermination replaces it",
+		`{image: {digest: abc}}`:             "digest",
 
 		`{config: {memoryThrotlingFactor: 0.8}}`:                                           "memoryThrotlingFactor",
 		`{config: {memoryThrottlingFactor: low}}`:                                          "memoryThrottlingFactor",
