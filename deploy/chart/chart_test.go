@@ -456,16 +456,37 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{image: {name: example.com/a}}`:                                      "image.registry and image.repository replace it",
 		`{nri: {runtime: {configManager: {name: example.com/a}}}}`:            "registry and repository beside it replace it",
 		`{nri: {runtime: {configManager: {digest: abc}}}}`:                    "digest",
-		`{resource: {}}`:                     "resource",
-		`{metrics: {port: 0}}`:               "port",
-		`{stateDir: var/lib}`:                "stateDir",
-		`{terminationGracePeriodSeconds: 0}`: "terminationGracePeriodSeconds",
-		`{revisionHistoryLimit: -1}`:         "revisionHistoryLimit",
-		`{kubeletPodsSocket: /}`:             "kubeletPodsSocket",
-		`{kubeletPodsDir: /pods}`:            "kubeletPodsDir",
-		`{requestSource: kubelet}`:           "config.requestSources replaces it",
-		`{rollbackOnDelete: true}`:           "config.onTermination replaces it",
-		`{image: {digest: abc}}`:             "digest",
+		`{resource: {}}`:                                            "resource",
+		`{metrics: {port: 0}}`:                                      "port",
+		`{stateDir: var/lib}`:                                       "stateDir",
+		`{metrics: {port: 65536}}`:                                  "/metrics/port",
+		`{metrics: {port: "8891"}}`:                                 "/metrics/port",
+		`{metrics: {podMonitor: {interval: 0s}}}`:                   "/metrics/podMonitor/interval",
+		`{metrics: {serviceMonitor: {interval: 30}}}`:               "/metrics/serviceMonitor/interval",
+		`{networkPolicy: {apiServerPorts: [0]}}`:                    "/networkPolicy/apiServerPorts/0",
+		`{networkPolicy: {apiServerPorts: [443, 65536]}}`:           "/networkPolicy/apiServerPorts/1",
+		`{startupProbe: {timeoutSeconds: 0}}`:                       "/startupProbe/timeoutSeconds",
+		`{livenessProbe: {periodSeconds: 0}}`:                       "/livenessProbe/periodSeconds",
+		`{livenessProbe: {failureThreshold: 1.5}}`:                  "/livenessProbe/failureThreshold",
+		`{readinessProbe: {initialDelaySeconds: -1}}`:               "/readinessProbe/initialDelaySeconds",
+		`{readinessProbe: true}`:                                    "/readinessProbe",
+		`{resources: {limits: {memory: 128MB}}}`:                    "/resources/limits/memory",
+		`{resources: {limits: {memory: -128Mi}}}`:                   "/resources/limits/memory",
+		`{resources: {requests: {cpu: -1}}}`:                        "/resources/requests/cpu",
+		`{resources: {requests: {cpu: 10 m}}}`:                      "/resources/requests/cpu",
+		`{resources: {limit: {memory: 1Gi}}}`:                       "limit",
+		`{updateStrategy: {type: Recreate}}`:                        "/updateStrategy/type",
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 0}}}`:    "/updateStrategy/rollingUpdate/maxUnavailable",
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 0%}}}`:   "/updateStrategy/rollingUpdate/maxUnavailable",
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 101%}}}`: "/updateStrategy/rollingUpdate/maxUnavailable",
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: "1"}}}`:  "/updateStrategy/rollingUpdate/maxUnavailable",
+		`{terminationGracePeriodSeconds: 0}`:                        "terminationGracePeriodSeconds",
+		`{revisionHistoryLimit: -1}`:                                "revisionHistoryLimit",
+		`{kubeletPodsSocket: /}`:                                    "kubeletPodsSocket",
+		`{kubeletPodsDir: /pods}`:                                   "kubeletPodsDir",
+		`{requestSource: kubelet}`:                                  "config.requestSources replaces it",
+		`{rollbackOnDelete: true}`:                                  "config.onTermination replaces it",
+		`{image: {digest: abc}}`:                                    "digest",
 
 		`{config: {memoryThrotlingFactor: 0.8}}`:                                           "memoryThrotlingFactor",
 		`{config: {memoryThrottlingFactor: low}}`:                                          "memoryThrottlingFactor",
@@ -473,6 +494,10 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{config: {requestSources: [api]}}`:                                                "requestSources",
 		`{config: {onTermination: true}}`:                                                  "onTermination",
 		`{config: {events: "true"}}`:                                                       "events",
+		`{config: {rebalance: {maxBytes: 4GB}}}`:                                           "/config/rebalance/maxBytes",
+		`{config: {rebalance: {maxBytes: -1}}}`:                                            "/config/rebalance/maxBytes",
+		`{config: {stateTolerance: some}}`:                                                 "/config/stateTolerance",
+		`{config: {reservedMemory: [{numaNode: 0, limits: {memory: -1Gi}}]}}`:              "/config/reservedMemory/0/limits/memory",
 		`{config: {rebalance: {bytes: 2}}}`:                                                "bytes",
 		`{config: {annotationRules: [{namespace: a}]}}`:                                    "annotationRules",
 		`{nodeGroups: [{name: a, config: {}}]}`:                                            "nodeSelector",
@@ -484,6 +509,28 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("values %s: error %v, want one that names %q", values, err, want)
 		}
+	}
+}
+
+// TestTheEndsOfRangesAreAdmitted renders the smallest and the largest of what has a range, and each form of a quantity.
+func TestTheEndsOfRangesAreAdmitted(t *testing.T) {
+	for _, values := range []string{
+		`{metrics: {port: 1}}`, `{metrics: {port: 65535}}`, `{networkPolicy: {enabled: true, apiServerPorts: [1, 65535]}}`,
+		`{metrics: {podMonitor: {enabled: true, interval: 1m}, serviceMonitor: {enabled: true, interval: 500ms}}}`,
+		`{startupProbe: {initialDelaySeconds: 0, periodSeconds: 1, failureThreshold: 1}, livenessProbe: {timeoutSeconds: 1}, readinessProbe: {successThreshold: 1}}`,
+		`{resources: {requests: {cpu: 1, memory: 134217728}, limits: {cpu: 0.5, memory: 0.5Gi}}}`,
+		`{resources: {requests: {cpu: "1", memory: 128e6}, limits: {memory: 1.5G, example.com/device: 1}}}`,
+		`{resources: {limits: {memory: null}}}`,
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 1}}}`, `{updateStrategy: {rollingUpdate: {maxUnavailable: 1%}}}`,
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 100%}}}`, `{updateStrategy: {type: OnDelete, rollingUpdate: null}}`,
+		`{terminationGracePeriodSeconds: 1, revisionHistoryLimit: 0}`,
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Errorf("values %s: %v", values, err)
+			continue
+		}
+		decodeStrictly(t, got)
 	}
 }
 
