@@ -4,6 +4,7 @@ package chart
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -38,22 +39,23 @@ import (
 
 const folder = "../helm/nri-memory-manager"
 
-var update = flag.Bool("update", false, "write the golden files, the chart's README and the schema of its config")
+var update = flag.Bool("update", false, "write the golden files, the chart's README, the comments of its values and the schema of its config")
 
 // valueSets are what users set, and what must come out.
 var valueSets = map[string]string{
 	"default":      `{}`,
-	"kubelet":      `{requestSource: kubelet, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
-	"kubelet-root": `{requestSource: kubelet, kubeletPodsSocket: /data/kubelet/pods-api/pods.sock}`,
-	"no-sources":   `{requestSource: none, rollbackOnDelete: true, seLinuxType: spc_t, config: {memoryThrottlingFactor: 0.8}}`,
+	"kubelet":      `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore]}, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
+	"kubelet-root": `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore]}, kubeletPodsSocket: /data/kubelet/pods-api/pods.sock}`,
+	"no-sources":   `{config: {requestSources: [unified, annotation, swap, oomscore], onTermination: Rollback, memoryThrottlingFactor: 0.8}, seLinuxType: spc_t}`,
 	"sources":      `{config: {requestSources: [kubelet, oomscore]}}`,
 	"overrides": `{nameOverride: numa, commonLabels: {team: node, app.kubernetes.io/version: mine}, podLabels: {app.kubernetes.io/name: other, tier: a},
 podAnnotations: {memory-high.memory-manager.noderesource.dev: 64Mi}, image: {digest: "sha256:` + strings.Repeat("ab", 32) + `"},
 serviceAccount: {create: false, name: mine}, rbac: {create: false}, priorityClassName: high, startupProbe: {periodSeconds: 1, failureThreshold: 60},
 livenessProbe: {periodSeconds: 30}, readinessProbe: {httpGet: {path: /healthz}}, extraArgs: [--systemd-socket=, --kubeconfig=/etc/api/config], extraEnv: [{name: NODE_NAME, value: worker}, {name: GOGC, value: "50"}],
 extraVolumes: [{name: api, secret: {secretName: api}}], extraVolumeMounts: [{name: api, mountPath: /etc/api}], config: {logLevel: debug},
+podSecurityContext: {seccompProfile: {type: Localhost, localhostProfile: daemon.json}}, securityContext: {seccompProfile: {type: Unconfined}}, terminationGracePeriodSeconds: 45, revisionHistoryLimit: 2,
 metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}}, networkPolicy: {enabled: true, from: [{namespaceSelector: {}}]}}`,
-	"node-groups": `{config: {profile: Observe, memoryThrottlingFactor: 0.8, events: true, kubeReserved: {memory: 1Gi}}, requestSource: none, rollbackOnDelete: true,
+	"node-groups": `{config: {profile: Observe, memoryThrottlingFactor: 0.8, events: true, kubeReserved: {memory: 1Gi}, requestSources: [unified, annotation, swap, oomscore], onTermination: Rollback},
 cgroupDriver: cgroupfs, networkPolicy: {enabled: true}, nodeGroups: [
 {name: large, nodeSelector: {size: large, zone: a}, config: {profile: Full, memoryThrottlingFactor: null, stallGuard: false, requestSources: [kubelet]}},
 {name: gpu, nodeSelector: {gpu: "true"}, cgroupDriver: systemd, config: {requestSources: [apiserver], nodeResourceTopology: true, resourceSlices: true}}]}`,
@@ -86,13 +88,18 @@ func read(t *testing.T, values string) chartutil.Values {
 	return parsed
 }
 
-func renderChart(loaded *chart.Chart, values chartutil.Values) (string, error) {
+// renderFiles renders each template as Helm does at an installation.
+func renderFiles(loaded *chart.Chart, values chartutil.Values) (map[string]string, error) {
 	toRender, err := chartutil.ToRenderValues(loaded, values,
 		chartutil.ReleaseOptions{Name: "nri-memory-manager", Namespace: "kube-system", IsInstall: true}, chartutil.DefaultCapabilities)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	files, err := engine.Render(loaded, toRender)
+	return engine.Render(loaded, toRender)
+}
+
+func renderChart(loaded *chart.Chart, values chartutil.Values) (string, error) {
+	files, err := renderFiles(loaded, values)
 	if err != nil {
 		return "", err
 	}
@@ -224,6 +231,61 @@ func TestOverridesGiveNoKeyTwice(t *testing.T) {
 	}
 	if env := pod.Spec.Containers[0].Env; len(env) != 2 || env[0].Value != "worker" {
 		t.Errorf("the environment is %v, want each variable once", env)
+	}
+}
+
+// TestImagesCanComeFromElsewhere renders the references of both images of the pod.
+func TestImagesCanComeFromElsewhere(t *testing.T) {
+	const digest = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+	version := load(t).Metadata.AppVersion
+	for values, want := range map[string]string{
+		`{}`: "ghcr.io/nri-memory-manager/nri-memory-manager:" + version,
+		`{registry: "registry.example.com:5000"}`:            "registry.example.com:5000/nri-memory-manager/nri-memory-manager:" + version,
+		`{registry: "", repository: localhost/a, tag: test}`: "localhost/a:test",
+		`{tag: test, digest: "` + digest + `"}`:              "ghcr.io/nri-memory-manager/nri-memory-manager@" + digest,
+	} {
+		got, err := render(t, `{image: `+values+`, nri: {runtime: {patchConfig: true, configManager: `+values+`}}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pod := daemonSet(t, got).Spec.Template.Spec
+		if image := pod.Containers[0].Image; image != want {
+			t.Errorf("values %s: the image is %s, want %s", values, image, want)
+		}
+		want = strings.NewReplacer("nri-memory-manager/nri-memory-manager", "containers/nri-plugins/nri-config-manager", version, "v0.10.1").Replace(want)
+		if image := pod.InitContainers[0].Image; image != want {
+			t.Errorf("values %s: the init container's image is %s, want %s", values, image, want)
+		}
+	}
+}
+
+// TestSecurityContextsCanBeOverridden merges what users set over the chart's security contexts, and keeps the rest.
+func TestSecurityContextsCanBeOverridden(t *testing.T) {
+	const rest = "allowPrivilegeEscalation: false, privileged: false, readOnlyRootFilesystem: true, runAsUser: 0"
+	for values, want := range map[string]struct{ pod, container string }{
+		`{}`: {"{seccompProfile: {type: RuntimeDefault}}", "{" + rest + ", runAsGroup: 0, capabilities: {drop: [ALL]}}"},
+		`{seLinuxType: spc_t, capabilities: [SYS_RESOURCE]}`: {
+			"{seccompProfile: {type: RuntimeDefault}, seLinuxOptions: {type: spc_t}}",
+			"{" + rest + ", runAsGroup: 0, capabilities: {drop: [ALL], add: [SYS_RESOURCE]}}"},
+		`{podSecurityContext: {fsGroup: 7, seccompProfile: null}, securityContext: {runAsGroup: 7}}`: {
+			"{fsGroup: 7}", "{" + rest + ", runAsGroup: 7, capabilities: {drop: [ALL]}}"},
+		`{seLinuxType: spc_t, podSecurityContext: {seLinuxOptions: {level: s0}}, securityContext: {runAsGroup: null, capabilities: {add: [SYS_PTRACE]}}}`: {
+			"{seccompProfile: {type: RuntimeDefault}, seLinuxOptions: {type: spc_t, level: s0}}",
+			"{" + rest + ", capabilities: {drop: [ALL], add: [SYS_PTRACE]}}"},
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var pod corev1.PodSecurityContext
+		var container corev1.SecurityContext
+		if err := errors.Join(yaml.UnmarshalStrict([]byte(want.pod), &pod), yaml.UnmarshalStrict([]byte(want.container), &container)); err != nil {
+			t.Fatal(err)
+		}
+		spec := daemonSet(t, got).Spec.Template.Spec
+		if difference := cmp.Diff(&pod, spec.SecurityContext) + cmp.Diff(&container, spec.Containers[0].SecurityContext); difference != "" {
+			t.Errorf("values %s: what is wanted (-) and the pod's security contexts (+) differ:\n%s", values, difference)
+		}
 	}
 }
 
@@ -386,24 +448,56 @@ func decodeStrictly(t *testing.T, manifests string) {
 
 func TestWrongValuesAreRefused(t *testing.T) {
 	for values, want := range map[string]string{
-		`{requestSource: api}`:   "requestSource",
 		`{cgroupDriver: cgroup}`: "cgroupDriver",
 		`{updateStrategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}}`: "maxSurge",
 		`{nri: {plugin: {index: "9"}}}`:                                       "index",
-		`{image: {name: ""}}`:                                                 "name",
-		`{resource: {}}`:                                                      "resource",
-		`{metrics: {port: 0}}`:                                                "port",
-		`{stateDir: var/lib}`:                                                 "stateDir",
-		`{rollbackOnDelete: "yes"}`:                                           "rollbackOnDelete",
-		`{kubeletPodsSocket: /}`:                                              "kubeletPodsSocket",
-		`{kubeletPodsDir: /pods}`:                                             "kubeletPodsDir",
-		`{image: {digest: abc}}`:                                              "digest",
+		`{image: {repository: ""}}`:                                           "repository",
+		`{image: {registry: "ghcr.io/"}}`:                                     "registry",
+		`{image: {name: example.com/a}}`:                                      "image.registry and image.repository replace it",
+		`{nri: {runtime: {configManager: {name: example.com/a}}}}`:            "registry and repository beside it replace it",
+		`{nri: {runtime: {configManager: {digest: abc}}}}`:                    "digest",
+		`{resource: {}}`:                                            "resource",
+		`{metrics: {port: 0}}`:                                      "port",
+		`{stateDir: var/lib}`:                                       "stateDir",
+		`{metrics: {port: 65536}}`:                                  "/metrics/port",
+		`{metrics: {port: "8891"}}`:                                 "/metrics/port",
+		`{metrics: {podMonitor: {interval: 0s}}}`:                   "/metrics/podMonitor/interval",
+		`{metrics: {serviceMonitor: {interval: 30}}}`:               "/metrics/serviceMonitor/interval",
+		`{networkPolicy: {apiServerPorts: [0]}}`:                    "/networkPolicy/apiServerPorts/0",
+		`{networkPolicy: {apiServerPorts: [443, 65536]}}`:           "/networkPolicy/apiServerPorts/1",
+		`{startupProbe: {timeoutSeconds: 0}}`:                       "/startupProbe/timeoutSeconds",
+		`{livenessProbe: {periodSeconds: 0}}`:                       "/livenessProbe/periodSeconds",
+		`{livenessProbe: {failureThreshold: 1.5}}`:                  "/livenessProbe/failureThreshold",
+		`{readinessProbe: {initialDelaySeconds: -1}}`:               "/readinessProbe/initialDelaySeconds",
+		`{readinessProbe: true}`:                                    "/readinessProbe",
+		`{resources: {limits: {memory: 128MB}}}`:                    "/resources/limits/memory",
+		`{resources: {limits: {memory: -128Mi}}}`:                   "/resources/limits/memory",
+		`{resources: {requests: {cpu: -1}}}`:                        "/resources/requests/cpu",
+		`{resources: {requests: {cpu: 10 m}}}`:                      "/resources/requests/cpu",
+		`{resources: {limit: {memory: 1Gi}}}`:                       "limit",
+		`{updateStrategy: {type: Recreate}}`:                        "/updateStrategy/type",
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 0}}}`:    "/updateStrategy/rollingUpdate/maxUnavailable",
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 0%}}}`:   "/updateStrategy/rollingUpdate/maxUnavailable",
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 101%}}}`: "/updateStrategy/rollingUpdate/maxUnavailable",
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: "1"}}}`:  "/updateStrategy/rollingUpdate/maxUnavailable",
+		`{terminationGracePeriodSeconds: 0}`:                        "terminationGracePeriodSeconds",
+		`{revisionHistoryLimit: -1}`:                                "revisionHistoryLimit",
+		`{kubeletPodsSocket: /}`:                                    "kubeletPodsSocket",
+		`{kubeletPodsDir: /pods}`:                                   "kubeletPodsDir",
+		`{requestSource: kubelet}`:                                  "config.requestSources replaces it",
+		`{rollbackOnDelete: true}`:                                  "config.onTermination replaces it",
+		`{image: {digest: abc}}`:                                    "digest",
 
 		`{config: {memoryThrotlingFactor: 0.8}}`:                                           "memoryThrotlingFactor",
 		`{config: {memoryThrottlingFactor: low}}`:                                          "memoryThrottlingFactor",
 		`{config: {topologyManagerPolicy: strict}}`:                                        "topologyManagerPolicy",
 		`{config: {requestSources: [api]}}`:                                                "requestSources",
+		`{config: {onTermination: true}}`:                                                  "onTermination",
 		`{config: {events: "true"}}`:                                                       "events",
+		`{config: {rebalance: {maxBytes: 4GB}}}`:                                           "/config/rebalance/maxBytes",
+		`{config: {rebalance: {maxBytes: -1}}}`:                                            "/config/rebalance/maxBytes",
+		`{config: {stateTolerance: some}}`:                                                 "/config/stateTolerance",
+		`{config: {reservedMemory: [{numaNode: 0, limits: {memory: -1Gi}}]}}`:              "/config/reservedMemory/0/limits/memory",
 		`{config: {rebalance: {bytes: 2}}}`:                                                "bytes",
 		`{config: {annotationRules: [{namespace: a}]}}`:                                    "annotationRules",
 		`{nodeGroups: [{name: a, config: {}}]}`:                                            "nodeSelector",
@@ -418,6 +512,28 @@ func TestWrongValuesAreRefused(t *testing.T) {
 	}
 }
 
+// TestTheEndsOfRangesAreAdmitted renders the smallest and the largest of what has a range, and each form of a quantity.
+func TestTheEndsOfRangesAreAdmitted(t *testing.T) {
+	for _, values := range []string{
+		`{metrics: {port: 1}}`, `{metrics: {port: 65535}}`, `{networkPolicy: {enabled: true, apiServerPorts: [1, 65535]}}`,
+		`{metrics: {podMonitor: {enabled: true, interval: 1m}, serviceMonitor: {enabled: true, interval: 500ms}}}`,
+		`{startupProbe: {initialDelaySeconds: 0, periodSeconds: 1, failureThreshold: 1}, livenessProbe: {timeoutSeconds: 1}, readinessProbe: {successThreshold: 1}}`,
+		`{resources: {requests: {cpu: 1, memory: 134217728}, limits: {cpu: 0.5, memory: 0.5Gi}}}`,
+		`{resources: {requests: {cpu: "1", memory: 128e6}, limits: {memory: 1.5G, example.com/device: 1}}}`,
+		`{resources: {limits: {memory: null}}}`,
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 1}}}`, `{updateStrategy: {rollingUpdate: {maxUnavailable: 1%}}}`,
+		`{updateStrategy: {rollingUpdate: {maxUnavailable: 100%}}}`, `{updateStrategy: {type: OnDelete, rollingUpdate: null}}`,
+		`{terminationGracePeriodSeconds: 1, revisionHistoryLimit: 0}`,
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Errorf("values %s: %v", values, err)
+			continue
+		}
+		decodeStrictly(t, got)
+	}
+}
+
 // TestConfigurationOnlyNeedsTheRightsItUses: rights for the API server and the mount of the kubelet's pod API follow from the
 // configuration that the daemon reads, however it was set.
 func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
@@ -425,21 +541,20 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		rights []string
 		mount  bool
 	}{
-		`{requestSource: none}`:                                 {},
-		`{requestSource: kubelet}`:                              {nil, true},
-		`{requestSource: apiserver}`:                            {[]string{"pods"}, false},
-		`{requestSource: kubelet, config: {events: true}}`:      {[]string{"events"}, true},
-		`{requestSource: none, rollbackOnDelete: true}`:         {[]string{"daemonsets"}, false},
-		`{requestSource: none, config: {dra: {enabled: true}}}`: {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
-
-		`{config: {requestSources: [kubelet, oomscore]}}`:                           {nil, true},
-		`{config: {requestSources: [oomscore]}}`:                                    {},
-		`{requestSource: none, config: {requestSources: [apiserver]}}`:              {[]string{"pods"}, false},
-		`{requestSource: none, config: {requestSources: []}}`:                       {[]string{"pods"}, true},
-		`{requestSource: none, config: {events: true}}`:                             {[]string{"events"}, false},
-		`{requestSource: none, config: {nodeResourceTopology: true}}`:               {[]string{"noderesourcetopologies", "nodes"}, false},
-		`{requestSource: none, config: {resourceSlices: true}}`:                     {[]string{"resourceclaims", "resourceslices"}, false},
-		`{requestSource: apiserver, rollbackOnDelete: true, rbac: {create: false}}`: {},
+		`{}`: {[]string{"pods"}, false},
+		`{config: {requestSources: [apiserver]}}`:                            {[]string{"pods"}, false},
+		`{config: {requestSources: [kubelet, oomscore]}}`:                    {nil, true},
+		`{config: {requestSources: [oomscore]}}`:                             {},
+		`{config: {requestSources: []}}`:                                     {[]string{"pods"}, true},
+		`{config: {requestSources: null}}`:                                   {[]string{"pods"}, true},
+		`{config: {requestSources: [kubelet], events: true}}`:                {[]string{"events"}, true},
+		`{config: {requestSources: [oomscore], events: true}}`:               {[]string{"events"}, false},
+		`{config: {requestSources: [oomscore], onTermination: Rollback}}`:    {[]string{"daemonsets"}, false},
+		`{config: {requestSources: [oomscore], onTermination: Keep}}`:        {},
+		`{config: {requestSources: [oomscore], dra: {enabled: true}}}`:       {[]string{"resourceclaims", "resourceslices", "nodes"}, false},
+		`{config: {requestSources: [oomscore], nodeResourceTopology: true}}`: {[]string{"noderesourcetopologies", "nodes"}, false},
+		`{config: {requestSources: [oomscore], resourceSlices: true}}`:       {[]string{"resourceclaims", "resourceslices"}, false},
+		`{config: {onTermination: Rollback}, rbac: {create: false}}`:         {},
 	} {
 		got, err := render(t, values)
 		if err != nil {
@@ -465,6 +580,58 @@ func TestConfigurationOnlyNeedsTheRightsItUses(t *testing.T) {
 		argument := strings.Contains(strings.Join(pod.Containers[0].Args, " "), "--kubelet-pods-socket=/host/kubelet-pods-api/")
 		if mounted != want.mount || argument != want.mount {
 			t.Errorf("values %s: the kubelet's pod API is mounted: %t, and asked: %t; want %t", values, mounted, argument, want.mount)
+		}
+	}
+}
+
+// TestRollbackFollowsFromTheConfiguration has some daemons put their files back when the release is uninstalled: each of them, and no
+// other, knows its DaemonSet, and the notes name the others. All may ask, also those that an update has just taken the rollback from:
+// who may not ask takes its DaemonSet for deleted.
+func TestRollbackFollowsFromTheConfiguration(t *testing.T) {
+	const all, large = "nri-memory-manager", "nri-memory-manager-large"
+	group := func(config string) string { return `nodeGroups: [{name: large, nodeSelector: {a: b}` + config + `}]` }
+	for values, want := range map[string]struct {
+		back  []string // they put files back
+		notes string
+	}{
+		`{}`:                                  {nil, "helm uninstall leaves the cgroup files that ds/" + all + " wrote as they are."},
+		`{config: {onTermination: Rollback}}`: {[]string{all}, "helm uninstall puts back every cgroup file"},
+		`{config: {onTermination: Rollback}, ` + group("") + `}`:                                {[]string{all, large}, "helm uninstall puts back every cgroup file"},
+		`{` + group(", config: {onTermination: Rollback}") + `}`:                                {[]string{large}, "that ds/" + all + " wrote"},
+		`{config: {onTermination: Rollback}, ` + group(", config: {onTermination: Keep}") + `}`: {[]string{all}, "that ds/" + large + " wrote"},
+		`{` + group("") + `}`: {nil, "that ds/" + all + " and ds/" + large + " wrote"},
+	} {
+		got, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var known, rights []string
+		sets := objects[appsv1.DaemonSet](t, got, "DaemonSet")
+		for name, set := range sets {
+			rollsBack := config(t, got, name).OnTermination == ours.RollbackValues
+			if knows := slices.Contains(set.Spec.Template.Spec.Containers[0].Args, "--daemonset=kube-system/"+name); knows != rollsBack {
+				t.Errorf("values %s: %s puts its files back: %t, and knows its DaemonSet: %t", values, name, rollsBack, knows)
+			} else if knows {
+				known = append(known, name)
+			}
+		}
+		for _, role := range objects[rbacv1.Role](t, got, "Role") {
+			rights = append(rights, role.Rules[0].ResourceNames...)
+		}
+		slices.Sort(known)
+		slices.Sort(rights)
+		if !slices.Equal(known, want.back) {
+			t.Errorf("values %s: %q know their DaemonSets, want %q", values, known, want.back)
+		}
+		if units := slices.Sorted(maps.Keys(sets)); len(known) > 0 && !slices.Equal(rights, units) || len(known) == 0 && len(rights) > 0 {
+			t.Errorf("values %s: %q may be asked for, want all of %q where one rolls back", values, rights, units)
+		}
+		files, err := renderFiles(load(t), read(t, values))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := files["nri-memory-manager/templates/NOTES.txt"]; !strings.Contains(notes, want.notes) {
+			t.Errorf("values %s: the notes lack %q:\n%s", values, want.notes, notes)
 		}
 	}
 }
@@ -510,10 +677,11 @@ func TestSystemdIsMountedWhereItsCgroupDriverIs(t *testing.T) {
 func TestNetworkPolicyAdmitsWhatIsNeeded(t *testing.T) {
 	for values, want := range map[string]struct{ in, out int }{
 		`{networkPolicy: {enabled: true}}`: {0, 2},
-		`{networkPolicy: {enabled: true, from: [{podSelector: {matchLabels: {app: prometheus}}}]}}`:              {2, 2},
-		`{networkPolicy: {enabled: true, apiServerPorts: [16443]}, requestSource: none, config: {events: true}}`: {0, 1},
-		`{networkPolicy: {enabled: true}, requestSource: kubelet}`:                                               {0, 0},
-		`{networkPolicy: {enabled: true}, requestSource: none, nodeGroups: [{name: a, nodeSelector: {a: b}}]}`:   {0, 0},
+		`{networkPolicy: {enabled: true, from: [{podSelector: {matchLabels: {app: prometheus}}}]}}`:                             {2, 2},
+		`{networkPolicy: {enabled: true, apiServerPorts: [16443]}, config: {requestSources: [oomscore], events: true}}`:         {0, 1},
+		`{networkPolicy: {enabled: true}, config: {requestSources: [kubelet]}}`:                                                 {0, 0},
+		`{networkPolicy: {enabled: true}, config: {requestSources: [oomscore]}, nodeGroups: [{name: a, nodeSelector: {a: b}}]}`: {0, 0},
+		`{networkPolicy: {enabled: true}, config: {requestSources: [oomscore], onTermination: Rollback}}`:                       {0, 2},
 	} {
 		got, err := render(t, values)
 		if err != nil {
@@ -603,40 +771,3 @@ The values, from values.schema.json:
 | value | default | meaning |
 | --- | --- | --- |
 `
-
-type property struct {
-	Description string
-	Properties  map[string]property
-}
-
-// documentedValue is one of values.yaml. Below it are keys of the user's choice, if any.
-type documentedValue struct {
-	path, description string
-	value             any
-}
-
-// documentedValues are all of values.yaml, with what the schema says of them.
-func documentedValues(t *testing.T) []documentedValue {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(folder, "values.schema.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var schema property
-	if err := json.Unmarshal(text, &schema); err != nil {
-		t.Fatal(err)
-	}
-	return schema.values("", load(t).Values)
-}
-
-func (p property) values(prefix string, defaults map[string]any) (all []documentedValue) {
-	for _, name := range slices.Sorted(maps.Keys(defaults)) {
-		child, value := p.Properties[name], defaults[name]
-		if inner, isMap := value.(map[string]any); isMap && len(child.Properties) > 0 {
-			all = append(all, child.values(prefix+name+".", inner)...)
-			continue
-		}
-		all = append(all, documentedValue{prefix + name, child.Description, value})
-	}
-	return all
-}

@@ -57,6 +57,8 @@ func TestSchemaAdmitsEveryDefault(t *testing.T) {
 		"the file with every key": "config:\n  " + strings.ReplaceAll(string(text), "\n", "\n  "),
 		"texts for numbers":       `{config: {memoryThrottlingFactor: "0.8", guaranteedHeadroom: "1e-1", stateTolerance: 4096, kubeReserved: {cpu: 4, memory: 1Gi}}}`,
 		"both forms of a list":    `{config: {reservedMemory: [{numaNode: "0", limits: {memory: 1073741824}}], kubeReserved: null}}`,
+		"the ends of ranges":      `{config: {rebalance: {maxBytes: 0}, stateTolerance: 0}}`,
+		"quantities":              `{config: {rebalance: {maxBytes: .5G}, stateTolerance: 1e6, reservedMemory: [{numaNode: 0, limits: {memory: +1Gi, hugepages-1Gi: 1E}}]}}`,
 		"the other form":          `{config: {rebalance: {maxBytes: 1Pi}, reservedMemory: "0:memory=1Gi", memoryThrottlingFactor: null, onUnsatisfiable: "", stateTolerance: auto}}`,
 	} {
 		got, err := render(t, values)
@@ -73,6 +75,7 @@ type schema struct {
 	Description          string            `json:"description,omitempty"`
 	Type                 types             `json:"type,omitempty"`
 	Enum                 []string          `json:"enum,omitempty"`
+	Minimum              *int              `json:"minimum,omitempty"`
 	Pattern              string            `json:"pattern,omitempty"`
 	Items                *schema           `json:"items,omitempty"`
 	Properties           map[string]schema `json:"properties,omitempty"`
@@ -91,7 +94,8 @@ func (t types) MarshalJSON() ([]byte, error) {
 
 // Patterns of what the daemon reads from a text.
 const (
-	aNumber = `^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$`
+	aNumber   = `^[-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?$`
+	aQuantity = `[+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?`
 )
 
 type generator struct {
@@ -113,8 +117,10 @@ func (g generator) of(t reflect.Type, path string) schema {
 
 func (g generator) byType(t reflect.Type, path string) schema {
 	switch t {
-	case reflect.TypeFor[quantity.Bytes](), reflect.TypeFor[ours.ReservedBytes](), reflect.TypeFor[ours.Tolerance]():
-		return schema{Type: []string{"string", "integer"}}
+	case reflect.TypeFor[quantity.Bytes](), reflect.TypeFor[ours.ReservedBytes]():
+		return schema{Type: []string{"string", "integer"}, Minimum: new(int), Pattern: "^" + aQuantity + "$"}
+	case reflect.TypeFor[ours.Tolerance]():
+		return schema{Type: []string{"string", "integer"}, Minimum: new(int), Pattern: "^(auto|" + aQuantity + ")$"}
 	case reflect.TypeFor[ours.ReservedMemory]():
 		items := g.of(t.Elem(), path+"[]")
 		return schema{Type: []string{"array", "string", "null"}, Items: &items}

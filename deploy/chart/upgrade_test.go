@@ -111,8 +111,8 @@ func TestUpgradeFromEachRelease(t *testing.T) {
 	const (
 		reuse   = "--reuse-values"
 		reset   = "--reset-then-reuse-values"
-		further = "rollbackOnDelete: true"
-		config  = `{requestSource: kubelet, systemdSocket: false, config: {profile: Observe}, metrics: {podMonitor: {enabled: true}}, tolerations: []}`
+		further = "config: {onTermination: Rollback}"
+		config  = `{systemdSocket: false, config: {profile: Observe}, metrics: {podMonitor: {enabled: true}}, tolerations: []}`
 	)
 	text, err := os.ReadFile("../../docs/installation.md")
 	if err != nil {
@@ -120,7 +120,7 @@ func TestUpgradeFromEachRelease(t *testing.T) {
 	}
 	installation := strings.Join(strings.Fields(string(text)), " ")
 	for version, older := range released(t) {
-		fresh, err := render(t, strings.TrimSuffix(config, "}")+", "+further+"}")
+		fresh, err := renderChart(load(t), chartutil.CoalesceTables(read(t, further), read(t, config)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func TestKeysThatAreNoMoreAreNamed(t *testing.T) {
 		now[v.path] = true
 	}
 	for version, older := range released(t) {
-		var nulls string
+		var nulls []string
 		for _, path := range removedKeys("", older, now) {
 			found++
 			key := strings.ReplaceAll(path, ".", "/")
@@ -156,13 +156,13 @@ func TestKeysThatAreNoMoreAreNamed(t *testing.T) {
 			if want := "at '/" + key + "': value must be 'left out: "; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), flag) {
 				t.Errorf("%s: error %v, want one that says %q and %s", version, err, want, flag)
 			}
-			nulls += path + ": null\n"
+			nulls = append(nulls, path+"=null")
 		}
 		copied, err := older.YAML()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := upgrade(t, nil, flag, copied, nulls); err != nil {
+		if _, err := upgrade(t, nil, flag, copied, flags(t, nulls...)); err != nil {
 			t.Errorf("%s with null for what is no more: %v", version, err)
 		}
 	}

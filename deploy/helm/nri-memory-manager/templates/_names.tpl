@@ -47,25 +47,15 @@ labels:
   {{- include "nri-memory-manager.labels" . | nindent 2 }}
 {{- end }}
 
+{{/* The reference of an image: registry, repository, tag and digest, which counts instead of the tag. */}}
 {{- define "nri-memory-manager.image" -}}
-{{- if .Values.image.digest -}}
-{{ .Values.image.name }}@{{ .Values.image.digest }}
-{{- else -}}
-{{ .Values.image.name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
-{{- end }}
+{{- with .registry }}{{ . }}/{{ end }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end -}}
 {{- end }}
 
-{{/* The plugin's configuration: the node group's over what other values stand for over what config says. */}}
+{{/* The plugin's configuration: the node group's over config, in which kubeletConfig is the file's path in the pod. */}}
 {{- define "nri-memory-manager.config" -}}
 {{- $config := deepCopy .Values.config -}}
-{{- $fromEvents := list "unified" "annotation" "swap" "oomscore" -}}
-{{- if not (hasKey $config "requestSources") -}}
-{{- if eq .Values.requestSource "none" }}{{ $_ := set $config "requestSources" $fromEvents }}
-{{- else }}{{ $_ := set $config "requestSources" (prepend $fromEvents .Values.requestSource) }}
-{{- end }}
-{{- end }}
 {{- if .Values.kubeletConfig }}{{ $_ := set $config "kubeletConfig" "/host/kubelet-config.yaml" }}{{ end }}
-{{- if .Values.rollbackOnDelete }}{{ $_ := set $config "onTermination" "Rollback" }}{{ end }}
 {{- with .Group }}{{ $config = mergeOverwrite $config (deepCopy (.config | default dict)) }}{{ end }}
 {{- toYaml $config }}
 {{- end }}
@@ -80,6 +70,7 @@ events: {{ $config.events | default false }}
 claims: {{ dig "dra" "enabled" false $config }}
 slices: {{ $config.resourceSlices | default false }}
 topology: {{ $config.nodeResourceTopology | default false }}
+rollback: {{ eq ($config.onTermination | default "Keep") "Rollback" }}
 systemd: {{ and .Values.systemdSocket (eq (.Group.cgroupDriver | default .Values.cgroupDriver) "systemd") }}
 {{- end }}
 
