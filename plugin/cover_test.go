@@ -55,7 +55,7 @@ func TestANodeThatOwesMoreThanItHasIsShown(t *testing.T) {
 	h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n")
 	h.onKernel(2*gi, 12*gi)
 	plugin := h.start()
-	h.shows("COVER   (owed", "status")
+	h.shows("AVAILABLE MEMORY   (unused", "status")
 	pod := guaranteed("database", 4*gi)
 	h.deploy(pod)
 	must(t, h.tree.Write(pod.cgroup()+"/"+pod.id(), "memory.numa_stat", "anon N0=1073741824 N1=0\n"))
@@ -110,7 +110,7 @@ func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
 			database := guaranteed("database", 4*gi)
 			h.deploy(database)
 			must(t, h.tree.Write(database.cgroup()+"/"+database.id(), "memory.numa_stat", "anon N0=1073741824 N1=0\n"))
-			h.shows("OWES 1Gi", "status")
+			h.shows("LACKS 1Gi", "status")
 			web := burstable("web", 2*gi, 968)
 			web.annotations = test.annotations
 			if test.mems != "" {
@@ -145,7 +145,7 @@ func TestLeastUsedChoosesTheNodeThatHasMore(t *testing.T) {
 			h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: "+strategy+"}\n")
 			h.onKernel(2*gi, 12*gi)
 			plugin := h.start("--record", h.path("recording"))
-			h.shows("COVER   (owed", "status")
+			h.shows("AVAILABLE MEMORY   (unused", "status")
 			pod := guaranteed("database", 4*gi)
 			h.deploy(pod)
 			if got := h.mems(pod); got != want {

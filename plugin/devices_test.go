@@ -391,7 +391,7 @@ func TestADeviceOnANodeInDebt(t *testing.T) {
 	database := kubelet.withGPU("database", 4*gi, 1)
 	h.deploy(database)
 	must(t, h.tree.Write(database.cgroup()+"/"+database.id(), "memory.numa_stat", "anon N0=0 N1=1073741824\n"))
-	h.shows("OWES 1Gi", "status")
+	h.shows("LACKS 1Gi", "status")
 	pod := kubelet.withGPU("train", 2*gi, 1)
 	pod.becomeBurstable()
 	h.deploy(pod)

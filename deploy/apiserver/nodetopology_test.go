@@ -220,7 +220,7 @@ func TestTheObjectIsMended(t *testing.T) {
 	_, err := n.objects.Update(t.Context(), object, metav1.UpdateOptions{})
 	must(t, err)
 	n.isTrue()
-	for _, line := range []string{"the NodeResourceTopology was deleted", "another writer has changed the NodeResourceTopology"} {
+	for _, line := range []string{"the NodeResourceTopology was deleted", "the NodeResourceTopology of this node was changed externally"} {
 		if !strings.Contains(n.log.String(), line) {
 			t.Errorf("the log does not say: %s", line)
 		}
