@@ -107,7 +107,7 @@ func newOutcome(results []*result, suite string) outcome {
 
 // where says what ran on what, and when.
 func (o outcome) where(version string) string {
-	return fmt.Sprintf("Kubernetes %s, Linux %s, containerd 2.4, systemd, 2 NUMA nodes, emulated; %s", version, o.kernel, o.ended.Format(time.DateOnly))
+	return fmt.Sprintf("Kubernetes %s, Linux %s, %s", version, o.kernel, o.ended.Format(time.DateOnly))
 }
 
 // sums is a table of the cases' verdicts and their cgroup files.
@@ -147,53 +147,47 @@ func (r row) verdict(run string) string {
 }
 
 // section is what the page of all suites has of this one: the sums, and why cases failed. Cases that failed for one reason share a
-// line; where no reason is known, it has the first one's message.
+// line, with how many they are: their titles are on the suite's page. Where no reason is known, it has the first one's message.
 func (o outcome) section(version, folder string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s; [each case](%s/%s.md).\n%s", heading(o.suite), o.where(version), folder, o.suite, o.sums())
 	type way struct{ reference, plugin, reason string }
 	var ways []way
-	titles, why := map[way][]string{}, map[way]string{}
+	number, first := map[way]int{}, map[way]row{}
 	for _, r := range o.rows {
 		if !failed(r.reference) && !failed(r.plugin) {
 			continue
 		}
 		w := way{r.reference, r.plugin, reason(r.title)}
-		if titles[w] == nil {
+		if number[w] == 0 {
 			ways = append(ways, w)
-			why[w] = r.remark
+			first[w] = r
 		}
-		titles[w] = append(titles[w], r.title)
+		number[w]++
 	}
 	if len(ways) > 0 {
 		b.WriteString("\n| failed | kubelet | plugin | why |\n| --- | --- | --- | --- |\n")
 	}
 	for _, w := range ways {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", together(titles[w]), w.reference, w.plugin, why[w])
+		what := shortly(first[w].title)
+		if number[w] > 1 {
+			what = fmt.Sprintf("%d cases: %s", number[w], what)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", what, w.reference, w.plugin, first[w].remark)
 	}
 	return b.String()
 }
 
-// together is a list of titles, with the words that all begin with only once.
-func together(titles []string) string {
-	first := strings.Fields(titles[0])
-	if len(titles) == 1 {
-		return titles[0]
+// shortly is what a title says should happen, at most ten words of it; where that is too short to tell, it is the title's last ten.
+func shortly(title string) string {
+	words := strings.Fields(title)
+	_, what, _ := strings.Cut(title, "should ")
+	if short := strings.Fields(what); len(short) > 10 {
+		return strings.Join(short[:10], " ") + " …"
+	} else if len(short) > 3 {
+		return strings.Join(short, " ")
 	}
-	shared := len(first) - 1
-	for _, title := range titles[1:] {
-		words := strings.Fields(title)
-		n := 0
-		for n < min(shared, len(words)-1) && words[n] == first[n] {
-			n++
-		}
-		shared = n
-	}
-	var rest []string
-	for _, title := range titles {
-		rest = append(rest, strings.Join(strings.Fields(title)[shared:], " "))
-	}
-	return strings.TrimSuffix(strings.Join(first[:shared], " "), ",") + ": " + strings.Join(rest, "; ")
+	return strings.Join(words[max(0, len(words)-10):], " ")
 }
 
 // page is the suite's own page: each case, and how its cgroup files differ.

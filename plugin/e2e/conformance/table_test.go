@@ -128,7 +128,7 @@ func TestPages(t *testing.T) {
 	want := introduction + `
 ## memory_qos_test.go
 
-Kubernetes v1.2.3, Linux 6.12.1, containerd 2.4, systemd, 2 NUMA nodes, emulated; 2026-11-25; [each case](page/memory_qos.md).
+Kubernetes v1.2.3, Linux 6.12.1, 2026-11-25; [each case](page/memory_qos.md).
 
 | | cases | passed | failed | skipped | minutes |
 | --- | --- | --- | --- | --- | --- |
@@ -137,8 +137,8 @@ Kubernetes v1.2.3, Linux 6.12.1, containerd 2.4, systemd, 2 NUMA nodes, emulated
 
 | failed | kubelet | plugin | why |
 | --- | --- | --- | --- |
-| Pages of a pod: small should fit; large should fit | **failed** | **failed** | ` + "`no room`" + ` |
-| should persist container-level memory.low after rollback | passed | **failed** | ` + reason("should persist container-level memory.low after rollback") + ` |
+| 2 cases: Pages of a pod, small should fit | **failed** | **failed** | ` + "`no room`" + ` |
+| persist container-level memory.low after rollback | passed | **failed** | ` + reason("should persist container-level memory.low after rollback") + ` |
 
 ## hugepages_test.go
 
@@ -148,7 +148,7 @@ second
 		page: want,
 		strings.TrimSuffix(page, ".md") + "/memory_qos.md": `# memory_qos_test.go
 
-Kubernetes v1.2.3, Linux 6.12.1, containerd 2.4, systemd, 2 NUMA nodes, emulated; 2026-11-25; ` +
+Kubernetes v1.2.3, Linux 6.12.1, 2026-11-25; ` +
 			"`make conformance KUBERNETES=v1.2.3 SUITES=memory_qos`" + `.
 
 | | cases | passed | failed | skipped | minutes |
