@@ -10,15 +10,13 @@ managers and with the plugin in their place, in an emulated machine of two NUMA 
 ([what it needs](testing.md)):
 
     make conformance                                                         # the four suites, twice; two to three hours
-    make conformance SUITES=memory_qos                                       # one suite
     make conformance SUITES=memory_qos RUNS=reference=FOLDER,plugin=FOLDER   # its pages again, from results that are there
 
-The suites rewrite the kubelet's configuration. A program in the kubelet's place hands it to the plugin (` + "`kubeletConfig`" + `) and starts the
-kubelet without the Memory Manager's policy and MemoryQoS. Under Static the kubelet's state file is a link to the plugin's; unless the kubelet assigns
-CPUs, so is its PodResources socket. The plugin has its defaults but for ` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`,\n`onConflict: Kubelet`, `rebalance.deficits: Off`, `stallGuard: false`" + `.
+The plugin has the kubelet's configuration (` + "`kubeletConfig`" + `) as the suites rewrite it, and its defaults but for
+` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`, `onConflict: Kubelet`, `rebalance.deficits: Off`, `stallGuard: false`" + `.
 
-Compared are memory.min, memory.low, memory.high and cpuset.mems of the case's containers, their pods, and kubepods with its QoS classes, at the
-end of the case. A case that fails is tried a second time, because the emulated machine is slow.
+Compared are memory.min, memory.low, memory.high and cpuset.mems of containers, pods, kubepods and its QoS classes at the end of each case. A
+case that fails is tried a second time, because the emulated machine is slow.
 `
 
 // reasons are why cases cannot pass with the plugin, and what it does in their place.

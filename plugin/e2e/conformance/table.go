@@ -110,11 +110,11 @@ func (o outcome) where(version string) string {
 	return fmt.Sprintf("Kubernetes %s, Linux %s, %s", version, o.kernel, o.ended.Format(time.DateOnly))
 }
 
-// sums is a table of the cases' verdicts and their cgroup files.
+// sums says how many cases passed with either, and compares their cgroup files.
 func (o outcome) sums() string {
 	var b strings.Builder
-	b.WriteString("\n| | cases | passed | failed | skipped | minutes |\n| --- | --- | --- | --- | --- | --- |\n")
-	for _, run := range []string{reference, plugin} {
+	fmt.Fprintf(&b, "\nOf %d cases", len(o.rows))
+	for i, run := range []string{reference, plugin} {
 		verdicts := map[string]int{}
 		for _, r := range o.rows {
 			word, _, _ := strings.Cut(r.verdict(run), " ")
@@ -123,10 +123,11 @@ func (o outcome) sums() string {
 			}
 			verdicts[word]++
 		}
-		who := map[string]string{reference: "the kubelet's managers", plugin: "the plugin"}[run]
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d |\n", who, len(o.rows), verdicts["passed"], verdicts["failed"], verdicts["skipped"],
+		who := [...]string{" the kubelet's managers", "; the plugin"}[i]
+		fmt.Fprintf(&b, "%s passed %d, failed %d and skipped %d in %d minutes", who, verdicts["passed"], verdicts["failed"], verdicts["skipped"],
 			int(o.took[run].Round(time.Minute).Minutes()))
 	}
+	b.WriteString(".\n")
 	var all comparison
 	for _, r := range o.rows {
 		all.same += r.files.same
@@ -134,7 +135,7 @@ func (o outcome) sums() string {
 		all.differ += r.files.differ
 	}
 	if all != (comparison{}) {
-		fmt.Fprintf(&b, "\nCgroup files: %s.\n", all)
+		fmt.Fprintf(&b, "Cgroup files: %s.\n", all)
 	}
 	return b.String()
 }

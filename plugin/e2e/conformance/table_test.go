@@ -130,10 +130,7 @@ func TestPages(t *testing.T) {
 
 Kubernetes v1.2.3, Linux 6.12.1, 2026-11-25; [each case](page/memory_qos.md).
 
-| | cases | passed | failed | skipped | minutes |
-| --- | --- | --- | --- | --- | --- |
-| the kubelet's managers | 5 | 2 | 2 | 1 | 2 |
-| the plugin | 5 | 1 | 3 | 1 | 2 |
+Of 5 cases the kubelet's managers passed 2, failed 2 and skipped 1 in 2 minutes; the plugin passed 1, failed 3 and skipped 1 in 2 minutes.
 
 | failed | kubelet | plugin | why |
 | --- | --- | --- | --- |
@@ -151,10 +148,7 @@ second
 Kubernetes v1.2.3, Linux 6.12.1, 2026-11-25; ` +
 			"`make conformance KUBERNETES=v1.2.3 SUITES=memory_qos`" + `.
 
-| | cases | passed | failed | skipped | minutes |
-| --- | --- | --- | --- | --- | --- |
-| the kubelet's managers | 5 | 2 | 2 | 1 | 2 |
-| the plugin | 5 | 1 | 3 | 1 | 2 |
+Of 5 cases the kubelet's managers passed 2, failed 2 and skipped 1 in 2 minutes; the plugin passed 1, failed 3 and skipped 1 in 2 minutes.
 
 | case | kubelet | plugin | cgroup files | |
 | --- | --- | --- | --- | --- |
