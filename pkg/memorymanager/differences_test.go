@@ -57,10 +57,10 @@ func describe(t *testing.T, known []difference) string {
 	b.WriteString(`# Where we differ from the kubelet
 
 Every decision of a kubelet 1.36 that was recorded in ` + "`testdata/vectors`" + ` comes out the same here under ` + "`onConflict: Kubelet`" + `: admitted or
-not, the affinity, the blocks, the node map and the state file. The exceptions are deliberate; the expected answers are in
-` + "`testdata/vectors/differences.jsonl`" + `. Pods with pod-level resources are compared with the gate PodLevelResourceManagers, and by the
-rule of later releases (` + "`next-*`" + `) where these mend an answer. Beyond the vectors, the default ` + "`onConflict: CPUs`" + ` places a container on a
-whole group of NUMA nodes where the kubelet places it on one node of the group.
+not, the affinity, the blocks, the node map and the state file. The default, ` + "`CPUs`" + `, places a container on a whole group of NUMA nodes where the
+kubelet takes one of them. The exceptions are deliberate and stand in ` + "`testdata/vectors/differences.jsonl`" + `. Where a row does
+not name the kubelet, it does not start. Pods with pod-level resources are compared under PodLevelResourceManagers; ` + "`next-*`" + ` has later
+releases' rules.
 
 | why ours is another answer | scenarios |
 | --- | --- |
@@ -75,8 +75,7 @@ whole group of NUMA nodes where the kubelet places it on one node of the group.
 	b.WriteString(`
 ## Reserved memory
 
-Recorded outcomes of ` + "`--reserved-memory` and `reservedMemory`" + ` that are others here; both are in
-` + "`testdata/vectors/reserved-differences.jsonl`" + `.
+Outcomes of ` + "`--reserved-memory` and `reservedMemory`" + ` that are others here (` + "`testdata/vectors/reserved-differences.jsonl`" + `):
 
 | why ours is another answer | flags |
 | --- | --- |
