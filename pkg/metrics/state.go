@@ -31,7 +31,7 @@ var (
 
 	wouldMove  = gauge(prefix+"numa_would_move_bytes", "Memory to move off a NUMA node with a deficit.", "numa_node")
 	rebalances = counter(prefix+"rebalance_moves_total", "Moves of a container's memory off a NUMA node with a deficit.")
-	rebalanced = counter(prefix+"rebalanced_bytes_total", "Memory that those moves found mapped.")
+	rebalanced = counter(prefix+"rebalanced_bytes_total", "Memory moved off NUMA nodes with a deficit.")
 	claimable  = gauge(prefix+"numa_claimable_bytes", "Memory of a NUMA node for resource claims.", "numa_node", "type")
 	claimed    = gauge(prefix+"numa_claimed_bytes", "Memory of a NUMA node that resource claims have.", "numa_node", "type")
 
