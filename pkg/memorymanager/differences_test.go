@@ -56,54 +56,73 @@ func describe(t *testing.T, known []difference) string {
 	var b strings.Builder
 	b.WriteString(`# Where we differ from the kubelet
 
-Every decision of a kubelet 1.36 that was recorded in ` + "`testdata/vectors`" + ` comes out the same here: admitted or not, the
-affinity, the blocks, the node map and the state file. Pods with pod-level resources are compared under the feature gate
-PodLevelResourceManagers, without the steps whose answer later releases mend: there the sets ` + "`next-*`" + ` have the later rule. All
-sets are compared under ` + "`onConflict: Kubelet`" + `, which also puts a container whose CPUs or devices are on one node of a group on
-that node alone. The default puts it on the whole group, so that groups do not overlap.
-The exceptions are deliberate. Each line is one recorded scenario
-with the steps where our answer is another one; the expected answers stand in ` + "`testdata/vectors/differences.jsonl`" + `.
-A test writes this page and compares it.
+Every decision of a kubelet 1.36 that was recorded in ` + "`testdata/vectors`" + ` comes out the same here under ` + "`onConflict: Kubelet`" + `: admitted or
+not, the affinity, the blocks, the node map and the state file. The default, ` + "`CPUs`" + `, places a container on a whole group of NUMA nodes where the
+kubelet takes one of them. The exceptions are deliberate and stand in ` + "`testdata/vectors/differences.jsonl`" + `. Where a row does
+not name the kubelet, it does not start. Pods with pod-level resources are compared under PodLevelResourceManagers; ` + "`next-*`" + ` has later
+releases' rules.
 
-| scenario | steps | why ours is another answer |
-| --- | --- | --- |
+| why ours is another answer | scenarios |
+| --- | --- |
 `)
-	for len(known) > 0 {
-		first := known[0]
-		var steps []string
-		for len(known) > 0 && known[0].ID == first.ID {
-			step := "start"
-			if known[0].Step >= 0 {
-				step = fmt.Sprint(known[0].Step + 1)
-			}
-			steps = append(steps, step)
-			known = known[1:]
+	var scenarios byReason
+	for i, d := range known {
+		if i == 0 || known[i-1].ID != d.ID {
+			scenarios.add(d.Reason, d.ID)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", first.ID, strings.Join(steps, ", "), first.Reason)
 	}
+	b.WriteString(scenarios.String())
 	b.WriteString(`
 ## Reserved memory
 
-Of the recorded outcomes of ` + "`--reserved-memory` and `reservedMemory`" + ` these are others here; both outcomes stand in
-` + "`testdata/vectors/reserved-differences.jsonl`, and pkg/config's test holds ours to them" + `.
+Outcomes of ` + "`--reserved-memory` and `reservedMemory`" + ` that are others here (` + "`testdata/vectors/reserved-differences.jsonl`" + `):
 
-| record | flags | why ours is another answer |
-| --- | --- | --- |
+| why ours is another answer | flags |
+| --- | --- |
 `)
+	var flags byReason
 	data, err := os.ReadFile(reservedDifferences)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range bytes.Lines(data) {
 		var record struct {
-			Record int
 			Flags  []string
 			Reason string
 		}
 		if err := json.Unmarshal(line, &record); err != nil {
 			t.Fatalf("%s: %v", reservedDifferences, err)
 		}
-		fmt.Fprintf(&b, "| %d | `%s` | %s |\n", record.Record, strings.Join(record.Flags, " "), record.Reason)
+		flags.add(record.Reason, strings.TrimSpace(strings.Join(record.Flags, " ")))
+	}
+	b.WriteString(flags.String())
+	return b.String()
+}
+
+// byReason has a row for each reason, in the order of their first example.
+type byReason struct {
+	reasons  []string
+	examples map[string][]string
+}
+
+func (t *byReason) add(reason, example string) {
+	if t.examples == nil {
+		t.examples = map[string][]string{}
+	}
+	if t.examples[reason] == nil {
+		t.reasons = append(t.reasons, reason)
+	}
+	text := "none"
+	if example != "" {
+		text = "`" + example + "`"
+	}
+	t.examples[reason] = append(t.examples[reason], text)
+}
+
+func (t *byReason) String() string {
+	var b strings.Builder
+	for _, reason := range t.reasons {
+		fmt.Fprintf(&b, "| %s | %s |\n", reason, strings.Join(t.examples[reason], ", "))
 	}
 	return b.String()
 }

@@ -13,13 +13,13 @@ import (
 
 var (
 	highEvents = counter(prefix+"container_memory_high_events_total",
-		"Times that a container was throttled at its memory.high (memory.events).", "namespace", "pod", "container")
+		"Times that a container was throttled at its memory.high.", "namespace", "pod", "container")
 	fullStall = counter(prefix+"container_memory_full_stall_seconds_total",
-		"Time in which all of a container's tasks waited for memory (memory.pressure).", "namespace", "pod", "container")
+		"Time in which all tasks of a container waited for memory.", "namespace", "pod", "container")
 	usage = gauge(prefix+"container_memory_current_bytes",
-		"Memory that a container has (memory.current).", "namespace", "pod", "container")
+		"Memory that a container uses.", "namespace", "pod", "container")
 	leftOut = gauge(prefix+"scrape_skipped_containers",
-		"Containers whose kernel counters were not read in this scrape, because its time was used up.")
+		"Containers that this scrape had no time to read.")
 )
 
 // readingTime bounds what one scrape spends on the kernel's files. A container takes about 40 µs.

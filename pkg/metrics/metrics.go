@@ -66,7 +66,7 @@ func New() *Metrics {
 		}, []string{"event"}),
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: prefix + "handler_results_total",
-			Help: "NRI events answered, by result.",
+			Help: "NRI events answered.",
 		}, []string{"event", "result"}),
 	}
 	for _, event := range nriplugin.EventNames() {
@@ -84,7 +84,7 @@ func New() *Metrics {
 func (m *Metrics) Attach(s Sources) {
 	build := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name:        prefix + "build_info",
-		Help:        "Always 1; the labels say what runs.",
+		Help:        "1; the labels say what runs.",
 		ConstLabels: prometheus.Labels{"version": s.Version, "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
 	m.registry.MustRegister(build, state{s})

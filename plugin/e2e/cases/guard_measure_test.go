@@ -16,7 +16,7 @@ import (
 // measuredBound is how long a container without the guard is watched before it counts as standing.
 const measuredBound = 15 * time.Second
 
-// TestMeasureStallGuard logs the table of docs/stall-guard.md: one container at a time, with the guard, without it, and
+// TestMeasureStallGuard logs the table of docs/measurements.md: one container at a time, with the guard, without it, and
 // without memory.high.
 func TestMeasureStallGuard(t *testing.T) {
 	k, p := guarded(t)

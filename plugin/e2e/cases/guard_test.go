@@ -137,7 +137,7 @@ func (p *plugin) startUnprivileged() {
 	}
 }
 
-// longestStall is what a container below its limit may stand on a slow machine. Measured: docs/stall-guard.md.
+// longestStall is what a container below its limit may stand on a slow machine. Measured: docs/measurements.md.
 const longestStall = 20 * time.Second
 
 // TestStallGuardLetsContainersThrough grows containers beyond their memory.high, all at once. Those with the guard come

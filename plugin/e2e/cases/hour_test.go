@@ -619,7 +619,7 @@ func (u *processUsage) total() time.Duration {
 	return sum
 }
 
-// report logs the table of docs/testing.md.
+// report logs what the table of docs/testing.md is taken from.
 func (h *hour) report(duration time.Duration) {
 	var b strings.Builder
 	row := func(what string, format string, args ...any) {

@@ -17,7 +17,7 @@ const (
 // container's limit on a real file system. With memory.min as large as
 // memory.max the kernel finds nothing that it may reclaim and kills the
 // container; with headroom the read comes to its end. What it
-// logs with FULL=1 is the table of docs/page-cache.md.
+// logs with FULL=1 is the table of docs/measurements.md.
 func TestPageCacheOfAGuaranteedContainer(t *testing.T) {
 	k := criOf(t)
 	dir := disk(t, 2*cacheFile+64*MiB)
@@ -28,7 +28,7 @@ func TestPageCacheOfAGuaranteedContainer(t *testing.T) {
 	p := newPlugin(t)
 	t.Logf("limit %d MiB, file %d MiB, page size %d", cacheLimit/MiB, cacheFile/MiB, os.Getpagesize())
 	t.Log("| guaranteedHeadroom | memory.min | sandbox uses | read | write |")
-	// What 2 % of so small a limit leaves is a matter of a few pages (docs/page-cache.md); the table shows it, the test
+	// What 2 % of so small a limit leaves is a matter of a few pages (docs/measurements.md); the table shows it, the test
 	// does not hang on it.
 	headrooms := []string{"0", "0.1"}
 	if k.Plan.Full {

@@ -5,23 +5,18 @@ import "regexp"
 // introduction is the page's head.
 const introduction = `# Kubernetes' own tests
 
-SIG Node tests the kubelet's Memory Manager and Memory QoS with ` + "`test/e2e_node`" + `. Here the same cases run unmodified, twice: with the
-kubelet's own managers, and with the plugin in their place.
+SIG Node tests the kubelet's Memory Manager and Memory QoS with ` + "`test/e2e_node`" + `. The same cases run here unmodified, with the kubelet's own
+managers and with the plugin in their place, in an emulated machine of two NUMA nodes with containerd 2.4 and systemd
+([what it needs](testing.md)):
 
     make conformance                                                         # the four suites, twice; two to three hours
-    make conformance SUITES=memory_qos                                       # one suite
     make conformance SUITES=memory_qos RUNS=reference=FOLDER,plugin=FOLDER   # its pages again, from results that are there
 
-[Testing](testing.md#make-conformance-kubernetes-own-tests) says what it needs.
+The plugin has the kubelet's configuration (` + "`kubeletConfig`" + `) as the suites rewrite it, and its defaults but for
+` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`, `onConflict: Kubelet`, `rebalance.deficits: Off`, `stallGuard: false`" + `.
 
-The suites start the kubelet and rewrite its configuration. A program in the kubelet's place hands that configuration to the
-plugin (` + "`kubeletConfig`" + `) and starts the kubelet without the Memory Manager's policy and without MemoryQoS. Where the
-policy is Static, the kubelet's state file is a link to the plugin's; unless the kubelet assigns CPUs, so is its PodResources socket.
-The plugin has its defaults but for what differs from the kubelet on purpose: ` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`,\n`onConflict: Kubelet`, `rebalance.deficits: Off`, no stall guard" + `.
-
-The files memory.min, memory.low, memory.high and cpuset.mems of the case's containers, their pods, and kubepods with its QoS classes
-are compared as they were at the end of the case. A case that fails is tried a second time: the emulated machine is slow, and
-the suites read a container's output as soon as it runs.
+Compared are memory.min, memory.low, memory.high and cpuset.mems of containers, pods, kubepods and its QoS classes at the end of each case. A
+case that fails is tried a second time, because the emulated machine is slow.
 `
 
 // reasons are why cases cannot pass with the plugin, and what it does in their place.
@@ -29,13 +24,13 @@ var reasons = []struct {
 	of  *regexp.Regexp
 	why string
 }{
-	{regexp.MustCompile(`bigger than free memory on each NUMA node`), "The pod is admitted by the kubelet and its container is refused by the plugin: `CreateContainerError` with the reason in " +
-		"its message and in an event, where the kubelet's Memory Manager fails the pod with `UnexpectedAdmissionError`."},
+	{regexp.MustCompile(`bigger than free memory on each NUMA node`), "The kubelet admits the pod and the plugin refuses its container: `CreateContainerError` with the reason, where the " +
+		"kubelet's Memory Manager fails the pod with `UnexpectedAdmissionError`."},
 	{regexp.MustCompile(`should reject a pod that would result in an empty pod shared pool`), "The container is refused with the kubelet's words; the pod's phase stays Pending."},
 	{regexp.MustCompile(`scope is 'pod' should allocate exclusive memory to a guaranteed pod with pod-level resources and (non-guaranteed|mix of)`),
-		"The PodResources API of the kubelet 1.36 gives each container that shares the pod's memory all of it. The plugin's is that of Kubernetes 1.37 " +
-			"(kubernetes#138738): it stands with the pod, once."},
-	{regexp.MustCompile(`should persist container-level memory.low after rollback`), "The case shows a limitation of the kubelet, which cannot take memory.low back from a running container. The plugin can, and does."},
+		"PodResources of kubelet 1.36 gives each container that shares the pod's memory all of it, the plugin's the pod, as Kubernetes 1.37 " +
+			"(kubernetes#138738)."},
+	{regexp.MustCompile(`should persist container-level memory.low after rollback`), "The kubelet cannot take memory.low back from a running container. The plugin does."},
 }
 
 // fileReason is why files of some levels hold something else with the plugin.

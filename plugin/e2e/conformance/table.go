@@ -107,14 +107,14 @@ func newOutcome(results []*result, suite string) outcome {
 
 // where says what ran on what, and when.
 func (o outcome) where(version string) string {
-	return fmt.Sprintf("Kubernetes %s, Linux %s, containerd 2.4, systemd, 2 NUMA nodes, emulated; %s", version, o.kernel, o.ended.Format(time.DateOnly))
+	return fmt.Sprintf("Kubernetes %s, Linux %s, %s", version, o.kernel, o.ended.Format(time.DateOnly))
 }
 
-// sums is a table of the cases' verdicts and their cgroup files.
+// sums says how many cases passed with either, and compares their cgroup files.
 func (o outcome) sums() string {
 	var b strings.Builder
-	b.WriteString("\n| | cases | passed | failed | skipped | minutes |\n| --- | --- | --- | --- | --- | --- |\n")
-	for _, run := range []string{reference, plugin} {
+	fmt.Fprintf(&b, "\nOf %d cases", len(o.rows))
+	for i, run := range []string{reference, plugin} {
 		verdicts := map[string]int{}
 		for _, r := range o.rows {
 			word, _, _ := strings.Cut(r.verdict(run), " ")
@@ -123,10 +123,11 @@ func (o outcome) sums() string {
 			}
 			verdicts[word]++
 		}
-		who := map[string]string{reference: "the kubelet's managers", plugin: "the plugin"}[run]
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d |\n", who, len(o.rows), verdicts["passed"], verdicts["failed"], verdicts["skipped"],
+		who := [...]string{" the kubelet's managers", "; the plugin"}[i]
+		fmt.Fprintf(&b, "%s passed %d, failed %d and skipped %d in %d minutes", who, verdicts["passed"], verdicts["failed"], verdicts["skipped"],
 			int(o.took[run].Round(time.Minute).Minutes()))
 	}
+	b.WriteString(".\n")
 	var all comparison
 	for _, r := range o.rows {
 		all.same += r.files.same
@@ -134,7 +135,7 @@ func (o outcome) sums() string {
 		all.differ += r.files.differ
 	}
 	if all != (comparison{}) {
-		fmt.Fprintf(&b, "\nCgroup files: %s.\n", all)
+		fmt.Fprintf(&b, "Cgroup files: %s.\n", all)
 	}
 	return b.String()
 }
@@ -147,53 +148,47 @@ func (r row) verdict(run string) string {
 }
 
 // section is what the page of all suites has of this one: the sums, and why cases failed. Cases that failed for one reason share a
-// line; where no reason is known, it has the first one's message.
+// line, with how many they are: their titles are on the suite's page. Where no reason is known, it has the first one's message.
 func (o outcome) section(version, folder string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n%s; [each case](%s/%s.md).\n%s", heading(o.suite), o.where(version), folder, o.suite, o.sums())
 	type way struct{ reference, plugin, reason string }
 	var ways []way
-	titles, why := map[way][]string{}, map[way]string{}
+	number, first := map[way]int{}, map[way]row{}
 	for _, r := range o.rows {
 		if !failed(r.reference) && !failed(r.plugin) {
 			continue
 		}
 		w := way{r.reference, r.plugin, reason(r.title)}
-		if titles[w] == nil {
+		if number[w] == 0 {
 			ways = append(ways, w)
-			why[w] = r.remark
+			first[w] = r
 		}
-		titles[w] = append(titles[w], r.title)
+		number[w]++
 	}
 	if len(ways) > 0 {
 		b.WriteString("\n| failed | kubelet | plugin | why |\n| --- | --- | --- | --- |\n")
 	}
 	for _, w := range ways {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", together(titles[w]), w.reference, w.plugin, why[w])
+		what := shortly(first[w].title)
+		if number[w] > 1 {
+			what = fmt.Sprintf("%d cases: %s", number[w], what)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", what, w.reference, w.plugin, first[w].remark)
 	}
 	return b.String()
 }
 
-// together is a list of titles, with the words that all begin with only once.
-func together(titles []string) string {
-	first := strings.Fields(titles[0])
-	if len(titles) == 1 {
-		return titles[0]
+// shortly is what a title says should happen, at most ten words of it; where that is too short to tell, it is the title's last ten.
+func shortly(title string) string {
+	words := strings.Fields(title)
+	_, what, _ := strings.Cut(title, "should ")
+	if short := strings.Fields(what); len(short) > 10 {
+		return strings.Join(short[:10], " ") + " …"
+	} else if len(short) > 3 {
+		return strings.Join(short, " ")
 	}
-	shared := len(first) - 1
-	for _, title := range titles[1:] {
-		words := strings.Fields(title)
-		n := 0
-		for n < min(shared, len(words)-1) && words[n] == first[n] {
-			n++
-		}
-		shared = n
-	}
-	var rest []string
-	for _, title := range titles {
-		rest = append(rest, strings.Join(strings.Fields(title)[shared:], " "))
-	}
-	return strings.TrimSuffix(strings.Join(first[:shared], " "), ",") + ": " + strings.Join(rest, "; ")
+	return strings.Join(words[max(0, len(words)-10):], " ")
 }
 
 // page is the suite's own page: each case, and how its cgroup files differ.

@@ -93,7 +93,7 @@ var choices = map[string]choice{
 	"TestVerifyNamesWhatIsWrong":       {on(cgroupfs24), on(kernel61)}, // what verify reads, which is the same everywhere
 	"TestVerifyNamesPagesOnOtherNodes": {on(cgroupfs24), on(kernel61)}, // what verify reads, which is the same everywhere
 
-	// The tables of docs/stall-guard.md, and no tests.
+	// The tables of docs/measurements.md, and no tests.
 	"TestMeasureStallGuard":     {nil, on(cgroupfs24)}, // one machine is measured
 	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)}, // one machine is measured
 	"TestMeasureManyStalling":   {nil, on(cgroupfs24)}, // one machine is measured
