@@ -323,7 +323,7 @@ func TestVerifyNamesTheLevelThatCancelsProtection(t *testing.T) {
 		must(t, h.tree.Write("kubepods/burstable", "memory.low", "0"))
 		return strings.Contains(audit(), want)
 	})
-	eventually(t, "verify counts the overwrites", func() bool { return strings.Contains(audit(), "burstable memory.low: overwritten") })
+	eventually(t, "verify counts the overwrites", func() bool { return strings.Contains(audit(), "burstable memory.low: changed externally") })
 	eventually(t, "the plugin has put its value back", func() bool { return !strings.Contains(audit(), want) })
 }
 
@@ -342,7 +342,7 @@ func TestOverwrittenFilesOfContainersAreCounted(t *testing.T) {
 		eventually(t, "the overwrite is counted", func() bool { return !strings.Contains(plugin.get("/metrics"), counted+"0\n") })
 		eventually(t, "verify names the file", func() bool {
 			_, text, _ := run(t, "", "verify", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"))
-			return strings.Contains(text, "container "+file+": overwritten ")
+			return strings.Contains(text, "container "+file+": changed externally ")
 		})
 		eventually(t, "the plugin has put its value back", func() bool {
 			now, err := h.tree.Read(container, file)
