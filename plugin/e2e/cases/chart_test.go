@@ -85,10 +85,13 @@ func TestChartInACluster(t *testing.T) {
 		_, _ = c.run("", "kubectl", "label", "node", setup.NodeName, daemon+"-")
 		_, _ = c.run("", "kubectl", "delete", "pod", "pinned", "--ignore-not-found")
 	})
+	before := file(k.Kubepods(), "memory.min") // what the kubelet of another case has left
 	if out := c.follow(k, "Look"); !strings.Contains(out, "profile is Observe") {
 		t.Errorf("verify does not say that this is a dry run:\n%s", out)
 	}
-	untouched(t, k)
+	if got := file(k.Kubepods(), "memory.min"); got != before {
+		t.Errorf("in the dry run memory.min of kubepods became %s, it was %s", got, before)
+	}
 	c.follow(k, "Switch it on")
 	if out := c.follow(k, "The first pinned pod"); !strings.Contains(out, "default/pinned pinned (Guaranteed)\n  on node ") {
 		t.Errorf("explain does not say where the pod is:\n%s", out)
