@@ -68,8 +68,8 @@ type protection struct {
 }
 
 func (p *protection) keep(ctx context.Context, a *Agent) {
-	switch dryRun := a.dryRun(); {
-	case dryRun:
+	switch {
+	case a.dryRun():
 		p.stop()
 	case p.cancel == nil:
 		ctx, cancel := context.WithCancel(ctx)
