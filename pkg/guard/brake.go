@@ -38,8 +38,8 @@ const (
 	shareOfShortNode = 8
 )
 
-// Defaults are the settings of a daemon: half a second of full stall within two is where a JVM's pauses are seen from outside, and a
-// quarter of the gap is given at first, so that a container that needs little more does not get its whole limit.
+// Defaults are the settings of a daemon: a container is stopped after half a second of full stall within two, gets a quarter of the
+// gap first, and gives it back after five quiet minutes.
 func Defaults() Settings {
 	return Settings{Stall: 500 * time.Millisecond, Window: 2 * time.Second, Step: 0.25, RestoreAfter: 5 * time.Minute, ProactiveReclaim: true}
 }
