@@ -23,6 +23,7 @@ type writers struct {
 	heap     uint64 // percent of the limit
 	chunk    uint64 // bytes of a write()
 	runs     int
+	foreign  bool   // the node has dirtied the file before
 	kernels  string // where this cell is tried
 	withHigh uint64 // memory.high in percent of the limit
 }
@@ -33,22 +34,23 @@ type writers struct {
 func TestPageCacheKills(t *testing.T) {
 	k := criOf(t)
 	t.Logf("kernel %s", file("/proc/sys/kernel/osrelease"))
-	t.Log("| filesystem, disk | limit | heap | write() | memory.high | killed | stand after a minute | seconds of those that ended | full stall | MB/s |")
+	t.Log("| filesystem, disk | limit | heap | write() | foreign file | memory.high | killed | stand after a minute | seconds of those that ended | full stall | MB/s |")
 	for _, w := range []writers{
-		{"xfs", 20, 64 * MiB, 0, MiB, 4, "trixie", 90},
-		{"xfs", 20, 64 * MiB, 0, MiB / 4, 10, "6.12", 90},
-		{"xfs", 20, 64 * MiB, 0, MiB / 4, 4, "trixie 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 0, 4 * MiB, 4, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 50, MiB, 4, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 90, MiB, 2, "trixie 6.12", 90},
-		{"ext4", 20, 64 * MiB, 0, MiB, 4, "trixie 6.12", 90},
-		{"xfs", 50, 200 * MiB, 0, MiB, 4, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 50, 64 * MiB, 0, MiB, 4, "trixie 6.12", 90},
+		{"xfs", 20, 64 * MiB, 70, MiB, 3, false, "trixie", 90},
+		{"xfs", 20, 64 * MiB, 0, MiB, 2, true, "trixie", 90},
+		{"xfs", 20, 64 * MiB, 0, MiB / 4, 10, false, "6.12", 90},
+		{"xfs", 20, 64 * MiB, 0, MiB, 2, false, "trixie 6.1 testing", 90},
+		{"xfs", 20, 64 * MiB, 50, MiB, 4, false, "trixie 6.12 6.1 testing", 90},
+		{"xfs", 20, 64 * MiB, 90, MiB, 2, false, "trixie 6.12", 90},
+		{"xfs", 20, 64 * MiB, 0, 4 * MiB, 4, false, "trixie 6.12 6.1 testing", 90},
+		{"ext4", 20, 64 * MiB, 0, MiB, 4, false, "trixie 6.12", 90},
+		{"xfs", 50, 200 * MiB, 0, MiB, 4, false, "trixie 6.12 6.1 testing", 90},
+		{"xfs", 50, 64 * MiB, 0, MiB, 4, false, "trixie 6.12", 90},
 	} {
 		if !strings.Contains(" "+w.kernels+" ", " "+k.Plan.Kernel+" ") {
 			continue
 		}
-		t.Run(fmt.Sprintf("%s-%d-%d-%d-%d", w.kind, w.speed, w.limit/MiB, w.heap, w.chunk>>10), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s-%d-%d-%d-%d-%t", w.kind, w.speed, w.limit/MiB, w.heap, w.chunk>>10, w.foreign), func(t *testing.T) {
 			dir := slowDisk(t, w.kind, w.speed)
 			rows := map[uint64][]writer{}
 			highs := []uint64{0, w.withHigh}
@@ -60,7 +62,7 @@ func TestPageCacheKills(t *testing.T) {
 				}
 			}
 			for _, high := range highs {
-				t.Logf("| %s, %d MB/s | %d MiB | %d %% | %d KiB | %s |", w.kind, w.speed, w.limit/MiB, w.heap, w.chunk>>10, summed(high, rows[high]))
+				t.Logf("| %s, %d MB/s | %d MiB | %d %% | %d KiB | %t | %s |", w.kind, w.speed, w.limit/MiB, w.heap, w.chunk>>10, w.foreign, summed(high, rows[high]))
 			}
 		})
 	}
@@ -117,6 +119,11 @@ func (w writers) run(t *testing.T, k machine, dir string, high uint64) writer {
 	_ = os.Remove(dir + "/new")
 	syscall.Sync()
 	write(t, "3", "/proc/sys/vm/drop_caches")
+	if w.foreign {
+		if err := os.WriteFile(dir+"/new", make([]byte, MiB), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
 	size := 3 * w.limit
 	step := fmt.Sprintf("write=/data/new:%d:%d", size, w.chunk)
 	pod := guaranteed("writer", w.limit, 0)
