@@ -3,6 +3,7 @@ package cases
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,10 +24,21 @@ type writers struct {
 	heap     uint64 // percent of the limit
 	chunk    uint64 // bytes of a write()
 	runs     int
-	foreign  bool   // the node has dirtied the file before
+	file     origin
+	files    int    // written one after another
 	kernels  string // where this cell is tried
 	withHigh uint64 // memory.high in percent of the limit
 }
+
+// origin is where a file comes from that a container writes: the kernel counts what is dirty in it against the cgroup that dirtied it
+// first (fs/fs-writeback.c, inode_attach_wb), and slows down who has too much of that.
+type origin string
+
+const (
+	own     origin = "its own"       // it makes the file
+	nodes   origin = "the node's"    // the node has dirtied it just before
+	earlier origin = "another run's" // a container that has ended wrote it, and this one overwrites it
+)
 
 // TestPageCacheKills logs a table: of containers that write files three times as large as their limit to a slow disk, how many
 // are killed, with memory.high unset and at 90 % of the limit. Pages that are not written to the disk yet cannot be reclaimed.
@@ -34,23 +46,24 @@ type writers struct {
 func TestPageCacheKills(t *testing.T) {
 	k := criOf(t)
 	t.Logf("kernel %s", file("/proc/sys/kernel/osrelease"))
-	t.Log("| filesystem, disk | limit | heap | write() | foreign file | memory.high | killed | stand after a minute | seconds of those that ended | full stall | MB/s |")
+	t.Log("| filesystem, disk | limit | heap | write() | files | memory.high | killed | stand after a minute | seconds of those that ended | full stall | MB/s |")
 	for _, w := range []writers{
-		{"xfs", 20, 64 * MiB, 70, MiB, 3, false, "trixie", 90},
-		{"xfs", 20, 64 * MiB, 0, MiB, 10, true, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 0, MiB / 4, 10, false, "6.12", 90},
-		{"xfs", 20, 64 * MiB, 0, MiB, 2, false, "trixie 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 50, MiB, 4, false, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 90, MiB, 2, false, "trixie 6.12", 90},
-		{"xfs", 20, 64 * MiB, 0, 4 * MiB, 4, false, "trixie 6.12 6.1 testing", 90},
-		{"ext4", 20, 64 * MiB, 0, MiB, 4, false, "trixie 6.12", 90},
-		{"xfs", 50, 200 * MiB, 0, MiB, 4, false, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 50, 64 * MiB, 0, MiB, 4, false, "trixie 6.12", 90},
+		{"xfs", 20, 64 * MiB, 0, MiB, 10, nodes, 1, "trixie 6.12 6.1 testing", 90},
+		{"xfs", 20, 64 * MiB, 0, MiB, 6, earlier, 1, "trixie", 90},
+		{"xfs", 20, 64 * MiB, 0, MiB, 6, own, 12, "trixie", 90},
+		{"xfs", 20, 64 * MiB, 0, MiB, 10, own, 1, "6.12", 90},
+		{"xfs", 20, 64 * MiB, 0, MiB, 2, own, 1, "trixie 6.1 testing", 90},
+		{"xfs", 20, 64 * MiB, 50, MiB, 4, own, 1, "trixie 6.12 6.1 testing", 90},
+		{"xfs", 20, 64 * MiB, 50, MiB, 4, nodes, 1, "trixie 6.12 6.1 testing", 90},
+		{"xfs", 20, 64 * MiB, 90, MiB, 2, own, 1, "trixie 6.12", 90},
+		{"ext4", 20, 64 * MiB, 0, MiB, 4, nodes, 1, "trixie 6.12", 90},
+		{"xfs", 50, 200 * MiB, 0, MiB, 4, nodes, 1, "trixie 6.12 6.1 testing", 90},
+		{"xfs", 50, 64 * MiB, 0, MiB, 4, nodes, 1, "trixie 6.12", 90},
 	} {
 		if !strings.Contains(" "+w.kernels+" ", " "+k.Plan.Kernel+" ") {
 			continue
 		}
-		t.Run(fmt.Sprintf("%s-%d-%d-%d-%d-%t", w.kind, w.speed, w.limit/MiB, w.heap, w.chunk>>10, w.foreign), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s-%d-%d-%d-%s-%d", w.kind, w.speed, w.limit/MiB, w.heap, w.file, w.files), func(t *testing.T) {
 			dir := slowDisk(t, w.kind, w.speed)
 			rows := map[uint64][]writer{}
 			highs := []uint64{0, w.withHigh}
@@ -62,7 +75,7 @@ func TestPageCacheKills(t *testing.T) {
 				}
 			}
 			for _, high := range highs {
-				t.Logf("| %s, %d MB/s | %d MiB | %d %% | %d KiB | %t | %s |", w.kind, w.speed, w.limit/MiB, w.heap, w.chunk>>10, w.foreign, summed(high, rows[high]))
+				t.Logf("| %s, %d MB/s | %d MiB | %d %% | %d KiB | %d, %s | %s |", w.kind, w.speed, w.limit/MiB, w.heap, w.chunk>>10, w.files, w.file, summed(high, rows[high]))
 			}
 		})
 	}
@@ -116,32 +129,42 @@ func spread(values []float64) string {
 // run runs one container until it has written its file, is killed, or takes too long.
 func (w writers) run(t *testing.T, k machine, dir string, high uint64) writer {
 	t.Helper()
-	_ = os.Remove(dir + "/new")
-	syscall.Sync()
-	write(t, "3", "/proc/sys/vm/drop_caches")
-	if w.foreign {
-		if err := os.WriteFile(dir+"/new", make([]byte, MiB), 0o666); err != nil {
+	if w.file != earlier {
+		left, _ := filepath.Glob(dir + "/new*")
+		for _, name := range left {
+			_ = os.Remove(name)
+		}
+		syscall.Sync()
+		write(t, "3", "/proc/sys/vm/drop_caches")
+	}
+	if w.file == nodes {
+		if err := os.WriteFile(dir+"/new1", make([]byte, MiB), 0o666); err != nil {
 			t.Fatal(err)
 		}
 	}
-	size := 3 * w.limit
-	step := fmt.Sprintf("write=/data/new:%d:%d", size, w.chunk)
+	var steps []string
+	for i := range w.files {
+		steps = append(steps, fmt.Sprintf("write=/data/new%d:%d:%d", i+1, 3*w.limit/uint64(w.files), w.chunk))
+	}
 	pod := guaranteed("writer", w.limit, 0)
 	app := &pod.Containers[0]
 	app.Mounts = map[string]string{"/data": dir}
-	app.Args = []string{"wait=/ctl/go", fmt.Sprint("touch=", w.limit*w.heap/100), "say=writes", step, "wait=/ctl/end", "exit=0"}
-	if w.heap == 0 {
-		app.Args = append(app.Args[:1], app.Args[2:]...)
+	app.Args = []string{"wait=/ctl/go"}
+	if w.heap > 0 {
+		app.Args = append(app.Args, fmt.Sprint("touch=", w.limit*w.heap/100))
 	}
+	app.Args = append(append(app.Args, steps...), "wait=/ctl/end", "exit=0")
 	run(t, k, pod)
 	cgroup := dirOf(t, k, pod, "app")
 	if high > 0 {
 		write(t, fmt.Sprint(w.limit*high/100), cgroup, "memory.high")
 	}
 	touchFile(t, k.Control(pod), "go")
-	one := w.watch(t, k, pod, cgroup, step)
-	if info, err := os.Stat(dir + "/new"); err == nil {
-		one.written = uint64(info.Size()) / MiB
+	one := w.watch(t, k, pod, cgroup, steps[len(steps)-1])
+	for i := range w.files {
+		if info, err := os.Stat(fmt.Sprintf("%s/new%d", dir, i+1)); err == nil {
+			one.written += uint64(info.Size()) / MiB
+		}
 	}
 	if err := k.Remove(t.Context(), pod); err != nil {
 		t.Fatal(err)
