@@ -28,6 +28,7 @@ type writers struct {
 	files    int    // written one after another
 	kernels  string // where this cell is tried
 	withHigh uint64 // memory.high in percent of the limit
+	min      uint64 // memory.min in percent of the limit, of the container and the cgroups above it
 }
 
 // origin is where a file comes from that a container writes: the kernel counts what is dirty in it against the cgroup that dirtied it
@@ -46,24 +47,25 @@ const (
 func TestPageCacheKills(t *testing.T) {
 	k := criOf(t)
 	t.Logf("kernel %s", file("/proc/sys/kernel/osrelease"))
-	t.Log("| filesystem, disk | limit | heap | write() | files | memory.high | killed | stand after a minute | seconds of those that ended | full stall | MB/s |")
+	t.Log("| filesystem, disk | limit | heap | write() | files | memory.min | memory.high | killed | stand after a minute | seconds of those that ended | full stall | MB/s |")
 	for _, w := range []writers{
-		{"xfs", 20, 64 * MiB, 0, MiB, 10, nodes, 1, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 0, MiB, 6, earlier, 1, "trixie", 90},
-		{"xfs", 20, 64 * MiB, 0, MiB, 6, own, 12, "trixie", 90},
-		{"xfs", 20, 64 * MiB, 0, MiB, 10, own, 1, "6.12", 90},
-		{"xfs", 20, 64 * MiB, 0, MiB, 2, own, 1, "trixie 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 50, MiB, 4, own, 1, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 50, MiB, 4, nodes, 1, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 20, 64 * MiB, 90, MiB, 2, own, 1, "trixie 6.12", 90},
-		{"ext4", 20, 64 * MiB, 0, MiB, 4, nodes, 1, "trixie 6.12", 90},
-		{"xfs", 50, 200 * MiB, 0, MiB, 4, nodes, 1, "trixie 6.12 6.1 testing", 90},
-		{"xfs", 50, 64 * MiB, 0, MiB, 4, nodes, 1, "trixie 6.12", 90},
+		{"xfs", 20, 64 * MiB, 0, MiB, 10, nodes, 1, "trixie 6.12 6.1 testing", 90, 0},
+		{"xfs", 20, 64 * MiB, 0, MiB, 10, own, 1, "trixie 6.12", 90, 98},
+		{"xfs", 20, 64 * MiB, 0, MiB, 6, earlier, 1, "trixie", 90, 0},
+		{"xfs", 20, 64 * MiB, 0, MiB, 6, own, 12, "trixie", 90, 0},
+		{"xfs", 20, 64 * MiB, 0, MiB, 10, own, 1, "6.12", 90, 0},
+		{"xfs", 20, 64 * MiB, 0, MiB, 2, own, 1, "trixie 6.1 testing", 90, 0},
+		{"xfs", 20, 64 * MiB, 50, MiB, 4, own, 1, "trixie 6.12 6.1 testing", 90, 0},
+		{"xfs", 20, 64 * MiB, 50, MiB, 4, nodes, 1, "trixie 6.12 6.1 testing", 90, 0},
+		{"xfs", 20, 64 * MiB, 90, MiB, 2, own, 1, "trixie 6.12", 90, 0},
+		{"ext4", 20, 64 * MiB, 0, MiB, 4, nodes, 1, "trixie 6.12", 90, 0},
+		{"xfs", 50, 200 * MiB, 0, MiB, 4, nodes, 1, "trixie 6.12 6.1 testing", 90, 0},
+		{"xfs", 50, 64 * MiB, 0, MiB, 4, nodes, 1, "trixie 6.12", 90, 0},
 	} {
 		if !strings.Contains(" "+w.kernels+" ", " "+k.Plan.Kernel+" ") {
 			continue
 		}
-		t.Run(fmt.Sprintf("%s-%d-%d-%d-%s-%d", w.kind, w.speed, w.limit/MiB, w.heap, w.file, w.files), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%s-%d-%d-%d-%s-%d-%d", w.kind, w.speed, w.limit/MiB, w.heap, w.file, w.files, w.min), func(t *testing.T) {
 			dir := slowDisk(t, w.kind, w.speed)
 			rows := map[uint64][]writer{}
 			highs := []uint64{0, w.withHigh}
@@ -75,7 +77,7 @@ func TestPageCacheKills(t *testing.T) {
 				}
 			}
 			for _, high := range highs {
-				t.Logf("| %s, %d MB/s | %d MiB | %d %% | %d KiB | %d, %s | %s |", w.kind, w.speed, w.limit/MiB, w.heap, w.chunk>>10, w.files, w.file, summed(high, rows[high]))
+				t.Logf("| %s, %d MB/s | %d MiB | %d %% | %d KiB | %d, %s | %d %% | %s |", w.kind, w.speed, w.limit/MiB, w.heap, w.chunk>>10, w.files, w.file, w.min, summed(high, rows[high]))
 			}
 		})
 	}
@@ -158,6 +160,11 @@ func (w writers) run(t *testing.T, k machine, dir string, high uint64) writer {
 	cgroup := dirOf(t, k, pod, "app")
 	if high > 0 {
 		write(t, fmt.Sprint(w.limit*high/100), cgroup, "memory.high")
+	}
+	if w.min > 0 {
+		for dir := cgroup; strings.Contains(dir, "kubepods"); dir = filepath.Dir(dir) {
+			write(t, fmt.Sprint(w.limit*w.min/100), dir, "memory.min")
+		}
 	}
 	touchFile(t, k.Control(pod), "go")
 	one := w.watch(t, k, pod, cgroup, steps[len(steps)-1])
