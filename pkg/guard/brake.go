@@ -41,16 +41,15 @@ const (
 // Defaults are the settings of a daemon: a container is stopped after half a second of full stall within two, gets a quarter of the
 // gap first, and gives it back after five quiet minutes.
 func Defaults() Settings {
-	return Settings{Stall: 500 * time.Millisecond, Window: 2 * time.Second, Step: 0.25, RestoreAfter: 5 * time.Minute, ProactiveReclaim: true}
+	return Settings{Stall: 500 * time.Millisecond, Window: 2 * time.Second, Step: 0.25, RestoreAfter: 5 * time.Minute}
 }
 
 // Settings are the guard's thresholds.
 type Settings struct {
-	Stall            time.Duration // full memory stall within Window that counts as stopped
-	Window           time.Duration // window of the pressure trigger, 500 ms to 10 s
-	Step             float64       // first raise, as a share of the gap between the computed memory.high and the ceiling
-	RestoreAfter     time.Duration // calm before a raised memory.high is lowered
-	ProactiveReclaim bool          // try memory.reclaim of page cache before the first raise
+	Stall        time.Duration // full memory stall within Window that counts as stopped
+	Window       time.Duration // window of the pressure trigger, 500 ms to 10 s
+	Step         float64       // first raise, as a share of the gap between the computed memory.high and the ceiling
+	RestoreAfter time.Duration // calm before a raised memory.high is lowered
 }
 
 // Bounds are what a container's memory.high may move between, in bytes.
@@ -119,9 +118,9 @@ func (b *Brake) Raised() bool { return b.high > b.bounds.Computed }
 
 // Rebound takes new bounds (a resize or a reload) and returns the memory.high for them: a raise stays as far as the new
 // bounds leave room for it.
-func (b *Brake) Rebound(settings Settings, bounds Bounds) uint64 {
+func (b *Brake) Rebound(bounds Bounds) uint64 {
 	raised := b.Raised()
-	b.settings, b.bounds = settings, bounds
+	b.bounds = bounds
 	switch {
 	case !raised || b.high <= bounds.Computed:
 		b.high = bounds.Computed
@@ -191,7 +190,7 @@ func (b *Brake) relieve(s Sample) Action {
 	for range min(b.raises, mostDoublings) {
 		step = sum(step, step)
 	}
-	if b.settings.ProactiveReclaim && !b.reclaimed && s.File >= smallestCache {
+	if !b.reclaimed && s.File >= smallestCache {
 		b.reclaimed, b.since = true, Sample{} // what it frees is no step forward of the container
 		return Action{Verb: Reclaim, Bytes: min(step, s.File), LookIn: time.Millisecond}
 	}
