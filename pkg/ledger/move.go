@@ -26,7 +26,7 @@ type MoveReason int
 const (
 	// Admission makes room for a new container.
 	Admission MoveReason = iota
-	// Deficit takes memory off nodes that owe more than they have.
+	// Deficit takes memory off nodes that are overcommitted.
 	Deficit
 	// Consolidation ends a group of nodes that is not needed any more.
 	Consolidation

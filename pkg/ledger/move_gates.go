@@ -8,7 +8,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -47,8 +47,8 @@ func (u *Usage) elsewhere(nodes nodeset.Set) (bytes uint64) {
 }
 
 // received is what each of the new nodes gets where a cgroup may use others instead.
-func (u *Usage) received(to nodeset.Set) []cover.Amount {
-	return cover.Received(u.Nodes, to, func(node int) uint64 { return u.Bytes[node] })
+func (u *Usage) received(to nodeset.Set) []deficit.Amount {
+	return deficit.Received(u.Nodes, to, func(node int) uint64 { return u.Bytes[node] })
 }
 
 // NotMoved is memory that stays where it is although there is a reason to move it.
@@ -70,9 +70,9 @@ type candidate struct {
 	// usage is the container's; nil for one that does not run.
 	usage *Usage
 	// nodes are those of the sample; nil when they are not known.
-	nodes []cover.Node
-	// step is what takes it off nodes in debt; nil for other reasons.
-	step *cover.Step
+	nodes []deficit.Node
+	// step is what takes it off overcommitted nodes; nil for other reasons.
+	step *deficit.Step
 }
 
 // mostPressure is the share of time, in percent, in which all tasks of a cgroup wait for memory and beyond which no memory of it is

@@ -51,7 +51,7 @@ func Open(s State) (*Ledger, error) {
 		if err := l.manager.Open(*allocations); err != nil {
 			return nil, err
 		}
-		l.manager.Observe(s.Cover)
+		l.manager.Observe(s.NodeMemory)
 	}
 	for _, state := range states {
 		l.openPod(state)

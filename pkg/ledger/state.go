@@ -9,7 +9,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -57,9 +57,9 @@ type State struct {
 	Move    *Move                 `json:",omitempty"`
 	Leaving []memorymanager.Block `json:",omitempty"`
 	// Calm is since when nodes have had room for what was moved off them.
-	Calm cover.Calm `json:",omitempty"`
-	// Cover is what the NUMA nodes owe and have, as sampled last.
-	Cover []cover.Node `json:",omitempty"`
+	Calm deficit.Calm `json:",omitempty"`
+	// NodeMemory is what is unused and available on the NUMA nodes, as sampled last.
+	NodeMemory []deficit.Node `json:",omitempty"`
 	// NotMoved is memory that stays where it is although there is a reason to move it.
 	NotMoved []NotMoved `json:",omitempty"`
 
@@ -188,7 +188,7 @@ type Record struct {
 	OursMems bool `json:",omitempty"`
 }
 
-// Exclusion keeps a container without an allocation off NUMA nodes that owed more than they had.
+// Exclusion keeps a container without an allocation off NUMA nodes that were overcommitted.
 type Exclusion struct {
 	Nodes nodeset.Set `json:",omitempty"`
 	// Bytes is what it had mapped there, and Since the last time that memory was moved.

@@ -22,7 +22,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -59,7 +59,7 @@ func busyNode() *ledger.View {
 				{Name: "exporter", State: ledger.Running, Estimate: pods.Estimate{Request: 90, Source: "limit"},
 					Unplaced: &ledger.Rejection{Reason: "UnexpectedAdmissionError"}}}},
 		},
-		Cover: &cover.Sample{Nodes: []cover.Node{{ID: 1, Owed: 30, Free: 20, Reclaimable: 5}}, Moves: []cover.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
+		NodeMemory: &deficit.Sample{Nodes: []deficit.Node{{ID: 1, Unused: 30, Free: 20, Reclaimable: 5}}, Moves: []deficit.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
 		NotMoved: []ledger.NotMoved{{Reason: ledger.Deficit, Container: "app"}, {Reason: ledger.Deficit, Why: "no other container has memory there"},
 			{Reason: ledger.Consolidation, Container: "postgres"}},
 		Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
@@ -88,7 +88,7 @@ func sources(t *testing.T) Sources {
 		Counters: func() agent.Counters {
 			return agent.Counters{Counters: ledger.Counters{PinningRequests: 7, PinningErrors: 1,
 				Rejections: map[string]uint64{"TopologyAffinityError": 1},
-				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}, CoverMoves: 2, CoverBytes: 512},
+				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}, DeficitMoves: 2, DeficitBytes: 512},
 				Overwrites: map[protect.Overwrite]uint64{{Level: "kubepods", File: "memory.min"}: 4},
 				Checkpoint: checkpoint.Stats{Writes: 9},
 				Requests:   podinfo.Stats{Sources: []podinfo.SourceStats{{Source: "kubelet", Answers: 5, Connected: true}}}}

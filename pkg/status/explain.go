@@ -48,8 +48,8 @@ type Explanation struct {
 	FitsOn *int `json:"fitsOn,omitempty"`
 	// NotMoved is why it stays where it is although there is a reason to move it.
 	NotMoved []NotMoved `json:"notMoved,omitempty"`
-	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
-	Owed map[int]Owed `json:"unused,omitempty"`
+	// Unused is what is allocated and not used yet, by NUMA node; absent where that is not known.
+	Unused map[int]Unused `json:"unused,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
@@ -81,7 +81,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			Short: c.Short, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
 			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
 			NotMoved: notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
-			Owed:     owed(view.Cover, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
+			Unused:   unused(view.NodeMemory, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
 		}
 		if c.KeptOff != nil {
 			d.Pinning += "; " + c.KeptOff.String()
@@ -182,7 +182,7 @@ func (d *Explanation) write(b *strings.Builder) {
 			fmt.Fprintf(b, "  %s\n", m.Why)
 		}
 	}
-	d.writeOwed(b)
+	d.writeUnused(b)
 	if d.CPUs != "" {
 		fmt.Fprintf(b, "  %s\n", d.CPUs)
 	}

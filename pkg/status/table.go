@@ -20,7 +20,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	d.writeHead(&b)
 	tables.Nodes(&b, d.NodeStates())
 	d.writeGroups(&b)
-	d.writeCover(&b)
+	d.writeAvailable(&b)
 	d.writeClaims(&b)
 	switch {
 	case d.Problems && d.healthy():

@@ -58,8 +58,8 @@ func lostClaims(n Node, r *Report) {
 	}
 }
 
-// notCovered finds memory that should be moved off NUMA nodes that owe more than they have, and is not.
-func notCovered(n Node, r *Report) {
+// notRelieved finds memory that should be moved off NUMA nodes that are overcommitted, and is not.
+func notRelieved(n Node, r *Report) {
 	for _, m := range n.Document.NotMoved {
 		object, why := "NUMA nodes", m.Why
 		if m.Container != "" {

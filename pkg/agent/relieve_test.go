@@ -9,13 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
-// short is a node that owes 4Gi on node 0, has 3Gi there and 8Gi on node 1, and other pods: one of BestEffort with 512Mi on node 0
+// short is a node that has 4Gi allocated and unused on node 0, 3Gi available there and 8Gi on node 1, and other pods: one of BestEffort with 512Mi on node 0
 // and one of Burstable with 3Gi.
 type short struct {
 	*node
@@ -55,8 +55,8 @@ func newShort(t *testing.T, yaml string, annotations map[string]string) *short {
 }
 
 // look samples, and has done what follows.
-func (s *short) look() *cover.Sample {
-	sample := s.cover()
+func (s *short) look() *deficit.Sample {
+	sample := s.sample()
 	s.work(s.Context())
 	return sample
 }
@@ -73,11 +73,11 @@ func (s *short) mems() string {
 
 // One container after the other is moved, each only once the memory of the last one has arrived and a newer sample still shows the
 // deficit, and both may use the node again after it was calm.
-func TestDeficitsAreCoveredOneContainerAtATime(t *testing.T) {
+func TestDeficitsAreRelievedOneContainerAtATime(t *testing.T) {
 	s := newShort(t, "rebalance: {deficits: On}\n", nil)
 	s.look() // finds the deficit
-	s.cover()
-	if sample := s.cover(); sample.Moves != nil || s.containerView(s.pods["web"], "app").KeptOff != nil { // the write is yet to come
+	s.sample()
+	if sample := s.sample(); sample.Moves != nil || s.containerView(s.pods["web"], "app").KeptOff != nil { // the write is yet to come
 		t.Fatalf("a second step before the first is made: %+v", sample)
 	}
 	s.work(s.Context())
@@ -92,15 +92,15 @@ func TestDeficitsAreCoveredOneContainerAtATime(t *testing.T) {
 	if diff := cmp.Diff([]string{"batch-app 1", "web-app 1"}, s.asked); diff != "" {
 		t.Errorf("the runtime was asked for:\n%s", diff)
 	}
-	if c := s.Counters(); c.CoverMoves != 2 || c.CoverBytes != 3*gi+gi/2 {
-		t.Errorf("%d moves of %d bytes are counted", c.CoverMoves, c.CoverBytes)
+	if c := s.Counters(); c.DeficitMoves != 2 || c.DeficitBytes != 3*gi+gi/2 {
+		t.Errorf("%d moves of %d bytes are counted", c.DeficitMoves, c.DeficitBytes)
 	}
-	s.clock.add(2 * cover.CalmTime)
+	s.clock.add(2 * deficit.CalmTime)
 	s.look() // no room for what was moved
 	s.want("cpuset.mems", s.mems(), "1 1")
 	s.kernelHas(0, 9*gi, gi)
 	s.look()
-	s.clock.add(cover.CalmTime)
+	s.clock.add(deficit.CalmTime)
 	s.look()
 	s.want("cpuset.mems", s.mems(), "0-1 0-1")
 	if kept := s.containerView(s.pods["web"], "app").KeptOff; kept != nil {
@@ -199,13 +199,19 @@ func TestAKillAtEveryMomentOfAStep(t *testing.T) {
 		yaml  string
 		want  string // cpuset.mems of batch after the restart
 	}{
-		"noted":                    {func(s *short) { _ = s.noteBefore(s.Context(), s.path("batch")) }, "", "rebalance: {deficits: On}\n", ""},
-		"decided":                  {func(s *short) { s.cover() }, "", "rebalance: {deficits: On}\n", ""},
-		"written":                  {func(s *short) { s.cover(); _ = s.protector.FinishAll(s.Context()) }, "", "rebalance: {deficits: On}\n", "1"},
-		"the runtime has it":       {func(s *short) { s.look() }, "1", "rebalance: {deficits: On}\n", "1"},
-		"it is forbidden since":    {func(s *short) { s.look() }, "1", "", "0-1"},
-		"taken back and not wrote": {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(cover.CalmTime); s.cover() }, "1", "rebalance: {deficits: On}\n", "1"},
-		"taken back":               {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(cover.CalmTime); s.look() }, "0-1", "rebalance: {deficits: On}\n", "0-1"},
+		"noted":                 {func(s *short) { _ = s.noteBefore(s.Context(), s.path("batch")) }, "", "rebalance: {deficits: On}\n", ""},
+		"decided":               {func(s *short) { s.sample() }, "", "rebalance: {deficits: On}\n", ""},
+		"written":               {func(s *short) { s.sample(); _ = s.protector.FinishAll(s.Context()) }, "", "rebalance: {deficits: On}\n", "1"},
+		"the runtime has it":    {func(s *short) { s.look() }, "1", "rebalance: {deficits: On}\n", "1"},
+		"it is forbidden since": {func(s *short) { s.look() }, "1", "", "0-1"},
+		"taken back and not wrote": {func(s *short) {
+			s.look()
+			s.kernelHas(0, 9*gi, gi)
+			s.look()
+			s.clock.add(deficit.CalmTime)
+			s.sample()
+		}, "1", "rebalance: {deficits: On}\n", "1"},
+		"taken back": {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(deficit.CalmTime); s.look() }, "0-1", "rebalance: {deficits: On}\n", "0-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShort(t, "rebalance: {deficits: On}\n", nil)
@@ -255,7 +261,7 @@ func (s *short) path(name string) string {
 func TestAStepThatHasBecomeTooLargeIsWithheld(t *testing.T) {
 	s := newShort(t, "rebalance: {deficits: On}\n", nil)
 	s.look()
-	s.cover()
+	s.sample()
 	s.uses(s.containers["batch"], [2]uint64{5 * gi, 0}, [2]uint64{})
 	s.work(s.Context())
 	s.want("cpuset.mems", s.mems(), " ")
