@@ -79,7 +79,7 @@ func (a *Agent) usageOfMove(ctx context.Context) map[string]ledger.Usage {
 	}
 	usage := a.measure(ctx, nil, []string{dir})
 	u := usage[dir]
-	u.Withheld = a.Migrations()[dir].Withheld
+	u.Blocked = a.Migrations()[dir].Blocked
 	usage[dir] = u
 	return usage
 }

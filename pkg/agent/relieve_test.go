@@ -72,7 +72,7 @@ func (s *short) mems() string {
 }
 
 // One container after the other is moved, each only once the memory of the last one has arrived and a newer sample still shows the
-// deficit, and both may use the node again after it was calm.
+// deficit, and both may use the node again after it was quiet.
 func TestDeficitsAreRelievedOneContainerAtATime(t *testing.T) {
 	s := newShort(t, "rebalance: {deficits: On}\n", nil)
 	s.look() // finds the deficit
@@ -95,12 +95,12 @@ func TestDeficitsAreRelievedOneContainerAtATime(t *testing.T) {
 	if c := s.Counters(); c.DeficitMoves != 2 || c.DeficitBytes != 3*gi+gi/2 {
 		t.Errorf("%d moves of %d bytes are counted", c.DeficitMoves, c.DeficitBytes)
 	}
-	s.clock.add(2 * deficit.CalmTime)
+	s.clock.add(2 * deficit.QuietTime)
 	s.look() // no room for what was moved
 	s.want("cpuset.mems", s.mems(), "1 1")
 	s.kernelHas(0, 9*gi, gi)
 	s.look()
-	s.clock.add(deficit.CalmTime)
+	s.clock.add(deficit.QuietTime)
 	s.look()
 	s.want("cpuset.mems", s.mems(), "0-1 0-1")
 	if kept := s.containerView(s.pods["web"], "app").KeptOff; kept != nil {
@@ -208,10 +208,10 @@ func TestAKillAtEveryMomentOfAStep(t *testing.T) {
 			s.look()
 			s.kernelHas(0, 9*gi, gi)
 			s.look()
-			s.clock.add(deficit.CalmTime)
+			s.clock.add(deficit.QuietTime)
 			s.sample()
 		}, "1", "rebalance: {deficits: On}\n", "1"},
-		"taken back": {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(deficit.CalmTime); s.look() }, "0-1", "rebalance: {deficits: On}\n", "0-1"},
+		"taken back": {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(deficit.QuietTime); s.look() }, "0-1", "rebalance: {deficits: On}\n", "0-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newShort(t, "rebalance: {deficits: On}\n", nil)
@@ -258,7 +258,7 @@ func (s *short) path(name string) string {
 }
 
 // Memory that has grown beyond the bound since the sample is not moved, whoever would write; the next container is.
-func TestAStepThatHasBecomeTooLargeIsWithheld(t *testing.T) {
+func TestAStepThatHasBecomeTooLargeIsBlocked(t *testing.T) {
 	s := newShort(t, "rebalance: {deficits: On}\n", nil)
 	s.look()
 	s.sample()
@@ -267,7 +267,7 @@ func TestAStepThatHasBecomeTooLargeIsWithheld(t *testing.T) {
 	s.want("cpuset.mems", s.mems(), " ")
 	s.look()
 	s.want("cpuset.mems", s.mems(), " 1")
-	if m := s.Migrations()[s.path("batch")]; !m.Withheld {
+	if m := s.Migrations()[s.path("batch")]; !m.Blocked {
 		t.Errorf("the migration is %+v", m)
 	}
 	if diff := cmp.Diff([]string{"web-app 1"}, s.asked); diff != "" {

@@ -35,7 +35,7 @@ type walker struct {
 	record cri.Record
 	rand   *rand.Rand
 	next   int
-	calm   int // of so many occasions one is a kill
+	quiet  int // of so many occasions one is a kill
 	pods   map[string]*walkedPod
 	// held are the values that the files have, as the writes told.
 	held map[string]uint64
@@ -66,8 +66,8 @@ func (c walkedCgroups) Remove(dir string) error {
 	return c.Folder.Remove(dir)
 }
 
-func newWalker(t *testing.T, seed uint64, yaml string, calm int, options ...func(*node)) *walker {
-	w := &walker{calm: calm, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}, held: map[string]uint64{}}
+func newWalker(t *testing.T, seed uint64, yaml string, quiet int, options ...func(*node)) *walker {
+	w := &walker{quiet: quiet, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}, held: map[string]uint64{}}
 	w.node = newNode(t, yaml, append(options, func(n *node) { n.onWrite, n.apply = w.written, w.update })...)
 	w.log.discard()
 	w.record.Cgroups = walkedCgroups{w.cgroups(), w}
@@ -150,7 +150,7 @@ func (w *walker) step() (event string) {
 		w.drop(p)
 		w.reconcile(ctx)
 		return "lose pod " + p.Name
-	case roll < 84 && w.rand.IntN(w.calm) == 0:
+	case roll < 84 && w.rand.IntN(w.quiet) == 0:
 		w.kill()
 		return "kill"
 	case roll < 86:
@@ -470,8 +470,8 @@ func limitOf(r Resources) uint64 {
 var walkSeed = flag.Uint64("seed", 1, "seed of the random walks")
 
 // walk takes steps.
-func walk(t *testing.T, yaml string, steps, calm int) {
-	w := newWalker(t, *walkSeed, yaml, calm)
+func walk(t *testing.T, yaml string, steps, quiet int) {
+	w := newWalker(t, *walkSeed, yaml, quiet)
 	for range steps {
 		event := w.step()
 		w.work(context.Background()) // Run's part

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// CalmTime is for how long a node must have room for all that was moved off it before the cgroups may use it again: longer
+	// QuietTime is for how long a node must have room for all that was moved off it before the cgroups may use it again: longer
 	// than the swings of a usual load.
-	CalmTime = 5 * time.Minute
-	// calmMargin, in bytes, is what the node must have beyond that, so that it is not overcommitted again once the memory is back.
-	calmMargin = 64 << 20
+	QuietTime = 5 * time.Minute
+	// quietMargin, in bytes, is what the node must have beyond that, so that it is not overcommitted again once the memory is back.
+	quietMargin = 64 << 20
 )
 
 // Step has a cgroup stay off nodes that are overcommitted: it may use all others, and the kernel moves what it has mapped
@@ -116,12 +116,12 @@ func Received(from, to nodeset.Set, mapped func(node int) uint64) (received []Am
 	return received
 }
 
-// Calm is since when nodes have had room for all that was moved off them, by node.
-type Calm map[int]time.Time
+// Quiet is since when nodes have had room for all that was moved off them, by node.
+type Quiet map[int]time.Time
 
-// Over takes a sample into account and returns the nodes that have been calm for CalmTime: the cgroups that are kept off them may use
+// Over takes a sample into account and returns the nodes that have been quiet for QuietTime: the cgroups that are kept off them may use
 // them again.
-func (calm Calm) Over(now time.Time, nodes []Node, cgroups []Cgroup) (over nodeset.Set) {
+func (quiet Quiet) Over(now time.Time, nodes []Node, cgroups []Cgroup) (over nodeset.Set) {
 	moved, off := map[int]uint64{}, nodeset.Set(0)
 	for i := range cgroups {
 		c := &cgroups[i]
@@ -132,13 +132,13 @@ func (calm Calm) Over(now time.Time, nodes []Node, cgroups []Cgroup) (over nodes
 	}
 	for i := range nodes {
 		n := &nodes[i]
-		since, isCalm := calm[n.ID]
+		since, isQuiet := quiet[n.ID]
 		switch {
-		case !off.Has(n.ID) || n.Slack() < moved[n.ID]+calmMargin:
-			delete(calm, n.ID)
-		case !isCalm:
-			calm[n.ID] = now
-		case now.Sub(since) >= CalmTime:
+		case !off.Has(n.ID) || n.Slack() < moved[n.ID]+quietMargin:
+			delete(quiet, n.ID)
+		case !isQuiet:
+			quiet[n.ID] = now
+		case now.Sub(since) >= QuietTime:
 			over = over.Union(nodeset.Of(n.ID))
 		}
 	}

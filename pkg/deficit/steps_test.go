@@ -111,7 +111,7 @@ func refused(nodes []Node, step *Step, upTo uint64) string {
 	return ""
 }
 
-func TestCalm(t *testing.T) {
+func TestQuiet(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	c := Cgroup{Off: nodeset.Of(0), Moved: gi, Pages: []Pages{{Node: 1, Mapped: 2 * gi}}}
 	for name, test := range map[string]struct {
@@ -129,11 +129,11 @@ func TestCalm(t *testing.T) {
 		"kept off nothing":       {Cgroup{}, []uint64{gi, gi, gi, gi, gi, gi, gi}, make([]bool, 7)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			calm := Calm{}
+			quiet := Quiet{}
 			for i, free := range test.free {
-				over := calm.Over(begin.Add(time.Duration(i)*time.Minute), []Node{{ID: 0, Free: free}, {ID: 1}}, []Cgroup{test.cgroup})
+				over := quiet.Over(begin.Add(time.Duration(i)*time.Minute), []Node{{ID: 0, Free: free}, {ID: 1}}, []Cgroup{test.cgroup})
 				if over.Has(0) != test.want[i] || over.Has(1) {
-					t.Errorf("minute %d: calm nodes are %q", i, over)
+					t.Errorf("minute %d: quiet nodes are %q", i, over)
 				}
 			}
 		})
@@ -141,15 +141,15 @@ func TestCalm(t *testing.T) {
 }
 
 // TestStepsEnd: on random machines steps end, whatever order deficits have and whoever is left alone for a while. No step
-// takes what is unused on another node. Once a node is calm and all of the memory is back on it, no node is overcommitted again: a cgroup
+// takes what is unused on another node. Once a node is quiet and all of the memory is back on it, no node is overcommitted again: a cgroup
 // leaves a node at most once.
 func TestStepsEnd(t *testing.T) {
 	random := rand.New(rand.NewPCG(4, 11))
 	steps, returned := 0, 0
 	for range machines {
 		m := randomMachine(random)
-		now, calm, left := time.Unix(0, 0), Calm{}, map[[2]any]bool{}
-		for range 2 { // times of need, and of calm
+		now, quiet, left := time.Unix(0, 0), Quiet{}, map[[2]any]bool{}
+		for range 2 { // times of need, and quiet ones
 			for rounds := 0; ; rounds++ {
 				if rounds > 1000 {
 					t.Fatalf("no end: %+v", m)
@@ -177,9 +177,9 @@ func TestStepsEnd(t *testing.T) {
 			for i := range m.nodes {
 				m.nodes[i].Free += random.Uint64N(2 * gi)
 			}
-			calm.Over(now, m.nodes, m.cgroups)
-			now = now.Add(CalmTime)
-			over := calm.Over(now, m.nodes, m.cgroups)
+			quiet.Over(now, m.nodes, m.cgroups)
+			now = now.Add(QuietTime)
+			over := quiet.Over(now, m.nodes, m.cgroups)
 			returned += over.Len()
 			m.comeBack(t, over)
 		}
@@ -224,7 +224,7 @@ func (m *overcommittedMachine) leave(t *testing.T, step *Step, left map[[2]any]b
 	}
 }
 
-// comeBack lets cgroups use calm nodes again, and has all that was moved come back to one of them.
+// comeBack lets cgroups use quiet nodes again, and has all that was moved come back to one of them.
 func (m *overcommittedMachine) comeBack(t *testing.T, over nodeset.Set) {
 	t.Helper()
 	for i := range m.cgroups {

@@ -37,16 +37,16 @@ func (l *Ledger) exclude(c *container, nodes nodeset.Set, bytes uint64) bool {
 	return true
 }
 
-// includeAgain lets containers use the nodes again that have been calm for long enough.
+// includeAgain lets containers use the nodes again that have been quiet for long enough.
 func (l *Ledger) includeAgain(e *NodeMemorySampled) {
 	if len(e.Nodes) == 0 || l.manager == nil || l.state.Resolved.Config.DryRun() || l.state.Resolved.Config.Rebalance.Deficits != config.DeficitsOn {
-		l.state.Calm = nil
+		l.state.Quiet = nil
 		return
 	}
-	if l.state.Calm == nil {
-		l.state.Calm = deficit.Calm{}
+	if l.state.Quiet == nil {
+		l.state.Quiet = deficit.Quiet{}
 	}
-	over := l.state.Calm.Over(l.step.now, e.Nodes, e.Cgroups)
+	over := l.state.Quiet.Over(l.step.now, e.Nodes, e.Cgroups)
 	for i := range e.Cgroups {
 		if c := l.at(e.Cgroups[i].Path); c != nil && !c.Off.Nodes.Intersect(over).Empty() {
 			l.exclude(c, c.Off.Nodes.Minus(over), 0)
@@ -100,8 +100,8 @@ func (c *container) stays() bool {
 	return c.wishes().NUMA == config.NUMANone || c.wishes().NUMA == config.NUMAPreferred || c.wishes().NUMA == config.NUMASpread
 }
 
-// keepOffAgain has a container that is found stay off the nodes that an earlier run has moved its memory off.
-func (l *Ledger) keepOffAgain(c *container, files Files) {
+// excludeAgain has a container that is found stay off the nodes that an earlier run has moved its memory off.
+func (l *Ledger) excludeAgain(c *container, files Files) {
 	nodes, err := nodeset.Parse(c.FoundMems)
 	if err == nil && !nodes.Empty() && files.Ours[cgroup.CpusetMems] && l.excludable(c) {
 		c.Off.Nodes, c.Off.Since = l.allNodes.Minus(nodes), l.step.now

@@ -215,7 +215,7 @@ func (l *Ledger) observeMove(usage map[string]Usage) {
 			l.state.Counters.moved(moveDone)
 			l.note(Info, "the memory of a container is on its new NUMA nodes", l.moveFields(c, move, elsewhere), nil)
 		}
-	case measured && used.Withheld && !move.Allocates(): // nothing is written until it would move less
+	case measured && used.Blocked && !move.Allocates(): // nothing is written until it would move less
 	case l.step.now.Sub(move.Since) < moveTakes:
 		return
 	default:

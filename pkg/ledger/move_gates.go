@@ -27,8 +27,8 @@ type Usage struct {
 	// Pressure is full avg10 of memory.pressure: the share of time, in percent, in which all its tasks waited for memory. It is 0 where
 	// the kernel does not say.
 	Pressure float64
-	// Withheld is set while its cpuset.mems is not written, because that would move too much.
-	Withheld bool
+	// Blocked is set while its cpuset.mems is not written, because that would move too much.
+	Blocked bool
 }
 
 // allows reports whether a write of cpuset.mems moves no more than so many bytes.

@@ -52,7 +52,7 @@ func (e NodeMemorySampled) apply(l *Ledger) {
 
 // HeedsSample reports whether a sample of the nodes may decide about memory in use, or ends what is said of it.
 func (l *Ledger) HeedsSample(nodes []deficit.Node) bool {
-	if l.state.Move != nil || len(l.state.Calm) > 0 || l.keeps(false) {
+	if l.state.Move != nil || len(l.state.Quiet) > 0 || l.keeps(false) {
 		return true
 	}
 	relieves := !l.closed(Deficit)

@@ -56,8 +56,8 @@ type State struct {
 	// Move is a container on its way to other nodes; nil when there is none. Leaving is what it had allocated where its pages come from.
 	Move    *Move                 `json:",omitempty"`
 	Leaving []memorymanager.Block `json:",omitempty"`
-	// Calm is since when nodes have had room for what was moved off them.
-	Calm deficit.Calm `json:",omitempty"`
+	// Quiet is since when nodes have had room for what was moved off them.
+	Quiet deficit.Quiet `json:",omitempty"`
 	// NodeMemory is what is unused and available on the NUMA nodes, as sampled last.
 	NodeMemory []deficit.Node `json:",omitempty"`
 	// NotMoved is memory that stays where it is although there is a reason to move it.

@@ -82,7 +82,7 @@ func sources(t *testing.T) Sources {
 	return Sources{
 		Version: "v1", Containers: cgroupfs.NewSampler(0, tree.Counters), View: busyNode,
 		Migrations: func() map[string]protect.Migration {
-			return map[string]protect.Migration{"a": {Withheld: true}, "b": {Done: true}}
+			return map[string]protect.Migration{"a": {Blocked: true}, "b": {Done: true}}
 		},
 		Guard: func() guard.Totals { return guard.Totals{Episodes: 2, Raised: time.Minute} },
 		Counters: func() agent.Counters {

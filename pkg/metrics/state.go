@@ -134,13 +134,13 @@ func (s state) collectMigrations(out chan<- prometheus.Metric) {
 	if s.Migrations == nil {
 		return
 	}
-	withheld := 0
+	blocked := 0
 	for _, m := range s.Migrations() {
-		if m.Withheld {
-			withheld++
+		if m.Blocked {
+			blocked++
 		}
 	}
-	blockedMigrations.send(out, float64(withheld))
+	blockedMigrations.send(out, float64(blocked))
 }
 
 // collectAvailable sends nothing while it is not known whether the allocations hold.

@@ -32,7 +32,7 @@ type Exporter struct {
 	Node    string         // the Kubernetes node's name
 	View    func() *ledger.View
 	Machine machine.Machine
-	// Period is the mean time between two writes while something changes all the time. A change after a calm is written at once.
+	// Period is the mean time between two writes while something changes all the time. A change after a quiet time is written at once.
 	Period time.Duration
 	Log    logrus.FieldLogger
 

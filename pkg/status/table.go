@@ -125,7 +125,7 @@ func (c *Container) name() string {
 		return c.Name + " (pending resize)"
 	case c.Unplaced != "":
 		return c.Name + " (unpinned)"
-	case c.Migration.Withheld():
+	case c.Migration.Blocked():
 		return c.Name + " (not moved)"
 	case c.Kind != memoryqos.App:
 		return c.Name + " (" + c.Kind.String() + ")"

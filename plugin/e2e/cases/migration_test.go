@@ -29,8 +29,8 @@ func TestMigration(t *testing.T) {
 	onNodes(t, "before", anonPages(t, k, pod, "app"), []int{1}, migrated)
 
 	p := startPlugin(t, "rebalance: {maxBytes: 64Mi}")
-	withheld := finding{Severity: "warning", ID: "not-moved", Object: "moves/app", What: "from node 1 to node 0, more than rebalance.maxBytes (64Mi)"}
-	p.names(t, withheld)
+	blocked := finding{Severity: "warning", ID: "not-moved", Object: "moves/app", What: "from node 1 to node 0, more than rebalance.maxBytes (64Mi)"}
+	p.names(t, blocked)
 	if got := file(dir, "cpuset.mems"); got != "" {
 		t.Errorf("beyond the bound cpuset.mems is %q, want none", got)
 	}

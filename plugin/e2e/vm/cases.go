@@ -53,7 +53,7 @@ var choices = map[string]choice{
 	// The NUMA nodes.
 	"TestContainerLargerThanANodeGetsAGroup":   {on(systemd24, crioCgroupfs), on(cgroupfs24)},                          // of two nodes there is one group; four have distances
 	"TestAllocationsHold":                      {on(systemd24), nil},                                                   // the kernel's OOM killer and memory policies; needs room on a second node
-	"TestNothingIsDoneOnACalmNode":             {on(systemd24), nil},                                                   // what the plugin does by itself; systemd writes the levels above pods, too
+	"TestNothingIsDoneOnAnIdleNode":            {on(systemd24), nil},                                                   // what the plugin does by itself; systemd writes the levels above pods, too
 	"TestSpreadContainerTouchesAllItsNodes":    {on(systemd24), nil},                                                   // the kernel's memory policies; which runtime wrote the cgroup is no matter
 	"TestGroupIsDissolved":                     {on(systemd24), nil},                                                   // the kernel's migration of pages in a group; needs room on several nodes
 	"TestPluginIsKilledWhileMemoryMoves":       {on(systemd24), nil},                                                   // the kernel's migration of pages, and what is left of it; every moment with FULL=1
