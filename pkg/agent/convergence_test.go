@@ -1019,7 +1019,7 @@ func (w *world) summary(allocations bool) map[string]string {
 				key := p.Name + "/" + c.Name
 				all[key] = fmt.Sprintf("%s limit %d, request %d, %s, raised %d", c.ID, c.Limit, c.Request, valuesText(c.Values), c.Raised)
 				if allocations {
-					all[key] += fmt.Sprintf(", nodes %s, short %s", c.Nodes, c.Short)
+					all[key] += fmt.Sprintf(", nodes %s, short %s", c.Nodes, c.PendingResize)
 				}
 			}
 		}
@@ -1150,11 +1150,11 @@ func (w *world) checkAllocations(view *View) string {
 				continue
 			}
 			asked := c.Limit
-			if len(c.Short) > 0 {
-				asked -= c.Short[0].Bytes
+			if len(c.PendingResize) > 0 {
+				asked -= c.PendingResize[0].Bytes
 			}
 			if blocks[0].Size != asked {
-				return fmt.Sprintf("%s of %s has %d allocated, short of %s, and a limit of %d", c.Name, p.Name, blocks[0].Size, c.Short, c.Limit)
+				return fmt.Sprintf("%s of %s has %d allocated, short of %s, and a limit of %d", c.Name, p.Name, blocks[0].Size, c.PendingResize, c.Limit)
 			}
 		}
 	}

@@ -94,7 +94,7 @@ func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 
 // isSpread reports whether a container has an even allocation on several nodes.
 func (l *Ledger) isSpread(c *container) bool {
-	return !c.ByKubelet && len(c.Short) == 0 && even(l.blocks(c))
+	return !c.ByKubelet && len(c.PendingResize) == 0 && even(l.blocks(c))
 }
 
 // memoryPolicy is the policy with which a container starts and what it follows from, or why it has none although one is

@@ -158,7 +158,7 @@ func (e MoveStored) apply(l *Ledger) {
 		if !l.exclude(c, l.allNodes.Minus(move.To), move.Bytes) {
 			l.endMove()
 		}
-	case len(c.Short) == 0:
+	case len(c.PendingResize) == 0:
 		l.hasChanged(c.pod)
 		c.Nodes = nodesOf(l.manager.Blocks(c.pod.key(), c.Name))
 	}

@@ -101,7 +101,7 @@ var standing = []gate{
 	}},
 	{"resize", allocating, func(m *candidate) string {
 		c := m.c // a resize that is under way or waits for room is decided where the container is
-		return when(len(c.Short) > 0 || c.Pending != nil || c.Refusal != nil && m.now.Sub(c.Refusal.Last) < moveAfterRefusal, "it is being resized")
+		return when(len(c.PendingResize) > 0 || c.Pending != nil || c.Refusal != nil && m.now.Sub(c.Refusal.Last) < moveAfterRefusal, "it is being resized")
 	}},
 	{"huge pages", allocating, func(m *candidate) string {
 		return when(slices.ContainsFunc(m.l.manager.Blocks(m.c.pod.key(), m.c.Name), func(b memorymanager.Block) bool {

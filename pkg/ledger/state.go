@@ -49,9 +49,9 @@ type State struct {
 	// Room moves whenever the memory manager's answers may have become others, and never has an earlier value again. Within a ledger the
 	// memory manager's generation comes on top of it.
 	Room uint64
-	// Fitted is Room when short containers were looked at last, and AnyShort is false only when no container is short.
-	Fitted   uint64
-	AnyShort bool `json:",omitempty"`
+	// Fitted is Room when pending resizes were tried last, and AnyPendingResize is false only when no resize is pending.
+	Fitted           uint64
+	AnyPendingResize bool `json:",omitempty"`
 
 	// Move is a container on its way to other nodes; nil when there is none. Leaving is what it had allocated where its pages come from.
 	Move    *Move                 `json:",omitempty"`
@@ -111,8 +111,8 @@ type Placement struct {
 	Nodes nodeset.Set `json:",omitempty"`
 	// ByKubelet is set where the kubelet has set Nodes.
 	ByKubelet bool `json:",omitempty"`
-	// Short is what a resize asks for beyond the allocation; Nodes are all then.
-	Short memorymanager.Request `json:",omitempty"`
+	// PendingResize is what a resize asks for beyond the allocation; Nodes are all then.
+	PendingResize memorymanager.Request `json:",omitempty"`
 	// Pinning says how it got its nodes, or why it has none.
 	Pinning string
 	// Unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.

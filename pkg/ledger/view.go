@@ -128,9 +128,9 @@ type ContainerView struct {
 	// Values are what Memory QoS gives; Raised is the memory.high that the stall guard has set instead, 0 when none.
 	memoryqos.Values
 	Raised uint64 `json:"memoryHighRaised,omitempty"`
-	// Short is what a resize asks for beyond the blocks and could not be allocated yet; nil when nothing is missing. Its nodes are all
+	// PendingResize is what a resize asks for beyond the blocks and could not be allocated yet; nil when nothing is missing. Its nodes are all
 	// until then.
-	Short memorymanager.Request `json:"pendingResize,omitempty"`
+	PendingResize memorymanager.Request `json:"pendingResize,omitempty"`
 	// Claims are its resource claims, as NAMESPACE/NAME, and Claimed what they allocate for it alone: nil where it shares one with
 	// another container.
 	Claims  []string              `json:"claims,omitempty"`

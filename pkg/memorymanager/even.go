@@ -387,7 +387,7 @@ func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Pl
 		return Placement{}, m.rejectParts(c, ResizeInfeasible, nodes)
 	default:
 		blocks = spare.evenPart(c.Request, existing.blocks)
-		placement.Nodes, placement.Short = m.all, c.Request.beyond(blocks)
+		placement.Nodes, placement.PendingResize = m.all, c.Request.beyond(blocks)
 	}
 	if !slices.EqualFunc(existing.blocks, blocks, sameBlock) {
 		m.rewrite(c.Pod, existing, blocks)

@@ -174,10 +174,10 @@ func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 		source := string(container.Estimate.Source)
 		sources[source]++
 		errors[source] = max(errors[source], container.Estimate.Error)
-		for _, amount := range container.Short {
+		for _, amount := range container.PendingResize {
 			bytes[string(amount.Type)] += amount.Bytes
 		}
-		if len(container.Short) > 0 {
+		if len(container.PendingResize) > 0 {
 			short++
 		}
 		if container.Unplaced != nil {

@@ -31,8 +31,8 @@ type Explanation struct {
 	// Memory are the steps of the arithmetic to memory.min, low and high, a line each, for people. Values has the bytes.
 	Memory []string `json:"memory,omitempty"`
 	Values *Values  `json:"values,omitempty"`
-	// Short is what a resize asks for and could not be allocated yet, by type of memory.
-	Short memorymanager.Request `json:"pendingResize,omitempty"`
+	// PendingResize is what a resize asks for and could not be allocated yet, by type of memory.
+	PendingResize memorymanager.Request `json:"pendingResize,omitempty"`
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node, CPUs says how many of them are remote to its memory.
 	ExclusiveCPUs map[int]int `json:"exclusiveCPUs,omitempty"`
 	CPUs          string      `json:"cpus,omitempty"`
@@ -78,7 +78,7 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 		d := Explanation{
 			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, Placement: e.Placement,
 			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised},
-			Short: c.Short, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
+			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
 			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
 			NotMoved: notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
 			Unused:   unused(view.NodeMemory, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
@@ -160,8 +160,8 @@ func (d *Explanation) write(b *strings.Builder) {
 	default:
 		fmt.Fprintf(b, "  %s\n", d.Pinning)
 	}
-	if len(d.Short) > 0 {
-		fmt.Fprintf(b, "  a pending resize lacks %s: tried again when memory is released, and until then it may use all nodes\n", d.Short)
+	if len(d.PendingResize) > 0 {
+		fmt.Fprintf(b, "  a pending resize lacks %s: tried again when memory is released, and until then it may use all nodes\n", d.PendingResize)
 	}
 	if d.Migration != nil {
 		fmt.Fprintf(b, "  %s\n", d.Migration)

@@ -87,7 +87,7 @@ func keep[T any](all []T, wanted func(T) bool) []T {
 
 // problem reports whether a container has not got what it asked for, or is held up by its memory.high.
 func (c *Container) problem() bool {
-	return c.State == Rejected || c.Unplaced != "" || len(c.Short) > 0 || c.Migration.Blocked() || c.Stopped || c.Raised > 0 ||
+	return c.State == Rejected || c.Unplaced != "" || len(c.PendingResize) > 0 || c.Migration.Blocked() || c.Stopped || c.Raised > 0 ||
 		c.NoPolicy != "" || c.AboveClaim() != ""
 }
 

@@ -114,7 +114,7 @@ func TestProblems(t *testing.T) {
 		}, "REJECTED OR UNPINNED"},
 		"rejected":               {container(func(c *Container) { c.State = Rejected }), "app (rejected)"},
 		"unpinned":               {container(func(c *Container) { c.Unplaced = "no room" }), "app (unpinned)"},
-		"pending resize":         {container(func(c *Container) { c.Short = memory(1) }), "PENDING RESIZES"},
+		"pending resize":         {container(func(c *Container) { c.PendingResize = memory(1) }), "PENDING RESIZES"},
 		"not moved":              {container(func(c *Container) { c.Migration = &Migration{State: Blocked} }), "MEMORY ON OTHER NODES"},
 		"moved":                  {container(func(c *Container) { c.Migration = &Migration{State: Moved} }), "no problems"},
 		"stopped":                {container(func(c *Container) { c.Stopped = true }), "STOPPED"},

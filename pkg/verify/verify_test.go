@@ -132,7 +132,7 @@ func TestFindings(t *testing.T) {
 		},
 		"pending-resize": func(n *Node) {
 			c := database(n)
-			c.CpusetMems, c.Short = "0-1", memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 2 * mi}, {Type: "memory", Bytes: 64 * mi}}
+			c.CpusetMems, c.PendingResize = "0-1", memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 2 * mi}, {Type: "memory", Bytes: 64 * mi}}
 			c.Blocks = []memorymanager.Block{{Nodes: nodeset.Of(0), Type: "memory", Size: 192 * mi}}
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" })
 		},
@@ -345,7 +345,7 @@ func TestFindingsOfOnePod(t *testing.T) {
 		pod := &n.Document.Pods[i]
 		pod.Problems = []string{"numa: maybe"}
 		pod.Containers[0].Unplaced = "no room"
-		pod.Containers[0].Short = memory(mi)
+		pod.Containers[0].PendingResize = memory(mi)
 		pod.Containers[0].Raised = 900 * mi
 		pod.Containers[0].Error = mi
 		delete(n.Cgroups, pod.Cgroup)
