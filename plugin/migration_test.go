@@ -41,7 +41,7 @@ func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 	plugin := h.start()
 	cgroup := path.Join(db.cgroup(), db.id())
 	const why = "its cpuset.mems is not written: that would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (4Gi)"
-	eventually(t, "the write is withheld", func() bool {
+	eventually(t, "the write is blocked", func() bool {
 		var document status.Document
 		must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
 		return len(document.Pods) == 1 && document.Pods[0].Containers[0].Migration.Blocked()

@@ -168,7 +168,7 @@ type Run struct {
 // Pending is an update between its answer and its end.
 type Pending struct {
 	Since time.Time
-	// Before is what the files held: the levels above carry the larger of both. nil where nothing of ours has changed.
+	// Before is what the files held: the parent cgroups carry the larger of both. nil where nothing of ours has changed.
 	Before *memoryqos.Values `json:",omitempty"`
 }
 

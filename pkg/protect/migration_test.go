@@ -97,7 +97,7 @@ func TestARepairIsBlockedToo(t *testing.T) {
 	n.overwriteAll(t, map[string]string{runcA + "/cpuset.mems": "1", runcA + "/memory.numa_stat": "anon N0=0 N1=4096\nfile_mapped N0=0 N1=4096\n"})
 	wantWrites(t, n.look(t))
 	if m := n.Migrations()[runcA]; !m.Blocked || m.Bytes != 8192 {
-		t.Errorf("%+v, want 8192 bytes withheld", m)
+		t.Errorf("%+v, want 8192 bytes blocked", m)
 	}
 }
 

@@ -333,7 +333,7 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 	return c
 }
 
-// ancestors are the levels above the pods, wanted and real.
+// ancestors are the parents of the pods, wanted and real.
 func (s Sources) ancestors(view *ledger.View) []Ancestor {
 	list, page := []Ancestor{}, view.Config.QoS.PageSize
 	for _, above := range view.Ancestors {

@@ -19,7 +19,7 @@ const migrated = 256 * MiB
 func TestMigration(t *testing.T) {
 	k := criOf(t)
 	pod := guaranteed("moves", migrated+64*MiB, migrated)
-	pod.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("touch=", migrated), "gap=/ctl/withheld", "gap=/ctl/moved"}
+	pod.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("touch=", migrated), "gap=/ctl/blocked", "gap=/ctl/moved"}
 	run(t, k, pod)
 	dir := dirOf(t, k, pod, "app")
 	write(t, "1", k.Dir(pod), "cpuset.mems") // the pod's: the container keeps none of its own
@@ -41,8 +41,8 @@ func TestMigration(t *testing.T) {
 	if blocks := p.allocated(pod, "app"); len(blocks) == 0 || len(blocks[0].Nodes) != 1 || blocks[0].Nodes[0] != 0 {
 		t.Errorf("allocated %+v, want node 0", blocks)
 	}
-	touchFile(t, k.Control(pod), "withheld")
-	still := gapOf(t, k, pod, "withheld")
+	touchFile(t, k.Control(pod), "blocked")
+	still := gapOf(t, k, pod, "blocked")
 
 	p.kill()
 	p.configure("rebalance: {maxBytes: 1Pi}")
