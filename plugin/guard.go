@@ -8,7 +8,7 @@ import (
 
 func (d *daemon) newGuard() (*guard.Guard, error) {
 	return guard.New(guard.Options{
-		Tree: d.tree, Host: d.agent, Log: d.log, OnEpisode: d.throttled,
+		Tree: d.tree, Host: d.agent, Log: d.log, Settings: d.options.timings.guard, OnEpisode: d.throttled,
 		Node: guard.Node{Proc: "/proc", Tree: d.tree,
 			Kubepods: func() string { return d.agent.View().Kubepods() },
 			// Beyond it the kubelet would begin to evict pods for the room that one was given.
@@ -16,7 +16,7 @@ func (d *daemon) newGuard() (*guard.Guard, error) {
 	})
 }
 
-// followContainers keeps the guard's containers and settings those of the agent.
+// followContainers keeps the guard's containers those of the agent.
 func (d *daemon) followContainers(ctx context.Context) error {
 	for {
 		var containers []guard.Container
@@ -24,7 +24,7 @@ func (d *daemon) followContainers(ctx context.Context) error {
 			containers = append(containers, guard.Container{ID: c.ID, Pod: c.Namespace + "/" + c.PodName, Name: c.Name, Cgroup: c.Cgroup,
 				Bounds: guard.Bounds{Computed: c.High, Limit: c.Limit}, High: max(c.High, c.Raised), Off: c.GuardOff})
 		}
-		d.guard.Set(ctx, d.options.timings.guard, containers)
+		d.guard.Set(ctx, containers)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -8,7 +8,7 @@ import (
 
 const mib = 1 << 20
 
-var defaults = Settings{Stall: 500 * time.Millisecond, Window: 2 * time.Second, Step: 0.25, RestoreAfter: 5 * time.Minute, ProactiveReclaim: true}
+var defaults = Settings{Stall: 500 * time.Millisecond, Window: 2 * time.Second, Step: 0.25, RestoreAfter: 5 * time.Minute}
 
 // String names the verb in messages of tests.
 func (v Verb) String() string {
@@ -291,7 +291,7 @@ func TestReboundKeepsARaiseWhereThereIsRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := NewBrake(defaults, Bounds{32 * mib, 64 * mib}, test.high)
-			if got := b.Rebound(defaults, test.bounds); got != test.want.high || b.Raised() != test.want.raised {
+			if got := b.Rebound(test.bounds); got != test.want.high || b.Raised() != test.want.raised {
 				t.Errorf("memory.high %d, raised %t; want %d, %t", got, b.Raised(), test.want.high, test.want.raised)
 			}
 		})
@@ -345,7 +345,7 @@ func FuzzRaisesGrowUntilTheLimit(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, computed, limit uint64, step uint16, available uint64) {
 		settings := defaults
-		settings.ProactiveReclaim, settings.Step = false, (float64(step)+1)/(1<<16)
+		settings.Step = (float64(step) + 1) / (1 << 16)
 		computed, limit, available = computed&(1<<63-1), limit&(1<<63-1), max(available&(1<<63-1), smallestStep) // the kernel counts to 2^63
 		b := NewBrake(settings, Bounds{Computed: computed, Limit: limit}, computed)
 		s := Sample{At: time.Unix(1000, 0), Current: computed, NodeAvailable: available}

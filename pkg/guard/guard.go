@@ -36,6 +36,8 @@ type Options struct {
 	Node Node
 	Host Host
 	Log  logrus.FieldLogger
+	// Settings are the thresholds for all containers.
+	Settings Settings
 	// OnEpisode, if set, receives every episode when it ends. It must not call the guard.
 	OnEpisode func(Episode)
 }
@@ -46,11 +48,11 @@ type Guard struct {
 	node      Node
 	host      Host
 	log       logrus.FieldLogger
+	settings  Settings
 	onEpisode func(Episode)
 	noPSI     sync.Once
 
 	mu       sync.Mutex
-	settings Settings
 	triggers *triggers
 	watched  map[string]*watched
 	totals   Totals
@@ -77,14 +79,14 @@ func New(o Options) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Guard{tree: o.Tree, node: o.Node, host: o.Host, log: o.Log, onEpisode: o.OnEpisode,
+	return &Guard{tree: o.Tree, node: o.Node, host: o.Host, log: o.Log, settings: o.Settings, onEpisode: o.OnEpisode,
 		triggers: t, watched: map[string]*watched{}}, nil
 }
 
-// Set has the guard look after these containers with these settings, and after no others. A raise for which new bounds (a
-// resize, a reload) leave no room is cut, and that of a container that is to be left alone ends.
-func (g *Guard) Set(ctx context.Context, settings Settings, containers []Container) {
-	for _, c := range g.set(settings, containers) {
+// Set has the guard look after these containers, and after no others. A raise for which new bounds (a resize, a reload) leave
+// no room is cut, and that of a container that is to be left alone ends.
+func (g *Guard) Set(ctx context.Context, containers []Container) {
+	for _, c := range g.set(containers) {
 		if err := g.host.SetHigh(ctx, c.ID, c.High); err != nil {
 			g.log.WithError(err).WithFields(c.fields()).Debug("stall guard: memory.high cannot be set, the container has just ended")
 		}
@@ -92,15 +94,9 @@ func (g *Guard) Set(ctx context.Context, settings Settings, containers []Contain
 }
 
 // set returns the containers whose memory.high has to change, with the new one.
-func (g *Guard) set(settings Settings, containers []Container) (changed []Container) {
+func (g *Guard) set(containers []Container) (changed []Container) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if settings != g.settings { // they need new triggers
-		g.settings = settings
-		for id := range g.watched {
-			g.drop(id)
-		}
-	}
 	ended := maps.Clone(g.watched)
 	for _, c := range containers {
 		high := c.Bounds.Computed
@@ -169,7 +165,7 @@ func (g *Guard) drop(id string) {
 }
 
 func (g *Guard) rebound(w *watched) uint64 {
-	high := w.brake.Rebound(g.settings, w.Bounds)
+	high := w.brake.Rebound(w.Bounds)
 	if !w.brake.Raised() {
 		g.endRaise(w, time.Now())
 	}

@@ -40,7 +40,6 @@ func (h *host) SetHigh(_ context.Context, id string, bytes uint64) error {
 
 type fixture struct {
 	t        *testing.T
-	settings Settings
 	root     string
 	guard    *Guard
 	host     *host
@@ -52,7 +51,7 @@ const cgroupPath = "kubepods/burstable/pod1/c1"
 
 func newFixture(t *testing.T, settings Settings) *fixture {
 	t.Helper()
-	f := &fixture{t: t, settings: settings, root: t.TempDir(), host: &host{highs: map[string][]uint64{}, set: make(chan struct{}, 100)}, episodes: make(chan Episode, 10)}
+	f := &fixture{t: t, root: t.TempDir(), host: &host{highs: map[string][]uint64{}, set: make(chan struct{}, 100)}, episodes: make(chan Episode, 10)}
 	if err := os.MkdirAll(filepath.Join(f.root, "cg", cgroupPath), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +66,7 @@ func newFixture(t *testing.T, settings Settings) *fixture {
 	log, hook := test.NewNullLogger()
 	f.logged = hook
 	f.guard, err = New(Options{Tree: tree, Node: Node{Proc: filepath.Join(f.root, "proc"), Tree: tree}, Host: f.host,
-		Log: log, OnEpisode: func(e Episode) { f.episodes <- e }})
+		Log: log, Settings: settings, OnEpisode: func(e Episode) { f.episodes <- e }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,7 +107,7 @@ func (f *fixture) put(high uint64) {
 
 func (f *fixture) set(containers ...Container) {
 	f.t.Helper()
-	f.guard.Set(f.t.Context(), f.settings, containers)
+	f.guard.Set(f.t.Context(), containers)
 }
 
 func containerC1(high uint64) Container {
@@ -305,7 +304,7 @@ func TestAContainerThatCannotBeLookedAtIsNotGone(t *testing.T) {
 	}
 }
 
-func TestNewSettingsAndBoundsReachAWatchedContainer(t *testing.T) {
+func TestNewBoundsReachAWatchedContainer(t *testing.T) {
 	f := newFixture(t, defaults)
 	f.put(48 * mib)
 	resized := containerC1(48 * mib)
@@ -313,11 +312,6 @@ func TestNewSettingsAndBoundsReachAWatchedContainer(t *testing.T) {
 	f.set(resized)
 	if f.last() != 50*mib {
 		t.Errorf("after a resize: memory.high %d, want the computed 50 MiB", f.last())
-	}
-	f.settings = quick
-	f.put(0)
-	if got := f.guard.watched["c1"].brake.settings; got != quick {
-		t.Errorf("settings %+v, want the new ones", got)
 	}
 }
 

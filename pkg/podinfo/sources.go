@@ -1,6 +1,7 @@
 package podinfo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -33,11 +34,7 @@ func Providers(order []memoryqos.Source, at Places, log logrus.FieldLogger) ([]P
 	for _, source := range order {
 		switch source {
 		case memoryqos.SourceKubelet:
-			socket := at.KubeletSocket
-			if socket == "" {
-				socket = DefaultKubeletSocket
-			}
-			kubelet := NewKubelet(socket)
+			kubelet := NewKubelet(cmp.Or(at.KubeletSocket, DefaultKubeletSocket))
 			kubelet.Log = log
 			all = append(all, kubelet)
 		case memoryqos.SourceAPIServer:

@@ -10,6 +10,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 )
 
 // maxReplicas bounds the pods of one controller.
@@ -85,20 +86,20 @@ var kinds = map[string]kind{
 		return owner{p.ObjectMeta, corev1.PodTemplateSpec{ObjectMeta: p.ObjectMeta, Spec: p.Spec}, 1, true}
 	}),
 	"v1 ReplicationController": kindOf("spec.template", func(r *corev1.ReplicationController) owner {
-		from := owner{meta: r.ObjectMeta, replicas: orOne(r.Spec.Replicas)}
+		from := owner{meta: r.ObjectMeta, replicas: ptr.Deref(r.Spec.Replicas, 1)}
 		if r.Spec.Template != nil {
 			from.template = *r.Spec.Template
 		}
 		return from
 	}),
 	"apps/v1 Deployment": kindOf("spec.template", func(d *appsv1.Deployment) owner {
-		return owner{meta: d.ObjectMeta, template: d.Spec.Template, replicas: orOne(d.Spec.Replicas)}
+		return owner{meta: d.ObjectMeta, template: d.Spec.Template, replicas: ptr.Deref(d.Spec.Replicas, 1)}
 	}),
 	"apps/v1 ReplicaSet": kindOf("spec.template", func(r *appsv1.ReplicaSet) owner {
-		return owner{meta: r.ObjectMeta, template: r.Spec.Template, replicas: orOne(r.Spec.Replicas)}
+		return owner{meta: r.ObjectMeta, template: r.Spec.Template, replicas: ptr.Deref(r.Spec.Replicas, 1)}
 	}),
 	"apps/v1 StatefulSet": kindOf("spec.template", func(s *appsv1.StatefulSet) owner {
-		return owner{meta: s.ObjectMeta, template: s.Spec.Template, replicas: orOne(s.Spec.Replicas)}
+		return owner{meta: s.ObjectMeta, template: s.Spec.Template, replicas: ptr.Deref(s.Spec.Replicas, 1)}
 	}),
 	"apps/v1 DaemonSet": kindOf("spec.template", func(d *appsv1.DaemonSet) owner {
 		return owner{meta: d.ObjectMeta, template: d.Spec.Template, replicas: 1}
@@ -110,18 +111,11 @@ var kinds = map[string]kind{
 }
 
 func jobOwner(meta metav1.ObjectMeta, spec batchv1.JobSpec) owner {
-	replicas := orOne(spec.Parallelism)
+	replicas := ptr.Deref(spec.Parallelism, 1)
 	if spec.Completions != nil {
 		replicas = min(replicas, *spec.Completions)
 	}
 	return owner{meta: meta, template: spec.Template, replicas: replicas}
-}
-
-func orOne(replicas *int32) int32 {
-	if replicas == nil {
-		return 1
-	}
-	return *replicas
 }
 
 // otherVersion returns the apiVersion in which Kubernetes has a kind whose group is right; objects of other groups may have
