@@ -382,8 +382,8 @@ func TestMemoryPolicyOfADevice(t *testing.T) {
 	}
 }
 
-// TestADeviceOnANodeInDebt: node 1, which the device is on, owes more memory to pinned containers than it has.
-func TestADeviceOnANodeInDebt(t *testing.T) {
+// TestADeviceOnAnOvercommittedNode: node 1, which the device is on, is overcommitted by pinned containers.
+func TestADeviceOnAnOvercommittedNode(t *testing.T) {
 	h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n")
 	h.onKernel(12*gi, 2*gi)
 	kubelet := h.devicesAPI()

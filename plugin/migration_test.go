@@ -32,7 +32,7 @@ func (h *host) audit(code int) string {
 	return h.ask(code, "verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"), "--kubelet-config", h.path("kubelet.yaml"))
 }
 
-const withheldSeries = "nri_memory_manager_blocked_migrations "
+const blockedSeries = "nri_memory_manager_blocked_migrations "
 
 // By default a container with more than 4Gi elsewhere stays as it is, whoever would write: the plugin, or the runtime for it. It
 // is allocated all the same, and moves once it has less.
@@ -41,15 +41,15 @@ func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 	plugin := h.start()
 	cgroup := path.Join(db.cgroup(), db.id())
 	const why = "its cpuset.mems is not written: that would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (4Gi)"
-	eventually(t, "the write is withheld", func() bool {
+	eventually(t, "the write is blocked", func() bool {
 		var document status.Document
 		must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
-		return len(document.Pods) == 1 && document.Pods[0].Containers[0].Migration.Withheld()
+		return len(document.Pods) == 1 && document.Pods[0].Containers[0].Migration.Blocked()
 	})
 	wantAll(t, h.ask(0, "status"), "app (not moved)", "MEMORY ON OTHER NODES\ndefault/db app: "+why)
 	wantAll(t, h.ask(0, "explain", "db"), why, "10Gi of memory on node 0")
 	wantAll(t, h.audit(1), "WARNING  default/db/app: "+why, "[not-moved]", "1 running container looked at: 0 errors, 1 warning")
-	wantAll(t, plugin.get("/metrics"), withheldSeries+"1\n")
+	wantAll(t, plugin.get("/metrics"), blockedSeries+"1\n")
 	must(t, h.resize(db, 11*gi))
 	if mems := h.knob(cgroup, "cpuset.mems"); mems != "" {
 		t.Errorf("cpuset.mems is %q, want none as before", mems)
@@ -62,7 +62,7 @@ func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 	eventually(t, "the container is on its node", func() bool { return h.knob(cgroup, "cpuset.mems") == "0" })
 	wantAll(t, h.ask(0, "explain", "db"), "which moved 3Gi from node 1 to node 0")
 	wantAll(t, h.audit(1), "NOTE     default/db/app: its cpuset.mems was written at", "[moved]")
-	wantAll(t, plugin.get("/metrics"), withheldSeries+"0\n")
+	wantAll(t, plugin.get("/metrics"), blockedSeries+"0\n")
 	must(t, h.resize(db, 12*gi))
 	if mems := h.mems(db); mems != "0" {
 		t.Errorf("the runtime's record has cpuset.mems %q, want 0", mems)

@@ -327,7 +327,7 @@ func TestVerifyNamesTheLevelThatCancelsProtection(t *testing.T) {
 	eventually(t, "the plugin has put its value back", func() bool { return !strings.Contains(audit(), want) })
 }
 
-// Another writer of a container's files is counted as one of the levels above is, and its value replaced.
+// Another writer of a container's files is counted as one of the parent cgroups is, and its value replaced.
 func TestOverwrittenFilesOfContainersAreCounted(t *testing.T) {
 	h, plugin := busyHost(t)
 	for file, container := range map[string]string{

@@ -12,9 +12,9 @@ import (
 // 100 ms, turn by turn with the same node that nobody scrapes. The ratios are the former's over the latter's.
 func BenchmarkCreateWhileScraped(b *testing.B) {
 	const existing = 1000
-	calm, scraped := newHost(b, cri.Options{}, testConfig), newHost(b, cri.Options{}, testConfig)
+	idle, scraped := newHost(b, cri.Options{}, testConfig), newHost(b, cri.Options{}, testConfig)
 	var plugin *process
-	for _, h := range []*host{calm, scraped} {
+	for _, h := range []*host{idle, scraped} {
 		h.onTmpfs()
 		plugin = h.start()
 		for i := range existing {
@@ -37,19 +37,19 @@ func BenchmarkCreateWhileScraped(b *testing.B) {
 			}
 		}
 	}()
-	var calmTook, took []time.Duration
+	var idleTook, took []time.Duration
 	b.ResetTimer()
 	for i := range b.N {
 		pod := guaranteed(fmt.Sprintf("pod-%d", i), gi)
-		calmTook = append(calmTook, calm.timeCreate(pod))
+		idleTook = append(idleTook, idle.timeCreate(pod))
 		took = append(took, scraped.timeCreate(pod))
 	}
 	b.StopTimer()
 	close(end)
 	b.ReportMetric(float64(<-ended), "scrapes")
 	for _, percent := range []int{50, 99} {
-		without, with := percentile(calmTook, percent), percentile(took, percent)
-		b.ReportMetric(without, fmt.Sprintf("calm-p%d-ns", percent))
+		without, with := percentile(idleTook, percent), percentile(took, percent)
+		b.ReportMetric(without, fmt.Sprintf("idle-p%d-ns", percent))
 		b.ReportMetric(with, fmt.Sprintf("p%d-ns", percent))
 		b.ReportMetric(with/without, fmt.Sprintf("p%d-ratio", percent))
 	}

@@ -172,7 +172,7 @@ func TestSimulateARejectedPodHoldsNothing(t *testing.T) {
 					cgroups = append(cgroups, fmt.Sprintf("%v %v", a["cgroup"], a["memoryMin"]))
 				}
 				if len(cgroups) != 2 || cgroups[0] != "kubepods 8.589934592e+09" || !strings.HasSuffix(cgroups[1], " 8.589934592e+09") {
-					t.Errorf("%s: the levels above the containers are %q, want 8Gi for kubepods and one pod", policy, cgroups)
+					t.Errorf("%s: the parents the containers are %q, want 8Gi for kubepods and one pod", policy, cgroups)
 				}
 			}
 		})

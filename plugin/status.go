@@ -29,8 +29,8 @@ their NUMA nodes, memory.min, low and high, the memory request with its source a
 the cgroups above the pods, and what could not be placed.
 
 With a pod, given by namespace and name, by its name alone, or by its UID, or with a namespace, it leaves out other pods. With
---problems it leaves out all that is as it should be: what stays are conditions that do not hold, NUMA nodes that owe more than they
-have, cgroups above the pods that another writer has changed, pods with ignored annotations, and containers that were rejected, run
+--problems it leaves out all that is as it should be: what stays are conditions that do not hold, overcommitted NUMA nodes,
+cgroups above the pods that another writer has changed, pods with ignored annotations, and containers that were rejected, run
 unpinned, are short of memory since a resize, are not moved, are stopped or raised by the stall guard, start without the memory policy
 that they should have, or may use more than their claims have.
 

@@ -463,6 +463,7 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{metrics: {port: "8891"}}`:                                 "/metrics/port",
 		`{metrics: {podMonitor: {interval: 0s}}}`:                   "/metrics/podMonitor/interval",
 		`{metrics: {serviceMonitor: {interval: 30}}}`:               "/metrics/serviceMonitor/interval",
+		`{networkPolicy: {apiServerPorts: []}}`:                     "/networkPolicy/apiServerPorts", // no port would be all ports
 		`{networkPolicy: {apiServerPorts: [0]}}`:                    "/networkPolicy/apiServerPorts/0",
 		`{networkPolicy: {apiServerPorts: [443, 65536]}}`:           "/networkPolicy/apiServerPorts/1",
 		`{startupProbe: {timeoutSeconds: 0}}`:                       "/startupProbe/timeoutSeconds",

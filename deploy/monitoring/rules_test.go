@@ -292,12 +292,12 @@ func TestAlertsFire(t *testing.T) {
 			changes: append(full("0"), change{prefix + "numa_allocatable_bytes", numa("1"), is(0)}, change{prefix + "numa_free_bytes", numa("1"), is(0)}),
 			firing:  map[int][]string{60: {"NUMANodeAlmostFull"}},
 		},
-		"allocations are not covered": {
+		"allocations exceed what is available": {
 			begins: map[string]string{
 				`numa_allocated_unused_bytes{numa_node="0"}`:                "0x5 4294967296x20",
 				`numa_available_bytes{numa_node="0", source="free"}`:        "1073741824x25",
 				`numa_available_bytes{numa_node="0", source="reclaimable"}`: "2147483648x25",
-				`numa_allocated_unused_bytes{numa_node="1"}`:                "3221225472x25", // as much as covers it
+				`numa_allocated_unused_bytes{numa_node="1"}`:                "3221225472x25", // as much as is available
 				`numa_available_bytes{numa_node="1", source="free"}`:        "1073741824x25",
 				`numa_available_bytes{numa_node="1", source="reclaimable"}`: "2147483648x25",
 			},

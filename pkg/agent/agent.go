@@ -110,7 +110,7 @@ type Agent struct {
 	devices   Devices         // nil finds none
 	counters  counters
 	ancestors ancestors
-	coverage  coverage
+	deficits  deficits
 
 	received    atomic.Uint64 // events of runtimes so far
 	wake        chan struct{} // Run has work

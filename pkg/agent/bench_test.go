@@ -157,7 +157,7 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkAncestors is the derivation of all levels above the containers from 1,000 pods, without and with the writes.
+// BenchmarkAncestors is the derivation of all parent cgroups from 1,000 pods, without and with the writes.
 func BenchmarkAncestors(b *testing.B) {
 	n, _, _ := loaded(b, 1000)
 	b.Run("derive", func(b *testing.B) {

@@ -257,7 +257,7 @@ func (g *ground) run(s sequence, log io.Writer) string {
 type world struct {
 	*Agent
 	*Session
-	host      *imitation
+	host      *fakeHost
 	setup     setup
 	ground    *ground
 	state     string
@@ -326,7 +326,7 @@ func (u unasked) String() string { return [...]string{"takes", "ignores", "refus
 func newWorld(g *ground, s setup, folder string, out io.Writer) *world {
 	w := &world{
 		ground: g, setup: s, state: filepath.Join(folder, "state"), out: out, clock: time.Unix(1_000_000_000, 0), config: g.configs[s.config],
-		host:      newImitation(filepath.Join(folder, "cgroup"), s),
+		host:      newFakeHost(filepath.Join(folder, "cgroup"), s),
 		overwrote: map[protect.Overwrite]bool{},
 	}
 	kubepods := "kubepods/burstable"
@@ -482,7 +482,7 @@ func (w *world) applyUnasked(_ context.Context, updates []Update) error {
 }
 
 // choose picks the pod of an event, and a container that was ever created; nil where there is none.
-func (w *world) choose(e event) (*imitatedPod, *imitatedContainer) {
+func (w *world) choose(e event) (*fakePod, *fakeContainer) {
 	if len(w.host.pods) == 0 {
 		return nil, nil
 	}
@@ -491,7 +491,7 @@ func (w *world) choose(e event) (*imitatedPod, *imitatedContainer) {
 }
 
 // knows has the kubelet's API know a pod; nil is not at all.
-func (w *world) knows(p *imitatedPod, facts *pods.Pod) {
+func (w *world) knows(p *fakePod, facts *pods.Pod) {
 	w.api.mu.Lock()
 	defer w.api.mu.Unlock()
 	if facts == nil {
@@ -501,7 +501,7 @@ func (w *world) knows(p *imitatedPod, facts *pods.Pod) {
 	w.api.pods[p.Ref()] = facts
 }
 
-func (w *world) known(p *imitatedPod) bool {
+func (w *world) known(p *fakePod) bool {
 	if w.api == nil {
 		return false
 	}
@@ -725,7 +725,7 @@ func (w *world) stepRun(ctx context.Context, class memoryqos.QOSClass, container
 	return what
 }
 
-func (w *world) stepCreate(ctx context.Context, p *imitatedPod, spec pods.Container, number uint8) string {
+func (w *world) stepCreate(ctx context.Context, p *fakePod, spec pods.Container, number uint8) string {
 	c := w.host.ask(p, spec)
 	how := outcome(number)
 	var adjustment Adjustment
@@ -764,7 +764,7 @@ func (o outcome) text() string {
 	return ""
 }
 
-func (w *world) stepStart(ctx context.Context, p *imitatedPod, c *imitatedContainer) string {
+func (w *world) stepStart(ctx context.Context, p *fakePod, c *fakeContainer) string {
 	if w.connected {
 		must(w.StartContainer(ctx, p.Pod, c.Container))
 	}
@@ -772,7 +772,7 @@ func (w *world) stepStart(ctx context.Context, p *imitatedPod, c *imitatedContai
 	return "start " + c.ID
 }
 
-func (w *world) stepResize(ctx context.Context, p *imitatedPod, index int, c *imitatedContainer, size uint64, number uint8) string {
+func (w *world) stepResize(ctx context.Context, p *fakePod, index int, c *fakeContainer, size uint64, number uint8) string {
 	spec := &p.spec[index]
 	before := *spec
 	if p.level > 0 {
@@ -827,7 +827,7 @@ func (w *world) stepResize(ctx context.Context, p *imitatedPod, index int, c *im
 	return what
 }
 
-func (w *world) stepStop(ctx context.Context, p *imitatedPod, c *imitatedContainer, value uint8) string {
+func (w *world) stepStop(ctx context.Context, p *fakePod, c *fakeContainer, value uint8) string {
 	if c.State.Alive() {
 		w.host.exit(c)
 	}
@@ -840,7 +840,7 @@ func (w *world) stepStop(ctx context.Context, p *imitatedPod, c *imitatedContain
 	return "stop " + c.ID
 }
 
-func (w *world) stepEnd(ctx context.Context, p *imitatedPod, how kind) string {
+func (w *world) stepEnd(ctx context.Context, p *fakePod, how kind) string {
 	if !p.stopped {
 		w.host.end(p)
 		if w.connected && how != losePod {
@@ -855,7 +855,7 @@ func (w *world) stepEnd(ctx context.Context, p *imitatedPod, how kind) string {
 		if w.connected && how == removePod {
 			must(w.RemovePodSandbox(ctx, p.Pod))
 		}
-		w.host.pods = slices.DeleteFunc(w.host.pods, func(other *imitatedPod) bool { return other == p })
+		w.host.pods = slices.DeleteFunc(w.host.pods, func(other *fakePod) bool { return other == p })
 		what += ", removed"
 	}
 	if w.api != nil {
@@ -1019,7 +1019,7 @@ func (w *world) summary(allocations bool) map[string]string {
 				key := p.Name + "/" + c.Name
 				all[key] = fmt.Sprintf("%s limit %d, request %d, %s, raised %d", c.ID, c.Limit, c.Request, valuesText(c.Values), c.Raised)
 				if allocations {
-					all[key] += fmt.Sprintf(", nodes %s, short %s", c.Nodes, c.Short)
+					all[key] += fmt.Sprintf(", nodes %s, short %s", c.Nodes, c.PendingResize)
 				}
 			}
 		}
@@ -1084,7 +1084,7 @@ func (w *world) checkFiles(view *View) string {
 	}
 	var problems []string
 	for dir, values := range map[string]memoryqos.Values{top: above(view, cgroup.LevelKubepods), burstable: above(view, cgroup.LevelBurstable)} {
-		// A plugin that starts knows the levels above pods with values only: what an earlier run left above no others stays.
+		// A plugin that starts knows the parents of pods with values only: what an earlier run left above no others stays.
 		if !w.restarted || values != (memoryqos.Values{}) {
 			problems = append(problems, w.checkValues(dir, values))
 		}
@@ -1150,11 +1150,11 @@ func (w *world) checkAllocations(view *View) string {
 				continue
 			}
 			asked := c.Limit
-			if len(c.Short) > 0 {
-				asked -= c.Short[0].Bytes
+			if len(c.PendingResize) > 0 {
+				asked -= c.PendingResize[0].Bytes
 			}
 			if blocks[0].Size != asked {
-				return fmt.Sprintf("%s of %s has %d allocated, short of %s, and a limit of %d", c.Name, p.Name, blocks[0].Size, c.Short, c.Limit)
+				return fmt.Sprintf("%s of %s has %d allocated, short of %s, and a limit of %d", c.Name, p.Name, blocks[0].Size, c.PendingResize, c.Limit)
 			}
 		}
 	}

@@ -58,7 +58,7 @@ func TestACreatedContainerGetsItsNodesAndValues(t *testing.T) {
 			for _, file := range []string{"memory.min", "memory.low", "memory.high"} {
 				n.want(file, got.Unified[file], test.unified[file])
 			}
-			// Every level above carries what the container was promised, before the answer is out.
+			// Every parent cgroup carries what the container was promised, before the answer is out.
 			for _, file := range []string{"memory.min", "memory.low"} {
 				if test.unified[file] != "" {
 					n.want("the pod's "+file, n.file(pod.CgroupParent, file), test.unified[file])

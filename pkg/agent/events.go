@@ -106,7 +106,7 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	a.rereadClaims(ctx, pod, container)
 	container, others := withDevices(container, found())
 	free, mems := a.freePages(pod, container), a.podMems(pod, container)
-	a.observeCover(pod, container)
+	a.observeSample(pod, container)
 	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems,
 		Siblings: a.siblings(pod, container.Name), Header: header}
 	decide := func() (ledger.Effects, checkpoint.Ticket) {

@@ -395,7 +395,7 @@ func eventually(t testing.TB, what string, condition func() bool) {
 
 func limit(bytes int64) *int64 { return &bytes }
 
-// above are the values of a level above the pods; empty for one without pods.
+// above are the values of a parent of the pods; empty for one without pods.
 func above(view *View, level string) memoryqos.Values {
 	for _, a := range view.Ancestors {
 		if a.Level == level {

@@ -37,7 +37,7 @@ type behaviour struct {
 	run   func(t testing.TB)
 }
 
-var behaviours = slices.Concat(refusals, moves, sandboxes, initContainers, shortContainers, listedContainers, otherWriters, podLimits)
+var behaviours = slices.Concat(refusals, moves, sandboxes, initContainers, pendingResizes, listedContainers, otherWriters, podLimits)
 
 func TestKnownFailures(t *testing.T) {
 	names := map[string]bool{}
@@ -440,16 +440,16 @@ func besideSidecar(name, seen string, between func(*begun)) behaviour {
 }
 
 // A container was resized while the plugin was away, and the node of its memory has no room for all of it.
-var shortContainers = []behaviour{
-	whileShort("a change of the CPUs of a container that is short of memory",
+var pendingResizes = []behaviour{
+	whilePending("a change of the CPUs of a container that is short of memory",
 		"it asks for no memory, and is not refused", "", Resources{CPUs: "0-3"}),
-	whileShort("a lower limit for a container that is short of memory",
+	whilePending("a lower limit for a container that is short of memory",
 		"it asks for less, and is not refused", "", to(11*gi)),
-	whileShort("the limit that a container has that is short of memory",
+	whilePending("the limit that a container has that is short of memory",
 		"it asks for nothing more, and is not refused", "", to(12*gi)),
 }
 
-func whileShort(name, right, seen string, update Resources) behaviour {
+func whilePending(name, right, seen string, update Resources) behaviour {
 	return behaviour{name: name, right: right, seen: seen, run: func(t testing.TB) {
 		n := newNode(t, oneNode)
 		n.sync(nil, nil)
@@ -460,7 +460,7 @@ func whileShort(name, right, seen string, update Resources) behaviour {
 		n.writeFile(c.CgroupsPath, "memory.max", bytesOf(12*gi))
 		n.Connected(n.runtime, n.apply)
 		n.sync([]Pod{db, other}, []Container{c, neighbor})
-		if len(n.containerView(db, "app").Short) == 0 {
+		if len(n.containerView(db, "app").PendingResize) == 0 {
 			n.Fatal("it is not short of memory: nothing is shown")
 		}
 		n.accepted("the update", n.tryUpdate(db, c, update))

@@ -27,7 +27,7 @@ const (
 func (a *Agent) sampled(ctx context.Context, event ledger.NodeMemorySampled) ledger.Effects {
 	for {
 		a.mu.Lock()
-		a.coverage.seen = event.Nodes
+		a.deficits.seen = event.Nodes
 		effects := a.stepLocked(event)
 		a.mu.Unlock()
 		a.logNotes(effects.Notes)
@@ -40,7 +40,7 @@ func (a *Agent) sampled(ctx context.Context, event ledger.NodeMemorySampled) led
 
 // lastSample is an event with the nodes as they were sampled last.
 func (a *Agent) lastSample() (event ledger.NodeMemorySampled) {
-	if sample := a.coverage.last.Load(); sample.Known() {
+	if sample := a.deficits.last.Load(); sample.Known() {
 		event.Nodes = sample.Nodes
 	}
 	return event
@@ -79,7 +79,7 @@ func (a *Agent) usageOfMove(ctx context.Context) map[string]ledger.Usage {
 	}
 	usage := a.measure(ctx, nil, []string{dir})
 	u := usage[dir]
-	u.Withheld = a.Migrations()[dir].Withheld
+	u.Blocked = a.Migrations()[dir].Blocked
 	usage[dir] = u
 	return usage
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/devices"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -28,7 +28,7 @@ func TestWhichContainersAreMovedOffTheirGroup(t *testing.T) {
 		"groups that overlap": {dissolves + "onConflict: Kubelet\n", launch, false},
 		"no memory free there": {dissolves, func(n *node, p Pod, c Container) {
 			n.launch(p, c)
-			n.coverage.last.Store(&cover.Sample{Nodes: []cover.Node{{ID: 0, Free: 4 * mi}, {ID: 1, Free: gi}}})
+			n.deficits.last.Store(&deficit.Sample{Nodes: []deficit.Node{{ID: 0, Free: 4 * mi}, {ID: 1, Free: gi}}})
 		}, false},
 		"huge pages": {dissolves, func(n *node, p Pod, c Container) {
 			c.Resources.Hugepages = []HugepageLimit{{PageSize: "2MB", Limit: 64 * mi}}

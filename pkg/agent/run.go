@@ -21,7 +21,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer group.Wait()
 	defer cancel()
 	group.Go(func() { a.requests.Run(ctx) })
-	group.Go(func() { a.sampleCover(ctx) })
+	group.Go(func() { a.sampleDeficits(ctx) })
 	looking := make(chan struct{}, 1) // holds one while a periodic look is under way
 	var guard protection
 	defer guard.stop()

@@ -234,7 +234,7 @@ func TestARaiseWaitsForNoDisk(t *testing.T) {
 		n.want("memory.high", n.file(container.CgroupsPath, "memory.high"), bytesOf(high))
 	}
 	n.ancestors.turn <- <-n.ancestors.turn // nobody keeps it
-	<-n.ancestors.turn                     // the levels above are being written
+	<-n.ancestors.turn                     // the parent cgroups are being written
 	if err := n.SetHigh(context.Background(), c.ID, 800*mi); err != nil {
 		t.Fatal(err)
 	}

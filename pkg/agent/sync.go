@@ -18,7 +18,7 @@ const (
 )
 
 // syncDue has the runtime's records of running containers follow after the rules or the requests have changed. Their files are
-// written before, with those of the levels above.
+// written before, with those of the parent cgroups.
 func (a *Agent) syncDue(ctx context.Context) {
 	a.mu.Lock()
 	session := a.session

@@ -31,7 +31,7 @@ func (a *Agent) View() *ledger.View {
 	})
 	// What follows is this caller's own copy.
 	own := shared.View
-	own.Taken, own.Cover = a.now(), a.coverage.last.Load()
+	own.Taken, own.NodeMemory = a.now(), a.deficits.last.Load()
 	own.Conditions = append(slices.Clone(shared.Conditions), a.storage(&own))
 	slices.SortFunc(own.Conditions, func(x, y ledger.Condition) int { return cmp.Compare(x.Name, y.Name) })
 	return &own

@@ -35,7 +35,7 @@ type walker struct {
 	record cri.Record
 	rand   *rand.Rand
 	next   int
-	calm   int // of so many occasions one is a kill
+	quiet  int // of so many occasions one is a kill
 	pods   map[string]*walkedPod
 	// held are the values that the files have, as the writes told.
 	held map[string]uint64
@@ -47,7 +47,7 @@ type walker struct {
 type walkedPod struct {
 	Pod
 	class      memoryqos.QOSClass
-	containers map[string]*imitatedContainer
+	containers map[string]*fakeContainer
 }
 
 // walkedCgroups are the cgroups of a walk; what the runtime writes there is checked, too.
@@ -66,8 +66,8 @@ func (c walkedCgroups) Remove(dir string) error {
 	return c.Folder.Remove(dir)
 }
 
-func newWalker(t *testing.T, seed uint64, yaml string, calm int, options ...func(*node)) *walker {
-	w := &walker{calm: calm, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}, held: map[string]uint64{}}
+func newWalker(t *testing.T, seed uint64, yaml string, quiet int, options ...func(*node)) *walker {
+	w := &walker{quiet: quiet, rand: rand.New(rand.NewPCG(seed, 0)), pods: map[string]*walkedPod{}, held: map[string]uint64{}}
 	w.node = newNode(t, yaml, append(options, func(n *node) { n.onWrite, n.apply = w.written, w.update })...)
 	w.log.discard()
 	w.record.Cgroups = walkedCgroups{w.cgroups(), w}
@@ -150,7 +150,7 @@ func (w *walker) step() (event string) {
 		w.drop(p)
 		w.reconcile(ctx)
 		return "lose pod " + p.Name
-	case roll < 84 && w.rand.IntN(w.calm) == 0:
+	case roll < 84 && w.rand.IntN(w.quiet) == 0:
 		w.kill()
 		return "kill"
 	case roll < 86:
@@ -173,7 +173,7 @@ func (w *walker) noError(err error) {
 func (w *walker) newPod() string {
 	w.next++
 	class := []memoryqos.QOSClass{memoryqos.Guaranteed, memoryqos.Guaranteed, memoryqos.Burstable, memoryqos.BestEffort}[w.rand.IntN(4)]
-	p := &walkedPod{Pod: w.pod(fmt.Sprintf("pod%d", w.next), class), class: class, containers: map[string]*imitatedContainer{}}
+	p := &walkedPod{Pod: w.pod(fmt.Sprintf("pod%d", w.next), class), class: class, containers: map[string]*fakeContainer{}}
 	w.pods[p.UID] = p
 	w.noError(w.RunPodSandbox(context.Background(), p.Pod))
 	return "run pod " + p.Name
@@ -216,7 +216,7 @@ func (w *walker) createContainer(p *walkedPod) string {
 
 // begin has the runtime create a container and run it.
 func (w *walker) begin(p *walkedPod, asked Container, answer Adjustment) {
-	c := &imitatedContainer{Container: asked}
+	c := &fakeContainer{Container: asked}
 	c.enter(&w.record, answer)
 	w.noError(w.StartContainer(context.Background(), p.Pod, c.Container))
 	c.run()
@@ -235,7 +235,7 @@ func (w *walker) retried(p *walkedPod, c Container) string {
 	return "retry " + c.ID
 }
 
-func (w *walker) resize(p *walkedPod, c *imitatedContainer) string {
+func (w *walker) resize(p *walkedPod, c *fakeContainer) string {
 	if !c.State.Alive() || p.class == memoryqos.BestEffort {
 		return "nothing"
 	}
@@ -256,7 +256,7 @@ func (w *walker) resize(p *walkedPod, c *imitatedContainer) string {
 }
 
 // resized is the runtime's part in an update.
-func (w *walker) resized(c *imitatedContainer, to Resources, answer Adjustment) {
+func (w *walker) resized(c *fakeContainer, to Resources, answer Adjustment) {
 	w.noError(w.record.Update(c.record, resourcesOf(to, answer)))
 	c.told()
 }
@@ -273,7 +273,7 @@ func (w *walker) drop(p *walkedPod) {
 }
 
 // exit ends a container's processes; the runtime tells of it afterwards.
-func (w *walker) exit(c *imitatedContainer) {
+func (w *walker) exit(c *fakeContainer) {
 	w.noError(w.record.Exit(c.record))
 	c.told()
 }
@@ -470,8 +470,8 @@ func limitOf(r Resources) uint64 {
 var walkSeed = flag.Uint64("seed", 1, "seed of the random walks")
 
 // walk takes steps.
-func walk(t *testing.T, yaml string, steps, calm int) {
-	w := newWalker(t, *walkSeed, yaml, calm)
+func walk(t *testing.T, yaml string, steps, quiet int) {
+	w := newWalker(t, *walkSeed, yaml, quiet)
 	for range steps {
 		event := w.step()
 		w.work(context.Background()) // Run's part

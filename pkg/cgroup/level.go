@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The levels above the containers, and theirs.
+// The parents of the containers, and theirs.
 const (
 	LevelKubepods  = "kubepods"
 	LevelSystem    = "system" // KEP-5894's partition below kubepods

@@ -25,7 +25,7 @@ const (
 	longestDir = 4096 // PATH_MAX
 )
 
-// PodPath holds the cgroups of a pod and of the kubelet-made levels above it, relative to the cgroup mount, without a
+// PodPath holds the cgroups of a pod and of the kubelet-made parent cgroups, relative to the cgroup mount, without a
 // leading slash.
 type PodPath struct {
 	Kubepods string

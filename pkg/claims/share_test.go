@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
 
@@ -37,29 +37,29 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// slack is a sample in which nodes 0, 1 … have this much beyond what they owe.
-func slack(at time.Time, bytes ...uint64) *cover.Sample {
-	s := &cover.Sample{At: at}
+// slack is a sample in which nodes 0, 1 … have this much available beyond their allocations.
+func slack(at time.Time, bytes ...uint64) *deficit.Sample {
+	s := &deficit.Sample{At: at}
 	for id, n := range bytes {
-		s.Nodes = append(s.Nodes, cover.Node{ID: id, Owed: 1000, Free: 900 + n, Reclaimable: 100})
+		s.Nodes = append(s.Nodes, deficit.Node{ID: id, Unused: 1000, Free: 900 + n, Reclaimable: 100})
 	}
 	return s
 }
 
-func TestOrderByCover(t *testing.T) {
+func TestOrderByAvailable(t *testing.T) {
 	var views []Capacity
 	for id, claimed := range []uint64{0, 20, 40} {
 		views = append(views, Capacity{Node: id, Type: memorymanager.Memory, Capacity: 100, Claimed: claimed})
 	}
 	for name, test := range map[string]struct {
-		sample *cover.Sample
+		sample *deficit.Sample
 		was    []int
 		want   []int
 	}{
-		"not known":                          {&cover.Sample{Unknown: "no kernel"}, nil, []int{0, 1, 2}},
+		"not known":                          {&deficit.Sample{Unknown: "no kernel"}, nil, []int{0, 1, 2}},
 		"more slack than is free for claims": {slack(time.Time{}, 500, 600, 700), nil, []int{0, 1, 2}},
 		"the free one is used by others":     {slack(time.Time{}, 30, 200, 50), nil, []int{1, 2, 0}},
-		"one owes more than it has":          {&cover.Sample{Nodes: []cover.Node{{ID: 0, Owed: 9, Free: 1}, {ID: 1, Free: 70}, {ID: 2, Free: 1}}}, nil, []int{1, 2, 0}},
+		"one is overcommitted":               {&deficit.Sample{Nodes: []deficit.Node{{ID: 0, Unused: 9, Free: 1}, {ID: 1, Free: 70}, {ID: 2, Free: 1}}}, nil, []int{1, 2, 0}},
 		"a node that was not sampled":        {slack(time.Time{}, 30, 40), nil, []int{2, 1, 0}},
 		"a little behind":                    {slack(time.Time{}, 65, 70, 75), []int{2, 0, 1}, []int{2, 0, 1}},
 		"far behind":                         {slack(time.Time{}, 65, 71, 60), []int{2, 0, 1}, []int{1, 0, 2}},

@@ -52,9 +52,9 @@ type kubeletReserved struct {
 	Limits   map[string]string `json:"limits"`
 }
 
-// takeOver returns the defaults with what a KubeletConfiguration sets, and what the profile sets over that. A relative path starts at
+// adopt returns the defaults with what a KubeletConfiguration sets, and what the profile sets over that. A relative path starts at
 // the folder of our file.
-func (f Files) takeOver(profile Profile, path, ours string, doc *strictyaml.Document) (Config, error) {
+func (f Files) adopt(profile Profile, path, ours string, doc *strictyaml.Document) (Config, error) {
 	if f == nil {
 		return Config{}, errors.New("no file is read for this text")
 	}

@@ -57,7 +57,7 @@ func (f Files) Parse(name string, data []byte) (Config, error) {
 	below.places = &places{doc: doc}
 	c.Profile.set(&below)
 	if c.KubeletConfig != "" {
-		if kubelet, failed := f.takeOver(c.Profile, c.KubeletConfig, name, doc); failed == nil {
+		if kubelet, failed := f.adopt(c.Profile, c.KubeletConfig, name, doc); failed == nil {
 			below = kubelet
 		} else {
 			err = strictyaml.Join(err, doc.Errorf("kubeletConfig", "%v", failed))

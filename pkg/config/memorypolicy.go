@@ -24,7 +24,7 @@ type Deficits string
 const (
 	// DeficitsOff shows them.
 	DeficitsOff Deficits = "Off"
-	// DeficitsDryRun also says which memory of other containers would have to be moved to cover them, and moves none.
+	// DeficitsDryRun also says which memory of other containers would have to be moved to relieve them, and moves none.
 	DeficitsDryRun Deficits = "DryRun"
 	// DeficitsOn moves memory of other containers off the node, one container at a time.
 	DeficitsOn Deficits = "On"

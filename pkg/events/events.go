@@ -151,7 +151,7 @@ func (r *Reporter) known(rejection ledger.Rejection) bool {
 	return r.last.Same(rejection) || rejection.At.Before(r.last.At)
 }
 
-// owner is the pod of a cgroup, or the node for the levels above the pods.
+// owner is the pod of a cgroup, or the node for the parents of the pods.
 func (r *Reporter) owner(view *ledger.View, path string) *corev1.ObjectReference {
 	for _, pod := range view.Pods {
 		if pod.Cgroup == path {

@@ -4,7 +4,7 @@
 // nothing, and sleeps (Documentation/admin-guide/cgroup-v2.rst, "memory.high"; mm/memcontrol.c,
 // mem_cgroup_handle_over_high). The guard waits for the kernel's own pressure trigger, makes sure that it is this
 // container's memory.high that stops it and not a node that is short as a whole, and raises memory.high in growing steps
-// until the container moves again or its limit decides. When it has been calm for long, the value goes back in steps.
+// until the container moves again or its limit decides. When it has been quiet for long, the value goes back in steps.
 //
 // Brake decides and knows no kernel; Guard watches the containers and carries the decisions out.
 package guard
@@ -51,7 +51,7 @@ type Settings struct {
 	Stall        time.Duration // full memory stall within Window that counts as stopped
 	Window       time.Duration // window of the pressure trigger, 500 ms to 10 s
 	Step         float64       // first raise, as a share of the gap between the computed memory.high and the ceiling
-	RestoreAfter time.Duration // calm before a raised memory.high is lowered
+	RestoreAfter time.Duration // quiet before a raised memory.high is lowered
 }
 
 // Bounds are what a container's memory.high may move between, in bytes.
@@ -107,7 +107,7 @@ type Brake struct {
 	since     Sample    // the reading since which stall is counted; the zero time between episodes
 	raises    int       // of this episode
 	reclaimed bool      // memory.reclaim was tried in this episode
-	calmFrom  time.Time // last stall, or last step back
+	quietFrom time.Time // last stall, or last step back
 	backoff   int       // multiplies RestoreAfter: doubles when a step back was followed by a new stall
 	lowered   bool      // the last action was a step back
 }
@@ -140,8 +140,8 @@ func (b *Brake) Rebound(bounds Bounds) uint64 {
 
 // Next decides on a sample, taken because the trigger fired or because LookIn had passed.
 func (b *Brake) Next(s Sample) Action {
-	if b.calmFrom.IsZero() {
-		b.calmFrom = s.At
+	if b.quietFrom.IsZero() {
+		b.quietFrom = s.At
 	}
 	if b.since.At.IsZero() { // the trigger fired, or it may be time to lower: a window will show
 		b.since = s
@@ -150,16 +150,16 @@ func (b *Brake) Next(s Sample) Action {
 	enough, after := b.threshold(s)
 	switch {
 	case stall >= enough && watched >= after && b.stopped(s, stall):
-		b.calmFrom = s.At
+		b.quietFrom = s.At
 		return b.relieve(s)
 	case watched < b.settings.Window: // look when it can be enough
 		return Action{LookIn: max(enough-stall, after-watched, b.settings.Window/looksPerWindow)}
 	case stall >= b.settings.Stall/2 && s.HighEvents > b.since.HighEvents: // slow, but it gets on: stay with it
-		b.calmFrom, b.since = s.At, s
+		b.quietFrom, b.since = s.At, s
 		return Action{LookIn: max(enough, after)}
 	}
 	b.since, b.raises, b.reclaimed = Sample{}, 0, false
-	return b.calm(s)
+	return b.quiet(s)
 }
 
 // trigger is the full stall within Window at which a container is to be looked at.
@@ -229,17 +229,17 @@ func (b *Brake) relieve(s Sample) Action {
 	return Action{Verb: Raise, Bytes: next, LookIn: b.settings.Stall / 2}
 }
 
-// calm lowers a raised memory.high by a step when its time has come, and otherwise says when to look again.
-func (b *Brake) calm(s Sample) Action {
+// quiet lowers a raised memory.high by a step when its time has come, and otherwise says when to look again.
+func (b *Brake) quiet(s Sample) Action {
 	if !b.Raised() {
 		b.backoff = 1
 		return Action{}
 	}
 	wait := time.Duration(b.backoff) * b.settings.RestoreAfter
-	if rest := wait - s.At.Sub(b.calmFrom); rest > 0 {
+	if rest := wait - s.At.Sub(b.quietFrom); rest > 0 {
 		return Action{LookIn: rest}
 	}
-	b.calmFrom = s.At
+	b.quietFrom = s.At
 	step := b.step(s)
 	from := min(b.high, max(b.limit(), sum(b.bounds.Computed, step)))
 	if from == Unlimited { // raised by hand or by an older release: begin where the container stands
@@ -271,5 +271,5 @@ func (b *Brake) step(s Sample) uint64 {
 // sum adds bytes and ends at Unlimited: a limit may be any number, also one that means none.
 func sum(a, b uint64) uint64 { return a + min(b, Unlimited-a) }
 
-// Open reports whether an episode is being watched: a trigger fired and calm has not returned.
+// Open reports whether an episode is being watched: a trigger fired and it is not quiet again.
 func (b *Brake) Open() bool { return !b.since.At.IsZero() || b.reclaimed }

@@ -59,7 +59,7 @@ func TestSystemPodsAreProtectedInTheirPartition(t *testing.T) {
 				}
 				// Only levels with pods are there; each of the first four pods brings one more.
 				if got, want := len(l.View().Ancestors), min(i+1, len(test.want)); got != want {
-					t.Errorf("with %d pods there are %d levels above them, want %d", i+1, got, want)
+					t.Errorf("with %d pods there are %d parents, want %d", i+1, got, want)
 				}
 			}
 			text := func(bytes *uint64) string {

@@ -21,9 +21,9 @@ type Counters struct {
 	Corrections uint64
 	// Moves counts containers that were moved to other NUMA nodes while they lived, by one of MoveResults.
 	Moves map[string]uint64
-	// CoverMoves counts the steps that have moved a container's memory off nodes that owed more than they had, CoverBytes what it had
+	// DeficitMoves counts the steps that have moved a container's memory off nodes that were overcommitted, DeficitBytes what it had
 	// mapped there.
-	CoverMoves, CoverBytes uint64
+	DeficitMoves, DeficitBytes uint64
 	// Reloads and BadReloads count configurations put in force and refused.
 	Reloads, BadReloads uint64
 }

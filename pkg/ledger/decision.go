@@ -17,7 +17,7 @@ type Decision struct {
 	Nodes               nodeset.Set
 	Pinning             string
 	MemoryPolicy        MemoryPolicy
-	Short               memorymanager.Request
+	PendingResize       memorymanager.Request
 	Request             pods.Estimate
 	Values              memoryqos.Values
 }
@@ -25,7 +25,7 @@ type Decision struct {
 func (c *container) decision(now *derivedRun) *Decision {
 	return &Decision{
 		Pod: c.pod.Name, Namespace: c.pod.Namespace, UID: c.pod.UID, Class: c.pod.class(), Container: c.Name, ID: c.ID,
-		Nodes: c.Nodes, Pinning: c.Pinning, MemoryPolicy: c.Policy.MemoryPolicy, Short: c.Short, Request: now.request, Values: now.values,
+		Nodes: c.Nodes, Pinning: c.Pinning, MemoryPolicy: c.Policy.MemoryPolicy, PendingResize: c.PendingResize, Request: now.request, Values: now.values,
 	}
 }
 
@@ -42,8 +42,8 @@ func (d *Decision) Fields() map[string]any {
 	if d.Request.Error > 0 {
 		fields["requestError"] = quantity.Log(d.Request.Error)
 	}
-	if len(d.Short) > 0 {
-		fields["pendingResize"] = quantity.Logged{Text: d.Short.String(), Exact: d.Short}
+	if len(d.PendingResize) > 0 {
+		fields["pendingResize"] = quantity.Logged{Text: d.PendingResize.String(), Exact: d.PendingResize}
 	}
 	put := func(name string, value *uint64) {
 		if value != nil {

@@ -16,7 +16,7 @@ import (
 func TestADecisionInTheLog(t *testing.T) {
 	low, high := uint64(1<<30), uint64(2040107008)
 	d := Decision{Request: pods.Estimate{Request: 1 << 30, Error: 192 << 20, Source: memoryqos.SourceOOMScore},
-		Values: memoryqos.Values{Low: &low, High: &high}, Short: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 3 << 29}}}
+		Values: memoryqos.Values{Low: &low, High: &high}, PendingResize: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 3 << 29}}}
 	for name, test := range map[string]struct {
 		formatter logrus.Formatter
 		want      []string

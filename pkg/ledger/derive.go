@@ -162,7 +162,7 @@ func (c *container) part(kind memoryqos.Kind, r *derivedRun) memoryqos.PodContai
 	return memoryqos.PodContainer{Kind: kind, Request: r.request.Request, Limit: c.Limit, Values: &values}
 }
 
-// promised is what the levels above must carry for a container: what it should have, and until the end of an update that
+// promised is what the parent cgroups must carry for a container: what it should have, and until the end of an update that
 // lowers it, what it had.
 func (c *container) promised(qos memoryqos.Values) memoryqos.Values {
 	if c.Pending == nil || c.Pending.Before == nil {

@@ -6,12 +6,12 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
 
-// exclude has a running container without nodes of its own use all NUMA nodes but these, which owe more than they have; no nodes let
+// exclude has a running container without nodes of its own use all NUMA nodes but these, which are overcommitted; no nodes let
 // it use all again. Its memory moves with the write of cpuset.mems; a wider one moves nothing. bytes is what was mapped on nodes that are
 // new to it. It returns false where memory may not be moved, or not any more.
 func (l *Ledger) exclude(c *container, nodes nodeset.Set, bytes uint64) bool {
@@ -23,8 +23,8 @@ func (l *Ledger) exclude(c *container, nodes nodeset.Set, bytes uint64) bool {
 	if further := nodes.Minus(c.Off.Nodes); further.Empty() {
 		l.note(Info, "a container may use NUMA nodes again that it was kept off", fields, nil)
 	} else {
-		l.state.Counters.CoverMoves++
-		l.state.Counters.CoverBytes += bytes
+		l.state.Counters.DeficitMoves++
+		l.state.Counters.DeficitBytes += bytes
 		c.Off.Bytes += bytes
 		c.Off.Since = l.step.now
 		l.note(Info, "a container's memory is moved off NUMA nodes that lack memory for their allocations",
@@ -37,16 +37,16 @@ func (l *Ledger) exclude(c *container, nodes nodeset.Set, bytes uint64) bool {
 	return true
 }
 
-// includeAgain lets containers use the nodes again that have been calm for long enough.
+// includeAgain lets containers use the nodes again that have been quiet for long enough.
 func (l *Ledger) includeAgain(e *NodeMemorySampled) {
 	if len(e.Nodes) == 0 || l.manager == nil || l.state.Resolved.Config.DryRun() || l.state.Resolved.Config.Rebalance.Deficits != config.DeficitsOn {
-		l.state.Calm = nil
+		l.state.Quiet = nil
 		return
 	}
-	if l.state.Calm == nil {
-		l.state.Calm = cover.Calm{}
+	if l.state.Quiet == nil {
+		l.state.Quiet = deficit.Quiet{}
 	}
-	over := l.state.Calm.Over(l.step.now, e.Nodes, e.Cgroups)
+	over := l.state.Quiet.Over(l.step.now, e.Nodes, e.Cgroups)
 	for i := range e.Cgroups {
 		if c := l.at(e.Cgroups[i].Path); c != nil && !c.Off.Nodes.Intersect(over).Empty() {
 			l.exclude(c, c.Off.Nodes.Minus(over), 0)
@@ -87,7 +87,7 @@ func (l *Ledger) includeBarred() {
 	}
 }
 
-// excludable reports whether a container may be kept off nodes that owe more than they have, whether it runs or not yet.
+// excludable reports whether a container may be kept off nodes that are overcommitted, whether it runs or not yet.
 func (l *Ledger) excludable(c *container) bool {
 	m := candidate{l: l, c: c, Move: Move{Reason: Deficit}}
 	_, blocked := m.blocked(excluding)
@@ -100,15 +100,15 @@ func (c *container) stays() bool {
 	return c.wishes().NUMA == config.NUMANone || c.wishes().NUMA == config.NUMAPreferred || c.wishes().NUMA == config.NUMASpread
 }
 
-// keepOffAgain has a container that is found stay off the nodes that an earlier run has moved its memory off.
-func (l *Ledger) keepOffAgain(c *container, files Files) {
+// excludeAgain has a container that is found stay off the nodes that an earlier run has moved its memory off.
+func (l *Ledger) excludeAgain(c *container, files Files) {
 	nodes, err := nodeset.Parse(c.FoundMems)
 	if err == nil && !nodes.Empty() && files.Ours[cgroup.CpusetMems] && l.excludable(c) {
 		c.Off.Nodes, c.Off.Since = l.allNodes.Minus(nodes), l.step.now
 	}
 }
 
-// KeptOff is a container that is kept off NUMA nodes which owed more than they had.
+// KeptOff is a container that is kept off NUMA nodes which were overcommitted.
 type KeptOff struct {
 	// Nodes are those, Mems what its cpuset.mems should be.
 	Nodes nodeset.Set `json:"numaNodes"`

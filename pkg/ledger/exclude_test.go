@@ -22,7 +22,7 @@ func (e keepOff) apply(l *Ledger) {
 
 // What a container's cpuset.mems should be after events, and that its runtime is asked for it.
 func TestAContainerIsKeptOffNodes(t *testing.T) {
-	const covers, forbids = "rebalance: {deficits: On}", "rebalance: {deficits: Off}"
+	const relieves, forbids = "rebalance: {deficits: On}", "rebalance: {deficits: Off}"
 	off := func(nodes ...int) func(*Ledger, Pod, Container) Event {
 		return func(*Ledger, Pod, Container) Event {
 			return keepOff{"id", nodeset.Of(nodes...)}
@@ -50,30 +50,30 @@ func TestAContainerIsKeptOffNodes(t *testing.T) {
 		want        string
 		moved       uint64
 	}{
-		"Burstable":                 {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}, want: "1", moved: 1 << 20},
-		"BestEffort":                {yaml: covers, class: "besteffort/", events: []func(*Ledger, Pod, Container) Event{off(1)}, want: "0", moved: 1 << 20},
-		"Guaranteed":                {yaml: covers, resources: Resources{MemoryLimit: &bytes}, events: []func(*Ledger, Pod, Container) Event{off(0)}, want: "0"},
+		"Burstable":                 {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}, want: "1", moved: 1 << 20},
+		"BestEffort":                {yaml: relieves, class: "besteffort/", events: []func(*Ledger, Pod, Container) Event{off(1)}, want: "0", moved: 1 << 20},
+		"Guaranteed":                {yaml: relieves, resources: Resources{MemoryLimit: &bytes}, events: []func(*Ledger, Pod, Container) Event{off(0)}, want: "0"},
 		"off":                       {yaml: forbids, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}},
 		"DryRun":                    {class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}},
-		"a dry run":                 {yaml: covers + "\nprofile: Observe", class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}},
-		"the annotation none":       {yaml: covers, class: "burstable/", annotation: "none", events: []func(*Ledger, Pod, Container) Event{off(0)}},
-		"the annotation preferred":  {yaml: covers, class: "burstable/", annotation: "preferred", events: []func(*Ledger, Pod, Container) Event{off(0)}},
-		"the annotation spread":     {yaml: covers, class: "burstable/", annotation: "spread", events: []func(*Ledger, Pod, Container) Event{off(0)}},
-		"nodes by the kubelet":      {yaml: covers, class: "burstable/", resources: Resources{Mems: "0"}, events: []func(*Ledger, Pod, Container) Event{off(0)}},
-		"all nodes":                 {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0, 1)}},
-		"back":                      {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), off()}, want: "0-1"},
-		"a resize":                  {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), update(Resources{MemoryLimit: &bytes})}, want: "1", moved: 1 << 20},
-		"nodes by an update":        {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), update(Resources{Mems: "0"})}},
-		"the configuration forbids": {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), reload(forbids)}, want: "0-1"},
-		"and allows it again":       {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), reload(forbids), reload(covers)}, want: "0-1"},
-		"another configuration":     {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), reload(covers + "\nguaranteedHeadroom: 0")}, want: "1", moved: 1 << 20},
-		"found":                     {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", true)}, want: "1"},
+		"a dry run":                 {yaml: relieves + "\nprofile: Observe", class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0)}},
+		"the annotation none":       {yaml: relieves, class: "burstable/", annotation: "none", events: []func(*Ledger, Pod, Container) Event{off(0)}},
+		"the annotation preferred":  {yaml: relieves, class: "burstable/", annotation: "preferred", events: []func(*Ledger, Pod, Container) Event{off(0)}},
+		"the annotation spread":     {yaml: relieves, class: "burstable/", annotation: "spread", events: []func(*Ledger, Pod, Container) Event{off(0)}},
+		"nodes by the kubelet":      {yaml: relieves, class: "burstable/", resources: Resources{Mems: "0"}, events: []func(*Ledger, Pod, Container) Event{off(0)}},
+		"all nodes":                 {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0, 1)}},
+		"back":                      {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), off()}, want: "0-1"},
+		"a resize":                  {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), update(Resources{MemoryLimit: &bytes})}, want: "1", moved: 1 << 20},
+		"nodes by an update":        {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), update(Resources{Mems: "0"})}},
+		"the configuration forbids": {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), reload(forbids)}, want: "0-1"},
+		"and allows it again":       {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), reload(forbids), reload(relieves)}, want: "0-1"},
+		"another configuration":     {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), reload(relieves + "\nguaranteedHeadroom: 0")}, want: "1", moved: 1 << 20},
+		"found":                     {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", true)}, want: "1"},
 		"found, and now forbidden":  {yaml: forbids, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", true)}, want: "0-1"},
-		"found by another writer":   {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", false)}},
-		"found and back":            {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", true), off()}, want: "0-1"},
-		"found with all":            {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("0-1", true)}, want: "0-1"},
-		"the runtime connects":      {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), found("1", true)}, want: "1", moved: 1 << 20},
-		"the runtime has lost it":   {yaml: covers, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), found("", true)}, want: "1", moved: 1 << 20},
+		"found by another writer":   {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", false)}},
+		"found and back":            {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("1", true), off()}, want: "0-1"},
+		"found with all":            {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{found("0-1", true)}, want: "0-1"},
+		"the runtime connects":      {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), found("1", true)}, want: "1", moved: 1 << 20},
+		"the runtime has lost it":   {yaml: relieves, class: "burstable/", events: []func(*Ledger, Pod, Container) Event{off(0), found("", true)}, want: "1", moved: 1 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, test.yaml)

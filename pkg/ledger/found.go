@@ -9,9 +9,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
-// takeOver makes a container known that the runtime already has, by what its files show and else by what the runtime
+// observeFound makes a container known that the runtime already has, by what its files show and else by what the runtime
 // shows.
-func (l *Ledger) takeOver(p *pod, received Container, found Found) *container {
+func (l *Ledger) observeFound(p *pod, received Container, found Found) *container {
 	files := found.Files[received.ID]
 	values, mems := shown(received.Resources), received.Resources.Mems
 	if len(received.Resources.Unified) == 0 { // some runtimes do not show it
@@ -48,7 +48,7 @@ func (l *Ledger) takeOver(p *pod, received Container, found Found) *container {
 	l.takeLimit(c, files.Limit)
 	c.Record.Values, c.Record.Mems, c.FoundMems = values, mems, foundMems
 	c.Record.Ours, c.Record.OursMems = len(files.Ours) > 0, files.Ours[cgroup.CpusetMems]
-	l.keepOffAgain(c, files)
+	l.excludeAgain(c, files)
 	return c
 }
 
@@ -58,7 +58,7 @@ func (l *Ledger) takeIn(p *pod, received Container, files *Files) *container {
 	if files != nil {
 		found.Files = map[string]Files{received.ID: *files}
 	}
-	c := l.takeOver(p, received, found)
+	c := l.observeFound(p, received, found)
 	c.There, c.LimitIsPods = files != nil && files.Limit != nil, c.hasPodLimit()
 	l.findShared(p)
 	l.placeAll([]*container{c})

@@ -147,7 +147,7 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 		l.state.Newest = max(l.state.Newest, header.Seq)
 		event.apply(l)
 		l.includeBarred()
-		l.fitShort()
+		l.fitPendingResizes()
 		l.judgeAnnotations()
 	}
 	l.publish()

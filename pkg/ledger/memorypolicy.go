@@ -47,8 +47,8 @@ func (l *Ledger) SetsMemoryPolicies(pod Pod, c Container) bool {
 	return l.state.Runtime.MemoryPolicies && (asks || near || l.state.Resolved.Config.UnpinnedMemoryPolicy != config.PolicyNone)
 }
 
-// HeedsCover reports whether what the NUMA nodes have and owe may decide about a new container of a pod.
-func (l *Ledger) HeedsCover(pod Pod, c Container) bool {
+// HeedsAvailable reports whether what is available on the NUMA nodes may decide about a new container of a pod.
+func (l *Ledger) HeedsAvailable(pod Pod, c Container) bool {
 	path, _, _ := pod.Path()
 	placed := l.manager != nil && path.Class == memoryqos.Guaranteed
 	return placed && l.state.Resolved.Manager.Strategy == topologymanager.LeastUsed || l.SetsMemoryPolicies(pod, c)
@@ -94,7 +94,7 @@ func (l *Ledger) memoryPolicies(c *container) []config.MemoryPolicy {
 
 // isSpread reports whether a container has an even allocation on several nodes.
 func (l *Ledger) isSpread(c *container) bool {
-	return !c.ByKubelet && len(c.Short) == 0 && even(l.blocks(c))
+	return !c.ByKubelet && len(c.PendingResize) == 0 && even(l.blocks(c))
 }
 
 // memoryPolicy is the policy with which a container starts and what it follows from, or why it has none although one is
@@ -150,7 +150,7 @@ func (l *Ledger) policyOf(c *container, wanted config.MemoryPolicy, request uint
 	nodes := l.slack(0) & allowed
 	if !c.Nodes.Empty() {
 		nodes = c.Nodes & allowed
-	} else if nodes.Empty() { // it is not known, or all nodes are in debt alike
+	} else if nodes.Empty() { // it is not known, or all nodes are overcommitted alike
 		nodes = l.allNodes & allowed
 	}
 	if nodes.Empty() {
@@ -171,7 +171,7 @@ func nodesOfDevices(c *container) (nodes nodeset.Set) {
 	return nodes
 }
 
-// preferDevices prefers the nodes of the container's devices, but for those that owe all that they have to allocations.
+// preferDevices prefers the nodes of the container's devices, but for those without available memory beyond their allocations.
 func (l *Ledger) preferDevices(c *container, allowed nodeset.Set) (MemoryPolicy, string) {
 	usable := l.allNodes & allowed
 	nodes := nodesOfDevices(c) & usable
@@ -180,7 +180,7 @@ func (l *Ledger) preferDevices(c *container, allowed nodeset.Set) (MemoryPolicy,
 		return MemoryPolicy{}, "the pod may not use the memory of " + nodesOfDevices(c).Named()
 	case usable.SubsetOf(nodes):
 		return MemoryPolicy{}, "its devices are near every NUMA node that the pod may use"
-	case l.manager == nil || len(l.manager.Cover()) == 0:
+	case l.manager == nil || len(l.manager.Available()) == 0:
 		return MemoryPolicy{PreferredMany, nodes}, ""
 	case (nodes & l.slack(0)).Empty():
 		return MemoryPolicy{}, nodes.Named() + " has no memory available beyond its allocations"
@@ -202,7 +202,7 @@ func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
 			}
 		}
 	}
-	for _, node := range l.manager.Cover() {
+	for _, node := range l.manager.Available() {
 		room[node.ID] = min(room[node.ID], node.Slack())
 	}
 	best, most := 0, uint64(0)
@@ -224,7 +224,7 @@ func (l *Ledger) preferSlack(request uint64, allowed nodeset.Set) (MemoryPolicy,
 		nodes = l.slack(0) & allowed
 	}
 	switch {
-	case l.manager == nil || len(l.manager.Cover()) == 0:
+	case l.manager == nil || len(l.manager.Available()) == 0:
 		return MemoryPolicy{}, "what the NUMA nodes have available is not known"
 	case nodes.Empty():
 		return MemoryPolicy{}, "no NUMA node has memory available beyond its allocations"
@@ -234,12 +234,12 @@ func (l *Ledger) preferSlack(request uint64, allowed nodeset.Set) (MemoryPolicy,
 	return MemoryPolicy{PreferredMany, nodes}, ""
 }
 
-// slack are the nodes that have more than so many bytes beyond what they owe.
+// slack are the nodes that have more than so many bytes available beyond their allocations.
 func (l *Ledger) slack(bytes uint64) (nodes nodeset.Set) {
 	if l.manager == nil {
 		return 0
 	}
-	for _, n := range l.manager.Cover() {
+	for _, n := range l.manager.Available() {
 		if n.Slack() > bytes {
 			nodes = nodes.Union(nodeset.Of(n.ID))
 		}

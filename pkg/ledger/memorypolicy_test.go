@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -26,10 +26,10 @@ func annotated(pod Pod, annotations ...string) Pod {
 // two NUMA nodes. Nothing is allocated there, unless a row has a neighbor.
 func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 	const gi = claimGi
-	free := func(owed, free0, free1 uint64) []cover.Node { // node 0 owes, node 1 does not
-		return []cover.Node{{ID: 0, Owed: owed, Free: free0}, {ID: 1, Free: free1}}
+	free := func(unused, free0, free1 uint64) []deficit.Node { // node 0 has a deficit, node 1 has none
+		return []deficit.Node{{ID: 0, Unused: unused, Free: free0}, {ID: 1, Free: free1}}
 	}
-	debt, slack, none := free(4*gi, 2*gi, 12*gi), free(gi, 6*gi, 12*gi), free(4*gi, 2*gi, 0)
+	lacking, slack, none := free(4*gi, 2*gi, 12*gi), free(gi, 6*gi, 12*gi), free(4*gi, 2*gi, 0)
 	preferred, spread, anywhere := []string{"numa", "preferred"}, []string{"numa", "spread"}, []string{"numa", "none"}
 	device := func(nodes ...int) []topologymanager.Device {
 		return []topologymanager.Device{
@@ -51,7 +51,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		class       string // "" is Burstable
 		annotations []string
 		devices     []topologymanager.Device
-		cover       []cover.Node
+		nodes       []deficit.Node
 		mems        string // the NUMA nodes that the pod may use; "" is both, "unread" none
 		kubelet     string // the kubelet's cpuset.mems
 		limit       uint64 // 0 is 4Gi
@@ -61,46 +61,46 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		want        string // the policy and what it follows from, or "none: " and why
 	}
 	for name, r := range map[string]row{
-		"nothing is configured": {cover: debt},
+		"nothing is configured": {nodes: lacking},
 
-		"PreferAvailable, one node in debt":             {yaml: slackPolicy, cover: debt, want: near1 + byConfig},
-		"PreferAvailable, BestEffort":                   {yaml: slackPolicy, class: bestEffort, cover: debt, want: near1 + byConfig},
-		"PreferAvailable, slack for the request":        {yaml: slackPolicy, cover: free(gi, 4*gi, 12*gi), want: near1 + byConfig},
-		"PreferAvailable, too little slack on any node": {yaml: slackPolicy, cover: free(gi, gi, 2*gi), want: near1 + byConfig},
-		"PreferAvailable, slack on all nodes":           {yaml: slackPolicy, cover: slack, want: "none: PreferAvailable: every NUMA node has memory available beyond its allocations"},
-		"PreferAvailable, slack on none":                {yaml: slackPolicy, cover: none, want: "none: PreferAvailable: no NUMA node has memory available beyond its allocations"},
-		"PreferAvailable, slack where the pod may not": {yaml: slackPolicy, cover: debt, mems: "0",
+		"PreferAvailable, one node in lacking":          {yaml: slackPolicy, nodes: lacking, want: near1 + byConfig},
+		"PreferAvailable, BestEffort":                   {yaml: slackPolicy, class: bestEffort, nodes: lacking, want: near1 + byConfig},
+		"PreferAvailable, slack for the request":        {yaml: slackPolicy, nodes: free(gi, 4*gi, 12*gi), want: near1 + byConfig},
+		"PreferAvailable, too little slack on any node": {yaml: slackPolicy, nodes: free(gi, gi, 2*gi), want: near1 + byConfig},
+		"PreferAvailable, slack on all nodes":           {yaml: slackPolicy, nodes: slack, want: "none: PreferAvailable: every NUMA node has memory available beyond its allocations"},
+		"PreferAvailable, slack on none":                {yaml: slackPolicy, nodes: none, want: "none: PreferAvailable: no NUMA node has memory available beyond its allocations"},
+		"PreferAvailable, slack where the pod may not": {yaml: slackPolicy, nodes: lacking, mems: "0",
 			want: "none: PreferAvailable: no NUMA node has memory available beyond its allocations"},
-		"PreferAvailable, on all nodes that the pod may": {yaml: slackPolicy, cover: debt, mems: "1",
+		"PreferAvailable, on all nodes that the pod may": {yaml: slackPolicy, nodes: lacking, mems: "1",
 			want: "none: PreferAvailable: every NUMA node has memory available beyond its allocations"},
-		"PreferAvailable, what is owed is not known": {yaml: slackPolicy, want: "none: PreferAvailable: what the NUMA nodes have available is not known"},
-		"PreferAvailable, without a Memory Manager": {yaml: slackPolicy + "\nmemoryManagerPolicy: None", cover: debt,
+		"PreferAvailable, what is available is not known": {yaml: slackPolicy, want: "none: PreferAvailable: what the NUMA nodes have available is not known"},
+		"PreferAvailable, without a Memory Manager": {yaml: slackPolicy + "\nmemoryManagerPolicy: None", nodes: lacking,
 			want: "none: PreferAvailable: what the NUMA nodes have available is not known"},
-		"PreferAvailable, allocated since is owed": {yaml: slackPolicy, cover: free(0, 6*gi, 12*gi), neighbor: 7 * gi, want: near1 + byConfig},
+		"PreferAvailable, allocated since is unused": {yaml: slackPolicy, nodes: free(0, 6*gi, 12*gi), neighbor: 7 * gi, want: near1 + byConfig},
 
-		"Interleave, one node in debt":            {yaml: interleave, cover: debt, want: "MPOL_INTERLEAVE 1" + byConfig},
-		"Interleave, slack on all nodes":          {yaml: interleave, cover: slack, want: "MPOL_INTERLEAVE 0-1" + byConfig},
-		"Interleave, slack on none":               {yaml: interleave, cover: none, want: "MPOL_INTERLEAVE 0-1" + byConfig},
-		"Interleave, slack where the pod may not": {yaml: interleave, cover: debt, mems: "0", want: "MPOL_INTERLEAVE 0" + byConfig},
-		"Interleave, what is owed is not known":   {yaml: interleave, want: "MPOL_INTERLEAVE 0-1" + byConfig},
-		"Interleave, without a Memory Manager": {yaml: interleave + "\nmemoryManagerPolicy: None", cover: debt,
+		"Interleave, one node in lacking":            {yaml: interleave, nodes: lacking, want: "MPOL_INTERLEAVE 1" + byConfig},
+		"Interleave, slack on all nodes":             {yaml: interleave, nodes: slack, want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"Interleave, slack on none":                  {yaml: interleave, nodes: none, want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"Interleave, slack where the pod may not":    {yaml: interleave, nodes: lacking, mems: "0", want: "MPOL_INTERLEAVE 0" + byConfig},
+		"Interleave, what is available is not known": {yaml: interleave, want: "MPOL_INTERLEAVE 0-1" + byConfig},
+		"Interleave, without a Memory Manager": {yaml: interleave + "\nmemoryManagerPolicy: None", nodes: lacking,
 			want: "MPOL_INTERLEAVE 0-1" + byConfig},
 		"Interleave, no node with memory": {yaml: interleave, mems: "5",
 			want: "none: Interleave: the pod may use no NUMA node with memory"},
-		"WeightedInterleave": {yaml: weighted, cover: debt, want: "MPOL_WEIGHTED_INTERLEAVE 1" + byConfig},
+		"WeightedInterleave": {yaml: weighted, nodes: lacking, want: "MPOL_WEIGHTED_INTERLEAVE 1" + byConfig},
 		"nodes that cannot be read": {yaml: interleave, mems: "unread",
 			want: "none: Interleave: the nodes that the pod may use cannot be read"},
 		"a runtime without memory policies":         {yaml: interleave, old: true, want: "none: Interleave: containerd v2.1.4 applies none"},
 		"a runtime without, and nothing configured": {old: true},
-		"a Guaranteed container with an allocation": {yaml: interleave, class: guaranteed, cover: debt},
-		"a Guaranteed container without one": {yaml: interleave, class: guaranteed, annotations: anywhere, cover: debt,
+		"a Guaranteed container with an allocation": {yaml: interleave, class: guaranteed, nodes: lacking},
+		"a Guaranteed container without one": {yaml: interleave, class: guaranteed, annotations: anywhere, nodes: lacking,
 			want: "MPOL_INTERLEAVE 1" + byConfig},
-		"the kubelet has set nodes": {yaml: interleave, kubelet: "0", cover: debt},
+		"the kubelet has set nodes": {yaml: interleave, kubelet: "0", nodes: lacking},
 		"a Guaranteed container that found no nodes": {yaml: interleave + "\nonUnsatisfiable: Unpinned", class: guaranteed, limit: 40 * gi,
 			want: "MPOL_INTERLEAVE 0-1" + byConfig},
 
 		"memory-policy none": {yaml: interleave, annotations: []string{"memory-policy", "none"}},
-		"memory-policy prefer-available": {annotations: []string{"memory-policy", "prefer-available"}, cover: debt,
+		"memory-policy prefer-available": {annotations: []string{"memory-policy", "prefer-available"}, nodes: lacking,
 			want: near1 + byPolicy},
 		"memory-policy interleave": {yaml: slackPolicy, annotations: []string{"memory-policy", "interleave"},
 			want: "MPOL_INTERLEAVE 0-1" + byPolicy},
@@ -110,9 +110,9 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		"memory-policy that is wrong": {yaml: interleave, annotations: []string{"memory-policy", "everywhere"},
 			want: "MPOL_INTERLEAVE 0-1" + byConfig},
 		"memory-policy that is not allowed": {yaml: "annotationRules: [{namespaces: ['*'], allowedAnnotations: [numa]}]", annotations: []string{"memory-policy", "interleave"}},
-		"memory-policy before numa preferred": {annotations: []string{"memory-policy", "interleave", "numa", "preferred"}, cover: debt,
+		"memory-policy before numa preferred": {annotations: []string{"memory-policy", "interleave", "numa", "preferred"}, nodes: lacking,
 			want: "MPOL_INTERLEAVE 1" + byPolicy},
-		"memory-policy before numa spread": {annotations: []string{"memory-policy", "prefer-available", "numa", "spread"}, cover: debt,
+		"memory-policy before numa spread": {annotations: []string{"memory-policy", "prefer-available", "numa", "spread"}, nodes: lacking,
 			want: near1 + byPolicy},
 		"memory-policy before a device": {annotations: []string{"memory-policy", "interleave"}, devices: device(1),
 			want: "MPOL_INTERLEAVE 0-1" + byPolicy},
@@ -121,29 +121,29 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 		"memory-policy before what is expected": {yaml: interleave, annotations: []string{"memory-policy", "prefer-available"},
 			want: "none: PreferAvailable: what the NUMA nodes have available is not known"},
 
-		"numa preferred, the node with more cover": {annotations: preferred, cover: debt, want: near1 + byNUMA},
-		"numa preferred, the first of equal nodes": {annotations: preferred, want: "MPOL_PREFERRED_MANY 0" + byNUMA},
-		"numa preferred, the node with more room":  {annotations: preferred, neighbor: gi, want: near1 + byNUMA},
-		"numa preferred, room in map and kernel": {annotations: preferred, cover: free(0, 10*gi, 12*gi), neighbor: gi,
+		"numa preferred, the node with more available": {annotations: preferred, nodes: lacking, want: near1 + byNUMA},
+		"numa preferred, the first of equal nodes":     {annotations: preferred, want: "MPOL_PREFERRED_MANY 0" + byNUMA},
+		"numa preferred, the node with more room":      {annotations: preferred, neighbor: gi, want: near1 + byNUMA},
+		"numa preferred, room in map and kernel": {annotations: preferred, nodes: free(0, 10*gi, 12*gi), neighbor: gi,
 			want: near1 + byNUMA},
-		"numa preferred, no room in the kernel": {annotations: preferred, cover: none,
+		"numa preferred, no room in the kernel": {annotations: preferred, nodes: none,
 			want: "none: numa preferred: no NUMA node has room"},
-		"numa preferred, a node that the pod may not": {annotations: preferred, cover: debt, mems: "0",
+		"numa preferred, a node that the pod may not": {annotations: preferred, nodes: lacking, mems: "0",
 			want: "none: numa preferred: no NUMA node has room"},
-		"numa preferred before the configuration": {yaml: interleave, annotations: preferred, cover: debt, want: near1 + byNUMA},
-		"numa preferred, BestEffort":              {class: bestEffort, annotations: preferred, cover: debt},
-		"numa preferred, Guaranteed":              {class: guaranteed, annotations: preferred, cover: debt},
+		"numa preferred before the configuration": {yaml: interleave, annotations: preferred, nodes: lacking, want: near1 + byNUMA},
+		"numa preferred, BestEffort":              {class: bestEffort, annotations: preferred, nodes: lacking},
+		"numa preferred, Guaranteed":              {class: guaranteed, annotations: preferred, nodes: lacking},
 		"numa preferred, without a Memory Manager": {yaml: "memoryManagerPolicy: None", annotations: preferred,
 			want: "none: numa preferred: memoryManagerPolicy is None"},
 		"numa preferred, a runtime without policies": {annotations: preferred, old: true,
 			want: "none: numa preferred: containerd v2.1.4 applies none"},
 
-		"numa spread, Burstable":             {annotations: spread, want: "MPOL_INTERLEAVE 0-1" + byNUMA},
-		"numa spread before weights":         {yaml: weighted, annotations: spread, want: "MPOL_INTERLEAVE 0-1" + byNUMA},
-		"numa spread, Burstable beside debt": {annotations: spread, cover: debt, want: "MPOL_INTERLEAVE 1" + byNUMA},
+		"numa spread, Burstable":                  {annotations: spread, want: "MPOL_INTERLEAVE 0-1" + byNUMA},
+		"numa spread before weights":              {yaml: weighted, annotations: spread, want: "MPOL_INTERLEAVE 0-1" + byNUMA},
+		"numa spread, Burstable beside a deficit": {annotations: spread, nodes: lacking, want: "MPOL_INTERLEAVE 1" + byNUMA},
 		"numa spread, BestEffort": {yaml: weighted, class: bestEffort, annotations: spread,
 			want: "MPOL_WEIGHTED_INTERLEAVE 0-1" + byConfig},
-		"numa spread, allocated evenly": {yaml: restricted, class: guaranteed, annotations: spread, cover: debt,
+		"numa spread, allocated evenly": {yaml: restricted, class: guaranteed, annotations: spread, nodes: lacking,
 			want: "MPOL_INTERLEAVE 0-1" + byNUMA},
 		"numa spread, allocated evenly, and the pod may use one node": {yaml: restricted, class: guaranteed, annotations: spread, mems: "1",
 			want: "MPOL_INTERLEAVE 1" + byNUMA},
@@ -174,21 +174,21 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 			want: "MPOL_INTERLEAVE 0-1" + byConfig},
 		"a device before the configuration": {yaml: interleave, devices: device(1), want: near1 + byDevice},
 		"a device on no node":               {yaml: interleave, devices: device(), want: "MPOL_INTERLEAVE 0-1" + byConfig},
-		"a device whose node has slack":     {devices: device(1), cover: debt, want: near1 + byDevice},
-		"a device whose node is in debt": {devices: device(0), cover: debt,
+		"a device whose node has slack":     {devices: device(1), nodes: lacking, want: near1 + byDevice},
+		"a device whose node is in lacking": {devices: device(0), nodes: lacking,
 			want: "none: device: node 0 has no memory available beyond its allocations"},
-		"and a configured policy": {yaml: interleave, devices: device(0), cover: debt, want: "MPOL_INTERLEAVE 1" + byConfig},
-		"and a preferred node":    {annotations: preferred, devices: device(0), cover: debt, want: near1 + byNUMA},
-		"neither can be set: the first is named": {yaml: slackPolicy, devices: device(0, 1), cover: none,
+		"and a configured policy": {yaml: interleave, devices: device(0), nodes: lacking, want: "MPOL_INTERLEAVE 1" + byConfig},
+		"and a preferred node":    {annotations: preferred, devices: device(0), nodes: lacking, want: near1 + byNUMA},
+		"neither can be set: the first is named": {yaml: slackPolicy, devices: device(0, 1), nodes: none,
 			want: "none: device: its devices are near every NUMA node that the pod may use"},
-		"a device near all nodes": {devices: device(0, 1), cover: debt,
+		"a device near all nodes": {devices: device(0, 1), nodes: lacking,
 			want: "none: device: its devices are near every NUMA node that the pod may use"},
 		"a device on the only node of the pod": {devices: device(1), mems: "1",
 			want: "none: device: its devices are near every NUMA node that the pod may use"},
 		"a device where the pod may not be": {devices: device(1), mems: "0",
 			want: "none: device: the pod may not use the memory of node 1"},
 		"a device on a node without memory": {devices: device(7), mems: "0-1,7", want: "none: device: the pod may not use the memory of node 7"},
-		"a device on a node in debt and another": {machine: threeNodes, mems: "0-2", devices: device(0, 1), cover: append(debt, cover.Node{ID: 2, Free: gi}),
+		"a device on a node in lacking and another": {machine: threeNodes, mems: "0-2", devices: device(0, 1), nodes: append(lacking, deficit.Node{ID: 2, Free: gi}),
 			want: near1 + " (device vendor.com/gpu gpu-1 near any of nodes 0-1)"},
 		"a device, without a Memory Manager":   {yaml: "memoryManagerPolicy: None", devices: device(1), want: near1 + byDevice},
 		"a device, a runtime without policies": {devices: device(1), old: true, want: "none: device: containerd v2.1.4 applies none"},
@@ -201,7 +201,7 @@ func TestTheMemoryPolicyOfAContainer(t *testing.T) {
 			l, now := newLedgerOn(t, cmp.Or(r.machine, twoNodes), r.yaml), time.Unix(1, 0)
 			runtime := Runtime{Name: "containerd", Version: "v2.1.4", MemoryPolicies: !r.old}
 			l.Step(now, Connected{Runtime: runtime})
-			l.Step(now, NodeMemorySampled{Nodes: r.cover})
+			l.Step(now, NodeMemorySampled{Nodes: r.nodes})
 			if r.neighbor > 0 {
 				if got := l.Step(now, claimed(claimPod("neighbor", ""), "main", r.neighbor)).Answer.CpusetMems; got != "0" {
 					t.Fatalf("the neighbor is on node %q", got)

@@ -26,7 +26,7 @@ type MoveReason int
 const (
 	// Admission makes room for a new container.
 	Admission MoveReason = iota
-	// Deficit takes memory off nodes that owe more than they have.
+	// Deficit takes memory off nodes that are overcommitted.
 	Deficit
 	// Consolidation ends a group of nodes that is not needed any more.
 	Consolidation
@@ -158,7 +158,7 @@ func (e MoveStored) apply(l *Ledger) {
 		if !l.exclude(c, l.allNodes.Minus(move.To), move.Bytes) {
 			l.endMove()
 		}
-	case len(c.Short) == 0:
+	case len(c.PendingResize) == 0:
 		l.hasChanged(c.pod)
 		c.Nodes = nodesOf(l.manager.Blocks(c.pod.key(), c.Name))
 	}
@@ -215,7 +215,7 @@ func (l *Ledger) observeMove(usage map[string]Usage) {
 			l.state.Counters.moved(moveDone)
 			l.note(Info, "the memory of a container is on its new NUMA nodes", l.moveFields(c, move, elsewhere), nil)
 		}
-	case measured && used.Withheld && !move.Allocates(): // nothing is written until it would move less
+	case measured && used.Blocked && !move.Allocates(): // nothing is written until it would move less
 	case l.step.now.Sub(move.Since) < moveTakes:
 		return
 	default:

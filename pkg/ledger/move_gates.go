@@ -8,7 +8,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -27,8 +27,8 @@ type Usage struct {
 	// Pressure is full avg10 of memory.pressure: the share of time, in percent, in which all its tasks waited for memory. It is 0 where
 	// the kernel does not say.
 	Pressure float64
-	// Withheld is set while its cpuset.mems is not written, because that would move too much.
-	Withheld bool
+	// Blocked is set while its cpuset.mems is not written, because that would move too much.
+	Blocked bool
 }
 
 // allows reports whether a write of cpuset.mems moves no more than so many bytes.
@@ -47,8 +47,8 @@ func (u *Usage) elsewhere(nodes nodeset.Set) (bytes uint64) {
 }
 
 // received is what each of the new nodes gets where a cgroup may use others instead.
-func (u *Usage) received(to nodeset.Set) []cover.Amount {
-	return cover.Received(u.Nodes, to, func(node int) uint64 { return u.Bytes[node] })
+func (u *Usage) received(to nodeset.Set) []deficit.Amount {
+	return deficit.Received(u.Nodes, to, func(node int) uint64 { return u.Bytes[node] })
 }
 
 // NotMoved is memory that stays where it is although there is a reason to move it.
@@ -70,9 +70,9 @@ type candidate struct {
 	// usage is the container's; nil for one that does not run.
 	usage *Usage
 	// nodes are those of the sample; nil when they are not known.
-	nodes []cover.Node
-	// step is what takes it off nodes in debt; nil for other reasons.
-	step *cover.Step
+	nodes []deficit.Node
+	// step is what takes it off overcommitted nodes; nil for other reasons.
+	step *deficit.Step
 }
 
 // mostPressure is the share of time, in percent, in which all tasks of a cgroup wait for memory and beyond which no memory of it is
@@ -101,7 +101,7 @@ var standing = []gate{
 	}},
 	{"resize", allocating, func(m *candidate) string {
 		c := m.c // a resize that is under way or waits for room is decided where the container is
-		return when(len(c.Short) > 0 || c.Pending != nil || c.Refusal != nil && m.now.Sub(c.Refusal.Last) < moveAfterRefusal, "it is being resized")
+		return when(len(c.PendingResize) > 0 || c.Pending != nil || c.Refusal != nil && m.now.Sub(c.Refusal.Last) < moveAfterRefusal, "it is being resized")
 	}},
 	{"huge pages", allocating, func(m *candidate) string {
 		return when(slices.ContainsFunc(m.l.manager.Blocks(m.c.pod.key(), m.c.Name), func(b memorymanager.Block) bool {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -22,13 +22,13 @@ const (
 
 // NodeMemorySampled is what the kernel has shown of the NUMA nodes, and of cgroups.
 type NodeMemorySampled struct {
-	// Nodes are what the NUMA nodes owe to allocations and what covers it; none when that is not known.
-	Nodes []cover.Node
-	// Covers is set where Cgroups are those of View.Holding that are kept off nodes, or may be, with their pages. Complete is set when
+	// Nodes are what is allocated and unused on the NUMA nodes, and available; none when that is not known.
+	Nodes []deficit.Node
+	// HasCgroups is set where Cgroups are those of View.Holding that are kept off nodes, or may be, with their pages. Complete is set when
 	// those that may be are among them, and all have been read.
-	Covers   bool
-	Cgroups  []cover.Cgroup
-	Complete bool
+	HasCgroups bool
+	Cgroups    []deficit.Cgroup
+	Complete   bool
 	// Groups is set at a periodic look: groups of nodes that are not needed are ended.
 	Groups bool
 	// Usage is of the cgroups that an earlier try of the event has asked for (Effects.Again), and of the move under way.
@@ -37,11 +37,11 @@ type NodeMemorySampled struct {
 
 // apply takes one step at most: a container's memory is moved only after that of the last one was seen to have arrived.
 func (e NodeMemorySampled) apply(l *Ledger) {
-	if l.state.Cover = e.Nodes; l.manager != nil {
+	if l.state.NodeMemory = e.Nodes; l.manager != nil {
 		l.manager.Observe(e.Nodes)
 	}
 	l.observeMove(e.Usage)
-	if e.Covers {
+	if e.HasCgroups {
 		l.includeAgain(&e)
 		l.relieveDeficit(&e)
 	}
@@ -51,18 +51,18 @@ func (e NodeMemorySampled) apply(l *Ledger) {
 }
 
 // HeedsSample reports whether a sample of the nodes may decide about memory in use, or ends what is said of it.
-func (l *Ledger) HeedsSample(nodes []cover.Node) bool {
-	if l.state.Move != nil || len(l.state.Calm) > 0 || l.keeps(false) {
+func (l *Ledger) HeedsSample(nodes []deficit.Node) bool {
+	if l.state.Move != nil || len(l.state.Quiet) > 0 || l.keeps(false) {
 		return true
 	}
-	covers := !l.closed(Deficit)
-	sample := cover.Sample{Nodes: nodes}
+	relieves := !l.closed(Deficit)
+	sample := deficit.Sample{Nodes: nodes}
 	for _, c := range l.containers {
-		if covers && !c.Off.Nodes.Empty() {
+		if relieves && !c.Off.Nodes.Empty() {
 			return true
 		}
 	}
-	return covers && sample.InDebt()
+	return relieves && sample.Overcommitted()
 }
 
 // HeedsGroups reports whether a look at the groups of nodes may decide about memory in use, or ends what is said of it.
@@ -122,7 +122,7 @@ func (m *candidate) cgroup() string {
 
 // settleMoves asks the gates about moves of allocations of which all are to be made, and begins the first. It returns what is not moved,
 // and whether the sample lacks something.
-func (l *Ledger) settleMoves(moves []*candidate, nodes []cover.Node, usage map[string]Usage) (kept []NotMoved, begun, lacks bool) {
+func (l *Ledger) settleMoves(moves []*candidate, nodes []deficit.Node, usage map[string]Usage) (kept []NotMoved, begun, lacks bool) {
 	var cgroups []string
 	for _, m := range moves {
 		if at := m.cgroup(); at != "" {
@@ -237,7 +237,7 @@ func (l *Ledger) relieve(c *container, wanted memorymanager.Container, err error
 	for i, m := range found {
 		moves[i] = l.allocation(Admission, m, fmt.Sprintf("to make room for %s/%s %s", c.pod.Namespace, c.pod.Name, c.Name))
 	}
-	kept, begun, lacks := l.settleMoves(moves, l.manager.Cover(), create.Usage)
+	kept, begun, lacks := l.settleMoves(moves, l.manager.Available(), create.Usage)
 	if !lacks {
 		l.keepWhereItIs(Admission, kept)
 	}
@@ -261,13 +261,13 @@ func (l *Ledger) nameRelief(rejection *memorymanager.Rejection, c *container, m 
 	rejection.PodRelief = fmt.Sprintf(relief, nodes.Named(), name, m.To.Named())
 }
 
-// relieveDeficit begins the move of at most one container off the nodes that owe more than they have.
+// relieveDeficit begins the move of at most one container off the nodes that are overcommitted.
 func (l *Ledger) relieveDeficit(e *NodeMemorySampled) {
-	sample := cover.Sample{Nodes: e.Nodes}
+	sample := deficit.Sample{Nodes: e.Nodes}
 	switch {
 	case l.state.Move != nil:
 		return
-	case l.closed(Deficit), !sample.InDebt():
+	case l.closed(Deficit), !sample.Overcommitted():
 		l.keepWhereItIs(Deficit, nil)
 		return
 	case !e.Complete:
@@ -285,10 +285,10 @@ func (l *Ledger) relieveDeficit(e *NodeMemorySampled) {
 	var missing []string
 	var kept []NotMoved
 	var found *candidate
-	for debtor, step := range cover.Steps(e.Nodes, e.Cgroups) {
+	for node, step := range deficit.Steps(e.Nodes, e.Cgroups) {
 		if step == nil {
 			kept = append(kept, NotMoved{Reason: Deficit, Gate: "candidates", Why: fmt.Sprintf(
-				"node %d lacks %s for its allocations, and no other container has memory there that may be moved", debtor.ID, quantity.Short(debtor.Deficit()))})
+				"node %d lacks %s for its allocations, and no other container has memory there that may be moved", node.ID, quantity.Short(node.Deficit()))})
 			continue
 		}
 		c := l.at(step.Path)

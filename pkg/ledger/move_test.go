@@ -10,7 +10,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
@@ -140,13 +140,13 @@ func (e dry) apply(l *Ledger) {
 
 // Both containers of a group have to pass the gates: with one that must not be moved the group stays.
 func TestWhatKeepsAGroup(t *testing.T) {
-	nodes := func(free0, free1 uint64) []cover.Node {
-		return []cover.Node{{ID: 0, Free: free0}, {ID: 1, Free: free1}}
+	nodes := func(free0, free1 uint64) []deficit.Node {
+		return []deficit.Node{{ID: 0, Free: free0}, {ID: 1, Free: free1}}
 	}
 	pressed := func(u Usage) Usage { u.Pressure = 10.5; return u }
 	for name, test := range map[string]struct {
 		yaml  string
-		nodes []cover.Node
+		nodes []deficit.Node
 		usage map[string]Usage
 		want  []string // gate and reason
 	}{
@@ -159,7 +159,7 @@ func TestWhatKeepsAGroup(t *testing.T) {
 			"migration: not moved there: that is 6Gi of memory, more than rebalance.maxBytes (4Gi)"}},
 		"no room": {nodes: nodes(claimGi-1, 0), want: []string{
 			"room: not moved there: its 1Gi would go to node 0, which has no room for them beside its allocations"}},
-		"room that is owed": {nodes: []cover.Node{{ID: 0, Free: 3 * claimGi, Owed: 2*claimGi + 1}}, want: []string{
+		"room that is allocated and unused": {nodes: []deficit.Node{{ID: 0, Free: 3 * claimGi, Unused: 2*claimGi + 1}}, want: []string{
 			"room: not moved there: its 1Gi would go to node 0, which has no room for them beside its allocations"}},
 		"it waits for memory": {usage: map[string]Usage{smallMain: pressed(mapped(0, claimGi))}, want: []string{
 			"pressure: full avg10 of its memory.pressure is 10.5, more than 10"}},

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -135,27 +135,27 @@ func (m *mover) sorted() []*bound {
 
 // sample is what the kernel shows.
 func (m *mover) sample() NodeMemorySampled {
-	e := NodeMemorySampled{Groups: true, Covers: true, Complete: true, Usage: map[string]Usage{}}
+	e := NodeMemorySampled{Groups: true, HasCgroups: true, Complete: true, Usage: map[string]Usage{}}
 	if _, dir := m.l.Moving(); dir != "" {
 		e.Usage[dir] = m.usage(dir)
 	}
-	var memory []cover.Memory
+	var memory []deficit.Memory
 	for id := range 2 {
 		free := uint64(16 << 30)
 		for _, b := range m.bound {
 			free -= min(free, b.pages[id])
 		}
-		memory = append(memory, cover.Memory{Node: id, Free: free})
+		memory = append(memory, deficit.Memory{Node: id, Free: free})
 	}
 	view := m.l.View()
 	e.Cgroups = view.Holding(true)
 	for i := range e.Cgroups {
 		used := m.usage(e.Cgroups[i].Path)
 		for id := range 2 {
-			e.Cgroups[i].Pages = append(e.Cgroups[i].Pages, cover.Pages{Node: id, Resident: used.Bytes[id], Anon: used.Bytes[id], Mapped: used.Bytes[id]})
+			e.Cgroups[i].Pages = append(e.Cgroups[i].Pages, deficit.Pages{Node: id, Resident: used.Bytes[id], Anon: used.Bytes[id], Mapped: used.Bytes[id]})
 		}
 	}
-	e.Nodes = cover.Take(m.now, memory, e.Cgroups).Nodes
+	e.Nodes = deficit.Take(m.now, memory, e.Cgroups).Nodes
 	return e
 }
 

@@ -133,7 +133,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 			NoPolicy: c.Policy.Without,
 		}
 		if c.alive() {
-			shown.Short, shown.Unplaced = c.Short, c.Unplaced
+			shown.PendingResize, shown.Unplaced = c.PendingResize, c.Unplaced
 		}
 		if !c.CPUNodes.Empty() {
 			shown.CPUs, _ = l.state.Resolved.Machine.CPUsByNode(c.Resources.CPUs) // cpus is made from the same list

@@ -21,7 +21,7 @@ import (
 //	its claims    released    on their nodes              there, or as it is found   as before
 //	nobody        released    on all nodes                the same                   as before
 //	the kubelet   any         allocated on its nodes      kept, or where it is       allocated on its nodes
-//	the memory    as asked    kept, or elsewhere with     kept                       kept, and not short any more
+//	the memory    as asked    kept, or elsewhere with     kept                       kept, nothing pending
 //	manager                   its CPUs and devices
 //	              otherwise   all of it there, or else-   as far as there is room    as far as there is room, or refused where
 //	                          where, or as far as there                              it asks for more (RefusesResize)
@@ -31,7 +31,7 @@ import (
 //
 // Nobody decides about a container that is unpinnable, or that asks for no memory. Nodes that the kubelet has set are the container's in
 // the first rows, too. One that finds no room is refused, or runs on all nodes: what runs already is never refused. One that gets less
-// than it asks for is short of the rest, and may use all nodes until fitShort finds room.
+// than it asks for lacks the rest, and may use all nodes until fitPendingResizes finds room.
 
 // place gives a container that begins its nodes, or one that runs and has none. The error refuses it.
 func (l *Ledger) place(c *container) error {
@@ -82,7 +82,7 @@ func (l *Ledger) placeAll(running []*container) (placed int) {
 	}
 	for _, c := range spread { // others may have made all nodes one group
 		if nodes := l.foundOn(c); l.manager.Spread(nodes) {
-			free = append(free, c) // it was short, and the state file is lost
+			free = append(free, c) // its resize was pending, and the state file is lost
 		} else {
 			l.adoptFound(c, nodes)
 		}
@@ -107,7 +107,7 @@ func inOrder(containers []*container) []*container {
 }
 
 // resize brings a container's allocation from what it asked for before to its new resources. The error refuses the change, which is one
-// that asks for more: a container that is short of memory may ask for less, or for something else.
+// that asks for more: a container whose resize is pending may ask for less, or for something else.
 func (l *Ledger) resize(c *container, before memorymanager.Request, to Resources) error {
 	switch {
 	case l.manager == nil, c.ByKubelet && to.Mems == "" && c.Limit == 0:
@@ -189,7 +189,7 @@ func (l *Ledger) keepKubeletMems(c *container) bool {
 	if err != nil || nodes.Empty() {
 		return false
 	}
-	c.Nodes, c.Short, c.ByKubelet = nodes, nil, true
+	c.Nodes, c.PendingResize, c.ByKubelet = nodes, nil, true
 	return true
 }
 
@@ -207,7 +207,7 @@ func (l *Ledger) keep(c *container) bool {
 	}
 	c.Pinning = cmp.Or(c.Pinning, "pinned before this start of the plugin")
 	// The checkpoint wins over what the runtime shows: CRI-O shows the values of the creation after its own restart.
-	c.Nodes, c.Short = l.storedNodes(c, nodesOf(blocks)), nil
+	c.Nodes, c.PendingResize = l.storedNodes(c, nodesOf(blocks)), nil
 	return true
 }
 
@@ -339,8 +339,8 @@ func (l *Ledger) preferred(wanted memorymanager.Container, placement memorymanag
 
 // allocated notes where a container's memory is.
 func (l *Ledger) allocated(c *container, placement memorymanager.Placement) {
-	c.Nodes, c.Short, c.Refusal = placement.Nodes, placement.Short, nil
-	l.state.AnyShort = l.state.AnyShort || len(c.Short) > 0
+	c.Nodes, c.PendingResize, c.Refusal = placement.Nodes, placement.PendingResize, nil
+	l.state.AnyPendingResize = l.state.AnyPendingResize || len(c.PendingResize) > 0
 }
 
 // unplaced refuses a container that could not be placed, or lets it run without nodes of its own.
@@ -390,13 +390,13 @@ func even(blocks []memorymanager.Block) bool {
 	return slices.ContainsFunc(blocks, func(b memorymanager.Block) bool { return b.Even })
 }
 
-// fits reports whether nothing is to be done for what a container asks for: then it is not short any more.
+// fits reports whether nothing is to be done for what a container asks for: then no resize is pending any more.
 func (l *Ledger) fits(c *container) bool {
 	if l.misfits(c) {
 		return false
 	}
-	if len(c.Short) > 0 {
-		c.Nodes, c.Short = nodesOf(l.blocks(c)), nil
+	if len(c.PendingResize) > 0 {
+		c.Nodes, c.PendingResize = nodesOf(l.blocks(c)), nil
 	}
 	return true
 }
@@ -417,7 +417,7 @@ func (l *Ledger) fit(c *container) {
 		l.adopt(c, c.Pinning)
 	} else if err := l.reallocate(c, false); err != nil {
 		l.note(Warn, "a container cannot be allocated what it was resized to: its old allocation stays", l.fields(c), err)
-	} else if len(c.Short) > 0 {
+	} else if len(c.PendingResize) > 0 {
 		l.note(Warn, "a container was resized and found no room: it is allocated less than its limit", l.fields(c), nil)
 	}
 }
@@ -435,25 +435,25 @@ func (l *Ledger) reallocate(c *container, whole bool) error {
 	return nil
 }
 
-// fitShort tries again to allocate what containers are short of, once anything was released.
-func (l *Ledger) fitShort() {
-	if l.manager == nil || !l.state.AnyShort || l.state.Fitted == l.room() {
+// fitPendingResizes tries again to allocate what pending resizes lack, once anything was released.
+func (l *Ledger) fitPendingResizes() {
+	if l.manager == nil || !l.state.AnyPendingResize || l.state.Fitted == l.room() {
 		return
 	}
-	var short []*container
+	var pending []*container
 	for _, c := range l.containers {
-		if len(c.Short) > 0 {
-			short = append(short, c)
+		if len(c.PendingResize) > 0 {
+			pending = append(pending, c)
 		}
 	}
-	for _, c := range inOrder(short) {
-		before := c.Short
+	for _, c := range inOrder(pending) {
+		before := c.PendingResize
 		l.hasChanged(c.pod)
-		if err := l.reallocate(c, false); err == nil && !slices.Equal(before, c.Short) {
+		if err := l.reallocate(c, false); err == nil && !slices.Equal(before, c.PendingResize) {
 			l.note(Info, "a container that was resized is allocated more of what it asks for", l.fields(c), nil)
 		}
 	}
-	l.state.AnyShort = slices.ContainsFunc(short, func(c *container) bool { return len(c.Short) > 0 })
+	l.state.AnyPendingResize = slices.ContainsFunc(pending, func(c *container) bool { return len(c.PendingResize) > 0 })
 	l.state.Fitted = l.room()
 }
 

@@ -22,8 +22,8 @@ func placed(l *Ledger, effects Effects, pod, name string) string {
 		for _, c := range p.Containers {
 			if p.Name == pod && c.Name == name {
 				text := fmt.Sprintf("%s: %s", c.Nodes, c.Pinning)
-				if len(c.Short) > 0 {
-					text += ", short of " + c.Short.String()
+				if len(c.PendingResize) > 0 {
+					text += ", short of " + c.PendingResize.String()
 				}
 				return text
 			}

@@ -23,7 +23,7 @@ var rooms = map[string][]string{
 	"cgroup":          nil,
 	"claims":          nil,
 	"config":          nil,
-	"cover":           nil,
+	"deficit":         nil,
 	"ledger":          nil,
 	"machine":         nil,
 	"memorymanager":   nil,

@@ -81,7 +81,7 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 		}
 	}
 	if manager != nil {
-		manager.Observe(l.state.Cover)
+		manager.Observe(l.state.NodeMemory)
 	}
 	if l.manager != nil {
 		l.state.Room += l.manager.Generation()

@@ -9,7 +9,7 @@ import (
 // driver's lock.
 func (l *Ledger) Snapshot() State {
 	s := l.state
-	s.Claims, s.Raises, s.Calm = maps.Clone(s.Claims), maps.Clone(s.Raises), maps.Clone(s.Calm)
+	s.Claims, s.Raises, s.Quiet = maps.Clone(s.Claims), maps.Clone(s.Raises), maps.Clone(s.Quiet)
 	s.StoppedSandboxes, s.EndedContainers = s.StoppedSandboxes.clone(), s.EndedContainers.clone()
 	s.Parents, s.Counters = slices.Clone(s.Parents), l.Counters()
 	if s.Move != nil {
@@ -51,7 +51,7 @@ func Open(s State) (*Ledger, error) {
 		if err := l.manager.Open(*allocations); err != nil {
 			return nil, err
 		}
-		l.manager.Observe(s.Cover)
+		l.manager.Observe(s.NodeMemory)
 	}
 	for _, state := range states {
 		l.openPod(state)

@@ -63,8 +63,8 @@ func TestASpreadPodStaysEven(t *testing.T) {
 					}
 					got += fmt.Sprint(part.Bytes / gi)
 				}
-				if len(c.Short) > 0 {
-					got += " short of " + c.Short.String()
+				if len(c.PendingResize) > 0 {
+					got += " short of " + c.PendingResize.String()
 				}
 			}
 		}

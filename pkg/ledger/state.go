@@ -9,7 +9,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -49,17 +49,17 @@ type State struct {
 	// Room moves whenever the memory manager's answers may have become others, and never has an earlier value again. Within a ledger the
 	// memory manager's generation comes on top of it.
 	Room uint64
-	// Fitted is Room when short containers were looked at last, and AnyShort is false only when no container is short.
-	Fitted   uint64
-	AnyShort bool `json:",omitempty"`
+	// Fitted is Room when pending resizes were tried last, and AnyPendingResize is false only when no resize is pending.
+	Fitted           uint64
+	AnyPendingResize bool `json:",omitempty"`
 
 	// Move is a container on its way to other nodes; nil when there is none. Leaving is what it had allocated where its pages come from.
 	Move    *Move                 `json:",omitempty"`
 	Leaving []memorymanager.Block `json:",omitempty"`
-	// Calm is since when nodes have had room for what was moved off them.
-	Calm cover.Calm `json:",omitempty"`
-	// Cover is what the NUMA nodes owe and have, as sampled last.
-	Cover []cover.Node `json:",omitempty"`
+	// Quiet is since when nodes have had room for what was moved off them.
+	Quiet deficit.Quiet `json:",omitempty"`
+	// NodeMemory is what is unused and available on the NUMA nodes, as sampled last.
+	NodeMemory []deficit.Node `json:",omitempty"`
 	// NotMoved is memory that stays where it is although there is a reason to move it.
 	NotMoved []NotMoved `json:",omitempty"`
 
@@ -111,8 +111,8 @@ type Placement struct {
 	Nodes nodeset.Set `json:",omitempty"`
 	// ByKubelet is set where the kubelet has set Nodes.
 	ByKubelet bool `json:",omitempty"`
-	// Short is what a resize asks for beyond the allocation; Nodes are all then.
-	Short memorymanager.Request `json:",omitempty"`
+	// PendingResize is what a resize asks for beyond the allocation; Nodes are all then.
+	PendingResize memorymanager.Request `json:",omitempty"`
 	// Pinning says how it got its nodes, or why it has none.
 	Pinning string
 	// Unplaced is why it has no nodes although it asked for some; nil when it has, or may not have any.
@@ -168,7 +168,7 @@ type Run struct {
 // Pending is an update between its answer and its end.
 type Pending struct {
 	Since time.Time
-	// Before is what the files held: the levels above carry the larger of both. nil where nothing of ours has changed.
+	// Before is what the files held: the parent cgroups carry the larger of both. nil where nothing of ours has changed.
 	Before *memoryqos.Values `json:",omitempty"`
 }
 
@@ -188,7 +188,7 @@ type Record struct {
 	OursMems bool `json:",omitempty"`
 }
 
-// Exclusion keeps a container without an allocation off NUMA nodes that owed more than they had.
+// Exclusion keeps a container without an allocation off NUMA nodes that were overcommitted.
 type Exclusion struct {
 	Nodes nodeset.Set `json:",omitempty"`
 	// Bytes is what it had mapped there, and Since the last time that memory was moved.

@@ -8,7 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// TestAnAnswerMovesNoMoreThanTheBound: a running container that was short of memory, with all nodes, shrinks to what node 0 has. What the
+// TestAnAnswerMovesNoMoreThanTheBound: a running container with a pending resize, with all nodes, shrinks to what node 0 has. What the
 // runtime is told is cpuset.mems with those of its pages in mind that the kernel would move.
 func TestAnAnswerMovesNoMoreThanTheBound(t *testing.T) {
 	const mi = 1 << 20
@@ -47,7 +47,7 @@ func TestAnAnswerMovesNoMoreThanTheBound(t *testing.T) {
 				return l.Step(time.Unix(4, 0), e).Answer
 			}
 			if got := resize(6, on(0, func(u *Usage) { u.Mems = "0" })).CpusetMems; got != "0-1" {
-				t.Fatalf("while it is short it has %q", got)
+				t.Fatalf("while its resize is pending it has %q", got)
 			}
 			if got := resize(4, test.usage).CpusetMems; got != test.want {
 				t.Errorf("the runtime is told %q, want %q", got, test.want)

@@ -55,7 +55,7 @@ func (e Synchronize) apply(l *Ledger) {
 			continue
 		}
 		present[received.ID] = true
-		taken = append(taken, l.takeOver(p, *received, e.Found))
+		taken = append(taken, l.observeFound(p, *received, e.Found))
 	}
 	for _, p := range l.changeAll() {
 		for _, c := range slices.Clone(p.containers) {

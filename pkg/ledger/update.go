@@ -67,7 +67,7 @@ func (e UpdateContainer) apply(l *Ledger) {
 		c.Pending.Before = &before
 	}
 	adjustment := c.Record.answer(&now, e.To)
-	moved := c.Nodes != old.Nodes || c.Limit != old.Limit || !slices.Equal(c.Short, old.Short)
+	moved := c.Nodes != old.Nodes || c.Limit != old.Limit || !slices.Equal(c.PendingResize, old.PendingResize)
 	if !adjustment.Empty() || moved {
 		out.Decision = c.decision(&now)
 	}

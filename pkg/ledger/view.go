@@ -7,7 +7,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -39,8 +39,8 @@ type View struct {
 	Rejections []Rejection
 	// NotMoved is memory that stays where it is although there is a reason to move it.
 	NotMoved []NotMoved
-	// Cover says whether the allocations hold, as sampled last; nil before the first time. It is not a part of the generation.
-	Cover *cover.Sample
+	// NodeMemory says whether the allocations hold, as sampled last; nil before the first time. It is not a part of the generation.
+	NodeMemory *deficit.Sample
 	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.
 	Conditions []Condition
 }
@@ -128,9 +128,9 @@ type ContainerView struct {
 	// Values are what Memory QoS gives; Raised is the memory.high that the stall guard has set instead, 0 when none.
 	memoryqos.Values
 	Raised uint64 `json:"memoryHighRaised,omitempty"`
-	// Short is what a resize asks for beyond the blocks and could not be allocated yet; nil when nothing is missing. Its nodes are all
+	// PendingResize is what a resize asks for beyond the blocks and could not be allocated yet; nil when nothing is missing. Its nodes are all
 	// until then.
-	Short memorymanager.Request `json:"pendingResize,omitempty"`
+	PendingResize memorymanager.Request `json:"pendingResize,omitempty"`
 	// Claims are its resource claims, as NAMESPACE/NAME, and Claimed what they allocate for it alone: nil where it shares one with
 	// another container.
 	Claims  []string              `json:"claims,omitempty"`
@@ -141,7 +141,7 @@ type ContainerView struct {
 	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Stays is set when its pod's annotation numa (none, preferred or spread) has the plugin leave its memory where it is.
 	Stays bool `json:"-"`
-	// KeptOff is set while it is kept off NUMA nodes that owed more than they had.
+	// KeptOff is set while it is kept off NUMA nodes that were overcommitted.
 	KeptOff *KeptOff `json:"-"`
 	// Shared is set when its blocks are what it shares with others of its pod's allocation.
 	Shared bool `json:"-"`

@@ -190,7 +190,7 @@ func (m *Manager) enter(c Container, nodes nodeset.Set) []Block {
 	p, blocks := m.pod(c.Pod), c.Request.on(nodes)
 	for _, b := range blocks {
 		m.assign(nodes)
-		m.fill(m.column(b.Type), nodes, b.Size-p.takeOver(b))
+		m.fill(m.column(b.Type), nodes, b.Size-p.reuse(b))
 	}
 	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
 	m.hasChanged(c.Pod)

@@ -155,7 +155,7 @@ func unbalanced(s memorymanager.State) string {
 // misallocated says what a resize promises and does not hold: a request is its blocks and what is short.
 func misallocated(request memorymanager.Request, p memorymanager.Placement) string {
 	short := map[memorymanager.MemoryType]uint64{}
-	for _, amount := range p.Short {
+	for _, amount := range p.PendingResize {
 		short[amount.Type] = amount.Bytes
 	}
 	for i, amount := range request {

@@ -284,7 +284,7 @@ func (m *Manager) enterEvenly(c Container, nodes nodeset.Set) []Block {
 	blocks, _ := m.evenBlocks(c, nodes)
 	p := m.pod(c.Pod)
 	for _, b := range blocks {
-		p.takeOverEvenly(b)
+		p.reuseEvenly(b)
 	}
 	p.containers = append(p.containers, container{name: c.Name, kind: c.Kind, blocks: blocks})
 	m.hasChanged(c.Pod)
@@ -292,7 +292,7 @@ func (m *Manager) enterEvenly(c Container, nodes nodeset.Set) []Block {
 	return copied(blocks)
 }
 
-func (p *pod) takeOverEvenly(b Block) {
+func (p *pod) reuseEvenly(b Block) {
 	var wanted [nodeset.Max]uint64
 	for _, amount := range b.PerNode {
 		wanted[amount.Node] = amount.Bytes
@@ -387,7 +387,7 @@ func (m *Manager) resizeEvenly(c Container, existing *container, whole bool) (Pl
 		return Placement{}, m.rejectParts(c, ResizeInfeasible, nodes)
 	default:
 		blocks = spare.evenPart(c.Request, existing.blocks)
-		placement.Nodes, placement.Short = m.all, c.Request.beyond(blocks)
+		placement.Nodes, placement.PendingResize = m.all, c.Request.beyond(blocks)
 	}
 	if !slices.EqualFunc(existing.blocks, blocks, sameBlock) {
 		m.rewrite(c.Pod, existing, blocks)

@@ -246,7 +246,7 @@ func TestEvenResize(t *testing.T) {
 				mustAdmit(t, m, c)
 			}
 			placement, err := m.Resize(spread("a", test.to), test.whole)
-			got := fmt.Sprint(parts(placement.Blocks), " ", placement.Short)
+			got := fmt.Sprint(parts(placement.Blocks), " ", placement.PendingResize)
 			if err != nil {
 				got = err.Error()
 			}

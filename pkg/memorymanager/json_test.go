@@ -11,16 +11,16 @@ import (
 
 func TestBlocksAndRequestsReadBackFromJSON(t *testing.T) {
 	type allocation struct {
-		Short  Request
-		Blocks []Block
+		PendingResize Request
+		Blocks        []Block
 	}
 	for text, want := range map[string]allocation{
-		`{"Short":{},"Blocks":null}`: {},
-		`{"Short":{"hugepages-2Mi":2,"memory":1},"Blocks":[{"numaNodes":[0,10],"type":"memory","size":9,"perNode":{"0":4,"10":5},"even":true}]}`: {
+		`{"PendingResize":{},"Blocks":null}`: {},
+		`{"PendingResize":{"hugepages-2Mi":2,"memory":1},"Blocks":[{"numaNodes":[0,10],"type":"memory","size":9,"perNode":{"0":4,"10":5},"even":true}]}`: {
 			Request{{"hugepages-2Mi", 2}, {Memory, 1}},
 			[]Block{{Nodes: nodeset.Of(0, 10), Type: Memory, Size: 9, PerNode: NodeAmounts{{0, 4}, {10, 5}}, Even: true}},
 		},
-		`{"Short":{},"Blocks":[{"numaNodes":[2],"type":"memory","size":9,"perNode":{}}]}`: {Blocks: []Block{{Nodes: nodeset.Of(2), Type: Memory, Size: 9}}},
+		`{"PendingResize":{},"Blocks":[{"numaNodes":[2],"type":"memory","size":9,"perNode":{}}]}`: {Blocks: []Block{{Nodes: nodeset.Of(2), Type: Memory, Size: 9}}},
 	} {
 		var got allocation
 		if err := json.Unmarshal([]byte(text), &got); err != nil {
@@ -34,7 +34,7 @@ func TestBlocksAndRequestsReadBackFromJSON(t *testing.T) {
 		}
 	}
 	var got allocation
-	const negative = `{"Short":{"memory":-1}}`
+	const negative = `{"PendingResize":{"memory":-1}}`
 	if err := json.Unmarshal([]byte(negative), &got); err == nil {
 		t.Errorf("%s is read as %v", negative, got)
 	}

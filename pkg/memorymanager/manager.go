@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -25,7 +25,7 @@ type Manager struct {
 	// overlaps is set where one node of a group may be a container's.
 	overlaps bool
 	budget   int
-	cover    []cover.Node // for the strategy LeastUsed; nil when it is not known
+	observed []deficit.Node // for the strategy LeastUsed; nil when it is not known
 
 	all       nodeset.Set
 	columns   []*column

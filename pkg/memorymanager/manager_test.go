@@ -460,8 +460,8 @@ func TestResize(t *testing.T) {
 				testShort(t, m, test.c, test.partly, test.short)
 				return
 			}
-			if err != nil || p.Nodes != test.nodes || p.Short != nil {
-				t.Fatalf("got %s, short of %s (%v), want %s", p.Nodes, p.Short, err, test.nodes)
+			if err != nil || p.Nodes != test.nodes || p.PendingResize != nil {
+				t.Fatalf("got %s, short of %s (%v), want %s", p.Nodes, p.PendingResize, err, test.nodes)
 			}
 			if got := reservedBytes(m); !slices.Equal(got, test.want) {
 				t.Errorf("allocated %d, want %d", got, test.want)
@@ -507,8 +507,8 @@ func testShort(t *testing.T, m *memorymanager.Manager, c memorymanager.Container
 		}
 		return
 	}
-	if err != nil || p.Nodes != nodeset.Of(0, 1, 2) || !slices.Equal(p.Short, memory(short)) {
-		t.Fatalf("accepted on %s, short of %s (%v), want all nodes and %d", p.Nodes, p.Short, err, short)
+	if err != nil || p.Nodes != nodeset.Of(0, 1, 2) || !slices.Equal(p.PendingResize, memory(short)) {
+		t.Fatalf("accepted on %s, short of %s (%v), want all nodes and %d", p.Nodes, p.PendingResize, err, short)
 	}
 	if got := reservedBytes(m); !slices.Equal(got, want) {
 		t.Errorf("allocated %d, want %d", got, want)
@@ -517,20 +517,20 @@ func testShort(t *testing.T, m *memorymanager.Manager, c memorymanager.Container
 		t.Error(problem)
 	}
 	generation := m.Generation()
-	if again, err := m.Resize(c, false); err != nil || !slices.Equal(again.Short, p.Short) || m.Generation() != generation {
-		t.Errorf("the same again: short of %s (%v), generation %d after %d", again.Short, err, m.Generation(), generation)
+	if again, err := m.Resize(c, false); err != nil || !slices.Equal(again.PendingResize, p.PendingResize) || m.Generation() != generation {
+		t.Errorf("the same again: short of %s (%v), generation %d after %d", again.PendingResize, err, m.Generation(), generation)
 	}
 	if report, err := m.Restore(m.State(), 0); err != nil || len(report.Problems) > 0 || len(report.Lost) > 0 {
 		t.Errorf("restored: %+v, %v", report, err)
 	}
-	if again, err := m.Resize(c, false); err != nil || !slices.Equal(again.Short, p.Short) {
-		t.Errorf("after a restart it is short of %s (%v), want %s", again.Short, err, p.Short)
+	if again, err := m.Resize(c, false); err != nil || !slices.Equal(again.PendingResize, p.PendingResize) {
+		t.Errorf("after a restart it is short of %s (%v), want %s", again.PendingResize, err, p.PendingResize)
 	}
 	m.ReleasePod("q")
 	m.ReleasePod("r")
 	c.Request = memory(9 * gi)
-	if p, err := m.Resize(c, false); err != nil || p.Nodes == nodeset.Of(0, 1, 2) || p.Short != nil {
-		t.Errorf("with room it is on %s, short of %s (%v)", p.Nodes, p.Short, err)
+	if p, err := m.Resize(c, false); err != nil || p.Nodes == nodeset.Of(0, 1, 2) || p.PendingResize != nil {
+		t.Errorf("with room it is on %s, short of %s (%v)", p.Nodes, p.PendingResize, err)
 	}
 }
 
@@ -543,8 +543,8 @@ func TestReinstate(t *testing.T) {
 	blocks := m.Blocks("p", "c")
 	m.Release("p", "c")
 	p, err := m.Reinstate(app("p", 12*gi), blocks)
-	if err != nil || p.Nodes != nodeset.Of(0, 1) || !slices.Equal(p.Short, memory(6*gi)) {
-		t.Errorf("on %s, short of %s (%v)", p.Nodes, p.Short, err)
+	if err != nil || p.Nodes != nodeset.Of(0, 1) || !slices.Equal(p.PendingResize, memory(6*gi)) {
+		t.Errorf("on %s, short of %s (%v)", p.Nodes, p.PendingResize, err)
 	}
 	if got := reservedBytes(m); !slices.Equal(got, []uint64{10 * gi, 8 * gi}) {
 		t.Errorf("allocated %d", got)

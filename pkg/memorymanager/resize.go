@@ -62,7 +62,7 @@ func (m *Manager) fitPartly(c Container, existing *container) Placement {
 		m.rewrite(c.Pod, existing, blocks)
 	}
 	placement := m.placed(blocks)
-	placement.Nodes, placement.Short = m.all, c.Request.beyond(blocks)
+	placement.Nodes, placement.PendingResize = m.all, c.Request.beyond(blocks)
 	return placement
 }
 

@@ -51,8 +51,8 @@ func (m *Manager) reusable(pod string, nodes nodeset.Set, name MemoryType) uint6
 	return m.pods[pod].sizeOf(memoryqos.Init, nodes, name)
 }
 
-// takeOver shrinks the blocks of init containers, in their order, and returns the bytes that a later block takes over.
-func (p *pod) takeOver(b Block) (taken uint64) {
+// reuse shrinks the blocks of init containers, in their order, and returns the bytes that a later block takes over.
+func (p *pod) reuse(b Block) (taken uint64) {
 	for from := range p.blocksOf(memoryqos.Init, b.Nodes, b.Type, false) {
 		part := min(from.Size, b.Size-taken)
 		from.Size -= part

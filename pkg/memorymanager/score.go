@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
@@ -60,7 +60,7 @@ func percent(part, whole uint64) uint64 {
 	return max(1, percent)
 }
 
-// unusedPercent is how much of the nodes' allocatable memory the kernel has beyond what it owes to allocations, rounded down; 1 to
+// unusedPercent is how much of the nodes' allocatable memory the kernel has available beyond the allocations, rounded down; 1 to
 // 100. It is 0 where that is not known of one of them, and for a request without memory: huge pages are in pools of their own.
 func (h *hints) unusedPercent(nodes nodeset.Set) int {
 	c := h.m.column(Memory)
@@ -70,7 +70,7 @@ func (h *hints) unusedPercent(nodes nodeset.Set) int {
 	}
 	var slack uint64
 	var known nodeset.Set
-	for _, n := range h.m.cover {
+	for _, n := range h.m.observed {
 		if nodes.Has(n.ID) {
 			slack, known = slack+n.After(c.allocated[n.ID]).Slack(), known.Union(nodeset.Of(n.ID))
 		}
@@ -88,7 +88,7 @@ const mostListed = 8
 // nothing is allocated. Of more nodes than mostListed only the one that the search finds is considered.
 func (c *choice) considerUnused(size int) {
 	h := c.hints
-	if h.m.options.Strategy != topologymanager.LeastUsed || len(h.m.cover) == 0 || h.unused.Len() > mostListed {
+	if h.m.options.Strategy != topologymanager.LeastUsed || len(h.m.observed) == 0 || h.unused.Len() > mostListed {
 		return
 	}
 	var list func(nodes, rest nodeset.Set)
@@ -107,17 +107,17 @@ func (c *choice) considerUnused(size int) {
 	list(0, h.unused)
 }
 
-// Observe has the manager know what the NUMA nodes owe and what covers it; of its own decisions only those under the strategy
+// Observe has the manager know what is allocated and unused on the NUMA nodes, and available; of its own decisions only those under the strategy
 // LeastUsed look at it. nil is not known.
-func (m *Manager) Observe(nodes []cover.Node) { m.cover = nodes }
+func (m *Manager) Observe(nodes []deficit.Node) { m.observed = nodes }
 
-// Cover is what was observed, with what has been allocated and released since; nil when it is not known.
-func (m *Manager) Cover() []cover.Node {
+// Available is what was observed, with what has been allocated and released since; nil when it is not known.
+func (m *Manager) Available() []deficit.Node {
 	c := m.column(Memory)
 	if c == nil {
 		return nil
 	}
-	nodes := slices.Clone(m.cover)
+	nodes := slices.Clone(m.observed)
 	for i, n := range nodes {
 		nodes[i] = n.After(c.allocated[n.ID])
 	}

@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -181,28 +181,28 @@ func TestUnknownStrategy(t *testing.T) {
 	}
 }
 
-// TestLeastUsed: among nodes that would do alike, those with the most memory that is owed to nobody.
+// TestLeastUsed: among nodes that would do alike, those with the most memory that nobody has allocated.
 func TestLeastUsed(t *testing.T) {
 	on := func(size uint64, ids ...int) memorymanager.Block {
 		return memorymanager.Block{Nodes: nodeset.Of(ids...), Type: "memory", Size: size}
 	}
-	free := func(bytes ...uint64) (nodes []cover.Node) {
+	free := func(bytes ...uint64) (nodes []deficit.Node) {
 		for id, b := range bytes {
-			nodes = append(nodes, cover.Node{ID: id, Free: b})
+			nodes = append(nodes, deficit.Node{ID: id, Free: b})
 		}
 		return nodes
 	}
 	for name, test := range map[string]struct {
-		cover   []cover.Node
-		before  []memorymanager.Block
-		request memorymanager.Request
-		want    nodeset.Set
+		observed []deficit.Node
+		before   []memorymanager.Block
+		request  memorymanager.Request
+		want     nodeset.Set
 	}{
 		"not known":                           {nil, []memorymanager.Block{on(40, 0)}, memory(10), 1},
 		"the node with more":                  {free(20, 80, 30, 10), nil, memory(10), 2},
 		"equal ones":                          {free(50, 50, 50, 50), nil, memory(10), 1},
 		"less than a percent is not seen":     {free(50, 50, 50, 50), nil, memory(10), 1},
-		"what is allocated since is owed":     {free(80, 60, 30, 10), []memorymanager.Block{on(40, 0)}, memory(10), 2},
+		"what is allocated since is unused":   {free(80, 60, 30, 10), []memorymanager.Block{on(40, 0)}, memory(10), 2},
 		"the hints come first":                {free(10, 99, 10, 10), []memorymanager.Block{on(95, 1)}, memory(10), 1},
 		"a node that is not known is as none": {free(10, 90), nil, memory(150), 3},
 		"sets of unused nodes":                {free(10, 90, 20, 80), nil, memory(150), 10},
@@ -211,7 +211,7 @@ func TestLeastUsed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := with(t, hundreds(4), memorymanager.Options{Policy: topologymanager.Restricted, Strategy: topologymanager.LeastUsed}, test.before...)
-			m.Observe(test.cover)
+			m.Observe(test.observed)
 			got, err := m.Admit(memorymanager.Container{Pod: "p", Name: "c", Request: test.request})
 			if err != nil || got.Nodes != test.want {
 				t.Errorf("%s, %v, want %s", got.Nodes, err, test.want)
@@ -226,9 +226,9 @@ func TestLeastUsedTakesTheBestOfAllSets(t *testing.T) {
 	for range 2000 {
 		n := 2 + random.IntN(7)
 		m := with(t, hundreds(n), memorymanager.Options{Policy: topologymanager.Restricted, Strategy: topologymanager.LeastUsed})
-		nodes := make([]cover.Node, n)
+		nodes := make([]deficit.Node, n)
 		for id := range nodes {
-			nodes[id] = cover.Node{ID: id, Free: random.Uint64N(101)}
+			nodes[id] = deficit.Node{ID: id, Free: random.Uint64N(101)}
 		}
 		m.Observe(nodes)
 		got, err := m.Admit(memorymanager.Container{Pod: "p", Name: "c", Request: memory(1 + random.Uint64N(uint64(100*n)))})

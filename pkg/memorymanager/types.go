@@ -180,8 +180,8 @@ type Placement struct {
 	Blocks []Block
 	// Nodes is what goes into cpuset.mems: the union of the blocks' nodes, or all nodes while the container is short.
 	Nodes nodeset.Set
-	// Short is what a resized container asks for beyond its blocks; nil when they hold all of it.
-	Short Request
+	// PendingResize is what a resized container asks for beyond its blocks; nil when they hold all of it.
+	PendingResize Request
 	// Existing is set when the container had its allocation before.
 	Existing bool
 	// Bounded is set when the search ran into its budget: the placement is correct but may span more nodes than needed.

@@ -6,7 +6,7 @@ import "math"
 // under a kubelet: a pod with a limit of its own has memory.max, and the stall guard gives room to containers only.
 //
 // What is added up are values, not requests: GuaranteedHeadroom takes its share from every container of a Guaranteed pod,
-// and the pod and the levels above it carry what its containers really have. A container of the spec that does not live
+// and the pod and the parent cgroups carry what its containers really have. A container of the spec that does not live
 // counts as if it did, so that the pod keeps its sum from its first container to its end, as the kubelet has it.
 func (s Settings) Pod(p Pod) Values {
 	if p.Class == BestEffort {
@@ -84,7 +84,7 @@ func sum(containers []PodContainer, amount func(PodContainer) uint64) uint64 {
 	return p.Bytes()
 }
 
-// Ancestors gives the values of the levels above the pods. kubepods and the system partition hold in memory.min what all their
+// Ancestors gives the values of the parents of the pods. kubepods and the system partition hold in memory.min what all their
 // pods have in either file, so that no reclaim from the rest of the node reaches them, and in memory.low what they have in
 // memory.low, because protection that one level lacks is lost for all below it.
 func Ancestors(pods []PodValues) Levels {

@@ -124,7 +124,7 @@ type Pod struct {
 	Overrides Overrides
 }
 
-// PodValues are what one pod adds to the levels above it.
+// PodValues are what one pod adds to the parent cgroups.
 type PodValues struct {
 	Class QOSClass
 	// System is set for a pod in the system partition (KEP-5894), which has QoS levels of its own.
@@ -132,7 +132,7 @@ type PodValues struct {
 	Values Values
 }
 
-// Levels are the values of the levels above the pods.
+// Levels are the values of the parents of the pods.
 type Levels struct {
 	Kubepods, Burstable, BestEffort Values
 	// System is the system partition below kubepods, SystemBurstable the Burstable level in it.

@@ -22,7 +22,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -55,11 +55,11 @@ func busyNode() *ledger.View {
 					Estimate: pods.Estimate{Request: 500, Source: "oomscore", Error: 16}}}},
 			{Namespace: "b", Name: "database", Class: memoryqos.Guaranteed, Containers: []ledger.ContainerView{
 				{Name: "postgres", State: ledger.Running, Nodes: nodeset.Of(1), Estimate: pods.Estimate{Request: 40, Source: "limit"},
-					Short: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 30}}},
+					PendingResize: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 30}}},
 				{Name: "exporter", State: ledger.Running, Estimate: pods.Estimate{Request: 90, Source: "limit"},
 					Unplaced: &ledger.Rejection{Reason: "UnexpectedAdmissionError"}}}},
 		},
-		Cover: &cover.Sample{Nodes: []cover.Node{{ID: 1, Owed: 30, Free: 20, Reclaimable: 5}}, Moves: []cover.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
+		NodeMemory: &deficit.Sample{Nodes: []deficit.Node{{ID: 1, Unused: 30, Free: 20, Reclaimable: 5}}, Moves: []deficit.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
 		NotMoved: []ledger.NotMoved{{Reason: ledger.Deficit, Container: "app"}, {Reason: ledger.Deficit, Why: "no other container has memory there"},
 			{Reason: ledger.Consolidation, Container: "postgres"}},
 		Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
@@ -82,13 +82,13 @@ func sources(t *testing.T) Sources {
 	return Sources{
 		Version: "v1", Containers: cgroupfs.NewSampler(0, tree.Counters), View: busyNode,
 		Migrations: func() map[string]protect.Migration {
-			return map[string]protect.Migration{"a": {Withheld: true}, "b": {Done: true}}
+			return map[string]protect.Migration{"a": {Blocked: true}, "b": {Done: true}}
 		},
 		Guard: func() guard.Totals { return guard.Totals{Episodes: 2, Raised: time.Minute} },
 		Counters: func() agent.Counters {
 			return agent.Counters{Counters: ledger.Counters{PinningRequests: 7, PinningErrors: 1,
 				Rejections: map[string]uint64{"TopologyAffinityError": 1},
-				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}, CoverMoves: 2, CoverBytes: 512},
+				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}, DeficitMoves: 2, DeficitBytes: 512},
 				Overwrites: map[protect.Overwrite]uint64{{Level: "kubepods", File: "memory.min"}: 4},
 				Checkpoint: checkpoint.Stats{Writes: 9},
 				Requests:   podinfo.Stats{Sources: []podinfo.SourceStats{{Source: "kubelet", Answers: 5, Connected: true}}}}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/agent"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -101,7 +101,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 			free.send(out, float64(table.Free), id, kind)
 		}
 	}
-	collectCover(out, view.Cover)
+	collectAvailable(out, view.NodeMemory)
 	for _, c := range view.Claimable {
 		claimable.send(out, float64(c.Capacity), strconv.Itoa(c.Node), string(c.Type))
 		claimed.send(out, float64(c.Claimed), strconv.Itoa(c.Node), string(c.Type))
@@ -134,17 +134,17 @@ func (s state) collectMigrations(out chan<- prometheus.Metric) {
 	if s.Migrations == nil {
 		return
 	}
-	withheld := 0
+	blocked := 0
 	for _, m := range s.Migrations() {
-		if m.Withheld {
-			withheld++
+		if m.Blocked {
+			blocked++
 		}
 	}
-	blockedMigrations.send(out, float64(withheld))
+	blockedMigrations.send(out, float64(blocked))
 }
 
-// collectCover sends nothing while it is not known whether the allocations hold.
-func collectCover(out chan<- prometheus.Metric, sample *cover.Sample) {
+// collectAvailable sends nothing while it is not known whether the allocations hold.
+func collectAvailable(out chan<- prometheus.Metric, sample *deficit.Sample) {
 	if !sample.Known() {
 		return
 	}
@@ -155,7 +155,7 @@ func collectCover(out chan<- prometheus.Metric, sample *cover.Sample) {
 	for _, node := range sample.Nodes {
 		id := strconv.Itoa(node.ID)
 		wouldMove.send(out, float64(moves[node.ID]), id)
-		unused.send(out, float64(node.Owed), id)
+		unused.send(out, float64(node.Unused), id)
 		available.send(out, float64(node.Free), id, "free")
 		available.send(out, float64(node.Reclaimable), id, "reclaimable")
 	}
@@ -174,10 +174,10 @@ func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 		source := string(container.Estimate.Source)
 		sources[source]++
 		errors[source] = max(errors[source], container.Estimate.Error)
-		for _, amount := range container.Short {
+		for _, amount := range container.PendingResize {
 			bytes[string(amount.Type)] += amount.Bytes
 		}
-		if len(container.Short) > 0 {
+		if len(container.PendingResize) > 0 {
 			short++
 		}
 		if container.Unplaced != nil {
@@ -216,8 +216,8 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 	}
 	stalePods.send(out, float64(c.Forgotten))
 	corrections.send(out, float64(c.Corrections))
-	rebalances.send(out, float64(c.CoverMoves))
-	rebalanced.send(out, float64(c.CoverBytes))
+	rebalances.send(out, float64(c.DeficitMoves))
+	rebalanced.send(out, float64(c.DeficitBytes))
 	updates.send(out, float64(c.Updates))
 	repairs.send(out, float64(c.Repairs.Containers), succeeded)
 	repairs.send(out, float64(c.Repairs.Failures), failed)

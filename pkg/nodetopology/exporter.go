@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/apiserver"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
@@ -32,15 +32,15 @@ type Exporter struct {
 	Node    string         // the Kubernetes node's name
 	View    func() *ledger.View
 	Machine machine.Machine
-	// Period is the mean time between two writes while something changes all the time. A change after a calm is written at once.
+	// Period is the mean time between two writes while something changes all the time. A change after a quiet time is written at once.
 	Period time.Duration
 	Log    logrus.FieldLogger
 
-	known *topology.NodeResourceTopology // as the API server had it last; nil is not known
-	read  time.Time                      // when it was read
-	equal uint64                         // the last generation of the View that it was found to be equal to
-	cover *cover.Sample                  // that of the same View
-	look  time.Duration                  // a test's, of the View
+	known  *topology.NodeResourceTopology // as the API server had it last; nil is not known
+	read   time.Time                      // when it was read
+	equal  uint64                         // the last generation of the View that it was found to be equal to
+	sample *deficit.Sample                // that of the same View
+	look   time.Duration                  // a test's, of the View
 }
 
 // readEvery is after how many periods the object is read although nothing has changed here: somebody may have deleted
@@ -78,10 +78,10 @@ func (e *Exporter) due(view *ledger.View, now time.Time) bool {
 		return false
 	case e.stale(now):
 		return true
-	case e.equal == view.Generation && e.cover == view.Cover:
+	case e.equal == view.Generation && e.sample == view.NodeMemory:
 		return false
 	case same(e.known, zones(view, e.Machine), attributes(view)):
-		e.equal, e.cover = view.Generation, view.Cover
+		e.equal, e.sample = view.Generation, view.NodeMemory
 		return false
 	}
 	return true

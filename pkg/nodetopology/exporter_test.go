@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/cpuset"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -67,8 +67,8 @@ func TestZones(t *testing.T) {
 }
 
 func TestADeficitIsAnAttributeOfItsZone(t *testing.T) {
-	sample := &cover.Sample{Nodes: []cover.Node{{ID: 0, Owed: 300 << 20, Free: 10 << 20}, {ID: 2, Owed: 1, Free: 1}}}
-	zones := zones(&ledger.View{Nodes: nodes(63 << 30), Cover: sample}, hardware)
+	sample := &deficit.Sample{Nodes: []deficit.Node{{ID: 0, Unused: 300 << 20, Free: 10 << 20}, {ID: 2, Unused: 1, Free: 1}}}
+	zones := zones(&ledger.View{Nodes: nodes(63 << 30), NodeMemory: sample}, hardware)
 	want := topology.AttributeList{{Name: "memoryDeficit", Value: "536870912"}}
 	if difference := cmp.Diff([]topology.AttributeList{want, nil}, []topology.AttributeList{zones[0].Attributes, zones[1].Attributes}); difference != "" {
 		t.Error(difference)

@@ -24,7 +24,7 @@ type Kept struct {
 	Due func(*ledger.View) bool
 	// Write makes the object what it should be.
 	Write func(context.Context, *ledger.View) error
-	// Period is the mean time between two writes while something changes all the time. A change after a calm is written at once.
+	// Period is the mean time between two writes while something changes all the time. A change after a quiet time is written at once.
 	Period time.Duration
 	// Look is how often the View is looked at for a change; 0 is 200 ms, so that pods which start together share a write.
 	Look time.Duration
@@ -33,7 +33,7 @@ type Kept struct {
 
 const (
 	lookEvery = 200 * time.Millisecond
-	// burst is how many writes a calm allows at once. Each period adds one again.
+	// burst is how many writes a quiet time allows at once. Each period adds one again.
 	burst = 5
 )
 

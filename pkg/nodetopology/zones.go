@@ -12,7 +12,7 @@ import (
 	"github.com/k8stopologyawareschedwg/podfingerprint"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
@@ -39,7 +39,7 @@ func zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
 				Available:   quantity(table.Free),
 			})
 		}
-		zone.Attributes = deficit(view.Cover.Node(node.ID))
+		zone.Attributes = deficitAttributes(view.NodeMemory.Node(node.ID))
 		zones = append(zones, zone)
 	}
 	return zones
@@ -48,8 +48,8 @@ func zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
 // deficitStep is what a deficit is rounded up to, so that the object does not change with every page.
 const deficitStep = 256 << 20
 
-// deficit is an attribute of a zone that owes its pinned containers more memory than it has; nothing while it has it.
-func deficit(node *cover.Node) topology.AttributeList {
+// deficitAttributes say by how much a zone is overcommitted to its pinned containers; none while it has what they may use.
+func deficitAttributes(node *deficit.Node) topology.AttributeList {
 	if node == nil || node.Deficit() == 0 {
 		return nil
 	}

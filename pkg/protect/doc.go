@@ -9,7 +9,7 @@
 //   - Settle returns when the files hold the values, except for memory.high and cpuset.mems of containers, which may take long and are
 //     left to Run. systemd receives them later, and Close waits for it;
 //   - a container whose values the runtime is about to write, because they are in the answer to it, has cgroup.Target.ByRuntime. The
-//     levels above are written at once. Nothing of the container's is, until a target says that the runtime should have
+//     parent cgroups are written at once. Nothing of the container's is, until a target says that the runtime should have
 //     written: then its files are compared. Where a container shrinks, the sums above are to count its larger value until
 //     then;
 //   - Check for a container whose files must hold what is desired when it returns, and CheckHigh for a raised memory.high;

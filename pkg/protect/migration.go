@@ -17,15 +17,15 @@ import (
 // Migration is the memory of a running container that the last write of its cpuset.mems has moved, or is moving.
 type Migration struct {
 	cgroup.Migration
-	// Withheld is set where the write is not made, because it would move more than the bound.
-	Withheld bool
+	// Blocked is set where the write is not made, because it would move more than the bound.
+	Blocked bool
 	// Done is set once the file has held what is desired.
 	Done bool
 	// At is when the write was decided.
 	At time.Time
 }
 
-// BoundMigration sets how many bytes of a running container one write of cpuset.mems may move. A write that was withheld is
+// BoundMigration sets how many bytes of a running container one write of cpuset.mems may move. A write that was blocked is
 // decided again at the next Reconcile.
 func (p *Protector) BoundMigration(bytes uint64) {
 	p.mu.Lock()
@@ -40,8 +40,8 @@ func (p *Protector) Migrations() map[string]Migration {
 	all := map[string]Migration{}
 	for dir, r := range p.rows {
 		m, settled := &r.migration, r.parts[0].files[mems].state.settled()
-		m.Done = m.Done || settled && !m.Withheld // what is overwritten later has moved all the same
-		if m.Bytes > 0 && !(m.Withheld && settled) {
+		m.Done = m.Done || settled && !m.Blocked // what is overwritten later has moved all the same
+		if m.Bytes > 0 && !(m.Blocked && settled) {
 			all[dir] = *m
 		}
 	}
@@ -98,28 +98,28 @@ func (p *Protector) mayMigrate(r *row, pages cgroupfs.Counted, to nodeset.Set, u
 		return false, pages.Err
 	}
 	moves := pages.Migration(to)
-	withheld := moves.Bytes > bound
-	p.noteMigration(r, moves, withheld, bound)
-	return !withheld, nil
+	blocked := moves.Bytes > bound
+	p.noteMigration(r, moves, blocked, bound)
+	return !blocked, nil
 }
 
-// noteMigration keeps what a write moves, and logs what is new. What moves nothing ends only what was withheld: the memory has
+// noteMigration keeps what a write moves, and logs what is new. What moves nothing ends only what was blocked: the memory has
 // moved with an earlier write, or is gone.
-func (p *Protector) noteMigration(r *row, moves cgroup.Migration, withheld bool, bound uint64) {
+func (p *Protector) noteMigration(r *row, moves cgroup.Migration, blocked bool, bound uint64) {
 	before := r.migration
-	if moves.Bytes == 0 && !before.Withheld {
+	if moves.Bytes == 0 && !before.Blocked {
 		return
 	}
-	again := before.Migration == moves && before.Withheld == withheld && !before.Done // the runtime writes it, too
-	r.migration = Migration{Migration: moves, Withheld: withheld, At: p.now()}
-	if withheld && before.Withheld {
+	again := before.Migration == moves && before.Blocked == blocked && !before.Done // the runtime writes it, too
+	r.migration = Migration{Migration: moves, Blocked: blocked, At: p.now()}
+	if blocked && before.Blocked {
 		r.migration.At = before.At
 	}
 	log := p.log.WithFields(logrus.Fields{"cgroup": r.cgroup, "bytes": moves.Bytes, "from": moves.From, "to": moves.To})
 	switch {
-	case withheld && !before.Withheld:
+	case blocked && !before.Blocked:
 		log.WithField("upTo", bound).Warn("cpuset.mems of a running container is not written: it would move more memory than rebalance.maxBytes")
-	case !withheld && moves.Bytes > 0 && !again:
+	case !blocked && moves.Bytes > 0 && !again:
 		log.Info("writing cpuset.mems of a running container, which moves memory")
 	}
 }

@@ -44,11 +44,11 @@ func (n *node) warnings() (count int) {
 
 var moves = cgroup.Migration{Bytes: 64 << 20, From: nodeset.Of(1), To: nodeset.Of(0)}
 
-func TestAWriteThatMovesTooMuchIsWithheldUntilItMovesLess(t *testing.T) {
+func TestAWriteThatMovesTooMuchIsBlockedUntilItMovesLess(t *testing.T) {
 	n, apply := migrating(t)
 	n.BoundMigration(64<<20 - 1)
 	wantWrites(t, apply())
-	want := map[string]Migration{runcA: {Migration: moves, Withheld: true, At: n.clock}}
+	want := map[string]Migration{runcA: {Migration: moves, Blocked: true, At: n.clock}}
 	n.clock = n.clock.Add(1)
 	for range 3 {
 		wantWrites(t, n.look(t))
@@ -82,7 +82,7 @@ func TestMigrationWithinTheBound(t *testing.T) {
 	}
 }
 
-func TestABoundThatIsRaisedLetsAWithheldWriteBeMade(t *testing.T) {
+func TestABoundThatIsRaisedLetsABlockedWriteBeMade(t *testing.T) {
 	n, apply := migrating(t)
 	wantWrites(t, apply())
 	n.BoundMigration(math.MaxUint64)
@@ -90,18 +90,18 @@ func TestABoundThatIsRaisedLetsAWithheldWriteBeMade(t *testing.T) {
 }
 
 // A repair of what another writer did is a write like any other.
-func TestARepairIsWithheldToo(t *testing.T) {
+func TestARepairIsBlockedToo(t *testing.T) {
 	n, apply := migrating(t)
 	n.overwrite(t, runcA+"/memory.numa_stat", "")
 	wantWrites(t, apply(), runcA+"/cpuset.mems=0")
 	n.overwriteAll(t, map[string]string{runcA + "/cpuset.mems": "1", runcA + "/memory.numa_stat": "anon N0=0 N1=4096\nfile_mapped N0=0 N1=4096\n"})
 	wantWrites(t, n.look(t))
-	if m := n.Migrations()[runcA]; !m.Withheld || m.Bytes != 8192 {
-		t.Errorf("%+v, want 8192 bytes withheld", m)
+	if m := n.Migrations()[runcA]; !m.Blocked || m.Bytes != 8192 {
+		t.Errorf("%+v, want 8192 bytes blocked", m)
 	}
 }
 
-func TestAContainerThatIsAboutToRunIsNeverWithheld(t *testing.T) {
+func TestAContainerThatIsAboutToRunIsNeverBlocked(t *testing.T) {
 	n, apply := migrating(t)
 	wantWrites(t, apply())
 	wantWrites(t, n.do(t, func() error { return n.Start(t.Context(), runcA) }), runcA+"/cpuset.mems=0")
@@ -133,7 +133,7 @@ func TestMigrationOfACgroupInside(t *testing.T) {
 	}
 	targets := Targets([]Pod{{Path: mustPod(t, podB), Containers: []Container{{Cgroup: crunB, Mems: "0"}}}})
 	wantWrites(t, n.do(t, func() error { return errors.Join(n.Apply(t.Context(), targets), n.FinishAll(t.Context())) }))
-	if diff := cmp.Diff(map[string]Migration{crunB: {Migration: moves, Withheld: true, At: n.clock}}, n.Migrations()); diff != "" {
+	if diff := cmp.Diff(map[string]Migration{crunB: {Migration: moves, Blocked: true, At: n.clock}}, n.Migrations()); diff != "" {
 		t.Error(diff)
 	}
 }

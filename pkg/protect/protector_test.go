@@ -707,7 +707,7 @@ func TestRunningContainersAreWrittenInsideAndOutside(t *testing.T) {
 	wantWrites(t, set(podG+"/gone", cgroup.Cgroupfs, minimum(1), "")) // it may be yet to come
 }
 
-// One container that cannot be written is no failure of the levels above, which are not tried again for it.
+// One container that cannot be written is no failure of the parent cgroups, which are not tried again for it.
 func TestAContainerThatCannotBeWrittenFailsAlone(t *testing.T) {
 	n := newNode(t, nil, runcA+"/memory.min", crunB)
 	targets := containers(t, Container{Values: minimum(100)}, Container{Values: low(20)})

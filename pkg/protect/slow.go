@@ -210,7 +210,7 @@ func (p *Protector) nextStep(within scope, c change, inTurn bool, pages cgroupfs
 			f.on(unknown)
 		}
 		if !may {
-			return step{err: err} // what is withheld is decided again by Reconcile
+			return step{err: err} // what is blocked is decided again by Reconcile
 		}
 	}
 	f.writes, f.writing, f.raising = f.writes+1, f.want, raises

@@ -184,7 +184,7 @@ func (w *walker) container(p *walkedPod) memoryqos.PodContainer {
 	return c
 }
 
-// grow adds a container: first the levels above, then its cgroup with its values.
+// grow adds a container: first the parent cgroups, then its cgroup with its values.
 func (w *walker) grow(p *walkedPod) {
 	if len(p.Containers) > 3 {
 		return

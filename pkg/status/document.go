@@ -35,15 +35,15 @@ type Document struct {
 	// DeviceSources are the APIs beside the kubelet's that NUMA nodes of devices are taken from.
 	DeviceSources []Source `json:"deviceSources,omitempty"`
 	Nodes         []Node   `json:"nodes"`
-	// CoverUnknown says why the nodes have no cover; absent when they have, and before the first sample.
-	CoverUnknown string `json:"availableUnknown,omitempty"`
+	// AvailableUnknown says why what is available is not known; absent when they have, and before the first sample.
+	AvailableUnknown string `json:"availableUnknown,omitempty"`
 	// Groups are the groups of nodes that exist only because of containers that would fit single nodes.
 	Groups []Group `json:"dissolvableGroups,omitempty"`
-	// Moves are what would cover the deficits of the nodes; nothing is moved.
+	// Moves are what would relieve the deficits of the nodes; nothing is moved.
 	Moves []Move `json:"moves,omitempty"`
 	// NotMoved is memory that stays where it is although there is a reason to move it.
 	NotMoved []NotMoved `json:"notMoved,omitempty"`
-	// NotCounted is what the cover and the moves leave out, because its cgroup cannot be read.
+	// NotCounted is what available memory and the moves leave out, because its cgroup cannot be read.
 	NotCounted []NotMoved `json:"notCounted,omitempty"`
 	// Claims are absent unless dra is enabled.
 	Claims    *Claims    `json:"claims,omitempty"`
@@ -106,8 +106,8 @@ type Source struct {
 // Node is a NUMA node.
 type Node struct {
 	memorymanager.NodeState
-	// Cover says whether the allocations hold; absent where that is not known.
-	Cover *Cover `json:"available,omitempty"`
+	// Available says whether the allocations hold; absent where that is not known.
+	Available *Available `json:"available,omitempty"`
 }
 
 // Ancestor is a cgroup above the pods: what its files should show, in the kernel's whole pages, and what they show.
@@ -150,7 +150,7 @@ type Container struct {
 	Usage   *Usage `json:"usage,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
-	// KeptOff is set while it is kept off NUMA nodes that owed more than they had; absent for others.
+	// KeptOff is set while it is kept off NUMA nodes that were overcommitted; absent for others.
 	KeptOff *ledger.KeptOff `json:"keptOff,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *recording.Place `json:"recording,omitempty"`
@@ -283,13 +283,13 @@ func (d *Document) RequestsFrom() string {
 	return text
 }
 
-// nodes is the node map, with the sample of what covers it.
+// nodes is the node map, with the sample of what is available.
 func nodes(view *ledger.View) []Node {
 	all := make([]Node, len(view.Nodes))
 	for i, state := range view.Nodes {
 		all[i].NodeState = state
-		if n := view.Cover.Node(state.ID); n != nil {
-			all[i].Cover = &Cover{Owed: n.Owed, Free: n.Free, Reclaimable: n.Reclaimable, Deficit: n.Deficit()}
+		if n := view.NodeMemory.Node(state.ID); n != nil {
+			all[i].Available = &Available{Unused: n.Unused, Free: n.Free, Reclaimable: n.Reclaimable, Deficit: n.Deficit()}
 		}
 	}
 	return all
@@ -333,7 +333,7 @@ func (k known) container(uid string, view *ledger.ContainerView) Container {
 	return c
 }
 
-// ancestors are the levels above the pods, wanted and real.
+// ancestors are the parents of the pods, wanted and real.
 func (s Sources) ancestors(view *ledger.View) []Ancestor {
 	list, page := []Ancestor{}, view.Config.QoS.PageSize
 	for _, above := range view.Ancestors {

@@ -70,7 +70,7 @@ func TestAncestorsAreComparedAsTheKernelRounds(t *testing.T) {
 	}
 }
 
-// The levels above the pods are the view's, each with its own sums.
+// The parents of the pods are the view's, each with its own sums.
 func TestLevelsAboveThePods(t *testing.T) {
 	view := &ledger.View{}
 	view.Config.QoS.PageSize = 1

@@ -31,8 +31,8 @@ type Explanation struct {
 	// Memory are the steps of the arithmetic to memory.min, low and high, a line each, for people. Values has the bytes.
 	Memory []string `json:"memory,omitempty"`
 	Values *Values  `json:"values,omitempty"`
-	// Short is what a resize asks for and could not be allocated yet, by type of memory.
-	Short memorymanager.Request `json:"pendingResize,omitempty"`
+	// PendingResize is what a resize asks for and could not be allocated yet, by type of memory.
+	PendingResize memorymanager.Request `json:"pendingResize,omitempty"`
 	// ExclusiveCPUs counts the container's own CPUs by NUMA node, CPUs says how many of them are remote to its memory.
 	ExclusiveCPUs map[int]int `json:"exclusiveCPUs,omitempty"`
 	CPUs          string      `json:"cpus,omitempty"`
@@ -48,8 +48,8 @@ type Explanation struct {
 	FitsOn *int `json:"fitsOn,omitempty"`
 	// NotMoved is why it stays where it is although there is a reason to move it.
 	NotMoved []NotMoved `json:"notMoved,omitempty"`
-	// Owed is what is allocated and not used yet, by NUMA node; absent where that is not known.
-	Owed map[int]Owed `json:"unused,omitempty"`
+	// Unused is what is allocated and not used yet, by NUMA node; absent where that is not known.
+	Unused map[int]Unused `json:"unused,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
@@ -78,10 +78,10 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 		d := Explanation{
 			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, Placement: e.Placement,
 			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised},
-			Short: c.Short, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
+			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
 			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
 			NotMoved: notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
-			Owed:     owed(view.Cover, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
+			Unused:   unused(view.NodeMemory, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
 		}
 		if c.KeptOff != nil {
 			d.Pinning += "; " + c.KeptOff.String()
@@ -160,8 +160,8 @@ func (d *Explanation) write(b *strings.Builder) {
 	default:
 		fmt.Fprintf(b, "  %s\n", d.Pinning)
 	}
-	if len(d.Short) > 0 {
-		fmt.Fprintf(b, "  a pending resize lacks %s: tried again when memory is released, and until then it may use all nodes\n", d.Short)
+	if len(d.PendingResize) > 0 {
+		fmt.Fprintf(b, "  a pending resize lacks %s: tried again when memory is released, and until then it may use all nodes\n", d.PendingResize)
 	}
 	if d.Migration != nil {
 		fmt.Fprintf(b, "  %s\n", d.Migration)
@@ -182,7 +182,7 @@ func (d *Explanation) write(b *strings.Builder) {
 			fmt.Fprintf(b, "  %s\n", m.Why)
 		}
 	}
-	d.writeOwed(b)
+	d.writeUnused(b)
 	if d.CPUs != "" {
 		fmt.Fprintf(b, "  %s\n", d.CPUs)
 	}

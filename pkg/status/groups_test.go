@@ -27,7 +27,7 @@ func TestClaimsAreInNoGroup(t *testing.T) {
 			{Name: "one", Claims: []string{"default/one"}, Blocks: append(block(nodeset.Of(0), 9), block(nodeset.Of(1), 9)...)},
 		}},
 	}}
-	view.NotMoved = []ledger.NotMoved{{Reason: ledger.Deficit, UID: "a", Container: "app", Why: "it owes"}, {Reason: ledger.Consolidation, UID: "a", Container: "app", Why: "too much"},
+	view.NotMoved = []ledger.NotMoved{{Reason: ledger.Deficit, UID: "a", Container: "app", Why: "no room"}, {Reason: ledger.Consolidation, UID: "a", Container: "app", Why: "too much"},
 		{Reason: ledger.Consolidation, UID: "b", Container: "app", Why: "another"}}
 	want := []Group{{Nodes: nodeset.Of(0, 1), Fits: []Fit{{Namespace: "default", Pod: "a", Container: "app", Held: "too much"}}}}
 	if diff := cmp.Diff(want, dissolvable(view)); diff != "" {

@@ -13,10 +13,10 @@ import (
 const (
 	// Planned would be made if this were no dry run.
 	Planned = "planned"
-	// Withheld is not made: the configuration does not allow so much.
-	Withheld = "blocked"
-	Moving   = "moving"
-	Moved    = "moved"
+	// Blocked is not made: the configuration does not allow so much.
+	Blocked = "blocked"
+	Moving  = "moving"
+	Moved   = "moved"
 )
 
 // Migration is memory of a running container that a write of its cpuset.mems moves between NUMA nodes.
@@ -29,8 +29,8 @@ type Migration struct {
 	Allowed string `json:"allowed"`
 }
 
-// Withheld reports whether memory is not where it is allocated, because it is too much to be moved.
-func (m *Migration) Withheld() bool { return m != nil && m.State == Withheld }
+// Blocked reports whether memory is not where it is allocated, because it is too much to be moved.
+func (m *Migration) Blocked() bool { return m != nil && m.State == Blocked }
 
 // Pending reports whether cpuset.mems is not what is allocated, because of the memory that it would move.
 func (m *Migration) Pending() bool { return m != nil && m.State != Moved }
@@ -40,9 +40,9 @@ func (m *Migration) String() string {
 	what := m.Migration.String()
 	at := m.At.UTC().Format(time.DateTime) + " UTC"
 	switch {
-	case m.State == Withheld && m.At.IsZero():
+	case m.State == Blocked && m.At.IsZero():
 		return fmt.Sprintf("a write of its cpuset.mems would move %s, more than rebalance.maxBytes (%s)", what, m.Allowed)
-	case m.State == Withheld:
+	case m.State == Blocked:
 		return fmt.Sprintf("its cpuset.mems is not written: that would move %s, more than rebalance.maxBytes (%s)", what, m.Allowed)
 	case m.State == Planned:
 		return fmt.Sprintf("a write of its cpuset.mems would move %s", what)
@@ -64,7 +64,7 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 		for cgroup, m := range s.Usages.planned(view) {
 			state := Planned
 			if m.Bytes > view.Config.MostMoved() {
-				state = Withheld
+				state = Blocked
 			}
 			put(cgroup, state, m, time.Time{})
 		}
@@ -72,8 +72,8 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 		for cgroup, m := range s.Migrations() {
 			state := Moving
 			switch {
-			case m.Withheld:
-				state = Withheld
+			case m.Blocked:
+				state = Blocked
 			case m.Done:
 				state = Moved
 			}

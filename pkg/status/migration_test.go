@@ -31,13 +31,13 @@ func TestMigrationsOfRunningContainers(t *testing.T) {
 	view := &ledger.View{Config: config.Resolved{Config: config.Default()}}
 	s := Sources{Migrations: func() map[string]protect.Migration {
 		return map[string]protect.Migration{
-			"withheld": {Migration: moves, Withheld: true, At: at}, "moving": {Migration: moves, At: at}, "moved": {Migration: moves, Done: true, At: at},
+			"blocked": {Migration: moves, Blocked: true, At: at}, "moving": {Migration: moves, At: at}, "moved": {Migration: moves, Done: true, At: at},
 		}
 	}}
 	want := map[string]string{
-		"withheld": "its cpuset.mems is not written: that would move 3Gi from node 0 to node 1, more than rebalance.maxBytes (4Gi)",
-		"moving":   "its cpuset.mems is being written since 2026-05-04 12:00:00 UTC, which moves 3Gi from node 0 to node 1",
-		"moved":    "its cpuset.mems was written at 2026-05-04 12:00:00 UTC, which moved 3Gi from node 0 to node 1",
+		"blocked": "its cpuset.mems is not written: that would move 3Gi from node 0 to node 1, more than rebalance.maxBytes (4Gi)",
+		"moving":  "its cpuset.mems is being written since 2026-05-04 12:00:00 UTC, which moves 3Gi from node 0 to node 1",
+		"moved":   "its cpuset.mems was written at 2026-05-04 12:00:00 UTC, which moved 3Gi from node 0 to node 1",
 	}
 	if diff := cmp.Diff(want, texts(s.migrations(view))); diff != "" {
 		t.Error(diff)

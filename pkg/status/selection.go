@@ -67,7 +67,7 @@ func (d *Document) selectProblems() {
 	d.Conditions = keep(d.Conditions, func(c ledger.Condition) bool { return !c.OK })
 	d.RequestSources = []Source{} // most clusters do without the kubelet's: verify has a note
 	d.DeviceSources = keep(d.DeviceSources, func(s Source) bool { return s.Problem != "" })
-	d.Nodes = keep(d.Nodes, func(n Node) bool { return n.Cover != nil && n.Cover.Deficit > 0 })
+	d.Nodes = keep(d.Nodes, func(n Node) bool { return n.Available != nil && n.Available.Deficit > 0 })
 	d.Groups, d.Claims = nil, nil
 	d.Ancestors = keep(d.Ancestors, func(a Ancestor) bool { return a.overwritten() })
 	pods := []Pod{}
@@ -87,7 +87,7 @@ func keep[T any](all []T, wanted func(T) bool) []T {
 
 // problem reports whether a container has not got what it asked for, or is held up by its memory.high.
 func (c *Container) problem() bool {
-	return c.State == Rejected || c.Unplaced != "" || len(c.Short) > 0 || c.Migration.Withheld() || c.Stopped || c.Raised > 0 ||
+	return c.State == Rejected || c.Unplaced != "" || len(c.PendingResize) > 0 || c.Migration.Blocked() || c.Stopped || c.Raised > 0 ||
 		c.NoPolicy != "" || c.AboveClaim() != ""
 }
 

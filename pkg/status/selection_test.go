@@ -106,7 +106,7 @@ func TestProblems(t *testing.T) {
 		"request source": {func(d *Document) { d.RequestSources = []Source{{Source: "kubelet", Problem: "gone"}} }, "no problems"},
 		"condition":      {func(d *Document) { d.Conditions[0].OK = false }, "NOT READY: connected"},
 		"device source":  {func(d *Document) { d.DeviceSources = []Source{{Source: "resourceslice", Problem: "gone"}} }, "device source resourceslice cannot be read (gone)"},
-		"deficit":        {func(d *Document) { d.Nodes[0].Cover.Deficit = 1 << 30 }, "LACKS 1Gi"},
+		"deficit":        {func(d *Document) { d.Nodes[0].Available.Deficit = 1 << 30 }, "LACKS 1Gi"},
 		"overwritten":    {func(d *Document) { d.Ancestors[0].RealMin = value(1) }, "overwritten or not yet written"},
 		"annotation":     {func(d *Document) { d.Pods[0].Problems = []string{"wrong"} }, "IGNORED ANNOTATIONS\na/web: wrong"},
 		"rejection": {func(d *Document) {
@@ -114,8 +114,8 @@ func TestProblems(t *testing.T) {
 		}, "REJECTED OR UNPINNED"},
 		"rejected":               {container(func(c *Container) { c.State = Rejected }), "app (rejected)"},
 		"unpinned":               {container(func(c *Container) { c.Unplaced = "no room" }), "app (unpinned)"},
-		"pending resize":         {container(func(c *Container) { c.Short = memory(1) }), "PENDING RESIZES"},
-		"not moved":              {container(func(c *Container) { c.Migration = &Migration{State: Withheld} }), "MEMORY ON OTHER NODES"},
+		"pending resize":         {container(func(c *Container) { c.PendingResize = memory(1) }), "PENDING RESIZES"},
+		"not moved":              {container(func(c *Container) { c.Migration = &Migration{State: Blocked} }), "MEMORY ON OTHER NODES"},
 		"moved":                  {container(func(c *Container) { c.Migration = &Migration{State: Moved} }), "no problems"},
 		"stopped":                {container(func(c *Container) { c.Stopped = true }), "STOPPED"},
 		"raised":                 {container(func(c *Container) { c.Raised = 2 << 30 }), "→2Gi"},
@@ -129,7 +129,7 @@ func TestProblems(t *testing.T) {
 				Conditions: []ledger.Condition{{Name: "connected", OK: true}}, RequestSources: []Source{{Source: "kubelet", Connected: true}},
 				DeviceSources: []Source{{Source: "resourceslice", Connected: true}}, Overwrites: []Overwrite{{Level: "pod", File: "memory.min", Count: 1}},
 				Nodes: []Node{{NodeState: memorymanager.NodeState{Cells: nodeset.Of(0), Memory: []memorymanager.TypeTable{
-					{Type: memorymanager.Memory, Table: memorymanager.Table{Total: 1 << 30}}}}, Cover: &Cover{}}},
+					{Type: memorymanager.Memory, Table: memorymanager.Table{Total: 1 << 30}}}}, Available: &Available{}}},
 				Ancestors: []Ancestor{{Cgroup: "kubepods", Min: value(1 << 30), RealMin: value(1 << 30)}},
 				Pods: []Pod{
 					{PodView: ledger.PodView{Namespace: "a", Name: "web"}, Containers: []Container{running("app"), running("fine")}},

@@ -20,7 +20,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	d.writeHead(&b)
 	tables.Nodes(&b, d.NodeStates())
 	d.writeGroups(&b)
-	d.writeCover(&b)
+	d.writeAvailable(&b)
 	d.writeClaims(&b)
 	switch {
 	case d.Problems && d.healthy():
@@ -108,11 +108,11 @@ func (d *Document) writeLines(b *strings.Builder, title string, line func(*Conta
 
 // short says of a container that was resized that it is allocated less than it asks for.
 func (c *Container) short() string {
-	if len(c.Short) == 0 {
+	if len(c.PendingResize) == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%s that a resize asks for has no room on %s; until it has, the container may use %s",
-		c.Short, c.AllocatedOn().Named(), c.Nodes.Named())
+		c.PendingResize, c.AllocatedOn().Named(), c.Nodes.Named())
 }
 
 func (c *Container) name() string {
@@ -121,11 +121,11 @@ func (c *Container) name() string {
 		return c.Name + " (rejected)"
 	case c.State == Stopped:
 		return c.Name + " (ended)"
-	case len(c.Short) > 0:
+	case len(c.PendingResize) > 0:
 		return c.Name + " (pending resize)"
 	case c.Unplaced != "":
 		return c.Name + " (unpinned)"
-	case c.Migration.Withheld():
+	case c.Migration.Blocked():
 		return c.Name + " (not moved)"
 	case c.Kind != memoryqos.App:
 		return c.Name + " (" + c.Kind.String() + ")"

@@ -8,13 +8,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 )
 
 // NodeMemory reads the memory of a machine's nodes that have any (/sys/devices/system/node/nodeN/meminfo).
-func NodeMemory(root string, m machine.Machine) ([]cover.Memory, error) {
-	var all []cover.Memory
+func NodeMemory(root string, m machine.Machine) ([]deficit.Memory, error) {
+	var all []deficit.Memory
 	for _, node := range m.Nodes {
 		if node.Memory == 0 {
 			continue
@@ -28,7 +28,7 @@ func NodeMemory(root string, m machine.Machine) ([]cover.Memory, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read the memory of NUMA node %d: %w", node.ID, err)
 		}
-		all = append(all, cover.Memory{Node: node.ID, Free: free, File: info["Active(file)"] + info["Inactive(file)"]})
+		all = append(all, deficit.Memory{Node: node.ID, Free: free, File: info["Active(file)"] + info["Inactive(file)"]})
 	}
 	return all, nil
 }

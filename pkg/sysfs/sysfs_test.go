@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/cpuset"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 )
@@ -287,7 +287,7 @@ func TestNodeMemory(t *testing.T) {
 		}
 	}
 	got, err := NodeMemory(root, m)
-	if want := []cover.Memory{{Node: 0, Free: 3 << 10, File: 5 << 10}, {Node: 3}}; err != nil || !slices.Equal(got, want) {
+	if want := []deficit.Memory{{Node: 0, Free: 3 << 10, File: 5 << 10}, {Node: 3}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
 	m.Nodes[0].ID = 7

@@ -13,7 +13,7 @@ const (
 	MostAllocated Strategy = "most-allocated"
 	// LeastAllocated spreads containers over the NUMA nodes.
 	LeastAllocated Strategy = "least-allocated"
-	// LeastUsed looks at the memory that the kernel has and that is not owed to others; it is not the kubelet's.
+	// LeastUsed looks at the memory that the kernel has and that is not allocated to others; it is not the kubelet's.
 	LeastUsed Strategy = "least-used"
 )
 

@@ -25,11 +25,11 @@ func unpinned(n Node, c place, r *Report) {
 
 // short finds a container that is allocated less than a resize asks for.
 func short(n Node, c place, r *Report) {
-	if len(c.Short) == 0 {
+	if len(c.PendingResize) == 0 {
 		return
 	}
 	r.find(Warning, "pending-resize", c.object(),
-		fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", c.Short, c.AllocatedOn().Named()),
+		fmt.Sprintf("a resize found no room for %s on %s: that much is not allocated, and the container may use all nodes", c.PendingResize, c.AllocatedOn().Named()),
 		"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself")
 }
 
@@ -58,8 +58,8 @@ func lostClaims(n Node, r *Report) {
 	}
 }
 
-// notCovered finds memory that should be moved off NUMA nodes that owe more than they have, and is not.
-func notCovered(n Node, r *Report) {
+// notRelieved finds memory that should be moved off NUMA nodes that are overcommitted, and is not.
+func notRelieved(n Node, r *Report) {
 	for _, m := range n.Document.NotMoved {
 		object, why := "NUMA nodes", m.Why
 		if m.Container != "" {

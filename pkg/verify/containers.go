@@ -68,11 +68,11 @@ func sameNodes(a, b string) bool {
 func migrations(n Node, c place, r *Report) {
 	m := c.Migration
 	switch {
-	case m == nil || m.Bytes <= elsewhereBytes && m.State != status.Withheld:
-	case m.State == status.Withheld && !n.Document.Policy.DryRun:
+	case m == nil || m.Bytes <= elsewhereBytes && m.State != status.Blocked:
+	case m.State == status.Blocked && !n.Document.Policy.DryRun:
 		r.find(Warning, "not-moved", c.object(), m.String(),
 			"its memory moves to its nodes when the pod is restarted, or by itself once it is less; to have it moved while the container runs, set rebalance.maxBytes to more: the container waits meanwhile")
-	case m.State == status.Planned || m.State == status.Withheld:
+	case m.State == status.Planned || m.State == status.Blocked:
 		r.find(Note, "would-move", c.object(), m.String(),
 			"nothing, if the container may be slower meanwhile; the configuration's key migration bounds how much is moved")
 	default:

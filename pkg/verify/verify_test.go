@@ -132,7 +132,7 @@ func TestFindings(t *testing.T) {
 		},
 		"pending-resize": func(n *Node) {
 			c := database(n)
-			c.CpusetMems, c.Short = "0-1", memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 2 * mi}, {Type: "memory", Bytes: 64 * mi}}
+			c.CpusetMems, c.PendingResize = "0-1", memorymanager.Request{{Type: "hugepages-2Mi", Bytes: 2 * mi}, {Type: "memory", Bytes: 64 * mi}}
 			c.Blocks = []memorymanager.Block{{Nodes: nodeset.Of(0), Type: "memory", Size: 192 * mi}}
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" })
 		},
@@ -173,19 +173,19 @@ func TestFindings(t *testing.T) {
 				{Reason: "deficit", Namespace: "default", Pod: "web", Container: "nginx", Why: "it has 9Gi there, more than rebalance.maxBytes (4Gi)"},
 				{Reason: "deficit", Why: "node 0 lacks 1Gi for its allocations, and no other container has memory there that may be moved"}}
 		},
-		"not-moved": func(n *Node) { withheld(n, status.Withheld) },
-		"moving":    func(n *Node) { withheld(n, status.Moving) },
+		"not-moved": func(n *Node) { blocked(n, status.Blocked) },
+		"moving":    func(n *Node) { blocked(n, status.Moving) },
 		"moved": func(n *Node) {
-			withheld(n, status.Moved)
+			blocked(n, status.Moved)
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems, c.Pages = "0", nil })
 		},
 		"would-move": func(n *Node) {
-			withheld(n, status.Planned)
+			blocked(n, status.Planned)
 			n.Document.Policy.DryRun = true
 			n.Document.Pods[0].Containers[0].Migration.At = time.Time{}
 		},
 		"would-move-little": func(n *Node) {
-			withheld(n, status.Planned)
+			blocked(n, status.Planned)
 			n.Document.Policy.DryRun = true
 			n.Document.Pods[0].Containers[0].Migration.Bytes = 4 * mi
 		},
@@ -275,8 +275,8 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// withheld has the database on the wrong node, with a cpuset.mems that is written, or not.
-func withheld(n *Node, state string) {
+// blocked has the database on the wrong node, with a cpuset.mems that is written, or not.
+func blocked(n *Node, state string) {
 	n.Document.Pods[0].Containers[0].Migration = &status.Migration{State: state, At: n.Document.Time, Allowed: "64Mi",
 		Migration: cgroup.Migration{Bytes: 200 * mi, From: nodeset.Of(1), To: nodeset.Of(0)}}
 	n.set("kubepods/pod1/a", func(c *Cgroup) {
@@ -345,7 +345,7 @@ func TestFindingsOfOnePod(t *testing.T) {
 		pod := &n.Document.Pods[i]
 		pod.Problems = []string{"numa: maybe"}
 		pod.Containers[0].Unplaced = "no room"
-		pod.Containers[0].Short = memory(mi)
+		pod.Containers[0].PendingResize = memory(mi)
 		pod.Containers[0].Raised = 900 * mi
 		pod.Containers[0].Error = mi
 		delete(n.Cgroups, pod.Cgroup)

@@ -15,7 +15,7 @@ import (
 	"k8s.io/utils/cpuset"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
@@ -84,40 +84,40 @@ func TestADeviceHasNoMoreAttributesThanTheAPIAdmits(t *testing.T) {
 	}
 }
 
-// slack is a sample in which nodes 0, 1 … have this much beyond what they owe.
-func slack(at time.Time, bytes ...uint64) *cover.Sample {
-	s := &cover.Sample{At: at}
+// slack is a sample in which nodes 0, 1 … have this much available beyond their allocations.
+func slack(at time.Time, bytes ...uint64) *deficit.Sample {
+	s := &deficit.Sample{At: at}
 	for id, n := range bytes {
-		s.Nodes = append(s.Nodes, cover.Node{ID: id, Owed: 1000, Free: 900 + n, Reclaimable: 100})
+		s.Nodes = append(s.Nodes, deficit.Node{ID: id, Unused: 1000, Free: 900 + n, Reclaimable: 100})
 	}
 	return s
 }
 
-// TestNoiseOfCoverIsNotWritten takes samples for an hour: what moves within the hysteresis is not due, what moves beyond it is, and a
+// TestNoiseOfSamplesIsNotWritten takes samples for an hour: what moves within the hysteresis is not due, what moves beyond it is, and a
 // sample is looked at once a minute.
-func TestNoiseOfCoverIsNotWritten(t *testing.T) {
+func TestNoiseOfSamplesIsNotWritten(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	claimable := []claims.Capacity{
 		{Node: 0, Type: memorymanager.Memory, Capacity: 100 * gi}, {Node: 1, Type: memorymanager.Memory, Capacity: 100 * gi},
 	}
 	p := newPublisher(Options{Name: "d", Node: "n"})
 	start := time.Unix(1000, 0)
-	view := &ledger.View{Generation: 1, Claimable: claimable, Cover: slack(start, 60*gi, 60*gi)}
+	view := &ledger.View{Generation: 1, Claimable: claimable, NodeMemory: slack(start, 60*gi, 60*gi)}
 	p.known = &resourceapi.ResourceSlice{Spec: p.spec(view)}
 	for at := time.Duration(0); at < time.Hour; at += 2 * time.Second {
-		view.Cover = slack(start.Add(at), 55*gi+r.Uint64N(10*gi), 55*gi+r.Uint64N(10*gi))
+		view.NodeMemory = slack(start.Add(at), 55*gi+r.Uint64N(10*gi), 55*gi+r.Uint64N(10*gi))
 		view.Generation += r.Uint64N(2)
 		if p.due(view) {
-			t.Fatalf("after %s: due for noise in the cover", at)
+			t.Fatalf("after %s: due for noise in the samples", at)
 		}
 	}
 	at := start.Add(time.Hour)
-	view.Cover = slack(at, 40*gi, 60*gi)
-	p.equal, p.since = view.Generation, at.Add(2*time.Second-coverEvery)
+	view.NodeMemory = slack(at, 40*gi, 60*gi)
+	p.equal, p.since = view.Generation, at.Add(2*time.Second-sampleEvery)
 	if p.due(view) {
 		t.Error("a sample was looked at within a minute")
 	}
-	view.Cover = slack(at.Add(2*time.Second), 40*gi, 60*gi)
+	view.NodeMemory = slack(at.Add(2*time.Second), 40*gi, 60*gi)
 	if !p.due(view) || p.spec(view).Devices[0].Name != "numa-1" {
 		t.Errorf("not due, or in the order %v, although node 0 has much less left", p.order)
 	}

@@ -33,8 +33,8 @@ const (
 	resource = "resourceslices"
 	// writeEvery is the mean time between two writes while something changes all the time.
 	writeEvery = 10 * time.Second
-	// coverEvery is how often a sample of the nodes' cover is looked at while nothing else changes.
-	coverEvery = time.Minute
+	// sampleEvery is how often a sample of the nodes' memory is looked at while nothing else changes.
+	sampleEvery = time.Minute
 	// watchRetry is the pause before a watch that has ended is opened again.
 	watchRetry = 10 * time.Second
 )
@@ -98,10 +98,10 @@ func (p *publisher) due(view *ledger.View) bool {
 		return true
 	}
 	sampled := p.since
-	if view.Cover.Known() {
-		sampled = view.Cover.At
+	if view.NodeMemory.Known() {
+		sampled = view.NodeMemory.At
 	}
-	if p.equal == view.Generation && sampled.Sub(p.since) < coverEvery {
+	if p.equal == view.Generation && sampled.Sub(p.since) < sampleEvery {
 		return false
 	}
 	if apiequality.Semantic.DeepEqual(p.known.Spec, p.spec(view)) {
@@ -113,7 +113,7 @@ func (p *publisher) due(view *ledger.View) bool {
 
 // spec is what the slice should be.
 func (p *publisher) spec(view *ledger.View) resourceapi.ResourceSliceSpec {
-	p.order = claims.Order(view.Claimable, view.Cover, p.order)
+	p.order = claims.Order(view.Claimable, view.NodeMemory, p.order)
 	return resourceapi.ResourceSliceSpec{
 		Driver: p.Name, NodeName: &p.Node,
 		Pool:    resourceapi.ResourcePool{Name: p.Node, Generation: 1, ResourceSliceCount: 1},

@@ -241,7 +241,7 @@ func hold(t *testing.T, k machine, all []shape, policy string, kubelets kubeletQ
 	})
 }
 
-// requested is what a pod adds to the levels above: not rounded to pages yet.
+// requested is what a pod adds to the parent cgroups: not rounded to pages yet.
 func requested(s shape) uint64 {
 	if s.pod.Name == "odd" {
 		return 10000001

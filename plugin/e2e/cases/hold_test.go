@@ -29,7 +29,7 @@ func TestAllocationsHold(t *testing.T) {
 	if k.Plan.Full {
 		runs = 30
 	}
-	var prefer, strategy, covered tally
+	var prefer, strategy, relieved tally
 	for i := range runs {
 		t.Run(fmt.Sprint("PreferAvailable/", i), func(t *testing.T) {
 			n := newCrowd(t, k, "unpinnedMemoryPolicy: PreferAvailable", 96*MiB)
@@ -51,13 +51,13 @@ func TestAllocationsHold(t *testing.T) {
 			n := newCrowd(t, k, "rebalance: {deficits: Off}", deficit+32*MiB)
 			n.holds(t)
 			n.takes(t)
-			n.isCovered(t, &covered)
-			n.uses(t, &covered, 0)
+			n.isRelieved(t, &relieved)
+			n.uses(t, &relieved, 0)
 		})
 	}
 	t.Logf("unpinnedMemoryPolicy: PreferAvailable: %v", prefer)
 	t.Logf("topologyManagerPolicyOptions: {numa-allocation-strategy: least-used}: %v", strategy)
-	t.Logf("rebalance: {deficits: On}: %v; covered within %v", covered, slices.Max(append(covered.took, 0)))
+	t.Logf("rebalance: {deficits: On}: %v; relieved within %v", relieved, slices.Max(append(relieved.took, 0)))
 	if k.Plan.Full { // at last: the kernel may kill the runtime, too
 		t.Run("a process without a policy", func(t *testing.T) {
 			n := newCrowd(t, k, "unpinnedMemoryPolicy: None", 96*MiB)
@@ -121,7 +121,7 @@ func (n *crowd) holds(t *testing.T) {
 	t.Helper()
 	run(t, n.k, n.holder)
 	said(t, n.k, n.holder, "app", fmt.Sprint("done touch=", 8*MiB))
-	eventually(t, "what is owed to the holder is known", func() string {
+	eventually(t, "what the holder has unused is known", func() string {
 		out, _ := n.p.ask("explain", "holder")
 		if !strings.Contains(out, "are not used yet") {
 			return out
@@ -139,11 +139,11 @@ func (n *crowd) takes(t *testing.T) {
 	said(t, n.k, n.hog, "app", fmt.Sprint("done touch=", n.took))
 }
 
-// owes waits until the plugin shows that node 0 owes more than it has, and returns by how much.
-func (n *crowd) owes(t *testing.T) (bytes uint64) {
+// lacks waits until the plugin shows that node 0 is overcommitted, and returns by how much.
+func (n *crowd) lacks(t *testing.T) (bytes uint64) {
 	t.Helper()
 	eventually(t, "the deficit is shown", func() string {
-		if bytes = n.p.cover(t, 0).Deficit; bytes < deficit {
+		if bytes = n.p.available(t, 0).Deficit; bytes < deficit {
 			return fmt.Sprintf("node 0 lacks %d bytes for its allocations", bytes)
 		}
 		return ""
@@ -154,10 +154,10 @@ func (n *crowd) owes(t *testing.T) (bytes uint64) {
 	return bytes
 }
 
-// isCovered has the plugin move the hog's memory off node 0, which owes more than it has.
-func (n *crowd) isCovered(t *testing.T, o *tally) {
+// isRelieved has the plugin move the hog's memory off node 0, which is overcommitted.
+func (n *crowd) isRelieved(t *testing.T, o *tally) {
 	t.Helper()
-	owed, began := n.owes(t), time.Now()
+	unused, began := n.lacks(t), time.Now()
 	n.p.change("rebalance: {deficits: On}")
 	eventually(t, "the plugin finds no deficit any more", func() string {
 		if out := n.p.output(); !strings.Contains(out, "have enough memory available again") {
@@ -167,9 +167,9 @@ func (n *crowd) isCovered(t *testing.T, o *tally) {
 	})
 	took := time.Since(began).Round(100 * time.Millisecond)
 	o.took = append(o.took, took)
-	t.Logf("node 0 lacked %d MiB for its allocations; available %v after the setting was changed:\n%s", owed/MiB, took,
+	t.Logf("node 0 lacked %d MiB for its allocations; available %v after the setting was changed:\n%s", unused/MiB, took,
 		n.p.lines("configuration in force", "memory is moved off", "have enough memory available again"))
-	eventually(t, "the hog's memory is off node 0, and status says why", func() string { // the deficit is covered before all of it is
+	eventually(t, "the hog's memory is off node 0, and status says why", func() string { // the deficit is relieved before all of it is
 		out, _ := n.p.ask("status")
 		if pages := anonPages(t, n.k, n.hog, "app"); pages[0] > 0 || !strings.Contains(out, "of it were moved off node 0 at ") {
 			return fmt.Sprint(pages, "\n", out)
@@ -219,32 +219,32 @@ func oomKills(t *testing.T) uint64 {
 	return 0
 }
 
-// nodeCover is what the plugin's status says of a NUMA node's cover, in bytes.
-type nodeCover struct {
+// nodeAvailable is what the plugin's status says of what a NUMA node has available, in bytes.
+type nodeAvailable struct {
 	Free    uint64 `json:"free"`
 	Deficit uint64 `json:"deficit"`
 }
 
-// cover is a NUMA node's, as the plugin has seen it last.
-func (p *plugin) cover(t *testing.T, node int) nodeCover {
+// available is a NUMA node's, as the plugin has seen it last.
+func (p *plugin) available(t *testing.T, node int) nodeAvailable {
 	t.Helper()
 	out, _ := p.ask("status", "-o", "json")
 	var status struct {
 		Nodes []struct {
-			ID    int        `json:"id"`
-			Cover *nodeCover `json:"available"`
+			ID        int            `json:"id"`
+			Available *nodeAvailable `json:"available"`
 		} `json:"nodes"`
 	}
 	if err := json.Unmarshal([]byte(out), &status); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, n := range status.Nodes {
-		if n.ID == node && n.Cover != nil {
-			return *n.Cover
+		if n.ID == node && n.Available != nil {
+			return *n.Available
 		}
 	}
-	t.Fatalf("status knows no cover of node %d: %s", node, out)
-	return nodeCover{}
+	t.Fatalf("status does not know what is available on node %d: %s", node, out)
+	return nodeAvailable{}
 }
 
 // lines are those of the plugin's log that have one of these texts.

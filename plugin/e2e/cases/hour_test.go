@@ -419,7 +419,7 @@ func (h *hour) sample() map[string]deviation {
 	return wrong
 }
 
-// promises are the values of all pods at rest, and of the levels above when nothing changes.
+// promises are the values of all pods at rest, and of the parent cgroups when nothing changes.
 func (h *hour) promises() []promise {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -429,7 +429,7 @@ func (h *hour) promises() []promise {
 		return nil // it is just being written
 	}
 	var guaranteed, burstable uint64
-	changing := false // the levels above have no one right value then
+	changing := false // the parent cgroups have no one right value then
 	for _, l := range h.pods {
 		minimum, low := uint64(0), uint64(0)
 		switch l.Class() {

@@ -10,14 +10,14 @@ import (
 )
 
 // TestPluginIsKilledWhileMemoryMoves kills the plugin at each moment at which it moves a container's memory, without FULL=1 while the
-// kernel moves the pages: out of a group that is not needed, and off a node that owes more than it has. When it is back, allocation,
+// kernel moves the pages: out of a group that is not needed, and off a node that is overcommitted. When it is back, allocation,
 // cpuset.mems and pages agree, and rollback leaves nothing of it.
 func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 	k := criOf(t)
 	restoreHugepages(t, 0)
-	dissolving, covering := []string{"written"}, []string{"written"}
+	dissolving, relieving := []string{"written"}, []string{"written"}
 	if k.Plan.Full {
-		dissolving, covering = []string{"decided", "stored", "written", "moved"}, []string{"decided", "written", "covered"}
+		dissolving, relieving = []string{"decided", "stored", "written", "moved"}, []string{"decided", "written", "relieved"}
 	}
 	for _, moment := range dissolving {
 		t.Run("consolidate/"+moment, func(t *testing.T) {
@@ -46,12 +46,12 @@ func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 			onNodes(t, "after the rollback", anonPages(t, k, small, "app"), []int{0}, grouped)
 		})
 	}
-	for _, moment := range covering {
+	for _, moment := range relieving {
 		t.Run("deficits/"+moment, func(t *testing.T) {
 			n := newCrowd(t, k, "rebalance: {deficits: Off}", deficit+32*MiB)
 			n.holds(t)
 			n.takes(t)
-			n.owes(t)
+			n.lacks(t)
 			dir := dirOf(t, k, n.hog, "app")
 			isOff := func() bool {
 				mems := file(dir, "cpuset.mems")
@@ -59,9 +59,9 @@ func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 			}
 			n.p.reload("rebalance: {deficits: On}")
 			n.p.killWhen(moment, map[string]func() bool{
-				"decided": func() bool { return strings.Contains(n.p.output(), "a container's memory is moved off NUMA nodes") },
-				"written": isOff,
-				"covered": func() bool { return strings.Contains(n.p.output(), "have enough memory available again") },
+				"decided":  func() bool { return strings.Contains(n.p.output(), "a container's memory is moved off NUMA nodes") },
+				"written":  isOff,
+				"relieved": func() bool { return strings.Contains(n.p.output(), "have enough memory available again") },
 			})
 			t.Logf("cpuset.mems %q, pages %v", file(dir, "cpuset.mems"), anonPages(t, k, n.hog, "app"))
 			n.p.restart()

@@ -19,7 +19,7 @@ const migrated = 256 * MiB
 func TestMigration(t *testing.T) {
 	k := criOf(t)
 	pod := guaranteed("moves", migrated+64*MiB, migrated)
-	pod.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("touch=", migrated), "gap=/ctl/withheld", "gap=/ctl/moved"}
+	pod.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("touch=", migrated), "gap=/ctl/blocked", "gap=/ctl/moved"}
 	run(t, k, pod)
 	dir := dirOf(t, k, pod, "app")
 	write(t, "1", k.Dir(pod), "cpuset.mems") // the pod's: the container keeps none of its own
@@ -29,8 +29,8 @@ func TestMigration(t *testing.T) {
 	onNodes(t, "before", anonPages(t, k, pod, "app"), []int{1}, migrated)
 
 	p := startPlugin(t, "rebalance: {maxBytes: 64Mi}")
-	withheld := finding{Severity: "warning", ID: "not-moved", Object: "moves/app", What: "from node 1 to node 0, more than rebalance.maxBytes (64Mi)"}
-	p.names(t, withheld)
+	blocked := finding{Severity: "warning", ID: "not-moved", Object: "moves/app", What: "from node 1 to node 0, more than rebalance.maxBytes (64Mi)"}
+	p.names(t, blocked)
 	if got := file(dir, "cpuset.mems"); got != "" {
 		t.Errorf("beyond the bound cpuset.mems is %q, want none", got)
 	}
@@ -41,8 +41,8 @@ func TestMigration(t *testing.T) {
 	if blocks := p.allocated(pod, "app"); len(blocks) == 0 || len(blocks[0].Nodes) != 1 || blocks[0].Nodes[0] != 0 {
 		t.Errorf("allocated %+v, want node 0", blocks)
 	}
-	touchFile(t, k.Control(pod), "withheld")
-	still := gapOf(t, k, pod, "withheld")
+	touchFile(t, k.Control(pod), "blocked")
+	still := gapOf(t, k, pod, "blocked")
 
 	p.kill()
 	p.configure("rebalance: {maxBytes: 1Pi}")

@@ -123,7 +123,7 @@ func wholePages(bytes uint64) uint64 {
 }
 
 // agrees waits until the kernel's files of all pods, their containers and the
-// levels above hold what the simulator says.
+// parent cgroups hold what the simulator says.
 func (p *plugin) agrees(k machine, s simulated, pods ...*kubelet.Pod) {
 	p.t.Helper()
 	eventually(p.t, "the kernel holds what the simulator says", func() string {

@@ -269,7 +269,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 	})
 	p.hugepages(k)
 
-	// What was written to the levels above the pods stays counted until the daemon restarts.
+	// What was written to the parents of the pods stays counted until the daemon restarts.
 	overwritten := finding{Severity: "warning", ID: "overwritten", Object: "memory.", What: "since the daemon started"}
 	p.names(t, overwritten)
 	p.kill()

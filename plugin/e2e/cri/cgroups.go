@@ -20,7 +20,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
-// cgroups makes and removes the levels above containers.
+// cgroups makes and removes the parents of containers.
 type cgroups struct {
 	kubelet.Paths
 

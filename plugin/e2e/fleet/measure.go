@@ -81,9 +81,9 @@ func (t *tally) saw(o outcome) {
 func (t *tally) settled(places int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	calm := time.Since(t.last)
+	quiet := time.Since(t.last)
 	done := t.counts[running]+t.counts[rejected] == t.counts[bound] && (t.counts[running] >= places || t.counts[bound] == t.pods)
-	return done && calm > 5*time.Second || calm > time.Minute
+	return done && quiet > 5*time.Second || quiet > time.Minute
 }
 
 // measure runs one setting on a cluster of its own.

@@ -45,7 +45,7 @@ var choices = map[string]choice{
 	"TestMemoryFollowsDevices":              {on(kubeletCgroupfs), nil},                 // device plugins and claims, which know no driver; needs devices
 
 	// The cgroup driver.
-	"TestAncestorsThatOthersWriteAreRepaired": {on(systemd24, crioSystemd), on(cgroupfs24)},  // systemd writes the levels above pods itself; TestVerifyNamesWhatIsWrong has cgroupfs
+	"TestAncestorsThatOthersWriteAreRepaired": {on(systemd24, crioSystemd), on(cgroupfs24)},  // systemd writes the parents of pods itself; TestVerifyNamesWhatIsWrong has cgroupfs
 	"TestRollbackLeavesKernelDefaults":        {on(systemd24, crioSystemd), on(cgroupfs24)},  // systemd keeps what it was asked for; TestEveryFileBesideTheKubelet has cgroupfs
 	"TestStormOfPodsLeavesNothing":            {on(systemd24, crioCgroupfs), on(cgroupfs24)}, // slices come and go with their pods, in no order
 	"TestTarballRunsAsASystemdUnit":           {on(systemd24), nil},                          // needs systemd
@@ -53,7 +53,7 @@ var choices = map[string]choice{
 	// The NUMA nodes.
 	"TestContainerLargerThanANodeGetsAGroup":   {on(systemd24, crioCgroupfs), on(cgroupfs24)},                          // of two nodes there is one group; four have distances
 	"TestAllocationsHold":                      {on(systemd24), nil},                                                   // the kernel's OOM killer and memory policies; needs room on a second node
-	"TestNothingIsDoneOnACalmNode":             {on(systemd24), nil},                                                   // what the plugin does by itself; systemd writes the levels above pods, too
+	"TestNothingIsDoneOnAnIdleNode":            {on(systemd24), nil},                                                   // what the plugin does by itself; systemd writes the parents of pods, too
 	"TestSpreadContainerTouchesAllItsNodes":    {on(systemd24), nil},                                                   // the kernel's memory policies; which runtime wrote the cgroup is no matter
 	"TestGroupIsDissolved":                     {on(systemd24), nil},                                                   // the kernel's migration of pages in a group; needs room on several nodes
 	"TestPluginIsKilledWhileMemoryMoves":       {on(systemd24), nil},                                                   // the kernel's migration of pages, and what is left of it; every moment with FULL=1

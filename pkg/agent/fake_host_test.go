@@ -22,20 +22,20 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/systemd"
 )
 
-// imitation is a kubelet, a runtime and a systemd over a folder tree, without a plugin.
-type imitation struct {
+// fakeHost is a kubelet, a runtime and a systemd over a folder tree, without a plugin.
+type fakeHost struct {
 	cgroups.Folder
 	runtime cri.Record
 	systemd *systemd.Units // nil is none
-	pods    []*imitatedPod
+	pods    []*fakePod
 	made    int
 	// foreign are the files that another writer has written: what they hold is its value where the plugin desires none.
 	foreign map[string]bool
 }
 
-// newImitation has a systemd for a kubelet with the systemd cgroup driver.
-func newImitation(root string, s setup) *imitation {
-	m := &imitation{Folder: cgroups.Folder(root), foreign: map[string]bool{}}
+// newFakeHost has a systemd for a kubelet with the systemd cgroup driver.
+func newFakeHost(root string, s setup) *fakeHost {
+	m := &fakeHost{Folder: cgroups.Folder(root), foreign: map[string]bool{}}
 	m.runtime = cri.Record{CRIO: s.crio, Crun: s.inner, Cgroups: m}
 	if s.systemd {
 		m.systemd = &systemd.Units{Folder: m.Folder, NoSystemd: protect.ErrNoSystemd, NoUnit: protect.ErrNoUnit}
@@ -45,26 +45,26 @@ func newImitation(root string, s setup) *imitation {
 	return m
 }
 
-// imitatedPod is a pod with the spec that the kubelet has admitted.
-type imitatedPod struct {
+// fakePod is a pod with the spec that the kubelet has admitted.
+type fakePod struct {
 	Pod
 	class      memoryqos.QOSClass
 	level      uint64 // pod-level request and limit; 0 is none
 	dir        string
 	spec       []pods.Container
-	containers map[string]*imitatedContainer // the newest of each name
-	stopped    bool                          // the sandbox has been stopped and not been removed
+	containers map[string]*fakeContainer // the newest of each name
+	stopped    bool                      // the sandbox has been stopped and not been removed
 }
 
-// imitatedContainer is a container as the runtime tells of it.
-type imitatedContainer struct {
+// fakeContainer is a container as the runtime tells of it.
+type fakeContainer struct {
 	Container
 	record *api.Container // nil until it is created
 	dir    string
 }
 
 // told has a container be what the runtime's record says by now.
-func (c *imitatedContainer) told() { c.Container = nriplugin.ContainerOf(c.record) }
+func (c *fakeContainer) told() { c.Container = nriplugin.ContainerOf(c.record) }
 
 // update is how an update of a container's resources goes on after the plugin was asked.
 type outcome int
@@ -89,9 +89,9 @@ func (o outcome) String() string {
 var sizes = []uint64{100*mi + 1000, 64 * mi, gi, 3 * gi, 8 * gi, 14 * gi, 20 * gi}
 
 // runPod makes a pod's sandbox and its cgroups, as the kubelet does.
-func (m *imitation) runPod(class memoryqos.QOSClass, containers int, size uint64) *imitatedPod {
+func (m *fakeHost) runPod(class memoryqos.QOSClass, containers int, size uint64) *fakePod {
 	m.made++
-	p := &imitatedPod{class: class, containers: map[string]*imitatedContainer{}}
+	p := &fakePod{class: class, containers: map[string]*fakeContainer{}}
 	p.Pod = Pod{
 		ID: fmt.Sprintf("sandbox%d", m.made), UID: fmt.Sprintf("u%d", m.made), Namespace: "default", Name: fmt.Sprintf("pod%d", m.made),
 	}
@@ -124,14 +124,14 @@ func (m *imitation) runPod(class memoryqos.QOSClass, containers int, size uint64
 }
 
 // limitPod has the kubelet write a pod's own limit.
-func (m *imitation) limitPod(p *imitatedPod) {
+func (m *fakeHost) limitPod(p *fakePod) {
 	if p.class == memoryqos.Guaranteed {
 		must(m.Write(p.dir, "memory.max", bytesOf(p.limit())))
 	}
 }
 
 // share gives a pod resources of its own: its first container keeps its request, the others have none.
-func (m *imitation) share(p *imitatedPod) {
+func (m *fakeHost) share(p *fakePod) {
 	p.level = 2 * p.spec[0].Limit
 	p.spec[0].Guaranteed = true
 	for i := range p.spec[1:] {
@@ -140,7 +140,7 @@ func (m *imitation) share(p *imitatedPod) {
 	m.limitPod(p)
 }
 
-func (p *imitatedPod) limit() (sum uint64) {
+func (p *fakePod) limit() (sum uint64) {
 	if p.level > 0 {
 		return p.level
 	}
@@ -150,7 +150,7 @@ func (p *imitatedPod) limit() (sum uint64) {
 	return sum
 }
 
-func (p *imitatedPod) facts() *pods.Pod {
+func (p *fakePod) facts() *pods.Pod {
 	facts := &pods.Pod{Ref: p.Ref(), Class: p.class, Containers: append([]pods.Container{}, p.spec...)}
 	if p.level > 0 {
 		level := p.level
@@ -160,9 +160,9 @@ func (p *imitatedPod) facts() *pods.Pod {
 }
 
 // ask is what the kubelet asks the runtime for.
-func (m *imitation) ask(p *imitatedPod, spec pods.Container) *imitatedContainer {
+func (m *fakeHost) ask(p *fakePod, spec pods.Container) *fakeContainer {
 	m.made++
-	c := &imitatedContainer{Container: Container{ID: fmt.Sprintf("%s-%s%d", p.Name, spec.Name, m.made), PodID: p.ID, Name: spec.Name}}
+	c := &fakeContainer{Container: Container{ID: fmt.Sprintf("%s-%s%d", p.Name, spec.Name, m.made), PodID: p.ID, Name: spec.Name}}
 	c.CgroupsPath, c.dir = m.runtime.Path(p.CgroupParent, c.ID)
 	if has := cmp.Or(spec.Limit, p.level); has > 0 { // the kubelet gives a container without a limit its pod's
 		c.Resources.MemoryLimit = limit(int64(has))
@@ -174,13 +174,13 @@ func (m *imitation) ask(p *imitatedPod, spec pods.Container) *imitatedContainer 
 }
 
 // create makes a container with what the kubelet asks for and the plugin answers.
-func (m *imitation) create(p *imitatedPod, c *imitatedContainer, answer Adjustment) {
+func (m *fakeHost) create(p *fakePod, c *fakeContainer, answer Adjustment) {
 	c.enter(&m.runtime, answer)
 	p.containers[c.Name] = c
 }
 
 // enter has a runtime create a container.
-func (c *imitatedContainer) enter(runtime *cri.Record, answer Adjustment) {
+func (c *fakeContainer) enter(runtime *cri.Record, answer Adjustment) {
 	c.record = &api.Container{Id: c.ID, PodSandboxId: c.PodID, Name: c.Name, Linux: &api.LinuxContainer{
 		CgroupsPath: c.CgroupsPath, Resources: resourcesOf(c.Resources, answer),
 	}}
@@ -198,25 +198,25 @@ func resourcesOf(asked Resources, answer Adjustment) *api.LinuxResources {
 }
 
 // run has a created container run.
-func (c *imitatedContainer) run() {
+func (c *fakeContainer) run() {
 	c.record.State = api.ContainerState_CONTAINER_RUNNING
 	c.told()
 }
 
 // update changes a container as the kubelet asks and the plugin answers.
-func (m *imitation) update(c *imitatedContainer, to Resources, answer Adjustment) {
+func (m *fakeHost) update(c *fakeContainer, to Resources, answer Adjustment) {
 	must(m.runtime.Update(c.record, resourcesOf(to, answer)))
 	c.told()
 }
 
 // correct has the runtime know that a file of a container holds the kernel's default.
-func (m *imitation) correct(c *imitatedContainer, file string) {
+func (m *fakeHost) correct(c *fakeContainer, file string) {
 	m.runtime.Correct(c.record, &api.LinuxResources{Unified: map[string]string{file: cgroup.Default(file)}})
 	c.told()
 }
 
 // restart restarts the runtime.
-func (m *imitation) restart() {
+func (m *fakeHost) restart() {
 	m.runtime.Restart()
 	for _, p := range m.pods {
 		for _, c := range p.containers {
@@ -226,13 +226,13 @@ func (m *imitation) restart() {
 }
 
 // exit ends a container's processes: its cgroup is removed.
-func (m *imitation) exit(c *imitatedContainer) {
+func (m *fakeHost) exit(c *fakeContainer) {
 	must(m.runtime.Exit(c.record))
 	c.told()
 }
 
 // end ends a pod: its containers' and its own cgroup are removed.
-func (m *imitation) end(p *imitatedPod) {
+func (m *fakeHost) end(p *fakePod) {
 	for _, c := range p.containers {
 		m.exit(c)
 	}
@@ -241,7 +241,7 @@ func (m *imitation) end(p *imitatedPod) {
 }
 
 // list is what the runtime has: all sandboxes, and the containers that were created or run.
-func (m *imitation) list() (pods []Pod, containers []Container) {
+func (m *fakeHost) list() (pods []Pod, containers []Container) {
 	for _, p := range m.pods {
 		pods = append(pods, p.Pod)
 	}
@@ -252,7 +252,7 @@ func (m *imitation) list() (pods []Pod, containers []Container) {
 }
 
 // find finds a container that lives.
-func (m *imitation) find(id string) *imitatedContainer {
+func (m *fakeHost) find(id string) *fakeContainer {
 	for _, p := range m.pods {
 		for _, c := range p.containers {
 			if c.ID == id && c.State.Alive() {
@@ -264,7 +264,7 @@ func (m *imitation) find(id string) *imitatedContainer {
 }
 
 // Remove removes a cgroup; systemd does not write into it meanwhile.
-func (m *imitation) Remove(dir string) error {
+func (m *fakeHost) Remove(dir string) error {
 	remove := m.Folder.Remove
 	if m.systemd != nil {
 		remove = m.systemd.Remove
@@ -274,7 +274,7 @@ func (m *imitation) Remove(dir string) error {
 }
 
 // read is what a file shows, the kernel's default when it was never written.
-func (m *imitation) read(dir, file string) string {
+func (m *fakeHost) read(dir, file string) string {
 	text, err := m.Read(dir, file)
 	must(err)
 	return cmp.Or(text, cgroup.Default(file))
@@ -296,7 +296,7 @@ const (
 )
 
 // settled waits until the plugin's queue has done what it can while systemd answers as it does.
-func (m *imitation) settled(p *protect.Protector) {
+func (m *fakeHost) settled(p *protect.Protector) {
 	for {
 		mode, stuck := m.systemd.Mode()
 		switch {

@@ -1,4 +1,4 @@
-package cover
+package deficit
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 )
 
 func TestNext(t *testing.T) {
-	debtor := []Node{{ID: 0, Owed: 2 * gi, Free: gi}, {ID: 1, Owed: gi, Free: 6 * gi}}
+	lacking := []Node{{ID: 0, Unused: 2 * gi, Free: gi}, {ID: 1, Unused: gi, Free: 6 * gi}}
 	pod := func(path string, order Order, mapped ...uint64) Cgroup {
 		c := Cgroup{Path: path, Order: order}
 		for node, bytes := range mapped {
@@ -27,38 +27,38 @@ func TestNext(t *testing.T) {
 		want    *Step
 		passed  []notMoved
 	}{
-		"no deficit": {[]Node{{ID: 0, Owed: gi, Free: gi}, {ID: 1, Free: gi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil, nil},
-		"the smallest that covers it": {debtor, []Cgroup{pod("a", BurstableNext, 3*gi), pod("b", BurstableNext, 2*gi), pod("c", BurstableNext, gi/2)},
+		"no deficit": {[]Node{{ID: 0, Unused: gi, Free: gi}, {ID: 1, Free: gi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil, nil},
+		"the smallest that relieves it": {lacking, []Cgroup{pod("a", BurstableNext, 3*gi), pod("b", BurstableNext, 2*gi), pod("c", BurstableNext, gi/2)},
 			&Step{"b", nodeset.Of(0), 2 * gi, []Amount{{1, 2 * gi}}}, nil},
-		"one that covers it to the byte": {debtor, []Cgroup{pod("a", BurstableNext, 2*gi), pod("b", BurstableNext, gi)},
+		"one that relieves it to the byte": {lacking, []Cgroup{pod("a", BurstableNext, 2*gi), pod("b", BurstableNext, gi)},
 			&Step{"b", nodeset.Of(0), gi, []Amount{{1, gi}}}, nil},
-		"the least that is moved": {debtor, []Cgroup{pod("a", BurstableNext, mi)}, &Step{"a", nodeset.Of(0), mi, []Amount{{1, mi}}}, nil},
-		"room beyond the least deficit, to the byte": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Free: gi + leastDeficit}}, []Cgroup{pod("a", BestEffortFirst, gi)},
+		"the least that is moved": {lacking, []Cgroup{pod("a", BurstableNext, mi)}, &Step{"a", nodeset.Of(0), mi, []Amount{{1, mi}}}, nil},
+		"room beyond the least deficit, to the byte": {[]Node{{ID: 0, Unused: gi}, {ID: 1, Free: gi + leastDeficit}}, []Cgroup{pod("a", BestEffortFirst, gi)},
 			&Step{"a", nodeset.Of(0), gi, []Amount{{1, gi}}}, nil},
-		"a byte less room": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Free: gi + leastDeficit - 1}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil,
+		"a byte less room": {[]Node{{ID: 0, Unused: gi}, {ID: 1, Free: gi + leastDeficit - 1}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil,
 			[]notMoved{{"a", "node 1 has no room for 1073741824"}}},
-		"else the largest": {debtor, []Cgroup{pod("a", BurstableNext, gi/4), pod("b", BurstableNext, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, nil},
-		"BestEffort first": {debtor, []Cgroup{pod("a", BurstableNext, gi), pod("b", BestEffortFirst, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, nil},
-		"more than the bound": {debtor, []Cgroup{pod("a", BestEffortFirst, 5*gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi, []Amount{{1, gi}}},
+		"else the largest": {lacking, []Cgroup{pod("a", BurstableNext, gi/4), pod("b", BurstableNext, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, nil},
+		"BestEffort first": {lacking, []Cgroup{pod("a", BurstableNext, gi), pod("b", BestEffortFirst, gi/2)}, &Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, nil},
+		"more than the bound": {lacking, []Cgroup{pod("a", BestEffortFirst, 5*gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi, []Amount{{1, gi}}},
 			[]notMoved{{"a", "too much"}}},
-		"no room": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Owed: gi, Free: 2 * gi}}, []Cgroup{pod("a", BestEffortFirst, gi), pod("b", BestEffortFirst, gi/2)},
+		"no room": {[]Node{{ID: 0, Unused: gi}, {ID: 1, Unused: gi, Free: 2 * gi}}, []Cgroup{pod("a", BestEffortFirst, gi), pod("b", BestEffortFirst, gi/2)},
 			&Step{"b", nodeset.Of(0), gi / 2, []Amount{{1, gi / 2}}}, []notMoved{{"a", "node 1 has no room for 1073741824"}}},
-		"page cache is no room": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Reclaimable: 8 * gi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil,
+		"page cache is no room": {[]Node{{ID: 0, Unused: gi}, {ID: 1, Reclaimable: 8 * gi}}, []Cgroup{pod("a", BestEffortFirst, gi)}, nil,
 			[]notMoved{{"a", "node 1 has no room for 1073741824"}}},
-		"a hindered one": {debtor, []Cgroup{pod("hindered", BestEffortFirst, gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi, []Amount{{1, gi}}},
+		"a hindered one": {lacking, []Cgroup{pod("hindered", BestEffortFirst, gi), pod("b", BurstableNext, gi)}, &Step{"b", nodeset.Of(0), gi, []Amount{{1, gi}}},
 			[]notMoved{{"hindered", "no"}}},
-		"what stays, has little, or has an allocation": {debtor, []Cgroup{pod("a", Stays, gi), pod("b", BestEffortFirst, mi/2),
+		"what stays, has little, or has an allocation": {lacking, []Cgroup{pod("a", Stays, gi), pod("b", BestEffortFirst, mi/2),
 			{Path: "c", Order: BestEffortFirst, Allocated: []Amount{{0, gi}}, Pages: []Pages{{Node: 0, Anon: gi}}}}, nil,
 			[]notMoved{{"", "node 0 without a candidate"}}},
-		"kept off already": {debtor, []Cgroup{off(pod("a", BestEffortFirst, gi), 0)}, nil,
+		"kept off already": {lacking, []Cgroup{off(pod("a", BestEffortFirst, gi), 0)}, nil,
 			[]notMoved{{"", "node 0 without a candidate"}}},
-		"never to a node that it is kept off": {[]Node{{ID: 0, Free: 8 * gi}, {ID: 1, Owed: gi}}, []Cgroup{off(pod("a", BestEffortFirst, 0, gi), 0)}, nil,
+		"never to a node that it is kept off": {[]Node{{ID: 0, Free: 8 * gi}, {ID: 1, Unused: gi}}, []Cgroup{off(pod("a", BestEffortFirst, 0, gi), 0)}, nil,
 			[]notMoved{{"a", "no other node"}}},
-		"both nodes": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Owed: gi}}, []Cgroup{pod("a", BestEffortFirst, gi, gi)}, nil,
+		"both nodes": {[]Node{{ID: 0, Unused: gi}, {ID: 1, Unused: gi}}, []Cgroup{pod("a", BestEffortFirst, gi, gi)}, nil,
 			[]notMoved{{"a", "no other node"}}},
-		"two of four": {[]Node{{ID: 0, Owed: gi}, {ID: 1, Owed: gi}, {ID: 2, Free: 8 * gi}, {ID: 3, Free: gi}},
+		"two of four": {[]Node{{ID: 0, Unused: gi}, {ID: 1, Unused: gi}, {ID: 2, Free: 8 * gi}, {ID: 3, Free: gi}},
 			[]Cgroup{pod("a", BestEffortFirst, gi/4, gi, 2*gi), pod("b", BestEffortFirst, gi/2, gi/2)}, &Step{"b", nodeset.Of(0, 1), gi, []Amount{{2, gi / 2}, {3, gi / 2}}}, nil},
-		"off one more": {[]Node{{ID: 0, Free: 8 * gi}, {ID: 1, Owed: gi}, {ID: 2, Free: 8 * gi}}, []Cgroup{off(pod("a", BestEffortFirst, 0, gi), 0)},
+		"off one more": {[]Node{{ID: 0, Free: 8 * gi}, {ID: 1, Unused: gi}, {ID: 2, Free: 8 * gi}}, []Cgroup{off(pod("a", BestEffortFirst, 0, gi), 0)},
 			&Step{"a", nodeset.Of(0, 1), gi, []Amount{{2, gi}}}, nil},
 		"nothing is known": {nil, []Cgroup{pod("a", BestEffortFirst, gi)}, nil, nil},
 	} {
@@ -81,9 +81,9 @@ type notMoved struct{ Path, Why string }
 
 // next is the first step that nothing keeps from being made, with what was passed over before it.
 func next(nodes []Node, cgroups []Cgroup, why func(*Step) string) (found *Step, passed []notMoved) {
-	for debtor, step := range Steps(nodes, cgroups) {
+	for node, step := range Steps(nodes, cgroups) {
 		if step == nil {
-			passed = append(passed, notMoved{Why: fmt.Sprintf("node %d without a candidate", debtor.ID)})
+			passed = append(passed, notMoved{Why: fmt.Sprintf("node %d without a candidate", node.ID)})
 		} else if why := why(step); why != "" {
 			passed = append(passed, notMoved{step.Path, why})
 		} else {
@@ -111,7 +111,7 @@ func refused(nodes []Node, step *Step, upTo uint64) string {
 	return ""
 }
 
-func TestCalm(t *testing.T) {
+func TestQuiet(t *testing.T) {
 	begin := time.Unix(1000, 0)
 	c := Cgroup{Off: nodeset.Of(0), Moved: gi, Pages: []Pages{{Node: 1, Mapped: 2 * gi}}}
 	for name, test := range map[string]struct {
@@ -129,11 +129,11 @@ func TestCalm(t *testing.T) {
 		"kept off nothing":       {Cgroup{}, []uint64{gi, gi, gi, gi, gi, gi, gi}, make([]bool, 7)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			calm := Calm{}
+			quiet := Quiet{}
 			for i, free := range test.free {
-				over := calm.Over(begin.Add(time.Duration(i)*time.Minute), []Node{{ID: 0, Free: free}, {ID: 1}}, []Cgroup{test.cgroup})
+				over := quiet.Over(begin.Add(time.Duration(i)*time.Minute), []Node{{ID: 0, Free: free}, {ID: 1}}, []Cgroup{test.cgroup})
 				if over.Has(0) != test.want[i] || over.Has(1) {
-					t.Errorf("minute %d: calm nodes are %q", i, over)
+					t.Errorf("minute %d: quiet nodes are %q", i, over)
 				}
 			}
 		})
@@ -141,15 +141,15 @@ func TestCalm(t *testing.T) {
 }
 
 // TestStepsEnd: on random machines steps end, whatever order deficits have and whoever is left alone for a while. No step
-// takes what another node owes. Once a node is calm and all of the memory is back on it, no node is in debt again: a cgroup
+// takes what is unused on another node. Once a node is quiet and all of the memory is back on it, no node is overcommitted again: a cgroup
 // leaves a node at most once.
 func TestStepsEnd(t *testing.T) {
 	random := rand.New(rand.NewPCG(4, 11))
 	steps, returned := 0, 0
 	for range machines {
 		m := randomMachine(random)
-		now, calm, left := time.Unix(0, 0), Calm{}, map[[2]any]bool{}
-		for range 2 { // times of need, and of calm
+		now, quiet, left := time.Unix(0, 0), Quiet{}, map[[2]any]bool{}
+		for range 2 { // times of need, and quiet ones
 			for rounds := 0; ; rounds++ {
 				if rounds > 1000 {
 					t.Fatalf("no end: %+v", m)
@@ -177,9 +177,9 @@ func TestStepsEnd(t *testing.T) {
 			for i := range m.nodes {
 				m.nodes[i].Free += random.Uint64N(2 * gi)
 			}
-			calm.Over(now, m.nodes, m.cgroups)
-			now = now.Add(CalmTime)
-			over := calm.Over(now, m.nodes, m.cgroups)
+			quiet.Over(now, m.nodes, m.cgroups)
+			now = now.Add(QuietTime)
+			over := quiet.Over(now, m.nodes, m.cgroups)
 			returned += over.Len()
 			m.comeBack(t, over)
 		}
@@ -190,7 +190,7 @@ func TestStepsEnd(t *testing.T) {
 }
 
 // leave makes a step as the kernel does.
-func (m *machineInDebt) leave(t *testing.T, step *Step, left map[[2]any]bool) {
+func (m *overcommittedMachine) leave(t *testing.T, step *Step, left map[[2]any]bool) {
 	t.Helper()
 	c := &m.cgroups[step.Path[0]-'a']
 	before, bytes := append([]Node{}, m.nodes...), uint64(0)
@@ -219,13 +219,13 @@ func (m *machineInDebt) leave(t *testing.T, step *Step, left map[[2]any]bool) {
 	c.Off, c.Moved = step.Off, c.Moved+bytes
 	for i := range m.nodes {
 		if m.nodes[i].Deficit() > before[i].Deficit() {
-			t.Fatalf("%+v takes what node %d owes: %+v", step, i, m)
+			t.Fatalf("%+v takes what is unused on node %d: %+v", step, i, m)
 		}
 	}
 }
 
-// comeBack lets cgroups use calm nodes again, and has all that was moved come back to one of them.
-func (m *machineInDebt) comeBack(t *testing.T, over nodeset.Set) {
+// comeBack lets cgroups use quiet nodes again, and has all that was moved come back to one of them.
+func (m *overcommittedMachine) comeBack(t *testing.T, over nodeset.Set) {
 	t.Helper()
 	for i := range m.cgroups {
 		c := &m.cgroups[i]
@@ -247,8 +247,8 @@ func (m *machineInDebt) comeBack(t *testing.T, over nodeset.Set) {
 		}
 	}
 	for i := range m.nodes {
-		if over.Has(i) && m.nodes[i].inDebt() {
-			t.Fatalf("node %d is in debt again: %+v", i, m)
+		if over.Has(i) && m.nodes[i].overcommitted() {
+			t.Fatalf("node %d is overcommitted again: %+v", i, m)
 		}
 	}
 }

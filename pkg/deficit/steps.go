@@ -1,4 +1,4 @@
-package cover
+package deficit
 
 import (
 	"cmp"
@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	// CalmTime is for how long a node must have room for all that was moved off it before the cgroups may use it again: longer
+	// QuietTime is for how long a node must have room for all that was moved off it before the cgroups may use it again: longer
 	// than the swings of a usual load.
-	CalmTime = 5 * time.Minute
-	// calmMargin, in bytes, is what the node must have beyond that, so that it is not in debt again once the memory is back.
-	calmMargin = 64 << 20
+	QuietTime = 5 * time.Minute
+	// quietMargin, in bytes, is what the node must have beyond that, so that it is not overcommitted again once the memory is back.
+	quietMargin = 64 << 20
 )
 
-// Step has a cgroup stay off nodes that owe more than they have: it may use all others, and the kernel moves what it has mapped
+// Step has a cgroup stay off nodes that are overcommitted: it may use all others, and the kernel moves what it has mapped
 // on them.
 type Step struct {
 	Path string
-	// Off are the nodes in debt, and those that the cgroup is kept off already. They may be all there are.
+	// Off are the overcommitted nodes, and those that the cgroup is kept off already. They may be all there are.
 	Off nodeset.Set
 	// Bytes are moved.
 	Bytes uint64
@@ -29,7 +29,7 @@ type Step struct {
 	Received []Amount
 }
 
-// Overfills is the first node that a step would leave without room for what it owes, and what it would receive; false where there is
+// Overfills is the first node that a step would leave without room for its allocations, and what it would receive; false where there is
 // none.
 func (s *Step) Overfills(nodes []Node) (Amount, bool) {
 	for _, received := range s.Received {
@@ -42,15 +42,15 @@ func (s *Step) Overfills(nodes []Node) (Amount, bool) {
 	return Amount{}, false
 }
 
-// Steps yields the nodes in debt, the largest deficit first, each with the steps that would help it, in the order in which they are to
-// be tried; nil is a node without any. A step moves all that the cgroup has mapped on the nodes in debt to where the kernel puts it, and
+// Steps yields the overcommitted nodes, the largest deficit first, each with the steps that would help it, in the order in which they are to
+// be tried; nil is a node without any. A step moves all that the cgroup has mapped on the overcommitted nodes to where the kernel puts it, and
 // must not be made where it Overfills a node. A cgroup is never moved to a node that it is kept off, so that steps end.
 func Steps(nodes []Node, cgroups []Cgroup) iter.Seq2[*Node, *Step] {
 	var all, off nodeset.Set
 	for _, n := range nodes {
 		all = all.Union(nodeset.Of(n.ID))
 	}
-	in := debtors(nodes)
+	in := overcommittedNodes(nodes)
 	for _, i := range in {
 		off = off.Union(nodeset.Of(nodes[i].ID))
 	}
@@ -71,18 +71,18 @@ func Steps(nodes []Node, cgroups []Cgroup) iter.Seq2[*Node, *Step] {
 	}
 }
 
-// candidates are the cgroups that have memory on a node in debt which may be moved, in the order in which they are tried. BestEffort
-// memory goes first, then Burstable: of those that cover the deficit alone the one that has least, else the one that has most.
-func candidates(debtor *Node, cgroups []Cgroup) (order []*Cgroup) {
+// candidates are the cgroups that have memory on an overcommitted node which may be moved, in the order in which they are tried. BestEffort
+// memory goes first, then Burstable: of those that relieve the deficit alone the one that has least, else the one that has most.
+func candidates(node *Node, cgroups []Cgroup) (order []*Cgroup) {
 	for i := range cgroups {
-		if c := &cgroups[i]; c.Order != Stays && len(c.Allocated) == 0 && !c.Off.Has(debtor.ID) && c.pages(debtor.ID).Anon >= leastMove {
+		if c := &cgroups[i]; c.Order != Stays && len(c.Allocated) == 0 && !c.Off.Has(node.ID) && c.pages(node.ID).Anon >= leastMove {
 			order = append(order, c)
 		}
 	}
 	slices.SortFunc(order, func(a, b *Cgroup) int {
-		x, y := a.pages(debtor.ID).Anon, b.pages(debtor.ID).Anon
+		x, y := a.pages(node.ID).Anon, b.pages(node.ID).Anon
 		bySize := cmp.Compare(y, x)
-		if min(x, y) >= debtor.Deficit() {
+		if min(x, y) >= node.Deficit() {
 			bySize = -bySize
 		}
 		return cmp.Or(cmp.Compare(a.Order, b.Order), bySize, cmp.Compare(a.Path, b.Path))
@@ -116,12 +116,12 @@ func Received(from, to nodeset.Set, mapped func(node int) uint64) (received []Am
 	return received
 }
 
-// Calm is since when nodes have had room for all that was moved off them, by node.
-type Calm map[int]time.Time
+// Quiet is since when nodes have had room for all that was moved off them, by node.
+type Quiet map[int]time.Time
 
-// Over takes a sample into account and returns the nodes that have been calm for CalmTime: the cgroups that are kept off them may use
+// Over takes a sample into account and returns the nodes that have been quiet for QuietTime: the cgroups that are kept off them may use
 // them again.
-func (calm Calm) Over(now time.Time, nodes []Node, cgroups []Cgroup) (over nodeset.Set) {
+func (quiet Quiet) Over(now time.Time, nodes []Node, cgroups []Cgroup) (over nodeset.Set) {
 	moved, off := map[int]uint64{}, nodeset.Set(0)
 	for i := range cgroups {
 		c := &cgroups[i]
@@ -132,13 +132,13 @@ func (calm Calm) Over(now time.Time, nodes []Node, cgroups []Cgroup) (over nodes
 	}
 	for i := range nodes {
 		n := &nodes[i]
-		since, isCalm := calm[n.ID]
+		since, isQuiet := quiet[n.ID]
 		switch {
-		case !off.Has(n.ID) || n.Slack() < moved[n.ID]+calmMargin:
-			delete(calm, n.ID)
-		case !isCalm:
-			calm[n.ID] = now
-		case now.Sub(since) >= CalmTime:
+		case !off.Has(n.ID) || n.Slack() < moved[n.ID]+quietMargin:
+			delete(quiet, n.ID)
+		case !isQuiet:
+			quiet[n.ID] = now
+		case now.Sub(since) >= QuietTime:
 			over = over.Union(nodeset.Of(n.ID))
 		}
 	}

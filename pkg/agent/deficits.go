@@ -12,7 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -20,36 +20,36 @@ import (
 )
 
 const (
-	// coverPeriod is the time between two samples of what the NUMA nodes owe and what covers it.
-	coverPeriod = 2 * time.Second
-	// coverReads is how many containers' memory.numa_stat are read for one sample, so that its cost does not grow with the node:
+	// samplePeriod is the time between two samples of what is allocated and unused on the NUMA nodes, and available.
+	samplePeriod = 2 * time.Second
+	// sampleReads is how many containers' memory.numa_stat are read for one sample, so that its cost does not grow with the node:
 	// those that were read longest ago.
-	coverReads = 100
+	sampleReads = 100
 )
 
-// coverage samples whether allocations hold. It belongs to one goroutine but for its last sample.
-type coverage struct {
-	last  atomic.Pointer[cover.Sample]
-	seen  []cover.Node          // by the ledger; guarded by the agent's lock
-	debt  debt                  // as logged
-	pages map[string]*pagesRead // by cgroup
-	round uint64
+// deficits samples whether allocations hold. It belongs to one goroutine but for its last sample.
+type deficits struct {
+	last   atomic.Pointer[deficit.Sample]
+	seen   []deficit.Node        // by the ledger; guarded by the agent's lock
+	logged deficitLog            // as logged
+	pages  map[string]*pagesRead // by cgroup
+	round  uint64
 }
 
 // pagesRead is what was read of a cgroup last; its round is 0 before the first time.
 type pagesRead struct {
-	pages   []cover.Pages
+	pages   []deficit.Pages
 	round   uint64
 	unknown error
 	listed  uint64 // the last round in which there was such a cgroup
 }
 
-// sampleCover samples until ctx ends.
-func (a *Agent) sampleCover(ctx context.Context) {
-	ticker := time.NewTicker(coverPeriod)
+// sampleDeficits samples until ctx ends.
+func (a *Agent) sampleDeficits(ctx context.Context) {
+	ticker := time.NewTicker(samplePeriod)
 	defer ticker.Stop()
 	for {
-		a.takeCover(ctx)
+		a.takeSample(ctx)
 		select {
 		case <-ctx.Done():
 			return
@@ -58,40 +58,40 @@ func (a *Agent) sampleCover(ctx context.Context) {
 	}
 }
 
-// takeCover takes one sample, and has the ledger decide by it. Its reads are outside of all locks: first those of the container whose
+// takeSample takes one sample, and has the ledger decide by it. Its reads are outside of all locks: first those of the container whose
 // memory is on its way, so that what else is read is not from before its arrival.
-func (a *Agent) takeCover(ctx context.Context) {
-	event := ledger.NodeMemorySampled{Usage: a.usageOfMove(ctx), Covers: true}
-	view, before := a.View(), a.coverage.last.Load()
-	sample := &cover.Sample{}
+func (a *Agent) takeSample(ctx context.Context) {
+	event := ledger.NodeMemorySampled{Usage: a.usageOfMove(ctx), HasCgroups: true}
+	view, before := a.View(), a.deficits.last.Load()
+	sample := &deficit.Sample{}
 	switch memory, err := a.nodeMemory(view); {
 	case err != nil:
 		sample.Unknown = err.Error()
 	default:
-		cgroups := view.Holding(before.InDebt())
-		a.coverage.read(a.tree, cgroups)
-		switch waiting, err := a.coverage.fill(cgroups); {
+		cgroups := view.Holding(before.Overcommitted())
+		a.deficits.read(a.tree, cgroups)
+		switch waiting, err := a.deficits.fill(cgroups); {
 		case err != nil:
 			sample.Unknown = err.Error()
 		case waiting && !before.Known():
 			sample.Unknown = "not all containers have been looked at yet"
 		default:
-			sample = cover.Take(a.now(), memory, cgroups)
+			sample = deficit.Take(a.now(), memory, cgroups)
 			sample.Moves = view.Plan(sample.Nodes, cgroups)
-			event.Nodes, event.Complete = sample.Nodes, before.InDebt() && !waiting
-			event.Cgroups = slices.DeleteFunc(cgroups, func(c cover.Cgroup) bool { return c.Order == cover.Stays && c.Off.Empty() })
+			event.Nodes, event.Complete = sample.Nodes, before.Overcommitted() && !waiting
+			event.Cgroups = slices.DeleteFunc(cgroups, func(c deficit.Cgroup) bool { return c.Order == deficit.Stays && c.Off.Empty() })
 		}
 	}
 	sample.At = a.now()
-	a.coverage.last.Store(sample)
+	a.deficits.last.Store(sample)
 	a.decideBySample(ctx, event)
 	if sample.Known() {
-		a.coverage.debt.log(a.log, sample, a.View().NotMoved)
+		a.deficits.logged.log(a.log, sample, a.View().NotMoved)
 	}
 }
 
 // nodeMemory reads what the NUMA nodes have; an error where nothing is to be known of them.
-func (a *Agent) nodeMemory(view *ledger.View) ([]cover.Memory, error) {
+func (a *Agent) nodeMemory(view *ledger.View) ([]deficit.Memory, error) {
 	switch {
 	case !view.Config.Static:
 		return nil, errors.New("memoryManagerPolicy is None: nothing is allocated")
@@ -117,7 +117,7 @@ func (a *Agent) decideBySample(ctx context.Context, event ledger.NodeMemorySampl
 }
 
 // read reads the cgroups that were read longest ago, and forgets those that are no more.
-func (c *coverage) read(tree *cgroupfs.Tree, cgroups []cover.Cgroup) {
+func (c *deficits) read(tree *cgroupfs.Tree, cgroups []deficit.Cgroup) {
 	c.round++
 	if c.pages == nil {
 		c.pages = map[string]*pagesRead{}
@@ -146,10 +146,10 @@ func (c *coverage) read(tree *cgroupfs.Tree, cgroups []cover.Cgroup) {
 }
 
 // oldest are the cgroups whose turn it is.
-func (c *coverage) oldest(due []string) []string {
-	if len(due) > coverReads {
+func (c *deficits) oldest(due []string) []string {
+	if len(due) > sampleReads {
 		slices.SortStableFunc(due, func(x, y string) int { return cmp.Compare(c.pages[x].round, c.pages[y].round) })
-		due = due[:coverReads]
+		due = due[:sampleReads]
 	}
 	return due
 }
@@ -162,13 +162,13 @@ func (p *pagesRead) take(found map[int]cgroupfs.NodePages, err error) {
 		return
 	}
 	for node, pages := range found {
-		p.pages = append(p.pages, cover.Pages{Node: node, Resident: pages.Resident, File: pages.File, Anon: pages.Anon, Mapped: pages.Mapped})
+		p.pages = append(p.pages, deficit.Pages{Node: node, Resident: pages.Resident, File: pages.File, Anon: pages.Anon, Mapped: pages.Mapped})
 	}
 }
 
 // fill puts what was read into the cgroups, and reports whether some have not been read yet. One that cannot be read is not counted;
 // the error is that of the first where none can.
-func (c *coverage) fill(cgroups []cover.Cgroup) (waiting bool, err error) {
+func (c *deficits) fill(cgroups []deficit.Cgroup) (waiting bool, err error) {
 	known := false
 	for i := range cgroups {
 		p := c.pages[cgroups[i].Path]
@@ -187,29 +187,29 @@ func (c *coverage) fill(cgroups []cover.Cgroup) (waiting bool, err error) {
 	return waiting, err
 }
 
-// observeCover has the ledger know the last sample before it decides by it about a new container, with what is free at this moment:
+// observeSample has the ledger know the last sample before it decides by it about a new container, with what is free at this moment:
 // much may have been taken since the sample. Samples that nothing is decided by are no events, so that a recording holds none of them.
-func (a *Agent) observeCover(pod ledger.Pod, container ledger.Container) {
+func (a *Agent) observeSample(pod ledger.Pod, container ledger.Container) {
 	a.mu.Lock()
-	heeds := a.ledger.HeedsCover(pod, container)
+	heeds := a.ledger.HeedsAvailable(pod, container)
 	a.mu.Unlock()
 	if !heeds {
 		return
 	}
-	var nodes []cover.Node
-	if sample := a.coverage.last.Load(); sample.Known() {
+	var nodes []deficit.Node
+	if sample := a.deficits.last.Load(); sample.Known() {
 		nodes = a.freeNow(sample.Nodes)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !slices.Equal(nodes, a.coverage.seen) {
-		a.coverage.seen = nodes
+	if !slices.Equal(nodes, a.deficits.seen) {
+		a.deficits.seen = nodes
 		a.stepLocked(ledger.NodeMemorySampled{Nodes: nodes})
 	}
 }
 
 // freeNow are the nodes of a sample with the memory that the kernel has free now, as they are where that cannot be read.
-func (a *Agent) freeNow(nodes []cover.Node) []cover.Node {
+func (a *Agent) freeNow(nodes []deficit.Node) []deficit.Node {
 	found, err := sysfs.NodeMemory(a.sysfs, a.hardware())
 	if err != nil {
 		return nodes
@@ -239,16 +239,16 @@ func (a *Agent) podMems(pod ledger.Pod, container ledger.Container) nodeset.Set 
 	return nodes
 }
 
-// debt is what the log says of deficits: when one begins, what would cover it, and when there is none any more.
-type debt struct{ begun, planned bool }
+// deficitLog is what the log says of deficits: when one begins, what would relieve it, and when there is none any more.
+type deficitLog struct{ begun, planned bool }
 
-func (d *debt) log(log logrus.FieldLogger, sample *cover.Sample, all []ledger.NotMoved) {
+func (d *deficitLog) log(log logrus.FieldLogger, sample *deficit.Sample, all []ledger.NotMoved) {
 	notMoved := slices.DeleteFunc(slices.Clone(all), func(n ledger.NotMoved) bool { return n.Reason != ledger.Deficit })
 	switch {
 	case d.begun && sample.Deficit() == 0:
 		log.Info("the NUMA nodes have enough memory available again for what is allocated on them")
-		*d = debt{}
-	case !d.begun && sample.InDebt():
+		*d = deficitLog{}
+	case !d.begun && sample.Overcommitted():
 		d.begun = true
 		log.WithField("bytes", quantity.Log(sample.Deficit())).Warn("NUMA nodes have less memory available than is allocated on them and not used yet")
 	}

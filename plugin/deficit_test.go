@@ -50,8 +50,8 @@ func (h *host) shows(text string, args ...string) string {
 	}
 }
 
-// TestANodeThatOwesMoreThanItHasIsShown: other processes have filled node 0, on which a pinned pod has 4Gi allocated.
-func TestANodeThatOwesMoreThanItHasIsShown(t *testing.T) {
+// TestAnOvercommittedNodeIsShown: other processes have filled node 0, on which a pinned pod has 4Gi allocated.
+func TestAnOvercommittedNodeIsShown(t *testing.T) {
 	h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n")
 	h.onKernel(2*gi, 12*gi)
 	plugin := h.start()
@@ -71,7 +71,7 @@ func TestANodeThatOwesMoreThanItHasIsShown(t *testing.T) {
 		`nri_memory_manager_numa_available_bytes{numa_node="0",source="free"} 2.147483648e+09`)
 }
 
-// TestContainersWithoutAnAllocationStartWithAMemoryPolicy: node 0 owes more than it has, and what NRI's runtime side puts into the
+// TestContainersWithoutAnAllocationStartWithAMemoryPolicy: node 0 is overcommitted, and what NRI's runtime side puts into the
 // OCI spec prefers node 1.
 func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
 	const config = "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\nunpinnedMemoryPolicy: "
@@ -181,8 +181,8 @@ func TestAGroupThatIsNotNeededIsShown(t *testing.T) {
 	wantAll(t, h.ask(0, "explain", "small"), "would fit single nodes, this one on node 0")
 }
 
-// debt is a host on which node 0 owes a pinned pod 1Gi more than it has, a Burstable pod has 1Gi there, and one of BestEffort 8Gi.
-func debt(t *testing.T, config string) (h *host, database, web, batch *testPod) {
+// overcommittedHost is a host on which node 0 lacks 1Gi for a pinned pod, a Burstable pod has 1Gi there, and one of BestEffort 8Gi.
+func overcommittedHost(t *testing.T, config string) (h *host, database, web, batch *testPod) {
 	h = newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n"+config)
 	h.onKernel(2*gi, 12*gi)
 	database, web, batch = guaranteed("database", 4*gi), burstable("web", 2*gi, 968), &testPod{name: "batch", qos: "besteffort", adj: 1000}
@@ -207,9 +207,9 @@ func (h *host) has(p *testPod, mems string) {
 	})
 }
 
-// TestADeficitIsCovered: what fits the bound is moved, what does not is said, and a reload takes it back.
-func TestADeficitIsCovered(t *testing.T) {
-	h, database, web, batch := debt(t, "rebalance: {deficits: On}\n")
+// TestADeficitIsRelieved: what fits the bound is moved, what does not is said, and a reload takes it back.
+func TestADeficitIsRelieved(t *testing.T) {
+	h, database, web, batch := overcommittedHost(t, "rebalance: {deficits: On}\n")
 	plugin := h.start("--record", h.path("recording"))
 	h.deploy(database, web, batch)
 	h.on(database, gi, 0)
@@ -247,7 +247,7 @@ func TestADeficitIsCovered(t *testing.T) {
 // TestWhatIsKeptOffANodeOutlivesAKill: status and the file agree after the restart, the value is put back where another writer changes
 // it, and rollback gives back all nodes.
 func TestWhatIsKeptOffANodeOutlivesAKill(t *testing.T) {
-	h, database, web, _ := debt(t, "rebalance: {deficits: On}\n")
+	h, database, web, _ := overcommittedHost(t, "rebalance: {deficits: On}\n")
 	h.timings("check=1s")
 	plugin := h.start()
 	h.deploy(database, web)

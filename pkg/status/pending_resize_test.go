@@ -13,8 +13,8 @@ import (
 func shortPod() *ledger.PodView {
 	return &ledger.PodView{Namespace: "default", Name: "database", UID: "1", Class: "Guaranteed", Containers: []ledger.ContainerView{{
 		Name: "postgres", State: ledger.Running, Limit: 10 << 30, Nodes: nodeset.Of(0, 1), Pinning: "pinned under restricted",
-		Blocks: []memorymanager.Block{{Nodes: nodeset.Of(0), Type: memorymanager.Memory, Size: 17 << 29}},
-		Short:  memorymanager.Request{{Type: memorymanager.Memory, Bytes: 3 << 29}}, CPUs: map[int]int{0: 2, 1: 2},
+		Blocks:        []memorymanager.Block{{Nodes: nodeset.Of(0), Type: memorymanager.Memory, Size: 17 << 29}},
+		PendingResize: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 3 << 29}}, CPUs: map[int]int{0: 2, 1: 2},
 	}}}
 }
 
@@ -22,7 +22,7 @@ func TestAShortContainerIsShown(t *testing.T) {
 	view := &ledger.View{Pods: []*ledger.PodView{shortPod()}}
 	document := Sources{View: func() *ledger.View { return view }}.Make()
 	c := document.Pods[0].Containers[0]
-	if c.Short.Of(memorymanager.Memory) != 3<<29 || c.CPUs[1] != 2 || c.CpusetMems != "0-1" {
+	if c.PendingResize.Of(memorymanager.Memory) != 3<<29 || c.CPUs[1] != 2 || c.CpusetMems != "0-1" {
 		t.Errorf("the document has %+v", c)
 	}
 	var table strings.Builder

@@ -57,7 +57,7 @@ func TestAResizeThatFindsNoRoom(t *testing.T) {
 					t.Fatalf("got %v, want %s", err, test.err)
 				}
 				n.want("allocated on the nodes", n.allocated(), "14336 0")
-				n.want("short", view.Short.String(), "nothing")
+				n.want("short", view.PendingResize.String(), "nothing")
 				return
 			}
 			if err != nil {
@@ -66,7 +66,7 @@ func TestAResizeThatFindsNoRoom(t *testing.T) {
 			n.want("cpuset.mems", got.CpusetMems, "0-1")
 			n.want("the nodes shown", view.Nodes.String(), "0-1")
 			n.want("allocated on the nodes", n.allocated(), "14848 0")
-			n.want("short", view.Short.String(), "1.5Gi of memory")
+			n.want("short", view.PendingResize.String(), "1.5Gi of memory")
 			if view.Limit != 10*gi || len(n.View().Rejections) > 0 {
 				t.Errorf("limit %d, rejections %+v", view.Limit, n.View().Rejections)
 			}
@@ -74,7 +74,7 @@ func TestAResizeThatFindsNoRoom(t *testing.T) {
 	}
 }
 
-func TestWhatIsShortIsAllocatedOnceThereIsRoom(t *testing.T) {
+func TestAPendingResizeIsAllocatedOnceThereIsRoom(t *testing.T) {
 	for name, test := range map[string]struct {
 		free        func(n *node, other Pod, c Container)
 		allocated   string
@@ -106,7 +106,7 @@ func TestWhatIsShortIsAllocatedOnceThereIsRoom(t *testing.T) {
 			}
 			n.work(context.Background())
 			n.want("allocated on the nodes", n.allocated(), test.allocated)
-			n.want("short", n.containerView(small, "main").Short.String(), test.short)
+			n.want("short", n.containerView(small, "main").PendingResize.String(), test.short)
 			n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), test.mems)
 			generation := n.View().Generation
 			n.work(context.Background())
@@ -117,14 +117,14 @@ func TestWhatIsShortIsAllocatedOnceThereIsRoom(t *testing.T) {
 	}
 }
 
-func TestAResizeDownEndsTheShortage(t *testing.T) {
+func TestAResizeDownEndsThePendingOne(t *testing.T) {
 	n := newNode(t, "")
 	small, _, c, _ := n.crowd("")
 	n.update(small, c, to(10*gi))
 	if got := n.update(small, c, to(8*gi+512*mi)); got == nil || got.CpusetMems != "0" { // exactly what is allocated
 		t.Errorf("answered with %+v", got)
 	}
-	n.want("short", n.containerView(small, "main").Short.String(), "nothing")
+	n.want("short", n.containerView(small, "main").PendingResize.String(), "nothing")
 	n.update(small, c, to(10*gi))
 	if got := n.update(small, c, to(gi)); got == nil || got.CpusetMems != "0" {
 		t.Errorf("answered with %+v", got)
@@ -132,7 +132,7 @@ func TestAResizeDownEndsTheShortage(t *testing.T) {
 	n.want("allocated on the nodes", n.allocated(), "7168 0")
 }
 
-func TestARestartFindsWhatIsShort(t *testing.T) {
+func TestARestartFindsAPendingResize(t *testing.T) {
 	n := newNode(t, "")
 	small, other, c, neighbor := n.crowd("")
 	got := n.update(small, c, to(10*gi))
@@ -149,7 +149,7 @@ func TestARestartFindsWhatIsShort(t *testing.T) {
 	if updates := n.sync([]Pod{small, other}, []Container{c, neighbor}); len(updates) > 0 {
 		t.Errorf("updates: %+v", updates)
 	}
-	n.want("short", n.containerView(small, "main").Short.String(), "1.5Gi of memory")
+	n.want("short", n.containerView(small, "main").PendingResize.String(), "1.5Gi of memory")
 	if !strings.Contains(n.log.String(), "found no room: it is allocated less than its limit") {
 		t.Errorf("the log does not say so:\n%s", n.log)
 	}
@@ -169,10 +169,10 @@ func TestAResizeWhileThePluginWasAway(t *testing.T) {
 	c.Resources = c.Resources.Updated(to(10 * gi))
 	n.restart()
 	n.sync([]Pod{small, other}, []Container{neighbor, c})
-	n.want("short", n.containerView(small, "main").Short.String(), "1.5Gi of memory")
+	n.want("short", n.containerView(small, "main").PendingResize.String(), "1.5Gi of memory")
 }
 
-func TestAShortContainerIsNotTakenForOneOnAllNodes(t *testing.T) {
+func TestAPendingResizeIsNotTakenForAllNodes(t *testing.T) {
 	n := newNode(t, "topologyManagerPolicy: restricted")
 	small, other, c, neighbor := n.crowd("")
 	got := n.update(small, c, to(10*gi))
@@ -219,7 +219,7 @@ func TestARestartOfAResizedContainer(t *testing.T) {
 			again.CgroupsPath += "-2"
 			n.want("cpuset.mems", n.create(small, again).CpusetMems, test.mems)
 			n.want("allocated on the nodes", n.allocated(), test.allocated)
-			n.want("short", n.containerView(small, "main").Short.String(), test.short)
+			n.want("short", n.containerView(small, "main").PendingResize.String(), test.short)
 		})
 	}
 }

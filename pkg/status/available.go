@@ -5,17 +5,17 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
 )
 
-// Cover says whether the allocations on a NUMA node hold, as sampled last.
-type Cover struct {
-	// Owed is what is allocated on the node and not used yet.
-	Owed uint64 `json:"unused"`
+// Available says whether the allocations on a NUMA node hold, as sampled last.
+type Available struct {
+	// Unused is what is allocated on the node and not used yet.
+	Unused uint64 `json:"unused"`
 	// Free is the kernel's free memory of the node, Reclaimable its file pages that neither an allocation nor a protection keeps:
 	// together they are what is available for that.
 	Free        uint64 `json:"free"`
@@ -24,7 +24,7 @@ type Cover struct {
 	Deficit uint64 `json:"deficit,omitempty"`
 }
 
-// Move is memory of a container that would cover a deficit on another NUMA node.
+// Move is memory of a container that would relieve a deficit on another NUMA node.
 type Move struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
@@ -46,7 +46,7 @@ type NotMoved struct {
 	Why       string `json:"why"`
 }
 
-// Deficit reports whether a NUMA node owes more than it has without the move.
+// Deficit reports whether a NUMA node is overcommitted without the move.
 func (m *NotMoved) Deficit() bool { return m.Reason == ledger.Deficit.String() }
 
 // notMoved is what the view has of the containers that are asked for.
@@ -61,33 +61,33 @@ func notMoved(view *ledger.View, of func(*ledger.NotMoved) bool) (list []NotMove
 
 // addMoves puts into a document what would be moved, what is not, and what the sample leaves out.
 func (d *Document) addMoves(view *ledger.View) {
-	if view.Cover == nil {
+	if view.NodeMemory == nil {
 		return
 	}
-	d.CoverUnknown = view.Cover.Unknown
-	for _, m := range view.Cover.Moves {
+	d.AvailableUnknown = view.NodeMemory.Unknown
+	for _, m := range view.NodeMemory.Moves {
 		if pod, c := view.ContainerAt(m.Path); c != nil {
 			d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
 		}
 	}
 	// Containers whose pages could not be read, or their pod where that has an allocation of its own.
 	for _, pod := range view.Pods {
-		if why := view.Cover.Unread[pod.Cgroup]; why != "" {
+		if why := view.NodeMemory.Unread[pod.Cgroup]; why != "" {
 			d.NotCounted = append(d.NotCounted, NotMoved{Namespace: pod.Namespace, Pod: pod.Name, Why: why})
 		}
 		for i := range pod.Containers {
-			if why := view.Cover.Unread[pod.Containers[i].Cgroup]; why != "" {
+			if why := view.NodeMemory.Unread[pod.Containers[i].Cgroup]; why != "" {
 				d.NotCounted = append(d.NotCounted, NotMoved{Namespace: pod.Namespace, Pod: pod.Name, Container: pod.Containers[i].Name, Why: why})
 			}
 		}
 	}
 }
 
-// writeCover writes whether the allocations hold.
-func (d *Document) writeCover(b *strings.Builder) {
-	if !slices.ContainsFunc(d.Nodes, func(n Node) bool { return n.Cover != nil }) {
-		if d.CoverUnknown != "" && len(d.Nodes) > 0 {
-			fmt.Fprintf(b, "AVAILABLE MEMORY is not known: %s\n\n", d.CoverUnknown)
+// writeAvailable writes whether the allocations hold.
+func (d *Document) writeAvailable(b *strings.Builder) {
+	if !slices.ContainsFunc(d.Nodes, func(n Node) bool { return n.Available != nil }) {
+		if d.AvailableUnknown != "" && len(d.Nodes) > 0 {
+			fmt.Fprintf(b, "AVAILABLE MEMORY is not known: %s\n\n", d.AvailableUnknown)
 		}
 		return
 	}
@@ -95,8 +95,8 @@ func (d *Document) writeCover(b *strings.Builder) {
 	w := tables.New(b)
 	fmt.Fprintln(w, "NODE\tUNUSED\tFREE\tRECLAIMABLE\t")
 	for _, node := range d.Nodes {
-		if c := node.Cover; c != nil {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Short(c.Owed), quantity.Short(c.Free), quantity.Short(c.Reclaimable), c.verdict())
+		if c := node.Available; c != nil {
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\n", node.ID, quantity.Short(c.Unused), quantity.Short(c.Free), quantity.Short(c.Reclaimable), c.verdict())
 		}
 	}
 	w.Flush()
@@ -129,23 +129,23 @@ func (d *Document) writeMoved(b *strings.Builder) {
 	}
 }
 
-func (c *Cover) verdict() string {
+func (c *Available) verdict() string {
 	if c.Deficit > 0 {
 		return "LACKS " + quantity.Short(c.Deficit)
 	}
 	return "enough"
 }
 
-// Owed is what a container is owed on a NUMA node, and whether the node has it.
-type Owed struct {
+// Unused is what a container has allocated on a NUMA node and does not use, and whether the node has it.
+type Unused struct {
 	// Bytes are allocated to the container on the node and not used yet.
 	Bytes uint64 `json:"bytes"`
-	// Deficit is what the node owes to all containers beyond what it has; absent while their allocations hold.
+	// Deficit is what the node lacks for all containers; absent while their allocations hold.
 	Deficit uint64 `json:"nodeDeficit,omitempty"`
 }
 
-// owed is what a container is owed, by NUMA node; nil while that is not known.
-func owed(sample *cover.Sample, e *ledger.Explanation) map[int]Owed {
+// unused is what a container has unused, by NUMA node; nil while that is not known.
+func unused(sample *deficit.Sample, e *ledger.Explanation) map[int]Unused {
 	if !sample.Known() || len(e.Container.Blocks) == 0 {
 		return nil
 	}
@@ -153,19 +153,19 @@ func owed(sample *cover.Sample, e *ledger.Explanation) map[int]Owed {
 	if e.Pod.Blocks != nil { // they are its pod's
 		path = e.Pod.Cgroup
 	}
-	on := map[int]Owed{}
-	for _, a := range sample.Owed[path] {
+	on := map[int]Unused{}
+	for _, a := range sample.Unused[path] {
 		if n := sample.Node(a.Node); n != nil {
-			on[a.Node] = Owed{Bytes: a.Bytes, Deficit: n.Deficit()}
+			on[a.Node] = Unused{Bytes: a.Bytes, Deficit: n.Deficit()}
 		}
 	}
 	return on
 }
 
-// writeOwed says what a container is still owed, a line for each NUMA node.
-func (d *Explanation) writeOwed(b *strings.Builder) {
+// writeUnused says what a container has unused, a line for each NUMA node.
+func (d *Explanation) writeUnused(b *strings.Builder) {
 	for id := range nodeset.Max {
-		o, is := d.Owed[id]
+		o, is := d.Unused[id]
 		switch {
 		case !is:
 		case o.Deficit > 0:

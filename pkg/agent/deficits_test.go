@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 )
 
@@ -42,22 +42,22 @@ func (n *node) uses(c Container, anon, file [2]uint64) {
 	n.writeFile(c.CgroupsPath, "memory.numa_stat", strings.TrimSpace(text))
 }
 
-func (n *node) cover() *cover.Sample {
-	n.takeCover(n.Context())
-	return n.View().Cover
+func (n *node) sample() *deficit.Sample {
+	n.takeSample(n.Context())
+	return n.View().NodeMemory
 }
 
-func TestWhatNodesOweIsSampled(t *testing.T) {
+func TestWhatIsUnusedOnNodesIsSampled(t *testing.T) {
 	n := newNode(t, "", withSysfs(t))
 	pod := n.pod("database", memoryqos.Guaranteed)
 	c := n.launch(pod, ofPod(pod, "app", 4*gi))
 	n.uses(c, [2]uint64{gi, 0}, [2]uint64{gi / 2, 0})
-	want := []cover.Node{{ID: 0, Owed: 4*gi - gi - gi/2, Free: 2 * gi, Reclaimable: gi / 2, Allocated: 4 * gi}, {ID: 1, Free: 2 * gi, Reclaimable: gi}}
-	if difference := cmp.Diff(want, n.cover().Nodes); difference != "" {
+	want := []deficit.Node{{ID: 0, Unused: 4*gi - gi - gi/2, Free: 2 * gi, Reclaimable: gi / 2, Allocated: 4 * gi}, {ID: 1, Free: 2 * gi, Reclaimable: gi}}
+	if difference := cmp.Diff(want, n.sample().Nodes); difference != "" {
 		t.Error(difference)
 	}
 	n.kernelHas(0, gi, gi)
-	if deficit := n.cover().Node(0).Deficit(); deficit != gi {
+	if deficit := n.sample().Node(0).Deficit(); deficit != gi {
 		t.Errorf("the deficit is %d, want 1Gi", deficit)
 	}
 }
@@ -75,7 +75,7 @@ func TestANewContainerLooksAtWhatIsFreeNow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, "topologyManagerPolicy: restricted\ntopologyManagerPolicyOptions: {numa-allocation-strategy: least-used}\n", withSysfs(t))
-			n.cover()
+			n.sample()
 			test.taken(n)
 			pod := n.pod("database", memoryqos.Guaranteed)
 			c := n.launch(pod, ofPod(pod, "app", gi))
@@ -108,7 +108,7 @@ func TestWhatCannotBeReadIsSaid(t *testing.T) {
 			n := newNode(t, test.config, test.make)
 			pod := n.pod("database", memoryqos.Guaranteed)
 			n.launch(pod, ofPod(pod, "app", 4*gi))
-			if sample := n.cover(); sample.Known() || !strings.Contains(sample.Unknown, test.want) {
+			if sample := n.sample(); sample.Known() || !strings.Contains(sample.Unknown, test.want) {
 				t.Errorf("the sample is %+v, want one that is not known: %s", sample, test.want)
 			}
 		})
@@ -127,29 +127,29 @@ func TestAContainerThatCannotBeReadIsNotCounted(t *testing.T) {
 	good, bad := launch("good"), launch("bad")
 	path := func(c Container) string { return strings.TrimPrefix(c.CgroupsPath, "/") }
 	n.writeFile(bad.CgroupsPath, "memory.numa_stat", "anon N0=many")
-	sample := n.cover()
-	if !sample.Known() || sample.Node(0).Owed != 3*gi || sample.Node(0).Allocated != 8*gi {
-		t.Errorf("the sample is %+v, want 3Gi of 8Gi owed on node 0", sample)
+	sample := n.sample()
+	if !sample.Known() || sample.Node(0).Unused != 3*gi || sample.Node(0).Allocated != 8*gi {
+		t.Errorf("the sample is %+v, want 3Gi of 8Gi unused on node 0", sample)
 	}
 	if why := sample.Unread[path(bad)]; len(sample.Unread) != 1 || !strings.Contains(why, `want N<node>=<bytes>, not "N0=many"`) {
 		t.Errorf("%v are not counted", sample.Unread)
 	}
 	n.uses(bad, [2]uint64{gi, 0}, [2]uint64{})
-	if sample := n.cover(); sample.Unread != nil || sample.Node(0).Owed != 6*gi {
-		t.Errorf("the sample is %+v once it can be read again, want 6Gi owed", sample)
+	if sample := n.sample(); sample.Unread != nil || sample.Node(0).Unused != 6*gi {
+		t.Errorf("the sample is %+v once it can be read again, want 6Gi unused", sample)
 	}
 	if err := os.RemoveAll(filepath.Join(n.tree.Root(), path(bad))); err != nil {
 		t.Fatal(err)
 	}
-	if sample := n.cover(); !sample.Known() || sample.Unread != nil || sample.Node(0).Owed != 7*gi {
-		t.Errorf("the sample is %+v once it is gone, want 7Gi owed", sample)
+	if sample := n.sample(); !sample.Known() || sample.Unread != nil || sample.Node(0).Unused != 7*gi {
+		t.Errorf("the sample is %+v once it is gone, want 7Gi unused", sample)
 	}
 	n.writeFile(good.CgroupsPath, "memory.numa_stat", "anon N0=many")
 	if err := os.MkdirAll(filepath.Join(n.tree.Root(), path(bad)), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	n.writeFile(bad.CgroupsPath, "memory.numa_stat", "anon N0=many")
-	if sample := n.cover(); sample.Known() || !strings.Contains(sample.Unknown, "want N<node>=<bytes>") {
+	if sample := n.sample(); sample.Known() || !strings.Contains(sample.Unknown, "want N<node>=<bytes>") {
 		t.Errorf("the sample is %+v, want one that is not known: no container can be read", sample)
 	}
 }
@@ -157,35 +157,35 @@ func TestAContainerThatCannotBeReadIsNotCounted(t *testing.T) {
 // Each sample reads a bounded number of containers, and the first is not shown before all have been read.
 func TestSamplesReadABoundedNumberOfContainers(t *testing.T) {
 	n := newNode(t, "", withSysfs(t))
-	const pods = 2*coverReads + 10
+	const pods = 2*sampleReads + 10
 	for i := range pods {
 		pod := n.pod(fmt.Sprintf("pod-%d", i), memoryqos.Guaranteed)
 		n.uses(n.launch(pod, ofPod(pod, "app", 4*mi)), [2]uint64{mi, 0}, [2]uint64{})
 	}
 	for range 2 {
-		if sample := n.cover(); sample.Known() || !strings.Contains(sample.Unknown, "not all containers") {
+		if sample := n.sample(); sample.Known() || !strings.Contains(sample.Unknown, "not all containers") {
 			t.Fatalf("the sample is %+v", sample)
 		}
 	}
-	if owed := n.cover().Node(0).Owed; owed != pods*3*mi {
-		t.Errorf("the node owes %d, want %d", owed, pods*3*mi)
+	if unused := n.sample().Node(0).Unused; unused != pods*3*mi {
+		t.Errorf("%d are unused on the node, want %d", unused, pods*3*mi)
 	}
-	for _, p := range n.coverage.pages {
+	for _, p := range n.deficits.pages {
 		if p.round == 0 {
 			t.Error("a container was not read")
 		}
 	}
 }
 
-// A node that owes more than it has: what would be moved is said, of BestEffort pods first, and nothing is moved.
+// A node that is overcommitted: what would be moved is said, of BestEffort pods first, and nothing is moved.
 func TestWhatWouldBeMovedIsSaid(t *testing.T) {
 	for name, test := range map[string]struct {
 		config, annotation string
-		want               []cover.Move
+		want               []deficit.Move
 	}{
-		"by default":                            {"", "", []cover.Move{{Path: "batch", From: 0, To: 1, Bytes: gi / 2}, {Path: "web", From: 0, To: 1, Bytes: gi / 2}}},
+		"by default":                            {"", "", []deficit.Move{{Path: "batch", From: 0, To: 1, Bytes: gi / 2}, {Path: "web", From: 0, To: 1, Bytes: gi / 2}}},
 		"off":                                   {"rebalance: {deficits: Off}\n", "", nil},
-		"a pod that does not want to be placed": {"", "none", []cover.Move{{Path: "web", From: 0, To: 1, Bytes: gi}}},
+		"a pod that does not want to be placed": {"", "none", []deficit.Move{{Path: "web", From: 0, To: 1, Bytes: gi}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, test.config, withSysfs(t))
@@ -200,18 +200,18 @@ func TestWhatWouldBeMovedIsSaid(t *testing.T) {
 				paths[pod.Name] = strings.TrimPrefix(c.CgroupsPath, "/")
 				n.uses(c, [2]uint64{map[string]uint64{"batch": gi / 2, "web": 4 * gi}[pod.Name], gi}, [2]uint64{})
 			}
-			if moves := n.cover().Moves; moves != nil { // what could be moved is read from now on
+			if moves := n.sample().Moves; moves != nil { // what could be moved is read from now on
 				t.Errorf("the moves are %v", moves)
 			}
 			for i, m := range test.want {
 				test.want[i].Path = paths[m.Path]
 			}
-			if difference := cmp.Diff(test.want, n.cover().Moves); difference != "" {
+			if difference := cmp.Diff(test.want, n.sample().Moves); difference != "" {
 				t.Error(difference)
 			}
-			n.cover()
+			n.sample()
 			n.kernelHas(0, 8*gi, 0)
-			n.cover()
+			n.sample()
 			for text, times := range map[string]int{"have less memory available than": 1, "would give a NUMA node what its allocations need": len(test.want), "have enough memory available again": 1} {
 				if got := strings.Count(n.log.String(), text); got != times {
 					t.Errorf("%q is logged %d times, want %d", text, got, times)
@@ -233,7 +233,7 @@ var kernelStat = func() string {
 	return strings.TrimSpace(text.String())
 }()
 
-func BenchmarkCoverOf1000Containers(b *testing.B) {
+func BenchmarkSampleOf1000Containers(b *testing.B) {
 	n := newNode(b, "", withSysfs(b))
 	n.log.off = true
 	for i := range 1000 {
@@ -242,6 +242,6 @@ func BenchmarkCoverOf1000Containers(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		n.takeCover(b.Context())
+		n.takeSample(b.Context())
 	}
 }

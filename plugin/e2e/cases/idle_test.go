@@ -18,13 +18,13 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
-// mostCalmCPU is the share of an emulated CPU, in percent, that the plugin may take on a node on which nothing happens: 0.5 % of a real
+// mostIdleCPU is the share of an emulated CPU, in percent, that the plugin may take on a node on which nothing happens: 0.5 % of a real
 // one, which is more than ten times as fast.
-const mostCalmCPU = 5
+const mostIdleCPU = 5
 
-// TestNothingIsDoneOnACalmNode looks at pods at rest for 20 seconds, ten minutes with FULL=1, while everything that moves memory is
+// TestNothingIsDoneOnAnIdleNode looks at pods at rest for 20 seconds, ten minutes with FULL=1, while everything that moves memory is
 // allowed to: no cgroup file is written, nothing is counted, and the log has not a line. The case logs the plugin's CPU time.
-func TestNothingIsDoneOnACalmNode(t *testing.T) {
+func TestNothingIsDoneOnAnIdleNode(t *testing.T) {
 	k := criOf(t)
 	duration := 20 * time.Second
 	if k.Plan.Full {
@@ -80,8 +80,8 @@ func TestNothingIsDoneOnACalmNode(t *testing.T) {
 	}
 	percent := 100 * float64(now.cpu-used.cpu) / float64(duration)
 	t.Logf("%d pods at rest for %v: %v of CPU time, %.2f %% of an emulated CPU", len(pods), duration, (now.cpu - used.cpu).Round(time.Millisecond), percent)
-	if k.Plan.Full && percent > mostCalmCPU {
-		t.Errorf("that is more than %v %%", mostCalmCPU)
+	if k.Plan.Full && percent > mostIdleCPU {
+		t.Errorf("that is more than %v %%", mostIdleCPU)
 	}
 }
 

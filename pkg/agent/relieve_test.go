@@ -9,24 +9,24 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/cover"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
-// short is a node that owes 4Gi on node 0, has 3Gi there and 8Gi on node 1, and other pods: one of BestEffort with 512Mi on node 0
+// lacking is a node that has 4Gi allocated and unused on node 0, 3Gi available there and 8Gi on node 1, and other pods: one of BestEffort with 512Mi on node 0
 // and one of Burstable with 3Gi.
-type short struct {
+type lacking struct {
 	*node
 	pods       map[string]Pod
 	containers map[string]Container
 	asked      []string // of the runtime
 }
 
-func newShort(t *testing.T, yaml string, annotations map[string]string) *short {
+func newLacking(t *testing.T, yaml string, annotations map[string]string) *lacking {
 	t.Helper()
-	s := &short{pods: map[string]Pod{}, containers: map[string]Container{}}
+	s := &lacking{pods: map[string]Pod{}, containers: map[string]Container{}}
 	s.node = newNode(t, yaml, withSysfs(t), func(n *node) {
 		n.apply = func(_ context.Context, updates []Update) error {
 			for _, update := range updates {
@@ -55,29 +55,29 @@ func newShort(t *testing.T, yaml string, annotations map[string]string) *short {
 }
 
 // look samples, and has done what follows.
-func (s *short) look() *cover.Sample {
-	sample := s.cover()
+func (s *lacking) look() *deficit.Sample {
+	sample := s.sample()
 	s.work(s.Context())
 	return sample
 }
 
 // moved has the kernel move a container's memory to node 1, and node 0 have so much free.
-func (s *short) moved(name string, bytes, free uint64) {
+func (s *lacking) moved(name string, bytes, free uint64) {
 	s.uses(s.containers[name], [2]uint64{0, bytes}, [2]uint64{})
 	s.kernelHas(0, free, gi)
 }
 
-func (s *short) mems() string {
+func (s *lacking) mems() string {
 	return s.file(s.containers["batch"].CgroupsPath, "cpuset.mems") + " " + s.file(s.containers["web"].CgroupsPath, "cpuset.mems")
 }
 
 // One container after the other is moved, each only once the memory of the last one has arrived and a newer sample still shows the
-// deficit, and both may use the node again after it was calm.
-func TestDeficitsAreCoveredOneContainerAtATime(t *testing.T) {
-	s := newShort(t, "rebalance: {deficits: On}\n", nil)
+// deficit, and both may use the node again after it was quiet.
+func TestDeficitsAreRelievedOneContainerAtATime(t *testing.T) {
+	s := newLacking(t, "rebalance: {deficits: On}\n", nil)
 	s.look() // finds the deficit
-	s.cover()
-	if sample := s.cover(); sample.Moves != nil || s.containerView(s.pods["web"], "app").KeptOff != nil { // the write is yet to come
+	s.sample()
+	if sample := s.sample(); sample.Moves != nil || s.containerView(s.pods["web"], "app").KeptOff != nil { // the write is yet to come
 		t.Fatalf("a second step before the first is made: %+v", sample)
 	}
 	s.work(s.Context())
@@ -92,15 +92,15 @@ func TestDeficitsAreCoveredOneContainerAtATime(t *testing.T) {
 	if diff := cmp.Diff([]string{"batch-app 1", "web-app 1"}, s.asked); diff != "" {
 		t.Errorf("the runtime was asked for:\n%s", diff)
 	}
-	if c := s.Counters(); c.CoverMoves != 2 || c.CoverBytes != 3*gi+gi/2 {
-		t.Errorf("%d moves of %d bytes are counted", c.CoverMoves, c.CoverBytes)
+	if c := s.Counters(); c.DeficitMoves != 2 || c.DeficitBytes != 3*gi+gi/2 {
+		t.Errorf("%d moves of %d bytes are counted", c.DeficitMoves, c.DeficitBytes)
 	}
-	s.clock.add(2 * cover.CalmTime)
+	s.clock.add(2 * deficit.QuietTime)
 	s.look() // no room for what was moved
 	s.want("cpuset.mems", s.mems(), "1 1")
 	s.kernelHas(0, 9*gi, gi)
 	s.look()
-	s.clock.add(cover.CalmTime)
+	s.clock.add(deficit.QuietTime)
 	s.look()
 	s.want("cpuset.mems", s.mems(), "0-1 0-1")
 	if kept := s.containerView(s.pods["web"], "app").KeptOff; kept != nil {
@@ -115,8 +115,8 @@ func TestDeficitsAreCoveredOneContainerAtATime(t *testing.T) {
 
 func TestMemoryThatIsNotMoved(t *testing.T) {
 	const numa = "numa.memory-manager.noderesource.dev"
-	pressure := func(file string) func(*short) {
-		return func(s *short) {
+	pressure := func(file string) func(*lacking) {
+		return func(s *lacking) {
 			for _, dir := range map[string][]string{"kubepods": {"kubepods"}, "": {s.containers["batch"].CgroupsPath, s.containers["web"].CgroupsPath}}[file] {
 				s.writeFile(dir, "memory.pressure", "some avg10=90.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=12.50 avg60=0.00 avg300=0.00 total=0")
 			}
@@ -125,7 +125,7 @@ func TestMemoryThatIsNotMoved(t *testing.T) {
 	for name, test := range map[string]struct {
 		yaml        string
 		annotations map[string]string
-		change      func(*short)
+		change      func(*lacking)
 		want        []string // of the reasons, as many as there are
 	}{
 		"by default": {"", nil, nil, nil},
@@ -138,16 +138,16 @@ func TestMemoryThatIsNotMoved(t *testing.T) {
 		"the containers wait for memory": {"rebalance: {deficits: On}\n", nil, pressure(""),
 			[]string{"full avg10 of its memory.pressure is 12.5, more than 10", "full avg10 of its memory.pressure is 12.5"}},
 		"all pods wait for memory": {"rebalance: {deficits: On}\n", nil, pressure("kubepods"), []string{"no memory is moved while all pods wait for it: full avg10"}},
-		"the other node has no room": {"rebalance: {deficits: On}\n", nil, func(s *short) { s.kernelHas(1, gi/4, 8*gi) },
+		"the other node has no room": {"rebalance: {deficits: On}\n", nil, func(s *lacking) { s.kernelHas(1, gi/4, 8*gi) },
 			[]string{"its 512Mi would go to node 1, which has no room for them", "its 3Gi would go to node 1"}},
-		"nodes by another writer": {"rebalance: {deficits: On}\n", nil, func(s *short) {
+		"nodes by another writer": {"rebalance: {deficits: On}\n", nil, func(s *lacking) {
 			for _, name := range []string{"batch", "web"} {
 				s.writeFile(s.containers[name].CgroupsPath, "cpuset.mems.effective", "0")
 			}
 		}, []string{`its cpuset.mems.effective is "0"`, `its cpuset.mems.effective is "0"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShort(t, test.yaml, test.annotations)
+			s := newLacking(t, test.yaml, test.annotations)
 			if test.change != nil {
 				test.change(s)
 			}
@@ -175,7 +175,7 @@ func TestStepsAreTakenBackAtOnce(t *testing.T) {
 		"DryRun": "", "Off": "rebalance: {deficits: Off}\n", "a dry run": "rebalance: {deficits: On}\nprofile: Observe\n", "policy None": "rebalance: {deficits: On}\nmemoryManagerPolicy: None\nreservedMemory: []\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShort(t, "rebalance: {deficits: On}\n", nil)
+			s := newLacking(t, "rebalance: {deficits: On}\n", nil)
 			s.look()
 			s.look()
 			s.want("cpuset.mems", s.mems(), "1 ")
@@ -194,21 +194,33 @@ func TestStepsAreTakenBackAtOnce(t *testing.T) {
 // is, whatever the runtime has.
 func TestAKillAtEveryMomentOfAStep(t *testing.T) {
 	for name, test := range map[string]struct {
-		until func(*short)
+		until func(*lacking)
 		mems  string // in the runtime's record
 		yaml  string
 		want  string // cpuset.mems of batch after the restart
 	}{
-		"noted":                    {func(s *short) { _ = s.noteBefore(s.Context(), s.path("batch")) }, "", "rebalance: {deficits: On}\n", ""},
-		"decided":                  {func(s *short) { s.cover() }, "", "rebalance: {deficits: On}\n", ""},
-		"written":                  {func(s *short) { s.cover(); _ = s.protector.FinishAll(s.Context()) }, "", "rebalance: {deficits: On}\n", "1"},
-		"the runtime has it":       {func(s *short) { s.look() }, "1", "rebalance: {deficits: On}\n", "1"},
-		"it is forbidden since":    {func(s *short) { s.look() }, "1", "", "0-1"},
-		"taken back and not wrote": {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(cover.CalmTime); s.cover() }, "1", "rebalance: {deficits: On}\n", "1"},
-		"taken back":               {func(s *short) { s.look(); s.kernelHas(0, 9*gi, gi); s.look(); s.clock.add(cover.CalmTime); s.look() }, "0-1", "rebalance: {deficits: On}\n", "0-1"},
+		"noted":                 {func(s *lacking) { _ = s.noteBefore(s.Context(), s.path("batch")) }, "", "rebalance: {deficits: On}\n", ""},
+		"decided":               {func(s *lacking) { s.sample() }, "", "rebalance: {deficits: On}\n", ""},
+		"written":               {func(s *lacking) { s.sample(); _ = s.protector.FinishAll(s.Context()) }, "", "rebalance: {deficits: On}\n", "1"},
+		"the runtime has it":    {func(s *lacking) { s.look() }, "1", "rebalance: {deficits: On}\n", "1"},
+		"it is forbidden since": {func(s *lacking) { s.look() }, "1", "", "0-1"},
+		"taken back and not wrote": {func(s *lacking) {
+			s.look()
+			s.kernelHas(0, 9*gi, gi)
+			s.look()
+			s.clock.add(deficit.QuietTime)
+			s.sample()
+		}, "1", "rebalance: {deficits: On}\n", "1"},
+		"taken back": {func(s *lacking) {
+			s.look()
+			s.kernelHas(0, 9*gi, gi)
+			s.look()
+			s.clock.add(deficit.QuietTime)
+			s.look()
+		}, "0-1", "rebalance: {deficits: On}\n", "0-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newShort(t, "rebalance: {deficits: On}\n", nil)
+			s := newLacking(t, "rebalance: {deficits: On}\n", nil)
 			s.look()
 			test.until(s)
 			copied := filepath.Join(t.TempDir(), "state")
@@ -247,21 +259,21 @@ func TestAKillAtEveryMomentOfAStep(t *testing.T) {
 	}
 }
 
-func (s *short) path(name string) string {
+func (s *lacking) path(name string) string {
 	return strings.TrimPrefix(s.containers[name].CgroupsPath, "/")
 }
 
 // Memory that has grown beyond the bound since the sample is not moved, whoever would write; the next container is.
-func TestAStepThatHasBecomeTooLargeIsWithheld(t *testing.T) {
-	s := newShort(t, "rebalance: {deficits: On}\n", nil)
+func TestAStepThatHasBecomeTooLargeIsBlocked(t *testing.T) {
+	s := newLacking(t, "rebalance: {deficits: On}\n", nil)
 	s.look()
-	s.cover()
+	s.sample()
 	s.uses(s.containers["batch"], [2]uint64{5 * gi, 0}, [2]uint64{})
 	s.work(s.Context())
 	s.want("cpuset.mems", s.mems(), " ")
 	s.look()
 	s.want("cpuset.mems", s.mems(), " 1")
-	if m := s.Migrations()[s.path("batch")]; !m.Withheld {
+	if m := s.Migrations()[s.path("batch")]; !m.Blocked {
 		t.Errorf("the migration is %+v", m)
 	}
 	if diff := cmp.Diff([]string{"web-app 1"}, s.asked); diff != "" {

@@ -74,7 +74,7 @@ func life() []step {
 func (h *host) settled(allocated []string) map[string]string {
 	h.t.Helper()
 	last, same := h.picture(), 0
-	eventually(h.t, fmt.Sprintf("the allocations %q, and calm", allocated), func() bool {
+	eventually(h.t, fmt.Sprintf("the allocations %q, and idle", allocated), func() bool {
 		now := h.picture()
 		same++
 		if !maps.Equal(now, last) || !slices.Equal(h.entries(), allocated) {
@@ -137,8 +137,8 @@ func (h *host) live(plugin *process, killAfter func(step int) bool, wanted []map
 func never(int) bool { return false }
 
 func TestKilledBetweenAnyTwoEventsThePluginKeepsEverything(t *testing.T) {
-	calm := newHost(t, cri.Options{}, testConfig)
-	wanted := calm.live(calm.start(), never, nil)
+	idle := newHost(t, cri.Options{}, testConfig)
+	wanted := idle.live(idle.start(), never, nil)
 	steps := life()
 	t.Run("once", func(t *testing.T) {
 		for at := range steps {

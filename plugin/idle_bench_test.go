@@ -12,9 +12,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
-// BenchmarkCalm tells the share of a core that the daemon takes on a node on which nothing happens, with everything on that moves memory.
+// BenchmarkIdle tells the share of a core that the daemon takes on a node on which nothing happens, with everything on that moves memory.
 // One operation is a second.
-func BenchmarkCalm(b *testing.B) {
+func BenchmarkIdle(b *testing.B) {
 	for _, pods := range []int{4, 1000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
 			h := newHost(b, cri.Options{}, "kubeReserved: {memory: 924Mi}\nrebalance: {deficits: On, consolidate: true}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: least-used}\n"+

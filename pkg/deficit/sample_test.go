@@ -1,4 +1,4 @@
-package cover
+package deficit
 
 import (
 	"math"
@@ -12,7 +12,7 @@ import (
 
 const gi = 1 << 30
 
-func TestOwed(t *testing.T) {
+func TestUnused(t *testing.T) {
 	for name, test := range map[string]struct {
 		cgroup Cgroup
 		want   []Amount
@@ -26,7 +26,7 @@ func TestOwed(t *testing.T) {
 			Cgroup{Allocated: []Amount{{0, 10 * gi}, {1, 5 * gi}}, Pages: []Pages{{Node: 1, Resident: 10 * gi, File: 0}}}, []Amount{{0, 5 * gi}}},
 		"a group in use, unevenly": {
 			Cgroup{Allocated: []Amount{{0, 10 * gi}, {1, 5 * gi}}, Pages: []Pages{{Node: 0, Resident: 5 * gi, File: 0}, {Node: 1, Resident: 10 * gi, File: 0}}}, nil},
-		"what one node has more the others owe less": {
+		"what one node has more is not unused on the others": {
 			Cgroup{Allocated: []Amount{{0, 4 * gi}, {1, 4 * gi}, {2, 4 * gi}}, Pages: []Pages{{Node: 2, Resident: 8 * gi, File: 0}}}, []Amount{{0, 2 * gi}, {1, 2 * gi}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -43,18 +43,18 @@ func TestTake(t *testing.T) {
 		cgroups []Cgroup
 		want    []Node
 	}{
-		"nothing allocated": {nil, []Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
-		"the file pages of an allocation cover nothing": {
+		"nothing allocated": {nil, []Node{{ID: 0, Unused: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
+		"the file pages of an allocation are not available": {
 			[]Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 0, Resident: 3 * gi, File: 2 * gi}}}},
-			[]Node{{ID: 0, Owed: gi, Free: gi, Reclaimable: 2 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
+			[]Node{{ID: 0, Unused: gi, Free: gi, Reclaimable: 2 * gi}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"nor do those within a protection": {
 			[]Cgroup{{Path: "a", Protected: 3 * gi, Pages: []Pages{{Node: 0, Resident: 2 * gi, File: 2 * gi}, {Node: 1, Resident: 2 * gi, File: 2 * gi}}}}, // 1 Gi of 4 can go
-			[]Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 2*gi + gi/2}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 4*gi + gi/2}}},
+			[]Node{{ID: 0, Unused: 0, Free: gi, Reclaimable: 2*gi + gi/2}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 4*gi + gi/2}}},
 		"a protection that is not used keeps nothing more": {
-			[]Cgroup{{Path: "a", Protected: 64 * gi, Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}}, []Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
+			[]Cgroup{{Path: "a", Protected: 64 * gi, Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}}, []Node{{ID: 0, Unused: 0, Free: gi, Reclaimable: 4 * gi}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 		"readings of different moments": {
 			[]Cgroup{{Path: "a", Allocated: []Amount{{7, gi}, {0, gi}}, Pages: []Pages{{Node: 0, Resident: 9 * gi, File: 9 * gi}, {Node: 7, Resident: gi, File: gi}}}},
-			[]Node{{ID: 0, Owed: 0, Free: gi, Reclaimable: 0}, {ID: 1, Owed: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
+			[]Node{{ID: 0, Unused: 0, Free: gi, Reclaimable: 0}, {ID: 1, Unused: 0, Free: 2 * gi, Reclaimable: 6 * gi}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if difference := cmp.Diff(test.want, Take(time.Time{}, memory, test.cgroups).Nodes, cmpopts.IgnoreFields(Node{}, "Allocated")); difference != "" {
@@ -67,8 +67,8 @@ func TestTake(t *testing.T) {
 func TestAfter(t *testing.T) {
 	s := Take(time.Time{}, []Memory{{0, 8 * gi, 0}}, []Cgroup{{Path: "a", Allocated: []Amount{{0, 4 * gi}}, Pages: []Pages{{Node: 0, Resident: gi, File: 0}}}})
 	for allocated, want := range map[uint64]uint64{4 * gi: 3 * gi, 6 * gi: 5 * gi, 2 * gi: gi, 0: 0} {
-		if n := s.Nodes[0].After(allocated); n.Owed != want || n.Allocated != allocated || n.Free != 8*gi {
-			t.Errorf("with %d allocated: %+v, want %d owed", allocated, n, want)
+		if n := s.Nodes[0].After(allocated); n.Unused != want || n.Allocated != allocated || n.Free != 8*gi {
+			t.Errorf("with %d allocated: %+v, want %d unused", allocated, n, want)
 		}
 	}
 }
@@ -78,9 +78,9 @@ func TestDeficitAndSlack(t *testing.T) {
 		node           Node
 		deficit, slack uint64
 	}{
-		{Node{Owed: 5, Free: 2, Reclaimable: 1}, 2, 0},
-		{Node{Owed: 3, Free: 2, Reclaimable: 1}, 0, 0},
-		{Node{Owed: 1, Free: 2, Reclaimable: 1}, 0, 2},
+		{Node{Unused: 5, Free: 2, Reclaimable: 1}, 2, 0},
+		{Node{Unused: 3, Free: 2, Reclaimable: 1}, 0, 0},
+		{Node{Unused: 1, Free: 2, Reclaimable: 1}, 0, 2},
 	} {
 		if test.node.Deficit() != test.deficit || test.node.Slack() != test.slack {
 			t.Errorf("%+v: deficit %d and slack %d, want %d and %d", test.node, test.node.Deficit(), test.node.Slack(), test.deficit, test.slack)
@@ -90,31 +90,31 @@ func TestDeficitAndSlack(t *testing.T) {
 
 func TestASampleThatIsNotKnown(t *testing.T) {
 	for _, s := range []*Sample{nil, {Unknown: "why"}, {}} {
-		if s.Known() || s.Node(0) != nil || s.Deficit() != 0 || s.InDebt() {
+		if s.Known() || s.Node(0) != nil || s.Deficit() != 0 || s.Overcommitted() {
 			t.Errorf("%+v is known", s)
 		}
 	}
 }
 
-func TestWhatASampleOwes(t *testing.T) {
+func TestTheDeficitOfASample(t *testing.T) {
 	const mi = 1 << 20
 	for name, test := range map[string]struct {
-		nodes   []Node
-		unknown string
-		deficit uint64
-		inDebt  bool
-		node    *Node // the one with id 2
+		nodes         []Node
+		unknown       string
+		deficit       uint64
+		overcommitted bool
+		node          *Node // the one with id 2
 	}{
-		"covered":           {nodes: []Node{{ID: 0, Owed: gi, Free: gi}, {ID: 2, Free: gi}}, node: &Node{ID: 2, Free: gi}},
-		"on two nodes":      {nodes: []Node{{ID: 0, Owed: 2 * gi, Free: gi}, {ID: 1, Owed: gi}}, deficit: 2 * gi, inDebt: true},
-		"little on many":    {nodes: []Node{{ID: 0, Owed: 15 * mi}, {ID: 1, Owed: 15 * mi}}, deficit: 30 * mi},
-		"just so much":      {nodes: []Node{{ID: 0, Free: gi}, {ID: 2, Owed: 16 * mi}}, deficit: 16 * mi, inDebt: true, node: &Node{ID: 2, Owed: 16 * mi}},
-		"read and not sure": {nodes: []Node{{ID: 2, Owed: gi}}, unknown: "a file is missing"},
+		"available":         {nodes: []Node{{ID: 0, Unused: gi, Free: gi}, {ID: 2, Free: gi}}, node: &Node{ID: 2, Free: gi}},
+		"on two nodes":      {nodes: []Node{{ID: 0, Unused: 2 * gi, Free: gi}, {ID: 1, Unused: gi}}, deficit: 2 * gi, overcommitted: true},
+		"little on many":    {nodes: []Node{{ID: 0, Unused: 15 * mi}, {ID: 1, Unused: 15 * mi}}, deficit: 30 * mi},
+		"just so much":      {nodes: []Node{{ID: 0, Free: gi}, {ID: 2, Unused: 16 * mi}}, deficit: 16 * mi, overcommitted: true, node: &Node{ID: 2, Unused: 16 * mi}},
+		"read and not sure": {nodes: []Node{{ID: 2, Unused: gi}}, unknown: "a file is missing"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &Sample{Nodes: test.nodes, Unknown: test.unknown}
-			if s.Deficit() != test.deficit || s.InDebt() != test.inDebt {
-				t.Errorf("deficit %d, in debt %v; want %d, %v", s.Deficit(), s.InDebt(), test.deficit, test.inDebt)
+			if s.Deficit() != test.deficit || s.Overcommitted() != test.overcommitted {
+				t.Errorf("deficit %d, overcommitted %v; want %d, %v", s.Deficit(), s.Overcommitted(), test.deficit, test.overcommitted)
 			}
 			if diff := cmp.Diff(test.node, s.Node(2)); diff != "" {
 				t.Error(diff)
@@ -123,24 +123,24 @@ func TestWhatASampleOwes(t *testing.T) {
 	}
 }
 
-// TestWhatEachCgroupIsOwed: those that use all that they were allocated, or have no allocation, are in no list.
-func TestWhatEachCgroupIsOwed(t *testing.T) {
+// TestWhatEachCgroupHasUnused: those that use all that they were allocated, or have no allocation, are in no list.
+func TestWhatEachCgroupHasUnused(t *testing.T) {
 	used := []Pages{{Node: 0, Resident: gi, Anon: gi}}
 	sample := Take(time.Time{}, []Memory{{0, 4 * gi, 0}}, []Cgroup{
 		{Path: "part", Allocated: []Amount{{0, 2 * gi}}, Pages: used}, {Path: "all", Allocated: []Amount{{0, gi}}, Pages: used}, {Path: "none", Pages: used},
 	})
-	if diff := cmp.Diff(map[string][]Amount{"part": {{0, gi}}}, sample.Owed); diff != "" {
+	if diff := cmp.Diff(map[string][]Amount{"part": {{0, gi}}}, sample.Unused); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// Whatever is read, a cgroup is owed no more than it has allocated and does not use, on each node and in all.
-func TestOwedIsBounded(t *testing.T) {
+// Whatever is read, no more is unused of a cgroup than it has allocated and does not use, on each node and in all.
+func TestUnusedIsBounded(t *testing.T) {
 	random := rand.New(rand.NewPCG(17, 1))
 	some := func() uint64 { return random.Uint64N(1 << random.UintN(60)) }
 	for range machines {
 		var c Cgroup
-		var allocated, resident, owed uint64
+		var allocated, resident, unused uint64
 		for node := range 1 + random.IntN(8) {
 			a, p := Amount{node, some()}, Pages{Node: node, Resident: some()}
 			p.File = min(p.Resident, some())
@@ -149,12 +149,12 @@ func TestOwedIsBounded(t *testing.T) {
 		}
 		for _, a := range c.unused() {
 			if a.Bytes == 0 || a.Bytes > c.Allocated[a.Node].Bytes {
-				t.Fatalf("%+v owes %+v", c, a)
+				t.Fatalf("%+v has unused %+v", c, a)
 			}
-			owed += a.Bytes
+			unused += a.Bytes
 		}
-		if most := allocated - min(allocated, resident); owed > most || most-owed > 8 {
-			t.Fatalf("%+v owes %d, want %d", c, owed, most)
+		if most := allocated - min(allocated, resident); unused > most || most-unused > 8 {
+			t.Fatalf("%+v has unused %d, want %d", c, unused, most)
 		}
 	}
 }
@@ -167,7 +167,7 @@ func FuzzTake(f *testing.F) {
 			{Path: "a", Allocated: []Amount{{0, allocated}}, Pages: []Pages{{Node: 0, Resident: resident, File: file}}},
 			{Path: "b", Protected: protected, Pages: []Pages{{Node: 0, Resident: resident, File: file}, {Node: 1, Resident: file, File: resident}}},
 		})
-		if n := s.Nodes[0]; n.Reclaimable > file || n.Deficit() > n.Owed {
+		if n := s.Nodes[0]; n.Reclaimable > file || n.Deficit() > n.Unused {
 			t.Errorf("%+v", n)
 		}
 	})

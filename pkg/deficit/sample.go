@@ -1,7 +1,7 @@
-// Package cover computes whether allocations hold. An allocation is a number; the memory behind it lies wherever the kernel has
-// put it. What a NUMA node owes is what its allocations have there and do not use yet; what covers it is the memory that the
+// Package deficit computes whether allocations hold. An allocation is a number; the memory behind it lies wherever the kernel has
+// put it. What is unused on a NUMA node is what its allocations have there and do not use yet; available is the memory that the
 // kernel can give them without an OOM kill. The package is pure: it reads no file.
-package cover
+package deficit
 
 import (
 	"math/bits"
@@ -11,11 +11,11 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
-// Node is a NUMA node's debt to its allocations and what covers it, in bytes.
+// Node is what is unused and available on a NUMA node, in bytes.
 type Node struct {
 	ID int
-	// Owed is what allocations have on the node and do not use yet.
-	Owed uint64
+	// Unused is what allocations have on the node and do not use yet.
+	Unused uint64
 	// Free is the kernel's MemFree of the node.
 	Free uint64
 	// Reclaimable are the node's file pages that neither an allocation nor a protection keeps.
@@ -24,12 +24,12 @@ type Node struct {
 	Allocated uint64
 }
 
-// After is the node once allocations have another sum on it: what was allocated since is owed, what was released is not.
+// After is the node once allocations have another sum on it: what was allocated since is unused, what was released is not.
 func (n Node) After(allocated uint64) Node {
 	if allocated >= n.Allocated {
-		n.Owed += allocated - n.Allocated
+		n.Unused += allocated - n.Allocated
 	} else {
-		n.Owed -= min(n.Owed, n.Allocated-allocated)
+		n.Unused -= min(n.Unused, n.Allocated-allocated)
 	}
 	n.Allocated = allocated
 	return n
@@ -39,10 +39,10 @@ func (n Node) After(allocated uint64) Node {
 func (n Node) available() uint64 { return n.Free + n.Reclaimable }
 
 // Deficit is what is allocated and unused beyond what is available: 0 while the allocations hold.
-func (n Node) Deficit() uint64 { return n.Owed - min(n.Owed, n.available()) }
+func (n Node) Deficit() uint64 { return n.Unused - min(n.Unused, n.available()) }
 
 // Slack is what is available beyond what is allocated and unused.
-func (n Node) Slack() uint64 { return n.available() - min(n.available(), n.Owed) }
+func (n Node) Slack() uint64 { return n.available() - min(n.available(), n.Unused) }
 
 // Sample is what was found on all nodes at a moment. It never changes.
 type Sample struct {
@@ -51,10 +51,10 @@ type Sample struct {
 	Nodes []Node
 	// Unknown says why they are not; "" when they are.
 	Unknown string
-	// Moves are what would cover the deficits; nil without any, and where that is not asked for.
+	// Moves are what would relieve the deficits; nil without any, and where that is not asked for.
 	Moves []Move
-	// Owed are what single cgroups are owed, by path, without those that are owed nothing.
-	Owed map[string][]Amount
+	// Unused is what single cgroups have allocated and do not use, by path, without those that use all of it.
+	Unused map[string][]Amount
 	// Unread says why cgroups are not counted, by path: nil where all could be read.
 	Unread map[string]string
 }
@@ -62,7 +62,7 @@ type Sample struct {
 // Known reports whether there is a sample.
 func (s *Sample) Known() bool { return s != nil && s.Unknown == "" && len(s.Nodes) > 0 }
 
-// Deficit is what all nodes together owe beyond their cover.
+// Deficit is what all nodes together lack.
 func (s *Sample) Deficit() (bytes uint64) {
 	if s.Known() {
 		for _, n := range s.Nodes {
@@ -72,12 +72,12 @@ func (s *Sample) Deficit() (bytes uint64) {
 	return bytes
 }
 
-// InDebt reports whether a node owes so much more than it has that memory should be moved.
-func (s *Sample) InDebt() bool {
-	return s.Known() && slices.ContainsFunc(s.Nodes, Node.inDebt)
+// Overcommitted reports whether a node lacks so much that memory should be moved.
+func (s *Sample) Overcommitted() bool {
+	return s.Known() && slices.ContainsFunc(s.Nodes, Node.overcommitted)
 }
 
-func (n Node) inDebt() bool { return n.Deficit() >= leastDeficit }
+func (n Node) overcommitted() bool { return n.Deficit() >= leastDeficit }
 
 // Node returns a node of the sample; nil for one that is not known.
 func (s *Sample) Node(id int) *Node {
@@ -120,9 +120,9 @@ type Cgroup struct {
 	// Protected is the larger of memory.min and memory.low.
 	Protected uint64
 	Pages     []Pages
-	// Unread says why Pages are not known; "" where they are. Nothing is owed to such a cgroup, and nothing of it is moved.
+	// Unread says why Pages are not known; "" where they are. Nothing of its allocation counts as unused, and nothing of it is moved.
 	Unread string
-	// Order is when its memory is moved away from a node that owes more than it has.
+	// Order is when its memory is moved away from a node that is overcommitted.
 	Order Order
 	// Off are the nodes that it is kept off since, and Moved what was moved off them; 0 where that is not known.
 	Off   nodeset.Set
@@ -133,12 +133,12 @@ type Cgroup struct {
 // several nodes may use any of them: what it uses of one beyond its part of it does not count on the others.
 func (c Cgroup) unused() []Amount {
 	var allocated, resident, missing uint64
-	var owed []Amount
+	var unused []Amount
 	for _, a := range c.Allocated {
 		used := c.pages(a.Node).Resident
 		allocated, resident = allocated+a.Bytes, resident+used
 		if used < a.Bytes {
-			owed = append(owed, Amount{a.Node, a.Bytes - used})
+			unused = append(unused, Amount{a.Node, a.Bytes - used})
 			missing += a.Bytes - used
 		}
 	}
@@ -147,12 +147,12 @@ func (c Cgroup) unused() []Amount {
 	case 0:
 		return nil
 	case missing:
-		return owed
+		return unused
 	}
-	for i := range owed { // each node in proportion; rounding leaves at most a byte a node to the last
-		owed[i].Bytes = share(owed[i].Bytes, rest, missing)
+	for i := range unused { // each node in proportion; rounding leaves at most a byte a node to the last
+		unused[i].Bytes = share(unused[i].Bytes, rest, missing)
 	}
-	return slices.DeleteFunc(owed, func(a Amount) bool { return a.Bytes == 0 })
+	return slices.DeleteFunc(unused, func(a Amount) bool { return a.Bytes == 0 })
 }
 
 // keeps are a cgroup's file pages that the kernel should not reclaim for others: all of one that has an allocation, for they are
@@ -190,7 +190,7 @@ func share(value, part, whole uint64) uint64 {
 
 // Take makes a sample of what was read. Nodes that the kernel does not name are left out.
 func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
-	s := &Sample{At: at, Nodes: make([]Node, len(memory)), Owed: map[string][]Amount{}}
+	s := &Sample{At: at, Nodes: make([]Node, len(memory)), Unused: map[string][]Amount{}}
 	index := map[int]int{}
 	for i, m := range memory {
 		s.Nodes[i] = Node{ID: m.Node, Free: m.Free, Reclaimable: m.File}
@@ -209,14 +209,14 @@ func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
 			s.Unread[c.Path] = c.Unread
 			continue
 		}
-		owed := c.unused()
-		for _, a := range owed {
+		unused := c.unused()
+		for _, a := range unused {
 			if i, ok := index[a.Node]; ok {
-				s.Nodes[i].Owed += a.Bytes
+				s.Nodes[i].Unused += a.Bytes
 			}
 		}
-		if len(owed) > 0 {
-			s.Owed[c.Path] = owed
+		if len(unused) > 0 {
+			s.Unused[c.Path] = unused
 		}
 		for _, p := range c.Pages {
 			if i, ok := index[p.Node]; ok {

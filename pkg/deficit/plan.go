@@ -1,4 +1,4 @@
-package cover
+package deficit
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ const (
 	leastMove = 1 << 20
 )
 
-// Order says in which order memory is moved away from a node that owes more than it has; the lower go first.
+// Order says in which order memory is moved away from a node that is overcommitted; the lower go first.
 type Order int
 
 // The orders of memory.
@@ -23,30 +23,30 @@ const (
 	BurstableNext
 )
 
-// Move is a cgroup's anonymous memory that would cover a deficit on another node.
+// Move is a cgroup's anonymous memory that would relieve a deficit on another node.
 type Move struct {
 	Path     string
 	From, To int
 	Bytes    uint64
 }
 
-// Plan returns the moves that cover the deficits, the largest deficit first, of the cgroups in the order of Steps. File pages are not
+// Plan returns the moves that relieve the deficits, the largest deficit first, of the cgroups in the order of Steps. File pages are not
 // moved: those that could be are available already. A node receives no more than its slack that is free, so that no move makes or
 // enlarges a deficit, and no later plan moves the memory back. The same nodes and cgroups give the same plan.
 func Plan(nodes []Node, cgroups []Cgroup) (moves []Move) {
 	nodes = slices.Clone(nodes) // as they would be
-	for _, i := range debtors(nodes) {
-		debtor := &nodes[i]
-		for _, c := range candidates(debtor, cgroups) {
-			for left := c.pages(debtor.ID).Anon; left >= leastMove && debtor.Deficit() > 0; {
+	for _, i := range overcommittedNodes(nodes) {
+		node := &nodes[i]
+		for _, c := range candidates(node, cgroups) {
+			for left := c.pages(node.ID).Anon; left >= leastMove && node.Deficit() > 0; {
 				to := roomiest(nodes)
-				bytes := min(left, debtor.Deficit(), to.room())
+				bytes := min(left, node.Deficit(), to.room())
 				if to.room() < leastMove {
 					break
 				}
-				moves = append(moves, Move{Path: c.Path, From: debtor.ID, To: to.ID, Bytes: bytes})
+				moves = append(moves, Move{Path: c.Path, From: node.ID, To: to.ID, Bytes: bytes})
 				left -= bytes
-				debtor.Free += bytes
+				node.Free += bytes
 				to.Free -= bytes
 			}
 		}
@@ -54,10 +54,10 @@ func Plan(nodes []Node, cgroups []Cgroup) (moves []Move) {
 	return moves
 }
 
-// debtors are the places of the nodes in debt, the largest deficit first.
-func debtors(nodes []Node) (all []int) {
+// overcommittedNodes are the places of the overcommitted nodes, the largest deficit first.
+func overcommittedNodes(nodes []Node) (all []int) {
 	for i, n := range nodes {
-		if n.inDebt() {
+		if n.overcommitted() {
 			all = append(all, i)
 		}
 	}
@@ -68,7 +68,7 @@ func debtors(nodes []Node) (all []int) {
 // room is what a node can receive.
 func (n Node) room() uint64 { return min(n.Free, n.Slack()) }
 
-// roomiest is the node that can receive most, the lowest among equals. A node in debt can receive nothing.
+// roomiest is the node that can receive most, the lowest among equals. An overcommitted node can receive nothing.
 func roomiest(nodes []Node) *Node {
 	best := &nodes[0]
 	for i := range nodes {
