@@ -209,7 +209,7 @@ func (h *host) has(p *testPod, mems string) {
 
 // TestADeficitIsRelieved: what fits the bound is moved, what does not is said, and a reload takes it back.
 func TestADeficitIsRelieved(t *testing.T) {
-	h, database, web, batch := overcommittedHost(t, "rebalance: {deficits: On}\n")
+	h, database, web, batch := overcommittedHost(t, "rebalance: {deficits: On, maxBytes: 4Gi}\n")
 	plugin := h.start("--record", h.path("recording"))
 	h.deploy(database, web, batch)
 	h.on(database, gi, 0)
@@ -247,7 +247,7 @@ func TestADeficitIsRelieved(t *testing.T) {
 // TestWhatIsKeptOffANodeOutlivesAKill: status and the file agree after the restart, the value is put back where another writer changes
 // it, and rollback gives back all nodes.
 func TestWhatIsKeptOffANodeOutlivesAKill(t *testing.T) {
-	h, database, web, _ := overcommittedHost(t, "rebalance: {deficits: On}\n")
+	h, database, web, _ := overcommittedHost(t, "rebalance: {deficits: On, maxBytes: 4Gi}\n")
 	h.timings("check=1s")
 	plugin := h.start()
 	h.deploy(database, web)

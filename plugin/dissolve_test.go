@@ -14,7 +14,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
-const dissolves = "topologyManagerPolicy: best-effort\nkubeReserved: {memory: 924Mi}\nrebalance: {consolidate: true}\n"
+const dissolves = "topologyManagerPolicy: best-effort\nkubeReserved: {memory: 924Mi}\nrebalance: {consolidate: true, maxBytes: 4Gi}\n"
 
 func (h *host) cpusetMems(p *testPod) string {
 	h.t.Helper()
@@ -76,7 +76,7 @@ func TestAGroupThatIsNotNeededIsDissolved(t *testing.T) {
 
 // A container beyond rebalance.maxBytes is named, and with it all stay, until it has less.
 func TestAGroupStaysWithAContainerThatIsTooLarge(t *testing.T) {
-	h := newHost(t, cri.Options{}, strings.Replace(dissolves, "true}", "true, maxBytes: 1500Mi}", 1))
+	h := newHost(t, cri.Options{}, strings.Replace(dissolves, "4Gi", "1500Mi", 1))
 	h.start()
 	large, b, a := guaranteed("large", 20*gi), guaranteed("b", 3*gi), guaranteed("a", 2*gi)
 	h.deploy(large, b, a)
@@ -172,7 +172,7 @@ func TestAMoveMakesRoom(t *testing.T) {
 	}{
 		"named":                       {"", "", false},
 		"named without the namespace": {"", "other", false},
-		"made":                        {"rebalance: {consolidate: true}\n", "", true},
+		"made":                        {"rebalance: {consolidate: true, maxBytes: 4Gi}\n", "", true},
 		"made, rejected":              {"rebalance: {consolidate: true, maxBytes: 512Mi}\n", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 func BenchmarkIdle(b *testing.B) {
 	for _, pods := range []int{4, 1000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
-			h := newHost(b, cri.Options{}, "kubeReserved: {memory: 924Mi}\nrebalance: {deficits: On, consolidate: true}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: least-used}\n"+
+			h := newHost(b, cri.Options{}, "kubeReserved: {memory: 924Mi}\nrebalance: {deficits: On, consolidate: true, maxBytes: 4Gi}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: least-used}\n"+
 				"unpinnedMemoryPolicy: PreferAvailable\n")
 			h.onKernel(12*gi, 12*gi)
 			plugin := h.start()

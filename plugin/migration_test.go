@@ -34,13 +34,13 @@ func (h *host) audit(code int) string {
 
 const blockedSeries = "nri_memory_manager_blocked_migrations "
 
-// By default a container with more than 4Gi elsewhere stays as it is, whoever would write: the plugin, or the runtime for it. It
+// By default a container with more than 256Mi elsewhere stays as it is, whoever would write: the plugin, or the runtime for it. It
 // is allocated all the same, and moves once it has less.
 func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 	h, db := adopted(t, "")
 	plugin := h.start()
 	cgroup := path.Join(db.cgroup(), db.id())
-	const why = "its cpuset.mems is not written: that would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (4Gi)"
+	const why = "its cpuset.mems is not written: that would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (256Mi)"
 	eventually(t, "the write is blocked", func() bool {
 		var document status.Document
 		must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
@@ -58,9 +58,9 @@ func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 		t.Errorf("the runtime's record has cpuset.mems %q, want none", mems)
 	}
 
-	h.uses(db, 3*gi)
+	h.uses(db, gi/8)
 	eventually(t, "the container is on its node", func() bool { return h.knob(cgroup, "cpuset.mems") == "0" })
-	wantAll(t, h.ask(0, "explain", "db"), "which moved 3Gi from node 1 to node 0")
+	wantAll(t, h.ask(0, "explain", "db"), "which moved 128Mi from node 1 to node 0")
 	wantAll(t, h.audit(1), "NOTE     default/db/app: its cpuset.mems was written at", "[moved]")
 	wantAll(t, plugin.get("/metrics"), blockedSeries+"0\n")
 	must(t, h.resize(db, 12*gi))

@@ -248,7 +248,7 @@ var moves = []behaviour{
 		name:  "a create for which a container is moved, whose pages stay",
 		right: "it waits until the pages have left the node, and fails where they have not before the runtime's deadline",
 		run: func(t testing.TB) {
-			n := newNode(t, oneNode+"rebalance: {consolidate: true}\n")
+			n := newNode(t, oneNode+"rebalance: {consolidate: true, maxBytes: 4Gi}\n")
 			n.sync(nil, nil)
 			first, small, second := n.pod("first", memoryqos.Guaranteed), n.pod("small", memoryqos.Guaranteed), n.pod("second", memoryqos.Guaranteed)
 			n.launch(first, ofPod(first, "app", 10*gi))

@@ -13,7 +13,7 @@ import (
 
 // TestWhichContainersAreMovedOffTheirGroup has a container of 2Gi in a group that a large one has made and left.
 func TestWhichContainersAreMovedOffTheirGroup(t *testing.T) {
-	const dissolves = "rebalance: {consolidate: true}\n"
+	const dissolves = "rebalance: {consolidate: true, maxBytes: 4Gi}\n"
 	launch := func(n *node, p Pod, c Container) { n.launch(p, c) }
 	for name, test := range map[string]struct {
 		config string

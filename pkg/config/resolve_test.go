@@ -258,7 +258,7 @@ func TestOnConflictReachesTheMemoryManager(t *testing.T) {
 
 func TestMostMoved(t *testing.T) {
 	for text, want := range map[string]uint64{
-		"{}": 4 << 30, "rebalance: {maxBytes: 64Mi}": 64 << 20, "rebalance: {maxBytes: 0}": 0, "rebalance: {maxBytes: 1Pi}": math.MaxUint64,
+		"{}": 256 << 20, "rebalance: {maxBytes: 64Mi}": 64 << 20, "rebalance: {maxBytes: 0}": 0, "rebalance: {maxBytes: 1Pi}": math.MaxUint64,
 	} {
 		if r, err := resolve(t, text, fixture(t, "task-page")); err != nil || r.MostMoved() != want {
 			t.Errorf("%q: %v, %d, want %d", text, err, r.MostMoved(), want)

@@ -22,7 +22,7 @@ func (e keepOff) apply(l *Ledger) {
 
 // What a container's cpuset.mems should be after events, and that its runtime is asked for it.
 func TestAContainerIsKeptOffNodes(t *testing.T) {
-	const relieves, forbids = "rebalance: {deficits: On}", "rebalance: {deficits: Off}"
+	const relieves, forbids = "rebalance: {deficits: On, maxBytes: 4Gi}", "rebalance: {deficits: Off}"
 	off := func(nodes ...int) func(*Ledger, Pod, Container) Event {
 		return func(*Ledger, Pod, Container) Event {
 			return keepOff{"id", nodeset.Of(nodes...)}

@@ -205,7 +205,7 @@ var eventSeed = flag.Uint64("seed", 1, "seed of the random events")
 // The same events give the same effects, and at any moment all values follow from what lives: a whole look gives what the
 // single steps gave.
 func TestTheSameEventsGiveTheSameEffects(t *testing.T) {
-	for _, yaml := range []string{"", "topologyManagerPolicy: restricted", "topologyManagerScope: pod\ntopologyManagerPolicy: restricted\npodLevelResourceManagers: true", "memoryReservationPolicy: HardReservation\nonUnsatisfiable: Unpinned\nrebalance: {deficits: On}"} {
+	for _, yaml := range []string{"", "topologyManagerPolicy: restricted", "topologyManagerScope: pod\ntopologyManagerPolicy: restricted\npodLevelResourceManagers: true", "memoryReservationPolicy: HardReservation\nonUnsatisfiable: Unpinned\nrebalance: {deficits: On, maxBytes: 4Gi}"} {
 		one, other, opened := newLedger(t, yaml), newLedger(t, yaml), newLedger(t, yaml)
 		first := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}
 		second := &events{rand.New(rand.NewPCG(*eventSeed, 0)), map[string]map[string]Container{}, 0}

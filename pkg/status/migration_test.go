@@ -35,7 +35,7 @@ func TestMigrationsOfRunningContainers(t *testing.T) {
 		}
 	}}
 	want := map[string]string{
-		"blocked": "its cpuset.mems is not written: that would move 3Gi from node 0 to node 1, more than rebalance.maxBytes (4Gi)",
+		"blocked": "its cpuset.mems is not written: that would move 3Gi from node 0 to node 1, more than rebalance.maxBytes (256Mi)",
 		"moving":  "its cpuset.mems is being written since 2026-05-04 12:00:00 UTC, which moves 3Gi from node 0 to node 1",
 		"moved":   "its cpuset.mems was written at 2026-05-04 12:00:00 UTC, which moved 3Gi from node 0 to node 1",
 	}
@@ -48,7 +48,7 @@ func TestMigrationsOfRunningContainers(t *testing.T) {
 func TestMigrationsOfADryRun(t *testing.T) {
 	root := t.TempDir()
 	for name, text := range map[string]string{
-		"much": "anon N0=0 N1=8589934592\n", "little": "anon N0=4096 N1=3435973837\nfile N0=0 N1=8589934592\nfile_mapped N0=0 N1=0\n", "none": "anon N0=4096 N1=0\n", "burstable": "anon N0=0 N1=4096\n",
+		"much": "anon N0=0 N1=8589934592\n", "little": "anon N0=4096 N1=134217728\nfile N0=0 N1=8589934592\nfile_mapped N0=0 N1=0\n", "none": "anon N0=4096 N1=0\n", "burstable": "anon N0=0 N1=4096\n",
 	} {
 		cgroups.Fill(t, filepath.Join(root, "kubepods", name), map[string]string{"memory.numa_stat": text, "cpuset.mems": "\n", "cpuset.mems.effective": "0-1\n"})
 	}
@@ -65,8 +65,8 @@ func TestMigrationsOfADryRun(t *testing.T) {
 	view.Config.Config.Profile, view.Config.Machine.MemTotal = config.ProfileObserve, 64<<30
 	s := Sources{View: func() *ledger.View { return view }, Usages: NewUsages(tree, cgroupfs.NewSampler(cgroupfs.FreshTime, tree.Counters))}
 	want := map[string]string{
-		"kubepods/much":   "a write of its cpuset.mems would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (4Gi)",
-		"kubepods/little": "a write of its cpuset.mems would move 3.2Gi from node 1 to node 0",
+		"kubepods/much":   "a write of its cpuset.mems would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (256Mi)",
+		"kubepods/little": "a write of its cpuset.mems would move 128Mi from node 1 to node 0",
 	}
 	if diff := cmp.Diff(want, texts(s.migrations(view))); diff != "" {
 		t.Error(diff)

@@ -57,7 +57,7 @@ func TestAllocationsHold(t *testing.T) {
 	}
 	t.Logf("unpinnedMemoryPolicy: PreferAvailable: %v", prefer)
 	t.Logf("topologyManagerPolicyOptions: {numa-allocation-strategy: least-used}: %v", strategy)
-	t.Logf("rebalance: {deficits: On}: %v; relieved within %v", relieved, slices.Max(append(relieved.took, 0)))
+	t.Logf("rebalance: {deficits: On, maxBytes: 1Pi}: %v; relieved within %v", relieved, slices.Max(append(relieved.took, 0)))
 	if k.Plan.Full { // at last: the kernel may kill the runtime, too
 		t.Run("a process without a policy", func(t *testing.T) {
 			n := newCrowd(t, k, "unpinnedMemoryPolicy: None", 96*MiB)
@@ -158,7 +158,7 @@ func (n *crowd) lacks(t *testing.T) (bytes uint64) {
 func (n *crowd) isRelieved(t *testing.T, o *tally) {
 	t.Helper()
 	unused, began := n.lacks(t), time.Now()
-	n.p.change("rebalance: {deficits: On}")
+	n.p.change("rebalance: {deficits: On, maxBytes: 1Pi}")
 	eventually(t, "the plugin finds no deficit any more", func() string {
 		if out := n.p.output(); !strings.Contains(out, "have enough memory available again") {
 			return out[max(0, len(out)-2000):]

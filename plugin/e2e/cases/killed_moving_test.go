@@ -57,7 +57,7 @@ func TestPluginIsKilledWhileMemoryMoves(t *testing.T) {
 				mems := file(dir, "cpuset.mems")
 				return mems != "" && !slices.Contains(ids(t, mems), 0)
 			}
-			n.p.reload("rebalance: {deficits: On}")
+			n.p.reload("rebalance: {deficits: On, maxBytes: 1Pi}")
 			n.p.killWhen(moment, map[string]func() bool{
 				"decided":  func() bool { return strings.Contains(n.p.output(), "a container's memory is moved off NUMA nodes") },
 				"written":  isOff,
