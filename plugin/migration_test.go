@@ -34,8 +34,8 @@ func (h *host) audit(code int) string {
 
 const blockedSeries = "nri_memory_manager_blocked_migrations "
 
-// By default a container with more than 256Mi elsewhere stays as it is, whoever would write: the plugin, or the runtime for it. It
-// is allocated all the same, and moves once it has less.
+// By default neither the plugin nor the runtime writes cpuset.mems of a container that has more than 256Mi on other nodes. The
+// container is allocated all the same, and moves once it has less there.
 func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 	h, db := adopted(t, "")
 	plugin := h.start()

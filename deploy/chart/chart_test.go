@@ -46,7 +46,7 @@ var valueSets = map[string]string{
 	"default":      `{}`,
 	"kubelet":      `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore]}, systemdSocket: false, kubeletConfig: /var/lib/kubelet/config.yaml}`,
 	"kubelet-root": `{config: {requestSources: [kubelet, unified, annotation, swap, oomscore]}, kubeletPodsSocket: /data/kubelet/pods-api/pods.sock}`,
-	"no-sources":   `{config: {requestSources: [unified, annotation, swap, oomscore], onTermination: Rollback, memoryThrottlingFactor: 0.8}, seLinuxType: spc_t}`,
+	"no-sources":   `{config: {requestSources: [unified, annotation, swap, oomscore], onTermination: Rollback, memoryThrottlingFactor: 0.8}, podSecurityContext: {seLinuxOptions: {type: spc_t}}}`,
 	"sources":      `{config: {requestSources: [kubelet, oomscore]}}`,
 	"overrides": `{nameOverride: numa, commonLabels: {team: node, app.kubernetes.io/version: mine}, podLabels: {app.kubernetes.io/name: other, tier: a},
 podAnnotations: {memory-high.memory-manager.noderesource.dev: 64Mi}, image: {digest: "sha256:` + strings.Repeat("ab", 32) + `"},
@@ -59,7 +59,7 @@ metrics: {podMonitor: {enabled: true, labels: {app.kubernetes.io/name: other}}},
 cgroupDriver: cgroupfs, networkPolicy: {enabled: true}, nodeGroups: [
 {name: large, nodeSelector: {size: large, zone: a}, config: {profile: Full, memoryThrottlingFactor: null, stallGuard: false, requestSources: [kubelet]}},
 {name: gpu, nodeSelector: {gpu: "true"}, cgroupDriver: systemd, config: {requestSources: [apiserver], nodeResourceTopology: true, resourceSlices: true}}]}`,
-	"everything": `{config: {events: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug}, recording: true, capabilities: [SYS_RESOURCE], nri: {runtime: {patchConfig: true}},
+	"everything": `{config: {events: true, nodeResourceTopology: true, resourceSlices: true, dra: {enabled: true}, logLevel: debug}, recording: true, securityContext: {capabilities: {add: [SYS_RESOURCE]}}, nri: {runtime: {patchConfig: true}},
 metrics: {podMonitor: {enabled: true, labels: {release: prometheus}}, serviceMonitor: {enabled: true}},
 imagePullSecrets: [{name: registry}], podLabels: {team: node}, podAnnotations: {a: b}}`,
 }
@@ -264,14 +264,12 @@ func TestSecurityContextsCanBeOverridden(t *testing.T) {
 	const rest = "allowPrivilegeEscalation: false, privileged: false, readOnlyRootFilesystem: true, runAsUser: 0"
 	for values, want := range map[string]struct{ pod, container string }{
 		`{}`: {"{seccompProfile: {type: RuntimeDefault}}", "{" + rest + ", runAsGroup: 0, capabilities: {drop: [ALL]}}"},
-		`{seLinuxType: spc_t, capabilities: [SYS_RESOURCE]}`: {
+		`{podSecurityContext: {seLinuxOptions: {type: spc_t}}, securityContext: {capabilities: {add: [SYS_RESOURCE]}}}`: {
 			"{seccompProfile: {type: RuntimeDefault}, seLinuxOptions: {type: spc_t}}",
 			"{" + rest + ", runAsGroup: 0, capabilities: {drop: [ALL], add: [SYS_RESOURCE]}}"},
 		`{podSecurityContext: {fsGroup: 7, seccompProfile: null}, securityContext: {runAsGroup: 7}}`: {
 			"{fsGroup: 7}", "{" + rest + ", runAsGroup: 7, capabilities: {drop: [ALL]}}"},
-		`{seLinuxType: spc_t, podSecurityContext: {seLinuxOptions: {level: s0}}, securityContext: {runAsGroup: null, capabilities: {add: [SYS_PTRACE]}}}`: {
-			"{seccompProfile: {type: RuntimeDefault}, seLinuxOptions: {type: spc_t, level: s0}}",
-			"{" + rest + ", capabilities: {drop: [ALL], add: [SYS_PTRACE]}}"},
+		`{securityContext: {runAsGroup: null, capabilities: {drop: null}}}`: {"{seccompProfile: {type: RuntimeDefault}}", "{" + rest + ", capabilities: {}}"},
 	} {
 		got, err := render(t, values)
 		if err != nil {
@@ -487,6 +485,8 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{kubeletPodsDir: /pods}`:                                   "kubeletPodsDir",
 		`{requestSource: kubelet}`:                                  "config.requestSources replaces it",
 		`{rollbackOnDelete: true}`:                                  "config.onTermination replaces it",
+		`{capabilities: [SYS_ADMIN]}`:                               "securityContext.capabilities.add replaces it",
+		`{seLinuxType: spc_t}`:                                      "podSecurityContext.seLinuxOptions.type replaces it",
 		`{image: {digest: abc}}`:                                    "digest",
 
 		`{config: {memoryThrotlingFactor: 0.8}}`:                                           "memoryThrotlingFactor",

@@ -30,8 +30,8 @@ const (
 // deficits samples whether allocations hold. It belongs to one goroutine but for its last sample.
 type deficits struct {
 	last   atomic.Pointer[deficit.Sample]
-	seen   []deficit.Node        // by the ledger; guarded by the agent's lock
-	logged deficitLog            // as logged
+	seen   []deficit.Node // by the ledger; guarded by the agent's lock
+	logged deficitLog
 	pages  map[string]*pagesRead // by cgroup
 	round  uint64
 }

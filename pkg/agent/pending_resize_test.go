@@ -57,7 +57,7 @@ func TestAResizeThatFindsNoRoom(t *testing.T) {
 					t.Fatalf("got %v, want %s", err, test.err)
 				}
 				n.want("allocated on the nodes", n.allocated(), "14336 0")
-				n.want("short", view.PendingResize.String(), "nothing")
+				n.want("pending resize", view.PendingResize.String(), "nothing")
 				return
 			}
 			if err != nil {
@@ -66,7 +66,7 @@ func TestAResizeThatFindsNoRoom(t *testing.T) {
 			n.want("cpuset.mems", got.CpusetMems, "0-1")
 			n.want("the nodes shown", view.Nodes.String(), "0-1")
 			n.want("allocated on the nodes", n.allocated(), "14848 0")
-			n.want("short", view.PendingResize.String(), "1.5Gi of memory")
+			n.want("pending resize", view.PendingResize.String(), "1.5Gi of memory")
 			if view.Limit != 10*gi || len(n.View().Rejections) > 0 {
 				t.Errorf("limit %d, rejections %+v", view.Limit, n.View().Rejections)
 			}
@@ -106,7 +106,7 @@ func TestAPendingResizeIsAllocatedOnceThereIsRoom(t *testing.T) {
 			}
 			n.work(context.Background())
 			n.want("allocated on the nodes", n.allocated(), test.allocated)
-			n.want("short", n.containerView(small, "main").PendingResize.String(), test.short)
+			n.want("pending resize", n.containerView(small, "main").PendingResize.String(), test.short)
 			n.want("cpuset.mems", n.file(c.CgroupsPath, "cpuset.mems"), test.mems)
 			generation := n.View().Generation
 			n.work(context.Background())
@@ -124,7 +124,7 @@ func TestAResizeDownEndsThePendingOne(t *testing.T) {
 	if got := n.update(small, c, to(8*gi+512*mi)); got == nil || got.CpusetMems != "0" { // exactly what is allocated
 		t.Errorf("answered with %+v", got)
 	}
-	n.want("short", n.containerView(small, "main").PendingResize.String(), "nothing")
+	n.want("pending resize", n.containerView(small, "main").PendingResize.String(), "nothing")
 	n.update(small, c, to(10*gi))
 	if got := n.update(small, c, to(gi)); got == nil || got.CpusetMems != "0" {
 		t.Errorf("answered with %+v", got)
@@ -149,7 +149,7 @@ func TestARestartFindsAPendingResize(t *testing.T) {
 	if updates := n.sync([]Pod{small, other}, []Container{c, neighbor}); len(updates) > 0 {
 		t.Errorf("updates: %+v", updates)
 	}
-	n.want("short", n.containerView(small, "main").PendingResize.String(), "1.5Gi of memory")
+	n.want("pending resize", n.containerView(small, "main").PendingResize.String(), "1.5Gi of memory")
 	if !strings.Contains(n.log.String(), "found no room: it is allocated less than its limit") {
 		t.Errorf("the log does not say so:\n%s", n.log)
 	}
@@ -169,7 +169,7 @@ func TestAResizeWhileThePluginWasAway(t *testing.T) {
 	c.Resources = c.Resources.Updated(to(10 * gi))
 	n.restart()
 	n.sync([]Pod{small, other}, []Container{neighbor, c})
-	n.want("short", n.containerView(small, "main").PendingResize.String(), "1.5Gi of memory")
+	n.want("pending resize", n.containerView(small, "main").PendingResize.String(), "1.5Gi of memory")
 }
 
 func TestAPendingResizeIsNotTakenForAllNodes(t *testing.T) {
@@ -219,7 +219,7 @@ func TestARestartOfAResizedContainer(t *testing.T) {
 			again.CgroupsPath += "-2"
 			n.want("cpuset.mems", n.create(small, again).CpusetMems, test.mems)
 			n.want("allocated on the nodes", n.allocated(), test.allocated)
-			n.want("short", n.containerView(small, "main").PendingResize.String(), test.short)
+			n.want("pending resize", n.containerView(small, "main").PendingResize.String(), test.short)
 		})
 	}
 }

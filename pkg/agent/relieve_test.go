@@ -73,8 +73,11 @@ func (s *lacking) mems() string {
 
 // One container after the other is moved, each only once the memory of the last one has arrived and a newer sample still shows the
 // deficit, and both may use the node again after it was quiet.
+// relieves moves containers of up to 4Gi off overcommitted nodes.
+const relieves = "rebalance: {deficits: On, maxBytes: 4Gi}\n"
+
 func TestDeficitsAreRelievedOneContainerAtATime(t *testing.T) {
-	s := newLacking(t, "rebalance: {deficits: On, maxBytes: 4Gi}\n", nil)
+	s := newLacking(t, relieves, nil)
 	s.look() // finds the deficit
 	s.sample()
 	if sample := s.sample(); sample.Moves != nil || s.containerView(s.pods["web"], "app").KeptOff != nil { // the write is yet to come
@@ -130,17 +133,17 @@ func TestMemoryThatIsNotMoved(t *testing.T) {
 	}{
 		"by default": {"", nil, nil, nil},
 		"off":        {"rebalance: {deficits: Off}\n", nil, nil, nil},
-		"a dry run":  {"rebalance: {deficits: On, maxBytes: 4Gi}\nprofile: Observe\n", nil, nil, nil},
+		"a dry run":  {relieves + "profile: Observe\n", nil, nil, nil},
 		"beyond migration": {"rebalance: {deficits: On, maxBytes: 0}\n", nil, nil,
 			[]string{"it has 512Mi there, more than rebalance.maxBytes (0)", "it has 3Gi there, more than rebalance.maxBytes (0)"}},
-		"the annotation none":      {"rebalance: {deficits: On, maxBytes: 4Gi}\n", map[string]string{numa: "none"}, nil, []string{"node 0 lacks 1Gi for its allocations, and no other container has memory there"}},
-		"the annotation preferred": {"rebalance: {deficits: On, maxBytes: 4Gi}\n", map[string]string{numa: "preferred"}, nil, []string{"node 0 lacks 1Gi for its allocations"}},
-		"the containers wait for memory": {"rebalance: {deficits: On, maxBytes: 4Gi}\n", nil, pressure(""),
+		"the annotation none":      {relieves, map[string]string{numa: "none"}, nil, []string{"node 0 lacks 1Gi for its allocations, and no other container has memory there"}},
+		"the annotation preferred": {relieves, map[string]string{numa: "preferred"}, nil, []string{"node 0 lacks 1Gi for its allocations"}},
+		"the containers wait for memory": {relieves, nil, pressure(""),
 			[]string{"full avg10 of its memory.pressure is 12.5, more than 10", "full avg10 of its memory.pressure is 12.5"}},
-		"all pods wait for memory": {"rebalance: {deficits: On, maxBytes: 4Gi}\n", nil, pressure("kubepods"), []string{"no memory is moved while all pods wait for it: full avg10"}},
-		"the other node has no room": {"rebalance: {deficits: On, maxBytes: 4Gi}\n", nil, func(s *lacking) { s.kernelHas(1, gi/4, 8*gi) },
+		"all pods wait for memory": {relieves, nil, pressure("kubepods"), []string{"no memory is moved while all pods wait for it: full avg10"}},
+		"the other node has no room": {relieves, nil, func(s *lacking) { s.kernelHas(1, gi/4, 8*gi) },
 			[]string{"its 512Mi would go to node 1, which has no room for them", "its 3Gi would go to node 1"}},
-		"nodes by another writer": {"rebalance: {deficits: On, maxBytes: 4Gi}\n", nil, func(s *lacking) {
+		"nodes by another writer": {relieves, nil, func(s *lacking) {
 			for _, name := range []string{"batch", "web"} {
 				s.writeFile(s.containers[name].CgroupsPath, "cpuset.mems.effective", "0")
 			}
@@ -172,10 +175,10 @@ func TestMemoryThatIsNotMoved(t *testing.T) {
 
 func TestStepsAreTakenBackAtOnce(t *testing.T) {
 	for name, yaml := range map[string]string{
-		"DryRun": "", "Off": "rebalance: {deficits: Off}\n", "a dry run": "rebalance: {deficits: On, maxBytes: 4Gi}\nprofile: Observe\n", "policy None": "rebalance: {deficits: On}\nmemoryManagerPolicy: None\nreservedMemory: []\n",
+		"DryRun": "", "Off": "rebalance: {deficits: Off}\n", "a dry run": relieves + "profile: Observe\n", "policy None": relieves + "memoryManagerPolicy: None\nreservedMemory: []\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newLacking(t, "rebalance: {deficits: On, maxBytes: 4Gi}\n", nil)
+			s := newLacking(t, relieves, nil)
 			s.look()
 			s.look()
 			s.want("cpuset.mems", s.mems(), "1 ")
@@ -199,10 +202,10 @@ func TestAKillAtEveryMomentOfAStep(t *testing.T) {
 		yaml  string
 		want  string // cpuset.mems of batch after the restart
 	}{
-		"noted":                 {func(s *lacking) { _ = s.noteBefore(s.Context(), s.path("batch")) }, "", "rebalance: {deficits: On, maxBytes: 4Gi}\n", ""},
-		"decided":               {func(s *lacking) { s.sample() }, "", "rebalance: {deficits: On, maxBytes: 4Gi}\n", ""},
-		"written":               {func(s *lacking) { s.sample(); _ = s.protector.FinishAll(s.Context()) }, "", "rebalance: {deficits: On, maxBytes: 4Gi}\n", "1"},
-		"the runtime has it":    {func(s *lacking) { s.look() }, "1", "rebalance: {deficits: On, maxBytes: 4Gi}\n", "1"},
+		"noted":                 {func(s *lacking) { _ = s.noteBefore(s.Context(), s.path("batch")) }, "", relieves, ""},
+		"decided":               {func(s *lacking) { s.sample() }, "", relieves, ""},
+		"written":               {func(s *lacking) { s.sample(); _ = s.protector.FinishAll(s.Context()) }, "", relieves, "1"},
+		"the runtime has it":    {func(s *lacking) { s.look() }, "1", relieves, "1"},
 		"it is forbidden since": {func(s *lacking) { s.look() }, "1", "", "0-1"},
 		"taken back and not wrote": {func(s *lacking) {
 			s.look()
@@ -210,17 +213,17 @@ func TestAKillAtEveryMomentOfAStep(t *testing.T) {
 			s.look()
 			s.clock.add(deficit.QuietTime)
 			s.sample()
-		}, "1", "rebalance: {deficits: On, maxBytes: 4Gi}\n", "1"},
+		}, "1", relieves, "1"},
 		"taken back": {func(s *lacking) {
 			s.look()
 			s.kernelHas(0, 9*gi, gi)
 			s.look()
 			s.clock.add(deficit.QuietTime)
 			s.look()
-		}, "0-1", "rebalance: {deficits: On, maxBytes: 4Gi}\n", "0-1"},
+		}, "0-1", relieves, "0-1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newLacking(t, "rebalance: {deficits: On, maxBytes: 4Gi}\n", nil)
+			s := newLacking(t, relieves, nil)
 			s.look()
 			test.until(s)
 			copied := filepath.Join(t.TempDir(), "state")
@@ -265,7 +268,7 @@ func (s *lacking) path(name string) string {
 
 // Memory that has grown beyond the bound since the sample is not moved, whoever would write; the next container is.
 func TestAStepThatHasBecomeTooLargeIsBlocked(t *testing.T) {
-	s := newLacking(t, "rebalance: {deficits: On, maxBytes: 4Gi}\n", nil)
+	s := newLacking(t, relieves, nil)
 	s.look()
 	s.sample()
 	s.uses(s.containers["batch"], [2]uint64{5 * gi, 0}, [2]uint64{})

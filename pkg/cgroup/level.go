@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// The parents of the containers, and theirs.
+// A container's level, and those of its parent cgroups.
 const (
 	LevelKubepods  = "kubepods"
 	LevelSystem    = "system" // KEP-5894's partition below kubepods

@@ -25,8 +25,8 @@ const (
 	longestDir = 4096 // PATH_MAX
 )
 
-// PodPath holds the cgroups of a pod and of the kubelet-made parent cgroups, relative to the cgroup mount, without a
-// leading slash.
+// PodPath holds the cgroups of a pod and of its parents, which the kubelet makes, relative to the cgroup mount, without a leading
+// slash.
 type PodPath struct {
 	Kubepods string
 	// QoS is empty for a Guaranteed pod: it hangs directly below kubepods, or the system partition.

@@ -122,8 +122,8 @@ func plus(sums, more memorymanager.Request) memorymanager.Request {
 const hysteresis = 10
 
 // Order returns the NUMA nodes in the order of their devices, which the scheduler takes as a preference: the one with most memory
-// left comes first. What is left is free for claims, and where a sample is known the kernel has it beyond what is unused of
-// allocations. The order stays as it was while the first is not far behind another, for each change is a write.
+// left comes first. What is left is free for claims, and where a sample is known the kernel has it beyond what is
+// allocated and unused. The order stays as it was while the first is not far behind another, for each change is a write.
 func Order(claimable []Capacity, sample *deficit.Sample, was []int) []int {
 	left, most := map[int]uint64{}, uint64(0)
 	var nodes []int

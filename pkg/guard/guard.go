@@ -83,8 +83,8 @@ func New(o Options) (*Guard, error) {
 		triggers: t, watched: map[string]*watched{}}, nil
 }
 
-// Set has the guard look after these containers, and after no others. A raise for which new bounds (a
-// resize, a reload) leave no room is cut, and that of a container that is to be left alone ends.
+// Set has the guard look after these containers, and after no others. A raise for which new bounds (a resize, a reload) leave
+// no room is cut, and that of a container that is to be left alone ends.
 func (g *Guard) Set(ctx context.Context, containers []Container) {
 	for _, c := range g.set(containers) {
 		if err := g.host.SetHigh(ctx, c.ID, c.High); err != nil {

@@ -55,6 +55,9 @@ const (
 	smallSide = "kubepods/podsmall/small-side"
 )
 
+// consolidates moves containers of up to 4Gi off groups, and to make room.
+const consolidates = "rebalance: {consolidate: true, maxBytes: 4Gi}"
+
 // leftAlone has a pod with containers of 2Gi and 1Gi on nodes 0-1, where a larger one had been.
 func leftAlone(t *testing.T, yaml string) *Ledger {
 	t.Helper()
@@ -105,7 +108,7 @@ func TestAContainerOnItsWayToOtherNodes(t *testing.T) {
 		"it ends":           append(onItsWay, step{0, EndContainer{ID: "small-main"}, "", stored}, step{0, arrived, "", "0 -1 map[]"}),
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, now := leftAlone(t, "rebalance: {consolidate: true, maxBytes: 4Gi}"), time.Unix(1, 0)
+			l, now := leftAlone(t, consolidates), time.Unix(1, 0)
 			if again := l.Step(now, NodeMemorySampled{Groups: true}).Again; again == nil || strings.Join(again.Measure, " ") != smallMain+" "+smallSide+" kubepods" {
 				t.Fatalf("it asks for %+v", again)
 			}
@@ -169,7 +172,7 @@ func TestWhatKeepsAGroup(t *testing.T) {
 		"it cannot be counted": {usage: map[string]Usage{smallSide: {Unread: "why"}}, want: []string{"unread: its memory cannot be counted: why"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, now := leftAlone(t, "rebalance: {consolidate: true, maxBytes: 4Gi}\n"+test.yaml), time.Unix(1, 0)
+			l, now := leftAlone(t, consolidates+"\n"+test.yaml), time.Unix(1, 0)
 			event := look(test.usage)
 			event.Nodes = test.nodes
 			effects := l.Step(now, event)
@@ -218,15 +221,15 @@ func TestRoomIsMadeForANewContainer(t *testing.T) {
 		want    string // in the error
 		counted uint64 // placements that failed
 	}{
-		"by one move":            {"rebalance: {consolidate: true, maxBytes: 4Gi}", 6, 0, nil, one, sentence, 0},
-		"by two moves":           {"rebalance: {consolidate: true, maxBytes: 4Gi}", 7, 0, nil, both, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 0},
+		"by one move":            {consolidates, 6, 0, nil, one, sentence, 0},
+		"by two moves":           {consolidates, 7, 0, nil, both, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 0},
 		"two, and moves are off": {"", 7, 0, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 1},
-		"two, after one":         {"rebalance: {consolidate: true, maxBytes: 4Gi}", 7, 1, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 1},
+		"two, after one":         {consolidates, 7, 1, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 7Gi needed", 1},
 		"moves are off":          {"", 6, 0, nil, nil, sentence, 1},
-		"moved already":          {"rebalance: {consolidate: true, maxBytes: 4Gi}", 6, 2, nil, nil, sentence, 1},
-		"the runtime is gone":    {"rebalance: {consolidate: true, maxBytes: 4Gi}", 6, 0, Disconnected{"gone"}, nil, sentence, 1},
-		"no move would do":       {"rebalance: {consolidate: true, maxBytes: 4Gi}", 12, 0, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 12Gi needed", 1},
-		"not what needs no move": {"rebalance: {consolidate: true, maxBytes: 4Gi}", 5, 0, nil, nil, "", 0},
+		"moved already":          {consolidates, 6, 2, nil, nil, sentence, 1},
+		"the runtime is gone":    {consolidates, 6, 0, Disconnected{"gone"}, nil, sentence, 1},
+		"no move would do":       {consolidates, 12, 0, nil, nil, "node 1: 5.5Gi of 15.5Gi free, 12Gi needed", 1},
+		"not what needs no move": {consolidates, 5, 0, nil, nil, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := crowded(t, test.yaml)
@@ -293,7 +296,7 @@ func TestNoRoomIsMadeBeyondTheGates(t *testing.T) {
 		"it cannot be counted": {Unread: "why"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l, now := crowded(t, "rebalance: {consolidate: true, maxBytes: 4Gi}"), time.Unix(1, 0)
+			l, now := crowded(t, consolidates), time.Unix(1, 0)
 			create := claimed(claimPod("web", ""), "main", 6*claimGi)
 			create.Usage = map[string]Usage{"kubepods": {}, "kubepods/podc/c-main": usage}
 			effects := l.Step(now, create)
@@ -329,14 +332,14 @@ func TestAMoveThatAKillHasInterrupted(t *testing.T) {
 		yaml, mems string
 		want       string // of a container that needs the room on node 0
 	}{
-		"it goes on":          {"rebalance: {consolidate: true, maxBytes: 4Gi}", "0", "waits"},
-		"it was written":      {"rebalance: {consolidate: true, maxBytes: 4Gi}", "1", "0"},
-		"it had none":         {"rebalance: {consolidate: true, maxBytes: 4Gi}", "", "0"},
+		"it goes on":          {consolidates, "0", "waits"},
+		"it was written":      {consolidates, "1", "0"},
+		"it had none":         {consolidates, "", "0"},
 		"nothing moves now":   {"", "0", "0"},
-		"a dry run has begun": {"rebalance: {consolidate: true, maxBytes: 4Gi}\nprofile: Observe", "0", "0"},
+		"a dry run has begun": {consolidates + "\nprofile: Observe", "0", "0"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			before, now := crowded(t, "rebalance: {consolidate: true, maxBytes: 4Gi}"), time.Unix(1, 0)
+			before, now := crowded(t, consolidates), time.Unix(1, 0)
 			create := claimed(claimPod("web", ""), "main", 6*claimGi)
 			create.Usage = map[string]Usage{"kubepods": {}, inC: mapped(claimGi, 0)}
 			before.Step(now, create)
@@ -372,7 +375,7 @@ func TestAMoveThatAKillHasInterrupted(t *testing.T) {
 // The pages of a container that moves are on its old node until they have left it: nobody is promised what they take.
 func TestMemoryThatIsLeavingIsNobodyElses(t *testing.T) {
 	const inC = "kubepods/podc/c-main"
-	l, now := crowded(t, "rebalance: {consolidate: true, maxBytes: 4Gi}"), time.Unix(1, 0)
+	l, now := crowded(t, consolidates), time.Unix(1, 0)
 	create := claimed(claimPod("web", ""), "main", 6*claimGi)
 	create.Usage = map[string]Usage{"kubepods": {}, inC: mapped(claimGi, 0)}
 	l.Step(now, create)

@@ -27,7 +27,7 @@ func (h *hints) score(nodes nodeset.Set) int {
 	case !h.m.options.Strategy.Scores():
 		return 0
 	case h.m.options.Strategy == topologymanager.LeastUsed:
-		return h.unusedPercent(nodes)
+		return h.slackPercent(nodes)
 	}
 	var sum, weights uint64
 	for _, c := range h.columns {
@@ -60,9 +60,9 @@ func percent(part, whole uint64) uint64 {
 	return max(1, percent)
 }
 
-// unusedPercent is how much of the nodes' allocatable memory the kernel has available beyond the allocations, rounded down; 1 to
+// slackPercent is how much of the nodes' allocatable memory the kernel has available beyond the allocations, rounded down; 1 to
 // 100. It is 0 where that is not known of one of them, and for a request without memory: huge pages are in pools of their own.
-func (h *hints) unusedPercent(nodes nodeset.Set) int {
+func (h *hints) slackPercent(nodes nodeset.Set) int {
 	c := h.m.column(Memory)
 	allocatable := c.allocatableOf(nodes)
 	if allocatable == 0 || !slices.Contains(h.columns, c) {

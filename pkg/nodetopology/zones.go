@@ -48,7 +48,7 @@ func zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
 // deficitStep is what a deficit is rounded up to, so that the object does not change with every page.
 const deficitStep = 256 << 20
 
-// deficitAttributes say by how much a zone is overcommitted to its pinned containers; none while it has what they may use.
+// deficitAttributes say by how much a zone is overcommitted; none while it has what its pinned containers may use.
 func deficitAttributes(node *deficit.Node) topology.AttributeList {
 	if node == nil || node.Deficit() == 0 {
 		return nil

@@ -35,7 +35,7 @@ type Document struct {
 	// DeviceSources are the APIs beside the kubelet's that NUMA nodes of devices are taken from.
 	DeviceSources []Source `json:"deviceSources,omitempty"`
 	Nodes         []Node   `json:"nodes"`
-	// AvailableUnknown says why what is available is not known; absent when they have, and before the first sample.
+	// AvailableUnknown says why it is not known what is available; absent where it is, and before the first sample.
 	AvailableUnknown string `json:"availableUnknown,omitempty"`
 	// Groups are the groups of nodes that exist only because of containers that would fit single nodes.
 	Groups []Group `json:"dissolvableGroups,omitempty"`
