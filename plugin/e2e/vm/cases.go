@@ -13,6 +13,8 @@ const (
 	systemd24       = "containerd24-systemd"
 	cgroupfs17      = "containerd17-cgroupfs"
 	kernel61        = "kernel61"
+	kernelTrixie    = "kernel-trixie"
+	kernelTesting   = "kernel-testing"
 	crioCgroupfs    = "crio-cgroupfs"
 	crioSystemd     = "crio-systemd"
 )
@@ -94,9 +96,10 @@ var choices = map[string]choice{
 	"TestVerifyNamesPagesOnOtherNodes": {on(cgroupfs24), on(kernel61)}, // what verify reads, which is the same everywhere
 
 	// The tables of docs/measurements.md, and no tests.
-	"TestMeasureStallGuard":     {nil, on(cgroupfs24)}, // one machine is measured
-	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)}, // one machine is measured
-	"TestMeasureManyStalling":   {nil, on(cgroupfs24)}, // one machine is measured
+	"TestMeasureStallGuard":     {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureManyStalling":   {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestPageCacheKills":        {nil, on(cgroupfs24, kernel61, kernelTrixie, kernelTesting)}, // each kernel's reclaim of pages that are not written yet
 }
 
 // Runs reports whether a case runs in this variant.
