@@ -250,10 +250,7 @@ func (w writers) watch(t *testing.T, k machine, pod *kubelet.Pod, cgroup, step s
 		}
 	}
 	one.kills = event(k.Dir(pod), "memory.events", "oom_kill")
-	if m := fullTotal.FindStringSubmatch(file(k.Dir(pod), "memory.pressure")); m != nil {
-		microseconds, _ := strconv.ParseFloat(m[1], 64)
-		one.stalled = microseconds / 1e6
-	}
+	one.stalled = fullStall(t, k.Dir(pod)).Seconds()
 	return one
 }
 
