@@ -17,7 +17,7 @@ import (
 func TestPageCacheEvicts(t *testing.T) {
 	const (
 		size = 1100 * MiB
-		runs = 4
+		runs = 3
 	)
 	kubeletOf(t)
 	dir := disk(t, size+128*MiB)
