@@ -7,8 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 // TestPageCacheEvicts logs a table: whether the kubelet evicts a pod that holds nothing but the page cache of a file that it has
@@ -32,7 +34,7 @@ func TestPageCacheEvicts(t *testing.T) {
 	usual := file(lruGen)
 	t.Cleanup(func() { write(t, usual, lruGen) })
 	t.Logf("kernel %s, lru_gen %s, evictionHard memory.available %d MiB", file("/proc/sys/kernel/osrelease"), usual, threshold/MiB)
-	t.Log("| lru_gen | reads take | available before | after the reads | active_file | inactive_file | the pod | after |")
+	t.Log("| lru_gen | available before | least available | of the file active / inactive then | the pod | after |")
 	for range runs { // by turns, so that none has the older kubelet
 		for _, enabled := range []string{"y", "n"} {
 			write(t, enabled, lruGen)
@@ -41,10 +43,22 @@ func TestPageCacheEvicts(t *testing.T) {
 	}
 }
 
-// reads runs a pod that reads the file and watches for a minute whether it is evicted.
+// reads runs a pod that reads the file, and watches for a minute after that whether it is evicted.
 func reads(t *testing.T, k *kubelet.Kubelet, dir string) string {
 	t.Helper()
 	write(t, "3", "/proc/sys/vm/drop_caches")
+	eventually(t, "the node takes pods of the class BestEffort", func() string {
+		node, err := k.Client.CoreV1().Nodes().Get(t.Context(), setup.NodeName, metav1.GetOptions{})
+		if err != nil {
+			return err.Error()
+		}
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeMemoryPressure && c.Status != corev1.ConditionFalse {
+				return c.Message
+			}
+		}
+		return ""
+	})
 	pod := &kubelet.Pod{Name: "reader", Containers: []kubelet.Container{{
 		Name: "app", Mounts: map[string]string{"/data": dir + ":ro"},
 		// It does not end with 0 at SIGTERM: the pod would have succeeded then, evicted or not.
@@ -52,25 +66,25 @@ func reads(t *testing.T, k *kubelet.Kubelet, dir string) string {
 	}}}
 	run(t, k, pod)
 	cgroup, before := dirOf(t, k, pod, "app"), available(t)
+	least, pages, end := before, "", "stays"
 	began := time.Now()
+	deadline := began.Add(waitLimit)
 	touchFile(t, k.Control(pod), "go")
-	var row, state string
-	for deadline := began.Add(2 * time.Minute); time.Now().Before(deadline) && state == ""; time.Sleep(200 * time.Millisecond) {
-		if row == "" && strings.Contains(k.Output(pod, "app"), "enough") {
-			row = fmt.Sprintf("%.0f s | %d MiB | %d MiB | %d MiB | %d MiB", time.Since(began).Seconds(), before/MiB, available(t)/MiB,
-				event(cgroup, "memory.stat", "active_file")/MiB, event(cgroup, "memory.stat", "inactive_file")/MiB)
-			deadline = time.Now().Add(time.Minute)
+	for read := false; end == "stays" && time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		if now := available(t); now < least && file(cgroup, "memory.stat") != "" {
+			least = now
+			pages = fmt.Sprintf("%d / %d MiB", event(cgroup, "memory.stat", "active_file")/MiB, event(cgroup, "memory.stat", "inactive_file")/MiB)
+		}
+		if !read && strings.Contains(k.Output(pod, "app"), "done say=enough") {
+			read, deadline = true, time.Now().Add(time.Minute)
 		}
 		if object, err := k.Get(t.Context(), pod); err == nil && object.Status.Phase == corev1.PodFailed {
-			state = object.Status.Reason
+			end = object.Status.Reason
 		}
 	}
-	if state == "" {
-		state = "stays"
-	}
-	took := time.Since(began)
+	row := fmt.Sprintf("%d MiB | %d MiB | %s | %s | %.0f s", before/MiB, least/MiB, pages, end, time.Since(began).Seconds())
 	if err := k.Remove(t.Context(), pod); err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%s | %s | %.0f s", row, state, took.Seconds())
+	return row
 }
