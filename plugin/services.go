@@ -36,7 +36,7 @@ func (d *daemon) services() ([]part, error) {
 		Requests:   func() podinfo.Stats { return d.agent.Counters().Requests },
 		Migrations: d.agent.Migrations, Recorder: d.recorder,
 		Tree: d.tree, Usages: status.NewUsages(d.tree, counters), Version: version, Node: d.options.nodeName, PreInstalled: d.options.launched}
-	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Migrations: d.agent.Migrations, Containers: counters, Version: version}
+	shown := metrics.Sources{View: d.agent.View, Counters: d.agent.Counters, Migrations: d.agent.Migrations, Containers: counters, Kills: d.kills.Totals, Version: version}
 	if d.slices != nil {
 		sources.Devices = d.deviceSources
 	}

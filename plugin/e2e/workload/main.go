@@ -10,6 +10,8 @@
 //	write=FILE:BYTES   write a file; with :CHUNK, so many bytes at once
 //	grow=BYTES         touch 1 MiB after the other, saying every sixteenth
 //	crowd=BYTES        the same in 16 threads at once
+//	pipes=BYTES        fill pipes, which is the kernel's memory
+//	child=STEP         carry a step out in a process of its own, and say how it ended
 //	free               give all that was touched back
 //	wait=FILE          until the file exists
 //	say=TEXT           a line
@@ -23,6 +25,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime"
 	"strconv"
@@ -83,6 +86,12 @@ func do(name, value string) error {
 		return grow(value)
 	case "crowd":
 		return crowd(value)
+	case "pipes":
+		return pipes(value)
+	case "child":
+		out, err := exec.Command("/proc/self/exe", value, "exit=0").CombinedOutput()
+		fmt.Printf("child %v %s\n", err, out)
+		return nil
 	case "free":
 		for _, memory := range held {
 			if err := syscall.Munmap(memory); err != nil {
@@ -183,6 +192,25 @@ func crowd(bytes string) error {
 	}
 	for range threads {
 		<-done
+	}
+	return nil
+}
+
+// pipes fills pipes of 64 KiB each.
+func pipes(bytes string) error {
+	n, err := strconv.Atoi(bytes)
+	if err != nil {
+		return err
+	}
+	full := make([]byte, 64<<10)
+	for done := 0; done < n; done += len(full) {
+		var ends [2]int
+		if err := syscall.Pipe2(ends[:], syscall.O_NONBLOCK); err != nil {
+			return err
+		}
+		if _, err := syscall.Write(ends[1], full); err != nil {
+			return err
+		}
 	}
 	return nil
 }
