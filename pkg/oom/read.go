@@ -33,6 +33,10 @@ func (c counters) since(before counters) counters {
 	return counters{less(c.OOM, before.OOM), less(c.Below, before.Below), less(c.Kills, before.Kills), less(c.Groups, before.Groups)}
 }
 
+func (c counters) plus(o counters) counters {
+	return counters{c.OOM + o.OOM, c.Below + o.Below, c.Kills + o.Kills, c.Groups + o.Groups}
+}
+
 // less is a without b, at least 0.
 func less(a, b uint64) uint64 { return a - min(a, b) }
 

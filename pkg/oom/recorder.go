@@ -6,10 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -19,20 +16,18 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
 )
 
 const (
 	// hitAge is for how long a limit that was hit explains a kill: the kernel counts the one, then the other.
 	hitAge = 5 * time.Second
+	// settle is how long a kill waits for what the kernel counts next, and how long changes of the view are collected.
+	settle = 200 * time.Millisecond
 	// pace is the least time between two looks, for a cgroup that is throttled is notified of all the time.
 	pace = time.Millisecond
-	// settle is how long changes of the view are collected.
-	settle = 250 * time.Millisecond
-	// lifeSign is the time between two of them in the file: nobody watched between the last one and the next start.
-	lifeSign = time.Minute
+	// period is the time between two looks at what all containers use, and between two signs of life in the file: nobody watched between
+	// the last one and the next start.
+	period = 30 * time.Second
 )
 
 // Options are what a Recorder works with.
@@ -58,9 +53,11 @@ type Recorder struct {
 	watcher *cgroupfs.Watcher // nil where there is none: pods are looked at with each sign of life
 	pods    map[string]*pod   // by cgroup
 	file    file
-	dirty   bool // the file could not be written
+	dirty   bool // the file is not as it should be: it could not be written
 	hits    map[string]hit
-	began   bool // the pods that ran before the daemon have been looked at
+	kills   map[string]*kill // that are not judged yet, by cgroup
+	began   bool             // the pods that ran before the daemon have been looked at
+	wake    time.Time        // when kills are due and containers that grow are looked at; zero: they wait for the period
 
 	mu     sync.Mutex
 	totals map[Total]uint64
@@ -87,18 +84,19 @@ type container struct {
 	view      ledger.ContainerView
 	max, high uint64
 	samples   samples
+	next      time.Time // when it is looked at again because it grows; zero: with all others
 }
 
 // New returns a Recorder with the verdicts of its file. A file that cannot be read is set aside.
 func New(o Options) *Recorder {
-	r := &Recorder{options: o, pods: map[string]*pod{}, hits: map[string]hit{}, totals: map[Total]uint64{}}
+	r := &Recorder{options: o, pods: map[string]*pod{}, hits: map[string]hit{}, kills: map[string]*kill{}, totals: map[Total]uint64{}}
 	if err := r.file.load(o.Path, o.Proc); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.Log.WithError(err).Warn("the verdicts on OOM kills cannot be read: those of before are not shown")
 	}
 	return r
 }
 
-// Totals count the processes that were killed since the daemon started.
+// Totals count kills, of processes or of whole containers, since the daemon started.
 func (r *Recorder) Totals() map[Total]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,23 +108,31 @@ func (r *Recorder) Run(ctx context.Context) error {
 	var changes <-chan cgroupfs.Change
 	watcher, err := cgroupfs.NewWatcher(r.options.Tree)
 	if err != nil {
-		r.options.Log.WithError(err).Warn("OOM kills are noticed once a minute only")
+		r.options.Log.WithError(err).Warnf("OOM kills are noticed every %v only", period)
 	} else {
 		defer watcher.Close()
 		r.watcher, changes = watcher, watcher.Changes()
 	}
-	ticker := time.NewTicker(lifeSign)
+	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	r.sync(time.Now())
 	r.save()
 	var changed <-chan time.Time
 	for {
+		var due <-chan time.Time
+		if !r.wake.IsZero() {
+			due = time.After(time.Until(r.wake))
+		}
 		select {
 		case <-ctx.Done():
+			r.judge(time.Now().Add(settle)) // what waits is due
 			r.sign(time.Now())
 			return nil
 		case <-r.options.Changed:
-			if changed == nil {
+			switch {
+			case !r.began: // what comes after the pods that were there is new
+				r.sync(time.Now())
+			case changed == nil:
 				changed = time.After(settle)
 			}
 		case <-changed:
@@ -136,15 +142,27 @@ func (r *Recorder) Run(ctx context.Context) error {
 			if p := r.pods[change.Cgroup]; p != nil {
 				r.look(p, time.Now(), false)
 			}
+		case <-due:
+			r.wake = time.Time{}
+			r.judge(time.Now())
+			r.round(time.Now(), false)
 		case <-ticker.C:
 			if r.watcher == nil {
 				for _, p := range r.pods {
 					r.look(p, time.Now(), false)
 				}
 			}
+			r.round(time.Now(), true)
 			r.sign(time.Now())
 		}
 		time.Sleep(pace)
+	}
+}
+
+// soon has the recorder wake at this time, or before.
+func (r *Recorder) soon(at time.Time) {
+	if r.wake.IsZero() || at.Before(r.wake) {
+		r.wake = at
 	}
 }
 
@@ -248,14 +266,17 @@ func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, 
 	return since, events, nil
 }
 
-// look reads a pod's counters, and judges when processes were killed. Away is set for a pod that ran while nobody watched.
+// look reads a pod's counters, and finds out more when processes were killed. Away is set for a pod that ran while nobody watched.
 func (r *Recorder) look(p *pod, now time.Time, away bool) {
 	since, events, err := r.count(p.cgroup, now)
 	if err != nil { // it has just ended
 		return
 	}
 	if since.Below > 0 || since.Kills > 0 {
-		r.judge(p, now, away, since.Kills)
+		if since.Kills == 0 { // which is to come, and will free what is there
+			r.sample(p, now)
+		}
+		r.killed(p, now, away, since.Kills)
 		return
 	}
 	if events.Max > p.max || events.High > p.high {
@@ -282,230 +303,45 @@ func (r *Recorder) sample(p *pod, now time.Time) {
 	}
 }
 
-// victim is a container that lost processes.
-type victim struct {
-	*container // nil where it is not known which one it was
-	dir        string
-	killed     uint64
-	whole      bool
-	reading    Reading
-}
-
-// judge finds the containers that lost processes, what was hit, and who shared it.
-func (r *Recorder) judge(p *pod, now time.Time, away bool, killed uint64) {
-	view := r.options.View()
-	if i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup }); i >= 0 {
-		p.meet(view.Pods[i])
-	}
-	victims := r.victims(p, now, killed) // first of all: the runtime removes the cgroup of a container that has ended
-	if len(victims) == 0 {               // a limit was hit, and the kill is to come
-		for _, dir := range parents(p.cgroup) {
-			_, _, _ = r.count(dir, now)
-		}
-		return
-	}
-	above := []Reading{r.level(p.cgroup, Pod, now)}
-	for _, dir := range parents(p.cgroup) {
-		_, _, _ = r.count(dir, now)
-		above = append(above, r.level(dir, Parent, now))
-	}
-	for _, v := range victims {
-		k := Kill{
-			At: now, After: r.file.alive, Away: away, UID: p.view.UID, Processes: v.killed, Whole: v.whole,
-			Victim: User{Namespace: p.view.Namespace, Pod: p.view.Name, victim: true},
-			Chain:  append([]Reading{v.reading}, above...),
-		}
-		if v.container != nil {
-			k.Victim.Container, k.Victim.Share = v.view.Name, v.view.Request
-			k.ID, k.Nodes = v.view.ID, v.view.Nodes
-			if kept := v.samples.since(now); len(kept) > 0 {
-				k.Before = &kept[len(kept)-1]
-			}
-		}
-		r.surroundings(&k, view, v.dir)
-		verdict := Judge(k)
-		if v.container != nil {
-			verdict.Samples = v.samples.since(now)
-		}
-		r.give(verdict)
-	}
-	r.save()
-}
-
-// victims are the containers of a pod that lost processes, which are so many together. What is not found in the containers that are
-// there was in the one that is gone.
-func (r *Recorder) victims(p *pod, now time.Time, killed uint64) (victims []victim) {
-	var gone []string
-	var others Reading
-	found := uint64(0)
-	for dir, c := range p.containers {
-		since, _, err := r.count(dir, now)
-		if err != nil {
-			gone = append(gone, dir)
-			continue
-		}
-		reading := r.level(dir, Container, now)
-		others.Held, others.Current = others.Held.plus(reading.Held), others.Current+reading.Current
-		if since.Kills > 0 {
-			// In a whole cgroup the kernel counts the process that it began with twice (mm/oom_kill.c, oom_kill_process).
-			victims = append(victims, victim{container: c, dir: dir, killed: max(1, less(since.Kills, since.Groups)), whole: since.Groups > 0, reading: reading})
-			found += since.Kills
-		}
-	}
-	if found >= killed { // the kernel counts in the container first
-		known := r.file.Known[p.cgroup]
-		known.Kills += found - killed
-		r.file.Known[p.cgroup] = known
-		return victims
-	}
-	whole := r.level(p.cgroup, Pod, now)
-	lost := victim{killed: killed - found, reading: Reading{Level: Container, Gone: true, Hit: whole.Below && !whole.Hit}}
-	if len(gone) == 1 {
-		lost.dir, lost.container = gone[0], p.containers[gone[0]]
-		lost.remains(whole, others)
-	}
-	return append(victims, lost)
-}
-
-// remains reads what is left of a container whose cgroup is gone: its page cache, files in memory and kernel memory are the pod's now.
-func (v *victim) remains(pod, others Reading) {
-	v.reading.Cgroup = v.dir
-	if limit := v.view.Limit; !pod.Gone && limit > 0 {
-		v.reading.Limit, v.reading.Gone = limit, false
-		v.reading.Held, v.reading.Current = pod.Held.less(others.Held), less(pod.Current, others.Current)
-	}
-}
-
-// level reads a cgroup and what is known of its limit.
-func (r *Recorder) level(dir string, level Level, now time.Time) Reading {
-	reading := readLevel(r.options.Tree, dir, level)
-	h := r.hits[dir]
-	reading.Hit, reading.Below = now.Sub(h.own) <= hitAge, now.Sub(h.below) <= hitAge
-	return reading
-}
-
-// surroundings adds who shared what ran out.
-func (r *Recorder) surroundings(k *Kill, view *ledger.View, dir string) {
-	if k.Away {
-		return
-	}
-	if r.options.Memory != nil {
-		k.Memory, k.Reserve = r.memory(view)
-	}
-	if dir != "" {
-		if nodes, err := r.options.Tree.EffectiveNodes(dir); err == nil {
-			k.Nodes = nodes
-		}
-	}
-	switch level, _ := k.Hit(); level {
-	case Pod:
-		k.Users = r.containersOf(view, k.UID, dir)
-	case Parent, Node:
-		k.Users = r.podsOf(view, k.UID)
-		if level == Node {
-			k.Users = append(k.Users, r.outside(view))
-		}
-	case NUMANode:
-		k.Users = r.usersOf(view, k.Nodes, dir)
-	}
-}
-
-func (r *Recorder) containersOf(view *ledger.View, uid, victim string) (users []User) {
-	for pod, c := range view.Containers() {
-		if pod.UID != uid || c.Cgroup == "" {
-			continue
-		}
-		held, err := readHeld(r.options.Tree, c.Cgroup)
-		if err != nil && c.Cgroup != victim {
-			continue
-		}
-		users = append(users, User{Namespace: pod.Namespace, Pod: pod.Name, Container: c.Name, Used: held.unreclaimable(), Share: c.Request,
-			Limit: c.Limit, victim: c.Cgroup == victim})
-	}
-	return users
-}
-
-func (r *Recorder) podsOf(view *ledger.View, victim string) (users []User) {
-	for _, pod := range view.Pods {
-		held, err := readHeld(r.options.Tree, pod.Cgroup)
-		if pod.Cgroup == "" || err != nil {
-			continue
-		}
-		u := User{Namespace: pod.Namespace, Pod: pod.Name, Used: held.unreclaimable(), victim: pod.UID == victim}
-		for _, c := range pod.Containers {
-			u.Share += c.Request
-		}
-		users = append(users, u)
-	}
-	return users
-}
-
-// outside is what the node's own processes use beyond all pods, beside what is reserved for them.
-func (r *Recorder) outside(view *ledger.View) User {
-	info, err := sysfs.Meminfo(r.options.Proc)
-	if err != nil {
-		return User{Outside: true}
-	}
-	used := info["AnonPages"] + info["Shmem"] + info["SUnreclaim"] + info["KernelStack"] + info["PageTables"]
-	if held, err := readHeld(r.options.Tree, view.Kubepods()); err == nil {
-		used -= min(used, held.Processes+held.Tmpfs+held.Kernel)
-	}
-	total := view.Config.Machine.MemTotal
-	return User{Outside: true, Used: used, Share: total - min(total, view.Config.QoS.NodeAllocatable)}
-}
-
-// usersOf are the containers with memory on some NUMA nodes, and what they are allocated there.
-func (r *Recorder) usersOf(view *ledger.View, nodes nodeset.Set, victim string) (users []User) {
-	for pod, c := range view.Containers() {
-		stat, err := r.options.Tree.NUMAStat(c.Cgroup)
-		if c.Cgroup == "" || err != nil {
-			continue
-		}
-		u := User{Namespace: pod.Namespace, Pod: pod.Name, Container: c.Name, victim: c.Cgroup == victim}
-		for id := range nodes.All() {
-			u.Used += stat["anon"][id] + stat["shmem"][id]
-		}
-		for _, block := range c.Blocks {
-			for _, amount := range block.PerNode {
-				if block.Type == memorymanager.Memory && nodes.Has(amount.Node) {
-					u.Share += amount.Bytes
+// round looks at the containers that grow towards their limits, or at all, with one read where half of the limit is not reached.
+func (r *Recorder) round(now time.Time, all bool) {
+	for _, p := range r.pods {
+		for dir, c := range p.containers {
+			limit := c.view.Limit
+			if limit == 0 || now.Before(c.next) || c.next.IsZero() && !all {
+				if !c.next.IsZero() {
+					r.soon(c.next)
 				}
+				continue
 			}
-		}
-		users = append(users, u)
-	}
-	return users
-}
-
-// memory reads the NUMA nodes, and the free memory that the kernel keeps.
-func (r *Recorder) memory(view *ledger.View) (nodes []NodeMemory, reserve uint64) {
-	read, err := r.options.Memory()
-	if err != nil {
-		return nil, 0
-	}
-	for _, m := range read {
-		n := NodeMemory{ID: m.Node, Free: m.Free}
-		for _, state := range view.Nodes {
-			for _, table := range state.Memory {
-				if state.ID == m.Node && table.Type == memorymanager.Memory {
-					n.Allocated = table.Reserved
-				}
+			c.next = time.Time{}
+			if current, err := r.options.Tree.Current(dir); err != nil || current < limit/2 {
+				continue
 			}
+			events, err := r.options.Tree.Events(dir)
+			if err != nil {
+				continue
+			}
+			s, err := readSample(r.options.Tree, dir, events, now)
+			if err != nil {
+				continue
+			}
+			if wait := c.samples.again(s, limit); wait < period {
+				c.next = now.Add(wait)
+				r.soon(c.next)
+			}
+			c.samples = c.samples.add(s)
 		}
-		nodes = append(nodes, n)
 	}
-	data, _ := os.ReadFile(filepath.Join(r.options.Proc, "sys/vm/min_free_kbytes"))
-	kilobytes, _ := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 54)
-	return nodes, kilobytes << 10
 }
 
 // give hands a verdict on.
 func (r *Recorder) give(v Verdict) {
 	r.file.add(v)
 	r.mu.Lock()
-	r.totals[Total{v.Cause, v.Level}] += v.Processes
+	r.totals[Total{v.Cause, v.Level}] += v.Kills
 	r.mu.Unlock()
-	r.options.Log.WithFields(logrus.Fields{"pod": v.Namespace + "/" + v.Pod, "container": v.Container, "id": v.ID, "level": v.Level, "cause": v.Cause}).
+	r.options.Log.WithFields(logrus.Fields{"pod": v.Namespace + "/" + v.Pod, "container": v.Container, "id": v.ID, "ranOut": v.Level, "cause": v.Cause}).
 		Warn("OOM kill: " + v.Text())
 	if r.options.OnVerdict != nil {
 		r.options.OnVerdict(v)
@@ -521,7 +357,7 @@ func (r *Recorder) save() {
 	}
 	err := r.file.save(r.options.Path)
 	if err != nil && !r.dirty {
-		r.options.Log.WithError(err).Warn("the verdicts on OOM kills cannot be written; trying again each minute")
+		r.options.Log.WithError(err).Warn("the verdicts on OOM kills cannot be written; trying again")
 	}
 	r.dirty = err != nil
 }

@@ -104,9 +104,22 @@ func (h *host) said() string {
 		if v.Culprit != nil {
 			by = v.Culprit.Pod + "/" + v.Culprit.Container
 		}
-		all = append(all, fmt.Sprintf("%s %d %s %s by %s", v.Container, v.Processes, v.Level, v.Cause, by))
+		all = append(all, fmt.Sprintf("%s %d %s %s by %s", v.Container, v.Kills, v.Level, v.Cause, by))
 	}
 	return strings.Join(all, "; ")
+}
+
+// look looks at the pod, and judges what it finds.
+func (h *host) look(r *Recorder, now time.Time) {
+	h.Helper()
+	r.look(r.pods[podDir], now, false)
+	r.judge(now.Add(settle))
+}
+
+func (h *host) sync(r *Recorder, now time.Time) {
+	h.Helper()
+	r.sync(now)
+	r.judge(now.Add(settle))
 }
 
 func (h *host) expect(want string) {
@@ -131,7 +144,7 @@ func TestKillsAreFoundInTheCounters(t *testing.T) {
 			h.events(appDir, 1, 1, 3, 1)
 			h.events(podDir, 0, 1, 3, 1)
 			h.held(appDir, "67108864", Held{Tmpfs: 50 * mib})
-		}, "app 2 container tmpfs by web/app"},
+		}, "app 1 container tmpfs by web/app"},
 		"the pod's limit": {func(h *host) {
 			h.events(appDir, 0, 0, 1, 0)
 			h.events(podDir, 1, 1, 1, 0)
@@ -183,12 +196,12 @@ func TestKillsAreFoundInTheCounters(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t)
 			r := h.recorder()
-			r.sync(noon)
+			h.sync(r, noon)
 			test.happens(h)
-			r.look(r.pods[podDir], noon.Add(time.Second), false)
+			h.look(r, noon.Add(time.Second))
 			h.expect(test.want)
-			r.look(r.pods[podDir], noon.Add(2*time.Second), false)
-			r.sync(noon.Add(3 * time.Second))
+			h.look(r, noon.Add(2*time.Second))
+			h.sync(r, noon.Add(3*time.Second))
 			h.expect("") // each once
 		})
 	}
@@ -206,18 +219,18 @@ func (h *host) remove(dir string) {
 func TestAHitExplainsTheKillThatFollows(t *testing.T) {
 	h := newHost(t)
 	r := h.recorder()
-	r.sync(noon)
+	h.sync(r, noon)
 	h.held(appDir, "67108864", Held{})
 	h.events(appDir, 1, 1, 0, 0)
 	h.events(podDir, 0, 1, 0, 0)
-	r.look(r.pods[podDir], noon.Add(time.Second), false)
+	h.look(r, noon.Add(time.Second))
 	h.events(appDir, 1, 1, 1, 0)
 	h.events(podDir, 0, 1, 1, 0)
-	r.look(r.pods[podDir], noon.Add(2*time.Second), false)
+	h.look(r, noon.Add(2*time.Second))
 	h.expect("app 1 container processes by web/app")
 	h.events(appDir, 1, 1, 2, 0)
 	h.events(podDir, 0, 1, 2, 0)
-	r.look(r.pods[podDir], noon.Add(time.Minute), false)
+	h.look(r, noon.Add(time.Minute))
 	h.expect("app 1 node unknown by -")
 }
 
@@ -225,13 +238,13 @@ func TestAHitExplainsTheKillThatFollows(t *testing.T) {
 func TestAKillIsCountedOnce(t *testing.T) {
 	h := newHost(t)
 	r := h.recorder()
-	r.sync(noon)
+	h.sync(r, noon)
 	h.held(appDir, "67108864", Held{})
 	h.events(appDir, 1, 1, 1, 0)
 	h.events(podDir, 0, 1, 0, 0)
-	r.look(r.pods[podDir], noon.Add(time.Second), false)
+	h.look(r, noon.Add(time.Second))
 	h.events(podDir, 0, 1, 1, 0)
-	r.look(r.pods[podDir], noon.Add(2*time.Second), false)
+	h.look(r, noon.Add(2*time.Second))
 	h.expect("app 1 container processes by web/app")
 	if got := r.Totals(); len(got) != 1 || got[Total{Processes, Container}] != 1 {
 		t.Errorf("totals are %v", got)
@@ -247,10 +260,10 @@ func TestANUMANodeThatIsFull(t *testing.T) {
 	r.options.Memory = func() ([]deficit.Memory, error) {
 		return []deficit.Memory{{Node: 0, Free: mib}, {Node: 1, Free: 500 * mib}}, nil
 	}
-	r.sync(noon)
+	h.sync(r, noon)
 	h.events(appDir, 0, 0, 1, 0)
 	h.events(podDir, 0, 0, 1, 0)
-	r.look(r.pods[podDir], noon.Add(time.Second), false)
+	h.look(r, noon.Add(time.Second))
 	if got := h.verdicts; len(got) != 1 || got[0].Nodes != nodeset.Of(0) || len(got[0].Memory) != 2 || got[0].Culprit.Used != 91*mib {
 		t.Errorf("%+v", got)
 	}
@@ -261,17 +274,17 @@ func TestANUMANodeThatIsFull(t *testing.T) {
 func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
 	h := newHost(t)
 	r := h.recorder()
-	r.sync(noon)
+	h.sync(r, noon)
 	for i := range 100 { // ten times a second
 		h.held(appDir, "67108864", Held{Processes: uint64(i) * mib / 2})
 		h.events(appDir, 0, 0, 0, 0)
 		h.write(appDir, "memory.events", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom 0\noom_kill 0", i))
 		h.write(podDir, "memory.events", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom 0\noom_kill 0", i))
-		r.look(r.pods[podDir], noon.Add(time.Duration(i)*100*time.Millisecond), false)
+		h.look(r, noon.Add(time.Duration(i)*100*time.Millisecond))
 	}
 	h.events(appDir, 0, 0, 1, 0)
 	h.events(podDir, 0, 0, 1, 0)
-	r.look(r.pods[podDir], noon.Add(10*time.Second), false)
+	h.look(r, noon.Add(10*time.Second))
 	got := h.verdicts
 	if len(got) != 1 || len(got[0].Samples) != 10 || got[0].Cause != Processes || got[0].Held.Processes < 45*mib {
 		t.Fatalf("%+v", got)
@@ -284,11 +297,11 @@ func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
 func TestVerdictsOutliveTheDaemon(t *testing.T) {
 	h := newHost(t)
 	r := h.recorder()
-	r.sync(noon)
+	h.sync(r, noon)
 	h.events(appDir, 1, 1, 1, 0)
 	h.events(podDir, 0, 1, 1, 0)
 	h.held(appDir, "67108864", Held{Tmpfs: 50 * mib})
-	r.look(r.pods[podDir], noon.Add(time.Second), false)
+	h.look(r, noon.Add(time.Second))
 	h.expect("app 1 container tmpfs by web/app")
 	r.sign(noon.Add(time.Minute))
 
@@ -297,19 +310,19 @@ func TestVerdictsOutliveTheDaemon(t *testing.T) {
 	h.events(podDir, 0, 2, 2, 0)
 	h.events(kubepods, 1, 3, 2, 0)
 	r = h.recorder()
-	r.sync(noon.Add(time.Hour))
+	h.sync(r, noon.Add(time.Hour))
 	if len(h.verdicts) != 1 || !h.verdicts[0].After.Equal(noon.Add(time.Minute)) {
 		t.Errorf("%+v", h.verdicts)
 	}
 	h.expect("app 1 container unknown by web/app")
-	r.sync(noon.Add(2 * time.Hour))
+	h.sync(r, noon.Add(2*time.Hour))
 	h.expect("")
 
 	// Or it is not.
 	h.events(podDir, 0, 2, 3, 0)
 	h.events(appDir, 2, 2, 3, 0)
 	r = h.recorder()
-	r.sync(noon.Add(3 * time.Hour))
+	h.sync(r, noon.Add(3*time.Hour))
 	h.expect("app 1 unknown unknown by -")
 
 	kept, err := Read(h.state)
@@ -322,7 +335,7 @@ func TestVerdictsOutliveTheDaemon(t *testing.T) {
 	h.events(appDir, 1, 1, 1, 0)
 	h.events(podDir, 0, 1, 1, 0)
 	r = h.recorder()
-	r.sync(noon.Add(4 * time.Hour))
+	h.sync(r, noon.Add(4*time.Hour))
 	h.expect("app 1 container unknown by web/app")
 }
 
@@ -331,14 +344,14 @@ func TestPodsThatComeAndGo(t *testing.T) {
 	pods := h.view.Pods
 	h.view = &ledger.View{Conditions: h.view.Conditions}
 	r := h.recorder()
-	r.sync(noon)
+	h.sync(r, noon)
 
 	// A container that was killed before the daemon had heard of it.
 	h.view = &ledger.View{Conditions: h.view.Conditions, Pods: pods}
 	h.events(appDir, 1, 1, 1, 0)
 	h.events(podDir, 0, 1, 1, 0)
 	h.held(appDir, "67108864", Held{})
-	r.sync(noon.Add(time.Second))
+	h.sync(r, noon.Add(time.Second))
 	h.expect("app 1 container processes by web/app")
 
 	// One that is not known when its pod is looked at.
@@ -349,14 +362,14 @@ func TestPodsThatComeAndGo(t *testing.T) {
 	h.events(late, 1, 1, 1, 0)
 	h.events(podDir, 0, 2, 2, 0)
 	h.held(late, "67108864", Held{})
-	r.look(r.pods[podDir], noon.Add(10*time.Second), false)
+	h.look(r, noon.Add(10*time.Second))
 	h.expect("late 1 container processes by web/late")
 
 	// One that the runtime has removed with its pod.
 	h.events(late, 2, 2, 2, 0)
 	h.events(podDir, 0, 3, 3, 0)
 	h.view = &ledger.View{Conditions: h.view.Conditions}
-	r.sync(noon.Add(20 * time.Second))
+	h.sync(r, noon.Add(20*time.Second))
 	h.expect("late 1 container processes by web/late")
 	if len(r.pods) != 0 {
 		t.Errorf("%d pods are still looked at", len(r.pods))
@@ -388,11 +401,11 @@ func TestAFileThatIsDamaged(t *testing.T) {
 	if entry := h.log.LastEntry(); entry == nil || !strings.Contains(entry.Message, "cannot be read") {
 		t.Errorf("the log says %v", entry)
 	}
-	r.sync(noon)
+	h.sync(r, noon)
 	h.events(appDir, 1, 1, 1, 0)
 	h.events(podDir, 0, 1, 1, 0)
 	h.held(appDir, "67108864", Held{})
-	r.look(r.pods[podDir], noon.Add(time.Second), false)
+	h.look(r, noon.Add(time.Second))
 	if kept, err := Read(h.state); err != nil || len(kept) != 1 {
 		t.Errorf("%v, %d verdicts", err, len(kept))
 	}
@@ -407,11 +420,11 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 	h := newHost(t)
 	r := h.recorder()
 	r.options.Path = filepath.Join(h.state, "none", FileName)
-	r.sync(noon)
+	h.sync(r, noon)
 	h.events(appDir, 1, 1, 1, 0)
 	h.events(podDir, 0, 1, 1, 0)
 	h.held(appDir, "67108864", Held{})
-	r.look(r.pods[podDir], noon.Add(time.Second), false)
+	h.look(r, noon.Add(time.Second))
 	h.expect("app 1 container processes by web/app")
 	warned := 0
 	for _, entry := range h.log.AllEntries() {

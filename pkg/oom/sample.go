@@ -37,3 +37,18 @@ func (s samples) since(now time.Time) samples {
 	}
 	return s
 }
+
+// again is how long until a container is looked at again, of which this is the next sample: a quarter of the time in which it will have
+// reached its limit if it grows on as it did, and period where it does not grow.
+func (s samples) again(next Sample, limit uint64) time.Duration {
+	if len(s) == 0 {
+		return sampleAge / 12 // to see whether it grows
+	}
+	last := s[len(s)-1]
+	grown := less(next.Held.unreclaimable(), last.Held.unreclaimable())
+	if grown == 0 {
+		return period
+	}
+	left := float64(less(limit, next.Held.unreclaimable())) / float64(grown) * float64(next.At.Sub(last.At)) / 4
+	return time.Duration(min(max(left, float64(sampleEvery)), float64(period)))
+}

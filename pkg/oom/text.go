@@ -131,10 +131,10 @@ func (v Verdict) what() string {
 	switch {
 	case v.Whole:
 		return "the whole container"
-	case v.Processes == 1:
+	case v.Kills == 1:
 		return "one process"
 	}
-	return fmt.Sprint(v.Processes, " processes")
+	return fmt.Sprint(v.Kills, " processes")
 }
 
 // PodText is the verdict in a line for those who see this pod's namespace alone.

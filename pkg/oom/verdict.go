@@ -130,9 +130,9 @@ type Kill struct {
 	UID    string
 	ID     string
 	Nodes  nodeset.Set
-	// Processes were killed; Whole is set where the kernel ended the container (memory.oom.group).
-	Processes uint64
-	Whole     bool
+	// Kills are of processes, or of the container as a whole (memory.oom.group) where Whole is set.
+	Kills uint64
+	Whole bool
 	// Chain is the victim's cgroup and those above it, up to kubepods.
 	Chain []Reading
 	// Users share what ran out: the pod's containers, all pods, or all containers, as Hit says.
@@ -154,10 +154,11 @@ type Verdict struct {
 	UID       string    `json:"uid"`
 	Container string    `json:"container,omitempty"`
 	ID        string    `json:"id,omitempty"`
-	Processes uint64    `json:"killedProcesses"`
-	Whole     bool      `json:"wholeContainer"`
-	Level     Level     `json:"level"`
-	Cause     Cause     `json:"cause"`
+	// Kills are of processes, or of the whole container (memory.oom.group).
+	Kills uint64 `json:"kills"`
+	Whole bool   `json:"wholeContainer"`
+	Level Level  `json:"level"`
+	Cause Cause  `json:"cause"`
 	// Cgroup and Limit, in bytes, are whose limit was hit; absent where none was.
 	Cgroup string `json:"cgroup,omitempty"`
 	Limit  uint64 `json:"limit,omitempty"`
@@ -212,7 +213,7 @@ func Judge(k Kill) Verdict {
 	level, at := k.Hit()
 	v := Verdict{
 		Time: k.At, Namespace: k.Victim.Namespace, Pod: k.Victim.Pod, Container: k.Victim.Container, UID: k.UID, ID: k.ID,
-		Processes: k.Processes, Whole: k.Whole, Level: level, Cause: UnknownCause,
+		Kills: k.Kills, Whole: k.Whole, Level: level, Cause: UnknownCause,
 	}
 	if k.Away {
 		v.After = k.After
@@ -242,10 +243,7 @@ func (k Kill) held(level Level, at int) (*Held, string) {
 	case k.Away:
 		return nil, nobodyWatched
 	case at >= 0 && !k.Chain[at].Gone && k.Chain[at].Limit != cgroup.Max:
-		r := k.Chain[at]
-		held := r.Held
-		// What the killed processes held has been freed.
-		held.Processes = max(held.Processes, less(r.Limit, held.PageCache+held.Tmpfs+held.Kernel))
+		held := k.Chain[at].atTheKill(k.Before)
 		return &held, ""
 	case k.Before != nil:
 		held := k.Before.Held
@@ -254,6 +252,21 @@ func (k Kill) held(level Level, at int) (*Held, string) {
 		return nil, "the victim was not looked at before it was killed"
 	}
 	return nil, "the cgroup had gone before it could be read"
+}
+
+// atTheKill is what filled the limit: what is there where nothing has been freed yet, what a sample of the victim shows that had reached
+// it, or else what is there, and what the killed processes held has been freed.
+func (r Reading) atTheKill(before *Sample) Held {
+	full := r.Limit - r.Limit/8
+	held := r.Held
+	switch {
+	case r.Current >= full:
+	case r.Level == Container && before != nil && before.Current >= full:
+		held = before.Held
+	default:
+		held.Processes = max(held.Processes, less(r.Limit, held.PageCache+held.Tmpfs+held.Kernel))
+	}
+	return held
 }
 
 // culprit is who used most beyond its share of what ran out.

@@ -126,7 +126,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := test.kill
-			k.At, k.Victim, k.Processes = noon, self, max(k.Processes, 1)
+			k.At, k.Victim, k.Kills = noon, self, max(k.Kills, 1)
 			v := Judge(k)
 			if got := v.PodText(); !strings.Contains(got, test.want) {
 				t.Errorf("%s\nwant %s", got, test.want)
@@ -137,7 +137,7 @@ func TestJudge(t *testing.T) {
 
 // What an administrator reads names pods of all namespaces; what a pod's owner reads does not.
 func TestWhoSeesOtherNamespaces(t *testing.T) {
-	v := Judge(Kill{At: noon, Victim: victimOf("web", "app", 0, 0), Processes: 1, Chain: chain(func(_, _, _, k *Reading) { k.Hit = true }),
+	v := Judge(Kill{At: noon, Victim: victimOf("web", "app", 0, 0), Kills: 1, Chain: chain(func(_, _, _, k *Reading) { k.Hit = true }),
 		Users: []User{{Namespace: "team", Pod: "batch", Used: 900 * mib, Share: 64 * mib}}})
 	if text := v.PodText(); strings.Contains(text, "batch") || strings.Contains(text, "team") {
 		t.Errorf("the pod's event names another namespace's pod: %s", text)
@@ -148,10 +148,10 @@ func TestWhoSeesOtherNamespaces(t *testing.T) {
 }
 
 func TestWrite(t *testing.T) {
-	numa := Judge(Kill{At: noon, Victim: victimOf("web", "app", 0, 0), Processes: 3, Chain: chain(func(_, _, _, _ *Reading) {}), Nodes: nodeset.Of(0),
+	numa := Judge(Kill{At: noon, Victim: victimOf("web", "app", 0, 0), Kills: 3, Chain: chain(func(_, _, _, _ *Reading) {}), Nodes: nodeset.Of(0),
 		Memory: []NodeMemory{{ID: 0, Free: 5 * mib, Allocated: 900 * mib}, {ID: 1, Free: 700 * mib}}, Users: []User{{Namespace: "team", Pod: "batch", Container: "job", Used: 300 * mib}}})
 	numa.Samples = []Sample{{At: noon.Add(-time.Minute), Current: 10 * mib}, {At: noon, Current: 60 * mib, Stalled: 2300 * time.Millisecond}}
-	away := Judge(Kill{At: noon, Away: true, After: noon.Add(-time.Hour), Victim: User{Namespace: "shop", Pod: "db"}, Processes: 1})
+	away := Judge(Kill{At: noon, Away: true, After: noon.Add(-time.Hour), Victim: User{Namespace: "shop", Pod: "db"}, Kills: 1})
 	for name, test := range map[string]struct {
 		verdicts []Verdict
 		want     string

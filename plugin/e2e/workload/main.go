@@ -10,7 +10,7 @@
 //	write=FILE:BYTES   write a file; with :CHUNK, so many bytes at once
 //	grow=BYTES         touch 1 MiB after the other, saying every sixteenth
 //	crowd=BYTES        the same in 16 threads at once
-//	pipes=BYTES        fill pipes, which is the kernel's memory
+//	files=DIR:COUNT    make so many empty files, which takes the kernel's memory
 //	child=STEP         carry a step out in a process of its own, and say how it ended
 //	free               give all that was touched back
 //	wait=FILE          until the file exists
@@ -86,8 +86,8 @@ func do(name, value string) error {
 		return grow(value)
 	case "crowd":
 		return crowd(value)
-	case "pipes":
-		return pipes(value)
+	case "files":
+		return emptyFiles(value)
 	case "child":
 		out, err := exec.Command("/proc/self/exe", value, "exit=0").CombinedOutput()
 		fmt.Printf("child %v %s\n", err, out)
@@ -196,25 +196,6 @@ func crowd(bytes string) error {
 	return nil
 }
 
-// pipes fills pipes of 64 KiB each.
-func pipes(bytes string) error {
-	n, err := strconv.Atoi(bytes)
-	if err != nil {
-		return err
-	}
-	full := make([]byte, 64<<10)
-	for done := 0; done < n; done += len(full) {
-		var ends [2]int
-		if err := syscall.Pipe2(ends[:], syscall.O_NONBLOCK); err != nil {
-			return err
-		}
-		if _, err := syscall.Write(ends[1], full); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func grow(bytes string) error {
 	n, err := strconv.Atoi(bytes)
 	if err != nil {
@@ -276,4 +257,13 @@ func writeFile(value string) error {
 		}
 	}
 	return out.Close()
+}
+
+func emptyFiles(value string) error {
+	dir, count, _ := strings.Cut(value, ":")
+	n, err := strconv.Atoi(count)
+	for i := 0; i < n && err == nil; i++ {
+		err = os.WriteFile(fmt.Sprint(dir, "/", i), nil, 0o600)
+	}
+	return err
 }
