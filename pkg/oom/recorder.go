@@ -85,6 +85,7 @@ type container struct {
 	max, high uint64
 	samples   samples
 	next      time.Time // when it is looked at again because it grows; zero: with all others
+	peak      uint64    // memory.peak in the last round, of a container without a limit
 }
 
 // New returns a Recorder with the verdicts of its file. A file that cannot be read is set aside.
@@ -308,6 +309,9 @@ func (r *Recorder) round(now time.Time, all bool) {
 	for _, p := range r.pods {
 		for dir, c := range p.containers {
 			limit := c.view.Limit
+			if limit == 0 && all {
+				c.peak, _ = r.options.Tree.Peak(dir)
+			}
 			if limit == 0 || now.Before(c.next) || c.next.IsZero() && !all {
 				if !c.next.IsZero() {
 					r.soon(c.next)

@@ -270,6 +270,67 @@ func TestANUMANodeThatIsFull(t *testing.T) {
 	h.expect("app 1 numa_node unknown by web/beside")
 }
 
+// A container without a limit is not looked at closely, but the kernel keeps the most that it used.
+func TestWhatAContainerWithoutALimitHeld(t *testing.T) {
+	for name, test := range map[string]struct {
+		peak uint64
+		want string
+	}{
+		"it has grown":       {300 * mib, "app 1 node processes by web/"},
+		"that was long ago":  {200 * mib, "app 1 node unknown by -"},
+		"it cannot be known": {0, "app 1 node unknown by -"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.view.Pods[0].Containers[0].Limit = 0
+			r := h.recorder()
+			h.sync(r, noon)
+			h.write(appDir, "memory.peak", fmt.Sprint(200*mib))
+			r.round(noon, true)
+			if test.peak > 0 {
+				h.write(appDir, "memory.peak", fmt.Sprint(test.peak))
+			} else {
+				h.remove(appDir + "/memory.peak")
+			}
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir, 0, 0, 1, 0)
+			h.look(r, noon.Add(time.Second))
+			h.expect(test.want)
+		})
+	}
+}
+
+// One that grows is looked at again before it has reached its limit, and one at rest with all others.
+func TestWhoGrowsIsLookedAtMoreOften(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	looks, now, all := 0, noon, true
+	for used := uint64(0); used < 64*mib; looks++ {
+		used = 33*mib + uint64(now.Sub(noon)/time.Second)*mib/4
+		h.held(appDir, "67108864", Held{Processes: used})
+		r.wake = time.Time{}
+		r.round(now, all)
+		next := noon.Add(now.Sub(noon).Truncate(period) + period)
+		if all = r.wake.IsZero() || !r.wake.Before(next); !all {
+			next = r.wake
+		}
+		now = next
+	}
+	kept := r.pods[podDir].containers[appDir].samples
+	if last := kept[len(kept)-1]; looks > 30 || len(kept) < 8 || last.Held.Processes < 63*mib {
+		t.Errorf("%d looks, samples %+v", looks, kept)
+	}
+	for range 10 {
+		now = now.Add(period)
+		r.wake = time.Time{}
+		r.round(now, true)
+	}
+	if !r.wake.IsZero() {
+		t.Error("one at rest is looked at between two rounds")
+	}
+}
+
 // What a container held while it came near its limit is a part of the verdict, and says what it held where nothing else does.
 func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
 	h := newHost(t)

@@ -140,6 +140,8 @@ type Kill struct {
 	// Memory are the NUMA nodes, and Reserve the free memory, in bytes, that the kernel keeps on all of them (min_free_kbytes).
 	Memory  []NodeMemory
 	Reserve uint64
+	// Peak is memory.peak of the victim, in bytes, where it was reached in the last half minute, else 0.
+	Peak uint64
 	// Before is what the victim held when it was last looked at, at most a minute earlier; nil when it was not.
 	Before *Sample
 }
@@ -219,11 +221,7 @@ func Judge(k Kill) Verdict {
 		v.After = k.After
 	}
 	if at >= 0 {
-		hit := k.Chain[at]
-		v.Cgroup = hit.Cgroup
-		if hit.Limit != cgroup.Max {
-			v.Limit = hit.Limit
-		}
+		v.Cgroup, v.Limit = k.Chain[at].Cgroup, k.Chain[at].limit()
 	}
 	if level == NUMANode {
 		v.Nodes, v.Memory = k.Nodes, k.Memory
@@ -242,13 +240,17 @@ func (k Kill) held(level Level, at int) (*Held, string) {
 	switch {
 	case k.Away:
 		return nil, nobodyWatched
-	case at >= 0 && !k.Chain[at].Gone && k.Chain[at].Limit != cgroup.Max:
+	case at >= 0 && !k.Chain[at].Gone && k.Chain[at].limit() > 0:
 		held := k.Chain[at].atTheKill(k.Before)
 		return &held, ""
 	case k.Before != nil:
 		held := k.Before.Held
 		return &held, ""
-	case level == Node || level == NUMANode:
+	case at < 0 && k.Peak > 0 && !k.Chain[0].Gone:
+		held := k.Chain[0].Held
+		held.Processes = max(held.Processes, less(k.Peak, held.PageCache+held.Tmpfs+held.Kernel))
+		return &held, ""
+	case at < 0:
 		return nil, "the victim was not looked at before it was killed"
 	}
 	return nil, "the cgroup had gone before it could be read"
@@ -276,15 +278,15 @@ func (k Kill) culprit(level Level, at int) (*User, bool) {
 		return nil, false
 	case level == Container:
 		self := k.Victim
-		self.Used += k.freed(at)
+		self.Used = k.Chain[at].limit()
 		return &self, true
 	case len(k.Users) == 0:
 		return nil, false
 	}
 	users := slices.Clone(k.Users)
 	for i := range users {
-		if users[i].victim {
-			users[i].Used += k.freed(at)
+		if users[i].victim { // what it had has been freed, or is being freed
+			users[i].Used = max(users[i].Used, k.victimUsed(at))
 		}
 	}
 	most := slices.MaxFunc(users, func(a, b User) int {
@@ -296,10 +298,24 @@ func (k Kill) culprit(level Level, at int) (*User, bool) {
 	return &most, most.victim
 }
 
-// freed is what is missing up to the limit that was hit: the killed processes had it.
-func (k Kill) freed(at int) uint64 {
-	if at < 0 || k.Chain[at].Gone || k.Chain[at].Limit == cgroup.Max {
+// limit is 0 where there is none.
+func (r Reading) limit() uint64 {
+	if r.Limit == cgroup.Max {
 		return 0
 	}
-	return less(k.Chain[at].Limit, k.Chain[at].Current)
+	return r.Limit
+}
+
+// victimUsed is what the victim had when it was killed, in bytes: what the others leave of the limit that was hit, or else its peak.
+func (k Kill) victimUsed(at int) uint64 {
+	if at < 0 || k.Chain[at].limit() == 0 {
+		return less(k.Peak, k.Chain[0].Held.PageCache)
+	}
+	left := k.Chain[at].Limit
+	for _, u := range k.Users {
+		if !u.victim {
+			left = less(left, u.Used)
+		}
+	}
+	return left
 }

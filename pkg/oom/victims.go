@@ -54,6 +54,9 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, kills uint64) {
 			if kept := v.samples.since(now); len(kept) > 0 {
 				k.Before = &kept[len(kept)-1]
 			}
+			if peak, err := r.options.Tree.Peak(v.dir); err == nil && peak > v.peak && v.view.Limit == 0 {
+				k.Peak = peak
+			}
 		}
 		r.surroundings(&k.Kill, view, v.dir)
 		r.kills[where] = k

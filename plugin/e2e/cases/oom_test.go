@@ -139,7 +139,7 @@ func TestOOMVerdicts(t *testing.T) {
 			}
 		})
 	}
-	if n := metric(t, `nri_memory_manager_oom_kills_total{cause="tmpfs",level="container"}`); n < 0 {
-		t.Error("no metric")
+	if n := metric(t, "nri_memory_manager_oom_kills_total"); n != 1 { // after a restart
+		t.Errorf("the metric says %v kills", n)
 	}
 }
