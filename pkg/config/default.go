@@ -39,5 +39,5 @@ func defaultEvictionHard() map[string]string {
 // annotations are all that there are.
 func annotations() []Annotation {
 	return []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationReservation, AnnotationNUMA, AnnotationStallGuard,
-		AnnotationMemoryPolicy}
+		AnnotationMemoryPolicy, AnnotationOOMGroup}
 }

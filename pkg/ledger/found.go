@@ -24,6 +24,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	if c := l.containers[received.ID]; c != nil && c.pod == p {
 		c.Phase = received.State
 		c.Seen = c.Seen || found.Seen[c.Cgroup]
+		values.OOMGroup = c.Record.Values.OOMGroup
 		c.Record.Values, c.Record.Mems, c.FoundMems, c.Pending = values, mems, foundMems, nil
 		if len(received.Resources.Unified) > 0 {
 			c.Record.Unsure = FileSet{}
@@ -110,6 +111,9 @@ func withoutOurs(r Resources, ours map[cgroup.Knob]bool) Resources {
 	r.Unified = unified
 	if ours[cgroup.CpusetMems] {
 		r.Mems = ""
+	}
+	if ours[cgroup.MemoryOOMGroup] {
+		r.OOMGroup = ""
 	}
 	return r
 }
