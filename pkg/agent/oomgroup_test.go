@@ -74,6 +74,13 @@ func (n *oomNode) resize() {
 	}
 }
 
+func (n *oomNode) rollback() {
+	n.Helper()
+	if _, err := protect.Rollback(context.Background(), n.journal, n.tree, nil, false); err != nil {
+		n.Fatal(err)
+	}
+}
+
 func (n *oomNode) wantFile(when, want string) {
 	n.Helper()
 	n.want(oomGroupFile+" "+when, cmp.Or(n.file(n.c.CgroupsPath, oomGroupFile), "0"), want)
@@ -90,10 +97,13 @@ func TestWhatAnOOMKillEndsIsThePodsChoice(t *testing.T) {
 		for runtime, shows := range map[string]bool{"shown": true, "hidden": false} {
 			t.Run(name+" "+runtime, func(t *testing.T) {
 				for way, end := range map[string]func(*oomNode){
-					"rollback": func(n *oomNode) {
-						if _, err := protect.Rollback(t.Context(), n.journal, n.tree, nil, false); err != nil {
-							t.Fatal(err)
-						}
+					"after a rollback": func(n *oomNode) {
+						n.rollback()
+						n.wantFile("after the first rollback", test.before)
+						n.restart()
+						n.sync([]Pod{n.pod}, []Container{n.c}) // the runtime's record is as it was
+						n.wantFile("after another start", test.want)
+						n.rollback()
 					},
 					"when the annotation is not allowed": func(n *oomNode) {
 						n.reconfigure(`annotationRules: [{namespaces: ["*"], allowedAnnotations: []}]`)
@@ -125,9 +135,7 @@ func TestWhatAnOOMKillEndsIsThePodsChoice(t *testing.T) {
 				n.c.State = Running
 				n.sync([]Pod{n.pod}, []Container{n.c})
 				n.wantFile("of one that was there before", test.want)
-				if _, err := protect.Rollback(t.Context(), n.journal, n.tree, nil, false); err != nil {
-					t.Fatal(err)
-				}
+				n.rollback()
 				n.wantFile("of one that was there before, rolled back", test.before)
 			})
 		}

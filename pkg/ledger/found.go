@@ -24,7 +24,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	if c := l.containers[received.ID]; c != nil && c.pod == p {
 		c.Phase = received.State
 		c.Seen = c.Seen || found.Seen[c.Cgroup]
-		values.OOMGroup = c.Record.Values.OOMGroup
+		values.OOMGroup = c.Record.Values.OOMGroup // is not read
 		c.Record.Values, c.Record.Mems, c.FoundMems, c.Pending = values, mems, foundMems, nil
 		if len(received.Resources.Unified) > 0 {
 			c.Record.Unsure = FileSet{}
@@ -44,6 +44,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		l.end(c)
 	}
 	received.Resources = withoutOurs(received.Resources, files.Ours)
+	received.Resources.OOMGroup = "" // it may be ours of before a rollback: the file says what was there before
 	l.attach(c, received, received.State)
 	c.Seen = found.Seen[c.Cgroup]
 	l.takeLimit(c, files.Limit)
@@ -111,9 +112,6 @@ func withoutOurs(r Resources, ours map[cgroup.Knob]bool) Resources {
 	r.Unified = unified
 	if ours[cgroup.CpusetMems] {
 		r.Mems = ""
-	}
-	if ours[cgroup.MemoryOOMGroup] {
-		r.OOMGroup = ""
 	}
 	return r
 }

@@ -92,9 +92,8 @@ func (l *Ledger) correct(taken []*container, found Found) {
 	for _, c := range taken {
 		l.journalFound(c)
 		now := l.deriveRun(c)
-		update, lacks := c.lacks(&now)
-		_, asks := update.Unified[string(cgroup.MemoryOOMGroup)] // of which no file was read
-		if files, known := found.Files[c.ID]; lacks && (asks || !known || !l.holdsAll(&now, files)) {
+		_, lacks := c.lacks(&now)
+		if files, known := found.Files[c.ID]; lacks && !(known && l.holdsAll(&now, files)) {
 			l.step.effects.Sync = append(l.step.effects.Sync, c.ID)
 		}
 	}

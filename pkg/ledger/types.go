@@ -100,8 +100,8 @@ type Resources struct {
 	Hugepages []HugepageLimit
 	// Unified are the cgroup v2 files that the kubelet sets by name, for example "memory.high".
 	Unified map[string]string
-	// OOMGroup is memory.oom.group, which the kubelet sets by name, too; "" where the request does not name it, or the runtime does not
-	// show what it names.
+	// OOMGroup is memory.oom.group, which the kubelet sets by name, too; "" where the request does not name it, the runtime does not show
+	// what it names, or the container was there before.
 	OOMGroup string `json:",omitempty"`
 }
 
