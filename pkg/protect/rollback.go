@@ -33,9 +33,9 @@ type Action struct {
 }
 
 // Rollback restores every knob in the journal: memory.high, memory.min, memory.low and memory.oom.group to what the kubelet wants there,
-// where that is known, else to the kernel's default; cpuset.mems to what the parent may use; children before parents, so that no parent promises
-// less than its children. u may be nil. It can be repeated, and is safe while pods run. With dryRun it only returns the actions. The
-// error joins those of the actions. Flush the journal afterwards.
+// where that is known, else to the kernel's default; cpuset.mems to what the parent may use; children before parents, so that no
+// parent promises less than its children. u may be nil. It can be repeated, and is safe while pods run. With dryRun it only returns the
+// actions. The error joins those of the actions. Flush the journal afterwards.
 func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
