@@ -94,6 +94,12 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 			return field.Invalid(at, short(value), `must be "off" or more than 0`)
 		}
 		w.QoS.High = &bytes
+	case AnnotationCacheRoom:
+		share, err := strconv.ParseFloat(value, 64)
+		if err != nil || !memoryqos.ValidCacheRoom(share) {
+			return field.Invalid(at, short(value), "must be a number from 0 to 0.5: the share of the limit between memory.high and memory.max")
+		}
+		w.QoS.CacheRoom = &share
 	case AnnotationReservation:
 		w.QoS.Reservation = memoryqos.Reservation(value)
 		return supported(at, w.QoS.Reservation, memoryqos.ReserveNone, memoryqos.ReserveLow, memoryqos.ReserveMin)

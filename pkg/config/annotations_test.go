@@ -18,7 +18,7 @@ func parseAnnotations(annotations map[string]string, container string, rules Ann
 func all() AnnotationRules { return Default().AnnotationRulesFor("any") }
 
 func TestAnnotations(t *testing.T) {
-	factor, other, high, process, whole := 0.7, 0.5, uint64(512<<20), uint64(0), uint64(1)
+	factor, other, quarter, high, process, whole := 0.7, 0.5, 0.25, uint64(512<<20), uint64(0), uint64(1)
 	tests := map[string]struct {
 		annotations map[string]string
 		want        Wishes
@@ -31,6 +31,7 @@ func TestAnnotations(t *testing.T) {
 		"container above pod": {map[string]string{"throttling-factor" + ours + "/pod": "0.7", "throttling-factor" + ours: "0.7",
 			"throttling-factor.memory-manager.nri.io/container.app": "0.5"}, Wishes{QoS: memoryqos.Overrides{Factor: &other}}},
 		"another container": {map[string]string{"throttling-factor" + ours + "/container.db": "0.5", "numa" + ours + "/container.db": "never"}, Wishes{}},
+		"cache-room":        {map[string]string{"cache-room" + ours: "0.25"}, Wishes{QoS: memoryqos.Overrides{CacheRoom: &quarter}}},
 		"memory-high off":   {map[string]string{"memory-high" + ours: "off"}, Wishes{QoS: memoryqos.Overrides{NoHigh: true}}},
 		"oom-group":         {map[string]string{"oom-group" + ours: "process"}, Wishes{QoS: memoryqos.Overrides{OOMGroup: &process}}},
 		"oom-group of one": {map[string]string{"oom-group" + ours: "process", "oom-group" + ours + "/container.app": "container"},
@@ -55,30 +56,32 @@ func TestAnnotations(t *testing.T) {
 func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 	const at = "metadata.annotations["
 	tests := map[string]struct{ key, value, want string }{
-		"factor 0":            {"throttling-factor" + ours, "0", at + "throttling-factor" + ours + `]: Invalid value: "0": must be a number greater than 0 and at most 1`},
-		"factor NaN":          {"throttling-factor" + ours, "NaN", at + "throttling-factor" + ours + `]: Invalid value: "NaN": must be a number greater than 0 and at most 1`},
-		"factor a text":       {"throttling-factor" + ours, "half", at + "throttling-factor" + ours + `]: Invalid value: "half": must be a number greater than 0 and at most 1`},
-		"factor infinite":     {"throttling-factor" + ours, "1e999", at + "throttling-factor" + ours + `]: Invalid value: "1e999": must be a number greater than 0 and at most 1`},
-		"factor too low":      {"throttling-factor" + ours, "0.2", at + "throttling-factor" + ours + `]: Invalid value: "0.2": must be at least the administrator's minimumThrottlingFactor 0.25`},
-		"high a text":         {"memory-high" + ours, "much", at + "memory-high" + ours + `]: Invalid value: "much": must be "off" or a quantity: "much" is not a quantity such as 64Mi, 2G or 4096`},
-		"high zero":           {"memory-high" + ours, "0", at + "memory-high" + ours + `]: Invalid value: "0": must be "off" or more than 0`},
-		"high negative":       {"memory-high" + ours, "-1Gi", at + "memory-high" + ours + `]: Invalid value: "-1Gi": must be "off" or a quantity: "-1Gi" is negative`},
-		"high huge":           {"memory-high" + ours, "1e999999999", at + "memory-high" + ours + `]: Invalid value: "1e999999999": must be "off" or a quantity: "1e999999999" has an exponent beyond 30`},
-		"reservation":         {"reservation" + ours + "/pod", "max", at + "reservation" + ours + `/pod]: Unsupported value: "max": supported values: "none", "low", "min"`},
-		"numa":                {"numa.memory-manager.nri.io", "always", at + `numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required"`},
-		"oom-group":           {"oom-group" + ours, "pod", at + "oom-group" + ours + `]: Unsupported value: "pod": supported values: "container", "process"`},
-		"policy":              {"memory-policy" + ours, "bind", at + "memory-policy" + ours + `]: Unsupported value: "bind": supported values: "none", "prefer-available", "interleave", "weighted-interleave"`},
-		"guard":               {"stall-guard" + ours, "on", at + "stall-guard" + ours + `]: Unsupported value: "on": supported values: "off"`},
-		"unknown":             {"nuna" + ours, "none", at + "nuna" + ours + `]: Invalid value: "none": unknown annotation, did you mean numa` + ours + `?`},
-		"not allowed":         {"numa" + ours + "/container.app", "none", at + "numa" + ours + `/container.app]: Forbidden: the administrator does not allow numa in this namespace`},
-		"scope":               {"numa" + ours + "/node", "none", at + "numa" + ours + `/node]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
-		"empty scope":         {"numa" + ours + "/", "none", at + "numa" + ours + `/]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
-		"no container":        {"numa" + ours + "/container.", "none", at + "numa" + ours + `/container.]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
-		"control characters":  {"numa" + ours, "a\x00\n\x1b[2J", at + "numa" + ours + `]: Unsupported value: "a\u0000\n\u001b[2J": supported values: "none", "preferred", "required"`},
-		"long value":          {"numa" + ours, strings.Repeat("x", 1<<20), at + "numa" + ours + `]: Unsupported value: "` + strings.Repeat("x", 80) + `…": supported values: "none", "preferred", "required"`},
-		"control in the key":  {"\x00\n" + ours, "none", at + `"\x00\n` + ours + `"]: Invalid value: "none": unknown annotation; want throttling-factor, memory-high, reservation, numa, stall-guard, memory-policy or oom-group before ` + ours},
-		"broken UTF-8 in key": {"\xff" + ours, "none", at + `"\xff` + ours + `"]: Invalid value: "none": unknown annotation; want throttling-factor, memory-high, reservation, numa, stall-guard, memory-policy or oom-group before ` + ours},
-		"long key":            {strings.Repeat("k", 500) + ours, "", at + `"` + strings.Repeat("k", 80) + `…"]: Invalid value: "": unknown annotation; want throttling-factor, memory-high, reservation, numa, stall-guard, memory-policy or oom-group before ` + ours},
+		"factor 0":             {"throttling-factor" + ours, "0", at + "throttling-factor" + ours + `]: Invalid value: "0": must be a number greater than 0 and at most 1`},
+		"factor NaN":           {"throttling-factor" + ours, "NaN", at + "throttling-factor" + ours + `]: Invalid value: "NaN": must be a number greater than 0 and at most 1`},
+		"factor a text":        {"throttling-factor" + ours, "half", at + "throttling-factor" + ours + `]: Invalid value: "half": must be a number greater than 0 and at most 1`},
+		"factor infinite":      {"throttling-factor" + ours, "1e999", at + "throttling-factor" + ours + `]: Invalid value: "1e999": must be a number greater than 0 and at most 1`},
+		"factor too low":       {"throttling-factor" + ours, "0.2", at + "throttling-factor" + ours + `]: Invalid value: "0.2": must be at least the administrator's minimumThrottlingFactor 0.25`},
+		"cache-room large":     {"cache-room" + ours, "0.6", at + "cache-room" + ours + `]: Invalid value: "0.6": must be a number from 0 to 0.5: the share of the limit between memory.high and memory.max`},
+		"cache-room no number": {"cache-room" + ours, "NaN", at + "cache-room" + ours + `]: Invalid value: "NaN": must be a number from 0 to 0.5: the share of the limit between memory.high and memory.max`},
+		"high a text":          {"memory-high" + ours, "much", at + "memory-high" + ours + `]: Invalid value: "much": must be "off" or a quantity: "much" is not a quantity such as 64Mi, 2G or 4096`},
+		"high zero":            {"memory-high" + ours, "0", at + "memory-high" + ours + `]: Invalid value: "0": must be "off" or more than 0`},
+		"high negative":        {"memory-high" + ours, "-1Gi", at + "memory-high" + ours + `]: Invalid value: "-1Gi": must be "off" or a quantity: "-1Gi" is negative`},
+		"high huge":            {"memory-high" + ours, "1e999999999", at + "memory-high" + ours + `]: Invalid value: "1e999999999": must be "off" or a quantity: "1e999999999" has an exponent beyond 30`},
+		"reservation":          {"reservation" + ours + "/pod", "max", at + "reservation" + ours + `/pod]: Unsupported value: "max": supported values: "none", "low", "min"`},
+		"numa":                 {"numa.memory-manager.nri.io", "always", at + `numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required"`},
+		"oom-group":            {"oom-group" + ours, "pod", at + "oom-group" + ours + `]: Unsupported value: "pod": supported values: "container", "process"`},
+		"policy":               {"memory-policy" + ours, "bind", at + "memory-policy" + ours + `]: Unsupported value: "bind": supported values: "none", "prefer-available", "interleave", "weighted-interleave"`},
+		"guard":                {"stall-guard" + ours, "on", at + "stall-guard" + ours + `]: Unsupported value: "on": supported values: "off"`},
+		"unknown":              {"nuna" + ours, "none", at + "nuna" + ours + `]: Invalid value: "none": unknown annotation, did you mean numa` + ours + `?`},
+		"not allowed":          {"numa" + ours + "/container.app", "none", at + "numa" + ours + `/container.app]: Forbidden: the administrator does not allow numa in this namespace`},
+		"scope":                {"numa" + ours + "/node", "none", at + "numa" + ours + `/node]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
+		"empty scope":          {"numa" + ours + "/", "none", at + "numa" + ours + `/]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
+		"no container":         {"numa" + ours + "/container.", "none", at + "numa" + ours + `/container.]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
+		"control characters":   {"numa" + ours, "a\x00\n\x1b[2J", at + "numa" + ours + `]: Unsupported value: "a\u0000\n\u001b[2J": supported values: "none", "preferred", "required"`},
+		"long value":           {"numa" + ours, strings.Repeat("x", 1<<20), at + "numa" + ours + `]: Unsupported value: "` + strings.Repeat("x", 80) + `…": supported values: "none", "preferred", "required"`},
+		"control in the key":   {"\x00\n" + ours, "none", at + `"\x00\n` + ours + `"]: Invalid value: "none": unknown annotation; want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard, memory-policy or oom-group before ` + ours},
+		"broken UTF-8 in key":  {"\xff" + ours, "none", at + `"\xff` + ours + `"]: Invalid value: "none": unknown annotation; want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard, memory-policy or oom-group before ` + ours},
+		"long key":             {strings.Repeat("k", 500) + ours, "", at + `"` + strings.Repeat("k", 80) + `…"]: Invalid value: "": unknown annotation; want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard, memory-policy or oom-group before ` + ours},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

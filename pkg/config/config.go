@@ -69,6 +69,10 @@ type Config struct {
 	// Burstable container's memory.min as well, which it has under HardReservation or by annotation.
 	GuaranteedHeadroom float64 `yaml:"guaranteedHeadroom"`
 
+	// CacheRoom is the share of its limit by which a container's memory.high lies below memory.max where MemoryThrottlingFactor gives
+	// none or a larger one, in [0, 0.5]; 0 does so for no container.
+	CacheRoom float64 `yaml:"cacheRoom"`
+
 	// RequestSources are where memory requests are asked for, in this order; empty finds out by itself.
 	RequestSources []memoryqos.Source `yaml:"requestSources"`
 

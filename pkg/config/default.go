@@ -38,6 +38,6 @@ func defaultEvictionHard() map[string]string {
 
 // annotations are all that there are.
 func annotations() []Annotation {
-	return []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationReservation, AnnotationNUMA, AnnotationStallGuard,
-		AnnotationMemoryPolicy, AnnotationOOMGroup}
+	return []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationCacheRoom, AnnotationReservation, AnnotationNUMA,
+		AnnotationStallGuard, AnnotationMemoryPolicy, AnnotationOOMGroup}
 }

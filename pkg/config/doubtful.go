@@ -40,6 +40,7 @@ func (c Config) doubtful() (warnings []string) {
 	}
 	warn("guaranteedHeadroom", c.MemoryReservationPolicy == memoryqos.None && c.GuaranteedHeadroom != Default().GuaranteedHeadroom,
 		"has no effect on pods without annotation: memoryReservationPolicy is None")
+	warn("cacheRoom", c.CacheRoom > 0 && !c.StallGuard, "has no effect: without stallGuard it would stop a heap that needs its whole limit")
 	warn("dra.shares", !c.DRA.Enabled && len(c.DRA.Shares) > 0, "has no effect: dra.enabled is false")
 	return warnings
 }

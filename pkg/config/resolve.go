@@ -92,6 +92,7 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 		Factor:             c.MemoryThrottlingFactor,
 		Reservation:        c.MemoryReservationPolicy,
 		GuaranteedHeadroom: c.GuaranteedHeadroom,
+		CacheRoom:          c.CacheRoom,
 		NodeAllocatable:    m.MemTotal - keep.kube - keep.system,
 		PageSize:           uint64(m.PageSize),
 	}

@@ -311,6 +311,7 @@ func TestDoubtfulKeys(t *testing.T) {
 		"rebalance: {deficits: On, maxBytes: 0}":                              "c.yaml:1: rebalance.maxBytes: 0 moves nothing, and rebalance is to move memory: set a bound such as 4Gi",
 		"rebalance: {maxBytes: 0}":                                            "",
 		"annotationRules: [{namespaces: [a], minimumThrottlingFactor: 0.95}]": "c.yaml:1: annotationRules[0].minimumThrottlingFactor: 0.95 is above memoryThrottlingFactor 0.9: pods without the annotation have a smaller factor than any that they may choose",
+		"stallGuard: false\ncacheRoom: 0.1":                                   "c.yaml:2: cacheRoom: has no effect: without stallGuard it would stop a heap that needs its whole limit",
 		"memoryReservationPolicy: None\nguaranteedHeadroom: 0":                "c.yaml:2: guaranteedHeadroom: has no effect on pods without annotation: memoryReservationPolicy is None",
 		"dra: {shares: [{limits: {memory: 1Gi}}]}":                            "c.yaml:1: dra.shares: has no effect: dra.enabled is false",
 	} {

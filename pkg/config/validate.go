@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/spelling"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/strictyaml"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
@@ -42,6 +43,7 @@ func (c Config) validate() error {
 		c.validateFactor("memoryThrottlingFactor", c.MemoryThrottlingFactor),
 		oneOf(c, "memoryReservationPolicy", c.MemoryReservationPolicy),
 		c.check("guaranteedHeadroom", c.GuaranteedHeadroom >= 0 && c.GuaranteedHeadroom < 1, "want 0 or more and less than 1, got %v", c.GuaranteedHeadroom),
+		c.check("cacheRoom", memoryqos.ValidCacheRoom(c.CacheRoom), "want 0 to 0.5, the share of a limit between memory.high and memory.max, got %v", c.CacheRoom),
 		c.validateSources(),
 		c.validateRules(),
 		oneOf(c, "onBadAnnotation", c.OnBadAnnotation),

@@ -75,6 +75,8 @@ const (
 	AnnotationThrottlingFactor Annotation = "throttling-factor"
 	// AnnotationMemoryHigh is "off" or a quantity.
 	AnnotationMemoryHigh Annotation = "memory-high"
+	// AnnotationCacheRoom replaces cacheRoom.
+	AnnotationCacheRoom Annotation = "cache-room"
 	// AnnotationReservation is none, low or min.
 	AnnotationReservation Annotation = "reservation"
 	// AnnotationNUMA is none, preferred or required.

@@ -33,6 +33,8 @@ const (
 	longestBackoff = 8
 	// smallestCache is the page cache, in bytes, below which asking for reclaim is not worth the call.
 	smallestCache = 1 << 20
+	// roomStall divides Stall for a container in the room for page cache: nothing is to be learned from more of it.
+	roomStall = 5
 	// shareOfShortNode divides what one raise may take of the node's available memory while other allocations have to
 	// reclaim.
 	shareOfShortNode = 8
@@ -56,6 +58,9 @@ type Settings struct {
 type Bounds struct {
 	Computed uint64 // the memory.high of Memory QoS
 	Limit    uint64 // memory.max; 0 when the container has none
+	// CacheRoom is set where Computed lies below Limit for page cache alone: what writes files waits there for the disk, and a heap
+	// gets all of Limit as soon as it fills what is below.
+	CacheRoom bool
 }
 
 // Sample is one reading of the kernel's files for a container and its node.
@@ -70,6 +75,9 @@ type Sample struct {
 	NodeReclaims  uint64        // allocstall_* of /proc/vmstat: allocations that had to reclaim for want of node memory
 	NodeAvailable uint64        // bytes that the node can still give to this container
 }
+
+// fixed is what a container holds besides page cache, in bytes: without swap it cannot be reclaimed.
+func (s Sample) fixed() uint64 { return s.Current - min(s.File, s.Current) }
 
 // Verb is what is to be done with a container.
 type Verb int
@@ -154,18 +162,30 @@ func (b *Brake) Next(s Sample) Action {
 	return b.quiet(s)
 }
 
+// trigger is the full stall within Window at which a container is to be looked at.
+func (b *Brake) trigger() time.Duration {
+	if b.bounds.CacheRoom {
+		return b.settings.Stall / roomStall
+	}
+	return b.settings.Stall
+}
+
 // threshold is the stall to be seen, and for how long to watch. Half of the trigger's stall is enough, since the trigger
 // has seen a whole one. But one that swaps sleeps between two steps forward: a whole window shows it.
 func (b *Brake) threshold(s Sample) (stall, watched time.Duration) {
 	if s.Swap >= smallestStep {
 		return b.settings.Stall, b.settings.Window
 	}
-	return b.settings.Stall / 2, 0
+	return b.trigger() / 2, 0
 }
 
 // stopped reports whether the stall since the last reading is that of a container stopped by its own memory.high. One to
-// which reclaim gives pages that it does not need again, as when it reads a large file or swaps, gets on.
+// which reclaim gives pages that it does not need again, as when it reads a large file or swaps, gets on. In the room for page cache
+// the cache is what has to wait: what counts is all else.
 func (b *Brake) stopped(s Sample, stall time.Duration) bool {
+	if b.bounds.CacheRoom && float64(s.fixed()) < float64(b.high)*(1-slack) {
+		return false
+	}
 	return b.high != Unlimited &&
 		(s.HighEvents > b.since.HighEvents || s.Current > b.high) && // one asleep for its excess counts no event
 		float64(s.Current) >= float64(b.high)*(1-slack) &&
@@ -190,7 +210,7 @@ func (b *Brake) relieve(s Sample) Action {
 	for range min(b.raises, mostDoublings) {
 		step = sum(step, step)
 	}
-	if !b.reclaimed && s.File >= smallestCache {
+	if !b.bounds.CacheRoom && !b.reclaimed && s.File >= smallestCache {
 		b.reclaimed, b.since = true, Sample{} // what it frees is no step forward of the container
 		return Action{Verb: Reclaim, Bytes: min(step, s.File), LookIn: time.Millisecond}
 	}
@@ -227,7 +247,7 @@ func (b *Brake) quiet(s Sample) Action {
 	}
 	target := max(b.bounds.Computed, from-min(step, from))
 	// What reclaim cannot take must fit below the new value with half a step to spare, else it would stall again.
-	if fixed := s.Current - min(s.File, s.Current); sum(fixed, step/2) > target {
+	if sum(s.fixed(), step/2) > target {
 		return Action{LookIn: wait}
 	}
 	b.high, b.lowered = target, true
@@ -242,6 +262,9 @@ func (b *Brake) limit() uint64 { return cmp.Or(b.bounds.Limit, Unlimited) }
 func (b *Brake) step(s Sample) uint64 {
 	ceiling := cmp.Or(b.bounds.Limit, sum(s.Current, s.NodeAvailable))
 	gap := ceiling - min(b.bounds.Computed, ceiling)
+	if b.bounds.CacheRoom { // a heap has its limit at once
+		return max(gap, smallestStep)
+	}
 	return max(uint64(float64(gap)*b.settings.Step), smallestStep)
 }
 

@@ -98,11 +98,14 @@ func (c *container) sample(at time.Time) Sample {
 func (c *container) run(b *Brake, settings Settings, began time.Time, long time.Duration, guarded bool) []Action {
 	var actions []Action
 	var look, fired time.Duration = -1, -settings.Window
-	window := make([]time.Duration, settings.Window/tick)
+	window, enough := make([]time.Duration, settings.Window/tick), settings.Stall
+	if b != nil {
+		enough = b.trigger()
+	}
 	for now := time.Duration(0); now < long; now += tick {
 		c.step()
 		slot := now / tick % time.Duration(len(window))
-		triggered := c.stall-window[slot] >= settings.Stall && now-fired >= settings.Window
+		triggered := c.stall-window[slot] >= enough && now-fired >= settings.Window
 		window[slot] = c.stall
 		if !guarded || !triggered && (look < 0 || now < look) {
 			continue
@@ -163,6 +166,68 @@ func TestGrowingContainerIsNeverStoppedForLong(t *testing.T) {
 				t.Errorf("without the guard the container came through: the simulation shows nothing")
 			}
 		})
+	}
+}
+
+// inRoom is a container whose memory.high lies below its limit for page cache alone.
+func inRoom(limit, want uint64) (*container, *Brake) {
+	c, _ := newContainer(limit*9/10, limit, want)
+	c.bounds.CacheRoom = true
+	return c, NewBrake(defaults, c.bounds, c.bounds.Computed)
+}
+
+func TestAHeapHasTheRoomForPageCacheAtOnce(t *testing.T) {
+	for name, mebibytes := range map[string][2]uint64{"64 MiB": {64, 63}, "1 GiB": {1024, 1020}, "64 GiB": {64 << 10, 64<<10 - 64}} {
+		t.Run(name, func(t *testing.T) {
+			c, b := inRoom(mebibytes[0], mebibytes[1])
+			c.perSecond = mebibytes[0] * mib
+			actions := c.run(b, defaults, time.Now(), 10*time.Second, true)
+			if c.anon < c.want || c.killed || c.stall > defaults.Window/4 {
+				t.Errorf("%d of %d MiB, killed %t, stalled %v; want all of it with little stall", c.anon/mib, c.want/mib, c.killed, c.stall)
+			}
+			if len(actions) != 1 || actions[0].Verb != Raise || actions[0].Bytes != Unlimited {
+				t.Errorf("actions %+v, want one raise to the limit", actions)
+			}
+		})
+	}
+}
+
+// A container that writes more than its disk takes stalls for as long as it does: at its limit it would be killed.
+func TestPageCacheWaitsInItsRoom(t *testing.T) {
+	b := NewBrake(defaults, Bounds{Computed: 90 * mib, Limit: 100 * mib, CacheRoom: true}, 90*mib)
+	s := Sample{Current: 91 * mib, NodeAvailable: 64 << 30}
+	began := time.Unix(1000, 0)
+	for passed := time.Duration(0); passed < time.Minute; passed += 100 * time.Millisecond {
+		s.At, s.FullStall, s.HighEvents = began.Add(passed), passed, s.HighEvents+1
+		s.File = 91*mib - 85*mib // what else it has is just below the slack of 5 %
+		if action := b.Next(s); action.Verb != Nothing {
+			t.Fatalf("after %v: %+v, want nothing", passed, action)
+		}
+	}
+	s.File = 91*mib - 86*mib
+	for range 10 {
+		s.At, s.FullStall, s.HighEvents = s.At.Add(100*time.Millisecond), s.FullStall+100*time.Millisecond, s.HighEvents+1
+		if action := b.Next(s); action.Verb == Raise && action.Bytes == Unlimited {
+			return
+		}
+	}
+	t.Error("a heap that fills what is below the room is not raised")
+}
+
+func TestTheRoomComesBackInOneStep(t *testing.T) {
+	bounds := Bounds{Computed: 90 * mib, Limit: 100 * mib, CacheRoom: true}
+	b := NewBrake(defaults, bounds, Unlimited)
+	s := Sample{At: time.Unix(1000, 0), Current: 70 * mib, NodeAvailable: 64 << 30}
+	var restored []uint64
+	for range 100 {
+		action := b.Next(s)
+		if action.Verb == Restore {
+			restored = append(restored, action.Bytes)
+		}
+		s.At = s.At.Add(max(action.LookIn, time.Second))
+	}
+	if len(restored) != 1 || restored[0] != 90*mib {
+		t.Errorf("memory.high goes back to %v, want once to %d", restored, 90*mib)
 	}
 }
 
@@ -283,14 +348,14 @@ func TestReboundKeepsARaiseWhereThereIsRoom(t *testing.T) {
 		bounds Bounds
 		want   want
 	}{
-		"raised, same bounds":           {48 * mib, Bounds{32 * mib, 64 * mib}, want{48 * mib, true}},
-		"raised, limit above":           {48 * mib, Bounds{32 * mib, 128 * mib}, want{48 * mib, true}},
-		"raised beyond the new limit":   {48 * mib, Bounds{20 * mib, 40 * mib}, want{Unlimited, true}},
-		"computed value overtakes":      {48 * mib, Bounds{90 * mib, 100 * mib}, want{90 * mib, false}},
-		"never raised follows computed": {0, Bounds{16 * mib, 64 * mib}, want{16 * mib, false}},
+		"raised, same bounds":           {48 * mib, Bounds{Computed: 32 * mib, Limit: 64 * mib}, want{48 * mib, true}},
+		"raised, limit above":           {48 * mib, Bounds{Computed: 32 * mib, Limit: 128 * mib}, want{48 * mib, true}},
+		"raised beyond the new limit":   {48 * mib, Bounds{Computed: 20 * mib, Limit: 40 * mib}, want{Unlimited, true}},
+		"computed value overtakes":      {48 * mib, Bounds{Computed: 90 * mib, Limit: 100 * mib}, want{90 * mib, false}},
+		"never raised follows computed": {0, Bounds{Computed: 16 * mib, Limit: 64 * mib}, want{16 * mib, false}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := NewBrake(defaults, Bounds{32 * mib, 64 * mib}, test.high)
+			b := NewBrake(defaults, Bounds{Computed: 32 * mib, Limit: 64 * mib}, test.high)
 			if got := b.Rebound(test.bounds); got != test.want.high || b.Raised() != test.want.raised {
 				t.Errorf("memory.high %d, raised %t; want %d, %t", got, b.Raised(), test.want.high, test.want.raised)
 			}

@@ -117,10 +117,11 @@ func (g *Guard) set(containers []Container) (changed []Container) {
 
 // put starts looking after a container, or updates its bounds, and returns what its memory.high has to be.
 func (g *Guard) put(c Container) (high uint64) {
-	if w, ok := g.watched[c.ID]; ok {
+	if w, ok := g.watched[c.ID]; ok && w.Bounds.CacheRoom == c.Bounds.CacheRoom {
 		w.Bounds = c.Bounds
 		return g.rebound(w)
 	}
+	g.drop(c.ID) // the other kind has another trigger
 	w := &watched{Container: c, brake: NewBrake(g.settings, c.Bounds, c.High)}
 	if w.brake.Raised() {
 		w.raisedAt = time.Now()
@@ -141,7 +142,7 @@ func (g *Guard) put(c Container) (high uint64) {
 
 // arm sets the kernel's trigger for a container. Without pressure from the kernel it is looked at every window.
 func (g *Guard) arm(w *watched) error {
-	err := g.triggers.add(w.ID, filepath.Join(g.tree.Root(), w.Cgroup, "memory.pressure"), g.settings.Stall, g.settings.Window)
+	err := g.triggers.add(w.ID, filepath.Join(g.tree.Root(), w.Cgroup, "memory.pressure"), w.brake.trigger(), g.settings.Window)
 	if errors.Is(err, ErrNoPressure) && !g.tree.Ended(w.Cgroup) {
 		g.noPSI.Do(func() {
 			g.log.WithError(err).Warn("stall guard: without pressure from the kernel, memory.events is read every window instead")

@@ -42,6 +42,7 @@ type watched struct {
 	id          string
 	high, limit uint64
 	off         bool
+	cacheRoom   bool
 }
 
 // derive computes all that follows from a pod's state, the configuration, the machine and the resource claims.
@@ -60,7 +61,8 @@ func (l *Ledger) derive(p *pod) *derived {
 
 func (l *Ledger) deriveRun(c *container) derivedRun {
 	r := derivedRun{kind: c.kind(), request: l.estimate(c), asked: asked{c.Revision, c.Limit}, oomGroup: c.Resources.OOMGroup}
-	r.qos = c.pod.settings.Container(c.forQoS(r.request), c.wishes().QoS)
+	qos, overrides := l.forQoS(c, r.request)
+	r.qos = c.pod.settings.Container(qos, overrides)
 	if c.Phase == Creating && c.Resources.OOMGroup == "" {
 		r.qos.OOMGroup = nil // what the kubelet wants there is not known before the runtime has written it
 	}
@@ -71,16 +73,21 @@ func (l *Ledger) deriveRun(c *container) derivedRun {
 	r.id, r.cgroup, r.mems = c.ID, c.Cgroup, l.mems(c)
 	r.byRuntime = c.Phase == Creating || c.Pending != nil
 	if c.Phase != Creating && r.qos.High != nil && c.Cgroup != "" {
-		r.watched = watched{c.ID, *r.qos.High, c.Limit, l.guardOff(c)}
+		r.watched = watched{c.ID, *r.qos.High, c.Limit, l.guardOff(c), c.pod.settings.IsCacheRoom(qos, overrides)}
 	}
 	return r
 }
 
-// forQoS is the container as the rules of Memory QoS see it.
-func (c *container) forQoS(request pods.Estimate) memoryqos.Container {
+// forQoS is the container as the rules of Memory QoS see it. Where the stall guard is off, a heap that needs its whole limit would
+// stand still below it: no room is left to page cache.
+func (l *Ledger) forQoS(c *container, request pods.Estimate) (memoryqos.Container, memoryqos.Overrides) {
+	overrides := c.wishes().QoS
+	if l.guardOff(c) {
+		overrides.CacheRoom = new(float64)
+	}
 	return memoryqos.Container{
 		Class: c.pod.class(), Request: request.Request, RequestError: request.Error, Limit: c.Limit, OwnLimit: c.ownLimit(),
-	}
+	}, overrides
 }
 
 // raised are values with the memory.high that the stall guard has set, where that is more.

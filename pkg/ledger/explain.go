@@ -74,8 +74,9 @@ type inquiry struct {
 func (l *Ledger) inquire(c *container, view *ContainerView) inquiry {
 	q := inquiry{
 		Explanation: Explanation{Pod: c.pod.view, Container: *view, Rejection: l.rejected(c)},
-		settings:    c.pod.settings, qos: c.forQoS(view.Estimate), overrides: c.wishes().QoS,
+		settings:    c.pod.settings,
 	}
+	q.qos, q.overrides = l.forQoS(c, view.Estimate)
 	if l.unpinnable(c) == "" {
 		q.wanted = l.wanted(c)
 		if l.asWhole(c.pod) {

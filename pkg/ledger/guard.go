@@ -19,6 +19,8 @@ type HighContainer struct {
 	Limit uint64
 	// GuardOff is set where the pod or the configuration wants the container left alone by the stall guard.
 	GuardOff bool
+	// CacheRoom is set where High only leaves room to page cache.
+	CacheRoom bool
 }
 
 // High returns the running containers that have a memory.high of ours.
@@ -32,7 +34,7 @@ func (l *Ledger) High() []HighContainer {
 			if w := p.derived.runs[i].watched; w != (watched{}) {
 				all = append(all, HighContainer{
 					ID: c.ID, Name: c.Name, Namespace: p.Namespace, PodName: p.Name,
-					Cgroup: c.Cgroup, High: w.high, Raised: c.Raised, Limit: w.limit, GuardOff: w.off,
+					Cgroup: c.Cgroup, High: w.high, Raised: c.Raised, Limit: w.limit, GuardOff: w.off, CacheRoom: w.cacheRoom,
 				})
 			}
 		}

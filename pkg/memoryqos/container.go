@@ -77,6 +77,8 @@ type throttling struct {
 	top uint64
 	// factor that the formula was applied with; 0 for a value that the pod has chosen itself.
 	factor float64
+	// room is the share of the limit that is left to page cache, where that decides; why still says why the formula does not.
+	room float64
 }
 
 // unthrottled is the reason why a container has no memory.high.
@@ -91,7 +93,16 @@ const (
 	roundedDown     unthrottled = "rounded down to a page it would not exceed the request"
 )
 
+// throttling is what the formula or the pod gives, or the room for page cache where that is less.
 func (s Settings) throttling(c Container, o Overrides) throttling {
+	t := s.formula(c, o)
+	if bytes, share := s.belowLimit(c, o); bytes > 0 && (t.bytes == 0 || bytes < t.bytes) {
+		t.bytes, t.room = bytes, share
+	}
+	return t
+}
+
+func (s Settings) formula(c Container, o Overrides) throttling {
 	t := throttling{top: s.NodeAllocatable}
 	own := c.ownLimit()
 	if own > 0 {

@@ -38,6 +38,9 @@ func (s Settings) explainHigh(t throttling, c Container) string {
 		what = "node allocatable"
 	}
 	switch {
+	case t.room > 0:
+		sizes := quantity.Apart(c.Limit, t.bytes)
+		return fmt.Sprintf("memory.high = limit %s less a share of %g for page cache = %s, where what writes files waits for the disk", sizes[0], t.room, sizes[1])
 	case t.why == noRoom:
 		return fmt.Sprintf("memory.high is not set: %s the %s of %s", t.why, what, quantity.Short(t.top))
 	case t.why != "":

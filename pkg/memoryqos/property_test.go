@@ -21,6 +21,9 @@ func anyCase(r *rand.Rand) (memoryqos.Settings, memoryqos.Container, memoryqos.O
 		Factor: ptr(1 - r.Float64()), MinimumFactor: r.Float64(), Reservation: policies[r.IntN(3)],
 		GuaranteedHeadroom: []float64{0, 0.02, r.Float64()}[r.IntN(3)], NodeAllocatable: size(), PageSize: pages[r.IntN(3)],
 	}
+	if r.IntN(2) == 0 {
+		s.CacheRoom = r.Float64() / 2
+	}
 	c := memoryqos.Container{Class: classes[r.IntN(3)], Request: size()}
 	if r.IntN(3) > 0 {
 		c.Limit = c.Request + size()
@@ -55,6 +58,12 @@ func TestMemoryHighLiesBetweenRequestAndLimitOnAPage(t *testing.T) {
 		top := c.Limit
 		if top == 0 || c.OwnLimit != nil && *c.OwnLimit == 0 {
 			top = s.NodeAllocatable
+		}
+		if s.IsCacheRoom(c, o) {
+			if least := min(c.Limit/2, c.Limit-mi); *v.High > c.Limit-mi || *v.High+s.PageSize <= least || *v.High%s.PageSize != 0 {
+				t.Fatalf("%+v %+v %+v: memory.high %d leaves no room, or too much", s, c, o, *v.High)
+			}
+			continue
 		}
 		if *v.High <= c.Request || *v.High > top || *v.High%s.PageSize != 0 {
 			t.Fatalf("%+v %+v %+v: memory.high %d", s, c, o, *v.High)
@@ -91,6 +100,7 @@ func TestMemoryHighGrowsWithRequestLimitAndFactor(t *testing.T) {
 	}
 	for range 200_000 {
 		s, c, _ := anyCase(r)
+		s.CacheRoom = 0 // it ends where the formula has a value that is less
 		before, ok := high(s, c)
 		if !ok {
 			continue

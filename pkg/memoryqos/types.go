@@ -35,6 +35,9 @@ type Settings struct {
 	// the limit remains reclaimable. It bounds every container's memory.min: a Burstable one's, where its request is to be in
 	// that file and is nearer to its limit, as well as a Guaranteed one's. 0 gives the kubelet's values.
 	GuaranteedHeadroom float64
+	// CacheRoom is the share of its limit, in [0, 0.5], by which a container's memory.high lies below memory.max where the formula gives
+	// none or a larger one; 0 leaves that to pods.
+	CacheRoom float64
 	// NodeAllocatable stands in for the limit of a container that has none: capacity - kube-reserved - system-reserved.
 	NodeAllocatable uint64
 	// PageSize is the system's page size; 0 counts as 4096.
@@ -74,6 +77,8 @@ type Overrides struct {
 	// High is "memory-high: <quantity>". It is bounded by what MinimumFactor gives and by the limit, and is rounded
 	// down to a page.
 	High *uint64
+	// CacheRoom replaces the node's; 0 is none.
+	CacheRoom *float64
 	// Reservation replaces the policy's choice of protection file.
 	Reservation Reservation
 	// OOMGroup is 1 for "oom-group: container" and 0 for "oom-group: process".

@@ -73,3 +73,39 @@ func command(t *testing.T, name string, args ...string) string {
 	}
 	return string(out)
 }
+
+// slowDisk mounts a new file system of this kind for the time of the test, on the disk that QEMU lets write so many MB in a second.
+func slowDisk(t *testing.T, kind string, speed int) string {
+	t.Helper()
+	device := ""
+	serials, _ := filepath.Glob("/sys/block/vd*/serial")
+	for _, serial := range serials {
+		if file(serial) == fmt.Sprint("slow", speed) {
+			device = "/dev/" + filepath.Base(filepath.Dir(serial))
+		}
+	}
+	if device == "" {
+		t.Fatalf("no disk of %d MB/s among %v", speed, serials)
+	}
+	if kind == "xfs" {
+		command(t, "/usr/sbin/mkfs.xfs", "-q", "-f", "-K", device)
+	} else {
+		command(t, "/usr/sbin/mke2fs", "-q", "-F", "-t", kind, "-E", "nodiscard,lazy_itable_init=0,lazy_journal_init=0", device)
+	}
+	dir := filepath.Join("/run/e2e/disk", filepath.Base(device))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount(device, dir, kind, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount %s: %v", dir, err)
+		}
+	})
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

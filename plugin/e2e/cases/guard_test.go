@@ -78,9 +78,15 @@ var fullTotal = regexp.MustCompile(`full .* total=(\d+)`)
 // stalled is how long the container has been in full stall since its start.
 func (g *growing) stalled(t *testing.T, k machine) time.Duration {
 	t.Helper()
-	m := fullTotal.FindStringSubmatch(file(dirOf(t, k, g.pod, "app"), "memory.pressure"))
+	return fullStall(t, dirOf(t, k, g.pod, "app"))
+}
+
+// fullStall is how long a cgroup has been in full stall since it was made.
+func fullStall(t *testing.T, cgroup string) time.Duration {
+	t.Helper()
+	m := fullTotal.FindStringSubmatch(file(cgroup, "memory.pressure"))
 	if m == nil {
-		t.Fatalf("%s has no memory.pressure", g.pod.Name)
+		t.Fatalf("%s has no memory.pressure", cgroup)
 	}
 	microseconds, err := strconv.ParseInt(m[1], 10, 64)
 	if err != nil {

@@ -91,6 +91,14 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 		return g, err
 	}
 	defer os.Remove(initrd)
+	if v.SlowDisks {
+		for _, d := range slowDisks {
+			if err := d.create(dir); err != nil {
+				return g, err
+			}
+			defer os.Remove(d.file(dir))
+		}
+	}
 	kernel, err := p.vmlinuz(v.Kernel)
 	if err != nil {
 		return g, err
@@ -178,7 +186,42 @@ func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string 
 	if v.Devices { // after the cluster's interface, which must be the kernel's first
 		args = append(args, devices...)
 	}
+	if v.SlowDisks {
+		args = append(args, slowRoot...)
+		for i, d := range slowDisks {
+			args = append(args, d.arguments(dir, i)...)
+		}
+	}
 	return slices.Concat(args, nodes, distances)
+}
+
+// slowDisk is a disk of 1 GiB that QEMU lets write so many MB in a second.
+type slowDisk int
+
+// slowDisks have the serial numbers slow20 and slow50 in the guest.
+var slowDisks = []slowDisk{20, 50}
+
+// slowRoot is a PCI root whose devices the kernel finds after all others, so that the names of other disks stay.
+var slowRoot = []string{"-device", "pxb-pcie,id=slow,bus=pcie.0,bus_nr=192"}
+
+func (d slowDisk) file(dir string) string { return filepath.Join(dir, fmt.Sprintf("slow%d.img", d)) }
+
+func (d slowDisk) create(dir string) error {
+	if err := os.WriteFile(d.file(dir), nil, 0o600); err != nil {
+		return fmt.Errorf("make a disk: %w", err)
+	}
+	if err := os.Truncate(d.file(dir), 1<<30); err != nil {
+		return fmt.Errorf("make a disk: %w", err)
+	}
+	return nil
+}
+
+func (d slowDisk) arguments(dir string, slot int) []string {
+	return []string{
+		"-device", fmt.Sprintf("pcie-root-port,id=slow%dport,bus=slow,chassis=%d,slot=%d,addr=%d", d, 11+slot, 11+slot, 1+slot),
+		"-drive", fmt.Sprintf("if=none,id=slow%d,file=%s,format=raw,cache=unsafe,throttling.bps-write=%d", d, d.file(dir), int(d)<<20),
+		"-device", fmt.Sprintf("virtio-blk-pci,bus=slow%dport,drive=slow%d,serial=slow%d", d, d, d),
+	}
 }
 
 // devices are a PCI root that the firmware's tables put on NUMA node 1, and behind it a disk that holds nothing and a network

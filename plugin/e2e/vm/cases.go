@@ -13,6 +13,8 @@ const (
 	systemd24       = "containerd24-systemd"
 	cgroupfs17      = "containerd17-cgroupfs"
 	kernel61        = "kernel61"
+	kernelTrixie    = "kernel-trixie"
+	kernelTesting   = "kernel-testing"
 	crioCgroupfs    = "crio-cgroupfs"
 	crioSystemd     = "crio-systemd"
 )
@@ -87,6 +89,7 @@ var choices = map[string]choice{
 	"TestStallGuardTakesRaisesBack":               {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestStallGuardRaisesNobodyWithoutNeed":       {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestStallGuardLeavesSwappingContainersAlone": {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
+	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high and its triggers
 	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
 
 	// The plugin's own files and answers, which need some kernel.
@@ -95,9 +98,10 @@ var choices = map[string]choice{
 	"TestVerifyNamesPagesOnOtherNodes": {on(cgroupfs24), on(kernel61)}, // what verify reads, which is the same everywhere
 
 	// The tables of docs/measurements.md, and no tests.
-	"TestMeasureStallGuard":     {nil, on(cgroupfs24)}, // one machine is measured
-	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)}, // one machine is measured
-	"TestMeasureManyStalling":   {nil, on(cgroupfs24)}, // one machine is measured
+	"TestMeasureStallGuard":     {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureManyStalling":   {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestPageCacheKills":        {nil, on(cgroupfs24, kernel61, kernelTrixie, kernelTesting)}, // each kernel's reclaim of pages that are not written yet
 }
 
 // Runs reports whether a case runs in this variant.

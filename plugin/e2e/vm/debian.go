@@ -106,7 +106,12 @@ func (a *Archive) Kernel(ctx context.Context, dir string) error {
 		if name == "" {
 			return fmt.Errorf("no cloud kernel in %v: %s", a.suites, depends)
 		}
-		if _, err := a.apt(ctx, dir, "apt-get", "download", name); err != nil {
+		if depends, err = a.apt(ctx, dir, "apt-cache", "depends", name); err != nil {
+			return err
+		}
+		// From Debian 14 on, the image and the modules are packages of their own.
+		packages := append(regexp.MustCompile(`linux-(?:binary|modules)-\d\S*-cloud-amd64`).FindAllString(depends, -1), name)
+		if _, err := a.apt(ctx, dir, "apt-get", append([]string{"download"}, packages...)...); err != nil {
 			return err
 		}
 		return unpack(ctx, dir, dir)

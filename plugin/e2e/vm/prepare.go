@@ -63,6 +63,7 @@ type Parts struct {
 	etcd    string            // folder of etcd
 	// kubernetes is the folder of the kubelet, the control plane and kubectl; cluster of Helm and the network plugins.
 	kubernetes, cluster string
+	xfs                 string // mkfs.xfs with its closure
 	systemd             string // systemd with its closure; mke2fs too
 	bus                 string // the D-Bus system bus with its closure
 	busybox             string
@@ -84,6 +85,7 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 		debian17 = debian17 || v.Runtime == setup.Containerd17
 	}
 	deb := filepath.Join(o.Cache, "debian")
+	p.xfs = filepath.Join(deb, "xfsprogs")
 	p.systemd, p.bus, p.busybox = filepath.Join(deb, "systemd"), filepath.Join(deb, "dbus"), filepath.Join(deb, "busybox")
 	bookworm := NewArchive(filepath.Join(o.Cache, "lists", "bookworm"), "bookworm")
 	jobs := []func() error{
@@ -108,6 +110,11 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 					return err
 				}
 			}
+			if slices.ContainsFunc(variants, func(v Variant) bool { return v.SlowDisks }) {
+				if err := bookworm.Closure(ctx, p.xfs, "xfsprogs"); err != nil {
+					return err
+				}
+			}
 			if kernels["6.1"] {
 				return p.kernel(ctx, "6.1", bookworm)
 			}
@@ -117,6 +124,12 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 	if kernels["6.12"] {
 		backports := NewArchive(filepath.Join(o.Cache, "lists", "backports"), "bookworm-backports")
 		jobs = append(jobs, func() error { return p.kernel(ctx, "6.12", backports) })
+	}
+	for _, suite := range []string{"trixie", "testing"} {
+		if kernels[suite] {
+			archive := NewArchive(filepath.Join(o.Cache, "lists", "kernel-"+suite), suite)
+			jobs = append(jobs, func() error { return p.kernel(ctx, suite, archive) })
+		}
 	}
 	if debian17 {
 		p.trixie = filepath.Join(deb, "containerd-1.7")
@@ -325,6 +338,9 @@ func (p *Parts) build(ctx context.Context, dir, out string, env []string, args .
 // vmlinuz is the kernel image of a release line.
 func (p *Parts) vmlinuz(line string) (string, error) {
 	found, _ := filepath.Glob(filepath.Join(p.kernels[line], "boot", "vmlinuz-*"))
+	if len(found) == 0 { // from Debian 14 on
+		found, _ = filepath.Glob(filepath.Join(p.kernels[line], "usr", "lib", "modules", "*", "vmlinuz"))
+	}
 	if len(found) == 0 {
 		return "", fmt.Errorf("no kernel image in %s", p.kernels[line])
 	}
@@ -336,14 +352,14 @@ var modules = []string{
 	"virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci", "virtio_console",
 	"failover", "net_failover", "virtio_net", "virtio_blk", "veth",
 	"overlay", "lzo_compress", "lzo_decompress", "lzo", "lzo_rle", "lz4_compress", "lz4hc_compress", "lz4", "lz4hc", "zstd_compress", "zsmalloc", "zram",
-	"crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4",
+	"crc16", "crc32c_generic", "libcrc32c", "mbcache", "jbd2", "ext4", "xfs",
 }
 
 // addModules puts the kernel's modules into the tree, unpacked and numbered in
 // the order in which the guest loads them.
 func (p *Parts) addModules(t *Tree, line string) error {
 	found := map[string]string{}
-	err := filepath.WalkDir(filepath.Join(p.kernels[line], "lib", "modules"), func(file string, d os.DirEntry, err error) error {
+	err := filepath.WalkDir(p.kernels[line], func(file string, d os.DirEntry, err error) error {
 		if name, _, ok := strings.Cut(filepath.Base(file), ".ko"); ok {
 			found[strings.ReplaceAll(name, "-", "_")] = file
 		}

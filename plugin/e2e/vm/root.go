@@ -59,7 +59,12 @@ func (p *Parts) root(v Variant, plan setup.Plan, member *controlplane.Node) (*Tr
 	// The file system of the page cache case; its libraries come after the
 	// runtime's, which may need newer ones.
 	t.File("sbin/mke2fs", filepath.Join(p.systemd, "sbin", "mke2fs"))
-	return t, p.addLibraries(t, filepath.Join(p.systemd, "sbin", "mke2fs"))
+	if err := p.addLibraries(t, filepath.Join(p.systemd, "sbin", "mke2fs"), p.systemd); err != nil || !v.SlowDisks {
+		return t, err
+	}
+	mkfs := filepath.Join(p.xfs, "sbin", "mkfs.xfs")
+	t.File("sbin/mkfs.xfs", mkfs)
+	return t, p.addLibraries(t, mkfs, p.xfs)
 }
 
 // addCluster adds what a node of a cluster has beside its runtime, and what its administrator uses.
@@ -92,10 +97,10 @@ func (p *Parts) addNetwork(t *Tree) {
 	}
 }
 
-// addLibraries adds what a program of the bookworm tree needs and the guest does not have yet.
-func (p *Parts) addLibraries(t *Tree, program string) error {
+// addLibraries adds what a program of a bookworm tree needs and the guest does not have yet.
+func (p *Parts) addLibraries(t *Tree, program, root string) error {
 	own := NewTree()
-	if err := own.libraries(program, p.systemd, map[string]bool{}); err != nil {
+	if err := own.libraries(program, root, map[string]bool{}); err != nil {
 		return err
 	}
 	for name, e := range own.entries {

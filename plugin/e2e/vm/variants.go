@@ -6,7 +6,7 @@ import "github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 type Variant struct {
 	Name    string
 	Summary string
-	Kernel  string // "6.12" or "6.1"
+	Kernel  string // "6.12", "6.1", "trixie" or "testing"
 	Runtime setup.Runtime
 	Driver  setup.Driver
 	Nodes   []setup.Node
@@ -17,6 +17,8 @@ type Variant struct {
 	Cluster bool
 	// Devices gives the guest a disk and a network interface that are behind a PCI root of NUMA node 1.
 	Devices bool
+	// SlowDisks gives the guest the disks of slowDisks, and what makes XFS on them.
+	SlowDisks bool
 	// RootCPU is the CPU whose NUMA node has the root file system, 200 MiB in memory.
 	RootCPU int
 }
@@ -49,7 +51,7 @@ func Variants() []Variant {
 		},
 		{
 			Name: cgroupfs24, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
-			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes, Devices: true,
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes, Devices: true, SlowDisks: true,
 		},
 		{
 			Name: kubeletCgroupfs, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
@@ -65,7 +67,15 @@ func Variants() []Variant {
 		},
 		{
 			Name: kernel61, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.1",
-			Kernel: "6.1", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes,
+			Kernel: "6.1", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes, SlowDisks: true,
+		},
+		{
+			Name: kernelTrixie, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, the kernel of Debian 13",
+			Kernel: "trixie", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes, SlowDisks: true,
+		},
+		{
+			Name: kernelTesting, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, the kernel of Debian testing",
+			Kernel: "testing", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes, SlowDisks: true,
 		},
 		{
 			Name: crioCgroupfs, Summary: "CRI-O as given by CRIO, cgroupfs, 2 NUMA nodes, kernel 6.12",

@@ -1,0 +1,62 @@
+package cases
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+)
+
+// guardWindow is the window of the stall guard, in which a heap has to be let through.
+const guardWindow = 2 * time.Second
+
+// TestCacheRoomHoldsWritersAndNoHeap runs Guaranteed containers with room for page cache. What writes files waits below its limit for the
+// disk. A heap that needs all of its limit has it, and stands for no longer than a window of the stall guard. Where the guard is off, or
+// the annotation says so, there is no room to stand at.
+func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
+	const limit, high = 64 * MiB, 64 * MiB * 9 / 10 / 4096 * 4096
+	dir := slowDisk(t, "xfs", 20) // unmounted after its containers are gone
+	k, p := guarded(t, "cacheRoom: 0.1")
+	p.kill()
+	p.startUnprivileged() // as in the DaemonSet: from kernel 6.5 on its triggers come every two seconds
+
+	step := fmt.Sprintf("write=/data/new:%d", 3*limit)
+	writes := guaranteed("writes", limit, 0)
+	writes.Containers[0].Mounts = map[string]string{"/data": dir}
+	writes.Containers[0].Args = []string{"wait=/ctl/go", step, "wait=/ctl/end", "exit=0"}
+	heap := guaranteed("heap", limit, 0)
+	heap.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("grow=", 60*MiB), "wait=/ctl/end"}
+	alone := guaranteed("alone", limit, 0)
+	alone.Annotations = guardOff
+	without := guaranteed("without", limit, 0)
+	without.Annotations = map[string]string{"cache-room.memory-manager.noderesource.dev": "0"}
+	for pod, want := range map[*kubelet.Pod]string{writes: fmt.Sprint(high), heap: fmt.Sprint(high), alone: "max", without: "max"} {
+		run(t, k, pod)
+		if got := file(dirOf(t, k, pod, "app"), "memory.high"); got != want {
+			t.Errorf("%s: memory.high is %s, want %s", pod.Name, got, want)
+		}
+	}
+
+	touchFile(t, k.Control(writes), "go")
+	said(t, k, writes, "app", "done "+step)
+	cgroup := dirOf(t, k, writes, "app")
+	if event(cgroup, "memory.events", "high") == 0 || event(cgroup, "memory.events", "oom_kill") > 0 || number(t, cgroup, "memory.high") != high {
+		t.Errorf("the writer has memory.high %s and counted\n%s", file(cgroup, "memory.high"), file(cgroup, "memory.events"))
+	}
+
+	touchFile(t, k.Control(heap), "go")
+	said(t, k, heap, "app", fmt.Sprint("done grow=", 60*MiB))
+	if got := file(dirOf(t, k, heap, "app"), "memory.high"); got != "max" {
+		t.Errorf("a heap of 60 MiB has memory.high %s", got)
+	}
+	if stood := fullStall(t, dirOf(t, k, heap, "app")); stood > guardWindow {
+		t.Errorf("the heap stood for %v", stood)
+	} else {
+		t.Logf("the heap stood for %v", stood)
+	}
+	if out, _ := p.ask("explain", "writes"); !strings.Contains(out, "less a share of 0.1 for page cache") {
+		t.Errorf("explain says\n%s", out)
+	}
+}
