@@ -2,11 +2,14 @@ package cases
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 // oomGroupPod is a pod whose container has a memory.oom.group of the kubelet's, and an annotation.
@@ -23,8 +26,8 @@ func oomGroupPod(name, annotation, kubelets string) *kubelet.Pod {
 }
 
 // TestOOMKillEndsWhatThePodChooses has a second process run into its container's limit. With the annotation "process" the kernel ends that
-// one, with "container" PID 1 as well, whatever the kubelet asks for. A resize and a restart of the plugin keep the choice, and rollback
-// gives the kubelet's back.
+// one, with "container" PID 1 as well, whatever the kubelet asks for. A resize and systemd keep the choice, and rollback gives the kubelet's
+// back, also of a container that was adopted.
 func TestOOMKillEndsWhatThePodChooses(t *testing.T) {
 	k := criOf(t)
 	p := startPlugin(t)
@@ -46,6 +49,13 @@ func TestOOMKillEndsWhatThePodChooses(t *testing.T) {
 		t.Fatal(err)
 	}
 	oomGroup("a resize keeps it", process, "0")
+	if k.Plan.Driver == setup.Systemd { // which writes its own with every property of memory
+		scope := filepath.Base(dirOf(t, k, whole, "app"))
+		if out, err := exec.CommandContext(t.Context(), "systemctl", "set-property", "--runtime", scope, "MemoryLow=1M").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		oomGroup("systemd's is replaced", whole, "1")
+	}
 
 	first, err := k.PIDs(process, "app")
 	if err != nil || len(first) != 1 {
