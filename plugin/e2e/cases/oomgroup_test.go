@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -75,7 +76,9 @@ func TestOOMKillEndsWhatThePodChooses(t *testing.T) {
 	if out, code, err := k.Exec(t.Context(), whole, "app", grow...); code == 0 {
 		t.Errorf("the second process ended well beyond the limit, %v: %s", err, out)
 	}
-	if status, err := k.WaitExit(t.Context(), whole, "app"); err != nil || !strings.HasPrefix(status, "137 ") {
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
+	defer cancel()
+	if status, err := k.WaitExit(ctx, whole, "app"); err != nil || !strings.HasPrefix(status, "137 ") {
 		t.Errorf("the container ended with %s, %v", status, err)
 	}
 
