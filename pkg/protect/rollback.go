@@ -32,10 +32,10 @@ type Action struct {
 	Err error
 }
 
-// Rollback restores every knob in the journal: memory.high, memory.min and memory.low to what the kubelet wants there, where
-// that is known, else to max, 0 and 0; cpuset.mems to what the parent may use; children before parents, so that no parent promises
-// less than its children. u may be nil. It can be repeated, and is safe while pods run. With dryRun it only returns the actions. The
-// error joins those of the actions. Flush the journal afterwards.
+// Rollback restores every knob in the journal: memory.high, memory.min, memory.low and memory.oom.group to what the kubelet wants there,
+// where that is known, else to the kernel's default; cpuset.mems to what the parent may use; children before parents, so that no
+// parent promises less than its children. u may be nil. It can be repeated, and is safe while pods run. With dryRun it only returns the
+// actions. The error joins those of the actions. Flush the journal afterwards.
 func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
@@ -65,7 +65,7 @@ func restore(ctx context.Context, e Entry, t *cgroupfs.Tree, u Units, dryRun boo
 	if leaves, a.Err = a.plan(t, e.Restore); a.Err != nil || dryRun {
 		return a
 	}
-	if u != nil && e.Unit != "" {
+	if u != nil && e.Unit != "" && property[e.Knob] != "" {
 		a.Err = a.resetUnit(ctx, u)
 	}
 	for _, leaf := range leaves {

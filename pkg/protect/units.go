@@ -36,7 +36,8 @@ var (
 	ErrNoUnit = errors.New("systemd has no such unit")
 )
 
-// property is the systemd property behind a knob (systemd.resource-control(5)).
+// property is the systemd property behind a knob (systemd.resource-control(5)). memory.oom.group follows from OOMPolicy, which no
+// running unit changes: systemd writes its own value whenever it writes another of them.
 var property = map[cgroup.Knob]string{
 	cgroup.MemoryMin:  "MemoryMin",
 	cgroup.MemoryLow:  "MemoryLow",

@@ -66,6 +66,8 @@ type Values struct {
 	High         *uint64 `json:"high,omitempty"`
 	// Raised is memory.high as the stall guard has raised it; 0 when it has not.
 	Raised uint64 `json:"raised,omitempty"`
+
+	OOMGroup *uint64 `json:"oomGroup,omitempty"`
 }
 
 // Explain turns the agent's explanations into documents.
@@ -77,7 +79,8 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 		pod, c := e.Pod, &e.Container
 		d := Explanation{
 			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, Placement: e.Placement,
-			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised},
+			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised,
+				OOMGroup: c.OOMGroup},
 			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
 			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
 			NotMoved: notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
