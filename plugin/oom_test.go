@@ -53,6 +53,9 @@ func TestKillsAreJudgedOnce(t *testing.T) {
 	if v := h.verdicts(); len(v) != 1 || v[0].Container != "app" || v[0].Level != oom.Container || v[0].Cause != oom.Tmpfs || v[0].Limit != 64*mi {
 		t.Errorf("%+v", v)
 	}
+	if out := h.ask(0, "explain", "web"); !strings.Contains(out, "last OOM kill, ") || !strings.Contains(out, "files in memory 52Mi") {
+		t.Errorf("explain says\n%s", out)
+	}
 	said(plugin, "OOM kill: container app: the kernel killed one process for want of memory; what ran out: its own limit of 64Mi; used for: files in memory 52Mi")
 
 	plugin.kill()

@@ -61,6 +61,7 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	totals map[Total]uint64
+	shown  []Verdict // as in the file
 }
 
 // Total is what kills are counted by.
@@ -94,7 +95,20 @@ func New(o Options) *Recorder {
 	if err := r.file.load(o.Path, o.Proc); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.Log.WithError(err).Warn("the verdicts on OOM kills cannot be read: those of before are not shown")
 	}
+	r.shown = r.file.Verdicts
 	return r
+}
+
+// Last is the newest verdict on a container of a pod, nil where there is none.
+func (r *Recorder) Last(uid, container string) *Verdict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range slices.Backward(r.shown) {
+		if v.UID == uid && v.Container == container {
+			return &v
+		}
+	}
+	return nil
 }
 
 // Totals count kills, of processes or of whole containers, since the daemon started.
@@ -344,6 +358,7 @@ func (r *Recorder) give(v Verdict) {
 	r.file.add(v)
 	r.mu.Lock()
 	r.totals[Total{v.Cause, v.Level}] += v.Kills
+	r.shown = r.file.Verdicts
 	r.mu.Unlock()
 	r.options.Log.WithFields(logrus.Fields{"pod": v.Namespace + "/" + v.Pod, "container": v.Container, "id": v.ID, "ranOut": v.Level, "cause": v.Cause}).
 		Warn("OOM kill: " + v.Text())

@@ -11,6 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
@@ -52,6 +53,8 @@ type Explanation struct {
 	Unused map[int]Unused `json:"unused,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
+	// OOMKill is the verdict on the last OOM kill in the container; absent without one.
+	OOMKill *oom.Verdict `json:"oomKill,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *recording.Place `json:"recording,omitempty"`
 }
@@ -85,6 +88,9 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
 			NotMoved: notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
 			Unused:   unused(view.NodeMemory, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
+		}
+		if s.LastKill != nil {
+			d.OOMKill = s.LastKill(pod.UID, c.Name)
 		}
 		if c.KeptOff != nil {
 			d.Pinning += "; " + c.KeptOff.String()
@@ -199,6 +205,9 @@ func (d *Explanation) write(b *strings.Builder) {
 	if r := d.Rejection; r != nil {
 		last = r.Text
 		fmt.Fprintf(b, "  last rejection, %s UTC (%s):\n    %s\n", r.Last.UTC().Format(time.DateTime), r.Reason, strings.ReplaceAll(last, "\n", "\n    "))
+	}
+	if v := d.OOMKill; v != nil {
+		fmt.Fprintf(b, "  last OOM kill, %s UTC: %s\n", v.Time.UTC().Format(time.DateTime), v.Text())
 	}
 	if p := d.Placement; p != nil {
 		writePlacement(b, p, last)
