@@ -77,10 +77,17 @@ func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victi
 			continue
 		}
 		reading := r.level(dir, Container, now)
-		others.Held, others.Current = others.Held.plus(reading.Held), others.Current+reading.Current
-		if since.Kills > 0 {
+		if since.Kills == 0 {
+			others.Held, others.Current = others.Held.plus(reading.Held), others.Current+reading.Current
+		} else {
 			victims = append(victims, victim{container: c, dir: dir, counted: since, reading: reading})
 			found += since.Kills
+		}
+	}
+	whole := r.level(p.cgroup, Pod, now)
+	for i := range victims {
+		if victims[i].reading.Gone { // since it was counted
+			victims[i].remains(whole, others)
 		}
 	}
 	if found >= kills { // the kernel counts in the container first
@@ -89,7 +96,6 @@ func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victi
 		r.file.Known[p.cgroup] = known
 		return victims
 	}
-	whole := r.level(p.cgroup, Pod, now)
 	lost := victim{counted: counters{Kills: kills - found}, reading: Reading{Level: Container, Gone: true, Hit: whole.Below && !whole.Hit}}
 	if len(gone) == 1 {
 		lost.dir, lost.container = gone[0], p.containers[gone[0]]

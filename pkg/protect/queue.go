@@ -183,7 +183,7 @@ func (p *Protector) call(ctx context.Context, dir string, to *queued) error {
 	if err != nil || !there {
 		return err
 	}
-	if err = p.systemd.units.SetMemory(ctx, to.unit, to.values); errors.Is(err, ErrNoUnit) {
+	if err = setMemory(ctx, p.systemd.units, p.tree, dir, to.unit, to.values); errors.Is(err, ErrNoUnit) {
 		return nil
 	}
 	return err

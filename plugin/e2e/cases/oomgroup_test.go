@@ -92,3 +92,37 @@ func TestOOMKillEndsWhatThePodChooses(t *testing.T) {
 		oomGroup("the container is adopted", process, "0")
 	}
 }
+
+// TestTheKubeletsOOMGroupStays has systemd told of a raised memory.high, with which it writes its own
+// memory.oom.group.
+func TestTheKubeletsOOMGroupStays(t *testing.T) {
+	k, p := guarded(t)
+	g := newGrowing("kubelets", 32*MiB, 64*MiB, 56*MiB, 0, nil)
+	g.pod.Containers[0].Unified = map[string]string{"memory.oom.group": "1"}
+	start(t, k, g)
+	cgroup := dirOf(t, k, g.pod, "app")
+	if got := file(cgroup, "memory.oom.group"); got != "1" {
+		t.Fatalf("memory.oom.group is %s at first", got)
+	}
+	g.finish(t, k)
+	eventually(t, "systemd is told", func() string {
+		out := command(t, "systemctl", "show", "--value", "-p", "MemoryHigh", filepath.Base(cgroup))
+		if high := file(cgroup, "memory.high"); strings.TrimSpace(out) != strings.ReplaceAll(high, "max", "infinity") {
+			return fmt.Sprintf("its MemoryHigh is %s, memory.high is %s", out, high)
+		}
+		return ""
+	})
+	eventually(t, "the kubelet's value is there", func() string {
+		if got := file(cgroup, "memory.oom.group"); got != "1" {
+			return "memory.oom.group is " + got
+		}
+		return ""
+	})
+	p.stop()
+	if out, code := p.ask("rollback"); code != 0 {
+		t.Fatalf("exit status %d: %s", code, out)
+	}
+	if got := file(cgroup, "memory.oom.group"); got != "1" {
+		t.Errorf("after a rollback memory.oom.group is %s", got)
+	}
+}

@@ -78,6 +78,7 @@ var choices = map[string]choice{
 	"TestPluginIsKilledAtAnyMoment":                {on(cgroupfs24, crioCgroupfs), on(cgroupfs17, systemd24)},                        // the state file; the runtime loses its plugin at some moment in TestPodsMadeWhileThePluginIsAwayAreAdopted
 	"TestNodeRunsPods":                             {on(cgroupfs24, crioCgroupfs, crioSystemd), on(systemd24, cgroupfs17, kernel61)}, // the guest without the plugin, and a CRI-O that is not ours; every other case shows it, too
 	"TestVerifyKnowsTheRuntime":                    {on(cgroupfs24, cgroupfs17), nil},                                                // what is known of each containerd
+	"TestTheKubeletsOOMGroupStays":                 {on(systemd24), nil},                                                             // systemd's own memory.oom.group
 	"TestOOMKillEndsWhatThePodChooses":             {on(systemd24, cgroupfs17, crioCgroupfs), on(cgroupfs24, crioSystemd)},           // which runtime shows what the kubelet asks for; systemd writes the file, too
 	"TestValuesAtEveryLevel":                       {on(systemd24, cgroupfs17, kernel61, crioCgroupfs, crioSystemd), on(cgroupfs24)}, // each driver, runtime and kernel; TestEveryFileBesideTheKubelet has containerd 2.4 with cgroupfs
 
