@@ -22,6 +22,9 @@ func (d *daemon) watchKills() *oom.Recorder {
 		Tree: d.tree, View: d.agent.View, Changed: d.agent.Changed(), Path: filepath.Join(d.options.stateDir, oom.FileName), Proc: "/proc",
 		Log: d.log, OnVerdict: d.killed,
 	}
+	if d.guard != nil {
+		o.OnHigh = d.guard.Notice
+	}
 	if d.options.sysfs != "" {
 		o.Memory = func() ([]deficit.Memory, error) {
 			return sysfs.NodeMemory(d.options.sysfs, d.agent.View().Config.Machine)

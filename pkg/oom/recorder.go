@@ -23,6 +23,8 @@ const (
 	hitAge = 5 * time.Second
 	// settle is how long a kill waits for what the kernel counts next, and how long changes of the view are collected.
 	settle = 200 * time.Millisecond
+	// noticeEvery is the least time between two calls of OnHigh for a pod.
+	noticeEvery = 100 * time.Millisecond
 	// pace is the least time between two looks, for a cgroup that is throttled is notified of all the time.
 	pace = time.Millisecond
 	// period is the time between two looks at what all containers use, and between two signs of life in the file: nobody watched between
@@ -45,6 +47,8 @@ type Options struct {
 	Log    logrus.FieldLogger
 	// OnVerdict, if set, receives each verdict once.
 	OnVerdict func(Verdict)
+	// OnHigh, if set, receives the cgroup of a pod in which a memory.high is reached, at most ten times a second.
+	OnHigh func(pod string)
 }
 
 // Recorder looks at a pod when the kernel counts an event of its memory, and judges when processes were killed in it.
@@ -78,6 +82,7 @@ type pod struct {
 	view       *ledger.PodView
 	containers map[string]*container // by cgroup
 	sampled    time.Time
+	noticed    time.Time
 	max, high  uint64 // of memory.events when it was looked at
 }
 
@@ -293,6 +298,10 @@ func (r *Recorder) look(p *pod, now time.Time, away bool) {
 		}
 		r.killed(p, now, away, since.Kills)
 		return
+	}
+	if events.High > p.high && r.options.OnHigh != nil && now.Sub(p.noticed) >= noticeEvery {
+		p.noticed = now
+		r.options.OnHigh(p.cgroup)
 	}
 	if events.Max > p.max || events.High > p.high {
 		p.max, p.high = events.Max, events.High

@@ -270,6 +270,27 @@ func TestANUMANodeThatIsFull(t *testing.T) {
 	h.expect("app 1 numa_node unknown by web/beside")
 }
 
+// Who watches memory.high is told of it, ten times a second at most.
+func TestAMemoryHighThatIsReached(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	told := 0
+	r.options.OnHigh = func(pod string) {
+		if told++; pod != podDir {
+			t.Errorf("told of %s", pod)
+		}
+	}
+	h.sync(r, noon)
+	for i := range 101 {
+		h.write(podDir, "memory.events", fmt.Sprintf("low 0\nhigh %d\nmax 0\noom 0\noom_kill 0", i))
+		h.look(r, noon.Add(time.Duration(i)*10*time.Millisecond))
+	}
+	h.look(r, noon.Add(time.Hour))
+	if told != 10 {
+		t.Errorf("told %d times, want 10 in a second", told)
+	}
+}
+
 // A container without a limit is not looked at closely, but the kernel keeps the most that it used.
 func TestWhatAContainerWithoutALimitHeld(t *testing.T) {
 	for name, test := range map[string]struct {

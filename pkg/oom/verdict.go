@@ -58,8 +58,12 @@ type Held struct {
 	Kernel    uint64 `json:"kernel"`
 }
 
-// cause is the largest part.
+// cause is page cache where a part of it waits for the disk, for the kernel would have reclaimed the rest and killed nobody; otherwise it is
+// the largest part.
 func (h Held) cause() Cause {
+	if h.Unwritten > (h.Processes+h.PageCache+h.Tmpfs+h.Kernel)/16 {
+		return PageCache
+	}
 	parts := []struct {
 		cause Cause
 		bytes uint64

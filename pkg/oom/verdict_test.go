@@ -56,6 +56,12 @@ func TestJudge(t *testing.T) {
 			`used for: page cache 60Mi (55Mi not on the disk yet), processes 2Mi, files in memory 0, kernel 2Mi; ` +
 				`what helps: leave room for page cache below its limit (annotation cache-room: 0.1, or the key cacheRoom), or raise its limit`,
 		},
+		"a heap, and page cache that the disk has not taken": {
+			Kill{Chain: chain(func(c, _, _, _ *Reading) {
+				c.Hit, c.Held = true, Held{PageCache: 16 * mib, Unwritten: 15 * mib, Kernel: 2 * mib}
+			})},
+			`used for: page cache 16Mi (15Mi not on the disk yet), processes 46Mi, files in memory 0, kernel 2Mi; what helps: leave room for page cache`,
+		},
 		"page cache that is protected": {
 			Kill{Chain: chain(func(c, _, _, _ *Reading) { c.Hit, c.Held = true, Held{PageCache: 60 * mib, Kernel: 2 * mib} })},
 			`what helps: protect less of its limit (annotation reservation: low, or a larger guaranteedHeadroom), so that its page cache can be reclaimed`,
