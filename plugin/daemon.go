@@ -21,6 +21,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
@@ -64,9 +65,10 @@ type daemon struct {
 	guard    *guard.Guard           // nil where there is no kernel to watch
 	events   *events.Reporter       // nil unless the configuration wants events
 	topology *nodetopology.Exporter // nil unless the configuration wants the export
-	parts    []part                 // the services
-	probes   *probes                // nil without an HTTP server
-	waited   bool                   // another daemon had the state folder
+	kills    *oom.Recorder
+	parts    []part  // the services
+	probes   *probes // nil without an HTTP server
+	waited   bool    // another daemon had the state folder
 }
 
 // newDaemon puts a daemon together, and waits for its state folder where another one has it. Its errors are of input, or ctx's: nothing
@@ -145,6 +147,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		Socket: options.socket, Name: options.name, Index: options.index, Launched: options.launched,
 		Configure: d.configure, Observer: d.metrics, Log: d.log,
 	})
+	d.kills = d.watchKills()
 	d.parts, err = d.services()
 	return d, err
 }
@@ -154,7 +157,7 @@ func (d *daemon) run(ctx context.Context) error {
 	defer d.close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	parts := append([]part{d.agent.Run, d.plugin.Run}, d.parts...)
+	parts := append([]part{d.agent.Run, d.plugin.Run, d.kills.Run}, d.parts...)
 	if d.guard != nil {
 		parts = append(parts, d.guard.Run, d.followContainers)
 	}

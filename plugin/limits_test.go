@@ -97,7 +97,7 @@ var limits = map[string]func(t *testing.T, size int) string{
 		resources := &api.LinuxResources{HugepageLimits: slices.Repeat([]*api.HugepageLimit{{PageSize: "2MB", Limit: 1}}, size)}
 		return outcome(notLookedAt, len(resourcesOf(resources).Hugepages) == size)
 	},
-	"bytes of the value of a cgroup file in unified (of which memory.min, memory.low, memory.high and memory.swap.max are read)": func(t *testing.T, size int) string {
+	"bytes of the value of a cgroup file in unified (of which memory.min, memory.low, memory.high, memory.oom.group and memory.swap.max are read)": func(t *testing.T, size int) string {
 		files := map[string]string{"memory.min": strings.Repeat("1", size), "io.max": "1"}
 		got := resourcesOf(&api.LinuxResources{Unified: files}).Unified
 		if _, there := got["io.max"]; there {

@@ -144,7 +144,7 @@ func kubeletNotes(actions []protect.Action) []string {
 	above, unknown := false, 0
 	for _, a := range actions {
 		switch {
-		case a.Gone, a.Err != nil, a.Knob == cgroup.CpusetMems:
+		case a.Gone, a.Err != nil, a.Knob == cgroup.CpusetMems, a.Knob == cgroup.MemoryOOMGroup: // which is what it was before
 		case a.Level == cgroup.LevelKubepods, a.Level == cgroup.LevelSystem, a.Level == cgroup.LevelBurstable:
 			above = true
 		case !a.Wanted:

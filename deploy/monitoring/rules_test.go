@@ -248,6 +248,10 @@ func TestAlertsFire(t *testing.T) {
 			firing:  map[int][]string{9: {}, 11: {"ConfigRefused"}, 30: {"ConfigRefused"}, 60: {}},
 		},
 		"configurations are read": {changes: []change{{prefix + "config_reloads_total", labels("result", "ok"), each(1)}}, firing: map[int][]string{30: {}}},
+		"a process is killed": {
+			changes: []change{{prefix + "oom_kills_total", labels("cause", "processes", "level", "container"), once(10)}},
+			firing:  map[int][]string{9: {}, 11: {"OOMKills"}, 30: {}},
+		},
 		"a container runs unpinned": {
 			begins: map[string]string{`unpinned_containers{reason="UnexpectedAdmissionError"}`: "_x15 1x24 stale"}, // until its pod ends
 			firing: map[int][]string{14: {}, 17: {"ContainersRunUnpinned"}, 39: {"ContainersRunUnpinned"}, 45: {}},

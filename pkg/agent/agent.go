@@ -115,6 +115,7 @@ type Agent struct {
 	received    atomic.Uint64 // events of runtimes so far
 	wake        chan struct{} // Run has work
 	highChanged chan struct{} // for the stall guard
+	changed     chan struct{} // for the recorder of OOM kills
 
 	configures sync.Mutex // one configuration is put in force at a time
 
@@ -158,6 +159,7 @@ func New(opts Options) (*Agent, error) {
 		devices:     opts.Devices,
 		wake:        make(chan struct{}, 1),
 		highChanged: make(chan struct{}, 1),
+		changed:     make(chan struct{}, 1),
 		ancestors:   newAncestors(),
 
 		checkPeriod: cmp.Or(opts.CheckPeriod, CheckPeriod), requestTimeout: cmp.Or(opts.RequestTimeout, RequestTimeout),

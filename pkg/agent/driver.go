@@ -61,6 +61,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 	if effects.HighChanged {
 		signal(a.highChanged)
 	}
+	signal(a.changed)
 	if len(effects.Sync) > 0 { // what is to be looked at has its caller look
 		a.poke()
 	}

@@ -52,6 +52,7 @@ type node struct {
 	runtime     Runtime
 	apply       func(context.Context, []Update) error
 	onWrite     func(cgroupfs.Write)
+	onOpen      func(cgroup, file string) error
 	check       time.Duration // Options.CheckPeriod
 	timeout     time.Duration // Options.RequestTimeout
 	watches     bool          // other writers are noticed at once
@@ -161,6 +162,11 @@ func (n *node) start() {
 		if n.onWrite != nil {
 			n.onWrite(w)
 		}
+	}), cgroupfs.OnOpen(func(cgroup, file string) error {
+		if n.onOpen != nil {
+			return n.onOpen(cgroup, file)
+		}
+		return nil
 	}))
 	if err != nil {
 		n.Fatal(err)

@@ -37,5 +37,9 @@ func (a *Agent) View() *ledger.View {
 	return &own
 }
 
+// Changed returns a channel that gets a value after View may show something else; several changes may share one. It is for one
+// receiver, the recorder of OOM kills.
+func (a *Agent) Changed() <-chan struct{} { return a.changed }
+
 // Migrations are those of running containers whose cpuset.mems was written, or was not because it would move too much, by cgroup.
 func (a *Agent) Migrations() map[string]protect.Migration { return a.protector.Migrations() }

@@ -11,6 +11,8 @@ const (
 	MemoryLow  Knob = "memory.low"
 	MemoryHigh Knob = "memory.high"
 	CpusetMems Knob = "cpuset.mems"
+	// MemoryOOMGroup is 1 where an OOM kill ends all of the cgroup, else 0. Kernel 4.19.
+	MemoryOOMGroup Knob = "memory.oom.group"
 )
 
 // Parse is the value that a knob's file shows: bytes, with Max for "max"; of cpuset.mems a bit for each NUMA node.

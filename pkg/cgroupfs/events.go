@@ -8,6 +8,11 @@ func (t *Tree) Events(cgroup string) (Events, error) {
 	return parse(t, cgroup, "memory.events", parseEvents)
 }
 
+// LocalEvents reads memory.events.local, which counts the cgroup alone: its oom is of its own limit (kernel 5.2).
+func (t *Tree) LocalEvents(cgroup string) (Events, error) {
+	return parse(t, cgroup, "memory.events.local", parseEvents)
+}
+
 func parseEvents(text string) (Events, error) {
 	counters, err := parseFlat(text)
 	return Events{

@@ -5,3 +5,6 @@ func (t *Tree) Limit(cgroup string) (uint64, error) { return t.Get(cgroup, "memo
 
 // Current reads memory.current in bytes: what the cgroup and all below it use.
 func (t *Tree) Current(cgroup string) (uint64, error) { return t.Get(cgroup, "memory.current") }
+
+// Peak reads memory.peak in bytes: the most that the cgroup and all below it used at a time (kernel 5.19).
+func (t *Tree) Peak(cgroup string) (uint64, error) { return t.Get(cgroup, "memory.peak") }

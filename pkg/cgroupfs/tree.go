@@ -154,10 +154,11 @@ func (t *Tree) Get(dir string, knob cgroup.Knob) (uint64, error) {
 // Set writes the value of a knob.
 func (t *Tree) Set(dir string, knob cgroup.Knob, value uint64) error {
 	switch knob {
-	case cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems:
+	case cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems, cgroup.MemoryOOMGroup:
 		return t.Write(dir, knob, knob.Format(value))
 	}
-	return fmt.Errorf("write %d to %s/%s: want one of %s, %s, %s, %s", value, dir, knob, cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems)
+	return fmt.Errorf("write %d to %s/%s: want one of %s, %s, %s, %s, %s", value, dir, knob,
+		cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems, cgroup.MemoryOOMGroup)
 }
 
 // Write writes a text to a knob.

@@ -113,6 +113,13 @@ func (rules AnnotationRules) wish(w *Wishes, at *field.Path, name Annotation, va
 		var err *field.Error
 		w.MemoryPolicy, err = parsePolicy(at, value)
 		return err
+	case AnnotationOOMGroup:
+		var group uint64
+		if value == "container" {
+			group = 1
+		}
+		w.QoS.OOMGroup = &group
+		return supported(at, value, "container", "process")
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ func parseAnnotations(annotations map[string]string, container string, rules Ann
 func all() AnnotationRules { return Default().AnnotationRulesFor("any") }
 
 func TestAnnotations(t *testing.T) {
-	factor, other, quarter, high := 0.7, 0.5, 0.25, uint64(512<<20)
+	factor, other, quarter, high, process, whole := 0.7, 0.5, 0.25, uint64(512<<20), uint64(0), uint64(1)
 	tests := map[string]struct {
 		annotations map[string]string
 		want        Wishes
@@ -30,9 +30,12 @@ func TestAnnotations(t *testing.T) {
 		"pod above bare":    {map[string]string{"throttling-factor" + ours: "0.5", "throttling-factor.memory-manager.nri.io/pod": "0.7"}, Wishes{QoS: memoryqos.Overrides{Factor: &factor}}},
 		"container above pod": {map[string]string{"throttling-factor" + ours + "/pod": "0.7", "throttling-factor" + ours: "0.7",
 			"throttling-factor.memory-manager.nri.io/container.app": "0.5"}, Wishes{QoS: memoryqos.Overrides{Factor: &other}}},
-		"another container":   {map[string]string{"throttling-factor" + ours + "/container.db": "0.5", "numa" + ours + "/container.db": "never"}, Wishes{}},
-		"cache-room":          {map[string]string{"cache-room" + ours: "0.25"}, Wishes{QoS: memoryqos.Overrides{CacheRoom: &quarter}}},
-		"memory-high off":     {map[string]string{"memory-high" + ours: "off"}, Wishes{QoS: memoryqos.Overrides{NoHigh: true}}},
+		"another container": {map[string]string{"throttling-factor" + ours + "/container.db": "0.5", "numa" + ours + "/container.db": "never"}, Wishes{}},
+		"cache-room":        {map[string]string{"cache-room" + ours: "0.25"}, Wishes{QoS: memoryqos.Overrides{CacheRoom: &quarter}}},
+		"memory-high off":   {map[string]string{"memory-high" + ours: "off"}, Wishes{QoS: memoryqos.Overrides{NoHigh: true}}},
+		"oom-group":         {map[string]string{"oom-group" + ours: "process"}, Wishes{QoS: memoryqos.Overrides{OOMGroup: &process}}},
+		"oom-group of one": {map[string]string{"oom-group" + ours: "process", "oom-group" + ours + "/container.app": "container"},
+			Wishes{QoS: memoryqos.Overrides{OOMGroup: &whole}}},
 		"memory-high":         {map[string]string{"memory-high" + ours: "512Mi"}, Wishes{QoS: memoryqos.Overrides{High: &high}}},
 		"off for the pod":     {map[string]string{"memory-high" + ours: "off", "memory-high" + ours + "/container.app": "512Mi"}, Wishes{QoS: memoryqos.Overrides{High: &high}}},
 		"off for a container": {map[string]string{"memory-high" + ours + "/container.app": "off", "memory-high" + ours + "/pod": "512Mi"}, Wishes{QoS: memoryqos.Overrides{NoHigh: true}}},
@@ -66,6 +69,7 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 		"high huge":            {"memory-high" + ours, "1e999999999", at + "memory-high" + ours + `]: Invalid value: "1e999999999": must be "off" or a quantity: "1e999999999" has an exponent beyond 30`},
 		"reservation":          {"reservation" + ours + "/pod", "max", at + "reservation" + ours + `/pod]: Unsupported value: "max": supported values: "none", "low", "min"`},
 		"numa":                 {"numa.memory-manager.nri.io", "always", at + `numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required"`},
+		"oom-group":            {"oom-group" + ours, "pod", at + "oom-group" + ours + `]: Unsupported value: "pod": supported values: "container", "process"`},
 		"policy":               {"memory-policy" + ours, "bind", at + "memory-policy" + ours + `]: Unsupported value: "bind": supported values: "none", "prefer-available", "interleave", "weighted-interleave"`},
 		"guard":                {"stall-guard" + ours, "on", at + "stall-guard" + ours + `]: Unsupported value: "on": supported values: "off"`},
 		"unknown":              {"nuna" + ours, "none", at + "nuna" + ours + `]: Invalid value: "none": unknown annotation, did you mean numa` + ours + `?`},
@@ -75,9 +79,9 @@ func TestBadAnnotationIsToldAsKubernetesWould(t *testing.T) {
 		"no container":         {"numa" + ours + "/container.", "none", at + "numa" + ours + `/container.]: Invalid value: "none": want the key to end in /pod or /container.NAME, or without either`},
 		"control characters":   {"numa" + ours, "a\x00\n\x1b[2J", at + "numa" + ours + `]: Unsupported value: "a\u0000\n\u001b[2J": supported values: "none", "preferred", "required"`},
 		"long value":           {"numa" + ours, strings.Repeat("x", 1<<20), at + "numa" + ours + `]: Unsupported value: "` + strings.Repeat("x", 80) + `…": supported values: "none", "preferred", "required"`},
-		"control in the key":   {"\x00\n" + ours, "none", at + `"\x00\n` + ours + `"]: Invalid value: "none": unknown annotation; want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard or memory-policy before ` + ours},
-		"broken UTF-8 in key":  {"\xff" + ours, "none", at + `"\xff` + ours + `"]: Invalid value: "none": unknown annotation; want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard or memory-policy before ` + ours},
-		"long key":             {strings.Repeat("k", 500) + ours, "", at + `"` + strings.Repeat("k", 80) + `…"]: Invalid value: "": unknown annotation; want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard or memory-policy before ` + ours},
+		"control in the key":   {"\x00\n" + ours, "none", at + `"\x00\n` + ours + `"]: Invalid value: "none": unknown annotation; want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard, memory-policy or oom-group before ` + ours},
+		"broken UTF-8 in key":  {"\xff" + ours, "none", at + `"\xff` + ours + `"]: Invalid value: "none": unknown annotation; want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard, memory-policy or oom-group before ` + ours},
+		"long key":             {strings.Repeat("k", 500) + ours, "", at + `"` + strings.Repeat("k", 80) + `…"]: Invalid value: "": unknown annotation; want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard, memory-policy or oom-group before ` + ours},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -39,5 +39,5 @@ func defaultEvictionHard() map[string]string {
 // annotations are all that there are.
 func annotations() []Annotation {
 	return []Annotation{AnnotationThrottlingFactor, AnnotationMemoryHigh, AnnotationCacheRoom, AnnotationReservation, AnnotationNUMA,
-		AnnotationStallGuard, AnnotationMemoryPolicy}
+		AnnotationStallGuard, AnnotationMemoryPolicy, AnnotationOOMGroup}
 }

@@ -173,7 +173,7 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"source twice":           {"requestSources: [kubelet, kubelet]", "c.yaml:1: requestSources[1]: kubelet is there twice"},
 		"rule without namespace": {"annotationRules: [{allowedAnnotations: []}]", "c.yaml:1: annotationRules[0]: namespaces is missing: want names or patterns such as team-*"},
 		"rule pattern":           {"annotationRules: [{namespaces: ['[']}]", `c.yaml:1: annotationRules[0].namespaces[0]: want a name or a pattern such as team-*, got "["`},
-		"rule annotation":        {"annotationRules: [{namespaces: [a], allowedAnnotations: [x]}]", `c.yaml:1: annotationRules[0].allowedAnnotations[0]: want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard or memory-policy, got "x"`},
+		"rule annotation":        {"annotationRules: [{namespaces: [a], allowedAnnotations: [x]}]", `c.yaml:1: annotationRules[0].allowedAnnotations[0]: want throttling-factor, memory-high, cache-room, reservation, numa, stall-guard, memory-policy or oom-group, got "x"`},
 		"rule factor":            {"annotationRules: [{namespaces: [a], minimumThrottlingFactor: -1}]", "c.yaml:1: annotationRules[0].minimumThrottlingFactor: want 0 to 1, got -1"},
 		"bad annotation":         {"onBadAnnotation: Fail", `c.yaml:1: onBadAnnotation: want Ignore or Reject, got "Fail"`},
 		"tolerance":              {"stateTolerance: -64Mi", `c.yaml:1: stateTolerance: "-64Mi" is negative`},

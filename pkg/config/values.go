@@ -85,6 +85,8 @@ const (
 	AnnotationStallGuard Annotation = "stall-guard"
 	// AnnotationMemoryPolicy is none, prefer-available, interleave or weighted-interleave.
 	AnnotationMemoryPolicy Annotation = "memory-policy"
+	// AnnotationOOMGroup is container or process.
+	AnnotationOOMGroup Annotation = "oom-group"
 )
 
 // LogLevel is a logrus level.

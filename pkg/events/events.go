@@ -1,5 +1,5 @@
 // Package events writes Kubernetes Events, so that "kubectl describe pod" shows what happened to a pod's memory: that it
-// could not be placed, that its memory.high stopped it, that another writer changes its cgroup files. client-go's recorder
+// could not be placed, that its memory.high stopped it, why the kernel killed it, that another writer changes its cgroup files. client-go's recorder
 // joins what repeats and bounds the rate.
 package events
 
@@ -23,6 +23,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -32,6 +33,7 @@ const (
 	Throttled   = "MemoryThrottled"
 	Overwritten = "MemoryProtectionOverwritten"
 	AboveClaim  = "MemoryLimitAboveClaim"
+	Killed      = "OOMKilled"
 )
 
 const (
@@ -41,7 +43,7 @@ const (
 	retryEvery = 10 * time.Second
 	// longest is the API's bound of a message, in bytes.
 	longest = 1024
-	// waiting is how many episodes may wait to be written; more are dropped.
+	// waiting is how many episodes and verdicts may wait to be written; more are dropped.
 	waiting = 64
 )
 
@@ -59,6 +61,7 @@ type Options struct {
 type Reporter struct {
 	Options
 	episodes chan guard.Episode
+	verdicts chan oom.Verdict
 	recorder record.EventRecorder
 	last     ledger.Rejection // the newest one that was reported
 	counted  map[protect.File]uint64
@@ -69,13 +72,21 @@ type Reporter struct {
 
 // New returns a Reporter; nothing is written before Run.
 func New(o Options) *Reporter {
-	return &Reporter{Options: o, episodes: make(chan guard.Episode, waiting), every: lookEvery, retry: retryEvery}
+	return &Reporter{Options: o, episodes: make(chan guard.Episode, waiting), verdicts: make(chan oom.Verdict, waiting), every: lookEvery, retry: retryEvery}
 }
 
 // Throttled takes note of a container that was stopped by its memory.high. It never waits.
 func (r *Reporter) Throttled(e guard.Episode) {
 	select {
 	case r.episodes <- e:
+	default:
+	}
+}
+
+// Killed takes note of a verdict on an OOM kill. It never waits.
+func (r *Reporter) Killed(v oom.Verdict) {
+	select {
+	case r.verdicts <- v:
 	default:
 	}
 }
@@ -97,6 +108,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 			return nil
 		case e := <-r.episodes:
 			r.throttled(e)
+		case v := <-r.verdicts:
+			r.write(podReference(v.Namespace, v.Pod, v.UID, v.Container), Killed, v.PodText())
 		case <-ticker.C:
 		}
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -217,14 +218,22 @@ func TestEventsOfAPod(t *testing.T) {
 	const throttled = "Pod shop/web u1 spec.containers{nginx} MemoryThrottled 1×: stopped by its memory.high of 64Mi for 3s, which was raised to 96Mi: it needs more than its memory request lets it have"
 	s.eventually(t, rejected, unpinned, throttled)
 
+	// Who reads a pod's events need not know the pods of other namespaces.
+	r.Killed(oom.Verdict{Namespace: "shop", Pod: "web", UID: "u1", Container: "nginx", Kills: 1, Level: oom.Node, Cause: oom.Processes,
+		Held: &oom.Held{Processes: 64 << 20}, Culprit: &oom.User{Namespace: "team", Pod: "batch", Used: 1 << 30}, Change: "give it a limit"})
+	const killed = "Pod shop/web u1 spec.containers{nginx} OOMKilled 1×: container nginx: the kernel killed one process for want of memory; " +
+		"what ran out: the node's memory; used for: processes 64Mi, page cache 0 (0 not on the disk yet), files in memory 0, kernel 0; " +
+		"most beyond its share has a pod of another namespace; what helps: give it a limit"
+	s.eventually(t, rejected, unpinned, throttled, killed)
+
 	// What repeats is one event that counts.
 	const overwritten = "Pod shop/web u1  MemoryProtectionOverwritten %d×: memory.low of cgroup kubepods/burstable/podu1 was changed externally and restored"
 	for i := range 3 {
 		n.change(func(n *node) { n.counts[protect.File{Cgroup: "kubepods/burstable/podu1", Knob: cgroup.MemoryLow}]++ })
-		s.eventually(t, rejected, unpinned, throttled, fmt.Sprintf(overwritten, i+1))
+		s.eventually(t, rejected, unpinned, throttled, killed, fmt.Sprintf(overwritten, i+1))
 	}
 	n.change(func(n *node) { n.counts[protect.File{Cgroup: "kubepods", Knob: cgroup.MemoryMin}]++ })
-	s.eventually(t, rejected, unpinned, throttled,
+	s.eventually(t, rejected, unpinned, throttled, killed,
 		fmt.Sprintf(overwritten, 3),
 		"Node /worker-1 worker-1  MemoryProtectionOverwritten 1×: memory.min of cgroup kubepods was changed externally and restored")
 }

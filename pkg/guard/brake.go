@@ -183,7 +183,7 @@ func (b *Brake) threshold(s Sample) (stall, watched time.Duration) {
 // which reclaim gives pages that it does not need again, as when it reads a large file or swaps, gets on. In the room for page cache
 // the cache is what has to wait: what counts is all else.
 func (b *Brake) stopped(s Sample, stall time.Duration) bool {
-	if b.bounds.CacheRoom && float64(s.fixed()) < float64(b.high)*(1-slack) {
+	if b.bounds.CacheRoom && !b.full(s) {
 		return false
 	}
 	return b.high != Unlimited &&
@@ -191,6 +191,9 @@ func (b *Brake) stopped(s Sample, stall time.Duration) bool {
 		float64(s.Current) >= float64(b.high)*(1-slack) &&
 		s.Reclaimed < b.since.Reclaimed+smallestStep*uint64(1+2*stall/b.settings.Stall)
 }
+
+// full reports whether all but page cache fills memory.high.
+func (b *Brake) full(s Sample) bool { return float64(s.fixed()) >= float64(b.high)*(1-slack) }
 
 // relieve frees page cache or raises memory.high, as far as the node can give: where it is short as a whole, more room
 // for one container takes memory from the others.

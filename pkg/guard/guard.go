@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -113,6 +114,37 @@ func (g *Guard) set(containers []Container) (changed []Container) {
 		g.drop(id)
 	}
 	return changed
+}
+
+// Notice has the guard look at a pod's containers of which the heap fills all below the room for page cache, when the kernel has counted
+// one at its memory.high: a trigger may come two seconds later.
+func (g *Guard) Notice(pod string) {
+	for _, c := range g.inRoom(pod) {
+		s := Sample{}
+		stat, err := g.tree.Stat(c.Cgroup)
+		if s.Current, err = g.tree.Current(c.Cgroup); err != nil || len(stat) == 0 {
+			continue // it has just ended
+		}
+		s.File = stat["active_file"] + stat["inactive_file"]
+		g.mu.Lock()
+		if w := g.watched[c.ID]; w != nil && w.look.IsZero() && w.brake.full(s) {
+			w.look = time.Now()
+			g.triggers.interrupt()
+		}
+		g.mu.Unlock()
+	}
+}
+
+// inRoom are the containers of a pod that are in the room for page cache and not looked at already.
+func (g *Guard) inRoom(pod string) (all []Container) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range g.watched {
+		if w.Bounds.CacheRoom && w.look.IsZero() && strings.HasPrefix(w.Cgroup, pod+"/") {
+			all = append(all, w.Container)
+		}
+	}
+	return all
 }
 
 // put starts looking after a container, or updates its bounds, and returns what its memory.high has to be.

@@ -548,3 +548,31 @@ func FuzzNodeFiles(f *testing.F) {
 		_, _ = sumReclaims(text)
 	})
 }
+
+// The kernel's notice has a heap in the room for page cache looked at, and no writer of files.
+func TestANoticeIsForHeapsInTheRoomForPageCache(t *testing.T) {
+	for name, test := range map[string]struct {
+		room  bool
+		files uint64
+		pod   string
+		want  bool
+	}{
+		"a heap fills it":        {true, 0, "kubepods/burstable/pod1", true},
+		"a writer of files":      {true, 16 * mib, "kubepods/burstable/pod1", false},
+		"another pod":            {true, 0, "kubepods/burstable/pod", false},
+		"memory.high of another": {false, 0, "kubepods/burstable/pod1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t, Defaults())
+			c := containerC1(32 * mib)
+			c.Bounds.CacheRoom = test.room
+			f.set(c)
+			f.write("cg/"+cgroupPath+"/memory.stat", fmt.Sprintf("anon 1000\nactive_file 0\ninactive_file %d\n", test.files))
+			f.guard.watched["c1"].look = time.Time{} // as with the kernel's pressure
+			f.guard.Notice(test.pod)
+			if got := !f.guard.watched["c1"].look.IsZero(); got != test.want {
+				t.Errorf("looked at: %v, want %v", got, test.want)
+			}
+		})
+	}
+}

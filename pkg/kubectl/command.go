@@ -75,7 +75,7 @@ Exit status: 0 done, 1 something was found or failed, 2 bad input.`,
 	flags.StringVar(&o.daemons.namespace, "daemon-namespace", "", "namespace of the daemons' DaemonSet; empty looks in all of them, which takes the right to list DaemonSets in all")
 	flags.StringVar(&o.daemons.selector, "daemon-selector", defaultSelector, "labels of the daemons' pods")
 	flags.DurationVar(&o.timeout, "node-timeout", defaultTimeout, "how long the daemon of a node may take to answer")
-	root.AddCommand(newStatusCommand(&o), newExplainCommand(&o), newVerifyCommand(&o))
+	root.AddCommand(newStatusCommand(&o), newExplainCommand(&o), newOOMCommand(&o), newVerifyCommand(&o))
 	return root
 }
 

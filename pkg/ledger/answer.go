@@ -13,20 +13,46 @@ func (r *derivedRun) adjustment() Adjustment { return (&Record{}).answer(r, Reso
 // answer is what the runtime's record lacks, or may lack, of what the container should have, and what the kubelet asks for otherwise.
 func (r *Record) answer(now *derivedRun, asked Resources) Adjustment {
 	a := Adjustment{Unified: changes(r.Values, now.values, asked.Unified, r.Unsure)}
+	if text := r.oomGroup(now, asked.OOMGroup); text != "" {
+		a.Unified = withOOMGroup(a.Unified, text)
+	}
 	if now.mems != r.Mems || r.Unsure.Mems || asked.Mems != "" && asked.Mems != now.mems {
 		a.CpusetMems = now.mems
 	}
 	return a
 }
 
+// oomGroup is the memory.oom.group to be written, as with changes; "" is none. A container that must not have ours any more gets the
+// kubelet's back. Where that is not known, the runtime is not asked: pkg/protect writes the file, and finds there what was before.
+func (r *Record) oomGroup(now *derivedRun, asked string) string {
+	text := now.oomGroup
+	if wanted := now.values.OOMGroup; wanted != nil {
+		text = cgroup.FormatLimit(*wanted)
+	}
+	foreign := asked != "" && asked != text
+	if now.oomGroup == "" || equal(r.Values.OOMGroup, now.values.OOMGroup) && !foreign && !r.Unsure.OOMGroup {
+		return ""
+	}
+	return text
+}
+
+// withOOMGroup adds memory.oom.group to files, which may be shared.
+func withOOMGroup(files map[string]string, text string) map[string]string {
+	all := make(map[string]string, len(files)+1)
+	maps.Copy(all, files)
+	all[string(cgroup.MemoryOOMGroup)] = text
+	return all
+}
+
 // FileSet are some of the files of a container.
-type FileSet struct{ Min, Low, High, Mems bool }
+type FileSet struct{ Min, Low, High, Mems, OOMGroup bool }
 
 // also adds the files of an adjustment.
 func (f FileSet) also(a Adjustment) FileSet {
 	has := func(knob cgroup.Knob) bool { _, there := a.Unified[string(knob)]; return there }
 	return FileSet{
 		f.Min || has(cgroup.MemoryMin), f.Low || has(cgroup.MemoryLow), f.High || has(cgroup.MemoryHigh), f.Mems || a.CpusetMems != "",
+		f.OOMGroup || has(cgroup.MemoryOOMGroup),
 	}
 }
 
@@ -75,6 +101,9 @@ func (l *Ledger) journalFound(c *container) {
 func (l *Ledger) journal(c *container, adjustment Adjustment, asked, wanted map[string]string) {
 	if c.Cgroup == "" || adjustment.Empty() && len(wanted) == 0 {
 		return
+	}
+	if _, has := adjustment.Unified[string(cgroup.MemoryOOMGroup)]; has {
+		asked, wanted = withOOMGroup(asked, c.Resources.OOMGroup), withOOMGroup(wanted, c.Resources.OOMGroup)
 	}
 	l.step.effects.Journal = append(l.step.effects.Journal, Journaled{
 		Cgroup: c.Cgroup, Adjustment: adjustment, Asked: asked, Wanted: wanted,

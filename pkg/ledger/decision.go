@@ -53,6 +53,7 @@ func (d *Decision) Fields() map[string]any {
 	put("memoryMin", d.Values.Min)
 	put("memoryLow", d.Values.Low)
 	put("memoryHigh", d.Values.High)
+	put("memoryOOMGroup", d.Values.OOMGroup)
 	return fields
 }
 

@@ -25,6 +25,7 @@ type derivedRun struct {
 	qos        memoryqos.Values // what Memory QoS gives
 	values     memoryqos.Values // what its files should hold: qos, with what the stall guard has raised
 	mems       string           // the cpuset.mems that it should have from us; "" leaves it alone
+	oomGroup   string           // the memory.oom.group that the kubelet wants; "" is not known
 	byRuntime  bool
 	watched    watched
 	// ours is set once a file of it has held, or was to hold, a value of ours.
@@ -59,9 +60,12 @@ func (l *Ledger) derive(p *pod) *derived {
 }
 
 func (l *Ledger) deriveRun(c *container) derivedRun {
-	r := derivedRun{kind: c.kind(), request: l.estimate(c), asked: asked{c.Revision, c.Limit}}
+	r := derivedRun{kind: c.kind(), request: l.estimate(c), asked: asked{c.Revision, c.Limit}, oomGroup: c.Resources.OOMGroup}
 	qos, overrides := l.forQoS(c, r.request)
 	r.qos = c.pod.settings.Container(qos, overrides)
+	if c.Phase == Creating && c.Resources.OOMGroup == "" {
+		r.qos.OOMGroup = nil // what the kubelet wants there is not known before the runtime has written it
+	}
 	r.values = raised(r.qos, c.Raised)
 	if !c.alive() {
 		return r
@@ -180,7 +184,7 @@ func larger(a, b *uint64) *uint64 {
 }
 
 func same(a, b memoryqos.Values) bool {
-	return equal(a.Min, b.Min) && equal(a.Low, b.Low) && equal(a.High, b.High)
+	return equal(a.Min, b.Min) && equal(a.Low, b.Low) && equal(a.High, b.High) && equal(a.OOMGroup, b.OOMGroup)
 }
 
 func equal(a, b *uint64) bool {

@@ -132,5 +132,9 @@ func (q inquiry) arithmetic() []string {
 		stands := cgroup.Readable(max(raised, *q.Container.Values.High))
 		lines = append(lines, fmt.Sprintf("memory.high stands at %s: the stall guard has raised it", stands))
 	}
-	return append(lines, steps.Protection)
+	lines = append(lines, steps.Protection)
+	if steps.OOMGroup != "" {
+		lines = append(lines, steps.OOMGroup)
+	}
+	return lines
 }

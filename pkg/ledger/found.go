@@ -24,6 +24,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	if c := l.containers[received.ID]; c != nil && c.pod == p {
 		c.Phase = received.State
 		c.Seen = c.Seen || found.Seen[c.Cgroup]
+		values.OOMGroup = c.Record.Values.OOMGroup // is not read
 		c.Record.Values, c.Record.Mems, c.FoundMems, c.Pending = values, mems, foundMems, nil
 		if len(received.Resources.Unified) > 0 {
 			c.Record.Unsure = FileSet{}
@@ -43,6 +44,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		l.end(c)
 	}
 	received.Resources = withoutOurs(received.Resources, files.Ours)
+	received.Resources.OOMGroup = "" // it may be ours of before a rollback: the file says what was there before
 	l.attach(c, received, received.State)
 	c.Seen = found.Seen[c.Cgroup]
 	l.takeLimit(c, files.Limit)

@@ -52,6 +52,9 @@ func (s *script) run() string {
 	case "reopen":
 		s.l = reopened(s.T, s.l)
 		return ""
+	case "missed": // a container is created while nobody listens
+		s.add(Running)
+		return ""
 	}
 	s.now++
 	return s.difference(s.l.Step(time.Unix(s.now, 0), s.event()))
@@ -92,14 +95,8 @@ func (s *script) event() Event {
 	case "synchronize":
 		return Synchronize{Pods: s.pods, Containers: s.alive}
 	case "create":
-		pod, name := s.pod(false), s.CmdArgs[1].Key
-		key := pod.Name + "-" + name
-		if s.ids[key]++; s.ids[key] > 1 {
-			key += fmt.Sprint("-", s.ids[key])
-		}
-		c := Container{ID: key, PodID: pod.ID, Name: name, CgroupsPath: pod.CgroupParent + "/" + key, Resources: s.resources(), State: Created}
-		s.alive = append(s.alive, c)
-		return CreateContainer{Pod: pod, Container: c, Known: s.known(pod)}
+		pod := s.pod(false)
+		return CreateContainer{Pod: pod, Container: s.add(Created), Known: s.known(pod)}
 	}
 	c := s.container()
 	switch s.Cmd {
@@ -148,6 +145,18 @@ func (s *script) pod(anew bool) Pod {
 	return s.pods[i]
 }
 
+// add adds a container that the second argument names.
+func (s *script) add(phase Phase) Container {
+	pod, name := s.pod(false), s.CmdArgs[1].Key
+	key := pod.Name + "-" + name
+	if s.ids[key]++; s.ids[key] > 1 {
+		key += fmt.Sprint("-", s.ids[key])
+	}
+	c := Container{ID: key, PodID: pod.ID, Name: name, CgroupsPath: pod.CgroupParent + "/" + key, Resources: s.resources(), State: phase}
+	s.alive = append(s.alive, c)
+	return c
+}
+
 // container is the living one that the second argument names.
 func (s *script) container() *Container {
 	pod, name := s.pod(false), s.CmdArgs[1].Key
@@ -167,6 +176,9 @@ func (s *script) resources() (r Resources) {
 	}
 	if s.HasArg("mems") {
 		r.Mems = s.values("mems")[0]
+	}
+	if s.HasArg("oomgroup") {
+		r.OOMGroup = s.values("oomgroup")[0]
 	}
 	return r
 }
@@ -249,6 +261,11 @@ func (s *script) difference(e Effects) string {
 	for _, update := range s.l.updates(e.Sync...) {
 		add("the runtime is asked for %s: %s", update.ContainerID, spoken(update.Adjustment))
 	}
+	for _, w := range e.Journal {
+		if before, written := w.Asked[string(cgroup.MemoryOOMGroup)]; written {
+			add("rollback gives %s: memory.oom.group=%s", w.Cgroup, before)
+		}
+	}
 	for _, ref := range e.Forget {
 		add("forgotten: %s", ref.Name)
 	}
@@ -268,7 +285,7 @@ func spoken(a Adjustment) string {
 	if a.CpusetMems != "" {
 		parts = append(parts, "cpuset.mems="+a.CpusetMems)
 	}
-	for _, knob := range []cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh} {
+	for _, knob := range []cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.MemoryOOMGroup} {
 		if text, set := a.Unified[string(knob)]; set {
 			parts = append(parts, string(knob)+"="+readable(text))
 		}
@@ -291,7 +308,10 @@ func held(target cgroup.Target) string {
 	for _, value := range []struct {
 		knob cgroup.Knob
 		is   *uint64
-	}{{cgroup.MemoryMin, target.Values.Min}, {cgroup.MemoryLow, target.Values.Low}, {cgroup.MemoryHigh, target.Values.High}} {
+	}{
+		{cgroup.MemoryMin, target.Values.Min}, {cgroup.MemoryLow, target.Values.Low}, {cgroup.MemoryHigh, target.Values.High},
+		{cgroup.MemoryOOMGroup, target.Values.OOMGroup},
+	} {
 		if value.is != nil {
 			parts = append(parts, string(value.knob)+"="+cgroup.Readable(*value.is))
 		}

@@ -100,6 +100,9 @@ type Resources struct {
 	Hugepages []HugepageLimit
 	// Unified are the cgroup v2 files that the kubelet sets by name, for example "memory.high".
 	Unified map[string]string
+	// OOMGroup is memory.oom.group, which the kubelet sets by name, too; "" where the request does not name it, the runtime does not show
+	// what it names, or the container was there before.
+	OOMGroup string `json:",omitempty"`
 }
 
 // HugepageLimit is a container's limit of huge pages of one size.
@@ -114,7 +117,7 @@ type HugepageLimit struct {
 type Adjustment struct {
 	// CpusetMems is the field linux.resources.cpu.mems; "" leaves it.
 	CpusetMems string
-	// Unified are cgroup v2 files by name: memory.min, memory.low, memory.high.
+	// Unified are cgroup v2 files by name: memory.min, memory.low, memory.high, memory.oom.group.
 	Unified map[string]string
 	// MemoryPolicy is the memory policy of a new container's process.
 	MemoryPolicy MemoryPolicy

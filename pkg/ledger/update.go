@@ -102,6 +102,7 @@ func (have Resources) Updated(to Resources) Resources {
 	}
 	have.OOMScoreAdj = cmp.Or(to.OOMScoreAdj, have.OOMScoreAdj)
 	have.CPUs, have.Mems = cmp.Or(to.CPUs, have.CPUs), cmp.Or(to.Mems, have.Mems)
+	have.OOMGroup = cmp.Or(to.OOMGroup, have.OOMGroup)
 	if len(to.Hugepages) > 0 {
 		have.Hugepages = to.Hugepages
 	}

@@ -9,7 +9,7 @@ import (
 // reasons, which cost more than the decisions.
 func (s Settings) Container(c Container, o Overrides) Values {
 	v := s.protection(c, o).values()
-	v.High = positive(s.throttling(c, o).bytes)
+	v.High, v.OOMGroup = positive(s.throttling(c, o).bytes), o.OOMGroup
 	return v
 }
 

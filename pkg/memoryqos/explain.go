@@ -9,16 +9,27 @@ import (
 
 // Steps say how a container's values come about, a line for each decision.
 type Steps struct {
-	// High is about memory.high, Protection about memory.min and memory.low.
-	High, Protection string
+	// High is about memory.high, Protection about memory.min and memory.low. OOMGroup is about memory.oom.group, "" where that is the
+	// kubelet's.
+	High, Protection, OOMGroup string
 }
 
 // Explain gives what Container gives, with the steps that lead there.
 func (s Settings) Explain(c Container, o Overrides) (Values, Steps) {
 	t, p := s.throttling(c, o), s.protection(c, o)
 	v := p.values()
-	v.High = positive(t.bytes)
-	return v, Steps{High: s.explainHigh(t, c), Protection: s.explainProtection(p, c, o)}
+	v.High, v.OOMGroup = positive(t.bytes), o.OOMGroup
+	return v, Steps{High: s.explainHigh(t, c), Protection: s.explainProtection(p, c, o), OOMGroup: explainOOMGroup(o.OOMGroup)}
+}
+
+func explainOOMGroup(wish *uint64) string {
+	switch {
+	case wish == nil:
+		return ""
+	case *wish == 0:
+		return "memory.oom.group = 0, from the pod's annotation: an OOM kill ends one process"
+	}
+	return "memory.oom.group = 1, from the pod's annotation: an OOM kill ends the whole container"
 }
 
 func (s Settings) explainHigh(t throttling, c Container) string {

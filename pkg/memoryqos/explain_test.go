@@ -29,6 +29,7 @@ func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
 		wish           overrides
 		high           string
 		protection     string
+		oomGroup       string
 	}{
 		"the formula": {class: burstable, request: 500 * mi, limit: 1000 * mi,
 			high:       "memory.high = request 500Mi + (limit 1000Mi - request) * 0.9 = 950Mi, in whole pages of 4Ki",
@@ -63,6 +64,12 @@ func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
 			protection: "memory.min = request = 1Gi, TieredReservation"},
 		"the pod opts out": {class: burstable, request: 500 * mi, limit: 1000 * mi, wish: overrides{NoHigh: true, Reservation: memoryqos.ReserveMin},
 			high: "memory.high is not set: the pod's annotation memory-high is off", protection: "memory.min = request = 500Mi, annotation min"},
+		"an OOM kill ends the container": {class: burstable, request: 500 * mi, limit: 500 * mi, wish: overrides{OOMGroup: ptr[uint64](1)},
+			high: "memory.high is not set: the container asks for its limit", protection: tieredLow,
+			oomGroup: "memory.oom.group = 1, from the pod's annotation: an OOM kill ends the whole container"},
+		"an OOM kill ends a process": {class: burstable, request: 500 * mi, limit: 500 * mi, wish: overrides{OOMGroup: ptr[uint64](0)},
+			high: "memory.high is not set: the container asks for its limit", protection: tieredLow,
+			oomGroup: "memory.oom.group = 0, from the pod's annotation: an OOM kill ends one process"},
 		"no factor, no policy": {class: burstable, request: 500 * mi, limit: 1000 * mi,
 			change: func(s *memoryqos.Settings, _ *memoryqos.Container) { s.Factor, s.Reservation = nil, memoryqos.None },
 			high:   "memory.high is not set: memoryThrottlingFactor is not set", protection: unprotected},
@@ -91,7 +98,7 @@ func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
 				test.change(&s, &c)
 			}
 			_, got := s.Explain(c, test.wish)
-			if diff := cmp.Diff(memoryqos.Steps{High: test.high, Protection: test.protection}, got); diff != "" {
+			if diff := cmp.Diff(memoryqos.Steps{High: test.high, Protection: test.protection, OOMGroup: test.oomGroup}, got); diff != "" {
 				t.Error(diff)
 			}
 		})

@@ -81,14 +81,18 @@ type Overrides struct {
 	CacheRoom *float64
 	// Reservation replaces the policy's choice of protection file.
 	Reservation Reservation
+	// OOMGroup is 1 for "oom-group: container" and 0 for "oom-group: process".
+	OOMGroup *uint64
 }
 
 // Values are what the memory.min, memory.low and memory.high files of one cgroup should hold; nil is not set, that is
-// 0, 0 and max wherever something had been set before.
+// 0, 0 and max wherever something had been set before. OOMGroup is a container's memory.oom.group; nil leaves it to the kubelet.
 type Values struct {
 	Min  *uint64 `json:"memoryMin,omitempty"`
 	Low  *uint64 `json:"memoryLow,omitempty"`
 	High *uint64 `json:"memoryHigh,omitempty"`
+
+	OOMGroup *uint64 `json:"memoryOOMGroup,omitempty"`
 }
 
 // PodContainer is a container as a part of its pod's sums.

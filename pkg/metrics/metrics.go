@@ -21,6 +21,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -43,6 +44,7 @@ type Sources struct {
 	View       func() *ledger.View
 	Counters   func() agent.Counters
 	Guard      func() guard.Totals                  // nil where the stall guard is off
+	Kills      func() map[oom.Total]uint64          // processes that the kernel killed; nil shows none
 	Migrations func() map[string]protect.Migration  // of running containers; nil shows none
 	Containers *cgroupfs.Sampler[cgroupfs.Counters] // of managed containers; nil shows none
 	Version    string

@@ -28,6 +28,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
@@ -85,6 +86,9 @@ func sources(t *testing.T) Sources {
 			return map[string]protect.Migration{"a": {Blocked: true}, "b": {Done: true}}
 		},
 		Guard: func() guard.Totals { return guard.Totals{Episodes: 2, Raised: time.Minute} },
+		Kills: func() map[oom.Total]uint64 {
+			return map[oom.Total]uint64{{Cause: oom.Tmpfs, Level: oom.Container}: 2}
+		},
 		Counters: func() agent.Counters {
 			return agent.Counters{Counters: ledger.Counters{PinningRequests: 7, PinningErrors: 1,
 				Rejections: map[string]uint64{"TopologyAffinityError": 1},

@@ -11,6 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
 
@@ -65,6 +66,8 @@ var (
 	sourceUp       = gauge(prefix+"request_source_connected", "1 while a source of memory requests is connected.", "source")
 	conditionState = gauge(prefix+"condition", "1 for each condition of readiness that holds.", "condition")
 
+	kills = counter(prefix+"oom_kills_total", "Processes of containers killed for want of memory.", "cause", "level")
+
 	episodes      = counter(prefix+"stall_guard_episodes_total", "Stalls at memory.high that got room.")
 	raises        = counter(prefix+"stall_guard_raises_total", "Raises of a memory.high.")
 	restores      = counter(prefix+"stall_guard_restores_total", "Steps of a raised memory.high back.")
@@ -115,6 +118,14 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 	collectCounters(out, s.Counters())
 	if s.Guard != nil {
 		collectGuard(out, s.Guard())
+	}
+	if s.Kills != nil {
+		totals := s.Kills()
+		for _, cause := range oom.Causes() {
+			for _, level := range oom.Levels() {
+				kills.send(out, float64(totals[oom.Total{Cause: cause, Level: level}]), string(cause), string(level))
+			}
+		}
 	}
 }
 

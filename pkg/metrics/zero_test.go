@@ -24,6 +24,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
@@ -50,6 +51,7 @@ func firstScrape(t *testing.T) map[string]*dto.MetricFamily {
 	}
 	m := New()
 	m.Attach(Sources{View: a.View, Counters: a.Counters, Migrations: a.Migrations, Guard: func() guard.Totals { return guard.Totals{} },
+		Kills:      func() map[oom.Total]uint64 { return nil },
 		Containers: cgroupfs.NewSampler(0, tree.Counters), Version: "v1"})
 	return parse(t, scrape(t, m))
 }
@@ -70,6 +72,15 @@ func product(labels ...[]string) []string {
 }
 
 func label(name string, values ...string) []string { return append([]string{name}, values...) }
+
+// names is a label with values that are names of their own type.
+func names[T ~string](name string, values []T) []string {
+	all := label(name)
+	for _, value := range values {
+		all = append(all, string(value))
+	}
+	return all
+}
 
 func labelsOf(metric *dto.Metric) string {
 	var pairs []string
@@ -104,6 +115,7 @@ func TestCountersWithLabelsBeginWithZero(t *testing.T) {
 		prefix + "container_moves_total":        product(label("result", ledger.MoveResults[:]...)),
 		prefix + "container_writes_total":       product(label("result", results[:]...)),
 		prefix + "config_reloads_total":         product(label("result", results[:]...)),
+		prefix + "oom_kills_total":              product(names("cause", oom.Causes()), names("level", oom.Levels())),
 		prefix + "handler_results_total":        product(label("event", nriplugin.EventNames()...), label("result", results[:]...)),
 		prefix + "handler_duration_seconds":     product(label("event", nriplugin.EventNames()...)),
 		prefix + "request_source_answers_total": product(label("result", "answered", "error", "timeout", "not_found"), label("source", "kubelet")),

@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/nri/pkg/api"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/claims"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -147,6 +148,9 @@ func resourcesOf(resources *api.LinuxResources) ledger.Resources {
 		CPUs:    list(resources.GetCpu().GetCpus()),
 		Mems:    list(resources.GetCpu().GetMems()),
 		Unified: unifiedOf(resources),
+	}
+	if group := resources.GetUnified()[string(cgroup.MemoryOOMGroup)]; len(group) <= longestValue {
+		to.OOMGroup = group
 	}
 	if limit := resources.GetMemory().GetLimit(); limit != nil {
 		value := limit.GetValue()

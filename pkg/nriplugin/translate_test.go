@@ -67,7 +67,7 @@ func TestContainerOf(t *testing.T) {
 						Memory:         &api.LinuxMemory{Limit: api.Int64(1024)},
 						Cpu:            &api.LinuxCPU{Cpus: "0-3", Mems: "0"},
 						HugepageLimits: []*api.HugepageLimit{{PageSize: "2MB", Limit: 4096}},
-						Unified:        map[string]string{"memory.high": "max"},
+						Unified:        map[string]string{"memory.high": "max", "memory.oom.group": "1", "pids.max": "8"},
 					},
 				},
 			},
@@ -76,7 +76,7 @@ func TestContainerOf(t *testing.T) {
 				Resources: ledger.Resources{
 					MemoryLimit: pointer(int64(1024)), OOMScoreAdj: pointer(int64(-997)), CPUs: "0-3", Mems: "0",
 					Hugepages: []ledger.HugepageLimit{{PageSize: "2MB", Limit: 4096}},
-					Unified:   map[string]string{"memory.high": "max"},
+					Unified:   map[string]string{"memory.high": "max"}, OOMGroup: "1",
 				},
 			},
 		},

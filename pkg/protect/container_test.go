@@ -428,3 +428,32 @@ func TestWhatTheRuntimeWroteAgainIsTakenAwayAgain(t *testing.T) {
 		t.Errorf("the journal has %v", left)
 	}
 }
+
+// systemd writes its own memory.oom.group, 0, with each property of a container's scope: ours returns, it is asked for none, and rollback
+// gives back what was there before.
+func TestMemoryOOMGroupIsNoPropertyOfSystemds(t *testing.T) {
+	u := &units{}
+	const scope = sliceG + "/crio-a.scope"
+	n := newNode(t, u, scope)
+	n.overwrite(t, scope+"/memory.oom.group", "0")
+	values := minimum(10)
+	values.OOMGroup = new(uint64)
+	*values.OOMGroup = 1
+	target := cgroup.Target{Cgroup: scope, Level: cgroup.LevelContainer, Driver: cgroup.Systemd, Values: values}
+	wantWrites(t, n.do(t, func() error { return n.Update(t.Context(), []cgroup.Target{target}, nil) }),
+		scope+"/oom.group=1", scope+"/min=10")
+	n.flush(t)
+	wantWrites(t, u.taken(), "crio-a.scope memory.min=10")
+	n.overwrite(t, scope+"/memory.oom.group", "0")
+	writes, _ := n.reconcile(t)
+	wantWrites(t, writes, scope+"/oom.group=1")
+	n.flush(t)
+	wantWrites(t, u.taken())
+	if _, err := Rollback(t.Context(), n.journal, n.Tree, u, false); err != nil {
+		t.Fatal(err)
+	}
+	wantWrites(t, u.taken(), "crio-a.scope memory.min=0")
+	if got := content(t, n.Tree, scope+"/memory.oom.group"); got != "0" {
+		t.Errorf("memory.oom.group is %s after rollback", got)
+	}
+}

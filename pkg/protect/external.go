@@ -16,10 +16,10 @@ type Overwrite struct{ Level, File string }
 // Overwritable are the files that Overwrites can count: those with values of ours. The cgroups above the pods hold sums.
 func Overwritable() (all []Overwrite) {
 	for _, level := range cgroup.Levels {
-		files := knobs[:high]
+		files := knobs[oomGroup+1 : high]
 		switch level {
 		case cgroup.LevelPod:
-			files = knobs[:mems]
+			files = knobs[oomGroup+1 : mems]
 		case cgroup.LevelContainer:
 			files = knobs[:]
 		}
@@ -142,6 +142,8 @@ func likely(r *row, knob cgroup.Knob, found uint64) string {
 		return "likely a kubelet with the feature gate MemoryQoS and memoryReservationPolicy None: turn the gate off"
 	case kubelets:
 		return "likely a kubelet with memoryReservationPolicy TieredReservation and sums of its own: turn the gate MemoryQoS off"
+	case knob == cgroup.MemoryOOMGroup && r.driver == cgroup.Systemd:
+		return "likely systemd at a change of the scope"
 	case r.level == cgroup.LevelContainer:
 		return "likely the runtime at an update that no NRI plugin saw, or another NRI plugin"
 	case r.driver == cgroup.Systemd:

@@ -134,13 +134,12 @@ func (j *Journal) Written(dir string) map[cgroup.Knob]bool {
 	return written
 }
 
-// unrestored reports whether a knob was written and still has to go back to the kernel's default. One in which the kubelet
-// wants a value of its own does not.
-func (j *Journal) unrestored(dir string, knob cgroup.Knob) bool {
+// before is Entry.Restore of a knob, and whether it was written and has not been restored.
+func (j *Journal) before(dir string, knob cgroup.Knob) (restore string, written bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	restore, written := j.cgroups[dir].knobs[knob]
-	return written && restore == ""
+	restore, written = j.cgroups[dir].knobs[knob]
+	return restore, written
 }
 
 // Wanted takes note of what the kubelet wants from now on in files of a cgroup, by name. Those that are not in the journal
@@ -165,7 +164,7 @@ func (j *Journal) Wanted(cgroup string, files map[string]string) {
 // restorable is the text that Rollback writes to give a value back; "" for the kernel's default.
 func restorable(knob cgroup.Knob, text string) (string, error) {
 	if !slices.Contains(knobs[:mems], knob) {
-		return "", fmt.Errorf("want one of %s, %s, %s", cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh)
+		return "", fmt.Errorf("want one of %s, %s, %s, %s", cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.MemoryOOMGroup)
 	}
 	bytes, err := knob.Parse([]byte(text))
 	if err != nil || bytes == knob.Default() {

@@ -98,7 +98,7 @@ func (w *overlaps) step() {
 		w.made++
 		dir := fmt.Sprintf("%s/c%d", podG, w.made)
 		inner := []string{"", "/container"}[w.rand.IntN(2)]
-		put(w.t, w.tree.Root(), map[string]string{dir + inner + "/": ""})
+		put(w.t, w.tree.Root(), map[string]string{dir + inner + "/": "", dir + "/memory.oom.group": "1"}) // the kubelet's
 		w.desire(dir)
 		return
 	}
@@ -135,6 +135,9 @@ func (w *overlaps) desire(dir string) {
 	target := cgroup.Target{
 		Cgroup: dir, Level: cgroup.LevelContainer, Values: memoryqos.Values{Min: w.value(ourUnit), High: w.value(ourUnit)},
 		Mems: []string{"", "0", "1", "0-1"}[w.rand.IntN(4)], ByRuntime: w.rand.IntN(4) == 0,
+	}
+	if group := w.rand.Uint64N(3); group < 2 {
+		target.Values.OOMGroup = &group
 	}
 	w.living[dir] = target
 	w.must(w.Desire([]cgroup.Target{target}, nil))
@@ -267,7 +270,10 @@ func (w *overlaps) verify(walk int) {
 			w.t.Fatalf("walk %d: %s is not settled: %+v", walk, dir, r)
 		}
 		for _, part := range w.rows[dir].parts {
-			for i, want := range []*uint64{target.Values.Min, nil, target.Values.High} {
+			if group, err := w.tree.Get(dir, cgroup.MemoryOOMGroup); err != nil || target.Values.OOMGroup == nil && group != 1 {
+				w.t.Errorf("walk %d: the kubelet's memory.oom.group of %s is %d, %v", walk, dir, group, err)
+			}
+			for i, want := range []*uint64{target.Values.OOMGroup, target.Values.Min, nil, target.Values.High} {
 				got, err := w.tree.Get(part.dir, knobs[i])
 				w.must(err)
 				switch {

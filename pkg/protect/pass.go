@@ -71,9 +71,11 @@ func (c change) lowers() bool { f := c.file(); return f.state.known() && f.want 
 
 // before is what a file held before our first write, where rollback is to restore it: a kubelet with MemoryQoS writes a pod's
 // values when it makes the cgroup, and never again. Above the pods its sums move with every pod, and an old one would be
-// wrong. When the journal was lost, a value of ours is found; it is the one that is desired.
+// wrong. A container's memory.oom.group is the kubelet's, too. When the journal was lost, a value of ours is found; it is the one that is
+// desired.
 func (c change) before() string {
-	if f := c.file(); c.level == cgroup.LevelPod && c.index != mems && f.state.known() && (c.fresh || f.have != f.want) {
+	kubelets := c.level == cgroup.LevelPod && c.index != mems || c.index == oomGroup
+	if f := c.file(); kubelets && f.state.known() && (c.fresh || f.have != f.want) {
 		return c.knob().Format(f.have)
 	}
 	return ""
@@ -376,13 +378,14 @@ func (p *Protector) forgetRestored(r *row) {
 		restored := true
 		for _, t := range r.parts {
 			f := &t.files[i]
-			restored = restored && (f.state == held || f.state == backHeld) && f.want == initial[i] && f.writes == 0
+			back := f.state == backHeld || f.state == held && f.want == initial[i] && i != oomGroup
+			restored = restored && back && f.writes == 0
 		}
 		if !restored || r.unclear || p.unconfirmed(r) {
 			continue
 		}
 		if p.journal != nil {
-			p.journal.forget(r.cgroup, knobs[i], true)
+			p.journal.forget(r.cgroup, knobs[i], i != oomGroup)
 		}
 		for _, t := range r.parts {
 			if f := &t.files[i]; f.state == backHeld {

@@ -70,7 +70,7 @@ func (p *Protector) unit(r *row) string {
 // tell has systemd receive the value of a file, where that is the effect. The lock is held.
 func (p *Protector) tell(c change, then effect) {
 	unit := p.unit(c.row)
-	if then != tell || c.isInner() || unit == "" {
+	if then != tell || c.isInner() || unit == "" || property[c.knob()] == "" {
 		return
 	}
 	next := &queued{unit: unit, values: map[cgroup.Knob]uint64{}}
@@ -183,7 +183,7 @@ func (p *Protector) call(ctx context.Context, dir string, to *queued) error {
 	if err != nil || !there {
 		return err
 	}
-	if err = p.systemd.units.SetMemory(ctx, to.unit, to.values); errors.Is(err, ErrNoUnit) {
+	if err = setMemory(ctx, p.systemd.units, p.tree, dir, to.unit, to.values); errors.Is(err, ErrNoUnit) {
 		return nil
 	}
 	return err

@@ -32,14 +32,14 @@ type Action struct {
 	Err error
 }
 
-// Rollback restores every knob in the journal: memory.high, memory.min and memory.low to what the kubelet wants there, where
-// that is known, else to max, 0 and 0; cpuset.mems to what the parent may use; children before parents, so that no parent promises
-// less than its children. u may be nil. It can be repeated, and is safe while pods run. With dryRun it only returns the actions. The
-// error joins those of the actions. Flush the journal afterwards.
+// Rollback restores every knob in the journal: memory.high, memory.min, memory.low and memory.oom.group to what the kubelet wants there,
+// where that is known, else to the kernel's default; cpuset.mems to what the parent may use; children before parents, so that no
+// parent promises less than its children. u may be nil. It can be repeated, and is safe while pods run. With dryRun it only returns the
+// actions. The error joins those of the actions. Flush the journal afterwards.
 func Rollback(ctx context.Context, j *Journal, t *cgroupfs.Tree, u Units, dryRun bool) ([]Action, error) {
 	entries := j.Entries()
 	slices.SortStableFunc(entries, func(a, b Entry) int {
-		return cmp.Or(cmp.Compare(depth(b.Cgroup), depth(a.Cgroup)), cmp.Compare(a.Cgroup, b.Cgroup))
+		return cmp.Or(cmp.Compare(depth(b.Cgroup), depth(a.Cgroup)), cmp.Compare(a.Cgroup, b.Cgroup), groupFirst(a.Knob)-groupFirst(b.Knob))
 	})
 	var actions []Action
 	var errs []error
@@ -65,8 +65,8 @@ func restore(ctx context.Context, e Entry, t *cgroupfs.Tree, u Units, dryRun boo
 	if leaves, a.Err = a.plan(t, e.Restore); a.Err != nil || dryRun {
 		return a
 	}
-	if u != nil && e.Unit != "" {
-		a.Err = a.resetUnit(ctx, u)
+	if u != nil && e.Unit != "" && property[e.Knob] != "" {
+		a.Err = a.resetUnit(ctx, t, u)
 	}
 	for _, leaf := range leaves {
 		err := t.Write(leaf, e.Knob, a.To)
@@ -97,12 +97,12 @@ func (a *Action) plan(t *cgroupfs.Tree, restore string) (leaves []string, err er
 }
 
 // resetUnit takes the property back that would otherwise return at systemd's next reload.
-func (a *Action) resetUnit(ctx context.Context, u Units) error {
+func (a *Action) resetUnit(ctx context.Context, t *cgroupfs.Tree, u Units) error {
 	value, err := a.Knob.Parse([]byte(a.To))
 	if err != nil {
 		return fmt.Errorf("find what to restore: %w", err)
 	}
-	err = u.SetMemory(ctx, a.Unit, map[cgroup.Knob]uint64{a.Knob: value})
+	err = setMemory(ctx, u, t, a.Cgroup, a.Unit, map[cgroup.Knob]uint64{a.Knob: value})
 	if errors.Is(err, ErrNoSystemd) || errors.Is(err, ErrNoUnit) {
 		return nil // then nothing holds it
 	}
@@ -110,3 +110,11 @@ func (a *Action) resetUnit(ctx context.Context, u Units) error {
 }
 
 func depth(cgroup string) int { return strings.Count(cgroup, "/") }
+
+// groupFirst sorts memory.oom.group before the other knobs of a cgroup, with which systemd keeps it.
+func groupFirst(knob cgroup.Knob) int {
+	if knob == cgroup.MemoryOOMGroup {
+		return 0
+	}
+	return 1
+}

@@ -20,7 +20,7 @@ type row struct {
 	state      rowState
 	round      int       // the DesireAll that named it last
 	reconciled int       // the Reconcile that looked at it last
-	watched    bool      // memory.high and cpuset.mems of a container, where a value is desired
+	watched    bool      // memory.oom.group, memory.high and cpuset.mems of a container, where a value is desired
 	parts      []*part   // its own cgroup, and the one that crun makes inside a container's, for the same values
 	unclear    bool      // whether there is one inside could not be read
 	turn       chan bool // is full while somebody makes slow writes
@@ -38,22 +38,25 @@ type part struct {
 func (t *part) isInner() bool { return t != t.parts[0] }
 
 // knobs are the files of a part, in the order of part.files.
-var knobs = [...]cgroup.Knob{cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems}
+var knobs = [...]cgroup.Knob{cgroup.MemoryOOMGroup, cgroup.MemoryMin, cgroup.MemoryLow, cgroup.MemoryHigh, cgroup.CpusetMems}
 
-// The indices of the files that take long to write; those before hold protection.
+// The indices of memory.oom.group, and of the files that take long to write; those in between hold protection.
 const (
-	high = 2
-	mems = 3
+	oomGroup = 0
+	high     = 3
+	mems     = 4
 )
 
-// initial is what a new cgroup has in the files of bytes. cpuset.mems has no such value that would be right to write.
-var initial = [...]uint64{cgroup.MemoryMin.Default(), cgroup.MemoryLow.Default(), cgroup.MemoryHigh.Default()}
+// initial is what a new cgroup has in the files. cpuset.mems has no such value that would be right to write.
+var initial = [...]uint64{
+	cgroup.MemoryOOMGroup.Default(), cgroup.MemoryMin.Default(), cgroup.MemoryLow.Default(), cgroup.MemoryHigh.Default(),
+}
 
 // wishes are values in the order of knobs; nil is none.
 type wishes [len(knobs)]*uint64
 
 func wishesOf(v memoryqos.Values, nodes *string) (wishes, error) {
-	all := wishes{v.Min, v.Low, v.High}
+	all := wishes{v.OOMGroup, v.Min, v.Low, v.High}
 	if nodes == nil {
 		return all, nil
 	}
@@ -180,7 +183,7 @@ func (p *Protector) saw(r *row, seen cgroup.Seen) {
 
 // rounded is a value that was read. The kernel rounds bytes down to a page.
 func (p *Protector) rounded(f *file, index int, value uint64) uint64 {
-	if index != mems && memoryqos.Holds(value, f.want, p.page) {
+	if index != mems && index != oomGroup && memoryqos.Holds(value, f.want, p.page) {
 		return f.want
 	}
 	return value
@@ -267,6 +270,8 @@ func (p *Protector) set(r *row, want wishes) {
 			f.desire(*value, r.same())
 		case i == mems:
 			f.on(leave)
+		case i == oomGroup:
+			p.giveBack(r, f)
 		default:
 			if f.undesire(initial[i]); f.state == alone && p.unrestored(r, i) {
 				f.on(orphan)
@@ -275,17 +280,39 @@ func (p *Protector) set(r *row, want wishes) {
 	}
 }
 
-// unrestored reports whether the journal has a file. An earlier run wrote it, before an upgrade or a change of the configuration.
-// Or the runtime had an old value of ours in its record, and is asked to write the default: it may have written that value
-// after we took it away.
+// giveBack has memory.oom.group go back to what was there before ours, which the journal knows. Otherwise it is not ours.
+func (p *Protector) giveBack(r *row, f *file) {
+	before, written := "", false
+	if p.journal != nil && r.level == cgroup.LevelContainer {
+		before, written = p.journal.before(r.cgroup, cgroup.MemoryOOMGroup)
+	}
+	switch {
+	case written:
+		value, _ := cgroup.MemoryOOMGroup.Parse([]byte(before)) // "" is the default
+		if f.undesire(value); f.state == alone {
+			f.on(orphan)
+		}
+	case !f.state.back():
+		f.on(leave)
+	}
+}
+
+// unrestored reports whether the journal has a file that has to go back to the kernel's default: one in which the kubelet wants a value
+// of its own does not. An earlier run wrote it, before an upgrade or a change of the configuration. Or the runtime had an old value of
+// ours in its record, and is asked to write the default: it may have written that value after we took it away.
 func (p *Protector) unrestored(r *row, index int) bool {
-	return p.journal != nil && !r.fresh && p.journal.unrestored(r.cgroup, knobs[index])
+	if p.journal == nil || r.fresh {
+		return false
+	}
+	before, written := p.journal.before(r.cgroup, knobs[index])
+	return written && before == ""
 }
 
 // announce has the files left to the runtime, which is about to write them. What it writes are values of ours: the journal has them.
+// Its memory.oom.group may be the kubelet's.
 func (p *Protector) announce(r *row) {
 	for i, f := range r.all() {
-		if f.on(announce); f.state == announced && (i == mems || f.want != initial[i]) {
+		if f.on(announce); f.state == announced && i != oomGroup && (i == mems || f.want != initial[i]) {
 			p.note(Entry{Cgroup: r.cgroup, Knob: knobs[i], Unit: p.unit(r)})
 		}
 	}
@@ -333,7 +360,7 @@ func (p *Protector) watchFound(r *row) {
 		return
 	}
 	r.watched = true
-	for i := high; i <= mems; i++ {
+	for _, i := range [...]int{oomGroup, high, mems} {
 		if r.parts[0].files[i].state == alone {
 			continue
 		}

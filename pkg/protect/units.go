@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
 // Units sets memory properties of systemd units at run time.
@@ -36,7 +37,8 @@ var (
 	ErrNoUnit = errors.New("systemd has no such unit")
 )
 
-// property is the systemd property behind a knob (systemd.resource-control(5)).
+// property is the systemd property behind a knob (systemd.resource-control(5)). memory.oom.group follows from OOMPolicy, which no
+// running unit changes: systemd writes its own value whenever it writes another of them.
 var property = map[cgroup.Knob]string{
 	cgroup.MemoryMin:  "MemoryMin",
 	cgroup.MemoryLow:  "MemoryLow",
@@ -135,6 +137,28 @@ func handshake(socket net.Conn) (*dbus.Conn, error) {
 	}
 	return conn, nil
 }
+
+// setMemory has systemd receive the values of a cgroup's unit. With them it writes its own memory.oom.group, which is 0 for a container
+// (src/core/cgroup.c, cgroup_context_apply): where 1 was there, which is the kubelet's, it is written back.
+func setMemory(ctx context.Context, u Units, t *cgroupfs.Tree, dir, unit string, values map[cgroup.Knob]uint64) error {
+	before, err := t.Get(dir, cgroup.MemoryOOMGroup)
+	kept := err == nil && before != cgroup.MemoryOOMGroup.Default()
+	if err := u.SetMemory(ctx, unit, values); err != nil || !kept {
+		return err
+	}
+	for deadline := time.Now().Add(writesAfter); time.Now().Before(deadline); time.Sleep(writesAfter / 100) {
+		if now, err := t.Get(dir, cgroup.MemoryOOMGroup); err != nil || now != before {
+			if err = t.Set(dir, cgroup.MemoryOOMGroup, before); err != nil && !t.Ended(dir) {
+				return err
+			}
+			return nil
+		}
+	}
+	return nil
+}
+
+// writesAfter is how long systemd may take to write the files after it has answered.
+const writesAfter = 300 * time.Millisecond
 
 func properties(values map[cgroup.Knob]uint64) []systemd.Property {
 	var list []systemd.Property

@@ -16,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
@@ -181,8 +182,9 @@ type Sources struct {
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
 	Recorder   *recording.Recorder                 // nil without recordings
-	Tree       *cgroupfs.Tree                      // nil leaves out what the cgroups above the pods hold
-	Usages     *Usages                             // nil leaves the kernel's counters out
+	LastKill   func(uid, container string) *oom.Verdict
+	Tree       *cgroupfs.Tree // nil leaves out what the cgroups above the pods hold
+	Usages     *Usages        // nil leaves the kernel's counters out
 	Version    string
 	Node       string // its name in the API; "" leaves it out
 	// PreInstalled is set when the runtime has started the plugin itself.

@@ -11,6 +11,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/tables"
@@ -52,6 +53,8 @@ type Explanation struct {
 	Unused map[int]Unused `json:"unused,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
+	// OOMKill is the verdict on the last OOM kill in the container; absent without one.
+	OOMKill *oom.Verdict `json:"oomKill,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *recording.Place `json:"recording,omitempty"`
 }
@@ -66,6 +69,8 @@ type Values struct {
 	High         *uint64 `json:"high,omitempty"`
 	// Raised is memory.high as the stall guard has raised it; 0 when it has not.
 	Raised uint64 `json:"raised,omitempty"`
+
+	OOMGroup *uint64 `json:"oomGroup,omitempty"`
 }
 
 // Explain turns the agent's explanations into documents.
@@ -77,11 +82,15 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 		pod, c := e.Pod, &e.Container
 		d := Explanation{
 			Namespace: pod.Namespace, Pod: pod.Name, QOSClass: string(pod.Class), Container: c.Name, Pinning: c.Pinning, Placement: e.Placement,
-			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised},
+			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised,
+				OOMGroup: c.OOMGroup},
 			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
 			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
 			NotMoved: notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
 			Unused:   unused(view.NodeMemory, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
+		}
+		if s.LastKill != nil {
+			d.OOMKill = s.LastKill(pod.UID, c.Name)
 		}
 		if c.KeptOff != nil {
 			d.Pinning += "; " + c.KeptOff.String()
@@ -196,6 +205,9 @@ func (d *Explanation) write(b *strings.Builder) {
 	if r := d.Rejection; r != nil {
 		last = r.Text
 		fmt.Fprintf(b, "  last rejection, %s UTC (%s):\n    %s\n", r.Last.UTC().Format(time.DateTime), r.Reason, strings.ReplaceAll(last, "\n", "\n    "))
+	}
+	if v := d.OOMKill; v != nil {
+		fmt.Fprintf(b, "  last OOM kill, %s UTC: %s\n", v.Time.UTC().Format(time.DateTime), v.Text())
 	}
 	if p := d.Placement; p != nil {
 		writePlacement(b, p, last)

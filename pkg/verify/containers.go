@@ -55,6 +55,10 @@ func files(n Node, c place, r *Report) {
 		r.find(Warning, "memory-high", c.object(),
 			fmt.Sprintf("memory.high is %s, want %s", sizes[0], sizes[1]), do)
 	}
+	if c.OOMGroup != nil && real.OOMGroup != *c.OOMGroup {
+		r.find(Warning, "oom-group", c.object(),
+			fmt.Sprintf("memory.oom.group is %d, and the pod's annotation oom-group wants %d", real.OOMGroup, *c.OOMGroup), do)
+	}
 }
 
 func sameNodes(a, b string) bool {

@@ -78,6 +78,9 @@ func (p Places) cgroups(n *Node) {
 			continue
 		}
 		at.Mems, _ = p.Tree.Mems(c.Cgroup)
+		if c.OOMGroup != nil {
+			at.OOMGroup, _ = p.Tree.Get(c.Cgroup, cgroup.MemoryOOMGroup)
+		}
 		if there, _ := p.Tree.Exists(c.Cgroup + inner); there {
 			n.Cgroups[c.Cgroup+inner] = p.read(c.Cgroup + inner)
 		}

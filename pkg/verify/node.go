@@ -42,6 +42,8 @@ func (n Node) Of(pod string) (Node, error) {
 // Cgroup is what the kernel says of a cgroup. Values are in bytes.
 type Cgroup struct {
 	Min, Low, High uint64
+	// OOMGroup is memory.oom.group; read where the daemon has set it.
+	OOMGroup uint64
 	// Mems is cpuset.mems, "" where the cgroup takes its parent's nodes.
 	Mems string
 	// Pages are the bytes by kind ("anon", "file", "shmem") and NUMA node of memory.numa_stat; read for containers only.

@@ -196,7 +196,11 @@ func TestFindings(t *testing.T) {
 				c.Mems, c.Pages = "0-1", pages(map[int]uint64{0: 100 * mi, 1: 100 * mi}, nil, nil)
 			})
 		},
-		"cpuset-gone":      func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" }) },
+		"cpuset-gone": func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" }) },
+		"oom-group-changed": func(n *Node) {
+			database(n).OOMGroup, web(n).OOMGroup = bytes(1), bytes(0)
+			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.OOMGroup = 1 })
+		},
 		"memory-high-gone": func(n *Node) { n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = cgroup.Max }) },
 		"rounded-by-the-kernel": func(n *Node) {
 			web(n).Raised = 126*mi + 100

@@ -12,9 +12,9 @@ import (
 // guardWindow is the window of the stall guard, in which a heap has to be let through.
 const guardWindow = 2 * time.Second
 
-// TestCacheRoomHoldsWritersAndNoHeap runs Guaranteed containers with room for page cache. What writes files waits below its limit for the
-// disk. A heap that needs all of its limit has it, and stands for no longer than a window of the stall guard. Where the guard is off, or
-// the annotation says so, there is no room to stand at.
+// TestCacheRoomHoldsWritersAndNoHeap runs Guaranteed containers with room for page cache. What writes files beside a heap of 70 % waits
+// below its limit for the disk. A heap that needs all of its limit has it, and stands for no longer than a window of the stall guard.
+// Where the guard is off, or the annotation says so, there is no room to stand at.
 func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
 	const limit, high = 64 * MiB, 64 * MiB * 9 / 10 / 4096 * 4096
 	dir := slowDisk(t, "xfs", 20) // unmounted after its containers are gone
@@ -25,7 +25,7 @@ func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
 	step := fmt.Sprintf("write=/data/new:%d", 3*limit)
 	writes := guaranteed("writes", limit, 0)
 	writes.Containers[0].Mounts = map[string]string{"/data": dir}
-	writes.Containers[0].Args = []string{"wait=/ctl/go", step, "wait=/ctl/end", "exit=0"}
+	writes.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("touch=", limit/10*7), step, "wait=/ctl/end", "exit=0"}
 	heap := guaranteed("heap", limit, 0)
 	heap.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("grow=", 60*MiB), "wait=/ctl/end"}
 	alone := guaranteed("alone", limit, 0)

@@ -78,6 +78,8 @@ var choices = map[string]choice{
 	"TestPluginIsKilledAtAnyMoment":                {on(cgroupfs24, crioCgroupfs), on(cgroupfs17, systemd24)},                        // the state file; the runtime loses its plugin at some moment in TestPodsMadeWhileThePluginIsAwayAreAdopted
 	"TestNodeRunsPods":                             {on(cgroupfs24, crioCgroupfs, crioSystemd), on(systemd24, cgroupfs17, kernel61)}, // the guest without the plugin, and a CRI-O that is not ours; every other case shows it, too
 	"TestVerifyKnowsTheRuntime":                    {on(cgroupfs24, cgroupfs17), nil},                                                // what is known of each containerd
+	"TestTheKubeletsOOMGroupStays":                 {on(systemd24), nil},                                                             // systemd's own memory.oom.group
+	"TestOOMKillEndsWhatThePodChooses":             {on(systemd24, cgroupfs17, crioCgroupfs), on(cgroupfs24, crioSystemd)},           // which runtime shows what the kubelet asks for; systemd writes the file, too
 	"TestValuesAtEveryLevel":                       {on(systemd24, cgroupfs17, kernel61, crioCgroupfs, crioSystemd), on(cgroupfs24)}, // each driver, runtime and kernel; TestEveryFileBesideTheKubelet has containerd 2.4 with cgroupfs
 
 	// The kernel.
@@ -89,6 +91,7 @@ var choices = map[string]choice{
 	"TestStallGuardRaisesNobodyWithoutNeed":       {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestStallGuardLeavesSwappingContainersAlone": {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high and its triggers
+	"TestOOMVerdicts":                             {on(cgroupfs24, kernel61, crioSystemd), on(systemd24)}, // each kernel's counters, and how soon a runtime removes a cgroup
 	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
 
 	// The plugin's own files and answers, which need some kernel.

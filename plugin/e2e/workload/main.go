@@ -10,6 +10,8 @@
 //	write=FILE:BYTES   write a file
 //	grow=BYTES         touch 1 MiB after the other, saying every sixteenth
 //	crowd=BYTES        the same in 16 threads at once
+//	files=DIR:COUNT    make so many empty files, which takes the kernel's memory
+//	child=STEP         carry a step out in a process of its own, and say how it ended
 //	free               give all that was touched back
 //	wait=FILE          until the file exists
 //	say=TEXT           a line
@@ -23,6 +25,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime"
 	"strconv"
@@ -83,6 +86,12 @@ func do(name, value string) error {
 		return grow(value)
 	case "crowd":
 		return crowd(value)
+	case "files":
+		return emptyFiles(value)
+	case "child":
+		out, err := exec.Command("/proc/self/exe", value, "exit=0").CombinedOutput()
+		fmt.Printf("child %v %s\n", err, out)
+		return nil
 	case "free":
 		for _, memory := range held {
 			if err := syscall.Munmap(memory); err != nil {
@@ -241,4 +250,13 @@ func writeFile(value string) error {
 		}
 	}
 	return out.Close()
+}
+
+func emptyFiles(value string) error {
+	dir, count, _ := strings.Cut(value, ":")
+	n, err := strconv.Atoi(count)
+	for i := 0; i < n && err == nil; i++ {
+		err = os.WriteFile(fmt.Sprint(dir, "/", i), nil, 0o600)
+	}
+	return err
 }

@@ -1,0 +1,109 @@
+package oom
+
+import (
+	"path"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+)
+
+// counters are those of a cgroup, from its beginning.
+type counters struct {
+	// OOM is how often its own limit was hit, Below its own or one below it, Kills how many processes were killed in it, by whatever, and
+	// Groups how often that was a whole cgroup (memory.oom.group).
+	OOM, Below, Kills, Groups uint64
+}
+
+func readCounters(t *cgroupfs.Tree, dir string) (c counters, events cgroupfs.Events, err error) {
+	if events, err = t.Events(dir); err != nil {
+		return c, events, err
+	}
+	c = counters{Below: events.OOM, Kills: events.OOMKill, Groups: events.OOMGroupKill}
+	if events.OOM == 0 { // nor of its own
+		return c, events, nil
+	}
+	local, err := t.LocalEvents(dir)
+	c.OOM = local.OOM
+	return c, events, err
+}
+
+// since is what was counted after before.
+func (c counters) since(before counters) counters {
+	return counters{less(c.OOM, before.OOM), less(c.Below, before.Below), less(c.Kills, before.Kills), less(c.Groups, before.Groups)}
+}
+
+func (c counters) plus(o counters) counters {
+	return counters{c.OOM + o.OOM, c.Below + o.Below, c.Kills + o.Kills, c.Groups + o.Groups}
+}
+
+// less is a without b, at least 0.
+func less(a, b uint64) uint64 { return a - min(a, b) }
+
+// readHeld reads what a cgroup's memory is used for (memory.stat).
+func readHeld(t *cgroupfs.Tree, dir string) (Held, error) {
+	stat, err := t.Stat(dir)
+	if err != nil {
+		return Held{}, err
+	}
+	kernel, all := stat["kernel"] // 5.18
+	if !all {
+		kernel = stat["slab"] + stat["kernel_stack"] + stat["pagetables"] + stat["percpu"]
+	}
+	return Held{
+		Processes: stat["anon"],
+		PageCache: less(stat["file"], stat["shmem"]),
+		Unwritten: stat["file_dirty"] + stat["file_writeback"],
+		Tmpfs:     stat["shmem"],
+		Kernel:    kernel + stat["sock"],
+	}, nil
+}
+
+// unreclaimable is what an OOM kill is for: clean page cache would have been given back.
+func (h Held) unreclaimable() uint64 { return h.Processes + h.Tmpfs + h.Kernel + h.Unwritten }
+
+// less is what is left without another, each part at least 0.
+func (h Held) less(o Held) Held {
+	return Held{less(h.Processes, o.Processes), less(h.PageCache, o.PageCache), less(h.Unwritten, o.Unwritten), less(h.Tmpfs, o.Tmpfs),
+		less(h.Kernel, o.Kernel)}
+}
+
+func (h Held) plus(o Held) Held {
+	return Held{h.Processes + o.Processes, h.PageCache + o.PageCache, h.Unwritten + o.Unwritten, h.Tmpfs + o.Tmpfs, h.Kernel + o.Kernel}
+}
+
+// readLevel reads a cgroup after a kill.
+func readLevel(t *cgroupfs.Tree, dir string, level Level) Reading {
+	r := Reading{Cgroup: dir, Level: level}
+	var err, err2, err3 error
+	r.Held, err = readHeld(t, dir)
+	r.Current, err2 = t.Current(dir)
+	r.Limit, err3 = t.Limit(dir)
+	r.Gone = err != nil || err2 != nil || err3 != nil
+	return r
+}
+
+// readSample looks at a container near its limit.
+func readSample(t *cgroupfs.Tree, dir string, events cgroupfs.Events, now time.Time) (s Sample, err error) {
+	s = Sample{At: now, Max: events.Max, High: events.High}
+	if s.Held, err = readHeld(t, dir); err != nil {
+		return s, err
+	}
+	if s.Current, err = t.Current(dir); err != nil {
+		return s, err
+	}
+	pressure, _, err := t.Pressure(dir)
+	s.Stalled = time.Duration(pressure.Full.Total) * time.Microsecond
+	return s, err
+}
+
+// parents are the cgroups above a pod, up to kubepods.
+func parents(pod string) (dirs []string) {
+	for dir := path.Dir(pod); cgroup.Inside(dir); dir = path.Dir(dir) {
+		dirs = append(dirs, dir)
+		if cgroup.LevelOf(dir) == cgroup.LevelKubepods {
+			break
+		}
+	}
+	return dirs
+}

@@ -1,0 +1,391 @@
+package oom
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+)
+
+const (
+	// hitAge is for how long a limit that was hit explains a kill: the kernel counts the one, then the other.
+	hitAge = 5 * time.Second
+	// settle is how long a kill waits for what the kernel counts next, and how long changes of the view are collected.
+	settle = 200 * time.Millisecond
+	// noticeEvery is the least time between two calls of OnHigh for a pod.
+	noticeEvery = 100 * time.Millisecond
+	// pace is the least time between two looks, for a cgroup that is throttled is notified of all the time.
+	pace = time.Millisecond
+	// period is the time between two looks at what all containers use, and between two signs of life in the file: nobody watched between
+	// the last one and the next start.
+	period = 30 * time.Second
+)
+
+// Options are what a Recorder works with.
+type Options struct {
+	Tree *cgroupfs.Tree
+	View func() *ledger.View
+	// Changed gets a value after View may show other pods or containers.
+	Changed <-chan struct{}
+	// Path is the file of verdicts.
+	Path string
+	// Proc is usually /proc.
+	Proc string
+	// Memory reads the NUMA nodes' free memory; nil knows none.
+	Memory func() ([]deficit.Memory, error)
+	Log    logrus.FieldLogger
+	// OnVerdict, if set, receives each verdict once.
+	OnVerdict func(Verdict)
+	// OnHigh, if set, receives the cgroup of a pod in which a memory.high is reached, at most ten times a second.
+	OnHigh func(pod string)
+}
+
+// Recorder looks at a pod when the kernel counts an event of its memory, and judges when processes were killed in it.
+type Recorder struct {
+	options Options
+	watcher *cgroupfs.Watcher // nil where there is none: pods are looked at with each sign of life
+	pods    map[string]*pod   // by cgroup
+	file    file
+	dirty   bool // the file is not as it should be: it could not be written
+	hits    map[string]hit
+	kills   map[string]*kill // that are not judged yet, by cgroup
+	began   bool             // the pods that ran before the daemon have been looked at
+	wake    time.Time        // when kills are due and containers that grow are looked at; zero: they wait for the period
+
+	mu     sync.Mutex
+	totals map[Total]uint64
+	shown  []Verdict // as in the file
+}
+
+// Total is what kills are counted by.
+type Total struct {
+	Cause Cause
+	Level Level
+}
+
+// hit is when a cgroup's own limit, and one below it or its own, was seen to be hit.
+type hit struct{ own, below time.Time }
+
+type pod struct {
+	cgroup     string
+	view       *ledger.PodView
+	containers map[string]*container // by cgroup
+	sampled    time.Time
+	noticed    time.Time
+	max, high  uint64 // of memory.events when it was looked at
+}
+
+type container struct {
+	view      ledger.ContainerView
+	max, high uint64
+	samples   samples
+	next      time.Time // when it is looked at again because it grows; zero: with all others
+	peak      uint64    // memory.peak in the last round, of a container without a limit
+}
+
+// New returns a Recorder with the verdicts of its file. A file that cannot be read is set aside.
+func New(o Options) *Recorder {
+	r := &Recorder{options: o, pods: map[string]*pod{}, hits: map[string]hit{}, kills: map[string]*kill{}, totals: map[Total]uint64{}}
+	if err := r.file.load(o.Path, o.Proc); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		o.Log.WithError(err).Warn("the verdicts on OOM kills cannot be read: those of before are not shown")
+	}
+	r.shown = r.file.Verdicts
+	return r
+}
+
+// Last is the newest verdict on a container of a pod, nil where there is none.
+func (r *Recorder) Last(uid, container string) *Verdict {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, v := range slices.Backward(r.shown) {
+		if v.UID == uid && v.Container == container {
+			return &v
+		}
+	}
+	return nil
+}
+
+// Totals count kills, of processes or of whole containers, since the daemon started.
+func (r *Recorder) Totals() map[Total]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.totals)
+}
+
+// Run watches until ctx ends.
+func (r *Recorder) Run(ctx context.Context) error {
+	var changes <-chan cgroupfs.Change
+	watcher, err := cgroupfs.NewWatcher(r.options.Tree)
+	if err != nil {
+		r.options.Log.WithError(err).Warnf("OOM kills are noticed every %v only", period)
+	} else {
+		defer watcher.Close()
+		r.watcher, changes = watcher, watcher.Changes()
+	}
+	ticker := time.NewTicker(period)
+	defer ticker.Stop()
+	r.sync(time.Now())
+	r.save()
+	var changed <-chan time.Time
+	for {
+		var due <-chan time.Time
+		if !r.wake.IsZero() {
+			due = time.After(time.Until(r.wake))
+		}
+		select {
+		case <-ctx.Done():
+			r.judge(time.Now().Add(settle)) // what waits is due
+			r.sign(time.Now())
+			return nil
+		case <-r.options.Changed:
+			switch {
+			case !r.began: // what comes after the pods that were there is new
+				r.sync(time.Now())
+			case changed == nil:
+				changed = time.After(settle)
+			}
+		case <-changed:
+			changed = nil
+			r.sync(time.Now())
+		case change := <-changes:
+			if p := r.pods[change.Cgroup]; p != nil {
+				r.look(p, time.Now(), false)
+			}
+		case <-due:
+			r.wake = time.Time{}
+			r.judge(time.Now())
+			r.round(time.Now(), false)
+		case <-ticker.C:
+			if r.watcher == nil {
+				for _, p := range r.pods {
+					r.look(p, time.Now(), false)
+				}
+			}
+			r.round(time.Now(), true)
+			r.sign(time.Now())
+		}
+		time.Sleep(pace)
+	}
+}
+
+// soon has the recorder wake at this time, or before.
+func (r *Recorder) soon(at time.Time) {
+	if r.wake.IsZero() || at.Before(r.wake) {
+		r.wake = at
+	}
+}
+
+// sign says in the file that somebody watches, and writes what could not be written before.
+func (r *Recorder) sign(now time.Time) {
+	if r.dirty {
+		r.save()
+		return
+	}
+	_ = os.Chtimes(r.options.Path, now, now)
+}
+
+// sync has the recorder look at the pods of the view, and at no others.
+func (r *Recorder) sync(now time.Time) {
+	view := r.options.View()
+	synchronized := slices.ContainsFunc(view.Conditions, func(c ledger.Condition) bool {
+		return c.Name == ledger.ConditionSynchronized && c.OK
+	})
+	ended := maps.Clone(r.pods)
+	for _, v := range view.Pods {
+		if v.Cgroup == "" {
+			continue
+		}
+		delete(ended, v.Cgroup)
+		p, known := r.pods[v.Cgroup]
+		if !known {
+			p = &pod{cgroup: v.Cgroup, containers: map[string]*container{}}
+			r.pods[v.Cgroup] = p
+			if r.watcher != nil {
+				_ = r.watcher.Watch(v.Cgroup, "memory.events") // one that has just ended has none
+			}
+			r.baseline(v.Cgroup)
+		}
+		p.meet(v)
+		if !known || len(p.containers) > len(v.Containers) { // before what has ended is forgotten
+			r.look(p, now, !known && !r.began)
+		}
+		p.forget()
+	}
+	r.began = r.began || synchronized
+	for dir := range ended {
+		r.look(r.pods[dir], now, false)
+		delete(r.pods, dir)
+		if r.watcher != nil {
+			r.watcher.Unwatch(dir)
+		}
+	}
+}
+
+// baseline takes the counters of a pod's parents as they are when they are met first: whom they were for is not known.
+func (r *Recorder) baseline(pod string) {
+	for _, dir := range parents(pod) {
+		if _, met := r.hits[dir]; !met {
+			r.hits[dir] = hit{}
+			if now, _, err := readCounters(r.options.Tree, dir); err == nil {
+				r.file.Known[dir] = now
+			}
+		}
+	}
+}
+
+// meet takes a pod's containers from the view.
+func (p *pod) meet(v *ledger.PodView) {
+	p.view = v
+	for _, c := range v.Containers {
+		if c.Cgroup == "" {
+			continue
+		}
+		if p.containers[c.Cgroup] == nil {
+			p.containers[c.Cgroup] = &container{}
+		}
+		p.containers[c.Cgroup].view = c
+	}
+}
+
+// forget leaves out the containers that are not in the view any more.
+func (p *pod) forget() {
+	maps.DeleteFunc(p.containers, func(dir string, _ *container) bool {
+		return !slices.ContainsFunc(p.view.Containers, func(c ledger.ContainerView) bool { return c.Cgroup == dir })
+	})
+}
+
+// count reads a cgroup's counters, notes which limits were hit, and returns what is new.
+func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, error) {
+	read, events, err := readCounters(r.options.Tree, dir)
+	if err != nil {
+		return counters{}, events, err
+	}
+	since := read.since(r.file.Known[dir])
+	if since == (counters{}) {
+		return since, events, nil
+	}
+	h := r.hits[dir]
+	if since.OOM > 0 {
+		h.own = now
+	}
+	if since.Below > 0 {
+		h.below = now
+	}
+	r.hits[dir], r.file.Known[dir] = h, read
+	return since, events, nil
+}
+
+// look reads a pod's counters, and finds out more when processes were killed. Away is set for a pod that ran while nobody watched.
+func (r *Recorder) look(p *pod, now time.Time, away bool) {
+	since, events, err := r.count(p.cgroup, now)
+	if err != nil { // it has just ended
+		return
+	}
+	if since.Below > 0 || since.Kills > 0 {
+		if since.Kills == 0 { // which is to come, and will free what is there
+			r.sample(p, now)
+		}
+		r.killed(p, now, away, since.Kills)
+		return
+	}
+	if events.High > p.high && r.options.OnHigh != nil && now.Sub(p.noticed) >= noticeEvery {
+		p.noticed = now
+		r.options.OnHigh(p.cgroup)
+	}
+	if events.Max > p.max || events.High > p.high {
+		p.max, p.high = events.Max, events.High
+		r.sample(p, now)
+	}
+}
+
+// sample looks at the containers of a pod that came near their limits since they were looked at.
+func (r *Recorder) sample(p *pod, now time.Time) {
+	if now.Sub(p.sampled) < sampleEvery {
+		return
+	}
+	p.sampled = now
+	for dir, c := range p.containers {
+		events, err := r.options.Tree.Events(dir)
+		if err != nil || events.Max == c.max && events.High == c.high {
+			continue
+		}
+		c.max, c.high = events.Max, events.High
+		if s, err := readSample(r.options.Tree, dir, events, now); err == nil {
+			c.samples = c.samples.add(s)
+		}
+	}
+}
+
+// round looks at the containers that grow towards their limits, or at all, with one read where half of the limit is not reached.
+func (r *Recorder) round(now time.Time, all bool) {
+	for _, p := range r.pods {
+		for dir, c := range p.containers {
+			limit := c.view.Limit
+			if limit == 0 && all {
+				c.peak, _ = r.options.Tree.Peak(dir)
+			}
+			if limit == 0 || now.Before(c.next) || c.next.IsZero() && !all {
+				if !c.next.IsZero() {
+					r.soon(c.next)
+				}
+				continue
+			}
+			c.next = time.Time{}
+			if current, err := r.options.Tree.Current(dir); err != nil || current < limit/2 {
+				continue
+			}
+			events, err := r.options.Tree.Events(dir)
+			if err != nil {
+				continue
+			}
+			s, err := readSample(r.options.Tree, dir, events, now)
+			if err != nil {
+				continue
+			}
+			if wait := c.samples.again(s, limit); wait < period {
+				c.next = now.Add(wait)
+				r.soon(c.next)
+			}
+			c.samples = c.samples.add(s)
+		}
+	}
+}
+
+// give hands a verdict on.
+func (r *Recorder) give(v Verdict) {
+	r.file.add(v)
+	r.mu.Lock()
+	r.totals[Total{v.Cause, v.Level}] += v.Kills
+	r.shown = r.file.Verdicts
+	r.mu.Unlock()
+	r.options.Log.WithFields(logrus.Fields{"pod": v.Namespace + "/" + v.Pod, "container": v.Container, "id": v.ID, "ranOut": v.Level, "cause": v.Cause}).
+		Warn("OOM kill: " + v.Text())
+	if r.options.OnVerdict != nil {
+		r.options.OnVerdict(v)
+	}
+}
+
+func (r *Recorder) save() {
+	for dir := range r.file.Known {
+		if !cgroup.Inside(dir) || r.options.Tree.Ended(dir) {
+			delete(r.file.Known, dir)
+			delete(r.hits, dir)
+		}
+	}
+	err := r.file.save(r.options.Path)
+	if err != nil && !r.dirty {
+		r.options.Log.WithError(err).Warn("the verdicts on OOM kills cannot be written; trying again")
+	}
+	r.dirty = err != nil
+}

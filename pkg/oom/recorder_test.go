@@ -1,0 +1,580 @@
+package oom
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	logrustest "github.com/sirupsen/logrus/hooks/test"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+)
+
+const (
+	kubepods = "kubepods"
+	podDir   = "kubepods/burstable/podu1"
+	appDir   = podDir + "/app"
+	besideID = podDir + "/beside"
+)
+
+// host is a folder in place of the kernel's files, with a pod of two containers.
+type host struct {
+	*testing.T
+	root     string
+	state    string
+	view     *ledger.View
+	changed  chan struct{}
+	verdicts []Verdict
+	log      *logrustest.Hook
+}
+
+func newHost(t *testing.T) *host {
+	h := &host{T: t, root: t.TempDir(), state: t.TempDir(), changed: make(chan struct{}, 1)}
+	h.view = &ledger.View{Conditions: []ledger.Condition{{Name: ledger.ConditionSynchronized, OK: true}}, Pods: []*ledger.PodView{{
+		Namespace: "shop", Name: "web", UID: "u1", Cgroup: podDir,
+		Containers: []ledger.ContainerView{
+			{Name: "app", ID: "id-app", Cgroup: appDir, Limit: 64 * mib, Estimate: pods.Estimate{Request: 32 * mib}},
+			{Name: "beside", ID: "id-beside", Cgroup: besideID, Limit: 64 * mib, Estimate: pods.Estimate{Request: 16 * mib}},
+		},
+	}}}
+	for _, dir := range []string{kubepods, kubepods + "/burstable", podDir, appDir, besideID} {
+		h.events(dir, 0, 0, 0, 0)
+		h.held(dir, "max", Held{})
+	}
+	h.write("proc", "sys/vm/min_free_kbytes", "1024")
+	h.write("proc", "sys/kernel/random/boot_id", "boot-1")
+	return h
+}
+
+func (h *host) write(dir, file, text string) {
+	h.Helper()
+	path := filepath.Join(h.root, dir, file)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		h.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text+"\n"), 0o644); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// events are the counters of a cgroup: its own limit hit, that or one below it, processes killed, whole cgroups killed.
+func (h *host) events(dir string, own, below, kills, groups int) {
+	h.Helper()
+	h.write(dir, "memory.events.local", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom %d\noom_kill 0\noom_group_kill 0", own, own))
+	h.write(dir, "memory.events", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom %d\noom_kill %d\noom_group_kill %d", below, below, kills, groups))
+}
+
+func (h *host) held(dir, limit string, held Held) {
+	h.Helper()
+	h.write(dir, "memory.max", limit)
+	h.write(dir, "memory.current", fmt.Sprint(held.Processes+held.PageCache+held.Tmpfs+held.Kernel))
+	h.write(dir, "memory.stat", fmt.Sprintf("anon %d\nfile %d\nshmem %d\nfile_dirty %d\nfile_writeback 0\nkernel %d\nsock 0",
+		held.Processes, held.PageCache+held.Tmpfs, held.Tmpfs, held.Unwritten, held.Kernel))
+	h.write(dir, "memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2000000")
+	h.write(dir, "cpuset.mems.effective", "0-1")
+}
+
+func (h *host) recorder() *Recorder {
+	h.Helper()
+	tree, err := cgroupfs.Open(h.root, cgroupfs.Plain())
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { tree.Close() })
+	log, hook := logrustest.NewNullLogger()
+	h.log = hook
+	return New(Options{Tree: tree, View: func() *ledger.View { return h.view }, Changed: h.changed, Path: filepath.Join(h.state, FileName),
+		Proc: filepath.Join(h.root, "proc"), Log: log, OnVerdict: func(v Verdict) { h.verdicts = append(h.verdicts, v) }})
+}
+
+// said are the verdicts so far, in a word each.
+func (h *host) said() string {
+	var all []string
+	for _, v := range h.verdicts {
+		by := "-"
+		if v.Culprit != nil {
+			by = v.Culprit.Pod + "/" + v.Culprit.Container
+		}
+		all = append(all, fmt.Sprintf("%s %d %s %s by %s", v.Container, v.Kills, v.Level, v.Cause, by))
+	}
+	return strings.Join(all, "; ")
+}
+
+// look looks at the pod, and judges what it finds.
+func (h *host) look(r *Recorder, now time.Time) {
+	h.Helper()
+	r.look(r.pods[podDir], now, false)
+	r.judge(now.Add(settle))
+}
+
+func (h *host) sync(r *Recorder, now time.Time) {
+	h.Helper()
+	r.sync(now)
+	r.judge(now.Add(settle))
+}
+
+func (h *host) expect(want string) {
+	h.Helper()
+	if got := h.said(); got != want {
+		h.Errorf("%s\nwant %s", got, want)
+	}
+	h.verdicts = nil
+}
+
+func TestKillsAreFoundInTheCounters(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(h *host)
+		want    string
+	}{
+		"its own limit": {func(h *host) {
+			h.events(appDir, 1, 1, 1, 0)
+			h.events(podDir, 0, 1, 1, 0)
+			h.held(appDir, "67108864", Held{Processes: mib, Kernel: mib})
+		}, "app 1 container processes by web/app"},
+		"a whole container": {func(h *host) {
+			h.events(appDir, 1, 1, 3, 1)
+			h.events(podDir, 0, 1, 3, 1)
+			h.held(appDir, "67108864", Held{Tmpfs: 50 * mib})
+		}, "app 1 container tmpfs by web/app"},
+		"the pod's limit": {func(h *host) {
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir, 1, 1, 1, 0)
+			h.held(podDir, "67108864", Held{Processes: 50 * mib})
+			h.held(besideID, "max", Held{Processes: 45 * mib})
+			h.held(appDir, "max", Held{Processes: 5 * mib})
+		}, "app 1 pod processes by web/beside"},
+		"the pod's limit, by what was killed": {func(h *host) {
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir, 1, 1, 1, 0)
+			h.held(podDir, "67108864", Held{Processes: 20 * mib})
+			h.held(besideID, "max", Held{Processes: 19 * mib})
+		}, "app 1 pod processes by web/app"},
+		"kubepods": {func(h *host) {
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir, 0, 0, 1, 0)
+			h.events(kubepods+"/burstable", 0, 1, 1, 0)
+			h.events(kubepods, 1, 1, 1, 0)
+			h.held(kubepods, "104857600", Held{PageCache: 60 * mib, Unwritten: 60 * mib})
+		}, "app 1 parent page_cache by web/"},
+		"the node": {func(h *host) {
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir, 0, 0, 1, 0)
+		}, "app 1 node unknown by -"},
+		"both containers": {func(h *host) {
+			h.events(appDir, 1, 1, 1, 0)
+			h.events(besideID, 0, 0, 1, 0)
+			h.events(podDir, 1, 2, 2, 0)
+			h.held(appDir, "67108864", Held{})
+			h.held(podDir, "67108864", Held{Processes: 10 * mib})
+		}, "app 1 container processes by web/app; beside 1 pod processes by web/beside"},
+		"a container that has gone": {func(h *host) {
+			h.events(podDir, 0, 1, 1, 0)
+			h.held(podDir, "134217728", Held{Processes: 20 * mib, Tmpfs: 45 * mib})
+			h.held(besideID, "max", Held{Processes: 20 * mib, Tmpfs: 5 * mib})
+			h.remove(appDir)
+		}, "app 1 container tmpfs by web/app"},
+		"two that have gone": {func(h *host) {
+			h.events(podDir, 0, 1, 1, 0)
+			h.remove(appDir)
+			h.remove(besideID)
+		}, " 1 container unknown by web/"},
+		"a limit that was hit without a kill": {func(h *host) {
+			h.events(appDir, 1, 1, 0, 0)
+			h.events(podDir, 0, 1, 0, 0)
+		}, ""},
+		"nothing": {func(*host) {}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			r := h.recorder()
+			h.sync(r, noon)
+			test.happens(h)
+			h.look(r, noon.Add(time.Second))
+			h.expect(test.want)
+			h.look(r, noon.Add(2*time.Second))
+			h.sync(r, noon.Add(3*time.Second))
+			h.expect("") // each once
+		})
+	}
+}
+
+func (h *host) remove(dir string) {
+	h.Helper()
+	if err := os.RemoveAll(filepath.Join(h.root, dir)); err != nil {
+		h.Fatal(err)
+	}
+}
+
+// The kernel counts the hit of a limit, then the kill: a look may fall between them. And the limit of a cgroup that was hit for two pods
+// explains both kills.
+func TestAHitExplainsTheKillThatFollows(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	h.held(appDir, "67108864", Held{})
+	h.events(appDir, 1, 1, 0, 0)
+	h.events(podDir, 0, 1, 0, 0)
+	h.look(r, noon.Add(time.Second))
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	h.look(r, noon.Add(2*time.Second))
+	h.expect("app 1 container processes by web/app")
+	h.events(appDir, 1, 1, 2, 0)
+	h.events(podDir, 0, 1, 2, 0)
+	h.look(r, noon.Add(time.Minute))
+	h.expect("app 1 node unknown by -")
+}
+
+// The kernel counts a kill in the container before it counts it in the pod.
+func TestAKillIsCountedOnce(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	h.held(appDir, "67108864", Held{})
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 0, 0)
+	h.look(r, noon.Add(time.Second))
+	h.events(podDir, 0, 1, 1, 0)
+	h.look(r, noon.Add(2*time.Second))
+	h.expect("app 1 container processes by web/app")
+	if got := r.Totals(); len(got) != 1 || got[Total{Processes, Container}] != 1 {
+		t.Errorf("totals are %v", got)
+	}
+}
+
+func TestANUMANodeThatIsFull(t *testing.T) {
+	h := newHost(t)
+	h.write(appDir, "cpuset.mems.effective", "0")
+	h.write(appDir, "memory.numa_stat", "anon N0=1048576 N1=0\nshmem N0=0 N1=0")
+	h.write(besideID, "memory.numa_stat", "anon N0=94371840 N1=0\nshmem N0=1048576 N1=0")
+	r := h.recorder()
+	r.options.Memory = func() ([]deficit.Memory, error) {
+		return []deficit.Memory{{Node: 0, Free: mib}, {Node: 1, Free: 500 * mib}}, nil
+	}
+	h.sync(r, noon)
+	h.events(appDir, 0, 0, 1, 0)
+	h.events(podDir, 0, 0, 1, 0)
+	h.look(r, noon.Add(time.Second))
+	if got := h.verdicts; len(got) != 1 || got[0].Nodes != nodeset.Of(0) || len(got[0].Memory) != 2 || got[0].Culprit.Used != 91*mib {
+		t.Errorf("%+v", got)
+	}
+	h.expect("app 1 numa_node unknown by web/beside")
+}
+
+// Who watches memory.high is told of it, ten times a second at most.
+func TestAMemoryHighThatIsReached(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	told := 0
+	r.options.OnHigh = func(pod string) {
+		if told++; pod != podDir {
+			t.Errorf("told of %s", pod)
+		}
+	}
+	h.sync(r, noon)
+	for i := range 101 {
+		h.write(podDir, "memory.events", fmt.Sprintf("low 0\nhigh %d\nmax 0\noom 0\noom_kill 0", i))
+		h.look(r, noon.Add(time.Duration(i)*10*time.Millisecond))
+	}
+	h.look(r, noon.Add(time.Hour))
+	if told != 10 {
+		t.Errorf("told %d times, want 10 in a second", told)
+	}
+}
+
+// A container without a limit is not looked at closely, but the kernel keeps the most that it used.
+func TestWhatAContainerWithoutALimitHeld(t *testing.T) {
+	for name, test := range map[string]struct {
+		peak uint64
+		want string
+	}{
+		"it has grown":       {300 * mib, "app 1 node processes by web/"},
+		"that was long ago":  {200 * mib, "app 1 node unknown by -"},
+		"it cannot be known": {0, "app 1 node unknown by -"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			h.view.Pods[0].Containers[0].Limit = 0
+			r := h.recorder()
+			h.sync(r, noon)
+			h.write(appDir, "memory.peak", fmt.Sprint(200*mib))
+			r.round(noon, true)
+			if test.peak > 0 {
+				h.write(appDir, "memory.peak", fmt.Sprint(test.peak))
+			} else {
+				h.remove(appDir + "/memory.peak")
+			}
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir, 0, 0, 1, 0)
+			h.look(r, noon.Add(time.Second))
+			h.expect(test.want)
+		})
+	}
+}
+
+// One that grows is looked at again before it has reached its limit, and one at rest with all others.
+func TestWhoGrowsIsLookedAtMoreOften(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	looks, now, all := 0, noon, true
+	for used := uint64(0); used < 64*mib; looks++ {
+		used = 33*mib + uint64(now.Sub(noon)/time.Second)*mib/4
+		h.held(appDir, "67108864", Held{Processes: used})
+		r.wake = time.Time{}
+		r.round(now, all)
+		next := noon.Add(now.Sub(noon).Truncate(period) + period)
+		if all = r.wake.IsZero() || !r.wake.Before(next); !all {
+			next = r.wake
+		}
+		now = next
+	}
+	kept := r.pods[podDir].containers[appDir].samples
+	if last := kept[len(kept)-1]; looks > 30 || len(kept) < 8 || last.Held.Processes < 63*mib {
+		t.Errorf("%d looks, samples %+v", looks, kept)
+	}
+	for range 10 {
+		now = now.Add(period)
+		r.wake = time.Time{}
+		r.round(now, true)
+	}
+	if !r.wake.IsZero() {
+		t.Error("one at rest is looked at between two rounds")
+	}
+}
+
+// What a container held while it came near its limit is a part of the verdict, and says what it held where nothing else does.
+func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	for i := range 100 { // ten times a second
+		h.held(appDir, "67108864", Held{Processes: uint64(i) * mib / 2})
+		h.events(appDir, 0, 0, 0, 0)
+		h.write(appDir, "memory.events", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom 0\noom_kill 0", i))
+		h.write(podDir, "memory.events", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom 0\noom_kill 0", i))
+		h.look(r, noon.Add(time.Duration(i)*100*time.Millisecond))
+	}
+	h.events(appDir, 0, 0, 1, 0)
+	h.events(podDir, 0, 0, 1, 0)
+	h.look(r, noon.Add(10*time.Second))
+	got := h.verdicts
+	if len(got) != 1 || len(got[0].Samples) != 10 || got[0].Cause != Processes || got[0].Held.Processes < 45*mib {
+		t.Fatalf("%+v", got)
+	}
+	if s := got[0].Samples; s[0].Current >= s[9].Current || s[9].Stalled != 2*time.Second {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestVerdictsOutliveTheDaemon(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	h.sync(r, noon)
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	h.held(appDir, "67108864", Held{Tmpfs: 50 * mib})
+	h.look(r, noon.Add(time.Second))
+	h.expect("app 1 container tmpfs by web/app")
+	r.sign(noon.Add(time.Minute))
+
+	// Nobody watches: of a kill in a container that lives, its own limit is known, and between which times it was.
+	h.events(appDir, 2, 2, 2, 0)
+	h.events(podDir, 0, 2, 2, 0)
+	h.events(kubepods, 1, 3, 2, 0)
+	r = h.recorder()
+	h.sync(r, noon.Add(time.Hour))
+	if len(h.verdicts) != 1 || !h.verdicts[0].After.Equal(noon.Add(time.Minute)) {
+		t.Errorf("%+v", h.verdicts)
+	}
+	h.expect("app 1 container unknown by web/app")
+	h.sync(r, noon.Add(2*time.Hour))
+	h.expect("")
+
+	// Or it is not.
+	h.events(podDir, 0, 2, 3, 0)
+	h.events(appDir, 2, 2, 3, 0)
+	r = h.recorder()
+	h.sync(r, noon.Add(3*time.Hour))
+	h.expect("app 1 unknown unknown by -")
+
+	kept, err := Read(h.state)
+	if err != nil || len(kept) != 3 || kept[0].Level != UnknownLevel || kept[2].Cause != Tmpfs {
+		t.Errorf("%v: %+v", err, kept)
+	}
+
+	// After a boot the counters begin again.
+	h.write("proc", "sys/kernel/random/boot_id", "boot-2")
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	r = h.recorder()
+	h.sync(r, noon.Add(4*time.Hour))
+	h.expect("app 1 container unknown by web/app")
+}
+
+func TestPodsThatComeAndGo(t *testing.T) {
+	h := newHost(t)
+	pods := h.view.Pods
+	h.view = &ledger.View{Conditions: h.view.Conditions}
+	r := h.recorder()
+	h.sync(r, noon)
+
+	// A container that was killed before the daemon had heard of it.
+	h.view = &ledger.View{Conditions: h.view.Conditions, Pods: pods}
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	h.held(appDir, "67108864", Held{})
+	h.sync(r, noon.Add(time.Second))
+	h.expect("app 1 container processes by web/app")
+
+	// One that is not known when its pod is looked at.
+	more := *pods[0]
+	const late = podDir + "/late"
+	more.Containers = append(more.Containers[:2:2], ledger.ContainerView{Name: "late", Cgroup: late})
+	h.view = &ledger.View{Conditions: h.view.Conditions, Pods: []*ledger.PodView{&more}}
+	h.events(late, 1, 1, 1, 0)
+	h.events(podDir, 0, 2, 2, 0)
+	h.held(late, "67108864", Held{})
+	h.look(r, noon.Add(10*time.Second))
+	h.expect("late 1 container processes by web/late")
+
+	// One that the runtime has removed with its pod.
+	h.events(late, 2, 2, 2, 0)
+	h.events(podDir, 0, 3, 3, 0)
+	h.view = &ledger.View{Conditions: h.view.Conditions}
+	h.sync(r, noon.Add(20*time.Second))
+	h.expect("late 1 container processes by web/late")
+	if len(r.pods) != 0 {
+		t.Errorf("%d pods are still looked at", len(r.pods))
+	}
+}
+
+func TestTheFileIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), FileName)
+	f := file{}
+	long := Verdict{Pod: strings.Repeat("x", 250), Samples: make([]Sample, mostSamples)}
+	for range 2 * mostVerdicts {
+		f.add(long)
+		if err := f.save(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Size() > mostBytes || len(f.Verdicts) > mostVerdicts || len(f.Verdicts) < 10 {
+		t.Errorf("%v, %d bytes, %d verdicts", err, info.Size(), len(f.Verdicts))
+	}
+}
+
+func TestAFileThatIsDamaged(t *testing.T) {
+	h := newHost(t)
+	if err := os.WriteFile(filepath.Join(h.state, FileName), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := h.recorder()
+	if entry := h.log.LastEntry(); entry == nil || !strings.Contains(entry.Message, "cannot be read") {
+		t.Errorf("the log says %v", entry)
+	}
+	h.sync(r, noon)
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	h.held(appDir, "67108864", Held{})
+	h.look(r, noon.Add(time.Second))
+	if kept, err := Read(h.state); err != nil || len(kept) != 1 {
+		t.Errorf("%v, %d verdicts", err, len(kept))
+	}
+	set, _ := filepath.Glob(filepath.Join(h.state, FileName+".corrupt*"))
+	if len(set) != 1 {
+		t.Errorf("%d files were set aside", len(set))
+	}
+}
+
+// A disk that takes nothing costs no verdict while the daemon lives.
+func TestAFileThatCannotBeWritten(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	r.options.Path = filepath.Join(h.state, "none", FileName)
+	h.sync(r, noon)
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	h.held(appDir, "67108864", Held{})
+	h.look(r, noon.Add(time.Second))
+	h.expect("app 1 container processes by web/app")
+	warned := 0
+	for _, entry := range h.log.AllEntries() {
+		if entry.Level == logrus.WarnLevel && strings.Contains(entry.Message, "cannot be written") {
+			warned++
+		}
+	}
+	r.sign(noon.Add(time.Minute))
+	if warned != 1 || !r.dirty {
+		t.Errorf("warned %d times, to be tried again: %v", warned, r.dirty)
+	}
+	if err := os.Mkdir(filepath.Dir(r.options.Path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.sign(noon.Add(2 * time.Minute))
+	if kept, err := Read(filepath.Dir(r.options.Path)); err != nil || len(kept) != 1 || r.dirty {
+		t.Errorf("%v, %d verdicts", err, len(kept))
+	}
+}
+
+// The kernel's notice of a counter is what has a pod looked at.
+func TestRunIsToldByTheKernel(t *testing.T) {
+	h := newHost(t)
+	r := h.recorder()
+	told := make(chan Verdict, 1)
+	r.options.OnVerdict = func(v Verdict) { told <- v }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	h.held(appDir, "67108864", Held{})
+	go func() { ended <- r.Run(ctx) }()
+	for { // until it watches
+		if _, err := os.Stat(filepath.Join(h.state, FileName)); err == nil {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	h.events(appDir, 1, 1, 1, 0)
+	h.events(podDir, 0, 1, 1, 0)
+	select {
+	case v := <-told:
+		if v.Container != "app" || v.Level != Container {
+			t.Errorf("%+v", v)
+		}
+	case <-time.After(time.Minute):
+		t.Error("no verdict")
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"boot":"b","known":{"kubepods":{"OOM":1}},"verdicts":[{"time":"2026-05-04T12:00:00Z","level":"node","held":{"processes":1}}]}`))
+	f.Add([]byte(`{"known":null,"verdicts":[{"level":"container","cause":"page_cache"}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, FileName), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		verdicts, err := Read(dir)
+		if err == nil {
+			for _, v := range verdicts {
+				_ = v.PodText()
+			}
+			_ = Write(&strings.Builder{}, verdicts)
+		}
+		var again file
+		_ = again.load(filepath.Join(dir, FileName), dir)
+	})
+}

@@ -1,0 +1,128 @@
+package oom
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
+)
+
+// surroundings adds who shared what ran out.
+func (r *Recorder) surroundings(k *Kill, view *ledger.View, dir string) {
+	if k.Away {
+		return
+	}
+	if r.options.Memory != nil {
+		k.Memory, k.Reserve = r.memory(view)
+	}
+	if dir != "" {
+		if nodes, err := r.options.Tree.EffectiveNodes(dir); err == nil {
+			k.Nodes = nodes
+		}
+	}
+	switch level, _ := k.Hit(); level {
+	case Pod:
+		k.Users = r.containersOf(view, k.UID, dir)
+	case Parent, Node:
+		k.Users = r.podsOf(view, k.UID)
+		if level == Node {
+			k.Users = append(k.Users, r.outside(view))
+		}
+	case NUMANode:
+		k.Users = r.usersOf(view, k.Nodes, dir)
+	}
+}
+
+func (r *Recorder) containersOf(view *ledger.View, uid, victim string) (users []User) {
+	for pod, c := range view.Containers() {
+		if pod.UID != uid || c.Cgroup == "" {
+			continue
+		}
+		held, err := readHeld(r.options.Tree, c.Cgroup)
+		if err != nil && c.Cgroup != victim {
+			continue
+		}
+		users = append(users, User{Namespace: pod.Namespace, Pod: pod.Name, Container: c.Name, Used: held.unreclaimable(), Share: c.Request,
+			Limit: c.Limit, victim: c.Cgroup == victim})
+	}
+	return users
+}
+
+func (r *Recorder) podsOf(view *ledger.View, victim string) (users []User) {
+	for _, pod := range view.Pods {
+		held, err := readHeld(r.options.Tree, pod.Cgroup)
+		if pod.Cgroup == "" || err != nil {
+			continue
+		}
+		u := User{Namespace: pod.Namespace, Pod: pod.Name, Used: held.unreclaimable(), victim: pod.UID == victim}
+		for _, c := range pod.Containers {
+			u.Share += c.Request
+		}
+		users = append(users, u)
+	}
+	return users
+}
+
+// outside is what the node's own processes use beyond all pods, beside what is reserved for them.
+func (r *Recorder) outside(view *ledger.View) User {
+	info, err := sysfs.Meminfo(r.options.Proc)
+	if err != nil {
+		return User{Outside: true}
+	}
+	used := info["AnonPages"] + info["Shmem"] + info["SUnreclaim"] + info["KernelStack"] + info["PageTables"]
+	if held, err := readHeld(r.options.Tree, view.Kubepods()); err == nil {
+		used -= min(used, held.Processes+held.Tmpfs+held.Kernel)
+	}
+	total := view.Config.Machine.MemTotal
+	return User{Outside: true, Used: used, Share: total - min(total, view.Config.QoS.NodeAllocatable)}
+}
+
+// usersOf are the containers with memory on some NUMA nodes, and what they are allocated there.
+func (r *Recorder) usersOf(view *ledger.View, nodes nodeset.Set, victim string) (users []User) {
+	for pod, c := range view.Containers() {
+		stat, err := r.options.Tree.NUMAStat(c.Cgroup)
+		if c.Cgroup == "" || err != nil {
+			continue
+		}
+		u := User{Namespace: pod.Namespace, Pod: pod.Name, Container: c.Name, victim: c.Cgroup == victim}
+		for id := range nodes.All() {
+			u.Used += stat["anon"][id] + stat["shmem"][id]
+		}
+		for _, block := range c.Blocks {
+			for _, amount := range block.PerNode {
+				if block.Type == memorymanager.Memory && nodes.Has(amount.Node) {
+					u.Share += amount.Bytes
+				}
+			}
+		}
+		users = append(users, u)
+	}
+	return users
+}
+
+// memory reads the NUMA nodes, and the free memory that the kernel keeps.
+func (r *Recorder) memory(view *ledger.View) (nodes []NodeMemory, reserve uint64) {
+	read, err := r.options.Memory()
+	if err != nil {
+		return nil, 0
+	}
+	for _, m := range read {
+		n := NodeMemory{ID: m.Node, Free: m.Free}
+		for _, state := range view.Nodes {
+			for _, table := range state.Memory {
+				if state.ID == m.Node && table.Type == memorymanager.Memory {
+					n.Allocated = table.Reserved
+				}
+			}
+		}
+		nodes = append(nodes, n)
+	}
+	data, _ := os.ReadFile(filepath.Join(r.options.Proc, "sys/vm/min_free_kbytes"))
+	kilobytes, _ := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 54)
+	return nodes, kilobytes << 10
+}

@@ -1,0 +1,147 @@
+package oom
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+)
+
+// victim is a container that lost processes.
+type victim struct {
+	*container // nil where it is not known which one it was
+	dir        string
+	counted    counters // since it was looked at
+	reading    Reading
+}
+
+// kill is one that waits for what the kernel counts next: of a whole container it counts one process after the other.
+type kill struct {
+	Kill
+	*container
+	counted counters
+	due     time.Time
+}
+
+// killed finds the containers that lost processes, what was hit, and who shared it.
+func (r *Recorder) killed(p *pod, now time.Time, away bool, kills uint64) {
+	view := r.options.View()
+	if i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup }); i >= 0 {
+		p.meet(view.Pods[i])
+	}
+	victims := r.victims(p, now, kills) // first of all: the runtime removes the cgroup of a container that has ended
+	above := []Reading{r.level(p.cgroup, Pod, now)}
+	for _, dir := range parents(p.cgroup) {
+		_, _, _ = r.count(dir, now)
+		above = append(above, r.level(dir, Parent, now))
+	}
+	for _, v := range victims {
+		where := cmp.Or(v.dir, p.cgroup)
+		if waiting := r.kills[where]; waiting != nil {
+			waiting.counted = waiting.counted.plus(v.counted)
+			continue
+		}
+		k := &kill{container: v.container, counted: v.counted, due: now.Add(settle), Kill: Kill{
+			At: now, After: r.file.alive, Away: away, UID: p.view.UID,
+			Victim: User{Namespace: p.view.Namespace, Pod: p.view.Name, victim: true},
+			Chain:  append([]Reading{v.reading}, above...),
+		}}
+		if v.container != nil {
+			k.Victim.Container, k.Victim.Share = v.view.Name, v.view.Request
+			k.ID, k.Nodes = v.view.ID, v.view.Nodes
+			if kept := v.samples.since(now); len(kept) > 0 {
+				k.Before = &kept[len(kept)-1]
+			}
+			if peak, err := r.options.Tree.Peak(v.dir); err == nil && peak > v.peak && v.view.Limit == 0 {
+				k.Peak = peak
+			}
+		}
+		r.surroundings(&k.Kill, view, v.dir)
+		r.kills[where] = k
+		r.soon(k.due)
+	}
+}
+
+// victims are the containers of a pod that lost processes, which are so many together. What is not found in the containers that are
+// there was in the one that is gone.
+func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victim) {
+	var gone []string
+	var others Reading
+	found := uint64(0)
+	for dir, c := range p.containers {
+		since, _, err := r.count(dir, now)
+		if err != nil {
+			gone = append(gone, dir)
+			continue
+		}
+		reading := r.level(dir, Container, now)
+		if since.Kills == 0 {
+			others.Held, others.Current = others.Held.plus(reading.Held), others.Current+reading.Current
+		} else {
+			victims = append(victims, victim{container: c, dir: dir, counted: since, reading: reading})
+			found += since.Kills
+		}
+	}
+	whole := r.level(p.cgroup, Pod, now)
+	for i := range victims {
+		if victims[i].reading.Gone { // since it was counted
+			victims[i].remains(whole, others)
+		}
+	}
+	if found >= kills { // the kernel counts in the container first
+		known := r.file.Known[p.cgroup]
+		known.Kills += found - kills
+		r.file.Known[p.cgroup] = known
+		return victims
+	}
+	lost := victim{counted: counters{Kills: kills - found}, reading: Reading{Level: Container, Gone: true, Hit: whole.Below && !whole.Hit}}
+	if len(gone) == 1 {
+		lost.dir, lost.container = gone[0], p.containers[gone[0]]
+		lost.remains(whole, others)
+	}
+	return append(victims, lost)
+}
+
+// remains reads what is left of a container whose cgroup is gone: its page cache, files in memory and kernel memory are the pod's now.
+func (v *victim) remains(pod, others Reading) {
+	v.reading.Cgroup = v.dir
+	if limit := v.view.Limit; !pod.Gone && limit > 0 {
+		v.reading.Limit, v.reading.Gone = limit, false
+		v.reading.Held, v.reading.Current = pod.Held.less(others.Held), less(pod.Current, others.Current)
+	}
+}
+
+// level reads a cgroup and what is known of its limit.
+func (r *Recorder) level(dir string, level Level, now time.Time) Reading {
+	reading := readLevel(r.options.Tree, dir, level)
+	h := r.hits[dir]
+	reading.Hit, reading.Below = now.Sub(h.own) <= hitAge, now.Sub(h.below) <= hitAge
+	return reading
+}
+
+// judge gives the verdicts on the kills that have waited.
+func (r *Recorder) judge(now time.Time) {
+	given := false
+	for _, where := range slices.Sorted(maps.Keys(r.kills)) {
+		k := r.kills[where]
+		if now.Before(k.due) {
+			r.soon(k.due)
+			continue
+		}
+		delete(r.kills, where)
+		// In a whole cgroup the kernel counts some processes twice (mm/oom_kill.c, oom_kill_process).
+		k.Whole = k.counted.Groups > 0
+		k.Kills = cmp.Or(k.counted.Groups, k.counted.Kills)
+		v := Judge(k.Kill)
+		if k.container != nil {
+			v.Samples = k.samples.since(k.At)
+		}
+		r.give(v)
+		given = true
+	}
+	if given {
+		r.save()
+	}
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
+)
+
+// watchKills prepares the recorder of OOM kills.
+func (d *daemon) watchKills() *oom.Recorder {
+	o := oom.Options{
+		Tree: d.tree, View: d.agent.View, Changed: d.agent.Changed(), Path: filepath.Join(d.options.stateDir, oom.FileName), Proc: "/proc",
+		Log: d.log, OnVerdict: d.killed,
+	}
+	if d.guard != nil {
+		o.OnHigh = d.guard.Notice
+	}
+	if d.options.sysfs != "" {
+		o.Memory = func() ([]deficit.Memory, error) {
+			return sysfs.NodeMemory(d.options.sysfs, d.agent.View().Config.Machine)
+		}
+	}
+	return oom.New(o)
+}
+
+// killed receives the verdict on each OOM kill.
+func (d *daemon) killed(v oom.Verdict) {
+	if d.events != nil {
+		d.events.Killed(v)
+	}
+}
+
+func newOOMCommand() *cobra.Command {
+	var stateDir, format string
+	cmd := &cobra.Command{
+		Use:   "oom [[NAMESPACE/]POD]",
+		Short: "Say why the kernel killed processes of containers, and what to change",
+		Long: `OOM shows the last OOM kills in containers of this node, the newest first: which limit was hit, or that the node or NUMA nodes
+had no memory left, what the memory was used for, who used most of it beyond its share, and what helps. It reads the file of verdicts in
+the state folder, and needs no daemon.
+
+A pod is named by namespace and name, by its name alone, or by its UID.
+
+Exit status: 0 done, also without kills, 1 the file cannot be read, 2 bad input.`,
+		Example: `  nri-memory-manager oom
+  nri-memory-manager oom shop/web
+  nri-memory-manager oom -o json | jq '.[] | select(.level == "node")'`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completePod(&stateDir, podWords),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			verdicts, err := oom.Read(stateDir)
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return commandline.Failed(fmt.Errorf("no daemon has kept verdicts in %s; is it this --state-dir? %w", stateDir, err))
+			case err != nil:
+				return commandline.Failed(err)
+			}
+			if len(args) == 1 {
+				verdicts = slices.DeleteFunc(verdicts, func(v oom.Verdict) bool { return !v.Is(args[0]) })
+			}
+			return commandline.Failed(commandline.Write(cmd.OutOrStdout(), format, verdicts, func(to io.Writer) error { return oom.Write(to, verdicts) }))
+		},
+	}
+	cmd.Flags().StringVar(&stateDir, "state-dir", defaultStateDir, "state folder of the daemon")
+	commandline.AddOutput(cmd, &format, "text", "json", "yaml")
+	return cmd
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
+)
+
+// counts has a cgroup count how often its own limit was hit, and how many processes were killed in it.
+func (h *host) counts(cgroup, hits, kills string) {
+	h.t.Helper()
+	for file, text := range map[string]string{
+		"memory.events.local": "max 0\noom " + hits + "\noom_kill 0\n",
+		"memory.stat":         "anon 0\nfile 54525952\nshmem 54525952\nfile_dirty 0\nfile_writeback 0\nkernel 1048576\n",
+		"memory.current":      "55574528\n", "memory.max": "67108864\n",
+	} {
+		must(h.t, h.tree.Write(cgroup, file, text))
+	}
+	must(h.t, h.tree.Write(cgroup, "memory.events", "max 0\noom "+hits+"\noom_kill "+kills+"\n"))
+}
+
+// verdicts are those of the file, the newest first.
+func (h *host) verdicts() (all []oom.Verdict) {
+	h.t.Helper()
+	code, out, problem := run(h.t, "", "oom", "web", "-o", "json", "--state-dir", h.path("state"))
+	if code != 0 {
+		h.t.Fatalf("exit status %d: %s", code, problem)
+	}
+	must(h.t, json.Unmarshal([]byte(out), &all))
+	return all
+}
+
+// A kill is judged when the kernel counts it, and what was said of it outlives the daemon, as do the counters.
+func TestKillsAreJudgedOnce(t *testing.T) {
+	h := newHost(t, cri.Options{}, "{}\n")
+	plugin := h.start()
+	web := burstable("web", 64*mi, 968)
+	container := web.cgroup() + "/" + web.id()
+	must(t, h.runPod(web))
+	h.counts(web.cgroup(), "0", "0")
+	must(t, h.create(web))
+	must(t, h.startContainer(web))
+	h.counts(container, "0", "0")
+
+	h.counts(container, "1", "1")
+	eventually(t, "there is a verdict", func() bool {
+		h.counts(web.cgroup(), "0", "1") // again, until the daemon watches
+		return len(h.verdicts()) > 0
+	})
+	if v := h.verdicts(); len(v) != 1 || v[0].Container != "app" || v[0].Level != oom.Container || v[0].Cause != oom.Tmpfs || v[0].Limit != 64*mi {
+		t.Errorf("%+v", v)
+	}
+	if out := h.ask(0, "explain", "web"); !strings.Contains(out, "last OOM kill, ") || !strings.Contains(out, "files in memory 52Mi") {
+		t.Errorf("explain says\n%s", out)
+	}
+	said(plugin, "OOM kill: container app: the kernel killed one process for want of memory; what ran out: its own limit of 64Mi; used for: files in memory 52Mi")
+
+	plugin.kill()
+	h.counts(container, "2", "3")
+	h.counts(web.cgroup(), "0", "3")
+	h.start()
+	eventually(t, "the kills while nobody watched are judged", func() bool { return len(h.verdicts()) == 2 })
+	if v := h.verdicts()[0]; v.Kills != 2 || v.Level != oom.Container || v.After.IsZero() || v.Cause != oom.UnknownCause {
+		t.Errorf("%+v", v)
+	}
+	code, out, _ := run(t, "", "oom", "default/web", "--state-dir", h.path("state"))
+	if code != 0 || !strings.Contains(out, "the kernel killed 2 processes between ") || strings.Count(out, "what helps:") != 2 {
+		t.Errorf("exit status %d:\n%s", code, out)
+	}
+	if code, out, _ := run(t, "", "oom", "other", "--state-dir", h.path("state")); code != 0 || out != "No OOM kill is known.\n" {
+		t.Errorf("exit status %d: %s", code, out)
+	}
+	if code, _, problem := run(t, "", "oom", "--state-dir", t.TempDir()); code != 1 || !strings.Contains(problem, "no daemon has kept verdicts in ") {
+		t.Errorf("exit status %d: %s", code, problem)
+	}
+}
