@@ -7,10 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
-	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
 // TestPageCacheEvicts logs a table: whether the kubelet evicts a pod that holds nothing but the page cache of a file that it has
@@ -37,6 +35,7 @@ func TestPageCacheEvicts(t *testing.T) {
 	t.Log("| lru_gen | available before | least available | of the file active / inactive then | the pod | after |")
 	for range runs { // by turns, so that none has the older kubelet
 		for _, enabled := range []string{"y", "n"} {
+			write(t, "3", "/proc/sys/vm/drop_caches") // or the switch makes pages active that another pod has read
 			write(t, enabled, lruGen)
 			t.Logf("| %s | %s |", file(lruGen), reads(t, k, dir))
 		}
@@ -46,25 +45,18 @@ func TestPageCacheEvicts(t *testing.T) {
 // reads runs a pod that reads the file, and watches for a minute after that whether it is evicted.
 func reads(t *testing.T, k *kubelet.Kubelet, dir string) string {
 	t.Helper()
-	write(t, "3", "/proc/sys/vm/drop_caches")
-	eventually(t, "the node takes pods of the class BestEffort", func() string {
-		node, err := k.Client.CoreV1().Nodes().Get(t.Context(), setup.NodeName, metav1.GetOptions{})
-		if err != nil {
-			return err.Error()
-		}
-		for _, c := range node.Status.Conditions {
-			if c.Type == corev1.NodeMemoryPressure && c.Status != corev1.ConditionFalse {
-				return c.Message
-			}
-		}
-		return ""
-	})
 	pod := &kubelet.Pod{Name: "reader", Containers: []kubelet.Container{{
 		Name: "app", Mounts: map[string]string{"/data": dir + ":ro"},
 		// It does not end with 0 at SIGTERM: the pod would have succeeded then, evicted or not.
 		Args: []string{"term=1", "wait=/ctl/go", "read=/data/big", "read=/data/big", "read=/data/big", "say=enough", "sleep"},
 	}}}
-	run(t, k, pod)
+	eventually(t, "the node takes the pod", func() string { // it takes none of the class BestEffort while it is short of memory
+		if err := k.Run(t.Context(), pod); err != nil {
+			_ = k.Remove(t.Context(), pod)
+			return err.Error()
+		}
+		return ""
+	})
 	cgroup, before := dirOf(t, k, pod, "app"), available(t)
 	least, pages, end := before, "", "stays"
 	began := time.Now()
