@@ -498,6 +498,8 @@ func TestWrongInput(t *testing.T) {
 	}
 	for command, want := range map[string]string{
 		"explain":                          "accepts 1 arg(s), received 0",
+		"oom":                              "want a pod or --node: verdicts are kept on the nodes",
+		"oom web --node a":                 "want a pod or --node: verdicts are kept on the nodes",
 		"explain shop/web":                 `"shop/web": want the name of a pod; its namespace goes to --namespace`,
 		"explain web -o table":             `--output "table": want one of text, json, yaml`,
 		"explain web --context b":          "context was not found for specified context: b",
