@@ -329,6 +329,7 @@ func TestCommandLines(t *testing.T) {
 	for _, test := range []struct{ args, command, want string }{
 		{"run --idx=92 --state-dir=/var/lib/x -v", "explain", "nri-memory-manager explain --state-dir=/var/lib/x shop/web"},
 		{"run --state-dir /var/lib/x --cgroups /c --plain-cgroups --machine=/m", "verify", "nri-memory-manager verify --state-dir=/var/lib/x --cgroups=/c --plain-cgroups=true --machine=/m shop/web"},
+		{"run --state-dir /var/lib/x --cgroups /c", "oom", "nri-memory-manager oom --state-dir=/var/lib/x shop/web"},
 		{"run --state-dir /var/lib/x --cgroups /c", "status", "nri-memory-manager status --state-dir=/var/lib/x shop/web"},
 		{"--state-dir", "status", "nri-memory-manager status shop/web"},
 		{"", "status", "nri-memory-manager status shop/web"},
