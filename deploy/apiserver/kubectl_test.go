@@ -77,6 +77,7 @@ func TestTheKubectlPluginAsksTheDaemons(t *testing.T) {
 
 	jane := userOf(t, admin, "jane")
 	jane.asks(0, "explain", "database").is(nodes["worker-1"].says("explain", "default/database"))
+	jane.asks(0, "oom", "database").is(nodes["worker-1"].says("oom", "default/database"))
 	jane.asks(0, "explain", "database", "-c", "app", "-o", "json").is(nodes["worker-1"].says("explain", "default/database/app", "-o", "json"))
 	jane.asks(0, "explain", "large").has("default/large app (Guaranteed)", "placed now, it would be rejected")
 	jane.asks(0, "status", "--node", "worker-1", "-o", "wide").is(nodes["worker-1"].says("status", "-o", "wide"))

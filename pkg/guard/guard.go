@@ -120,12 +120,12 @@ func (g *Guard) set(containers []Container) (changed []Container) {
 // one at its memory.high: a trigger may come two seconds later.
 func (g *Guard) Notice(pod string) {
 	for _, c := range g.inRoom(pod) {
-		s := Sample{}
-		stat, err := g.tree.Stat(c.Cgroup)
-		if s.Current, err = g.tree.Current(c.Cgroup); err != nil || len(stat) == 0 {
+		current, err := g.tree.Current(c.Cgroup)
+		stat, err2 := g.tree.Stat(c.Cgroup)
+		if err != nil || err2 != nil {
 			continue // it has just ended
 		}
-		s.File = stat["active_file"] + stat["inactive_file"]
+		s := Sample{Current: current, File: stat["active_file"] + stat["inactive_file"]}
 		g.mu.Lock()
 		if w := g.watched[c.ID]; w != nil && w.look.IsZero() && w.brake.full(s) {
 			w.look = time.Now()

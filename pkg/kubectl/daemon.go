@@ -161,6 +161,7 @@ func condition(pod *corev1.Pod) string {
 var repeated = map[string][]string{
 	"status":  {"state-dir"},
 	"explain": {"state-dir"},
+	"oom":     {"state-dir"},
 	"verify":  {"state-dir", "cgroups", "plain-cgroups", "machine"},
 }
 

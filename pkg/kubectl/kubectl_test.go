@@ -329,6 +329,7 @@ func TestCommandLines(t *testing.T) {
 	for _, test := range []struct{ args, command, want string }{
 		{"run --idx=92 --state-dir=/var/lib/x -v", "explain", "nri-memory-manager explain --state-dir=/var/lib/x shop/web"},
 		{"run --state-dir /var/lib/x --cgroups /c --plain-cgroups --machine=/m", "verify", "nri-memory-manager verify --state-dir=/var/lib/x --cgroups=/c --plain-cgroups=true --machine=/m shop/web"},
+		{"run --state-dir /var/lib/x --cgroups /c", "oom", "nri-memory-manager oom --state-dir=/var/lib/x shop/web"},
 		{"run --state-dir /var/lib/x --cgroups /c", "status", "nri-memory-manager status --state-dir=/var/lib/x shop/web"},
 		{"--state-dir", "status", "nri-memory-manager status shop/web"},
 		{"", "status", "nri-memory-manager status shop/web"},
@@ -498,6 +499,8 @@ func TestWrongInput(t *testing.T) {
 	}
 	for command, want := range map[string]string{
 		"explain":                          "accepts 1 arg(s), received 0",
+		"oom":                              "want a pod or --node: verdicts are kept on the nodes",
+		"oom web --node a":                 "want a pod or --node: verdicts are kept on the nodes",
 		"explain shop/web":                 `"shop/web": want the name of a pod; its namespace goes to --namespace`,
 		"explain web -o table":             `--output "table": want one of text, json, yaml`,
 		"explain web --context b":          "context was not found for specified context: b",

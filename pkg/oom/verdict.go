@@ -242,7 +242,7 @@ func Judge(k Kill) Verdict {
 // held is what filled a limit, or what the victim held where none was hit; nil, and why, where that is not known.
 func (k Kill) held(level Level, at int) (*Held, string) {
 	switch {
-	case k.Away:
+	case k.Away, level == UnknownLevel:
 		return nil, nobodyWatched
 	case at >= 0 && !k.Chain[at].Gone && k.Chain[at].limit() > 0:
 		held := k.Chain[at].atTheKill(k.Before)
