@@ -137,7 +137,10 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 // network over which the guest reaches the control plane and the API server the kubelet.
 func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string {
 	accel, cpu := "tcg,thread=single,tb-size=512", "Nehalem,-cx16" // with cx16, QEMU 7.2 and kernel 6.12 double-fault early
-	if a := os.Getenv("ACCEL"); a != "" && a != "tcg" {
+	switch a := os.Getenv("ACCEL"); {
+	case strings.HasPrefix(a, "tcg,"): // with options of its own
+		accel = a
+	case a != "" && a != "tcg":
 		accel, cpu = a, "host"
 	}
 	var nodes, distances []string

@@ -103,6 +103,7 @@ var choices = map[string]choice{
 	"TestMeasureStallGuard":     {nil, on(cgroupfs24)},                                        // one machine is measured
 	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)},                                        // one machine is measured
 	"TestMeasureManyStalling":   {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestPageCacheEvicts":       {nil, on(kubeletCgroupfs)},                                   // the kubelet's eviction, which knows no driver
 	"TestPageCacheKills":        {nil, on(cgroupfs24, kernel61, kernelTrixie, kernelTesting)}, // each kernel's reclaim of pages that are not written yet
 }
 
@@ -110,6 +111,16 @@ var choices = map[string]choice{
 func (v Variant) Runs(name string, full bool) bool {
 	c := choices[name]
 	return slices.Contains(c.always, v.Name) || full && slices.Contains(c.full, v.Name)
+}
+
+// Empty reports whether no case runs in this variant.
+func (v Variant) Empty(full bool) bool {
+	for name := range choices {
+		if v.Runs(name, full) {
+			return false
+		}
+	}
+	return true
 }
 
 // CheckChoices fails unless each of these cases has a choice, and each choice a case.

@@ -7,7 +7,7 @@
 //	gap=FILE           touch a page every millisecond until the file exists, and say
 //	                   the largest gap between two of them in microseconds
 //	read=FILE          read a file to its end
-//	write=FILE:BYTES   write a file; with :CHUNK, so many bytes at once
+//	write=FILE:BYTES   write a file
 //	grow=BYTES         touch 1 MiB after the other, saying every sixteenth
 //	crowd=BYTES        the same in 16 threads at once
 //	files=DIR:COUNT    make so many empty files, which takes the kernel's memory
@@ -233,22 +233,15 @@ func readFile(name string) error {
 
 func writeFile(value string) error {
 	name, bytes, _ := strings.Cut(value, ":")
-	bytes, chunk, chunked := strings.Cut(bytes, ":")
 	n, err := strconv.Atoi(bytes)
 	if err != nil {
 		return err
-	}
-	size := 256 << 10
-	if chunked {
-		if size, err = strconv.Atoi(chunk); err != nil {
-			return err
-		}
 	}
 	out, err := os.Create(name)
 	if err != nil {
 		return err
 	}
-	buffer := make([]byte, size)
+	buffer := make([]byte, 256<<10)
 	touch(buffer)
 	for written := 0; written < n; written += len(buffer) {
 		if _, err := out.Write(buffer); err != nil {
