@@ -27,7 +27,7 @@ func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
 	writes.Containers[0].Mounts = map[string]string{"/data": dir}
 	writes.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("touch=", limit/10*7), step, "wait=/ctl/end", "exit=0"}
 	heap := guaranteed("heap", limit, 0)
-	heap.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("grow=", 60*MiB), "wait=/ctl/end"}
+	heap.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprint("grow=", 58*MiB), "wait=/ctl/end"}
 	alone := guaranteed("alone", limit, 0)
 	alone.Annotations = guardOff
 	without := guaranteed("without", limit, 0)
@@ -47,9 +47,9 @@ func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
 	}
 
 	touchFile(t, k.Control(heap), "go")
-	said(t, k, heap, "app", fmt.Sprint("done grow=", 60*MiB))
+	said(t, k, heap, "app", fmt.Sprint("done grow=", 58*MiB))
 	if got := file(dirOf(t, k, heap, "app"), "memory.high"); got != "max" {
-		t.Errorf("a heap of 60 MiB has memory.high %s", got)
+		t.Errorf("a heap of 58 MiB has memory.high %s", got)
 	}
 	if stood := fullStall(t, dirOf(t, k, heap, "app")); stood > guardWindow {
 		t.Errorf("the heap stood for %v", stood)

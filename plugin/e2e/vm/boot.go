@@ -186,14 +186,14 @@ func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string 
 	} else if plan.Command != nil { // a kubelet needs an address that is not loopback's
 		args = append(args, "-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net,romfile=")
 	}
-	if v.Devices { // after the cluster's interface, which must be the kernel's first
-		args = append(args, devices...)
-	}
 	if v.SlowDisks {
 		args = append(args, slowRoot...)
 		for i, d := range slowDisks {
 			args = append(args, d.arguments(dir, i)...)
 		}
+	}
+	if v.Devices { // after the cluster's interface, which must be the kernel's first
+		args = append(args, devices...)
 	}
 	return slices.Concat(args, nodes, distances)
 }
@@ -204,7 +204,7 @@ type slowDisk int
 // slowDisks have the serial numbers slow20 and slow50 in the guest.
 var slowDisks = []slowDisk{20, 50}
 
-// slowRoot is a PCI root whose devices the kernel finds after all others, so that the names of other disks stay.
+// slowRoot is a PCI root of its own. The kernel finds the roots in the reverse order of their arguments, so that the disk of devices is the first.
 var slowRoot = []string{"-device", "pxb-pcie,id=slow,bus=pcie.0,bus_nr=192"}
 
 func (d slowDisk) file(dir string) string { return filepath.Join(dir, fmt.Sprintf("slow%d.img", d)) }
