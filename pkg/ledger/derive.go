@@ -79,7 +79,7 @@ func (l *Ledger) deriveRun(c *container) derivedRun {
 }
 
 // forQoS is the container as the rules of Memory QoS see it. Where the stall guard is off, a heap that needs its whole limit would
-// stand still below it: no room is left to page cache.
+// make no progress below it, so no room is left for page cache.
 func (l *Ledger) forQoS(c *container, request pods.Estimate) (memoryqos.Container, memoryqos.Overrides) {
 	overrides := c.wishes().QoS
 	if l.guardOff(c) {

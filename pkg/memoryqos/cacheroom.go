@@ -9,8 +9,8 @@ func ValidCacheRoom(share float64) bool { return share >= 0 && share <= 0.5 }
 // belowLimit is a memory.high below a container's limit, in bytes, and the share of the limit between them; 0 where there is to be none.
 //
 // At memory.max an allocation needs pages at once, and the kernel kills where all that it finds is page cache that the disk has not
-// taken yet. At memory.high whoever allocates waits for it instead (Documentation/admin-guide/cgroup-v2.rst, "memory.high"). A heap finds
-// nothing to wait for, so that the stall guard has to raise the value for it. A pod that names its memory.high, or none, has its way.
+// taken yet. At memory.high the allocating thread is throttled until then (Documentation/admin-guide/cgroup-v2.rst, "memory.high"). That
+// does not help a heap, for which the stall guard raises the value. A pod's own choice of memory.high, or of none, takes precedence.
 func (s Settings) belowLimit(c Container, o Overrides) (bytes uint64, share float64) {
 	share = s.CacheRoom
 	if o.CacheRoom != nil {

@@ -270,7 +270,7 @@ func TestANUMANodeThatIsFull(t *testing.T) {
 	h.expect("app 1 numa_node unknown by web/beside")
 }
 
-// Who watches memory.high is told of it, ten times a second at most.
+// OnHigh is called at most ten times a second for each pod.
 func TestAMemoryHighThatIsReached(t *testing.T) {
 	h := newHost(t)
 	r := h.recorder()
