@@ -70,12 +70,7 @@ func (h *History) now() point {
 	view := h.sources.View()
 	p := point{at: view.Taken, allocated: make(map[int]uint64, len(view.Nodes)), rejections: h.sources.Rejections()}
 	for _, node := range view.Nodes {
-		p.allocated[node.ID] = 0
-		for _, memory := range node.Memory {
-			if memory.Type == memorymanager.Memory {
-				p.allocated[node.ID] = memory.Reserved
-			}
-		}
+		p.allocated[node.ID] = node.Of(memorymanager.Memory).Reserved
 	}
 	if h.sources.Throttled != nil {
 		p.throttled = h.sources.Throttled()

@@ -196,10 +196,8 @@ func (l *Ledger) preferBest(allowed nodeset.Set) (MemoryPolicy, string) {
 	}
 	room := map[int]uint64{}
 	for _, node := range l.manager.Nodes() {
-		for _, table := range node.Memory {
-			if table.Type == memorymanager.Memory && allowed.Has(node.ID) {
-				room[node.ID] = table.Free
-			}
+		if allowed.Has(node.ID) {
+			room[node.ID] = node.Of(memorymanager.Memory).Free
 		}
 	}
 	for _, node := range l.manager.Available() {

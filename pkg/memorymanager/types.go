@@ -101,6 +101,16 @@ type NodeState struct {
 	Memory []TypeTable `json:"memory"`
 }
 
+// Of is the node's table of a type; empty where it has none.
+func (n NodeState) Of(t MemoryType) Table {
+	for _, table := range n.Memory {
+		if table.Type == t {
+			return table.Table
+		}
+	}
+	return Table{}
+}
+
 // Entry is a container's allocation.
 type Entry struct {
 	// Pod is the pod's UID.

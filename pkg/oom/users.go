@@ -55,8 +55,11 @@ func (r *Recorder) containersOf(view *ledger.View, uid, victim string) (users []
 
 func (r *Recorder) podsOf(view *ledger.View, victim string) (users []User) {
 	for _, pod := range view.Pods {
+		if pod.Cgroup == "" {
+			continue
+		}
 		held, err := readHeld(r.options.Tree, pod.Cgroup)
-		if pod.Cgroup == "" || err != nil {
+		if err != nil {
 			continue
 		}
 		u := User{Namespace: pod.Namespace, Pod: pod.Name, Used: held.unreclaimable(), victim: pod.UID == victim}
@@ -76,17 +79,19 @@ func (r *Recorder) outside(view *ledger.View) User {
 	}
 	used := info["AnonPages"] + info["Shmem"] + info["SUnreclaim"] + info["KernelStack"] + info["PageTables"]
 	if held, err := readHeld(r.options.Tree, view.Kubepods()); err == nil {
-		used -= min(used, held.Processes+held.Tmpfs+held.Kernel)
+		used = less(used, held.Processes+held.Tmpfs+held.Kernel)
 	}
-	total := view.Config.Machine.MemTotal
-	return User{Outside: true, Used: used, Share: total - min(total, view.Config.QoS.NodeAllocatable)}
+	return User{Outside: true, Used: used, Share: less(view.Config.Machine.MemTotal, view.Config.QoS.NodeAllocatable)}
 }
 
 // usersOf are the containers with memory on some NUMA nodes, and what they are allocated there.
 func (r *Recorder) usersOf(view *ledger.View, nodes nodeset.Set, victim string) (users []User) {
 	for pod, c := range view.Containers() {
+		if c.Cgroup == "" {
+			continue
+		}
 		stat, err := r.options.Tree.NUMAStat(c.Cgroup)
-		if c.Cgroup == "" || err != nil {
+		if err != nil {
 			continue
 		}
 		u := User{Namespace: pod.Namespace, Pod: pod.Name, Container: c.Name, victim: c.Cgroup == victim}
@@ -111,16 +116,12 @@ func (r *Recorder) memory(view *ledger.View) (nodes []NodeMemory, reserve uint64
 	if err != nil {
 		return nil, 0
 	}
+	allocated := make(map[int]uint64, len(view.Nodes))
+	for _, node := range view.Nodes {
+		allocated[node.ID] = node.Of(memorymanager.Memory).Reserved
+	}
 	for _, m := range read {
-		n := NodeMemory{ID: m.Node, Free: m.Free}
-		for _, state := range view.Nodes {
-			for _, table := range state.Memory {
-				if state.ID == m.Node && table.Type == memorymanager.Memory {
-					n.Allocated = table.Reserved
-				}
-			}
-		}
-		nodes = append(nodes, n)
+		nodes = append(nodes, NodeMemory{ID: m.Node, Free: m.Free, Allocated: allocated[m.Node]})
 	}
 	data, _ := os.ReadFile(filepath.Join(r.options.Proc, "sys/vm/min_free_kbytes"))
 	kilobytes, _ := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 54)

@@ -31,8 +31,8 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, kills uint64) {
 	if i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup }); i >= 0 {
 		p.meet(view.Pods[i])
 	}
-	victims := r.victims(p, now, kills) // first of all: the runtime removes the cgroup of a container that has ended
-	above := []Reading{r.level(p.cgroup, Pod, now)}
+	victims, whole := r.victims(p, now, kills) // first of all: the runtime removes the cgroup of a container that has ended
+	above := []Reading{whole}
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
 		above = append(above, r.level(dir, Parent, now))
@@ -65,8 +65,8 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, kills uint64) {
 }
 
 // victims are the containers of a pod that lost processes, which are so many together. What is not found in the containers that are
-// there was in the one that is gone.
-func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victim) {
+// there was in the one that is gone. Whole is the pod's reading.
+func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victim, whole Reading) {
 	var gone []string
 	var others Reading
 	found := uint64(0)
@@ -84,7 +84,7 @@ func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victi
 			found += since.Kills
 		}
 	}
-	whole := r.level(p.cgroup, Pod, now)
+	whole = r.level(p.cgroup, Pod, now)
 	for i := range victims {
 		if victims[i].reading.Gone { // since it was counted
 			victims[i].remains(whole, others)
@@ -94,14 +94,14 @@ func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victi
 		known := r.file.Known[p.cgroup]
 		known.Kills += found - kills
 		r.file.Known[p.cgroup] = known
-		return victims
+		return victims, whole
 	}
 	lost := victim{counted: counters{Kills: kills - found}, reading: Reading{Level: Container, Gone: true, Hit: whole.Below && !whole.Hit}}
 	if len(gone) == 1 {
 		lost.dir, lost.container = gone[0], p.containers[gone[0]]
 		lost.remains(whole, others)
 	}
-	return append(victims, lost)
+	return append(victims, lost), whole
 }
 
 // remains reads what is left of a container whose cgroup is gone: its page cache, files in memory and kernel memory are the pod's now.
