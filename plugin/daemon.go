@@ -23,6 +23,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
 
@@ -66,9 +67,10 @@ type daemon struct {
 	events   *events.Reporter       // nil unless the configuration wants events
 	topology *nodetopology.Exporter // nil unless the configuration wants the export
 	kills    *oom.Recorder
-	parts    []part  // the services
-	probes   *probes // nil without an HTTP server
-	waited   bool    // another daemon had the state folder
+	reclaim  *reclaim.Reclaimer // nil where there is no kernel to ask
+	parts    []part             // the services
+	probes   *probes            // nil without an HTTP server
+	waited   bool               // another daemon had the state folder
 }
 
 // newDaemon puts a daemon together, and waits for its state folder where another one has it. Its errors are of input, or ctx's: nothing
@@ -142,6 +144,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 		if d.guard, err = d.newGuard(); err != nil {
 			return nil, err
 		}
+		d.reclaim = reclaim.New(reclaim.Options{Tree: d.tree, Proc: "/proc", View: d.agent.View, Log: d.log, OnFreed: d.freed})
 	}
 	d.plugin = nriplugin.New(d.agent, nriplugin.Options{
 		Socket: options.socket, Name: options.name, Index: options.index, Launched: options.launched,
@@ -159,7 +162,7 @@ func (d *daemon) run(ctx context.Context) error {
 	defer cancel()
 	parts := append([]part{d.agent.Run, d.plugin.Run, d.kills.Run}, d.parts...)
 	if d.guard != nil {
-		parts = append(parts, d.guard.Run, d.followContainers)
+		parts = append(parts, d.guard.Run, d.followContainers, d.reclaim.Run)
 	}
 	if d.options.configPath != "" {
 		parts = append(parts, d.watchConfig)

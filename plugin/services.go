@@ -21,6 +21,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podresources"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
 
@@ -42,6 +43,7 @@ func (d *daemon) services() ([]part, error) {
 	}
 	if d.guard != nil {
 		sources.Statuses, shown.Guard = d.guard.Statuses, d.guard.Totals
+		sources.Reclaim, shown.Reclaim = d.reclaim.Report, d.reclaim.Totals
 	}
 	d.metrics.Attach(shown)
 	hour := history.New(history.Sources{View: d.agent.View, Rejections: d.rejections, Throttled: d.throttledContainers()})
@@ -159,6 +161,13 @@ func (d *daemon) writeEvents() error {
 func (d *daemon) throttled(e guard.Episode) {
 	if d.events != nil {
 		d.events.Throttled(e)
+	}
+}
+
+// freed receives containers of which page cache was reclaimed before the kubelet would evict pods.
+func (d *daemon) freed(f reclaim.Freed) {
+	if d.events != nil {
+		d.events.Reclaimed(f)
 	}
 }
 

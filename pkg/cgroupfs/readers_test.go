@@ -104,6 +104,9 @@ func TestReclaimAsksTheKernelOnce(t *testing.T) {
 	if err := tree.Reclaim("kubepods/pod1", 4096); err != nil || content(t, tree, "kubepods/pod1/memory.reclaim") != "4096" {
 		t.Errorf("got %v", err)
 	}
+	if err := tree.ReclaimCache("kubepods/pod1", 8192); err != nil || content(t, tree, "kubepods/pod1/memory.reclaim") != "8192 swappiness=0" {
+		t.Errorf("page cache alone: %v", err)
+	}
 	if err := tree.Reclaim("kubepods/pod2", 4096); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a kernel without it: %v", err)
 	}

@@ -15,8 +15,17 @@ var ErrReclaimedLess = errors.New("reclaimed less than asked")
 // Reclaim asks the kernel to reclaim so many bytes (memory.reclaim, kernel 5.19), which may take long. It returns
 // ErrReclaimedLess when the kernel found less, and an error that is fs.ErrNotExist where it has no such file.
 func (t *Tree) Reclaim(cgroup string, bytes uint64) error {
+	return t.reclaim(cgroup, strconv.FormatUint(bytes, 10))
+}
+
+// ReclaimCache is Reclaim for page cache alone: nothing is swapped out. Its error is unix.EINVAL where the kernel cannot be told so (before
+// 6.9).
+func (t *Tree) ReclaimCache(cgroup string, bytes uint64) error {
+	return t.reclaim(cgroup, strconv.FormatUint(bytes, 10)+" swappiness=0")
+}
+
+func (t *Tree) reclaim(cgroup, text string) error {
 	const file = "memory.reclaim"
-	text := strconv.FormatUint(bytes, 10)
 	fd, err := t.open(cgroup, file, unix.O_WRONLY)
 	if err == nil {
 		_, err = unix.Write(fd, []byte(text)) // not repeated on a signal: that would start again

@@ -73,6 +73,9 @@ type Config struct {
 	// none or a larger one, in [0, 0.5]; 0 does so for no container.
 	CacheRoom float64 `yaml:"cacheRoom"`
 
+	// ReclaimBeforeEviction frees page cache of containers above their requests before the kubelet would evict pods for it.
+	ReclaimBeforeEviction bool `yaml:"reclaimBeforeEviction"`
+
 	// RequestSources are where memory requests are asked for, in this order; empty finds out by itself.
 	RequestSources []memoryqos.Source `yaml:"requestSources"`
 
@@ -114,6 +117,8 @@ type Origin struct {
 	WorkloadSwap bool
 	// EvictionHard is set where one of the files has this key.
 	EvictionHard bool
+	// EvictionSoft is the KubeletConfiguration's, for memory.available.
+	EvictionSoft map[string]string
 	// Warnings are about the KubeletConfiguration, one line each.
 	Warnings []string
 }

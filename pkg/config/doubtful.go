@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
@@ -41,6 +42,8 @@ func (c Config) doubtful() (warnings []string) {
 	warn("guaranteedHeadroom", c.MemoryReservationPolicy == memoryqos.None && c.GuaranteedHeadroom != Default().GuaranteedHeadroom,
 		"has no effect on pods without annotation: memoryReservationPolicy is None")
 	warn("cacheRoom", c.CacheRoom > 0 && !c.StallGuard, "has no effect: without stallGuard it would stop a heap that needs its whole limit")
+	hard, _ := evictionThreshold(c.EvictionHard, math.MaxInt64)
+	warn("reclaimBeforeEviction", c.ReclaimBeforeEviction && hard == 0 && len(c.Origin.EvictionSoft) == 0, "has no effect: evictionHard has no memory.available")
 	warn("dra.shares", !c.DRA.Enabled && len(c.DRA.Shares) > 0, "has no effect: dra.enabled is false")
 	return warnings
 }

@@ -30,6 +30,7 @@ type kubeletConfiguration struct {
 	KubeReserved                 map[string]string `json:"kubeReserved"`
 	SystemReserved               map[string]string `json:"systemReserved"`
 	EvictionHard                 map[string]string `json:"evictionHard"`
+	EvictionSoft                 map[string]string `json:"evictionSoft"`
 	MergeDefaultEvictionSettings bool              `json:"mergeDefaultEvictionSettings"`
 	MemoryThrottlingFactor       *float64          `json:"memoryThrottlingFactor"`
 	MemoryReservationPolicy      string            `json:"memoryReservationPolicy"`
@@ -84,6 +85,7 @@ func (f Files) adopt(profile Profile, path, ours string, doc *strictyaml.Documen
 	if k.CPUManagerPolicy == "static" {
 		c.Origin.AssignsCPUs = cmp.Or(topologymanager.Policy(k.TopologyManagerPolicy), topologymanager.None)
 	}
+	c.Origin.EvictionSoft = only(k.EvictionSoft, memoryAvailable)
 	c.Origin.WorkloadSwap = k.MemorySwap.SwapBehavior == workloadControlledSwap
 	// Messages name our file for what it sets itself.
 	for key := range c.places.taken {

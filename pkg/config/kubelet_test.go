@@ -135,19 +135,22 @@ func TestAFactorThatTheKubeletDoesNotSetStaysOurs(t *testing.T) {
 
 func TestEvictionOfTheKubelet(t *testing.T) {
 	for name, tc := range map[string]struct {
-		text string
-		want map[string]string
+		text       string
+		want, soft map[string]string
 	}{
-		"not set":              {"", map[string]string{"memory.available": "100Mi"}},
-		"without memory":       {"evictionHard: {nodefs.available: 10%}", nil},
-		"merged with defaults": {"mergeDefaultEvictionSettings: true\nevictionHard: {nodefs.available: 10%}", map[string]string{"memory.available": "100Mi"}},
+		"not set":              {"", map[string]string{"memory.available": "100Mi"}, nil},
+		"without memory":       {"evictionHard: {nodefs.available: 10%}", nil, nil},
+		"merged with defaults": {"mergeDefaultEvictionSettings: true\nevictionHard: {nodefs.available: 10%}", map[string]string{"memory.available": "100Mi"}, nil},
+		"soft": {"evictionSoft: {memory.available: 1Gi, nodefs.available: 10%}\nevictionSoftGracePeriod: {memory.available: 1m}",
+			map[string]string{"memory.available": "100Mi"}, map[string]string{"memory.available": "1Gi"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+tc.text, ""))
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.want, c.EvictionHard, sameConfig); diff != "" {
+			got := []map[string]string{c.EvictionHard, c.Origin.EvictionSoft}
+			if diff := cmp.Diff([]map[string]string{tc.want, tc.soft}, got, sameConfig); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})

@@ -38,6 +38,8 @@ type Resolved struct {
 	Reserved ReservedMemory
 	// Eviction is the available memory, in bytes, below which the kubelet evicts pods (evictionHard).
 	Eviction uint64
+	// SoftEviction is the same of evictionSoft, by which it evicts after a grace period; 0 where that is not known.
+	SoftEviction uint64
 	// WorkloadSwap is set where the KubeletConfiguration has the swapBehavior WorkloadControlledSwap.
 	WorkloadSwap bool
 	// StateTolerance is the configuration's in bytes, on this machine.
@@ -97,6 +99,7 @@ func (c Config) Resolve(m machine.Machine) (Resolved, error) {
 		PageSize:           uint64(m.PageSize),
 	}
 	r.Eviction = keep.eviction
+	r.SoftEviction, _ = evictionThreshold(c.Origin.EvictionSoft, m.MemTotal) // the kubelet does not start with a wrong one
 	r.Static = c.MemoryManagerPolicy == MemoryManagerStatic
 	if r.Static {
 		r.Warnings = append(r.Warnings, c.warnAboutCPUs()...)

@@ -26,6 +26,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 )
 
 // The reasons of events. A rejection has the memory manager's own, the kubelet's words.
@@ -34,6 +35,7 @@ const (
 	Overwritten = "MemoryProtectionOverwritten"
 	AboveClaim  = "MemoryLimitAboveClaim"
 	Killed      = "OOMKilled"
+	Reclaimed   = "PageCacheReclaimed"
 )
 
 const (
@@ -43,7 +45,7 @@ const (
 	retryEvery = 10 * time.Second
 	// longest is the API's bound of a message, in bytes.
 	longest = 1024
-	// waiting is how many episodes and verdicts may wait to be written; more are dropped.
+	// waiting is how many notes may wait to be written; more are dropped.
 	waiting = 64
 )
 
@@ -60,8 +62,7 @@ type Options struct {
 // Reporter writes events about what it finds in the agent.
 type Reporter struct {
 	Options
-	episodes chan guard.Episode
-	verdicts chan oom.Verdict
+	notes    chan func()
 	recorder record.EventRecorder
 	last     ledger.Rejection // the newest one that was reported
 	counted  map[protect.File]uint64
@@ -72,23 +73,31 @@ type Reporter struct {
 
 // New returns a Reporter; nothing is written before Run.
 func New(o Options) *Reporter {
-	return &Reporter{Options: o, episodes: make(chan guard.Episode, waiting), verdicts: make(chan oom.Verdict, waiting), every: lookEvery, retry: retryEvery}
+	return &Reporter{Options: o, notes: make(chan func(), waiting), every: lookEvery, retry: retryEvery}
 }
 
-// Throttled takes note of a container that was stopped by its memory.high. It never waits.
-func (r *Reporter) Throttled(e guard.Episode) {
+// note has Run write an event. It never waits.
+func (r *Reporter) note(write func()) {
 	select {
-	case r.episodes <- e:
+	case r.notes <- write:
 	default:
 	}
 }
 
-// Killed takes note of a verdict on an OOM kill. It never waits.
+// Throttled takes note of a container that was stopped by its memory.high.
+func (r *Reporter) Throttled(e guard.Episode) { r.note(func() { r.throttled(e) }) }
+
+// Killed takes note of a verdict on an OOM kill.
 func (r *Reporter) Killed(v oom.Verdict) {
-	select {
-	case r.verdicts <- v:
-	default:
-	}
+	r.note(func() { r.write(podReference(v.Namespace, v.Pod, v.UID, v.Container), Killed, v.PodText()) })
+}
+
+// Reclaimed takes note of page cache that a container had to give up. Nothing is wrong with it.
+func (r *Reporter) Reclaimed(f reclaim.Freed) {
+	r.note(func() {
+		text := fmt.Sprintf("container %s: %s", f.Container, f.Text())
+		r.recorder.Event(podReference(f.Namespace, f.Pod, f.UID, f.Container), corev1.EventTypeNormal, Reclaimed, bounded(text))
+	})
 }
 
 // Run writes events until ctx ends.
@@ -106,10 +115,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case e := <-r.episodes:
-			r.throttled(e)
-		case v := <-r.verdicts:
-			r.write(podReference(v.Namespace, v.Pod, v.UID, v.Container), Killed, v.PodText())
+		case write := <-r.notes:
+			write()
 		case <-ticker.C:
 		}
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 )
 
 // server is the part of an API server that keeps events.
@@ -225,15 +226,20 @@ func TestEventsOfAPod(t *testing.T) {
 		"what ran out: the node's memory; used for: processes 64Mi, page cache 0 (0 not on the disk yet), files in memory 0, kernel 0; " +
 		"most beyond its share has a pod of another namespace; what helps: give it a limit"
 	s.eventually(t, rejected, unpinned, throttled, killed)
+	r.Reclaimed(reclaim.Freed{Namespace: "shop", Pod: "web", UID: "u1", Container: "nginx", Last: time.Time{}.Add(40 * time.Second), Bytes: 1 << 30, Refaulted: 1 << 20,
+		Signal: reclaim.Signal{Name: reclaim.Available, Available: 1200 << 20, Threshold: 1000 << 20}})
+	const reclaimed = "Pod shop/web u1 spec.containers{nginx} PageCacheReclaimed 1×: container nginx: 1Gi of its page cache was reclaimed in 40s, " +
+		"1Mi of which it read again: memory.available was 1.172Gi, and below 1000Mi the kubelet evicts pods"
+	s.eventually(t, rejected, unpinned, throttled, killed, reclaimed)
 
 	// What repeats is one event that counts.
 	const overwritten = "Pod shop/web u1  MemoryProtectionOverwritten %d×: memory.low of cgroup kubepods/burstable/podu1 was changed externally and restored"
 	for i := range 3 {
 		n.change(func(n *node) { n.counts[protect.File{Cgroup: "kubepods/burstable/podu1", Knob: cgroup.MemoryLow}]++ })
-		s.eventually(t, rejected, unpinned, throttled, killed, fmt.Sprintf(overwritten, i+1))
+		s.eventually(t, rejected, unpinned, throttled, killed, reclaimed, fmt.Sprintf(overwritten, i+1))
 	}
 	n.change(func(n *node) { n.counts[protect.File{Cgroup: "kubepods", Knob: cgroup.MemoryMin}]++ })
-	s.eventually(t, rejected, unpinned, throttled, killed,
+	s.eventually(t, rejected, unpinned, throttled, killed, reclaimed,
 		fmt.Sprintf(overwritten, 3),
 		"Node /worker-1 worker-1  MemoryProtectionOverwritten 1×: memory.min of cgroup kubepods was changed externally and restored")
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 )
 
 const prefix = "nri_memory_manager_"
@@ -44,6 +45,7 @@ type Sources struct {
 	View       func() *ledger.View
 	Counters   func() agent.Counters
 	Guard      func() guard.Totals                  // nil where the stall guard is off
+	Reclaim    func() reclaim.Totals                // nil where there is no kernel to ask
 	Kills      func() map[oom.Total]uint64          // processes that the kernel killed; nil shows none
 	Migrations func() map[string]protect.Migration  // of running containers; nil shows none
 	Containers *cgroupfs.Sampler[cgroupfs.Counters] // of managed containers; nil shows none

@@ -32,6 +32,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
 )
 
@@ -86,6 +87,9 @@ func sources(t *testing.T) Sources {
 			return map[string]protect.Migration{"a": {Blocked: true}, "b": {Done: true}}
 		},
 		Guard: func() guard.Totals { return guard.Totals{Episodes: 2, Raised: time.Minute} },
+		Reclaim: func() reclaim.Totals {
+			return reclaim.Totals{Calls: 3, Bytes: map[memoryqos.QOSClass]uint64{memoryqos.BestEffort: 64 << 20}, Refaulted: 4096}
+		},
 		Kills: func() map[oom.Total]uint64 {
 			return map[oom.Total]uint64{{Cause: oom.Tmpfs, Level: oom.Container}: 2}
 		},

@@ -74,6 +74,10 @@ var (
 	raisedSeconds = counter(prefix+"stall_guard_raised_seconds_total", "Container time with a raised memory.high.")
 	stalled       = counter(prefix+"stall_guard_stalled_seconds_total", "Full memory stall inside episodes.")
 	reclaimed     = counter(prefix+"stall_guard_reclaimed_bytes_total", "Page cache freed instead of a raise.")
+
+	reclaimCalls = counter(prefix+"reclaim_calls_total", "Requests to reclaim page cache before the kubelet evicts pods.")
+	cacheFreed   = counter(prefix+"reclaimed_bytes_total", "Page cache reclaimed before the kubelet evicts pods.", "qos_class")
+	refaulted    = counter(prefix+"reclaim_refaulted_bytes_total", "Page cache reclaimed so that was read again.")
 )
 
 // state collects what the agent holds and has counted.
@@ -118,6 +122,14 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 	collectCounters(out, s.Counters())
 	if s.Guard != nil {
 		collectGuard(out, s.Guard())
+	}
+	if s.Reclaim != nil {
+		totals := s.Reclaim()
+		reclaimCalls.send(out, float64(totals.Calls))
+		for class, bytes := range totals.Bytes {
+			cacheFreed.send(out, float64(bytes), string(class))
+		}
+		refaulted.send(out, float64(totals.Refaulted))
 	}
 	if s.Kills != nil {
 		totals := s.Kills()

@@ -27,6 +27,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 )
 
 // firstScrape are the families of an agent to which nothing has happened yet.
@@ -52,6 +53,7 @@ func firstScrape(t *testing.T) map[string]*dto.MetricFamily {
 	m := New()
 	m.Attach(Sources{View: a.View, Counters: a.Counters, Migrations: a.Migrations, Guard: func() guard.Totals { return guard.Totals{} },
 		Kills:      func() map[oom.Total]uint64 { return nil },
+		Reclaim:    reclaim.New(reclaim.Options{}).Totals,
 		Containers: cgroupfs.NewSampler(0, tree.Counters), Version: "v1"})
 	return parse(t, scrape(t, m))
 }
@@ -116,6 +118,7 @@ func TestCountersWithLabelsBeginWithZero(t *testing.T) {
 		prefix + "container_writes_total":       product(label("result", results[:]...)),
 		prefix + "config_reloads_total":         product(label("result", results[:]...)),
 		prefix + "oom_kills_total":              product(names("cause", oom.Causes()), names("level", oom.Levels())),
+		prefix + "reclaimed_bytes_total":        product(label("qos_class", "BestEffort", "Burstable")),
 		prefix + "handler_results_total":        product(label("event", nriplugin.EventNames()...), label("result", results[:]...)),
 		prefix + "handler_duration_seconds":     product(label("event", nriplugin.EventNames()...)),
 		prefix + "request_source_answers_total": product(label("result", "answered", "error", "timeout", "not_found"), label("source", "kubelet")),

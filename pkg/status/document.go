@@ -19,6 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/recording"
 )
 
@@ -52,6 +53,8 @@ type Document struct {
 	Pods      []Pod      `json:"pods"`
 	// Rejections are containers of living pods that could not be placed; those of a pod follow each other, newest first.
 	Rejections []ledger.Rejection `json:"rejections"`
+	// Reclaim is page cache that was reclaimed before the kubelet would evict pods; absent unless reclaimBeforeEviction.
+	Reclaim *reclaim.Report `json:"reclaim,omitempty"`
 	// Overwrites are other writers' changes of files with values of ours since the daemon started.
 	Overwrites []Overwrite `json:"overwrites"`
 	// Problems is set for a document that has only what is not as it should be.
@@ -181,6 +184,7 @@ type Sources struct {
 	Devices    func() []Source                     // nil shows no sources of devices
 	Migrations func() map[string]protect.Migration // by cgroup; nil shows none
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
+	Reclaim    func() *reclaim.Report              // nil where there is no kernel to ask
 	Recorder   *recording.Recorder                 // nil without recordings
 	LastKill   func(uid, container string) *oom.Verdict
 	Tree       *cgroupfs.Tree // nil leaves out what the cgroups above the pods hold
@@ -210,6 +214,9 @@ func (s Sources) Make() *Document {
 	}
 	if p := config.UnpinnedMemoryPolicy; p != "None" {
 		d.Policy.UnpinnedMemoryPolicy = string(p)
+	}
+	if s.Reclaim != nil {
+		d.Reclaim = s.Reclaim()
 	}
 	d.addMoves(view)
 	if s.Requests != nil {

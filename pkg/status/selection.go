@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 )
 
 // Selection is what of a document is wanted.
@@ -52,6 +53,11 @@ func (d *Document) selectPods(wanted func(*Pod) bool) {
 	d.Groups = keep(d.Groups, func(g Group) bool {
 		return slices.ContainsFunc(g.Fits, func(f Fit) bool { return about(f.Namespace, f.Pod) })
 	})
+	if d.Reclaim != nil {
+		reclaimed := *d.Reclaim
+		reclaimed.Containers = keep(reclaimed.Containers, func(f reclaim.Freed) bool { return about(f.Namespace, f.Pod) })
+		d.Reclaim = &reclaimed
+	}
 	if d.Claims != nil {
 		claims := *d.Claims
 		claims.Prepared = keep(claims.Prepared, func(c Claim) bool {
@@ -69,6 +75,9 @@ func (d *Document) selectProblems() {
 	d.DeviceSources = keep(d.DeviceSources, func(s Source) bool { return s.Problem != "" })
 	d.Nodes = keep(d.Nodes, func(n Node) bool { return n.Available != nil && n.Available.Deficit > 0 })
 	d.Groups, d.Claims = nil, nil
+	if d.Reclaim != nil && d.Reclaim.Unknown == "" {
+		d.Reclaim = nil
+	}
 	d.Ancestors = keep(d.Ancestors, func(a Ancestor) bool { return a.overwritten() })
 	pods := []Pod{}
 	for _, p := range d.Pods {
@@ -93,5 +102,5 @@ func (c *Container) problem() bool {
 
 // healthy reports whether a document of problems has none. Overwrites are of the past: they were repaired.
 func (d *Document) healthy() bool {
-	return len(d.Conditions)+len(d.DeviceSources)+len(d.Nodes)+len(d.Ancestors)+len(d.Pods)+len(d.Rejections) == 0
+	return len(d.Conditions)+len(d.DeviceSources)+len(d.Nodes)+len(d.Ancestors)+len(d.Pods)+len(d.Rejections) == 0 && d.Reclaim == nil
 }

@@ -31,6 +31,7 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	d.writeContainers(&b, wide)
 	d.writeLines(&b, "PENDING RESIZES", (*Container).short)
 	d.writeLines(&b, "MEMORY ON OTHER NODES", (*Container).elsewhere)
+	d.writeReclaim(&b)
 	d.writeAncestors(&b)
 	d.writeProblems(&b)
 	d.writeRejections(&b)
@@ -104,6 +105,25 @@ func (d *Document) writeLines(b *strings.Builder, title string, line func(*Conta
 	if lines.Len() > 0 {
 		fmt.Fprintf(b, "%s\n%s\n", title, lines.String())
 	}
+}
+
+// writeReclaim says how far the kubelet is from evicting pods, and whose page cache was reclaimed lately.
+func (d *Document) writeReclaim(b *strings.Builder) {
+	r := d.Reclaim
+	switch {
+	case r == nil || r.Signal == nil && r.Unknown == "":
+		return
+	case r.Unknown != "":
+		fmt.Fprintf(b, "RECLAIM BEFORE EVICTION\nno page cache is reclaimed: %s\n\n", r.Unknown)
+		return
+	}
+	fmt.Fprintf(b, "RECLAIM BEFORE EVICTION\n%s is %s; page cache is reclaimed below %s, the kubelet evicts below %s\n",
+		r.Name, quantity.Short(r.Available), quantity.Short(r.Below), quantity.Short(r.Threshold))
+	for _, f := range r.Containers {
+		fmt.Fprintf(b, "%s/%s %s: %s in %d calls, %s of it read again\n", f.Namespace, f.Pod, f.Container, quantity.Short(f.Bytes), f.Calls,
+			quantity.Short(f.Refaulted))
+	}
+	fmt.Fprintln(b)
 }
 
 // short says of a container that was resized that it is allocated less than it asks for.

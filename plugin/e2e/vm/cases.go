@@ -93,6 +93,7 @@ var choices = map[string]choice{
 	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high and its triggers
 	"TestOOMVerdicts":                             {on(cgroupfs24, kernel61, crioSystemd), on(systemd24)}, // each kernel's counters, and how soon a runtime removes a cgroup
 	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
+	"TestPageCacheEvicts":                         {on(kubeletCgroupfs), nil},                             // the kubelet's eviction, which knows no driver
 
 	// The plugin's own files and answers, which need some kernel.
 	"TestStateFileIsLostOrForeign":     {on(cgroupfs24), nil},          // the plugin's own file
@@ -103,7 +104,6 @@ var choices = map[string]choice{
 	"TestMeasureStallGuard":     {nil, on(cgroupfs24)},                                        // one machine is measured
 	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)},                                        // one machine is measured
 	"TestMeasureManyStalling":   {nil, on(cgroupfs24)},                                        // one machine is measured
-	"TestPageCacheEvicts":       {nil, on(kubeletCgroupfs)},                                   // the kubelet's eviction, which knows no driver
 	"TestPageCacheKills":        {nil, on(cgroupfs24, kernel61, kernelTrixie, kernelTesting)}, // each kernel's reclaim of pages that are not written yet
 }
 

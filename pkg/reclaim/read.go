@@ -1,0 +1,70 @@
+package reclaim
+
+import (
+	"os"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
+)
+
+var pageSize = uint64(os.Getpagesize())
+
+// nearest is the signal of which the least is left above its threshold. A Threshold of 0 is none.
+func (r *Reclaimer) nearest(view *ledger.View) (Signal, error) {
+	info, err := sysfs.Meminfo(r.Proc)
+	if err != nil {
+		return Signal{}, err
+	}
+	r.swap.Store(info["SwapTotal"] > 0)
+	node := ofNode(info, max(view.Config.Eviction, view.Config.SoftEviction))
+	pods, err := r.ofPods(view.Kubepods(), view.Config.Eviction)
+	if err != nil {
+		return Signal{}, err
+	}
+	if pods.Threshold > 0 && (node.Threshold == 0 || pods.left() < node.left()) {
+		return pods, nil
+	}
+	return node, nil
+}
+
+// ofNode is memory.available as kubelets from 1.32 on compute it: all memory less the working set of the root cgroup, which is its anonymous
+// memory and page cache without inactive_file. /proc/meminfo has the same counters as the root's memory.stat, and reading it makes the
+// kernel sum up no cgroups.
+func ofNode(info map[string]uint64, threshold uint64) Signal {
+	used := info["AnonPages"] + info["Cached"] + info["Buffers"] + info["SwapCached"]
+	used -= min(used, info["Inactive(file)"])
+	return Signal{Name: Available, Capacity: info["MemTotal"], Available: info["MemTotal"] - min(info["MemTotal"], used), Threshold: threshold}
+}
+
+// ofPods is allocatableMemory.available: the limit of kubepods less its working set. Its threshold is evictionHard's, and 0 where kubepods has no
+// limit.
+func (r *Reclaimer) ofPods(kubepods string, threshold uint64) (Signal, error) {
+	if kubepods == "" || threshold == 0 {
+		return Signal{}, nil
+	}
+	limit, err := r.Tree.Limit(kubepods)
+	if err != nil || limit == cgroup.Max {
+		return Signal{}, err
+	}
+	signal := Signal{Name: AllocatableAvailable, Capacity: limit, Threshold: threshold}
+	usage := Usage{}
+	if usage.Current, err = r.Tree.Current(kubepods); err != nil {
+		return Signal{}, err
+	}
+	if signal.Available = limit - min(limit, usage.Current); signal.left() < 0 {
+		usage, err = r.usage(kubepods) // with the page cache that counts as available
+		signal.Available = limit - min(limit, usage.workingSet())
+	}
+	return signal, err
+}
+
+func (r *Reclaimer) usage(cgroup string) (Usage, error) {
+	current, err := r.Tree.Current(cgroup)
+	if err != nil || current < smallest {
+		return Usage{Current: current}, err
+	}
+	stat, err := r.Tree.Stat(cgroup)
+	return Usage{Current: current, Active: stat["active_file"], Inactive: stat["inactive_file"],
+		Unwritten: stat["file_dirty"] + stat["file_writeback"], Refaulted: stat["workingset_refault_file"] * pageSize}, err
+}

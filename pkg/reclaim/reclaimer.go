@@ -1,0 +1,372 @@
+package reclaim
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+)
+
+const (
+	// shortest and longest are the pauses between two looks at what is available.
+	shortest = time.Second
+	longest  = 10 * time.Second
+	// callLimit is how long a call is waited for. The kernel may take longer: the container is left alone until it is done.
+	callLimit = 2 * time.Second
+	// mostCalls may be under way at once: each has a thread of its own while the kernel does not answer.
+	mostCalls = 16
+	// quiet is how long nothing must have been taken of a container before that is reported as one.
+	quiet = time.Minute
+)
+
+// Options are what a Reclaimer works with.
+type Options struct {
+	Tree *cgroupfs.Tree
+	Proc string // usually /proc
+	View func() *ledger.View
+	Log  logrus.FieldLogger
+	// OnFreed, if set, receives once what was taken of a container, when nothing has been for a minute.
+	OnFreed func(Freed)
+}
+
+// Freed is what was taken of a container.
+type Freed struct {
+	ID        string             `json:"id"`
+	Namespace string             `json:"namespace"`
+	Pod       string             `json:"pod"`
+	UID       string             `json:"uid"`
+	Container string             `json:"container"`
+	Class     memoryqos.QOSClass `json:"qosClass"`
+	First     time.Time          `json:"first"`
+	Last      time.Time          `json:"last"`
+	Calls     uint64             `json:"calls"`
+	// Bytes are those of page cache, Refaulted those that it has read again since.
+	Bytes     uint64 `json:"bytes"`
+	Refaulted uint64 `json:"refaultedBytes"`
+	// Signal is what the kubelet saw at the last time.
+	Signal Signal `json:"signal"`
+}
+
+// Text says in one line what was taken and why, without the container's name.
+func (f Freed) Text() string {
+	return fmt.Sprintf("%s of its page cache was reclaimed in %s, %s of which it read again: %s was %s, and below %s the kubelet evicts pods",
+		quantity.Short(f.Bytes), f.Last.Sub(f.First).Round(time.Second), quantity.Short(f.Refaulted),
+		f.Signal.Name, quantity.Short(f.Signal.Available), quantity.Short(f.Signal.Threshold))
+}
+
+// Report is what is known now.
+type Report struct {
+	// Unknown says why the kubelet's memory.available is not known; absent where it is.
+	Unknown string `json:"unknown,omitempty"`
+	// Signal is the one that is nearest to its threshold, and Below the available memory below which it reclaims; absent before the first look.
+	*Signal
+	Below uint64 `json:"reclaimBelow,omitempty"`
+	// Containers are living ones of which page cache was taken, most first.
+	Containers []Freed `json:"containers,omitempty"`
+}
+
+// Totals count since the daemon started. In dry run Calls and Bytes are those that would have been.
+type Totals struct {
+	Calls     uint64
+	Bytes     map[memoryqos.QOSClass]uint64
+	Refaulted uint64
+}
+
+// Reclaimer asks containers for page cache while the configuration wants it.
+type Reclaimer struct {
+	Options
+	containers map[string]*watched // of which something was taken, or that are left alone, by ID
+	swap       atomic.Bool         // the node has some
+
+	mu     sync.Mutex
+	calls  int // under way
+	report Report
+	totals Totals
+}
+
+// watched is a container that was asked.
+type watched struct {
+	Container
+	brake     brake
+	freed     Freed // since all was quiet; Calls is 0 when nothing was taken
+	refaulted uint64
+	busy      bool // a call is under way; guarded by Reclaimer.mu
+}
+
+// New returns a Reclaimer that has not looked yet.
+func New(o Options) *Reclaimer {
+	return &Reclaimer{Options: o, containers: map[string]*watched{}, totals: Totals{Bytes: map[memoryqos.QOSClass]uint64{}}}
+}
+
+// Report is absent (nil) where the configuration does not want it.
+func (r *Reclaimer) Report() *Report {
+	if !r.View().Config.Config.ReclaimBeforeEviction {
+		return nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	report := r.report
+	return &report
+}
+
+// Totals are a copy.
+func (r *Reclaimer) Totals() Totals {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := Totals{Calls: r.totals.Calls, Refaulted: r.totals.Refaulted, Bytes: map[memoryqos.QOSClass]uint64{}}
+	for _, class := range classes {
+		t.Bytes[class] = r.totals.Bytes[class]
+	}
+	return t
+}
+
+// Run looks until ctx ends.
+func (r *Reclaimer) Run(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(r.look(ctx)):
+		}
+	}
+}
+
+// look reads what is available, does what that asks for, and returns the pause until the next look.
+func (r *Reclaimer) look(ctx context.Context) time.Duration {
+	view := r.View()
+	if !view.Config.Config.ReclaimBeforeEviction {
+		return longest
+	}
+	signal, err := r.nearest(view)
+	if err != nil {
+		if r.report.Unknown == "" {
+			r.Log.WithError(err).Warn("what the kubelet takes for available memory is not known: no page cache is reclaimed")
+		}
+		r.publish(Report{Unknown: err.Error()})
+		return longest
+	}
+	if signal.Threshold == 0 { // the kubelet evicts nobody
+		r.publish(Report{})
+		return longest
+	}
+	r.follow(view, time.Now())
+	if left := signal.left(); left < 0 {
+		r.free(ctx, view, signal, uint64(-left))
+	}
+	r.publish(Report{Signal: &signal, Below: signal.Begin(), Containers: r.taken()})
+	return signal.next()
+}
+
+func (r *Reclaimer) publish(report Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report = report
+}
+
+// free asks containers for page cache, one class after the other, until so many bytes more are available, nobody has more to give, or
+// it is time to look again.
+func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, missing uint64) {
+	end := time.Now().Add(shortest)
+	for _, class := range classes {
+		candidates := r.candidates(view, class)
+		for c := most(candidates); c != nil; c = most(candidates) {
+			if missing == 0 || ctx.Err() != nil || time.Now().After(end) {
+				return
+			}
+			missing -= min(missing, r.ask(c, signal, view.Config.Config.DryRun()))
+		}
+	}
+}
+
+// candidates are the running containers of a class that may be asked.
+func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass) (all []*candidate) {
+	now := time.Now()
+	for pod, v := range view.Containers() {
+		if pod.Class != class || v.Cgroup == "" || !v.State.Alive() {
+			continue
+		}
+		c := Container{ID: v.ID, Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Name: v.Name, Cgroup: v.Cgroup, Class: class, Keeps: keeps(v)}
+		usage, err := r.usage(c.Cgroup)
+		if err != nil || usage.spare(c.Keeps) < smallest {
+			continue // it has just ended, or has nothing to give
+		}
+		w := r.containers[c.ID]
+		if w == nil {
+			w = &watched{refaulted: usage.Refaulted}
+			r.containers[c.ID] = w
+		}
+		w.Container = c
+		if !r.busy(w) && w.brake.allows(usage.Refaulted, now) {
+			all = append(all, &candidate{w, usage, usage.spare(c.Keeps)})
+		}
+	}
+	return all
+}
+
+// keeps is what a container may use in peace.
+func keeps(c *ledger.ContainerView) uint64 {
+	most := c.Request
+	for _, protected := range []*uint64{c.Min, c.Low} {
+		if protected != nil {
+			most = max(most, *protected)
+		}
+	}
+	return most
+}
+
+// ask has the kernel reclaim a batch of a container's page cache, and returns how much more is available by it.
+func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64) {
+	if dryRun { // what could be had is said once a minute
+		more, c.spare = c.spare, 0
+		c.brake.until = time.Now().Add(quiet)
+		r.took(c.watched, more, signal)
+		return more
+	}
+	asked := min(batch, c.spare)
+	if !r.call(c.watched, asked) {
+		c.spare = 0
+		c.brake.rest(time.Now())
+		return 0
+	}
+	after, err := r.usage(c.Cgroup)
+	if err != nil { // it has just ended
+		c.spare = 0
+		return 0
+	}
+	taken := c.usage.Current - min(c.usage.Current, after.Current)
+	more = c.usage.workingSet() - min(c.usage.workingSet(), after.workingSet())
+	enough := c.brake.gave(asked, taken, more, time.Now())
+	r.took(c.watched, taken, signal)
+	if c.usage, c.spare = after, after.spare(c.Keeps); !enough {
+		c.spare = 0
+	}
+	return more
+}
+
+// call writes memory.reclaim, and reports whether the kernel was done in time. It counts as busy until the kernel is.
+func (r *Reclaimer) call(w *watched, bytes uint64) bool {
+	r.mu.Lock()
+	free := r.calls < mostCalls
+	if free {
+		w.busy = true
+		r.calls++
+	}
+	r.mu.Unlock()
+	if !free {
+		return false
+	}
+	done := make(chan struct{})
+	cgroup := w.Cgroup
+	go func() {
+		defer close(done)
+		// What it gave is read from its files.
+		if err := r.Tree.ReclaimCache(cgroup, bytes); errors.Is(err, unix.EINVAL) && !r.swap.Load() {
+			_ = r.Tree.Reclaim(cgroup, bytes)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		w.busy = false
+		r.calls--
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(callLimit):
+		return false
+	}
+}
+
+func (r *Reclaimer) busy(w *watched) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return w.busy
+}
+
+// took notes what was taken of a container.
+func (r *Reclaimer) took(w *watched, bytes uint64, signal Signal) {
+	now := time.Now()
+	if w.freed.Calls == 0 {
+		w.freed = Freed{ID: w.ID, Namespace: w.Namespace, Pod: w.Pod, UID: w.UID, Container: w.Name, Class: w.Class, First: now}
+	}
+	w.freed.Last, w.freed.Signal = now, signal
+	w.freed.Calls++
+	w.freed.Bytes += bytes
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.totals.Calls++
+	r.totals.Bytes[w.Class] += bytes
+}
+
+// follow counts what containers read again, reports on those of which nothing was taken for a minute, and forgets the ended.
+func (r *Reclaimer) follow(view *ledger.View, now time.Time) {
+	if len(r.containers) == 0 {
+		return
+	}
+	alive := map[string]bool{}
+	for _, c := range view.Containers() {
+		alive[c.ID] = true
+	}
+	for id, w := range r.containers {
+		usage, err := r.usage(w.Cgroup)
+		if err == nil {
+			r.refaulted(w, usage.Refaulted)
+		}
+		over := w.freed.Calls > 0 && (now.Sub(w.freed.Last) >= quiet || !alive[id])
+		if over {
+			r.say(w.freed, view.Config.Config.DryRun())
+			w.freed = Freed{}
+		}
+		if !alive[id] || w.freed.Calls == 0 && now.After(w.brake.until) && !r.busy(w) {
+			delete(r.containers, id)
+		}
+	}
+}
+
+// refaulted counts what a container has read again since it was asked first.
+func (r *Reclaimer) refaulted(w *watched, now uint64) {
+	again := now - min(now, w.refaulted)
+	w.refaulted = now
+	if w.freed.Calls == 0 {
+		return
+	}
+	again = min(again, w.freed.Bytes-min(w.freed.Bytes, w.freed.Refaulted))
+	w.freed.Refaulted += again
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.totals.Refaulted += again
+}
+
+func (r *Reclaimer) say(f Freed, dryRun bool) {
+	log := r.Log.WithFields(logrus.Fields{"pod": f.Namespace + "/" + f.Pod, "container": f.Container, "id": f.ID})
+	if dryRun {
+		log.Info("dry run, nothing was reclaimed: " + f.Text())
+		return
+	}
+	log.Info(f.Text())
+	if r.OnFreed != nil {
+		r.OnFreed(f)
+	}
+}
+
+// taken are the containers of which something was taken, most first.
+func (r *Reclaimer) taken() (all []Freed) {
+	for _, w := range r.containers {
+		if w.freed.Calls > 0 {
+			all = append(all, w.freed)
+		}
+	}
+	slices.SortFunc(all, func(a, b Freed) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.ID, b.ID)) })
+	return all
+}

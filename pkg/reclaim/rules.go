@@ -1,0 +1,155 @@
+// Package reclaim frees page cache before the kubelet evicts pods for it.
+//
+// The kubelet takes page cache that was used twice (active_file) for memory in use, although the kernel would free it at once
+// (https://github.com/kubernetes/kubernetes/issues/43916). A Reclaimer computes what the kubelet compares with its thresholds, and before
+// one is reached it asks the kernel for page cache of containers (memory.reclaim): of those of the class BestEffort, then of Burstable
+// ones above their requests, and of those that do not need it again.
+//
+// Signal, Usage and brake decide; Reclaimer reads the kernel's files and carries out.
+package reclaim
+
+import (
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+)
+
+const (
+	// batch bounds one call in bytes: the kernel does not answer before it is done, and on the way no one can tell what comes back.
+	batch = 32 << 20
+	// smallest is the active page cache, in bytes, that is not worth a call.
+	smallest = 4 << 20
+	// marginShare, leastMargin and mostMargin say how far above the kubelet's threshold reclaim begins: a share of all memory, within bounds
+	// in bytes. The kubelet looks each ten seconds.
+	marginShare = 20
+	leastMargin = 256 << 20
+	mostMargin  = 4 << 30
+)
+
+// Names of the kubelet's signals (pkg/kubelet/eviction/api/types.go).
+const (
+	Available            = "memory.available"
+	AllocatableAvailable = "allocatableMemory.available"
+)
+
+// Signal is what the kubelet compares with one of its thresholds, in bytes.
+type Signal struct {
+	Name string `json:"signal"`
+	// Capacity is what there is at all, Available what the kubelet takes for available of it.
+	Capacity  uint64 `json:"capacity"`
+	Available uint64 `json:"available"`
+	// Threshold is the larger of evictionHard and evictionSoft: below it pods are evicted.
+	Threshold uint64 `json:"threshold"`
+}
+
+// Begin is the available memory, in bytes, below which page cache is asked for.
+func (s Signal) Begin() uint64 {
+	return s.Threshold + min(max(s.Capacity/marginShare, leastMargin), mostMargin)
+}
+
+// left are the bytes above Begin; negative where some are missing.
+func (s Signal) left() int64 { return int64(s.Available) - int64(s.Begin()) }
+
+// next is when to look again: sooner where little is left, for page cache grows as fast as files are read.
+func (s Signal) next() time.Duration {
+	const fastest = 1 << 30 // bytes a second
+	return min(shortest+time.Duration(max(s.left(), 0)/(fastest/1000))*time.Millisecond, longest)
+}
+
+// Container is one whose page cache may be asked for.
+type Container struct {
+	ID, Namespace, Pod, UID, Name string
+	Cgroup                        string // relative to the cgroup mount
+	Class                         memoryqos.QOSClass
+	Keeps                         uint64 // bytes that it may use in peace: its request, or memory.min or memory.low where that is more
+}
+
+// Usage is one reading of a container's files, in bytes.
+type Usage struct {
+	Current   uint64 // memory.current
+	Active    uint64 // active_file of memory.stat
+	Inactive  uint64 // inactive_file
+	Unwritten uint64 // file_dirty and file_writeback, which have to wait for the disk
+	Refaulted uint64 // page cache that was reclaimed and read again (workingset_refault_file)
+}
+
+// workingSet is what the kubelet takes for used.
+func (u Usage) workingSet() uint64 { return u.Current - min(u.Current, u.Inactive) }
+
+// spare is the active page cache that a container may be asked for.
+func (u Usage) spare(keeps uint64) uint64 {
+	above, clean := u.workingSet()-min(u.workingSet(), keeps), u.Active-min(u.Active, u.Unwritten)
+	return min(above, clean)
+}
+
+// classes are those that are asked, in this order. A Guaranteed container uses nothing above its request.
+var classes = []memoryqos.QOSClass{memoryqos.BestEffort, memoryqos.Burstable}
+
+// candidate is a container with what it can spare.
+type candidate struct {
+	*watched
+	usage Usage
+	spare uint64
+}
+
+// most is the candidate with the most to spare, so that who makes page cache is asked before others of its class; nil where none has any.
+func most(all []*candidate) (first *candidate) {
+	for _, c := range all {
+		if c.spare >= smallest && (first == nil || c.spare > first.spare) {
+			first = c
+		}
+	}
+	return first
+}
+
+const (
+	// watch is for how long what was taken is compared with what comes back.
+	watch = 30 * time.Second
+	// firstRest is how long a container is left alone first; each further time in a row doubles it, up to mostDoublings times.
+	firstRest     = 10 * time.Second
+	mostDoublings = 5
+	// gain divides what was asked for: a call that gives less gives nothing.
+	gain = 8
+)
+
+// brake says when a container is left alone: one that reads again at least half of what it lost needs it, and one that gives nothing
+// need not be asked.
+type brake struct {
+	began time.Time
+	from  uint64 // refaulted bytes then
+	taken uint64 // bytes since
+	until time.Time
+	rests int // in a row
+}
+
+// allows reports whether a container may be asked, after this reading.
+func (b *brake) allows(refaulted uint64, now time.Time) bool {
+	switch {
+	case now.Before(b.until):
+		return false
+	case b.began.IsZero():
+		b.began, b.from, b.taken = now, refaulted, 0
+	case b.taken >= smallest && 2*(refaulted-min(refaulted, b.from)) >= b.taken:
+		b.rest(now)
+		return false
+	case now.Sub(b.began) >= watch:
+		b.began, b.from, b.taken, b.rests = now, refaulted, 0, 0
+	}
+	return true
+}
+
+// gave notes what a call that asked for some bytes took, and how much more is available by it.
+func (b *brake) gave(asked, taken, more uint64, now time.Time) (enough bool) {
+	b.taken += taken
+	if max(taken, more) < asked/gain {
+		b.rest(now)
+		return false
+	}
+	return true
+}
+
+// rest has the container left alone for a while. What it reads again meanwhile does not count.
+func (b *brake) rest(now time.Time) {
+	b.until, b.began = now.Add(firstRest<<min(b.rests, mostDoublings)), time.Time{}
+	b.rests++
+}

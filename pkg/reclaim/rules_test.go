@@ -1,0 +1,111 @@
+package reclaim
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const (
+	mib = 1 << 20
+	gib = 1 << 30
+)
+
+func TestReclaimBeginsAboveTheThreshold(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		signal Signal
+		begin  uint64
+		left   int64
+		next   time.Duration
+	}{
+		{"a small node", Signal{Capacity: 2 * gib, Available: 300 * mib, Threshold: 100 * mib}, 356 * mib, -56 * mib, time.Second},
+		{"a node", Signal{Capacity: 40 * gib, Available: 2 * gib, Threshold: gib}, 3 * gib, -gib, time.Second},
+		{"a large node", Signal{Capacity: 1024 * gib, Available: 5 * gib, Threshold: gib}, 5 * gib, 0, time.Second},
+		{"enough for some seconds", Signal{Capacity: 40 * gib, Available: 6 * gib, Threshold: gib}, 3 * gib, 3 * gib, 4 * time.Second},
+		{"enough", Signal{Capacity: 1024 * gib, Available: 500 * gib, Threshold: gib}, 5 * gib, 495 * gib, 10 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			next := c.signal.next().Round(100 * time.Millisecond)
+			if begin, left := c.signal.Begin(), c.signal.left(); begin != c.begin || left != c.left || next != c.next {
+				t.Errorf("begins below %d, %d left, looks in %v; want %d, %d, %v", begin, left, next, c.begin, c.left, c.next)
+			}
+		})
+	}
+}
+
+func TestWhatAContainerCanSpare(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		usage Usage
+		keeps uint64
+		want  uint64
+	}{
+		{"no request", Usage{Current: 100, Active: 60, Inactive: 20}, 0, 60},
+		{"below its request", Usage{Current: 100, Active: 60, Inactive: 20}, 80, 0},
+		{"above its request by less than its page cache", Usage{Current: 100, Active: 60, Inactive: 20}, 50, 30},
+		{"above its request by anonymous memory, too", Usage{Current: 200, Active: 60, Inactive: 20}, 50, 60},
+		{"page cache that the disk has not taken", Usage{Current: 100, Active: 60, Inactive: 20, Unwritten: 50}, 0, 10},
+		{"inactive page cache is available already", Usage{Current: 100, Inactive: 100}, 0, 0},
+		{"counters of different moments", Usage{Current: 10, Active: 60, Inactive: 20, Unwritten: 70}, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := c.usage.spare(c.keeps); got != c.want {
+				t.Errorf("%d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func TestWhoHasTheMostIsAskedFirst(t *testing.T) {
+	little, some, much := &candidate{spare: smallest - 1}, &candidate{spare: smallest}, &candidate{spare: smallest + 1}
+	if got := most([]*candidate{little, some, much}); got != much {
+		t.Errorf("got %+v", got)
+	}
+	if got := most([]*candidate{little}); got != nil {
+		t.Errorf("got %+v of what is not worth a call", got)
+	}
+}
+
+// TestBrake plays readings: what a container has read again, what a call took after it, and whether the container may be asked.
+func TestBrake(t *testing.T) {
+	type reading struct {
+		at        time.Duration
+		refaulted uint64
+		taken     uint64 // by a call for 32Mi, if the container may be asked
+		want      bool
+	}
+	for _, c := range []struct {
+		name     string
+		readings []reading
+	}{
+		{"nothing comes back", []reading{{0, 5 * gib, 30 * mib, true}, {time.Second, 5 * gib, 30 * mib, true}, {time.Minute, 5 * gib, 30 * mib, true}}},
+		{"a little comes back", []reading{{0, 0, 30 * mib, true}, {time.Second, 14 * mib, 30 * mib, true}, {2 * time.Second, 29 * mib, 0, true}}},
+		{"half comes back: it rests, longer each time", []reading{
+			{0, 0, 30 * mib, true}, {time.Second, 15 * mib, 0, false}, {10 * time.Second, 15 * mib, 0, false},
+			{11 * time.Second, 15 * mib, 30 * mib, true}, {12 * time.Second, 30 * mib, 0, false}, {31 * time.Second, 30 * mib, 0, false},
+			{32 * time.Second, 30 * mib, 30 * mib, true}}},
+		{"what comes back during a rest does not count", []reading{
+			{0, 0, 30 * mib, true}, {time.Second, 15 * mib, 0, false}, {11 * time.Second, 40 * mib, 30 * mib, true}, {12 * time.Second, 54 * mib, 0, true}}},
+		{"what comes back late is another window's", []reading{
+			{0, 0, 30 * mib, true}, {30 * time.Second, 0, 30 * mib, true}, {31 * time.Second, 14 * mib, 0, true}}},
+		{"a call that gives nothing", []reading{{0, 0, 3 * mib, true}, {time.Second, 0, 0, false}, {10 * time.Second, 0, 0, true}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var b brake
+			begin := time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
+			var got, want []bool
+			for _, r := range c.readings {
+				now := begin.Add(r.at)
+				allowed := b.allows(r.refaulted, now)
+				if got, want = append(got, allowed), append(want, r.want); allowed && r.taken > 0 {
+					b.gave(batch, r.taken, r.taken, now)
+				}
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
