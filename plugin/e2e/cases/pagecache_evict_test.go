@@ -33,15 +33,15 @@ func TestPageCacheEvicts(t *testing.T) {
 	})
 	runs, lrus := 1, []string{"n"}
 	if k.Plan.Full {
-		runs, lrus = 10, []string{"y", "n"}
+		runs, lrus = 10, []string{"n", "y"}
 	}
 	usual := file(lruGen)
 	t.Cleanup(func() { write(t, usual, lruGen) })
 	t.Logf("kernel %s, lru_gen %s, %s", file("/proc/sys/kernel/osrelease"), usual, evictionHard)
 	t.Log("| lru_gen | reclaim | available before | least available | of the file active / inactive then | the pod | after | read | reclaimed | refaulted |")
-	for range runs { // by turns, so that none has the older kubelet
-		for _, enabled := range lrus {
-			for _, reclaim := range []bool{false, true} {
+	for _, enabled := range lrus {
+		for range runs {
+			for _, reclaim := range []bool{false, true} { // by turns, so that none has the older kubelet
 				write(t, "3", "/proc/sys/vm/drop_caches") // or the switch makes pages active that another pod has read
 				write(t, enabled, lruGen)
 				p.change(fmt.Sprintf("reclaimBeforeEviction: %v", reclaim), evictionHard)
