@@ -218,7 +218,7 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  memory:\n    %s\n", strings.Join(d.Memory, "\n    "))
 	}
 	if d.Throttling != nil {
-		fmt.Fprintf(b, "    %s\n", d.Throttling)
+		fmt.Fprintf(b, "    %s\n    %s\n", d.Throttling, d.Throttling.Helps)
 	}
 	if r := d.Recording; r != nil {
 		fmt.Fprintf(b, "  recorded as event %d of %s\n", r.Event, r.File)

@@ -25,11 +25,11 @@ type Throttling struct {
 	Helps string `json:"helps"`
 }
 
-// String is all of it for people.
+// String is how it was held up, for people.
 func (t *Throttling) String() string {
 	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)).Round(time.Second / 10) }
-	return fmt.Sprintf("memory.high was reached %d times since it started; processes waited %v for memory, all of them %v, in the last five minutes %.3g %% of the time: %s",
-		t.HighEvents, seconds(t.Waited), seconds(t.Stopped), t.Lately, t.Helps)
+	return fmt.Sprintf("memory.high was reached %d times since it started; processes waited %v for memory, all of them %v, in the last five minutes %.3g %% of the time",
+		t.HighEvents, seconds(t.Waited), seconds(t.Stopped), t.Lately)
 }
 
 // throttling is nil for a container that has not reached its memory.high, or whose files cannot be read.
