@@ -46,7 +46,7 @@ func (d *daemon) services() ([]part, error) {
 		sources.Reclaim, shown.Reclaim = d.reclaim.Report, d.reclaim.Totals
 	}
 	d.metrics.Attach(shown)
-	hour := history.New(history.Sources{View: d.agent.View, Rejections: d.rejections, Throttled: d.throttledContainers()})
+	hour := history.New(history.Sources{View: d.agent.View, Rejections: d.rejections, Kills: d.kills.Count, Throttled: d.throttledContainers()})
 	handler := admin.Handler(admin.Sources{
 		View: d.agent.View, Metrics: d.metrics.Handler(), Page: admin.Page(),
 		Status:  func() any { return sources.Make() },

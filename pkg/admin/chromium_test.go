@@ -28,7 +28,7 @@ func serve(t *testing.T, fixture string) (url string, asked func() []string) {
 	handler := Handler(Sources{View: func() *ledger.View { return &ledger.View{} }, Metrics: http.NotFoundHandler(),
 		Explain: func(string, string) (any, error) { return json.RawMessage(explanations), nil },
 		History: func() any {
-			return json.RawMessage(`{"times": ["2026-05-04T11:59:00Z", "2026-05-04T11:59:30Z", "2026-05-04T12:00:00Z"], "rejections": [0, 2, 1], "throttled": [0, 3, 1],
+			return json.RawMessage(`{"times": ["2026-05-04T11:59:00Z", "2026-05-04T11:59:30Z", "2026-05-04T12:00:00Z"], "rejections": [0, 2, 1], "oomKills": [0, 2, 0], "throttled": [0, 3, 1],
  "nodes": [{"id": 0, "allocated": [0, 65498251264, 42949672960]}]}`)
 		},
 		Status: func() any { return json.RawMessage(document) }, Page: Page()})
@@ -91,7 +91,8 @@ func TestPageInChromium(t *testing.T) {
 		"a lost protection":       "kubepods.slice protects less than is promised below it",
 		"the count":               "8 containers",
 		"the order":               `aria-sort="ascending"`,
-		"the last hour":           `aria-label="Node 0 allocated, last hour: 0 to 61Gi, now 40Gi"><path d="M118 30.00L119 2.00L120 11.64"`,
+		"the last hour":           `aria-label="Node 0 allocated, last hour: 0 to 61Gi, now 40Gi"><path d="M118 30.00L119 2.00L120 11.64"></path><path class="mark" d="M119 0V30"><title>OOM kills: 2</title></path>`,
+		"its OOM kills":           `aria-label="OOM kills, last hour: 2 in all"`,
 		"its rejections":          `aria-label="Rejections, last hour: 3 in all"`,
 		"its throttling":          `aria-label="Throttled containers, last hour: 0 to 3, now 1"`,
 	} {

@@ -24,6 +24,8 @@ type Sources struct {
 	View func() *ledger.View
 	// Rejections counts containers and resizes refused since the daemon started.
 	Rejections func() uint64
+	// Kills counts OOM kills in containers since the daemon started.
+	Kills func() uint64
 	// Throttled is the number of containers that are stopped by their memory.high or have been given room; nil without the
 	// stall guard.
 	Throttled func() uint64
@@ -33,7 +35,8 @@ type Sources struct {
 type point struct {
 	at         time.Time
 	allocated  map[int]uint64 // bytes of memory by NUMA node
-	rejections uint64         // since the daemon started
+	rejections uint64         // since the daemon started, as kills
+	kills      uint64
 	throttled  uint64
 }
 
@@ -68,7 +71,7 @@ func (h *History) Run(ctx context.Context) error {
 
 func (h *History) now() point {
 	view := h.sources.View()
-	p := point{at: view.Taken, allocated: make(map[int]uint64, len(view.Nodes)), rejections: h.sources.Rejections()}
+	p := point{at: view.Taken, allocated: make(map[int]uint64, len(view.Nodes)), rejections: h.sources.Rejections(), kills: h.sources.Kills()}
 	for _, node := range view.Nodes {
 		p.allocated[node.ID] = node.Of(memorymanager.Memory).Reserved
 	}
@@ -94,6 +97,8 @@ type Document struct {
 	Nodes []Node `json:"nodes"`
 	// Rejections are containers and resizes refused since the value before.
 	Rejections []uint64 `json:"rejections"`
+	// OOMKills are processes of containers that the kernel killed since the value before.
+	OOMKills []uint64 `json:"oomKills"`
 	// Throttled are containers that are stopped by their memory.high or have been given room.
 	Throttled []uint64 `json:"throttled"`
 }
@@ -116,15 +121,16 @@ func (h *History) Document() *Document {
 		d.Nodes = append(d.Nodes, Node{ID: id})
 	}
 	slices.SortFunc(d.Nodes, func(a, b Node) int { return a.ID - b.ID })
-	before := points[0].rejections
+	before := points[0]
 	for _, p := range points {
 		d.Times = append(d.Times, p.at)
-		d.Rejections = append(d.Rejections, p.rejections-min(p.rejections, before))
+		d.Rejections = append(d.Rejections, p.rejections-min(p.rejections, before.rejections))
+		d.OOMKills = append(d.OOMKills, p.kills-min(p.kills, before.kills))
 		d.Throttled = append(d.Throttled, p.throttled)
 		for i := range d.Nodes {
 			d.Nodes[i].Allocated = append(d.Nodes[i].Allocated, p.allocated[d.Nodes[i].ID])
 		}
-		before = p.rejections
+		before = p
 	}
 	return d
 }

@@ -15,6 +15,7 @@ type node struct {
 	at                    time.Time
 	allocated             map[int]uint64
 	rejections, throttled uint64
+	kills                 uint64
 }
 
 func (n *node) sources() Sources {
@@ -30,6 +31,7 @@ func (n *node) sources() Sources {
 			return view
 		},
 		Rejections: func() uint64 { return n.rejections },
+		Kills:      func() uint64 { return n.kills },
 		Throttled:  func() uint64 { return n.throttled },
 	}
 }
@@ -38,13 +40,14 @@ func TestDocument(t *testing.T) {
 	start := time.Unix(1700000000, 0).UTC()
 	n := &node{at: start, allocated: map[int]uint64{0: 10}, rejections: 7}
 	h := New(n.sources())
-	n.at, n.allocated, n.rejections, n.throttled = start.Add(every), map[int]uint64{1: 20, 0: 11}, 9, 3
+	n.at, n.allocated, n.rejections, n.throttled, n.kills = start.Add(every), map[int]uint64{1: 20, 0: 11}, 9, 3, 1
 	h.add(h.now())
 	n.at, n.throttled = start.Add(every+time.Second), 2
 	want := &Document{
 		Times:      []time.Time{start, start.Add(every), start.Add(every + time.Second)},
 		Nodes:      []Node{{0, []uint64{10, 11, 11}}, {1, []uint64{0, 20, 20}}},
 		Rejections: []uint64{0, 2, 0},
+		OOMKills:   []uint64{0, 1, 0},
 		Throttled:  []uint64{0, 3, 2},
 	}
 	if diff := cmp.Diff(want, h.Document()); diff != "" {
@@ -58,7 +61,7 @@ func TestDocument(t *testing.T) {
 func TestNewDaemon(t *testing.T) {
 	sources := (&node{}).sources()
 	sources.Throttled = nil
-	want := &Document{Times: []time.Time{{}, {}}, Nodes: []Node{}, Rejections: []uint64{0, 0}, Throttled: []uint64{0, 0}}
+	want := &Document{Times: []time.Time{{}, {}}, Nodes: []Node{}, Rejections: []uint64{0, 0}, OOMKills: []uint64{0, 0}, Throttled: []uint64{0, 0}}
 	if diff := cmp.Diff(want, New(sources).Document()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

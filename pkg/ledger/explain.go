@@ -20,8 +20,9 @@ type Explanation struct {
 	Placement *memorymanager.Explanation
 	// Rejection is the container's last one as long as it matters: its last resize was refused, or it has no place now.
 	Rejection *Rejection
-	// Memory are the steps to memory.min, low and high, a line each.
+	// Memory are the steps to memory.min, low and high, a line each; High is the formula for memory.high where that decides.
 	Memory []string
+	High   memoryqos.Formula
 }
 
 // Explain explains the containers of a pod, given as namespace/name, name or UID; container "" is all of them.
@@ -90,7 +91,7 @@ func (q inquiry) placed() bool { return len(q.wanted.Request) > 0 }
 
 // explain answers with a manager of its own, which stays as it is.
 func (q inquiry) explain(manager *memorymanager.Manager) Explanation {
-	q.Memory = q.arithmetic()
+	q.Memory, q.High = q.arithmetic()
 	if q.placed() {
 		placement := manager.Explain(q.wanted)
 		if placement.Existing {
@@ -120,14 +121,14 @@ func (l *Ledger) rejected(c *container) *Rejection {
 }
 
 // arithmetic shows how the container's values come about.
-func (q inquiry) arithmetic() []string {
+func (q inquiry) arithmetic() (lines []string, high memoryqos.Formula) {
 	known := q.Container.Estimate
 	request := fmt.Sprintf("request = %s, from source %s", quantity.Short(known.Request), known.Source)
 	if known.Error > 0 {
 		request += fmt.Sprintf(", at most %s more", quantity.Short(known.Error))
 	}
 	_, steps := q.settings.Explain(q.qos, q.overrides)
-	lines := []string{request, steps.High}
+	lines = []string{request, steps.High}
 	if raised := q.Container.Raised; raised > 0 && q.Container.Values.High != nil {
 		stands := cgroup.Readable(max(raised, *q.Container.Values.High))
 		lines = append(lines, fmt.Sprintf("memory.high stands at %s: the stall guard has raised it", stands))
@@ -136,5 +137,5 @@ func (q inquiry) arithmetic() []string {
 	if steps.OOMGroup != "" {
 		lines = append(lines, steps.OOMGroup)
 	}
-	return lines
+	return lines, steps.Formula
 }

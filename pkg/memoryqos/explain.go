@@ -3,6 +3,7 @@ package memoryqos
 import (
 	"cmp"
 	"fmt"
+	"math"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 )
@@ -12,6 +13,22 @@ type Steps struct {
 	// High is about memory.high, Protection about memory.min and memory.low. OOMGroup is about memory.oom.group, "" where that is the
 	// kubelet's.
 	High, Protection, OOMGroup string
+	// Formula is what memory.high follows from; zero where it is not set, chosen by the pod, or the room for page cache.
+	Formula Formula
+}
+
+// Formula is KEP-2570's for memory.high: request + Factor * (Top - request).
+type Formula struct {
+	Factor float64
+	Top    uint64 // the limit or what stands in for it, in bytes
+}
+
+// EnoughRequest is the smallest request, in bytes, with which memory.high is so many bytes, less than a page short; 0 where none is.
+func (f Formula) EnoughRequest(high uint64) uint64 {
+	if f.Factor <= 0 || f.Factor >= 1 || high >= f.Top {
+		return 0
+	}
+	return uint64(max(0, math.Ceil((float64(high)-f.Factor*float64(f.Top))/(1-f.Factor))))
 }
 
 // Explain gives what Container gives, with the steps that lead there.
@@ -19,7 +36,11 @@ func (s Settings) Explain(c Container, o Overrides) (Values, Steps) {
 	t, p := s.throttling(c, o), s.protection(c, o)
 	v := p.values()
 	v.High, v.OOMGroup = positive(t.bytes), o.OOMGroup
-	return v, Steps{High: s.explainHigh(t, c), Protection: s.explainProtection(p, c, o), OOMGroup: explainOOMGroup(o.OOMGroup)}
+	steps := Steps{High: s.explainHigh(t, c), Protection: s.explainProtection(p, c, o), OOMGroup: explainOOMGroup(o.OOMGroup)}
+	if t.bytes > 0 && t.room == 0 && t.factor > 0 {
+		steps.Formula = Formula{t.factor, t.top}
+	}
+	return v, steps
 }
 
 func explainOOMGroup(wish *uint64) string {

@@ -98,6 +98,10 @@ func TestExplainGivesTheStepsOfEachDecision(t *testing.T) {
 				test.change(&s, &c)
 			}
 			_, got := s.Explain(c, test.wish)
+			if byFormula := strings.HasPrefix(test.high, "memory.high = request"); byFormula != (got.Formula != memoryqos.Formula{}) {
+				t.Errorf("the formula is %+v where %s", got.Formula, test.high)
+			}
+			got.Formula = memoryqos.Formula{}
 			if diff := cmp.Diff(memoryqos.Steps{High: test.high, Protection: test.protection, OOMGroup: test.oomGroup}, got); diff != "" {
 				t.Error(diff)
 			}
@@ -169,6 +173,31 @@ func TestOnlyValuesThatAreSetAreAllocated(t *testing.T) {
 		s := settings(memoryqos.TieredReservation)
 		if got := testing.AllocsPerRun(100, func() { s.Container(test.container, memoryqos.Overrides{}) }); got != test.want {
 			t.Errorf("%s: %v allocations, want %v", name, got, test.want)
+		}
+	}
+}
+
+// TestEnoughRequest: the request that is named puts memory.high where it should be, and a page less does not.
+func TestEnoughRequest(t *testing.T) {
+	factor := 0.9
+	s := memoryqos.Settings{Factor: &factor, PageSize: 4096}
+	for _, high := range []uint64{3 << 30, 3<<30 + 1, 4<<30 - 1<<20} {
+		c := memoryqos.Container{Class: memoryqos.Burstable, Request: 1 << 20, Limit: 4 << 30}
+		_, steps := s.Explain(c, memoryqos.Overrides{})
+		c.Request = steps.Formula.EnoughRequest(high)
+		if c.Request == 0 {
+			if v := s.Container(memoryqos.Container{Class: memoryqos.Burstable, Request: 1, Limit: 4 << 30}, memoryqos.Overrides{}); *v.High < high {
+				t.Errorf("no request is named for %d", high)
+			}
+			continue
+		}
+		v := s.Container(c, memoryqos.Overrides{})
+		if *v.High+4096 < high {
+			t.Errorf("a request of %d puts memory.high at %d, want %d", c.Request, *v.High, high)
+		}
+		c.Request -= 1 << 20
+		if v = s.Container(c, memoryqos.Overrides{}); *v.High >= high {
+			t.Errorf("a request of %d would do for %d", c.Request, high)
 		}
 	}
 }

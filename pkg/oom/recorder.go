@@ -123,6 +123,14 @@ func (r *Recorder) Totals() map[Total]uint64 {
 	return maps.Clone(r.totals)
 }
 
+// Count is the sum of Totals.
+func (r *Recorder) Count() (sum uint64) {
+	for _, kills := range r.Totals() {
+		sum += kills
+	}
+	return sum
+}
+
 // Run watches until ctx ends.
 func (r *Recorder) Run(ctx context.Context) error {
 	var changes <-chan cgroupfs.Change

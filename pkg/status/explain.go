@@ -53,6 +53,8 @@ type Explanation struct {
 	Unused map[int]Unused `json:"unused,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
+	// Throttling is how memory.high has held it up; absent where it has not.
+	Throttling *Throttling `json:"throttling,omitempty"`
 	// OOMKill is the verdict on the last OOM kill in the container; absent without one.
 	OOMKill *oom.Verdict `json:"oomKill,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
@@ -86,8 +88,8 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 				OOMGroup: c.OOMGroup},
 			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
 			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
-			NotMoved: notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
-			Unused:   unused(view.NodeMemory, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
+			NotMoved:   notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
+			Throttling: s.throttling(&e), Unused: unused(view.NodeMemory, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
 		}
 		if s.LastKill != nil {
 			d.OOMKill = s.LastKill(pod.UID, c.Name)
@@ -214,6 +216,9 @@ func (d *Explanation) write(b *strings.Builder) {
 	}
 	if len(d.Memory) > 0 {
 		fmt.Fprintf(b, "  memory:\n    %s\n", strings.Join(d.Memory, "\n    "))
+	}
+	if d.Throttling != nil {
+		fmt.Fprintf(b, "    %s\n    %s\n", d.Throttling, d.Throttling.Helps)
 	}
 	if r := d.Recording; r != nil {
 		fmt.Fprintf(b, "  recorded as event %d of %s\n", r.Event, r.File)

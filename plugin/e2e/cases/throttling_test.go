@@ -46,7 +46,7 @@ func TestThrottlingIsReal(t *testing.T) {
 		}
 	})
 
-	startPlugin(t, "memoryThrottlingFactor: 0.5")
+	p := startPlugin(t, "memoryThrottlingFactor: 0.5")
 	// Without swap there is nowhere to go: the process is stopped, and shows it.
 	t.Run("without swap", func(t *testing.T) {
 		pod := &kubelet.Pod{Name: "stopped", Containers: []kubelet.Container{{Name: "app", Request: 32 * MiB, Limit: 96 * MiB, Args: []string{"wait=/ctl/go", fmt.Sprint("grow=", 88*MiB)}}}}
@@ -72,6 +72,9 @@ func TestThrottlingIsReal(t *testing.T) {
 		})
 		if strings.Contains(k.Output(pod, "app"), "done grow") {
 			t.Error("the container was not held back")
+		}
+		if out, _ := p.ask("explain", "stopped"); !strings.Contains(out, "cannot be reclaimed: a request of ") {
+			t.Errorf("explain does not say what ends it:\n%s", out)
 		}
 		if err := k.Remove(t.Context(), pod); err != nil {
 			t.Fatal(err)
