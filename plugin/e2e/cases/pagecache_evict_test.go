@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -97,4 +98,67 @@ func reads(t *testing.T, k *kubelet.Kubelet, dir string) (end, row string) {
 		t.Fatal(err)
 	}
 	return end, row
+}
+
+// TestPageCacheIsReclaimedBeforeEviction has two containers read files again and again on a node that is short of memory by the kubelet's
+// counting, without a kubelet. The one without a request gives up what is missing, the one below its request nothing.
+func TestPageCacheIsReclaimedBeforeEviction(t *testing.T) {
+	const (
+		spare, kept = 300 * MiB, 60 * MiB
+		margin      = 256 * MiB
+	)
+	k := criOf(t)
+	dir := disk(t, spare+kept+128*MiB)
+	fill(t, dir+"/spare", int(spare))
+	fill(t, dir+"/kept", int(kept))
+	if usual := file(lruGen); usual != "" {
+		write(t, "n", lruGen)
+		t.Cleanup(func() { write(t, usual, lruGen) })
+	}
+	write(t, "3", "/proc/sys/vm/drop_caches")
+	p := startPlugin(t, "reclaimBeforeEviction: true", "evictionHard: {memory.available: 1Mi}")
+	seen := func() (bytes uint64) {
+		t.Helper()
+		eventually(t, "status says what is available", func() string {
+			out, _ := p.ask("status", "-o", "json")
+			var document struct{ Reclaim struct{ Available uint64 } }
+			err := json.Unmarshal([]byte(out), &document)
+			if bytes = document.Reclaim.Available; err != nil || bytes == 0 {
+				return fmt.Sprint(err, out)
+			}
+			return ""
+		})
+		return bytes
+	}
+	begin := seen() - spare/2
+	read := func(name, file string, request uint64) string {
+		data := "read=/data/" + file
+		pod := &kubelet.Pod{Name: name, Containers: []kubelet.Container{{Name: "app", Request: request, Mounts: map[string]string{"/data": dir + ":ro"},
+			Args: []string{data, data, data, "say=enough", "sleep"}}}}
+		run(t, k, pod)
+		said(t, k, pod, "app", "done say=enough")
+		return dirOf(t, k, pod, "app")
+	}
+	keeps := read("keeps", "kept", 2*kept)
+	gives := read("gives", "spare", 0)
+	before := event(keeps, "memory.stat", "active_file")
+	if active := event(gives, "memory.stat", "active_file"); active < spare/2 || before < kept/2 {
+		t.Fatalf("of the files %d MiB and %d MiB are active: there is nothing to reclaim", active/MiB, before/MiB)
+	}
+	p.change("reclaimBeforeEviction: true", fmt.Sprintf("evictionHard: {memory.available: %d}", begin-margin))
+	eventually(t, "as much is available as should be", func() string {
+		if now := seen(); now < begin {
+			return fmt.Sprintf("%d MiB, want %d", now/MiB, begin/MiB)
+		}
+		return ""
+	})
+	if after := event(keeps, "memory.stat", "active_file"); after < before-MiB {
+		t.Errorf("the container below its request had %d MiB of active page cache, and has %d", before/MiB, after/MiB)
+	}
+	if got := metric(t, "nri_memory_manager_reclaimed_bytes_total"); got < spare/8 {
+		t.Errorf("%.0f bytes were reclaimed", got)
+	}
+	if out, _ := p.ask("status"); !strings.Contains(out, "default/gives app: ") || strings.Contains(out, "default/keeps app: ") {
+		t.Error(out)
+	}
 }

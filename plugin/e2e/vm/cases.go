@@ -93,6 +93,7 @@ var choices = map[string]choice{
 	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high and its triggers
 	"TestOOMVerdicts":                             {on(cgroupfs24, kernel61, crioSystemd), on(systemd24)}, // each kernel's counters, and how soon a runtime removes a cgroup
 	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
+	"TestPageCacheIsReclaimedBeforeEviction":      {on(cgroupfs24, kernel61), nil},                        // what each kernel's memory.reclaim takes
 	"TestPageCacheEvicts":                         {on(kubeletCgroupfs), nil},                             // the kubelet's eviction, which knows no driver
 
 	// The plugin's own files and answers, which need some kernel.
