@@ -155,7 +155,7 @@ func TestPageCacheIsReclaimedBeforeEviction(t *testing.T) {
 	if after := event(keeps, "memory.stat", "active_file"); after < before-MiB {
 		t.Errorf("the container below its request had %d MiB of active page cache, and has %d", before/MiB, after/MiB)
 	}
-	if got := metric(t, "nri_memory_manager_reclaimed_bytes_total"); got < spare/8 {
+	if got := metric(t, "nri_memory_manager_reclaimed_bytes_total"); got < float64(spare/8) {
 		t.Errorf("%.0f bytes were reclaimed", got)
 	}
 	if out, _ := p.ask("status"); !strings.Contains(out, "default/gives app: ") || strings.Contains(out, "default/keeps app: ") {
