@@ -86,6 +86,9 @@ func sources(t *testing.T) Sources {
 			return map[string]protect.Migration{"a": {Blocked: true}, "b": {Done: true}}
 		},
 		Guard: func() guard.Totals { return guard.Totals{Episodes: 2, Raised: time.Minute} },
+		Risks: func() map[string]*oom.Risk {
+			return map[string]*oom.Risk{"kubepods/burstable/pod1/app": {Known: true}, "kubepods/burstable/pod2/app": {}, "ended": {}}
+		},
 		Kills: func() map[oom.Total]uint64 {
 			return map[oom.Total]uint64{{Cause: oom.Tmpfs, Level: oom.Container}: 2}
 		},

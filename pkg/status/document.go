@@ -149,6 +149,8 @@ type Container struct {
 	// Stopped is set while the container is stopped by its memory.high and being given room.
 	Stopped bool   `json:"stopped,omitempty"`
 	Usage   *Usage `json:"usage,omitempty"`
+	// OOMRisk is set where it was seen that page cache may have it killed.
+	OOMRisk *oom.Risk `json:"oomRisk,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
 	// KeptOff is set while it is kept off NUMA nodes that were overcommitted; absent for others.
@@ -183,8 +185,9 @@ type Sources struct {
 	Statuses   func() map[string]guard.Status      // nil without the stall guard
 	Recorder   *recording.Recorder                 // nil without recordings
 	LastKill   func(uid, container string) *oom.Verdict
-	Tree       *cgroupfs.Tree // nil leaves out what the cgroups above the pods hold
-	Usages     *Usages        // nil leaves the kernel's counters out
+	Risks      func() map[string]*oom.Risk // by cgroup; nil shows none
+	Tree       *cgroupfs.Tree              // nil leaves out what the cgroups above the pods hold
+	Usages     *Usages                     // nil leaves the kernel's counters out
 	Version    string
 	Node       string // its name in the API; "" leaves it out
 	// PreInstalled is set when the runtime has started the plugin itself.
@@ -302,6 +305,7 @@ type known struct {
 	guarded map[string]guard.Status // by container ID
 	usage   map[string]*Usage       // by cgroup
 	moves   map[string]*Migration   // by cgroup
+	risks   map[string]*oom.Risk    // by cgroup
 	record  *recording.Recorder
 	refused map[[2]string]bool // by pod UID and container: the last word about its placement
 }
@@ -314,6 +318,9 @@ func (s Sources) known(view *ledger.View) known {
 	if s.Usages != nil {
 		k.usage = s.Usages.read(view)
 	}
+	if s.Risks != nil {
+		k.risks = s.Risks()
+	}
 	for _, r := range slices.Backward(view.Rejections) {
 		k.refused[[2]string{r.UID, r.Container}] = r.Refused
 	}
@@ -322,7 +329,7 @@ func (s Sources) known(view *ledger.View) known {
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
-		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.Place(uid, view.Name)}
+		Usage: k.usage[view.Cgroup], OOMRisk: k.risks[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.Place(uid, view.Name)}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}

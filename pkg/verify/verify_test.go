@@ -19,6 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
@@ -219,6 +220,10 @@ func TestFindings(t *testing.T) {
 		"raised": func(n *Node) {
 			web(n).Raised = 126 * mi
 			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = 126 * mi })
+		},
+		"page-cache-risk": func(n *Node) {
+			database(n).OOMRisk = &oom.Risk{Unwritten: 20 * mi, Known: true}
+			web(n).Limit, web(n).OOMRisk = 128*mi, &oom.Risk{Unwritten: 9 * mi}
 		},
 		"stopped":            func(n *Node) { web(n).Stopped = true },
 		"hugepages-taken":    func(n *Node) { n.Pools[0].Free = 1 },
