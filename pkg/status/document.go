@@ -147,8 +147,10 @@ type Container struct {
 	// have any.
 	Unplaced string `json:"unplaced,omitempty"`
 	// Stopped is set while the container is stopped by its memory.high and being given room.
-	Stopped bool   `json:"stopped,omitempty"`
-	Usage   *Usage `json:"usage,omitempty"`
+	Stopped bool `json:"stopped,omitempty"`
+	// FullBroken is set where full of its memory.pressure stands still although it waits for memory.
+	FullBroken bool   `json:"fullPressureBroken,omitempty"`
+	Usage      *Usage `json:"usage,omitempty"`
 	// OOMRisk is set where it was seen that page cache may have it killed.
 	OOMRisk *oom.Risk `json:"oomRisk,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
@@ -329,7 +331,7 @@ func (s Sources) known(view *ledger.View) known {
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
-		Usage: k.usage[view.Cgroup], OOMRisk: k.risks[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.Place(uid, view.Name)}
+		FullBroken: k.guarded[view.ID].FullBroken, Usage: k.usage[view.Cgroup], OOMRisk: k.risks[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.Place(uid, view.Name)}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}

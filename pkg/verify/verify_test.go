@@ -241,6 +241,9 @@ func TestFindings(t *testing.T) {
 		"kubelet-gate-unnamed": func(n *Node) { n.Kubelet.FeatureGates = nil },
 		"kubelet-factor":       func(n *Node) { n.Kubelet.FeatureGates = nil; n.Kubelet.MemoryThrottlingFactor = new(float64) },
 		"kernel-old":           func(n *Node) { n.Kernel = &Kernel{Release: "5.15.0-160-generic"} },
+		"kernel-full-broken": func(n *Node) {
+			n.Kernel.Release, database(n).FullBroken, web(n).FullBroken = "6.12.9", true, true
+		},
 		"runtime-1.7-preinstalled": func(n *Node) {
 			n.Document.Runtime = &status.Runtime{Name: "containerd", Version: "v1.7.20", NRI: "0.6.1", PreInstalled: true}
 		},
