@@ -26,6 +26,7 @@ func (d *daemon) watchKills() *oom.Recorder {
 		o.OnHigh = d.guard.Notice
 	}
 	if d.options.sysfs != "" {
+		o.Sys = d.options.sysfs
 		o.Memory = func() ([]deficit.Memory, error) {
 			return sysfs.NodeMemory(d.options.sysfs, d.agent.View().Config.Machine)
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -31,6 +32,35 @@ func (h *host) verdicts() (all []oom.Verdict) {
 	}
 	must(h.t, json.Unmarshal([]byte(out), &all))
 	return all
+}
+
+// A container that writes files at its limit is named before anything is killed.
+func TestPageCacheAtALimitIsARisk(t *testing.T) {
+	h := newHost(t, cri.Options{}, "{}\n")
+	plugin := h.start()
+	web := guaranteed("web", 64*mi)
+	must(t, h.runPod(web))
+	h.counts(web.cgroup(), "0", "0")
+	must(t, h.create(web))
+	must(t, h.startContainer(web))
+	container := web.cgroup() + "/" + web.id()
+	h.counts(container, "0", "0")
+	for file, text := range map[string]string{"memory.stat": "anon 41943040\nfile 25165824\nfile_dirty 4194304\nfile_writeback 4194304\n", "memory.current": "67108864\n"} {
+		must(t, h.tree.Write(container, file, text))
+	}
+	hits := 0
+	eventually(t, "the container is at risk", func() bool {
+		hits++ // again, until the daemon watches
+		must(t, h.tree.Write(web.cgroup(), "memory.events", fmt.Sprintf("max %d\noom 0\noom_kill 0\n", hits)))
+		return strings.Contains(plugin.get("/metrics"), `nri_memory_manager_container_page_cache_risk{container="app",known="false",namespace="default",pod="web"} 1`)
+	})
+	code, out, _ := run(t, "", "verify", "web", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"))
+	if want := "NOTE     default/web/app: it was at its limit of 64Mi with 8Mi of page cache that the disk had not taken"; !strings.Contains(out, want) {
+		t.Errorf("exit status %d, want %q in\n%s", code, want, out)
+	}
+	if v := h.verdicts(); len(v) > 0 {
+		t.Errorf("%+v", v)
+	}
 }
 
 // A kill is judged when the kernel counts it, and what was said of it outlives the daemon, as do the counters.

@@ -252,6 +252,18 @@ func TestAlertsFire(t *testing.T) {
 			changes: []change{{prefix + "oom_kills_total", labels("cause", "processes", "level", "container"), once(10)}},
 			firing:  map[int][]string{9: {}, 11: {"OOMKills"}, 30: {}},
 		},
+		"page cache may have containers killed": {
+			begins: map[string]string{
+				`container_page_cache_risk{namespace="shop", pod="web", container="app", known="true"}`:   "_x10 1x12 stale",
+				`container_page_cache_risk{namespace="shop", pod="mail", container="app", known="false"}`: "1x119",
+			},
+			firing: map[int][]string{9: {}, 11: {"PageCacheRisk"}, 22: {"PageCacheRisk"}, 24: {}},
+			texts: []expected{{"11m", "NRIMemoryManagerPageCacheRisk", []alert{{labels("node", "a", "namespace", "shop", "pod", "web", "container", "app", "severity", "warning"), map[string]string{
+				"runbook_url": docs + "alerts.md#nrimemorymanagerpagecacherisk",
+				"summary":     "a: page cache may have shop/web, container app killed",
+				"description": "It writes files at its limit, and this kernel was seen to kill such containers on XFS. The annotation cache-room of its pod, the key cacheRoom or a higher limit helps.",
+			}}}}},
+		},
 		"a container runs unpinned": {
 			begins: map[string]string{`unpinned_containers{reason="UnexpectedAdmissionError"}`: "_x15 1x24 stale"}, // until its pod ends
 			firing: map[int][]string{14: {}, 17: {"ContainersRunUnpinned"}, 39: {"ContainersRunUnpinned"}, 45: {}},

@@ -21,6 +21,11 @@ func (t *Tree) Stat(cgroup string) (map[string]uint64, error) {
 	return parse(t, cgroup, "memory.stat", parseFlat)
 }
 
+// CPUStat reads cpu.stat, which is there without the cpu controller, too: microseconds and events by name.
+func (t *Tree) CPUStat(cgroup string) (map[string]uint64, error) {
+	return parse(t, cgroup, "cpu.stat", parseFlat)
+}
+
 // parseFlat reads the kernel's "flat keyed" form: a name and a number per line.
 func parseFlat(text string) (map[string]uint64, error) {
 	counters := make(map[string]uint64, strings.Count(text, "\n"))

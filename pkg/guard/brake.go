@@ -72,6 +72,7 @@ type Sample struct {
 	Reclaimed     uint64        // pgsteal of memory.stat without what came back (workingset_refault_*), bytes
 	HighEvents    uint64        // high of memory.events
 	FullStall     time.Duration // total of the full line of memory.pressure
+	SomeStall     time.Duration // total of the some line
 	NodeReclaims  uint64        // allocstall_* of /proc/vmstat: allocations that had to reclaim for want of node memory
 	NodeAvailable uint64        // bytes that the node can still give to this container
 }

@@ -33,6 +33,8 @@ type Status struct {
 	Raised    bool
 	Since     time.Time // when it was first raised; zero when it is not
 	Stopped   bool      // an episode is open
+	// FullBroken is set where full of memory.pressure stands still although the container does.
+	FullBroken bool
 }
 
 func (g *Guard) beginEpisode(w *watched, high uint64) {
@@ -87,7 +89,8 @@ func (g *Guard) Statuses() map[string]Status {
 	defer g.mu.Unlock()
 	all := make(map[string]Status, len(g.watched))
 	for id, w := range g.watched {
-		all[id] = Status{Container: w.Container, High: w.brake.High(), Raised: w.brake.Raised(), Since: w.raisedAt, Stopped: w.episode != nil}
+		all[id] = Status{Container: w.Container, High: w.brake.High(), Raised: w.brake.Raised(), Since: w.raisedAt, Stopped: w.episode != nil,
+			FullBroken: w.noFull}
 	}
 	return all
 }

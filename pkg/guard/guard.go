@@ -52,6 +52,8 @@ type Guard struct {
 	settings  Settings
 	onEpisode func(Episode)
 	noPSI     sync.Once
+	noFull    sync.Once
+	doubtful  bool // full of memory.pressure may be broken on this kernel
 
 	mu       sync.Mutex
 	triggers *triggers
@@ -62,7 +64,9 @@ type Guard struct {
 type watched struct {
 	Container
 	brake    *Brake
-	blind    *blind        // where the kernel keeps no pressure
+	blind    *blind // where the kernel keeps no pressure, or full is broken
+	compared comparison
+	noFull   bool          // full of memory.pressure stands still while the container does
 	look     time.Time     // when to look again; zero: when the trigger fires
 	busy     bool          // a write is under way
 	armed    bool          // the kernel's trigger is set, or blind stands in for it
@@ -81,7 +85,7 @@ func New(o Options) (*Guard, error) {
 		return nil, err
 	}
 	return &Guard{tree: o.Tree, node: o.Node, host: o.Host, log: o.Log, settings: o.Settings, onEpisode: o.OnEpisode,
-		triggers: t, watched: map[string]*watched{}}, nil
+		doubtful: o.Node.doubtful(), triggers: t, watched: map[string]*watched{}}, nil
 }
 
 // Set has the guard look after these containers, and after no others. A raise for which new bounds (a resize, a reload) leave
@@ -117,8 +121,13 @@ func (g *Guard) set(containers []Container) (changed []Container) {
 }
 
 // Notice has the guard look at a pod's containers of which the heap fills all below the room for page cache, when the kernel has counted
-// one at its memory.high: a trigger may come two seconds later.
-func (g *Guard) Notice(pod string) {
+// one at its memory.high: a trigger may come two seconds later, or not at all where full is broken.
+func (g *Guard) Notice(pod string) { g.notice(pod, time.Now()) }
+
+func (g *Guard) notice(pod string, now time.Time) {
+	if g.doubtful {
+		g.compare(pod, now)
+	}
 	for _, c := range g.inRoom(pod) {
 		current, err := g.tree.Current(c.Cgroup)
 		stat, err2 := g.tree.Stat(c.Cgroup)
@@ -128,7 +137,7 @@ func (g *Guard) Notice(pod string) {
 		s := Sample{Current: current, File: stat["active_file"] + stat["inactive_file"]}
 		g.mu.Lock()
 		if w := g.watched[c.ID]; w != nil && w.look.IsZero() && w.brake.full(s) {
-			w.look = time.Now()
+			w.look = now
 			g.triggers.interrupt()
 		}
 		g.mu.Unlock()

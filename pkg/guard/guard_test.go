@@ -49,7 +49,10 @@ type fixture struct {
 
 const cgroupPath = "kubepods/burstable/pod1/c1"
 
-func newFixture(t *testing.T, settings Settings) *fixture {
+func newFixture(t *testing.T, settings Settings) *fixture { return newFixtureOn(t, "7.0.0", settings) }
+
+// newFixtureOn has a release of the kernel.
+func newFixtureOn(t *testing.T, release string, settings Settings) *fixture {
 	t.Helper()
 	f := &fixture{t: t, root: t.TempDir(), host: &host{highs: map[string][]uint64{}, set: make(chan struct{}, 100)}, episodes: make(chan Episode, 10)}
 	if err := os.MkdirAll(filepath.Join(f.root, "cg", cgroupPath), 0o755); err != nil {
@@ -57,6 +60,7 @@ func newFixture(t *testing.T, settings Settings) *fixture {
 	}
 	f.write("proc/vmstat", "nr_free_pages 12\nallocstall_dma 1\nallocstall_normal 2\n")
 	f.write("proc/meminfo", "MemTotal: 4194304 kB\nMemAvailable: 2097152 kB\n")
+	f.write("proc/sys/kernel/osrelease", release+"\n")
 	f.state(32*mib, 0)
 	tree, err := cgroupfs.Open(filepath.Join(f.root, "cg"), cgroupfs.Plain())
 	if err != nil {

@@ -38,6 +38,7 @@ func (g *Guard) sample(w *watched, now time.Time) (Sample, error) {
 			return s, err
 		}
 		s.FullStall = time.Duration(pressure.Full.Total) * time.Microsecond
+		s.SomeStall = time.Duration(pressure.Some.Total) * time.Microsecond
 	}
 	if s.NodeReclaims, err = g.node.reclaims(); err != nil {
 		return s, err

@@ -90,6 +90,9 @@ func sources(t *testing.T) Sources {
 		Reclaim: func() reclaim.Totals {
 			return reclaim.Totals{Calls: 3, Bytes: map[memoryqos.QOSClass]uint64{memoryqos.BestEffort: 64 << 20}, Refaulted: 4096}
 		},
+		Risks: func() map[string]*oom.Risk {
+			return map[string]*oom.Risk{"kubepods/burstable/pod1/app": {Known: true}, "kubepods/burstable/pod2/app": {}, "ended": {}}
+		},
 		Kills: func() map[oom.Total]uint64 {
 			return map[oom.Total]uint64{{Cause: oom.Tmpfs, Level: oom.Container}: 2}
 		},

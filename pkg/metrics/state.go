@@ -67,6 +67,8 @@ var (
 	conditionState = gauge(prefix+"condition", "1 for each condition of readiness that holds.", "condition")
 
 	kills = counter(prefix+"oom_kills_total", "Processes of containers killed for want of memory.", "cause", "level")
+	risk  = gauge(prefix+"container_page_cache_risk",
+		"1 while page cache may have a container killed; known: seen on this kernel and filesystem.", "namespace", "pod", "container", "known")
 
 	episodes      = counter(prefix+"stall_guard_episodes_total", "Stalls at memory.high that got room.")
 	raises        = counter(prefix+"stall_guard_raises_total", "Raises of a memory.high.")
@@ -116,6 +118,7 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 	collectContainers(out, view)
 	collectNotMoved(out, view)
 	s.collectMigrations(out)
+	s.collectRisks(out, view)
 	for _, condition := range view.Conditions {
 		conditionState.send(out, holds(condition.OK), condition.Name)
 	}
@@ -164,6 +167,20 @@ func (s state) collectMigrations(out chan<- prometheus.Metric) {
 		}
 	}
 	blockedMigrations.send(out, float64(blocked))
+}
+
+func (s state) collectRisks(out chan<- prometheus.Metric, view *ledger.View) {
+	if s.Risks == nil {
+		return
+	}
+	risks, seen := s.Risks(), map[[3]string]bool{} // a pod that is ending and its successor may bear one name
+	for pod, c := range view.Containers() {
+		name := [3]string{pod.Namespace, pod.Name, c.Name}
+		if r := risks[c.Cgroup]; r != nil && c.State == ledger.Running && !seen[name] {
+			seen[name] = true
+			risk.send(out, 1, pod.Namespace, pod.Name, c.Name, strconv.FormatBool(r.Known))
+		}
+	}
 }
 
 // collectAvailable sends nothing while it is not known whether the allocations hold.

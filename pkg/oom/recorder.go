@@ -40,8 +40,8 @@ type Options struct {
 	Changed <-chan struct{}
 	// Path is the file of verdicts.
 	Path string
-	// Proc is usually /proc.
-	Proc string
+	// Proc is usually /proc, and Sys /sys; "" has no filesystem known.
+	Proc, Sys string
 	// Memory reads the NUMA nodes' free memory; nil knows none.
 	Memory func() ([]deficit.Memory, error)
 	Log    logrus.FieldLogger
@@ -65,7 +65,8 @@ type Recorder struct {
 
 	mu     sync.Mutex
 	totals map[Total]uint64
-	shown  []Verdict // as in the file
+	shown  []Verdict        // as in the file
+	risks  map[string]*Risk // by cgroup
 }
 
 // Total is what kills are counted by.
@@ -96,7 +97,8 @@ type container struct {
 
 // New returns a Recorder with the verdicts of its file. A file that cannot be read is set aside.
 func New(o Options) *Recorder {
-	r := &Recorder{options: o, pods: map[string]*pod{}, hits: map[string]hit{}, kills: map[string]*kill{}, totals: map[Total]uint64{}}
+	r := &Recorder{options: o, pods: map[string]*pod{}, hits: map[string]hit{}, kills: map[string]*kill{}, totals: map[Total]uint64{},
+		risks: map[string]*Risk{}}
 	if err := r.file.load(o.Path, o.Proc); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		o.Log.WithError(err).Warn("the verdicts on OOM kills cannot be read: those of before are not shown")
 	}
@@ -181,6 +183,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 				}
 			}
 			r.round(time.Now(), true)
+			r.forgetRisks(time.Now())
 			r.sign(time.Now())
 		}
 		time.Sleep(pace)
@@ -300,9 +303,10 @@ func (r *Recorder) look(p *pod, now time.Time, away bool) {
 	if err != nil { // it has just ended
 		return
 	}
+	hit := events.Max > p.max && !away
 	if since.Below > 0 || since.Kills > 0 {
 		if since.Kills == 0 { // which is to come, and will free what is there
-			r.sample(p, now)
+			r.sample(p, now, hit)
 		}
 		r.killed(p, now, away, since.Kills)
 		return
@@ -313,23 +317,33 @@ func (r *Recorder) look(p *pod, now time.Time, away bool) {
 	}
 	if events.Max > p.max || events.High > p.high {
 		p.max, p.high = events.Max, events.High
-		r.sample(p, now)
+		r.sample(p, now, hit)
 	}
 }
 
-// sample looks at the containers of a pod that came near their limits since they were looked at.
-func (r *Recorder) sample(p *pod, now time.Time) {
+// sample looks at the containers of a pod that came near their limits since they were looked at. Hit is set where a limit was: the pod's
+// is hit before that of its only container, which counts nothing then.
+func (r *Recorder) sample(p *pod, now time.Time, hit bool) {
 	if now.Sub(p.sampled) < sampleEvery {
 		return
 	}
 	p.sampled = now
 	for dir, c := range p.containers {
 		events, err := r.options.Tree.Events(dir)
-		if err != nil || events.Max == c.max && events.High == c.high {
+		counted := events.Max != c.max || events.High != c.high
+		if err != nil || !counted && !hit {
 			continue
 		}
 		c.max, c.high = events.Max, events.High
-		if s, err := readSample(r.options.Tree, dir, events, now); err == nil {
+		s, err := readSample(r.options.Tree, dir, events, now)
+		if err != nil {
+			continue
+		}
+		risks := hit && s.atRisk(&c.view)
+		if risks {
+			r.risk(dir, s)
+		}
+		if counted || risks {
 			c.samples = c.samples.add(s)
 		}
 	}

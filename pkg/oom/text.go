@@ -103,7 +103,7 @@ func (v Verdict) changeOfContainer() string {
 	switch v.Cause {
 	case PageCache:
 		if 2*v.Held.Unwritten >= v.Held.PageCache {
-			return "leave room for page cache below its limit (annotation cache-room: 0.1, or the key cacheRoom), or raise its limit"
+			return RoomForCache
 		}
 		return "protect less of its limit (annotation reservation: low, or a larger guaranteedHeadroom), so that its page cache can be reclaimed"
 	case Tmpfs:

@@ -58,10 +58,12 @@ type Held struct {
 	Kernel    uint64 `json:"kernel"`
 }
 
-// cause is page cache where a part of it waits for the disk, for the kernel would have reclaimed the rest and killed nobody; otherwise it is
-// the largest part.
+// waits reports whether a sixteenth of it waits for the disk: the kernel would have reclaimed the rest of the page cache and killed nobody.
+func (h Held) waits() bool { return h.Unwritten > (h.Processes+h.PageCache+h.Tmpfs+h.Kernel)/16 }
+
+// cause is page cache where a part of it waits for the disk; otherwise it is the largest part.
 func (h Held) cause() Cause {
-	if h.Unwritten > (h.Processes+h.PageCache+h.Tmpfs+h.Kernel)/16 {
+	if h.waits() {
 		return PageCache
 	}
 	parts := []struct {

@@ -150,8 +150,12 @@ type Container struct {
 	// have any.
 	Unplaced string `json:"unplaced,omitempty"`
 	// Stopped is set while the container is stopped by its memory.high and being given room.
-	Stopped bool   `json:"stopped,omitempty"`
-	Usage   *Usage `json:"usage,omitempty"`
+	Stopped bool `json:"stopped,omitempty"`
+	// FullBroken is set where full of its memory.pressure stands still although it waits for memory.
+	FullBroken bool   `json:"fullPressureBroken,omitempty"`
+	Usage      *Usage `json:"usage,omitempty"`
+	// OOMRisk is set where it was seen that page cache may have it killed.
+	OOMRisk *oom.Risk `json:"oomRisk,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
 	// KeptOff is set while it is kept off NUMA nodes that were overcommitted; absent for others.
@@ -187,8 +191,9 @@ type Sources struct {
 	Reclaim    func() *reclaim.Report              // nil where there is no kernel to ask
 	Recorder   *recording.Recorder                 // nil without recordings
 	LastKill   func(uid, container string) *oom.Verdict
-	Tree       *cgroupfs.Tree // nil leaves out what the cgroups above the pods hold
-	Usages     *Usages        // nil leaves the kernel's counters out
+	Risks      func() map[string]*oom.Risk // by cgroup; nil shows none
+	Tree       *cgroupfs.Tree              // nil leaves out what the cgroups above the pods hold
+	Usages     *Usages                     // nil leaves the kernel's counters out
 	Version    string
 	Node       string // its name in the API; "" leaves it out
 	// PreInstalled is set when the runtime has started the plugin itself.
@@ -309,6 +314,7 @@ type known struct {
 	guarded map[string]guard.Status // by container ID
 	usage   map[string]*Usage       // by cgroup
 	moves   map[string]*Migration   // by cgroup
+	risks   map[string]*oom.Risk    // by cgroup
 	record  *recording.Recorder
 	refused map[[2]string]bool // by pod UID and container: the last word about its placement
 }
@@ -321,6 +327,9 @@ func (s Sources) known(view *ledger.View) known {
 	if s.Usages != nil {
 		k.usage = s.Usages.read(view)
 	}
+	if s.Risks != nil {
+		k.risks = s.Risks()
+	}
 	for _, r := range slices.Backward(view.Rejections) {
 		k.refused[[2]string{r.UID, r.Container}] = r.Refused
 	}
@@ -329,7 +338,7 @@ func (s Sources) known(view *ledger.View) known {
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
-		Usage: k.usage[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.Place(uid, view.Name)}
+		FullBroken: k.guarded[view.ID].FullBroken, Usage: k.usage[view.Cgroup], OOMRisk: k.risks[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.Place(uid, view.Name)}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 )
@@ -147,6 +148,20 @@ func raised(n Node, c place, r *Report) {
 		sizes := cgroup.Apart(*c.High, c.Raised)
 		r.find(Warning, "raised", c.object(),
 			fmt.Sprintf("the stall guard has raised memory.high from %s to %s", sizes[0], sizes[1]), do)
+	}
+}
+
+// atRisk finds a container that page cache may have killed.
+func atRisk(n Node, c place, r *Report) {
+	if c.OOMRisk == nil {
+		return
+	}
+	sizes := quantity.Apart(c.Limit, c.OOMRisk.Unwritten)
+	what := fmt.Sprintf("it was at its limit of %s with %s of page cache that the disk had not taken, and no memory.high has it wait for the disk", sizes[0], sizes[1])
+	if c.OOMRisk.Known {
+		r.find(Warning, "page-cache-risk", c.object(), what+": kernel 6.12 was seen to kill such containers on XFS, and this node has both", oom.RoomForCache)
+	} else {
+		r.find(Note, "page-cache-risk", c.object(), what+": kernel 6.12 was seen to kill such containers on XFS; of this node it is not known", oom.RoomForCache)
 	}
 }
 

@@ -68,7 +68,7 @@ type check struct {
 var checks = []check{
 	{node: conditions}, {node: protection}, {node: dryRun}, {container: files}, {container: migrations}, {container: placement},
 	{container: unpinned}, {container: short}, {container: aboveClaim}, {node: lostClaims}, {node: cpus}, {node: hugepages},
-	{node: notRelieved}, {node: overwrites}, {container: raised}, {node: kubelet}, {node: kernel}, {node: runtime}, {node: sources}, {node: deviceSources},
+	{node: notRelieved}, {node: overwrites}, {container: raised}, {container: atRisk}, {node: kubelet}, {node: kernel}, {node: runtime}, {node: sources}, {node: deviceSources},
 	{node: requests}, {node: annotations}, {node: setAside},
 }
 

@@ -135,6 +135,14 @@ func kernel(n Node, r *Report) {
 		r.find(Warning, "kernel-pressure", object,
 			"cgroups have no memory.pressure: the stall guard sees stopped containers later, by their memory.events alone", "boot with psi=1, on a kernel with CONFIG_PSI, and see that cgroup.pressure is 1 in the pods' cgroups")
 	}
+	for _, c := range n.containers() {
+		if c.FullBroken { // one says it for all
+			r.find(Warning, "kernel-pressure-full", object,
+				"full of memory.pressure stands still in "+c.object()+" although it waits for memory: the stall guard sees such containers later, by their memory.events alone",
+				"update to Linux 6.12.13, 6.13.2 or later (kernel commit 7d9da040575b)")
+			break
+		}
+	}
 	if !n.Kernel.Reclaim && n.Document.Policy.StallGuard {
 		r.find(Note, "kernel-reclaim", object, "cgroups have no memory.reclaim: the stall guard raises memory.high without asking for page cache first",
 			"update to Linux 5.19 or later")

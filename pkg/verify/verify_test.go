@@ -19,6 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/sysfs"
@@ -220,6 +221,10 @@ func TestFindings(t *testing.T) {
 			web(n).Raised = 126 * mi
 			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.High = 126 * mi })
 		},
+		"page-cache-risk": func(n *Node) {
+			database(n).OOMRisk = &oom.Risk{Unwritten: 20 * mi, Known: true}
+			web(n).Limit, web(n).OOMRisk = 128*mi, &oom.Risk{Unwritten: 9 * mi}
+		},
 		"stopped":            func(n *Node) { web(n).Stopped = true },
 		"hugepages-taken":    func(n *Node) { n.Pools[0].Free = 1 },
 		"hugepages-resized":  func(n *Node) { n.Pools[0].Count, n.Pools[0].Free = 6, 5 },
@@ -236,6 +241,9 @@ func TestFindings(t *testing.T) {
 		"kubelet-gate-unnamed": func(n *Node) { n.Kubelet.FeatureGates = nil },
 		"kubelet-factor":       func(n *Node) { n.Kubelet.FeatureGates = nil; n.Kubelet.MemoryThrottlingFactor = new(float64) },
 		"kernel-old":           func(n *Node) { n.Kernel = &Kernel{Release: "5.15.0-160-generic"} },
+		"kernel-full-broken": func(n *Node) {
+			n.Kernel.Release, database(n).FullBroken, web(n).FullBroken = "6.12.9", true, true
+		},
 		"runtime-1.7-preinstalled": func(n *Node) {
 			n.Document.Runtime = &status.Runtime{Name: "containerd", Version: "v1.7.20", NRI: "0.6.1", PreInstalled: true}
 		},

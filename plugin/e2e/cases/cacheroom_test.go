@@ -14,7 +14,7 @@ const guardWindow = 2 * time.Second
 
 // TestCacheRoomHoldsWritersAndNoHeap runs Guaranteed containers with room for page cache. What writes files beside a heap of 70 % waits
 // below its limit for the disk. A heap that needs all of its limit has it, and stands for no longer than a window of the stall guard.
-// Where the guard is off, or the annotation says so, there is no room to stand at.
+// Where the guard is off, or the annotation says so, there is no room to stand at, and a writer is named before page cache may have it killed.
 func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
 	const limit, high = 64 * MiB, 64 * MiB * 9 / 10 / 4096 * 4096
 	dir := slowDisk(t, "xfs", 20) // unmounted after its containers are gone
@@ -31,6 +31,8 @@ func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
 	alone := guaranteed("alone", limit, 0)
 	alone.Annotations = guardOff
 	without := guaranteed("without", limit, 0)
+	without.Containers[0].Mounts = map[string]string{"/data": dir}
+	without.Containers[0].Args = []string{"wait=/ctl/go", fmt.Sprintf("write=/data/other:%d", 3*limit), "wait=/ctl/end", "exit=0"}
 	without.Annotations = map[string]string{"cache-room.memory-manager.noderesource.dev": "0"}
 	for pod, want := range map[*kubelet.Pod]string{writes: fmt.Sprint(high), heap: fmt.Sprint(high), alone: "max", without: "max"} {
 		run(t, k, pod)
@@ -55,6 +57,22 @@ func TestCacheRoomHoldsWritersAndNoHeap(t *testing.T) {
 		t.Errorf("the heap stood for %v", stood)
 	} else {
 		t.Logf("the heap stood for %v", stood)
+	}
+	touchFile(t, k.Control(without), "go")
+	risk := fmt.Sprintf(`nri_memory_manager_container_page_cache_risk{container="app",known="%v",namespace=%q,pod="without"}`,
+		strings.HasPrefix(file("/proc/sys/kernel/osrelease"), "6.12."), kubelet.Namespace)
+	eventually(t, "the writer without room is at risk", func() string {
+		shown, err := get("http://" + metricsAddress + "/metrics")
+		if err == nil && strings.Contains(shown, risk+" 1\n") {
+			return ""
+		}
+		if status, exited := k.Exited(t.Context(), without, "app"); exited {
+			t.Fatalf("it ended with %s, and nobody was told", status)
+		}
+		return fmt.Sprint(err, file(dirOf(t, k, without, "app"), "memory.events"), file(dirOf(t, k, without, "app"), "memory.stat"))
+	})
+	if out, _ := p.ask("verify"); strings.Count(out, "[page-cache-risk]") != 1 || !strings.Contains(out, "/without/app: it was at its limit of 64Mi with ") {
+		t.Errorf("verify says\n%s", out)
 	}
 	if out, _ := p.ask("explain", "writes"); !strings.Contains(out, "less a share of 0.1 for page cache") {
 		t.Errorf("explain says\n%s", out)

@@ -1,0 +1,73 @@
+package guard
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// In Linux 6.12 before 6.12.13, and 6.13 before 6.13.2, a task of a cgroup with a CPU limit may count as running for ever once it has slept
+// (repaired by kernel commit 7d9da040575b; 6.12 has c6508124193d, the first repair). Then full of memory.pressure, the time in which no task
+// ran and some waited for memory, stands still on that CPU, and its trigger does not come.
+
+// fullDoubtful reports whether full may be broken in a release of the kernel. Distributions repair their own: what is counted decides.
+func fullDoubtful(release string) bool {
+	var minor, patch int
+	n, _ := fmt.Sscanf(release, "6.%d.%d", &minor, &patch)
+	return n == 2 && (minor == 12 && patch < 13 || minor == 13 && patch < 2)
+}
+
+// times are what the kernel has counted of a container's time.
+type times struct {
+	some, full time.Duration // totals of memory.pressure
+	user       time.Duration // CPU time of its own code (cpu.stat)
+}
+
+// fullBroken reports whether full stood still between two readings of a container that stood still, too, while some ran and hardly any code
+// of its own did.
+func fullBroken(before, after times, stood bool, s Settings) bool {
+	return stood && after.full == before.full && after.some-before.some >= s.Stall && after.user-before.user < s.Window/100
+}
+
+// comparison is the last one of full with some.
+type comparison struct {
+	blind
+	times
+}
+
+// compare has the containers of a pod for which full is broken looked at as without pressure.
+func (g *Guard) compare(pod string, now time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range g.watched {
+		c := &w.compared
+		if w.blind != nil || !strings.HasPrefix(w.Cgroup, pod+"/") || now.Sub(c.last.At) < g.settings.Window {
+			continue
+		}
+		s, err := g.sample(w, now)
+		cpu, err2 := g.tree.CPUStat(w.Cgroup)
+		if errors.Join(err, err2) != nil {
+			continue // it has just ended
+		}
+		before := c.times
+		c.times = times{s.SomeStall, s.FullStall, time.Duration(cpu["user_usec"]) * time.Microsecond}
+		c.stall(s, w.brake.High())
+		if fullBroken(before, c.times, c.stuck, g.settings) {
+			c.total = s.FullStall
+			w.blind, w.noFull, w.look = &c.blind, true, now.Add(g.settings.Window)
+			g.triggers.interrupt()
+			g.noFull.Do(func() {
+				g.log.WithFields(w.fields()).Warn("stall guard: full of memory.pressure stands still on this kernel while the container does; for such containers memory.events is read every window instead")
+			})
+		}
+	}
+}
+
+// doubtful reads the kernel's release.
+func (n Node) doubtful() bool {
+	release, err := os.ReadFile(filepath.Join(n.Proc, "sys/kernel/osrelease"))
+	return err == nil && fullDoubtful(string(release))
+}
