@@ -50,7 +50,9 @@ type container struct {
 
 const total = 4096 // MiB
 
-func (c *container) cgroup() string { return "kubepods/" + strings.ToLower(string(c.class)) + "/pod/" + c.name }
+func (c *container) cgroup() string {
+	return "kubepods/" + strings.ToLower(string(c.class)) + "/pod/" + c.name
+}
 
 // write writes the files as they are now.
 func (n *node) write() {
