@@ -201,19 +201,20 @@ func (a *Agent) logDecision(event string, effects ledger.Effects, err error, too
 	if effects.Decision == nil {
 		return
 	}
-	log := a.log.WithFields(effects.Decision.Fields()).WithField("duration", took)
+	fields := effects.Decision.Fields() // one map: logrus copies all fields for each that is added
+	fields["duration"] = took
 	if effects.DryRun {
-		log = log.WithField("dryRun", true)
+		fields["dryRun"] = true
 	}
 	if err != nil {
 		var rejection *memorymanager.Rejection
 		if errors.As(err, &rejection) && rejection.Relief != rejection.PodRelief { // the error is for the pod's events, the log for the administrator
-			log = log.WithField("relief", rejection.Relief)
+			fields["relief"] = rejection.Relief
 		}
-		log.WithError(err).Warn(event + ": refused")
+		a.log.WithFields(fields).WithError(err).Warn(event + ": refused")
 		return
 	}
-	log.Info(event)
+	a.log.WithFields(fields).Info(event)
 }
 
 var levels = map[ledger.Level]logrus.Level{
