@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,12 +38,7 @@ func BenchmarkCreateContainer(b *testing.B) {
 				took = append(took, ours.timeCreate(pod))
 			}
 			b.StopTimer()
-			for _, percent := range []int{50, 99} {
-				nothing, mine := percentile(idleTook, percent), percentile(took, percent)
-				b.ReportMetric(nothing, fmt.Sprintf("nothing-p%d-ns", percent))
-				b.ReportMetric(mine, fmt.Sprintf("p%d-ns", percent))
-				b.ReportMetric(mine/nothing, fmt.Sprintf("p%d-ratio", percent))
-			}
+			report(b, idleTook, took)
 		})
 	}
 }
@@ -64,6 +62,85 @@ func BenchmarkCreateWithDevice(b *testing.B) {
 		b.ReportMetric(plain, fmt.Sprintf("without-p%d-ns", percent))
 		b.ReportMetric(device, fmt.Sprintf("p%d-ns", percent))
 		b.ReportMetric(device-plain, fmt.Sprintf("added-p%d-ns", percent))
+	}
+}
+
+// BenchmarkStorm is 500 Guaranteed pods that are created at once and end at once, turn by turn at a runtime whose plugin does nothing. A
+// create's time is the caller's, who waits for those before it: runtimes ask their plugins one request after the other.
+func BenchmarkStorm(b *testing.B) {
+	const pods = 500
+	idle, ours := newHost(b, cri.Options{}, testConfig), newHost(b, cri.Options{}, testConfig)
+	defer idle.nothing()()
+	ours.onTmpfs()
+	ours.start()
+	var idleTook, took []time.Duration
+	b.ResetTimer()
+	for i := range b.N {
+		idleTook = append(idleTook, idle.storm(i, pods)...)
+		took = append(took, ours.storm(i, pods)...)
+	}
+	b.StopTimer()
+	report(b, idleTook, took)
+}
+
+// storm creates pods at once, each of which must be admitted, and ends them. It returns how long the creates took.
+func (h *host) storm(number, pods int) []time.Duration {
+	h.t.Helper()
+	took, errs := make([]time.Duration, pods), make([]error, pods)
+	var group sync.WaitGroup
+	atOnce := func(do func(i int, pod *testPod) error) {
+		h.t.Helper()
+		for i := range pods {
+			group.Go(func() { errs[i] = do(i, guaranteed(fmt.Sprintf("storm-%d-%d", number, i), 4*mi)) })
+		}
+		group.Wait()
+		must(h.t, errors.Join(errs...))
+	}
+	atOnce(func(_ int, pod *testPod) error { return h.runPod(pod) })
+	atOnce(func(i int, pod *testPod) error {
+		began := time.Now()
+		err := h.create(pod)
+		took[i] = time.Since(began)
+		return err
+	})
+	atOnce(func(_ int, pod *testPod) error { return cmp.Or(h.endPod(pod), h.removePod(pod)) })
+	return took
+}
+
+// BenchmarkSynchronize is the start of the plugin beside containers that run. took-ns is what the runtime waits for the answer; it gives
+// up after two seconds.
+func BenchmarkSynchronize(b *testing.B) {
+	for _, containers := range []int{1000, 5000} {
+		b.Run(fmt.Sprintf("containers=%d", containers), func(b *testing.B) {
+			h := newHost(b, cri.Options{}, testConfig)
+			h.onTmpfs()
+			for i := range containers {
+				if i%2 == 0 {
+					h.deploy(guaranteed(fmt.Sprintf("pod-%d", i), mi))
+				} else {
+					h.deploy(burstable(fmt.Sprintf("pod-%d", i), mi, 990))
+				}
+			}
+			var took time.Duration
+			for b.Loop() {
+				plugin := h.start()
+				took += h.runtime.SynchronizationTook()
+				b.StopTimer()
+				plugin.stop()
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "took-ns")
+		})
+	}
+}
+
+// report reports percentiles of ours and of nothing's, and the ratios.
+func report(b *testing.B, idleTook, took []time.Duration) {
+	for _, percent := range []int{50, 99} {
+		nothing, mine := percentile(idleTook, percent), percentile(took, percent)
+		b.ReportMetric(nothing, fmt.Sprintf("nothing-p%d-ns", percent))
+		b.ReportMetric(mine, fmt.Sprintf("p%d-ns", percent))
+		b.ReportMetric(mine/nothing, fmt.Sprintf("p%d-ratio", percent))
 	}
 }
 

@@ -74,7 +74,7 @@ func (n *node) files(dir string, adjustment Adjustment) {
 
 // BenchmarkSynchronize is a whole Synchronize, the checkpoint's write included, by an agent that has just read it.
 func BenchmarkSynchronize(b *testing.B) {
-	for _, pods := range []int{100, 1000} {
+	for _, pods := range []int{100, 1000, 5000} {
 		b.Run(fmt.Sprintf("containers=%d", pods), func(b *testing.B) {
 			n, all, containers := loaded(b, pods)
 			for b.Loop() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -45,9 +46,7 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 		a.recorder.Record(now, a.ledger, event, effects)
 	}
 	if a.writer != nil {
-		for _, delta := range effects.Allocations {
-			a.submit(delta)
-		}
+		a.submitAll(effects.Allocations)
 	}
 	a.post(effects)
 	if a.journal != nil {
@@ -66,6 +65,20 @@ func (a *Agent) stepLocked(event ledger.Event) ledger.Effects {
 		a.poke()
 	}
 	return effects
+}
+
+// submitAll hands the changes of one Step to the writer of the state file. Those of pods that are gone may wait for the next one, unless
+// this Step has others: the node map of a Step fits all of its changes.
+func (a *Agent) submitAll(deltas []ledger.Delta) {
+	released := !slices.ContainsFunc(deltas, func(d ledger.Delta) bool { return d.State != nil || !d.Allocations.Empty() })
+	for _, delta := range deltas {
+		if released {
+			a.writer.Release(delta.Nodes, delta.Allocations.Pod)
+			delete(a.outbox.tickets, delta.Allocations.Pod)
+		} else {
+			a.submit(delta)
+		}
+	}
 }
 
 // submit hands a change of the allocations to the writer of the state file. A pod's ticket is kept while the pod has
@@ -188,19 +201,20 @@ func (a *Agent) logDecision(event string, effects ledger.Effects, err error, too
 	if effects.Decision == nil {
 		return
 	}
-	log := a.log.WithFields(effects.Decision.Fields()).WithField("duration", took)
+	fields := effects.Decision.Fields() // one map: logrus copies all fields for each that is added
+	fields["duration"] = took
 	if effects.DryRun {
-		log = log.WithField("dryRun", true)
+		fields["dryRun"] = true
 	}
 	if err != nil {
 		var rejection *memorymanager.Rejection
 		if errors.As(err, &rejection) && rejection.Relief != rejection.PodRelief { // the error is for the pod's events, the log for the administrator
-			log = log.WithField("relief", rejection.Relief)
+			fields["relief"] = rejection.Relief
 		}
-		log.WithError(err).Warn(event + ": refused")
+		a.log.WithFields(fields).WithError(err).Warn(event + ": refused")
 		return
 	}
-	log.Info(event)
+	a.log.WithFields(fields).Info(event)
 }
 
 var levels = map[ledger.Level]logrus.Level{

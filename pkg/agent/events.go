@@ -203,22 +203,27 @@ func (a *Agent) prepare(ctx context.Context, effects ledger.Effects, ticket chec
 	if effects.Err != nil {
 		return effects.Err
 	}
+	if effects.DryRun {
+		return a.durable(ctx, ticket)
+	}
+	a.writeParents(ctx, effects) // while the state file is written: what they hold follows from no allocation
 	if err := a.durable(ctx, ticket); err != nil {
 		return err
 	}
-	if effects.DryRun {
-		return nil
-	}
-	a.writeAhead(ctx, effects)
+	a.saveJournal(ctx)
 	return ctx.Err() // past the deadline the runtime goes on without our answer
 }
 
-// writeAhead does what comes before anything that the runtime is told to write: it is noted, the files of the parent cgroups are
-// written for it, and the journal is on disk.
+// writeAhead does what comes before anything that the runtime is told to write: writeParents, and the journal is on disk.
 func (a *Agent) writeAhead(ctx context.Context, effects ledger.Effects) {
+	a.writeParents(ctx, effects)
+	a.saveJournal(ctx)
+}
+
+// writeParents notes what the runtime is going to write, and writes the files of the parent cgroups for it.
+func (a *Agent) writeParents(ctx context.Context, effects ledger.Effects) {
 	a.note(effects)
 	a.protect(ctx)
-	a.saveJournal(ctx)
 }
 
 // inquire asks the pod APIs where they have not described the container yet, and reads the pod's limit. Both may be slow,

@@ -84,6 +84,45 @@ func TestRollbackAfterAKillTakesEverythingBack(t *testing.T) {
 	}
 }
 
+// What a pod had is free after a kill, whether its end was on disk or not; and the state file never has it beside what took its place.
+func TestAKillAfterTheEndOfAPod(t *testing.T) {
+	for name, test := range map[string]struct {
+		until func(n *node) []Container
+		want  string // bytes on each NUMA node after the restart, in MiB
+	}{
+		"ended": {func(*node) []Container { return nil }, "0 0"},
+		"another took its place": {func(n *node) []Container {
+			next := n.pod("next", memoryqos.Guaranteed)
+			c := n.launch(next, ofPod(next, "app", 2*gi))
+			file, err := checkpoint.ReadFile(filepath.Join(n.state, checkpoint.FileName))
+			if err != nil || len(file.State.Entries) != 1 || file.State.Entries[0].Pod != next.UID {
+				t.Errorf("the state file has %+v, want %s alone: %v", file.State.Entries, next.UID, err)
+			}
+			return []Container{c}
+		}, "2048 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, "")
+			n.sync(nil, nil)
+			first := n.pod("first", memoryqos.Guaranteed)
+			n.launch(first, ofPod(first, "app", 3*gi))
+			n.must(n.endPod(t.Context(), first))
+			living := test.until(n)
+			copied := filepath.Join(t.TempDir(), "state")
+			n.must(os.CopyFS(copied, os.DirFS(n.state))) // as it is on the disk at this moment
+			n.stop()
+			n.state = copied
+			n.start()
+			var pods []Pod
+			for range living {
+				pods = append(pods, n.pod("next", memoryqos.Guaranteed))
+			}
+			n.sync(pods, living)
+			n.want("allocated", n.allocated(), test.want)
+		})
+	}
+}
+
 // What the runtime is answered is in the journal's file before it has the answer: it writes the files itself.
 func TestAnAnswerIsInTheJournalBefore(t *testing.T) {
 	n := newNode(t, "")

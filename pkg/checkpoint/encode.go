@@ -174,7 +174,7 @@ func byPod(s memorymanager.State) (pods []memorymanager.PodAllocations) {
 func (e *encoder) setPod(pod memorymanager.PodAllocations, amounts bool) bool {
 	pod.Pod = validUTF8(pod.Pod)
 	at, found := slices.BinarySearchFunc(e.pods, pod.Pod, func(p *podText, uid string) int { return strings.Compare(p.pod, uid) })
-	gone := len(pod.Entries) == 0 && pod.Blocks == nil
+	gone := pod.Empty()
 	if !gone {
 		e.scratch.encode(pod, amounts)
 	}

@@ -39,6 +39,17 @@ func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAl
 	return w.change(func(e *encoder) bool { return e.decide(nodes, pod) })
 }
 
+// Release is Submit for a pod that is gone. Its allocations leave the disk with the next decision, or within a second: whoever reads
+// them before that after a crash finds a pod that the runtime does not have, and drops them. What needs their memory is itself a
+// decision, so that no file has both.
+func (w *Writer) Release(nodes []memorymanager.NodeState, pod string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.encoder.decide(nodes, memorymanager.PodAllocations{Pod: pod}) {
+		w.file.Defer(w.content)
+	}
+}
+
 // Replace hands over a whole state, at the start and after a Synchronize. What has not changed costs no write.
 func (w *Writer) Replace(s memorymanager.State) Ticket {
 	return w.change(func(e *encoder) bool { return e.replace(s) })

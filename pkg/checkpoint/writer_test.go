@@ -73,6 +73,35 @@ func TestWhatHasNotChangedCostsNoWrite(t *testing.T) {
 	}
 }
 
+// A pod that is gone leaves the file with the next decision, and its memory is in no file twice.
+func TestAReleaseGoesAlongWithTheNextDecision(t *testing.T) {
+	store := openStore(t, t.TempDir())
+	w := NewWriter(store)
+	onDisk := func(ticket Ticket, want ...string) {
+		t.Helper()
+		if err := ticket.Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		file, err := ReadFile(store.Path())
+		var pods []string
+		for _, entry := range file.State.Entries {
+			pods = append(pods, entry.Pod)
+		}
+		if err != nil || !slices.Equal(pods, want) {
+			t.Errorf("on disk are %q, want %q: %v", pods, want, err)
+		}
+	}
+	onDisk(submit(w, 0), "pod000")
+	w.Release(nil, "pod000")
+	w.Release(nil, "pod000")
+	onDisk(submit(w, 1), "pod001")
+	w.Release(nil, "pod001")
+	if err := w.Close(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	onDisk(Ticket{})
+}
+
 func TestStormIsOnDisk(t *testing.T) {
 	store := openStore(t, t.TempDir())
 	w := NewWriter(store)

@@ -145,12 +145,8 @@ func (f *Folder) claim(fd int, name string, mode fs.FileMode) error {
 
 // fill writes the content of a file, and has it on disk.
 func (f *Folder) fill(fd int, name string, data []byte) error {
-	for len(data) > 0 {
-		n, err := retried(func() (int, error) { return unix.Write(fd, data) })
-		if err != nil {
-			return f.failed("write", name, err)
-		}
-		data = data[n:]
+	if err := writeAll(fd, data); err != nil {
+		return f.failed("write", name, err)
 	}
 	if err := flush(fd); err != nil {
 		return f.failed("sync", name, err)

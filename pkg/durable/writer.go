@@ -14,6 +14,9 @@ const (
 	maxRetry   = 30 * time.Second
 )
 
+// longestDefer is how long deferred content waits for a write that something else asks for.
+const longestDefer = time.Second
+
 // longestAwait bounds Await. A disk takes less for a write, unless it hangs.
 const longestAwait = 500 * time.Millisecond
 
@@ -41,6 +44,7 @@ type Writer struct {
 	write    func(data []byte) error
 	interval time.Duration
 	retry    time.Duration // after the first failure
+	lazy     time.Duration // longestDefer
 
 	start  sync.Once
 	work   chan struct{} // has room for one: something is pending, or the writer is closed
@@ -74,7 +78,7 @@ func (w *Writer) newRound(since time.Time) *round {
 // NewWriter returns a writer. Its goroutine starts with the first Submit; the caller ends it with Close.
 func NewWriter(o Options) *Writer {
 	w := &Writer{
-		path: o.Path, write: o.Write, interval: o.Interval, retry: firstRetry,
+		path: o.Path, write: o.Write, interval: o.Interval, retry: firstRetry, lazy: longestDefer,
 		work: make(chan struct{}, 1), urgent: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	if w.write == nil {
@@ -87,11 +91,27 @@ func NewWriter(o Options) *Writer {
 func (w *Writer) Submit(content Content) Ticket {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.replace(content)
+	return w.pending()
+}
+
+// Defer is Submit for content that nobody waits for: it is written along with what is submitted next, and after a second at the
+// latest. A crash may lose it until then.
+func (w *Writer) Defer(content Content) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.replace(content) {
+		time.AfterFunc(w.lazy, func() { w.Flush() })
+	}
+}
+
+// replace has newer content in the next write, and reports whether there was nothing for it before. The lock is held.
+func (w *Writer) replace(content Content) (first bool) {
 	w.content = content
-	if w.next == nil {
+	if first = w.next == nil; first {
 		w.next = w.newRound(time.Now())
 	}
-	return w.pending()
+	return first
 }
 
 // Flush has what is pending written without delay, after a failed write too. The ticket stands for all that was submitted.

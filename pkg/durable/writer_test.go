@@ -310,3 +310,54 @@ func TestAwaitWaitsForAHangingDiskOnce(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Deferred content has no write of its own where other content follows: the hour is longer than the test.
+func TestDeferredContentGoesAlongWithTheNext(t *testing.T) {
+	d, w := newDisk(bound, 0)
+	w.lazy = time.Hour
+	w.Defer(text("0"))
+	w.Defer(text("1"))
+	submitted := w.Submit(text("2"))
+	if got := <-d.begun; got != "2" {
+		t.Errorf("the first write has %s", got)
+	}
+	w.Defer(text("3"))
+	d.results <- nil
+	if err := submitted.Wait(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if s := w.Stats(); s.Writes != 1 || !s.Pending {
+		t.Errorf("%+v", s)
+	}
+	flushed := w.Flush()
+	if got := <-d.begun; got != "3" {
+		t.Errorf("Flush writes %s", got)
+	}
+	d.results <- nil
+	if err := flushed.Wait(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	w.Defer(text("4"))
+	closed := make(chan error, 1)
+	go func() { closed <- w.Close(context.Background()) }()
+	if got := <-d.begun; got != "4" {
+		t.Errorf("Close writes %s", got)
+	}
+	d.results <- nil
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeferredContentIsWrittenByItself(t *testing.T) {
+	d, w := newDisk(bound, 0)
+	w.lazy = time.Millisecond
+	w.Defer(text("0"))
+	if got := <-d.begun; got != "0" {
+		t.Errorf("the write has %s", got)
+	}
+	d.results <- nil
+	if err := w.Close(within(t)); err != nil {
+		t.Error(err)
+	}
+}

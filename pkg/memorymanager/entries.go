@@ -13,6 +13,9 @@ type PodAllocations struct {
 	Entries []Entry
 }
 
+// Empty reports whether the pod has nothing.
+func (p PodAllocations) Empty() bool { return p.Blocks == nil && len(p.Entries) == 0 }
+
 // Allocations returns a pod's allocations.
 func (m *Manager) Allocations(uid string) PodAllocations {
 	has := PodAllocations{Pod: uid, Blocks: m.PodBlocks(uid)}

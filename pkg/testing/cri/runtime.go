@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/containerd/nri/pkg/adaptation"
 	"github.com/containerd/nri/pkg/api"
@@ -57,6 +58,7 @@ type Runtime struct {
 	synced    sync.Mutex
 	starting  bool
 	syncs     int
+	syncTook  time.Duration // of the last
 	onSync    chan struct{} // closed and replaced at every synchronization
 	byPlugins int           // unasked updates
 }
@@ -144,6 +146,13 @@ func (r *Runtime) Synchronizations() int {
 	return r.syncs
 }
 
+// SynchronizationTook is how long the last of these plugins took to answer.
+func (r *Runtime) SynchronizationTook() time.Duration {
+	r.synced.Lock()
+	defer r.synced.Unlock()
+	return r.syncTook
+}
+
 // WaitSynchronized waits until Synchronizations is at least count, and the last of these plugins is in place for the next
 // event.
 func (r *Runtime) WaitSynchronized(ctx context.Context, count int) error {
@@ -178,17 +187,19 @@ func (r *Runtime) block() func() {
 func (r *Runtime) synchronize(ctx context.Context, plugin adaptation.SyncCB) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	began := time.Now()
 	updates, err := plugin(ctx, r.pods, r.record.Living())
 	if err != nil {
 		return err
 	}
+	took := time.Since(began)
 	if _, err := r.apply(updates); err != nil {
 		return err
 	}
 	r.synced.Lock()
 	defer r.synced.Unlock()
 	if !r.starting {
-		r.syncs++
+		r.syncs, r.syncTook = r.syncs+1, took
 		close(r.onSync)
 		r.onSync = make(chan struct{})
 	}
