@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	// shortest and longest are the pauses between two looks at what is available.
+	// shortest and longest are the pauses between two looks at what is available, between is the one where something is missing.
 	shortest = time.Second
 	longest  = 10 * time.Second
+	between  = 500 * time.Millisecond
 	// callLimit is how long a call is waited for. The kernel may take longer: the container is left alone until it is done.
 	callLimit = 2 * time.Second
 	// mostCalls may be under way at once: each has a thread of its own while the kernel does not answer.
@@ -247,9 +248,9 @@ func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64) 
 	}
 	taken := c.usage.Current - min(c.usage.Current, after.Current)
 	more = c.usage.workingSet() - min(c.usage.workingSet(), after.workingSet())
-	enough := c.brake.gave(asked, taken, more, time.Now())
+	worth := c.brake.gave(asked, taken, more, time.Now())
 	r.took(c.watched, taken, signal)
-	if c.usage, c.spare = after, after.spare(c.Keeps); !enough {
+	if c.usage, c.spare = after, after.spare(c.Keeps); !worth {
 		c.spare = 0
 	}
 	return more

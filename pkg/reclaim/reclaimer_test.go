@@ -220,7 +220,7 @@ func TestACallThatGivesNothing(t *testing.T) {
 				c.answer = answer
 				n := &node{threshold: 1000, config: enabled(), containers: []*container{c}}
 				n.run(t, 5*time.Minute)
-				if calls := len(n.asked); calls < 2 || calls > 6 { // 0, 10, 30, 70, 150 and 310 s
+				if calls := len(n.asked); calls < 2 || calls > 8 { // 0, 2, 6, 14, 30, 62, 126 and 254 s
 					t.Errorf("asked %d times in five minutes", calls)
 				}
 			})

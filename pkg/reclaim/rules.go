@@ -53,7 +53,10 @@ func (s Signal) left() int64 { return int64(s.Available) - int64(s.Begin()) }
 // next is when to look again: sooner where little is left, for page cache grows as fast as files are read.
 func (s Signal) next() time.Duration {
 	const fastest = 1 << 30 // bytes a second
-	return min(shortest+time.Duration(max(s.left(), 0)/(fastest/1000))*time.Millisecond, longest)
+	if s.left() < 0 {
+		return between
+	}
+	return min(shortest+time.Duration(s.left()/(fastest/1000))*time.Millisecond, longest)
 }
 
 // Container is one whose page cache may be asked for.
@@ -105,9 +108,11 @@ func most(all []*candidate) (first *candidate) {
 const (
 	// watch is for how long what was taken is compared with what comes back.
 	watch = 30 * time.Second
+	// enough, in bytes, is what must have been taken to compare it: the kernel takes first what was read once, and may be read again.
+	enough = 64 << 20
 	// firstRest is how long a container is left alone first; each further time in a row doubles it, up to mostDoublings times.
-	firstRest     = 10 * time.Second
-	mostDoublings = 5
+	firstRest     = 2 * time.Second
+	mostDoublings = 7
 	// gain divides what was asked for: a call that gives less gives nothing.
 	gain = 8
 )
@@ -129,7 +134,7 @@ func (b *brake) allows(refaulted uint64, now time.Time) bool {
 		return false
 	case b.began.IsZero():
 		b.began, b.from, b.taken = now, refaulted, 0
-	case b.taken >= smallest && 2*(refaulted-min(refaulted, b.from)) >= b.taken:
+	case b.taken >= enough && 2*(refaulted-min(refaulted, b.from)) >= b.taken:
 		b.rest(now)
 		return false
 	case now.Sub(b.began) >= watch:
@@ -139,7 +144,7 @@ func (b *brake) allows(refaulted uint64, now time.Time) bool {
 }
 
 // gave notes what a call that asked for some bytes took, and how much more is available by it.
-func (b *brake) gave(asked, taken, more uint64, now time.Time) (enough bool) {
+func (b *brake) gave(asked, taken, more uint64, now time.Time) (worth bool) {
 	b.taken += taken
 	if max(taken, more) < asked/gain {
 		b.rest(now)

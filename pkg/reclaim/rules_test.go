@@ -20,8 +20,8 @@ func TestReclaimBeginsAboveTheThreshold(t *testing.T) {
 		left   int64
 		next   time.Duration
 	}{
-		{"a small node", Signal{Capacity: 2 * gib, Available: 300 * mib, Threshold: 100 * mib}, 356 * mib, -56 * mib, time.Second},
-		{"a node", Signal{Capacity: 40 * gib, Available: 2 * gib, Threshold: gib}, 3 * gib, -gib, time.Second},
+		{"a small node", Signal{Capacity: 2 * gib, Available: 300 * mib, Threshold: 100 * mib}, 356 * mib, -56 * mib, 500 * time.Millisecond},
+		{"a node", Signal{Capacity: 40 * gib, Available: 2 * gib, Threshold: gib}, 3 * gib, -gib, 500 * time.Millisecond},
 		{"a large node", Signal{Capacity: 1024 * gib, Available: 5 * gib, Threshold: gib}, 5 * gib, 0, time.Second},
 		{"enough for some seconds", Signal{Capacity: 40 * gib, Available: 6 * gib, Threshold: gib}, 3 * gib, 3 * gib, 4 * time.Second},
 		{"enough", Signal{Capacity: 1024 * gib, Available: 500 * gib, Threshold: gib}, 5 * gib, 495 * gib, 10 * time.Second},
@@ -80,17 +80,18 @@ func TestBrake(t *testing.T) {
 		name     string
 		readings []reading
 	}{
-		{"nothing comes back", []reading{{0, 5 * gib, 30 * mib, true}, {time.Second, 5 * gib, 30 * mib, true}, {time.Minute, 5 * gib, 30 * mib, true}}},
-		{"a little comes back", []reading{{0, 0, 30 * mib, true}, {time.Second, 14 * mib, 30 * mib, true}, {2 * time.Second, 29 * mib, 0, true}}},
+		{"nothing comes back", []reading{{0, 5 * gib, 80 * mib, true}, {time.Second, 5 * gib, 80 * mib, true}, {time.Minute, 5 * gib, 80 * mib, true}}},
+		{"a little comes back", []reading{{0, 0, 80 * mib, true}, {time.Second, 39 * mib, 80 * mib, true}, {2 * time.Second, 79 * mib, 0, true}}},
+		{"too little to tell", []reading{{0, 0, 60 * mib, true}, {time.Second, 60 * mib, 0, true}}},
 		{"half comes back: it rests, longer each time", []reading{
-			{0, 0, 30 * mib, true}, {time.Second, 15 * mib, 0, false}, {10 * time.Second, 15 * mib, 0, false},
-			{11 * time.Second, 15 * mib, 30 * mib, true}, {12 * time.Second, 30 * mib, 0, false}, {31 * time.Second, 30 * mib, 0, false},
-			{32 * time.Second, 30 * mib, 30 * mib, true}}},
+			{0, 0, 80 * mib, true}, {time.Second, 40 * mib, 0, false}, {2 * time.Second, 40 * mib, 0, false},
+			{3 * time.Second, 40 * mib, 80 * mib, true}, {4 * time.Second, 80 * mib, 0, false}, {7 * time.Second, 80 * mib, 0, false},
+			{8 * time.Second, 80 * mib, 80 * mib, true}}},
 		{"what comes back during a rest does not count", []reading{
-			{0, 0, 30 * mib, true}, {time.Second, 15 * mib, 0, false}, {11 * time.Second, 40 * mib, 30 * mib, true}, {12 * time.Second, 54 * mib, 0, true}}},
+			{0, 0, 80 * mib, true}, {time.Second, 40 * mib, 0, false}, {3 * time.Second, 90 * mib, 80 * mib, true}, {4 * time.Second, 129 * mib, 0, true}}},
 		{"what comes back late is another window's", []reading{
-			{0, 0, 30 * mib, true}, {30 * time.Second, 0, 30 * mib, true}, {31 * time.Second, 14 * mib, 0, true}}},
-		{"a call that gives nothing", []reading{{0, 0, 3 * mib, true}, {time.Second, 0, 0, false}, {10 * time.Second, 0, 0, true}}},
+			{0, 0, 80 * mib, true}, {30 * time.Second, 0, 80 * mib, true}, {31 * time.Second, 39 * mib, 0, true}}},
+		{"a call that gives nothing", []reading{{0, 0, 3 * mib, true}, {time.Second, 0, 0, false}, {2 * time.Second, 0, 0, true}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var b brake
