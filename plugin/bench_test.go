@@ -21,7 +21,7 @@ func BenchmarkCreateContainer(b *testing.B) {
 			idle, ours := newHost(b, cri.Options{}, testConfig), newHost(b, cri.Options{}, testConfig)
 			defer idle.nothing()()
 			ours.onTmpfs()
-			ours.start()
+			plugin := ours.start()
 			for i := range existing {
 				pod := guaranteed(fmt.Sprintf("existing-%d", i), 4*mi)
 				idle.deploy(pod)
@@ -41,6 +41,7 @@ func BenchmarkCreateContainer(b *testing.B) {
 				b.ReportMetric(mine, fmt.Sprintf("p%d-ns", percent))
 				b.ReportMetric(mine/nothing, fmt.Sprintf("p%d-ratio", percent))
 			}
+			plugin.reportMemory(b)
 		})
 	}
 }
