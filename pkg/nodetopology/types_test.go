@@ -18,7 +18,7 @@ func TestTheTypesAreThoseOfTheAPI(t *testing.T) {
 	}
 	fill := randfill.NewWithSeed(1).NilChance(0).NumElements(2, 2).Funcs(func(q *kresource.Quantity, c randfill.Continue) {
 		*q = *kresource.NewQuantity(c.Int63(), kresource.DecimalSI)
-	}, func(f *metav1.FieldsV1, _ randfill.Continue) { f.Raw = []byte(`{}`) })
+	}, func(f *metav1.FieldsV1, _ randfill.Continue) { f.SetRawString(`{}`) })
 	var theirs topology.NodeResourceTopology
 	fill.Fill(&theirs)
 	want, err := json.Marshal(&theirs)
