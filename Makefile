@@ -26,8 +26,9 @@ TESTS       := status=0; \
 RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" \
                -commit "$$(test -n "$$(git status --porcelain)" || git rev-parse HEAD)" -out ../bin
 # One set of flags, so that every package is compiled once. grpcnotrace leaves gRPC's tracing pages out, and with them text/template:
-# what looks methods up by name has the linker keep the exported methods of every type.
-FLAGS       := -trimpath -tags grpcnotrace
+# what looks methods up by name has the linker keep the exported methods of every type. nethttpomithttp2 leaves out HTTP/2 as net/http has
+# it: client-go speaks it to the API server through golang.org/x/net, and what is served is HTTP/1.1.
+FLAGS       := -trimpath -tags grpcnotrace,nethttpomithttp2
 # The built plugin beside NRI's own runtime side, on a machine that need not be there.
 DEMO        := CGO_ENABLED=0 $(GO) run $(FLAGS) ./plugin/demo --plugin $(BINARY) --machine testdata/machines/demo.yaml --pod-info kubelet
 PICTURES    := $(DEMO) --config testdata/page/config.yaml

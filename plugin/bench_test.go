@@ -24,7 +24,7 @@ func BenchmarkCreateContainer(b *testing.B) {
 			idle, ours := newHost(b, cri.Options{}, testConfig), newHost(b, cri.Options{}, testConfig)
 			defer idle.nothing()()
 			ours.onTmpfs()
-			ours.start()
+			plugin := ours.start()
 			for i := range existing {
 				pod := guaranteed(fmt.Sprintf("existing-%d", i), 4*mi)
 				idle.deploy(pod)
@@ -39,6 +39,7 @@ func BenchmarkCreateContainer(b *testing.B) {
 			}
 			b.StopTimer()
 			report(b, idleTook, took)
+			plugin.reportMemory(b)
 		})
 	}
 }

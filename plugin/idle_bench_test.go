@@ -34,8 +34,15 @@ func BenchmarkIdle(b *testing.B) {
 			b.StopTimer()
 			used := plugin.cpuTime() - before
 			b.ReportMetric(100*used.Seconds()/float64(b.N), "%-of-a-core")
+			plugin.reportMemory(b)
 		})
 	}
+}
+
+// reportMemory reports the resident memory of the process, and how much of that is not mapped from its binary.
+func (p *process) reportMemory(b *testing.B) {
+	b.ReportMetric(float64(p.memory("VmRSS"))/1e6, "MB")
+	b.ReportMetric(float64(p.memory("RssAnon"))/1e6, "anonymous-MB")
 }
 
 // cpuTime is what the threads of the process have taken.

@@ -2,10 +2,15 @@ package main
 
 import (
 	"debug/elf"
+	"net/http"
+	"net/http/httptest"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // Every node has the daemon in memory: what only tests and "make run" need must stay out of it.
@@ -56,9 +61,37 @@ func TestTheLinkerLeavesOutWhatNothingReaches(t *testing.T) {
 	must(t, err)
 	for _, unwanted := range []string{
 		"github.com/godbus/dbus/v5.(*Conn).ExportAll", "text/template.(*state).evalField", "github.com/tetratelabs/wazero.NewRuntimeWithConfig",
+		"net/http.(*http2Framer).ReadFrame",
 	} {
 		if slices.ContainsFunc(symbols, func(s elf.Symbol) bool { return s.Name == unwanted }) {
 			t.Errorf("the binary contains %s", unwanted)
 		}
+	}
+}
+
+// The build tag nethttpomithttp2 leaves out net/http's own HTTP/2: requests go through golang.org/x/net's.
+func TestRequestsToTheAPIServerAreHTTP2(t *testing.T) {
+	asked := make(chan string, 1)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- r.Proto:
+		default:
+		}
+		http.NotFound(w, r)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	h := newHost(t, cri.Options{}, testConfig+"nodeResourceTopology: true\n")
+	h.write("kubeconfig", strings.Replace(kubeconfig(server.URL), "server:", "insecure-skip-tls-verify: true, server:", 1))
+	h.ofNode("worker")
+	h.start()
+	select {
+	case protocol := <-asked:
+		if protocol != "HTTP/2.0" {
+			t.Errorf("the API server was asked by %s", protocol)
+		}
+	case <-time.After(bound):
+		t.Error("the API server was not asked")
 	}
 }

@@ -59,7 +59,7 @@ func testMain(m *testing.M) int {
 
 // build builds a program with the Makefile's flags, so that both find the same packages in Go's cache.
 func build(out, program string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace", "-o", out, program)
+	cmd := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-o", out, program)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", program, err, output)

@@ -143,6 +143,6 @@ func limitMemory() {
 		debug.SetMemoryLimit(memoryTarget)
 	}
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(400)
+		debug.SetGCPercent(150)
 	}
 }

@@ -47,6 +47,7 @@ func BenchmarkCreateWhileScraped(b *testing.B) {
 	b.StopTimer()
 	close(end)
 	b.ReportMetric(float64(<-ended), "scrapes")
+	plugin.reportMemory(b)
 	for _, percent := range []int{50, 99} {
 		without, with := percentile(idleTook, percent), percentile(took, percent)
 		b.ReportMetric(without, fmt.Sprintf("idle-p%d-ns", percent))

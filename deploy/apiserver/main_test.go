@@ -40,7 +40,7 @@ var (
 func built(module, program string) func(*testing.T) string {
 	build := sync.OnceValues(func() (string, error) {
 		path := filepath.Join(programs, filepath.Base(program))
-		cmd := exec.Command("go", "-C", module, "build", "-trimpath", "-tags", "grpcnotrace", "-o", path, program)
+		cmd := exec.Command("go", "-C", module, "build", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-o", path, program)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the Makefile's flags: both find the same packages in Go's cache
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building %s: %w\n%s", program, err, out)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
@@ -118,11 +119,18 @@ func (a *Agent) siblings(pod ledger.Pod, container string) ledger.Presence {
 	return a.present(places)
 }
 
+// worthListing is how many cgroups below one are looked for by a listing of it: looking at one after another takes longer.
+const worthListing = 8
+
 // present looks whether cgroups are there.
 func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 	var unknown error
+	listed := a.listed(places)
 	for _, at := range places {
-		there, err := a.tree.Exists(at.Cgroup)
+		there, err := listed[at.Cgroup], error(nil)
+		if !there {
+			there, err = a.tree.Exists(at.Cgroup)
+		}
 		switch {
 		case err != nil:
 			unknown = err
@@ -136,6 +144,25 @@ func (a *Agent) present(places []ledger.Place) (presence ledger.Presence) {
 		a.log.WithError(unknown).Debug("pods and containers are kept whose cgroups cannot be looked at")
 	}
 	return presence
+}
+
+// listed are those of the places that stand in a listing.
+func (a *Agent) listed(places []ledger.Place) map[string]bool {
+	below := map[string]int{}
+	for _, at := range places {
+		below[path.Dir(at.Cgroup)]++
+	}
+	there := map[string]bool{}
+	for parent, count := range below {
+		if count < worthListing {
+			continue
+		}
+		names, _ := a.tree.List(parent) // what does not stand in it is looked for by itself
+		for _, name := range names {
+			there[path.Join(parent, name)] = true
+		}
+	}
+	return there
 }
 
 // readFiles reads the files of a container's cgroup. What cannot be read is unknown; the error is nil for files and cgroups that

@@ -71,6 +71,35 @@ func TestAPodsOwnLimitIsReadAgain(t *testing.T) {
 	n.want("allocated with a limit of their own each", n.allocated(), "4096 0")
 }
 
+// The listing of the pods' parent, which takes the place of a look at each of many, knows what is gone as well.
+func TestOfManyPodsTheOneThatIsGoneEnds(t *testing.T) {
+	n := newNode(t, "")
+	var all []Pod
+	for i := range 2 * worthListing {
+		pod := n.pod(fmt.Sprintf("pod-%d", i), memoryqos.Guaranteed)
+		n.launch(pod, ofPod(pod, "main", 100*mi))
+		all = append(all, pod)
+	}
+	n.reconcile(context.Background())
+	n.want("pods", fmt.Sprint(len(n.View().Pods)), fmt.Sprint(2*worthListing))
+	path, _, err := all[3].Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(n.root, path.Pod)); err != nil {
+		t.Fatal(err)
+	}
+	n.reconcile(context.Background())
+	n.clock.add(2 * time.Minute)
+	n.reconcile(context.Background())
+	n.want("pods", fmt.Sprint(len(n.View().Pods)), fmt.Sprint(2*worthListing-1))
+	for _, view := range n.View().Pods {
+		if view.UID == all[3].UID {
+			t.Errorf("pod %s is still there", view.Name)
+		}
+	}
+}
+
 func TestAnUpdateThatWeFailedIsNotBelieved(t *testing.T) {
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 	defer cancel()

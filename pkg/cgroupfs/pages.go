@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 )
 
 // NodePages is a cgroup's memory on a NUMA node, in bytes.
@@ -19,34 +20,44 @@ type NodePages struct {
 // ErrNoNUMAStat is the answer where the kernel does not say where a cgroup's pages are.
 var ErrNoNUMAStat = errors.New("the kernel has no memory.numa_stat (before 5.10, without NUMA, or cgroup v1)")
 
-// resident are the lines of memory.numa_stat that add up to what a cgroup has, onLists those of file pages on the LRU lists, and
-// mapped those of pages in the address spaces of tasks, files and shared memory among them
-// (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files).
-var (
-	resident = []string{"anon", "file", "kernel_stack", "pagetables", "sec_pagetables", "slab_reclaimable", "slab_unreclaimable"}
-	onLists  = []string{"inactive_file", "active_file"}
-	mapped   = []string{"anon", "file_mapped"}
-)
+// mapped are the lines of memory.numa_stat of pages in the address spaces of tasks, files and shared memory among them.
+var mapped = []string{"anon", "file_mapped"}
+
+// add adds what a line of memory.numa_stat has (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files).
+func (p *NodePages) add(kind string, bytes uint64) {
+	switch kind {
+	case "anon":
+		p.Anon += bytes
+		p.Resident += bytes
+	case "file", "kernel_stack", "pagetables", "sec_pagetables", "slab_reclaimable", "slab_unreclaimable":
+		p.Resident += bytes
+	case "inactive_file", "active_file":
+		p.File += bytes
+	}
+	if slices.Contains(mapped, kind) {
+		p.Mapped += bytes
+	}
+}
 
 // Pages reads where a cgroup's pages are, by NUMA node. The error is ErrNoNUMAStat where the kernel does not say, and
 // fs.ErrNotExist for a cgroup that is gone.
 func (t *Tree) Pages(cgroup string) (map[int]NodePages, error) {
-	stat, err := t.NUMAStat(cgroup)
-	if err != nil {
-		return nil, err
-	}
-	if len(stat["anon"]) == 0 {
+	pages, err := parse(t, cgroup, "memory.numa_stat", parsePages)
+	if len(pages) == 0 && (err == nil || t.Lacks(cgroup, err)) {
 		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, cgroup), ErrNoNUMAStat)
 	}
-	pages := make(map[int]NodePages, len(stat["anon"]))
-	for node, anon := range stat["anon"] {
-		sum := func(kinds []string) (bytes uint64) {
-			for _, kind := range kinds {
-				bytes += stat[kind][node]
-			}
-			return bytes
-		}
-		pages[node] = NodePages{Anon: anon, Resident: sum(resident), File: sum(onLists), Mapped: sum(mapped)}
+	return pages, err
+}
+
+func parsePages(text string) (map[int]NodePages, error) {
+	pages := map[int]NodePages{}
+	err := eachNode(text, func(kind string, node int, bytes uint64) {
+		p := pages[node]
+		p.add(kind, bytes)
+		pages[node] = p
+	})
+	if err != nil {
+		return nil, err
 	}
 	return pages, nil
 }

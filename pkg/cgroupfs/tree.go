@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -109,6 +110,17 @@ func (t *Tree) Exists(cgroup string) (bool, error) {
 	return false, fmt.Errorf("look for cgroup %s: %w", path.Join(t.root, cgroup), err)
 }
 
+// List returns the names of the cgroups and files in a cgroup.
+func (t *Tree) List(cgroup string) ([]string, error) {
+	fd, err := t.open(cgroup, ".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, fmt.Errorf("list cgroup %s: %w", path.Join(t.root, cgroup), gone(err))
+	}
+	folder := os.NewFile(uintptr(fd), path.Join(t.root, cgroup))
+	defer folder.Close()
+	return folder.Readdirnames(-1)
+}
+
 // Ended reports whether it is known that there is no such cgroup.
 func (t *Tree) Ended(cgroup string) bool {
 	there, err := t.Exists(cgroup)
@@ -204,11 +216,15 @@ func (t *Tree) writeFile(dir, file, text string, flags int) error {
 }
 
 // line reads a file with one line.
-func (t *Tree) line(cgroup, file string) ([]byte, error) { return t.readTo(cgroup, file, '\n') }
+func (t *Tree) line(cgroup, file string) ([]byte, error) {
+	return t.readTo(cgroup, file, '\n', make([]byte, 0, 64))
+}
 
 // parse reads a whole file and what it says.
 func parse[T any](t *Tree, cgroup, file string, how func(text string) (T, error)) (value T, err error) {
-	data, err := t.readTo(cgroup, file, endless)
+	room := rooms.Get().(*[4096]byte)
+	defer rooms.Put(room)
+	data, err := t.readTo(cgroup, file, endless, room[:0])
 	if err != nil {
 		return value, err
 	}
@@ -218,12 +234,15 @@ func parse[T any](t *Tree, cgroup, file string, how func(text string) (T, error)
 	return value, err
 }
 
+// rooms have room for nearly every file.
+var rooms = sync.Pool{New: func() any { return new([4096]byte) }}
+
 // bad says which file could not be understood.
 func (t *Tree) bad(cgroup, file string, err error) error {
 	return fmt.Errorf("parse %s: %w", path.Join(t.root, cgroup, file), err)
 }
 
-func (t *Tree) readTo(dir, file string, last int) ([]byte, error) {
+func (t *Tree) readTo(dir, file string, last int, buffer []byte) ([]byte, error) {
 	fd, err := t.open(dir, file, unix.O_RDONLY|unix.O_NONBLOCK)
 	if t.plain && t.Lacks(dir, err) {
 		return []byte(cgroup.Default(file)), nil
@@ -232,7 +251,7 @@ func (t *Tree) readTo(dir, file string, last int) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, dir, file), gone(err))
 	}
 	defer unix.Close(fd)
-	data, err := readTo(fd, make([]byte, 0, 512), last)
+	data, err := readTo(fd, buffer, last)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path.Join(t.root, dir, file), gone(err))
 	}

@@ -92,6 +92,11 @@ func TestTreeReadsAndWritesKnobs(t *testing.T) {
 		check("cpuset.mems", mems, err, "")
 		effective, err := tree.EffectiveMems("kubepods/pod1")
 		check("cpuset.mems.effective", effective, err, "0-1")
+		names, err := tree.List("kubepods")
+		check("the cgroups below", names, err, []string{"pod1"})
+		if _, err := tree.List("kubepods/pod2"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the list of a cgroup that is not there: %v", err)
+		}
 
 		for _, err := range []error{
 			tree.Set("kubepods/pod1", cgroup.MemoryMin, 7),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,10 +31,11 @@ type Watcher struct {
 	running sync.WaitGroup
 	closing sync.Once
 
-	mu      sync.Mutex
-	watches map[int]Change
-	byFile  map[string]map[string]int // cgroup, file: watch
-	pending []Change                  // not delivered yet, each once
+	mu       sync.Mutex
+	watches  map[int]Change
+	byFile   map[string]map[string]int // cgroup, file: watch
+	pending  []Change                  // not delivered yet, each once
+	unpruned []string                  // cgroups that Prune has yet to look at
 }
 
 // NewWatcher starts watching below a tree.
@@ -101,15 +103,20 @@ func (w *Watcher) unwatch(cgroup string) {
 	delete(w.byFile, cgroup)
 }
 
-// Prune forgets cgroups that are gone.
-func (w *Watcher) Prune() {
+// Prune forgets those of up to count cgroups that are gone, the next ones at the next call.
+func (w *Watcher) Prune(count int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for cgroup := range w.byFile {
-		if w.tree.Ended(cgroup) {
+	if len(w.unpruned) == 0 {
+		w.unpruned = slices.Collect(maps.Keys(w.byFile))
+	}
+	count = min(count, len(w.unpruned))
+	for _, cgroup := range w.unpruned[:count] {
+		if w.byFile[cgroup] != nil && w.tree.Ended(cgroup) {
 			w.unwatch(cgroup)
 		}
 	}
+	w.unpruned = w.unpruned[count:]
 }
 
 // Watches is the number of files watched.

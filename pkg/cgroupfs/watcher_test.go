@@ -104,7 +104,8 @@ func TestWatchesEndWithTheirCgroup(t *testing.T) {
 	if err := os.Rename(filepath.Join(tree.Root(), "kubepods/pod1"), filepath.Join(tree.Root(), "kubepods/away")); err != nil {
 		t.Fatal(err)
 	}
-	w.Prune()
+	w.Prune(1)
+	w.Prune(1)
 	if w.Watches() != 1 {
 		t.Errorf("%d watches", w.Watches())
 	}

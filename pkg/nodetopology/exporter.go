@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
 	"github.com/sirupsen/logrus"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,7 +21,7 @@ const resource = "noderesourcetopologies"
 
 // NewClient returns a client for the API group topology.node.k8s.io.
 func NewClient(config *rest.Config) (rest.Interface, error) {
-	return apiserver.NewClient(config, topology.SchemeGroupVersion, &topology.NodeResourceTopology{})
+	return apiserver.NewClient(config, groupVersion, &NodeResourceTopology{})
 }
 
 // Exporter keeps one object, named after the node, equal to the node map. It needs the rights to get, create, update and
@@ -36,11 +35,11 @@ type Exporter struct {
 	Period time.Duration
 	Log    logrus.FieldLogger
 
-	known  *topology.NodeResourceTopology // as the API server had it last; nil is not known
-	read   time.Time                      // when it was read
-	equal  uint64                         // the last generation of the View that it was found to be equal to
-	sample *deficit.Sample                // that of the same View
-	look   time.Duration                  // a test's, of the View
+	known  *NodeResourceTopology // as the API server had it last; nil is not known
+	read   time.Time             // when it was read
+	equal  uint64                // the last generation of the View that it was found to be equal to
+	sample *deficit.Sample       // that of the same View
+	look   time.Duration         // a test's, of the View
 }
 
 // readEvery is after how many periods the object is read although nothing has changed here: somebody may have deleted
@@ -109,7 +108,7 @@ func (e *Exporter) export(ctx context.Context, view *ledger.View) error {
 }
 
 // write makes the object what it should be, and reads it before where it is not known or was not read for long.
-func (e *Exporter) write(ctx context.Context, zones topology.ZoneList, attributes topology.AttributeList) error {
+func (e *Exporter) write(ctx context.Context, zones []Zone, attributes []Attribute) error {
 	if e.stale(time.Now()) {
 		if err := e.get(ctx); err != nil {
 			return err
@@ -121,14 +120,14 @@ func (e *Exporter) write(ctx context.Context, zones topology.ZoneList, attribute
 	if same(e.known, zones, attributes) {
 		return nil
 	}
-	object := e.known.DeepCopy()
+	object := *e.known
 	object.Zones, object.Attributes = zones, attributes
-	return e.send(ctx, e.Client.Put().Name(e.Node), object)
+	return e.send(ctx, e.Client.Put().Name(e.Node), &object)
 }
 
 // get asks for the object, and says so when it is not what it was.
 func (e *Exporter) get(ctx context.Context) error {
-	found := &topology.NodeResourceTopology{}
+	found := &NodeResourceTopology{}
 	err := e.Client.Get().Resource(resource).Name(e.Node).Do(ctx).Into(found)
 	if apierrors.IsNotFound(err) {
 		found, err = nil, nil
@@ -147,9 +146,9 @@ func (e *Exporter) get(ctx context.Context) error {
 	return nil
 }
 
-func (e *Exporter) create(ctx context.Context, zones topology.ZoneList, attributes topology.AttributeList) error {
+func (e *Exporter) create(ctx context.Context, zones []Zone, attributes []Attribute) error {
 	owners, unowned := Owners(ctx, e.Client, e.Node)
-	err := e.send(ctx, e.Client.Post(), &topology.NodeResourceTopology{
+	err := e.send(ctx, e.Client.Post(), &NodeResourceTopology{
 		ObjectMeta: metav1.ObjectMeta{Name: e.Node, Labels: managedBy, OwnerReferences: owners}, Zones: zones, Attributes: attributes})
 	if apierrors.IsNotFound(err) {
 		return fmt.Errorf("is the CustomResourceDefinition of %s installed? %w", resource, err)
@@ -160,8 +159,8 @@ func (e *Exporter) create(ctx context.Context, zones topology.ZoneList, attribut
 	return err
 }
 
-func (e *Exporter) send(ctx context.Context, request *rest.Request, object *topology.NodeResourceTopology) error {
-	written := &topology.NodeResourceTopology{}
+func (e *Exporter) send(ctx context.Context, request *rest.Request, object *NodeResourceTopology) error {
+	written := &NodeResourceTopology{}
 	err := request.Resource(resource).Body(object).Do(ctx).Into(written)
 	if err == nil {
 		e.known = written
@@ -169,6 +168,6 @@ func (e *Exporter) send(ctx context.Context, request *rest.Request, object *topo
 	return err
 }
 
-func same(object *topology.NodeResourceTopology, zones topology.ZoneList, attributes topology.AttributeList) bool {
+func same(object *NodeResourceTopology, zones []Zone, attributes []Attribute) bool {
 	return apiequality.Semantic.DeepEqual(object.Zones, zones) && apiequality.Semantic.DeepEqual(object.Attributes, attributes)
 }

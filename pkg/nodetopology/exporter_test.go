@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
 	"github.com/k8stopologyawareschedwg/podfingerprint"
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
@@ -69,8 +68,8 @@ func TestZones(t *testing.T) {
 func TestADeficitIsAnAttributeOfItsZone(t *testing.T) {
 	sample := &deficit.Sample{Nodes: []deficit.Node{{ID: 0, Unused: 300 << 20, Free: 10 << 20}, {ID: 2, Unused: 1, Free: 1}}}
 	zones := zones(&ledger.View{Nodes: nodes(63 << 30), NodeMemory: sample}, hardware)
-	want := topology.AttributeList{{Name: "memoryDeficit", Value: "536870912"}}
-	if difference := cmp.Diff([]topology.AttributeList{want, nil}, []topology.AttributeList{zones[0].Attributes, zones[1].Attributes}); difference != "" {
+	want := []Attribute{{Name: "memoryDeficit", Value: "536870912"}}
+	if difference := cmp.Diff([][]Attribute{want, nil}, [][]Attribute{zones[0].Attributes, zones[1].Attributes}); difference != "" {
 		t.Error(difference)
 	}
 }
@@ -139,7 +138,7 @@ type apiServer struct {
 	t  *testing.T
 	mu sync.Mutex
 	// object is nil until it was created.
-	object   *topology.NodeResourceTopology
+	object   *NodeResourceTopology
 	requests map[string]int
 	failures int // answers to PUT that are still to fail
 	forbid   bool
@@ -170,7 +169,7 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			refuse(w, apierrors.NewConflict(schema.GroupResource{Resource: resource}, "worker", errors.New("changed")))
 			return
 		}
-		s.object = &topology.NodeResourceTopology{}
+		s.object = &NodeResourceTopology{}
 		if err := json.NewDecoder(r.Body).Decode(s.object); err != nil {
 			s.t.Errorf("body: %v", err)
 		}
@@ -313,7 +312,7 @@ func TestRefusalIsToldOnce(t *testing.T) {
 
 func TestFailureIsTriedAgain(t *testing.T) {
 	e, api := newExporter(t, &ledger.View{Nodes: nodes(0)})
-	api.object, api.failures = &topology.NodeResourceTopology{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}, 3
+	api.object, api.failures = &NodeResourceTopology{ObjectMeta: metav1.ObjectMeta{Name: "worker"}}, 3
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := make(chan struct{})

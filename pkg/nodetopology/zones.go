@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 
-	topology "github.com/k8stopologyawareschedwg/noderesourcetopology-api/pkg/apis/topology/v1alpha2"
 	"github.com/k8stopologyawareschedwg/podfingerprint"
 	kresource "k8s.io/apimachinery/pkg/api/resource"
 
@@ -20,19 +19,19 @@ import (
 // zones returns one zone per NUMA node with its CPUs, memory and huge pages: what it has, what pods may have of it and what
 // is available, and the SLIT distances as costs. The scheduler takes a resource that no zone has for one that no zone can
 // give: without CPUs it would place no pod that requests any.
-func zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
+func zones(view *ledger.View, hardware machine.Machine) []Zone {
 	exclusive := exclusiveCPUs(view)
-	zones := make(topology.ZoneList, 0, len(view.Nodes))
+	zones := make([]Zone, 0, len(view.Nodes))
 	for _, node := range view.Nodes {
-		zone := topology.Zone{Name: zoneName(node.ID), Type: "Node"}
+		zone := Zone{Name: zoneName(node.ID), Type: "Node"}
 		if i := slices.IndexFunc(hardware.Nodes, func(n machine.Node) bool { return n.ID == node.ID }); i >= 0 {
 			cpus := hardware.Nodes[i].CPUs.Size()
 			zone.Costs = costs(hardware.Nodes[i].Distances, hardware.Nodes)
-			zone.Resources = append(zone.Resources, topology.ResourceInfo{
+			zone.Resources = append(zone.Resources, Resource{
 				Name: "cpu", Capacity: number(cpus), Allocatable: number(cpus), Available: number(max(cpus-exclusive[node.ID], 0))})
 		}
 		for _, table := range node.Memory {
-			zone.Resources = append(zone.Resources, topology.ResourceInfo{
+			zone.Resources = append(zone.Resources, Resource{
 				Name:        string(table.Type),
 				Capacity:    quantity(table.Total),
 				Allocatable: quantity(table.Allocatable),
@@ -49,21 +48,21 @@ func zones(view *ledger.View, hardware machine.Machine) topology.ZoneList {
 const deficitStep = 256 << 20
 
 // deficitAttributes say by how much a zone is overcommitted; none while it has what its pinned containers may use.
-func deficitAttributes(node *deficit.Node) topology.AttributeList {
+func deficitAttributes(node *deficit.Node) []Attribute {
 	if node == nil || node.Deficit() == 0 {
 		return nil
 	}
 	steps := (node.Deficit()-1)/deficitStep + 1
-	return topology.AttributeList{{Name: "memoryDeficit", Value: strconv.FormatUint(steps*deficitStep, 10)}}
+	return []Attribute{{Name: "memoryDeficit", Value: strconv.FormatUint(steps*deficitStep, 10)}}
 }
 
 // costs are a node's distances to all nodes, where they are known.
-func costs(distances []int, nodes []machine.Node) (list topology.CostList) {
+func costs(distances []int, nodes []machine.Node) (list []Cost) {
 	if len(distances) != len(nodes) {
 		return nil
 	}
 	for i, distance := range distances {
-		list = append(list, topology.CostInfo{Name: zoneName(nodes[i].ID), Value: int64(distance)})
+		list = append(list, Cost{Name: zoneName(nodes[i].ID), Value: int64(distance)})
 	}
 	return list
 }
@@ -83,8 +82,8 @@ func exclusiveCPUs(view *ledger.View) map[int]int {
 }
 
 // attributes give the scheduler the rule this node admits by, and which pods the zones account for.
-func attributes(view *ledger.View) topology.AttributeList {
-	return topology.AttributeList{
+func attributes(view *ledger.View) []Attribute {
+	return []Attribute{
 		{Name: "topologyManagerPolicy", Value: string(view.Config.Manager.Policy)},
 		{Name: "topologyManagerScope", Value: string(view.Config.Manager.Scope)},
 		{Name: podfingerprint.AttributeMethod, Value: podfingerprint.MethodAll},

@@ -44,6 +44,7 @@ type Journal struct {
 	mu        sync.Mutex
 	cgroups   map[string]journaled
 	noted     durable.Ticket  // of the newest knob
+	unpruned  []string        // cgroups that prune has yet to look at
 	unwritten map[string]bool // cgroups whose change is not in the file
 	whole     bool            // the next write replaces the file
 	closed    bool            // so does each from now on
@@ -215,15 +216,20 @@ func (j *Journal) Entries() []Entry {
 	return entries
 }
 
-// prune drops the knobs of cgroups that are gone. One that has not been seen yet has an hour to come; of one that cannot be
-// looked at nothing is known.
-func (j *Journal) prune(exists func(cgroup string) (bool, error)) {
+// prune drops the knobs of those of up to count cgroups that are gone, and looks at the next ones at the next call. One that has not
+// been seen yet has an hour to come; of one that cannot be looked at nothing is known.
+func (j *Journal) prune(count int, exists func(cgroup string) (bool, error)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	for cgroup, c := range j.cgroups {
+	if len(j.unpruned) == 0 {
+		j.unpruned = slices.Collect(maps.Keys(j.cgroups))
+	}
+	count = min(count, len(j.unpruned))
+	for _, cgroup := range j.unpruned[:count] {
+		c, noted := j.cgroups[cgroup]
 		there, err := exists(cgroup)
 		switch {
-		case err != nil:
+		case err != nil || !noted:
 		case there && !c.seen:
 			c.seen = true
 			j.cgroups[cgroup] = c
@@ -233,6 +239,7 @@ func (j *Journal) prune(exists func(cgroup string) (bool, error)) {
 			j.changed(cgroup)
 		}
 	}
+	j.unpruned = j.unpruned[count:]
 }
 
 // changed has a cgroup's new state written. The caller holds the lock.

@@ -195,6 +195,27 @@ func TestJournalThatCannotBeReadIsAnError(t *testing.T) {
 	}
 }
 
+// Whatever number of cgroups one call looks at, some calls later all have been looked at.
+func TestPruneComesRound(t *testing.T) {
+	j := openJournal(t, t.TempDir())
+	for _, pod := range []string{"kubepods/pod1", "kubepods/pod2", "kubepods/pod3", "kubepods/pod4", "kubepods/pod5"} {
+		j.Note(Entry{pod, cgroup.MemoryMin, "", ""})
+	}
+	there := true
+	looks := 0
+	round := func() {
+		for range 3 {
+			j.prune(2, func(string) (bool, error) { looks++; return there, nil })
+		}
+	}
+	round()
+	there = false
+	round()
+	if looks != 10 || len(j.Entries()) != 0 {
+		t.Errorf("%d looks at five cgroups in two rounds, %d entries are left", looks, len(j.Entries()))
+	}
+}
+
 func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 	j := openJournal(t, t.TempDir())
 	clock := time.Unix(1e9, 0)
@@ -209,18 +230,18 @@ func TestPruneKeepsWhatIsYetToCome(t *testing.T) {
 		}
 		return list
 	}
-	j.prune(exists)
+	j.prune(10, exists)
 	wantWrites(t, cgroups(), "kubepods", "kubepods/pod1/created") // its cgroup comes at start
 	alive["kubepods/pod1/created"] = true
-	j.prune(exists)
+	j.prune(10, exists)
 	delete(alive, "kubepods/pod1/created")
-	j.prune(exists)
+	j.prune(10, exists)
 	wantWrites(t, cgroups(), "kubepods")
 	j.Note(Entry{"kubepods/pod1/never", cgroup.MemoryHigh, "", ""})
 	clock = clock.Add(arrival + time.Second)
-	j.prune(func(string) (bool, error) { return false, unix.EMFILE }) // whether it is gone is not known
+	j.prune(10, func(string) (bool, error) { return false, unix.EMFILE }) // whether it is gone is not known
 	wantWrites(t, cgroups(), "kubepods", "kubepods/pod1/never")
-	j.prune(exists)
+	j.prune(10, exists)
 	wantWrites(t, cgroups(), "kubepods")
 }
 

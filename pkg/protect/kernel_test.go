@@ -142,7 +142,7 @@ func TestOnARealKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d of %d watches after rmdir, before pruning", watcher.Watches(), before)
-	watcher.Prune()
+	watcher.Prune(10)
 	if watcher.Watches() != before-1 {
 		t.Errorf("%d watches of %d", watcher.Watches(), before)
 	}

@@ -185,7 +185,7 @@ func TestWhatCannotBeLookedAtIsNotGone(t *testing.T) {
 		}
 	}
 	n.journal.Note(Entry{"kubepods/podlink", cgroup.MemoryMin, "", ""})
-	n.journal.prune(n.Exists)
+	n.journal.prune(10, n.Exists)
 	actions, err := Rollback(t.Context(), n.journal, n.Tree, nil, false)
 	if len(actions) != 1 || actions[0].Gone || err == nil || len(n.journal.Entries()) != 1 {
 		t.Errorf("%+v, %v; the journal has %v", actions, err, n.journal.Entries())

@@ -13,7 +13,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
-// containersPerPass is how many containers one Reconcile looks at, so that its cost does not grow with the node.
+// containersPerPass is how many containers one Reconcile or Prune looks at, so that its cost does not grow with the node.
 const containersPerPass = 150
 
 // Settle has the files hold what has become desired since the last one. Protection is lowered bottom-up and then raised top-down, so
@@ -136,16 +136,16 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 	}
 }
 
-// Prune forgets what belongs to cgroups that are gone, in the journal and in the watcher, and watches those that came late or were
-// recreated.
+// Prune forgets what belongs to cgroups that are gone and whose end was missed, of a bounded number of those in the journal and in
+// the watcher, and watches parents that came late or were recreated.
 func (p *Protector) Prune() {
 	if p.journal != nil {
-		p.journal.prune(p.tree.Exists)
+		p.journal.prune(containersPerPass, p.tree.Exists)
 	}
 	if p.watcher == nil {
 		return
 	}
-	p.watcher.Prune()
+	p.watcher.Prune(containersPerPass)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.rows {
