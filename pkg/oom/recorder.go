@@ -136,6 +136,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	r.sync(time.Now())
+	r.judge(time.Now())
 	r.save()
 	var changed <-chan time.Time
 	for {
@@ -152,6 +153,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 			switch {
 			case !r.began: // what comes after the pods that were there is new
 				r.sync(time.Now())
+				r.judge(time.Now()) // before the file says that somebody watched
 			case changed == nil:
 				changed = time.After(settle)
 			}
@@ -296,7 +298,7 @@ func (r *Recorder) look(p *pod, now time.Time, away bool) {
 		if since.Kills == 0 { // which is to come, and will free what is there
 			r.sample(p, now)
 		}
-		r.killed(p, now, away, since.Kills)
+		r.killed(p, now, away, since)
 		return
 	}
 	if events.High > p.high && r.options.OnHigh != nil && now.Sub(p.noticed) >= noticeEvery {
@@ -383,7 +385,10 @@ func (r *Recorder) save() {
 			delete(r.hits, dir)
 		}
 	}
+	known := r.file.Known
+	r.file.Known = r.judged()
 	err := r.file.save(r.options.Path)
+	r.file.Known = known
 	if err != nil && !r.dirty {
 		r.options.Log.WithError(err).Warn("the verdicts on OOM kills cannot be written; trying again")
 	}

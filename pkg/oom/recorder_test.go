@@ -421,6 +421,50 @@ func TestVerdictsOutliveTheDaemon(t *testing.T) {
 	h.expect("app 1 container unknown by web/app")
 }
 
+// A daemon that ends between the count of a kill and its verdict leaves the kill to the next one, also if it has written the file meanwhile.
+func TestKillsThatWaitAreLeftToTheNextDaemon(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(h *host)
+		want    string
+	}{
+		"its own limit": {func(h *host) {
+			h.events(appDir, 1, 1, 2, 0)
+			h.events(podDir, 0, 2, 3, 0)
+		}, "app 2 container unknown by web/app"},
+		"a whole container": {func(h *host) {
+			h.events(appDir, 1, 1, 3, 1)
+			h.events(podDir, 0, 2, 4, 1)
+		}, "app 1 container unknown by web/app"},
+		"the pod's limit": {func(h *host) {
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir, 1, 2, 2, 0)
+		}, "app 1 pod unknown by -"},
+		"a container that has gone": {func(h *host) {
+			h.events(podDir, 0, 2, 2, 0)
+			h.remove(appDir)
+		}, "app 1 container unknown by web/app"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			r := h.recorder()
+			h.sync(r, noon)
+			h.held(besideID, "67108864", Held{})
+			h.events(besideID, 1, 1, 1, 0)
+			h.events(podDir, 0, 1, 1, 0)
+			r.look(r.pods[podDir], noon.Add(time.Second), false)
+			test.happens(h)
+			r.look(r.pods[podDir], noon.Add(time.Second+settle/2), false)
+			r.judge(noon.Add(time.Second + settle))
+			h.expect("beside 1 container processes by web/beside")
+			r = h.recorder()
+			h.sync(r, noon.Add(2*time.Second))
+			h.expect(test.want)
+			h.sync(h.recorder(), noon.Add(3*time.Second))
+			h.expect("")
+		})
+	}
+}
+
 func TestPodsThatComeAndGo(t *testing.T) {
 	h := newHost(t)
 	pods := h.view.Pods
