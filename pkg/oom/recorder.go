@@ -135,9 +135,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	r.sync(time.Now())
-	r.judge(time.Now())
-	r.save()
+	r.begin(time.Now())
 	var changed <-chan time.Time
 	for {
 		var due <-chan time.Time
@@ -152,8 +150,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case <-r.options.Changed:
 			switch {
 			case !r.began: // what comes after the pods that were there is new
-				r.sync(time.Now())
-				r.judge(time.Now()) // before the file says that somebody watched
+				r.begin(time.Now())
 			case changed == nil:
 				changed = time.After(settle)
 			}
@@ -181,6 +178,15 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
+// begin looks at the pods that ran before the daemon, when the view has them. Until then nobody watches, whatever the file is written for.
+func (r *Recorder) begin(now time.Time) {
+	r.sync(now)
+	r.judge(now)
+	if r.began {
+		r.save()
+	}
+}
+
 // soon has the recorder wake at this time, or before.
 func (r *Recorder) soon(at time.Time) {
 	if r.wake.IsZero() || at.Before(r.wake) {
@@ -190,11 +196,12 @@ func (r *Recorder) soon(at time.Time) {
 
 // sign says in the file that somebody watches, and writes what could not be written before.
 func (r *Recorder) sign(now time.Time) {
-	if r.dirty {
+	switch {
+	case r.dirty:
 		r.save()
-		return
+	case r.began:
+		_ = os.Chtimes(r.options.Path, now, now)
 	}
-	_ = os.Chtimes(r.options.Path, now, now)
 }
 
 // sync has the recorder look at the pods of the view, and at no others.
