@@ -100,11 +100,13 @@ var choices = map[string]choice{
 	"TestVerifyNamesPagesOnOtherNodes": {on(cgroupfs24), on(kernel61)}, // what verify reads, which is the same everywhere
 
 	// The tables of docs/measurements.md, and no tests.
-	"TestMeasureStallGuard":     {nil, on(cgroupfs24)},                                        // one machine is measured
-	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)},                                        // one machine is measured
-	"TestMeasureManyStalling":   {nil, on(cgroupfs24)},                                        // one machine is measured
-	"TestPageCacheEvicts":       {nil, on(kubeletCgroupfs)},                                   // the kubelet's eviction, which knows no driver
-	"TestPageCacheKills":        {nil, on(cgroupfs24, kernel61, kernelTrixie, kernelTesting)}, // each kernel's reclaim of pages that are not written yet
+	"TestMeasureStallGuard":                  {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureIdleStallGuard":              {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureManyStalling":                {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureOOMVerdicts":                 {nil, on(cgroupfs24, kernel61)},                              // each kernel's counters, and the machine's time
+	"TestMeasureOOMVerdictsBesideTheKubelet": {nil, on(kubeletCgroupfs)},                                   // what a kubelet shows, which knows no driver
+	"TestPageCacheEvicts":                    {nil, on(kubeletCgroupfs)},                                   // the kubelet's eviction, which knows no driver
+	"TestPageCacheKills":                     {nil, on(cgroupfs24, kernel61, kernelTrixie, kernelTesting)}, // each kernel's reclaim of pages that are not written yet
 }
 
 // Runs reports whether a case runs in this variant.
