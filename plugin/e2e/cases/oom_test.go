@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -275,4 +276,61 @@ func TestOOMVerdicts(t *testing.T) {
 	if n := metric(t, "nri_memory_manager_oom_kills_total"); n != 1 { // after a restart
 		t.Errorf("the metric says %v kills", n)
 	}
+}
+
+// TestPluginIsKilledWhileTheKernelKills kills the plugin five times, twenty with FULL=1, at any moment while the kernel kills processes of two
+// containers, two of each between two starts. In the end each is in one verdict.
+func TestPluginIsKilledWhileTheKernelKills(t *testing.T) {
+	k := criOf(t)
+	p := killsPlugin(t)
+	times := 5
+	if k.Plan.Full {
+		times = 20
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	pod := guaranteed("killed", 32*MiB, 0)
+	pod.Annotations = map[string]string{"oom-group.memory-manager.noderesource.dev": "process"}
+	app, step := &pod.Containers[0], fmt.Sprint("child=grow=", 64*MiB)
+	app.Args = nil
+	for i := range times {
+		app.Args = append(app.Args, fmt.Sprint("wait=/ctl/", i), step, step)
+	}
+	app.Args = append(app.Args, "say=enough")
+	beside := *app
+	beside.Name = "beside"
+	pod.Containers = append(pod.Containers, beside)
+	run(t, k, pod)
+	moment := func(most time.Duration) { time.Sleep(time.Duration(random.Int64N(int64(most)))) }
+	for i := range times {
+		touchFile(t, k.Control(pod), fmt.Sprint(i))
+		moment(4 * time.Second)
+		p.kill()
+		moment(time.Second)
+		p.start()
+	}
+	for _, c := range pod.Containers {
+		said(t, k, pod, c.Name, "done say=enough")
+	}
+	eventually(t, "each kill is in one verdict", func() string {
+		var counted, away uint64
+		for _, v := range p.verdicts(t, pod) {
+			if counted += v.Kills; v.After != "" {
+				away += v.Kills
+			}
+			if v.Container == "" || v.Level != "container" && v.After == "" {
+				t.Errorf("%+v", v)
+			}
+		}
+		kills := event(k.Dir(pod), "memory.events", "oom_kill")
+		if counted > kills || kills != uint64(4*times) {
+			t.Fatalf("%d kills in verdicts, the kernel counts %d, want %d", counted, kills, 4*times)
+		}
+		if counted < kills {
+			return fmt.Sprintf("%d kills of %d", counted, kills)
+		}
+		t.Logf("%d kills in verdicts, %d of them while the plugin was away", counted, away)
+		return ""
+	})
 }

@@ -92,6 +92,7 @@ var choices = map[string]choice{
 	"TestStallGuardLeavesSwappingContainersAlone": {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high and its triggers
 	"TestOOMVerdicts":                             {on(cgroupfs24, kernel61, crioSystemd), on(systemd24)}, // each kernel's counters, and how soon a runtime removes a cgroup
+	"TestPluginIsKilledWhileTheKernelKills":       {on(cgroupfs24), on(systemd24)},                        // the file of verdicts; which kernel counts is no matter
 	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
 
 	// The plugin's own files and answers, which need some kernel.
