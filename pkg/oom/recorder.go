@@ -330,7 +330,7 @@ func (r *Recorder) sample(p *pod, now time.Time) {
 			continue
 		}
 		c.max, c.high = events.Max, events.High
-		if s, err := readSample(r.options.Tree, dir, events, now); err == nil {
+		if s, err := readSample(r.options.Tree, dir, events, c.view.Nodes, now); err == nil {
 			c.samples = c.samples.add(s)
 		}
 	}
@@ -358,7 +358,7 @@ func (r *Recorder) round(now time.Time, all bool) {
 			if err != nil {
 				continue
 			}
-			s, err := readSample(r.options.Tree, dir, events, now)
+			s, err := readSample(r.options.Tree, dir, events, c.view.Nodes, now)
 			if err != nil {
 				continue
 			}

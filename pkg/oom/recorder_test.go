@@ -355,10 +355,12 @@ func TestWhoGrowsIsLookedAtMoreOften(t *testing.T) {
 // What a container held while it came near its limit is a part of the verdict, and says what it held where nothing else does.
 func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
 	h := newHost(t)
+	h.view.Pods[0].Containers[0].Nodes = nodeset.Of(1)
 	r := h.recorder()
 	h.sync(r, noon)
 	for i := range 100 { // ten times a second
 		h.held(appDir, "67108864", Held{Processes: uint64(i) * mib / 2})
+		h.write(appDir, "memory.numa_stat", fmt.Sprintf("anon N0=4096 N1=%d\nshmem N0=0 N1=%d", i*mib/4, i*mib/4))
 		h.events(appDir, 0, 0, 0, 0)
 		h.write(appDir, "memory.events", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom 0\noom_kill 0", i))
 		h.write(podDir, "memory.events", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom 0\noom_kill 0", i))
@@ -371,7 +373,7 @@ func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
 	if len(got) != 1 || len(got[0].Samples) != 10 || got[0].Cause != Processes || got[0].Held.Processes < 45*mib {
 		t.Fatalf("%+v", got)
 	}
-	if s := got[0].Samples; s[0].Current >= s[9].Current || s[9].Stalled != 2*time.Second {
+	if s := got[0].Samples; s[0].Current >= s[9].Current || len(s[9].Nodes) != 1 || s[9].Nodes[1] != s[9].Held.Processes || s[9].Stalled != 2*time.Second {
 		t.Errorf("%+v", s)
 	}
 }
