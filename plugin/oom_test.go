@@ -3,8 +3,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
@@ -24,9 +28,9 @@ func (h *host) counts(cgroup, hits, kills string) {
 }
 
 // verdicts are those of the file, the newest first.
-func (h *host) verdicts() (all []oom.Verdict) {
+func (h *host) verdicts(of ...string) (all []oom.Verdict) {
 	h.t.Helper()
-	code, out, problem := run(h.t, "", "oom", "web", "-o", "json", "--state-dir", h.path("state"))
+	code, out, problem := run(h.t, "", append([]string{"oom", "-o", "json", "--state-dir", h.path("state")}, of...)...)
 	if code != 0 {
 		h.t.Fatalf("exit status %d: %s", code, problem)
 	}
@@ -78,9 +82,9 @@ func TestKillsAreJudgedOnce(t *testing.T) {
 	h.counts(container, "1", "1")
 	eventually(t, "there is a verdict", func() bool {
 		h.counts(web.cgroup(), "0", "1") // again, until the daemon watches
-		return len(h.verdicts()) > 0
+		return len(h.verdicts("web")) > 0
 	})
-	if v := h.verdicts(); len(v) != 1 || v[0].Container != "app" || v[0].Level != oom.Container || v[0].Cause != oom.Tmpfs || v[0].Limit != 64*mi {
+	if v := h.verdicts("web"); len(v) != 1 || v[0].Container != "app" || v[0].Level != oom.Container || v[0].Cause != oom.Tmpfs || v[0].Limit != 64*mi {
 		t.Errorf("%+v", v)
 	}
 	if out := h.ask(0, "explain", "web"); !strings.Contains(out, "last OOM kill, ") || !strings.Contains(out, "files in memory 52Mi") {
@@ -92,8 +96,8 @@ func TestKillsAreJudgedOnce(t *testing.T) {
 	h.counts(container, "2", "3")
 	h.counts(web.cgroup(), "0", "3")
 	h.start()
-	eventually(t, "the kills while nobody watched are judged", func() bool { return len(h.verdicts()) == 2 })
-	if v := h.verdicts()[0]; v.Kills != 2 || v.Level != oom.Container || v.After.IsZero() || v.Cause != oom.UnknownCause {
+	eventually(t, "the kills while nobody watched are judged", func() bool { return len(h.verdicts("web")) == 2 })
+	if v := h.verdicts("web")[0]; v.Kills != 2 || v.Level != oom.Container || v.After.IsZero() || v.Cause != oom.UnknownCause {
 		t.Errorf("%+v", v)
 	}
 	code, out, _ := run(t, "", "oom", "default/web", "--state-dir", h.path("state"))
@@ -106,4 +110,71 @@ func TestKillsAreJudgedOnce(t *testing.T) {
 	if code, _, problem := run(t, "", "oom", "--state-dir", t.TempDir()); code != 1 || !strings.Contains(problem, "no daemon has kept verdicts in ") {
 		t.Errorf("exit status %d: %s", code, problem)
 	}
+}
+
+// The daemon is killed twenty times, at any moment, while the kernel kills in three pods, and in a fourth one while no daemon runs. Each kill
+// is in one verdict, and of the latter the verdict says between which times they were.
+func TestNoKillIsLostOrJudgedTwice(t *testing.T) {
+	h := newHost(t, cri.Options{}, "{}\n")
+	p := h.start()
+	var busy []*testPod
+	away := burstable("away", 64*mi, 968)
+	for i := range 3 {
+		busy = append(busy, burstable(fmt.Sprint("busy-", i), 64*mi, 968))
+	}
+	all := append(busy, away)
+	h.deploy(all...)
+	kills := map[string]uint64{}
+	kill := func(pod *testPod) { // in the kernel's order
+		kills[pod.name]++
+		n := fmt.Sprint(kills[pod.name])
+		h.counts(pod.cgroup()+"/"+pod.id(), n, n)
+		h.counts(pod.cgroup(), "0", n)
+	}
+	for _, pod := range all {
+		h.counts(pod.cgroup()+"/"+pod.id(), "0", "0")
+		h.counts(pod.cgroup(), "0", "0")
+	}
+	judged := func() {
+		t.Helper()
+		eventually(t, "each kill has its verdict", func() bool {
+			counted := map[string]uint64{}
+			for _, v := range h.verdicts() {
+				counted[v.Pod] += v.Kills
+			}
+			for name, n := range counted {
+				if n > kills[name] {
+					t.Fatalf("%s: %d kills are in the verdicts, want %d", name, n, kills[name])
+				}
+			}
+			return maps.Equal(counted, kills)
+		})
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 1))
+	var when []time.Time // of the kills while no daemon ran
+	for range 20 {
+		for range 1 + random.IntN(3) {
+			kill(busy[random.IntN(len(busy))])
+			time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
+		}
+		p.kill()
+		when = append(when, time.Now())
+		kill(away)
+		p = h.launch()
+		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
+	}
+	judged()
+	for _, v := range slices.Backward(h.verdicts("away")) { // the oldest first
+		of := when[:v.Kills]
+		when = when[v.Kills:]
+		if v.After.After(of[0]) || v.After.IsZero() || v.Time.Before(of[len(of)-1]) {
+			t.Errorf("%d kills between %v and %v are said to be between %v and %v", v.Kills, of[0], of[len(of)-1], v.After, v.Time)
+		}
+	}
+	for _, pod := range busy {
+		kill(pod)
+	}
+	judged() // and nothing more
 }

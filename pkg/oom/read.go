@@ -6,6 +6,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // counters are those of a cgroup, from its beginning.
@@ -84,7 +85,7 @@ func readLevel(t *cgroupfs.Tree, dir string, level Level) Reading {
 }
 
 // readSample looks at a container near its limit.
-func readSample(t *cgroupfs.Tree, dir string, events cgroupfs.Events, now time.Time) (s Sample, err error) {
+func readSample(t *cgroupfs.Tree, dir string, events cgroupfs.Events, pinned nodeset.Set, now time.Time) (s Sample, err error) {
 	s = Sample{At: now, Max: events.Max, High: events.High}
 	if s.Held, err = readHeld(t, dir); err != nil {
 		return s, err
@@ -92,9 +93,27 @@ func readSample(t *cgroupfs.Tree, dir string, events cgroupfs.Events, now time.T
 	if s.Current, err = t.Current(dir); err != nil {
 		return s, err
 	}
+	if !pinned.Empty() {
+		if s.Nodes, err = readNodes(t, dir, pinned); err != nil {
+			return s, err
+		}
+	}
 	pressure, _, err := t.Pressure(dir)
 	s.Stalled = time.Duration(pressure.Full.Total) * time.Microsecond
 	return s, err
+}
+
+// readNodes reads what a cgroup holds on NUMA nodes that could not be given back (memory.numa_stat).
+func readNodes(t *cgroupfs.Tree, dir string, nodes nodeset.Set) (map[int]uint64, error) {
+	stat, err := t.NUMAStat(dir)
+	if stat == nil { // the machine has one
+		return nil, err
+	}
+	held := map[int]uint64{}
+	for id := range nodes.All() {
+		held[id] = stat["anon"][id] + stat["shmem"][id]
+	}
+	return held, err
 }
 
 // parents are the cgroups above a pod, up to kubepods.

@@ -145,8 +145,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
-	r.sync(time.Now())
-	r.save()
+	r.begin(time.Now())
 	var changed <-chan time.Time
 	for {
 		var due <-chan time.Time
@@ -161,7 +160,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 		case <-r.options.Changed:
 			switch {
 			case !r.began: // what comes after the pods that were there is new
-				r.sync(time.Now())
+				r.begin(time.Now())
 			case changed == nil:
 				changed = time.After(settle)
 			}
@@ -190,6 +189,15 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
+// begin looks at the pods that ran before the daemon, when the view has them. Until then nobody watches, whatever the file is written for.
+func (r *Recorder) begin(now time.Time) {
+	r.sync(now)
+	r.judge(now)
+	if r.began {
+		r.save()
+	}
+}
+
 // soon has the recorder wake at this time, or before.
 func (r *Recorder) soon(at time.Time) {
 	if r.wake.IsZero() || at.Before(r.wake) {
@@ -199,11 +207,12 @@ func (r *Recorder) soon(at time.Time) {
 
 // sign says in the file that somebody watches, and writes what could not be written before.
 func (r *Recorder) sign(now time.Time) {
-	if r.dirty {
+	switch {
+	case r.dirty:
 		r.save()
-		return
+	case r.began:
+		_ = os.Chtimes(r.options.Path, now, now)
 	}
-	_ = os.Chtimes(r.options.Path, now, now)
 }
 
 // sync has the recorder look at the pods of the view, and at no others.
@@ -308,7 +317,7 @@ func (r *Recorder) look(p *pod, now time.Time, away bool) {
 		if since.Kills == 0 { // which is to come, and will free what is there
 			r.sample(p, now, hit)
 		}
-		r.killed(p, now, away, since.Kills)
+		r.killed(p, now, away, since)
 		return
 	}
 	if events.High > p.high && r.options.OnHigh != nil && now.Sub(p.noticed) >= noticeEvery {
@@ -335,7 +344,7 @@ func (r *Recorder) sample(p *pod, now time.Time, hit bool) {
 			continue
 		}
 		c.max, c.high = events.Max, events.High
-		s, err := readSample(r.options.Tree, dir, events, now)
+		s, err := readSample(r.options.Tree, dir, events, c.view.Nodes, now)
 		if err != nil {
 			continue
 		}
@@ -371,7 +380,7 @@ func (r *Recorder) round(now time.Time, all bool) {
 			if err != nil {
 				continue
 			}
-			s, err := readSample(r.options.Tree, dir, events, now)
+			s, err := readSample(r.options.Tree, dir, events, c.view.Nodes, now)
 			if err != nil {
 				continue
 			}
@@ -405,7 +414,10 @@ func (r *Recorder) save() {
 			delete(r.hits, dir)
 		}
 	}
+	known := r.file.Known
+	r.file.Known = r.judged()
 	err := r.file.save(r.options.Path)
+	r.file.Known = known
 	if err != nil && !r.dirty {
 		r.options.Log.WithError(err).Warn("the verdicts on OOM kills cannot be written; trying again")
 	}

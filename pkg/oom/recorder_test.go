@@ -355,10 +355,12 @@ func TestWhoGrowsIsLookedAtMoreOften(t *testing.T) {
 // What a container held while it came near its limit is a part of the verdict, and says what it held where nothing else does.
 func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
 	h := newHost(t)
+	h.view.Pods[0].Containers[0].Nodes = nodeset.Of(1)
 	r := h.recorder()
 	h.sync(r, noon)
 	for i := range 100 { // ten times a second
 		h.held(appDir, "67108864", Held{Processes: uint64(i) * mib / 2})
+		h.write(appDir, "memory.numa_stat", fmt.Sprintf("anon N0=4096 N1=%d\nshmem N0=0 N1=%d", i*mib/4, i*mib/4))
 		h.events(appDir, 0, 0, 0, 0)
 		h.write(appDir, "memory.events", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom 0\noom_kill 0", i))
 		h.write(podDir, "memory.events", fmt.Sprintf("low 0\nhigh 0\nmax %d\noom 0\noom_kill 0", i))
@@ -371,7 +373,7 @@ func TestAContainerNearItsLimitIsLookedAt(t *testing.T) {
 	if len(got) != 1 || len(got[0].Samples) != 10 || got[0].Cause != Processes || got[0].Held.Processes < 45*mib {
 		t.Fatalf("%+v", got)
 	}
-	if s := got[0].Samples; s[0].Current >= s[9].Current || s[9].Stalled != 2*time.Second {
+	if s := got[0].Samples; s[0].Current >= s[9].Current || len(s[9].Nodes) != 1 || s[9].Nodes[1] != s[9].Held.Processes || s[9].Stalled != 2*time.Second {
 		t.Errorf("%+v", s)
 	}
 }
@@ -391,6 +393,12 @@ func TestVerdictsOutliveTheDaemon(t *testing.T) {
 	h.events(appDir, 2, 2, 2, 0)
 	h.events(podDir, 0, 2, 2, 0)
 	h.events(kubepods, 1, 3, 2, 0)
+	synchronized := h.view
+	h.view = &ledger.View{}
+	r = h.recorder() // which ends before it knows the pods
+	r.begin(noon.Add(time.Minute * 2))
+	r.sign(noon.Add(time.Minute * 3))
+	h.view = synchronized
 	r = h.recorder()
 	h.sync(r, noon.Add(time.Hour))
 	if len(h.verdicts) != 1 || !h.verdicts[0].After.Equal(noon.Add(time.Minute)) {
@@ -419,6 +427,50 @@ func TestVerdictsOutliveTheDaemon(t *testing.T) {
 	r = h.recorder()
 	h.sync(r, noon.Add(4*time.Hour))
 	h.expect("app 1 container unknown by web/app")
+}
+
+// A daemon that ends between the count of a kill and its verdict leaves the kill to the next one, also if it has written the file meanwhile.
+func TestKillsThatWaitAreLeftToTheNextDaemon(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens func(h *host)
+		want    string
+	}{
+		"its own limit": {func(h *host) {
+			h.events(appDir, 1, 1, 2, 0)
+			h.events(podDir, 0, 2, 3, 0)
+		}, "app 2 container unknown by web/app"},
+		"a whole container": {func(h *host) {
+			h.events(appDir, 1, 1, 3, 1)
+			h.events(podDir, 0, 2, 4, 1)
+		}, "app 1 container unknown by web/app"},
+		"the pod's limit": {func(h *host) {
+			h.events(appDir, 0, 0, 1, 0)
+			h.events(podDir, 1, 2, 2, 0)
+		}, "app 1 pod unknown by -"},
+		"a container that has gone": {func(h *host) {
+			h.events(podDir, 0, 2, 2, 0)
+			h.remove(appDir)
+		}, "app 1 container unknown by web/app"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHost(t)
+			r := h.recorder()
+			h.sync(r, noon)
+			h.held(besideID, "67108864", Held{})
+			h.events(besideID, 1, 1, 1, 0)
+			h.events(podDir, 0, 1, 1, 0)
+			r.look(r.pods[podDir], noon.Add(time.Second), false)
+			test.happens(h)
+			r.look(r.pods[podDir], noon.Add(time.Second+settle/2), false)
+			r.judge(noon.Add(time.Second + settle))
+			h.expect("beside 1 container processes by web/beside")
+			r = h.recorder()
+			h.sync(r, noon.Add(2*time.Second))
+			h.expect(test.want)
+			h.sync(h.recorder(), noon.Add(3*time.Second))
+			h.expect("")
+		})
+	}
 }
 
 func TestPodsThatComeAndGo(t *testing.T) {

@@ -7,6 +7,8 @@ type Sample struct {
 	At      time.Time `json:"time"`
 	Current uint64    `json:"current"` // memory.current, bytes
 	Held    Held      `json:"held"`
+	// Nodes is what it holds on each of the NUMA nodes that it is kept to, in bytes.
+	Nodes map[int]uint64 `json:"numaNodes,omitempty"`
 	// Max and High count how often memory.max and memory.high were reached (memory.events).
 	Max  uint64 `json:"max"`
 	High uint64 `json:"high"`

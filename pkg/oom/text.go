@@ -171,7 +171,7 @@ func Write(to io.Writer, verdicts []Verdict) error {
 		fmt.Fprintf(w, "  used for:\t%s\n", v.filled())
 		fmt.Fprintf(w, "  most used by:\t%s\n", v.by(true))
 		for _, m := range v.Memory {
-			fmt.Fprintf(w, "  NUMA node %d:\t%s free, %s allocated\n", m.ID, quantity.Short(m.Free), quantity.Short(m.Allocated))
+			fmt.Fprintf(w, "  NUMA node %d:\t%s free, %s allocated%s\n", m.ID, quantity.Short(m.Free), quantity.Short(m.Allocated), v.grew(m.ID))
 		}
 		if n := len(v.Samples); n > 1 {
 			first, last := v.Samples[0], v.Samples[n-1]
@@ -184,6 +184,18 @@ func Write(to io.Writer, verdicts []Verdict) error {
 		}
 	}
 	return nil
+}
+
+// grew is how a container that is kept to a NUMA node came to what it held there.
+func (v Verdict) grew(node int) string {
+	if len(v.Samples) < 2 || !v.Nodes.Has(node) {
+		return ""
+	}
+	first, last := v.Samples[0], v.Samples[len(v.Samples)-1]
+	if last.Nodes == nil {
+		return ""
+	}
+	return fmt.Sprintf("; this container's from %s to %s", quantity.Short(first.Nodes[node]), quantity.Short(last.Nodes[node]))
 }
 
 func orUnknown(name string) string {

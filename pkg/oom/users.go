@@ -90,13 +90,13 @@ func (r *Recorder) usersOf(view *ledger.View, nodes nodeset.Set, victim string) 
 		if c.Cgroup == "" {
 			continue
 		}
-		stat, err := r.options.Tree.NUMAStat(c.Cgroup)
+		held, err := readNodes(r.options.Tree, c.Cgroup, nodes)
 		if err != nil {
 			continue
 		}
 		u := User{Namespace: pod.Namespace, Pod: pod.Name, Container: c.Name, victim: c.Cgroup == victim}
-		for id := range nodes.All() {
-			u.Used += stat["anon"][id] + stat["shmem"][id]
+		for _, bytes := range held {
+			u.Used += bytes
 		}
 		for _, block := range c.Blocks {
 			for _, amount := range block.PerNode {

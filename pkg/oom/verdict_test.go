@@ -156,7 +156,10 @@ func TestWhoSeesOtherNamespaces(t *testing.T) {
 func TestWrite(t *testing.T) {
 	numa := Judge(Kill{At: noon, Victim: victimOf("web", "app", 0, 0), Kills: 3, Chain: chain(func(_, _, _, _ *Reading) {}), Nodes: nodeset.Of(0),
 		Memory: []NodeMemory{{ID: 0, Free: 5 * mib, Allocated: 900 * mib}, {ID: 1, Free: 700 * mib}}, Users: []User{{Namespace: "team", Pod: "batch", Container: "job", Used: 300 * mib}}})
-	numa.Samples = []Sample{{At: noon.Add(-time.Minute), Current: 10 * mib}, {At: noon, Current: 60 * mib, Stalled: 2300 * time.Millisecond}}
+	numa.Samples = []Sample{
+		{At: noon.Add(-time.Minute), Current: 10 * mib, Nodes: map[int]uint64{0: 8 * mib}},
+		{At: noon, Current: 60 * mib, Nodes: map[int]uint64{0: 58 * mib}, Stalled: 2300 * time.Millisecond},
+	}
 	away := Judge(Kill{At: noon, Away: true, After: noon.Add(-time.Hour), Victim: User{Namespace: "shop", Pod: "db"}, Kills: 1})
 	for name, test := range map[string]struct {
 		verdicts []Verdict
@@ -167,7 +170,7 @@ func TestWrite(t *testing.T) {
   what ran out:  node 0, all that it may use
   used for:      not known: the victim was not looked at before it was killed
   most used by:  pod team/batch, container job, with 300Mi where it may count on 0
-  NUMA node 0:   5Mi free, 900Mi allocated
+  NUMA node 0:   5Mi free, 900Mi allocated; this container's from 8Mi to 58Mi
   NUMA node 1:   700Mi free, 0 allocated
   before:        from 10Mi to 60Mi within 1m0s, 2.3s of it waiting for memory
   what helps:    let the container use more NUMA nodes (annotation numa: spread), or keep others off these (rebalance, reservedMemory)

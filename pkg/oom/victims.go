@@ -21,29 +21,35 @@ type victim struct {
 type kill struct {
 	Kill
 	*container
-	counted counters
-	due     time.Time
+	pod            string   // its cgroup
+	counted, above counters // for it, in its own cgroup and in the pod's
+	due            time.Time
 }
 
 // killed finds the containers that lost processes, what was hit, and who shared it.
-func (r *Recorder) killed(p *pod, now time.Time, away bool, kills uint64) {
+func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	view := r.options.View()
 	if i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup }); i >= 0 {
 		p.meet(view.Pods[i])
 	}
-	victims, whole := r.victims(p, now, kills) // first of all: the runtime removes the cgroup of a container that has ended
+	victims, whole := r.victims(p, now, since.Kills) // first of all: the runtime removes the cgroup of a container that has ended
 	above := []Reading{whole}
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
 		above = append(above, r.level(dir, Parent, now))
 	}
+	due := now.Add(settle)
+	if away { // what was counted then is complete
+		due = now
+	}
 	for _, v := range victims {
 		where := cmp.Or(v.dir, p.cgroup)
+		since.Kills = v.counted.Kills
 		if waiting := r.kills[where]; waiting != nil {
-			waiting.counted = waiting.counted.plus(v.counted)
+			waiting.counted, waiting.above = waiting.counted.plus(v.counted), waiting.above.plus(since)
 			continue
 		}
-		k := &kill{container: v.container, counted: v.counted, due: now.Add(settle), Kill: Kill{
+		k := &kill{container: v.container, pod: p.cgroup, counted: v.counted, above: since, due: due, Kill: Kill{
 			At: now, After: r.file.alive, Away: away, UID: p.view.UID,
 			Victim: User{Namespace: p.view.Namespace, Pod: p.view.Name, victim: true},
 			Chain:  append([]Reading{v.reading}, above...),
@@ -119,6 +125,18 @@ func (r *Recorder) level(dir string, level Level, now time.Time) Reading {
 	h := r.hits[dir]
 	reading.Hit, reading.Below = now.Sub(h.own) <= hitAge, now.Sub(h.below) <= hitAge
 	return reading
+}
+
+// judged are the counters without the kills that still wait: a daemon that ends now leaves those to the next one.
+func (r *Recorder) judged() map[string]counters {
+	known := maps.Clone(r.file.Known)
+	for where, k := range r.kills {
+		known[k.pod] = known[k.pod].since(k.above)
+		if where != k.pod {
+			known[where] = known[where].since(k.counted)
+		}
+	}
+	return known
 }
 
 // judge gives the verdicts on the kills that have waited.

@@ -27,7 +27,8 @@ import (
 // TestHourBesideTheKubelet keeps a node busy for an hour, two minutes without FULL=1. Pods of random shapes come, are resized,
 // crash and go. The plugin, the kubelet and the runtime are killed, systemd is reloaded, the kubelet's own Memory QoS is
 // switched on and off, and the disk of the state folder fills up. Meanwhile the kernel's files are compared with what the
-// pods' specs promise, and what verify says with both. In the end, every file holds its value and nothing stays allocated.
+// pods' specs promise, and what verify says with both. In the end, every file holds its value, nothing stays allocated, and no OOM kill
+// was reported.
 func TestHourBesideTheKubelet(t *testing.T) {
 	k := kubeletOf(t)
 	duration := 2 * time.Minute
@@ -36,7 +37,7 @@ func TestHourBesideTheKubelet(t *testing.T) {
 	}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	volume := disk(t, 8*MiB)
+	volume, kills := disk(t, 8*MiB), oomKills(t)
 	p := newPlugin(t, "memoryReservationPolicy: TieredReservation", "guaranteedHeadroom: 0", "logLevel: info")
 	p.keepStateIn(filepath.Join(volume, "state"))
 	p.start()
@@ -66,6 +67,7 @@ func TestHourBesideTheKubelet(t *testing.T) {
 		return strings.Join(wrong, "; ")
 	})
 	h.report(duration)
+	p.noVerdict(t, kills)
 	p.stop() // what others wrote stays counted until the plugin starts again
 	p.restart()
 	p.clean(t)

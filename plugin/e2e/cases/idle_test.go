@@ -23,7 +23,7 @@ import (
 const mostIdleCPU = 5
 
 // TestNothingIsDoneOnAnIdleNode looks at pods at rest for 20 seconds, ten minutes with FULL=1, while everything that moves memory is
-// allowed to: no cgroup file is written, nothing is counted, and the log has not a line. The case logs the plugin's CPU time.
+// allowed to: no cgroup file is written, nothing is counted, no OOM kill is reported, and the log has not a line. The case logs the plugin's CPU time.
 func TestNothingIsDoneOnAnIdleNode(t *testing.T) {
 	k := criOf(t)
 	duration := 20 * time.Second
@@ -37,6 +37,7 @@ func TestNothingIsDoneOnAnIdleNode(t *testing.T) {
 		{Name: "burstable", Containers: []kubelet.Container{{Name: "app", Request: 32 * MiB, Limit: 96 * MiB, Args: touching(24 * MiB)}}},
 		{Name: "besteffort", Containers: []kubelet.Container{{Name: "app", Args: touching(16 * MiB)}}},
 	}
+	kills := oomKills(t)
 	for _, pod := range pods {
 		run(t, k, pod)
 	}
@@ -78,10 +79,24 @@ func TestNothingIsDoneOnAnIdleNode(t *testing.T) {
 	if done := p.since(t, said, counted); done != "" {
 		t.Error(done)
 	}
+	p.noVerdict(t, kills)
 	percent := 100 * float64(now.cpu-used.cpu) / float64(duration)
 	t.Logf("%d pods at rest for %v: %v of CPU time, %.2f %% of an emulated CPU", len(pods), duration, (now.cpu - used.cpu).Round(time.Millisecond), percent)
 	if k.Plan.Full && percent > mostIdleCPU {
 		t.Errorf("that is more than %v %%", mostIdleCPU)
+	}
+}
+
+// noVerdict fails where the plugin reports an OOM kill, and the kernel has counted none since it had counted so many.
+func (p *plugin) noVerdict(t *testing.T, kills uint64) {
+	t.Helper()
+	if now := oomKills(t); now > kills {
+		t.Logf("the kernel killed %d processes", now-kills)
+		return
+	}
+	out, _ := p.ask("oom")
+	if n := metric(t, "nri_memory_manager_oom_kills_total"); n != 0 || out != "No OOM kill is known.\n" {
+		t.Errorf("%v kills are counted, and the kernel killed nothing:\n%s", n, out)
 	}
 }
 

@@ -4,11 +4,14 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
@@ -48,8 +52,11 @@ type Kubelet struct {
 	*Node
 	// Client speaks to the API server as the administrator.
 	Client kubernetes.Interface
+	// Housekeeping is cAdvisor's interval from the next Start on; 0 is a minute.
+	Housekeeping time.Duration
 
-	config Config // of the running process, over the baseline
+	http   *http.Client // as the administrator
+	config Config       // of the running process, over the baseline
 	cmd    *exec.Cmd
 	done   chan struct{} // closed when the process has ended
 	pods   map[string]*Pod
@@ -71,7 +78,29 @@ func New(ctx context.Context, plan setup.Plan) (*Kubelet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the API server: %w", err)
 	}
-	return &Kubelet{Node: node, Client: client, pods: map[string]*Pod{}}, nil
+	direct, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the kubelet: %w", err)
+	}
+	return &Kubelet{Node: node, Client: client, http: direct, pods: map[string]*Pod{}}, nil
+}
+
+// Metrics are those that cAdvisor has of containers.
+func (k *Kubelet) Metrics(ctx context.Context) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/metrics/cadvisor", k.Plan.KubeletPort), nil)
+	if err != nil {
+		return "", err
+	}
+	response, err := k.http.Do(request)
+	if err != nil {
+		return "", fmt.Errorf("ask the kubelet for metrics: %w", err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", response.Status, text)
+	}
+	return string(text), err
 }
 
 // baseline is what every guest's kubelet needs because it is a guest.
@@ -149,7 +178,7 @@ func (k *Kubelet) Start(ctx context.Context) error {
 	began := time.Now()
 	k.cmd = exec.Command(setup.Kubelet, "--config="+configFile, "--kubeconfig="+setup.KubeletConf, "--cert-dir=/var/lib/kubelet/pki",
 		"--hostname-override="+setup.NodeName, "--cloud-provider=external", "--v=2",
-		"--housekeeping-interval=1m") // cAdvisor's, whose statistics only evictions need here
+		fmt.Sprint("--housekeeping-interval=", cmp.Or(k.Housekeeping, time.Minute))) // most cases need none of cAdvisor's statistics
 	k.cmd.Stdout, k.cmd.Stderr = log, log
 	if err := k.cmd.Start(); err != nil {
 		return fmt.Errorf("start the kubelet: %w", err)

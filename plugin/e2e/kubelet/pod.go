@@ -15,6 +15,9 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
+// Memory mounts an emptyDir with the medium Memory.
+const Memory = "emptyDir of memory"
+
 // MiB is 2^20 bytes.
 const MiB = uint64(1) << 20
 
@@ -48,7 +51,7 @@ type Container struct {
 	Init      bool
 	Sidecar   bool              // an init container that runs beside the others (restartPolicy Always)
 	Args      []string          // steps of the workload; none: sleep
-	Mounts    map[string]string // path inside → path on the node, with ":ro" at its end read-only
+	Mounts    map[string]string // path inside → path on the node, with ":ro" at its end read-only; or Memory
 	Unified   map[string]string // sent with the CRI request
 	// Annotations are the container's in the CRI request; a kubelet takes them from device plugins only.
 	Annotations map[string]string
@@ -145,7 +148,11 @@ func (c Container) object() (corev1.Container, []corev1.Volume) {
 	for _, inside := range slices.Sorted(maps.Keys(c.Mounts)) {
 		name := fmt.Sprintf("%s-%d", c.Name, len(volumes))
 		outside, readOnly := strings.CutSuffix(c.Mounts[inside], ":ro")
-		volumes = append(volumes, hostPath(name, outside))
+		volume := hostPath(name, outside)
+		if outside == Memory {
+			volume.VolumeSource = corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}
+		}
+		volumes = append(volumes, volume)
 		object.VolumeMounts = append(object.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: inside, ReadOnly: readOnly})
 	}
 	if c.Restricted || c.Seccomp {

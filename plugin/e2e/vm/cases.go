@@ -92,6 +92,7 @@ var choices = map[string]choice{
 	"TestStallGuardLeavesSwappingContainersAlone": {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high and its triggers
 	"TestOOMVerdicts":                             {on(cgroupfs24, kernel61, crioSystemd), on(systemd24)}, // each kernel's counters, and how soon a runtime removes a cgroup
+	"TestPluginIsKilledWhileTheKernelKills":       {on(cgroupfs24), on(systemd24)},                        // the file of verdicts; which kernel counts is no matter
 	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
 	"TestPageCacheIsReclaimedBeforeEviction":      {on(cgroupfs24, kernel61), nil},                        // what each kernel's memory.reclaim takes
 	"TestPageCacheEvicts":                         {on(kubeletCgroupfs), nil},                             // the kubelet's eviction, which knows no driver
@@ -102,10 +103,12 @@ var choices = map[string]choice{
 	"TestVerifyNamesPagesOnOtherNodes": {on(cgroupfs24), on(kernel61)}, // what verify reads, which is the same everywhere
 
 	// The tables of docs/measurements.md, and no tests.
-	"TestMeasureStallGuard":     {nil, on(cgroupfs24)},                                        // one machine is measured
-	"TestMeasureIdleStallGuard": {nil, on(cgroupfs24)},                                        // one machine is measured
-	"TestMeasureManyStalling":   {nil, on(cgroupfs24)},                                        // one machine is measured
-	"TestPageCacheKills":        {nil, on(cgroupfs24, kernel61, kernelTrixie, kernelTesting)}, // each kernel's reclaim of pages that are not written yet
+	"TestMeasureStallGuard":                  {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureIdleStallGuard":              {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureManyStalling":                {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureOOMVerdicts":                 {nil, on(cgroupfs24, kernel61)},                              // each kernel's counters, and the machine's time
+	"TestMeasureOOMVerdictsBesideTheKubelet": {nil, on(kubeletCgroupfs)},                                   // what a kubelet shows, which knows no driver
+	"TestPageCacheKills":                     {nil, on(cgroupfs24, kernel61, kernelTrixie, kernelTesting)}, // each kernel's reclaim of pages that are not written yet
 }
 
 // Runs reports whether a case runs in this variant.
