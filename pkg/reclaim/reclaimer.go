@@ -216,9 +216,9 @@ func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass) (all
 	return all
 }
 
-// keeps is what a container may use in peace.
+// keeps is what a container may use in peace. Its request is the largest that an estimate allows.
 func keeps(c *ledger.ContainerView) uint64 {
-	most := c.Request
+	most := c.Request + c.Error
 	for _, protected := range []*uint64{c.Min, c.Low} {
 		if protected != nil {
 			most = max(most, *protected)

@@ -42,7 +42,7 @@ type node struct {
 type container struct {
 	name                        string
 	class                       memoryqos.QOSClass
-	request                     uint64
+	request, unknown            uint64 // its estimate and error
 	anon, active, inactive, hot uint64 // in MiB; hot is read again after it was reclaimed
 	lost, refaulted             uint64
 	answer                      func() error // of memory.reclaim; nil reclaims
@@ -113,7 +113,7 @@ func (n *node) view() *ledger.View {
 	v := &ledger.View{Config: config.Resolved{Config: n.config, Eviction: n.threshold * mib}, Ancestors: []cgroup.Target{{Cgroup: "kubepods"}}}
 	for _, c := range n.containers {
 		shown := ledger.ContainerView{Name: c.name, ID: c.name, Cgroup: c.cgroup(), State: ledger.Running}
-		shown.Request = c.request * mib
+		shown.Request, shown.Error = c.request*mib, c.unknown*mib
 		v.Pods = append(v.Pods, &ledger.PodView{Namespace: "shop", Name: c.name, UID: c.name, Class: c.class, Containers: []ledger.ContainerView{shown}})
 	}
 	return v
@@ -173,6 +173,7 @@ func TestWhoIsAsked(t *testing.T) {
 		{"BestEffort first", []*container{burstable("a", 2000), bestEffort("b", 1000)}, map[string]uint64{"a": 2000, "b": 840}},
 		{"then Burstable above its request", []*container{burstable("a", 3000), bestEffort("b", 100)}, map[string]uint64{"a": 2840, "b": 0}},
 		{"not below its request", []*container{{name: "a", class: memoryqos.Burstable, active: 3000, request: 2936}}, map[string]uint64{"a": 2936}},
+		{"not below what its request may be", []*container{{name: "a", class: memoryqos.Burstable, active: 3000, request: 900, unknown: 2036}}, map[string]uint64{"a": 2936}},
 		{"no Guaranteed container", []*container{guaranteed("a", 3000)}, map[string]uint64{"a": 3000}},
 		{"who made the most of a class", []*container{bestEffort("a", 2500), bestEffort("b", 400)}, map[string]uint64{"a": 2436, "b": 400}},
 		{"inactive page cache is available", []*container{{name: "a", class: memoryqos.BestEffort, inactive: 3500, active: 400}}, map[string]uint64{"a": 400}},
