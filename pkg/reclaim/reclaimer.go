@@ -20,10 +20,12 @@ import (
 )
 
 const (
-	// shortest and longest are the pauses between two looks at what is available, between is the one where something is missing.
-	shortest = time.Second
+	// shortest and longest are the pauses between two looks at what is available. Page cache becomes active as fast as memory is read, and
+	// the kubelet may look at any time.
+	shortest = 250 * time.Millisecond
 	longest  = 10 * time.Second
-	between  = 500 * time.Millisecond
+	// round is how long page cache is asked for between two looks.
+	round = time.Second
 	// callLimit is how long a call is waited for. The kernel may take longer: the container is left alone until it is done.
 	callLimit = 2 * time.Second
 	// mostCalls may be under way at once: each has a thread of its own while the kernel does not answer.
@@ -179,7 +181,7 @@ func (r *Reclaimer) publish(report Report) {
 // free asks containers for page cache, one class after the other, until so many bytes more are available, nobody has more to give, or
 // it is time to look again.
 func (r *Reclaimer) free(ctx context.Context, view *ledger.View, signal Signal, missing uint64) {
-	end := time.Now().Add(shortest)
+	end := time.Now().Add(round)
 	for _, class := range classes {
 		candidates := r.candidates(view, class)
 		for c := most(candidates); c != nil; c = most(candidates) {

@@ -53,10 +53,7 @@ func (s Signal) left() int64 { return int64(s.Available) - int64(s.Begin()) }
 // next is when to look again: sooner where little is left, for page cache grows as fast as files are read.
 func (s Signal) next() time.Duration {
 	const fastest = 1 << 30 // bytes a second
-	if s.left() < 0 {
-		return between
-	}
-	return min(shortest+time.Duration(s.left()/(fastest/1000))*time.Millisecond, longest)
+	return min(shortest+time.Duration(max(s.left(), 0)/(fastest/1000))*time.Millisecond, longest)
 }
 
 // Container is one whose page cache may be asked for.

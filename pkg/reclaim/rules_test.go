@@ -20,14 +20,14 @@ func TestReclaimBeginsAboveTheThreshold(t *testing.T) {
 		left   int64
 		next   time.Duration
 	}{
-		{"a small node", Signal{Capacity: 2 * gib, Available: 300 * mib, Threshold: 100 * mib}, 356 * mib, -56 * mib, 500 * time.Millisecond},
-		{"a node", Signal{Capacity: 40 * gib, Available: 2 * gib, Threshold: gib}, 3 * gib, -gib, 500 * time.Millisecond},
-		{"a large node", Signal{Capacity: 1024 * gib, Available: 5 * gib, Threshold: gib}, 5 * gib, 0, time.Second},
-		{"enough for some seconds", Signal{Capacity: 40 * gib, Available: 6 * gib, Threshold: gib}, 3 * gib, 3 * gib, 4 * time.Second},
+		{"a small node", Signal{Capacity: 2 * gib, Available: 300 * mib, Threshold: 100 * mib}, 356 * mib, -56 * mib, 250 * time.Millisecond},
+		{"a node", Signal{Capacity: 40 * gib, Available: 2 * gib, Threshold: gib}, 3 * gib, -gib, 250 * time.Millisecond},
+		{"a large node", Signal{Capacity: 1024 * gib, Available: 5 * gib, Threshold: gib}, 5 * gib, 0, 250 * time.Millisecond},
+		{"enough for some seconds", Signal{Capacity: 40 * gib, Available: 6 * gib, Threshold: gib}, 3 * gib, 3 * gib, 3250 * time.Millisecond},
 		{"enough", Signal{Capacity: 1024 * gib, Available: 500 * gib, Threshold: gib}, 5 * gib, 495 * gib, 10 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			next := c.signal.next().Round(100 * time.Millisecond)
+			next := c.signal.next().Round(50 * time.Millisecond)
 			if begin, left := c.signal.Begin(), c.signal.left(); begin != c.begin || left != c.left || next != c.next {
 				t.Errorf("begins below %d, %d left, looks in %v; want %d, %d, %v", begin, left, next, c.begin, c.left, c.next)
 			}
