@@ -331,7 +331,7 @@ func (r *Reclaimer) follow(view *ledger.View, now time.Time) {
 			r.say(w.freed, view.Config.Config.DryRun())
 			w.freed = Freed{}
 		}
-		if !alive[id] || w.freed.Calls == 0 && now.After(w.brake.until) && !r.busy(w) {
+		if !alive[id] || w.freed.Calls == 0 && now.After(w.brake.until.Add(watch)) && !r.busy(w) {
 			delete(r.containers, id)
 		}
 	}
