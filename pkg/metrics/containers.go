@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"context"
+	"iter"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -77,13 +78,25 @@ func (l labeled) Write(to *dto.Metric) error {
 
 // throttled returns the names and cgroups of the containers with a memory.high: namespace, pod and container.
 func throttled(view *ledger.View) (names [][3]string, cgroups []string) {
-	seen := map[[3]string]bool{} // a pod that is ending and its successor may bear one name
-	for pod, container := range view.Containers() {
-		name := [3]string{pod.Namespace, pod.Name, container.Name}
-		if container.State == ledger.Running && container.Values.High != nil && !seen[name] {
-			seen[name] = true
-			names, cgroups = append(names, name), append(cgroups, container.Cgroup)
-		}
+	for name, container := range running(view, func(c *ledger.ContainerView) bool { return c.Values.High != nil }) {
+		names, cgroups = append(names, name), append(cgroups, container.Cgroup)
 	}
 	return names, cgroups
+}
+
+// running are the running containers that are wanted, one of each name: namespace, pod and container. A pod that is ending and its
+// successor may bear one name.
+func running(view *ledger.View, wanted func(*ledger.ContainerView) bool) iter.Seq2[[3]string, *ledger.ContainerView] {
+	return func(yield func([3]string, *ledger.ContainerView) bool) {
+		seen := map[[3]string]bool{}
+		for pod, c := range view.Containers() {
+			name := [3]string{pod.Namespace, pod.Name, c.Name}
+			if c.State != ledger.Running || seen[name] || !wanted(c) {
+				continue
+			}
+			if seen[name] = true; !yield(name, c) {
+				return
+			}
+		}
+	}
 }

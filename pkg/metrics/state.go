@@ -173,13 +173,9 @@ func (s state) collectRisks(out chan<- prometheus.Metric, view *ledger.View) {
 	if s.Risks == nil {
 		return
 	}
-	risks, seen := s.Risks(), map[[3]string]bool{} // a pod that is ending and its successor may bear one name
-	for pod, c := range view.Containers() {
-		name := [3]string{pod.Namespace, pod.Name, c.Name}
-		if r := risks[c.Cgroup]; r != nil && c.State == ledger.Running && !seen[name] {
-			seen[name] = true
-			risk.send(out, 1, pod.Namespace, pod.Name, c.Name, strconv.FormatBool(r.Known))
-		}
+	risks := s.Risks()
+	for name, c := range running(view, func(c *ledger.ContainerView) bool { return risks[c.Cgroup] != nil }) {
+		risk.send(out, 1, name[0], name[1], name[2], strconv.FormatBool(risks[c.Cgroup].Known))
 	}
 }
 
