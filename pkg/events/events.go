@@ -95,8 +95,8 @@ func (r *Reporter) Killed(v oom.Verdict) {
 // Reclaimed takes note of page cache that a container had to give up. Nothing is wrong with it.
 func (r *Reporter) Reclaimed(f reclaim.Freed) {
 	r.note(func() {
-		text := fmt.Sprintf("container %s: %s", f.Container, f.Text())
-		r.recorder.Event(podReference(f.Namespace, f.Pod, f.UID, f.Container), corev1.EventTypeNormal, Reclaimed, bounded(text))
+		text := fmt.Sprintf("container %s: %s", f.Name, f.Text())
+		r.recorder.Event(podReference(f.Namespace, f.Pod, f.UID, f.Name), corev1.EventTypeNormal, Reclaimed, bounded(text))
 	})
 }
 

@@ -226,7 +226,7 @@ func TestEventsOfAPod(t *testing.T) {
 		"what ran out: the node's memory; used for: processes 64Mi, page cache 0 (0 not on the disk yet), files in memory 0, kernel 0; " +
 		"most beyond its share has a pod of another namespace; what helps: give it a limit"
 	s.eventually(t, rejected, unpinned, throttled, killed)
-	r.Reclaimed(reclaim.Freed{Namespace: "shop", Pod: "web", UID: "u1", Container: "nginx", Last: time.Time{}.Add(40 * time.Second), Bytes: 1 << 30, Refaulted: 1 << 20,
+	r.Reclaimed(reclaim.Freed{Container: reclaim.Container{Namespace: "shop", Pod: "web", UID: "u1", Name: "nginx"}, Last: time.Time{}.Add(40 * time.Second), Bytes: 1 << 30, Refaulted: 1 << 20,
 		Signal: reclaim.Signal{Name: reclaim.Available, Available: 1200 << 20, Threshold: 1000 << 20}})
 	const reclaimed = "Pod shop/web u1 spec.containers{nginx} PageCacheReclaimed 1×: container nginx: 1Gi of its page cache was reclaimed in 40s, " +
 		"1Mi of which it read again: memory.available was 1.172Gi, and below 1000Mi the kubelet evicts pods"

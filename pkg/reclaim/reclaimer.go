@@ -46,15 +46,10 @@ type Options struct {
 
 // Freed is what was taken of a container.
 type Freed struct {
-	ID        string             `json:"id"`
-	Namespace string             `json:"namespace"`
-	Pod       string             `json:"pod"`
-	UID       string             `json:"uid"`
-	Container string             `json:"container"`
-	Class     memoryqos.QOSClass `json:"qosClass"`
-	First     time.Time          `json:"first"`
-	Last      time.Time          `json:"last"`
-	Calls     uint64             `json:"calls"`
+	Container
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last"`
+	Calls uint64    `json:"calls"`
 	// Bytes are those of page cache, Refaulted those that it has read again since.
 	Bytes     uint64 `json:"bytes"`
 	Refaulted uint64 `json:"refaultedBytes"`
@@ -202,7 +197,8 @@ func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass) (all
 		}
 		c := Container{ID: v.ID, Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Name: v.Name, Cgroup: v.Cgroup, Class: class, Keeps: keeps(v)}
 		usage, err := r.usage(c.Cgroup)
-		if err != nil || usage.spare(c.Keeps) < smallest {
+		spare := usage.spare(c.Keeps)
+		if err != nil || spare < smallest {
 			continue // it has just ended, or has nothing to give
 		}
 		w := r.containers[c.ID]
@@ -212,7 +208,7 @@ func (r *Reclaimer) candidates(view *ledger.View, class memoryqos.QOSClass) (all
 		}
 		w.Container = c
 		if !r.busy(w) && w.brake.allows(usage.Refaulted, now) {
-			all = append(all, &candidate{w, usage, usage.spare(c.Keeps)})
+			all = append(all, &candidate{w, usage, spare})
 		}
 	}
 	return all
@@ -231,29 +227,27 @@ func keeps(c *ledger.ContainerView) uint64 {
 
 // ask has the kernel reclaim a batch of a container's page cache, and returns how much more is available by it.
 func (r *Reclaimer) ask(c *candidate, signal Signal, dryRun bool) (more uint64) {
+	spare := c.spare
+	c.spare = 0 // unless it is found to have more
 	if dryRun { // what could be had is said once a minute
-		more, c.spare = c.spare, 0
 		c.brake.until = time.Now().Add(quiet)
-		r.took(c.watched, more, signal)
-		return more
+		r.took(c.watched, spare, signal)
+		return spare
 	}
-	asked := min(batch, c.spare)
+	asked := min(batch, spare)
 	if !r.call(c.watched, asked) {
-		c.spare = 0
 		c.brake.rest(time.Now())
 		return 0
 	}
 	after, err := r.usage(c.Cgroup)
 	if err != nil { // it has just ended
-		c.spare = 0
 		return 0
 	}
 	taken := c.usage.Current - min(c.usage.Current, after.Current)
 	more = c.usage.workingSet() - min(c.usage.workingSet(), after.workingSet())
-	worth := c.brake.gave(asked, taken, more, time.Now())
 	r.took(c.watched, taken, signal)
-	if c.usage, c.spare = after, after.spare(c.Keeps); !worth {
-		c.spare = 0
+	if c.brake.gave(asked, taken, more, time.Now()) {
+		c.usage, c.spare = after, after.spare(c.Keeps)
 	}
 	return more
 }
@@ -301,7 +295,7 @@ func (r *Reclaimer) busy(w *watched) bool {
 func (r *Reclaimer) took(w *watched, bytes uint64, signal Signal) {
 	now := time.Now()
 	if w.freed.Calls == 0 {
-		w.freed = Freed{ID: w.ID, Namespace: w.Namespace, Pod: w.Pod, UID: w.UID, Container: w.Name, Class: w.Class, First: now}
+		w.freed = Freed{Container: w.Container, First: now}
 	}
 	w.freed.Last, w.freed.Signal = now, signal
 	w.freed.Calls++
@@ -352,7 +346,7 @@ func (r *Reclaimer) refaulted(w *watched, now uint64) {
 }
 
 func (r *Reclaimer) say(f Freed, dryRun bool) {
-	log := r.Log.WithFields(logrus.Fields{"pod": f.Namespace + "/" + f.Pod, "container": f.Container, "id": f.ID})
+	log := r.Log.WithFields(logrus.Fields{"pod": f.Namespace + "/" + f.Pod, "container": f.Name, "id": f.ID})
 	if dryRun {
 		log.Info("dry run, nothing was reclaimed: " + f.Text())
 		return

@@ -372,7 +372,7 @@ func TestWhatIsSaid(t *testing.T) {
 		n := &node{threshold: 1000, config: enabled(), containers: []*container{a}}
 		n.run(t, 30*time.Second)
 		signal := Signal{Name: Available, Capacity: total * mib, Available: 1096 * mib, Threshold: 1000 * mib}
-		freed := Freed{ID: "a", Namespace: "shop", Pod: "a", UID: "a", Container: "a", Class: memoryqos.BestEffort, First: begin, Last: begin, Calls: 5,
+		freed := Freed{Container: Container{ID: "a", Namespace: "shop", Pod: "a", UID: "a", Name: "a", Class: memoryqos.BestEffort, Cgroup: a.cgroup()}, First: begin, Last: begin, Calls: 5,
 			Bytes: 160 * mib, Signal: signal}
 		now := signal
 		now.Available = 1256 * mib

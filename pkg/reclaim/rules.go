@@ -58,10 +58,16 @@ func (s Signal) next() time.Duration {
 
 // Container is one whose page cache may be asked for.
 type Container struct {
-	ID, Namespace, Pod, UID, Name string
-	Cgroup                        string // relative to the cgroup mount
-	Class                         memoryqos.QOSClass
-	Keeps                         uint64 // bytes that it may use in peace: its request, or memory.min or memory.low where that is more
+	ID        string             `json:"id"`
+	Namespace string             `json:"namespace"`
+	Pod       string             `json:"pod"`
+	UID       string             `json:"uid"`
+	Name      string             `json:"container"`
+	Class     memoryqos.QOSClass `json:"qosClass"`
+	// Cgroup is relative to the cgroup mount.
+	Cgroup string `json:"-"`
+	// Keeps are the bytes that it may use in peace: its request, or memory.min or memory.low where that is more.
+	Keeps uint64 `json:"-"`
 }
 
 // Usage is one reading of a container's files, in bytes.

@@ -120,7 +120,7 @@ func (d *Document) writeReclaim(b *strings.Builder) {
 	fmt.Fprintf(b, "RECLAIM BEFORE EVICTION\n%s is %s; page cache is reclaimed below %s, the kubelet evicts below %s\n",
 		r.Name, quantity.Short(r.Available), quantity.Short(r.Below), quantity.Short(r.Threshold))
 	for _, f := range r.Containers {
-		fmt.Fprintf(b, "%s/%s %s: %s in %d calls, %s of it read again\n", f.Namespace, f.Pod, f.Container, quantity.Short(f.Bytes), f.Calls,
+		fmt.Fprintf(b, "%s/%s %s: %s in %d calls, %s of it read again\n", f.Namespace, f.Pod, f.Name, quantity.Short(f.Bytes), f.Calls,
 			quantity.Short(f.Refaulted))
 	}
 	fmt.Fprintln(b)
