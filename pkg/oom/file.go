@@ -55,10 +55,10 @@ func (f *file) add(v Verdict) {
 	f.Verdicts = f.Verdicts[max(0, len(f.Verdicts)-mostVerdicts):]
 }
 
-// save replaces the file. The oldest verdicts go where it would be too large.
-func (f *file) save(path string) error {
+// save replaces the file, with these counters as known. The oldest verdicts go where it would be too large.
+func (f *file) save(path string, known map[string]counters) error {
 	for {
-		data, err := json.Marshal(f)
+		data, err := json.Marshal(file{Boot: f.Boot, Known: known, Verdicts: f.Verdicts})
 		if err != nil {
 			return fmt.Errorf("encode the verdicts on OOM kills: %w", err)
 		}

@@ -414,10 +414,7 @@ func (r *Recorder) save() {
 			delete(r.hits, dir)
 		}
 	}
-	known := r.file.Known
-	r.file.Known = r.judged()
-	err := r.file.save(r.options.Path)
-	r.file.Known = known
+	err := r.file.save(r.options.Path, r.judged())
 	if err != nil && !r.dirty {
 		r.options.Log.WithError(err).Warn("the verdicts on OOM kills cannot be written; trying again")
 	}

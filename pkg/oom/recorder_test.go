@@ -516,7 +516,7 @@ func TestTheFileIsBounded(t *testing.T) {
 	long := Verdict{Pod: strings.Repeat("x", 250), Samples: make([]Sample, mostSamples)}
 	for range 2 * mostVerdicts {
 		f.add(long)
-		if err := f.save(path); err != nil {
+		if err := f.save(path, f.Known); err != nil {
 			t.Fatal(err)
 		}
 	}
