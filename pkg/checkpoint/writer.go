@@ -39,8 +39,8 @@ func (w *Writer) Submit(nodes []memorymanager.NodeState, pod memorymanager.PodAl
 	return w.change(func(e *encoder) bool { return e.decide(nodes, pod) })
 }
 
-// Release is Submit for a pod that is gone. Its allocations leave the disk with the next decision, or within a second: whoever reads
-// them before that after a crash finds a pod that the runtime does not have, and drops them. What needs their memory is itself a
+// Release is Submit for a pod that is gone. Its allocations leave the disk with the next decision, or within a second: a daemon that
+// reads them before that, after a crash, finds a pod that the runtime does not have, and drops them. What needs their memory is itself a
 // decision, so that no file has both.
 func (w *Writer) Release(nodes []memorymanager.NodeState, pod string) {
 	w.mu.Lock()

@@ -33,7 +33,7 @@ type Status struct {
 	Raised    bool
 	Since     time.Time // when it was first raised; zero when it is not
 	Stopped   bool      // an episode is open
-	// FullBroken is set where full of memory.pressure stands still although the container does.
+	// FullBroken is set where full of memory.pressure does not advance although the container is stopped.
 	FullBroken bool
 }
 

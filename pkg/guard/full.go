@@ -11,7 +11,7 @@ import (
 
 // In Linux 6.12 before 6.12.13, and 6.13 before 6.13.2, a task of a cgroup with a CPU limit may count as running for ever once it has slept
 // (repaired by kernel commit 7d9da040575b; 6.12 has c6508124193d, the first repair). Then full of memory.pressure, the time in which no task
-// ran and some waited for memory, stands still on that CPU, and its trigger does not come.
+// ran and some waited for memory, does not advance on that CPU, and its trigger does not fire.
 
 // fullDoubtful reports whether full may be broken in a release of the kernel. Distributions repair their own: what is counted decides.
 func fullDoubtful(release string) bool {
@@ -26,10 +26,10 @@ type times struct {
 	user       time.Duration // CPU time of its own code (cpu.stat)
 }
 
-// fullBroken reports whether full stood still between two readings of a container that stood still, too, while some ran and hardly any code
-// of its own did.
-func fullBroken(before, after times, stood bool, s Settings) bool {
-	return stood && after.full == before.full && after.some-before.some >= s.Stall && after.user-before.user < s.Window/100
+// fullBroken reports whether full did not advance between two readings of a container that was stopped, while some did and hardly any
+// code of its own ran.
+func fullBroken(before, after times, stopped bool, s Settings) bool {
+	return stopped && after.full == before.full && after.some-before.some >= s.Stall && after.user-before.user < s.Window/100
 }
 
 // comparison is the last one of full with some.
@@ -60,7 +60,7 @@ func (g *Guard) compare(pod string, now time.Time) {
 			w.blind, w.noFull, w.look = &c.blind, true, now.Add(g.settings.Window)
 			g.triggers.interrupt()
 			g.noFull.Do(func() {
-				g.log.WithFields(w.fields()).Warn("stall guard: full of memory.pressure stands still on this kernel while the container does; for such containers memory.events is read every window instead")
+				g.log.WithFields(w.fields()).Warn("stall guard: full of memory.pressure does not advance on this kernel while the container is stopped; for such containers memory.events is read every window instead")
 			})
 		}
 	}

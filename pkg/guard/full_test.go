@@ -29,7 +29,7 @@ func TestFullBroken(t *testing.T) {
 		moves bool
 		want  bool
 	}{
-		"all wait, and full stands still":                   {after: times{7 * s, 3 * s, s}, want: true},
+		"all wait, and full does not advance":               {after: times{7 * s, 3 * s, s}, want: true},
 		"all wait half of the time":                         {after: times{5*s + 500*ms, 3 * s, s + 19*ms}, want: true},
 		"all wait, and full runs":                           {after: times{7 * s, 5 * s, s}},
 		"full runs a little":                                {after: times{7 * s, 3*s + ms, s}},
@@ -47,7 +47,7 @@ func TestFullBroken(t *testing.T) {
 	}
 }
 
-// A container whose full stands still gets no trigger. The kernel's count of its memory.high has it compared, and then it is given room as
+// A container whose full does not advance gets no trigger. The kernel's count of its memory.high has it compared, and then it is given room as
 // on a kernel without pressure.
 func TestAContainerWithoutFullIsGivenRoom(t *testing.T) {
 	const fullBefore = time.Minute
@@ -93,7 +93,7 @@ func TestAContainerWithoutFullIsGivenRoom(t *testing.T) {
 			if raised != test.raised || w.noFull != test.raised || f.guard.Statuses()["c1"].FullBroken != test.raised {
 				t.Errorf("raised: %v, full is broken: %v", raised, w.noFull)
 			}
-			if said := f.warnings("full of memory.pressure stands still on this kernel"); said > 1 || said > 0 != test.raised {
+			if said := f.warnings("full of memory.pressure does not advance on this kernel"); said > 1 || said > 0 != test.raised {
 				t.Errorf("it was said %d times", said)
 			}
 		})

@@ -66,7 +66,7 @@ type watched struct {
 	brake    *Brake
 	blind    *blind // where the kernel keeps no pressure, or full is broken
 	compared comparison
-	noFull   bool          // full of memory.pressure stands still while the container does
+	noFull   bool          // full of memory.pressure does not advance although the container is stopped
 	look     time.Time     // when to look again; zero: when the trigger fires
 	busy     bool          // a write is under way
 	armed    bool          // the kernel's trigger is set, or blind stands in for it

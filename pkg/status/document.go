@@ -151,7 +151,7 @@ type Container struct {
 	Unplaced string `json:"unplaced,omitempty"`
 	// Stopped is set while the container is stopped by its memory.high and being given room.
 	Stopped bool `json:"stopped,omitempty"`
-	// FullBroken is set where full of its memory.pressure stands still although it waits for memory.
+	// FullBroken is set where full of its memory.pressure does not advance although it waits for memory.
 	FullBroken bool   `json:"fullPressureBroken,omitempty"`
 	Usage      *Usage `json:"usage,omitempty"`
 	// OOMRisk is set where it was seen that page cache may have it killed.

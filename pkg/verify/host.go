@@ -138,7 +138,7 @@ func kernel(n Node, r *Report) {
 	for _, c := range n.containers() {
 		if c.FullBroken { // one says it for all
 			r.find(Warning, "kernel-pressure-full", object,
-				"full of memory.pressure stands still in "+c.object()+" although it waits for memory: the stall guard sees such containers later, by their memory.events alone",
+				"full of memory.pressure does not advance in "+c.object()+" although it waits for memory: the stall guard sees such containers later, by their memory.events alone",
 				"update to Linux 6.12.13, 6.13.2 or later (kernel commit 7d9da040575b)")
 			break
 		}
