@@ -1,11 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
+	"regexp"
+	"runtime"
+	"runtime/pprof"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,26 +24,111 @@ import (
 func BenchmarkIdle(b *testing.B) {
 	for _, pods := range []int{4, 1000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
-			h := newHost(b, cri.Options{}, "kubeReserved: {memory: 924Mi}\nrebalance: {deficits: On, consolidate: true, maxBytes: 4Gi}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: least-used}\n"+
-				"unpinnedMemoryPolicy: PreferAvailable\n")
-			h.onKernel(12*gi, 12*gi)
-			plugin := h.start()
-			for i := range pods {
-				pod := guaranteed(fmt.Sprintf("pod-%d", i), 8*mi)
-				h.deploy(pod)
-				h.on(pod, 4*mi, 0)
-			}
-			h.shows(" enough", "status")
-			time.Sleep(3 * time.Second) // what follows the last pod
-			before := plugin.cpuTime()
-			b.ResetTimer()
-			time.Sleep(time.Duration(b.N) * time.Second)
-			b.StopTimer()
-			used := plugin.cpuTime() - before
-			b.ReportMetric(100*used.Seconds()/float64(b.N), "%-of-a-core")
+			plugin := idleHost(b).idle(pods)
+			b.ReportMetric(plugin.share(b), "%-of-a-core")
 			plugin.reportMemory(b)
 		})
 	}
+}
+
+// BenchmarkIdleByLoop tells the same by goroutines, each named by the outermost function of this project on its stack; what has none is Go's
+// own work. A CPU profile gives the parts of what the threads took.
+func BenchmarkIdleByLoop(b *testing.B) {
+	const pods = 1000
+	h := idleHost(b)
+	profile := h.path("cpu.pprof")
+	h.program = os.Args[0]
+	b.Setenv(profileVariable, profile)
+	plugin := h.idle(pods)
+	must(b, plugin.cmd.Process.Signal(syscall.SIGUSR1))
+	share := plugin.share(b)
+	must(b, plugin.cmd.Process.Signal(syscall.SIGUSR1))
+	eventually(b, "its profile", func() bool { _, err := os.Stat(profile); return err == nil })
+	traces, err := exec.Command("go", "tool", "pprof", "-traces", profile).Output()
+	must(b, err)
+	loops := byLoop(string(traces))
+	var sum time.Duration
+	for _, took := range loops {
+		sum += took
+	}
+	for loop, took := range loops {
+		b.ReportMetric(share*took.Seconds()/sum.Seconds(), loop+"-%")
+	}
+}
+
+// idleHost is a machine with room for pods of 8Mi.
+func idleHost(b *testing.B) *host {
+	b.Helper()
+	h := newHost(b, cri.Options{}, "kubeReserved: {memory: 924Mi}\nrebalance: {deficits: On, consolidate: true, maxBytes: 4Gi}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: least-used}\n"+
+		"unpinnedMemoryPolicy: PreferAvailable\n")
+	h.onKernel(12*gi, 12*gi)
+	return h
+}
+
+// idle starts the plugin, and pods, and waits until what follows the last of them is done.
+func (h *host) idle(pods int) *process {
+	h.t.Helper()
+	plugin := h.start()
+	for i := range pods {
+		pod := guaranteed(fmt.Sprintf("pod-%d", i), 8*mi)
+		h.deploy(pod)
+		h.on(pod, 4*mi, 0)
+	}
+	h.shows(" enough", "status")
+	time.Sleep(3 * time.Second)
+	return plugin
+}
+
+// share is the percentage of a core that the process takes in b.N seconds.
+func (p *process) share(b *testing.B) float64 {
+	before := p.cpuTime()
+	b.ResetTimer()
+	time.Sleep(time.Duration(b.N) * time.Second)
+	b.StopTimer()
+	return 100 * (p.cpuTime() - before).Seconds() / float64(b.N)
+}
+
+// profileVariable makes this test binary run the plugin, and write a CPU profile of the time between two SIGUSR1 to the path that it holds.
+const profileVariable = "TEST_CPU_PROFILE"
+
+func runProfiled(path string) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	go func() {
+		<-signals
+		file, err := os.Create(path + ".part")
+		if err == nil {
+			runtime.SetCPUProfileRate(1000) // the usual 100 a second see little of a process that sleeps
+			err = pprof.StartCPUProfile(file)
+		}
+		<-signals
+		pprof.StopCPUProfile()
+		if err := cmp.Or(err, os.Rename(path+".part", path)); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	main()
+}
+
+var outermost = regexp.MustCompile(`(?m)^[^\n]* github\.com/nri-memory-manager/nri-memory-manager/pkg/(\S+)`)
+
+// byLoop sums the traces of "go tool pprof" by the outermost function of this project. A trace's first line begins with its time.
+func byLoop(traces string) map[string]time.Duration {
+	loops := map[string]time.Duration{}
+	for _, trace := range strings.Split(traces, "-----------+")[1:] {
+		_, stack, _ := strings.Cut(trace, "\n")
+		first, _, _ := strings.Cut(strings.TrimSpace(stack), " ")
+		took, err := time.ParseDuration(first)
+		if err != nil { // the end
+			continue
+		}
+		loop := "Go"
+		if functions := outermost.FindAllStringSubmatch(stack, -1); functions != nil {
+			loop = functions[len(functions)-1][1]
+		}
+		loops[loop] += took
+	}
+	return loops
 }
 
 // reportMemory reports the resident memory of the process, and how much of that is not mapped from its binary.

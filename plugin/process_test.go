@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,6 +40,10 @@ func testMain(m *testing.M) int {
 	if socket := os.Getenv(idleVariable); socket != "" {
 		return runIdle(socket)
 	}
+	if path := os.Getenv(profileVariable); path != "" {
+		runProfiled(path)
+		return 0
+	}
 	dir, err := os.MkdirTemp("", "nri-memory-manager")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -74,6 +79,7 @@ type host struct {
 	tree    *cgroups.Tree
 	runtime *cri.Runtime
 	flags   []string
+	program string   // to start instead of the binary; "" is the binary
 	stderr  *os.File // of the plugin; nil collects it
 	as      *syscall.Credential
 	plugins int // that have connected
@@ -161,7 +167,7 @@ func (o *output) String() string {
 // launch starts the plugin and does not wait for anything.
 func (h *host) launch(flags ...string) *process {
 	h.t.Helper()
-	p := &process{t: h.t, cmd: exec.Command(binary, append(h.flags, flags...)...), log: &output{}, ended: make(chan struct{})}
+	p := &process{t: h.t, cmd: exec.Command(cmp.Or(h.program, binary), append(h.flags, flags...)...), log: &output{}, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if h.stderr != nil {
 		p.cmd.Stderr = h.stderr

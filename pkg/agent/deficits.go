@@ -25,11 +25,15 @@ const (
 	// sampleReads is how many containers' memory.numa_stat are read for one sample, so that its cost does not grow with the node:
 	// those that were read longest ago.
 	sampleReads = 100
+	// sampleAge is how old a sample may become on a node with more containers than that, while nothing is decided by samples and none
+	// of the NUMA nodes loses memory.
+	sampleAge = 20 * time.Second
 )
 
 // deficits samples whether allocations hold. It belongs to one goroutine but for its last sample.
 type deficits struct {
 	last   atomic.Pointer[deficit.Sample]
+	of     uint64         // the generation of the view that the last sample was taken of
 	seen   []deficit.Node // by the ledger; guarded by the agent's lock
 	logged deficitLog
 	pages  map[string]*pagesRead // by cgroup
@@ -64,7 +68,12 @@ func (a *Agent) takeSample(ctx context.Context) {
 	event := ledger.NodeMemorySampled{Usage: a.usageOfMove(ctx), HasCgroups: true}
 	view, before := a.View(), a.deficits.last.Load()
 	sample := &deficit.Sample{}
-	switch memory, err := a.nodeMemory(view); {
+	memory, err := a.nodeMemory(view)
+	if err == nil && a.stands(before, view, memory) {
+		return
+	}
+	a.deficits.of = view.Generation
+	switch {
 	case err != nil:
 		sample.Unknown = err.Error()
 	default:
@@ -90,6 +99,12 @@ func (a *Agent) takeSample(ctx context.Context) {
 	}
 }
 
+// stands reports whether another sample would cost much and tell nothing.
+func (a *Agent) stands(last *deficit.Sample, view *ledger.View, memory []deficit.Memory) bool {
+	return view.Generation == a.deficits.of && len(a.deficits.pages) > sampleReads && last.Stands(memory) && a.now().Sub(last.At) < sampleAge &&
+		!a.heedsSample(last.Nodes)
+}
+
 // nodeMemory reads what the NUMA nodes have; an error where nothing is to be known of them.
 func (a *Agent) nodeMemory(view *ledger.View) ([]deficit.Memory, error) {
 	switch {
@@ -103,10 +118,7 @@ func (a *Agent) nodeMemory(view *ledger.View) ([]deficit.Memory, error) {
 
 // decideBySample has the ledger decide by a sample where it may decide anything, and begins what it has decided.
 func (a *Agent) decideBySample(ctx context.Context, event ledger.NodeMemorySampled) {
-	a.mu.Lock()
-	heeds := a.ledger.HeedsSample(event.Nodes)
-	a.mu.Unlock()
-	if !heeds {
+	if !a.heedsSample(event.Nodes) {
 		return
 	}
 	a.sampled(ctx, event)
@@ -114,6 +126,12 @@ func (a *Agent) decideBySample(ctx context.Context, event ledger.NodeMemorySampl
 		a.storeMove(ctx, move, dir, ticket)
 	}
 	a.protect(ctx)
+}
+
+func (a *Agent) heedsSample(nodes []deficit.Node) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.HeedsSample(nodes)
 }
 
 // read reads the cgroups that were read longest ago, and forgets those that are no more.

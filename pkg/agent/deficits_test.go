@@ -177,6 +177,41 @@ func TestSamplesReadABoundedNumberOfContainers(t *testing.T) {
 	}
 }
 
+// With many containers another sample is taken when one of the NUMA nodes has lost memory, the pods are others, or the last one is old.
+func TestAQuietNodeIsSampledSeldom(t *testing.T) {
+	n := newNode(t, "", withSysfs(t))
+	const pods = sampleReads + 1
+	for i := range pods {
+		pod := n.pod(fmt.Sprintf("pod-%d", i), memoryqos.Guaranteed)
+		n.uses(n.launch(pod, ofPod(pod, "app", 4*mi)), [2]uint64{mi, 0}, [2]uint64{})
+	}
+	n.sample()
+	last := n.sample()
+	if !last.Known() {
+		t.Fatalf("the sample is %+v", last)
+	}
+	slack := last.Node(0).Slack()
+	for _, step := range []struct {
+		name  string
+		does  func()
+		taken bool
+	}{
+		{"nothing happens", func() {}, false},
+		{"some memory is taken", func() { n.kernelHas(0, 2*gi-slack/2, gi) }, false},
+		{"more is taken", func() { n.kernelHas(0, 2*gi-slack/2-mi, gi) }, true},
+		{"it stays so", func() {}, false},
+		{"a pod more", func() { pod := n.pod("more", memoryqos.Guaranteed); n.launch(pod, ofPod(pod, "app", 4*mi)) }, true},
+		{"half as old", func() { n.clock.add(sampleAge / 2) }, false},
+		{"old", func() { n.clock.add(sampleAge / 2) }, true},
+	} {
+		step.does()
+		if sample := n.sample(); (sample != last) != step.taken {
+			t.Errorf("%s: a sample was taken: %v", step.name, sample != last)
+		}
+		last = n.View().NodeMemory
+	}
+}
+
 // A node that is overcommitted: what would be moved is said, of BestEffort pods first, and nothing is moved.
 func TestWhatWouldBeMovedIsSaid(t *testing.T) {
 	for name, test := range map[string]struct {

@@ -57,6 +57,8 @@ type Sample struct {
 	Unused map[string][]Amount
 	// Unread says why cgroups are not counted, by path: nil where all could be read.
 	Unread map[string]string
+	// Memory is what the kernel said of the nodes.
+	Memory []Memory
 }
 
 // Known reports whether there is a sample.
@@ -75,6 +77,21 @@ func (s *Sample) Deficit() (bytes uint64) {
 // Overcommitted reports whether a node lacks so much that memory should be moved.
 func (s *Sample) Overcommitted() bool {
 	return s.Known() && slices.ContainsFunc(s.Nodes, Node.overcommitted)
+}
+
+// Stands reports whether what was read of the nodes later changes little: none has lost more than half of its slack since.
+func (s *Sample) Stands(later []Memory) bool {
+	if !s.Known() {
+		return false
+	}
+	for _, now := range later {
+		for _, then := range s.Memory {
+			if n := s.Node(now.Node); n != nil && then.Node == now.Node && now.Free+now.File+n.Slack()/2 < then.Free+then.File {
+				return false
+			}
+		}
+	}
+	return len(later) == len(s.Memory)
 }
 
 func (n Node) overcommitted() bool { return n.Deficit() >= leastDeficit }
@@ -190,7 +207,7 @@ func share(value, part, whole uint64) uint64 {
 
 // Take makes a sample of what was read. Nodes that the kernel does not name are left out.
 func Take(at time.Time, memory []Memory, cgroups []Cgroup) *Sample {
-	s := &Sample{At: at, Nodes: make([]Node, len(memory)), Unused: map[string][]Amount{}}
+	s := &Sample{At: at, Nodes: make([]Node, len(memory)), Unused: map[string][]Amount{}, Memory: memory}
 	index := map[int]int{}
 	for i, m := range memory {
 		s.Nodes[i] = Node{ID: m.Node, Free: m.Free, Reclaimable: m.File}

@@ -37,6 +37,32 @@ func TestUnused(t *testing.T) {
 	}
 }
 
+func TestStands(t *testing.T) {
+	memory := []Memory{{0, 4 * gi, 4 * gi}, {1, gi, 0}}
+	sample := Take(time.Time{}, memory, []Cgroup{{Path: "a", Allocated: []Amount{{0, 2 * gi}}}, {Path: "b", Allocated: []Amount{{1, 2 * gi}}}})
+	for name, test := range map[string]struct {
+		sample *Sample
+		later  []Memory
+		want   bool
+	}{
+		"nothing changed":             {sample, memory, true},
+		"memory became a file's":      {sample, []Memory{{0, 0, 8 * gi}, {1, gi, 0}}, true},
+		"half of the slack is taken":  {sample, []Memory{{0, gi, 4 * gi}, {1, gi, 0}}, true},
+		"more is taken":               {sample, []Memory{{0, gi - 1, 4 * gi}, {1, gi, 0}}, false},
+		"there is more":               {sample, []Memory{{0, 8 * gi, 4 * gi}, {1, 2 * gi, 0}}, true},
+		"a page of one without slack": {sample, []Memory{{0, 4 * gi, 4 * gi}, {1, gi - 4096, 0}}, false},
+		"a node is gone":              {sample, memory[:1], false},
+		"nothing is known":            {&Sample{Unknown: "no kernel"}, memory, false},
+		"nothing was taken":           {nil, memory, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := test.sample.Stands(test.later); got != test.want {
+				t.Errorf("stands: %v", got)
+			}
+		})
+	}
+}
+
 func TestTake(t *testing.T) {
 	memory := []Memory{{1, 2 * gi, 6 * gi}, {0, gi, 4 * gi}}
 	for name, test := range map[string]struct {

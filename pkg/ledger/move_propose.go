@@ -3,6 +3,7 @@ package ledger
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
@@ -67,7 +68,15 @@ func (l *Ledger) HeedsSample(nodes []deficit.Node) bool {
 
 // HeedsGroups reports whether a look at the groups of nodes may decide about memory in use, or ends what is said of it.
 func (l *Ledger) HeedsGroups(now time.Time) bool {
-	return l.keeps(true) || !l.closed(Consolidation) && len(memorymanager.Dissolvable(l.manager.Nodes(), l.tenants(Consolidation, now))) > 0
+	switch {
+	case l.keeps(true):
+		return true
+	case l.closed(Consolidation):
+		return false
+	}
+	nodes := l.manager.Nodes()
+	grouped := slices.ContainsFunc(nodes, func(n memorymanager.NodeState) bool { return n.Cells.Len() > 1 })
+	return grouped && len(memorymanager.Dissolvable(nodes, l.tenants(Consolidation, now))) > 0
 }
 
 // Again is an event about which nothing has been decided: it is to come again, with what it asks for.

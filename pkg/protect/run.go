@@ -13,8 +13,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 )
 
-// containersPerPass is how many containers one Reconcile or Prune looks at, so that its cost does not grow with the node.
-const containersPerPass = 150
+// rowsPerPass is how many pods and containers one Reconcile looks at, so that its cost does not grow with the node; Prune as many cgroups.
+const rowsPerPass = 150
 
 // Settle has the files hold what has become desired since the last one. Protection is lowered bottom-up and then raised top-down, so
 // that at no moment a parent promises less than its children. A cgroup that is gone is no error.
@@ -31,9 +31,9 @@ func (p *Protector) Settle(ctx context.Context) error {
 	return errors.Join(s.above...)
 }
 
-// Reconcile reads what cgroups hold, compares with what is desired and repairs: everything above the containers, and a bounded
-// number of containers, the next ones at the next call. What takes long to write is left to Run. It returns when it wants
-// to be called again because a repair waits; 0 is never.
+// Reconcile reads what cgroups hold, compares with what is desired and repairs: everything above the pods, and a bounded number of pods and
+// containers, the next ones at the next call. What takes long to write is left to Run. It returns when it wants to be called again because a
+// repair waits; 0 is never.
 func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 	return p.reconcile(ctx, p.nextRows)
 }
@@ -43,19 +43,19 @@ func (p *Protector) reconcile(ctx context.Context, rows func() []*row) (time.Dur
 	return s.next, errors.Join(s.above...)
 }
 
-// nextRows are the rows of the next Reconcile: of the containers those that were not looked at for longest.
+// nextRows are the rows of the next Reconcile: of the pods and containers those that were not looked at for longest.
 func (p *Protector) nextRows() (rows []*row) {
 	p.reconciles++
-	var containers []*row
+	var many []*row
 	for _, r := range p.rows {
-		if r.level == cgroup.LevelContainer && !p.delayed[r] {
-			containers = append(containers, r)
+		if (r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer) && !p.delayed[r] {
+			many = append(many, r)
 		} else {
 			rows = append(rows, r)
 		}
 	}
-	slices.SortFunc(containers, func(a, b *row) int { return a.reconciled - b.reconciled })
-	for _, r := range containers[:min(len(containers), containersPerPass)] {
+	slices.SortFunc(many, func(a, b *row) int { return a.reconciled - b.reconciled })
+	for _, r := range many[:min(len(many), rowsPerPass)] {
 		r.reconciled = p.reconciles
 		rows = append(rows, r)
 	}
@@ -140,12 +140,12 @@ func (p *Protector) Run(ctx context.Context, period time.Duration) {
 // the watcher, and watches parents that came late or were recreated.
 func (p *Protector) Prune() {
 	if p.journal != nil {
-		p.journal.prune(containersPerPass, p.tree.Exists)
+		p.journal.prune(rowsPerPass, p.tree.Exists)
 	}
 	if p.watcher == nil {
 		return
 	}
-	p.watcher.Prune(containersPerPass)
+	p.watcher.Prune(rowsPerPass)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.rows {

@@ -345,7 +345,7 @@ func (p *Protector) findInner(r *row) {
 	}
 }
 
-// watch watches the files that other writers are known to write. Pods are looked at every period: a watch for each would cost
+// watch watches the files that other writers are known to write. Pods are looked at in turn: a watch for each would cost
 // more than it gives. A container's cgroup may be yet to come: see watchFound.
 func (p *Protector) watch(r *row) error {
 	if p.watcher == nil || r.level == cgroup.LevelPod || r.level == cgroup.LevelContainer {
