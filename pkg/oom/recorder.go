@@ -88,7 +88,7 @@ type pod struct {
 }
 
 type container struct {
-	view      ledger.ContainerView
+	view      *ledger.ContainerView
 	max, high uint64
 	samples   samples
 	next      time.Time // when it is looked at again because it grows; zero: with all others
@@ -267,7 +267,8 @@ func (r *Recorder) baseline(pod string) {
 // meet takes a pod's containers from the view.
 func (p *pod) meet(v *ledger.PodView) {
 	p.view = v
-	for _, c := range v.Containers {
+	for i := range v.Containers {
+		c := &v.Containers[i]
 		if c.Cgroup == "" {
 			continue
 		}
@@ -348,7 +349,7 @@ func (r *Recorder) sample(p *pod, now time.Time, hit bool) {
 		if err != nil {
 			continue
 		}
-		risks := hit && s.atRisk(&c.view)
+		risks := hit && s.atRisk(c.view)
 		if risks {
 			r.risk(dir, s)
 		}

@@ -204,7 +204,8 @@ func (c kill) happen(t *testing.T, k machine, p *plugin, look func(*kubelet.Pod)
 		f.wrong = fmt.Sprintf("it was killed after %q", f.After)
 	}
 	if f.After = ""; len(got) != 1 || f.verdict != c.want {
-		f.wrong += fmt.Sprintf("%+v, want %+v", got, c.want)
+		said, _ := p.ask("oom", victim.UID)
+		f.wrong += fmt.Sprintf("%+v, want %+v:\n%s", got, c.want, said)
 	}
 	look(victim)
 	for _, pod := range []*kubelet.Pod{pod, victim} {
