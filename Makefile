@@ -14,6 +14,9 @@ SHORTLIST   := -runs plugin -suites memory_qos,memory_manager \
                -focus 'Burstable pod using formula|through QoS cgroup hierarchy|only app containers|multiple guaranteed pods started should succeed'
 FUZZTIME    ?= 60s
 BENCH       ?= .
+IN          ?= ./...
+TIME        ?= 1s
+COUNT       ?= 1
 # The race detector needs a C compiler; without one the tests run all the same.
 RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
 # All modules' tests as one stream of JSON, from which gotestsum makes one list of what failed and what was skipped.
@@ -64,8 +67,8 @@ test: ## Run every test of the packages and of the built binary, and list what w
 	$(GO) run $(GOTESTSUM) --format standard-quiet --raw-command -- sh -c '$(TESTS)'
 	$(if $(RACE),,@echo 'no C compiler, so the race detector was off: apt-get install gcc libc6-dev'; test "$(MISSING)" != fail)
 
-bench: ## Run the benchmarks (BENCH=pattern)
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./...
+bench: ## Run the benchmarks, with their files in memory (BENCH=pattern IN=package TIME=500x COUNT=3)
+	$(if $(wildcard /dev/shm),TMPDIR=/dev/shm) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(TIME) -count $(COUNT) $(IN)
 
 e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (RUN=pattern VARIANT=name KEEP=1 CONFORMANCE=)
 	$(GO) -C plugin/e2e run .
