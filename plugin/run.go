@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"time"
 
@@ -111,6 +112,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	}
 	o.lines.configure(o.config.LogLevel, o.verbose)
 	limitMemory()
+	limitProcessors()
 	d, err := newDaemon(ctx, o.daemonOptions)
 	switch {
 	case errors.Is(err, context.Canceled): // it waited for its state folder, and has written nothing
@@ -144,5 +146,16 @@ func limitMemory() {
 	}
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(150)
+	}
+}
+
+// mostProcessors is how many processors run Go code at the same time: one for the event that the runtime waits for, one for what is read
+// meanwhile. For each more, of hundreds on a large node, Go keeps memory and wakes threads.
+const mostProcessors = 2
+
+// limitProcessors lets what the environment says (GOMAXPROCS) win.
+func limitProcessors() {
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), mostProcessors))
 	}
 }
