@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -164,12 +166,22 @@ func (k *Kubelet) StopContainer(ctx context.Context, p *kubelet.Pod, name string
 		return nil
 	}
 	_, err := k.Runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id})
-	_, err2 := k.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
-	if err := errors.Join(err, err2); err != nil {
+	if err := errors.Join(err, k.removeContainer(ctx, id)); err != nil {
 		return fmt.Errorf("stop %s/%s: %w", p.Name, name, err)
 	}
 	delete(p.IDs, name)
 	return nil
+}
+
+// removeContainer removes a container that was stopped. One whose task is gone containerd takes for running until it has noticed.
+func (k *Kubelet) removeContainer(ctx context.Context, id string) error {
+	for {
+		_, err := k.Runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: id})
+		if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "still running") {
+			return err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }
 
 // Remove ends a pod and removes all that was made for it. It can be repeated.
