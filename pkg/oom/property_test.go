@@ -18,7 +18,7 @@ func TestEveryKillHasAVerdict(t *testing.T) {
 		yes := func() bool { return r.IntN(3) == 0 }
 		k := Kill{Away: yes(), Kills: 1, Whole: yes(), Peak: bytes(), Reserve: bytes(), Nodes: nodeset.Set(r.Uint64N(4)), Victim: User{Namespace: "a", victim: true}}
 		for i := range r.IntN(5) {
-			k.Chain = append(k.Chain, Reading{Level: []Level{Container, Pod, Parent, Parent}[i], Hit: yes(), Below: yes(), Gone: yes(), Limit: bytes(), Current: bytes(), Held: held()})
+			k.Chain = append(k.Chain, Reading{Level: []Level{Container, Pod, Parent, Parent}[i], Hit: yes(), Below: yes(), Gone: yes(), Limit: bytes(), Held: held()})
 		}
 		for range r.IntN(3) {
 			k.Users = append(k.Users, User{Namespace: "b", Pod: "other", Used: bytes(), Share: bytes(), Outside: yes(), victim: yes()})

@@ -76,11 +76,10 @@ func (h Held) plus(o Held) Held {
 // readLevel reads a cgroup after a kill.
 func readLevel(t *cgroupfs.Tree, dir string, level Level) Reading {
 	r := Reading{Cgroup: dir, Level: level}
-	var err, err2, err3 error
+	var err, err2 error
 	r.Held, err = readHeld(t, dir)
-	r.Current, err2 = t.Current(dir)
-	r.Limit, err3 = t.Limit(dir)
-	r.Gone = err != nil || err2 != nil || err3 != nil
+	r.Limit, err2 = t.Limit(dir)
+	r.Gone = err != nil || err2 != nil
 	return r
 }
 

@@ -58,8 +58,10 @@ type Held struct {
 	Kernel    uint64 `json:"kernel"`
 }
 
+func (h Held) total() uint64 { return h.Processes + h.PageCache + h.Tmpfs + h.Kernel }
+
 // waits reports whether a sixteenth of it waits for the disk: the kernel would have reclaimed the rest of the page cache and killed nobody.
-func (h Held) waits() bool { return h.Unwritten > (h.Processes+h.PageCache+h.Tmpfs+h.Kernel)/16 }
+func (h Held) waits() bool { return h.Unwritten > h.total()/16 }
 
 // cause is page cache where a part of it waits for the disk; otherwise it is the largest part.
 func (h Held) cause() Cause {
@@ -88,9 +90,9 @@ type Reading struct {
 	Level  Level // Container, Pod or Parent
 	// Hit is set where its own limit was hit, and Below where its own or one below it was.
 	Hit, Below bool
-	// Limit is memory.max, cgroup.Max where there is none; Current is memory.current. Both in bytes.
-	Limit, Current uint64
-	Held           Held
+	// Limit is memory.max in bytes, cgroup.Max where there is none.
+	Limit uint64
+	Held  Held
 	// Gone is set where the cgroup was not there any more; only those above it say something then.
 	Gone bool
 }
@@ -263,13 +265,14 @@ func (k Kill) held(level Level, at int) (*Held, string) {
 }
 
 // atTheKill is what filled the limit: what is there where nothing has been freed yet, what a sample of the victim shows that had reached
-// it, or else what is there, and what the killed processes held has been freed.
+// it, or else what is there, and what the killed processes held has been freed. memory.current was read at another moment, and tells nothing of
+// what is in the sample.
 func (r Reading) atTheKill(before *Sample) Held {
 	full := r.Limit - r.Limit/8
 	held := r.Held
 	switch {
-	case r.Current >= full:
-	case r.Level == Container && before != nil && before.Current >= full:
+	case held.total() >= full:
+	case r.Level == Container && before != nil && before.Held.total() >= full:
 		held = before.Held
 	default:
 		held.Processes = max(held.Processes, less(r.Limit, held.PageCache+held.Tmpfs+held.Kernel))

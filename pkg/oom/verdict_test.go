@@ -22,11 +22,11 @@ func victimOf(pod, container string, used, share uint64) User {
 // chain is a container of 64 MiB in a pod of 128, below burstable and kubepods.
 func chain(change func(c, p, q, k *Reading)) []Reading {
 	all := []Reading{
-		{Cgroup: "kubepods/burstable/podweb/app", Level: Container, Limit: 64 * mib, Current: 10 * mib,
+		{Cgroup: "kubepods/burstable/podweb/app", Level: Container, Limit: 64 * mib,
 			Held: Held{Processes: 1 * mib, PageCache: 6 * mib, Kernel: 3 * mib}},
-		{Cgroup: "kubepods/burstable/podweb", Level: Pod, Limit: 128 * mib, Current: 40 * mib, Held: Held{Processes: 30 * mib, PageCache: 6 * mib, Kernel: 4 * mib}},
-		{Cgroup: "kubepods/burstable", Level: Parent, Limit: cgroup.Max, Current: 400 * mib},
-		{Cgroup: "kubepods", Level: Parent, Limit: 1000 * mib, Current: 600 * mib, Held: Held{Processes: 500 * mib, PageCache: 100 * mib}},
+		{Cgroup: "kubepods/burstable/podweb", Level: Pod, Limit: 128 * mib, Held: Held{Processes: 30 * mib, PageCache: 6 * mib, Kernel: 4 * mib}},
+		{Cgroup: "kubepods/burstable", Level: Parent, Limit: cgroup.Max},
+		{Cgroup: "kubepods", Level: Parent, Limit: 1000 * mib, Held: Held{Processes: 500 * mib, PageCache: 100 * mib}},
 	}
 	change(&all[0], &all[1], &all[2], &all[3])
 	return all
@@ -53,7 +53,7 @@ func TestJudge(t *testing.T) {
 			Kill{Chain: chain(func(c, _, _, _ *Reading) {
 				c.Hit, c.Held = true, Held{Processes: 1 * mib, PageCache: 60 * mib, Unwritten: 55 * mib, Kernel: 2 * mib}
 			})},
-			`used for: page cache 60Mi (55Mi not on the disk yet), processes 2Mi, files in memory 0, kernel 2Mi; ` +
+			`used for: page cache 60Mi (55Mi not on the disk yet), processes 1Mi, files in memory 0, kernel 2Mi; ` +
 				`what helps: leave room for page cache below its limit (annotation cache-room: 0.1, or the key cacheRoom), or raise its limit`,
 		},
 		"a heap, and page cache that the disk has not taken": {
@@ -73,6 +73,16 @@ func TestJudge(t *testing.T) {
 		"the kernel's memory": {
 			Kill{Chain: chain(func(c, _, _, _ *Reading) { c.Hit, c.Held = true, Held{Kernel: 50 * mib} })},
 			`used for: kernel 50Mi, page cache 0 (0 not on the disk yet), files in memory 0, processes 14Mi; what helps: raise its limit, or have it use fewer files`,
+		},
+		"files in memory, and a sample from when they began to grow": {
+			Kill{Chain: chain(func(c, _, _, _ *Reading) { c.Hit, c.Held = true, Held{Tmpfs: 50 * mib, Kernel: 2 * mib} }),
+				Before: &Sample{Current: 64 * mib, Held: Held{Processes: 2 * mib}}},
+			`used for: files in memory 50Mi, page cache 0 (0 not on the disk yet), processes 12Mi, kernel 2Mi; what helps: bound what it writes to memory`,
+		},
+		"a sample at the limit": {
+			Kill{Chain: chain(func(c, _, _, _ *Reading) { c.Hit, c.Held = true, Held{Kernel: 2 * mib} }),
+				Before: &Sample{Current: 64 * mib, Held: Held{Tmpfs: 60 * mib, Processes: 2 * mib}}},
+			`used for: files in memory 60Mi, page cache 0 (0 not on the disk yet), processes 2Mi, kernel 0; what helps: bound what it writes to memory`,
 		},
 		"a cgroup that the container made": {
 			Kill{Chain: chain(func(c, _, _, _ *Reading) { c.Below = true })}, `what ran out: its own limit of 64Mi`,

@@ -74,7 +74,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 // there was in the one that is gone. Whole is the pod's reading.
 func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victim, whole Reading) {
 	var gone []string
-	var others Reading
+	var others Held
 	found := uint64(0)
 	for dir, c := range p.containers {
 		since, _, err := r.count(dir, now)
@@ -84,7 +84,7 @@ func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victi
 		}
 		reading := r.level(dir, Container, now)
 		if since.Kills == 0 {
-			others.Held, others.Current = others.Held.plus(reading.Held), others.Current+reading.Current
+			others = others.plus(reading.Held)
 		} else {
 			victims = append(victims, victim{container: c, dir: dir, counted: since, reading: reading})
 			found += since.Kills
@@ -111,11 +111,11 @@ func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victi
 }
 
 // remains reads what is left of a container whose cgroup is gone: its page cache, files in memory and kernel memory are the pod's now.
-func (v *victim) remains(pod, others Reading) {
+func (v *victim) remains(pod Reading, others Held) {
 	v.reading.Cgroup = v.dir
 	if limit := v.view.Limit; !pod.Gone && limit > 0 {
 		v.reading.Limit, v.reading.Gone = limit, false
-		v.reading.Held, v.reading.Current = pod.Held.less(others.Held), less(pod.Current, others.Current)
+		v.reading.Held = pod.Held.less(others)
 	}
 }
 
