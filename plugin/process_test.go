@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -58,8 +59,9 @@ func testMain(m *testing.M) int {
 }
 
 // build builds a program with the Makefile's flags, so that both find the same packages in Go's cache.
-func build(out, program string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-o", out, program)
+func build(out, program string, flags ...string) error {
+	args := append([]string{"build", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-o", out}, flags...)
+	cmd := exec.Command("go", append(args, program)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", program, err, output)
@@ -73,6 +75,7 @@ type host struct {
 	dir     string
 	tree    *cgroups.Tree
 	runtime *cri.Runtime
+	program string // in place of the binary under test; "" is that
 	flags   []string
 	stderr  *os.File // of the plugin; nil collects it
 	as      *syscall.Credential
@@ -161,7 +164,7 @@ func (o *output) String() string {
 // launch starts the plugin and does not wait for anything.
 func (h *host) launch(flags ...string) *process {
 	h.t.Helper()
-	p := &process{t: h.t, cmd: exec.Command(binary, append(h.flags, flags...)...), log: &output{}, ended: make(chan struct{})}
+	p := &process{t: h.t, cmd: exec.Command(cmp.Or(h.program, binary), append(h.flags, flags...)...), log: &output{}, ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if h.stderr != nil {
 		p.cmd.Stderr = h.stderr
