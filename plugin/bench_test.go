@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -68,6 +69,62 @@ func BenchmarkCreateWithDevice(b *testing.B) {
 		b.ReportMetric(device, fmt.Sprintf("p%d-ns", percent))
 		b.ReportMetric(device-plain, fmt.Sprintf("added-p%d-ns", percent))
 	}
+}
+
+// BenchmarkBeside measures a plugin on two NUMA nodes of 64 CPUs each, beside 100 Guaranteed containers: creates, turn by turn at a second
+// runtime whose plugin does nothing; then its memory, its CPU time in a quiet minute, and the size of its binary. It measures the plugin
+// that PEER starts, a command for sh that ends in exec and finds the socket in $NRI_SOCKET; without PEER it measures ours. PEER_ANNOTATION,
+// as key=value, is an annotation of every pod.
+func BenchmarkBeside(b *testing.B) {
+	idle, beside := newHost(b, cri.Options{}, testConfig), newHost(b, cri.Options{}, testConfig)
+	defer idle.nothing()()
+	beside.write("machine.yaml", "nodes: [{id: 0, memory: 128Gi, cpus: 0-63}, {id: 1, memory: 128Gi, cpus: 64-127}]\n")
+	beside.usualLog()
+	if peer := os.Getenv("PEER"); peer != "" {
+		b.Setenv("NRI_SOCKET", beside.path("nri.sock"))
+		beside.program, beside.flags = "sh", []string{"-c", peer}
+	} else {
+		beside.program = filepath.Join(b.TempDir(), "nri-memory-manager") // as it is released, for its size
+		must(b, build(beside.program, ".", "-ldflags", "-s -w"))
+	}
+	annotated := func(name string, limit int64) *testPod {
+		pod := guaranteed(name, limit)
+		if key, value, ok := strings.Cut(os.Getenv("PEER_ANNOTATION"), "="); ok {
+			pod.annotations = map[string]string{key: value}
+		}
+		return pod
+	}
+	plugin := beside.start()
+	for i := range 100 {
+		pod := annotated(fmt.Sprintf("existing-%d", i), 4*mi)
+		idle.deploy(pod)
+		beside.deploy(pod)
+	}
+	var idleTook, took []time.Duration
+	for b.Loop() {
+		pod := annotated(fmt.Sprintf("pod-%d", len(took)), gi)
+		idleTook = append(idleTook, idle.timeCreate(pod))
+		took = append(took, beside.timeCreate(pod))
+	}
+	report(b, idleTook, took)
+	time.Sleep(3 * time.Second) // what follows the last pod
+	const quiet = time.Minute
+	before := plugin.cpuTime()
+	time.Sleep(quiet)
+	b.ReportMetric(100*(plugin.cpuTime()-before).Seconds()/quiet.Seconds(), "%-of-a-core")
+	plugin.reportMemory(b)
+	program, err := os.Stat(fmt.Sprintf("/proc/%d/exe", plugin.cmd.Process.Pid))
+	must(b, err)
+	b.ReportMetric(float64(program.Size())/1e6, "binary-MB")
+
+	last := annotated("last", gi)
+	must(b, beside.runPod(last))
+	resources, err := beside.runtime.CreateContainer(b.Context(), last.container())
+	must(b, err)
+	if resources.CPU.Mems == "" && len(resources.Unified) == 0 { // a runtime drops a plugin that fails, and goes on without it
+		b.Fatal("the plugin has not adjusted the last container")
+	}
+	b.Logf("the last container has cpuset.cpus %q, cpuset.mems %q and %v", resources.CPU.Cpus, resources.CPU.Mems, resources.Unified)
 }
 
 // BenchmarkStorm is 500 Guaranteed pods that are created at once and end at once, turn by turn at a runtime whose plugin does nothing. A
@@ -154,10 +211,15 @@ func percentile(took []time.Duration, percent int) float64 {
 	return float64(took[(len(took)-1)*percent/100].Nanoseconds())
 }
 
+// usualLog leaves the log at its usual level.
+func (h *host) usualLog() {
+	h.flags = slices.DeleteFunc(h.flags, func(flag string) bool { return flag == "-v" })
+}
+
 // onTmpfs moves the state folder to memory, and leaves the log at its usual level.
 func (h *host) onTmpfs() {
 	h.t.Helper()
-	h.flags = slices.DeleteFunc(h.flags, func(flag string) bool { return flag == "-v" })
+	h.usualLog()
 	if dir, err := os.MkdirTemp("/dev/shm", "nri-memory-manager"); err == nil {
 		h.t.Cleanup(func() { os.RemoveAll(dir) })
 		h.flags[slices.Index(h.flags, h.path("state"))] = filepath.Join(dir, "state")

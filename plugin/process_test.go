@@ -63,8 +63,9 @@ func testMain(m *testing.M) int {
 }
 
 // build builds a program with the Makefile's flags, so that both find the same packages in Go's cache.
-func build(out, program string) error {
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-o", out, program)
+func build(out, program string, flags ...string) error {
+	args := append([]string{"build", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-o", out}, flags...)
+	cmd := exec.Command("go", append(args, program)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", program, err, output)
@@ -78,8 +79,8 @@ type host struct {
 	dir     string
 	tree    *cgroups.Tree
 	runtime *cri.Runtime
+	program string // in place of the binary under test; "" is that
 	flags   []string
-	program string   // to start instead of the binary; "" is the binary
 	stderr  *os.File // of the plugin; nil collects it
 	as      *syscall.Credential
 	plugins int // that have connected
