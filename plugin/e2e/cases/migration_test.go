@@ -34,8 +34,8 @@ func TestMigration(t *testing.T) {
 	if got := file(dir, "cpuset.mems"); got != "" {
 		t.Errorf("beyond the bound cpuset.mems is %q, want none", got)
 	}
-	// What the process has taken since is on either node.
-	if pages := anonPages(t, k, pod, "app"); uint64(pages[1])*4096 < migrated {
+	// What the process has taken since is on either node, and the kernel's NUMA balancing brings single pages to where it runs.
+	if pages := anonPages(t, k, pod, "app"); uint64(pages[1])*4096 < migrated*99/100 {
 		t.Errorf("beyond the bound: %v pages by node, want %d bytes on node 1", pages, uint64(migrated))
 	}
 	if blocks := p.allocated(pod, "app"); len(blocks) == 0 || len(blocks[0].Nodes) != 1 || blocks[0].Nodes[0] != 0 {
