@@ -90,6 +90,13 @@ func limitKubepods(more uint64) func(*testing.T, machine, *kubelet.Pod) {
 	}
 }
 
+func limitClass(more uint64) func(*testing.T, machine, *kubelet.Pod) {
+	return func(t *testing.T, k machine, pod *kubelet.Pod) {
+		class := filepath.Dir(k.Dir(pod))
+		rewrite(t, fmt.Sprint(number(t, class, "memory.current")+more), class, "memory.max")
+	}
+}
+
 func dropCaches(t *testing.T, _ machine, _ *kubelet.Pod) { write(t, "3", "/proc/sys/vm/drop_caches") }
 
 // killsOf are the kills that verdicts are given on.
@@ -109,6 +116,11 @@ func killsOf(t *testing.T) []kill {
 	instead := func(level, container string, by culprit) verdict {
 		return verdict{Container: container, Kills: 1, Level: level, Cause: "processes", Culprit: by}
 	}
+	filesOf := func(pod string) verdict {
+		v := instead("pod", "beside", culprit{pod, "app"})
+		v.Cause = "tmpfs"
+		return v
+	}
 	return []kill{
 		{name: "heap", limit: 32 * MiB, beside: 32 * MiB, args: []string{grow}, want: own("processes")},
 		{name: "heap-alone", limit: 32 * MiB, args: []string{grow}, want: of(own("processes"), "pod")},
@@ -124,6 +136,10 @@ func killsOf(t *testing.T) []kill {
 		{name: "kubepods", args: []string{fmt.Sprint("grow=", 512*MiB)}, want: of(own("processes"), "parent"), prepare: limitKubepods(40 * MiB)},
 		{name: "other-pod", request: 8 * MiB, limit: 128 * MiB, beside: 128 * MiB, args: []string{more}, instead: less, apart: true, lives: true,
 			want: instead("parent", "beside", culprit{"other-pod", ""}), prepare: limitKubepods(36 * MiB)},
+		{name: "class", request: 8 * MiB, limit: 512 * MiB, args: []string{fmt.Sprint("grow=", 256*MiB)}, want: of(own("processes"), "parent"), prepare: limitClass(40 * MiB)},
+		{name: "neighbour-files", request: 8 * MiB, limit: 128 * MiB, beside: 128 * MiB, args: []string{fmt.Sprint("write=/dev/shm/file:", 44*MiB)},
+			instead: less, lives: true, want: filesOf("neighbour-files"), prepare: limitPod(56 * MiB)},
+		{name: "shared", limit: 32 * MiB, beside: 32 * MiB, args: []string{fmt.Sprint("share=", 64*MiB)}, want: own("tmpfs")},
 		{name: "numa", slow: true, args: []string{fmt.Sprint("grow=", 4096*MiB)}, want: of(own("processes"), "numa_node"),
 			prepare: func(t *testing.T, k machine, pod *kubelet.Pod) { write(t, "0", dirOf(t, k, pod, "app"), "cpuset.mems") }},
 		{name: "node", slow: true, args: []string{fmt.Sprint("grow=", 16384*MiB)}, want: of(own("processes"), "node")},

@@ -60,9 +60,9 @@ func main() {
 func do(name, value string) error {
 	switch name {
 	case "touch", "huge":
-		flags := 0
+		flags := syscall.MAP_PRIVATE
 		if name == "huge" {
-			flags = syscall.MAP_HUGETLB
+			flags |= syscall.MAP_HUGETLB
 		}
 		memory, err := mapped(value, flags)
 		if err != nil {
@@ -83,7 +83,9 @@ func do(name, value string) error {
 		gap(value)
 		return nil
 	case "grow":
-		return grow(value)
+		return grow(value, syscall.MAP_PRIVATE)
+	case "share":
+		return grow(value, syscall.MAP_SHARED)
 	case "crowd":
 		return crowd(value)
 	case "files":
@@ -138,7 +140,7 @@ func mapped(bytes string, flags int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_PRIVATE|syscall.MAP_ANONYMOUS|flags)
+	return syscall.Mmap(-1, 0, n, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANONYMOUS|flags)
 }
 
 // touch writes to every page; the content differs from page to page, so that
@@ -179,7 +181,7 @@ func crowd(bytes string) error {
 	}
 	done := make(chan bool)
 	for range threads {
-		memory, err := mapped(strconv.Itoa(n/threads), 0)
+		memory, err := mapped(strconv.Itoa(n/threads), syscall.MAP_PRIVATE)
 		if err != nil {
 			return err
 		}
@@ -196,13 +198,13 @@ func crowd(bytes string) error {
 	return nil
 }
 
-func grow(bytes string) error {
+func grow(bytes string, flags int) error {
 	n, err := strconv.Atoi(bytes)
 	if err != nil {
 		return err
 	}
 	for done := 0; done < n; done += 1 << 20 {
-		memory, err := mapped(strconv.Itoa(1<<20), 0)
+		memory, err := mapped(strconv.Itoa(1<<20), flags)
 		if err != nil {
 			return err
 		}
