@@ -182,6 +182,12 @@ func TestKillsAreFoundInTheCounters(t *testing.T) {
 			h.held(besideID, "max", Held{Processes: 20 * mib, Tmpfs: 5 * mib})
 			h.remove(appDir)
 		}, "app 1 container tmpfs by web/app"},
+		"a whole container that has gone": {func(h *host) {
+			h.events(podDir, 0, 1, 3, 1)
+			h.held(podDir, "134217728", Held{Processes: 20 * mib, Tmpfs: 45 * mib})
+			h.held(besideID, "max", Held{Processes: 20 * mib, Tmpfs: 5 * mib})
+			h.remove(appDir)
+		}, "app 1 container tmpfs by web/app"},
 		"two that have gone": {func(h *host) {
 			h.events(podDir, 0, 1, 1, 0)
 			h.remove(appDir)

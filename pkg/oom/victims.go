@@ -32,7 +32,7 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	if i := slices.IndexFunc(view.Pods, func(v *ledger.PodView) bool { return v.Cgroup == p.cgroup }); i >= 0 {
 		p.meet(view.Pods[i])
 	}
-	victims, whole := r.victims(p, now, since.Kills) // first of all: the runtime removes the cgroup of a container that has ended
+	victims, whole := r.victims(p, now, since) // first of all: the runtime removes the cgroup of a container that has ended
 	above := []Reading{whole}
 	for _, dir := range parents(p.cgroup) {
 		_, _, _ = r.count(dir, now)
@@ -70,12 +70,12 @@ func (r *Recorder) killed(p *pod, now time.Time, away bool, since counters) {
 	}
 }
 
-// victims are the containers of a pod that lost processes, which are so many together. What is not found in the containers that are
+// victims are the containers of a pod that lost processes, which the pod counts together. What is not found in the containers that are
 // there was in the one that is gone. Whole is the pod's reading.
-func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victim, whole Reading) {
+func (r *Recorder) victims(p *pod, now time.Time, together counters) (victims []victim, whole Reading) {
 	var gone []string
 	var others Held
-	found := uint64(0)
+	var found counters
 	for dir, c := range p.containers {
 		since, _, err := r.count(dir, now)
 		if err != nil {
@@ -87,7 +87,7 @@ func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victi
 			others = others.plus(reading.Held)
 		} else {
 			victims = append(victims, victim{container: c, dir: dir, counted: since, reading: reading})
-			found += since.Kills
+			found = found.plus(since)
 		}
 	}
 	whole = r.level(p.cgroup, Pod, now)
@@ -96,13 +96,14 @@ func (r *Recorder) victims(p *pod, now time.Time, kills uint64) (victims []victi
 			victims[i].remains(whole, others)
 		}
 	}
-	if found >= kills { // the kernel counts in the container first
+	if found.Kills >= together.Kills { // the kernel counts in the container first
 		known := r.file.Known[p.cgroup]
-		known.Kills += found - kills
+		known.Kills += found.Kills - together.Kills
 		r.file.Known[p.cgroup] = known
 		return victims, whole
 	}
-	lost := victim{counted: counters{Kills: kills - found}, reading: Reading{Level: Container, Gone: true, Hit: whole.Below && !whole.Hit}}
+	left := together.since(found)
+	lost := victim{counted: counters{Kills: left.Kills, Groups: left.Groups}, reading: Reading{Level: Container, Gone: true, Hit: whole.Below && !whole.Hit}}
 	if len(gone) == 1 {
 		lost.dir, lost.container = gone[0], p.containers[gone[0]]
 		lost.remains(whole, others)
