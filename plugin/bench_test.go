@@ -108,10 +108,7 @@ func BenchmarkBeside(b *testing.B) {
 	}
 	report(b, idleTook, took)
 	time.Sleep(3 * time.Second) // what follows the last pod
-	const quiet = time.Minute
-	before := plugin.cpuTime()
-	time.Sleep(quiet)
-	b.ReportMetric(100*(plugin.cpuTime()-before).Seconds()/quiet.Seconds(), "%-of-a-core")
+	b.ReportMetric(plugin.share(time.Minute), "%-of-a-core")
 	plugin.reportMemory(b)
 	program, err := os.Stat(fmt.Sprintf("/proc/%d/exe", plugin.cmd.Process.Pid))
 	must(b, err)

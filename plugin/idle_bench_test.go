@@ -25,7 +25,10 @@ func BenchmarkIdle(b *testing.B) {
 	for _, pods := range []int{4, 1000} {
 		b.Run(fmt.Sprintf("pods=%d", pods), func(b *testing.B) {
 			plugin := idleHost(b).idle(pods)
-			b.ReportMetric(plugin.share(b), "%-of-a-core")
+			b.ResetTimer()
+			share := plugin.share(time.Duration(b.N) * time.Second)
+			b.StopTimer()
+			b.ReportMetric(share, "%-of-a-core")
 			plugin.reportMemory(b)
 		})
 	}
@@ -41,7 +44,9 @@ func BenchmarkIdleByLoop(b *testing.B) {
 	b.Setenv(profileVariable, profile)
 	plugin := h.idle(pods)
 	must(b, plugin.cmd.Process.Signal(syscall.SIGUSR1))
-	share := plugin.share(b)
+	b.ResetTimer()
+	share := plugin.share(time.Duration(b.N) * time.Second)
+	b.StopTimer()
 	must(b, plugin.cmd.Process.Signal(syscall.SIGUSR1))
 	eventually(b, "its profile", func() bool { _, err := os.Stat(profile); return err == nil })
 	traces, err := exec.Command("go", "tool", "pprof", "-traces", profile).Output()
@@ -79,13 +84,11 @@ func (h *host) idle(pods int) *process {
 	return plugin
 }
 
-// share is the percentage of a core that the process takes in b.N seconds.
-func (p *process) share(b *testing.B) float64 {
+// share is the percentage of a core that the process takes in a time.
+func (p *process) share(quiet time.Duration) float64 {
 	before := p.cpuTime()
-	b.ResetTimer()
-	time.Sleep(time.Duration(b.N) * time.Second)
-	b.StopTimer()
-	return 100 * (p.cpuTime() - before).Seconds() / float64(b.N)
+	time.Sleep(quiet)
+	return 100 * (p.cpuTime() - before).Seconds() / quiet.Seconds()
 }
 
 // profileVariable makes this test binary run the plugin, and write a CPU profile of the time between two SIGUSR1 to the path that it holds.

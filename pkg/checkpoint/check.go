@@ -123,7 +123,7 @@ func (c *checker) checkGroup(node memorymanager.NodeState) {
 	switch {
 	case !node.Cells.Has(node.ID):
 		c.add(where, doRebuild, "its group [%s] does not contain it", node.Cells)
-	case node.Assignments == 0 && node.Cells.Len() > 1:
+	case node.Assignments == 0 && node.Grouped():
 		c.add(where, doRebuild, "is in group [%s] without an assignment", node.Cells)
 	}
 	for id := range node.Cells.All() {

@@ -57,7 +57,7 @@ type Sample struct {
 	Unused map[string][]Amount
 	// Unread says why cgroups are not counted, by path: nil where all could be read.
 	Unread map[string]string
-	// Memory is what the kernel said of the nodes.
+	// Memory is what the kernel said of the nodes, in the order in which it was read.
 	Memory []Memory
 }
 
@@ -81,17 +81,16 @@ func (s *Sample) Overcommitted() bool {
 
 // Stands reports whether what was read of the nodes later changes little: none has lost more than half of its slack since.
 func (s *Sample) Stands(later []Memory) bool {
-	if !s.Known() {
+	if !s.Known() || len(later) != len(s.Memory) {
 		return false
 	}
-	for _, now := range later {
-		for _, then := range s.Memory {
-			if n := s.Node(now.Node); n != nil && then.Node == now.Node && now.Free+now.File+n.Slack()/2 < then.Free+then.File {
-				return false
-			}
+	for i, now := range later {
+		then := s.Memory[i]
+		if now.Node != then.Node || now.Free+now.File+s.Node(now.Node).Slack()/2 < then.Free+then.File {
+			return false
 		}
 	}
-	return len(later) == len(s.Memory)
+	return true
 }
 
 func (n Node) overcommitted() bool { return n.Deficit() >= leastDeficit }

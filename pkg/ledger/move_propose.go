@@ -75,8 +75,7 @@ func (l *Ledger) HeedsGroups(now time.Time) bool {
 		return false
 	}
 	nodes := l.manager.Nodes()
-	grouped := slices.ContainsFunc(nodes, func(n memorymanager.NodeState) bool { return n.Cells.Len() > 1 })
-	return grouped && len(memorymanager.Dissolvable(nodes, l.tenants(Consolidation, now))) > 0
+	return slices.ContainsFunc(nodes, memorymanager.NodeState.Grouped) && len(memorymanager.Dissolvable(nodes, l.tenants(Consolidation, now))) > 0
 }
 
 // Again is an event about which nothing has been decided: it is to come again, with what it asks for.

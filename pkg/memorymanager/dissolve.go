@@ -59,7 +59,7 @@ func (m *Manager) Tenants() (tenants []Tenant) {
 func Dissolvable(nodes []NodeState, tenants []Tenant) []Dissolution {
 	var found []Dissolution
 	for _, node := range nodes {
-		if node.Cells.Len() < 2 || node.Cells.First() != node.ID {
+		if !node.Grouped() || node.Cells.First() != node.ID {
 			continue
 		}
 		if d := dissolve(nodes, node.Cells, tenants); d.Moves != nil {

@@ -101,6 +101,9 @@ type NodeState struct {
 	Memory []TypeTable `json:"memory"`
 }
 
+// Grouped reports whether containers span this node and others.
+func (n NodeState) Grouped() bool { return n.Cells.Len() > 1 }
+
 // Of is the node's table of a type; empty where it has none.
 func (n NodeState) Of(t MemoryType) Table {
 	for _, table := range n.Memory {

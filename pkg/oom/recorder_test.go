@@ -76,7 +76,7 @@ func (h *host) events(dir string, own, below, kills, groups int) {
 func (h *host) held(dir, limit string, held Held) {
 	h.Helper()
 	h.write(dir, "memory.max", limit)
-	h.write(dir, "memory.current", fmt.Sprint(held.Processes+held.PageCache+held.Tmpfs+held.Kernel))
+	h.write(dir, "memory.current", fmt.Sprint(held.total()))
 	h.write(dir, "memory.stat", fmt.Sprintf("anon %d\nfile %d\nshmem %d\nfile_dirty %d\nfile_writeback 0\nkernel %d\nsock 0",
 		held.Processes, held.PageCache+held.Tmpfs, held.Tmpfs, held.Unwritten, held.Kernel))
 	h.write(dir, "memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=2000000")
@@ -131,6 +131,14 @@ func (h *host) expect(want string) {
 }
 
 func TestKillsAreFoundInTheCounters(t *testing.T) {
+	gone := func(kills, groups int) func(h *host) {
+		return func(h *host) {
+			h.events(podDir, 0, 1, kills, groups)
+			h.held(podDir, "134217728", Held{Processes: 20 * mib, Tmpfs: 45 * mib})
+			h.held(besideID, "max", Held{Processes: 20 * mib, Tmpfs: 5 * mib})
+			h.remove(appDir)
+		}
+	}
 	for name, test := range map[string]struct {
 		happens func(h *host)
 		want    string
@@ -176,18 +184,8 @@ func TestKillsAreFoundInTheCounters(t *testing.T) {
 			h.held(appDir, "67108864", Held{})
 			h.held(podDir, "67108864", Held{Processes: 10 * mib})
 		}, "app 1 container processes by web/app; beside 1 pod processes by web/beside"},
-		"a container that has gone": {func(h *host) {
-			h.events(podDir, 0, 1, 1, 0)
-			h.held(podDir, "134217728", Held{Processes: 20 * mib, Tmpfs: 45 * mib})
-			h.held(besideID, "max", Held{Processes: 20 * mib, Tmpfs: 5 * mib})
-			h.remove(appDir)
-		}, "app 1 container tmpfs by web/app"},
-		"a whole container that has gone": {func(h *host) {
-			h.events(podDir, 0, 1, 3, 1)
-			h.held(podDir, "134217728", Held{Processes: 20 * mib, Tmpfs: 45 * mib})
-			h.held(besideID, "max", Held{Processes: 20 * mib, Tmpfs: 5 * mib})
-			h.remove(appDir)
-		}, "app 1 container tmpfs by web/app"},
+		"a container that has gone":       {gone(1, 0), "app 1 container tmpfs by web/app"},
+		"a whole container that has gone": {gone(3, 1), "app 1 container tmpfs by web/app"},
 		"two that have gone": {func(h *host) {
 			h.events(podDir, 0, 1, 1, 0)
 			h.remove(appDir)

@@ -60,6 +60,12 @@ type Held struct {
 
 func (h Held) total() uint64 { return h.Processes + h.PageCache + h.Tmpfs + h.Kernel }
 
+// filledTo is what there was when it was so many bytes: what is missing was the killed processes'.
+func (h Held) filledTo(bytes uint64) Held {
+	h.Processes += less(bytes, h.total())
+	return h
+}
+
 // waits reports whether a sixteenth of it waits for the disk: the kernel would have reclaimed the rest of the page cache and killed nobody.
 func (h Held) waits() bool { return h.Unwritten > h.total()/16 }
 
@@ -255,8 +261,7 @@ func (k Kill) held(level Level, at int) (*Held, string) {
 		held := k.Before.Held
 		return &held, ""
 	case at < 0 && k.Peak > 0 && !k.Chain[0].Gone:
-		held := k.Chain[0].Held
-		held.Processes = max(held.Processes, less(k.Peak, held.PageCache+held.Tmpfs+held.Kernel))
+		held := k.Chain[0].Held.filledTo(k.Peak)
 		return &held, ""
 	case at < 0:
 		return nil, "the victim was not looked at before it was killed"
@@ -269,15 +274,13 @@ func (k Kill) held(level Level, at int) (*Held, string) {
 // what is in the sample.
 func (r Reading) atTheKill(before *Sample) Held {
 	full := r.Limit - r.Limit/8
-	held := r.Held
 	switch {
-	case held.total() >= full:
+	case r.Held.total() >= full:
+		return r.Held
 	case r.Level == Container && before != nil && before.Held.total() >= full:
-		held = before.Held
-	default:
-		held.Processes = max(held.Processes, less(r.Limit, held.PageCache+held.Tmpfs+held.Kernel))
+		return before.Held
 	}
-	return held
+	return r.Held.filledTo(r.Limit)
 }
 
 // culprit is who used most beyond its share of what ran out.

@@ -78,7 +78,7 @@ func rewrite(t *testing.T, text string, parts ...string) {
 	t.Cleanup(func() { write(t, before, parts...) })
 }
 
-// limitPod and limitKubepods leave so many bytes to a pod, and so many more than they use to all pods.
+// limitPod, limitKubepods and limitClass leave so many bytes to a pod, and so many more than they use to all pods and to those of its QoS class.
 func limitPod(bytes uint64) func(*testing.T, machine, *kubelet.Pod) {
 	return func(t *testing.T, k machine, pod *kubelet.Pod) { write(t, fmt.Sprint(bytes), k.Dir(pod), "memory.max") }
 }
@@ -86,15 +86,19 @@ func limitPod(bytes uint64) func(*testing.T, machine, *kubelet.Pod) {
 func limitKubepods(more uint64) func(*testing.T, machine, *kubelet.Pod) {
 	return func(t *testing.T, k machine, pod *kubelet.Pod) {
 		dropCaches(t, k, pod)
-		rewrite(t, fmt.Sprint(number(t, k.Kubepods(), "memory.current")+more), k.Kubepods(), "memory.max")
+		leave(t, more, k.Kubepods())
 	}
 }
 
 func limitClass(more uint64) func(*testing.T, machine, *kubelet.Pod) {
 	return func(t *testing.T, k machine, pod *kubelet.Pod) {
-		class := filepath.Dir(k.Dir(pod))
-		rewrite(t, fmt.Sprint(number(t, class, "memory.current")+more), class, "memory.max")
+		leave(t, more, filepath.Dir(k.Dir(pod)))
 	}
+}
+
+func leave(t *testing.T, more uint64, dir string) {
+	t.Helper()
+	rewrite(t, fmt.Sprint(number(t, dir, "memory.current")+more), dir, "memory.max")
 }
 
 func dropCaches(t *testing.T, _ machine, _ *kubelet.Pod) { write(t, "3", "/proc/sys/vm/drop_caches") }
