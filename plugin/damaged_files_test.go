@@ -19,16 +19,17 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
-// The disk is slow here in that opening the state file's temporary copy takes as long as the test wants: it is a FIFO, and
-// nobody reads from it. Everything else is as always.
+// The disk is slow here in that opening what is written for the state file takes as long as the test wants: these are FIFOs, and
+// nobody reads from them. Everything else is as always.
 func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	first, second := guaranteed("first", 4*gi), guaranteed("second", 12*gi)
 	h.deploy(first)
-	before := h.entries()
-	fifo := h.path("state/" + checkpoint.FileName + ".tmp")
-	must(t, unix.Mkfifo(fifo, 0o600))
+	fifos := h.blockStateFile(unix.Mkfifo)
+	file := h.path("state/" + checkpoint.FileName)
+	before, err := os.ReadFile(file)
+	must(t, err)
 	must(t, h.runPod(second))
 	// As long as it may only be slow, the container waits for its decision; the kubelet tries again and again.
 	var tries []error
@@ -46,15 +47,19 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 	if got := h.mems(second); got != "1" {
 		t.Errorf("cpuset.mems is %q, want 1", got)
 	}
-	if diff := cmp.Diff(before, h.entries()); diff != "" {
+	after, err := os.ReadFile(file)
+	must(t, err)
+	if diff := cmp.Diff(string(before), string(after)); diff != "" {
 		t.Errorf("the state file has changed on a disk that hangs:\n%s", diff)
 	}
 	eventually(t, "readiness names the checkpoint", func() bool { return strings.Contains(plugin.get("/readyz"), "[-] checkpoint") })
 
 	// The disk comes back, though not with that write.
-	reader, err := os.OpenFile(fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	must(t, err)
-	defer reader.Close()
+	for _, fifo := range fifos {
+		reader, err := os.OpenFile(fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
+		must(t, err)
+		defer reader.Close()
+	}
 	eventually(t, "both allocations are in the state file", func() bool { return len(h.entries()) == 2 })
 	eventually(t, "the plugin is ready", func() bool { return !strings.Contains(plugin.get("/readyz"), "[-]") })
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
@@ -101,8 +101,7 @@ func TestAMoveWaitsForTheDisk(t *testing.T) {
 	h.deploy(large, b)
 	before := slices.Clone(h.entries())
 	h.on(b, gi, gi)
-	inTheWay := h.path("state/" + checkpoint.FileName + ".tmp")
-	must(t, os.Mkdir(inTheWay, 0o700))
+	inTheWay := h.blockStateFile(unix.Mkdir)
 	must(t, h.endPod(large))
 	said(plugin, "moving the memory of a container")
 	failures := regexp.MustCompile(`nri_memory_manager_checkpoint_failures_total ([5-9]|\d\d)`)
@@ -114,7 +113,9 @@ func TestAMoveWaitsForTheDisk(t *testing.T) {
 		t.Errorf("the state file has changed on a disk that fails:\n%s", diff)
 	}
 	plugin.kill()
-	must(t, os.Remove(inTheWay))
+	for _, dir := range inTheWay {
+		must(t, os.Remove(dir))
+	}
 	h.start()
 	eventually(t, "b has its node", func() bool { return h.cpusetMems(b) == "0" })
 	if got := h.entries(); !slices.Equal(got, []string{moved3}) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
@@ -61,7 +62,7 @@ func TestASpreadContainerKeepsItsEvenParts(t *testing.T) {
 
 	stored := func() string {
 		t.Helper()
-		text, err := os.ReadFile(h.path("state/memory_manager_state"))
+		text, err := durable.Newest(h.path("state/memory_manager_state"))
 		must(t, err)
 		return string(text)
 	}

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -226,10 +225,7 @@ func TestAKillAtEveryMomentOfAStep(t *testing.T) {
 			s := newLacking(t, relieves, nil)
 			s.look()
 			test.until(s)
-			copied := filepath.Join(t.TempDir(), "state")
-			if err := os.CopyFS(copied, os.DirFS(s.state)); err != nil { // as it is on the disk at this moment
-				t.Fatal(err)
-			}
+			copied := copyOf(t, s.state)
 			s.stop()
 			s.state, s.config = copied, parseConfig(t, test.yaml)
 			s.start()

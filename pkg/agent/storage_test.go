@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,6 +86,21 @@ func TestRollbackAfterAKillTakesEverythingBack(t *testing.T) {
 	}
 }
 
+// copyOf is a state folder as it is on the disk at this moment.
+func copyOf(t testing.TB, dir string) string {
+	t.Helper()
+	for {
+		copied := filepath.Join(t.TempDir(), "state")
+		err := os.CopyFS(copied, os.DirFS(dir))
+		switch {
+		case err == nil:
+			return copied
+		case !errors.Is(err, fs.ErrNotExist): // as a file that is renamed meanwhile
+			t.Fatal(err)
+		}
+	}
+}
+
 // What a pod had is free after a kill, whether its end was on disk or not; and the state file never has it beside what took its place.
 func TestAKillAfterTheEndOfAPod(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -108,8 +125,7 @@ func TestAKillAfterTheEndOfAPod(t *testing.T) {
 			n.launch(first, ofPod(first, "app", 3*gi))
 			n.must(n.endPod(t.Context(), first))
 			living := test.until(n)
-			copied := filepath.Join(t.TempDir(), "state")
-			n.must(os.CopyFS(copied, os.DirFS(n.state))) // as it is on the disk at this moment
+			copied := copyOf(t, n.state)
 			n.stop()
 			n.state = copied
 			n.start()

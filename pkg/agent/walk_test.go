@@ -2,15 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -288,18 +285,7 @@ func (w *walker) forgetHeld(cgroup string) {
 
 // kill starts another agent on the state folder as it is at this moment, as after a SIGKILL.
 func (w *walker) kill() {
-	w.next++
-	copied := filepath.Join(w.root, fmt.Sprintf("state-%d", w.next))
-	for { // a file that is renamed meanwhile is there under its new name
-		err := os.CopyFS(copied, os.DirFS(w.state))
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			w.Fatal(err)
-		}
-		w.rmdir(strings.TrimPrefix(copied, w.root))
-	}
+	copied := copyOf(w, w.state)
 	w.stop()
 	w.state = copied
 	w.start()

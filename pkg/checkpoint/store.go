@@ -20,6 +20,7 @@ type Store struct {
 
 	mu     sync.Mutex
 	folder *durable.Folder // nil after Close
+	file   *durable.Ahead  // in folder
 	locked bool            // Lock was called
 	bad    bool            // a state file that could not be read is still in its place
 }
@@ -46,7 +47,7 @@ func (s *Store) openFolder() error {
 	if err != nil {
 		return fmt.Errorf("opening the state folder: %w", err)
 	}
-	s.folder = folder
+	s.folder, s.file = folder, durable.NewAhead(folder, FileName, 0o600)
 	if s.locked {
 		if err := s.lock(); err != nil {
 			_ = s.closeFolder()
@@ -105,6 +106,10 @@ func (s *Store) Close() error {
 		return fmt.Errorf("closing the state folder %s: a write is under way", s.dir)
 	}
 	defer s.mu.Unlock()
+	if s.folder == nil {
+		return nil
+	}
+	s.file.Close()
 	return s.closeFolder()
 }
 
@@ -135,10 +140,22 @@ func (s *Store) setAside(why string) (string, error) {
 }
 
 // Save writes the state durably: it is on disk, whole, when Save returns nil.
-func (s *Store) Save(state memorymanager.State) error { return s.write(Encode(PolicyStatic, state)) }
+func (s *Store) Save(state memorymanager.State) error {
+	return s.change(func() error { return s.file.Replace(Encode(PolicyStatic, state)) })
+}
 
-// write replaces the state file by data.
+// write makes data durable, in the state file or ahead of it.
 func (s *Store) write(data []byte) error {
+	return s.change(func() error { return s.file.Write(data) })
+}
+
+// settle has the state file follow what is ahead of it.
+func (s *Store) settle() error {
+	return s.change(func() error { return s.file.Settle() })
+}
+
+// change writes to the folder. A state file that could not be read is set aside before.
+func (s *Store) change(write func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.openFolder(); err != nil {
@@ -150,7 +167,7 @@ func (s *Store) write(data []byte) error {
 		}
 		s.bad = false
 	}
-	if err := s.folder.WriteFile(FileName, data, 0o600); err != nil {
+	if err := write(); err != nil {
 		return fmt.Errorf("writing the state file: %w", err)
 	}
 	return nil

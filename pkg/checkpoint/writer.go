@@ -27,7 +27,7 @@ type Writer struct {
 // NewWriter starts a writer for a store that the caller has locked. The caller stops it with Close.
 func NewWriter(store *Store) *Writer {
 	return &Writer{
-		file:    durable.NewWriter(durable.Options{Path: store.Path(), Write: store.write}),
+		file:    durable.NewWriter(durable.Options{Path: store.Path(), Write: store.write, Settle: store.settle}),
 		encoder: newEncoder(PolicyStatic),
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -100,6 +101,41 @@ func TestAReleaseGoesAlongWithTheNextDecision(t *testing.T) {
 		t.Fatal(err)
 	}
 	onDisk(Ticket{})
+}
+
+// What is durable is read after a kill at any moment; after a clean stop the state file alone has it, as a kubelet wants it.
+func TestTheStateFileAfterAKillAndAfterAStop(t *testing.T) {
+	store := openStore(t, t.TempDir())
+	if err := store.Lock(); err != nil {
+		t.Fatal(err)
+	}
+	w := NewWriter(store)
+	for pod := range 5 {
+		if err := submit(w, pod).Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+		killed := filepath.Join(t.TempDir(), "state")
+		for os.CopyFS(killed, os.DirFS(store.dir)) != nil { // the state file has just followed, and its temporary copy is gone
+			killed = filepath.Join(t.TempDir(), "state")
+		}
+		if file, err := openStore(t, killed).Load(); err != nil || len(file.State.Entries) != pod+1 {
+			t.Errorf("after a kill there are %+v, want %d: %v", file.State.Entries, pod+1, err)
+		}
+	}
+	w.Release(nil, "pod000")
+	if err := errors.Join(w.Close(within(t)), store.Close()); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(store.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if file, err := Decode(text); err != nil || len(file.State.Entries) != 4 {
+		t.Errorf("after a stop there are %+v, want 4: %v", file.State.Entries, err)
+	}
+	if names := folder(t, store.dir); !slices.Equal(names, []string{FileName}) {
+		t.Errorf("after a stop the folder has %v", names)
+	}
 }
 
 func TestStormIsOnDisk(t *testing.T) {

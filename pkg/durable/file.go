@@ -102,10 +102,10 @@ func kind(mode fs.FileMode) string {
 	return "special file"
 }
 
-// Load reads a file and decodes it. A file that decode refuses is set aside, and the error is a *DamagedError then;
+// Load reads a file, or what is ahead of it, and decodes it. A file that decode refuses is set aside, and the error is a *DamagedError then;
 // otherwise it is ReadFile's.
 func Load(path string, decode func(data []byte) error) error {
-	data, err := ReadFile(path)
+	data, err := Newest(path)
 	if err == nil {
 		if err = decode(data); err != nil {
 			err = &DamagedError{Path: path, Err: err}

@@ -16,8 +16,8 @@ import (
 // ones: what a crash leaves is overwritten by the next write instead of staying for ever.
 const temporary = ".tmp"
 
-// fsync is replaced by tests.
-var fsync = unix.Fsync
+// fsync and fdatasync are replaced by tests.
+var fsync, fdatasync = unix.Fsync, unix.Fdatasync
 
 // Folder is an open folder in which files are replaced. It makes its system calls itself: package os would look at every file
 // twice, and allocate, for each container that is created. Its methods are not for concurrent use.
@@ -111,6 +111,11 @@ func (f *Folder) WriteFile(name string, data []byte, mode fs.FileMode) error {
 		_ = unix.Unlinkat(f.fd, copied, 0)
 		return f.failed("rename", name, err)
 	}
+	return f.sync()
+}
+
+// sync has the names of the folder on disk.
+func (f *Folder) sync() error {
 	if err := flush(f.fd); err != nil && !errors.Is(err, unix.EINVAL) { // a file system that has nothing to sync for a folder
 		return f.failed("sync", "", err)
 	}

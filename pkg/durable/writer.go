@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,8 @@ const (
 	maxRetry   = 30 * time.Second
 )
 
-// longestDefer is how long deferred content waits for a write that something else asks for.
-const longestDefer = time.Second
+// lazy is how long deferred content waits for a write that something else asks for, and Settle for more to be written.
+const lazy = time.Second
 
 // longestAwait bounds Await. A disk takes less for a write, unless it hangs.
 const longestAwait = 500 * time.Millisecond
@@ -31,6 +32,8 @@ type Options struct {
 	Interval time.Duration
 	// Write makes content durable; nil is WriteFile with mode 0600.
 	Write func(data []byte) error
+	// Settle is called within a second of each Write that went well, and by Close; nobody else waits for it. It may be nil.
+	Settle func() error
 }
 
 // Content returns a file's newest content, appended to an empty buffer or in a slice of its own; it is the writer's then.
@@ -42,16 +45,18 @@ type Content func(buffer []byte) ([]byte, error)
 type Writer struct {
 	path     string
 	write    func(data []byte) error
+	settle   func() error
 	interval time.Duration
 	retry    time.Duration // after the first failure
-	lazy     time.Duration // longestDefer
+	lazy     time.Duration
 
 	start  sync.Once
 	work   chan struct{} // has room for one: something is pending, or the writer is closed
 	urgent chan struct{} // has room for one: do not wait for the interval
 	ended  chan struct{} // closed when the goroutine has ended
 
-	buffer []byte // the goroutine's
+	buffer    []byte // the goroutine's
+	unsettled bool   // the goroutine's: a write has gone well since settle has
 
 	mu      sync.Mutex
 	content Content // the newest
@@ -59,6 +64,7 @@ type Writer struct {
 	writing *round  // the write under way, nil when there is none
 	closed  bool
 	last    error // of the last write
+	behind  error // of the last Settle
 	late    bool  // an Await was in vain, and no write has ended since
 	stats   Stats
 }
@@ -78,7 +84,7 @@ func (w *Writer) newRound(since time.Time) *round {
 // NewWriter returns a writer. Its goroutine starts with the first Submit; the caller ends it with Close.
 func NewWriter(o Options) *Writer {
 	w := &Writer{
-		path: o.Path, write: o.Write, interval: o.Interval, retry: firstRetry, lazy: longestDefer,
+		path: o.Path, write: o.Write, settle: o.Settle, interval: o.Interval, retry: firstRetry, lazy: lazy,
 		work: make(chan struct{}, 1), urgent: make(chan struct{}, 1), ended: make(chan struct{}),
 	}
 	if w.write == nil {
@@ -150,22 +156,31 @@ func poke(c chan struct{}) {
 
 func (w *Writer) run() {
 	defer close(w.ended)
-	again, pause := time.NewTimer(w.retry), w.retry
-	again.Stop()
+	later, pause := time.NewTimer(w.retry), w.retry
+	later.Stop()
 	for {
+		due := false
 		select {
 		case <-w.work:
-		case <-again.C:
+		case <-later.C:
+			due = true
 		}
+		before := w.unsettled
 		closed, err := w.writePending()
+		if err == nil && w.unsettled && (due || closed) {
+			err = w.settleNow()
+		}
 		switch {
 		case closed:
 			return
 		case err != nil:
-			again.Reset(pause)
+			later.Reset(pause)
 			pause = min(2*pause, maxRetry)
 		default:
 			pause = w.retry
+			if w.unsettled && !before {
+				later.Reset(w.lazy)
+			}
 		}
 		if w.interval > 0 {
 			select {
@@ -190,8 +205,24 @@ func (w *Writer) writePending() (closed bool, err error) {
 		w.buffer = data
 		err = w.write(data)
 	}
+	w.unsettled = w.unsettled || err == nil && w.settle != nil
 	w.finish(r, err, len(data), time.Since(start))
 	return closed, err
+}
+
+// settleNow calls Settle, and counts it where it fails.
+func (w *Writer) settleNow() error {
+	start := time.Now()
+	err := w.settle()
+	w.unsettled = err != nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.behind = err
+	w.stats.Seconds += time.Since(start).Seconds()
+	if err != nil {
+		w.stats.Failures++
+	}
+	return err
 }
 
 // begin takes what is pending for a write; without a round nothing is.
@@ -230,7 +261,7 @@ func (w *Writer) Close(ctx context.Context) error {
 	case <-w.ended:
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return w.last
+		return cmp.Or(w.last, w.behind)
 	case <-ctx.Done():
 		return fmt.Errorf("write %s: %w", w.path, ctx.Err())
 	}
@@ -311,7 +342,7 @@ type Stats struct {
 	// Pending is set while something submitted is not on disk; PendingSince is since when.
 	Pending      bool
 	PendingSince time.Time
-	// LastError is the text of the last write's error; empty when it went well.
+	// LastError is the text of the error of the last write, or of the last Settle; empty when they went well.
 	LastError string
 }
 
@@ -325,8 +356,8 @@ func (w *Writer) Stats() Stats {
 			stats.Pending, stats.PendingSince = true, r.since
 		}
 	}
-	if w.last != nil {
-		stats.LastError = w.last.Error()
+	if err := cmp.Or(w.last, w.behind); err != nil {
+		stats.LastError = err.Error()
 	}
 	return stats
 }

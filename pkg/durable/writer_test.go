@@ -361,3 +361,45 @@ func TestDeferredContentIsWrittenByItself(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Settle follows the writes, shared by those of a second, and is tried again where it fails; nobody but Close waits for it.
+func TestSettleFollowsTheWrites(t *testing.T) {
+	written, settling, settled := 0, make(chan int), make(chan error)
+	w := NewWriter(Options{
+		Path:   "/state/file",
+		Write:  func([]byte) error { written++; return nil },
+		Settle: func() error { settling <- written; return <-settled },
+	})
+	w.lazy, w.retry = 100*time.Millisecond, time.Millisecond
+	submit := func(s string) {
+		t.Helper()
+		if err := w.Submit(text(s)).Wait(within(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	submit("0")
+	if got := <-settling; got != 1 {
+		t.Errorf("settled after %d writes", got)
+	}
+	settled <- unix.ENOSPC
+	<-settling
+	if s := w.Stats(); s.LastError != unix.ENOSPC.Error() || s.Failures != 1 || s.Writes != 1 || s.Pending {
+		t.Errorf("%+v", s)
+	}
+	settled <- nil
+	w.lazy = time.Hour // longer than the test
+	submit("1")
+	submit("2")
+	if s := w.Stats(); s.LastError != "" || s.Failures != 1 || s.Writes != 3 {
+		t.Errorf("%+v", s)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- w.Close(context.Background()) }()
+	if got := <-settling; got != 3 {
+		t.Errorf("settled after %d writes", got)
+	}
+	settled <- unix.EIO
+	if err := <-closed; !errors.Is(err, unix.EIO) {
+		t.Errorf("got %v", err)
+	}
+}

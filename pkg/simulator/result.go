@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"maps"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -16,6 +15,7 @@ import (
 	rspec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/durable"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
@@ -143,7 +143,7 @@ func (n *Node) result(ctx context.Context) (*Result, error) {
 		}
 		result.Ancestors = append(result.Ancestors, ancestor)
 	}
-	state, err := os.ReadFile(filepath.Join(n.StateDir, checkpoint.FileName))
+	state, err := durable.Newest(filepath.Join(n.StateDir, checkpoint.FileName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
