@@ -5,7 +5,6 @@ import (
 	"errors"
 	"hash/crc32"
 	"io/fs"
-	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,7 +23,6 @@ type Ahead struct {
 	there  stamp  // the file itself, as it was written
 	base   uint32 // checksum of its content
 	count  uint64 // writes beside it
-	turn   int    // of the two files beside it: the one that is older
 	behind bool   // the newest content is beside it
 	buffer []byte
 }
@@ -59,13 +57,12 @@ func (a *Ahead) Write(content []byte) error {
 		return a.Replace(content)
 	}
 	a.buffer = appendAhead(a.buffer[:0], a.base, a.count+1, content)
-	beside := a.name + besides[a.turn]
+	beside := a.name + besides[a.count%2]
 	if err := a.folder.overwrite(beside, a.buffer, a.mode); err != nil {
 		_ = unix.Unlinkat(a.folder.fd, beside, 0) // gives a full disk its room back
 		return a.Replace(content)
 	}
 	a.count++
-	a.turn = 1 - a.turn
 	a.behind = true
 	return nil
 }
@@ -156,17 +153,13 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 func appendAhead(b []byte, base uint32, count uint64, content []byte) []byte {
-	b = slices.Grow(b, atContent+len(content)+block)[:atContent]
+	b = append(b, make([]byte, atContent)...)
 	binary.LittleEndian.PutUint32(b[atBase:], base)
 	binary.LittleEndian.PutUint64(b[atCount:], count)
 	binary.LittleEndian.PutUint64(b[atLength:], uint64(len(content)))
 	b = append(b, content...)
 	binary.LittleEndian.PutUint32(b, crc32.Checksum(b[atBase:], castagnoli))
-	whole := (len(b) + block - 1) / block * block
-	written := len(b)
-	b = b[:whole]
-	clear(b[written:])
-	return b
+	return append(b, make([]byte, -len(b)&(block-1))...)
 }
 
 // parseAhead is false for what a crash has torn.
