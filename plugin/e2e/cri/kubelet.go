@@ -134,6 +134,11 @@ func (k *Kubelet) RunContainer(ctx context.Context, p *kubelet.Pod, name string)
 	if err := k.Create(ctx, p, name); err != nil {
 		return err
 	}
+	return k.StartContainer(ctx, p, name)
+}
+
+// StartContainer starts a container that was created.
+func (k *Kubelet) StartContainer(ctx context.Context, p *kubelet.Pod, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, kubelet.RequestLimit)
 	defer cancel()
 	if _, err := k.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: p.IDs[name]}); err != nil {

@@ -11,6 +11,7 @@ const (
 	kubeletSystemd  = "kubelet-systemd"
 	cgroupfs24      = "containerd24-cgroupfs"
 	systemd24       = "containerd24-systemd"
+	large24         = "containerd24-large"
 	cgroupfs17      = "containerd17-cgroupfs"
 	kernel61        = "kernel61"
 	kernelTrixie    = "kernel-trixie"
@@ -106,6 +107,7 @@ var choices = map[string]choice{
 	"TestMeasureStallGuard":                  {nil, on(cgroupfs24)},                                        // one machine is measured
 	"TestMeasureIdleStallGuard":              {nil, on(cgroupfs24)},                                        // one machine is measured
 	"TestMeasureManyStalling":                {nil, on(cgroupfs24)},                                        // one machine is measured
+	"TestMeasureStorm":                       {nil, on(large24)},                                           // 500 shims take 7 GiB
 	"TestMeasureOOMVerdicts":                 {nil, on(cgroupfs24, kernel61)},                              // each kernel's counters, and the machine's time
 	"TestMeasureOOMVerdictsBesideTheKubelet": {nil, on(kubeletCgroupfs)},                                   // what a kubelet shows, which knows no driver
 	"TestPageCacheKills":                     {nil, on(cgroupfs24, kernel61, kernelTrixie, kernelTesting)}, // each kernel's reclaim of pages that are not written yet

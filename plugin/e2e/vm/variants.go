@@ -36,6 +36,12 @@ var (
 	}
 )
 
+// largeNodes have room for the shims of 500 pods.
+var largeNodes = []setup.Node{
+	{ID: 0, MiB: 6144, CPUs: 1, Distances: []int{10, 21}},
+	{ID: 1, MiB: 4096, CPUs: 1, Distances: []int{21, 10}},
+}
+
 // kubeletNodes have room for pods of every kind at once, for the kubelet's tools and for the daemon's pod.
 var kubeletNodes = []setup.Node{
 	{ID: 0, MiB: 1536, CPUs: 2, Hugepages: 4, Distances: []int{10, 21}},
@@ -52,6 +58,10 @@ func Variants() []Variant {
 		{
 			Name: cgroupfs24, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
 			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: twoNodes, Devices: true, SlowDisks: true,
+		},
+		{
+			Name: large24, Summary: "containerd 2.4, cgroupfs, 2 NUMA nodes with 10 GiB, kernel 6.12",
+			Kernel: "6.12", Runtime: setup.Containerd24, Driver: setup.Cgroupfs, Nodes: largeNodes,
 		},
 		{
 			Name: kubeletCgroupfs, Summary: "a cluster's node: kubelet 1.36, containerd 2.4, cgroupfs, 2 NUMA nodes, kernel 6.12",
