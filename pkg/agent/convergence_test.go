@@ -905,7 +905,7 @@ func (w *world) rest() string {
 	}
 	const enough = 30
 	for round := 1; ; round++ {
-		w.wait(35 * time.Second)
+		w.wait(95 * time.Second) // three are longer than a container may be without a cgroup
 		w.written()
 		before := w.View().Generation
 		w.pass(ctx)

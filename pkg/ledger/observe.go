@@ -77,8 +77,12 @@ func (c *container) place() Place {
 	return Place{ID: c.ID, Cgroup: c.Cgroup, Revision: c.Revision, Files: c.Phase != Creating}
 }
 
-// grace is how long a pod, or a container that does not run yet, may be without a cgroup.
-const grace = time.Minute
+// How long a pod, and a container that does not run yet, may be without a cgroup. A container gets its own at its start; the kubelet gives
+// the runtime two minutes for a create and as many for a start (runtimeRequestTimeout).
+const (
+	podGrace       = time.Minute
+	containerGrace = 4 * time.Minute
+)
 
 // Presence is whether the cgroups of places were there. Places of which that is not known are left out: for want of
 // descriptors, memory or permissions nothing is gone.
@@ -101,7 +105,7 @@ func (e Presence) apply(l *Ledger) {
 		switch {
 		case p != nil && p.ID == at.ID: // it is not another sandbox by now
 			ending := p.ending()
-			if ending || p.Seen || l.step.now.Sub(p.Born) > grace {
+			if ending || p.Seen || l.step.now.Sub(p.Born) > podGrace {
 				l.note(Info, "the pod's cgroup is gone: what it had is free", p.fields(), nil)
 				if !ending {
 					l.state.Counters.Forgotten++
@@ -109,7 +113,7 @@ func (e Presence) apply(l *Ledger) {
 				l.state.StoppedSandboxes.add(p.ID, l.state.Newest)
 				l.endPod(p)
 			}
-		case at.UID == "" && c != nil && (c.Seen || !c.ran() && l.step.now.Sub(c.Born) > grace):
+		case at.UID == "" && c != nil && (c.Seen || !c.ran() && l.step.now.Sub(c.Born) > containerGrace):
 			l.state.EndedContainers.add(c.ID, l.state.Newest)
 			l.end(l.changeContainer(c.ID))
 			l.forget(c)

@@ -130,3 +130,26 @@ func TestAContainerBesideASpecWithClaimedMemory(t *testing.T) {
 		}
 	}
 }
+
+// A container gets its cgroup at its start, for which a busy runtime may take minutes; one that is not started is not kept for ever.
+func TestAContainerThatHasNoCgroupYet(t *testing.T) {
+	for after, want := range map[time.Duration]string{
+		2 * time.Minute:              "",
+		containerGrace + time.Second: "a container starts that was created without an answer of ours",
+	} {
+		t.Run(after.String(), func(t *testing.T) {
+			l, now := newLedger(t, ""), time.Unix(1, 0)
+			web := claimPod("web", "")
+			main := claimed(web, "main", claimGi)
+			l.Step(now, main)
+			l.Step(now.Add(after), Presence{Gone: []Place{{ID: main.Container.ID}}})
+			got := ""
+			for _, note := range l.Step(now.Add(after), StartContainer{Pod: web, Container: main.Container}).Notes {
+				got += note.Text
+			}
+			if got != want {
+				t.Errorf("it says %q, want %q", got, want)
+			}
+		})
+	}
+}
