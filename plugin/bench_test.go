@@ -139,6 +139,10 @@ func BenchmarkStorm(b *testing.B) {
 		took = append(took, ours.storm(i, pods)...)
 	}
 	b.StopTimer()
+	for percent := 10; percent <= 100; percent += 10 {
+		b.ReportMetric(percentile(idleTook, percent), fmt.Sprintf("nothing-p%d-ns", percent))
+		b.ReportMetric(percentile(took, percent), fmt.Sprintf("p%d-ns", percent))
+	}
 	report(b, idleTook, took)
 }
 

@@ -1,10 +1,12 @@
 package durable
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
 	"io/fs"
+	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,11 +22,11 @@ type Ahead struct {
 	name   string
 	mode   fs.FileMode
 
-	there  stamp  // the file itself, as it was written
+	there  stamp  // the file itself, when base was its content's
 	base   uint32 // checksum of its content
 	count  uint64 // writes beside it
-	behind bool   // the newest content is beside it
-	buffer []byte
+	behind bool   // it lacks what is beside it, or what is there was not looked at
+	buffer []byte // of the last Write
 }
 
 // stamp tells a file from others that take its place; the zero stamp is no file's.
@@ -47,19 +49,18 @@ var besides = [2]string{".ahead0", ".ahead1"}
 
 // NewAhead returns the file of that name in a folder, which the caller closes after the last call. Nothing is written.
 func NewAhead(folder *Folder, name string, mode fs.FileMode) *Ahead {
-	return &Ahead{folder: folder, name: name, mode: mode}
+	return &Ahead{folder: folder, name: name, mode: mode, behind: true}
 }
 
-// Write makes content durable beside the file. Where the file is not the one that was written last, or nothing can be written beside it,
-// it replaces the file.
+// Write makes content durable beside the file; where there is no file, or nothing can be written beside it, in the file.
 func (a *Ahead) Write(content []byte) error {
-	if a.there == (stamp{}) || a.there != stampOf(a.folder.fd, a.name) {
+	if a.adopt(); a.there == (stamp{}) {
 		return a.Replace(content)
 	}
 	a.buffer = appendAhead(a.buffer[:0], a.base, a.count+1, content)
-	beside := a.name + besides[a.count%2]
-	if err := a.folder.overwrite(beside, a.buffer, a.mode); err != nil {
-		_ = unix.Unlinkat(a.folder.fd, beside, 0) // gives a full disk its room back
+	older := a.name + besides[a.count%2]
+	if err := a.folder.overwrite(older, a.buffer, a.mode); err != nil {
+		_ = unix.Unlinkat(a.folder.fd, older, 0) // gives a full disk its room back
 		return a.Replace(content)
 	}
 	a.count++
@@ -67,15 +68,40 @@ func (a *Ahead) Write(content []byte) error {
 	return nil
 }
 
-// Replace replaces the file by content that is newer than what is beside it, which therefore goes.
+// adopt looks at a file that is not the one that was written last, and at what is beside it: the next write continues them.
+func (a *Ahead) adopt() {
+	there := stampOf(a.folder.fd, a.name)
+	if there == a.there {
+		return
+	}
+	path := filepath.Join(a.folder.path, a.name)
+	data, err := ReadFile(path)
+	if err != nil {
+		there = stamp{} // it is replaced
+	}
+	newest, _ := readAhead(path)
+	a.there, a.base, a.count = there, crc32.Checksum(data, castagnoli), max(a.count, newest.count)
+}
+
+// Replace makes content durable in the file, and removes what is beside it: at no moment does that continue the new content.
 func (a *Ahead) Replace(content []byte) error {
-	if err := a.folder.WriteFile(a.name, content, a.mode); err != nil {
+	a.adopt()
+	data, err := ReadFile(filepath.Join(a.folder.path, a.name))
+	same, missing := err == nil && bytes.Equal(data, content), a.there == (stamp{})
+	if !same && !missing {
+		if err := a.folder.WriteFile(a.name, content, a.mode); err != nil {
+			return err
+		}
+	}
+	if err := a.remove(); err != nil {
 		return err
 	}
-	a.behind = false
-	if a.remove() == nil && a.folder.sync() == nil { // else the next write replaces it, too
-		a.follow(content)
+	if !same && missing { // what was beside it was another file's
+		if err := a.folder.WriteFile(a.name, content, a.mode); err != nil {
+			return err
+		}
 	}
+	a.follow(content)
 	return nil
 }
 
@@ -84,36 +110,46 @@ func (a *Ahead) follow(content []byte) {
 	a.there, a.base, a.behind = stampOf(a.folder.fd, a.name), crc32.Checksum(content, castagnoli), false
 }
 
-// Settle has the file itself follow what was written beside it.
+// Settle has the file itself follow the last Write.
 func (a *Ahead) Settle() error {
-	if !a.behind {
+	if !a.behind || len(a.buffer) == 0 {
 		return nil
 	}
-	_, _, content, _ := parseAhead(a.buffer)
-	if err := a.folder.WriteFile(a.name, content, a.mode); err != nil {
+	last, _ := parseAhead(a.buffer)
+	if err := a.folder.WriteFile(a.name, last.content, a.mode); err != nil {
 		return err // where it is in its place all the same, Write sees another stamp
 	}
-	a.follow(content)
+	a.follow(last.content)
 	return nil
 }
 
-// Close removes the files beside the file, unless they are ahead of it, as those of an earlier process may be where nothing was written.
+// Close removes the files beside the file, unless it lacks what they have.
 func (a *Ahead) Close() {
-	if !a.behind && a.there != (stamp{}) {
+	if !a.behind {
 		_ = a.remove()
 	}
 }
 
+// remove has no file beside the file, also after a crash: the older one goes first, for alone it might continue the file's content.
 func (a *Ahead) remove() error {
-	for _, beside := range besides {
-		if err := unix.Unlinkat(a.folder.fd, a.name+beside, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-			return a.folder.failed("remove", a.name+beside, err)
+	removed := false
+	for i := range uint64(len(besides)) {
+		name := a.name + besides[(a.count+i)%2]
+		if stampOf(a.folder.fd, name) == (stamp{}) {
+			continue
 		}
+		if err := unix.Unlinkat(a.folder.fd, name, 0); err != nil && !errors.Is(err, unix.EISDIR) {
+			return a.folder.failed("remove", name, err)
+		}
+		removed = true
 	}
-	return nil
+	if !removed {
+		return nil
+	}
+	return a.folder.sync()
 }
 
-// overwrite writes data over the begin of a file, in place, and has it on disk. An error may leave a part of it.
+// overwrite writes data over the start of a file, in place, and has it on disk. An error may leave a part of it.
 func (f *Folder) overwrite(name string, data []byte, mode fs.FileMode) error {
 	const flags = unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	fd, err := retried(func() (int, error) { return unix.Openat(f.fd, name, flags, 0) })
@@ -162,20 +198,44 @@ func appendAhead(b []byte, base uint32, count uint64, content []byte) []byte {
 	return append(b, make([]byte, -len(b)&(block-1))...)
 }
 
+// beside is what one of the files beside a file has. The zero value is none.
+type beside struct {
+	base    uint32
+	count   uint64
+	content []byte
+}
+
 // parseAhead is false for what a crash has torn.
-func parseAhead(b []byte) (base uint32, count uint64, content []byte, ok bool) {
+func parseAhead(b []byte) (beside, bool) {
 	if len(b) < atContent {
-		return 0, 0, nil, false
+		return beside{}, false
 	}
 	length := binary.LittleEndian.Uint64(b[atLength:])
 	if length > uint64(len(b)-atContent) {
-		return 0, 0, nil, false
+		return beside{}, false
 	}
 	b = b[:atContent+length]
 	if crc32.Checksum(b[atBase:], castagnoli) != binary.LittleEndian.Uint32(b) {
-		return 0, 0, nil, false
+		return beside{}, false
 	}
-	return binary.LittleEndian.Uint32(b[atBase:]), binary.LittleEndian.Uint64(b[atCount:]), b[atContent:], true
+	return beside{binary.LittleEndian.Uint32(b[atBase:]), binary.LittleEndian.Uint64(b[atCount:]), b[atContent:]}, true
+}
+
+// readAhead returns the newest of what is beside a file, and whether nothing is torn.
+func readAhead(path string) (newest beside, whole bool) {
+	whole = true
+	for _, suffix := range besides {
+		text, err := ReadFile(path + suffix)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		found, ok := parseAhead(text)
+		whole = whole && ok
+		if found.count > newest.count {
+			newest = found
+		}
+	}
+	return newest, whole
 }
 
 // readTries is how often Newest reads again what was written while it read.
@@ -184,32 +244,20 @@ const readTries = 10
 // Newest reads a file as ReadFile does, or what is ahead of it. A process that writes it meanwhile is not held up.
 func Newest(path string) ([]byte, error) {
 	for try := 1; ; try++ {
-		data, whole, err := readNewest(path)
-		if err != nil || whole || try == readTries {
-			return data, err
+		before := stampOf(unix.AT_FDCWD, path)
+		data, err := ReadFile(path)
+		if err != nil {
+			return nil, err
 		}
-	}
-}
-
-// readNewest reports whether nothing was written meanwhile, nor torn by a crash.
-func readNewest(path string) (data []byte, whole bool, err error) {
-	before := stampOf(unix.AT_FDCWD, path)
-	data, err = ReadFile(path)
-	if err != nil {
-		return nil, false, err
-	}
-	whole = true
-	sum, newest := crc32.Checksum(data, castagnoli), uint64(0)
-	for _, beside := range besides {
-		text, err := ReadFile(path + beside)
-		if errors.Is(err, fs.ErrNotExist) {
+		newest, whole := readAhead(path)
+		if whole = whole && stampOf(unix.AT_FDCWD, path) == before; !whole && try < readTries {
 			continue
 		}
-		base, count, content, ok := parseAhead(text)
-		whole = whole && ok
-		if ok && base == sum && count > newest {
-			data, newest = content, count
+		// Where the newest does not continue the file, this has followed it, or is another's. The older one may all the same continue an
+		// earlier file with this content.
+		if newest.count > 0 && newest.base == crc32.Checksum(data, castagnoli) {
+			return newest.content, nil
 		}
+		return data, nil
 	}
-	return data, whole && stampOf(unix.AT_FDCWD, path) == before, nil
 }

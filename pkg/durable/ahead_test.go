@@ -69,7 +69,7 @@ func TestACrashAtAnyMomentLosesNothing(t *testing.T) {
 	for n := 1; n <= 150; n++ {
 		before := files(t, dir)
 		step := []string{"write", "write", "write", "settle", "replace"}[random.IntN(5)]
-		content := string(numbered(n))
+		content := string(numbered(random.IntN(4))) // what was there before may come again
 		must(t, steps[step]([]byte(content)))
 		if step == "settle" {
 			content = last
@@ -79,7 +79,7 @@ func TestACrashAtAnyMomentLosesNothing(t *testing.T) {
 			t.Fatalf("step %d, %s: %d bytes are read, want %d", n, step, len(got), len(content))
 		}
 		for range 5 {
-			if got := newest(t, crashed(random, before, after)); got != content && got != last {
+			if got := newest(t, crashed(random, a.count, before, after)); got != content && got != last {
 				t.Fatalf("step %d, %s: after a crash %d bytes are read, want the %d before or %d", n, step, len(got), len(last), len(content))
 			}
 		}
@@ -87,18 +87,18 @@ func TestACrashAtAnyMomentLosesNothing(t *testing.T) {
 	}
 }
 
-// crashed are files of which a step has reached the disk in part: names in the step's order or not, blocks of what it overwrote in any.
-func crashed(random *rand.Rand, before, after map[string][]byte) map[string][]byte {
+// crashed are files of which a step has reached the disk in part: blocks of what it overwrote in any order.
+func crashed(random *rand.Rand, count uint64, before, after map[string][]byte) map[string][]byte {
 	torn := maps.Clone(before)
 	if !bytes.Equal(before["file"], after["file"]) && random.IntN(2) == 0 {
 		torn["file"] = after["file"]
 	}
-	if bytes.Equal(torn["file"], after["file"]) { // only then is anything removed beside it
-		for name := range before {
-			if _, ok := after[name]; !ok && random.IntN(2) == 0 {
-				delete(torn, name)
-			}
+	for i := range uint64(2) { // the older one is removed first, and both after the file was written
+		name := "file" + besides[(count+i)%2]
+		if _, ok := after[name]; ok || random.IntN(2) == 0 || !bytes.Equal(torn["file"], after["file"]) {
+			break
 		}
+		delete(torn, name)
 	}
 	for _, beside := range besides {
 		name := "file" + beside
@@ -163,13 +163,26 @@ func TestWhatIsRead(t *testing.T) {
 			must(t, a.Write([]byte("1")))
 			must(t, os.WriteFile(path, []byte("theirs"), 0o600))
 			must(t, a.Write([]byte("2")))
-		}, "2", nil},
+		}, "2", []string{".ahead0", ".ahead1"}},
+		"replaced, and again by what was there before": {func(t *testing.T, a *Ahead, path string) {
+			must(t, a.Write([]byte("0")))
+			must(t, a.Write([]byte("1")))
+			must(t, a.Replace([]byte("2")))
+			must(t, a.Replace([]byte("0")))
+		}, "0", nil},
 		"written where it was removed": {func(t *testing.T, a *Ahead, path string) {
 			must(t, a.Write([]byte("0")))
 			must(t, a.Write([]byte("1")))
 			must(t, os.Remove(path))
 			must(t, a.Write([]byte("2")))
 		}, "2", nil},
+		"settled to what was there before": {func(t *testing.T, a *Ahead, path string) {
+			must(t, a.Write([]byte("0")))
+			must(t, a.Write([]byte("1")))
+			must(t, a.Settle())
+			must(t, a.Write([]byte("0")))
+			must(t, a.Settle())
+		}, "0", []string{".ahead0", ".ahead1"}},
 		"the one before a torn one": {func(t *testing.T, a *Ahead, path string) {
 			for n := range 3 {
 				must(t, a.Write([]byte(strconv.Itoa(n))))
@@ -205,7 +218,7 @@ func TestWhatIsRead(t *testing.T) {
 			next := NewAhead(a.folder, "file", 0o600)
 			must(t, next.Write([]byte("0")))
 			must(t, next.Write([]byte("next")))
-		}, "next", []string{".ahead0"}},
+		}, "next", []string{".ahead0", ".ahead1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -293,16 +306,16 @@ func FuzzAhead(f *testing.F) {
 	f.Add(appendAhead(nil, 1, 2, []byte("content")))
 	f.Add(make([]byte, atContent))
 	f.Add([]byte("short"))
-	f.Fuzz(func(t *testing.T, beside []byte) {
-		base, count, content, ok := parseAhead(beside)
+	f.Fuzz(func(t *testing.T, text []byte) {
+		found, ok := parseAhead(text)
 		if !ok {
 			return
 		}
-		again := appendAhead(nil, base, count, content)
-		if whole := beside[:atContent+len(content)]; !bytes.Equal(again[:len(whole)], whole) {
+		again := appendAhead(nil, found.base, found.count, found.content)
+		if whole := text[:atContent+len(found.content)]; !bytes.Equal(again[:len(whole)], whole) {
 			t.Errorf("%x is read, and %x is written", whole, again)
 		}
-		if len(again)%block != 0 || slices.ContainsFunc(again[atContent+len(content):], func(b byte) bool { return b != 0 }) {
+		if len(again)%block != 0 || slices.ContainsFunc(again[atContent+len(found.content):], func(b byte) bool { return b != 0 }) {
 			t.Errorf("%d bytes are written", len(again))
 		}
 	})
