@@ -54,7 +54,10 @@ func NewAhead(folder *Folder, name string, mode fs.FileMode) *Ahead {
 
 // Write makes content durable beside the file; where there is no file, or nothing can be written beside it, in the file.
 func (a *Ahead) Write(content []byte) error {
-	if a.adopt(); a.there == (stamp{}) {
+	if err := a.adopt(); err != nil {
+		return err
+	}
+	if a.there == (stamp{}) {
 		return a.Replace(content)
 	}
 	a.buffer = appendAhead(a.buffer[:0], a.base, a.count+1, content)
@@ -68,11 +71,15 @@ func (a *Ahead) Write(content []byte) error {
 	return nil
 }
 
-// adopt looks at a file that is not the one that was written last, and at what is beside it: the next write continues them.
-func (a *Ahead) adopt() {
+// adopt looks at a file that is not the one that was written last, and at what is beside it: the next write continues them. The file may
+// be our own, of which it is not known that its name is on disk.
+func (a *Ahead) adopt() error {
 	there := stampOf(a.folder.fd, a.name)
 	if there == a.there {
-		return
+		return nil
+	}
+	if err := a.folder.sync(); err != nil {
+		return err
 	}
 	path := filepath.Join(a.folder.path, a.name)
 	data, err := ReadFile(path)
@@ -81,11 +88,14 @@ func (a *Ahead) adopt() {
 	}
 	newest, _ := readAhead(path)
 	a.there, a.base, a.count = there, crc32.Checksum(data, castagnoli), max(a.count, newest.count)
+	return nil
 }
 
 // Replace makes content durable in the file, and removes what is beside it: at no moment does that continue the new content.
 func (a *Ahead) Replace(content []byte) error {
-	a.adopt()
+	if err := a.adopt(); err != nil {
+		return err
+	}
 	data, err := ReadFile(filepath.Join(a.folder.path, a.name))
 	same, missing := err == nil && bytes.Equal(data, content), a.there == (stamp{})
 	if !same && !missing {

@@ -265,6 +265,27 @@ func TestADiskThatFailsAheadOfTheFile(t *testing.T) {
 	}
 }
 
+// Nothing continues a file of which it is not known that it is on disk: after a crash another one may be there.
+func TestAFileWhoseNameIsNotOnDisk(t *testing.T) {
+	dir := t.TempDir()
+	a := openAhead(t, dir)
+	for n := range 3 {
+		must(t, a.Write([]byte(strconv.Itoa(n))))
+	}
+	failSync(t, filepath.Base(dir))
+	want := "sync " + dir + ": input/output error"
+	for _, err := range []error{a.Settle(), a.Write([]byte("3"))} {
+		if err == nil || err.Error() != want {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	fsync = unix.Fsync
+	must(t, a.Write([]byte("4")))
+	if data, err := Newest(filepath.Join(dir, "file")); string(data) != "4" {
+		t.Errorf("%q is read, %v", data, err)
+	}
+}
+
 // What was durable before a read began is in what it reads, or something newer is.
 func TestNewestBesideAWriter(t *testing.T) {
 	dir := t.TempDir()
