@@ -95,7 +95,7 @@ func copyOf(t testing.TB, dir string) string {
 		switch {
 		case err == nil:
 			return copied
-		case !errors.Is(err, fs.ErrNotExist): // as a file that is renamed meanwhile
+		case !errors.Is(err, fs.ErrNotExist): // a file that is renamed meanwhile is there under its new name
 			t.Fatal(err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,8 +116,13 @@ func TestTheStateFileAfterAKillAndAfterAStop(t *testing.T) {
 			t.Fatal(err)
 		}
 		killed := filepath.Join(t.TempDir(), "state")
-		for os.CopyFS(killed, os.DirFS(store.dir)) != nil { // the state file has just followed, and its temporary copy is gone
+		err := os.CopyFS(killed, os.DirFS(store.dir))
+		for errors.Is(err, fs.ErrNotExist) { // the state file has just followed, and its temporary copy is gone
 			killed = filepath.Join(t.TempDir(), "state")
+			err = os.CopyFS(killed, os.DirFS(store.dir))
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 		if file, err := openStore(t, killed).Load(); err != nil || len(file.State.Entries) != pod+1 {
 			t.Errorf("after a kill there are %+v, want %d: %v", file.State.Entries, pod+1, err)

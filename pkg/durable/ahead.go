@@ -15,8 +15,8 @@ import (
 // takes neither a rename nor, once these have their blocks, a change of the file system's own records. Settle has it in the file itself,
 // Newest reads it wherever it is. A crash at any moment leaves what the last call that returned nil has written, or something newer.
 //
-// Each of the two files says which content of the file itself it continues. One that was put in its place by somebody else is therefore
-// what Newest reads. The methods are not for concurrent use, nor is the file for two processes: the caller has locked the folder.
+// Each of the two files records the checksum of the file that it continues, so Newest ignores them beside a file that another program has
+// put in its place. The methods are not for concurrent use, nor is the file for two processes: the caller has locked the folder.
 type Ahead struct {
 	folder *Folder
 	name   string
