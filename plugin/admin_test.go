@@ -15,7 +15,9 @@ import (
 
 // Clients that never read, or never finish their request, keep the process small, and probes and metrics answered.
 func TestClientsThatDoNotReadAreHarmless(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
+	h.program = released(t)
 	plugin := h.start()
 	for i := range 150 {
 		h.deploy(burstable(fmt.Sprintf("pod-%d", i), 64*mi, 999))
@@ -74,6 +76,7 @@ func (p *process) memory(field string) int {
 }
 
 func TestPodsAreNotShownOverTheNetwork(t *testing.T) {
+	t.Parallel()
 	own := ""
 	addresses, err := net.InterfaceAddrs()
 	must(t, err)
@@ -112,6 +115,7 @@ func TestPodsAreNotShownOverTheNetwork(t *testing.T) {
 
 // A web page whose own name resolves to 127.0.0.1 sees no pods, and what is asked for by a local name is there all the same.
 func TestPodsAreNotShownToAForeignHostName(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	h.deploy(guaranteed("secret", gi))

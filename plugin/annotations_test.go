@@ -31,6 +31,7 @@ func largest() map[string]string {
 
 // The runtime waits for 2 seconds when a plugin registers: the annotations of one pod must not cost more.
 func TestAPodWithTheLargestAnnotationsDoesNotKeepThePluginOut(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, operatorsConfig)
 	tenant := burstable("tenant", 0, 968)
 	tenant.annotations = largest()
@@ -57,6 +58,7 @@ func TestAPodWithTheLargestAnnotationsDoesNotKeepThePluginOut(t *testing.T) {
 
 // What is ignored of a pod's annotations is in the log once, whatever happens to the pod, and is shown by status and verify.
 func TestIgnoredAnnotationsAreNamedOnce(t *testing.T) {
+	t.Parallel()
 	const key = "metadata.annotations[numa.memory-manager.noderesource.dev"
 	h := newHost(t, cri.Options{}, operatorsConfig)
 	web, quiet := burstable("web", 2*gi, 968), burstable("quiet", 2*gi, 968)
@@ -108,6 +110,7 @@ func TestPodsWithTheLargestAnnotationsLeaveNoMemoryBehind(t *testing.T) {
 		nri.SetPluginRequestTimeout(nri.DefaultPluginRequestTimeout)
 	})
 	h := newHost(t, cri.Options{}, testConfig)
+	h.program = released(t)
 	const pods = 150
 	for i := range pods {
 		pod := burstable(fmt.Sprintf("pod-%d", i), 64*mi, 999)
@@ -130,6 +133,7 @@ func TestPodsWithTheLargestAnnotationsLeaveNoMemoryBehind(t *testing.T) {
 
 // Whoever creates a pod writes its annotations: they are believed as far as oom_score_adj confirms them.
 func TestFalseRequestsInAnAnnotation(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig+"memoryReservationPolicy: HardReservation\n")
 	h.start()
 	const containers = 60

@@ -11,6 +11,7 @@ import (
 
 // What a busy daemon says is not taken for "no such pod".
 func TestExplainOfABusyDaemonSaysSo(t *testing.T) {
+	t.Parallel()
 	folder := t.TempDir()
 	listener, err := net.Listen("unix", filepath.Join(folder, adminSocket))
 	must(t, err)

@@ -38,6 +38,7 @@ func waiting(t *testing.T, reader *os.File) int {
 
 // A container runtime or a journal whose disk is full does not read what the plugin logs.
 func TestALogPipeThatIsFullHoldsNoContainer(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	reader, writer := fullPipe(t)
 	before := waiting(t, reader)
@@ -58,6 +59,7 @@ func TestALogPipeThatIsFullHoldsNoContainer(t *testing.T) {
 }
 
 func TestAFullLogPipeDoesNotHoldTheEnd(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	reader, writer := fullPipe(t)
 	before := waiting(t, reader)
@@ -94,6 +96,7 @@ func (h *host) busySystemd() (busy *systemd.Socket, release func()) {
 // A systemd that is busy, as in a daemon-reload, holds up no synchronization, however many pods there are; it receives their
 // values once it answers.
 func TestSynchronizeDoesNotWaitForSystemd(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, reservations)
 	const pods = 1000
 	slices := map[string]bool{"kubepods.slice": true}
@@ -125,6 +128,7 @@ func TestSynchronizeDoesNotWaitForSystemd(t *testing.T) {
 }
 
 func TestASystemdThatHangsDoesNotHoldTheEnd(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, reservations)
 	h.deploy(inSlice("pod"))
 	busy, _ := h.busySystemd()

@@ -337,6 +337,7 @@ func (h *claimsHost) mems(p *testPod) string {
 }
 
 func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
+	t.Parallel()
 	h := newClaimsHost(t)
 	plugin := h.start()
 	info, err := registration.NewRegistrationClient(h.dial()).GetInfo(context.Background(), &registration.InfoRequest{})
@@ -424,6 +425,7 @@ func TestTheDriverForClaimsFromRegistrationToUnprepare(t *testing.T) {
 
 // An admission policy sees one claim template at a time; the node compares a limit with the sum of all claims.
 func TestALimitAboveSeveralClaims(t *testing.T) {
+	t.Parallel()
 	h := newClaimsHost(t)
 	h.start()
 	for name, test := range map[string]struct {
@@ -460,6 +462,7 @@ func TestALimitAboveSeveralClaims(t *testing.T) {
 }
 
 func TestClaimsThatCannotBePrepared(t *testing.T) {
+	t.Parallel()
 	h := newClaimsHost(t)
 	h.start()
 	unallocated, other := h.api.allocate("unallocated", []string{"a"}, 0), h.api.allocate("other", []string{"a"}, 0)
@@ -486,6 +489,7 @@ func TestClaimsThatCannotBePrepared(t *testing.T) {
 
 // Wherever a crash comes, the kubelet's next try finds one allocation, and its Unprepare leaves none.
 func TestAKillAtEachStepOfPrepare(t *testing.T) {
+	t.Parallel()
 	for name, step := range map[string]struct {
 		before func(h *claimsHost)                 // the Prepare
 		reach  func(h *claimsHost, done chan bool) // where the kill comes
@@ -540,6 +544,7 @@ func TestAKillAtEachStepOfPrepare(t *testing.T) {
 
 // What ended while the plugin was away is released, and so is what cannot be read.
 func TestOrphansAndUnreadableRecordsOfClaims(t *testing.T) {
+	t.Parallel()
 	h := newClaimsHost(t)
 	plugin := h.start()
 	var devices []string
@@ -571,6 +576,7 @@ func TestOrphansAndUnreadableRecordsOfClaims(t *testing.T) {
 
 // The kubelet prepares a claim that passes from one pod to the next only once.
 func TestAClaimThatPassesToAnotherPod(t *testing.T) {
+	t.Parallel()
 	h := newClaimsHost(t)
 	h.start()
 	devices, problem := h.prepare(h.api.allocate("one", []string{"first"}, 1))

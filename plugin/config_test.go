@@ -32,6 +32,7 @@ func configFile(t *testing.T, text string) string {
 const taskPageMachine = "../testdata/machines/task-page.yaml"
 
 func TestConfigCheckShowsWhatNodesHaveLeft(t *testing.T) {
+	t.Parallel()
 	code, out, errOut := runConfig(t, "check", "../testdata/config/task-page.yaml", "--machine", taskPageMachine)
 	const want = `../testdata/config/task-page.yaml is valid.
 NODE  MEMORY       RESERVED  HUGE PAGES  ALLOCATABLE
@@ -44,6 +45,7 @@ NODE  MEMORY       RESERVED  HUGE PAGES  ALLOCATABLE
 }
 
 func TestConfigCheckPrintsWarnings(t *testing.T) {
+	t.Parallel()
 	code, out, _ := runConfig(t, "check", configFile(t, "kubeReserved: {memory: 1Gi}"), "--machine", "../testdata/machines/four-unequal.yaml")
 	for _, want := range []string{
 		"warning: NUMA node 3 has no CPUs and is left out: ", "warning: reservedMemory is not set: kubeReserved 1Gi", "config.yaml is valid.\n", "\n0     65805228Ki   ", "5Gi ",
@@ -55,6 +57,7 @@ func TestConfigCheckPrintsWarnings(t *testing.T) {
 }
 
 func TestConfigCheckWithoutPlacement(t *testing.T) {
+	t.Parallel()
 	path := configFile(t, "memoryManagerPolicy: None")
 	if code, out, _ := runConfig(t, "check", path); code != exitOK || out != path+" is valid.\n" {
 		t.Errorf("exit %d, printed %q", code, out)
@@ -62,6 +65,7 @@ func TestConfigCheckWithoutPlacement(t *testing.T) {
 }
 
 func TestConfigCommandsRefuseBadInput(t *testing.T) {
+	t.Parallel()
 	bad := configFile(t, "events: maybe")
 	api := configFile(t, "events: true\nnodeResourceTopology: true\n")
 	absentNode := configFile(t, "\nreservedMemory: 7:memory=1Gi")
@@ -89,6 +93,7 @@ func TestConfigCommandsRefuseBadInput(t *testing.T) {
 }
 
 func TestConfigShowPrintsWhatIsReadBack(t *testing.T) {
+	t.Parallel()
 	code, out, errOut := runConfig(t, "show", configFile(t, "memoryThrottlingFactor: null"))
 	if code != exitOK || !strings.Contains(out, "memoryThrottlingFactor: null\n") || !strings.Contains(out, "stateTolerance: 64Mi\n") {
 		t.Fatalf("exit %d, error %q, printed\n%s", code, errOut, out)
@@ -102,6 +107,7 @@ func TestConfigShowPrintsWhatIsReadBack(t *testing.T) {
 }
 
 func TestConfigAloneShowsItsHelp(t *testing.T) {
+	t.Parallel()
 	if code, out, _ := runConfig(t); code != exitOK || !strings.Contains(out, "config check FILE") && !strings.Contains(out, "check ") {
 		t.Errorf("exit %d, printed %q", code, out)
 	}
@@ -109,6 +115,7 @@ func TestConfigAloneShowsItsHelp(t *testing.T) {
 
 // Everything that is wrong has one line with its place, and what only follows from another error has none.
 func TestConfigCheckReportsAllErrors(t *testing.T) {
+	t.Parallel()
 	path := configFile(t, `memoryManagerPolcy: Static
 topologyManagerPolicy: strict
 reservedMemory:
@@ -142,6 +149,7 @@ events: true
 }
 
 func TestConfigCheckReportsEveryReservation(t *testing.T) {
+	t.Parallel()
 	path := configFile(t, "reservedMemory:\n  - {numaNode: 7, limits: {memory: 1Gi}}\n  - {numaNode: 0, limits: {memory: 500Gi, hugepages-64Ki: 1Mi}}\nkubeReserved: {memory: 1Ti}\n")
 	_, _, errOut := runConfig(t, "check", path, "--machine", taskPageMachine)
 	for _, want := range []string{

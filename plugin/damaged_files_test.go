@@ -22,6 +22,7 @@ import (
 // The disk is slow here in that opening what is written for the state file takes as long as the test wants: these are FIFOs, and
 // nobody reads from them. Everything else is as always.
 func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	first, second := guaranteed("first", 4*gi), guaranteed("second", 12*gi)
@@ -66,6 +67,7 @@ func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 
 // A plugin that is told to end while its disk hangs ends all the same, whichever of its files it is writing.
 func TestADiskThatHangsDoesNotHoldTheEnd(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	h.deploy(guaranteed("first", 4*gi))
@@ -85,6 +87,7 @@ func TestADiskThatHangsDoesNotHoldTheEnd(t *testing.T) {
 
 // What an earlier run could not read is kept, and the plugin goes on without it.
 func TestDamagedFilesAreSetAside(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	h.deploy(guaranteed("first", 4*gi))
@@ -120,6 +123,7 @@ func TestDamagedFilesAreSetAside(t *testing.T) {
 }
 
 func TestAReadOnlyStateFolderHoldsNoContainer(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	if os.Geteuid() == 0 {
 		// Permissions mean nothing to root, so the plugin runs as nobody; all but its state folder is nobody's.
@@ -154,6 +158,7 @@ func TestAReadOnlyStateFolderHoldsNoContainer(t *testing.T) {
 }
 
 func TestADamagedStateFileIsKeptAndRebuilt(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	first := guaranteed("first", 4*gi)
@@ -173,6 +178,7 @@ func TestADamagedStateFileIsKeptAndRebuilt(t *testing.T) {
 func (h *host) high(p *testPod) string { return h.knob(p.cgroup()+"/"+p.id(), "memory.high") }
 
 func TestConfigurationIsReloaded(t *testing.T) {
+	t.Parallel()
 	const half = "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\nmemoryThrottlingFactor: 0.5\nguaranteedHeadroom: 0\n"
 	for name, test := range map[string]struct {
 		options cri.Options
@@ -214,6 +220,7 @@ func TestConfigurationIsReloaded(t *testing.T) {
 }
 
 func TestAnInvalidConfigurationLeavesTheOldOne(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	web := burstable("web", 2*gi, 968)
@@ -234,6 +241,7 @@ func TestAnInvalidConfigurationLeavesTheOldOne(t *testing.T) {
 }
 
 func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	taken := strings.Count(plugin.log.String(), "configuration in force")
@@ -244,6 +252,7 @@ func TestSIGHUPReadsTheConfigurationAgain(t *testing.T) {
 }
 
 func TestRollbackTakesEverythingBack(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	first, web := guaranteed("first", 4*gi), burstable("web", 2*gi, 968)
@@ -284,6 +293,7 @@ func TestRollbackTakesEverythingBack(t *testing.T) {
 
 // However soon after a container's creation the plugin is killed, rollback knows what was written for it.
 func TestRollbackAfterAKill(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	for i := range 3 {
 		plugin := h.start()
@@ -307,6 +317,7 @@ func TestRollbackAfterAKill(t *testing.T) {
 
 // Beside a kubelet with MemoryQoS a rollback leaves what the kubelet wants, where that is known.
 func TestRollbackGivesBackWhatTheKubeletWants(t *testing.T) {
+	t.Parallel()
 	byKubelet := func(p *testPod, files, unified map[string]string) *testPod {
 		p.files, p.unified = files, unified
 		return p
@@ -378,6 +389,7 @@ func TestRollbackGivesBackWhatTheKubeletWants(t *testing.T) {
 
 // A runtime starts a plugin that it finds installed, and hands it its configuration.
 func TestAPreinstalledPlugin(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string]cri.Options{
 		"of today":                     {},
 		"never synchronized (NRI 0.6)": {Name: "containerd", Version: "v1.7.20", NRI: nriplugin.Version{Minor: 6, Patch: 1}},

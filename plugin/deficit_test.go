@@ -39,7 +39,7 @@ func (h *host) sysfs(name, text string) {
 // shows waits until a command of the binary prints a text.
 func (h *host) shows(text string, args ...string) string {
 	h.t.Helper()
-	for deadline := time.Now().Add(bound); ; {
+	for deadline := time.Now().Add(bound); ; time.Sleep(50 * time.Millisecond) {
 		out := h.ask(0, args...)
 		if strings.Contains(out, text) {
 			return out
@@ -52,6 +52,7 @@ func (h *host) shows(text string, args ...string) string {
 
 // TestAnOvercommittedNodeIsShown: other processes have filled node 0, on which a pinned pod has 4Gi allocated.
 func TestAnOvercommittedNodeIsShown(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n")
 	h.onKernel(2*gi, 12*gi)
 	plugin := h.start()
@@ -74,6 +75,7 @@ func TestAnOvercommittedNodeIsShown(t *testing.T) {
 // TestContainersWithoutAnAllocationStartWithAMemoryPolicy: node 0 is overcommitted, and what NRI's runtime side puts into the
 // OCI spec prefers node 1.
 func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
+	t.Parallel()
 	const config = "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\nunpinnedMemoryPolicy: "
 	annotated := func(value string) map[string]string {
 		return map[string]string{"memory-policy.memory-manager.noderesource.dev": value}
@@ -104,6 +106,7 @@ func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
 			"without a memory policy: Interleave: containerd v2.1.4 applies none"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := newHost(t, test.options, config+test.config+"\n")
 			h.onKernel(2*gi, 12*gi)
 			h.start()
@@ -140,6 +143,7 @@ func TestContainersWithoutAnAllocationStartWithAMemoryPolicy(t *testing.T) {
 
 // TestLeastUsedChoosesTheNodeThatHasMore: both nodes have nothing allocated, and other processes have filled node 0.
 func TestLeastUsedChoosesTheNodeThatHasMore(t *testing.T) {
+	t.Parallel()
 	for strategy, want := range map[string]string{"none": "0", "least-used": "1"} {
 		t.Run(strategy, func(t *testing.T) {
 			h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: "+strategy+"}\n")
@@ -165,6 +169,7 @@ func TestLeastUsedChoosesTheNodeThatHasMore(t *testing.T) {
 
 // TestAGroupThatIsNotNeededIsShown: a small container was placed on a group of nodes that a large one had made and has left.
 func TestAGroupThatIsNotNeededIsShown(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, "topologyManagerPolicy: best-effort\nkubeReserved: {memory: 924Mi}\n")
 	h.start()
 	large, small := guaranteed("large", 20*gi), guaranteed("small", 2*gi)
@@ -209,6 +214,7 @@ func (h *host) has(p *testPod, mems string) {
 
 // TestADeficitIsRelieved: what fits the bound is moved, what does not is said, and a reload takes it back.
 func TestADeficitIsRelieved(t *testing.T) {
+	t.Parallel()
 	h, database, web, batch := overcommittedHost(t, "rebalance: {deficits: On, maxBytes: 4Gi}\n")
 	plugin := h.start("--record", h.path("recording"))
 	h.deploy(database, web, batch)
@@ -247,6 +253,7 @@ func TestADeficitIsRelieved(t *testing.T) {
 // TestWhatIsKeptOffANodeOutlivesAKill: status and the file agree after the restart, the value is put back where another writer changes
 // it, and rollback gives back all nodes.
 func TestWhatIsKeptOffANodeOutlivesAKill(t *testing.T) {
+	t.Parallel()
 	h, database, web, _ := overcommittedHost(t, "rebalance: {deficits: On, maxBytes: 4Gi}\n")
 	h.timings("check=1s")
 	plugin := h.start()

@@ -22,6 +22,7 @@ import (
 // TestManifestsStartThisBinary holds every rendered manifest against the flags and the configuration that this binary
 // takes.
 func TestManifestsStartThisBinary(t *testing.T) {
+	t.Parallel()
 	// The kubelet's socket on the node, where the manifest mounts it: as Kubernetes 1.36 names it.
 	const socket = "/var/lib/kubelet/pods-api/pods-api.sock"
 	kubeletSockets := map[string]string{
@@ -110,6 +111,7 @@ func checkDaemonSet(t *testing.T, object appsv1.DaemonSet, kubeletSocket string)
 
 // TestHelmTestAsksTheDaemon runs what the pod of helm test runs against a daemon.
 func TestHelmTestAsksTheDaemon(t *testing.T) {
+	t.Parallel()
 	needs.Program(t, "wget", "wget")
 	rendered, err := os.ReadFile("../deploy/chart/testdata/default.yaml")
 	must(t, err)

@@ -103,6 +103,7 @@ func gpuPod(name string, limit int64) *testPod {
 }
 
 func TestMemoryOnTheNodeOfTheDevice(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	kubelet := h.devicesAPI()
 	h.start("--record", h.path("recordings"))
@@ -157,6 +158,7 @@ func TestMemoryOnTheNodeOfTheDevice(t *testing.T) {
 // TestNetworkDevices: what the SR-IOV network device plugin gives a container is in its environment only. The kubelet is asked and
 // believed, not the environment.
 func TestNetworkDevices(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	kubelet := h.devicesAPI()
 	h.start()
@@ -185,6 +187,7 @@ func TestNetworkDevices(t *testing.T) {
 // TestNetworkDevicesOfClaims: a driver moves a network device into the pod, and nothing into the container. The kubelet knows the
 // claim, at most with the names of the devices; where they are is in the driver's ResourceSlice.
 func TestNetworkDevicesOfClaims(t *testing.T) {
+	t.Parallel()
 	server := newClaimsServer(t)
 	h := newHost(t, cri.Options{}, "")
 	h.write("config.yaml", testConfig+"resourceSlices: true\n")
@@ -231,6 +234,7 @@ func TestNetworkDevicesOfClaims(t *testing.T) {
 
 // TestSlicesThatCannotBeRead: nothing waits for the API server, and who looks learns why the source knows nothing.
 func TestSlicesThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, "")
 	h.write("config.yaml", testConfig+"resourceSlices: true\n")
 	h.ofNode("worker")
@@ -258,6 +262,7 @@ func (s *claimsServer) publish(node, device string, numaNode int64) {
 }
 
 func TestDevicesReplay(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	kubelet := h.devicesAPI()
 	plugin := h.start("--record", h.path("recordings"))
@@ -271,6 +276,7 @@ func TestDevicesReplay(t *testing.T) {
 }
 
 func TestRequiredNodeOfTheDevice(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, strings.Replace(testConfig, "restricted", "best-effort", 1))
 	kubelet := h.devicesAPI()
 	h.start()
@@ -303,6 +309,7 @@ func TestRequiredNodeOfTheDevice(t *testing.T) {
 }
 
 func TestOnConflictOfDevices(t *testing.T) {
+	t.Parallel()
 	for follows, want := range map[string]string{"Devices": "1", "CPUs": "0", "Kubelet": ""} {
 		t.Run(follows, func(t *testing.T) {
 			h := newHost(t, cri.Options{}, testConfig+"onConflict: "+follows+"\n")
@@ -326,6 +333,7 @@ func TestOnConflictOfDevices(t *testing.T) {
 
 // TestMemoryPolicyOfADevice: what NRI's runtime side puts into the OCI spec of a container that is not placed.
 func TestMemoryPolicyOfADevice(t *testing.T) {
+	t.Parallel()
 	annotated := func(key, value string) map[string]string {
 		return map[string]string{key + ".memory-manager.noderesource.dev": value}
 	}
@@ -384,6 +392,7 @@ func TestMemoryPolicyOfADevice(t *testing.T) {
 
 // TestADeviceOnAnOvercommittedNode: node 1, which the device is on, is overcommitted by pinned containers.
 func TestADeviceOnAnOvercommittedNode(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\n")
 	h.onKernel(12*gi, 2*gi)
 	kubelet := h.devicesAPI()
@@ -403,6 +412,7 @@ func TestADeviceOnAnOvercommittedNode(t *testing.T) {
 
 // A kubelet that holds its answer back, or is not there, does not hold a create back; sysfs then has the node.
 func TestKubeletWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	for name, slow := range map[string]bool{"dead": false, "slow": true} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, cri.Options{}, testConfig)

@@ -28,6 +28,7 @@ const (
 
 // The containers of a group that is not needed any more are moved, the larger one first, and the next one only after its pages.
 func TestAGroupThatIsNotNeededIsDissolved(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, dissolves)
 	plugin := h.start("--record", h.path("recording"))
 	large, b, a := guaranteed("large", 20*gi), guaranteed("b", 3*gi), guaranteed("a", 2*gi)
@@ -76,6 +77,7 @@ func TestAGroupThatIsNotNeededIsDissolved(t *testing.T) {
 
 // A container beyond rebalance.maxBytes is named, and with it all stay, until it has less.
 func TestAGroupStaysWithAContainerThatIsTooLarge(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, strings.Replace(dissolves, "4Gi", "1500Mi", 1))
 	h.start()
 	large, b, a := guaranteed("large", 20*gi), guaranteed("b", 3*gi), guaranteed("a", 2*gi)
@@ -95,6 +97,7 @@ func TestAGroupStaysWithAContainerThatIsTooLarge(t *testing.T) {
 
 // A container keeps its nodes while the state file with its new ones is not on disk, also over a crash.
 func TestAMoveWaitsForTheDisk(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, dissolves)
 	plugin := h.start()
 	large, b := guaranteed("large", 20*gi), guaranteed("b", 3*gi)
@@ -125,6 +128,7 @@ func TestAMoveWaitsForTheDisk(t *testing.T) {
 
 // Killed at every step of a move, the plugin leaves no cpuset.mems that the state file does not have, and goes on.
 func TestKilledWhileItMoves(t *testing.T) {
+	t.Parallel()
 	for name, reached := range map[string]func(h *host, b *testPod, plugin *process) bool{
 		"decided": func(_ *host, _ *testPod, plugin *process) bool {
 			return strings.Contains(plugin.log.String(), "moving the memory of a container")
@@ -166,6 +170,7 @@ func TestKilledWhileItMoves(t *testing.T) {
 
 // A container that is rejected for want of one node names the move that would make room, and with rebalance.consolidate it is made.
 func TestAMoveMakesRoom(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		config    string
 		namespace string // of the container in the way

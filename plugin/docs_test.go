@@ -56,6 +56,7 @@ func anchors(page string) map[string]bool {
 
 // Links inside the repository lead to files and headings that are there.
 func TestLinksOfTheDocumentsResolve(t *testing.T) {
+	t.Parallel()
 	pages, found := documents(t), 0
 	for name, text := range pages {
 		for _, match := range link.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
@@ -89,6 +90,7 @@ var (
 
 // The commands that the documents tell people to run are ones of this binary, with flags and arguments that it takes.
 func TestDocumentsNameRealCommands(t *testing.T) {
+	t.Parallel()
 	const form = "../.github/ISSUE_TEMPLATE/bug.yaml"
 	pages, found := documents(t), 0
 	asks, err := os.ReadFile(form)
@@ -129,6 +131,7 @@ func TestDocumentsNameRealCommands(t *testing.T) {
 
 // The targets of make that the documents name are there.
 func TestDocumentsNameRealTargets(t *testing.T) {
+	t.Parallel()
 	makefile, err := os.ReadFile("../Makefile")
 	must(t, err)
 	target := regexp.MustCompile("(?m)(?:^ {4}|^|`)make ([a-z0-9][a-z0-9 -]*)")
@@ -171,6 +174,7 @@ func codeBlocks(page string) []string {
 // What the documents show as YAML is accepted: manifests and annotations by simulate, machines and configurations of the
 // chart by config check.
 func TestDocumentsShowGoodYAML(t *testing.T) {
+	t.Parallel()
 	const containers = "\nspec:\n  containers: [{name: app}, {name: sidecar}, {name: cache}]\n"
 	found := map[string]int{}
 	for name, text := range documents(t) {
@@ -232,6 +236,7 @@ func configurations(values map[string]any) []any {
 
 // What the documents show of simulate is what it prints, and each example is shown.
 func TestDocumentsShowWhatSimulatePrints(t *testing.T) {
+	t.Parallel()
 	shown := ""
 	for name, text := range documents(t) {
 		var page []string
@@ -289,6 +294,7 @@ func simulatedIn(t *testing.T, dir string, words []string) (lines []string) {
 // CONTRIBUTING.md says where things are: it names each folder with Go files, and none that is not there. The folders below
 // countedByParent have a common line.
 func TestContributingDocumentsEachPackage(t *testing.T) {
+	t.Parallel()
 	countedByParent := []string{"pkg/testing/", "pkg/checkpoint/internal/", "plugin/e2e/tools/"}
 	page, err := os.ReadFile("../CONTRIBUTING.md")
 	must(t, err)
@@ -324,6 +330,7 @@ func TestContributingDocumentsEachPackage(t *testing.T) {
 
 // The error at the top of docs/configuration.md is the real one.
 func TestTheConfigurationPageShowsTheRealError(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../docs/configuration.md")
 	must(t, err)
 	config := file(t, "config.yaml", "\n\nmemoryThrotlingFactor: 0.8\n")

@@ -31,6 +31,7 @@ func (h *host) waits(first *process) *process {
 
 // A second daemon with the same state folder does not register, is not ready and changes nothing, until the first has ended.
 func TestASecondDaemonWaitsForTheStateFolder(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*process){
 		"SIGTERM": func(p *process) { p.stop() },
 		"SIGKILL": func(p *process) { p.kill() },
@@ -81,6 +82,7 @@ func TestASecondDaemonWaitsForTheStateFolder(t *testing.T) {
 // Beside a running daemon no command writes its folder or takes its values back, and neither does a second daemon that ends before it
 // had its turn.
 func TestNothingWritesTheFolderOfARunningDaemon(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig+"onTermination: Rollback\n")
 	first := h.start()
 	db := guaranteed("db", 4*gi)
@@ -126,6 +128,7 @@ func TestNothingWritesTheFolderOfARunningDaemon(t *testing.T) {
 // A plugin that a runtime has launched ends with the runtime also while it waits for its state folder: each start of the runtime would
 // leave one more behind.
 func TestALaunchedPluginThatWaitsEndsWithItsRuntime(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	first := h.start()
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -11,6 +11,7 @@ import (
 
 // TestHugepagesOfOthers: a process of the host has taken the huge pages of node 0, which the node map does not know.
 func TestHugepagesOfOthers(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, "topologyManagerPolicy: restricted\nkubeReserved: {memory: 924Mi}\nverifyHugepages: true\n")
 	files := map[string]string{"proc/meminfo": "MemTotal: 33554432 kB\n", "sys/devices/system/node/online": "0-1\n"}
 	for id, free := range []int{64, 512} {

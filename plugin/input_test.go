@@ -36,6 +36,7 @@ func refused(t *testing.T, stdin, want string, args ...string) {
 }
 
 func TestManifestsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct{ manifest, want string }{
 		"empty":                         {"", "no pods in it"},
 		"only comments":                 {"# nothing\n---\n---\n", "no pods in it"},
@@ -86,6 +87,7 @@ func TestManifestsThatAreRefused(t *testing.T) {
 }
 
 func TestConfigurationsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct{ config, want string }{
 		"a TAB":                       {"rebalance:\n\tmaxBytes: 1Gi\n", "config.yaml:2: column 1: a TAB character; indent with spaces"},
 		"unknown field":               {"memoryThrotlingFactor: 0.8\n", "memoryThrottlingFactor"},
@@ -116,6 +118,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 }
 
 func TestHostsAndFlagsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	v1 := filepath.Dir(filepath.Dir(file(t, "memory/memory.limit_in_bytes", "9223372036854771712\n")))
 	plain := []string{"--machine", taskPageMachine, "--cgroups", dir, "--plain-cgroups", "--state-dir", filepath.Join(dir, "state"), "--metrics-address", ""}
@@ -151,6 +154,7 @@ func TestHostsAndFlagsThatAreRefused(t *testing.T) {
 }
 
 func TestWithoutARuntimeThePluginWaits(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	h := &host{t: t, dir: dir, flags: []string{"run", "--nri-socket", filepath.Join(dir, "nri.sock"), "--machine", taskPageMachine,
 		"--cgroups", dir, "--plain-cgroups", "--state-dir", filepath.Join(dir, "state"), "--metrics-address", "127.0.0.1:0"}}

@@ -357,6 +357,7 @@ var (
 
 // TestLimits walks the table of docs/limits.md: input within each bound is taken, and one more has the outcome that the table says.
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile("../docs/limits.md")
 	must(t, err)
 	rows := limitRow.FindAllStringSubmatch(string(text), -1)

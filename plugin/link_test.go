@@ -10,11 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
 // Every node has the daemon in memory: what only tests and "make run" need must stay out of it.
 func TestTheDaemonLinksNoRuntimeSide(t *testing.T) {
+	t.Parallel()
 	list := func(args ...string) []string {
 		output, err := exec.Command("go", append([]string{"list"}, args...)...).Output()
 		must(t, err)
@@ -38,6 +41,7 @@ func TestTheDaemonLinksNoRuntimeSide(t *testing.T) {
 
 // The kubectl plugin runs where kubectl does; most of the daemon's packages are for Linux alone.
 func TestTheKubectlPluginLinksNoDaemon(t *testing.T) {
+	t.Parallel()
 	const ours = "github.com/nri-memory-manager/nri-memory-manager/"
 	output, err := exec.Command("go", "list", "-deps", "./kubectl").Output()
 	must(t, err)
@@ -54,7 +58,8 @@ func TestTheKubectlPluginLinksNoDaemon(t *testing.T) {
 // tracing pages did it, with text/template; the build tag grpcnotrace leaves them out. NRI's api package imports a WebAssembly
 // engine for the runtime's side.
 func TestTheLinkerLeavesOutWhatNothingReaches(t *testing.T) {
-	file, err := elf.Open(binary)
+	t.Parallel()
+	file, err := elf.Open(released(t))
 	must(t, err)
 	defer file.Close()
 	symbols, err := file.Symbols()
@@ -71,6 +76,7 @@ func TestTheLinkerLeavesOutWhatNothingReaches(t *testing.T) {
 
 // The build tag nethttpomithttp2 leaves out net/http's own HTTP/2: requests go through golang.org/x/net's.
 func TestRequestsToTheAPIServerAreHTTP2(t *testing.T) {
+	t.Parallel()
 	asked := make(chan string, 1)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -79,7 +85,9 @@ func TestRequestsToTheAPIServerAreHTTP2(t *testing.T) {
 		}
 		http.NotFound(w, r)
 	}))
-	server.EnableHTTP2 = true
+	//lint:ignore SA1019 the tests are built with the plugin's flags, so net/http has no HTTP/2 for Server.Protocols
+	must(t, http2.ConfigureServer(server.Config, nil))
+	server.TLS = server.Config.TLSConfig
 	server.StartTLS()
 	defer server.Close()
 	h := newHost(t, cri.Options{}, testConfig+"nodeResourceTopology: true\n")

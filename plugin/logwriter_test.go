@@ -12,6 +12,7 @@ import (
 
 // A pipe that nobody reads takes no line; when it is read again, the log says how many are missing.
 func TestALogThatNobodyReadsHoldsNothingUp(t *testing.T) {
+	t.Parallel()
 	reader, pipe := io.Pipe()
 	log := logrus.New()
 	writer := logTo(log, pipe)
@@ -36,6 +37,7 @@ func TestALogThatNobodyReadsHoldsNothingUp(t *testing.T) {
 }
 
 func TestTheLogsLastLinesAreWritten(t *testing.T) {
+	t.Parallel()
 	var text bytes.Buffer
 	log := logrus.New()
 	writer := logTo(log, &text)

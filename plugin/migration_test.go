@@ -37,6 +37,7 @@ const blockedSeries = "nri_memory_manager_blocked_migrations "
 // By default neither the plugin nor the runtime writes cpuset.mems of a container that has more than 256Mi on other nodes. The
 // container is allocated all the same, and moves once it has less there.
 func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
+	t.Parallel()
 	h, db := adopted(t, "")
 	plugin := h.start()
 	cgroup := path.Join(db.cgroup(), db.id())
@@ -70,6 +71,7 @@ func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 }
 
 func TestALargeContainerIsMovedWhereThatIsWanted(t *testing.T) {
+	t.Parallel()
 	h, db := adopted(t, "rebalance: {maxBytes: 1Pi}\n")
 	h.start()
 	eventually(t, "the container is on its node", func() bool { return h.knob(path.Join(db.cgroup(), db.id()), "cpuset.mems") == "0" })
@@ -82,6 +84,7 @@ func TestALargeContainerIsMovedWhereThatIsWanted(t *testing.T) {
 }
 
 func TestADryRunSaysWhatWouldMove(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct{ config, want string }{
 		"within the bound": {"rebalance: {maxBytes: 8Gi}\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0"},
 		"beyond it":        {"rebalance: {maxBytes: 0}\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (0)"},
@@ -101,6 +104,7 @@ func TestADryRunSaysWhatWouldMove(t *testing.T) {
 
 // What a container has in memory before it runs is no reason: the plugin was away when it was created.
 func TestANewContainerIsOnItsNodesUnderNever(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig+"rebalance: {maxBytes: 0}\n")
 	db := guaranteed("db", 10*gi)
 	must(t, h.runPod(db))

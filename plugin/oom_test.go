@@ -40,6 +40,7 @@ func (h *host) verdicts(of ...string) (all []oom.Verdict) {
 
 // A container that writes files at its limit is named before anything is killed.
 func TestPageCacheAtALimitIsARisk(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, "{}\n")
 	plugin := h.start()
 	web := guaranteed("web", 64*mi)
@@ -69,6 +70,7 @@ func TestPageCacheAtALimitIsARisk(t *testing.T) {
 
 // A kill is judged when the kernel counts it, and what was said of it outlives the daemon, as do the counters.
 func TestKillsAreJudgedOnce(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, "{}\n")
 	plugin := h.start()
 	web := burstable("web", 64*mi, 968)
@@ -115,6 +117,7 @@ func TestKillsAreJudgedOnce(t *testing.T) {
 // The daemon is killed twenty times, at any moment, while the kernel kills in three pods, and in a fourth one while no daemon runs. Each kill
 // is in one verdict, and of the latter the verdict says between which times they were.
 func TestNoKillIsLostOrJudgedTwice(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, "{}\n")
 	p := h.start()
 	var busy []*testPod

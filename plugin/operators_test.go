@@ -69,6 +69,7 @@ func wantAll(t *testing.T, text string, parts ...string) {
 }
 
 func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
+	t.Parallel()
 	h, plugin := busyHost(t)
 	wantAll(t, h.ask(0, "status"), "NODE", "default/database", "default/web", "limit", "oomscore", "4Gi", "REJECTED OR UNPINNED", "default/large", "app (rejected)")
 	wantAll(t, h.ask(0, "status", "-o", "wide"), "ON NODES", "kubepods/poduid-database/container-database-a")
@@ -114,6 +115,7 @@ func TestStatusAndExplainOfARunningPlugin(t *testing.T) {
 }
 
 func TestStatusOfAPodANamespaceAndProblems(t *testing.T) {
+	t.Parallel()
 	h, _ := busyHost(t)
 	h.deploy(&testPod{name: "shopped", namespace: "shop", qos: "burstable", limit: gi, adj: 968})
 	pods := func(args ...string) string {
@@ -166,6 +168,7 @@ func TestStatusOfAPodANamespaceAndProblems(t *testing.T) {
 
 // The kubelet tries to create a container until it succeeds or the pod is gone.
 func TestRejectionsOfAPodAreOneBlockAndGoWithIt(t *testing.T) {
+	t.Parallel()
 	for name, config := range map[string]string{"rejected": operatorsConfig, "runs unpinned": operatorsConfig + "profile: Observe\n"} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, cri.Options{}, config)
@@ -215,6 +218,7 @@ func TestRejectionsOfAPodAreOneBlockAndGoWithIt(t *testing.T) {
 }
 
 func TestStatusWatchOutlivesThePlugin(t *testing.T) {
+	t.Parallel()
 	h, plugin := busyHost(t)
 	watch := exec.Command(binary, "status", "--watch", "--state-dir", h.path("state"))
 	var screen output
@@ -238,6 +242,7 @@ func TestStatusWatchOutlivesThePlugin(t *testing.T) {
 }
 
 func TestVerifyOfARunningPlugin(t *testing.T) {
+	t.Parallel()
 	h, _ := busyHost(t)
 	h.write("kubelet.yaml", "memoryManagerPolicy: None\nfeatureGates: {MemoryQoS: false}\n")
 	audit := func(code int, args ...string) string {
@@ -287,6 +292,7 @@ func (h *host) roundFiles() {
 
 // Requests are seldom whole pages, and the kernel's files show nothing else.
 func TestTheKernelsRoundingIsNoDifference(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, operatorsConfig)
 	plugin := h.start()
 	h.deploy(guaranteed("database", 10000001), guaranteed("decimal", 100_000_000), burstable("web", 2*gi+1, 968))
@@ -312,6 +318,7 @@ func TestTheKernelsRoundingIsNoDifference(t *testing.T) {
 }
 
 func TestVerifyNamesTheLevelThatCancelsProtection(t *testing.T) {
+	t.Parallel()
 	h, _ := busyHost(t)
 	audit := func() (text string) {
 		_, text, _ = run(t, "", "verify", "--state-dir", h.path("state"), "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml"))
@@ -329,6 +336,7 @@ func TestVerifyNamesTheLevelThatCancelsProtection(t *testing.T) {
 
 // Another writer of a container's files is counted as one of the parent cgroups is, and its value replaced.
 func TestOverwrittenFilesOfContainersAreCounted(t *testing.T) {
+	t.Parallel()
 	h, plugin := busyHost(t)
 	for file, container := range map[string]string{
 		"cpuset.mems": "kubepods/poduid-database/container-database-a", "memory.high": "kubepods/burstable/poduid-web/container-web-a",
@@ -352,6 +360,7 @@ func TestOverwrittenFilesOfContainersAreCounted(t *testing.T) {
 }
 
 func TestScrapeOfARunningPlugin(t *testing.T) {
+	t.Parallel()
 	_, plugin := busyHost(t)
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(strings.NewReader(plugin.get("/metrics")))
@@ -382,6 +391,7 @@ func TestScrapeOfARunningPlugin(t *testing.T) {
 }
 
 func TestPodResourcesOfARunningPlugin(t *testing.T) {
+	t.Parallel()
 	h, _ := busyHost(t)
 	connection, err := grpc.NewClient("unix://"+h.path("state/podresources.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	must(t, err)
@@ -408,6 +418,7 @@ func TestPodResourcesOfARunningPlugin(t *testing.T) {
 }
 
 func TestEventsOfARunningPlugin(t *testing.T) {
+	t.Parallel()
 	var mu sync.Mutex
 	var written []corev1.Event
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

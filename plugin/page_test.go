@@ -22,6 +22,7 @@ import (
 // A node's bar shows what the daemon has allocated on it, also after a container that was beside another one in a group of
 // nodes has released its memory on the group's first node.
 func TestPageShowsTheDaemonsAllocationsInChromium(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, strings.Replace(testConfig, "restricted", "best-effort", 1))
 	plugin := h.start()
 	wide, beside := guaranteed("analytics", 20*gi), guaranteed("batch", 6*gi) // each node has 15.5Gi
@@ -65,6 +66,7 @@ func TestPageShowsTheDaemonsAllocationsInChromium(t *testing.T) {
 
 // The claims that the driver has prepared, whether or not a container uses them yet.
 func TestPageShowsClaimsInChromium(t *testing.T) {
+	t.Parallel()
 	h := newClaimsHost(t)
 	plugin := h.start()
 	onPage := func() string {
@@ -94,6 +96,7 @@ func TestPageShowsClaimsInChromium(t *testing.T) {
 
 // README.md says that a container that cannot be placed runs unpinned by default, and its pictures show that.
 func TestThePicturesShowTheDefault(t *testing.T) {
+	t.Parallel()
 	for manifest, want := range map[string]int{"60-pods": 1, "200-pods": 1} {
 		code, out, errOut := run(t, "", "simulate", "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/page/config.yaml",
 			"../testdata/page/"+manifest+".yaml")
@@ -108,6 +111,7 @@ func TestThePicturesShowTheDefault(t *testing.T) {
 
 // README.md's pictures are of the page that a real daemon serves: `make pictures`.
 func TestPictureOfThePageInChromium(t *testing.T) {
+	t.Parallel()
 	demo, folder := filepath.Join(t.TempDir(), "demo"), t.TempDir()
 	browser.Run(t, "about:blank") // or skip
 	must(t, build(demo, "./demo"))

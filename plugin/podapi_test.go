@@ -114,6 +114,7 @@ func (a *podAPI) WatchPods(_ *podsapi.WatchPodsRequest, stream grpc.ServerStream
 }
 
 func TestARequestSourceThatDoesNotAnswerIsNamed(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	api := h.podAPI()

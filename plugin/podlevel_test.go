@@ -11,6 +11,7 @@ import (
 // A pod with a limit of its own has no memory.high, as under a kubelet: it would stop the pod where the stall guard raises
 // that of its container. An older release set one, which the next start takes back from pods that still run.
 func TestAPodWithALimitOfItsOwnIsNotThrottledAsAWhole(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	pod := burstable("shared", 2*gi, 968)
 	api := h.podAPI()
@@ -49,6 +50,7 @@ func TestAPodWithALimitOfItsOwnIsNotThrottledAsAWhole(t *testing.T) {
 // DRANodeAllocatableResources does: memory.high lies below the limit with the claim, the container is protected with its own request and
 // the pod with its claims.
 func TestAPodWithClaimedMemory(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	pod := burstable("claims", 7*gi, 968)
 	api := h.podAPI()

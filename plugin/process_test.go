@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -56,18 +57,62 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	binary = filepath.Join(dir, "nri-memory-manager")
-	if err := build(binary, "."); err != nil {
+	if !raceDetector {
+		err = build(binary, ".")
+	} else if err = build(binary, ".", "-race"); err == nil {
+		err = collectRaces(filepath.Join(dir, "races"))
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return m.Run()
+	code := m.Run()
+	races, _ := filepath.Glob(filepath.Join(dir, "races", "*"))
+	for _, file := range races {
+		report, err := os.ReadFile(file)
+		fmt.Printf("--- FAIL: a daemon has a data race (%v)\n%s\n", err, report)
+		code = 1
+	}
+	return code
+}
+
+// raceDetector has the tests run a daemon that is built with the race detector: `make test RACE=1`.
+var raceDetector = os.Getenv("RACE") != ""
+
+// released returns the binary as it is released, for tests of what it holds in memory and of what is linked into it.
+func released(t testing.TB) string {
+	t.Helper()
+	path, err := plain()
+	must(t, err)
+	return path
+}
+
+var plain = sync.OnceValues(func() (string, error) {
+	if !raceDetector {
+		return binary, nil
+	}
+	return binary + "-released", build(binary+"-released", ".")
+})
+
+// collectRaces has every daemon, whatever its user and wherever its log goes, report its data races into files of a folder.
+func collectRaces(folder string) error {
+	if err := os.Mkdir(folder, 0o777); err != nil {
+		return err
+	}
+	if err := os.Chmod(folder, 0o777); err != nil { // whatever the umask
+		return err
+	}
+	return os.Setenv("GORACE", "log_path="+filepath.Join(folder, "race"))
 }
 
 // build builds a program with the Makefile's flags, so that both find the same packages in Go's cache.
 func build(out, program string, flags ...string) error {
-	args := append([]string{"build", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-o", out}, flags...)
+	args := append([]string{"build", "-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2", "-o", out}, flags...)
 	cmd := exec.Command("go", append(args, program)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if slices.Contains(flags, "-race") {
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
+	}
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", program, err, output)
 	}
@@ -87,10 +132,20 @@ type host struct {
 	plugins int // that have connected
 }
 
+// inMemory is a folder in memory where there is one: a hundred daemons wait for their disk otherwise.
+var inMemory = func() string {
+	probe, err := os.MkdirTemp("/dev/shm", "nri")
+	if err != nil {
+		return ""
+	}
+	os.Remove(probe)
+	return filepath.Dir(probe)
+}()
+
 // newHost starts a runtime. options may be the zero value.
 func newHost(t testing.TB, options cri.Options, config string) *host {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "nri") // t.TempDir's paths are too long for sockets
+	dir, err := os.MkdirTemp(inMemory, "nri") // t.TempDir's paths are too long for sockets
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	h := &host{t: t, dir: dir}

@@ -55,6 +55,7 @@ func promises(page string) []string {
 }
 
 func TestPromisesOfAPage(t *testing.T) {
+	t.Parallel()
 	const page = "# Nothing is lost\n\nIt waits for [every disk](never.md), e.g. a slow\none. Other text. **Always:** `Never`.\n\n" +
 		"    it never is code\n\n| key | nothing |\n| --- | --- |\n| `Always` | never. Not here |\n- as\n  long as it takes\n- everything\n"
 	want := []string{"Nothing is lost", "It waits for every disk, e.g. a slow one.", "Always: `Never`.", "nothing", "never."}
@@ -65,6 +66,7 @@ func TestPromisesOfAPage(t *testing.T) {
 
 // Each sentence of the documents that knows no exception has a proof: testdata/promises.txt lists them, with the tests that show them.
 func TestPromisesHaveProofs(t *testing.T) {
+	t.Parallel()
 	const list = "../testdata/promises.txt"
 	text, err := os.ReadFile(list)
 	must(t, err)

@@ -28,6 +28,7 @@ func commands(root *cobra.Command) []*cobra.Command {
 }
 
 func TestEveryCommandHasHelpWithExamples(t *testing.T) {
+	t.Parallel()
 	for _, command := range append(commands(newRootCommand()), commands(kubectl.NewCommand(version))...) {
 		if command.Short == "" || command.Long == "" || command.Example == "" {
 			t.Errorf("%s: short %q, long %t, examples %t", command.CommandPath(), command.Short, command.Long != "", command.Example != "")
@@ -41,6 +42,7 @@ func TestEveryCommandHasHelpWithExamples(t *testing.T) {
 }
 
 func TestHelpAndCompletionOfTheBinary(t *testing.T) {
+	t.Parallel()
 	code, out, _ := run(t, "", "verify", "--help")
 	if code != 0 || !strings.Contains(out, "Examples:\n  nri-memory-manager verify\n") {
 		t.Errorf("exit code %d:\n%s", code, out)
@@ -112,6 +114,7 @@ func TestReferenceIsCurrent(t *testing.T) {
 // TestKubernetesVersionsNamesRealTests: in the tables of docs/kubernetes-versions.md that have a column for tests, each row names some
 // that there are, as package.TestName.
 func TestKubernetesVersionsNamesRealTests(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../docs/kubernetes-versions.md")
 	must(t, err)
 	name := regexp.MustCompile("`([a-z]+)\\.(Test\\w+)`")

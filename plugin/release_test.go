@@ -41,6 +41,7 @@ var record = flag.String("record", "", "write what this code leaves behind as th
 // TestRecord makes such a folder. Its pods have every kind of value that a state folder can hold: allocations of one node and of a
 // group, huge pages, and a memory.high raised by the stall guard.
 func TestRecord(t *testing.T) {
+	t.Parallel()
 	if *record == "" {
 		t.Skip("only with -record RELEASE")
 	}
@@ -230,6 +231,7 @@ func said(p *process, text string) {
 
 // An upgrade: this code takes over what every release so far has left.
 func TestUpgradeWithRunningPods(t *testing.T) {
+	t.Parallel()
 	folders, err := os.ReadDir(releases)
 	must(t, err)
 	for _, folder := range folders {
@@ -251,6 +253,7 @@ func TestUpgradeWithRunningPods(t *testing.T) {
 
 // A downgrade: this code finds files in which a newer release, or a kubelet's, has more than it knows.
 func TestDowngradeWithRunningPods(t *testing.T) {
+	t.Parallel()
 	const state, journal = "state/" + checkpoint.FileName, "state/" + protect.JournalFile
 	for name, test := range map[string]struct {
 		file     string

@@ -9,6 +9,7 @@ import (
 )
 
 func TestKeysThatNeedARestart(t *testing.T) {
+	t.Parallel()
 	for lines, want := range map[string]string{
 		"requestSources: [kubelet]\nlogLevel: debug\nstallGuard: false\nprofile: Observe": "",
 		"requestSources: [apiserver, kubelet]":                                            "requestSources",
@@ -29,6 +30,7 @@ func TestKeysThatNeedARestart(t *testing.T) {
 }
 
 func TestAReloadWarnsOfKeysThatNeedARestart(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	h.write("config.yaml", testConfig+"events: true\n")

@@ -18,6 +18,7 @@ import (
 // TestAStormIsReplayed records 500 creates from several threads, with resizes, ends and crashes of the plugin among them, and
 // replays what the binary has recorded.
 func TestAStormIsReplayed(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	dir := h.path("recordings")
 	h.flags = append(h.flags, "--record", dir)
@@ -96,6 +97,7 @@ func TestAStormIsReplayed(t *testing.T) {
 }
 
 func TestExplainNamesTheRecording(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	h.flags = append(h.flags, "--record", h.path("recordings"))
 	plugin := h.start()
@@ -120,6 +122,7 @@ func TestExplainNamesTheRecording(t *testing.T) {
 }
 
 func TestReplayOfBadInput(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "notes.txt")
 	must(t, os.WriteFile(file, []byte("hello\n"), 0o600))

@@ -46,6 +46,7 @@ func (h *host) beside(p *testPod, name string) {
 
 // A request that was exact stays so while its source is away, until a source has a newer one.
 func TestAnExactRequestStaysWhileItsSourceIsAway(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, operatorsConfig)
 	kubelet := h.podAPI()
 	web := burstable("web", 2*gi, 968) // as an estimate between 1049 and 1081 MiB

@@ -12,6 +12,7 @@ import (
 
 // TestAResizeThatDoesNotFit is accepted: the kubelet would try a refused one again every second.
 func TestAResizeThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	neighbor, web := guaranteed("neighbor", 6*gi), guaranteed("web", 8*gi)
@@ -51,6 +52,7 @@ func TestAResizeThatDoesNotFit(t *testing.T) {
 
 // TestARefusedResize is one, however often the kubelet tries.
 func TestARefusedResize(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, strings.Replace(testConfig, "restricted", "single-numa-node", 1))
 	plugin := h.start()
 	neighbor, web := guaranteed("neighbor", 6*gi), guaranteed("web", 8*gi)
@@ -80,6 +82,7 @@ func TestARefusedResize(t *testing.T) {
 
 // TestCPUsOverTwoNodes plays a kubelet without a topology policy: it assigns CPUs wherever some are free.
 func TestCPUsOverTwoNodes(t *testing.T) {
+	t.Parallel()
 	t.Run("Follow", func(t *testing.T) {
 		h := newHost(t, cri.Options{}, testConfig)
 		h.start()

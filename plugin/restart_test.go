@@ -137,6 +137,7 @@ func (h *host) live(plugin *process, killAfter func(step int) bool, wanted []map
 func never(int) bool { return false }
 
 func TestKilledBetweenAnyTwoEventsThePluginKeepsEverything(t *testing.T) {
+	t.Parallel()
 	idle := newHost(t, cri.Options{}, testConfig)
 	wanted := idle.live(idle.start(), never, nil)
 	steps := life()
@@ -156,6 +157,7 @@ func TestKilledBetweenAnyTwoEventsThePluginKeepsEverything(t *testing.T) {
 }
 
 func TestTheRuntimeRestarts(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	first := guaranteed("first", 4*gi)
@@ -176,6 +178,7 @@ func TestTheRuntimeRestarts(t *testing.T) {
 
 // A container may end and a pod may go while the plugin is away; nothing tells it.
 func TestWhatEndedWhileThePluginWasAwayIsFreed(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	gone, stays := guaranteed("gone", 12*gi), guaranteed("stays", 2*gi)
@@ -192,6 +195,7 @@ func TestWhatEndedWhileThePluginWasAwayIsFreed(t *testing.T) {
 }
 
 func TestRuntimesWithAnOlderNRI(t *testing.T) {
+	t.Parallel()
 	for name, options := range map[string]cri.Options{
 		"containerd 1.7.20": {Name: "containerd", Version: "v1.7.20", NRI: nriplugin.Version{Minor: 6, Patch: 1}},
 		"containerd 1.7.28": {Name: "containerd", Version: "1.7.28-0ubuntu1", NRI: nriplugin.Version{Minor: 8}},
@@ -218,6 +222,7 @@ func TestRuntimesWithAnOlderNRI(t *testing.T) {
 }
 
 func TestAnotherPluginSetsTheSameKey(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	h.start()
 	stop := h.rival()
@@ -234,6 +239,7 @@ func TestAnotherPluginSetsTheSameKey(t *testing.T) {
 }
 
 func TestARejectedContainerLeavesNothing(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	h.start()
 	large := guaranteed("large", 64*gi)
@@ -250,6 +256,7 @@ func TestARejectedContainerLeavesNothing(t *testing.T) {
 }
 
 func TestAHostileCgroupParentTouchesNothing(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	h.start()
 	for _, parent := range []string{"/kubepods/../../outside/poduid", "../kubepods/poduid", "/kubepods/burstable/../../poduid", "/system.slice/poduid"} {

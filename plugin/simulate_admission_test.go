@@ -30,6 +30,7 @@ func repeated(number int, spec string) []string { return slices.Repeat([]string{
 
 // What the kubelet does not admit is not created, for its reasons.
 func TestSimulateAdmitsAsTheKubelet(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		machine, config string // beside smallMachine
 		pods            []string
@@ -111,6 +112,7 @@ func affinity(expression string) string {
 
 // A Deployment that is larger than the machine: what does not fit is neither placed nor protected.
 func TestSimulateADeploymentLargerThanTheMachine(t *testing.T) {
+	t.Parallel()
 	manifest := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: big}\n" +
 		"spec: {replicas: 20, selector: {}, template: {spec: {containers: [{name: a, resources: {limits: {cpu: 40, memory: 100Gi}}}]}}}\n"
 	result := simulateJSON(t, manifest, exitFailed, "--machine", "../testdata/machines/demo.yaml")
@@ -130,6 +132,7 @@ func TestSimulateADeploymentLargerThanTheMachine(t *testing.T) {
 
 // Pages that the machine does not have are one answer, whatever the policy, the scope, and the page sizes that it does have.
 func TestSimulateHugePagesThatTheMachineDoesNotHave(t *testing.T) {
+	t.Parallel()
 	const want = "OutOfhugepages-1Gi: Node didn't have enough resource: hugepages-1Gi, requested: 2147483648, used: 0, capacity: 0"
 	for _, machine := range []string{"demo", "task-page"} { // pages of 2Mi only, and empty pools of both
 		for _, policy := range []string{"none", "best-effort", "restricted", "single-numa-node"} {
@@ -147,6 +150,7 @@ func TestSimulateHugePagesThatTheMachineDoesNotHave(t *testing.T) {
 
 // A pod of which nothing runs holds nothing: no memory, no protection, and no room for those after it.
 func TestSimulateARejectedPodHoldsNothing(t *testing.T) {
+	t.Parallel()
 	const guaranteed = "{limits: {cpu: 20, memory: %s}}"
 	small, large := asking(fmt.Sprintf(guaranteed, "8Gi")), asking(fmt.Sprintf(guaranteed, "100Gi"))
 	afterInit := "{initContainers: [{name: i, resources: {limits: {cpu: 20, memory: 1Gi}}}], containers: [{name: a, resources: {limits: {cpu: 20, memory: 100Gi}}}]}"
@@ -181,6 +185,7 @@ func TestSimulateARejectedPodHoldsNothing(t *testing.T) {
 
 // A container without a limit of its own has its pod's, below which nothing above it throttles.
 func TestSimulateShowsNoMemoryHighAboveTheLimit(t *testing.T) {
+	t.Parallel()
 	manifest := podsOf(
 		"{resources: {limits: {cpu: 4, memory: 32Gi}}, containers: [{name: none}, {name: request, resources: {requests: {memory: 1Gi}}}, {name: limit, resources: {requests: {memory: 1Gi}, limits: {memory: 2Gi}}}]}",
 		"{resources: {requests: {cpu: 2, memory: 8Gi}, limits: {cpu: 4, memory: 16Gi}}, containers: [{name: none}, {name: request, resources: {requests: {memory: 1Gi}}}]}",
@@ -208,6 +213,7 @@ func TestSimulateShowsNoMemoryHighAboveTheLimit(t *testing.T) {
 
 // The last line says what else a node may reject a pod for.
 func TestSimulateSaysWhatItDidNotLookAt(t *testing.T) {
+	t.Parallel()
 	selecting := podsOf("{nodeSelector: {disk: ssd}, containers: [{name: a}]}", affinity("{key: zone, operator: Exists}"), "{nodeSelector: {kubernetes.io/os: linux}, containers: [{name: a}]}")
 	for name, test := range map[string]struct {
 		machine string
@@ -233,6 +239,7 @@ func TestSimulateSaysWhatItDidNotLookAt(t *testing.T) {
 
 // --strict is for scripts that must not go on where anything was rejected.
 func TestSimulateStrict(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		resources string
 		flags     []string

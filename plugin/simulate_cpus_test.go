@@ -9,6 +9,7 @@ import (
 
 // Under the kubelet's static policy a Guaranteed container with whole CPUs has them for itself, and its memory beside them.
 func TestSimulateExclusiveCPUs(t *testing.T) {
+	t.Parallel()
 	const cores = "threadsPerCore: 2\nreservedSystemCPUs: 0,8\n"
 	guaranteed := func(cpus string) string { return asking("{limits: {cpu: " + cpus + ", memory: 4Gi}}") }
 	for name, test := range map[string]struct {
@@ -72,6 +73,7 @@ func TestSimulateExclusiveCPUs(t *testing.T) {
 
 // Scope pod has one hint for all containers of a pod.
 func TestSimulateExclusiveCPUsOfAWholePod(t *testing.T) {
+	t.Parallel()
 	two := "{containers: [{name: a, resources: {limits: {cpu: 10, memory: 1Gi}}}, {name: b, resources: {limits: {cpu: 4, memory: 1Gi}}}]}"
 	for scope, want := range map[string][2]string{"container": {"1-10", "11-14"}, "pod": {"1-10", "11-14"}} {
 		config := file(t, "config.yaml", "topologyManagerPolicy: single-numa-node\ntopologyManagerScope: "+scope+"\n")
@@ -96,6 +98,7 @@ func TestSimulateExclusiveCPUsOfAWholePod(t *testing.T) {
 }
 
 func TestSimulateShowsExclusiveCPUs(t *testing.T) {
+	t.Parallel()
 	machine := file(t, "machine.yaml", smallMachine+"cpuManagerPolicy: static\nreservedSystemCPUs: 0\n")
 	_, out, _ := run(t, pod("{limits: {cpu: 2, memory: 1Gi}}"), "simulate", "--machine", machine, "-")
 	wantAll(t, out, "POD          CONTAINER  QOS         ADMITTED  CPUS  NODES  ", "default/web  app        Guaranteed  yes       1-2   0      ")
@@ -105,6 +108,7 @@ func TestSimulateShowsExclusiveCPUs(t *testing.T) {
 }
 
 func TestNodesThatCannotBeSimulated(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		machine, config string
 		flags           []string

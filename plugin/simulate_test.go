@@ -46,6 +46,7 @@ func simulateJSON(t *testing.T, manifest string, wantCode int, flags ...string) 
 
 // The task page of the Kubernetes documentation: a Guaranteed pod of 150Gi on two nodes of 126Gi.
 func TestSimulateTheTaskPage(t *testing.T) {
+	t.Parallel()
 	result := simulateJSON(t, pod("{limits: {cpu: 2, memory: 150Gi}}"), exitOK, "--machine", taskPageMachine, "--config", taskPageConfig)
 	container := result.Containers[0]
 	if !container.Admitted || !slices.Equal(container.NUMANodes, []int{0, 1}) || container.CpusetMems != "0-1" {
@@ -66,6 +67,7 @@ func TestSimulateTheTaskPage(t *testing.T) {
 }
 
 func TestSimulateARejection(t *testing.T) {
+	t.Parallel()
 	config := file(t, "config.yaml", "kubeReserved: {memory: 4Gi}\nsystemReserved: {memory: 1Gi}\nreservedMemory: 0:memory=3Gi;1:memory=2148Mi\ntopologyManagerPolicy: single-numa-node\n")
 	manifest := pod("{limits: {cpu: 2, memory: 150Gi}}")
 	result := simulateJSON(t, manifest, exitFailed, "--machine", taskPageMachine, "--config", config)
@@ -85,6 +87,7 @@ func TestSimulateARejection(t *testing.T) {
 
 // The keys and types of the JSON are a contract.
 func TestTheKeysOfSimulatesJSON(t *testing.T) {
+	t.Parallel()
 	code, out, errOut := run(t, pod("{requests: {memory: 512Mi}, limits: {memory: 1Gi}}"),
 		"simulate", "--machine", taskPageMachine, "--pod-info", "kubelet", "-o", "json", "-")
 	if code != exitOK {
@@ -118,6 +121,7 @@ func TestTheKeysOfSimulatesJSON(t *testing.T) {
 
 // A container has its pod's limits where it has none, and counts with its share of what the pod asks for beyond its containers.
 func TestSimulateAPodWithResourcesOfItsOwn(t *testing.T) {
+	t.Parallel()
 	result := simulateJSON(t, `
 apiVersion: v1
 kind: Pod
@@ -140,6 +144,7 @@ spec:
 }
 
 func TestSimulateTheDemo(t *testing.T) {
+	t.Parallel()
 	args := []string{"simulate", "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/config/demo.yaml",
 		"--pod-info", "kubelet", "--expect-rejected", "too-large/app", "../testdata/pods/1-database.yaml", "../testdata/pods/2-cache.yaml",
 		"../testdata/pods/3-web.yaml", "../testdata/pods/4-report.yaml", "../testdata/pods/5-packet-router.yaml", "../testdata/pods/6-api.yaml",
@@ -164,6 +169,7 @@ func TestSimulateTheDemo(t *testing.T) {
 
 // After an init container that is rejected nothing of its pod follows, and its memory is not taken.
 func TestSimulateAnInitContainerThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	config := file(t, "config.yaml", "topologyManagerPolicy: single-numa-node\n")
 	result := simulateJSON(t, `
 apiVersion: v1
@@ -181,6 +187,7 @@ spec:
 // The demo (make run) sends the same pods through NRI's own runtime side and its socket into the plugin's process. What
 // simulate does in place of NRI and the runtime must have the same result.
 func TestSimulateAgreesWithNRI(t *testing.T) {
+	t.Parallel()
 	demo := filepath.Join(t.TempDir(), "demo")
 	must(t, build(demo, "./demo"))
 	manifests, err := filepath.Glob("../testdata/pods/*.yaml")
@@ -206,6 +213,7 @@ func TestSimulateAgreesWithNRI(t *testing.T) {
 
 // Whatever lies in a folder or comes from "helm template" is read; what makes no pods is named once.
 func TestSimulateReadsWhatPeopleHave(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"b.yml":     strings.Replace(pod("{}"), "web", "b", 1),
@@ -233,6 +241,7 @@ func TestSimulateReadsWhatPeopleHave(t *testing.T) {
 
 // Requests are exact unless the node is to have no pod API.
 func TestSimulateHasExactRequestsByDefault(t *testing.T) {
+	t.Parallel()
 	manifest := pod("{requests: {memory: 512Mi}, limits: {memory: 1Gi}}")
 	for want, flags := range map[string][]string{"kubelet": nil, "oomscore": {"--pod-info", "none"}} {
 		memory := simulateJSON(t, manifest, exitOK, append(flags, "--machine", taskPageMachine)...).Containers[0].Memory
@@ -243,6 +252,7 @@ func TestSimulateHasExactRequestsByDefault(t *testing.T) {
 }
 
 func TestSimulateShowsIgnoredAnnotations(t *testing.T) {
+	t.Parallel()
 	manifest := strings.Replace(pod("{}"), "name: web", "name: web, annotations: {numa.memory-manager.nri.io: always}", 1)
 	_, out, _ := run(t, manifest, "simulate", "--machine", taskPageMachine, "-")
 	const want = `metadata.annotations[numa.memory-manager.nri.io]: Unsupported value: "always": supported values: "none", "preferred", "required", "spread"`
@@ -256,6 +266,7 @@ func TestSimulateShowsIgnoredAnnotations(t *testing.T) {
 }
 
 func TestSimulateShowsAnnotationsForNoContainer(t *testing.T) {
+	t.Parallel()
 	manifest := strings.Replace(pod("{}"), "name: web", "name: web, annotations: {numa.memory-manager.nri.io/container.proxy: none, numa.memory-manager.nri.io/container.app: none}", 1)
 	const want = `metadata.annotations[numa.memory-manager.nri.io/container.proxy]: Not found: "proxy": the pod has no such container`
 	if code, out, _ := run(t, manifest, "simulate", "--machine", taskPageMachine, "-"); code != exitOK || !strings.Contains(out, "IGNORED ANNOTATIONS\ndefault/web: "+want+"\n\n") {
@@ -264,6 +275,7 @@ func TestSimulateShowsAnnotationsForNoContainer(t *testing.T) {
 }
 
 func TestSimulateShowsHugePages(t *testing.T) {
+	t.Parallel()
 	_, out, _ := run(t, "", "simulate", "--machine", "../testdata/machines/demo.yaml", "--config", "../testdata/config/demo.yaml", "../testdata/pods/5-packet-router.yaml")
 	if !regexp.MustCompile(`HUGE PAGES\nPOD +CONTAINER +PAGE SIZE +LIMIT\ndefault/packet-router +\S+ +2Mi +\S+`).MatchString(out) {
 		t.Errorf("the huge pages are not in\n%s", out)
@@ -299,6 +311,7 @@ func TestSimulateKeepsOnlyInANewOrEmptyFolder(t *testing.T) {
 
 // The scheduler's part is simulated too: what has no room stays Pending and never reaches the node.
 func TestSimulateReadsClaims(t *testing.T) {
+	t.Parallel()
 	const manifests = `
 apiVersion: resource.k8s.io/v1
 kind: ResourceClaimTemplate

@@ -43,6 +43,7 @@ func (h *host) evenParts(p *testPod) memorymanager.NodeAmounts {
 }
 
 func TestASpreadContainerKeepsItsEvenParts(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, testConfig)
 	plugin := h.start()
 	odd := spreading(guaranteed("odd", 8*gi+4096))
@@ -109,6 +110,7 @@ func TestASpreadContainerKeepsItsEvenParts(t *testing.T) {
 }
 
 func TestWhereSpreadApplies(t *testing.T) {
+	t.Parallel()
 	old := cri.Options{Name: "containerd", Version: "v2.1.4", NRI: nriplugin.Version{Minor: 8}}
 	for name, test := range map[string]struct {
 		config  string
@@ -145,6 +147,7 @@ func TestWhereSpreadApplies(t *testing.T) {
 }
 
 func TestSimulateSpreads(t *testing.T) {
+	t.Parallel()
 	manifest := strings.Replace(pod("{limits: {cpu: 2, memory: 40Gi}}"), "{name: web}", "{name: web, annotations: {numa.memory-manager.noderesource.dev: spread}}", 1)
 	result := simulateJSON(t, manifest, exitOK, "--machine", taskPageMachine, "--config", taskPageConfig)
 	if got := result.Containers[0]; !got.Admitted || got.CpusetMems != "0-1" || !strings.Contains(string(result.State), `"even": true`) {

@@ -42,6 +42,7 @@ func writeFile(t *testing.T, name, text string) string {
 }
 
 func TestStateGoesFromTheKubeletAndBack(t *testing.T) {
+	t.Parallel()
 	file := writeFile(t, "memory_manager_state", docState)
 	dir := filepath.Join(t.TempDir(), "state")
 	ours := filepath.Join(dir, checkpoint.FileName)
@@ -70,6 +71,7 @@ func TestStateGoesFromTheKubeletAndBack(t *testing.T) {
 }
 
 func TestStateShow(t *testing.T) {
+	t.Parallel()
 	file := writeFile(t, "memory_manager_state", docState)
 	code, out, errOut := runState("show", file)
 	if code != exitOK || errOut != "" {
@@ -94,6 +96,7 @@ func TestStateShow(t *testing.T) {
 }
 
 func TestStateVerify(t *testing.T) {
+	t.Parallel()
 	machine := writeFile(t, "machine.yaml", docMachine)
 	tests := map[string]struct {
 		state, machine string
@@ -141,6 +144,7 @@ func TestStateVerify(t *testing.T) {
 }
 
 func TestStateVerifyWithConfiguration(t *testing.T) {
+	t.Parallel()
 	machine, state := writeFile(t, "machine.yaml", docMachine), writeFile(t, "state", docState)
 	config := writeFile(t, "config.yaml", "reservedMemory: [{numaNode: 0, limits: {memory: 3Gi}}, {numaNode: 1, limits: {memory: 2148Mi}}]\n")
 	if code, out, errOut := runState("verify", state, "--machine", machine, "--config", config); code != exitOK {
@@ -181,6 +185,7 @@ func aKernel(t *testing.T, iomem string, more ...int) string {
 }
 
 func TestStateVerifyWithMemoryThatMoved(t *testing.T) {
+	t.Parallel()
 	const (
 		image  = "00100000-7fffffff : System RAM\n  01000000-01ffffff : Kernel code\n  03a00000-03ffffff : Kernel bss\n"
 		zeroed = "00000000-00000000 : Kernel code\n  00000000-00000000 : Kernel bss\n"
@@ -212,6 +217,7 @@ func TestStateVerifyWithMemoryThatMoved(t *testing.T) {
 }
 
 func TestStateBadInput(t *testing.T) {
+	t.Parallel()
 	bad := writeFile(t, "bad", "no state")
 	good := writeFile(t, "good", docState)
 	none := writeFile(t, "none", `{"policyName":"None","machineState":{},"checksum":4236770233}`)

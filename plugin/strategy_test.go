@@ -9,6 +9,7 @@ import (
 
 // TestTheStrategyChoosesTheNode: the same pods, packed and spread, by the key and by what a kubelet's configuration says.
 func TestTheStrategyChoosesTheNode(t *testing.T) {
+	t.Parallel()
 	for name, test := range map[string]struct {
 		config, kubelet, mems, decided string
 	}{

@@ -11,6 +11,7 @@ import (
 
 // TestDaemonSetStands plays the API server's answers while a release is updated and while it is uninstalled.
 func TestDaemonSetStands(t *testing.T) {
+	t.Parallel()
 	const object = `{"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": {"name": "nri-memory-manager"%s}}`
 	for name, c := range map[string]struct {
 		status int
@@ -47,6 +48,7 @@ func TestDaemonSetStands(t *testing.T) {
 }
 
 func TestDaemonSetHasANamespace(t *testing.T) {
+	t.Parallel()
 	for _, text := range []string{"a", "/a", "a/", "a/b/c"} {
 		if err := checkOwner(text); err == nil || err.Error() != `--daemonset "`+text+`": want NAMESPACE/NAME` {
 			t.Errorf("%q: %v", text, err)

@@ -32,6 +32,7 @@ func audited(t *testing.T, h *host, code int) (objects []string) {
 // Under best-effort, the default, a container that finds no place runs all the same: every view says so, and why, until it has
 // one.
 func TestAContainerThatFoundNoPlaceIsShownUntilItHasOne(t *testing.T) {
+	t.Parallel()
 	h := newHost(t, cri.Options{}, "kubeReserved: {memory: 924Mi}\ntopologyManagerPolicy: best-effort\n")
 	plugin := h.start()
 	first, second := guaranteed("first", 24*gi), guaranteed("second", 24*gi)
@@ -90,6 +91,7 @@ func TestAContainerThatFoundNoPlaceIsShownUntilItHasOne(t *testing.T) {
 }
 
 func TestSimulateSaysWhyAContainerIsNotPinned(t *testing.T) {
+	t.Parallel()
 	// Much of the memory is reserved for others than the kubelet.
 	flags := []string{"--machine", taskPageMachine, "--config", file(t, "config.yaml", "reservedMemory: 0:memory=100Gi;1:memory=100Gi\n")}
 	manifest := pod("{limits: {cpu: 2, memory: 150Gi}}")

@@ -9,6 +9,7 @@ import (
 )
 
 func TestVersion(t *testing.T) {
+	t.Parallel()
 	want := versions{Version: "unknown", Go: runtime.Version()} // of a binary that no release has built
 	var got versions
 	code, out, errOut := run(t, "", "version", "-o", "json")

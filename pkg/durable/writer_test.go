@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -284,31 +285,33 @@ func TestConcurrentSubmitters(t *testing.T) {
 
 // A disk that hangs is waited for once; one that has answered is waited for again.
 func TestAwaitWaitsForAHangingDiskOnce(t *testing.T) {
-	d, w := newDisk(bound, 0)
-	first := w.Submit(text("0"))
-	<-d.begun
-	if err := w.Await(within(t), first); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatal(err)
-	}
-	second := w.Submit(text("1"))
-	if !w.late {
-		t.Error("the disk is waited for again")
-	}
-	if err := w.Await(within(t), second); !errors.Is(err, context.DeadlineExceeded) {
-		t.Error(err)
-	}
-	d.results <- unix.EIO
-	<-d.begun
-	if w.late {
-		t.Error("the disk has answered, and is not waited for")
-	}
-	d.results <- nil
-	if err := w.Await(within(t), second); err != nil {
-		t.Error(err)
-	}
-	if err := errors.Join(w.Await(within(t), Ticket{}), w.Close(within(t))); err != nil {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		d, w := newDisk(bound, 0)
+		first := w.Submit(text("0"))
+		<-d.begun
+		if err := w.Await(within(t), first); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		second := w.Submit(text("1"))
+		if !w.late {
+			t.Error("the disk is waited for again")
+		}
+		if err := w.Await(within(t), second); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		d.results <- unix.EIO
+		<-d.begun
+		if w.late {
+			t.Error("the disk has answered, and is not waited for")
+		}
+		d.results <- nil
+		if err := w.Await(within(t), second); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(w.Await(within(t), Ticket{}), w.Close(within(t))); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // Deferred content has no write of its own where other content follows: the hour is longer than the test.
