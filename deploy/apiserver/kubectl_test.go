@@ -31,7 +31,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var kubectlPlugin = built("../..", "./plugin/kubectl")
+var kubectlPlugin = built("./plugin/kubectl")
 
 // daemons is the namespace of the daemons' pods, where role.yaml has it.
 const daemons = "nri-memory-manager"

@@ -1,5 +1,5 @@
-// Package apiserver tests what the plugin writes to the API server against a real one: Kubernetes' server of custom
-// resources over etcd, with the CustomResourceDefinition as its project publishes it.
+// Package apiserver tests what the daemon and the kubectl plugin do with a real kube-apiserver over etcd. Its tests run in
+// `make e2e`, which builds the kube-apiserver.
 package apiserver
 
 import (
@@ -31,16 +31,13 @@ func testMain(m *testing.M) int {
 	return m.Run()
 }
 
-var (
-	plugin    = built("../..", "./plugin")
-	crdServer = built("tools", "k8s.io/apiextensions-apiserver")
-)
+var plugin = built("./plugin")
 
-// built returns the path of a program of a module, which the first call builds.
-func built(module, program string) func(*testing.T) string {
+// built returns the path of a program of the main module, which the first call builds.
+func built(program string) func(*testing.T) string {
 	build := sync.OnceValues(func() (string, error) {
 		path := filepath.Join(programs, filepath.Base(program))
-		cmd := exec.Command("go", "-C", module, "build", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-o", path, program)
+		cmd := exec.Command("go", "-C", "../..", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2", "-o", path, program)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the Makefile's flags: both find the same packages in Go's cache
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building %s: %w\n%s", program, err, out)

@@ -175,7 +175,7 @@ func available(object *v1alpha2.NodeResourceTopology) (all []int64) {
 }
 
 func TestTheSchedulerSeesWhatStatusSays(t *testing.T) {
-	n := newNode(t, startServer(t), machine, exporting)
+	n := newNode(t, administrator(t), machine, exporting)
 	object := n.isTrue()
 	pods := podfingerprint.NewFingerprint(0)
 	want := v1alpha2.AttributeList{{Name: "topologyManagerPolicy", Value: "restricted"}, {Name: "topologyManagerScope", Value: "container"},
@@ -209,7 +209,7 @@ func TestTheSchedulerSeesWhatStatusSays(t *testing.T) {
 
 // What others do to the object does not last.
 func TestTheObjectIsMended(t *testing.T) {
-	n := newNode(t, startServer(t), machine, exporting)
+	n := newNode(t, administrator(t), machine, exporting)
 	n.isTrue()
 
 	must(t, n.objects.Delete(t.Context(), "worker", metav1.DeleteOptions{}))
@@ -243,7 +243,7 @@ func TestTheObjectIsMended(t *testing.T) {
 func TestTheObjectGoesWithTheRollback(t *testing.T) {
 	for settings, want := range map[string]bool{"onTermination: Keep": true, "onTermination: Rollback": false} {
 		t.Run(settings, func(t *testing.T) {
-			n := newNode(t, startServer(t), machine, exporting+settings)
+			n := newNode(t, administrator(t), machine, exporting+settings)
 			n.isTrue()
 			must(t, n.process.Process.Signal(syscall.SIGTERM))
 			must(t, n.process.Wait())
@@ -262,7 +262,7 @@ func TestSizeOnTheWire(t *testing.T) {
 		fmt.Fprintf(&large, "- {id: %d, memory: %dKi, cpus: %d, distances: [%s], hugepages: {2Mi: 512, 1Gi: 4}}\n",
 			i, 132000000+i*4096, i, strings.TrimSuffix(strings.Repeat("20, ", i)+"10, "+strings.Repeat("20, ", 7-i), ", "))
 	}
-	n := newNode(t, startServer(t), large.String(), exporting)
+	n := newNode(t, administrator(t), large.String(), exporting)
 	object := n.isTrue()
 	if len(object.Zones) != 8 || len(object.Zones[0].Resources) != 4 {
 		t.Fatalf("%d zones with %d resources", len(object.Zones), len(object.Zones[0].Resources))

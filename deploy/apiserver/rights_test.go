@@ -47,6 +47,7 @@ resourceSlices: true
 onTermination: Rollback
 `)
 	n.objects = objectsOf(t, admin)
+	n.withKubelet()
 
 	if owners := n.isTrue().OwnerReferences; len(owners) != 1 || owners[0].Kind != "Node" || owners[0].Name != "worker" {
 		t.Errorf("the object's owners are %v, want the Node", owners)
@@ -127,7 +128,7 @@ func kubeAPIServer(t *testing.T) string {
 	return program
 }
 
-// builtForGuests is the path of a program that "make e2e" or "make fleet" has built, empty where they have not.
+// builtForGuests is the path of a program that "make e2e" or "make fleet" has built or fetched, empty where they have not.
 func builtForGuests(pattern string) string {
 	cache := os.Getenv("CACHE")
 	if user, err := os.UserCacheDir(); cache == "" && err == nil {
@@ -138,6 +139,13 @@ func builtForGuests(pattern string) string {
 		return ""
 	}
 	return built[0]
+}
+
+// administrator starts an API server for those who need no audit log.
+func administrator(t *testing.T) *rest.Config {
+	t.Helper()
+	admin, _ := startKubernetes(t)
+	return admin
 }
 
 // startKubernetes returns an administrator and the path of the audit log.
@@ -153,7 +161,7 @@ func startKubernetes(t *testing.T) (admin *rest.Config, audit string) {
 	must(t, os.WriteFile(key, private, 0o600))
 	must(t, os.WriteFile(tokens, []byte(`test-token,admin,admin,"system:masters"`+"\njane-token,jane,jane\njohn-token,john,john\n"), 0o600))
 	must(t, os.WriteFile(policy, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules: [{level: Metadata}]\n"), 0o600))
-	admin = &rest.Config{Host: "https://" + address, BearerToken: "test-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
+	admin = &rest.Config{Host: "https://" + address, BearerToken: "test-token", QPS: -1, TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	return ready(t, admin, exec.Command(program, "--etcd-servers", startEtcd(t), "--cert-dir", dir, "--bind-address", "127.0.0.1",
 		"--advertise-address", "127.0.0.1", "--secure-port", port, "--service-cluster-ip-range", "10.0.0.0/24",
 		"--service-account-issuer", "https://test", "--service-account-key-file", key, "--service-account-signing-key-file", key,

@@ -19,39 +19,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/needs"
 )
-
-// startServer starts etcd and the server of custom resources and returns an administrator.
-func startServer(t *testing.T) *rest.Config {
-	t.Helper()
-	etcd := startEtcd(t)
-	dir, address := t.TempDir(), freeAddress(t)
-	nowhere := filepath.Join(dir, "kubeconfig") // there is no core API server to ask
-	writeKubeconfig(t, nowhere, &rest.Config{Host: "http://127.0.0.1:1"})
-	_, port, _ := net.SplitHostPort(address)
-	// Nobody can be asked who may do what, but an administrator may do everything: a certificate of system:masters.
-	key := newKey(t)
-	private, err := keyutil.MarshalPrivateKeyToPEM(key)
-	must(t, err)
-	certificate, err := cert.NewSelfSignedCACert(cert.Config{CommonName: "admin", Organization: []string{"system:masters"}}, key)
-	must(t, err)
-	public, err := cert.EncodeCertificates(certificate)
-	must(t, err)
-	authority := filepath.Join(dir, "ca.crt")
-	must(t, os.WriteFile(authority, public, 0o600))
-	admin := &rest.Config{Host: "https://" + address, TLSClientConfig: rest.TLSClientConfig{Insecure: true, CertData: public, KeyData: private}}
-	return ready(t, admin,
-		exec.Command(crdServer(t), "--etcd-servers", etcd, "--cert-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port,
-			"--kubeconfig", nowhere, "--authentication-kubeconfig", nowhere, "--authorization-kubeconfig", nowhere,
-			"--authentication-skip-lookup", "--client-ca-file", authority, "--enable-priority-and-fairness=false",
-			"--disable-admission-plugins", "NamespaceLifecycle,MutatingAdmissionWebhook,ValidatingAdmissionWebhook,"+
-				"ValidatingAdmissionPolicy,MutatingAdmissionPolicy"))
-}
 
 // ready starts an API server and lets it know NodeResourceTopologies, as "kubectl apply -f crd.yaml" does.
 func ready(t *testing.T, admin *rest.Config, server *exec.Cmd) *rest.Config {
@@ -82,7 +53,7 @@ func ready(t *testing.T, admin *rest.Config, server *exec.Cmd) *rest.Config {
 // startEtcd returns its URL.
 func startEtcd(t *testing.T) string {
 	t.Helper()
-	program := builtForGuests("etcd-*/etcd")
+	program := builtForGuests("debian/etcd/usr/bin/etcd")
 	if program == "" {
 		program = needs.Program(t, "etcd", "etcd-server")
 	}

@@ -49,28 +49,35 @@ func publishNetwork(t *testing.T, client kubernetes.Interface) {
 	must(t, err)
 }
 
-// kubelet is its PodResources API: it knows the claim of every pod, and no device of it.
+// kubelet is its PodResources API: it knows the claim of the pod network, and no device.
 type kubelet struct {
 	podresources.UnimplementedPodResourcesListerServer
 }
 
 func (kubelet) Get(_ context.Context, request *podresources.GetPodResourcesRequest) (*podresources.GetPodResourcesResponse, error) {
+	container := &podresources.ContainerResources{Name: "app"}
+	if request.GetPodName() == "network" {
+		container.DynamicResources = []*podresources.DynamicResource{{ClaimName: "network", ClaimNamespace: "default"}}
+	}
 	return &podresources.GetPodResourcesResponse{PodResources: &podresources.PodResources{
-		Name: request.GetPodName(), Namespace: request.GetPodNamespace(), Containers: []*podresources.ContainerResources{{
-			Name: "app", DynamicResources: []*podresources.DynamicResource{{ClaimName: "network", ClaimNamespace: "default"}},
-		}},
+		Name: request.GetPodName(), Namespace: request.GetPodNamespace(), Containers: []*podresources.ContainerResources{container},
 	}}, nil
 }
 
-// withNetwork places a pod whose claim has the network device on NUMA node 1, which the daemon knows from the API server only.
-func (n *node) withNetwork(uid string) {
+// withKubelet serves the PodResources API until the test's end. Each create that finds it away makes the daemon's next pause longer.
+func (n *node) withKubelet() {
 	n.t.Helper()
 	listener, err := net.Listen("unix", n.path("devices.sock"))
 	must(n.t, err)
 	server := grpc.NewServer()
 	podresources.RegisterPodResourcesListerServer(server, kubelet{})
 	go server.Serve(listener)
-	defer server.Stop()
+	n.t.Cleanup(server.Stop)
+}
+
+// withNetwork places a pod whose claim has the network device on NUMA node 1, which the daemon knows from the API server only.
+func (n *node) withNetwork(uid string) {
+	n.t.Helper()
 	eventually(n.t, "the ResourceSlices are known", func() bool {
 		out, err := exec.Command(plugin(n.t), "status", "--state-dir", n.path("state"), "-o", "json").Output()
 		must(n.t, err)

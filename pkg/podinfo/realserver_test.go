@@ -47,7 +47,7 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c := &cluster{dir: t.TempDir(), etcd: freeAddress(t), api: freeAddress(t),
 		client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}}
-	etcd := start(t, os.Getenv("ETCD"), "--data-dir", filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync",
+	etcd := start(t, os.Getenv("ETCD"), "--data-dir", filepath.Join(c.dir, "etcd"),
 		"--listen-client-urls", "http://"+c.etcd, "--advertise-client-urls", "http://"+c.etcd, "--listen-peer-urls", "http://"+freeAddress(t))
 	t.Cleanup(func() { end(etcd) })
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
