@@ -4,7 +4,7 @@
 // It is what `make e2e` calls. Variables: VARIANT (names, comma-separated),
 // RUN and SKIP (regular expressions of test names), KEEP=1 (leave the guests' folders, as FULL=1 does),
 // TIMEOUT (bound of the whole run, default 75m, 4h with FULL=1), JOBS (guests at once, default 2),
-// FULL=1 (the long form of cases, on all variants that can run them), ACCEL (QEMU's accelerator, default tcg with one thread),
+// FULL=1 (the long form of cases, on all variants that can run them), ACCEL (QEMU's accelerator; default KVM where it works, else tcg with one thread),
 // CACHE (the folder of downloads and builds, default nri-memory-manager-e2e in the user's cache folder),
 // CRIO, CONMON and OCI_RUNTIME (paths that add the CRI-O variant).
 package main

@@ -1,11 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,8 +26,9 @@ type result struct {
 	deaths  int               // guests that ended without a status
 	boots   int
 	took    time.Duration
-	slowest map[string]string // test → time as printed
-	problem string            // what kept the variant from running
+	guests  []vm.Guest               // one for each boot
+	times   map[string]time.Duration // of each test, by the guest's clock
+	problem string                   // what kept the variant from running
 }
 
 // A test fails when it fails twice; an emulated machine
@@ -36,7 +40,7 @@ const (
 )
 
 func newResult(v vm.Variant, tests []string) *result {
-	r := &result{variant: v, state: map[string]string{}, failed: map[string]int{}, slowest: map[string]string{}}
+	r := &result{variant: v, state: map[string]string{}, failed: map[string]int{}, times: map[string]time.Duration{}}
 	for _, name := range tests {
 		if v.Runs(name, full()) {
 			r.tests = append(r.tests, name)
@@ -142,12 +146,14 @@ func (r *result) follow(file string, stop <-chan struct{}) {
 
 // take reads a guest's outcome.
 func (r *result) take(g vm.Guest) {
+	r.guests = append(r.guests, g)
 	text := strings.ReplaceAll(g.Tests(), "\r", "")
 	seen := map[string]bool{}
 	for _, m := range verdict.FindAllStringSubmatch(text, -1) {
 		name := m[2]
 		seen[name] = true
-		r.state[name], r.slowest[name] = m[1], m[3]
+		r.state[name] = m[1]
+		r.times[name], _ = time.ParseDuration(m[3])
 		if m[1] == "FAIL" {
 			r.failed[name]++
 		}
@@ -205,6 +211,10 @@ func summary(results []*result, left []string, took time.Duration) bool {
 		fmt.Printf("%-24s %6d %6d %7d %8d %6d %7s\n", r.variant.Name, count["PASS"], count["FAIL"], count["SKIP"]+r.left, repeated, r.boots, seconds(r.took))
 		ok = ok && r.good()
 	}
+	fmt.Printf("\n%-24s %7s %7s %7s %7s %10s   %s\n", "where the time went", "packing", "boot", "tests", "rest", "computing", "longest tests")
+	for _, r := range results {
+		fmt.Println(r.account())
+	}
 	for _, r := range results {
 		r.remarks()
 	}
@@ -217,6 +227,26 @@ func summary(results []*result, left []string, took time.Duration) bool {
 	}
 	fmt.Printf("e2e: %s in %s\n", verdict, seconds(took))
 	return ok
+}
+
+// account is the line of a table that says where a variant's time went. What is neither boot nor tests is the time in which a guest
+// ends, its logs are shipped and QEMU starts.
+func (r *result) account() string {
+	var packed, boot, guests, cpu, tests time.Duration
+	for _, g := range r.guests {
+		packed, boot, guests, cpu = packed+g.Packed, boot+g.Booted, guests+g.Time, cpu+g.CPU
+	}
+	names := slices.Collect(maps.Keys(r.times))
+	slices.SortFunc(names, func(a, b string) int { return cmp.Compare(r.times[b], r.times[a]) })
+	var longest []string
+	for i, name := range names {
+		tests += r.times[name]
+		if i < 3 {
+			longest = append(longest, fmt.Sprintf("%s %s", name, seconds(r.times[name])))
+		}
+	}
+	return fmt.Sprintf("%-24s %7s %7s %7s %7s %10s   %s", r.variant.Name, seconds(packed), seconds(boot), seconds(tests),
+		seconds(guests-boot-tests), seconds(cpu), strings.Join(longest, ", "))
 }
 
 // remarks prints what the numbers do not say.

@@ -24,17 +24,14 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
 )
 
-// TestHourBesideTheKubelet keeps a node busy for an hour, two minutes without FULL=1. Pods of random shapes come, are resized,
+// TestHourBesideTheKubelet keeps a node busy for an hour. Pods of random shapes come, are resized,
 // crash and go. The plugin, the kubelet and the runtime are killed, systemd is reloaded, the kubelet's own Memory QoS is
 // switched on and off, and the disk of the state folder fills up. Meanwhile the kernel's files are compared with what the
 // pods' specs promise, and what verify says with both. In the end, every file holds its value, nothing stays allocated, and no OOM kill
 // was reported.
 func TestHourBesideTheKubelet(t *testing.T) {
 	k := kubeletOf(t)
-	duration := 2 * time.Minute
-	if k.Plan.Full {
-		duration = time.Hour
-	}
+	const duration = time.Hour
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	volume, kills := disk(t, 8*MiB), oomKills(t)

@@ -113,7 +113,7 @@ func (c *Cluster) url(host string) string {
 
 func (c *Cluster) startEtcd() error {
 	client, peer := "http://"+net.JoinHostPort(loopback, c.port(etcdClients)), "http://"+net.JoinHostPort(loopback, c.port(etcdPeers))
-	return c.start("etcd", "--name=e2e", "--data-dir="+filepath.Join(c.dir, "etcd"), "--unsafe-no-fsync", "--log-level=warn",
+	return c.start("etcd", "--name=e2e", "--data-dir="+filepath.Join(c.dir, "etcd"), "--logger=zap", "--log-level=warn",
 		"--listen-client-urls="+client, "--advertise-client-urls="+client, "--listen-peer-urls="+peer,
 		"--initial-advertise-peer-urls="+peer, "--initial-cluster=e2e="+peer)
 }

@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/vm"
 )
 
 const (
@@ -49,7 +52,7 @@ type simulated struct {
 func TestSimulatorAgreesWithKubernetes(t *testing.T) {
 	dir := t.TempDir()
 	plugin, kubernetes := filepath.Join(dir, "nri-memory-manager"), filepath.Join(dir, "rules")
-	build(t, "../../..", plugin, "./plugin")
+	build(t, "../../..", plugin, "./plugin", vm.Flags...)
 	build(t, "../tools/kubernetes", kubernetes, "./rules")
 	write(t, filepath.Join(dir, "machine.yaml"), fmt.Sprintf("nodes: [{id: 0, memory: %d, cpus: 0-8191, hugepages: {2Mi: 8192, 1Gi: 240}}]\n", nodeMemory))
 	write(t, filepath.Join(dir, "config.yaml"), "memoryManagerPolicy: None\ntopologyManagerPolicy: none\nguaranteedHeadroom: 0\n")
@@ -120,10 +123,11 @@ func compare(t *testing.T, pod *corev1.Pod, want rules, said simulated) {
 
 const pageSize = 4096
 
-// build uses the flags of the virtual machines' builds, so that both find the same packages in Go's cache.
-func build(t *testing.T, module, out, program string) {
+// build builds a program. Ours have the Makefile's flags, and Kubernetes' those of the virtual machines' builds, so that Go's cache has
+// the packages of both.
+func build(t *testing.T, module, out, program string, flags ...string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", out, program)
+	cmd := exec.CommandContext(t.Context(), "go", slices.Concat([]string{"build", "-trimpath", "-o", out}, flags, []string{program})...)
 	cmd.Dir, cmd.Env = module, append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", program, err, text)

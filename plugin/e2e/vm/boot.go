@@ -25,8 +25,21 @@ type Guest struct {
 	Exit int
 	// Why says how a guest without a status ended.
 	Why string
-	// Time is how long it ran, and CPU the part of it that QEMU computed.
-	Time, CPU time.Duration
+	// Packed is how long its root took to pack, Time how long it ran, Booted the part of that before its tests began, and CPU the part in
+	// which QEMU computed.
+	Packed, Time, Booted, CPU time.Duration
+}
+
+var testsBegan = regexp.MustCompile(`E2E \[ *([0-9.]+) *\] running the tests`)
+
+// booted is how long a guest ran before its tests began, by its own clock; 0 when they never did.
+func booted(console string) time.Duration {
+	found := testsBegan.FindStringSubmatch(console)
+	if found == nil {
+		return 0
+	}
+	seconds, _ := strconv.ParseFloat(found[1], 64)
+	return time.Duration(seconds * float64(time.Second))
 }
 
 // Died reports that the guest ended without announcing a status.
@@ -52,7 +65,7 @@ const outerMargin = 150 * time.Second
 
 // Boot boots a guest in dir, waits for its end and says what became of it.
 func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string) (Guest, error) {
-	g := Guest{Dir: dir, Exit: -1}
+	g, asked := Guest{Dir: dir, Exit: -1}, time.Now()
 	if err := os.RemoveAll(dir); err != nil {
 		return g, fmt.Errorf("boot %s: %w", v.Name, err)
 	}
@@ -109,10 +122,11 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 	cmd.WaitDelay = 5 * time.Second
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
-	g.Time = time.Since(began)
+	g.Packed, g.Time = began.Sub(asked), time.Since(began)
 	if cmd.ProcessState != nil {
 		g.CPU = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	}
+	g.Booted = booted(g.Console())
 	_ = os.WriteFile(filepath.Join(dir, "qemu.log"), out, 0o644)
 	if m := regexp.MustCompile(`E2E-EXIT (\d+)`).FindStringSubmatch(g.Console()); m != nil {
 		g.Exit, _ = strconv.Atoi(m[1])
@@ -131,18 +145,39 @@ func (p *Parts) Boot(ctx context.Context, v Variant, plan setup.Plan, dir string
 	return g, nil
 }
 
-// arguments are QEMU's: pure software emulation unless ACCEL says otherwise, with one thread for all CPUs of the guest (two
-// guests with a thread for each CPU spend most of two cores waiting for one another's locks),
-// one memory backend per NUMA node, two channels back and, in a cluster, a user
-// network over which the guest reaches the control plane and the API server the kubelet.
-func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string {
-	accel, cpu := "tcg,thread=single,tb-size=512", "Nehalem,-cx16" // with cx16, QEMU 7.2 and kernel 6.12 double-fault early
+// kvmWorks reports whether this machine has hardware virtualization that this user may use. A container can have the device of a host
+// whose processor does not let it start guests.
+func kvmWorks() bool {
+	processor, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil || !regexp.MustCompile(`(?m)^flags\s*:.*\b(vmx|svm)\b`).Match(processor) {
+		return false
+	}
+	device, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	return device.Close() == nil
+}
+
+// accelerator returns QEMU's -accel and -cpu: what ACCEL says, KVM where it works, or software emulation with one thread for all CPUs of the
+// guest (two guests with a thread for each CPU spend most of two cores waiting for one another's locks).
+func accelerator() (accel, cpu string) {
+	const emulated = "Nehalem,-cx16" // with cx16, QEMU 7.2 and kernel 6.12 double-fault early
 	switch a := os.Getenv("ACCEL"); {
 	case strings.HasPrefix(a, "tcg,"): // with options of its own
-		accel = a
+		return a, emulated
 	case a != "" && a != "tcg":
-		accel, cpu = a, "host"
+		return a, "host"
+	case a == "" && kvmWorks():
+		return "kvm", "host"
 	}
+	return "tcg,thread=single,tb-size=512", emulated
+}
+
+// arguments are QEMU's: one memory backend per NUMA node, two channels back and, in a cluster, a user network over which the guest
+// reaches the control plane and the API server the kubelet.
+func arguments(v Variant, plan setup.Plan, dir, kernel, initrd string) []string {
+	accel, cpu := accelerator()
 	var nodes, distances []string
 	total, cpus := 0, 0
 	for _, n := range v.Nodes {

@@ -28,13 +28,14 @@ type choice struct {
 
 func on(variants ...string) []string { return variants }
 
-// choices has every case with the reason for its choice.
+// choices has every case with the reason for its choice. Without FULL=1 an older runtime or kernel runs what only it can answer: what it
+// shows of containers, what it refuses, how it counts and throttles.
 var choices = map[string]choice{
 	// Beside the kubelet: the others ask the runtime.
 	"TestEveryFileBesideTheKubelet":         {on(kubeletCgroupfs, kubeletSystemd), nil}, // each driver's files and writers; each has its half of the shapes
-	"TestKubeletChangesItsMemoryQoS":        {on(kubeletCgroupfs), on(kubeletSystemd)},  // what the kubelet writes, which knows no driver; the hour has systemd
+	"TestKubeletChangesItsMemoryQoS":        {on(kubeletCgroupfs), on(kubeletSystemd)},  // what the kubelet writes, which knows no driver; the hour has systemd, with FULL=1
 	"TestChartInACluster":                   {on(kubeletSystemd), on(kubeletCgroupfs)},  // systemd is what most clusters have, and the daemon's pod mounts its socket
-	"TestHourBesideTheKubelet":              {on(kubeletSystemd), on(kubeletCgroupfs)},  // systemd is one writer more
+	"TestHourBesideTheKubelet":              {nil, on(kubeletCgroupfs, kubeletSystemd)}, // systemd is one writer more
 	"TestResizeInPlace":                     {on(kubeletCgroupfs), on(kubeletSystemd)},  // the kubelet's resize; TestResizeByRequest has the other driver
 	"TestResizeWithoutRoom":                 {on(kubeletCgroupfs), on(kubeletSystemd)},  // allocation and the kubelet's retries, which know no driver
 	"TestRejectedPodIsOneBlock":             {on(kubeletCgroupfs), on(kubeletSystemd)},  // the kubelet's retries, which know no driver
@@ -67,11 +68,11 @@ var choices = map[string]choice{
 
 	// The runtime and its NRI.
 	"TestPodsMadeWhileThePluginIsAwayAreAdopted":   {on(systemd24, cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},           // what a runtime and a driver show of containers that run already
-	"TestResizeByRequest":                          {on(systemd24, cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},           // each runtime's and each driver's update; TestResizeInPlace has containerd 2.4 with cgroupfs
-	"TestRuntimeRestartsUnderRunningPods":          {on(cgroupfs24, cgroupfs17, crioCgroupfs, crioSystemd), on(systemd24)},           // what each runtime still knows; drivers keep the cgroups
+	"TestResizeByRequest":                          {on(systemd24, crioCgroupfs, crioSystemd), on(cgroupfs24, cgroupfs17)},           // each runtime's and each driver's update; TestResizeInPlace has containerd 2.4 with cgroupfs
+	"TestRuntimeRestartsUnderRunningPods":          {on(cgroupfs24, crioCgroupfs, crioSystemd), on(systemd24, cgroupfs17)},           // what each runtime still knows; drivers keep the cgroups
 	"TestRejectionsSayWhyAndLeakNothing":           {on(cgroupfs17, crioCgroupfs, crioSystemd), on(cgroupfs24)},                      // how a runtime passes the error on; TestRejectedPodIsOneBlock has containerd 2.4
 	"TestReleasedImageRunsAsAPod":                  {nil, on(cgroupfs17, cgroupfs24, systemd24)},                                     // TestChartInACluster has the image in a cluster; unpacking it takes containerd 1.7 minutes
-	"TestTwoPluginsThatSetTheSameKey":              {on(cgroupfs24, cgroupfs17, crioCgroupfs), nil},                                  // each runtime's own words
+	"TestTwoPluginsThatSetTheSameKey":              {on(cgroupfs24, crioCgroupfs), on(cgroupfs17)},                                   // each runtime's own words
 	"TestPluginBesideAnotherThatDoesNothing":       {on(cgroupfs24, crioCgroupfs), on(cgroupfs17)},                                   // one runtime that calls two plugins
 	"TestPreInstalledPluginIsLaunchedByTheRuntime": {on(cgroupfs24, crioCgroupfs), on(cgroupfs17)},                                   // one runtime that starts plugins
 	"TestRequiredPluginKeepsPodsOutWithoutIt":      {on(cgroupfs24, crioCgroupfs), nil},                                              // containerd 1.7 has no validator
@@ -80,22 +81,22 @@ var choices = map[string]choice{
 	"TestNodeRunsPods":                             {on(cgroupfs24, crioCgroupfs, crioSystemd), on(systemd24, cgroupfs17, kernel61)}, // the guest without the plugin, and a CRI-O that is not ours; every other case shows it, too
 	"TestVerifyKnowsTheRuntime":                    {on(cgroupfs24, cgroupfs17), nil},                                                // what is known of each containerd
 	"TestTheKubeletsOOMGroupStays":                 {on(systemd24), nil},                                                             // systemd's own memory.oom.group
-	"TestOOMKillEndsWhatThePodChooses":             {on(systemd24, cgroupfs17, crioCgroupfs), on(cgroupfs24, crioSystemd)},           // which runtime shows what the kubelet asks for; systemd writes the file, too
-	"TestValuesAtEveryLevel":                       {on(systemd24, cgroupfs17, kernel61, crioCgroupfs, crioSystemd), on(cgroupfs24)}, // each driver, runtime and kernel; TestEveryFileBesideTheKubelet has containerd 2.4 with cgroupfs
+	"TestOOMKillEndsWhatThePodChooses":             {on(systemd24, crioCgroupfs), on(cgroupfs24, crioSystemd, cgroupfs17)},           // which runtime shows what the kubelet asks for; systemd writes the file, too
+	"TestValuesAtEveryLevel":                       {on(systemd24, kernel61, crioCgroupfs, crioSystemd), on(cgroupfs24, cgroupfs17)}, // each driver, runtime and kernel; TestEveryFileBesideTheKubelet has containerd 2.4 with cgroupfs
 
 	// The kernel.
 	"TestThrottlingIsReal":                        {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high
-	"TestStallGuardLetsContainersThrough":         {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.pressure and its triggers
-	"TestProtectionHoldsWhenKubepodsIsReclaimed":  {on(cgroupfs24, kernel61), on(systemd24, crioSystemd)}, // each kernel's memory.min
+	"TestStallGuardLetsContainersThrough":         {on(cgroupfs24), on(kernel61)},                         // each kernel's memory.pressure and its triggers
+	"TestProtectionHoldsWhenKubepodsIsReclaimed":  {on(cgroupfs24), on(systemd24, crioSystemd, kernel61)}, // each kernel's memory.min
 	"TestProtectionHoldsAgainstANeighbour":        {on(cgroupfs24), on(kernel61)},                         // the same memory.min, with reclaim from another side
 	"TestStallGuardTakesRaisesBack":               {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestStallGuardRaisesNobodyWithoutNeed":       {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestStallGuardLeavesSwappingContainersAlone": {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
-	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24, kernel61), nil},                        // each kernel's memory.high and its triggers
+	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24), on(kernel61)},                         // each kernel's memory.high and its triggers
 	"TestOOMVerdicts":                             {on(cgroupfs24, kernel61, crioSystemd), on(systemd24)}, // each kernel's counters, and how soon a runtime removes a cgroup
 	"TestPluginIsKilledWhileTheKernelKills":       {on(cgroupfs24), on(systemd24)},                        // the file of verdicts; which kernel counts is no matter
 	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
-	"TestPageCacheIsReclaimedBeforeEviction":      {on(cgroupfs24, kernel61), nil},                        // what each kernel's memory.reclaim takes
+	"TestPageCacheIsReclaimedBeforeEviction":      {on(cgroupfs24), on(kernel61)},                         // what each kernel's memory.reclaim takes
 	"TestPageCacheEvicts":                         {on(kubeletCgroupfs), nil},                             // the kubelet's eviction, which knows no driver
 
 	// The plugin's own files and answers, which need some kernel.

@@ -78,8 +78,9 @@ func (p *Parts) Cases() string { return filepath.Join(p.bin, "cases.test") }
 // Prepare downloads and builds what the variants need, or finds it in the cache.
 func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error) {
 	p := &Parts{Options: o, kernels: map[string]string{}, bin: filepath.Join(o.Run, "bin")}
-	kernels, debian17, bus := map[string]bool{}, false, false
+	kernels, debian17, bus, cluster := map[string]bool{}, false, false, false
 	for _, v := range variants {
+		cluster = cluster || v.Cluster
 		bus = bus || p.needsBus(v)
 		kernels[v.Kernel] = true
 		debian17 = debian17 || v.Runtime == setup.Containerd17
@@ -92,7 +93,7 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 		func() error { return p.findQEMU(ctx) },
 		func() error { return p.buildRuntimes(ctx) },
 		func() error {
-			if !slices.ContainsFunc(variants, func(v Variant) bool { return v.Cluster }) {
+			if !cluster {
 				return nil
 			}
 			return p.buildKubernetes(ctx)
@@ -107,6 +108,11 @@ func Prepare(ctx context.Context, o Options, variants []Variant) (*Parts, error)
 			}
 			if bus {
 				if err := bookworm.Closure(ctx, p.bus, "dbus"); err != nil {
+					return err
+				}
+			}
+			if cluster {
+				if err := p.fetchEtcd(ctx, bookworm); err != nil {
 					return err
 				}
 			}
@@ -251,15 +257,16 @@ func (p *Parts) buildCluster(ctx context.Context) (err error) {
 	return err
 }
 
+// fetchEtcd fetches the control plane's etcd, which runs on this machine, from Debian.
+func (p *Parts) fetchEtcd(ctx context.Context, from *Archive) error {
+	folder := filepath.Join(p.Cache, "debian", "etcd")
+	p.etcd = filepath.Join(folder, "usr", "bin")
+	return from.Closure(ctx, folder, "etcd-server")
+}
+
 // buildKubernetes builds the kubelet, which goes into the guests, and the
 // control plane, which runs on this machine.
 func (p *Parts) buildKubernetes(ctx context.Context) (err error) {
-	if p.etcd, err = p.pinned("etcd", "tools/etcd", func(module, dir string) error {
-		p.Log("building etcd (a minute, once)")
-		return p.build(ctx, module, dir+"/etcd", static, "-ldflags", "-s -w", "go.etcd.io/etcd/server/v3")
-	}); err != nil {
-		return err
-	}
 	p.kubernetes, err = p.pinned("kubernetes", "tools/kubernetes", func(module, dir string) error {
 		p.Log("building the kubelet and the control plane (ten minutes and more, once)")
 		const version = "k8s.io/component-base/version."
@@ -278,6 +285,9 @@ func ControlPlane(ctx context.Context, o Options) ([]string, error) {
 	if err := p.buildKubernetes(ctx); err != nil {
 		return nil, err
 	}
+	if err := p.fetchEtcd(ctx, NewArchive(filepath.Join(o.Cache, "lists", "bookworm"), "bookworm")); err != nil {
+		return nil, err
+	}
 	scheduler, err := p.pinned("scheduler", "tools/scheduler", func(module, dir string) error {
 		p.Log("building the scheduler with NodeResourceTopologyMatch (three minutes, once)")
 		return p.build(ctx, module, filepath.Join(dir, controlplane.TopologyAware), static, "-ldflags", "-s -w", ".")
@@ -285,45 +295,58 @@ func ControlPlane(ctx context.Context, o Options) ([]string, error) {
 	return []string{p.kubernetes, p.etcd, scheduler}, err
 }
 
-// BuildPlugin builds the plugin.
+// BuildPlugin writes the plugin as it is released: the binary of the tarball for this platform, beside it in out's folder.
 func BuildPlugin(ctx context.Context, o Options, out string) error {
-	p := &Parts{Options: o}
-	return p.build(ctx, p.Project, out, static, "-ldflags", "-s -w -X main.version="+setup.Version, "./plugin")
+	folder, name := filepath.Dir(out), fmt.Sprintf("nri-memory-manager-%s-linux-%s", setup.Version, runtime.GOARCH)
+	if err := buildRelease(ctx, o, folder, "tarballs"); err != nil {
+		return err
+	}
+	_, err := run(ctx, folder, nil, "tar", "--strip-components=1", "-xzf", name+".tar.gz", name+"/"+filepath.Base(out))
+	return err
+}
+
+// buildRelease builds what a release has for this platform.
+func buildRelease(ctx context.Context, o Options, folder string, kinds ...string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("build: %w", err)
+	}
+	args := slices.Concat([]string{"-n", "5", "go", "run"}, Flags,
+		[]string{"./release", "-platforms", "linux/" + runtime.GOARCH, "-version", setup.Version, "-out", folder}, kinds)
+	_, err := run(ctx, filepath.Join(o.Project, "deploy"), static, "nice", args...)
+	return err
 }
 
 // release is the folder of what the project would release.
 func (p *Parts) release() string { return filepath.Join(p.bin, "release") }
 
-// BuildOwn builds the plugin, its container image and its tarball, the guest's
-// init, the workload, the test binary and the test image.
+// plugin is the released binary.
+func (p *Parts) plugin() string { return filepath.Join(p.release(), "nri-memory-manager") }
+
+// BuildOwn builds what a release has, the guest's init, the workload, the test binary and the test image.
 func (p *Parts) BuildOwn(ctx context.Context) error {
+	if err := buildRelease(ctx, p.Options, p.release(), "image", "chart"); err != nil {
+		return err
+	}
 	if err := p.buildGuest(ctx); err != nil {
 		return err
 	}
-	if err := os.MkdirAll(p.release(), 0o755); err != nil {
-		return fmt.Errorf("build: %w", err)
-	}
-	if _, err := run(ctx, filepath.Join(p.Project, "deploy"), nil, "nice", "-n", "5", "go", "run", "./release",
-		"-platforms", "linux/amd64", "-version", setup.Version, "-out", p.release(), "image", "tarballs", "chart"); err != nil {
-		return err
-	}
-	_, err := run(ctx, p.Home, static, "nice", "-n", "5", "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", p.Cases(), "./cases")
+	_, err := run(ctx, p.Home, static, "nice", slices.Concat([]string{"-n", "5", "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", p.Cases()}, Flags, []string{"./cases"})...)
 	return err
 }
 
 // buildGuest builds what every guest has: the plugin, init, the workload and the image of sandboxes.
 func (p *Parts) buildGuest(ctx context.Context) error {
-	if err := os.MkdirAll(p.bin, 0o755); err != nil {
-		return fmt.Errorf("build: %w", err)
-	}
-	if err := BuildPlugin(ctx, p.Options, p.bin+"/nri-memory-manager"); err != nil {
+	if err := BuildPlugin(ctx, p.Options, p.plugin()); err != nil {
 		return err
 	}
-	if err := p.build(ctx, p.Home, p.bin+"/", static, "-ldflags", "-s -w", "./guest", "./workload"); err != nil {
+	if err := p.build(ctx, p.Home, p.bin+"/", static, slices.Concat(Flags, []string{"-ldflags", "-s -w", "./guest", "./workload"})...); err != nil {
 		return err
 	}
 	return writeImage(filepath.Join(p.bin, "image.tar"), setup.Image, filepath.Join(p.bin, "workload"), filepath.Join(p.busybox, "bin", "busybox"))
 }
+
+// Flags are the Makefile's for our own programs, so that Go's cache has their packages.
+var Flags = []string{"-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2"}
 
 // static is the environment of builds without a C library.
 var static = []string{"CGO_ENABLED=0"}

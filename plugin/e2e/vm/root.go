@@ -16,7 +16,7 @@ func (p *Parts) root(v Variant, plan setup.Plan, member *controlplane.Node) (*Tr
 	t := NewTree()
 	t.File("init", filepath.Join(p.bin, "guest"))
 	t.Bytes(setup.PlanPath, mustJSON(plan))
-	files := map[string]string{setup.Plugin: "nri-memory-manager", setup.Workload: "workload", setup.ImageTar: "image.tar"}
+	files := map[string]string{setup.Plugin: "release/nri-memory-manager", setup.Workload: "workload", setup.ImageTar: "image.tar"}
 	if plan.Command == nil {
 		files[setup.Cases], files[setup.ReleasedImageTar] = "cases.test", "release/image.tar"
 		files[setup.ReleasedTarball] = "release/nri-memory-manager-" + setup.Version + "-linux-amd64.tar.gz"
