@@ -6,7 +6,6 @@ GOTESTSUM   := gotest.tools/gotestsum@v1.13.0
 ACTIONLINT  := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 BINARY      := bin/nri-memory-manager
 KUBECTL     := bin/kubectl-memory_manager
-APISERVER   := TheCharts|TheKubectlPlugin# tests that need a kube-apiserver, which make e2e builds
 VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # The handful of Kubernetes' own cases that make e2e runs, unless CONFORMANCE is empty.
 CONFORMANCE ?= 1
@@ -17,34 +16,53 @@ BENCH       ?= .
 IN          ?= ./...
 TIME        ?= 1s
 COUNT       ?= 1
-# The race detector needs a C compiler; without one the tests run all the same.
-RACE        := $(shell command -v $${CC:-cc} >/dev/null 2>&1 && echo -race)
-# All modules' tests as one stream of JSON, from which gotestsum makes one list of what failed and what was skipped.
-TESTS       := status=0; \
-               $(GO) test -json $(RACE) -timeout 20m ./... || status=1; \
-               $(GO) -C deploy test -json -timeout 20m -skip "$(APISERVER)" ./... || status=1; \
-               $(GO) -C plugin/e2e test -json -count=1 -parallel 8 -timeout 20m ./pods ./conformance/... || status=1; \
-               exit $$status
+# One set of flags for programs, tests and vet of all modules, so that every package is compiled once. grpcnotrace leaves gRPC's tracing
+# pages out, and with them text/template: what looks methods up by name has the linker keep the exported methods of every type.
+# nethttpomithttp2 leaves out HTTP/2 as net/http has it: client-go speaks it to the API server through golang.org/x/net, and what is served
+# is HTTP/1.1. Without debugging information, of which a release has none, all is compiled a sixth faster.
+FLAGS       := -trimpath -gcflags=all=-dwarf=false -tags grpcnotrace,nethttpomithttp2
+STATIC      := CGO_ENABLED=0
+# GOGC is the compiler's. The tests are not given it, for the daemons that they start would have it, too.
+BUILD       := GOGC=400 $(STATIC) $(GO) build $(FLAGS)
 # The same commit gives the same bytes. A changed working tree is no commit, and has no provenance.
-RELEASE     := $(GO) -C deploy run ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" \
+RELEASE     := $(STATIC) $(GO) -C deploy run $(FLAGS) ./release -version $(VERSION) -created "$$(git log -1 --format=%ct)" \
                -commit "$$(test -n "$$(git status --porcelain)" || git rev-parse HEAD)" -out ../bin
-# One set of flags, so that every package is compiled once. grpcnotrace leaves gRPC's tracing pages out, and with them text/template:
-# what looks methods up by name has the linker keep the exported methods of every type. nethttpomithttp2 leaves out HTTP/2 as net/http has
-# it: client-go speaks it to the API server through golang.org/x/net, and what is served is HTTP/1.1.
-FLAGS       := -trimpath -tags grpcnotrace,nethttpomithttp2
+# `make lint` vets; the tests of ./plugin, which wait for processes, begin first.
+TEST        := test -json -vet=off -parallel 8 -timeout 20m $(FLAGS)
+PACKAGES     = ./plugin ./...
+ifdef RACE
+# The packages that start goroutines, without test support. RACE has the tests of ./plugin build a daemon with the race detector.
+CONCURRENT  := $(addprefix ./,$(shell grep -rlE --include='*.go' '^\s*go [a-z]|\<go func|\.Go.func' pkg | xargs -n1 dirname | sort -u | grep -v ^pkg/testing))
+PACKAGES     = ./plugin $(filter-out $(CONCURRENT),$(patsubst $(CURDIR)/%,./%,$(shell $(GO) list -f '{{.Dir}}' ./...)))
+endif
+# All modules' tests as one stream of JSON, from which gotestsum makes one list of what failed and what was skipped. What needs a program
+# of Kubernetes runs in `make e2e`, which builds them.
+TESTS        = status=0; \
+               $(BUILD) ./... || status=1; \
+               $(STATIC) $(GO) $(TEST) $(PACKAGES) || status=1; \
+               $(if $(RACE),CGO_ENABLED=1 $(GO) $(TEST) -race $(CONCURRENT) || status=1;) \
+               $(STATIC) $(GO) -C deploy $(TEST) ./chart ./monitoring ./release || status=1; \
+               $(STATIC) $(GO) -C plugin/e2e $(TEST) -count=1 -run NRI ./pods || status=1; \
+               $(STATIC) $(GO) -C plugin/e2e $(TEST) ./conformance/... || status=1; \
+               exit $$status
+# staticcheck has the go command list what it reads.
+LINT        := $(STATIC) GOFLAGS='$(strip $(shell $(GO) env GOFLAGS) $(subst -tags ,-tags=,$(FLAGS)))' $(GO)
+RUNTESTS    := $(STATIC) $(GO) run $(FLAGS) $(GOTESTSUM)
 # The built plugin beside NRI's own runtime side, on a machine that need not be there.
-DEMO        := CGO_ENABLED=0 $(GO) run $(FLAGS) ./plugin/demo --plugin $(BINARY) --machine testdata/machines/demo.yaml --pod-info kubelet
+DEMO        := $(STATIC) $(GO) run $(FLAGS) ./plugin/demo --plugin $(BINARY) --machine testdata/machines/demo.yaml --pod-info kubelet
 PICTURES    := $(DEMO) --config testdata/page/config.yaml
 
 .DEFAULT_GOAL := help
-.PHONY: help build image release run pictures test bench fuzz lint e2e conformance fleet clean
+.PHONY: help build daemon image release run pictures test bench fuzz lint e2e conformance fleet clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-build: ## Build the static binary and the kubectl plugin into bin/
-	CGO_ENABLED=0 $(GO) build $(FLAGS) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
-	CGO_ENABLED=0 $(GO) build $(FLAGS) -ldflags '-s -w -X main.version=$(VERSION)' -o $(KUBECTL) ./plugin/kubectl
+build: daemon ## Build the static binary and the kubectl plugin into bin/
+	$(BUILD) -ldflags '-s -w -X main.version=$(VERSION)' -o $(KUBECTL) ./plugin/kubectl
+
+daemon:
+	$(BUILD) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BINARY) ./plugin
 
 image: ## Build the container image for amd64 and arm64 into bin/image.tar, without a container engine
 	@mkdir -p bin
@@ -54,33 +72,37 @@ release: ## Build image, tarballs with the systemd unit, SBOMs, packed chart, ku
 	@mkdir -p bin
 	$(RELEASE)
 
-run: build ## Build, then send the manifests in testdata/pods through NRI into the plugin on a simulated two-socket machine
+run: daemon ## Build, then send the manifests in testdata/pods through NRI into the plugin on a simulated two-socket machine
 	$(DEMO) --config testdata/config/demo.yaml --expect-rejected too-large/app testdata/pods/*.yaml
 
 pictures: VERSION := $(shell sed -n 's/^appVersion: //p' deploy/helm/nri-memory-manager/Chart.yaml)# that the chart names, too
-pictures: build ## Take the pictures in docs/page of the page of a real daemon with 3, 60 and 200 pods, in Chromium
+pictures: daemon ## Take the pictures in docs/page of the page of a real daemon with 3, 60 and 200 pods, in Chromium
 	$(PICTURES) --picture docs/page/3-pods-390.png:390x844 --picture docs/page/3-pods-2560.png:2560x700 testdata/pods/[156]-*.yaml >/dev/null
 	$(PICTURES) --picture docs/page/light.png:1280x960 --picture docs/page/dark.png:1280x960:dark testdata/page/60-pods.yaml >/dev/null
 	$(PICTURES) --picture docs/page/200-pods-820.png:820x1180 --picture docs/page/200-pods-1920.png:1920x820 testdata/page/200-pods.yaml >/dev/null
 
-test: ## Run every test of the packages and of the built binary, and list what was skipped (MISSING=fail: a missing program fails its tests)
-	$(GO) run $(GOTESTSUM) --format standard-quiet --raw-command -- sh -c '$(TESTS)'
-	$(if $(RACE),,@echo 'no C compiler, so the race detector was off: apt-get install gcc libc6-dev'; test "$(MISSING)" != fail)
+test: export RUN_TESTS = $(TESTS)
+test: ## Run every test of the packages and of the built binary, and list what was skipped and the slowest (RACE=1: with the race detector; MISSING=fail: a missing program fails its tests)
+	$(if $(RACE),@command -v $${CC:-cc} >/dev/null || { echo 'RACE=1 needs a C compiler: apt-get install gcc libc6-dev'; exit 1; })
+	@mkdir -p bin
+	@status=0; $(RUNTESTS) --format standard-quiet --jsonfile bin/tests.json --raw-command -- sh -c "$$RUN_TESTS" || status=1; \
+	  echo && echo 'The slowest tests:' && $(RUNTESTS) tool slowest --jsonfile bin/tests.json --num 10; exit $$status
 
 bench: ## Run the benchmarks, with their files in memory (BENCH=pattern IN=package TIME=500x COUNT=3)
 	$(if $(wildcard /dev/shm),TMPDIR=/dev/shm) $(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(TIME) -count $(COUNT) $(IN)
 
 e2e: ## Run the tests on real kernels with real runtimes, in virtual machines (RUN=pattern VARIANT=name KEEP=1 CONFORMANCE=)
-	$(GO) -C plugin/e2e run .
-	$(if $(RUN)$(VARIANT),,$(if $(CONFORMANCE),$(GO) -C plugin/e2e run ./conformance $(SHORTLIST)))
-	$(if $(RUN)$(VARIANT),,MISSING=fail $(GO) -C deploy test -count=1 -timeout 20m -run '$(APISERVER)' ./apiserver)
+	$(STATIC) $(GO) -C plugin/e2e run $(FLAGS) .
+	$(if $(RUN)$(VARIANT),,$(if $(CONFORMANCE),$(STATIC) $(GO) -C plugin/e2e run $(FLAGS) ./conformance $(SHORTLIST)))
+	$(if $(RUN)$(VARIANT),,MISSING=fail $(STATIC) $(GO) -C deploy test -count=1 -timeout 20m $(FLAGS) ./apiserver)
+	$(if $(RUN)$(VARIANT),,$(STATIC) $(GO) -C plugin/e2e test -count=1 -parallel 8 -timeout 20m $(FLAGS) -run Kubernetes ./pods)
 
 conformance: ## Run Kubernetes' own tests of the node with the plugin in place of the kubelet's managers (KUBERNETES=v1.36.3 SUITES=a,b FOCUS=pattern SKIP=pattern RUNS=reference=FOLDER,plugin)
-	$(GO) -C plugin/e2e run ./conformance -out ../../docs/conformance.md $(if $(KUBERNETES),-kubernetes $(KUBERNETES)) $(if $(SUITES),-suites $(SUITES)) \
+	$(STATIC) $(GO) -C plugin/e2e run $(FLAGS) ./conformance -out ../../docs/conformance.md $(if $(KUBERNETES),-kubernetes $(KUBERNETES)) $(if $(SUITES),-suites $(SUITES)) \
 	  $(if $(FOCUS),-focus '$(FOCUS)') $(if $(SKIP),-skip '$(SKIP)') $(if $(RUNS),-runs $(RUNS))
 
 fleet: ## Measure how a scheduler fills NUMA nodes, by NodeResourceTopologies and by claims (NODES=100 ONLY=pattern, or SHORT=1 for the test)
-	$(GO) -C plugin/e2e run ./fleet $(if $(SHORT),-short) $(if $(NODES),-nodes $(NODES)) $(if $(ONLY),-only '$(ONLY)')
+	$(STATIC) $(GO) -C plugin/e2e run $(FLAGS) ./fleet $(if $(SHORT),-short) $(if $(NODES),-nodes $(NODES)) $(if $(ONLY),-only '$(ONLY)')
 
 fuzz: ## Run every fuzz target for FUZZTIME (60s)
 	@grep -rl --include='*_test.go' '^func Fuzz' pkg plugin | grep -v plugin/e2e | xargs -n1 dirname | sort -u | while read -r dir; do \
@@ -89,12 +111,11 @@ fuzz: ## Run every fuzz target for FUZZTIME (60s)
 
 lint: ## Check formatting, go vet, staticcheck, words that were replaced, the shell scripts and the workflows
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt would change:"; echo "$$unformatted"; exit 1; }
-	$(GO) vet ./...
-	$(GO) run $(STATICCHECK) ./...
-	$(GO) -C deploy vet ./... && $(GO) -C deploy run $(STATICCHECK) ./...
-	$(GO) -C plugin/e2e vet ./... && $(GO) -C plugin/e2e run $(STATICCHECK) ./...
-	CGO_ENABLED=0 $(GO) -C plugin/e2e/tools/kubernetes vet -trimpath ./rules
-	$(GO) run $(ACTIONLINT) .github/workflows/*.yaml
+	$(LINT) vet ./... && $(LINT) run $(STATICCHECK) ./...
+	$(LINT) -C deploy vet ./... && $(LINT) -C deploy run $(STATICCHECK) ./...
+	$(LINT) -C plugin/e2e vet ./... && $(LINT) -C plugin/e2e run $(STATICCHECK) ./...
+	$(STATIC) $(GO) -C plugin/e2e/tools/kubernetes vet -trimpath ./rules
+	$(LINT) run $(ACTIONLINT) .github/workflows/*.yaml
 	@status=0; while read -r word instead; do case "$$word" in '#'*) continue;; esac; \
 	  ! git grep -nwF -e "$$word" -- '*.go' '*.md' deploy ':!CHANGELOG.md' || { echo "  $$word: say $$instead"; status=1; }; done < testdata/words.txt; exit $$status
 	@if command -v shellcheck >/dev/null; then shellcheck $$(git ls-files '*.sh') .ci/run; else echo "shellcheck is not installed: scripts not checked"; fi

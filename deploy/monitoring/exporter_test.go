@@ -35,7 +35,7 @@ var (
 	folder string
 	built  = sync.OnceValues(func() (string, error) {
 		path := filepath.Join(folder, "nri-memory-manager")
-		cmd := exec.Command("go", "-C", "../..", "build", "-trimpath", "-tags", "grpcnotrace,nethttpomithttp2", "-o", path, "./plugin")
+		cmd := exec.Command("go", "-C", "../..", "build", "-trimpath", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2", "-o", path, "./plugin")
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the Makefile's flags: both find the same packages in Go's cache
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("building the daemon: %w\n%s", err, out)

@@ -49,7 +49,7 @@ func (o options) build(platform v1.Platform, program string) ([]byte, error) {
 	}
 	defer os.RemoveAll(folder)
 	out := filepath.Join(folder, binaryPath)
-	if _, err := o.goCommand(platform, "build", "-trimpath", "-buildvcs=false", "-tags", "grpcnotrace,nethttpomithttp2",
+	if _, err := o.goCommand(platform, "build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false", "-tags", "grpcnotrace,nethttpomithttp2",
 		"-ldflags", "-s -w -buildid= -X main.version="+o.version, "-o", out, program); err != nil {
 		return nil, err
 	}
