@@ -123,8 +123,8 @@ func compare(t *testing.T, pod *corev1.Pod, want rules, said simulated) {
 
 const pageSize = 4096
 
-// build builds a program. Ours have the Makefile's flags, and Kubernetes' those of the virtual machines' builds, so that Go's cache has
-// the packages of both.
+// build builds a program with the flags that other builds of it have, so that Go's cache already has its packages: vm.Flags for programs
+// of this project, none for those of Kubernetes.
 func build(t *testing.T, module, out, program string, flags ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", slices.Concat([]string{"build", "-trimpath", "-o", out}, flags, []string{program})...)

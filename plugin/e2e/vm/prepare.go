@@ -295,24 +295,19 @@ func ControlPlane(ctx context.Context, o Options) ([]string, error) {
 	return []string{p.kubernetes, p.etcd, scheduler}, err
 }
 
-// BuildPlugin writes the plugin as it is released: the binary of the tarball for this platform, beside it in out's folder.
-func BuildPlugin(ctx context.Context, o Options, out string) error {
+// BuildPlugin writes the plugin as it is released: the binary of the tarball for this platform. The tarball stays in out's folder, with the
+// other kinds of artefacts that are asked for.
+func BuildPlugin(ctx context.Context, o Options, out string, kinds ...string) error {
 	folder, name := filepath.Dir(out), fmt.Sprintf("nri-memory-manager-%s-linux-%s", setup.Version, runtime.GOARCH)
-	if err := buildRelease(ctx, o, folder, "tarballs"); err != nil {
-		return err
-	}
-	_, err := run(ctx, folder, nil, "tar", "--strip-components=1", "-xzf", name+".tar.gz", name+"/"+filepath.Base(out))
-	return err
-}
-
-// buildRelease builds what a release has for this platform.
-func buildRelease(ctx context.Context, o Options, folder string, kinds ...string) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("build: %w", err)
 	}
 	args := slices.Concat([]string{"-n", "5", "go", "run"}, Flags,
-		[]string{"./release", "-platforms", "linux/" + runtime.GOARCH, "-version", setup.Version, "-out", folder}, kinds)
-	_, err := run(ctx, filepath.Join(o.Project, "deploy"), static, "nice", args...)
+		[]string{"./release", "-platforms", "linux/" + runtime.GOARCH, "-version", setup.Version, "-out", folder, "tarballs"}, kinds)
+	if _, err := run(ctx, filepath.Join(o.Project, "deploy"), static, "nice", args...); err != nil {
+		return err
+	}
+	_, err := run(ctx, folder, nil, "tar", "--strip-components=1", "-xzf", name+".tar.gz", name+"/"+filepath.Base(out))
 	return err
 }
 
@@ -324,19 +319,16 @@ func (p *Parts) plugin() string { return filepath.Join(p.release(), "nri-memory-
 
 // BuildOwn builds what a release has, the guest's init, the workload, the test binary and the test image.
 func (p *Parts) BuildOwn(ctx context.Context) error {
-	if err := buildRelease(ctx, p.Options, p.release(), "image", "chart"); err != nil {
+	if err := p.buildGuest(ctx, "image", "chart"); err != nil {
 		return err
 	}
-	if err := p.buildGuest(ctx); err != nil {
-		return err
-	}
-	_, err := run(ctx, p.Home, static, "nice", slices.Concat([]string{"-n", "5", "go", "test", "-c", "-trimpath", "-ldflags", "-s -w", "-o", p.Cases()}, Flags, []string{"./cases"})...)
+	_, err := run(ctx, p.Home, static, "nice", slices.Concat([]string{"-n", "5", "go", "test", "-c", "-ldflags", "-s -w", "-o", p.Cases()}, Flags, []string{"./cases"})...)
 	return err
 }
 
-// buildGuest builds what every guest has: the plugin, init, the workload and the image of sandboxes.
-func (p *Parts) buildGuest(ctx context.Context) error {
-	if err := BuildPlugin(ctx, p.Options, p.plugin()); err != nil {
+// buildGuest builds what every guest has: the plugin, init, the workload and the image of sandboxes; and more kinds of released artefacts.
+func (p *Parts) buildGuest(ctx context.Context, kinds ...string) error {
+	if err := BuildPlugin(ctx, p.Options, p.plugin(), kinds...); err != nil {
 		return err
 	}
 	if err := p.build(ctx, p.Home, p.bin+"/", static, slices.Concat(Flags, []string{"-ldflags", "-s -w", "./guest", "./workload"})...); err != nil {
