@@ -4,7 +4,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"net"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/needs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/ports"
 )
 
 // ready starts an API server and lets it know NodeResourceTopologies, as "kubectl apply -f crd.yaml" does.
@@ -109,8 +110,7 @@ func newKey(t *testing.T) *ecdsa.PrivateKey {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := ports.Free()
 	must(t, err)
-	defer listener.Close()
-	return listener.Addr().String()
+	return fmt.Sprint("127.0.0.1:", port)
 }

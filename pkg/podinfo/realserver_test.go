@@ -28,6 +28,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/ports"
 )
 
 // cluster is a real kube-apiserver over a real etcd, both started by the test from the programs that the environment names
@@ -72,12 +73,11 @@ func (c *cluster) file(t *testing.T, name, text string) {
 
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := ports.Free()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer listener.Close()
-	return listener.Addr().String()
+	return fmt.Sprint("127.0.0.1:", port)
 }
 
 func start(t *testing.T, program string, args ...string) *exec.Cmd {

@@ -18,6 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/ports"
 )
 
 const (
@@ -43,7 +45,7 @@ type Cluster struct {
 	dir       string
 	bin       []string
 	ca        *authority
-	ports     []int
+	ports     [numberOfPorts]int
 	processes []*process // in the order of their start
 }
 
@@ -56,6 +58,7 @@ const (
 	scheduler
 	kubelet
 	topologyAware
+	numberOfPorts
 )
 
 func (c *Cluster) port(of int) string { return strconv.Itoa(c.ports[of]) }
@@ -81,8 +84,10 @@ func New(bin []string, dir string) (*Cluster, error) {
 		return nil, fmt.Errorf("prepare the control plane: %w", err)
 	}
 	var err error
-	if c.ports, err = freePorts(7); err != nil {
-		return nil, err
+	for i := range c.ports {
+		if c.ports[i], err = ports.Free(); err != nil {
+			return nil, err
+		}
 	}
 	if c.ca, err = newAuthority(); err != nil {
 		return nil, err
@@ -273,18 +278,4 @@ func (c *Cluster) Join(name string) (*Node, error) {
 	}
 	n.Admin, err = c.ca.kubeconfig(server, subject{name: "admin", group: administrators})
 	return n, err
-}
-
-// freePorts finds ports of the loopback that nobody listens on.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		listener, err := net.Listen("tcp", loopback+":0")
-		if err != nil {
-			return nil, fmt.Errorf("find a free port: %w", err)
-		}
-		defer listener.Close()
-		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }
