@@ -340,7 +340,9 @@ func TestPluginIsKilledWhileTheKernelKills(t *testing.T) {
 			if counted += v.Kills; v.After != "" {
 				away += v.Kills
 			}
-			if v.Container == "" || v.Level != "container" && v.After == "" {
+			// Both containers may be at their limits at once, and then the pod is at its own: its sandbox has memory, too.
+			ofPod := v.Level == "pod" && event(k.Dir(pod), "memory.events.local", "oom") > 0
+			if v.Container == "" || v.Level != "container" && v.After == "" && !ofPod {
 				t.Errorf("%+v", v)
 			}
 		}
