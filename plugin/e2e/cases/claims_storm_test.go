@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,7 +21,7 @@ const stormSeed = 18
 
 // claimStorm has pods with claims start while processes are killed.
 type claimStorm struct {
-	cluster
+	t      *testing.T
 	k      *kubelet.Kubelet
 	p      *plugin
 	random *rand.Rand
@@ -57,7 +58,7 @@ func (s *claimStorm) round(round int) {
 		for _, name := range []string{"a", "b"} {
 			pod := guaranteed(fmt.Sprint(victims[first].name, round, name), claimed, 16*MiB)
 			pod.Restart = corev1.RestartPolicyAlways // a kubelet that is killed before it has started a container takes it for one that ended
-			s.apply(s.k, pod)
+			createWithClaim(s.t, s.k, pod, claimTemplate)
 			pods = append(pods, pod)
 			s.claims++
 		}
@@ -103,8 +104,8 @@ func (s *claimStorm) prepared(pod *kubelet.Pod) bool {
 	})
 }
 
-// claimPrefix begins the name of the claim that is made for a pod of withClaim.
-func claimPrefix(pod *kubelet.Pod) string { return pod.Name + "-memory-" }
+// claimPrefix begins the name of the claim that is made for a pod of createWithClaim.
+func claimPrefix(pod *kubelet.Pod) string { return pod.Name + "-claim-" }
 
 // runs waits until both pods run, each with its claim in the kernel where the scheduler has put it, and nothing else is claimed.
 func (s *claimStorm) runs(pods []*kubelet.Pod) {
@@ -132,13 +133,11 @@ func (s *claimStorm) runs(pods []*kubelet.Pod) {
 // nodeOf is the NUMA node of the device that the scheduler has allocated to a pod's claim.
 func (s *claimStorm) nodeOf(pod *kubelet.Pod) string {
 	s.t.Helper()
-	out := s.do("kubectl", "get", "resourceclaims", "-o",
-		`jsonpath={range .items[*]}{.metadata.name} {.status.allocation.devices.results[*].device}{"\n"}{end}`)
-	for line := range strings.Lines(out) {
-		if name, device, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(name, claimPrefix(pod)) {
-			return strings.TrimPrefix(device, "numa-")
+	for _, claim := range claimsOf(s.t, s.k) {
+		if allocation := claim.Status.Allocation; allocation != nil && strings.HasPrefix(claim.Name, claimPrefix(pod)) {
+			return strings.TrimPrefix(allocation.Devices.Results[0].Device, "numa-")
 		}
 	}
-	s.t.Errorf("pod %s has no claim among\n%s", pod.Name, out)
+	s.t.Errorf("pod %s has no claim that is allocated", pod.Name)
 	return ""
 }

@@ -1,6 +1,7 @@
 package cases
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -13,6 +14,9 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/setup"
@@ -21,48 +25,36 @@ import (
 // claimed is what each claim of TestResourceClaims asks for; a NUMA node has room for one.
 const claimed = 200 * MiB
 
-// claimObjects are what an administrator and a user create.
-const claimObjects = `
-apiVersion: resource.k8s.io/v1
-kind: DeviceClass
-metadata: {name: numa-memory}
-spec: {selectors: [{cel: {expression: 'device.driver == "memory.noderesource.dev"'}}]}
----
-apiVersion: resource.k8s.io/v1
-kind: ResourceClaimTemplate
-metadata: {name: memory}
-spec: {spec: {devices: {requests: [{name: memory, exactly: {deviceClassName: numa-memory, capacity: {requests: {memory: 200Mi}}}}]}}}
-`
+// claimTemplate is the class of devices and the template of claims of TestResourceClaims.
+const claimTemplate = "numa-memory"
 
 // TestResourceClaims has the scheduler place pods by their claims: two have a NUMA node each, the third is Pending until one of
 // them goes, and nothing is rejected. Then the plugin, the kubelet and the runtime are killed while pods with claims start.
 func TestResourceClaims(t *testing.T) {
 	k := kubeletOf(t)
-	c := cluster{t}
 	p := startPlugin(t, "--kubeconfig="+setup.AdminConf, "--node-name="+setup.NodeName,
 		"guaranteedHeadroom: 0", "dra: {enabled: true, shares: [{limits: {memory: 320Mi}}]}")
-	if out, err := c.run(claimObjects, "kubectl", "apply", "-f", "-"); err != nil {
-		t.Fatalf("kubectl apply: %v: %s", err, out)
-	}
-	defer func() {
-		_ = k.RemoveAll(t.Context())
-		_, _ = c.run(claimObjects, "kubectl", "delete", "--ignore-not-found", "-f", "-")
-	}()
+	offer(t, k, "memory.noderesource.dev", claimTemplate, resourcev1.ExactDeviceRequest{Capacity: &resourcev1.CapacityRequirements{
+		Requests: map[resourcev1.QualifiedName]resource.Quantity{"memory": *resource.NewQuantity(int64(claimed), resource.BinarySI)},
+	}})
+	defer func() { _ = k.RemoveAll(t.Context()) }() // while the plugin answers
 	eventually(t, "the NUMA nodes are devices", func() string {
-		out, err := c.run("", "kubectl", "get", "resourceslices", "-o", "jsonpath={.items[*].spec.devices[*].name}")
-		if err != nil || len(strings.Fields(out)) != 2 {
-			return fmt.Sprint(out, err)
+		if devices := published(t, k); len(devices) != 2 {
+			return fmt.Sprint(devices)
 		}
 		return ""
 	})
-	p.followsMemory()
+	p.followsMemory(k)
 
 	first, second, third := guaranteed("first", claimed, 16*MiB), guaranteed("second", claimed, 16*MiB), guaranteed("third", claimed, 16*MiB)
-	c.claim(k, first)
-	holdsClaim(t, k, first, "0")
-	c.claim(k, second)
-	holdsClaim(t, k, second, "1")
-	c.apply(k, third)
+	for i, pod := range []*kubelet.Pod{first, second} {
+		createWithClaim(t, k, pod, claimTemplate)
+		if err := k.WaitStarted(t.Context(), pod); err != nil {
+			t.Fatal(err)
+		}
+		holdsClaim(t, k, pod, fmt.Sprint(i))
+	}
+	createWithClaim(t, k, third, claimTemplate)
 	eventually(t, "the third pod is Pending", func() string {
 		object, err := k.Get(t.Context(), third)
 		if err != nil {
@@ -91,31 +83,45 @@ func TestResourceClaims(t *testing.T) {
 	if err := k.RemoveAll(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	nothingClaimed(t, p)
+	nothingClaimed(t, k, p)
 
-	storm := claimStorm{cluster: c, k: k, p: p, random: rand.New(rand.NewPCG(stormSeed, 1))}
+	storm := claimStorm{t: t, k: k, p: p, random: rand.New(rand.NewPCG(stormSeed, 1))}
 	for round := range storm.rounds() {
 		storm.round(round)
 	}
 	t.Logf("seed %d: %d claims, %d kills of %d processes between the preparation of a claim and the start of its container",
 		stormSeed, storm.claims, storm.between, storm.kills)
-	nothingClaimed(t, p)
+	nothingClaimed(t, k, p)
+}
+
+// published are the devices in all ResourceSlices.
+func published(t *testing.T, k *kubelet.Kubelet) (devices []resourcev1.Device) {
+	t.Helper()
+	slices, err := k.Client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, slice := range slices.Items {
+		devices = append(devices, slice.Spec.Devices...)
+	}
+	return devices
 }
 
 // followsMemory resizes a pool of huge pages of node 1 and takes a block of its memory offline: what is published and the node map
 // follow without a restart, and come back.
-func (p *plugin) followsMemory() {
-	t, c := p.t, cluster{p.t}
+func (p *plugin) followsMemory(k *kubelet.Kubelet) {
+	t := p.t
 	t.Helper()
 	capacity := func(want uint64) {
 		t.Helper()
 		eventually(t, "the huge pages of node 1 are published", func() string {
-			out, err := c.run("", "kubectl", "get", "resourceslices", "-o",
-				`jsonpath={.items[*].spec.devices[?(@.name=="numa-1")].capacity.hugepages2Mi.value}`)
-			if err != nil || out != fmt.Sprint(want/MiB, "Mi") {
-				return fmt.Sprintf("%s, want %d Mi: %v", out, want/MiB, err)
+			devices := published(t, k)
+			for _, device := range devices {
+				if pages := device.Capacity["hugepages2Mi"].Value; device.Name == "numa-1" && pages.Value() == int64(want) {
+					return ""
+				}
 			}
-			return ""
+			return fmt.Sprintf("%v, want %d bytes", devices, want)
 		})
 	}
 	const pool = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB"
@@ -165,38 +171,45 @@ func offline(t *testing.T) (block string, size uint64) {
 	return "", 0
 }
 
-// withClaim is a pod whose containers share a claim of the template.
-func withClaim(pod *kubelet.Pod) *corev1.Pod {
+// offer lets pods ask for a device of a driver by a class of devices and a template of claims, both of this name.
+func offer(t *testing.T, k *kubelet.Kubelet, driver, name string, request resourcev1.ExactDeviceRequest) {
+	t.Helper()
+	request.DeviceClassName = name
+	api, named := k.Client.ResourceV1(), metav1.ObjectMeta{Name: name}
+	_, err := api.DeviceClasses().Create(t.Context(), &resourcev1.DeviceClass{ObjectMeta: named, Spec: resourcev1.DeviceClassSpec{
+		Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "` + driver + `"`}}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = api.ResourceClaimTemplates(kubelet.Namespace).Create(t.Context(), &resourcev1.ResourceClaimTemplate{ObjectMeta: named, Spec: resourcev1.ResourceClaimTemplateSpec{
+		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "device", Exactly: &request}}}},
+	}}, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
+		defer cancel()
+		_ = api.ResourceClaimTemplates(kubelet.Namespace).Delete(ctx, name, metav1.DeleteOptions{})
+		_ = api.DeviceClasses().Delete(ctx, name, metav1.DeleteOptions{})
+	})
+}
+
+// createWithClaim creates a pod whose containers share a claim of a template, which the scheduler allocates.
+func createWithClaim(t *testing.T, k *kubelet.Kubelet, pod *kubelet.Pod, template string) {
+	t.Helper()
+	if err := k.Expect(pod); err != nil {
+		t.Fatal(err)
+	}
 	object := pod.Object()
 	object.UID, object.Status = "", corev1.PodStatus{}
-	object.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "memory", ResourceClaimTemplateName: new("memory")}}
+	object.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "claim", ResourceClaimTemplateName: &template}}
 	for i := range object.Spec.Containers {
-		object.Spec.Containers[i].Resources.Claims = []corev1.ResourceClaim{{Name: "memory"}}
+		object.Spec.Containers[i].Resources.Claims = []corev1.ResourceClaim{{Name: "claim"}}
 	}
-	return object
-}
-
-// apply creates a pod with a claim as a user does.
-func (c cluster) apply(k *kubelet.Kubelet, pod *kubelet.Pod) {
-	c.t.Helper()
-	manifest, err := json.Marshal(withClaim(pod))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if err := k.Expect(pod); err != nil {
-		c.t.Fatal(err)
-	}
-	if out, err := c.run(string(manifest), "kubectl", "apply", "-f", "-"); err != nil {
-		c.t.Fatalf("kubectl apply: %v: %s", err, out)
-	}
-}
-
-// claim runs a pod with a claim.
-func (c cluster) claim(k *kubelet.Kubelet, pod *kubelet.Pod) {
-	c.t.Helper()
-	c.apply(k, pod)
-	if err := k.WaitStarted(c.t.Context(), pod); err != nil {
-		c.t.Fatal(err)
+	if _, err := k.Client.CoreV1().Pods(kubelet.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -238,16 +251,25 @@ func specifications() []string {
 	return paths
 }
 
+// claimsOf are the claims in the API server.
+func claimsOf(t *testing.T, k *kubelet.Kubelet) []resourcev1.ResourceClaim {
+	t.Helper()
+	claims, err := k.Client.ResourceV1().ResourceClaims(kubelet.Namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claims.Items
+}
+
 // nothingClaimed waits until no claim is left: in the API server, in the daemon and in the runtime's folder.
-func nothingClaimed(t *testing.T, p *plugin) {
+func nothingClaimed(t *testing.T, k *kubelet.Kubelet, p *plugin) {
 	t.Helper()
 	eventually(t, "no claim is left", func() string {
-		objects, err := cluster{t}.run("", "kubectl", "get", "resourceclaims", "-o", "name")
-		if err != nil {
-			return err.Error()
+		left := append(specifications(), p.claims()...)
+		for _, claim := range claimsOf(t, k) {
+			left = append(left, claim.Name)
 		}
-		left := append(strings.Fields(objects), specifications()...)
-		if left = append(left, p.claims()...); len(left) > 0 {
+		if len(left) > 0 {
 			return strings.Join(left, ", ")
 		}
 		return ""

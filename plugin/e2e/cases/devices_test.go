@@ -188,29 +188,13 @@ const diskDriver = "disk.example.com"
 func diskClaims(t *testing.T, k *kubelet.Kubelet, cdi string) {
 	t.Helper()
 	driver := &device.Driver{Name: diskDriver, Pool: setup.NodeName, Device: "disk", CDI: cdi}
-	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
-	defer cancel()
 	if err := driver.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	api, named := k.Client.ResourceV1(), metav1.ObjectMeta{Name: diskDriver}
-	_, err := api.ResourceSlices().Create(ctx, &resourcev1.ResourceSlice{ObjectMeta: named, Spec: resourcev1.ResourceSliceSpec{
+	slices := k.Client.ResourceV1().ResourceSlices()
+	_, err := slices.Create(t.Context(), &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: diskDriver}, Spec: resourcev1.ResourceSliceSpec{
 		Driver: diskDriver, NodeName: new(setup.NodeName), Pool: resourcev1.ResourcePool{Name: setup.NodeName, ResourceSliceCount: 1},
 		Devices: []resourcev1.Device{{Name: "disk"}},
-	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = api.DeviceClasses().Create(ctx, &resourcev1.DeviceClass{ObjectMeta: named, Spec: resourcev1.DeviceClassSpec{
-		Selectors: []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "` + diskDriver + `"`}}},
-	}}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = api.ResourceClaimTemplates(kubelet.Namespace).Create(ctx, &resourcev1.ResourceClaimTemplate{ObjectMeta: named, Spec: resourcev1.ResourceClaimTemplateSpec{
-		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
-			{Name: "disk", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: diskDriver}},
-		}}},
 	}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -218,25 +202,17 @@ func diskClaims(t *testing.T, k *kubelet.Kubelet, cdi string) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 		defer cancel()
-		_ = api.ResourceClaimTemplates(kubelet.Namespace).Delete(ctx, diskDriver, metav1.DeleteOptions{})
-		_ = api.DeviceClasses().Delete(ctx, diskDriver, metav1.DeleteOptions{})
-		_ = api.ResourceSlices().Delete(ctx, diskDriver, metav1.DeleteOptions{})
+		_ = slices.Delete(ctx, diskDriver, metav1.DeleteOptions{})
 	})
+	offer(t, k, diskDriver, diskDriver, resourcev1.ExactDeviceRequest{})
 }
 
-// withDiskClaim creates a pod with a claim of the disk, which the scheduler allocates.
+// withDiskClaim creates a pod with a claim of the disk.
 func withDiskClaim(t *testing.T, k *kubelet.Kubelet, touched uint64) *kubelet.Pod {
 	t.Helper()
 	pod := guaranteed("claimed", 64*MiB, touched)
 	pod.Containers[0].Args = append(pod.Containers[0].Args, "read="+diskNode)
-	if err := k.Expect(pod); err != nil {
-		t.Fatal(err)
-	}
-	object := withClaim(pod)
-	object.Spec.ResourceClaims[0].ResourceClaimTemplateName = new(diskDriver)
-	if _, err := k.Client.CoreV1().Pods(kubelet.Namespace).Create(t.Context(), object, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	createWithClaim(t, k, pod, diskDriver)
 	return pod
 }
 
