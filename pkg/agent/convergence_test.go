@@ -40,11 +40,7 @@ import (
 // CONVERGENCE_SEQUENCES is how many, every second one from a new seed; without it all are the same each time. CONVERGENCE_SEED and CONVERGENCE_SEQUENCE repeat one that failed. pgregory.net/rapid
 // shrinks too, but an event here is numbers that mean something in any state, so that leaving events out is all there is to it.
 func TestItConverges(t *testing.T) {
-	usual := uint64(3_000)
-	if raceEnabled || testing.Short() {
-		usual = 1_000
-	}
-	count := number(t, "CONVERGENCE_SEQUENCES", usual)
+	count := number(t, "CONVERGENCE_SEQUENCES", 1_000)
 	fixed, fresh, first := uint64(1), uint64(1), uint64(0)
 	if os.Getenv("CONVERGENCE_SEQUENCES") != "" {
 		fresh = rand.Uint64()

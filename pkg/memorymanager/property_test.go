@@ -22,7 +22,7 @@ import (
 
 var (
 	seed  = flag.Uint64("seed", 1, "seed of the random cases; 0 takes the time")
-	cases = flag.Int64("cases", 210_000, "number of random cases")
+	cases = flag.Int64("cases", 50_000, "number of random cases")
 )
 
 // TestDecisionsAreThoseOfABruteForce compares every decision on random machines with following the rules literally.

@@ -37,15 +37,12 @@ type walkedPod struct {
 	names []string // of its containers' cgroups
 }
 
-// TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving goes through 100,000 events. After each, every level holds what can be
+// TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving goes through 25,000 events. After each, every level holds what can be
 // derived from the living pods; and no write, in between, leaves a parent with less than its children have.
 func TestRandomWalkKeepsEveryAncestorTheSumOfTheLiving(t *testing.T) {
-	events := 100_000
-	switch {
-	case testing.Short():
+	events := 25_000
+	if testing.Short() {
 		events = 5_000
-	case raceEnabled:
-		events = 25_000
 	}
 	for _, policy := range []memoryqos.ReservationPolicy{memoryqos.TieredReservation, memoryqos.HardReservation} {
 		for _, runtimes := range []bool{true, false} {

@@ -1,5 +1,0 @@
-//go:build !race
-
-package protect
-
-const raceEnabled = false
