@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,12 +20,56 @@ const prefix = "nri_memory_manager_"
 // minutes are how long the simulated Prometheus scrapes, once a minute.
 const minutes = 120
 
-// job and instance are what Prometheus adds to the series, node what the PodMonitor adds: the node that something happens on, and
-// one that stays as it is.
-var (
-	changed   = map[string]string{"job": "kube-system/nri-memory-manager", "instance": "10.0.0.1:8891", "node": "a"}
-	unchanged = map[string]string{"job": "kube-system/nri-memory-manager", "instance": "10.0.0.2:8891", "node": "b"}
-)
+// changed and unchanged are the labels of two targets, as Prometheus Operator makes them of a PodMonitor or a ServiceMonitor: of the node
+// that something happens on, and of one that stays as it is.
+var changed, unchanged = target("a", "10.0.0.1:8891"), target("b", "10.0.0.2:8891")
+
+func target(node, instance string) map[string]string {
+	return labels("job", "kube-system/nri-memory-manager", "instance", instance, "node", node, "namespace", "kube-system",
+		"pod", "nri-memory-manager-"+node, "container", "nri-memory-manager", "endpoint", "metrics", "service", "nri-memory-manager")
+}
+
+// honors is whether the chart's monitors have Prometheus keep the labels of series that the target has, too (honorLabels).
+func honors(t *testing.T) bool {
+	t.Helper()
+	type endpoint struct{ HonorLabels bool }
+	var endpoints []endpoint
+	for document := range strings.SplitSeq(read(t, "../chart/testdata/everything.yaml"), "\n---\n") {
+		var monitor struct {
+			Spec struct{ PodMetricsEndpoints, Endpoints []endpoint }
+		}
+		_ = yaml.Unmarshal([]byte(document), &monitor) // others have no such fields
+		endpoints = append(append(endpoints, monitor.Spec.PodMetricsEndpoints...), monitor.Spec.Endpoints...)
+	}
+	if len(endpoints) != 2 {
+		t.Fatalf("the chart has %d endpoints to scrape, want the PodMonitor's and the ServiceMonitor's", len(endpoints))
+	}
+	return endpoints[0].HonorLabels && endpoints[1].HonorLabels
+}
+
+// scraped is a series as Prometheus keeps it of a target.
+func scraped(one sample, target map[string]string, honors bool) sample {
+	kept := maps.Clone(target)
+	for name, value := range one.labels {
+		if _, taken := target[name]; taken && !honors {
+			name = "exported_" + name
+		}
+		kept[name] = value
+	}
+	return sample{one.name, kept, one.value}
+}
+
+var label = regexp.MustCompile(`(\w+)="([^"]*)"`)
+
+// begun is a series in PromQL's notation, without the prefix.
+func begun(text string) sample {
+	name, pairs, _ := strings.Cut(text, "{")
+	one := sample{name: prefix + name, labels: map[string]string{}}
+	for _, pair := range label.FindAllStringSubmatch(pairs, -1) {
+		one.labels[pair[1]] = pair[2]
+	}
+	return one
+}
 
 // unitTest is a test in promtool's file
 // (https://prometheus.io/docs/prometheus/latest/configuration/unit_testing_rules).
@@ -116,8 +161,8 @@ type scenario struct {
 	texts  []expected
 }
 
-// of are the input series of a scrape's samples on a node.
-func of(samples []sample, node map[string]string, s scenario) (input []series) {
+// of are the input series of a scrape's samples of a target.
+func of(samples []sample, target map[string]string, honors bool, s scenario) (input []series) {
 	up := fmt.Sprintf("1x%d", minutes)
 	if s.ends > 0 {
 		up = fmt.Sprintf("1x%d 0x%d", s.ends-1, minutes-s.ends)
@@ -125,7 +170,7 @@ func of(samples []sample, node map[string]string, s scenario) (input []series) {
 	if s.gone {
 		up = fmt.Sprintf("1x%d stale", s.ends-1)
 	}
-	input = append(input, series{sample{"up", node, 1}.String(), up})
+	input = append(input, series{sample{"up", target, 1}.String(), up})
 	for _, one := range samples {
 		text := is(one.value)(0)
 		for _, c := range s.changes {
@@ -136,12 +181,10 @@ func of(samples []sample, node map[string]string, s scenario) (input []series) {
 		if s.ends > 0 {
 			text = fmt.Sprintf("%gx%d stale", one.value, s.ends-1)
 		}
-		one.labels = maps.Clone(one.labels)
-		maps.Copy(one.labels, node)
-		input = append(input, series{one.String(), text})
+		input = append(input, series{scraped(one, target, honors).String(), text})
 	}
 	for name, text := range s.begins {
-		input = append(input, series{strings.Replace(prefix+name, "{", `{node="a", `, 1), text})
+		input = append(input, series{scraped(begun(name), target, honors).String(), text})
 	}
 	return input
 }
@@ -151,6 +194,7 @@ func runRules(t *testing.T, samples []sample, scenarios map[string]scenario) {
 	t.Helper()
 	path, err := filepath.Abs(rules)
 	must(t, err)
+	honors := honors(t)
 	var tests []unitTest
 	for _, name := range slices.Sorted(maps.Keys(scenarios)) {
 		s := scenarios[name]
@@ -159,9 +203,9 @@ func runRules(t *testing.T, samples []sample, scenarios map[string]scenario) {
 				t.Errorf("%s: the first scrape has no series %s with %v", name, c.name, c.labels)
 			}
 		}
-		test := unitTest{Interval: "1m", Name: name, Series: of(samples, changed, s), Alerts: s.texts}
+		test := unitTest{Interval: "1m", Name: name, Series: of(samples, changed, honors, s), Alerts: s.texts}
 		if !s.gone {
-			test.Series = append(test.Series, of(samples, unchanged, scenario{})...)
+			test.Series = append(test.Series, of(samples, unchanged, honors, scenario{})...)
 		}
 		for _, minute := range slices.Sorted(maps.Keys(s.firing)) {
 			q := query{Expr: `count by (alertname, node) (ALERTS{alertstate="firing"})`, At: fmt.Sprintf("%dm", minute), Samples: []result{}}

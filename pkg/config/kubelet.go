@@ -104,7 +104,8 @@ func (c *Config) take(k kubeletConfiguration) error {
 		}
 		return set
 	}
-	if taken("memoryManagerPolicy", k.MemoryManagerPolicy != "") {
+	// None is what a kubelet beside us should have (docs/migration.md), and switches nothing off here.
+	if taken("memoryManagerPolicy", k.MemoryManagerPolicy != "" && k.MemoryManagerPolicy != string(MemoryManagerNone)) {
 		c.MemoryManagerPolicy = MemoryManagerPolicy(k.MemoryManagerPolicy)
 	}
 	tolerance, set, err := k.stateTolerance()
@@ -200,11 +201,8 @@ func (c *Config) warnAboutKubelet(k kubeletConfiguration, profile Profile) {
 	warn := func(format string, args ...any) {
 		c.Origin.Warnings = append(c.Origin.Warnings, c.Origin.KubeletConfig+": "+fmt.Sprintf(format, args...))
 	}
-	switch {
-	case k.MemoryManagerPolicy == string(MemoryManagerStatic):
+	if k.MemoryManagerPolicy == string(MemoryManagerStatic) {
 		warn("the kubelet's own Memory Manager is Static, so that two would pin containers: set memoryManagerPolicy None there")
-	case k.MemoryManagerPolicy == string(MemoryManagerNone) && profile != ProfileQoS && !c.places.doc.Has("memoryManagerPolicy"):
-		warn("memoryManagerPolicy None is taken over, so that nothing is pinned: set memoryManagerPolicy Static in our file to pin")
 	}
 	if k.MemoryThrottlingFactor == nil && profile != ProfileNUMA && !c.places.doc.Has("memoryThrottlingFactor") {
 		warn("memoryThrottlingFactor is not set, with which a kubelet from 1.37 sets no memory.high; ours is %g: set memoryThrottlingFactor in our file, null for no memory.high",

@@ -196,15 +196,15 @@ func TestToleranceOfTheKubelet(t *testing.T) {
 	}
 }
 
-func TestPolicyNoneOfTheKubeletIsTakenOverWithAWarning(t *testing.T) {
-	c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", ""))
-	if err != nil || c.MemoryManagerPolicy != MemoryManagerNone || len(c.Origin.Warnings) != 1 ||
-		!strings.HasSuffix(c.Origin.Warnings[0], "nothing is pinned: set memoryManagerPolicy Static in our file to pin") {
-		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.Origin.Warnings)
-	}
-	c, err = Files(os.ReadFile).Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", "memoryManagerPolicy: Static"))
-	if err != nil || c.MemoryManagerPolicy != MemoryManagerStatic || len(c.Origin.Warnings) != 0 {
-		t.Errorf("%v, policy %s, warnings %q", err, c.MemoryManagerPolicy, c.Origin.Warnings)
+func TestPolicyNoneOfTheKubeletSwitchesNothingOff(t *testing.T) {
+	for ours, want := range map[string]MemoryManagerPolicy{
+		"": MemoryManagerStatic, "profile: NUMA": MemoryManagerStatic, "profile: Observe": MemoryManagerStatic, "memoryManagerPolicy: Static": MemoryManagerStatic,
+		"profile: QoS": MemoryManagerNone, "memoryManagerPolicy: None": MemoryManagerNone,
+	} {
+		c, err := Files(os.ReadFile).Load(beside(t, kubeletHead+"memoryManagerPolicy: None\nmemoryThrottlingFactor: 0.9", ours))
+		if err != nil || c.MemoryManagerPolicy != want || len(c.Origin.Warnings) != 0 {
+			t.Errorf("%q: %v, policy %s, want %s, warnings %q", ours, err, c.MemoryManagerPolicy, want, c.Origin.Warnings)
+		}
 	}
 }
 

@@ -20,11 +20,15 @@ const (
 	elsewhereBytes = 4 << 20
 )
 
-// dryRun finds that nothing is changed.
-func dryRun(n Node, r *Report) {
+// off finds that nothing is changed, or nothing placed.
+func off(n Node, r *Report) {
 	if n.Document.Policy.DryRun {
 		r.find(Warning, "dry-run", "configuration", "profile is Observe: the daemon decides and counts, and changes nothing",
 			"set profile to Full when the decisions in the log are what you want")
+	}
+	if n.Document.Policy.MemoryManager == "None" {
+		r.find(Note, "placement-off", "configuration", "memoryManagerPolicy is None, by profile QoS or the key itself: no container is placed on NUMA nodes",
+			"nothing, if only memory protection and throttling are wanted; else set profile Full or NUMA, and no memoryManagerPolicy")
 	}
 }
 

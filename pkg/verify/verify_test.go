@@ -111,6 +111,7 @@ func TestFindings(t *testing.T) {
 		"container-itself":     func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Min = 0 }) },
 		"crun-inner-without":   func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{}; n.Kernel.RecursiveProtection = false },
 		"crun-inner-recursive": func(n *Node) { n.Cgroups["kubepods/pod1/a/container"] = Cgroup{} },
+		"placement-off":        func(n *Node) { n.Document.Policy.MemoryManager = "None" },
 		"dry-run":              func(n *Node) { n.Document.Policy.DryRun = true; n.set("kubepods", func(c *Cgroup) { c.Low = 0 }) },
 		"above-kubepods":       above,
 		"two-containers-and-a-cgroup-beside-their-pod": func(n *Node) {
