@@ -15,7 +15,7 @@ import (
 const crashesPerPod = 10
 
 // TestPluginIsKilledAtAnyMoment kills the plugin once in every cycle in which
-// a container of one of two pods, five with FULL=1, comes and the one before goes, at a moment drawn from the length
+// a container of a pod, of five with FULL=1, comes and the one before goes, at a moment drawn from the length
 // of the cycle before, so that it hits every stage. No create fails, the state
 // file is valid at each start, every living container is allocated, and in the end
 // nothing is.
@@ -31,7 +31,7 @@ func TestPluginIsKilledAtAnyMoment(t *testing.T) {
 
 	length := 2 * time.Second
 	var pod *kubelet.Pod
-	cycles := crashesPerPod * 2
+	cycles := crashesPerPod
 	if k.Plan.Full {
 		cycles = crashesPerPod * 5
 	}

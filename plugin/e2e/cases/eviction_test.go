@@ -4,17 +4,26 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
+// evicting has the kubelet look at the node's memory as often as it does by default, from its next start on.
+func evicting(t *testing.T) {
+	t.Helper()
+	k := kubeletOf(t)
+	k.Housekeeping = 10 * time.Second
+	t.Cleanup(func() { k.Housekeeping = 0 })
+}
+
 // TestEvictedPodLeavesNothing has the kubelet evict a pod when the node runs short of memory. What the pod had is free again, for the
 // kernel and in the node map, although its object stays; the others keep what they have, and the next pod gets the room.
 func TestEvictedPodLeavesNothing(t *testing.T) {
 	const appetite = 600 * MiB
-	kubeletOf(t)
+	evicting(t)
 	p := startPlugin(t, "topologyManagerPolicy: restricted", "memoryReservationPolicy: TieredReservation", "guaranteedHeadroom: 0")
 	k := kubeletOf(t, kubelet.Config{
 		"evictionHard":                     map[string]any{"memory.available": fmt.Sprint(available(t) - appetite/2)},
@@ -28,7 +37,7 @@ func TestEvictedPodLeavesNothing(t *testing.T) {
 	holdsValue(t, burstable, "memory.low", 32*MiB)
 
 	hog := guaranteed("hog", appetite+32*MiB, appetite)
-	hog.Priority = -10 // the kubelet's statistics of what pods use are a minute old
+	hog.Priority = -10 // the kubelet's statistics of what pods use are some seconds old
 	// It does not end with 0 within its grace period of 2 seconds: the pod would have succeeded then, evicted or not.
 	hog.Containers[0].Args = []string{"term=1", "wait=/ctl/go", fmt.Sprint("touch=", appetite)}
 	run(t, k, hog)

@@ -13,13 +13,13 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
 
-// TestStormOfPodsLeavesNothing creates and removes 16 pods, 40 with FULL=1, four at a time: the runtime asks its plugins one
+// TestStormOfPodsLeavesNothing creates and removes 8 pods, 40 with FULL=1, four at a time: the runtime asks its plugins one
 // request after the other, and with ten at a time on an emulated CPU containerd misses its own deadlines of ten seconds, loses
 // the ends of containers and no longer answers.
 func TestStormOfPodsLeavesNothing(t *testing.T) {
 	k := criOf(t)
 	p := startPlugin(t)
-	pods := 16
+	pods := 8
 	if k.Plan.Full {
 		pods = 40
 	}

@@ -25,7 +25,8 @@ const shipping = 20 * time.Second
 
 // runGuest prepares the node, starts the runtime, runs the tests, ships logs.
 func runGuest() error {
-	for key, value := range map[string]string{"PATH": "/usr/bin:/usr/sbin", "HOME": "/root", "GOTRACEBACK": "all"} {
+	// GOGC is the runtime's, the kubelet's and the tests', not that of the plugin under test: they take a third less of an emulated CPU with it.
+	for key, value := range map[string]string{"PATH": "/usr/bin:/usr/sbin", "HOME": "/root", "GOTRACEBACK": "all", "GOGC": "400"} {
 		_ = os.Setenv(key, value)
 	}
 	plan, err := setup.Read()

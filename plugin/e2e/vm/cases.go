@@ -93,7 +93,7 @@ var choices = map[string]choice{
 	"TestStallGuardRaisesNobodyWithoutNeed":       {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestStallGuardLeavesSwappingContainersAlone": {on(cgroupfs24), on(kernel61)},                         // the guard's rules, once the kernel shows stalls
 	"TestCacheRoomHoldsWritersAndNoHeap":          {on(cgroupfs24), on(kernel61)},                         // each kernel's memory.high and its triggers
-	"TestOOMVerdicts":                             {on(cgroupfs24, kernel61, crioSystemd), on(systemd24)}, // each kernel's counters, and how soon a runtime removes a cgroup
+	"TestOOMVerdicts":                             {on(cgroupfs24, crioSystemd), on(systemd24, kernel61)}, // each kernel's counters, and how soon a runtime removes a cgroup
 	"TestPluginIsKilledWhileTheKernelKills":       {on(cgroupfs24), on(systemd24)},                        // the file of verdicts; which kernel counts is no matter
 	"TestPageCacheOfAGuaranteedContainer":         {on(cgroupfs24), on(kernel61)},                         // the kernel's reclaim of page cache below memory.min
 	"TestPageCacheIsReclaimedBeforeEviction":      {on(cgroupfs24), on(kernel61)},                         // what each kernel's memory.reclaim takes
