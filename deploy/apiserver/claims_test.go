@@ -70,6 +70,7 @@ func published(t *testing.T, client kubernetes.Interface) (slice *resourceapi.Re
 
 // TestTheChartsPolicies applies what the chart has for claims and asks a real API server what it admits.
 func TestTheChartsPolicies(t *testing.T) {
+	t.Parallel()
 	admin, _ := startKubernetes(t)
 	client, err := kubernetes.NewForConfig(admin)
 	must(t, err)

@@ -40,6 +40,7 @@ const daemons = "nri-memory-manager"
 // deploy/kubectl/role.yaml. The nodes' kubelets are the streaming server of their own projects: what is executed in a
 // daemon's pod runs here.
 func TestTheKubectlPluginAsksTheDaemons(t *testing.T) {
+	t.Parallel()
 	admin, audit := startKubernetes(t)
 	client, err := kubernetes.NewForConfig(admin)
 	must(t, err)

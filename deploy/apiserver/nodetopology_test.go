@@ -175,6 +175,7 @@ func available(object *v1alpha2.NodeResourceTopology) (all []int64) {
 }
 
 func TestTheSchedulerSeesWhatStatusSays(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, administrator(t), machine, exporting)
 	object := n.isTrue()
 	pods := podfingerprint.NewFingerprint(0)
@@ -209,6 +210,7 @@ func TestTheSchedulerSeesWhatStatusSays(t *testing.T) {
 
 // What others do to the object does not last.
 func TestTheObjectIsMended(t *testing.T) {
+	t.Parallel()
 	n := newNode(t, administrator(t), machine, exporting)
 	n.isTrue()
 
@@ -241,6 +243,7 @@ func TestTheObjectIsMended(t *testing.T) {
 }
 
 func TestTheObjectGoesWithTheRollback(t *testing.T) {
+	t.Parallel()
 	for settings, want := range map[string]bool{"onTermination: Keep": true, "onTermination: Rollback": false} {
 		t.Run(settings, func(t *testing.T) {
 			n := newNode(t, administrator(t), machine, exporting+settings)
@@ -256,6 +259,7 @@ func TestTheObjectGoesWithTheRollback(t *testing.T) {
 
 // TestSizeOnTheWire prints what docs/fleet.md says of a large node's object.
 func TestSizeOnTheWire(t *testing.T) {
+	t.Parallel()
 	var large strings.Builder
 	large.WriteString("nodes:\n")
 	for i := range 8 {

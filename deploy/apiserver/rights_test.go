@@ -31,6 +31,7 @@ import (
 // TestTheChartsRightsAreWhatIsNeeded runs the plugin with the rights that the chart gives it, neither fewer nor more than
 // it uses.
 func TestTheChartsRightsAreWhatIsNeeded(t *testing.T) {
+	t.Parallel()
 	admin, audit := startKubernetes(t)
 	client, err := kubernetes.NewForConfig(admin)
 	must(t, err)

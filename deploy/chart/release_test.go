@@ -50,6 +50,7 @@ func TestEverythingNamesOneRelease(t *testing.T) {
 		"the images of Artifact Hub":    aVersion.FindAllString(about.Annotations["artifacthub.io/images"], -1),
 		"the kustomize base":            aVersion.FindAllString(contents(t, "deploy/kustomize/base/kustomization.yaml"), -1),
 		"the DaemonSet of kustomize":    aVersion.FindAllString(contents(t, "deploy/kustomize/base/daemonset.yaml"), -1),
+		"the image of docs/start.md":    aVersion.FindAllString(contents(t, "docs/start.md"), -1),
 		"the output in docs/kubectl.md": aVersion.FindAllString(contents(t, "docs/kubectl.md"), -1),
 	}
 	for what, versions := range named {
