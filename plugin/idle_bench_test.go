@@ -19,7 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cri"
 )
 
-// BenchmarkIdle tells the share of a core that the daemon takes on a node on which nothing happens, with everything on that moves memory.
+// BenchmarkIdle tells the share of a core that the daemon takes on a node on which nothing happens, with samples of its NUMA nodes and memory policies.
 // One operation is a second.
 func BenchmarkIdle(b *testing.B) {
 	for _, pods := range []int{4, 1000} {
@@ -64,7 +64,7 @@ func BenchmarkIdleByLoop(b *testing.B) {
 // idleHost is a machine with room for pods of 8Mi.
 func idleHost(b *testing.B) *host {
 	b.Helper()
-	h := newHost(b, cri.Options{}, "kubeReserved: {memory: 924Mi}\nrebalance: {deficits: On, consolidate: true, maxBytes: 4Gi}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: least-used}\n"+
+	h := newHost(b, cri.Options{}, "kubeReserved: {memory: 924Mi}\ntopologyManagerPolicyOptions: {numa-allocation-strategy: least-used}\n"+
 		"unpinnedMemoryPolicy: PreferAvailable\n")
 	h.onKernel(12*gi, 12*gi)
 	return h

@@ -89,7 +89,7 @@ func TestManifestsThatAreRefused(t *testing.T) {
 func TestConfigurationsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ config, want string }{
-		"a TAB":                       {"rebalance:\n\tmaxBytes: 1Gi\n", "config.yaml:2: column 1: a TAB character; indent with spaces"},
+		"a TAB":                       {"dra:\n\tenabled: true\n", "config.yaml:2: column 1: a TAB character; indent with spaces"},
 		"unknown field":               {"memoryThrotlingFactor: 0.8\n", "memoryThrottlingFactor"},
 		"wrong type":                  {"memoryThrottlingFactor: [1]\n", "memoryThrottlingFactor"},
 		"factor 0":                    {"memoryThrottlingFactor: 0\n", "memoryThrottlingFactor"},

@@ -220,7 +220,7 @@ var limits = map[string]func(t *testing.T, size int) string{
 		const begin = "container app: runs without NUMA nodes of its own: "
 		written := make(writtenEvents, 1)
 		view := &ledger.View{Rejections: []ledger.Rejection{{At: time.Unix(1, 0), Namespace: "default", Pod: "p", UID: "u", Container: "app", Reason: "r",
-			PodText: strings.Repeat("a", size-len(begin))}}}
+			Text: strings.Repeat("a", size-len(begin))}}}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() {

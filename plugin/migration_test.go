@@ -41,7 +41,7 @@ func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 	h, db := adopted(t, "")
 	plugin := h.start()
 	cgroup := path.Join(db.cgroup(), db.id())
-	const why = "its cpuset.mems is not written: that would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (256Mi)"
+	const why = "its cpuset.mems is not written: that would move 8Gi from node 1 to node 0, more than maxMigrationBytes (256Mi)"
 	eventually(t, "the write is blocked", func() bool {
 		var document status.Document
 		must(t, json.Unmarshal([]byte(h.ask(0, "status", "-o", "json")), &document))
@@ -72,7 +72,7 @@ func TestALargeContainerIsNotMovedWhileItRuns(t *testing.T) {
 
 func TestALargeContainerIsMovedWhereThatIsWanted(t *testing.T) {
 	t.Parallel()
-	h, db := adopted(t, "rebalance: {maxBytes: 1Pi}\n")
+	h, db := adopted(t, "maxMigrationBytes: 1Pi\n")
 	h.start()
 	eventually(t, "the container is on its node", func() bool { return h.knob(path.Join(db.cgroup(), db.id()), "cpuset.mems") == "0" })
 	eventually(t, "explain says so", func() bool {
@@ -86,8 +86,8 @@ func TestALargeContainerIsMovedWhereThatIsWanted(t *testing.T) {
 func TestADryRunSaysWhatWouldMove(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ config, want string }{
-		"within the bound": {"rebalance: {maxBytes: 8Gi}\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0"},
-		"beyond it":        {"rebalance: {maxBytes: 0}\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (0)"},
+		"within the bound": {"maxMigrationBytes: 8Gi\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0"},
+		"beyond it":        {"maxMigrationBytes: 0\n", "a write of its cpuset.mems would move 8Gi from node 1 to node 0, more than maxMigrationBytes (0)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, db := adopted(t, "profile: Observe\n"+test.config)
@@ -105,7 +105,7 @@ func TestADryRunSaysWhatWouldMove(t *testing.T) {
 // What a container has in memory before it runs is no reason: the plugin was away when it was created.
 func TestANewContainerIsOnItsNodesUnderNever(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, cri.Options{}, testConfig+"rebalance: {maxBytes: 0}\n")
+	h := newHost(t, cri.Options{}, testConfig+"maxMigrationBytes: 0\n")
 	db := guaranteed("db", 10*gi)
 	must(t, h.runPod(db))
 	must(t, h.create(db))

@@ -154,7 +154,7 @@ func TestRendersAsBefore(t *testing.T) {
 // TestConfigurationOnTheCommandLine renders what --set makes of the configuration's types. The tests of the binary read it.
 func TestConfigurationOnTheCommandLine(t *testing.T) {
 	got, err := render(t, flags(t, "config.memoryThrottlingFactor=0.8", "config.guaranteedHeadroom=0.05", "config.stallGuard=false",
-		"config.rebalance.maxBytes=1Gi", "config.profile=Observe", `config.evictionHard.memory\.available=5%`, "config.dra.enabled=true",
+		"config.maxMigrationBytes=1Gi", "config.profile=Observe", `config.evictionHard.memory\.available=5%`, "config.dra.enabled=true",
 		"config.stateTolerance=1000000", "config.kubeReserved.memory=1073741824", "config.annotationRules[0].namespaces={a*,b}",
 		"config.nodeResourceTopology=true,config.events=true", "config.annotationRules[0].minimumThrottlingFactor=0.5"))
 	if err != nil {
@@ -495,11 +495,11 @@ func TestWrongValuesAreRefused(t *testing.T) {
 		`{config: {requestSources: [api]}}`:                                                "requestSources",
 		`{config: {onTermination: true}}`:                                                  "onTermination",
 		`{config: {events: "true"}}`:                                                       "events",
-		`{config: {rebalance: {maxBytes: 4GB}}}`:                                           "/config/rebalance/maxBytes",
-		`{config: {rebalance: {maxBytes: -1}}}`:                                            "/config/rebalance/maxBytes",
+		`{config: {maxMigrationBytes: 4GB}}`:                                               "/config/maxMigrationBytes",
+		`{config: {maxMigrationBytes: -1}}`:                                                "/config/maxMigrationBytes",
 		`{config: {stateTolerance: some}}`:                                                 "/config/stateTolerance",
 		`{config: {reservedMemory: [{numaNode: 0, limits: {memory: -1Gi}}]}}`:              "/config/reservedMemory/0/limits/memory",
-		`{config: {rebalance: {bytes: 2}}}`:                                                "bytes",
+		`{config: {dra: {bytes: 2}}}`:                                                      "bytes",
 		`{config: {annotationRules: [{namespace: a}]}}`:                                    "annotationRules",
 		`{nodeGroups: [{name: a, config: {}}]}`:                                            "nodeSelector",
 		`{nodeGroups: [{name: a, nodeSelector: {}}]}`:                                      "nodeSelector",

@@ -57,9 +57,9 @@ func TestSchemaAdmitsEveryDefault(t *testing.T) {
 		"the file with every key": "config:\n  " + strings.ReplaceAll(string(text), "\n", "\n  "),
 		"texts for numbers":       `{config: {memoryThrottlingFactor: "0.8", guaranteedHeadroom: "1e-1", stateTolerance: 4096, kubeReserved: {cpu: 4, memory: 1Gi}}}`,
 		"both forms of a list":    `{config: {reservedMemory: [{numaNode: "0", limits: {memory: 1073741824}}], kubeReserved: null}}`,
-		"the ends of ranges":      `{config: {rebalance: {maxBytes: 0}, stateTolerance: 0}}`,
-		"quantities":              `{config: {rebalance: {maxBytes: .5G}, stateTolerance: 1e6, reservedMemory: [{numaNode: 0, limits: {memory: +1Gi, hugepages-1Gi: 1E}}]}}`,
-		"the other form":          `{config: {rebalance: {maxBytes: 1Pi}, reservedMemory: "0:memory=1Gi", memoryThrottlingFactor: null, onUnsatisfiable: "", stateTolerance: auto}}`,
+		"the ends of ranges":      `{config: {maxMigrationBytes: 0, stateTolerance: 0}}`,
+		"quantities":              `{config: {maxMigrationBytes: .5G, stateTolerance: 1e6, reservedMemory: [{numaNode: 0, limits: {memory: +1Gi, hugepages-1Gi: 1E}}]}}`,
+		"the other form":          `{config: {maxMigrationBytes: 1Pi, reservedMemory: "0:memory=1Gi", memoryThrottlingFactor: null, onUnsatisfiable: "", stateTolerance: auto}}`,
 	} {
 		got, err := render(t, values)
 		if err != nil {

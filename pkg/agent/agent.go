@@ -173,7 +173,7 @@ func New(opts Options) (*Agent, error) {
 	for _, warning := range resolved.Warnings {
 		a.log.Warn(warning)
 	}
-	begin := ledger.Options{Config: resolved, MemoryOnly: a.store == nil, Raises: loadRaises(raisesPath(opts.StateDir), a.log)}
+	begin := ledger.Options{Config: resolved, Raises: loadRaises(raisesPath(opts.StateDir), a.log)}
 	if opts.Claims != nil {
 		begin.Claims = opts.Claims()
 	}
@@ -359,9 +359,6 @@ func (a *Agent) reconfigure(ctx context.Context, c config.Config) error {
 	if err != nil {
 		a.RejectConfig(err)
 		return err
-	}
-	if resolved.Config.DryRun() {
-		a.includeAll(ctx)
 	}
 	effects := a.step(ledger.Reconfigure{Config: resolved})
 	defer a.logNotes(effects.Notes)

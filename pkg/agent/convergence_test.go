@@ -202,7 +202,7 @@ var configurations = []string{
 	"", "memoryManagerPolicy: None\nreservedMemory: []", "memoryReservationPolicy: HardReservation", "memoryThrottlingFactor: 0.5",
 	"memoryReservationPolicy: None", "memoryThrottlingFactor: null", "topologyManagerPolicy: restricted",
 	"topologyManagerPolicy: single-numa-node", "profile: Observe",
-	"rebalance: {consolidate: true, maxBytes: 4Gi}", "rebalance: {consolidate: true, maxBytes: 1Pi}\ntopologyManagerPolicy: restricted",
+	"maxMigrationBytes: 4Gi", "maxMigrationBytes: 1Pi\ntopologyManagerPolicy: restricted",
 	"podLevelResourceManagers: true\ntopologyManagerScope: pod\ntopologyManagerPolicy: restricted", "podLevelResourceManagers: true",
 }
 

@@ -32,12 +32,12 @@ const (
 
 // deficits samples whether allocations hold. It belongs to one goroutine but for its last sample.
 type deficits struct {
-	last   atomic.Pointer[deficit.Sample]
-	of     uint64         // the generation of the view that the last sample was taken of
-	seen   []deficit.Node // by the ledger; guarded by the agent's lock
-	logged deficitLog
-	pages  map[string]*pagesRead // by cgroup
-	round  uint64
+	last  atomic.Pointer[deficit.Sample]
+	of    uint64                // the generation of the view that the last sample was taken of
+	seen  []deficit.Node        // by the ledger; guarded by the agent's lock
+	begun bool                  // a deficit is in the log
+	pages map[string]*pagesRead // by cgroup
+	round uint64
 }
 
 // pagesRead is what was read of a cgroup last; its round is 0 before the first time.
@@ -53,7 +53,7 @@ func (a *Agent) sampleDeficits(ctx context.Context) {
 	ticker := time.NewTicker(samplePeriod)
 	defer ticker.Stop()
 	for {
-		a.takeSample(ctx)
+		a.takeSample()
 		select {
 		case <-ctx.Done():
 			return
@@ -62,10 +62,8 @@ func (a *Agent) sampleDeficits(ctx context.Context) {
 	}
 }
 
-// takeSample takes one sample, and has the ledger decide by it. Its reads are outside of all locks: first those of the container whose
-// memory is on its way, so that what else is read is not from before its arrival.
-func (a *Agent) takeSample(ctx context.Context) {
-	event := ledger.NodeMemorySampled{Usage: a.usageOfMove(ctx), HasCgroups: true}
+// takeSample takes one sample. Its reads are outside of all locks.
+func (a *Agent) takeSample() {
 	view, before := a.View(), a.deficits.last.Load()
 	sample := &deficit.Sample{}
 	memory, err := a.nodeMemory(view)
@@ -77,7 +75,7 @@ func (a *Agent) takeSample(ctx context.Context) {
 	case err != nil:
 		sample.Unknown = err.Error()
 	default:
-		cgroups := view.Holding(before.Overcommitted())
+		cgroups := view.Holding()
 		a.deficits.read(a.tree, cgroups)
 		switch waiting, err := a.deficits.fill(cgroups); {
 		case err != nil:
@@ -86,23 +84,18 @@ func (a *Agent) takeSample(ctx context.Context) {
 			sample.Unknown = "not all containers have been looked at yet"
 		default:
 			sample = deficit.Take(a.now(), memory, cgroups)
-			sample.Moves = view.Plan(sample.Nodes, cgroups)
-			event.Nodes, event.Complete = sample.Nodes, before.Overcommitted() && !waiting
-			event.Cgroups = slices.DeleteFunc(cgroups, func(c deficit.Cgroup) bool { return c.Order == deficit.Stays && c.Off.Empty() })
 		}
 	}
 	sample.At = a.now()
 	a.deficits.last.Store(sample)
-	a.decideBySample(ctx, event)
 	if sample.Known() {
-		a.deficits.logged.log(a.log, sample, a.View().NotMoved)
+		a.deficits.log(a.log, sample)
 	}
 }
 
 // stands reports whether another sample would cost much and tell nothing.
 func (a *Agent) stands(last *deficit.Sample, view *ledger.View, memory []deficit.Memory) bool {
-	return view.Generation == a.deficits.of && len(a.deficits.pages) > sampleReads && last.Stands(memory) && a.now().Sub(last.At) < sampleAge &&
-		!a.heedsSample(last.Nodes)
+	return view.Generation == a.deficits.of && len(a.deficits.pages) > sampleReads && last.Stands(memory) && a.now().Sub(last.At) < sampleAge
 }
 
 // nodeMemory reads what the NUMA nodes have; an error where nothing is to be known of them.
@@ -114,24 +107,6 @@ func (a *Agent) nodeMemory(view *ledger.View) ([]deficit.Memory, error) {
 		return nil, errors.New("the machine is described by a file: there is no kernel to ask")
 	}
 	return sysfs.NodeMemory(a.sysfs, a.hardware())
-}
-
-// decideBySample has the ledger decide by a sample where it may decide anything, and begins what it has decided.
-func (a *Agent) decideBySample(ctx context.Context, event ledger.NodeMemorySampled) {
-	if !a.heedsSample(event.Nodes) {
-		return
-	}
-	a.sampled(ctx, event)
-	if move, dir, ticket := a.moving(); move != nil && !move.Allocates() && move.Stage == ledger.Allocated {
-		a.storeMove(ctx, move, dir, ticket)
-	}
-	a.protect(ctx)
-}
-
-func (a *Agent) heedsSample(nodes []deficit.Node) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.ledger.HeedsSample(nodes)
 }
 
 // read reads the cgroups that were read longest ago, and forgets those that are no more.
@@ -180,7 +155,7 @@ func (p *pagesRead) take(found map[int]cgroupfs.NodePages, err error) {
 		return
 	}
 	for node, pages := range found {
-		p.pages = append(p.pages, deficit.Pages{Node: node, Resident: pages.Resident, File: pages.File, Anon: pages.Anon, Mapped: pages.Mapped})
+		p.pages = append(p.pages, deficit.Pages{Node: node, Resident: pages.Resident, File: pages.File})
 	}
 }
 
@@ -257,30 +232,14 @@ func (a *Agent) podMems(pod ledger.Pod, container ledger.Container) nodeset.Set 
 	return nodes
 }
 
-// deficitLog is what the log says of deficits: when one begins, what would relieve it, and when there is none any more.
-type deficitLog struct{ begun, planned bool }
-
-func (d *deficitLog) log(log logrus.FieldLogger, sample *deficit.Sample, all []ledger.NotMoved) {
-	notMoved := slices.DeleteFunc(slices.Clone(all), func(n ledger.NotMoved) bool { return n.Reason != ledger.Deficit })
+// log says when a deficit begins, and when there is none any more.
+func (c *deficits) log(log logrus.FieldLogger, sample *deficit.Sample) {
 	switch {
-	case d.begun && sample.Deficit() == 0:
+	case c.begun && sample.Deficit() == 0:
+		c.begun = false
 		log.Info("the NUMA nodes have enough memory available again for what is allocated on them")
-		*d = deficitLog{}
-	case !d.begun && sample.Overcommitted():
-		d.begun = true
+	case !c.begun && sample.Overcommitted():
+		c.begun = true
 		log.WithField("bytes", quantity.Log(sample.Deficit())).Warn("NUMA nodes have less memory available than is allocated on them and not used yet")
 	}
-	if d.begun && !d.planned && len(sample.Moves)+len(notMoved) > 0 {
-		d.planned = true
-		for _, n := range notMoved[:min(len(notMoved), mostMovesLogged)] {
-			log.WithFields(logrus.Fields{"cgroup": n.Cgroup, "reason": n.Why}).Warn("memory is not moved off a NUMA node that lacks memory for its allocations")
-		}
-		for _, m := range sample.Moves[:min(len(sample.Moves), mostMovesLogged)] {
-			log.WithFields(logrus.Fields{"cgroup": m.Path, "from": m.From, "to": m.To, "bytes": quantity.Log(m.Bytes)}).
-				Info("moving this memory would give a NUMA node what its allocations need")
-		}
-	}
 }
-
-// mostMovesLogged bounds the lines of one deficit; status shows all moves.
-const mostMovesLogged = 10

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 )
@@ -207,10 +205,6 @@ func (a *Agent) logDecision(event string, effects ledger.Effects, err error, too
 		fields["dryRun"] = true
 	}
 	if err != nil {
-		var rejection *memorymanager.Rejection
-		if errors.As(err, &rejection) && rejection.Relief != rejection.PodRelief { // the error is for the pod's events, the log for the administrator
-			fields["relief"] = rejection.Relief
-		}
 		a.log.WithFields(fields).WithError(err).Warn(event + ": refused")
 		return
 	}

@@ -109,23 +109,10 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	a.observeSample(pod, container)
 	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems,
 		Siblings: a.siblings(pod, container.Name), Header: header}
-	decide := func() (ledger.Effects, checkpoint.Ticket) {
-		return s.decide(ctx, pod, func(known pods.Answer) ledger.Event {
-			create.Known = known
-			return create
-		})
-	}
-	effects, ticket := decide()
-	for again := effects.Again; again != nil && ctx.Err() == nil; again = effects.Again {
-		create.Usage, create.Relieved = a.measure(ctx, create.Usage, again.Measure), again.Relieved
-		if again.Moved {
-			if !a.awaitMove(ctx) {
-				break // it is rejected as it would have been without a move
-			}
-			create.Usage = nil // it was before
-		}
-		effects, ticket = decide()
-	}
+	effects, ticket := s.decide(ctx, pod, func(known pods.Answer) ledger.Event {
+		create.Known = known
+		return create
+	})
 	err = a.prepare(ctx, effects, ticket)
 	if err != nil {
 		err = fmt.Errorf("container %s of pod %s/%s: %w", container.Name, pod.Namespace, pod.Name, err)

@@ -20,6 +20,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/testing/cgroups"
@@ -416,4 +417,18 @@ func text(v *uint64) string {
 		return "-"
 	}
 	return fmt.Sprint(*v)
+}
+
+// blocks are the NUMA nodes on which a container has an allocation.
+func (n *node) blocks(pod, container string) (nodes nodeset.Set) {
+	for _, p := range n.View().Pods {
+		for _, c := range p.Containers {
+			if p.Name == pod && c.Name == container {
+				for _, b := range c.Blocks {
+					nodes = nodes.Union(b.Nodes)
+				}
+			}
+		}
+	}
+	return nodes
 }

@@ -37,7 +37,7 @@ type behaviour struct {
 	run   func(t testing.TB)
 }
 
-var behaviours = slices.Concat(refusals, moves, sandboxes, initContainers, pendingResizes, listedContainers, otherWriters, podLimits)
+var behaviours = slices.Concat(refusals, sandboxes, initContainers, pendingResizes, listedContainers, otherWriters, podLimits)
 
 func TestKnownFailures(t *testing.T) {
 	names := map[string]bool{}
@@ -238,34 +238,6 @@ var refusals = []behaviour{
 			n.must(n.StopPodSandbox(context.Background(), other))
 			n.passes(time.Hour)
 			n.accepted("the resize", n.tryUpdate(db, c, to(10*gi)))
-		},
-	},
-}
-
-// A container that another one makes room for.
-var moves = []behaviour{
-	{
-		name:  "a create for which a container is moved, whose pages stay",
-		right: "it waits until the pages have left the node, and fails where they have not before the runtime's deadline",
-		run: func(t testing.TB) {
-			n := newNode(t, oneNode+"rebalance: {consolidate: true, maxBytes: 4Gi}\n")
-			n.sync(nil, nil)
-			first, small, second := n.pod("first", memoryqos.Guaranteed), n.pod("small", memoryqos.Guaranteed), n.pod("second", memoryqos.Guaranteed)
-			n.launch(first, ofPod(first, "app", 10*gi))
-			c := n.launch(small, ofPod(small, "app", 3*gi))
-			n.launch(second, ofPod(second, "app", 11*gi))
-			n.want("the node of the container in the way", n.blocks("small", "app").String(), "0")
-			n.uses(c, [2]uint64{3 * gi, 0}, [2]uint64{}) // whatever is written to its cpuset.mems
-			n.reconcile(context.Background())
-			large := n.pod("large", memoryqos.Guaranteed)
-			// The deadline is the runtime's. It ends the wait of a create that waits; one that does not is wrong whenever it answers.
-			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-			defer cancel()
-			answer, err := n.CreateContainer(ctx, large, ofPod(large, "app", 4*gi))
-			n.want("the node to which the container in the way is moved", n.blocks("small", "app").String(), "1")
-			if err == nil {
-				n.Errorf("it was created on node %s, where 3Gi of the moved container still are", answer.CpusetMems)
-			}
 		},
 	},
 }

@@ -46,7 +46,6 @@ func (a *Agent) reconcile(ctx context.Context) {
 	}
 	a.protect(ctx)
 	a.protector.Prune()
-	a.consolidate(ctx)
 	a.followMachine(ctx)
 }
 

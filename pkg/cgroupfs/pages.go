@@ -4,17 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 )
 
 // NodePages is a cgroup's memory on a NUMA node, in bytes.
 type NodePages struct {
 	// Resident is all that memory.numa_stat knows: anonymous and file pages, and the kernel's for the cgroup.
 	Resident uint64
-	// Anon are the anonymous pages, File the file pages on the LRU lists, which can be reclaimed; shmem and tmpfs are not among them.
-	Anon, File uint64
-	// Mapped are those that a write of cpuset.mems can move, as in Mapped.
-	Mapped uint64
+	// File are the file pages on the LRU lists, which can be reclaimed; shmem and tmpfs are not among them.
+	File uint64
 }
 
 // ErrNoNUMAStat is the answer where the kernel does not say where a cgroup's pages are.
@@ -26,16 +23,10 @@ var mapped = []string{"anon", "file_mapped"}
 // add adds what a line of memory.numa_stat has (https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files).
 func (p *NodePages) add(kind string, bytes uint64) {
 	switch kind {
-	case "anon":
-		p.Anon += bytes
-		p.Resident += bytes
-	case "file", "kernel_stack", "pagetables", "sec_pagetables", "slab_reclaimable", "slab_unreclaimable":
+	case "anon", "file", "kernel_stack", "pagetables", "sec_pagetables", "slab_reclaimable", "slab_unreclaimable":
 		p.Resident += bytes
 	case "inactive_file", "active_file":
 		p.File += bytes
-	}
-	if slices.Contains(mapped, kind) {
-		p.Mapped += bytes
 	}
 }
 

@@ -20,7 +20,6 @@ var choices = map[string][]string{
 	"onUnsatisfiable":         names(Reject, Unpinned, ""),
 	"onConflict":              names(FollowKubelet, FollowCPUs, FollowDevices),
 	"unpinnedMemoryPolicy":    names(PolicyNone, PolicyPreferAvailable, PolicyInterleave, PolicyWeightedInterleave),
-	"rebalance.deficits":      names(DeficitsOff, DeficitsDryRun, DeficitsOn),
 	"nodesWithoutCPUs":        names(ExcludeNodes, IncludeNodes),
 	"memoryReservationPolicy": names(memoryqos.None, memoryqos.TieredReservation, memoryqos.HardReservation),
 	"requestSources[]": names(memoryqos.SourceKubelet, memoryqos.SourceAPIServer, memoryqos.SourceUnified,

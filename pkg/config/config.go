@@ -47,8 +47,8 @@ type Config struct {
 	// UnpinnedMemoryPolicy is the NUMA memory policy with which containers without an allocation start, where the runtime
 	// applies one.
 	UnpinnedMemoryPolicy MemoryPolicy `yaml:"unpinnedMemoryPolicy"`
-	// Rebalance moves memory of running containers to other NUMA nodes.
-	Rebalance Rebalance `yaml:"rebalance"`
+	// MaxMigrationBytes bounds the memory of one running container that a write of its cpuset.mems moves to other nodes; 0 moves nothing.
+	MaxMigrationBytes quantity.Bytes `yaml:"maxMigrationBytes"`
 	// NodesWithoutCPUs are left out of placements (Exclude) or are used like others (Include).
 	NodesWithoutCPUs NodesWithoutCPUs `yaml:"nodesWithoutCPUs"`
 
@@ -123,17 +123,6 @@ type Origin struct {
 	Warnings []string
 }
 
-// Rebalance is what may move the memory of running containers to other NUMA nodes.
-type Rebalance struct {
-	// Deficits moves memory of other containers off a NUMA node whose allocations need more than it has available.
-	Deficits Deficits `yaml:"deficits"`
-	// Consolidate moves containers off groups of NUMA nodes that are not needed any more, and to make room for a new container.
-	Consolidate bool `yaml:"consolidate"`
-	// MaxBytes bounds the memory of one running container that a write of its cpuset.mems moves to other nodes, whatever the reason;
-	// 0 moves nothing.
-	MaxBytes quantity.Bytes `yaml:"maxBytes"`
-}
-
 // NamespaceRule says what pods of some namespaces may wish for.
 type NamespaceRule struct {
 	// Namespaces are names or patterns with * and ?.
@@ -142,6 +131,18 @@ type NamespaceRule struct {
 	AllowedAnnotations []Annotation `yaml:"allowedAnnotations"`
 	// MinimumThrottlingFactor is the smallest factor that they may choose, in [0, 1].
 	MinimumThrottlingFactor float64 `yaml:"minimumThrottlingFactor"`
+}
+
+// noMoves is what replaces the key rebalance.
+const noMoves = "the memory of running containers is not moved any more: use numa-allocation-strategy: least-used, unpinnedMemoryPolicy: PreferAvailable or " +
+	"the annotation memory-policy: interleave in place of deficits and consolidate, and maxMigrationBytes in place of maxBytes"
+
+// Instead says what replaces a key that was removed (strictyaml.Replacer).
+func (*Config) Instead(key string) string {
+	if key == "rebalance" {
+		return noMoves
+	}
+	return ""
 }
 
 // DryRun reports whether everything is decided, logged and counted, and nothing is written.

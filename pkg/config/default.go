@@ -17,7 +17,7 @@ func Default() Config {
 		TopologyManagerScope:    topologymanager.ContainerScope,
 		OnConflict:              FollowCPUs,
 		UnpinnedMemoryPolicy:    PolicyNone,
-		Rebalance:               Rebalance{Deficits: DeficitsDryRun, MaxBytes: 256 << 20},
+		MaxMigrationBytes:       256 << 20,
 		NodesWithoutCPUs:        ExcludeNodes,
 		EvictionHard:            defaultEvictionHard(),
 		MemoryThrottlingFactor:  &factor,

@@ -12,7 +12,7 @@ import (
 var placementKeys = map[string]bool{
 	"topologyManagerPolicy": true, "topologyManagerScope": true, "topologyManagerPolicyOptions": true, "podLevelResourceManagers": true,
 	"onUnsatisfiable": true, "onConflict": true, "resourceSlices": true, "verifyHugepages": true, "unpinnedMemoryPolicy": true,
-	"rebalance": true, "nodesWithoutCPUs": true, "reservedMemory": true, "stateTolerance": true,
+	"maxMigrationBytes": true, "nodesWithoutCPUs": true, "reservedMemory": true, "stateTolerance": true,
 }
 
 // doubtful are warnings about keys of our file that contradict each other, or that have no effect beside the others. The
@@ -31,8 +31,6 @@ func (c Config) doubtful() (warnings []string) {
 			warn(key, changed, "has no effect: memoryManagerPolicy is None, which places nothing")
 		}
 	}
-	moves := c.Rebalance.Deficits == DeficitsOn || c.Rebalance.Consolidate
-	warn("rebalance.maxBytes", moves && c.Rebalance.MaxBytes == 0, "0 moves nothing, and rebalance is to move memory: set a bound such as 4Gi")
 	for i, rule := range c.AnnotationRules {
 		if least, factor := rule.MinimumThrottlingFactor, c.MemoryThrottlingFactor; factor != nil {
 			warn(fmt.Sprintf("annotationRules[%d].minimumThrottlingFactor", i), least > *factor,

@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(data)
 	}
-	f.Add([]byte("reservedMemory: [{numaNode: 0, limits: {memory: 1Gi, hugepages-2Mi: 2Mi}}]\nprofile: NUMA\nrebalance: {maxBytes: 1}"))
+	f.Add([]byte("reservedMemory: [{numaNode: 0, limits: {memory: 1Gi, hugepages-2Mi: 2Mi}}]\nprofile: NUMA\nmaxMigrationBytes: 1"))
 	f.Add([]byte("stateTolerance: auto\nkubeReserved: {memory: 7Ei}\nevictionHard: {memory.available: 5%}\nannotationRules: [{namespaces: [a*]}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := Files(nil).Parse("c.yaml", data)

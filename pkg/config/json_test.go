@@ -46,9 +46,9 @@ featureGates: {MemoryQoS: true}
 	}
 	for name, text := range map[string]string{
 		"defaults":       "",
-		"migration":      "rebalance: {maxBytes: 1Pi}",
-		"no migration":   "rebalance: {maxBytes: 0}",
-		"bounded":        "rebalance: {maxBytes: 1Gi}",
+		"migration":      "maxMigrationBytes: 1Pi",
+		"no migration":   "maxMigrationBytes: 0",
+		"bounded":        "maxMigrationBytes: 1Gi",
 		"reserved":       "reservedMemory: 0:memory=1Gi;1:memory=100Mi\nkubeReserved: {memory: 1Gi}\nstateTolerance: auto",
 		"none":           "memoryManagerPolicy: None\nmemoryThrottlingFactor: null\nreservedMemory: []",
 		"claims":         "dra: {enabled: true, shares: [{numaNode: 1, limits: {memory: 1Gi}}]}",

@@ -81,7 +81,7 @@ func TestMarshalIsReadBack(t *testing.T) {
 	changed.RequestSources = []memoryqos.Source{memoryqos.SourceKubelet}
 	changed.AnnotationRules = []NamespaceRule{{Namespaces: []string{"team-*"}, AllowedAnnotations: []Annotation{AnnotationNUMA}, MinimumThrottlingFactor: 0.25}}
 	changed.DRA = claims.Config{Enabled: true, Shares: []claims.NodeShare{{Limits: map[string]claims.Share{"memory": "1Gi"}}}}
-	changed.Rebalance = Rebalance{Deficits: DeficitsOn, Consolidate: true}
+	changed.MaxMigrationBytes = 4 << 30
 	for name, c := range map[string]Config{"defaults": Default(), "changed": changed} {
 		text, err := c.Marshal()
 		if err != nil {
@@ -120,8 +120,9 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"a pod":                  {"kind: Pod", `c.yaml:1: kind: want MemoryManagerConfiguration, got "Pod"`},
 		"another version":        {"apiVersion: v1", `c.yaml:1: apiVersion: want memory-manager.noderesource.dev/v1alpha1, got "v1"`},
 		"profile":                {"profile: Numa", `c.yaml:1: profile: want Full, NUMA, QoS or Observe, got "Numa", did you mean "NUMA"?`},
-		"tab":                    {"rebalance:\n  maxBytes: 1Gi\n\tdeficits: On", "c.yaml:3: column 1: a TAB character; indent with spaces"},
-		"unknown field below":    {"rebalance:\n  deficit: On", `c.yaml:2: rebalance: unknown field "deficit", did you mean "deficits"?`},
+		"tab":                    {"dra:\n  enabled: true\n\tshares: []", "c.yaml:3: column 1: a TAB character; indent with spaces"},
+		"unknown field below":    {"dra:\n  share: []", `c.yaml:2: dra: unknown field "share", did you mean "shares"?`},
+		"moves":                  {"rebalance:\n  deficits: On", `c.yaml:1: unknown field "rebalance": ` + noMoves},
 		"wrong type":             {"events: maybe", `c.yaml:1: events: want true or false, got "maybe"`},
 		"list for a policy":      {"memoryManagerPolicy: [Static]", "c.yaml:1: memoryManagerPolicy: want a text, got a list"},
 		"factor 0":               {"memoryThrottlingFactor: 0", "c.yaml:1: memoryThrottlingFactor: want more than 0 and at most 1, or null for no memory.high, got 0"},
@@ -178,8 +179,7 @@ func TestBadConfigurationIsOneClearError(t *testing.T) {
 		"bad annotation":         {"onBadAnnotation: Fail", `c.yaml:1: onBadAnnotation: want Ignore or Reject, got "Fail"`},
 		"tolerance":              {"stateTolerance: -64Mi", `c.yaml:1: stateTolerance: "-64Mi" is negative`},
 		"no tolerance":           {"stateTolerance: off", `c.yaml:1: stateTolerance: want auto or a quantity such as 128Mi, got "off"`},
-		"deficits":               {"rebalance: {deficits: on}", `c.yaml:1: rebalance.deficits: want Off, DryRun or On, got "on", did you mean "On"?`},
-		"bytes":                  {"rebalance: {maxBytes: -1}", `c.yaml:1: rebalance.maxBytes: "-1" is negative`},
+		"bytes":                  {"maxMigrationBytes: -1", `c.yaml:1: maxMigrationBytes: "-1" is negative`},
 		"log level":              {"logLevel: loud", `c.yaml:1: logLevel: want error, warning, info, debug or trace, got "loud"`},
 		"long value":             {"memoryManagerPolicy: " + strings.Repeat("x", 100), `c.yaml:1: memoryManagerPolicy: want Static or None, got "` + strings.Repeat("x", 80) + `"…`},
 		"two documents":          {"profile: Observe\n---\nprofile: Full", "c.yaml:2: second document: only one is read"},

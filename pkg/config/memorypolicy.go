@@ -17,19 +17,6 @@ const (
 	PolicyWeightedInterleave MemoryPolicy = "WeightedInterleave"
 )
 
-// Deficits is what happens when the allocations on a NUMA node need more memory than it has available.
-type Deficits string
-
-// What happens to deficits.
-const (
-	// DeficitsOff shows them.
-	DeficitsOff Deficits = "Off"
-	// DeficitsDryRun also says which memory of other containers would have to be moved to relieve them, and moves none.
-	DeficitsDryRun Deficits = "DryRun"
-	// DeficitsOn moves memory of other containers off the node, one container at a time.
-	DeficitsOn Deficits = "On"
-)
-
 // annotatedPolicies are the values of the annotation memory-policy.
 var annotatedPolicies = map[string]MemoryPolicy{
 	"none": PolicyNone, "prefer-available": PolicyPreferAvailable, "interleave": PolicyInterleave, "weighted-interleave": PolicyWeightedInterleave,

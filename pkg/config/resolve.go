@@ -138,7 +138,7 @@ func (r Resolved) RefusesResize(wish NUMAPreference) bool {
 
 // MostMoved is how many bytes of a running container one write of its cpuset.mems may move. As much as the machine has is no bound.
 func (r Resolved) MostMoved() uint64 {
-	if most := uint64(r.Config.Rebalance.MaxBytes); most < r.Machine.MemTotal {
+	if most := uint64(r.Config.MaxMigrationBytes); most < r.Machine.MemTotal {
 		return most
 	}
 	return math.MaxUint64

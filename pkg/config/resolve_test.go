@@ -258,7 +258,7 @@ func TestOnConflictReachesTheMemoryManager(t *testing.T) {
 
 func TestMostMoved(t *testing.T) {
 	for text, want := range map[string]uint64{
-		"{}": 256 << 20, "rebalance: {maxBytes: 64Mi}": 64 << 20, "rebalance: {maxBytes: 0}": 0, "rebalance: {maxBytes: 1Pi}": math.MaxUint64,
+		"{}": 256 << 20, "maxMigrationBytes: 64Mi": 64 << 20, "maxMigrationBytes: 0": 0, "maxMigrationBytes: 1Pi": math.MaxUint64,
 	} {
 		if r, err := resolve(t, text, fixture(t, "task-page")); err != nil || r.MostMoved() != want {
 			t.Errorf("%q: %v, %d, want %d", text, err, r.MostMoved(), want)
@@ -308,8 +308,7 @@ func TestDoubtfulKeys(t *testing.T) {
 		"memoryManagerPolicy: None": "",
 		"memoryManagerPolicy: None\nonConflict: Kubelet":                      "c.yaml:2: onConflict: has no effect: memoryManagerPolicy is None, which places nothing",
 		"profile: QoS\nreservedMemory: 0:memory=1Gi":                          "c.yaml:2: reservedMemory: has no effect: memoryManagerPolicy is None, which places nothing",
-		"rebalance: {deficits: On, maxBytes: 0}":                              "c.yaml:1: rebalance.maxBytes: 0 moves nothing, and rebalance is to move memory: set a bound such as 4Gi",
-		"rebalance: {maxBytes: 0}":                                            "",
+		"maxMigrationBytes: 0":                                                "",
 		"annotationRules: [{namespaces: [a], minimumThrottlingFactor: 0.95}]": "c.yaml:1: annotationRules[0].minimumThrottlingFactor: 0.95 is above memoryThrottlingFactor 0.9: pods without the annotation have a smaller factor than any that they may choose",
 		"stallGuard: false\ncacheRoom: 0.1":                                   "c.yaml:2: cacheRoom: has no effect: without stallGuard it would stop a heap that needs its whole limit",
 		"memoryReservationPolicy: None\nguaranteedHeadroom: 0":                "c.yaml:2: guaranteedHeadroom: has no effect on pods without annotation: memoryReservationPolicy is None",

@@ -37,7 +37,6 @@ func (c Config) validate() error {
 		oneOf(c, "onUnsatisfiable", c.OnUnsatisfiable),
 		oneOf(c, "onConflict", c.OnConflict),
 		oneOf(c, "unpinnedMemoryPolicy", c.UnpinnedMemoryPolicy),
-		oneOf(c, "rebalance.deficits", c.Rebalance.Deficits),
 		oneOf(c, "nodesWithoutCPUs", c.NodesWithoutCPUs),
 		c.validateReservations(),
 		c.validateFactor("memoryThrottlingFactor", c.MemoryThrottlingFactor),

@@ -7,8 +7,6 @@ import (
 	"math/bits"
 	"slices"
 	"time"
-
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 )
 
 // Node is what is unused and available on a NUMA node, in bytes.
@@ -51,8 +49,6 @@ type Sample struct {
 	Nodes []Node
 	// Unknown says why they are not; "" when they are.
 	Unknown string
-	// Moves are what would relieve the deficits; nil without any, and where that is not asked for.
-	Moves []Move
 	// Unused is what single cgroups have allocated and do not use, by path, without those that use all of it.
 	Unused map[string][]Amount
 	// Unread says why cgroups are not counted, by path: nil where all could be read.
@@ -74,7 +70,7 @@ func (s *Sample) Deficit() (bytes uint64) {
 	return bytes
 }
 
-// Overcommitted reports whether a node lacks so much that memory should be moved.
+// Overcommitted reports whether a node lacks more than samples of different moments differ by.
 func (s *Sample) Overcommitted() bool {
 	return s.Known() && slices.ContainsFunc(s.Nodes, Node.overcommitted)
 }
@@ -92,6 +88,9 @@ func (s *Sample) Stands(later []Memory) bool {
 	}
 	return true
 }
+
+// leastDeficit, in bytes, is more than samples of different moments differ by.
+const leastDeficit = 16 << 20
 
 func (n Node) overcommitted() bool { return n.Deficit() >= leastDeficit }
 
@@ -123,9 +122,8 @@ type Memory struct {
 // Pages are a cgroup's memory on a node.
 type Pages struct {
 	Node int
-	// Resident is all of it, File its file pages that are on the LRU lists, Anon its anonymous pages, Mapped what a write of
-	// cpuset.mems can move.
-	Resident, File, Anon, Mapped uint64
+	// Resident is all of it, File its file pages that are on the LRU lists.
+	Resident, File uint64
 }
 
 // Cgroup is a cgroup that has an allocation, or is protected.
@@ -136,13 +134,8 @@ type Cgroup struct {
 	// Protected is the larger of memory.min and memory.low.
 	Protected uint64
 	Pages     []Pages
-	// Unread says why Pages are not known; "" where they are. Nothing of its allocation counts as unused, and nothing of it is moved.
+	// Unread says why Pages are not known; "" where they are. Nothing of its allocation counts as unused.
 	Unread string
-	// Order is when its memory is moved away from a node that is overcommitted.
-	Order Order
-	// Off are the nodes that it is kept off since, and Moved what was moved off them; 0 where that is not known.
-	Off   nodeset.Set
-	Moved uint64
 }
 
 // unused is what a cgroup's allocation has on its nodes and does not use yet, without nodes where that is nothing. An allocation on

@@ -23,6 +23,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/oom"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
@@ -130,7 +131,7 @@ func (r *Reporter) look() {
 		news = news[:i]
 	}
 	for _, rejection := range slices.Backward(news) {
-		text := rejection.PodText
+		text := memorymanager.InLine(rejection.Text)
 		if !rejection.Refused {
 			text = "runs without NUMA nodes of its own: " + text
 		}

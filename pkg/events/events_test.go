@@ -192,7 +192,7 @@ func busyNode() *node {
 
 func rejection(pod string, refused bool) ledger.Rejection {
 	return ledger.Rejection{At: time.Now(), Namespace: "shop", Pod: pod, UID: "uid-" + pod, Container: "app",
-		Reason: "TopologyAffinityError", Text: "fits nowhere without other/pod", PodText: "fits nowhere", Refused: refused}
+		Reason: "TopologyAffinityError", Text: "fits nowhere", Refused: refused}
 }
 
 func TestEventsOfAPod(t *testing.T) {

@@ -19,17 +19,12 @@ type Counters struct {
 	Forgotten uint64
 	// Corrections counts memory requests that a better source corrected on a running container.
 	Corrections uint64
-	// Moves counts containers that were moved to other NUMA nodes while they lived, by one of MoveResults.
-	Moves map[string]uint64
-	// DeficitMoves counts the steps that have moved a container's memory off nodes that were overcommitted, DeficitBytes what it had
-	// mapped there.
-	DeficitMoves, DeficitBytes uint64
 	// Reloads and BadReloads count configurations put in force and refused.
 	Reloads, BadReloads uint64
 }
 
 func newCounters() Counters {
-	c := Counters{Rejections: map[string]uint64{}, Unpinned: map[string]uint64{}, Moves: map[string]uint64{}}
+	c := Counters{Rejections: map[string]uint64{}, Unpinned: map[string]uint64{}}
 	for _, reason := range memorymanager.Reasons() {
 		c.Rejections[reason], c.Unpinned[reason] = 0, 0
 	}
@@ -40,7 +35,6 @@ func newCounters() Counters {
 func (l *Ledger) Counters() Counters {
 	counters := l.state.Counters
 	counters.Rejections, counters.Unpinned = maps.Clone(counters.Rejections), maps.Clone(counters.Unpinned)
-	counters.Moves = maps.Clone(counters.Moves)
 	if l.manager != nil {
 		counters.Bounded = l.manager.Bounded()
 	}

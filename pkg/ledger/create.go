@@ -25,9 +25,6 @@ type CreateContainer struct {
 	FreePages []memorymanager.FreePages
 	// Siblings are those of the pod's other containers that were looked at (Ledger.Siblings).
 	Siblings Presence
-	// Usage is of the cgroups that an earlier try has asked for (Effects.Again), and Relieved how many containers have been moved for it.
-	Usage    map[string]Usage
-	Relieved int
 	// Mems are the NUMA nodes that the pod's cgroup may use; empty when they were not read.
 	Mems nodeset.Set
 	Header
@@ -47,7 +44,6 @@ func (e CreateContainer) apply(l *Ledger) {
 	}
 	l.seeContainers(e.Siblings)
 	l.step.freePages, l.step.podDevices = e.FreePages, e.PodDevices
-	l.step.creating = &e
 	c, err := l.admit(p, e.Container)
 	now := l.deriveRun(c)
 	if out.Err = err; err == nil {

@@ -50,7 +50,6 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	l.takeLimit(c, files.Limit)
 	c.Record.Values, c.Record.Mems, c.FoundMems = values, mems, foundMems
 	c.Record.Ours, c.Record.OursMems = len(files.Ours) > 0, files.Ours[cgroup.CpusetMems]
-	l.excludeAgain(c, files)
 	return c
 }
 

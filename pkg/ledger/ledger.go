@@ -32,8 +32,6 @@ type Options struct {
 	Raises map[string]uint64
 	// Claims are those that had an allocation when the plugin ended.
 	Claims []claims.Claim
-	// MemoryOnly is set where no state file keeps the allocations: they are not moved.
-	MemoryOnly bool
 }
 
 // Ledger is the state of this node's pods, with what follows from it. It is not safe for concurrent use: its driver holds one lock
@@ -71,8 +69,6 @@ type step struct {
 	answered []*container
 	// freePages are for the container that is about to be created.
 	freePages []memorymanager.FreePages
-	// creating is the event of a container that is about to be created; nil for others.
-	creating *CreateContainer
 	// podDevices are those of the other containers of its pod.
 	podDevices map[string][]topologymanager.Device
 }
@@ -80,7 +76,7 @@ type step struct {
 // New returns a ledger without pods.
 func New(now time.Time, o Options) (*Ledger, error) {
 	s := State{
-		Resolved: o.Config, MemoryOnly: o.MemoryOnly, Claims: claims.Prepared{}, Raises: o.Raises, Counters: newCounters(),
+		Resolved: o.Config, Claims: claims.Prepared{}, Raises: o.Raises, Counters: newCounters(),
 	}
 	s.Connected.set(now, "not connected to a runtime yet")
 	s.Synchronized.set(now, "not synchronized with a runtime yet")
@@ -146,7 +142,6 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 	} else {
 		l.state.Newest = max(l.state.Newest, header.Seq)
 		event.apply(l)
-		l.includeBarred()
 		l.fitPendingResizes()
 		l.judgeAnnotations()
 	}
@@ -164,7 +159,7 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 type Effects struct {
 	// Err refuses the container, or the change of a container, that the event was about.
 	Err error `json:"-"`
-	// Again has the event come again: nothing but a move has been decided. nil is an event that is decided.
+	// Again has the event come again: nothing has been decided. nil is an event that is decided.
 	Again *Again `json:",omitzero"`
 	// Allocations must be on disk before the answer goes out; their order is that of the Steps.
 	Allocations []Delta `json:",omitzero"`
@@ -277,26 +272,17 @@ func (l *Ledger) hasChanged(p *pod) {
 type outside struct {
 	connected, synchronized, configured Standing
 	rejection                           *Rejection
-	notMoved                            *NotMoved
-	rejections, keeps                   int
-	move                                *Move
-	stage                               MoveStage
+	rejections                          int
 	manager                             *memorymanager.Manager
 }
 
 func (l *Ledger) outside() outside {
 	s := outside{
 		connected: l.state.Connected, synchronized: l.state.Synchronized, configured: l.state.Configured,
-		rejections: len(l.state.Rejections), keeps: len(l.state.NotMoved), move: l.state.Move, manager: l.manager,
+		rejections: len(l.state.Rejections), manager: l.manager,
 	}
 	if s.rejections > 0 {
 		s.rejection = &l.state.Rejections[0]
-	}
-	if s.keeps > 0 {
-		s.notMoved = &l.state.NotMoved[0]
-	}
-	if s.move != nil {
-		s.stage = s.move.Stage
 	}
 	return s
 }

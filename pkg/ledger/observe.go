@@ -65,7 +65,7 @@ func (l *Ledger) Place(id string) (Place, bool) {
 		return Place{}, false
 	}
 	at := c.place()
-	at.Movable = at.Files && l.manager != nil && (c.pod.class() == memoryqos.Guaranteed || !c.Off.Nodes.Empty() || c.Released)
+	at.Movable = at.Files && l.manager != nil && (c.pod.class() == memoryqos.Guaranteed || c.Released)
 	return at, true
 }
 

@@ -15,7 +15,6 @@ func (l *Ledger) View() View {
 		Runtime:    l.state.Runtime,
 		Config:     l.state.Resolved,
 		Rejections: l.state.Rejections,
-		NotMoved:   l.state.NotMoved,
 		Pods:       make([]*PodView, 0, len(l.living)),
 		Conditions: []Condition{
 			l.state.Connected.named(ConditionConnected), l.state.Synchronized.named(ConditionSynchronized), l.state.Configured.named(ConditionConfig),
@@ -129,7 +128,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 		shown := ContainerView{
 			ID: c.ID, Name: c.Name, Kind: r.kind, State: c.Phase, Cgroup: c.Cgroup, Limit: c.Limit, Estimate: r.request,
 			Values: r.qos, Raised: c.Raised, Nodes: c.Nodes, Devices: c.Devices, Pinning: c.Pinning,
-			Stays: c.stays(), KeptOff: l.keptOff(c), MemoryPolicy: c.Policy.MemoryPolicy.String(), PolicySource: c.Policy.From,
+			MemoryPolicy: c.Policy.MemoryPolicy.String(), PolicySource: c.Policy.From,
 			NoPolicy: c.Policy.Without,
 		}
 		if c.alive() {
@@ -140,7 +139,6 @@ func (l *Ledger) podView(p *pod) *PodView {
 		}
 		if l.manager != nil {
 			shown.Blocks = l.manager.Blocks(view.UID, c.Name)
-			shown.Pinning = c.howPinned(shown.Blocks)
 			if view.Blocks == nil {
 				onOneNode(shown.Blocks)
 			}

@@ -49,9 +49,6 @@ func (l *Ledger) place(c *container) error {
 		return nil
 	}
 	placement, err := l.allocate(c, wanted)
-	if err != nil && l.relieve(c, wanted, err) {
-		return err // it comes again
-	}
 	l.state.Counters.PinningRequests++
 	if err != nil {
 		l.state.Counters.PinningErrors++
@@ -147,8 +144,12 @@ func (l *Ledger) placeUnmanaged(c *container) (done bool, err error) {
 
 // leaveAlone has a container that nobody decides about run on all nodes, or on those that the kubelet has set.
 func (l *Ledger) leaveAlone(c *container, why string) {
-	if !l.unpin(c, why) {
-		c.Released = c.Released || c.FoundMems != "" && c.Record.OursMems
+	if l.unpin(c, why) || c.Released || c.FoundMems == "" || !c.Record.OursMems {
+		return
+	}
+	c.Released = true
+	if c.pod.class() != memoryqos.Guaranteed { // v0.3.0 before its release moved such containers off NUMA nodes
+		l.note(Info, "a container may use all NUMA nodes again", with(l.fields(c), "nodes", c.FoundMems), nil)
 	}
 }
 
@@ -207,7 +208,7 @@ func (l *Ledger) keep(c *container) bool {
 	}
 	c.Pinning = cmp.Or(c.Pinning, "pinned before this start of the plugin")
 	// The checkpoint wins over what the runtime shows: CRI-O shows the values of the creation after its own restart.
-	c.Nodes, c.PendingResize = l.storedNodes(c, nodesOf(blocks)), nil
+	c.Nodes, c.PendingResize = nodesOf(blocks), nil
 	return true
 }
 

@@ -40,7 +40,6 @@ func (e Reconfigure) apply(l *Ledger) {
 			}
 		}
 	}
-	l.includeBarred()
 	l.placeAll(all)
 	l.step.all, l.step.syncAll = true, true // also when no value has changed: a dry run that ends has written none of them
 	l.state.Counters.Reloads++
@@ -90,6 +89,5 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 	for _, p := range l.living {
 		l.learnRoles(p, false)
 	}
-	l.leave()
 	return nil
 }

@@ -40,7 +40,7 @@ func (l *Ledger) reject(c *container, reason memorymanager.Reason, err error, re
 	now := l.step.now
 	rejection := Rejection{
 		At: now, Last: now, Count: 1, Namespace: c.pod.Namespace, Pod: c.pod.Name, UID: c.pod.UID, Container: c.Name,
-		Reason: reason.String(), Text: textOf(err), PodText: memorymanager.InLine(err.Error()), Refused: refused && !dryRun,
+		Reason: reason.String(), Text: textOf(err), Refused: refused && !dryRun,
 	}
 	l.show(rejection)
 	return rejection
@@ -70,7 +70,7 @@ func (l *Ledger) refuse(c *container, err error) {
 // refuseAgain notes one more try of a resize that was refused, with a text of today.
 func (l *Ledger) refuseAgain(c *container, text string, err error) {
 	again := *c.Refusal
-	again.Text, again.PodText, again.Last = text, memorymanager.InLine(err.Error()), l.step.now
+	again.Text, again.Last = text, l.step.now
 	again.Count++
 	again.Room, again.Error = l.room(), err.Error()
 	c.Refusal = &again

@@ -201,6 +201,21 @@ func TestWhatRandomSequencesHaveFound(t *testing.T) {
 			},
 			want: "not pinned: the container asks for no memory; [{id {0-1 map[] }}]",
 		},
+		"a container that an earlier version moved off a node may use all again": {
+			yaml: "memoryThrottlingFactor: null",
+			do: func(l *Ledger) Effects {
+				pod, c, mems := pod, container(gi), "1"
+				pod.CgroupParent = "/kubepods/burstable/poduid"
+				c.CgroupsPath, c.State = pod.CgroupParent+"/id", Running
+				c.Resources = Resources{Mems: mems}
+				files := Files{Mems: &mems, Ours: map[cgroup.Knob]bool{cgroup.CpusetMems: true}}
+				return l.Step(time.Unix(1, 0), Synchronize{Pods: []Pod{pod}, Containers: []Container{c}, Found: Found{Files: map[string]Files{"id": files}}})
+			},
+			look: func(l *Ledger, effects Effects) string {
+				return fmt.Sprint(said(effects, "nodes"), "; ", l.updates(effects.Sync...))
+			},
+			want: "a container may use all NUMA nodes again (nodes 1); synchronized with the runtime; [{id {0-1 map[] }}]",
+		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

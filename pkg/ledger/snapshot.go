@@ -9,13 +9,9 @@ import (
 // driver's lock.
 func (l *Ledger) Snapshot() State {
 	s := l.state
-	s.Claims, s.Raises, s.Quiet = maps.Clone(s.Claims), maps.Clone(s.Raises), maps.Clone(s.Quiet)
+	s.Claims, s.Raises = maps.Clone(s.Claims), maps.Clone(s.Raises)
 	s.StoppedSandboxes, s.EndedContainers = s.StoppedSandboxes.clone(), s.EndedContainers.clone()
 	s.Parents, s.Counters = slices.Clone(s.Parents), l.Counters()
-	if s.Move != nil {
-		move := *s.Move
-		s.Move = &move
-	}
 	s.Pods = make([]*PodState, len(l.state.Pods))
 	for i, p := range l.state.Pods {
 		s.Pods[i] = p.clone()
@@ -56,7 +52,6 @@ func Open(s State) (*Ledger, error) {
 	for _, state := range states {
 		l.openPod(state)
 	}
-	l.leave()
 	if l.manager != nil {
 		l.state.Room = room - l.manager.Generation()
 	}

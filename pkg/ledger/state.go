@@ -23,8 +23,6 @@ import (
 type State struct {
 	// Resolved is the configuration in force on the machine as read last. Its JSON has these two, which all else of it follows from.
 	Resolved config.Resolved
-	// MemoryOnly is set where no state file keeps the allocations: they are not moved.
-	MemoryOnly bool `json:",omitempty"`
 
 	// Runtime is the one connected last, and Epoch the number of the connection; 0 when there is none.
 	Runtime Runtime
@@ -53,15 +51,8 @@ type State struct {
 	Fitted           uint64
 	AnyPendingResize bool `json:",omitempty"`
 
-	// Move is a container on its way to other nodes; nil when there is none. Leaving is what it had allocated where its pages come from.
-	Move    *Move                 `json:",omitempty"`
-	Leaving []memorymanager.Block `json:",omitempty"`
-	// Quiet is since when nodes have had room for what was moved off them.
-	Quiet deficit.Quiet `json:",omitempty"`
 	// NodeMemory is what is unused and available on the NUMA nodes, as sampled last.
 	NodeMemory []deficit.Node `json:",omitempty"`
-	// NotMoved is memory that stays where it is although there is a reason to move it.
-	NotMoved []NotMoved `json:",omitempty"`
 
 	Rejections []Rejection `json:",omitempty"`
 	Counters   Counters
@@ -99,9 +90,6 @@ type Slot struct {
 	Placement
 	// Refusal is the last resize that was refused; nil when none was.
 	Refusal *Refusal `json:",omitempty"`
-	// Moved is why it was moved to other nodes, and MovedTo to which.
-	Moved   string      `json:",omitempty"`
-	MovedTo nodeset.Set `json:",omitempty"`
 	Run
 }
 
@@ -159,7 +147,6 @@ type Run struct {
 	FoundMems string `json:",omitempty"`
 	// Released is set where it had nodes from us and must not have them any more.
 	Released bool `json:",omitempty"`
-	Off      Exclusion
 	// Raised is the memory.high set by the stall guard; 0 when none.
 	Raised uint64 `json:",omitempty"`
 	Policy Policy
@@ -186,14 +173,6 @@ type Record struct {
 	// it has from somebody else are not taken away.
 	Ours     bool `json:",omitempty"`
 	OursMems bool `json:",omitempty"`
-}
-
-// Exclusion keeps a container without an allocation off NUMA nodes that were overcommitted.
-type Exclusion struct {
-	Nodes nodeset.Set `json:",omitempty"`
-	// Bytes is what it had mapped there, and Since the last time that memory was moved.
-	Bytes uint64 `json:",omitempty"`
-	Since time.Time
 }
 
 // Policy is the memory policy with which a container's process was started.

@@ -24,7 +24,7 @@ func (e SyncContainers) apply(l *Ledger) {
 		}
 	}
 	if missing != nil {
-		l.measure(missing)
+		l.step.effects.Again = &Again{missing}
 		return
 	}
 	for _, id := range e.IDs {
@@ -82,16 +82,14 @@ func (c *container) lacks(now *derivedRun) (Update, bool) {
 	return update, !update.Empty()
 }
 
-// mems is the cpuset.mems that the container should have from us: its nodes, the machine's without those that it is kept off, or all
-// of the machine's when it had nodes from us and must not any more. "" leaves it alone.
+// mems is the cpuset.mems that the container should have from us: its nodes, or all of the machine's when it had nodes from us and must
+// not any more. "" leaves it alone.
 func (l *Ledger) mems(c *container) string {
 	switch {
 	case c.ByKubelet:
 		return ""
 	case !c.Nodes.Empty():
 		return c.Nodes.String()
-	case !c.Off.Nodes.Empty():
-		return l.allNodes.Minus(c.Off.Nodes).String()
 	case c.Released:
 		return l.allNodes.String()
 	}

@@ -35,7 +35,7 @@ func TestAnAnswerMovesNoMoreThanTheBound(t *testing.T) {
 		"not measured":                {"64Mi", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLedger(t, "topologyManagerPolicy: restricted\nrebalance: {maxBytes: "+test.maxBytes+"}")
+			l := newLedger(t, "topologyManagerPolicy: restricted\nmaxMigrationBytes: "+test.maxBytes)
 			pod, c := claimPod("web", ""), claimed(claimPod("web", ""), "main", 4*claimGi).Container
 			for i, e := range []CreateContainer{claimed(pod, "main", 4*claimGi), claimed(claimPod("db", ""), "main", 11*claimGi), claimed(claimPod("cache", ""), "main", 14*claimGi)} {
 				l.Step(time.Unix(int64(i), 0), e)

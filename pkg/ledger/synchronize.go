@@ -70,7 +70,6 @@ func (e Synchronize) apply(l *Ledger) {
 	}
 	clear(l.state.Raises) // the others have ended
 	placed := l.placeAll(taken)
-	l.resumeMove(taken)
 	for _, p := range l.living {
 		if p.managed {
 			l.step.effects.Ask = append(l.step.effects.Ask, p.Ref())

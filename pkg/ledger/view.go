@@ -37,8 +37,6 @@ type View struct {
 	Claims    []claims.Claim
 	// Rejections are the last containers of living pods that could not be placed, newest first.
 	Rejections []Rejection
-	// NotMoved is memory that stays where it is although there is a reason to move it.
-	NotMoved []NotMoved
 	// NodeMemory says whether the allocations hold, as sampled last; nil before the first time. It is not a part of the generation.
 	NodeMemory *deficit.Sample
 	// Conditions say whether the agent does its work: connected, synchronized, checkpoint, config.
@@ -139,10 +137,6 @@ type ContainerView struct {
 	CPUs map[int]int `json:"exclusiveCPUs,omitempty"`
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
-	// Stays is set when its pod's annotation numa (none, preferred or spread) has the plugin leave its memory where it is.
-	Stays bool `json:"-"`
-	// KeptOff is set while it is kept off NUMA nodes that were overcommitted.
-	KeptOff *KeptOff `json:"-"`
 	// Shared is set when its blocks are what it shares with others of its pod's allocation.
 	Shared bool `json:"-"`
 }
@@ -172,10 +166,8 @@ type Rejection struct {
 	Container string    `json:"container"`
 	// Reason is one of memorymanager's, or one of this package's.
 	Reason string `json:"reason"`
-	// Text says why, without the container's name; it may have more lines. PodText is the same in one line for those who may see no
-	// more than the pod, as in its events.
-	Text    string `json:"text"`
-	PodText string `json:"podText,omitempty"`
+	// Text says why, without the container's name; it may have more lines.
+	Text string `json:"text"`
 	// Refused is unset when the container runs all the same, unpinned.
 	Refused bool `json:"refused"`
 }

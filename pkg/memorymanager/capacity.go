@@ -21,8 +21,6 @@ type column struct {
 	total, systemReserved, allocatable [nodeset.Max]uint64
 	// allocated is what containers have; it exceeds allocatable only after the machine shrank or a container was adopted.
 	allocated [nodeset.Max]uint64
-	// leaving is what nobody may be allocated because pages of a container that moves may still be there.
-	leaving [nodeset.Max]uint64
 
 	// descending are all nodes by allocatable, the largest first, the lower id first among equals.
 	descending []int
@@ -33,10 +31,7 @@ type column struct {
 }
 
 // free is what may be allocated on a node.
-func (c *column) free(node int) uint64 { return minus(c.spare(node), c.leaving[node]) }
-
-// spare is what nobody has allocated on a node, with what is still leaving it.
-func (c *column) spare(node int) uint64 { return minus(c.allocatable[node], c.allocated[node]) }
+func (c *column) free(node int) uint64 { return minus(c.allocatable[node], c.allocated[node]) }
 
 func (c *column) allocatableOf(nodes nodeset.Set) (sum uint64) {
 	for id := range nodes.All() {

@@ -310,9 +310,6 @@ func TestMakeEven(t *testing.T) {
 	if diff := cmp.Diff([]uint64{6 * gi, 6 * gi}, reservedBytes(m)); diff != "" {
 		t.Error(diff)
 	}
-	if found := memorymanager.Dissolvable(m.Nodes(), []memorymanager.Tenant{{Pod: "a", Container: "c", Blocks: m.Blocks("a", "c")}}); found != nil {
-		t.Errorf("a group of even parts is named as one that is not needed: %+v", found)
-	}
 }
 
 func TestExplainEven(t *testing.T) {

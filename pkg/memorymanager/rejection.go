@@ -37,9 +37,6 @@ type Rejection struct {
 	Affinity *topologymanager.Hint
 	// Nodes are what each node has of the request; empty when no node could have changed the outcome.
 	Nodes []NodeRoom
-	// Relief is what would have made room, in one clause; empty when that is not known. PodRelief is the same for those who may see no
-	// more than the pod: it names nothing of other namespaces.
-	Relief, PodRelief string
 }
 
 // NodeRoom is what one node has of a request.
@@ -59,22 +56,16 @@ type Room struct {
 	More bool
 }
 
-// Error is Text in one line, for the runtime's error, which becomes the pod's message and is read by whoever may see the pod: it has
-// PodRelief. Whoever asked is named by those who have the error, which know the pod's name.
-func (r *Rejection) Error() string { return InLine(r.text(r.PodRelief)) }
+// Error is Text in one line, for the runtime's error, which becomes the pod's message. Whoever asked is named by those who have the error.
+func (r *Rejection) Error() string { return InLine(r.Text()) }
 
-// Text is the cause, with a line for each node and with Relief, for the administrator's status and explain.
-func (r *Rejection) Text() string { return r.text(r.Relief) }
-
-func (r *Rejection) text(relief string) string {
+// Text is the cause, with a line for each node.
+func (r *Rejection) Text() string {
 	var b strings.Builder
 	if r.Container.Name == "" {
 		b.WriteString("the pod's containers together, ")
 	}
 	fmt.Fprintf(&b, "policy %s, scope %s: %s", r.Policy, r.Scope, r.Cause)
-	if relief != "" {
-		b.WriteString("; " + relief)
-	}
 	for i, node := range r.Nodes {
 		if i == 0 {
 			b.WriteString(":")

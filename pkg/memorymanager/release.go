@@ -210,7 +210,7 @@ func (m *Manager) overfill(c *column, b *Block) {
 	var parts [nodeset.Max]uint64
 	rest := b.Size
 	for id := range b.Nodes.All() {
-		parts[id] = min(rest, c.spare(id))
+		parts[id] = min(rest, c.free(id))
 		rest -= parts[id]
 	}
 	parts[b.Nodes.First()] += rest

@@ -223,3 +223,8 @@ func (m *Manager) shortages(nodes nodeset.Set, tolerance uint64) (shortages []No
 	}
 	return shortages
 }
+
+// hold reports whether nodes have as much free as blocks need.
+func (m *Manager) hold(nodes nodeset.Set, blocks []Block) bool {
+	return !slices.ContainsFunc(blocks, func(b Block) bool { return m.column(b.Type).freeOf(nodes) < b.Size })
+}

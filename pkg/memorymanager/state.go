@@ -12,7 +12,7 @@ import (
 func (c *column) table(id int) Table {
 	return Table{
 		Total: c.total[id], SystemReserved: c.systemReserved[id], Allocatable: c.allocatable[id],
-		Reserved: min(c.allocated[id], c.allocatable[id]), Free: c.spare(id),
+		Reserved: min(c.allocated[id], c.allocatable[id]), Free: c.free(id),
 	}
 }
 

@@ -61,9 +61,7 @@ func busyNode() *ledger.View {
 				{Name: "exporter", State: ledger.Running, Estimate: pods.Estimate{Request: 90, Source: "limit"},
 					Unplaced: &ledger.Rejection{Reason: "UnexpectedAdmissionError"}}}},
 		},
-		NodeMemory: &deficit.Sample{Nodes: []deficit.Node{{ID: 1, Unused: 30, Free: 20, Reclaimable: 5}}, Moves: []deficit.Move{{From: 1, Bytes: 3}, {From: 1, Bytes: 2}}},
-		NotMoved: []ledger.NotMoved{{Reason: ledger.Deficit, Container: "app"}, {Reason: ledger.Deficit, Why: "no other container has memory there"},
-			{Reason: ledger.Consolidation, Container: "postgres"}},
+		NodeMemory: &deficit.Sample{Nodes: []deficit.Node{{ID: 1, Unused: 30, Free: 20, Reclaimable: 5}}},
 		Conditions: []ledger.Condition{{Name: "connected", OK: true}, {Name: "checkpoint"}},
 	}
 }
@@ -99,7 +97,7 @@ func sources(t *testing.T) Sources {
 		Counters: func() agent.Counters {
 			return agent.Counters{Counters: ledger.Counters{PinningRequests: 7, PinningErrors: 1,
 				Rejections: map[string]uint64{"TopologyAffinityError": 1},
-				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}, DeficitMoves: 2, DeficitBytes: 512},
+				Unpinned:   map[string]uint64{"UnexpectedAdmissionError": 3}},
 				Overwrites: map[protect.Overwrite]uint64{{Level: "kubepods", File: "memory.min"}: 4},
 				Checkpoint: checkpoint.Stats{Writes: 9},
 				Requests:   podinfo.Stats{Sources: []podinfo.SourceStats{{Source: "kubelet", Answers: 5, Connected: true}}}}

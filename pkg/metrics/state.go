@@ -30,18 +30,14 @@ var (
 	unused    = gauge(prefix+"numa_allocated_unused_bytes", "Memory of a NUMA node allocated and not used yet.", "numa_node")
 	available = gauge(prefix+"numa_available_bytes", "Memory of a NUMA node free or reclaimable for allocations.", "numa_node", "source")
 
-	wouldMove  = gauge(prefix+"numa_would_move_bytes", "Memory to move off a NUMA node with a deficit.", "numa_node")
-	rebalances = counter(prefix+"rebalance_moves_total", "Moves of a container's memory off a NUMA node with a deficit.")
-	rebalanced = counter(prefix+"rebalanced_bytes_total", "Memory moved off NUMA nodes with a deficit.")
-	claimable  = gauge(prefix+"numa_claimable_bytes", "Memory of a NUMA node for resource claims.", "numa_node", "type")
-	claimed    = gauge(prefix+"numa_claimed_bytes", "Memory of a NUMA node that resource claims have.", "numa_node", "type")
+	claimable = gauge(prefix+"numa_claimable_bytes", "Memory of a NUMA node for resource claims.", "numa_node", "type")
+	claimed   = gauge(prefix+"numa_claimed_bytes", "Memory of a NUMA node that resource claims have.", "numa_node", "type")
 
 	containersByClass  = gauge(prefix+"containers", "Containers by QoS class and whether they are pinned.", "qos_class", "pinned")
 	containersBySource = gauge(prefix+"containers_by_request_source", "Containers by where their memory request comes from.", "source")
 	pendingContainers  = gauge(prefix+"pending_resize_containers", "Containers whose resize found no room.")
 	pendingBytes       = gauge(prefix+"pending_resize_bytes", "Memory that pending resizes lack.", "type")
 	unpinnedContainers = gauge(prefix+"unpinned_containers", "Containers that run unpinned for lack of room.", "reason")
-	notMoved           = gauge(prefix+"not_moved_containers", "Containers whose memory stays although it should be moved.", "reason")
 	blockedMigrations  = gauge(prefix+"blocked_migrations", "Containers whose cpuset.mems would move too much.")
 	requestError       = gauge(prefix+"request_error_bytes", "Largest error bound of a memory request in use.", "source")
 
@@ -49,7 +45,6 @@ var (
 	unpinned       = counter(prefix+"unpinned_total", "Containers that ran unpinned for lack of room.", "reason")
 	truncated      = counter(prefix+"truncated_searches_total", "Placements whose search was cut short.")
 	late           = counter(prefix+"deadline_exceeded_total", "Decisions that were not durable in the runtime's time.")
-	moves          = counter(prefix+"container_moves_total", "Containers moved to other NUMA nodes; incomplete: some memory stayed.", "result")
 	stalePods      = counter(prefix+"stale_pods_removed_total", "Pods that ended without an event of the runtime.")
 	corrections    = counter(prefix+"request_corrections_total", "Requests corrected by a better source.")
 	updates        = counter(prefix+"container_updates_total", "Changes of running containers through the runtime.")
@@ -116,7 +111,6 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 		claimed.send(out, float64(c.Claimed), strconv.Itoa(c.Node), string(c.Type))
 	}
 	collectContainers(out, view)
-	collectNotMoved(out, view)
 	s.collectMigrations(out)
 	s.collectRisks(out, view)
 	for _, condition := range view.Conditions {
@@ -141,18 +135,6 @@ func (s state) Collect(out chan<- prometheus.Metric) {
 				kills.send(out, float64(totals[oom.Total{Cause: cause, Level: level}]), string(cause), string(level))
 			}
 		}
-	}
-}
-
-func collectNotMoved(out chan<- prometheus.Metric, view *ledger.View) {
-	counts := map[ledger.MoveReason]int{ledger.Admission: 0, ledger.Deficit: 0, ledger.Consolidation: 0}
-	for _, m := range view.NotMoved {
-		if m.Container != "" {
-			counts[m.Reason]++
-		}
-	}
-	for reason, n := range counts {
-		notMoved.send(out, float64(n), reason.String())
 	}
 }
 
@@ -184,13 +166,8 @@ func collectAvailable(out chan<- prometheus.Metric, sample *deficit.Sample) {
 	if !sample.Known() {
 		return
 	}
-	moves := map[int]uint64{}
-	for _, move := range sample.Moves {
-		moves[move.From] += move.Bytes
-	}
 	for _, node := range sample.Nodes {
 		id := strconv.Itoa(node.ID)
-		wouldMove.send(out, float64(moves[node.ID]), id)
 		unused.send(out, float64(node.Unused), id)
 		available.send(out, float64(node.Free), id, "free")
 		available.send(out, float64(node.Reclaimable), id, "reclaimable")
@@ -247,13 +224,8 @@ func collectCounters(out chan<- prometheus.Metric, c agent.Counters) {
 	}
 	truncated.send(out, float64(c.Bounded))
 	late.send(out, float64(c.Late))
-	for _, result := range ledger.MoveResults {
-		moves.send(out, float64(c.Moves[result]), result)
-	}
 	stalePods.send(out, float64(c.Forgotten))
 	corrections.send(out, float64(c.Corrections))
-	rebalances.send(out, float64(c.DeficitMoves))
-	rebalanced.send(out, float64(c.DeficitBytes))
 	updates.send(out, float64(c.Updates))
 	repairs.send(out, float64(c.Repairs.Containers), succeeded)
 	repairs.send(out, float64(c.Repairs.Failures), failed)

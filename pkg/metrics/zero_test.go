@@ -20,7 +20,6 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/guard"
-	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memorymanager"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nriplugin"
@@ -114,7 +113,6 @@ func TestCountersWithLabelsBeginWithZero(t *testing.T) {
 		prefix + "unpinned_total":               reasons,
 		prefix + "ancestor_overwrites_total":    above,
 		prefix + "container_overwrites_total":   inside,
-		prefix + "container_moves_total":        product(label("result", ledger.MoveResults[:]...)),
 		prefix + "container_writes_total":       product(label("result", results[:]...)),
 		prefix + "config_reloads_total":         product(label("result", results[:]...)),
 		prefix + "oom_kills_total":              product(names("cause", oom.Causes()), names("level", oom.Levels())),

@@ -118,7 +118,7 @@ func (p *Protector) noteMigration(r *row, moves cgroup.Migration, blocked bool, 
 	log := p.log.WithFields(logrus.Fields{"cgroup": r.cgroup, "bytes": moves.Bytes, "from": moves.From, "to": moves.To})
 	switch {
 	case blocked && !before.Blocked:
-		log.WithField("upTo", bound).Warn("cpuset.mems of a running container is not written: it would move more memory than rebalance.maxBytes")
+		log.WithField("upTo", bound).Warn("cpuset.mems of a running container is not written: it would move more memory than maxMigrationBytes")
 	case !blocked && moves.Bytes > 0 && !again:
 		log.Info("writing cpuset.mems of a running container, which moves memory")
 	}

@@ -24,60 +24,28 @@ type Available struct {
 	Deficit uint64 `json:"deficit,omitempty"`
 }
 
-// Move is memory of a container that would relieve a deficit on another NUMA node.
-type Move struct {
+// NotCounted is a container, or a pod, whose memory is not known.
+type NotCounted struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
-	Container string `json:"container"`
-	From      int    `json:"from"`
-	To        int    `json:"to"`
-	Bytes     uint64 `json:"bytes"`
-}
-
-// NotMoved is memory that stays where it is although there is a reason to move it, or that is not counted.
-type NotMoved struct {
-	// Reason is why it should be moved (admission, deficit, consolidation), and Gate the name of what keeps it where it is.
-	Reason string `json:"reason,omitempty"`
-	Gate   string `json:"gate,omitempty"`
-	// Namespace, Pod and Container are absent where it is nothing of a single container.
-	Namespace string `json:"namespace,omitempty"`
-	Pod       string `json:"pod,omitempty"`
 	Container string `json:"container,omitempty"`
 	Why       string `json:"why"`
 }
 
-// Deficit reports whether a NUMA node is overcommitted without the move.
-func (m *NotMoved) Deficit() bool { return m.Reason == ledger.Deficit.String() }
-
-// notMoved is what the view has of the containers that are asked for.
-func notMoved(view *ledger.View, of func(*ledger.NotMoved) bool) (list []NotMoved) {
-	for i := range view.NotMoved {
-		if m := &view.NotMoved[i]; of(m) {
-			list = append(list, NotMoved{m.Reason.String(), m.Gate, m.Namespace, m.Pod, m.Container, m.Why})
-		}
-	}
-	return list
-}
-
-// addMoves puts into a document what would be moved, what is not, and what the sample leaves out.
-func (d *Document) addMoves(view *ledger.View) {
+// addNotCounted puts into a document what the sample leaves out.
+func (d *Document) addNotCounted(view *ledger.View) {
 	if view.NodeMemory == nil {
 		return
 	}
 	d.AvailableUnknown = view.NodeMemory.Unknown
-	for _, m := range view.NodeMemory.Moves {
-		if pod, c := view.ContainerAt(m.Path); c != nil {
-			d.Moves = append(d.Moves, Move{pod.Namespace, pod.Name, c.Name, m.From, m.To, m.Bytes})
-		}
-	}
 	// Containers whose pages could not be read, or their pod where that has an allocation of its own.
 	for _, pod := range view.Pods {
 		if why := view.NodeMemory.Unread[pod.Cgroup]; why != "" {
-			d.NotCounted = append(d.NotCounted, NotMoved{Namespace: pod.Namespace, Pod: pod.Name, Why: why})
+			d.NotCounted = append(d.NotCounted, NotCounted{Namespace: pod.Namespace, Pod: pod.Name, Why: why})
 		}
 		for i := range pod.Containers {
 			if why := view.NodeMemory.Unread[pod.Containers[i].Cgroup]; why != "" {
-				d.NotCounted = append(d.NotCounted, NotMoved{Namespace: pod.Namespace, Pod: pod.Name, Container: pod.Containers[i].Name, Why: why})
+				d.NotCounted = append(d.NotCounted, NotCounted{Namespace: pod.Namespace, Pod: pod.Name, Container: pod.Containers[i].Name, Why: why})
 			}
 		}
 	}
@@ -100,33 +68,10 @@ func (d *Document) writeAvailable(b *strings.Builder) {
 		}
 	}
 	w.Flush()
-	for _, m := range d.Moves {
-		fmt.Fprintf(b, "moving %s of %s/%s %s from node %d to node %d would give node %d what its allocations need\n",
-			quantity.Short(m.Bytes), m.Namespace, m.Pod, m.Container, m.From, m.To, m.From)
-	}
-	d.writeMoved(b)
 	for _, c := range d.NotCounted {
 		fmt.Fprintf(b, "not counted: %s: %s\n", strings.TrimSpace(c.Namespace+"/"+c.Pod+" "+c.Container), c.Why)
 	}
 	fmt.Fprintln(b)
-}
-
-// writeMoved says whose memory was moved, and whose is not although that would be needed.
-func (d *Document) writeMoved(b *strings.Builder) {
-	for pod, c := range d.Containers() {
-		if c.KeptOff != nil {
-			fmt.Fprintf(b, "%s/%s %s: %s\n", pod.Namespace, pod.Name, c.Name, c.KeptOff)
-		}
-	}
-	for _, m := range d.NotMoved {
-		switch {
-		case !m.Deficit(): // see the groups
-		case m.Pod == "":
-			fmt.Fprintf(b, "LACKING: %s\n", m.Why)
-		default:
-			fmt.Fprintf(b, "not moved: %s/%s %s: %s\n", m.Namespace, m.Pod, m.Container, m.Why)
-		}
-	}
 }
 
 func (c *Available) verdict() string {

@@ -39,14 +39,8 @@ type Document struct {
 	Nodes         []Node   `json:"nodes"`
 	// AvailableUnknown says why it is not known what is available; absent where it is, and before the first sample.
 	AvailableUnknown string `json:"availableUnknown,omitempty"`
-	// Groups are the groups of nodes that exist only because of containers that would fit single nodes.
-	Groups []Group `json:"dissolvableGroups,omitempty"`
-	// Moves are what would relieve the deficits of the nodes; nothing is moved.
-	Moves []Move `json:"moves,omitempty"`
-	// NotMoved is memory that stays where it is although there is a reason to move it.
-	NotMoved []NotMoved `json:"notMoved,omitempty"`
-	// NotCounted is what available memory and the moves leave out, because its cgroup cannot be read.
-	NotCounted []NotMoved `json:"notCounted,omitempty"`
+	// NotCounted is what available memory leaves out, because its cgroup cannot be read.
+	NotCounted []NotCounted `json:"notCounted,omitempty"`
 	// Claims are absent unless dra is enabled.
 	Claims    *Claims    `json:"claims,omitempty"`
 	Ancestors []Ancestor `json:"ancestors"`
@@ -94,8 +88,8 @@ type Policy struct {
 	DryRun               bool   `json:"dryRun"`
 	// KubeletConfig is the kubelet's configuration file that settings are taken from.
 	KubeletConfig string `json:"kubeletConfig,omitempty"`
-	// MaxBytes is the configuration's rebalance.maxBytes, a quantity.
-	MaxBytes string `json:"maxBytes"`
+	// MaxMigrationBytes is a quantity.
+	MaxMigrationBytes string `json:"maxMigrationBytes"`
 }
 
 // Source is an API that knows the pods' memory requests, or the NUMA nodes of devices.
@@ -158,8 +152,6 @@ type Container struct {
 	OOMRisk *oom.Risk `json:"oomRisk,omitempty"`
 	// Migration is what a write of its cpuset.mems moves while it runs; absent where none has moved anything.
 	Migration *Migration `json:"migration,omitempty"`
-	// KeptOff is set while it is kept off NUMA nodes that were overcommitted; absent for others.
-	KeptOff *ledger.KeptOff `json:"keptOff,omitempty"`
 	// Recording is where the last decision is recorded; absent unless that is on.
 	Recording *recording.Place `json:"recording,omitempty"`
 }
@@ -211,11 +203,10 @@ func (s Sources) Make() *Document {
 			Scope: string(config.TopologyManagerScope), ThrottlingFactor: config.MemoryThrottlingFactor,
 			MemoryReservation: string(config.MemoryReservationPolicy), StallGuard: config.StallGuard,
 			DryRun:        config.DryRun(),
-			KubeletConfig: config.KubeletConfig, MaxBytes: config.Rebalance.MaxBytes.String(),
+			KubeletConfig: config.KubeletConfig, MaxMigrationBytes: config.MaxMigrationBytes.String(),
 		},
-		Conditions: view.Conditions, Nodes: nodes(view), Groups: dissolvable(view), Claims: claimsOf(view), Ancestors: s.ancestors(view),
+		Conditions: view.Conditions, Nodes: nodes(view), Claims: claimsOf(view), Ancestors: s.ancestors(view),
 		Pods: make([]Pod, len(view.Pods)), Rejections: rejections(current(view)), Overwrites: s.overwrites(), RequestSources: []Source{},
-		NotMoved: notMoved(view, func(*ledger.NotMoved) bool { return true }),
 	}
 	if p := config.UnpinnedMemoryPolicy; p != "None" {
 		d.Policy.UnpinnedMemoryPolicy = string(p)
@@ -223,7 +214,7 @@ func (s Sources) Make() *Document {
 	if s.Reclaim != nil {
 		d.Reclaim = s.Reclaim()
 	}
-	d.addMoves(view)
+	d.addNotCounted(view)
 	if s.Requests != nil {
 		for _, source := range s.Requests().Sources {
 			d.RequestSources = append(d.RequestSources, Source{string(source.Source), source.Connected, source.Problem})
@@ -338,12 +329,9 @@ func (s Sources) known(view *ledger.View) known {
 
 func (k known) container(uid string, view *ledger.ContainerView) Container {
 	c := Container{ContainerView: *view, State: view.State.String(), CpusetMems: view.Nodes.String(), Stopped: k.guarded[view.ID].Stopped,
-		FullBroken: k.guarded[view.ID].FullBroken, Usage: k.usage[view.Cgroup], OOMRisk: k.risks[view.Cgroup], Migration: k.moves[view.Cgroup], KeptOff: view.KeptOff, Recording: k.record.Place(uid, view.Name)}
+		FullBroken: k.guarded[view.ID].FullBroken, Usage: k.usage[view.Cgroup], OOMRisk: k.risks[view.Cgroup], Migration: k.moves[view.Cgroup], Recording: k.record.Place(uid, view.Name)}
 	if view.Unplaced != nil {
 		c.Unplaced = view.Unplaced.Text
-	}
-	if k := view.KeptOff; k != nil {
-		c.CpusetMems, c.Pinning = k.Mems.String(), c.Pinning+"; kept off "+k.Nodes.Named()
 	}
 	if view.State == ledger.Stopped && len(c.Blocks) == 0 && k.refused[[2]string{uid, view.Name}] {
 		c.State, c.Values = Rejected, memoryqos.Values{}

@@ -44,11 +44,6 @@ type Explanation struct {
 	MemoryPolicy       string `json:"memoryPolicy,omitempty"`
 	MemoryPolicySource string `json:"memoryPolicySource,omitempty"`
 	NoMemoryPolicy     string `json:"noMemoryPolicy,omitempty"`
-	// FitsOn is the NUMA node on which it would fit, so that its group of nodes would not be needed; absent for one that is in no
-	// such group.
-	FitsOn *int `json:"fitsOn,omitempty"`
-	// NotMoved is why it stays where it is although there is a reason to move it.
-	NotMoved []NotMoved `json:"notMoved,omitempty"`
 	// Unused is what is allocated and not used yet, by NUMA node; absent where that is not known.
 	Unused map[int]Unused `json:"unused,omitempty"`
 	// Devices are the container's devices and their NUMA nodes.
@@ -87,20 +82,14 @@ func (s Sources) Explain(explanations []ledger.Explanation) []Explanation {
 			Memory: e.Memory, Values: &Values{Request: c.Request, RequestError: c.Error, Min: c.Min, Low: c.Low, High: c.High, Raised: c.Raised,
 				OOMGroup: c.OOMGroup},
 			PendingResize: c.PendingResize, ExclusiveCPUs: c.CPUs, CPUs: remoteCPUs(c.CPUs, c.AllocatedOn()), Migration: moves[c.Cgroup],
-			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy, FitsOn: fitsAlone(view, &e),
-			NotMoved:   notMoved(view, func(m *ledger.NotMoved) bool { return m.UID == pod.UID && m.Container == c.Name }),
+			MemoryPolicy: c.MemoryPolicy, MemoryPolicySource: c.PolicySource, NoMemoryPolicy: c.NoPolicy,
 			Throttling: s.throttling(&e), Unused: unused(view.NodeMemory, &e), Devices: c.Devices, Recording: s.Recorder.Place(pod.UID, c.Name),
 		}
 		if s.LastKill != nil {
 			d.OOMKill = s.LastKill(pod.UID, c.Name)
 		}
-		if c.KeptOff != nil {
-			d.Pinning += "; " + c.KeptOff.String()
-		}
 		if e.Rejection != nil {
-			last := *e.Rejection
-			last.PodText = "" // Text says more
-			d.Rejection = &last
+			d.Rejection = e.Rejection
 		}
 		documents = append(documents, d)
 	}
@@ -182,16 +171,6 @@ func (d *Explanation) write(b *strings.Builder) {
 		fmt.Fprintf(b, "  started with the memory policy %s (%s)\n", d.MemoryPolicy, d.MemoryPolicySource)
 	case d.NoMemoryPolicy != "":
 		fmt.Fprintf(b, "  started without a memory policy: %s\n", d.NoMemoryPolicy)
-	}
-	if d.FitsOn != nil {
-		fmt.Fprintf(b, "  its group of nodes exists only because of containers that would fit single nodes, this one on node %d\n", *d.FitsOn)
-	}
-	for _, m := range d.NotMoved {
-		if m.Deficit() {
-			fmt.Fprintf(b, "  not moved off a NUMA node that lacks memory for its allocations: %s\n", m.Why)
-		} else if d.FitsOn != nil {
-			fmt.Fprintf(b, "  %s\n", m.Why)
-		}
 	}
 	d.writeUnused(b)
 	if d.CPUs != "" {

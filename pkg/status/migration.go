@@ -25,7 +25,7 @@ type Migration struct {
 	cgroup.Migration
 	// At is when the write was decided; absent in a dry run.
 	At time.Time `json:"at,omitzero"`
-	// Allowed is the configuration's key rebalance.maxBytes, as Policy.MaxBytes.
+	// Allowed is the configuration's maxMigrationBytes, a quantity.
 	Allowed string `json:"allowed"`
 }
 
@@ -41,9 +41,9 @@ func (m *Migration) String() string {
 	at := m.At.UTC().Format(time.DateTime) + " UTC"
 	switch {
 	case m.State == Blocked && m.At.IsZero():
-		return fmt.Sprintf("a write of its cpuset.mems would move %s, more than rebalance.maxBytes (%s)", what, m.Allowed)
+		return fmt.Sprintf("a write of its cpuset.mems would move %s, more than maxMigrationBytes (%s)", what, m.Allowed)
 	case m.State == Blocked:
-		return fmt.Sprintf("its cpuset.mems is not written: that would move %s, more than rebalance.maxBytes (%s)", what, m.Allowed)
+		return fmt.Sprintf("its cpuset.mems is not written: that would move %s, more than maxMigrationBytes (%s)", what, m.Allowed)
 	case m.State == Planned:
 		return fmt.Sprintf("a write of its cpuset.mems would move %s", what)
 	case m.State == Moving:
@@ -57,7 +57,7 @@ func (s Sources) migrations(view *ledger.View) map[string]*Migration {
 	config := view.Config.Config
 	all := map[string]*Migration{}
 	put := func(cgroup, state string, m cgroup.Migration, at time.Time) {
-		all[cgroup] = &Migration{state, m, at, config.Rebalance.MaxBytes.String()}
+		all[cgroup] = &Migration{state, m, at, config.MaxMigrationBytes.String()}
 	}
 	switch {
 	case config.DryRun() && s.Usages != nil:

@@ -35,7 +35,7 @@ func TestMigrationsOfRunningContainers(t *testing.T) {
 		}
 	}}
 	want := map[string]string{
-		"blocked": "its cpuset.mems is not written: that would move 3Gi from node 0 to node 1, more than rebalance.maxBytes (256Mi)",
+		"blocked": "its cpuset.mems is not written: that would move 3Gi from node 0 to node 1, more than maxMigrationBytes (256Mi)",
 		"moving":  "its cpuset.mems is being written since 2026-05-04 12:00:00 UTC, which moves 3Gi from node 0 to node 1",
 		"moved":   "its cpuset.mems was written at 2026-05-04 12:00:00 UTC, which moved 3Gi from node 0 to node 1",
 	}
@@ -65,7 +65,7 @@ func TestMigrationsOfADryRun(t *testing.T) {
 	view.Config.Config.Profile, view.Config.Machine.MemTotal = config.ProfileObserve, 64<<30
 	s := Sources{View: func() *ledger.View { return view }, Usages: NewUsages(tree, cgroupfs.NewSampler(cgroupfs.FreshTime, tree.Counters))}
 	want := map[string]string{
-		"kubepods/much":   "a write of its cpuset.mems would move 8Gi from node 1 to node 0, more than rebalance.maxBytes (256Mi)",
+		"kubepods/much":   "a write of its cpuset.mems would move 8Gi from node 1 to node 0, more than maxMigrationBytes (256Mi)",
 		"kubepods/little": "a write of its cpuset.mems would move 128Mi from node 1 to node 0",
 	}
 	if diff := cmp.Diff(want, texts(s.migrations(view))); diff != "" {

@@ -49,7 +49,6 @@ func current(view *ledger.View) []ledger.Rejection {
 func rejections(views []ledger.Rejection) []ledger.Rejection {
 	list, known := make([]ledger.Rejection, 0, len(views)), map[ledger.Rejection]int{}
 	for _, r := range views {
-		r.PodText = "" // Text says more
 		key := r
 		key.At, key.Last, key.Count, key.Text = time.Time{}, time.Time{}, 0, ""
 		at, again := known[key]

@@ -48,11 +48,6 @@ func (d *Document) selectPods(wanted func(*Pod) bool) {
 			slices.ContainsFunc(d.Pods, func(p Pod) bool { return p.Namespace == namespace && p.Name == name }) // by its UID
 	}
 	d.Rejections = keep(d.Rejections, func(r ledger.Rejection) bool { return about(r.Namespace, r.Pod) })
-	d.Moves = keep(d.Moves, func(m Move) bool { return about(m.Namespace, m.Pod) })
-	d.NotMoved = keep(d.NotMoved, func(m NotMoved) bool { return m.Pod == "" || about(m.Namespace, m.Pod) })
-	d.Groups = keep(d.Groups, func(g Group) bool {
-		return slices.ContainsFunc(g.Fits, func(f Fit) bool { return about(f.Namespace, f.Pod) })
-	})
 	if d.Reclaim != nil {
 		reclaimed := *d.Reclaim
 		reclaimed.Containers = keep(reclaimed.Containers, func(f reclaim.Freed) bool { return about(f.Namespace, f.Pod) })
@@ -74,7 +69,7 @@ func (d *Document) selectProblems() {
 	d.RequestSources = []Source{} // most clusters do without the kubelet's: verify has a note
 	d.DeviceSources = keep(d.DeviceSources, func(s Source) bool { return s.Problem != "" })
 	d.Nodes = keep(d.Nodes, func(n Node) bool { return n.Available != nil && n.Available.Deficit > 0 })
-	d.Groups, d.Claims = nil, nil
+	d.Claims = nil
 	if d.Reclaim != nil && d.Reclaim.Unknown == "" {
 		d.Reclaim = nil
 	}

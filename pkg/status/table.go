@@ -19,7 +19,6 @@ func (d *Document) Table(to io.Writer, wide bool) error {
 	var b strings.Builder
 	d.writeHead(&b)
 	tables.Nodes(&b, d.NodeStates())
-	d.writeGroups(&b)
 	d.writeAvailable(&b)
 	d.writeClaims(&b)
 	switch {

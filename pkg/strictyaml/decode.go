@@ -80,7 +80,11 @@ func (d *decoder) structure(n *yaml.Node, path string, into reflect.Value) error
 				return d.field(keyNode, value, join(path, key), into.Field(i))
 			}
 		}
-		return d.errorf(keyNode, path, "unknown field %s%s", Quote(key), spelling.Hint(key, fields))
+		hint := spelling.Hint(key, fields)
+		if r, ok := into.Addr().Interface().(Replacer); ok && r.Instead(key) != "" {
+			hint = ": " + r.Instead(key)
+		}
+		return d.errorf(keyNode, path, "unknown field %s%s", Quote(key), hint)
 	})
 }
 

@@ -93,6 +93,12 @@ func List(err error) []error {
 	return []error{err}
 }
 
+// Replacer is a struct whose file once had other fields.
+type Replacer interface {
+	// Instead says what is to be written in place of a field that was removed; "" for any other.
+	Instead(field string) string
+}
+
 // Document knows where each field of a file stands.
 type Document struct {
 	file  string

@@ -58,20 +58,6 @@ func lostClaims(n Node, r *Report) {
 	}
 }
 
-// notRelieved finds memory that should be moved off NUMA nodes that are overcommitted, and is not.
-func notRelieved(n Node, r *Report) {
-	for _, m := range n.Document.NotMoved {
-		object, why := "NUMA nodes", m.Why
-		if m.Container != "" {
-			object, why = m.Namespace+"/"+m.Pod+"/"+m.Container, "not moved off a NUMA node that lacks memory for its allocations: "+m.Why
-		}
-		if m.Deficit() && n.Pod == "" {
-			r.find(Note, "not-rebalanced", object, why,
-				"a pinned container may run out of memory on its node: release memory there (end or move other pods), or let more of it be moved (migration)")
-		}
-	}
-}
-
 // cpus finds containers whose exclusive CPUs are on more NUMA nodes than the policy admits for their memory.
 func cpus(n Node, r *Report) {
 	policy := n.Document.Policy.TopologyManager

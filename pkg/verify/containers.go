@@ -39,9 +39,6 @@ func files(n Node, c place, r *Report) {
 	}
 	const do = "another plugin or agent has written it after the container's start: the daemon puts its value back at one of its next checks; if this stays, find who writes it (another NRI plugin, another agent on the node) and turn it off"
 	real, why := n.Cgroups[c.Cgroup], "the container's memory is allocated on "+c.CpusetMems
-	if c.KeptOff != nil {
-		why = "the container is kept off " + c.KeptOff.Nodes.Named()
-	}
 	switch {
 	case c.CpusetMems == "", c.Migration.Pending(): // see migrations
 	case real.Mems == "":
@@ -80,13 +77,13 @@ func migrations(n Node, c place, r *Report) {
 	case m == nil || m.Bytes <= elsewhereBytes && m.State != status.Blocked:
 	case m.State == status.Blocked && !n.Document.Policy.DryRun:
 		r.find(Warning, "not-moved", c.object(), m.String(),
-			"its memory moves to its nodes when the pod is restarted, or by itself once it is less; to have it moved while the container runs, set rebalance.maxBytes to more: the container waits meanwhile")
+			"its memory moves to its nodes when the pod is restarted, or by itself once it is less; to have it moved while the container runs, set maxMigrationBytes to more: the container waits meanwhile")
 	case m.State == status.Planned || m.State == status.Blocked:
 		r.find(Note, "would-move", c.object(), m.String(),
-			"nothing, if the container may be slower meanwhile; the configuration's key migration bounds how much is moved")
+			"nothing, if the container may be slower meanwhile; maxMigrationBytes bounds how much is moved")
 	default:
 		r.find(Note, "moved", c.object(), m.String(),
-			"nothing: the container was slower meanwhile; the configuration's key migration bounds how much is moved")
+			"nothing: the container was slower meanwhile; maxMigrationBytes bounds how much is moved")
 	}
 }
 
@@ -94,7 +91,7 @@ func migrations(n Node, c place, r *Report) {
 // container alone; files and shared memory can have been read for other processes.
 func placement(n Node, c place, r *Report) {
 	nodes, err := nodeset.Parse(c.CpusetMems)
-	if err != nil || nodes.Empty() || c.KeptOff != nil || c.Migration.Pending() {
+	if err != nil || nodes.Empty() || c.Migration.Pending() {
 		return
 	}
 	pages := n.Cgroups[c.Cgroup].Pages

@@ -68,7 +68,7 @@ type check struct {
 var checks = []check{
 	{node: conditions}, {node: protection}, {node: off}, {container: files}, {container: migrations}, {container: placement},
 	{container: unpinned}, {container: short}, {container: aboveClaim}, {node: lostClaims}, {node: cpus}, {node: hugepages},
-	{node: notRelieved}, {node: overwrites}, {container: raised}, {container: atRisk}, {node: kubelet}, {node: kernel}, {node: runtime}, {node: sources}, {node: deviceSources},
+	{node: overwrites}, {container: raised}, {container: atRisk}, {node: kubelet}, {node: kernel}, {node: runtime}, {node: sources}, {node: deviceSources},
 	{node: requests}, {node: annotations}, {node: setAside},
 }
 

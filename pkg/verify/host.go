@@ -81,7 +81,7 @@ func overwrites(n Node, r *Report) {
 			likely = "another NRI plugin, an agent on the node, or a change through the runtime's own API"
 		}
 		if o.File == string(cgroup.CpusetMems) {
-			restored = "restored as far as rebalance.maxBytes allows"
+			restored = "restored as far as maxMigrationBytes allows"
 		}
 		severity, what := Warning, fmt.Sprintf("changed externally %d times since the daemon started, and %s", o.Count, restored)
 		if o.Count == 1 {

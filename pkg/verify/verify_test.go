@@ -169,12 +169,6 @@ func TestFindings(t *testing.T) {
 			n.Document.Policy.TopologyManager = "best-effort"
 			database(n).CPUs = map[int]int{0: 2, 1: 2}
 		},
-		"not-rebalanced": func(n *Node) {
-			n.Document.NotMoved = []status.NotMoved{
-				{Reason: "consolidation", Namespace: "default", Pod: "database", Container: "postgres", Why: "it has 9Gi there"},
-				{Reason: "deficit", Namespace: "default", Pod: "web", Container: "nginx", Why: "it has 9Gi there, more than rebalance.maxBytes (4Gi)"},
-				{Reason: "deficit", Why: "node 0 lacks 1Gi for its allocations, and no other container has memory there that may be moved"}}
-		},
 		"not-moved": func(n *Node) { blocked(n, status.Blocked) },
 		"moving":    func(n *Node) { blocked(n, status.Moving) },
 		"moved": func(n *Node) {
@@ -192,13 +186,7 @@ func TestFindings(t *testing.T) {
 			n.Document.Pods[0].Containers[0].Migration.Bytes = 4 * mi
 		},
 		"cpuset-changed": func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "0-1" }) },
-		"cpuset-of-one-that-is-kept-off": func(n *Node) {
-			web(n).CpusetMems, web(n).KeptOff = "1", &ledger.KeptOff{Nodes: nodeset.Of(0)}
-			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) {
-				c.Mems, c.Pages = "0-1", pages(map[int]uint64{0: 100 * mi, 1: 100 * mi}, nil, nil)
-			})
-		},
-		"cpuset-gone": func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" }) },
+		"cpuset-gone":    func(n *Node) { n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" }) },
 		"oom-group-changed": func(n *Node) {
 			database(n).OOMGroup, web(n).OOMGroup = bytes(1), bytes(0)
 			n.set("kubepods/burstable/pod2/b", func(c *Cgroup) { c.OOMGroup = 1 })

@@ -1,13 +1,10 @@
 package cases
 
 import (
-	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nri-memory-manager/nri-memory-manager/plugin/e2e/kubelet"
 )
@@ -15,13 +12,13 @@ import (
 const (
 	// spare is what node 0 has free before the plugin starts: more would only take longer to touch.
 	spare = 480 * MiB
-	// deficit is what node 0 lacks for its allocations before rebalance.deficits is On.
-	deficit = 256 * MiB
+	// excess is what the pods want beyond what node 0 has.
+	excess = 96 * MiB
 )
 
 // TestAllocationsHold has an unpinned process on node 0 take most of its memory beside a Guaranteed container that is allocated as
-// much and uses it later. A memory policy for the one, another node for the other, or the one's memory moved in time, and nobody is
-// killed. With FULL=1 without any: the kernel then kills one of them for want of memory on node 0, although other nodes have plenty.
+// much and uses it later. A memory policy for the one or another node for the other, and nobody is killed. With FULL=1 without any: the
+// kernel then kills one of them for want of memory on node 0, although other nodes have plenty.
 func TestAllocationsHold(t *testing.T) {
 	k := criOf(t)
 	restoreHugepages(t, 0)
@@ -29,16 +26,16 @@ func TestAllocationsHold(t *testing.T) {
 	if k.Plan.Full {
 		runs = 30
 	}
-	var prefer, strategy, relieved tally
+	var prefer, strategy tally
 	for i := range runs {
 		t.Run(fmt.Sprint("PreferAvailable/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "unpinnedMemoryPolicy: PreferAvailable", 96*MiB)
+			n := newCrowd(t, k, "unpinnedMemoryPolicy: PreferAvailable")
 			n.holds(t)
 			n.takes(t)
 			n.uses(t, &prefer, 0)
 		})
 		t.Run(fmt.Sprint("least-used/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "topologyManagerPolicyOptions: {numa-allocation-strategy: least-used}", 96*MiB)
+			n := newCrowd(t, k, "topologyManagerPolicyOptions: {numa-allocation-strategy: least-used}")
 			n.takes(t)
 			n.holds(t)
 			nodes := n.p.allocated(n.holder, "app")[0].Nodes
@@ -47,20 +44,12 @@ func TestAllocationsHold(t *testing.T) {
 				t.Errorf("allocated on nodes %v, want one with room", nodes)
 			}
 		})
-		t.Run(fmt.Sprint("deficits/", i), func(t *testing.T) {
-			n := newCrowd(t, k, "rebalance: {deficits: Off}", deficit+32*MiB)
-			n.holds(t)
-			n.takes(t)
-			n.isRelieved(t, &relieved)
-			n.uses(t, &relieved, 0)
-		})
 	}
 	t.Logf("unpinnedMemoryPolicy: PreferAvailable: %v", prefer)
 	t.Logf("topologyManagerPolicyOptions: {numa-allocation-strategy: least-used}: %v", strategy)
-	t.Logf("rebalance: {deficits: On, maxBytes: 1Pi}: %v; relieved within %v", relieved, slices.Max(append(relieved.took, 0)))
 	if k.Plan.Full { // at last: the kernel may kill the runtime, too
 		t.Run("a process without a policy", func(t *testing.T) {
-			n := newCrowd(t, k, "unpinnedMemoryPolicy: None", 96*MiB)
+			n := newCrowd(t, k, "unpinnedMemoryPolicy: None")
 			n.holds(t)
 			n.takes(t)
 			touchFile(t, k.Control(n.holder), "go")
@@ -80,8 +69,6 @@ type tally struct {
 	runs   int
 	killed uint64
 	least  float64 // percent of the holder's anonymous pages on its nodes
-	// took is the time from the setting until a sample without a deficit.
-	took []time.Duration
 }
 
 func (o tally) String() string {
@@ -99,7 +86,7 @@ type crowd struct {
 }
 
 // newCrowd starts the plugin, and sizes the pods by what nodes 0 and 1 have free: together they want so much more than node 0 has.
-func newCrowd(t *testing.T, k machine, setting string, excess uint64) *crowd {
+func newCrowd(t *testing.T, k machine, setting string) *crowd {
 	t.Helper()
 	keepFree(t, 0, spare) // before the plugin looks at the machine
 	p := startPlugin(t, setting)
@@ -139,48 +126,6 @@ func (n *crowd) takes(t *testing.T) {
 	said(t, n.k, n.hog, "app", fmt.Sprint("done touch=", n.took))
 }
 
-// lacks waits until the plugin shows that node 0 is overcommitted, and returns by how much.
-func (n *crowd) lacks(t *testing.T) (bytes uint64) {
-	t.Helper()
-	eventually(t, "the deficit is shown", func() string {
-		if bytes = n.p.available(t, 0).Deficit; bytes < deficit {
-			return fmt.Sprintf("node 0 lacks %d bytes for its allocations", bytes)
-		}
-		return ""
-	})
-	if pages := anonPages(t, n.k, n.hog, "app"); uint64(pages[0])*4096 < n.took*3/4 { // the kernel leaves a node some pages
-		t.Fatalf("the hog has taken %d bytes, too few of them on node 0: %v", n.took, pages)
-	}
-	return bytes
-}
-
-// isRelieved has the plugin move the hog's memory off node 0, which is overcommitted.
-func (n *crowd) isRelieved(t *testing.T, o *tally) {
-	t.Helper()
-	unused, began := n.lacks(t), time.Now()
-	n.p.change("rebalance: {deficits: On, maxBytes: 1Pi}")
-	eventually(t, "the plugin finds no deficit any more", func() string {
-		if out := n.p.output(); !strings.Contains(out, "have enough memory available again") {
-			return out[max(0, len(out)-2000):]
-		}
-		return ""
-	})
-	took := time.Since(began).Round(100 * time.Millisecond)
-	o.took = append(o.took, took)
-	t.Logf("node 0 lacked %d MiB for its allocations; available %v after the setting was changed:\n%s", unused/MiB, took,
-		n.p.lines("configuration in force", "memory is moved off", "have enough memory available again"))
-	eventually(t, "the hog's memory is off node 0, and status says why", func() string { // the deficit is relieved before all of it is
-		out, _ := n.p.ask("status")
-		if pages := anonPages(t, n.k, n.hog, "app"); pages[0] > 0 || !strings.Contains(out, "of it were moved off node 0 at ") {
-			return fmt.Sprint(pages, "\n", out)
-		}
-		return ""
-	})
-	if mems := ids(t, file(dirOf(t, n.k, n.hog, "app"), "cpuset.mems")); slices.Contains(mems, 0) {
-		t.Errorf("the hog's cpuset.mems is %v", mems)
-	}
-}
-
 // uses has the holder use all that it is allocated, on these nodes, and nobody be killed for it.
 func (n *crowd) uses(t *testing.T, o *tally, nodes ...int) {
 	t.Helper()
@@ -217,45 +162,6 @@ func oomKills(t *testing.T) uint64 {
 	}
 	t.Fatal("/proc/vmstat has no oom_kill")
 	return 0
-}
-
-// nodeAvailable is what the plugin's status says of what a NUMA node has available, in bytes.
-type nodeAvailable struct {
-	Free    uint64 `json:"free"`
-	Deficit uint64 `json:"deficit"`
-}
-
-// available is a NUMA node's, as the plugin has seen it last.
-func (p *plugin) available(t *testing.T, node int) nodeAvailable {
-	t.Helper()
-	out, _ := p.ask("status", "-o", "json")
-	var status struct {
-		Nodes []struct {
-			ID        int            `json:"id"`
-			Available *nodeAvailable `json:"available"`
-		} `json:"nodes"`
-	}
-	if err := json.Unmarshal([]byte(out), &status); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	for _, n := range status.Nodes {
-		if n.ID == node && n.Available != nil {
-			return *n.Available
-		}
-	}
-	t.Fatalf("status does not know what is available on node %d: %s", node, out)
-	return nodeAvailable{}
-}
-
-// lines are those of the plugin's log that have one of these texts.
-func (p *plugin) lines(texts ...string) string {
-	var found strings.Builder
-	for line := range strings.Lines(p.output()) {
-		if slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(line, text) }) {
-			found.WriteString(line)
-		}
-	}
-	return found.String()
 }
 
 // keepFree has a NUMA node have about so much free: the rest is in its pool of huge pages, which nothing here uses.

@@ -28,8 +28,8 @@ func TestMigration(t *testing.T) {
 	write(t, "0-1", k.Dir(pod), "cpuset.mems") // nothing moves
 	onNodes(t, "before", anonPages(t, k, pod, "app"), []int{1}, migrated)
 
-	p := startPlugin(t, "rebalance: {maxBytes: 64Mi}")
-	blocked := finding{Severity: "warning", ID: "not-moved", Object: "moves/app", What: "from node 1 to node 0, more than rebalance.maxBytes (64Mi)"}
+	p := startPlugin(t, "maxMigrationBytes: 64Mi")
+	blocked := finding{Severity: "warning", ID: "not-moved", Object: "moves/app", What: "from node 1 to node 0, more than maxMigrationBytes (64Mi)"}
 	p.names(t, blocked)
 	if got := file(dir, "cpuset.mems"); got != "" {
 		t.Errorf("beyond the bound cpuset.mems is %q, want none", got)
@@ -45,7 +45,7 @@ func TestMigration(t *testing.T) {
 	still := gapOf(t, k, pod, "blocked")
 
 	p.kill()
-	p.configure("rebalance: {maxBytes: 1Pi}")
+	p.configure("maxMigrationBytes: 1Pi")
 	began := time.Now()
 	p.restart()
 	eventually(t, "the memory moves to node 0", func() string {

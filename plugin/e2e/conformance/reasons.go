@@ -13,7 +13,7 @@ managers and with the plugin in their place, in an emulated machine of two NUMA 
     make conformance SUITES=memory_qos RUNS=reference=FOLDER,plugin=FOLDER   # its pages again, from results that are there
 
 The plugin has the kubelet's configuration (` + "`kubeletConfig`" + `) as the suites rewrite it, and its defaults but for
-` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`, `onConflict: Kubelet`, `rebalance.deficits: Off`, `stallGuard: false`" + `.
+` + "`guaranteedHeadroom: 0`, `onUnsatisfiable: Reject`, `onConflict: Kubelet`, `stallGuard: false`" + `.
 
 Compared are memory.min, memory.low, memory.high and cpuset.mems of containers, pods, kubepods and its QoS classes at the end of each case. A
 case that fails is tried a second time, because the emulated machine is slow.

@@ -59,8 +59,6 @@ var choices = map[string]choice{
 	"TestAllocationsHold":                      {on(systemd24), nil},                                                   // the kernel's OOM killer and memory policies; needs room on a second node
 	"TestNothingIsDoneOnAnIdleNode":            {on(systemd24), nil},                                                   // what the plugin does by itself; systemd writes the parents of pods, too
 	"TestSpreadContainerTouchesAllItsNodes":    {on(systemd24), nil},                                                   // the kernel's memory policies; which runtime wrote the cgroup is no matter
-	"TestGroupIsDissolved":                     {on(systemd24), nil},                                                   // the kernel's migration of pages in a group; needs room on several nodes
-	"TestPluginIsKilledWhileMemoryMoves":       {on(systemd24), nil},                                                   // the kernel's migration of pages, and what is left of it; every moment with FULL=1
 	"TestMigration":                            {on(systemd24), on(kernel61)},                                          // the kernel's migration of pages; which runtime wrote the cgroup is no matter; needs room on a second node
 	"TestHugepagesComeFromTheRightNode":        {on(systemd24), nil},                                                   // needs nodes with huge pages
 	"TestNodeWithoutCPUsIsUsedOnlyWhenAllowed": {on(systemd24), nil},                                                   // needs a node without CPUs

@@ -162,7 +162,7 @@ func withoutManagers(config map[string]any) map[string]any {
 func pluginConfig(config map[string]any, folder string) []byte {
 	c := map[string]any{
 		"kubeletConfig": filepath.Join(folder, kubeletFile), "guaranteedHeadroom": 0, "onUnsatisfiable": "Reject", "onConflict": "Kubelet",
-		"rebalance": map[string]any{"deficits": "Off"}, "stallGuard": false, "events": true, "logLevel": "debug",
+		"stallGuard": false, "events": true, "logLevel": "debug",
 	}
 	if gates, _ := config["featureGates"].(map[string]any); gates["MemoryQoS"] != true { // the kubelet writes none of the files then
 		c["memoryThrottlingFactor"], c["memoryReservationPolicy"] = nil, "None"
