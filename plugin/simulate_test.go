@@ -66,6 +66,24 @@ func TestSimulateTheTaskPage(t *testing.T) {
 	}
 }
 
+// What an init container had is free for other pods once the app container has started, unless its role is not known.
+func TestSimulateAnEndedInitContainer(t *testing.T) {
+	t.Parallel()
+	machine := file(t, "machine.yaml", "nodes:\n- {id: 0, memory: 50Gi, cpus: 0-7, distances: [10, 21]}\n- {id: 1, memory: 100Gi, cpus: 8-15, distances: [21, 10]}\n")
+	config := file(t, "config.yaml", "topologyManagerPolicy: single-numa-node\n")
+	const resources = "image: i, resources: {limits: {cpu: 1, memory: %s}}}]\n"
+	manifest := fmt.Sprintf("apiVersion: v1\nkind: Pod\nmetadata: {name: first}\nspec:\n  initContainers: [{name: init, "+resources+
+		"  containers: [{name: app, "+resources+"---\napiVersion: v1\nkind: Pod\nmetadata: {name: late}\nspec:\n  containers: [{name: app, "+resources,
+		"30Gi", "60Gi", "40Gi")
+	late := func(code int, flags ...string) any {
+		result := simulateJSON(t, manifest, code, append(flags, "--machine", machine, "--config", config)...)
+		return result.Containers[2].NUMANodes
+	}
+	if got := fmt.Sprint(late(exitOK), late(exitFailed, "--pod-info", "none")); got != "[0] []" {
+		t.Errorf("the late pod is on nodes %s, want [0] [] (with and without the init container's role)", got)
+	}
+}
+
 func TestSimulateARejection(t *testing.T) {
 	t.Parallel()
 	config := file(t, "config.yaml", "kubeReserved: {memory: 4Gi}\nsystemReserved: {memory: 1Gi}\nreservedMemory: 0:memory=3Gi;1:memory=2148Mi\ntopologyManagerPolicy: single-numa-node\n")

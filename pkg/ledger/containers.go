@@ -1,5 +1,12 @@
 package ledger
 
+import (
+	"slices"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+)
+
 // StartContainer is a container that is about to run.
 type StartContainer struct {
 	Pod       Pod
@@ -50,4 +57,47 @@ func (e EndContainer) apply(l *Ledger) {
 		l.end(c)
 		l.forget(c)
 	}
+}
+
+// releaseInits frees what the init containers of a pod have that have ended, once a later container of the pod has started. So does the
+// kubelet, whose AddContainer is told of a container that is about to start (pkg/kubelet/cm/memorymanager/memory_manager.go). A sidecar
+// keeps its allocation, and so does an init container that runs again, until it ends.
+func (l *Ledger) releaseInits(p *pod) {
+	if l.manager == nil || p.Info == nil {
+		return
+	}
+	for i, spec := range p.Info.Containers {
+		if spec.Kind != memoryqos.Init || l.manager.Blocks(p.key(), spec.Name) == nil {
+			continue
+		}
+		if !slices.ContainsFunc(p.Info.Containers[i+1:], p.hasStarted) {
+			return
+		}
+		c := p.named(spec.Name)
+		if c != nil && c.alive() {
+			continue
+		}
+		l.manager.Release(p.key(), spec.Name)
+		if c != nil {
+			l.forget(c)
+		}
+	}
+}
+
+// hasStarted reports whether a container of the pod's spec runs. Ephemeral containers are started at any time, beside init containers, too.
+func (p *pod) hasStarted(spec pods.Container) bool {
+	c := p.named(spec.Name)
+	return c != nil && c.ran() && spec.Kind != memoryqos.Ephemeral
+}
+
+// runsAgain reports whether an init container has run before, because a later container of its pod has an allocation: the pod's sandbox
+// was restarted. The kubelet has admitted the pod, and allocates nothing for the init container again.
+func (l *Ledger) runsAgain(c *container) bool {
+	if c.kind() != memoryqos.Init {
+		return false
+	}
+	i := slices.IndexFunc(c.pod.Info.Containers, func(spec pods.Container) bool { return spec.Name == c.Name })
+	return slices.ContainsFunc(c.pod.Info.Containers[i+1:], func(spec pods.Container) bool {
+		return l.manager.Blocks(c.pod.key(), spec.Name) != nil
+	})
 }

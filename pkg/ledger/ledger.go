@@ -142,6 +142,9 @@ func (l *Ledger) Step(now time.Time, event Event) Effects {
 	} else {
 		l.state.Newest = max(l.state.Newest, header.Seq)
 		event.apply(l)
+		for _, p := range l.step.changed {
+			l.releaseInits(p)
+		}
 		l.fitPendingResizes()
 		l.judgeAnnotations()
 	}

@@ -102,13 +102,13 @@ func (l *Ledger) allocateWholeThere(c *container) (memorymanager.Placement, erro
 	return part, err
 }
 
-// reallocatePod settles the allocations of a pod once it is known that its resources are its own.
+// reallocatePod allocates the containers of a pod again, once it is known whether the pod has pod-level resources.
 func (l *Ledger) reallocatePod(p *pod) {
 	if l.manager == nil {
 		return
 	}
 	for _, c := range p.containers {
-		if !c.alive() || c.ByKubelet {
+		if !c.alive() || c.ByKubelet && p.podLevel() {
 			continue
 		}
 		if l.asWhole(p) && l.manager.PodBlocks(p.key()) == nil && l.blocks(c) != nil {

@@ -87,7 +87,7 @@ func (l *Ledger) takeNodes(resolved config.Resolved) error {
 	}
 	l.manager, l.aside = manager, aside
 	for _, p := range l.living {
-		l.learnRoles(p, false)
+		l.learnRoles(p)
 	}
 	return nil
 }

@@ -44,26 +44,19 @@ func (l *Ledger) learn(p *pod, known pods.Answer) {
 	if !p.isNew(known) {
 		return
 	}
-	late := p.Info == nil && l.state.Synchronized.Message == ""
-	p.Info, p.Source = known.Pod, known.Source
-	l.learnRoles(p, late)
+	podLevel := p.podLevel() // which may have been found by comparing limits
+	p.Info, p.Source, p.Shared = known.Pod, known.Source, false
+	l.learnRoles(p)
 	l.annotations(p)
-	if p.podLevel() {
+	if podLevel || p.podLevel() {
 		l.reallocatePod(p)
 	}
 }
 
-// learnRoles tells the memory manager the roles of a pod's containers. Where they are late, something may have been placed without
-// them: what nothing of the pod needs is free then.
-func (l *Ledger) learnRoles(p *pod, late bool) {
-	if l.manager == nil || p.Info == nil {
-		return
-	}
-	l.manager.SetRoles(p.key(), p.role)
-	if late && l.manager.ReleaseRest(p.key(), p.ofSpec()) {
-		for _, c := range slices.Clone(p.containers) {
-			l.forget(c)
-		}
+// learnRoles tells the memory manager the roles of a pod's containers.
+func (l *Ledger) learnRoles(p *pod) {
+	if l.manager != nil && p.Info != nil {
+		l.manager.SetRoles(p.key(), p.role)
 	}
 }
 
@@ -250,7 +243,7 @@ func (c *container) kind() memoryqos.Kind { return c.pod.role(c.Name) }
 func (c *container) wishes() config.Wishes { return c.pod.wishesOf(c.Name) }
 
 // role is how long the container runs within its pod. NRI does not say it: without a pod API every container counts as
-// an app container, so that an init container's allocation stays until its pod ends.
+// an app container, so that an init container's allocation stays until its pod ends. With one, see releaseInits.
 func (p *pod) role(container string) memoryqos.Kind {
 	if p.Info != nil {
 		if spec, ok := p.Info.Container(container); ok {

@@ -126,19 +126,22 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 		events []Event
 		want   string
 	}{
-		"it is alone":                           {[]Event{create("main", 8*gi)}, own},
-		"each has its own":                      {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side")}, own},
-		"one has all, and is there":             {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side")}, shared},
-		"it has all itself":                     {[]Event{create("side", gi), start("side"), create("main", 8*gi, "side")}, shared},
-		"one had all, and is gone":              {[]Event{create("init", 8*gi), start("init"), create("main", gi)}, own},
-		"one had all, and its end comes later":  {[]Event{create("init", 8*gi), start("init"), create("main", gi), start("main"), EndContainer{ID: "web-init"}}, own},
-		"one without a limit":                   {[]Event{create("side", 0), start("side"), create("main", 8*gi, "side")}, own},
-		"the other one ends":                    {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), EndContainer{ID: "web-side"}}, shared},
-		"the pod's limit is raised first":       {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), start("main"), podLimit(12 * gi)}, shared},
-		"the pod's limit is said by the pod":    {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), UpdatePod{Pod: web, Limit: 12 * gi}}, shared},
-		"resized to the old limit of the pod":   {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side"), start("main"), resize("side", 8*gi, nil)}, own},
-		"resized to all of the pod":             {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side"), start("main"), resize("side", 8*gi, of(8*gi))}, shared},
-		"what they have is the sum again":       {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), start("main"), resize("side", 7*gi, of(8*gi))}, own},
+		"it is alone":                          {[]Event{create("main", 8*gi)}, own},
+		"each has its own":                     {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side")}, own},
+		"one has all, and is there":            {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side")}, shared},
+		"it has all itself":                    {[]Event{create("side", gi), start("side"), create("main", 8*gi, "side")}, shared},
+		"one had all, and is gone":             {[]Event{create("init", 8*gi), start("init"), create("main", gi)}, own},
+		"one had all, and its end comes later": {[]Event{create("init", 8*gi), start("init"), create("main", gi), start("main"), EndContainer{ID: "web-init"}}, own},
+		"one without a limit":                  {[]Event{create("side", 0), start("side"), create("main", 8*gi, "side")}, own},
+		"the other one ends":                   {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), EndContainer{ID: "web-side"}}, shared},
+		"the pod's limit is raised first":      {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), start("main"), podLimit(12 * gi)}, shared},
+		"the pod's limit is said by the pod":   {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), UpdatePod{Pod: web, Limit: 12 * gi}}, shared},
+		"resized to the old limit of the pod":  {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side"), start("main"), resize("side", 8*gi, nil)}, own},
+		"resized to all of the pod":            {[]Event{create("side", 4*gi), start("side"), create("main", 4*gi, "side"), start("main"), resize("side", 8*gi, of(8*gi))}, shared},
+		"what they have is the sum again":      {[]Event{create("side", 8*gi), start("side"), create("main", gi, "side"), start("main"), resize("side", 7*gi, of(8*gi))}, own},
+		"the pod API says otherwise": {[]Event{create("init", 8*gi), start("init"), create("main", gi, "init"), EndContainer{ID: "web-init"}, start("main"),
+			PodFacts{UID: "web", Known: pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed,
+				Containers: []pods.Container{{Name: "init", Kind: memoryqos.Init, Request: 8 * gi, Limit: 8 * gi}, {Name: "main", Request: gi, Limit: gi}}}}}}, own},
 		"the pod's limit is that of one by now": {[]Event{create("side", 4*gi), start("side"), create("main", gi, "side"), start("main"), Presence{There: []Place{{ID: "web-main"}}}, podLimit(4 * gi)}, shared},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -160,33 +163,47 @@ func TestWhetherContainersShareThePodsLimit(t *testing.T) {
 }
 
 // TestRolesReachAllOfAPod: an init container of 10Gi has ended on node 0 when something makes another memory manager, or tells its role.
+// It keeps its allocation until a later container starts.
 func TestRolesReachAllOfAPod(t *testing.T) {
 	const gi = claimGi
 	web := claimPod("web", "")
-	spec := func(containers ...pods.Container) pods.Answer {
-		return pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed, Containers: containers}}
-	}
-	known := spec(pods.Container{Name: "init", Kind: memoryqos.Init, Request: 10 * gi, Limit: 10 * gi, Guaranteed: true},
-		pods.Container{Name: "main", Kind: memoryqos.App, Request: 10 * gi, Limit: 10 * gi, Guaranteed: true})
+	again := web
+	again.ID = "again"
+	known := pods.Answer{Source: memoryqos.SourceKubelet, Pod: &pods.Pod{Ref: web.Ref(), Class: memoryqos.Guaranteed, Containers: []pods.Container{
+		{Name: "init", Kind: memoryqos.Init, Request: 10 * gi, Limit: 10 * gi, Guaranteed: true},
+		{Name: "main", Kind: memoryqos.App, Request: 10 * gi, Limit: 10 * gi, Guaranteed: true},
+	}}}
 	create := func(name string, known pods.Answer) CreateContainer {
 		e := claimed(web, name, 10*gi)
 		e.Known = known
 		return e
 	}
+	start := func(name string) Event {
+		return StartContainer{Pod: web, Container: claimed(web, name, 10*gi).Container}
+	}
+	rerun := claimed(again, "init", 10*gi)
+	rerun.Container.ID = "web-init-2"
+	ended := EndContainer{ID: "web-init"}
 	connected := Synchronize{Pods: []Pod{web}}
 	claim := PrepareClaim{claimOf("a", []string{"p"}, on(1, gi))}
+	facts := PodFacts{UID: "web", Known: known}
+	unknown := []Event{create("init", pods.Answer{}), start("init"), ended, create("main", pods.Answer{}), start("main")}
 	for name, test := range map[string]struct {
 		events []Event
 		want   string // allocated for init and main
 	}{
-		"known from the start": {[]Event{create("init", known), EndContainer{ID: "web-init"}, create("main", known)}, "0Gi on 0, 10Gi on 0"},
-		"a claim comes":        {[]Event{create("init", known), EndContainer{ID: "web-init"}, claim, create("main", known)}, "0Gi on 0, 10Gi on 0"},
-		"known before main": {[]Event{create("init", pods.Answer{}), EndContainer{ID: "web-init"}, PodFacts{UID: "web", Known: known}, create("main", known)},
-			"0Gi on 0, 10Gi on 0"},
-		"known with main": {[]Event{create("init", pods.Answer{}), EndContainer{ID: "web-init"}, create("main", known)}, "0Gi on 0, 10Gi on 0"},
-		"known after main": {[]Event{create("init", pods.Answer{}), EndContainer{ID: "web-init"}, create("main", pods.Answer{}), PodFacts{UID: "web", Known: known}},
-			"none, 10Gi on 1"},
-		"never known": {[]Event{create("init", pods.Answer{}), EndContainer{ID: "web-init"}, create("main", pods.Answer{})}, "10Gi on 0, 10Gi on 1"},
+		"known from the start": {[]Event{create("init", known), ended, create("main", known)}, "0Gi on 0, 10Gi on 0"},
+		"a claim comes":        {[]Event{create("init", known), ended, claim, create("main", known)}, "0Gi on 0, 10Gi on 0"},
+		"known before main":    {[]Event{create("init", pods.Answer{}), ended, facts, create("main", known)}, "0Gi on 0, 10Gi on 0"},
+		"known with main":      {[]Event{create("init", pods.Answer{}), ended, create("main", known)}, "0Gi on 0, 10Gi on 0"},
+		"known after main":     {[]Event{create("init", pods.Answer{}), ended, create("main", pods.Answer{}), facts}, "10Gi on 0, 10Gi on 1"},
+		"main starts":          {[]Event{create("init", pods.Answer{}), ended, create("main", pods.Answer{}), facts, start("main")}, "none, 10Gi on 1"},
+		"known after a start":  {append(unknown, facts), "none, 10Gi on 1"},
+		"its end comes later":  {[]Event{create("init", known), start("init"), create("main", known), start("main")}, "0Gi on 0, 10Gi on 0"},
+		"its end has come":     {[]Event{create("init", known), start("init"), create("main", known), start("main"), ended}, "none, 10Gi on 0"},
+		"it runs again when its role comes": {append(unknown, EndPod{Pod: web}, RunPod{Pod: again}, rerun,
+			StartContainer{Pod: again, Container: rerun.Container}, facts), "10Gi on 0, 10Gi on 1"},
+		"never known": {unknown, "10Gi on 0, 10Gi on 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLedger(t, "topologyManagerPolicy: single-numa-node\ndra: {enabled: true, shares: [{limits: {memory: 10%}}]}")

@@ -78,5 +78,5 @@ func (l *Ledger) openPod(s *PodState) {
 	}
 	l.takeRules(p)
 	p.problems = p.findProblems()
-	l.learnRoles(p, false)
+	l.learnRoles(p)
 }
