@@ -77,6 +77,9 @@ type Devices interface {
 	Wants(c devices.Container) bool
 	// Find returns the devices of a container, and of the others of its pod as far as they are known. It may wait until ctx ends.
 	Find(ctx context.Context, c devices.Container) devices.Pod
+	// CPUs returns the exclusive CPUs of the containers of a pod, in the kernel's list format, as far as they are known. It may wait until
+	// ctx ends.
+	CPUs(ctx context.Context, c devices.Container) map[string]string
 	// Lookup returns what is known of a container's devices without asking anybody.
 	Lookup(c devices.Container) []topologymanager.Device
 }

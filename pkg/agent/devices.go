@@ -7,21 +7,38 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
 
-// findDevices begins to look for the devices of a container that is about to be created, and returns what waits for the answer.
-// The kubelet is asked while the pod APIs are: together they have a.requestTimeout.
-func (a *Agent) findDevices(ctx context.Context, pod ledger.Pod, container ledger.Container) (wait func() devices.Pod) {
+// found is what is known of a pod's containers, by name.
+type found struct {
+	devices devices.Pod
+	cpus    map[string]string
+}
+
+// findDevices begins to look for the devices of a container that is about to be created, and for the CPUs of its pod's others where they
+// matter. It returns what waits for the answer. The kubelet is asked while the pod APIs are: together they have a.requestTimeout.
+func (a *Agent) findDevices(ctx context.Context, pod ledger.Pod, container ledger.Container) (wait func() found) {
 	_, managed, _ := pod.Path()
 	wanted := described(pod, container)
-	if a.devices == nil || !managed || !a.devices.Wants(wanted) {
-		return func() devices.Pod { return nil }
+	if a.devices == nil || !managed {
+		return func() found { return found{} }
+	}
+	a.mu.Lock()
+	cpus := a.ledger.NeedsPodCPUs(pod)
+	a.mu.Unlock()
+	if !cpus && !a.devices.Wants(wanted) {
+		return func() found { return found{} }
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.requestTimeout)
-	answer := make(chan devices.Pod, 1)
+	answer := make(chan found, 1)
 	go func() {
 		defer cancel()
-		answer <- a.devices.Find(ctx, wanted)
+		var f found
+		if cpus {
+			f.cpus = a.devices.CPUs(ctx, wanted)
+		}
+		f.devices = a.devices.Find(ctx, wanted)
+		answer <- f
 	}()
-	return func() devices.Pod { return <-answer }
+	return func() found { return <-answer }
 }
 
 // lookUpDevices is a running container with the devices that are found without asking anybody.

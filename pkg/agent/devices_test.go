@@ -11,6 +11,8 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
@@ -18,6 +20,7 @@ import (
 type gpus struct {
 	kubelet, sysfs int
 	wait           bool // Find waits for the end of its context
+	cpus           map[string]string
 	finds          atomic.Int64
 }
 
@@ -32,6 +35,8 @@ func (g *gpus) Find(ctx context.Context, c devices.Container) devices.Pod {
 	gpu := topologymanager.NewDevice("gpu", "g", devices.SourceKubelet, nodeset.Of(g.kubelet))
 	return devices.Pod{c.Name: {gpu}, "other": {gpu}}
 }
+
+func (g *gpus) CPUs(context.Context, devices.Container) map[string]string { return g.cpus }
 
 func (g *gpus) Lookup(devices.Container) []topologymanager.Device {
 	return []topologymanager.Device{topologymanager.NewDevice("gpu", "g", devices.SourceSysfs, nodeset.Of(g.sysfs))}
@@ -78,6 +83,23 @@ func TestDevicesOfContainers(t *testing.T) {
 	n.want("the container's nodes", n.file(c.CgroupsPath, "cpuset.mems"), "1")
 	if finds := g.finds.Load(); finds != 1 {
 		t.Errorf("asked %d times: not by Synchronize", finds)
+	}
+}
+
+// TestCPUsOfThePodsOtherContainers: in scope pod the first container has no exclusive CPUs, and the second one has some on node 1.
+func TestCPUsOfThePodsOtherContainers(t *testing.T) {
+	for scope, want := range map[string]string{"pod": "1", "container": "0"} {
+		t.Run(scope, func(t *testing.T) {
+			api := &podAPI{}
+			n := newNode(t, "topologyManagerPolicy: restricted\ntopologyManagerScope: "+scope, func(n *node) {
+				n.devices, n.providers = &gpus{cpus: map[string]string{"main": "8-9"}}, []podinfo.Provider{api}
+			})
+			n.background()
+			pod := n.pod("p", memoryqos.Guaranteed)
+			api.say(spec(pod, memoryqos.Guaranteed, pods.Container{Name: "side", Request: gi, Limit: gi}, pods.Container{Name: "main", Request: gi, Limit: gi}))
+			side := n.launch(pod, ofPod(pod, "side", gi))
+			n.want("the first container's nodes", n.file(side.CgroupsPath, "cpuset.mems"), want)
+		})
 	}
 }
 

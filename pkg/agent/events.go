@@ -97,17 +97,18 @@ func (s *Session) CreateContainer(ctx context.Context, pod ledger.Pod, container
 	a, header := s.agent, s.header()
 	began := a.now()
 	pod = a.read(pod)
-	found := a.findDevices(ctx, pod, container)
+	find := a.findDevices(ctx, pod, container)
 	limit, managed, err := a.inquire(ctx, pod, container.Name)
 	if err != nil || !managed {
 		return ledger.Adjustment{}, err
 	}
 	a.endPods(ctx)
 	a.rereadClaims(ctx, pod, container)
-	container, others := withDevices(container, found())
+	found := find()
+	container, others := withDevices(container, found.devices)
 	free, mems := a.freePages(pod, container), a.podMems(pod, container)
 	a.observeSample(pod, container)
-	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, FreePages: free, Mems: mems,
+	create := ledger.CreateContainer{Pod: pod, Container: container, PodLimit: limit, PodDevices: others, PodCPUs: found.cpus, FreePages: free, Mems: mems,
 		Siblings: a.siblings(pod, container.Name), Header: header}
 	effects, ticket := s.decide(ctx, pod, func(known pods.Answer) ledger.Event {
 		create.Known = known

@@ -204,11 +204,14 @@ func TestRolesAndPodLevelsComeFromThePodAPI(t *testing.T) {
 	if err := n.StopContainer(context.Background(), pod, first); err != nil {
 		t.Fatal(err)
 	}
-	n.launch(pod, ofPod(pod, "main", gi))
-	n.want("the app re-uses the init container's memory", n.allocated(), "2048 0")
 	if kind := n.containerView(pod, "init").Kind; kind != memoryqos.Init {
 		t.Errorf("the role is %v", kind)
 	}
+	main := ofPod(pod, "main", gi)
+	adjustment := n.create(pod, main)
+	n.want("the app re-uses the init container's memory", n.allocated(), "2048 0")
+	n.run(pod, main, adjustment)
+	n.want("what the init container had beyond that is free", n.allocated(), "1024 0")
 	// The init container's peak stays, less the headroom of its limit.
 	n.want("the pod's memory.min", n.file(pod.CgroupParent, "memory.min"), bytesOf(2104532992+10*mi))
 }

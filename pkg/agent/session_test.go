@@ -23,8 +23,9 @@ func newSlowDevices() *slowDevices {
 	return &slowDevices{entered: make(chan struct{}), gate: make(chan struct{})}
 }
 
-func (*slowDevices) Wants(devices.Container) bool                        { return false }
-func (*slowDevices) Find(context.Context, devices.Container) devices.Pod { return nil }
+func (*slowDevices) Wants(devices.Container) bool                              { return false }
+func (*slowDevices) CPUs(context.Context, devices.Container) map[string]string { return nil }
+func (*slowDevices) Find(context.Context, devices.Container) devices.Pod       { return nil }
 func (s *slowDevices) Lookup(devices.Container) []topologymanager.Device {
 	if s.used.CompareAndSwap(false, true) {
 		close(s.entered)

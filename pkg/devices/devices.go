@@ -96,6 +96,12 @@ func (f *Finder) Find(ctx context.Context, c Container) Pod {
 	return f.complete(ctx, c, f.kubelet.pod(ctx, c))
 }
 
+// CPUs returns the exclusive CPUs of the containers of a pod by name, in the kernel's list format, as the kubelet has assigned them: its
+// API does not have those of init containers. It ends with ctx, and is empty where the kubelet does not answer.
+func (f *Finder) CPUs(ctx context.Context, c Container) map[string]string {
+	return f.kubelet.pod(ctx, c).cpus
+}
+
 // complete adds to what the kubelet knows of a pod what it does not know.
 func (f *Finder) complete(ctx context.Context, c Container, known known) Pod {
 	pod := maps.Clone(known.devices)

@@ -205,6 +205,22 @@ func finder(t testing.TB, o Options) *Finder {
 	return f
 }
 
+func TestCPUs(t *testing.T) {
+	pod := answer()
+	pod.Containers[0].CpuIds = []int64{9, 4, 5, 8}
+	pod.Containers = append(pod.Containers, &podresources.ContainerResources{Name: "shared"})
+	kubelet := &fake{pod: pod}
+	f, c := finder(t, Options{Socket: kubelet.serve(t)}), Container{UID: "u", Namespace: "n", Pod: "p", Name: "shared"}
+	for range 2 {
+		if got, want := f.CPUs(t.Context(), c), map[string]string{"c": "4-5,8-9"}; !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	}
+	if got := finder(t, Options{}).CPUs(t.Context(), c); len(got) > 0 {
+		t.Errorf("without a kubelet: %v", got)
+	}
+}
+
 func TestFind(t *testing.T) {
 	s := newTree(t)
 	s.gpu(0, "0000:81:00.0", "1")

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"k8s.io/utils/cpuset"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/breaker"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
@@ -35,15 +36,16 @@ type kubelet struct {
 	socket  string
 	log     logrus.FieldLogger
 	breaker *breaker.Breaker
-	pods    cache[string, known] // by UID: a pod's devices never change
+	pods    cache[string, known] // by UID: a pod's devices and CPUs never change
 
 	mu   sync.Mutex
 	conn *grpc.ClientConn
 }
 
-// known are the devices that the kubelet knows of a pod.
+// known are the devices and exclusive CPUs that the kubelet knows of a pod.
 type known struct {
 	devices Pod
+	cpus    map[string]string
 	// claims are the containers' resource claims: the API has no topology of their devices.
 	claims map[string][]claim
 }
@@ -53,6 +55,8 @@ const (
 	connectTimeout = 5 * time.Second
 	// mostDevices bounds what is read of a container's devices.
 	mostDevices = 1024
+	// mostCPUs is what Linux has at most (CONFIG_NR_CPUS of x86).
+	mostCPUs = 8192
 )
 
 func newKubelet(o Options) *kubelet {
@@ -151,10 +155,17 @@ func (k *kubelet) close() error {
 	return conn.Close()
 }
 
-// read takes the devices from an answer. The kubelet has an entry for each device and each of its nodes, in no order.
+// read takes devices and CPUs from an answer. The kubelet has an entry for each device and each of its nodes, in no order.
 func read(answer *podresources.PodResources) known {
-	result := known{devices: Pod{}, claims: map[string][]claim{}}
+	result := known{devices: Pod{}, cpus: map[string]string{}, claims: map[string][]claim{}}
 	for _, container := range answer.GetContainers() {
+		if ids := container.GetCpuIds(); len(ids) > 0 && len(ids) <= mostCPUs {
+			var cpus []int
+			for _, id := range ids {
+				cpus = append(cpus, int(id))
+			}
+			result.cpus[container.GetName()] = cpuset.New(cpus...).String()
+		}
 		type device struct{ resource, id string }
 		nodes := map[device]nodeset.Set{}
 		for _, entry := range container.GetDevices() {

@@ -6,6 +6,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/machine"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/memoryqos"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // sharesPerCPU is what the kubelet gives a container for each CPU that it asks for (cgroup v1's cpu.shares).
@@ -55,4 +56,19 @@ func (l *Ledger) sharedCPUs(c *container, cpus cpuset.CPUSet) bool {
 		}
 	}
 	return false
+}
+
+// nodesOfCPUs are the NUMA nodes of CPUs; none where the machine does not have them.
+func (l *Ledger) nodesOfCPUs(list string) nodeset.Set {
+	nodes, _ := l.state.Resolved.Machine.NodesOfCPUs(list)
+	return nodes
+}
+
+// NeedsPodCPUs reports whether the exclusive CPUs of a pod's other containers matter for a container that is about to be created, because
+// the pod is aligned as a whole and has no allocation yet.
+func (l *Ledger) NeedsPodCPUs(pod Pod) bool {
+	options := l.state.Resolved.Manager
+	path, _, err := pod.Path()
+	return err == nil && path.Class == memoryqos.Guaranteed && l.manager != nil && options.Scope == topologymanager.PodScope &&
+		options.Policy.Rules().Aligns && len(l.manager.Allocations(pod.Key()).Entries) == 0
 }

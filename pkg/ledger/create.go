@@ -21,6 +21,8 @@ type CreateContainer struct {
 	Known pods.Answer
 	// PodDevices are the devices of the pod's other containers, as far as they are known, by name.
 	PodDevices map[string][]topologymanager.Device
+	// PodCPUs are the exclusive CPUs of the pod's other containers in the kernel's list format, as far as they are known, by name.
+	PodCPUs map[string]string `json:",omitempty"`
 	// FreePages are what the kernel has free of the huge pages that the container asks for; nil verifies nothing.
 	FreePages []memorymanager.FreePages
 	// Siblings are those of the pod's other containers that were looked at (Ledger.Siblings).
@@ -43,7 +45,7 @@ func (e CreateContainer) apply(l *Ledger) {
 		return
 	}
 	l.seeContainers(e.Siblings)
-	l.step.freePages, l.step.podDevices = e.FreePages, e.PodDevices
+	l.step.freePages, l.step.podDevices, l.step.podCPUs = e.FreePages, e.PodDevices, e.PodCPUs
 	c, err := l.admit(p, e.Container)
 	now := l.deriveRun(c)
 	if out.Err = err; err == nil {
@@ -53,6 +55,7 @@ func (e CreateContainer) apply(l *Ledger) {
 		l.answered(c, &now, out.Answer, e.Container.Resources.Unified, nil)
 	}
 	out.Decision = c.decision(&now)
+	out.Decision.Affinity = l.step.affinity
 }
 
 // answered is what follows when an adjustment is sent for a container: asked are the values that the kubelet wants in its

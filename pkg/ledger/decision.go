@@ -7,6 +7,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodeset"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/quantity"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/topologymanager"
 )
 
 // Decision is what the log says about a container and what was decided for it.
@@ -16,10 +17,12 @@ type Decision struct {
 	Container, ID       string
 	Nodes               nodeset.Set
 	Pinning             string
-	MemoryPolicy        MemoryPolicy
-	PendingResize       memorymanager.Request
-	Request             pods.Estimate
-	Values              memoryqos.Values
+	// Affinity is the Topology Manager's answer; nil where it was not asked, or the container was rejected.
+	Affinity      *topologymanager.Hint `json:"-"`
+	MemoryPolicy  MemoryPolicy
+	PendingResize memorymanager.Request
+	Request       pods.Estimate
+	Values        memoryqos.Values
 }
 
 func (c *container) decision(now *derivedRun) *Decision {
@@ -36,6 +39,9 @@ func (d *Decision) Fields() map[string]any {
 	fields["container"], fields["containerID"] = d.Container, d.ID
 	fields["numaNodes"], fields["pinning"] = d.Nodes.String(), d.Pinning
 	fields["memoryRequest"], fields["requestSource"] = quantity.Log(d.Request.Request), d.Request.Source
+	if d.Affinity != nil {
+		fields["preferred"] = d.Affinity.Preferred
+	}
 	if d.MemoryPolicy != (MemoryPolicy{}) {
 		fields["memoryPolicy"] = d.MemoryPolicy.String()
 	}

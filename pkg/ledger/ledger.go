@@ -69,8 +69,11 @@ type step struct {
 	answered []*container
 	// freePages are for the container that is about to be created.
 	freePages []memorymanager.FreePages
-	// podDevices are those of the other containers of its pod.
+	// affinity is the Topology Manager's answer for that container; nil where there is none.
+	affinity *topologymanager.Hint
+	// podDevices and podCPUs are those of the other containers of its pod.
 	podDevices map[string][]topologymanager.Device
+	podCPUs    map[string]string
 }
 
 // New returns a ledger without pods.

@@ -55,6 +55,7 @@ func (l *Ledger) place(c *container) error {
 		return l.unplaced(c, err)
 	}
 	l.allocated(c, placement)
+	l.step.affinity = &placement.Affinity
 	c.Pinning = l.howPlaced(c.pod, wanted, placement)
 	return nil
 }
@@ -317,7 +318,8 @@ func (l *Ledger) allocateNew(c *container, wanted memorymanager.Container) (memo
 		for i := range whole {
 			one := &whole[i]
 			one.Required = wanted.Required
-			if one.Devices = l.step.podDevices[one.Name]; one.Name == c.Name {
+			one.CPUs, one.Devices = l.nodesOfCPUs(l.step.podCPUs[one.Name]), l.step.podDevices[one.Name]
+			if one.Name == c.Name {
 				one.CPUs, one.Devices = c.CPUNodes, c.Devices
 			}
 		}

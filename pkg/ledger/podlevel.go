@@ -62,6 +62,9 @@ func (l *Ledger) whole(c *container) memorymanager.Pod {
 	for _, others := range l.step.podDevices {
 		whole.Whole.Devices = append(whole.Whole.Devices, others...)
 	}
+	for _, others := range l.step.podCPUs {
+		whole.Whole.CPUs = whole.Whole.CPUs.Union(l.nodesOfCPUs(others))
+	}
 	for _, spec := range p.Info.Containers {
 		if spec.Kind != memoryqos.Ephemeral {
 			whole.Containers = append(whole.Containers, memorymanager.Container{

@@ -14,8 +14,3 @@ func (m *Manager) Align(c Container) (topologymanager.Hint, error) {
 	}
 	return hint, nil
 }
-
-// AlignPod is Align for a pod whose memory is not placed.
-func (m *Manager) AlignPod(uid string, containers []Container) (topologymanager.Hint, error) {
-	return m.Align(together(uid, containers))
-}

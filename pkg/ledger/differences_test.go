@@ -1,4 +1,4 @@
-package memorymanager_test
+package ledger_test
 
 import (
 	"bytes"
@@ -47,7 +47,7 @@ func TestDocumentListsAllDifferences(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := describe(t, readDifferences(t)); string(got) != want {
-		t.Errorf("%s is not what %s says; run go test ./pkg/memorymanager -run TestKubeletVectors -update\n%s", document, differences, want)
+		t.Errorf("%s is not what %s says; run go test ./pkg/ledger -run TestKubeletVectors -update\n%s", document, differences, want)
 	}
 }
 
