@@ -155,6 +155,42 @@ func TestMemoryOnTheNodeOfTheDevice(t *testing.T) {
 	}
 }
 
+// TestCPUsAndDevicesOnANodeWithoutMemory: node 2 has none, and node 1 is nearer to it than node 0.
+func TestCPUsAndDevicesOnANodeWithoutMemory(t *testing.T) {
+	t.Parallel()
+	for _, policy := range []string{"best-effort", "restricted", "single-numa-node"} {
+		t.Run(policy, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t, cri.Options{}, "topologyManagerPolicy: "+policy+"\n")
+			h.write("machine.yaml", "nodes:\n- {id: 0, memory: 64Gi, cpus: 0-3, distances: [10, 32, 32]}\n"+
+				"- {id: 1, memory: 64Gi, cpus: 4-7, distances: [32, 10, 12]}\n- {id: 2, memory: 0, cpus: 8-11, distances: [32, 12, 10]}\n")
+			kubelet := h.devicesAPI()
+			h.start()
+			device, cpus := kubelet.withGPU("device", gi, 2), guaranteed("cpus", gi)
+			device.annotations = map[string]string{"numa.memory-manager.noderesource.dev": "required"}
+			cpus.cpus = "8-11"
+			h.deploy(device, cpus)
+			for _, p := range []*testPod{device, cpus} {
+				if mems := h.mems(p); mems != "1" {
+					t.Errorf("%s: cpuset.mems %q, want 1", p.name, mems)
+				}
+				wantAll(t, h.ask(0, "explain", "default/"+p.name), "node 2 has no memory: nearest is node 1")
+			}
+			if policy != "best-effort" {
+				return
+			}
+			large := guaranteed("large", 63*gi)
+			large.cpus = "8-11"
+			h.deploy(large)
+			if mems := h.mems(large); mems != "0" {
+				t.Errorf("large: cpuset.mems %q, want 0: node 1 has no room", mems)
+			}
+			wantAll(t, h.ask(1, "verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine.yaml")),
+				"node 2 has no memory: nearest is node 1, and its memory is on node 0", "[memory-farther]")
+		})
+	}
+}
+
 // TestNetworkDevices: what the SR-IOV network device plugin gives a container is in its environment only. The kubelet is asked and
 // believed, not the environment.
 func TestNetworkDevices(t *testing.T) {

@@ -26,6 +26,7 @@ func (r *Resolved) placement(m machine.Machine, keep sums) error {
 		Strategy: strategy, Weights: weights, PageSize: uint64(m.PageSize)}
 
 	r.leaveOut(m)
+	r.Manager.Nearest = r.nearest(m)
 	for i, node := range m.Nodes {
 		if r.LeftOut.Has(node.ID) {
 			continue
@@ -69,6 +70,32 @@ func (r *Resolved) leaveOut(m machine.Machine) {
 				"NUMA node %d has no CPUs and is left out: set nodesWithoutCPUs: Include to place containers there", node.ID))
 		}
 	}
+}
+
+// nearest are, for the nodes that are left out, those of the others at the smallest distance.
+func (r *Resolved) nearest(m machine.Machine) map[int]memorymanager.Nearest {
+	all := map[int]memorymanager.Nearest{}
+	for _, node := range m.Nodes {
+		if !r.LeftOut.Has(node.ID) || len(node.Distances) != len(m.Nodes) {
+			continue
+		}
+		nearest := memorymanager.Nearest{Why: "has no memory"}
+		if node.Memory > 0 {
+			nearest.Why = "has no CPUs and is left out"
+		}
+		least := math.MaxInt
+		for i, distance := range node.Distances {
+			switch other := m.Nodes[i].ID; {
+			case r.LeftOut.Has(other) || distance > least:
+			case distance < least:
+				least, nearest.Nodes = distance, nodeset.Of(other)
+			default:
+				nearest.Nodes = nearest.Nodes.Union(nodeset.Of(other))
+			}
+		}
+		all[node.ID] = nearest
+	}
+	return all
 }
 
 // checkReserved checks each entry of reservedMemory against the node that it names.

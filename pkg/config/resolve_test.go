@@ -152,6 +152,10 @@ func TestNodesWithoutMemoryOrCPUsAreLeftOut(t *testing.T) {
 	if r.LeftOut != nodeset.Of(3, 4) || len(r.Nodes) != 2 || !cmp.Equal(r.Nodes[1].Distances, []int{12, 10}) || !r.Manager.PreferClosest {
 		t.Errorf("left out %s, nodes %+v, options %+v", r.LeftOut, r.Nodes, r.Manager)
 	}
+	near := map[int]memorymanager.Nearest{3: {Nodes: nodeset.Of(0, 1), Why: "has no CPUs and is left out"}, 4: {Nodes: nodeset.Of(0, 1), Why: "has no memory"}}
+	if diff := cmp.Diff(near, r.Manager.Nearest); diff != "" {
+		t.Errorf("the nearest nodes: -want +got\n%s", diff)
+	}
 	if want := "NUMA node 3 has no CPUs and is left out: set nodesWithoutCPUs: Include to place containers there"; r.Warnings[0] != want {
 		t.Errorf("warnings = %q", r.Warnings)
 	}

@@ -139,6 +139,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 		}
 		if l.manager != nil {
 			shown.Blocks = l.manager.Blocks(view.UID, c.Name)
+			shown.Farther = l.manager.Farther(memorymanager.Container{CPUs: c.CPUNodes, Devices: c.Devices}, nodesOf(shown.Blocks))
 			if view.Blocks == nil {
 				onOneNode(shown.Blocks)
 			}

@@ -166,7 +166,7 @@ func (r *replayer) configuration() (config.Resolved, error) {
 	if err != nil {
 		return resolved, err
 	}
-	// A kubelet's node map has nodes without memory, too.
+	// A kubelet's node map has nodes without memory, which the configuration leaves out.
 	for _, n := range m.Nodes {
 		if n.Memory == 0 {
 			capacity := memorymanager.NodeCapacity{ID: n.ID}

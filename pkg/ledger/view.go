@@ -137,6 +137,9 @@ type ContainerView struct {
 	CPUs map[int]int `json:"exclusiveCPUs,omitempty"`
 	// Devices are its devices with their NUMA nodes.
 	Devices []topologymanager.Device `json:"devices,omitempty"`
+	// Farther says how its memory is farther than need be from its CPUs and devices on NUMA nodes that are not in the node map; empty where it
+	// is not.
+	Farther string `json:"farther,omitempty"`
 	// Shared is set when its blocks are what it shares with others of its pod's allocation.
 	Shared bool `json:"-"`
 }

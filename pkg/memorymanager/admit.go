@@ -123,11 +123,12 @@ func (m *Manager) aligned(c Container, in topologymanager.Providers) topologyman
 	return in.Aligned(m.options.AlignTo)
 }
 
-// providers are the container's CPUs and devices, as far as they are on nodes of this machine.
+// providers are the container's CPUs and devices, with the nodes of the map that they are on or nearest to.
 func (m *Manager) providers(c Container) topologymanager.Providers {
-	in := topologymanager.Providers{All: m.all, CPUs: c.CPUs & m.all}
+	in := topologymanager.Providers{All: m.all}
+	in.CPUs, in.AnyCPUs = m.near(c.CPUs, false)
 	for _, device := range topologymanager.Join(c.Devices) {
-		if device.Nodes &= m.all; !device.Nodes.Empty() {
+		if device = m.onMap(device); !device.Nodes.Empty() {
 			in.Devices = append(in.Devices, device)
 		}
 	}

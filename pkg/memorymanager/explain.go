@@ -22,7 +22,8 @@ type Explanation struct {
 	Candidates []Candidate `json:"candidates"`
 	// Strategy says in one line what numa-allocation-strategy decides now; empty when nothing.
 	Strategy string `json:"strategy,omitempty"`
-	// Aligned says in one line whether CPUs or devices count, where these disagree; empty where they agree.
+	// Aligned says in one line whether CPUs or devices count, where these disagree, and what is nearest to those that are on no node of the
+	// map; empty where they agree on nodes of the map.
 	Aligned string `json:"aligned,omitempty"`
 }
 
@@ -119,14 +120,14 @@ func (m *Manager) judge(c Container, e Explanation) Explanation {
 // empty where there is nothing to say.
 func (m *Manager) whoCounts(c Container, placed nodeset.Set) string {
 	in := m.providers(c)
-	if !m.rules.Aligns || len(in.Devices) == 0 {
+	if !m.rules.Aligns {
 		return ""
 	}
 	where := m.misaligned(c)
-	if in.Agree() {
+	if len(in.Devices) == 0 || in.Agree() {
 		away := func(d topologymanager.Device) bool { return d.Nodes&placed == 0 }
 		if placed.Empty() || !slices.ContainsFunc(in.Devices, away) {
-			return ""
+			return m.offMap(c.attached())
 		}
 		return where + ": its memory is not there"
 	}

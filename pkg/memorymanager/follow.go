@@ -12,8 +12,9 @@ import (
 
 // tooWide reports whether a container's CPUs are on more nodes than the policy admits for its request.
 func (m *Manager) tooWide(c Container, h *hints) bool {
-	width := (c.CPUs & m.all).Len()
-	return m.rules.Insists && width > 1 && (m.rules.OneNode || !h.minimal(width))
+	cpus, anyOf := m.near(c.CPUs, false)
+	width := cpus.Len()
+	return m.rules.Insists && width > 1 && !anyOf && (m.rules.OneNode || !h.minimal(width))
 }
 
 // follow returns the nodes for a container whose memory follows its CPUs: all nodes of the CPUs, or, where containers on
@@ -23,7 +24,7 @@ func (m *Manager) follow(c Container, h *hints) (nodes nodeset.Set) {
 	if !m.options.FollowCPUs || c.Required || m.rules.OneNode || !m.tooWide(c, h) {
 		return 0
 	}
-	cpus := c.CPUs & m.all
+	cpus, _ := m.near(c.CPUs, false)
 	if h.has(cpus) {
 		return cpus
 	}
@@ -41,7 +42,7 @@ func (m *Manager) follow(c Container, h *hints) (nodes nodeset.Set) {
 
 // wayOut says why a container is rejected whose CPUs are on too many nodes, and what to do about it.
 func (m *Manager) wayOut(c Container) string {
-	text := fmt.Sprintf("its exclusive CPUs are on nodes %s, more than the policy admits for this request", c.CPUs&m.all)
+	text := "its exclusive CPUs are on " + m.named(c.CPUs) + ", more than the policy admits for this request"
 	kubelet := fmt.Sprintf("topologyManagerPolicy: %s in the kubelet's configuration has it assign CPUs on fewer nodes", m.options.Policy)
 	switch {
 	case m.rules.OneNode:

@@ -208,12 +208,13 @@ func (m *Manager) why(nodes nodeset.Set, c Container) string {
 // misaligned says where a container's CPUs and devices are.
 func (m *Manager) misaligned(c Container) string {
 	var where []string
-	in := m.providers(c)
-	if !in.CPUs.Empty() {
-		where = append(where, "its exclusive CPUs are on "+in.CPUs.Named())
+	if cpus, _ := m.near(c.CPUs, false); !cpus.Empty() {
+		where = append(where, "its exclusive CPUs are on "+m.named(c.CPUs))
 	}
-	for _, device := range in.Devices {
-		where = append(where, "its device "+device.String())
+	for _, device := range topologymanager.Join(c.Devices) {
+		if !m.onMap(device).Nodes.Empty() {
+			where = append(where, "its device "+m.describe(device))
+		}
 	}
 	return strings.Join(where, ", ")
 }
@@ -231,15 +232,17 @@ func (m *Manager) awayFromDevices(c Container, h *hints) string {
 	if !in.Agree() {
 		return m.misaligned(c) + ": not the same NUMA nodes"
 	}
-	for _, device := range in.Devices {
+	for _, where := range topologymanager.Join(c.Devices) {
+		device, text := m.onMap(where), "its device "+m.describe(where)
 		wide := !device.Any && device.Nodes.Len() > 1
 		switch missing := m.why(device.Nodes, c); {
+		case device.Nodes.Empty():
 		case missing != "":
-			return fmt.Sprintf("its device %s: %s", device, missing)
+			return text + ": " + missing
 		case wide && m.rules.OneNode:
-			return fmt.Sprintf("its device %s, more than the policy admits", device)
+			return text + ", more than the policy admits"
 		case wide && !h.minimal(device.Nodes.Len()):
-			return fmt.Sprintf("its device %s, although fewer nodes would hold the request", device)
+			return text + ", although fewer nodes would hold the request"
 		}
 	}
 	return ""

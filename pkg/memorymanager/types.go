@@ -179,6 +179,8 @@ type Options struct {
 	// AlignTo says what memory is aligned to where CPUs and devices disagree; AlignToCPUs when empty. A container whose nodes
 	// are required is aligned to both.
 	AlignTo topologymanager.AlignTo
+	// Nearest has the machine's nodes that are not in the node map.
+	Nearest map[int]Nearest
 	// PageSize is the size of an ordinary page in bytes; 4Ki when 0. Even parts are whole pages.
 	PageSize uint64
 	// EvenShare has even parts be at least one of so many of what their nodes have allocatable, LeastEvenShare; 0 bounds nothing.

@@ -28,6 +28,8 @@ type Providers struct {
 	Memory Hints
 	// CPUs is the one, preferred hint of the exclusive CPUs; empty when the CPU provider has no preference.
 	CPUs nodeset.Set
+	// AnyCPUs is set where the CPUs are as near to each of these nodes, as with Device.Any.
+	AnyCPUs bool
 	// Devices have one list of hints for each resource; a resource without nodes has no preference.
 	Devices []Device
 }
@@ -46,7 +48,11 @@ type wants struct {
 
 func (in Providers) wants() wants {
 	w := wants{fixed: in.All, near: in.All}
-	if !in.CPUs.Empty() {
+	switch {
+	case in.CPUs.Empty():
+	case in.AnyCPUs:
+		w.near, w.anyOf = in.CPUs, true
+	default:
 		w.fix(in.CPUs)
 	}
 	for _, device := range in.Devices {

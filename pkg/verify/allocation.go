@@ -33,6 +33,16 @@ func short(n Node, c place, r *Report) {
 		"release memory there (end or shrink another pinned pod), or resize the container back: it is tried again by itself")
 }
 
+// farther finds a container whose memory could be nearer to its CPUs or devices on NUMA nodes that have none to allocate.
+func farther(n Node, c place, r *Report) {
+	if c.Farther == "" {
+		return
+	}
+	r.find(Warning, "memory-farther", c.object(),
+		"its memory is farther than need be from its CPUs or devices: "+c.Farther,
+		"make room there and delete the pod, so that it is placed again; to have it rejected instead of placed elsewhere set the annotation numa: required on the pod")
+}
+
 // aboveClaim finds a container that may use more memory than its resource claims have.
 func aboveClaim(n Node, c place, r *Report) {
 	if above := c.AboveClaim(); above != "" {
