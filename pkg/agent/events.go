@@ -72,13 +72,13 @@ func (s *Session) RemoveContainer(ctx context.Context, _ ledger.Pod, container l
 // read reads what a pod brings, once for each sandbox and outside the lock.
 func (a *Agent) read(pod ledger.Pod) ledger.Pod {
 	a.mu.Lock()
-	known := a.ledger.HasRead(pod)
+	read := a.ledger.Reader(pod)
 	a.mu.Unlock()
-	if known {
+	if read == nil {
 		pod.Annotations = nil
 		return pod
 	}
-	return a.ledger.Read(pod)
+	return read(pod)
 }
 
 // handle is for events without an answer.

@@ -136,7 +136,7 @@ func (l *Ledger) newSandbox(p *pod, received Pod) (*pod, error) {
 		p = l.add(&PodState{Born: l.step.now}, received.Key())
 	}
 	if received.Brought == nil && p.Says == nil {
-		received = l.Read(received)
+		received = l.reader()(received)
 	}
 	if received.Brought != nil {
 		p.Says = received.Brought
@@ -173,19 +173,23 @@ type Brought struct {
 	Claims      pods.Claims
 }
 
-// Read reads what a pod brings. It uses nothing that changes, and may be called without the driver's lock: a driver does so
-// once for each sandbox, because a tenant decides how much there is to read.
-func (l *Ledger) Read(received Pod) Pod {
-	claims, _ := l.node.ReadClaims(received.Annotations) // with an error nothing is claimed, and requests are estimates
-	received.Brought = &Brought{Annotations: config.ReadAnnotations(received.Annotations), Claims: claims}
-	received.Annotations = nil
-	return received
+// Reader returns what reads a pod's annotations, once for each sandbox; nil for a sandbox that is known. It is called without the driver's
+// lock, because a tenant decides how much there is to read, and uses nothing that changes.
+func (l *Ledger) Reader(received Pod) func(Pod) Pod {
+	if p := l.pods[received.Key()]; p != nil && p.ID == received.ID || l.state.StoppedSandboxes.has(received.ID) {
+		return nil
+	}
+	return l.reader()
 }
 
-// HasRead reports whether a sandbox is known, so that there is nothing to Read.
-func (l *Ledger) HasRead(received Pod) bool {
-	p := l.pods[received.Key()]
-	return p != nil && p.ID == received.ID || l.state.StoppedSandboxes.has(received.ID)
+func (l *Ledger) reader() func(Pod) Pod {
+	node := l.node
+	return func(pod Pod) Pod {
+		claims, _ := node.ReadClaims(pod.Annotations) // with an error nothing is claimed, and requests are estimates
+		pod.Brought = &Brought{Annotations: config.ReadAnnotations(pod.Annotations), Claims: claims}
+		pod.Annotations = nil
+		return pod
+	}
 }
 
 // Stopped reports whether a sandbox has ended.

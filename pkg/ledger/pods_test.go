@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"maps"
+	"sync"
 	"testing"
 	"time"
 )
@@ -78,5 +79,29 @@ func TestTheContainerOfACgroup(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: %s, want %s", cgroup, got, want)
 		}
+	}
+}
+
+// A driver reads what a pod brings without its lock, while a configuration or a machine is put in force under it: see go test -race.
+func TestAPodIsReadWhileTheConfigurationChanges(t *testing.T) {
+	l := newLedger(t, "")
+	_, resolved := resolvedOn(t, twoNodes, "")
+	pod := Pod{UID: "p", ID: "s", Annotations: map[string]string{"noderesource.dev/resources": `{"containers":{"a":{"requests":{"memory":"1Gi"}}}}`}}
+	read := l.Reader(pod)
+	var group sync.WaitGroup
+	group.Go(func() {
+		for range 200 {
+			if got := read(pod); got.Brought == nil || got.Annotations != nil {
+				t.Errorf("%+v", got)
+			}
+		}
+	})
+	for range 50 {
+		l.Step(time.Unix(1, 0), Reconfigure{Config: resolved})
+	}
+	group.Wait()
+	l.Step(time.Unix(1, 0), RunPod{Pod: claimPod("known", "")})
+	if l.Reader(claimPod("known", "")) != nil {
+		t.Error("a sandbox that is known is read again")
 	}
 }

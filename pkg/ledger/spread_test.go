@@ -16,7 +16,7 @@ func TestASpreadPodStaysEven(t *testing.T) {
 	const gi = 1 << 30
 	l := newLedger(t, "topologyManagerPolicy: restricted")
 	pod := func(name string) Pod {
-		return l.Read(Pod{ID: "sandbox-" + name, UID: name, Namespace: "default", Name: name, CgroupParent: "/kubepods/pod" + name,
+		return l.reader()(Pod{ID: "sandbox-" + name, UID: name, Namespace: "default", Name: name, CgroupParent: "/kubepods/pod" + name,
 			Annotations: map[string]string{"numa.memory-manager.noderesource.dev": "spread"}})
 	}
 	known := func(p Pod, containers ...pods.Container) pods.Answer {

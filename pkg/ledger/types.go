@@ -13,7 +13,7 @@ type Pod struct {
 	UID, Namespace, Name string
 	// CgroupParent is the pod's cgroup as the kubelet gave it to the runtime; the QoS class is read from it.
 	CgroupParent string
-	// Annotations are not read yet; Brought is what they say, nil until Ledger.Read.
+	// Annotations are not read yet; Brought is what they say, nil until they are (Ledger.Reader).
 	Annotations map[string]string `json:"-"`
 	Brought     *Brought
 	// Overhead is the pod's RuntimeClass overhead in bytes of memory, 0 when none.

@@ -286,8 +286,8 @@ func TestNothingPrivateIsWritten(t *testing.T) {
 	}
 	c := containerOf(p, gi)
 	raw := p // as an event that was never read
+	p = d.Reader(p)(p)
 	d.step(ledger.RunPod{Pod: raw})
-	p = d.Read(p)
 	d.step(ledger.CreateContainer{Pod: p, Container: c})
 	d.step(ledger.Synchronize{Pods: []ledger.Pod{p}, Containers: []ledger.Container{c}})
 	d.step(ledger.EndPod{Pod: raw, Gone: true})
