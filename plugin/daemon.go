@@ -148,6 +148,7 @@ func newDaemon(ctx context.Context, options daemonOptions) (d *daemon, err error
 	}
 	d.plugin = nriplugin.New(d.agent, nriplugin.Options{
 		Socket: options.socket, Name: options.name, Index: options.index, Launched: options.launched,
+		Fail:      options.config.FailurePolicy == config.Fail && !options.launched,
 		Configure: d.configure, Observer: d.metrics, Log: d.log,
 	})
 	d.kills = d.watchKills()

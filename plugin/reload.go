@@ -101,7 +101,7 @@ func (d *daemon) configure(ctx context.Context, text string) error {
 // take puts a configuration in force; the agent logs and counts one that does not fit this machine.
 func (d *daemon) take(ctx context.Context, c config.Config) error {
 	keys := startKeys(d.options.config, c)
-	c.DRA.Enabled = d.options.config.DRA.Enabled
+	c.DRA.Enabled, c.FailurePolicy = d.options.config.DRA.Enabled, d.options.config.FailurePolicy
 	if err := d.agent.Reconfigure(ctx, c); err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
@@ -122,6 +122,7 @@ func startKeys(was, now config.Config) (keys []string) {
 		{"resourceSlices", was.ResourceSlices, now.ResourceSlices},
 		{"events", was.Events, now.Events},
 		{"nodeResourceTopology", was.NodeResourceTopology, now.NodeResourceTopology},
+		{"failurePolicy", was.FailurePolicy, now.FailurePolicy},
 		{"dra.enabled", was.DRA.Enabled, now.DRA.Enabled},
 	} {
 		if key.was != key.now {

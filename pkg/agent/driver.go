@@ -11,6 +11,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/checkpoint"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/config"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
@@ -168,16 +169,18 @@ const slowDisk = 10 * time.Second
 // graceOfHanging is how long a decision waits for a disk that hangs.
 const graceOfHanging = 50 * time.Millisecond
 
-// durable waits until a decision is on disk. A disk that fails degrades readiness and does not stop the container; a
-// disk that is only slow must not have it started before its decision is safe. One that hangs counts as failing after
-// slowDisk: until then the kubelet's next try finds the decision made.
+// durable waits until a decision is on disk. A disk that fails degrades readiness and does not stop the container, and one that is
+// slow has half of the time that the runtime waits. Under the failure policy Fail it has all of it, and a container is not created
+// before its decision is safe: the kubelet's next try finds the decision made. One that hangs counts as failing after slowDisk.
 func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
 	if a.writer == nil {
 		return nil
 	}
 	waiting, cancel := ctx, func() {}
-	if a.hangs() {
+	if deadline, ok := ctx.Deadline(); a.hangs() {
 		waiting, cancel = context.WithTimeout(ctx, graceOfHanging)
+	} else if ok && a.failurePolicy() == config.Ignore {
+		waiting, cancel = context.WithDeadline(ctx, deadline.Add(-time.Until(deadline)/2))
 	}
 	defer cancel()
 	err := ticket.Wait(waiting)
@@ -189,6 +192,12 @@ func (a *Agent) durable(ctx context.Context, ticket checkpoint.Ticket) error {
 	}
 	a.logStorage()
 	return nil
+}
+
+func (a *Agent) failurePolicy() config.FailurePolicy {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.ledger.Config().Config.FailurePolicy
 }
 
 // hangs reports whether the state file has been on its way to the disk for too long.

@@ -26,6 +26,7 @@ var choices = map[string][]string{
 		memoryqos.SourceAnnotation, memoryqos.SourceSwap, memoryqos.SourceOOMScore),
 	"annotationRules[].allowedAnnotations[]": annotationNames,
 	"onBadAnnotation":                        names(IgnoreAnnotation, RejectPod),
+	"failurePolicy":                          names(Ignore, Fail),
 	"onTermination":                          names(KeepValues, RollbackValues),
 	"logLevel":                               names[LogLevel]("error", "warning", "info", "debug", "trace"),
 }

@@ -89,6 +89,8 @@ type Config struct {
 	StateTolerance Tolerance `yaml:"stateTolerance"`
 	// StallGuard raises memory.high where it stops a container.
 	StallGuard bool `yaml:"stallGuard"`
+	// FailurePolicy is what becomes of a container's creation or update that is not answered in time.
+	FailurePolicy FailurePolicy `yaml:"failurePolicy"`
 	// OnTermination says what becomes of the written files when the plugin ends on SIGTERM.
 	OnTermination OnTermination `yaml:"onTermination"`
 

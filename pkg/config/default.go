@@ -26,6 +26,7 @@ func Default() Config {
 		OnBadAnnotation:         IgnoreAnnotation,
 		StateTolerance:          64 << 20,
 		StallGuard:              true,
+		FailurePolicy:           Ignore,
 		OnTermination:           KeepValues,
 		LogLevel:                "info",
 	}

@@ -117,6 +117,8 @@ func TestFileThatCannotBeRead(t *testing.T) {
 func TestBadConfigurationIsOneClearError(t *testing.T) {
 	tests := map[string]struct{ text, want string }{
 		"unknown field":          {"profile: Observe\nmemoryThrotlingFactor: 1", `c.yaml:2: unknown field "memoryThrotlingFactor", did you mean "memoryThrottlingFactor"?`},
+		"failure policy":         {"failurePolicy: ignore", `c.yaml:1: failurePolicy: want Ignore or Fail, got "ignore", did you mean "Ignore"?`},
+		"failure policy empty":   {"failurePolicy: ''", `c.yaml:1: failurePolicy: want Ignore or Fail, got ""`},
 		"a pod":                  {"kind: Pod", `c.yaml:1: kind: want MemoryManagerConfiguration, got "Pod"`},
 		"another version":        {"apiVersion: v1", `c.yaml:1: apiVersion: want memory-manager.noderesource.dev/v1alpha1, got "v1"`},
 		"profile":                {"profile: Numa", `c.yaml:1: profile: want Full, NUMA, QoS or Observe, got "Numa", did you mean "NUMA"?`},

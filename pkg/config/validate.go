@@ -46,6 +46,7 @@ func (c Config) validate() error {
 		c.validateSources(),
 		c.validateRules(),
 		oneOf(c, "onBadAnnotation", c.OnBadAnnotation),
+		oneOf(c, "failurePolicy", c.FailurePolicy),
 		oneOf(c, "onTermination", c.OnTermination),
 		c.validateDRA(),
 		oneOf(c, "logLevel", c.LogLevel),

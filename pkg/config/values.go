@@ -46,6 +46,17 @@ const (
 	FollowDevices = OnConflict(topologymanager.AlignToDevices)
 )
 
+// FailurePolicy is what becomes of a container's creation or update that is not answered in time, in the words of admission webhooks.
+type FailurePolicy string
+
+// The failure policies.
+const (
+	// Ignore has the runtime go on without an answer. A container that was created so is taken in as one that is found running.
+	Ignore FailurePolicy = "Ignore"
+	// Fail fails the creation or update, which the kubelet tries again.
+	Fail FailurePolicy = "Fail"
+)
+
 // OnTermination is what becomes of everything that was written when the plugin ends.
 type OnTermination string
 

@@ -21,8 +21,8 @@ func (c *counter) Connected(ledger.Runtime, func(context.Context, []ledger.Updat
 	c.connections++
 	return c
 }
-func (*counter) Disconnected(error)                              {}
-func (*counter) RunPodSandbox(context.Context, ledger.Pod) error { return nil }
+func (*counter) Disconnected(error)                                                 {}
+func (*counter) StartContainer(context.Context, ledger.Pod, ledger.Container) error { return nil }
 
 // An event that is received while its connection ends does not make the agent take that connection for the present one.
 func TestNothingIsAcceptedAfterTheEndOfAConnection(t *testing.T) {
@@ -31,12 +31,12 @@ func TestNothingIsAcceptedAfterTheEndOfAConnection(t *testing.T) {
 	plugin := New(agent, Options{Log: log})
 	lively, over := newConnection(plugin), newConnection(plugin)
 	for range 2 {
-		if err := lively.RunPodSandbox(t.Context(), &api.PodSandbox{}); err != nil {
+		if err := lively.StartContainer(t.Context(), &api.PodSandbox{}, &api.Container{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	over.end()
-	if err := over.RunPodSandbox(t.Context(), &api.PodSandbox{}); !errors.Is(err, errConnectionOver) {
+	if _, _, err := over.CreateContainer(t.Context(), &api.PodSandbox{}, &api.Container{}); !errors.Is(err, errConnectionOver) {
 		t.Errorf("an event ended with %v, want %v", err, errConnectionOver)
 	}
 	if agent.connections != 1 {

@@ -16,13 +16,12 @@ import (
 
 // connection is one connection to a runtime, with its own stub.
 type connection struct {
-	*Plugin
-	stub       stub.Stub
-	configured chan struct{} // closed by Configure
-	runtime    ledger.Runtime
-	nri        Version
-	asking     chan struct{} // holds one while updates are on their way to the runtime
-	workers    workers
+	registration
+	runtime ledger.Runtime
+	nri     Version
+	asking  chan struct{} // holds one while updates are on their way to the runtime
+	queue   *queue
+	giveUp  func(error) // ends the connection, with the reason
 
 	mu      sync.Mutex
 	session Session // nil before the first event
@@ -30,48 +29,63 @@ type connection struct {
 }
 
 func newConnection(p *Plugin) *connection {
-	return &connection{Plugin: p, configured: make(chan struct{}), asking: make(chan struct{}, 1), workers: newWorkers()}
+	return &connection{registration: newRegistration(p), asking: make(chan struct{}, 1), queue: newQueue(), giveUp: func(error) {}}
 }
 
 // run connects, registers and handles events until the connection or ctx ends.
 func (c *connection) run(ctx context.Context) error {
 	defer c.end()
-	options := []stub.Option{
-		stub.WithLogger(nriLog{c.opts.Log}),
-		// Known from NRI 0.12.4 on, ignored by older runtimes: a create that we could not answer in time fails, instead of
-		// going on unprotected, and we stay connected.
-		stub.WithFailurePolicy(&api.FailurePolicy{FailRequest: true, KeepConnected: true}),
-	}
-	if !c.opts.Launched {
-		if err := CheckSocket(c.opts.Socket); err != nil {
+	ctx, c.giveUp = context.WithCancelCause(ctx)
+	defer c.giveUp(nil)
+	return c.serve(ctx, c)
+}
+
+// registration is what a runtime knows as a plugin.
+type registration struct {
+	*Plugin
+	stub       stub.Stub
+	configured chan struct{} // closed by Configure
+}
+
+func newRegistration(p *Plugin) registration {
+	return registration{Plugin: p, configured: make(chan struct{})}
+}
+
+// serve has the handlers receive what the runtime sends until the connection or ctx ends.
+func (r *registration) serve(ctx context.Context, handlers any, options ...stub.Option) error {
+	options = append(options, stub.WithLogger(nriLog{r.opts.Log}))
+	if !r.opts.Launched {
+		if err := CheckSocket(r.opts.Socket); err != nil {
 			return err
 		}
-		conn, err := new(net.Dialer).DialContext(ctx, "unix", c.opts.Socket)
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", r.opts.Socket)
 		if err != nil {
 			return fmt.Errorf("connecting to NRI: %w", err)
 		}
 		defer conn.Close()
-		options = append(options, stub.WithConnection(conn), stub.WithPluginName(c.opts.Name), stub.WithPluginIdx(c.opts.Index))
+		options = append(options, stub.WithConnection(conn), stub.WithPluginName(r.opts.Name), stub.WithPluginIdx(r.opts.Index))
 	}
 	var err error
-	if c.stub, err = stub.New(c, options...); err != nil {
+	if r.stub, err = stub.New(handlers, options...); err != nil {
 		return fmt.Errorf("creating the NRI stub: %w", err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- c.stub.Run(ctx) }()
+	go func() { ended <- r.stub.Run(ctx) }()
 
 	// A stub waits without end for its Configure, and nothing ends it: one whose runtime died after the registration is
 	// left behind.
-	registration := time.NewTimer(2 * stub.DefaultRegistrationTimeout)
-	defer registration.Stop()
+	timeout := time.NewTimer(2 * stub.DefaultRegistrationTimeout)
+	defer timeout.Stop()
 	select {
 	case err = <-ended:
-	case <-c.configured:
+	case <-r.configured:
 		err = <-ended
-	case <-registration.C:
+	case <-timeout.C:
 		err = errors.New("the runtime did not configure the plugin in time")
 	case <-ctx.Done():
-		err = ctx.Err()
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
 	return connectionEnded(err)
 }
@@ -98,18 +112,26 @@ func (c *connection) Configure(ctx context.Context, config, runtime, version str
 			return 0, err
 		}
 	}
-	return events(c.nri), nil
+	mask := events(c.nri)
+	if c.opts.Fail && knowsFailurePolicies(c.nri) {
+		mask &^= failing
+		select {
+		case c.split <- struct{}{}:
+		default: // it was
+		}
+	}
+	return mask, nil
 }
 
 // errConnectionOver answers an event that was received as its connection ended.
 var errConnectionOver = errors.New("the connection has ended")
 
-// accept returns what receives this connection's events. It passes the runtime to the agent with the first of them: a runtime that
+// accept returns what receives this connection's events, which judges itself those that come late. It passes the runtime to the agent with the first of them: a runtime that
 // does not like what Configure returned sends none, and NRI 0.6 does not synchronize a plugin that it launched itself.
 func (c *connection) accept() (Session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.session == nil && c.over {
 		return nil, errConnectionOver
 	}
 	if c.session == nil {
@@ -120,16 +142,18 @@ func (c *connection) accept() (Session, error) {
 			apply = c.apply
 		}
 		c.session = c.connected(c.runtime, apply)
+		c.main.Store(c)
 	}
 	return c.session, nil
 }
 
-// end has accept return an error from now on: the agent must not hear of this connection after the next one.
+// end has the agent not hear of this connection any more, once there is a next one.
 func (c *connection) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
-	c.workers.end()
+	c.main.CompareAndSwap(c, nil)
+	c.queue.end()
 }
 
 // apply sends updates to the runtime. It must not be waited for by an event's handler: the runtime takes the updates

@@ -34,6 +34,8 @@ type recorder struct {
 	lost     []string
 	changed  chan struct{}
 	onCreate func(context.Context) error
+	onStop   func() // once a StopContainer is known
+	fails    error  // of every event
 }
 
 func newRecorder() *recorder { return &recorder{changed: make(chan struct{})} }
@@ -46,9 +48,9 @@ func (r *recorder) note(change func()) {
 	r.changed = make(chan struct{})
 }
 
-func (r *recorder) event(name string) error {
-	r.note(func() { r.events = append(r.events, name) })
-	return nil
+func (r *recorder) event(name string) (err error) {
+	r.note(func() { r.events, err = append(r.events, name), r.fails })
+	return err
 }
 
 // wait waits until the condition holds.
@@ -108,7 +110,11 @@ func (r *recorder) PostUpdateContainer(context.Context, ledger.Pod, ledger.Conta
 	return r.event("PostUpdateContainer")
 }
 func (r *recorder) StopContainer(context.Context, ledger.Pod, ledger.Container) error {
-	return r.event("StopContainer")
+	err := r.event("StopContainer")
+	if r.onStop != nil {
+		r.onStop()
+	}
+	return err
 }
 func (r *recorder) RemoveContainer(context.Context, ledger.Pod, ledger.Container) error {
 	return r.event("RemoveContainer")
@@ -136,18 +142,31 @@ func (o *observer) result(event string) (error, bool) {
 	return err, ok
 }
 
+// wait waits until an event was handled.
+func (o *observer) wait(t *testing.T, event string) {
+	t.Helper()
+	for deadline := time.Now().Add(bound); ; time.Sleep(time.Millisecond) {
+		if _, ok := o.result(event); ok {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s was not handled within %s", event, bound)
+		}
+	}
+}
+
 func silent() logrus.FieldLogger {
 	log, _ := logtest.NewNullLogger()
 	return log
 }
 
 // connect runs a plugin until the test ends.
-func connect(t *testing.T, socket string, recorder *recorder, observer nriplugin.Observer) {
+func connect(t *testing.T, socket string, recorder *recorder, observer nriplugin.Observer, fail bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	plugin := nriplugin.New(recorder, nriplugin.Options{
-		Socket: socket, Name: "memory-manager", Index: "92", Observer: observer, Log: silent(),
+		Socket: socket, Name: "memory-manager", Index: "92", Observer: observer, Fail: fail, Log: silent(),
 	})
 	go func() { ended <- plugin.Run(ctx) }()
 	t.Cleanup(func() {
@@ -225,7 +244,7 @@ func TestEveryNRIVersionTakesThePluginAndItsAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, socket, recorder, observer := context.Background(), socketIn(t), newRecorder(), &observer{}
 			runtime := start(t, cri.Options{Socket: socket, Name: test.runtime, Version: test.version, NRI: test.nri})
-			connect(t, socket, recorder, observer)
+			connect(t, socket, recorder, observer, false)
 			synchronized(t, runtime, 1)
 			must(t, runtime.RunPodSandbox(ctx, testPod))
 			resources, err := runtime.CreateContainer(ctx, testContainer)
@@ -250,6 +269,7 @@ func TestEveryNRIVersionTakesThePluginAndItsAnswers(t *testing.T) {
 				want = append(want, "UpdatePodSandbox")
 			}
 			want = append(want, "StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox")
+			observer.wait(t, "RemovePodSandbox")
 			recorder.mu.Lock()
 			defer recorder.mu.Unlock()
 			if got := strings.Join(recorder.events, " "); got != strings.Join(want, " ") {
@@ -280,7 +300,7 @@ func TestEveryNRIVersionTakesThePluginAndItsAnswers(t *testing.T) {
 func TestUnaskedUpdatesReachTheRuntime(t *testing.T) {
 	ctx, socket, recorder := context.Background(), socketIn(t), newRecorder()
 	runtime := start(t, cri.Options{Socket: socket})
-	connect(t, socket, recorder, nil)
+	connect(t, socket, recorder, nil, false)
 	synchronized(t, runtime, 1)
 	must(t, runtime.RunPodSandbox(ctx, testPod))
 	_, err := runtime.CreateContainer(ctx, testContainer)
@@ -301,7 +321,7 @@ func TestAnUpdateThatHangsIsTheOnlyOne(t *testing.T) {
 	adaptation.SetPluginRequestTimeout(bound)
 	t.Cleanup(func() { adaptation.SetPluginRequestTimeout(adaptation.DefaultPluginRequestTimeout) })
 	runtime := start(t, cri.Options{Socket: socket})
-	connect(t, socket, recorder, nil)
+	connect(t, socket, recorder, nil, false)
 	synchronized(t, runtime, 1)
 	must(t, runtime.RunPodSandbox(ctx, testPod))
 	created := make(chan error, 1)
@@ -331,7 +351,7 @@ func TestAnUpdateThatHangsIsTheOnlyOne(t *testing.T) {
 
 func TestReconnectsWithEveryRuntimeThatComesBack(t *testing.T) {
 	socket, recorder := socketIn(t), newRecorder()
-	connect(t, socket, recorder, nil)
+	connect(t, socket, recorder, nil, false)
 	recorder.wait(t, "the word that there is no runtime", func() bool { return len(recorder.lost) > 0 })
 	runtime := cri.New(cri.Options{Socket: socket})
 	for count := 1; count <= 3; count++ {
@@ -351,7 +371,7 @@ func TestARuntimeThatNeverConfiguresIsLeft(t *testing.T) {
 	listener, err := net.Listen("unix", socket)
 	must(t, err)
 	defer listener.Close()
-	connect(t, socket, recorder, nil)
+	connect(t, socket, recorder, nil, false)
 	recorder.wait(t, "the end of the try", func() bool { return len(recorder.lost) > 0 })
 	recorder.mu.Lock()
 	defer recorder.mu.Unlock()
@@ -360,28 +380,105 @@ func TestARuntimeThatNeverConfiguresIsLeft(t *testing.T) {
 	}
 }
 
-func TestAnAnswerComesBeforeTheRuntimesTimeLimit(t *testing.T) {
+func TestAnEventThatIsNotAnsweredInTime(t *testing.T) {
 	adaptation.SetPluginRequestTimeout(5 * time.Second)
 	t.Cleanup(func() { adaptation.SetPluginRequestTimeout(adaptation.DefaultPluginRequestTimeout) })
-	ctx, socket, recorder, observer := context.Background(), socketIn(t), newRecorder(), &observer{}
-	stuck := make(chan struct{})
-	recorder.onCreate = func(context.Context) error { <-stuck; return nil }
-	runtime := start(t, cri.Options{Socket: socket, NRI: nriplugin.Version{Minor: 8}, Version: "v2.1.0", Name: "containerd"})
-	connect(t, socket, recorder, observer)
+	for version, nri := range map[string]nriplugin.Version{"v2.1.0": {Minor: 8}, "v2.4.2": cri.BuiltIn} {
+		for name, fail := range map[string]bool{"Ignore": false, "Fail": true} {
+			t.Run(name+" with NRI "+nri.String(), func(t *testing.T) {
+				ctx, socket, recorder, observer := context.Background(), socketIn(t), newRecorder(), &observer{}
+				stuck := make(chan struct{})
+				recorder.onCreate = func(context.Context) error { <-stuck; return nil }
+				runtime := start(t, cri.Options{Socket: socket, Name: "containerd", Version: version, NRI: nri})
+				connections := 1
+				if fail && nri == cri.BuiltIn {
+					connections = 2
+				}
+				connect(t, socket, recorder, observer, fail)
+				synchronized(t, runtime, connections)
+				must(t, runtime.RunPodSandbox(ctx, testPod))
+				_, err := runtime.CreateContainer(ctx, testContainer)
+				if err, _ := observer.result("CreateContainer"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("observed: %v", err)
+				}
+				const want = "nri-memory-manager did not get CreateContainer done within"
+				if fail {
+					if err == nil || !strings.Contains(err.Error(), want) {
+						t.Fatalf("a stuck create ended with %v, want %q", err, want)
+					}
+				} else {
+					must(t, err)
+					must(t, runtime.StopContainer(ctx, testContainer.Id)) // nobody is asked
+					recorder.wait(t, "the end of the connection", func() bool { return len(recorder.lost) > 0 })
+					connections++
+					if !strings.Contains(recorder.lost[0], want) {
+						t.Errorf("the connection ended because %q, want %q", recorder.lost[0], want)
+					}
+				}
+				// The end of a pod waits for no create.
+				must(t, runtime.StopPodSandbox(ctx, "sandbox"))
+				close(stuck)
+				synchronized(t, runtime, connections)
+				if count := runtime.Synchronizations(); count != connections {
+					t.Errorf("the plugin has connected %d times, want %d", count, connections)
+				}
+			})
+		}
+	}
+}
+
+// The runtime has the events of a pod and its containers go on before they are worked on; a create is decided after all of them.
+func TestEventsAreWorkedOnInTheirOrder(t *testing.T) {
+	ctx, socket, recorder := context.Background(), socketIn(t), newRecorder()
+	gate := make(chan struct{})
+	recorder.onStop = func() { <-gate }
+	runtime := start(t, cri.Options{Socket: socket})
+	connect(t, socket, recorder, nil, false)
 	synchronized(t, runtime, 1)
 	must(t, runtime.RunPodSandbox(ctx, testPod))
 	_, err := runtime.CreateContainer(ctx, testContainer)
-	close(stuck)
-	// An old runtime would go on without an answer, and drop the plugin.
-	if err == nil || !strings.Contains(err.Error(), "did not get CreateContainer done within") {
-		t.Fatalf("a stuck create ended with %v", err)
-	}
-	if err, _ := observer.result("CreateContainer"); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("observed: %v", err)
-	}
+	must(t, err)
 	must(t, runtime.StopPodSandbox(ctx, "sandbox"))
-	if count := runtime.Synchronizations(); count != 1 {
-		t.Errorf("the plugin has connected %d times", count)
+	must(t, runtime.RemovePodSandbox(ctx, "sandbox"))
+	next := &api.PodSandbox{Id: "next", Uid: "next", Namespace: "ns", Name: "next"}
+	must(t, runtime.RunPodSandbox(ctx, next))
+	recorder.wait(t, "the end of the container", func() bool { return slices.Contains(recorder.events, "StopContainer") })
+	close(gate)
+	_, err = runtime.CreateContainer(ctx, &api.Container{Id: "second", PodSandboxId: "next", Name: "app"})
+	must(t, err)
+	want := "Synchronize RunPodSandbox CreateContainer StopContainer StopPodSandbox RemoveContainer RemovePodSandbox RunPodSandbox CreateContainer"
+	recorder.mu.Lock()
+	defer recorder.mu.Unlock()
+	if got := strings.Join(recorder.events, " "); got != want {
+		t.Errorf("events:\ngot  %s\nwant %s", got, want)
+	}
+}
+
+// What is wrong with a notification is ours alone.
+func TestNoNotificationFails(t *testing.T) {
+	ctx, socket, recorder, observer := context.Background(), socketIn(t), newRecorder(), &observer{}
+	wrong := errors.New("wrong")
+	runtime := start(t, cri.Options{Socket: socket})
+	connect(t, socket, recorder, observer, false)
+	synchronized(t, runtime, 1)
+	recorder.note(func() { recorder.fails = wrong })
+	must(t, runtime.RunPodSandbox(ctx, testPod))
+	if _, err := runtime.CreateContainer(ctx, testContainer); err == nil {
+		t.Fatal("a create that is refused succeeds")
+	}
+	recorder.note(func() { recorder.fails = nil })
+	_, err := runtime.CreateContainer(ctx, testContainer)
+	must(t, err)
+	recorder.note(func() { recorder.fails = wrong })
+	must(t, runtime.StartContainer(ctx, "container"))
+	must(t, runtime.UpdatePodSandbox(ctx, "sandbox", nil, &api.LinuxResources{}))
+	must(t, runtime.StopPodSandbox(ctx, "sandbox"))
+	must(t, runtime.RemovePodSandbox(ctx, "sandbox"))
+	recorder.wait(t, "the last event", func() bool { return slices.Contains(recorder.events, "RemovePodSandbox") })
+	for _, event := range []string{"RunPodSandbox", "StartContainer", "UpdatePodSandbox", "StopContainer", "StopPodSandbox"} {
+		if err, ok := observer.result(event); !ok || err != wrong {
+			t.Errorf("%s was observed: %v, with %v", event, ok, err)
+		}
 	}
 }
 

@@ -40,6 +40,10 @@ func EventNames() []string {
 	return names
 }
 
+// knowsFailurePolicies reports whether the runtime lets a plugin say what becomes of an event that it does not answer in time. Older
+// ones close the connection and go on.
+func knowsFailurePolicies(nri Version) bool { return nri.AtLeast(0, 12, 4) }
+
 // unaskedUpdates reports whether a plugin may send updates by itself. Up to NRI 0.12.0 such a call can lock up the
 // runtime for good when an event is on its way at the same time.
 func unaskedUpdates(nri Version) bool { return nri.AtLeast(0, 12, 1) }

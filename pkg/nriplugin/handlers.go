@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/containerd/nri/pkg/api"
+	"github.com/containerd/nri/pkg/stub"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 )
@@ -15,14 +16,12 @@ import (
 // goes on without our answer.
 const margin = 10
 
-// handle runs the work of one event, observed, and answers before the runtime's time limit whatever the work does. What
+// work is what an event has the agent do.
+type work[T any] = func(context.Context, Session) (T, error)
+
+// wait has an event worked on when it is its turn, and returns before the runtime's time limit whatever the work does. What
 // ends later is lost to the runtime but not to the agent: the next try for the same container finds it.
-func handle[T any](ctx context.Context, c *connection, event string, work func(context.Context, Session) (T, error)) (T, error) {
-	session, err := c.accept()
-	if err != nil {
-		var none T
-		return none, err
-	}
+func wait[T any](ctx context.Context, c *connection, event string, work work[T]) (T, error) {
 	began := time.Now()
 	ctx, cancel := withMargin(ctx)
 	type result struct {
@@ -30,9 +29,9 @@ func handle[T any](ctx context.Context, c *connection, event string, work func(c
 		err    error
 	}
 	done := make(chan result, 1)
-	c.workers.run(func() {
+	c.queue.add(func() {
 		defer cancel()
-		answer, err := work(ctx, session)
+		answer, err := do(ctx, c, work)
 		done <- result{answer, err}
 	})
 	var r result
@@ -51,16 +50,66 @@ func handle[T any](ctx context.Context, c *connection, event string, work func(c
 		r.err = fmt.Errorf("nri-memory-manager did not get %s done within %s, its part of the runtime's time limit: %w",
 			event, took.Round(time.Millisecond), r.err)
 	}
-	if c.opts.Observer != nil {
-		c.opts.Observer.Handled(event, took, r.err)
-	}
+	c.observe(event, took, r.err)
 	return r.answer, r.err
 }
 
-// notify is handle for events without an answer.
+func do[T any](ctx context.Context, c *connection, work work[T]) (T, error) {
+	session, err := c.accept()
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return work(ctx, session)
+}
+
+func (c *connection) observe(event string, took time.Duration, err error) {
+	if c.opts.Observer != nil {
+		c.opts.Observer.Handled(event, took, err)
+	}
+}
+
+// answer is wait for an event whose error is the runtime's. Unless the failure policy is Fail, the runtime gets none for want of time: it
+// goes on without an answer, and the end of the connection has it say in its next Synchronize what it made of that.
+func answer[T any](ctx context.Context, c *connection, event string, work work[T]) (T, error) {
+	answer, err := wait(ctx, c, event, work)
+	if c.opts.Fail || !errors.Is(err, context.DeadlineExceeded) {
+		return answer, err
+	}
+	c.giveUp(err)
+	var none T
+	return none, nil
+}
+
+// attend is wait for an event of which nobody may hear an error.
+func attend(ctx context.Context, c *connection, event string, work func(context.Context, Session) error) error {
+	_, err := wait(ctx, c, event, func(ctx context.Context, s Session) (struct{}, error) { return struct{}{}, work(ctx, s) })
+	c.logUnheard(event, err)
+	return nil
+}
+
+// notify has an event worked on when it is its turn, in as much time as the runtime would wait, and returns at once.
 func notify(ctx context.Context, c *connection, event string, work func(context.Context, Session) error) error {
-	_, err := handle(ctx, c, event, func(ctx context.Context, s Session) (struct{}, error) { return struct{}{}, work(ctx, s) })
-	return err
+	began := time.Now()
+	limit := stub.DefaultRequestTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = deadline.Sub(began)
+	}
+	c.queue.add(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
+		_, err := do(ctx, c, func(ctx context.Context, s Session) (struct{}, error) { return struct{}{}, work(ctx, s) })
+		c.observe(event, time.Since(began), err)
+		c.logUnheard(event, err)
+	})
+	return nil
+}
+
+// logUnheard logs an error that the runtime does not hear of.
+func (c *connection) logUnheard(event string, err error) {
+	if err != nil {
+		c.opts.Log.WithError(err).WithField("event", event).Warn("an event of the runtime was not taken in")
+	}
 }
 
 func withMargin(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -73,7 +122,7 @@ func withMargin(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // Synchronize is the state of the runtime after a registration.
 func (c *connection) Synchronize(ctx context.Context, pods []*api.PodSandbox, containers []*api.Container) ([]*api.ContainerUpdate, error) {
-	return handle(ctx, c, "Synchronize", func(ctx context.Context, s Session) ([]*api.ContainerUpdate, error) {
+	return wait(ctx, c, "Synchronize", func(ctx context.Context, s Session) ([]*api.ContainerUpdate, error) {
 		all := make([]ledger.Pod, len(pods))
 		for i, pod := range pods {
 			all[i] = PodOf(pod)
@@ -94,9 +143,10 @@ func (c *connection) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) err
 	})
 }
 
-// UpdatePodSandbox receives new resources of a pod; those in the pod itself are still the old ones.
+// UpdatePodSandbox receives new resources of a pod; those in the pod itself are still the old ones. The runtime
+// applies them afterwards.
 func (c *connection) UpdatePodSandbox(ctx context.Context, pod *api.PodSandbox, overhead, resources *api.LinuxResources) error {
-	return notify(ctx, c, "UpdatePodSandbox", func(ctx context.Context, s Session) error {
+	return attend(ctx, c, "UpdatePodSandbox", func(ctx context.Context, s Session) error {
 		return s.UpdatePodSandbox(ctx, PodOf(pod), memoryLimit(overhead), memoryLimit(resources))
 	})
 }
@@ -117,16 +167,16 @@ func (c *connection) RemovePodSandbox(ctx context.Context, pod *api.PodSandbox) 
 
 // CreateContainer is answered with the container's nodes and values.
 func (c *connection) CreateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, []*api.ContainerUpdate, error) {
-	adjustment, err := handle(ctx, c, "CreateContainer", func(ctx context.Context, s Session) (*api.ContainerAdjustment, error) {
+	adjustment, err := answer(ctx, c, "CreateContainer", func(ctx context.Context, s Session) (*api.ContainerAdjustment, error) {
 		adjustment, err := s.CreateContainer(ctx, PodOf(pod), ContainerOf(container))
 		return adjustmentOf(adjustment), err
 	})
 	return adjustment, nil, err
 }
 
-// StartContainer receives a container whose process is about to run.
+// StartContainer receives a container whose process is about to run, and waits until the files above it protect it.
 func (c *connection) StartContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container) error {
-	return notify(ctx, c, "StartContainer", func(ctx context.Context, s Session) error {
+	return attend(ctx, c, "StartContainer", func(ctx context.Context, s Session) error {
 		return s.StartContainer(ctx, PodOf(pod), ContainerOf(container))
 	})
 }
@@ -134,7 +184,7 @@ func (c *connection) StartContainer(ctx context.Context, pod *api.PodSandbox, co
 // UpdateContainer is answered only when something of ours must change: any reply makes the runtime drop the swap limit
 // of the request.
 func (c *connection) UpdateContainer(ctx context.Context, pod *api.PodSandbox, container *api.Container, resources *api.LinuxResources) ([]*api.ContainerUpdate, error) {
-	return handle(ctx, c, "UpdateContainer", func(ctx context.Context, s Session) ([]*api.ContainerUpdate, error) {
+	return answer(ctx, c, "UpdateContainer", func(ctx context.Context, s Session) ([]*api.ContainerUpdate, error) {
 		adjustment, err := s.UpdateContainer(ctx, PodOf(pod), ContainerOf(container), resourcesOf(resources))
 		if err != nil || adjustment == nil || adjustment.Empty() {
 			return nil, err

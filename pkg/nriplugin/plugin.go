@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -55,6 +57,9 @@ type Options struct {
 	Launched bool
 	// Configure takes the configuration that a runtime delivers to a plugin it launched; nil ignores it.
 	Configure func(ctx context.Context, config string) error
+	// Fail has creations and updates of containers fail that are not answered in time, where the runtime knows failure policies also
+	// while this process is stopped; unset, the runtime goes on without an answer. A plugin that the runtime launched has it unset.
+	Fail bool
 	// Observer may be nil.
 	Observer Observer
 	// Log is where the connection's state is logged; nil is logrus' standard logger.
@@ -66,6 +71,8 @@ type Plugin struct {
 	connected    func(ledger.Runtime, func(context.Context, []ledger.Update) error) Session
 	disconnected func(error)
 	opts         Options
+	main         atomic.Pointer[connection] // that the agent is connected by; nil where there is none
+	split        chan struct{}              // receives once creations are to come by a gate
 }
 
 // New returns a plugin that Run connects.
@@ -79,6 +86,7 @@ func New[S Session](agent Agent[S], opts Options) *Plugin {
 		},
 		disconnected: agent.Disconnected,
 		opts:         opts,
+		split:        make(chan struct{}, 1),
 	}
 }
 
@@ -127,15 +135,26 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 		return fmt.Errorf("the runtime that launched this plugin closed the connection: %w", err)
 	}
+	if p.opts.Fail {
+		var gate sync.WaitGroup
+		defer gate.Wait()
+		gate.Go(func() { p.serveGate(ctx) })
+	}
+	p.keep(ctx, func() error { return newConnection(p).run(ctx) }, p.disconnected)
+	return nil
+}
+
+// keep connects again and again until ctx ends, and calls lost after the end of each connection.
+func (p *Plugin) keep(ctx context.Context, connect func() error, lost func(error)) {
 	wait, logged := shortestWait, ""
 	for {
 		began := time.Now()
-		err := newConnection(p).run(ctx)
+		err := connect()
 		if ctx.Err() != nil {
-			p.disconnected(ctx.Err())
-			return nil
+			lost(ctx.Err())
+			return
 		}
-		p.disconnected(err)
+		lost(err)
 		if time.Since(began) > lasted {
 			wait, logged = shortestWait, ""
 		}
@@ -146,7 +165,7 @@ func (p *Plugin) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-time.After(wait):
 		}
 		wait = min(2*wait, longestWait)
