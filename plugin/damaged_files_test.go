@@ -23,8 +23,9 @@ import (
 // nobody reads from them. Everything else is as always.
 func TestADiskThatHangsHoldsNoContainer(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, cri.Options{}, testConfig)
+	h := newHost(t, cri.Options{}, testConfig+"failurePolicy: Fail\n")
 	plugin := h.start()
+	h.connected() // creations have a registration of their own
 	first, second := guaranteed("first", 4*gi), guaranteed("second", 12*gi)
 	h.deploy(first)
 	fifos := h.blockStateFile(unix.Mkfifo)

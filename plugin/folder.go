@@ -19,6 +19,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/commandline"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/metrics"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
 // lockPeriod is the time between two tries to get the state folder.
@@ -76,7 +77,7 @@ func waitingHandler(reason error) http.Handler {
 	show := func() *ledger.View { return view }
 	shown := metrics.New()
 	shown.Attach(metrics.Sources{View: show, Counters: func() agent.Counters { return agent.Counters{} }, Version: version})
-	return admin.Handler(admin.Sources{View: show, Metrics: shown.Handler()})
+	return admin.Handler(admin.Sources{View: show, Health: progress.Check, Metrics: shown.Handler()})
 }
 
 // probes serves the metrics address from the start on: a daemon that waits for its state folder is alive, and says why it is not ready.

@@ -128,6 +128,7 @@ type host struct {
 	program string // in place of the binary under test; "" is that
 	flags   []string
 	stderr  *os.File // of the plugin; nil collects it
+	env     []string // besides this process's own
 	as      *syscall.Credential
 	plugins int // that have connected
 }
@@ -229,6 +230,7 @@ func (h *host) launch(flags ...string) *process {
 	if h.stderr != nil {
 		p.cmd.Stderr = h.stderr
 	}
+	p.cmd.Env = append(os.Environ(), h.env...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: h.as}
 	must(h.t, p.cmd.Start())
 	go func() {

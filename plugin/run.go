@@ -113,6 +113,7 @@ func (o *runOptions) run(ctx context.Context) error {
 	o.lines.configure(o.config.LogLevel, o.verbose)
 	limitMemory()
 	limitProcessors()
+	go watchdog(context.WithoutCancel(ctx)) // also while it waits for its state folder, and while it ends
 	d, err := newDaemon(ctx, o.daemonOptions)
 	switch {
 	case errors.Is(err, context.Canceled): // it waited for its state folder, and has written nothing

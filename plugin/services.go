@@ -20,6 +20,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/nodetopology"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podinfo"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/podresources"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/protect"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/reclaim"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/status"
@@ -49,7 +50,7 @@ func (d *daemon) services() ([]part, error) {
 	d.metrics.Attach(shown)
 	hour := history.New(history.Sources{View: d.agent.View, Rejections: d.rejections, Kills: d.kills.Count, Throttled: d.throttledContainers()})
 	handler := admin.Handler(admin.Sources{
-		View: d.agent.View, Metrics: d.metrics.Handler(), Page: admin.Page(),
+		View: d.agent.View, Health: progress.Check, Metrics: d.metrics.Handler(), Page: admin.Page(),
 		Status:  func() any { return sources.Make() },
 		History: func() any { return hour.Document() },
 		Explain: func(pod, container string) (any, error) {

@@ -19,7 +19,9 @@ import (
 
 // Sources are what is shown.
 type Sources struct {
-	View    func() *ledger.View
+	View func() *ledger.View
+	// Health is an error while what serves containers does not move; nil is healthy.
+	Health  func() error
 	Metrics http.Handler
 	// Status is the document behind /status, status.Document.
 	Status func() any
@@ -35,7 +37,15 @@ type Sources struct {
 // clients on this machine.
 func Handler(s Sources) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if s.Health != nil {
+			if err := s.Health(); err != nil {
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+				return
+			}
+		}
+		fmt.Fprintln(w, "ok")
+	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, s.View()) })
 	mux.Handle("GET /metrics", queue{make(chan struct{}, scrapesAtOnce), requestTimeout, "other scrapes were before this one", s.Metrics})
 	if s.Status != nil {

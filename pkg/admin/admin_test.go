@@ -56,7 +56,14 @@ func TestEndpoints(t *testing.T) {
 		})
 	}
 	conditions[1] = ledger.Condition{Name: "checkpoint", Message: "the disk is full"}
+	stands := errors.New("an event has not moved for 6s")
+	sources.Health = func() error { return stands }
 	response := httptest.NewRecorder()
+	Handler(sources).ServeHTTP(response, httptest.NewRequest("GET", "/healthz", nil))
+	if response.Code != 503 || response.Body.String() != stands.Error()+"\n" {
+		t.Errorf("%d %q, want 503 %q", response.Code, response.Body, stands)
+	}
+	response = httptest.NewRecorder()
 	handler.ServeHTTP(response, httptest.NewRequest("GET", "/readyz", nil))
 	if want := "[+] connected\n[-] checkpoint: the disk is full\n"; response.Code != 503 || response.Body.String() != want {
 		t.Errorf("%d %q, want 503 %q", response.Code, response.Body, want)

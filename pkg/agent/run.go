@@ -7,6 +7,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/pods"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
 // endingPeriod is how often the cgroups of pods without a sandbox are looked at. A kubelet removes them within two seconds, or runs
@@ -22,6 +23,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer cancel()
 	group.Go(func() { a.requests.Run(ctx) })
 	group.Go(func() { a.sampleDeficits(ctx) })
+	group.Go(func() { a.tryLock(ctx) })
 	looking := make(chan struct{}, 1) // holds one while a periodic look is under way
 	var guard protection
 	defer guard.stop()
@@ -49,6 +51,24 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.work(ctx)
 		if ending = nil; a.endPods(ctx) {
 			ending = time.After(endingPeriod)
+		}
+	}
+}
+
+// lockPeriod is the time between two tries to get the lock.
+const lockPeriod = time.Second
+
+// tryLock shows whether the lock is given back.
+func (a *Agent) tryLock(ctx context.Context) {
+	ticker := time.NewTicker(lockPeriod)
+	defer ticker.Stop()
+	for ctx.Err() == nil {
+		end := progress.Begin("the agent's lock")
+		_ = a.dryRun() // has to wait for the lock
+		end()
+		select {
+		case <-ctx.Done():
+		case <-ticker.C:
 		}
 	}
 }

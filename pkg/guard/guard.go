@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
 // Container is a running container with a memory.high of ours.
@@ -249,6 +250,7 @@ func (g *Guard) untilNextLook(now time.Time) time.Duration {
 }
 
 func (g *Guard) handle(ctx context.Context, fired []int32, now time.Time) {
+	defer progress.Begin("the stall guard")()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, fd := range fired {

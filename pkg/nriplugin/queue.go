@@ -1,6 +1,10 @@
 package nriplugin
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
+)
 
 // queue does the work of a connection's events one after the other, in the order in which the runtime has sent them. One goroutine does
 // it all: it has grown a stack for it, which a new one would grow again before each answer.
@@ -40,8 +44,13 @@ func (q *queue) end() {
 
 func (q *queue) loop() {
 	for work := q.next(); work != nil; work = q.next() {
-		work()
+		q.do(work)
 	}
+}
+
+func (q *queue) do(work func()) {
+	defer progress.Begin("an event of the runtime")()
+	work()
 }
 
 // next waits for work; nil is the end.

@@ -16,6 +16,7 @@ import (
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/deficit"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/ledger"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
 const (
@@ -309,6 +310,7 @@ func (r *Recorder) count(dir string, now time.Time) (counters, cgroupfs.Events, 
 
 // look reads a pod's counters, and finds out more when processes were killed. Away is set for a pod that ran while nobody watched.
 func (r *Recorder) look(p *pod, now time.Time, away bool) {
+	defer progress.Begin("the recorder of OOM kills")()
 	since, events, err := r.count(p.cgroup, now)
 	if err != nil { // it has just ended
 		return

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroup"
 	"github.com/nri-memory-manager/nri-memory-manager/pkg/cgroupfs"
+	"github.com/nri-memory-manager/nri-memory-manager/pkg/progress"
 )
 
 // rowsPerPass is how many pods and containers one Reconcile looks at, so that its cost does not grow with the node; Prune as many cgroups.
@@ -39,6 +40,7 @@ func (p *Protector) Reconcile(ctx context.Context) (time.Duration, error) {
 }
 
 func (p *Protector) reconcile(ctx context.Context, rows func() []*row) (time.Duration, error) {
+	defer progress.Begin("the writer of cgroup files")()
 	s := p.run(ctx, periodic, rows)
 	return s.next, errors.Join(s.above...)
 }
