@@ -24,16 +24,17 @@ type hang struct {
 	// fail are the events that fail meanwhile, and reconnects whether the daemon registers again afterwards.
 	fail       []string
 	reconnects bool
+	unanswered string // a pod that was created meanwhile
 	// healthz and readyz are of a part of what the probes are answered with meanwhile; "" where nobody answers.
 	healthz, readyz string
 }
 
 func hangs() map[string]hang {
 	return map[string]hang{
-		"stopped, Ignore": {begin: stop, reconnects: true},
+		"stopped, Ignore": {begin: stop, reconnects: true, unanswered: "late"},
 		"stopped, Fail":   {config: "failurePolicy: Fail\n", begin: stop, fail: []string{"CreateContainer", "UpdateContainer"}, reconnects: true},
 		"an event that never ends, Ignore": {
-			config: "verifyHugepages: true\n", begin: blockCreate, reconnects: true, healthz: "an event of the runtime has not moved for ", readyz: "[+] connected",
+			config: "verifyHugepages: true\n", begin: blockCreate, reconnects: true, unanswered: "stuck", healthz: "an event of the runtime has not moved for ", readyz: "[+] connected",
 		},
 		"a disk that hangs": {begin: blockDisk, healthz: "ok\n", readyz: "[-] checkpoint"},
 	}
@@ -65,7 +66,10 @@ func TestFailureModes(t *testing.T) {
 			}{
 				{"RunPodSandbox", func() error { return h.runPod(late) }},
 				{"CreateContainer", func() error { return h.create(late) }},
-				{"UpdateContainer", func() error { return h.resize(stays, 3*gi) }},
+				{"UpdateContainer", func() error {
+					must(t, h.tree.Write(stays.cgroup(), "memory.max", fmt.Sprintln(3*gi))) // the kubelet's first step
+					return h.resize(stays, 3*gi)
+				}},
 				{"StartContainer", func() error { return h.startContainer(unstarted) }},
 				{"StopContainer", func() error { return h.stopContainer(ends) }},
 				{"StopPodSandbox", func() error { return h.endPod(ends) }},
@@ -103,6 +107,20 @@ func TestFailureModes(t *testing.T) {
 			eventually(t, "the state file has "+strings.Join(want, ", "), func() bool {
 				return slices.Equal(slices.DeleteFunc(h.entries(), func(e string) bool { return strings.Contains(e, "stuck") }), want)
 			})
+			if test.unanswered != "" {
+				said(plugin, `msg="a container was created without an answer of ours, and is taken in" container=app containerID=container-`+test.unanswered)
+				must(t, h.runtime.StartContainer(t.Context(), "container-"+test.unanswered+"-a"))
+				note, out := "NOTE     default/"+test.unanswered+"/app: it was created without an answer of the plugin", ""
+				eventually(t, "verify finds nothing wrong", func() bool {
+					var code int
+					code, out, _ = run(t, "", "verify", "--cgroups", h.path("cgroups"), "--plain-cgroups", "--machine", h.path("machine"), "--state-dir", h.path("state"))
+					return code == exitOK
+				})
+				wantAll(t, out, note)
+			}
+			if none := strings.Contains(plugin.get("/metrics"), "\nnri_memory_manager_unanswered_containers 0\n"); none != (test.unanswered == "") {
+				t.Errorf("no container is counted as unanswered: %v", none)
+			}
 			eventually(t, "the daemon is healthy", func() bool { return plugin.get("/healthz") == "ok\n" })
 		})
 	}

@@ -22,6 +22,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 		foundMems = *files.Mems
 	}
 	if c := l.containers[received.ID]; c != nil && c.pod == p {
+		c.Unanswered = c.Unanswered || c.Phase == Creating && mems != c.Record.Mems // it was decided, and too late
 		c.Phase = received.State
 		c.Seen = c.Seen || found.Seen[c.Cgroup]
 		values.OOMGroup = c.Record.Values.OOMGroup // is not read
@@ -49,6 +50,7 @@ func (l *Ledger) observeFound(p *pod, received Container, found Found) *containe
 	c.Seen = found.Seen[c.Cgroup]
 	l.takeLimit(c, files.Limit)
 	c.Record.Values, c.Record.Mems, c.FoundMems = values, mems, foundMems
+	c.Unanswered = len(files.Ours) == 0 && foundMems == "" && values.Min == nil && values.Low == nil && values.High == nil
 	c.Record.Ours, c.Record.OursMems = len(files.Ours) > 0, files.Ours[cgroup.CpusetMems]
 	return c
 }

@@ -133,6 +133,7 @@ func (l *Ledger) podView(p *pod) *PodView {
 		}
 		if c.alive() {
 			shown.PendingResize, shown.Unplaced = c.PendingResize, c.Unplaced
+			shown.Unanswered = c.Unanswered && (!c.Nodes.Empty() || r.qos.Min != nil || r.qos.Low != nil || r.qos.High != nil)
 		}
 		if !c.CPUNodes.Empty() {
 			shown.CPUs, _ = l.state.Resolved.Machine.CPUsByNode(c.Resources.CPUs) // cpus is made from the same list

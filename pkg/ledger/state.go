@@ -119,6 +119,8 @@ type Run struct {
 	// Seen is set once its cgroup was observed, and There where the last look found it.
 	Seen  bool `json:",omitempty"`
 	There bool `json:",omitempty"`
+	// Unanswered is set where it was created without an answer of ours: nothing of ours was there when it was found.
+	Unanswered bool `json:",omitempty"`
 	// Revision moves when the runtime changes the container: an older observation says nothing about it.
 	Revision uint64
 	// Seq is that of the newest event that has decided about it (Header.Seq).

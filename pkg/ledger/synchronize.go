@@ -94,6 +94,9 @@ func (l *Ledger) correct(taken []*container, found Found) {
 		_, lacks := c.lacks(&now)
 		if files, known := found.Files[c.ID]; lacks && !(known && l.holdsAll(&now, files)) {
 			l.step.effects.Sync = append(l.step.effects.Sync, c.ID)
+			if c.Unanswered {
+				l.note(Info, "a container was created without an answer of ours, and is taken in", l.fields(c), nil)
+			}
 		}
 	}
 }

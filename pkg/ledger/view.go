@@ -140,6 +140,9 @@ type ContainerView struct {
 	// Farther says how its memory is farther than need be from its CPUs and devices on NUMA nodes that are not in the node map; empty where it
 	// is not.
 	Farther string `json:"farther,omitempty"`
+	// Unanswered is set when it has values or nodes from us, and was created without our answer: while nobody answered, or before the
+	// plugin came.
+	Unanswered bool `json:"unanswered,omitempty"`
 	// Shared is set when its blocks are what it shares with others of its pod's allocation.
 	Shared bool `json:"-"`
 }

@@ -57,7 +57,7 @@ func busyNode() *ledger.View {
 					Estimate: pods.Estimate{Request: 500, Source: "oomscore", Error: 16}}}},
 			{Namespace: "b", Name: "database", Class: memoryqos.Guaranteed, Containers: []ledger.ContainerView{
 				{Name: "postgres", State: ledger.Running, Nodes: nodeset.Of(1), Estimate: pods.Estimate{Request: 40, Source: "limit"},
-					PendingResize: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 30}}},
+					PendingResize: memorymanager.Request{{Type: memorymanager.Memory, Bytes: 30}}, Unanswered: true},
 				{Name: "exporter", State: ledger.Running, Estimate: pods.Estimate{Request: 90, Source: "limit"},
 					Unplaced: &ledger.Rejection{Reason: "UnexpectedAdmissionError"}}}},
 		},

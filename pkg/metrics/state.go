@@ -35,6 +35,7 @@ var (
 
 	containersByClass  = gauge(prefix+"containers", "Containers by QoS class and whether they are pinned.", "qos_class", "pinned")
 	containersBySource = gauge(prefix+"containers_by_request_source", "Containers by where their memory request comes from.", "source")
+	unansweredRunning  = gauge(prefix+"unanswered_containers", "Containers that were created without an answer of the plugin.")
 	pendingContainers  = gauge(prefix+"pending_resize_containers", "Containers whose resize found no room.")
 	pendingBytes       = gauge(prefix+"pending_resize_bytes", "Memory that pending resizes lack.", "type")
 	unpinnedContainers = gauge(prefix+"unpinned_containers", "Containers that run unpinned for lack of room.", "reason")
@@ -178,7 +179,7 @@ func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 	type key struct{ class, pinned string }
 	classes, sources, errors := map[key]int{}, map[string]int{}, map[string]uint64{}
 	unplaced := map[string]int{}
-	short, bytes := 0, map[string]uint64{string(memorymanager.Memory): 0}
+	short, unanswered, bytes := 0, 0, map[string]uint64{string(memorymanager.Memory): 0}
 	for pod, container := range view.Containers() {
 		if !container.State.Alive() {
 			continue
@@ -193,11 +194,15 @@ func collectContainers(out chan<- prometheus.Metric, view *ledger.View) {
 		if len(container.PendingResize) > 0 {
 			short++
 		}
+		if container.Unanswered {
+			unanswered++
+		}
 		if container.Unplaced != nil {
 			unplaced[container.Unplaced.Reason]++
 		}
 	}
 	pendingContainers.send(out, float64(short))
+	unansweredRunning.send(out, float64(unanswered))
 	for reason, n := range unplaced {
 		unpinnedContainers.send(out, float64(n), reason)
 	}

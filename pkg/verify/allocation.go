@@ -23,6 +23,15 @@ func unpinned(n Node, c place, r *Report) {
 		"make room (end or shrink another pinned pod, or lower this one's request) and delete the pod, so that it is placed again; to have such containers rejected instead set onUnsatisfiable: Reject, or the annotation numa: required on the pod")
 }
 
+// unanswered finds a container that was created while the plugin did not answer, or before it came.
+func unanswered(n Node, c place, r *Report) {
+	if c.Unanswered {
+		r.find(Note, "unanswered", c.object(),
+			"it was created without an answer of the plugin, and got its values and NUMA nodes while it ran",
+			"nothing has to be done, unless its first pages should be on its nodes: then restart it; docs/failure-modes.md says when the plugin does not answer")
+	}
+}
+
 // short finds a container that is allocated less than a resize asks for.
 func short(n Node, c place, r *Report) {
 	if len(c.PendingResize) == 0 {

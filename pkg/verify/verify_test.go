@@ -127,6 +127,7 @@ func TestFindings(t *testing.T) {
 				c.Pages = pages(map[int]uint64{0: 100 * mi}, map[int]uint64{1: 50 * mi}, map[int]uint64{1: 30 * mi})
 			})
 		},
+		"unanswered": func(n *Node) { database(n).Unanswered = true },
 		"unpinned": func(n *Node) {
 			database(n).CpusetMems, database(n).Unplaced = "", "policy restricted, scope container: no set of NUMA nodes has room:\nnode 0: 2Gi of 10Gi free, 3Gi needed\nnode 1: 1Gi of 10Gi free, 3Gi needed"
 			n.set("kubepods/pod1/a", func(c *Cgroup) { c.Mems = "" })
